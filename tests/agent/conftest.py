@@ -1,13 +1,10 @@
 """Fixtures for the agent: an API server that answers from a script, and no driver."""
 
-from functools import partial
-
 import pytest
 
 from tests.agent.nodes import account, make_agent, node
 from tests.agent.stepped import Bench
 from tests.support.agents import ApiServer, stub_library
-from webhook.adapters.kube import assigned
 
 __all__ = ["account", "make_agent", "node"]  # fixtures from beside
 
@@ -26,12 +23,3 @@ def api_server(tmp_path):
 @pytest.fixture
 def bench(monkeypatch):
     return Bench(monkeypatch)
-
-
-@pytest.fixture
-def pauses(monkeypatch):
-    """Let the watching threads pause no time, and keep how long they would have."""
-    slept = []
-    unhurried = partial(assigned.follow, sleep=slept.append, spread=lambda _, most: most)
-    monkeypatch.setattr(assigned, "follow", unhurried)
-    return slept

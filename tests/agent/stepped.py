@@ -6,14 +6,13 @@ from dataclasses import replace
 
 from tests.support.agents import VRAM, ScriptedNvml
 from webhook.adapters.journal import Journal
-from webhook.adapters.kube.assigned import AssignmentsSeen
+from webhook.adapters.kube.node_watch import AssignmentsSeen, NodeSeen
 from webhook.agent import loop
 from webhook.agent.loop import Agent
 from webhook.agent.settings import AgentSettings
-from webhook.agent.watcher import NodeSeen
 from webhook.core.node.access import Access
-from webhook.core.node.inventory import Scan, SeenGpu
-from webhook.core.nvidia.drivers import Fault
+from webhook.core.node.inventory import Scan
+from webhook.core.nvidia.drivers import Fault, SeenGpu
 from webhook.core.placement.assignments import Whole
 from webhook.names import NODE_ASKS_LABEL
 
@@ -122,7 +121,7 @@ class Bench:
     def told(self):
         """Return the reasons of the Events that were told since the last time."""
         waiting = self.agent._events.waiting
-        return [waiting.get_nowait()[0] for _ in range(waiting.qsize())]
+        return [waiting.get_nowait().reason for _ in range(waiting.qsize())]
 
     def unready(self):
         return "; ".join(filter(None, (*self.agent._failures.values(), self.agent._undone)))

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from tests.agent.stepped import DOWN, FINE, GONE, GPU, ZEROED, Bench
-from webhook.agent.loop import NewContainerNeededError
 from webhook.agent.xids import XidSeen
 from webhook.core.node.access import Access
-from webhook.core.node.inventory import Scan, SeenGpu
-from webhook.core.nvidia.drivers import Fault
+from webhook.core.node.inventory import Scan
+from webhook.core.nvidia.drivers import Fault, SeenGpu
+from webhook.nodekit.program import NewContainerNeededError
 
 MIG = Scan((SeenGpu("GPU-a", "NVIDIA H200", 0, 1000 * 2**20, mig=True),), "570.86.15")
 SMALLER = Scan((SeenGpu("GPU-a", "NVIDIA H200", 0, 999 * 2**20),), "570.86.15")
@@ -89,7 +89,8 @@ def test_a_gpu_that_is_lost_a_second_time_is_reported_a_second_time(bench):
 def told(bench):
     """Return the Events that were told since the last time."""
     waiting = bench.agent._events.waiting
-    return [waiting.get_nowait() for _ in range(waiting.qsize())]
+    found = [waiting.get_nowait() for _ in range(waiting.qsize())]
+    return [(one.reason, one.sentence, one.warning) for one in found]
 
 
 LOST = "GPU 0 (GPU-a) is lost; it leaves the list if that lasts for 300 s; it gets no further pod"
@@ -203,7 +204,7 @@ def test_what_an_admin_should_change_of_the_access_is_told_by_an_event_too(monke
     bench = Bench(monkeypatch, access=Access(visible_devices="void"))
     for _ in range(3):
         bench.hear(FINE, bench.see_node(), after_s=1)
-    ((reason, sentence, warning),) = [bench.agent._events.waiting.get_nowait()]
+    ((reason, sentence, warning),) = told(bench)
     assert (reason, warning, bench.told()) == ("DefaultRuntime", True, [])
     assert "any image can show itself GPUs: " in sentence
     assert "fence.void" in sentence

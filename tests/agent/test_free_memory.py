@@ -3,17 +3,15 @@
 import pytest
 
 from tests.agent.stepped import DOWN, FINE, GONE, ZEROED, Bench
-from webhook.adapters.kube.assigned import (
-    WATCH_S,
+from webhook.adapters.kube.client import KubeError
+from webhook.adapters.kube.node_watch import (
     AssignmentsSeen,
     AssignmentsUnread,
-    watch_assignments,
 )
-from webhook.adapters.kube.client import Kube, KubeError
 from webhook.agent import assigned, loop
 from webhook.agent.assigned import EVERY_S, Assigned
 from webhook.agent.sharing import ASK_EVERY_S
-from webhook.core.placement.assignments import Assignment, Whole, write_assignments, write_whole
+from webhook.core.placement.assignments import Assignment, Whole
 from webhook.core.pod.quantity import MIB
 
 LABEL = "vramwarden.io/gpu-memory-free-mib"
@@ -186,84 +184,4 @@ def test_something_new_is_due_at_once_and_then_after_ten_seconds():
 # The watch
 
 
-def config_map(mib, version="7", whole=None):
-    data = {**write_assignments(taking(mib)), **write_whole(whole)}
-    return {"metadata": {"resourceVersion": version}, "data": data}
-
-
 WHOLE = Whole("7", 1, ("ns/whole",))
-
-
-class Enough(BaseException):
-    """Ends a thread that works forever."""
-
-
-class FakeKube(Kube):
-    """Answers each read and each watch with the next of a list; a failure is raised."""
-
-    def __init__(self, reads, watches=()):
-        self.reads, self.watches = iter(reads), iter(watches)
-        self.asked = []
-
-    def read(self, path):
-        assert path == "/api/v1/namespaces/ns/configmaps/gpu-assignments-n"
-        answer = next(self.reads, Enough())
-        if isinstance(answer, BaseException):
-            raise answer
-        return answer
-
-    def watch(self, path, *, lasting_s, **query):
-        assert (path, lasting_s) == ("/api/v1/namespaces/ns/configmaps", WATCH_S)
-        assert query.pop("fieldSelector") == "metadata.name=gpu-assignments-n"
-        self.asked.append(query)
-        events = next(self.watches)
-        if isinstance(events, BaseException):
-            raise events
-        return iter(events)
-
-
-def reports_by(kube):
-    reports = []
-    with pytest.raises(Enough):
-        watch_assignments(kube, "ns", "n", reports.append)
-    return reports
-
-
-def test_the_list_and_each_change_are_reported_from_the_version_that_was_read(pauses):
-    events = [
-        ("MODIFIED", config_map(2, "8")),
-        ("BOOKMARK", {"metadata": {"resourceVersion": "9"}}),
-        ("DELETED", config_map(2, "10")),
-        ("ADDED", config_map(3, "11", WHOLE)),
-    ]
-    kube = FakeKube([config_map(1)], [events])
-    answered = AssignmentsSeen(taking(3), whole=WHOLE)
-    assert reports_by(kube) == [taken(1), taken(2), taken(0), answered]
-    assert kube.asked == [{"resourceVersion": "7"}]
-
-
-def test_no_list_means_that_all_is_free_and_it_is_waited_for(pauses):
-    kube = FakeKube([NOT_FOUND], [[("ADDED", config_map(3))]])
-    assert reports_by(kube) == [taken(0), taken(3)]
-    assert kube.asked == [{"resourceVersion": "0"}]
-
-
-@pytest.mark.parametrize(
-    ("data", "mib"),
-    [(None, 0), ({}, 0), ({"a": "{"}, 0), ({"a": "{", **write_assignments(taking(5))}, 5)],
-)
-def test_of_a_list_that_somebody_edited_what_can_be_read_counts(data, mib, pauses):
-    kube = FakeKube([{"metadata": {"resourceVersion": "7"}, "data": data}], [[]])
-    assert reports_by(kube) == [taken(mib)]
-
-
-def test_failures_are_reported_and_pauses_grow(pauses):
-    kube = FakeKube([FORBIDDEN, API_DOWN, API_DOWN, config_map(1)], [FORBIDDEN])
-    assert reports_by(kube) == [
-        AssignmentsUnread("forbidden"),
-        AssignmentsUnread("down"),
-        AssignmentsUnread("down"),
-        AssignmentsSeen(taking(1), watched=False),
-        AssignmentsUnread("forbidden"),
-    ]
-    assert pauses == [1, 2, 4, 8]

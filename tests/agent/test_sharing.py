@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import queue
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -11,19 +10,25 @@ import pytest
 
 from tests.agent.stepped import DOWN, FINE, GONE, GPU, MISSING, ZEROED, Bench, Clock, FakeKube
 from tests.support.agents import VRAM
-from webhook.adapters.kube.assigned import AssignmentsSeen, AssignmentsUnread
 from webhook.adapters.kube.client import KubeError
-from webhook.adapters.kube.slices import SlicesSeen, SlicesUnread
-from webhook.agent.loop import PACE_S, NewContainerNeededError
+from webhook.adapters.kube.node_watch import (
+    AssignmentsSeen,
+    AssignmentsUnread,
+    SlicesSeen,
+    SlicesUnread,
+)
+from webhook.agent.loop import LONGEST_WAIT_S
 from webhook.agent.sharing import ASK_EVERY_S
 from webhook.core.kinds.nodes import write_time
 from webhook.core.node.access import Access
 from webhook.core.node.driver import LOADED_AFTER_S, Driver, after_scan, why_unready
-from webhook.core.node.inventory import Scan, SeenGpu
+from webhook.core.node.inventory import Scan
 from webhook.core.node.sharing import CLAIMED_S, SETTLE_S, YOUNG_S
 from webhook.core.node.slices import Slice
+from webhook.core.nvidia.drivers import SeenGpu
 from webhook.core.placement.assignments import Assignment, Whole
 from webhook.names import NODE_ASKS_LABEL
+from webhook.nodekit.program import NewContainerNeededError
 
 BUSY = Scan((SeenGpu(*("GPU-a", "NVIDIA H200", 0, 1000 * 2**20), used_bytes=2**30),), "570.86.15")
 NOBODY = AssignmentsSeen({})
@@ -74,8 +79,8 @@ def test_a_node_with_the_plugin_is_left_alone_and_that_is_said_once(bench):
     (line,) = [line for line in bench.lines() if line["msg"] == NOT_SHARED]
     assert line["level"] == "info"
     assert "nvidia.com/gpu.deploy.device-plugin=false" in line["why"]
-    ((reason, sentence, warning),) = [bench.agent._events.waiting.get_nowait()]
-    assert (reason, sentence, warning) == ("GPUsNotShared", line["why"], False)
+    event = bench.agent._events.waiting.get_nowait()
+    assert (event.reason, event.sentence, event.warning) == ("GPUsNotShared", line["why"], False)
     assert bench.told() == []
 
 
@@ -224,16 +229,11 @@ def test_the_loop_wakes_when_whole_gpus_count_as_offered_no_longer(bench):
     bench.hear(FINE, NOBODY, bench.edit(plugin()))
     bench.hear(bench.edit(plugin("0")), after_s=1)
     waits = []
-
-    def get(*, timeout):
-        waits.append(timeout)
-        raise queue.Empty
-
-    bench.agent._messages = SimpleNamespace(get=get)
+    bench.agent._inbox = SimpleNamespace(get=waits.append)
     for after_s in (0, SETTLE_S - 1, 1):
         bench.clock.now_s += after_s
         bench.agent._receive()
-    assert waits == [PACE_S, 1, PACE_S]
+    assert waits == [LONGEST_WAIT_S, 1, LONGEST_WAIT_S]
 
 
 def test_a_plugin_or_kubelet_that_restarts_makes_no_gap(bench):

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from tests.agent.stepped import FINE, ZEROED, Bench
 from tests.support.agents import VRAM
-from webhook.adapters.kube.assigned import AssignmentsSeen
-from webhook.adapters.kube.slices import SlicesSeen
+from webhook.adapters.kube.node_watch import AssignmentsSeen, SlicesSeen
 from webhook.core.kinds.nodes import write_time
 from webhook.core.node.slices import Slice
 from webhook.core.placement.assignments import Assignment, promised_bytes

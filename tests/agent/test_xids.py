@@ -9,7 +9,7 @@ from tests.core.nvidia.test_xids import OF_PROGRAMS
 from tests.support.agents import ScriptedNvml, a_device, wait_until
 from webhook.adapters.nvml import NvmlError
 from webhook.agent import xids
-from webhook.agent.xids import Hold, XidSeen, XidsWatched, watch_xids
+from webhook.agent.xids import DriverLease, XidSeen, XidsWatched, watch_xids
 
 
 class Enough(BaseException):
@@ -54,10 +54,10 @@ def pauses(monkeypatch):
 
 
 def reports_of(nvml):
-    hold, reports = Hold(), []
-    hold.allow(True)
+    lease, reports = DriverLease(), []
+    lease.allow(True)
     with pytest.raises(Enough):
-        watch_xids(nvml, hold, reports.append)
+        watch_xids(nvml, lease, reports.append)
     assert not nvml.is_open
     return reports
 
@@ -103,12 +103,12 @@ def watch_until_the_end(*arguments):
 @pytest.fixture
 def watched():
     """Return a driver that is watched on a thread where it may be, and what lets it."""
-    nvml, hold = Idle(), Hold()
+    nvml, lease = Idle(), DriverLease()
     nvml.ends = threading.Event()
-    threading.Thread(target=watch_until_the_end, args=(nvml, hold, print), daemon=True).start()
-    yield nvml, hold
+    threading.Thread(target=watch_until_the_end, args=(nvml, lease, print), daemon=True).start()
+    yield nvml, lease
     nvml.ends.set()
-    hold.allow(True)
+    lease.allow(True)
 
 
 def is_watching(nvml):
@@ -118,35 +118,35 @@ def is_watching(nvml):
 
 
 def test_the_driver_is_let_go_where_it_must_not_be_held_and_held_again_after(watched):
-    nvml, hold = watched
+    nvml, lease = watched
     assert nvml.opened == 0
-    hold.allow(True)
+    lease.allow(True)
     assert is_watching(nvml)
-    hold.allow(False)
+    lease.allow(False)
     wait_until("the driver is let go", lambda: not nvml.is_open, timeout=20)
-    hold.allow(True)
+    lease.allow(True)
     assert is_watching(nvml)
 
 
 def test_a_scan_gets_the_library_fresh_and_the_watch_goes_on_after_it(watched):
-    nvml, hold = watched
-    with hold.fresh():
+    nvml, lease = watched
+    with lease.fresh():
         assert not nvml.is_open
-    hold.allow(True)
+    lease.allow(True)
     for _ in range(3):
         assert is_watching(nvml)
-        with hold.fresh():
+        with lease.fresh():
             assert not nvml.is_open
 
 
 def test_a_driver_that_hangs_in_the_watch_holds_up_no_scan(monkeypatch):
     monkeypatch.setattr(xids, "PATIENCE_S", 0.01)
     hangs, ended = threading.Event(), threading.Event()
-    nvml, hold = Watched(lambda: hangs.set() or (ended.wait() and None)), Hold()
-    hold.allow(True)
-    threading.Thread(target=watch_xids, args=(nvml, hold, print), daemon=True).start()
+    nvml, lease = Watched(lambda: hangs.set() or (ended.wait() and None)), DriverLease()
+    lease.allow(True)
+    threading.Thread(target=watch_xids, args=(nvml, lease, print), daemon=True).start()
     assert hangs.wait(20)
-    with hold.fresh():
+    with lease.fresh():
         assert nvml.is_open
-    hold.allow(False)
+    lease.allow(False)
     ended.set()

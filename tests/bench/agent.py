@@ -18,12 +18,11 @@ from tests.support.nvml_stub import build, compiler
 from tests.support.programs import wait_until
 from webhook.adapters.journal import Journal
 from webhook.adapters.kube import client
-from webhook.adapters.kube.assigned import WATCH_S, AssignmentsSeen
 from webhook.adapters.kube.follow import Collection, follow
-from webhook.agent.loop import PACE_S, Agent
-from webhook.agent.observer import scan
+from webhook.adapters.kube.node_watch import WATCH_S, AssignmentsSeen, NodeSeen
+from webhook.agent.loop import LONGEST_WAIT_S, Agent
+from webhook.agent.scanner import scan
 from webhook.agent.settings import INTERVAL_S, AgentSettings
-from webhook.agent.watcher import NodeSeen
 from webhook.core.placement.assignments import Assignment, read_assignments, write_assignments
 
 GPUS, PODS, ROUNDS, TIMES = (1, 8, 16), 100, 5, 200
@@ -97,7 +96,7 @@ def _measured(gpus: int) -> list[float]:
             for n in range(PODS)
         }
         figures.append(_median_us(a_list, lambda: write_assignments(entries)))
-    per_hour_us = figures[0] * HOUR_S / PACE_S + figures[1] * HOUR_S / INTERVAL_S
+    per_hour_us = figures[0] * HOUR_S / LONGEST_WAIT_S + figures[1] * HOUR_S / INTERVAL_S
     return [*(round(figure) for figure in figures), writes, round(per_hour_us / 1e3)]
 
 

@@ -18,7 +18,7 @@ from webhook.adapters.kube.client import Kube, KubeError
 from webhook.adapters.kube.reading import free_at_once
 from webhook.adapters.policy.files import load_policy, shipped_policy_path
 from webhook.core.admission.decide import Phase, decide
-from webhook.core.node.inventory import Inventory, Known
+from webhook.core.node.inventory import Inventory, TrackedGpu
 from webhook.core.node.state import desired
 from webhook.core.placement.assignments import Assignment, config_map_name, write_assignments
 from webhook.core.pod.gpus import Gpu
@@ -187,7 +187,7 @@ def _pod():
 
 def _node(gpus):
     inventory = Inventory(
-        tuple(map(Known, gpus)), driver_version="570.86.15", enforcement="sidecar",
+        tuple(map(TrackedGpu, gpus)), driver_version="570.86.15", enforcement="sidecar",
         device_names="uuid", advertised=True,
     )  # fmt: skip
     state = desired(inventory, {})

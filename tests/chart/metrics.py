@@ -8,10 +8,10 @@ from collections import defaultdict
 from prometheus_client.parser import text_string_to_metric_families
 
 from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures
-from webhook.sentry.audit import Unmanaged
-from webhook.sentry.figures import Share, Shown
+from webhook.core.nvidia.drivers import SeenGpu
+from webhook.sentry.figures import PodOnGpu, Shown
+from webhook.sentry.holdings import Unmanaged
 from webhook.sentry.metrics import SentryMetrics
-from webhook.sentry.observer import SeenGpu
 from webhook.server.metrics import Metrics, PlacementMetrics, SharedCertificateMetrics
 
 
@@ -34,10 +34,10 @@ def sentry_exposition():
     pod = PodFigures("uid", 8, 4, 5, 1)
     gpu = GpuFigures("GPU-1", 0, "H100", 100, 90, 8, 7, 82, 1, pods=(pod,))
     node = NodeFigures("n1", 0.0, "580.95.05", "sidecar", (gpu,))
-    shown = Shown(node, (Share("GPU-1", "team/p", 1, pod),))
-    seen = SeenGpu("GPU-1", 0, 7)
+    shown = Shown(node, (PodOnGpu("GPU-1", "team/p", 1, pod),))
+    seen = SeenGpu("GPU-1", "H100", 0, None)
     metrics.show(shown, (Unmanaged(seen, "other", 3),), 1.0)
-    metrics.looked(0.01)
+    metrics.scanned(0.01)
     metrics.stopped("pod")
     return metrics.exposition().decode()
 

@@ -15,7 +15,7 @@ from tests.support.control_planes import Api, ApiError, needs
 from webhook import names
 from webhook.adapters.kube.client import connect
 from webhook.adapters.kube.events import Events, node_reference
-from webhook.core.node.taints import without_taint
+from webhook.core.node.patching import without_taint
 from webhook.core.placement.assignments import config_map_name
 
 NAME = "vramwarden-agent"

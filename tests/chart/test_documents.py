@@ -24,8 +24,8 @@ from webhook.cli.main import main
 from webhook.core.node import sharing
 from webhook.core.node.access import Access, GpuAccess, advise
 from webhook.core.node.driver import Driver, why_unready
-from webhook.core.node.inventory import Scan, SeenGpu, skipped
-from webhook.core.nvidia.drivers import Fault
+from webhook.core.node.inventory import Scan, skipped
+from webhook.core.nvidia.drivers import Fault, SeenGpu
 from webhook.core.policy.values import EnforceBy, Placement
 from webhook.names import NODE_GPU_LABEL, VRAM_RESOURCE
 

@@ -35,7 +35,7 @@ from webhook.core.kinds.nodes import (
     write_time,
 )
 from webhook.core.placement.assignments import config_map_name
-from webhook.sentry.teller import OfNode, OfPod, Teller
+from webhook.nodekit.events import EventReport, EventWriter
 from webhook.sentry.writer import GpuNodeWriter
 
 NAME = "vramwarden-sentry"
@@ -189,24 +189,33 @@ def test_it_says_so_of_a_pod_of_which_nothing_was_said(cluster):
 
 
 @pytest.fixture
-def teller(cluster, control_plane, tmp_path):
+def events(cluster, control_plane, tmp_path):
     """Return what the sentry's own code writes with."""
     config = json.loads(control_plane.kubeconfig.read_text())
     config["users"][0]["user"] = {"token": cluster.sentry.token}
     (tmp_path / "kubeconfig").write_text(json.dumps(config))
     said = []
     kube = connect(tmp_path / "kubeconfig", tries=1)
-    found = Teller(kube, OWN, cluster.sentry.pod, Journal(said.append))
+    found = EventWriter(
+        kube, Journal(said.append), node=OWN, reporter=names.SENTRY_REPORTER,
+        instance=cluster.sentry.pod, action="Audit",
+    )  # fmt: skip
     yield found
     assert said == []
 
 
-def test_what_the_sentry_writes_is_let_through(cluster, teller):
+def test_what_the_sentry_writes_is_let_through(cluster, events):
     pod = cluster.pod()
     name, uid = (pod["metadata"][key] for key in ("name", "uid"))
     for stopped in (True, False, True):
-        assert not teller.write(OfPod(f"default/{name}", uid, "why", stopped=stopped))
-    assert not teller.write(OfNode("who holds what"))
+        report = EventReport(
+            about={"kind": "Pod", "namespace": "default", "name": name, "uid": uid},
+            reason=names.CAP_EXCEEDED_REASON, sentence="why", action="Stop",
+            condition=HELD if stopped else None,
+        )  # fmt: skip
+        assert not events.write(report)
+    events.report_node(names.UNMANAGED_REASON, "who holds what")
+    assert not events.write(events.waiting.get_nowait())
     after = cluster.api.request("GET", path_of(pod))
     assert conditions(after) == {"PodScheduled": "True", "Ready": "True", HELD["type"]: "False"}
     about = {"fieldSelector": f"reportingComponent={names.SENTRY_REPORTER}"}

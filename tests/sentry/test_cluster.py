@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from webhook.sentry.teller import OfNode, OfPod, Teller
 
 from webhook.adapters.journal import Journal
 from webhook.adapters.kube.client import connect
-from webhook.sentry.teller import OfNode, OfPod, Teller
 
 SENTENCE = "over the VRAM cap on GPU GPU-a: " + "x" * 2000
 OTHERS = {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}

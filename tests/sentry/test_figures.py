@@ -1,4 +1,4 @@
-"""What people are shown of a look: by whom memory was promised, used, and at most used."""
+"""What people are shown of a scan: by whom memory was promised, used, and at most used."""
 
 from __future__ import annotations
 
@@ -20,24 +20,21 @@ from webhook.core.kinds.nodes import (
 )
 from webhook.core.nvidia.drivers import Fault
 from webhook.core.placement.assignments import Assignment
-from webhook.sentry.audit import Unmanaged
-from webhook.sentry.figures import OLD_LIST_S, REMEMBER_S, Figures
-from webhook.sentry.observer import Look
+from webhook.sentry.figures import REMEMBER_S, Figures
+from webhook.sentry.holdings import OLD_LIST_S, Holdings, Unmanaged
+from webhook.sentry.scanner import ProcessScan
 
 USABLE = (TOTAL_MIB - 1) * MIB
 THIRD = "cccccccc-0000-4000-8000-000000000003"
-LOST = Look(failed="gone", fault=Fault.DRIVER_DOWN)
+LOST = ProcessScan(failed="gone", fault=Fault.DRIVER_DOWN)
 
 
-def a_look(a=0, b=0, on_a=None, on_b=None, version="580.65.06"):
-    """Return a look with so many MiB in use; a list of None was not read."""
+def a_scan(a=0, b=0, on_a=None, on_b=None, version="580.65.06"):
+    """Return a scan with so many MiB in use; a list of None was not read."""
     gpus = (a_gpu("GPU-a", 0, _bytes(a)), a_gpu("GPU-b", 1, _bytes(b)))
     lists = {"GPU-a": on_a, "GPU-b": on_b}
-    return Look(
-        gpus,
-        {gpu: tuple(listed) for gpu, listed in lists.items() if listed is not None},
-        driver_version=version,
-    )
+    listed = {gpu: tuple(listed) for gpu, listed in lists.items() if listed is not None}
+    return ProcessScan(gpus, version, lists=listed)
 
 
 def _bytes(mib):
@@ -51,13 +48,29 @@ def shown(figures, unmanaged=(), *, own=OWN, followed=True):
     return figures.show(100.0, unmanaged, own, followed=followed)
 
 
-def seen(*looks, lines=None, said=None):
-    figures = Figures("n1")
+class Scanned(Figures):
+    """Figures that are given scans as the loop gives them, and what sidecars say at that time."""
+
+    def __init__(self):
+        super().__init__("n1")
+        self.holdings, self.promises, self.stats = Holdings(), {}, {}
+
+    def on_list(self, promises):
+        self.promises = promises
+        super().on_list(promises)
+
+    def see(self, scan, now_s):
+        self.holdings.on_scan(scan, now_s, self.promises)
+        self.on_scan(scan, self.holdings.lists, self.stats, now_s)
+
+
+def seen(*scans, lines=None, stats=None):
+    figures = Scanned()
     if lines is not None:
-        figures.know(lines)
-    figures.hear(said or {})
-    for number, look in enumerate(looks):
-        figures.see(look, float(number))
+        figures.on_list(lines)
+    figures.stats = stats or {}
+    for number, scan in enumerate(scans):
+        figures.see(scan, float(number))
     return figures
 
 
@@ -67,11 +80,11 @@ def pods_of(figures, gpu=0, **options):
 
 def test_a_node_with_everything_known():
     lines = {TRAINER: a_line("GPU-a"), OTHER: a_line("*", held=hold(cap_mib=500), pod="x/y")}
-    look = a_look(
+    scan = a_scan(
         5000, 700, [held(50, 900), held(51, 30), held(60, 40, OTHER)], [held(60, 600, OTHER)]
     )
-    figures = seen(look, lines=lines)
-    unmanaged = (Unmanaged(look.gpus[0], "", 70 * MIB), Unmanaged(look.gpus[0], THIRD, 90 * MIB))
+    figures = seen(scan, lines=lines)
+    unmanaged = (Unmanaged(scan.gpus[0], "", 70 * MIB), Unmanaged(scan.gpus[0], THIRD, 90 * MIB))
     a = GpuFigures(
         "GPU-a", 0, "H200", TOTAL_MIB * MIB, USABLE, 2 * CAP_MIB * MIB, 5000 * MIB,
         USABLE - 2 * CAP_MIB * MIB, (5000 - 970) * MIB, True,
@@ -87,7 +100,7 @@ def test_a_node_with_everything_known():
     assert shown(figures, unmanaged).node == NodeFigures(
         "n1", 100.0, "580.65.06", "sidecar", (a, b)
     )
-    assert [(one.gpu, one.pod, one.processes) for one in shown(figures).shares] == [
+    assert [(one.gpu, one.pod, one.processes) for one in shown(figures).pods] == [
         ("GPU-a", "team/train", 2), ("GPU-a", "x/y", 1), ("GPU-b", "x/y", 1),
     ]  # fmt: skip
 
@@ -95,7 +108,7 @@ def test_a_node_with_everything_known():
 def test_what_its_agent_says_of_the_node_is_shown():
     whys = {"not_shared": "nvidia.com/gpu is offered", "held": "others give them away, too"}
     own = replace(OWN, **whys, faults={"GPU-b": "Xid 79"})
-    node = shown(seen(a_look()), own=own).node
+    node = shown(seen(a_scan()), own=own).node
     assert {name: getattr(node, name) for name in whys} == whys
     assert [(gpu.healthy, gpu.fault) for gpu in node.gpus] == [(True, ""), (False, "Xid 79")]
     assert read_gpu_node(write_gpu_node(node)) == node
@@ -103,21 +116,21 @@ def test_what_its_agent_says_of_the_node_is_shown():
 
 
 def test_before_the_list_was_read_and_while_it_cannot_be_followed_nothing_is_said_of_promises():
-    look = a_look(5000, 0, [held(50, 900)], [])
-    never = shown(seen(look), followed=False).node.gpus[0]
+    scan = a_scan(5000, 0, [held(50, 900)], [])
+    never = shown(seen(scan), followed=False).node.gpus[0]
     assert (never.promised_bytes, never.free_bytes, never.pods) == (None, None, ())
     assert (never.used_bytes, never.unattributed_bytes) == (5000 * MIB, 4100 * MIB)
-    away = shown(seen(look, lines={TRAINER: a_line()}), followed=False).node.gpus[0]
+    away = shown(seen(scan, lines={TRAINER: a_line()}), followed=False).node.gpus[0]
     assert (away.promised_bytes, away.free_bytes) == (None, None)
     assert away.pods == (PodFigures(TRAINER, CAP_MIB * MIB, 900 * MIB, 900 * MIB),)
 
 
 def test_what_cannot_be_measured_is_absent_and_never_zero():
     lines = {TRAINER: a_line(), OTHER: a_line("GPU-b")}
-    unread = pods_of(seen(a_look(100), lines=lines))[TRAINER]
+    unread = pods_of(seen(a_scan(100), lines=lines))[TRAINER]
     assert (unread.used_bytes, unread.peak_bytes, unread.stops) == (None, None, None)
     blind = seen(
-        a_look(None, 300, [held(50, 900), held(51, None)], [held(60, 10, "")]), lines=lines
+        a_scan(None, 300, [held(50, 900), held(51, None)], [held(60, 10, "")]), lines=lines
     )
     first, second = shown(blind).node.gpus
     assert (first.used_bytes, first.unattributed_bytes) == (None, None)
@@ -127,34 +140,34 @@ def test_what_cannot_be_measured_is_absent_and_never_zero():
 
 
 def test_of_a_pod_that_came_after_the_list_was_read_nothing_is_known():
-    figures = seen(a_look(5000, 0, [held(50, 900)], []), lines={TRAINER: a_line()})
-    figures.know({TRAINER: a_line(), OTHER: a_line(pod="x/y")})
-    shares = {one.pod: one for one in shown(figures).shares}
-    held_by = {pod: (one.figures.used_bytes, one.processes) for pod, one in shares.items()}
+    figures = seen(a_scan(5000, 0, [held(50, 900)], []), lines={TRAINER: a_line()})
+    figures.on_list({TRAINER: a_line(), OTHER: a_line(pod="x/y")})
+    found = {one.pod: one for one in shown(figures).pods}
+    held_by = {pod: (one.figures.used_bytes, one.processes) for pod, one in found.items()}
     assert held_by == {"x/y": (None, None), "team/train": (900 * MIB, 1)}
-    figures.see(a_look(5000, 0, [held(50, 900)]), 5.0)
+    figures.see(a_scan(5000, 0, [held(50, 900)]), 5.0)
     assert pods_of(figures)[OTHER].used_bytes == 0
 
 
 def test_unattributed_is_of_the_moment_of_the_list_and_never_below_zero():
-    figures = seen(a_look(1000, 0, [held(50, 900)]), a_look(5000), lines={})
+    figures = seen(a_scan(1000, 0, [held(50, 900)]), a_scan(5000), lines={})
     assert shown(figures).node.gpus[0].unattributed_bytes == 100 * MIB
-    less = seen(a_look(100, 0, [held(50, 900)]), lines={})
+    less = seen(a_scan(100, 0, [held(50, 900)]), lines={})
     assert shown(less).node.gpus[0].unattributed_bytes == 0
 
 
 def test_usable_is_what_the_node_agent_advertises():
     odd = replace(a_gpu("GPU-a"), usable_bytes=USABLE + 5)
     none = replace(a_gpu("GPU-b", 1), total_bytes=None, usable_bytes=None)
-    figures = seen(Look((odd, none)), lines={})
+    figures = seen(ProcessScan((odd, none)), lines={})
     assert [(gpu.uuid, gpu.usable_bytes) for gpu in shown(figures).node.gpus] == [("GPU-a", USABLE)]
 
 
 def test_a_gpu_that_cannot_be_seen_is_not_healthy_and_leaves_after_a_while():
-    figures = seen(a_look(500, 0, [held(50, 400)], []), lines={TRAINER: a_line()})
-    only_b = Look((a_gpu("GPU-b", 1),))
-    for look in (only_b, LOST):
-        figures.see(look, REMEMBER_S - 1)
+    figures = seen(a_scan(500, 0, [held(50, 400)], []), lines={TRAINER: a_line()})
+    only_b = ProcessScan((a_gpu("GPU-b", 1),))
+    for scan in (only_b, LOST):
+        figures.see(scan, REMEMBER_S - 1)
         gpu = shown(figures).node.gpus[0]
         assert (gpu.healthy, gpu.used_bytes, gpu.unattributed_bytes) == (False, None, None)
         assert gpu.promised_bytes == CAP_MIB * MIB
@@ -164,7 +177,7 @@ def test_a_gpu_that_cannot_be_seen_is_not_healthy_and_leaves_after_a_while():
 
 
 def test_a_gpu_that_the_node_agent_found_broken_is_not_healthy_and_has_its_figures():
-    figures = seen(a_look(500, 0), lines={})
+    figures = seen(a_scan(500, 0), lines={})
     own = OwnNode("u-1", "sidecar", faults={"GPU-a": "Xid 79"})
     one, other = figures.show(100.0, (), own, followed=True).node.gpus
     assert (one.healthy, one.fault, one.used_bytes) == (False, "Xid 79", 500 * MIB)
@@ -172,34 +185,34 @@ def test_a_gpu_that_the_node_agent_found_broken_is_not_healthy_and_has_its_figur
 
 
 def test_a_list_that_was_not_read_for_long_says_nothing_of_now():
-    figures = seen(a_look(500, 0, [held(50, 400)]), lines={TRAINER: a_line()})
-    figures.see(a_look(500), OLD_LIST_S - 1)
+    figures = seen(a_scan(500, 0, [held(50, 400)]), lines={TRAINER: a_line()})
+    figures.see(a_scan(500), OLD_LIST_S - 1)
     assert pods_of(figures)[TRAINER].used_bytes == 400 * MIB
-    figures.see(a_look(500), OLD_LIST_S)
+    figures.see(a_scan(500), OLD_LIST_S)
     assert pods_of(figures)[TRAINER].used_bytes is None
 
 
 def test_no_more_pods_of_a_gpu_are_shown_than_are_read():
     lines = {f"u{n}": Assignment(f"a/p{n}", ("GPU-a",), MIB, 1) for n in range(MOST_PODS + 9)}
-    gpu = shown(seen(a_look(), lines=lines)).node.gpus[0]
+    gpu = shown(seen(a_scan(), lines=lines)).node.gpus[0]
     assert [pod.uid for pod in gpu.pods] == [f"u{n}" for n in range(MOST_PODS)]
     assert gpu.promised_bytes == (MOST_PODS + 9) * MIB
 
 
 def test_a_peak_is_the_most_that_was_listed_and_leaves_with_its_pod():
-    looks = [a_look(900, 0, [held(50, mib)]) for mib in (100, 800, 300)]
-    figures = seen(*looks, lines={TRAINER: a_line()})
+    scans = [a_scan(900, 0, [held(50, mib)]) for mib in (100, 800, 300)]
+    figures = seen(*scans, lines={TRAINER: a_line()})
     assert pods_of(figures)[TRAINER].peak_bytes == 800 * MIB
-    figures.know({OTHER: a_line()})
-    figures.know({TRAINER: a_line()})
+    figures.on_list({OTHER: a_line()})
+    figures.on_list({TRAINER: a_line()})
     assert pods_of(figures)[TRAINER].peak_bytes is None
 
 
 def test_what_a_sidecar_says_counts_for_a_pod_alone_up_to_what_was_in_use():
     def peak(gpus=("GPU-a",), company=None, said=700, used=500):
         lines = {TRAINER: a_line(*gpus)} | (company or {})
-        looks = [a_look(used, 0, [held(50, 100)], []), a_look(200)]
-        return pods_of(seen(*looks, lines=lines, said={TRAINER: (0, said * MIB)}))[
+        scans = [a_scan(used, 0, [held(50, 100)], []), a_scan(200)]
+        return pods_of(seen(*scans, lines=lines, stats={TRAINER: (0, said * MIB)}))[
             TRAINER
         ].peak_bytes
 
@@ -210,24 +223,26 @@ def test_what_a_sidecar_says_counts_for_a_pod_alone_up_to_what_was_in_use():
     assert peak(company={OTHER: a_line("*")}) == 100 * MIB
     assert peak(gpus=("GPU-a", "GPU-b")) == 100 * MIB
     assert peak(gpus=("*",)) == 100 * MIB
-    late = seen(a_look(900, 0, [held(50, 100)]), a_look(200), lines={TRAINER: a_line()})
-    late.hear({TRAINER: (0, 800 * MIB)})
-    late.see(a_look(200), 3.0)
+    late = seen(a_scan(900, 0, [held(50, 100)]), a_scan(200), lines={TRAINER: a_line()})
+    late.stats = {TRAINER: (0, 800 * MIB)}
+    late.see(a_scan(200), 3.0)
     assert pods_of(late)[TRAINER].peak_bytes == 800 * MIB
-    figures = seen(a_look(900), lines={TRAINER: a_line(), OTHER: a_line()})
-    figures.know({TRAINER: a_line()})
-    figures.hear({TRAINER: (0, 900 * MIB)})
-    figures.see(a_look(200), 1.0)
+    figures = seen(a_scan(900), lines={TRAINER: a_line(), OTHER: a_line()})
+    figures.on_list({TRAINER: a_line()})
+    figures.stats = {TRAINER: (0, 900 * MIB)}
+    figures.see(a_scan(200), 1.0)
     assert pods_of(figures)[TRAINER].peak_bytes == 200 * MIB
 
 
 def test_stops_are_ours_and_what_the_sidecar_said_at_most():
-    figures = seen(a_look(), lines={TRAINER: a_line()})
+    figures = seen(a_scan(), lines={TRAINER: a_line()})
     assert pods_of(figures)[TRAINER].stops is None
-    figures.hear({TRAINER: (0, None), OTHER: (5, None)})
+    figures.stats = {TRAINER: (0, None), OTHER: (5, None)}
+    figures.see(a_scan(), 1.0)
     assert pods_of(figures)[TRAINER].stops == 0
     for stops in (2, 1):
-        figures.hear({TRAINER: (stops, None)})
+        figures.stats = {TRAINER: (stops, None)}
+        figures.see(a_scan(), 2.0)
         figures.stopped(TRAINER)
         figures.stopped(OTHER)
     assert pods_of(figures)[TRAINER].stops == 4
@@ -236,39 +251,41 @@ def test_stops_are_ours_and_what_the_sidecar_said_at_most():
 def restart(figures):
     """Return figures that know what the others' object says, as it is stored."""
     stored = read_gpu_node(write_gpu_node(shown(figures).node))
-    fresh = Figures("n1")
+    fresh = Scanned()
     fresh.seed(stored, 0.0)
     return fresh
 
 
 def test_after_a_restart_stops_are_counted_on_and_none_twice():
-    figures = seen(a_look(), lines={TRAINER: a_line()}, said={TRAINER: (2, None)})
+    figures = seen(a_scan(), lines={TRAINER: a_line()}, stats={TRAINER: (2, None)})
     figures.stopped(TRAINER)
     fresh = restart(figures)
-    fresh.know({TRAINER: a_line()})
-    fresh.see(a_look(), 1.0)
+    fresh.on_list({TRAINER: a_line()})
+    fresh.see(a_scan(), 1.0)
     counted = [pods_of(fresh)[TRAINER].stops]
     for said in (2, 3):
-        fresh.hear({TRAINER: (said, None)})
+        fresh.stats = {TRAINER: (said, None)}
+        fresh.see(a_scan(), 2.0)
         counted.append(pods_of(fresh)[TRAINER].stops)
     fresh.stopped(TRAINER)
     assert [*counted, pods_of(fresh)[TRAINER].stops] == [3, 3, 4, 5]
-    early = Figures("n1")
-    early.know({TRAINER: a_line()})
-    early.hear({TRAINER: (2, None)})
+    early = Scanned()
+    early.on_list({TRAINER: a_line()})
+    early.stats = {TRAINER: (2, None)}
+    early.see(a_scan(), 0.5)
     early.seed(read_gpu_node(write_gpu_node(shown(figures).node)), 0.0)
-    early.see(a_look(), 1.0)
+    early.see(a_scan(), 1.0)
     assert pods_of(early)[TRAINER].stops == 3
 
 
 def test_a_gpu_that_was_lost_before_a_restart_is_shown_for_as_long_after_it():
-    fresh = restart(seen(a_look(500, 0, [], []), lines={TRAINER: a_line()}))
-    fresh.know({TRAINER: a_line()})
-    fresh.see(Look((a_gpu("GPU-b", 1),)), REMEMBER_S - 1)
+    fresh = restart(seen(a_scan(500, 0, [], []), lines={TRAINER: a_line()}))
+    fresh.on_list({TRAINER: a_line()})
+    fresh.see(ProcessScan((a_gpu("GPU-b", 1),)), REMEMBER_S - 1)
     assert [(gpu.uuid, gpu.healthy) for gpu in shown(fresh).node.gpus] == [
         ("GPU-a", False), ("GPU-b", True),
     ]  # fmt: skip
-    fresh.see(Look((a_gpu("GPU-b", 1),)), REMEMBER_S)
+    fresh.see(ProcessScan((a_gpu("GPU-b", 1),)), REMEMBER_S)
     assert [gpu.uuid for gpu in shown(fresh).node.gpus] == ["GPU-b"]
 
 
@@ -276,7 +293,7 @@ PODS = (TRAINER, OTHER, THIRD)
 steps = st.lists(
     st.one_of(
         st.tuples(
-            st.just("look"),
+            st.just("scan"),
             st.none() | st.integers(0, 5000),
             st.lists(
                 st.tuples(st.sampled_from(PODS), st.none() | st.integers(1, 3000)), max_size=4
@@ -297,9 +314,9 @@ def test_a_peak_is_honest_and_no_restart_forgets_it(done, with_company):
     figures = seen(lines=lines)
     most_listed, most_used, before, said = {}, 0, {}, {}
     for now_s, (what, one, other) in enumerate(done):
-        if what == "look":
+        if what == "scan":
             listed = [held(50 + n, mib, uid) for n, (uid, mib) in enumerate(other)]
-            figures.see(a_look(one, 0, listed), float(now_s))
+            figures.see(a_scan(one, 0, listed), float(now_s))
             most_used = max(most_used, one or 0)
             for uid in lines:
                 sizes = [mib for whose, mib in other if whose == uid]
@@ -307,13 +324,13 @@ def test_a_peak_is_honest_and_no_restart_forgets_it(done, with_company):
                     most_listed[uid] = max(most_listed.get(uid, 0), sum(sizes))
         elif what == "said":
             said[one] = (0, other * MIB)
-            figures.hear(said)
+            figures.stats = said
         elif what == "stop":
             figures.stopped(one)
         elif what == "restart" and shown(figures).node.gpus:
             figures = restart(figures)
-            figures.know(lines)
-            figures.hear(said)
+            figures.on_list(lines)
+            figures.stats = said
         if not shown(figures).node.gpus:
             continue
         for uid, pod in pods_of(figures).items():
@@ -332,5 +349,5 @@ names = st.text(alphabet="abcdefghij", min_size=5, max_size=9)
 @given(st.lists(st.tuples(names, names), min_size=1, max_size=4))
 def test_no_name_of_a_namespace_or_a_pod_is_in_the_object(pods):
     lines = {f"u{n}": a_line("*", pod=f"ns-{a}/pod-{b}") for n, (a, b) in enumerate(pods)}
-    written = str(write_gpu_node(shown(seen(a_look(), lines=lines)).node, "u-1"))
+    written = str(write_gpu_node(shown(seen(a_scan(), lines=lines)).node, "u-1"))
     assert not [one for pair in pods for one in pair if f"-{one}" in written]

@@ -10,30 +10,30 @@ from tests.sentry.worlds import (
     OTHER,
     TRAINER,
     a_line,
-    a_look,
+    a_scan,
     held,
     hold,
 )
 from webhook.core.enforcement.step import EndPod, Kill, Terminate
 from webhook.core.nvidia.drivers import Fault
 from webhook.sentry.judge import LATER_S, Judge
-from webhook.sentry.observer import Look
+from webhook.sentry.scanner import ProcessScan
 
 LATE_S = 6.5 + LATER_S
 
 
-def played(looks, lines=None, *, every_s=0.5):
-    """Yield each time with its actions; looks are `every_s` apart."""
+def played(scans, lines=None, *, every_s=0.5):
+    """Yield each time with its actions; scans are `every_s` apart."""
     judge = Judge()
-    judge.know(lines if lines is not None else {TRAINER: a_line()})
-    for number, look in enumerate(looks):
-        yield number * every_s, judge.judge(look, number * every_s)
+    judge.on_list(lines if lines is not None else {TRAINER: a_line()})
+    for number, scan in enumerate(scans):
+        yield number * every_s, judge.judge(scan, number * every_s)
 
 
-def stops(looks, lines=None, **more):
+def stops(scans, lines=None, **more):
     """Return when which process was stopped, or a pod ended (None)."""
     found = []
-    for now_s, actions in played(looks, lines, **more):
+    for now_s, actions in played(scans, lines, **more):
         for uid, action in actions:
             if isinstance(action, Terminate):
                 found.append((now_s, uid, action.process.pid))
@@ -43,15 +43,15 @@ def stops(looks, lines=None, **more):
 
 
 def test_the_largest_is_stopped_after_the_sidecars_time_and_five_seconds():
-    looks = [a_look(held(50, 700), held(51, 900))] * 10 + [
-        a_look(held(50, 800), held(51, 900))
+    scans = [a_scan(held(50, 700), held(51, 900))] * 10 + [
+        a_scan(held(50, 800), held(51, 900))
     ] * 14
-    assert stops(looks) == [(LATE_S, TRAINER, 51)]  # and not the one that grew last
-    assert stops(looks[:-1]) == []
+    assert stops(scans) == [(LATE_S, TRAINER, 51)]  # and not the one that grew last
+    assert stops(scans[:-1]) == []
 
 
 def test_what_was_not_enough_ends_the_pod_at_once():
-    first, again = a_look(held(50, 5000)), a_look(held(51, 5000))
+    first, again = a_scan(held(50, 5000)), a_scan(held(51, 5000))
     assert stops([first] * 24 + [again] * 2) == [
         (LATE_S, TRAINER, 50),
         (LATE_S + 1.0, TRAINER, None),
@@ -59,18 +59,18 @@ def test_what_was_not_enough_ends_the_pod_at_once():
 
 
 def test_a_dead_owner_that_is_listed_on_and_on_ends_the_pod():
-    looks = [a_look(held(50, 5000))] * 4 + [a_look(held(50, 5000, dead=True))] * 20
-    assert stops(looks) == [(LATE_S, TRAINER, None)]
+    scans = [a_scan(held(50, 5000))] * 4 + [a_scan(held(50, 5000, dead=True))] * 20
+    assert stops(scans) == [(LATE_S, TRAINER, None)]
 
 
 def test_who_ends_by_our_signal_and_leaves_its_memory_to_others_does_not_keep_it():
-    looks = [a_look(held(50, 5000))] * 24 + [a_look(held(50, 5000, dead=True))] * 4
-    assert [who for _, _, who in stops(looks)] == [50, None]
-    assert stops(looks)[-1][0] <= 15.0
+    scans = [a_scan(held(50, 5000))] * 24 + [a_scan(held(50, 5000, dead=True))] * 4
+    assert [who for _, _, who in stops(scans)] == [50, None]
+    assert stops(scans)[-1][0] <= 15.0
 
 
 def test_processes_that_are_started_again_and_again_do_not_begin_at_zero():
-    greedy, none = [a_look(held(50, 5000))] * 6, [a_look()] * 1
+    greedy, none = [a_scan(held(50, 5000))] * 6, [a_scan()] * 1
     found = stops((greedy + none) * 12)
     assert found
     assert found[0][0] < 2 * LATE_S
@@ -78,67 +78,63 @@ def test_processes_that_are_started_again_and_again_do_not_begin_at_zero():
 
 def test_each_pod_has_a_judgement_of_its_own():
     lines = {TRAINER: a_line(), OTHER: a_line(pod="team/other")}
-    look = a_look(held(50, 5000), held(60, 900, OTHER))
-    assert stops([look] * 24, lines) == [(LATE_S, TRAINER, 50)]
+    scan = a_scan(held(50, 5000), held(60, 900, OTHER))
+    assert stops([scan] * 24, lines) == [(LATE_S, TRAINER, 50)]
 
 
 def test_memory_on_a_gpu_that_the_line_does_not_name_is_not_judged():
-    look = a_look(b=(held(50, 5000),))
-    assert stops([look] * 60) == []
-    assert stops([look] * 24, {TRAINER: a_line("*")}) == [(LATE_S, TRAINER, 50)]
-
-
-def test_a_uid_is_found_whatever_its_case():
-    assert stops([a_look(held(50, 5000))] * 24, {TRAINER.upper(): a_line()}) != []
+    scan = a_scan(b=(held(50, 5000),))
+    assert stops([scan] * 60) == []
+    assert stops([scan] * 24, {TRAINER: a_line("*")}) == [(LATE_S, TRAINER, 50)]
 
 
 def test_a_pod_that_left_the_list_and_holds_nothing_keeps_nothing():
     judge = Judge()
     for now_s in (0.0, 10.0):
-        judge.know({TRAINER: a_line(), OTHER: a_line()})
-        assert judge.judge(a_look(held(50, 5000)), now_s) == []
+        judge.on_list({TRAINER: a_line(), OTHER: a_line()})
+        assert judge.judge(a_scan(held(50, 5000)), now_s) == []
         assert judge.judged() == {TRAINER}
-        assert judge.judge(a_look(), now_s + 0.5) == []
-        judge.know({})
-        assert (judge.judged(), judge.lines) == (frozenset(), {})
-        assert judge.judge(a_look(held(50, 5000)), now_s + 9) == []
+        assert judge.judge(a_scan(), now_s + 0.5) == []
+        judge.on_list({})
+        assert (judge.judged(), judge.promises) == (frozenset(), {})
+        assert judge.judge(a_scan(held(50, 5000)), now_s + 9) == []
 
 
 def test_a_pod_that_was_deleted_by_force_is_held_to_its_cap_until_it_holds_nothing():
     """Its containers run on for as long as it asked for."""
     judge = Judge()
-    judge.know({TRAINER: a_line(), OTHER: a_line("GPU-b")})
-    judge.judge(a_look(held(50, 900), b=[held(60, 900, OTHER)]), 0.0)
-    judge.know({})
-    assert set(judge.lines) == {TRAINER, OTHER}
-    done = [judge.judge(a_look(held(50, 5000)), 1.0 + second) for second in range(14)]
+    judge.on_list({TRAINER: a_line(), OTHER: a_line("GPU-b")})
+    judge.judge(a_scan(held(50, 900), b=[held(60, 900, OTHER)]), 0.0)
+    judge.on_list({})
+    assert set(judge.promises) == {TRAINER, OTHER}
+    done = [judge.judge(a_scan(held(50, 5000)), 1.0 + second) for second in range(14)]
     assert [uid for actions in done for uid, one in actions if isinstance(one, Kill)] == [TRAINER]
-    judge.judge(a_look(b=[held(60, 900, OTHER)]), 20.0)
-    assert set(judge.lines) == {OTHER}
-    judge.judge(a_look(), 21.0)
-    judge.judge(Look(failed="GPU-b is gone"), 22.0)
-    assert set(judge.lines) == {OTHER}
-    judge.judge(a_look(b=[]), 23.0)
-    assert judge.lines == {}
+    judge.judge(a_scan(b=[held(60, 900, OTHER)]), 20.0)
+    assert set(judge.promises) == {OTHER}
+    judge.judge(a_scan(), 21.0)
+    judge.judge(ProcessScan(failed="GPU-b is gone"), 22.0)
+    assert set(judge.promises) == {OTHER}
+    judge.judge(a_scan(b=[]), 23.0)
+    assert judge.promises == {}
 
 
 def test_a_line_that_says_something_else_now_counts_at_once():
     judge = Judge()
-    judge.know({TRAINER: a_line()})
-    judge.judge(a_look(held(50, 900)), 0.0)
-    judge.know({TRAINER: a_line(held=hold(may_act=False))})
-    assert judge.lines == {}
+    judge.on_list({TRAINER: a_line()})
+    judge.judge(a_scan(held(50, 900)), 0.0)
+    judge.on_list({TRAINER: a_line(held=hold(may_act=False))})
+    assert judge.promises == {}
 
 
 def test_while_the_driver_gives_no_answer_nothing_is_judged_and_nothing_forgotten():
     judge = Judge()
-    judge.know({TRAINER: a_line()})
+    judge.on_list({TRAINER: a_line()})
     for second in range(8):
-        judge.judge(a_look(held(50, 5000)), float(second))
-    broken = Look(failed="the driver is down", fault=Fault.DRIVER_DOWN)
+        judge.judge(a_scan(held(50, 5000)), float(second))
+    broken = ProcessScan(failed="the driver is down", fault=Fault.DRIVER_DOWN)
     assert [judge.judge(broken, 8.0 + second) for second in range(3)] == [[], [], []]
     assert judge.judged() == {TRAINER}
-    actions = [judge.judge(a_look(held(50, 5000)), 10.0 + second) for second in range(3)]
+    actions = [judge.judge(a_scan(held(50, 5000)), 10.0 + second) for second in range(3)]
     assert [bool(done) for done in actions] == [False, False, True]
 
 
@@ -149,9 +145,9 @@ def test_lists_are_wanted_of_gpus_whose_pods_may_be_over():
         OTHER: a_line("GPU-a", "GPU-b", held=hold(cap_mib=3000)),
         "reported": a_line("GPU-b", held=hold(cap_mib=1, may_act=False)),
     }
-    judge.know(lines)
+    judge.on_list(lines)
     assert [judge.above(f"GPU-{name}") for name in "abc"] == [1020 * 2**20, 3020 * 2**20, None]
-    judge.judge(a_look(held(60, 5000, OTHER)), 0.0)
+    judge.judge(a_scan(held(60, 5000, OTHER)), 0.0)
     assert [judge.above(f"GPU-{name}") for name in "abc"] == [-1, -1, None]
 
 
@@ -163,7 +159,7 @@ HELD = st.builds(
     st.booleans(),
 )
 LOOKS = st.builds(
-    lambda on_a, on_b, failed: a_look(*on_a, failed=failed, b=tuple(on_b)),
+    lambda on_a, on_b, failed: a_scan(*on_a, failed=failed, b=tuple(on_b)),
     st.lists(HELD, max_size=4),
     st.lists(HELD, max_size=2),
     st.sampled_from(["", "", "GPU-b fell off the bus"]),
@@ -216,7 +212,7 @@ def test_a_pod_that_is_not_on_the_list_is_never_stopped(script):
 UNKNOWN = st.builds(lambda pid: held(pid, None), st.integers(50, 54))
 
 
-@given(st.lists(st.lists(UNKNOWN, max_size=4).map(lambda listed: a_look(*listed)), max_size=60))
+@given(st.lists(st.lists(UNKNOWN, max_size=4).map(lambda listed: a_scan(*listed)), max_size=60))
 def test_what_has_no_figure_never_leads_to_a_signal(script):
     assert list(signals(script, {TRAINER: a_line()})) == []
 
@@ -235,8 +231,8 @@ def test_what_has_no_figure_never_leads_to_a_signal(script):
 def test_an_excess_that_its_sidecar_ends_in_its_time_never_leads_to_a_signal(history):
     script = []
     for over, mib, within, rest in history:
-        script += [a_look(held(50, mib))] * over
-        script += [a_look(*([held(51, rest)] if rest else []))] * within
+        script += [a_scan(held(50, mib))] * over
+        script += [a_scan(*([held(51, rest)] if rest else []))] * within
     assert list(signals(script, {TRAINER: a_line()})) == []
 
 
@@ -249,13 +245,13 @@ SMALL = st.builds(
 
 
 @given(
-    st.lists(st.lists(SMALL, max_size=4).map(lambda listed: a_look(*listed)), max_size=20),
+    st.lists(st.lists(SMALL, max_size=4).map(lambda listed: a_scan(*listed)), max_size=20),
     st.integers(CAP_MIB + 21, 80_000),
 )
 def test_an_excess_that_lasts_is_ended_in_fifteen_seconds_whatever_was_listed_before(before, mib):
     found = [
         now_s
-        for now_s, _, who in stops([*before, *[a_look(held(70, mib))] * 31], {TRAINER: a_line()})
+        for now_s, _, who in stops([*before, *[a_scan(held(70, mib))] * 31], {TRAINER: a_line()})
         if who == 70
     ]
     assert found

@@ -15,8 +15,8 @@ import pytest
 from tests.sentry.worlds import ID, OTHER, TRAINER, Driver, a_line
 from tests.support.fake_proc import put, status_lines
 from webhook.adapters.journal import Journal
-from webhook.adapters.kube.assigned import AssignmentsSeen, AssignmentsUnread
 from webhook.adapters.kube.gpu_nodes import OwnNode
+from webhook.adapters.kube.node_watch import AssignmentsSeen, AssignmentsUnread
 from webhook.adapters.processes import Delivery
 from webhook.core.kinds.nodes import (
     GpuFigures,
@@ -27,14 +27,15 @@ from webhook.core.kinds.nodes import (
 )
 from webhook.core.node.driver import CHANGED_AFTER_S
 from webhook.core.placement.pods import Hold
+from webhook.nodekit.program import NewContainerNeededError
 from webhook.sentry import loop
-from webhook.sentry.actor import Ended
-from webhook.sentry.health import Health
-from webhook.sentry.loop import UNREAD, NewContainerNeededError, Sentry
+from webhook.sentry.intervals import DUTY
+from webhook.sentry.killer import PodEnd
+from webhook.sentry.loop import UNREAD, Sentry
 from webhook.sentry.metrics import SentryMetrics
-from webhook.sentry.pace import SHARE
+from webhook.sentry.probes import Liveness
 from webhook.sentry.settings import SentrySettings
-from webhook.sentry.writer import Stored
+from webhook.sentry.writer import StoredFigures
 
 GIB = 2**30
 NOBODY = 4_999_999  # more than any process's number
@@ -48,18 +49,18 @@ class Bench:
     def __init__(self, proc, clock, pod_uid="", **settings):
         self.driver = Driver("GPU-a")
         self.said = []
-        self.health = Health(lambda: clock[0])
+        self.liveness = Liveness(lambda: clock[0])
         self.metrics = SentryMetrics("n1")
         self.sentry = Sentry(
             SentrySettings("n1", "sys", proc=str(proc), pod_uid=pod_uid, **settings),
-            None, self.driver, Journal(self.said.append), self.metrics, self.health,
+            None, self.driver, Journal(self.said.append), self.metrics, self.liveness,
         )  # fmt: skip
 
     def events(self):
         return [json.loads(line)["msg"] for line in self.said]
 
     def reported(self):
-        waiting = self.sentry._teller.waiting
+        waiting = self.sentry._events.waiting
         return [waiting.get_nowait() for _ in range(waiting.qsize())]
 
 
@@ -73,45 +74,52 @@ def clock(monkeypatch):
 @pytest.fixture
 def bench(tmp_path, clock):
     made = Bench(tmp_path, clock)
-    made.sentry._lame = ""  # its own cgroup is not in that folder
+    made.sentry._obstacle = ""  # its own cgroup is not in that folder
     return made
 
 
 def test_it_is_ready_once_it_can_place_processes_has_the_list_and_sees_the_gpus(tmp_path, clock):
     bench = Bench(tmp_path, clock)
-    bench.sentry.turn(0.0)
-    assert bench.health.unready().startswith("our own cgroup names no pod")
-    bench.sentry._lame = ""
-    bench.sentry.turn(1.0)
-    assert bench.health.unready() == UNREAD
-    bench.sentry.hear(AssignmentsUnread("forbidden"))
-    bench.sentry.turn(2.0)
-    assert bench.health.unready() == f"{UNREAD}: forbidden"
-    bench.sentry.hear(SEEN)
+    bench.sentry.step(0.0)
+    assert bench.liveness.unready().startswith("our own cgroup names no pod")
+    bench.sentry._obstacle = ""
+    bench.sentry.step(1.0)
+    assert bench.liveness.unready() == UNREAD
+    bench.sentry.on_report(AssignmentsUnread("forbidden"))
+    bench.sentry.step(2.0)
+    assert bench.liveness.unready() == f"{UNREAD}: forbidden"
+    bench.sentry.on_report(SEEN)
     bench.driver.codes["open"] = 9
-    bench.sentry.turn(3.0)
-    assert bench.health.unready().startswith("the NVIDIA driver is not loaded")
+    bench.sentry.step(3.0)
+    assert bench.liveness.unready().startswith("the NVIDIA driver is not loaded")
     bench.driver.codes.clear()
-    bench.sentry.turn(4.0)
-    assert bench.health.unready() == ""
+    bench.sentry.step(4.0)
+    assert bench.liveness.unready() == ""
 
 
 def test_a_list_is_news_where_it_differs(bench):
-    assert [bench.sentry.hear(SEEN), bench.sentry.hear(SEEN)] == [True, False]
-    assert bench.sentry.hear(AssignmentsSeen({})) is True
+    assert [bench.sentry.on_report(SEEN), bench.sentry.on_report(SEEN)] == [True, False]
+    assert bench.sentry.on_report(AssignmentsSeen({})) is True
+
+
+def test_a_uid_is_found_whatever_its_case(bench):
+    bench.sentry.on_report(AssignmentsSeen({TRAINER.upper(): a_line()}))
+    assert set(bench.sentry._judge.promises) == bench.sentry._stats.wanted == {TRAINER}
+    assert set(bench.sentry._promises) == set(bench.sentry._figures._promises) == {TRAINER}
 
 
 def test_a_bug_of_a_thread_ends_the_sentry(bench):
+    bench.sentry._inbox.put(ZeroDivisionError())
     with pytest.raises(ZeroDivisionError):
-        bench.sentry.hear(ZeroDivisionError())
+        bench.sentry._wait(time.monotonic(), 60.0, 0.0)
 
 
 def test_unmanaged_memory_is_reported_once_and_again_after_it_was_gone(tmp_path, bench, clock):
     put(tmp_path, 50, cgroup="0::/system.slice/x.service\n")
-    bench.sentry.hear(SEEN)
+    bench.sentry.on_report(SEEN)
     for second, held in enumerate((GIB, 2 * GIB, 0, GIB, 2**20)):
         bench.driver.lists["GPU-a"] = {50: held} if held else {}
-        bench.sentry.turn(100.0 * second)
+        bench.sentry.step(100.0 * second)
     assert bench.events().count("unmanaged memory") == 2
     assert [one.sentence.partition(" on ")[0] for one in bench.reported()] == ["1Gi", "1Gi"]
 
@@ -130,29 +138,29 @@ def test_unfollowed_or_where_nothing_is_shared_unmanaged_memory_is_absent(tmp_pa
     ):
         bench.sentry._writer._own = OwnNode("u-1", "sidecar", not_shared)
         if message:
-            bench.sentry.hear(message)
+            bench.sentry.on_report(message)
         clock[0] += 100.0
-        bench.sentry.turn(clock[0])
+        bench.sentry.step(clock[0])
         shown.append(b"vramwarden_gpu_memory_unmanaged_bytes{" in bench.metrics.exposition())
         assert bench.events().count("unmanaged memory") == sum(shown)
     assert shown == [False, False, True, False, False, True]
 
 
 def test_a_driver_that_was_replaced_needs_a_new_container(bench):
-    bench.sentry.turn(1000.0)
+    bench.sentry.step(1000.0)
     bench.driver.codes["open"] = 18
-    bench.sentry.turn(1001.0)
+    bench.sentry.step(1001.0)
     with pytest.raises(NewContainerNeededError):
-        bench.sentry.turn(1001.0 + CHANGED_AFTER_S)
+        bench.sentry.step(1001.0 + CHANGED_AFTER_S)
 
 
 def test_a_driver_that_gives_no_figure_acts_on_nobody(tmp_path, bench):
     put(tmp_path, 50, cgroup="0::/\n")
-    bench.sentry.hear(AssignmentsSeen({TRAINER: a_line(), OTHER: a_line("*")}))
+    bench.sentry.on_report(AssignmentsSeen({TRAINER: a_line(), OTHER: a_line("*")}))
     bench.driver.lists["GPU-a"] = {50: None}
     bench.driver.used["GPU-a"] = None
     for second in range(60):
-        bench.sentry.turn(float(second))
+        bench.sentry.step(float(second))
     assert (bench.events(), bench.reported()) == ([], [])
 
 
@@ -166,16 +174,16 @@ def test_who_cannot_be_stopped_is_tried_more_seldom_the_longer_that_takes(tmp_pa
         again.append(more["again"])
         tried_s.append(clock[0])
         clock[0] += 1.0
-        return Ended(0, 0, sure=True)
+        return PodEnd(0, 0, sure=True)
 
-    bench.sentry._actor.end = end
-    bench.sentry.hear(SEEN)
+    bench.sentry._killer.end = end
+    bench.sentry.on_report(SEEN)
     bench.driver.lists["GPU-a"], bench.driver.used["GPU-a"] = {50: 5 * GIB}, 5 * GIB
     for _ in range(200):
-        bench.sentry.turn(clock[0])
+        bench.sentry.step(clock[0])
         clock[0] += 0.5
     assert again == [False] + [True] * (len(tried_s) - 1) != [False]
-    assert min(later - one for one, later in pairwise(tried_s)) >= SHARE
+    assert min(later - one for one, later in pairwise(tried_s)) >= DUTY
 
 
 def test_a_process_has_the_number_that_its_owner_sees(tmp_path, clock):
@@ -183,10 +191,10 @@ def test_a_process_has_the_number_that_its_owner_sees(tmp_path, clock):
     status = f"{status_lines(50)}NSpid:\t50\t7\n"
     put(tmp_path, 50, cgroup=f"0::/kubepods/pod{TRAINER}/{ID}\n", status=status)
     bench = Bench(tmp_path, clock, pod_uid=OTHER, act=False)
-    bench.sentry.hear(SEEN)
+    bench.sentry.on_report(SEEN)
     bench.driver.lists["GPU-a"], bench.driver.used["GPU-a"] = {50: 5 * GIB}, 5 * GIB
     for half_second in range(100):
-        bench.sentry.turn(half_second / 2)
+        bench.sentry.step(half_second / 2)
     (report,) = bench.reported()
     assert "process 7 (" in report.sentence
 
@@ -206,17 +214,17 @@ def test_an_excess_is_reported_once_counted_and_nobody_is_stopped(tmp_path, cloc
     put(tmp_path, os.getpid(), cgroup=f"0::/kubepods/pod{OTHER}/{ID}\n")
     put(tmp_path, 50, cgroup=f"0::/kubepods/pod{TRAINER}/{ID}\n")
     bench = Bench(tmp_path, clock, pod_uid=OTHER, act=act)
-    bench.sentry._actor = None  # whoever is asked to stop anybody fails
-    bench.sentry.hear(AssignmentsSeen({TRAINER: replace(a_line(), hold=hold)}))
+    bench.sentry._killer = None  # whoever is asked to stop anybody fails
+    bench.sentry.on_report(AssignmentsSeen({TRAINER: replace(a_line(), hold=hold)}))
     for held in (5 * GIB, 0, 5 * GIB):
         bench.driver.lists["GPU-a"] = {50: held} if held else {}
         bench.driver.used["GPU-a"] = held
         for _ in range(60):
             clock[0] += 0.5
-            bench.sentry.turn(clock[0])
+            bench.sentry.step(clock[0])
     assert bench.events() == ["a pod is over its cap"] * 2
     reports = bench.reported()
-    assert [report.stopped for report in reports] == [False, False]
+    assert [report.condition for report in reports] == [None, None]
     assert all(report.sentence.endswith(f"; nothing is stopped: {why}") for report in reports)
     assert b'vramwarden_sentry_would_stop_total{node="n1"} 2.0' in bench.metrics.exposition()
     shown = bench.sentry._figures.show(0.0, (), OwnNode("", ""), followed=True)
@@ -231,23 +239,23 @@ def test_a_pod_that_nobody_holds_is_measured_and_not_reported(tmp_path, clock):
     put(tmp_path, 50, cgroup=f"0::/kubepods/pod{TRAINER}/{ID}\n")
     bench = Bench(tmp_path, clock, pod_uid=OTHER)
     hold = replace(REPORTS, reports=False)
-    bench.sentry.hear(AssignmentsSeen({TRAINER: replace(a_line(), hold=hold)}))
+    bench.sentry.on_report(AssignmentsSeen({TRAINER: replace(a_line(), hold=hold)}))
     bench.driver.lists["GPU-a"], bench.driver.used["GPU-a"] = {50: 5 * GIB}, 5 * GIB
     for half_second in range(100):
-        bench.sentry.turn(half_second / 2)
+        bench.sentry.step(half_second / 2)
     assert bench.events() == []
 
 
 def test_what_was_reported_is_kept_by_the_sentry_that_comes_after(bench):
     pod = PodFigures(TRAINER, GIB, would_stop=3, would_stop_since_s=50.0)
     gpu = GpuFigures("GPU-a", 0, "L4", 24 * GIB, 24 * GIB, pods=(pod,))
-    bench.sentry.hear(SEEN)
-    bench.sentry.hear(Stored(NodeFigures("n1", 100.0, "580", "sidecar", (gpu,))))
+    bench.sentry.on_report(SEEN)
+    bench.sentry.on_report(StoredFigures(NodeFigures("n1", 100.0, "580", "sidecar", (gpu,))))
     bench.sentry._figures.would_stop(TRAINER, 200.0)
-    bench.sentry.turn(1.0)
+    bench.sentry.step(1.0)
     (found,) = bench.sentry._figures.show(0.0, (), OwnNode("", ""), followed=True).node.gpus[0].pods
     assert (found.would_stop, found.would_stop_since_s) == (4, 50.0)
-    bench.sentry.hear(AssignmentsSeen({}))
+    bench.sentry.on_report(AssignmentsSeen({}))
     assert bench.sentry._figures._would_stop == {}
 
 
@@ -256,15 +264,15 @@ def test_an_end_that_finds_nobody_to_stop_is_told_and_logged_once(tmp_path, cloc
     put(tmp_path, os.getpid(), cgroup=f"0::/kubepods/pod{OTHER}/{ID}\n")
     put(tmp_path, NOBODY, cgroup=f"0::/kubepods/pod{TRAINER}/{ID}\n")
     bench = Bench(tmp_path, clock, pod_uid=OTHER)
-    bench.sentry.hear(SEEN)
+    bench.sentry.on_report(SEEN)
     bench.driver.lists["GPU-a"], bench.driver.used["GPU-a"] = {NOBODY: 5 * GIB}, 5 * GIB
-    bench.sentry.turn(0.0)
+    bench.sentry.step(0.0)
     shutil.rmtree(tmp_path / str(NOBODY))
     for half_second in range(1, 100):
-        bench.sentry.turn(half_second / 2)
+        bench.sentry.step(half_second / 2)
     ends = ["ending a pod", "nobody could be stopped"]
     assert [one for one in bench.events() if one != "unmanaged memory"] == ends
-    assert [report.stopped for report in bench.reported()] == [False]
+    assert [report.condition for report in bench.reported()] == [None]
 
 
 def test_a_pod_of_which_nobody_can_be_stopped_is_told_and_logged_once(tmp_path, clock):
@@ -272,16 +280,16 @@ def test_a_pod_of_which_nobody_can_be_stopped_is_told_and_logged_once(tmp_path, 
     put(tmp_path, os.getpid(), cgroup=f"0::/kubepods/pod{OURS}/{'5' * 64}\n")
     bench = Bench(tmp_path, clock, pod_uid=OURS)
     put(tmp_path, 50, cgroup=f"0::/kubepods/pod{TRAINER}/{'1' * 64}\n")
-    bench.sentry.hear(SEEN)
+    bench.sentry.on_report(SEEN)
     bench.driver.lists["GPU-a"], bench.driver.used["GPU-a"] = {50: 5 * GIB}, 5 * GIB
     for _ in range(200):
-        bench.sentry.turn(clock[0])
+        bench.sentry.step(clock[0])
         clock[0] += 0.5
     assert bench.events() == [
         "stopping a process", "a signal was rejected", "ending a pod", "nobody could be stopped",
     ]  # fmt: skip
     (report,) = bench.reported()
-    assert (report.uid, report.stopped) == (TRAINER, False)
+    assert (report.about["uid"], report.condition) == (TRAINER, None)
     assert report.sentence.endswith("nobody of it could be stopped, and it holds the memory still")
 
 
@@ -289,25 +297,25 @@ def test_nothing_is_offered_before_it_is_known_what_is_stored_and_that_counts(be
     """Otherwise a start would write its own small peaks over those of before."""
     offered = []
     bench.sentry._writer.offer = offered.append
-    bench.sentry.hear(SEEN)
-    bench.sentry.turn(0.0)
+    bench.sentry.on_report(SEEN)
+    bench.sentry.step(0.0)
     assert offered == []
     pod = PodFigures(TRAINER, GIB, 0, 7 * GIB, 3)
     gpu = GpuFigures("GPU-a", 0, "H200", 80 * GIB, 79 * GIB, pods=(pod,))
-    bench.sentry.hear(Stored(NodeFigures("n1", 1.0, "580", "sidecar", (gpu,))))
-    bench.sentry.turn(1.0)
+    bench.sentry.on_report(StoredFigures(NodeFigures("n1", 1.0, "580", "sidecar", (gpu,))))
+    bench.sentry.step(1.0)
     ((shown,),) = [node.gpus for node in offered]
     assert [(one.peak_bytes, one.stops) for one in shown.pods] == [(7 * GIB, 3)]
 
 
 def test_stops_are_no_metric_before_it_is_known_how_many_there_were(bench, clock):
-    """A counter that rises to what was stored would look like so many stops of now."""
-    bench.sentry.hear(SEEN)
-    bench.sentry._names.said = {TRAINER: (2, None)}
-    bench.sentry.turn(0.0)
+    """A counter that rises to what was stored would scan like so many stops of now."""
+    bench.sentry.on_report(SEEN)
+    bench.sentry._stats.stats = {TRAINER: (2, None)}
+    bench.sentry.step(0.0)
     assert b"vramwarden_pod_stops_total{" not in bench.metrics.exposition()
-    bench.sentry.hear(Stored(None))
-    bench.sentry.turn(1.0)
+    bench.sentry.on_report(StoredFigures(None))
+    bench.sentry.step(1.0)
     assert b"vramwarden_pod_stops_total{" in bench.metrics.exposition()
 
 
@@ -315,9 +323,9 @@ def test_who_cannot_place_processes_says_of_nobody_what_is_held(tmp_path, clock)
     put(tmp_path, 50, cgroup=f"0::/kubepods/pod{TRAINER}/{ID}\n")
     bench = Bench(tmp_path, clock)
     bench.driver.lists["GPU-a"] = {50: GIB}
-    bench.sentry.hear(SEEN)
+    bench.sentry.on_report(SEEN)
     clock[0] += 100.0
-    bench.sentry.turn(clock[0])
+    bench.sentry.step(clock[0])
     shown = bench.metrics.exposition()
     assert b"vramwarden_gpu_memory_used_bytes{" in shown
     for name in (b"gpu_memory_unmanaged", b"gpu_memory_unattributed", b"pod_memory_used"):
@@ -328,8 +336,8 @@ def test_who_cannot_place_processes_says_of_nobody_what_is_held(tmp_path, clock)
 def test_where_nothing_was_stored_the_first_look_is_offered(bench, clock):
     offered = []
     bench.sentry._writer.offer = offered.append
-    bench.sentry.hear(Stored(None))
-    bench.sentry.turn(1.0)
+    bench.sentry.on_report(StoredFigures(None))
+    bench.sentry.step(1.0)
     assert [gpu.uuid for node in offered for gpu in node.gpus] == ["GPU-a"]
 
 
@@ -337,15 +345,15 @@ def test_what_was_stopped_is_counted_for_its_pod(tmp_path, clock):
     put(tmp_path, os.getpid(), cgroup=f"0::/kubepods/pod{OTHER}/{ID}\n")
     put(tmp_path, 50, cgroup=f"0::/kubepods/pod{TRAINER}/{ID}\n")
     bench = Bench(tmp_path, clock, pod_uid=OTHER)
-    bench.sentry._actor.stop = lambda *_: Delivery.DELIVERED
-    bench.sentry._actor.end = lambda *_, **__: Ended(1, 0, sure=True)
+    bench.sentry._killer.stop = lambda *_: Delivery.DELIVERED
+    bench.sentry._killer.end = lambda *_, **__: PodEnd(1, 0, sure=True)
     offered = []
     bench.sentry._writer.offer = offered.append
-    bench.sentry.hear(Stored(None))
-    bench.sentry.hear(SEEN)
+    bench.sentry.on_report(StoredFigures(None))
+    bench.sentry.on_report(SEEN)
     bench.driver.lists["GPU-a"], bench.driver.used["GPU-a"] = {50: 5 * GIB}, 5 * GIB
     for half_second in range(200):
-        bench.sentry.turn(half_second / 2)
+        bench.sentry.step(half_second / 2)
     (pod,) = offered[-1].gpus[0].pods
     actions = bench.metrics.exposition().decode()
     counted = sum(

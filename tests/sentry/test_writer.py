@@ -108,11 +108,11 @@ class Bench:
             self.kube, "n1", Journal(self.said.append), self.jitter_s, clock=lambda: self.kube.now_s
         )
 
-    def turn(self, newest=None, later_s=0.0):
+    def step(self, newest=None, later_s=0.0):
         self.kube.now_s += later_s
         if newest:
             self.writer.offer(newest)
-        return self.writer.turn(self.sent.append)
+        return self.writer.step(self.sent.append)
 
     def messages(self):
         return [json.loads(line)["msg"] for line in self.said]
@@ -120,72 +120,72 @@ class Bench:
 
 def test_the_first_report_creates_the_object_with_its_owner():
     bench = Bench()
-    bench.turn(figures(3))
+    bench.step(figures(3))
     assert bench.kube.stored == write_gpu_node(figures(3), "u-1")
     assert bench.writer.own.enforcement == "sidecar"
     assert bench.kube.calls("merge", "create") == [OBJECT, COLLECTION]
-    assert bench.turn() is None
+    assert bench.step() is None
 
 
 def test_what_is_stored_is_handed_over_before_anything_is_written():
     stored = write_gpu_node(figures(9, 1.0, "u-x"))
     bench = Bench(stored)
     bench.kube.fails = DOWN
-    bench.turn(figures(1, 100.0))
+    bench.step(figures(1, 100.0))
     assert (bench.sent, bench.kube.calls("merge", "create")) == ([], [])
     bench.kube.fails = None
-    bench.turn(later_s=LEAST_S)
-    bench.turn(later_s=LEAST_S)
+    bench.step(later_s=LEAST_S)
+    bench.step(later_s=LEAST_S)
     ((sent,), asked) = bench.sent, bench.kube.calls("find", "merge")
     assert (sent.figures, asked) == (figures(9, 1.0, "u-x"), [OBJECT, OBJECT, OBJECT])
 
 
 def test_only_the_newest_report_is_written_and_each_once():
     bench = Bench()
-    bench.turn(figures(0))
+    bench.step(figures(0))
     for used in range(1, 15):
-        bench.turn(figures(used * 4), later_s=1.0)
+        bench.step(figures(used * 4), later_s=1.0)
     assert len(bench.kube.written_s) == 1
-    bench.turn(later_s=1.0)
+    bench.step(later_s=1.0)
     assert bench.kube.written_s == [1000.0, 1000.0 + LEAST_S]
     assert bench.kube.stored["status"]["gpus"][0]["usedMi"] == 14 * 4 * 1024
-    bench.turn(later_s=10 * REGULAR_S)
+    bench.step(later_s=10 * REGULAR_S)
     assert len(bench.kube.written_s) == 2
 
 
 def test_figures_that_do_not_move_are_written_once_a_minute_and_its_jitter():
     bench = Bench(jitter_s=3.0)
     for second in range(200):
-        bench.turn(figures(0, float(second)), later_s=1.0)
+        bench.step(figures(0, float(second)), later_s=1.0)
     assert bench.kube.written_s == [1004.0, 1067.0, 1130.0, 1193.0]
 
 
 def test_what_became_unknown_leaves_the_object():
     bench = Bench()
-    bench.turn(figures(3))
+    bench.step(figures(3))
     assert {"promised", "used", "unmanaged"} <= set(bench.kube.stored["status"]["summary"])
     gpu = replace(figures().gpus[0], promised_bytes=None, used_bytes=None)
     unknown = replace(figures(), gpus=(gpu,))
-    bench.turn(unknown, later_s=LEAST_S)
+    bench.step(unknown, later_s=LEAST_S)
     assert bench.kube.stored == write_gpu_node(unknown, "u-1")
 
 
 def test_an_owner_that_was_not_known_at_first_is_written_later():
     bench = Bench()
     node, bench.kube.node = bench.kube.node, None
-    bench.turn(figures(0))
+    bench.step(figures(0))
     assert "ownerReferences" not in bench.kube.stored["metadata"]
     bench.kube.node = node
-    bench.turn(figures(0, 2.0), later_s=NODE_EVERY_S)
+    bench.step(figures(0, 2.0), later_s=NODE_EVERY_S)
     assert bench.kube.stored == write_gpu_node(figures(0, 2.0), "u-1")
 
 
 def test_an_object_that_somebody_deleted_is_there_again_with_the_owner_of_now():
     bench = Bench()
-    bench.turn(figures(0))
+    bench.step(figures(0))
     bench.kube.stored = None
     bench.kube.node = {"metadata": {"uid": "u-2"}}
-    bench.turn(figures(0, 2.0), later_s=NODE_EVERY_S)
+    bench.step(figures(0, 2.0), later_s=NODE_EVERY_S)
     assert bench.kube.stored == write_gpu_node(figures(0, 2.0), "u-2")
 
 
@@ -193,24 +193,24 @@ def test_a_cluster_without_the_kind_is_asked_seldom_and_said_once():
     bench = Bench()
     bench.kube.knows_kind = False
     for second in range(3600):
-        bench.turn(figures(second % 50, float(second)), later_s=1.0)
+        bench.step(figures(second % 50, float(second)), later_s=1.0)
     assert len(bench.kube.calls("create")) == 3600 // UNKNOWN_KIND_S
     assert bench.messages() == [
         "the cluster knows no GPUNode; is its CRD installed (crds.install)?"
     ]
     bench.kube.knows_kind = True
-    bench.turn(figures(1, 5000.0), later_s=UNKNOWN_KIND_S)
+    bench.step(figures(1, 5000.0), later_s=UNKNOWN_KIND_S)
     assert bench.kube.stored is not None
     assert bench.messages()[1:] == ["what is seen here can be written as a GPUNode"]
 
 
 def test_an_api_server_that_is_away_is_asked_ever_less_and_said_once():
     bench = Bench()
-    bench.turn(figures(0))
+    bench.step(figures(0))
     bench.kube.fails = DOWN
     before = len(bench.kube.asked)
     for second in range(600):
-        bench.turn(figures(second % 50, float(second)), later_s=1.0)
+        bench.step(figures(second % 50, float(second)), later_s=1.0)
     assert len(bench.kube.calls("merge")) - 1 <= 600 / LONGEST_PAUSE_S + 3
     assert len(bench.kube.asked) - before <= 2 * (600 / LONGEST_PAUSE_S + 3)
     assert "what is seen here cannot be written as a GPUNode; retrying" in bench.messages()
@@ -220,7 +220,7 @@ def test_an_api_server_that_is_away_is_asked_ever_less_and_said_once():
 def test_a_node_that_may_not_be_read_costs_only_the_owner():
     bench = Bench()
     bench.kube.node = None
-    bench.turn(figures(0))
+    bench.step(figures(0))
     assert bench.kube.stored == write_gpu_node(figures(0))
     assert bench.messages() == ["the Node cannot be read; its GPUNode does not go with it"]
 
@@ -237,10 +237,10 @@ def test_a_node_that_may_not_be_read_costs_only_the_owner():
 def test_it_is_known_within_a_minute_whether_the_node_is_shared(labels, status, why):
     bench = Bench()
     bench.kube.node |= {"status": {"capacity": {"vramwarden.io/vram": "80Gi"}}}
-    bench.turn(figures())
+    bench.step(figures())
     assert bench.writer.own.not_shared == ""
     bench.kube.node = {"metadata": {"labels": labels}, "status": status}
-    bench.turn(figures(1), later_s=NODE_EVERY_S)
+    bench.step(figures(1), later_s=NODE_EVERY_S)
     assert bench.writer.own.not_shared == why
 
 
@@ -256,7 +256,7 @@ def test_it_is_known_within_a_minute_whether_the_node_is_shared(labels, status, 
 def test_it_is_known_why_the_node_is_held(carried, why):
     bench = Bench()
     bench.kube.node["metadata"]["annotations"] = carried
-    bench.turn(figures())
+    bench.step(figures())
     assert bench.writer.own.held == why
 
 
@@ -266,24 +266,24 @@ def test_which_gpus_its_agent_calls_broken_is_known():
     broken = {**gpu, "uuid": "GPU-b", "healthy": False, "fault": "Xid 79"}
     annotations = {"vramwarden.io/gpus": json.dumps([gpu, broken])}
     bench.kube.node["metadata"]["annotations"] = annotations
-    bench.turn(figures())
+    bench.step(figures())
     assert bench.writer.own.faults == {"GPU-b": "Xid 79"}
 
 
 def test_that_a_node_is_shared_again_is_written():
     bench = Bench()
-    bench.turn(replace(figures(), not_shared="x", held="x"))
-    bench.turn(figures(), later_s=LEAST_S)
+    bench.step(replace(figures(), not_shared="x", held="x"))
+    bench.step(figures(), later_s=LEAST_S)
     assert bench.kube.stored == write_gpu_node(figures(), "u-1")
 
 
 def test_a_node_that_never_had_a_gpu_has_no_object_and_one_that_lost_them_has():
     none = replace(figures(), gpus=())
     bench = Bench()
-    bench.turn(none)
+    bench.step(none)
     assert bench.kube.stored is None
-    bench.turn(figures(1))
-    bench.turn(none, later_s=LEAST_S)
+    bench.step(figures(1))
+    bench.step(none, later_s=LEAST_S)
     assert bench.kube.stored["status"]["summary"]["gpus"] == 0
 
 
@@ -317,8 +317,8 @@ def test_whatever_happens_at_most_one_write_is_stored_in_fifteen_seconds(storm, 
             kube._write = store_and_lose
         if deleted and number % 5 == 0:
             kube.stored = None
-        bench.turn(figures(used, float(number), *pods), later_s=later_s)
-        bench.turn()
+        bench.step(figures(used, float(number), *pods), later_s=later_s)
+        bench.step()
     gaps = [b - a for a, b in zip(kube.written_s, kube.written_s[1:], strict=False)]
     assert all(gap >= LEAST_S for gap in gaps)
 
@@ -333,8 +333,8 @@ def test_who_starts_again_and_again_writes_no_more_than_who_goes_on(storm, jitte
         bench.kube.now_s += later_s
         if restarts:
             bench.start()
-        bench.turn(figures(used, bench.kube.now_s))
-        bench.turn()
+        bench.step(figures(used, bench.kube.now_s))
+        bench.step()
     written_s = bench.kube.written_s
     gaps = [b - a for a, b in pairwise(written_s)]
     assert all(gap >= LEAST_S for gap in gaps)
@@ -342,11 +342,11 @@ def test_who_starts_again_and_again_writes_no_more_than_who_goes_on(storm, jitte
 
 def test_a_new_sentry_that_sees_what_the_last_one_did_writes_when_that_one_had():
     bench = Bench(jitter_s=3.0)
-    bench.turn(figures(4, 1000.0))
-    bench.turn(later_s=3.0)
+    bench.step(figures(4, 1000.0))
+    bench.step(later_s=3.0)
     bench.start()
     for second in range(200):
-        bench.turn(figures(4, bench.kube.now_s), later_s=1.0)
+        bench.step(figures(4, bench.kube.now_s), later_s=1.0)
         assert second or bench.sent
     assert bench.kube.written_s == [1003.0, 1064.0, 1127.0, 1190.0]
 
@@ -356,10 +356,10 @@ def test_the_newest_figures_are_always_written_in_the_end(storm):
     bench = Bench()
     for number, (later_s, used, pods, fails, _) in enumerate(storm):
         bench.kube.fails = None if fails == "lost" else fails
-        bench.turn(figures(used, float(number), *pods), later_s=later_s)
+        bench.step(figures(used, float(number), *pods), later_s=later_s)
     bench.kube.fails = None
     last = figures(7, 10_000.0, "z")
-    bench.turn(last)
+    bench.step(last)
     for _ in range(4):
-        bench.turn(later_s=UNKNOWN_KIND_S)
+        bench.step(later_s=UNKNOWN_KIND_S)
     assert bench.kube.stored == write_gpu_node(last, "u-1")

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from webhook.adapters.node_processes import Owner
-from webhook.adapters.nvml import Device, ListedProcess, NvmlError
+from webhook.adapters.nvml import ListedProcess, NvmlError
 from webhook.adapters.processes import Delivery
 from webhook.core.enforcement.step import Process
 from webhook.core.node.cgroups import Place
+from webhook.core.nvidia.drivers import SeenGpu
 from webhook.core.placement.assignments import Assignment
 from webhook.core.placement.pods import Hold
-from webhook.sentry.observer import Held, Look, SeenGpu
+from webhook.sentry.scanner import GpuProcess, ProcessScan
 
 MIB = 2**20
 CAP_MIB = 1000
@@ -36,19 +37,22 @@ def owner(pid, pod=TRAINER, container=ID, started=10):
 
 def held(pid, mib, pod=TRAINER, *, dead=False, **more):
     used_bytes = None if mib is None else mib * MIB
-    return Held(pid, owner(pid, pod, **more) if pod is not None else None, used_bytes, dead)
+    return GpuProcess(pid, owner(pid, pod, **more) if pod is not None else None, used_bytes, dead)
 
 
-def a_look(*on_a, failed="", **lists):
-    """Return a look in which these are listed on the first GPU."""
+def a_scan(*on_a, failed="", **lists):
+    """Return a scan in which these are listed on the first GPU."""
     listed = {"GPU-a": on_a} | {f"GPU-{name}": there for name, there in lists.items()}
     gpus = tuple(a_gpu(gpu, index) for index, gpu in enumerate(GPUS))
-    return Look(gpus, listed, failed)
+    return ProcessScan(gpus, lists=listed, failed=failed)
 
 
 def a_gpu(gpu, index=0, used_bytes=0):
     """Return a GPU of which the driver keeps 1 MiB."""
-    return SeenGpu(gpu, index, used_bytes, "H200", TOTAL_MIB * MIB, (TOTAL_MIB - 1) * MIB)
+    return SeenGpu(
+        gpu, "H200", index, (TOTAL_MIB - 1) * MIB,
+        total_bytes=TOTAL_MIB * MIB, used_bytes=used_bytes,
+    )  # fmt: skip
 
 
 class Driver:
@@ -76,8 +80,7 @@ class Driver:
     def devices(self):
         self._meet("devices")
         return tuple(
-            Device(gpu, "H200", n, TOTAL_MIB * MIB, MIB, gpu in self.mig)
-            for n, gpu in enumerate(self.used)
+            replace(a_gpu(gpu, n, None), mig=gpu in self.mig) for n, gpu in enumerate(self.used)
         )
 
     def device_used_bytes(self, gpu):

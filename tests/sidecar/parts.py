@@ -13,9 +13,9 @@ from tests.support.fake_proc import ID, OTHER_ID, put, put_self, stat_line, stat
 from tests.support.nvml_stub import build, compiler
 from tests.support.policies import SHIPPED, load, load_spec
 from tests.support.process_tools import SLEEPS, as_user, in_namespace, start, wait_until
-from webhook.adapters.nvml import Device, ListedProcess, NvmlError
+from webhook.adapters.nvml import ListedProcess, NvmlError
 from webhook.adapters.surroundings import trustworthy_kernel
-from webhook.core.nvidia.drivers import Fault
+from webhook.core.nvidia.drivers import Fault, SeenGpu
 
 __all__ = [
     "CAP", "ID", "OTHER_ID", "PROGRAM", "SHIPPED", "SLEEPS", "Ended", "Ground", "ScriptedNvml",
@@ -71,7 +71,7 @@ class ScriptedNvml:
         self._known.update(gpu for gpu in self.listed if gpu not in missed)
         if missed and not self._known:
             raise self.unreachable[0]
-        return tuple(Device(gpu, "H200", 0, 100, 0, self.mig) for gpu in sorted(self._known))
+        return tuple(SeenGpu(gpu, "H200", 0, 100, self.mig) for gpu in sorted(self._known))
 
     def device_used_bytes(self, gpu):
         self._about("device_used_bytes", gpu)

@@ -13,8 +13,9 @@ import pytest
 
 from tests.support.nvml_stub import build, compiler
 from tests.support.programs import wait_until
-from webhook.adapters.nvml import Device, NvmlError
+from webhook.adapters.nvml import NvmlError
 from webhook.adapters.surroundings import trustworthy_kernel
+from webhook.core.nvidia.drivers import SeenGpu
 
 __all__ = [
     "MEASURED", "VRAM", "AgentProcess", "ApiServer", "ScriptedNvml", "a_device", "stub_library",
@@ -94,8 +95,9 @@ class ScriptedNvml:
 
 
 def a_device(name="a", mib=1000, index=0, *, mig=False):
+    usable_bytes = None if mib is None else mib * 2**20
     total_bytes = None if mib is None else (mib + 100) * 2**20
-    return Device(f"GPU-{name}", "NVIDIA H200", index, total_bytes, 100 * 2**20, mig)
+    return SeenGpu(f"GPU-{name}", "NVIDIA H200", index, usable_bytes, mig, total_bytes=total_bytes)
 
 
 class ApiServer:

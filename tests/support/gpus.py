@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from webhook.core.node.inventory import Inventory, Known, Scan, SeenGpu, observe
+from webhook.core.node.inventory import Inventory, Scan, TrackedGpu, observe
 from webhook.core.node.state import desired, patches
 from webhook.core.nvidia.device_names import DeviceNames
-from webhook.core.nvidia.drivers import Fault
+from webhook.core.nvidia.drivers import Fault, SeenGpu
 from webhook.core.pod.gpus import Gpu
 from webhook.core.pod.quantity import MIB
 
@@ -79,7 +79,7 @@ NODE = {
     "status": {"capacity": {"cpu": "8", "nvidia.com/gpu": "2"}, "allocatable": {"cpu": "8"}},
 }
 TWO = Inventory(
-    (Known(a_gpu("b", 2000, 1)), Known(a_gpu("a", 1000, 0))),
+    (TrackedGpu(a_gpu("b", 2000, 1)), TrackedGpu(a_gpu("a", 1000, 0))),
     driver_version="570.86.15",
     enforcement="sidecar",
     device_names="uuid",

@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from tests.support.programs import find_binary, free_port, start, stop, wait_until
-from webhook.core.node.inventory import Inventory, Known
+from webhook.core.node.inventory import Inventory, TrackedGpu
 from webhook.core.node.state import desired
 from webhook.core.pod.gpus import Gpu
 from webhook.core.pod.quantity import MIB, format_bytes
@@ -93,7 +93,7 @@ def add_node(api: Api, name: str, gpu_bytes: Sequence[int], pods: int = 300, **l
 
 def _inventory(name: str, gpu_bytes: Sequence[int]) -> Inventory:
     known = tuple(
-        Known(Gpu(f"GPU-{name}-{index}", size // MIB * MIB, "TEST", index))
+        TrackedGpu(Gpu(f"GPU-{name}-{index}", size // MIB * MIB, "TEST", index))
         for index, size in enumerate(gpu_bytes)
     )
     return Inventory(known, driver_version="570.86.15", enforcement="sidecar")

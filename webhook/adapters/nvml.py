@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import pynvml
 
-from webhook.core.nvidia.drivers import Fault, explain_fault, fault_of
+from webhook.core.nvidia.drivers import Fault, SeenGpu, explain_fault, fault_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -45,26 +45,6 @@ class NvmlError(Exception):
         about = f"{gpu}: " if gpu else ""
         more = f": {detail}" if detail else ""
         super().__init__(f"{about}{explain_fault(self.fault)} ({function} returned {code}{more})")
-
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    """A GPU as it was when it was looked up."""
-
-    uuid: str
-    name: str
-    index: int
-    """NVML's own numbering, which may change with every `reopen`."""
-    total_bytes: int | None
-    """None where the GPU reports no memory of its own, as with GB10."""
-    reserved_bytes: int | None
-    """Kept by the driver; None where the driver does not report it apart."""
-    mig: bool
-
-    @property
-    def usable_bytes(self) -> int | None:
-        """What programs can share: the total less what the driver reports that it keeps."""
-        return None if self.total_bytes is None else self.total_bytes - (self.reserved_bytes or 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +115,7 @@ class Nvml:
         """Return the version of the driver, for `webhook.core.nvidia.drivers.driver_class`."""
         return str(_ask("nvmlSystemGetDriverVersion", pynvml.nvmlSystemGetDriverVersion))
 
-    def devices(self) -> tuple[Device, ...]:
+    def devices(self) -> tuple[SeenGpu, ...]:
         """Look up all GPUs again, and return those that answer, in NVML's order.
 
         One that does not answer is in `unreachable`, so that a lost GPU does not hide the others.
@@ -144,7 +124,7 @@ class Nvml:
         """
         self._handles.clear()
         self.unreachable = ()
-        found: list[Device] = []
+        found: list[SeenGpu] = []
         missed: list[NvmlError] = []
         for index in range(_ask("nvmlDeviceGetCount_v2", pynvml.nvmlDeviceGetCount)):
             try:
@@ -239,7 +219,7 @@ class Nvml:
             return None
         return str(uuid), int(event.eventData)
 
-    def _look_up(self, index: int) -> Device | None:
+    def _look_up(self, index: int) -> SeenGpu | None:
         """Keep the handle of the GPU at this place; None for one that is not ours to see."""
         handle = _ask("nvmlDeviceGetHandleByIndex_v2", pynvml.nvmlDeviceGetHandleByIndex, index)
         uuid = _ask("nvmlDeviceGetUUID", pynvml.nvmlDeviceGetUUID, handle)
@@ -249,14 +229,15 @@ class Nvml:
         self._handles[uuid] = handle
         return device
 
-    def _describe(self, uuid: str, handle: Any, index: int) -> Device:
+    def _describe(self, uuid: str, handle: Any, index: int) -> SeenGpu:
         name = _ask("nvmlDeviceGetName", pynvml.nvmlDeviceGetName, handle, gpu=uuid)
         total_bytes, reserved_bytes, _ = self._memory(uuid, handle) or (None, None, None)
         modes = _ask_if_supported(
             "nvmlDeviceGetMigMode", pynvml.nvmlDeviceGetMigMode, handle, gpu=uuid
         )
         whole = total_bytes or None  # a total of 0 is none
-        return Device(uuid, name, index, whole, reserved_bytes, bool(modes and modes[0]))
+        usable_bytes = None if whole is None else whole - (reserved_bytes or 0)
+        return SeenGpu(uuid, name, index, usable_bytes, bool(modes and modes[0]), total_bytes=whole)
 
     def _about(self, uuid: str, ask: Callable[..., Any], *arguments: Any) -> Any:
         """Ask about one GPU, and drop its handle where that is lost."""

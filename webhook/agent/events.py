@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from webhook.adapters.journal import Journal
-    from webhook.agent.telling import NodeEvents
     from webhook.core.node.inventory import Inventory, Scan
     from webhook.core.pod.gpus import Gpu
+    from webhook.nodekit.events import EventWriter
 
 GPU_LOST: Final = "GPULost"
 GPU_BACK: Final = "GPUBack"
@@ -131,8 +131,8 @@ def _report_doubts(
         journal.over("unsure", "every GPU answers, or is lost")
 
 
-def tell_changes(
-    events: NodeEvents, scan: Scan, before: Inventory, after: Inventory, grace_s: float
+def report_changes(
+    events: EventWriter, scan: Scan, before: Inventory, after: Inventory, grace_s: float
 ) -> None:
     """Write an Event of each change that an admin of the node should see.
 
@@ -149,17 +149,17 @@ def tell_changes(
     """
     for reason, sentence, warning in _changes(events.node, scan, before, after, grace_s):
         events.over(reason)  # it happened again, whatever was told before
-        events.tell(reason, sentence, warning=warning)
+        events.once(reason, sentence, warning=warning)
     if scan.failed:
         return
     pending = [f"{gpu.index} ({gpu.uuid})" for gpu in scan.gpus if gpu.remap_pending]
     if pending:
         what = "pending retirement of a bad row of memory: reset the GPU when it is idle"
-        events.tell(RETIREMENT_PENDING, f"GPU {', '.join(pending)}: {what}")
+        events.once(RETIREMENT_PENDING, f"GPU {', '.join(pending)}: {what}")
     else:
         events.over(RETIREMENT_PENDING)
     if scan.cannot_measure and after.gpus and after.enforcement == NO_ENFORCEMENT:
-        events.tell(DRIVER_UNFIT, f"a sidecar cannot measure here: {scan.cannot_measure}")
+        events.once(DRIVER_UNFIT, f"a sidecar cannot measure here: {scan.cannot_measure}")
     elif not scan.cannot_measure:
         events.over(DRIVER_UNFIT)
 

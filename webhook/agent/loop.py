@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from webhook.adapters.kube.assigned import (
+from webhook.adapters.kube.client import KubeError
+from webhook.adapters.kube.node_watch import (
     AssignmentsSeen,
     AssignmentsUnread,
+    NodeSeen,
+    NodeUnread,
+    SlicesSeen,
+    SlicesUnread,
     watch_assignments,
+    watch_node,
+    watch_slices,
 )
-from webhook.adapters.kube.client import KubeError
-from webhook.adapters.kube.slices import SlicesSeen, SlicesUnread, watch_slices
 from webhook.adapters.nvml import Nvml
 from webhook.agent.assigned import Assigned
-from webhook.agent.events import report, report_health, tell_changes
+from webhook.agent.events import report, report_changes, report_health
 from webhook.agent.heartbeat import beat
+from webhook.agent.scanner import watch_gpus
 from webhook.agent.sharing import SharingOfNode
-from webhook.agent.telling import NodeEvents
-from webhook.agent.watcher import (
-    FIRST_PAUSE_S,
-    LONGEST_PAUSE_S,
-    NodeSeen,
-    WatchFailed,
-    watch,
-    watch_gpus,
-)
-from webhook.agent.xids import Hold, XidSeen, XidsWatched, watch_xids
+from webhook.agent.xids import DriverLease, XidSeen, XidsWatched, watch_xids
 from webhook.core.node.access import advise, named
-from webhook.core.node.allowance import Allowance, take
 from webhook.core.node.driver import (
     Driver,
     after_scan,
@@ -39,8 +34,8 @@ from webhook.core.node.driver import (
     needs_new_container,
     why_unready,
 )
-from webhook.core.node.echo import is_echo
 from webhook.core.node.inventory import Inventory, Scan, forget_xids, observe, strike
+from webhook.core.node.patching import Allowance, is_echo, without_taint
 from webhook.core.node.sharing import Shared, Sharing, limited
 from webhook.core.node.state import (
     Patches,
@@ -52,32 +47,32 @@ from webhook.core.node.state import (
     patches,
     read_inventory,
 )
-from webhook.core.node.taints import without_taint
 from webhook.core.placement.assignments import promised_bytes
+from webhook.names import AGENT_REPORTER
+from webhook.nodekit.events import EventWriter
+from webhook.nodekit.program import Inbox, NewContainerNeededError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from webhook.adapters.journal import Journal
     from webhook.adapters.kube.client import Kube
     from webhook.agent.settings import AgentSettings
 
     Message = (
-        Scan | XidSeen | XidsWatched | NodeSeen | WatchFailed | AssignmentsSeen | AssignmentsUnread
-        | SlicesSeen | SlicesUnread | Exception
+        Scan | XidSeen | XidsWatched | NodeSeen | NodeUnread | AssignmentsSeen | AssignmentsUnread
+        | SlicesSeen | SlicesUnread
     )  # fmt: skip
 
-PACE_S: Final = 5.0
+LONGEST_WAIT_S: Final = 5.0
 """The loop turns at least this often, to beat."""
+
+FIRST_PAUSE_S: Final = 1.0
+LONGEST_PAUSE_S: Final = 15.0
+"""Between retries to patch the node; doubled from the first to the longest."""
 
 PATCHES: Final = 20
 PATCH_EVERY_S: Final = 5.0
 """So many patches at once and then one in so many seconds: whoever keeps changing the node against
 us, such as an agent of another version, costs the API server no more than that."""
-
-
-class NewContainerNeededError(Exception):
-    """Only a new container gets the driver's library, or access to the GPUs, again."""
 
 
 class Agent:
@@ -88,7 +83,7 @@ class Agent:
         self._kube = kube
         self._nvml = nvml
         self._journal = journal
-        self._messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self._inbox: Inbox[Message] = Inbox()
         self._node: dict[str, Any] | None = None
         self._inventory: Inventory | None = None
         self._scan: Scan | None = None
@@ -105,8 +100,15 @@ class Agent:
         self._failures: dict[str, str] = {}
         self._beats = bool(settings.run_folder)
         self._scan_now = threading.Event()
-        self._hold = Hold()
-        self._events = NodeEvents(kube, settings.node, journal)
+        self._lease = DriverLease()
+        self._events = EventWriter(
+            kube,
+            journal,
+            node=settings.node,
+            reporter=AGENT_REPORTER,
+            instance=settings.node,
+            action="Advertise",
+        )
         fixed = settings.fixed_bytes is not None
         self._sharing = SharingOfNode(
             self._events,
@@ -118,48 +120,35 @@ class Agent:
             reads_slices=not fixed,
         )
 
-    def run(self) -> None:
-        """Run forever; raises NewContainerNeededError."""
-        self._start(watch, self._kube, self._settings.node)
-        if not self._settings.dry_run:
-            self._start(self._events.write_all)
-        if self._settings.fixed_bytes is None:
-            driver = (self._nvml, self._settings.kernel_driver)
-            self._start(watch_gpus, *driver, self._settings.interval_s, self._scan_now, self._hold)
-            self._start(watch_xids, Nvml(), self._hold)
-            self._start(watch_slices, self._kube, self._settings.node)
-            if self._settings.namespace:
-                of = (self._settings.namespace, self._settings.node)
-                self._start(watch_assignments, self._kube, *of)
+    def run(self) -> NoReturn:
+        """Run until an exception: a bug, a signal, or NewContainerNeededError."""
+        start, send, settings = self._inbox.start, self._inbox.put, self._settings
+        start(watch_node, self._kube, settings.node, send)
+        if not settings.dry_run:
+            start(self._events.write_all)
+        if settings.fixed_bytes is None:
+            driver = (self._nvml, settings.kernel_driver)
+            start(watch_gpus, *driver, settings.interval_s, self._scan_now, self._lease, send)
+            start(watch_xids, Nvml(), self._lease, send)
+            start(watch_slices, self._kube, settings.node, send)
+            if settings.namespace:
+                start(watch_assignments, self._kube, settings.namespace, settings.node, send)
         while True:
             self._beat()
             self._receive()
             now_s = time.monotonic()
             self._reconcile(now_s)
             self._check_driver(now_s)
-            self._hold.allow(self._may_hold())
-
-    def _start(self, work: Callable[..., None], *arguments: Any) -> None:
-        """Run this on a thread; a bug in it ends the agent, and not only the thread."""
-
-        def run() -> None:
-            try:
-                work(*arguments, self._messages.put)
-            except Exception as error:  # noqa: BLE001 - handed to the main thread, which raises it
-                self._messages.put(error)
-
-        threading.Thread(target=run, name=work.__name__, daemon=True).start()
+            self._lease.allow(self._may_hold())
 
     def _receive(self) -> None:
         """Take what was reported; wait a while for it."""
         now_s = time.monotonic()
-        wait_s = min(PACE_S, self._assigned.due_in_s(now_s), self._sharing.due_in_s(now_s))
-        try:
-            self._take(self._messages.get(timeout=wait_s))
-            while True:
-                self._take(self._messages.get_nowait())
-        except queue.Empty:
-            return
+        wait_s = min(LONGEST_WAIT_S, self._assigned.due_in_s(now_s), self._sharing.due_in_s(now_s))
+        message = self._inbox.get(wait_s)
+        while message is not None:
+            self._take(message)
+            message = self._inbox.get()
 
     def _take(self, message: Message) -> None:
         match message:
@@ -177,7 +166,7 @@ class Agent:
                 self._journal.over("xids", "GPUs are watched for Xids")
             case XidsWatched(why):
                 self._journal.once("xids", "warning", "GPUs are not watched for Xids", why)
-            case WatchFailed(why):
+            case NodeUnread(why):
                 self._fail("watch", "the node cannot be watched; retrying", why)
             case AssignmentsSeen(assignments, watched, whole):
                 if watched:
@@ -199,8 +188,6 @@ class Agent:
                     what = "ResourceSlices cannot be read; only a label tells of a DRA driver"
                     self._sharing.hear_slices(None)
                 self._journal.once("slices", "info" if refused else "warning", what, why)
-            case _:
-                raise message
 
     def _take_node(self, node: dict[str, Any] | None, *, watched: bool) -> None:
         if watched:
@@ -239,7 +226,7 @@ class Agent:
         after = observe(before, self._scan, self._driver.scanned_s, grace_s, boot)
         self._inventory = named(after, self._scan, self._settings.access)
         report(self._journal, self._scan, before, self._inventory, grace_s)
-        self._tell_changes(self._scan, before, self._inventory)
+        self._report_changes(self._scan, before, self._inventory)
 
     def _strike(self, seen: XidSeen) -> None:
         """Take a GPU that reported an Xid for broken; the next scan, at once, says what it asks."""
@@ -248,12 +235,12 @@ class Agent:
         before, boot = self._inventory, boot_id(self._node) if self._node else ""
         self._inventory = strike(before, seen.uuid, seen.xid, boot)
         report_health(self._journal, self._inventory)
-        self._tell_changes(self._scan, before, self._inventory)
+        self._report_changes(self._scan, before, self._inventory)
         self._scan_now.set()
 
-    def _tell_changes(self, scan: Scan, before: Inventory, after: Inventory) -> None:
+    def _report_changes(self, scan: Scan, before: Inventory, after: Inventory) -> None:
         if not self._sharing.is_off:
-            tell_changes(self._events, scan, before, after, self._settings.grace_s)
+            report_changes(self._events, scan, before, after, self._settings.grace_s)
 
     def _may_hold(self) -> bool:
         """Say whether the watch for Xids may hold the driver: where GPUs are shared, in use."""
@@ -267,7 +254,7 @@ class Agent:
             return
         for advice in advise(self._settings.access):
             self._journal.once(advice.reason, "warning", advice.what, advice.why)
-            self._events.tell(advice.reason, f"{advice.what}: {advice.why}")
+            self._events.once(advice.reason, f"{advice.what}: {advice.why}")
 
     def _reconcile(self, now_s: float) -> None:
         """Patch the difference to the desired state, unless a retry is not due yet."""
@@ -317,7 +304,7 @@ class Agent:
         return Patches(taint), [f"taints[{key}]: removed"] if taint else []
 
     def _may_patch(self, now_s: float) -> bool:
-        left = take(self._allowance, now_s)
+        left = self._allowance.spend(now_s)
         self._allowance = left or self._allowance
         return left is not None
 

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import sys
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from webhook import __version__
-from webhook.adapters.journal import Journal
-from webhook.adapters.kube.assigned import read_assigned
 from webhook.adapters.kube.client import KubeError, connect
-from webhook.adapters.kube.slices import slices_of
+from webhook.adapters.kube.node_watch import read_assigned, slices_of
 from webhook.adapters.nvml import Nvml
-from webhook.agent.loop import Agent, NewContainerNeededError
-from webhook.agent.observer import scan
+from webhook.agent.loop import Agent
+from webhook.agent.scanner import scan
 from webhook.core.kinds.nodes import read_time
 from webhook.core.node.access import advise, named
 from webhook.core.node.inventory import Inventory, Scan, forget_xids, observe, skipped
@@ -31,46 +25,25 @@ from webhook.core.node.sharing import (
 from webhook.core.node.slices import claimants
 from webhook.core.node.state import boot_id, changes, desired, forgets_xids, patches, read_inventory
 from webhook.core.placement.assignments import promised_bytes
+from webhook.nodekit.program import run_program
 
 if TYPE_CHECKING:
+    from webhook.adapters.journal import Journal
     from webhook.adapters.kube.client import Kube
     from webhook.agent.settings import AgentSettings
     from webhook.core.node.access import Advice
     from webhook.core.node.state import NodeState, Patches
     from webhook.core.placement.assignments import Assignments
 
-STOPPED: Final = 0
-FAILED: Final = 1
-NEW_CONTAINER: Final = 75
-
 
 def agent(settings: AgentSettings) -> int:
-    """Reconcile the node until SIGTERM; returns the exit code.
+    """Reconcile the node until SIGTERM; returns the exit code, as `run_program` has it."""
 
-    | exit code | means |
-    | --- | --- |
-    | 0 | stopped by SIGTERM |
-    | 1 | no API server is known, or a bug |
-    | 75 | the driver came, was replaced, or we lost its devices: a new container is needed |
-    """
-    # Where stdout is closed, its descriptor may soon be another file's.
-    journal = Journal(partial(os.write, 1 if sys.stdout else -1))
-    signal.signal(signal.SIGTERM, _stop)
-    signal.signal(signal.SIGINT, _stop)
-    try:
-        kube = connect(settings.kubeconfig)
+    def work(kube: Kube, journal: Journal) -> NoReturn:
         journal.event("info", "started", node=settings.node, version=__version__, api=kube.url)
         Agent(settings, kube, Nvml(), journal).run()
-    except _StoppedError:
-        journal.event("info", "stopped")
-        return STOPPED
-    except KubeError as error:
-        journal.event("error", "no API server", why=str(error))
-        return FAILED
-    except NewContainerNeededError as error:
-        journal.event("error", "a new container is needed", why=str(error))
-        return NEW_CONTAINER
-    raise AssertionError  # the loop only ends by an exception
+
+    return run_program(settings.kubeconfig, work)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,11 +153,3 @@ def patch_once(settings: AgentSettings, found: Once) -> None:
     kube: Kube = connect(settings.kubeconfig)
     for patch, is_status in found.made.in_order():
         kube.patch_node(settings.node, patch, status=is_status)
-
-
-class _StoppedError(Exception):
-    """SIGTERM or SIGINT."""
-
-
-def _stop(_number: int, _frame: object) -> None:
-    raise _StoppedError

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from webhook.adapters.journal import Journal
-    from webhook.agent.telling import NodeEvents
     from webhook.core.node.inventory import Inventory, Scan
     from webhook.core.node.slices import Slice
     from webhook.core.placement.assignments import Whole
+    from webhook.nodekit.events import EventWriter
 
 _MESSAGES: Final = {
     sharing.NOT_SHARED: ("info", "the GPUs are not shared"),
@@ -51,7 +51,7 @@ class SharingOfNode:
 
     def __init__(
         self,
-        events: NodeEvents,
+        events: EventWriter,
         journal: Journal,
         scan_now: Callable[[], object],
         api_now_s: Callable[[], float],
@@ -269,11 +269,11 @@ class SharingOfNode:
             level, message = _MESSAGES[found.reason]
             self._journal.once("sharing", level, message, found.sentence)
             warning = level == "warning"
-            self._events.tell(found.reason, found.sentence, warning=warning)
+            self._events.once(found.reason, found.sentence, warning=warning)
         elif before and found.shared is Shared.YES:
             self._journal.over("sharing", "the GPUs are shared")
             self._events.over(GPUS_SHARED)
             sentence = "the GPUs of this node are shared by memory"
-            self._events.tell(GPUS_SHARED, sentence, warning=False)
+            self._events.once(GPUS_SHARED, sentence, warning=False)
         else:
             self._journal.over("sharing", "the GPUs are not shared any longer")

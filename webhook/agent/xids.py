@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from webhook.adapters.nvml import NvmlError
-from webhook.core.nvidia.xids import BROKEN
+from webhook.core.nvidia.drivers import BROKEN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -43,7 +43,7 @@ class XidsWatched:
     """Why not."""
 
 
-class Hold:
+class DriverLease:
     """Who has the driver: the watch, while the node lets it and no scan wants it fresh."""
 
     def __init__(self) -> None:
@@ -88,28 +88,30 @@ class Hold:
                 self._changed.notify_all()
 
 
-def watch_xids(nvml: Nvml, hold: Hold, send: Callable[[XidSeen | XidsWatched], object]) -> None:
+def watch_xids(
+    nvml: Nvml, lease: DriverLease, send: Callable[[XidSeen | XidsWatched], object]
+) -> None:
     """Report each Xid that means a broken GPU, forever, while the driver may be held.
 
     A driver that hangs blocks only this thread. What happens while it is let go is missed; the
     state that scans ask for covers what lasts.
     """
     while True:
-        with hold.watching():
+        with lease.watching():
             try:
-                _watch(nvml, hold, send)
+                _watch(nvml, lease, send)
                 continue
             except NvmlError as error:
                 send(XidsWatched(str(error)))
         time.sleep(PAUSE_S)
 
 
-def _watch(nvml: Nvml, hold: Hold, send: Callable[[XidSeen | XidsWatched], object]) -> None:
+def _watch(nvml: Nvml, lease: DriverLease, send: Callable[[XidSeen | XidsWatched], object]) -> None:
     with nvml:
         nvml.devices()
         nvml.register_xids()
         send(XidsWatched())
-        while hold.lasts:
+        while lease.lasts:
             seen = nvml.next_xid(SLICE_S)
             if seen and seen[1] in BROKEN:
                 send(XidSeen(*seen))

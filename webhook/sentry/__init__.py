@@ -15,11 +15,11 @@ pods, and no other than these:
 
 | thread | does |
 | --- | --- |
-| main | looks, judges, stops, takes note; never waits for the API server |
+| main | scans, judges, stops, reports; never waits for the API server |
 | watcher | reports each change of the list of who has which of the node's GPUs |
-| teller | writes Events and conditions, and waits for the API server as long as that takes |
+| writer | writes Events and conditions, and waits for the API server as long as that takes |
 | writer | writes the newest figures as the node's `GPUNode`, at most one each 15 s |
-| names | reads what sidecars say by the names of their processes |
+| stats | reads what sidecars say by the names of their processes |
 | server | answers probes and shows metrics |
 
 What the list has to say before anything follows from it:
@@ -31,7 +31,7 @@ What the list has to say before anything follows from it:
 | was read, and cannot be followed now | may be stopped: pods only leave it as they end | nothing |
 
 Who left the list and holds memory still, as after a deletion by force, may be stopped by its last
-line until it holds none.
+assignment until it holds none.
 
-May import: `webhook.adapters`, `webhook.core` and `webhook.names`.
+May import: `webhook.nodekit`, `webhook.adapters`, `webhook.core` and `webhook.names`.
 """

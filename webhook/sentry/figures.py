@@ -17,35 +17,30 @@ from webhook.core.kinds.nodes import (
     UnmanagedFigures,
 )
 from webhook.core.node.cgroups import comparable_uid
-from webhook.core.node.inventory import GRACE_S, SeenGpu, as_advertised
+from webhook.core.node.inventory import GRACE_S, as_advertised
+from webhook.core.nvidia.drivers import SeenGpu
 from webhook.core.pod.gpus import EVERY_GPU, free_bytes
-from webhook.sentry.judge import has
+from webhook.sentry.holdings import gives
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from webhook.adapters.kube.gpu_nodes import OwnNode
-    from webhook.core.placement.assignments import Assignment, Assignments
+    from webhook.core.placement.assignments import Assignments
     from webhook.core.pod.gpus import Gpu
-    from webhook.sentry.audit import Unmanaged
-    from webhook.sentry.observer import Held, Look
+    from webhook.sentry.holdings import GpuList, Unmanaged
+    from webhook.sentry.scanner import ProcessScan
+    from webhook.sentry.sidecar_stats import Stats
 
 REMEMBER_S: Final = GRACE_S
 """How long a GPU is shown as not healthy that cannot be seen: as long as the node agent shows it.
 What is promised on it still counts, and who looks for their pod should find it."""
 
-OLD_LIST_S: Final = 180.0
-"""A list that could not be read again for so long says nothing of now; they are read each 10 s, and
-each 60 s where nobody has a promise."""
-
 MOST_STOPS: Final = 2**31 - 1
-
-Said = tuple[int, int | None]
-"""Stops and peak in bytes, as a sidecar's process name says them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class PodOnGpu:
     """One pod on one GPU, for metrics, which have names."""
 
     gpu: str
@@ -58,25 +53,11 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What is shown after a look."""
+    """What is shown after a scan."""
 
     node: NodeFigures
-    shares: tuple[Share, ...] = ()
-    """Of all pods that are on the list, in its order."""
-
-
-@dataclass(slots=True)
-class _Listed:
-    """A GPU's last list, and what was in use as it was read."""
-
-    at_s: float
-    used_bytes: int | None
-    sum_bytes: int | None
-    """Of all processes; None where one of them has no figure."""
-    pods: dict[str, tuple[int | None, int]]
-    """What each pod holds, None where it is not known, and by how many processes."""
-    promised: frozenset[str]
-    """Who was known to have a promise then: of these, who is not listed holds nothing."""
+    pods: tuple[PodOnGpu, ...] = ()
+    """All that are on the list, in its order."""
 
 
 @dataclass(slots=True)
@@ -96,7 +77,7 @@ class _Stops:
 
 
 class Figures:
-    """Remembers each GPU and its last list, and of each pod on the list its peaks and stops."""
+    """Remembers each GPU, and of each pod on the list its peaks and stops."""
 
     def __init__(self, node: str) -> None:
         self._node = node
@@ -104,23 +85,19 @@ class Figures:
         self._gpus: dict[str, tuple[Gpu, float]] = {}
         """With when each was seen last."""
         self._used: dict[str, int | None] = {}
-        """By this look; who is not in it cannot be seen."""
-        self._lists: dict[str, _Listed] = {}
-        self._lines: dict[str, tuple[str, Assignment]] = {}
-        """By UID as it is compared, with the UID as it is written."""
-        self._is_known = False
+        """By the last scan; who is not in it cannot be seen."""
+        self._lists: Mapping[str, GpuList] = {}
+        self._promises: Assignments | None = None
         self._peaks: dict[tuple[str, str], int] = {}
         self._alone: dict[tuple[str, str], int] = {}
         """The most that was in use on a GPU while a pod was the only one with a promise there."""
         self._stops: dict[str, _Stops] = {}
         self._would_stop: dict[str, tuple[int, float]] = {}
         """Of each pod how many excesses were only reported, and since when (Unix time)."""
-        self._said: Mapping[str, Said] = {}
 
-    def know(self, assignments: Assignments) -> None:
-        """Take a list; what is remembered of pods that left it goes."""
-        self._lines = {comparable_uid(uid): (uid, line) for uid, line in assignments.items()}
-        self._is_known = True
+    def on_list(self, promises: Assignments) -> None:
+        """Go by a list of promises; what is remembered of pods that left it goes."""
+        self._promises = promises
         self._forget_pods()
 
     def seed(self, stored: NodeFigures, now_s: float) -> None:
@@ -144,56 +121,45 @@ class Figures:
                     stops.before = max(stops.before or 0, pod.stops - (stops.said or 0))
         self._forget_pods()
 
-    def hear(self, said: Mapping[str, Said]) -> None:
-        """Take what sidecars say by their names, by UID as it is compared.
-
-        A tenant can forge it for its own pod, so it only raises, and no peak above what was seen.
-        """
-        self._said = said
-        for uid, (stops, _) in said.items():
-            if uid in self._lines:
-                known = self._stops.setdefault(uid, _Stops())
-                if known.said is None and known.before is not None:
-                    known.before = max(0, known.before - stops)
-                known.said = max(known.said or 0, stops)
-
     def stopped(self, uid: str) -> None:
         """Count that we stopped something of a pod."""
-        if uid in self._lines:
+        if uid in (self._promises or ()):
             self._stops.setdefault(uid, _Stops()).ours += 1
 
     def would_stop(self, uid: str, at_s: float) -> None:
         """Count that an excess of a pod was reported and nothing was stopped, at this Unix time."""
-        if uid in self._lines:
+        if uid in (self._promises or ()):
             count, since_s = self._would_stop.get(uid, (0, at_s))
             self._would_stop[uid] = min(count + 1, MOST_STOPS), since_s
 
-    def see(self, look: Look, now_s: float) -> None:
-        """Take note of a look.
+    def on_scan(
+        self,
+        scan: ProcessScan,
+        lists: Mapping[str, GpuList],
+        stats: Mapping[str, Stats],
+        now_s: float,
+    ) -> None:
+        """Take a scan, the last lists of its GPUs, and what sidecars say of themselves.
 
-        A GPU that cannot be seen is kept for `REMEMBER_S`; its list is not, for nobody knows what
-        became of it.
+        A GPU that cannot be seen is kept for `REMEMBER_S`. What a sidecar says its tenant can forge
+        for its own pod, so it only raises, and no peak above what was seen.
         """
-        self._driver_version = look.driver_version or self._driver_version
+        self._driver_version = scan.driver_version or self._driver_version
         self._used = {}
-        for gpu in look.gpus:
-            seen = SeenGpu(
-                gpu.uuid, gpu.product, gpu.index, gpu.usable_bytes, total_bytes=gpu.total_bytes
-            )
-            if advertised := as_advertised(seen):
+        for gpu in scan.gpus:
+            if advertised := as_advertised(gpu):
                 self._used[gpu.uuid] = gpu.used_bytes
                 self._gpus[gpu.uuid] = advertised, now_s
-        kept = {uuid for uuid, (_, at_s) in self._gpus.items() if now_s - at_s < REMEMBER_S}
-        self._gpus = {uuid: one for uuid, one in self._gpus.items() if uuid in kept}
-        for uuid, held in look.lists.items():
-            if uuid in self._used:
-                self._lists[uuid] = _listed(held, self._used[uuid], now_s, self._lines)
-        self._lists = {
-            uuid: one
-            for uuid, one in self._lists.items()
-            if uuid in self._used and now_s - one.at_s < OLD_LIST_S
-        }
-        self._note_peaks(look.lists)
+        kept = self._gpus.items()
+        self._gpus = {uuid: one for uuid, one in kept if now_s - one[1] < REMEMBER_S}
+        self._lists = {uuid: one for uuid, one in lists.items() if uuid in self._used}
+        for uid in (self._promises or {}).keys() & stats.keys():
+            said = stats[uid][0]
+            known = self._stops.setdefault(uid, _Stops())
+            if known.said is None and known.before is not None:
+                known.before = max(0, known.before - said)
+            known.said = max(known.said or 0, said)
+        self._note_peaks(scan.lists.keys() & self._lists.keys(), stats)
 
     def show(
         self,
@@ -213,19 +179,19 @@ class Figures:
         """
         gpus = [gpu for gpu, _ in self._gpus.values()]
         gpus = sorted(gpus, key=lambda gpu: (gpu.index, gpu.uuid))[:MOST_GPUS]
-        lines = [line for _, line in self._lines.values()]
-        free = free_bytes(gpus, ((line.uuids, line.memory_bytes) for line in lines))
+        promised = (self._promises or {}).values()
+        free = free_bytes(gpus, ((one.uuids, one.memory_bytes) for one in promised))
         holders: dict[str, list[UnmanagedFigures]] = {}
         for one in unmanaged:
             found = holders.setdefault(one.gpu.uuid, [])
             if len(found) < MOST_PODS:
                 found.append(UnmanagedFigures(one.pod, one.held_bytes))
-        shares = tuple(self._shares(gpus))
+        of_pods = tuple(self._pods_on(gpus))
         pods: dict[str, list[PodFigures]] = {}
-        for share in shares:
-            theirs = pods.setdefault(share.gpu, [])
+        for pod in of_pods:
+            theirs = pods.setdefault(pod.gpu, [])
             if len(theirs) < MOST_PODS:
-                theirs.append(share.figures)
+                theirs.append(pod.figures)
         made = tuple(
             replace(
                 self._describe(gpu, free[gpu.uuid] if followed else None),
@@ -238,7 +204,7 @@ class Figures:
         )
         version, whys = self._driver_version, (own.not_shared, own.held)
         node = NodeFigures(self._node, observed_s, version, own.enforcement, made, *whys)
-        return Shown(node, shares)
+        return Shown(node, of_pods)
 
     def _describe(self, gpu: Gpu, free: int | None) -> GpuFigures:
         uuid, usable = gpu.uuid, gpu.memory_bytes
@@ -258,28 +224,28 @@ class Figures:
             unattributed_bytes=unattributed,
         )
 
-    def _shares(self, gpus: Iterable[Gpu]) -> Iterable[Share]:
+    def _pods_on(self, gpus: Iterable[Gpu]) -> Iterable[PodOnGpu]:
         known = list(gpus)
-        for uid, (written, line) in self._lines.items():
+        for uid, promise in (self._promises or {}).items():
             for gpu in known:
-                if not has(line, gpu.uuid):
+                if not gives(promise, gpu.uuid):
                     continue
                 listed = self._lists.get(gpu.uuid)
-                used, processes = _holds(listed, uid)
+                used, processes = listed.held_by(uid) if listed else (None, None)
                 stops = self._stops.get(uid)
                 would_stop, since_s = self._would_stop.get(uid, (None, None))
                 figures = PodFigures(
-                    written,
-                    line.hold.cap_bytes if line.hold else line.memory_bytes,
+                    uid,
+                    promise.hold.cap_bytes if promise.hold else promise.memory_bytes,
                     used,
                     self._peaks.get((uid, gpu.uuid)),
                     stops.total() if stops else None,
                     would_stop,
                     since_s,
                 )
-                yield Share(gpu.uuid, line.pod, processes, figures)
+                yield PodOnGpu(gpu.uuid, promise.pod, processes, figures)
 
-    def _note_peaks(self, lists: Mapping[str, tuple[Held, ...]]) -> None:
+    def _note_peaks(self, listed: Iterable[str], stats: Mapping[str, Stats]) -> None:
         """Raise the peaks of who was listed now, and of who is alone and says so itself.
 
         | the pod | its sidecar says | its peak on the GPU is at least |
@@ -289,20 +255,21 @@ class Figures:
         than was in use at most since it is alone |
         | has other GPUs, or company | anything | as it was: whose, and where, nobody knows |
         """
-        for uuid in lists.keys() & self._lists.keys():
+        promises = self._promises or {}
+        for uuid in listed:
             for uid, (used_bytes, _) in self._lists[uuid].pods.items():
-                if uid in self._lines and has(self._lines[uid][1], uuid):
+                if uid in promises and gives(promises[uid], uuid):
                     self._raise_peak(uid, uuid, used_bytes)
         alone: dict[tuple[str, str], int] = {}
         for uuid, used_bytes in self._used.items():
-            on_it = [uid for uid, (_, line) in self._lines.items() if has(line, uuid)]
+            on_it = [uid for uid, promise in promises.items() if gives(promise, uuid)]
             if len(on_it) == 1 and used_bytes is not None:
                 (uid,) = on_it
                 alone[uid, uuid] = max(self._alone.get((uid, uuid), 0), used_bytes)
         self._alone = alone
         for (uid, uuid), most_bytes in alone.items():
-            _, said_bytes = self._said.get(uid, (0, None))
-            uuids = self._lines[uid][1].uuids
+            _, said_bytes = stats.get(uid, (0, None))
+            uuids = promises[uid].uuids
             if said_bytes and len(uuids) == 1 and EVERY_GPU not in uuids:
                 self._raise_peak(uid, uuid, min(said_bytes, most_bytes))
 
@@ -312,42 +279,8 @@ class Figures:
 
     def _forget_pods(self) -> None:
         """Forget who is not on the list, once there is one."""
-        if self._is_known:
-            self._peaks = {key: one for key, one in self._peaks.items() if key[0] in self._lines}
-            self._stops = {uid: one for uid, one in self._stops.items() if uid in self._lines}
+        if (listed := self._promises) is not None:
+            self._peaks = {key: one for key, one in self._peaks.items() if key[0] in listed}
+            self._stops = {uid: one for uid, one in self._stops.items() if uid in listed}
             kept = self._would_stop.items()
-            self._would_stop = {uid: one for uid, one in kept if uid in self._lines}
-
-
-def _holds(listed: _Listed | None, uid: str) -> tuple[int | None, int | None]:
-    """Return what a pod holds, and by how many processes.
-
-    | the list | the pod was known as it was read | the pod holds |
-    | --- | --- | --- |
-    | has its processes | any | their sum |
-    | has none of it | yes | nothing |
-    | has none of it | no: it is new | unknown, until the next list |
-    | is missing, or old | any | unknown |
-    """
-    if listed is None or not (uid in listed.pods or uid in listed.promised):
-        return None, None
-    return listed.pods.get(uid, (0, 0))
-
-
-def _listed(
-    held: Iterable[Held], used_bytes: int | None, now_s: float, promised: Iterable[str]
-) -> _Listed:
-    total: int | None = 0
-    pods: dict[str, tuple[int | None, int]] = {}
-    for one in held:
-        total = _plus(total, one.used_bytes)
-        if one.owner is not None and one.owner.place.pod:
-            pod = one.owner.place.pod
-            before, count = pods.get(pod, (0, 0))
-            pods[pod] = _plus(before, one.used_bytes), count + 1
-    return _Listed(now_s, used_bytes, total, pods, frozenset(promised))
-
-
-def _plus(one: int | None, other: int | None) -> int | None:
-    """Add; unknown is not zero."""
-    return None if one is None or other is None else one + other
+            self._would_stop = {uid: one for uid, one in kept if uid in listed}

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.enforcement.step import Cap, First, Observation, State, Usage, step
-from webhook.core.node.cgroups import comparable_uid
-from webhook.core.pod.gpus import EVERY_GPU
+from webhook.sentry.holdings import gives
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
     from webhook.core.enforcement.step import Action, Process
     from webhook.core.placement.assignments import Assignment, Assignments
     from webhook.core.placement.pods import Hold
-    from webhook.sentry.observer import Held, Look
+    from webhook.sentry.scanner import GpuProcess, ProcessScan
 
 LATER_S: Final = 5.0
 """So much later than a healthy sidecar we act, so that in honest times we never have to."""
@@ -34,40 +33,39 @@ class Judge:
         """Prepare; `acts` is whether anything may be stopped at all."""
         self._protected = protected
         self._acts = acts
-        self._lines: dict[str, Assignment] = {}
+        self._promises: dict[str, Assignment] = {}
         self._states: dict[str, State] = {}
         self._dead_since_s: dict[Process, float] = {}
         self._rejected: dict[str, set[Process]] = {}
         self._holding: dict[str, set[str]] = {}
         """Who holds memory, by GPU."""
         self._left: set[str] = set()
-        """Who is no longer on the list, and is judged by its last line."""
+        """Who is no longer on the list, and is judged by its last assignment."""
 
-    def know(self, assignments: Assignments) -> None:
-        """Take a list; what is remembered of pods that are no longer on it goes.
+    def on_list(self, promises: Assignments) -> None:
+        """Go by a list; what is remembered of pods that are no longer on it goes.
 
         Except of those that hold memory still: who deletes a pod by force takes it off the list,
         while its kubelet grants it the seconds that it asked for, and nobody starts its sidecar
-        again. Until it holds nothing its last line counts.
+        again. Until it holds nothing its last assignment counts.
         """
-        listed = {comparable_uid(uid) for uid in assignments}
-        kept = set().union(*self._holding.values()) - listed
-        self._lines = {uid: line for uid, line in self._lines.items() if uid in kept} | {
-            comparable_uid(uid): line
-            for uid, line in assignments.items()
-            if line.hold is not None and (line.hold.may_act or line.hold.reports)
+        kept = set().union(*self._holding.values()) - promises.keys()
+        self._promises = {uid: one for uid, one in self._promises.items() if uid in kept} | {
+            uid: one
+            for uid, one in promises.items()
+            if one.hold is not None and (one.hold.may_act or one.hold.reports)
         }
-        self._left = kept & self._lines.keys()
+        self._left = kept & self._promises.keys()
         self._forget_others()
 
     def _forget_others(self) -> None:
-        self._states = {uid: one for uid, one in self._states.items() if uid in self._lines}
-        self._rejected = {uid: one for uid, one in self._rejected.items() if uid in self._lines}
+        self._states = {uid: one for uid, one in self._states.items() if uid in self._promises}
+        self._rejected = {uid: one for uid, one in self._rejected.items() if uid in self._promises}
 
     @property
-    def lines(self) -> Mapping[str, Assignment]:
-        """The lines of pods that are judged, by UID as it is compared."""
-        return self._lines
+    def promises(self) -> Mapping[str, Assignment]:
+        """What pods that are judged were promised, by UID as it is compared."""
+        return self._promises
 
     def above(self, gpu: str) -> int | None:
         """Return above which use of a GPU who holds it must be known, in bytes; None: never.
@@ -80,9 +78,9 @@ class Judge:
         """
         judged = self.judged()
         ceilings = [
-            ALWAYS if uid in judged else ceiling_of(line.hold)
-            for uid, line in self._lines.items()
-            if line.hold is not None and has(line, gpu)
+            ALWAYS if uid in judged else ceiling_of(promise.hold)
+            for uid, promise in self._promises.items()
+            if promise.hold is not None and gives(promise, gpu)
         ]
         return min(ceilings, default=None)
 
@@ -98,46 +96,46 @@ class Judge:
         """Note that a process may not be signalled."""
         self._rejected.setdefault(uid, set()).add(process)
 
-    def judge(self, look: Look, now_s: float) -> list[tuple[str, Action]]:
+    def judge(self, scan: ProcessScan, now_s: float) -> list[tuple[str, Action]]:
         """Return what to do about whom.
 
         A pod that is calm and within its cap is left out, which changes nothing: `step` remembers
         of it only a peak, and one over the cap is higher. Except where its excess was reported:
         that is over now.
         """
-        held = self._held(look)
-        self._note_dead(look, now_s)
-        self._note_who_holds(look)
+        held = self._held(scan)
+        self._note_dead(scan, now_s)
+        self._note_who_holds(scan)
         judged = self.judged()
         actions: list[tuple[str, Action]] = []
-        for uid, line in self._lines.items():
-            if line.hold is None:
+        for uid, promise in self._promises.items():
+            if promise.hold is None:
                 continue
             theirs = held.get(uid, [])
             state = self._states.get(uid, State())
-            if uid not in judged and not state.reported and not _is_over(theirs, line.hold):
+            if uid not in judged and not state.reported and not _is_over(theirs, promise.hold):
                 continue
-            observation = self._observation(uid, theirs, look, now_s)
+            observation = self._observation(uid, theirs, scan, now_s)
             dead = {one.owner.process.pid for _, one in theirs if one.owner and one.dead}
-            cap = cap_of(line.hold, self._protected | dead, acts=self._acts)
+            cap = cap_of(promise.hold, self._protected | dead, acts=self._acts)
             self._states[uid], chosen = step(state, observation, cap, now_s)
             actions += ((uid, action) for action in chosen)
         return actions
 
-    def _held(self, look: Look) -> dict[str, list[tuple[str, Held]]]:
+    def _held(self, scan: ProcessScan) -> dict[str, list[tuple[str, GpuProcess]]]:
         """Return what each pod holds on the GPUs that its line names: GPU and process."""
-        held: dict[str, list[tuple[str, Held]]] = {}
-        for gpu, processes in look.lists.items():
+        held: dict[str, list[tuple[str, GpuProcess]]] = {}
+        for gpu, processes in scan.lists.items():
             for one in processes:
                 if one.owner is None:
                     continue
-                line = self._lines.get(one.owner.place.pod)
-                if line is not None and has(line, gpu):
+                promise = self._promises.get(one.owner.place.pod)
+                if promise is not None and gives(promise, gpu):
                     held.setdefault(one.owner.place.pod, []).append((gpu, one))
         return held
 
     def _observation(
-        self, uid: str, held: list[tuple[str, Held]], look: Look, now_s: float
+        self, uid: str, held: list[tuple[str, GpuProcess]], scan: ProcessScan, now_s: float
     ) -> Observation:
         usages = (
             Usage(gpu, one.owner.process, one.used_bytes)
@@ -150,27 +148,29 @@ class Judge:
             if now_s - since_s >= HELD_ON_S
         }
         rejected = long_dead | self._rejected.pop(uid, set())
-        seen_s = dict.fromkeys(look.lists, now_s)
-        return Observation(tuple(usages), look.failed, frozenset(rejected), seen_s)
+        seen_s = dict.fromkeys(scan.lists, now_s)
+        return Observation(tuple(usages), scan.failed, frozenset(rejected), seen_s)
 
-    def _note_who_holds(self, look: Look) -> None:
+    def _note_who_holds(self, scan: ProcessScan) -> None:
         """Remember who holds memory on which GPU, and let go of who left the list and holds none.
 
         A GPU that could not be seen this time is as it was.
         """
-        for gpu, held in look.lists.items():
+        for gpu, held in scan.lists.items():
             pods = {one.owner.place.pod for one in held if one.owner is not None}
-            self._holding[gpu] = pods & self._lines.keys()
+            self._holding[gpu] = pods & self._promises.keys()
         if over := self._left - set().union(*self._holding.values()):
             self._left -= over
-            self._lines = {uid: line for uid, line in self._lines.items() if uid not in over}
+            self._promises = {
+                uid: promise for uid, promise in self._promises.items() if uid not in over
+            }
             self._forget_others()
 
-    def _note_dead(self, look: Look, now_s: float) -> None:
+    def _note_dead(self, scan: ProcessScan, now_s: float) -> None:
         """Remember since when processes that ended are still listed."""
         dead = {
             one.owner.process
-            for held in look.lists.values()
+            for held in scan.lists.values()
             for one in held
             if one.dead and one.owner is not None
         }
@@ -199,13 +199,8 @@ def ceiling_of(hold: Hold) -> int:
     return hold.cap_bytes + hold.tolerance_bytes
 
 
-def has(line: Assignment, gpu: str) -> bool:
-    """Say whether a line gives this GPU to its pod."""
-    return gpu in line.uuids or EVERY_GPU in line.uuids
-
-
 def is_calm(state: State) -> bool:
-    """Say whether nothing of the past says anything about the next look.
+    """Say whether nothing of the past says anything about the next scan.
 
     An excess that was reported and lasts is waited for as that of a pod within its cap.
     """
@@ -216,7 +211,7 @@ def is_calm(state: State) -> bool:
     return not (waiting or state.victims or any(state.over.values()))
 
 
-def _is_over(held: list[tuple[str, Held]], hold: Hold) -> bool:
+def _is_over(held: list[tuple[str, GpuProcess]], hold: Hold) -> bool:
     """Say whether the known sum on one GPU is over; what has no figure never makes it so."""
     sums: dict[str, int] = {}
     for gpu, one in held:

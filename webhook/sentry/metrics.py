@@ -1,4 +1,4 @@
-"""The sentry's metrics: what the last look showed, so who is gone leaves no figure behind.
+"""The sentry's metrics: what the last scan showed, so who is gone leaves no figure behind.
 
 Names and labels are relied on by dashboards and rules: they do not change.
 """
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
     from webhook.core.kinds.nodes import GpuFigures, NodeFigures
-    from webhook.sentry.audit import Unmanaged
-    from webhook.sentry.figures import Share, Shown
+    from webhook.sentry.figures import PodOnGpu, Shown
+    from webhook.sentry.holdings import Unmanaged
 
 MOST_PODS: Final = 256
 """Of a node; the others are summed as the pod `_other`, for an empty label would get the name of
 the sentry's own pod."""
 
-MOST_SHARES: Final = 900
+MOST_PODS_ON_GPUS: Final = 900
 """Pods counted once for each of their GPUs; with four figures each, all we have stays below the
 PodMonitor's `sampleLimit`, beyond which Prometheus takes nothing at all."""
 
@@ -52,7 +52,7 @@ _FIGURES_OF_GPUS: Final[tuple[tuple[str, str, Callable[[GpuFigures], int | None]
      lambda gpu: gpu.unattributed_bytes),
 )  # fmt: skip
 
-_FIGURES_OF_PODS: Final[tuple[tuple[str, str, Callable[[Share], int | None]], ...]] = (
+_FIGURES_OF_PODS: Final[tuple[tuple[str, str, Callable[[PodOnGpu], int | None]], ...]] = (
     ("memory_cap_bytes", "What a pod may use of a GPU.", lambda one: one.figures.cap_bytes),
     ("memory_used_bytes", "What a pod uses of a GPU; absent where it cannot be measured.",
      lambda one: one.figures.used_bytes),
@@ -72,18 +72,18 @@ class _Snapshot(Collector):
     def __init__(self, node: str, *, of_pods: bool) -> None:
         self._node = node
         self._of_pods = of_pods
-        self.looked_s: float | None = None
+        self.scanned_s: float | None = None
         self.shown: tuple[Shown, tuple[Unmanaged, ...]] | None = None
         self.counts = False
 
     def collect(self) -> Iterator[Metric]:
-        if self.looked_s is not None:
+        if self.scanned_s is not None:
             last = GaugeMetricFamily(
                 "vramwarden_sentry_last_look_timestamp_seconds",
                 "Unix time of the last look at the GPUs that the driver answered.",
                 labels=["node"],
             )
-            last.add_metric([self._node], self.looked_s)
+            last.add_metric([self._node], self.scanned_s)
             yield last
         if self.shown is None:
             return
@@ -91,7 +91,7 @@ class _Snapshot(Collector):
         yield from self._of_gpus(shown.node)
         yield self._of_unmanaged(unmanaged)
         if self._of_pods:
-            yield from self._of_shares(shown)
+            yield from self._of_pods_on_gpus(shown)
 
     def _of_gpus(self, node: NodeFigures) -> Iterator[Metric]:
         info = GaugeMetricFamily(
@@ -131,12 +131,12 @@ class _Snapshot(Collector):
             held.add_metric(labels, one.held_bytes)
         return held
 
-    def _of_shares(self, shown: Shown) -> Iterator[Metric]:
+    def _of_pods_on_gpus(self, shown: Shown) -> Iterator[Metric]:
         """Yield each pod on each GPU, and one sum for each GPU of those that are too many.
 
         In a sum there is no peak, for peaks were at different times.
         """
-        kept, rest = _kept(shown.shares)
+        kept, rest = _kept(shown.pods)
         gpus = {gpu.uuid: self._gpu(gpu) for gpu in shown.node.gpus}
         summed = {uuid: [one for one in rest if one.gpu == uuid] for uuid in gpus}
         for name, what, of in _FIGURES_OF_PODS:
@@ -153,7 +153,7 @@ class _Snapshot(Collector):
         if self.counts:
             yield self._of_stops(kept, rest)
 
-    def _of_stops(self, kept: list[Share], rest: list[Share]) -> Metric:
+    def _of_stops(self, kept: list[PodOnGpu], rest: list[PodOnGpu]) -> Metric:
         stops = CounterMetricFamily(
             "vramwarden_pod_stops",
             "How often something of the pod was stopped for its cap, as far as is known.",
@@ -172,15 +172,15 @@ class _Snapshot(Collector):
         return [self._node, str(gpu.index), gpu.uuid.lower()]
 
 
-def _kept(shares: tuple[Share, ...]) -> tuple[list[Share], list[Share]]:
+def _kept(pods_on_gpus: tuple[PodOnGpu, ...]) -> tuple[list[PodOnGpu], list[PodOnGpu]]:
     """Return the first pods of the list, as far as they are shown one by one, and the others."""
-    pods: dict[str, list[Share]] = {}
-    for one in shares:
+    pods: dict[str, list[PodOnGpu]] = {}
+    for one in pods_on_gpus:
         pods.setdefault(one.pod, []).append(one)
-    kept: list[Share] = []
-    rest: list[Share] = []
+    kept: list[PodOnGpu] = []
+    rest: list[PodOnGpu] = []
     for number, theirs in enumerate(pods.values()):
-        fits = number < MOST_PODS and len(kept) + len(theirs) <= MOST_SHARES
+        fits = number < MOST_PODS and len(kept) + len(theirs) <= MOST_PODS_ON_GPUS
         (kept if fits and not rest else rest).extend(theirs)
     return kept, rest
 
@@ -222,8 +222,8 @@ class SentryMetrics:
         )
         self._would_stop = would_stop.labels(node)
 
-    def looked(self, took_s: float) -> None:
-        """Count a look."""
+    def scanned(self, took_s: float) -> None:
+        """Count a scan."""
         self._duration.observe(took_s)
         self._changes += 1
 
@@ -231,16 +231,16 @@ class SentryMetrics:
         self,
         shown: Shown,
         unmanaged: tuple[Unmanaged, ...],
-        looked_s: float | None,
+        scanned_s: float | None,
         *,
         counts: bool = True,
     ) -> None:
-        """Show what is known after a look; its Unix time is None where no driver answered.
+        """Show what is known after a scan; its Unix time is None where no driver answered.
 
         `counts` is whether what was counted before we started is in it: a counter that begins
         lower, and then rises to that, would be read as so many stops of now.
         """
-        self._snapshot.looked_s = looked_s or self._snapshot.looked_s
+        self._snapshot.scanned_s = scanned_s or self._snapshot.scanned_s
         self._snapshot.counts = counts
         self._snapshot.shown = shown, unmanaged
         self._changes += 1
@@ -258,7 +258,7 @@ class SentryMetrics:
     def exposition(self) -> bytes:
         """Return all of them as Prometheus reads them.
 
-        It is written once for each look: it takes some 30 ms with 900 shares, and every pod of the
+        It is written once for each scan: it takes some 30 ms with 900 pods, and every pod of the
         cluster can ask for it as often as it likes.
         """
         with self._lock:

@@ -36,14 +36,14 @@ Sooner after a start, when its agent may have started too.
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredFigures:
     """What was stored of this node when we started; None where nothing was."""
 
     figures: NodeFigures | None
 
 
 class GpuNodeWriter:
-    """Writes the newest figures by the rule of `due_after_s`; `turn` is one turn of its thread."""
+    """Writes the newest figures by the rule of `due_after_s`; `step` is one step of its thread."""
 
     def __init__(
         self,
@@ -81,14 +81,14 @@ class GpuNodeWriter:
         self._newest = figures
         self._offered.set()
 
-    def write_all(self, send: Callable[[Stored], None]) -> None:
+    def write_all(self, send: Callable[[StoredFigures], None]) -> None:
         """Write what is offered, forever; `send` is given first what is stored already."""
         while True:
-            wait_s = self.turn(send)
+            wait_s = self.step(send)
             self._offered.wait(wait_s)
             self._offered.clear()
 
-    def turn(self, send: Callable[[Stored], None]) -> float | None:
+    def step(self, send: Callable[[StoredFigures], None]) -> float | None:
         """Do what is due; return how long nothing will be, None: until something is offered.
 
         Figures are written once at most, so `observedAt` is never later than what was seen.
@@ -114,7 +114,7 @@ class GpuNodeWriter:
             return self._fail(error)
         return 0.0
 
-    def _read_stored(self, send: Callable[[Stored], None], now_s: float) -> None:
+    def _read_stored(self, send: Callable[[StoredFigures], None], now_s: float) -> None:
         """Read what is stored: unknown peaks must not be written over known ones."""
         stored = read_figures(self._kube, self._node)
         self._read_node(now_s)
@@ -123,7 +123,7 @@ class GpuNodeWriter:
         self._stored, self._tried_s = stored, now_s
         if stored is not None:
             self._next_s = now_s + LEAST_S
-        send(Stored(stored))
+        send(StoredFigures(stored))
 
     def _go_on_from_stored(self, newest: NodeFigures, now_s: float) -> None:
         """Take what is stored as our own last write.

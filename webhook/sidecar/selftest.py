@@ -154,7 +154,7 @@ def _gpus(nvml: Nvml, hint: str) -> SelfCheck:
         return SelfCheck(
             "gpus", holds=False, reason=f"The driver shows no GPU to this container.{hint}"
         )
-    shown = ", ".join(f"{device.uuid} ({device.name})" for device in devices)
+    shown = ", ".join(f"{device.uuid} ({device.product})" for device in devices)
     missing = "".join(f" Not answering: {_sentence(error)}" for error in nvml.unreachable)
     return SelfCheck("gpus", holds=True, reason=f"Visible: {shown}.{missing}")
 

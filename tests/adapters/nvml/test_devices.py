@@ -1,6 +1,10 @@
 """GPUs: what they report, which are visible, and how they are lost and found."""
 
+from dataclasses import asdict
+
 import pytest
+
+from webhook.core.nvidia.drivers import SeenGpu
 
 TWO = (
     "gpu GPU-a total=1000 reserved=100 used=10 mig=0 name=NVIDIA_H200\n"
@@ -11,17 +15,12 @@ TWO = (
 def test_a_gpu_reports_its_size_its_reserve_and_whether_it_is_in_mig_mode(stub):
     def scenario(s, two):
         s.script("", gpu=two)
-        nvml = s.nvml.Nvml().open()
-        return nvml.devices(), [one.usable_bytes for one in nvml.devices()]
+        return s.nvml.Nvml().open().devices()
 
-    devices, usable = stub.run(scenario, TWO)
-    assert devices == [
-        {"uuid": "GPU-a", "name": "NVIDIA H200", "index": 0, "total_bytes": 1000,
-         "reserved_bytes": 100, "mig": False},
-        {"uuid": "GPU-b", "name": "NVIDIA A100", "index": 1, "total_bytes": 500,
-         "reserved_bytes": 50, "mig": True},
-    ]  # fmt: skip
-    assert usable == [900, 450]
+    assert stub.run(scenario, TWO) == [
+        asdict(SeenGpu("GPU-a", "NVIDIA H200", 0, 900, mig=False, total_bytes=1000)),
+        asdict(SeenGpu("GPU-b", "NVIDIA A100", 1, 450, mig=True, total_bytes=500)),
+    ]
 
 
 def test_the_drivers_version_is_passed_on(stub):
@@ -37,11 +36,9 @@ def test_an_older_library_has_no_reserve_apart_and_counts_it_as_used(stub):
         s.script("", gpu=two)
         nvml = s.nvml.Nvml().open()
         device, _ = nvml.devices()
-        return device, device.usable_bytes, nvml.device_used_bytes("GPU-a")
+        return device.total_bytes, device.usable_bytes, nvml.device_used_bytes("GPU-a")
 
-    device, usable, used = stub.run(scenario, TWO, without=["MEMORY_V2"])
-    assert (device["total_bytes"], device["reserved_bytes"]) == (1000, None)
-    assert (usable, used) == (1000, 110)
+    assert stub.run(scenario, TWO, without=["MEMORY_V2"]) == [1000, 1000, 110]
 
 
 def test_a_gpu_without_memory_of_its_own_has_no_figures_but_is_seen(stub):
@@ -50,10 +47,10 @@ def test_a_gpu_without_memory_of_its_own_has_no_figures_but_is_seen(stub):
         s.script(f"{unified}process 0 compute 7 70")
         nvml = s.nvml.Nvml().open()
         (device,) = nvml.devices()
-        figures = [device.total_bytes, device.reserved_bytes, device.usable_bytes]
+        figures = [device.total_bytes, device.usable_bytes]
         return figures, nvml.device_used_bytes("GPU-a"), s.listed(nvml)
 
-    assert stub.run(scenario) == [[None, None, None], None, [[7, 70]]]
+    assert stub.run(scenario) == [[None, None], None, [[7, 70]]]
 
 
 def test_a_total_of_nothing_is_no_figure(stub):

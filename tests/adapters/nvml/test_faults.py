@@ -1,12 +1,13 @@
 """Every way in which NVML fails, at every function, asks for one thing."""
 
 import re
+from dataclasses import asdict
 from pathlib import Path
 
 import pynvml
 import pytest
 
-from webhook.core.nvidia.drivers import Fault, explain_fault, fault_of
+from webhook.core.nvidia.drivers import Fault, SeenGpu, explain_fault, fault_of
 
 FAULTS = {
     1: "driver-down", 2: "gpu-lost", 3: "not-supported", 4: "no-permission", 6: "gpu-lost",
@@ -29,10 +30,7 @@ OPERATIONS = {
     "nvmlDeviceGetMPSComputeRunningProcesses_v3": "processes",
 }
 
-NO_MIG = [
-    {"uuid": "GPU-a", "name": "NVIDIA H200", "index": 0, "total_bytes": 1000,
-     "reserved_bytes": 100, "mig": False},
-]  # fmt: skip
+NO_MIG = [asdict(SeenGpu("GPU-a", "NVIDIA H200", 0, 900, total_bytes=1000))]
 BOTH = [{"pid": 7, "used_bytes": 70}, {"pid": 8, "used_bytes": 80}]
 WITHOUT = {
     **{("nvmlDeviceGetMigMode", code): NO_MIG for code in (3, 13, 25)},

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.gpus import DOWN, a_gpu, a_scan, seen
 from webhook.core.node.access import Access, GpuAccess, advise, find_device_names, named
-from webhook.core.node.inventory import Inventory, Known
+from webhook.core.node.inventory import Inventory, TrackedGpu
 from webhook.core.nvidia.device_names import DeviceNames
 
 OTHERS = ("", "none", "0", "GPU-a", "ALL", "all,void", "runtime.nvidia.com/gpu=all", "x" * 9999)
@@ -43,7 +43,7 @@ def test_names_are_those_of_the_table(option, by, inside, then):
 
 
 CDI = Access(visible_devices="void", runtime_class="nvidia")
-KNOWN = Inventory((Known(a_gpu()),), advertised=True)
+KNOWN = Inventory((TrackedGpu(a_gpu()),), advertised=True)
 
 
 def test_names_are_known_once_a_gpu_was_seen_and_stay_while_none_answers():

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from tests.support.gpus import DOWN, a_scan
-from webhook.core.node.inventory import Scan, SeenGpu
+from webhook.core.node.inventory import Scan
 from webhook.core.node.sharing import (
     FREE_BYTES,
     Beside,
@@ -22,6 +22,7 @@ from webhook.core.node.sharing import (
     whole_gpus,
 )
 from webhook.core.node.state import NodeState, patches, withdrawn
+from webhook.core.nvidia.drivers import SeenGpu
 from webhook.core.pod.quantity import MIB
 from webhook.names import NODE_SHARE_LABEL, VRAM_RESOURCE
 

@@ -28,7 +28,7 @@ from tests.support.gpus import (
     seen,
 )
 from tests.support.strategies import ANY_JSON
-from webhook.core.node.inventory import Inventory, Known
+from webhook.core.node.inventory import Inventory, TrackedGpu
 from webhook.core.node.state import (
     NodeState,
     boot_id,
@@ -89,7 +89,7 @@ def test_a_gpu_s_total_is_shown_and_that_it_must_not_be_chosen_now():
             resets=True,
         ),
     )
-    node = put_right(NODE, Inventory(tuple(map(Known, gpus)), advertised=True))
+    node = put_right(NODE, Inventory(tuple(map(TrackedGpu, gpus)), advertised=True))
     assert json.loads(node["metadata"]["annotations"][GPUS]) == [
         {
             "uuid": "GPU-a",
@@ -278,7 +278,7 @@ def test_a_start_without_gpus_says_nothing():
 
 
 def test_what_is_not_known_yet_is_left_alone():
-    state = desired(Inventory((Known(a_gpu()),), advertised=True))
+    state = desired(Inventory((TrackedGpu(a_gpu()),), advertised=True))
     unknown = {
         f"vramwarden.io/{name}" for name in ("driver-version", "enforcement", "device-names")
     }

@@ -2,7 +2,7 @@
 
 import pytest
 
-from webhook.core.nvidia.xids import BROKEN, LARGEST_XID, RECOVERIES, explain_xid
+from webhook.core.nvidia.drivers import BROKEN, LARGEST_XID, RECOVERIES, explain_xid
 from webhook.core.pod.gpus import LONGEST_FAULT
 
 OF_PROGRAMS = {

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote
 
 from webhook.adapters.kube.client import KubeError
-from webhook.core.node.allowance import Allowance, take
+from webhook.core.node.patching import Allowance
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -152,13 +152,13 @@ class Events:
         return at.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
     def _may(self, about: str, now_s: float) -> bool:
-        return all(take(one, now_s) for one in (self._all, self._allowance_of(about)))
+        return all(one.spend(now_s) for one in (self._all, self._allowance_of(about)))
 
     def _spend(self, about: str, now_s: float) -> None:
         """Count what was written; what failed costs nothing, and is its writer's to bound."""
-        self._all = take(self._all, now_s) or self._all
+        self._all = self._all.spend(now_s) or self._all
         ours = self._allowance_of(about)
-        _remember(self._of, about, take(ours, now_s) or ours)
+        _remember(self._of, about, ours.spend(now_s) or ours)
 
     def _allowance_of(self, about: str) -> Allowance:
         return self._of.get(about, Allowance(OF_AN_OBJECT, OF_AN_OBJECT_EVERY_S))

@@ -7,17 +7,17 @@ stays as it was, and what is certain changes at once. `webhook.core.node.state` 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.nvidia.xids import RECOVERIES, explain_xid
+from webhook.core.nvidia.drivers import RECOVERIES, explain_xid
 from webhook.core.pod.gpus import LONGEST_FAULT, Gpu
 from webhook.core.pod.quantity import MIB
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from webhook.core.nvidia.drivers import Fault
+    from webhook.core.nvidia.drivers import Fault, SeenGpu
 
 GRACE_S: Final = 300.0
 """How long a GPU may be lost before it leaves the list: longer than a reset of the GPU or a reload
@@ -36,33 +36,13 @@ NO_ENFORCEMENT: Final = "none"
 
 
 @dataclass(frozen=True, slots=True)
-class SeenGpu:
-    """A GPU that answered."""
-
-    uuid: str
-    product: str
-    index: int
-    usable_bytes: int | None
-    """The driver's reserve taken off; None where the GPU has no memory of its own."""
-    mig: bool = False
-    total_bytes: int | None = None
-    """With the driver's reserve."""
-    used_bytes: int | None = None
-    """What is in use by everybody, without the driver's reserve; None where nobody knows."""
-    recovery: int | None = None
-    """What the driver asks for, of `RECOVERIES` or 0; None where it does not say."""
-    remap_failed: bool = False
-    """A bad row of its memory could not be replaced by another."""
-    remap_pending: bool = False
-    """One is to be replaced at the next reset; until then it is not used."""
-
-
-@dataclass(frozen=True, slots=True)
 class Scan:
     """What NVML reported at one moment."""
 
     gpus: tuple[SeenGpu, ...] = ()
     driver_version: str = ""
+    """Empty where no driver answered."""
+    _: KW_ONLY
     unsure: frozenset[str] = frozenset()
     """UUIDs of GPUs that exist and did not answer; empty for one that gave no UUID."""
     cannot_measure: str = ""
@@ -70,15 +50,15 @@ class Scan:
     never_measures: bool = False
     """That is permanent, and not a failure of the moment: driver and kernel are what they are."""
     failed: str = ""
-    """Why the driver as a whole did not answer; nothing follows from such a scan."""
+    """Why not everything could be read; with a fault, why nothing could."""
     fault: Fault | None = None
-    """What that failure asks for."""
+    """What the driver's failure as a whole asks for; nothing follows from such a scan."""
     driver_loaded: bool = False
     """The kernel has a driver, although none answered here."""
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class TrackedGpu:
     """A GPU that is advertised, and since when it has been in doubt."""
 
     gpu: Gpu
@@ -90,7 +70,7 @@ class Known:
 class Inventory:
     """What is known of a node's GPUs; the annotation holds most of it for the next start."""
 
-    known: tuple[Known, ...] = ()
+    known: tuple[TrackedGpu, ...] = ()
     driver_version: str = ""
     enforcement: str = ""
     """Empty while nothing is known about it."""
@@ -139,7 +119,7 @@ def observe(
     if inventory.fixed_bytes is not None:
         return inventory
     if scan.failed:
-        known = tuple(Known(one.gpu) for one in inventory.known)
+        known = tuple(TrackedGpu(one.gpu) for one in inventory.known)
         return replace(inventory, known=known, doubted_since_s=None)
     inventory = _of_this_start(inventory, boot_id)
     seen = {gpu.uuid: gpu for gpu in scan.gpus}
@@ -147,7 +127,7 @@ def observe(
     judged = (_judge(one, seen.get(one.gpu.uuid), scan, now_s, left_s) for one in inventory.known)
     old = {one.gpu.uuid for one in inventory.known}
     new = ((as_advertised(gpu), gpu) for gpu in seen.values() if gpu.uuid not in old)
-    joined = (Known(_judge_health(gpu, by, gpu)) for gpu, by in new if gpu is not None)
+    joined = (TrackedGpu(_judge_health(gpu, by, gpu)) for gpu, by in new if gpu is not None)
     known = (*filter(None, judged), *joined)
     answered = boot_id and not seen.keys().isdisjoint(one.gpu.uuid for one in known)
     enforcement, doubted_since_s = _judge_enforcement(inventory, scan, now_s, grace_s)
@@ -225,8 +205,8 @@ def _is_another_machine(inventory: Inventory, scan: Scan, boot_id: str) -> bool:
 
 
 def _judge(
-    known: Known, seen: SeenGpu | None, scan: Scan, now_s: float, grace_s: float
-) -> Known | None:
+    known: TrackedGpu, seen: SeenGpu | None, scan: Scan, now_s: float, grace_s: float
+) -> TrackedGpu | None:
     """Return what becomes of a GPU that is advertised; see `observe`."""
     now = as_advertised(seen) if seen else None
     if seen and seen.mig:
@@ -234,13 +214,13 @@ def _judge(
     if seen and now:
         now = _judge_health(now, seen, known.gpu)
         if now.memory_bytes == known.gpu.memory_bytes:
-            return Known(now)
+            return TrackedGpu(now)
     if not now and (seen or {known.gpu.uuid, ""} & scan.unsure):
-        return Known(_ill(known.gpu, (RESIZED if seen else SILENT,)))
+        return TrackedGpu(_ill(known.gpu, (RESIZED if seen else SILENT,)))
     since_s = now_s if known.doubted_since_s is None else known.doubted_since_s
     if now_s - since_s < grace_s:
-        return Known(_ill(known.gpu, (RESIZED if seen else LOST,)), since_s)
-    return Known(now) if now else None
+        return TrackedGpu(_ill(known.gpu, (RESIZED if seen else LOST,)), since_s)
+    return TrackedGpu(now) if now else None
 
 
 def _judge_health(gpu: Gpu, seen: SeenGpu, was: Gpu) -> Gpu:

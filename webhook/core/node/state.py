@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.core.node.inventory import NO_ENFORCEMENT, SIDECAR, Inventory, Known
+from webhook.core.node.inventory import NO_ENFORCEMENT, SIDECAR, Inventory, TrackedGpu
 from webhook.core.nvidia.device_names import DeviceNames
-from webhook.core.nvidia.xids import LARGEST_XID
+from webhook.core.nvidia.drivers import LARGEST_XID
 from webhook.core.pod.gpus import LONGEST_FAULT, MOST_COUNTED, Gpu, free_bytes, free_label
 from webhook.core.pod.lenient import as_object
 from webhook.core.pod.quantity import MIB, QuantityError, format_bytes, parse_quantity
@@ -102,7 +102,7 @@ def read_inventory(node: Mapping[str, Any]) -> Inventory:
     """
     metadata = as_object(node.get("metadata"))
     labels, annotations = as_object(metadata.get("labels")), as_object(metadata.get("annotations"))
-    known = tuple(map(Known, _read_gpus(annotations)))
+    known = tuple(map(TrackedGpu, _read_gpus(annotations)))
     enforcement = labels.get(NODE_ENFORCEMENT_LABEL, "")
     device_names = labels.get(NODE_DEVICE_NAMES_LABEL, "")
     return Inventory(

@@ -1,10 +1,45 @@
-"""Which NVIDIA drivers report processes' memory in a container, and what their failures require."""
+"""NVIDIA's drivers: what they say of GPUs, which of them report processes' memory, their failures.
+
+An Xid says that a GPU itself is broken only where NVIDIA names neither the program nor the bus, a
+cable or another GPU as its usual cause (`BROKEN`): a tenant's faulty program must switch no GPU
+off. Of the others, also those after which a GPU really is unusable, the driver's state speaks
+(`RECOVERIES`).
+
+Sources: NVIDIA's Xid catalog (docs.nvidia.com/deploy/xid-errors); what its device plugin leaves
+out (NVIDIA/k8s-device-plugin v0.20, internal/rm/health.go); nvml.h, nvmlDeviceGpuRecoveryAction_t.
+"""
 
 from __future__ import annotations
 
 import enum
 import re
+from dataclasses import KW_ONLY, dataclass
 from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class SeenGpu:
+    """A GPU that answered."""
+
+    uuid: str
+    product: str
+    index: int
+    """NVML's own numbering, which may change whenever the library is opened."""
+    usable_bytes: int | None
+    """What programs can share: the driver's reserve taken off, where it reports one apart. None
+    where the GPU has no memory of its own, as GB10."""
+    mig: bool = False
+    _: KW_ONLY
+    total_bytes: int | None = None
+    """With the driver's reserve."""
+    used_bytes: int | None = None
+    """What is in use by everybody, without the driver's reserve; None where nobody knows."""
+    recovery: int | None = None
+    """What the driver asks for, of `RECOVERIES` or 0; None where it does not say."""
+    remap_failed: bool = False
+    """A bad row of its memory could not be replaced by another."""
+    remap_pending: bool = False
+    """One is to be replaced at the next reset; until then it is not used."""
 
 
 class DriverClass(enum.Enum):
@@ -160,3 +195,33 @@ def fault_of(code: int) -> Fault:
 def explain_fault(fault: Fault) -> str:
     """Return the sentence for a person."""
     return _SENTENCES[fault]
+
+
+BROKEN: Final = {
+    48: "uncorrectable memory error",
+    64: "a bad row of its memory could not be put out of use",
+    79: "it has fallen off the bus",
+    95: "uncontained memory error",
+    140: "unrecovered memory error",
+}
+"""Not 62, 119 and 120, which the driver's firmware gives up with: workloads were seen to bring that
+about again and again."""
+
+RECOVERIES: Final = {
+    1: "a reset of the GPU",
+    2: "a reboot of the node",
+    3: "a drain of peer-to-peer traffic",
+    4: "a drain and a reset of the GPU",
+    5: "a recovery of the IMEX domain",
+    6: "a reset of the bus",
+    7: "a reboot of the system",
+}
+"""The recovery actions that a driver from r570 on asks for; 0 is none."""
+
+LARGEST_XID: Final = 9999
+"""What may be one: the catalog's have three digits."""
+
+
+def explain_xid(xid: int) -> str:
+    """Say what an Xid means; one that another release recorded may not be in the table."""
+    return f"Xid {xid}: {BROKEN[xid]}" if xid in BROKEN else f"Xid {xid}"

@@ -17,8 +17,8 @@ from webhook.adapters.kube.certificates import KINDS
 from webhook.adapters.kube.client import KubeError, joined
 from webhook.adapters.kube.events import OF_NODES
 from webhook.adapters.kube.fence import CONFIG_MAP
+from webhook.adapters.kube.node_watch import SLICES
 from webhook.adapters.kube.policies import read_stored
-from webhook.adapters.kube.slices import PATH as SLICES
 from webhook.core.kinds.nodes import read_time
 from webhook.core.node.sharing import DRAIN
 from webhook.core.node.slices import Slice, read_slice

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from webhook.adapters.node_processes import NodeProcesses, Owner
 
 ROUNDS: Final = 10
-"""Each finds who was started since the one before. The next look goes on where that is not over:
+"""Each finds who was started since the one before. The next scan goes on where that is not over:
 the other pods of the node must not wait for long."""
 
 ENDING_S: Final = 2.0
-"""For how long a pod is ended before the others are looked at again, however many it starts."""
+"""For how long a pod is ended before the others are scanned again, however many it starts."""
 
 ROUND_S: Final = 0.05
 """Between rounds: what was killed has ended then, and starts nobody any more."""
@@ -29,7 +29,7 @@ one holds none, and who changes its image, or mounts its volume, gains nothing b
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class PodEnd:
     """What became of the end of a pod."""
 
     stopped: int
@@ -41,7 +41,7 @@ class Ended:
     GPU memory were stopped."""
 
 
-class Actor:
+class Killer:
     """Ends processes of pods, each checked again just before."""
 
     def __init__(
@@ -72,7 +72,7 @@ class Actor:
             return Delivery.REJECTED
         return self._node.kill(owner)
 
-    def end(self, pod: str, held: Mapping[str, int], *, again: bool = False) -> Ended:
+    def end(self, pod: str, held: Mapping[str, int], *, again: bool = False) -> PodEnd:
         """End all processes of a pod, in rounds, until one finds nobody new or time is up.
 
         `held` is what containers hold over all GPUs, in bytes; those that are listed come first.
@@ -106,7 +106,7 @@ class Actor:
             before = stopped + rejected
             for owner in fresh:
                 if self._clock() >= until_s:
-                    return Ended(stopped, rejected, sure=bool(mounts))
+                    return PodEnd(stopped, rejected, sure=bool(mounts))
                 done.add(owner)
                 if self._may_stop(owner, held, sure=bool(mounts)):
                     delivery = self._node.kill(owner)
@@ -115,7 +115,7 @@ class Actor:
             if stopped + rejected == before:
                 break
             self._sleep(ROUND_S)
-        return Ended(stopped, rejected, sure=bool(mounts))
+        return PodEnd(stopped, rejected, sure=bool(mounts))
 
     def _mounts(self, pod: str) -> frozenset[str]:
         try:

@@ -20,14 +20,14 @@ from webhook.adapters import plain_port
 from webhook.adapters.kube.client import KubeError
 from webhook.adapters.plain_port import MOST_CONNECTIONS
 from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures
+from webhook.core.nvidia.drivers import SeenGpu
+from webhook.nodekit import program as shell
 from webhook.sentry import metrics as module
 from webhook.sentry import program
-from webhook.sentry.audit import Unmanaged
-from webhook.sentry.figures import Share, Shown
-from webhook.sentry.health import LATE_S, Health
+from webhook.sentry.figures import PodOnGpu, Shown
+from webhook.sentry.holdings import Unmanaged
 from webhook.sentry.metrics import MOST_PODS, SentryMetrics
-from webhook.sentry.observer import SeenGpu
-from webhook.sentry.serving import serve
+from webhook.sentry.probes import LATE_S, Liveness, serve
 from webhook.sentry.settings import SentrySettings
 from webhook.server.metrics import Metrics
 from webhook.server.operations import Health as ServerHealth
@@ -43,7 +43,7 @@ def clock():
 
 @pytest.fixture
 def health(clock):
-    return Health(lambda: clock[0])
+    return Liveness(lambda: clock[0])
 
 
 @pytest.fixture
@@ -67,8 +67,8 @@ def ask(port, path):
 
 def test_the_kernel_ends_it_where_it_is_stuck():
     stuck = (
-        "import signal, time; from webhook.sentry import health; health.LATE_S = 0.5\n"
-        "health.Health(alarm=signal.alarm); time.sleep(60)"
+        "import signal, time; from webhook.sentry import probes; probes.LATE_S = 0.5\n"
+        "probes.Liveness(alarm=signal.alarm); time.sleep(60)"
     )
     ended = subprocess.run([sys.executable, "-c", stuck], check=False)
     assert ended.returncode == -signal.SIGALRM
@@ -76,16 +76,16 @@ def test_the_kernel_ends_it_where_it_is_stuck():
 
 def test_each_pause_moves_the_end():
     alarms = []
-    Health(alarm=alarms.append).expect(10.5)
+    Liveness(alarm=alarms.append).expect(10.5)
     assert alarms == [60, 71]
 
 
 def test_the_program_has_the_kernel_as_its_clock(monkeypatch):
     made = []
-    monkeypatch.setattr(program, "Health", lambda **given: made.append(given) or Health())
-    monkeypatch.setattr(program.signal, "signal", lambda *_: None)
-    monkeypatch.setattr(program, "connect", no_api_server)
-    assert program.sentry(SentrySettings("n1", "sys")) == program.FAILED
+    monkeypatch.setattr(program, "Liveness", lambda **given: made.append(given) or Liveness())
+    monkeypatch.setattr(shell.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(shell, "connect", no_api_server)
+    assert program.sentry(SentrySettings("n1", "sys")) == shell.FAILED
     assert made == [{"alarm": signal.alarm}]
 
 
@@ -169,7 +169,7 @@ def test_however_often_metrics_are_asked_for_they_are_written_once_for_each_chan
     )
     for change in (
         lambda: metrics.show(shown(used_bytes=8), (), 1.0),
-        lambda: metrics.looked(0.1),
+        lambda: metrics.scanned(0.1),
         lambda: metrics.stopped("pod"),
         lambda: metrics.show(shown(used_bytes=9), (), 2.0),
     ):
@@ -194,7 +194,7 @@ def shares(count, gpus=("GPU-ABC",), **figures):
     """Return so many pods, each on all these GPUs."""
     values = {"cap_bytes": 10, "used_bytes": 4, "peak_bytes": 5, "stops": 1} | figures
     return tuple(
-        Share(gpu, f"team/p{n}", 2, PodFigures(f"u{n}", **values))
+        PodOnGpu(gpu, f"team/p{n}", 2, PodFigures(f"u{n}", **values))
         for n in range(count)
         for gpu in gpus
     )
@@ -214,14 +214,14 @@ OF_POD = 'gpu="1",namespace="%s",node="n1",pod="%s",uuid="gpu-abc"'
 
 
 def seen(metrics):
-    """Return the samples without those of looks and of what we stopped."""
+    """Return the samples without those of scans and of what we stopped."""
     ours = "vramwarden_sentry_"
     return {name: one for name, one in samples(metrics).items() if not name.startswith(ours)}
 
 
 def test_who_is_gone_leaves_no_figure_and_what_is_unknown_is_absent(metrics):
     assert seen(metrics) == {}
-    gpu = SeenGpu("GPU-ABC", 1, 0)
+    gpu = SeenGpu("GPU-ABC", "H200", 1, None)
     metrics.show(shown(), (Unmanaged(gpu, OTHER, 300), Unmanaged(gpu, "", 200)), 5.0)
     found = samples(metrics)
     assert {name: one for name, one in found.items() if "unmanaged" in name} == {
@@ -291,7 +291,7 @@ def test_pods_beyond_the_most_are_summed_without_a_peak(metrics):
 
 def test_a_full_node_stays_below_what_prometheus_takes(metrics):
     gpus = tuple(f"GPU-{n}" for n in range(64))
-    gpu = SeenGpu("GPU-0", 1, 0)
+    gpu = SeenGpu("GPU-0", "H200", 1, None)
     unmanaged = tuple(Unmanaged(gpu, f"u{n}", n + 1) for n in range(2000))
     metrics.show(shown(*shares(300, gpus), gpus=gpus), unmanaged, 5.0)
     assert len(samples(metrics)) <= SAMPLE_LIMIT
@@ -307,13 +307,13 @@ def test_without_series_of_pods_no_pod_is_named():
 
 
 def test_names_are_as_prometheus_wants_them(metrics, promtool):
-    gpu = SeenGpu("GPU-ABC", 1, 0)
+    gpu = SeenGpu("GPU-ABC", "H200", 1, None)
     metrics.show(shown(*shares(1)), (Unmanaged(gpu, "", 200),), 5.0)
     assert promtool("check", "metrics", given=metrics.exposition().decode()) == (0, "")
 
 
 def test_looks_and_stops_are_counted(metrics):
-    metrics.looked(0.02)
+    metrics.scanned(0.02)
     metrics.stopped("pod")
     shown = samples(metrics)
     assert shown['vramwarden_sentry_look_duration_seconds_count{node="n1"}'] == 1.0

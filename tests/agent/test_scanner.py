@@ -1,14 +1,18 @@
-"""One scan of the GPUs: what fails is part of what is seen, and NVML is closed after it."""
+"""Scans of the GPUs: what fails is part of what is seen, NVML is closed after it, and when."""
 
+import itertools
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from tests.support.agents import ScriptedNvml, a_device
 from webhook.adapters.nvml import NvmlError
-from webhook.agent.observer import scan
-from webhook.core.node.inventory import Scan, SeenGpu
-from webhook.core.nvidia.drivers import Fault
+from webhook.agent import scanner
+from webhook.agent.scanner import scan, watch_gpus
+from webhook.agent.xids import DriverLease
+from webhook.core.node.inventory import Scan
+from webhook.core.nvidia.drivers import Fault, SeenGpu
 
 TWO = (a_device("a"), a_device("b", 2000, 1))
 
@@ -26,14 +30,11 @@ def seen_by(nvml, proc):
 
 
 def test_all_that_answers_is_seen_with_the_reserve_taken_off(proc):
-    nvml = ScriptedNvml(*TWO, a_device("c", 5, 2, mig=True))
+    devices = (*TWO, a_device("c", 5, 2, mig=True))
+    nvml = ScriptedNvml(*devices)
     nvml.used = {"GPU-a": 7}
     assert seen_by(nvml, proc) == Scan(
-        (
-            SeenGpu("GPU-a", "NVIDIA H200", 0, 1000 * 2**20, False, 1100 * 2**20, used_bytes=7),
-            SeenGpu("GPU-b", "NVIDIA H200", 1, 2000 * 2**20, False, 2100 * 2**20, used_bytes=0),
-            SeenGpu("GPU-c", "NVIDIA H200", 2, 5 * 2**20, True, 105 * 2**20, used_bytes=0),
-        ),
+        tuple(replace(one, used_bytes=nvml.used.get(one.uuid, 0)) for one in devices),
         driver_version="570.86.15",
     )
 
@@ -127,3 +128,75 @@ def test_what_a_fault_asks_for_is_kept(proc):
     nvml = ScriptedNvml()
     nvml.codes = {"open": 18}
     assert seen_by(nvml, proc).fault is Fault.DRIVER_CHANGED
+
+
+class Enough(BaseException):
+    """Ends a thread that works forever."""
+
+
+class Wanted:
+    """A `threading.Event` that keeps how long was waited for it, and waits no time."""
+
+    def __init__(self):
+        self.pauses = []
+        self.cleared = 0
+
+    def wait(self, pause_s):
+        self.pauses.append(pause_s)
+
+    def clear(self):
+        self.cleared += 1
+
+
+def test_gpus_are_scanned_with_a_pause_after_each_scan_or_at_once(monkeypatch):
+    scanned = []
+    monkeypatch.setattr(scanner, "scan", lambda *by: scanned.append(by) or Scan())
+    numbers = itertools.count()
+    wanted = Wanted()
+
+    def send(_):
+        if next(numbers) == 3:
+            raise Enough
+
+    with pytest.raises(Enough):
+        watch_gpus("nvml", "file", 30.0, wanted, DriverLease(), send)
+    assert scanned == [("nvml", "file")] * 4
+    assert wanted.pauses == [30.0] * 3
+    assert wanted.cleared == 4  # before each scan: what asks for one meanwhile gets another
+
+
+FINE, GONE = Scan((SeenGpu("GPU-a", "x", 0, 1),)), Scan()
+
+
+@pytest.mark.parametrize(
+    ("scans", "fresh"),
+    [
+        ([FINE] * 4, [0]),
+        ([FINE, FINE, Scan(failed="why"), FINE, FINE], [0, 3]),
+        ([FINE, FINE, Scan(unsure=frozenset({""})), Scan(unsure=frozenset({""})), FINE, FINE],
+         [0, 3, 4]),
+        ([FINE, FINE, GONE, GONE, GONE], [0, 3]),
+        ([FINE, FINE, GONE, FINE, FINE], [0, 3]),
+        ([FINE] * 24, [0, 21]),  # in any case each ten minutes, to see what was added
+    ],
+)  # fmt: skip
+def test_a_scan_takes_the_library_anew_after_one_that_failed_or_saw_others(
+    scans, fresh, monkeypatch
+):
+    class Watched(DriverLease):
+        def fresh(self):
+            taken.append(len(scanned))
+            return super().fresh()
+
+    taken, scanned, coming = [], [], iter(scans)
+    monkeypatch.setattr(scanner, "scan", lambda *_: scanned.append(0) or next(coming))
+    clock = SimpleNamespace(monotonic=lambda: 30.0 * len(scanned))
+    monkeypatch.setattr(scanner, "time", clock)
+
+    def send(_):
+        if len(scanned) == len(scans):
+            raise Enough
+
+    with pytest.raises(Enough):
+        watch_gpus("nvml", "file", 30.0, Wanted(), Watched(), send)
+    assert taken == fresh

@@ -1,10 +1,10 @@
-"""How long the sentry waits for the next look."""
+"""How long the sentry waits for the next scan."""
 
 from __future__ import annotations
 
 import pytest
 
-from webhook.sentry.pace import HURRY, SHARE, SOON_S, pause_s
+from webhook.sentry.intervals import DUTY, HURRY, SOON_S, pause_s
 
 NAMES = ("ending", "judging", "may_act", "listed", "held")
 
@@ -35,8 +35,8 @@ def test_the_table_of_the_docstring(true, expected_s):
         (NAMES[2:], 0.1, 2.0),
         (NAMES[2:], 0.5, SOON_S),
         (NAMES[2:], 100.0, HURRY * 100.0),
-        (NAMES[3:], 100.0, SHARE * 100.0),
-        ((), 100.0, SHARE * 100.0),
+        (NAMES[3:], 100.0, DUTY * 100.0),
+        ((), 100.0, DUTY * 100.0),
     ],
 )
 def test_after_a_look_that_took_long(true, took_s, expected_s):
@@ -47,8 +47,8 @@ def test_after_a_look_that_took_long(true, took_s, expected_s):
 def test_an_excess_ends_in_fifteen_seconds_though_looks_are_slow(took_s):
     said = dict.fromkeys(NAMES, True) | {"ending": False}
     calm_s = took_s + pause_s(took_s, **said | {"judging": False})
-    judged_s, looks = 0.0, 1
-    while judged_s < 11.5 or looks < 2:
+    judged_s, scans = 0.0, 1
+    while judged_s < 11.5 or scans < 2:
         judged_s += took_s + pause_s(took_s, **said)
-        looks += 1
+        scans += 1
     assert calm_s + judged_s + took_s < 15.0

@@ -1,8 +1,7 @@
-"""One look at all GPUs: open NVML, look, close; who holds what is remembered while they hold it."""
+"""One scan of all GPUs, with their processes; who holds what is remembered while they hold it."""
 
 from __future__ import annotations
 
-import os
 import time
 from collections import Counter
 from dataclasses import dataclass, field, replace
@@ -12,13 +11,16 @@ from typing import TYPE_CHECKING, Final
 from webhook.adapters.nvml import NvmlError
 from webhook.adapters.processes import started_s
 from webhook.core.node.driver import KERNEL_DRIVER
-from webhook.core.nvidia.drivers import DriverClass, Fault, driver_class, explain_driver
+from webhook.core.node.inventory import Scan
+from webhook.core.nvidia.drivers import DriverClass, driver_class, explain_driver
+from webhook.nodekit.scan import answering, scan_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from webhook.adapters.node_processes import NodeProcesses, Owner
-    from webhook.adapters.nvml import Device, Nvml
+    from webhook.adapters.nvml import Nvml
+    from webhook.core.nvidia.drivers import SeenGpu
 
 LIST_EVERY_S: Final = 10.0
 """However little of a GPU is in use, its processes come and go."""
@@ -31,21 +33,7 @@ FORGET_AFTER_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class SeenGpu:
-    """A GPU as this look saw it."""
-
-    uuid: str
-    index: int
-    used_bytes: int | None
-    """By everybody; None where it does not report it."""
-    product: str = ""
-    total_bytes: int | None = None
-    usable_bytes: int | None = None
-    """Less what the driver keeps for itself; both None for one that has no memory of its own."""
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
+class GpuProcess:
     """What one listed process holds on one GPU."""
 
     pid: int
@@ -57,22 +45,13 @@ class Held:
     """It ended, and its memory stays: others have its files open."""
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
-    """What all GPUs showed at one moment."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessScan(Scan):
+    """What all GPUs showed at one moment, and who held memory of them."""
 
-    gpus: tuple[SeenGpu, ...] = ()
-    lists: Mapping[str, tuple[Held, ...]] = field(default_factory=dict)
+    lists: Mapping[str, tuple[GpuProcess, ...]] = field(default_factory=dict)
     """By UUID; of the GPUs whose lists were read this time."""
-    failed: str = ""
-    """Why not everything could be seen; empty where it could."""
-    fault: Fault | None = None
-    """Set where nothing could be seen."""
-    driver_loaded: bool = False
-    """With a fault: whether the node's kernel has a driver."""
     took_s: float = 0.0
-    driver_version: str = ""
-    """Empty where no driver answered."""
 
     def held_by_containers(self, pod: str) -> Mapping[str, int]:
         """Return what each container of a pod that was listed holds over all GPUs, in bytes."""
@@ -84,7 +63,7 @@ class Look:
 
 
 @dataclass(slots=True)
-class _Known:
+class _TrackedProcess:
     """Whose a listed pid is, and when that was last checked."""
 
     owner: Owner
@@ -96,8 +75,8 @@ def _boot_s() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-class Observer:
-    """Looks at the GPUs, and remembers whose the listed processes are."""
+class ProcessScanner:
+    """Scans the GPUs, and remembers whose the listed processes are."""
 
     def __init__(
         self,
@@ -114,19 +93,19 @@ class Observer:
         self._node = node
         self._kernel_driver = kernel_driver
         self._outermost = outermost
-        self._known: dict[int, _Known] = {}
+        self._known: dict[int, _TrackedProcess] = {}
         self._listed: dict[str, frozenset[int]] = {}
         """The pids of each GPU's last list."""
         self._listed_s: dict[str, float] = {}
         self._nobodys_s: dict[int, float] = {}
         """When pids were first listed that were nobody's, in seconds since the node started."""
 
-    def look(
+    def scan(
         self,
         now_s: float,
         above: Callable[[str], int | None],
         pods: Collection[str] = (),
-    ) -> Look:
+    ) -> ProcessScan:
         """Return what the GPUs show; never raises.
 
         `above` says above which use of a GPU its list has to be read, None for none:
@@ -139,36 +118,34 @@ class Observer:
 
         Each process of `pods` is asked whether it lives; those of others now and then.
         """
-        started_s = time.monotonic()
-        try:
-            with self._nvml:
-                version = self._nvml.driver_version()
-                if not self._is_trusted(version):
-                    look = Look(failed=explain_driver(version), driver_version=version)
-                else:
-                    look = replace(self._look(now_s, above, pods), driver_version=version)
-        except NvmlError as error:
-            loaded = os.path.exists(self._kernel_driver)  # noqa: PTH110 - Path's may raise
-            look = Look(failed=str(error), fault=error.fault, driver_loaded=loaded)
-        return replace(look, took_s=time.monotonic() - started_s)
+        began_s = time.monotonic()
+        scan = scan_with(
+            self._nvml,
+            self._kernel_driver,
+            ProcessScan,
+            lambda version: self._scan(version, now_s, above, pods),
+        )
+        return replace(scan, took_s=time.monotonic() - began_s)
 
-    def _look(
+    def _scan(
         self,
+        version: str,
         now_s: float,
         above: Callable[[str], int | None],
         pods: Collection[str],
-    ) -> Look:
+    ) -> ProcessScan:
+        if not self._is_trusted(version):
+            return ProcessScan(failed=explain_driver(version), driver_version=version)
         gpus: list[SeenGpu] = []
-        lists: dict[str, tuple[Held, ...]] = {}
+        lists: dict[str, tuple[GpuProcess, ...]] = {}
         failed: list[str] = []
-        for device in self._devices():
-            if device.mig:
+        for gpu in answering(self._nvml):
+            if gpu.mig:
                 continue
-            uuid = device.uuid
+            uuid = gpu.uuid
             try:
                 used_bytes = self._nvml.device_used_bytes(uuid)
-                sizes = device.total_bytes, device.usable_bytes
-                gpus.append(SeenGpu(uuid, device.index, used_bytes, device.name, *sizes))
+                gpus.append(replace(gpu, used_bytes=used_bytes))
                 bound = above(uuid)
                 over = bound is not None and (used_bytes is None or used_bytes > bound)
                 due = now_s - self._listed_s.get(uuid, float("-inf")) >= LIST_EVERY_S
@@ -178,7 +155,7 @@ class Observer:
                 failed.append(str(error))
         failed += [str(error) for error in self._nvml.unreachable]
         self._forget(now_s)
-        return Look(tuple(gpus), lists, "; ".join(failed))
+        return ProcessScan(tuple(gpus), version, lists=lists, failed="; ".join(failed))
 
     def _is_trusted(self, version: str) -> bool:
         """Say whether a driver's lists mean our processes, and have their figures.
@@ -194,23 +171,16 @@ class Observer:
             return False
         return self._outermost or kind is DriverClass.WORKS
 
-    def _devices(self) -> tuple[Device, ...]:
-        """Return the GPUs that answer; where none does, but the driver does, none."""
-        try:
-            return self._nvml.devices()
-        except NvmlError:
-            if not self._nvml.unreachable:
-                raise
-            return ()
-
-    def _list(self, uuid: str, now_s: float, pods: Collection[str]) -> tuple[Held, ...]:
+    def _list(self, uuid: str, now_s: float, pods: Collection[str]) -> tuple[GpuProcess, ...]:
         listed = self._nvml.processes(uuid)
         held = tuple(self._held(one.pid, one.used_bytes, now_s, pods) for one in listed)
         self._listed[uuid] = frozenset(one.pid for one in listed)
         self._listed_s[uuid] = now_s
         return held
 
-    def _held(self, pid: int, used_bytes: int | None, now_s: float, pods: Collection[str]) -> Held:
+    def _held(
+        self, pid: int, used_bytes: int | None, now_s: float, pods: Collection[str]
+    ) -> GpuProcess:
         """Say whose a listed process is.
 
         | the pid was listed before | it is now | the memory is |
@@ -233,22 +203,22 @@ class Observer:
             since_s = self._nobodys_s.get(pid)
             if owner is None or (since_s is not None and started_s(owner.process) > since_s):
                 self._nobodys_s.setdefault(pid, self._boot_s())
-                return Held(pid, None, used_bytes)
-            self._known[pid] = _Known(owner, now_s)
-            return Held(pid, owner, used_bytes)
+                return GpuProcess(pid, None, used_bytes)
+            self._known[pid] = _TrackedProcess(owner, now_s)
+            return GpuProcess(pid, owner, used_bytes)
         asked = known.owner.place.pod in pods or now_s - known.checked_s >= CHECK_EVERY_S
         if asked or known.dead:
             known.checked_s = now_s
             known.dead = self._node.is_gone(known.owner.process)
         if not known.dead:
-            return Held(pid, known.owner, used_bytes)
+            return GpuProcess(pid, known.owner, used_bytes)
         owner = self._node.owner(pid)
         if owner is None:
-            return Held(pid, known.owner, used_bytes, dead=True)
+            return GpuProcess(pid, known.owner, used_bytes, dead=True)
         if owner.place.pod != known.owner.place.pod:
-            return Held(pid, known.owner, None, dead=True)
-        self._known[pid] = _Known(owner, now_s)
-        return Held(pid, owner, used_bytes)
+            return GpuProcess(pid, known.owner, None, dead=True)
+        self._known[pid] = _TrackedProcess(owner, now_s)
+        return GpuProcess(pid, owner, used_bytes)
 
     def _forget(self, now_s: float) -> None:
         """Forget GPUs that are gone for long, and who is no longer listed anywhere."""

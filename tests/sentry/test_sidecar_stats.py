@@ -8,7 +8,7 @@ from dataclasses import replace
 from tests.sentry.worlds import ID, MIB, OTHER, OTHER_ID, TRAINER, Node, owner
 from tests.support.fake_proc import put
 from webhook.adapters.node_processes import NodeProcesses
-from webhook.sentry.names import SEARCH_EVERY_S, Names
+from webhook.sentry.sidecar_stats import SEARCH_EVERY_S, SidecarStats
 
 
 def called(name, pid, pod=TRAINER, **more):
@@ -30,13 +30,13 @@ class Bench:
             return named(wanted)
 
         self.node.named = search
-        self.names = Names(self.node, clock=lambda: self.now_s)
-        self.names.wanted = frozenset({TRAINER})
+        self.stats = SidecarStats(self.node, clock=lambda: self.now_s)
+        self.stats.wanted = frozenset({TRAINER})
 
     def read(self, later_s=0.0):
         self.now_s += later_s
-        self.names.read()
-        return self.names.said
+        self.stats.read()
+        return self.stats.stats
 
 
 def test_stops_and_peak_are_read_and_followed():
@@ -69,7 +69,7 @@ def test_another_process_of_that_number_or_place_is_not_believed():
 def test_who_is_not_on_the_list_is_forgotten():
     bench = Bench(called("vw s3 6144", 50))
     bench.read()
-    bench.names.wanted = frozenset()
+    bench.stats.wanted = frozenset()
     assert bench.read() == {}
 
 
@@ -89,7 +89,7 @@ def test_of_a_real_proc_only_names_are_read_until_one_fits(tmp_path):
     put(tmp_path, 50, cgroup=f"0::/kubepods/pod{TRAINER}/{ID}\n", comm="vw s3 6144\n")
     put(tmp_path, 51, cgroup=f"0::/kubepods/pod{TRAINER}/{ID}\n", comm="train\n")
     (tmp_path / "51" / "cgroup").unlink()
-    names = Names(NodeProcesses(OTHER, proc=str(tmp_path)))
-    names.wanted = frozenset({TRAINER})
-    names.read()
-    assert names.said == {TRAINER: (3, 6144 * MIB)}
+    stats = SidecarStats(NodeProcesses(OTHER, proc=str(tmp_path)))
+    stats.wanted = frozenset({TRAINER})
+    stats.read()
+    assert stats.stats == {TRAINER: (3, 6144 * MIB)}

@@ -8,10 +8,10 @@ import time
 
 import pytest
 
-from tests.sentry.worlds import ID, MIB, OTHER, OTHER_ID, TRAINER, Driver, Node, a_look, held, owner
+from tests.sentry.worlds import ID, MIB, OTHER, OTHER_ID, TRAINER, Driver, Node, a_scan, held, owner
 from webhook.adapters import processes
 from webhook.core.nvidia.drivers import Fault
-from webhook.sentry.observer import Held, Observer
+from webhook.sentry.scanner import GpuProcess, ProcessScanner
 
 NEVER = lambda _gpu: None  # noqa: E731 - a table of three words
 ALWAYS = lambda _gpu: -1  # noqa: E731
@@ -37,37 +37,37 @@ def lists_read(driver):
 )
 def test_a_list_is_read_where_somebody_may_be_over_and_now_and_then(bound, used, after_s, reads):
     driver = Driver("GPU-a")
-    observer = Observer(driver, Node())
-    observer.look(100.0, NEVER)
+    observer = ProcessScanner(driver, Node())
+    observer.scan(100.0, NEVER)
     lists_read(driver)
     driver.used["GPU-a"] = used
-    look = observer.look(100.0 + after_s, lambda _gpu: bound)
-    assert (lists_read(driver), list(look.lists)) == (
+    scan = observer.scan(100.0 + after_s, lambda _gpu: bound)
+    assert (lists_read(driver), list(scan.lists)) == (
         (["list GPU-a"], ["GPU-a"]) if reads else ([], [])
     )
 
 
 def test_the_driver_is_let_go_after_each_look():
     driver = Driver()
-    Observer(driver, Node()).look(0.0, NEVER)
+    ProcessScanner(driver, Node()).scan(0.0, NEVER)
     assert (driver.calls[0], driver.calls[-1]) == ("open", "close")
 
 
 @pytest.mark.parametrize(
     ("now", "expected"),
     [
-        ("same", Held(50, owner(50), 500 * MIB)),
-        ("gone", Held(50, owner(50), 500 * MIB, dead=True)),
-        ("another of the pod", Held(50, owner(50, started=20), 500 * MIB)),
-        ("another pod's", Held(50, owner(50), None, dead=True)),
-        ("the node's", Held(50, owner(50), None, dead=True)),
+        ("same", GpuProcess(50, owner(50), 500 * MIB)),
+        ("gone", GpuProcess(50, owner(50), 500 * MIB, dead=True)),
+        ("another of the pod", GpuProcess(50, owner(50, started=20), 500 * MIB)),
+        ("another pod's", GpuProcess(50, owner(50), None, dead=True)),
+        ("the node's", GpuProcess(50, owner(50), None, dead=True)),
     ],
 )
 def test_whose_a_pid_is_that_was_listed_before(now, expected):
     driver, node = Driver("GPU-a"), Node(owner(50))
     driver.lists["GPU-a"] = {50: 500 * MIB}
-    observer = Observer(driver, node)
-    observer.look(0.0, ALWAYS, {TRAINER})
+    observer = ProcessScanner(driver, node)
+    observer.scan(0.0, ALWAYS, {TRAINER})
     node.alive = {
         "same": {50: owner(50)},
         "gone": {},
@@ -76,15 +76,15 @@ def test_whose_a_pid_is_that_was_listed_before(now, expected):
         "the node's": {50: owner(50, "", started=20)},
     }[now]
     for now_s in (1.0, 2.0):
-        (found,) = observer.look(now_s, ALWAYS, {TRAINER}).lists["GPU-a"]
+        (found,) = observer.scan(now_s, ALWAYS, {TRAINER}).lists["GPU-a"]
         assert found == expected
 
 
 def test_who_ended_before_anybody_saw_whose_it_is_is_nobodys():
     driver = Driver("GPU-a")
     driver.lists["GPU-a"] = {50: 500 * MIB}
-    look = Observer(driver, Node()).look(0.0, ALWAYS)
-    assert look.lists["GPU-a"] == (Held(50, None, 500 * MIB),)
+    scan = ProcessScanner(driver, Node()).scan(0.0, ALWAYS)
+    assert scan.lists["GPU-a"] == (GpuProcess(50, None, 500 * MIB),)
 
 
 @pytest.mark.parametrize(
@@ -95,17 +95,17 @@ def test_who_started_after_a_number_was_listed_does_not_hold_its_memory(started_
     """A tenant may let somebody else's process get the number of its own that is over."""
     driver, node = Driver("GPU-a"), Node()
     driver.lists["GPU-a"] = {50: 5000 * MIB}
-    observer = Observer(driver, node, boot_s=lambda: 100.0)
-    observer.look(0.0, ALWAYS)
+    observer = ProcessScanner(driver, node, boot_s=lambda: 100.0)
+    observer.scan(0.0, ALWAYS)
     ticks = round(started_s * os.sysconf("SC_CLK_TCK"))
     node.alive[50] = owner(50, OTHER, started=ticks)
     for second in (1.0, 2.0):
-        (found,) = observer.look(second, ALWAYS).lists["GPU-a"]
+        (found,) = observer.scan(second, ALWAYS).lists["GPU-a"]
         assert (found.owner and found.owner.place.pod, found.used_bytes) == (whose, 5000 * MIB)
     driver.lists["GPU-a"] = {}
-    observer.look(3.0, ALWAYS)
+    observer.scan(3.0, ALWAYS)
     driver.lists["GPU-a"] = {50: 5000 * MIB}
-    (found,) = observer.look(4.0, ALWAYS).lists["GPU-a"]
+    (found,) = observer.scan(4.0, ALWAYS).lists["GPU-a"]
     assert found.owner.place.pod == OTHER
 
 
@@ -122,25 +122,25 @@ def test_a_start_is_told_on_the_clock_of_the_lists():
 
 def test_who_left_every_list_is_forgotten_so_a_number_begins_again():
     driver, node = Driver("GPU-a"), Node(owner(50))
-    observer = Observer(driver, node)
+    observer = ProcessScanner(driver, node)
     for now_s, listed, alive in (
         (0.0, {50: 1}, {50: owner(50)}),
         (1.0, {}, {}),
         (2.0, {50: 1}, {50: owner(50, OTHER, started=20)}),
     ):
         driver.lists["GPU-a"], node.alive = listed, alive
-        look = observer.look(now_s, ALWAYS, {TRAINER})
-    assert look.lists["GPU-a"] == (Held(50, owner(50, OTHER, started=20), 1),)
+        scan = observer.scan(now_s, ALWAYS, {TRAINER})
+    assert scan.lists["GPU-a"] == (GpuProcess(50, owner(50, OTHER, started=20), 1),)
 
 
 def test_a_calm_pods_process_is_asked_whether_it_lives_only_now_and_then():
     driver, node = Driver("GPU-a"), Node(owner(50))
     driver.lists["GPU-a"] = {50: 500 * MIB}
-    observer = Observer(driver, node)
+    observer = ProcessScanner(driver, node)
     asked = []
     for second in range(21):
         node.asked.clear()
-        observer.look(float(second), ALWAYS)
+        observer.scan(float(second), ALWAYS)
         asked += [second] * len(node.asked)
     assert asked == [0, 10, 20]
 
@@ -148,24 +148,24 @@ def test_a_calm_pods_process_is_asked_whether_it_lives_only_now_and_then():
 def test_a_gpu_that_fails_does_not_hide_the_others():
     driver = Driver()
     driver.codes["list GPU-a"] = 999
-    look = Observer(driver, Node()).look(0.0, ALWAYS)
-    assert (list(look.lists), look.fault) == (["GPU-b"], None)
-    assert look.failed.startswith("GPU-a: ")
+    scan = ProcessScanner(driver, Node()).scan(0.0, ALWAYS)
+    assert (list(scan.lists), scan.fault) == (["GPU-b"], None)
+    assert scan.failed.startswith("GPU-a: ")
 
 
 def test_a_gpu_in_mig_mode_is_left_alone():
     driver = Driver()
     driver.mig = {"GPU-a"}
-    assert list(Observer(driver, Node()).look(0.0, ALWAYS).lists) == ["GPU-b"]
+    assert list(ProcessScanner(driver, Node()).scan(0.0, ALWAYS).lists) == ["GPU-b"]
 
 
 @pytest.mark.parametrize(("call", "code"), [("open", 9), ("devices", 9), ("open", 12)])
 def test_a_driver_that_does_not_answer_is_a_fault_and_no_figure(call, code, tmp_path):
     driver = Driver()
     driver.codes[call] = code
-    look = Observer(driver, Node(), kernel_driver=str(tmp_path)).look(0.0, ALWAYS)
+    scan = ProcessScanner(driver, Node(), kernel_driver=str(tmp_path)).scan(0.0, ALWAYS)
     fault = Fault.DRIVER_DOWN if code == 9 else Fault.LIBRARY_MISSING
-    assert (look.gpus, dict(look.lists), look.fault, look.driver_loaded) == ((), {}, fault, True)
+    assert (scan.gpus, dict(scan.lists), scan.fault, scan.driver_loaded) == ((), {}, fault, True)
 
 
 @pytest.mark.parametrize(
@@ -184,19 +184,19 @@ def test_a_driver_that_does_not_answer_is_a_fault_and_no_figure(call, code, tmp_
 def test_lists_are_read_where_they_mean_our_processes_and_their_memory(version, outermost, read):
     driver = Driver("GPU-a")
     driver.version = version
-    look = Observer(driver, Node(owner(50)), outermost=outermost).look(0.0, ALWAYS)
-    assert (bool(look.gpus), bool(lists_read(driver)), look.fault) == (read, read, None)
-    assert (version in look.failed) is not read
+    scan = ProcessScanner(driver, Node(owner(50)), outermost=outermost).scan(0.0, ALWAYS)
+    assert (bool(scan.gpus), bool(lists_read(driver)), scan.fault) == (read, read, None)
+    assert (version in scan.failed) is not read
 
 
 def test_containers_ids_are_kept():
     driver, node = Driver("GPU-a"), Node(owner(50))
     driver.lists["GPU-a"] = {50: 1}
-    (found,) = Observer(driver, node).look(0.0, ALWAYS).lists["GPU-a"]
+    (found,) = ProcessScanner(driver, node).scan(0.0, ALWAYS).lists["GPU-a"]
     assert found.owner.process.container == ID
 
 
 def test_what_containers_hold_is_summed_over_all_gpus():
     other = held(51, None, container=OTHER_ID)
-    look = a_look(held(50, 200), other, held(60, 9, OTHER), held(70, 9, None), b=(held(50, 100),))
-    assert look.held_by_containers(TRAINER) == {ID: 300 * MIB, OTHER_ID: 0}
+    scan = a_scan(held(50, 200), other, held(60, 9, OTHER), held(70, 9, None), b=(held(50, 100),))
+    assert scan.held_by_containers(TRAINER) == {ID: 300 * MIB, OTHER_ID: 0}

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.sentry.worlds import ID, OTHER, OTHER_ID, TRAINER, Node, owner
 from webhook.adapters.processes import Delivery
-from webhook.sentry.actor import CONTEXT_BYTES, ENDING_S, ROUNDS, Actor, Ended
+from webhook.sentry.killer import CONTEXT_BYTES, ENDING_S, ROUNDS, Killer, PodEnd
 
 ENFORCER_ID = "e" * 64
 GIB = 2**30
@@ -16,7 +16,7 @@ GIB = 2**30
 
 def ended(node, held=None, **more):
     held = {ID: GIB} if held is None else held
-    return Actor(node, sleep=lambda _: None).end(TRAINER, held, **more)
+    return Killer(node, sleep=lambda _: None).end(TRAINER, held, **more)
 
 
 def pod():
@@ -33,7 +33,7 @@ def pod():
 
 def test_all_of_a_pod_ends_except_for_sandbox_and_enforcer():
     node = pod()
-    assert ended(node) == Ended(3, 0, sure=True)
+    assert ended(node) == PodEnd(3, 0, sure=True)
     assert (node.killed, sorted(node.alive)) == ([50, 51, 60], [40, 41, 42, 70, 80])
 
 
@@ -46,7 +46,7 @@ def test_where_the_enforcer_is_gone_everybody_else_ends():
 def test_where_nothing_proves_who_the_enforcer_is_only_containers_that_hold_memory_end():
     node = pod()
     node.mounts = frozenset()
-    assert ended(node) == Ended(2, 0, sure=False)
+    assert ended(node) == PodEnd(2, 0, sure=False)
     assert sorted(node.alive) == [40, 41, 42, 60, 70, 80]
 
 
@@ -81,7 +81,7 @@ def test_who_has_the_enforcers_volume_is_spared_while_all_hold_no_more_than_a_co
     node = pod()
     node.enforcers = enforcers
     for pid in sorted(enforcers):
-        delivery = Actor(node).stop(node.alive[pid], held)
+        delivery = Killer(node).stop(node.alive[pid], held)
         assert delivery is (Delivery.REJECTED if pid in left else Delivery.DELIVERED)
     ended(node, {"f" * 64: 70 * GIB, **held})
     assert node.alive.keys() - {40, 70, 80} == left
@@ -121,7 +121,7 @@ def test_a_pod_of_many_keeps_the_others_waiting_for_a_bounded_time():
     node = pod()
     node.alive |= {pid: owner(pid) for pid in range(100, 200)}
     clock = iter(range(1000))
-    actor = Actor(node, sleep=lambda _: None, clock=lambda: next(clock) * ENDING_S / 10)
+    actor = Killer(node, sleep=lambda _: None, clock=lambda: next(clock) * ENDING_S / 10)
     assert actor.end(TRAINER, {OTHER_ID: GIB}).stopped < 11
     assert node.killed[0] == 60
 
@@ -139,12 +139,12 @@ def test_who_is_started_meanwhile_ends_as_well_in_a_bounded_number_of_rounds():
 def test_who_may_not_be_signalled_is_counted_and_asked_once():
     node = pod()
     node.refused = {50}
-    assert ended(node) == Ended(2, 1, sure=True)
+    assert ended(node) == PodEnd(2, 1, sure=True)
 
 
 def test_one_process_is_stopped_unless_it_is_sandbox_or_enforcer():
     node = pod()
-    actor = Actor(node)
+    actor = Killer(node)
     stopped = {pid: actor.stop(node.alive[pid], {}) for pid in (40, 41, 50)}
     assert stopped == {
         40: Delivery.REJECTED,
@@ -162,7 +162,7 @@ def test_a_process_whose_files_are_gone_is_gone():
         raise ProcessLookupError
 
     node.inner_pid = fail
-    assert Actor(node).stop(owner(50), {}) is Delivery.GONE
+    assert Killer(node).stop(owner(50), {}) is Delivery.GONE
 
 
 OWNERS = st.builds(

@@ -15,19 +15,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from webhook.adapters.node_processes import NodeProcesses, Owner
-    from webhook.sentry.figures import Said
+
+    Stats = tuple[int, int | None]
+    """Stops and peak in bytes, as a sidecar's process name says them."""
 
 EVERY_S: Final = 10.0
 SEARCH_EVERY_S: Final = 60.0
 """How often sidecars are searched for that are not known yet: it takes a read for each process of
 the node."""
 
-SHARE: Final = 20
+DUTY: Final = 20
 """A search is followed by so many times its own length without one: tenants can have many
 processes."""
 
 
-class Names:
+class SidecarStats:
     """Knows which process is a pod's sidecar: the oldest of that pod that has such a name.
 
     A native sidecar starts before any container of its tenant's.
@@ -41,7 +43,7 @@ class Names:
         self._search_s = float("-inf")
         self.wanted: frozenset[str] = frozenset()
         """The pods of the list, by UID as it is compared; set by the main thread."""
-        self.said: Mapping[str, Said] = {}
+        self.stats: Mapping[str, Stats] = {}
         """What is said now; read by the main thread."""
 
     def read_all(self, *, sleep: Callable[[float], None] = time.sleep) -> None:
@@ -53,18 +55,18 @@ class Names:
     def read(self) -> None:
         """Read the names of the sidecars that are known, and search for others when it is time."""
         wanted = self.wanted
-        said: dict[str, Said] = {}
+        stats: dict[str, Stats] = {}
         for uid, sidecar in tuple(self._sidecars.items()):
             name = self._name_of(sidecar) if uid in wanted else None
             if name is None:
                 del self._sidecars[uid]
             else:
-                said[uid] = name
-        if wanted - said.keys() and self._clock() >= self._search_s:
-            self._search(wanted - said.keys(), said)
-        self.said = said
+                stats[uid] = name
+        if wanted - stats.keys() and self._clock() >= self._search_s:
+            self._search(wanted - stats.keys(), stats)
+        self.stats = stats
 
-    def _name_of(self, sidecar: Owner) -> Said | None:
+    def _name_of(self, sidecar: Owner) -> Stats | None:
         now = self._node.owner(sidecar.process.pid)
         if now is None or now.place != sidecar.place:
             return None
@@ -72,7 +74,7 @@ class Names:
             return None
         return read_process_name(now.process.command)
 
-    def _search(self, missing: frozenset[str], said: dict[str, Said]) -> None:
+    def _search(self, missing: frozenset[str], stats: dict[str, Stats]) -> None:
         began_s = self._clock()
         for owner in self._node.named(lambda name: read_process_name(name) is not None):
             uid = owner.place.pod
@@ -82,6 +84,6 @@ class Names:
             known = self._sidecars.get(uid)
             if known is None or owner.process.started < known.process.started:
                 self._sidecars[uid] = owner
-                said[uid] = name
+                stats[uid] = name
         now_s = self._clock()
-        self._search_s = now_s + max(SEARCH_EVERY_S, SHARE * (now_s - began_s))
+        self._search_s = now_s + max(SEARCH_EVERY_S, DUTY * (now_s - began_s))

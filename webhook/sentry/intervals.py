@@ -1,4 +1,4 @@
-"""How long to wait for the next look."""
+"""How long to wait for the next scan."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ HOLDING_S: Final = 1.0
 LISTED_S: Final = 10.0
 IDLE_S: Final = 60.0
 
-SHARE: Final = 20
+DUTY: Final = 20
 HURRY: Final = 2
 SOON_S: Final = 2.5
 """An excess that is seen so late is still ended in fifteen seconds: it is judged for 11.5."""
@@ -19,7 +19,7 @@ SOON_S: Final = 2.5
 def pause_s(
     took_s: float, *, ending: bool, judging: bool, may_act: bool, listed: bool, held: bool
 ) -> float:
-    """Return how long to wait after a look that took so long, in seconds.
+    """Return how long to wait after a scan that took so long, in seconds.
 
     | a pod was stopped | is over its cap | may be stopped | is listed, or holds memory | pause |
     | --- | --- | --- | --- | --- |
@@ -29,18 +29,18 @@ def pause_s(
     | no | no | no | yes | 10 |
     | no | no | no | no | 60 |
 
-    And so long after a look that took long, since it wakes GPUs and holds the driver's locks:
+    And so long after a scan that took long, since it wakes GPUs and holds the driver's locks:
 
     | a pod was stopped, or is over | may be stopped | pause at least |
     | --- | --- | --- |
     | yes | any | `HURRY` times what it took |
-    | no | yes | `SHARE` times, or `SOON_S` where that is less; but `HURRY` times in any case |
-    | no | no | `SHARE` times |
+    | no | yes | `DUTY` times, or `SOON_S` where that is less; but `HURRY` times in any case |
+    | no | no | `DUTY` times |
 
-    A tenant can make looks slow, by CPU alone, and must not gain the time by it.
+    A tenant can make scans slow, by CPU alone, and must not gain the time by it.
     """
     if ending or judging:
         return max(ENDING_S if ending else JUDGING_S, HURRY * took_s)
     if may_act:
-        return max(HOLDING_S, HURRY * took_s, min(SHARE * took_s, SOON_S))
-    return max(LISTED_S if listed or held else IDLE_S, SHARE * took_s)
+        return max(HOLDING_S, HURRY * took_s, min(DUTY * took_s, SOON_S))
+    return max(LISTED_S if listed or held else IDLE_S, DUTY * took_s)

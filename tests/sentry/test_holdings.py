@@ -1,0 +1,101 @@
+"""Which memory nobody was promised, and when nothing is said of it."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.sentry.worlds import MIB, OTHER, TRAINER, a_line, a_scan, held, hold
+from webhook.core.placement.assignments import Assignment
+from webhook.sentry.holdings import OLD_LIST_S, Holdings
+from webhook.sentry.scanner import ProcessScan
+
+FOREVER = -1e9
+
+
+def found(scan, lines, now_s=100.0, first_s=0.0, fresh_s=FOREVER):
+    holdings = Holdings()
+    holdings.on_scan(scan, first_s, lines)
+    holdings.on_scan(scan, now_s, lines)
+    unmanaged = holdings.unmanaged(lines, now_s, fresh_s)
+    return {(one.gpu.uuid, one.pod): one.held_bytes // MIB for one in unmanaged}
+
+
+def test_the_table_of_the_docstring():
+    scan = a_scan(
+        held(50, 100), held(51, 30), held(60, 200, OTHER), held(70, 300, ""), held(71, 400, None),
+        b=(held(50, 500),),
+    )  # fmt: skip
+    assert found(scan, {TRAINER: a_line()}) == {
+        ("GPU-a", OTHER): 200,
+        ("GPU-a", ""): 700,
+        ("GPU-b", TRAINER): 500,
+    }
+
+
+def test_a_line_of_any_release_and_kind_manages():
+    scan = a_scan(held(50, 100), b=(held(50, 100),))
+    old = Assignment("team/train", ("*",), 1, 1)
+    for line in (old, a_line("*"), a_line("*", held=hold(may_act=False))):
+        assert found(scan, {TRAINER: line}) == {}
+
+
+def test_a_pod_is_not_called_unmanaged_in_its_first_minute():
+    scan = a_scan(held(60, 200, OTHER))
+    assert found(scan, {}, now_s=59.9) == {}
+    assert found(scan, {}, now_s=60.0) == {("GPU-a", OTHER): 200}
+
+
+def test_nor_in_the_first_minute_of_a_list_that_is_followed_again():
+    scan = a_scan(held(60, 200, OTHER))
+    assert found(scan, {}, now_s=200.0, fresh_s=141.0) == {}
+    assert found(scan, {}, now_s=200.0, fresh_s=140.0) == {("GPU-a", OTHER): 200}
+
+
+def test_while_the_list_cannot_be_followed_nothing_is_said():
+    assert found(a_scan(held(70, 300, "")), {}, fresh_s=None) == {}
+
+
+def test_what_has_no_figure_adds_nothing():
+    assert found(a_scan(held(60, None, OTHER), held(70, None, "")), {}) == {}
+
+
+def test_a_gpus_last_list_counts_until_the_next_and_not_where_it_is_gone():
+    holdings = Holdings()
+    holdings.on_scan(a_scan(held(70, 300, "")), 0.0, ())
+    holdings.on_scan(ProcessScan(a_scan().gpus), 1.0, ())
+    assert [one.held_bytes for one in holdings.unmanaged({}, 1.0, FOREVER)] == [300 * MIB]
+    holdings.on_scan(ProcessScan(), 2.0, ())
+    assert (holdings.unmanaged({}, 2.0, FOREVER), bool(holdings)) == ((), False)
+
+
+def test_a_list_that_could_not_be_read_again_for_long_says_nothing_of_now():
+    holdings, scan = Holdings(), a_scan(held(70, 300, ""))
+    holdings.on_scan(scan, 0.0, ())
+    unlisted = ProcessScan(scan.gpus)
+    holdings.on_scan(unlisted, OLD_LIST_S - 1, ())
+    assert (len(holdings.unmanaged({}, 0.0, FOREVER)), bool(holdings)) == (1, True)
+    holdings.on_scan(unlisted, OLD_LIST_S, ())
+    assert (holdings.unmanaged({}, 0.0, FOREVER), bool(holdings)) == ((), False)
+
+
+def test_it_is_said_who_holds_how_much_where():
+    holdings, promises = Holdings(), {TRAINER: a_line()}
+    listed = (held(50, 500), held(60, 200, OTHER), held(70, 300, ""))
+    holdings.on_scan(a_scan(b=listed), 0.0, promises)
+    where, others = "Mi on GPU 1 (GPU-b) are held by", "it can push others out"
+    assert [one.sentence() for one in holdings.unmanaged(promises, 60.0, FOREVER)] == [
+        f"300{where} processes of no pod; they can push pods out of memory",
+        f"500{where} pod uid {TRAINER}, which was given other GPUs; {others}",
+        f"200{where} pod uid {OTHER}, which was promised none; {others}",
+    ]
+
+
+@given(
+    st.lists(st.sampled_from([TRAINER, OTHER]), max_size=4),
+    st.lists(st.tuples(st.integers(50, 60), st.integers(1, 900)), max_size=5),
+)
+def test_a_managed_pod_on_its_own_gpus_is_never_unmanaged(managed, listed):
+    scan = a_scan(*(held(pid, mib) for pid, mib in listed))
+    lines = {uid: a_line() for uid in managed} | {TRAINER: a_line()}
+    assert found(scan, lines) == {}

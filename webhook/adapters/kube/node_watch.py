@@ -1,0 +1,183 @@
+"""Follow what concerns one node, for long and from that node: itself, its list, its ResourceSlices.
+
+By ResourceSlices a DRA driver says which devices it gives away: KEP-4381 and the API
+`resource.k8s.io/v1`, which Kubernetes serves from 1.34 on.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from webhook.adapters.kube.client import KubeError, joined
+from webhook.adapters.kube.follow import Changed, Collection, Failed, Listed, follow
+from webhook.core.node.slices import Slice, read_slice
+from webhook.core.placement.assignments import config_map_name, read_assignments, read_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from webhook.adapters.kube.client import Kube
+    from webhook.adapters.kube.follow import Report
+    from webhook.core.placement.assignments import Assignments, Whole
+
+T = TypeVar("T")
+
+WATCH_S: Final = 300.0
+"""A watch is only renewed this often: each time the object is read from etcd, too, on behalf of
+each node of the cluster. A connection that died silently is found within a minute (`connect`)."""
+
+SLICES: Final = "/apis/resource.k8s.io/v1/resourceslices"
+REFUSED_S: Final = 300.0
+"""Between tries where the API server does not serve slices, or not to us."""
+TRIES: Final = 3
+"""So often in a row it must fail before that is reported: rights that were just granted take a
+second to count, and what was read until then still holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSeen:
+    """The node as it is now."""
+
+    node: dict[str, Any] | None
+    """None where it does not exist."""
+    watched: bool = True
+    """Whether its next change will be reported, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeUnread:
+    """Changes of the node cannot be reported for now."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class AssignmentsSeen:
+    """Who has which of the node's GPUs now; nobody where the webhook keeps no list of it."""
+
+    assignments: Assignments
+    watched: bool = True
+    """Whether the next change will be reported, too."""
+    whole: Whole | None = None
+    """The webhook's last answer which pods with whole GPUs run on the node."""
+
+
+@dataclass(frozen=True, slots=True)
+class AssignmentsUnread:
+    """Who has which of the node's GPUs cannot be read for now."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class SlicesSeen:
+    """All slices of the node as they are now."""
+
+    slices: tuple[Slice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SlicesUnread:
+    """The slices of the node cannot be read for now."""
+
+    why: str
+    refused: bool
+    """The API server does not serve them, or not to us; nothing was lost on the way."""
+
+
+def watch_node(kube: Kube, name: str, send: Callable[[NodeSeen | NodeUnread], object]) -> None:
+    """Report the node, each change of it, and each failure, forever."""
+    _follow_one(
+        Collection(kube, joined("nodes"), lambda node: node, name=name),
+        lambda node, watched: send(NodeSeen(node, watched)),
+        lambda why: send(NodeUnread(why)),
+    )
+
+
+def watch_assignments(
+    kube: Kube,
+    namespace: str,
+    node: str,
+    send: Callable[[AssignmentsSeen | AssignmentsUnread], object],
+) -> None:
+    """Report who has which GPUs, each change of that, and each failure, forever."""
+    path, name = joined("namespaces", namespace, "configmaps"), config_map_name(node)
+    _follow_one(
+        Collection(kube, path, _seen_in, name=name),
+        lambda found, watched: send(replace(found or AssignmentsSeen({}), watched=watched)),
+        lambda why: send(AssignmentsUnread(why)),
+    )
+
+
+def read_assigned(kube: Kube, namespace: str, node: str) -> AssignmentsSeen:
+    """Read who has which of a node's GPUs; raises KubeError."""
+    found = kube.find(joined("namespaces", namespace, "configmaps", config_map_name(node)))
+    return _seen_in(found or {})
+
+
+def slices_of(kube: Kube, node: str) -> Collection[Slice]:
+    """Return the slices of a node for `follow`, or to be read once."""
+    return Collection(kube, SLICES, read_slice, fields=f"spec.nodeName={node}")
+
+
+def watch_slices(
+    kube: Kube, node: str, send: Callable[[SlicesSeen | SlicesUnread], object]
+) -> None:
+    """Report the slices of a node, each change of them, and each failure, forever."""
+    known: dict[str, Slice] = {}
+    failures, refused = 0, False
+
+    def hear(report: Report[Slice]) -> None:
+        nonlocal known, failures, refused
+        match report:
+            case Listed(things):
+                known = {one.name: one for one in things}
+            case Changed(kind, one):
+                known.pop(one.name, None)
+                if kind != "DELETED":
+                    known[one.name] = one
+            case Failed(KubeError() as error):
+                failures += 1
+                refused = error.not_found or (error.forbidden and failures >= TRIES)
+                if refused or failures >= TRIES:
+                    send(SlicesUnread(str(error), refused))
+                return
+            case Failed(error):
+                raise error
+        failures, refused = 0, False
+        send(SlicesSeen(tuple(known.values())))
+
+    follow(
+        slices_of(kube, node),
+        hear,
+        sleep=lambda pause_s: time.sleep(REFUSED_S if refused else pause_s),
+    )
+
+
+def _follow_one(
+    collection: Collection[T],
+    seen: Callable[[T | None, bool], object],
+    failed: Callable[[str], object],
+) -> None:
+    """Report the object of a name, None where it is gone; raises what is a bug."""
+
+    def hear(report: Report[T]) -> None:
+        match report:
+            case Listed(things, watched):
+                seen(things[0] if things else None, watched)
+            case Changed(kind, thing):
+                seen(None if kind == "DELETED" else thing, True)
+            case Failed(KubeError() as error):
+                failed(str(error))
+            case Failed(error):
+                raise error
+
+    follow(collection, hear, watch_s=WATCH_S)
+
+
+def _seen_in(config_map: dict[str, Any]) -> AssignmentsSeen:
+    """Return what can be read; the webhook restores the rest when it next binds a pod there."""
+    data = config_map.get("data")
+    return AssignmentsSeen(read_assignments(data)[0], whole=read_whole(data))

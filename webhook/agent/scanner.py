@@ -1,0 +1,103 @@
+"""The agent's scans of the node's GPUs: one by one, and as the thread that repeats them."""
+
+from __future__ import annotations
+
+import time
+from contextlib import nullcontext, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from webhook.adapters import surroundings
+from webhook.adapters.nvml import NvmlError
+from webhook.core.node.driver import KERNEL_DRIVER
+from webhook.core.node.inventory import Scan
+from webhook.core.nvidia.drivers import DriverClass, Fault, SeenGpu, driver_class, explain_driver
+from webhook.nodekit.scan import answering, scan_with
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from threading import Event
+
+    from webhook.adapters.nvml import Nvml
+    from webhook.agent.xids import DriverLease
+
+FRESH_EVERY_S: Final = 600.0
+"""How often a scan opens the library anew in any case: one that is held open never shows a GPU that
+was added, or that came back."""
+
+
+def watch_gpus(
+    nvml: Nvml,
+    kernel_driver: str,
+    interval_s: float,
+    now: Event,
+    lease: DriverLease,
+    send: Callable[[Scan], object],
+) -> None:
+    """Report what NVML says, forever; a driver that hangs blocks only this thread.
+
+    Each `interval_s`, and where `now` is set at once. After a scan that failed, or that saw other
+    GPUs than the one before, and now and then in any case, the watch for Xids lets the driver go.
+    """
+    fresh_s, doubted, before = float("-inf"), False, None
+    while True:
+        now.clear()
+        fresh = doubted or time.monotonic() - fresh_s >= FRESH_EVERY_S
+        with lease.fresh() if fresh else nullcontext():
+            found = scan(nvml, kernel_driver)
+        fresh_s = time.monotonic() if fresh else fresh_s
+        seen = {gpu.uuid for gpu in found.gpus}
+        doubted = bool(found.failed or found.unsure) or (not fresh and seen != before)
+        before = seen
+        send(found)
+        now.wait(interval_s)
+
+
+def scan(nvml: Nvml, kernel_driver: str = KERNEL_DRIVER, *, proc: str = "/proc") -> Scan:
+    """Return what NVML reports now; never raises."""
+    return scan_with(nvml, kernel_driver, Scan, lambda version: _scan(nvml, version, proc))
+
+
+def _scan(nvml: Nvml, version: str, proc: str) -> Scan:
+    gpus = tuple(_described(gpu, nvml) for gpu in answering(nvml))
+    # Which failed to answer but are not lost.
+    unsure = {error.gpu for error in nvml.unreachable if error.fault is not Fault.GPU_LOST}
+    return _probed(Scan(gpus, version, unsure=frozenset(unsure)), nvml, proc)
+
+
+def _described(gpu: SeenGpu, nvml: Nvml) -> SeenGpu:
+    # It was just there: where it fails now, the next scan says what became of it.
+    with suppress(NvmlError):
+        gpu = replace(gpu, used_bytes=nvml.device_used_bytes(gpu.uuid))
+    with suppress(NvmlError):
+        gpu = replace(gpu, recovery=nvml.recovery(gpu.uuid))
+    with suppress(NvmlError):
+        pending, failed = nvml.remaps(gpu.uuid)
+        gpu = replace(gpu, remap_pending=pending, remap_failed=failed)
+    return gpu
+
+
+def _probed(scan: Scan, nvml: Nvml, proc: str) -> Scan:
+    """Try what the enforcer's self-test will: version, kernel, and figures of each shared GPU.
+
+    What it cannot try is whether the driver gives a figure for each process: a container sees only
+    its own processes, and this one has none on a GPU. The version stands in for that.
+    """
+    kernel = surroundings.trustworthy_kernel(proc=proc)
+    version = scan.driver_version
+    if driver_class(version) is not DriverClass.WORKS:
+        return replace(scan, cannot_measure=explain_driver(version), never_measures=True)
+    if kernel.holds is False:
+        return replace(scan, cannot_measure=kernel.reason, never_measures=True)
+    return replace(scan, cannot_measure=_why_not_measured(scan.gpus, nvml))
+
+
+def _why_not_measured(gpus: Iterable[SeenGpu], nvml: Nvml) -> str:
+    try:
+        for gpu in gpus:
+            if not gpu.mig:
+                nvml.device_used_bytes(gpu.uuid)
+                nvml.processes(gpu.uuid)
+    except NvmlError as error:
+        return str(error)
+    return "" if gpus else "no GPU answers"

@@ -1,0 +1,102 @@
+"""A program of a node from its start to its exit code, and what its threads report."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import sys
+import threading
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar
+
+from webhook.adapters.journal import Journal
+from webhook.adapters.kube.client import Kube, KubeError, connect
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+M = TypeVar("M")
+
+STOPPED: Final = 0
+FAILED: Final = 1
+NEW_CONTAINER: Final = 75
+
+
+class NewContainerNeededError(Exception):
+    """Only a new container gets the driver's library, or access to the GPUs, again."""
+
+
+class NotStartedError(Exception):
+    """Something that the program needs from its start on is missing: what, and why."""
+
+
+class _StoppedError(Exception):
+    """SIGTERM or SIGINT."""
+
+
+def run_program(kubeconfig: Path | None, work: Callable[[Kube, Journal], NoReturn]) -> int:
+    """Work until SIGTERM; returns the exit code.
+
+    | exit code | means |
+    | --- | --- |
+    | 0 | stopped by SIGTERM |
+    | 1 | no API server is known, something else is missing, or a bug |
+    | 75 | the driver came, was replaced, or we lost its devices: a new container is needed |
+    """
+    # Where stdout is closed, its descriptor may soon be another file's.
+    journal = Journal(partial(os.write, 1 if sys.stdout else -1))
+    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGINT, _stop)
+    try:
+        work(connect(kubeconfig), journal)
+    except _StoppedError:
+        journal.event("info", "stopped")
+        return STOPPED
+    except KubeError as error:
+        journal.event("error", "no API server", why=str(error))
+        return FAILED
+    except NotStartedError as error:
+        what, why = error.args
+        journal.event("error", what, why=why)
+        return FAILED
+    except NewContainerNeededError as error:
+        journal.event("error", "a new container is needed", why=str(error))
+        return NEW_CONTAINER
+
+
+def _stop(_number: int, _frame: object) -> None:
+    raise _StoppedError
+
+
+class Inbox(Generic[M]):
+    """What the threads of a program report to its main one, which never waits for anything else."""
+
+    def __init__(self) -> None:
+        self._reports: queue.SimpleQueue[M | Exception] = queue.SimpleQueue()
+
+    def put(self, report: M | Exception) -> None:
+        """Report something, or a bug."""
+        self._reports.put(report)
+
+    def get(self, wait_s: float = 0.0) -> M | None:
+        """Return the next report, None where none comes in time; raises the bug of a thread."""
+        try:
+            report = self._reports.get(timeout=wait_s) if wait_s else self._reports.get_nowait()
+        except queue.Empty:
+            return None
+        if isinstance(report, Exception):
+            raise report
+        return report
+
+    def start(self, work: Callable[..., None], *arguments: Any) -> None:
+        """Work on a thread; a bug in it ends the program, and not only the thread."""
+
+        def run() -> None:
+            try:
+                work(*arguments)
+            except Exception as error:  # noqa: BLE001 - handed to the main thread, which raises it
+                self.put(error)
+
+        threading.Thread(target=run, name=work.__name__, daemon=True).start()
