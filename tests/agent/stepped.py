@@ -71,7 +71,7 @@ class Bench:
         self.log = io.BytesIO()
         settings = AgentSettings("n", **{"access": CDI, **settings})
         self.agent = Agent(settings, self.kube, ScriptedNvml(), Journal(self.log.write))
-        self.agent._sharing.hear_slices(())
+        self.agent._sharing.on_slices(())
         self.whole_pods = ()
         """What a replica answers; None where there is none."""
         self.listed = self.answered = None
@@ -80,7 +80,7 @@ class Bench:
         """Let a turn of the loop hear these; where it asks for whole-GPU pods, it is answered."""
         self.clock.now_s += after_s
         for message in messages:
-            self.agent._take(message)
+            self.agent._on_report(message)
             if isinstance(message, AssignmentsSeen):
                 self.listed = message
         self.agent._reconcile(self.clock.now_s)
@@ -88,7 +88,7 @@ class Bench:
         if asked not in {None, self.answered} and self.listed and self.whole_pods is not None:
             self.answered = asked
             answer = Whole(asked, len(self.whole_pods), self.whole_pods[:3])
-            self.agent._take(replace(self.listed, whole=answer))
+            self.agent._on_report(replace(self.listed, whole=answer))
             self.agent._reconcile(self.clock.now_s)
         self.agent._check_driver(self.clock.now_s)
         return self

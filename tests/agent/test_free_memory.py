@@ -172,12 +172,12 @@ def test_something_new_is_due_at_once_and_then_after_ten_seconds():
     due = Assigned({})
     assert due.due_in_s(0.0) == float("inf")
     due.remember(taking(1))
-    assert (due.due_in_s(10.0), due.take(10.0)) == (0.0, True)
-    assert (due.due_in_s(10.0), due.take(10.0)) == (float("inf"), False)
+    assert (due.due_in_s(10.0), due.poll(10.0)) == (0.0, True)
+    assert (due.due_in_s(10.0), due.poll(10.0)) == (float("inf"), False)
     due.remember(taking(2))
-    assert (due.due_in_s(10.25), due.take(10.25)) == (9.75, False)
+    assert (due.due_in_s(10.25), due.poll(10.25)) == (9.75, False)
     assert due.shown == taking(1)
-    assert due.take(20.0)
+    assert due.poll(20.0)
     assert due.shown == taking(2)
 
 

@@ -58,7 +58,7 @@ def _measured(gpus: int) -> list[float]:
         def turn(*messages):
             agent._beat()
             for message in messages:
-                agent._take(message)
+                agent._on_report(message)
             now_s = time.monotonic()
             agent._reconcile(now_s)
             agent._check_driver(now_s)

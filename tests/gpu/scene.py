@@ -120,7 +120,7 @@ def main():
     with Nvml() as nvml:
         gpu = nvml.devices()[0].uuid
         small, large = Program(), Program()
-        seen = {"gpu": gpu, "driver": nvml.driver_version(), "name": nvml.devices()[0].name}
+        seen = {"gpu": gpu, "driver": nvml.driver_version(), "name": nvml.devices()[0].product}
         seen["measured"] = measure(nvml, gpu, small, large)
         print(json.dumps({"gpu": gpu}), flush=True)
         sys.stdin.readline()  # the node's side looks now

@@ -38,7 +38,7 @@ class PlainPort(ThreadingMixIn, WSGIServer):
         self._open: dict[Any, tuple[str, float]] = {}
         """From which address each is, and when it ends; in the order in which they came."""
         self._changed = Condition()
-        super().__init__((host, port), _Handler)
+        super().__init__((host, port), _BoundedHandler)
 
     def start(self, app: WSGIApplication) -> int:
         """Serve the application on a daemon thread, and return the port."""
@@ -99,7 +99,7 @@ class _Head(io.BufferedReader):
         return line
 
 
-class _Handler(WSGIRequestHandler):
+class _BoundedHandler(WSGIRequestHandler):
     def setup(self) -> None:
         """Bound what is read."""
         super().setup()

@@ -32,7 +32,7 @@ class Assigned:
             return float("inf")
         return max(0.0, self._shown_s + EVERY_S - now_s)
 
-    def take(self, now_s: float) -> bool:
+    def poll(self, now_s: float) -> bool:
         """Show the latest, if it is due; return whether it is something new."""
         if self.due_in_s(now_s) > 0:
             return False

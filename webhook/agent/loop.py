@@ -147,17 +147,17 @@ class Agent:
         wait_s = min(LONGEST_WAIT_S, self._assigned.due_in_s(now_s), self._sharing.due_in_s(now_s))
         message = self._inbox.get(wait_s)
         while message is not None:
-            self._take(message)
+            self._on_report(message)
             message = self._inbox.get()
 
-    def _take(self, message: Message) -> None:
+    def _on_report(self, message: Message) -> None:
         match message:
             case NodeSeen(node, watched):
-                self._take_node(node, watched=watched)
+                self._on_node(node, watched=watched)
             case Scan():
                 self._journal.over("stuck", "the driver no longer hangs")
                 self._scan = message
-                self._sharing.hear_scan(message)
+                self._sharing.on_scan(message)
                 self._driver = after_scan(self._driver, message, time.monotonic())
                 self._observe()
             case XidSeen():
@@ -173,23 +173,23 @@ class Agent:
                     self._journal.over("assigned", "the list of who has which GPUs is watched")
                 self._assigned.remember(assignments)
                 self._promised_bytes = promised_bytes(assignments)
-                self._sharing.hear_pods(assignments, whole)
+                self._sharing.on_pods(assignments, whole)
             case AssignmentsUnread(why):
                 what = "the list of who has which GPUs cannot be watched; free memory may be stale"
                 self._journal.once("assigned", "warning", what, why)
                 self._promised_bytes = None
-                self._sharing.hear_pods(None)
+                self._sharing.on_pods(None)
             case SlicesSeen(slices):
                 self._journal.over("slices", "the node's ResourceSlices are watched")
-                self._sharing.hear_slices(slices)
+                self._sharing.on_slices(slices)
             case SlicesUnread(why, refused):
                 what = "ResourceSlices cannot be read; what is shared stays, and no more is"
                 if refused:  # as before Kubernetes 1.34
                     what = "ResourceSlices cannot be read; only a label tells of a DRA driver"
-                    self._sharing.hear_slices(None)
+                    self._sharing.on_slices(None)
                 self._journal.once("slices", "info" if refused else "warning", what, why)
 
-    def _take_node(self, node: dict[str, Any] | None, *, watched: bool) -> None:
+    def _on_node(self, node: dict[str, Any] | None, *, watched: bool) -> None:
         if watched:
             self._succeed("watch", "the node is watched")
         if node is None:
@@ -199,7 +199,7 @@ class Agent:
         elif not is_echo(node, self._node, time.monotonic() - self._patched_s):
             self._journal.over("node", "the node exists")
             self._node = node
-            self._sharing.hear_node(node, time.monotonic())
+            self._sharing.on_node(node, time.monotonic())
             if self._inventory is None:
                 fixed_bytes = self._settings.fixed_bytes
                 self._inventory = (
@@ -258,7 +258,7 @@ class Agent:
 
     def _reconcile(self, now_s: float) -> None:
         """Patch the difference to the desired state, unless a retry is not due yet."""
-        self._owed |= self._assigned.take(now_s)
+        self._owed |= self._assigned.poll(now_s)
         if self._node is None or self._inventory is None or now_s < self._next_try_s:
             return
         if forgets_xids(self._node):
@@ -312,7 +312,7 @@ class Agent:
         try:
             for patch, is_status in made.in_order():
                 self._node = self._kube.patch_node(self._settings.node, patch, status=is_status)
-                self._sharing.hear_node(self._node, time.monotonic())
+                self._sharing.on_node(self._node, time.monotonic())
         except KubeError as error:
             self._fail("patch", "the node cannot be patched; retrying", str(error))
             self._next_try_s = time.monotonic() + self._pause_s

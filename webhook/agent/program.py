@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from webhook.adapters.journal import Journal
     from webhook.adapters.kube.client import Kube
     from webhook.agent.settings import AgentSettings
-    from webhook.core.node.access import Advice
+    from webhook.core.node.access import AccessProblem
     from webhook.core.node.state import NodeState, Patches
     from webhook.core.placement.assignments import Assignments
 
@@ -68,7 +68,7 @@ class Once:
     """As it was read; empty where it was not."""
     whole: NodeState
     """What the node would carry if its GPUs are shared."""
-    advice: tuple[Advice, ...] = ()
+    advice: tuple[AccessProblem, ...] = ()
     """What a cluster admin should change."""
 
 

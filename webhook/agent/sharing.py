@@ -92,7 +92,7 @@ class SharingOfNode:
         self._asked_s = self._asked_first_s = float("-inf")
         self._whole: Whole | None = None
 
-    def hear_node(self, node: Mapping[str, Any], now_s: float) -> None:
+    def on_node(self, node: Mapping[str, Any], now_s: float) -> None:
         """Remember until when whole GPUs count as offered, though they are not just now.
 
         | whole GPUs are offered | they were | count as offered |
@@ -107,12 +107,12 @@ class SharingOfNode:
         """
         before, self._offered = self._offered, bool(given_away(node))
         if before is None:
-            self._meet(node, now_s)
+            self._on_first_node(node, now_s)
         first = before is None and (has_offered(node) or now_s < self._young_until_s)
         if self._offered or before or first:
             self._settled_s = now_s + SETTLE_S
 
-    def _meet(self, node: Mapping[str, Any], now_s: float) -> None:
+    def _on_first_node(self, node: Mapping[str, Any], now_s: float) -> None:
         """Remember how young a node is, and what an agent before this one knew of it."""
         metadata = node.get("metadata") or {}
         created_s = read_time(metadata.get("creationTimestamp"))
@@ -121,7 +121,7 @@ class SharingOfNode:
         self._claimed_by = claimed_before(node)
         self._claimed_until_s = now_s + CLAIMED_S
 
-    def hear_slices(self, slices: Iterable[Slice] | None) -> None:
+    def on_slices(self, slices: Iterable[Slice] | None) -> None:
         """Remember the node's ResourceSlices; None where nobody will ever let them be read."""
         self._awaits_slices = False
         self._slices = None if slices is None else tuple(slices)
@@ -132,11 +132,11 @@ class SharingOfNode:
         asks = (self._asked_s + ASK_EVERY_S,) if self._asked else ()
         return min((at_s - now_s for at_s in (*ends, *asks) if at_s > now_s), default=float("inf"))
 
-    def hear_scan(self, scan: Scan) -> None:
+    def on_scan(self, scan: Scan) -> None:
         """Remember what is in use."""
         self._scan = scan
 
-    def hear_pods(self, assignments: Mapping[str, Any] | None, whole: Whole | None = None) -> None:
+    def on_pods(self, assignments: Mapping[str, Any] | None, whole: Whole | None = None) -> None:
         """Remember whether pods have VRAM; None where that cannot be read.
 
         `whole`: what a replica of the webhook says of pods with whole GPUs.
@@ -169,7 +169,7 @@ class SharingOfNode:
             and inventory.vram_bytes > 0
             and (self._shares or is_advertised(node))
         )
-        self._say(found)
+        self._report(found)
         return found
 
     def _remember_claims(self, inventory: Inventory, now_s: float) -> None:
@@ -259,7 +259,7 @@ class SharingOfNode:
             whole_count=self._whole.count if self._whole else 0,
         )
 
-    def _say(self, found: Sharing) -> None:
+    def _report(self, found: Sharing) -> None:
         if found.shared is Shared.NOT_YET and not found.reason:
             return  # a scan is on its way, or an answer
         before, self._reason = self._reason, found.reason

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from webhook.adapters.kube.client import KubeError, joined
 from webhook.core.kinds.nodes import read_gpu_node, write_gpu_node
 from webhook.core.node.sharing import given_away, is_advertised, why_held
-from webhook.core.node.state import read_inventory
+from webhook.core.node.state import labels_of, read_inventory
 from webhook.names import (
     GPU_NODES,
     NODE_ENFORCEMENT_LABEL,
@@ -50,10 +50,9 @@ class OwnNode:
 def read_own_node(kube: Kube, name: str) -> OwnNode:
     """Read a Node, from the API server's cache; raises KubeError."""
     node = kube.read(joined("nodes", name), resourceVersion="0")
-    metadata: dict[str, Any] = node["metadata"]
-    labels = metadata.get("labels") or {}
+    labels = labels_of(node)
     return OwnNode(
-        str(metadata.get("uid") or ""),
+        str(node["metadata"].get("uid") or ""),
         str(labels.get(NODE_ENFORCEMENT_LABEL) or ""),
         _why_not_shared(node, labels.get(NODE_SHARE_LABEL)),
         {gpu.uuid: gpu.fault for gpu in read_inventory(node).gpus if not gpu.healthy},

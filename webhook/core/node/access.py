@@ -44,7 +44,7 @@ class Access:
 
 
 @dataclass(frozen=True, slots=True)
-class Advice:
+class AccessProblem:
     """What a cluster admin should change: for a log line and an Event."""
 
     reason: str
@@ -94,7 +94,7 @@ def named(inventory: Inventory, scan: Scan, access: Access) -> Inventory:
     return replace(inventory, device_names=find_device_names(access).value)
 
 
-def advise(access: Access) -> tuple[Advice, ...]:
+def advise(access: Access) -> tuple[AccessProblem, ...]:
     """Return what to change where a GPU is seen by this access; nothing where all is well.
 
     | a GPU is seen | advice |
@@ -111,20 +111,20 @@ def advise(access: Access) -> tuple[Advice, ...]:
     return tuple(found)
 
 
-_DEFAULT_RUNTIME: Final = Advice(
+_DEFAULT_RUNTIME: Final = AccessProblem(
     "DefaultRuntime",
     "NVIDIA's runtime is the default one here: any image can show itself GPUs",
     "the agent sees GPUs without a RuntimeClass; the chart's value fence.void closes that",
 )
 
 
-def _unknown_names(access: Access) -> Advice:
+def _unknown_names(access: Access) -> AccessProblem:
     if access.by is GpuAccess.ENVIRONMENT:
         shown = access.visible_devices[:_LONGEST_SHOWN]
         why = f"{VISIBLE_DEVICES_ENV} is {shown!r} in the agent, neither `all` nor `void`"
     else:
         why = f"the agent's own access, {access.by}, does not tell"
-    return Advice(
+    return AccessProblem(
         "DeviceNamesUnknown",
         "no pod is given a GPU here: nobody knows which names of GPUs the node's runtime resolves",
         f"{why}; if the runtime reads {VISIBLE_DEVICES_ENV} of unprivileged containers (toolkit:"

@@ -12,6 +12,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.node.sharing import is_advertised
+from webhook.core.node.state import labels_of
 from webhook.core.pod.quantity import format_bytes
 from webhook.names import (
     NODE_DEVICE_NAMES_LABEL,
@@ -49,7 +50,7 @@ def selected_labels(node: Mapping[str, Any], state: NodeState) -> dict[str, str]
     command that `kubectl exec` starts in a container sees the variables that it was asked for, not
     what the container runtime made of them, and would find other device names.
     """
-    shown = (node.get("metadata") or {}).get("labels") or {}
+    shown = labels_of(node)
     first, second = (shown, state.labels) if is_advertised(node) else (state.labels, shown)
     found = {key: first.get(key) or second.get(key) for key in _SELECTED}
     return {key: value for key, value in found.items() if value}
@@ -67,8 +68,7 @@ def group_tags(node: Mapping[str, Any], state: NodeState, startup_taint: str) ->
 
 def node_overlay(node: Mapping[str, Any], state: NodeState) -> Json:
     """Return Karpenter's NodeOverlay (`karpenter.sh/v1alpha1`) for the node's instance type."""
-    labels = (node.get("metadata") or {}).get("labels") or {}
-    kind = labels.get(INSTANCE_TYPE_LABEL) or UNKNOWN_TYPE
+    kind = labels_of(node).get(INSTANCE_TYPE_LABEL) or UNKNOWN_TYPE
     name = re.sub(r"[^a-z0-9.-]+", "-", f"vramwarden-{kind}".lower()).strip("-.")
     requirement = {"key": INSTANCE_TYPE_LABEL, "operator": "In", "values": [kind]}
     return {

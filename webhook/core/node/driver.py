@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from webhook.core.node.state import labels_of
 from webhook.core.nvidia.drivers import Fault
 from webhook.core.pod.lenient import as_object
 
@@ -116,10 +117,9 @@ def must_let_go(node: Mapping[str, Any]) -> bool:
     NVIDIA's operator pauses what it deploys there: labels `nvidia.com/gpu.deploy.*` with a value
     such as `paused-for-driver-upgrade` (NVIDIA/k8s-driver-manager, driver-manager.sh).
     """
-    labels = as_object(as_object(node.get("metadata")).get("labels"))
     return bool(as_object(node.get("spec")).get("unschedulable")) or any(
         key.startswith("nvidia.com/gpu.deploy.") and str(value).startswith("paused")
-        for key, value in labels.items()
+        for key, value in labels_of(node).items()
     )
 
 

@@ -13,7 +13,14 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.node.inventory import skipped
-from webhook.core.node.state import NodeState, read_inventory, shown_vram, withdrawn
+from webhook.core.node.state import (
+    NodeState,
+    annotations_of,
+    labels_of,
+    read_inventory,
+    shown_vram,
+    withdrawn,
+)
 from webhook.core.pod.foreign import WHOLE_GPU
 from webhook.core.pod.quantity import MIB
 from webhook.core.pod.whole import gives_gpus, is_more_than_nothing
@@ -180,7 +187,7 @@ def judge(node: Mapping[str, Any], beside: Beside) -> Sharing:
     or, where `share` is absent, one that a pod has whole. Capacity is never lowered under a pod:
     the kubelet would fail it when it starts again.
     """
-    label = _labels(node).get(NODE_SHARE_LABEL)
+    label = labels_of(node).get(NODE_SHARE_LABEL)
     found = sign(node, beside.claimed_by, beside.age_s)
     stays = beside.shares and beside.has_pods is not False
     if label == "false":
@@ -195,7 +202,7 @@ def judge(node: Mapping[str, Any], beside: Beside) -> Sharing:
         why, cure = found.why, found.cure
         return _staying(BESIDE_PLUGIN, why, cure) if stays else _not_shared(why, cure)
     if beside.shares:
-        held = beside.settles and label is None and _annotations(node).get(NODE_HELD_ANNOTATION)
+        held = beside.settles and label is None and annotations_of(node).get(NODE_HELD_ANNOTATION)
         return Sharing(Shared.HELD, BESIDE_PLUGIN, str(held)) if held else Sharing(Shared.YES)
     whole_pods = beside.whole_pods if label is None else ()
     if beside.in_use or whole_pods:
@@ -228,7 +235,7 @@ def sign(
     | the label of NVIDIA's operator for its device plugin | while the node is young |
     | that for its DRA driver, where slices cannot be read | while the node is young |
     """
-    offered, labels = given_away(node), _labels(node)
+    offered, labels = given_away(node), labels_of(node)
     if offered:
         return _sign_of_plugin(node, offered)
     if claimed_by:
@@ -249,10 +256,10 @@ def _sign_of_plugin(node: Mapping[str, Any], offered: tuple[str, ...]) -> Sign:
         why = f"another product gives them away ({_listed(offered)})"
         return Sign(why, _CURES["others"])
     why = f"a device plugin offers them whole ({_listed(offered)})"
-    if _HAMI_ANNOTATION in _annotations(node):
+    if _HAMI_ANNOTATION in annotations_of(node):
         name = str((node.get("metadata") or {}).get("name") or "NODE")
         return Sign(why, _CURES["hami"].replace("NODE", name))
-    if _labels(node).get(DEPLOY_PLUGIN_LABEL) != "false":
+    if labels_of(node).get(DEPLOY_PLUGIN_LABEL) != "false":
         return Sign(why, _CURES["plugin"])
     return Sign(why, _CURES["heedless" if _offers(node, "allocatable") else "forgotten"])
 
@@ -303,8 +310,8 @@ def limited(
     return replace(
         state,
         vram_bytes=amount,
-        labels={**state.labels, **_marked(_labels(node), {NODE_ASKS_LABEL: asks or None})},
-        annotations={**state.annotations, **_marked(_annotations(node), marks)},
+        labels={**state.labels, **_marked(labels_of(node), {NODE_ASKS_LABEL: asks or None})},
+        annotations={**state.annotations, **_marked(annotations_of(node), marks)},
     )
 
 
@@ -343,25 +350,15 @@ def _amounts(node: Mapping[str, Any], part: str) -> Mapping[str, Any]:
     return amounts
 
 
-def _labels(node: Mapping[str, Any]) -> Mapping[str, Any]:
-    labels: Mapping[str, Any] = (node.get("metadata") or {}).get("labels") or {}
-    return labels
-
-
-def _annotations(node: Mapping[str, Any]) -> Mapping[str, Any]:
-    annotations: Mapping[str, Any] = (node.get("metadata") or {}).get("annotations") or {}
-    return annotations
-
-
 def claimed_before(node: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the DRA drivers that offer a node's GPUs, or did five minutes ago, as it shows."""
-    shown = str(_annotations(node).get(NODE_DRA_ANNOTATION) or "")[:_LONGEST_CLAIM]
+    shown = str(annotations_of(node).get(NODE_DRA_ANNOTATION) or "")[:_LONGEST_CLAIM]
     return tuple(filter(None, shown.split(",")))
 
 
 def why_held(node: Mapping[str, Any]) -> str:
     """Return why nothing more of a node's GPUs is promised; empty where it is not held."""
-    why = _annotations(node).get(NODE_HELD_ANNOTATION)
+    why = annotations_of(node).get(NODE_HELD_ANNOTATION)
     return "" if why is None else why[:LONGEST_HELD] or f"annotation {NODE_HELD_ANNOTATION}"
 
 

@@ -95,13 +95,22 @@ class Patches:
         return ((patch, is_status) for patch, is_status in parts if patch is not None)
 
 
+def labels_of(node: Mapping[str, Any]) -> Json:
+    """Return the labels of a node."""
+    return as_object(as_object(node.get("metadata")).get("labels"))
+
+
+def annotations_of(node: Mapping[str, Any]) -> Json:
+    """Return the annotations of a node."""
+    return as_object(as_object(node.get("metadata")).get("annotations"))
+
+
 def read_inventory(node: Mapping[str, Any]) -> Inventory:
     """Read from a node what an agent advertised before; what cannot be read was not advertised.
 
     So a restart of the agent while the driver is down forgets nothing.
     """
-    metadata = as_object(node.get("metadata"))
-    labels, annotations = as_object(metadata.get("labels")), as_object(metadata.get("annotations"))
+    labels, annotations = labels_of(node), annotations_of(node)
     known = tuple(map(TrackedGpu, _read_gpus(annotations)))
     enforcement = labels.get(NODE_ENFORCEMENT_LABEL, "")
     device_names = labels.get(NODE_DEVICE_NAMES_LABEL, "")
@@ -120,8 +129,7 @@ def forgets_xids(node: Mapping[str, Any]) -> bool:
 
     Whoever shows an inventory on such a node forgets them first: that removes the annotation.
     """
-    annotations = as_object(as_object(node.get("metadata")).get("annotations"))
-    return annotations.get(NODE_FORGET_XIDS_ANNOTATION) == "true"
+    return annotations_of(node).get(NODE_FORGET_XIDS_ANNOTATION) == "true"
 
 
 def boot_id(node: Mapping[str, Any]) -> str:
@@ -182,14 +190,13 @@ def patches(node: Mapping[str, Any], state: NodeState) -> Patches:
     Allocatable is set along with capacity: the kubelet derives one from the other (setters.go,
     MachineInfo), but only every 10 s, and until then scheduler and kubelet go by the old amount.
     """
-    metadata = node.get("metadata") or {}
+    parts = (
+        ("labels", state.labels, labels_of(node)),
+        ("annotations", state.annotations, annotations_of(node)),
+    )
     differing = {
-        part: {
-            key: value
-            for key, value in carried.items()
-            if (metadata.get(part) or {}).get(key) != value
-        }
-        for part, carried in (("labels", state.labels), ("annotations", state.annotations))
+        part: {key: value for key, value in wanted.items() if carried.get(key) != value}
+        for part, wanted, carried in parts
     }
     differing = {part: values for part, values in differing.items() if values}
     return Patches({"metadata": differing} if differing else None, _status_patch(node, state))
