@@ -35,7 +35,8 @@ from webhook.core.kinds.nodes import (
     write_time,
 )
 from webhook.core.placement.assignments import config_map_name
-from webhook.nodekit.events import EventReport, EventWriter
+from webhook.nodekit.events import EventWriter
+from webhook.sentry.loop import report_of_pod
 from webhook.sentry.writer import GpuNodeWriter
 
 NAME = "vramwarden-sentry"
@@ -208,12 +209,7 @@ def test_what_the_sentry_writes_is_let_through(cluster, events):
     pod = cluster.pod()
     name, uid = (pod["metadata"][key] for key in ("name", "uid"))
     for stopped in (True, False, True):
-        report = EventReport(
-            about={"kind": "Pod", "namespace": "default", "name": name, "uid": uid},
-            reason=names.CAP_EXCEEDED_REASON, sentence="why", action="Stop",
-            condition=HELD if stopped else None,
-        )  # fmt: skip
-        assert not events.write(report)
+        assert not events.write(report_of_pod(f"default/{name}", uid, "why", stopped=stopped))
     events.report_node(names.UNMANAGED_REASON, "who holds what")
     assert not events.write(events.waiting.get_nowait())
     after = cluster.api.request("GET", path_of(pod))

@@ -15,9 +15,9 @@ from webhook.nodekit.events import (
     OF_AN_OBJECT_EVERY_S,
     RETRY_S,
     WAITING,
-    EventReport,
     EventWriter,
 )
+from webhook.sentry.loop import report_of_pod
 
 DOWN = KubeError("down")
 FORBIDDEN = KubeError("forbidden", code=403)
@@ -26,14 +26,10 @@ ANOTHER = KubeError("metadata.uid: Invalid value: field is immutable", code=422)
 INVALID = KubeError("status.conditions: Invalid value", code=422)
 TRAINER = "aaaaaaaa-0000-4000-8000-000000000001"
 POD = {"kind": "Pod", "namespace": "team", "name": "train", "uid": TRAINER}
-HELD = {"type": "vramwarden.io/CapHeld", "status": "False", "message": "it held too much"}
 
 
-def of_pod(action="Stop", condition=HELD, uid=TRAINER):
-    return EventReport(
-        about=POD | {"uid": uid}, reason="VRAMCapExceeded", sentence="it held too much",
-        action=action, condition=condition,
-    )  # fmt: skip
+def of_pod(*, stopped=True, uid=TRAINER):
+    return report_of_pod("team/train", uid, "it held too much", stopped=stopped)
 
 
 STOPPED = of_pod()
@@ -121,8 +117,14 @@ def test_a_condition_and_an_event_are_of_exactly_this_pod(bench):
     assert bench.events.write(STOPPED) is False
     (_, path, patch), (_, events, event) = bench.kube.sent
     assert path == "/api/v1/namespaces/team/pods/train/status"
-    conditions = [HELD | {"lastTransitionTime": "2027-01-15T08:00:00Z"}]
-    assert patch == {"metadata": {"uid": TRAINER}, "status": {"conditions": conditions}}
+    condition = {
+        "type": "vramwarden.io/CapHeld",
+        "status": "False",
+        "reason": "VRAMCapExceeded",
+        "message": "it held too much",
+        "lastTransitionTime": "2027-01-15T08:00:00Z",
+    }
+    assert patch == {"metadata": {"uid": TRAINER}, "status": {"conditions": [condition]}}
     assert events == "/apis/events.k8s.io/v1/namespaces/team/events"
     assert event["regarding"] == {"apiVersion": "v1", **POD}
     wanted = ("type", "reason", "note", "action")
@@ -132,7 +134,7 @@ def test_a_condition_and_an_event_are_of_exactly_this_pod(bench):
 
 
 def test_what_has_no_condition_is_an_event_alone(bench):
-    bench.events.write(of_pod("Report", condition=None))
+    bench.events.write(of_pod(stopped=False))
     assert [(what, body["action"]) for what, _, body in bench.kube.sent] == [("create", "Report")]
 
 
@@ -156,10 +158,10 @@ def test_events_of_an_object_are_few_however_much_happens(bench):
     for number in range(1000):
         bench.now_s = number / 1000
         bench.events.once("A", str(number))
-        bench.events.report(of_pod(condition=None))
+        bench.events.report(of_pod(stopped=False))
         bench.write()
     assert len(bench.write()) == 2 * OF_AN_OBJECT
-    bench.events.report(of_pod(uid="another", condition=None))
+    bench.events.report(of_pod(uid="another", stopped=False))
     assert len(bench.write()) == 2 * OF_AN_OBJECT + 1
     bench.now_s = 2 * OF_AN_OBJECT_EVERY_S
     bench.events.once("A", "later")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from webhook.sentry.teller import OfNode, OfPod, Teller
 
 from webhook.adapters.journal import Journal
 from webhook.adapters.kube.client import connect
+from webhook.nodekit.events import EventWriter
+from webhook.sentry.loop import report_of_pod
 
 SENTENCE = "over the VRAM cap on GPU GPU-a: " + "x" * 2000
 OTHERS = {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
@@ -41,19 +42,28 @@ def events(control_plane, reason):
     return [event for event in listed if event["reason"] == reason]
 
 
+def writer(control_plane, said):
+    kube = connect(control_plane.kubeconfig)
+    return EventWriter(
+        kube, Journal(said.append), node="n1", reporter="vramwarden.io/sentry",
+        instance="sentry-x", action="Audit",
+    )  # fmt: skip
+
+
 def test_condition_and_event_are_stored_beside_others(control_plane, pod):
     said = []
-    teller = Teller(connect(control_plane.kubeconfig), "n1", "sentry-x", Journal(said.append))
+    events_of = writer(control_plane, said)
     uid = pod()["metadata"]["uid"]
     for sentence in (SENTENCE, "again", "again"):
-        assert teller.write(OfPod("default/train", uid, sentence, stopped=True)) is False
+        assert events_of.write(report_of_pod("default/train", uid, sentence, stopped=True)) is False
     conditions = {one["type"]: one for one in pod()["status"]["conditions"]}
     assert conditions["PodScheduled"]["status"] == "True"
     held = conditions["vramwarden.io/CapHeld"]
     assert [held[key] for key in ("status", "reason", "message")] == [
         "False", "VRAMCapExceeded", "again",
     ]  # fmt: skip
-    assert teller.write(OfNode("3Gi are held")) is False
+    events_of.report_node("VRAMUnmanaged", "3Gi are held")
+    assert events_of.write(events_of.waiting.get_nowait()) is False
     (node,) = events(control_plane, "VRAMUnmanaged")
     assert node["involvedObject"]["name"] == "n1"
     stored = events(control_plane, "VRAMCapExceeded")
@@ -67,9 +77,10 @@ def test_condition_and_event_are_stored_beside_others(control_plane, pod):
 
 def test_another_pod_of_that_name_is_not_written_to(control_plane, pod):
     said = []
-    teller = Teller(connect(control_plane.kubeconfig), "n1", "sentry-x", Journal(said.append))
+    events_of = writer(control_plane, said)
     gone = "00000000-aaaa-4bbb-8ccc-dddddddddddd"
-    assert teller.write(OfPod("default/train", gone, "held too much", stopped=True)) is False
-    assert teller.write(OfPod("default/none", gone, "held too much", stopped=True)) is False
+    for name in ("train", "none"):
+        report = report_of_pod(f"default/{name}", gone, "held too much", stopped=True)
+        assert events_of.write(report) is False
     assert [one["type"] for one in pod()["status"]["conditions"]] == ["PodScheduled"]
     assert said == []

@@ -362,4 +362,5 @@ def test_what_was_stopped_is_counted_for_its_pod(tmp_path, clock):
         if line.startswith("vramwarden_sentry_stops_total{")
     )
     assert "ending a pod" in bench.events()
+    assert {(one.action, bool(one.condition)) for one in bench.reported()} == {("Stop", True)}
     assert pod.stops == counted > 1

@@ -336,23 +336,8 @@ class Sentry:
         self._report(uid, why, stopped=False)
 
     def _report(self, uid: str, why: str, *, stopped: bool = True) -> None:
-        """Report that a pod was over its cap; where nothing was stopped, by an Event alone."""
-        namespace, _, name = self._judge.promises[uid].pod.partition("/")
-        condition = {
-            "type": CAP_HELD_CONDITION,
-            "status": "False",
-            "reason": CAP_EXCEEDED_REASON,
-            "message": why,
-        }
-        self._events.report(
-            EventReport(
-                about={"kind": "Pod", "namespace": namespace, "name": name, "uid": uid},
-                reason=CAP_EXCEEDED_REASON,
-                sentence=why,
-                action="Stop" if stopped else "Report",
-                condition=condition if stopped else None,
-            )
-        )
+        pod = self._judge.promises[uid].pod
+        self._events.report(report_of_pod(pod, uid, why, stopped=stopped))
 
     def _values_of(self, uid: str, process: Process) -> dict[str, Any]:
         return {
@@ -395,3 +380,21 @@ def _obstacle(node: NodeProcesses) -> str:
             "our own cgroup names no pod, so no other's can be read; set POD_UID to our pod's UID"
         )
     return ""
+
+
+def report_of_pod(pod: str, uid: str, why: str, *, stopped: bool) -> EventReport:
+    """Report that a pod was over its cap; where nothing was stopped, by an Event alone."""
+    namespace, _, name = pod.partition("/")
+    condition = {
+        "type": CAP_HELD_CONDITION,
+        "status": "False",
+        "reason": CAP_EXCEEDED_REASON,
+        "message": why,
+    }
+    return EventReport(
+        about={"kind": "Pod", "namespace": namespace, "name": name, "uid": uid},
+        reason=CAP_EXCEEDED_REASON,
+        sentence=why,
+        action="Stop" if stopped else "Report",
+        condition=condition if stopped else None,
+    )

@@ -20,16 +20,9 @@ from tests.support.gpus import (
     put_right,
     seen,
 )
-from webhook.core.node.inventory import (
-    Inventory,
-    SeenGpu,
-    TrackedGpu,
-    forget_xids,
-    observe,
-    skipped,
-    strike,
-)
+from webhook.core.node.inventory import Inventory, TrackedGpu, forget_xids, observe, skipped, strike
 from webhook.core.node.state import read_inventory
+from webhook.core.nvidia.drivers import SeenGpu
 from webhook.core.pod.quantity import MIB
 
 BOTH = after((0.0, a_scan(seen("a"), seen("b", 2000, 1))))
