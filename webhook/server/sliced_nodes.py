@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from webhook.adapters.kube.follow import Collection
-from webhook.core.nvidia.mig import MIXED, read_profiles
+from webhook.core.nvidia.plugin import MIXED, read_profiles
 from webhook.core.policy.slices import SlicedNode
 from webhook.core.policy.values import Accounting
 from webhook.server.known import Known

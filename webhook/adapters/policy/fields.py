@@ -36,7 +36,7 @@ from webhook.core.enforcement.bounds import (
     Span,
     parse_permille,
 )
-from webhook.core.nvidia.mig import PROFILE
+from webhook.core.nvidia.plugin import PROFILE
 from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
 from webhook.core.pod.duration import DURATION, parse_ms
 from webhook.core.pod.quantity import MIB, format_bytes, parse_quantity, parse_vram

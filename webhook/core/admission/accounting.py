@@ -17,8 +17,13 @@ from fractions import Fraction
 from math import ceil
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.nvidia.mig import is_slice, memory_label, slice_resource
-from webhook.core.nvidia.time_slicing import CARD_MEMORY_LABEL, TIME_SLICED
+from webhook.core.nvidia.plugin import (
+    CARD_MEMORY_LABEL,
+    TIME_SLICED,
+    is_slice,
+    memory_label,
+    slice_resource,
+)
 from webhook.core.pod.gpus import free_label
 from webhook.core.pod.quantity import MIB, QuantityError, format_bytes, parse_quantity
 from webhook.core.pod.views import effective_amount

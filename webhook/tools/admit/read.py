@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from webhook.core.nvidia.mig import PROFILE
+from webhook.core.nvidia.plugin import PROFILE
 from webhook.core.pod.findings import quoted
 from webhook.core.pod.quantity import QuantityError, parse_vram
 from webhook.tools.admit.judge.migration.foreign_pod import Scale

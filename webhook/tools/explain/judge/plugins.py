@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.kinds.nodes import read_time
-from webhook.core.nvidia.mig import is_slice
+from webhook.core.nvidia.plugin import is_slice
 from webhook.core.placement.fit import Need
 from webhook.core.placement.pods import Hold
 from webhook.core.pod.demand import read_demand

@@ -24,7 +24,7 @@ from enum import StrEnum
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from webhook.core.nvidia.mig import SLICE_PREFIX
+from webhook.core.nvidia.plugin import SLICE_PREFIX
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.findings import MalformedObjectError, render
 from webhook.core.pod.foreign import (

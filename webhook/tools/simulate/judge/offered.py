@@ -22,7 +22,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.core.nvidia.mig import SLICE_PREFIX
+from webhook.core.nvidia.plugin import SLICE_PREFIX
 from webhook.core.pod.foreign import (
     GPUSHARE_COUNT,
     GPUSHARE_MEMORY,

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.core.nvidia.mig import SLICE_PREFIX
+from webhook.core.nvidia.plugin import SLICE_PREFIX
 from webhook.core.pod.demand import asks_for_vram
 from webhook.core.pod.fields import MOST_GIBIBYTES
 from webhook.core.pod.findings import annotation_path

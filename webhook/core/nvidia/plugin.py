@@ -1,11 +1,15 @@
-"""MIG: the names of slices, by NVIDIA's device plugin and the labels of GPU feature discovery.
+"""Parts of a GPU that NVIDIA's device plugin offers: MIG slices and slots of time-slicing.
 
-With the strategy `mixed` a node offers the resource `nvidia.com/mig-1g.10gb` for each profile, and
-bears the label `nvidia.com/mig-1g.10gb.memory`: what NVML reports of one slice, in MiB. The name
-says more than that (1g.10gb of an A100 with 80 GB has 9728 MiB), so no name is ever believed.
+With the MIG strategy `mixed` a node offers the resource `nvidia.com/mig-1g.10gb` for each profile,
+and bears the label `nvidia.com/mig-1g.10gb.memory`: what NVML reports of one slice, in MiB. The
+name says more than that (1g.10gb of an A100 with 80 GB has 9728 MiB), so no name is ever believed.
 
-Sources: internal/rm/rm.go of NVIDIA/k8s-device-plugin (v0.20), internal/lm of its GPU feature
-discovery; NVIDIA Multi-Instance GPU User Guide, "MIG Device Names".
+With time-slicing each slot is a turn on a GPU that the plugin chooses when the pod starts. Nothing
+divides the memory, and a second slot may be of the same GPU and is worth no more.
+
+Sources: internal/rm/rm.go and README.md ("With CUDA Time-Slicing") of NVIDIA/k8s-device-plugin
+(v0.20), internal/lm of its GPU feature discovery; NVIDIA Multi-Instance GPU User Guide, "MIG Device
+Names".
 """
 
 from __future__ import annotations
@@ -23,6 +27,16 @@ MIXED: Final = {"nvidia.com/mig.strategy": "mixed"}
 """The label of nodes that offer slices by profile."""
 PROFILE: Final = r"[1-9][0-9]{0,2}g\.[1-9][0-9]{0,3}gb"
 """Without suffixes: a GPU has `1g.10gb.me`, with the media engines, only once."""
+
+TIME_SLICED: Final = {
+    "key": "nvidia.com/gpu.sharing-strategy",
+    "operator": "In",
+    "values": ["time-slicing"],
+}
+"""Required of nodes: elsewhere the same resource is a whole GPU."""
+
+CARD_MEMORY_LABEL: Final = "nvidia.com/gpu.memory"
+"""MiB of one GPU of a node, all of it."""
 
 _MEMORY_LABEL: Final = re.compile(rf"nvidia\.com/mig-({PROFILE})\.memory")
 _MIB: Final = re.compile("[1-9][0-9]{0,8}")
