@@ -500,7 +500,7 @@ def test_without_the_kind_the_writer_says_so(cluster, kube, control_plane, helm)
     said = []
     writer = GpuNodeWriter(kube, OWN, Journal(said.append), 0.0)
     writer.offer(figures())
-    writer.turn(lambda _: None)
+    writer.step(lambda _: None)
     (line,) = said
     assert json.loads(line)["msg"].startswith("the cluster knows no GPUNode")
 
@@ -521,11 +521,11 @@ def test_it_writes_the_figures_of_its_node_and_reads_them_again(cluster, kube, w
 def test_the_sentrys_writer_lives_with_a_deleted_object(cluster, kube, written):
     said, sent, now_s = [], [], [0.0]
     writer = GpuNodeWriter(kube, OWN, Journal(said.append), 0.0, clock=lambda: now_s[0])
-    writer.turn(sent.append)
+    writer.step(sent.append)
     for second in range(3):
         now_s[0] += 60.0
         writer.offer(replace(figures(), observed_s=1_900_000_000.0 + second))
-        writer.turn(sent.append)
+        writer.step(sent.append)
         found = cluster.api.request("GET", f"{GPU_NODES}/{OWN}")
         assert found["status"]["observedAt"] == write_time(1_900_000_000.0 + second)
         cluster.api.request("DELETE", f"{GPU_NODES}/{OWN}")
