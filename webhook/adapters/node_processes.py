@@ -245,7 +245,7 @@ class NodeProcesses:
             self._parents, self._places = dict(self._read_kin()), {}
             self._kin_s = now_s
         if pid not in self._parents:
-            raise ProcessLookupError  # it is new, or over: the next look knows
+            raise ProcessLookupError  # it is new, or over: the next scan knows
         return self._parents
 
     def _read_kin(self) -> Iterator[tuple[int, tuple[int, int]]]:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 REMEMBER_S: Final = GRACE_S
 """How long a GPU is shown as not healthy that cannot be seen: as long as the node agent shows it.
-What is promised on it still counts, and who looks for their pod should find it."""
+What is promised on it still counts, and who searches for their pod should find it."""
 
 MOST_STOPS: Final = 2**31 - 1
 

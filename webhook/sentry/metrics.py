@@ -66,7 +66,7 @@ class _Snapshot(Collector):
     """Yields what was shown last; the whole of it is one reference, which another thread reads.
 
     Who is gone leaves nothing behind, and what is not known is absent, so that a failed read never
-    looks like a GPU that is idle.
+    seems to be a GPU that is idle.
     """
 
     def __init__(self, node: str, *, of_pods: bool) -> None:

@@ -43,7 +43,7 @@ NOWHERE: Final = Place("")
 def comparable_uid(uid: str) -> str:
     """Return a pod's UID as it is compared: in lower case, with `-` for `_`.
 
-    The API server's UIDs look so already; systemd's names of them do not. Dashes are kept: a static
+    The API server's UIDs are so already; systemd's names of them do not. Dashes are kept: a static
     pod's UID has none, so nobody else's is taken for it.
     """
     return uid.lower().replace("_", "-")
