@@ -86,7 +86,7 @@ def rollout_option(command: _Command) -> _Command:
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class ReachedCluster:
     """An API server as the user reaches it."""
 
     kube: Kube
@@ -131,10 +131,10 @@ def connection_options(command: _Command) -> _Command:
 
 def reach(
     kubeconfig: Path | None, context: str | None, namespace: str | None, *, tries: int = 2
-) -> Cluster:
+) -> ReachedCluster:
     """Find the API server; raises NoClusterError where none is known, and asks nothing yet."""
     # Imported here: the client would slow down every --help.
     from webhook.adapters.kube.client import connect, namespace_of  # noqa: PLC0415
 
     kube = connect(kubeconfig, context=context, tries=tries, answer_s=ANSWER_S)
-    return Cluster(kube, namespace or namespace_of(kubeconfig, context) or "default")
+    return ReachedCluster(kube, namespace or namespace_of(kubeconfig, context) or "default")

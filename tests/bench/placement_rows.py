@@ -58,25 +58,25 @@ class Replica:
     def list_all(self):
         """Read all pods and nodes, as at the start."""
         for collection, take, listed in (
-            (self.api.nodes, self.tracker._take_nodes, "nodes"),
-            (self.api.pods, self.tracker._take_pods, "pods"),
+            (self.api.nodes, self.tracker._on_nodes, "nodes"),
+            (self.api.pods, self.tracker._on_pods, "pods"),
         ):
             take(collection.read()[0])
-            self.tracker._listed[listed].set()
+            getattr(self.tracker, listed).is_listed = True
 
     def hear_pod(self, line: bytearray) -> None:
         """Take a line of the watch of pods."""
         kind, thing = client._event(line, whole=True)
-        self.tracker._take_pod(kind, self.api.pods.keep(thing))
+        self.tracker._on_pod(kind, self.api.pods.keep(thing))
 
     def hear_node(self, line: bytearray) -> None:
         """Take a line of the watch of nodes."""
         kind, thing = client._event(line, whole=True)
-        self.tracker._take_node(kind, self.api.nodes.keep(thing))
+        self.tracker._on_node(kind, self.api.nodes.keep(thing))
 
     def bind(self, binding: Binding):
         """Decide a binding."""
-        return self.binder.bind(binding).result()
+        return self.binder.from_memory(binding) or self.binder.bind(binding).result()
 
     def ends(self, line: bytearray) -> None:
         """Take a line of a pod that ended, and give to others what it had."""

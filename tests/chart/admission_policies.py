@@ -11,12 +11,12 @@ from tests.support.charts import NAMESPACE, one
 from tests.support.control_planes import needs, wait_until
 from webhook.adapters.kube.fence import CONFIG_MAP
 from webhook.core.policy.fence import fence_data
+from webhook.core.policy.values import Policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.support.control_planes import Api
-    from webhook.core.policy.values import Policy
 
 Json = dict[str, Any]
 
@@ -42,10 +42,10 @@ class Line:
         self._api = api
         self.name = name
         self._tried = tried
-        self._current: tuple[Json, Policy | None] | None = None
+        self._current: tuple[Json, Policy | Json | None] | None = None
         self._mark = ""
 
-    def use(self, objects: list[Json], rules: Policy | None = None) -> None:
+    def use(self, objects: list[Json], rules: Policy | Json | None = None) -> None:
         """Put the policy of rendered objects, and the rules that it reads, into force."""
         policy = one(objects, POLICY, self.name)
         if self._current == (policy, rules):
@@ -84,11 +84,12 @@ def apply(api: Api, thing: Json) -> None:
     api.request("PATCH", path, thing, content_type="application/apply-patch+yaml", **query)
 
 
-def write_parameter(api: Api, rules: Policy | None, **further: str) -> None:
-    """Write what the replicas write, in our namespace."""
+def write_parameter(api: Api, rules: Policy | Json | None, **further: str) -> None:
+    """Write what the replicas write of a policy, or the data itself, in our namespace."""
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
     api.apply(namespace)
-    api.apply(parameter({**(fence_data(rules) if rules else {}), **further}))
+    data = fence_data(rules) if isinstance(rules, Policy) else rules or {}
+    api.apply(parameter({**data, **further}))
 
 
 def parameter(data: dict[str, str] | None = None) -> Json:

@@ -28,6 +28,7 @@ from webhook.core.admission.decide import Outcome, Phase, decide
 from webhook.core.nvidia.devices import INJECTOR_KEYS
 from webhook.core.pod.complexity import JUDGED, UNREAD
 from webhook.core.pod.review import decode_review
+from webhook.core.policy.cluster import UNKNOWN
 from webhook.core.policy.values import (
     WHOLE_GPU_RESOURCES,
     Action,
@@ -63,7 +64,8 @@ def is_of_interest(request, phase: str) -> bool:
     review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
     decoded = decode_review(review)
     return any(
-        decide(decoded, policy, Phase(phase)).outcome not in LEFT_ALONE for policy in POLICIES
+        decide(decoded, policy, UNKNOWN, Phase(phase)).outcome not in LEFT_ALONE
+        for policy in POLICIES
     )
 
 

@@ -17,6 +17,8 @@ from tests.support.injectors import DENIED, HONEST, asking
 from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from webhook.core.admission.decide import Outcome, Phase, decide
 from webhook.core.pod import complexity
+from webhook.core.policy.cluster import UNKNOWN
+from webhook.core.policy.fence import fence_data
 from webhook.core.policy.values import Action, Placement, Rollout, VisibleDevices
 
 NAME = "vramwarden-second-line"
@@ -77,7 +79,7 @@ LENIENT = {
     "no rule": replace(DENYING, rules=()),
     "a rule for others": a_policy(a_rule(namespaces=("other-*",))),
     "a rule by labels": a_policy(a_rule(pod_labels={"tier": "free"}), a_rule()),
-    "Observe": a_policy(rollout=Rollout.OBSERVE),
+    "Observe": fence_data(a_policy(), Rollout.OBSERVE),
 }
 CDI = a_pod(annotations={"nvidia.cdi.k8s.io/container.main": "nvidia.com/gpu=all"})
 MARKED = a_pod(labels={"vramwarden.io/managed": "true"}, annotations={"vramwarden.io/gpu": "GPU-1"})
@@ -127,7 +129,7 @@ def test_marks_without_a_demand_are_denied(denying, pod):
 
 
 def translated(policy=DENYING, **pod):
-    decision = decide(a_request(a_pod("8Gi", **pod)), policy, Phase.MUTATE)
+    decision = decide(a_request(a_pod("8Gi", **pod)), policy, UNKNOWN, Phase.MUTATE)
     assert decision.outcome is Outcome.MUTATED, decision.message
     return copy.deepcopy(decision.obj)
 
@@ -310,7 +312,7 @@ def test_it_judges_as_the_webhook_does(cluster, first, second, annotations):
         initContainers=[a_container("init", env=second)],
         annotations=annotations,
     )
-    decision = decide(a_request(pod), DENYING, Phase.VALIDATE)
+    decision = decide(a_request(pod), DENYING, UNKNOWN, Phase.VALIDATE)
     assert bool(cluster.denies(pod)) == (decision.outcome is Outcome.DENIED)
 
 

@@ -17,6 +17,8 @@ from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from tests.support.webhook_configurations import installed
 from webhook.core.admission.decide import Outcome, Phase, decide
 from webhook.core.pod.complexity import UNREAD
+from webhook.core.policy.cluster import UNKNOWN
+from webhook.core.policy.fence import fence_data
 from webhook.core.policy.match import Match
 from webhook.core.policy.values import WHOLE_GPU_RESOURCES, Action, Rollout, VisibleDevices
 
@@ -195,7 +197,7 @@ LEFT_ALONE = {
     "an ignoring rule": a_policy(a_rule(action=Action.IGNORE), a_rule()),
     "no rule": a_policy(a_rule(namespaces=("other-*",))),
     "a rule by labels": a_policy(a_rule(pod_labels={"tier": "free"}), a_rule()),
-    "Observe": a_policy(rollout=Rollout.OBSERVE),
+    "Observe": fence_data(a_policy(), Rollout.OBSERVE),
 }
 
 
@@ -248,9 +250,9 @@ def test_translation_comes_after_it_and_shows_containers_their_gpu(voiding):
     voided = voiding.create(pod)
     assert envs(voided) == [[OTHER, VOID], [VOID]]
     for policy in (VOIDING, a_policy(a_rule(visible_devices=VisibleDevices.VOID))):
-        decision = decide(a_request(voided), policy, Phase.MUTATE)
+        decision = decide(a_request(voided), policy, UNKNOWN, Phase.MUTATE)
         assert decision.outcome is Outcome.MUTATED, decision.message
-        plain = decide(a_request(pod), policy, Phase.MUTATE).obj
+        plain = decide(a_request(pod), policy, UNKNOWN, Phase.MUTATE).obj
 
         def named(found):
             return [

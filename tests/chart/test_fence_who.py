@@ -11,6 +11,7 @@ from tests.chart.admission_policies import is_denied_by
 from tests.chart.fenced import ALICE, Fenced
 from tests.support.pods import a_pod, a_policy, a_request, a_rule
 from webhook.core.admission.decide import Outcome, Phase, decide, governing_rule
+from webhook.core.policy.cluster import Cluster
 from webhook.core.policy.match import Match, with_name
 from webhook.core.policy.values import Action
 
@@ -22,6 +23,7 @@ LABELS = {
     "staff": {"tier": "staff", "example.com/zone": "a.b_c"},
     "bare": {},
 }
+KNOWN = Cluster(namespaces={name: with_name(name, labels) for name, labels in LABELS.items()})
 BOB = {"user": "bob", "groups": ("oidc:interns", "system:authenticated")}
 WHO = {ALICE: {"user": ALICE, "groups": ("system:authenticated",)}, "bob": BOB}
 PODS = {
@@ -75,9 +77,7 @@ def cluster(control_plane, helm):
 
 def held_rule(policy, namespace):
     """Return the rule of the first line that matches a namespace; None where it has no words."""
-    request = a_request(
-        a_pod(), namespace=namespace, namespace_labels=with_name(namespace, LABELS[namespace])
-    )
+    request = a_request(a_pod(), namespace=namespace)
     for rule in policy.rules:
         exception = rule.match.exception
         if exception and (exception.asks_who or exception.asks_for_pod):
@@ -85,7 +85,7 @@ def held_rule(policy, namespace):
         place = replace(
             rule.match, users=(), groups=(), service_accounts=(), pod_labels={}, exception=exception
         )
-        if governing_rule(request, a_policy(a_rule(match=place))):
+        if governing_rule(request, a_policy(a_rule(match=place)), KNOWN):
             in_sight = not rule.match.asks_who and not rule.match.asks_for_pod
             return rule if in_sight and rule.action is Action.ENFORCE else None
     return None
@@ -98,17 +98,15 @@ def test_the_api_server_holds_what_the_webhook_would_and_all_that_it_can_see(clu
     acting = {
         name: cluster.api.acting_as(who["user"], "system:masters") for name, who in WHO.items()
     }
-    for namespace, labels in LABELS.items():
+    for namespace in LABELS:
         held = held_rule(policy, namespace)
         for name, who in WHO.items():
             for kind, pod in PODS.items():
                 case = (namespace, name, kind)
-                request = a_request(
-                    pod, namespace=namespace, namespace_labels=with_name(namespace, labels), **who
-                )
+                request = a_request(pod, namespace=namespace, **who)
                 denied = is_denied_by(cluster.denies(pod, namespace, acting[name]), NAME)
                 assert denied == (held is not None), case
-                decision = decide(request, policy, Phase.MUTATE)
+                decision = decide(request, policy, KNOWN, Phase.MUTATE)
                 if denied:
                     assert decision.rule == held.name, case
                 if decision.outcome is Outcome.MUTATED:

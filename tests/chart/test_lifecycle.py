@@ -22,6 +22,7 @@ from tests.support.pods import a_container, a_pod, a_request
 from webhook.adapters.policy.files import shipped_policy_path
 from webhook.adapters.policy.source import PolicySource
 from webhook.core.admission.decide import Phase, decide
+from webhook.core.policy.cluster import UNKNOWN
 
 GROUP = "/apis/admissionregistration.k8s.io/v1"
 MUTATING = f"{GROUP}/mutatingwebhookconfigurations/vramwarden"
@@ -122,7 +123,7 @@ MACHINE = a_pod(containers=[a_container(resources={"limits": {"devices.kubevirt.
 SHIPPED = PolicySource(shipped_policy_path(), "vramwarden/enforcer:1").current
 ASKED = a_pod("8Gi", schedulingGates=[{"name": "example.com/queue"}])
 ASKED["metadata"]["finalizers"] = ["example.com/tracking"]
-WITH_DEMAND = decide(a_request(ASKED), SHIPPED, Phase.MUTATE).obj
+WITH_DEMAND = decide(a_request(ASKED), SHIPPED, UNKNOWN, Phase.MUTATE).obj
 OF_STRANGERS = {"plain": a_pod(), "a whole GPU": WHOLE, "a virtual machine": MACHINE}
 
 

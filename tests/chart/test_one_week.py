@@ -13,6 +13,7 @@ from tests.support.pods import a_pod, a_request
 from webhook.adapters.policy.files import load_config_map
 from webhook.cli.main import main
 from webhook.core.admission.decide import Outcome, Phase, decide
+from webhook.core.policy.cluster import UNKNOWN
 
 PAGE = ROOT / "deploy" / "one-week.md"
 DAYS = re.findall(r"^```yaml\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
@@ -22,7 +23,7 @@ REPORTS = {"name": "VRAM_ON_EXCESS", "value": "Report"}
 
 def decided(text, memory, namespace):
     policy = load_config_map({"week.yaml": text}, "page", enforcer_image="x")
-    return decide(a_request(a_pod(memory), namespace=namespace), policy, Phase.MUTATE)
+    return decide(a_request(a_pod(memory), namespace=namespace), policy, UNKNOWN, Phase.MUTATE)
 
 
 @pytest.mark.parametrize(

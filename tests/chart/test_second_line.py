@@ -16,8 +16,8 @@ from tests.support.strategies import asking_pods
 from webhook.adapters.policy.files import shipped_policy_path
 from webhook.adapters.policy.source import PolicySource
 from webhook.core.admission.decide import Outcome, Phase, decide
+from webhook.core.policy.cluster import UNKNOWN, Cluster, SlicedNode
 from webhook.core.policy.match import Subject, matches_any
-from webhook.core.policy.slices import SlicedNode
 from webhook.core.policy.values import Action
 
 NAME = "vramwarden-second-line"
@@ -39,8 +39,8 @@ def shipped(cluster):
     return cluster.under(SHIPPED)
 
 
-def translated(pod, policy=SHIPPED, **request):
-    decision = decide(a_request(pod, **request), policy, Phase.MUTATE)
+def translated(pod, policy=SHIPPED, cluster=UNKNOWN, **request):
+    decision = decide(a_request(pod, **request), policy, cluster, Phase.MUTATE)
     assert decision.outcome is Outcome.MUTATED, decision.message
     return decision.obj
 
@@ -137,7 +137,7 @@ def test_what_the_webhook_translates_is_never_denied(cluster, pod):
     cluster.under(SHIPPED)
     pod = copy.deepcopy(pod)
     pod["spec"].pop("someFieldOfTheFuture", None)
-    decision = decide(a_request(pod), SHIPPED, Phase.MUTATE)
+    decision = decide(a_request(pod), SHIPPED, UNKNOWN, Phase.MUTATE)
     if decision.outcome is Outcome.MUTATED:
         assert not is_denied_by(cluster.denies(decision.obj), NAME)
         assert is_denied_by(cluster.denies(pod), NAME)
@@ -303,11 +303,11 @@ def test_what_a_plugin_counts_needs_no_amount_of_ours(
     policy = files(tmp_path / "policies", PLUGINS)
     cluster.under(policy)
     node = SlicedNode({"1g.10gb": 9728 * 2**20})
-    known = replace(policy, sliced_nodes=(node,))
+    known = policy, Cluster(sliced_nodes=(node,))
     for asking in (a_pod("8Gi", annotations=notes), explicit()):
         assert is_denied_by(cluster.denies(asking, namespace), NAME)
         asking["metadata"].setdefault("annotations", {}).update(notes)
-        done = translated(asking, known, namespace=namespace)
+        done = translated(asking, *known, namespace=namespace)
         assert cluster.denies(done, namespace) == ""
         assert ("initContainers" in done["spec"]) is has_sidecar
         unmarked = copy.deepcopy(done)

@@ -20,6 +20,7 @@ from tests.support.webhook_configurations import _serving as serving
 from tests.support.webhook_configurations import installed
 from webhook.core.admission.templates import advise
 from webhook.core.pod.foreign import FOREIGN_ANNOTATIONS, FOREIGN_RESOURCES
+from webhook.core.policy.cluster import UNKNOWN
 
 NAME = "advise-templates.vramwarden.io"
 VALIDATING = "ValidatingWebhookConfiguration"
@@ -133,15 +134,17 @@ def test_what_there_is_something_to_say_of_is_sent(sent, fields):
     request = sent.requests[0]
     assert (request["kind"]["kind"], request["operation"]) == ("Deployment", "CREATE")
     asked = replace(a_request(request["object"]), kind="apps/Deployment", name="w")
-    is_said = bool(advise(asked, a_policy()).warnings)
+    is_said = bool(advise(asked, a_policy(), UNKNOWN).warnings)
     assert is_said == (fields is not SENT["the resource"])
 
 
 def test_a_whole_gpu_is_sent_for_a_rule_may_give_a_share_in_its_place(sent):
     assert sent.creating(a_workload(**with_limits(**{"nvidia.com/gpu": "1"}))) == 1
     asked = replace(a_request(sent.requests[0]["object"]), kind="apps/Deployment", name="w")
-    assert not advise(asked, a_policy()).warnings
-    (said,) = advise(asked, a_policy(a_rule(translate_whole_gpu_bytes=16 * 2**30))).warnings
+    assert not advise(asked, a_policy(), UNKNOWN).warnings
+    (said,) = advise(
+        asked, a_policy(a_rule(translate_whole_gpu_bytes=16 * 2**30)), UNKNOWN
+    ).warnings
     assert "gives 16Gi of a GPU in place of a whole one" in said
 
 

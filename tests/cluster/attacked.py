@@ -11,7 +11,6 @@ import contextlib
 import copy
 import itertools
 import shutil
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tests.chart.admission_policies import (
@@ -30,6 +29,7 @@ from tests.support.schedulers import GIB, add_node, remove_node
 from tests.support.servers import Server, running
 from tests.support.webhook_configurations import installed
 from webhook.adapters.policy.files import load_policy, shipped_policy_path
+from webhook.core.policy.fence import fence_data
 from webhook.core.policy.values import Rollout
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def attacked(
     (policies / "00-strict.yaml").write_text(STRICT)
     shutil.copy(shipped_policy_path(), policies / "10-default.yaml")
     policy = load_policy(policies, enforcer_image="vramwarden/enforcer:x")
-    write_parameter(api, replace(policy, rollout=rollout))
+    write_parameter(api, fence_data(policy, rollout))
     env = {
         "KUBECONFIG": str(control_plane.kubeconfig),
         "VRAMWARDEN_PLACEMENT_NAMESPACE": NAMESPACE,

@@ -7,7 +7,6 @@ and what the API server holds by itself, also of what it does not send.
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -31,6 +30,7 @@ from webhook.core.pod.complexity import (
     VOLUMES,
 )
 from webhook.core.pod.review import decode_review
+from webhook.core.policy.cluster import Cluster
 from webhook.core.policy.values import Rollout
 
 SIDECAR = "vram-enforcer"
@@ -46,7 +46,7 @@ def mallory(request, control_plane, tmp_path_factory):
     folder = tmp_path_factory.mktemp("server")
     with attacked(control_plane, helm, folder, request.param, void=False) as tenant:
         policy = load_policy(folder / "policies", enforcer_image="vramwarden/enforcer:x")
-        tenant.policy = replace(policy, rollout=request.param)
+        tenant.policy, tenant.cluster = policy, Cluster(request.param)
         yield tenant
 
 
@@ -147,7 +147,7 @@ SHOWING = {"name": "v1", "mountPath": "/var/run/nvidia-container-devices/all"}
 def test_debuggers_of_a_large_pod_of_hers_are_looked_at(mallory, container, always):
     pod = mallory.has(**volumes(1030))
     why = denial(lambda: mallory.debug(pod, **container))
-    held = always or mallory.policy.rollout is Rollout.ENFORCE
+    held = always or mallory.cluster.rollout is Rollout.ENFORCE
     assert ("TooComplex" in why or is_denied_by(why, "vramwarden-debuggers")) is held
     mallory.debug(pod)
 
@@ -334,7 +334,7 @@ def judged(tenant, old, new, subresource):
         "oldObject": old,
     }
     review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
-    return decide(decode_review(review), tenant.policy, Phase.VALIDATE)
+    return decide(decode_review(review), tenant.policy, tenant.cluster, Phase.VALIDATE)
 
 
 @settings(max_examples=60)

@@ -9,6 +9,7 @@ from tests.support.our_server import container
 from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from webhook.core.admission.decide import Phase, decide
 from webhook.core.admission.sidecar.user import OWN_UID
+from webhook.core.policy.cluster import UNKNOWN
 from webhook.core.policy.values import PodRestart
 
 OURS = [
@@ -65,7 +66,7 @@ def test_a_stored_pod_can_be_created_again(make_team):
 
 
 def translated():
-    pod = decide(a_request(a_pod_without_a_user()), POLICY, Phase.MUTATE).obj
+    pod = decide(a_request(a_pod_without_a_user()), POLICY, UNKNOWN, Phase.MUTATE).obj
     pod["metadata"]["namespace"] = "default"
     return pod
 
@@ -83,6 +84,6 @@ def test_where_the_field_is_not_known_it_is_dropped_and_we_refuse_the_pod():
     with ControlPlane(apiserver_args=[off]) as older:
         stored = older.api.create(translated())
     assert "restartPolicyRules" not in container(stored, "vram-enforcer")
-    decision = decide(a_request(stored), POLICY, Phase.VALIDATE)
+    decision = decide(a_request(stored), POLICY, UNKNOWN, Phase.VALIDATE)
     assert decision.reasons == ("Unmutated",)
     assert "spec.initContainers" in decision.message

@@ -19,6 +19,7 @@ from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.nvidia.programs import FRACTION_REFERENCE, SETTINGS, Program
 from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
 from webhook.core.pod.findings import Reason
+from webhook.core.policy.cluster import UNKNOWN
 from webhook.core.policy.values import Bounds
 
 README = (ROOT / "README.md").read_text()
@@ -101,7 +102,7 @@ EXAMPLES = {
 
 @pytest.mark.parametrize("reason", EXAMPLES)
 def test_the_texts_of_the_reasons_are_the_real_ones(reason):
-    decision = decide(a_request(EXAMPLES[reason]), a_policy(RULE), Phase.MUTATE)
+    decision = decide(a_request(EXAMPLES[reason]), a_policy(RULE), UNKNOWN, Phase.MUTATE)
     details = [finding.detail for finding in decision.findings if finding.reason == reason]
     shown = Reason(reason).example.removesuffix(" ...")
     assert any(detail.startswith(shown) for detail in details), details

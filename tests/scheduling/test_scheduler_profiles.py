@@ -18,6 +18,7 @@ from tests.support.paths import DEPLOY
 from tests.support.pods import a_container, a_pod, a_policy, a_request
 from tests.support.programs import start, stop
 from webhook.core.admission.decide import Phase, decide
+from webhook.core.policy.cluster import UNKNOWN
 from webhook.names import MANAGED_LABEL, NODE_GPU_MEMORY_FREE_LABEL, VRAM_RESOURCE
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ class SchedulerPlane:
         pod = a_pod(memory, containers=[main], schedulerName=self._scheduler_name, **spec)
         pod["metadata"] |= {"name": f"pod-{next(NUMBERS)}", "namespace": "default"}
         pod["metadata"]["annotations"]["vramwarden.io/gpu-count"] = str(gpus)
-        decision = decide(a_request(pod), a_policy(), Phase.MUTATE)
+        decision = decide(a_request(pod), a_policy(), UNKNOWN, Phase.MUTATE)
         assert decision.allowed, decision.message
         return self.api.create(decision.obj)
 

@@ -10,13 +10,13 @@ from webhook.server import reviews
 SLOW_S = 3.0
 
 
-def slow(request, policy, phase):
+def slow(request, policy, cluster, phase):
     """Keep the interpreter busy, as a rule with a bad bound would."""
     if "note" in request.obj["metadata"].get("annotations", {}):
         end = time.monotonic() + SLOW_S
         while time.monotonic() < end:
             sum(range(1000))
-    return _decide(request, policy, phase)
+    return _decide(request, policy, cluster, phase)
 
 
 _decide = reviews.decide

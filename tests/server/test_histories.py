@@ -34,7 +34,7 @@ from webhook.core.kinds.nodes import read_time
 from webhook.core.kinds.workloads import Workload, workload_of
 from webhook.core.policy.values import Warnings
 from webhook.server import histories as module
-from webhook.server.histories import EVERY_S, Advisor, KnownHistories, Recorder
+from webhook.server.histories import EVERY_S, Advisor, HistoryWriter, KnownHistories
 from webhook.server.log import JsonLog
 from webhook.server.metrics import HistoryMetrics, Metrics
 from webhook.server.reviews import PodReviews
@@ -109,7 +109,7 @@ class Replica:
         log = JsonLog(self.written)
         self.metrics = Metrics()
         self.known = KnownHistories(api, log)
-        self.recorder = Recorder(
+        self.recorder = HistoryWriter(
             api,
             self.known,
             lambda _node: GPUS,
@@ -120,7 +120,7 @@ class Replica:
 
     def learns(self):
         """Let its watch report all that is stored."""
-        self.known.hear(Listed(list(self.api.stored.values())))
+        self.known.mirror.on_report(Listed(list(self.api.stored.values())))
 
     def turns(self, after_s=10.0):
         self.now_s += after_s
@@ -455,14 +455,14 @@ NEVER = "asks for 90Gi; the largest GPU here has 79Gi: this pod will never start
 def test_a_new_pod_is_warned_from_what_the_watch_reported_while_it_is_not_behind(reports, warned):
     known = KnownHistories(FakeApi(), JsonLog(io.BytesIO()))
     for report in reports:
-        known.hear(report)
+        known.mirror.on_report(report)
     advisor = Advisor(known, lambda: None)
     assert advisor.warn("team-a", METADATA, 16 * GIB) == warned
 
 
 def test_what_was_said_is_said_again_until_the_history_or_the_gpus_change(monkeypatch):
     known, made = KnownHistories(FakeApi(), JsonLog(io.BytesIO())), []
-    known.hear(Listed([STORED]))
+    known.mirror.on_report(Listed([STORED]))
     gpu = [79 * GIB]
     advisor = Advisor(known, lambda: gpu[0])
     real = module.warn
@@ -474,16 +474,18 @@ def test_what_was_said_is_said_again_until_the_history_or_the_gpus_change(monkey
 
     assert [says(), says(), says(15), says(15)] == [LESS, LESS, *2 * [LESS.replace("16", "15")]]
     assert len(made) == 2
-    known.hear(Changed("MODIFIED", StoredHistory(replace(LLAMA, runs=LLAMA.runs[:4]), "2")))
+    known.mirror.on_report(
+        Changed("MODIFIED", StoredHistory(replace(LLAMA, runs=LLAMA.runs[:4]), "2"))
+    )
     assert [says(), says()] == ["", ""]
     gpu[0] = 8 * GIB
     assert says().endswith("this pod will never start")
-    known.hear(Changed("DELETED", STORED))
+    known.mirror.on_report(Changed("DELETED", STORED))
     gpu[0] = 79 * GIB
     assert says() == ""
     for asked in range(10, 20):
         says(asked)
-    known.hear(Changed("ADDED", STORED))
+    known.mirror.on_report(Changed("ADDED", STORED))
     for asked in range(10, 20):
         says(asked)
         assert len(advisor._said) <= 2
@@ -497,7 +499,7 @@ def test_a_pod_that_no_gpu_can_hold_is_warned_without_any_history():
 
 def test_the_author_of_a_workload_reads_of_the_same_history_as_its_pods():
     known = KnownHistories(FakeApi(), JsonLog(io.BytesIO()))
-    known.hear(Listed([STORED]))
+    known.mirror.on_report(Listed([STORED]))
     workload = workload_of(METADATA)
     review = replace(
         a_request({}), kind=f"apps/{workload.kind}", name=workload.name, namespace="team-a"
@@ -566,22 +568,24 @@ def test_a_namespace_takes_no_more_than_its_part_and_all_are_bounded(monkeypatch
     monkeypatch.setattr(module, "MOST_OF_NAMESPACE", 2)
     monkeypatch.setattr(module, "MOST_KNOWN", 4)
     known = KnownHistories(FakeApi(), JsonLog(io.BytesIO()))
-    known.hear(Listed([*(named("a-greedy", number) for number in range(9)), named("b", 0)]))
-    known.hear(Changed("ADDED", named("a-greedy", 9)))
-    known.hear(Changed("MODIFIED", named("b", 0)))
+    known.mirror.on_report(
+        Listed([*(named("a-greedy", number) for number in range(9)), named("b", 0)])
+    )
+    known.mirror.on_report(Changed("ADDED", named("a-greedy", 9)))
+    known.mirror.on_report(Changed("MODIFIED", named("b", 0)))
     assert (in_memory(known, "a-greedy"), in_memory(known, "b")) == ([0, 1], [0])
     assert [known.has_room(namespace) for namespace in ("a-greedy", "b", "c")] == [
         False,
         True,
         True,
     ]
-    known.hear(Changed("ADDED", named("b", 1)))
-    known.hear(Changed("ADDED", named("c", 0)))
+    known.mirror.on_report(Changed("ADDED", named("b", 1)))
+    known.mirror.on_report(Changed("ADDED", named("c", 0)))
     assert (in_memory(known, "b"), in_memory(known, "c")) == ([0, 1], [])
     assert not known.has_room("c")
     for gone in (named("a-greedy", 0), named("a-greedy", 9)):
-        known.hear(Changed("DELETED", gone))
-    known.hear(Changed("ADDED", named("c", 0)))
+        known.mirror.on_report(Changed("DELETED", gone))
+    known.mirror.on_report(Changed("ADDED", named("c", 0)))
     assert (in_memory(known, "a-greedy"), in_memory(known, "c")) == ([1], [0])
 
 

@@ -33,11 +33,11 @@ class Scene:
         self.deciding = []
         decide = reviews.decide
 
-        def slow(request, policy, phase):
+        def slow(request, policy, cluster, phase):
             self.deciding.append(request.uid)
             if "note" in request.obj["metadata"].get("annotations", {}):
                 assert self.may_go_on.wait(30)
-            return decide(request, policy, phase)
+            return decide(request, policy, cluster, phase)
 
         monkeypatch.setattr(reviews, "decide", slow)
         log = JsonLog(self.log)
@@ -233,7 +233,7 @@ def test_a_line_of_the_log_is_short_whatever_the_review_says(scene):
     line = scene.log.getvalue().splitlines()[0]
     assert len(line) < 3000
     said = json.loads(line)
-    cut = f"{'n' * 253}…"
+    cut = f"{'n' * 252}…"
     names = ("uid", "namespace", "user", "name")
     assert {said[name] for name in names} == {cut}
     assert said["owner"] == f"{cut}/{cut}"

@@ -31,6 +31,8 @@ def a_spec(most="10Gi", name="students"):
 class Cluster:
     """The API server as far as policies are concerned, in memory; a failure is raised once."""
 
+    all = None
+
     def __init__(self):
         self.objects = {}
         self.kept = None
@@ -95,7 +97,9 @@ class Replica:
         self.now_s = 1000.0
         self.slept = []
         self.written = io.BytesIO()
-        self.objects = PolicyObjects(cluster, b"", JsonLog(self.written), lambda: self.now_s)
+        self.objects = PolicyObjects(
+            cluster, lambda: self.source.judged, b"", JsonLog(self.written), lambda: self.now_s
+        )
         self.objects.read_first(self.sleep)
         self.source = PolicySource(
             folder, IMAGE, objects=self.objects.texts, remembered=self.objects.remembered
@@ -106,7 +110,7 @@ class Replica:
         self.now_s += pause_s
 
     def hears(self):
-        self.objects.hear(Listed(self.cluster.stored()))
+        self.objects.mirror.on_report(Listed(self.cluster.stored()))
 
     def turns(self):
         """Hear what exists, judge it and write what is due; return what was written."""
@@ -116,9 +120,8 @@ class Replica:
     def writes(self):
         before = len(self.cluster.writes)
         self.source.refresh()
-        judged = self.source.judged
-        self.objects.keep(judged)
-        (data,) = _last_good(judged).values()
+        self.objects.keep()
+        (data,) = _last_good(self.source.judged).values()
         self.cluster.kept = [
             (n, t.encode()) for n, t in json.loads(zlib.decompress(b64decode(data)))
         ]
@@ -168,7 +171,7 @@ def test_what_became_of_an_object_is_written_once(cluster, replica):
 def test_nothing_is_said_of_what_was_not_judged_yet(cluster, replica):
     cluster.put(a_spec())
     replica.hears()
-    replica.objects.keep(replica.source.judged)
+    replica.objects.keep()
     assert cluster.writes == []
     assert replica.writes() == [IN]
 
@@ -224,21 +227,21 @@ def test_an_edit_of_another_object_changes_what_waits_for_it(cluster, replica):
 def test_events_are_taken_one_by_one_and_failures_said_once(cluster, replica):
     cluster.put(a_spec())
     (stored,) = cluster.stored()
-    replica.objects.hear(Changed("ADDED", stored))
+    replica.objects.mirror.on_report(Changed("ADDED", stored))
     assert replica.writes() == [IN]
     for _ in range(2):
-        replica.objects.hear(Failed(DOWN))
+        replica.objects.mirror.on_report(Failed(DOWN))
     assert replica.writes() == []
     assert len(replica.objects.texts()) == 1
     replica.hears()
     (stored,) = cluster.stored()
-    replica.objects.hear(Changed("DELETED", stored))
-    replica.objects.hear(Changed("DELETED", stored))
+    replica.objects.mirror.on_report(Changed("DELETED", stored))
+    replica.objects.mirror.on_report(Changed("DELETED", stored))
     assert replica.objects.texts() == ()
     try:
         int("a bug")
     except ValueError as bug:
-        replica.objects.hear(Failed(bug))
+        replica.objects.mirror.on_report(Failed(bug))
     assert replica.log == [
         ("error", "policy objects cannot be followed"),
         ("info", "policy objects are followed again"),
@@ -299,7 +302,7 @@ def patient(cluster, *failures):
     cluster.failures = list(failures)
     replica = Replica.__new__(Replica)
     replica.now_s, replica.slept = 0.0, []
-    objects = PolicyObjects(cluster, b"", JsonLog(io.BytesIO()), lambda: replica.now_s)
+    objects = PolicyObjects(cluster, None, b"", JsonLog(io.BytesIO()), lambda: replica.now_s)
     objects.read_first(replica.sleep)
     return len(replica.slept)
 

@@ -28,11 +28,11 @@ class Scene:
         self.reviews = PodReviews(lambda: self.policy, self.metrics, JsonLog(self.log))
         prove = reviews.prove
 
-        def noted(request, patch, policy):
+        def noted(request, patch, policy, cluster):
             self.proven.append((request.uid, policy.digest))
             if self.wrong:
                 raise self.wrong
-            prove(request, patch, policy)
+            prove(request, patch, policy, cluster)
 
         monkeypatch.setattr(reviews, "prove", noted)
 
@@ -109,8 +109,8 @@ def test_after_a_failure_under_another_policy_the_one_before_is_proven_again(sce
 def test_a_proof_really_applies_the_patch(scene, monkeypatch):
     decide = reviews.decide
 
-    def bad(request, policy, phase):
-        decision = decide(request, policy, phase)
+    def bad(request, policy, cluster, phase):
+        decision = decide(request, policy, cluster, phase)
         return replace(decision, patch=decision.patch[:-1])
 
     monkeypatch.setattr(reviews, "decide", bad)

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from tests.support.pods import a_pod, a_policy, a_request, a_rule
 from webhook.core.admission.decide import Phase, decide
+from webhook.core.policy.cluster import UNKNOWN
 from webhook.core.policy.values import OnExcess
 from webhook.sidecar.settings import EnforcerSettings, SettingsError, read_settings
 
@@ -85,16 +86,16 @@ def test_another_word_is_a_problem_and_not_a_report(text):
 @pytest.mark.parametrize("on_excess", sorted(OnExcess))
 def test_a_policys_word_reaches_the_sidecar(on_excess):
     rule = a_rule(enforcement={"on_excess": on_excess})
-    decision = decide(a_request(a_pod("8Gi")), a_policy(rule), Phase.MUTATE)
+    decision = decide(a_request(a_pod("8Gi")), a_policy(rule), UNKNOWN, Phase.MUTATE)
     (enforcer,) = decision.obj["spec"]["initContainers"]
     environment = {one["name"]: one.get("value", "") for one in enforcer["env"]}
     assert read_settings(environment).stops is (on_excess is OnExcess.STOP)
     # Pods that stop are as they ever were, so that older releases know them as their own.
     assert ("VRAM_ON_EXCESS" in environment) is (on_excess is OnExcess.REPORT)
-    assert decide(a_request(decision.obj), a_policy(rule), Phase.VALIDATE).allowed
+    assert decide(a_request(decision.obj), a_policy(rule), UNKNOWN, Phase.VALIDATE).allowed
     for other in sorted(OnExcess):
         policy = a_policy(a_rule(enforcement={"on_excess": other}))
-        assert decide(a_request(decision.obj), policy, Phase.MUTATE).allowed
+        assert decide(a_request(decision.obj), policy, UNKNOWN, Phase.MUTATE).allowed
 
 
 @pytest.mark.parametrize("blank", ["", " ", "\n"])

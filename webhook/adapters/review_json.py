@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from webhook.core.pod.patch import Operation
-    from webhook.core.pod.request import Request
-    from webhook.core.pod.review import Answerable
+    from webhook.core.pod.review import Answerable, Request
 
 MAX_VALUES: Final = 2**18
 """Values in a review. Decoded, as many take 32 MiB and 25 ms at most, whatever they are; 8 MiB of

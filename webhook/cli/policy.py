@@ -18,8 +18,8 @@ from webhook.adapters.policy.files import (
 )
 from webhook.adapters.policy.schema import json_schema
 from webhook.adapters.yaml_documents import MAX_BYTES
-from webhook.core.admission.doubts import doubts
 from webhook.core.admission.examples import run_example
+from webhook.core.admission.policy_warnings import policy_warnings
 from webhook.core.words import counted
 from webhook.options import default_enforcer_image
 
@@ -120,7 +120,7 @@ def _read(path: Path) -> Policy | None:
             click.echo(
                 f"warning: {_shown(path)}: no {what} in it, so every pod is left alone", err=True
             )
-        for warning in doubts(policy):
+        for warning in policy_warnings(policy):
             click.echo(f"warning: {warning}", err=True)
     except PolicyInvalidError as error:
         for problem in error.problems:

@@ -12,7 +12,6 @@ import click
 
 from certs import CertificatesError, service_names
 from webhook.adapters.policy.files import PolicyInvalidError, shipped_policy_path
-from webhook.cli.certs.cluster import cluster_of
 from webhook.cli.certs.options import (
     overlap_option,
     overlapping,
@@ -143,6 +142,7 @@ def serve_command(
     if cert_secret and cert_dir:
         raise click.UsageError("certificates lie in a folder or in a Secret; drop one of the two")
     # Imported here: gunicorn and Flask would slow down every other command.
+    from webhook.adapters.kube.certificates import CertificatesApi  # noqa: PLC0415
     from webhook.adapters.kube.client import KubeError, connect  # noqa: PLC0415
     from webhook.adapters.kube.registration import RegistrationApi  # noqa: PLC0415
     from webhook.server.folder_certificates import FolderKeeper  # noqa: PLC0415
@@ -158,17 +158,19 @@ def serve_command(
     key = _key(key_file)
     keeper: Callable[..., CertificateKeeper]
     registration: Callable[..., Registration] | None = None
+    needs_cluster = cert_secret or webhook_configuration or policy_objects or placement_namespace
     try:
-        if cert_secret:
+        kube = connect() if needs_cluster else None
+        if kube and cert_secret:
             webhook_configuration = webhook_configuration or "vramwarden"
-            cluster = cluster_of(cert_secret, webhook_configuration)
+            cluster = CertificatesApi(kube.with_patience(1), *cert_secret, (webhook_configuration,))
             names = (*service_names(service, cert_secret[0]), *cert_name)
             keeper = partial(SecretKeeper, cluster, names, overlapping(ca_overlap), key=key)
         else:
             folder = cert_dir or default_certificate_folder()
             keeper = partial(FolderKeeper, folder, _names(host, cert_name), key=key)
-        if webhook_configuration:
-            api = RegistrationApi(connect(tries=1), webhook_configuration)
+        if kube and webhook_configuration:
+            api = RegistrationApi(kube.with_patience(1), webhook_configuration)
             settle_s = min(SETTLE_S, ca_overlap)
             registration = partial(Registration, api, settle_s=settle_s)
         settings = ServerSettings(
@@ -183,6 +185,7 @@ def serve_command(
             api_servers=api_servers,
             enforcer_image=enforcer_image or default_enforcer_image(),
             rollout=Rollout(rollout),
+            kube=kube,
             placement_namespace=placement_namespace or "",
             key=key,
         )

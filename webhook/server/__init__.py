@@ -13,12 +13,9 @@
 `log`         one JSON line per event
 `worker`      gunicorn's worker class, with a drain that loses no review
 `policy_reload`  policies, read again when their files change
-`changes`     wakes what keeps an object as it should be, when that object changes
 `fence`       the rules in force, where the fence reads them, and the last good policy objects
-`known`            what is kept in mind of the cluster, a base of the two after it
-`runtime_classes`  whether the cluster has the one that rules with `Auto` choose
-`namespaces`  their labels, while rules ask for any
-`sliced_nodes`     which slices of GPUs (MIG) nodes have, for rules that ask for them
+`cluster_cache`  what decisions follow from beside the policy: slices, labels, the RuntimeClass
+`mirror`      takes what watches report of objects, and wakes what keeps one as it should be
 `placement/`  which GPU a pod gets when it is bound
 `service`     composition root: settings in, gunicorn running
 

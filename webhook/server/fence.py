@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.adapters.kube.client import KubeError
 from webhook.core.policy.fence import seal_age_s, sealed
-from webhook.server.changes import wake
+from webhook.server.mirror import trigger
+from webhook.server.operations import ServerPart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -31,7 +32,7 @@ SETTLE_S: Final = 120.0
 minute or two of each other, and meanwhile they would only overwrite one another's."""
 
 
-class FenceKeeper:
+class FenceKeeper(ServerPart):
     """Writes one such ConfigMap together with other replicas.
 
     | stored | written |
@@ -70,7 +71,7 @@ class FenceKeeper:
     def start(self) -> None:
         """Begin on daemon threads."""
         Thread(target=self._run, name=self._title, daemon=True).start()
-        wake(self._changed, self._api.followed(), self._log, f"{self._title}, watch")
+        trigger(self._changed, self._api.followed(), self._log, f"{self._title}, watch")
 
     def keep(self) -> bool:
         """Write what is due, and log it; return whether that succeeded."""

@@ -17,22 +17,22 @@ from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.adapters.kube.client import KubeError
-from webhook.adapters.kube.follow import SPREAD, Changed, Failed, Listed, follow
+from webhook.adapters.kube.follow import SPREAD
 from webhook.core.kinds.endings import read_ending, run_of
 from webhook.core.kinds.histories import MOST_RUNS, append, has_run, is_over, warn
 from webhook.core.kinds.workloads import Workload, workload_itself, workload_of
+from webhook.server.mirror import Mirror
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from webhook.adapters.kube.follow import Report
     from webhook.adapters.kube.histories import HistoriesApi, StoredHistory
     from webhook.core.kinds.endings import Ending
     from webhook.core.kinds.histories import History, Run
     from webhook.core.kinds.nodes import NodeFigures
     from webhook.core.placement.assignments import PodState
     from webhook.core.pod.gpus import Gpu
-    from webhook.core.pod.request import Request
+    from webhook.core.pod.review import Request
     from webhook.server.log import JsonLog
     from webhook.server.metrics import HistoryMetrics
 
@@ -70,30 +70,18 @@ one namespace leaves seven eighths of the memory to the others."""
 
 
 class KnownHistories:
-    """The histories as a watch reports them; may be read from any thread.
-
-    | the watch | is current |
-    | --- | --- |
-    | has not read anything yet | no |
-    | reports changes | yes |
-    | failed, and has not read all again | no |
-    """
+    """The histories as a watch reports them; may be read from any thread."""
 
     def __init__(self, api: HistoriesApi, log: JsonLog) -> None:
         """Send no request yet."""
-        self._api = api
-        self._log = log
         self._kept: _Kept = {}, Counter()
-        self.current = False
-
-    def start(self) -> None:
-        """Begin to follow on a daemon thread."""
-        name = "histories-watch"
-        Thread(target=follow, args=(self._api.all, self.hear), name=name, daemon=True).start()
+        self.mirror = Mirror(
+            "histories", api.all, self._replace, self._change, log, level="warning"
+        )
 
     def get(self, namespace: str, workload: Workload) -> History | None:
         """Return what is known of a workload; None while the watch is behind."""
-        stored = self._kept[0].get((namespace, workload)) if self.current else None
+        stored = self._kept[0].get((namespace, workload)) if self.mirror.is_current else None
         return stored.history if stored else None
 
     def has_room(self, namespace: str) -> bool:
@@ -104,33 +92,21 @@ class KnownHistories:
         """Return those whose last run ended too long ago."""
         return [one for one in list(self._kept[0].values()) if is_over(one.history, now_s)]
 
-    def hear(self, report: Report[StoredHistory | None]) -> None:
-        """Take a report of `follow`."""
-        match report:
-            case Listed(found, watched):
-                kept: _Kept = {}, Counter()
-                for stored in filter(None, found):
-                    _keep(kept, stored)
-                self._kept = kept
-                self.current = watched
-                if watched:
-                    self._log.over(_WATCH, "histories are followed again")
-            case Changed(kind, stored) if stored:
-                if kind == "DELETED":
-                    _forget(self._kept, stored)
-                else:
-                    _keep(self._kept, stored)
-            case Changed():
-                pass
-            case Failed(KubeError() as error):
-                self.current = False
-                self._log.once(_WATCH, "warning", "histories cannot be followed", str(error))
-            case Failed():
-                self.current = False
-                self._log.exception("following histories failed")
+    def _replace(self, found: Sequence[StoredHistory | None]) -> None:
+        kept: _Kept = {}, Counter()
+        for stored in filter(None, found):
+            _keep(kept, stored)
+        self._kept = kept
+
+    def _change(self, kind: str, stored: StoredHistory | None) -> None:
+        if stored is None:
+            return
+        if kind == "DELETED":
+            _forget(self._kept, stored)
+        else:
+            _keep(self._kept, stored)
 
 
-_WATCH: Final = "histories watch"
 _WRITES: Final = "histories written"
 
 
@@ -204,7 +180,7 @@ class _Waiting:
     failing_since_s: float | None = None
 
 
-class Recorder:
+class HistoryWriter:
     """Appends to histories what pods say as they end; hears of them from any thread."""
 
     def __init__(

@@ -93,7 +93,7 @@ def _cut(values: dict[str, Any]) -> dict[str, Any]:
 _LINE = orjson.OPT_APPEND_NEWLINE | orjson.OPT_UTC_Z | orjson.OPT_OMIT_MICROSECONDS
 
 
-class _Handler(logging.Handler):
+class _LogHandler(logging.Handler):
     """Turns the standard library's log records into our lines."""
 
     def __init__(self, log: JsonLog) -> None:
@@ -113,5 +113,5 @@ class ServerLogger(GunicornLogger):  # type: ignore[misc]  # gunicorn is not typ
     def setup(self, cfg: Any) -> None:
         """Send messages of gunicorn and the event loop through our log, which has each request."""
         super().setup(cfg)
-        handlers: list[logging.Handler] = [_Handler(JsonLog())]
+        handlers: list[logging.Handler] = [_LogHandler(JsonLog())]
         self.error_log.handlers = logging.getLogger("asyncio").handlers = handlers

@@ -6,7 +6,7 @@ Apart from the TLS port, so that neither a flood of reviews delays a probe nor a
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from flask import Flask, Response, request
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -24,6 +24,17 @@ OPERATIONS_PORT: Final = 8080
 
 STALL_S: Final = 10.0
 """An event loop that has not turned for this long answers no reviews either."""
+
+
+class ServerPart(Protocol):
+    """What runs beside the reviews."""
+
+    def start(self) -> None:
+        """Begin on daemon threads; called once, after the fork."""
+
+    def obstacle(self) -> str:
+        """Return why no traffic should come yet; empty for no reason."""
+        return ""
 
 
 class Health:

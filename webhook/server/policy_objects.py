@@ -11,14 +11,14 @@ from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.adapters.kube.client import KubeError
-from webhook.adapters.kube.follow import Changed, Failed, Listed, follow
 from webhook.adapters.policy.objects import policy_text, says, status_of, with_times
 from webhook.names import VRAM_POLICIES
+from webhook.server.mirror import Mirror
+from webhook.server.operations import ServerPart
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
-    from webhook.adapters.kube.follow import Report
     from webhook.adapters.kube.policies import PoliciesApi, StoredPolicy
     from webhook.adapters.policy.files import PolicyText
     from webhook.adapters.policy.source import Judged
@@ -37,7 +37,7 @@ SETTLE_S: Final = 120.0
 a changed folder reaches the replicas within a minute or two of each other."""
 
 
-class PolicyObjects:
+class PolicyObjects(ServerPart):
     """The policy objects as the API server reported them last; may be read from any thread.
 
     At a start they are read before anything is served, and a start that cannot read them fails: the
@@ -55,12 +55,17 @@ class PolicyObjects:
     def __init__(
         self,
         api: PoliciesApi,
+        judged: Callable[[], Judged],
         key: bytes,
         log: JsonLog,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Send no request yet; of last good sets those count that are sealed with `key`."""
+        """Send no request yet; `judged` returns what became of them, once that is known.
+
+        Of last good sets those count that are sealed with `key`.
+        """
         self._api = api
+        self._judged = judged
         self._key = key
         self._log = log
         self._clock = clock
@@ -69,13 +74,14 @@ class PolicyObjects:
         self._shown: dict[str, Judged] = {}
         """Of each object the judgement that its status was compared with."""
         self._differs_since_s: dict[str, float] = {}
+        self.mirror = Mirror("policy objects", api.all, self._replace, self._change, log)
 
     def read_first(self, sleep: Callable[[float], None] = time.sleep) -> None:
         """Read them, with patience; raises KubeError where that is in vain."""
         until_s = self._clock() + FIRST_READ_S
         while True:
             try:
-                self._take(self._api.read())
+                self._replace(self._api.read())
             except KubeError as error:
                 if not (error.retryable or error.not_found) or self._clock() >= until_s:
                     raise KubeError(_unread(error), code=error.code) from error
@@ -96,33 +102,14 @@ class PolicyObjects:
         self._log.error("an object is not valid, so the last good ones are in force")
         return tuple(policy_text(name, data) for name, data in found)
 
-    def start(self, judged: Callable[[], Judged]) -> None:
-        """Follow them and write what is due, on daemon threads; `judged`: what became of them."""
-        followed = (self._api.all, self.hear)
-        Thread(target=follow, args=followed, name=VRAM_POLICIES, daemon=True).start()
-        name = f"{VRAM_POLICIES}-status"
-        Thread(target=self._run, args=(judged,), name=name, daemon=True).start()
+    def start(self) -> None:
+        """Follow them and write what is due, on daemon threads."""
+        self.mirror.start()
+        Thread(target=self._run, name=f"{VRAM_POLICIES}-status", daemon=True).start()
 
-    def hear(self, report: Report[StoredPolicy]) -> None:
-        """Take a report of `follow`."""
-        match report:
-            case Listed(things, watched):
-                self._take(list(things))
-                if watched:
-                    self._log.over(_ABOUT, "policy objects are followed again")
-            case Changed(kind, thing):
-                with self._lock:
-                    if kind == "DELETED":
-                        self._stored.pop(thing.name, None)
-                    else:
-                        self._stored[thing.name] = thing
-            case Failed(KubeError() as error):
-                self._log.once(_ABOUT, "error", "policy objects cannot be followed", str(error))
-            case Failed():
-                self._log.exception("following policy objects failed")
-
-    def keep(self, judged: Judged) -> None:
+    def keep(self) -> None:
         """Write each status that is due."""
+        judged = self._judged()
         with self._lock:
             stored = sorted(self._stored.values(), key=lambda one: one.name)
             for gone in self._shown.keys() - self._stored.keys():
@@ -136,9 +123,16 @@ class PolicyObjects:
         else:
             self._log.over(_WRITING, "what became of policies is written again")
 
-    def _take(self, things: list[StoredPolicy]) -> None:
+    def _replace(self, found: Iterable[StoredPolicy]) -> None:
         with self._lock:
-            self._stored = {one.name: one for one in things}
+            self._stored = {one.name: one for one in found}
+
+    def _change(self, kind: str, found: StoredPolicy) -> None:
+        with self._lock:
+            if kind == "DELETED":
+                self._stored.pop(found.name, None)
+            else:
+                self._stored[found.name] = found
 
     def _show(self, stored: StoredPolicy, judged: Judged) -> str:
         """Write a status where that is due; return why that failed, empty where it did not."""
@@ -172,16 +166,15 @@ class PolicyObjects:
         now_s = self._clock()
         return now_s - self._differs_since_s.setdefault(name, now_s) >= SETTLE_S
 
-    def _run(self, judged: Callable[[], Judged]) -> None:
+    def _run(self) -> None:
         while True:
             try:
-                self.keep(judged())
+                self.keep()
             except Exception:  # noqa: BLE001 - the next turn may succeed; a dead thread never would
                 self._log.exception("writing what became of policies failed")
             time.sleep(PAUSE_S)
 
 
-_ABOUT: Final = "policy objects"
 _WRITING: Final = "policy status"
 
 

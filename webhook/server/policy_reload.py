@@ -8,7 +8,8 @@ from itertools import islice
 from threading import Thread
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.admission.doubts import doubts
+from webhook.core.admission.policy_warnings import policy_warnings
+from webhook.server.operations import ServerPart
 
 if TYPE_CHECKING:
     from webhook.adapters.policy.source import PolicySource
@@ -18,12 +19,12 @@ if TYPE_CHECKING:
 INTERVAL_S: Final = 2.0
 """The kubelet takes up to a minute to bring a changed ConfigMap; this adds little to it."""
 
-_MOST_DOUBTS: Final = 20
+_MOST_WARNINGS: Final = 20
 """Of one log line."""
 
 
 @dataclass(frozen=True, slots=True)
-class PolicyReload:
+class PolicyReload(ServerPart):
     """Reloads policies on a thread of its own, so that no review waits for a disk or a parser."""
 
     policies: PolicySource
@@ -67,7 +68,7 @@ class PolicyReload:
             self.log.warning(
                 "the policy has no rules, so every pod is left alone", policy=policy.short_digest
             )
-        found = [str(doubt) for doubt in islice(doubts(policy), _MOST_DOUBTS)]
+        found = [str(warning) for warning in islice(policy_warnings(policy), _MOST_WARNINGS)]
         if found:
             self.log.warning(
                 "the policy has rules that hardly do what they say; move or narrow them",

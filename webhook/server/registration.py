@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.adapters.kube.client import KubeError
 from webhook.server.bind_path import is_bind_path
-from webhook.server.changes import wake
+from webhook.server.mirror import trigger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,7 +68,7 @@ class Registration:
     def start(self) -> None:
         """Begin on daemon threads."""
         Thread(target=self._run, name="registration", daemon=True).start()
-        wake(self._changed, self._api.followed(), self._log, "registration-watch")
+        trigger(self._changed, self._api.followed(), self._log, "registration-watch")
 
     def obstacle(self) -> str:
         """Return why no traffic should come yet; empty after the first try, whatever came of it.

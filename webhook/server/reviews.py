@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final, overload
+from typing import TYPE_CHECKING, Any, Final
 
 from webhook.adapters.review_json import (
     is_dense,
@@ -19,6 +19,7 @@ from webhook.core.admission.proof import prove
 from webhook.core.pod.findings import Reason
 from webhook.core.pod.patch import condense
 from webhook.core.pod.review import BadReviewError, uid_in_prefix
+from webhook.core.policy.cluster import UNKNOWN
 from webhook.core.policy.match import NamespaceUnknownError
 from webhook.server.connections import SMALL_BODY_BYTES
 from webhook.server.http import Answer, rejection
@@ -29,16 +30,15 @@ if TYPE_CHECKING:
 
     from webhook.core.admission.decide import Decision
     from webhook.core.pod.patch import Operation
-    from webhook.core.pod.request import Request
-    from webhook.core.pod.review import Answerable
+    from webhook.core.pod.review import Answerable, Request
+    from webhook.core.policy.cluster import Cluster
     from webhook.core.policy.values import Policy
     from webhook.server.log import JsonLog
     from webhook.server.metrics import Metrics
 
-    Shape = Callable[[Request, Sequence[Operation]], Sequence[Operation]]
     Warn = Callable[[str, Mapping[str, Any], int], str]
-    Tell = Callable[[Request, Policy], Request]
-    """From a request to one that knows what the policy needs to know of the cluster."""
+    KnownFor = Callable[[Policy], Cluster]
+    """From the policy in force to what is known of the cluster."""
 
 PHASES: Final = {"/mutate": Phase.MUTATE, "/validate": Phase.VALIDATE}
 
@@ -52,9 +52,9 @@ PROVEN_EVERY: Final = 256
 _UNKNOWN: Final = rejection(503, "the namespace's labels are not known yet; retry in a second")
 
 
-def tell_nothing(request: Request, _policy: Policy) -> Request:
-    """Return a request as it came: a server that knows no cluster knows no labels."""
-    return request
+def unknown(_policy: Policy) -> Cluster:
+    """Know nothing, as a server does that follows no cluster."""
+    return UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,22 +67,15 @@ class Review:
 
 
 class Reviews:
-    """Answers reviews: read, decided, encoded, counted, logged.
+    """Reads reviews and writes their answers, each counted and logged.
 
     A bad *review* is an HTTP 4xx to the API server; a bad *object* is a denial inside an answer,
-    shown to the user. A bug of ours is answered with what `failed` makes of the request, by default
-    code 500 inside an answer with the review's uid; its trace is in the log only.
+    shown to the user.
     """
 
-    def __init__(
-        self,
-        metrics: Metrics,
-        log: JsonLog,
-        failed: Callable[[Request], bytes] = lambda request: write_failure(request.uid),
-    ) -> None:
+    def __init__(self, metrics: Metrics, log: JsonLog) -> None:
         self._metrics = metrics
         self._log = log
-        self._failed = failed
 
     def read(self, webhook: str, body: bytes) -> Review | Answer:
         """Read a review; return the answer where the body is none."""
@@ -94,39 +87,17 @@ class Reviews:
             self._log.warning("review rejected", webhook=webhook, code=400, why=str(error))
             return rejection(400, str(error))
 
-    @overload
-    def answer(
-        self, review: Review, decide: Callable[[Request], Answerable], shape: Shape = ...
-    ) -> Answer: ...
-    @overload
-    def answer(
-        self, review: Review, decide: Callable[[Request], Answerable | None], shape: Shape = ...
-    ) -> Answer | None: ...
-    def answer(
-        self,
-        review: Review,
-        decide: Callable[[Request], Answerable | None],
-        shape: Shape = lambda _request, patch: patch,
-    ) -> Answer | None:
-        """Answer a review with what `decide` returns; None where it cannot decide yet.
-
-        `shape` returns the patch as it is sent.
-        """
-        webhook, request = review.webhook, review.request
-        try:
-            made = decide(request)
-            if made is None:
-                return None
-            patch = shape(request, made.patch) if made.patch else ()
-            answer = Answer(200, write_review(request.uid, made, patch))
-            decision, reasons = made.outcome.value, made.reasons
-        except Exception:  # noqa: BLE001 - whatever the bug, the API server gets an answer
-            self._metrics.count_failure(webhook, perf_counter() - review.started_s)
-            self._log.exception("review failed", **_about(review))
-            return Answer(200, self._failed(request))
+    def write(
+        self, review: Review, made: Answerable, patch: Sequence[Operation] | None = None
+    ) -> Answer:
+        """Answer a review with what was decided, the patch perhaps in another form."""
+        request = review.request
+        patch = made.patch if patch is None else patch
+        answer = Answer(200, write_review(request.uid, made, patch))
+        decision, reasons = made.outcome.value, made.reasons
         duration_s = perf_counter() - review.started_s
         reason = reasons[0] if reasons else ""
-        self._metrics.count(webhook, request.operation, decision, reason, duration_s)
+        self._metrics.count(review.webhook, request.operation, decision, reason, duration_s)
         said = _about(review)
         said["decision"] = decision
         said["reasons"] = reasons
@@ -134,6 +105,12 @@ class Reviews:
         said["durationMs"] = round(duration_s * 1000, 3)
         self._log.line("info", "review", said)
         return answer
+
+    def fail(self, review: Review, body: bytes) -> Answer:
+        """Answer a review that meets a bug of ours, whose trace is in the log only."""
+        self._metrics.count_failure(review.webhook, perf_counter() - review.started_s)
+        self._log.exception("review failed", **_about(review))
+        return Answer(200, body)
 
 
 class _SampledProofs:
@@ -150,14 +127,16 @@ class _SampledProofs:
         """The digest of the policy under which a patch held last."""
         self._left = 0
 
-    def sample(self, request: Request, patch: Sequence[Operation], policy: Policy) -> None:
+    def sample(
+        self, request: Request, patch: Sequence[Operation], policy: Policy, cluster: Cluster
+    ) -> None:
         """Prove a patch, if it is its turn; raises PatchError, or another bug, where it fails."""
         if policy.digest == self._policy and self._left > 0:
             self._left -= 1
             return
         self._policy = None
         try:
-            prove(request, patch, policy)
+            prove(request, patch, policy, cluster)
         except Exception:
             self._metrics.count_proof(held=False)
             raise
@@ -174,10 +153,10 @@ class PodReviews:
         metrics: Metrics,
         log: JsonLog,
         warn: Warn = lambda _namespace, _metadata, _asked_bytes: "",
-        tell: Tell = tell_nothing,
+        known_for: KnownFor = unknown,
     ) -> None:
         """Let `warn` say what a new pod asks too much or too little of; it never waits."""
-        self._tell = tell
+        self._known_for = known_for
         self._policy = policy
         self._warn = warn
         self._metrics = metrics
@@ -194,28 +173,23 @@ class PodReviews:
         if isinstance(review, Answer):
             return review
 
-        # Read once: a policy that is replaced meanwhile cannot split a decision.
+        # Each read once: a policy that is replaced meanwhile cannot split a decision.
         policy = self._policy()
-        review = replace(review, request=self._tell(review.request, policy))
-
-        def decided(request: Request) -> Decision | None:
-            try:
-                return self._advised(request, decide(request, policy, phase))
-            except NamespaceUnknownError as error:
-                self._log.warning("review not answered", **_about(review), why=str(error))
-                return None
-
-        def shaped(request: Request, patch: Sequence[Operation]) -> Sequence[Operation]:
-            if len(body) > SMALL_BODY_BYTES:
-                return patch
-            patch = condense(request.obj, patch, "spec")
-            self._proofs.sample(request, patch, policy)
-            return patch
-
-        answer = self._reviews.answer(review, decided, shaped)
-        if answer is None:
+        cluster = self._known_for(policy)
+        request, is_small = review.request, len(body) <= SMALL_BODY_BYTES
+        try:
+            decision = self._advised(request, decide(request, policy, cluster, phase))
+            patch: Sequence[Operation] = decision.patch
+            if patch and is_small:
+                patch = condense(request.obj, patch, "spec")
+                self._proofs.sample(request, patch, policy, cluster)
+            return self._reviews.write(review, decision, patch)
+        except NamespaceUnknownError as error:
+            self._log.warning("review not answered", **_about(review), why=str(error))
             self._metrics.count_refused(_UNKNOWN.status)
-        return answer or _UNKNOWN
+            return _UNKNOWN
+        except Exception:  # noqa: BLE001 - whatever the bug, the API server gets an answer
+            return self._reviews.fail(review, write_failure(request.uid))
 
     def _advised(self, request: Request, decision: Decision) -> Decision:
         """Add what histories say."""

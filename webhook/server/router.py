@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from webhook.server.log import JsonLog
     from webhook.server.metrics import Metrics
-    from webhook.server.placement.reviews import BindingReviews
-    from webhook.server.reviews import PodReviews, Review
+    from webhook.server.placement.reviews import BindingReviews, WaitingBinding
+    from webhook.server.reviews import PodReviews
     from webhook.server.templates import TemplateReviews
 
 MAX_BODY_BYTES: Final = 8 * 2**20
@@ -148,20 +148,19 @@ class Router:
 
     def _bind(self, body: bytes) -> Answer | Coroutine[Any, Any, Answer]:
         """Answer a Binding: at once from memory, else when its turn has come."""
-        review = self._bindings.read(body)
-        if isinstance(review, Answer):
-            return review
-        answer = self._bindings.at_once(review)
-        return answer or self._waited(review, READ_BYTES_PER_BYTE * len(body))
+        begun = self._bindings.begin(body)
+        if isinstance(begun, Answer):
+            return begun
+        return self._waited(begun, READ_BYTES_PER_BYTE * len(body))
 
-    async def _waited(self, review: Review, size: int) -> Answer:
+    async def _waited(self, waiting: WaitingBinding, size: int) -> Answer:
         full = self._buffered_bytes + size > self._max_buffered_bytes
         if full or self._waiting_bindings >= MAX_WAITING_BINDINGS:
             return self.overloaded()
         self._waiting_bindings += 1
         self._buffered_bytes += size
         try:
-            return await self._bindings.answer(review)
+            return await self._bindings.finish(waiting)
         finally:
             self._buffered_bytes -= size
             self._waiting_bindings -= 1

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from certs import CertificatesError, Replica, Store, describe, load_set_into
 from webhook.server.bind_path import BindPath
-from webhook.server.changes import wake
 from webhook.server.metrics import SharedCertificateMetrics
+from webhook.server.mirror import trigger
 from webhook.server.tls import ServingCertificate
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class SecretKeeper:
         """Begin to reconcile the certificates on daemon threads."""
         Thread(target=self._run, name="certificates", daemon=True).start()
         for number, followed in enumerate(self._api.followed()):
-            wake(self._changed, followed, self._log, f"certificates-watch-{number}")
+            trigger(self._changed, followed, self._log, f"certificates-watch-{number}")
 
     def obstacle(self) -> str:
         """Return why no traffic should come; empty once it may, and from then on.

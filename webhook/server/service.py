@@ -10,31 +10,29 @@ import socket
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from gunicorn.app.base import BaseApplication
 
-from webhook.adapters.kube.client import connect
 from webhook.adapters.kube.fence import FenceApi
 from webhook.adapters.kube.policies import LAST_GOOD, PoliciesApi, last_good_data
 from webhook.adapters.policy.source import PolicySource
+from webhook.core.policy.cluster import Cluster
 from webhook.core.policy.fence import fence_data
 from webhook.core.policy.values import Rollout
+from webhook.server.cluster_cache import ClusterCache
 from webhook.server.connections import Connections
 from webhook.server.fence import FenceKeeper
 from webhook.server.http import Connection
 from webhook.server.log import JsonLog, ServerLogger
 from webhook.server.metrics import Metrics
-from webhook.server.namespaces import Namespaces
-from webhook.server.operations import Health, create_app, take_port
+from webhook.server.operations import Health, ServerPart, create_app, take_port
 from webhook.server.placement.reviews import BindingReviews
 from webhook.server.placement.service import PlacementService
 from webhook.server.policy_objects import PolicyObjects
 from webhook.server.policy_reload import PolicyReload
-from webhook.server.reviews import PodReviews, tell_nothing
+from webhook.server.reviews import PodReviews
 from webhook.server.router import Router
-from webhook.server.runtime_classes import RuntimeClasses
-from webhook.server.sliced_nodes import SlicedNodes
 from webhook.server.templates import TemplateReviews
 from webhook.server.worker import DRAIN_S, DrainingWorker
 
@@ -43,11 +41,15 @@ if TYPE_CHECKING:
     from ipaddress import IPv4Network, IPv6Network
     from pathlib import Path
 
+    from webhook.adapters.kube.client import Kube
     from webhook.adapters.policy.source import Judged
     from webhook.core.policy.values import Policy
     from webhook.server.bind_path import BindPath
+    from webhook.server.operations import ServerPart
     from webhook.server.registration import Registration
     from webhook.server.tls import CertificateKeeper
+
+P = TypeVar("P", bound="ServerPart")
 
 _BACKLOG: Final = 2048  # gunicorn's own
 _GARBAGE: Final = 100_000
@@ -55,7 +57,7 @@ _GARBAGE: Final = 100_000
 _NOT_OURS: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
     """Where to listen and what to serve with."""
 
@@ -73,9 +75,11 @@ class ServerSettings:
     registration: Callable[[BindPath, JsonLog], Registration] | None = None
     """Registers the path of bind; None where somebody else does."""
     rollout: Rollout = Rollout.ENFORCE
+    kube: Kube | None = None
+    """The process' one connection; None for a server that knows no cluster."""
     placement_namespace: str = ""
     """Where the lists of who has which GPU are kept, and the fence's rules; empty for a server that
-    neither places nor writes them, and knows no cluster."""
+    neither places nor writes them, and follows no cluster."""
     policy_objects: bool = False
     """Whether objects of the kind VRAMPolicy take part in the policy."""
     key: bytes = b""
@@ -114,53 +118,42 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
         self._log = JsonLog()
         self._metrics = Metrics()
         self._health = Health()
-        self.certificates = settings.certificates(self._metrics, self._log)
-        self._health.wait_for(self.certificates.obstacle)
-        self._registration: Registration | None = None
+        self._parts: list[ServerPart] = []
+        self.certificates = self._part(settings.certificates(self._metrics, self._log))
         if settings.registration:
-            self._registration = settings.registration(self.certificates.bind_path, self._log)
-            self._health.wait_for(self._registration.obstacle)
-        self._objects: PolicyObjects | None = None
+            self._part(settings.registration(self.certificates.bind_path, self._log))
+        kube, namespace = settings.kube, settings.placement_namespace
+        objects: PolicyObjects | None = None
         beside: dict[str, Any] = {}
-        if settings.policy_objects:
-            api = PoliciesApi(connect(), settings.placement_namespace)
-            self._objects = PolicyObjects(api, settings.key, self._log)
-            self._objects.read_first()
-            beside = {"objects": self._objects.texts, "remembered": self._objects.remembered}
-        self._policies = PolicySource(
-            settings.policy, settings.enforcer_image, settings.rollout, **beside
-        )
-        self._policy_reload = PolicyReload(self._policies, self._metrics, self._log)
-        self._placement: PlacementService | None = None
-        self._kept: list[FenceKeeper] = []
-        self._known: tuple[RuntimeClasses | SlicedNodes, ...] = ()
-        self._namespaces: Namespaces | None = None
-        if settings.placement_namespace:
-            self._keep(lambda judged: fence_data(judged.policy))
-            if self._objects:
-                title = "the last good policy objects"
-                self._keep(_last_good, LAST_GOOD, "policies", title=title)
+        if kube and settings.policy_objects:
+            api = PoliciesApi(kube, namespace)
+            objects = PolicyObjects(api, self._judged, settings.key, self._log)
+            self._part(objects).read_first()
+            beside = {"objects": objects.texts, "remembered": objects.remembered}
+        self._policies = PolicySource(settings.policy, settings.enforcer_image, **beside)
+        self._policy_reload = self._part(PolicyReload(self._policies, self._metrics, self._log))
+        placement: PlacementService | None = None
+        known_for: Callable[[Policy], Cluster] = partial(_alone, Cluster(settings.rollout))
+        if kube and namespace:
+            data = lambda judged: fence_data(judged.policy, settings.rollout)  # noqa: E731
+            self._keep(FenceApi(kube, namespace), data)
+            if objects:
+                last_good = FenceApi(kube, namespace, LAST_GOOD, "policies")
+                self._keep(last_good, _last_good, title="the last good policy objects")
             if not settings.key:
                 self._log.warning("there is no key: what fences read is not proven to be ours")
-            self._placement = PlacementService(
-                settings.placement_namespace, self._metrics, self._log
-            )
-            self._health.wait_for(self._placement.obstacle)
-            self._known = (
-                RuntimeClasses(connect(), self._log),
-                SlicedNodes(connect(), self._log, lambda: self._policies.current),
-            )
-            self._namespaces = Namespaces(connect(), lambda: self._policies.current, self._log)
-            for known in (*self._known, self._namespaces):
-                self._health.wait_for(known.obstacle)
-        binder = self._placement.binder if self._placement else None
-        self._bindings = BindingReviews(binder, self._metrics, self._log)
-        advisor = self._placement.advisor if self._placement else None
-        warn = {"warn": advisor.warn} if advisor else {}
-        more = {"more": advisor.warn_author} if advisor else {}
-        tell = self._namespaces.told if self._namespaces else tell_nothing
-        self._reviews = PodReviews(self._policy, self._metrics, self._log, tell=tell, **warn)
-        self._templates = TemplateReviews(self._policy, self._metrics, self._log, tell=tell, **more)
+            placement = self._part(PlacementService(kube, namespace, self._metrics, self._log))
+            cache = ClusterCache(kube, self._policy, settings.rollout, self._log)
+            known_for = self._part(cache).known_for
+        told = self._metrics, self._log
+        binder = placement.binder if placement else None
+        warn: dict[str, Any] = {"warn": placement.advisor.warn} if placement else {}
+        more: dict[str, Any] = {"more": placement.advisor.warn_author} if placement else {}
+        self._bindings = BindingReviews(binder, *told)
+        self._reviews = PodReviews(self._policy, *told, known_for=known_for, **warn)
+        self._templates = TemplateReviews(self._policy, *told, known_for=known_for, **more)
+        if kube:
+            kube.disconnect()
         super().__init__()
 
     @property
@@ -229,34 +222,27 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
         self._health.serve_while(lambda: not self._is_draining())
         self._policy_reload.show()
         self._operations.start(create_app(self._health, self._metrics, self._details))
-        self._policy_reload.start()
-        if self._objects:
-            self._objects.start(lambda: self._policies.judged)
-        self.certificates.start()
-        if self._registration:
-            self._registration.start()
-        if self._placement:
-            self._placement.start()
-        for kept in self._kept:
-            kept.start()
-        for known in self._known:
-            known.start()
-        if self._namespaces:
-            self._namespaces.start()
+        for part in self._parts:
+            part.start()
 
-    def _keep(self, data: Callable[[Judged], Mapping[str, str]], *names: str, **title: str) -> None:
+    def _part(self, part: P) -> P:
+        """Take what runs beside the reviews; no traffic comes before it says so."""
+        self._parts.append(part)
+        self._health.wait_for(part.obstacle)
+        return part
+
+    def _keep(
+        self, api: FenceApi, data: Callable[[Judged], Mapping[str, str]], **title: str
+    ) -> None:
         """Keep a ConfigMap in our namespace."""
-        settings = self._settings
-        api = FenceApi(connect(), settings.placement_namespace, *names)
-        judged = lambda: self._policies.judged  # noqa: E731 - it is replaced
-        self._kept.append(FenceKeeper(api, judged, data, settings.key, self._log, **title))
+        key = self._settings.key
+        self._part(FenceKeeper(api, self._judged, data, key, self._log, **title))
+
+    def _judged(self) -> Judged:
+        return self._policies.judged
 
     def _policy(self) -> Policy:
-        """Return the policy in force, with what is known of the cluster."""
-        policy = self._policies.current
-        for known in self._known:
-            policy = known.told(policy)
-        return policy
+        return self._policies.current
 
     def _is_draining(self) -> bool:
         return bool(self._worker.draining)
@@ -268,6 +254,11 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
             "policy problems": "; ".join(map(str, problems)) or "none",
             "certificates": str(self.certificates),
         }
+
+
+def _alone(cluster: Cluster, _policy: Policy) -> Cluster:
+    """Return what a server knows that follows no cluster."""
+    return cluster
 
 
 def _last_good(judged: Judged) -> Mapping[str, str]:

@@ -11,27 +11,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from webhook.adapters.review_json import is_dense, write_review
-from webhook.core.admission.templates import Advice, advise, no_more
+from webhook.core.admission.templates import WorkloadAdvice, advise, no_more
 from webhook.core.pod.review import uid_in_prefix
 from webhook.core.policy.match import NamespaceUnknownError
 from webhook.server.connections import SMALL_BODY_BYTES
 from webhook.server.http import Answer, rejection
-from webhook.server.reviews import PREFIX_BYTES, Reviews, tell_nothing
+from webhook.server.reviews import PREFIX_BYTES, Reviews, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from webhook.core.admission.templates import MoreAdvice
-    from webhook.core.pod.request import Request
     from webhook.core.policy.values import Policy
     from webhook.server.log import JsonLog
     from webhook.server.metrics import Metrics
-    from webhook.server.reviews import Tell
+    from webhook.server.reviews import KnownFor
 
 WEBHOOK: Final = "advise"
 """In metrics and log lines."""
 
-_SILENCE: Final = Advice()
+_SILENCE: Final = WorkloadAdvice()
 
 
 class TemplateReviews:
@@ -47,13 +46,13 @@ class TemplateReviews:
         metrics: Metrics,
         log: JsonLog,
         more: MoreAdvice = no_more,
-        tell: Tell = tell_nothing,
+        known_for: KnownFor = unknown,
     ) -> None:
-        self._tell = tell
+        self._known_for = known_for
         self._policy = policy
         self._metrics = metrics
         self._more = more
-        self._reviews = Reviews(metrics, log, lambda request: write_review(request.uid, _SILENCE))
+        self._reviews = Reviews(metrics, log)
 
     def answer(self, body: bytes) -> Answer:
         """Answer one review."""
@@ -62,15 +61,14 @@ class TemplateReviews:
         review = self._reviews.read(WEBHOOK, body)
         if isinstance(review, Answer):
             return review
-        policy = self._policy()
-
-        def advised(request: Request) -> Advice:
-            try:
-                return advise(self._tell(request, policy), policy, self._more)
-            except NamespaceUnknownError:
-                return _SILENCE
-
-        return self._reviews.answer(review, advised)
+        policy, request = self._policy(), review.request
+        try:
+            advice = advise(request, policy, self._known_for(policy), self._more)
+        except NamespaceUnknownError:
+            advice = _SILENCE
+        except Exception:  # noqa: BLE001 - as in `reviews`
+            return self._reviews.fail(review, write_review(request.uid, _SILENCE))
+        return self._reviews.write(review, advice)
 
     def too_large(self, first_bytes: bytes, limit_bytes: int) -> Answer:
         """Answer a body of which only the beginning was read, since it is larger than the limit."""

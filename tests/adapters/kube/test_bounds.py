@@ -24,7 +24,7 @@ from tests.support.agents import ApiServer
 from webhook.adapters.kube import client, reading
 from webhook.adapters.kube.client import Kube, KubeError, connect
 from webhook.adapters.kube.follow import Changed, Collection, Listed, follow
-from webhook.adapters.kube.reading import ListReader, MalformedError, Share, lines
+from webhook.adapters.kube.reading import ListReader, MalformedError, ReadLock, lines
 from webhook.core.placement.assignments import read_pod_state
 
 THINGS = "/api/v1/things"
@@ -384,14 +384,14 @@ with ThreadPoolExecutor(32) as pool:
 
 @pytest.mark.usefixtures("_small")
 def test_a_large_answer_waits_for_another_a_bounded_time():
-    with Share(1) as first, Share(0.01) as second:
+    with ReadLock(1) as first, ReadLock(0.01) as second:
         first.claim(LARGE_BYTES + 1)
         second.claim(LARGE_BYTES)
         with pytest.raises(TimeoutError, match="other large answers"):
             second.claim(LARGE_BYTES + 1)
         first.leave()
         second.claim(LARGE_BYTES + 1)
-    with Share(0.01) as third:
+    with ReadLock(0.01) as third:
         third.claim(LARGE_BYTES + 1)
 
 
@@ -445,10 +445,10 @@ def test_a_long_line_in_many_parts_costs_time_that_is_linear():
     """With a copy of what came before for each part it would be 400 GB."""
     count = 200_000
     started_s = time.monotonic()
-    with Share(1) as share:
-        found = list(lines((b"x" * 20 for _ in range(count)), 2**30, share))
+    with ReadLock(1) as lock:
+        found = list(lines((b"x" * 20 for _ in range(count)), 2**30, lock))
         assert found == []
-        ((line, whole),) = lines([*[b"x" * 20] * count, b"\n"], 2**30, share)
+        ((line, whole),) = lines([*[b"x" * 20] * count, b"\n"], 2**30, lock)
     assert (len(line), whole) == (20 * count, True)
     assert time.monotonic() - started_s < 10
 
@@ -457,8 +457,8 @@ def test_a_line_that_never_ends_is_forgotten_as_it_arrives():
     part = b"x" * 2**16
     tracemalloc.start()
     try:
-        with Share(1) as share:
-            assert list(lines((part for _ in range(1000)), 2**20, share)) == []
+        with ReadLock(1) as lock:
+            assert list(lines((part for _ in range(1000)), 2**20, lock)) == []
         peak_bytes = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -475,8 +475,8 @@ def test_between_large_events_others_may_read(kube, api_server):
 
     def other():
         assert taken.wait(10)
-        with Share(5) as share:
-            share.claim(LARGE_BYTES + 1)
+        with ReadLock(5) as lock:
+            lock.claim(LARGE_BYTES + 1)
         return an_event("DELETED", an_object("b"))
 
     large = an_event("ADDED", an_object("a", 30_000))

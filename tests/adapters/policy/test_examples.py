@@ -154,9 +154,9 @@ def test_the_vram_of_an_example_is_what_the_scheduler_counts(tmp_path):
 def test_an_example_is_decided_in_both_phases(tmp_path, monkeypatch):
     phases = []
 
-    def decide(request, policy, phase):
+    def decide(request, policy, cluster, phase):
         phases.append((phase, "resources" in request.obj["spec"]["containers"][0]))
-        return admission.decide(request, policy, phase)
+        return admission.decide(request, policy, cluster, phase)
 
     monkeypatch.setattr(examples, "decide", decide)
     assert mismatches(tmp_path, SMALL, "{allowed: true}") == []

@@ -10,7 +10,6 @@ from tests.support.policies import HEAD, IMAGE, write
 from webhook.adapters.policy import files as policy_files
 from webhook.adapters.policy.files import PolicyInvalidError
 from webhook.adapters.policy.source import PolicySource
-from webhook.core.policy.values import Rollout
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,18 +37,6 @@ def test_an_invalid_policy_stops_a_start(tmp_path):
         PolicySource(tmp_path / "none", IMAGE)
 
 
-def test_the_rollout_stays_through_reloads_and_is_no_part_of_the_digest(folder, source):
-    observing = PolicySource(folder, IMAGE, Rollout.OBSERVE)
-    assert (source.current.rollout, observing.current.rollout) == (
-        Rollout.ENFORCE,
-        Rollout.OBSERVE,
-    )
-    assert source.current.digest == observing.current.digest
-    write(folder, a="  rules: [{name: second}]")
-    assert observing.refresh().loaded
-    assert (rules(observing), observing.current.rollout) == (["second"], Rollout.OBSERVE)
-
-
 def test_the_examples_say_what_holds_once_the_rollout_is_over(tmp_path):
     example = """\
   rules: [{name: all}]
@@ -63,7 +50,7 @@ def test_the_examples_say_what_holds_once_the_rollout_is_over(tmp_path):
     expect: {allowed: false, reasons: [VisibleDevicesOverride]}
 """
     folder = write(tmp_path / "policy", a=example)
-    assert PolicySource(folder, IMAGE, Rollout.OBSERVE).current.rollout is Rollout.OBSERVE
+    assert rules(PolicySource(folder, IMAGE)) == ["all"]
 
 
 def test_nothing_new_is_nothing_to_report(source, folder):

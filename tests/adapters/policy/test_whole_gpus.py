@@ -10,6 +10,7 @@ from tests.support.pods import a_container, a_pod, a_request
 from tests.support.policies import SHIPPED, load
 from webhook.core.admission.decide import Outcome, Phase, decide
 from webhook.core.pod.findings import Reason
+from webhook.core.policy.cluster import Cluster
 from webhook.core.policy.values import WHOLE_GPU_RESOURCES, Accounting, Action
 
 RESOURCES = [
@@ -28,11 +29,11 @@ def decided(policy, subject, resource):
     request = a_request(
         a_pod("8Gi", containers=[container]),
         namespace=subject.namespace,
-        namespace_labels=subject.namespace_labels,
         user=subject.user,
         groups=subject.groups,
     )
-    return decide(request, policy, Phase.MUTATE)
+    cluster = Cluster(namespaces={subject.namespace: subject.namespace_labels})
+    return decide(request, policy, cluster, Phase.MUTATE)
 
 
 @pytest.mark.parametrize("resource", RESOURCES)

@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.support.pods import RULE, a_container, a_pod, a_policy, a_request, a_rule
 from webhook.core.admission.decide import Outcome, Phase, decide
+from webhook.core.policy.cluster import UNKNOWN
 from webhook.core.policy.values import EnforceBy, Rule
 
 VRAM = "vramwarden.io/vram"
@@ -155,13 +156,21 @@ def container_of(pod, name: str):
     )
 
 
-def decided(pod, rule: Rule = RULE, phase: Phase = Phase.MUTATE, *, policy=None, **fields: Any):
-    return decide(a_request(copy.deepcopy(pod), **fields), policy or a_policy(rule), phase)
+def decided(
+    pod,
+    rule: Rule = RULE,
+    phase: Phase = Phase.MUTATE,
+    *,
+    policy=None,
+    cluster=UNKNOWN,
+    **fields: Any,
+):
+    return decide(a_request(copy.deepcopy(pod), **fields), policy or a_policy(rule), cluster, phase)
 
 
-def updated(old, new, *, policy=None, phase=Phase.VALIDATE, **fields: Any):
+def updated(old, new, *, policy=None, cluster=UNKNOWN, phase=Phase.VALIDATE, **fields: Any):
     request = a_request(new, operation="UPDATE", old=old, **fields)
-    return decide(request, policy or a_policy(), phase)
+    return decide(request, policy or a_policy(), cluster, phase)
 
 
 def with_debuggers(pod, *debuggers):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.support.pods import a_policy, a_request, a_rule
 from webhook.core.admission.decide import Phase, decide
 from webhook.core.pod.quantity import MIB
-from webhook.core.policy.slices import SlicedNode
+from webhook.core.policy.cluster import Cluster, SlicedNode
 from webhook.core.policy.values import Accounting
 
 SLICE = "nvidia.com/mig-"
@@ -24,20 +24,20 @@ def sliced(profiles, **labels):
 
 
 def under(rule=MIG, *nodes, **changes):
-    """Return a policy for a cluster with these nodes; without any, one A100 is cut into slices."""
-    nodes = nodes or (sliced(A100),)
-    return a_policy(rule, sliced_nodes=nodes, **changes)
+    """Return a policy and a cluster with these nodes; without any, one A100 is cut into slices."""
+    return a_policy(rule, **changes), Cluster(sliced_nodes=nodes or (sliced(A100),))
 
 
-def answered(pod, policy, phase=Phase.MUTATE):
-    return decide(a_request(pod), policy, phase)
+def answered(pod, known, phase=Phase.MUTATE):
+    """Decide under what `under` returns."""
+    return decide(a_request(pod), *known, phase)
 
 
-def translated(pod, policy):
+def translated(pod, known):
     """Return a pod as it is stored: translated, and found to be so."""
-    decision = answered(pod, policy)
+    decision = answered(pod, known)
     assert decision.allowed, decision.message
-    stored = answered(decision.obj, policy, Phase.VALIDATE)
+    stored = answered(decision.obj, known, Phase.VALIDATE)
     assert stored.allowed, stored.message
     return decision.obj
 

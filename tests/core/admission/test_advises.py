@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.pods import a_pod, a_policy, a_request, a_rule
 from webhook.core.admission.decide import Phase, decide
+from webhook.core.policy.cluster import UNKNOWN, Cluster
 from webhook.core.policy.values import Action, Rollout, Warnings
 
 GIB = 2**30
@@ -28,16 +29,16 @@ MUTATE, VALIDATE = Phase.MUTATE, Phase.VALIDATE
     ],
 )
 def test_a_new_pod_that_is_as_it_should_be_is_advised_on_once(pod, rule, phase, asked):
-    decision = decide(a_request(pod), a_policy(a_rule(**rule)), phase)
+    decision = decide(a_request(pod), a_policy(a_rule(**rule)), UNKNOWN, phase)
     assert decision.advises_on_bytes == asked
 
 
 def test_a_rollout_that_observes_advises_as_well():
-    policy = a_policy(rollout=Rollout.OBSERVE)
-    assert decide(a_request(a_pod("8Gi")), policy, MUTATE).advises_on_bytes == 8 * GIB
+    observed = Cluster(Rollout.OBSERVE)
+    assert decide(a_request(a_pod("8Gi")), a_policy(), observed, MUTATE).advises_on_bytes == 8 * GIB
 
 
 def test_an_update_is_no_new_pod():
     pod = a_pod("8Gi")
     request = a_request(pod, operation="UPDATE", old=pod)
-    assert decide(request, a_policy(), MUTATE).advises_on_bytes is None
+    assert decide(request, a_policy(), UNKNOWN, MUTATE).advises_on_bytes is None

@@ -8,10 +8,11 @@ import pytest
 
 from tests.core.admission.test_templates import a_review
 from tests.support.pods import a_pod, a_policy, a_rule
-from webhook.core.admission.creators import CONTROLLERS, NOBODY, Creator, controllers_of
+from webhook.core.admission.creators import ANYONE, CONTROLLERS, Creator, controllers_of
 from webhook.core.admission.decide import Outcome
 from webhook.core.admission.templates import advise, judge
 from webhook.core.pod.templates import is_own_kind
+from webhook.core.policy.cluster import UNKNOWN, Cluster
 from webhook.core.policy.match import NamespaceUnknownError
 from webhook.core.policy.values import Action, Bounds
 
@@ -51,14 +52,14 @@ def test_of_what_others_create_no_controller_is_known(kind):
 )
 def test_what_holds_for_one_kind_of_controller_alone_is_not_said(rules, rule):
     review = replace(a_review(a_pod("8Gi")), user="oidc:ida", groups=("oidc:interns",))
-    advice = advise(review, a_policy(*rules))
+    advice = advise(review, a_policy(*rules), UNKNOWN)
     assert advice.rule == (rule or "")
     assert bool(advice.warnings) is (rule == "both")
 
 
 def test_where_that_is_not_foreseen_what_stands_at_the_wrong_level_is_still_said():
     metadata = {"annotations": {"vramwarden.io/gpu-memory": "8Gi"}}
-    advice = advise(a_review(a_pod(), **metadata), a_policy(ACCOUNTS, EVERYBODY))
+    advice = advise(a_review(a_pod(), **metadata), a_policy(ACCOUNTS, EVERYBODY), UNKNOWN)
     (warning,) = advice.warnings
     assert "on the Deployment itself has no effect" in warning
     assert (advice.outcome, advice.rule) == (Outcome.WARNED, "")
@@ -68,16 +69,16 @@ def test_a_workload_is_judged_by_the_labels_of_its_namespace():
     labelled = a_rule(name="labelled", namespace_labels={"tier": "intern"}, memory=SMALL)
     policy = a_policy(labelled, EVERYBODY)
     review = a_review(a_pod("8Gi"))
-    assert advise(replace(review, namespace_labels={"tier": "intern"}), policy).rule == "labelled"
-    assert advise(replace(review, namespace_labels={}), policy).rule == "everybody"
+    for labels, rule in (({"tier": "intern"}, "labelled"), ({}, "everybody")):
+        assert advise(review, policy, Cluster(namespaces={"team-a": labels})).rule == rule
     with pytest.raises(NamespaceUnknownError):
-        advise(review, policy)
+        advise(review, policy, UNKNOWN)
 
 
 @pytest.mark.parametrize(
     ("creator", "rule"),
     [
-        (NOBODY, "everybody"),
+        (ANYONE, "everybody"),
         (Creator("oidc:ida"), "ida"),
         (Creator(groups=("oidc:interns",)), "interns"),
         (Creator(namespace_labels={"tier": "intern"}), "labelled"),
@@ -90,9 +91,9 @@ def test_a_pod_offline_is_judged_by_who_is_given(creator, rule):
         a_rule(name="labelled", namespace_labels={"tier": "intern"}),
         a_rule(name="everybody", action=Action.WARN),
     )
-    assert judge(a_pod("1Gi"), "team-a", policy, creator).decision.rule == rule
+    assert judge(a_pod("1Gi"), "team-a", policy, UNKNOWN, creator).decision.rule == rule
 
 
 def test_every_namespace_bears_its_name_as_a_label():
     named = a_rule(name="named", namespace_labels={"kubernetes.io/metadata.name": "team-a"})
-    assert judge(a_pod("1Gi"), "team-a", a_policy(named)).decision.rule == "named"
+    assert judge(a_pod("1Gi"), "team-a", a_policy(named), UNKNOWN).decision.rule == "named"

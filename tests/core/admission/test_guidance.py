@@ -12,6 +12,7 @@ from webhook.adapters.review_json import write_review
 from webhook.core.admission.decide import Outcome, Phase, decide
 from webhook.core.admission.templates import advise
 from webhook.core.pod.findings import MOST_FINDINGS
+from webhook.core.policy.cluster import UNKNOWN, Cluster
 from webhook.core.policy.values import Action, Rollout
 
 MESSAGE = "ask in #gpu-help"
@@ -20,7 +21,7 @@ MALFORMED = "spec.containers[0].env: must be a list, not an object"
 
 
 def decided(pod, phase=Phase.MUTATE, **rule):
-    return decide(a_request(pod), a_policy(a_rule(message=MESSAGE, **rule)), phase)
+    return decide(a_request(pod), a_policy(a_rule(message=MESSAGE, **rule)), UNKNOWN, phase)
 
 
 @pytest.mark.parametrize("phase", Phase)
@@ -60,8 +61,8 @@ def test_warnings_end_with_the_message():
 
 def test_a_rollout_that_observes_warns_with_the_message():
     pod = a_pod(containers=[a_container(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}])])
-    policy = a_policy(a_rule(message=MESSAGE), rollout=Rollout.OBSERVE)
-    decision = decide(a_request(pod), policy, Phase.MUTATE)
+    policy = a_policy(a_rule(message=MESSAGE))
+    decision = decide(a_request(pod), policy, Cluster(Rollout.OBSERVE), Phase.MUTATE)
     assert decision.outcome is Outcome.WARNED
     assert decision.warnings == (str(decision.findings[0]), SAID)
 
@@ -79,6 +80,6 @@ def test_the_authors_of_a_workload_read_the_message_once():
     pod = a_pod("8GB", hostPID=True)
     owner = {"metadata": {"name": "train"}, "spec": {"template": pod}}
     request = replace(a_request(owner), kind="apps/Deployment")
-    warnings = advise(request, a_policy(a_rule(message=MESSAGE))).warnings
+    warnings = advise(request, a_policy(a_rule(message=MESSAGE)), UNKNOWN).warnings
     assert [SAID in warning for warning in warnings] == [False, False, True]
     assert warnings[2] == SAID

@@ -20,6 +20,7 @@ from webhook.adapters.review_json import read_review, write_review
 from webhook.core.admission.decide import Outcome, Phase, decide
 from webhook.core.nvidia.programs import Program
 from webhook.core.pod.review import BadReviewError
+from webhook.core.policy.cluster import UNKNOWN, Cluster
 from webhook.core.policy.values import (
     AUTO_RUNTIME_CLASS,
     Accounting,
@@ -63,7 +64,8 @@ RULES = st.builds(
 
 
 # What may be known of a cluster, by those who decide about one pod.
-CLUSTERS = st.sampled_from([frozenset(), frozenset({"nvidia"}), frozenset({"runc"})])
+CLASSES = [frozenset(), frozenset({"nvidia"}), frozenset({"runc"})]
+CLUSTERS = st.sampled_from([Cluster(runtime_classes=one) for one in CLASSES])
 
 
 def defaulted(pod):
@@ -77,29 +79,28 @@ def defaulted(pod):
     return after
 
 
-def mutated(pod, policy):
-    decision = decide(a_request(pod), policy, Phase.MUTATE)
+def mutated(pod, policy, cluster=UNKNOWN):
+    decision = decide(a_request(pod), policy, cluster, Phase.MUTATE)
     assert decision.allowed, decision.message
     return decision
 
 
 @given(asking_pods(), RULES, CLUSTERS)
-def test_mutating_twice_equals_mutating_once(pod, rule, classes):
-    policy = a_policy(rule, runtime_classes=classes)
-    once = mutated(pod, policy)
+def test_mutating_twice_equals_mutating_once(pod, rule, cluster):
+    policy = a_policy(rule)
+    once = mutated(pod, policy, cluster)
     assert once.outcome is Outcome.MUTATED
     for stored in (once.obj, defaulted(once.obj)):
-        twice = mutated(stored, policy)
+        twice = mutated(stored, policy, cluster)
         assert twice.patch == ()
         assert twice.obj == stored
 
 
 @given(asking_pods(), RULES, CLUSTERS, CLUSTERS)
-def test_the_patch_applied_to_the_original_has_no_findings(pod, rule, classes, classes_since):
-    policy = a_policy(rule, runtime_classes=classes)
-    translated = jsonpatch.apply_patch(pod, list(mutated(pod, policy).patch))
-    since = a_policy(rule, runtime_classes=classes_since)
-    decision = decide(a_request(translated), since, Phase.VALIDATE)
+def test_the_patch_applied_to_the_original_has_no_findings(pod, rule, cluster, since):
+    policy = a_policy(rule)
+    translated = jsonpatch.apply_patch(pod, list(mutated(pod, policy, cluster).patch))
+    decision = decide(a_request(translated), policy, since, Phase.VALIDATE)
     assert (decision.outcome, decision.findings) == (Outcome.ALLOWED, ())
 
 
@@ -114,18 +115,18 @@ def test_the_same_holds_where_a_plugin_gives_gpus(pod, rule, accounting, nodes, 
     one_gpu = pod["metadata"]["annotations"].get("vramwarden.io/gpu-count", "1") == "1"
     assume(accounting is Accounting.MIG or one_gpu)
     rule = replace(rule, accounting=accounting)
-    policy = a_policy(rule, sliced_nodes=tuple(nodes))
-    once = mutated(pod, policy)
+    policy, cluster = a_policy(rule), Cluster(sliced_nodes=tuple(nodes))
+    once = mutated(pod, policy, cluster)
     for stored in (once.obj, defaulted(once.obj)):
-        assert mutated(stored, policy).patch == ()
-    since = a_policy(rule, sliced_nodes=tuple(nodes_since))
-    decision = decide(a_request(once.obj), since, Phase.VALIDATE)
+        assert mutated(stored, policy, cluster).patch == ()
+    since = Cluster(sliced_nodes=tuple(nodes_since))
+    decision = decide(a_request(once.obj), policy, since, Phase.VALIDATE)
     assert (decision.outcome, decision.findings) == (Outcome.ALLOWED, ())
     # Which slices are known may be something else when another replica mutates it again.
-    again = mutated(once.obj, since)
-    decision = decide(a_request(again.obj), policy, Phase.VALIDATE)
+    again = mutated(once.obj, policy, since)
+    decision = decide(a_request(again.obj), policy, cluster, Phase.VALIDATE)
     assert (decision.outcome, decision.findings) == (Outcome.ALLOWED, ())
-    assert again.obj == mutated(pod, since).obj
+    assert again.obj == mutated(pod, policy, since).obj
 
 
 @given(asking_pods(), RULES, RULES)
@@ -164,13 +165,13 @@ HARDENED = {"runAsNonRoot": True, "runAsUser": 1000, "allowPrivilegeEscalation":
 @given(asking_pods(), RULES)
 def test_under_non_root_nobody_but_the_sidecar_may_be_root(pod, rule):
     policy = a_policy(replace(rule, isolation=Isolation.NON_ROOT))
-    assert decide(a_request(pod), policy, Phase.MUTATE).reasons == ("PrivilegedContainer",)
+    assert decide(a_request(pod), policy, UNKNOWN, Phase.MUTATE).reasons == ("PrivilegedContainer",)
     for field in ("containers", "initContainers"):
         for container in pod["spec"].get(field) or []:
             container["securityContext"] = {**(container.get("securityContext") or {}), **HARDENED}
     once = mutated(pod, policy).obj
     assert mutated(once, policy).patch == ()
-    decision = decide(a_request(once), policy, Phase.VALIDATE)
+    decision = decide(a_request(once), policy, UNKNOWN, Phase.VALIDATE)
     assert (decision.outcome, decision.findings) == (Outcome.ALLOWED, ())
     roots = [
         container["name"]
@@ -184,7 +185,7 @@ def test_under_non_root_nobody_but_the_sidecar_may_be_root(pod, rule):
 @given(asking_pods(), RULES)
 def test_a_pod_that_is_decided_is_never_changed_itself(pod, rule):
     before = copy.deepcopy(pod)
-    decide(a_request(pod), a_policy(rule), Phase.MUTATE)
+    decide(a_request(pod), a_policy(rule), UNKNOWN, Phase.MUTATE)
     assert pod == before
 
 
@@ -219,7 +220,7 @@ def test_everything_else_in_the_pod_stays_as_it_was(pod, rule):
 
 @given(asking_pods(), RULES)
 def test_a_pod_without_its_translation_is_not_stored(pod, rule):
-    decision = decide(a_request(pod), a_policy(rule), Phase.VALIDATE)
+    decision = decide(a_request(pod), a_policy(rule), UNKNOWN, Phase.VALIDATE)
     assert decision.outcome is Outcome.DENIED
     assert decision.reasons == ("Unmutated",)
 
@@ -227,7 +228,7 @@ def test_a_pod_without_its_translation_is_not_stored(pod, rule):
 @given(asking_pods(), st.sampled_from([Action.WARN, Action.AUDIT]))
 def test_a_pod_allowed_in_spite_of_findings_is_not_mutated(pod, action):
     pod["spec"]["hostPID"] = True
-    decision = decide(a_request(pod), a_policy(a_rule(action=action)), Phase.MUTATE)
+    decision = decide(a_request(pod), a_policy(a_rule(action=action)), UNKNOWN, Phase.MUTATE)
     assert decision.allowed
     assert decision.reasons == ("HostPID",)
     assert decision.patch == ()
@@ -310,7 +311,7 @@ def test_any_json_in_place_of_any_field_gets_an_answer(place, new, phase, rule):
     except BadReviewError as error:
         assert str(error)
         return
-    decision = decide(request, a_policy(rule), phase)
+    decision = decide(request, a_policy(rule), UNKNOWN, phase)
     answer = orjson.loads(write_review(request.uid, decision))
     assert answer["response"]["uid"] == request.uid
     assert answer["response"]["allowed"] is decision.allowed
@@ -320,4 +321,4 @@ def test_any_json_in_place_of_any_field_gets_an_answer(place, new, phase, rule):
 @pytest.mark.parametrize("value", ["", " ", "0", "-1", "8GB", "NaN", "1e999", "0x8", "8Gi,"])
 def test_nothing_malformed_means_no_limit(value):
     for phase in Phase:
-        assert not decide(a_request(a_pod(value)), a_policy(), phase).allowed
+        assert not decide(a_request(a_pod(value)), a_policy(), UNKNOWN, phase).allowed

@@ -13,6 +13,7 @@ from tests.support.pods import a_container, a_pod, a_policy, a_review
 from webhook.adapters.review_json import read_review, write_review
 from webhook.core.admission.decide import Phase, decide
 from webhook.core.pod.review import BadReviewError
+from webhook.core.policy.cluster import UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -58,7 +59,7 @@ def test_an_empty_review_is_rejected_in_one_sentence(body):
 )
 def test_one_answer_lists_every_fault_with_its_path(faults):
     request = read_review(json.dumps(a_review(a_pod("8Gi", **faults))).encode())
-    decision = decide(request, a_policy(), Phase.MUTATE)
+    decision = decide(request, a_policy(), UNKNOWN, Phase.MUTATE)
     response = json.loads(write_review(request.uid, decision))["response"]
     assert (response["uid"], response["allowed"]) == (request.uid, False)
     status = response["status"]

@@ -10,6 +10,7 @@ from tests.core.admission.survey import row
 from tests.support.pods import RULE, a_pod, a_policy, a_request, a_review, a_rule
 from webhook.adapters.review_json import read_review
 from webhook.core.admission.decide import Outcome, Phase, decide
+from webhook.core.policy.cluster import UNKNOWN
 from webhook.core.policy.values import Action, Bounds, Policy
 
 INVALID = a_pod("8GB", hostPID=True)
@@ -48,7 +49,7 @@ OFF = [
 @pytest.mark.parametrize(("pod", "policy"), OFF)
 @pytest.mark.parametrize("phase", Phase)
 def test_a_policy_that_says_nothing_of_a_pod_leaves_it_alone(pod, policy, phase):
-    decision = decide(a_request(pod), policy, phase)
+    decision = decide(a_request(pod), policy, UNKNOWN, phase)
     assert (decision.allowed, decision.patch) == (True, ())
 
 
@@ -56,7 +57,7 @@ def test_a_policy_that_says_nothing_of_a_pod_leaves_it_alone(pod, policy, phase)
 def test_another_operation_is_left_alone(operation):
     review = a_review(None, operation=operation, oldObject=INVALID)
     request = read_review(json.dumps(review).encode())
-    assert decide(request, a_policy(), Phase.VALIDATE).outcome is Outcome.SKIPPED
+    assert decide(request, a_policy(), UNKNOWN, Phase.VALIDATE).outcome is Outcome.SKIPPED
 
 
 @pytest.mark.parametrize(
@@ -72,7 +73,7 @@ def test_the_namespace_of_the_request_counts(namespace, request_namespace, allow
     pod["metadata"]["namespace"] = namespace
     policy = a_policy(a_rule(namespaces=("kube-*",), action=Action.IGNORE), RULE)
     request = a_request(pod, namespace=request_namespace)
-    assert decide(request, policy, Phase.MUTATE).allowed is allowed
+    assert decide(request, policy, UNKNOWN, Phase.MUTATE).allowed is allowed
 
 
 @pytest.mark.parametrize(
@@ -81,6 +82,6 @@ def test_the_namespace_of_the_request_counts(namespace, request_namespace, allow
 def test_the_first_rule_decides_and_is_named(names):
     strict, lenient = names
     policy = a_policy(a_rule(name=strict, memory=Bounds(max_bytes=2**30)), a_rule(name=lenient))
-    decision = decide(a_request(a_pod("8Gi")), policy, Phase.MUTATE)
+    decision = decide(a_request(a_pod("8Gi")), policy, UNKNOWN, Phase.MUTATE)
     assert (decision.rule, decision.reasons) == (strict, ("TooLarge",))
     assert f'rule "{strict}"' in decision.message

@@ -22,6 +22,7 @@ from tests.core.admission.faults import DEMAND_FAULTS, SPEC_FAULTS
 from tests.support.pods import RULE, a_container, a_pod, a_policy, a_request, a_rule
 from webhook.core.admission.decide import Outcome, Phase, decide
 from webhook.core.pod.review import encode_review
+from webhook.core.policy.cluster import UNKNOWN, Cluster
 from webhook.core.policy.values import Action, Rollout, VisibleDevices
 
 SEES = variable(VISIBLE, "all")
@@ -38,12 +39,11 @@ WITHOUT_DEMAND = [
 ]
 
 
-def observing(rule=RULE):
-    return a_policy(rule, rollout=Rollout.OBSERVE)
+OBSERVED = Cluster(Rollout.OBSERVE)
 
 
 def judged(pod, rule=RULE, phase=Phase.MUTATE):
-    return decide(a_request(copy.deepcopy(pod)), observing(rule), phase)
+    return decide(a_request(copy.deepcopy(pod)), a_policy(rule), OBSERVED, phase)
 
 
 @pytest.mark.parametrize("phase", Phase)
@@ -97,8 +97,8 @@ def test_a_pod_with_a_demand_is_judged_as_ever(pod):
 def test_a_pod_with_a_demand_is_translated_as_ever_by_replicas_of_either_rollout():
     once = judged(a_full_pod())
     assert (once.outcome, once.obj) == (Outcome.MUTATED, decided(a_full_pod()).obj)
-    for policy in (a_policy(), observing()):
-        again = decide(a_request(once.obj), policy, Phase.VALIDATE)
+    for cluster in (UNKNOWN, OBSERVED):
+        again = decide(a_request(once.obj), a_policy(), cluster, Phase.VALIDATE)
         assert (again.outcome, again.findings) == (Outcome.ALLOWED, ())
 
 
@@ -108,23 +108,25 @@ def test_a_pod_with_a_demand_is_translated_as_ever_by_replicas_of_either_rollout
     "fields", [SEES, {"name": "vram-enforcer"}], ids=["shows a GPU", "reserved name"]
 )
 def test_debugging_without_a_demand_is_only_warned_of(fields, devices, phase):
-    policy = observing(a_rule(visible_devices=devices))
-    decision = debugged(a_pod(), {**a_debugger(), **fields}, policy=policy, phase=phase)
+    policy = a_policy(a_rule(visible_devices=devices))
+    decision = debugged(
+        a_pod(), {**a_debugger(), **fields}, policy=policy, cluster=OBSERVED, phase=phase
+    )
     assert (decision.outcome, decision.patch) == (Outcome.WARNED, ())
 
 
 def test_debugging_with_a_demand_is_judged_as_ever():
-    denied = debugged(a_bound_pod(), a_debugger(**SEES), policy=observing())
+    denied = debugged(a_bound_pod(), a_debugger(**SEES), cluster=OBSERVED)
     assert denied.outcome is Outcome.DENIED
-    hidden = debugged(a_bound_pod(), a_debugger(), policy=observing(), phase=Phase.MUTATE)
+    hidden = debugged(a_bound_pod(), a_debugger(), cluster=OBSERVED, phase=Phase.MUTATE)
     assert hidden.outcome is Outcome.MUTATED
 
 
 def test_a_label_of_ours_without_a_demand_makes_no_difference_to_debugging():
     forged = a_pod(labels={"vramwarden.io/managed": "true"})
-    warned = debugged(forged, a_debugger(**SEES), policy=observing())
+    warned = debugged(forged, a_debugger(**SEES), cluster=OBSERVED)
     assert warned.outcome is Outcome.WARNED
-    left = debugged(forged, a_debugger(), policy=observing(), phase=Phase.MUTATE)
+    left = debugged(forged, a_debugger(), cluster=OBSERVED, phase=Phase.MUTATE)
     assert (left.outcome, left.patch) == (Outcome.ALLOWED, ())
 
 
@@ -139,13 +141,13 @@ def test_a_label_of_ours_without_a_demand_makes_no_difference_to_debugging():
     ids=str,
 )
 def test_an_update_without_a_demand_is_only_warned_of(metadata, phase):
-    decision = updated(a_pod(), a_pod(**metadata), policy=observing(), phase=phase)
+    decision = updated(a_pod(), a_pod(**metadata), cluster=OBSERVED, phase=phase)
     assert (decision.outcome, decision.patch) == (Outcome.WARNED, ())
 
 
 def test_an_update_that_brings_or_changes_a_demand_is_judged_as_ever():
-    assert updated(a_pod(), a_pod("8Gi"), policy=observing()).outcome is Outcome.DENIED
-    assert updated(a_pod("8Gi"), a_pod(), policy=observing()).outcome is Outcome.DENIED
+    assert updated(a_pod(), a_pod("8Gi"), cluster=OBSERVED).outcome is Outcome.DENIED
+    assert updated(a_pod("8Gi"), a_pod(), cluster=OBSERVED).outcome is Outcome.DENIED
     unmarked = stored_pod()
     del unmarked["metadata"]["labels"]
-    assert updated(stored_pod(), unmarked, policy=observing()).outcome is Outcome.DENIED
+    assert updated(stored_pod(), unmarked, cluster=OBSERVED).outcome is Outcome.DENIED

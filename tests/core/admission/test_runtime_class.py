@@ -9,6 +9,7 @@ import pytest
 from tests.core.admission.decisions import a_plain_pod
 from tests.support.pods import a_pod, a_policy, a_request, a_rule
 from webhook.core.admission.decide import Outcome, Phase, decide
+from webhook.core.policy.cluster import Cluster
 
 CLUSTERS = {
     "not known": frozenset(),
@@ -27,11 +28,13 @@ TABLE = {
 
 
 def under(name, classes, **changes):
-    return a_policy(a_rule(runtime_class_name=name), runtime_classes=classes, **changes)
+    """Return a policy, and the cluster that it is decided for."""
+    policy = a_policy(a_rule(runtime_class_name=name), **changes)
+    return policy, Cluster(runtime_classes=classes)
 
 
-def mutated(pod, policy):
-    decision = decide(a_request(pod), policy, Phase.MUTATE)
+def mutated(pod, known):
+    decision = decide(a_request(pod), *known, Phase.MUTATE)
     assert decision.allowed, decision.message
     return decision.obj
 
@@ -51,7 +54,7 @@ def test_a_pod_that_names_one_keeps_it(rule):
 
 
 def test_a_pod_without_a_demand_gets_none():
-    decision = decide(a_request(a_pod()), under("Auto", HAS_NVIDIA), Phase.MUTATE)
+    decision = decide(a_request(a_pod()), *under("Auto", HAS_NVIDIA), Phase.MUTATE)
     assert (decision.outcome, decision.patch) == (Outcome.ALLOWED, ())
 
 
@@ -62,15 +65,15 @@ PAIRS = list(itertools.product(CLUSTERS, repeat=2))
 @pytest.mark.parametrize(("then", "now"), PAIRS, ids=map(" then ".join, PAIRS))
 def test_under_auto_a_pod_is_stored_whatever_became_of_the_class_meanwhile(then, now, digest):
     pod = mutated(a_plain_pod(), under("Auto", CLUSTERS[then]))
-    policy = under("Auto", CLUSTERS[now], digest=digest)
-    decision = decide(a_request(pod), policy, Phase.VALIDATE)
+    known = under("Auto", CLUSTERS[now], digest=digest)
+    decision = decide(a_request(pod), *known, Phase.VALIDATE)
     assert (decision.outcome, decision.findings) == (Outcome.ALLOWED, ())
 
 
 def test_a_name_of_the_rule_is_missed_in_a_pod_whatever_the_cluster_has():
-    policy = under("nvidia", HAS_NVIDIA)
-    pod = mutated(a_plain_pod(), policy)
+    known = under("nvidia", HAS_NVIDIA)
+    pod = mutated(a_plain_pod(), known)
     del pod["spec"]["runtimeClassName"]
-    decision = decide(a_request(pod), policy, Phase.VALIDATE)
+    decision = decide(a_request(pod), *known, Phase.VALIDATE)
     assert decision.reasons == ("Unmutated",)
     assert decision.findings[0].path == "spec.runtimeClassName"

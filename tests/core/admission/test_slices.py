@@ -23,6 +23,7 @@ from tests.support.pods import A100 as A100_CLASS
 from tests.support.pods import a_container, a_pod, a_policy, a_rule
 from webhook.core.admission.decide import Phase
 from webhook.core.pod.findings import Reason
+from webhook.core.policy.cluster import UNKNOWN, Cluster
 from webhook.core.policy.values import Accounting, Bounds, GPUClass
 
 MIG_CLASS = GPUClass("sliced", {"pool": "mig"}, (), Bounds(), Accounting.MIG)
@@ -127,7 +128,7 @@ def test_slices_of_nodes_that_are_not_selected_do_not_count(rule, changes, field
 def test_a_class_may_have_slices_where_the_rule_has_none_and_the_other_way_round():
     classes = {"sliced": MIG_CLASS, "a100": A100_CLASS}
     nodes = (sliced(A100, pool="mig"),)
-    policy = a_policy(classes=classes, sliced_nodes=nodes)
+    policy = a_policy(classes=classes), Cluster(sliced_nodes=nodes)
     notes = {"vramwarden.io/gpu-class": "sliced"}
     pod = translated(a_pod("8Gi", annotations=notes), policy)
     assert limits_of(pod) == {"main": {f"{SLICE}1g.10gb": "1"}}
@@ -155,7 +156,7 @@ def test_amounts_written_by_hand_become_the_annotation():
 def test_what_is_known_since_changes_no_pod_that_is_about_to_be_stored():
     pod = translated(a_pod("8Gi"), under())
     for nodes in ((), (sliced(H200),)):
-        decision = answered(pod, a_policy(MIG, sliced_nodes=nodes), Phase.VALIDATE)
+        decision = answered(pod, (a_policy(MIG), Cluster(sliced_nodes=nodes)), Phase.VALIDATE)
         assert (decision.allowed, decision.findings) == (True, ())
 
 
@@ -204,7 +205,7 @@ def test_a_node_that_holds_the_largest_amount_holds_all():
     [((), "no node is known"), ((sliced(A100, pool="a"),), "no node that this pod selects is")],
 )
 def test_where_no_slice_is_known_nothing_would_hold_the_pod(nodes, which):
-    policy = a_policy(MIG, sliced_nodes=nodes)
+    policy = a_policy(MIG), Cluster(sliced_nodes=nodes)
     reason, detail = denied(a_pod("8Gi", nodeSelector={"pool": "b"}), policy)
     assert reason is Reason.ENFORCEMENT_IMPOSSIBLE
     assert which in detail
@@ -280,7 +281,7 @@ def test_what_others_take_away_is_missed(harm, digest):
 
 def test_who_asks_for_a_slice_is_not_told_that_it_is_much():
     assert answered(a_pod("8Gi"), under()).advises_on_bytes is None
-    assert answered(a_pod("8Gi"), a_policy()).advises_on_bytes is not None
+    assert answered(a_pod("8Gi"), (a_policy(), UNKNOWN)).advises_on_bytes is not None
 
 
 def test_what_a_user_asks_of_the_same_label_stays():

@@ -11,7 +11,8 @@ from tests.core.admission.test_work import MOST_CALLS, calls
 from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from webhook.core.admission import templates
 from webhook.core.admission.decide import Outcome
-from webhook.core.admission.templates import Advice, advise
+from webhook.core.admission.templates import WorkloadAdvice, advise
+from webhook.core.policy.cluster import UNKNOWN, Cluster
 from webhook.core.policy.values import Action, Bounds, Rollout, Warnings
 
 MEMORY = "vramwarden.io/gpu-memory"
@@ -33,7 +34,7 @@ def a_review(pod, kind="apps/Deployment", operation="CREATE", **metadata):
 
 
 def advised(pod, rule=None, **review):
-    return advise(a_review(pod, **review), a_policy(rule or a_rule()))
+    return advise(a_review(pod, **review), a_policy(rule or a_rule()), UNKNOWN)
 
 
 @pytest.mark.parametrize("kind", PATHS)
@@ -75,7 +76,7 @@ def test_the_rules_action_decides_what_is_said(action, said):
 
 def test_audit_is_silent_about_annotations_at_the_wrong_level_as_well():
     request = a_review(a_pod("8GB"), annotations={MEMORY: "8Gi"})
-    advice = advise(request, a_policy(a_rule(action=Action.AUDIT)), lambda *_: "more")
+    advice = advise(request, a_policy(a_rule(action=Action.AUDIT)), UNKNOWN, lambda *_: "more")
     assert (advice.warnings, advice.outcome) == ((), Outcome.AUDITED)
     assert (advice.reasons, advice.rule) == (("InvalidQuantity",), "default")
 
@@ -83,8 +84,7 @@ def test_audit_is_silent_about_annotations_at_the_wrong_level_as_well():
 def test_while_a_rollout_observes_pods_without_a_demand_bring_warnings():
     seeing = a_container("main", env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}])
     request = a_review(a_pod(containers=[seeing]))
-    observing = replace(a_policy(a_rule()), rollout=Rollout.OBSERVE)
-    (note,) = advise(request, observing).warnings
+    (note,) = advise(request, a_policy(), Cluster(Rollout.OBSERVE)).warnings
     assert note.startswith("its pods bring a warning: VisibleDevicesOverride: ")
 
 
@@ -92,7 +92,7 @@ def test_while_a_rollout_observes_pods_without_a_demand_bring_warnings():
 def test_where_no_rule_judges_nothing_is_said(rule):
     asked = []
     request = a_review(a_pod("8GB"), annotations={MEMORY: "8Gi"})
-    advice = advise(request, a_policy(rule), lambda *about: asked.append(about) or "more")
+    advice = advise(request, a_policy(rule), UNKNOWN, lambda *about: asked.append(about) or "more")
     assert (advice.warnings, advice.outcome, asked) == ((), Outcome.SKIPPED, [])
 
 
@@ -148,7 +148,7 @@ def test_more_advice_comes_last_and_knows_the_review_and_what_is_asked():
         return "asks for 8Gi; 1Gi would do"
 
     request = a_review(a_pod("8Gi", labels={"app": "x"}))
-    advice = advise(request, a_policy(), more)
+    advice = advise(request, a_policy(), UNKNOWN, more)
     assert advice.warnings == ("asks for 8Gi; 1Gi would do",)
     assert asked == [("team-a", request.kind, {"app": "x"}, 8 * 2**30)]
 
@@ -159,12 +159,12 @@ def test_no_more_advice_where_pods_would_be_denied_or_the_rule_wants_none():
         (a_review(a_pod()), a_rule()),
         (a_review(a_pod("8Gi")), a_rule(advice=Warnings.OFF)),
     ):
-        assert "more" not in advise(request, a_policy(rule), lambda *_: "more").warnings
+        assert "more" not in advise(request, a_policy(rule), UNKNOWN, lambda *_: "more").warnings
 
 
 @pytest.mark.parametrize("change", [{"operation": "DELETE"}, {"subresource": "scale"}])
 def test_what_creates_no_pods_is_silent(change):
-    assert advise(replace(a_review(a_pod("8GB")), **change), a_policy()) == Advice(
+    assert advise(replace(a_review(a_pod("8GB")), **change), a_policy(), UNKNOWN) == WorkloadAdvice(
         outcome=Outcome.SKIPPED, policy=a_policy().short_digest
     )
 
@@ -173,7 +173,7 @@ def test_other_kinds_are_silent_and_not_searched(monkeypatch):
     monkeypatch.setattr(templates, "find_templates", None)
     for kind in ("kubeflow.org/PyTorchJob", "batch.volcano.sh/Job", "ConfigMap"):
         request = replace(a_review(a_pod("8GB")), kind=kind)
-        assert advise(request, a_policy()).outcome is Outcome.SKIPPED
+        assert advise(request, a_policy(), UNKNOWN).outcome is Outcome.SKIPPED
 
 
 @pytest.mark.process
@@ -185,10 +185,10 @@ def test_the_largest_workload_costs_no_more_than_the_largest_pod(key):
     few = dict(islice(room.items(), 1024))
     pod = a_pod(annotations=few, labels=few, containers=containers)
     request = a_review(pod, annotations=room, labels=room)
-    assert calls(lambda: advise(request, a_policy())) < MOST_CALLS / 4
+    assert calls(lambda: advise(request, a_policy(), UNKNOWN)) < MOST_CALLS / 4
 
 
 @pytest.mark.parametrize("spec", [None, "x", [], {}, {"template": None}, {"template": {}}])
 def test_a_workload_without_a_template_is_silent(spec):
     request = replace(a_review(a_pod()), obj={"kind": "Deployment", "spec": spec})
-    assert advise(request, a_policy()).warnings == ()
+    assert advise(request, a_policy(), UNKNOWN).warnings == ()

@@ -25,6 +25,7 @@ from tests.core.admission.decisions import (
 from tests.support.pods import a_container, a_pod, a_policy, a_rule
 from webhook.core.admission.decide import Outcome, Phase
 from webhook.core.pod.complexity import too_complex
+from webhook.core.policy.cluster import Cluster
 from webhook.core.policy.values import Action, Rollout, VisibleDevices
 
 CDI = {"nvidia.cdi.k8s.io/pod": "nvidia.com/gpu=all"}
@@ -424,8 +425,7 @@ RULES = pytest.mark.parametrize("rule", ANY_RULE.values(), ids=ANY_RULE)
 @pytest.mark.parametrize("phase", Phase)
 @pytest.mark.parametrize("marks", MARKED, ids=str)
 def test_a_large_pod_with_our_marks_is_denied_by_whatever_rule(marks, phase, rule, rollout):
-    policy = a_policy(rule, rollout=rollout)
-    decision = decided(a_pod(**marks, **HUGE), policy=policy, phase=phase)
+    decision = decided(a_pod(**marks, **HUGE), rule, phase, cluster=Cluster(rollout))
     assert_denied(decision, "TooComplex", "spec.tolerations")
 
 
@@ -447,7 +447,7 @@ def test_a_pod_of_ours_does_not_outgrow_the_bounds(fields, path, rule, rollout):
     new = copy.deepcopy(old)
     put(new["metadata"], {key: fields[key] for key in fields if key in {"annotations", "labels"}})
     put(new["spec"], {key: fields[key] for key in fields if key not in new["metadata"]})
-    decision = updated(old, new, policy=a_policy(rule, rollout=rollout))
+    decision = updated(old, new, policy=a_policy(rule), cluster=Cluster(rollout))
     assert_denied(decision, "TooComplex", path)
 
 
@@ -457,13 +457,13 @@ def test_a_pod_of_ours_does_not_outgrow_the_bounds(fields, path, rule, rollout):
 def test_what_is_stored_so_changes_but_does_not_grow(marks, rule, rollout):
     """As it was before there were bounds; its Job has to be able to end."""
     old = a_pod(**marks, **HUGE)
-    policy = a_policy(rule, rollout=rollout)
+    known = {"policy": a_policy(rule), "cluster": Cluster(rollout)}
     for fields in ({"finalizers": []}, {"ownerReferences": []}, {"labels": {"app": "x"}}):
         new = copy.deepcopy(old)
         put(new["metadata"], fields)
-        assert updated(old, new, policy=policy).findings == ()
+        assert updated(old, new, **known).findings == ()
     new["spec"]["tolerations"].append({"operator": "Exists"})
-    assert_denied(updated(old, new, policy=policy), "TooComplex", "spec.tolerations")
+    assert_denied(updated(old, new, **known), "TooComplex", "spec.tolerations")
 
 
 def test_what_a_kubelet_shows_of_a_static_pod_is_never_denied_for_its_size():

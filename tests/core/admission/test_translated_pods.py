@@ -19,12 +19,13 @@ from tests.core.admission.decisions import (
 from tests.support.pods import RULE, a_policy, a_request
 from webhook.core.admission.decide import Outcome, Phase, decide
 from webhook.core.pod.patch import apply_patch
+from webhook.core.policy.cluster import UNKNOWN
 
 
 def undoings():
     """Yield each operation of the translation undone alone, with the pod that is left."""
     before = a_plain_pod()
-    decision = decide(a_request(before), a_policy(RICH_RULE), Phase.MUTATE)
+    decision = decide(a_request(before), a_policy(RICH_RULE), UNKNOWN, Phase.MUTATE)
     for index, operation in enumerate(decision.patch):
         rest = [other for at, other in enumerate(decision.patch) if at != index]
         try:
@@ -100,13 +101,13 @@ def parts():
 def test_the_pod_as_translation_leaves_it_is_stored():
     for rule in (RULE, RICH_RULE, WITHOUT_SIDECAR):
         request = a_request(stored_pod(rule))
-        decision = decide(request, a_policy(rule), Phase.VALIDATE)
+        decision = decide(request, a_policy(rule), UNKNOWN, Phase.VALIDATE)
         assert (decision.outcome, decision.findings) == (Outcome.ALLOWED, ())
 
 
 @pytest.mark.parametrize("pod", list(undoings()))
 def test_an_operation_of_the_patch_that_is_missing_is_noticed(pod):
-    decision = decide(a_request(pod), a_policy(RICH_RULE), Phase.VALIDATE)
+    decision = decide(a_request(pod), a_policy(RICH_RULE), UNKNOWN, Phase.VALIDATE)
     assert decision.outcome is Outcome.DENIED
     assert decision.reasons == ("Unmutated",)
 
@@ -143,7 +144,7 @@ def test_every_step_of_the_translation_is_undone_once():
 
 @pytest.mark.parametrize(("pod", "path"), list(parts()))
 def test_each_thing_that_translation_adds_is_missed_and_named(pod, path):
-    decision = decide(a_request(pod), a_policy(RICH_RULE), Phase.VALIDATE)
+    decision = decide(a_request(pod), a_policy(RICH_RULE), UNKNOWN, Phase.VALIDATE)
     assert decision.outcome is Outcome.DENIED
     better = [r for start, r in BETTER_REASONS.items() if f"{path_of(path)}$".startswith(start)]
     if better:
@@ -186,7 +187,7 @@ def test_the_missing_part_is_named_by_its_path(break_, path):
     if "resources" in path:
         del container_of(pod, "main")["resources"]["requests"]
     break_(pod)
-    decision = decide(a_request(pod), a_policy(), Phase.VALIDATE)
+    decision = decide(a_request(pod), a_policy(), UNKNOWN, Phase.VALIDATE)
     assert decision.reasons == ("Unmutated",)
     (finding,) = decision.findings
     assert finding.path.startswith(path)
@@ -194,7 +195,7 @@ def test_the_missing_part_is_named_by_its_path(break_, path):
 
 
 def test_a_pod_that_was_never_translated_is_denied_with_few_words():
-    decision = decide(a_request(a_plain_pod()), a_policy(RICH_RULE), Phase.VALIDATE)
+    decision = decide(a_request(a_plain_pod()), a_policy(RICH_RULE), UNKNOWN, Phase.VALIDATE)
     assert decision.reasons == ("Unmutated",)
     assert len(decision.findings) == 1
     assert "more" in decision.message

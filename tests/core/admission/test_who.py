@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from webhook.core.admission.decide import Outcome, Phase, decide, governing_rule
+from webhook.core.policy.cluster import UNKNOWN
 from webhook.core.policy.match import Match
 from webhook.core.policy.values import Action, Bounds
 from webhook.names import ADMITTED_ANNOTATION
@@ -24,7 +25,7 @@ ALL_GPUS = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
 
 
 def rule(request, policy=POLICY):
-    found = governing_rule(request, policy)
+    found = governing_rule(request, policy, UNKNOWN)
     return found.name if found else ""
 
 
@@ -34,8 +35,8 @@ def rule(request, policy=POLICY):
 def test_both_phases_of_a_creation_judge_its_creator(who, name):
     pod = a_pod("9Gi")
     for phase in Phase:
-        assert decide(a_request(pod, **who), POLICY, phase).rule == name
-    assert decide(a_request(pod, **INTERN), POLICY, Phase.MUTATE).reasons == ("TooLarge",)
+        assert decide(a_request(pod, **who), POLICY, UNKNOWN, phase).rule == name
+    assert decide(a_request(pod, **INTERN), POLICY, UNKNOWN, Phase.MUTATE).reasons == ("TooLarge",)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +57,7 @@ def test_a_pod_without_a_service_account_has_the_default_one(spec, name):
 
 def test_a_service_account_that_is_no_text_is_malformed():
     request = a_request(a_pod("8Gi", serviceAccountName=1))
-    assert decide(request, POLICY, Phase.MUTATE).outcome is Outcome.MALFORMED
+    assert decide(request, POLICY, UNKNOWN, Phase.MUTATE).outcome is Outcome.MALFORMED
 
 
 def admitted(amount="8Gi", mark="interns", **fields):
@@ -120,7 +121,7 @@ def test_an_intern_gets_no_debugging_container_by_which_a_whole_gpu_is_seen():
         request = a_request(
             new, operation="UPDATE", subresource="ephemeralcontainers", old=old, **INTERN
         )
-        assert not decide(request, POLICY, Phase.MUTATE).allowed
+        assert not decide(request, POLICY, UNKNOWN, Phase.MUTATE).allowed
 
 
 @pytest.mark.parametrize("who", [INTERN, BOSS, CONTROLLER], ids=lambda who: who["user"])
@@ -129,7 +130,7 @@ def test_nobody_is_denied_a_change_that_touches_nothing_of_ours(who):
         new = copy.deepcopy(old)
         new["metadata"]["labels"] = {"app": "new"}
         request = a_request(new, operation="UPDATE", old=old, **who)
-        assert decide(request, POLICY, Phase.VALIDATE).allowed
+        assert decide(request, POLICY, UNKNOWN, Phase.VALIDATE).allowed
 
 
 def test_nobody_takes_a_demand_away():
@@ -137,4 +138,4 @@ def test_nobody_takes_a_demand_away():
     del new["metadata"]["annotations"]["vramwarden.io/gpu-memory"]
     for who in (INTERN, BOSS, CONTROLLER):
         request = a_request(new, operation="UPDATE", old=admitted(), **who)
-        assert decide(request, POLICY, Phase.VALIDATE).reasons == ("Immutable",)
+        assert decide(request, POLICY, UNKNOWN, Phase.VALIDATE).reasons == ("Immutable",)

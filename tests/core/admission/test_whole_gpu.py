@@ -18,6 +18,7 @@ from webhook.core.admission.templates import advise
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.patch import apply_patch, condense
 from webhook.core.pod.views import read_pod
+from webhook.core.policy.cluster import UNKNOWN, Cluster
 from webhook.core.policy.values import WHOLE_GPU_RESOURCES, Action, Bounds, Rollout
 
 GPU = "nvidia.com/gpu"
@@ -28,9 +29,9 @@ TAKEN = (
 )
 
 
-def a_policy_that_shares(rollout: Rollout = Rollout.ENFORCE, **rule):
+def a_policy_that_shares(**rule):
     rule.setdefault("translate_whole_gpu_bytes", 16 * GI)
-    return a_policy(a_rule(**rule), whole_gpu_resources=WHOLE_GPU_RESOURCES, rollout=rollout)
+    return a_policy(a_rule(**rule), whole_gpu_resources=WHOLE_GPU_RESOURCES)
 
 
 def gpus(amount="1", name="main", **more):
@@ -43,8 +44,8 @@ def a_whole_pod(*containers, **fields):
     return a_pod(containers=list(containers) or [gpus()], **fields)
 
 
-def decided(pod, policy=None, phase=Phase.MUTATE, **fields):
-    return decide(a_request(pod, **fields), policy or a_policy_that_shares(), phase)
+def decided(pod, policy=None, phase=Phase.MUTATE, cluster=UNKNOWN, **fields):
+    return decide(a_request(pod, **fields), policy or a_policy_that_shares(), cluster, phase)
 
 
 def test_a_pod_with_one_whole_gpu_gets_a_share_in_its_place():
@@ -117,7 +118,7 @@ def test_a_rule_that_warns_gives_the_share():
 
 
 def test_while_a_rollout_observes_the_pod_reads_what_it_will_be():
-    decision = decided(a_whole_pod(), a_policy_that_shares(Rollout.OBSERVE))
+    decision = decided(a_whole_pod(), cluster=Cluster(Rollout.OBSERVE))
     assert (decision.outcome, decision.patch) == (Outcome.ALLOWED, ())
     (said,) = decision.warnings
     assert said.startswith(
@@ -209,7 +210,7 @@ def test_the_warning_fits_into_what_the_api_server_returns():
 def test_the_author_of_a_workload_reads_it_too():
     owner = {"metadata": {"name": "train"}, "spec": {"template": a_whole_pod()}}
     request = a_request(owner, kind="apps/Deployment")
-    assert advise(request, a_policy_that_shares()).warnings == (TAKEN,)
+    assert advise(request, a_policy_that_shares(), UNKNOWN).warnings == (TAKEN,)
 
 
 @st.composite
@@ -239,7 +240,7 @@ def test_laws_hold_for_what_was_a_whole_gpu(pod, rule):
     )
     decision = decided(pod, policy)
     assert decision.outcome is Outcome.MUTATED, decision.message
-    prove(a_request(pod), decision.patch, policy)  # once is twice, and the pod is stored
+    prove(a_request(pod), decision.patch, policy, UNKNOWN)  # once is twice, and the pod is stored
     sent = condense(pod, decision.patch, "spec")
     assert apply_patch(pod, sent) == decision.obj
     assert decided(defaulted(decision.obj), policy).patch == ()

@@ -19,6 +19,7 @@ from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from webhook.adapters.review_json import write_review
 from webhook.core.admission.decide import Phase, decide
 from webhook.core.pod.patch import condense
+from webhook.core.policy.cluster import UNKNOWN
 from webhook.core.policy.values import VisibleDevices
 
 if TYPE_CHECKING:
@@ -189,7 +190,7 @@ def assert_bounded(count: int, size_bytes: int) -> None:
 
 def creation(pod: Json, phase: Phase, devices: VisibleDevices) -> int:
     policy = a_policy(a_rule(visible_devices=devices))
-    return calls(lambda: write_review("u-1", decide(a_request(pod), policy, phase)))
+    return calls(lambda: write_review("u-1", decide(a_request(pod), policy, UNKNOWN, phase)))
 
 
 def update(pod: Json, subresource: str) -> int:
@@ -202,7 +203,7 @@ def update(pod: Json, subresource: str) -> int:
         new = {**pod, "metadata": {**pod["metadata"], "labels": labels}}
     new["spec"] = orjson.loads(orjson.dumps(new["spec"]))  # shares nothing, as off the wire
     request = a_request(new, operation="UPDATE", old=pod, subresource=subresource)
-    return calls(lambda: write_review("u-1", decide(request, a_policy(), Phase.MUTATE)))
+    return calls(lambda: write_review("u-1", decide(request, a_policy(), UNKNOWN, Phase.MUTATE)))
 
 
 @pytest.mark.parametrize("name", [*BEYOND, *WITHIN])
@@ -226,7 +227,7 @@ def test_a_pod_of_ours_beyond_a_bound_costs_next_to_nothing(name):
 def test_a_patch_is_condensed_by_a_few_calls_for_each_operation():
     many = named(240, env=[{"name": "A"}])
     pod = a_pod(",".join(f"{one['name']}=1Gi" for one in many), containers=many)
-    patch = decide(a_request(pod), a_policy(), Phase.MUTATE).patch
+    patch = decide(a_request(pod), a_policy(), UNKNOWN, Phase.MUTATE).patch
     assert len(patch) > 900
     assert calls(lambda: condense(pod, patch, "spec")) <= 20 * len(patch)
 

@@ -28,6 +28,7 @@ from webhook.core.pod.demand import read_demand
 from webhook.core.pod.patch import apply_patch
 from webhook.core.pod.quantity import MAX_BYTES, MIB
 from webhook.core.pod.views import read_pod
+from webhook.core.policy.cluster import UNKNOWN
 from webhook.core.policy.values import Placement
 
 VRAM = "vramwarden.io/vram"
@@ -297,7 +298,7 @@ def test_of_a_pod_of_ours_exactly_its_cap_counts(mib, count, placement):
     annotations = {"vramwarden.io/gpu-count": str(count)}
     raw = a_pod(memory, containers=containers, initContainers=init, annotations=annotations)
     demand, _ = read_demand(read_pod(raw))
-    decision = decide(a_request(raw), a_policy(a_rule(placement=placement)), Phase.MUTATE)
+    decision = decide(a_request(raw), a_policy(a_rule(placement=placement)), UNKNOWN, Phase.MUTATE)
     state = read_pod_state(apply_patch(raw, decision.patch))
     assert (state.hold.cap_bytes, state.hold.may_act) == (demand.per_gpu_bytes, True)
     at_binding = placement is Placement.BINDING

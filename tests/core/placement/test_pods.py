@@ -19,6 +19,7 @@ from webhook.core.placement.assignments import read_pod_state
 from webhook.core.placement.pods import Hold, gpu_annotations, memory_fraction
 from webhook.core.pod.patch import apply_patch
 from webhook.core.pod.quantity import MIB
+from webhook.core.policy.cluster import UNKNOWN
 from webhook.core.policy.values import EnforceBy, OnExcess, Placement, Style
 from webhook.sidecar import guard
 from webhook.sidecar.settings import SettingsError, read_settings
@@ -60,7 +61,7 @@ def test_a_pod_with_our_sidecar_may_be_acted_on_and_one_without_may_not(style, p
         enforcement = {"by": by, "style": style, "tolerance": "1048576", "grace": "1m"}
         rule = a_rule(placement=placement, enforcement=enforcement)
         raw = a_pod("8Gi")
-        decision = decide(a_request(raw), a_policy(rule), Phase.MUTATE)
+        decision = decide(a_request(raw), a_policy(rule), UNKNOWN, Phase.MUTATE)
         expected = Hold(8 * GIB, 2**20, 61.5, may_act=True) if may_act else ALONE
         assert read_pod_state(apply_patch(raw, decision.patch)).hold == expected
 
@@ -68,7 +69,7 @@ def test_a_pod_with_our_sidecar_may_be_acted_on_and_one_without_may_not(style, p
 def test_a_pod_whose_sidecar_only_reports_is_reported_and_not_acted_on():
     raw = a_pod("8Gi")
     rule = a_rule(enforcement={"on_excess": OnExcess.REPORT})
-    decision = decide(a_request(raw), a_policy(rule), Phase.MUTATE)
+    decision = decide(a_request(raw), a_policy(rule), UNKNOWN, Phase.MUTATE)
     expected = Hold(8 * GIB, 8 * GIB // 50, 6.5, may_act=False, reports=True)
     assert read_pod_state(apply_patch(raw, decision.patch)).hold == expected
 

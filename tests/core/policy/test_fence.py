@@ -39,8 +39,8 @@ from webhook.core.policy.values import (
 ALL = "translated sidecar marks variables annotations void"
 
 
-def lines(*rules, **policy):
-    return fence_data(a_policy(*rules, **policy))[RULES_KEY].splitlines()
+def lines(*rules, rollout=Rollout.ENFORCE, **policy):
+    return fence_data(a_policy(*rules, **policy), rollout)[RULES_KEY].splitlines()
 
 
 def test_the_shipped_policy_leaves_the_system_alone_and_holds_all_else():

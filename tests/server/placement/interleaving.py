@@ -10,12 +10,13 @@ import contextlib
 import itertools
 import threading
 from collections import Counter
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tests.support.logs import RecordedLog
 from webhook.adapters.kube.client import KubeError
-from webhook.adapters.kube.placement import GpuNode, Question, Stored, StoredPod
+from webhook.adapters.kube.placement import GpuNode, Question, StoredList, StoredPod
 from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.placement.assignments import (
     Assignments,
@@ -38,7 +39,6 @@ from webhook.server.placement.tracker import Tracker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from concurrent.futures import Future
 
     from webhook.core.placement.fit import Need
 
@@ -111,6 +111,8 @@ class Task:
 
 class World:
     """The truth: what the API server stores. Has the methods of `PlacementApi`."""
+
+    questions = None
 
     def __init__(self, *gpus_mib: tuple[int, ...]) -> None:
         self.nodes = {
@@ -278,17 +280,17 @@ class World:
         self._turn("pods_on")
         return [pod for pod in self.pods.values() if pod.node == node]
 
-    def assignments(self, node: str) -> Stored:
+    def assignments(self, node: str) -> StoredList:
         self._turn("assignments")
         if node not in self.lists:
-            return Stored(node, {}, whole=False, version="")
+            return StoredList(node, {}, whole=False, version="")
         data, version = self.lists[node]
         found, whole = read_assignments(data)
-        return Stored(node, found, whole, str(version), read_whole(data))
+        return StoredList(node, found, whole, str(version), read_whole(data))
 
     def store(
         self, node: str, assignments: Assignments, version: str, answer: Whole | None
-    ) -> Stored:
+    ) -> StoredList:
         self._turn("store")
         there = str(self.lists[node][1]) if node in self.lists else ""
         if there != version:
@@ -296,13 +298,13 @@ class World:
         written = next(self._numbers)
         self.lists[node] = {**write_assignments(assignments), **write_whole(answer)}, written
         Task.pause()  # the answer is on its way
-        return Stored(node, assignments, whole=True, version=str(written), answer=answer)
+        return StoredList(node, assignments, whole=True, version=str(written), answer=answer)
 
     def whole_gpu_pods(self, node: str) -> list[str]:
         self._turn("whole_gpu_pods")
         return self.with_whole_gpus.get(node, [])
 
-    def remove(self, stored: Stored) -> None:
+    def remove(self, stored: StoredList) -> None:
         self._turn("remove")
         if stored.node in self.lists and str(self.lists[stored.node][1]) == stored.version:
             del self.lists[stored.node]
@@ -376,9 +378,8 @@ class Replica:
         )
         self.reserved: list[PodState] = []
         self.binder = _Binder(self.world, self.tracker, counted, self.reserved.append, run=self.run)
-        self.tracker._take_nodes(list(self.world.nodes.values()))
-        for listed in self.tracker._listed.values():
-            listed.set()
+        self.tracker._on_nodes(list(self.world.nodes.values()))
+        self.tracker.pods.is_listed = self.tracker.nodes.is_listed = True
         if self.knows:
             self.resync()
 
@@ -389,22 +390,28 @@ class Replica:
 
     def resync(self) -> None:
         """List again, as after a watch that was lost."""
-        self.tracker._take_pods(list(self.world.pods.values()))
+        self.tracker._on_pods(list(self.world.pods.values()))
         self.heard = len(self.world.events)
 
     def hear(self) -> None:
         """Take the next event that is due."""
         if self.heard < len(self.world.events):
-            self.tracker._take_pod(*self.world.events[self.heard])
+            self.tracker._on_pod(*self.world.events[self.heard])
             self.heard += 1
 
     def hear_node(self, name: str) -> None:
         """Take word of a node as it is now."""
-        self.tracker._take_node("MODIFIED", self.world.nodes[name])
+        self.tracker._on_node("MODIFIED", self.world.nodes[name])
 
     def ask(self, uid: str, node: str, *, dry_run: bool = False) -> Request:
         """Let the API server ask about a binding."""
-        answer = self.binder.bind(Binding("ns", uid, uid, node, {}), dry_run=dry_run)
+        binding = Binding("ns", uid, uid, node, {})
+        verdict = self.binder.from_memory(binding)
+        if verdict is None:
+            answer = self.binder.bind(binding, dry_run=dry_run)
+        else:
+            answer = Future()
+            answer.set_result(verdict)
         self.requests.append(Request(uid, node, self.world.time_s, answer, self))
         return self.requests[-1]
 

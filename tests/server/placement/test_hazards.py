@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.server.placement.interleaving import Replica, Task, World
-from webhook.adapters.kube.placement import GpuNode, Stored
+from webhook.adapters.kube.placement import GpuNode, StoredList
 from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.placement.assignments import RENEW_S, UNBOUND_S, Whole, read_whole
 from webhook.core.placement.binding_review import Binding, BindingOutcome, BindingReason
@@ -89,7 +89,7 @@ def test_a_replica_that_knows_no_pod_yet_goes_by_the_list(world):
 def test_a_binding_that_comes_twice_gets_the_same_gpu(world, replicas):
     world.nodes["n0"] = World((10, 10)).nodes["n0"]
     for replica in replicas:
-        replica.tracker._take_nodes(list(world.nodes.values()))
+        replica.tracker._on_nodes(list(world.nodes.values()))
     first, second = create(world, replicas, 4, 3)
     verdict = bind(replicas[0], first, arrives=False)
     bind(replicas[0], second)
@@ -215,7 +215,7 @@ def test_what_the_last_pod_of_a_node_that_is_gone_held_is_forgotten(world, repli
     (uid,) = create(world, replicas, 6)
     bind(replicas[0], uid)
     world.nodes.clear()
-    replicas[0].tracker._take_nodes([])
+    replicas[0].tracker._on_nodes([])
     world.delete(uid)
     replicas[0].resync()
     replicas[0].tidy_now("n0", fresh=False)
@@ -428,7 +428,7 @@ def test_a_list_that_was_never_made_is_made_of_the_pods_that_are_there(world, re
     first, *_ = replicas
     seeing_all(world, replicas, 2, node="named-by-somebody")
     assert first.binder.unlisted([]) == {"n0"}
-    first.finish(first.run(lambda: first.binder.tidy("n0", Stored("n0", {}, False, ""))))
+    first.finish(first.run(lambda: first.binder.tidy("n0", StoredList("n0", {}, False, ""))))
     assert entered(world) == {uid}
     assert first.binder.unlisted(["n0"]) == set()
 
@@ -439,7 +439,7 @@ def test_nothing_is_written_for_a_node_whose_pods_have_no_gpus(world, replicas):
     first, *_ = replicas
     first.resync()
     world.asked.clear()
-    first.finish(first.run(lambda: first.binder.tidy("n0", Stored("n0", {}, False, ""))))
+    first.finish(first.run(lambda: first.binder.tidy("n0", StoredList("n0", {}, False, ""))))
     assert (world.lists, world.asked) == ({}, {})
 
 
@@ -512,7 +512,7 @@ def test_neither_a_binding_nor_an_answer_loses_the_other(world, replicas):
 
 def test_an_answer_makes_the_list_and_tidying_keeps_it_while_the_node_is_there(world, replicas):
     first, *_ = replicas
-    first.tracker._take_nodes([])  # not shared yet
+    first.tracker._on_nodes([])  # not shared yet
     first.finish(first.answer_question("n0", "7"))
     first.tidy_now("n0")
     assert answered(world) == Whole("7", 0, ())
@@ -573,7 +573,7 @@ def test_a_binding_costs_the_requests_that_it_needs_and_no_more(world, replicas)
     plain = world.create(None)
     assert requests(first.ask(plain, "elsewhere")) == 0  # no demand, no GPUs: from memory
     assert requests(first.ask(plain, "n0")) == 1  # which pod is it?
-    first.tracker._take_node("MODIFIED", GpuNode("silent", ()))
+    first.tracker._on_node("MODIFIED", GpuNode("silent", ()))
     assert requests(first.ask(plain, "silent")) == 1
     assert requests(first.ask(uid, "n0")) == 4  # list, pods, write and its answer
     assert requests(first.ask(other, "n0")) == 2  # write and its answer
@@ -631,7 +631,7 @@ def test_nothing_is_kept_of_a_node_once_nobody_waits_for_it_and_it_is_gone(world
     first, *_ = replicas
     (uid,) = create(world, replicas, 1)
     bind(first, uid)
-    assert (first.binder._lines._lines, list(first.binder._copies)) == ({}, ["n0"])
+    assert (first.binder._queues._queues, list(first.binder._copies)) == ({}, ["n0"])
     first.binder.forget("n0")
     assert first.binder._copies == {}
     assert first.binder.nodes_of([first.tracker.pod(uid)]) == set()
@@ -654,7 +654,7 @@ def test_where_a_pod_that_ended_is_entered_is_found_without_reading_all_lists(wo
     first.resync()
     pods = [first.tracker.pod(uid) for uid in (bound, reserved)]
     copies = first.binder._copies
-    copies |= {f"other-{number}": Stored("", {}, True, "1") for number in range(9)}
+    copies |= {f"other-{number}": StoredList("", {}, True, "1") for number in range(9)}
     assert first.binder.nodes_of(pods[1:] * 50) == {"n0"}
     copies |= {
         name: replace(copies[name], assignments=Untouched()) for name in copies if name != "n0"
@@ -696,7 +696,7 @@ def test_a_list_of_a_node_that_is_gone_is_deleted_once_it_is_empty(world, replic
     bind(first, bound)
     bind(first, reserved, arrives=False)
     world.nodes.clear()
-    first.tracker._take_nodes([])
+    first.tracker._on_nodes([])
     first.resync()
     first.tidy_now("n0")
     assert entered(world) == {bound, reserved}  # a binding may be under way
@@ -755,7 +755,7 @@ def test_of_two_replicas_one_deletes_the_list_of_a_node_that_is_gone(world, repl
     world.nodes.clear()
     stored = world.assignments("n0")
     for replica in replicas:
-        replica.tracker._take_nodes([])
+        replica.tracker._on_nodes([])
         replica.resync()
         replica.binder.tidy("n0", stored)
     assert world.lists == {}

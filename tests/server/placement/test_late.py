@@ -306,7 +306,7 @@ def test_of_two_replicas_one_tells_a_pod_that_runs_already(world):
 def test_however_many_wait_on_a_node_its_list_is_read_and_planned_once(world, monkeypatch):
     bare(world, *[3] * 3 * TOGETHER)
     replica = Replica(world)
-    replica.binder._lines._run = lambda work: work()  # as if its thread were always the faster
+    replica.binder._queues._run = lambda work: work()  # as if its thread were always the faster
     planned = []
     plan_all = binder.plan_all
 

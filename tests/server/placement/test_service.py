@@ -13,23 +13,28 @@ from webhook.core.placement.assignments import PodState, Waits
 from webhook.core.placement.fit import Need
 from webhook.core.pod.gpus import Gpu
 from webhook.server.metrics import Metrics
-from webhook.server.placement import service as module
 from webhook.server.placement.service import PlacementService
 
 NODE = GpuNode("n1", (Gpu("GPU-a", 10, "X", 0),), DeviceNames.NONE)
 WAITS = PodState("p1", "team/train", Need(5), node="n1", waits=Waits())
 
 
+class Unasked:
+    """A connection on which nothing is sent."""
+
+    def with_patience(self, *_):
+        return self
+
+
 @pytest.fixture
-def service(monkeypatch):
-    monkeypatch.setattr(module, "connect", lambda **_: None)
-    return PlacementService("sys", Metrics(), RecordedLog())
+def service():
+    return PlacementService(Unasked(), "sys", Metrics(), RecordedLog())
 
 
 def test_a_pod_that_waits_is_tried_again_when_its_node_changes(service):
     tracker, late = service._tracker, service._late
-    tracker._take_nodes([NODE, replace(NODE, name="n2")])
-    tracker._take_pods([WAITS, replace(WAITS, uid="p2", name="team/other", node="n2")])
+    tracker._on_nodes([NODE, replace(NODE, name="n2")])
+    tracker._on_pods([WAITS, replace(WAITS, uid="p2", name="team/other", node="n2")])
     assert sorted(late._next(late._clock() + 10) + late._next(late._clock() + 10)) == ["n1", "n2"]
-    tracker._take_node("MODIFIED", replace(NODE, device_names=DeviceNames.UUID))
+    tracker._on_node("MODIFIED", replace(NODE, device_names=DeviceNames.UUID))
     assert late._next(late._clock() + 10) == ["n1"]

@@ -10,7 +10,7 @@ import pytest
 from tests.support.agents import ApiServer
 from webhook.adapters.kube import placement
 from webhook.adapters.kube.client import KubeError, connect
-from webhook.adapters.kube.placement import GpuNode, PlacementApi, Question, Stored
+from webhook.adapters.kube.placement import GpuNode, PlacementApi, Question, StoredList
 from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.placement.assignments import (
     Assignment,
@@ -71,13 +71,13 @@ def a_list(version="7", **data):
 
 def test_a_node_s_list_is_read_with_its_version(api, server):
     server.answers = [(200, a_list())]
-    assert api.assignments("n1") == Stored("n1", ENTRY, whole=True, version="7")
+    assert api.assignments("n1") == StoredList("n1", ENTRY, whole=True, version="7")
     assert asked(server) == [("GET", f"{LISTS}/gpu-assignments-n1")]
 
 
 def test_a_list_that_does_not_exist_is_not_whole(api, server):
     server.answers = [(404, {"message": "not found"})]
-    assert api.assignments("n1") == Stored("n1", {}, whole=False, version="")
+    assert api.assignments("n1") == StoredList("n1", {}, whole=False, version="")
 
 
 @pytest.mark.parametrize("data", [None, {}, {"assignments": "{"}, {"other": "x"}])
@@ -89,7 +89,7 @@ def test_a_list_that_cannot_be_read_is_not_whole(api, server, data):
 
 def test_the_first_entry_makes_the_list_which_nobody_owns(api, server):
     server.answers = [(201, a_list(version="8"))]
-    assert api.store("n1", ENTRY, "") == Stored("n1", ENTRY, whole=True, version="8")
+    assert api.store("n1", ENTRY, "") == StoredList("n1", ENTRY, whole=True, version="8")
     ((method, path, _, body),) = server.asked
     assert (method, path.split("?")[0]) == ("POST", LISTS)
     assert body["metadata"] == {
@@ -103,14 +103,14 @@ def test_the_first_entry_makes_the_list_which_nobody_owns(api, server):
 def test_every_write_keeps_the_answer_that_is_there(api, server):
     server.answers = [(200, a_list(data={**write_assignments(ENTRY), **write_whole(ANSWER)}))]
     found = api.assignments("n1")
-    assert found == Stored("n1", ENTRY, True, "7", ANSWER)
+    assert found == StoredList("n1", ENTRY, True, "7", ANSWER)
     server.answers = [(200, a_list(version="8"))]
-    assert api.store("n1", {}, "7", found.answer) == Stored("n1", {}, True, "8", ANSWER)
+    assert api.store("n1", {}, "7", found.answer) == StoredList("n1", {}, True, "8", ANSWER)
     assert server.asked[-1][3]["data"] == {"assignments": "", **write_whole(ANSWER)}
 
 
 def test_a_list_is_deleted_only_as_it_was_read(api, server):
-    api.remove(Stored("n1", {}, whole=True, version="7"))
+    api.remove(StoredList("n1", {}, whole=True, version="7"))
     ((method, path, _, body),) = server.asked
     assert (method, path.split("?")[0]) == ("DELETE", f"{LISTS}/gpu-assignments-n1")
     assert body == {"preconditions": {"resourceVersion": "7"}}
@@ -212,9 +212,9 @@ def test_of_a_list_that_is_as_it_was_read_before_nothing_is_read_again(
     real = placement.read_assignments
     monkeypatch.setattr(placement, "read_assignments", lambda data: read.append(1) or real(data))
     server.answers = [(200, {"items": [a_list(version="7")]})]
-    before = Stored("n1", {"p9": ENTRY["p1"]}, whole=True, version=version)
+    before = StoredList("n1", {"p9": ENTRY["p1"]}, whole=True, version=version)
     (found,) = api.all_assignments({"n1": before}.get)
-    assert found == (Stored("n1", ENTRY, whole=True, version="7") if is_read else before)
+    assert found == (StoredList("n1", ENTRY, whole=True, version="7") if is_read else before)
     assert bool(read) == is_read
 
 

@@ -8,23 +8,23 @@ import pytest
 
 from tests.support.logs import RecordedLog
 from webhook.adapters.kube.client import KubeError
-from webhook.adapters.kube.placement import Question, Stored
+from webhook.adapters.kube.placement import Question, StoredList
 from webhook.core.placement.assignments import PodState, Whole
 from webhook.server.placement import tidying as module
 from webhook.server.placement.tidying import Tidying
 
-LIST = Stored("n1", {}, whole=True, version="1")
+LIST = StoredList("n1", {}, whole=True, version="1")
 
 
 class Api:
     def assignments(self, node):
-        return Stored(node, {}, True, "1", Whole("7", 0, ()))
+        return StoredList(node, {}, True, "1", Whole("7", 0, ()))
 
     def whole_gpu_pods(self, node):
         return [f"{node}/{name}" for name in "abcd"]
 
     def all_assignments(self, _known):
-        return [LIST, Stored("", {}, whole=False, version="1")]
+        return [LIST, StoredList("", {}, whole=False, version="1")]
 
 
 class Binder:
@@ -98,7 +98,7 @@ def test_what_nodes_ask_is_answered_unless_it_was(tidying, monkeypatch):
 
 def test_a_list_that_cannot_be_written_keeps_no_other_from_its_turn(tidying):
     tidying._api.all_assignments = lambda _known: [
-        Stored(name, {}, whole=True, version="1") for name in ("n1", "n2")
+        StoredList(name, {}, whole=True, version="1") for name in ("n1", "n2")
     ]
     binder = Binder(broken={"n1"})
     with pytest.raises(KubeError):
@@ -109,7 +109,7 @@ def test_a_list_that_cannot_be_written_keeps_no_other_from_its_turn(tidying):
 def test_a_list_that_should_be_there_is_tidied_too(tidying):
     binder = Binder()
     tidying.round(binder)
-    lost = Stored("lost", {}, whole=False, version="")
+    lost = StoredList("lost", {}, whole=False, version="")
     assert binder.tidied == [("n1", LIST), ("lost", lost)]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from functools import partial
 from operator import itemgetter
 
 import pytest
@@ -18,6 +17,7 @@ from webhook.core.placement.assignments import PodState, Waits
 from webhook.core.placement.fit import Need
 from webhook.core.pod.gpus import Gpu
 from webhook.server.metrics import Metrics, PlacementMetrics
+from webhook.server.mirror import Mirror
 from webhook.server.placement import tracker as module
 from webhook.server.placement.tracker import Tracker
 
@@ -70,7 +70,7 @@ class Script:
 @pytest.fixture
 def follow(monkeypatch):
     """Return a function that runs a tracker on a script to the script's end."""
-    monkeypatch.setattr(module, "follow", partial(module.follow, sleep=lambda _: None))
+    monkeypatch.setattr(Mirror, "_sleep", lambda *_: None)
 
     def run(script):
         metrics = Metrics()
@@ -104,11 +104,11 @@ def test_it_knows_what_the_largest_gpu_has_while_nodes_come_and_go():
     large = GpuNode("n2", (Gpu("GPU-b", 5, "X", 0), Gpu("GPU-c", 80, "X", 1, healthy=False)))
     known = [tracker.largest_bytes()]
     for act in (
-        lambda: tracker._take_nodes([NODE]),
-        lambda: tracker._take_node("ADDED", large),
-        lambda: tracker._take_node("MODIFIED", replace(large, gpus=large.gpus[:1])),
-        lambda: tracker._take_node("DELETED", NODE),
-        lambda: tracker._take_nodes([]),
+        lambda: tracker._on_nodes([NODE]),
+        lambda: tracker._on_node("ADDED", large),
+        lambda: tracker._on_node("MODIFIED", replace(large, gpus=large.gpus[:1])),
+        lambda: tracker._on_node("DELETED", NODE),
+        lambda: tracker._on_nodes([]),
     ):
         act()
         known.append(tracker.largest_bytes())
@@ -193,17 +193,17 @@ def test_a_pod_that_gets_its_label_back_is_known_again(follow, monkeypatch):
 
 def test_a_node_that_does_not_show_its_gpus_is_known():
     silent = replace(NODE, gpus=())
-    tracker = Tracker(None, PlacementMetrics(Metrics()), RecordedLog())
-    tracker._take_nodes([silent])
+    tracker = Tracker(Script(), PlacementMetrics(Metrics()), RecordedLog())
+    tracker._on_nodes([silent])
     assert tracker.node("n1") == silent
-    tracker._take_node("DELETED", silent)
+    tracker._on_node("DELETED", silent)
     assert tracker.node("n1") is None
 
 
 def test_a_bug_is_logged_and_does_not_end_the_thread(follow):
     script = Script([ValueError("a bug"), ([POD], "5")])
     tracker, log, *_ = follow(script)
-    assert ("exception", "placement cannot watch", {"what": "pods"}) in log.lines
+    assert ("exception", "following pods failed", {}) in log.lines
     assert tracker.pod("p1") == POD
 
 
@@ -232,23 +232,23 @@ class Untouched(dict):
 
 
 def test_who_waits_on_a_node_is_found_without_looking_at_other_nodes():
-    tracker = Tracker(None, PlacementMetrics(Metrics()), RecordedLog())
+    tracker = Tracker(Script(), PlacementMetrics(Metrics()), RecordedLog())
     waits = replace(BOUND, uuids=(), waits=Waits())
-    tracker._take_pod("ADDED", waits)
+    tracker._on_pod("ADDED", waits)
     tracker._waiting["n2"] = Untouched(p2=replace(waits, uid="p2", node="n2"))
     assert tracker.waiting("n1") == [waits]
     assert tracker.waited_on(["n3", "n1"]) == ["n1"]
     assert tracker.waited_on() == ["n1", "n2"]
-    tracker._take_pod("MODIFIED", BOUND)
+    tracker._on_pod("MODIFIED", BOUND)
     assert (tracker.waiting("n1"), tracker.waited_on()) == ([], ["n2"])
 
 
 def test_a_pod_that_waits_and_can_be_read_no_more_waits_no_more():
-    tracker = Tracker(None, PlacementMetrics(Metrics()), RecordedLog())
+    tracker = Tracker(Script(), PlacementMetrics(Metrics()), RecordedLog())
     waits = replace(BOUND, uuids=(), waits=Waits())
-    tracker._take_pod("ADDED", POD)
-    tracker._take_pod("MODIFIED", waits)
-    tracker._take_pod("MODIFIED", PodState("p1", "team/train", None))
+    tracker._on_pod("ADDED", POD)
+    tracker._on_pod("MODIFIED", waits)
+    tracker._on_pod("MODIFIED", PodState("p1", "team/train", None))
     assert tracker.waited_on() == []
 
 
@@ -261,31 +261,31 @@ def test_a_pod_that_waits_and_is_deleted_waits_no_more(follow):
 
 def test_nodes_that_are_gone_are_reported():
     lost = []
-    tracker = Tracker(None, PlacementMetrics(Metrics()), RecordedLog(), lost=lost.append)
+    tracker = Tracker(Script(), PlacementMetrics(Metrics()), RecordedLog(), lost=lost.append)
     other = replace(NODE, name="n2")
-    tracker._take_nodes([NODE, other])
-    tracker._take_node("DELETED", other)
-    tracker._take_nodes([])
+    tracker._on_nodes([NODE, other])
+    tracker._on_node("DELETED", other)
+    tracker._on_nodes([])
     assert lost == ["n2", "n1"]
 
 
 def test_each_question_of_a_node_is_reported_once():
     asked, lost = [], []
     tracker = Tracker(
-        None, PlacementMetrics(Metrics()), RecordedLog(), lost=lost.append, asks=asked.append
+        Script(), PlacementMetrics(Metrics()), RecordedLog(), lost=lost.append, asks=asked.append
     )
     first, again, other = Question("n1", "7"), Question("n1", "8"), Question("n2", "7")
-    tracker._take_questions([first, Question("n3", "")])
-    tracker._take_questions([first, other])
+    tracker._on_questions([first, Question("n3", "")])
+    tracker._on_questions([first, other])
     for question in (first, again, again):
-        tracker._take_question("MODIFIED", question)
-    tracker._take_questions([again, other])
+        tracker._on_question("MODIFIED", question)
+    tracker._on_questions([again, other])
     assert (asked, lost) == ([first, other, again], [])
-    tracker._take_nodes([NODE])  # shared by now
-    tracker._take_question("DELETED", again)
-    tracker._take_questions([])
+    tracker._on_nodes([NODE])  # shared by now
+    tracker._on_question("DELETED", again)
+    tracker._on_questions([])
     assert lost == ["n2"]
-    tracker._take_question("ADDED", again)
+    tracker._on_question("ADDED", again)
     assert asked == [first, other, again, again]
 
 
@@ -297,13 +297,13 @@ UNHEALTHY = replace(NODE, gpus=(replace(NODE.gpus[0], healthy=False),))
 @pytest.mark.parametrize("listed", [True, False])
 def test_nodes_of_which_something_else_is_known_are_reported(listed):
     changed = []
-    tracker = Tracker(None, PlacementMetrics(Metrics()), RecordedLog(), changed=changed.append)
+    tracker = Tracker(Script(), PlacementMetrics(Metrics()), RecordedLog(), changed=changed.append)
     other = replace(NODE, name="n2")
-    tracker._take_nodes([NODE, other])
+    tracker._on_nodes([NODE, other])
     for node in (NODE, UNNAMED, UNNAMED, UNHEALTHY, HELD):
         if listed:
-            tracker._take_nodes([node, other])
+            tracker._on_nodes([node, other])
         else:
-            tracker._take_node("MODIFIED", node)
+            tracker._on_node("MODIFIED", node)
         assert tracker.node("n1") == node
     assert [names for names in changed if names] == [{"n1", "n2"}, *[{"n1"}] * 3]

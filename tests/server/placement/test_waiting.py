@@ -42,6 +42,7 @@ class SlowApi:
         assert self.may_answer.wait(60)
 
     assignments = pod
+    pods = nodes = questions = None
 
 
 class Scene:
@@ -52,9 +53,8 @@ class Scene:
         metrics = Metrics()
         counted = PlacementMetrics(metrics)
         tracker = Tracker(self.api, counted, Log())
-        tracker._take_nodes([GpuNode("with-gpus", ())])
-        for listed in tracker._listed.values():
-            listed.set()
+        tracker._on_nodes([GpuNode("with-gpus", ())])
+        tracker.pods.is_listed = tracker.nodes.is_listed = True
         bindings = BindingReviews(Binder(self.api, tracker, counted), metrics, Log())
         self.tracker = tracker
         self.router = Router(
@@ -159,8 +159,8 @@ def test_an_api_server_that_is_slow_holds_up_no_pod_that_is_not_known_to_be_ours
 ):
     monkeypatch.setattr(placement_reviews, "WITHIN_S", 0.05)
     gpus = (Gpu("GPU-a", 10, "X", 0),)
-    scene.tracker._take_nodes([GpuNode("with-gpus", gpus)])
-    scene.tracker._take_pods([PodState("ours", "team/ours", Need(5))])
+    scene.tracker._on_nodes([GpuNode("with-gpus", gpus)])
+    scene.tracker._on_pods([PodState("ours", "team/ours", Need(5))])
 
     async def story():
         answers = [await scene.bind("with-gpus", uid=uid, name=uid) for uid in ("any", "ours")]
@@ -181,7 +181,7 @@ def test_a_bug_of_ours_holds_up_no_pod_that_is_not_known_to_be_ours(scene, monke
     def stumble(*_):
         raise RuntimeError("a bug")
 
-    scene.tracker._take_pods([PodState("ours", "team/ours", Need(5))])
+    scene.tracker._on_pods([PodState("ours", "team/ours", Need(5))])
     for name in ("has", "node"):
         monkeypatch.setattr(scene.tracker, name, stumble)
     monkeypatch.setattr(scene.api, "pod", stumble)

@@ -14,6 +14,7 @@ from webhook.core.admission import templates
 from webhook.core.admission.decide import Decision, Outcome, Phase, decide
 from webhook.core.pod.findings import Finding, Reason
 from webhook.core.pod.patch import apply_patch
+from webhook.core.policy.cluster import UNKNOWN
 from webhook.core.policy.values import Action, VisibleDevices
 from webhook.tools.admit.judge.verdict import request_for
 from webhook.tools.shared.manifests.documents import find_targets
@@ -53,7 +54,7 @@ def template_of(workload: dict[str, Any]) -> Any:
 def patched(pod: dict[str, Any]) -> Any:
     """Apply what the webhook would send."""
     (target,) = find_targets(pod)
-    decision = decide(request_for(target, "team-a"), a_policy(), Phase.MUTATE)
+    decision = decide(request_for(target, "team-a"), a_policy(), UNKNOWN, Phase.MUTATE)
     return apply_patch(pod, list(decision.patch))
 
 
@@ -240,8 +241,8 @@ def test_malformed_metadata_is_denied_and_never_a_traceback(metadata):
 def test_a_pod_that_validation_would_deny_is_denied_and_not_changed(monkeypatch):
     denial = Decision(Outcome.DENIED, (Finding(Reason.UNMUTATED, "spec", "is not as it was"),))
 
-    def deny_in_validation(request, policy, phase):
-        return denial if phase is Phase.VALIDATE else decide(request, policy, phase)
+    def deny_in_validation(request, policy, cluster, phase):
+        return denial if phase is Phase.VALIDATE else decide(request, policy, cluster, phase)
 
     monkeypatch.setattr(templates, "decide", deny_in_validation)
     denied = "Pod default/train: denied: Unmutated: spec: is not as it was\n"

@@ -15,7 +15,7 @@ from webhook.adapters.kube.client import KubeError
 from webhook.adapters.kube.histories import HistoriesApi
 from webhook.cli.main import main
 from webhook.core.kinds.nodes import GpuFigures, NodeFigures, write_gpu_node
-from webhook.options import Cluster
+from webhook.options import ReachedCluster
 from webhook.tools.advise import command as advise
 
 UPDATE = "UPDATE_GOLDEN"
@@ -52,7 +52,7 @@ def cluster(monkeypatch):
         return [one for one in found["is"] if namespace in ("", one.namespace)]
 
     monkeypatch.setattr(HistoriesApi, "of", of)
-    monkeypatch.setattr(advise, "reach", lambda *_: Cluster(kube, "team-a"))
+    monkeypatch.setattr(advise, "reach", lambda *_: ReachedCluster(kube, "team-a"))
     return kube, found, asked
 
 

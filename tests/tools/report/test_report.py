@@ -15,7 +15,8 @@ from webhook.cli.main import main
 from webhook.core.admission.decide import Phase, decide
 from webhook.core.admission.templates import creation_of
 from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures, write_gpu_node
-from webhook.options import Cluster
+from webhook.core.policy.cluster import UNKNOWN
+from webhook.options import ReachedCluster
 from webhook.tools.report import command
 from webhook.tools.report import judge as judging
 
@@ -51,7 +52,7 @@ def stored(name, memory=None, namespace="team-a", owner="", **more):
 def translated(name, policy):
     pod = stored(name, "8Gi")
     node = pod["spec"].pop("nodeName")
-    pod = decide(creation_of(pod, "team-a"), policy, Phase.MUTATE).obj
+    pod = decide(creation_of(pod, "team-a"), policy, UNKNOWN, Phase.MUTATE).obj
     return {**pod, "spec": {**pod["spec"], "nodeName": node}}
 
 
@@ -125,7 +126,7 @@ class FakeKube:
 @pytest.fixture
 def kube(monkeypatch):
     made = FakeKube()
-    monkeypatch.setattr(command, "reach", lambda *_: Cluster(made, "default"))
+    monkeypatch.setattr(command, "reach", lambda *_: ReachedCluster(made, "default"))
     return made
 
 

@@ -30,7 +30,7 @@ from webhook.adapters.kube.reading import (
     MOST_BYTES,
     ListReader,
     MalformedError,
-    Share,
+    ReadLock,
     TooLargeError,
     event_type,
     free_at_once,
@@ -66,6 +66,8 @@ _POD_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/name
 _CONNECT_S: Final = 5.0
 _ANSWER_S: Final = 10.0
 _TRIES: Final = 3
+_CONNECTIONS: Final = 32
+"""Kept open for further requests: a replica has so many threads, each with a watch or a request."""
 _FIRST_PAUSE_S: Final = 0.25
 _LONGEST_PAUSE_S: Final = 5.0
 _KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
@@ -165,6 +167,7 @@ def connect(
     loader: Any = config  # its functions have no types
     settings = client.Configuration()
     settings.retries = False  # ours are below
+    settings.connection_pool_maxsize = _CONNECTIONS
     named = kubeconfig or context or os.environ.get("KUBECONFIG")
     in_pod = "KUBERNETES_SERVICE_HOST" in os.environ and not named
     try:
@@ -241,10 +244,19 @@ class Kube:
         """Prepare; a retryable request is sent `tries` times, `answer_s` each."""
         self._tries = tries
         self._answer_s = answer_s
+        self._api_client = api_client
         self._settings = api_client.configuration
         self._pool = api_client.rest_client.pool_manager
         self._ahead_s: float | None = None
         self.url = str(self._settings.host).rstrip("/")
+
+    def with_patience(self, tries: int, answer_s: float = _ANSWER_S) -> Kube:
+        """Return the same connection, whose requests are sent so often and wait so long."""
+        return Kube(self._api_client, tries, answer_s)
+
+    def disconnect(self) -> None:
+        """Close what is open; a process that forks must not share it with its child."""
+        self._pool.clear()
 
     def now_s(self) -> float:
         """Return Unix time by the API server's clock, so that all its clients agree on it.
@@ -284,8 +296,8 @@ class Kube:
         """
         with closing(self._answer("GET", path, query, accept=_TEXT)) as answer:
             try:
-                with Share(self._answer_s) as share:
-                    read = gather(_parts(answer), most_bytes, share)
+                with ReadLock(self._answer_s) as lock:
+                    read = gather(_parts(answer), most_bytes, lock)
             except TooLargeError as error:
                 read = error.begun
             except _FAILURES as error:
@@ -331,9 +343,9 @@ class Kube:
         """
         reader = ListReader(keep)
         answer = self._answer("GET", path, {**query, "resourceVersion": "0"}, gzip=True)
-        with closing(answer), Share(self._answer_s) as share:
+        with closing(answer), ReadLock(self._answer_s) as lock:
             try:
-                reader.read(gather(_parts(answer), MOST_AT_ONCE_BYTES, share).decode())
+                reader.read(gather(_parts(answer), MOST_AT_ONCE_BYTES, lock).decode())
             except TooLargeError:
                 pass
             except (*_FAILURES, UnicodeDecodeError, MalformedError) as error:
@@ -395,11 +407,11 @@ class Kube:
             closing(
                 self._answer("GET", path, {**query, **paging}, may_be_slow=limit > 1, accept=accept)
             ) as answer,
-            Share(self._answer_s) as share,
+            ReadLock(self._answer_s) as lock,
         ):
             try:
                 try:
-                    data = gather(_parts(answer), most_bytes, share)
+                    data = gather(_parts(answer), most_bytes, lock)
                     read_bytes, text = len(data), data.decode()
                     del data
                     page.read(text)
@@ -465,9 +477,9 @@ class Kube:
 
         Source: Kubernetes API concepts, "Efficient detection of changes".
         """
-        with closing(answer), Share(_ANSWER_S) as share:
+        with closing(answer), ReadLock(_ANSWER_S) as lock:
             try:
-                for line, whole in lines(_parts(answer), MOST_BYTES, share):
+                for line, whole in lines(_parts(answer), MOST_BYTES, lock):
                     kind, thing = _event(line, whole=whole)
                     del line
                     if kind == "ERROR":
@@ -491,9 +503,9 @@ class Kube:
 
     def _object(self, answer: Any, keep: Callable[[Json], T]) -> T:
         """Return what `keep` makes of the object in an answer."""
-        with closing(answer), Share(self._answer_s) as share:
+        with closing(answer), ReadLock(self._answer_s) as lock:
             try:
-                found = read_object(gather(_parts(answer), MOST_BYTES, share))
+                found = read_object(gather(_parts(answer), MOST_BYTES, lock))
             except TooLargeError as error:
                 raise KubeError(f"{self.url} answers with more than {MOST_BYTES} bytes") from error
             except (*_FAILURES, MalformedError) as error:

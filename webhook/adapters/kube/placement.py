@@ -80,7 +80,7 @@ class StoredPod:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredList:
     """A node's assignments as they are stored."""
 
     node: str
@@ -209,20 +209,20 @@ class PlacementApi:
                 raise
             return False
 
-    def assignments(self, node: str) -> Stored:
+    def assignments(self, node: str) -> StoredList:
         """Read a node's assignments."""
         found = self._kube.find(f"{self._config_maps}/{config_map_name(node)}")
-        return Stored(node, {}, whole=False, version="") if found is None else _stored(found)
+        return StoredList(node, {}, whole=False, version="") if found is None else _stored(found)
 
     def all_assignments(
-        self, known: Callable[[str], Stored | None] = lambda _node: None
-    ) -> list[Stored]:
+        self, known: Callable[[str], StoredList | None] = lambda _node: None
+    ) -> list[StoredList]:
         """Read the assignments of every node; `known` returns those that were read before.
 
         Of a list that is still what is known, the entries are not read again.
         """
 
-        def keep(config_map: Json) -> Stored:
+        def keep(config_map: Json) -> StoredList:
             metadata = config_map["metadata"]
             before = known(_node_of(metadata))
             is_known = before is not None and before.version == metadata["resourceVersion"]
@@ -233,7 +233,7 @@ class PlacementApi:
 
     def store(
         self, node: str, assignments: Assignments, version: str, answer: Whole | None = None
-    ) -> Stored:
+    ) -> StoredList:
         """Write a node's assignments and answer, unless somebody wrote them since `version`.
 
         Raises KubeError, `conflict` where somebody did. The node does not own the list: a Node
@@ -251,9 +251,9 @@ class PlacementApi:
             written = self._kube.replace(f"{self._config_maps}/{metadata['name']}", body)
         else:
             written = self._kube.create(self._config_maps, body)
-        return Stored(node, assignments, True, written["metadata"]["resourceVersion"], answer)
+        return StoredList(node, assignments, True, written["metadata"]["resourceVersion"], answer)
 
-    def remove(self, stored: Stored) -> None:
+    def remove(self, stored: StoredList) -> None:
         """Delete a node's list, if it is still as it was read."""
         self._kube.delete(
             f"{self._config_maps}/{config_map_name(stored.node)}", version=stored.version
@@ -281,11 +281,11 @@ def _pod_path(name: str) -> str:
     return joined("namespaces", namespace, "pods", of_pod)
 
 
-def _stored(config_map: Json) -> Stored:
+def _stored(config_map: Json) -> StoredList:
     metadata = config_map["metadata"]
     data = config_map.get("data")
     node, version = _node_of(metadata), metadata["resourceVersion"]
-    return Stored(node, *read_assignments(data), version, read_whole(data))
+    return StoredList(node, *read_assignments(data), version, read_whole(data))
 
 
 def _node_of(metadata: Json) -> str:

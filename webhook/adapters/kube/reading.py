@@ -75,7 +75,7 @@ class TooLargeError(Exception):
         """As much as did arrive."""
 
 
-class Share:
+class ReadLock:
     """What one thread holds of answers; `claim` waits while another holds something large."""
 
     def __init__(self, wait_s: float) -> None:
@@ -108,19 +108,19 @@ class Share:
             _large.release()
 
 
-def gather(parts: Iterable[bytes], most_bytes: int, share: Share) -> bytearray:
+def gather(parts: Iterable[bytes], most_bytes: int, lock: ReadLock) -> bytearray:
     """Return all of an answer; raises TooLargeError, with at most one part more than allowed."""
     gathered = bytearray()
     for part in parts:
         gathered += part
-        share.claim(len(gathered))
+        lock.claim(len(gathered))
         if len(gathered) > most_bytes:
             raise TooLargeError(gathered)
     return gathered
 
 
 def lines(
-    parts: Iterable[bytes], most_bytes: int, share: Share
+    parts: Iterable[bytes], most_bytes: int, lock: ReadLock
 ) -> Iterator[tuple[bytearray, bool]]:
     """Yield each line as soon as it arrives, and whether it is whole; the time needed is linear.
 
@@ -132,17 +132,17 @@ def lines(
         for end in ends:
             if whole:
                 line += end
-                share.claim(len(line))
+                lock.claim(len(line))
             if line:
                 yield line, whole
             line, whole = bytearray(), True
-            share.leave()
+            lock.leave()
         if whole:
             line += rest
-            share.claim(len(line))
+            lock.claim(len(line))
         if len(line) > most_bytes:
             line, whole = line[:_HEAD], False
-            share.leave()
+            lock.leave()
 
 
 def read_object(data: bytes | bytearray) -> Json:

@@ -12,7 +12,6 @@ from webhook.adapters.policy.files import (
     parse_policy,
     read_files,
 )
-from webhook.core.policy.values import Rollout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -63,9 +62,6 @@ class PolicySource:
     `judged` and `current` are each one attribute that `refresh` replaces as a whole, so any thread
     may read them. Only one thread may call `refresh`; how often is the caller's business.
 
-    The `rollout` is the server's, not the files': their examples say what holds without it, and
-    replicas that differ in it accept each other's pods.
-
     Files and objects are judged as one set: a set that lacks one of its parts could allow what the
     whole denies, so no part comes into force beside one that is not valid. At a start there is no
     last good set. Then `remembered` returns the objects of the last one that any replica had, for
@@ -77,14 +73,12 @@ class PolicySource:
         self,
         path: Path,
         enforcer_image: str,
-        rollout: Rollout = Rollout.ENFORCE,
         objects: Callable[[], tuple[PolicyText, ...]] = _no_objects,
         remembered: Callable[[], tuple[PolicyText, ...] | None] = _none_remembered,
     ) -> None:
         """Read; raises PolicyInvalidError where nothing can be in force."""
         self._path = path
         self._enforcer_image = enforcer_image
-        self._rollout = rollout
         self._objects = objects
         snapshot, read = self._take()
         self.problems: tuple[Problem, ...] = ()
@@ -134,8 +128,7 @@ class PolicySource:
         return read_files(self._path).beside(objects), _by_name(objects)
 
     def _read(self, snapshot: Snapshot) -> Policy:
-        policy = parse_policy(snapshot, self._enforcer_image)
-        return replace(policy, rollout=self._rollout)
+        return parse_policy(snapshot, self._enforcer_image)
 
     def _key(self, snapshot: Snapshot) -> tuple[str, tuple[Problem, ...]]:
         return snapshot.digest(self._enforcer_image), snapshot.unreadable

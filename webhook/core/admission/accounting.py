@@ -27,7 +27,7 @@ from webhook.core.nvidia.plugin import (
 from webhook.core.pod.gpus import free_label
 from webhook.core.pod.quantity import MIB, QuantityError, format_bytes, parse_quantity
 from webhook.core.pod.views import effective_amount
-from webhook.core.policy.slices import smallest
+from webhook.core.policy.cluster import smallest
 from webhook.core.policy.values import Accounting
 from webhook.names import NODE_GPU_MEMORY_LABEL, VRAM_RESOURCE
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from webhook.core.pod.fields import Json
     from webhook.core.pod.patch import Edits
     from webhook.core.pod.views import Container, Pod
-    from webhook.core.policy.slices import SlicedNode
+    from webhook.core.policy.cluster import Cluster, SlicedNode
     from webhook.core.policy.values import GPUClass, Policy, Rule
 
 _KINDS: Final = ("requests", "limits")
@@ -66,7 +66,7 @@ class CountedAmounts:
 
 
 def counted_for(
-    pod: Pod, demand: Demand, rule: Rule, policy: Policy, *, stored: bool = False
+    pod: Pod, demand: Demand, rule: Rule, policy: Policy, cluster: Cluster, *, stored: bool = False
 ) -> CountedAmounts:
     """Return what is counted for a pod, where the rule is that of its class (`Rule.of_class`).
 
@@ -74,7 +74,7 @@ def counted_for(
     follows from what is known of the cluster, and that may have changed since.
     """
     if rule.accounting is Accounting.MIG:
-        return _slices(pod, demand, rule, policy, stored=stored)
+        return _slices(pod, demand, rule, policy, cluster, stored=stored)
     if rule.accounting is Accounting.CAP_ONLY:
         slot = (rule.time_sliced_resource, 1)
         on_nodes = (TIME_SLICED, _more_than(CARD_MEMORY_LABEL, demand.per_gpu_bytes))
@@ -86,7 +86,7 @@ def counted_for(
 
 
 def _slices(
-    pod: Pod, demand: Demand, rule: Rule, policy: Policy, *, stored: bool
+    pod: Pod, demand: Demand, rule: Rule, policy: Policy, cluster: Cluster, *, stored: bool
 ) -> CountedAmounts:
     had = {
         container.name: resource
@@ -98,9 +98,8 @@ def _slices(
     if stored:
         chosen = {name: had.get(name, _NO_SLICE) for name in demand.amounts}
     else:
-        nodes = selected_nodes(
-            pod, rule, policy.class_for(demand.gpu_class or rule.default_class), policy
-        )
+        gpu_class = policy.class_for(demand.gpu_class or rule.default_class)
+        nodes = selected_nodes(pod, rule, gpu_class, cluster)
         profiles = smallest(nodes, [*demand.amounts.values()]) or {}
         chosen = {
             name: slice_resource(profiles[amount]) if amount in profiles else _NO_SLICE
@@ -118,13 +117,13 @@ def _slices(
 
 
 def selected_nodes(
-    pod: Pod, rule: Rule, gpu_class: GPUClass | None, policy: Policy
+    pod: Pod, rule: Rule, gpu_class: GPUClass | None, cluster: Cluster
 ) -> list[SlicedNode]:
     """Return the nodes with slices that a pod's node selector selects, once it is translated."""
     selector = {**(pod.spec.get("nodeSelector") or {}), **rule.node_selector}
     if gpu_class:
         selector |= gpu_class.node_selector
-    return [node for node in policy.sliced_nodes if node.is_selected(selector)]
+    return [node for node in cluster.sliced_nodes if node.is_selected(selector)]
 
 
 def is_counted_by_plugin(resource: str, amount: str, rule: Rule) -> bool:

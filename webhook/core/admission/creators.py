@@ -38,7 +38,7 @@ class Creator:
     namespace_labels: Mapping[str, str] = field(default_factory=dict)
 
 
-NOBODY: Final = Creator()
+ANYONE: Final = Creator()
 
 
 def controllers_of(kind: str) -> tuple[Creator, ...]:

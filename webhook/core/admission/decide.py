@@ -38,8 +38,9 @@ if TYPE_CHECKING:
     from webhook.core.admission.whole_gpu import Offer
     from webhook.core.pod.fields import Json
     from webhook.core.pod.patch import Edits, Operation
-    from webhook.core.pod.request import Request
+    from webhook.core.pod.review import Request
     from webhook.core.pod.views import Pod
+    from webhook.core.policy.cluster import Cluster
     from webhook.core.policy.values import Policy
 
 
@@ -168,7 +169,7 @@ class Decision:
         return tuple(dict.fromkeys(finding.reason.value for finding in self.findings))
 
 
-def decide(request: Request, policy: Policy, phase: Phase) -> Decision:
+def decide(request: Request, policy: Policy, cluster: Cluster, phase: Phase) -> Decision:
     """Decide a review; raises NamespaceUnknownError where it cannot yet.
 
     | request | decided by |
@@ -190,7 +191,7 @@ def decide(request: Request, policy: Policy, phase: Phase) -> Decision:
         grown = () if _is_mirror(request) else outgrown(request.obj, request.old)
         if grown:
             return Decision(Outcome.DENIED, grown, policy=policy.short_digest, before=request.obj)
-        rule = governing_rule(request, policy)
+        rule = governing_rule(request, policy, cluster)
         skip = _left_alone(request, rule)
         if skip or rule is None:
             return Decision(
@@ -202,8 +203,8 @@ def decide(request: Request, policy: Policy, phase: Phase) -> Decision:
             )
         excess = too_complex(request.obj) or (request.old and too_complex(request.old))
         if excess:
-            return _unread(request, rule, policy, excess)
-        return _read(request, rule, policy, mutating=phase is Phase.MUTATE)
+            return _unread(request, rule, policy, cluster, excess)
+        return _read(request, rule, policy, cluster, mutating=phase is Phase.MUTATE)
     except MalformedObjectError as error:
         return Decision(
             Outcome.MALFORMED,
@@ -214,7 +215,7 @@ def decide(request: Request, policy: Policy, phase: Phase) -> Decision:
         )
 
 
-def governing_rule(request: Request, policy: Policy) -> Rule | None:
+def governing_rule(request: Request, policy: Policy, cluster: Cluster) -> Rule | None:
     """Return the rule that governs the pod of a request, or None: it is left alone.
 
     Both phases of a creation have the same user. An update has another one: see
@@ -224,18 +225,18 @@ def governing_rule(request: Request, policy: Policy) -> Rule | None:
     Raises MalformedObjectError, NamespaceUnknownError.
     """
     if request.operation != "UPDATE":
-        return policy.rule_for(_subject(request, request.obj))
+        return policy.rule_for(_subject(request, request.obj, cluster))
     pod = request.old
     mark = MARK.fullmatch(annotations_of(pod).get(ADMITTED_ANNOTATION, ""))
     admitted_by = mark["rule"] if mark and asks_for_vram(pod) else ""
-    return policy.rule_for_stored(_subject(request, pod), admitted_by)
+    return policy.rule_for_stored(_subject(request, pod, cluster), admitted_by)
 
 
-def _subject(request: Request, pod: Json) -> Subject:
+def _subject(request: Request, pod: Json, cluster: Cluster) -> Subject:
     return Subject(
         request.namespace,
         labels_of(pod),
-        request.namespace_labels,
+        cluster.labels_of(request.namespace),
         service_account_of(pod),
         request.user,
         request.groups,
@@ -269,32 +270,37 @@ def _is_mirror(request: Request) -> bool:
     return NODES_GROUP in request.groups and MIRROR_POD_ANNOTATION in annotations_of(request.obj)
 
 
-def _unread(request: Request, rule: Rule, policy: Policy, excess: tuple[Finding, ...]) -> Decision:
+def _unread(
+    request: Request, rule: Rule, policy: Policy, cluster: Cluster, excess: tuple[Finding, ...]
+) -> Decision:
     """Decide about a pod that is too complex to be judged: denied where it would have to be."""
     findings = excess if is_ours_to_deny(request, rule) else ()
     before = request.old if request.operation == "UPDATE" else request.obj
-    return _answered(findings, rule, policy, request.obj, before)
+    return _answered(findings, rule, policy, cluster, request.obj, before)
 
 
-def _read(request: Request, rule: Rule, policy: Policy, *, mutating: bool) -> Decision:
+def _read(
+    request: Request, rule: Rule, policy: Policy, cluster: Cluster, *, mutating: bool
+) -> Decision:
     pod = read_pod(request.obj)
     if request.operation == "CREATE":
-        case = _creation(pod, rule, policy, mutating=mutating)
+        case = _creation(pod, rule, policy, cluster, mutating=mutating)
         if not mutating:  # hints in both phases the user would read twice
             return _created(case)
         found = None if case.asks else offer(pod, rule, policy)
         return _hinted(case) if found is None else _offered(case, found)
-    case = Case(pod, read_pod(request.old), rule, policy, mutating=mutating)
+    case = Case(pod, read_pod(request.old), rule, policy, cluster, mutating=mutating)
     if request.subresource == "ephemeralcontainers":
         return _debugged(case)
     return _judged(case, findings_of(case, CaseKind.UPDATED))
 
 
-def _creation(pod: Pod, rule: Rule, policy: Policy, *, mutating: bool) -> Case:
+def _creation(pod: Pod, rule: Rule, policy: Policy, cluster: Cluster, *, mutating: bool) -> Case:
     """Return the case of a pod that is created, with its rule as it is for the class asked for."""
     demand, unreadable = read_demand(pod)
     gpu_class = policy.class_for((demand and demand.gpu_class) or rule.default_class)
-    return Case(pod, pod, rule.of_class(gpu_class), policy, demand, unreadable, mutating=mutating)
+    rule = rule.of_class(gpu_class)
+    return Case(pod, pod, rule, policy, cluster, demand, unreadable, mutating=mutating)
 
 
 def _hinted(case: Case) -> Decision:
@@ -313,12 +319,12 @@ def _hinted(case: Case) -> Decision:
 
 def _offered(case: Case, found: Offer) -> Decision:
     """Decide a creation where a share may take the place of a whole GPU: see `whole_gpu`."""
-    if case.policy.rollout is Rollout.OBSERVE:
+    if case.cluster.rollout is Rollout.OBSERVE:
         return _noted(_hinted(case), found.foreseen)
     asking = tuple(found.edits.operations)
     pod = read_pod(apply_patch(case.pod.raw, asking))
     try:
-        shared = _hinted(_creation(pod, case.rule, case.policy, mutating=True))
+        shared = _hinted(_creation(pod, case.rule, case.policy, case.cluster, mutating=True))
         wrong = str(shared.findings[0]) if shared.findings else ""
     except MalformedObjectError as error:
         wrong = str(error)
@@ -351,7 +357,8 @@ def _created(case: Case) -> Decision:
         return _judged(case, findings)
     if not case.mutating:
         return _judged(case, findings_of(case, CaseKind.TRANSLATED))
-    return _mutated(case, mutate_pod(case.pod, case.demand, case.rule, case.policy, case.enforcer))
+    edits = mutate_pod(case.pod, case.demand, case.rule, case.policy, case.cluster, case.enforcer)
+    return _mutated(case, edits)
 
 
 def _without_demand(case: Case) -> Decision:
@@ -383,7 +390,7 @@ def _debugged(case: Case) -> Decision:
         return _mutated(case, edit_debuggers(case.pod, names, hide_visible))
     findings = findings_of(case, CaseKind.DEBUGGED)
     audited = case.rule.action is Action.AUDIT
-    if findings or audited or not case.mutating or _is_observed(case.policy, case.old.raw):
+    if findings or audited or not case.mutating or _is_observed(case.cluster, case.old.raw):
         return _judged(case, findings)
     return _mutated(case, edit_debuggers(case.pod, names, hide_unless_set))
 
@@ -413,15 +420,20 @@ def _mutated(case: Case, edits: Edits) -> Decision:
 
 
 def _judged(case: Case, findings: tuple[Finding, ...]) -> Decision:
-    return _answered(findings, case.rule, case.policy, case.pod.raw, case.old.raw)
+    return _answered(findings, case.rule, case.policy, case.cluster, case.pod.raw, case.old.raw)
 
 
 def _answered(
-    findings: tuple[Finding, ...], rule: Rule, policy: Policy, pod: Json, before: Json
+    findings: tuple[Finding, ...],
+    rule: Rule,
+    policy: Policy,
+    cluster: Cluster,
+    pod: Json,
+    before: Json,
 ) -> Decision:
     """Turn findings into a decision, as the rule's action and the rollout say."""
     outcome = _OUTCOMES[rule.action] if findings else Outcome.ALLOWED
-    if outcome is Outcome.DENIED and _is_observed(policy, pod, before):
+    if outcome is Outcome.DENIED and _is_observed(cluster, pod, before):
         outcome = Outcome.WARNED
     return Decision(
         outcome,
@@ -438,9 +450,9 @@ def _guidance(rule: Rule) -> str:
     return f"{GUIDANCE}{rule.message}" if rule.message else ""
 
 
-def _is_observed(policy: Policy, *pods: Json) -> bool:
+def _is_observed(cluster: Cluster, *pods: Json) -> bool:
     """Say whether findings are only warned of: during a rollout, on pods that never asked."""
-    return policy.rollout is Rollout.OBSERVE and not any(map(asks_for_vram, pods))
+    return cluster.rollout is Rollout.OBSERVE and not any(map(asks_for_vram, pods))
 
 
 _OUTCOMES: Final[dict[Action, Outcome]] = {

@@ -6,7 +6,6 @@ The decision is the webhook's own, in both phases, so an example proves what a c
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,9 +16,9 @@ from webhook.core.pod.fields import items, strings, text
 from webhook.core.pod.findings import Finding, MalformedObjectError, quoted, render
 from webhook.core.pod.patch import PatchError
 from webhook.core.pod.quantity import format_bytes
-from webhook.core.pod.request import Request
+from webhook.core.pod.review import Request
 from webhook.core.pod.views import read_pod
-from webhook.core.policy.slices import SlicedNode
+from webhook.core.policy.cluster import Cluster, SlicedNode
 from webhook.core.words import shortened
 from webhook.names import ADMITTED_ANNOTATION
 
@@ -42,10 +41,16 @@ _TYPE: Final = ("apiVersion", "kind")
 def run_example(example: Example, policy: Policy) -> tuple[str, ...]:
     """Return in words what differs from the expected result; empty where the example holds."""
     nodes = (SlicedNode(example.mig_profiles),) if example.mig_profiles else ()
-    policy = replace(policy, runtime_classes=example.runtime_classes, sliced_nodes=nodes)
+    cluster = Cluster(
+        runtime_classes=example.runtime_classes,
+        sliced_nodes=nodes,
+        namespaces={example.subject.namespace: example.subject.namespace_labels},
+    )
     try:
-        first = _decide(example, example.pod, policy, Phase.MUTATE)
-        last = _decide(example, first.obj, policy, Phase.VALIDATE) if first.allowed else first
+        first = decide(_request(example, example.pod), policy, cluster, Phase.MUTATE)
+        last = first
+        if first.allowed:
+            last = decide(_request(example, first.obj), policy, cluster, Phase.VALIDATE)
     except PatchError as error:
         return (f"vramwarden failed on this pod, which is a bug: {error}",)
     findings = tuple(dict.fromkeys((*first.findings, *last.findings)))
@@ -71,8 +76,8 @@ def _other_file(example: Example, name: str, policy: Policy) -> str:
     return f"; rule {rule.name} in {rule.where} {why}"
 
 
-def _decide(example: Example, pod: Json, policy: Policy, phase: Phase) -> Decision:
-    request = Request(
+def _request(example: Example, pod: Json) -> Request:
+    return Request(
         uid="example",
         kind="Pod",
         operation="CREATE",
@@ -84,9 +89,7 @@ def _decide(example: Example, pod: Json, policy: Policy, phase: Phase) -> Decisi
         old={},
         user=example.subject.user,
         groups=example.subject.groups,
-        namespace_labels=example.subject.namespace_labels,
     )
-    return decide(request, policy, phase)
 
 
 def _mismatches(

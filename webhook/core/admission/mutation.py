@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from webhook.core.pod.demand import Demand
     from webhook.core.pod.fields import Json
     from webhook.core.pod.views import Pod
+    from webhook.core.policy.cluster import Cluster
 
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
@@ -69,6 +70,7 @@ def mutate_pod(
     demand: Demand,
     rule: Rule,
     policy: Policy,
+    cluster: Cluster,
     enforcer: Json | None,
     *,
     stored: bool = False,
@@ -83,7 +85,7 @@ def mutate_pod(
     """
     edits = Edits()
     gpu_class = policy.class_for(demand.gpu_class or rule.default_class)
-    counted = counted_for(pod, demand, rule, policy, stored=stored)
+    counted = counted_for(pod, demand, rule, policy, cluster, stored=stored)
     for container in pod.containers:  # steps 1 and 4
         place = f"/spec/{container.field}/{container.index}"
         count(edits, place, container.raw, counted)
@@ -92,7 +94,7 @@ def mutate_pod(
     _select_nodes(edits, pod, rule, gpu_class)
     _choose_nodes(edits, pod, demand, rule, counted, stored=stored)
     _tolerate(edits, pod, rule, gpu_class)
-    _set_runtime_class(edits, pod, rule, policy, stored=stored)
+    _set_runtime_class(edits, pod, rule, cluster, stored=stored)
     if enforcer is None:  # step 5: what holds the cap in the pod
         remove_enforcer(edits, pod)
     else:
@@ -217,13 +219,15 @@ def _tolerate(edits: Edits, pod: Pod, rule: Rule, gpu_class: GPUClass | None) ->
     edits.append("/spec", "tolerations", present, missing)
 
 
-def _set_runtime_class(edits: Edits, pod: Pod, rule: Rule, policy: Policy, *, stored: bool) -> None:
+def _set_runtime_class(
+    edits: Edits, pod: Pod, rule: Rule, cluster: Cluster, *, stored: bool
+) -> None:
     """Step 3: the RuntimeClass, where the pod names none."""
     if pod.spec.get("runtimeClassName"):
         return
     if stored and rule.runtime_class_name == AUTO_RUNTIME_CLASS:
         return  # it may have come, or gone, since the pod was created
-    runtime_class = policy.runtime_class_of(rule)
+    runtime_class = cluster.runtime_class_of(rule)
     if runtime_class:
         edits.put("/spec", "runtimeClassName", runtime_class)
 

@@ -16,11 +16,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from webhook.core.pod.patch import Operation
-    from webhook.core.pod.request import Request
+    from webhook.core.pod.review import Request
+    from webhook.core.policy.cluster import Cluster
     from webhook.core.policy.values import Policy
 
 
-def prove(request: Request, patch: Sequence[Operation], policy: Policy) -> None:
+def prove(request: Request, patch: Sequence[Operation], policy: Policy, cluster: Cluster) -> None:
     """Apply a patch and decide again; raises PatchError where it does not hold (a bug).
 
     | the pod with the patch | |
@@ -34,7 +35,7 @@ def prove(request: Request, patch: Sequence[Operation], policy: Policy) -> None:
     """
     patched = replace(request, obj=apply_patch(request.obj, patch))
     for phase in Phase:
-        again = decide(patched, policy, phase)
+        again = decide(patched, policy, cluster, phase)
         if not again.allowed or again.patch:
             why = again.message or ", ".join(operation["path"] for operation in again.patch)
             raise PatchError(f"a patch applies, but its pod is not as wanted ({phase}: {why})")

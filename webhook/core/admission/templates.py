@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.core.admission.creators import NOBODY, controllers_of
+from webhook.core.admission.creators import ANYONE, controllers_of
 from webhook.core.admission.decide import Decision, Outcome, Phase, Skip, decide
 from webhook.core.admission.rules.hints import SHOWN, candidates, near_miss
 from webhook.core.pod.findings import annotation_path
-from webhook.core.pod.request import Request
+from webhook.core.pod.review import Request
 from webhook.core.pod.templates import Form, find_templates, is_own_kind, shown_path
 from webhook.core.policy.match import with_name
 from webhook.core.words import shortened
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from webhook.core.pod.findings import Finding
     from webhook.core.pod.patch import Operation
     from webhook.core.pod.templates import Template
+    from webhook.core.policy.cluster import Cluster
     from webhook.core.policy.values import Policy
 
     MoreAdvice = Callable[[Request, Json, int], str]
@@ -49,18 +50,21 @@ class Judgement:
     """What it would return as warnings beside the decision."""
 
 
-def judge(pod: Json, namespace: str, policy: Policy, creator: Creator = NOBODY) -> Judgement:
+def judge(
+    pod: Json, namespace: str, policy: Policy, cluster: Cluster, creator: Creator = ANYONE
+) -> Judgement:
     """Decide a pod as the API server would have it decided on creation: mutate, then validate."""
     creation = creation_of(pod, namespace, creator)
-    mutating = decide(creation, policy, Phase.MUTATE)
+    cluster = cluster.with_labels(namespace, with_name(namespace, creator.namespace_labels))
+    mutating = decide(creation, policy, cluster, Phase.MUTATE)
     if not mutating.allowed:
         return Judgement(mutating, notes=mutating.notes)
-    validating = decide(replace(creation, obj=mutating.obj), policy, Phase.VALIDATE)
+    validating = decide(replace(creation, obj=mutating.obj), policy, cluster, Phase.VALIDATE)
     patch = mutating.patch if validating.allowed else ()
     return Judgement(validating, patch, mutating.notes)
 
 
-def creation_of(pod: Json, namespace: str, creator: Creator = NOBODY) -> Request:
+def creation_of(pod: Json, namespace: str, creator: Creator = ANYONE) -> Request:
     """Return the request that the API server would send for a pod's creation."""
     metadata = pod.get("metadata")
     name = metadata.get("name") if type(metadata) is dict else None
@@ -76,7 +80,6 @@ def creation_of(pod: Json, namespace: str, creator: Creator = NOBODY) -> Request
         old={},
         user=creator.user,
         groups=creator.groups,
-        namespace_labels=with_name(namespace, creator.namespace_labels),
     )
 
 
@@ -92,7 +95,7 @@ def pod_of(template: Template, owner: str) -> Json:
     return {**pod, "spec": {"containers": [{"name": _MACHINE_CONTAINER, "image": "-"}]}}
 
 
-def of_machine(template: Template) -> tuple[str, ...]:
+def hints_for_machine(template: Template) -> tuple[str, ...]:
     """Return a hint for each key by which a virtual machine asks: no share reaches one."""
     if template.form is not Form.MACHINE:
         return ()
@@ -160,7 +163,7 @@ def _keys(holder: Json, field: str) -> Json:
 
 
 @dataclass(frozen=True, slots=True)
-class Advice:
+class WorkloadAdvice:
     """The answer to a review of a workload: it is allowed, and its author reads what is wrong."""
 
     warnings: tuple[str, ...] = ()
@@ -191,7 +194,9 @@ def no_more(_request: Request, _pod: Json, _asked_bytes: int) -> str:
     return ""
 
 
-def advise(request: Request, policy: Policy, more: MoreAdvice = no_more) -> Advice:
+def advise(
+    request: Request, policy: Policy, cluster: Cluster, more: MoreAdvice = no_more
+) -> WorkloadAdvice:
     """Say what would become of the pods of a workload; it is allowed, whatever that is.
 
     | the template's pods | warnings |
@@ -212,13 +217,13 @@ def advise(request: Request, policy: Policy, more: MoreAdvice = no_more) -> Advi
     is_written = request.operation in {"CREATE", "UPDATE"} and not request.subresource
     # Only there a template is found without a search.
     if not is_written or not is_own_kind(kind, version):
-        return Advice(outcome=Outcome.SKIPPED, policy=policy.short_digest)
-    advice = Advice(policy=policy.short_digest)
+        return WorkloadAdvice(outcome=Outcome.SKIPPED, policy=policy.short_digest)
+    advice = WorkloadAdvice(policy=policy.short_digest)
     for template in find_templates(request.obj, kind, version):
         if template.pod is None or not template.path:
             continue
         pod = pod_of(template, request.name)
-        decision = _foreseen_decision(pod, kind, request, policy)
+        decision = _foreseen_decision(pod, kind, request, policy, cluster)
         if decision is None:
             warnings = misplaced(request.obj, kind, template)
             return replace(advice, warnings=warnings, outcome=_outcome(warnings))
@@ -243,22 +248,17 @@ def advise(request: Request, policy: Policy, more: MoreAdvice = no_more) -> Advi
     return advice
 
 
-def _foreseen_decision(pod: Json, kind: str, request: Request, policy: Policy) -> Decision | None:
+def _foreseen_decision(
+    pod: Json, kind: str, request: Request, policy: Policy, cluster: Cluster
+) -> Decision | None:
     """Return what would be decided of a workload's pods; None where that cannot be foreseen.
 
     A controller creates them. There are clusters with and without an account for each, and what is
     said must be right in both.
     """
-    creators = controllers_of(kind) or (NOBODY,)
+    creators = controllers_of(kind) or (ANYONE,)
     decisions = [
-        decide(
-            replace(
-                creation_of(pod, request.namespace, creator),
-                namespace_labels=request.namespace_labels,
-            ),
-            policy,
-            Phase.MUTATE,
-        )
+        decide(creation_of(pod, request.namespace, creator), policy, cluster, Phase.MUTATE)
         for creator in (creators if policy.asks_who else creators[:1])
     ]
     first, *others = decisions

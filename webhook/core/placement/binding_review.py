@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from webhook.core.pod.fields import Json
     from webhook.core.pod.patch import Operation
-    from webhook.core.pod.request import Request
+    from webhook.core.pod.review import Request
 
 
 _LONGEST_LOGGED: Final = 1024

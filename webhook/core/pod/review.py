@@ -7,10 +7,10 @@ k8s.io/apiserver/pkg/admission/plugin/webhook/request/admissionreview.go.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from webhook.core.pod.findings import SHOWN_FINDINGS, Finding, Reason
-from webhook.core.pod.request import Request
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -44,6 +44,24 @@ _PREFIX: Final = re.compile(
     \s*"request"\s*:\s*\{\s*"uid"\s*:\s*"(?P<uid>[!\#-\[\]-~]{1,128})\"""",
     re.VERBOSE,
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What an AdmissionReview asks, in the terms of admission/v1."""
+
+    uid: str
+    kind: str
+    """`Pod` for the core group's Pod; another kind with its group otherwise."""
+    operation: str
+    subresource: str
+    namespace: str
+    name: str
+    dry_run: bool
+    obj: Json
+    old: Json
+    user: str = ""
+    groups: tuple[str, ...] = ()
 
 
 class BadReviewError(ValueError):

@@ -94,7 +94,7 @@ _NO_LABELS: Final = "-"
 _EVERYTHING: Final = Match()
 
 
-def fence_data(policy: Policy) -> dict[str, str]:
+def fence_data(policy: Policy, rollout: Rollout = Rollout.ENFORCE) -> dict[str, str]:
     """Return the `data` of the ConfigMap; equal policies give equal text, in every replica.
 
     Where it would be too large, the rules beyond the bound are left to the webhook, and every
@@ -104,7 +104,7 @@ def fence_data(policy: Policy) -> dict[str, str]:
     rest = _line(_EVERYTHING, ())
     room = RULES_BYTES - len(rest) - 1
     for rule in policy.rules:
-        line = _line(rule.match, _words(rule, policy.rollout, policy.accountings_of(rule)))
+        line = _line(rule.match, _words(rule, rollout, policy.accountings_of(rule)))
         room -= len(line) + 1
         if room < 0:
             lines.append(rest)

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.pod.foreign import GIVEN_BY_OTHERS, SHARED_GPU, WHOLE_GPU
 from webhook.core.policy.match import matches_any
-from webhook.names import NODE_GPU_LABEL, NVIDIA_RUNTIME_CLASS
+from webhook.names import NODE_GPU_LABEL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from fractions import Fraction
 
     from webhook.core.policy.match import Match, Subject
-    from webhook.core.policy.slices import SlicedNode
 
 WHOLE_GPU_RESOURCES: Final = (
     "nvidia.com/gpu",
@@ -353,7 +352,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Everything a decision needs to know of a platform team's wishes."""
+    """What a platform team wants, as its files say it."""
 
     rules: tuple[Rule, ...] = ()
     classes: Mapping[str, GPUClass] = field(default_factory=dict)
@@ -361,13 +360,7 @@ class Policy:
     """Names or patterns with `*`."""
     examples: tuple[Example, ...] = ()
     digest: str = ""
-    """SHA-256 of all that went in, in hex; not of `rollout`, which changes no pod with a demand,
-    nor of what is known of the cluster, which validation does not read."""
-    rollout: Rollout = Rollout.ENFORCE
-    runtime_classes: frozenset[str] = frozenset()
-    """What is known of the cluster's RuntimeClasses, for rules that choose by it."""
-    sliced_nodes: tuple[SlicedNode, ...] = ()
-    """What is known of its nodes with MIG, for rules whose accounting is MIG."""
+    """SHA-256 of all that went in, in hex."""
 
     @property
     def short_digest(self) -> str:
@@ -421,20 +414,6 @@ class Policy:
         return frozenset(
             key for rule in self.rules for part in rule.match.parts for key in part.namespace_labels
         )
-
-    def runtime_class_of(self, rule: Rule) -> str | None:
-        """Return the RuntimeClass that a rule gives to pods that name none; None for none.
-
-        | `runtimeClassName` of the rule | the cluster has `nvidia` | a pod gets |
-        | --- | --- | --- |
-        | Auto | yes | `nvidia` |
-        | Auto | no, or it is not known | none |
-        | null | either | none |
-        | a name | either | that name |
-        """
-        if rule.runtime_class_name != AUTO_RUNTIME_CLASS:
-            return rule.runtime_class_name
-        return NVIDIA_RUNTIME_CLASS if NVIDIA_RUNTIME_CLASS in self.runtime_classes else None
 
     def is_whole_gpu(self, resource: str) -> bool:
         """Say whether a resource name stands for whole GPUs."""

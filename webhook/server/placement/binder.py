@@ -27,12 +27,12 @@ from webhook.core.placement.assignments import (
 from webhook.core.placement.binding_review import BindingOutcome, BindingReason, Verdict
 from webhook.core.placement.fit import Denial, unknown_gpus, unnamed_gpus
 from webhook.core.placement.pods import gpu_annotations
-from webhook.server.placement.lines import Lines
+from webhook.server.placement.node_queue import NodeQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from webhook.adapters.kube.placement import PlacementApi, Stored
+    from webhook.adapters.kube.placement import PlacementApi, StoredList
     from webhook.core.placement.assignments import Assignment, Assignments, Draft, PodState, Whole
     from webhook.core.placement.binding_review import Binding
     from webhook.server.metrics import PlacementMetrics
@@ -128,8 +128,8 @@ class Binder:
         self._metrics = metrics
         self._reserved = reserved
         self._run = run or ThreadPoolExecutor(AT_ONCE, "placement").submit
-        self._lines: Lines[_Job] = Lines(self._work, self._run)
-        self._copies: dict[str, Stored] = {}
+        self._queues: NodeQueue[_Job] = NodeQueue(self._work, self._run)
+        self._copies: dict[str, StoredList] = {}
         self.assigns_late = False
         """Whether GPUs are kept for pods that wait on their node: only where we may assign."""
         metrics.entries.set_function(self._entries)
@@ -153,7 +153,9 @@ class Binder:
         return _NO_DEMAND
 
     def bind(self, binding: Binding, *, dry_run: bool = False) -> Future[Verdict]:
-        """Decide a binding; returns at once. Cancel what is not waited for any more.
+        """Decide a binding that `from_memory` does not; returns at once.
+
+        Cancel what is not waited for any more.
 
         | the pod | the node | answer |
         | --- | --- | --- |
@@ -166,12 +168,9 @@ class Binder:
         | any | the API server is away | `uncertain` |
         """
         answer: Future[Verdict] = Future()
-        verdict = self.from_memory(binding)
         pod = self._tracker.pod(binding.uid)
-        if verdict is not None:
-            answer.set_result(verdict)
-        elif pod is not None and not pod.gone:
-            self._lines.join(binding.node, _Job(answer, pod, dry_run=dry_run))
+        if pod is not None and not pod.gone:
+            self._queues.join(binding.node, _Job(answer, pod, dry_run=dry_run))
         else:
             self._run(partial(self._look_up, binding, _Job(answer, dry_run=dry_run)))
         return answer
@@ -198,10 +197,10 @@ class Binder:
     def late(self, node: str, pods: Iterable[PodState]) -> list[Future[Verdict]]:
         """Enter GPUs for pods that were bound to a node without, all at once; returns at once."""
         jobs = [_Job(pod=pod) for pod in pods]
-        self._lines.join(node, *jobs)
+        self._queues.join(node, *jobs)
         return [job.answer for job in jobs]
 
-    def tidy(self, name: str, stored: Stored | None = None) -> None:
+    def tidy(self, name: str, stored: StoredList | None = None) -> None:
         """Take out of a node's list what no pod uses any more; raises KubeError.
 
         `stored` is the list as it was just read; without, it is as it was last read here. What the
@@ -225,13 +224,13 @@ class Binder:
         is_lost = not stored.whole and (stored.version or unlisted)
         if leaving or joining or is_lost or complete(left, pods) is not left:
             job = _Job(leaving=leaving, joining=joining)
-            self._lines.join(name, job)
+            self._queues.join(name, job)
             self.wait(job.answer)
 
     def say(self, node: str, whole: Whole) -> None:
         """Write an answer into a node's list, unless its question has one; raises KubeError."""
         job = _Job(whole=whole)
-        self._lines.join(node, job)
+        self._queues.join(node, job)
         self.wait(job.answer)
 
     def _still(self, pods: Iterable[PodState]) -> list[PodState]:
@@ -247,7 +246,7 @@ class Binder:
         nodes = self._tracker.nodes_with_pods().difference(listed)
         return {name for name in nodes if self._tracker.node(name)}
 
-    def _remove(self, stored: Stored) -> None:
+    def _remove(self, stored: StoredList) -> None:
         """Delete a list, unless somebody wrote it since, or deleted it first."""
         try:
             self._api.remove(stored)
@@ -258,7 +257,7 @@ class Binder:
     def _is_gone(self, name: str) -> bool:
         return self._tracker.node(name) is None and self._api.node(name) is None
 
-    def copy(self, node: str) -> Stored | None:
+    def copy(self, node: str) -> StoredList | None:
         """Return a node's list as it was last read here, if it was."""
         return self._copies.get(node)
 
@@ -307,7 +306,7 @@ class Binder:
             if pod is None or verdict is not None:
                 job.be(verdict or _NO_SUCH_POD)
             else:
-                self._lines.join(binding.node, replace(job, pod=pod))
+                self._queues.join(binding.node, replace(job, pod=pod))
 
     def _work(self, name: str, jobs: list[_Job]) -> None:
         """Do what all of a node's line wait for; never raises."""
@@ -374,7 +373,7 @@ class Binder:
                 job.be(unshown)
         return GpuNode(name, ())
 
-    def _plan(self, node: GpuNode, jobs: list[_Job], stored: Stored) -> _Made:
+    def _plan(self, node: GpuNode, jobs: list[_Job], stored: StoredList) -> _Made:
         """Plan all in a line, first those that wait on the node already; see `plan`.
 
         Those are planned also where nobody in the line speaks for them: what is free is theirs.
@@ -449,7 +448,7 @@ class Binder:
         for pod in made.reserved:
             self._reserved(pod)
 
-    def _without_the_gone(self, name: str, stored: Stored) -> Stored:
+    def _without_the_gone(self, name: str, stored: StoredList) -> StoredList:
         """Leave out the entries of pods that are gone; asks the API server, too. See `tidy`."""
         pods = self._tracker.relevant(name, stored.assignments)
         answers = self._ask(to_ask_at_once(stored.assignments, pods))
@@ -464,7 +463,7 @@ class Binder:
         """
         return {uid: self._api.pod(*one.pod.split("/")) for uid, one in entries.items()}
 
-    def _read(self, name: str) -> Stored:
+    def _read(self, name: str) -> StoredList:
         """Read a node's list; where it is missing or damaged, enter what its pods have already."""
         stored = self._api.assignments(name)
         if stored.whole:

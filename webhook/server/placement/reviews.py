@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from webhook.adapters.review_json import write_failure, write_review
@@ -14,11 +15,11 @@ from webhook.core.placement.binding_review import (
     read_binding,
 )
 from webhook.core.pod.findings import MalformedObjectError
+from webhook.server.http import Answer
 from webhook.server.reviews import Review, Reviews
 
 if TYPE_CHECKING:
-    from webhook.core.pod.request import Request
-    from webhook.server.http import Answer
+    from webhook.core.placement.binding_review import Binding
     from webhook.server.log import JsonLog
     from webhook.server.metrics import Metrics
     from webhook.server.placement.binder import Binder
@@ -39,66 +40,77 @@ _NOT_CONFIGURED: Final = Verdict(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class WaitingBinding:
+    """A review for which the API server has to be asked."""
+
+    review: Review
+    binding: Binding
+    binder: Binder
+
+
 class BindingReviews:
     """Answers reviews of Bindings."""
 
     def __init__(self, binder: Binder | None, metrics: Metrics, log: JsonLog) -> None:
         """Decide by `binder`; without one no Binding is touched."""
         self._binder = binder
-        self._reviews = Reviews(metrics, log, self._failed)
+        self._reviews = Reviews(metrics, log)
 
-    def read(self, body: bytes) -> Review | Answer:
-        """Read a review; return the answer where the body is none."""
-        return self._reviews.read("bind", body)
+    def begin(self, body: bytes) -> Answer | WaitingBinding:
+        """Answer a review from memory, or return what has to wait (`finish`)."""
+        review = self._reviews.read("bind", body)
+        if isinstance(review, Answer):
+            return review
+        binding: Binding | None = None
+        try:
+            binding = read_binding(review.request)
+            if binding is None:
+                verdict = _NOT_A_BINDING
+            elif not binding.uid:
+                verdict = answered(binding, _BY_NAME)
+            elif self._binder is None:
+                verdict = answered(binding, _NOT_CONFIGURED)
+            else:
+                found = self._binder.from_memory(binding)
+                if found is None:
+                    return WaitingBinding(review, binding, self._binder)
+                verdict = answered(binding, found)
+            return self._reviews.write(review, verdict)
+        except MalformedObjectError as error:
+            said = Verdict(BindingOutcome.MALFORMED, message=str(error))
+            return self._reviews.write(review, said)
+        except Exception:  # noqa: BLE001 - whatever the bug, the API server gets an answer
+            return self._fail(review, binding)
 
-    def at_once(self, review: Review) -> Answer | None:
-        """Answer a review from memory; None where the API server has to be asked (`answer`)."""
-        return self._reviews.answer(review, self._from_memory)
-
-    async def answer(self, review: Review) -> Answer:
+    async def finish(self, waiting: WaitingBinding) -> Answer:
         """Answer a review for which the API server has to be asked, within `WITHIN_S`.
 
         It holds no thread while it waits, and what is not waited for any more is not done: the API
         server gave this Binding up, or asks again.
         """
-        binder, binding = self._binder, read_binding(review.request)
-        if binder is None or binding is None:
-            raise ValueError("a review that is answered at once")
+        review, binding, binder = waiting.review, waiting.binding, waiting.binder
         found = asyncio.wrap_future(binder.bind(binding, dry_run=review.request.dry_run))
         try:
             await asyncio.wait([found], timeout=WITHIN_S)
             is_late = not found.done()
         finally:
             found.cancel()
-
-        def decided(_: Request) -> Verdict:
+        try:
             if is_late:
                 verdict = binder.uncertain(binding, f"no answer within {WITHIN_S:g} s")
             else:
                 verdict = found.result()
-            return answered(binding, verdict)
+            return self._reviews.write(review, answered(binding, verdict))
+        except Exception:  # noqa: BLE001 - as above
+            return self._fail(review, binding)
 
-        return self._reviews.answer(review, decided)
-
-    def _failed(self, request: Request) -> bytes:
+    def _fail(self, review: Review, binding: Binding | None) -> Answer:
         """Answer where a bug of ours kept us from deciding: a stranger must not wait for its cure.
 
         A failed call would be forgiven (`failurePolicy: Ignore`), but an answer counts.
         """
-        binding = read_binding(request)
+        uid = review.request.uid
         if binding and self._binder and self._binder.is_ours(binding):
-            return write_failure(request.uid)
-        return write_review(request.uid, Verdict(BindingOutcome.UNTOUCHED))
-
-    def _from_memory(self, request: Request) -> Verdict | None:
-        """Return the verdict where no request is needed for it."""
-        try:
-            binding = read_binding(request)
-        except MalformedObjectError as error:
-            return Verdict(BindingOutcome.MALFORMED, message=str(error))
-        if binding is None:
-            return _NOT_A_BINDING
-        if not binding.uid:
-            return answered(binding, _BY_NAME)
-        verdict = self._binder.from_memory(binding) if self._binder else _NOT_CONFIGURED
-        return verdict and answered(binding, verdict)
+            return self._reviews.fail(review, write_failure(uid))
+        return self._reviews.fail(review, write_review(uid, Verdict(BindingOutcome.UNTOUCHED)))

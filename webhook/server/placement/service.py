@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from webhook.adapters.kube.client import connect
 from webhook.adapters.kube.histories import HistoriesApi
 from webhook.adapters.kube.placement import PlacementApi
-from webhook.server.histories import Advisor, KnownHistories, Recorder
+from webhook.server.histories import Advisor, HistoryWriter, KnownHistories
 from webhook.server.metrics import HistoryMetrics, PlacementMetrics
 from webhook.server.placement.binder import Binder
 from webhook.server.placement.late import LateAssignments
@@ -17,6 +16,7 @@ from webhook.server.placement.tracker import Tracker
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from webhook.adapters.kube.client import Kube
     from webhook.core.placement.assignments import PodState
     from webhook.core.pod.gpus import Gpu
     from webhook.server.log import JsonLog
@@ -30,19 +30,19 @@ that (`reviews.WITHIN_S`)."""
 class PlacementService:
     """Placement at binding for one replica."""
 
-    def __init__(self, namespace: str, metrics: Metrics, log: JsonLog) -> None:
-        """Send no request yet; raises NoClusterError where no cluster is configured."""
-        api = PlacementApi(connect(tries=1, answer_s=ANSWER_S), namespace)
-        self._tidying = Tidying(PlacementApi(connect(), namespace), log)
+    def __init__(self, kube: Kube, namespace: str, metrics: Metrics, log: JsonLog) -> None:
+        """Send no request yet."""
+        at_once = PlacementApi(kube.with_patience(1, ANSWER_S), namespace)
+        histories = HistoriesApi(kube)
         counted = PlacementMetrics(metrics)
-        self._known = KnownHistories(HistoriesApi(connect()), log)
-        self._recorder = Recorder(
-            HistoriesApi(connect()), self._known, self._gpus_of, HistoryMetrics(metrics), log
+        self._known = KnownHistories(histories, log)
+        self._recorder = HistoryWriter(
+            histories, self._known, self._gpus_of, HistoryMetrics(metrics), log
         )
-        followed = PlacementApi(connect(), namespace, self._recorder.saw)
-        self._late = LateAssignments(PlacementApi(connect(tries=1), namespace), counted, log)
+        self._tidying = Tidying(PlacementApi(kube, namespace), log)
+        self._late = LateAssignments(PlacementApi(kube.with_patience(1), namespace), counted, log)
         self._tracker = Tracker(
-            followed,
+            PlacementApi(kube, namespace, self._recorder.saw),
             counted,
             log,
             self._ended,
@@ -51,7 +51,7 @@ class PlacementService:
             self._changed,
             self._tidying.asked,
         )
-        self.binder = Binder(api, self._tracker, counted, self._late.waits)
+        self.binder = Binder(at_once, self._tracker, counted, self._late.waits)
         self.advisor = Advisor(self._known, self._tracker.largest_bytes)
 
     def start(self) -> None:
@@ -59,7 +59,7 @@ class PlacementService:
         self._tracker.start()
         self._tidying.start(self.binder)
         self._late.start(self.binder, self._tracker)
-        self._known.start()
+        self._known.mirror.start()
         self._recorder.start()
 
     def _ended(self, pod: PodState) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.adapters.kube.client import KubeError
 from webhook.adapters.kube.follow import SPREAD
-from webhook.adapters.kube.placement import Question, Stored
+from webhook.adapters.kube.placement import Question, StoredList
 from webhook.core.placement.assignments import MOST_NAMED, Whole
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Tidying:
         lists = self._api.all_assignments(binder.copy)
         read = {stored.node: stored for stored in lists if stored.node}
         names = sorted(binder.unlisted(read))
-        lost = {name: Stored(name, {}, whole=False, version="") for name in names}
+        lost = {name: StoredList(name, {}, whole=False, version="") for name in names}
         self._each(_tidy(binder, read | lost))
 
     def _each(self, works: Iterable[Callable[[], None]]) -> None:
@@ -115,5 +115,5 @@ class Tidying:
             binder.say(question.node, answer)
 
 
-def _tidy(binder: Binder, lists: Mapping[str, Stored | None]) -> list[Callable[[], None]]:
+def _tidy(binder: Binder, lists: Mapping[str, StoredList | None]) -> list[Callable[[], None]]:
     return [partial(binder.tidy, name, stored) for name, stored in lists.items()]

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import replace
-from threading import Event, Lock, Thread
+from functools import partial
+from threading import Lock
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from webhook.adapters.kube.client import KubeError
-from webhook.adapters.kube.follow import Changed, Failed, Listed, follow
+from webhook.server.mirror import Mirror
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from webhook.adapters.kube.follow import Collection, Report
+    from webhook.adapters.kube.follow import Collection
     from webhook.adapters.kube.placement import GpuNode, PlacementApi, Question
     from webhook.core.placement.assignments import PodState
     from webhook.server.log import JsonLog
@@ -50,7 +50,6 @@ class Tracker:
         with nodes that are new, or of which what is known here is something else now, `asks` with
         each new question of a node.
         """
-        self._api = api
         self._metrics = metrics
         self._log = log
         self._freed = freed
@@ -67,20 +66,22 @@ class Tracker:
         self._gone: deque[str] = deque()
         self._nodes: dict[str, GpuNode] = {}
         self._largest_bytes: int | None = None
-        self._listed = {"pods": Event(), "nodes": Event()}
         self._failing: dict[str, str] = {}
+        self.pods = self._mirror("pods", api.pods, self._on_pods, self._on_pod)
+        self.nodes = self._mirror("nodes", api.nodes, self._on_nodes, self._on_node)
+        questions = self._on_questions, self._on_question
+        self.questions = self._mirror("questions", api.questions, *questions)
         metrics.waiting.set_function(lambda: len(self.waiting()))
 
     def start(self) -> None:
         """Begin to follow on daemon threads."""
-        self._follow("pods", self._api.pods, self._take_pods, self._take_pod)
-        self._follow("nodes", self._api.nodes, self._take_nodes, self._take_node)
-        asking = self._api.questions
-        self._follow("questions", asking, self._take_questions, self._take_question)
+        for mirror in (self.pods, self.nodes, self.questions):
+            mirror.start()
 
     def obstacle(self) -> str:
         """Return why bindings cannot be answered reliably yet; empty once both lists were read."""
-        missing = [what for what, listed in self._listed.items() if not listed.is_set()]
+        listed = {"pods": self.pods.is_listed, "nodes": self.nodes.is_listed}
+        missing = [what for what, is_listed in listed.items() if not is_listed]
         why = "; ".join(self._failing.values())
         return f"{' and '.join(missing)} not read yet{why and f': {why}'}" if missing else ""
 
@@ -125,49 +126,32 @@ class Tracker:
                 return list(self._waiting)
             return [node for node in nodes if node in self._waiting]
 
-    def _follow(
+    def _mirror(
         self,
         what: str,
         collection: Collection[T],
-        take_all: Callable[[Sequence[T]], None],
-        take: Callable[[str, T], None],
-    ) -> None:
-        def hear(report: Report[T]) -> None:
-            match report:
-                case Listed(things, watched):
-                    take_all(things)
-                    if what in self._listed:
-                        self._listed[what].set()
-                    if watched:
-                        self._succeed(what)
-                case Changed(kind, thing):
-                    take(kind, thing)
-                case Failed(KubeError() as error):
-                    self._fail(what, str(error))
-                case Failed():
-                    self._log.exception("placement cannot watch", what=what)
+        on_list: Callable[[Sequence[T]], None],
+        on_change: Callable[[str, T], None],
+    ) -> Mirror[T]:
+        on_watch = partial(self._on_watch, what)
+        return Mirror(what, collection, on_list, on_change, self._log, on_watch=on_watch)
 
-        name = f"placement-{what}"
-        Thread(target=follow, args=(collection, hear), name=name, daemon=True).start()
-
-    def _fail(self, what: str, why: str) -> None:
-        self._metrics.unfollowed.labels(what).set(1)
-        self._failing[what] = why
-        self._log.once(what, "error", "placement cannot watch; retrying", why, what=what)
-
-    def _succeed(self, what: str) -> None:
-        self._metrics.unfollowed.labels(what).set(0)
-        if self._failing.pop(what, None):
+    def _on_watch(self, what: str, why: str) -> None:
+        self._metrics.unfollowed.labels(what).set(bool(why))
+        if why:
+            self._failing[what] = why
+            self._log.once(what, "error", "placement cannot watch; retrying", why, what=what)
+        elif self._failing.pop(what, None):
             self._log.over(what, "placement watches again", what=what)
 
-    def _take_nodes(self, nodes: Sequence[GpuNode]) -> None:
+    def _on_nodes(self, nodes: Sequence[GpuNode]) -> None:
         before, self._nodes = self._nodes, {node.name: node for node in nodes}
         self._compare()
         for name in before.keys() - self._nodes.keys():
             self._lost(name)
         self._changed({node.name for node in nodes if before.get(node.name) != node})
 
-    def _take_node(self, kind: str, node: GpuNode) -> None:
+    def _on_node(self, kind: str, node: GpuNode) -> None:
         if kind == "DELETED":
             self._nodes.pop(node.name, None)
             self._compare()
@@ -177,13 +161,13 @@ class Tracker:
             self._compare()
             self._changed({node.name})
 
-    def _take_questions(self, questions: Sequence[Question]) -> None:
+    def _on_questions(self, questions: Sequence[Question]) -> None:
         for name in self._questions.keys() - {question.node for question in questions}:
-            self._take_question("DELETED", self._questions[name])
+            self._on_question("DELETED", self._questions[name])
         for question in questions:
-            self._take_question("MODIFIED", question)
+            self._on_question("MODIFIED", question)
 
-    def _take_question(self, kind: str, question: Question) -> None:
+    def _on_question(self, kind: str, question: Question) -> None:
         if kind == "DELETED":
             self._questions.pop(question.node, None)
             if question.node not in self._nodes:
@@ -196,16 +180,16 @@ class Tracker:
         gpus = (gpu for node in self._nodes.values() for gpu in node.gpus)
         self._largest_bytes = max((gpu.memory_bytes for gpu in gpus), default=None)
 
-    def _take_pods(self, pods: Sequence[PodState]) -> None:
+    def _on_pods(self, pods: Sequence[PodState]) -> None:
         """Take a complete list: what is no longer in it is gone."""
         listed = {pod.uid for pod in pods}
         for uid, pod in list(self._pods.items()):
             if uid not in listed and not pod.gone:
-                self._take_pod("DELETED", pod)
+                self._on_pod("DELETED", pod)
         for pod in pods:
-            self._take_pod("MODIFIED", pod)
+            self._on_pod("MODIFIED", pod)
 
-    def _take_pod(self, kind: str, pod: PodState) -> None:
+    def _on_pod(self, kind: str, pod: PodState) -> None:
         gone = kind == "DELETED"
         with self._lock:
             before = self._pods.get(pod.uid)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import io
 import os
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from webhook.adapters.policy.files import PolicyInvalidError, load_policy, shipped_policy_path
-from webhook.core.admission.creators import NOBODY, Creator
-from webhook.core.policy.slices import SlicedNode
+from webhook.core.admission.creators import ANYONE, Creator
+from webhook.core.policy.cluster import UNKNOWN, Cluster, SlicedNode
 from webhook.core.policy.values import Rollout
 from webhook.options import default_enforcer_image, policy_failure, rollout_option
 from webhook.tools.admit.judge.texts import UNRENDERED, judge_text, line_of_braces
@@ -49,7 +48,8 @@ def admit(
     colour: bool,
     verbose: bool = False,
     origin: Origin | None = None,
-    creator: Creator = NOBODY,
+    creator: Creator = ANYONE,
+    cluster: Cluster = UNKNOWN,
 ) -> int:
     """Decide every pod in the manifests, given as (name, text), and write the results.
 
@@ -60,7 +60,7 @@ def admit(
     sources = []
     for name, text in texts:
         try:
-            sources.append(judge_text(name, text, policy, namespace, creator, origin))
+            sources.append(judge_text(name, text, policy, cluster, namespace, creator, origin))
         except ManifestError as error:
             braces = line_of_braces(text)
             line, why = (braces, UNRENDERED) if braces else (error.line, str(error))
@@ -199,13 +199,10 @@ def admit_command(
     image = default_enforcer_image()
     try:
         policy = load_policy(policy_path or shipped_policy_path(), enforcer_image=image)
-        known = frozenset(runtime_classes)
-        nodes = (SlicedNode(mig_profiles),) if mig_profiles else ()
-        policy = replace(
-            policy, rollout=Rollout(rollout), runtime_classes=known, sliced_nodes=nodes
-        )
     except PolicyInvalidError as error:
         raise policy_failure(error) from error
+    nodes = (SlicedNode(mig_profiles),) if mig_profiles else ()
+    cluster = Cluster(Rollout(rollout), frozenset(runtime_classes), nodes)
     stdout, stderr = (_stream(stream) for stream in (sys.stdout, sys.stderr))
 
     def say(line: str) -> None:
@@ -226,6 +223,7 @@ def admit_command(
         verbose=verbose,
         origin=origin,
         creator=Creator(user, groups, namespace_labels),
+        cluster=cluster,
     )
     context.exit(code)
 

@@ -64,23 +64,23 @@ def _policy(
         return PolicyFacts(problems=tuple(map(str, error.problems)))
     rollout = webhook.option("rollout") if webhook else ""
     known = rollout in tuple(Rollout)
-    policy = replace(policy, rollout=Rollout(rollout) if known else Rollout.ENFORCE)
-    return _facts_of(policy, image, comparable=comparable and known)
+    fence = fence_data(policy, Rollout(rollout)) if comparable and known else {}
+    return _facts_of(policy, image, fence)
 
 
-def _facts_of(policy: Policy, image: str, *, comparable: bool) -> PolicyFacts:
+def _facts_of(policy: Policy, image: str, fence: Mapping[str, str]) -> PolicyFacts:
     held = [rule for rule in policy.rules if rule.enforcement.by is EnforceBy.SIDECAR]
     given = (policy.rules, policy.classes.values())
     return PolicyFacts(
         rules=len(policy.rules),
         digest=policy.short_digest,
-        comparable=comparable,
+        comparable=bool(fence),
         pinned=tuple(
             (rule.name, rule.enforcement.image) for rule in held if rule.enforcement.image != image
         ),
         restarts=tuple(rule.name for rule in held if rule.enforcement.restarts_pod),
         tolerations=tuple(one for owners in given for owner in owners for one in owner.tolerations),
-        fence=fence_data(policy) if comparable else {},
+        fence=fence,
         slots=tuple(
             (rule.name, rule.time_sliced_resource)
             for rule in policy.rules

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Final
 from webhook.core.admission.decide import Decision, Outcome, Phase, decide
 from webhook.core.admission.templates import creation_of
 from webhook.core.pod.demand import asks_for_vram
+from webhook.core.policy.cluster import Cluster
 from webhook.core.policy.match import NamespaceUnknownError
-from webhook.core.policy.values import Action, Policy, Rollout
+from webhook.core.policy.values import Action, Policy
 from webhook.core.words import counted, named, shortened
 from webhook.names import MIRROR_POD_ANNOTATION
 
@@ -63,12 +64,12 @@ class OverCap:
 
 
 def enforcing(policy: Policy) -> Policy:
-    """Return the policy as it would be if every rule that only looks, and the rollout, enforced."""
+    """Return the policy as it would be if every rule that only records enforced."""
     rules = tuple(
         replace(rule, action=Action.ENFORCE) if rule.action in _LOOKING else rule
         for rule in policy.rules
     )
-    return replace(policy, rules=rules, rollout=Rollout.ENFORCE)
+    return replace(policy, rules=rules)
 
 
 class RolloutJudge:
@@ -79,7 +80,7 @@ class RolloutJudge:
     ) -> None:
         """`labels`: those of each namespace for which rules ask; None for one not known."""
         self._policy = enforcing(policy)
-        self._labels = labels or {}
+        self._cluster = Cluster(namespaces=labels or {})
         self._actions = {rule.name: rule.action.value for rule in policy.rules}
         self._groups: dict[tuple[str, str, str], Denied] = {}
         self._names: dict[str, tuple[str, str]] = {}
@@ -106,9 +107,8 @@ class RolloutJudge:
         if MIRROR_POD_ANNOTATION in pod.annotations:
             return  # a kubelet's own, which nobody denies
         creation = creation_of(_as_created(raw), namespace)
-        creation = replace(creation, namespace_labels=self._labels.get(namespace))
         try:
-            decision = decide(creation, self._policy, Phase.MUTATE)
+            decision = decide(creation, self._policy, self._cluster, Phase.MUTATE)
         except NamespaceUnknownError:
             self.unjudged += 1
             self.unknown.add(namespace)

@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from webhook.core.admission.decide import Outcome, Phase, decide
+from webhook.core.policy.cluster import UNKNOWN
 from webhook.core.policy.values import EnforceBy
 
 APP = {"requests": {"cpu": "100m", "memory": "128Mi"}}
@@ -13,7 +14,7 @@ APP = {"requests": {"cpu": "100m", "memory": "128Mi"}}
 
 def decided(of_pod, app=APP, rule=None, **spec):
     pod = a_pod("8Gi", containers=[a_container(resources=app)], resources=of_pod, **spec)
-    return decide(a_request(pod), a_policy(*([rule] if rule else [])), Phase.MUTATE)
+    return decide(a_request(pod), a_policy(*([rule] if rule else [])), UNKNOWN, Phase.MUTATE)
 
 
 def both(cpu, memory):
@@ -86,7 +87,7 @@ def limited(cpu, memory):
 def test_limits_leave_room_for_the_sidecar(of_pod, apps, paths, phase):
     containers = [a_container(f"c{n}", resources=app) for n, app in enumerate(apps)]
     pod = a_pod("8Gi", containers=containers, resources=of_pod)
-    decision = decide(a_request(pod), a_policy(), phase)
+    decision = decide(a_request(pod), a_policy(), UNKNOWN, phase)
     found = [(f.reason, f.path) for f in decision.findings if f.reason != "Unmutated"]
     assert found == [("EnforcementImpossible", f"spec.resources.limits[{one}]") for one in paths]
 
@@ -110,12 +111,12 @@ def test_an_ordinary_init_container_has_its_limit_at_another_time():
 def resized(before, after, app=None, *, pod=None):
     roomy = {**limited("4", "4Gi"), "requests": {"cpu": "2", "memory": "2Gi"}}
     made = a_pod("8Gi", containers=[a_container(resources=app or {})], resources=roomy)
-    old = pod or decide(a_request(made), a_policy(), Phase.MUTATE).obj
+    old = pod or decide(a_request(made), a_policy(), UNKNOWN, Phase.MUTATE).obj
     old["spec"]["resources"] = before
     new = copy.deepcopy(old)
     new["spec"]["resources"] = after
     request = a_request(new, operation="UPDATE", subresource="resize", old=old)
-    return decide(request, a_policy(), Phase.VALIDATE)
+    return decide(request, a_policy(), UNKNOWN, Phase.VALIDATE)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from webhook.core.admission import rules
 from webhook.core.admission.rules.case import Case, CaseKind
 from webhook.core.admission.rules.table import HINTS, HINTS_IF_FINE, RULES
 from webhook.core.pod.views import read_pod
+from webhook.core.policy.cluster import UNKNOWN
 
 JUDGING = [*(row.rule for row in RULES), *HINTS, *HINTS_IF_FINE]
 
@@ -50,4 +51,4 @@ def test_every_kind_of_case_is_judged():
 def test_a_rule_for_demands_in_the_wrong_row_raises_instead_of_allowing():
     pod = read_pod(a_pod())
     with pytest.raises(LookupError, match="is in the table"):
-        _ = Case(pod, pod, RULE, a_policy()).demand
+        _ = Case(pod, pod, RULE, a_policy(), UNKNOWN).demand

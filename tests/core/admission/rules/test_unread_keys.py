@@ -17,6 +17,7 @@ from tests.core.admission.decisions import (
 from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from webhook.core.admission.decide import Outcome, Phase, decide
 from webhook.core.pod.review import encode_review
+from webhook.core.policy.cluster import UNKNOWN
 from webhook.core.policy.values import Action, Bounds
 
 PREFIX = "vramwarden.io/"
@@ -153,7 +154,7 @@ def test_a_denial_has_the_notes_as_warnings_and_not_its_findings():
 
 def test_a_thousand_of_such_keys_are_a_few_short_warnings():
     keys = {f"{PREFIX}gpu-mem{n}{'y' * 5000}": "8Gi" for n in range(1000)}
-    decision = decide(a_request(a_pod(annotations=keys)), a_policy(), Phase.MUTATE)
+    decision = decide(a_request(a_pod(annotations=keys)), a_policy(), UNKNOWN, Phase.MUTATE)
     shown = warnings(decision)
     assert len(shown) == 10
     assert max(map(len, shown)) <= 256

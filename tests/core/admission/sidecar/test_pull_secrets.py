@@ -7,6 +7,7 @@ import pytest
 from tests.core.admission.decisions import assert_fine, decided, translated
 from tests.support.pods import a_pod, a_policy, a_request, a_rule
 from webhook.core.admission.decide import Outcome, Phase, decide
+from webhook.core.policy.cluster import UNKNOWN
 from webhook.core.policy.values import EnforceBy, Style
 
 NAMED = a_rule(enforcement={"image_pull_secrets": ("registry", "mirror")})
@@ -58,7 +59,9 @@ def test_a_pod_that_lacks_one_is_not_stored_but_under_another_policy_it_is():
     decision = decided(pod, NAMED, Phase.VALIDATE)
     assert decision.reasons == ("Unmutated",)
     assert decision.findings[0].path == "spec.imagePullSecrets[1]"
-    other = decide(a_request(pod), a_policy(NAMED, digest="fedcba9876543210"), Phase.VALIDATE)
+    other = decide(
+        a_request(pod), a_policy(NAMED, digest="fedcba9876543210"), UNKNOWN, Phase.VALIDATE
+    )
     assert other.outcome is Outcome.ALLOWED, other.message
 
 

@@ -11,6 +11,7 @@ from webhook.core.admission.decide import Phase, decide
 from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV, visible_devices
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.views import read_pod
+from webhook.core.policy.cluster import UNKNOWN
 from webhook.tools.admit.judge.migration.notes import is_removed, notes_about_object
 from webhook.tools.admit.judge.migration.requests import PRODUCTS
 
@@ -200,4 +201,4 @@ def test_what_is_carried_over_asks_us_and_nothing_is_left_to_carry(
     assert demand
     assert not findings
     if not any("resources" in container for container in made.pod["spec"]["containers"]):
-        assert decide(a_request(made.pod), a_policy(), Phase.MUTATE).allowed
+        assert decide(a_request(made.pod), a_policy(), UNKNOWN, Phase.MUTATE).allowed

@@ -1,4 +1,4 @@
-"""What the rules judge: a pod, what it asks for, and the policy that governs it."""
+"""What the rules judge: a pod, what it asks for, the policy that governs it, and its cluster."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from webhook.core.pod.fields import Json
     from webhook.core.pod.findings import Finding
     from webhook.core.pod.views import Pod
+    from webhook.core.policy.cluster import Cluster
     from webhook.core.policy.values import Policy, Rule
 
 
@@ -53,6 +54,7 @@ class Case:
     """The pod before an update; the same pod where it is created."""
     rule: Rule
     policy: Policy
+    cluster: Cluster
     asked: Demand | None = None
     """None where the pod asks for nothing, and where its demand cannot be read."""
     unreadable: tuple[Finding, ...] = ()
@@ -76,7 +78,7 @@ class Case:
         shows what will be.
         """
         devices = self.rule.visible_devices
-        observes = self.policy.rollout is Rollout.OBSERVE or self.rule.action is Action.AUDIT
+        observes = self.cluster.rollout is Rollout.OBSERVE or self.rule.action is Action.AUDIT
         return devices is VisibleDevices.DENY or (devices is VisibleDevices.VOID and observes)
 
     @property

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from webhook.core.pod.fields import Json
-    from webhook.core.pod.request import Request
+    from webhook.core.pod.review import Request
 
 _MARKS: Final = (*ASKING_ANNOTATIONS, ADMITTED_ANNOTATION, *BINDING_ANNOTATIONS)
 _RUN: Final = ("containers", "initContainers")

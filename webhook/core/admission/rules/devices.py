@@ -83,7 +83,7 @@ def _is_translations(entry: Json, container: Container, case: Case, *, beside: b
     if shows_all(entry):
         if not case.rule.chooses_gpus or not beside:
             return not case.rule.chooses_gpus
-        counted = counted_for(case.pod, demand, case.rule, case.policy)
+        counted = counted_for(case.pod, demand, case.rule, case.policy, case.cluster)
         return not any(uncounted(container, counted))
     return shows_chosen(entry)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from webhook.core.admission.accounting import selected_nodes
 from webhook.core.pod.findings import Finding, Reason, annotation_path
 from webhook.core.pod.quantity import format_bytes
-from webhook.core.policy.slices import largest, smallest
+from webhook.core.policy.cluster import largest, smallest
 from webhook.core.policy.values import Accounting, Warnings
 from webhook.names import GPU_COUNT_ANNOTATION
 
@@ -28,14 +28,14 @@ def slices(case: Case) -> Iterator[Finding]:
         return
     demand, rule, policy = case.demand, case.rule, case.policy
     gpu_class = policy.class_for(demand.gpu_class or rule.default_class)
-    nodes = selected_nodes(case.pod, rule, gpu_class, policy)
+    nodes = selected_nodes(case.pod, rule, gpu_class, case.cluster)
     amounts = [*demand.amounts.values()]
     if smallest(nodes, amounts) is not None:
         return
     asked_bytes = max(amounts)
     most_bytes, profile = largest(nodes)
     if not nodes:
-        which = "that this pod selects " if policy.sliced_nodes else ""
+        which = "that this pod selects " if case.cluster.sliced_nodes else ""
         detail = (
             f"no node {which}is known to have slices of GPUs (MIG), so nothing would hold the pod "
             f"to {format_bytes(asked_bytes)}; tell your platform team that rule {rule.name} wants "

@@ -59,7 +59,7 @@ def translated(case: Case) -> Iterator[Finding]:
     if mark and mark["digest"] != policy.short_digest:
         missing = list(_missing_essentials(case))
     else:
-        edits = mutate_pod(pod, demand, case.rule, policy, case.enforcer, stored=True)
+        edits = mutate_pod(pod, demand, case.rule, policy, case.cluster, case.enforcer, stored=True)
         # Sorted, so that the marks come first: without them the call was skipped.
         missing = [_dotted(path) for path in sorted(one["path"] for one in edits.operations)]
     if missing:
@@ -75,7 +75,7 @@ def translated(case: Case) -> Iterator[Finding]:
 
 def _missing_essentials(case: Case) -> Iterator[str]:
     pod, demand, enforcer, rule = case.pod, case.demand, case.enforcer, case.rule
-    counted = counted_for(pod, demand, rule, case.policy, stored=True)
+    counted = counted_for(pod, demand, rule, case.policy, case.cluster, stored=True)
     for container in pod.containers:
         visible = list(filter(chooses_devices, container.env()))
         if container.name not in demand.amounts:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from webhook.core.admission.creators import Creator
     from webhook.core.pod.foreign import Product
     from webhook.core.pod.patch import Operation
+    from webhook.core.policy.cluster import Cluster
     from webhook.core.policy.values import Policy
     from webhook.tools.admit.judge.migration.foreign_pod import Migration, Scale
     from webhook.tools.admit.judge.verdict import JudgedPod
@@ -90,6 +91,7 @@ def judge_text(
     name: str,
     text: str,
     policy: Policy,
+    cluster: Cluster,
     namespace: str,
     creator: Creator,
     origin: Origin | None,
@@ -107,7 +109,9 @@ def judge_text(
         document, migrations = _rewritten(read, origin) if origin else (read, {})
         for found in find_objects(document.value):
             targets = found.targets()
-            judged = [judge(target, policy, namespace, lines, creator) for target in targets]
+            judged = [
+                judge(target, policy, cluster, namespace, lines, creator) for target in targets
+            ]
             if origin:
                 judged = [_as_migrated(one, migrations.get(one.target.at)) for one in judged]
             for verdict in judged if not origin else ():

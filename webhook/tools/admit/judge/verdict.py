@@ -8,9 +8,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.admission import templates
-from webhook.core.admission.creators import NOBODY, controllers_of
+from webhook.core.admission.creators import ANYONE, controllers_of
 from webhook.core.admission.decide import Outcome
-from webhook.core.admission.templates import creation_of, misplaced, of_machine
+from webhook.core.admission.templates import creation_of, hints_for_machine, misplaced
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.findings import MalformedObjectError
 from webhook.core.pod.quantity import format_bytes
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from webhook.core.admission.decide import Decision
     from webhook.core.pod.fields import Json
     from webhook.core.pod.patch import Operation
-    from webhook.core.pod.request import Request
+    from webhook.core.pod.review import Request
+    from webhook.core.policy.cluster import Cluster
     from webhook.core.policy.values import Policy
     from webhook.tools.admit.judge.migration.foreign_pod import Migration
     from webhook.tools.shared.manifests.documents import ManifestObject, Target
@@ -177,7 +178,7 @@ class JudgedPod:
     @cached_property
     def warnings(self) -> tuple[Remark, ...]:
         """What the user should know beside the decision."""
-        notes = (*self.notes, *(of_machine(self.target.found) if self.allowed else ()))
+        notes = (*self.notes, *(hints_for_machine(self.target.found) if self.allowed else ()))
         return tuple(Remark(self.line_of(note.partition(": ")[0]), note) for note in notes)
 
     @property
@@ -217,7 +218,12 @@ def name_of(found: ManifestObject) -> str:
 
 
 def judge(
-    target: Target, policy: Policy, namespace: str, lines: LineIndex, creator: Creator = NOBODY
+    target: Target,
+    policy: Policy,
+    cluster: Cluster,
+    namespace: str,
+    lines: LineIndex,
+    creator: Creator = ANYONE,
 ) -> JudgedPod:
     """Decide a pod as the API server would have it decided on creation: mutate, then validate.
 
@@ -229,7 +235,7 @@ def judge(
     controllers = controllers_of(target.kind) if target.is_own_kind else ()
     if controllers:
         creator = replace(controllers[0], namespace_labels=creator.namespace_labels)
-    made = templates.judge(_as_sent(target.pod), namespace, policy, creator)
+    made = templates.judge(_as_sent(target.pod), namespace, policy, cluster, creator)
     form = target.found.form
     is_translated = bool(made.patch) and form is not Form.MACHINE
     patch = made.patch if form is Form.POD else ()

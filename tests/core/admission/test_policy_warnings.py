@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.pods import A100, a_policy, a_rule
-from webhook.core.admission.doubts import doubts
+from webhook.core.admission.policy_warnings import policy_warnings
 from webhook.core.policy.match import Match
 from webhook.core.policy.values import Accounting, Action, EnforceBy
 
@@ -34,7 +34,7 @@ ACCOUNT = "system:serviceaccount:kube-system:job-controller"
 )
 def test_a_rule_for_people_leaves_out_what_controllers_create(rule, warned):
     policy = a_policy(a_rule(name="first", where="a.yaml:7", **rule), a_rule(name="other"))
-    found = [one for one in map(str, doubts(policy)) if "governs no pod:" not in one]
+    found = [one for one in map(str, policy_warnings(policy)) if "governs no pod:" not in one]
     assert len(found) == warned
     assert all(
         one.startswith('a.yaml:7: rule "first" governs no pods of Deployments') for one in found
@@ -54,7 +54,7 @@ def test_a_cap_that_nobody_holds_is_doubtful(rule, of_class, warned):
     def said(**changes):
         first = a_rule(name="first", where="a.yaml:7", accounting=rule, **changes)
         gpu_class = replace(A100, accounting=of_class)
-        return [str(one) for one in doubts(a_policy(first, classes={"a100": gpu_class}))]
+        return [str(one) for one in policy_warnings(a_policy(first, classes={"a100": gpu_class}))]
 
     found = said(enforcement={"by": EnforceBy.NONE})
     assert len(found) == warned

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from webhook.core.policy.slices import SlicedNode, largest, smallest
+from webhook.core.policy.cluster import SlicedNode, largest, smallest
 
 A = SlicedNode({"1g": 10, "2g": 20, "1g.20": 20}, {"pool": "a"})
 B = SlicedNode({"1h": 16, "2h": 35}, {"pool": "b", "zone": "x"})

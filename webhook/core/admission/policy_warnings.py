@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from webhook.core.policy.values import Policy, Rule
 
 
-def doubts(policy: Policy) -> Iterator[PolicyWarning]:
+def policy_warnings(policy: Policy) -> Iterator[PolicyWarning]:
     """Yield what is doubtful about a policy."""
     yield from reach.rule_warnings(policy.rules)
     yield from _overlooked(policy)

@@ -1,0 +1,538 @@
+"""What a replica knows of its cluster, how long it waits for that, and what it answers without."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+
+import pytest
+
+from tests.adapters.kube.test_follow import Enough, Script, an_event, an_object
+from tests.server.test_templates import a_review as a_workload
+from tests.support.pods import A100, a_pod, a_policy, a_review, a_rule
+from webhook.adapters.kube import namespaces
+from webhook.adapters.kube.client import KubeError
+from webhook.adapters.kube.follow import Changed, Failed, Listed
+from webhook.adapters.kube.namespaces import PATH
+from webhook.core.admission.decide import Phase
+from webhook.core.pod.quantity import MIB
+from webhook.core.policy.cluster import Cluster, SlicedNode
+from webhook.core.policy.match import Match
+from webhook.core.policy.values import Accounting, Bounds, GPUClass, Rollout
+from webhook.server import cluster_cache as module
+from webhook.server import mirror
+from webhook.server.cluster_cache import KNOWN_WITHIN_S, POLL_S, ClusterCache
+from webhook.server.log import JsonLog
+from webhook.server.metrics import Metrics
+from webhook.server.reviews import PodReviews
+from webhook.server.templates import TemplateReviews
+
+INTERN = {"tier": "intern"}
+ASKS = a_policy(
+    a_rule(name="interns", namespace_labels=INTERN, memory=Bounds(max_bytes=2**30)),
+    a_rule(name="rest", namespaces=("team-*",)),
+)
+OTHERS = a_policy(a_rule(namespace_labels={"zone": "a"}))
+PLAIN = a_policy()
+DOWN = Failed(KubeError("does not answer"))
+FORBIDDEN = Failed(KubeError("the right is missing", code=403))
+NOT_THERE = Listed([])
+
+
+def a_namespace(name="team-a", **labels):
+    labels = {"kubernetes.io/metadata.name": name, **labels}
+    return {"metadata": {"name": name, "labels": labels}, "spec": {"finalizers": ["kubernetes"]}}
+
+
+class Replica:
+    """Follows a cluster without a thread: a test says what is heard."""
+
+    def __init__(self, policy=ASKS, kube=None):
+        self.policy = policy
+        self.now_s = 1000.0
+        self.written = io.BytesIO()
+        self.logger = JsonLog(self.written)
+        self.cache = ClusterCache(
+            kube or Script(()),
+            lambda: self.policy,
+            Rollout.OBSERVE,
+            self.logger,
+            lambda: self.now_s,
+        )
+        self.followed = None
+        self.polls()
+
+    def polls(self):
+        """Do what the thread does every two seconds; return whether it begins to follow."""
+        begins = self.cache.follow_labels()
+        self.followed = begins or self.followed
+        return begins is not None
+
+    def lists(self, *found, watched=True):
+        things = [self.followed._collection.keep(one) for one in found]
+        self.followed.on_report(Listed(things, watched))
+
+    def hears(self, kind, found):
+        self.followed.on_report(Changed(kind, self.followed._collection.keep(found)))
+
+    def reports(self, to, *reports):
+        for report in reports:
+            to.on_report(report)
+
+    def knows(self, namespace="team-a"):
+        return self.known.labels_of(namespace)
+
+    @property
+    def known(self):
+        return self.cache.known_for(self.policy)
+
+    @property
+    def lines(self):
+        return list(map(json.loads, self.written.getvalue().splitlines()))
+
+    @property
+    def log(self):
+        return [(line["level"], line["msg"]) for line in self.lines]
+
+
+@pytest.fixture
+def replica():
+    return Replica()
+
+
+@pytest.fixture
+def plain():
+    """Return a replica whose policy asks neither for labels nor for slices."""
+    return Replica(PLAIN)
+
+
+THERE = Listed([("nvidia", None)])
+COMES, CHANGES, GOES = (
+    Changed(kind, ("nvidia", None)) for kind in ("ADDED", "MODIFIED", "DELETED")
+)
+CLASSES = {
+    "nothing yet": ([], False),
+    "it exists": ([THERE], True),
+    "it does not": ([NOT_THERE], False),
+    "it comes": ([NOT_THERE, COMES], True),
+    "it changes": ([THERE, CHANGES], True),
+    "it goes": ([THERE, GOES], False),
+    "it goes and comes again": ([THERE, GOES, COMES], True),
+    "it went while nobody watched": ([THERE, DOWN, NOT_THERE], False),
+    "the API server goes": ([THERE, DOWN], True),
+    "the right is missing": ([FORBIDDEN], False),
+    "the right is withdrawn": ([THERE, FORBIDDEN], True),
+}
+
+
+@pytest.mark.parametrize(("reports", "known"), CLASSES.values(), ids=CLASSES)
+def test_the_runtime_class_is_known_as_the_api_server_said_last(plain, reports, known):
+    plain.reports(plain.cache.classes, *reports)
+    classes = frozenset({"nvidia"}) if known else frozenset()
+    assert plain.known == Cluster(Rollout.OBSERVE, classes)
+
+
+CLASS_WAITS = "RuntimeClass nvidia not read yet"
+
+
+@pytest.mark.parametrize(
+    ("reports", "obstacle"),
+    [
+        ([], CLASS_WAITS),
+        ([DOWN], CLASS_WAITS),
+        ([DOWN, DOWN], CLASS_WAITS),
+        ([THERE], ""),
+        ([NOT_THERE], ""),
+        ([THERE, DOWN], ""),
+        ([DOWN, THERE], ""),
+        ([FORBIDDEN], ""),
+    ],
+)
+def test_a_replica_is_ready_once_it_knows_the_runtime_class_or_cannot(plain, reports, obstacle):
+    plain.reports(plain.cache.classes, *reports)
+    assert plain.cache.obstacle() == obstacle
+
+
+def test_a_replica_waits_for_all_that_its_policy_asks_for_and_not_forever():
+    rules = (*ASKS.rules, a_rule(name="sliced", accounting=Accounting.MIG))
+    replica = Replica(a_policy(*rules))
+    replica.reports(replica.cache.classes, DOWN)
+    replica.now_s += KNOWN_WITHIN_S - 1
+    assert replica.cache.obstacle() == f"{CLASS_WAITS}; {SLICES_WAIT}; {LABELS_WAIT}"
+    replica.now_s += 1
+    assert replica.cache.obstacle() == ""
+
+
+def test_a_missing_right_is_logged_once_and_its_return_too(plain):
+    plain.reports(plain.cache.classes, FORBIDDEN, FORBIDDEN, FORBIDDEN)
+    assert plain.log == [("error", "RuntimeClasses cannot be followed")]
+    plain.reports(plain.cache.classes, NOT_THERE, NOT_THERE)
+    assert plain.log[1:] == [
+        ("info", "RuntimeClass"),
+        ("info", "RuntimeClasses are followed again"),
+    ]
+    plain.reports(plain.cache.classes, COMES, CHANGES, CHANGES)
+    assert plain.log[3:] == [("info", "RuntimeClass")]
+
+
+def runs(mirror, monkeypatch):
+    """Run what follows to the end of its script."""
+    monkeypatch.setattr(mirror, "_sleep", lambda _pause_s: None)
+    with pytest.raises(Enough):
+        mirror.run()
+
+
+def test_one_runtime_class_alone_is_read_and_watched(monkeypatch):
+    path = "/apis/node.k8s.io/v1/runtimeclasses"
+    there = an_object("7", "nvidia")
+    kube = Script([there], [[an_event("DELETED", "8", "nvidia")], Enough()])
+    replica = Replica(PLAIN, kube)
+    runs(replica.cache.classes, monkeypatch)
+    assert kube.read_paths[0] == f"{path}/nvidia"
+    watched, _, query = kube.watched[0]
+    assert (watched, query["fieldSelector"]) == (path, "metadata.name=nvidia")
+    assert [line["exists"] for line in replica.lines] == [True, False]
+    assert replica.known.runtime_classes == frozenset()
+
+
+SLICED = a_policy(a_rule(accounting=Accounting.MIG))
+BY_CLASS = a_policy(classes={"m": GPUClass("m", {}, (), Bounds(), Accounting.MIG)})
+SMALL = SlicedNode({"1g.10gb": 9728 * MIB}, {"a": "b"})
+LARGE = SlicedNode({"3g.40gb": 40192 * MIB}, {})
+NONE = SlicedNode({}, {})
+
+
+class Nodes(Script):
+    """Answers a read with whole objects."""
+
+    def list_all(self, path, keep, **query):
+        self.read_paths.append((path, query))
+        return [keep(node) for node in self.reads], "7"
+
+
+BOTH = Listed([("b", LARGE), ("a", SMALL)])
+NODES = {
+    "nothing yet": ([], ()),
+    "nodes": ([BOTH], (SMALL, LARGE)),
+    "one without slices": ([Listed([("a", SMALL), ("c", NONE)])], (SMALL,)),
+    "one comes": ([BOTH, Changed("ADDED", ("c", SMALL))], (SMALL, LARGE, SMALL)),
+    "one changes": ([BOTH, Changed("MODIFIED", ("a", LARGE))], (LARGE, LARGE)),
+    "one goes": ([BOTH, Changed("DELETED", ("a", SMALL))], (LARGE,)),
+    "all went while nobody watched": ([BOTH, DOWN, Listed([])], ()),
+    "the API server goes": ([BOTH, DOWN], (SMALL, LARGE)),
+}
+
+
+@pytest.mark.parametrize(("reports", "known"), NODES.values(), ids=NODES)
+def test_slices_are_known_as_the_api_server_said_last(plain, reports, known):
+    plain.reports(plain.cache.nodes, *reports)
+    assert plain.known == Cluster(Rollout.OBSERVE, sliced_nodes=known)
+
+
+def test_what_is_known_is_the_same_object_until_it_changes(plain):
+    """Remembered decisions are forgotten with it, and a node's status changes often."""
+    plain.reports(plain.cache.nodes, BOTH)
+    before = plain.known
+    same = SlicedNode({"1g.10gb": 9728 * MIB}, {"a": "b"})
+    plain.reports(plain.cache.nodes, Changed("MODIFIED", ("a", same)))
+    assert plain.known is before
+    assert [line["profiles"] for line in plain.lines] == [["1g.10gb", "3g.40gb"]]
+
+
+SLICES_WAIT = "nodes with slices (MIG) not read yet"
+
+
+@pytest.mark.parametrize(
+    ("policy", "reports", "obstacle"),
+    [
+        (SLICED, [], SLICES_WAIT),
+        (BY_CLASS, [], SLICES_WAIT),
+        (PLAIN, [], ""),
+        (SLICED, [DOWN], SLICES_WAIT),
+        (SLICED, [Listed([])], ""),
+        (SLICED, [FORBIDDEN], ""),
+    ],
+)
+def test_a_replica_whose_rules_ask_for_slices_waits_until_it_knows(policy, reports, obstacle):
+    replica = Replica(policy)
+    replica.reports(replica.cache.classes, THERE)
+    replica.reports(replica.cache.nodes, *reports)
+    assert replica.cache.obstacle() == obstacle
+    replica.now_s += KNOWN_WITHIN_S
+    assert replica.cache.obstacle() == ""
+
+
+def test_only_nodes_that_offer_slices_by_profile_are_read(monkeypatch):
+    labels = {
+        "nvidia.com/mig.strategy": "mixed",
+        "nvidia.com/mig-1g.10gb.memory": "9728",
+        "nvidia.com/mig-1g.10gb.count": "7",
+        "nvidia.com/mig-1g.10gb.me.memory": "9728",
+        "nvidia.com/mig-2g.20gb.memory": "-5",
+        "nvidia.com/mig-3g.40gb.memory": "0",
+        "nvidia.com/mig-7g.80gb.memory": "99999999999",
+    }
+    node = an_object("7", "a")
+    node["metadata"]["labels"] = labels
+    kube = Nodes([node], [[an_event("DELETED", "8", "b")], Enough()])
+    replica = Replica(PLAIN, kube)
+    runs(replica.cache.nodes, monkeypatch)
+    assert replica.known.sliced_nodes == (SlicedNode({"1g.10gb": 9728 * MIB}, labels),)
+    watched, _, query = kube.watched[0]
+    assert watched == "/api/v1/nodes"
+    assert query["labelSelector"] == "nvidia.com/mig.strategy=mixed"
+    assert kube.read_paths == [(watched, {"labelSelector": "nvidia.com/mig.strategy=mixed"})]
+
+
+def test_classes_that_a_rule_does_not_allow_ask_for_nothing():
+    classes = {"m": GPUClass("m", {}, (), Bounds(), Accounting.MIG), "a100": A100}
+    replica = Replica(a_policy(a_rule(allowed_classes=("a100",)), classes=classes))
+    assert replica.cache.obstacle() == CLASS_WAITS
+
+
+def test_what_is_listed_is_known_and_each_change_of_it(replica):
+    assert replica.knows() is None
+    replica.lists(a_namespace(tier="intern"), a_namespace("team-b"))
+    assert (replica.knows(), replica.knows("team-b")) == (INTERN, {})
+    assert replica.knows("team-c") is None
+    replica.hears("MODIFIED", a_namespace(tier="staff"))
+    replica.hears("ADDED", a_namespace("team-c", tier="intern"))
+    assert (replica.knows(), replica.knows("team-c")) == ({"tier": "staff"}, INTERN)
+    replica.hears("MODIFIED", a_namespace())
+    replica.hears("DELETED", a_namespace("team-c", tier="intern"))
+    assert (replica.knows(), replica.knows("team-c")) == ({}, None)
+    replica.lists(a_namespace("team-b", tier="intern"))
+    assert (replica.knows(), replica.knows("team-b")) == (None, INTERN)
+
+
+def test_while_the_api_server_does_not_answer_what_was_known_stays(replica):
+    replica.lists(a_namespace(tier="intern"))
+    for failure in (DOWN, FORBIDDEN):
+        replica.followed.on_report(failure)
+        assert replica.knows() == INTERN
+
+
+def test_no_label_is_kept_for_which_no_rule_asks(replica):
+    many = {f"example.com/{number}": "x" * 63 for number in range(1000)}
+    replica.lists(a_namespace(tier="intern", **many), a_namespace("team-b", **many))
+    assert replica.knows() == INTERN
+    assert replica.knows("team-b") is namespaces._NONE
+
+
+def test_a_namespace_that_is_too_large_to_be_read_is_not_known(replica):
+    unread = {**a_namespace(), "spec": "too large to be read"}
+    replica.lists(unread)
+    assert replica.knows() is None
+    replica.lists(a_namespace(tier="intern"))
+    replica.hears("MODIFIED", unread)
+    assert replica.knows() is None
+
+
+def test_a_policy_that_asks_for_no_labels_needs_nothing_of_the_api_server():
+    replica = Replica(PLAIN)
+    assert replica.followed is None
+    replica.reports(replica.cache.classes, THERE)
+    assert replica.cache.obstacle() == ""
+    assert replica.knows() is None
+
+
+def test_labels_for_which_only_an_exception_asks_are_known():
+    exception = Match(namespace_labels=INTERN)
+    replica = Replica(a_policy(a_rule(exception=exception)))
+    replica.lists(a_namespace(tier="intern"))
+    assert replica.knows() == INTERN
+
+
+def test_a_new_policy_is_served_from_what_is_listed_for_it(replica):
+    replica.lists(a_namespace(tier="intern", zone="a"))
+    first = replica.followed
+    assert not replica.polls()
+    replica.policy = OTHERS
+    assert replica.knows() is None
+    assert replica.polls()
+    assert replica.followed is not first
+    assert replica.knows() is None
+    # The one before goes on, for requests that were read under its policy.
+    changed = first._collection.keep(a_namespace(tier="staff"))
+    first.on_report(Changed("MODIFIED", changed))
+    assert replica.cache.known_for(ASKS).labels_of("team-a") == {"tier": "staff"}
+    replica.lists(a_namespace(tier="intern", zone="a"))
+    assert replica.knows() == {"zone": "a"}
+    with pytest.raises(mirror._OverError):
+        first.on_report(DOWN)
+
+
+def test_a_policy_that_asks_for_less_is_served_at_once():
+    both = a_policy(a_rule(namespace_labels={"tier": "intern", "zone": "a"}))
+    replica = Replica(both)
+    replica.lists(a_namespace(tier="intern", zone="a"))
+    replica.policy = ASKS
+    assert replica.knows() == {"tier": "intern", "zone": "a"}
+
+
+def test_when_no_rule_asks_any_more_all_is_forgotten(replica):
+    replica.lists(a_namespace(tier="intern"))
+    replica.policy = PLAIN
+    assert not replica.polls()
+    assert replica.cache._known[0].namespaces == {}
+    with pytest.raises(mirror._OverError):
+        replica.followed._sleep(0.0)
+    replica.policy = ASKS
+    assert replica.polls()
+
+
+def test_what_was_never_listed_ends_when_the_policy_changes_again(replica):
+    first = replica.followed
+    replica.policy = OTHERS
+    replica.polls()
+    with pytest.raises(mirror._OverError):
+        first.on_report(DOWN)
+
+
+def test_all_namespaces_are_listed_and_watched_until_that_is_over(monkeypatch):
+    slept = []
+
+    def sleep(pause_s):
+        slept.append(replica.knows())
+        replica.policy = PLAIN
+        replica.polls()
+
+    monkeypatch.setattr(module.time, "sleep", sleep)
+    script = Script([("7", "team-a")], [[("MODIFIED", a_namespace(tier="intern"))]])
+    replica = Replica(kube=script)
+    replica.followed.run()  # returns
+    assert script.read_paths == [(PATH, {})]
+    assert [path for path, _, _ in script.watched] == [PATH]
+    assert slept == [INTERN]
+
+
+LABELS_WAIT = "labels of namespaces not read yet"
+
+
+@pytest.mark.parametrize(
+    ("reports", "obstacle"),
+    [([], LABELS_WAIT), ([DOWN], LABELS_WAIT), ([FORBIDDEN], ""), ([DOWN, FORBIDDEN, DOWN], "")],
+)
+def test_a_replica_is_ready_once_it_cannot_know(replica, reports, obstacle):
+    replica.reports(replica.cache.classes, THERE)
+    replica.reports(replica.followed, *reports)
+    assert replica.cache.obstacle() == obstacle
+
+
+def test_a_replica_is_ready_once_it_knows_and_stays_so(replica):
+    replica.reports(replica.cache.classes, THERE)
+    replica.lists()
+    assert replica.cache.obstacle() == ""
+    replica.policy = OTHERS
+    replica.polls()
+    assert replica.cache.obstacle() == ""
+
+
+def test_a_right_to_namespaces_that_is_missing_is_logged_once_and_its_return_too(replica):
+    for _ in range(3):
+        replica.followed.on_report(FORBIDDEN)
+    assert replica.log == [("error", "namespaces cannot be followed")]
+    replica.lists(watched=False)
+    assert len(replica.log) == 1
+    replica.lists()
+    assert replica.log[1:] == [("info", "namespaces are followed again")]
+
+
+def test_a_bug_is_logged_with_its_trace(replica):
+    replica.followed.on_report(Failed(KeyError("metadata")))
+    assert replica.log == [("error", "following namespaces failed")]
+
+
+def test_it_begins_by_itself_and_looks_every_two_seconds(monkeypatch):
+    begun, slept = [], []
+
+    class Thread:
+        def __init__(self, target, name, daemon):
+            assert daemon
+            self.target, self.name = target, name
+
+        def start(self):
+            begun.append(self)
+
+    def sleep(pause_s):
+        slept.append(pause_s)
+        if len(slept) == 2:
+            raise Enough
+
+    for room in (module, mirror):
+        monkeypatch.setattr(room, "Thread", Thread)
+    monkeypatch.setattr(module.time, "sleep", sleep)
+    replica = Replica(PLAIN)
+    replica.policy = ASKS
+    replica.cache.start()
+    with pytest.raises(Enough):
+        begun[-1].target()
+    names = ["RuntimeClasses, watch", "nodes with slices, watch", "namespaces", "namespaces, watch"]
+    assert [thread.name for thread in begun] == names
+    assert slept == [POLL_S, POLL_S]
+
+
+class Answers:
+    """Reviews of pods and of workloads, by what a replica knows."""
+
+    def __init__(self, replica):
+        self.metrics = Metrics()
+        reads = (lambda: replica.policy, self.metrics, replica.logger)
+        self.pods = PodReviews(*reads, known_for=replica.cache.known_for)
+        self.workloads = TemplateReviews(*reads, known_for=replica.cache.known_for)
+
+    def of_pod(self, namespace="team-a", phase=Phase.MUTATE):
+        body = json.dumps(a_review(a_pod("8Gi"), namespace=namespace)).encode()
+        return self.pods.answer(phase, body)
+
+    def reasons(self, namespace="team-a"):
+        answer = self.of_pod(namespace)
+        assert answer.status == 200
+        return json.loads(answer.body)["response"]["auditAnnotations"].get("reasons", "")
+
+    def warnings(self):
+        answer = self.workloads.answer(a_workload(a_pod("8Gi")))
+        assert answer.status == 200
+        return json.loads(answer.body)["response"].get("warnings", [])
+
+
+def test_a_pod_is_judged_by_its_namespaces_labels_as_they_are_now(replica):
+    answers = Answers(replica)
+    replica.lists(a_namespace(tier="intern"), a_namespace("team-b"))
+    for _ in range(4):  # remembered from the second one on
+        assert answers.reasons() == "TooLarge"
+        assert answers.reasons("team-b") == ""
+    replica.hears("MODIFIED", a_namespace())
+    replica.hears("MODIFIED", a_namespace("team-b", tier="intern"))
+    assert answers.reasons() == ""
+    assert answers.reasons("team-b") == "TooLarge"
+    assert any("TooLarge" in one for one in answers.warnings()) is False
+    replica.hears("MODIFIED", a_namespace(tier="intern"))
+    assert any("TooLarge" in one for one in answers.warnings())
+
+
+def test_where_they_are_not_known_the_api_server_is_asked_to_retry(replica):
+    answers = Answers(replica)
+    for phase in Phase:
+        answer = answers.of_pod(phase=phase)
+        assert answer.status == 503
+        assert answer.body == b"the namespace's labels are not known yet; retry in a second\n"
+    refused = answers.metrics.registry.get_sample_value
+    assert refused("vramwarden_http_refused_total", {"code": "503"}) == 2
+    assert replica.log == [("warning", "review not answered")] * 2
+    assert answers.warnings() == []
+    replica.lists(a_namespace())
+    assert answers.of_pod().status == 200
+
+
+def test_a_server_without_a_cluster_answers_no_pod_whose_rule_depends_on_labels():
+    pods = PodReviews(lambda: ASKS, Metrics(), JsonLog(io.BytesIO()))
+    body = json.dumps(a_review(a_pod("8Gi"))).encode()
+    assert pods.answer(Phase.MUTATE, body).status == 503
+
+
+def test_what_is_known_under_another_policy_is_not_believed(replica):
+    replica.lists(a_namespace(tier="intern"))
+    asks_more = replace(ASKS, rules=(*ASKS.rules, *OTHERS.rules))
+    assert replica.cache.known_for(asks_more).labels_of("team-a") is None
