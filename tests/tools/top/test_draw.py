@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from webhook.core.enforcement.termination_message import TerminationMessage, in_words
 
 from tests.support.seen_cluster import (
     AT_S,
@@ -26,10 +27,10 @@ from webhook.core.enforcement.step import Excess, Process
 from webhook.core.enforcement.termination_message import TerminationMessage, in_words
 from webhook.core.kinds.nodes import PodFigures
 from webhook.core.kinds.workloads import Workload
+from webhook.tools.shared.output import clean, cut
 from webhook.tools.shared.pod import ClusterPod
 from webhook.tools.top.judge import Order, join, ordered
 from webhook.tools.top.show.bars import ASCII, UNICODE, cap_bar, gpu_bar
-from webhook.tools.top.show.columns import clean, cut
 from webhook.tools.top.show.draw import Look, lines
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -19,8 +18,9 @@ from webhook.core.kinds.histories import (
 )
 from webhook.core.kinds.workloads import Workload
 from webhook.core.words import amount, exactly
-from webhook.names import SEEING_API_VERSION, VRAM_HISTORIES
+from webhook.names import VRAM_HISTORIES
 from webhook.options import Failure, cluster_options, output_option, reach
+from webhook.tools.shared.output import as_report, known, plain_table, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from webhook.core.kinds.histories import History
 
 _HEADS: Final = ("WORKLOAD", "RUNS", "ASKS", "PEAK", "MEDIAN", "STOPS", "ADVICE", "WHY")
-_LEFT: Final = frozenset({"NAMESPACE", "WORKLOAD", "WHY"})
+_RIGHT: Final = frozenset({"RUNS", "ASKS", "PEAK", "MEDIAN", "STOPS", "ADVICE"})
 _NOTHING: Final = "-"
 _LAST: Final = {Verdict.FITS: 1, Verdict.FILLS: 1, Verdict.FEW: 2}
 """Which rows stand below those that advise something."""
@@ -102,16 +102,8 @@ def as_text(rows: Sequence[tuple[History, Advice]], namespace: str) -> str:
             f"begins with {ENOUGH_RUNS} pods of a workload.\n"
         )
     heads = _HEADS if namespace else ("NAMESPACE", *_HEADS)
-    lines = [heads, *(_cells(*row, named=not namespace) for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    drawn = (
-        "  ".join(
-            cell.ljust(width) if head in _LEFT else cell.rjust(width)
-            for head, cell, width in zip(heads, line, widths, strict=True)
-        )
-        for line in lines
-    )
-    return "".join(f"{line.rstrip()}\n" for line in drawn)
+    drawn = plain_table(heads, [_cells(*row, named=not namespace) for row in rows], _RIGHT)
+    return "".join(f"{line}\n" for line in drawn)
 
 
 def _cells(history: History, advice: Advice, *, named: bool) -> tuple[str, ...]:
@@ -132,33 +124,23 @@ def _cells(history: History, advice: Advice, *, named: bool) -> tuple[str, ...]:
 
 def as_json(rows: Sequence[tuple[History, Advice]]) -> str:
     """Write the report for programs; what is not known, or not advised, is absent."""
-    report: dict[str, Any] = {
-        "apiVersion": SEEING_API_VERSION,
-        "kind": "AdviceReport",
-        "workloads": [
-            _known(
-                {
-                    "namespace": history.namespace,
-                    "kind": history.kind,
-                    "name": history.workload,
-                    "runs": len(history.runs),
-                    "asksBytes": asked_bytes(history),
-                    "peakBytes": peak_bytes(history),
-                    "medianBytes": median_bytes(history),
-                    "stops": stops(history),
-                    "adviceBytes": advice.amount_bytes,
-                    "verdict": advice.verdict.value,
-                    "why": advice.why,
-                }
-            )
-            for history, advice in rows
-        ],
-    }
-    return f"{json.dumps(report, indent=2)}\n"
-
-
-def _known(values: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if value is not None}
+    workloads = [
+        known(
+            namespace=history.namespace,
+            kind=history.kind,
+            name=history.workload,
+            runs=len(history.runs),
+            asksBytes=asked_bytes(history),
+            peakBytes=peak_bytes(history),
+            medianBytes=median_bytes(history),
+            stops=stops(history),
+            adviceBytes=advice.amount_bytes,
+            verdict=advice.verdict.value,
+            why=advice.why,
+        )
+        for history, advice in rows
+    ]
+    return write_json(as_report("AdviceReport", {"workloads": workloads}))
 
 
 def _largest_bytes(kube: Kube) -> int | None:

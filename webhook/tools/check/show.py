@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.words import counted
-from webhook.names import SEEING_API_VERSION
 from webhook.tools.check.judge.findings import Level
+from webhook.tools.shared.output import as_report, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -40,9 +39,7 @@ def as_text(results: Sequence[Result], *, pre: bool, ascii_only: bool, colour: b
 
 def as_json(results: Sequence[Result], facts: Facts, *, pre: bool) -> str:
     """Write all of it; `result` is one of ok, warning, failed, notLookedAt."""
-    value = {
-        "apiVersion": SEEING_API_VERSION,
-        "kind": "CheckReport",
+    values = {
         "mode": "pre" if pre else "installed",
         "command": facts.command,
         "server": {"url": facts.url, "version": facts.version},
@@ -63,7 +60,7 @@ def as_json(results: Sequence[Result], facts: Facts, *, pre: bool) -> str:
             for one in results
         ],
     }
-    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    return write_json(as_report("CheckReport", values))
 
 
 def _lines(

@@ -6,15 +6,14 @@ them that a terminal would act on is written.
 
 from __future__ import annotations
 
-import json
 import re
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.words import amount, named, span
-from webhook.names import SEEING_API_VERSION
 from webhook.tools.explain.judge.report import Severity
 from webhook.tools.explain.judge.room import OLD_S, Blocker
+from webhook.tools.shared.output import as_report, known, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,8 +41,7 @@ def as_text(report: Report) -> str:
 
 def as_json(report: Report) -> str:
     """Write everything for programs: amounts in bytes, absent where unknown."""
-    value = {"apiVersion": SEEING_API_VERSION, "kind": KIND, **_value(report)}
-    return json.dumps(value, indent=2) + "\n"
+    return write_json(as_report(KIND, _value(report)))
 
 
 def _lines(report: Report) -> Iterator[str]:
@@ -118,19 +116,19 @@ def _value(report: Report) -> dict[str, Any]:
         "state": report.state.value,
         "headline": report.headline,
         "causes": [
-            _given(
+            known(
                 severity=one.severity.value,
                 reason=one.reason.value,
                 detail=one.detail,
-                fix=one.fix or None,
+                fix=one.fix,
             )
             for one in report.causes
         ],
         "nodes": [_node_value(one) for one in report.nodes],
-        "enough": _given(
+        "enough": known(
             admit=enough.admit_bytes,
             startNow=enough.start_now_bytes,
-            startNowNode=enough.start_now_node or None,
+            startNowNode=enough.start_now_node,
             run=enough.run_bytes,
         ),
         "notes": [{"about": label, "text": text} for label, text in report.notes],
@@ -143,22 +141,18 @@ def _value(report: Report) -> dict[str, Any]:
 
 
 def _node_value(node: NodeRoom) -> dict[str, Any]:
-    return _given(
+    return known(
         name=node.name,
         fits=node.fits,
         reason=node.reason.value if node.reason else None,
-        detail=node.detail or None,
+        detail=node.detail,
         largest=node.largest_bytes if node.matches else None,
         ageSeconds=round(node.age_s),
         gpus=[
-            _given(index=gpu.index, uuid=gpu.uuid, free=gpu.free_bytes, usable=gpu.usable_bytes)
+            known(index=gpu.index, uuid=gpu.uuid, free=gpu.free_bytes, usable=gpu.usable_bytes)
             for gpu in node.gpus
         ],
     )
-
-
-def _given(**values: Any) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if value is not None}
 
 
 def _printable(line: str) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from webhook.core.kinds.nodes import write_time
 from webhook.core.words import amount, counted, exactly, span
-from webhook.names import SEEING_API_VERSION
+from webhook.tools.shared.output import as_report, known, plain_table, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 _HEADS: Final = ("NAMESPACE", "RULE", "NOW", "REASON", "PODS", "WORKLOADS", "EXAMPLE")
 _HEADS_OVER: Final = ("NAMESPACE", "POD", "NODE", "GPU", "CAP", "PEAK", "TIMES", "SINCE")
 _RIGHT: Final = frozenset({"PODS", "WORKLOADS", "GPU", "CAP", "PEAK", "TIMES", "SINCE"})
-_WIDEST: Final = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +65,7 @@ def _denied(found: RolloutReport) -> list[str]:
          one.example)
         for one in found.denied
     ]  # fmt: skip
-    heads, *drawn = _table(_HEADS, rows)
+    heads, *drawn = plain_table(_HEADS, rows, _RIGHT)
     sentences = (one.sentence for one in found.denied)
     below = (f"{row}\n    {said}" for row, said in zip(drawn, sentences, strict=True))
     return [f"{counted(found.denied_pods, 'pod')} would be denied.", "", heads, *below]
@@ -82,7 +80,11 @@ def _over_cap(found: RolloutReport) -> list[str]:
          f"{span(found.now_s - one.since_s)} ago")
         for one in found.over_cap
     ]  # fmt: skip
-    return ["These would have been stopped at their cap.", "", *_table(_HEADS_OVER, rows)]
+    return [
+        "These would have been stopped at their cap.",
+        "",
+        *plain_table(_HEADS_OVER, rows, _RIGHT),
+    ]
 
 
 def _counted(one: ReplicaCounts, now_s: float) -> list[str]:
@@ -95,23 +97,9 @@ def _counted(one: ReplicaCounts, now_s: float) -> list[str]:
     return [f"Replica {one.replica} counted{since}: {'; '.join(found) or 'nothing wrong'}."]
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    lines = [heads, *rows]
-    widths = [min(_WIDEST, max(map(len, column))) for column in zip(*lines, strict=True)]
-    return [
-        "  ".join(
-            cell.rjust(width) if head in _RIGHT else cell.ljust(width)
-            for head, cell, width in zip(heads, line, widths, strict=True)
-        ).rstrip()
-        for line in lines
-    ]
-
-
 def as_json(found: RolloutReport) -> str:
     """Write the report for programs; what is not known is absent."""
-    report: dict[str, Any] = {
-        "apiVersion": SEEING_API_VERSION,
-        "kind": "RolloutReport",
+    values = {
         "policy": found.policy,
         "pods": found.pods,
         "deniedPods": found.denied_pods,
@@ -136,7 +124,7 @@ def as_json(found: RolloutReport) -> str:
                 "node": one.node,
                 "gpu": one.gpu,
                 "capBytes": one.cap_bytes,
-                **({} if one.peak_bytes is None else {"peakBytes": one.peak_bytes}),
+                **known(peakBytes=one.peak_bytes),
                 "times": one.times,
                 "since": write_time(one.since_s),
             }
@@ -152,4 +140,4 @@ def as_json(found: RolloutReport) -> str:
         ],
         "missing": list(found.missing),
     }
-    return f"{json.dumps(report, indent=2)}\n"
+    return write_json(as_report("RolloutReport", values))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.core.kinds.nodes import GpuFigures
 from webhook.core.words import amount, counted, exactly, named, span
+from webhook.tools.shared.output import Column, clean, fits, table
 from webhook.tools.top.judge import Phase, Reason
 from webhook.tools.top.show.bars import (
     ASCII,
@@ -19,7 +20,6 @@ from webhook.tools.top.show.bars import (
     letter_of,
     lettered_bar,
 )
-from webhook.tools.top.show.columns import Column, clean, fits, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

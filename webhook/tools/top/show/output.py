@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 from webhook.core.kinds.nodes import write_time
-from webhook.names import SEEING_API_VERSION
+from webhook.tools.shared.output import as_report, known
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,18 +24,9 @@ if TYPE_CHECKING:
     Json = dict[str, Any]
 
 
-def as_json(report: TopReport, parts: Sequence[str]) -> str:
-    """Write parts of a report; what is not known is absent."""
-    return json.dumps(as_value(report, parts), indent=2) + "\n"
-
-
 def as_value(report: TopReport, parts: Sequence[str]) -> Json:
     """Return parts of a report, `nodes`, `pods` and `workloads`, as JSON."""
-    value: Json = {
-        "apiVersion": SEEING_API_VERSION,
-        "kind": "TopReport",
-        "time": write_time(report.at_s),
-    }
+    value = as_report("TopReport", {"time": write_time(report.at_s)})
     if report.namespace:
         value["namespace"] = report.namespace
     if "nodes" in parts and report.nodes is not None:
@@ -64,13 +54,8 @@ def unchanging(value: Json) -> Json:
     return {**value, "time": "", "nodes": nodes, "troubles": troubles}
 
 
-def _known(**values: object) -> Json:
-    """Return an object without what is None or empty text."""
-    return {key: value for key, value in values.items() if value is not None and value != ""}
-
-
 def _amounts(sums: Amounts) -> Json:
-    return _known(
+    return known(
         nodes=sums.nodes,
         gpus=sums.gpus,
         usableBytes=sums.usable_bytes,
@@ -86,7 +71,7 @@ def _amounts(sums: Amounts) -> Json:
 
 
 def _node(node: NodeRow) -> Json:
-    return _known(
+    return known(
         name=node.name,
         observedAt=write_time(node.observed_s),
         stale=node.stale,
@@ -100,7 +85,7 @@ def _node(node: NodeRow) -> Json:
 
 
 def _gpu(gpu: GpuFigures, node: NodeRow) -> Json:
-    return _known(
+    return known(
         uuid=gpu.uuid,
         index=gpu.index,
         product=gpu.product,
@@ -119,7 +104,7 @@ def _gpu(gpu: GpuFigures, node: NodeRow) -> Json:
 
 
 def _held(held: PodFigures | PodOnGpu) -> Json:
-    return _known(
+    return known(
         capBytes=held.cap_bytes,
         usedBytes=held.used_bytes,
         peakBytes=held.peak_bytes,
@@ -129,11 +114,11 @@ def _held(held: PodFigures | PodOnGpu) -> Json:
 
 def _named(node: NodeRow, uid: str) -> Json:
     namespace, name = node.name_of(uid)
-    return _known(uid=uid, namespace=namespace, name=name)
+    return known(uid=uid, namespace=namespace, name=name)
 
 
 def _pod(pod: PodRow) -> Json:
-    return _known(
+    return known(
         namespace=pod.namespace,
         name=pod.name,
         uid=pod.uid,
@@ -148,13 +133,13 @@ def _pod(pod: PodRow) -> Json:
         peakBytes=pod.peak_bytes,
         nearCap=pod.near_cap,
         stops=pod.stops,
-        workload=_known(kind=pod.kind, name=pod.workload) or None,
-        gpus=[_known(uuid=held.uuid, index=held.index) | _held(held) for held in pod.held],
+        workload=known(kind=pod.kind, name=pod.workload) or None,
+        gpus=[known(uuid=held.uuid, index=held.index) | _held(held) for held in pod.held],
     )
 
 
 def _workload(row: WorkloadRow) -> Json:
-    return _known(
+    return known(
         namespace=row.namespace,
         kind=row.kind,
         name=row.name,
@@ -170,7 +155,7 @@ def _workload(row: WorkloadRow) -> Json:
 
 
 def _trouble(trouble: Trouble) -> Json:
-    return _known(
+    return known(
         reason=trouble.reason.value,
         node=trouble.node,
         gpu=trouble.gpu,

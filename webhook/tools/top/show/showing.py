@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from webhook.tools.top.show.columns import clean
+from webhook.tools.shared.output import clean, write_json
 from webhook.tools.top.show.draw import Look, lines
-from webhook.tools.top.show.output import as_json, as_value, unchanging
+from webhook.tools.top.show.output import as_value, unchanging
 from webhook.tools.top.show.watching import Reader, watch_screen
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Show:
     def once(self, report: TopReport) -> None:
         """Write a report."""
         if self.output == "json":
-            click.echo(as_json(report, self.all_parts), nl=False)
+            click.echo(write_json(as_value(report, self.all_parts)), nl=False)
         elif self.output == "html":
             # Pictures are for few: nobody else reads the program that draws them.
             from webhook.tools.top.show.page import as_html  # noqa: PLC0415

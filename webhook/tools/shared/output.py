@@ -1,19 +1,42 @@
-"""Tables that fit the terminal: what is too wide is cut in its middle, then left out."""
+"""What commands write: JSON for programs, and tables that fit the terminal.
+
+Of a table, what is too wide is cut in its middle, then left out.
+"""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from textwrap import wrap
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from webhook.names import SEEING_API_VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
+
+    Json = dict[str, Any]
 
 _GAP: Final = 2
 _LONG: Final = 36
 """Characters of a sentence at the end of a row that should stand in one line."""
 _MOST_LINES: Final = 4
 """Of such a sentence, where it goes on below."""
+
+
+def as_report(kind: str, values: Json) -> Json:
+    """Return a report as programs know it, with its kind and version first."""
+    return {"apiVersion": SEEING_API_VERSION, "kind": kind, **values}
+
+
+def write_json(report: Json) -> str:
+    """Write a report; in ASCII, so that any terminal and any program takes it."""
+    return json.dumps(report, indent=2) + "\n"
+
+
+def known(**values: object) -> Json:
+    """Return an object without what is None or empty text: what is not known is absent."""
+    return {key: value for key, value in values.items() if value is not None and value != ""}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +96,15 @@ def table(columns: Sequence[Column], width: int | None, dots: str) -> list[str]:
     for number in range(rows):
         lines += _row([(one, size, one.texts[number], number) for one, size in shown], dots)
     return lines
+
+
+def plain_table(
+    heads: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[str]
+) -> list[str]:
+    """Return the lines of a table of any width, those columns of which are at the `right`."""
+    texts = zip(*rows, strict=True)
+    columns = [Column(head, cells, head in right) for head, cells in zip(heads, texts, strict=True)]
+    return table(columns, None, "")
 
 
 def _row(cells: Sequence[tuple[Column, int, str, int]], dots: str) -> list[str]:
