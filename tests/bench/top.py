@@ -14,7 +14,7 @@ from tests.support.seen_cluster import AT_S, GPU_NODES_PATH, define, many_nodes,
 from webhook.adapters.kube.client import connect
 from webhook.tools.shared.read import read_gpu_nodes
 from webhook.tools.top.judge import join
-from webhook.tools.top.show.draw import Look, lines
+from webhook.tools.top.show.draw import Terminal, lines
 
 NODES = 1000
 ROUNDS = 3
@@ -51,7 +51,7 @@ def _parts(control_plane):
         report = join(nodes, [], AT_S)
         join_s.append(time.perf_counter() - started_s)
         started_s = time.perf_counter()
-        lines(report, Look(width=120))
+        lines(report, Terminal(width=120))
         draw_s.append(time.perf_counter() - started_s)
     print(
         f"best of {ROUNDS}: asked, received and read in {min(read_s):.2f} s, "

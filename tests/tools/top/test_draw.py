@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from webhook.core.enforcement.termination_message import TerminationMessage, in_words
 
 from tests.support.seen_cluster import (
     AT_S,
@@ -31,7 +30,7 @@ from webhook.tools.shared.output import clean, cut
 from webhook.tools.shared.pod import ClusterPod
 from webhook.tools.top.judge import Order, join, ordered
 from webhook.tools.top.show.bars import ASCII, UNICODE, cap_bar, gpu_bar
-from webhook.tools.top.show.draw import Look, lines
+from webhook.tools.top.show.draw import Terminal, lines
 
 GOLDEN = Path(__file__).parent / "golden"
 UPDATE = "UPDATE_GOLDEN"
@@ -114,34 +113,34 @@ def troubled():
 
 
 CASES = {
-    "beside-the-plugin": (beside_the_plugin(), Look(width=100), ("nodes",)),
-    "file": (team_a(), Look(), ("nodes", "pods")),
-    "terminal-120": (team_a(), Look(width=120), ("nodes", "pods")),
-    "terminal-80": (team_a(), Look(width=80), ("nodes", "pods")),
-    "terminal-60": (team_a(), Look(width=60), ("nodes", "pods")),
-    "ascii": (team_a(), Look(width=100, unicode=False), ALL),
-    "wide": (team_a(), Look(wide=True), ("nodes", "pods")),
-    "colour": (team_a(), Look(width=120, colour=True), ALL),
-    "pods": (team_a(), Look(width=100), ("pods",)),
-    "workloads": (team_a(), Look(width=100), ("workloads",)),
-    "idle-first": (ordered(team_a(), Order.IDLE), Look(width=110), ("nodes", "pods")),
-    "long-names-80": (long_names(), Look(width=80), ("nodes", "pods")),
-    "long-names-file": (long_names(), Look(), ("nodes", "pods")),
-    "nothing-known": (nothing_known(), Look(width=100), ("nodes", "pods")),
-    "without-figures": (without_figures(), Look(width=100), ("nodes", "pods")),
-    "waits-at-length": (waits_at_length(), Look(width=80), ("pods",)),
-    "many-troubles": (troubled(), Look(width=100), ("nodes",)),
-    "many-gpus": (join(many_nodes(6), [], AT_S, namespace="t"), Look(width=120), ("nodes",)),
-    "many-gpus-80": (join(many_nodes(6), [], AT_S, namespace="t"), Look(width=80), ("nodes",)),
-    "screen": (team_a(), Look(width=100, height=14), ("nodes", "pods")),
-    "plugin": (team_a(), Look(width=100, command="kubectl vramwarden"), ("pods",)),
+    "beside-the-plugin": (beside_the_plugin(), Terminal(width=100), ("nodes",)),
+    "file": (team_a(), Terminal(), ("nodes", "pods")),
+    "terminal-120": (team_a(), Terminal(width=120), ("nodes", "pods")),
+    "terminal-80": (team_a(), Terminal(width=80), ("nodes", "pods")),
+    "terminal-60": (team_a(), Terminal(width=60), ("nodes", "pods")),
+    "ascii": (team_a(), Terminal(width=100, unicode=False), ALL),
+    "wide": (team_a(), Terminal(wide=True), ("nodes", "pods")),
+    "colour": (team_a(), Terminal(width=120, colour=True), ALL),
+    "pods": (team_a(), Terminal(width=100), ("pods",)),
+    "workloads": (team_a(), Terminal(width=100), ("workloads",)),
+    "idle-first": (ordered(team_a(), Order.IDLE), Terminal(width=110), ("nodes", "pods")),
+    "long-names-80": (long_names(), Terminal(width=80), ("nodes", "pods")),
+    "long-names-file": (long_names(), Terminal(), ("nodes", "pods")),
+    "nothing-known": (nothing_known(), Terminal(width=100), ("nodes", "pods")),
+    "without-figures": (without_figures(), Terminal(width=100), ("nodes", "pods")),
+    "waits-at-length": (waits_at_length(), Terminal(width=80), ("pods",)),
+    "many-troubles": (troubled(), Terminal(width=100), ("nodes",)),
+    "many-gpus": (join(many_nodes(6), [], AT_S, namespace="t"), Terminal(width=120), ("nodes",)),
+    "many-gpus-80": (join(many_nodes(6), [], AT_S, namespace="t"), Terminal(width=80), ("nodes",)),
+    "screen": (team_a(), Terminal(width=100, height=14), ("nodes", "pods")),
+    "plugin": (team_a(), Terminal(width=100, command="kubectl vramwarden"), ("pods",)),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_report_is_drawn_as_recorded(case):
-    report, look, parts = CASES[case]
-    drawn = "\n".join(lines(report, look, parts)) + "\n"
+    report, term, parts = CASES[case]
+    drawn = "\n".join(lines(report, term, parts)) + "\n"
     path = GOLDEN / f"{case}.txt"
     if os.environ.get(UPDATE):
         path.write_text(drawn)
@@ -158,7 +157,7 @@ def test_each_recording_is_of_a_case():
 )
 def test_no_line_is_wider_than_the_terminal(report, width):
     for parts in (("nodes", "pods"), ("pods",), ("workloads",)):
-        drawn = lines(report, Look(width=width), parts)
+        drawn = lines(report, Terminal(width=width), parts)
         to_copy = ("why a pod waits: ", "  kubectl ")
         for line in drawn:
             assert len(line) <= max(width, 72) or line.startswith(to_copy)
@@ -167,19 +166,19 @@ def test_no_line_is_wider_than_the_terminal(report, width):
 @pytest.mark.parametrize("height", [8, 14, 24, 60])
 def test_a_screen_is_never_exceeded(height):
     report = join(many_nodes(40), pods(), AT_S)
-    assert len(lines(report, Look(width=100, height=height))) <= height
+    assert len(lines(report, Terminal(width=100, height=height))) <= height
 
 
 def test_colour_changes_nothing_but_colours():
-    for report, look, parts in CASES.values():
-        coloured = lines(report, replace(look, colour=True), parts)
-        plain = lines(report, replace(look, colour=False), parts)
+    for report, term, parts in CASES.values():
+        coloured = lines(report, replace(term, colour=True), parts)
+        plain = lines(report, replace(term, colour=False), parts)
         assert [_COLOURS.sub("", line) for line in coloured] == plain
 
 
 def test_without_a_colour_no_line_has_an_escape():
-    for report, look, parts in CASES.values():
-        assert "\033" not in "".join(lines(report, replace(look, colour=False), parts))
+    for report, term, parts in CASES.values():
+        assert "\033" not in "".join(lines(report, replace(term, colour=False), parts))
 
 
 @given(st.text(max_size=60), st.booleans())
@@ -206,7 +205,7 @@ def test_nothing_that_others_wrote_reaches_the_terminal_as_it_is(text, wide):
         a_listed_pod("y", text, text, text, "n9", waits=text),
     ]
     report = join(figures, seen, AT_S, namespace=text, missing=[text])
-    drawn = lines(report, Look(unicode=False, wide=wide), ALL)
+    drawn = lines(report, Terminal(unicode=False, wide=wide), ALL)
     assert all(" " <= one <= "~" for line in drawn for one in line)
 
 
@@ -264,7 +263,7 @@ def test_top_the_termination_message_and_the_log_say_an_amount_and_a_time_alike(
     facts = {"created_s": AT_S - seconds, "gpus": ("GPU-0",), "asked_bytes": cap}
     seen = a_listed_pod("u", "ns", "train", "Running", "n1", **facts)
     report = join([a_node("n1", gpu)], [seen], AT_S, namespace="ns")
-    _, row = lines(report, Look(wide=True), ["pods"])[:2]
+    _, row = lines(report, Terminal(wide=True), ["pods"])[:2]
     by_top = row.split()
     message = in_words(TerminationMessage(cap, {"GPU-0": peak}, 0, seconds))
     log = explain_stop(Process(7, 7, "python"), Excess("GPU-0", peak, peak, cap, peak, 0, 1.0))

@@ -28,7 +28,7 @@ MOST_NODES: Final = 10
 _MOST_GPUS: Final = 4
 _SIGNS: Final = {Severity.ERROR: "✗", Severity.WARNING: "!", Severity.INFO: "-"}
 _WITH_ROOM: Final = {Blocker.GPUS_SPLIT, Blocker.NO_ROOM}
-"""Reasons of nodes whose GPUs are worth a look."""
+"""Reasons of nodes whose GPUs are drawn."""
 _ASIDE_AT: Final = 60
 _INDENT: Final = "    "
 _SPACES: Final = re.compile(r"\s+")

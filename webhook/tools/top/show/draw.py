@@ -53,7 +53,7 @@ _BOLD, _DIM, _RED, _GREEN, _YELLOW = "1", "2", "31", "32", "33"
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Terminal:
     """What a drawing may use."""
 
     width: int | None = None
@@ -81,21 +81,21 @@ class Look:
         return f"\033[{';'.join(styles)}m{text}\033[0m" if self.colour and text else text
 
 
-def lines(report: TopReport, look: Look, parts: Sequence[str] = ALL) -> list[str]:
+def lines(report: TopReport, term: Terminal, parts: Sequence[str] = ALL) -> list[str]:
     """Draw parts of a report: `nodes`, `pods`, `workloads`."""
     tables = [
         drawn
         for part, draw in (("nodes", _nodes), ("pods", _pods), ("workloads", _workloads))
-        if part in parts and (drawn := draw(report, look))
+        if part in parts and (drawn := draw(report, term))
     ]
-    head = _wrapped(_head(report), look, _BOLD) if "nodes" in parts else []
-    tail = _tail(report, look, parts)
-    if look.height is not None:
-        room = look.height - len(head) - len(tail) - 2 * (len(tables) + 1)
-        tables = _shortened(tables, max(room, 2 * len(tables)), look)
+    head = _wrapped(_head(report), term, _BOLD) if "nodes" in parts else []
+    tail = _tail(report, term, parts)
+    if term.height is not None:
+        room = term.height - len(head) - len(tail) - 2 * (len(tables) + 1)
+        tables = _shortened(tables, max(room, 2 * len(tables)), term)
     blocks = [block for block in (head, *tables, tail) if block]
     drawn = [line for block in blocks for line in ("", *block)][1:]
-    return drawn if look.height is None else drawn[: look.height]
+    return drawn if term.height is None else drawn[: term.height]
 
 
 def _head(report: TopReport) -> list[str]:
@@ -123,11 +123,11 @@ def _of_all(what: str, known: int | None, gpus: int, sums: Amounts) -> str:
     return f"{amount(known)} {what}{percent}"
 
 
-def _nodes(report: TopReport, look: Look) -> list[str]:
+def _nodes(report: TopReport, term: Terminal) -> list[str]:
     if not report.nodes:
         return []
-    if _has_node_lines(report, look):
-        return _node_lines(report.nodes, look)
+    if _has_node_lines(report, term):
+        return _node_lines(report.nodes, term)
     rows = [(node, gpu) for node in report.nodes for gpu in node.gpus]
     firsts = [
         not before or before[0] is not one[0]
@@ -135,8 +135,8 @@ def _nodes(report: TopReport, look: Look) -> list[str]:
     ]
 
     def made(cells: int) -> list[Column]:
-        bar = lettered_bar if look.wide else gpu_bar
-        bars = [bar(gpu, cells, look.shades) for _, gpu in rows]
+        bar = lettered_bar if term.wide else gpu_bar
+        bars = [bar(gpu, cells, term.shades) for _, gpu in rows]
         columns = [
             Column(
                 "NODE",
@@ -153,7 +153,7 @@ def _nodes(report: TopReport, look: Look) -> list[str]:
                 least=_PRODUCT_LEAST,
                 optional=2,
             ),
-            Column(_bar_title(cells, look), bars, style=lambda text, _: _painted(text, look)),
+            Column(_bar_title(cells, term), bars, style=lambda text, _: _painted(text, term)),
             Column("PROMISED", [_amount(gpu.promised_bytes) for _, gpu in rows], right=True),
             Column("USED", [_amount(gpu.used_bytes) for _, gpu in rows], right=True),
             Column("FREE", [_free(node, gpu) for node, gpu in rows], right=True),
@@ -162,10 +162,10 @@ def _nodes(report: TopReport, look: Look) -> list[str]:
                 "SEEN",
                 [_seen(node) for node, _ in rows],
                 optional=3,
-                style=lambda text, number: _aged(text, rows[number][0], look),
+                style=lambda text, number: _aged(text, rows[number][0], term),
             ),
         ]
-        if look.wide:
+        if term.wide:
             columns[-1:-1] = [
                 Column("UNMANAGED", [_amount(gpu.unmanaged_bytes) for _, gpu in rows], right=True),
                 Column("OTHER", [_amount(gpu.unattributed_bytes) for _, gpu in rows], right=True),
@@ -176,24 +176,24 @@ def _nodes(report: TopReport, look: Look) -> list[str]:
             ]
         return columns
 
-    return _fitting(made, look, (_WIDE_BAR,) if look.wide else _BARS)
+    return _fitting(made, term, (_WIDE_BAR,) if term.wide else _BARS)
 
 
-def _has_node_lines(report: TopReport, look: Look) -> bool:
+def _has_node_lines(report: TopReport, term: Terminal) -> bool:
     gpus = sum(len(node.gpus) for node in report.nodes or ())
-    return gpus > MOST_GPU_LINES and not look.wide
+    return gpus > MOST_GPU_LINES and not term.wide
 
 
-def _node_lines(nodes: Sequence[NodeRow], look: Look) -> list[str]:
+def _node_lines(nodes: Sequence[NodeRow], term: Terminal) -> list[str]:
     """Draw a line for each node, with a short bar for each of its GPUs where there is room."""
     sums = [node.amounts for node in nodes]
 
     def made(cells: int) -> list[Column]:
         if cells < _LEAST_GPU_CELLS:
-            bars = [gpu_bar(one, _BARS[-2], look.shades) for one in sums]
+            bars = [gpu_bar(one, _BARS[-2], term.shades) for one in sums]
         else:
             bars = [
-                " ".join(gpu_bar(gpu, cells, look.shades) for gpu in node.gpus) for node in nodes
+                " ".join(gpu_bar(gpu, cells, term.shades) for gpu in node.gpus) for node in nodes
             ]
         return [
             Column("NODE", [clean(node.name) for node in nodes], least=_NODE_LEAST),
@@ -202,9 +202,9 @@ def _node_lines(nodes: Sequence[NodeRow], look: Look) -> list[str]:
                 "PRODUCT", [_products(node) for node in nodes], least=_PRODUCT_LEAST, optional=5
             ),
             Column(
-                _bar_title(max(map(len, bars)), look),
+                _bar_title(max(map(len, bars)), term),
                 bars,
-                style=lambda text, _: _painted(text, look),
+                style=lambda text, _: _painted(text, term),
             ),
             Column("PROMISED", [_amount(one.promised_bytes) for one in sums], right=True),
             Column("USED", [_amount(one.used_bytes) for one in sums], right=True),
@@ -220,33 +220,35 @@ def _node_lines(nodes: Sequence[NodeRow], look: Look) -> list[str]:
                 "SEEN",
                 [_seen(node) for node in nodes],
                 optional=1,
-                style=lambda text, number: _aged(text, nodes[number], look),
+                style=lambda text, number: _aged(text, nodes[number], term),
             ),
         ]
 
     for cells in range(_GPU_CELLS, _LEAST_GPU_CELLS - 2, -1):
         columns = made(cells)
         needed = [one for one in columns if not one.optional]
-        if fits(needed, look.width, names=_NODE_SHOWN):
+        if fits(needed, term.width, names=_NODE_SHOWN):
             break
-    return _titled(table(columns, look.width, look.dots), look)
+    return _titled(table(columns, term.width, term.dots), term)
 
 
-def _fitting(made: Callable[[int], list[Column]], look: Look, sizes: Sequence[int]) -> list[str]:
+def _fitting(
+    made: Callable[[int], list[Column]], term: Terminal, sizes: Sequence[int]
+) -> list[str]:
     """Draw a table with the largest bars beside which nothing is cut; else with the smallest."""
     columns = made(sizes[-1])
     for cells in sizes:
         columns = made(cells)
-        if fits(columns, None if look.wide else look.width):
+        if fits(columns, None if term.wide else term.width):
             break
-    return _titled(table(columns, None if look.wide else look.width, look.dots), look)
+    return _titled(table(columns, None if term.wide else term.width, term.dots), term)
 
 
-def _titled(drawn: list[str], look: Look) -> list[str]:
-    return [look.paint(drawn[0], _BOLD), *drawn[1:]]
+def _titled(drawn: list[str], term: Terminal) -> list[str]:
+    return [term.paint(drawn[0], _BOLD), *drawn[1:]]
 
 
-def _pods(report: TopReport, look: Look) -> list[str]:
+def _pods(report: TopReport, term: Terminal) -> list[str]:
     if report.pods is None:
         return []
     where = clean(report.namespace)
@@ -255,7 +257,7 @@ def _pods(report: TopReport, look: Look) -> list[str]:
     pods = report.pods
 
     def made(cells: int) -> list[Column]:
-        used = [_of_cap(pod.used_bytes, pod.cap_bytes, cells, look) for pod in pods]
+        used = [_of_cap(pod.used_bytes, pod.cap_bytes, cells, term) for pod in pods]
         columns = [
             Column(
                 f"POD ({where})" if where else "POD",
@@ -265,14 +267,14 @@ def _pods(report: TopReport, look: Look) -> list[str]:
             Column("NODE", [clean(pod.node) or "-" for pod in pods], least=_NODE_LEAST, optional=1),
             Column("GPU", [_gpus(pod) for pod in pods], least=3, optional=2),
             Column("CAP", [_cap(pod) for pod in pods], right=True),
-            Column("USED OF CAP", used, style=lambda text, number: _full(text, pods[number], look)),
+            Column("USED OF CAP", used, style=lambda text, number: _full(text, pods[number], term)),
             Column("PEAK", [_amount(pod.peak_bytes) for pod in pods], right=True, optional=3),
         ]
         if not where:
             columns.insert(
                 0, Column("NAMESPACE", [clean(pod.namespace) for pod in pods], least=_NODE_LEAST)
             )
-        if look.wide:
+        if term.wide:
             columns += [
                 Column("STOPS", [_count(pod.stops) for pod in pods], right=True),
                 Column("AGE", [_age(pod, report.at_s) for pod in pods], right=True),
@@ -284,14 +286,14 @@ def _pods(report: TopReport, look: Look) -> list[str]:
             [clean(pod.state) for pod in pods],
             least=_STATE_LEAST,
             at_end=True,
-            style=lambda text, number: _alarming(text, pods[number], look),
+            style=lambda text, number: _alarming(text, pods[number], term),
         )
         return [*columns, states]
 
-    return _fitting(made, look, (10, 8, 6, 4))
+    return _fitting(made, term, (10, 8, 6, 4))
 
 
-def _workloads(report: TopReport, look: Look) -> list[str]:
+def _workloads(report: TopReport, term: Terminal) -> list[str]:
     if report.workloads is None:
         return []
     where = clean(report.namespace)
@@ -313,8 +315,8 @@ def _workloads(report: TopReport, look: Look) -> list[str]:
             Column("PROMISED", [_amount(row.promised_bytes) for row in rows], right=True),
             Column(
                 "USED OF PROMISED",
-                [_of_cap(row.used_bytes, row.promised_bytes, cells, look) for row in rows],
-                style=lambda text, _: _painted(text, look),
+                [_of_cap(row.used_bytes, row.promised_bytes, cells, term) for row in rows],
+                style=lambda text, _: _painted(text, term),
             ),
             Column("PEAK", [_amount(row.peak_bytes) for row in rows], right=True),
             Column("STOPS", [_count(row.stops) for row in rows], right=True, optional=4),
@@ -325,12 +327,12 @@ def _workloads(report: TopReport, look: Look) -> list[str]:
             )
         return columns
 
-    return _fitting(made, look, (10, 8, 6, 4))
+    return _fitting(made, term, (10, 8, 6, 4))
 
 
-def _tail(report: TopReport, look: Look, parts: Sequence[str]) -> list[str]:
+def _tail(report: TopReport, term: Terminal, parts: Sequence[str]) -> list[str]:
     """Return what is wrong or missing, and who says more."""
-    painted = _wrapped([f"! {sentence}" for sentence in report.missing], look)
+    painted = _wrapped([f"! {sentence}" for sentence in report.missing], term)
     troubles = report.troubles
     if "nodes" not in parts:  # only what concerns these pods
         of_pods = {pod.node for pod in report.pods or ()}
@@ -340,16 +342,16 @@ def _tail(report: TopReport, look: Look, parts: Sequence[str]) -> list[str]:
         said = [f"! {_trouble(one)}" for one in alike[:_MOST_ALIKE]]
         if len(alike) > _MOST_ALIKE:
             said.append(f"! {len(alike) - _MOST_ALIKE:,} more: {_MORE[reason]}")
-        painted += _wrapped(said, look)
+        painted += _wrapped(said, term)
         painted += [f"  {clean(alike[0].fix)}"] if alike[0].fix else []
     waiting = [pod for pod in report.pods or () if pod.phase in (Phase.PENDING, Phase.WAITING)]
     if "pods" in parts and waiting:
         which = f"{clean(waiting[0].name)} -n {clean(waiting[0].namespace)}"
-        painted.append(f"why a pod waits: {look.command} explain {which}")
+        painted.append(f"why a pod waits: {term.command} explain {which}")
     if "nodes" in parts:
-        painted += _wrapped(left_out(report), look, _DIM)
-    if "nodes" in parts and _has_node_lines(report, look):
-        painted.append(f"the GPUs of a node: {look.command} top --node NAME")
+        painted += _wrapped(left_out(report), term, _DIM)
+    if "nodes" in parts and _has_node_lines(report, term):
+        painted.append(f"the GPUs of a node: {term.command} top --node NAME")
     return painted
 
 
@@ -366,11 +368,11 @@ def left_out(report: TopReport) -> Iterator[str]:
             yield f"{what}: {named(said, _MOST_ALIKE)}"
 
 
-def _wrapped(sentences: Iterable[str], look: Look, style: str = _RED) -> list[str]:
+def _wrapped(sentences: Iterable[str], term: Terminal, style: str = _RED) -> list[str]:
     """Break sentences at the terminal's width."""
-    width = look.width or 10_000
+    width = term.width or 10_000
     broken = [line for one in sentences for line in wrap(clean(one), width, subsequent_indent="  ")]
-    return [look.paint(line, style) for line in broken]
+    return [term.paint(line, style) for line in broken]
 
 
 _MORE: Final = {
@@ -387,7 +389,7 @@ def _trouble(trouble: Trouble) -> str:
     return f"{where}: {trouble.sentence}"
 
 
-def _shortened(tables: list[list[str]], room: int, look: Look) -> list[list[str]]:
+def _shortened(tables: list[list[str]], room: int, term: Terminal) -> list[list[str]]:
     """Cut tables to a screen: the last one gives first, each keeps its part."""
     shown = []
     for number, drawn in enumerate(tables):
@@ -396,16 +398,16 @@ def _shortened(tables: list[list[str]], room: int, look: Look) -> list[list[str]
         mine = max(room - later, room // left)
         kept = drawn
         if len(drawn) > mine:
-            more = look.paint(f"{look.dots} {len(drawn) - mine + 1:,} more lines", _DIM)
+            more = term.paint(f"{term.dots} {len(drawn) - mine + 1:,} more lines", _DIM)
             kept = [*drawn[: mine - 1], more]
         room -= len(kept)
         shown.append(kept)
     return shown
 
 
-def _bar_title(cells: int, look: Look) -> str:
-    shades = look.shades
-    if look.wide:
+def _bar_title(cells: int, term: Terminal) -> str:
+    shades = term.shades
+    if term.wide:
         return "A used a promised"
     whole = f"{shades.used} used {shades.promised} promised {shades.free} free"
     if cells >= len(whole):
@@ -413,32 +415,32 @@ def _bar_title(cells: int, look: Look) -> str:
     return "USED/PROMISED" if cells >= len("USED/PROMISED") else ""
 
 
-def _painted(bar: str, look: Look) -> str:
-    if not look.colour:
+def _painted(bar: str, term: Terminal) -> str:
+    if not term.colour:
         return bar
-    styles = {look.shades.used: _GREEN, look.shades.unmanaged: _RED, look.shades.free: _DIM}
+    styles = {term.shades.used: _GREEN, term.shades.unmanaged: _RED, term.shades.free: _DIM}
     return "".join(
-        look.paint("".join(alike), styles[shade]) if shade in styles else "".join(alike)
+        term.paint("".join(alike), styles[shade]) if shade in styles else "".join(alike)
         for shade, alike in groupby(bar)
     )
 
 
-def _of_cap(used: int | None, cap: int | None, cells: int, look: Look) -> str:
-    bar = cap_bar(used, cap, cells, look.shades)
+def _of_cap(used: int | None, cap: int | None, cells: int, term: Terminal) -> str:
+    bar = cap_bar(used, cap, cells, term.shades)
     return f"{bar} {_amount(used):>7}"
 
 
-def _full(text: str, pod: PodRow, look: Look) -> str:
-    return look.paint(text, _YELLOW) if pod.near_cap else _painted(text, look)
+def _full(text: str, pod: PodRow, term: Terminal) -> str:
+    return term.paint(text, _YELLOW) if pod.near_cap else _painted(text, term)
 
 
-def _aged(text: str, node: NodeRow, look: Look) -> str:
-    return look.paint(text, _YELLOW) if node.stale else text
+def _aged(text: str, node: NodeRow, term: Terminal) -> str:
+    return term.paint(text, _YELLOW) if node.stale else text
 
 
-def _alarming(text: str, pod: PodRow, look: Look) -> str:
+def _alarming(text: str, pod: PodRow, term: Terminal) -> str:
     waits = pod.phase in (Phase.PENDING, Phase.WAITING)
-    return look.paint(text, _YELLOW) if waits or pod.near_cap or pod.stops else text
+    return term.paint(text, _YELLOW) if waits or pod.near_cap or pod.stops else text
 
 
 def _amount(known: int | None, *, down: bool = False) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from webhook.tools.shared.output import clean, write_json
-from webhook.tools.top.show.draw import Look, lines
+from webhook.tools.top.show.draw import Terminal, lines
 from webhook.tools.top.show.output import as_value, unchanging
 from webhook.tools.top.show.watching import Reader, watch_screen
 
@@ -50,7 +50,7 @@ class Show:
             click.echo(as_html(report, self.parts), nl=False)
         else:
             width = get_terminal_size().columns if sys.stdout.isatty() else None
-            drawn = lines(report, self._look(width), self.parts)
+            drawn = lines(report, self._terminal(width), self.parts)
             click.echo("\n".join(drawn), color=True)
 
     def watch(
@@ -88,17 +88,17 @@ class Show:
     def _screen(
         self, every_s: float, report: TopReport, failure: str, size: os.terminal_size
     ) -> list[str]:
-        look = self._look(size.columns, size.lines - 2)
+        term = self._terminal(size.columns, size.lines - 2)
         last = f"each {every_s:g} s; q quits"
         if failure:
             old_s = max(0, round(time.time() - report.at_s))
-            last = look.paint(clean(f"! figures of {old_s} s ago: {failure}")[: size.columns], "31")
-        drawn = lines(report, look, self.parts)
+            last = term.paint(clean(f"! figures of {old_s} s ago: {failure}")[: size.columns], "31")
+        drawn = lines(report, term, self.parts)
         return [*drawn, *[""] * (size.lines - 1 - len(drawn)), last]
 
-    def _look(self, width: int | None, height: int | None = None) -> Look:
+    def _terminal(self, width: int | None, height: int | None = None) -> Terminal:
         encoding = (sys.stdout.encoding or "").lower().replace("-", "")
-        return Look(
+        return Terminal(
             width,
             height,
             unicode=not self.plain and encoding == "utf8",
