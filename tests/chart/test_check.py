@@ -20,12 +20,7 @@ from tests.support.control_planes import free_port, needs, wait_until
 from tests.support.kube_api import _collection
 from tests.support.pki import Authority
 from webhook.cli.main import main
-from webhook.tools.check.judge.facts import (
-    AGENT_KEYS,
-    AGENT_LABELS,
-    read_sources,
-    read_workload,
-)
+from webhook.tools.check.judge.facts import read_sources, read_workload
 from webhook.tools.check.judge.fence import KEY, PARTS, WEAK, weakened
 from webhook.tools.check.judge.webhook import EXPECTED
 from webhook.tools.check.read import (
@@ -34,6 +29,7 @@ from webhook.tools.check.read import (
     CREATED_WHERE_SERVED,
     GRANTED,
 )
+from webhook.tools.shared.node import AGENT_KEYS, AGENT_LABELS
 
 MERGE, STRATEGIC = "application/merge-patch+json", "application/strategic-merge-patch+json"
 REGISTRATION = "/apis/admissionregistration.k8s.io/v1"
