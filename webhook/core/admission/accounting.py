@@ -26,9 +26,9 @@ from webhook.core.nvidia.plugin import (
 )
 from webhook.core.pod.gpus import free_label
 from webhook.core.pod.quantity import MIB, QuantityError, format_bytes, parse_quantity
-from webhook.core.pod.views import effective_amount
-from webhook.core.policy.cluster import smallest
-from webhook.core.policy.values import Accounting
+from webhook.core.pod.views import Container, Pod, effective_amount
+from webhook.core.policy.cluster import Cluster, SlicedNode, smallest
+from webhook.core.policy.values import Accounting, GPUClass, Policy, Rule
 from webhook.names import NODE_GPU_MEMORY_LABEL, VRAM_RESOURCE
 
 if TYPE_CHECKING:
@@ -37,9 +37,6 @@ if TYPE_CHECKING:
     from webhook.core.pod.demand import Demand
     from webhook.core.pod.fields import Json
     from webhook.core.pod.patch import Edits
-    from webhook.core.pod.views import Container, Pod
-    from webhook.core.policy.cluster import Cluster, SlicedNode
-    from webhook.core.policy.values import GPUClass, Policy, Rule
 
 _KINDS: Final = ("requests", "limits")
 _NO_SLICE: Final = slice_resource("unknown")

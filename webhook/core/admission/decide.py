@@ -16,7 +16,7 @@ from webhook.core.admission.rules.changes import new_debuggers
 from webhook.core.admission.rules.complexity import is_managed, is_ours_to_deny
 from webhook.core.admission.rules.table import findings_of, hints_of
 from webhook.core.admission.rules.translation import MARK
-from webhook.core.admission.whole_gpu import offer
+from webhook.core.admission.whole_gpu import Offer, offer
 from webhook.core.nvidia.variables import hide_unless_set, hide_visible
 from webhook.core.pod.complexity import outgrown, too_complex
 from webhook.core.pod.demand import asks_for_vram, read_demand
@@ -26,22 +26,17 @@ from webhook.core.pod.findings import (
     MalformedObjectError,
     render,
 )
-from webhook.core.pod.patch import apply_patch
-from webhook.core.pod.review import BAD_REQUEST, FORBIDDEN
-from webhook.core.pod.views import annotations_of, labels_of, read_pod, service_account_of
+from webhook.core.pod.patch import Edits, Operation, apply_patch
+from webhook.core.pod.review import BAD_REQUEST, FORBIDDEN, Request
+from webhook.core.pod.views import Pod, annotations_of, labels_of, read_pod, service_account_of
 from webhook.core.policy.match import Subject
-from webhook.core.policy.values import Action, Rollout, Rule, VisibleDevices, Warnings
+from webhook.core.policy.values import Action, Policy, Rollout, Rule, VisibleDevices, Warnings
 from webhook.core.words import shortened
 from webhook.names import ADMITTED_ANNOTATION, MIRROR_POD_ANNOTATION, NODES_GROUP
 
 if TYPE_CHECKING:
-    from webhook.core.admission.whole_gpu import Offer
     from webhook.core.pod.fields import Json
-    from webhook.core.pod.patch import Edits, Operation
-    from webhook.core.pod.review import Request
-    from webhook.core.pod.views import Pod
     from webhook.core.policy.cluster import Cluster
-    from webhook.core.policy.values import Policy
 
 
 LONGEST_LOGGED: Final = 1024

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 from webhook.core.admission.accounting import counted_bytes, limited
 from webhook.core.admission.decide import Decision, Outcome, Phase, Skip, decide
 from webhook.core.pod.demand import read_demand
-from webhook.core.pod.fields import items, strings, text
+from webhook.core.pod.fields import Json, items, strings, text
 from webhook.core.pod.findings import Finding, MalformedObjectError, quoted, render
 from webhook.core.pod.patch import PatchError
 from webhook.core.pod.quantity import format_bytes
 from webhook.core.pod.review import Request
-from webhook.core.pod.views import read_pod
+from webhook.core.pod.views import Pod, read_pod
 from webhook.core.policy.cluster import Cluster, SlicedNode
 from webhook.core.words import shortened
 from webhook.names import ADMITTED_ANNOTATION
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from fractions import Fraction
 
-    from webhook.core.pod.fields import Json
-    from webhook.core.pod.views import Pod
     from webhook.core.policy.values import Example, Policy
 
 _SHOWN_TOLERATIONS: Final = 3

@@ -9,11 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.core.admission.accounting import (
-    count,
-    counted_for,
-    preferred_on_nodes,
-)
+from webhook.core.admission.accounting import CountedAmounts, count, counted_for, preferred_on_nodes
 from webhook.core.admission.sidecar.placing import place_enforcer, remove_enforcer
 from webhook.core.admission.sidecar.profiles import NOTE, enforcer_note
 from webhook.core.admission.tiers import node_terms
@@ -48,7 +44,6 @@ from webhook.names import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from webhook.core.admission.accounting import CountedAmounts
     from webhook.core.pod.demand import Demand
     from webhook.core.pod.fields import Json
     from webhook.core.pod.views import Pod

@@ -9,12 +9,10 @@ from webhook.core.admission.creators import CONTROLLERS, controllers_of
 from webhook.core.policy import reach
 from webhook.core.policy.match import Match, Subject
 from webhook.core.policy.reach import PolicyWarning
-from webhook.core.policy.values import Accounting, Action, EnforceBy
+from webhook.core.policy.values import Accounting, Action, EnforceBy, Policy, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from webhook.core.policy.values import Policy, Rule
 
 
 def policy_warnings(policy: Policy) -> Iterator[PolicyWarning]:

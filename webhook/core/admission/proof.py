@@ -10,12 +10,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from webhook.core.admission.decide import Phase, decide
-from webhook.core.pod.patch import PatchError, apply_patch
+from webhook.core.pod.patch import Operation, PatchError, apply_patch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from webhook.core.pod.patch import Operation
     from webhook.core.pod.review import Request
     from webhook.core.policy.cluster import Cluster
     from webhook.core.policy.values import Policy

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.admission.sidecar.container import enforcer_for
-from webhook.core.policy.values import EnforceBy
+from webhook.core.policy.values import EnforceBy, Rule
 from webhook.names import NODE_ENFORCEMENT_LABEL
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from webhook.core.pod.demand import Demand
     from webhook.core.pod.fields import Json
     from webhook.core.pod.views import Pod
-    from webhook.core.policy.values import Rule
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -31,12 +31,11 @@ from webhook.core.pod.findings import quoted
 from webhook.core.pod.foreign import WHOLE_GPU
 from webhook.core.pod.patch import Edits
 from webhook.core.pod.quantity import QuantityError, format_bytes, parse_quantity
-from webhook.core.policy.values import Action
+from webhook.core.policy.values import Action, Policy, Rule
 from webhook.names import GPU_MEMORY_ANNOTATION, IN_PLACE_OF_ANNOTATION
 
 if TYPE_CHECKING:
     from webhook.core.pod.views import Container, Pod
-    from webhook.core.policy.values import Policy, Rule
 
 _KINDS: Final = ("limits", "requests")
 _SHOWN_RULE: Final = 40

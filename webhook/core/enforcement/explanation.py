@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from webhook.core.enforcement.step import First, Powerless
+from webhook.core.enforcement.step import (
+    EndPod,
+    Excess,
+    First,
+    Powerless,
+    Process,
+    ReportExcess,
+    StopContainer,
+)
 from webhook.core.words import amount, counted, exactly, shortened
-
-if TYPE_CHECKING:
-    from webhook.core.enforcement.step import (
-        EndPod,
-        Excess,
-        Process,
-        ReportExcess,
-        StopContainer,
-    )
 
 _LONGEST_COMMAND = 80  # in a sentence; events have all that is known of it
 

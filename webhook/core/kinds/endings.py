@@ -15,7 +15,7 @@ from webhook.core.enforcement.termination_message import (
     read_message,
 )
 from webhook.core.kinds.histories import Run
-from webhook.core.kinds.nodes import read_time
+from webhook.core.kinds.nodes import NodeFigures, read_time
 from webhook.core.kinds.workloads import Workload, workload_of
 from webhook.core.pod.lenient import as_object
 from webhook.names import ENFORCER_CONTAINER
@@ -23,7 +23,6 @@ from webhook.names import ENFORCER_CONTAINER
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from webhook.core.kinds.nodes import NodeFigures
     from webhook.core.placement.assignments import PodState
     from webhook.core.pod.fields import Json
     from webhook.core.pod.gpus import Gpu

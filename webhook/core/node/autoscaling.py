@@ -12,7 +12,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.node.sharing import is_advertised
-from webhook.core.node.state import labels_of
+from webhook.core.node.state import NodeState, labels_of
 from webhook.core.pod.quantity import format_bytes
 from webhook.names import (
     NODE_DEVICE_NAMES_LABEL,
@@ -24,8 +24,6 @@ from webhook.names import (
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from webhook.core.node.state import NodeState
 
     Json = dict[str, Any]
 

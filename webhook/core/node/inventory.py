@@ -10,14 +10,13 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.nvidia.drivers import RECOVERIES, explain_xid
+from webhook.core.nvidia.drivers import RECOVERIES, Fault, SeenGpu, explain_xid
 from webhook.core.pod.gpus import LONGEST_FAULT, Gpu
 from webhook.core.pod.quantity import MIB
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from webhook.core.nvidia.drivers import Fault, SeenGpu
 
 GRACE_S: Final = 300.0
 """How long a GPU may be lost before it leaves the list: longer than a reset of the GPU or a reload

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.core.node.inventory import skipped
+from webhook.core.node.inventory import Scan, skipped
 from webhook.core.node.state import (
     NodeState,
     annotations_of,
@@ -36,7 +36,6 @@ from webhook.names import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from webhook.core.node.inventory import Scan
 
 FREE_BYTES: Final = 256 * MIB
 """A GPU on which no more is in use is free: a CUDA context alone takes more, and what stays for

@@ -16,25 +16,27 @@ from sys import intern
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.nvidia.variables import CHOSEN_PATHS, VISIBLE_DEVICES_ENV
-from webhook.core.placement.fit import Denial, best_fit, held_node, place
-from webhook.core.placement.pods import MOST_GPUS, counted_need, hold_of, named_gpus, shared_hold
-from webhook.core.pod.fields import mapping, text
+from webhook.core.placement.fit import Denial, Need, Order, best_fit, held_node, place
+from webhook.core.placement.pods import (
+    MOST_GPUS,
+    Hold,
+    counted_need,
+    hold_of,
+    named_gpus,
+    shared_hold,
+)
+from webhook.core.pod.fields import Json, mapping, text
 from webhook.core.pod.findings import MalformedObjectError
-from webhook.core.pod.gpus import EVERY_GPU, allocate, free_bytes
+from webhook.core.pod.gpus import EVERY_GPU, Gpu, allocate, free_bytes
 from webhook.core.pod.lenient import as_object
 from webhook.core.pod.quantity import MAX_BYTES, MIB
-from webhook.core.pod.views import read_pod
+from webhook.core.pod.views import Pod, read_pod
 from webhook.core.pod.whole import has_ended
 from webhook.names import GPU_WAITS_ANNOTATION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from webhook.core.placement.fit import Need, Order
-    from webhook.core.placement.pods import Hold
-    from webhook.core.pod.fields import Json
-    from webhook.core.pod.gpus import Gpu
-    from webhook.core.pod.views import Pod
 
 UNBOUND_S: Final = 120.0
 """How long an entry may stay whose pod is not bound: the API server gives up a request after 60 s

@@ -12,18 +12,14 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from webhook.core.pod.fields import mapping, strings, text
+from webhook.core.pod.fields import Json, mapping, strings, text
 from webhook.core.pod.findings import MalformedObjectError
-from webhook.core.pod.patch import Edits
-from webhook.core.pod.review import BAD_REQUEST, FORBIDDEN, UNAVAILABLE
+from webhook.core.pod.patch import Edits, Operation
+from webhook.core.pod.review import BAD_REQUEST, FORBIDDEN, UNAVAILABLE, Request
 from webhook.names import PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from webhook.core.pod.fields import Json
-    from webhook.core.pod.patch import Operation
-    from webhook.core.pod.review import Request
 
 
 _LONGEST_LOGGED: Final = 1024

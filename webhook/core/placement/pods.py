@@ -26,14 +26,14 @@ from webhook.core.enforcement.bounds import (
     parse_stops,
     parse_tolerance,
 )
-from webhook.core.nvidia.device_names import spell
+from webhook.core.nvidia.device_names import DeviceNames, spell
 from webhook.core.nvidia.programs import usable_bytes
 from webhook.core.placement.fit import Need
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.duration import parse_seconds
 from webhook.core.pod.findings import render
 from webhook.core.pod.quantity import MAX_BYTES, MIB, QuantityError, parse_quantity
-from webhook.core.pod.views import effective_amount
+from webhook.core.pod.views import Container, Pod, effective_amount
 from webhook.names import (
     CAP_BYTES_ENV,
     ENFORCER_COMMAND,
@@ -50,9 +50,7 @@ from webhook.names import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from webhook.core.nvidia.device_names import DeviceNames
     from webhook.core.pod.gpus import Gpu
-    from webhook.core.pod.views import Container, Pod
 
 MOST_GPUS: Final = 64
 """So many GPUs of a pod are read; servers have 16 at most."""

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.core.pod.fields import mapping
 from webhook.core.pod.quantity import QuantityError, parse_quantity
-from webhook.core.pod.views import effective_amount
+from webhook.core.pod.views import Pod, effective_amount
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from webhook.core.pod.views import Pod
 
 _COUNTED: Final = frozenset({"cpu", "memory"})
 _ZERO: Final = Fraction(0)

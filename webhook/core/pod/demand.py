@@ -6,7 +6,7 @@ import re
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from webhook.core.pod.fields import items, mapping
+from webhook.core.pod.fields import Json, items, mapping
 from webhook.core.pod.findings import Finding, Reason, annotation_path, quoted
 from webhook.core.pod.quantity import (
     MAX_BYTES,
@@ -17,7 +17,7 @@ from webhook.core.pod.quantity import (
     parse_quantity,
     parse_vram,
 )
-from webhook.core.pod.views import effective_amount
+from webhook.core.pod.views import Container, Pod, effective_amount
 from webhook.core.words import shortened
 from webhook.names import (
     ASKING_ANNOTATIONS,
@@ -31,8 +31,6 @@ from webhook.names import (
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from webhook.core.pod.fields import Json
-    from webhook.core.pod.views import Container, Pod
 
 _MEMORY_PATH: Final = annotation_path(GPU_MEMORY_ANNOTATION)
 _COUNT_PATH: Final = annotation_path(GPU_COUNT_ANNOTATION)

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from webhook.core.pod.fields import items, mapping, strings, text
+from webhook.core.pod.fields import Json, items, mapping, strings, text
 from webhook.core.pod.findings import MalformedObjectError
 from webhook.names import ENFORCER_CONTAINER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from webhook.core.pod.fields import Json
 
 Number = TypeVar("Number", int, Fraction)
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.policy.values import AUTO_RUNTIME_CLASS, Rollout
+from webhook.core.policy.values import AUTO_RUNTIME_CLASS, Rollout, Rule
 from webhook.names import NVIDIA_RUNTIME_CLASS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
-
-    from webhook.core.policy.values import Rule
 
     Namespaces = Mapping[str, Mapping[str, str] | None]
     """Labels by namespace; None where they could not be read."""

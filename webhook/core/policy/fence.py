@@ -56,7 +56,9 @@ from webhook.core.policy.values import (
     Accounting,
     Action,
     EnforceBy,
+    Policy,
     Rollout,
+    Rule,
     VisibleDevices,
 )
 from webhook.names import VRAM_RESOURCE
@@ -64,7 +66,6 @@ from webhook.names import VRAM_RESOURCE
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from webhook.core.policy.values import Policy, Rule
 
 RULES_KEY: Final = "rules.v2"
 WHOLE_GPUS_KEY: Final = "whole-gpus.v2"

@@ -9,14 +9,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from webhook.core.pod.quantity import format_bytes
-from webhook.core.policy.match import matches_any
-from webhook.core.policy.values import Action, EnforceBy, OnExcess
+from webhook.core.policy.match import Match, matches_any
+from webhook.core.policy.values import Action, EnforceBy, OnExcess, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    from webhook.core.policy.match import Match
-    from webhook.core.policy.values import Rule
 
 
 class PolicyWarning(NamedTuple):

@@ -10,14 +10,13 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.pod.foreign import GIVEN_BY_OTHERS, SHARED_GPU, WHOLE_GPU
-from webhook.core.policy.match import matches_any
+from webhook.core.policy.match import Match, Subject, matches_any
 from webhook.names import NODE_GPU_LABEL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from fractions import Fraction
 
-    from webhook.core.policy.match import Match, Subject
 
 WHOLE_GPU_RESOURCES: Final = (
     "nvidia.com/gpu",

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from webhook.core.admission.accounting import is_counted_by_plugin
-from webhook.core.pod.demand import requests_limits_mismatch
+from webhook.core.pod.demand import Demand, requests_limits_mismatch
 from webhook.core.pod.fields import items, mapping
 from webhook.core.pod.findings import Finding, Reason, annotation_path, quoted
 from webhook.core.pod.quantity import QuantityError, format_bytes, parse_quantity
-from webhook.core.policy.values import Accounting, ResourceClaims, class_names
+from webhook.core.policy.values import Accounting, Bounds, Policy, ResourceClaims, Rule, class_names
 from webhook.names import (
     ADMITTED_ANNOTATION,
     GPU_CLASS_ANNOTATION,
@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from webhook.core.admission.rules.case import Case
-    from webhook.core.pod.demand import Demand
     from webhook.core.pod.views import Container
-    from webhook.core.policy.values import Bounds, Policy, Rule
 
 
 def readable_demand(case: Case) -> Iterable[Finding]:

@@ -6,17 +6,15 @@ from dataclasses import dataclass, field
 from enum import Flag, auto
 from typing import TYPE_CHECKING
 
-from webhook.core.admission.tiers import tier_of
-from webhook.core.policy.values import Action, Rollout, VisibleDevices
+from webhook.core.admission.tiers import Tier, tier_of
+from webhook.core.policy.values import Action, Policy, Rollout, Rule, VisibleDevices
 
 if TYPE_CHECKING:
-    from webhook.core.admission.tiers import Tier
     from webhook.core.pod.demand import Demand
     from webhook.core.pod.fields import Json
     from webhook.core.pod.findings import Finding
     from webhook.core.pod.views import Pod
     from webhook.core.policy.cluster import Cluster
-    from webhook.core.policy.values import Policy, Rule
 
 
 class CaseKind(Flag):

@@ -25,7 +25,7 @@ from webhook.core.nvidia.variables import (
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.fields import items, text
 from webhook.core.pod.findings import Finding, Reason, annotation_path, quoted
-from webhook.core.pod.views import read_containers
+from webhook.core.pod.views import Container, Pod, read_containers
 from webhook.core.policy.values import Isolation, VisibleDevices
 from webhook.names import (
     ADMITTED_ANNOTATION,
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from webhook.core.admission.rules.case import Case
-    from webhook.core.pod.views import Container, Pod
 
 _FIXED_ANNOTATIONS: Final = (*ASKING_ANNOTATIONS, ADMITTED_ANNOTATION, *BINDING_ANNOTATIONS)
 # No profile of `kubectl debug` asks for KILL, which reaches a sidecar that runs as another user.

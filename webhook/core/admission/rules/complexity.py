@@ -12,7 +12,7 @@ from webhook.core.admission.sidecar.container import VOLUME_NAMES
 from webhook.core.nvidia.devices import device_mounts, injected
 from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV, sees_no_gpu
 from webhook.core.pod.demand import asks_for_vram
-from webhook.core.pod.fields import items, mapping, strings, text
+from webhook.core.pod.fields import Json, items, mapping, strings, text
 from webhook.core.policy.values import Rule, VisibleDevices
 from webhook.names import (
     ADMITTED_ANNOTATION,
@@ -25,7 +25,6 @@ from webhook.names import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from webhook.core.pod.fields import Json
     from webhook.core.pod.review import Request
 
 _MARKS: Final = (*ASKING_ANNOTATIONS, ADMITTED_ANNOTATION, *BINDING_ANNOTATIONS)

@@ -13,14 +13,13 @@ from webhook.core.pod.compute import amount_or, limited, requested
 from webhook.core.pod.fields import flag, mapping
 from webhook.core.pod.findings import Finding, Reason, quoted
 from webhook.core.pod.quantity import format_bytes
-from webhook.core.policy.values import PodRestart, RunAs, Style
+from webhook.core.policy.values import PodRestart, Rule, RunAs, Style
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from webhook.core.admission.rules.case import Case
     from webhook.core.pod.views import Pod
-    from webhook.core.policy.values import Rule
 
 
 def process_namespace(case: Case) -> Iterator[Finding]:

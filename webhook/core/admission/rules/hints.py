@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.core.pod.fields import with_unit
 from webhook.core.pod.findings import annotation_path, quoted
-from webhook.core.pod.foreign import FOREIGN_ANNOTATIONS, FOREIGN_RESOURCES, WHOLE_GPU, Meaning
+from webhook.core.pod.foreign import (
+    FOREIGN_ANNOTATIONS,
+    FOREIGN_RESOURCES,
+    WHOLE_GPU,
+    Meaning,
+    Product,
+)
 from webhook.core.words import shortened
 from webhook.names import (
     ADMITTED_ANNOTATION,
@@ -32,7 +38,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from webhook.core.admission.rules.case import Case
-    from webhook.core.pod.foreign import Product
     from webhook.core.pod.views import Container
 
 MEANT: Final = {key.removeprefix(PREFIX): key for key in ASKING_ANNOTATIONS} | {

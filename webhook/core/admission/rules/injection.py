@@ -13,7 +13,7 @@ from webhook.core.pod.fields import items
 from webhook.core.pod.findings import Finding, Reason, annotation_path, quoted
 from webhook.core.pod.foreign import WHOLE_GPU
 from webhook.core.pod.quantity import QuantityError, parse_quantity
-from webhook.core.pod.views import effective_amount
+from webhook.core.pod.views import Container, effective_amount
 from webhook.core.policy.match import matches_any
 from webhook.core.policy.values import VisibleDevices
 from webhook.names import GPU_MEMORY_ANNOTATION
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from webhook.core.admission.rules.case import Case
     from webhook.core.nvidia.devices import Named
-    from webhook.core.pod.views import Container
 
 # A pod may have any number of annotations.
 _SHOWN: Final = 16

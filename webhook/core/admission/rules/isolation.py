@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 from webhook.core.admission.sidecar.container import VOLUME_NAMES
 from webhook.core.admission.sidecar.recognition import is_enforcer, is_enforcers_volume
 from webhook.core.admission.sidecar.user import ROOT_UID, own_or_pods, user_of
-from webhook.core.pod.fields import flag, integer, items, mapping, text, texts
+from webhook.core.pod.fields import Json, flag, integer, items, mapping, text, texts
 from webhook.core.pod.findings import (
     Finding,
     Reason,
     annotation_path,
     quoted,
 )
-from webhook.core.policy.values import Isolation
+from webhook.core.policy.values import Isolation, Rule
 from webhook.core.words import shortened
 from webhook.names import (
     ADMITTED_ANNOTATION,
@@ -29,9 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from webhook.core.admission.rules.case import Case
-    from webhook.core.pod.fields import Json
     from webhook.core.pod.views import Container, Pod
-    from webhook.core.policy.values import Rule
 
 EVERYBODYS_CAPABILITIES: Final = frozenset(
     {

@@ -48,14 +48,11 @@ from webhook.core.admission.rules.nodes import node_name, node_selector, operati
 from webhook.core.admission.rules.plugin import one_slot, slices, unpromised
 from webhook.core.admission.rules.servers import unbounded_servers
 from webhook.core.admission.rules.translation import translatable, translated
-from webhook.core.admission.tiers import SIDECAR
-from webhook.core.pod.findings import MOST_FINDINGS
+from webhook.core.admission.tiers import SIDECAR, Tier
+from webhook.core.pod.findings import MOST_FINDINGS, Finding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-
-    from webhook.core.admission.tiers import Tier
-    from webhook.core.pod.findings import Finding
 
 
 @dataclass(frozen=True, slots=True)

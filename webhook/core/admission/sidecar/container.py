@@ -9,7 +9,7 @@ from webhook.core.admission.sidecar.profiles import enforcer_profiles
 from webhook.core.admission.sidecar.user import ROOT_UID, enforcer_user
 from webhook.core.nvidia.variables import MEASURING, driver_capabilities, visible_devices
 from webhook.core.pod.compute import amount_or, is_guaranteed, requested
-from webhook.core.pod.fields import mapping
+from webhook.core.pod.fields import Json, mapping
 from webhook.core.pod.quantity import parse_quantity
 from webhook.core.policy.values import (
     Amounts,
@@ -17,6 +17,7 @@ from webhook.core.policy.values import (
     OnExcess,
     Placement,
     PodRestart,
+    Rule,
     RunAs,
     Style,
 )
@@ -49,9 +50,7 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
     from webhook.core.pod.demand import Demand
-    from webhook.core.pod.fields import Json
     from webhook.core.pod.views import Pod
-    from webhook.core.policy.values import Rule
 
 VOLUME_NAMES: Final = (ENFORCER_RUN_VOLUME, ENFORCER_NO_TOKEN_VOLUME, ENFORCER_GPU_VOLUME)
 

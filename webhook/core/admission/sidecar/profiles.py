@@ -6,14 +6,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.admission.sidecar.user import holders_of
-from webhook.core.pod.fields import mapping, text
+from webhook.core.pod.fields import Json, mapping, text
 from webhook.names import APP_ARMOR_ANNOTATION_PREFIX, ENFORCER_CONTAINER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from webhook.core.pod.demand import Demand
-    from webhook.core.pod.fields import Json
     from webhook.core.pod.views import Container, Pod
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from webhook.core.admission.sidecar.container import GPUS_VARIABLE, restart_rules
 from webhook.core.nvidia.variables import chooses_devices, shows_all, shows_chosen
 from webhook.core.pod.compute import amount_or
-from webhook.core.pod.fields import mapping, text, texts
+from webhook.core.pod.fields import Json, mapping, text, texts
 from webhook.core.pod.quantity import MIB, parse_quantity
 from webhook.names import (
     ENFORCER_COMMAND,
@@ -21,7 +21,6 @@ from webhook.names import (
 )
 
 if TYPE_CHECKING:
-    from webhook.core.pod.fields import Json
     from webhook.core.pod.views import Container
 
 # Where other people's webhooks mount credentials into every container; it hides nothing of ours.

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from webhook.core.pod.fields import flag, integer, items, mapping, text, texts
-from webhook.core.policy.values import Isolation, RunAs
+from webhook.core.policy.values import Isolation, Rule, RunAs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from webhook.core.pod.demand import Demand
     from webhook.core.pod.views import Container, Pod
-    from webhook.core.policy.values import Rule
 
 _Value = TypeVar("_Value")
 
