@@ -24,9 +24,9 @@ from webhook.core.node.access import Access
 from webhook.core.node.driver import LOADED_AFTER_S, Driver, after_scan, why_unready
 from webhook.core.node.inventory import Scan
 from webhook.core.node.sharing import CLAIMED_S, SETTLE_S, YOUNG_S
-from webhook.core.node.slices import Slice
 from webhook.core.nvidia.drivers import SeenGpu
 from webhook.core.placement.assignments import Assignment, Whole
+from webhook.core.pod.whole import Slice
 from webhook.names import NODE_ASKS_LABEL
 from webhook.nodekit.program import NewContainerNeededError
 

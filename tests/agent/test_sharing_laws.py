@@ -15,9 +15,9 @@ from tests.agent.stepped import FINE, ZEROED, Bench
 from tests.support.agents import VRAM
 from webhook.adapters.kube.node_watch import AssignmentsSeen, SlicesSeen
 from webhook.core.kinds.nodes import write_time
-from webhook.core.node.slices import Slice
 from webhook.core.placement.assignments import Assignment, promised_bytes
 from webhook.core.pod.quantity import MIB, parse_quantity
+from webhook.core.pod.whole import Slice
 
 GPU, DEPLOY, SHARE = (
     "nvidia.com/gpu",

@@ -39,7 +39,6 @@ FILES = {
     "webhook/core/enforcement/explanation.py",
     "webhook/core/enforcement/termination_message.py",
     "webhook/core/enforcement/pacing.py",
-    "webhook/core/enforcement/process_name.py",
     "webhook/names.py",
     "webhook/sidecar/__init__.py",
     "webhook/sidecar/__main__.py",

@@ -22,9 +22,9 @@ from webhook.core.node.sharing import (
     judge,
     limited,
 )
-from webhook.core.node.slices import claimants
 from webhook.core.node.state import boot_id, changes, desired, forgets_xids, patches, read_inventory
 from webhook.core.placement.assignments import promised_bytes
+from webhook.core.pod.whole import claimants
 from webhook.nodekit.program import run_program
 
 if TYPE_CHECKING:

@@ -21,15 +21,15 @@ from webhook.core.node.sharing import (
     is_advertised,
     judge,
 )
-from webhook.core.node.slices import claimants
+from webhook.core.pod.whole import claimants
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from webhook.adapters.journal import Journal
     from webhook.core.node.inventory import Inventory, Scan
-    from webhook.core.node.slices import Slice
     from webhook.core.placement.assignments import Whole
+    from webhook.core.pod.whole import Slice
     from webhook.nodekit.events import EventWriter
 
 _MESSAGES: Final = {

@@ -19,7 +19,7 @@ from webhook.adapters.policy.files import (
 from webhook.adapters.policy.schema import json_schema
 from webhook.adapters.yaml_documents import MAX_BYTES
 from webhook.core.admission.examples import run_example
-from webhook.core.admission.policy_warnings import policy_warnings
+from webhook.core.policy.reach import policy_warnings
 from webhook.core.words import counted
 from webhook.options import default_enforcer_image
 

@@ -1,7 +1,7 @@
 """What sidecars say by the names of their processes: read seldom, on a thread of its own.
 
-See `webhook.core.enforcement.process_name`. A tenant can forge it for its own pod alone: a process
-is of the pod that its cgroup names.
+See `read_process_name`. A tenant can forge it for its own pod alone: a process is of the pod that
+its cgroup names.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.enforcement.process_name import read_process_name
+from webhook.core.enforcement.termination_message import read_process_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -8,7 +8,7 @@ from itertools import islice
 from threading import Thread
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.admission.policy_warnings import policy_warnings
+from webhook.core.policy.reach import policy_warnings
 from webhook.server.operations import ServerPart
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from webhook.adapters import processes, surroundings
 from webhook.adapters.processes import Delivery
-from webhook.core.enforcement.process_name import write_process_name
 from webhook.core.enforcement.step import (
     Cap,
     EndPod,
@@ -27,6 +26,7 @@ from webhook.core.enforcement.termination_message import (
     TerminationMessage,
     in_words,
     write_message,
+    write_process_name,
 )
 from webhook.names import POD_RESTART_EXIT_CODE
 from webhook.sidecar.ending import delay_exit_while

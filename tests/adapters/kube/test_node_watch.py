@@ -23,8 +23,8 @@ from webhook.adapters.kube.node_watch import (
     watch_node,
     watch_slices,
 )
-from webhook.core.node.slices import Slice, claimants, read_slice
 from webhook.core.placement.assignments import write_assignments, write_whole
+from webhook.core.pod.whole import Slice, claimants, read_slice
 
 NODE = {"metadata": {"resourceVersion": "7"}}
 LATER = {"metadata": {"resourceVersion": "8"}}

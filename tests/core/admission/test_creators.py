@@ -8,12 +8,17 @@ import pytest
 
 from tests.core.admission.test_templates import a_review
 from tests.support.pods import a_pod, a_policy, a_rule
-from webhook.core.admission.creators import ANYONE, CONTROLLERS, Creator, controllers_of
 from webhook.core.admission.decide import Outcome
 from webhook.core.admission.templates import advise, judge
 from webhook.core.pod.templates import is_own_kind
 from webhook.core.policy.cluster import UNKNOWN, Cluster
-from webhook.core.policy.match import NamespaceUnknownError
+from webhook.core.policy.match import (
+    ANYONE,
+    CONTROLLERS,
+    Creator,
+    NamespaceUnknownError,
+    controllers_of,
+)
 from webhook.core.policy.values import Action, Bounds
 
 SMALL = Bounds(max_bytes=2**30)

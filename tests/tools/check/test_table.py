@@ -17,8 +17,7 @@ from tests.support.checked import (
     checked_pod,
     rules,
 )
-from webhook.core.node.slices import Slice
-from webhook.core.pod.whole import DRA_DRIVER
+from webhook.core.pod.whole import DRA_DRIVER, Slice
 from webhook.core.policy.fence import RULES_KEY
 from webhook.tools.check.judge.facts import (
     SOUND,

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from webhook.adapters.kube.client import KubeError, joined
 from webhook.adapters.kube.follow import Changed, Collection, Failed, Listed, follow
-from webhook.core.node.slices import Slice, read_slice
 from webhook.core.placement.assignments import config_map_name, read_assignments, read_whole
+from webhook.core.pod.whole import Slice, read_slice
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,13 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.core.admission.creators import ANYONE, Creator, controllers_of
 from webhook.core.admission.decide import Decision, Outcome, Phase, Skip, decide
 from webhook.core.admission.rules.hints import SHOWN, candidates, near_miss
 from webhook.core.pod.findings import Finding, annotation_path
 from webhook.core.pod.review import Request
 from webhook.core.pod.templates import Form, Template, find_templates, is_own_kind, shown_path
-from webhook.core.policy.match import with_name
+from webhook.core.policy.match import ANYONE, Creator, controllers_of, with_name
 from webhook.core.words import shortened
 from webhook.names import ASKING_ANNOTATIONS
 

@@ -17,7 +17,7 @@ from webhook.core.enforcement.termination_message import (
 from webhook.core.kinds.histories import Run
 from webhook.core.kinds.nodes import NodeFigures, read_time
 from webhook.core.kinds.workloads import Workload, workload_of
-from webhook.core.pod.lenient import as_object
+from webhook.core.pod.fields import as_object
 from webhook.names import ENFORCER_CONTAINER
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from webhook.core.enforcement.termination_message import MOST_BYTES, MOST_SECONDS
 from webhook.core.kinds.nodes import MIB, read_time, write_time
 from webhook.core.kinds.workloads import Workload
-from webhook.core.pod.lenient import as_object
+from webhook.core.pod.fields import as_object
 from webhook.core.words import amount as in_words
 from webhook.core.words import counted, exactly, shortened
 from webhook.names import SEEING_API_VERSION, VRAM_HISTORY_KIND

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.core.pod.lenient import as_object, as_objects
+from webhook.core.pod.fields import as_object, as_objects
 from webhook.core.pod.quantity import format_bytes
 from webhook.names import GPU_NODE_KIND, LONGEST_HELD, SEEING_API_VERSION
 

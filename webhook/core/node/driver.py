@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.node.state import labels_of
 from webhook.core.nvidia.drivers import Fault
-from webhook.core.pod.lenient import as_object
+from webhook.core.pod.fields import as_object
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 from webhook.core.node.inventory import NO_ENFORCEMENT, SIDECAR, Inventory, TrackedGpu
 from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.nvidia.drivers import LARGEST_XID
+from webhook.core.pod.fields import as_object
 from webhook.core.pod.gpus import LONGEST_FAULT, MOST_COUNTED, Gpu, Taken, free_bytes, free_label
-from webhook.core.pod.lenient import as_object
 from webhook.core.pod.quantity import MIB, QuantityError, format_bytes, parse_quantity
 from webhook.names import (
     NODE_BOOT_ANNOTATION,

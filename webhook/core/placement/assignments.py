@@ -25,10 +25,9 @@ from webhook.core.placement.pods import (
     named_gpus,
     shared_hold,
 )
-from webhook.core.pod.fields import Json, mapping, text
+from webhook.core.pod.fields import Json, as_object, mapping, text
 from webhook.core.pod.findings import MalformedObjectError
 from webhook.core.pod.gpus import EVERY_GPU, Gpu, allocate, free_bytes
-from webhook.core.pod.lenient import as_object
 from webhook.core.pod.quantity import MAX_BYTES, MIB
 from webhook.core.pod.views import Pod, read_pod
 from webhook.core.pod.whole import has_ended

@@ -3,6 +3,9 @@
 Every reader takes its holder's path and raises MalformedObjectError where the type is not the one
 of Kubernetes' API, so no rule ever mistakes a malformed field for an absent one. The path may come
 in parts, which are joined for a message only: there are far more fields than messages.
+
+`as_object` and `as_objects` alone take what is malformed for absent: they are for what is shown or
+compared, and decide about no pod.
 """
 
 from __future__ import annotations
@@ -14,7 +17,6 @@ from webhook.names import GPU_MEMORY_ANNOTATION
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
 
 Json = dict[str, Any]
 
@@ -144,3 +146,13 @@ def _put_in_quotes(value: object) -> str:
 
 def _join(*path: str) -> str:
     return ".".join(filter(None, path))
+
+
+def as_object(value: object) -> Json:
+    """Return an object as it is, anything else as an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def as_objects(value: object, most: int | None = None) -> list[Json]:
+    """Return the objects among the first of a list; none of anything else."""
+    return [one for one in value[:most] if isinstance(one, dict)] if isinstance(value, list) else []

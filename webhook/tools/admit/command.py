@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from webhook.adapters.policy.files import PolicyInvalidError, load_policy, shipped_policy_path
-from webhook.core.admission.creators import ANYONE, Creator
 from webhook.core.policy.cluster import UNKNOWN, Cluster, SlicedNode
+from webhook.core.policy.match import ANYONE, Creator
 from webhook.core.policy.values import Rollout
 from webhook.options import default_enforcer_image, policy_failure, rollout_option
 from webhook.tools.admit.judge.texts import UNRENDERED, judge_text, line_of_braces

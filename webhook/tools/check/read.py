@@ -21,8 +21,8 @@ from webhook.adapters.kube.node_watch import SLICES
 from webhook.adapters.kube.policies import read_stored
 from webhook.core.kinds.nodes import read_time
 from webhook.core.node.sharing import DRAIN
-from webhook.core.node.slices import Slice, read_slice
-from webhook.core.pod.lenient import as_object
+from webhook.core.pod.fields import as_object
+from webhook.core.pod.whole import Slice, read_slice
 from webhook.names import (
     API_GROUP,
     DEFAULT_NAMESPACE,

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from webhook.adapters.kube.client import KubeError, joined
 from webhook.core.kinds.histories import read_history
-from webhook.core.pod.lenient import as_objects
+from webhook.core.pod.fields import as_objects
 from webhook.core.words import counted
 from webhook.names import (
     ASKING_ANNOTATIONS,

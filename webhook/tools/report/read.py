@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from webhook.adapters.kube.client import KubeError, joined
 from webhook.core.kinds.nodes import read_time
-from webhook.core.pod.lenient import as_object, as_objects
+from webhook.core.pod.fields import as_object, as_objects
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

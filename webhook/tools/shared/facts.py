@@ -11,7 +11,7 @@ from sys import intern
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from webhook.core.kinds.nodes import read_time
-from webhook.core.pod.lenient import as_object, as_objects
+from webhook.core.pod.fields import as_object, as_objects
 from webhook.core.words import shortened
 
 if TYPE_CHECKING:

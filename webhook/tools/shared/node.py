@@ -16,12 +16,11 @@ from webhook.core.node.sharing import (
     sign,
     whole_gpus,
 )
-from webhook.core.node.slices import claimants
 from webhook.core.node.state import read_inventory
+from webhook.core.pod.fields import as_objects
 from webhook.core.pod.foreign import GIVEN_BY_OTHERS
-from webhook.core.pod.lenient import as_objects
 from webhook.core.pod.quantity import QuantityError, parse_quantity
-from webhook.core.pod.whole import DRA_DRIVER
+from webhook.core.pod.whole import DRA_DRIVER, claimants
 from webhook.names import (
     NODE_ASKS_LABEL,
     NODE_DEVICE_NAMES_LABEL,
@@ -34,9 +33,9 @@ from webhook.names import (
 from webhook.tools.shared.facts import ClusterObject, bounded
 
 if TYPE_CHECKING:
-    from webhook.core.node.slices import Slice
     from webhook.core.pod.fields import Json
     from webhook.core.pod.gpus import Gpu
+    from webhook.core.pod.whole import Slice
 
 AGENT_LABELS: Final = ("feature.node.kubernetes.io/pci-10de.present", "nvidia.com/gpu.present")
 """Labels that bring the agent to a node where they are `true` (`agent.affinity` of the chart)."""

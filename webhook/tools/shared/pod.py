@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from webhook.core.kinds.workloads import workload_of
 from webhook.core.placement.pods import counted_need, named_gpus
+from webhook.core.pod.fields import as_object, as_objects
 from webhook.core.pod.findings import MalformedObjectError, quoted
-from webhook.core.pod.lenient import as_object, as_objects
 from webhook.core.pod.quantity import QuantityError, parse_vram
 from webhook.core.pod.views import read_pod
 from webhook.core.pod.whole import claim_names, has_whole_gpu

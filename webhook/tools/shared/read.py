@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from webhook.adapters.kube.client import joined
 from webhook.core.kinds.nodes import NodeFigures, read_gpu_node
-from webhook.core.pod.lenient import as_object
+from webhook.core.pod.fields import as_object
 from webhook.names import GPU_NODES, MANAGED_LABEL, SEEING_API_VERSION
 from webhook.tools.shared.pod import ClusterPod
 

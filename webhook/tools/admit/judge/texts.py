@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from webhook.adapters.yaml_documents import Path
-    from webhook.core.admission.creators import Creator
     from webhook.core.pod.foreign import Product
     from webhook.core.pod.patch import Operation
     from webhook.core.policy.cluster import Cluster
+    from webhook.core.policy.match import Creator
     from webhook.core.policy.values import Policy
     from webhook.tools.admit.judge.migration.foreign_pod import Migration, Scale
     from webhook.tools.admit.judge.verdict import JudgedPod

@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.admission import templates
-from webhook.core.admission.creators import ANYONE, controllers_of
 from webhook.core.admission.decide import Outcome
 from webhook.core.admission.templates import creation_of, hints_for_machine, misplaced
 from webhook.core.pod.demand import read_demand
@@ -16,6 +15,7 @@ from webhook.core.pod.findings import MalformedObjectError
 from webhook.core.pod.quantity import format_bytes
 from webhook.core.pod.templates import Form, container_path
 from webhook.core.pod.views import read_pod
+from webhook.core.policy.match import ANYONE, controllers_of
 from webhook.tools.shared.manifests.documents import text_of
 from webhook.tools.shared.manifests.lines import parts_of
 from webhook.tools.shared.manifests.reading import ExactFloat
@@ -23,12 +23,12 @@ from webhook.tools.shared.manifests.reading import ExactFloat
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from webhook.core.admission.creators import Creator
     from webhook.core.admission.decide import Decision
     from webhook.core.pod.fields import Json
     from webhook.core.pod.patch import Operation
     from webhook.core.pod.review import Request
     from webhook.core.policy.cluster import Cluster
+    from webhook.core.policy.match import Creator
     from webhook.core.policy.values import Policy
     from webhook.tools.admit.judge.migration.foreign_pod import Migration
     from webhook.tools.shared.manifests.documents import ManifestObject, Target

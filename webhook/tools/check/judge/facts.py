@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.core.pod.lenient import as_object, as_objects
+from webhook.core.pod.fields import as_object, as_objects
 from webhook.core.pod.whole import is_gpu_claim
 from webhook.names import (
     ADMITTED_ANNOTATION,

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.node.inventory import NO_ENFORCEMENT
 from webhook.core.nvidia.device_names import DeviceNames
+from webhook.core.pod.fields import as_object, as_objects
 from webhook.core.pod.findings import quoted
-from webhook.core.pod.lenient import as_object, as_objects
 from webhook.names import (
     NODE_DEVICE_NAMES_LABEL,
     NODE_ENFORCEMENT_LABEL,

@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Final
 from webhook.core.admission.rules.hints import candidates, near_miss
 from webhook.core.placement.assignments import read_pod_state
 from webhook.core.pod.demand import asks_for_vram
+from webhook.core.pod.fields import as_objects
 from webhook.core.pod.findings import GUIDANCE, MalformedObjectError, Reason
 from webhook.core.pod.foreign import FOREIGN_RESOURCES
-from webhook.core.pod.lenient import as_objects
 from webhook.core.pod.quantity import QuantityError, parse_vram
 from webhook.core.words import named, span
 from webhook.names import (

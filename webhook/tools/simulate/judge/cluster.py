@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.kinds.histories import Verdict, advise, peak_bytes, read_history, with_margin
 from webhook.core.kinds.workloads import Workload
+from webhook.core.pod.fields import as_object
 from webhook.core.pod.gpus import Gpu
-from webhook.core.pod.lenient import as_object
 from webhook.core.pod.quantity import MIB
 from webhook.core.policy.match import matches_any
 from webhook.names import VRAM_HISTORY_KIND

@@ -23,13 +23,13 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.nvidia.plugin import SLICE_PREFIX
+from webhook.core.pod.fields import as_object, as_objects
 from webhook.core.pod.foreign import (
     GPUSHARE_COUNT,
     GPUSHARE_MEMORY,
     SHARED_GPU,
     WHOLE_GPU,
 )
-from webhook.core.pod.lenient import as_object, as_objects
 from webhook.core.pod.quantity import MIB, QuantityError, parse_quantity
 from webhook.tools.simulate.judge.asked import GIB
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from webhook.core.pod.lenient import as_object
+from webhook.core.pod.fields import as_object
 from webhook.core.pod.templates import Form, container_path
 from webhook.core.pod.views import read_pod
 

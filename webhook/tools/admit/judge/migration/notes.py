@@ -15,8 +15,8 @@ from webhook.core.nvidia.variables import (
     sees_no_gpu,
     shows_chosen,
 )
+from webhook.core.pod.fields import as_object
 from webhook.core.pod.findings import annotation_path
-from webhook.core.pod.lenient import as_object
 from webhook.core.policy.match import matches_any
 from webhook.names import VRAM_RESOURCE
 from webhook.tools.admit.judge.migration.foreign_pod import Note, amounts
