@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tests.support.gpus import a_gpu
-from webhook.core.placement.assignments import Assignment, PodState
-from webhook.core.placement.fit import Need
+from webhook.core.placement.assignments import Assignment, PodState, plan_all
+from webhook.core.placement.fit import Denial, Need
 from webhook.core.pod.gpus import EVERY_GPU
 from webhook.core.pod.quantity import MIB
 
@@ -23,3 +25,20 @@ def pod(uid="u", mib=100, count=1, *, node="", gpus="", **more):
     need = None if mib is None else Need(mib * MIB, count)
     uuids = tuple(f"GPU-{name}" for name in gpus)
     return PodState(uid, f"ns/{uid}", need, node=node, uuids=uuids, **more)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be written before one binding may go on."""
+
+    uuids: tuple
+    assignments: dict
+    changed: bool
+
+
+def plan(*args, **more):
+    """Plan one pod, which stands where `plan_all` takes several."""
+    *before, one, now_s = args
+    draft = plan_all(*before, [one], now_s, **more)
+    (got,) = draft.gets
+    return got if isinstance(got, Denial) else Plan(got, draft.assignments, draft.changed)

@@ -15,7 +15,7 @@ from webhook.adapters.review_json import (
     write_too_large,
 )
 from webhook.core.admission.decide import Phase, decide
-from webhook.core.admission.proof import prove
+from webhook.core.admission.templates import prove
 from webhook.core.pod.findings import Reason
 from webhook.core.pod.patch import condense
 from webhook.core.pod.review import BadReviewError, uid_in_prefix

@@ -13,8 +13,7 @@ from tests.core.admission.test_laws import RULES, defaulted
 from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from tests.support.strategies import asking_pods
 from webhook.core.admission.decide import Outcome, Phase, decide
-from webhook.core.admission.proof import prove
-from webhook.core.admission.templates import advise
+from webhook.core.admission.templates import advise, prove
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.patch import apply_patch, condense
 from webhook.core.pod.views import read_pod

@@ -7,17 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from tests.bench.orders import ORDERS
-from tests.support.assignments import NODE, NOW_S, TWO, entry, pod
+from tests.support.assignments import NODE, NOW_S, TWO, Plan, entry, plan, pod
 from tests.support.gpus import a_gpu
 from tests.support.pods import a_container, a_pod
 from webhook.core.placement import assignments
 from webhook.core.placement.assignments import (
     RENEW_S,
     Assignment,
-    Plan,
     free_on,
-    plan,
     plan_all,
     promised_bytes,
     read_pod_state,
@@ -241,13 +238,6 @@ def test_a_pod_without_a_demand_gets_nothing(leaving):
     done = pod("old", finished=leaving, node=NODE)
     result = planned({"old": entry("a")}, [new, done], new)
     assert result == Plan((), {} if leaving else {"old": entry("a")}, changed=leaving)
-
-
-def test_another_order_can_be_compared_with():
-    new = pod("new", 100)
-    entered = {"old": entry("a", mib=600)}
-    assert planned(entered, [new], new).uuids == ("GPU-a",)
-    assert planned(entered, [new], new, order=ORDERS["worst fit"]).uuids == ("GPU-b",)
 
 
 def test_two_gpus_of_8gi_take_5_5_then_3_3_and_never_5_5_5():

@@ -12,18 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from tests.support.assignments import NODE, pod
+from tests.support.assignments import NODE, Plan, plan, pod
 from tests.support.gpus import a_gpu
 from tests.support.strategies import ANY_JSON
 from webhook.core.placement.assignments import (
     UNBOUND_S,
     Assignment,
     Draft,
-    Plan,
     adopt,
     complete,
     free_on,
-    plan,
     plan_all,
     read_assignments,
     settle,

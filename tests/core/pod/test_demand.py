@@ -103,7 +103,7 @@ def test_the_count_multiplies_the_resource_but_not_the_cap():
     pod = a_pod("8Gi", annotations={"vramwarden.io/gpu-count": "4"})
     demand = demand_of(pod)
     assert demand.per_gpu_bytes == 8 * 2**30
-    assert demand.resource_bytes("main") == 32 * 2**30
+    assert demand.amounts["main"] * demand.gpu_count == 32 * 2**30
 
 
 def test_an_explicit_amount_is_for_all_gpus_together():

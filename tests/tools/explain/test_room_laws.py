@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.assignments import NOW_S
+from tests.support.assignments import NOW_S, Plan, plan
 from tests.support.seen_cluster import a_read_node
 from webhook.core.kinds.nodes import (
     GpuFigures,
@@ -14,7 +14,7 @@ from webhook.core.kinds.nodes import (
     read_gpu_node,
     write_gpu_node,
 )
-from webhook.core.placement.assignments import Assignment, Plan, PodState, free_on, plan
+from webhook.core.placement.assignments import Assignment, PodState, free_on
 from webhook.core.placement.fit import Need
 from webhook.core.pod.gpus import EVERY_GPU, Gpu
 from webhook.tools.explain.judge.room import find_room, would_make_room

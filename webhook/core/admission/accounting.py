@@ -25,7 +25,7 @@ from webhook.core.nvidia.plugin import (
     slice_resource,
 )
 from webhook.core.pod.gpus import free_label
-from webhook.core.pod.quantity import MIB, QuantityError, format_bytes, parse_quantity
+from webhook.core.pod.quantity import MIB, QuantityError, amount_or, format_bytes, parse_quantity
 from webhook.core.pod.views import Container, Pod, effective_amount
 from webhook.core.policy.cluster import Cluster, SlicedNode, smallest
 from webhook.core.policy.values import Accounting, GPUClass, Policy, Rule
@@ -202,7 +202,4 @@ def _is_vram(resource: str) -> bool:
 
 
 def _equals(written: object, amount: int) -> bool:
-    try:
-        return written is not None and parse_quantity(str(written)) == amount
-    except QuantityError:
-        return False
+    return written is not None and amount_or(written, None) == amount

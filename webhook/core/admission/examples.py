@@ -6,19 +6,21 @@ The decision is the webhook's own, in both phases, so an example proves what a c
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.admission.accounting import counted_bytes, limited
 from webhook.core.admission.decide import Decision, Outcome, Phase, Skip, decide
+from webhook.core.admission.templates import creation_of
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.fields import Json, items, strings, text
 from webhook.core.pod.findings import Finding, MalformedObjectError, quoted, render
 from webhook.core.pod.patch import PatchError
 from webhook.core.pod.quantity import format_bytes
-from webhook.core.pod.review import Request
 from webhook.core.pod.views import Pod, read_pod
 from webhook.core.policy.cluster import Cluster, SlicedNode
+from webhook.core.policy.match import Creator
 from webhook.core.words import shortened
 from webhook.names import ADMITTED_ANNOTATION
 
@@ -44,11 +46,13 @@ def run_example(example: Example, policy: Policy) -> tuple[str, ...]:
         sliced_nodes=nodes,
         namespaces={example.subject.namespace: example.subject.namespace_labels},
     )
+    subject = example.subject
+    creation = creation_of(example.pod, subject.namespace, Creator(subject.user, subject.groups))
     try:
-        first = decide(_request(example, example.pod), policy, cluster, Phase.MUTATE)
+        first = decide(creation, policy, cluster, Phase.MUTATE)
         last = first
         if first.allowed:
-            last = decide(_request(example, first.obj), policy, cluster, Phase.VALIDATE)
+            last = decide(replace(creation, obj=first.obj), policy, cluster, Phase.VALIDATE)
     except PatchError as error:
         return (f"vramwarden failed on this pod, which is a bug: {error}",)
     findings = tuple(dict.fromkeys((*first.findings, *last.findings)))
@@ -72,22 +76,6 @@ def _other_file(example: Example, name: str, policy: Policy) -> str:
         else "governs the pod, for no rule of this file matches it"
     )
     return f"; rule {rule.name} in {rule.where} {why}"
-
-
-def _request(example: Example, pod: Json) -> Request:
-    return Request(
-        uid="example",
-        kind="Pod",
-        operation="CREATE",
-        subresource="",
-        namespace=example.subject.namespace,
-        name=str(pod["metadata"]["name"]),
-        dry_run=True,
-        obj=pod,
-        old={},
-        user=example.subject.user,
-        groups=example.subject.groups,
-    )
 
 
 def _mismatches(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.admission.accounting import CountedAmounts, count, counted_for, preferred_on_nodes
 from webhook.core.admission.sidecar.placing import place_enforcer, remove_enforcer
-from webhook.core.admission.sidecar.profiles import NOTE, enforcer_note
+from webhook.core.admission.sidecar.user import NOTE, enforcer_note
 from webhook.core.admission.tiers import node_terms
 from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.nvidia.programs import configure_programs, show_cap

@@ -30,7 +30,7 @@ from webhook.core.pod.fields import items
 from webhook.core.pod.findings import quoted
 from webhook.core.pod.foreign import WHOLE_GPU
 from webhook.core.pod.patch import Edits
-from webhook.core.pod.quantity import QuantityError, format_bytes, parse_quantity
+from webhook.core.pod.quantity import amount_or, format_bytes
 from webhook.core.policy.values import Action, Policy, Rule
 from webhook.names import GPU_MEMORY_ANNOTATION, IN_PLACE_OF_ANNOTATION
 
@@ -118,11 +118,4 @@ def _only_user(pod: Pod, policy: Policy) -> Container | None:
         return None
     limit = found.resources("limits").get(WHOLE_GPU)
     request = found.resources("requests").get(WHOLE_GPU, limit)
-    return found if _is_one(limit) and _is_one(request) else None
-
-
-def _is_one(amount: str | None) -> bool:
-    try:
-        return amount is not None and parse_quantity(amount) == 1
-    except QuantityError:
-        return False
+    return found if amount_or(limit, None) == amount_or(request, None) == 1 else None

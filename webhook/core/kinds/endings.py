@@ -17,14 +17,13 @@ from webhook.core.enforcement.termination_message import (
 from webhook.core.kinds.histories import Run
 from webhook.core.kinds.nodes import NodeFigures, read_time
 from webhook.core.kinds.workloads import Workload, workload_of
-from webhook.core.pod.fields import as_object
+from webhook.core.pod.fields import Json, as_object
 from webhook.names import ENFORCER_CONTAINER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from webhook.core.placement.assignments import PodState
-    from webhook.core.pod.fields import Json
     from webhook.core.pod.gpus import Gpu
 
 MOST_STOPS: Final = 1_000

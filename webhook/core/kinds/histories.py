@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from webhook.core.enforcement.termination_message import MOST_BYTES, MOST_SECONDS
 from webhook.core.kinds.nodes import MIB, read_time, write_time
 from webhook.core.kinds.workloads import Workload
-from webhook.core.pod.fields import as_object
+from webhook.core.pod.fields import Json, as_object
 from webhook.core.words import amount as in_words
 from webhook.core.words import counted, exactly, shortened
 from webhook.names import SEEING_API_VERSION, VRAM_HISTORY_KIND
@@ -22,7 +22,6 @@ from webhook.names import SEEING_API_VERSION, VRAM_HISTORY_KIND
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from webhook.core.pod.fields import Json
 
 MOST_RUNS: Final = 20
 OLDEST_S: Final = 30 * 86_400.0

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.core.pod.fields import as_object, as_objects
+from webhook.core.pod.fields import Json, as_object, as_objects
 from webhook.core.pod.quantity import format_bytes
 from webhook.names import GPU_NODE_KIND, LONGEST_HELD, SEEING_API_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from webhook.core.pod.fields import Json
 
 MIB: Final = 2**20
 MOST_GPUS: Final = 64

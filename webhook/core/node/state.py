@@ -18,7 +18,7 @@ from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.nvidia.drivers import LARGEST_XID
 from webhook.core.pod.fields import as_object
 from webhook.core.pod.gpus import LONGEST_FAULT, MOST_COUNTED, Gpu, Taken, free_bytes, free_label
-from webhook.core.pod.quantity import MIB, QuantityError, format_bytes, parse_quantity
+from webhook.core.pod.quantity import MIB, amount_or, format_bytes
 from webhook.names import (
     NODE_BOOT_ANNOTATION,
     NODE_DEVICE_NAMES_LABEL,
@@ -290,10 +290,7 @@ def shown_vram(node: Mapping[str, Any]) -> int:
 
 def _amount(status: Mapping[str, Any], part: str) -> Fraction | None:
     """Return the bytes that a node shows; None for nothing, or nothing that could be counted."""
-    try:
-        return parse_quantity((status.get(part) or {}).get(VRAM_RESOURCE, ""))
-    except QuantityError:
-        return None
+    return amount_or((status.get(part) or {}).get(VRAM_RESOURCE, ""), None)
 
 
 def _write_gpus(gpus: Iterable[Gpu]) -> str:

@@ -16,7 +16,7 @@ from sys import intern
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.nvidia.variables import CHOSEN_PATHS, VISIBLE_DEVICES_ENV
-from webhook.core.placement.fit import Denial, Need, Order, best_fit, held_node, place
+from webhook.core.placement.fit import Denial, Need, held_node, place
 from webhook.core.placement.pods import (
     MOST_GPUS,
     Hold,
@@ -141,15 +141,6 @@ class PodState:
         return self.need is not None and self.at_binding and not self.finished
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What is to be written before a binding may go on."""
-
-    uuids: tuple[str, ...]
-    assignments: Assignments
-    changed: bool
-
-
 def read_pod_state(raw: Json) -> PodState:
     """Read a stored pod; never fails: what an API server would not store takes no GPU."""
     metadata, finished = as_object(raw.get("metadata")), has_ended(raw)
@@ -197,35 +188,6 @@ def _is_placed_at_binding(pod: Pod) -> bool:
     return False
 
 
-def plan(
-    node: str,
-    gpus: Sequence[Gpu],
-    assignments: Assignments,
-    pods: Mapping[str, PodState],
-    pod: PodState,
-    now_s: float,
-    order: Order = best_fit,
-    held: str = "",
-) -> Plan | Denial:
-    """Choose GPUs for a pod and enter it.
-
-    `assignments` are those of the ConfigMap, `pods` all that are known, on any node; `held` says
-    why the node gives no GPU to further pods, where it does not.
-
-    | the pod | then |
-    | --- | --- |
-    | sees all GPUs | entered with `EVERY_GPU`, whatever is free |
-    | is entered, with GPUs that still exist | the same GPUs: its binding came twice |
-    | is not entered, GPUs are free and the node is not held | entered with them |
-    | otherwise | denied |
-
-    Entries of other pods are completed, see `complete`.
-    """
-    draft = plan_all(node, gpus, assignments, pods, [pod], now_s, order, held)
-    (got,) = draft.gets
-    return got if isinstance(got, Denial) else Plan(got, draft.assignments, draft.changed)
-
-
 @dataclass(frozen=True, slots=True)
 class Draft:
     """A node's list with all entered who were planned together, and what each of them gets."""
@@ -242,13 +204,22 @@ def plan_all(
     pods: Mapping[str, PodState],
     wanted: Iterable[PodState],
     now_s: float,
-    order: Order = best_fit,
     held: str = "",
 ) -> Draft:
-    """Plan pods one after the other, each on what the one before left; see `plan`.
+    """Choose GPUs for pods and enter them, each on what the one before left.
 
-    The list and the pods are gone through once, however many are planned. Where all are denied the
-    list stays as it is.
+    `assignments` are those of the ConfigMap, `pods` all that are known, on any node; `held` says
+    why the node gives no GPU to further pods, where it does not.
+
+    | the pod | then |
+    | --- | --- |
+    | sees all GPUs | entered with `EVERY_GPU`, whatever is free |
+    | is entered, with GPUs that still exist | the same GPUs: its binding came twice |
+    | is not entered, GPUs are free and the node is not held | entered with them |
+    | otherwise | denied |
+
+    Entries of other pods are completed, see `complete`. The list and the pods are gone through
+    once, however many are planned. Where all are denied the list stays as it is.
     """
     kept: Assignments = {}
     is_new = False
@@ -275,7 +246,7 @@ def plan_all(
         elif before:
             uuids, taken_bytes = _taken_unlisted(before, node)
             allocate(left, uuids, -taken_bytes)
-        got = _choose(node, gpus, left, pod, order, held)
+        got = _choose(node, gpus, left, pod, held)
         gets.append(got)
         if isinstance(got, Denial):
             continue
@@ -294,14 +265,13 @@ def _choose(
     gpus: Sequence[Gpu],
     left: Mapping[str, int],
     pod: PodState,
-    order: Order,
     held: str,
 ) -> tuple[str, ...] | Denial:
     if pod.need is None:
         return ()
     if not pod.at_binding:
         return (EVERY_GPU,)
-    return held_node(node, held) if held else place(node, gpus, left, pod.need, order)
+    return held_node(node, held) if held else place(node, gpus, left, pod.need)
 
 
 def _has_its_gpus(pod: PodState, entered: Assignment, free: Mapping[str, int]) -> bool:

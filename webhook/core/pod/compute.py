@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.pod.fields import mapping
-from webhook.core.pod.quantity import QuantityError, parse_quantity
+from webhook.core.pod.quantity import amount_or
 from webhook.core.pod.views import Pod, effective_amount
 
 if TYPE_CHECKING:
@@ -80,11 +80,3 @@ def limited(pod: Pod, resource: str) -> tuple[Fraction, bool]:
 
 def _amount(written: object) -> Fraction:
     return amount_or(written, _ZERO)
-
-
-def amount_or(written: object, otherwise: Fraction) -> Fraction:
-    """Read an amount that the API server judges, not we."""
-    try:
-        return parse_quantity(str(written))
-    except QuantityError:
-        return otherwise

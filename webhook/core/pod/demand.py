@@ -63,10 +63,6 @@ class Demand(NamedTuple):
     path: str
     """Where the developer wrote the demand."""
 
-    def resource_bytes(self, container: str) -> int:
-        """Return the amount of the extended resource for a container."""
-        return self.amounts[container] * self.gpu_count
-
 
 def read_demand(pod: Pod) -> tuple[Demand | None, tuple[Finding, ...]]:
     """Read a pod's demand: None without findings where it asks for nothing.

@@ -8,9 +8,11 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 from functools import lru_cache
-from typing import Final
+from typing import Final, TypeVar
 
 from webhook.core.pod.fields import MOST_GIBIBYTES
+
+_Otherwise = TypeVar("_Otherwise")
 
 MIB: Final = 2**20
 MAX_BYTES: Final = 2**63 - 1
@@ -67,6 +69,14 @@ def parse_quantity(text: str) -> Fraction:
     if abs(value) > MAX_BYTES:
         raise QuantityError("is larger than 2^63-1, the largest amount Kubernetes can count")
     return value
+
+
+def amount_or(written: object, otherwise: _Otherwise) -> Fraction | _Otherwise:
+    """Read an amount that somebody else judges, not we."""
+    try:
+        return parse_quantity(str(written))
+    except QuantityError:
+        return otherwise
 
 
 @lru_cache(maxsize=4096)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.pod.fields import as_object, as_objects
 from webhook.core.pod.foreign import GIVEN_BY_OTHERS, WHOLE_GPU
-from webhook.core.pod.quantity import QuantityError, parse_quantity
+from webhook.core.pod.quantity import amount_or
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -37,10 +37,7 @@ def gives_gpus(resource: str) -> bool:
 
 def is_more_than_nothing(amount: object) -> bool:
     """Say whether an amount is above 0; one that cannot be read is."""
-    try:
-        return parse_quantity(str(amount)) > 0
-    except QuantityError:
-        return True
+    return amount_or(amount, 1) > 0
 
 
 def has_ended(pod: Mapping[str, Any]) -> bool:

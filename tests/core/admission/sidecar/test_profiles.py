@@ -21,7 +21,7 @@ from tests.core.admission.decisions import (
 )
 from tests.support.pods import RULE, a_rule
 from webhook.core.admission.decide import Outcome, Phase
-from webhook.core.admission.sidecar.profiles import enforcer_profiles
+from webhook.core.admission.sidecar.user import enforcer_profiles
 from webhook.core.policy.values import PodRestart, Style
 
 APP_ARMOR, SELINUX = "appArmorProfile", "seLinuxOptions"

@@ -8,7 +8,7 @@ from webhook.core.admission.accounting import is_counted_by_plugin
 from webhook.core.pod.demand import Demand, requests_limits_mismatch
 from webhook.core.pod.fields import items, mapping
 from webhook.core.pod.findings import Finding, Reason, annotation_path, quoted
-from webhook.core.pod.quantity import QuantityError, format_bytes, parse_quantity
+from webhook.core.pod.quantity import QuantityError, amount_or, format_bytes, parse_quantity
 from webhook.core.policy.values import Accounting, Bounds, Policy, ResourceClaims, Rule, class_names
 from webhook.names import (
     ADMITTED_ANNOTATION,
@@ -168,7 +168,7 @@ def _beside_share(container: Container, case: Case) -> Iterator[Finding]:
     has_vram = case.asked is not None and container.name in case.asked.amounts
     requests, limits = container.resources("requests"), container.resources("limits")
     for resource, amount in {**requests, **limits}.items():
-        if case.policy.may_bring_gpus(resource) and not _is_zero(amount):
+        if case.policy.may_bring_gpus(resource) and amount_or(amount, None) != 0:
             if has_vram and _is_translations(resource, amount, case):
                 continue
             kind = "limits" if resource in limits else "requests"
@@ -202,10 +202,3 @@ def _claimed(path: str) -> Finding:
         f"platform team for a rule with resourceClaims: {ResourceClaims.IGNORE}"
     )
     return Finding(Reason.WHOLE_GPU_AND_SHARE, path, detail)
-
-
-def _is_zero(amount: str) -> bool:
-    try:
-        return parse_quantity(amount) == 0
-    except QuantityError:
-        return False

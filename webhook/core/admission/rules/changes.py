@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.core.admission.accounting import counted_limits
 from webhook.core.admission.rules.complexity import is_managed
-from webhook.core.admission.rules.injection import mounts_of_devices
+from webhook.core.admission.rules.devices import mounts_of_devices
 from webhook.core.admission.rules.isolation import (
     DEBUG_PROFILE,
     EVERYBODYS_CAPABILITIES,

@@ -1,10 +1,15 @@
-"""Rules about the variables that decide which GPUs a container sees, and how much of them."""
+"""Rules about what decides which GPUs a container sees: variables, annotations, mounts."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import cached_property
+from itertools import islice
+from typing import TYPE_CHECKING, Final
 
 from webhook.core.admission.accounting import counted_for, uncounted
+from webhook.core.admission.rules.complexity import is_managed
+from webhook.core.admission.rules.isolation import may_mount
+from webhook.core.nvidia import devices
 from webhook.core.nvidia.variables import (
     DRIVER_CAPABILITIES_ENV,
     VISIBLE_DEVICES_ENV,
@@ -14,16 +19,20 @@ from webhook.core.nvidia.variables import (
     shows_chosen,
     widens,
 )
-from webhook.core.pod.findings import Finding, Reason, annotation_path
+from webhook.core.pod.fields import Json, items
+from webhook.core.pod.findings import Finding, Reason, annotation_path, quoted
+from webhook.core.pod.foreign import WHOLE_GPU
+from webhook.core.pod.quantity import amount_or
+from webhook.core.pod.views import Container, effective_amount
+from webhook.core.policy.match import matches_any
 from webhook.core.policy.values import VisibleDevices
 from webhook.names import BINDING_ANNOTATIONS, GPU_MEMORY_ANNOTATION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from webhook.core.admission.rules.case import Case
-    from webhook.core.pod.fields import Json
-    from webhook.core.pod.views import Container
+    from webhook.core.nvidia.devices import Named
 
 
 def visible_devices_of_demand(case: Case) -> Iterator[Finding]:
@@ -108,3 +117,121 @@ def _override(path: str) -> Finding:
         f"come with the annotation {GPU_MEMORY_ANNOTATION}, or whole with nvidia.com/gpu"
     )
     return Finding(Reason.VISIBLE_DEVICES_OVERRIDE, path, detail)
+
+
+# A pod may have any number of annotations.
+_SHOWN: Final = 16
+_HOW_GPUS_COME: Final = (
+    f"GPUs come with the annotation {GPU_MEMORY_ANNOTATION}, or whole with {WHOLE_GPU}"
+)
+
+
+def device_annotations(case: Case) -> Iterator[Finding]:
+    """Rule: no annotation makes a container runtime, or a plug-in of it, give the pod GPUs.
+
+    Fields: metadata.annotations, those of `devices.INJECTORS`
+    Allowed values: devices of others than NVIDIA; the rule's `deviceAnnotations`, any where its
+    visibleDevices is Ignore, and those of the pod before an update; without a demand as many GPUs
+    as its containers limit of whole nvidia.com/gpu, and cards for virtual machines beside such a
+    resource. With a demand no renderers, and mounts as the rule's `hostPaths` say
+
+    Under Void it denies, too: a variable can be voided, but an annotation has no such value, and
+    one that is taken off would come back with the next apply.
+    """
+    managed = case.asks or (case.old is not case.pod and is_managed(case.old.raw))
+    before = {} if case.old is case.pod else case.old.annotations
+    found = _denied(case, before, managed=managed)
+    yield from islice(found, _SHOWN)
+
+
+def _denied(case: Case, before: Mapping[str, str], *, managed: bool) -> Iterator[Finding]:
+    rule = case.rule
+    judges = rule.visible_devices is not VisibleDevices.IGNORE
+    if not judges and not managed:
+        return
+    has = _Cards(case)
+    for key, named in _injected(case, before):
+        path = annotation_path(key)
+        shows = named.shows_gpus or (managed and named.renders)
+        if judges and shows and (managed or not has.all_of(named)):
+            detail = f"{named.wrong or devices.UNCOUNTED}: {_HOW_GPUS_COME}"
+            yield Finding(Reason.VISIBLE_DEVICES_OVERRIDE, path, detail)
+        if managed and (named.unclear or not all(_may_mount(one, case) for one in named.sources)):
+            detail = named.unclear or (
+                f"mounts a path of the node that rule {quoted(rule.name)} does not allow; remove "
+                "it, or ask your platform team for a rule whose hostPaths name it"
+            )
+            yield Finding(Reason.PRIVILEGED_CONTAINER, path, detail)
+
+
+def _injected(case: Case, before: Mapping[str, str]) -> Iterator[tuple[str, Named]]:
+    for key, named in devices.injected(case.pod.annotations, before):
+        if not matches_any(key, case.rule.device_annotations):
+            yield key, named
+
+
+def _may_mount(source: str, case: Case) -> bool:
+    return may_mount(source, case.rule.host_paths)
+
+
+class _Cards:
+    """The cards that a pod without a demand has, as far as its annotations may name them.
+
+    Of whole GPUs all its annotations together may name as many as it has: the daemons of Google's
+    TCPX and TCPXO are shown those of the container beside. A slice excuses nothing, since who names
+    a card has all of it.
+    """
+
+    def __init__(self, case: Case) -> None:
+        self._case = case
+
+    def all_of(self, named: Named) -> bool:
+        """Say whether it has all that one of its annotations names."""
+        if named.wrong or (named.passed_through and not self._passes_through):
+            return False
+        return self._enough if named.cards or named.beside_cards else True
+
+    @cached_property
+    def _passes_through(self) -> bool:
+        return any(
+            devices.passes_through(resource) and _amount(amount)
+            for container in self._case.pod.containers
+            for resource, amount in container.resources("limits").items()
+        )
+
+    @cached_property
+    def _enough(self) -> bool:
+        containers = self._case.pod.containers
+        whole = {
+            one.name: _amount(one.resources("limits").get(WHOLE_GPU, "0")) for one in containers
+        }
+        cards = {card for _, named in _injected(self._case, {}) for card in named.cards}
+        return 0 < effective_amount(containers, whole, 0) >= len(cards)
+
+
+def _amount(text: str) -> int:
+    return max(0, int(amount_or(text, 0)))
+
+
+def device_mounts(case: Case) -> Iterator[Finding]:
+    """Rule: no mount tells the container runtime which GPUs to show.
+
+    Fields: spec.[initContainers,containers][*].volumeMounts[*].mountPath
+    Allowed values: none below /var/run/nvidia-container-devices; any where the rule's
+    visibleDevices is Ignore
+    """
+    if case.rule.visible_devices is VisibleDevices.IGNORE:
+        return
+    for container in case.pod.containers:
+        for path in mounts_of_devices(container):
+            detail = f"shows GPUs that nobody accounts for; remove the mount: {_HOW_GPUS_COME}"
+            yield Finding(Reason.VISIBLE_DEVICES_OVERRIDE, path, detail)
+
+
+def mounts_of_devices(container: Container) -> list[str]:
+    """Return the path of each mount by which a container would be shown GPUs."""
+    mounts = items(container.raw, "volumeMounts", container.path)
+    return [
+        f"{container.path}.volumeMounts[{index}].mountPath"
+        for index in devices.device_mounts(mounts)
+    ]

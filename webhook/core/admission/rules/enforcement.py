@@ -7,12 +7,11 @@ from fractions import Fraction
 from math import ceil
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.core.admission.sidecar.profiles import confinements
-from webhook.core.admission.sidecar.user import users_of
-from webhook.core.pod.compute import amount_or, limited, requested
+from webhook.core.admission.sidecar.user import confinements, users_of
+from webhook.core.pod.compute import limited, requested
 from webhook.core.pod.fields import flag, mapping
 from webhook.core.pod.findings import Finding, Reason, quoted
-from webhook.core.pod.quantity import format_bytes
+from webhook.core.pod.quantity import amount_or, format_bytes
 from webhook.core.policy.values import PodRestart, Rule, RunAs, Style
 
 if TYPE_CHECKING:

@@ -26,6 +26,8 @@ from webhook.core.admission.rules.changes import (
     reserved_debuggers,
 )
 from webhook.core.admission.rules.devices import (
+    device_annotations,
+    device_mounts,
     visible_devices_of_demand,
     visible_devices_without_demand,
 )
@@ -37,15 +39,20 @@ from webhook.core.admission.rules.enforcement import (
     room_for_enforcer,
 )
 from webhook.core.admission.rules.hints import foreign_requests, unread_keys
-from webhook.core.admission.rules.injection import device_annotations, device_mounts
 from webhook.core.admission.rules.isolation import (
     non_root,
     privileged_pod,
     reserved_marks,
     reserved_names,
 )
-from webhook.core.admission.rules.nodes import node_name, node_selector, operating_system
-from webhook.core.admission.rules.plugin import one_slot, slices, unpromised
+from webhook.core.admission.rules.nodes import (
+    node_name,
+    node_selector,
+    one_slot,
+    operating_system,
+    slices,
+    unpromised,
+)
 from webhook.core.admission.rules.servers import unbounded_servers
 from webhook.core.admission.rules.translation import translatable, translated
 from webhook.core.admission.tiers import SIDECAR, Tier

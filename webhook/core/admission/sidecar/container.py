@@ -5,12 +5,11 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.core.admission.sidecar.profiles import enforcer_profiles
-from webhook.core.admission.sidecar.user import ROOT_UID, enforcer_user
+from webhook.core.admission.sidecar.user import ROOT_UID, enforcer_profiles, enforcer_user
 from webhook.core.nvidia.variables import MEASURING, driver_capabilities, visible_devices
-from webhook.core.pod.compute import amount_or, is_guaranteed, requested
+from webhook.core.pod.compute import is_guaranteed, requested
 from webhook.core.pod.fields import Json, mapping
-from webhook.core.pod.quantity import parse_quantity
+from webhook.core.pod.quantity import amount_or, parse_quantity
 from webhook.core.policy.values import (
     Amounts,
     Enforcement,

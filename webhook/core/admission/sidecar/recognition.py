@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.core.admission.sidecar.container import GPUS_VARIABLE, restart_rules
 from webhook.core.nvidia.variables import chooses_devices, shows_all, shows_chosen
-from webhook.core.pod.compute import amount_or
 from webhook.core.pod.fields import Json, mapping, text, texts
-from webhook.core.pod.quantity import MIB, parse_quantity
+from webhook.core.pod.quantity import MIB, amount_or, parse_quantity
 from webhook.names import (
     ENFORCER_COMMAND,
     ENFORCER_CONTAINER,
