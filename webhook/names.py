@@ -76,6 +76,13 @@ LONGEST_HELD: Final = 512
 NODE_DRA_ANNOTATION: Final = PREFIX + "dra-driver"
 """The DRA drivers that offer the node's GPUs, or did five minutes ago, with commas."""
 
+LONGEST_LABEL: Final = 63
+"""Characters of a label's value, and of a key behind its domain, as Kubernetes bounds them."""
+LONGEST_NAME: Final = 253
+"""Of an object's name, as of a node or a ConfigMap, and of a key's domain."""
+LONGEST_PAIR: Final = LONGEST_NAME + 1 + LONGEST_LABEL
+"""Of a pod by its namespace and name, and of a key with its domain."""
+
 # What a cluster admin writes on a node.
 NODE_SHARE_LABEL: Final = PREFIX + "share"
 """`"true"`: share its GPUs although a device plugin offers them whole; `"false"`: never do."""

@@ -24,7 +24,6 @@ from webhook.adapters.kube.client import KubeError, connect
 from webhook.adapters.kube.gpu_nodes import COLLECTION as GPU_NODES
 from webhook.adapters.kube.gpu_nodes import read_figures, read_own_node, write_figures
 from webhook.core.kinds.nodes import (
-    MOST_GPUS,
     MOST_PODS,
     GpuFigures,
     NodeFigures,
@@ -35,6 +34,7 @@ from webhook.core.kinds.nodes import (
     write_time,
 )
 from webhook.core.placement.assignments import config_map_name
+from webhook.core.pod.gpus import MOST_GPUS
 from webhook.nodekit.events import EventWriter
 from webhook.sentry.loop import report_of_pod
 from webhook.sentry.writer import GpuNodeWriter

@@ -19,6 +19,11 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+MAX_BYTES: Final = 2**63 - 1
+"""The scheduler and the API server hold extended resources in an int64."""
+MOST_GPU_BYTES: Final = 2**50
+"""No GPU has a PiB, and no sum of fewer passes int64: what is said to be more is not believed."""
+
 _MIB: Final = 2**20
 _GIB: Final = 2**30
 _WHOLE_FROM: Final = 100

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.kinds.nodes import (
-    MOST_GPUS,
     MOST_PODS,
     GpuFigures,
     NodeFigures,
@@ -19,7 +18,7 @@ from webhook.core.kinds.nodes import (
 from webhook.core.node.cgroups import comparable_uid
 from webhook.core.node.inventory import GRACE_S, as_advertised
 from webhook.core.nvidia.drivers import SeenGpu
-from webhook.core.pod.gpus import EVERY_GPU, free_bytes
+from webhook.core.pod.gpus import EVERY_GPU, MOST_GPUS, free_bytes
 from webhook.sentry.holdings import gives
 
 if TYPE_CHECKING:

@@ -23,13 +23,15 @@ from webhook.core.placement.assignments import (
     write_assignments,
 )
 from webhook.core.placement.fit import Need
-from webhook.core.placement.pods import LONGEST_UUID, MOST_GPUS, Hold
+from webhook.core.placement.pods import LONGEST_UUID, Hold
 from webhook.core.pod.demand import read_demand
+from webhook.core.pod.gpus import MOST_GPUS
 from webhook.core.pod.patch import apply_patch
-from webhook.core.pod.quantity import MAX_BYTES, MIB
+from webhook.core.pod.quantity import MIB
 from webhook.core.pod.views import read_pod
 from webhook.core.policy.cluster import UNKNOWN
 from webhook.core.policy.values import Placement
+from webhook.core.words import MAX_BYTES
 
 VRAM = "vramwarden.io/vram"
 GIB = 1024 * MIB

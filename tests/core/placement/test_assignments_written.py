@@ -21,7 +21,8 @@ from webhook.core.placement.assignments import (
     write_assignments,
     write_whole,
 )
-from webhook.core.placement.pods import LONGEST_UUID, MOST_GPUS, Hold
+from webhook.core.placement.pods import LONGEST_UUID, Hold
+from webhook.core.pod.gpus import MOST_GPUS
 from webhook.core.pod.quantity import MIB
 from webhook.names import GPU_ANNOTATION, VRAM_RESOURCE
 

@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from webhook.core.pod.fields import with_unit
 from webhook.core.pod.quantity import (
-    MAX_BYTES,
     MIB,
     QuantityError,
     QuantityTooSmallError,
@@ -14,6 +13,7 @@ from webhook.core.pod.quantity import (
     parse_quantity,
     parse_vram,
 )
+from webhook.core.words import MAX_BYTES
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from webhook.core.pod.findings import (
     render,
 )
 from webhook.core.pod.patch import Edits, Operation, apply_patch
-from webhook.core.pod.review import BAD_REQUEST, FORBIDDEN, Request
+from webhook.core.pod.review import BAD_REQUEST, FORBIDDEN, LONGEST_LOGGED, Request
 from webhook.core.pod.views import Pod, annotations_of, labels_of, read_pod, service_account_of
 from webhook.core.policy.match import Subject
 from webhook.core.policy.values import Action, Policy, Rollout, Rule, VisibleDevices, Warnings
@@ -39,10 +39,8 @@ if TYPE_CHECKING:
     from webhook.core.policy.cluster import Cluster
 
 
-LONGEST_LOGGED: Final = 1024
-"""Characters of the sentence in our log and in the audit log; the kubelet keeps 50 MiB of ours."""
 LOGGED_FINDINGS: Final = 16
-"""Of which that sentence is made."""
+"""Of which the sentence in the logs is made."""
 
 
 class Phase(StrEnum):

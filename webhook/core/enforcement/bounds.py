@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from webhook.core.words import MAX_BYTES
+
 
 @dataclass(frozen=True, slots=True)
 class Span:
@@ -24,8 +26,6 @@ MOST_PERCENT: Final = 50
 
 ON_EXCESS: Final = ("Stop", "Report")
 """What may be done about an excess; the first one is the default."""
-
-LARGEST_BYTES: Final = 2**63 - 1
 
 _BYTES: Final = re.compile("[0-9]{1,19}")
 _PERCENTAGE: Final = re.compile(r"([0-9]{1,3})(?:\.([0-9]))?%")
@@ -49,7 +49,7 @@ def parse_cap(text: str) -> int:
     """Read the enforcer's cap, a number of bytes above 0; raises ValueError."""
     if not text:
         raise ValueError("is not set; it is the cap per GPU in bytes, e.g. 8589934592")
-    if not _BYTES.fullmatch(text) or not 0 < int(text) <= LARGEST_BYTES:
+    if not _BYTES.fullmatch(text) or not 0 < int(text) <= MAX_BYTES:
         raise ValueError(f"{text!r} is not a number of bytes above 0, e.g. 8589934592")
     return int(text)
 
@@ -69,6 +69,6 @@ def parse_tolerance(text: str, cap_bytes: int) -> int:
             return cap_bytes * parse_permille(text) // 1000
         except ValueError as error:
             raise ValueError(f"{text!r} {error}") from None
-    if _BYTES.fullmatch(text) and int(text) <= LARGEST_BYTES:
+    if _BYTES.fullmatch(text) and int(text) <= MAX_BYTES:
         return int(text)
     raise ValueError(f"{text!r} is neither a percentage, e.g. 2%, nor a number of bytes")

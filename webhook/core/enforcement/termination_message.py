@@ -15,7 +15,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.words import amount, exactly, span
+from webhook.core.words import MOST_GPU_BYTES, amount, exactly, span
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,8 +24,6 @@ LONGEST_MESSAGE: Final = 4096
 """In bytes: what the kubelet keeps of a message."""
 MOST_GPUS: Final = 16
 """Of a pod; of more, those on which it held most."""
-MOST_BYTES: Final = 2**50
-"""No GPU has as much, and no figure beyond it is read."""
 MOST_SECONDS: Final = 10 * 366 * 86_400
 _LONGEST_UUID: Final = 64
 _VERSION: Final = 1
@@ -97,12 +95,12 @@ def _read(line: str) -> TerminationMessage | None:
         return None
     cap, stops, seconds = raw.get("cap"), raw.get("stops"), raw.get("s")
     peaks = raw.get("peak")
-    if not (_within(cap, MOST_BYTES) and cap and _within(stops, MOST_BYTES)):
+    if not (_within(cap, MOST_GPU_BYTES) and cap and _within(stops, MOST_GPU_BYTES)):
         return None
     if not (_within(seconds, MOST_SECONDS) and isinstance(peaks, dict)):
         return None
     if len(peaks) > MOST_GPUS or not all(
-        len(gpu) <= _LONGEST_UUID and _within(peak, MOST_BYTES) for gpu, peak in peaks.items()
+        len(gpu) <= _LONGEST_UUID and _within(peak, MOST_GPU_BYTES) for gpu, peak in peaks.items()
     ):
         return None
     return TerminationMessage(cap, peaks, stops, seconds)

@@ -18,7 +18,7 @@ from webhook.core.kinds.histories import Run
 from webhook.core.kinds.nodes import NodeFigures, read_time
 from webhook.core.kinds.workloads import Workload, workload_of
 from webhook.core.pod.fields import Json, as_object
-from webhook.names import ENFORCER_CONTAINER
+from webhook.names import ENFORCER_CONTAINER, LONGEST_LABEL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 MOST_STOPS: Final = 1_000
 _MOST_CONTAINERS: Final = 512
-_LONGEST_PRODUCT: Final = 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +136,7 @@ def run_of(ending: Ending, gpus: Sequence[Gpu], figures: NodeFigures | None) -> 
         bounded.get(where),
         min(stops, MOST_STOPS),
         min(float(words.seconds), lived_s) if words else lived_s,
-        next((gpu.product for gpu in gpus if gpu.uuid == where), "")[:_LONGEST_PRODUCT],
+        next((gpu.product for gpu in gpus if gpu.uuid == where), "")[:LONGEST_LABEL],
     )
 
 

@@ -11,13 +11,14 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.core.enforcement.termination_message import MOST_BYTES, MOST_SECONDS
-from webhook.core.kinds.nodes import MIB, read_time, write_time
+from webhook.core.enforcement.termination_message import MOST_SECONDS
+from webhook.core.kinds.nodes import read_time, write_time
 from webhook.core.kinds.workloads import Workload
 from webhook.core.pod.fields import Json, as_object
+from webhook.core.pod.quantity import MIB
+from webhook.core.words import MOST_GPU_BYTES, counted, exactly, shortened
 from webhook.core.words import amount as in_words
-from webhook.core.words import counted, exactly, shortened
-from webhook.names import SEEING_API_VERSION, VRAM_HISTORY_KIND
+from webhook.names import LONGEST_NAME, SEEING_API_VERSION, VRAM_HISTORY_KIND
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,7 +45,6 @@ _RECENT_RUNS: Final = 5
 _WORTH_BYTES: Final = 2 * _GIB
 _FULL: Final = 97
 """In percent of its cap: a run that held as much took whatever it was given."""
-_LONGEST_NAME: Final = 253
 _LONGEST_TEXT: Final = 256
 _DNS_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
 _LONGEST_PREFIX: Final = 40
@@ -117,7 +117,7 @@ def history_name(workload: Workload) -> str:
     Kubernetes: Object Names and IDs, "DNS Subdomain Names".
     """
     name = f"{workload.kind.lower()}-{workload.name}"
-    if len(name) <= _LONGEST_NAME and _DNS_NAME.fullmatch(name):
+    if len(name) <= LONGEST_NAME and _DNS_NAME.fullmatch(name):
         return name
     kept = re.sub("[^a-z0-9]+", "-", name.lower()[:_LONGEST_PREFIX]).strip("-")
     digest = hashlib.sha256(str(workload).encode(errors="replace")).hexdigest()[:12]
@@ -353,7 +353,7 @@ def _write_run(run: Run) -> Json:
 
 def _run(raw: Json) -> Run | None:
     pod, ended_s = _text(raw, "pod"), read_time(raw.get("endedAt"))
-    asked, peak = (_within(raw.get(key), MOST_BYTES // MIB) for key in ("askedMi", "peakMi"))
+    asked, peak = (_within(raw.get(key), MOST_GPU_BYTES // MIB) for key in ("askedMi", "peakMi"))
     gpus, stopped, seconds = (
         _within(raw.get(key), MOST_SECONDS) for key in ("gpus", "stops", "seconds")
     )

@@ -11,22 +11,18 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.pod.fields import Json, as_object, as_objects
-from webhook.core.pod.quantity import format_bytes
+from webhook.core.pod.gpus import LONGEST_FAULT, MOST_GPUS
+from webhook.core.pod.quantity import MIB, format_bytes
 from webhook.names import GPU_NODE_KIND, LONGEST_HELD, SEEING_API_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
-MIB: Final = 2**20
-MOST_GPUS: Final = 64
-"""Of a node; what an object holds beyond that is not read."""
 MOST_PODS: Final = 256
 """Of a GPU, managed ones and others each."""
 LONGEST_WHY: Final = 300
 """Characters that say why a node is not shared."""
-LONGEST_FAULT: Final = 120
-"""Characters that say why a GPU is not healthy."""
 
 
 @dataclass(frozen=True, slots=True)

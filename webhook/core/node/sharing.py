@@ -26,6 +26,7 @@ from webhook.core.pod.quantity import MIB
 from webhook.core.pod.whole import gives_gpus, is_more_than_nothing
 from webhook.names import (
     LONGEST_HELD,
+    LONGEST_LABEL,
     NODE_ASKS_LABEL,
     NODE_DRA_ANNOTATION,
     NODE_HELD_ANNOTATION,
@@ -100,7 +101,6 @@ _CURES: Final = {
 _NAMED: Final = 3
 """So many GPUs or resources are named in a sentence."""
 _LONGEST_CLAIM: Final = 256  # a driver's name has at most 63
-_LONGEST_NAMED: Final = 63  # a resource's name has at most so many characters behind its domain
 
 
 class Shared(Enum):
@@ -388,4 +388,4 @@ def gpus_in_use(scan: Scan | None) -> tuple[str, ...] | None:
 def _listed(names: tuple[str, ...], count: int = 0) -> str:
     left = max(count, len(names)) - min(len(names), _NAMED)
     more = f" and {left} more" if left else ""
-    return ", ".join(name[: 2 * _LONGEST_NAMED] for name in names[:_NAMED]) + more
+    return ", ".join(name[: 2 * LONGEST_LABEL] for name in names[:_NAMED]) + more

@@ -19,7 +19,9 @@ from webhook.core.nvidia.drivers import LARGEST_XID
 from webhook.core.pod.fields import as_object
 from webhook.core.pod.gpus import LONGEST_FAULT, MOST_COUNTED, Gpu, Taken, free_bytes, free_label
 from webhook.core.pod.quantity import MIB, amount_or, format_bytes
+from webhook.core.words import MOST_GPU_BYTES
 from webhook.names import (
+    LONGEST_LABEL,
     NODE_BOOT_ANNOTATION,
     NODE_DEVICE_NAMES_LABEL,
     NODE_DRIVER_LABEL,
@@ -39,12 +41,10 @@ if TYPE_CHECKING:
 
     Json = dict[str, Any]
 
-_LONGEST_LABEL: Final = 63
 _LONGEST_BOOT_ID: Final = 64  # a UUID has 36
 _NAMELESS: Final = "unknown"
 _LARGEST_STEP_MIB: Final = 1024
 _FEWEST_STEPS: Final = 16
-_MOST_BYTES: Final = 2**50  # no GPU has a PiB, and no sum of fewer passes int64
 _FREE_LABELS: Final = tuple(map(free_label, range(1, MOST_COUNTED + 1)))
 _ANNOTATIONS: Final = (NODE_GPUS_ANNOTATION, NODE_BOOT_ANNOTATION, NODE_FORGET_XIDS_ANNOTATION)
 _ALL_LABELS: Final = (
@@ -225,7 +225,7 @@ def label_safe(text: str) -> str:
     validation.IsValidLabelValue.
     """
     safe = re.sub(r"[^A-Za-z0-9_.-]+", "-", text)
-    return safe.lstrip("-_.")[:_LONGEST_LABEL].rstrip("-_.") or _NAMELESS
+    return safe.lstrip("-_.")[:LONGEST_LABEL].rstrip("-_.") or _NAMELESS
 
 
 def _labels(largest_bytes: int, more: Mapping[str, str]) -> dict[str, str | None]:
@@ -322,7 +322,7 @@ def _read_gpu(entry: Any) -> Gpu | None:
     match entry:
         case {"uuid": str(uuid), "memory": int(memory), "product": str(name), "index": int(index)}:
             amount_bytes = memory // MIB * MIB
-            if uuid and MIB <= amount_bytes <= _MOST_BYTES and index >= 0:
+            if uuid and MIB <= amount_bytes <= MOST_GPU_BYTES and index >= 0:
                 return Gpu(
                     uuid, amount_bytes, name, index, _total(entry, amount_bytes), *_health(entry)
                 )
@@ -345,4 +345,4 @@ def _health(entry: Mapping[str, Any]) -> tuple[bool, str, int, bool]:
 def _total(entry: Mapping[str, Any], usable_bytes: int) -> int | None:
     """Return a GPU's total memory; None where an older agent wrote none, or it makes no sense."""
     total = entry.get("total")
-    return total if isinstance(total, int) and usable_bytes <= total <= _MOST_BYTES else None
+    return total if isinstance(total, int) and usable_bytes <= total <= MOST_GPU_BYTES else None

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Final
 from webhook.core.nvidia.variables import CHOSEN_PATHS, VISIBLE_DEVICES_ENV
 from webhook.core.placement.fit import Denial, Need, held_node, place
 from webhook.core.placement.pods import (
-    MOST_GPUS,
     Hold,
     counted_need,
     hold_of,
@@ -27,11 +26,12 @@ from webhook.core.placement.pods import (
 )
 from webhook.core.pod.fields import Json, as_object, mapping, text
 from webhook.core.pod.findings import MalformedObjectError
-from webhook.core.pod.gpus import EVERY_GPU, Gpu, allocate, free_bytes
-from webhook.core.pod.quantity import MAX_BYTES, MIB
+from webhook.core.pod.gpus import EVERY_GPU, MOST_GPUS, Gpu, allocate, free_bytes
+from webhook.core.pod.quantity import MIB
 from webhook.core.pod.views import Pod, read_pod
 from webhook.core.pod.whole import has_ended
-from webhook.names import GPU_WAITS_ANNOTATION
+from webhook.core.words import MAX_BYTES
+from webhook.names import GPU_WAITS_ANNOTATION, LONGEST_LABEL, LONGEST_NAME, LONGEST_PAIR
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -54,9 +54,6 @@ MOST_NAMED: Final = 3
 _KEY: Final = "assignments"
 _WHOLE_KEY: Final = "whole"
 _LONGEST_WHOLE: Final = 2048  # characters; the longest that is written has some 1,100
-_LONGEST_ASKED: Final = 63  # of a label's value
-_LONGEST_POD: Final = 317  # a namespace, a slash and a pod's name
-_LONGEST_NAME: Final = 253  # of a ConfigMap, as of a node
 _LATEST_S: Final = 2**53  # the largest time that JSON carries exactly
 _LONGEST_LATE_S: Final = 86_400.0
 _HOLD_KEYS: Final = ("cap", "tolerance", "late_s", "act")
@@ -429,7 +426,7 @@ def _may_use(pod: PodState | None, node: str) -> bool:
 def config_map_name(node: str) -> str:
     """Name the ConfigMap that holds a node's assignments, in the namespace of the release."""
     name = f"gpu-assignments-{node}"
-    if len(name) <= _LONGEST_NAME:
+    if len(name) <= LONGEST_NAME:
         return name
     return f"gpu-assignments-{hashlib.sha256(node.encode()).hexdigest()}"
 
@@ -567,11 +564,11 @@ def read_whole(data: object) -> Whole | None:
     asked, count, pods = map(answer.get, ("asked", "count", "pods"))
     if (
         type(asked) is str
-        and 0 < len(asked) <= _LONGEST_ASKED
+        and 0 < len(asked) <= LONGEST_LABEL
         and type(count) is int
         and type(pods) is list
         and len(pods) <= min(count, MOST_NAMED)
-        and all(type(pod) is str and len(pod) <= _LONGEST_POD for pod in pods)
+        and all(type(pod) is str and len(pod) <= LONGEST_PAIR for pod in pods)
     ):
         return Whole(asked, count, tuple(pods))
     return None

@@ -10,20 +10,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from webhook.core.pod.fields import Json, mapping, strings, text
 from webhook.core.pod.findings import MalformedObjectError
 from webhook.core.pod.patch import Edits, Operation
-from webhook.core.pod.review import BAD_REQUEST, FORBIDDEN, UNAVAILABLE, Request
+from webhook.core.pod.review import BAD_REQUEST, FORBIDDEN, LONGEST_LOGGED, UNAVAILABLE, Request
 from webhook.names import PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-
-_LONGEST_LOGGED: Final = 1024
-"""Characters: a message may quote what the API server or somebody's webhook said."""
 
 
 class BindingOutcome(StrEnum):
@@ -108,7 +104,7 @@ class Verdict:
     @property
     def logged(self) -> dict[str, Any]:
         """What our own log keeps besides outcome and reason."""
-        why = self.message[:_LONGEST_LOGGED]
+        why = self.message[:LONGEST_LOGGED]
         logged = {"node": self.node, "gpus": list(self.uuids), "why": why}
         return {key: value for key, value in logged.items() if value}
 

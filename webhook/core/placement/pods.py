@@ -32,8 +32,10 @@ from webhook.core.placement.fit import Need
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.duration import parse_seconds
 from webhook.core.pod.findings import render
-from webhook.core.pod.quantity import MAX_BYTES, MIB, QuantityError, parse_quantity
+from webhook.core.pod.gpus import MOST_GPUS
+from webhook.core.pod.quantity import MIB, QuantityError, parse_quantity
 from webhook.core.pod.views import Container, Pod, effective_amount
+from webhook.core.words import MAX_BYTES
 from webhook.names import (
     CAP_BYTES_ENV,
     ENFORCER_COMMAND,
@@ -52,8 +54,6 @@ if TYPE_CHECKING:
 
     from webhook.core.pod.gpus import Gpu
 
-MOST_GPUS: Final = 64
-"""So many GPUs of a pod are read; servers have 16 at most."""
 LONGEST_UUID: Final = 48
 """NVML's are of 40 characters."""
 _UUID: Final = re.compile(f"[0-9A-Za-z-]{{1,{LONGEST_UUID}}}")

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from webhook.core.pod.fields import Json, items, mapping
 from webhook.core.pod.findings import Finding, Reason, annotation_path, quoted
 from webhook.core.pod.quantity import (
-    MAX_BYTES,
     MIB,
     QuantityError,
     QuantityTooSmallError,
@@ -18,7 +17,7 @@ from webhook.core.pod.quantity import (
     parse_vram,
 )
 from webhook.core.pod.views import Container, Pod, effective_amount
-from webhook.core.words import shortened
+from webhook.core.words import MAX_BYTES, shortened
 from webhook.names import (
     ASKING_ANNOTATIONS,
     DEFAULT_CONTAINER_ANNOTATION,

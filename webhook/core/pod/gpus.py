@@ -17,7 +17,11 @@ EVERY_GPU: Final = "*"
 MOST_COUNTED: Final = 16
 """For how many GPUs of a node the labels say what is free; few nodes have more."""
 
+MOST_GPUS: Final = 64
+"""Of a node or a pod: so many are read; servers have 16 at most."""
+
 LONGEST_FAULT: Final = 120
+"""Characters that say why a GPU is not healthy."""
 
 
 @dataclass(frozen=True, slots=True)

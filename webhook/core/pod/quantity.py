@@ -11,12 +11,11 @@ from functools import lru_cache
 from typing import Final, TypeVar
 
 from webhook.core.pod.fields import MOST_GIBIBYTES
+from webhook.core.words import MAX_BYTES
 
 _Otherwise = TypeVar("_Otherwise")
 
 MIB: Final = 2**20
-MAX_BYTES: Final = 2**63 - 1
-"""The scheduler and the API server hold extended resources in an int64."""
 
 _GRAMMAR: Final = re.compile(
     r"(?P<sign>[+-]?)(?P<number>[0-9]+(?:\.[0-9]*)?|\.[0-9]+)"

@@ -32,6 +32,10 @@ _REASONS: Final = {
 }
 _RETRY_AFTER_S: Final = 1
 
+LONGEST_LOGGED: Final = 1024
+"""Characters of why, in our log and in the audit log: it may quote a tenant, the API server or
+somebody's webhook, and the kubelet keeps 50 MiB of our log."""
+
 # The API server cuts warnings to 256 characters each once they pass 4096 in all.
 _WARNING_LENGTH: Final = 256
 _WARNINGS_LENGTH: Final = 4096

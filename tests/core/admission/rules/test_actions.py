@@ -16,8 +16,9 @@ from tests.core.admission.decisions import (
     variable,
 )
 from tests.support.pods import a_container, a_pod, a_rule
-from webhook.core.admission.decide import LONGEST_LOGGED, Outcome, Phase
+from webhook.core.admission.decide import Outcome, Phase
 from webhook.core.placement.assignments import read_pod_state
+from webhook.core.pod.review import LONGEST_LOGGED
 from webhook.core.policy.values import Action, Bounds, VisibleDevices, Warnings
 
 AUDIT = a_rule(action=Action.AUDIT)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.enforcement.termination_message import read_message
-from webhook.core.kinds.nodes import LONGEST_FAULT, read_time
+from webhook.core.kinds.nodes import read_time
+from webhook.core.pod.gpus import LONGEST_FAULT
 from webhook.core.words import amount, exactly, named, span
 from webhook.names import CAP_HELD_CONDITION
 from webhook.tools.explain.judge.past import (

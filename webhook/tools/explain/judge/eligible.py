@@ -18,6 +18,7 @@ from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.pod.fields import as_object, as_objects
 from webhook.core.pod.findings import quoted
 from webhook.names import (
+    LONGEST_PAIR,
     NODE_DEVICE_NAMES_LABEL,
     NODE_ENFORCEMENT_LABEL,
     NODE_GPU_MEMORY_LABEL,
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 MOST_TERMS: Final = 256
 """Of a pod's selection, and of the taints and tolerations; more than admission lets pass."""
-_LONGEST: Final = 317  # a label's key, as the API server bounds it
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _NAME_FIELD: Final = "metadata.name"
 
@@ -192,7 +192,7 @@ def _is(value: object) -> bool:
 
 
 def _text(raw: Json, key: str) -> str:
-    return bounded(raw.get(key), _LONGEST)
+    return bounded(raw.get(key), LONGEST_PAIR)
 
 
 def _list(value: object) -> Sequence[Any]:

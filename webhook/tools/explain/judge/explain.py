@@ -33,6 +33,7 @@ from webhook.names import (
     CAP_HELD_CONDITION,
     GPU_MEMORY_ANNOTATION,
     IN_PLACE_OF_ANNOTATION,
+    LONGEST_NAME,
     PREFIX,
     VRAM_RESOURCE,
 )
@@ -58,7 +59,6 @@ if TYPE_CHECKING:
 
 MOST_REFUSALS: Final = 3
 _LONGEST_REFUSAL: Final = 4096
-_LONGEST_NAME: Final = 253
 _MOST_NAMES: Final = 10_000
 _LIKE: Final = 0.5
 
@@ -80,7 +80,7 @@ def explain_pod(facts: PodFacts) -> Report:
         return _without_demand(facts, facts.pod)
     is_pending = not state.node and not state.finished
     report = (explain_pending if is_pending else explain_bound)(facts, facts.pod, state)
-    asked = bounded(facts.pod.annotations.get(IN_PLACE_OF_ANNOTATION), _LONGEST_NAME)
+    asked = bounded(facts.pod.annotations.get(IN_PLACE_OF_ANNOTATION), LONGEST_NAME)
     if not asked:
         return report
     text = f"{asked}, which the pod asked for: its rule has translateWholeGPU"
@@ -124,7 +124,7 @@ def newest_in_trouble(pods: Sequence[ClusterPod]) -> ClusterPod | None:
     """Return the newest pod that waits, failed, was stopped or is not ready, else the newest."""
 
     def key(pod: ClusterPod) -> tuple[bool, float, str]:
-        return not _is_well(pod), pod.created_s or 0.0, bounded(pod.name, _LONGEST_NAME)
+        return not _is_well(pod), pod.created_s or 0.0, bounded(pod.name, LONGEST_NAME)
 
     return max(pods, key=key, default=None)
 
@@ -215,7 +215,7 @@ def _without_pod(facts: PodFacts) -> Report:
 def _not_found(
     kind: str, namespace: str, name: str, names: Sequence[str], left_out: tuple[str, ...]
 ) -> Report:
-    near = difflib.get_close_matches(name[:_LONGEST_NAME], names[:_MOST_NAMES], 3, _LIKE)
+    near = difflib.get_close_matches(name[:LONGEST_NAME], names[:_MOST_NAMES], 3, _LIKE)
     meant = f"did you mean {named(near)}?" if near else ""
     detail = f"there is no {kind} {name} in namespace {namespace}"
     cause = Cause(Severity.ERROR, OtherReason.NOT_FOUND, detail, meant)

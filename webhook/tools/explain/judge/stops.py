@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.kinds.nodes import read_time
-from webhook.core.pod.quantity import MAX_BYTES
+from webhook.core.words import MAX_BYTES
 from webhook.tools.shared.facts import bounded
 
 if TYPE_CHECKING:
