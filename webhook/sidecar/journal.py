@@ -9,7 +9,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.adapters.journal import Journal
-from webhook.core.enforcement.termination_message import LONGEST_MESSAGE
 from webhook.sidecar.heartbeat import leave_verdict
 
 if TYPE_CHECKING:
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
 
     FinalFigures = tuple[str, Mapping[str, Any]]
 
+_LONGEST_MESSAGE: Final = 4096  # the kubelet's bound, in bytes; a waiting sidecar loads no more for it
 WRITING_S: Final = 0.5
 """How long a verdict that is being written may hold up the end: a disk may hang, too."""
 
@@ -78,7 +78,7 @@ class EnforcerJournal(Journal):
         behind = words[0].encode() if words else b""
         if not (self._verdict or behind):
             return
-        text = self._verdict.encode(errors="replace")[: LONGEST_MESSAGE - len(behind)]
+        text = self._verdict.encode(errors="replace")[: _LONGEST_MESSAGE - len(behind)]
         text = text.decode(errors="ignore").encode() + behind  # not cut within a letter
         with contextlib.suppress(OSError):
             file = os.open(self._termination_log, os.O_WRONLY | os.O_CLOEXEC)
