@@ -303,7 +303,9 @@ def _hinted(case: Case) -> Decision:
         return decision
     fine = decision.allowed and not decision.findings
     notes = hints_of(case, fine=fine)
-    advises = fine and case.asked is not None and _advises(case.rule)
+    # Of a slice nobody is told that it is too much: it has the size that it has.
+    warns = case.rule.advice is Warnings.WARN and not case.rule.leaves_to_plugin
+    advises = fine and case.asked is not None and warns
     asked = case.demand.per_gpu_bytes if advises else None
     if not notes and asked is None:
         return decision
@@ -386,11 +388,6 @@ def _debugged(case: Case) -> Decision:
     if findings or audited or not case.mutating or _is_observed(case.cluster, case.old.raw):
         return _judged(case, findings)
     return _mutated(case, edit_debuggers(case.pod, names, hide_unless_set))
-
-
-def _advises(rule: Rule) -> bool:
-    """Say whether who creates a pod is told of too much; a slice has the size that it has."""
-    return rule.advice is Warnings.WARN and not rule.leaves_to_plugin
 
 
 def _voids(case: Case) -> bool:

@@ -25,10 +25,12 @@ KIND: Final = "AdmissionReview"
 BAD_REQUEST: Final = 400
 FORBIDDEN: Final = 403
 UNAVAILABLE: Final = 503
+_FAILED: Final = 500
 _REASONS: Final = {
     BAD_REQUEST: "BadRequest",
     FORBIDDEN: "Forbidden",
     UNAVAILABLE: "ServiceUnavailable",
+    _FAILED: "InternalError",
 }
 _RETRY_AFTER_S: Final = 1
 
@@ -155,7 +157,7 @@ def encode_review(uid: str, answer: Answerable, encoded_patch: str) -> Json:
     """Build the answer; `encoded_patch` is the patch's JSON in base64, empty for none."""
     response: Json = {"uid": uid, "allowed": answer.allowed}
     if not answer.allowed:
-        response["status"] = _status(answer)
+        response["status"] = _status(answer.code, answer.message, answer.findings)
     if encoded_patch:
         response["patchType"] = "JSONPatch"
         response["patch"] = encoded_patch
@@ -166,19 +168,13 @@ def encode_review(uid: str, answer: Answerable, encoded_patch: str) -> Json:
         "reasons": ",".join(answer.reasons),
         **answer.audit,
     }
-    return {"apiVersion": API_VERSION, "kind": KIND, "response": response}
+    return _review(response)
 
 
 def encode_failure(uid: str) -> Json:
     """Build the answer to a review that failed because of a bug of ours."""
-    status = {
-        "status": "Failure",
-        "code": 500,
-        "reason": "InternalError",
-        "message": f"vramwarden failed on this review; its log has the cause under uid {uid}",
-    }
-    response = {"uid": uid, "allowed": False, "status": status}
-    return {"apiVersion": API_VERSION, "kind": KIND, "response": response}
+    message = f"vramwarden failed on this review; its log has the cause under uid {uid}"
+    return _review({"uid": uid, "allowed": False, "status": _status(_FAILED, message)})
 
 
 def uid_in_prefix(first_bytes: bytes) -> str | None:
@@ -207,42 +203,32 @@ def encode_too_dense(uid: str, limit: int) -> Json:
 def _too_complex(uid: str, what: str) -> Json:
     detail = f"a review of this pod {what} and cannot be judged; make the pod smaller"
     finding = Finding(Reason.TOO_COMPLEX, "spec", detail)
-    response = {
-        "uid": uid,
-        "allowed": False,
-        "status": {
-            "status": "Failure",
-            "code": FORBIDDEN,
-            "reason": _REASONS[FORBIDDEN],
-            "message": str(finding),
-            "details": {"causes": _causes([finding])},
-        },
-        "auditAnnotations": {"decision": "denied", "reasons": Reason.TOO_COMPLEX.value},
-    }
+    audit = {"decision": "denied", "reasons": Reason.TOO_COMPLEX.value}
+    status = _status(FORBIDDEN, str(finding), [finding])
+    return _review({"uid": uid, "allowed": False, "status": status, "auditAnnotations": audit})
+
+
+def _review(response: Json) -> Json:
     return {"apiVersion": API_VERSION, "kind": KIND, "response": response}
 
 
-def _status(answer: Answerable) -> Json:
-    shown = answer.findings[:SHOWN_FINDINGS]
+def _status(code: int, message: str, findings: Sequence[Finding] = ()) -> Json:
     status: Json = {
         "status": "Failure",
-        "code": answer.code,
-        "reason": _REASONS[answer.code],
-        "message": answer.message,
+        "code": code,
+        "reason": _REASONS[code],
+        "message": message,
     }
-    if shown:
-        status["details"] = {"causes": _causes(shown)}
-    elif answer.code == UNAVAILABLE:
+    if findings:
+        causes = [
+            {"reason": finding.reason.value, "field": finding.path, "message": finding.detail}
+            for finding in findings[:SHOWN_FINDINGS]
+        ]
+        status["details"] = {"causes": causes}
+    elif code == UNAVAILABLE:
         # The API server turns this into the header Retry-After (responsewriters.ErrorNegotiated).
         status["details"] = {"retryAfterSeconds": _RETRY_AFTER_S}
     return status
-
-
-def _causes(findings: Iterable[Finding]) -> list[Json]:
-    return [
-        {"reason": finding.reason.value, "field": finding.path, "message": finding.detail}
-        for finding in findings
-    ]
 
 
 def _warnings(sentences: Iterable[str]) -> Iterator[str]:

@@ -101,16 +101,14 @@ def gpu_class_known(case: Case) -> tuple[Finding, ...]:
     return (Finding(Reason.UNKNOWN_CLASS, annotation_path(GPU_CLASS_ANNOTATION), detail),)
 
 
-def whole_gpus(case: Case) -> Iterable[Finding]:
+def whole_gpus(case: Case) -> Iterator[Finding]:
     """Rule: whole GPUs are integers, and requests equal limits.
 
     Fields: spec.[initContainers,containers][*].resources.requests|limits[nvidia.com/gpu, ...]
     Allowed values: integers (`2000m` is 2); a limit alone, or both equal
     """
-    return _not_whole(case) if case.names_whole_gpus else ()
-
-
-def _not_whole(case: Case) -> Iterator[Finding]:
+    if not case.names_whole_gpus:
+        return
     for container in (*case.pod.containers, *case.pod.enforcers):
         requests, limits = container.resources("requests"), container.resources("limits")
         for resource in filter(case.policy.is_whole_gpu, dict.fromkeys((*limits, *requests))):

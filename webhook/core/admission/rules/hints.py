@@ -29,6 +29,7 @@ from webhook.names import (
     GPU_COUNT_ANNOTATION,
     GPU_MEMORY_ANNOTATION,
     IN_PLACE_OF_ANNOTATION,
+    LONGEST_LABEL,
     MANAGED_LABEL,
     PREFIX,
     VRAM_RESOURCE,
@@ -76,7 +77,7 @@ _OURS: Final = frozenset(
         MANAGED_LABEL,
     }
 )
-_LONGEST_KEY: Final = len(PREFIX) + 63
+_LONGEST_KEY: Final = len(PREFIX) + LONGEST_LABEL
 
 
 def foreign_requests(case: Case) -> tuple[str, ...]:

@@ -17,25 +17,23 @@ from webhook.core.policy.values import Accounting, Warnings
 from webhook.names import GPU_CLASS_ANNOTATION, GPU_COUNT_ANNOTATION, OS_LABEL
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from webhook.core.admission.rules.case import Case
     from webhook.core.pod.views import Pod
 
 
-def node_selector(case: Case) -> Iterable[Finding]:
+def node_selector(case: Case) -> Iterator[Finding]:
     """Rule: the pod's node selector agrees with what translation asks of nodes.
 
     Fields: spec.nodeSelector
     Allowed values: absent, or the same value for the keys of the rule's and the class's selector;
     for the labels `enforcement` and `device-names` one that the required affinity allows
     """
-    present = _selector(case.pod)
-    return _conflicts(case, present) if present else ()
-
-
-def _conflicts(case: Case, present: Mapping[str, str]) -> Iterator[Finding]:
     pod, rule = case.pod, case.rule
+    present = _selector(pod)
+    if not present:
+        return
     name = pod.annotations.get(GPU_CLASS_ANNOTATION) or rule.default_class
     gpu_class = case.policy.class_for(name)
     wanted = {**rule.node_selector, **(gpu_class.node_selector if gpu_class else {})}

@@ -15,6 +15,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from webhook.core.admission.rules.hints import SHOWN
 from webhook.core.nvidia.programs import FRACTION_REFERENCE
 
 if TYPE_CHECKING:
@@ -70,7 +71,6 @@ _LONGEST_IMAGE: Final = 1024
 _MOST_TEXTS: Final = 256
 _MOST_CHARACTERS: Final = 16 * 1024
 """Of one container's texts together: what bounds memory may stand in any of them."""
-_SHOWN: Final = 10
 
 
 def unbounded_servers(case: Case) -> tuple[str, ...]:
@@ -83,7 +83,7 @@ def unbounded_servers(case: Case) -> tuple[str, ...]:
     """
     if case.asked is None:
         return ()
-    return tuple(islice(_warnings(case, case.asked.amounts), _SHOWN))
+    return tuple(islice(_warnings(case, case.asked.amounts), SHOWN))
 
 
 def _warnings(case: Case, amounts: Collection[str]) -> Iterator[str]:
