@@ -33,7 +33,7 @@ from webhook.sentry.intervals import DUTY
 from webhook.sentry.killer import PodEnd
 from webhook.sentry.loop import UNREAD, Sentry
 from webhook.sentry.metrics import SentryMetrics
-from webhook.sentry.probes import Liveness
+from webhook.sentry.program import Liveness
 from webhook.sentry.settings import SentrySettings
 from webhook.sentry.writer import StoredFigures
 

@@ -27,7 +27,7 @@ from webhook.sentry import program
 from webhook.sentry.figures import PodOnGpu, Shown
 from webhook.sentry.holdings import Unmanaged
 from webhook.sentry.metrics import MOST_PODS, SentryMetrics
-from webhook.sentry.probes import LATE_S, Liveness, serve
+from webhook.sentry.program import LATE_S, Liveness, serve
 from webhook.sentry.settings import SentrySettings
 from webhook.server.metrics import Metrics
 from webhook.server.operations import Health as ServerHealth
@@ -67,8 +67,8 @@ def ask(port, path):
 
 def test_the_kernel_ends_it_where_it_is_stuck():
     stuck = (
-        "import signal, time; from webhook.sentry import probes; probes.LATE_S = 0.5\n"
-        "probes.Liveness(alarm=signal.alarm); time.sleep(60)"
+        "import signal, time; from webhook.sentry import program; program.LATE_S = 0.5\n"
+        "program.Liveness(alarm=signal.alarm); time.sleep(60)"
     )
     ended = subprocess.run([sys.executable, "-c", stuck], check=False)
     assert ended.returncode == -signal.SIGALRM

@@ -12,7 +12,7 @@ from webhook.adapters.nvml import NvmlError
 from webhook.core.node.driver import KERNEL_DRIVER
 from webhook.core.node.inventory import Scan
 from webhook.core.nvidia.drivers import DriverClass, Fault, SeenGpu, driver_class, explain_driver
-from webhook.nodekit.scan import answering, scan_with
+from webhook.nodekit.program import answering, scan_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

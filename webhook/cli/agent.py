@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 import yaml
@@ -60,6 +60,7 @@ def _taint_key(_context: click.Context, _option: click.Parameter, key: str) -> s
 )
 @click.option(
     "--interval",
+    "interval_s",
     metavar="DURATION",
     callback=duration(1.0, 3600.0),
     default=f"{INTERVAL_S:g}s",
@@ -68,6 +69,7 @@ def _taint_key(_context: click.Context, _option: click.Parameter, key: str) -> s
 )
 @click.option(
     "--lost-after",
+    "grace_s",
     metavar="DURATION",
     callback=duration(0.0, 86400.0),
     default=f"{GRACE_S:g}s",
@@ -76,6 +78,7 @@ def _taint_key(_context: click.Context, _option: click.Parameter, key: str) -> s
 )
 @click.option(
     "--vram",
+    "fixed_bytes",
     metavar="QUANTITY",
     callback=_amount,
     help="Advertise this amount without asking a driver, e.g. 48Gi; nothing is enforced.",
@@ -144,21 +147,14 @@ def _taint_key(_context: click.Context, _option: click.Parameter, key: str) -> s
 def agent_command(
     *,
     node: str,
-    namespace: str,
-    interval: float,
-    lost_after: float,
-    vram: int | None,
     gpu_access: str,
     device_names: str,
     runtime_class: str,
     fence_void: bool,
-    kernel_driver: str,
-    startup_taint: str,
     once: bool,
     dry_run: bool,
     output: str,
-    kubeconfig: Path | None,
-    run_folder: str,
+    **others: Any,
 ) -> None:
     """Advertise this node's VRAM: capacity, labels and the list of GPUs, and keep them current.
 
@@ -171,25 +167,14 @@ def agent_command(
         raise click.UsageError("no node is named; use --node or set NODE_NAME")
     if output == "tags" and not (once and dry_run):
         raise click.UsageError("-o tags prints and changes nothing; add --once --dry-run")
-    settings = AgentSettings(
-        node=node,
-        namespace=namespace,
-        interval_s=interval,
-        grace_s=lost_after,
-        fixed_bytes=vram,
-        access=Access(
-            GpuAccess(gpu_access),
-            os.environ.get(VISIBLE_DEVICES_ENV, ""),
-            DeviceNames(device_names) if device_names else None,
-            runtime_class,
-            voided=fence_void,
-        ),
-        kernel_driver=kernel_driver,
-        kubeconfig=kubeconfig,
-        run_folder=run_folder,
-        dry_run=dry_run,
-        startup_taint=startup_taint,
+    access = Access(
+        GpuAccess(gpu_access),
+        os.environ.get(VISIBLE_DEVICES_ENV, ""),
+        DeviceNames(device_names) if device_names else None,
+        runtime_class,
+        voided=fence_void,
     )
+    settings = AgentSettings(node=node, access=access, dry_run=dry_run, **others)
     # Imported here: pynvml and kubernetes would slow down every other command.
     from webhook.agent.program import agent  # noqa: PLC0415
 

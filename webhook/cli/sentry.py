@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -68,19 +69,7 @@ from webhook.sentry.settings import HOST, METRICS_PORT, SentrySettings
     type=click.Path(dir_okay=False, path_type=Path),
     help="Where the API server is.  [default: KUBECONFIG, the pod's account, ~/.kube/config]",
 )
-def sentry_command(
-    *,
-    node: str,
-    namespace: str,
-    act: bool,
-    pod_metrics: bool,
-    host: str,
-    metrics_port: int,
-    pod_name: str,
-    pod_uid: str,
-    kernel_driver: str,
-    kubeconfig: Path | None,
-) -> None:
+def sentry_command(*, node: str, namespace: str, **settings: Any) -> None:
     """Hold the pods of this node to their VRAM caps where their sidecars do not.
 
     Runs on each GPU node with hostPID until SIGTERM; one JSON line per event on standard output.
@@ -92,19 +81,7 @@ def sentry_command(
         raise click.UsageError("no node is named; use --node or set NODE_NAME")
     if not namespace:
         raise click.UsageError("no namespace is named; use --namespace, the release's")
-    settings = SentrySettings(
-        node=node,
-        namespace=namespace,
-        act=act,
-        pod_metrics=pod_metrics,
-        host=host,
-        metrics_port=metrics_port,
-        pod_name=pod_name,
-        pod_uid=pod_uid,
-        kernel_driver=kernel_driver,
-        kubeconfig=kubeconfig,
-    )
     # Imported here: pynvml and kubernetes would slow down every other command.
     from webhook.sentry.program import sentry  # noqa: PLC0415
 
-    sys.exit(sentry(settings))
+    sys.exit(sentry(SentrySettings(node=node, namespace=namespace, **settings)))

@@ -6,7 +6,7 @@ import socket
 from functools import partial
 from ipaddress import ip_network
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -120,10 +120,7 @@ def serve_command(
     policy: Path | None,
     policy_objects: bool,
     host: str,
-    port: int,
     operations_host: str,
-    operations_port: int | None,
-    api_servers: list[IPv4Network | IPv6Network],
     cert_dir: Path | None,
     cert_name: tuple[str, ...],
     cert_secret: tuple[str, str] | None,
@@ -134,6 +131,7 @@ def serve_command(
     key_file: Path | None,
     enforcer_image: str | None,
     rollout: str,
+    **others: Any,
 ) -> None:
     """Serve admission reviews over TLS until SIGTERM, then drain.
 
@@ -179,15 +177,13 @@ def serve_command(
             certificates=keeper,
             registration=registration,
             host=host,
-            port=port,
             operations_host=operations_host,
-            operations_port=operations_port,
-            api_servers=api_servers,
             enforcer_image=enforcer_image or default_enforcer_image(),
             rollout=Rollout(rollout),
             kube=kube,
             placement_namespace=placement_namespace or "",
             key=key,
+            **others,
         )
         server = Service(settings)
     except (CertificatesError, KubeError) as error:

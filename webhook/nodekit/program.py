@@ -1,4 +1,4 @@
-"""A program of a node from its start to its exit code, and what its threads report."""
+"""A program of a node from its start to its exit code, what its threads report, and a scan."""
 
 from __future__ import annotations
 
@@ -12,12 +12,18 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar
 
 from webhook.adapters.journal import Journal
 from webhook.adapters.kube.client import Kube, KubeError, connect
+from webhook.adapters.nvml import NvmlError
+from webhook.core.node.inventory import Scan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from webhook.adapters.nvml import Nvml
+    from webhook.core.nvidia.drivers import SeenGpu
+
 M = TypeVar("M")
+S = TypeVar("S", bound=Scan)
 
 STOPPED: Final = 0
 FAILED: Final = 1
@@ -100,3 +106,27 @@ class Inbox(Generic[M]):
                 self.put(error)
 
         threading.Thread(target=run, name=work.__name__, daemon=True).start()
+
+
+def scan_with(nvml: Nvml, kernel_driver: str, kind: type[S], read: Callable[[str], S]) -> S:
+    """Open NVML, read with the driver's version, and close: open, no driver can be replaced.
+
+    Never raises: where the driver as a whole does not answer, the scan says why, and whether the
+    kernel has one, by the file `kernel_driver`.
+    """
+    try:
+        with nvml:
+            return read(nvml.driver_version())
+    except NvmlError as error:
+        loaded = os.path.exists(kernel_driver)  # noqa: PTH110 - Path's may raise
+        return kind(failed=str(error), fault=error.fault, driver_loaded=loaded)
+
+
+def answering(nvml: Nvml) -> tuple[SeenGpu, ...]:
+    """Return the GPUs that answer; where none does, but the driver does, none."""
+    try:
+        return nvml.devices()
+    except NvmlError:
+        if not nvml.unreachable:
+            raise
+        return ()

@@ -13,7 +13,7 @@ from webhook.adapters.processes import started_s
 from webhook.core.node.driver import KERNEL_DRIVER
 from webhook.core.node.inventory import Scan
 from webhook.core.nvidia.drivers import DriverClass, driver_class, explain_driver
-from webhook.nodekit.scan import answering, scan_with
+from webhook.nodekit.program import answering, scan_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping

@@ -10,13 +10,25 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from certs import Bundle, CertificatesError, describe, ensure, read, service_names
-from webhook.cli.certs.cluster import bundle_lines, cluster_of, cluster_options, install, rotate
-from webhook.cli.certs.options import configuration_option, secret_option
+from certs import (
+    Bundle,
+    CertificatesError,
+    Replica,
+    Store,
+    describe,
+    ensure,
+    holds,
+    read,
+    service_names,
+)
+from webhook.cli.certs.options import configuration_option, secret_option, service_option
 from webhook.options import Failure, default_certificate_folder
 
 if TYPE_CHECKING:
-    from certs import CertificateStatus, Status
+    from collections.abc import Callable
+
+    from certs import CertificateStatus, Round, SharedCluster, Status
+    from webhook.adapters.kube.certificates import CertificatesApi
 
     Bundles = tuple[tuple[str, bool], ...]
 
@@ -27,13 +39,20 @@ _FOLDER = click.option(
 )
 
 
+def _cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Take where the cluster is."""
+    where = click.option(
+        "--kubeconfig",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help="Where the API server is.  [default: KUBECONFIG, the pod's account, ~/.kube/config]",
+    )
+    which = click.option("--context", "kube_context", help="Context of the kubeconfig.")
+    return where(which(command))
+
+
 @click.group("certs")
 def certs_group() -> None:
     """Issue certificates, install them into a cluster, and show their status."""
-
-
-certs_group.add_command(install)
-certs_group.add_command(rotate)
 
 
 @certs_group.command("issue")
@@ -63,11 +82,58 @@ def issue(cert_dir: Path | None, names: tuple[str, ...], service: str | None) ->
         click.echo(f"warning: {problem}", err=True)
 
 
+@certs_group.command("install")
+@secret_option("--secret", required=True, text="The Secret that all replicas share.")
+@service_option
+@click.option("--name", "names", multiple=True, help="A further DNS name or address.")
+@configuration_option
+@_cluster_options
+def install(
+    *,
+    secret: tuple[str, str],
+    service: str,
+    names: tuple[str, ...],
+    **where: Any,
+) -> None:
+    """Issue certificates into a Secret, or adopt what it holds; put the CA into the caBundles.
+
+    What each replica of `serve --cert-secret` does by itself, once and by hand. Safe to repeat.
+    """
+    wanted = (*service_names(service, secret[0]), *names)
+    try:
+        cluster = _cluster_of(secret, **where)
+        found = Replica(cluster, wanted).round()
+    except CertificatesError as error:
+        raise Failure(str(error)) from error
+    _report(cluster, found)
+
+
+@certs_group.command("rotate")
+@secret_option("--secret", required=True, text="The Secret that all replicas share.")
+@configuration_option
+@_cluster_options
+def rotate(*, secret: tuple[str, str], **where: Any) -> None:
+    """Announce another CA, before the old one expires.
+
+    The replicas publish it beside the old one, issue from it after their --ca-overlap, and forget
+    the old one when none of its certificates can be valid any more.
+    """
+    try:
+        cluster = _cluster_of(secret, **where)
+        replica = Replica(cluster, ())
+        outcome = replica.rotate()
+        click.echo(f"{cluster.title}: {outcome.action} ({'; '.join(outcome.reasons)})")
+        found = replica.round()
+    except CertificatesError as error:
+        raise Failure(str(error)) from error
+    _report(cluster, found)
+
+
 @certs_group.command("status")
 @_FOLDER
 @secret_option("--secret", text="Read this Secret instead of a folder.")
 @configuration_option
-@cluster_options
+@_cluster_options
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
 @click.pass_context
 def show(
@@ -75,10 +141,8 @@ def show(
     *,
     cert_dir: Path | None,
     secret: tuple[str, str] | None,
-    webhook_configuration: str,
-    kubeconfig: Path | None,
-    kube_context: str | None,
     output: str,
+    **where: Any,
 ) -> None:
     """Show certificates, their names and their days left; exit code 1 where something is wrong.
 
@@ -87,13 +151,13 @@ def show(
     if secret and cert_dir:
         raise click.UsageError("--cert-dir is a folder, --secret is not; drop one of the two")
     folder = cert_dir or default_certificate_folder()
-    where, bundles = f"folder    {folder}", None
+    place, bundles = f"folder    {folder}", None
     try:
         if secret:
-            cluster = cluster_of(secret, webhook_configuration, kubeconfig, kube_context)
+            cluster = _cluster_of(secret, **where)
             held = cluster.secret()
             stored, there = held.bundle, bool(held.version)
-            where, bundles = f"secret    {'/'.join(secret)}", bundle_lines(cluster, stored)
+            place, bundles = f"secret    {'/'.join(secret)}", _bundle_lines(cluster, stored)
         else:
             stored, there = read(folder), folder.exists()
     except CertificatesError as error:
@@ -106,7 +170,7 @@ def show(
     if output == "json":
         click.echo(json.dumps(_as_json(found, bundles, problems), indent=2))
     elif not nothing:
-        click.echo(where)
+        click.echo(place)
         for role, certificate in _roles(found):
             click.echo(_as_line(role, certificate))
         for webhook, holds in bundles or ():
@@ -172,3 +236,46 @@ def _as_json(found: Status, bundles: Bundles | None, problems: list[str]) -> dic
     if bundles is not None:
         shown["caBundles"] = [{"webhook": name, "holdsCA": holds} for name, holds in bundles]
     return shown
+
+
+def _cluster_of(
+    secret: tuple[str, str],
+    webhook_configuration: str,
+    kubeconfig: Path | None,
+    kube_context: str | None,
+) -> CertificatesApi:
+    """Return the cluster that options name; ends the command where none is known."""
+    # Imported here: the client takes a moment, and 35 MiB.
+    from webhook.adapters.kube.certificates import CertificatesApi  # noqa: PLC0415
+    from webhook.adapters.kube.client import NoClusterError, connect  # noqa: PLC0415
+
+    try:
+        # Once: a round is repeated by whoever asked for it.
+        kube = connect(kubeconfig, context=kube_context, tries=1)
+    except NoClusterError as error:
+        raise Failure(str(error)) from error
+    return CertificatesApi(kube, *secret, (webhook_configuration,))
+
+
+def _bundle_lines(cluster: SharedCluster, bundle: Bundle) -> tuple[tuple[str, bool], ...]:
+    """Return each webhook, and whether its caBundle holds all CAs; raises CertificatesError."""
+    return tuple(
+        (f"{one.title}, {webhook}", holds(pem, bundle))
+        for one in cluster.configurations()
+        for webhook, pem in one.bundles
+    )
+
+
+def _report(cluster: SharedCluster, found: Round) -> None:
+    for step in found.done:
+        if isinstance(step, Store):
+            click.echo(f"{cluster.title}: {step.action} ({'; '.join(step.reasons)})")
+        else:
+            webhooks = ", ".join(webhook for webhook, _ in step.bundles)
+            click.echo(f"{step.configuration.title}: caBundle written ({webhooks})")
+    if not found.done:
+        click.echo(f"{cluster.title}: kept")
+    if found.failures:
+        raise Failure("\n".join(found.failures))
+    if found.unready:
+        click.echo(f"warning: {found.unready}", err=True)
