@@ -217,40 +217,27 @@ def _exempt_namespaces() -> Iterator[str]:
             yield f"- {namespace}"
 
 
-def _version() -> list[str]:
-    return [f"version: {__version__}", f"appVersion: {__version__}"]
-
-
 BLOCKS: Final[dict[str, Callable[[], Iterable[str]]]] = {
     "exempt-namespaces": _exempt_namespaces,
     "policy-fields": _policy_fields,
-    "version": _version,
+    "version": lambda: [f"version: {__version__}", f"appVersion: {__version__}"],
     "chart-values": _chart_values,
     "denial-reasons": _denial_reasons,
 }
 
 
-def _schema_file() -> str:
-    return json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
-
-
-def _policy_objects() -> str:
-    made = {"definition": definition(), "validations": unknown_fields()}
-    return json.dumps(made, indent=1, ensure_ascii=False) + "\n"
-
-
-def _injectors() -> dict[str, list[str]]:
-    """Return what the chart's CEL knows of each key: what is named there, and how it is read."""
-    return {
-        key: [names.name, *(["YAML"] if is_yaml else [])]
-        for key, (names, is_yaml) in INJECTORS.items()
-    }
+def _as_json(made: Json, indent: int = 1) -> str:
+    return json.dumps(made, indent=indent, ensure_ascii=False) + "\n"
 
 
 def _admission() -> str:
+    # What the chart's CEL knows of each key: what is named there, and how it is read.
+    injectors = {
+        key: [names.name, *(["YAML"] if is_yaml else [])]
+        for key, (names, is_yaml) in INJECTORS.items()
+    }
     bounds = {"judged": dict(JUDGED), "unread": dict(UNREAD)}
-    made = {**bounds, "injectors": _injectors(), "likeInjectors": LIKE_INJECTORS}
-    return json.dumps(made, indent=1) + "\n"
+    return _as_json({**bounds, "injectors": injectors, "likeInjectors": LIKE_INJECTORS})
 
 
 # kubectl reads a file from its beginning, and stops where it is no YAML: `@` begins nothing. So the
@@ -280,8 +267,10 @@ def install_file(chart: Path = CHART, repositories: Mapping[str, str] = IMAGES) 
 
 
 _FILES: Final[dict[Path, Callable[[], str]]] = {
-    ROOT / "policies" / "policy.schema.json": _schema_file,
-    CHART / "files" / "policy-objects.json": _policy_objects,
+    ROOT / "policies" / "policy.schema.json": lambda: _as_json(json_schema(), 2),
+    CHART / "files" / "policy-objects.json": lambda: _as_json(
+        {"definition": definition(), "validations": unknown_fields()}
+    ),
     CHART / "files" / "admission.json": _admission,
     CHART / "files" / "default.yaml": lambda: _DEFAULT_POLICY.read_text(encoding="utf-8"),
     INSTALL: install_file,

@@ -119,7 +119,8 @@ def build(root: Path, release: Release, output: Path, *, with_images: bool) -> P
         source, made, layouts = (Path(scratch) / name for name in ("source", "made", "layouts"))
         made.mkdir()
         export(root, release.commit, source)
-        python_package(source, release, made)
+        times = {"SOURCE_DATE_EPOCH": str(release.epoch)}
+        _run([sys.executable, "-m", "hatchling", "build", "-d", str(made)], source, times)
         images = container_images(source, release, layouts) if with_images else {}
         for name, layout in images.items():
             _pack_image(name, layout, release, made)
@@ -143,11 +144,6 @@ def export(root: Path, commit: str, folder: Path) -> None:
     with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
         archive.extraction_filter = getattr(tarfile, "tar_filter", None)  # from 3.11.4 on
         archive.extractall(folder)  # noqa: S202 - git wrote it
-
-
-def python_package(source: Path, release: Release, made: Path) -> None:
-    """Build wheel and source distribution."""
-    _run([sys.executable, "-m", "hatchling", "build", "-d", str(made)], source, _times(release))
 
 
 def container_images(source: Path, release: Release, layouts: Path) -> dict[str, Path]:
@@ -235,10 +231,6 @@ def _prefix() -> str:
 
 def _repository(name: str) -> str:
     return f"{_prefix()}vramwarden/{name}"
-
-
-def _times(release: Release) -> dict[str, str]:
-    return {"SOURCE_DATE_EPOCH": str(release.epoch)}
 
 
 def _tools(*, with_images: bool) -> dict[str, str]:

@@ -148,7 +148,7 @@ class SharingOfNode:
 
     def judge(self, node: Mapping[str, Any], inventory: Inventory, now_s: float) -> Sharing:
         """Decide, and say what is new."""
-        before, self._settles = self._settles, self._was_offered(now_s)
+        before, self._settles = self._settles, not self._offered and now_s < self._settled_s
         self._remember_claims(inventory, now_s)
         beside = self._beside(node, inventory, now_s)
         found = judge(node, beside)
@@ -181,16 +181,6 @@ class SharingOfNode:
             self._claimed_by, self._claimed_until_s = drivers, now_s + CLAIMED_S
         elif now_s >= self._claimed_until_s:
             self._claimed_by = ()
-
-    def _was_offered(self, now_s: float) -> bool:
-        return not self._offered and now_s < self._settled_s
-
-    @property
-    def _drivers(self) -> tuple[str, ...] | None:
-        return self._claimed_by or (None if self._slices is None else ())
-
-    def _age_s(self, now_s: float) -> float:
-        return YOUNG_S - (self._young_until_s - now_s)
 
     @property
     def claimed_by(self) -> tuple[str, ...]:
@@ -249,8 +239,8 @@ class SharingOfNode:
 
     def _beside(self, node: Mapping[str, Any], inventory: Inventory, now_s: float) -> Beside:
         return Beside(
-            claimed_by=self._drivers,
-            age_s=self._age_s(now_s),
+            claimed_by=self._claimed_by or (None if self._slices is None else ()),
+            age_s=YOUNG_S - (self._young_until_s - now_s),
             settles=self._settles or self._awaits_slices,
             shares=self._shares or is_advertised(node),
             has_pods=self._has_pods,

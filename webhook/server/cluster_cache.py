@@ -76,7 +76,11 @@ class ClusterCache:
         """What follows those for which rules ask now."""
         self._wanted: frozenset[str] = frozenset()
         self._has_known_labels = False
-        classes, nodes = _runtime_classes(kube), _sliced_nodes(kube)
+        # The rights get and watch for the RuntimeClass `nvidia` alone are enough.
+        path, name = "/apis/node.k8s.io/v1/runtimeclasses", NVIDIA_RUNTIME_CLASS
+        classes = Collection(kube, path, _name_of, name=name)
+        mixed = ",".join(f"{key}={value}" for key, value in MIXED.items())
+        nodes = Collection(kube, "/api/v1/nodes", _slices_of, labels=mixed)
         self.classes = self._mirror("RuntimeClasses", classes, self._use_classes)
         self.nodes = self._mirror("nodes with slices", nodes, self._use_nodes)
 
@@ -201,20 +205,8 @@ class ClusterCache:
             time.sleep(POLL_S)
 
 
-def _runtime_classes(kube: Kube) -> Collection[tuple[str, None]]:
-    """Return the RuntimeClass `nvidia`; the rights get and watch for it alone are enough."""
-    path = "/apis/node.k8s.io/v1/runtimeclasses"
-    return Collection(kube, path, _name_of, name=NVIDIA_RUNTIME_CLASS)
-
-
 def _name_of(found: Json) -> tuple[str, None]:
     return str(found["metadata"]["name"]), None
-
-
-def _sliced_nodes(kube: Kube) -> Collection[tuple[str, SlicedNode]]:
-    """Return the nodes that offer slices by profile."""
-    selector = ",".join(f"{key}={value}" for key, value in MIXED.items())
-    return Collection(kube, "/api/v1/nodes", _slices_of, labels=selector)
 
 
 def _slices_of(node: Json) -> tuple[str, SlicedNode]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from datetime import UTC, datetime
-from threading import Thread
 from typing import TYPE_CHECKING, Final
 
 from certs import CertificatesError, SetAction, describe, ensure, load_into, read, stamp
 from webhook.server.bind_path import BindPath
+from webhook.server.operations import ServerPart, repeat
 from webhook.server.tls import ServingCertificate
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 INTERVAL_S: Final = 3600.0
 
 
-class FolderKeeper:
+class FolderKeeper(ServerPart):
     """Keeps the certificate of one server in a folder; a `CertificateKeeper`."""
 
     def __init__(
@@ -49,11 +48,7 @@ class FolderKeeper:
 
     def start(self) -> None:
         """Renew the certificate in time, on a daemon thread."""
-        Thread(target=self._run, name="certificates", daemon=True).start()
-
-    def obstacle(self) -> str:
-        """Return nothing: a keeper without a certificate cannot be created."""
-        return ""
+        repeat(self.keep, INTERVAL_S, self._log, "certificates", "certificates failed")
 
     def keep(self) -> None:
         """Renew certificates that we issued; measure the days left of any."""
@@ -68,14 +63,6 @@ class FolderKeeper:
         if advance.problems:
             self._log.warning("certificates have problems", problems=list(advance.problems))
         self._metrics.show_certificates(describe(advance.bundle, now))
-
-    def _run(self) -> None:
-        while True:
-            try:
-                self.keep()
-            except Exception:  # noqa: BLE001 - the next turn may succeed; a dead thread never would
-                self._log.exception("certificates failed")
-            time.sleep(INTERVAL_S)
 
     def _refresh(self) -> None:
         """Load what the folder holds now, if that changed."""

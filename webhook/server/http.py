@@ -301,7 +301,8 @@ class Connection(asyncio.Protocol):
             if is_too_large:
                 self._timer = call_later(PREFIX_S, self._give_up_large)
                 return
-            self._timer = call_later(BODY_TIMEOUT_S, self._give_up_slow)
+            slow = rejection(408, f"the body did not arrive within {BODY_TIMEOUT_S:g} s")
+            self._timer = call_later(BODY_TIMEOUT_S, self._reject, slow)
             if self._is_expected:
                 self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
@@ -316,9 +317,6 @@ class Connection(asyncio.Protocol):
         if isinstance(self._endpoint, Endpoint):
             prefix = bytes(self._body[: self._endpoint.prefix_bytes])
             self._write(self._endpoint.too_large(prefix))
-
-    def _give_up_slow(self) -> None:
-        self._reject(rejection(408, f"the body did not arrive within {BODY_TIMEOUT_S:g} s"))
 
     def _respond(self) -> None:
         """Answer a request that is complete."""

@@ -125,10 +125,6 @@ class Metrics:
             counted = self._counted[labels] = self._requests.labels(*labels)
         counted.inc()
 
-    def count_failure(self, webhook: str, duration_s: float) -> None:
-        """Count a review that was not decided because of a bug of ours."""
-        self.count(webhook, "other", "failed", "InternalError", duration_s)
-
     def count_unread(self, webhook: str, reason: str) -> None:
         """Count a review that was denied without being decoded."""
         self._answered(webhook, "other", "denied", reason)

@@ -6,6 +6,7 @@ Apart from the TLS port, so that neither a flood of reviews delays a probe nor a
 from __future__ import annotations
 
 import time
+from threading import Thread
 from typing import TYPE_CHECKING, Final, Protocol
 
 from flask import Flask, Response, request
@@ -17,6 +18,7 @@ from webhook.adapters.plain_port import PlainPort
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from webhook.server.log import JsonLog
     from webhook.server.metrics import Metrics
 
 OPERATIONS_PORT: Final = 8080
@@ -35,6 +37,22 @@ class ServerPart(Protocol):
     def obstacle(self) -> str:
         """Return why no traffic should come yet; empty for no reason."""
         return ""
+
+
+def repeat(
+    work: Callable[[], object], pause_s: float, log: JsonLog, name: str, failed: str
+) -> None:
+    """Work again and again, with a pause, on a daemon thread of this name; returns at once."""
+
+    def run() -> None:
+        while True:
+            try:
+                work()
+            except Exception:
+                log.exception(failed)
+            time.sleep(pause_s)
+
+    Thread(target=run, name=name, daemon=True).start()
 
 
 class Health:

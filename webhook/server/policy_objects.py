@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
-from threading import Lock, Thread
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.adapters.kube.client import KubeError
 from webhook.adapters.policy.objects import policy_text, says, status_of, with_times
 from webhook.names import VRAM_POLICIES
 from webhook.server.mirror import Mirror
-from webhook.server.operations import ServerPart
+from webhook.server.operations import ServerPart, repeat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -105,7 +105,8 @@ class PolicyObjects(ServerPart):
     def start(self) -> None:
         """Follow them and write what is due, on daemon threads."""
         self.mirror.start()
-        Thread(target=self._run, name=f"{VRAM_POLICIES}-status", daemon=True).start()
+        failed = "writing what became of policies failed"
+        repeat(self.keep, PAUSE_S, self._log, f"{VRAM_POLICIES}-status", failed)
 
     def keep(self) -> None:
         """Write each status that is due."""
@@ -165,14 +166,6 @@ class PolicyObjects(ServerPart):
             return True
         now_s = self._clock()
         return now_s - self._differs_since_s.setdefault(name, now_s) >= SETTLE_S
-
-    def _run(self) -> None:
-        while True:
-            try:
-                self.keep()
-            except Exception:  # noqa: BLE001 - the next turn may succeed; a dead thread never would
-                self._log.exception("writing what became of policies failed")
-            time.sleep(PAUSE_S)
 
 
 _WRITING: Final = "policy status"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from itertools import islice
-from threading import Thread
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.policy.reach import policy_warnings
-from webhook.server.operations import ServerPart
+from webhook.server.operations import ServerPart, repeat
 
 if TYPE_CHECKING:
     from webhook.adapters.policy.source import PolicySource
@@ -33,15 +31,7 @@ class PolicyReload(ServerPart):
 
     def start(self) -> None:
         """Reload on a daemon thread."""
-        Thread(target=self._run, name="policies", daemon=True).start()
-
-    def _run(self) -> None:
-        while True:
-            try:
-                self.refresh()
-            except Exception:  # the next turn may succeed; a dead thread never would
-                self.log.exception("reloading the policy failed")
-            time.sleep(INTERVAL_S)
+        repeat(self.refresh, INTERVAL_S, self.log, "policies", "reloading the policy failed")
 
     def refresh(self) -> None:
         """Reload the policy where its files changed; count and log the result."""

@@ -108,7 +108,8 @@ class Reviews:
 
     def fail(self, review: Review, body: bytes) -> Answer:
         """Answer a review that meets a bug of ours, whose trace is in the log only."""
-        self._metrics.count_failure(review.webhook, perf_counter() - review.started_s)
+        duration_s = perf_counter() - review.started_s
+        self._metrics.count(review.webhook, "other", "failed", "InternalError", duration_s)
         self._log.exception("review failed", **_about(review))
         return Answer(200, body)
 

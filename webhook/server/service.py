@@ -214,12 +214,11 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
 
     def _worker_started(self, worker: Any) -> None:
         """Start, after the fork, what runs beside the reviews."""
-        self._worker = worker
         # A large review is 200,000 objects, and not one of them is garbage until it is answered.
         # The collector would go through them a dozen times while the event loop waits.
         gc.freeze()
         gc.set_threshold(_GARBAGE)
-        self._health.serve_while(lambda: not self._is_draining())
+        self._health.serve_while(lambda: not worker.draining)
         self._policy_reload.show()
         self._operations.start(create_app(self._health, self._metrics, self._details))
         for part in self._parts:
@@ -243,9 +242,6 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
 
     def _policy(self) -> Policy:
         return self._policies.current
-
-    def _is_draining(self) -> bool:
-        return bool(self._worker.draining)
 
     def _details(self) -> dict[str, str]:
         problems = self._policies.problems

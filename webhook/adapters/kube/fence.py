@@ -54,8 +54,4 @@ class FenceApi:
 
     def followed(self) -> Collection[None]:
         """Return the ConfigMap for `follow`, which then reports that it changed, not how."""
-        return Collection(self._kube, self._config_maps, _nothing, name=self._name)
-
-
-def _nothing(_found: Json) -> None:
-    """Keep nothing: it is read again before it is written."""
+        return Collection(self._kube, self._config_maps, lambda _found: None, name=self._name)

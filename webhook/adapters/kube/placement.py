@@ -129,7 +129,10 @@ class PlacementApi:
 
     def stored_pod(self, name: str) -> StoredPod | None:
         """Read a pod, by `namespace/name`, to change it; None where it is gone."""
-        return self._kube.find_kept(_pod_path(name), _stored_pod)
+        return self._kube.find_kept(
+            _pod_path(name),
+            lambda pod: StoredPod(read_pod_state(pod), pod["metadata"]["resourceVersion"]),
+        )
 
     def annotate(self, pod: StoredPod, annotations: Mapping[str, str | None]) -> None:
         """Set or remove annotations of a pod, if it is still as it was read.
@@ -258,10 +261,6 @@ class PlacementApi:
         self._kube.delete(
             f"{self._config_maps}/{config_map_name(stored.node)}", version=stored.version
         )
-
-
-def _stored_pod(pod: Json) -> StoredPod:
-    return StoredPod(read_pod_state(pod), pod["metadata"]["resourceVersion"])
 
 
 def _gpu_node(node: Json) -> GpuNode:

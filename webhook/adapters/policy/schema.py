@@ -77,18 +77,19 @@ def _schema(kind: Any) -> dict[str, Any]:
         names = {key: value for key, value in _schema(arguments[0]).items() if key != "type"}
         keys = {"propertyNames": names} if names else {}
         return {"type": "object", **keys, **({"additionalProperties": values} if values else {})}
-    if _is_model(kind):
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
         return _object(kind)
     return {"type": "string", "enum": [member.value for member in kind]}
 
 
 def _object(model: type[BaseModel]) -> dict[str, Any]:
-    hints = _hints(model)
+    hints = hints_of(model, include_extras=True)
     properties: dict[str, Any] = {}
     required: list[str] = []
-    for field in model.model_fields.values():
+    for attribute, field in model.model_fields.items():
         name = str(field.alias)
-        properties[name] = {**_schema(hints[name]), "description": _in_one_line(field.description)}
+        said = " ".join((field.description or "").split())
+        properties[name] = {**_schema(hints[attribute]), "description": said}
         if field.is_required():
             required.append(name)
         elif not isinstance(field.default, BaseModel):
@@ -101,17 +102,3 @@ def _object(model: type[BaseModel]) -> dict[str, Any]:
         **({"required": required} if required else {}),
         "additionalProperties": False,
     }
-
-
-def _in_one_line(text: str | None) -> str:
-    return " ".join((text or "").split())
-
-
-def _hints(model: type[BaseModel]) -> dict[str, Any]:
-    """Return the types of a model's fields by the names that a file uses."""
-    hints = hints_of(model, include_extras=True)
-    return {str(field.alias): hints[name] for name, field in model.model_fields.items()}
-
-
-def _is_model(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, BaseModel)

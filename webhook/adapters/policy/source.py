@@ -48,14 +48,6 @@ class Judged:
     """What keeps it from being in force; empty where it is."""
 
 
-def _no_objects() -> tuple[PolicyText, ...]:
-    return ()
-
-
-def _none_remembered() -> None:
-    return None
-
-
 class PolicySource:
     """Holds the policy in force: the last one that was valid.
 
@@ -73,8 +65,8 @@ class PolicySource:
         self,
         path: Path,
         enforcer_image: str,
-        objects: Callable[[], tuple[PolicyText, ...]] = _no_objects,
-        remembered: Callable[[], tuple[PolicyText, ...] | None] = _none_remembered,
+        objects: Callable[[], tuple[PolicyText, ...]] = lambda: (),
+        remembered: Callable[[], tuple[PolicyText, ...] | None] = lambda: None,
     ) -> None:
         """Read; raises PolicyInvalidError where nothing can be in force."""
         self._path = path
