@@ -9,7 +9,7 @@ import queue
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from webhook.adapters.kube.client import KubeError, joined
 from webhook.adapters.kube.events import Events, node_reference
@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from webhook.adapters.journal import Journal
-    from webhook.adapters.kube.client import Kube
-
-    Json = dict[str, Any]
+    from webhook.adapters.kube.client import Json, Kube
 
 WAITING: Final = 200
 """Reports that wait; what does not fit is in the log alone."""

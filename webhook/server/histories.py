@@ -26,6 +26,7 @@ from webhook.server.mirror import Mirror
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from webhook.adapters.kube.client import Json
     from webhook.adapters.kube.histories import HistoriesApi, StoredHistory
     from webhook.core.kinds.endings import Ending
     from webhook.core.kinds.histories import History, Run
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from webhook.server.log import JsonLog
     from webhook.server.metrics import HistoryMetrics
 
-    Json = dict[str, Any]
     Key = tuple[str, Workload]
     _Kept = tuple[dict[Key, StoredHistory], Counter[str]]
     """Histories, and how many of them a namespace has."""

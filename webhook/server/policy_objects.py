@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from webhook.adapters.kube.client import KubeError
 from webhook.adapters.policy.objects import policy_text, says, status_of, with_times
@@ -19,12 +19,11 @@ from webhook.server.operations import ServerPart, repeat
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from webhook.adapters.kube.client import Json
     from webhook.adapters.kube.policies import PoliciesApi, StoredPolicy
     from webhook.adapters.policy.files import PolicyText
     from webhook.adapters.policy.source import Judged
     from webhook.server.log import JsonLog
-
-    Json = dict[str, Any]
 
 FIRST_READ_S: Final = 45.0
 """How long a start tries to read them: less than the minute that the startup probe has."""

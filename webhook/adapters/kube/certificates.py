@@ -8,7 +8,7 @@ is based on; the API server rejects one that comes too late (HTTP 409).
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from certs import Bundle, CertificatesError, Configuration, ConflictError, StoredBundle
@@ -18,9 +18,7 @@ from webhook.adapters.kube.follow import Collection
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from webhook.adapters.kube.client import Kube
-
-    Json = dict[str, Any]
+    from webhook.adapters.kube.client import Json, Kube
 
 _LABELS: Final = {
     "app.kubernetes.io/name": "vramwarden",

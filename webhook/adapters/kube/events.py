@@ -10,7 +10,7 @@ import threading
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import quote
 
 from webhook.adapters.kube.client import KubeError
@@ -19,9 +19,8 @@ from webhook.core.node.patching import Allowance
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from webhook.adapters.kube.client import Kube
+    from webhook.adapters.kube.client import Json, Kube
 
-    Json = dict[str, Any]
     Key = tuple[str, str, str]
 
 K = TypeVar("K")

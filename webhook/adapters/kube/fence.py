@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from webhook.adapters.kube.client import Kube, joined
 from webhook.adapters.kube.follow import Collection
@@ -10,7 +10,7 @@ from webhook.adapters.kube.follow import Collection
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    Json = dict[str, Any]
+    from webhook.adapters.kube.client import Json
 
 CONFIG_MAP: Final = "vramwarden-fence"
 _LABELS: Final = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from random import SystemRandom
-from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, NoReturn, TypeVar
 from urllib.parse import quote
 
 from webhook.adapters.kube.client import KubeError
@@ -16,9 +16,7 @@ from webhook.adapters.kube.client import KubeError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from webhook.adapters.kube.client import Kube
-
-    Json = dict[str, Any]
+    from webhook.adapters.kube.client import Json, Kube
 
 T = TypeVar("T")
 

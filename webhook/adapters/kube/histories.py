@@ -6,7 +6,7 @@ Rights: get, list, watch, create, patch, delete on `vramhistories`; get on `gpun
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from webhook.adapters.kube.follow import Collection
@@ -16,10 +16,8 @@ from webhook.core.kinds.workloads import Workload
 from webhook.names import GPU_NODES, SEEING_API_VERSION, VRAM_HISTORIES
 
 if TYPE_CHECKING:
-    from webhook.adapters.kube.client import Kube
+    from webhook.adapters.kube.client import Json, Kube
     from webhook.core.kinds.nodes import NodeFigures
-
-    Json = dict[str, Any]
 
 _API: Final = f"/apis/{SEEING_API_VERSION}"
 

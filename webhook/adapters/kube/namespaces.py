@@ -6,7 +6,7 @@ one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from webhook.adapters.kube.client import joined
 
@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from collections.abc import Set as AbstractSet
 
-    from webhook.adapters.kube.client import Kube
+    from webhook.adapters.kube.client import Json, Kube
 
-    Json = dict[str, Any]
     Labelled = tuple[str, Mapping[str, str] | None]
 
 PATH: Final = joined("namespaces")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from webhook.adapters.kube.client import Kube, KubeError, joined
@@ -38,9 +38,8 @@ from webhook.names import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from webhook.adapters.kube.client import Json
     from webhook.core.pod.gpus import Gpu
-
-    Json = dict[str, Any]
 
 MANAGED: Final = f"{MANAGED_LABEL}=true"
 WITH_GPU: Final = f"{NODE_GPU_LABEL}=true"

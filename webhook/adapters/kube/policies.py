@@ -25,9 +25,7 @@ from webhook.names import SEEING_API_VERSION, VRAM_POLICIES, VRAM_POLICY_KIND
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from webhook.adapters.kube.client import Kube
-
-    Json = dict[str, Any]
+    from webhook.adapters.kube.client import Json, Kube
 
 LAST_GOOD: Final = "vramwarden-policy-objects"
 """The ConfigMap with the objects of the last set that was in force."""

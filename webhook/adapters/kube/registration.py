@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, urlsplit
 
 from webhook.adapters.kube.certificates import KINDS
@@ -11,9 +11,7 @@ from webhook.adapters.kube.client import joined
 from webhook.adapters.kube.follow import Collection
 
 if TYPE_CHECKING:
-    from webhook.adapters.kube.client import Kube
-
-    Json = dict[str, Any]
+    from webhook.adapters.kube.client import Json, Kube
 
 BIND_WEBHOOK: Final = "bind.vramwarden.io"
 

@@ -101,7 +101,7 @@ def install(
     """
     wanted = (*service_names(service, secret[0]), *names)
     try:
-        cluster = _cluster_of(secret, **where)
+        cluster = cluster_of(secret, **where)
         found = Replica(cluster, wanted).round()
     except CertificatesError as error:
         raise Failure(str(error)) from error
@@ -119,7 +119,7 @@ def rotate(*, secret: tuple[str, str], **where: Any) -> None:
     the old one when none of its certificates can be valid any more.
     """
     try:
-        cluster = _cluster_of(secret, **where)
+        cluster = cluster_of(secret, **where)
         replica = Replica(cluster, ())
         outcome = replica.rotate()
         click.echo(f"{cluster.title}: {outcome.action} ({'; '.join(outcome.reasons)})")
@@ -154,7 +154,7 @@ def show(
     place, bundles = f"folder    {folder}", None
     try:
         if secret:
-            cluster = _cluster_of(secret, **where)
+            cluster = cluster_of(secret, **where)
             held = cluster.secret()
             stored, there = held.bundle, bool(held.version)
             place, bundles = f"secret    {'/'.join(secret)}", _bundle_lines(cluster, stored)
@@ -238,7 +238,7 @@ def _as_json(found: Status, bundles: Bundles | None, problems: list[str]) -> dic
     return shown
 
 
-def _cluster_of(
+def cluster_of(
     secret: tuple[str, str],
     webhook_configuration: str,
     kubeconfig: Path | None,
