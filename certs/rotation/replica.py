@@ -80,11 +80,6 @@ class View:
     terms: Terms
 
     @property
-    def called(self) -> bool:
-        """Return whether an API server may call us whose trust we know something about."""
-        return self.configurations is None or bool(self.configurations)
-
-    @property
     def settled(self) -> frozenset[x509.Certificate]:
         """Return the CAs that every API server surely has."""
         due_s = self.now_s - self.terms.settle_s
@@ -115,7 +110,8 @@ def due(view: View) -> tuple[Store | Publish, ...]:
     missing.
     """
     stored = view.stored.bundle
-    trusted = view.settled if view.called else None
+    # Without configurations no API server may call us whose trust we know something about.
+    trusted = None if view.configurations == () else view.settled
     outcome = advance(stored, view.names, view.now, view.terms, trusted)
     store = Store(outcome.bundle, outcome.action, outcome.reasons)
     return (

@@ -3,7 +3,7 @@
 A caBundle holds PEM certificates; the API server trusts each of them, and nothing else.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -60,14 +60,12 @@ def corrected(
             return False
         return issuer is None or not is_obsolete(Authority(ca, None), issuer, now, terms)
 
-    def becomes(held: Sequence[x509.Certificate]) -> tuple[x509.Certificate, ...]:
-        return (*wanted, *(ca for ca in held if ca not in wanted and stays(ca)))
-
     changes = []
     for webhook, pem in configuration.bundles if wanted else ():
         held = readable_certificates(pem)
         # Of two replicas, one may see an older set: the order alone is nothing to write about.
-        if set(should := becomes(held)) != set(held):
+        should = (*wanted, *(ca for ca in held if ca not in wanted and stays(ca)))
+        if set(should) != set(held):
             changes.append((webhook, b"".join(map(certificate_text, should))))
     return tuple(changes)
 

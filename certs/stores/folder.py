@@ -21,7 +21,6 @@ from datetime import datetime
 from pathlib import Path
 
 from certs.pki.pem import CERTIFICATE, FILES, KEY, Bundle, CertificatesError
-from certs.rotation.authority import Terms
 from certs.rotation.rotate import Advance, SetAction, advance
 from certs.stores.swap import DATA, locked, publish, through_data
 
@@ -46,12 +45,11 @@ def read(folder: Path) -> Bundle:
                 )
                 raise CertificatesError(str(folder / DATA), "points to nothing", cure)
             return Bundle.from_files(files)
-    raise _restless(folder)
+    what, cure = "changes faster than it can be read", "stop what keeps writing there"
+    raise CertificatesError(str(folder), what, cure)
 
 
-def ensure(
-    folder: Path, names: Iterable[str], now: datetime, terms: Terms | None = None
-) -> Advance:
+def ensure(folder: Path, names: Iterable[str], now: datetime) -> Advance:
     """Make the folder hold a valid set for these names; return what was done.
 
     See ``certs.rotation.rotate.advance`` for what is done when. Safe to call from several processes
@@ -61,7 +59,7 @@ def ensure(
     written or holds something broken; it then still holds what it held.
     """
     wanted = tuple(names)
-    outcome = _advance(folder, wanted, now, terms)
+    outcome = _advance(folder, wanted, now)
     if outcome.action is SetAction.KEPT:
         return outcome
     try:
@@ -69,7 +67,7 @@ def ensure(
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
         with locked(folder):
-            outcome = _advance(folder, wanted, now, terms)
+            outcome = _advance(folder, wanted, now)
             if outcome.action is not SetAction.KEPT:
                 publish(folder, read(folder).files(), outcome.bundle.files())
     except OSError as error:
@@ -124,9 +122,9 @@ def stamp(folder: Path) -> tuple[tuple[int, int, int], ...]:
     return tuple((status.st_mtime_ns, status.st_size, status.st_ino) for status in found)
 
 
-def _advance(folder: Path, names: tuple[str, ...], now: datetime, terms: Terms | None) -> Advance:
+def _advance(folder: Path, names: tuple[str, ...], now: datetime) -> Advance:
     try:
-        return advance(read(folder), names, now, terms)
+        return advance(read(folder), names, now)
     except CertificatesError as error:
         if error.where not in FILES:
             raise
@@ -162,12 +160,6 @@ def _content(path: Path) -> bytes:
 def _unreadable(path: Path, error: OSError) -> CertificatesError:
     cure = "make it readable for this user, or name another folder"
     return CertificatesError(str(path), f"cannot be read ({error.strerror})", cure)
-
-
-def _restless(folder: Path) -> CertificatesError:
-    return CertificatesError(
-        str(folder), "changes faster than it can be read", "stop what keeps writing there"
-    )
 
 
 @contextmanager

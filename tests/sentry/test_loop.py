@@ -136,7 +136,7 @@ def test_unfollowed_or_where_nothing_is_shared_unmanaged_memory_is_absent(tmp_pa
         (AssignmentsSeen({}, watched=False), ""),
         (SEEN, ""),
     ):
-        bench.sentry._writer._own = OwnNode("u-1", "sidecar", not_shared)
+        bench.sentry._writer.own = OwnNode("u-1", "sidecar", not_shared)
         if message:
             bench.sentry.on_report(message)
         clock[0] += 100.0

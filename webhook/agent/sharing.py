@@ -76,7 +76,8 @@ class SharingOfNode:
         self._scan: Scan | None = None
         self._slices: tuple[Slice, ...] | None = ()
         """None where they cannot be read."""
-        self._claimed_by: tuple[str, ...] = ()
+        self.claimed_by: tuple[str, ...] = ()
+        """The DRA drivers that offer the GPUs, or did until `CLAIMED_S` ago."""
         self._claimed_until_s = float("-inf")
         self._young_until_s = float("-inf")
         self._offered: bool | None = None
@@ -118,7 +119,7 @@ class SharingOfNode:
         created_s = read_time(metadata.get("creationTimestamp"))
         if created_s is not None:
             self._young_until_s = now_s + YOUNG_S - (self._api_now_s() - created_s)
-        self._claimed_by = claimed_before(node)
+        self.claimed_by = claimed_before(node)
         self._claimed_until_s = now_s + CLAIMED_S
 
     def on_slices(self, slices: Iterable[Slice] | None) -> None:
@@ -178,14 +179,9 @@ class SharingOfNode:
         uuids.update(gpu.uuid for gpu in (self._scan.gpus if self._scan else ()))
         drivers = claimants(self._slices or (), uuids)
         if drivers:
-            self._claimed_by, self._claimed_until_s = drivers, now_s + CLAIMED_S
+            self.claimed_by, self._claimed_until_s = drivers, now_s + CLAIMED_S
         elif now_s >= self._claimed_until_s:
-            self._claimed_by = ()
-
-    @property
-    def claimed_by(self) -> tuple[str, ...]:
-        """The DRA drivers that offer the GPUs, or did until `CLAIMED_S` ago."""
-        return self._claimed_by
+            self.claimed_by = ()
 
     @property
     def asks(self) -> str:
@@ -239,7 +235,7 @@ class SharingOfNode:
 
     def _beside(self, node: Mapping[str, Any], inventory: Inventory, now_s: float) -> Beside:
         return Beside(
-            claimed_by=self._claimed_by or (None if self._slices is None else ()),
+            claimed_by=self.claimed_by or (None if self._slices is None else ()),
             age_s=YOUNG_S - (self._young_until_s - now_s),
             settles=self._settles or self._awaits_slices,
             shares=self._shares or is_advertised(node),

@@ -29,11 +29,11 @@ ALWAYS: Final = -1
 class Judge:
     """Remembers of each pod what `step` does, for as long as the list has it."""
 
-    def __init__(self, protected: frozenset[int] = frozenset(), *, acts: bool = True) -> None:
+    def __init__(self, *, acts: bool = True) -> None:
         """Prepare; `acts` is whether anything may be stopped at all."""
-        self._protected = protected
         self._acts = acts
-        self._promises: dict[str, Assignment] = {}
+        self.promises: Mapping[str, Assignment] = {}
+        """What pods that are judged were promised, by UID as it is compared."""
         self._states: dict[str, State] = {}
         self._dead_since_s: dict[Process, float] = {}
         self._rejected: dict[str, set[Process]] = {}
@@ -50,22 +50,17 @@ class Judge:
         again. Until it holds nothing its last assignment counts.
         """
         kept = set().union(*self._holding.values()) - promises.keys()
-        self._promises = {uid: one for uid, one in self._promises.items() if uid in kept} | {
+        self.promises = {uid: one for uid, one in self.promises.items() if uid in kept} | {
             uid: one
             for uid, one in promises.items()
             if one.hold is not None and (one.hold.may_act or one.hold.reports)
         }
-        self._left = kept & self._promises.keys()
+        self._left = kept & self.promises.keys()
         self._forget_others()
 
     def _forget_others(self) -> None:
-        self._states = {uid: one for uid, one in self._states.items() if uid in self._promises}
-        self._rejected = {uid: one for uid, one in self._rejected.items() if uid in self._promises}
-
-    @property
-    def promises(self) -> Mapping[str, Assignment]:
-        """What pods that are judged were promised, by UID as it is compared."""
-        return self._promises
+        self._states = {uid: one for uid, one in self._states.items() if uid in self.promises}
+        self._rejected = {uid: one for uid, one in self._rejected.items() if uid in self.promises}
 
     def above(self, gpu: str) -> int | None:
         """Return above which use of a GPU who holds it must be known, in bytes; None: never.
@@ -79,7 +74,7 @@ class Judge:
         judged = self.judged()
         ceilings = [
             ALWAYS if uid in judged else ceiling_of(promise.hold)
-            for uid, promise in self._promises.items()
+            for uid, promise in self.promises.items()
             if promise.hold is not None and gives(promise, gpu)
         ]
         return min(ceilings, default=None)
@@ -108,7 +103,7 @@ class Judge:
         self._note_who_holds(scan)
         judged = self.judged()
         actions: list[tuple[str, Action]] = []
-        for uid, promise in self._promises.items():
+        for uid, promise in self.promises.items():
             if promise.hold is None:
                 continue
             theirs = held.get(uid, [])
@@ -116,8 +111,8 @@ class Judge:
             if uid not in judged and not state.reported and not _is_over(theirs, promise.hold):
                 continue
             observation = self._observation(uid, theirs, scan, now_s)
-            dead = {one.owner.process.pid for _, one in theirs if one.owner and one.dead}
-            cap = cap_of(promise.hold, self._protected | dead, acts=self._acts)
+            dead = frozenset(one.owner.process.pid for _, one in theirs if one.owner and one.dead)
+            cap = cap_of(promise.hold, dead, acts=self._acts)
             self._states[uid], chosen = step(state, observation, cap, now_s)
             actions += ((uid, action) for action in chosen)
         return actions
@@ -129,7 +124,7 @@ class Judge:
             for one in processes:
                 if one.owner is None:
                     continue
-                promise = self._promises.get(one.owner.place.pod)
+                promise = self.promises.get(one.owner.place.pod)
                 if promise is not None and gives(promise, gpu):
                     held.setdefault(one.owner.place.pod, []).append((gpu, one))
         return held
@@ -158,11 +153,11 @@ class Judge:
         """
         for gpu, held in scan.lists.items():
             pods = {one.owner.place.pod for one in held if one.owner is not None}
-            self._holding[gpu] = pods & self._promises.keys()
+            self._holding[gpu] = pods & self.promises.keys()
         if over := self._left - set().union(*self._holding.values()):
             self._left -= over
-            self._promises = {
-                uid: promise for uid, promise in self._promises.items() if uid not in over
+            self.promises = {
+                uid: promise for uid, promise in self.promises.items() if uid not in over
             }
             self._forget_others()
 

@@ -46,11 +46,11 @@ class SidecarStats:
         self.stats: Mapping[str, Stats] = {}
         """What is said now; read by the main thread."""
 
-    def read_all(self, *, sleep: Callable[[float], None] = time.sleep) -> None:
+    def read_all(self) -> None:
         """Read, forever."""
         while True:
             self.read()
-            sleep(EVERY_S)
+            time.sleep(EVERY_S)
 
     def read(self) -> None:
         """Read the names of the sidecars that are known, and search for others when it is time."""

@@ -68,13 +68,9 @@ class GpuNodeWriter:
         self._exists = False
         self._tried_s = self._next_s = self._node_next_s = float("-inf")
         self._pause_s = self._node_pause_s = LEAST_S
-        self._own = OwnNode("", "")
-        self._is_read = False
-
-    @property
-    def own(self) -> OwnNode:
+        self.own = OwnNode("", "")
         """The Node, as it was read last; before, nothing is known of it."""
-        return self._own
+        self._is_read = False
 
     def offer(self, figures: NodeFigures) -> None:
         """Have these written, when it is time, instead of any that wait still; never waits."""
@@ -143,7 +139,7 @@ class GpuNodeWriter:
         self._node_next_s = now_s + self._node_pause_s
         self._node_pause_s = min(2 * self._node_pause_s, NODE_EVERY_S)
         try:
-            self._own = read_own_node(self._kube, self._node)
+            self.own = read_own_node(self._kube, self._node)
         except KubeError as error:
             what = "the Node cannot be read; its GPUNode does not go with it"
             self._journal.once("own node", "warning", what, str(error))
@@ -152,7 +148,7 @@ class GpuNodeWriter:
 
     def _write(self, figures: NodeFigures) -> None:
         try:
-            write_figures(self._kube, figures, self._own.uid)
+            write_figures(self._kube, figures, self.own.uid)
         finally:
             self._tried_s = self._clock()  # a failure may be only that of the answer
         self._written, self._exists = figures, True
@@ -162,13 +158,12 @@ class GpuNodeWriter:
     def _fail(self, error: KubeError) -> float:
         if error.not_found:
             what = "the cluster knows no GPUNode; is its CRD installed (crds.install)?"
-            self._journal.once("gpu node", "warning", what, str(error))
             pause_s = UNKNOWN_KIND_S
         else:
             what = "what is seen here cannot be written as a GPUNode; retrying"
-            self._journal.once("gpu node", "warning", what, str(error))
             pause_s = self._pause_s
             self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+        self._journal.once("gpu node", "warning", what, str(error))
         self._node_next_s = float("-inf")
         self._next_s = self._clock() + pause_s
         return pause_s

@@ -33,8 +33,8 @@ class Metrics:
         self.registry = CollectorRegistry()
         PlatformCollector(self.registry)
         ProcessCollector(registry=self.registry)
-        counter = partial(Counter, registry=self.registry)
-        gauge = partial(Gauge, registry=self.registry)
+        self.counter = counter = partial(Counter, registry=self.registry)
+        self.gauge = gauge = partial(Gauge, registry=self.registry)
         self._requests = counter(
             "vramwarden_admission_requests",
             "Reviews answered, by webhook, operation, decision and first reason.",
@@ -163,28 +163,26 @@ class PlacementMetrics:
     """Metrics of placement; created only where GPUs are chosen at binding."""
 
     def __init__(self, metrics: Metrics) -> None:
-        counter = partial(Counter, registry=metrics.registry)
-        gauge = partial(Gauge, registry=metrics.registry)
-        self.conflicts = counter(
+        self.conflicts = metrics.counter(
             "vramwarden_placement_conflicts",
             "Writes of a node's list of GPUs that another replica won.",
         )
-        self.unfollowed = gauge(
+        self.unfollowed = metrics.gauge(
             "vramwarden_placement_unfollowed",
             "1 while pods, nodes or what nodes ask cannot be watched; bindings are still decided.",
             ["resource"],
         )
         for resource in ("pods", "nodes", "questions"):
             self.unfollowed.labels(resource)
-        self.entries = gauge(
+        self.entries = metrics.gauge(
             "vramwarden_placement_entries",
             "Pods in the lists of who has which GPU, as this replica last read them.",
         )
-        self.waiting = gauge(
+        self.waiting = metrics.gauge(
             "vramwarden_placement_waiting",
             "Pods that were bound without us and have no GPU yet; they start nothing meanwhile.",
         )
-        self.late = counter(
+        self.late = metrics.counter(
             "vramwarden_placement_late",
             "Tries to give GPUs to pods that were bound without us, by outcome.",
             ["outcome"],
@@ -197,15 +195,14 @@ class HistoryMetrics:
     """Metrics of the histories of workloads; created only where they are kept."""
 
     def __init__(self, metrics: Metrics) -> None:
-        counter = partial(Counter, registry=metrics.registry)
-        self.runs = counter(
+        self.runs = metrics.counter(
             "vramwarden_history_runs",
             "Pods that ended, by whether their peak was kept in a history.",
             ["result"],
         )
         for result in ("kept", "dropped"):
             self.runs.labels(result)
-        self.writes = counter(
+        self.writes = metrics.counter(
             "vramwarden_history_writes",
             "Histories written, lost to another replica and read again, failed, or swept.",
             ["result"],
@@ -218,20 +215,18 @@ class SharedCertificateMetrics:
     """Metrics of shared certificates; created only where replicas share them in a Secret."""
 
     def __init__(self, metrics: Metrics) -> None:
-        counter = partial(Counter, registry=metrics.registry)
-        gauge = partial(Gauge, registry=metrics.registry)
-        self.ca_bundle_published = gauge(
+        self.ca_bundle_published = metrics.gauge(
             "vramwarden_ca_bundle_published",
             "1 while every caBundle holds the CA of the certificate that is served.",
         )
-        self.syncs = counter(
+        self.syncs = metrics.counter(
             "vramwarden_certificate_syncs",
             "Times the Secret and the caBundles were reconciled, by result.",
             ["result"],
         )
         for result in ("done", "failed"):
             self.syncs.labels(result)
-        self.synced_at = gauge(
+        self.synced_at = metrics.gauge(
             "vramwarden_certificate_last_sync_timestamp_seconds",
             "When the Secret and the caBundles were last reconciled.",
         )

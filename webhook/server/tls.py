@@ -12,6 +12,7 @@ import ssl
 from typing import TYPE_CHECKING, Protocol
 
 from certs import CertificatesError
+from webhook.server.operations import ServerPart
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     """Loads a certificate into a new context; raises CertificatesError where it is unusable."""
 
 
-class CertificateKeeper(Protocol):
+class CertificateKeeper(ServerPart, Protocol):
     """Keeps the certificate that is served; its `str` says where the certificate lies."""
 
     @property
@@ -34,12 +35,6 @@ class CertificateKeeper(Protocol):
     @property
     def bind_path(self) -> BindPath:
         """Return the paths of /bind that go with the certificate."""
-
-    def start(self) -> None:
-        """Begin to renew the certificate on daemon threads, after the fork."""
-
-    def obstacle(self) -> str:
-        """Return why no traffic should come yet; empty once it may."""
 
 
 class ServingCertificate:

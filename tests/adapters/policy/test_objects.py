@@ -21,7 +21,7 @@ from webhook.adapters.policy.objects import (
     status_of,
     with_times,
 )
-from webhook.adapters.policy.source import PolicySource
+from webhook.adapters.policy.source import PolicySource, Reload
 from webhook.adapters.yaml_documents import MAX_BYTES
 
 GENERATION = 7
@@ -215,7 +215,7 @@ def test_the_set_is_in_force_as_a_whole_or_not_at_all(folder):
     reload = replica.has(an_object("first", all_of("changed", "a")), BROKEN)
     assert [problem.file for problem in reload.problems] == ["vrampolicies/second"]
     assert replica.rules == ["one", "folder", "two"]
-    assert replica.has(an_object("first", all_of("changed", "a")), BROKEN).unchanged
+    assert replica.has(an_object("first", all_of("changed", "a")), BROKEN) == Reload()
     assert replica.has(an_object("first", all_of("changed", "a"))).loaded
     assert replica.rules == ["changed", "folder"]
     assert replica.has().loaded

@@ -9,7 +9,7 @@ import pytest
 from tests.support.policies import HEAD, IMAGE, write
 from webhook.adapters.policy import files as policy_files
 from webhook.adapters.policy.files import PolicyInvalidError
-from webhook.adapters.policy.source import PolicySource
+from webhook.adapters.policy.source import PolicySource, Reload
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,7 +56,7 @@ def test_the_examples_say_what_holds_once_the_rollout_is_over(tmp_path):
 def test_nothing_new_is_nothing_to_report(source, folder):
     before = source.current
     (folder / "a.yaml").write_text(HEAD + "  rules: [{name: first}]")  # a new time, the same bytes
-    assert source.refresh().unchanged
+    assert source.refresh() == Reload()
     assert source.current is before
 
 
@@ -65,7 +65,7 @@ def test_a_change_is_loaded(source, folder):
     reload = source.refresh()
     assert (reload.loaded, reload.problems) == (True, ())
     assert rules(source) == ["second"]
-    assert source.refresh().unchanged
+    assert source.refresh() == Reload()
 
 
 def test_a_change_of_the_same_length_is_loaded(source, folder):
@@ -96,7 +96,7 @@ def test_an_invalid_change_is_told_once_and_the_last_good_one_stays(source, fold
     assert not first.loaded
     assert first.problems == source.problems != ()
     assert rules(source) == ["first"]
-    assert source.refresh().unchanged
+    assert source.refresh() == Reload()
     assert source.problems == first.problems
 
     write(folder, a=bad + " # still")
@@ -117,7 +117,7 @@ def test_a_change_taken_back_clears_the_problems(source, folder):
 def test_a_folder_that_is_gone_for_a_moment_changes_nothing(source, folder):
     aside = folder.rename(folder.with_name("aside"))
     assert "cannot be read" in str(source.refresh().problems[0])
-    assert source.refresh().unchanged
+    assert source.refresh() == Reload()
     assert source.problems
     assert rules(source) == ["first"]
     aside.rename(folder)

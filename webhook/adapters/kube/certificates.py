@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from webhook.adapters.kube.client import Json, Kube
 
-_LABELS: Final = {
+LABELS: Final = {
     "app.kubernetes.io/name": "vramwarden",
     "app.kubernetes.io/managed-by": "vramwarden",
 }
@@ -73,7 +73,7 @@ class CertificatesApi:
             body: Json = {"metadata": {"resourceVersion": before.version}, "data": data | gone}
             self._patch(self.title, self._secret_path, body)
             return
-        metadata = {"name": self._name, "labels": _LABELS}
+        metadata = {"name": self._name, "labels": LABELS}
         body = {"metadata": metadata, "type": "kubernetes.io/tls", "data": data}
         try:
             self._kube.create(self._secrets, body)

@@ -273,12 +273,7 @@ class Kube:
 
     def find(self, path: str) -> Json | None:
         """Read an object; None where it does not exist."""
-        try:
-            return self.read(path)
-        except KubeError as error:
-            if error.not_found:
-                return None
-            raise
+        return self.find_kept(path, lambda found: found)
 
     def find_kept(self, path: str, keep: Callable[[Json], T]) -> T | None:
         """Return what `keep` makes of an object, the rest being freed; None where none exists."""
@@ -465,12 +460,11 @@ class Kube:
 
     def node(self, name: str) -> Json:
         """Read a node."""
-        return self._ask("GET", _node_path(name))
+        return self.read(joined("nodes", name))
 
     def patch_node(self, name: str, patch: Json, *, status: bool = False) -> Json:
         """Apply a JSON merge patch to a node or to its status; return the node as it is then."""
-        path = _node_path(name) + ("/status" if status else "")
-        return self.merge(path, patch)
+        return self.merge(joined("nodes", name) + ("/status" if status else ""), patch)
 
     def _events(self, answer: Any, broke_off: str) -> Iterator[tuple[str, Json]]:
         """Yield the event in each line of a watch.
@@ -599,10 +593,6 @@ class Kube:
 def joined(*parts: str) -> str:
     """Return a path below `/api/v1`, with each part quoted."""
     return "/".join(("/api/v1", *(quote(part, safe="") for part in parts)))
-
-
-def _node_path(name: str) -> str:
-    return joined("nodes", name)
 
 
 class _PageTooLargeError(Exception):

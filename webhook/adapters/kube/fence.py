@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from webhook.adapters.kube.certificates import LABELS
 from webhook.adapters.kube.client import Kube, joined
 from webhook.adapters.kube.follow import Collection
 
@@ -13,10 +14,6 @@ if TYPE_CHECKING:
     from webhook.adapters.kube.client import Json
 
 CONFIG_MAP: Final = "vramwarden-fence"
-_LABELS: Final = {
-    "app.kubernetes.io/name": "vramwarden",
-    "app.kubernetes.io/managed-by": "vramwarden",
-}
 
 
 class FenceApi:
@@ -27,7 +24,7 @@ class FenceApi:
     ) -> None:
         self._kube = kube
         self._name = name
-        self._labels = {**_LABELS, "app.kubernetes.io/component": component}
+        self._labels = {**LABELS, "app.kubernetes.io/component": component}
         self._config_maps = joined("namespaces", namespace, "configmaps")
 
     def now_s(self) -> float:

@@ -96,7 +96,11 @@ def build_policy(
         rules=tuple(found.rules.values()),
         classes=found.classes,
         whole_gpu_resources=_whole_gpu_resources(sources),
-        examples=tuple(_examples(sources)),
+        examples=tuple(
+            _example(part, source.where("spec", "examples", index))
+            for source in sources
+            for index, part in enumerate(source.content.spec.examples)
+        ),
         digest=digest,
     )
     return policy, found.problems
@@ -111,21 +115,15 @@ def _check_classes(
         if "*" not in name and name not in known:
             place = (*path, "classes", "allowed", index)
             yield source.problem(place, f"class {show(name)} is not defined; {have}")
-    for name in rule.classes.class_memory:
-        place = (*path, "classes", "memory", name)
+    named: list[tuple[Path, str]]
+    named = [((*path, "classes", "memory", name), name) for name in rule.classes.class_memory]
+    if rule.classes.default_class is not None:
+        named.append(((*path, "classes", "default"), rule.classes.default_class))
+    for at, name in named:
         if name not in known:
-            yield source.problem(place, f"class {show(name)} is not defined; {have}")
+            yield source.problem(at, f"class {show(name)} is not defined; {have}")
         elif not matches_any(name, tuple(rule.classes.allowed_classes)):
-            yield source.problem(
-                place, f"class {show(name)} is not in classes.allowed; add it there"
-            )
-    default = rule.classes.default_class
-    place = (*path, "classes", "default")
-    if default is not None and default not in known:
-        yield source.problem(place, f"class {show(default)} is not defined; {have}")
-    elif default is not None and not matches_any(default, tuple(rule.classes.allowed_classes)):
-        detail = f"class {show(default)} is not in classes.allowed; add it there"
-        yield source.problem(place, detail)
+            yield source.problem(at, f"class {show(name)} is not in classes.allowed; add it there")
 
 
 def _check_bounds(
@@ -219,12 +217,6 @@ def _rule(part: RulePart, enforcer_image: str, where: str) -> Rule:
             where=where,
         )
     )
-
-
-def _examples(sources: list[PolicyDocument]) -> Iterator[Example]:
-    for source in sources:
-        for index, part in enumerate(source.content.spec.examples):
-            yield _example(part, source.where("spec", "examples", index))
 
 
 def _example(part: ExamplePart, where: str) -> Example:

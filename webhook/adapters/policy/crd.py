@@ -154,59 +154,44 @@ def _all_known(at: str, steps: tuple[str, ...], known: list[str]) -> str:
     return f"(!('{step}' in {at}) || {inside} == null || {checked})"
 
 
+_HOLDS: Final = "Whether what it holds counts."
+_RULES: Final = "Rules of it that count."
+_EXAMPLES: Final = "Examples of it, all of which pass."
+_MESSAGE: Final = "What keeps it from being in force."
 _COLUMNS: Final = [
-    {
-        "name": "In force",
-        "type": "boolean",
-        "jsonPath": ".status.inForce",
-        "description": "Whether what it holds counts.",
-    },
-    {
-        "name": "Rules",
-        "type": "integer",
-        "jsonPath": ".status.rules",
-        "description": "Rules of it that count.",
-    },
-    {
-        "name": "Examples",
-        "type": "integer",
-        "jsonPath": ".status.examples",
-        "description": "Examples of it, all of which pass.",
-    },
-    {
-        "name": "Message",
-        "type": "string",
-        "jsonPath": ".status.message",
-        "description": "What keeps it from being in force.",
-    },
-    {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
-]
+    {"name": name, "type": kind, "jsonPath": f".status.{field}", "description": what}
+    for name, kind, field, what in (
+        ("In force", "boolean", "inForce", _HOLDS),
+        ("Rules", "integer", "rules", _RULES),
+        ("Examples", "integer", "examples", _EXAMPLES),
+        ("Message", "string", "message", _MESSAGE),
+    )
+] + [{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}]
 _STATUS: Final[Json] = {
     "description": "What became of it, as the webhook's replicas say.",
     "type": "object",
     "properties": {
         "observedGeneration": _COUNT,
-        "inForce": {"type": "boolean", "description": "Whether what it holds counts."},
+        "inForce": {"type": "boolean", "description": _HOLDS},
         "digest": {
             **_TEXT,
             "description": "The policy in force, as the annotation vramwarden.io/admitted has it.",
         },
-        "rules": {**_COUNT, "description": "Rules of it that count."},
-        "examples": {**_COUNT, "description": "Examples of it, all of which pass."},
-        "message": {**_TEXT, "description": "What keeps it from being in force."},
-        "errors": {
-            "description": "What is wrong with it.",
-            "type": "array",
-            "maxItems": STATUS_PROBLEMS,
-            "x-kubernetes-list-type": "atomic",
-            "items": {"type": "object", "properties": {"path": _TEXT, "message": _TEXT}},
-        },
-        "examplesFailed": {
-            "description": "Examples of it that do not hold.",
-            "type": "array",
-            "maxItems": STATUS_PROBLEMS,
-            "x-kubernetes-list-type": "atomic",
-            "items": {"type": "object", "properties": {"name": _TEXT, "message": _TEXT}},
+        "rules": {**_COUNT, "description": _RULES},
+        "examples": {**_COUNT, "description": _EXAMPLES},
+        "message": {**_TEXT, "description": _MESSAGE},
+        **{
+            field: {
+                "description": what,
+                "type": "array",
+                "maxItems": STATUS_PROBLEMS,
+                "x-kubernetes-list-type": "atomic",
+                "items": {"type": "object", "properties": {about: _TEXT, "message": _TEXT}},
+            }
+            for field, about, what in (
+                ("errors", "path", "What is wrong with it."),
+                ("examplesFailed", "name", "Examples of it that do not hold."),
+            )
         },
         "conditions": {
             "description": f"{IN_FORCE}: whether what it holds counts, and why not.",

@@ -174,12 +174,8 @@ def _read(parse: Callable[[str], _T], text: str) -> _T:
         raise ValueError(f"{show(text)} {error}") from None
 
 
-def _vram(value: object) -> int:
-    return _read(parse_vram, _to_text(value, "8Gi"))
-
-
-def _quantity(value: object) -> Fraction:
-    return _read(parse_quantity, _to_text(value, "8Gi"))
+def _parsed(value: object, parse: Callable[[str], _T]) -> _T:
+    return _read(parse, _to_text(value, "8Gi"))
 
 
 def _tolerance(value: object) -> str:
@@ -337,8 +333,8 @@ Image = Annotated[str, *_text(_WORD, TEXT, "an image; write e.g. registry.exampl
 Title = Annotated[
     str, *_text(_LINE, LINE, "a title; write one line of text without spaces around it")
 ]
-Vram = Annotated[int, BeforeValidator(_vram), _TEXT_OR_INTEGER]
-Quantity = Annotated[Any, BeforeValidator(_quantity), _TEXT_OR_INTEGER]
+Vram = Annotated[int, BeforeValidator(partial(_parsed, parse=parse_vram)), _TEXT_OR_INTEGER]
+Quantity = Annotated[Any, BeforeValidator(partial(_parsed, parse=parse_quantity)), _TEXT_OR_INTEGER]
 Tolerance = Annotated[str, BeforeValidator(_tolerance), _TEXT_OR_INTEGER]
 Cpu = Annotated[str, BeforeValidator(_cpu), _TEXT_OR_INTEGER]
 CpuLimit = Annotated[str, BeforeValidator(_cpu_limit), _TEXT_OR_INTEGER]

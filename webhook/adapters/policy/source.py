@@ -28,11 +28,6 @@ class Reload:
     loaded: bool = False
     problems: tuple[Problem, ...] = ()
 
-    @property
-    def unchanged(self) -> bool:
-        """Whether there is nothing to report since the last read."""
-        return not self.loaded and not self.problems
-
 
 @dataclass(frozen=True, slots=True)
 class Judged:

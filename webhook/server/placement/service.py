@@ -47,8 +47,8 @@ class PlacementService:
             log,
             self._ended,
             self._late.waits,
-            self._forget,
-            self._changed,
+            lambda node: self.binder.forget(node),  # noqa: PLW0108 - it is made below
+            lambda nodes: self._late.changed(nodes, self._tracker),
             self._tidying.asked,
         )
         self.binder = Binder(at_once, self._tracker, counted, self._late.waits)
@@ -70,12 +70,6 @@ class PlacementService:
     def _gpus_of(self, node: str) -> Sequence[Gpu]:
         found = self._tracker.node(node)
         return found.gpus if found else ()
-
-    def _forget(self, node: str) -> None:
-        self.binder.forget(node)
-
-    def _changed(self, nodes: set[str]) -> None:
-        self._late.changed(nodes, self._tracker)
 
     def obstacle(self) -> str:
         """Return why no traffic should come yet; empty once pods and nodes are known."""
