@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from webhook import __version__
+from webhook.core.node.driver import KERNEL_DRIVER
 from webhook.core.pod.duration import parse_seconds
 from webhook.names import ENFORCER_IMAGE_REPOSITORY
 
@@ -28,6 +29,25 @@ _Command = TypeVar("_Command", bound="Callable[..., Any]")
 ENFORCER_IMAGE_VARIABLE = "VRAMWARDEN_ENFORCER_IMAGE"
 ANSWER_S = 30.0
 """A person waits; a list of all nodes may take a while."""
+
+
+NODE_OPTION = click.option(
+    "--node", default="", envvar="NODE_NAME", show_envvar=True, help="The node that this is."
+)
+KERNEL_DRIVER_OPTION = click.option(
+    "--kernel-driver",
+    metavar="FILE",
+    default=KERNEL_DRIVER,
+    envvar="VRAMWARDEN_KERNEL_DRIVER",
+    show_envvar=True,
+    show_default=True,
+    help="The file that exists while the kernel has a driver.",
+)
+KUBECONFIG_OPTION = click.option(
+    "--kubeconfig",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Where the API server is.  [default: KUBECONFIG, the pod's account, ~/.kube/config]",
+)
 
 
 class Failure(click.ClickException):
@@ -129,12 +149,10 @@ def connection_options(command: _Command) -> _Command:
     return kubeconfig(context(command))
 
 
-def reach(
-    kubeconfig: Path | None, context: str | None, namespace: str | None, *, tries: int = 2
-) -> ReachedCluster:
+def reach(kubeconfig: Path | None, context: str | None, namespace: str | None) -> ReachedCluster:
     """Find the API server; raises NoClusterError where none is known, and asks nothing yet."""
     # Imported here: the client would slow down every --help.
     from webhook.adapters.kube.client import connect, namespace_of  # noqa: PLC0415
 
-    kube = connect(kubeconfig, context=context, tries=tries, answer_s=ANSWER_S)
+    kube = connect(kubeconfig, context=context, tries=2, answer_s=ANSWER_S)
     return ReachedCluster(kube, namespace or namespace_of(kubeconfig, context) or "default")

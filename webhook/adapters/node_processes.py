@@ -59,7 +59,7 @@ class NodeProcesses:
         self._proc = proc
         self._own_uid = own_uid
         self._own_cgroups = processes.read_cgroups(os.getpid(), proc)
-        self._parents: Mapping[int, tuple[int, int]] = {}
+        self._parents: dict[int, tuple[int, int]] = {}
         self._places: dict[int, Place] = {}
         self._kin_s = float("-inf")
         me = os.getpid()
@@ -242,16 +242,14 @@ class NodeProcesses:
         """
         now_s = time.monotonic()
         if now_s - self._kin_s >= KIN_S:
-            self._parents, self._places = dict(self._read_kin()), {}
+            self._parents, self._places = {}, {}
+            for one in processes.pids(proc=self._proc):
+                with contextlib.suppress(OSError):
+                    self._parents[one] = processes.parent_and_start(one, self._proc)
             self._kin_s = now_s
         if pid not in self._parents:
             raise ProcessLookupError  # it is new, or over: the next scan knows
         return self._parents
-
-    def _read_kin(self) -> Iterator[tuple[int, tuple[int, int]]]:
-        for pid in processes.pids(proc=self._proc):
-            with contextlib.suppress(OSError):
-                yield pid, processes.parent_and_start(pid, self._proc)
 
     def _mounts(self, pid: int, name: str, most: int) -> Iterator[tuple[str, str, str, str]]:
         """Yield device, root, mount point and type of mounts with this name, proc_pid_mountinfo(5).

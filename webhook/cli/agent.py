@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,12 +13,17 @@ import yaml
 from webhook.agent.settings import INTERVAL_S, AgentSettings
 from webhook.cli.node_tags import tags_as_yaml
 from webhook.core.node.access import Access, GpuAccess
-from webhook.core.node.driver import KERNEL_DRIVER
 from webhook.core.node.inventory import GRACE_S
 from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
 from webhook.core.pod.quantity import MIB, QuantityError, parse_quantity
-from webhook.options import Failure, duration
+from webhook.options import (
+    KERNEL_DRIVER_OPTION,
+    KUBECONFIG_OPTION,
+    NODE_OPTION,
+    Failure,
+    duration,
+)
 
 if TYPE_CHECKING:
     from webhook.agent.program import Once
@@ -48,9 +52,7 @@ def _taint_key(_context: click.Context, _option: click.Parameter, key: str) -> s
 
 
 @click.command("agent")
-@click.option(
-    "--node", default="", envvar="NODE_NAME", show_envvar=True, help="The node that this is."
-)
+@NODE_OPTION
 @click.option(
     "--namespace",
     default="",
@@ -107,15 +109,7 @@ def _taint_key(_context: click.Context, _option: click.Parameter, key: str) -> s
     is_flag=True,
     help="The chart's fence.void holds: NVIDIA's runtime may be the default one.",
 )
-@click.option(
-    "--kernel-driver",
-    metavar="FILE",
-    default=KERNEL_DRIVER,
-    envvar="VRAMWARDEN_KERNEL_DRIVER",
-    show_envvar=True,
-    show_default=True,
-    help="The file that exists while the kernel has a driver.",
-)
+@KERNEL_DRIVER_OPTION
 @click.option(
     "--startup-taint",
     metavar="KEY",
@@ -133,11 +127,7 @@ def _taint_key(_context: click.Context, _option: click.Parameter, key: str) -> s
     show_default=True,
     help="With --once --dry-run: the patches, or what autoscalers need to know of such a node.",
 )
-@click.option(
-    "--kubeconfig",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Where the API server is.  [default: KUBECONFIG, the pod's account, ~/.kube/config]",
-)
+@KUBECONFIG_OPTION
 @click.option(
     "--run-folder",
     type=click.Path(file_okay=False),

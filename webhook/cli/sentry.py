@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Any
 
 import click
 
-from webhook.core.node.driver import KERNEL_DRIVER
+from webhook.options import KERNEL_DRIVER_OPTION, KUBECONFIG_OPTION, NODE_OPTION
 from webhook.sentry.settings import HOST, METRICS_PORT, SentrySettings
 
 
 @click.command("sentry")
-@click.option(
-    "--node", default="", envvar="NODE_NAME", show_envvar=True, help="The node that this is."
-)
+@NODE_OPTION
 @click.option(
     "--namespace",
     default="",
@@ -55,20 +52,8 @@ from webhook.sentry.settings import HOST, METRICS_PORT, SentrySettings
     show_envvar=True,
     help="UID of our own pod, by which the node's names of cgroups are learned.",
 )
-@click.option(
-    "--kernel-driver",
-    metavar="FILE",
-    default=KERNEL_DRIVER,
-    envvar="VRAMWARDEN_KERNEL_DRIVER",
-    show_envvar=True,
-    show_default=True,
-    help="The file that exists while the kernel has a driver.",
-)
-@click.option(
-    "--kubeconfig",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Where the API server is.  [default: KUBECONFIG, the pod's account, ~/.kube/config]",
-)
+@KERNEL_DRIVER_OPTION
+@KUBECONFIG_OPTION
 def sentry_command(*, node: str, namespace: str, **settings: Any) -> None:
     """Hold the pods of this node to their VRAM caps where their sidecars do not.
 

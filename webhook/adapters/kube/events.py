@@ -81,7 +81,8 @@ class Events:
     ) -> None:
         """Prepare; `reporter` is a qualified name as `vramwarden.io/agent`, `instance` ours."""
         self._kube = kube
-        self._by = {"reportingController": reporter, "reportingInstance": _cut(instance)}
+        ours = _cut_bytes(instance, _LONGEST_INSTANCE)
+        self._by = {"reportingController": reporter, "reportingInstance": ours}
         self._clock = clock
         self._lock = threading.Lock()
         self._all = Allowance(BURST, EVERY_S)
@@ -101,7 +102,7 @@ class Events:
         key = about, reason, note
         with self._lock:
             now_s = self._clock()
-            if not self._may(about, now_s):
+            if not all(one.spend(now_s) for one in (self._all, self._allowance_of(about))):
                 return
             known = self._series.get(key)
             if known is not None and now_s - known.last_s >= SERIES_S:
@@ -150,9 +151,6 @@ class Events:
         at = datetime.fromtimestamp(self._kube.now_s(), UTC)
         return at.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
-    def _may(self, about: str, now_s: float) -> bool:
-        return all(one.spend(now_s) for one in (self._all, self._allowance_of(about)))
-
     def _spend(self, about: str, now_s: float) -> None:
         """Count what was written; what failed costs nothing, and is its writer's to bound."""
         self._all = self._all.spend(now_s) or self._all
@@ -174,10 +172,6 @@ def _remember(known: dict[K, V], key: K, value: V) -> None:
     known[key] = value
     while len(known) > MOST_REMEMBERED:
         del known[next(iter(known))]
-
-
-def _cut(instance: str) -> str:
-    return _cut_bytes(instance, _LONGEST_INSTANCE)
 
 
 def _cut_bytes(text: str, most: int) -> str:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from webhook.adapters.kube.follow import Collection
+from webhook.adapters.kube.gpu_nodes import read_figures
 from webhook.core.kinds.histories import History, history_name, read_history, write_history
-from webhook.core.kinds.nodes import read_gpu_node
 from webhook.core.kinds.workloads import Workload
-from webhook.names import GPU_NODES, SEEING_API_VERSION, VRAM_HISTORIES
+from webhook.names import SEEING_API_VERSION, VRAM_HISTORIES
 
 if TYPE_CHECKING:
     from webhook.adapters.kube.client import Json, Kube
@@ -82,8 +82,7 @@ class HistoriesApi:
 
     def figures(self, node: str) -> NodeFigures | None:
         """Read what the node's sentry says of it; None where it says nothing."""
-        found = self._kube.find(_joined(GPU_NODES, node))
-        return None if found is None else read_gpu_node(found)
+        return read_figures(self._kube, node)
 
 
 def _keep(raw: Json) -> StoredHistory | None:

@@ -138,6 +138,7 @@ def rotate(*, secret: tuple[str, str], **where: Any) -> None:
 @click.pass_context
 def show(
     context: click.Context,
+    /,
     *,
     cert_dir: Path | None,
     secret: tuple[str, str] | None,
