@@ -8,7 +8,6 @@ from dataclasses import replace
 from webhook.core.policy.fence import GPUS_KEY, RULES_KEY, SUM_KEY, WHOLE_GPUS_KEY, _sum
 from webhook.tools.check.judge.facts import (
     SOUND,
-    Authorities,
     Certificate,
     DryRun,
     Facts,
@@ -145,7 +144,7 @@ INSTALLED = replace(
         for (kind, name), policy in EXPECTED.items()
     ),
     authorities=tuple(
-        Authorities(f"{name} ({kind})", days_left=3000, trusts=True) for kind, name in EXPECTED
+        Certificate(f"{name} ({kind})", days_left=3000, trusts=True) for kind, name in EXPECTED
     ),
     certificate=Certificate("vramwarden-system/vramwarden-certificate", days_left=320),
     policy=replace(BEFORE.policy, fence=rules()),

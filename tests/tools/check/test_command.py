@@ -12,6 +12,7 @@ import pytest
 from tests.support.checked import (
     BEFORE,
     INSTALLED,
+    NOW_S,
     a_node,
     a_shared_node,
     a_workload,
@@ -20,10 +21,9 @@ from tests.support.checked import (
 from tests.support.commands import runner
 from tests.support.programs import free_port
 from webhook.cli.main import main
-from webhook.tools.check.installed import completed
+from webhook.tools.check.installed import read_authorities, read_certificate, read_policy
 from webhook.tools.check.judge.facts import SOUND, DryRun, Facts
 from webhook.tools.check.judge.table import run
-from webhook.tools.check.read import RawFacts
 from webhook.tools.check.show import as_json, as_text, has_failed
 from webhook.tools.shared.facts import Unreadable
 
@@ -141,28 +141,28 @@ def test_wrong_usage_is_two():
     assert runner().invoke(main, ["check", "what"]).exit_code == 2
 
 
-def looked(policies, *, bundles=(), secret=None, version="0.1.0"):
-    facts = Facts("u", "v1.36.2", 1_800_000_000.0, "0.1.0", webhook=a_workload(version=version))
-    return completed(RawFacts(facts, policies, (), bundles, secret), pre=False)
+def read(policies, version="0.1.0"):
+    facts = Facts("u", "v1.36.2", NOW_S, "0.1.0", webhook=a_workload(version=version))
+    return read_policy(policies, (), facts)
 
 
 BROKEN = {"a.yaml": "kind: What\n", "notes.txt": "no policy"}
 
 
 def test_a_policy_of_another_version_is_not_judged_by_this_one():
-    assert looked(BROKEN).policy.problems
-    assert isinstance(looked(BROKEN, version="0.2.0").policy, Unreadable)
-    assert looked(None).policy is None
-    assert looked({"notes.txt": "no policy"}).policy.rules == 0
+    assert read(BROKEN).problems
+    assert isinstance(read(BROKEN, version="0.2.0"), Unreadable)
+    assert read(None) is None
+    assert read({"notes.txt": "no policy"}).rules == 0
 
 
 def test_a_bundle_without_a_certificate_says_so():
     bundles = (("a", b""), ("b", b"-----BEGIN CERTIFICATE-----\nnope"))
     secret = ("gpu/tls", {"tls.crt": b"what"})
-    found = looked({}, bundles=bundles, secret=secret)
-    assert [one.problem for one in found.authorities] == [
+    assert [one.problem for one in read_authorities(bundles, secret, NOW_S)] == [
         "caBundle is empty",
         "caBundle holds no readable certificate",
     ]
-    assert found.certificate.problem == "there is no readable certificate in it"
-    assert looked({}).certificate is None
+    found = read_certificate(secret, NOW_S)
+    assert found.problem == "there is no readable certificate in it"
+    assert read_certificate(None, NOW_S) is None

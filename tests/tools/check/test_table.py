@@ -601,7 +601,7 @@ def test_what_could_not_be_seen_neither_passes_nor_fails(facts):
     assert {one.check.id for one in results} == {
         check.id
         for check in CHECKS.values()
-        if check.when is not (When.INSTALLED, When.PRE)[not pre]
+        if check.when in ({When.PRE, When.BOTH} if pre else {*When} - {When.PRE})
     }
 
 

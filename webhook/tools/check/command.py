@@ -56,19 +56,17 @@ def check_command(
     """
     # Imported here: client, certificates and policies would slow down every --help.
     from webhook.adapters.kube.client import KubeError  # noqa: PLC0415
-    from webhook.tools.check.installed import completed  # noqa: PLC0415
     from webhook.tools.check.judge.table import run  # noqa: PLC0415
     from webhook.tools.check.read import read_facts  # noqa: PLC0415
     from webhook.tools.check.show import as_json, as_text, has_failed  # noqa: PLC0415
 
     try:
         kube = reach(kubeconfig, context, namespace).kube
-        found = read_facts(
+        facts = read_facts(
             kube, __version__, pre=pre, namespace=namespace, test_namespace=test_namespace
         )
     except KubeError as error:
         raise Failure(str(error)) from error
-    facts = completed(found, pre=pre)
     results = run(facts, pre=pre)
     if output == "json":
         sys.stdout.write(as_json(results, facts, pre=pre))

@@ -1,8 +1,7 @@
-"""From what was seen to facts: what takes the packages for certificates and policies to read."""
+"""What takes the packages for certificates and policies to read: facts of files."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
@@ -11,7 +10,7 @@ from webhook.adapters.policy.files import PolicyInvalidError, load_config_map, s
 from webhook.adapters.policy.objects import policy_text
 from webhook.core.policy.fence import fence_data
 from webhook.core.policy.values import Accounting, EnforceBy, Rollout
-from webhook.tools.check.judge.facts import Authorities, Certificate, PolicyFacts, Workload
+from webhook.tools.check.judge.facts import Certificate, PolicyFacts, Workload
 from webhook.tools.shared.facts import Unreadable
 
 if TYPE_CHECKING:
@@ -19,39 +18,31 @@ if TYPE_CHECKING:
 
     from webhook.core.policy.values import Policy
     from webhook.tools.check.judge.facts import Facts
-    from webhook.tools.check.read import RawFacts
+
+    Named = tuple[tuple[str, bytes], ...]
+    Secret = tuple[str, Mapping[str, bytes]]
+    """Name and files of the Secret with our certificate, without keys."""
 
 _ANOTHER_VERSION: Final = Unreadable(
     "this command and the release are of different versions, and read policies differently"
 )
 
 
-def completed(raw: RawFacts, *, pre: bool) -> Facts:
-    """Return all facts; where nothing is installed the policy is the shipped one."""
-    facts = raw.facts
-    if pre or facts.webhook is None:
-        shipped = shipped_policy_path()
-        return replace(facts, policy=_policy({shipped.name: shipped.read_text()}, (), None, facts))
-    webhook = None if isinstance(facts.webhook, Unreadable) else facts.webhook
-    files = raw.policies
-    return replace(
-        facts,
-        policy=_policy(files, raw.objects, webhook, facts),
-        authorities=_authorities(raw, facts.now_s),
-        certificate=_certificate(raw, facts.now_s),
-    )
+def shipped_policy(facts: Facts) -> PolicyFacts | Unreadable | None:
+    """Read the policy that counts where nothing is installed."""
+    shipped = shipped_policy_path()
+    return read_policy({shipped.name: shipped.read_text()}, (), facts)
 
 
-def _policy(
-    files: Mapping[str, str] | Unreadable | None,
-    objects: tuple[tuple[str, bytes], ...] | Unreadable,
-    webhook: Workload | None,
-    facts: Facts,
+def read_policy(
+    files: Mapping[str, str] | Unreadable | None, objects: Named | Unreadable, facts: Facts
 ) -> PolicyFacts | Unreadable | None:
+    """Read the files of a release's policy, and its objects; None where there is no ConfigMap."""
     if isinstance(files, Unreadable) or files is None:
         return files
     if isinstance(objects, Unreadable):
         return objects
+    webhook = facts.webhook if isinstance(facts.webhook, Workload) else None
     image = webhook.option("enforcer-image") if webhook else ""
     comparable = webhook is not None and webhook.version == facts.command
     where = f"{facts.namespace}/vramwarden-policies"
@@ -89,28 +80,33 @@ def _facts_of(policy: Policy, image: str, fence: Mapping[str, str]) -> PolicyFac
     )
 
 
-def _authorities(raw: RawFacts, now_s: float) -> tuple[Authorities, ...] | Unreadable:
-    if isinstance(raw.bundles, Unreadable):
-        return raw.bundles
-    files = raw.secret[1] if isinstance(raw.secret, tuple) else {}
-    served = Bundle.from_files(files)
+def read_authorities(
+    bundles: Named | Unreadable, secret: Secret | Unreadable | None, now_s: float
+) -> tuple[Certificate, ...] | Unreadable:
+    """Read the caBundle of each of our webhooks, by its name, for the certificate in a Secret."""
+    if isinstance(bundles, Unreadable):
+        return bundles
+    served = Bundle.from_files(secret[1] if isinstance(secret, tuple) else {})
     now = datetime.fromtimestamp(now_s, UTC)
-    return tuple(_authority(name, pem, served, now) for name, pem in raw.bundles)
+    return tuple(_authority(name, pem, served, now) for name, pem in bundles)
 
 
-def _authority(name: str, pem: bytes, served: Bundle, now: datetime) -> Authorities:
+def _authority(name: str, pem: bytes, served: Bundle, now: datetime) -> Certificate:
     found = describe(Bundle(ca_pem=pem), now).authorities
     if not found:
         what = "holds no readable certificate" if pem.strip() else "is empty"
-        return Authorities(name, f"caBundle {what}")
+        return Certificate(name, f"caBundle {what}")
     days = max(one.days_left for one in found)
-    return Authorities(name, days_left=days, trusts=holds(pem, served) if served.ca_pem else None)
+    return Certificate(name, days_left=days, trusts=holds(pem, served) if served.ca_pem else None)
 
 
-def _certificate(raw: RawFacts, now_s: float) -> Certificate | Unreadable | None:
-    if raw.secret is None or isinstance(raw.secret, Unreadable):
-        return raw.secret
-    title, files = raw.secret
+def read_certificate(
+    secret: Secret | Unreadable | None, now_s: float
+) -> Certificate | Unreadable | None:
+    """Read the certificate that the webhook is served with; None where it has none."""
+    if secret is None or isinstance(secret, Unreadable):
+        return secret
+    title, files = secret
     serving = describe(Bundle.from_files(files), datetime.fromtimestamp(now_s, UTC)).serving
     if serving is None:
         return Certificate(title, "there is no readable certificate in it")

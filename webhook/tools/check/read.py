@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from base64 import b64decode
 from binascii import Error as Base64Error
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote
@@ -33,6 +33,12 @@ from webhook.names import (
     VRAM_HISTORIES,
     VRAM_POLICIES,
 )
+from webhook.tools.check.installed import (
+    read_authorities,
+    read_certificate,
+    read_policy,
+    shipped_policy,
+)
 from webhook.tools.check.judge.facts import (
     SENTRY_NAMESPACE,
     DryRun,
@@ -52,7 +58,7 @@ from webhook.tools.check.judge.facts import (
     read_webhooks,
     read_workload,
 )
-from webhook.tools.shared.facts import Unreadable
+from webhook.tools.shared.facts import Unreadable, known
 from webhook.tools.shared.node import ClusterNode
 from webhook.tools.shared.pod import ClusterPod
 from webhook.tools.shared.read import NOT_ENDED
@@ -132,24 +138,9 @@ _OF_NODES: Final = (
 _OF_OWN_PODS: Final = ("name", "component", "node", "not_ready")
 
 
-@dataclass(frozen=True, slots=True)
-class RawFacts:
-    """What was seen, and what others have to read before it is all facts."""
-
-    facts: Facts
-    policies: dict[str, str] | Unreadable | None
-    """Files of the release's policy; None where there is no such ConfigMap."""
-    objects: tuple[tuple[str, bytes], ...] | Unreadable
-    """Names and contents of the policies that are objects; none where the replicas read none."""
-    bundles: tuple[tuple[str, bytes], ...] | Unreadable
-    """The caBundle of each of our webhooks, by its name."""
-    secret: tuple[str, Mapping[str, bytes]] | Unreadable | None
-    """Name and files of the Secret with our certificate, without keys; None where it has none."""
-
-
 def read_facts(
     kube: Kube, command: str, *, pre: bool, namespace: str | None, test_namespace: str
-) -> RawFacts:
+) -> Facts:
     """Read what the checks need; raises KubeError where the API server does not answer at all.
 
     Also where it ceases to: what follows would wait as long.
@@ -164,9 +155,7 @@ def read_facts(
         test_namespace=test_namespace,
     )
     facts = reader.cluster(facts)
-    if pre:
-        return RawFacts(reader.before(facts), None, (), (), None)
-    return reader.installed(facts)
+    return reader.before(facts) if pre else reader.installed(facts)
 
 
 class _FactsReader:
@@ -182,11 +171,7 @@ class _FactsReader:
         of_nodes = {} if isinstance(slices, Unreadable) else slices
         nodes = self._try("list nodes", lambda: self._nodes(of_nodes, facts.now_s))
         others = self._try("list webhook configurations", self._webhooks)
-        own: tuple[OurWebhook, ...] | Unreadable
-        if isinstance(self._own, Unreadable):
-            own = self._own
-        else:
-            own = tuple(hook for kind, one in self._own for hook in read_own_webhooks(kind, one))
+        own = self._each_own(read_own_webhooks)
         return replace(
             facts,
             namespace=self._namespace or _namespace_of(own) or DEFAULT_NAMESPACE,
@@ -219,9 +204,10 @@ class _FactsReader:
             shape=self._dry_run("shape", native=True),
             sentry_namespace=self._namespace_facts(sentry),
             webhook=None,
+            policy=shipped_policy(facts),
         )
 
-    def installed(self, facts: Facts) -> RawFacts:
+    def installed(self, facts: Facts) -> Facts:
         """Add what is installed, and what becomes of pods."""
         webhook = self._try("get deployments", lambda: self._webhook(facts.namespace))
         if isinstance(webhook, Workload):
@@ -241,7 +227,7 @@ class _FactsReader:
             ),
         )
         if not webhook:
-            return RawFacts(facts, None, (), (), None)
+            return replace(facts, policy=shipped_policy(facts))
         fences = self._try(
             "list admission policies", lambda: self._fence("policies", facts.admission)
         )
@@ -266,17 +252,21 @@ class _FactsReader:
             events=self._try("list events in namespace default", self._events),
         )
         facts, objects = self._with_objects(facts, webhook)
-        return RawFacts(
+        files = self._try("get configmaps", lambda: self._data(namespace, _POLICIES))
+        bundles = self._each_own(_bundles)
+        secret = self._try("get secrets", lambda: self._secret(known(webhook)))
+        return replace(
             facts,
-            self._try("get configmaps", lambda: self._data(namespace, _POLICIES)),
-            objects,
-            self._own
-            if isinstance(self._own, Unreadable)
-            else tuple(hook for kind, one in self._own for hook in _bundles(kind, one)),
-            webhook
-            if isinstance(webhook, Unreadable)
-            else self._try("get secrets", lambda: self._secret(webhook)),
+            policy=read_policy(files, objects, facts),
+            authorities=read_authorities(bundles, secret, facts.now_s),
+            certificate=read_certificate(secret, facts.now_s),
         )
+
+    def _each_own(self, read: Callable[[str, Json], Sequence[T]]) -> tuple[T, ...] | Unreadable:
+        """Read all of each of our configurations."""
+        if isinstance(self._own, Unreadable):
+            return self._own
+        return tuple(one for kind, found in self._own for one in read(kind, found))
 
     def _with_objects(
         self, facts: Facts, webhook: Workload | Unreadable
@@ -301,6 +291,8 @@ class _FactsReader:
         """Return what is read, or why it cannot be; raises KubeError without any answer."""
         try:
             return read()
+        except Unreadable as error:
+            return error
         except KubeError as error:
             if not error.code:
                 raise

@@ -267,26 +267,17 @@ def of_interest(pod: ClusterPod) -> ClusterPod | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Authorities:
-    """The CAs that one of our webhooks is trusted by."""
-
-    webhook: str
-    problem: str = ""
-    """Why they cannot be read, or that there are none."""
-    days_left: float = 0.0
-    """Of the one that is valid longest."""
-    trusts: bool | None = None
-    """Whether they are those of the certificate; None where that could not be seen."""
-
-
-@dataclass(frozen=True, slots=True)
 class Certificate:
-    """What the webhook is served with."""
+    """What the webhook is served with, or the CAs that one of our webhooks is trusted by."""
 
-    secret: str
-    """`namespace/name`."""
+    name: str
+    """The Secret's, `namespace/name`, or the webhook's."""
     problem: str = ""
+    """Why it cannot be read, or that there is none."""
     days_left: float = 0.0
+    """Of the CA that is valid longest."""
+    trusts: bool | None = None
+    """Whether the CAs are those of the certificate; None where that could not be seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,7 +367,7 @@ class Facts:
     own_pods: tuple[ClusterPod, ...] | Unreadable = NOT_ASKED
     """Those of the release that are not ready."""
     own_webhooks: tuple[OurWebhook, ...] | Unreadable = NOT_ASKED
-    authorities: tuple[Authorities, ...] | Unreadable = NOT_ASKED
+    authorities: tuple[Certificate, ...] | Unreadable = NOT_ASKED
     certificate: Certificate | Unreadable | None = NOT_ASKED
     policy: PolicyFacts | Unreadable | None = NOT_ASKED
     policy_objects: tuple[PolicyObject, ...] | Unreadable | None = NOT_ASKED

@@ -58,7 +58,7 @@ WEAK: Final[dict[str, tuple[Callable[[Facts], bool], str, str]]] = {
 opens, and the cure."""
 
 
-def weakened(facts: Facts) -> Finding | None:
+def weakened(facts: Facts) -> Finding:
     """No value of the chart, and nothing that is missing, opens what it would close.
 
     | NetworkPolicy | from | agent | key | result |
@@ -69,8 +69,6 @@ def weakened(facts: Facts) -> Finding | None:
     | - | - | privileged | - | warning |
     | - | - | - | missing | warning |
     """
-    if facts.webhook is None:
-        return None
     found, unseen = [], []
     for name, (is_weak, _, _) in WEAK.items():
         try:
@@ -96,7 +94,7 @@ def fence_policies(facts: Facts) -> Finding | None:
     | 1.30 | there | missing, or denies nothing | failed |
     | 1.30 | missing | - | warning: a value may have left it out |
     """
-    if facts.webhook is None or facts.minor < FENCE:
+    if facts.minor < FENCE:
         return None
     policies, bindings = known(facts.fences), known(facts.fence_bindings)
     loose = sorted(policies - bindings)
@@ -126,7 +124,7 @@ def fence_rules(facts: Facts) -> Finding | None:
     | yes | there | right | no | warning |
     | yes | there | right | yes or unknown | ok |
     """
-    if facts.webhook is None or facts.minor < FENCE:
+    if facts.minor < FENCE:
         return None
     if not known(facts.fences) & {"vramwarden-second-line", "vramwarden-void"}:
         return None
@@ -161,7 +159,7 @@ def void_pods(facts: Facts) -> Finding | None:
     """
     policy = facts.policy
     data = getattr(policy, "fence", None)
-    if facts.webhook is None or "vramwarden-void" not in known(facts.fences) or not data:
+    if "vramwarden-void" not in known(facts.fences) or not data:
         return None
     found = {
         pod.path: names

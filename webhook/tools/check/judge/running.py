@@ -18,7 +18,7 @@ STALE_S: Final = 180.0
 """A GPUNode that was not written for so long shows nothing that is true now."""
 
 
-def agents(facts: Facts) -> Finding | None:
+def agents(facts: Facts) -> Finding:
     """An agent is ready on each of its nodes.
 
     | DaemonSet | nodes | ready | result |
@@ -28,8 +28,6 @@ def agents(facts: Facts) -> Finding | None:
     | there | some | all | ok |
     | there | some | not all | failed |
     """
-    if facts.webhook is None:
-        return None
     found = known(facts.agent)
     if found is None:
         why = "there is no agent, so nobody says how much memory a node's GPUs have"
@@ -52,8 +50,6 @@ def sentries(facts: Facts) -> Finding | None:
     | there | some | all | not all | failed |
     | there | some | none | - | failed: something denies them |
     """
-    if facts.webhook is None:
-        return None
     found = known(facts.sentry)
     if found is None:
         if (agent := known(facts.agent)) is not None and agent.option("vram"):
@@ -80,7 +76,7 @@ def _ready(facts: Facts, found: Workload, component: str) -> Finding:
     return failed(f"ready: {said}{first}", cure, [pod.node for pod in broken if pod.node])
 
 
-def kinds(facts: Facts) -> Finding | None:
+def kinds(facts: Facts) -> Finding:
     """The API server knows our kinds, which `top`, `explain` and `advise` read.
 
     | GPUNode | VRAMHistory | result |
@@ -88,8 +84,6 @@ def kinds(facts: Facts) -> Finding | None:
     | served | served | ok |
     | one of them is not | | warning |
     """
-    if facts.webhook is None:
-        return None
     missing = sorted({GPU_NODES, VRAM_HISTORIES} - known(facts.crds))
     if missing:
         why = f"not served: {named(missing)}, so there are no figures or no advice"
@@ -106,7 +100,7 @@ def figures(facts: Facts) -> Finding | None:
     | all there | seen in the last 180 s | ok |
     | all there | missing, older, or of so far in the future | warning |
     """
-    if not (facts.webhook and known(facts.sentry)) or GPU_NODES not in known(facts.crds):
+    if not known(facts.sentry) or GPU_NODES not in known(facts.crds):
         return None
     shared = [node.name for node in known(facts.nodes) if node.vram_bytes]
     if not shared:
@@ -121,7 +115,7 @@ def figures(facts: Facts) -> Finding | None:
     return ok(counted(len(shared), "node"))
 
 
-def sidecar_image(facts: Facts) -> Finding | None:
+def sidecar_image(facts: Facts) -> Finding:
     """The sidecar's image can be pulled in the namespaces of users.
 
     | a sidecar waits for its image | one has it | result |
@@ -130,8 +124,6 @@ def sidecar_image(facts: Facts) -> Finding | None:
     | no | yes | ok |
     | no | no | not looked at |
     """
-    if facts.webhook is None:
-        return None
     pods = _managed(facts)
     waiting = [(pod.path, *pod.pull_failure) for pod in pods if pod.pull_failure]
     if waiting:
@@ -144,7 +136,7 @@ def sidecar_image(facts: Facts) -> Finding | None:
     return ok()
 
 
-def pods_without_gpu(facts: Facts) -> Finding | None:
+def pods_without_gpu(facts: Facts) -> Finding:
     """No pod is bound and waits for a GPU.
 
     | annotation `gpu-waits` | result |
@@ -152,8 +144,6 @@ def pods_without_gpu(facts: Facts) -> Finding | None:
     | on a pod | warning |
     | on none | ok |
     """
-    if facts.webhook is None:
-        return None
     waiting = [pod for pod in _managed(facts) if pod.waits]
     if waiting:
         names = [pod.path for pod in waiting]

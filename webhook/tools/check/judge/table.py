@@ -21,6 +21,8 @@ class When(Enum):
 
     PRE = "pre"
     INSTALLED = "installed"
+    OF_RELEASE = "of a release"
+    """Of what is installed, where there is a release: without one `release` has failed."""
     BOTH = "both"
 
 
@@ -28,11 +30,15 @@ class When(Enum):
 class Check:
     """A row: what is looked at, under a name that does not change."""
 
-    id: str
-    title: str
-    """What is so where all is well."""
     when: When
     find: Callable[[Facts], Finding | None]
+    title: str
+    """What is so where all is well."""
+
+    @property
+    def id(self) -> str:
+        """The function's name, with hyphens."""
+        return self.find.__name__.replace("_", "-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,93 +52,71 @@ class Result:
 
 GROUPS: Final[dict[str, tuple[Check, ...]]] = {
     "Kubernetes": (
-        Check("api-server", "the API server answers", When.BOTH, cluster.api_server),
-        Check("kubernetes-version", "Kubernetes is new enough", When.BOTH,
-              cluster.kubernetes_version),
-        Check("admission-policies", "admission policies are served", When.BOTH,
-              cluster.admission_policies),
-        Check("may-install", "you may create what the chart creates", When.PRE,
-              cluster.may_install),
-        Check("may-grant", "you may grant what its accounts need", When.PRE, cluster.may_grant),
-        Check("pod-shape", "a pod with a native sidecar is stored as such", When.PRE,
-              cluster.pod_shape),
-        Check("other-webhooks", "no other webhook holds up our pods", When.BOTH,
-              cluster.other_webhooks),
-        Check("sentry-namespace", "the sentry's namespace allows hostPID", When.BOTH,
-              cluster.sentry_namespace),
+        Check(When.BOTH, cluster.api_server, "the API server answers"),
+        Check(When.BOTH, cluster.kubernetes_version, "Kubernetes is new enough"),
+        Check(When.BOTH, cluster.admission_policies, "admission policies are served"),
+        Check(When.PRE, cluster.may_install, "you may create what the chart creates"),
+        Check(When.PRE, cluster.may_grant, "you may grant what its accounts need"),
+        Check(When.PRE, cluster.pod_shape, "a pod with a native sidecar is stored as such"),
+        Check(When.BOTH, cluster.other_webhooks, "no other webhook holds up our pods"),
+        Check(When.BOTH, cluster.sentry_namespace, "the sentry's namespace allows hostPID"),
     ),
     "nodes with GPUs": (
-        Check("gpu-nodes", "there are nodes with GPUs", When.BOTH, nodes.gpu_nodes),
-        Check("agent-labels", "labels bring the agent to them", When.BOTH, nodes.agent_labels),
-        Check("node-systems", "they run Linux on a known processor", When.BOTH,
-              nodes.node_systems),
-        Check("kubelets", "their kubelets start native sidecars", When.BOTH, nodes.kubelets),
-        Check("runtime-class", "NVIDIA's runtime can be had", When.BOTH, nodes.runtime_class),
-        Check("taints", "the policy's pods tolerate their taints", When.BOTH, nodes.taints),
-        Check("whole-gpus", "no device plugin offers their GPUs whole", When.BOTH,
-              nodes.whole_gpus),
-        Check("whole-gpu-pods", "no pod has GPUs whole that are shared", When.INSTALLED,
-              nodes.whole_gpu_pods),
-        Check("resource-claims", "no DRA driver gives away GPUs that are shared", When.BOTH,
-              nodes.resource_claims),
-        Check("time-slicing", "no device plugin offers one GPU several times", When.BOTH,
-              nodes.time_slicing),
-        Check("share-label", "their label vramwarden.io/share is true or false", When.BOTH,
-              nodes.share_label),
-        Check("other-products", "nobody else shares their GPUs", When.BOTH, nodes.other_products),
-        Check("advertised", "they show their memory to the scheduler", When.INSTALLED,
-              nodes.advertised),
-        Check("gpus-answer", "their GPUs are healthy", When.INSTALLED, nodes.gpus_answer),
-        Check("enforcement", "a sidecar can measure there", When.INSTALLED, nodes.enforcement),
-        Check("device-names", "their runtime resolves names of GPUs", When.INSTALLED,
-              nodes.device_names),
+        Check(When.BOTH, nodes.gpu_nodes, "there are nodes with GPUs"),
+        Check(When.BOTH, nodes.agent_labels, "labels bring the agent to them"),
+        Check(When.BOTH, nodes.node_systems, "they run Linux on a known processor"),
+        Check(When.BOTH, nodes.kubelets, "their kubelets start native sidecars"),
+        Check(When.BOTH, nodes.runtime_class, "NVIDIA's runtime can be had"),
+        Check(When.BOTH, nodes.taints, "the policy's pods tolerate their taints"),
+        Check(When.BOTH, nodes.whole_gpus, "no device plugin offers their GPUs whole"),
+        Check(When.INSTALLED, nodes.whole_gpu_pods, "no pod has GPUs whole that are shared"),
+        Check(When.BOTH, nodes.resource_claims, "no DRA driver gives away GPUs that are shared"),
+        Check(When.BOTH, nodes.time_slicing, "no device plugin offers one GPU several times"),
+        Check(When.BOTH, nodes.share_label, "their label vramwarden.io/share is true or false"),
+        Check(When.BOTH, nodes.other_products, "nobody else shares their GPUs"),
+        Check(When.INSTALLED, nodes.advertised, "they show their memory to the scheduler"),
+        Check(When.INSTALLED, nodes.gpus_answer, "their GPUs are healthy"),
+        Check(When.INSTALLED, nodes.enforcement, "a sidecar can measure there"),
+        Check(When.INSTALLED, nodes.device_names, "their runtime resolves names of GPUs"),
     ),
     "webhook": (
-        Check("release", "vramwarden is installed", When.INSTALLED, webhook.release),
-        Check("release-version", "this command is of its version", When.INSTALLED,
-              webhook.release_version),
-        Check("webhook-ready", "its replicas are ready", When.INSTALLED, webhook.webhook_ready),
-        Check("own-images", "its image can be pulled", When.INSTALLED, webhook.own_images),
-        Check("configurations", "it is registered with the API server", When.INSTALLED,
-              webhook.configurations),
-        Check("bind-path", "the path for bindings is written", When.INSTALLED,
-              webhook.bind_path),
-        Check("ca-bundle", "the API server trusts it", When.INSTALLED, webhook.ca_bundle),
-        Check("certificate", "its certificate is valid", When.INSTALLED, webhook.certificate),
-        Check("pod-asks", "a pod that asks for 1Gi is translated", When.INSTALLED, webhook.asks),
-        Check("pod-wrong", "a pod that asks for 8GB is denied", When.INSTALLED, webhook.wrong),
-        Check("pod-plain", "a pod that asks for nothing is left alone", When.INSTALLED,
-              webhook.plain),
-        Check("binding", "a pod gets its GPU when it is bound", When.INSTALLED, webhook.binding),
+        Check(When.INSTALLED, webhook.release, "vramwarden is installed"),
+        Check(When.OF_RELEASE, webhook.release_version, "this command is of its version"),
+        Check(When.OF_RELEASE, webhook.webhook_ready, "its replicas are ready"),
+        Check(When.OF_RELEASE, webhook.own_images, "its image can be pulled"),
+        Check(When.OF_RELEASE, webhook.configurations, "it is registered with the API server"),
+        Check(When.OF_RELEASE, webhook.bind_path, "the path for bindings is written"),
+        Check(When.OF_RELEASE, webhook.ca_bundle, "the API server trusts it"),
+        Check(When.OF_RELEASE, webhook.certificate, "its certificate is valid"),
+        Check(When.OF_RELEASE, webhook.pod_asks, "a pod that asks for 1Gi is translated"),
+        Check(When.OF_RELEASE, webhook.pod_wrong, "a pod that asks for 8GB is denied"),
+        Check(When.OF_RELEASE, webhook.pod_plain, "a pod that asks for nothing is left alone"),
+        Check(When.OF_RELEASE, webhook.binding, "a pod gets its GPU when it is bound"),
     ),
     "policy and fence": (
-        Check("policy-valid", "the policy is valid", When.INSTALLED, webhook.policy_valid),
-        Check("policy-in-force", "it is in force", When.INSTALLED, webhook.policy_in_force),
-        Check("policy-objects", "its objects are in force", When.INSTALLED,
-              webhook.policy_objects),
-        Check("policy-features", "it asks for nothing that this Kubernetes lacks", When.INSTALLED,
-              webhook.policy_features),
-        Check("pinned-images", "no rule pins another sidecar", When.INSTALLED,
-              webhook.pinned_images),
-        Check("fence-policies", "the fence stands", When.INSTALLED, fence.fence_policies),
-        Check("fence-rules", "the fence knows the policy's rules", When.INSTALLED,
-              fence.fence_rules),
-        Check("weakened", "nothing else weakens it", When.INSTALLED, fence.weakened),
-        Check("void-pods", "no pod loses what fence.void left it before", When.INSTALLED,
-              fence.void_pods),
+        Check(When.OF_RELEASE, webhook.policy_valid, "the policy is valid"),
+        Check(When.OF_RELEASE, webhook.policy_in_force, "it is in force"),
+        Check(When.OF_RELEASE, webhook.policy_objects, "its objects are in force"),
+        Check(
+            When.OF_RELEASE,
+            webhook.policy_features,
+            "it asks for nothing that this Kubernetes lacks",
+        ),
+        Check(When.OF_RELEASE, webhook.pinned_images, "no rule pins another sidecar"),
+        Check(When.OF_RELEASE, fence.fence_policies, "the fence stands"),
+        Check(When.OF_RELEASE, fence.fence_rules, "the fence knows the policy's rules"),
+        Check(When.OF_RELEASE, fence.weakened, "nothing else weakens it"),
+        Check(When.OF_RELEASE, fence.void_pods, "no pod loses what fence.void left it before"),
     ),
     "agents, sentries and pods": (
-        Check("agents", "agents are ready", When.INSTALLED, running.agents),
-        Check("sentries", "sentries are ready", When.INSTALLED, running.sentries),
-        Check("kinds", "our kinds are served", When.INSTALLED, running.kinds),
-        Check("figures", "sentries write figures of their nodes", When.INSTALLED,
-              running.figures),
-        Check("sidecar-image", "the sidecar's image can be pulled", When.INSTALLED,
-              running.sidecar_image),
-        Check("pods-without-gpu", "no pod is bound and waits for a GPU", When.INSTALLED,
-              running.pods_without_gpu),
+        Check(When.OF_RELEASE, running.agents, "agents are ready"),
+        Check(When.OF_RELEASE, running.sentries, "sentries are ready"),
+        Check(When.OF_RELEASE, running.kinds, "our kinds are served"),
+        Check(When.OF_RELEASE, running.figures, "sentries write figures of their nodes"),
+        Check(When.OF_RELEASE, running.sidecar_image, "the sidecar's image can be pulled"),
+        Check(When.OF_RELEASE, running.pods_without_gpu, "no pod is bound and waits for a GPU"),
     ),
-}  # fmt: skip
+}
 """Findings come in this order."""
 
 
@@ -142,10 +126,12 @@ def run(facts: Facts, *, pre: bool) -> tuple[Result, ...]:
 
 
 def _run(facts: Facts, *, pre: bool) -> Iterator[Result]:
-    left_out = When.INSTALLED if pre else When.PRE
+    left_out = {When.INSTALLED, When.OF_RELEASE} if pre else {When.PRE}
+    if facts.webhook is None:
+        left_out.add(When.OF_RELEASE)
     for group, checks in GROUPS.items():
         for check in checks:
-            if check.when is left_out:
+            if check.when in left_out:
                 continue
             try:
                 finding = check.find(facts)

@@ -75,7 +75,7 @@ def release(facts: Facts) -> Finding:
     return ok(f"{found.version or 'of an unknown version'} in namespace {found.namespace}")
 
 
-def release_version(facts: Facts) -> Finding | None:
+def release_version(facts: Facts) -> Finding:
     """This command is of the release's version, and so knows what to expect of it.
 
     | versions | result |
@@ -84,8 +84,6 @@ def release_version(facts: Facts) -> Finding | None:
     | different | warning |
     """
     found = _release(facts)
-    if found is None:
-        return None
     if found.version != facts.command:
         why = f"this command is {facts.command}, the release {found.version or 'unknown'}: some of "
         cure = f"use the release's: `kubectl -n {facts.namespace} exec deploy/vramwarden-webhook "
@@ -93,7 +91,7 @@ def release_version(facts: Facts) -> Finding | None:
     return ok(facts.command)
 
 
-def webhook_ready(facts: Facts) -> Finding | None:
+def webhook_ready(facts: Facts) -> Finding:
     """Its replicas are ready.
 
     | ready | result |
@@ -103,8 +101,6 @@ def webhook_ready(facts: Facts) -> Finding | None:
     | none | failed |
     """
     found = _release(facts)
-    if found is None:
-        return None
     said = f"{found.ready} of {counted(found.desired, 'replica')}"
     if found.ready >= found.desired > 0:
         return ok(said)
@@ -112,7 +108,7 @@ def webhook_ready(facts: Facts) -> Finding | None:
     return (warning if found.ready else failed)(f"ready: {said}", cure)
 
 
-def own_images(facts: Facts) -> Finding | None:
+def own_images(facts: Facts) -> Finding:
     """The image of webhook, agent and sentry can be pulled.
 
     | a pod of ours waits for its image | result |
@@ -121,8 +117,6 @@ def own_images(facts: Facts) -> Finding | None:
     | no | ok |
     """
     found = _release(facts)
-    if found is None:
-        return None
     waiting = [pod for pod in known(facts.own_pods) if pod.not_ready.split(" ")[0] in PULLS]
     if waiting:
         names = [pod.name for pod in waiting]
@@ -131,7 +125,7 @@ def own_images(facts: Facts) -> Finding | None:
     return ok(shortened(found.image))
 
 
-def configurations(facts: Facts) -> Finding | None:
+def configurations(facts: Facts) -> Finding:
     """The API server is told to ask us, and whom it holds up while we are away.
 
     | our webhooks | `failurePolicy` | result |
@@ -141,8 +135,6 @@ def configurations(facts: Facts) -> Finding | None:
     | all | Ignore in place of Fail | warning |
     | all | Fail in place of Ignore | failed |
     """
-    if facts.webhook is None:
-        return None
     found = {(one.kind, one.name): one.failure_policy for one in known(facts.own_webhooks)}
     missing = [f"{name} ({kind})" for kind, name in EXPECTED if (kind, name) not in found]
     if missing:
@@ -169,8 +161,6 @@ def bind_path(facts: Facts) -> Finding | None:
     | written | ok |
     | empty | failed |
     """
-    if facts.webhook is None:
-        return None
     paths = [one.path for one in known(facts.own_webhooks) if one.name == "bind.vramwarden.io"]
     if not paths:
         return None
@@ -191,17 +181,15 @@ def ca_bundle(facts: Facts) -> Finding | None:
     | readable | yes or unknown | up to 7 | warning |
     | readable | yes or unknown | more | ok |
     """
-    if facts.webhook is None:
-        return None
     found = known(facts.authorities)
     if not found:
         return None  # see configurations
     cure = f"in mode `self` a replica restores it: {_logs(facts)}; else write it again"
     broken = [one for one in found if one.problem]
     if broken:
-        names = [one.webhook for one in broken]
+        names = [one.name for one in broken]
         return failed(f"{named(names)}: {broken[0].problem}", cure, names)
-    strange = [one.webhook for one in found if one.trusts is False]
+    strange = [one.name for one in found if one.trusts is False]
     if strange:
         why = f"it holds another CA than the certificate's: {named(strange)}"
         return failed(why, cure, strange)
@@ -223,21 +211,19 @@ def certificate(facts: Facts) -> Finding | None:
     | readable | up to 7 | warning |
     | readable | more | ok |
     """
-    if facts.webhook is None:
-        return None
     found = known(facts.certificate)
     if found is None:
         return None
     cure = f"in mode `self` the replicas renew it: {_logs(facts)}; else renew it"
     if found.problem:
-        return failed(f"Secret {found.secret}: {shortened(found.problem)}", cure)
-    said = f"Secret {found.secret}: {counted(int(found.days_left), 'day')} left"
+        return failed(f"Secret {found.name}: {shortened(found.problem)}", cure)
+    said = f"Secret {found.name}: {counted(int(found.days_left), 'day')} left"
     if found.days_left <= 0:
-        return failed(f"Secret {found.secret}: it has expired", cure)
+        return failed(f"Secret {found.name}: it has expired", cure)
     return warning(said, cure) if found.days_left <= SOON_DAYS else ok(said)
 
 
-def asks(facts: Facts) -> Finding | None:
+def pod_asks(facts: Facts) -> Finding:
     """A pod that asks for 1Gi is translated, by a dry run.
 
     | dry run | marks of ours | result |
@@ -249,8 +235,6 @@ def asks(facts: Facts) -> Finding | None:
     | denied by us | - | warning: it is the policy |
     | denied by others | - | warning |
     """
-    if facts.webhook is None:
-        return None
     found, where = known(facts.asks), f"in namespace {facts.test_namespace}"
     if found.created and found.admitted:
         sidecar = "with a sidecar" if found.has_sidecar else "without a sidecar, as the rule says"
@@ -269,7 +253,7 @@ def asks(facts: Facts) -> Finding | None:
     return warning(f"{where} {who}: {shortened(found.answer)}", _MEANT + _ANOTHER)
 
 
-def wrong(facts: Facts) -> Finding | None:
+def pod_wrong(facts: Facts) -> Finding:
     """A pod that asks for 8GB, which is no quantity, is denied in our words, by a dry run.
 
     | dry run | result |
@@ -279,8 +263,6 @@ def wrong(facts: Facts) -> Finding | None:
     | denied, since we were not reached | failed, with the cause |
     | denied by others | warning |
     """
-    if facts.webhook is None:
-        return None
     found, where = known(facts.wrong), f"in namespace {facts.test_namespace}"
     if found.created:
         why = f"{where} it was created"
@@ -293,7 +275,7 @@ def wrong(facts: Facts) -> Finding | None:
     return warning(f"{where} others denied it first: {shortened(found.answer)}", _MEANT + _ANOTHER)
 
 
-def plain(facts: Facts) -> Finding | None:
+def pod_plain(facts: Facts) -> Finding:
     """A pod that asks for nothing is left alone, by a dry run.
 
     | dry run | marks of ours | result |
@@ -303,8 +285,6 @@ def plain(facts: Facts) -> Finding | None:
     | denied by us, or since we were not reached | - | failed |
     | denied by others | - | warning |
     """
-    if facts.webhook is None:
-        return None
     found, where = known(facts.plain), f"in namespace {facts.test_namespace}"
     if found.created and not (found.admitted or found.has_sidecar):
         return ok(where)
@@ -317,19 +297,17 @@ def plain(facts: Facts) -> Finding | None:
     return warning(f"{where} others denied it: {shortened(found.answer)}", _MEANT + _ANOTHER)
 
 
-def binding(facts: Facts) -> Finding | None:
+def binding(_facts: Facts) -> Finding:
     """A pod gets a GPU when it is bound: nobody can see that by a dry run.
 
     | release | result |
     | --- | --- |
     | there | not looked at |
     """
-    if facts.webhook is None:
-        return None
     raise Unreadable("a binding cannot be tried as a dry run; pods without a GPU are below")
 
 
-def policy_valid(facts: Facts) -> Finding | None:
+def policy_valid(facts: Facts) -> Finding:
     """The policy in the release's ConfigMap is valid, and its examples pass.
 
     | ConfigMap | rules | result |
@@ -339,8 +317,6 @@ def policy_valid(facts: Facts) -> Finding | None:
     | valid | none | warning |
     | valid | some | ok |
     """
-    if facts.webhook is None:
-        return None
     found = known(facts.policy)
     where = f"ConfigMap {facts.namespace}/vramwarden-policies"
     if found is None:
@@ -364,8 +340,6 @@ def policy_in_force(facts: Facts) -> Finding | None:
     | another | valid | warning |
     | - | not valid, or of another version of this command | nothing |
     """
-    if facts.webhook is None:
-        return None
     held, found = known(facts.policy), known(facts.asks)
     if held is None or held.problems or not held.comparable or not found.digest:
         return None
@@ -386,8 +360,6 @@ def policy_objects(facts: Facts) -> Finding | None:
     | yes | one is not judged yet | warning |
     | yes | one is not in force | failed |
     """
-    if facts.webhook is None:
-        return None
     found = known(facts.policy_objects)
     if found is None:
         return None
@@ -403,7 +375,7 @@ def policy_objects(facts: Facts) -> Finding | None:
     return ok(counted(len(found), "object"))
 
 
-def pinned_images(facts: Facts) -> Finding | None:
+def pinned_images(facts: Facts) -> Finding:
     """Rules that name a sidecar's image name the release's.
 
     | `enforcement.image` | result |
@@ -413,9 +385,7 @@ def pinned_images(facts: Facts) -> Finding | None:
 
     The sidecar's probes are a program of its image, which old ones lack: their pods never start.
     """
-    if (found := _release(facts)) is None:
-        return None
-    held = known(facts.policy)
+    found, held = _release(facts), known(facts.policy)
     image = found.option("enforcer-image")
     old = [] if held is None or held.problems else [one for one in held.pinned if one[1] != image]
     if old:
@@ -436,8 +406,6 @@ def policy_features(facts: Facts) -> Finding | None:
     | `podRestart: RestartAllContainers` | before 1.36 | warning |
     | the same | 1.36 and newer | ok |
     """
-    if facts.webhook is None:
-        return None
     held = known(facts.policy)
     if held is None or held.problems:
         return None
@@ -447,8 +415,12 @@ def policy_features(facts: Facts) -> Finding | None:
     return ok()
 
 
-def _release(facts: Facts) -> Workload | None:
-    return known(facts.webhook)
+def _release(facts: Facts) -> Workload:
+    """Return the release's Deployment, without which what asks for it is not asked itself."""
+    found = known(facts.webhook)
+    if found is None:
+        raise Unreadable("there is no release")
+    return found
 
 
 def _logs(facts: Facts) -> str:
