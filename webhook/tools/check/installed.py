@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from webhook.core.policy.values import Policy
-    from webhook.tools.check.judge.facts import Facts
+    from webhook.tools.check.judge.facts import Facts, PolicyObject
 
-    Named = tuple[tuple[str, bytes], ...]
     Secret = tuple[str, Mapping[str, bytes]]
     """Name and files of the Secret with our certificate, without keys."""
 
@@ -31,11 +30,13 @@ _ANOTHER_VERSION: Final = Unreadable(
 def shipped_policy(facts: Facts) -> PolicyFacts | Unreadable | None:
     """Read the policy that counts where nothing is installed."""
     shipped = shipped_policy_path()
-    return read_policy({shipped.name: shipped.read_text()}, (), facts)
+    return read_policy({shipped.name: shipped.read_text()}, None, facts)
 
 
 def read_policy(
-    files: Mapping[str, str] | Unreadable | None, objects: Named | Unreadable, facts: Facts
+    files: Mapping[str, str] | Unreadable | None,
+    objects: tuple[PolicyObject, ...] | Unreadable | None,
+    facts: Facts,
 ) -> PolicyFacts | Unreadable | None:
     """Read the files of a release's policy, and its objects; None where there is no ConfigMap."""
     if isinstance(files, Unreadable) or files is None:
@@ -47,7 +48,7 @@ def read_policy(
     comparable = webhook is not None and webhook.version == facts.command
     where = f"{facts.namespace}/vramwarden-policies"
     try:
-        beside = [policy_text(name, data) for name, data in objects]
+        beside = [policy_text(one.name, one.data) for one in objects or ()]
         policy = load_config_map(files, where, beside, enforcer_image=image)
     except PolicyInvalidError as error:
         if webhook is not None and not comparable:
@@ -81,7 +82,9 @@ def _facts_of(policy: Policy, image: str, fence: Mapping[str, str]) -> PolicyFac
 
 
 def read_authorities(
-    bundles: Named | Unreadable, secret: Secret | Unreadable | None, now_s: float
+    bundles: tuple[tuple[str, bytes], ...] | Unreadable,
+    secret: Secret | Unreadable | None,
+    now_s: float,
 ) -> tuple[Certificate, ...] | Unreadable:
     """Read the caBundle of each of our webhooks, by its name, for the certificate in a Secret."""
     if isinstance(bundles, Unreadable):

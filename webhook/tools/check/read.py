@@ -251,12 +251,13 @@ class _FactsReader:
             claimed=self._try("list resourceclaims in all namespaces", self._claimed),
             events=self._try("list events in namespace default", self._events),
         )
-        facts, objects = self._with_objects(facts, webhook)
+        objects = self._try("list vrampolicies", lambda: self._objects(known(webhook)))
         files = self._try("get configmaps", lambda: self._data(namespace, _POLICIES))
         bundles = self._each_own(_bundles)
         secret = self._try("get secrets", lambda: self._secret(known(webhook)))
         return replace(
             facts,
+            policy_objects=objects,
             policy=read_policy(files, objects, facts),
             authorities=read_authorities(bundles, secret, facts.now_s),
             certificate=read_certificate(secret, facts.now_s),
@@ -268,24 +269,15 @@ class _FactsReader:
             return self._own
         return tuple(one for kind, found in self._own for one in read(kind, found))
 
-    def _with_objects(
-        self, facts: Facts, webhook: Workload | Unreadable
-    ) -> tuple[Facts, tuple[tuple[str, bytes], ...] | Unreadable]:
-        """Add what replicas say of policies that are objects; return also what these hold."""
-        if isinstance(webhook, Unreadable) or "--policy-objects" not in webhook.arguments:
-            found = webhook if isinstance(webhook, Unreadable) else None
-            return replace(facts, policy_objects=found), found or ()
+    def _objects(self, webhook: Workload) -> tuple[PolicyObject, ...] | None:
+        if "--policy-objects" not in webhook.arguments:
+            return None
 
-        def keep(found: Json) -> tuple[PolicyObject, tuple[str, bytes]]:
-            stored = read_stored(found)
-            return read_policy_object(found), (stored.name, stored.data)
+        def keep(found: Json) -> PolicyObject:
+            return replace(read_policy_object(found), data=read_stored(found).data)
 
         path = f"/apis/{API_GROUP}/v1alpha1/{VRAM_POLICIES}"
-        listed = self._try("list vrampolicies", lambda: self._kube.list_all(path, keep)[0])
-        if isinstance(listed, Unreadable):
-            return replace(facts, policy_objects=listed), listed
-        shown, held = tuple(one for one, _ in listed), tuple(one for _, one in listed)
-        return replace(facts, policy_objects=shown), held
+        return tuple(self._kube.list_all(path, keep)[0])
 
     def _try(self, what: str, read: Callable[[], T]) -> T | Unreadable:
         """Return what is read, or why it cannot be; raises KubeError without any answer."""
@@ -322,7 +314,7 @@ class _FactsReader:
         found, _ = self._kube.list_all(joined("nodes"), keep)
         return tuple(node for node in found if node is not None), len(found)
 
-    def _slices(self) -> Mapping[str, Sequence[Slice]] | Unreadable:
+    def _slices(self) -> Mapping[str, Sequence[Slice]]:
         """Return the ResourceSlices of each node, with no text that names no GPU."""
 
         def keep(found: Json) -> tuple[str, Slice]:
@@ -330,27 +322,24 @@ class _FactsReader:
             texts = frozenset(text for text in one.texts if text.startswith(_UUID))
             return str(node), replace(one, texts=texts)
 
-        found = self._served_list(SLICES, keep)
-        if isinstance(found, Unreadable):
-            return found
         slices: dict[str, list[Slice]] = {}
-        for node, one in found:
+        for node, one in self._served_list(SLICES, keep):
             if one.texts:
                 slices.setdefault(node, []).append(one)
         return slices
 
-    def _claimed(self) -> frozenset[str] | Unreadable:
-        found = self._served_list(_CLAIMS, read_gpu_claim)
-        return found if isinstance(found, Unreadable) else frozenset(filter(None, found))
+    def _claimed(self) -> frozenset[str]:
+        return frozenset(filter(None, self._served_list(_CLAIMS, read_gpu_claim)))
 
-    def _served_list(self, path: str, keep: Callable[[Json], T]) -> list[T] | Unreadable:
+    def _served_list(self, path: str, keep: Callable[[Json], T]) -> list[T]:
         """Read a list of resource.k8s.io/v1, which Kubernetes has from 1.34 on."""
         try:
             return self._kube.list_all(path, keep)[0]
         except KubeError as error:
             if not error.not_found:
                 raise
-            return Unreadable("needs resource.k8s.io/v1, which Kubernetes serves from 1.34 on")
+            why = "needs resource.k8s.io/v1, which Kubernetes serves from 1.34 on"
+            raise Unreadable(why) from error
 
     def _runtime_class(self) -> str:
         path = f"/apis/node.k8s.io/v1/runtimeclasses/{NVIDIA_RUNTIME_CLASS}"

@@ -9,7 +9,7 @@ from webhook.tools.check.judge.findings import Finding, failed, named, ok, short
 from webhook.tools.shared.facts import known
 
 if TYPE_CHECKING:
-    from webhook.tools.check.judge.facts import Facts
+    from webhook.tools.check.judge.facts import Facts, Right
 
 OLDEST: Final = (1, 29)
 FENCE: Final = (1, 30)
@@ -92,12 +92,8 @@ def may_install(facts: Facts) -> Finding:
     | all | ok |
     | one is missing | failed |
     """
-    missing = known(facts.denied)
-    if not missing:
-        return ok()
-    what = [str(right) for right in missing]
     cure = "install as somebody with cluster-admin, or ask for these rights"
-    return failed(f"you may not {named(what)}", cure, what)
+    return _lacked(known(facts.denied), "you may not", cure)
 
 
 def may_grant(facts: Facts) -> Finding:
@@ -111,12 +107,13 @@ def may_grant(facts: Facts) -> Finding:
     | `escalate`, or all of them | ok |
     | one is missing | failed |
     """
-    missing = known(facts.not_granted)
-    if not missing:
-        return ok()
-    what = [str(right) for right in missing]
     cure = "install as somebody with cluster-admin: RBAC lets nobody grant rights they lack"
-    return failed(f"you may not grant {named(what)}", cure, what)
+    return _lacked(known(facts.not_granted), "you may not grant", cure)
+
+
+def _lacked(rights: tuple[Right, ...], why: str, cure: str) -> Finding:
+    what = [str(right) for right in rights]
+    return failed(f"{why} {named(what)}", cure, what) if what else ok()
 
 
 def pod_shape(facts: Facts) -> Finding:

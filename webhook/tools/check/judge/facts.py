@@ -311,6 +311,8 @@ class PolicyObject:
     """None where nobody has said it yet of what it holds now."""
     message: str
     """What keeps it from being in force."""
+    data: bytes = b""
+    """What it holds."""
 
 
 def read_policy_object(found: Mapping[str, Any]) -> PolicyObject:

@@ -68,7 +68,7 @@ def agent_labels(facts: Facts) -> Finding | None:
     | `nvidia.com/gpu.present`, `nvidia.com/gpu.count`, `feature...pci-10de.present`, ours | ok |
     | only others that speak of a GPU, or a plugin's resource | warning |
     """
-    nodes = _of(facts)
+    nodes = known(facts.nodes)
     missing = [node.name for node in nodes if not node.brings_agent]
     if missing:
         cure = f"`kubectl label node {missing[0]} nvidia.com/gpu.present=true`"
@@ -86,7 +86,7 @@ def node_systems(facts: Facts) -> Finding | None:
     | Linux | amd64 and arm64 | warning |
     | Linux | one of the two | ok |
     """
-    nodes = _of(facts)
+    nodes = known(facts.nodes)
     strange = [node.name for node in nodes if node.os != "linux"]
     if strange:
         cure = "keep the agent away by agent.nodeSelector: GPUs are shared on Linux alone"
@@ -110,7 +110,7 @@ def kubelets(facts: Facts) -> Finding | None:
     | before 1.29 | failed |
     | 1.29 and newer, or unknown | ok |
     """
-    nodes = _of(facts)
+    nodes = known(facts.nodes)
     old = [node.name for node in nodes if (0, 0) < minor(node.kubelet) < OLDEST]
     if old:
         why = f"kubelets before {text(OLDEST)} start no native sidecar: {named(old)}"
@@ -127,7 +127,7 @@ def runtime_class(facts: Facts) -> Finding | None:
     | there | all that say | ok |
     | there | not all | failed |
     """
-    nodes = _of(facts)
+    nodes = known(facts.nodes)
     if not nodes:
         return None
     handler = known(facts.runtime_class)
@@ -157,7 +157,7 @@ def taints(facts: Facts) -> Finding | None:
     | another | warning |
     | any, while the policy is missing or not valid | not looked at |
     """
-    nodes = _of(facts)
+    nodes = known(facts.nodes)
     if not nodes:
         return None
     policy = known(facts.policy)
@@ -193,7 +193,7 @@ def whole_gpus(facts: Facts) -> Finding | None:
     | yes | absent | no | warning |
     | yes | absent | yes | failed |
     """
-    nodes = _of(facts)
+    nodes = known(facts.nodes)
     whole = [node for node in nodes if node.whole and node.share != "false"]
     both = [node.name for node in whole if node.advertised and node.share != "true"]
     if both:
@@ -229,7 +229,7 @@ def whole_gpu_pods(facts: Facts) -> Finding | None:
     | some | true | warning |
     | some | absent or another | failed |
     """
-    shared = {node.name: node for node in _of(facts) if node.advertised}
+    shared = {node.name: node for node in known(facts.nodes) if node.advertised}
     if not shared:
         return None
     found = [pod for pod in known(facts.pods) if pod.whole and pod.node in shared]
@@ -246,7 +246,7 @@ def resource_claims(facts: Facts) -> Finding | None:
     | some | true | warning |
     | some | absent or another | failed |
     """
-    nodes = _of(facts)
+    nodes = known(facts.nodes)
     if not nodes:
         return None
     known(facts.slices)
@@ -298,7 +298,7 @@ def time_slicing(facts: Facts) -> Finding | None:
     | more | yes | any other | nothing | warning |
     | more | yes | any | a slot of another name | failed |
     """
-    nodes = _of(facts)
+    nodes = known(facts.nodes)
     sliced = [node for node in nodes if node.whole and node.replicas > 1]
     offered = {name for node in sliced for name in node.whole}
     policy = facts.policy
@@ -325,7 +325,7 @@ def share_label(facts: Facts) -> Finding | None:
     | absent, true, false | ok |
     | anything else | failed |
     """
-    nodes = _of(facts)
+    nodes = known(facts.nodes)
     wrong = [node for node in nodes if node.share not in {None, "true", "false"}]
     if wrong:
         names = [node.name for node in wrong]
@@ -382,7 +382,7 @@ def advertised(facts: Facts) -> Finding | None:
     | yes | missing | no, and its agent asks, or it is younger than ten minutes | warning |
     | yes | missing | no | failed |
     """
-    nodes = _of(facts)
+    nodes = known(facts.nodes)
     if not nodes or facts.agent is None:
         return None
     shared = [node for node in nodes if node.sharing.shared is not Shared.NO]
@@ -419,7 +419,7 @@ def gpus_answer(facts: Facts) -> Finding | None:
     | some | warning |
     | all of them | failed |
     """
-    nodes = [node for node in _of(facts) if node.gpus]
+    nodes = [node for node in known(facts.nodes) if node.gpus]
     broken = [(node, gpu) for node in nodes for gpu in node.gpus if not gpu.healthy]
     if not broken:
         return ok(counted(sum(len(node.gpus) for node in nodes), "GPU")) if nodes else None
@@ -449,7 +449,7 @@ def enforcement(facts: Facts) -> Finding | None:
     | none | too old | warning, with the driver's class |
     | none | works | warning |
     """
-    nodes = [node for node in _of(facts) if node.vram_bytes]
+    nodes = [node for node in known(facts.nodes) if node.vram_bytes]
     blind = [node for node in nodes if node.enforcement == "none"]
     if not blind:
         return ok(_tally(node.driver for node in nodes)) if nodes else None
@@ -472,17 +472,13 @@ def device_names(facts: Facts) -> Finding | None:
     | none | failed |
     | any other, or absent | ok |
     """
-    nodes = [node for node in _of(facts) if node.vram_bytes]
+    nodes = [node for node in known(facts.nodes) if node.vram_bytes]
     unknown = [node.name for node in nodes if node.device_names == DeviceNames.NONE]
     if unknown:
         why = f"no pod is given a GPU on {named(unknown)}: nobody knows by which name"
         cure = "set agent.deviceNames to what its runtime resolves "
         return failed(why, f"{cure}(deploy/nodes.md#hardened-container-toolkits)", unknown)
     return ok(_tally(node.device_names for node in nodes)) if nodes else None
-
-
-def _of(facts: Facts) -> tuple[ClusterNode, ...]:
-    return known(facts.nodes)
 
 
 def _tally(values: Iterable[str]) -> str:

@@ -12,7 +12,6 @@ from webhook.tools.shared.facts import Unreadable, known
 
 if TYPE_CHECKING:
     from webhook.tools.check.judge.facts import Facts, Workload
-    from webhook.tools.shared.pod import ClusterPod
 
 STALE_S: Final = 180.0
 """A GPUNode that was not written for so long shows nothing that is true now."""
@@ -124,7 +123,7 @@ def sidecar_image(facts: Facts) -> Finding:
     | no | yes | ok |
     | no | no | not looked at |
     """
-    pods = _managed(facts)
+    pods = [pod for pod in known(facts.pods) if pod.managed]
     waiting = [(pod.path, *pod.pull_failure) for pod in pods if pod.pull_failure]
     if waiting:
         names, (_, image, said) = [name for name, _, _ in waiting], waiting[0]
@@ -144,14 +143,10 @@ def pods_without_gpu(facts: Facts) -> Finding:
     | on a pod | warning |
     | on none | ok |
     """
-    waiting = [pod for pod in _managed(facts) if pod.waits]
+    waiting = [pod for pod in known(facts.pods) if pod.managed and pod.waits]
     if waiting:
         names = [pod.path for pod in waiting]
         namespace, _, name = names[0].partition("/")
         why = f"{counted(len(names), 'pod')}, {named(names)}: {waiting[0].waits}"
         return warning(why, f"`vramwarden explain {name} -n {namespace}`", names)
     return ok()
-
-
-def _managed(facts: Facts) -> list[ClusterPod]:
-    return [pod for pod in known(facts.pods) if pod.managed]

@@ -11,7 +11,7 @@ from webhook.tools.check.judge.findings import Finding, Level
 from webhook.tools.shared.facts import Unreadable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from webhook.tools.check.judge.facts import Facts
 
@@ -120,12 +120,9 @@ GROUPS: Final[dict[str, tuple[Check, ...]]] = {
 """Findings come in this order."""
 
 
-def run(facts: Facts, *, pre: bool) -> tuple[Result, ...]:
+def run(facts: Facts, *, pre: bool) -> list[Result]:
     """Return what each check found that has something to look at here."""
-    return tuple(_run(facts, pre=pre))
-
-
-def _run(facts: Facts, *, pre: bool) -> Iterator[Result]:
+    results = []
     left_out = {When.INSTALLED, When.OF_RELEASE} if pre else {When.PRE}
     if facts.webhook is None:
         left_out.add(When.OF_RELEASE)
@@ -138,4 +135,5 @@ def _run(facts: Facts, *, pre: bool) -> Iterator[Result]:
             except Unreadable as error:
                 finding = Finding(Level.NOT_LOOKED_AT, str(error))
             if finding is not None:
-                yield Result(group, check, finding)
+                results.append(Result(group, check, finding))
+    return results
