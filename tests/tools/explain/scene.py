@@ -237,7 +237,8 @@ def without_annotation(pod: Any, **changes: Any) -> Report:
 
 
 def workload(kind: str = "Deployment", name: str = "train", **changes: Any) -> WorkloadFacts:
-    return WorkloadFacts(kind, "team-a", name, **{"exists": True, "wanted": 3, **changes})
+    named = {"kind": kind, "namespace": "team-a", "name": name}
+    return WorkloadFacts(**named, **{"wanted": 3, **changes})
 
 
 LAST_MESSAGE = write_message(TerminationMessage(16 * GIB, {"GPU-n1-0": int(6.1 * GIB)}, 0, 11_520))

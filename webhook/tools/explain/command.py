@@ -15,41 +15,40 @@ if TYPE_CHECKING:
 
     from webhook.adapters.kube.client import Kube
     from webhook.tools.explain.judge.report import Report
+    from webhook.tools.explain.read import WorkloadKind
 
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
-_POD_WORDS: Final = ("pod", "pods", "po")
 
 
-def explain(kube: Kube, namespace: str, kind: str, name: str) -> Report:
+def explain(kube: Kube, namespace: str, kind: WorkloadKind, name: str) -> Report:
     """Explain a pod, or what creates pods; raises KubeError where that itself cannot be read."""
     # Imported here: it would slow down every --help.
     from webhook.tools.explain.judge.explain import explain_pod, explain_workload  # noqa: PLC0415
     from webhook.tools.explain.read import (  # noqa: PLC0415
-        KINDS,
+        POD,
         read_pod_facts,
         read_workload_facts,
     )
 
-    if kind in _POD_WORDS:
+    if kind is POD:
         return explain_pod(read_pod_facts(kube, namespace, name))
-    found = next(one for one in KINDS if kind in one.words)
-    facts, pod = read_workload_facts(kube, found, namespace, name)
-    if pod is None:
-        return explain_workload(facts, None)
-    of = read_pod_facts(kube, namespace, pod.name, pod)
-    return explain_workload(facts, explain_pod(of))
+    facts, pod = read_workload_facts(kube, kind, namespace, name)
+    of = None if pod is None else explain_pod(read_pod_facts(kube, namespace, pod.name, pod))
+    return explain_workload(facts, of)
 
 
-def _subject(_context: click.Context, _parameter: click.Parameter, text: str) -> tuple[str, str]:
+def _subject(
+    _context: click.Context, _parameter: click.Parameter, text: str
+) -> tuple[WorkloadKind, str]:
     """Read `eval-4` or `deployment/llama`."""
-    from webhook.tools.explain.read import KINDS  # noqa: PLC0415 - as above
+    from webhook.tools.explain.read import KINDS, POD  # noqa: PLC0415 - as above
 
-    kind, slash, name = text.rpartition("/")
-    kind = kind.lower() if slash else _POD_WORDS[0]
-    words = [*_POD_WORDS, *(word for one in KINDS for word in one.words)]
-    if kind not in words:
-        kinds = "pod, " + ", ".join(one.words[0] for one in KINDS)
-        raise click.BadParameter(f"{kind!r} is no kind that is known here; write one of {kinds}")
+    word, slash, name = text.rpartition("/")
+    word = word.lower() if slash else POD.words[0]
+    kind = next((one for one in (POD, *KINDS) if word in one.words), None)
+    if kind is None:
+        kinds = ", ".join(one.words[0] for one in (POD, *KINDS))
+        raise click.BadParameter(f"{word!r} is no kind that is known here; write one of {kinds}")
     if not _NAME.fullmatch(name):
         raise click.BadParameter(f"{name[:80]!r} is no name that Kubernetes allows")
     return kind, name
@@ -61,7 +60,7 @@ def _subject(_context: click.Context, _parameter: click.Parameter, text: str) ->
 @output_option("Lines for people, or everything for programs.")
 def explain_command(
     *,
-    subject: tuple[str, str],
+    subject: tuple[WorkloadKind, str],
     namespace: str | None,
     context: str | None,
     kubeconfig: Path | None,
@@ -83,10 +82,9 @@ def explain_command(
     """  # noqa: D301 - click wants the character, not two
     from webhook.adapters.kube.client import KubeError  # noqa: PLC0415 - as above
 
-    kind, name = subject
     try:
         cluster = reach(kubeconfig, context, namespace)
-        report = explain(cluster.kube, cluster.namespace, kind, name)
+        report = explain(cluster.kube, cluster.namespace, *subject)
     except KubeError as error:
         raise NoCluster(str(error)) from error
     click.echo(as_json(report) if output == "json" else as_text(report), nl=False)

@@ -6,19 +6,19 @@ What may not be read is left out and said. Only the pod, or the workload, has to
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from webhook.adapters.kube.client import KubeError, joined
-from webhook.core.kinds.histories import read_history
+from webhook.adapters.kube.histories import HistoriesApi
 from webhook.core.pod.fields import as_objects
 from webhook.core.words import counted
 from webhook.names import (
     ASKING_ANNOTATIONS,
     ENFORCER_CONTAINER,
     NODE_GPU_LABEL,
-    SEEING_API_VERSION,
-    VRAM_HISTORIES,
 )
 from webhook.tools.explain.judge.explain import newest_in_trouble
 from webhook.tools.explain.judge.report import PodFacts, WorkloadFacts
@@ -29,7 +29,7 @@ from webhook.tools.shared.pod import ClusterPod
 from webhook.tools.shared.read import read_gpu_nodes, read_pods, why_no_figures
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from webhook.adapters.kube.client import Kube
 
@@ -40,21 +40,19 @@ T = TypeVar("T")
 MOST_LOG_BYTES: Final = 2**20
 _FEW_LINES: Final = 20
 """Of a log of which `MOST_LINES` are larger than that."""
-MOST_PODS: Final = 500
-"""Of a workload."""
+_MOST_OWNED: Final = 500
+"""Objects of a workload."""
 _MOST_EVENTS: Final = 50
-_MOST_JOBS: Final = 500
 _LONGEST_PREFIX: Final = 50
 _ANSWER: Final = re.compile(
     r"\S+ answers 4[0-9][0-9]: (.*?)( \(the right is missing from our role\))?", re.DOTALL
 )
 """What the API server said, in the words of a KubeError."""
 _NO_RIGHT: Final = "cannot create resource"
-_FINISHED: Final = ("Succeeded", "Failed")
 
 
 class WorkloadKind(NamedTuple):
-    """A kind of workload, and where it is read."""
+    """A kind of workload, or of what belongs to one, and where it is read."""
 
     name: str
     path: str
@@ -74,6 +72,8 @@ STATEFUL_SET: Final = WorkloadKind(
 DAEMON_SET: Final = WorkloadKind("DaemonSet", "/apis/apps/v1", ("daemonset", "daemonsets", "ds"))
 JOB: Final = WorkloadKind("Job", "/apis/batch/v1", ("job", "jobs", "job.batch"))
 CRON_JOB: Final = WorkloadKind("CronJob", "/apis/batch/v1", ("cronjob", "cronjobs", "cj"))
+POD: Final = WorkloadKind("Pod", "/api/v1", ("pod", "pods", "po"))
+EVENT: Final = WorkloadKind("Event", "/api/v1", ())
 KINDS: Final = (DEPLOYMENT, REPLICA_SET, STATEFUL_SET, DAEMON_SET, JOB, CRON_JOB)
 
 
@@ -87,48 +87,38 @@ def read_pod_facts(
     kube: Kube, namespace: str, name: str, pod: ClusterPod | None = None
 ) -> PodFacts:
     """Read what is to be known of a pod, which may have been read already; raises KubeError."""
-    left_out: list[str] = []
+    reader = _Reader(kube, namespace)
     if pod is None:
-        raw = kube.find(joined("namespaces", namespace, "pods", name))
+        raw = kube.find(reader.path(POD, name))
         pod = None if raw is None else ClusterPod(raw)
-    nodes = _try(lambda: tuple(read_gpu_nodes(kube)), left_out, why_no_figures)
-    histories = _try(
-        lambda: kube.list_all(_histories(namespace), read_history)[0], [], lambda _: ""
-    )
-    known = tuple(one for one in histories or () if one)
-    if pod is None:
-        rows = _try(lambda: kube.list_rows(_path("", namespace, "pods"), _row), [], lambda _: "")
-        known_names = dict(rows or ())
-        left = tuple(left_out)
-        return PodFacts(
-            namespace, name, kube.now_s(), None, nodes, None, known_names, (), known, left
-        )
+    nodes = reader.tried(lambda: tuple(read_gpu_nodes(kube)), why_no_figures)
+    histories = reader.tried(lambda: HistoriesApi(kube).of(namespace))
     seen: dict[str, ClusterNode] | None = None
     names: dict[str, str] = {}
-    log: tuple[str, ...] = ()
-    if pod.managed and not pod.node:
+    log: list[str] = []
+    if pod is None:
+        names = reader.names(POD)
+    elif pod.managed and not pod.node:
         labels = f"{NODE_GPU_LABEL}=true"
-        found = _try(
-            lambda: kube.list_all(joined("nodes"), _node, labelSelector=labels)[0],
-            [],
-            lambda _: "",
-        )
-        seen = None if found is None else {one.name: one for one in found}
-        pods = _try(lambda: read_pods(kube, namespace), [], lambda _: "")
-        names = {one.uid: one.name for one in pods or ()}
+        with_gpus = partial(kube.list_all, joined("nodes"), _node, labelSelector=labels)
+        found = reader.tried(with_gpus)
+        seen = None if found is None else {one.name: one for one in found[0]}
+        names = {
+            one.uid: one.name for one in reader.tried(lambda: read_pods(kube, namespace)) or ()
+        }
     elif pod.managed:
-        log = _log(kube, namespace, name, pod, left_out)
+        log = reader.log(pod, name)
     return PodFacts(
-        namespace,
-        name,
-        kube.now_s(),
-        pod,
-        nodes,
-        seen,
-        names,
-        log,
-        known,
-        tuple(left_out),
+        namespace=namespace,
+        name=name,
+        now_s=kube.now_s(),
+        pod=pod,
+        nodes=nodes,
+        seen=seen,
+        names=names,
+        log=tuple(log),
+        histories=tuple(histories or ()),
+        left_out=tuple(reader.left_out),
     )
 
 
@@ -136,147 +126,153 @@ def read_workload_facts(
     kube: Kube, kind: WorkloadKind, namespace: str, name: str
 ) -> tuple[WorkloadFacts, ClusterPod | None]:
     """Read what is to be known of a workload, and its pod to explain; raises KubeError."""
-    raw = kube.find(_path(kind.path, namespace, _plural(kind), name))
+    reader = _Reader(kube, namespace)
+    facts = WorkloadFacts(kind=kind.name, namespace=namespace, name=name, exists=False)
+    raw = kube.find(reader.path(kind, name))
     if raw is None:
-        path = _path(kind.path, namespace, _plural(kind))
-        rows = _try(lambda: kube.list_rows(path, _row), [], lambda _: "")
-        others = tuple(found for _, found in rows or ())
-        return WorkloadFacts(kind.name, namespace, name, False, others=others), None
-    left_out: list[str] = []
-    asked = workload = _Workload(raw, kind=kind)
-    owners = [workload.uid]
+        return replace(facts, others=tuple(reader.names(kind).values())), None
+    workload = _Workload(raw, kind=kind)
+    template = _template(workload)
+    facts = replace(facts, exists=True, misplaced=_misplaced(workload), template=template)
     if kind is CRON_JOB:
-        newest = _newest_job(kube, namespace, workload.uid, left_out)
+        jobs = reader.owned(JOB, "the Jobs of this CronJob", [workload.uid])
+        newest = max(jobs, key=lambda one: one.created_s or 0.0, default=None)
         if newest is None:
-            facts = WorkloadFacts(
-                kind.name,
-                namespace,
-                name,
-                True,
-                wanted=0,
-                left_out=tuple(left_out),
-                misplaced=_misplaced(asked),
-                template=_template(asked),
-            )
-            return facts, None
-        workload = newest
-        owners = [workload.uid]
-    elif kind is DEPLOYMENT:
-        owners += _replica_sets(kube, namespace, workload, left_out)
-    pods = _pods_of(kube, namespace, workload, owners, left_out)
+            return replace(facts, wanted=0, left_out=tuple(reader.left_out)), None
+        workload = _Workload(newest.raw, kind=JOB)
+    owners, labels = [workload.uid], _selector(workload)
+    if kind is DEPLOYMENT:
+        of = "the ReplicaSets of this Deployment"
+        owners += [one.uid for one in reader.owned(REPLICA_SET, of, owners, labels)]
+    pods = reader.owned(POD, "its pods", owners, labels) if labels else []
     wanted = _wanted(workload)
     refusals, tried = _conditions(workload), False
     running = [one for one in pods if not one.ended]
     if not refusals and len(running) < wanted:
-        refusals = _events(kube, namespace, owners, left_out)
+        refusals = reader.events(owners)
         if not refusals:
-            refusals = _try_one(kube, namespace, workload, left_out)
+            refusals = reader.try_one(workload)
             tried = bool(refusals)
     ended, failed = _ended(workload)
-    facts = WorkloadFacts(
-        asked.kind.name,
-        namespace,
-        name,
-        True,
-        tuple(refusals),
-        wanted,
-        len(running),
-        left_out=tuple(left_out),
+    facts = replace(
+        facts,
+        refusals=tuple(refusals),
+        wanted=wanted,
+        pods=len(running),
+        left_out=tuple(reader.left_out),
         ended=ended,
         failed=failed,
         tried=tried,
-        misplaced=_misplaced(asked),
-        template=_template(asked),
     )
     # Of a Job a pod that failed is news; elsewhere it lies about until somebody deletes it.
     asked_about = pods if workload.kind is JOB else running
     return facts, newest_in_trouble(asked_about or pods)
 
 
-def _log(
-    kube: Kube, namespace: str, name: str, pod: ClusterPod, left_out: list[str]
-) -> tuple[str, ...]:
-    """Return the newest lines of the enforcer's log, before them those before its last restart."""
-    status = next((one for one in pod.statuses() if one.get("name") == ENFORCER_CONTAINER), {})
-    ran = part(status, "state").keys() & {"running", "terminated"}
-    if not ran and not status.get("restartCount"):
-        return ()
-    path = joined("namespaces", namespace, "pods", name, "log")
+class _Reader:
+    """Reads objects of a namespace, and remembers what could not be read, with why."""
 
-    def read(*, previous: bool) -> list[str]:
-        query = {"container": ENFORCER_CONTAINER, "limitBytes": str(MOST_LOG_BYTES)}
-        if previous:
-            query["previous"] = "true"
-        text = kube.text(path, MOST_LOG_BYTES, tailLines=str(MOST_LINES), **query)
-        if len(text.encode()) >= MOST_LOG_BYTES:  # the oldest arrive first
-            text = kube.text(path, MOST_LOG_BYTES, tailLines=str(_FEW_LINES), **query)
-        return text.splitlines()[-MOST_LINES:]
+    def __init__(self, kube: Kube, namespace: str) -> None:
+        self._kube = kube
+        self._namespace = namespace
+        self.left_out: list[str] = []
 
-    lines: list[str] = []
-    if status.get("restartCount"):
-        lines += _try(lambda: read(previous=True), [], lambda _: "") or []
-    lines += _try(lambda: read(previous=False), left_out, _why_no_log) or []
-    return tuple(lines)
+    def path(self, kind: WorkloadKind, *rest: str) -> str:
+        parts = ("namespaces", self._namespace, f"{kind.name.lower()}s", *rest)
+        return "/".join((kind.path, *(quote(one, safe="") for one in parts)))
+
+    def tried(
+        self, read: Callable[[], T], why: Callable[[KubeError], str] | None = None
+    ) -> T | None:
+        """Return what was read; None where that failed, which `why` says where it matters."""
+        try:
+            return read()
+        except KubeError as error:
+            if why is not None:
+                self.left_out.append(why(error))
+            return None
+
+    def names(self, kind: WorkloadKind) -> dict[str, str]:
+        """Return the names of all objects of a kind, by UID."""
+        return dict(self.tried(lambda: self._kube.list_rows(self.path(kind), _row)) or ())
+
+    def owned(
+        self, kind: WorkloadKind, what: str, owners: Sequence[str], labels: str = ""
+    ) -> list[ClusterPod]:
+        """Return the objects of a kind that these own, none of which has to be a pod."""
+
+        def of_ours(raw: Json) -> ClusterPod | None:
+            found = ClusterPod(raw)
+            return found if found.owner_uid in owners else None
+
+        found = self.tried(
+            lambda: self._kube.list_first(
+                self.path(kind), of_ours, _MOST_OWNED, labelSelector=labels
+            ),
+            lambda error: f"{what}: {error}",
+        )
+        return [one for one in found or () if one]
+
+    def log(self, pod: ClusterPod, name: str) -> list[str]:
+        """Return the newest lines of the enforcer's log, with those before its last restart."""
+        status = next((one for one in pod.statuses() if one.get("name") == ENFORCER_CONTAINER), {})
+        ran = part(status, "state").keys() & {"running", "terminated"}
+        if not ran and not status.get("restartCount"):
+            return []
+
+        def read(**query: str) -> list[str]:
+            path = self.path(POD, name, "log")
+            query |= {"container": ENFORCER_CONTAINER, "limitBytes": str(MOST_LOG_BYTES)}
+            text = self._kube.text(path, MOST_LOG_BYTES, tailLines=str(MOST_LINES), **query)
+            if len(text.encode()) >= MOST_LOG_BYTES:  # the oldest arrive first
+                text = self._kube.text(path, MOST_LOG_BYTES, tailLines=str(_FEW_LINES), **query)
+            return text.splitlines()[-MOST_LINES:]
+
+        before = self.tried(lambda: read(previous="true")) if status.get("restartCount") else None
+        return [*(before or ()), *(self.tried(read, _why_no_log) or ())]
+
+    def events(self, uids: Sequence[str]) -> list[str]:
+        """Return the newest message of FailedCreate: no condition of others says it."""
+        found: list[tuple[str, str]] = []
+        for uid in uids[-3:]:
+            fields = f"involvedObject.uid={uid},reason=FailedCreate"
+            read = partial(self._kube.list_first, self.path(EVENT), _said, _MOST_EVENTS)
+            asked = partial(read, fieldSelector=fields)
+            found += self.tried(asked, lambda error: f"Events: {error}") or []
+        return [max(found)[1]] if found else []
+
+    def try_one(self, workload: _Workload) -> list[str]:
+        """Return how a pod of a workload's template is denied, which is tried without storing it.
+
+        Events are gone after an hour, and of a Job nothing else says why it has no pods. As the
+        user, so a policy that looks at who asks may answer its controller otherwise.
+        """
+        template = workload.part("spec", "template")
+        name = workload.name[:_LONGEST_PREFIX]
+        metadata = {key: part(template, "metadata", key) for key in ("labels", "annotations")}
+        body = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {**metadata, "generateName": f"{name}-"},
+            "spec": part(template, "spec"),
+        }
+        try:
+            self._kube.create(self.path(POD), body, dry_run=True)
+        except KubeError as error:
+            found = _ANSWER.fullmatch(str(error))
+            if found is None or _NO_RIGHT in found[1]:
+                self.left_out.append(
+                    "whether its pods are denied: you may not try one (create pods)"
+                )
+                return []
+            return [found[1]]
+        return []
 
 
 def _why_no_log(error: KubeError) -> str:
     if error.forbidden:
         return "the log of container vram-enforcer: you may not read pods/log here"
     return f"the log of container vram-enforcer: {error}"
-
-
-def _newest_job(kube: Kube, namespace: str, uid: str, left_out: list[str]) -> _Workload | None:
-    path = _path(JOB.path, namespace, _plural(JOB))
-
-    def of_ours(raw: Json) -> ClusterObject | None:
-        job = ClusterObject(raw)
-        return job if job.owner_uid == uid else None
-
-    found = _try(
-        lambda: kube.list_first(path, of_ours, _MOST_JOBS),
-        left_out,
-        lambda error: f"the Jobs of this CronJob: {error}",
-    )
-    jobs = [one for one in found or () if one]
-    newest = max(jobs, key=lambda one: one.created_s or 0.0, default=None)
-    return None if newest is None else _Workload(newest.raw, kind=JOB)
-
-
-def _replica_sets(
-    kube: Kube, namespace: str, workload: _Workload, left_out: list[str]
-) -> list[str]:
-    path = _path(REPLICA_SET.path, namespace, _plural(REPLICA_SET))
-    labels = _selector(workload)
-
-    def uid_of_ours(raw: Json) -> str:
-        found = ClusterObject(raw)
-        return found.uid if found.owner_uid == workload.uid else ""
-
-    found = _try(
-        lambda: kube.list_first(path, uid_of_ours, MOST_PODS, labelSelector=labels),
-        left_out,
-        lambda error: f"the ReplicaSets of this Deployment: {error}",
-    )
-    return [one for one in found or () if one]
-
-
-def _pods_of(
-    kube: Kube, namespace: str, workload: _Workload, owners: list[str], left_out: list[str]
-) -> list[ClusterPod]:
-    path, labels = _path("", namespace, "pods"), _selector(workload)
-
-    def of_ours(raw: Json) -> ClusterPod | None:
-        pod = ClusterPod(raw)
-        return pod if pod.owner_uid in owners else None
-
-    if not labels:
-        return []
-    found = _try(
-        lambda: kube.list_first(path, of_ours, MOST_PODS, labelSelector=labels),
-        left_out,
-        lambda error: f"its pods: {error}",
-    )
-    return [one for one in found or () if one]
 
 
 def _conditions(workload: _Workload) -> list[str]:
@@ -286,51 +282,6 @@ def _conditions(workload: _Workload) -> list[str]:
         for one in as_objects(workload.part("status").get("conditions"), MOST)
         if one.get("type") == "ReplicaFailure" and one.get("status") == "True"
     ]
-
-
-def _events(kube: Kube, namespace: str, uids: list[str], left_out: list[str]) -> list[str]:
-    """Return the newest message of FailedCreate: no condition of others says it."""
-    path = _path("", namespace, "events")
-    found: list[tuple[str, str]] = []
-    for uid in uids[-3:]:
-        fields = f"involvedObject.uid={uid},reason=FailedCreate"
-        found += (
-            _try(
-                lambda fields=fields: kube.list_first(  # type: ignore[misc]
-                    path, _said, _MOST_EVENTS, fieldSelector=fields
-                ),
-                left_out,
-                lambda error: f"Events: {error}",
-            )
-            or []
-        )
-    return [max(found)[1]] if found else []
-
-
-def _try_one(kube: Kube, namespace: str, workload: _Workload, left_out: list[str]) -> list[str]:
-    """Return how a pod of a workload's template is denied, which is tried without storing it.
-
-    Events are gone after an hour, and of a Job nothing else says why it has no pods. As the user,
-    so a policy that looks at who asks may answer its controller otherwise.
-    """
-    template = workload.part("spec", "template")
-    name = workload.name[:_LONGEST_PREFIX]
-    metadata = {key: part(template, "metadata", key) for key in ("labels", "annotations")}
-    body = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {**metadata, "generateName": f"{name}-"},
-        "spec": part(template, "spec"),
-    }
-    try:
-        kube.create(_path("", namespace, "pods"), body, dry_run=True)
-    except KubeError as error:
-        found = _ANSWER.fullmatch(str(error))
-        if found is None or _NO_RIGHT in found[1]:
-            left_out.append("whether its pods are denied: you may not try one (create pods)")
-            return []
-        return [found[1]]
-    return []
 
 
 def _said(event: Json) -> tuple[str, str]:
@@ -408,27 +359,3 @@ def _row(row: Json) -> tuple[str, str]:
     """Return UID and name of a row of a table, or of a whole object."""
     metadata = part(row, "object", "metadata") or part(row, "metadata")
     return str(metadata.get("uid")), str(metadata.get("name"))
-
-
-def _histories(namespace: str) -> str:
-    return _path(f"/apis/{SEEING_API_VERSION}", namespace, VRAM_HISTORIES)
-
-
-def _path(group: str, namespace: str, plural: str, *rest: str) -> str:
-    named = (quote(one, safe="") for one in ("namespaces", namespace, plural, *rest))
-    return "/".join((group or "/api/v1", *named))
-
-
-def _plural(kind: WorkloadKind) -> str:
-    return kind.name.lower() + "s"
-
-
-def _try(read: Callable[[], T], left_out: list[str], why: Callable[[KubeError], str]) -> T | None:
-    """Return what was read; None where that failed, with a sentence of why."""
-    try:
-        return read()
-    except KubeError as error:
-        said = why(error)
-        if said:
-            left_out.append(said)
-        return None

@@ -155,7 +155,7 @@ class PodFacts:
     left_out: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadFacts:
     """What could be read about what creates pods."""
 
@@ -163,7 +163,7 @@ class WorkloadFacts:
     """As `Deployment`."""
     namespace: str
     name: str
-    exists: bool
+    exists: bool = True
     refusals: tuple[str, ...] = ()
     """What was said where pods could not be created: of conditions first, then of Events."""
     wanted: int | None = None
