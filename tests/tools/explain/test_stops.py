@@ -78,7 +78,7 @@ def test_a_stop_is_heard_with_its_figures_and_how_it_went_on(written):
     assert stop.reason is Said.STOPPING
     assert stop.why.startswith("over the VRAM cap on GPU GPU-a: process 41 (python train.py)")
     assert stop.at_s is not None
-    assert (stop.gpu, stop.sum_bytes, stop.cap_bytes) == ("GPU-a", 9100 * MIB, 8192 * MIB)
+    assert (stop.sum_bytes, stop.cap_bytes) == (9100 * MIB, 8192 * MIB)
     assert stop.peak_bytes == 9100 * MIB
     assert (stop.pid, stop.command, stop.container) == (41, "python train.py", "c" * 64)
     assert (stop.killed, stop.freed_after_s) == (True, 2.41)
@@ -136,6 +136,7 @@ def test_a_failed_self_test_is_heard_from_the_log():
         '{"msg": 7}',
         '{"msg": ["stopping a process"]}',
         '{"msg": "another"}',
+        '{"msg": "self-test", "ability": []}',
         "[" * 5000,
         json.dumps({"msg": "stopping a process", "why": "x" * LONGEST_LINE}),
     ],

@@ -103,9 +103,8 @@ def read_pod_facts(
         with_gpus = partial(kube.list_all, joined("nodes"), _node, labelSelector=labels)
         found = reader.tried(with_gpus)
         seen = None if found is None else {one.name: one for one in found[0]}
-        names = {
-            one.uid: one.name for one in reader.tried(lambda: read_pods(kube, namespace)) or ()
-        }
+        pods = reader.tried(lambda: read_pods(kube, namespace))
+        names = {one.uid: one.name for one in pods or ()}
     elif pod.managed:
         log = reader.log(pod, name)
     return PodFacts(

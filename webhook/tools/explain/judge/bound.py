@@ -89,13 +89,10 @@ def explain_bound(facts: PodFacts, pod: ClusterPod, state: PodState) -> Report:
         remarks = [*_why_those(node, state, mine), *old_figures([node] if node else [], now_s)]
         if node is None and facts.nodes is not None:
             left_out.append(f"figures of node {state.node}: its sentry has written none")
-    return Report(
-        "Pod",
-        facts.namespace,
-        facts.name,
+    return facts.report(
         what,
         headline,
-        tuple(causes),
+        causes,
         enough=Enough(run_bytes=run_bytes),
         notes=tuple(notes),
         remarks=tuple(remarks),
@@ -107,7 +104,7 @@ def _headline(
     facts: PodFacts, pod: ClusterPod, state: PodState, node: NodeFigures | None, mine: Mine
 ) -> tuple[State, str]:
     """Return what a pod does, and the first sentence of it."""
-    name, status = f"Pod {facts.namespace}/{facts.name}", pod.part("status")
+    name, status = facts.title, pod.part("status")
     if state.finished:
         return State.ENDED, f"{name} {_ended(pod, facts.now_s)}"
     since_s = read_time(status.get("startTime"))

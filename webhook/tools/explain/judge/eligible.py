@@ -8,7 +8,6 @@ Source: Kubernetes, "Assigning Pods to Nodes" and "Taints and Tolerations".
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
@@ -28,11 +27,14 @@ from webhook.tools.shared.node import REPELLING, ClusterNode
 from webhook.tools.shared.taints import CORDONED, tolerates
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from webhook.core.kinds.nodes import NodeFigures
     from webhook.core.pod.fields import Json
     from webhook.tools.shared.pod import ClusterPod
+
+    NotHere = tuple["Mismatch", str]
+    """Why a pod may not run on a node, and that in words."""
 
 MOST_TERMS: Final = 256
 """Of a pod's selection, and of the taints and tolerations; more than admission lets pass."""
@@ -59,14 +61,6 @@ class Mismatch(StrEnum):
     """Somebody took it out of scheduling."""
 
 
-@dataclass(frozen=True, slots=True)
-class NotHere:
-    """Why a pod may not run on a node."""
-
-    reason: Mismatch
-    detail: str
-
-
 def why_not(pod: ClusterPod, node: NodeFigures, seen: ClusterNode | None) -> NotHere | None:
     """Return why a pod may not run on a node; None where nothing that can be read forbids it.
 
@@ -81,7 +75,7 @@ def why_not(pod: ClusterPod, node: NodeFigures, seen: ClusterNode | None) -> Not
     spec = pod.part("spec")
     labels = _labels(node, seen)
     for key, value in islice(as_object(spec.get("nodeSelector")).items(), MOST_TERMS):
-        if not _may_hold(_has(labels, key, lambda found, value=value: found == value)):
+        if _has(labels, key, lambda found, value=value: found == value) is False:
             return _mismatch(key, f"{_shown(key)}={_shown(value)}", labels)
     affinity = pod.part("spec", "affinity", "nodeAffinity")
     terms = as_objects(as_object(affinity.get(_REQUIRED)).get("nodeSelectorTerms"), MOST_TERMS)
@@ -90,18 +84,16 @@ def why_not(pod: ClusterPod, node: NodeFigures, seen: ClusterNode | None) -> Not
         key, wanted = failing[0] or ("", "")
         return _mismatch(key, wanted, labels)
     if node.held:
-        return NotHere(Mismatch.HELD, node.held)
+        return Mismatch.HELD, node.held
     if seen is None:
         return None
     tolerations = as_objects(spec.get("tolerations"), MOST_TERMS)
     if seen.unschedulable and not tolerates(tolerations, CORDONED):
-        return NotHere(Mismatch.CORDONED, "is cordoned (kubectl uncordon)")
+        return Mismatch.CORDONED, "is cordoned (kubectl uncordon)"
     for taint in seen.taints:
         if taint[2] in REPELLING and not tolerates(tolerations, taint):
             shown = _shown(f"{taint[0]}={taint[1]}" if taint[1] else taint[0])
-            return NotHere(
-                Mismatch.TAINT, f"has the taint {shown}, which the pod does not tolerate"
-            )
+            return Mismatch.TAINT, f"has the taint {shown}, which the pod does not tolerate"
     return None
 
 
@@ -111,10 +103,6 @@ def _labels(node: NodeFigures, seen: ClusterNode | None) -> tuple[Mapping[str, s
         return seen.labels, True
     known = {NODE_ENFORCEMENT_LABEL: node.enforcement} if node.enforcement else {}
     return known, False
-
-
-def _may_hold(holds: bool | None) -> bool:
-    return holds is not False
 
 
 def _has(labels: tuple[Mapping[str, str], bool], key: str, test: Any) -> bool | None:
@@ -133,7 +121,7 @@ def _failing(
         key = _text(one, "key")
         if key == NODE_GPU_MEMORY_LABEL:
             continue
-        if not _may_hold(_has(labels, key, lambda found, one=one: _holds(one, found))):
+        if _has(labels, key, lambda found, one=one: _holds(one, found)) is False:
             return key, _words(one)
     for one in as_objects(term.get("matchFields"), MOST_TERMS):
         if _text(one, "key") == _NAME_FIELD and not _holds(one, name):
@@ -150,7 +138,7 @@ def _holds(expression: Json, found: str | None) -> bool:
     | Exists, DoesNotExist | is there; is absent |
     | Gt, Lt | is an integer, and larger or smaller than the one value |
     """
-    values = [one for one in _list(expression.get("values")) if _is(one)]
+    values = _values(expression)
     operator = expression.get("operator")
     if operator in {"Gt", "Lt"}:
         try:
@@ -170,30 +158,28 @@ def _mismatch(key: str, wanted: str, labels: tuple[Mapping[str, str], bool]) -> 
     found = labels[0].get(key)
     if key == NODE_DEVICE_NAMES_LABEL and found == DeviceNames.NONE:
         detail = "its container runtime resolves no name of its GPUs (label device-names is none)"
-        return NotHere(Mismatch.NO_DEVICE_NAMES, detail)
+        return Mismatch.NO_DEVICE_NAMES, detail
     if key == NODE_ENFORCEMENT_LABEL and found in {None, NO_ENFORCEMENT}:
-        return NotHere(Mismatch.NO_ENFORCEMENT, "no sidecar can measure there (enforcement: none)")
+        return Mismatch.NO_ENFORCEMENT, "no sidecar can measure there (enforcement: none)"
     has = "has no such label" if found is None else f"has {_shown(found)}"
-    return NotHere(Mismatch.NODE_SELECTOR, f"the pod wants {wanted}, and it {has}")
+    return Mismatch.NODE_SELECTOR, f"the pod wants {wanted}, and it {has}"
 
 
 def _words(expression: Json) -> str:
-    values = [_shown(one) for one in _list(expression.get("values"))[:3] if _is(one)]
+    values = [_shown(one) for one in _values(expression)[:3]]
     listed = f" {', '.join(values)}" if values else ""
     return f"{_shown(_text(expression, 'key'))} {_shown(_text(expression, 'operator'))}{listed}"
 
 
 def _shown(value: object) -> str:
-    return bounded(value, 80) if _is(value) else quoted(value)
-
-
-def _is(value: object) -> bool:
-    return isinstance(value, str)
+    return bounded(value, 80) if isinstance(value, str) else quoted(value)
 
 
 def _text(raw: Json, key: str) -> str:
     return bounded(raw.get(key), LONGEST_PAIR)
 
 
-def _list(value: object) -> Sequence[Any]:
-    return value[:MOST_TERMS] if isinstance(value, list) else ()
+def _values(expression: Json) -> list[str]:
+    values = expression.get("values")
+    listed = values[:MOST_TERMS] if isinstance(values, list) else ()
+    return [one for one in listed if isinstance(one, str)]

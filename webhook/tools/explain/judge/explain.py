@@ -45,7 +45,7 @@ from webhook.tools.explain.judge.past import (
     peak_words,
     stops_words,
 )
-from webhook.tools.explain.judge.plugins import explain_by_plugin, given_by_plugin
+from webhook.tools.explain.judge.plugins import explain_by_plugin
 from webhook.tools.explain.judge.report import Cause, Enough, OtherReason, Report, Severity, State
 from webhook.tools.explain.judge.stops import Said
 from webhook.tools.explain.judge.waiting import explain_pending
@@ -74,10 +74,8 @@ def explain_pod(facts: PodFacts) -> Report:
         return _without_pod(facts)
     state = read_pod_state(facts.pod.raw)
     if state.need is None:
-        given = given_by_plugin(facts.pod)
-        if given is not None:
-            return explain_by_plugin(facts, facts.pod, state, given)
-        return _without_demand(facts, facts.pod)
+        given = explain_by_plugin(facts, facts.pod, state)
+        return given or _without_demand(facts, facts.pod)
     is_pending = not state.node and not state.finished
     report = (explain_pending if is_pending else explain_bound)(facts, facts.pod, state)
     asked = bounded(facts.pod.annotations.get(IN_PLACE_OF_ANNOTATION), LONGEST_NAME)
@@ -108,12 +106,12 @@ def explain_workload(facts: WorkloadFacts, pod: Report | None) -> Report:
         state, headline = pod.state, f"has {has}."
     admit = [bound for cause in causes if (bound := _bound_in(cause.detail))]
     return Report(
-        kind,
-        namespace,
-        name,
-        state,
-        f"{kind} {namespace}/{name} {headline}",
-        (*causes, *_failed(facts), *_misplaced(facts)),
+        kind=kind,
+        namespace=namespace,
+        name=name,
+        state=state,
+        headline=f"{kind} {namespace}/{name} {headline}",
+        causes=(*causes, *_failed(facts), *_misplaced(facts)),
         enough=Enough(admit_bytes=min(admit, default=None)),
         left_out=facts.left_out,
         pod=pod,
@@ -191,7 +189,7 @@ def _without_pod(facts: PodFacts) -> Report:
     ended_s, _, run, history = max(found)
     held = f"{peak_words(run.peak_bytes, run.asked_bytes)}, {stops_words(run.stops)}"
     ago = span(facts.now_s - ended_s)
-    headline = f"Pod {facts.namespace}/{facts.name} is gone; it ended {ago} ago: {held}."
+    headline = f"{facts.title} is gone; it ended {ago} ago: {held}."
     causes: tuple[Cause, ...] = ()
     enough = None
     if run.stops:
@@ -199,17 +197,8 @@ def _without_pod(facts: PodFacts) -> Report:
         fix = line_for(None, enough) if enough else ""
         detail = f"{stops_words(run.stops)} for what the pod held"
         causes = (Cause(Severity.WARNING, Said.STOPPING, detail, fix),)
-    return Report(
-        "Pod",
-        facts.namespace,
-        facts.name,
-        State.GONE,
-        headline,
-        causes,
-        enough=Enough(run_bytes=enough),
-        notes=tuple(history_notes(history, run.asked_bytes, facts.nodes, None)),
-        left_out=facts.left_out,
-    )
+    notes = tuple(history_notes(history, run.asked_bytes, facts.nodes, None))
+    return facts.report(State.GONE, headline, causes, enough=Enough(run_bytes=enough), notes=notes)
 
 
 def _not_found(
@@ -219,20 +208,26 @@ def _not_found(
     meant = f"did you mean {named(near)}?" if near else ""
     detail = f"there is no {kind} {name} in namespace {namespace}"
     cause = Cause(Severity.ERROR, OtherReason.NOT_FOUND, detail, meant)
-    headline = f"{kind} {namespace}/{name} does not exist."
-    return Report(kind, namespace, name, State.UNKNOWN, headline, (cause,), left_out=left_out)
+    return Report(
+        kind=kind,
+        namespace=namespace,
+        name=name,
+        state=State.UNKNOWN,
+        headline=f"{kind} {namespace}/{name} does not exist.",
+        causes=(cause,),
+        left_out=left_out,
+    )
 
 
 def _without_demand(facts: PodFacts, pod: ClusterPod) -> Report:
     """Explain a pod that takes no VRAM, though it may seem to ask for some."""
-    name = f"Pod {facts.namespace}/{facts.name}"
-    headline, causes = f"{name} asks for no VRAM.", []
+    headline, causes = f"{facts.title} asks for no VRAM.", []
     try:
         asks = asks_for_vram(pod.raw)
     except MalformedObjectError:
         asks = False
     if asks:
-        headline = f"{name} asks for VRAM, and has none."
+        headline = f"{facts.title} asks for VRAM, and has none."
         detail = (
             "nothing in its resources is counted: vramwarden did not see it when it was created, "
             "or leaves its namespace alone"
@@ -243,15 +238,7 @@ def _without_demand(facts: PodFacts, pod: ClusterPod) -> Report:
         fix = f"{line}, as an annotation of the pod"
         detail = f"vramwarden does not read {named(idioms)}"
         causes.append(Cause(Severity.INFO, OtherReason.NOT_READ, detail, fix))
-    return Report(
-        "Pod",
-        facts.namespace,
-        facts.name,
-        State.NO_DEMAND,
-        headline,
-        tuple(causes),
-        left_out=facts.left_out,
-    )
+    return facts.report(State.NO_DEMAND, headline, causes)
 
 
 def _idioms(pod: ClusterPod) -> Iterator[tuple[str, str]]:

@@ -6,7 +6,7 @@ says that, and who reads it has to know in which words.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.kinds.nodes import read_time
@@ -20,13 +20,13 @@ from webhook.core.policy.values import TimeSliced
 from webhook.core.words import named, span
 from webhook.names import MANAGED_LABEL
 from webhook.tools.explain.judge.bound import explain_bound
-from webhook.tools.explain.judge.report import Report, State
+from webhook.tools.explain.judge.report import State
 from webhook.tools.explain.judge.waiting import demand_words, of_scheduler
 from webhook.tools.shared.facts import bounded
 
 if TYPE_CHECKING:
     from webhook.core.placement.assignments import PodState
-    from webhook.tools.explain.judge.report import PodFacts
+    from webhook.tools.explain.judge.report import PodFacts, Report
     from webhook.tools.shared.pod import ClusterPod
 
 _SLOTS: Final = frozenset(one.value for one in TimeSliced)
@@ -40,19 +40,8 @@ _SLOT: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
-    """What NVIDIA's device plugin is asked for."""
-
-    need: Need
-    what: str
-    """As `1 nvidia.com/mig-1g.10gb`."""
-    remark: str
-    """What is promised of its memory, and what is not."""
-
-
-def given_by_plugin(pod: ClusterPod) -> Given | None:
-    """Return what a pod asks the plugin for in place of VRAM of ours; None for all other pods."""
+def explain_by_plugin(facts: PodFacts, pod: ClusterPod, state: PodState) -> Report | None:
+    """Explain a pod that asks the plugin in place of VRAM of ours; None for all other pods."""
     try:
         found = read_pod(pod.raw)
         demand = read_demand(found)[0]
@@ -71,37 +60,24 @@ def given_by_plugin(pod: ClusterPod) -> Given | None:
         return None
     what = named([f"{amount} {bounded(resource, 100)}" for resource, amount in asked], 4)
     remark = _SLICE if is_slice(asked[0][0]) else _SLOT
-    return Given(Need(demand.per_gpu_bytes, demand.gpu_count), what, remark)
-
-
-def explain_by_plugin(facts: PodFacts, pod: ClusterPod, state: PodState, given: Given) -> Report:
-    """Explain a pod with a slice or a slot, with a node and without."""
-    need = given.need
+    need = Need(demand.per_gpu_bytes, demand.gpu_count)
     state = replace(
         state, need=need, at_binding=False, hold=Hold(need.memory_bytes, 0, 0.0, may_act=False)
     )
-    name = f"Pod {facts.namespace}/{facts.name}"
     asks = demand_words(state, pod.rule)
-    how = f"{given.what}, given by NVIDIA's device plugin"
+    how = f"{what}, given by NVIDIA's device plugin"
     if not state.node and not state.finished:
         created_s = pod.created_s
         waited = "" if created_s is None else f" for {span(facts.now_s - created_s)}"
-        return Report(
-            "Pod",
-            facts.namespace,
-            facts.name,
-            State.PENDING,
-            f"{name} has waited{waited}. {asks} That is {how}.",
-            tuple(of_scheduler(pod, None, judged=False)),
-            remarks=(given.remark,),
-            left_out=facts.left_out,
-        )
-    found = explain_bound(facts, pod, state)
-    headline = found.headline
+        headline = f"{facts.title} has waited{waited}. {asks} That is {how}."
+        causes = of_scheduler(pod, None, judged=False)
+        return facts.report(State.PENDING, headline, causes, remarks=(remark,))
+    report = explain_bound(facts, pod, state)
+    headline = report.headline
     if not state.finished:
         status = pod.part("status")
         does = "runs" if status.get("phase") == "Running" else "starts"
         since_s = read_time(status.get("startTime"))
         since = "" if since_s is None else f" since {span(facts.now_s - since_s)}"
-        headline = f"{name} {does} on {state.node}{since}: {how}. {asks}"
-    return replace(found, headline=headline, remarks=(given.remark,), left_out=facts.left_out)
+        headline = f"{facts.title} {does} on {state.node}{since}: {how}. {asks}"
+    return replace(report, headline=headline, remarks=(remark,), left_out=facts.left_out)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from webhook.core.kinds.histories import History
     from webhook.core.kinds.nodes import NodeFigures
@@ -105,7 +105,7 @@ class Enough:
     """Not to be stopped, as far as it was seen to run."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """What is said."""
 
@@ -153,6 +153,23 @@ class PodFacts:
     histories: tuple[History, ...] = ()
     """Of the namespace."""
     left_out: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """As a report names it."""
+        return f"Pod {self.namespace}/{self.name}"
+
+    def report(self, state: State, headline: str, causes: Iterable[Cause], **more: Any) -> Report:
+        """Return what is said of this pod."""
+        return Report(
+            kind="Pod",
+            namespace=self.namespace,
+            name=self.name,
+            state=state,
+            headline=headline,
+            causes=tuple(causes),
+            **{"left_out": self.left_out, **more},
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

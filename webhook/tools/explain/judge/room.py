@@ -148,7 +148,7 @@ def _judge(
         return NodeRoom(node.name, False, Mismatch.NOT_SHARED, why, node.gpus, age_s=age_s)
     mismatch = why_not(pod, node, seen[node.name] if seen is not None else None)
     if mismatch:
-        return NodeRoom(node.name, False, mismatch.reason, mismatch.detail, node.gpus, age_s=age_s)
+        return NodeRoom(node.name, False, *mismatch, node.gpus, age_s=age_s)
     fits, reason, detail = _fits(need, node)
     largest = _largest(node, need.gpu_count)
     return NodeRoom(node.name, fits, reason, detail, node.gpus, largest, age_s)

@@ -48,11 +48,10 @@ class Said(StrEnum):
 _STOPS: Final = {Said.STOPPING, Said.STOPPING_CONTAINER, Said.ENDING_POD}
 _VERDICT: Final = re.compile(f"({'|'.join(map(re.escape, Said))}): (.+)")
 _PEAK: Final = re.compile(r"gpu-memory: ([0-9]{1,12})Mi would have been enough")
-_CANNOT: Final = {"blind"}
 _MIB: Final = 2**20
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
     """Something of a pod that was stopped for what it held."""
 
@@ -61,9 +60,8 @@ class Stop:
     """The enforcer's own sentence."""
     at_s: float | None = None
     """Unix time; None where only the termination message is left of it."""
-    gpu: str = ""
     sum_bytes: int | None = None
-    """By the whole pod, on that GPU."""
+    """By the whole pod, on one GPU."""
     cap_bytes: int | None = None
     peak_bytes: int | None = None
     pid: int | None = None
@@ -122,7 +120,7 @@ def hear(lines: Iterable[str], terminated: str = "", *, self_test_failed: bool =
         elif said is Said.MEASURING:
             blind = ""
         elif said is Said.SELF_TEST:
-            blind = why if values.get("ability") in _CANNOT else ""
+            blind = why if values.get("ability") == "blind" else ""
     left = _last_verdict(terminated)
     if left and left[0] in _STOPS and all(stop.why != left[1] for stop in stops):
         stops.append(_stop(left[0], left[1], {}))
@@ -157,16 +155,15 @@ def _stop(said: Said, why: str, values: Mapping[str, Any]) -> Stop:
     peak = _PEAK.search(why)
     told = int(peak[1]) * _MIB if peak else None
     return Stop(
-        said,
-        why,
-        read_time(bounded(values.get("ts"), 64)),
-        bounded(values.get("gpu"), 64),
-        _bytes(values, "sum_bytes"),
-        _bytes(values, "cap_bytes"),
-        _bytes(values, "peak_bytes") or told,
-        _number(values, "pid", _LONGEST_PID),
-        " ".join(bounded(values.get("command"), _LONGEST_COMMAND).split()),
-        bounded(values.get("container"), 80),
+        reason=said,
+        why=why,
+        at_s=read_time(bounded(values.get("ts"), 64)),
+        sum_bytes=_number(values, "sum_bytes"),
+        cap_bytes=_number(values, "cap_bytes"),
+        peak_bytes=_number(values, "peak_bytes") or told,
+        pid=_number(values, "pid", _LONGEST_PID),
+        command=" ".join(bounded(values.get("command"), _LONGEST_COMMAND).split()),
+        container=bounded(values.get("container"), 80),
     )
 
 
@@ -183,10 +180,6 @@ def _go_on(stops: list[Stop], said: Said, values: Mapping[str, Any]) -> None:
             return
 
 
-def _bytes(values: Mapping[str, Any], key: str) -> int | None:
-    return _number(values, key, MAX_BYTES)
-
-
-def _number(values: Mapping[str, Any], key: str, most: int) -> int | None:
+def _number(values: Mapping[str, Any], key: str, most: int = MAX_BYTES) -> int | None:
     value = values.get(key)
     return value if type(value) is int and 0 <= value <= most else None

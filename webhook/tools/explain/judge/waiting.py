@@ -42,13 +42,12 @@ _SELECTION: Final = (
 
 def explain_pending(facts: PodFacts, pod: ClusterPod, state: PodState) -> Report:
     """Explain a pod without a node."""
-    name = f"Pod {facts.namespace}/{facts.name}"
     need, left_out = state.need, list(facts.left_out)
     if need is None:
         raise ValueError("the pod has no demand")
     created_s = pod.created_s
     waited = f" for {span(facts.now_s - created_s)}" if created_s is not None else ""
-    headline = f"{name} has waited{waited}. {demand_words(state, pod.rule)}"
+    headline = f"{facts.title} has waited{waited}. {demand_words(state, pod.rule)}"
     causes: list[Cause] = []
     notes: list[tuple[str, str]] = []
     remarks: list[str] = []
@@ -82,18 +81,15 @@ def explain_pending(facts: PodFacts, pod: ClusterPod, state: PodState) -> Report
         start_now_bytes=start.largest_bytes if start else None,
         start_now_node=start.name if start else "",
     )
-    return Report(
-        "Pod",
-        facts.namespace,
-        facts.name,
+    return facts.report(
         State.PENDING,
         headline,
-        tuple(causes),
-        room.nodes if room else (),
-        enough,
-        tuple(notes),
-        tuple(remarks),
-        tuple(left_out),
+        causes,
+        nodes=room.nodes if room else (),
+        enough=enough,
+        notes=tuple(notes),
+        remarks=tuple(remarks),
+        left_out=tuple(left_out),
     )
 
 
