@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     FinalFigures = tuple[str, Mapping[str, Any]]
 
-_LONGEST_MESSAGE: Final = 4096  # the kubelet's bound, in bytes; a waiting sidecar loads no more for it
+# The kubelet's bound, in bytes; a waiting sidecar loads no more for it.
+_LONGEST_MESSAGE: Final = 4096
 WRITING_S: Final = 0.5
 """How long a verdict that is being written may hold up the end: a disk may hang, too."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from base64 import b64decode
 from binascii import Error as Base64Error
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote
@@ -363,17 +363,10 @@ class _FactsReader:
         return tuple(others)
 
     def _may(self, right: Right) -> bool:
-        attributes = {
-            "verb": right.verb,
-            "group": right.group,
-            "resource": right.resource,
-            "subresource": right.subresource,
-            "namespace": right.namespace,
-        }
         body = {
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": attributes},
+            "spec": {"resourceAttributes": asdict(right)},
         }
         answer = self._kube.create(_ACCESS_REVIEWS, body)
         return (answer.get("status") or {}).get("allowed") is True

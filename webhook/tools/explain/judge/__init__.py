@@ -8,8 +8,6 @@
 | plugins | a pod whose GPU NVIDIA's device plugin gives: a slice (MIG), a slot of time-slicing |
 | room | which nodes have room, by our own `place`, and what would make some |
 | eligible | which nodes the pod may run on, by what it selects |
-| stops | what the pod's enforcer says it did |
-| past | what the pod held, and the pods before it, in words |
-| stored, phrases | fields that others stored, bounded; parts of sentences |
+| stops | what the pod's enforcer says it did; what it held, and the pods before it, in words |
 | report | the facts and the report, values only |
 """

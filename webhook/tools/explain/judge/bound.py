@@ -9,17 +9,19 @@ from webhook.core.kinds.nodes import read_time
 from webhook.core.pod.gpus import LONGEST_FAULT
 from webhook.core.words import amount, exactly, named, span
 from webhook.names import CAP_HELD_CONDITION
-from webhook.tools.explain.judge.past import (
+from webhook.tools.explain.judge.report import Cause, Enough, OtherReason, Report, Severity, State
+from webhook.tools.explain.judge.room import Blocker
+from webhook.tools.explain.judge.stops import (
+    LONGEST_SENTENCE,
+    Said,
     enough_for,
     find_history,
+    hear,
     history_notes,
     line_for,
     peak_words,
     stops_words,
 )
-from webhook.tools.explain.judge.report import Cause, Enough, OtherReason, Report, Severity, State
-from webhook.tools.explain.judge.room import Blocker
-from webhook.tools.explain.judge.stops import LONGEST_SENTENCE, Said, hear
 from webhook.tools.explain.judge.waiting import demand_words, old_figures, unreadable
 from webhook.tools.shared.facts import bounded, part
 

@@ -38,16 +38,16 @@ from webhook.names import (
     VRAM_RESOURCE,
 )
 from webhook.tools.explain.judge.bound import explain_bound
-from webhook.tools.explain.judge.past import (
+from webhook.tools.explain.judge.plugins import explain_by_plugin
+from webhook.tools.explain.judge.report import Cause, Enough, OtherReason, Report, Severity, State
+from webhook.tools.explain.judge.stops import (
+    Said,
     enough_for,
     history_notes,
     line_for,
     peak_words,
     stops_words,
 )
-from webhook.tools.explain.judge.plugins import explain_by_plugin
-from webhook.tools.explain.judge.report import Cause, Enough, OtherReason, Report, Severity, State
-from webhook.tools.explain.judge.stops import Said
 from webhook.tools.explain.judge.waiting import explain_pending
 from webhook.tools.shared.facts import MOST, bounded, part
 
