@@ -13,8 +13,8 @@ from webhook.core.kinds.nodes import NodeFigures
 from webhook.tools.check.judge.findings import Level
 from webhook.tools.check.judge.nodes import taints
 from webhook.tools.explain.judge.eligible import why_not
+from webhook.tools.shared.node import tolerates
 from webhook.tools.shared.pod import ClusterPod
-from webhook.tools.shared.taints import tolerates
 
 NODE = NodeFigures("n1", 0.0, "580", "sidecar")
 TAINT = ("team", "a", "NoSchedule")

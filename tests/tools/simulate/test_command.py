@@ -16,7 +16,7 @@ from webhook.core.kinds.histories import History, Run, write_history
 from webhook.tools.simulate.command import simulate_command
 from webhook.tools.simulate.judge.cluster import TodayObjects
 from webhook.tools.simulate.judge.comparison import compare
-from webhook.tools.simulate.judge.given import GivenMemory
+from webhook.tools.simulate.judge.offered import GivenMemory
 
 GIB = 2**30
 MIXED = listed(*mixed_cluster())

@@ -10,10 +10,9 @@ from tests.support.gpus import a_gpu
 from webhook.core.placement.fit import Need
 from webhook.core.pod.quantity import MIB
 from webhook.tools.simulate.judge.asked import GpuRequest, How
-from webhook.tools.simulate.judge.comparison import Tally, compare
+from webhook.tools.simulate.judge.comparison import SizedBy, Tally, TodayPod, compare
 from webhook.tools.simulate.judge.offered import TodayNode
 from webhook.tools.simulate.judge.packing import BlockedBy
-from webhook.tools.simulate.judge.shares import SizedBy, TodayPod
 
 
 def node(name="n1", *sizes, replicas=1, is_sliced=False, **labels):

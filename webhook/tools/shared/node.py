@@ -1,10 +1,9 @@
-"""A node of the cluster, as tools read it."""
+"""A node of the cluster, as tools read it, and which of its taints a pod tolerates."""
 
 from __future__ import annotations
 
 import re
-from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.node.sharing import (
     YOUNG_S,
@@ -30,9 +29,11 @@ from webhook.names import (
     NODE_SHARE_LABEL,
     VRAM_RESOURCE,
 )
-from webhook.tools.shared.facts import ClusterObject, bounded
+from webhook.tools.shared.facts import ClusterObject, Fact, bounded
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from webhook.core.pod.fields import Json
     from webhook.core.pod.gpus import Gpu
     from webhook.core.pod.whole import Slice
@@ -62,17 +63,17 @@ _MOST_REPLICAS_DIGITS: Final = 6
 class ClusterNode(ClusterObject):
     """A node that the user may read."""
 
-    @cached_property
+    @Fact
     def slices(self) -> tuple[Slice, ...]:
         """Its ResourceSlices, where they were read."""
         return ()
 
-    @cached_property
+    @Fact
     def age_s(self) -> float:
         """Since its creation, where somebody knows the time."""
         return float("inf")
 
-    @cached_property
+    @Fact
     def taints(self) -> tuple[tuple[str, str, str], ...]:
         """Key, value and effect of each."""
         return tuple(
@@ -81,22 +82,22 @@ class ClusterNode(ClusterObject):
             for one in as_objects(self.part("spec").get("taints"), MOST_TAINTS)
         )  # fmt: skip
 
-    @cached_property
+    @Fact
     def unschedulable(self) -> bool:
         """Whether somebody took it out of scheduling."""
         return self.part("spec").get("unschedulable") is True
 
-    @cached_property
+    @Fact
     def os(self) -> str:
         """As `linux`."""
         return self._info("operatingSystem") or self.labels.get("kubernetes.io/os") or "linux"
 
-    @cached_property
+    @Fact
     def arch(self) -> str:
         """As `amd64`; empty where nobody says it."""
         return self._info("architecture") or self.labels.get("kubernetes.io/arch") or ""
 
-    @cached_property
+    @Fact
     def kubelet(self) -> str:
         """Its version."""
         return self._info("kubeletVersion")
@@ -104,33 +105,33 @@ class ClusterNode(ClusterObject):
     def _info(self, key: str) -> str:
         return self._text("status", "nodeInfo", key)
 
-    @cached_property
+    @Fact
     def handlers(self) -> frozenset[str] | None:
         """Of its container runtime; None where the kubelet does not say (before 1.30)."""
         found = self.part("status").get("runtimeHandlers")
         names = frozenset(str(one.get("name")) for one in as_objects(found))
         return names if isinstance(found, list) else None
 
-    @cached_property
+    @Fact
     def brings_agent(self) -> bool:
         """Whether it has a label by which the chart's default brings the agent there."""
         labels = self.labels
         is_true = any(labels.get(key) == "true" for key in (*AGENT_LABELS, NODE_GPU_LABEL))
         return is_true or any(key in labels for key in AGENT_KEYS)
 
-    @cached_property
+    @Fact
     def whole(self) -> tuple[str, ...]:
         """Resources by which a device plugin offers its GPUs."""
         return whole_gpus(self.raw)
 
-    @cached_property
+    @Fact
     def replicas(self) -> int:
         """So often a device plugin offers each GPU; 1 where it does not say."""
         text = self.labels.get("nvidia.com/gpu.replicas", "")
         is_count = text.isascii() and text.isdecimal() and len(text) <= _MOST_REPLICAS_DIGITS
         return int(text) if is_count else 1
 
-    @cached_property
+    @Fact
     def others(self) -> tuple[str, ...]:
         """Other products that give its GPUs away."""
         names = (name for name in self._allocatable() if name in GIVEN_BY_OTHERS)
@@ -139,12 +140,12 @@ class ClusterNode(ClusterObject):
         )
         return (*filter(self._amount, names), *products)
 
-    @cached_property
+    @Fact
     def share(self) -> str | None:
         """Its label `vramwarden.io/share`."""
         return self.labels.get(NODE_SHARE_LABEL)
 
-    @cached_property
+    @Fact
     def sharing(self) -> Sharing:
         """Whether it is to be shared, by the agent's own judgement, as if its GPUs were free."""
         known = Beside(
@@ -156,7 +157,7 @@ class ClusterNode(ClusterObject):
         )
         return judge(self.raw, known)
 
-    @cached_property
+    @Fact
     def agent_waits(self) -> str:
         """For what its agent may wait before it begins to share; empty for nothing."""
         if NODE_ASKS_LABEL in self.labels:
@@ -164,13 +165,13 @@ class ClusterNode(ClusterObject):
         is_young = self.age_s < YOUNG_S
         return "for who may give its GPUs away on a new node" if is_young else ""
 
-    @cached_property
+    @Fact
     def cure(self) -> str:
         """What ends it on this node that others give its GPUs away; empty where nobody does."""
         given = sign(self.raw, self.claimed_by, self.age_s)
         return given.cure if given else ""
 
-    @cached_property
+    @Fact
     def claimed_by(self) -> tuple[str, ...]:
         """DRA drivers that give its GPUs away."""
         if not self.gpus and any(one.driver == DRA_DRIVER for one in self.slices):
@@ -178,32 +179,32 @@ class ClusterNode(ClusterObject):
         uuids = {gpu.uuid for gpu in self.gpus}
         return claimants(self.slices, uuids) or claimed_before(self.raw)
 
-    @cached_property
+    @Fact
     def gpus(self) -> tuple[Gpu, ...]:
         """As it advertises them."""
         return read_inventory(self.raw).gpus
 
-    @cached_property
+    @Fact
     def advertised(self) -> bool:
         """Whether it shows GPUs of ours."""
         return is_advertised(self.raw)
 
-    @cached_property
+    @Fact
     def vram_bytes(self) -> int:
         """Allocatable."""
         return self._amount(VRAM_RESOURCE)
 
-    @cached_property
+    @Fact
     def enforcement(self) -> str:
         """Its label: `sidecar` or `none`."""
         return self.labels.get(NODE_ENFORCEMENT_LABEL, "")
 
-    @cached_property
+    @Fact
     def device_names(self) -> str:
         """Its label: by which names its runtime knows GPUs."""
         return self.labels.get(NODE_DEVICE_NAMES_LABEL, "")
 
-    @cached_property
+    @Fact
     def driver(self) -> str:
         """Its label: the version of NVIDIA's driver."""
         return self.labels.get(NODE_DRIVER_LABEL, "")
@@ -224,3 +225,40 @@ class ClusterNode(ClusterObject):
             return max(0, int(parse_quantity(str(self._allocatable().get(resource)))))
         except QuantityError:
             return 0
+
+
+CORDONED = ("node.kubernetes.io/unschedulable", "", "NoSchedule")
+"""What a node out of scheduling counts as."""
+
+
+def tolerates(tolerations: Iterable[Mapping[str, Any]], taint: tuple[str, str, str]) -> bool:
+    """Say whether a taint (key, value, effect) is tolerated, as the scheduler compares them.
+
+    | toleration | taint | tolerated |
+    | --- | --- | --- |
+    | no key, Exists | any | yes |
+    | no key, any other operator | any | no |
+    | another key | any | no |
+    | its key, Exists | any value | yes |
+    | its key, Equal or nothing | its value | yes |
+    | its key, Equal or nothing | another value | no |
+    | its key, any other operator | any value | no |
+    | an effect | another effect | no |
+
+    Gt and Lt are such operators: they compare numbers behind a feature gate that is off by default.
+    The API server stores no toleration without a key but with Exists.
+
+    Source: k8s.io/component-helpers, scheduling/corev1/helpers.go, and ToleratesTaint in
+    k8s.io/api, core/v1/toleration.go.
+    """
+    key, value, effect = taint
+    return any(
+        one.get("effect") in (None, "", effect)
+        and (
+            one.get("key") in (None, "", key)
+            if one.get("operator") == "Exists"
+            else one.get("operator") in (None, "", "Equal")
+            and (one.get("key"), one.get("value") or "") == (key, value)
+        )
+        for one in tolerations
+    )

@@ -71,7 +71,7 @@ def simulate_command(
     from webhook.tools.simulate import read, show  # noqa: PLC0415
     from webhook.tools.simulate.judge.cluster import UnknownGpusError  # noqa: PLC0415
     from webhook.tools.simulate.judge.comparison import compare  # noqa: PLC0415
-    from webhook.tools.simulate.judge.given import read_given  # noqa: PLC0415
+    from webhook.tools.simulate.judge.offered import read_given  # noqa: PLC0415
 
     del today
     files = tuple(dict.fromkeys(filter(None, (nodes_file, pods_file))))

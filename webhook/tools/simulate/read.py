@@ -22,7 +22,7 @@ from webhook.tools.shared.manifests.lines import LineIndex
 from webhook.tools.shared.manifests.reading import ManifestError
 from webhook.tools.shared.read import NOT_ENDED, once
 from webhook.tools.simulate.judge.cluster import TodayObjects
-from webhook.tools.simulate.judge.given import Size
+from webhook.tools.simulate.judge.offered import Size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -12,7 +12,7 @@ from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV, visible_devices
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.views import read_pod
 from webhook.core.policy.cluster import UNKNOWN
-from webhook.tools.admit.judge.migration.notes import is_removed, notes_about_object
+from webhook.tools.admit.judge.migration.foreign_pod import is_removed, notes_about_object
 from webhook.tools.admit.judge.migration.requests import PRODUCTS
 
 MEMORY = "vramwarden.io/gpu-memory"

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.pod.findings import MalformedObjectError
 from webhook.core.pod.templates import kind_meant
-from webhook.tools.admit.judge.migration.foreign_pod import read_foreign_pod
-from webhook.tools.admit.judge.migration.notes import notes_about_object
+from webhook.tools.admit.judge.migration.foreign_pod import notes_about_object, read_foreign_pod
 from webhook.tools.admit.judge.migration.rewrite import migrate
 from webhook.tools.admit.judge.verdict import Remark, Sort, judge, name_of, request_for
 from webhook.tools.shared.manifests.documents import (

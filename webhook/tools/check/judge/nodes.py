@@ -20,8 +20,7 @@ from webhook.tools.check.judge.cluster import OLDEST, text
 from webhook.tools.check.judge.facts import Facts, minor
 from webhook.tools.check.judge.findings import Finding, failed, named, ok, shortened, warning
 from webhook.tools.shared.facts import Unreadable, known
-from webhook.tools.shared.node import REPELLING, ClusterNode
-from webhook.tools.shared.taints import tolerates
+from webhook.tools.shared.node import REPELLING, ClusterNode, tolerates
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -23,8 +23,7 @@ from webhook.names import (
     NODE_GPU_MEMORY_LABEL,
 )
 from webhook.tools.shared.facts import bounded
-from webhook.tools.shared.node import REPELLING, ClusterNode
-from webhook.tools.shared.taints import CORDONED, tolerates
+from webhook.tools.shared.node import CORDONED, REPELLING, ClusterNode, tolerates
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -19,16 +19,21 @@ from webhook.names import VRAM_HISTORY_KIND
 from webhook.tools.shared.node import ClusterNode
 from webhook.tools.shared.pod import ClusterPod
 from webhook.tools.simulate.judge.asked import AskError, asked_of
-from webhook.tools.simulate.judge.given import size_of, with_given
-from webhook.tools.simulate.judge.offered import GpuSource, TodayNode, offered_of, usable_estimate
-from webhook.tools.simulate.judge.shares import TodayPod
+from webhook.tools.simulate.judge.comparison import TodayPod
+from webhook.tools.simulate.judge.offered import (
+    GpuSource,
+    TodayNode,
+    offered_of,
+    size_of,
+    usable_estimate,
+    with_given,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from webhook.core.kinds.histories import History
-    from webhook.tools.simulate.judge.given import GivenMemory, Size
-    from webhook.tools.simulate.judge.offered import Offered
+    from webhook.tools.simulate.judge.offered import GivenMemory, Offered, Size
 
     Json = dict[str, Any]
 

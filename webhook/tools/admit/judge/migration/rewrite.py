@@ -28,8 +28,9 @@ from webhook.names import (
     GPU_COUNT_ANNOTATION,
     GPU_MEMORY_ANNOTATION,
 )
-from webhook.tools.admit.judge.migration.foreign_pod import Migration, Note
-from webhook.tools.admit.judge.migration.notes import (
+from webhook.tools.admit.judge.migration.foreign_pod import (
+    Migration,
+    Note,
     asks_product,
     is_removed,
     notes_about_pod,
