@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from webhook.core.kinds.nodes import NodeFigures
 from webhook.core.words import amount, counted, exactly, span
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from webhook.core.kinds.nodes import GpuFigures, NodeFigures
+    from webhook.core.kinds.nodes import GpuFigures
     from webhook.tools.shared.pod import ClusterPod
 
     Names = Mapping[str, tuple[str, str]]
@@ -97,25 +99,19 @@ class Amounts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeRow:
-    """One node, with its GPUs in order."""
+class NodeRow(NodeFigures):
+    """One node, its GPUs in order, each without the figures that mean nothing there."""
 
-    name: str
-    observed_s: float
-    """When its figures were taken, in Unix time."""
     age_s: float
-    """So long ago."""
-    stale: bool
-    driver_version: str
-    enforcement: str
-    gpus: tuple[GpuFigures, ...]
+    """How old its figures are."""
     amounts: Amounts
     names: Names = field(repr=False)
     """Of all pods that the user could list."""
-    not_shared: str = ""
-    """Why nothing of its GPUs can be promised; empty where they are shared."""
-    held: str = ""
-    """Why what is free on them is promised to nobody; empty where it may be."""
+
+    @property
+    def stale(self) -> bool:
+        """Whether its figures are said to be old."""
+        return self.age_s > STALE_S
 
     def name_of(self, uid: str) -> tuple[str, str]:
         """Return namespace and name of a pod; empty for one that is not among the user's."""
@@ -165,6 +161,11 @@ class PodRow:
         """Whether it holds nearly all that it may, on one of its GPUs."""
         return any(held.near_cap for held in self.held)
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it has no node yet, or no GPU."""
+        return self.phase in (Phase.PENDING, Phase.WAITING)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadRow:
@@ -188,7 +189,7 @@ class WorkloadRow:
     stops: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
     """Something that somebody should look at."""
 
@@ -196,7 +197,6 @@ class Trouble:
     node: str
     sentence: str
     """Without the node's name."""
-    _: KW_ONLY
     gpu: int | None = None
     """Its index; None for the node."""
     amount_bytes: int | None = None
@@ -324,37 +324,24 @@ def _node(node: NodeFigures, names: Names, at_s: float) -> NodeRow:
         gpus = tuple(
             replace(gpu, free_bytes=gpu.free_bytes and min(0, gpu.free_bytes)) for gpu in gpus
         )
+    read = {one.name: getattr(node, one.name) for one in fields(node)} | {"gpus": gpus}
     age_s = max(0.0, at_s - node.observed_s)
-    return NodeRow(
-        name=node.name,
-        observed_s=node.observed_s,
-        age_s=age_s,
-        stale=age_s > STALE_S,
-        driver_version=node.driver_version,
-        enforcement=node.enforcement,
-        gpus=gpus,
-        amounts=_summed(gpus, 1),
-        names=names,
-        not_shared=node.not_shared,
-        held=node.held,
-    )
+    return NodeRow(**read, age_s=age_s, amounts=_summed(gpus, 1), names=names)
 
 
 def _summed(gpus: Sequence[GpuFigures], nodes: int) -> Amounts:
-    promised = [gpu.promised_bytes for gpu in gpus if gpu.promised_bytes is not None]
-    used = [gpu.used_bytes for gpu in gpus if gpu.used_bytes is not None]
     free = [max(0, gpu.free_bytes) for gpu in gpus if gpu.free_bytes is not None and gpu.healthy]
     return Amounts(
         nodes=nodes,
         gpus=len(gpus),
         usable_bytes=sum(gpu.usable_bytes for gpu in gpus),
-        promised_bytes=_total(promised),
-        promised_gpus=len(promised),
-        used_bytes=_total(used),
-        used_gpus=len(used),
+        promised_bytes=_total(gpu.promised_bytes for gpu in gpus),
+        promised_gpus=sum(gpu.promised_bytes is not None for gpu in gpus),
+        used_bytes=_total(gpu.used_bytes for gpu in gpus),
+        used_gpus=sum(gpu.used_bytes is not None for gpu in gpus),
         free_bytes=_total(free),
         largest_free_bytes=_largest(free),
-        unmanaged_bytes=_total([held for gpu in gpus if (held := gpu.unmanaged_bytes) is not None]),
+        unmanaged_bytes=_total(gpu.unmanaged_bytes for gpu in gpus),
         pods=len({one.uid for gpu in gpus for one in gpu.pods}),
     )
 
@@ -390,7 +377,6 @@ def _pod(
     holds = tuple(held) or tuple(
         PodOnGpu(uuid=uuid, index=indexes.get(uuid), cap_bytes=pod.asked_bytes) for uuid in pod.gpus
     )
-    stops = _largest(one.stops for one in holds)
     cap_bytes = _largest(one.cap_bytes for one in holds)
     cap_bytes = pod.asked_bytes if cap_bytes is None else cap_bytes
     phase = _phase(pod, has_gpu=bool(holds))
@@ -412,7 +398,7 @@ def _pod(
         state="",
         why=why,
         created_s=pod.created_s,
-        stops=stops,
+        stops=_largest(one.stops for one in holds),
         kind=pod.workload.kind,
         workload=pod.workload.name,
     )
@@ -441,7 +427,7 @@ def _phase(pod: ClusterPod, *, has_gpu: bool) -> Phase:
 
 def _state(row: PodRow, at_s: float) -> str:
     """Say in words what a pod does, its trouble behind it."""
-    if row.phase in (Phase.PENDING, Phase.WAITING):
+    if row.is_waiting:
         begun = "pending" if row.phase is Phase.PENDING else "waits for a GPU"
         begun += "" if row.created_s is None else f" {span(at_s - row.created_s)}"
         return f"{begun}: {row.why}" if row.why else begun
@@ -481,10 +467,12 @@ class _Room:
         if self._most[gpu_count] >= need_bytes:
             return ""
         what = f"{exactly(need_bytes)} free"
-        if gpu_count == 1:
-            return f"no GPU {'has' if self._all_known else 'is known to have'} {what}"
         has = "has" if self._all_known else "is known to have"
-        return f"no node {has} {gpu_count} GPUs with {what}"
+        return (
+            f"no GPU {has} {what}"
+            if gpu_count == 1
+            else f"no node {has} {gpu_count} GPUs with {what}"
+        )
 
 
 def _workloads(pods: Iterable[PodRow]) -> tuple[WorkloadRow, ...]:
@@ -498,7 +486,6 @@ def _workloads(pods: Iterable[PodRow]) -> tuple[WorkloadRow, ...]:
 def _workload(namespace: str, kind: str, name: str, pods: Sequence[PodRow]) -> WorkloadRow:
     held = [one for pod in pods for one in pod.held]
     phases = Counter(pod.phase for pod in pods)
-    stops = [pod.stops for pod in pods if pod.stops is not None]
     return WorkloadRow(
         namespace=namespace,
         kind=kind,
@@ -507,54 +494,51 @@ def _workload(namespace: str, kind: str, name: str, pods: Sequence[PodRow]) -> W
         running=phases[Phase.RUNNING],
         waiting=phases[Phase.PENDING] + phases[Phase.WAITING],
         cap_bytes=_largest(pod.cap_bytes for pod in pods),
-        promised_bytes=_total([one.cap_bytes for one in held if one.cap_bytes is not None]),
-        used_bytes=_total([one.used_bytes for one in held if one.used_bytes is not None]),
+        promised_bytes=_total(one.cap_bytes for one in held),
+        used_bytes=_total(one.used_bytes for one in held),
         peak_bytes=_largest(pod.peak_bytes for pod in pods),
-        stops=_total(stops),
+        stops=_total(pod.stops for pod in pods),
     )
 
 
 def _troubles(
     nodes: Iterable[NodeRow], pods: Iterable[PodRow], reported: frozenset[str] | None
-) -> list[Trouble]:
-    found: list[Trouble] = []
+) -> Iterator[Trouble]:
     for node in nodes:
         if node.stale:
             sentence = f"figures are {span(node.age_s)} old; does its sentry run?"
-            found.append(Trouble(Reason.STALE, node.name, sentence, fix=_SENTRIES))
+            yield Trouble(reason=Reason.STALE, node=node.name, sentence=sentence, fix=_SENTRIES)
         for gpu in node.gpus:
-            found += _of_gpu(node, gpu)
+            yield from _of_gpu(node, gpu)
     unreported = Counter(
         pod.node for pod in pods if reported is not None and pod.node and pod.node not in reported
     )
     for name, number in unreported.items():
         runs = "1 of these pods is" if number == 1 else f"{number} of these pods are"
         sentence = f"{runs} bound to it, and no sentry reports of it"
-        found.append(Trouble(Reason.UNREPORTED, name, sentence, fix=_SENTRIES))
-    return found
+        yield Trouble(reason=Reason.UNREPORTED, node=name, sentence=sentence, fix=_SENTRIES)
 
 
-def _of_gpu(node: NodeRow, gpu: GpuFigures) -> list[Trouble]:
-    def trouble(
-        reason: Reason, sentence: str, amount_bytes: int | None = None, uid: str = ""
-    ) -> None:
-        found.append(
-            Trouble(reason, node.name, sentence, gpu=gpu.index, amount_bytes=amount_bytes, uid=uid)
-        )
-
-    found: list[Trouble] = []
+def _of_gpu(node: NodeRow, gpu: GpuFigures) -> Iterator[Trouble]:
+    trouble = partial(Trouble, node=node.name, gpu=gpu.index)
     if not gpu.healthy:
         why = gpu.fault or "is lost or unhealthy"
-        trouble(Reason.GPU_LOST, f"{why}; nothing new is placed on it")
+        yield trouble(reason=Reason.GPU_LOST, sentence=f"{why}; nothing new is placed on it")
     promised = gpu.promised_bytes
     if promised is not None and promised > gpu.usable_bytes:
-        sentence = f"{exactly(promised)} are promised of {exactly(gpu.usable_bytes)} usable"
-        trouble(Reason.OVERPROMISED, sentence, promised - gpu.usable_bytes)
+        yield trouble(
+            reason=Reason.OVERPROMISED,
+            sentence=f"{exactly(promised)} are promised of {exactly(gpu.usable_bytes)} usable",
+            amount_bytes=promised - gpu.usable_bytes,
+        )
     for one in gpu.unmanaged:
         if one.used_bytes >= UNMANAGED_FROM_BYTES:
-            sentence = f"{amount(one.used_bytes)} are held by {_whose(node, one.uid)}"
-            trouble(Reason.UNMANAGED, sentence, one.used_bytes, one.uid)
-    return found
+            yield trouble(
+                reason=Reason.UNMANAGED,
+                sentence=f"{amount(one.used_bytes)} are held by {_whose(node, one.uid)}",
+                amount_bytes=one.used_bytes,
+                uid=one.uid,
+            )
 
 
 def _whose(node: NodeRow, uid: str) -> str:
@@ -580,8 +564,9 @@ def _natural(name: str) -> tuple[tuple[str, int], ...]:
     return tuple((text, int(digits or -1)) for text, digits in _NUMBERED.findall(name))
 
 
-def _total(values: Sequence[int]) -> int | None:
-    return sum(values) if values else None
+def _total(values: Iterable[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
 
 
 def _largest(values: Iterable[int | None]) -> int | None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from textwrap import wrap
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from webhook.core.kinds.nodes import GpuFigures
 from webhook.core.words import amount, counted, exactly, named, span
 from webhook.tools.shared.output import Column, clean, fits, table
-from webhook.tools.top.judge import Phase, Reason
+from webhook.tools.top.judge import Reason
 from webhook.tools.top.show.bars import (
     ASCII,
     UNICODE,
@@ -30,7 +31,10 @@ if TYPE_CHECKING:
         PodRow,
         TopReport,
         Trouble,
+        WorkloadRow,
     )
+
+T = TypeVar("T")
 
 ALL: Final = ("nodes", "pods")
 """What is shown where nothing is named."""
@@ -100,17 +104,20 @@ def lines(report: TopReport, term: Terminal, parts: Sequence[str] = ALL) -> list
 
 def _head(report: TopReport) -> list[str]:
     sums = report.amounts
-    if not report.nodes:
+    if not report.nodes or not sums.nodes:
         return []
-    said = [_of_all("promised", sums.promised_bytes, sums.promised_gpus, sums)]
-    said.append(_of_all("used", sums.used_bytes, sums.used_gpus, sums))
-    if not sums.nodes:
-        return []
-    line = f"{counted(sums.nodes, 'node')}, {counted(sums.gpus, 'GPU')}, "
-    line += f"{amount(sums.usable_bytes, down=True)} usable: {', '.join(said)}"
+    line = summed(sums)
     if sums.largest_free_bytes is not None:
         line += f"; largest free {amount(sums.largest_free_bytes, down=True)}"
     return [line]
+
+
+def summed(sums: Amounts) -> str:
+    """Say what of the GPUs' memory is promised and used."""
+    promised = _of_all("promised", sums.promised_bytes, sums.promised_gpus, sums)
+    used = _of_all("used", sums.used_bytes, sums.used_gpus, sums)
+    nodes, gpus = counted(sums.nodes, "node"), counted(sums.gpus, "GPU")
+    return f"{nodes}, {gpus}, {amount(sums.usable_bytes, down=True)} usable: {promised}, {used}"
 
 
 def _of_all(what: str, known: int | None, gpus: int, sums: Amounts) -> str:
@@ -129,46 +136,26 @@ def _nodes(report: TopReport, term: Terminal) -> list[str]:
     if _has_node_lines(report, term):
         return _node_lines(report.nodes, term)
     rows = [(node, gpu) for node in report.nodes for gpu in node.gpus]
-    firsts = [
-        not before or before[0] is not one[0]
-        for before, one in zip([None, *rows], rows, strict=False)
-    ]
+    names = [clean(node.name) if gpu is node.gpus[0] else "" for node, gpu in rows]
+    of_gpus = partial(_figures, [gpu for _, gpu in rows])
 
     def made(cells: int) -> list[Column]:
         bar = lettered_bar if term.wide else gpu_bar
-        bars = [bar(gpu, cells, term.shades) for _, gpu in rows]
         columns = [
-            Column(
-                "NODE",
-                [
-                    clean(node.name) if first else ""
-                    for first, (node, _) in zip(firsts, rows, strict=True)
-                ],
-                least=_NODE_LEAST,
-            ),
-            Column("GPU", [str(gpu.index) for _, gpu in rows], right=True),
-            Column(
-                "PRODUCT",
-                [_product(gpu) for _, gpu in rows],
-                least=_PRODUCT_LEAST,
-                optional=2,
-            ),
-            Column(_bar_title(cells, term), bars, style=lambda text, _: _painted(text, term)),
-            Column("PROMISED", [_amount(gpu.promised_bytes) for _, gpu in rows], right=True),
-            Column("USED", [_amount(gpu.used_bytes) for _, gpu in rows], right=True),
-            Column("FREE", [_free(node, gpu) for node, gpu in rows], right=True),
-            Column("PODS", [_number_of_pods(gpu) for _, gpu in rows], right=True),
-            Column(
-                "SEEN",
-                [_seen(node) for node, _ in rows],
-                optional=3,
-                style=lambda text, number: _aged(text, rows[number][0], term),
-            ),
+            Column("NODE", names, least=_NODE_LEAST),
+            of_gpus("GPU", lambda gpu: str(gpu.index)),
+            _products_of([_product(gpu) for _, gpu in rows], optional=2),
+            _bars([bar(gpu, cells, term.shades) for _, gpu in rows], cells, term),
+            of_gpus("PROMISED", lambda gpu: amount_of(gpu.promised_bytes)),
+            of_gpus("USED", lambda gpu: amount_of(gpu.used_bytes)),
+            _figures(rows, "FREE", lambda row: _free(*row)),
+            of_gpus("PODS", _number_of_pods),
+            _ages([node for node, _ in rows], term, optional=3),
         ]
         if term.wide:
             columns[-1:-1] = [
-                Column("UNMANAGED", [_amount(gpu.unmanaged_bytes) for _, gpu in rows], right=True),
-                Column("OTHER", [_amount(gpu.unattributed_bytes) for _, gpu in rows], right=True),
+                of_gpus("UNMANAGED", lambda gpu: amount_of(gpu.unmanaged_bytes)),
+                of_gpus("OTHER", lambda gpu: amount_of(gpu.unattributed_bytes)),
             ]
             columns += [
                 Column("UUID", [clean(gpu.uuid) for _, gpu in rows]),
@@ -177,6 +164,31 @@ def _nodes(report: TopReport, term: Terminal) -> list[str]:
         return columns
 
     return _fitting(made, term, (_WIDE_BAR,) if term.wide else _BARS)
+
+
+def _figures(
+    rows: Sequence[T], title: str, figure: Callable[[T], str], optional: int = 0
+) -> Column:
+    """Return a column of figures, one of each row."""
+    return Column(title, [figure(row) for row in rows], right=True, optional=optional)
+
+
+def _products_of(products: list[str], optional: int) -> Column:
+    return Column("PRODUCT", products, least=_PRODUCT_LEAST, optional=optional)
+
+
+def _bars(bars: list[str], cells: int, term: Terminal) -> Column:
+    return Column(_bar_title(cells, term), bars, style=lambda text, _: _painted(text, term))
+
+
+def _ages(nodes: Sequence[NodeRow], term: Terminal, optional: int) -> Column:
+    """Return the column of how old figures are; old ones are painted."""
+
+    def style(text: str, number: int) -> str:
+        return term.paint(text, _YELLOW) if nodes[number].stale else text
+
+    seen = [f"{span(node.age_s)} old" if node.stale else span(node.age_s) for node in nodes]
+    return Column("SEEN", seen, optional=optional, style=style)
 
 
 def _has_node_lines(report: TopReport, term: Terminal) -> bool:
@@ -197,31 +209,15 @@ def _node_lines(nodes: Sequence[NodeRow], term: Terminal) -> list[str]:
             ]
         return [
             Column("NODE", [clean(node.name) for node in nodes], least=_NODE_LEAST),
-            Column("GPUS", [str(len(node.gpus)) for node in nodes], right=True, optional=2),
-            Column(
-                "PRODUCT", [_products(node) for node in nodes], least=_PRODUCT_LEAST, optional=5
-            ),
-            Column(
-                _bar_title(max(map(len, bars)), term),
-                bars,
-                style=lambda text, _: _painted(text, term),
-            ),
-            Column("PROMISED", [_amount(one.promised_bytes) for one in sums], right=True),
-            Column("USED", [_amount(one.used_bytes) for one in sums], right=True),
-            Column("FREE", [_free(node, node.amounts) for node in nodes], right=True),
-            Column(
-                "LARGEST",
-                [_amount(one.largest_free_bytes, down=True) for one in sums],
-                right=True,
-                optional=4,
-            ),
-            Column("PODS", [str(one.pods) for one in sums], right=True, optional=3),
-            Column(
-                "SEEN",
-                [_seen(node) for node in nodes],
-                optional=1,
-                style=lambda text, number: _aged(text, nodes[number], term),
-            ),
+            _figures(nodes, "GPUS", lambda node: str(len(node.gpus)), 2),
+            _products_of([_products(node) for node in nodes], optional=5),
+            _bars(bars, max(map(len, bars)), term),
+            _figures(sums, "PROMISED", lambda one: amount_of(one.promised_bytes)),
+            _figures(sums, "USED", lambda one: amount_of(one.used_bytes)),
+            _figures(nodes, "FREE", lambda node: _free(node, node.amounts)),
+            _figures(sums, "LARGEST", lambda one: amount_of(one.largest_free_bytes, down=True), 4),
+            _figures(sums, "PODS", lambda one: str(one.pods), 3),
+            _ages(nodes, term, optional=1),
         ]
 
     for cells in range(_GPU_CELLS, _LEAST_GPU_CELLS - 2, -1):
@@ -251,33 +247,24 @@ def _titled(drawn: list[str], term: Terminal) -> list[str]:
 def _pods(report: TopReport, term: Terminal) -> list[str]:
     if report.pods is None:
         return []
-    where = clean(report.namespace)
     if not report.pods:
-        return [f"no pods with VRAM in {f'namespace {where}' if where else 'any namespace'}"]
-    pods = report.pods
+        return _no_pods(report)
+    where, pods = clean(report.namespace), report.pods
 
     def made(cells: int) -> list[Column]:
         used = [_of_cap(pod.used_bytes, pod.cap_bytes, cells, term) for pod in pods]
         columns = [
-            Column(
-                f"POD ({where})" if where else "POD",
-                [clean(pod.name) for pod in pods],
-                least=_POD_LEAST,
-            ),
+            *_named("POD", where, pods, [pod.name for pod in pods]),
             Column("NODE", [clean(pod.node) or "-" for pod in pods], least=_NODE_LEAST, optional=1),
             Column("GPU", [_gpus(pod) for pod in pods], least=3, optional=2),
-            Column("CAP", [_cap(pod) for pod in pods], right=True),
+            _figures(pods, "CAP", _cap),
             Column("USED OF CAP", used, style=lambda text, number: _full(text, pods[number], term)),
-            Column("PEAK", [_amount(pod.peak_bytes) for pod in pods], right=True, optional=3),
+            _figures(pods, "PEAK", lambda pod: amount_of(pod.peak_bytes), 3),
         ]
-        if not where:
-            columns.insert(
-                0, Column("NAMESPACE", [clean(pod.namespace) for pod in pods], least=_NODE_LEAST)
-            )
         if term.wide:
             columns += [
-                Column("STOPS", [_count(pod.stops) for pod in pods], right=True),
-                Column("AGE", [_age(pod, report.at_s) for pod in pods], right=True),
+                _figures(pods, "STOPS", lambda pod: _count(pod.stops)),
+                _figures(pods, "AGE", lambda pod: _age(pod, report.at_s)),
                 Column("WORKLOAD", [_workload_of(pod) for pod in pods]),
                 Column("UID", [clean(pod.uid) for pod in pods]),
             ]
@@ -293,39 +280,45 @@ def _pods(report: TopReport, term: Terminal) -> list[str]:
     return _fitting(made, term, (10, 8, 6, 4))
 
 
+def _named(
+    title: str, where: str, rows: Sequence[PodRow | WorkloadRow], names: list[str]
+) -> list[Column]:
+    """Return the columns that name a row; the namespace is one where there are several."""
+    shown = [clean(name) for name in names]
+    if where:
+        return [Column(f"{title} ({where})", shown, least=_POD_LEAST)]
+    namespaces = [clean(row.namespace) for row in rows]
+    return [
+        Column("NAMESPACE", namespaces, least=_NODE_LEAST),
+        Column(title, shown, least=_POD_LEAST),
+    ]
+
+
+def _no_pods(report: TopReport) -> list[str]:
+    where = clean(report.namespace)
+    return [f"no pods with VRAM in {f'namespace {where}' if where else 'any namespace'}"]
+
+
 def _workloads(report: TopReport, term: Terminal) -> list[str]:
     if report.workloads is None:
         return []
-    where = clean(report.namespace)
     if not report.workloads:
-        return [f"no pods with VRAM in {f'namespace {where}' if where else 'any namespace'}"]
-    rows = report.workloads
+        return _no_pods(report)
+    where, rows = clean(report.namespace), report.workloads
 
     def made(cells: int) -> list[Column]:
-        columns = [
-            Column(
-                f"WORKLOAD ({where})" if where else "WORKLOAD",
-                [clean(f"{row.kind}/{row.name}") for row in rows],
-                least=_POD_LEAST,
-            ),
-            Column("PODS", [str(row.pods) for row in rows], right=True),
-            Column("RUNNING", [str(row.running) for row in rows], right=True, optional=2),
-            Column("WAITING", [str(row.waiting) for row in rows], right=True, optional=1),
-            Column("CAP", [_exactly(row.cap_bytes) for row in rows], right=True, optional=3),
-            Column("PROMISED", [_amount(row.promised_bytes) for row in rows], right=True),
-            Column(
-                "USED OF PROMISED",
-                [_of_cap(row.used_bytes, row.promised_bytes, cells, term) for row in rows],
-                style=lambda text, _: _painted(text, term),
-            ),
-            Column("PEAK", [_amount(row.peak_bytes) for row in rows], right=True),
-            Column("STOPS", [_count(row.stops) for row in rows], right=True, optional=4),
+        used = [_of_cap(row.used_bytes, row.promised_bytes, cells, term) for row in rows]
+        return [
+            *_named("WORKLOAD", where, rows, [f"{row.kind}/{row.name}" for row in rows]),
+            _figures(rows, "PODS", lambda row: str(row.pods)),
+            _figures(rows, "RUNNING", lambda row: str(row.running), 2),
+            _figures(rows, "WAITING", lambda row: str(row.waiting), 1),
+            _figures(rows, "CAP", lambda row: cap_of(row.cap_bytes), 3),
+            _figures(rows, "PROMISED", lambda row: amount_of(row.promised_bytes)),
+            Column("USED OF PROMISED", used, style=lambda text, _: _painted(text, term)),
+            _figures(rows, "PEAK", lambda row: amount_of(row.peak_bytes)),
+            _figures(rows, "STOPS", lambda row: _count(row.stops), 4),
         ]
-        if not where:
-            columns.insert(
-                0, Column("NAMESPACE", [clean(row.namespace) for row in rows], least=_NODE_LEAST)
-            )
-        return columns
 
     return _fitting(made, term, (10, 8, 6, 4))
 
@@ -339,12 +332,12 @@ def _tail(report: TopReport, term: Terminal, parts: Sequence[str]) -> list[str]:
         troubles = tuple(one for one in troubles if one.node in of_pods)
     for reason, group in groupby(troubles, key=lambda one: one.reason):
         alike = list(group)
-        said = [f"! {_trouble(one)}" for one in alike[:_MOST_ALIKE]]
+        said = [f"! {sentence_of(one)}" for one in alike[:_MOST_ALIKE]]
         if len(alike) > _MOST_ALIKE:
             said.append(f"! {len(alike) - _MOST_ALIKE:,} more: {_MORE[reason]}")
         painted += _wrapped(said, term)
         painted += [f"  {clean(alike[0].fix)}"] if alike[0].fix else []
-    waiting = [pod for pod in report.pods or () if pod.phase in (Phase.PENDING, Phase.WAITING)]
+    waiting = [pod for pod in report.pods or () if pod.is_waiting]
     if "pods" in parts and waiting:
         which = f"{clean(waiting[0].name)} -n {clean(waiting[0].namespace)}"
         painted.append(f"why a pod waits: {term.command} explain {which}")
@@ -384,7 +377,8 @@ _MORE: Final = {
 }
 
 
-def _trouble(trouble: Trouble) -> str:
+def sentence_of(trouble: Trouble) -> str:
+    """Say what is wrong, and where."""
     where = trouble.node if trouble.gpu is None else f"{trouble.node} GPU {trouble.gpu}"
     return f"{where}: {trouble.sentence}"
 
@@ -427,27 +421,25 @@ def _painted(bar: str, term: Terminal) -> str:
 
 def _of_cap(used: int | None, cap: int | None, cells: int, term: Terminal) -> str:
     bar = cap_bar(used, cap, cells, term.shades)
-    return f"{bar} {_amount(used):>7}"
+    return f"{bar} {amount_of(used):>7}"
 
 
 def _full(text: str, pod: PodRow, term: Terminal) -> str:
     return term.paint(text, _YELLOW) if pod.near_cap else _painted(text, term)
 
 
-def _aged(text: str, node: NodeRow, term: Terminal) -> str:
-    return term.paint(text, _YELLOW) if node.stale else text
-
-
 def _alarming(text: str, pod: PodRow, term: Terminal) -> str:
-    waits = pod.phase in (Phase.PENDING, Phase.WAITING)
-    return term.paint(text, _YELLOW) if waits or pod.near_cap or pod.stops else text
+    alarms = pod.is_waiting or pod.near_cap or pod.stops
+    return term.paint(text, _YELLOW) if alarms else text
 
 
-def _amount(known: int | None, *, down: bool = False) -> str:
-    return "-" if known is None else amount(known, down=down)
+def amount_of(known: int | None, otherwise: str = "-", *, down: bool = False) -> str:
+    """Say an amount that may be unknown."""
+    return otherwise if known is None else amount(known, down=down)
 
 
-def _exactly(known: int | None) -> str:
+def cap_of(known: int | None) -> str:
+    """Say a cap that may be unknown, exactly."""
     return "-" if known is None else exactly(known)
 
 
@@ -456,6 +448,11 @@ def _free(node: NodeRow, place: GpuFigures | Amounts) -> str:
         return "not shared"
     if node.held:
         return "held"
+    return free_of(place)
+
+
+def free_of(place: GpuFigures | Amounts) -> str:
+    """Say what may still be promised; nothing of a GPU that is not healthy."""
     if place.free_bytes is None or (isinstance(place, GpuFigures) and not place.healthy):
         return "-"
     return amount(max(0, place.free_bytes), down=True)
@@ -467,10 +464,6 @@ def _count(known: int | None) -> str:
 
 def _number_of_pods(gpu: GpuFigures) -> str:
     return str(len(gpu.pods)) if gpu.pods or gpu.promised_bytes is not None else "-"
-
-
-def _seen(node: NodeRow) -> str:
-    return f"{span(node.age_s)} old" if node.stale else span(node.age_s)
 
 
 def _product(gpu: GpuFigures) -> str:
@@ -497,7 +490,7 @@ def _gpus(pod: PodRow) -> str:
 
 
 def _cap(pod: PodRow) -> str:
-    cap = _exactly(pod.cap_bytes)
+    cap = cap_of(pod.cap_bytes)
     return f"{pod.gpu_count}x{cap}" if pod.gpu_count > 1 and pod.cap_bytes is not None else cap
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from xml.etree import ElementTree as ET
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 Element = ET.Element
 Child = Element | str
@@ -116,23 +116,18 @@ def patterns() -> Element:
 
 def words(x: float, y: float, content: str, class_: str = "") -> Element:
     """Return text whose base line begins here."""
-    return (
-        tag("text", content, x=x, y=y, class_=class_) if class_ else tag("text", content, x=x, y=y)
-    )
+    return tag("text", content, x=x, y=y, **({"class_": class_} if class_ else {}))
 
 
-def rectangle(
-    x: float, y: float, width: float, height: float, class_: str, title: str = ""
-) -> Element:
-    """Return a rectangle, with a text that is shown under the pointer."""
-    inside = (tag("title", title),) if title else ()
-    return tag("rect", *inside, x=x, y=y, width=width, height=height, class_=class_)
+def rectangle(x: float, y: float, width: float, height: float, class_: str) -> Element:
+    """Return a rectangle."""
+    return tag("rect", x=x, y=y, width=width, height=height, class_=class_)
 
 
-def legend(entries: Iterable[tuple[str, str]]) -> Element:
+def legend(entries: Mapping[str, str]) -> Element:
     """Return what the classes of a picture mean."""
     items = []
-    for class_, meaning in entries:
+    for class_, meaning in entries.items():
         sample = rectangle(1, 1, 24, 12, class_)
         drawn = tag("svg", sample, viewBox="0 0 26 14", aria_hidden="true")
         items.append(tag("li", drawn, meaning))

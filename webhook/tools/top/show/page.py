@@ -9,9 +9,8 @@ from datetime import UTC, datetime
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from webhook.core.words import amount, counted, exactly, span
-from webhook.tools.top.judge import Phase
-from webhook.tools.top.show.draw import left_out
+from webhook.core.words import amount, counted, span
+from webhook.tools.top.show.draw import amount_of, cap_of, free_of, left_out, sentence_of, summed
 from webhook.tools.top.show.drawing import (
     WIDTH,
     cut,
@@ -51,6 +50,19 @@ _NODE, _NUMBER = 190, 130
 """Room for names at the left, for figures at the right."""
 
 
+_LEGEND: Final = {
+    "b": "promised to a pod that you see",
+    "a": "in use by it",
+    "p": "promised to pods of others",
+    "o": "in use by them",
+    "trouble": "in use without a promise",
+    "empty": "free",
+    "unknown": "not known",
+    "alarm": "lost, or more promised than there is",
+}
+"""Classes of the picture."""
+
+
 class _Slot(NamedTuple):
     """Where a GPU is drawn, and how many bytes are one unit."""
 
@@ -84,24 +96,10 @@ def as_html(report: TopReport, parts: Sequence[str] = ("nodes", "pods")) -> str:
 def _sums(sums: Amounts) -> str:
     if not sums.gpus:
         return "There are no figures of GPUs."
-    said = [
-        _share("promised", sums.promised_bytes, sums.promised_gpus, sums),
-        _share("used", sums.used_bytes, sums.used_gpus, sums),
-    ]
+    free = ""
     if sums.largest_free_bytes is not None:
-        said.append(f"the largest free part is {amount(sums.largest_free_bytes, down=True)}")
-    return (
-        f"{counted(sums.nodes, 'node')}, {counted(sums.gpus, 'GPU')}, "
-        f"{amount(sums.usable_bytes, down=True)} usable: {', '.join(said)}."
-    )
-
-
-def _share(what: str, known: int | None, gpus: int, sums: Amounts) -> str:
-    if known is None:
-        return f"{what} unknown"
-    if gpus < sums.gpus:
-        return f"{amount(known)} {what} on {gpus:,} of them"
-    return f"{amount(known)} {what} ({100 * known // max(1, sums.usable_bytes)}%)"
+        free = f", the largest free part is {amount(sums.largest_free_bytes, down=True)}"
+    return f"{summed(sums)}{free}."
 
 
 def _troubles(report: TopReport) -> Element:
@@ -119,8 +117,7 @@ def _troubles(report: TopReport) -> Element:
 
 
 def _trouble(trouble: Trouble) -> str:
-    where = trouble.node if trouble.gpu is None else f"{trouble.node} GPU {trouble.gpu}"
-    return f"{where}: {trouble.sentence}" + (f" ({trouble.fix})" if trouble.fix else "")
+    return sentence_of(trouble) + (f" ({trouble.fix})" if trouble.fix else "")
 
 
 # The GPUs.
@@ -143,18 +140,7 @@ def _gpus(nodes: Sequence[NodeRow]) -> Element:
         "GPUs",
         "Each bar is a GPU, as long as its usable memory. A block is what a pod was promised, the "
         f"strip at its foot what of it is in use. Point at it for figures.{some}",
-        legend(
-            [
-                ("b", "promised to a pod that you see"),
-                ("a", "in use by it"),
-                ("p", "promised to pods of others"),
-                ("o", "in use by them"),
-                ("trouble", "in use without a promise"),
-                ("empty", "free"),
-                ("unknown", "not known"),
-                ("alarm", "lost, or more promised than there is"),
-            ]
-        ),
+        legend(_LEGEND),
         picture("Memory of each GPU: promised, in use and free", height, *body),
         folded(what, table(head, rows)),
     )
@@ -298,30 +284,16 @@ def _said(held: PodFigures, node: NodeRow) -> str:
 
 
 def _used_of(used: int | None, promised: int) -> str:
-    return f"{_amount(used, 'unknown')} used of {amount(promised)} promised"
+    return f"{amount_of(used, 'unknown')} used of {amount(promised)} promised"
 
 
 def _figures(gpu: GpuFigures) -> str:
     if not gpu.healthy:
         return gpu.fault or "lost or unhealthy"
     if gpu.promised_bytes is None:
-        return f"promised unknown, {_amount(gpu.used_bytes, 'unknown')} used"
+        return f"promised unknown, {amount_of(gpu.used_bytes, 'unknown')} used"
     said = _used_of(gpu.used_bytes, gpu.promised_bytes)
-    return f"{said}, {_free(gpu)} free"
-
-
-def _free(gpu: GpuFigures) -> str:
-    if gpu.free_bytes is None or not gpu.healthy:
-        return "-"
-    return amount(max(0, gpu.free_bytes), down=True)
-
-
-def _amount(known: int | None, otherwise: str = "-") -> str:
-    return otherwise if known is None else amount(known)
-
-
-def _exactly(known: int | None) -> str:
-    return "-" if known is None else exactly(known)
+    return f"{said}, {free_of(gpu)} free"
 
 
 def _row(node: NodeRow, gpu: GpuFigures) -> list[str]:
@@ -329,10 +301,10 @@ def _row(node: NodeRow, gpu: GpuFigures) -> list[str]:
         f"{node.name} GPU {gpu.index}",
         gpu.product,
         amount(gpu.usable_bytes, down=True),
-        _amount(gpu.promised_bytes),
-        _amount(gpu.used_bytes),
-        _free(gpu),
-        _amount(gpu.unmanaged_bytes),
+        amount_of(gpu.promised_bytes),
+        amount_of(gpu.used_bytes),
+        free_of(gpu),
+        amount_of(gpu.unmanaged_bytes),
         f"{len(gpu.pods)}",
         f"{span(node.age_s)} ago",
     ]
@@ -351,7 +323,7 @@ def _waiting(report: TopReport) -> Element:
             pod.why or pod.status or "-",
         ]
         for pod in report.pods or ()
-        if pod.phase in (Phase.PENDING, Phase.WAITING)
+        if pod.is_waiting
     ]
     if not rows:
         return section("Pods that wait", "None of them waits for a GPU.")
@@ -364,7 +336,7 @@ def _waiting(report: TopReport) -> Element:
 
 
 def _pods(report: TopReport) -> Element:
-    placed = [pod for pod in report.pods or () if pod.phase not in (Phase.PENDING, Phase.WAITING)]
+    placed = [pod for pod in report.pods or () if not pod.is_waiting]
     if not placed:
         return section("Pods with GPU memory", "There are none.")
     rows = [
@@ -373,9 +345,9 @@ def _pods(report: TopReport) -> Element:
             pod.node or "-",
             ",".join(str(held.index) for held in pod.held if held.index is not None) or "-",
             _cap(pod),
-            _amount(pod.used_bytes),
+            amount_of(pod.used_bytes),
             _percent(pod),
-            _amount(pod.peak_bytes),
+            amount_of(pod.peak_bytes),
             pod.state,
         ]
         for pod in placed[:_MOST_ROWS]
@@ -400,10 +372,10 @@ def _workloads(report: TopReport) -> Element:
             f"{one.pods:,}",
             f"{one.running:,}",
             f"{one.waiting:,}",
-            _exactly(one.cap_bytes),
-            _amount(one.promised_bytes),
-            _amount(one.used_bytes),
-            _amount(one.peak_bytes),
+            cap_of(one.cap_bytes),
+            amount_of(one.promised_bytes),
+            amount_of(one.used_bytes),
+            amount_of(one.peak_bytes),
         ]
         for one in workloads[:_MOST_ROWS]
     ]
@@ -427,7 +399,7 @@ def _full_name(pod: PodRow, report: TopReport) -> str:
 
 
 def _cap(pod: PodRow) -> str:
-    cap = _exactly(pod.cap_bytes)
+    cap = cap_of(pod.cap_bytes)
     return f"{pod.gpu_count} x {cap}" if pod.gpu_count > 1 else cap
 
 
