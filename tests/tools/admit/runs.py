@@ -13,7 +13,7 @@ from webhook.tools.shared.manifests.reading import read_yaml
 
 if TYPE_CHECKING:
     from webhook.core.policy.values import Policy
-    from webhook.tools.admit.judge.texts import Origin
+    from webhook.tools.admit.judge.migration.foreign_pod import Origin
 
 
 _PLACE = re.compile(r"(?m)^((?:\x1b\[[0-9]+m)?)[a-h]\.yaml:[0-9]+: ")

@@ -14,19 +14,18 @@ import pytest
 from tests.support.pods import a_policy
 from tests.tools.admit.runs import run_in_full
 from webhook.core.policy.values import WHOLE_GPU_RESOURCES
-from webhook.tools.admit.judge.migration.foreign_pod import Scale
+from webhook.tools.admit.judge.migration.foreign_pod import Origin
 from webhook.tools.admit.judge.migration.requests import PRODUCTS
-from webhook.tools.admit.judge.texts import Origin
 from webhook.tools.admit.show import reports
 
 FOLDER = Path(__file__).parent / "migrated"
 CASES = {
-    "hami": ("hami", Scale(40 * 2**30)),
-    "hami-unsized": ("hami", Scale()),
-    "kai": ("kai", Scale(16 * 2**30)),
-    "gpushare": ("gpushare", Scale()),
-    "whole": ("whole", Scale(16 * 2**30)),
-    "nothing": ("hami", Scale()),
+    "hami": Origin(PRODUCTS["hami"], 40 * 2**30),
+    "hami-unsized": Origin(PRODUCTS["hami"]),
+    "kai": Origin(PRODUCTS["kai"], 16 * 2**30),
+    "gpushare": Origin(PRODUCTS["gpushare"]),
+    "whole": Origin(PRODUCTS["whole"], 16 * 2**30),
+    "nothing": Origin(PRODUCTS["hami"]),
 }
 UPDATE = "UPDATE_GOLDEN"
 HOW = f"`{UPDATE}=1 .venv/bin/pytest tests/tools/admit/test_migrate.py` writes what comes out now"
@@ -34,13 +33,12 @@ POLICY = a_policy(whole_gpu_resources=WHOLE_GPU_RESOURCES)
 
 
 def migrated(case: str, text: str | None = None, *, output: str = "yaml"):
-    product, scale = CASES[case]
     return run_in_full(
         text or (FOLDER / case / "input.yaml").read_text(),
         policy=POLICY,
         namespace="team-a",
         output=output,
-        origin=Origin(PRODUCTS[product], scale),
+        origin=CASES[case],
     )
 
 

@@ -10,11 +10,12 @@ from hypothesis import given
 from tests.support.foreign_clusters import a_node, gfd_node
 from tests.support.strategies import ANY_JSON
 from webhook.core.pod.quantity import MIB
+from webhook.tools.shared.node import ClusterNode
+from webhook.tools.simulate.judge import offered as judged
 from webhook.tools.simulate.judge.offered import (
     MOST_GPUS,
     GpuSource,
     Offered,
-    offered_of,
     usable_estimate,
 )
 
@@ -22,6 +23,10 @@ GIB = 2**30
 GPU = "nvidia.com/gpu"
 REGISTER = "hami.io/node-nvidia-register"
 ONE = {"id": "GPU-1", "devmem": 24576, "type": "A10", "mode": "hami-core"}
+
+
+def offered_of(raw):
+    return judged.offered_of(ClusterNode(raw))
 
 
 MIXED = {

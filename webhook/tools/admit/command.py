@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from typing import TextIO
 
     from webhook.core.policy.values import Policy
-    from webhook.tools.admit.judge.texts import Origin
+    from webhook.tools.admit.judge.migration.foreign_pod import Origin
 
 
 def admit(

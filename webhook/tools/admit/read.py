@@ -11,9 +11,8 @@ import click
 from webhook.core.nvidia.plugin import PROFILE
 from webhook.core.pod.findings import quoted
 from webhook.core.pod.quantity import QuantityError, parse_vram
-from webhook.tools.admit.judge.migration.foreign_pod import Scale
+from webhook.tools.admit.judge.migration.foreign_pod import Origin
 from webhook.tools.admit.judge.migration.requests import PRODUCTS
-from webhook.tools.admit.judge.texts import Origin
 from webhook.tools.shared.manifests.files import STANDARD_INPUT
 
 if TYPE_CHECKING:
@@ -170,7 +169,7 @@ def origin_of(product: str | None, gpu_bytes: int | None, unit_bytes: int | None
             "--migrate whole needs to know what a whole GPU becomes; add --gpu-memory 16Gi, for "
             "example"
         )
-    return Origin(found, Scale(gpu_bytes, unit_bytes))
+    return Origin(found, gpu_bytes, unit_bytes)
 
 
 def _size(_context: click.Context, _parameter: click.Parameter, value: str | None) -> int | None:

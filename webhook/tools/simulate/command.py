@@ -8,6 +8,7 @@ import click
 
 from webhook.core.pod.quantity import QuantityError, parse_vram
 from webhook.options import connection_options, output_option
+from webhook.tools.shared.facts import Unreadable
 from webhook.tools.shared.manifests.files import STANDARD_INPUT
 
 if TYPE_CHECKING:
@@ -69,7 +70,6 @@ def simulate_command(
     """  # noqa: D301 - click wants the character, not two
     # Imported here: the client takes a second, which --help need not wait for.
     from webhook.tools.simulate import read, show  # noqa: PLC0415
-    from webhook.tools.simulate.judge.cluster import UnknownGpusError  # noqa: PLC0415
     from webhook.tools.simulate.judge.comparison import compare  # noqa: PLC0415
     from webhook.tools.simulate.judge.offered import read_given  # noqa: PLC0415
 
@@ -89,15 +89,13 @@ def simulate_command(
         sizes = read.read_sizes(sizes_file) if sizes_file else []
         cluster = read.read_files(files) if files else read.read_cluster(kubeconfig, context)
         nodes, sources = cluster.sized_nodes(given)
-    except (read.UnreadableError, UnknownGpusError) as error:
-        raise _Unreadable(f"nothing was compared:\n{error}") from error
+    except Unreadable as error:
+        raise _NotReadError(f"nothing was compared:\n{error}") from error
     found = compare(nodes, cluster.sized_pods(sizes, otherwise_bytes))
     assumed = [*show.assumptions(found, sources), *cluster.notes]
     write = show.as_json if output == "json" else show.as_text
     click.echo(write(found, cluster.left_out, assumed), nl=False)
 
 
-class _Unreadable(click.ClickException):
-    """Lists all problems, one per line."""
-
+class _NotReadError(click.ClickException):
     exit_code = 2

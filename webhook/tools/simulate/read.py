@@ -16,9 +16,9 @@ from webhook.adapters.kube.reading import ListReader, MalformedError
 from webhook.adapters.yaml_documents import Problem, show, show_path
 from webhook.core.pod.quantity import QuantityError, parse_vram
 from webhook.options import Failure, reach
-from webhook.tools.shared.manifests.documents import read_documents, text_of
+from webhook.tools.shared.facts import Unreadable
+from webhook.tools.shared.manifests.documents import LineIndex, read_documents, text_of
 from webhook.tools.shared.manifests.files import name_of_input, read_text
-from webhook.tools.shared.manifests.lines import LineIndex
 from webhook.tools.shared.manifests.reading import ManifestError
 from webhook.tools.shared.read import NOT_ENDED, once
 from webhook.tools.simulate.judge.cluster import TodayObjects
@@ -38,17 +38,14 @@ if TYPE_CHECKING:
 
 _SIZE_FIELDS: Final = ("namespace", "workload", "memory")
 _WHOLE: Final = "whole"
+_NOT_LISTED: Final = (
+    "you may not list pods of all namespaces, or nodes; ask an administrator for the output of "
+    "`kubectl get nodes,pods -A -o json`, and pass it: vramwarden simulate --nodes FILE"
+)
 _NO_SIZES: Final = (
     "no size in it; write sizes: [{namespace: research-*, workload: train*, memory: 20Gi}], or CSV "
     "with the first line namespace,workload,memory"
 )
-
-
-class UnreadableError(ValueError):
-    """Something that was given cannot be read; one line for each problem."""
-
-    def __init__(self, *problems: Problem) -> None:
-        super().__init__("\n".join(dict.fromkeys(map(str, problems))))
 
 
 # From an API server.
@@ -61,7 +58,7 @@ def read_cluster(kubeconfig: Path | None, context: str | None) -> TodayObjects:
         kube = reach(kubeconfig, context, None).kube
         list_pods_and_nodes(kube, found)
     except KubeError as error:
-        raise Failure(_why_unlisted(error)) from error
+        raise Failure(_NOT_LISTED if error.forbidden else str(error)) from error
     try:
         for history in HistoriesApi(kube).of():
             found.add_history(history)
@@ -81,21 +78,11 @@ def list_pods_and_nodes(kube: Kube, found: TodayObjects) -> None:
     kube.list_all(joined("nodes"), once(found.add_node))
 
 
-def _why_unlisted(error: KubeError) -> str:
-    if error.forbidden:
-        return (
-            "you may not list pods of all namespaces, or nodes; ask an administrator for the "
-            "output of `kubectl get nodes,pods -A -o json`, and pass it: "
-            "vramwarden simulate --nodes FILE"
-        )
-    return str(error)
-
-
 # From files.
 
 
 def read_files(names: Sequence[str]) -> TodayObjects:
-    """Read files of objects; raises UnreadableError."""
+    """Read files of objects; raises Unreadable."""
     found = TodayObjects()
     for name in names:
         text = read_text(name)
@@ -129,14 +116,15 @@ def _read_list(text: str, at: int, found: TodayObjects) -> int:
 
 
 def read_sizes(name: str) -> list[Size]:
-    """Read CSV with a line of names, or YAML; raises UnreadableError."""
+    """Read CSV with a line of names, or YAML; raises Unreadable."""
     shown, text = name_of_input(name), read_text(name)
-    first = next(iter(text.split("\n", 1)), "")
+    first, _, _ = text.partition("\n")
     is_csv = {one.strip() for one in first.split(",")} <= set(_SIZE_FIELDS) and "memory" in first
     problems: list[Problem] = []
     sizes = list((_csv_sizes if is_csv else _yaml_sizes)(shown, text, problems))
     if problems or not sizes:
-        raise UnreadableError(*(problems or [Problem(shown, 0, "", _NO_SIZES)]))
+        wrong = problems or [Problem(shown, 0, "", _NO_SIZES)]
+        raise Unreadable("\n".join(dict.fromkeys(map(str, wrong))))
     return sizes
 
 
@@ -208,4 +196,4 @@ def _documents(name: str, text: str) -> list[ManifestDocument]:
     try:
         return [one for one in read_documents(text) if one.value]
     except ManifestError as error:
-        raise UnreadableError(Problem(name, error.line or 0, "", str(error))) from error
+        raise Unreadable(str(Problem(name, error.line or 0, "", str(error)))) from error

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.pod.quantity import format_bytes
-from webhook.core.words import counted
+from webhook.core.words import counted, named
 from webhook.tools.simulate.judge.offered import GpuSource
 from webhook.tools.simulate.judge.packing import BlockedBy
 
@@ -119,12 +119,8 @@ def _freed(found: Comparison) -> str:
     names = found.free_nodes
     if not names:
         return "No node that has pods now would be free."
-    more = len(names) - _MOST_NAMED
     nodes, gpus = counted(len(names), "node"), counted(found.free_gpus, "GPU")
-    return (
-        f"Free of pods would be {nodes} with {gpus}: {', '.join(names[:_MOST_NAMED])}"
-        f"{f' and {more:,} more' if more > 0 else ''}"
-    )
+    return f"Free of pods would be {nodes} with {gpus}: {named(names, _MOST_NAMED)}"
 
 
 def _unfit(found: Comparison) -> list[tuple[str, int, str]]:

@@ -8,7 +8,7 @@ from tests.support.pods import a_container, a_pod
 from webhook.core.pod.patch import apply_patch
 from webhook.core.pod.templates import find_templates
 from webhook.names import GPU_COUNT_ANNOTATION, GPU_MEMORY_ANNOTATION
-from webhook.tools.admit.judge.migration.foreign_pod import Scale, read_foreign_pod
+from webhook.tools.admit.judge.migration.foreign_pod import Origin, read_foreign_pod
 from webhook.tools.admit.judge.migration.requests import PRODUCTS
 from webhook.tools.admit.judge.migration.rewrite import migrate
 
@@ -54,7 +54,7 @@ def move(
     """Rewrite a pod."""
     (template,) = find_templates(pod, "Pod", "v1")
     source = read_foreign_pod(pod, template, pod)
-    made = migrate(source, PRODUCTS[product], Scale(gpu_bytes, unit_bytes))
+    made = migrate(source, Origin(PRODUCTS[product], gpu_bytes, unit_bytes))
     after = apply_patch(pod, made.operations)
     return Moved(after, made.asks, [*map(str, made.notes)], [*map(str, made.problems)])
 

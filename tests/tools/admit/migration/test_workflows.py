@@ -6,7 +6,7 @@ from tests.support.pods import a_container
 from webhook.core.admission.templates import pod_of
 from webhook.core.pod.patch import apply_patch
 from webhook.core.pod.templates import find_templates
-from webhook.tools.admit.judge.migration.foreign_pod import Scale, read_foreign_pod
+from webhook.tools.admit.judge.migration.foreign_pod import Origin, read_foreign_pod
 from webhook.tools.admit.judge.migration.requests import PRODUCTS
 from webhook.tools.admit.judge.migration.rewrite import migrate
 
@@ -18,7 +18,7 @@ def move(product, item, **spec):
     workflow = {"spec": {"templates": [item], **spec}}
     (template,) = find_templates(workflow, "Workflow", "argoproj.io/v1alpha1")
     source = read_foreign_pod(pod_of(template, "w"), template, workflow)
-    made = migrate(source, PRODUCTS[product], Scale())
+    made = migrate(source, Origin(PRODUCTS[product]))
     assert not made.problems
     item = {"metadata": {}, **item}
     return apply_patch(item, made.operations), [*map(str, made.notes)]
@@ -72,7 +72,7 @@ def test_a_notebook_gets_its_annotation_at_its_own_metadata():
     }
     (template,) = find_templates(notebook, "Notebook", "kubeflow.org/v1")
     source = read_foreign_pod(pod_of(template, "n"), template, notebook)
-    made = migrate(source, PRODUCTS["hami"], Scale())
+    made = migrate(source, Origin(PRODUCTS["hami"]))
     assert made.operations == (
         {"op": "add", "path": "/metadata/annotations/vramwarden.io~1gpu-memory", "value": "1Gi"},
         {"op": "remove", "path": "/spec/containers/0/resources"},

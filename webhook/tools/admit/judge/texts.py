@@ -13,25 +13,25 @@ from webhook.tools.admit.judge.migration.foreign_pod import notes_about_object, 
 from webhook.tools.admit.judge.migration.rewrite import migrate
 from webhook.tools.admit.judge.verdict import Remark, Sort, judge, name_of, request_for
 from webhook.tools.shared.manifests.documents import (
+    LineIndex,
     changed,
     find_objects,
     find_targets,
+    parts_of,
     read_documents,
     text_of,
 )
-from webhook.tools.shared.manifests.lines import LineIndex, parts_of
 from webhook.tools.shared.manifests.reading import ManifestError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from webhook.adapters.yaml_documents import Path
-    from webhook.core.pod.foreign import Product
     from webhook.core.pod.patch import Operation
     from webhook.core.policy.cluster import Cluster
     from webhook.core.policy.match import Creator
     from webhook.core.policy.values import Policy
-    from webhook.tools.admit.judge.migration.foreign_pod import Migration, Scale
+    from webhook.tools.admit.judge.migration.foreign_pod import Migration, Origin
     from webhook.tools.admit.judge.verdict import JudgedPod
     from webhook.tools.shared.manifests.documents import ManifestDocument, ManifestObject, Target
 
@@ -44,14 +44,6 @@ UNRENDERED: Final = (
     "looks like a Helm template that is not rendered; run: helm template CHART | "
     "vramwarden admit -f -"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Where manifests come from, and what they leave open."""
-
-    product: Product
-    scale: Scale
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +104,12 @@ def judge_text(
                 judge(target, policy, cluster, namespace, lines, creator) for target in targets
             ]
             if origin:
-                judged = [_as_migrated(one, migrations.get(one.target.at)) for one in judged]
+                made = [(one, migrations.get(one.target.at)) for one in judged]
+                # The patch is then that of the manifest.
+                judged = [
+                    replace(one, migration=became, patch=became.operations if became else ())
+                    for one, became in made
+                ]
             for verdict in judged if not origin else ():
                 changes |= verdict.target.changes(verdict.patch)
             if not judged and found.value:
@@ -129,11 +126,6 @@ def judge_text(
         others=others,
         is_migrated=origin is not None,
     )
-
-
-def _as_migrated(judged: JudgedPod, migration: Migration | None) -> JudgedPod:
-    """Return the verdict about a pod with what became of it: its patch is that of the manifest."""
-    return replace(judged, migration=migration, patch=migration.operations if migration else ())
 
 
 def _check(found: ManifestObject, lines: LineIndex) -> None:
@@ -167,12 +159,12 @@ def _rewritten(
 
 def _migration(target: Target, origin: Origin) -> Migration | None:
     """Rewrite one pod; None where there is none, or nobody can read it: admission says why."""
-    if target.template is None:
+    if target.found.pod is None:
         return None
     pod = request_for(target, "").obj
     try:
-        source = read_foreign_pod(pod, target.found, target.owner)
-        return migrate(source, origin.product, origin.scale)
+        source = read_foreign_pod(pod, target.found, target.object.value)
+        return migrate(source, origin)
     except MalformedObjectError:
         return None
 

@@ -13,11 +13,10 @@ from webhook.core.admission.templates import creation_of, hints_for_machine, mis
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.findings import MalformedObjectError
 from webhook.core.pod.quantity import format_bytes
-from webhook.core.pod.templates import Form, container_path
+from webhook.core.pod.templates import Form, container_path, is_own_kind
 from webhook.core.pod.views import read_pod
 from webhook.core.policy.match import ANYONE, controllers_of
-from webhook.tools.shared.manifests.documents import text_of
-from webhook.tools.shared.manifests.lines import parts_of
+from webhook.tools.shared.manifests.documents import parts_of, text_of
 from webhook.tools.shared.manifests.reading import ExactFloat
 
 if TYPE_CHECKING:
@@ -31,8 +30,7 @@ if TYPE_CHECKING:
     from webhook.core.policy.match import Creator
     from webhook.core.policy.values import Policy
     from webhook.tools.admit.judge.migration.foreign_pod import Migration
-    from webhook.tools.shared.manifests.documents import ManifestObject, Target
-    from webhook.tools.shared.manifests.lines import LineIndex
+    from webhook.tools.shared.manifests.documents import LineIndex, ManifestObject, Target
 
 MIGRATED: Final = "migrated"
 NOT_MIGRATED: Final = "not migrated"
@@ -92,18 +90,13 @@ class JudgedPod:
     @property
     def title(self) -> str:
         """Which object it is: `Deployment team-a/infer`."""
-        name = f"{self.target.kind} {self.namespace}/{name_of(self.target.object)}"
-        return f"{name} ({self.target.field})" if self.target.is_one_of_many else name
+        name = f"{self.target.object.kind} {self.namespace}/{name_of(self.target.object)}"
+        return f"{name} ({self.target.found.field})" if self.target.is_one_of_many else name
 
     @property
     def line(self) -> int:
         """Where the pod or the template stands, or what is wrong with it."""
         return self.findings[0].line if self.findings else self.lines.of(self.target.at)
-
-    @property
-    def rule(self) -> str:
-        """The policy rule that governs the pod; empty for none."""
-        return self.decision.rule if self.decision else ""
 
     @property
     def outcome(self) -> str:
@@ -189,11 +182,11 @@ class JudgedPod:
     @cached_property
     def hints(self) -> tuple[Remark, ...]:
         """What was probably meant: annotations on the workload, where nothing reads them."""
-        owner, target = self.target.owner, self.target
-        at = (*target.object.at, "metadata", "annotations")
+        found = self.target.object
+        at = (*found.at, "metadata", "annotations")
         return tuple(
             Remark(self.lines.of((*at, text.partition(" ")[0])), text)
-            for text in misplaced(owner, target.kind, target.found)
+            for text in misplaced(found.value, found.kind, self.target.found)
         )
 
     def line_of(self, shown: str) -> int:
@@ -229,24 +222,23 @@ def judge(
 
     A controller creates the pods of Kubernetes' own workloads, and the creator given all others.
     """
-    namespace = text_of(target.owner, "metadata", "namespace") or namespace
-    if target.template is None:
+    found = target.object
+    namespace = text_of(found.value, "metadata", "namespace") or namespace
+    if target.found.pod is None:
         return JudgedPod(target=target, namespace=namespace, lines=lines, decision=None)
-    controllers = controllers_of(target.kind) if target.is_own_kind else ()
+    controllers = controllers_of(found.kind) if is_own_kind(found.kind, found.version) else ()
     if controllers:
         creator = replace(controllers[0], namespace_labels=creator.namespace_labels)
     made = templates.judge(_as_sent(target.pod), namespace, policy, cluster, creator)
     form = target.found.form
-    is_translated = bool(made.patch) and form is not Form.MACHINE
-    patch = made.patch if form is Form.POD else ()
     return JudgedPod(
         target=target,
         namespace=namespace,
         lines=lines,
         decision=made.decision,
-        patch=patch,
+        patch=made.patch if form is Form.POD else (),
         notes=made.notes,
-        is_translated=is_translated,
+        is_translated=bool(made.patch) and form is not Form.MACHINE,
     )
 
 
@@ -261,7 +253,7 @@ def _is_machine(judged: JudgedPod) -> bool:
 
 def _value(judged: JudgedPod, at: tuple[str | int, ...]) -> Any:
     """Return what stands at a path of the document that leads into the object."""
-    value: Any = judged.target.owner
+    value: Any = judged.target.object.value
     for part in at[len(judged.target.object.at) :]:
         value = value[part]
     return value

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from webhook.core.pod.quantity import format_bytes
 from webhook.names import CAP_BYTES_ENV, ENFORCER_CONTAINER, VRAM_RESOURCE
 from webhook.tools.admit.judge.verdict import Sort, remarks
+from webhook.tools.shared.facts import part
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 _WIDTH: Final = 11
 _POD_FIELDS: Final = ("shareProcessNamespace", "runtimeClassName")
 _OPERATORS: Final = {"Gt": ">", "Lt": "<", "In": "in", "NotIn": "not in"}
+_AFFINITY: Final = ("affinity", "nodeAffinity")
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 
@@ -43,7 +45,7 @@ def described(file: str, verdict: JudgedPod) -> Iterator[str]:
 
 
 def _added(before: Json, after: Json) -> Iterator[tuple[str, str]]:
-    old, new = _object(before, "spec"), _object(after, "spec")
+    old, new = part(before, "spec"), part(after, "spec")
     was, now = _containers(old), _containers(new)
     amounts = (
         f"{name} {limits[VRAM_RESOURCE]}"
@@ -78,8 +80,8 @@ def _added(before: Json, after: Json) -> Iterator[tuple[str, str]]:
     marks = (
         f"{key}={value}"
         for field in ("labels", "annotations")
-        for key, value in _object(_object(after, "metadata"), field).items()
-        if key not in _object(_object(before, "metadata"), field)
+        for key, value in part(after, "metadata", field).items()
+        if key not in part(before, "metadata", field)
     )
     yield "marks", ", ".join(marks)
 
@@ -94,21 +96,19 @@ def _sidecar(container: Json) -> str:
 
 
 def _limits(container: Json) -> Json:
-    return _object(_object(container, "resources"), "limits")
+    return part(container, "resources", "limits")
 
 
 def _nodes(spec: Json) -> Iterator[str]:
-    for key, value in _object(spec, "nodeSelector").items():
+    for key, value in part(spec, "nodeSelector").items():
         yield f"{key}={value}"
-    required = _object(_object(_object(spec, "affinity"), "nodeAffinity"), _REQUIRED)
-    for term in _list(required, "nodeSelectorTerms"):
+    for term in _list(part(spec, *_AFFINITY, _REQUIRED), "nodeSelectorTerms"):
         yield from _expressions(term)
 
 
 def _preferred(spec: Json) -> Iterator[str]:
-    affinity = _object(_object(spec, "affinity"), "nodeAffinity")
-    for term in _list(affinity, _PREFERRED):
-        yield from _expressions(_object(term, "preference"))
+    for term in _list(part(spec, *_AFFINITY), _PREFERRED):
+        yield from _expressions(part(term, "preference"))
 
 
 def _expressions(term: Json) -> Iterator[str]:
@@ -137,11 +137,6 @@ def _more(before: list[Any], after: list[Any]) -> list[Any]:
     return [
         one for index, one in enumerate(after) if one not in before and one not in after[:index]
     ]
-
-
-def _object(holder: Json, key: str) -> Json:
-    found = holder.get(key)
-    return found if isinstance(found, dict) else {}
 
 
 def _list(holder: Json, key: str) -> list[Any]:

@@ -23,7 +23,7 @@ from webhook.tools.admit.show.added import described
 from webhook.tools.shared.manifests.documents import join
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from typing import TextIO
 
     from webhook.tools.admit.judge.texts import ManifestText
@@ -93,31 +93,34 @@ def show(
     elif output is Output.DIFF:
         for source in sources:
             _diff(source, stdout, colour=colour)
-    else:
-        _write_report(sources, output, stdout)
+    elif write := _REPORTS.get(output):
+        stdout.write(write(sources))
     stdout.flush()
     stderr.write(f"{printable(tally(sources))}\n")
 
 
-def _write_report(sources: Sequence[ManifestText], output: Output, stdout: TextIO) -> None:
-    """Write what is no manifest."""
-    if output is Output.SUMMARY:
-        for source in sources:
-            for verdict in source.verdicts:
-                lines = described(source.name, verdict)
-                stdout.writelines(f"{printable(line)}\n" for line in lines)
-    elif output is Output.GITHUB:
-        stdout.writelines(f"{line}\n" for line in reports.github(sources))
-    elif output is Output.JUNIT:
-        stdout.write(reports.junit(sources))
-    elif output is Output.REPORT:
-        stdout.write(reports.report(sources))
+def _summary(sources: Sequence[ManifestText]) -> str:
+    all_lines = (described(one.name, verdict) for one in sources for verdict in one.verdicts)
+    return "".join(f"{printable(line)}\n" for lines in all_lines for line in lines)
+
+
+_REPORTS: Final = {
+    Output.SUMMARY: _summary,
+    Output.GITHUB: reports.github,
+    Output.JUNIT: reports.junit,
+    Output.REPORT: reports.report,
+}
 
 
 def tally(sources: Sequence[ManifestText]) -> str:
     """Return the last line: how many of what."""
-    parts = [f"{count} {what}" for what, count in counts(sources).items()]
-    parts = [*_tally_of_migrations(sources), *parts]
+    made = [one.migration for source in sources for one in source.verdicts if one.migration]
+    migrated = {
+        MIGRATED: sum(bool(one.asks) for one in made),
+        NOT_MIGRATED: sum(bool(one.problems) for one in made),
+    }
+    parts = [f"{count} {what}" for what, count in migrated.items() if count]
+    parts += [f"{count} {what}" for what, count in counts(sources).items()]
     kinds = Counter(
         other.object.kind or "(no kind)" for source in sources for other in source.others
     )
@@ -126,16 +129,6 @@ def tally(sources: Sequence[ManifestText]) -> str:
         more = ", ..." * (len(kinds) > _SHOWN_KINDS)
         parts.append(f"{kinds.total()} without a pod template ({', '.join(shown)}{more})")
     return ", ".join(parts)
-
-
-def _tally_of_migrations(sources: Sequence[ManifestText]) -> Iterator[str]:
-    made = [one.migration for source in sources for one in source.verdicts if one.migration]
-    for what, count in (
-        (MIGRATED, sum(bool(one.asks) for one in made)),
-        (NOT_MIGRATED, sum(bool(one.problems) for one in made)),
-    ):
-        if count:
-            yield f"{count} {what}"
 
 
 def _report(name: str, verdict: JudgedPod, stderr: TextIO, *, colour: bool) -> None:

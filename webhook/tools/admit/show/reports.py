@@ -51,23 +51,24 @@ _COMMANDS: Final = {
 }
 
 
-def github(sources: Iterable[ManifestText]) -> Iterator[str]:
-    """Yield workflow commands: an error for each finding that denies, a warning for others."""
-    for source in sources:
-        for verdict in source.verdicts:
-            command = "warning" if verdict.allowed else "error"
-            for one in _counting(verdict):
-                yield _command(command, source.name, verdict, one)
-            if verdict.guidance:
-                said = Remark(verdict.line, verdict.guidance)
-                yield _command("notice", source.name, verdict, said)
-            for word, one in remarks(verdict):
-                yield _command(_COMMANDS[word], source.name, verdict, one)
+def github(sources: Iterable[ManifestText]) -> str:
+    """Return workflow commands: an error for each finding that denies, a warning for others."""
+    return "".join(
+        f"{_command(command, source.name, verdict, one)}\n"
+        for source in sources
+        for verdict in source.verdicts
+        for command, one in _commands(verdict)
+    )
 
 
-def _counting(verdict: JudgedPod) -> tuple[Remark, ...]:
-    """Return the findings that somebody reads: under Audit they are recorded alone."""
-    return verdict.findings if verdict.sort in {Sort.DENIED, Sort.WARNED} else ()
+def _commands(verdict: JudgedPod) -> Iterator[tuple[str, Remark]]:
+    if verdict.sort in {Sort.DENIED, Sort.WARNED}:  # under Audit findings are recorded alone
+        command = "warning" if verdict.allowed else "error"
+        yield from ((command, one) for one in verdict.findings)
+    if verdict.guidance:
+        yield "notice", Remark(verdict.line, verdict.guidance)
+    for word, one in remarks(verdict):
+        yield _COMMANDS[word], one
 
 
 def _command(command: str, file: str, verdict: JudgedPod, one: Remark) -> str:
@@ -173,24 +174,25 @@ def _verdict(file: str, verdict: JudgedPod) -> dict[str, Any]:
     decision = verdict.decision
     return {
         "object": _object(verdict.target.object, verdict.namespace),
-        "path": verdict.target.field,
+        "path": verdict.target.found.field,
         "file": file,
         "line": verdict.line,
         "decision": verdict.outcome,
         "allowed": verdict.allowed,
         "sentence": verdict.summary,
         "reasons": list(decision.reasons) if decision else [],
-        "findings": [
-            {"reason": one.reason, "field": one.path, "line": one.line, "sentence": one.text}
-            for one in verdict.findings
-        ],
-        "warnings": [{"line": one.line, "sentence": one.text} for one in verdict.warnings],
-        "hints": [{"line": one.line, "sentence": one.text} for one in verdict.hints],
-        "rule": verdict.rule,
+        "findings": [{"reason": one.reason, **_told(one, "field")} for one in verdict.findings],
+        "warnings": [_told(one) for one in verdict.warnings],
+        "hints": [_told(one) for one in verdict.hints],
+        "rule": decision.rule if decision else "",
         "policy": decision.policy if decision else "",
         "asks": verdict.asked if verdict.allowed else "",
         **_migration(verdict),
     }
+
+
+def _told(one: Remark, *field: str) -> dict[str, Any]:
+    return {**dict.fromkeys(field, one.path), "line": one.line, "sentence": one.text}
 
 
 def _migration(verdict: JudgedPod) -> dict[str, Any]:
@@ -199,11 +201,7 @@ def _migration(verdict: JudgedPod) -> dict[str, Any]:
     if migration is None:
         return {}
     said = {
-        word: [
-            {"field": one.path, "line": one.line, "sentence": one.text}
-            for kind, one in remarks(verdict)
-            if kind == word
-        ]
+        word: [_told(one, "field") for kind, one in remarks(verdict) if kind == word]
         for word in (NOT_MIGRATED, NOTE)
     }
     made = {"product": migration.product, "asks": migration.asks}

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
+import yaml
+
+from webhook.adapters.yaml_documents import BoundedReader, StopError
 from webhook.core.admission.templates import pod_of
 from webhook.core.pod.patch import apply_patch
-from webhook.core.pod.templates import TooMuchToSearchError, find_templates, is_own_kind
+from webhook.core.pod.templates import TooMuchToSearchError, find_templates
 from webhook.tools.shared.manifests.reading import (
+    KUBECTL,
     Layout,
     ManifestError,
     NotJsonError,
@@ -81,39 +85,14 @@ class Target:
     """Whether the object holds more than this one."""
 
     @property
-    def kind(self) -> str:
-        """Of the object."""
-        return self.object.kind
-
-    @property
-    def owner(self) -> Json:
-        """The object itself."""
-        return self.object.value
-
-    @property
     def at(self) -> Path:
         """Where in the document the pod or the template stands."""
         return (*self.object.at, *self.found.path)
 
     @property
-    def field(self) -> str:
-        """The same path within the object, for messages; empty for a pod."""
-        return self.found.field
-
-    @property
-    def template(self) -> Json | None:
-        """None where there is none."""
-        return self.found.pod
-
-    @property
-    def is_own_kind(self) -> bool:
-        """Whether its kind is Kubernetes' own."""
-        return is_own_kind(self.object.kind, self.object.version)
-
-    @property
     def pod(self) -> Json:
         """The pod that the API server would send: the manifest's, or one made from the template."""
-        return pod_of(self.found, text_of(self.owner, "metadata", "name"))
+        return pod_of(self.found, text_of(self.object.value, "metadata", "name"))
 
     def changes(self, patch: Iterable[Operation]) -> dict[Path, list[Operation]]:
         """Return what a patch of the pod changes in the document, by where it stands."""
@@ -269,3 +248,50 @@ def join(texts: Iterable[str]) -> str:
 
 def _first_line(text: str) -> str:
     return text.removeprefix("\ufeff").lstrip().split("\n", 1)[0]
+
+
+_PART: Final = re.compile(r"\[([^\]]*)\]|([^.\[\]]+)")
+_UNREAD: Final = object()
+
+
+@dataclass(slots=True)
+class LineIndex:
+    """The lines of one document that was read already; parsed again where one is asked for."""
+
+    text: str
+    first_line: int = 1
+    """Of the text, in its file."""
+    _root: Any = field(default=_UNREAD, init=False, repr=False)
+
+    def of(self, path: Path) -> int:
+        """Return the line of a path, or of the nearest thing around it."""
+        if self._root is _UNREAD:
+            try:
+                self._root = next(BoundedReader(self.text, KUBECTL).documents(), None)
+            except (StopError, yaml.YAMLError):  # JSON that is no YAML, as with tabs
+                self._root = None
+        return self.first_line + line_of(self._root, path)
+
+
+def line_of(node: Any, path: Path) -> int:
+    """Return the line of a path, or of the nearest thing around it, counted from 0."""
+    line = node.start_mark.line if node else 0
+    for part in path:
+        if isinstance(part, int) and isinstance(node, yaml.SequenceNode) and part < len(node.value):
+            node = node.value[part]
+            line = node.start_mark.line
+        elif isinstance(part, str) and isinstance(node, yaml.MappingNode):
+            pairs = [pair for pair in node.value if pair[0].value == part]
+            if not pairs:
+                break
+            line, node = pairs[0][0].start_mark.line, pairs[0][1]
+        else:
+            break
+    return int(line)
+
+
+def parts_of(shown: str) -> Path:
+    """Read a field path as messages write it: `spec.containers[0].resources.limits[a.io/b]`."""
+    return tuple(
+        int(inner) if inner.isdecimal() else inner or outer for inner, outer in _PART.findall(shown)
+    )

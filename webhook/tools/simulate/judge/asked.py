@@ -22,7 +22,8 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
-from typing import TYPE_CHECKING, Final, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from webhook.core.nvidia.plugin import SLICE_PREFIX
 from webhook.core.pod.demand import read_demand
@@ -100,26 +101,6 @@ class AskError(ValueError):
     """What a pod asks for cannot be read; a sentence."""
 
 
-class _Family(NamedTuple):
-    """Resources that say how many GPUs, and how much of each."""
-
-    how: How
-    number: str
-    memory: str
-    percent: str
-
-
-_FAMILIES: Final = (
-    _Family(How.HAMI, WHOLE_GPU, HAMI_MEMORY, HAMI_PERCENTAGE),
-    _Family(
-        How.VOLCANO,
-        VOLCANO_NUMBER,
-        VOLCANO_MEMORY,
-        VOLCANO_PERCENTAGE,
-    ),
-)
-
-
 def asked_of(raw: Json) -> GpuRequest | None:
     """Return what a pod asks for, None where it asks for no GPU; raises AskError.
 
@@ -138,18 +119,14 @@ def asked_of(raw: Json) -> GpuRequest | None:
     try:
         pod = read_pod(raw)
         demand, findings = read_demand(pod)
-    except MalformedObjectError as error:
-        raise AskError(str(error)) from error
-    if findings:
-        raise AskError(render(findings))
-    if demand is not None:
-        cards = tuple(filter(None, pod.annotations.get(GPU_ANNOTATION, "").split(",")))
-        return GpuRequest(
-            How.OURS, demand.gpu_count, demand.per_gpu_bytes, cards=cards[:_MOST_CARDS]
-        )
-    try:
-        found = (read(pod) for read in (_kai, _gpushare, _by_family, _by_count))
-        return next(filter(None, found), None)
+        if findings:
+            raise AskError(render(findings))
+        if demand is not None:
+            cards = tuple(filter(None, pod.annotations.get(GPU_ANNOTATION, "").split(",")))
+            cards = cards[:_MOST_CARDS]
+            return GpuRequest(How.OURS, demand.gpu_count, demand.per_gpu_bytes, cards=cards)
+        readers = (_kai, _gpushare, *_BY_FAMILY, _by_count)
+        return next(filter(None, (read(pod) for read in readers)), None)
     except MalformedObjectError as error:
         raise AskError(str(error)) from error
 
@@ -173,7 +150,7 @@ def _kai(pod: Pod) -> GpuRequest | None:
 
 
 def _gpushare(pod: Pod) -> GpuRequest | None:
-    gibibytes = _summed(pod, lambda amounts: _whole(amounts, GPUSHARE_MEMORY))
+    gibibytes = _summed(pod, partial(_whole, name=GPUSHARE_MEMORY))
     if not gibibytes:
         return None
     index = pod.annotations.get(_GPUSHARE_GIVEN, "")
@@ -181,33 +158,41 @@ def _gpushare(pod: Pod) -> GpuRequest | None:
     return GpuRequest(How.GPUSHARE, 1, gibibytes * GIB, cards=cards)
 
 
-def _by_family(pod: Pod) -> GpuRequest | None:
-    return next(filter(None, (_of_family(pod, family) for family in _FAMILIES)), None)
-
-
-def _of_family(pod: Pod, family: _Family) -> GpuRequest | None:
+def _by_family(pod: Pod, *, how: How, number: str, memory: str, percent: str) -> GpuRequest | None:
     """Return what HAMi and Volcano, whose rules are the same, give the pod.
 
     Without a number of GPUs it gets one; with a number, and neither memory nor percent, all memory.
     """
 
-    def memory(amounts: Mapping[str, str]) -> int:
-        return _whole(amounts, family.memory)
-
-    def percent(amounts: Mapping[str, str]) -> int:
-        return _whole(amounts, family.percent)
-
     def part(amounts: Mapping[str, str]) -> int:
-        takes_all = _whole(amounts, family.number) and not memory(amounts)
-        return percent(amounts) or (HUNDRED if takes_all else 0)
+        takes_all = _whole(amounts, number) and not _whole(amounts, memory)
+        return _whole(amounts, percent) or (HUNDRED if takes_all else 0)
 
-    numbers = [_whole(_amounts(one), family.number) for one in pod.containers]
-    mebibytes = _summed(pod, memory)
-    names_memory = mebibytes or _summed(pod, percent)
-    if not names_memory and (family.number == WHOLE_GPU or not any(numbers)):
+    numbers = [_whole(_amounts(one), number) for one in pod.containers]
+    mebibytes = _summed(pod, partial(_whole, name=memory))
+    names_memory = mebibytes or _summed(pod, partial(_whole, name=percent))
+    if not names_memory and (number == WHOLE_GPU or not any(numbers)):
         return None
     parts = min(Fraction(_summed(pod, part), HUNDRED), Fraction(1))
-    return GpuRequest(family.how, max([1, *numbers]), mebibytes * MIB, parts, _hami(pod))
+    return GpuRequest(how, max([1, *numbers]), mebibytes * MIB, parts, _hami(pod))
+
+
+_BY_FAMILY: Final = (
+    partial(
+        _by_family,
+        how=How.HAMI,
+        number=WHOLE_GPU,
+        memory=HAMI_MEMORY,
+        percent=HAMI_PERCENTAGE,
+    ),
+    partial(
+        _by_family,
+        how=How.VOLCANO,
+        number=VOLCANO_NUMBER,
+        memory=VOLCANO_MEMORY,
+        percent=VOLCANO_PERCENTAGE,
+    ),
+)
 
 
 def _hami(pod: Pod) -> tuple[str, ...]:
@@ -223,8 +208,8 @@ def _by_count(pod: Pod) -> GpuRequest | None:
 
     for how, read in (
         (How.SLICE, slices),
-        (How.REPLICA, lambda amounts: _whole(amounts, SHARED_GPU)),
-        (How.WHOLE, lambda amounts: _whole(amounts, WHOLE_GPU)),
+        (How.REPLICA, partial(_whole, name=SHARED_GPU)),
+        (How.WHOLE, partial(_whole, name=WHOLE_GPU)),
     ):
         if number := _summed(pod, read):
             return GpuRequest(how, number)

@@ -15,7 +15,9 @@ from webhook.core.pod.fields import as_object
 from webhook.core.pod.gpus import Gpu
 from webhook.core.pod.quantity import MIB
 from webhook.core.policy.match import matches_any
+from webhook.core.words import named
 from webhook.names import VRAM_HISTORY_KIND
+from webhook.tools.shared.facts import Unreadable
 from webhook.tools.shared.node import ClusterNode
 from webhook.tools.shared.pod import ClusterPod
 from webhook.tools.simulate.judge.asked import AskError, asked_of
@@ -48,10 +50,6 @@ _ENDED: Final = "pods that finished"
 _CLAIMS: Final = "pods with resource claims (DRA), whose GPUs nobody counts here"
 _UNREADABLE: Final = "pods whose GPUs cannot be read"
 _MOST_NAMED: Final = 5
-
-
-class UnknownGpusError(ValueError):
-    """The GPUs of a cluster are not known; a sentence."""
 
 
 @dataclass(slots=True)
@@ -134,17 +132,16 @@ class TodayObjects:
     def add_node(self, raw: Json) -> None:
         """Keep a node with GPUs."""
         read = ClusterNode(raw)
-        labels = {str(key): str(one) for key, one in read.part("metadata", "labels").items()}
         # A failure of a GPU is over before anybody has come over.
         ours = tuple(replace(gpu, healthy=True) for gpu in read.gpus)
         if ours:
-            self.nodes.append((TodayNode(read.name, ours, labels), None))
+            self.nodes.append((TodayNode(read.name, ours, read.labels), None))
             return
-        offered = offered_of(raw)
+        offered = offered_of(read)
         if offered is None:
             self.others += 1
             return
-        node = TodayNode(read.name, (), labels, offered.replicas, offered.is_sliced)
+        node = TodayNode(read.name, (), read.labels, offered.replicas, offered.is_sliced)
         self.nodes.append((node, offered))
 
     def sized_pods(self, sizes: Sequence[Size], otherwise_bytes: int | None) -> list[TodayPod]:
@@ -167,7 +164,7 @@ class TodayObjects:
     ) -> tuple[list[TodayNode], Mapping[GpuSource, int]]:
         """Return the nodes with their GPUs, and how many nodes each source describes.
 
-        Raises UnknownGpusError where there is no GPU, or nobody says the memory of some.
+        Raises Unreadable where there is no GPU, or nobody says the memory of some.
         """
         nodes: list[TodayNode] = []
         sources: Counter[GpuSource] = Counter()
@@ -187,7 +184,7 @@ class TodayObjects:
             if gpus:
                 sources[source] += 1
         if unknown or not sources:
-            raise UnknownGpusError(_unknown(unknown) if unknown else self._no_gpus())
+            raise Unreadable(_unknown(unknown) if unknown else self._no_gpus())
         return nodes, sources
 
     def _no_gpus(self) -> str:
@@ -209,10 +206,8 @@ def _gpus(name: str, totals: Sequence[int], product: str) -> tuple[Gpu, ...]:
 
 
 def _unknown(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_MOST_NAMED])
-    more = f" and {len(names) - _MOST_NAMED:,} more" if len(names) > _MOST_NAMED else ""
     return (
-        f"nobody says how much memory the GPUs of {shown}{more} have; pass "
+        f"nobody says how much memory the GPUs of {named(names, _MOST_NAMED)} have; pass "
         f"--gpu-memory 80Gi, or by node --gpu-memory '{names[0]}=8x80Gi', or install GPU feature "
         "discovery"
     )

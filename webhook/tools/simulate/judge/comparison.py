@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from operator import add
+from typing import TYPE_CHECKING, TypeVar
 
 from webhook.core.placement.fit import Need
 from webhook.core.pod.quantity import MIB
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
     from webhook.tools.simulate.judge.asked import GpuRequest
     from webhook.tools.simulate.judge.packing import Packing, Selector
+
+T = TypeVar("T")
 
 
 class SizedBy(StrEnum):
@@ -228,10 +231,13 @@ def compare(nodes: Sequence[TodayNode], pods: Sequence[TodayPod]) -> Comparison:
     kept = Counter[str]()
     for pod in whole:
         kept[cluster.node_of(pod).name] += pod.asked.gpus
-    rest = _remaining(nodes, kept)
+    unkept = (replace(node, gpus=node.gpus[kept[node.name] :]) for node in nodes)
+    rest = [node for node in unkept if node.gpus]
     packed = pack(rest, shares, Scheduling.PACK)
     held, used = cluster.held(found), Counter(gpu.node for gpu in packed.gpus)
     free = [one for one in nodes if held[one.name] and not used[one.name] + kept[one.name]]
+    hows = _summed((cluster.how(pod), (1, int(need is not None))) for pod, need, _ in sized)
+    sizes = Counter(by for _, _, by in sized)
     return Comparison(
         nodes=sum(1 for node in nodes if node.gpus),
         gpus=sum(len(node.gpus) for node in nodes),
@@ -244,8 +250,8 @@ def compare(nodes: Sequence[TodayNode], pods: Sequence[TodayPod]) -> Comparison:
         spread=pack(rest, shares, Scheduling.SPREAD),
         fewest=fewest_gpus(rest, shares),
         products=_products(nodes, held, used, kept),
-        hows=_hows((cluster.how(pod), need is not None) for pod, need, _ in sized),
-        sizes=_in_order(by for _, _, by in sized),
+        hows=tuple(Tally(how.value, hows[how]) for how in How if how in hows),
+        sizes={by: sizes[by] for by in SizedBy if by in sizes},
         unsized=_unsized(whole),
         slices=len(pods) - len(found),
         free_nodes=tuple(node.name for node in free),
@@ -253,49 +259,30 @@ def compare(nodes: Sequence[TodayNode], pods: Sequence[TodayPod]) -> Comparison:
     )
 
 
-def _remaining(nodes: Sequence[TodayNode], kept: Mapping[str, int]) -> list[TodayNode]:
-    """Return the nodes with the GPUs that no pod keeps whole."""
-    rest = (replace(node, gpus=node.gpus[kept.get(node.name, 0) :]) for node in nodes)
-    return [node for node in rest if node.gpus]
-
-
 def _products(
-    nodes: Sequence[TodayNode],
-    held: Mapping[str, int],
-    used: Mapping[str, int],
-    kept: Mapping[str, int],
+    nodes: Sequence[TodayNode], held: Counter[str], used: Counter[str], kept: Counter[str]
 ) -> tuple[Tally, ...]:
-    rows: dict[str, list[int]] = {}
-    for node in nodes:
-        if not node.gpus:
-            continue
-        counts = rows.setdefault(node.gpus[0].product or "not said", [0, 0, 0, 0])
-        whole = min(kept.get(node.name, 0), len(node.gpus))
-        found = (1, len(node.gpus), held.get(node.name, 0), used.get(node.name, 0) + whole)
-        for index, number in enumerate(found):
-            counts[index] += number
-    return tuple(Tally(name, tuple(counts)) for name, counts in sorted(rows.items()))
-
-
-def _hows(pods: Iterable[tuple[How, bool]]) -> tuple[Tally, ...]:
-    rows: dict[How, list[int]] = {}
-    for how, is_share in pods:
-        counts = rows.setdefault(how, [0, 0])
-        counts[0] += 1
-        counts[1] += is_share
-    return tuple(Tally(how.value, tuple(rows[how])) for how in How if how in rows)
-
-
-def _in_order(found: Iterable[SizedBy]) -> dict[SizedBy, int]:
-    counts = Counter(found)
-    return {by: counts[by] for by in SizedBy if by in counts}
+    rows = (
+        (
+            node.gpus[0].product or "not said",
+            (1, gpus, held[node.name], used[node.name] + min(kept[node.name], gpus)),
+        )
+        for node in nodes
+        if (gpus := len(node.gpus))
+    )
+    return tuple(Tally(name, counts) for name, counts in sorted(_summed(rows).items()))
 
 
 def _unsized(pods: Sequence[TodayPod]) -> tuple[Tally, ...]:
-    rows: dict[str, list[int]] = {}
-    for pod in pods:
-        counts = rows.setdefault(pod.workload or pod.name, [0, 0])
-        counts[0] += 1
-        counts[1] += pod.asked.gpus
+    rows = _summed((pod.workload or pod.name, (1, pod.asked.gpus)) for pod in pods)
     ranked = sorted(rows.items(), key=lambda row: (-row[1][1], row[0]))
-    return tuple(Tally(name, tuple(counts)) for name, counts in ranked)
+    return tuple(Tally(name, counts) for name, counts in ranked)
+
+
+def _summed(rows: Iterable[tuple[T, tuple[int, ...]]]) -> dict[T, tuple[int, ...]]:
+    """Add up the counts of rows with the same name."""
+    sums: dict[T, tuple[int, ...]] = {}
+    for name, counts in rows:
+        before = sums.get(name, (0,) * len(counts))
+        sums[name] = tuple(map(add, before, counts))
+    return sums

@@ -20,10 +20,10 @@ import json
 import re
 from dataclasses import KW_ONLY, dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from webhook.core.nvidia.plugin import SLICE_PREFIX
-from webhook.core.pod.fields import as_object, as_objects
+from webhook.core.pod.fields import as_objects
 from webhook.core.pod.foreign import (
     GPUSHARE_COUNT,
     GPUSHARE_MEMORY,
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from webhook.core.kinds.workloads import Workload
     from webhook.core.pod.fields import Json
     from webhook.core.pod.gpus import Gpu
+    from webhook.tools.shared.node import ClusterNode
 
 MOST_GPUS: Final = 256
 """Of a node; no machine has as many, and whoever writes a node's labels may write any number."""
@@ -107,22 +108,23 @@ def usable_estimate(total_bytes: int) -> int:
     return max(0, total_bytes - reserve) // MIB * MIB
 
 
-def offered_of(node: Mapping[str, Any]) -> Offered | None:
+def offered_of(node: ClusterNode) -> Offered | None:
     """Return what others say of a node's GPUs; None where it has none. Never fails.
 
     The first source that says the memory counts; where none does, the first that says the number.
     Where MIG divides some GPUs, the whole ones are those that the device plugin offers.
     """
-    metadata, status = as_object(node.get("metadata")), as_object(node.get("status"))
-    labels, annotations = as_object(metadata.get("labels")), as_object(metadata.get("annotations"))
-    capacity = as_object(status.get("capacity")) or as_object(status.get("allocatable"))
-    product = str(labels.get(f"{WHOLE_GPU}.product") or "")[:_LONGEST].removesuffix("-SHARED")
+    labels = node.labels
+    capacity = node.part("status", "capacity") or node.part("status", "allocatable")
+    product = labels.get(f"{WHOLE_GPU}.product", "")[:_LONGEST].removesuffix("-SHARED")
     replicas = max(1, _count(labels.get(f"{WHOLE_GPU}.replicas")))
     if _SLICED.search(product):
         return Offered(GpuSource.GFD, (), product, is_sliced=True)
-    sliced = any(_count(labels[key]) for key in labels if _is_slice_count(key)) or any(
-        _amount(capacity, key) for key in capacity if key.startswith(SLICE_PREFIX)
-    )
+    sliced = any(
+        _count(labels[key])
+        for key in labels
+        if key.startswith(SLICE_PREFIX) and key.endswith(".count")
+    ) or any(_amount(capacity, key) for key in capacity if key.startswith(SLICE_PREFIX))
     counted = number = _count(labels.get(f"{WHOLE_GPU}.count"))
     mixed = (labels.get(_MIG_STRATEGY), labels.get(_MIG_CAPABLE)) == ("mixed", "true")
     if sliced or (mixed and counted):
@@ -135,28 +137,18 @@ def offered_of(node: Mapping[str, Any]) -> Offered | None:
     if number and mebibytes:
         totals = (mebibytes * MIB,) * min(number, MOST_GPUS)
         return Offered(GpuSource.GFD, totals, product, replicas=replicas, is_sliced=sliced)
-    found = _by_hami(annotations.get(_HAMI)) or _by_gpushare(capacity, product)
+    found = _by_hami(node.annotations.get(_HAMI)) or _by_gpushare(capacity, product)
     if found and not sliced:
         return found
+    source = GpuSource.GFD
+    if not number:
+        source, number, sliced = GpuSource.PLUGIN, _amount(capacity, WHOLE_GPU) // replicas, False
     if number:
-        return Offered(
-            GpuSource.GFD,
-            (None,) * min(number, MOST_GPUS),
-            product,
-            replicas=replicas,
-            is_sliced=sliced,
-        )
-    if number := _amount(capacity, WHOLE_GPU) // replicas:
-        return Offered(
-            GpuSource.PLUGIN, (None,) * min(number, MOST_GPUS), product, replicas=replicas
-        )
+        unsaid = (None,) * min(number, MOST_GPUS)
+        return Offered(source, unsaid, product, replicas=replicas, is_sliced=sliced)
     if _amount(capacity, SHARED_GPU):
         return Offered(GpuSource.PLUGIN, (), product, replicas=replicas, counted=False)
     return None
-
-
-def _is_slice_count(key: object) -> bool:
-    return isinstance(key, str) and key.startswith(SLICE_PREFIX) and key.endswith(".count")
 
 
 def _by_hami(written: object) -> Offered | None:

@@ -63,9 +63,10 @@ class ContainerRequest(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
-    """What manifests leave open, and a cluster's configuration says."""
+class Origin:
+    """The product that manifests are for, and what they leave open: its configuration says that."""
 
+    product: Product
     gpu_bytes: int | None = None
     """What a whole GPU becomes, and what percentages and fractions are parts of."""
     unit_bytes: int | None = None

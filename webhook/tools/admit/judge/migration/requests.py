@@ -87,7 +87,7 @@ if TYPE_CHECKING:
 
     from webhook.core.pod.foreign import Product
     from webhook.core.pod.views import Container
-    from webhook.tools.admit.judge.migration.foreign_pod import ForeignPod, Scale
+    from webhook.tools.admit.judge.migration.foreign_pod import ForeignPod, Origin
 
 _MOST_BYTES: Final = MOST_GIBIBYTES * 2**30
 _MOST_GPUS: Final = 9999
@@ -105,15 +105,15 @@ _SHORT_NUMBER: Final = re.compile(r"\+?[0-9.]{1,32}([eE][+-]?[0-9]{1,2})?")
 _GPUSHARE_LABEL: Final = f"metadata.labels[{GPUSHARE_COUNT}]"
 
 
-def read_request(source: ForeignPod, product: Product, scale: Scale) -> PodRequest:
+def read_request(source: ForeignPod, origin: Origin) -> PodRequest:
     """Read what a pod asks a product for; what cannot be read is a problem of it."""
     try:
-        return _READERS[product.name](source, scale)
+        return _READERS[origin.product.name](source, origin)
     except NotCarriedError as error:
         return PodRequest(problems=(error.note,))
 
 
-def _of_hami(container: Container, *, scale: Scale) -> ContainerRequest | None:
+def _of_hami(container: Container, *, origin: Origin) -> ContainerRequest | None:
     path, count = _whole_number(container, WHOLE_GPU) or ("", -1)
     if count < 0:
         limits = container.resources("limits")
@@ -123,29 +123,29 @@ def _of_hami(container: Container, *, scale: Scale) -> ContainerRequest | None:
         path, count = f"{container.path}.resources.limits[{named}]", 1
     if not count:
         return None
-    return ContainerRequest(_hami_bytes(container, path, scale), _gpu_count(path, count))
+    return ContainerRequest(_hami_bytes(container, path, origin), _gpu_count(path, count))
 
 
-def _hami_bytes(container: Container, path: str, scale: Scale) -> int:
+def _hami_bytes(container: Container, path: str, origin: Origin) -> int:
     at, units = _whole_number(container, HAMI_MEMORY) or ("", 0)
     if units > _HAMI_MOST_UNITS:
         detail = "is a plain number of MiB for HAMi, which rejects a unit; write the number first"
         raise NotCarriedError(at, detail)
     if units:
-        return _in_units(at, units, scale.unit_bytes or HAMI.unit_bytes)
+        return _in_units(at, units, origin.unit_bytes or HAMI.unit_bytes)
     at, percent = _whole_number(container, HAMI_PERCENTAGE) or ("", 0)
     if percent > _ALL:
         raise NotCarriedError(at, f"{percent} is no percentage, and HAMi denies it; correct it")
     if percent in {0, _ALL}:
-        return _part_of_gpu(path, "asks for all memory of a GPU", Fraction(1), scale)
-    return _part_of_gpu(at, f"asks for {percent} percent of a GPU", Fraction(percent, _ALL), scale)
+        return _part_of_gpu(path, "asks for all memory of a GPU", Fraction(1), origin)
+    return _part_of_gpu(at, f"asks for {percent} percent of a GPU", Fraction(percent, _ALL), origin)
 
 
-def _kai(source: ForeignPod, scale: Scale) -> PodRequest:
-    return _kai_by_names(source) or _kai_by_pod(source, scale)
+def _kai(source: ForeignPod, origin: Origin) -> PodRequest:
+    return _kai_by_names(source) or _kai_by_pod(source, origin)
 
 
-def _kai_by_pod(source: ForeignPod, scale: Scale) -> PodRequest:
+def _kai_by_pod(source: ForeignPod, origin: Origin) -> PodRequest:
     """Read the annotations that are about one container of the pod."""
     annotations = source.pod.annotations
     used = tuple(key for key in _KAI_OWN if key in annotations)
@@ -167,7 +167,7 @@ def _kai_by_pod(source: ForeignPod, scale: Scale) -> PodRequest:
         amount_bytes = _in_units(path, _positive(path, text), KAI.unit_bytes)
     else:
         what = f"asks for {quoted(text)} of a GPU"
-        amount_bytes = _part_of_gpu(path, what, _fraction(path, text), scale)
+        amount_bytes = _part_of_gpu(path, what, _fraction(path, text), origin)
     count = 1
     if KAI_DEVICES in annotations:
         at = annotation_path(KAI_DEVICES)
@@ -244,13 +244,13 @@ def _fraction(path: str, text: str) -> Fraction:
     return part
 
 
-def _gpushare(source: ForeignPod, scale: Scale) -> PodRequest:
+def _gpushare(source: ForeignPod, origin: Origin) -> PodRequest:
     labels = source.pod.labels
     if GPUSHARE_COUNT not in labels:
-        return _by_container(source, partial(_of_gpushare, scale=scale, count=1))
+        return _by_container(source, partial(_of_gpushare, origin=origin, count=1))
     number = _read_whole(_GPUSHARE_LABEL, labels[GPUSHARE_COUNT])
     count = _gpu_count(_GPUSHARE_LABEL, number)
-    asked = _by_container(source, partial(_of_gpushare, scale=scale, count=count))
+    asked = _by_container(source, partial(_of_gpushare, origin=origin, count=count))
     if not asked.containers:
         return asked
     each = ", ".join(format_bytes(one.memory_bytes) for one in asked.containers.values())
@@ -259,16 +259,16 @@ def _gpushare(source: ForeignPod, scale: Scale) -> PodRequest:
     return replace(asked, labels=(GPUSHARE_COUNT,), notes=notes)
 
 
-def _of_gpushare(container: Container, *, scale: Scale, count: int) -> ContainerRequest | None:
+def _of_gpushare(container: Container, *, origin: Origin, count: int) -> ContainerRequest | None:
     path, units = _whole_number(container, GPUSHARE_MEMORY) or ("", 0)
     if not units:
         return None
-    total_bytes = _in_units(path, units, scale.unit_bytes or GPUSHARE.unit_bytes)
+    total_bytes = _in_units(path, units, origin.unit_bytes or GPUSHARE.unit_bytes)
     return ContainerRequest(-(-total_bytes // (count * MIB)) * MIB, count)
 
 
-def _whole(source: ForeignPod, scale: Scale) -> PodRequest:
-    asked = _by_container(source, partial(_of_whole, scale=scale))
+def _whole(source: ForeignPod, origin: Origin) -> PodRequest:
+    asked = _by_container(source, partial(_of_whole, origin=origin))
     return replace(asked, notes=tuple(_several_replicas(source))) if asked.containers else asked
 
 
@@ -280,14 +280,14 @@ def _several_replicas(source: ForeignPod) -> Iterator[Note]:
             yield Note(path, f'{detail}; for two GPUs add {GPU_COUNT_ANNOTATION}: "2"')
 
 
-def _of_whole(container: Container, *, scale: Scale) -> ContainerRequest | None:
+def _of_whole(container: Container, *, origin: Origin) -> ContainerRequest | None:
     at, replicas = _whole_number(container, SHARED_GPU) or ("", 0)
     path, count = _whole_number(container, WHOLE_GPU) or ("", 0)
     if replicas and count:
         raise NotCarriedError(at, f"stands beside {WHOLE_GPU}; keep one")
     if not replicas and not count:
         return None
-    amount_bytes = _part_of_gpu(path or at, "asks for a GPU", Fraction(1), scale)
+    amount_bytes = _part_of_gpu(path or at, "asks for a GPU", Fraction(1), origin)
     return ContainerRequest(amount_bytes, _gpu_count(path, count) if count else 1)
 
 
@@ -298,8 +298,8 @@ PRODUCTS: Final[Mapping[str, Product]] = {
     "whole": DEVICE_PLUGIN,
 }
 """By the name that users type."""
-_READERS: Final[Mapping[str, Callable[[ForeignPod, Scale], PodRequest]]] = {
-    HAMI.name: lambda source, scale: _by_container(source, partial(_of_hami, scale=scale)),
+_READERS: Final[Mapping[str, Callable[[ForeignPod, Origin], PodRequest]]] = {
+    HAMI.name: lambda source, origin: _by_container(source, partial(_of_hami, origin=origin)),
     KAI.name: _kai,
     GPUSHARE.name: _gpushare,
     DEVICE_PLUGIN.name: _whole,
@@ -357,9 +357,9 @@ def _in_units(path: str, number: int, unit_bytes: int) -> int:
     raise NotCarriedError(path, detail)
 
 
-def _part_of_gpu(path: str, what: str, part: Fraction, scale: Scale) -> int:
+def _part_of_gpu(path: str, what: str, part: Fraction, origin: Origin) -> int:
     """Return a part of a GPU, in whole MiB and rounded down, so that all parts fit into one."""
-    if scale.gpu_bytes is None:
+    if origin.gpu_bytes is None:
         detail = f"{what}, and nothing here says how much that is; say it: --gpu-memory 16Gi"
         raise NotCarriedError(path, detail)
-    return max(MIB, int(scale.gpu_bytes * part) // MIB * MIB)
+    return max(MIB, int(origin.gpu_bytes * part) // MIB * MIB)

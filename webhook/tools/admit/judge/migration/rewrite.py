@@ -14,7 +14,7 @@ variables that show GPUs or limit memory go, since no share is admitted beside t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from webhook.core.nvidia.plugin import SLICE_PREFIX
 from webhook.core.pod.demand import asks_for_vram
@@ -38,19 +38,20 @@ from webhook.tools.admit.judge.migration.foreign_pod import (
 from webhook.tools.admit.judge.migration.requests import read_request
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
+    from webhook.core.pod.fields import Json
     from webhook.core.pod.foreign import Product
     from webhook.core.pod.patch import Operation
     from webhook.core.pod.views import Container
-    from webhook.tools.admit.judge.migration.foreign_pod import ForeignPod, PodRequest, Scale
+    from webhook.tools.admit.judge.migration.foreign_pod import ForeignPod, Origin, PodRequest
 
 _MEMORY_PATH: Final = annotation_path(GPU_MEMORY_ANNOTATION)
 
 
-def migrate(source: ForeignPod, product: Product, scale: Scale) -> Migration:
+def migrate(source: ForeignPod, origin: Origin) -> Migration:
     """Rewrite one pod or pod template."""
-    asked = read_request(source, product, scale)
+    product, asked = origin.product, read_request(source, origin)
     if asks_for_vram(source.pod.raw):
         return _cleaned(source, product, asked)
     problems = asked.problems or tuple(_impossible(asked))
@@ -129,14 +130,10 @@ def _left(source: ForeignPod, product: Product) -> Iterator[Note]:
         detail = f"{scheduler} places this pod, which asks for no share, and is not changed"
         yield Note("spec.schedulerName", detail)
     for container in source.pod.containers:
-        for path, name in _slices(container):
-            yield Note(path, f"{name} is a GPU of its own and stays; no share replaces it")
-
-
-def _slices(container: Container) -> Iterator[tuple[str, str]]:
-    for name in container.resources("limits"):
-        if name.startswith(SLICE_PREFIX):
-            yield f"{container.path}.resources.limits[{name}]", name
+        for name in container.resources("limits"):
+            if name.startswith(SLICE_PREFIX):
+                path = f"{container.path}.resources.limits[{name}]"
+                yield Note(path, f"{name} is a GPU of its own and stays; no share replaces it")
 
 
 def _line(key: str, value: str) -> str:
@@ -170,18 +167,19 @@ def _edit_metadata(
     """Set ours before theirs goes, so that the map is never empty in between."""
     present = source.own_metadata.get("annotations")
     edits.merge("/metadata", "annotations", present, entries)
-    theirs = [key for key in source.keys("annotations") if key in asked.annotations]
-    labels = [key for key in asked.labels if key in source.keys("labels")]
-    if theirs and not entries and len(theirs) == len(source.keys("annotations")):
-        edits.remove("/metadata", "annotations")
-    else:
-        for key in reversed(theirs):
-            edits.remove("/metadata/annotations", key)
-    if labels and len(labels) == len(source.keys("labels")):
-        edits.remove("/metadata", "labels")
-    else:
-        for key in labels:
-            edits.remove("/metadata/labels", key)
+    for kind, theirs in (("annotations", asked.annotations), ("labels", asked.labels)):
+        keys = source.keys(kind)
+        left = {**keys, **entries} if kind == "annotations" else keys
+        _remove(edits, "/metadata", kind, [key for key in keys if key in theirs], left)
+
+
+def _remove(edits: Edits, place: str, kind: str, names: list[str], holder: Json) -> None:
+    """Remove keys of a map; the map itself where nothing would be left in it."""
+    if names and len(names) == len(holder):
+        edits.remove(place, kind)
+        return
+    for name in reversed(names):
+        edits.remove(f"{place}/{kind}", name)
 
 
 def _edit_resources(container: Container, place: str, product: Product, edits: Edits) -> None:
@@ -190,18 +188,15 @@ def _edit_resources(container: Container, place: str, product: Product, edits: E
         kind: [name for name in container.resources(kind) if asks_product(product, name)]
         for kind in ("limits", "requests")
     }
-    if not any(removed.values()):
+    some = {kind: names for kind, names in removed.items() if names}
+    if not some:
         return
-    emptied = {kind for kind, names in removed.items() if names and _is_all(names, resources[kind])}
-    if _is_all(emptied, resources):
+    emptied = {kind for kind, names in some.items() if len(names) == len(resources[kind])}
+    if emptied == {*resources}:
         edits.remove(place, "resources")
         return
-    for kind, names in removed.items():
-        if kind in emptied:
-            edits.remove(f"{place}/resources", kind)
-            continue
-        for name in reversed(names):
-            edits.remove(f"{place}/resources/{kind}", name)
+    for kind, names in some.items():
+        _remove(edits, f"{place}/resources", kind, names, resources[kind])
 
 
 def _edit_env(container: Container, place: str, edits: Edits) -> None:
@@ -212,7 +207,3 @@ def _edit_env(container: Container, place: str, edits: Edits) -> None:
         return
     for index in reversed(removed):
         edits.remove_item(f"{place}/env", index)
-
-
-def _is_all(some: Iterable[str], holder: Mapping[str, Any]) -> bool:
-    return {*some} == {*holder}
