@@ -15,14 +15,6 @@ if TYPE_CHECKING:
 
 _EVERY_S: Final = 5.0
 _LEAST_S: Final = 1.0
-_PARTS: Final = {
-    "nodes": ("nodes",),
-    "node": ("nodes",),
-    "pods": ("pods",),
-    "pod": ("pods",),
-    "workloads": ("workloads",),
-    "workload": ("workloads",),
-}
 _SHOWN: Final = ("nodes", "pods")
 _ALL: Final = ("nodes", "pods", "workloads")
 _WATCH: Final = ("-w", "--watch")
@@ -125,27 +117,28 @@ def top_command(
     from webhook.tools.top.show.showing import Show  # noqa: PLC0415
 
     context = click.get_current_context()
-    if what is not None and what not in _PARTS:
+    one_part = f"{what.removesuffix('s')}s" if what else ""
+    if what is not None and one_part not in _ALL:
         raise click.UsageError(f"{what!r} is none of nodes, pods, workloads", context)
     if every_s is not None and output == "html":
         raise click.UsageError("a page is drawn once: leave out -w, or -o html", context)
     if all_namespaces and namespace:
         raise click.UsageError("pass -n or -A, not both", context)
-    parts = _PARTS[what] if what else _SHOWN
-    one_of = parts[0] if what and name else ""
+    parts = (one_part,) if one_part else _SHOWN
+    one_of = one_part if name else ""
     if one_of == "nodes" and node and node != name:
         raise click.UsageError("name a node once: as NAME, or with --node", context)
     command = context.find_root().info_name or "vramwarden"
-    show = Show(parts, parts if what else _ALL, output, plain, no_color, command)
+    show = Show(parts, parts if one_part else _ALL, output, plain, no_color, command)
     try:
         cluster = reach(kubeconfig, options["context"], namespace)
         wanted = Wanted(
-            "" if all_namespaces else cluster.namespace,
-            selector or "",
-            (name if one_of == "nodes" else node) or "",
-            (name if one_of == "pods" else None) or "",
-            (name if one_of == "workloads" else None) or "",
-            Order(sort) if sort else Order.NAME,
+            namespace="" if all_namespaces else cluster.namespace,
+            selector=selector or "",
+            node=(name if one_of == "nodes" else node) or "",
+            pod=(name if one_of == "pods" else None) or "",
+            workload=(name if one_of == "workloads" else None) or "",
+            order=Order(sort) if sort else Order.NAME,
         )
         report = read_report(cluster.kube, wanted)
     except KubeError as error:

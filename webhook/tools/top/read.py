@@ -27,7 +27,7 @@ _MOST_ASKED: Final = 8
 """Nodes whose pods without a promise are read, for their names: a request each."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
     """What the user asked for."""
 

@@ -327,12 +327,9 @@ def _waiting(report: TopReport) -> Element:
     ]
     if not rows:
         return section("Pods that wait", "None of them waits for a GPU.")
-    found = section(
-        "Pods that wait",
-        "They start nothing yet. vramwarden explain POD says more of each.",
-        table(["pod", "asks for", "since", "node", "why"], rows[:_MOST_ROWS], texts=("why",)),
-    )
-    return _ended(found, len(rows))
+    said = "They start nothing yet. vramwarden explain POD says more of each."
+    head = ["pod", "asks for", "since", "node", "why"]
+    return _listed("Pods that wait", said, head, rows)
 
 
 def _pods(report: TopReport) -> Element:
@@ -350,20 +347,17 @@ def _pods(report: TopReport) -> Element:
             amount_of(pod.peak_bytes),
             pod.state,
         ]
-        for pod in placed[:_MOST_ROWS]
+        for pod in placed
     ]
-    head = ["pod", "node", "GPU", "promised", "used", "of it", "at most", "state"]
-    found = section(
-        "Pods with GPU memory",
+    said = (
         "What each was promised on a GPU, what it uses and what it used at most. A pod that needs "
-        "more than its promise is stopped; one that needs far less keeps others waiting.",
-        table(head, rows, texts=("state",)),
+        "more than its promise is stopped; one that needs far less keeps others waiting."
     )
-    return _ended(found, len(placed))
+    head = ["pod", "node", "GPU", "promised", "used", "of it", "at most", "state"]
+    return _listed("Pods with GPU memory", said, head, rows)
 
 
 def _workloads(report: TopReport) -> Element:
-    workloads = report.workloads or ()
     rows = [
         [
             f"{one.kind}/{one.name}"
@@ -377,20 +371,20 @@ def _workloads(report: TopReport) -> Element:
             amount_of(one.used_bytes),
             amount_of(one.peak_bytes),
         ]
-        for one in workloads[:_MOST_ROWS]
+        for one in report.workloads or ()
     ]
-    head = ["workload", "pods", "run", "wait", "cap", "promised", "used", "one at most"]
-    found = section(
-        "Workloads",
-        "The cap is that of a pod on a GPU; promised and used are those of all its pods together.",
-        table(head, rows),
+    said = (
+        "The cap is that of a pod on a GPU; promised and used are those of all its pods together."
     )
-    return _ended(found, len(workloads))
+    head = ["workload", "pods", "run", "wait", "cap", "promised", "used", "one at most"]
+    return _listed("Workloads", said, head, rows)
 
 
-def _ended(found: Element, rows: int) -> Element:
-    if rows > _MOST_ROWS:
-        found.append(tag("p", f"{rows - _MOST_ROWS:,} more; vramwarden top shows them."))
+def _listed(heading: str, said: str, head: list[str], rows: list[list[str]]) -> Element:
+    """Return a section with a table, and how many rows have no room in it."""
+    found = section(heading, said, table(head, rows[:_MOST_ROWS], texts=("why", "state")))
+    if len(rows) > _MOST_ROWS:
+        found.append(tag("p", f"{len(rows) - _MOST_ROWS:,} more; vramwarden top shows them."))
     return found
 
 
