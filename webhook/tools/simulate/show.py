@@ -61,8 +61,7 @@ def assumptions(found: Comparison, sources: Mapping[GpuSource, int]) -> list[str
 
 def as_text(found: Comparison, left_out: Mapping[str, int], assumed: Sequence[str]) -> str:
     """Write it for people."""
-    lines = _lines(found, left_out, assumed)
-    return "".join(f"{line}".rstrip() + "\n" for line in lines)
+    return "".join(f"{line.rstrip()}\n" for line in _lines(found, left_out, assumed))
 
 
 def _lines(found: Comparison, left_out: Mapping[str, int], assumed: Sequence[str]) -> Iterator[str]:

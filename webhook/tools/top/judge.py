@@ -292,22 +292,18 @@ def _by(rows: Sequence[T], value: Callable[[T], int | None]) -> tuple[T, ...]:
 
 
 def _of_place(row: GpuFigures | Amounts, order: Order) -> int | None:
-    if order is Order.CAP:
-        return row.promised_bytes
-    if order is Order.FREE:
-        return row.free_bytes
-    return _less(row.promised_bytes, row.used_bytes) if order is Order.IDLE else row.used_bytes
+    values = {
+        Order.CAP: row.promised_bytes,
+        Order.FREE: row.free_bytes,
+        Order.IDLE: _less(row.promised_bytes, row.used_bytes),
+    }
+    return values.get(order, row.used_bytes)
 
 
 def _of_pods(row: PodRow | WorkloadRow, order: Order) -> int | None:
-    if order is Order.CAP:
-        return row.cap_bytes
-    if order is Order.PEAK:
-        return row.peak_bytes
-    if order is Order.USED:
-        return row.used_bytes
+    values = {Order.CAP: row.cap_bytes, Order.PEAK: row.peak_bytes, Order.USED: row.used_bytes}
     promised = row.cap_bytes if isinstance(row, PodRow) else row.promised_bytes
-    return _less(promised, row.used_bytes)
+    return values.get(order, _less(promised, row.used_bytes))
 
 
 def _less(one: int | None, other: int | None) -> int | None:

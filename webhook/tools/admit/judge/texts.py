@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from webhook.core.pod.findings import MalformedObjectError
 from webhook.core.pod.templates import kind_meant
@@ -130,7 +130,8 @@ def judge_text(
 
 def _check(found: ManifestObject, lines: LineIndex) -> None:
     """Reject what is no object of Kubernetes although it may be read as one."""
-    if is_unrendered(found.value):
+    paths = (("kind",), ("metadata", "name"), ("metadata", "namespace"))
+    if any(_OPENING in text_of(found.value, *path) for path in paths):
         raise ManifestError(UNRENDERED, lines.of(found.at))
     meant = kind_meant(found.kind, found.version)
     if meant:
@@ -181,15 +182,6 @@ def counts(sources: Iterable[ManifestText]) -> dict[str, int]:
     """Count the pods and pod templates by what became of them, in the order of the words."""
     found = Counter(verdict.sort for source in sources for verdict in source.verdicts)
     return {sort.value: found[sort] for sort in Sort if found[sort]}
-
-
-def is_unrendered(value: Any) -> bool:
-    """Say whether an object has braces of a template where Kubernetes allows none."""
-    names = (
-        text_of(value, "kind"),
-        *(text_of(value, "metadata", key) for key in ("name", "namespace")),
-    )
-    return any(_OPENING in name for name in names)
 
 
 def line_of_braces(text: str) -> int:

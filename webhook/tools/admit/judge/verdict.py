@@ -292,25 +292,19 @@ def _asked(pod: Json) -> str:
 
 
 def remarks(judged: JudgedPod) -> Iterator[tuple[str, Remark]]:
-    """Yield all that is said beside the summary, each with its word: `warning`, `hint`, ..."""
-    yield from of_migration(judged)
-    for one in judged.warnings:
-        yield "warning", one
-    for one in judged.hints:
-        yield "hint", one
+    """Yield all that is said beside the summary, each with its word: `warning`, `hint`, ...
 
-
-def of_migration(judged: JudgedPod) -> Iterator[tuple[str, Remark]]:
-    """Yield what a migration did, what it could not do, and what has no counterpart."""
-    migration = judged.migration
-    if migration is None:
-        return
-    if migration.asks:
-        line = judged.lines.of(judged.target.at)
-        yield MIGRATED, Remark(line, f"from {migration.product} to {migration.asks}")
-    for word, notes in ((NOT_MIGRATED, migration.problems), (NOTE, migration.notes)):
-        for note in notes:
-            yield word, Remark(judged.line_of(note.path), str(note), path=note.path)
+    First what a migration did, what it could not do, and what has no counterpart.
+    """
+    if migration := judged.migration:
+        if migration.asks:
+            line = judged.lines.of(judged.target.at)
+            yield MIGRATED, Remark(line, f"from {migration.product} to {migration.asks}")
+        for word, notes in ((NOT_MIGRATED, migration.problems), (NOTE, migration.notes)):
+            for note in notes:
+                yield word, Remark(judged.line_of(note.path), str(note), path=note.path)
+    yield from (("warning", one) for one in judged.warnings)
+    yield from (("hint", one) for one in judged.hints)
 
 
 def printable(text: str) -> str:

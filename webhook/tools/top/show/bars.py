@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from webhook.tools.top.judge import Amounts
 
@@ -16,8 +15,7 @@ _UNKNOWN: Final = "?"
 _LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
 
 
-@dataclass(frozen=True, slots=True)
-class Shades:
+class Shades(NamedTuple):
     """The characters of a bar."""
 
     used: str
