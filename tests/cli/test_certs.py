@@ -57,7 +57,7 @@ def test_a_secret_without_certificates_is_one_sentence(status, monkeypatch, vers
         def configurations(self):
             return (Configuration("Mutating", "ours", "1", (("a", b""),)),)
 
-    monkeypatch.setattr(certs_command, "cluster_of", lambda *_: Cluster())
+    monkeypatch.setattr(certs_command, "cluster_of", lambda *_, **_where: Cluster())
     why = f"the Secret gpu/tls {what}; run: vramwarden certs install --secret gpu/tls"
     assert status("--secret", "gpu/tls") == (1, "", f"problem: {why}\n")
 

@@ -5,14 +5,20 @@ from __future__ import annotations
 import os
 import re
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 import yaml
 
 from webhook.agent.settings import INTERVAL_S, AgentSettings
-from webhook.cli.node_tags import tags_as_yaml
 from webhook.core.node.access import Access, GpuAccess
+from webhook.core.node.autoscaling import (
+    INSTANCE_TYPE_LABEL,
+    UNKNOWN_TYPE,
+    group_tags,
+    node_overlay,
+    node_pool_patch,
+)
 from webhook.core.node.inventory import GRACE_S
 from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
@@ -26,7 +32,33 @@ from webhook.options import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from webhook.agent.program import Once
+    from webhook.core.node.state import NodeState
+
+_TAGS: Final = """\
+# For cluster-autoscaler on AWS: tags of the Auto Scaling group whose nodes are like {node}.
+# Source: kubernetes/autoscaler, cluster-autoscaler/cloudprovider/aws/README.md
+"""
+_OVERLAY: Final = """\
+# For Karpenter, with its feature gate NodeOverlay: kubectl apply -f this document.
+# Source: karpenter.sh/docs/concepts/nodeoverlays
+"""
+_POOL: Final = """\
+# For Karpenter: kubectl patch nodepool NAME --type merge --patch-file this document. It replaces
+# the startup taints that the NodePool has.
+# Source: karpenter.sh/docs/concepts/nodepools
+"""
+_POOL_WITHOUT_TAINT: Final = """\
+# For Karpenter: kubectl patch nodepool NAME --type merge --patch-file this document.
+# Source: karpenter.sh/docs/concepts/nodepools
+"""
+_TAINT: Final = """\
+# Neither cluster-autoscaler nor AWS puts the taint on a node: let the kubelet do so, by
+# --register-with-taints={key}=true:NoSchedule
+"""
+_NO_TYPE: Final = f"# {UNKNOWN_TYPE}: the node has no label {INSTANCE_TYPE_LABEL}; write yours.\n"
 
 
 def _amount(_context: click.Context, _option: click.Parameter, text: str | None) -> int | None:
@@ -201,7 +233,7 @@ def _once(settings: AgentSettings, *, tags: bool) -> None:
     if tags and not found.whole.vram_bytes:
         raise Failure("no GPU to share is known of this node, so there is nothing to print")
     if tags:
-        click.echo(tags_as_yaml(found.node, found.whole, settings.startup_taint), nl=False)
+        click.echo(_tags_as_yaml(found.node, found.whole, settings.startup_taint), nl=False)
     elif not found.made:
         click.echo("nothing to patch", err=True)
     elif settings.dry_run:
@@ -226,3 +258,24 @@ def _as_yaml(node: str, found: Once) -> str:
         if patch is not None
     ]
     return "---\n".join(documents)
+
+
+def _tags_as_yaml(node: Mapping[str, Any], state: NodeState, startup_taint: str) -> str:
+    """Write for autoscalers: tags of a group on AWS, a NodeOverlay, a NodePool's patch."""
+    name = (node.get("metadata") or {}).get("name") or "this one"
+    taint = _TAINT.format(key=startup_taint) if startup_taint else ""
+    overlay = node_overlay(node, state)
+    (requirement,) = overlay["spec"]["requirements"]
+    no_type = _NO_TYPE if requirement["values"] == [UNKNOWN_TYPE] else ""
+    parts = (
+        (_TAGS.format(node=name) + taint, group_tags(node, state, startup_taint)),
+        (_OVERLAY + no_type, overlay),
+        (
+            _POOL if startup_taint else _POOL_WITHOUT_TAINT,
+            node_pool_patch(node, state, startup_taint),
+        ),
+    )
+    return "---\n".join(
+        comment + yaml.safe_dump(content, sort_keys=False, width=10**6)
+        for comment, content in parts
+    )
