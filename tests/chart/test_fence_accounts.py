@@ -21,7 +21,7 @@ from webhook.adapters.kube.client import KubeError, connect
 from webhook.adapters.kube.placement import PlacementApi
 from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.placement.assignments import config_map_name
-from webhook.core.placement.binding_review import BindingOutcome, Verdict
+from webhook.core.placement.binding_review import BindingOutcome, BindingVerdict
 from webhook.core.placement.pods import gpu_annotations
 from webhook.core.pod.gpus import Gpu
 from webhook.core.policy.fence import RULES_KEY, fence_data, sealed
@@ -318,7 +318,7 @@ def test_it_is_let_through_what_a_replica_does_to_assign_late(cluster, kubeconfi
     gpus = [Gpu(f"GPU-{number}", 40 * GIB, "TEST", number) for number in (1, 2)]
     uuids = ("GPU-1", "GPU-2")
     given = gpu_annotations(uuids, gpus, DeviceNames.SPECIFICATION, 4 * GIB)
-    verdict = Verdict(BindingOutcome.PLACED, uuids=uuids, annotations=given)
+    verdict = BindingVerdict(BindingOutcome.PLACED, uuids=uuids, annotations=given)
     for pod in (told, at_once):
         assert assigning._assign(stored(pod).state, verdict) == "assigned"
         assert marks(pod) == {

@@ -13,9 +13,9 @@ from webhook.tools.check.judge.facts import (
     Facts,
     Namespace,
     OurWebhook,
+    OwnWorkload,
     PolicyFacts,
     PolicyObject,
-    Workload,
 )
 from webhook.tools.check.judge.webhook import EXPECTED
 from webhook.tools.shared.node import ClusterNode
@@ -94,7 +94,7 @@ def rules(text="^(.*)$ - ^$ - translated sidecar\n"):
 
 def a_workload(name="webhook", **changes):
     """Return a Deployment or a DaemonSet of ours that is ready."""
-    there = Workload(
+    there = OwnWorkload(
         namespace={"sentry": "vramwarden-sentry"}.get(name, "vramwarden-system"),
         desired=2,
         ready=2,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.enforcement.step import Cap, First, Observation, State, Usage, step
+from webhook.core.enforcement.step import Cap, First, Observation, StepState, Usage, step
 from webhook.sentry.holdings import gives
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Judge:
         self._acts = acts
         self.promises: Mapping[str, Assignment] = {}
         """What pods that are judged were promised, by UID as it is compared."""
-        self._states: dict[str, State] = {}
+        self._states: dict[str, StepState] = {}
         self._dead_since_s: dict[Process, float] = {}
         self._rejected: dict[str, set[Process]] = {}
         self._holding: dict[str, set[str]] = {}
@@ -107,7 +107,7 @@ class Judge:
             if promise.hold is None:
                 continue
             theirs = held.get(uid, [])
-            state = self._states.get(uid, State())
+            state = self._states.get(uid, StepState())
             if uid not in judged and not state.reported and not _is_over(theirs, promise.hold):
                 continue
             observation = self._observation(uid, theirs, scan, now_s)
@@ -194,7 +194,7 @@ def ceiling_of(hold: Hold) -> int:
     return hold.cap_bytes + hold.tolerance_bytes
 
 
-def is_calm(state: State) -> bool:
+def is_calm(state: StepState) -> bool:
     """Say whether nothing of the past says anything about the next scan.
 
     An excess that was reported and lasts is waited for as that of a pod within its cap.

@@ -16,7 +16,7 @@ from webhook.core.enforcement.step import (
     Cap,
     EndPod,
     Kill,
-    State,
+    StepState,
     StopContainer,
     Terminate,
     name_victim,
@@ -102,7 +102,7 @@ class Guard:
         self._stops = 0
         self._name = ""
         self._rejected: set[Process] = set()
-        self._state = State()
+        self._state = StepState()
         self._holders: frozenset[str] = frozenset()
         """The containers that were seen to hold memory."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from webhook.core.enforcement.step import Cap, Observation, Process, State, Usage, step
+from webhook.core.enforcement.step import Cap, Observation, Process, StepState, Usage, step
 
 MIB = 2**20
 GPU = "GPU-0"
@@ -28,7 +28,7 @@ def using(*usages, fault="", rejected=(), listed_at_s=None):
 
 def run_script(script, cap=CAP, state=None):
     """Play (time, observation) pairs; return the actions as (time, action) and the last state."""
-    state = state or State()
+    state = state or StepState()
     log = []
     for now_s, observation in script:
         state, actions = step(state, observation, cap, now_s)

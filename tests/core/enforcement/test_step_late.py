@@ -18,7 +18,7 @@ from webhook.core.enforcement.step import (
     Process,
     ReportBlind,
     ReportExcess,
-    State,
+    StepState,
     Terminate,
     step,
 )
@@ -109,7 +109,7 @@ def test_nothing_is_stopped_before_an_excess_lasted_and_an_excess_that_lasts_is(
     """Time over is bounded by what passed between samples over, from above and from below."""
     cap = replace(CAP, late_s=late_s)
     samples = {"O": OVER, "U": UNDER, "?": UNSEEN}
-    state, now_s, longest_s, before = State(), 0.0, 0.0, ""
+    state, now_s, longest_s, before = StepState(), 0.0, 0.0, ""
     script = [*script, *[(LONGEST_STEP_S, "O")] * (20 + int(late_s / LONGEST_STEP_S))]
     for since_s, letter in script:
         now_s += since_s

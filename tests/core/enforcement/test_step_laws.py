@@ -13,7 +13,7 @@ from webhook.core.enforcement.step import (
     Kill,
     Observation,
     Process,
-    State,
+    StepState,
     StopContainer,
     Terminate,
     Usage,
@@ -55,7 +55,7 @@ ANY_USE = st.none() | st.integers(0, 3000)
 
 def played(script, cap=CAP):
     """Play observations a second apart, yielding each with its actions."""
-    state = State()
+    state = StepState()
     for now_s, observation in enumerate(script):
         state, actions = step(state, observation, cap, float(now_s))
         yield now_s, observation, actions
@@ -164,7 +164,7 @@ def test_a_victim_is_let_go_of_as_soon_as_its_gpu_is_seen_without_it_and_no_soon
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(800, 1200)), min_size=1, max_size=40))
 def test_growth_is_reported_as_the_lists_show_it_however_often_they_are_read(lists):
     """A list is read every ten seconds, and judged `more` times before the next one is."""
-    process, state, grown = Process(50, 10), State(), None
+    process, state, grown = Process(50, 10), StepState(), None
     before = None
     for number, (more, mib) in enumerate(lists):
         listed_s = 10.0 * number

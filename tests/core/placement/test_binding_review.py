@@ -10,7 +10,7 @@ from tests.support.pods import a_request
 from tests.support.strategies import ANY_JSON
 from webhook.core.placement.binding_review import (
     BindingOutcome,
-    Verdict,
+    BindingVerdict,
     answered,
     read_binding,
 )
@@ -23,9 +23,9 @@ GIVEN = {
     f"{OURS}visible-devices": "nvidia.com/gpu=GPU-a,nvidia.com/gpu=GPU-b",
     f"{OURS}gpu-memory-fraction": "0.1234",
 }
-PLACED = Verdict(BindingOutcome.PLACED, uuids=("GPU-a", "GPU-b"), annotations=GIVEN)
-UNTOUCHED = Verdict(BindingOutcome.UNTOUCHED)
-DENIED = Verdict(BindingOutcome.DENIED)
+PLACED = BindingVerdict(BindingOutcome.PLACED, uuids=("GPU-a", "GPU-b"), annotations=GIVEN)
+UNTOUCHED = BindingVerdict(BindingOutcome.UNTOUCHED)
+DENIED = BindingVerdict(BindingOutcome.DENIED)
 
 
 def a_binding(**metadata):

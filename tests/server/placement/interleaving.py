@@ -28,7 +28,7 @@ from webhook.core.placement.assignments import (
     write_assignments,
     write_whole,
 )
-from webhook.core.placement.binding_review import Binding, Verdict
+from webhook.core.placement.binding_review import Binding, BindingVerdict
 from webhook.core.pod.gpus import Gpu
 from webhook.names import GPU_ANNOTATION, GPU_WAITS_ANNOTATION
 from webhook.server.metrics import Metrics, PlacementMetrics
@@ -168,7 +168,7 @@ class World:
         if names not in {None, DeviceNames.NONE}:
             self.names[node].append(names)
 
-    def commit(self, uid: str, node: str, verdict: Verdict) -> None:
+    def commit(self, uid: str, node: str, verdict: BindingVerdict) -> None:
         """Write what a binding says, where the pod is still there to be bound."""
         pod = self.pods.get(uid)
         if pod and not pod.at_binding:
@@ -320,7 +320,7 @@ def _named(annotations: dict[str, str]) -> tuple[str, ...]:
 class _Binder(Binder):
     """Takes turns where the real one blocks."""
 
-    def wait(self, answer: Future[Verdict]) -> Verdict:
+    def wait(self, answer: Future[BindingVerdict]) -> BindingVerdict:
         while not answer.done():
             Task.pause()
         return answer.result()
@@ -333,10 +333,10 @@ class Request:
     uid: str
     node: str
     began_s: float
-    answer: Future[Verdict]
+    answer: Future[BindingVerdict]
     replica: Replica
 
-    def done(self) -> Verdict:
+    def done(self) -> BindingVerdict:
         """Let the replica work until it answers."""
         for _ in range(PATIENCE):
             if self.answer.done():

@@ -11,8 +11,8 @@ from webhook.tools.check.judge.facts import (
     Namespace,
     OtherWebhook,
     OurWebhook,
+    OwnWorkload,
     Right,
-    Workload,
     minor,
     of_interest,
     read_dry_run,
@@ -112,7 +112,7 @@ def test_a_deployment_and_a_daemon_set_are_counted_each_in_its_way():
         a_workload_object({"replicas": 3}, {"replicas": 2, "readyReplicas": 1})
     )
     args = ("serve", "--rollout=Observe", "--rollout=Enforce")
-    assert deployment == Workload("gpu", 3, 1, 2, "0.1.0", "a/b:1", args, "tls")
+    assert deployment == OwnWorkload("gpu", 3, 1, 2, "0.1.0", "a/b:1", args, "tls")
     assert deployment.option("rollout") == "Enforce"
     assert deployment.option("cert-secret") == ""
     status = {"desiredNumberScheduled": 5, "numberReady": 4, "currentNumberScheduled": 3}

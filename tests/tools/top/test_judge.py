@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.seen_cluster import AT_S, GIB, a_gpu, a_listed_pod, a_node, gib, nodes, pods
 from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures, UnmanagedFigures
-from webhook.tools.top.judge import Order, Phase, Reason, join, ordered
+from webhook.tools.top.judge import Order, PodPhase, TopReason, join, ordered
 
 UIDS = [f"uid-{number}" for number in range(12)]
 sizes = st.integers(0, 100 * GIB)
@@ -188,32 +188,32 @@ def test_pods_say_in_words_what_they_do():
 @pytest.mark.parametrize(
     ("pod", "phase", "state"),
     [
-        ({"status": "Terminating"}, Phase.ENDING, "ending"),
-        ({"node": "", "status": "Pending"}, Phase.PENDING, "pending 60s"),
-        ({"node": "", "created_s": None}, Phase.PENDING, "pending"),
-        ({"node": "", "unscheduled": "0/1 nodes"}, Phase.PENDING, "pending 60s: 0/1 nodes"),
+        ({"status": "Terminating"}, PodPhase.ENDING, "ending"),
+        ({"node": "", "status": "Pending"}, PodPhase.PENDING, "pending 60s"),
+        ({"node": "", "created_s": None}, PodPhase.PENDING, "pending"),
+        ({"node": "", "unscheduled": "0/1 nodes"}, PodPhase.PENDING, "pending 60s: 0/1 nodes"),
         (
             {"node": "", "asked_bytes": 60 * GIB, "unscheduled": "0/1 nodes"},
-            Phase.PENDING,
+            PodPhase.PENDING,
             "pending 60s: no GPU has 60Gi free",
         ),
         (
             {"node": "", "asked_bytes": 50 * GIB + 2**20},
-            Phase.PENDING,
+            PodPhase.PENDING,
             "pending 60s: no GPU has 51201Mi free",  # 50Gi it has
         ),
         (
             {"node": "", "asked_bytes": 40 * GIB, "gpu_count": 2},
-            Phase.PENDING,
+            PodPhase.PENDING,
             "pending 60s: no node has 2 GPUs with 40Gi free",
         ),
-        ({"node": "", "asked_bytes": 30 * GIB, "gpu_count": 2}, Phase.PENDING, "pending 60s"),
-        ({"waits": "no room"}, Phase.WAITING, "waits for a GPU 60s: no room"),
-        ({"waits": "no room", "gpus": ("GPU-0",)}, Phase.RUNNING, "running"),
-        ({}, Phase.RUNNING, "running"),
-        ({"status": "Pending", "gpus": ("GPU-0",)}, Phase.STARTING, "starting"),
-        ({"status": "Init:0/1", "gpus": ("GPU-0",)}, Phase.STARTING, "Init:0/1"),
-        ({"status": "CrashLoopBackOff"}, Phase.STARTING, "CrashLoopBackOff"),
+        ({"node": "", "asked_bytes": 30 * GIB, "gpu_count": 2}, PodPhase.PENDING, "pending 60s"),
+        ({"waits": "no room"}, PodPhase.WAITING, "waits for a GPU 60s: no room"),
+        ({"waits": "no room", "gpus": ("GPU-0",)}, PodPhase.RUNNING, "running"),
+        ({}, PodPhase.RUNNING, "running"),
+        ({"status": "Pending", "gpus": ("GPU-0",)}, PodPhase.STARTING, "starting"),
+        ({"status": "Init:0/1", "gpus": ("GPU-0",)}, PodPhase.STARTING, "Init:0/1"),
+        ({"status": "CrashLoopBackOff"}, PodPhase.STARTING, "CrashLoopBackOff"),
     ],
 )
 def test_each_state(pod, phase, state):
@@ -258,23 +258,28 @@ def test_troubles_are_said_the_gravest_first():
         (one.reason, one.node, one.gpu, one.sentence) for one in join(figures, seen, AT_S).troubles
     ]
     assert said == [
-        (Reason.OVERPROMISED, "n10", 0, "60Gi are promised of 50Gi usable"),
+        (TopReason.OVERPROMISED, "n10", 0, "60Gi are promised of 50Gi usable"),
         (
-            Reason.UNMANAGED,
+            TopReason.UNMANAGED,
             "n10",
             2,
             "3Gi are held by a pod without a promise (uid uid-x, none that you can list here)",
         ),
-        (Reason.UNMANAGED, "n10", 2, "2Gi are held by processes of no pod"),
-        (Reason.UNMANAGED, "n10", 2, "1Gi are held by pod team-a/shell, which was promised none"),
-        (Reason.GPU_LOST, "n10", 1, "is lost or unhealthy; nothing new is placed on it"),
+        (TopReason.UNMANAGED, "n10", 2, "2Gi are held by processes of no pod"),
         (
-            Reason.UNREPORTED,
+            TopReason.UNMANAGED,
+            "n10",
+            2,
+            "1Gi are held by pod team-a/shell, which was promised none",
+        ),
+        (TopReason.GPU_LOST, "n10", 1, "is lost or unhealthy; nothing new is placed on it"),
+        (
+            TopReason.UNREPORTED,
             "n7",
             None,
             "1 of these pods is bound to it, and no sentry reports of it",
         ),
-        (Reason.STALE, "n2", None, "figures are 3m old; does its sentry run?"),
+        (TopReason.STALE, "n2", None, "figures are 3m old; does its sentry run?"),
     ]
 
 

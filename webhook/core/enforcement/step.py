@@ -187,7 +187,7 @@ class Ban:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class StepState:
     """All that a step remembers."""
 
     tracks: Mapping[tuple[str, Process], Track] = field(default_factory=dict)
@@ -316,8 +316,8 @@ Action = Terminate | Kill | StopContainer | Freed | ReportBlind | EndPod | Repor
 
 
 def step(
-    state: State, observation: Observation, cap: Cap, now_s: float
-) -> tuple[State, tuple[Action, ...]]:
+    state: StepState, observation: Observation, cap: Cap, now_s: float
+) -> tuple[StepState, tuple[Action, ...]]:
     """Take one observation into account and return what to do about it."""
     known = _largest_per_process(observation.usages)
     state, actions = _judge_blindness(state, observation, known, cap, now_s)
@@ -344,7 +344,7 @@ def step(
     return state, actions + stopped
 
 
-def name_victim(state: State, fresh: Process) -> State:
+def name_victim(state: StepState, fresh: Process) -> StepState:
     """Name a victim by its present command, for what is reported of it later.
 
     A process may have executed another program since it was first seen; it stays the same one.
@@ -373,7 +373,7 @@ def _sums(known: Mapping[tuple[str, Process], int | None]) -> dict[str, int]:
 
 
 def _count_time_over(
-    state: State, observation: Observation, sums: Mapping[str, int], cap: Cap, now_s: float
+    state: StepState, observation: Observation, sums: Mapping[str, int], cap: Cap, now_s: float
 ) -> Mapping[str, Lateness]:
     """Add the time between two samples over the cap, and take off that between two within it.
 
@@ -396,7 +396,7 @@ def _count_time_over(
 
 
 def _still_over(
-    state: State, observation: Observation, sums: Mapping[str, int], cap: Cap
+    state: StepState, observation: Observation, sums: Mapping[str, int], cap: Cap
 ) -> frozenset[str]:
     """Return the GPUs with a reported excess that is not over yet.
 
@@ -412,12 +412,12 @@ def _still_over(
 
 
 def _judge_blindness(
-    state: State,
+    state: StepState,
     observation: Observation,
     known: Mapping[tuple[str, Process], int | None],
     cap: Cap,
     now_s: float,
-) -> tuple[State, tuple[Action, ...]]:
+) -> tuple[StepState, tuple[Action, ...]]:
     unknown = sorted({process.pid for (_, process), used in known.items() if used is None})
     why = observation.fault
     if not why and unknown:
@@ -438,11 +438,11 @@ def _judge_blindness(
 
 
 def _follow(
-    state: State,
+    state: StepState,
     known: Mapping[tuple[str, Process], int | None],
     observation: Observation,
     now_s: float,
-) -> State:
+) -> StepState:
     """Remember who grew when; a process without a figure keeps its last one, to compare with."""
     tracks: dict[tuple[str, Process], Track] = {}
     for key, used_bytes in known.items():
@@ -462,12 +462,12 @@ def _follow(
 
 
 def _follow_victims(
-    state: State,
+    state: StepState,
     observation: Observation,
     known: Mapping[tuple[str, Process], int | None],
     cap: Cap,
     now_s: float,
-) -> tuple[State, tuple[Action, ...]]:
+) -> tuple[StepState, tuple[Action, ...]]:
     """Kill victims whose grace is over; forget those that have left the list."""
     victims: list[Victim] = []
     actions: list[Action] = []
@@ -493,13 +493,13 @@ def _follow_victims(
     return replace(state, victims=tuple(victims), given_up=frozenset(given_up)), tuple(actions)
 
 
-def _is_busy(state: State, gpu: str) -> bool:
+def _is_busy(state: StepState, gpu: str) -> bool:
     return any(victim.gpu == gpu for victim in state.victims)
 
 
 def _stop(
-    state: State, gpu: str, sum_bytes: int, cap: Cap, now_s: float
-) -> tuple[State, tuple[Action, ...]]:
+    state: StepState, gpu: str, sum_bytes: int, cap: Cap, now_s: float
+) -> tuple[StepState, tuple[Action, ...]]:
     """Stop one process; where that did not help often enough its container, and then the pod.
 
     Where the cap only reports, say so instead.
@@ -568,7 +568,7 @@ def _choose(
     return (ask, Kill(process, excess.gpu)), [track], now_s
 
 
-def _stops_that_count(state: State, gpu: str, now_s: float) -> tuple[float, ...]:
+def _stops_that_count(state: StepState, gpu: str, now_s: float) -> tuple[float, ...]:
     stops = state.stops.get(gpu, ())
     if gpu in state.bans and now_s < state.bans[gpu].until_s:
         return stops

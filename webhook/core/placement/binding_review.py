@@ -66,7 +66,7 @@ class Binding:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class BindingVerdict:
     """The answer to a binding, and why."""
 
     outcome: BindingOutcome
@@ -128,7 +128,7 @@ def read_binding(request: Request) -> Binding | None:
     return Binding(namespace, name, text(metadata, "uid", "metadata"), node, request.obj)
 
 
-def answered(binding: Binding, verdict: Verdict) -> Verdict:
+def answered(binding: Binding, verdict: BindingVerdict) -> BindingVerdict:
     """Return the verdict on a binding with the patch that gives its pod the GPUs."""
     edits = Edits()
     if verdict.allowed:

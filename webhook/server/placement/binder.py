@@ -24,7 +24,7 @@ from webhook.core.placement.assignments import (
     to_ask,
     to_ask_at_once,
 )
-from webhook.core.placement.binding_review import BindingOutcome, BindingReason, Verdict
+from webhook.core.placement.binding_review import BindingOutcome, BindingReason, BindingVerdict
 from webhook.core.placement.fit import Denial, unknown_gpus, unnamed_gpus
 from webhook.core.placement.pods import gpu_annotations
 from webhook.server.placement.node_queue import NodeQueue
@@ -49,16 +49,16 @@ AT_ONCE: Final = 32
 that is not known yet."""
 
 _UNTOUCHED: Final = BindingOutcome.UNTOUCHED
-_NO_SUCH_POD: Final = Verdict(_UNTOUCHED, BindingReason.NO_SUCH_POD)
-_DONE: Final = Verdict(_UNTOUCHED)
-_NO_DEMAND: Final = Verdict(_UNTOUCHED, BindingReason.NO_DEMAND)
+_NO_SUCH_POD: Final = BindingVerdict(_UNTOUCHED, BindingReason.NO_SUCH_POD)
+_DONE: Final = BindingVerdict(_UNTOUCHED)
+_NO_DEMAND: Final = BindingVerdict(_UNTOUCHED, BindingReason.NO_DEMAND)
 
 
 @dataclass(frozen=True, slots=True)
 class _Job:
     """What somebody who waits for a node's list wants of it."""
 
-    answer: Future[Verdict] = field(default_factory=Future)
+    answer: Future[BindingVerdict] = field(default_factory=Future)
     """Cancelled by who does not wait any more."""
     pod: PodState | None = None
     """To be planned; None where the list is to be tidied, or answers."""
@@ -80,7 +80,7 @@ class _Job:
         """Whether GPUs are to be chosen; who sees all is only entered, and never denied."""
         return self.pod is not None and self.pod.at_binding
 
-    def be(self, verdict: Verdict) -> None:
+    def be(self, verdict: BindingVerdict) -> None:
         """Answer, where somebody still waits."""
         if not self.answer.done() and self.answer.set_running_or_notify_cancel():
             self.answer.set_result(verdict)
@@ -134,7 +134,7 @@ class Binder:
         """Whether GPUs are kept for pods that wait on their node: only where we may assign."""
         metrics.entries.set_function(self._entries)
 
-    def from_memory(self, binding: Binding) -> Verdict | None:
+    def from_memory(self, binding: Binding) -> BindingVerdict | None:
         """Decide a binding at once; None where a request is needed (`bind`).
 
         | the pod | the node | answer |
@@ -152,7 +152,7 @@ class Binder:
             return None
         return _NO_DEMAND
 
-    def bind(self, binding: Binding, *, dry_run: bool = False) -> Future[Verdict]:
+    def bind(self, binding: Binding, *, dry_run: bool = False) -> Future[BindingVerdict]:
         """Decide a binding that `from_memory` does not; returns at once.
 
         Cancel what is not waited for any more.
@@ -167,7 +167,7 @@ class Binder:
         | with a demand | with GPUs | placed or denied (`plan`) |
         | any | the API server is away | `uncertain` |
         """
-        answer: Future[Verdict] = Future()
+        answer: Future[BindingVerdict] = Future()
         pod = self._tracker.pod(binding.uid)
         if pod is not None and not pod.gone:
             self._queues.join(binding.node, _Job(answer, pod, dry_run=dry_run))
@@ -175,7 +175,7 @@ class Binder:
             self._run(partial(self._look_up, binding, _Job(answer, dry_run=dry_run)))
         return answer
 
-    def uncertain(self, binding: Binding, why: str) -> Verdict:
+    def uncertain(self, binding: Binding, why: str) -> BindingVerdict:
         """Answer without knowing: only a pod that is known to be ours is denied.
 
         Any other may be a stranger's, who must not wait for us. One of ours that is let through
@@ -187,14 +187,14 @@ class Binder:
         if pod is not None and pod.need:
             return _not_entered(binding.node, why)
         sentence = f"whether this pod needs a GPU of node {binding.node} is not known now"
-        return Verdict(_UNTOUCHED, BindingReason.API_SERVER_AWAY, f"{sentence}: {why}")
+        return BindingVerdict(_UNTOUCHED, BindingReason.API_SERVER_AWAY, f"{sentence}: {why}")
 
     def is_ours(self, binding: Binding) -> bool:
         """Say whether the pod is known to be ours to place; answered from memory."""
         pod = self._tracker.pod(binding.uid)
         return pod is not None and pod.places
 
-    def late(self, node: str, pods: Iterable[PodState]) -> list[Future[Verdict]]:
+    def late(self, node: str, pods: Iterable[PodState]) -> list[Future[BindingVerdict]]:
         """Enter GPUs for pods that were bound to a node without, all at once; returns at once."""
         jobs = [_Job(pod=pod) for pod in pods]
         self._queues.join(node, *jobs)
@@ -287,7 +287,7 @@ class Binder:
     def _entries(self) -> int:
         return sum(len(stored.assignments) for stored in list(self._copies.values()))
 
-    def wait(self, answer: Future[Verdict]) -> Verdict:
+    def wait(self, answer: Future[BindingVerdict]) -> BindingVerdict:
         """Wait for an answer; holds the thread."""
         return answer.result()
 
@@ -437,14 +437,14 @@ class Binder:
             got = made.gets[job.pod.uid]
             if isinstance(got, Denial):
                 reason = BindingReason.NO_GPU_FITS
-                job.be(Verdict(BindingOutcome.DENIED, reason, got.sentence))
+                job.be(BindingVerdict(BindingOutcome.DENIED, reason, got.sentence))
             elif not job.chooses:
                 job.be(_NO_DEMAND)
             else:
                 cap_bytes = job.pod.need.memory_bytes if job.pod.need else 0
                 names = node.device_names or DeviceNames.NONE
                 given = gpu_annotations(got, node.gpus, names, cap_bytes)
-                job.be(Verdict(BindingOutcome.PLACED, uuids=got, annotations=given))
+                job.be(BindingVerdict(BindingOutcome.PLACED, uuids=got, annotations=given))
         for pod in made.reserved:
             self._reserved(pod)
 
@@ -489,28 +489,28 @@ def _denied(made: _Made, pod: PodState) -> bool:
     return isinstance(made.gets[pod.uid], Denial)
 
 
-def _unshown(name: str, node: GpuNode | None) -> Verdict | None:
+def _unshown(name: str, node: GpuNode | None) -> BindingVerdict | None:
     """Return why nobody can be given a GPU of a node: it shows none, or no names of them."""
     denied = BindingOutcome.DENIED
     if node is None or not node.gpus:
-        return Verdict(denied, BindingReason.GPUS_UNKNOWN, unknown_gpus(name).sentence)
+        return BindingVerdict(denied, BindingReason.GPUS_UNKNOWN, unknown_gpus(name).sentence)
     if node.device_names is None or node.device_names is DeviceNames.NONE:
         sentence = unnamed_gpus(name, node.device_names).sentence
-        return Verdict(denied, BindingReason.NO_DEVICE_NAMES, sentence)
+        return BindingVerdict(denied, BindingReason.NO_DEVICE_NAMES, sentence)
     return None
 
 
-def _unavailable(node: str, why: str) -> Verdict:
+def _unavailable(node: str, why: str) -> BindingVerdict:
     sentence = f"no GPU of node {node} can be chosen for this pod now: {why}; the scheduler retries"
-    return Verdict(BindingOutcome.UNAVAILABLE, BindingReason.API_SERVER_AWAY, sentence)
+    return BindingVerdict(BindingOutcome.UNAVAILABLE, BindingReason.API_SERVER_AWAY, sentence)
 
 
-def _not_entered(node: str, why: str) -> Verdict:
+def _not_entered(node: str, why: str) -> BindingVerdict:
     sentence = f"this pod sees all GPUs of node {node} and could not be entered in its list: {why}"
-    return Verdict(_UNTOUCHED, BindingReason.API_SERVER_AWAY, sentence)
+    return BindingVerdict(_UNTOUCHED, BindingReason.API_SERVER_AWAY, sentence)
 
 
-def _without_placing(binding: Binding, pod: PodState | None) -> Verdict | None:
+def _without_placing(binding: Binding, pod: PodState | None) -> BindingVerdict | None:
     """Return the answer for a pod that is not entered in any list; None for all others."""
     if pod is None or pod.finished or binding.uid not in {"", pod.uid}:
         return _NO_SUCH_POD
@@ -518,5 +518,5 @@ def _without_placing(binding: Binding, pod: PodState | None) -> Verdict | None:
         return _NO_DEMAND
     if pod.at_binding and pod.unreadable:
         sentence = f"the pod's demand cannot be read: {pod.unreadable}; create the pod again"
-        return Verdict(BindingOutcome.DENIED, BindingReason.UNREADABLE_DEMAND, sentence)
+        return BindingVerdict(BindingOutcome.DENIED, BindingReason.UNREADABLE_DEMAND, sentence)
     return None

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from webhook.adapters.kube.placement import PlacementApi, StoredPod
     from webhook.core.placement.assignments import PodState, Waits
-    from webhook.core.placement.binding_review import Verdict
+    from webhook.core.placement.binding_review import BindingVerdict
     from webhook.server.log import JsonLog
     from webhook.server.metrics import PlacementMetrics
     from webhook.server.placement.binder import Binder
@@ -180,7 +180,7 @@ class LateAssignments:
         failed: dict[str, Exception] = {}
         nodes = iter(waiting)
         while some := list(islice(nodes, TOGETHER)):
-            asked: list[tuple[PodState, Future[Verdict]]] = []
+            asked: list[tuple[PodState, Future[BindingVerdict]]] = []
             for node in some:
                 native = [pod for pod in waiting[node] if pod.waits and pod.waits.native]
                 if native:
@@ -228,7 +228,7 @@ class LateAssignments:
             failed[pod.name] = error
         self._metrics.late.labels(outcome).inc()
 
-    def _act(self, pod: PodState, decided: Callable[[], Verdict]) -> str:
+    def _act(self, pod: PodState, decided: Callable[[], BindingVerdict]) -> str:
         verdict = decided()
         if verdict.outcome is BindingOutcome.PLACED:
             return self._assign(pod, verdict)
@@ -242,7 +242,7 @@ class LateAssignments:
         self._tell(pod, sentence + _WAITS_ON)
         return "waits"
 
-    def _assign(self, pod: PodState, verdict: Verdict) -> str:
+    def _assign(self, pod: PodState, verdict: BindingVerdict) -> str:
         written = {**verdict.annotations, GPU_WAITS_ANNOTATION: None}
         if not self._change(pod, lambda found: self._api.annotate(found, written)):
             return "settled"

@@ -10,7 +10,7 @@ from webhook.adapters.policy.files import PolicyInvalidError, load_config_map, s
 from webhook.adapters.policy.objects import policy_text
 from webhook.core.policy.fence import fence_data
 from webhook.core.policy.values import Accounting, EnforceBy, Rollout
-from webhook.tools.check.judge.facts import Certificate, PolicyFacts, Workload
+from webhook.tools.check.judge.facts import Certificate, OwnWorkload, PolicyFacts
 from webhook.tools.shared.facts import Unreadable
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def read_policy(
         return files
     if isinstance(objects, Unreadable):
         return objects
-    webhook = facts.webhook if isinstance(facts.webhook, Workload) else None
+    webhook = facts.webhook if isinstance(facts.webhook, OwnWorkload) else None
     image = webhook.option("enforcer-image") if webhook else ""
     comparable = webhook is not None and webhook.version == facts.command
     where = f"{facts.namespace}/vramwarden-policies"

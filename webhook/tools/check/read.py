@@ -45,9 +45,9 @@ from webhook.tools.check.judge.facts import (
     Facts,
     OtherWebhook,
     OurWebhook,
+    OwnWorkload,
     PolicyObject,
     Right,
-    Workload,
     of_interest,
     read_dry_run,
     read_gpu_claim,
@@ -210,12 +210,12 @@ class _FactsReader:
     def installed(self, facts: Facts) -> Facts:
         """Add what is installed, and what becomes of pods."""
         webhook = self._try("get deployments", lambda: self._webhook(facts.namespace))
-        if isinstance(webhook, Workload):
+        if isinstance(webhook, OwnWorkload):
             facts = replace(facts, namespace=webhook.namespace)
         namespace = facts.namespace
         agent = self._try("get daemonsets", lambda: self._daemon_set(namespace, "agent"))
         sentry = self._try("get daemonsets", lambda: self._sentry(namespace))
-        of_sentry = sentry.namespace if isinstance(sentry, Workload) else SENTRY_NAMESPACE
+        of_sentry = sentry.namespace if isinstance(sentry, OwnWorkload) else SENTRY_NAMESPACE
         facts = replace(
             facts,
             webhook=webhook,
@@ -269,7 +269,7 @@ class _FactsReader:
             return self._own
         return tuple(one for kind, found in self._own for one in read(kind, found))
 
-    def _objects(self, webhook: Workload) -> tuple[PolicyObject, ...] | None:
+    def _objects(self, webhook: OwnWorkload) -> tuple[PolicyObject, ...] | None:
         if "--policy-objects" not in webhook.arguments:
             return None
 
@@ -390,7 +390,7 @@ class _FactsReader:
         path = joined("namespaces", name)
         return self._try("get namespaces", lambda: read_namespace(name, self._kube.find(path)))
 
-    def _webhook(self, namespace: str) -> Workload | None:
+    def _webhook(self, namespace: str) -> OwnWorkload | None:
         found = self._kube.find(_in(namespace, "deployments", "vramwarden-webhook"))
         if found is None and not self._namespace:
             selector = f"{_OURS},app.kubernetes.io/component=webhook"
@@ -400,11 +400,11 @@ class _FactsReader:
             return next(iter(everywhere), None) if isinstance(everywhere, list) else None
         return None if found is None else read_workload(found)
 
-    def _daemon_set(self, namespace: str, component: str) -> Workload | None:
+    def _daemon_set(self, namespace: str, component: str) -> OwnWorkload | None:
         found = self._kube.find(_in(namespace, "daemonsets", f"vramwarden-{component}"))
         return None if found is None else read_workload(found)
 
-    def _sentry(self, namespace: str) -> Workload | None:
+    def _sentry(self, namespace: str) -> OwnWorkload | None:
         """Return the sentry, which may be in any namespace."""
         selector = f"{_OURS},app.kubernetes.io/component=sentry"
         everywhere = self._try("list daemonsets", lambda: self._listed("daemonsets", selector))
@@ -412,7 +412,7 @@ class _FactsReader:
             return next(iter(everywhere), None)
         return self._daemon_set(SENTRY_NAMESPACE, "sentry") or self._daemon_set(namespace, "sentry")
 
-    def _listed(self, resource: str, selector: str) -> list[Workload]:
+    def _listed(self, resource: str, selector: str) -> list[OwnWorkload]:
         path = f"{_APPS}/{resource}"
         return self._kube.list_all(path, read_workload, labelSelector=selector)[0]
 
@@ -431,7 +431,7 @@ class _FactsReader:
         found = self._kube.find(joined("namespaces", namespace, "configmaps", name))
         return None if found is None else dict(found.get("data") or {})
 
-    def _secret(self, webhook: Workload) -> tuple[str, Mapping[str, bytes]] | None:
+    def _secret(self, webhook: OwnWorkload) -> tuple[str, Mapping[str, bytes]] | None:
         """Return the certificates of the Secret that a release uses."""
         shared = webhook.option("cert-secret")
         title = shared or (f"{webhook.namespace}/{webhook.secret}" if webhook.secret else "")

@@ -33,7 +33,7 @@ UNMANAGED_FROM_BYTES: Final = 256 * 2**20
 """Less is drawn, and not complained of: a display, a monitor's own context."""
 
 
-class Phase(StrEnum):
+class PodPhase(StrEnum):
     """What a pod does."""
 
     PENDING = "pending"
@@ -45,7 +45,7 @@ class Phase(StrEnum):
     ENDING = "ending"
 
 
-class Reason(StrEnum):
+class TopReason(StrEnum):
     """What is wrong with a node or one of its GPUs."""
 
     OVERPROMISED = "Overpromised"
@@ -59,7 +59,7 @@ class Reason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PodOnGpu:
+class PodGpuUse:
     """What one pod of the user's was promised, and holds, on one GPU."""
 
     uuid: str
@@ -79,7 +79,7 @@ class PodOnGpu:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Amounts:
+class GpuSums:
     """Sums over GPUs. Of each figure what is known: None where it is known of no GPU."""
 
     nodes: int = 0
@@ -104,7 +104,7 @@ class NodeRow(NodeFigures):
 
     age_s: float
     """How old its figures are."""
-    amounts: Amounts
+    amounts: GpuSums
     names: Names = field(repr=False)
     """Of all pods that the user could list."""
 
@@ -131,9 +131,9 @@ class PodRow:
     """So many it asks for, or was given."""
     cap_bytes: int | None
     """On each of its GPUs."""
-    held: tuple[PodOnGpu, ...]
+    held: tuple[PodGpuUse, ...]
     """On each of its GPUs; empty while it has none."""
-    phase: Phase
+    phase: PodPhase
     status: str
     """As `kubectl get pods` says it."""
     state: str
@@ -164,7 +164,7 @@ class PodRow:
     @property
     def is_waiting(self) -> bool:
         """Whether it has no node yet, or no GPU."""
-        return self.phase in (Phase.PENDING, Phase.WAITING)
+        return self.phase in (PodPhase.PENDING, PodPhase.WAITING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +193,7 @@ class WorkloadRow:
 class Trouble:
     """Something that somebody should look at."""
 
-    reason: Reason
+    reason: TopReason
     node: str
     sentence: str
     """Without the node's name."""
@@ -212,7 +212,7 @@ class TopReport:
     """Unix time."""
     namespace: str
     """Whose pods; empty for all."""
-    amounts: Amounts
+    amounts: GpuSums
     """Of the nodes that are shared."""
     nodes: tuple[NodeRow, ...] | None
     """None where they could not be read."""
@@ -291,7 +291,7 @@ def _by(rows: Sequence[T], value: Callable[[T], int | None]) -> tuple[T, ...]:
     return tuple(sorted(rows, key=key))
 
 
-def _of_place(row: GpuFigures | Amounts, order: Order) -> int | None:
+def _of_place(row: GpuFigures | GpuSums, order: Order) -> int | None:
     values = {
         Order.CAP: row.promised_bytes,
         Order.FREE: row.free_bytes,
@@ -325,9 +325,9 @@ def _node(node: NodeFigures, names: Names, at_s: float) -> NodeRow:
     return NodeRow(**read, age_s=age_s, amounts=_summed(gpus, 1), names=names)
 
 
-def _summed(gpus: Sequence[GpuFigures], nodes: int) -> Amounts:
+def _summed(gpus: Sequence[GpuFigures], nodes: int) -> GpuSums:
     free = [max(0, gpu.free_bytes) for gpu in gpus if gpu.free_bytes is not None and gpu.healthy]
-    return Amounts(
+    return GpuSums(
         nodes=nodes,
         gpus=len(gpus),
         usable_bytes=sum(gpu.usable_bytes for gpu in gpus),
@@ -345,14 +345,14 @@ def _summed(gpus: Sequence[GpuFigures], nodes: int) -> Amounts:
 def _pod_rows(
     pods: Sequence[ClusterPod], nodes: Sequence[NodeRow], at_s: float
 ) -> tuple[PodRow, ...]:
-    held: dict[str, list[PodOnGpu]] = {pod.uid: [] for pod in pods}
+    held: dict[str, list[PodGpuUse]] = {pod.uid: [] for pod in pods}
     indexes: dict[str, int] = {}
     for node in nodes:
         for gpu in node.gpus:
             indexes[gpu.uuid] = gpu.index
             for one in gpu.pods:
                 if one.uid in held:
-                    found = PodOnGpu(
+                    found = PodGpuUse(
                         uuid=gpu.uuid,
                         index=gpu.index,
                         cap_bytes=one.cap_bytes,
@@ -367,19 +367,20 @@ def _pod_rows(
 
 
 def _pod(
-    pod: ClusterPod, held: Sequence[PodOnGpu], indexes: Mapping[str, int], room: _Room, at_s: float
+    pod: ClusterPod, held: Sequence[PodGpuUse], indexes: Mapping[str, int], room: _Room, at_s: float
 ) -> PodRow:
     """Return a pod's row; where no figures name it yet, its GPUs are those of its annotation."""
     holds = tuple(held) or tuple(
-        PodOnGpu(uuid=uuid, index=indexes.get(uuid), cap_bytes=pod.asked_bytes) for uuid in pod.gpus
+        PodGpuUse(uuid=uuid, index=indexes.get(uuid), cap_bytes=pod.asked_bytes)
+        for uuid in pod.gpus
     )
     cap_bytes = _largest(one.cap_bytes for one in holds)
     cap_bytes = pod.asked_bytes if cap_bytes is None else cap_bytes
     phase = _phase(pod, has_gpu=bool(holds))
     why = ""
-    if phase is Phase.WAITING:
+    if phase is PodPhase.WAITING:
         why = pod.waits
-    elif phase is Phase.PENDING:
+    elif phase is PodPhase.PENDING:
         why = room.lacking(cap_bytes, pod.gpu_count) or pod.unscheduled
     row = PodRow(
         namespace=pod.namespace,
@@ -401,7 +402,7 @@ def _pod(
     return replace(row, state=_state(row, at_s))
 
 
-def _phase(pod: ClusterPod, *, has_gpu: bool) -> Phase:
+def _phase(pod: ClusterPod, *, has_gpu: bool) -> PodPhase:
     """Return what a pod does.
 
     | status | node | GPU | then |
@@ -413,21 +414,21 @@ def _phase(pod: ClusterPod, *, has_gpu: bool) -> Phase:
     | another | one | any | starting |
     """
     if pod.status == "Terminating":
-        return Phase.ENDING
+        return PodPhase.ENDING
     if not pod.node:
-        return Phase.PENDING
+        return PodPhase.PENDING
     if pod.waits and not has_gpu:
-        return Phase.WAITING
-    return Phase.RUNNING if pod.status == "Running" else Phase.STARTING
+        return PodPhase.WAITING
+    return PodPhase.RUNNING if pod.status == "Running" else PodPhase.STARTING
 
 
 def _state(row: PodRow, at_s: float) -> str:
     """Say in words what a pod does, its trouble behind it."""
     if row.is_waiting:
-        begun = "pending" if row.phase is Phase.PENDING else "waits for a GPU"
+        begun = "pending" if row.phase is PodPhase.PENDING else "waits for a GPU"
         begun += "" if row.created_s is None else f" {span(at_s - row.created_s)}"
         return f"{begun}: {row.why}" if row.why else begun
-    says_more = row.phase is Phase.STARTING and row.status != "Pending"
+    says_more = row.phase is PodPhase.STARTING and row.status != "Pending"
     words = [row.status if says_more and row.status else row.phase.value]
     if row.near_cap:
         words.append("near its cap")
@@ -487,8 +488,8 @@ def _workload(namespace: str, kind: str, name: str, pods: Sequence[PodRow]) -> W
         kind=kind,
         name=name,
         pods=len(pods),
-        running=phases[Phase.RUNNING],
-        waiting=phases[Phase.PENDING] + phases[Phase.WAITING],
+        running=phases[PodPhase.RUNNING],
+        waiting=phases[PodPhase.PENDING] + phases[PodPhase.WAITING],
         cap_bytes=_largest(pod.cap_bytes for pod in pods),
         promised_bytes=_total(one.cap_bytes for one in held),
         used_bytes=_total(one.used_bytes for one in held),
@@ -503,7 +504,7 @@ def _troubles(
     for node in nodes:
         if node.stale:
             sentence = f"figures are {span(node.age_s)} old; does its sentry run?"
-            yield Trouble(reason=Reason.STALE, node=node.name, sentence=sentence, fix=_SENTRIES)
+            yield Trouble(reason=TopReason.STALE, node=node.name, sentence=sentence, fix=_SENTRIES)
         for gpu in node.gpus:
             yield from _of_gpu(node, gpu)
     unreported = Counter(
@@ -512,25 +513,25 @@ def _troubles(
     for name, number in unreported.items():
         runs = "1 of these pods is" if number == 1 else f"{number} of these pods are"
         sentence = f"{runs} bound to it, and no sentry reports of it"
-        yield Trouble(reason=Reason.UNREPORTED, node=name, sentence=sentence, fix=_SENTRIES)
+        yield Trouble(reason=TopReason.UNREPORTED, node=name, sentence=sentence, fix=_SENTRIES)
 
 
 def _of_gpu(node: NodeRow, gpu: GpuFigures) -> Iterator[Trouble]:
     trouble = partial(Trouble, node=node.name, gpu=gpu.index)
     if not gpu.healthy:
         why = gpu.fault or "is lost or unhealthy"
-        yield trouble(reason=Reason.GPU_LOST, sentence=f"{why}; nothing new is placed on it")
+        yield trouble(reason=TopReason.GPU_LOST, sentence=f"{why}; nothing new is placed on it")
     promised = gpu.promised_bytes
     if promised is not None and promised > gpu.usable_bytes:
         yield trouble(
-            reason=Reason.OVERPROMISED,
+            reason=TopReason.OVERPROMISED,
             sentence=f"{exactly(promised)} are promised of {exactly(gpu.usable_bytes)} usable",
             amount_bytes=promised - gpu.usable_bytes,
         )
     for one in gpu.unmanaged:
         if one.used_bytes >= UNMANAGED_FROM_BYTES:
             yield trouble(
-                reason=Reason.UNMANAGED,
+                reason=TopReason.UNMANAGED,
                 sentence=f"{amount(one.used_bytes)} are held by {_whose(node, one.uid)}",
                 amount_bytes=one.used_bytes,
                 uid=one.uid,
@@ -551,7 +552,7 @@ _SENTRIES: Final = "kubectl get pods -A -l app.kubernetes.io/component=sentry -o
 
 
 def _gravity(trouble: Trouble) -> tuple[int, tuple[tuple[str, int], ...], int]:
-    number = list(Reason).index(trouble.reason)
+    number = list(TopReason).index(trouble.reason)
     return number, _natural(trouble.node), -1 if trouble.gpu is None else trouble.gpu
 
 

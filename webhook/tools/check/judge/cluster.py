@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.words import counted
-from webhook.tools.check.judge.findings import Finding, failed, named, ok, shortened, warning
+from webhook.tools.check.judge.findings import CheckFinding, failed, named, ok, shortened, warning
 from webhook.tools.shared.facts import known
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def text(minor: tuple[int, int]) -> str:
     return f"{minor[0]}.{minor[1]}"
 
 
-def api_server(facts: Facts) -> Finding:
+def api_server(facts: Facts) -> CheckFinding:
     """The API server answers.
 
     | answer | result |
@@ -33,7 +33,7 @@ def api_server(facts: Facts) -> Finding:
     return ok(f"{facts.url}, Kubernetes {facts.version}")
 
 
-def kubernetes_version(facts: Facts) -> Finding:
+def kubernetes_version(facts: Facts) -> CheckFinding:
     """Kubernetes is new enough, and what is left out on this one.
 
     | version | result |
@@ -60,7 +60,7 @@ def kubernetes_version(facts: Facts) -> Finding:
     return ok(f"{text(minor)}{left}")
 
 
-def admission_policies(facts: Facts) -> Finding | None:
+def admission_policies(facts: Facts) -> CheckFinding | None:
     """The API server evaluates the kinds of admission policies that the fence consists of.
 
     | version | validating ones | mutating ones | result |
@@ -84,7 +84,7 @@ def admission_policies(facts: Facts) -> Finding | None:
     return ok()
 
 
-def may_install(facts: Facts) -> Finding:
+def may_install(facts: Facts) -> CheckFinding:
     """The user may create what the chart consists of.
 
     | rights | result |
@@ -96,7 +96,7 @@ def may_install(facts: Facts) -> Finding:
     return _lacked(known(facts.denied), "you may not", cure)
 
 
-def may_grant(facts: Facts) -> Finding:
+def may_grant(facts: Facts) -> CheckFinding:
     """The user has the rights that the chart gives to our accounts, or may give away any.
 
     RBAC lets nobody grant what they have not, short of the verb `escalate`. Rights to single
@@ -111,12 +111,12 @@ def may_grant(facts: Facts) -> Finding:
     return _lacked(known(facts.not_granted), "you may not grant", cure)
 
 
-def _lacked(rights: tuple[Right, ...], why: str, cure: str) -> Finding:
+def _lacked(rights: tuple[Right, ...], why: str, cure: str) -> CheckFinding:
     what = [str(right) for right in rights]
     return failed(f"{why} {named(what)}", cure, what) if what else ok()
 
 
-def pod_shape(facts: Facts) -> Finding:
+def pod_shape(facts: Facts) -> CheckFinding:
     """A pod with a native sidecar is stored as such, seen by a dry run.
 
     | dry run | native sidecar | result |
@@ -136,7 +136,7 @@ def pod_shape(facts: Facts) -> Finding:
     return ok(f"by a dry run {where}{pulls if shape.pulls_always else ''}")
 
 
-def other_webhooks(facts: Facts) -> Finding:
+def other_webhooks(facts: Facts) -> CheckFinding:
     """No webhook of others keeps our own pods from being created while it is down.
 
     | asked about every pod | `failurePolicy` | result |
@@ -154,7 +154,7 @@ def other_webhooks(facts: Facts) -> Finding:
     return ok(f"{counted(len(found), 'other webhook')} asked about pods" if found else "")
 
 
-def sentry_namespace(facts: Facts) -> Finding | None:
+def sentry_namespace(facts: Facts) -> CheckFinding | None:
     """The sentry's namespace allows hostPID.
 
     | namespace | Pod Security's label | made by Helm | before installing | afterwards |

@@ -183,7 +183,7 @@ def read_dry_run(pod: Mapping[str, Any]) -> DryRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class OwnWorkload:
     """The webhook's Deployment, or a DaemonSet of ours."""
 
     namespace: str
@@ -206,7 +206,7 @@ class Workload:
         return found[-1] if found else ""
 
 
-def read_workload(found: Mapping[str, Any]) -> Workload:
+def read_workload(found: Mapping[str, Any]) -> OwnWorkload:
     """Read a Deployment or a DaemonSet."""
     metadata, spec = as_object(found.get("metadata")), as_object(found.get("spec"))
     status, labels = as_object(found.get("status")), as_object(metadata.get("labels"))
@@ -218,7 +218,7 @@ def read_workload(found: Mapping[str, Any]) -> Workload:
         if "secret" in volume and volume.get("name") != KEY_VOLUME
     ]
     is_set = "replicas" not in spec
-    return Workload(
+    return OwnWorkload(
         namespace=str(metadata.get("namespace")),
         desired=_count(status.get("desiredNumberScheduled") if is_set else spec.get("replicas")),
         ready=_count(status.get("numberReady" if is_set else "readyReplicas")),
@@ -363,9 +363,9 @@ class Facts:
     shape: DryRun | Unreadable = NOT_ASKED
     """A pod like ours, before we are there."""
 
-    webhook: Workload | Unreadable | None = NOT_ASKED
-    agent: Workload | Unreadable | None = NOT_ASKED
-    sentry: Workload | Unreadable | None = NOT_ASKED
+    webhook: OwnWorkload | Unreadable | None = NOT_ASKED
+    agent: OwnWorkload | Unreadable | None = NOT_ASKED
+    sentry: OwnWorkload | Unreadable | None = NOT_ASKED
     own_pods: tuple[ClusterPod, ...] | Unreadable = NOT_ASKED
     """Those of the release that are not ready."""
     own_webhooks: tuple[OurWebhook, ...] | Unreadable = NOT_ASKED

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 from webhook.core.policy.fence import GPUS_KEY, RULES_KEY, brings_gpus, is_intact, may_void
 from webhook.core.words import counted
 from webhook.tools.check.judge.cluster import FENCE
-from webhook.tools.check.judge.facts import Workload
-from webhook.tools.check.judge.findings import Finding, failed, named, ok, warning
+from webhook.tools.check.judge.facts import OwnWorkload
+from webhook.tools.check.judge.findings import CheckFinding, failed, named, ok, warning
 from webhook.tools.check.judge.webhook import upgrade
 from webhook.tools.shared.facts import Unreadable, known
 
@@ -40,7 +40,7 @@ WEAK: Final[dict[str, tuple[Callable[[Facts], bool], str, str]]] = {
         "--set networkPolicy.apiServerCIDRs='{CIDR of the API servers}'",
     ),
     "agent.gpuAccess": (
-        lambda facts: isinstance(agent := known(facts.agent), Workload) and agent.privileged,
+        lambda facts: isinstance(agent := known(facts.agent), OwnWorkload) and agent.privileged,
         "who takes over an agent is root on its node",
         "--set agent.gpuAccess=Environment, where the nodes' toolkit takes it (deploy/nodes.md)",
     ),
@@ -58,7 +58,7 @@ WEAK: Final[dict[str, tuple[Callable[[Facts], bool], str, str]]] = {
 opens, and the cure."""
 
 
-def weakened(facts: Facts) -> Finding:
+def weakened(facts: Facts) -> CheckFinding:
     """No value of the chart, and nothing that is missing, opens what it would close.
 
     | NetworkPolicy | from | agent | key | result |
@@ -84,7 +84,7 @@ def weakened(facts: Facts) -> Finding:
     return ok()
 
 
-def fence_policies(facts: Facts) -> Finding | None:
+def fence_policies(facts: Facts) -> CheckFinding | None:
     """The chart's admission policies are there, and bound.
 
     | Kubernetes | policy | its binding | result |
@@ -113,7 +113,7 @@ def fence_policies(facts: Facts) -> Finding | None:
     return ok(", ".join(value.removeprefix("fence.") for value in [*PARTS, *void]))
 
 
-def fence_rules(facts: Facts) -> Finding | None:
+def fence_rules(facts: Facts) -> CheckFinding | None:
     """The ConfigMap from which they read the policy's rules is there, and is what replicas wrote.
 
     | second line, or void | ConfigMap | its sum | the policy's | result |
@@ -145,7 +145,7 @@ def fence_rules(facts: Facts) -> Finding | None:
     return ok(counted(found[RULES_KEY].count("\n"), "rule"))
 
 
-def void_pods(facts: Facts) -> Finding | None:
+def void_pods(facts: Facts) -> CheckFinding | None:
     """No container that runs would be voided for the first time when its pod is created again.
 
     A release before 0.3 left each alone that asked for any device, also where that is no GPU.

@@ -30,7 +30,7 @@ class Level(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckFinding:
     """What a check found."""
 
     level: Level
@@ -42,19 +42,19 @@ class Finding:
     """Names of the objects that it is about."""
 
 
-def ok(detail: str = "") -> Finding:
+def ok(detail: str = "") -> CheckFinding:
     """Return that all is well."""
-    return Finding(Level.OK, detail)
+    return CheckFinding(Level.OK, detail)
 
 
-def warning(detail: str, cure: str, about: Iterable[str] = ()) -> Finding:
+def warning(detail: str, cure: str, about: Iterable[str] = ()) -> CheckFinding:
     """Return what works, but not as well as it could."""
-    return Finding(Level.WARNING, detail, cure, tuple(about))
+    return CheckFinding(Level.WARNING, detail, cure, tuple(about))
 
 
-def failed(detail: str, cure: str, about: Iterable[str] = ()) -> Finding:
+def failed(detail: str, cure: str, about: Iterable[str] = ()) -> CheckFinding:
     """Return what does not work."""
-    return Finding(Level.FAILED, detail, cure, tuple(about))
+    return CheckFinding(Level.FAILED, detail, cure, tuple(about))
 
 
 def named(names: Collection[str]) -> str:

@@ -18,7 +18,7 @@ from webhook.names import (
 )
 from webhook.tools.check.judge.cluster import OLDEST, text
 from webhook.tools.check.judge.facts import Facts, minor
-from webhook.tools.check.judge.findings import Finding, failed, named, ok, shortened, warning
+from webhook.tools.check.judge.findings import CheckFinding, failed, named, ok, shortened, warning
 from webhook.tools.shared.facts import Unreadable, known
 from webhook.tools.shared.node import REPELLING, ClusterNode, tolerates
 
@@ -38,7 +38,7 @@ OTHER_GROUPS: Final = {
 """API groups by which products that share GPUs are known."""
 
 
-def gpu_nodes(facts: Facts) -> Finding:
+def gpu_nodes(facts: Facts) -> CheckFinding:
     """There are nodes with GPUs.
 
     | nodes with GPUs | all ready | result |
@@ -59,7 +59,7 @@ def gpu_nodes(facts: Facts) -> Finding:
     return ok(f"{len(nodes)} of {counted(facts.node_count, 'node')}")
 
 
-def agent_labels(facts: Facts) -> Finding | None:
+def agent_labels(facts: Facts) -> CheckFinding | None:
     """Each has a label that brings the agent there, by the chart's default.
 
     | labels | result |
@@ -75,7 +75,7 @@ def agent_labels(facts: Facts) -> Finding | None:
     return ok() if nodes else None
 
 
-def node_systems(facts: Facts) -> Finding | None:
+def node_systems(facts: Facts) -> CheckFinding | None:
     """They run Linux, on processors of one kind that the images are built for.
 
     | system | processors | result |
@@ -101,7 +101,7 @@ def node_systems(facts: Facts) -> Finding | None:
     return ok(", ".join(archs)) if nodes else None
 
 
-def kubelets(facts: Facts) -> Finding | None:
+def kubelets(facts: Facts) -> CheckFinding | None:
     """Their kubelets are new enough for native sidecars.
 
     | kubelet | result |
@@ -117,7 +117,7 @@ def kubelets(facts: Facts) -> Finding | None:
     return ok(_tally(node.kubelet for node in nodes)) if nodes else None
 
 
-def runtime_class(facts: Facts) -> Finding | None:
+def runtime_class(facts: Facts) -> CheckFinding | None:
     """NVIDIA's container runtime can be had: by the RuntimeClass `nvidia`, or as the default one.
 
     | RuntimeClass | nodes with its handler | result |
@@ -147,7 +147,7 @@ def runtime_class(facts: Facts) -> Finding | None:
     return ok(f"handler {handler}")
 
 
-def taints(facts: Facts) -> Finding | None:
+def taints(facts: Facts) -> CheckFinding | None:
     """Pods with VRAM tolerate their taints, by some rule or class of the policy.
 
     | taint | result |
@@ -181,7 +181,7 @@ def taints(facts: Facts) -> Finding | None:
     return ok()
 
 
-def whole_gpus(facts: Facts) -> Finding | None:
+def whole_gpus(facts: Facts) -> CheckFinding | None:
     """No device plugin offers their GPUs whole: one card has one allocator.
 
     | offered whole | label `share` | shared already | result |
@@ -219,7 +219,7 @@ def _take_off(name: str, nodes: Iterable[ClusterNode]) -> str:
     return f"drain its whole-GPU pods, then {cure}; {whole}"
 
 
-def whole_gpu_pods(facts: Facts) -> Finding | None:
+def whole_gpu_pods(facts: Facts) -> CheckFinding | None:
     """No pod has whole GPUs on a node that is shared, also where it uses nothing of them now.
 
     | pods with whole GPUs on a node that is shared | its label `share` | result |
@@ -235,7 +235,7 @@ def whole_gpu_pods(facts: Facts) -> Finding | None:
     return _given_twice(found, [shared[pod.node] for pod in found], "whole GPUs") or ok()
 
 
-def resource_claims(facts: Facts) -> Finding | None:
+def resource_claims(facts: Facts) -> CheckFinding | None:
     """No DRA driver gives away GPUs of a node that is shared.
 
     | ResourceSlices with its GPUs, or pods there with claims of GPUs | its label `share` | result |
@@ -268,7 +268,7 @@ def resource_claims(facts: Facts) -> Finding | None:
 
 def _given_twice(
     pods: Sequence[ClusterPod], nodes: Sequence[ClusterNode], what: str
-) -> Finding | None:
+) -> CheckFinding | None:
     """Return the finding of pods that have GPUs of these nodes, which we share; None for none."""
     both = [pod for pod, node in zip(pods, nodes, strict=True) if node.share != "true"]
     about = both or pods
@@ -285,7 +285,7 @@ def _given_twice(
     return warning(why, f"nothing where that is wanted; else {cure}", names)
 
 
-def time_slicing(facts: Facts) -> Finding | None:
+def time_slicing(facts: Facts) -> CheckFinding | None:
     """No device plugin offers one GPU several times without a cap, by time-slicing or MPS.
 
     | plugin's replicas | offered | label `share` | rules with CapOnly ask for | result |
@@ -316,7 +316,7 @@ def time_slicing(facts: Facts) -> Finding | None:
     return ok() if nodes else None
 
 
-def share_label(facts: Facts) -> Finding | None:
+def share_label(facts: Facts) -> CheckFinding | None:
     """Their label `vramwarden.io/share` is true or false, where they have one.
 
     | label | result |
@@ -334,7 +334,7 @@ def share_label(facts: Facts) -> Finding | None:
     return ok() if nodes else None
 
 
-def other_products(facts: Facts) -> Finding:
+def other_products(facts: Facts) -> CheckFinding:
     """Nobody else shares their GPUs, and nobody else offers our resource.
 
     | seen | result |
@@ -370,7 +370,7 @@ def other_products(facts: Facts) -> Finding:
     return ok()
 
 
-def advertised(facts: Facts) -> Finding | None:
+def advertised(facts: Facts) -> CheckFinding | None:
     """Each that is to be shared shows its memory to the scheduler.
 
     | to be shared, by label and plugin | resource | an Event that it is in use | result |
@@ -409,7 +409,7 @@ def advertised(facts: Facts) -> Finding | None:
     return ok(f"{total} on {len(shared)} of {counted(len(nodes), 'node')}")
 
 
-def gpus_answer(facts: Facts) -> Finding | None:
+def gpus_answer(facts: Facts) -> CheckFinding | None:
     """Their GPUs are healthy: new pods are given them.
 
     | GPUs of a node that are not healthy | result |
@@ -439,7 +439,7 @@ def gpus_answer(facts: Facts) -> Finding | None:
     return (failed if gone else warning)(why, cure, names)
 
 
-def enforcement(facts: Facts) -> Finding | None:
+def enforcement(facts: Facts) -> CheckFinding | None:
     """A sidecar can measure on each that is shared.
 
     | label `enforcement` | driver | result |
@@ -463,7 +463,7 @@ def enforcement(facts: Facts) -> Finding | None:
     return warning(why, f"{cure}app.kubernetes.io/component=agent --prefix`", names)
 
 
-def device_names(facts: Facts) -> Finding | None:
+def device_names(facts: Facts) -> CheckFinding | None:
     """The container runtime of each that is shared resolves some name of its GPUs.
 
     | label `device-names` | result |

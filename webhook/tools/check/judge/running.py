@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.core.words import counted
 from webhook.names import GPU_NODES, VRAM_HISTORIES
-from webhook.tools.check.judge.findings import Finding, failed, named, ok, warning
+from webhook.tools.check.judge.findings import CheckFinding, failed, named, ok, warning
 from webhook.tools.check.judge.webhook import upgrade
 from webhook.tools.shared.facts import Unreadable, known
 
 if TYPE_CHECKING:
-    from webhook.tools.check.judge.facts import Facts, Workload
+    from webhook.tools.check.judge.facts import Facts, OwnWorkload
 
 STALE_S: Final = 180.0
 """A GPUNode that was not written for so long shows nothing that is true now."""
 
 
-def agents(facts: Facts) -> Finding:
+def agents(facts: Facts) -> CheckFinding:
     """An agent is ready on each of its nodes.
 
     | DaemonSet | nodes | ready | result |
@@ -37,7 +37,7 @@ def agents(facts: Facts) -> Finding:
     return _ready(facts, found, "agent")
 
 
-def sentries(facts: Facts) -> Finding | None:
+def sentries(facts: Facts) -> CheckFinding | None:
     """A sentry is ready on each of its nodes.
 
     | DaemonSet | nodes | pods | ready | result |
@@ -63,7 +63,7 @@ def sentries(facts: Facts) -> Finding | None:
     return _ready(facts, found, "sentry")
 
 
-def _ready(facts: Facts, found: Workload, component: str) -> Finding:
+def _ready(facts: Facts, found: OwnWorkload, component: str) -> CheckFinding:
     said = f"{found.ready} of {counted(found.desired, 'node')}"
     if found.ready >= found.desired:
         return ok(said)
@@ -75,7 +75,7 @@ def _ready(facts: Facts, found: Workload, component: str) -> Finding:
     return failed(f"ready: {said}{first}", cure, [pod.node for pod in broken if pod.node])
 
 
-def kinds(facts: Facts) -> Finding:
+def kinds(facts: Facts) -> CheckFinding:
     """The API server knows our kinds, which `top`, `explain` and `advise` read.
 
     | GPUNode | VRAMHistory | result |
@@ -90,7 +90,7 @@ def kinds(facts: Facts) -> Finding:
     return ok("GPUNode, VRAMHistory")
 
 
-def figures(facts: Facts) -> Finding | None:
+def figures(facts: Facts) -> CheckFinding | None:
     """Each node that is shared has figures that are not old.
 
     | sentry, kind, shared nodes | GPUNode | result |
@@ -114,7 +114,7 @@ def figures(facts: Facts) -> Finding | None:
     return ok(counted(len(shared), "node"))
 
 
-def sidecar_image(facts: Facts) -> Finding:
+def sidecar_image(facts: Facts) -> CheckFinding:
     """The sidecar's image can be pulled in the namespaces of users.
 
     | a sidecar waits for its image | one has it | result |
@@ -135,7 +135,7 @@ def sidecar_image(facts: Facts) -> Finding:
     return ok()
 
 
-def pods_without_gpu(facts: Facts) -> Finding:
+def pods_without_gpu(facts: Facts) -> CheckFinding:
     """No pod is bound and waits for a GPU.
 
     | annotation `gpu-waits` | result |

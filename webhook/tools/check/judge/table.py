@@ -7,7 +7,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from webhook.tools.check.judge import cluster, fence, nodes, running, webhook
-from webhook.tools.check.judge.findings import Finding, Level
+from webhook.tools.check.judge.findings import CheckFinding, Level
 from webhook.tools.shared.facts import Unreadable
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Check:
     """A row: what is looked at, under a name that does not change."""
 
     when: When
-    find: Callable[[Facts], Finding | None]
+    find: Callable[[Facts], CheckFinding | None]
     title: str
     """What is so where all is well."""
 
@@ -47,7 +47,7 @@ class Result:
 
     group: str
     check: Check
-    finding: Finding
+    finding: CheckFinding
 
 
 GROUPS: Final[dict[str, tuple[Check, ...]]] = {
@@ -133,7 +133,7 @@ def run(facts: Facts, *, pre: bool) -> list[Result]:
             try:
                 finding = check.find(facts)
             except Unreadable as error:
-                finding = Finding(Level.NOT_LOOKED_AT, str(error))
+                finding = CheckFinding(Level.NOT_LOOKED_AT, str(error))
             if finding is not None:
                 results.append(Result(group, check, finding))
     return results

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.core.words import counted
 from webhook.tools.check.judge.cluster import VOID, text
-from webhook.tools.check.judge.findings import Finding, failed, named, ok, shortened, warning
+from webhook.tools.check.judge.findings import CheckFinding, failed, named, ok, shortened, warning
 from webhook.tools.shared.facts import Unreadable, known
 from webhook.tools.shared.pod import PULLS
 
 if TYPE_CHECKING:
-    from webhook.tools.check.judge.facts import Facts, Workload
+    from webhook.tools.check.judge.facts import Facts, OwnWorkload
 
 MUTATING: Final = "MutatingWebhookConfiguration"
 VALIDATING: Final = "ValidatingWebhookConfiguration"
@@ -59,7 +59,7 @@ def upgrade(facts: Facts, *values: str) -> str:
     return f"{_UPGRADE.format(facts.namespace)[:-1]}{options}`"
 
 
-def release(facts: Facts) -> Finding:
+def release(facts: Facts) -> CheckFinding:
     """There is a release of ours.
 
     | Deployment `vramwarden-webhook` | result |
@@ -75,7 +75,7 @@ def release(facts: Facts) -> Finding:
     return ok(f"{found.version or 'of an unknown version'} in namespace {found.namespace}")
 
 
-def release_version(facts: Facts) -> Finding:
+def release_version(facts: Facts) -> CheckFinding:
     """This command is of the release's version, and so knows what to expect of it.
 
     | versions | result |
@@ -91,7 +91,7 @@ def release_version(facts: Facts) -> Finding:
     return ok(facts.command)
 
 
-def webhook_ready(facts: Facts) -> Finding:
+def webhook_ready(facts: Facts) -> CheckFinding:
     """Its replicas are ready.
 
     | ready | result |
@@ -108,7 +108,7 @@ def webhook_ready(facts: Facts) -> Finding:
     return (warning if found.ready else failed)(f"ready: {said}", cure)
 
 
-def own_images(facts: Facts) -> Finding:
+def own_images(facts: Facts) -> CheckFinding:
     """The image of webhook, agent and sentry can be pulled.
 
     | a pod of ours waits for its image | result |
@@ -125,7 +125,7 @@ def own_images(facts: Facts) -> Finding:
     return ok(shortened(found.image))
 
 
-def configurations(facts: Facts) -> Finding:
+def configurations(facts: Facts) -> CheckFinding:
     """The API server is told to ask us, and whom it holds up while we are away.
 
     | our webhooks | `failurePolicy` | result |
@@ -153,7 +153,7 @@ def configurations(facts: Facts) -> Finding:
     return ok(counted(len(found), "webhook"))
 
 
-def bind_path(facts: Facts) -> Finding | None:
+def bind_path(facts: Facts) -> CheckFinding | None:
     """A replica has written where bindings are sent.
 
     | path of `bind.vramwarden.io` | result |
@@ -170,7 +170,7 @@ def bind_path(facts: Facts) -> Finding | None:
     return ok()
 
 
-def ca_bundle(facts: Facts) -> Finding | None:
+def ca_bundle(facts: Facts) -> CheckFinding | None:
     """The API server trusts the certificate: caBundle holds its CA.
 
     | caBundle | of this certificate | days left | result |
@@ -200,7 +200,7 @@ def ca_bundle(facts: Facts) -> Finding | None:
     return warning(said, cure) if days <= SOON_DAYS else ok(said)
 
 
-def certificate(facts: Facts) -> Finding | None:
+def certificate(facts: Facts) -> CheckFinding | None:
     """The certificate itself is valid.
 
     | Secret | days left | result |
@@ -223,7 +223,7 @@ def certificate(facts: Facts) -> Finding | None:
     return warning(said, cure) if found.days_left <= SOON_DAYS else ok(said)
 
 
-def pod_asks(facts: Facts) -> Finding:
+def pod_asks(facts: Facts) -> CheckFinding:
     """A pod that asks for 1Gi is translated, by a dry run.
 
     | dry run | marks of ours | result |
@@ -253,7 +253,7 @@ def pod_asks(facts: Facts) -> Finding:
     return warning(f"{where} {who}: {shortened(found.answer)}", _MEANT + _ANOTHER)
 
 
-def pod_wrong(facts: Facts) -> Finding:
+def pod_wrong(facts: Facts) -> CheckFinding:
     """A pod that asks for 8GB, which is no quantity, is denied in our words, by a dry run.
 
     | dry run | result |
@@ -275,7 +275,7 @@ def pod_wrong(facts: Facts) -> Finding:
     return warning(f"{where} others denied it first: {shortened(found.answer)}", _MEANT + _ANOTHER)
 
 
-def pod_plain(facts: Facts) -> Finding:
+def pod_plain(facts: Facts) -> CheckFinding:
     """A pod that asks for nothing is left alone, by a dry run.
 
     | dry run | marks of ours | result |
@@ -297,7 +297,7 @@ def pod_plain(facts: Facts) -> Finding:
     return warning(f"{where} others denied it: {shortened(found.answer)}", _MEANT + _ANOTHER)
 
 
-def binding(_facts: Facts) -> Finding:
+def binding(_facts: Facts) -> CheckFinding:
     """A pod gets a GPU when it is bound: nobody can see that by a dry run.
 
     | release | result |
@@ -307,7 +307,7 @@ def binding(_facts: Facts) -> Finding:
     raise Unreadable("a binding cannot be tried as a dry run; pods without a GPU are below")
 
 
-def policy_valid(facts: Facts) -> Finding:
+def policy_valid(facts: Facts) -> CheckFinding:
     """The policy in the release's ConfigMap is valid, and its examples pass.
 
     | ConfigMap | rules | result |
@@ -331,7 +331,7 @@ def policy_valid(facts: Facts) -> Finding:
     return ok(f"{counted(found.rules, 'rule')}, digest {found.digest}")
 
 
-def policy_in_force(facts: Facts) -> Finding | None:
+def policy_in_force(facts: Facts) -> CheckFinding | None:
     """What is in force is what the ConfigMap holds: the pod of the dry run bears its digest.
 
     | the pod's digest | the ConfigMap's | result |
@@ -350,7 +350,7 @@ def policy_in_force(facts: Facts) -> Finding | None:
     return ok(f"digest {held.digest}")
 
 
-def policy_objects(facts: Facts) -> Finding | None:
+def policy_objects(facts: Facts) -> CheckFinding | None:
     """Policies that are objects are in force, as the replicas say in their status.
 
     | the replicas read them | what an object holds now | result |
@@ -375,7 +375,7 @@ def policy_objects(facts: Facts) -> Finding | None:
     return ok(counted(len(found), "object"))
 
 
-def pinned_images(facts: Facts) -> Finding:
+def pinned_images(facts: Facts) -> CheckFinding:
     """Rules that name a sidecar's image name the release's.
 
     | `enforcement.image` | result |
@@ -398,7 +398,7 @@ def pinned_images(facts: Facts) -> Finding:
     return ok(shortened(image))
 
 
-def policy_features(facts: Facts) -> Finding | None:
+def policy_features(facts: Facts) -> CheckFinding | None:
     """The policy asks for nothing that this Kubernetes lacks.
 
     | the policy has | Kubernetes | result |
@@ -415,7 +415,7 @@ def policy_features(facts: Facts) -> Finding | None:
     return ok()
 
 
-def _release(facts: Facts) -> Workload:
+def _release(facts: Facts) -> OwnWorkload:
     """Return the release's Deployment, without which what asks for it is not asked itself."""
     found = known(facts.webhook)
     if found is None:
@@ -427,7 +427,7 @@ def _logs(facts: Facts) -> str:
     return f"`kubectl -n {facts.namespace} logs -l app.kubernetes.io/component=webhook`"
 
 
-def _not_reached(facts: Facts, answer: str) -> Finding:
+def _not_reached(facts: Facts, answer: str) -> CheckFinding:
     """Return what an API server means that could not call us."""
     for words, why, cure in _CAUSES:
         if words in answer:

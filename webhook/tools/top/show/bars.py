@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from webhook.tools.top.judge import Amounts
+from webhook.tools.top.judge import GpuSums
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +28,7 @@ UNICODE: Final = Shades("█", "▒", "!", "·")
 ASCII: Final = Shades("#", "=", "!", ".")
 
 
-def gpu_bar(place: GpuFigures | Amounts, cells: int, shades: Shades) -> str:
+def gpu_bar(place: GpuFigures | GpuSums, cells: int, shades: Shades) -> str:
     """Draw a GPU, or several as one.
 
     Used by who was promised it, promised besides, held by somebody without a promise, and free.
@@ -44,7 +44,7 @@ def gpu_bar(place: GpuFigures | Amounts, cells: int, shades: Shades) -> str:
         (stranger, shades.unmanaged),
     ]
     all_known = used is not None and promised is not None
-    if isinstance(place, Amounts):
+    if isinstance(place, GpuSums):
         all_known = place.used_gpus == place.promised_gpus == place.gpus
     return _drawn(parts, place.usable_bytes, cells, shades.free if all_known else _UNKNOWN)
 

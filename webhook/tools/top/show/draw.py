@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from webhook.core.kinds.nodes import GpuFigures
 from webhook.core.words import amount, counted, exactly, named, span
 from webhook.tools.shared.output import Column, clean, fits, table
-from webhook.tools.top.judge import Reason
+from webhook.tools.top.judge import TopReason
 from webhook.tools.top.show.bars import (
     ASCII,
     UNICODE,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from webhook.tools.top.judge import (
-        Amounts,
+        GpuSums,
         NodeRow,
         PodRow,
         TopReport,
@@ -112,7 +112,7 @@ def _head(report: TopReport) -> list[str]:
     return [line]
 
 
-def summed(sums: Amounts) -> str:
+def summed(sums: GpuSums) -> str:
     """Say what of the GPUs' memory is promised and used."""
     promised = _of_all("promised", sums.promised_bytes, sums.promised_gpus, sums)
     used = _of_all("used", sums.used_bytes, sums.used_gpus, sums)
@@ -120,7 +120,7 @@ def summed(sums: Amounts) -> str:
     return f"{nodes}, {gpus}, {amount(sums.usable_bytes, down=True)} usable: {promised}, {used}"
 
 
-def _of_all(what: str, known: int | None, gpus: int, sums: Amounts) -> str:
+def _of_all(what: str, known: int | None, gpus: int, sums: GpuSums) -> str:
     """Say a sum, and of how many GPUs it is where not of all."""
     if known is None:
         return f"{what} unknown"
@@ -369,11 +369,11 @@ def _wrapped(sentences: Iterable[str], term: Terminal, style: str = _RED) -> lis
 
 
 _MORE: Final = {
-    Reason.OVERPROMISED: "more is promised than there is",
-    Reason.UNMANAGED: "memory is held by pods without a promise",
-    Reason.GPU_LOST: "lost or unhealthy",
-    Reason.UNREPORTED: "nodes without figures",
-    Reason.STALE: "old figures",
+    TopReason.OVERPROMISED: "more is promised than there is",
+    TopReason.UNMANAGED: "memory is held by pods without a promise",
+    TopReason.GPU_LOST: "lost or unhealthy",
+    TopReason.UNREPORTED: "nodes without figures",
+    TopReason.STALE: "old figures",
 }
 
 
@@ -443,7 +443,7 @@ def cap_of(known: int | None) -> str:
     return "-" if known is None else exactly(known)
 
 
-def _free(node: NodeRow, place: GpuFigures | Amounts) -> str:
+def _free(node: NodeRow, place: GpuFigures | GpuSums) -> str:
     if node.not_shared:
         return "not shared"
     if node.held:
@@ -451,7 +451,7 @@ def _free(node: NodeRow, place: GpuFigures | Amounts) -> str:
     return free_of(place)
 
 
-def free_of(place: GpuFigures | Amounts) -> str:
+def free_of(place: GpuFigures | GpuSums) -> str:
     """Say what may still be promised; nothing of a GPU that is not healthy."""
     if place.free_bytes is None or (isinstance(place, GpuFigures) and not place.healthy):
         return "-"

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from webhook.core.kinds.nodes import GpuFigures, PodFigures
-    from webhook.tools.top.judge import Amounts, NodeRow, PodRow, TopReport, Trouble
+    from webhook.tools.top.judge import GpuSums, NodeRow, PodRow, TopReport, Trouble
     from webhook.tools.top.show.drawing import Element
 
 _MOST_LINES: Final = 16
@@ -93,7 +93,7 @@ def as_html(report: TopReport, parts: Sequence[str] = ("nodes", "pods")) -> str:
     return page(f"vramwarden top, {at}", patterns(), *shown)
 
 
-def _sums(sums: Amounts) -> str:
+def _sums(sums: GpuSums) -> str:
     if not sums.gpus:
         return "There are no figures of GPUs."
     free = ""
