@@ -3,7 +3,7 @@
 
 Images of Python often ship the standard library without bytecode, and with a read-only root every
 start would compile it anew: a second, and more where the node is busy. Unchecked, since a build may
-change the sources' times, and since looking at them costs a call for each.
+change the sources' times, and since reading those costs a call for each.
 
 How Python writes bytecode depends on which texts the process holds already. So one that has
 imported nothing compiles all, in one order: the same sources give the same bytes in every build.

@@ -21,7 +21,7 @@ GPUS = "".join(
 
 
 class Scene:
-    """The stub's folder and the enforcer that looks at it."""
+    """The stub's folder and the enforcer that reads it."""
 
     def __init__(self, folder, python):
         self.folder = folder

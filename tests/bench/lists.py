@@ -39,7 +39,7 @@ def bench_lists():
 
 
 class _Watched:
-    """Looks a thousand times a second at what this process holds."""
+    """Reads a thousand times a second what this process holds."""
 
     def __enter__(self):
         self.before_mib = self.peak_mib = resident_mib()

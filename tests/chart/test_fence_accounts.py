@@ -313,7 +313,7 @@ def test_it_is_let_through_what_a_replica_does_to_assign_late(cluster, kubeconfi
     told, at_once, other = (waits(cluster) for _ in range(3))
     for reason in ("no room", "still no room"):
         assigning._told_s.clear()
-        assert assigning._tell(stored(told).state, reason)
+        assert assigning._annotate(stored(told).state, reason)
         assert marks(told) == {WAITS: reason}
     gpus = [Gpu(f"GPU-{number}", 40 * GIB, "TEST", number) for number in (1, 2)]
     uuids = ("GPU-1", "GPU-2")

@@ -257,7 +257,7 @@ def test_a_cabundle_that_somebody_else_changed_is_put_right_at_once(ours, start,
     for kind in ("Mutating", "Validating"):
         started = time.monotonic()
         ours.put_bundle(kind, edit)
-        # Without the watch it would be the look every 30 s that finds it.
+        # Without the watch it would be the read every 30 s that finds it.
         wait_until("repair", lambda: ours.bundles() == good, timeout=15)
         print(f"{kind}: put right after {time.monotonic() - started:.2f} s")
     for server in both:

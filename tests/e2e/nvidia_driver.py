@@ -23,7 +23,7 @@ MINORS = {**{f"nvidia{number}": number for number in range(len(UUIDS))}, "nvidia
 
 
 class Driver:
-    """The driver of a node, in folders where its container runtimes look for it."""
+    """The driver of a node, in folders where its container runtimes find it."""
 
     def __init__(self, state: Path) -> None:
         self._root = state / "driver"

@@ -29,7 +29,7 @@ def _missing():
 
 @pytest.fixture(scope="session")
 def seen():
-    """Play the scene once, look at the GPU from the node's side meanwhile, and keep the figures.
+    """Play the scene once, scan the GPU from the node's side meanwhile, and keep the figures.
 
     With GPU_FIGURES they are written to that file, for the table in README.md.
     """

@@ -123,7 +123,7 @@ def main():
         seen = {"gpu": gpu, "driver": nvml.driver_version(), "name": nvml.devices()[0].product}
         seen["measured"] = measure(nvml, gpu, small, large)
         print(json.dumps({"gpu": gpu}), flush=True)
-        sys.stdin.readline()  # the node's side looks now
+        sys.stdin.readline()  # the node's side scans now
         for one in (small, large):
             one.process.kill()
             one.process.wait()

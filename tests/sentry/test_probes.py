@@ -31,7 +31,7 @@ from webhook.sentry.program import LATE_S, Liveness, serve
 from webhook.sentry.settings import SentrySettings
 from webhook.server.metrics import Metrics
 from webhook.server.operations import Health as ServerHealth
-from webhook.server.operations import create_app, take_port
+from webhook.server.operations import bind_port, create_app
 
 SAMPLE_LIMIT = 5000  # of the chart's PodMonitor
 
@@ -113,7 +113,7 @@ def plain(request, port):
     """Return each program's plain port."""
     if request.param == "sentry":
         return port
-    return take_port("127.0.0.1", 0).start(create_app(ServerHealth(), Metrics(), dict))
+    return bind_port("127.0.0.1", 0).start(create_app(ServerHealth(), Metrics(), dict))
 
 
 def threads():

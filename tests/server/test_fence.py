@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.pods import a_policy, a_rule
 from webhook.adapters.kube.client import KubeError
-from webhook.adapters.policy.source import Judged
+from webhook.adapters.policy.source import PolicyReview
 from webhook.core.policy.fence import RULES_KEY, SEAL_KEY, WHOLE_GPUS_KEY, _code, fence_data, sealed
 from webhook.core.policy.values import Action
 from webhook.server.fence import SETTLE_S, FenceKeeper
@@ -62,7 +62,7 @@ class Replica:
         self.log = io.BytesIO()
         self.keeper = FenceKeeper(
             stored,
-            lambda: Judged(self.policy, {}, {}),
+            lambda: PolicyReview(self.policy, {}, {}),
             lambda judged: fence_data(judged.policy),
             key,
             JsonLog(self.log),

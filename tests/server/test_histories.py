@@ -34,7 +34,7 @@ from webhook.core.kinds.nodes import read_time
 from webhook.core.kinds.workloads import Workload, workload_of
 from webhook.core.policy.values import Warnings
 from webhook.server import histories as module
-from webhook.server.histories import EVERY_S, Advisor, HistoryWriter, KnownHistories
+from webhook.server.histories import EVERY_S, Advisor, HistoryCache, HistoryWriter
 from webhook.server.log import JsonLog
 from webhook.server.metrics import HistoryMetrics, Metrics
 from webhook.server.reviews import PodReviews
@@ -108,7 +108,7 @@ class Replica:
         self.written = io.BytesIO()
         log = JsonLog(self.written)
         self.metrics = Metrics()
-        self.known = KnownHistories(api, log)
+        self.known = HistoryCache(api, log)
         self.recorder = HistoryWriter(
             api,
             self.known,
@@ -124,9 +124,9 @@ class Replica:
 
     def turns(self, after_s=10.0):
         self.now_s += after_s
-        self.recorder.turn(0.0)
+        self.recorder.step(0.0)
         self.now_s += after_s
-        self.recorder.turn(0.0)
+        self.recorder.step(0.0)
 
     def counts(self, name):
         lines = self.metrics.exposition().decode().splitlines()
@@ -166,7 +166,7 @@ def runs(api):
 
 
 def test_the_peak_of_a_pod_that_ended_stands_in_its_workloads_history(api, replica):
-    replica.recorder.saw(*a_pod(1))
+    replica.recorder.on_pod(*a_pod(1))
     replica.turns()
     (run,) = api.stored[KEY].history.runs
     assert (run.pod, run.peak_bytes, run.product) == ("llama-5d9c7-1", 6 * GIB, "H100")
@@ -177,18 +177,18 @@ def test_the_peak_of_a_pod_that_ended_stands_in_its_workloads_history(api, repli
 
 def test_a_pod_that_goes_on_is_nobodys_run(api, replica):
     raw, state = a_pod(1)
-    replica.recorder.saw(raw, replace(state, finished=False))
+    replica.recorder.on_pod(raw, replace(state, finished=False))
     replica.turns()
     assert (api.stored, api.reads) == ({}, 0)
 
 
 def test_a_workload_is_written_once_a_minute_and_further_runs_wait(api, replica):
     for number in range(3):
-        replica.recorder.saw(*a_pod(number))
+        replica.recorder.on_pod(*a_pod(number))
     replica.turns()
     assert (len(runs(api)), api.writes) == (3, 1)
     for number in range(3, 9):
-        replica.recorder.saw(*a_pod(number))
+        replica.recorder.on_pod(*a_pod(number))
         replica.turns(after_s=4.0)
     assert (len(runs(api)), api.writes) == (3, 1)
     replica.turns(after_s=EVERY_S)
@@ -197,20 +197,20 @@ def test_a_workload_is_written_once_a_minute_and_further_runs_wait(api, replica)
 
 def test_a_pod_that_is_reported_again_and_again_costs_nothing_more(api, replica):
     for _ in range(5):
-        replica.recorder.saw(*a_pod(1))
+        replica.recorder.on_pod(*a_pod(1))
         replica.turns(after_s=EVERY_S)
     assert (api.reads, api.writes) == (1, 1)
 
 
 def test_a_replica_that_begins_counts_nobody_twice_and_asks_for_nothing_it_knows(api, replica):
-    replica.recorder.saw(*a_pod(1))
+    replica.recorder.on_pod(*a_pod(1))
     replica.turns()
     for learns in (False, True):
         other = Replica(api)
         if learns:
             other.learns()
         api.reads = 0
-        other.recorder.saw(*a_pod(1))
+        other.recorder.on_pod(*a_pod(1))
         other.turns()
         assert (api.reads, api.writes) == (0 if learns else 1, 1)
     assert runs(api) == ["llama-5d9c7-1"]
@@ -218,14 +218,14 @@ def test_a_replica_that_begins_counts_nobody_twice_and_asks_for_nothing_it_knows
 
 def test_a_write_that_another_replica_won_is_done_again_on_what_that_one_wrote(api, replica):
     other = Replica(api)
-    other.recorder.saw(*a_pod(2))
+    other.recorder.on_pod(*a_pod(2))
 
     def meanwhile():
         api.meanwhile = lambda: None
         other.turns()
 
     api.meanwhile = meanwhile
-    replica.recorder.saw(*a_pod(1))
+    replica.recorder.on_pod(*a_pod(1))
     replica.turns()
     assert sorted(runs(api)) == ["llama-5d9c7-1", "llama-5d9c7-2"]
     assert replica.counts("writes") == {"written": 1, "conflict": 1}
@@ -234,7 +234,7 @@ def test_a_write_that_another_replica_won_is_done_again_on_what_that_one_wrote(a
 @pytest.mark.parametrize("why", [DOWN, KubeError("forbidden", code=403), GONE])
 def test_what_cannot_be_written_waits_is_said_once_and_is_dropped_in_the_end(api, replica, why):
     api.fails = why
-    replica.recorder.saw(*a_pod(1))
+    replica.recorder.on_pod(*a_pod(1))
     replica.turns()
     replica.turns(after_s=EVERY_S)
     said = ("warning", "histories cannot be written; retrying", str(why))
@@ -251,8 +251,8 @@ def test_a_run_that_meets_a_bug_keeps_no_other_workload_waiting(api, replica, mo
     """Otherwise each turn would meet it again, and no history of anybody be written any more."""
     raw, state = a_pod(1)
     raw["metadata"]["labels"]["vramwarden.io/workload"] = "odd"
-    replica.recorder.saw(raw, state)
-    replica.recorder.saw(*a_pod(2))
+    replica.recorder.on_pod(raw, state)
+    replica.recorder.on_pod(*a_pod(2))
     store = api.store
 
     def store_or_fail(history, version):
@@ -269,7 +269,7 @@ def test_a_run_that_meets_a_bug_keeps_no_other_workload_waiting(api, replica, mo
 
 def test_what_could_not_be_written_is_written_later(api, replica):
     api.fails = DOWN
-    replica.recorder.saw(*a_pod(1))
+    replica.recorder.on_pod(*a_pod(1))
     replica.turns()
     api.fails = None
     replica.turns(after_s=EVERY_S)
@@ -281,7 +281,7 @@ def test_where_the_termination_message_is_missing_the_sentrys_peak_counts(api, r
     raw, state = a_pod(1)
     raw["status"]["initContainerStatuses"][0]["state"] = terminated()
     api.figures_are = figures(7 * GIB, 1, uid=state.uid)
-    replica.recorder.saw(raw, state)
+    replica.recorder.on_pod(raw, state)
     replica.turns()
     (run,) = api.stored[KEY].history.runs
     assert (run.peak_bytes, run.stops, api.gets) == (7 * GIB, 1, ["n1"])
@@ -289,21 +289,21 @@ def test_where_the_termination_message_is_missing_the_sentrys_peak_counts(api, r
 
 def test_pods_that_end_together_cost_one_read_of_their_nodes_figures(api, replica):
     for number in range(5):
-        replica.recorder.saw(*a_pod(number))
+        replica.recorder.on_pod(*a_pod(number))
     replica.turns()
     assert api.gets == ["n1"]
 
 
 def test_of_pods_that_ended_long_ago_no_figures_are_read(api, replica):
     api.time_s = ENDED_S + 3600
-    replica.recorder.saw(*a_pod(1))
+    replica.recorder.on_pod(*a_pod(1))
     replica.turns()
     assert (api.gets, runs(api)) == ([], ["llama-5d9c7-1"])
 
 
 def test_a_sentry_that_cannot_be_read_keeps_no_run_from_being_written(api, replica):
     api.figures_are = KubeError("no such resource", code=403)
-    replica.recorder.saw(*a_pod(1))
+    replica.recorder.on_pod(*a_pod(1))
     replica.turns()
     assert runs(api) == ["llama-5d9c7-1"]
 
@@ -312,10 +312,10 @@ def test_a_pod_whose_node_was_lost_ends_when_it_is_gone(api, replica):
     raw, state = a_raw(enforcer={"running": {}}, deleted=True), STATE
     api.figures_are = figures(7 * GIB, 0)
     api.time_s = (read_time(raw["metadata"]["deletionTimestamp"]) or 0.0) + 5
-    replica.recorder.saw(raw, state)
+    replica.recorder.on_pod(raw, state)
     replica.turns()
     assert api.stored == {}
-    replica.recorder.gone(replace(state, gone=True))
+    replica.recorder.on_end(replace(state, gone=True))
     replica.turns()
     (run,) = api.stored[KEY].history.runs
     assert run.peak_bytes == 7 * GIB
@@ -324,11 +324,11 @@ def test_a_pod_whose_node_was_lost_ends_when_it_is_gone(api, replica):
 def test_a_pod_that_said_its_words_and_is_gone_is_counted_once(api, replica):
     raw, state = a_raw(enforcer={"running": {}}, deleted=True), STATE
     other = Replica(api)
-    other.recorder.saw(raw, state)  # its watch broke: it learns only that the pod is gone
-    other.recorder.gone(replace(state, gone=True))
-    replica.recorder.saw(raw, state)
-    replica.recorder.saw(a_raw(enforcer=terminated(WORDS), deleted=True), state)
-    replica.recorder.gone(replace(state, gone=True))
+    other.recorder.on_pod(raw, state)  # its watch broke: it learns only that the pod is gone
+    other.recorder.on_end(replace(state, gone=True))
+    replica.recorder.on_pod(raw, state)
+    replica.recorder.on_pod(a_raw(enforcer=terminated(WORDS), deleted=True), state)
+    replica.recorder.on_end(replace(state, gone=True))
     for one in (replica, other):
         one.turns()
     assert len(api.stored[KEY].history.runs) == 1
@@ -338,7 +338,7 @@ def test_a_namespace_begins_no_more_histories_than_it_may(api, replica, monkeypa
     monkeypatch.setattr(module, "MOST_OF_NAMESPACE", 1)
     api.stored["team-a", Workload("Pod", "x")] = StoredHistory(History("team-a", "Pod", "x"), "1")
     replica.learns()
-    replica.recorder.saw(*a_pod(1))
+    replica.recorder.on_pod(*a_pod(1))
     replica.turns()
     assert KEY not in api.stored
     assert replica.counts("runs") == {"dropped": 1}
@@ -354,27 +354,27 @@ def test_what_tenants_can_make_many_of_is_bounded(api, monkeypatch):
         raw, state = a_pod(number, deleted=True)
         raw["metadata"]["ownerReferences"][0]["name"] = f"llama{number}-5d9c7"
         running = a_raw(enforcer={"running": {}}, deleted=True)
-        recorder.saw(running, replace(state, finished=False, uid=f"r{number}"))
-        recorder.saw(raw, state)
+        recorder.on_pod(running, replace(state, finished=False, uid=f"r{number}"))
+        recorder.on_pod(raw, state)
     assert (recorder._heard.qsize(), len(recorder._ending), len(recorder._done)) == (3, 3, 3)
     for number in range(50):  # each in a turn of its own
-        recorder.turn(0.0)
+        recorder.step(0.0)
         raw, state = a_pod(number + 50)
         raw["metadata"]["ownerReferences"][0]["name"] = f"llama{number}-5d9c7"
-        recorder.saw(raw, state)
+        recorder.on_pod(raw, state)
     assert len(recorder._waiting) == 3
 
 
 def test_runs_of_one_workload_that_wait_are_no_more_than_are_kept(api, replica):
     api.fails = DOWN
     for number in range(50):
-        replica.recorder.saw(*a_pod(number))
+        replica.recorder.on_pod(*a_pod(number))
     replica.turns()
     assert len(replica.recorder._waiting[KEY].runs) == 20
 
 
 def test_a_history_goes_thirty_days_after_its_last_run_and_one_that_grew_stays(api, replica):
-    replica.recorder.saw(*a_pod(1))
+    replica.recorder.on_pod(*a_pod(1))
     replica.turns()
     replica.learns()
     replica.turns(after_s=2 * module.SWEEP_S)
@@ -409,7 +409,7 @@ def test_whatever_replicas_go_through_no_history_shrinks_and_nobody_counts_twice
     for step, who, number in steps:
         replica = replicas[who]
         if step == "ends":
-            replica.recorder.saw(*a_pod(number))
+            replica.recorder.on_pod(*a_pod(number))
             if api.fails is None:
                 replica.turns(after_s=EVERY_S)
                 heard.add(f"llama-5d9c7-{number}")
@@ -453,7 +453,7 @@ NEVER = "asks for 90Gi; the largest GPU here has 79Gi: this pod will never start
     ],
 )
 def test_a_new_pod_is_warned_from_what_the_watch_reported_while_it_is_not_behind(reports, warned):
-    known = KnownHistories(FakeApi(), JsonLog(io.BytesIO()))
+    known = HistoryCache(FakeApi(), JsonLog(io.BytesIO()))
     for report in reports:
         known.mirror.on_report(report)
     advisor = Advisor(known, lambda: None)
@@ -461,7 +461,7 @@ def test_a_new_pod_is_warned_from_what_the_watch_reported_while_it_is_not_behind
 
 
 def test_what_was_said_is_said_again_until_the_history_or_the_gpus_change(monkeypatch):
-    known, made = KnownHistories(FakeApi(), JsonLog(io.BytesIO())), []
+    known, made = HistoryCache(FakeApi(), JsonLog(io.BytesIO())), []
     known.mirror.on_report(Listed([STORED]))
     gpu = [79 * GIB]
     advisor = Advisor(known, lambda: gpu[0])
@@ -492,13 +492,13 @@ def test_what_was_said_is_said_again_until_the_history_or_the_gpus_change(monkey
 
 
 def test_a_pod_that_no_gpu_can_hold_is_warned_without_any_history():
-    known = KnownHistories(FakeApi(), JsonLog(io.BytesIO()))
+    known = HistoryCache(FakeApi(), JsonLog(io.BytesIO()))
     assert Advisor(known, lambda: 79 * GIB).warn("team-a", {}, 90 * GIB) == NEVER
     assert Advisor(known, lambda: None).warn("team-a", {}, 90 * GIB) == ""
 
 
 def test_the_author_of_a_workload_reads_of_the_same_history_as_its_pods():
-    known = KnownHistories(FakeApi(), JsonLog(io.BytesIO()))
+    known = HistoryCache(FakeApi(), JsonLog(io.BytesIO()))
     known.mirror.on_report(Listed([STORED]))
     workload = workload_of(METADATA)
     review = replace(
@@ -567,7 +567,7 @@ def test_a_namespace_takes_no_more_than_its_part_and_all_are_bounded(monkeypatch
     """However many a namespace makes, or who may write them by hand."""
     monkeypatch.setattr(module, "MOST_OF_NAMESPACE", 2)
     monkeypatch.setattr(module, "MOST_KNOWN", 4)
-    known = KnownHistories(FakeApi(), JsonLog(io.BytesIO()))
+    known = HistoryCache(FakeApi(), JsonLog(io.BytesIO()))
     known.mirror.on_report(
         Listed([*(named("a-greedy", number) for number in range(9)), named("b", 0)])
     )
@@ -598,10 +598,10 @@ def test_a_workload_that_cannot_be_kept_keeps_no_other_waiting(api, replica, mon
         store(history, version)
 
     monkeypatch.setattr(api, "store", bug)
-    replica.recorder.saw(*a_pod(1))
+    replica.recorder.on_pod(*a_pod(1))
     raw, state = a_pod(2)
     raw["metadata"]["ownerReferences"][0]["name"] = "other-5d9c7"
-    replica.recorder.saw(raw, state)
+    replica.recorder.on_pod(raw, state)
     replica.turns()
     assert [key[1].name for key in api.stored] == ["other"]
     assert replica.counts("runs") == {"kept": 1, "dropped": 1}
@@ -609,13 +609,13 @@ def test_a_workload_that_cannot_be_kept_keeps_no_other_waiting(api, replica, mon
 
 
 def test_a_workload_whose_object_is_another_ones_changes_nothing(api, replica):
-    replica.recorder.saw(*a_pod(1))
+    replica.recorder.on_pod(*a_pod(1))
     replica.turns()
     others = api.stored["team-a", Workload("deployment", "llama")] = api.stored[KEY]
     raw, state = a_pod(2)
     owner = {"kind": "deployment", "name": "llama", "controller": True}
     raw["metadata"]["ownerReferences"] = [owner]
-    replica.recorder.saw(raw, state)
+    replica.recorder.on_pod(raw, state)
     replica.turns()
     assert set(api.stored.values()) == {others}
     assert (api.writes, replica.counts("runs")) == (1, {"kept": 1, "dropped": 1})

@@ -175,7 +175,7 @@ def test_a_whole_guard_needs_these_files_and_no_other_packages(
     assert events[-1] == "stopped"
     names = imported(importtime)
     others = tops(names - by_any_module) - sys.stdlib_module_names
-    assert others - {"org"} == {"pynvml", "webhook"}  # copy looks for Jython's org.python.core
+    assert others - {"org"} == {"pynvml", "webhook"}  # copy searches for Jython's org.python.core
     assert files(names) == FILES - {STARTED, WAITING, PROBE}
 
 

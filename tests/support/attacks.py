@@ -32,7 +32,7 @@ def as_the_api_server_writes_it(review: dict[str, Any]) -> bytes:
 
 
 def many_pairs() -> bytes:
-    """15,000 containers and 60,000 entries of the annotation: each looked for among all."""
+    """15,000 containers and 60,000 entries of the annotation: each searched for among all."""
     pod = a_pod("x=," * 60_000, containers=[a_container(f"c{i}") for i in range(15_000)])
     return as_the_api_server_writes_it(a_review(pod))
 

@@ -1,4 +1,4 @@
-"""Folders that look like proc, for what no test machine shows: runtimes, labels, hostile bytes."""
+"""Folders in the form of proc, for what no test machine shows: runtimes, labels, hostile bytes."""
 
 import os
 

@@ -136,7 +136,7 @@ class OurServer:
 
 
 class Team:
-    """Create pods in a namespace, as a developer does, and look at what became of them."""
+    """Create pods in a namespace, as a developer does, and read what became of them."""
 
     def __init__(self, api: Api, ours: OurServer, namespace: str) -> None:
         self.api = api

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-DEFAULT_ASSETS = "/usr/local/kubebuilder/bin"  # where envtest looks, too
+DEFAULT_ASSETS = "/usr/local/kubebuilder/bin"  # where envtest searches, too
 # Asks the kernel to kill this process with its parent, then becomes the program. A `preexec_fn`
 # would run between fork and exec with threads around, about which Python 3.12 and later warn.
 DIE_WITH_PARENT = """
@@ -29,7 +29,7 @@ if os.getppid() == int(sys.argv[1]):
 
 
 def find_binary(name: str) -> str | None:
-    """Look for a program as envtest does, then on PATH."""
+    """Search a program as envtest does, then on PATH."""
     assets = os.environ.get("KUBEBUILDER_ASSETS") or DEFAULT_ASSETS
     return shutil.which(name, path=assets) or shutil.which(name)
 

@@ -66,7 +66,7 @@ def why_not(variable: str) -> str:
 
 
 def find(variable: str, name: str) -> str | None:
-    """Look for a file in the folder that the variable names, else for a program on PATH."""
+    """Search a file in the folder that the variable names, else for a program on PATH."""
     given = os.environ.get(variable)
     found = Path(given, name) if given else Path(shutil.which(name) or "")
     return str(found.resolve()) if found.name == name and found.exists() else None

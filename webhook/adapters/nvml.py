@@ -116,7 +116,7 @@ class Nvml:
         return str(_ask("nvmlSystemGetDriverVersion", pynvml.nvmlSystemGetDriverVersion))
 
     def devices(self) -> tuple[SeenGpu, ...]:
-        """Look up all GPUs again, and return those that answer, in NVML's order.
+        """Find all GPUs again, and return those that answer, in NVML's order.
 
         One that does not answer is in `unreachable`, so that a lost GPU does not hide the others.
         Raises where none answers, or the driver as a whole fails; returns nothing where the driver
@@ -128,7 +128,7 @@ class Nvml:
         missed: list[NvmlError] = []
         for index in range(_ask("nvmlDeviceGetCount_v2", pynvml.nvmlDeviceGetCount)):
             try:
-                device = self._look_up(index)
+                device = self._open_gpu(index)
             except NvmlError as error:
                 if error.fault in _OF_ALL_GPUS:
                     raise
@@ -219,7 +219,7 @@ class Nvml:
             return None
         return str(uuid), int(event.eventData)
 
-    def _look_up(self, index: int) -> SeenGpu | None:
+    def _open_gpu(self, index: int) -> SeenGpu | None:
         """Keep the handle of the GPU at this place; None for one that is not ours to see."""
         handle = _ask("nvmlDeviceGetHandleByIndex_v2", pynvml.nvmlDeviceGetHandleByIndex, index)
         uuid = _ask("nvmlDeviceGetUUID", pynvml.nvmlDeviceGetUUID, handle)

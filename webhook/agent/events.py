@@ -50,7 +50,7 @@ def report(
             )
         else:
             journal.over(f"skipped {gpu.uuid}", "GPU no longer skipped", gpu=gpu.uuid)
-    _report_doubts(journal, scan, before, after, grace_s)
+    _report_unsure(journal, scan, before, after, grace_s)
     report_health(journal, after)
     if scan.cannot_measure and after.gpus:
         what = "a sidecar cannot measure here"
@@ -72,7 +72,7 @@ def report(
 
 
 def _shared(inventory: Inventory) -> list[Gpu]:
-    """Return what is shared; whether a GPU is healthy has a line of its own (`_report_doubts`)."""
+    """Return what is shared; whether a GPU is healthy has a line of its own (`_report_unsure`)."""
     return [replace(gpu, healthy=True, fault="", xid=0, resets=False) for gpu in inventory.gpus]
 
 
@@ -102,7 +102,7 @@ def _report_driver(journal: Journal, scan: Scan, after: Inventory) -> None:
         journal.over("driver", "the driver answers", driver=scan.driver_version)
 
 
-def _report_doubts(
+def _report_unsure(
     journal: Journal, scan: Scan, before: Inventory, after: Inventory, grace_s: float
 ) -> None:
     seen = {gpu.uuid for gpu in scan.gpus}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from webhook.adapters.kube.fence import FenceApi
-    from webhook.adapters.policy.source import Judged
+    from webhook.adapters.policy.source import PolicyReview
     from webhook.server.log import JsonLog
 
 POLL_S: Final = 2.0
@@ -50,8 +50,8 @@ class FenceKeeper(ServerPart):
     def __init__(
         self,
         api: FenceApi,
-        judged: Callable[[], Judged],
-        data: Callable[[Judged], Mapping[str, str]],
+        judged: Callable[[], PolicyReview],
+        data: Callable[[PolicyReview], Mapping[str, str]],
         key: bytes,
         log: JsonLog,
         title: str = "the fence's rules",
@@ -64,7 +64,7 @@ class FenceKeeper(ServerPart):
         self._log = log
         self._title = title
         self._changed = Event()
-        self._shown: Judged | None = None
+        self._shown: PolicyReview | None = None
         self._data: Mapping[str, str] = {}
         self._is_new = True
 

@@ -69,7 +69,7 @@ MOST_OF_NAMESPACE: Final = 512
 one namespace leaves seven eighths of the memory to the others."""
 
 
-class KnownHistories:
+class HistoryCache:
     """The histories as a watch reports them; may be read from any thread."""
 
     def __init__(self, api: HistoriesApi, log: JsonLog) -> None:
@@ -139,7 +139,7 @@ def _forget(kept: _Kept, stored: StoredHistory) -> None:
 class Advisor:
     """Says in a sentence that a new pod asks for too much or too little; sends no request."""
 
-    def __init__(self, known: KnownHistories, largest: Callable[[], int | None]) -> None:
+    def __init__(self, known: HistoryCache, largest: Callable[[], int | None]) -> None:
         """Let `largest` return what the largest GPU of the cluster has, where that is known."""
         self._known = known
         self._largest = largest
@@ -186,7 +186,7 @@ class HistoryWriter:
     def __init__(
         self,
         api: HistoriesApi,
-        known: KnownHistories,
+        known: HistoryCache,
         gpus_of: Callable[[str], Sequence[Gpu]],
         metrics: HistoryMetrics,
         log: JsonLog,
@@ -213,7 +213,7 @@ class HistoryWriter:
         """Begin on a daemon thread."""
         Thread(target=self._run, name="histories", daemon=True).start()
 
-    def saw(self, raw: Json, state: PodState) -> None:
+    def on_pod(self, raw: Json, state: PodState) -> None:
         """Take a pod as it is stored now; returns at once.
 
         One that is about to end is kept in mind, for `gone`: its node may never say how it ended.
@@ -227,17 +227,17 @@ class HistoryWriter:
             elif ending.uid in self._ending or len(self._ending) < MOST_HELD:
                 self._ending[ending.uid] = ending
         if ending.over:
-            self._take(ending)
+            self._add(ending)
 
-    def gone(self, pod: PodState) -> None:
+    def on_end(self, pod: PodState) -> None:
         """Take that a pod finished or is gone; returns at once."""
         if pod.gone:
             with self._lock:
                 ending = self._ending.pop(pod.uid, None)
             if ending:
-                self._take(ending)
+                self._add(ending)
 
-    def _take(self, ending: Ending) -> None:
+    def _add(self, ending: Ending) -> None:
         with self._lock:
             if ending.uid in self._done:
                 return
@@ -253,12 +253,12 @@ class HistoryWriter:
     def _run(self) -> None:
         while True:
             try:
-                self.turn()
+                self.step()
             except Exception:  # noqa: BLE001 - a bug must not end the thread silently
                 self._log.exception("keeping histories failed")
                 time.sleep(EVERY_S)
 
-    def turn(self, within_s: float = 1.0) -> None:
+    def step(self, within_s: float = 1.0) -> None:
         """Take what was heard within a time, and write what is due."""
         try:
             ending = self._heard.get(timeout=within_s)

@@ -129,7 +129,7 @@ def _verdict(why_not: str) -> Response:
     return Response(f"{why_not or 'ok'}\n", 503 if why_not else 200, mimetype="text/plain")
 
 
-def take_port(host: str, port: int | None) -> PlainPort:
+def bind_port(host: str, port: int | None) -> PlainPort:
     """Take the port; raises OSError where it is taken.
 
     Without a port, take the usual one or, where that is taken, any: a second server on a laptop

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from webhook.adapters.kube.client import Json
     from webhook.adapters.kube.policies import PoliciesApi, StoredPolicy
     from webhook.adapters.policy.files import PolicyText
-    from webhook.adapters.policy.source import Judged
+    from webhook.adapters.policy.source import PolicyReview
     from webhook.server.log import JsonLog
 
 FIRST_READ_S: Final = 45.0
@@ -54,7 +54,7 @@ class PolicyObjects(ServerPart):
     def __init__(
         self,
         api: PoliciesApi,
-        judged: Callable[[], Judged],
+        judged: Callable[[], PolicyReview],
         key: bytes,
         log: JsonLog,
         clock: Callable[[], float] = time.monotonic,
@@ -70,7 +70,7 @@ class PolicyObjects(ServerPart):
         self._clock = clock
         self._lock = Lock()
         self._stored: dict[str, StoredPolicy] = {}
-        self._shown: dict[str, Judged] = {}
+        self._shown: dict[str, PolicyReview] = {}
         """Of each object the judgement that its status was compared with."""
         self._differs_since_s: dict[str, float] = {}
         self.mirror = Mirror("policy objects", api.all, self._replace, self._change, log)
@@ -134,7 +134,7 @@ class PolicyObjects(ServerPart):
             else:
                 self._stored[found.name] = found
 
-    def _show(self, stored: StoredPolicy, judged: Judged) -> str:
+    def _show(self, stored: StoredPolicy, judged: PolicyReview) -> str:
         """Write a status where that is due; return why that failed, empty where it did not."""
         text = _text(stored)
         if judged.read.get(text.name) != stored.data:
@@ -154,7 +154,7 @@ class PolicyObjects(ServerPart):
                 self._stored[stored.name] = written
         return ""
 
-    def _is_due(self, stored: StoredPolicy, status: Json, judged: Judged) -> bool:
+    def _is_due(self, stored: StoredPolicy, status: Json, judged: PolicyReview) -> bool:
         name = stored.name
         if says(stored.status, status):
             self._shown[name] = judged

@@ -88,13 +88,13 @@ class SecretKeeper:
                 self._unready = f"no certificate yet: {error}"
         else:
             failures = found.failures
-            self._take(found)
+            self._adopt(found)
         if self._served:
             self._metrics.show_certificates(describe(self._served, datetime.now(UTC)))
         self._report(failures)
         return not failures
 
-    def _take(self, found: Round) -> None:
+    def _adopt(self, found: Round) -> None:
         for step in found.done:
             self._log_step(step)
         if found.served != self._served:

@@ -26,7 +26,7 @@ from webhook.server.fence import FenceKeeper
 from webhook.server.http import Connection
 from webhook.server.log import JsonLog, ServerLogger
 from webhook.server.metrics import Metrics
-from webhook.server.operations import Health, ServerPart, create_app, take_port
+from webhook.server.operations import Health, ServerPart, bind_port, create_app
 from webhook.server.placement.reviews import BindingReviews
 from webhook.server.placement.service import PlacementService
 from webhook.server.policy_objects import PolicyObjects
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from webhook.adapters.kube.client import Kube
-    from webhook.adapters.policy.source import Judged
+    from webhook.adapters.policy.source import PolicyReview
     from webhook.core.policy.values import Policy
     from webhook.server.bind_path import BindPath
     from webhook.server.operations import ServerPart
@@ -114,7 +114,7 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
             self._listener, self.port = _listen(settings.host, settings.port)
         where = settings.operations_host, settings.operations_port
         with _listening("operations_", *where):
-            self._operations = take_port(*where)
+            self._operations = bind_port(*where)
         self._log = JsonLog()
         self._metrics = Metrics()
         self._health = Health()
@@ -231,13 +231,13 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
         return part
 
     def _keep(
-        self, api: FenceApi, data: Callable[[Judged], Mapping[str, str]], **title: str
+        self, api: FenceApi, data: Callable[[PolicyReview], Mapping[str, str]], **title: str
     ) -> None:
         """Keep a ConfigMap in our namespace."""
         key = self._settings.key
         self._part(FenceKeeper(api, self._judged, data, key, self._log, **title))
 
-    def _judged(self) -> Judged:
+    def _judged(self) -> PolicyReview:
         return self._policies.judged
 
     def _policy(self) -> Policy:
@@ -257,7 +257,7 @@ def _alone(cluster: Cluster, _policy: Policy) -> Cluster:
     return cluster
 
 
-def _last_good(judged: Judged) -> Mapping[str, str]:
+def _last_good(judged: PolicyReview) -> Mapping[str, str]:
     """Return what a replica takes that starts while an object is not valid."""
     held = judged.in_force.items()
     return last_good_data((name.removesuffix(".yaml"), data) for name, data in held)

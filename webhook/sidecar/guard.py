@@ -149,7 +149,7 @@ class Guard:
         self._holders |= {usage.process.container for usage in observation.usages}
         self._state, actions = step(self._state, observation, self._cap, now_s)
         self._stops += sum(isinstance(one, Terminate | StopContainer) for one in actions)
-        self._tell_by_name()
+        self._show_by_name()
         return actions
 
     def _final_figures(self) -> tuple[str, dict[str, Any]]:
@@ -160,7 +160,7 @@ class Guard:
         values = {"why": in_words(words), **figures, "stops": words.stops, "s": words.seconds}
         return write_message(words), values
 
-    def _tell_by_name(self) -> None:
+    def _show_by_name(self) -> None:
         """Show stops and peak as our process's name, for who sees us from outside the pod."""
         name = write_process_name(self._stops, max(self._state.peaks.values(), default=None))
         if name == self._name:

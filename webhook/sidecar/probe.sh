@@ -152,7 +152,7 @@ scan() {
   fi
 }
 
-# Look again whenever the enforcer rings, until it guards, has failed or the time is up: then the
+# Scan again whenever the enforcer rings, until it guards, has failed or the time is up: then the
 # pipe is at its end, for `sleep` was the last who had it open to write. It is open before we scan,
 # so no ring is missed. Probes that poll would take what a starting sidecar needs itself.
 wait_for_guard() {

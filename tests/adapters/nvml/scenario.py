@@ -32,7 +32,7 @@ class Scene:
         write(self.file.parent / "pids" / str(pid), text)
 
     def open(self, only=None):
-        """Return NVML, opened and looked up."""
+        """Return NVML, opened, with its GPUs found."""
         opened = self.nvml.Nvml(only).open()
         opened.devices()
         return opened

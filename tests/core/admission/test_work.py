@@ -220,7 +220,7 @@ def test_the_worst_pods_of_8_mib_cost_a_bounded_number_of_calls(name):
 def test_a_pod_of_ours_beyond_a_bound_costs_next_to_nothing(name):
     pod = BEYOND[name]()
     size_bytes = len(orjson.dumps(pod))
-    # Who has to look for a demand in the containers makes one pass over them.
+    # Who has to find a demand in the containers makes one pass over them.
     assert creation(pod, Phase.MUTATE, VisibleDevices.DENY) <= 20_000 + size_bytes // 50
 
 

@@ -63,7 +63,7 @@ def a_raw(*, enforcer=None, native=True, main=None, other=None, deleted=False, l
     return {"metadata": metadata, "status": {"startTime": BEGAN, **statuses}}
 
 
-# The table of `read_ending`, by what each row looks like.
+# The table of `read_ending`, by the form of each row.
 RUNS = {"running": {}}
 ROWS = [
     ("over", FINISHED, a_raw(enforcer=terminated(WORDS), main=RUNS)),

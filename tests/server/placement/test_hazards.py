@@ -638,7 +638,7 @@ def test_nothing_is_kept_of_a_node_once_nobody_waits_for_it_and_it_is_gone(world
 
 
 class Untouched(dict):
-    """A list that nobody may look into."""
+    """A list that nobody may read."""
 
     def __contains__(self, _uid):
         raise AssertionError("looked into")

@@ -223,7 +223,7 @@ def test_a_pod_that_turns_out_to_be_bound_without_gpus_is_reported_once(follow):
 
 
 class Untouched(dict):
-    """Pods of a node that nobody may look through."""
+    """Pods of a node that nobody may go through."""
 
     def __iter__(self):
         raise AssertionError("looked through")

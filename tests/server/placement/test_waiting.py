@@ -185,7 +185,7 @@ def test_a_bug_of_ours_holds_up_no_pod_that_is_not_known_to_be_ours(scene, monke
     for name in ("has", "node"):
         monkeypatch.setattr(scene.tracker, name, stumble)
     monkeypatch.setattr(scene.api, "pod", stumble)
-    if node == "with-gpus":  # known from memory, so that it is looked up
+    if node == "with-gpus":  # known from memory, so that it is read
         monkeypatch.setattr(scene.tracker, "node", lambda name: GpuNode(name, ()))
         monkeypatch.setattr(scene.api, "node", stumble, raising=False)
     _, _, body = asyncio.run(scene.bind(node, uid=uid, name=uid))

@@ -127,7 +127,7 @@ def test_a_driver_that_offers_shared_gpus_is_named_with_their_node():
         "the DRA driver gpu.nvidia.com offers GPUs that pods with VRAM get, too: n1"
     )
     assert found.cure.startswith("take the driver off the node")
-    # What the agent saw is believed where nobody else may look, and of a driver that restarts.
+    # What the agent saw is believed where nobody else may read it, and of a driver that restarts.
     seen = a_node(metadata={"annotations": {"vramwarden.io/dra-driver": "gpu.nvidia.com"}})
     assert said("resource-claims", replace(INSTALLED, nodes=(seen,))) == "of n1 alone, not shared"
     assert said("advertised", replace(INSTALLED, nodes=(seen,))) == "none is to be shared"

@@ -24,7 +24,7 @@ from webhook.core.enforcement.termination_message import (
 )
 from webhook.sidecar.events import report
 from webhook.sidecar.journal import EnforcerJournal
-from webhook.tools.explain.judge.stops import LONGEST_LINE, LONGEST_SENTENCE, Said, hear
+from webhook.tools.explain.judge.stops import LONGEST_LINE, LONGEST_SENTENCE, Said, read_log
 
 MIB = 2**20
 TRAINER = Process(41, 1, "python train.py", "c" * 64)
@@ -55,25 +55,25 @@ def written(tmp_path):
 
 
 def test_what_would_be_stopped_is_heard_as_a_report_and_no_stop(written):
-    heard = hear(written.lines(ReportExcess(EXCESS, TRAINER)), written.message.read_text())
+    heard = read_log(written.lines(ReportExcess(EXCESS, TRAINER)), written.message.read_text())
     assert (heard.stops, heard.blind) == ((), "")
     (report,) = heard.reports
     assert report.reason is Said.WOULD_STOP
     assert (report.sum_bytes, report.peak_bytes, report.pid) == (9100 * MIB, 9100 * MIB, 41)
     assert "; nothing is stopped: the policy only reports" in report.why
-    (left,) = hear([], written.message.read_text()).reports  # its log may be gone
+    (left,) = read_log([], written.message.read_text()).reports  # its log may be gone
     assert left.why == report.why
 
 
 def test_what_nobody_could_stop_is_heard_without_a_process(written):
     over = Powerless("GPU-a", 9100 * MIB, 8192 * MIB, 9100 * MIB)
-    (report,) = hear(written.lines(ReportExcess(over))).reports
+    (report,) = read_log(written.lines(ReportExcess(over))).reports
     assert (report.pid, report.sum_bytes) == (None, 9100 * MIB)
 
 
 def test_a_stop_is_heard_with_its_figures_and_how_it_went_on(written):
     freed = Freed(TRAINER, "GPU-a", 9000 * MIB, 2.41, returned=True)
-    heard = hear(written.lines(Terminate(TRAINER, EXCESS), Kill(TRAINER, "GPU-a"), freed))
+    heard = read_log(written.lines(Terminate(TRAINER, EXCESS), Kill(TRAINER, "GPU-a"), freed))
     (stop,) = heard.stops
     assert stop.reason is Said.STOPPING
     assert stop.why.startswith("over the VRAM cap on GPU GPU-a: process 41 (python train.py)")
@@ -88,42 +88,42 @@ def test_a_stop_is_heard_with_its_figures_and_how_it_went_on(written):
 def test_each_way_to_stop_is_heard(written):
     end = EndPod("", process=TRAINER, excess=EXCESS)
     lines = written.lines(Terminate(TRAINER, EXCESS), StopContainer("c", EXCESS, TRAINER), end)
-    reasons = [stop.reason for stop in hear(lines).stops]
+    reasons = [stop.reason for stop in read_log(lines).stops]
     assert reasons == [Said.STOPPING, Said.STOPPING_CONTAINER, Said.ENDING_POD]
 
 
 def test_of_memory_that_did_not_come_back_nobody_says_that_it_did(written):
     stuck = Freed(TRAINER, "GPU-a", 0, 35.0, returned=False)
-    (stop,) = hear(written.lines(Terminate(TRAINER, EXCESS), stuck)).stops
+    (stop,) = read_log(written.lines(Terminate(TRAINER, EXCESS), stuck)).stops
     assert stop.freed_after_s is None
 
 
 def test_the_last_word_on_measuring_counts(written):
     blind = ReportBlind(blind=True, since_s=0.0, why="no figure of process 12")
     lines = written.lines(blind)
-    assert hear(lines).blind == "no figure of process 12"
+    assert read_log(lines).blind == "no figure of process 12"
     lines = written.lines(ReportBlind(blind=False, since_s=0.0, why=""))
-    assert hear(lines).blind == ""
+    assert read_log(lines).blind == ""
 
 
 def test_the_termination_message_counts_where_the_log_is_gone(written):
     lines = written.lines(Terminate(TRAINER, EXCESS))
     message = written.message.read_text() + write_message(TerminationMessage(1, {}, 1, 60))
-    (stop,) = hear((), message).stops
-    assert stop.why == hear(lines).stops[0].why
+    (stop,) = read_log((), message).stops
+    assert stop.why == read_log(lines).stops[0].why
     assert (stop.at_s, stop.peak_bytes) == (None, 9100 * MIB)
-    assert len(hear(lines, message).stops) == 1
+    assert len(read_log(lines, message).stops) == 1
 
 
 @pytest.mark.parametrize(("failed", "blind"), [(True, "no driver"), (False, "")])
 def test_a_self_test_failed_where_the_exit_code_says_so(failed, blind):
-    assert hear((), "self-test: no driver\n", self_test_failed=failed).blind == blind
+    assert read_log((), "self-test: no driver\n", self_test_failed=failed).blind == blind
 
 
 def test_a_failed_self_test_is_heard_from_the_log():
     line = json.dumps({"msg": "self-test", "why": "no driver", "ability": "blind"})
-    assert hear([line]).blind == "no driver"
-    assert hear([line, line.replace("blind", "full")]).blind == ""
+    assert read_log([line]).blind == "no driver"
+    assert read_log([line, line.replace("blind", "full")]).blind == ""
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_a_failed_self_test_is_heard_from_the_log():
     ],
 )
 def test_what_no_enforcer_writes_is_passed_over(line):
-    assert hear([line]).stops == ()
+    assert read_log([line]).stops == ()
 
 
 def test_what_a_tenant_forges_is_bounded_and_has_no_type():
@@ -157,7 +157,7 @@ def test_what_a_tenant_forges_is_bounded_and_has_no_type():
             "ts": 7,
         }
     )
-    (stop,) = hear([line]).stops
+    (stop,) = read_log([line]).stops
     assert (len(stop.why), len(stop.command)) == (LONGEST_SENTENCE, 120)
     assert (stop.pid, stop.peak_bytes, stop.sum_bytes, stop.at_s) == (None, None, None, None)
 
@@ -166,5 +166,5 @@ def test_what_a_tenant_forges_is_bounded_and_has_no_type():
 def test_a_time_that_is_none_breaks_nothing(after):
     stopping = json.dumps({"msg": "stopping a process", "why": "w", "pid": 1})
     line = f'{{"msg": "memory came back", "pid": 1, "after_s": {after}}}'
-    (stop,) = hear([stopping, line]).stops
+    (stop,) = read_log([stopping, line]).stops
     assert stop.freed_after_s is None or 0 <= stop.freed_after_s <= 1e6

@@ -5,14 +5,14 @@
 | client | finds the API server; one request, a list page by page, a watch |
 | reading | reads what the API server sends in bounded memory, whatever tenants have stored |
 | follow | reports what exists and each change of it, forever: of a collection or one object |
-| explained | what `explain` goes by |
 | placement | what placement reads, writes and follows |
-| assigned | one object for long, as each node follows its own: who has its GPUs |
+| namespaces | labels of namespaces, of which only those are kept that somebody asks for |
+| node_watch | one node, its list and its slices, which its agent and sentry follow for long |
+| gpu_nodes | the `GPUNode` of one node, as its sentry writes it |
+| histories | `VRAMHistory` objects, and the figures of nodes beside them |
 | events | events of pods and nodes |
 | fence | ConfigMaps that all replicas write: the fence's rules, the last good policies |
-| seeing | figures of nodes and the pods of a user, for `top` and its like |
 | registration | our webhook configurations: where /bind is called, whose they are |
-| checked | what `vramwarden check` looks at, by its user's rights |
 | policies | policies as objects, and their status |
 | certificates | what replicas share of their certificates, for `certs` |
 

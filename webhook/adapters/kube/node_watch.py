@@ -129,7 +129,7 @@ def watch_slices(
     known: dict[str, Slice] = {}
     failures, refused = 0, False
 
-    def hear(report: Report[Slice]) -> None:
+    def on_report(report: Report[Slice]) -> None:
         nonlocal known, failures, refused
         match report:
             case Listed(things):
@@ -151,7 +151,7 @@ def watch_slices(
 
     follow(
         slices_of(kube, node),
-        hear,
+        on_report,
         sleep=lambda pause_s: time.sleep(REFUSED_S if refused else pause_s),
     )
 
@@ -163,7 +163,7 @@ def _follow_one(
 ) -> None:
     """Report the object of a name, None where it is gone; raises what is a bug."""
 
-    def hear(report: Report[T]) -> None:
+    def on_report(report: Report[T]) -> None:
         match report:
             case Listed(things, watched):
                 seen(things[0] if things else None, watched)
@@ -174,7 +174,7 @@ def _follow_one(
             case Failed(error):
                 raise error
 
-    follow(collection, hear, watch_s=WATCH_S)
+    follow(collection, on_report, watch_s=WATCH_S)
 
 
 def _seen_in(config_map: dict[str, Any]) -> AssignmentsSeen:

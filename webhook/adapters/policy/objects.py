@@ -16,7 +16,7 @@ from webhook.names import VRAM_POLICIES
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from webhook.adapters.policy.source import Judged
+    from webhook.adapters.policy.source import PolicyReview
     from webhook.adapters.yaml_documents import Problem
 
     Json = dict[str, Any]
@@ -30,7 +30,7 @@ def policy_text(name: str, data: bytes) -> PolicyText:
     return PolicyText(f"{name}.yaml", f"{VRAM_POLICIES}/{name}", data, is_object=True)
 
 
-def status_of(text: PolicyText, generation: int, judged: Judged) -> Json:
+def status_of(text: PolicyText, generation: int, judged: PolicyReview) -> Json:
     """Return the status of an object that was judged; without when it came to be so.
 
     | in force | problems | reason |

@@ -30,7 +30,7 @@ class Reload:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class PolicyReview:
     """What became of the objects that were read last, with the files beside them."""
 
     policy: Policy
@@ -67,7 +67,7 @@ class PolicySource:
         self._path = path
         self._enforcer_image = enforcer_image
         self._objects = objects
-        snapshot, read = self._take()
+        snapshot, read = self._read_all()
         self.problems: tuple[Problem, ...] = ()
         """What is wrong with the files as they are; empty while they are those in force."""
         try:
@@ -81,7 +81,7 @@ class PolicySource:
                 self.current = self._read(snapshot)
             except PolicyInvalidError:
                 raise error from None
-        self.judged = Judged(self.current, read, read)
+        self.judged = PolicyReview(self.current, read, read)
         self._seen = self._key(snapshot)
 
     def refresh(self) -> Reload:
@@ -94,7 +94,7 @@ class PolicySource:
         | not valid, or gone | stays | replaced | the problems, once |
         """
         try:
-            snapshot, read = self._take()
+            snapshot, read = self._read_all()
         except PolicyInvalidError as error:
             return self._rejected(error.problems, ("", error.problems), self.judged.read)
         key = self._key(snapshot)
@@ -106,10 +106,10 @@ class PolicySource:
             return self._rejected(error.problems, key, read)
         self.current = current
         self._seen, self.problems = key, ()
-        self.judged = Judged(current, read, read)
+        self.judged = PolicyReview(current, read, read)
         return Reload(loaded=True)
 
-    def _take(self) -> tuple[Snapshot, Mapping[str, bytes]]:
+    def _read_all(self) -> tuple[Snapshot, Mapping[str, bytes]]:
         """Read files and objects; return them as one, and the objects' contents by name."""
         objects = self._objects()
         return read_files(self._path).beside(objects), _by_name(objects)

@@ -1,6 +1,6 @@
 """When a node's figures are written again: soon where they moved, seldom where they did not.
 
-A thousand nodes write into one etcd, and nobody looks at most of them at most times.
+A thousand nodes write into one etcd, and nobody reads most of them at most times.
 """
 
 from __future__ import annotations

@@ -17,7 +17,14 @@ from webhook.core.node.inventory import NO_ENFORCEMENT, SIDECAR, Inventory, Trac
 from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.nvidia.drivers import LARGEST_XID
 from webhook.core.pod.fields import as_object
-from webhook.core.pod.gpus import LONGEST_FAULT, MOST_COUNTED, Gpu, Taken, free_bytes, free_label
+from webhook.core.pod.gpus import (
+    LONGEST_FAULT,
+    MOST_COUNTED,
+    Allocation,
+    Gpu,
+    free_bytes,
+    free_label,
+)
 from webhook.core.pod.quantity import MIB, amount_or, format_bytes
 from webhook.core.words import MOST_GPU_BYTES
 from webhook.names import (
@@ -136,7 +143,7 @@ def boot_id(node: Mapping[str, Any]) -> str:
     return str(info.get("bootID") or "")[:_LONGEST_BOOT_ID]
 
 
-def desired(inventory: Inventory, assignments: Mapping[str, Taken] | None = None) -> NodeState:
+def desired(inventory: Inventory, assignments: Mapping[str, Allocation] | None = None) -> NodeState:
     """Return what the node should carry, given who has its GPUs; None where that is not known.
 
     | there are | capacity | `gpu`, `gpu-memory-mib` | other labels, annotations | `enforcement` |
@@ -234,7 +241,7 @@ def _labels(largest_bytes: int, more: Mapping[str, str]) -> dict[str, str | None
 
 
 def _free_labels(
-    gpus: Collection[Gpu], assignments: Mapping[str, Taken] | None
+    gpus: Collection[Gpu], assignments: Mapping[str, Allocation] | None
 ) -> dict[str, str | None]:
     """Return what one GPU, two, and so on have free, each at least; nothing where nobody knows.
 

@@ -484,7 +484,7 @@ def read_assignments(data: object) -> tuple[Assignments, bool]:
     lines = written.splitlines()
     read: Assignments = {}
     whole = True
-    for found in map(_read_line, lines):
+    for found in map(_read_entry, lines):
         if found is None:
             whole = False
         else:
@@ -494,7 +494,7 @@ def read_assignments(data: object) -> tuple[Assignments, bool]:
     return read, whole and len(read) == len(lines)
 
 
-def _read_line(line: str) -> tuple[str, Assignment, bool] | None:
+def _read_entry(line: str) -> tuple[str, Assignment, bool] | None:
     """Read a line; also say whether what the pod is held to could be read."""
     try:
         entry = json.loads(line)

@@ -135,7 +135,7 @@ def answered(binding: Binding, verdict: BindingVerdict) -> BindingVerdict:
         metadata = binding.obj.get("metadata")
         if metadata is None and verdict.annotations:
             edits.put("", "metadata", metadata := {})
-        _take_marks(edits, mapping(binding.obj, "metadata", ""))
+        _remove_marks(edits, mapping(binding.obj, "metadata", ""))
         if metadata is not None:
             edits.merge(
                 "/metadata", "annotations", metadata.get("annotations"), verdict.annotations
@@ -143,7 +143,7 @@ def answered(binding: Binding, verdict: BindingVerdict) -> BindingVerdict:
     return replace(verdict, node=binding.node, patch=tuple(edits.operations))
 
 
-def _take_marks(edits: Edits, metadata: Mapping[str, Any]) -> None:
+def _remove_marks(edits: Edits, metadata: Mapping[str, Any]) -> None:
     """Take off a Binding what is ours to write."""
     for part in ("annotations", "labels"):
         for key in strings(metadata, part, "metadata"):

@@ -45,7 +45,7 @@ class Gpu:
     """Since that Xid the driver asked for a reset: once it no longer does, there was one."""
 
 
-class Taken(Protocol):
+class Allocation(Protocol):
     """What somebody has of GPUs: an entry of the assignments, for code that only adds up."""
 
     @property

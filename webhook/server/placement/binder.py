@@ -80,7 +80,7 @@ class _Job:
         """Whether GPUs are to be chosen; who sees all is only entered, and never denied."""
         return self.pod is not None and self.pod.at_binding
 
-    def be(self, verdict: BindingVerdict) -> None:
+    def resolve(self, verdict: BindingVerdict) -> None:
         """Answer, where somebody still waits."""
         if not self.answer.done() and self.answer.set_running_or_notify_cancel():
             self.answer.set_result(verdict)
@@ -172,7 +172,7 @@ class Binder:
         if pod is not None and not pod.gone:
             self._queues.join(binding.node, _Job(answer, pod, dry_run=dry_run))
         else:
-            self._run(partial(self._look_up, binding, _Job(answer, dry_run=dry_run)))
+            self._run(partial(self._find_pod, binding, _Job(answer, dry_run=dry_run)))
         return answer
 
     def uncertain(self, binding: Binding, why: str) -> BindingVerdict:
@@ -291,7 +291,7 @@ class Binder:
         """Wait for an answer; holds the thread."""
         return answer.result()
 
-    def _look_up(self, binding: Binding, job: _Job) -> None:
+    def _find_pod(self, binding: Binding, job: _Job) -> None:
         """Read a pod that is not known, or gone as far as is known; then have it planned."""
         if job.answer.cancelled():
             return
@@ -299,12 +299,12 @@ class Binder:
             pod = self._api.pod(binding.namespace, binding.name)
             verdict = _without_placing(binding, pod)
         except KubeError as error:
-            job.be(self.uncertain(binding, str(error)))
+            job.resolve(self.uncertain(binding, str(error)))
         except Exception as error:  # noqa: BLE001 - whatever the bug, who waits gets an answer
             job.fail(error)
         else:
             if pod is None or verdict is not None:
-                job.be(verdict or _NO_SUCH_POD)
+                job.resolve(verdict or _NO_SUCH_POD)
             else:
                 self._queues.join(binding.node, replace(job, pod=pod))
 
@@ -317,9 +317,9 @@ class Binder:
                 if job.pod is None:
                     job.fail(error)
                 elif job.chooses:
-                    job.be(_unavailable(name, str(error)))
+                    job.resolve(_unavailable(name, str(error)))
                 else:
-                    job.be(_not_entered(name, str(error)))
+                    job.resolve(_not_entered(name, str(error)))
         except Exception as error:  # noqa: BLE001 - whatever the bug, who waits gets an answer
             for job in jobs:
                 job.fail(error)
@@ -370,7 +370,7 @@ class Binder:
             return node
         for job in jobs:
             if job.chooses and unshown:
-                job.be(unshown)
+                job.resolve(unshown)
         return GpuNode(name, ())
 
     def _plan(self, node: GpuNode, jobs: list[_Job], stored: StoredList) -> _Made:
@@ -432,19 +432,19 @@ class Binder:
         """Answer all in a line, now that what was made is what is stored."""
         for job in jobs:
             if job.pod is None:
-                job.be(_DONE)
+                job.resolve(_DONE)
                 continue
             got = made.gets[job.pod.uid]
             if isinstance(got, Denial):
                 reason = BindingReason.NO_GPU_FITS
-                job.be(BindingVerdict(BindingOutcome.DENIED, reason, got.sentence))
+                job.resolve(BindingVerdict(BindingOutcome.DENIED, reason, got.sentence))
             elif not job.chooses:
-                job.be(_NO_DEMAND)
+                job.resolve(_NO_DEMAND)
             else:
                 cap_bytes = job.pod.need.memory_bytes if job.pod.need else 0
                 names = node.device_names or DeviceNames.NONE
                 given = gpu_annotations(got, node.gpus, names, cap_bytes)
-                job.be(BindingVerdict(BindingOutcome.PLACED, uuids=got, annotations=given))
+                job.resolve(BindingVerdict(BindingOutcome.PLACED, uuids=got, annotations=given))
         for pod in made.reserved:
             self._reserved(pod)
 

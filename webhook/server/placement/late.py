@@ -239,7 +239,7 @@ class LateAssignments:
         sentence = verdict.message.removesuffix(RETRIES)
         if pod.waits and pod.waits.owned and waited_s >= PATIENCE_S:
             return self._delete(pod, sentence)
-        self._tell(pod, sentence + _WAITS_ON)
+        self._annotate(pod, sentence + _WAITS_ON)
         return "waits"
 
     def _assign(self, pod: PodState, verdict: BindingVerdict) -> str:
@@ -257,7 +257,7 @@ class LateAssignments:
                 return "waits"
             times_s.append(now_s)
             return self._delete(pod, _STARTED)
-        if self._tell(pod, _STARTED):
+        if self._annotate(pod, _STARTED):
             self._api.warn_of(pod, "BoundWithoutGPU", _STARTED)
         return "told"
 
@@ -268,7 +268,7 @@ class LateAssignments:
         self._log.warning(message, pod=pod.name, node=pod.node, why=why)
         return "deleted"
 
-    def _tell(self, pod: PodState, sentence: str) -> bool:
+    def _annotate(self, pod: PodState, sentence: str) -> bool:
         """Write on a pod why it waits, where it says something else; say whether that was done."""
         sentence = sentence[:LONGEST_TOLD]
         now_s = self._clock()

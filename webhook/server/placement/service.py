@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.adapters.kube.histories import HistoriesApi
 from webhook.adapters.kube.placement import PlacementApi
-from webhook.server.histories import Advisor, HistoryWriter, KnownHistories
+from webhook.server.histories import Advisor, HistoryCache, HistoryWriter
 from webhook.server.metrics import HistoryMetrics, PlacementMetrics
 from webhook.server.placement.binder import Binder
 from webhook.server.placement.late import LateAssignments
@@ -35,14 +35,14 @@ class PlacementService:
         at_once = PlacementApi(kube.with_patience(1, ANSWER_S), namespace)
         histories = HistoriesApi(kube)
         counted = PlacementMetrics(metrics)
-        self._known = KnownHistories(histories, log)
+        self._known = HistoryCache(histories, log)
         self._recorder = HistoryWriter(
             histories, self._known, self._gpus_of, HistoryMetrics(metrics), log
         )
         self._tidying = Tidying(PlacementApi(kube, namespace), log)
         self._late = LateAssignments(PlacementApi(kube.with_patience(1), namespace), counted, log)
         self._tracker = Tracker(
-            PlacementApi(kube, namespace, self._recorder.saw),
+            PlacementApi(kube, namespace, self._recorder.on_pod),
             counted,
             log,
             self._ended,
@@ -65,7 +65,7 @@ class PlacementService:
     def _ended(self, pod: PodState) -> None:
         self._tidying.ended(pod)
         self._late.ended(pod, self._tracker)
-        self._recorder.gone(pod)
+        self._recorder.on_end(pod)
 
     def _gpus_of(self, node: str) -> Sequence[Gpu]:
         found = self._tracker.node(node)

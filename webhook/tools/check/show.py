@@ -20,7 +20,7 @@ _SIGNS: Final = {
     Level.OK: ("✓", "[ok]", "32"),
     Level.WARNING: ("!", "[!]", "33"),
     Level.FAILED: ("✗", "[x]", "31"),
-    Level.NOT_LOOKED_AT: ("-", "[-]", "2"),
+    Level.NOT_CHECKED: ("-", "[-]", "2"),
 }
 """Of each level: the sign, the same in ASCII, and the colour (ECMA-48)."""
 _MOST_NAMES: Final = 100
@@ -77,7 +77,7 @@ def _lines(
         f"{counts[Level.OK]} ok",
         counted(counts[Level.WARNING], "warning"),
         f"{counts[Level.FAILED]} failed",
-        f"{counts[Level.NOT_LOOKED_AT]} not looked at",
+        f"{counts[Level.NOT_CHECKED]} not looked at",
     ]
     failed = bool(counts[Level.FAILED])
     said = {
@@ -94,7 +94,7 @@ def _of_one(one: Result, *, ascii_only: bool, colour: bool) -> Iterator[str]:
     finding = one.finding
     sign = _sign(finding.level, ascii_only=ascii_only, colour=colour)
     detail = finding.detail
-    if finding.level is Level.NOT_LOOKED_AT:
+    if finding.level is Level.NOT_CHECKED:
         detail = f"not looked at: {detail}"
     title = one.check.title
     if not finding.cure:

@@ -27,7 +27,7 @@ MOST_WORKLOADS: Final = 10_000
 """Of a group; of more, no more are counted."""
 LONGEST_SENTENCE: Final = 512
 _WORDS: Final = {Outcome.DENIED, Outcome.MALFORMED}
-_LOOKING: Final = {Action.WARN, Action.AUDIT}
+_RECORDING: Final = {Action.WARN, Action.AUDIT}
 MALFORMED: Final = "Malformed"
 
 
@@ -66,7 +66,7 @@ class OverCap:
 def enforcing(policy: Policy) -> Policy:
     """Return the policy as it would be if every rule that only records enforced."""
     rules = tuple(
-        replace(rule, action=Action.ENFORCE) if rule.action in _LOOKING else rule
+        replace(rule, action=Action.ENFORCE) if rule.action in _RECORDING else rule
         for rule in policy.rules
     )
     return replace(policy, rules=rules)

@@ -191,7 +191,7 @@ class WorkloadRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """Something that somebody should look at."""
+    """Something that somebody should see to."""
 
     reason: TopReason
     node: str

@@ -65,7 +65,7 @@ def test_a_pod_that_was_allowed_in_spite_of_a_fault_is_stored(action):
     assert decided(decided(pod, rule).obj, rule, Phase.VALIDATE).allowed
 
 
-# --- Audit looks, and leaves everything as it is
+# --- Audit judges, and leaves everything as it is
 
 
 @pytest.mark.parametrize("phase", Phase)

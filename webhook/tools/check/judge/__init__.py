@@ -1,4 +1,4 @@
-"""What `vramwarden check` looks at: facts of a cluster in, one finding per check out.
+"""What `vramwarden check` judges: facts of a cluster in, one finding per check out.
 
 | module | |
 | --- | --- |
@@ -11,5 +11,5 @@
 | running | agents, sentries, and pods with VRAM |
 | table | which checks there are: id, title, when |
 
-A check is a free function from `Facts` to a finding, or None where there is nothing to look at.
+A check is a free function from `Facts` to a finding, or None where there is nothing to judge.
 """

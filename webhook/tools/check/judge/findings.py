@@ -25,7 +25,7 @@ class Level(StrEnum):
     """It works, and there is something to know or to improve."""
     FAILED = "failed"
     """Something does not work, or will not."""
-    NOT_LOOKED_AT = "notLookedAt"
+    NOT_CHECKED = "notLookedAt"
     """Neither good nor bad: it could not be seen."""
 
 

@@ -154,7 +154,7 @@ def taints(facts: Facts) -> CheckFinding | None:
     | --- | --- |
     | none, or one that a rule or class tolerates | ok |
     | another | warning |
-    | any, while the policy is missing or not valid | not looked at |
+    | any, while the policy is missing or not valid | not checked |
     """
     nodes = known(facts.nodes)
     if not nodes:
@@ -197,12 +197,12 @@ def whole_gpus(facts: Facts) -> CheckFinding | None:
     both = [node.name for node in whole if node.advertised and node.share != "true"]
     if both:
         why = f"offered whole while pods have VRAM, so a card may be given twice: {named(both)}"
-        return failed(why, _take_off(both[0], whole), both)
+        return failed(why, _removal(both[0], whole), both)
     resources = sorted({name for node in whole for name in node.whole})
     kept = [node.name for node in whole if node.share != "true"]
     if kept:
         why = f"{named(resources)} is offered, so these are not shared: {named(kept)}"
-        return warning(why, f"to share one, {_take_off(kept[0], whole)}", kept)
+        return warning(why, f"to share one, {_removal(kept[0], whole)}", kept)
     asked = [node.name for node in whole]
     if asked:
         why = f"{named(asked)} offers {named(resources)} and is shared as well ({NODE_SHARE_LABEL}"
@@ -211,7 +211,7 @@ def whole_gpus(facts: Facts) -> CheckFinding | None:
     return ok() if nodes else None
 
 
-def _take_off(name: str, nodes: Iterable[ClusterNode]) -> str:
+def _removal(name: str, nodes: Iterable[ClusterNode]) -> str:
     cure = next(node.cure for node in nodes if node.name == name)
     label = f"{DEPLOY_PLUGIN_LABEL}=false"
     cure = cure.replace(f"label the node {label}", f"`kubectl label node {name} {label}`")

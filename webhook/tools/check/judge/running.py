@@ -121,7 +121,7 @@ def sidecar_image(facts: Facts) -> CheckFinding:
     | --- | --- | --- |
     | yes | any | failed |
     | no | yes | ok |
-    | no | no | not looked at |
+    | no | no | not checked |
     """
     pods = [pod for pod in known(facts.pods) if pod.managed]
     waiting = [(pod.path, *pod.pull_failure) for pod in pods if pod.pull_failure]

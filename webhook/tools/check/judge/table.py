@@ -28,7 +28,7 @@ class When(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A row: what is looked at, under a name that does not change."""
+    """A row: what is checked, under a name that does not change."""
 
     when: When
     find: Callable[[Facts], CheckFinding | None]
@@ -121,7 +121,7 @@ GROUPS: Final[dict[str, tuple[Check, ...]]] = {
 
 
 def run(facts: Facts, *, pre: bool) -> list[Result]:
-    """Return what each check found that has something to look at here."""
+    """Return what each check found that has something to judge here."""
     results = []
     left_out = {When.INSTALLED, When.OF_RELEASE} if pre else {When.PRE}
     if facts.webhook is None:
@@ -133,7 +133,7 @@ def run(facts: Facts, *, pre: bool) -> list[Result]:
             try:
                 finding = check.find(facts)
             except Unreadable as error:
-                finding = CheckFinding(Level.NOT_LOOKED_AT, str(error))
+                finding = CheckFinding(Level.NOT_CHECKED, str(error))
             if finding is not None:
                 results.append(Result(group, check, finding))
     return results

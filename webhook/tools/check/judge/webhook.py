@@ -302,7 +302,7 @@ def binding(_facts: Facts) -> CheckFinding:
 
     | release | result |
     | --- | --- |
-    | there | not looked at |
+    | there | not checked |
     """
     raise Unreadable("a binding cannot be tried as a dry run; pods without a GPU are below")
 

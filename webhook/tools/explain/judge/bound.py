@@ -16,10 +16,10 @@ from webhook.tools.explain.judge.stops import (
     Said,
     enough_for,
     find_history,
-    hear,
     history_notes,
     line_for,
     peak_words,
+    read_log,
     stops_words,
 )
 from webhook.tools.explain.judge.waiting import demand_words, old_figures, unreadable
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures
     from webhook.core.placement.assignments import PodState
     from webhook.tools.explain.judge.report import PodFacts
-    from webhook.tools.explain.judge.stops import Heard, Stop
+    from webhook.tools.explain.judge.stops import EnforcerLog, Stop
     from webhook.tools.shared.pod import ClusterPod
 
     Mine = Sequence[tuple[GpuFigures, PodFigures]]
@@ -58,19 +58,19 @@ def explain_bound(facts: PodFacts, pod: ClusterPod, state: PodState) -> Report:
     """
     now_s, ended = facts.now_s, pod.enforcer_ended()
     failed = ended.exit_code == _SELF_TEST_FAILED
-    heard = hear(facts.log, ended.message, self_test_failed=failed)
+    log = read_log(facts.log, ended.message, self_test_failed=failed)
     node = next((one for one in facts.nodes or () if one.name == state.node), None)
     mine = [(gpu, one) for gpu in (node.gpus if node else ()) for one in gpu.pods]
     mine = [(gpu, one) for gpu, one in mine if one.uid == state.uid]
-    causes = [*_stopped(pod, heard, now_s), *_held_from_outside(pod, now_s)]
-    run_bytes = _enough_to_run(pod, heard, mine) if causes or heard.reports else None
+    causes = [*_stopped(pod, log, now_s), *_held_from_outside(pod, now_s)]
+    run_bytes = _enough_to_run(pod, log, mine) if causes or log.reports else None
     what, headline = _headline(facts, pod, state, node, mine)
     if causes and what is not State.WAITING:
         what = State.STOPPED
-    causes += _reported(pod, heard, now_s)
-    if heard.blind and not state.finished:
+    causes += _reported(pod, log, now_s)
+    if log.blind and not state.finished:
         fix = "kubectl logs, container vram-enforcer, says more; or ask your platform team"
-        causes.append(Cause(Severity.ERROR, Said.BLIND, f"{Said.BLIND.value}: {heard.blind}", fix))
+        causes.append(Cause(Severity.ERROR, Said.BLIND, f"{Said.BLIND.value}: {log.blind}", fix))
         if what in {State.STARTING, State.RUNNING}:
             what = State.BLIND
     if what is State.WAITING:
@@ -166,23 +166,23 @@ def _figures(state: PodState, mine: Mine) -> str:
     return ", ".join(parts if used else [*parts, "what it uses is not known"])
 
 
-def _stopped(pod: ClusterPod, heard: Heard, now_s: float) -> Iterator[Cause]:
+def _stopped(pod: ClusterPod, log: EnforcerLog, now_s: float) -> Iterator[Cause]:
     """Yield the newest stops, the newest first."""
-    for stop in heard.stops[: -MOST_STOPS - 1 : -1]:
+    for stop in log.stops[: -MOST_STOPS - 1 : -1]:
         peak = stop.peak_bytes
         fix = line_for(pod, enough_for(peak)) if peak else ""
         yield Cause(Severity.WARNING, stop.reason, _stop_words(pod, stop, now_s), fix)
-    rest = len(heard.stops) - MOST_STOPS
+    rest = len(log.stops) - MOST_STOPS
     if rest > 0:
         detail = f"{rest} more, as the log of container vram-enforcer says"
         yield Cause(Severity.INFO, Said.STOPPING, detail)
 
 
-def _reported(pod: ClusterPod, heard: Heard, now_s: float) -> Iterator[Cause]:
+def _reported(pod: ClusterPod, log: EnforcerLog, now_s: float) -> Iterator[Cause]:
     """Yield the newest excess for which the policy has nothing stopped, and how many there were."""
-    if not heard.reports:
+    if not log.reports:
         return
-    newest, count = heard.reports[-1], len(heard.reports)
+    newest, count = log.reports[-1], len(log.reports)
     when = "before" if newest.at_s is None else f"{span(now_s - newest.at_s)} ago"
     more = "" if count == 1 else f" ({count} times so far)"
     fix = line_for(pod, enough_for(newest.peak_bytes)) if newest.peak_bytes else ""
@@ -243,9 +243,9 @@ def _waiting_containers(pod: ClusterPod) -> Iterator[Cause]:
             return
 
 
-def _enough_to_run(pod: ClusterPod, heard: Heard, mine: Mine) -> int | None:
+def _enough_to_run(pod: ClusterPod, log: EnforcerLog, mine: Mine) -> int | None:
     """Return what would have been enough until now, by the largest peak that anybody saw."""
-    peaks = [stop.peak_bytes for stop in heard.stops if stop.peak_bytes]
+    peaks = [stop.peak_bytes for stop in log.stops if stop.peak_bytes]
     peaks += [one.peak_bytes for _, one in mine if one.peak_bytes]
     words = read_message(pod.enforcer_ended().message)
     peaks += list(words.peaks.values()) if words else []

@@ -122,7 +122,7 @@ class Report:
     remarks: tuple[str, ...] = ()
     """Sentences that stand at the end."""
     left_out: tuple[str, ...] = ()
-    """What could not be looked at, and why."""
+    """What could not be read, and why."""
     pod: Report | None = None
     """Of a workload: its newest pod that is in trouble, else its newest."""
 

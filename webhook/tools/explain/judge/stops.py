@@ -87,7 +87,7 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class EnforcerLog:
     """What an enforcer said."""
 
     stops: tuple[Stop, ...] = ()
@@ -98,7 +98,9 @@ class Heard:
     """Why it cannot measure, where that was its last word on it."""
 
 
-def hear(lines: Iterable[str], terminated: str = "", *, self_test_failed: bool = False) -> Heard:
+def read_log(
+    lines: Iterable[str], terminated: str = "", *, self_test_failed: bool = False
+) -> EnforcerLog:
     """Read log lines, the oldest first, and the last termination message.
 
     | line | then |
@@ -141,7 +143,7 @@ def hear(lines: Iterable[str], terminated: str = "", *, self_test_failed: bool =
     if left and not blind and not stops:
         is_blind = left[0] in {Said.BLIND, Said.DRIVER_CHANGED}
         blind = left[1] if is_blind or (self_test_failed and left[0] is Said.SELF_TEST) else ""
-    return Heard(tuple(stops), tuple(reports), blind)
+    return EnforcerLog(tuple(stops), tuple(reports), blind)
 
 
 def _last_verdict(terminated: str) -> tuple[Said, str] | None:

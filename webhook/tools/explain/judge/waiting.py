@@ -214,7 +214,7 @@ def _making(facts: PodFacts, pods: Sequence[Making]) -> list[str]:
 def of_scheduler(pod: ClusterPod, room: Room | None, *, judged: bool) -> Iterator[Cause]:
     """Yield what the scheduler says besides VRAM; its condition stands as long as the pod waits.
 
-    `judged` says whether labels and taints were looked at here.
+    `judged` says whether labels and taints were judged here.
     """
     scheduled = pod.condition("PodScheduled")
     gates = pod.part("spec").get("schedulingGates")

@@ -169,7 +169,7 @@ def _screen(out: TextIO, keys: int | None) -> Iterator[None]:
     """Take the terminal; give it back as it was in every case, also while we are suspended."""
     before = None if keys is None else termios.tcgetattr(keys)
 
-    def take() -> None:
+    def enter() -> None:
         if keys is not None:
             tty.setcbreak(keys)
         out.write(_ENTER)
@@ -186,7 +186,7 @@ def _screen(out: TextIO, keys: int | None) -> Iterator[None]:
         del number
         give_back()
         os.kill(os.getpid(), signal.SIGSTOP)  # goes on here after `fg`
-        take()
+        enter()
 
     def end(number: int, frame: FrameType | None) -> None:
         del frame
@@ -194,7 +194,7 @@ def _screen(out: TextIO, keys: int | None) -> Iterator[None]:
 
     handlers = {signal.SIGTSTP: suspend, signal.SIGTERM: end, signal.SIGHUP: end}
     old = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    take()
+    enter()
     try:
         yield
     finally:
