@@ -244,7 +244,7 @@ class _Reader:
         """Return how a pod of a workload's template is denied, which is tried without storing it.
 
         Events are gone after an hour, and of a Job nothing else says why it has no pods. As the
-        user, so a policy that looks at who asks may answer its controller otherwise.
+        user, so a policy that goes by who asks may answer its controller otherwise.
         """
         template = workload.part("spec", "template")
         name = workload.name[:_LONGEST_PREFIX]
