@@ -121,7 +121,10 @@ def test_unmanaged_memory_is_reported_once_and_again_after_it_was_gone(tmp_path,
         bench.driver.lists["GPU-a"] = {50: held} if held else {}
         bench.sentry.step(100.0 * second)
     assert bench.events().count("unmanaged memory") == 2
-    assert [one.sentence.partition(" on ")[0] for one in bench.reported()] == ["1Gi", "1Gi"]
+    said = [
+        (one.reason, one.action, one.sentence.partition(" on ")[0]) for one in bench.reported()
+    ]
+    assert said == 2 * [("VRAMUnmanaged", "Audit", "1Gi")]
 
 
 def test_unfollowed_or_where_nothing_is_shared_unmanaged_memory_is_absent(tmp_path, bench, clock):
