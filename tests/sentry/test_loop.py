@@ -33,7 +33,7 @@ from webhook.sentry.intervals import DUTY
 from webhook.sentry.killer import PodEnd
 from webhook.sentry.loop import UNREAD, Sentry
 from webhook.sentry.metrics import SentryMetrics
-from webhook.sentry.program import Liveness
+from webhook.sentry.probes import Liveness
 from webhook.sentry.settings import SentrySettings
 from webhook.sentry.writer import StoredFigures
 
@@ -121,9 +121,7 @@ def test_unmanaged_memory_is_reported_once_and_again_after_it_was_gone(tmp_path,
         bench.driver.lists["GPU-a"] = {50: held} if held else {}
         bench.sentry.step(100.0 * second)
     assert bench.events().count("unmanaged memory") == 2
-    said = [
-        (one.reason, one.action, one.sentence.partition(" on ")[0]) for one in bench.reported()
-    ]
+    said = [(one.reason, one.action, one.sentence.partition(" on ")[0]) for one in bench.reported()]
     assert said == 2 * [("VRAMUnmanaged", "Audit", "1Gi")]
 
 

@@ -27,7 +27,7 @@ from webhook.sentry import program
 from webhook.sentry.figures import PodOnGpu, Shown
 from webhook.sentry.holdings import Unmanaged
 from webhook.sentry.metrics import MOST_PODS, SentryMetrics
-from webhook.sentry.program import LATE_S, Liveness, serve
+from webhook.sentry.probes import LATE_S, Liveness, serve
 from webhook.sentry.settings import SentrySettings
 from webhook.server.metrics import Metrics
 from webhook.server.operations import Health as ServerHealth

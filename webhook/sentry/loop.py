@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from webhook.core.placement.assignments import Assignments
     from webhook.sentry.holdings import Unmanaged
     from webhook.sentry.metrics import SentryMetrics
-    from webhook.sentry.program import Liveness
+    from webhook.sentry.probes import Liveness
     from webhook.sentry.scanner import ProcessScan
     from webhook.sentry.settings import SentrySettings
 

@@ -166,7 +166,7 @@ class ClusterCache:
             self._log.info("RuntimeClass", name=NVIDIA_RUNTIME_CLASS, exists=bool(names))
 
     def _use_nodes(self, found: Mapping[str, SlicedNode]) -> None:
-        """Keep what is new; decisions are remembered for as long as it is the same."""
+        """Keep what is new."""
         nodes = tuple(found[name] for name in sorted(found) if found[name].profiles)
         if nodes != self._known[0].sliced_nodes:
             self._replace(sliced_nodes=nodes)

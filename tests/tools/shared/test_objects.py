@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webhook.tools.shared.facts import LONGEST_MESSAGE, MOST, Fact, part
+from webhook.tools.shared.facts import LONGEST_MESSAGE, MOST, LazyFact, part
 from webhook.tools.shared.pod import ClusterPod, EndedContainer
 
 GIB = 2**30
@@ -93,7 +93,7 @@ def test_what_somebody_wrote_into_annotations_is_bounded():
 )
 def test_nothing_that_a_server_sends_fails(found):
     raw = found if isinstance(found, dict) else {"metadata": found}
-    facts = [name for name, kind in vars(ClusterPod).items() if isinstance(kind, Fact)]
+    facts = [name for name, kind in vars(ClusterPod).items() if isinstance(kind, LazyFact)]
     assert set(vars(ClusterPod(raw).keep(*facts, "path", "created_s", "ready"))) > set(facts)
 
 

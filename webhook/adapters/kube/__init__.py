@@ -6,12 +6,12 @@
 | reading | reads what the API server sends in bounded memory, whatever tenants have stored |
 | follow | reports what exists and each change of it, forever: of a collection or one object |
 | placement | what placement reads, writes and follows |
-| namespaces | labels of namespaces, of which only those are kept that somebody asks for |
-| node_watch | one node, its list and its slices, which its agent and sentry follow for long |
-| gpu_nodes | the `GPUNode` of one node, as its sentry writes it |
-| histories | `VRAMHistory` objects, and the figures of nodes beside them |
+| node_watch | one object for long, as each node follows its own: itself, who has its GPUs |
 | events | events of pods and nodes |
 | fence | ConfigMaps that all replicas write: the fence's rules, the last good policies |
+| gpu_nodes | the GPUNode of one node, as its sentry writes it |
+| histories | VRAMHistory objects |
+| namespaces | labels of namespaces, for which rules ask |
 | registration | our webhook configurations: where /bind is called, whose they are |
 | policies | policies as objects, and their status |
 | certificates | what replicas share of their certificates, for `certs` |

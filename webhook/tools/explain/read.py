@@ -87,7 +87,7 @@ def read_pod_facts(
     kube: Kube, namespace: str, name: str, pod: ClusterPod | None = None
 ) -> PodFacts:
     """Read what is to be known of a pod, which may have been read already; raises KubeError."""
-    reader = _Reader(kube, namespace)
+    reader = _ExplainReader(kube, namespace)
     if pod is None:
         raw = kube.find(reader.path(POD, name))
         pod = None if raw is None else ClusterPod(raw)
@@ -125,7 +125,7 @@ def read_workload_facts(
     kube: Kube, kind: WorkloadKind, namespace: str, name: str
 ) -> tuple[WorkloadFacts, ClusterPod | None]:
     """Read what is to be known of a workload, and its pod to explain; raises KubeError."""
-    reader = _Reader(kube, namespace)
+    reader = _ExplainReader(kube, namespace)
     facts = WorkloadFacts(kind=kind.name, namespace=namespace, name=name, exists=False)
     raw = kube.find(reader.path(kind, name))
     if raw is None:
@@ -168,7 +168,7 @@ def read_workload_facts(
     return facts, newest_in_trouble(asked_about or pods)
 
 
-class _Reader:
+class _ExplainReader:
     """Reads objects of a namespace, and remembers what could not be read, with why."""
 
     def __init__(self, kube: Kube, namespace: str) -> None:

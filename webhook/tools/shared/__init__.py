@@ -1,1 +1,4 @@
-"""What several tools need: reading a cluster and manifests."""
+"""What several tools need: the one reader of nodes and pods, manifests, JSON and tables.
+
+`facts`, `node` and `pod` do no I/O, so that each `judge` may import them.
+"""

@@ -53,7 +53,7 @@ class Condition:
     """As it is stored."""
 
 
-class Fact(Generic[T]):
+class LazyFact(Generic[T]):
     """Reads a fact when it is first asked for, and keeps it in the object.
 
     `functools.cached_property` takes a lock for that before Python 3.12: twice the time of a row.
@@ -89,32 +89,32 @@ class ClusterObject:
             setattr(kept, fact, getattr(self, fact))
         return kept
 
-    @Fact
+    @LazyFact
     def uid(self) -> str:
         """Empty for what is no stored object."""
         return self._text("metadata", "uid")
 
-    @Fact
+    @LazyFact
     def namespace(self) -> str:
         """Empty where it has none; one text for all objects that are in it."""
         return intern(self._text("metadata", "namespace"))
 
-    @Fact
+    @LazyFact
     def name(self) -> str:
         """Its own, within its namespace."""
         return self._text("metadata", "name")
 
-    @Fact
+    @LazyFact
     def path(self) -> str:
         """As `namespace/name`."""
         return f"{self.namespace}/{self.name}"
 
-    @Fact
+    @LazyFact
     def created_s(self) -> float | None:
         """Unix time."""
         return read_time(self.part("metadata").get("creationTimestamp"))
 
-    @Fact
+    @LazyFact
     def labels(self) -> dict[str, str]:
         """Without what Kubernetes would not store."""
         stored = self.part("metadata", "labels")
@@ -147,7 +147,7 @@ class ClusterObject:
                 )
         return None
 
-    @Fact
+    @LazyFact
     def ready(self) -> bool:
         """Whether its condition of that name is true."""
         found = self.condition("Ready")

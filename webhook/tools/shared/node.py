@@ -29,7 +29,7 @@ from webhook.names import (
     NODE_SHARE_LABEL,
     VRAM_RESOURCE,
 )
-from webhook.tools.shared.facts import ClusterObject, Fact, bounded
+from webhook.tools.shared.facts import ClusterObject, LazyFact, bounded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -63,17 +63,17 @@ _MOST_REPLICAS_DIGITS: Final = 6
 class ClusterNode(ClusterObject):
     """A node that the user may read."""
 
-    @Fact
+    @LazyFact
     def slices(self) -> tuple[Slice, ...]:
         """Its ResourceSlices, where they were read."""
         return ()
 
-    @Fact
+    @LazyFact
     def age_s(self) -> float:
         """Since its creation, where somebody knows the time."""
         return float("inf")
 
-    @Fact
+    @LazyFact
     def taints(self) -> tuple[tuple[str, str, str], ...]:
         """Key, value and effect of each."""
         return tuple(
@@ -82,22 +82,22 @@ class ClusterNode(ClusterObject):
             for one in as_objects(self.part("spec").get("taints"), MOST_TAINTS)
         )  # fmt: skip
 
-    @Fact
+    @LazyFact
     def unschedulable(self) -> bool:
         """Whether somebody took it out of scheduling."""
         return self.part("spec").get("unschedulable") is True
 
-    @Fact
+    @LazyFact
     def os(self) -> str:
         """As `linux`."""
         return self._info("operatingSystem") or self.labels.get("kubernetes.io/os") or "linux"
 
-    @Fact
+    @LazyFact
     def arch(self) -> str:
         """As `amd64`; empty where nobody says it."""
         return self._info("architecture") or self.labels.get("kubernetes.io/arch") or ""
 
-    @Fact
+    @LazyFact
     def kubelet(self) -> str:
         """Its version."""
         return self._info("kubeletVersion")
@@ -105,33 +105,33 @@ class ClusterNode(ClusterObject):
     def _info(self, key: str) -> str:
         return self._text("status", "nodeInfo", key)
 
-    @Fact
+    @LazyFact
     def handlers(self) -> frozenset[str] | None:
         """Of its container runtime; None where the kubelet does not say (before 1.30)."""
         found = self.part("status").get("runtimeHandlers")
         names = frozenset(str(one.get("name")) for one in as_objects(found))
         return names if isinstance(found, list) else None
 
-    @Fact
+    @LazyFact
     def brings_agent(self) -> bool:
         """Whether it has a label by which the chart's default brings the agent there."""
         labels = self.labels
         is_true = any(labels.get(key) == "true" for key in (*AGENT_LABELS, NODE_GPU_LABEL))
         return is_true or any(key in labels for key in AGENT_KEYS)
 
-    @Fact
+    @LazyFact
     def whole(self) -> tuple[str, ...]:
         """Resources by which a device plugin offers its GPUs."""
         return whole_gpus(self.raw)
 
-    @Fact
+    @LazyFact
     def replicas(self) -> int:
         """So often a device plugin offers each GPU; 1 where it does not say."""
         text = self.labels.get("nvidia.com/gpu.replicas", "")
         is_count = text.isascii() and text.isdecimal() and len(text) <= _MOST_REPLICAS_DIGITS
         return int(text) if is_count else 1
 
-    @Fact
+    @LazyFact
     def others(self) -> tuple[str, ...]:
         """Other products that give its GPUs away."""
         names = (name for name in self._allocatable() if name in GIVEN_BY_OTHERS)
@@ -140,12 +140,12 @@ class ClusterNode(ClusterObject):
         )
         return (*filter(self._amount, names), *products)
 
-    @Fact
+    @LazyFact
     def share(self) -> str | None:
         """Its label `vramwarden.io/share`."""
         return self.labels.get(NODE_SHARE_LABEL)
 
-    @Fact
+    @LazyFact
     def sharing(self) -> Sharing:
         """Whether it is to be shared, by the agent's own judgement, as if its GPUs were free."""
         known = Beside(
@@ -157,7 +157,7 @@ class ClusterNode(ClusterObject):
         )
         return judge(self.raw, known)
 
-    @Fact
+    @LazyFact
     def agent_waits(self) -> str:
         """For what its agent may wait before it begins to share; empty for nothing."""
         if NODE_ASKS_LABEL in self.labels:
@@ -165,13 +165,13 @@ class ClusterNode(ClusterObject):
         is_young = self.age_s < YOUNG_S
         return "for who may give its GPUs away on a new node" if is_young else ""
 
-    @Fact
+    @LazyFact
     def cure(self) -> str:
         """What ends it on this node that others give its GPUs away; empty where nobody does."""
         given = sign(self.raw, self.claimed_by, self.age_s)
         return given.cure if given else ""
 
-    @Fact
+    @LazyFact
     def claimed_by(self) -> tuple[str, ...]:
         """DRA drivers that give its GPUs away."""
         if not self.gpus and any(one.driver == DRA_DRIVER for one in self.slices):
@@ -179,32 +179,32 @@ class ClusterNode(ClusterObject):
         uuids = {gpu.uuid for gpu in self.gpus}
         return claimants(self.slices, uuids) or claimed_before(self.raw)
 
-    @Fact
+    @LazyFact
     def gpus(self) -> tuple[Gpu, ...]:
         """As it advertises them."""
         return read_inventory(self.raw).gpus
 
-    @Fact
+    @LazyFact
     def advertised(self) -> bool:
         """Whether it shows GPUs of ours."""
         return is_advertised(self.raw)
 
-    @Fact
+    @LazyFact
     def vram_bytes(self) -> int:
         """Allocatable."""
         return self._amount(VRAM_RESOURCE)
 
-    @Fact
+    @LazyFact
     def enforcement(self) -> str:
         """Its label: `sidecar` or `none`."""
         return self.labels.get(NODE_ENFORCEMENT_LABEL, "")
 
-    @Fact
+    @LazyFact
     def device_names(self) -> str:
         """Its label: by which names its runtime knows GPUs."""
         return self.labels.get(NODE_DEVICE_NAMES_LABEL, "")
 
-    @Fact
+    @LazyFact
     def driver(self) -> str:
         """Its label: the version of NVIDIA's driver."""
         return self.labels.get(NODE_DRIVER_LABEL, "")

@@ -25,7 +25,7 @@ from webhook.tools.shared.facts import (
     LONGEST_MESSAGE,
     MOST,
     ClusterObject,
-    Fact,
+    LazyFact,
     bounded,
     one_line,
 )
@@ -62,17 +62,17 @@ class ClusterPod(ClusterObject):
     Its annotations are its owner's, and are shown, never counted.
     """
 
-    @Fact
+    @LazyFact
     def node(self) -> str:
         """Empty while it is bound to none."""
         return self._text("spec", "nodeName")
 
-    @Fact
+    @LazyFact
     def phase(self) -> str:
         """As `Running`."""
         return self._text("status", "phase")
 
-    @Fact
+    @LazyFact
     def status(self) -> str:
         """As `kubectl get pods` says it: `Running`, `Pending`, `Init:0/1`, `Terminating`."""
         return "Terminating" if self.part("metadata").get("deletionTimestamp") else self.phase
@@ -82,17 +82,17 @@ class ClusterPod(ClusterObject):
         """Whether it holds nothing any more."""
         return self.phase in {"Succeeded", "Failed"}
 
-    @Fact
+    @LazyFact
     def managed(self) -> bool:
         """Whether it has VRAM of ours."""
         return self.labels.get(MANAGED_LABEL) == "true"
 
-    @Fact
+    @LazyFact
     def workload(self) -> Workload:
         """What creates such pods."""
         return workload_of(self.part("metadata"))
 
-    @Fact
+    @LazyFact
     def gpus(self) -> tuple[str, ...]:
         """UUIDs, by its annotation `gpu`."""
         given = self._text("metadata", "annotations", GPU_ANNOTATION)
@@ -100,7 +100,7 @@ class ClusterPod(ClusterObject):
         pod = {"metadata": {"annotations": annotations}, "spec": {}}
         return named_gpus(read_pod(pod)) if given else ()
 
-    @Fact
+    @LazyFact
     def asked_bytes(self) -> int | None:
         """Per GPU; None where its metadata alone is known, and does not say it.
 
@@ -113,7 +113,7 @@ class ClusterPod(ClusterObject):
         except QuantityError:
             return None
 
-    @Fact
+    @LazyFact
     def gpu_count(self) -> int:
         """So many GPUs it asks for."""
         if need := self._need():
@@ -128,30 +128,30 @@ class ClusterPod(ClusterObject):
         except MalformedObjectError:
             return None
 
-    @Fact
+    @LazyFact
     def waits(self) -> str:
         """Why it is bound and has no GPU yet: its annotation `gpu-waits`."""
         said = self._text("metadata", "annotations", GPU_WAITS_ANNOTATION)
         return one_line(said, LONGEST_TEXT)
 
-    @Fact
+    @LazyFact
     def unscheduled(self) -> str:
         """What the scheduler says of it."""
         found = self.condition("PodScheduled")
         return found.message[:LONGEST_TEXT] if found and found.status == "False" else ""
 
-    @Fact
+    @LazyFact
     def rule(self) -> str:
         """Name of the rule that admitted it, in quotes; empty where none is said."""
         words = bounded(self.annotations.get(ADMITTED_ANNOTATION), 500).split(" ")
         return quoted(words[1], _LONGEST_RULE) if len(words) == _MARK_PARTS else ""
 
-    @Fact
+    @LazyFact
     def component(self) -> str:
         """Of a pod of ours: `webhook`, `agent` or `sentry`."""
         return self._text("metadata", "labels", "app.kubernetes.io/component")
 
-    @Fact
+    @LazyFact
     def not_ready(self) -> str:
         """Why it is not ready; empty where it is, or has ended."""
         if self.ended or self.ready:
@@ -161,7 +161,7 @@ class ClusterPod(ClusterObject):
         said = next((f"{reason} {message}".strip() for reason, message in waits if reason), "")
         return one_line(said or (ready.message if ready else "") or "it is not ready", LONGEST_TEXT)
 
-    @Fact
+    @LazyFact
     def pull_failure(self) -> tuple[str, str] | None:
         """The sidecar's image where it cannot be pulled, and what the kubelet says of that."""
         for one in self._sidecars():
@@ -170,7 +170,7 @@ class ClusterPod(ClusterObject):
                 return one_line(one.get("image") or ""), one_line(message or reason, LONGEST_TEXT)
         return None
 
-    @Fact
+    @LazyFact
     def sound(self) -> bool:
         """Whether it is managed, its sidecar has run, and it waits for nothing."""
         states = [as_object(one.get("state")) for one in self._sidecars()]
@@ -178,17 +178,17 @@ class ClusterPod(ClusterObject):
         quiet = not (self.ended or self.pull_failure or self.waits)
         return self.managed and has_run and quiet
 
-    @Fact
+    @LazyFact
     def whole(self) -> bool:
         """Whether it has whole GPUs, by a resource of a device plugin."""
         return has_whole_gpu(self.raw)
 
-    @Fact
+    @LazyFact
     def claims(self) -> tuple[str, ...]:
         """Its ResourceClaims, `namespace/name`, of whatever kind."""
         return tuple(f"{self.namespace}/{claim}" for claim in claim_names(self.raw))
 
-    @Fact
+    @LazyFact
     def devices(self) -> frozenset[tuple[str, ...]]:
         """What each container asks for that a release before 0.3 left its GPUs for that."""
         # Imported here: of the tools, check alone needs it.

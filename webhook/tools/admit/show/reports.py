@@ -181,9 +181,9 @@ def _verdict(file: str, verdict: JudgedPod) -> dict[str, Any]:
         "allowed": verdict.allowed,
         "sentence": verdict.summary,
         "reasons": list(decision.reasons) if decision else [],
-        "findings": [{"reason": one.reason, **_told(one, "field")} for one in verdict.findings],
-        "warnings": [_told(one) for one in verdict.warnings],
-        "hints": [_told(one) for one in verdict.hints],
+        "findings": [{"reason": one.reason, **_remark(one, "field")} for one in verdict.findings],
+        "warnings": [_remark(one) for one in verdict.warnings],
+        "hints": [_remark(one) for one in verdict.hints],
         "rule": decision.rule if decision else "",
         "policy": decision.policy if decision else "",
         "asks": verdict.asked if verdict.allowed else "",
@@ -191,7 +191,7 @@ def _verdict(file: str, verdict: JudgedPod) -> dict[str, Any]:
     }
 
 
-def _told(one: Remark, *field: str) -> dict[str, Any]:
+def _remark(one: Remark, *field: str) -> dict[str, Any]:
     return {**dict.fromkeys(field, one.path), "line": one.line, "sentence": one.text}
 
 
@@ -201,7 +201,7 @@ def _migration(verdict: JudgedPod) -> dict[str, Any]:
     if migration is None:
         return {}
     said = {
-        word: [_told(one, "field") for kind, one in remarks(verdict) if kind == word]
+        word: [_remark(one, "field") for kind, one in remarks(verdict) if kind == word]
         for word in (NOT_MIGRATED, NOTE)
     }
     made = {"product": migration.product, "asks": migration.asks}

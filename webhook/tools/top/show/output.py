@@ -32,14 +32,14 @@ def as_value(report: TopReport, parts: Sequence[str]) -> Json:
     if report.namespace:
         value["namespace"] = report.namespace
     if "nodes" in parts and report.nodes is not None:
-        value["totals"] = _told(report.amounts)
+        value["totals"] = _row(report.amounts)
         value["nodes"] = [_node(one) for one in report.nodes]
     if "pods" in parts and report.pods is not None:
         value["pods"] = [_pod(one) for one in report.pods]
     if "workloads" in parts and report.workloads is not None:
-        value["workloads"] = [_told(one) for one in report.workloads]
+        value["workloads"] = [_row(one) for one in report.workloads]
     value["troubles"] = [
-        _told(one, "reason node gpu amount_bytes uid sentence fix") for one in report.troubles
+        _row(one, "reason node gpu amount_bytes uid sentence fix") for one in report.troubles
     ]
     value["missing"] = list(report.missing)
     return value
@@ -58,7 +58,7 @@ def unchanging(value: Json) -> Json:
     return {**value, "time": "", "nodes": nodes, "troubles": troubles}
 
 
-def _told(row: Any, names: str = "") -> Json:
+def _row(row: Any, names: str = "") -> Json:
     """Return fields of a row, all where none is named; what is not known is absent."""
     wanted = names.split() or [one.name for one in fields(row)]
     return known(**{_key(name): getattr(row, name) for name in wanted})
@@ -72,21 +72,21 @@ def _key(name: str) -> str:
 def _node(node: NodeRow) -> Json:
     return {
         **known(name=node.name, observedAt=write_time(node.observed_s)),
-        **_told(node, "stale driver_version enforcement not_shared held"),
-        "totals": _told(node.amounts),
+        **_row(node, "stale driver_version enforcement not_shared held"),
+        "totals": _row(node.amounts),
         "gpus": [_gpu(gpu, node) for gpu in node.gpus],
     }
 
 
 def _gpu(gpu: GpuFigures, node: NodeRow) -> Json:
     return {
-        **_told(gpu, "uuid index product healthy fault total_bytes usable_bytes promised_bytes"),
-        **_told(gpu, "used_bytes free_bytes unmanaged_bytes unattributed_bytes"),
+        **_row(gpu, "uuid index product healthy fault total_bytes usable_bytes promised_bytes"),
+        **_row(gpu, "used_bytes free_bytes unmanaged_bytes unattributed_bytes"),
         "pods": [
-            _named(node, one.uid) | _told(one, "cap_bytes used_bytes peak_bytes stops")
+            _named(node, one.uid) | _row(one, "cap_bytes used_bytes peak_bytes stops")
             for one in gpu.pods
         ],
-        "unmanaged": [_named(node, one.uid) | _told(one, "used_bytes") for one in gpu.unmanaged],
+        "unmanaged": [_named(node, one.uid) | _row(one, "used_bytes") for one in gpu.unmanaged],
     }
 
 
@@ -99,9 +99,9 @@ def _pod(pod: PodRow) -> Json:
     created = None if pod.created_s is None else write_time(pod.created_s)
     workload = known(kind=pod.kind, name=pod.workload)
     return {
-        **_told(pod, "namespace name uid node"),
+        **_row(pod, "namespace name uid node"),
         **known(createdAt=created),
-        **_told(pod, "phase status why gpu_count cap_bytes used_bytes peak_bytes near_cap stops"),
+        **_row(pod, "phase status why gpu_count cap_bytes used_bytes peak_bytes near_cap stops"),
         **known(workload=workload or None),
-        "gpus": [_told(held) for held in pod.held],
+        "gpus": [_row(held) for held in pod.held],
     }
