@@ -126,7 +126,7 @@ def needs_quotes(text: str) -> bool:
 
 def read_yaml(text: str) -> tuple[Any, Layout]:
     """Return a text's one document as kubectl sees it; raises ManifestError."""
-    reader, value = _Reader(text), None
+    reader, value = _ManifestReader(text), None
     try:
         for value in reader.documents():  # noqa: B007 - the last one is returned
             pass
@@ -144,7 +144,7 @@ def read_yaml(text: str) -> tuple[Any, Layout]:
     return value, reader.layout
 
 
-class _Reader(BoundedReader):
+class _ManifestReader(BoundedReader):
     """Makes values, and counts how their collections are indented."""
 
     def __init__(self, text: str) -> None:
