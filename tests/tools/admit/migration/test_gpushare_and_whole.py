@@ -102,6 +102,13 @@ def test_whole_gpus_become_what_is_said(amounts, memory, count, notes):
     assert (made.memory, made.count, len(made.notes)) == (memory, count, notes)
 
 
+@pytest.mark.parametrize("name", ["gpu", "gpu.shared"])
+def test_where_the_memory_of_a_gpu_is_missing_the_place_that_asks_for_one_is_named(name):
+    (problem,) = moved_limits("whole", {}, **{name: "1"}).problems
+    place = f"spec.containers[0].resources.limits[nvidia.com/{name}]"
+    assert problem.startswith(f"{place}: asks for a GPU, and nothing here says how much that is")
+
+
 def test_replicas_beside_whole_gpus_are_reported():
     made = moved_limits("whole", SIXTEEN, **{"gpu": "1", "gpu.shared": "1"})
     assert made.problems == [
