@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from webhook import __version__
-from webhook.core.node.driver import KERNEL_DRIVER
 from webhook.core.pod.duration import parse_seconds
 from webhook.names import ENFORCER_IMAGE_REPOSITORY
 
@@ -33,15 +32,6 @@ ANSWER_S = 30.0
 
 NODE_OPTION = click.option(
     "--node", default="", envvar="NODE_NAME", show_envvar=True, help="The node that this is."
-)
-KERNEL_DRIVER_OPTION = click.option(
-    "--kernel-driver",
-    metavar="FILE",
-    default=KERNEL_DRIVER,
-    envvar="VRAMWARDEN_KERNEL_DRIVER",
-    show_envvar=True,
-    show_default=True,
-    help="The file that exists while the kernel has a driver.",
 )
 KUBECONFIG_OPTION = click.option(
     "--kubeconfig",
@@ -89,6 +79,21 @@ def duration(least_s: float = 0.0, most_s: float = float("inf")) -> Callable[...
             raise click.BadParameter(str(error)) from error
 
     return read
+
+
+def kernel_driver_option(command: _Command) -> _Command:
+    """Take the file that shows a driver, which agent and sentry share, as `kernel_driver`."""
+    from webhook.core.node.driver import KERNEL_DRIVER  # noqa: PLC0415 - tools need none of it
+
+    return click.option(
+        "--kernel-driver",
+        metavar="FILE",
+        default=KERNEL_DRIVER,
+        envvar="VRAMWARDEN_KERNEL_DRIVER",
+        show_envvar=True,
+        show_default=True,
+        help="The file that exists while the kernel has a driver.",
+    )(command)
 
 
 def rollout_option(command: _Command) -> _Command:

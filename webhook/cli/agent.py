@@ -24,11 +24,11 @@ from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
 from webhook.core.pod.quantity import MIB, QuantityError, parse_quantity
 from webhook.options import (
-    KERNEL_DRIVER_OPTION,
     KUBECONFIG_OPTION,
     NODE_OPTION,
     Failure,
     duration,
+    kernel_driver_option,
 )
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def _taint_key(_context: click.Context, _option: click.Parameter, key: str) -> s
     is_flag=True,
     help="The chart's fence.void holds: NVIDIA's runtime may be the default one.",
 )
-@KERNEL_DRIVER_OPTION
+@kernel_driver_option
 @click.option(
     "--startup-taint",
     metavar="KEY",
