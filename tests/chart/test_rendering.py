@@ -246,7 +246,7 @@ def test_the_agent_is_started_with_options_that_it_has(helm):
     fields = {one["name"]: one.get("valueFrom", {}).get("fieldRef") for one in container["env"]}
     assert fields["NODE_NAME"] == {"fieldPath": "spec.nodeName"}
     assert fields["POD_NAMESPACE"] == {"fieldPath": "metadata.namespace"}
-    assert found["vram"] == 48 * 2**30
+    assert found["fixed_bytes"] == 48 * 2**30
     assert found["startup_taint"] == "example.com/starting"
     assert found["run_folder"] == RUN_FOLDER
     assert RUN_FOLDER in {mount["mountPath"] for mount in container["volumeMounts"]}
