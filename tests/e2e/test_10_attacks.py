@@ -14,6 +14,7 @@ from tests.e2e.pods import GIB, HOLD, container, holding, pod, statuses
 from tests.e2e.sentry import NAMESPACE, NodeSentry
 from tests.e2e.team import Team
 from tests.support.control_planes import ApiError, wait_until
+from webhook.core.words import amount
 
 CAP, OVER = 2 * GIB, 6 * GIB
 UNPROMISED = 3 * GIB
@@ -117,7 +118,7 @@ def test_its_owner_reads_why_in_the_pod_in_an_event_and_in_the_log(attack, tenan
     assert {one["reason"] for one in (event, *more)} == {EXCEEDED}
     assert event["message"].startswith(condition["message"][:200])
     print(event["message"])
-    for figure in (f"{OVER // 2**20}", f"{CAP // 2**20}"):
+    for figure in (amount(OVER), amount(CAP)):
         assert figure in event["message"]
     assert [line for line in sentry.log() if uid in str(line)]
 
@@ -197,7 +198,7 @@ def test_an_honest_pod_is_stopped_by_its_sidecar_and_the_sentry_says_nothing(ten
 def test_memory_that_nobody_was_promised_is_told_of_and_left_alone(intruder, sentry, tenant):
     found, team = intruder
     uid = found["metadata"]["uid"]
-    said = f"{UNPROMISED // 2**20}Mi"
+    said = amount(UNPROMISED)
 
     def told_of():
         events = sentry.events(kind="Node", name=NODE)
