@@ -11,8 +11,11 @@ from hypothesis import strategies as st
 
 from tests.support.foreign_clusters import a_node, a_pod, gfd_node, listed, mixed_cluster, whole
 from tests.support.strategies import ANY_JSON
+from webhook.adapters.kube.client import KubeError
 from webhook.cli.main import main
 from webhook.core.kinds.histories import History, Run, write_history
+from webhook.options import ReachedCluster
+from webhook.tools.simulate import read
 from webhook.tools.simulate.command import simulate_command
 from webhook.tools.simulate.judge.cluster import TodayObjects
 from webhook.tools.simulate.judge.comparison import compare
@@ -159,6 +162,33 @@ def test_node_selectors_count(today):
     assert found["wouldNotFit"] == [
         {"why": "no node has the labels they select", "pods": 1, "first": "team/b"}
     ]
+
+
+def test_of_many_workloads_that_stay_whole_ten_are_named_and_the_rest_is_counted(simulate):
+    pods = [whole(f"p{number:02}", "n") for number in range(13)]
+    done = simulate("--nodes", "f", f=listed(gfd_node("n", 16), *pods))
+    assert [line.split()[1] for line in done.out.splitlines() if line.startswith("  team ")] == [
+        f"Pod/p{number:02}" for number in range(10)
+    ]
+    assert "  and 3 workloads more\n" in done.out
+
+
+@pytest.mark.parametrize(
+    ("code", "notes"),
+    [
+        (403, ["no VRAMHistory says a size: you may not list them, if there are any"]),
+        (404, []),  # without vramwarden there are none
+        (500, ["no VRAMHistory says a size: down"]),
+    ],
+)
+def test_why_no_history_says_a_size_is_noted(monkeypatch, code, notes):
+    def fails(_):
+        raise KubeError("down", code=code)
+
+    monkeypatch.setattr(read, "reach", lambda *_: ReachedCluster(None, "default"))
+    monkeypatch.setattr(read, "list_pods_and_nodes", lambda *_: None)
+    monkeypatch.setattr(read.HistoriesApi, "of", fails)
+    assert read.read_cluster(None, None).notes == notes
 
 
 NODES = [a_node(f"old-{index}", **{"nvidia.com/gpu": 2}) for index in range(7)]
