@@ -10,51 +10,18 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.admission.rules.amounts import (
-    bounds,
-    gpu_class_known,
-    readable_demand,
-    whole_gpu_and_share,
-    whole_gpus,
+from webhook.core.admission.rules import (
+    amounts,
+    changes,
+    devices,
+    enforcement,
+    hints,
+    isolation,
+    nodes,
+    servers,
+    translation,
 )
 from webhook.core.admission.rules.case import Case, CaseKind
-from webhook.core.admission.rules.changes import (
-    debugging_containers,
-    debugging_mounts,
-    debugging_without_demand,
-    immutable,
-    reserved_debuggers,
-)
-from webhook.core.admission.rules.devices import (
-    device_annotations,
-    device_mounts,
-    visible_devices_of_demand,
-    visible_devices_without_demand,
-)
-from webhook.core.admission.rules.enforcement import (
-    one_profile,
-    one_user,
-    process_namespace,
-    room_after_resize,
-    room_for_enforcer,
-)
-from webhook.core.admission.rules.hints import foreign_requests, unread_keys
-from webhook.core.admission.rules.isolation import (
-    non_root,
-    privileged_pod,
-    reserved_marks,
-    reserved_names,
-)
-from webhook.core.admission.rules.nodes import (
-    node_name,
-    node_selector,
-    one_slot,
-    operating_system,
-    slices,
-    unpromised,
-)
-from webhook.core.admission.rules.servers import unbounded_servers
-from webhook.core.admission.rules.translation import translatable, translated
 from webhook.core.admission.tiers import SIDECAR, Tier
 from webhook.core.pod.findings import MOST_FINDINGS, Finding
 
@@ -73,41 +40,41 @@ class RuleRow:
 
 
 RULES: Final = (
-    RuleRow(CaseKind.ASKING, readable_demand),
-    RuleRow(CaseKind.CREATED, whole_gpus),
-    RuleRow(CaseKind.WITHOUT_DEMAND, visible_devices_without_demand),
-    RuleRow(CaseKind.ASKING, translatable),
-    RuleRow(CaseKind.ASKING, whole_gpu_and_share),
-    RuleRow(CaseKind.ASKING, operating_system),
-    RuleRow(CaseKind.ASKING, node_name),
-    RuleRow(CaseKind.ASKING, privileged_pod),
-    RuleRow(CaseKind.ASKING, non_root),
-    RuleRow(CaseKind.ASKING, visible_devices_of_demand),
-    RuleRow(CaseKind.CREATED | CaseKind.UPDATED, device_annotations),
-    RuleRow(CaseKind.CREATED, device_mounts),
-    RuleRow(CaseKind.ASKING, gpu_class_known),
-    RuleRow(CaseKind.ASKING, node_selector),
-    RuleRow(CaseKind.CREATED, reserved_names),
-    RuleRow(CaseKind.WITHOUT_DEMAND, reserved_marks),
-    RuleRow(CaseKind.ASKING, process_namespace, tier=SIDECAR),
-    RuleRow(CaseKind.READABLE, bounds),
-    RuleRow(CaseKind.READABLE, slices),
-    RuleRow(CaseKind.READABLE, one_slot),
-    RuleRow(CaseKind.READABLE, one_user, tier=SIDECAR),
-    RuleRow(CaseKind.READABLE, one_profile, tier=SIDECAR),
-    RuleRow(CaseKind.READABLE, room_for_enforcer, tier=SIDECAR),
-    RuleRow(CaseKind.TRANSLATED, translated),
-    RuleRow(CaseKind.UPDATED, immutable),
-    RuleRow(CaseKind.UPDATED, room_after_resize),
-    RuleRow(CaseKind.DEBUGGED, debugging_containers),
-    RuleRow(CaseKind.DEBUGGED_WITHOUT_DEMAND, debugging_without_demand),
-    RuleRow(CaseKind.DEBUGGING, debugging_mounts),
-    RuleRow(CaseKind.DEBUGGING, reserved_debuggers),
+    RuleRow(CaseKind.ASKING, amounts.readable_demand),
+    RuleRow(CaseKind.CREATED, amounts.whole_gpus),
+    RuleRow(CaseKind.WITHOUT_DEMAND, devices.visible_devices_without_demand),
+    RuleRow(CaseKind.ASKING, translation.translatable),
+    RuleRow(CaseKind.ASKING, amounts.whole_gpu_and_share),
+    RuleRow(CaseKind.ASKING, nodes.operating_system),
+    RuleRow(CaseKind.ASKING, nodes.node_name),
+    RuleRow(CaseKind.ASKING, isolation.privileged_pod),
+    RuleRow(CaseKind.ASKING, isolation.non_root),
+    RuleRow(CaseKind.ASKING, devices.visible_devices_of_demand),
+    RuleRow(CaseKind.CREATED | CaseKind.UPDATED, devices.device_annotations),
+    RuleRow(CaseKind.CREATED, devices.device_mounts),
+    RuleRow(CaseKind.ASKING, amounts.gpu_class_known),
+    RuleRow(CaseKind.ASKING, nodes.node_selector),
+    RuleRow(CaseKind.CREATED, isolation.reserved_names),
+    RuleRow(CaseKind.WITHOUT_DEMAND, isolation.reserved_marks),
+    RuleRow(CaseKind.ASKING, enforcement.process_namespace, tier=SIDECAR),
+    RuleRow(CaseKind.READABLE, amounts.bounds),
+    RuleRow(CaseKind.READABLE, nodes.slices),
+    RuleRow(CaseKind.READABLE, nodes.one_slot),
+    RuleRow(CaseKind.READABLE, enforcement.one_user, tier=SIDECAR),
+    RuleRow(CaseKind.READABLE, enforcement.one_profile, tier=SIDECAR),
+    RuleRow(CaseKind.READABLE, enforcement.room_for_enforcer, tier=SIDECAR),
+    RuleRow(CaseKind.TRANSLATED, translation.translated),
+    RuleRow(CaseKind.UPDATED, changes.immutable),
+    RuleRow(CaseKind.UPDATED, enforcement.room_after_resize),
+    RuleRow(CaseKind.DEBUGGED, changes.debugging_containers),
+    RuleRow(CaseKind.DEBUGGED_WITHOUT_DEMAND, changes.debugging_without_demand),
+    RuleRow(CaseKind.DEBUGGING, changes.debugging_mounts),
+    RuleRow(CaseKind.DEBUGGING, changes.reserved_debuggers),
 )
 
-HINTS: Final = (unread_keys, foreign_requests)
+HINTS: Final = (hints.unread_keys, hints.foreign_requests)
 """Rules that deny nothing: for each creation, from a case to warnings."""
-HINTS_IF_FINE: Final = (unbounded_servers, unpromised)
+HINTS_IF_FINE: Final = (servers.unbounded_servers, nodes.unpromised)
 """The same, where nothing is wrong: about what the pod will do."""
 _HINTS: Final = (*HINTS, *HINTS_IF_FINE)
 
@@ -134,7 +101,7 @@ def findings_of(case: Case, kind: CaseKind) -> tuple[Finding, ...]:
 
 def hints_of(case: Case, *, fine: bool) -> tuple[str, ...]:
     """Return what the user should know although it denies nothing."""
-    hints: list[str] = []
+    said: list[str] = []
     for rule in _HINTS if fine else HINTS:
-        hints += rule(case)
-    return tuple(hints)
+        said += rule(case)
+    return tuple(said)
