@@ -38,6 +38,8 @@ BINDING_ANNOTATIONS: Final = (
     GPU_WAITS_ANNOTATION,
 )
 """What only a binding, or the late assignment in its place, writes."""
+OUR_ANNOTATIONS: Final = (*ASKING_ANNOTATIONS, ADMITTED_ANNOTATION, *BINDING_ANNOTATIONS)
+"""What is asked for, by which rule it was admitted, what was given: no update changes them."""
 MANAGED_LABEL: Final = PREFIX + "managed"
 """`"true"` on every pod that has a demand."""
 

@@ -161,9 +161,9 @@ def uncounted(container: Container, counted: CountedAmounts) -> Iterator[str]:
             yield f"{container.path}.resources.{kind}"
 
 
-def counted_limits(container: Container) -> dict[str, str | None]:
-    """Return what is counted for a container and cannot change, by resource."""
-    return {VRAM_RESOURCE: container.resources("limits").get(VRAM_RESOURCE)}
+def counted_limit(container: Container) -> str | None:
+    """Return the VRAM that is counted for a container, which cannot change; None for none."""
+    return container.resources("limits").get(VRAM_RESOURCE)
 
 
 def counted_bytes(pod: Pod) -> int | None:

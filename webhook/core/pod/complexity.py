@@ -33,12 +33,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.pod.fields import Json
 from webhook.core.pod.findings import Finding, Reason, annotation_path
-from webhook.names import (
-    ADMITTED_ANNOTATION,
-    ASKING_ANNOTATIONS,
-    BINDING_ANNOTATIONS,
-    MANAGED_LABEL,
-)
+from webhook.names import ADMITTED_ANNOTATION, MANAGED_LABEL, OUR_ANNOTATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -103,7 +98,6 @@ JUDGED: Final[Mapping[str, int]] = {
 
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
-_OUR_ANNOTATIONS: Final = (*ASKING_ANNOTATIONS, ADMITTED_ANNOTATION, *BINDING_ANNOTATIONS)
 
 _Bounds = tuple[tuple[str, type[Json] | type[list[Any]], Bound], ...]
 """Fields of an object, of which type they are, and how long they may be."""
@@ -201,7 +195,7 @@ def _excesses(pod: Json) -> list[_Excess]:
     _measure(over, metadata, _OF_METADATA, "metadata")
     _measure(over, spec, _OF_NODES, "spec")
     annotations = _object(metadata, "annotations")
-    for key in _OUR_ANNOTATIONS if annotations else ():
+    for key in OUR_ANNOTATIONS if annotations else ():
         value = annotations.get(key)
         if type(value) is str and len(value) > CHARACTERS.most:
             over.append((CHARACTERS, annotation_path(key), len(value)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.admission.accounting import counted_limits
+from webhook.core.admission.accounting import counted_limit
 from webhook.core.admission.rules.complexity import is_managed
 from webhook.core.admission.rules.devices import mounts_of_devices
 from webhook.core.admission.rules.isolation import (
@@ -28,12 +28,11 @@ from webhook.core.pod.findings import Finding, Reason, annotation_path, quoted
 from webhook.core.pod.views import Container, Pod, read_containers
 from webhook.core.policy.values import Isolation, VisibleDevices
 from webhook.names import (
-    ADMITTED_ANNOTATION,
-    ASKING_ANNOTATIONS,
-    BINDING_ANNOTATIONS,
     DEFAULT_CONTAINER_ANNOTATION,
     ENFORCER_CONTAINER,
     MANAGED_LABEL,
+    OUR_ANNOTATIONS,
+    VRAM_RESOURCE,
 )
 
 if TYPE_CHECKING:
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
 
     from webhook.core.admission.rules.case import Case
 
-_FIXED_ANNOTATIONS: Final = (*ASKING_ANNOTATIONS, ADMITTED_ANNOTATION, *BINDING_ANNOTATIONS)
 # No profile of `kubectl debug` asks for KILL, which reaches a sidecar that runs as another user.
 _DEBUGGERS_CAPABILITIES: Final = EVERYBODYS_CAPABILITIES - {"KILL"}
 
@@ -54,7 +52,7 @@ def immutable(case: Case) -> Iterator[Finding]:
     Allowed values: those of the pod before the update
     """
     old, new = case.old, case.pod
-    keys = [*_FIXED_ANNOTATIONS]
+    keys = [*OUR_ANNOTATIONS]
     key = DEFAULT_CONTAINER_ANNOTATION
     named_other = old.annotations.get(key) != new.annotations.get(key)
     if named_other and read_demand(new)[1] and not read_demand(old)[1]:
@@ -66,12 +64,10 @@ def immutable(case: Case) -> Iterator[Finding]:
         )
     path = f"metadata.labels[{MANAGED_LABEL}]"
     yield from _unchanged(path, old.labels.get(MANAGED_LABEL), new.labels.get(MANAGED_LABEL))
-    amounts = {container.name: counted_limits(container) for container in old.containers}
+    limits = {container.name: counted_limit(container) for container in old.containers}
     for container in new.containers:
-        known = amounts.get(container.name, {})
-        for resource, limit in counted_limits(container).items():
-            path = f"{container.path}.resources.limits[{resource}]"
-            yield from _unchanged(path, known.get(resource), limit)
+        path = f"{container.path}.resources.limits[{VRAM_RESOURCE}]"
+        yield from _unchanged(path, limits.get(container.name), counted_limit(container))
     before = {container.field: container for container in old.enforcers}
     for container in new.enforcers:
         ours = before.get(container.field)

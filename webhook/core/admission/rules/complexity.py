@@ -14,20 +14,13 @@ from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV, sees_no_gpu
 from webhook.core.pod.demand import asks_for_vram
 from webhook.core.pod.fields import Json, items, mapping, strings, text
 from webhook.core.policy.values import Rule, VisibleDevices
-from webhook.names import (
-    ADMITTED_ANNOTATION,
-    ASKING_ANNOTATIONS,
-    BINDING_ANNOTATIONS,
-    ENFORCER_CONTAINER,
-    MANAGED_LABEL,
-)
+from webhook.names import ENFORCER_CONTAINER, MANAGED_LABEL, OUR_ANNOTATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from webhook.core.pod.review import Request
 
-_MARKS: Final = (*ASKING_ANNOTATIONS, ADMITTED_ANNOTATION, *BINDING_ANNOTATIONS)
 _RUN: Final = ("containers", "initContainers")
 _DEBUG: Final = ("ephemeralContainers",)
 
@@ -72,7 +65,7 @@ def is_managed(pod: Json) -> bool:
 
 def _marks(pod: Json) -> tuple[str | None, ...]:
     labels, annotations = mapping(_metadata(pod), "labels", "metadata"), _annotations(pod)
-    return (labels.get(MANAGED_LABEL), *(annotations.get(key) for key in _MARKS))
+    return (labels.get(MANAGED_LABEL), *(annotations.get(key) for key in OUR_ANNOTATIONS))
 
 
 def _has_our_volumes(pod: Json) -> bool:

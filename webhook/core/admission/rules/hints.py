@@ -14,23 +14,16 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.core.pod.fields import with_unit
 from webhook.core.pod.findings import annotation_path, quoted
-from webhook.core.pod.foreign import (
-    FOREIGN_ANNOTATIONS,
-    FOREIGN_RESOURCES,
-    WHOLE_GPU,
-    Meaning,
-    Product,
-)
+from webhook.core.pod.foreign import FOREIGN_ANNOTATIONS, FOREIGN_RESOURCES, WHOLE_GPU, Meaning
 from webhook.core.words import shortened
 from webhook.names import (
-    ADMITTED_ANNOTATION,
     ASKING_ANNOTATIONS,
-    BINDING_ANNOTATIONS,
     GPU_COUNT_ANNOTATION,
     GPU_MEMORY_ANNOTATION,
     IN_PLACE_OF_ANNOTATION,
     LONGEST_LABEL,
     MANAGED_LABEL,
+    OUR_ANNOTATIONS,
     PREFIX,
     VRAM_RESOURCE,
 )
@@ -68,15 +61,7 @@ _MOST_COMPARED: Final = 32
 _MOST_READ: Final = 4096
 """Keys of one map; a workload's own are bounded by nobody before."""
 _LONGEST_COMPARED: Final = 80
-_OURS: Final = frozenset(
-    {
-        *ASKING_ANNOTATIONS,
-        ADMITTED_ANNOTATION,
-        IN_PLACE_OF_ANNOTATION,
-        *BINDING_ANNOTATIONS,
-        MANAGED_LABEL,
-    }
-)
+_OURS: Final = frozenset({*OUR_ANNOTATIONS, IN_PLACE_OF_ANNOTATION, MANAGED_LABEL})
 _LONGEST_KEY: Final = len(PREFIX) + LONGEST_LABEL
 
 
@@ -96,7 +81,10 @@ def near_miss(key: str, value: str) -> str:
     if not slash:
         if key not in _WITHOUT_PREFIX:
             return ""
-        unit = _unit(*FOREIGN_ANNOTATIONS[key]) if key in FOREIGN_ANNOTATIONS else _GUESSED
+        unit = _GUESSED
+        if key in FOREIGN_ANNOTATIONS:
+            product, meaning = FOREIGN_ANNOTATIONS[key]
+            unit = product.unit if meaning is Meaning.MEMORY else ""
         return _line(GPU_MEMORY_ANNOTATION, _in_unit(value, unit))
     if domain == _DOMAIN or len(key) > _LONGEST_COMPARED:
         return ""
@@ -173,13 +161,10 @@ def _theirs(case: Case, container: Container, name: str, amount: str) -> str:
     limits = {**container.resources("requests"), **container.resources("limits")}
     count = limits.get(WHOLE_GPU, "")
     line = _line(GPU_MEMORY_ANNOTATION, _in_unit(amount, product.unit))
-    more = f' and {GPU_COUNT_ANNOTATION}: "{count}"' if _is_several(count) else ""
+    several = _NUMBER.fullmatch(count) and count != "1"
+    more = f' and {GPU_COUNT_ANNOTATION}: "{count}"' if several else ""
     gone = f"remove it and {WHOLE_GPU}, and " if count else ""
     return f"{who}{gone}write the annotation {line}{more}"
-
-
-def _is_several(count: str) -> bool:
-    return bool(_NUMBER.fullmatch(count)) and count != "1"
 
 
 def _no_resource(name: str, amount: str) -> str:
@@ -191,10 +176,6 @@ def _no_resource(name: str, amount: str) -> str:
     if not meant:
         return f"no node has this resource; the only one is {VRAM_RESOURCE}, e.g. 8Gi"
     return f"no node has this resource; write the annotation {_line(MEANT[meant[0]], amount)}"
-
-
-def _unit(product: Product, meaning: Meaning) -> str:
-    return product.unit if meaning is Meaning.MEMORY else ""
 
 
 def _in_unit(value: str, unit: str) -> str:
