@@ -9,7 +9,7 @@ import pytest
 from tests.core.admission.test_templates import a_review
 from tests.support.pods import a_pod, a_policy, a_rule
 from webhook.core.admission.decide import Outcome
-from webhook.core.admission.templates import advise, judge
+from webhook.core.admission.templates import advise, creation_of, decide_both
 from webhook.core.pod.templates import is_own_kind
 from webhook.core.policy.cluster import UNKNOWN, Cluster
 from webhook.core.policy.match import (
@@ -96,9 +96,6 @@ def test_a_pod_offline_is_judged_by_who_is_given(creator, rule):
         a_rule(name="labelled", namespace_labels={"tier": "intern"}),
         a_rule(name="everybody", action=Action.WARN),
     )
-    assert judge(a_pod("1Gi"), "team-a", policy, UNKNOWN, creator).decision.rule == rule
-
-
-def test_every_namespace_bears_its_name_as_a_label():
-    named = a_rule(name="named", namespace_labels={"kubernetes.io/metadata.name": "team-a"})
-    assert judge(a_pod("1Gi"), "team-a", a_policy(named), UNKNOWN).decision.rule == "named"
+    cluster = Cluster(namespaces={"team-a": creator.namespace_labels})
+    creation = creation_of(a_pod("1Gi"), "team-a", creator)
+    assert [one.rule for one in decide_both(creation, policy, cluster)] == [rule, rule]

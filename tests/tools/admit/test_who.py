@@ -15,6 +15,7 @@ spec:
   - {name: ada, match: {users: ["oidc:ada"]}}
   - {name: interns, match: {groups: ["oidc:interns", "oidc:guests"]}}
   - {name: controllers, match: {users: ["system:serviceaccount:kube-system:*"]}}
+  - {name: named, match: {namespaceLabels: {kubernetes.io/metadata.name: team-a}}}
   - {name: labelled, match: {namespaceLabels: {tier: intern, zone: a}}}
   - {name: everybody}
 """
@@ -57,6 +58,7 @@ LABELS = ("--namespace-label", "tier=intern", "--namespace-label", "zone=a")
         (POD, INTERN, "interns"),
         (POD, LABELS, "labelled"),
         (POD, LABELS[:2], "everybody"),
+        (POD, ("--namespace", "team-a"), "named"),
         (POD, (*INTERN, *LABELS), "interns"),
         (WORKFLOW, INTERN, "interns"),
         (DEPLOYMENT, INTERN, "controllers"),

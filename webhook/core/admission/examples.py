@@ -6,13 +6,12 @@ The decision is the webhook's own, in both phases, so an example proves what a c
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.admission.accounting import counted_bytes, limited
-from webhook.core.admission.decide import Decision, Outcome, Phase, Skip, decide
-from webhook.core.admission.templates import creation_of
+from webhook.core.admission.decide import Decision, Outcome, Skip
+from webhook.core.admission.templates import creation_of, decide_both
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.fields import Json, items, strings, text
 from webhook.core.pod.findings import Finding, MalformedObjectError, quoted, render
@@ -49,10 +48,7 @@ def run_example(example: Example, policy: Policy) -> tuple[str, ...]:
     subject = example.subject
     creation = creation_of(example.pod, subject.namespace, Creator(subject.user, subject.groups))
     try:
-        first = decide(creation, policy, cluster, Phase.MUTATE)
-        last = first
-        if first.allowed:
-            last = decide(replace(creation, obj=first.obj), policy, cluster, Phase.VALIDATE)
+        first, last = decide_both(creation, policy, cluster)
     except PatchError as error:
         return (f"vramwarden failed on this pod, which is a bug: {error}",)
     findings = tuple(dict.fromkeys((*first.findings, *last.findings)))
@@ -83,7 +79,7 @@ def _mismatches(
 ) -> Iterator[str]:
     allowed = first.allowed and last.allowed
     if allowed != example.allowed:
-        yield f"wanted allowed: {_yes(example.allowed)}, got {_became(first, last)}"
+        yield f"wanted allowed: {str(example.allowed).lower()}, got {_became(first, last)}"
     if example.reasons is not None:
         reasons = tuple(dict.fromkeys(finding.reason.value for finding in findings))
         if set(reasons) != set(example.reasons):
@@ -219,10 +215,6 @@ def _became(first: Decision, last: Decision) -> str:
 
 def _amount(wanted: Fraction) -> str:
     return format_bytes(int(wanted)) if wanted.denominator == 1 else str(wanted)
-
-
-def _yes(value: bool) -> str:
-    return "true" if value else "false"
 
 
 def _differences(wanted: Any, got: Any, path: str) -> Iterator[str]:

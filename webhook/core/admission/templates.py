@@ -15,7 +15,7 @@ from webhook.core.pod.findings import Finding, annotation_path
 from webhook.core.pod.patch import Operation, PatchError, apply_patch
 from webhook.core.pod.review import Request
 from webhook.core.pod.templates import Form, Template, find_templates, is_own_kind, shown_path
-from webhook.core.policy.match import ANYONE, Creator, controllers_of, with_name
+from webhook.core.policy.match import ANYONE, Creator, controllers_of
 from webhook.core.words import shortened
 from webhook.names import ASKING_ANNOTATIONS
 
@@ -36,28 +36,15 @@ _MACHINE_CONTAINER: Final = "compute"
 """How KubeVirt calls the container in which a machine runs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """What the API server would make of a pod: the last decision where there are two."""
+def decide_both(creation: Request, policy: Policy, cluster: Cluster) -> tuple[Decision, Decision]:
+    """Decide a creation as the API server would have it decided: mutate, then validate.
 
-    decision: Decision
-    patch: tuple[Operation, ...] = ()
-    notes: tuple[str, ...] = ()
-    """What it would return as warnings beside the decision."""
-
-
-def judge(
-    pod: Json, namespace: str, policy: Policy, cluster: Cluster, creator: Creator = ANYONE
-) -> Judgement:
-    """Decide a pod as the API server would have it decided on creation: mutate, then validate."""
-    creation = creation_of(pod, namespace, creator)
-    cluster = cluster.with_labels(namespace, with_name(namespace, creator.namespace_labels))
-    mutating = decide(creation, policy, cluster, Phase.MUTATE)
-    if not mutating.allowed:
-        return Judgement(mutating, notes=mutating.notes)
-    validating = decide(replace(creation, obj=mutating.obj), policy, cluster, Phase.VALIDATE)
-    patch = mutating.patch if validating.allowed else ()
-    return Judgement(validating, patch, mutating.notes)
+    Returns the first decision and the last, which is the same where the first one denies.
+    """
+    first = decide(creation, policy, cluster, Phase.MUTATE)
+    if not first.allowed:
+        return first, first
+    return first, decide(replace(creation, obj=first.obj), policy, cluster, Phase.VALIDATE)
 
 
 def creation_of(pod: Json, namespace: str, creator: Creator = ANYONE) -> Request:

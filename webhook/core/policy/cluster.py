@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.policy.values import AUTO_RUNTIME_CLASS, Rollout, Rule
@@ -49,10 +49,6 @@ class Cluster:
     def labels_of(self, namespace: str) -> Mapping[str, str] | None:
         """Return the labels of a namespace; None where they are not known, nor may be guessed."""
         return self.namespaces.get(namespace)
-
-    def with_labels(self, namespace: str, labels: Mapping[str, str] | None) -> Cluster:
-        """Return a cluster of which the labels of this namespace are known, and of no other."""
-        return replace(self, namespaces={namespace: labels})
 
     def runtime_class_of(self, rule: Rule) -> str | None:
         """Return the RuntimeClass that a rule gives to pods that name none; None for none.

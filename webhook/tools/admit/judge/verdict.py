@@ -7,15 +7,19 @@ from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.core.admission import templates
 from webhook.core.admission.decide import Outcome
-from webhook.core.admission.templates import creation_of, hints_for_machine, misplaced
+from webhook.core.admission.templates import (
+    creation_of,
+    decide_both,
+    hints_for_machine,
+    misplaced,
+)
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.findings import MalformedObjectError
 from webhook.core.pod.quantity import format_bytes
 from webhook.core.pod.templates import Form, container_path, is_own_kind
 from webhook.core.pod.views import read_pod
-from webhook.core.policy.match import ANYONE, controllers_of
+from webhook.core.policy.match import ANYONE, controllers_of, with_name
 from webhook.tools.shared.manifests.documents import parts_of, text_of
 from webhook.tools.shared.manifests.reading import ExactFloat
 
@@ -229,16 +233,20 @@ def judge(
     controllers = controllers_of(found.kind) if is_own_kind(found.kind, found.version) else ()
     if controllers:
         creator = replace(controllers[0], namespace_labels=creator.namespace_labels)
-    made = templates.judge(_as_sent(target.pod), namespace, policy, cluster, creator)
+    labels = with_name(namespace, creator.namespace_labels)
+    creation = creation_of(_as_sent(target.pod), namespace, creator)
+    known = replace(cluster, namespaces={namespace: labels})
+    first, last = decide_both(creation, policy, known)
+    patch = first.patch if last.allowed else ()
     form = target.found.form
     return JudgedPod(
         target=target,
         namespace=namespace,
         lines=lines,
-        decision=made.decision,
-        patch=made.patch if form is Form.POD else (),
-        notes=made.notes,
-        is_translated=bool(made.patch) and form is not Form.MACHINE,
+        decision=last,
+        patch=patch if form is Form.POD else (),
+        notes=first.notes,
+        is_translated=bool(patch) and form is not Form.MACHINE,
     )
 
 
