@@ -10,18 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.core.enforcement.termination_message import (
-    TerminationMessage,
-    read_message,
-)
+from webhook.core.enforcement.termination_message import TerminationMessage, read_message
 from webhook.core.kinds.histories import Run
 from webhook.core.kinds.nodes import NodeFigures, read_time
 from webhook.core.kinds.workloads import Workload, workload_of
-from webhook.core.pod.fields import Json, as_object
+from webhook.core.pod.fields import Json, as_object, as_objects
 from webhook.names import ENFORCER_CONTAINER, LONGEST_LABEL
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from webhook.core.placement.assignments import PodState
     from webhook.core.pod.gpus import Gpu
@@ -40,8 +37,6 @@ class Ending:
     """Its name."""
     node: str
     workload: Workload
-    uuids: tuple[str, ...]
-    """Of the GPUs that it was given; empty where it saw all of its node's."""
     gpu_count: int
     asked_bytes: int
     began_s: float
@@ -71,9 +66,14 @@ def read_ending(raw: Mapping[str, Any], state: PodState) -> Ending | None:
     if state.need is None or not state.node or not (state.finished or deleted_s is not None):
         return None
     began_s = read_time(status.get("startTime")) or read_time(metadata.get("creationTimestamp"))
-    containers = list(_containers(status))
+    containers = [
+        one
+        for key in ("initContainerStatuses", "containerStatuses")
+        for one in as_objects(status.get(key), _MOST_CONTAINERS)
+    ]
     enforcers = [one for one in containers if one.get("name") == ENFORCER_CONTAINER]
-    ends = [_ended_s(one) for one in enforcers or containers]
+    last = [_terminated(one, "state").get("finishedAt") for one in enforcers or containers]
+    ends = [*map(read_time, last)]
     known = [end for end in ends if end is not None]
     over = bool(known) and len(known) == len(ends)
     if over:
@@ -89,7 +89,6 @@ def read_ending(raw: Mapping[str, Any], state: PodState) -> Ending | None:
         name,
         state.node,
         workload_of(metadata),
-        state.uuids,
         state.need.gpu_count,
         state.hold.cap_bytes if state.hold else state.need.memory_bytes,
         ended_s if began_s is None else began_s,
@@ -156,18 +155,6 @@ def _words(enforcers: Sequence[Json]) -> TerminationMessage | None:
             peaks[uuid] = max(peak, peaks.get(uuid, 0))
     stops, seconds = sum(one.stops for one in said), sum(one.seconds for one in said)
     return TerminationMessage(said[-1].cap_bytes, peaks, stops, seconds)
-
-
-def _containers(status: Json) -> Iterator[Json]:
-    for key in ("initContainerStatuses", "containerStatuses"):
-        found = status.get(key)
-        for one in found[:_MOST_CONTAINERS] if isinstance(found, list) else ():
-            if isinstance(one, dict):
-                yield one
-
-
-def _ended_s(container: Json) -> float | None:
-    return read_time(_terminated(container, "state").get("finishedAt"))
 
 
 def _terminated(container: Json, state: str) -> Json:

@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from webhook.core.pod.fields import as_object, as_objects
 from webhook.names import WORKLOAD_LABEL
 
 if TYPE_CHECKING:
@@ -70,15 +71,12 @@ def workload_of(metadata: Mapping[str, Any]) -> Workload:
 
     A label that Kubernetes would not store is passed over, as is an owner without kind or name.
     """
-    labels = metadata.get("labels")
-    labels = labels if isinstance(labels, dict) else {}
-    found = _by_controller(metadata, labels)
-    return _renamed(found, metadata)
+    labels = as_object(metadata.get("labels"))
+    return _renamed(_by_controller(metadata, labels), labels)
 
 
-def _renamed(found: Workload, pod: Mapping[str, Any]) -> Workload:
-    labels = pod.get("labels")
-    named = labels.get(WORKLOAD_LABEL) if isinstance(labels, dict) else None
+def _renamed(found: Workload, labels: Mapping[str, Any]) -> Workload:
+    named = labels.get(WORKLOAD_LABEL)
     if isinstance(named, str) and _LABEL.fullmatch(named):
         return Workload(found.kind, named)
     return found
@@ -97,7 +95,7 @@ def workload_itself(kind: str, name: str, pod: Mapping[str, Any]) -> Workload:
     if kind == "Job":
         owner = {"kind": kind, "name": name, "controller": True}
         found = _by_controller({"ownerReferences": [owner]}, {})
-    return _renamed(found, pod)
+    return _renamed(found, as_object(pod.get("labels")))
 
 
 def _by_controller(metadata: Mapping[str, Any], labels: Mapping[str, Any]) -> Workload:
@@ -121,10 +119,8 @@ def _by_controller(metadata: Mapping[str, Any], labels: Mapping[str, Any]) -> Wo
 
 
 def _controller(owners: object) -> Workload | None:
-    if not isinstance(owners, list):
-        return None
-    for owner in owners[:_MOST_OWNERS]:
-        if isinstance(owner, dict) and owner.get("controller") is True:
+    for owner in as_objects(owners, _MOST_OWNERS):
+        if owner.get("controller") is True:
             kind, name = owner.get("kind"), _name(owner.get("name"))
             if isinstance(kind, str) and _KIND.fullmatch(kind) and name:
                 return Workload(kind, name)
