@@ -25,7 +25,7 @@ from tests.support.control_planes import ApiError, needs, needs_pod_level_resour
 from tests.support.pods import a_container, a_pod, a_policy, a_rule
 from tests.support.strategies import asking_pods
 from webhook.core.admission.decide import Outcome, Phase, decide
-from webhook.core.nvidia.devices import INJECTOR_KEYS
+from webhook.core.nvidia.devices import INJECTORS
 from webhook.core.pod.complexity import JUDGED, UNREAD
 from webhook.core.pod.review import decode_review
 from webhook.core.policy.cluster import UNKNOWN
@@ -229,7 +229,7 @@ VOLUMES = st.lists(
 OURS = ["gpu-memory", "gpu-count", "gpu-class", "gpu", "admitted", "unheard-of"]
 # Of mounts a value that names a CDI device says nothing.
 CDI = [
-    *(key for key in INJECTOR_KEYS if "mounts" not in key),
+    *(key for key in INJECTORS if "mounts" not in key),
     "nvidia.cdi.k8s.io/container.main",
     "cdi.k8s.io/claim",
 ]

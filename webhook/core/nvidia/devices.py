@@ -46,7 +46,6 @@ INJECTORS: Final[Mapping[str, tuple[Names, bool]]] = {
 }
 """Annotations by which runtimes and plug-ins for NRI inject devices; as whole keys, or what stands
 before the slash of one."""
-INJECTOR_KEYS: Final = tuple(INJECTORS)
 LIKE_INJECTORS: Final = "^(nvidia[.]cdi|cdi|devices[.]|mounts[.]|io[.]kubernetes[.]cri-o[.]D)"
 """Which keys API servers send us (RE2): these, and few others. It is short because its length times
 that of all keys is what it costs there, of what one expression may."""
@@ -213,9 +212,9 @@ def device_mounts(mounts: Iterable[Json]) -> Iterator[int]:
     """
     for index, mount in enumerate(mounts):
         path = mount.get("mountPath")
-        if type(path) is str and _MOUNTS_NAME in path and _chooses_devices(path):
+        if (
+            type(path) is str
+            and _MOUNTS_NAME in path
+            and posixpath.normpath("/" + path.lstrip("/")).startswith(_MOUNTS_ROOT)
+        ):
             yield index
-
-
-def _chooses_devices(mount_path: str) -> bool:
-    return posixpath.normpath("/" + mount_path.lstrip("/")).startswith(_MOUNTS_ROOT)

@@ -24,7 +24,7 @@ from tests.core.admission.decisions import (
 from tests.support.injectors import ALL, DENIED, HONEST, asking
 from tests.support.pods import a_container, a_pod, a_policy, a_rule
 from webhook.core.admission.decide import Outcome, Phase
-from webhook.core.nvidia.devices import INJECTOR_KEYS, LIKE_INJECTORS, MOST_KEYS, MOST_READ
+from webhook.core.nvidia.devices import INJECTORS, LIKE_INJECTORS, MOST_KEYS, MOST_READ
 from webhook.core.policy.values import Action, VisibleDevices
 
 DENYING = [VisibleDevices.DENY, VisibleDevices.VOID]
@@ -112,7 +112,7 @@ def test_what_names_gpus_is_denied_at_creation_and_later(pod, phase):
     ((key, value),) = (
         (key, value)
         for key, value in pod["metadata"]["annotations"].items()
-        if key.partition("/")[0] in INJECTOR_KEYS
+        if key.partition("/")[0] in INJECTORS
     )
     assert ("VisibleDevicesOverride", path_of(key)) in findings_of(pod, phase=phase)
     old = copy.deepcopy(pod)
@@ -127,8 +127,8 @@ def test_what_names_gpus_is_denied_at_creation_and_later(pod, phase):
 
 
 def test_every_key_of_the_list_is_tried():
-    assert set(INJECTOR_KEYS) <= DENIED.keys()
-    assert all(re.search(LIKE_INJECTORS, key) for key in INJECTOR_KEYS)
+    assert set(INJECTORS) <= DENIED.keys()
+    assert all(re.search(LIKE_INJECTORS, key) for key in INJECTORS)
 
 
 @pytest.mark.parametrize("name", EVERYWHERE)

@@ -34,6 +34,16 @@ if TYPE_CHECKING:
     from webhook.core.admission.rules.case import Case
     from webhook.core.nvidia.devices import Named
 
+# A pod may have any number of annotations.
+_SHOWN: Final = 16
+_HOW_GPUS_COME: Final = (
+    f"GPUs come with the annotation {GPU_MEMORY_ANNOTATION}, or whole with {WHOLE_GPU}"
+)
+_BY_HAND: Final = (
+    f"{VISIBLE_DEVICES_ENV} set by hand shows GPUs that nobody accounts for; remove it: "
+    f"{_HOW_GPUS_COME}"
+)
+
 
 def visible_devices_of_demand(case: Case) -> Iterator[Finding]:
     """Rule: with a demand, we alone set which GPUs a container sees, and how much of them.
@@ -58,19 +68,20 @@ def visible_devices_of_demand(case: Case) -> Iterator[Finding]:
         for index, entry in enumerate(env):
             if widens(entry):
                 detail = f"{entry['name']} gives more than the pod's share of a GPU; remove it"
-                path = f"{container.path}.env[{index}]"
-                yield Finding(Reason.VISIBLE_DEVICES_OVERRIDE, path, detail)
             elif limits_memory(entry):
-                if entry not in rule.env:
-                    detail = f"{entry['name']} is set by the platform for pods with VRAM; remove it"
-                    path = f"{container.path}.env[{index}]"
-                    yield Finding(Reason.VISIBLE_DEVICES_OVERRIDE, path, detail)
+                if entry in rule.env:
+                    continue
+                detail = f"{entry['name']} is set by the platform for pods with VRAM; remove it"
             elif (
-                denies
-                and not sees_no_gpu(entry)
-                and not _is_translations(entry, container, case, beside=ours)
+                not denies
+                or sees_no_gpu(entry)
+                or _is_translations(entry, container, case, beside=ours)
             ):
-                yield _override(f"{container.path}.env[{index}]")
+                continue
+            else:
+                detail = _BY_HAND
+            path = f"{container.path}.env[{index}]"
+            yield Finding(Reason.VISIBLE_DEVICES_OVERRIDE, path, detail)
 
 
 def _is_translations(entry: Json, container: Container, case: Case, *, beside: bool) -> bool:
@@ -108,22 +119,8 @@ def visible_devices_without_demand(case: Case) -> Iterator[Finding]:
     for container in case.pod.containers:
         for index, entry in enumerate(container.env()):
             if not sees_no_gpu(entry):
-                yield _override(f"{container.path}.env[{index}]")
-
-
-def _override(path: str) -> Finding:
-    detail = (
-        f"{VISIBLE_DEVICES_ENV} set by hand shows GPUs that nobody accounts for; remove it: GPUs "
-        f"come with the annotation {GPU_MEMORY_ANNOTATION}, or whole with nvidia.com/gpu"
-    )
-    return Finding(Reason.VISIBLE_DEVICES_OVERRIDE, path, detail)
-
-
-# A pod may have any number of annotations.
-_SHOWN: Final = 16
-_HOW_GPUS_COME: Final = (
-    f"GPUs come with the annotation {GPU_MEMORY_ANNOTATION}, or whole with {WHOLE_GPU}"
-)
+                path = f"{container.path}.env[{index}]"
+                yield Finding(Reason.VISIBLE_DEVICES_OVERRIDE, path, _BY_HAND)
 
 
 def device_annotations(case: Case) -> Iterator[Finding]:
