@@ -25,7 +25,7 @@ from webhook.names import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    Json = dict[str, Any]
+    from webhook.core.pod.fields import Json
 
 INSTANCE_TYPE_LABEL: Final = "node.kubernetes.io/instance-type"
 UNKNOWN_TYPE: Final = "INSTANCE-TYPE"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    Json = dict[str, Any]
+    from webhook.core.pod.fields import Json
 
 OWN_ECHO_S: Final = 5.0
 """The watch reports our own patches, too, and the state between two of them."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from webhook.core.node.inventory import NO_ENFORCEMENT, SIDECAR, Inventory, TrackedGpu
 from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.nvidia.drivers import LARGEST_XID
-from webhook.core.pod.fields import as_object
+from webhook.core.pod.fields import Json, as_object
 from webhook.core.pod.gpus import (
     LONGEST_FAULT,
     MOST_COUNTED,
@@ -45,8 +45,6 @@ from webhook.names import (
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
     from fractions import Fraction
-
-    Json = dict[str, Any]
 
 _LONGEST_BOOT_ID: Final = 64  # a UUID has 36
 _NAMELESS: Final = "unknown"

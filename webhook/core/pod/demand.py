@@ -122,24 +122,18 @@ def asks_for_vram(pod: Json) -> bool:
 def _annotated_amounts(pod: Pod, memory: str, findings: list[Finding]) -> dict[str, int]:
     """Read the annotation `gpu-memory`: one quantity, or a list by container."""
     if _SEPARATED_OTHERWISE.search(memory):
-        detail = (
-            f"{quoted(memory)} is not read as a list; separate entries with a comma, name=size, "
-            "e.g. trainer=8Gi, loader=512Mi"
-        )
-        findings.append(Finding(Reason.INVALID_QUANTITY, _MEMORY_PATH, detail))
-        return {}
-    if "=" in memory:
+        wrong = "is not read as a list; separate entries with a comma, name=size"
+    elif "=" in memory:
         return _listed_amounts(pod, memory, findings)
-    if "," in memory:
-        detail = (
-            f"{quoted(memory)} is a list without names; write name=size for each container, "
-            "e.g. trainer=8Gi, loader=512Mi"
-        )
-        findings.append(Finding(Reason.INVALID_QUANTITY, _MEMORY_PATH, detail))
-        return {}
-    amount = _read_amount(memory, _MEMORY_PATH, findings)
-    name = _default_container(pod, findings)
-    return {name: amount} if name is not None and amount else {}
+    elif "," in memory:
+        wrong = "is a list without names; write name=size for each container"
+    else:
+        amount = _read_amount(memory, _MEMORY_PATH, findings)
+        name = _default_container(pod, findings)
+        return {name: amount} if name is not None and amount else {}
+    detail = f"{quoted(memory)} {wrong}, e.g. trainer=8Gi, loader=512Mi"
+    findings.append(Finding(Reason.INVALID_QUANTITY, _MEMORY_PATH, detail))
+    return {}
 
 
 def _listed_amounts(pod: Pod, memory: str, findings: list[Finding]) -> dict[str, int]:

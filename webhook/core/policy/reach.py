@@ -112,17 +112,13 @@ def _choices(rule: Rule, after: Sequence[Rule]) -> Iterator[PolicyWarning]:
                 f"them and so take action {rule.action}; {cure}",
             )
         return
-    more = [*_allowed_more(rule, other)]
-    less = [*_allowed_more(other, rule)]
-    for allowed, how, than in (
-        (more, "by setting them", other),
-        (less, "by leaving them out", other),
-    ):
+    more, less = [*_allowed_more(rule, other)], [*_allowed_more(other, rule)]
+    for allowed, how in ((more, "by setting them"), (less, "by leaving them out")):
         if allowed:
             yield PolicyWarning(
                 rule.where,
                 f'rule "{rule.name}" matches by podLabels, which tenants choose: {how} a pod gets '
-                f'{", ".join(allowed)}, beside rule "{than.name}"{_at(than)}; {cure}',
+                f'{", ".join(allowed)}, beside rule "{other.name}"{_at(other)}; {cure}',
             )
 
 
