@@ -9,10 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webhook.core.enforcement.termination_message import (
-    TerminationMessage,
-    write_message,
-)
+from webhook.core.enforcement.termination_message import TerminationMessage, write_message
 from webhook.core.kinds.endings import MOST_STOPS, read_ending, run_of
 from webhook.core.kinds.histories import Run
 from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures, read_time

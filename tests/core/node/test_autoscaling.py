@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from webhook.core.node.autoscaling import (
-    group_tags,
-    node_overlay,
-    node_pool_patch,
-    selected_labels,
-)
+from webhook.core.node.autoscaling import group_tags, node_overlay, node_pool_patch, selected_labels
 from webhook.core.node.state import NodeState
 
 LABELS = {

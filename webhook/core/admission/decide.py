@@ -20,12 +20,7 @@ from webhook.core.admission.whole_gpu import Offer, offer
 from webhook.core.nvidia.variables import hide_unless_set, hide_visible
 from webhook.core.pod.complexity import outgrown, too_complex
 from webhook.core.pod.demand import asks_for_vram, read_demand
-from webhook.core.pod.findings import (
-    GUIDANCE,
-    Finding,
-    MalformedObjectError,
-    render,
-)
+from webhook.core.pod.findings import GUIDANCE, Finding, MalformedObjectError, render
 from webhook.core.pod.patch import Edits, Operation, apply_patch
 from webhook.core.pod.review import BAD_REQUEST, FORBIDDEN, LONGEST_LOGGED, Request
 from webhook.core.pod.views import Pod, annotations_of, labels_of, read_pod, service_account_of

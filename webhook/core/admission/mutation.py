@@ -7,7 +7,7 @@ two steps, so that none has to see what another one did.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from webhook.core.admission.accounting import CountedAmounts, count, counted_for, preferred_on_nodes
 from webhook.core.admission.sidecar.placing import place_enforcer, remove_enforcer
@@ -42,7 +42,7 @@ from webhook.names import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection
 
     from webhook.core.pod.demand import Demand
     from webhook.core.pod.fields import Json
@@ -122,12 +122,14 @@ def edit_debuggers(
 
 def _select_nodes(edits: Edits, pod: Pod, rule: Rule, gpu_class: GPUClass | None) -> None:
     """Step 2: the node selector."""
-    selector = pod.spec.get("nodeSelector") or _NOTHING
+    selector = pod.spec.get("nodeSelector")
     wanted = rule.node_selector
     if gpu_class:
         wanted = {**wanted, **gpu_class.node_selector}
-    missing = {key: value for key, value in wanted.items() if selector.get(key) != value}
-    edits.merge("/spec", "nodeSelector", pod.spec.get("nodeSelector"), missing)
+    missing = {
+        key: value for key, value in wanted.items() if not selector or selector.get(key) != value
+    }
+    edits.merge("/spec", "nodeSelector", selector, missing)
 
 
 def working_nodes(rule: Rule) -> list[Json]:
@@ -286,6 +288,3 @@ def _mark(
     if note and pod.annotations.get(NOTE) != note:
         written[NOTE] = note
     edits.merge("/metadata", "annotations", metadata.get("annotations"), written)
-
-
-_NOTHING: Final[Mapping[str, Any]] = {}

@@ -300,7 +300,9 @@ def warn(history: History | None, asked: int, largest_bytes: int | None = None) 
     count, amount = len(history.runs), exactly(advice.amount_bytes)
     if advice.verdict is Verdict.MORE:
         before = f"{asks}; {stops(history)} of the last {count} pods of "
-        after = f" were stopped at {_cap_of_stops(history, asked)}; {amount} would have been enough"
+        cap = max((run.asked_bytes for run in history.runs if run.stops), default=asked)
+        at = "that" if cap == asked else exactly(cap)
+        after = f" were stopped at {at}; {amount} would have been enough"
     else:
         peak = in_words(peak_bytes(history) or 0)
         known = measured_runs(history)
@@ -309,11 +311,6 @@ def warn(history: History | None, asked: int, largest_bytes: int | None = None) 
         after = f" peaked at {peak}; {amount} would do (vramwarden advise)"
     room = LONGEST_WARNING - len(before) - len(after)
     return before + shortened(f"{history.kind} {history.workload}", room) + after
-
-
-def _cap_of_stops(history: History, asked: int) -> str:
-    cap = max((run.asked_bytes for run in history.runs if run.stops), default=asked)
-    return "that" if cap == asked else exactly(cap)
 
 
 def _too_little(runs: int, measured_runs: int) -> str:

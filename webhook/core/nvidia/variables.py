@@ -146,9 +146,7 @@ def _with_variable(env: list[Json], wanted: Json) -> list[Json]:
 
 def sees_no_gpu(entry: Json) -> bool:
     """Say whether a variable leaves the GPUs hidden: another name, or void, none or empty."""
-    if not chooses_devices(entry):
-        return True
-    return _says_none(entry)
+    return not chooses_devices(entry) or _says_none(entry)
 
 
 def _says_none(entry: Json) -> bool:

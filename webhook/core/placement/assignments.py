@@ -17,13 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.core.nvidia.variables import CHOSEN_PATHS, VISIBLE_DEVICES_ENV
 from webhook.core.placement.fit import Denial, Need, held_node, place
-from webhook.core.placement.pods import (
-    Hold,
-    counted_need,
-    hold_of,
-    named_gpus,
-    shared_hold,
-)
+from webhook.core.placement.pods import Hold, counted_need, hold_of, named_gpus, shared_hold
 from webhook.core.pod.fields import Json, as_object, mapping, text
 from webhook.core.pod.findings import MalformedObjectError
 from webhook.core.pod.gpus import EVERY_GPU, MOST_GPUS, Gpu, allocate, free_bytes

@@ -65,7 +65,6 @@ CONFIRMING_S: Final = 0.5
 _READ: Final = (CAP_BYTES_ENV, TOLERANCE_ENV, POLL_INTERVAL_ENV, GRACE_ENV, ON_EXCESS_ENV)
 _COMMAND: Final = list(ENFORCER_COMMAND)
 _LONGEST: Final = 64  # characters of a variable; no amount and no duration has more
-_UNSET: Final = ("",) * len(_READ)
 _PARTS: Final = 10_000  # a fraction is written with four decimals
 
 
@@ -148,7 +147,7 @@ def shared_hold(
 
 
 def _measured(cap_bytes: int) -> Hold:
-    hold = _read(str(cap_bytes), *_UNSET[1:]) or Hold(cap_bytes, 0, 0.0, may_act=False)
+    hold = _read(str(cap_bytes), "", "", "", "") or Hold(cap_bytes, 0, 0.0, may_act=False)
     return shared_hold(cap_bytes, hold.tolerance_bytes, hold.late_s, may_act=False, reports=False)
 
 

@@ -118,12 +118,14 @@ def _not_a_list_of(kind: type, wanted: str, found: Any, path: str) -> MalformedO
 
 
 def _cure(name: str, value: object) -> str:
-    """Return what to do about a value that is no string; an amount lacks its unit as well."""
-    if name == GPU_MEMORY_ANNOTATION and type(value) in (int, float):
-        amount = with_unit(float(str(value)))
-        if amount:
-            return f"; write a size with its unit, e.g. {amount}"
-    return _put_in_quotes(value)
+    """Return what to do about what YAML made of a text; an amount lacks its unit as well."""
+    if type(value) is bool:
+        value = str(value).lower()
+    elif type(value) not in (int, float):
+        return ""
+    elif name == GPU_MEMORY_ANNOTATION and (amount := with_unit(float(str(value)))):
+        return f"; write a size with its unit, e.g. {amount}"
+    return f"; put it in quotes: {quoted(value)}"
 
 
 def with_unit(number: float) -> str:
@@ -133,15 +135,6 @@ def with_unit(number: float) -> str:
     if number < 1:
         return f"{max(1, round(number * 1024))}Mi"
     return f"{number:.15g}{'Gi' if number <= MOST_GIBIBYTES else 'Mi'}"
-
-
-def _put_in_quotes(value: object) -> str:
-    """Return what to do about a number or a boolean that YAML made of a text without quotes."""
-    if type(value) is bool:
-        value = str(value).lower()
-    elif type(value) not in (int, float):
-        return ""
-    return f"; put it in quotes: {quoted(value)}"
 
 
 def _join(*path: str) -> str:

@@ -21,12 +21,7 @@ from tests.core.admission.decisions import (
 from tests.core.admission.faults import SHM
 from tests.support.pods import a_container, a_pod, a_policy, a_rule
 from webhook.core.admission.decide import Outcome, Phase
-from webhook.core.policy.values import (
-    CAPABILITIES,
-    WHOLE_GPU_RESOURCES,
-    Isolation,
-    ResourceClaims,
-)
+from webhook.core.policy.values import CAPABILITIES, WHOLE_GPU_RESOURCES, Isolation, ResourceClaims
 
 NON_ROOT = a_rule(isolation=Isolation.NON_ROOT)
 HARDENED = {"runAsNonRoot": True, "allowPrivilegeEscalation": False, "runAsUser": 1000}

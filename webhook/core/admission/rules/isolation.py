@@ -9,12 +9,7 @@ from webhook.core.admission.sidecar.container import VOLUME_NAMES
 from webhook.core.admission.sidecar.recognition import is_enforcer, is_enforcers_volume
 from webhook.core.admission.sidecar.user import ROOT_UID, own_or_pods, user_of
 from webhook.core.pod.fields import Json, flag, integer, items, mapping, text, texts
-from webhook.core.pod.findings import (
-    Finding,
-    Reason,
-    annotation_path,
-    quoted,
-)
+from webhook.core.pod.findings import Finding, Reason, annotation_path, quoted
 from webhook.core.policy.values import Isolation, Rule
 from webhook.core.words import shortened
 from webhook.names import (

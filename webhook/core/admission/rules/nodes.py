@@ -39,19 +39,17 @@ def node_selector(case: Case) -> Iterator[Finding]:
     wanted = {**rule.node_selector, **(gpu_class.node_selector if gpu_class else {})}
     for key, value in wanted.items():
         if key in present and present[key] != value:
-            detail = (
-                f"selects {quoted(present[key])} but pods with VRAM need {quoted(value)} "
-                f"(rule {quoted(rule.name)}); remove the line"
-            )
-            yield Finding(Reason.NODE_SELECTOR_CONFLICT, f"spec.nodeSelector[{key}]", detail)
+            yield _conflict(case, key, f" but pods with VRAM need {quoted(value)}")
     for term in working_nodes(rule):
         key = term["key"]
         if key in present and (present[key] in term["values"]) is not (term["operator"] == "In"):
-            detail = (
-                f"selects {quoted(present[key])}, but no pod with VRAM can run on such a node "
-                f"(rule {quoted(rule.name)}); remove the line"
-            )
-            yield Finding(Reason.NODE_SELECTOR_CONFLICT, f"spec.nodeSelector[{key}]", detail)
+            yield _conflict(case, key, ", but no pod with VRAM can run on such a node")
+
+
+def _conflict(case: Case, key: str, why: str) -> Finding:
+    selected, rule = quoted(_selector(case.pod)[key]), quoted(case.rule.name)
+    detail = f"selects {selected}{why} (rule {rule}); remove the line"
+    return Finding(Reason.NODE_SELECTOR_CONFLICT, f"spec.nodeSelector[{key}]", detail)
 
 
 def operating_system(case: Case) -> tuple[Finding, ...]:
