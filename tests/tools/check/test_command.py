@@ -157,9 +157,10 @@ def test_a_policy_of_another_version_is_not_judged_by_this_one():
 
 
 def test_a_bundle_without_a_certificate_says_so():
-    bundles = (("a", b""), ("b", b"-----BEGIN CERTIFICATE-----\nnope"))
+    empty, *_ = INSTALLED.own_webhooks
+    broken = replace(empty, ca_pem=b"-----BEGIN CERTIFICATE-----\nnope")
     secret = ("gpu/tls", {"tls.crt": b"what"})
-    assert [one.problem for one in read_authorities(bundles, secret, NOW_S)] == [
+    assert [one.problem for one in read_authorities((empty, broken), secret, NOW_S)] == [
         "caBundle is empty",
         "caBundle holds no readable certificate",
     ]

@@ -89,12 +89,13 @@ def test_our_webhooks_are_read_with_where_they_lead():
     service = {"service": {"namespace": "gpu", "name": "x", "path": "/mutate"}}
     configuration = {"webhooks": [
         {"name": "a", "failurePolicy": "Ignore", "clientConfig": service},
-        {"name": "b", "clientConfig": {"url": "https://127.0.0.1:8443/validate"}},
+        {"name": "b",
+         "clientConfig": {"url": "https://127.0.0.1:8443/validate", "caBundle": "YQ=="}},
         {"name": "c", "clientConfig": {"service": {"namespace": "gpu"}}},
     ]}  # fmt: skip
     assert read_own_webhooks("Kind", configuration) == [
         OurWebhook("a", "Kind", "Ignore", "gpu", "/mutate"),
-        OurWebhook("b", "Kind", "Fail", "", "https://127.0.0.1:8443/validate"),
+        OurWebhook("b", "Kind", "Fail", "", "https://127.0.0.1:8443/validate", b"a"),
         OurWebhook("c", "Kind", "Fail", "gpu", ""),
     ]
 

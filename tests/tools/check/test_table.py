@@ -441,7 +441,7 @@ CASES = {
     "policy-in-force": [
         installed(),
         installed(asks=DryRun(True, admitted=True, rule="a", digest="ffffffffffff")),
-        (policy(problems=("no",)), policy(comparable=False), installed(policy=None)),
+        (policy(problems=("no",)), policy(fence={}), installed(policy=None)),
     ],
     "policy-objects": [
         installed(policy_objects=None),

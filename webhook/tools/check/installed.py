@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from webhook.core.policy.values import Policy
-    from webhook.tools.check.judge.facts import Facts, PolicyObject
+    from webhook.tools.check.judge.facts import Facts, OurWebhook, PolicyObject
 
     Secret = tuple[str, Mapping[str, bytes]]
     """Name and files of the Secret with our certificate, without keys."""
@@ -66,7 +66,6 @@ def _facts_of(policy: Policy, image: str, fence: Mapping[str, str]) -> PolicyFac
     return PolicyFacts(
         rules=len(policy.rules),
         digest=policy.short_digest,
-        comparable=bool(fence),
         pinned=tuple(
             (rule.name, rule.enforcement.image) for rule in held if rule.enforcement.image != image
         ),
@@ -82,19 +81,20 @@ def _facts_of(policy: Policy, image: str, fence: Mapping[str, str]) -> PolicyFac
 
 
 def read_authorities(
-    bundles: tuple[tuple[str, bytes], ...] | Unreadable,
+    hooks: tuple[OurWebhook, ...] | Unreadable,
     secret: Secret | Unreadable | None,
     now_s: float,
 ) -> tuple[Certificate, ...] | Unreadable:
     """Read the caBundle of each of our webhooks, by its name, for the certificate in a Secret."""
-    if isinstance(bundles, Unreadable):
-        return bundles
+    if isinstance(hooks, Unreadable):
+        return hooks
     served = Bundle.from_files(secret[1] if isinstance(secret, tuple) else {})
     now = datetime.fromtimestamp(now_s, UTC)
-    return tuple(_authority(name, pem, served, now) for name, pem in bundles)
+    return tuple(_authority(hook, served, now) for hook in hooks)
 
 
-def _authority(name: str, pem: bytes, served: Bundle, now: datetime) -> Certificate:
+def _authority(hook: OurWebhook, served: Bundle, now: datetime) -> Certificate:
+    name, pem = f"{hook.name} ({hook.kind})", hook.ca_pem
     found = describe(Bundle(ca_pem=pem), now).authorities
     if not found:
         what = "holds no readable certificate" if pem.strip() else "is empty"

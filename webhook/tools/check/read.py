@@ -6,8 +6,6 @@ created as a dry run alone. Lists come in pages, and little is kept of each obje
 
 from __future__ import annotations
 
-from base64 import b64decode
-from binascii import Error as Base64Error
 from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -49,6 +47,7 @@ from webhook.tools.check.judge.facts import (
     PolicyObject,
     Right,
     of_interest,
+    read_bytes,
     read_dry_run,
     read_gpu_claim,
     read_namespace,
@@ -163,15 +162,14 @@ class _FactsReader:
         self._kube = kube
         self._namespace = namespace
         self._test_namespace = test_namespace
-        self._own: list[tuple[str, Json]] | Unreadable = []
 
     def cluster(self, facts: Facts) -> Facts:
         """Add what is asked before an installation and afterwards."""
         slices = self._try("list resourceslices", self._slices)
         of_nodes = {} if isinstance(slices, Unreadable) else slices
         nodes = self._try("list nodes", lambda: self._nodes(of_nodes, facts.now_s))
-        others = self._try("list webhook configurations", self._webhooks)
-        own = self._each_own(read_own_webhooks)
+        hooks = self._try("list webhook configurations", self._webhooks)
+        own, others = (hooks, hooks) if isinstance(hooks, Unreadable) else hooks
         return replace(
             facts,
             namespace=self._namespace or _namespace_of(own) or DEFAULT_NAMESPACE,
@@ -253,21 +251,14 @@ class _FactsReader:
         )
         objects = self._try("list vrampolicies", lambda: self._objects(known(webhook)))
         files = self._try("get configmaps", lambda: self._data(namespace, _POLICIES))
-        bundles = self._each_own(_bundles)
         secret = self._try("get secrets", lambda: self._secret(known(webhook)))
         return replace(
             facts,
             policy_objects=objects,
             policy=read_policy(files, objects, facts),
-            authorities=read_authorities(bundles, secret, facts.now_s),
+            authorities=read_authorities(facts.own_webhooks, secret, facts.now_s),
             certificate=read_certificate(secret, facts.now_s),
         )
-
-    def _each_own(self, read: Callable[[str, Json], Sequence[T]]) -> tuple[T, ...] | Unreadable:
-        """Read all of each of our configurations."""
-        if isinstance(self._own, Unreadable):
-            return self._own
-        return tuple(one for kind, found in self._own for one in read(kind, found))
 
     def _objects(self, webhook: OwnWorkload) -> tuple[PolicyObject, ...] | None:
         if "--policy-objects" not in webhook.arguments:
@@ -345,22 +336,21 @@ class _FactsReader:
         path = f"/apis/node.k8s.io/v1/runtimeclasses/{NVIDIA_RUNTIME_CLASS}"
         return str((self._kube.find(path) or {}).get("handler") or "")
 
-    def _webhooks(self) -> tuple[OtherWebhook, ...]:
-        """Return others' webhooks, and remember our configurations."""
-        own: list[tuple[str, Json]] = []
-        others: list[OtherWebhook] = []
+    def _webhooks(self) -> tuple[tuple[OurWebhook, ...], tuple[OtherWebhook, ...]]:
+        """Return our webhooks, and those of others that are asked about pods."""
 
-        def keep(kind: str, found: Json) -> None:
+        def keep(kind: str, found: Json) -> tuple[list[OurWebhook], list[OtherWebhook]]:
             if (found.get("metadata") or {}).get("name") == CONFIGURATION:
-                own.append((kind, found))
-            else:
-                others.extend(read_webhooks(kind, found))
+                return read_own_webhooks(kind, found), []
+            return [], read_webhooks(kind, found)
 
-        self._own = Unreadable("needs the right to list webhook configurations")
-        for kind, path in KINDS.items():
-            self._kube.list_all(path, partial(keep, kind))
-        self._own = own
-        return tuple(others)
+        found = [
+            hooks
+            for kind, path in KINDS.items()
+            for hooks in self._kube.list_all(path, partial(keep, kind))[0]
+        ]
+        own = tuple(hook for ours, _ in found for hook in ours)
+        return own, tuple(hook for _, others in found for hook in others)
 
     def _may(self, right: Right) -> bool:
         body = {
@@ -441,7 +431,7 @@ class _FactsReader:
 
         def keep(found: Json) -> dict[str, bytes]:
             data = found.get("data") or {}
-            return {key: _bytes(data.get(key)) for key in _CERTIFICATES if data.get(key)}
+            return {key: read_bytes(data.get(key)) for key in _CERTIFICATES if data.get(key)}
 
         files = self._kube.find_kept(joined("namespaces", namespace, "secrets", name), keep)
         return title, files or {}
@@ -522,20 +512,6 @@ def _in(namespace: str, resource: str, name: str) -> str:
 def _namespace_of(own: tuple[OurWebhook, ...] | Unreadable) -> str:
     hooks = () if isinstance(own, Unreadable) else own
     return next((hook.namespace for hook in hooks if hook.namespace), "")
-
-
-def _bundles(kind: str, configuration: Json) -> list[tuple[str, bytes]]:
-    return [
-        (f"{hook.get('name')} ({kind})", _bytes((hook.get("clientConfig") or {}).get("caBundle")))
-        for hook in configuration.get("webhooks") or ()
-    ]
-
-
-def _bytes(text: object) -> bytes:
-    try:
-        return b64decode(str(text or ""))
-    except (Base64Error, ValueError):
-        return b""
 
 
 def _pod(name: str, memory: str, *, native: bool) -> Json:

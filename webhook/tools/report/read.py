@@ -16,8 +16,6 @@ from webhook.core.kinds.nodes import read_time
 from webhook.core.pod.fields import as_object, as_objects
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from webhook.adapters.kube.client import Kube
 
     Json = dict[str, Any]
@@ -57,9 +55,9 @@ def read_counters(kube: Kube, namespace: str) -> tuple[list[ReplicaCounts], str]
         replicas = kube.list_first(path, _replica, _MOST_REPLICAS, labelSelector=_WEBHOOK_PODS)
         return [
             ReplicaCounts(
-                name, since_s, _counts(kube.text(_metrics(path, name, port), _MOST_BYTES))
+                name, since_s, _counts(kube.text(f"{path}/{where}/proxy/metrics", _MOST_BYTES))
             )
-            for name, port, since_s in replicas
+            for name, where, since_s in replicas
         ], ""
     except KubeError as error:
         if error.forbidden:
@@ -70,7 +68,7 @@ def read_counters(kube: Kube, namespace: str) -> tuple[list[ReplicaCounts], str]
         return [], f"no counters of the replicas: their metrics cannot be read ({error})"
 
 
-def _replica(raw: Json) -> tuple[str, int, float | None]:
+def _replica(raw: Json) -> tuple[str, str, float | None]:
     metadata, spec, status = (as_object(raw.get(key)) for key in ("metadata", "spec", "status"))
     ports = [
         port.get("containerPort")
@@ -79,27 +77,18 @@ def _replica(raw: Json) -> tuple[str, int, float | None]:
         if port.get("name") == _PORT
     ]
     port = ports[0] if ports and isinstance(ports[0], int) else 0
-    return str(metadata.get("name")), port, read_time(status.get("startTime"))
-
-
-def _metrics(path: str, name: str, port: int) -> str:
-    return f"{path}/{quote(name, safe='')}:{port}/proxy/metrics"
+    name = str(metadata.get("name"))
+    return name, f"{quote(name, safe='')}:{port}", read_time(status.get("startTime"))
 
 
 def _counts(text: str) -> dict[str, dict[str, int]]:
     counts: dict[str, dict[str, int]] = {}
-    for labels, value in _samples(text):
+    families = text_string_to_metric_families(text)
+    samples = (one for family in families if family.name == _FAMILY for one in family.samples)
+    for _, labels, value, *_ in (one for one in samples if one.name.endswith("_total")):
         decision, reason = labels.get("decision", ""), labels.get("reason", "")
         asks = labels.get("webhook") == "mutate" and labels.get("operation") == "CREATE"
         if asks and decision in _DECISIONS and value >= 1:
             by_reason = counts.setdefault(decision, {})
             by_reason[reason] = by_reason.get(reason, 0) + int(value)
     return counts
-
-
-def _samples(text: str) -> Iterator[tuple[dict[str, str], float]]:
-    for family in text_string_to_metric_families(text):
-        if family.name == _FAMILY:
-            for sample in family.samples:
-                if sample.name.endswith("_total"):
-                    yield sample.labels, sample.value

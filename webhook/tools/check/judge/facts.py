@@ -7,6 +7,7 @@ since a cluster may have 5,000 nodes.
 from __future__ import annotations
 
 import re
+from base64 import b64decode
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -59,6 +60,8 @@ class OurWebhook:
     """Of its Service; empty where it is called by a URL."""
     path: str
     """On the Service, or the URL."""
+    ca_pem: bytes = b""
+    """Its `caBundle`."""
 
 
 def read_webhooks(kind: str, configuration: Mapping[str, Any]) -> list[OtherWebhook]:
@@ -84,10 +87,19 @@ def read_own_webhooks(kind: str, configuration: Mapping[str, Any]) -> list[OurWe
             str(hook.get("failurePolicy", "Fail")),
             str(as_object(target.get("service")).get("namespace") or ""),
             str(as_object(target.get("service")).get("path") or target.get("url") or ""),
+            read_bytes(target.get("caBundle")),
         )
         for hook in as_objects(configuration.get("webhooks"))
         for target in [as_object(hook.get("clientConfig"))]
     ]
+
+
+def read_bytes(text: object) -> bytes:
+    """Read base64; empty for anything else."""
+    try:
+        return b64decode(str(text or ""))
+    except ValueError:
+        return b""
 
 
 def _is_for_pods(rule: Json) -> bool:
@@ -288,8 +300,6 @@ class PolicyFacts:
     rules: int = 0
     digest: str = ""
     """The first digits of it, as pods carry them."""
-    comparable: bool = True
-    """The release is of this command's version, so that it reads files and digests alike."""
     pinned: tuple[tuple[str, str], ...] = ()
     """Rules that name a sidecar's image, and which."""
     restarts: tuple[str, ...] = ()
@@ -299,7 +309,8 @@ class PolicyFacts:
     slots: tuple[tuple[str, str], ...] = ()
     """Rules with `accounting: CapOnly`, and which slots their pods ask for."""
     fence: Mapping[str, str] = field(default_factory=dict)
-    """What the replicas write for the API server's own policies."""
+    """What the replicas write for the API server's own policies; empty where the release is not of
+    this command's version, so that it may read files and digests otherwise."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -341,7 +341,7 @@ def policy_in_force(facts: Facts) -> CheckFinding | None:
     | - | not valid, or of another version of this command | nothing |
     """
     held, found = known(facts.policy), known(facts.asks)
-    if held is None or held.problems or not held.comparable or not found.digest:
+    if held is None or held.problems or not held.fence or not found.digest:
         return None
     if found.digest != held.digest:
         why = f"a pod was translated under {found.digest}, the ConfigMap holds {held.digest}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from webhook.core.node.inventory import NO_ENFORCEMENT
 from webhook.core.nvidia.device_names import DeviceNames
@@ -72,13 +72,14 @@ def why_not(pod: ClusterPod, node: NodeFigures, seen: ClusterNode | None) -> Not
     the GPUs themselves.
     """
     spec = pod.part("spec")
-    labels = _labels(node, seen)
+    written = {NODE_ENFORCEMENT_LABEL: node.enforcement} if node.enforcement else {}
+    labels, has_all = (seen.labels, True) if seen else (written, False)
     for key, value in islice(as_object(spec.get("nodeSelector")).items(), MOST_TERMS):
-        if _has(labels, key, lambda found, value=value: found == value) is False:
+        if (has_all or key in labels) and labels.get(key) != value:
             return _mismatch(key, f"{_shown(key)}={_shown(value)}", labels)
     affinity = pod.part("spec", "affinity", "nodeAffinity")
     terms = as_objects(as_object(affinity.get(_REQUIRED)).get("nodeSelectorTerms"), MOST_TERMS)
-    failing = [_failing(term, labels, node.name) for term in terms]
+    failing = [_failing(term, labels, node.name, has_all=has_all) for term in terms]
     if failing and all(failing):
         key, wanted = failing[0] or ("", "")
         return _mismatch(key, wanted, labels)
@@ -96,31 +97,14 @@ def why_not(pod: ClusterPod, node: NodeFigures, seen: ClusterNode | None) -> Not
     return None
 
 
-def _labels(node: NodeFigures, seen: ClusterNode | None) -> tuple[Mapping[str, str], bool]:
-    """Return the labels that are known, and whether these are all."""
-    if seen is not None:
-        return seen.labels, True
-    known = {NODE_ENFORCEMENT_LABEL: node.enforcement} if node.enforcement else {}
-    return known, False
-
-
-def _has(labels: tuple[Mapping[str, str], bool], key: str, test: Any) -> bool | None:
-    """Apply a test to a label's value; None where the label cannot be read."""
-    known, complete = labels
-    if key in known or complete:
-        return bool(test(known.get(key)))
-    return None
-
-
 def _failing(
-    term: Json, labels: tuple[Mapping[str, str], bool], name: str
+    term: Json, labels: Mapping[str, str], name: str, *, has_all: bool
 ) -> tuple[str, str] | None:
     """Return key and words of the first expression of a term that does not hold."""
     for one in as_objects(term.get("matchExpressions"), MOST_TERMS):
         key = _text(one, "key")
-        if key == NODE_GPU_MEMORY_LABEL:
-            continue
-        if _has(labels, key, lambda found, one=one: _holds(one, found)) is False:
+        is_read = key != NODE_GPU_MEMORY_LABEL and (has_all or key in labels)
+        if is_read and not _holds(one, labels.get(key)):
             return key, _words(one)
     for one in as_objects(term.get("matchFields"), MOST_TERMS):
         if _text(one, "key") == _NAME_FIELD and not _holds(one, name):
@@ -153,8 +137,8 @@ def _holds(expression: Json, found: str | None) -> bool:
     }.get(str(operator), False)
 
 
-def _mismatch(key: str, wanted: str, labels: tuple[Mapping[str, str], bool]) -> NotHere:
-    found = labels[0].get(key)
+def _mismatch(key: str, wanted: str, labels: Mapping[str, str]) -> NotHere:
+    found = labels.get(key)
     if key == NODE_DEVICE_NAMES_LABEL and found == DeviceNames.NONE:
         detail = "its container runtime resolves no name of its GPUs (label device-names is none)"
         return Mismatch.NO_DEVICE_NAMES, detail
