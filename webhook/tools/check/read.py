@@ -170,9 +170,11 @@ class _FactsReader:
         nodes = self._try("list nodes", lambda: self._nodes(of_nodes, facts.now_s))
         hooks = self._try("list webhook configurations", self._webhooks)
         own, others = (hooks, hooks) if isinstance(hooks, Unreadable) else hooks
+        ours = () if isinstance(own, Unreadable) else own
+        led_to = (hook.namespace for hook in ours if hook.namespace)
         return replace(
             facts,
-            namespace=self._namespace or _namespace_of(own) or DEFAULT_NAMESPACE,
+            namespace=self._namespace or next(led_to, DEFAULT_NAMESPACE),
             admission=self._try("read /apis", lambda: self._served(f"{_REGISTRATION}/v1")),
             groups=self._try("read /apis", self._groups),
             crds=self._try("read /apis", lambda: self._served(SEEING_API_VERSION)),
@@ -211,7 +213,9 @@ class _FactsReader:
         if isinstance(webhook, OwnWorkload):
             facts = replace(facts, namespace=webhook.namespace)
         namespace = facts.namespace
-        agent = self._try("get daemonsets", lambda: self._daemon_set(namespace, "agent"))
+        agent = self._try(
+            "get daemonsets", lambda: self._workload(namespace, "daemonsets/vramwarden-agent")
+        )
         sentry = self._try("get daemonsets", lambda: self._sentry(namespace))
         of_sentry = sentry.namespace if isinstance(sentry, OwnWorkload) else SENTRY_NAMESPACE
         facts = replace(
@@ -381,17 +385,17 @@ class _FactsReader:
         return self._try("get namespaces", lambda: read_namespace(name, self._kube.find(path)))
 
     def _webhook(self, namespace: str) -> OwnWorkload | None:
-        found = self._kube.find(_in(namespace, "deployments", "vramwarden-webhook"))
+        found = self._workload(namespace, "deployments/vramwarden-webhook")
         if found is None and not self._namespace:
             selector = f"{_OURS},app.kubernetes.io/component=webhook"
             everywhere = self._try(
                 "list deployments", lambda: self._listed("deployments", selector)
             )
             return next(iter(everywhere), None) if isinstance(everywhere, list) else None
-        return None if found is None else read_workload(found)
+        return found
 
-    def _daemon_set(self, namespace: str, component: str) -> OwnWorkload | None:
-        found = self._kube.find(_in(namespace, "daemonsets", f"vramwarden-{component}"))
+    def _workload(self, namespace: str, name: str) -> OwnWorkload | None:
+        found = self._kube.find(f"{_APPS}/namespaces/{quote(namespace, safe='')}/{name}")
         return None if found is None else read_workload(found)
 
     def _sentry(self, namespace: str) -> OwnWorkload | None:
@@ -400,7 +404,8 @@ class _FactsReader:
         everywhere = self._try("list daemonsets", lambda: self._listed("daemonsets", selector))
         if isinstance(everywhere, list):
             return next(iter(everywhere), None)
-        return self._daemon_set(SENTRY_NAMESPACE, "sentry") or self._daemon_set(namespace, "sentry")
+        name = "daemonsets/vramwarden-sentry"
+        return self._workload(SENTRY_NAMESPACE, name) or self._workload(namespace, name)
 
     def _listed(self, resource: str, selector: str) -> list[OwnWorkload]:
         path = f"{_APPS}/{resource}"
@@ -503,15 +508,6 @@ class _FactsReader:
             said = str(error).partition(f" answers {error.code}: ")[2]
             return DryRun(created=False, answer=said or str(error))
         return read_dry_run(created)
-
-
-def _in(namespace: str, resource: str, name: str) -> str:
-    return f"{_APPS}/namespaces/{quote(namespace, safe='')}/{resource}/{name}"
-
-
-def _namespace_of(own: tuple[OurWebhook, ...] | Unreadable) -> str:
-    hooks = () if isinstance(own, Unreadable) else own
-    return next((hook.namespace for hook in hooks if hook.namespace), "")
 
 
 def _pod(name: str, memory: str, *, native: bool) -> Json:
