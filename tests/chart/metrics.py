@@ -9,8 +9,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures
 from webhook.core.nvidia.drivers import SeenGpu
-from webhook.sentry.figures import PodOnGpu, Shown
-from webhook.sentry.holdings import Unmanaged
 from webhook.sentry.metrics import SentryMetrics
 from webhook.server.metrics import Metrics, PlacementMetrics, SharedCertificateMetrics
 
@@ -31,12 +29,11 @@ def webhook_exposition():
 def sentry_exposition():
     """Return what a sentry shows of a GPU with a pod, and memory without a promise."""
     metrics = SentryMetrics("n1")
-    pod = PodFigures("uid", 8, 4, 5, 1)
+    pod = PodFigures("uid", 8, 4, 5, 1, processes=1)
     gpu = GpuFigures("GPU-1", 0, "H100", 100, 90, 8, 7, 82, 1, pods=(pod,))
     node = NodeFigures("n1", 0.0, "580.95.05", "sidecar", (gpu,))
-    shown = Shown(node, (PodOnGpu("GPU-1", "team/p", 1, pod),))
     seen = SeenGpu("GPU-1", "H100", 0, None)
-    metrics.show(shown, (Unmanaged(seen, "other", 3),), 1.0)
+    metrics.show(node, {"uid": "team/p"}, {seen: {"other": 3}}, 1.0)
     metrics.scanned(0.01)
     metrics.stopped("pod")
     return metrics.exposition().decode()

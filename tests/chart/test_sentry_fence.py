@@ -28,7 +28,6 @@ from webhook.core.kinds.nodes import (
     GpuFigures,
     NodeFigures,
     PodFigures,
-    UnmanagedFigures,
     read_gpu_node,
     write_gpu_node,
     write_time,
@@ -446,7 +445,7 @@ def test_it_reads_the_lists_of_who_has_which_gpu_and_no_secret(cluster):
 def figures(node=OWN, **gpu):
     uid = "6d0c1111-0000-4000-8000-000000000001"
     pods = (PodFigures(uid, 2**34, 2**33, 2**33 + 5, 1, 2, 1_799_000_000.0),)
-    others = (UnmanagedFigures("", 2**30), UnmanagedFigures("91ab-2", 3 * 2**30))
+    others = {"": 2**30, "91ab-2": 3 * 2**30}
     one = GpuFigures(
         "GPU-8f1", 0, "NVIDIA H100", 80 * 2**30, 79 * 2**30, 2**34, 2**34, 63 * 2**30, 5,
         pods=pods, unmanaged=others,

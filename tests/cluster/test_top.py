@@ -125,8 +125,8 @@ def renamed(figures, uids):
         return replace(one, uid=uids.get(one.uid, one.uid))
 
     def of(gpu):
-        pods, unmanaged = (tuple(map(real, some)) for some in (gpu.pods, gpu.unmanaged))
-        return replace(gpu, pods=pods, unmanaged=unmanaged)
+        unmanaged = {uids.get(uid, uid): held for uid, held in gpu.unmanaged.items()}
+        return replace(gpu, pods=tuple(map(real, gpu.pods)), unmanaged=unmanaged)
 
     return [replace(node, gpus=tuple(map(of, node.gpus))) for node in figures]
 

@@ -43,7 +43,7 @@ def seen():
         gpu = json.loads(first)["gpu"]
         with Nvml() as nvml:
             nvml.devices()
-            outside = {one.pid: one.used_bytes for one in nvml.processes(gpu)}
+            outside = nvml.processes(gpu)
         figures, _ = scene.communicate("go on\n", timeout=200)
     seen = {**json.loads(figures), "outside": outside}
     if name := os.environ.get("GPU_FIGURES"):

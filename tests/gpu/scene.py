@@ -43,7 +43,7 @@ class Program:
 
 
 def figures(nvml, gpu):
-    return {one.pid: one.used_bytes for one in nvml.processes(gpu)}
+    return nvml.processes(gpu)
 
 
 def median_us(call):

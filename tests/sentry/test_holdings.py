@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.sentry.worlds import MIB, OTHER, TRAINER, a_line, a_scan, held, hold
 from webhook.core.placement.assignments import Assignment
-from webhook.sentry.holdings import OLD_LIST_S, Holdings
+from webhook.sentry.holdings import OLD_LIST_S, Holdings, describe_unmanaged
 from webhook.sentry.scanner import ProcessScan
 
 FOREVER = -1e9
@@ -18,7 +18,9 @@ def found(scan, lines, now_s=100.0, first_s=0.0, fresh_s=FOREVER):
     holdings.on_scan(scan, first_s, lines)
     holdings.on_scan(scan, now_s, lines)
     unmanaged = holdings.unmanaged(lines, now_s, fresh_s)
-    return {(one.gpu.uuid, one.pod): one.held_bytes // MIB for one in unmanaged}
+    return {
+        (gpu.uuid, pod): one // MIB for gpu, held in unmanaged.items() for pod, one in held.items()
+    }
 
 
 def test_the_table_of_the_docstring():
@@ -64,9 +66,9 @@ def test_a_gpus_last_list_counts_until_the_next_and_not_where_it_is_gone():
     holdings = Holdings()
     holdings.on_scan(a_scan(held(70, 300, "")), 0.0, ())
     holdings.on_scan(ProcessScan(a_scan().gpus), 1.0, ())
-    assert [one.held_bytes for one in holdings.unmanaged({}, 1.0, FOREVER)] == [300 * MIB]
+    assert list(holdings.unmanaged({}, 1.0, FOREVER).values()) == [{"": 300 * MIB}]
     holdings.on_scan(ProcessScan(), 2.0, ())
-    assert (holdings.unmanaged({}, 2.0, FOREVER), bool(holdings)) == ((), False)
+    assert (holdings.unmanaged({}, 2.0, FOREVER), bool(holdings)) == ({}, False)
 
 
 def test_a_list_that_could_not_be_read_again_for_long_says_nothing_of_now():
@@ -76,7 +78,7 @@ def test_a_list_that_could_not_be_read_again_for_long_says_nothing_of_now():
     holdings.on_scan(unlisted, OLD_LIST_S - 1, ())
     assert (len(holdings.unmanaged({}, 0.0, FOREVER)), bool(holdings)) == (1, True)
     holdings.on_scan(unlisted, OLD_LIST_S, ())
-    assert (holdings.unmanaged({}, 0.0, FOREVER), bool(holdings)) == ((), False)
+    assert (holdings.unmanaged({}, 0.0, FOREVER), bool(holdings)) == ({}, False)
 
 
 def test_it_is_said_who_holds_how_much_where():
@@ -84,7 +86,12 @@ def test_it_is_said_who_holds_how_much_where():
     listed = (held(50, 500), held(60, 200, OTHER), held(70, 300, ""))
     holdings.on_scan(a_scan(b=listed), 0.0, promises)
     where, others = "Mi on GPU 1 (GPU-b) are held by", "it can push others out"
-    assert [one.sentence() for one in holdings.unmanaged(promises, 60.0, FOREVER)] == [
+    found = holdings.unmanaged(promises, 60.0, FOREVER)
+    assert [
+        describe_unmanaged(gpu, pod, held, listed=pod in promises)
+        for gpu, pods in found.items()
+        for pod, held in pods.items()
+    ] == [
         f"300{where} processes of no pod; they can push pods out of memory",
         f"500{where} pod uid {TRAINER}, which was given other GPUs; {others}",
         f"200{where} pod uid {OTHER}, which was promised none; {others}",

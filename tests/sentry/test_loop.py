@@ -35,12 +35,12 @@ from webhook.sentry.loop import UNREAD, Sentry
 from webhook.sentry.metrics import SentryMetrics
 from webhook.sentry.probes import Liveness
 from webhook.sentry.settings import SentrySettings
-from webhook.sentry.writer import StoredFigures
 
 GIB = 2**30
 NOBODY = 4_999_999  # more than any process's number
 OURS = "cccccccc-0000-4000-8000-000000000003"
 SEEN = AssignmentsSeen({TRAINER: a_line()})
+NOTHING_STORED = NodeFigures("n1", 0.0, "", "")
 
 
 class Bench:
@@ -228,11 +228,11 @@ def test_an_excess_is_reported_once_counted_and_nobody_is_stopped(tmp_path, cloc
     assert [report.condition for report in reports] == [None, None]
     assert all(report.sentence.endswith(f"; nothing is stopped: {why}") for report in reports)
     assert b'vramwarden_sentry_would_stop_total{node="n1"} 2.0' in bench.metrics.exposition()
-    shown = bench.sentry._figures.show(0.0, (), OwnNode("", ""), followed=True)
-    (figures,) = shown.node.gpus[0].pods
+    shown = bench.sentry._figures.show(0.0, {}, OwnNode("", ""), followed=True)
+    (figures,) = shown.gpus[0].pods
     assert (figures.would_stop, figures.stops) == (2, None)
     assert figures.would_stop_since_s <= time.time()
-    assert read_gpu_node(write_gpu_node(shown.node)).gpus[0].pods[0].would_stop == 2
+    assert read_gpu_node(write_gpu_node(shown)).gpus[0].pods[0].would_stop == 2
 
 
 def test_a_pod_that_nobody_holds_is_measured_and_not_reported(tmp_path, clock):
@@ -251,10 +251,10 @@ def test_what_was_reported_is_kept_by_the_sentry_that_comes_after(bench):
     pod = PodFigures(TRAINER, GIB, would_stop=3, would_stop_since_s=50.0)
     gpu = GpuFigures("GPU-a", 0, "L4", 24 * GIB, 24 * GIB, pods=(pod,))
     bench.sentry.on_report(SEEN)
-    bench.sentry.on_report(StoredFigures(NodeFigures("n1", 100.0, "580", "sidecar", (gpu,))))
+    bench.sentry.on_report(NodeFigures("n1", 100.0, "580", "sidecar", (gpu,)))
     bench.sentry._figures.would_stop(TRAINER, 200.0)
     bench.sentry.step(1.0)
-    (found,) = bench.sentry._figures.show(0.0, (), OwnNode("", ""), followed=True).node.gpus[0].pods
+    (found,) = bench.sentry._figures.show(0.0, {}, OwnNode("", ""), followed=True).gpus[0].pods
     assert (found.would_stop, found.would_stop_since_s) == (4, 50.0)
     bench.sentry.on_report(AssignmentsSeen({}))
     assert bench.sentry._figures._would_stop == {}
@@ -303,7 +303,7 @@ def test_nothing_is_offered_before_it_is_known_what_is_stored_and_that_counts(be
     assert offered == []
     pod = PodFigures(TRAINER, GIB, 0, 7 * GIB, 3)
     gpu = GpuFigures("GPU-a", 0, "H200", 80 * GIB, 79 * GIB, pods=(pod,))
-    bench.sentry.on_report(StoredFigures(NodeFigures("n1", 1.0, "580", "sidecar", (gpu,))))
+    bench.sentry.on_report(NodeFigures("n1", 1.0, "580", "sidecar", (gpu,)))
     bench.sentry.step(1.0)
     ((shown,),) = [node.gpus for node in offered]
     assert [(one.peak_bytes, one.stops) for one in shown.pods] == [(7 * GIB, 3)]
@@ -315,7 +315,7 @@ def test_stops_are_no_metric_before_it_is_known_how_many_there_were(bench, clock
     bench.sentry._stats.stats = {TRAINER: (2, None)}
     bench.sentry.step(0.0)
     assert b"vramwarden_pod_stops_total{" not in bench.metrics.exposition()
-    bench.sentry.on_report(StoredFigures(None))
+    bench.sentry.on_report(NOTHING_STORED)
     bench.sentry.step(1.0)
     assert b"vramwarden_pod_stops_total{" in bench.metrics.exposition()
 
@@ -337,7 +337,7 @@ def test_who_cannot_place_processes_says_of_nobody_what_is_held(tmp_path, clock)
 def test_where_nothing_was_stored_the_first_look_is_offered(bench, clock):
     offered = []
     bench.sentry._writer.offer = offered.append
-    bench.sentry.on_report(StoredFigures(None))
+    bench.sentry.on_report(NOTHING_STORED)
     bench.sentry.step(1.0)
     assert [gpu.uuid for node in offered for gpu in node.gpus] == ["GPU-a"]
 
@@ -350,7 +350,7 @@ def test_what_was_stopped_is_counted_for_its_pod(tmp_path, clock):
     bench.sentry._killer.end = lambda *_, **__: PodEnd(1, 0, sure=True)
     offered = []
     bench.sentry._writer.offer = offered.append
-    bench.sentry.on_report(StoredFigures(None))
+    bench.sentry.on_report(NOTHING_STORED)
     bench.sentry.on_report(SEEN)
     bench.driver.lists["GPU-a"], bench.driver.used["GPU-a"] = {50: 5 * GIB}, 5 * GIB
     for half_second in range(200):

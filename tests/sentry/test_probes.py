@@ -10,7 +10,6 @@ import sys
 import threading
 import urllib.error
 import urllib.request
-from dataclasses import replace
 
 import pytest
 from prometheus_client import generate_latest
@@ -24,8 +23,6 @@ from webhook.core.nvidia.drivers import SeenGpu
 from webhook.nodekit import program as shell
 from webhook.sentry import metrics as module
 from webhook.sentry import program
-from webhook.sentry.figures import PodOnGpu, Shown
-from webhook.sentry.holdings import Unmanaged
 from webhook.sentry.metrics import MOST_PODS, SentryMetrics
 from webhook.sentry.probes import LATE_S, Liveness, serve
 from webhook.sentry.settings import SentrySettings
@@ -168,10 +165,10 @@ def test_however_often_metrics_are_asked_for_they_are_written_once_for_each_chan
         module, "generate_latest", lambda of: written.append(of) or generate_latest(of)
     )
     for change in (
-        lambda: metrics.show(shown(used_bytes=8), (), 1.0),
+        lambda: metrics.show(*shown(used_bytes=8), {}, 1.0),
         lambda: metrics.scanned(0.1),
         lambda: metrics.stopped("pod"),
-        lambda: metrics.show(shown(used_bytes=9), (), 2.0),
+        lambda: metrics.show(*shown(used_bytes=9), {}, 2.0),
     ):
         before = samples(metrics)
         change()
@@ -190,23 +187,29 @@ def samples(metrics):
 UNMANAGED = 'vramwarden_gpu_memory_unmanaged_bytes{gpu="1",node="n1",pod_uid="%s",uuid="gpu-abc"}'
 
 
-def shares(count, gpus=("GPU-ABC",), **figures):
-    """Return so many pods, each on all these GPUs."""
+def shares(count, **figures):
+    """Return so many pods, to be on each GPU."""
     values = {"cap_bytes": 10, "used_bytes": 4, "peak_bytes": 5, "stops": 1} | figures
-    return tuple(
-        PodOnGpu(gpu, f"team/p{n}", 2, PodFigures(f"u{n}", **values))
-        for n in range(count)
-        for gpu in gpus
-    )
+    return tuple(PodFigures(f"u{n}", **({"processes": 2} | values)) for n in range(count))
 
 
-def shown(*of_pods, gpus=("GPU-ABC",), **figures):
+def shown(*pods, gpus=("GPU-ABC",), on=None, **figures):
+    """Return figures with these pods on each GPU, or on the first few, and their names."""
     values = {"promised_bytes": 70, "used_bytes": 60, "free_bytes": -5, "unattributed_bytes": 3}
     found = tuple(
-        GpuFigures(uuid, 1 + n, "H200", 100, 90, **(values | figures))
+        GpuFigures(
+            uuid,
+            1 + n,
+            "H200",
+            100,
+            90,
+            pods=pods if on is None or n < on else (),
+            **(values | figures),
+        )
         for n, uuid in enumerate(gpus)
     )
-    return Shown(NodeFigures("n1", 5.0, "580", "sidecar", found), of_pods)
+    names = {pod.uid: f"team/p{pod.uid.removeprefix('u')}" for pod in pods}
+    return NodeFigures("n1", 5.0, "580", "sidecar", found), names
 
 
 OF_GPU = 'gpu="1",node="n1",uuid="gpu-abc"'
@@ -222,7 +225,7 @@ def seen(metrics):
 def test_who_is_gone_leaves_no_figure_and_what_is_unknown_is_absent(metrics):
     assert seen(metrics) == {}
     gpu = SeenGpu("GPU-ABC", "H200", 1, None)
-    metrics.show(shown(), (Unmanaged(gpu, OTHER, 300), Unmanaged(gpu, "", 200)), 5.0)
+    metrics.show(*shown(), {gpu: {OTHER: 300, "": 200}}, 5.0)
     found = samples(metrics)
     assert {name: one for name, one in found.items() if "unmanaged" in name} == {
         UNMANAGED % OTHER: 300.0,
@@ -230,13 +233,13 @@ def test_who_is_gone_leaves_no_figure_and_what_is_unknown_is_absent(metrics):
     }
     last = 'vramwarden_sentry_last_look_timestamp_seconds{node="n1"}'
     assert found[last] == 5.0
-    metrics.show(shown(gpus=()), (), None)
+    metrics.show(*shown(gpus=()), {}, None)
     assert seen(metrics) == {}
     assert samples(metrics)[last] == 5.0
 
 
 def test_every_figure_of_a_gpu_and_of_a_pod_has_its_name(metrics):
-    metrics.show(shown(*shares(1)), (), 5.0)
+    metrics.show(*shown(*shares(1)), {}, 5.0)
     info = 'driver_version="580",enforcement="sidecar",gpu="1",node="n1",product="H200"'
     pod = OF_POD % ("team", "p0")
     assert seen(metrics) == {
@@ -258,10 +261,8 @@ def test_every_figure_of_a_gpu_and_of_a_pod_has_its_name(metrics):
 
 def test_what_is_not_known_has_no_series(metrics):
     unknown = {"promised_bytes": None, "used_bytes": None, "free_bytes": None}
-    no_figure = {"used_bytes": None, "peak_bytes": None, "stops": None}
-    (share,) = shares(1, **no_figure)
-    share = replace(share, processes=None)
-    metrics.show(shown(share, **unknown, unattributed_bytes=None), (), 5.0)
+    (share,) = shares(1, used_bytes=None, peak_bytes=None, stops=None, processes=None)
+    metrics.show(*shown(share, **unknown, unattributed_bytes=None), {}, 5.0)
     assert sorted(name.partition("{")[0] for name in seen(metrics)) == [
         "vramwarden_gpu_healthy",
         "vramwarden_gpu_info",
@@ -272,7 +273,7 @@ def test_what_is_not_known_has_no_series(metrics):
 
 
 def test_pods_beyond_the_most_are_summed_without_a_peak(metrics):
-    metrics.show(shown(*shares(MOST_PODS + 3)), (), 5.0)
+    metrics.show(*shown(*shares(MOST_PODS + 3)), {}, 5.0)
     found = seen(metrics)
     other = OF_POD % ("_other", "_other")
     assert {name: one for name, one in found.items() if "_other" in name} == {
@@ -284,31 +285,30 @@ def test_pods_beyond_the_most_are_summed_without_a_peak(metrics):
     caps = [name for name in found if "pod_memory_cap" in name]
     assert len(caps) == MOST_PODS + 1
     assert f'pod="p{MOST_PODS - 1}"' in caps[-2]
-    one_unknown = replace(shares(1)[0], pod="z/z", figures=PodFigures("z", 10))
-    metrics.show(shown(*shares(MOST_PODS + 1), one_unknown), (), 5.0)
+    metrics.show(*shown(*shares(MOST_PODS + 1), PodFigures("z", 10)), {}, 5.0)
     assert f"vramwarden_pod_memory_used_bytes{{{other}}}" not in seen(metrics)
 
 
 def test_a_full_node_stays_below_what_prometheus_takes(metrics):
     gpus = tuple(f"GPU-{n}" for n in range(64))
     gpu = SeenGpu("GPU-0", "H200", 1, None)
-    unmanaged = tuple(Unmanaged(gpu, f"u{n}", n + 1) for n in range(2000))
-    metrics.show(shown(*shares(300, gpus), gpus=gpus), unmanaged, 5.0)
+    unmanaged = {gpu: {f"u{n}": n + 1 for n in range(2000)}}
+    metrics.show(*shown(*shares(300), gpus=gpus), unmanaged, 5.0)
     assert len(samples(metrics)) <= SAMPLE_LIMIT
-    metrics.show(shown(*shares(300, gpus[:4]), gpus=gpus), unmanaged, 5.0)
+    metrics.show(*shown(*shares(300), gpus=gpus, on=4), unmanaged, 5.0)
     assert 4000 < len(samples(metrics)) <= SAMPLE_LIMIT
 
 
 def test_without_series_of_pods_no_pod_is_named():
     metrics = SentryMetrics("n1", of_pods=False)
-    metrics.show(shown(*shares(3)), (), 5.0)
+    metrics.show(*shown(*shares(3)), {}, 5.0)
     assert "vramwarden_gpu_memory_used_bytes" in str(seen(metrics))
     assert "team" not in metrics.exposition().decode()
 
 
 def test_names_are_as_prometheus_wants_them(metrics, promtool):
     gpu = SeenGpu("GPU-ABC", "H200", 1, None)
-    metrics.show(shown(*shares(1)), (Unmanaged(gpu, "", 200),), 5.0)
+    metrics.show(*shown(*shares(1)), {gpu: {"": 200}}, 5.0)
     assert promtool("check", "metrics", given=metrics.exposition().decode()) == (0, "")
 
 

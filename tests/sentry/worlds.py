@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from webhook.adapters.node_processes import Owner
-from webhook.adapters.nvml import ListedProcess, NvmlError
+from webhook.adapters.nvml import NvmlError
 from webhook.adapters.processes import Delivery
 from webhook.core.enforcement.step import Process
 from webhook.core.node.cgroups import Place
@@ -89,7 +89,7 @@ class Driver:
 
     def processes(self, gpu):
         self._meet(f"list {gpu}", gpu)
-        return tuple(ListedProcess(*one) for one in self.lists[gpu].items())
+        return self.lists[gpu]
 
     def _meet(self, call, gpu=""):
         self.calls.append(call)

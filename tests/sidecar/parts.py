@@ -13,7 +13,7 @@ from tests.support.fake_proc import ID, OTHER_ID, put, put_self, stat_line, stat
 from tests.support.nvml_stub import build, compiler
 from tests.support.policies import SHIPPED, load, load_spec
 from tests.support.process_tools import SLEEPS, as_user, in_namespace, start, wait_until
-from webhook.adapters.nvml import ListedProcess, NvmlError
+from webhook.adapters.nvml import NvmlError
 from webhook.adapters.surroundings import trustworthy_kernel
 from webhook.core.nvidia.drivers import Fault, SeenGpu
 
@@ -79,7 +79,7 @@ class ScriptedNvml:
 
     def processes(self, gpu):
         self._about("processes", gpu)
-        return tuple(ListedProcess(*entry) for entry in self.listed[gpu].items())
+        return dict(self.listed[gpu])
 
     def times(self, method):
         """Return when a method was called."""

@@ -11,7 +11,6 @@ from webhook.core.kinds.nodes import (
     GpuFigures,
     NodeFigures,
     PodFigures,
-    UnmanagedFigures,
     write_gpu_node,
     write_time,
 )
@@ -47,7 +46,7 @@ def a_gpu(index, usable, used, pods=(), unmanaged=(), **other):
         "free_bytes": gib(usable) - promised,
         "unattributed_bytes": gib(0.25),
         "pods": figures,
-        "unmanaged": tuple(UnmanagedFigures(uid, gib(held)) for uid, held in unmanaged),
+        "unmanaged": {uid: gib(held) for uid, held in unmanaged},
     }
     return GpuFigures(**(values | other))
 

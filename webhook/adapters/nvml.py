@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import pynvml
@@ -45,16 +44,6 @@ class NvmlError(Exception):
         about = f"{gpu}: " if gpu else ""
         more = f": {detail}" if detail else ""
         super().__init__(f"{about}{explain_fault(self.fault)} ({function} returned {code}{more})")
-
-
-@dataclass(frozen=True, slots=True)
-class ListedProcess:
-    """A process that the driver lists on a GPU."""
-
-    pid: int
-    """In our own PID namespace, from driver 535.113.01 on; a host PID before."""
-    used_bytes: int | None
-    """None where the driver gives no figure, or 0: unknown is not zero."""
 
 
 class Nvml:
@@ -154,17 +143,21 @@ class Nvml:
         memory = self._about(uuid, self._memory)
         return None if memory is None else memory[2]
 
-    def processes(self, uuid: str) -> tuple[ListedProcess, ...]:
-        """Return every process that the driver lists on a GPU, once, with its largest figure.
+    def processes(self, uuid: str) -> dict[int, int | None]:
+        """Return what every process that the driver lists on a GPU holds there, by PID.
+
+        Those are of our own PID namespace, from driver 535.113.01 on; host PIDs before. None where
+        the driver gives no figure, or 0: unknown is not zero.
 
         A process is listed several times where it is a client of the driver more than once, or
-        of several lists. PID 0 stands for a process outside our PID namespace and is left out.
+        of several lists: its largest figure counts. PID 0 stands for a process outside our PID
+        namespace and is left out.
         """
         largest: dict[int, int] = {}
         for kind in _LISTS:
             for pid, used_bytes in self._about(uuid, self._list, kind):
                 largest[pid] = max(largest.get(pid, 0), used_bytes)
-        return tuple(ListedProcess(pid, used or None) for pid, used in largest.items() if pid)
+        return {pid: used or None for pid, used in largest.items() if pid}
 
     def recovery(self, uuid: str) -> int | None:
         """Return the recovery action that a GPU asks for, 0 for none; None where it does not say.

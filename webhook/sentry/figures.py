@@ -6,28 +6,21 @@ They decide nothing. What cannot be known now is absent; peaks and stops are kep
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.kinds.nodes import (
-    MOST_PODS,
-    GpuFigures,
-    NodeFigures,
-    PodFigures,
-    UnmanagedFigures,
-)
+from webhook.core.kinds.nodes import MOST_PODS, GpuFigures, NodeFigures, PodFigures
 from webhook.core.node.cgroups import comparable_uid
-from webhook.core.node.inventory import GRACE_S, as_advertised
-from webhook.core.nvidia.drivers import SeenGpu
-from webhook.core.pod.gpus import EVERY_GPU, MOST_GPUS, free_bytes
+from webhook.core.node.inventory import GRACE_S, advertised_bytes
+from webhook.core.pod.gpus import EVERY_GPU, MOST_GPUS, allocate
 from webhook.sentry.holdings import gives
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from webhook.adapters.kube.gpu_nodes import OwnNode
     from webhook.core.placement.assignments import Assignments
-    from webhook.core.pod.gpus import Gpu
-    from webhook.sentry.holdings import GpuList, Unmanaged
+    from webhook.sentry.holdings import Holdings, Unmanaged
     from webhook.sentry.scanner import ProcessScan
     from webhook.sentry.sidecar_stats import Stats
 
@@ -36,27 +29,6 @@ REMEMBER_S: Final = GRACE_S
 What is promised on it still counts, and who searches for their pod should find it."""
 
 MOST_STOPS: Final = 2**31 - 1
-
-
-@dataclass(frozen=True, slots=True)
-class PodOnGpu:
-    """One pod on one GPU, for metrics, which have names."""
-
-    gpu: str
-    pod: str
-    """`namespace/name`."""
-    processes: int | None
-    """None where its GPU's list is not known."""
-    figures: PodFigures
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """What is shown after a scan."""
-
-    node: NodeFigures
-    pods: tuple[PodOnGpu, ...] = ()
-    """All that are on the list, in its order."""
 
 
 @dataclass(slots=True)
@@ -78,14 +50,14 @@ class _Stops:
 class Figures:
     """Remembers each GPU, and of each pod on the list its peaks and stops."""
 
-    def __init__(self, node: str) -> None:
+    def __init__(self, node: str, holdings: Holdings) -> None:
         self._node = node
+        self._holdings = holdings
         self._driver_version = ""
-        self._gpus: dict[str, tuple[Gpu, float]] = {}
-        """With when each was seen last."""
+        self._gpus: dict[str, tuple[GpuFigures, float]] = {}
+        """What they are, and when each was seen last."""
         self._used: dict[str, int | None] = {}
         """By the last scan; who is not in it cannot be seen."""
-        self._lists: Mapping[str, GpuList] = {}
         self._promises: Assignments | None = None
         self._peaks: dict[tuple[str, str], int] = {}
         self._alone: dict[tuple[str, str], int] = {}
@@ -103,11 +75,8 @@ class Figures:
         """Take what was stored before we started: peaks, stops, and GPUs that may be lost."""
         self._driver_version = self._driver_version or stored.driver_version
         for gpu in stored.gpus:
-            found = SeenGpu(
-                gpu.uuid, gpu.product, gpu.index, gpu.usable_bytes, total_bytes=gpu.total_bytes
-            )
-            if advertised := as_advertised(found):
-                self._gpus.setdefault(gpu.uuid, (advertised, now_s))
+            if gpu.usable_bytes:
+                self._gpus.setdefault(gpu.uuid, (gpu, now_s))
             for pod in gpu.pods:
                 uid = comparable_uid(pod.uid)
                 self._raise_peak(uid, gpu.uuid, pod.peak_bytes)
@@ -131,14 +100,8 @@ class Figures:
             count, since_s = self._would_stop.get(uid, (0, at_s))
             self._would_stop[uid] = min(count + 1, MOST_STOPS), since_s
 
-    def on_scan(
-        self,
-        scan: ProcessScan,
-        lists: Mapping[str, GpuList],
-        stats: Mapping[str, Stats],
-        now_s: float,
-    ) -> None:
-        """Take a scan, the last lists of its GPUs, and what sidecars say of themselves.
+    def on_scan(self, scan: ProcessScan, stats: Mapping[str, Stats], now_s: float) -> None:
+        """Take a scan that the holdings have taken, and what sidecars say of themselves.
 
         A GPU that cannot be seen is kept for `REMEMBER_S`. What a sidecar says its tenant can forge
         for its own pod, so it only raises, and no peak above what was seen.
@@ -146,28 +109,34 @@ class Figures:
         self._driver_version = scan.driver_version or self._driver_version
         self._used = {}
         for gpu in scan.gpus:
-            if advertised := as_advertised(gpu):
+            if usable_bytes := advertised_bytes(gpu):
+                figures = GpuFigures(
+                    uuid=gpu.uuid,
+                    index=gpu.index,
+                    product=gpu.product,
+                    total_bytes=usable_bytes if gpu.total_bytes is None else gpu.total_bytes,
+                    usable_bytes=usable_bytes,
+                )
                 self._used[gpu.uuid] = gpu.used_bytes
-                self._gpus[gpu.uuid] = advertised, now_s
+                self._gpus[gpu.uuid] = figures, now_s
         kept = self._gpus.items()
         self._gpus = {uuid: one for uuid, one in kept if now_s - one[1] < REMEMBER_S}
-        self._lists = {uuid: one for uuid, one in lists.items() if uuid in self._used}
         for uid in (self._promises or {}).keys() & stats.keys():
             said = stats[uid][0]
             known = self._stops.setdefault(uid, _Stops())
             if known.said is None and known.before is not None:
                 known.before = max(0, known.before - said)
             known.said = max(known.said or 0, said)
-        self._note_peaks(scan.lists.keys() & self._lists.keys(), stats)
+        self._note_peaks(scan.lists.keys() & self._used.keys(), stats)
 
     def show(
         self,
         observed_s: float,
-        unmanaged: Iterable[Unmanaged],
+        unmanaged: Unmanaged,
         own: OwnNode,
         *,
         followed: bool,
-    ) -> Shown:
+    ) -> NodeFigures:
         """Return what is shown now, at this Unix time; a GPU is as healthy as its agent says.
 
         | the list of promises | promised, free | pods | unmanaged |
@@ -178,71 +147,53 @@ class Figures:
         """
         gpus = [gpu for gpu, _ in self._gpus.values()]
         gpus = sorted(gpus, key=lambda gpu: (gpu.index, gpu.uuid))[:MOST_GPUS]
-        promised = (self._promises or {}).values()
-        free = free_bytes(gpus, ((one.uuids, one.memory_bytes) for one in promised))
-        holders: dict[str, list[UnmanagedFigures]] = {}
-        for one in unmanaged:
-            found = holders.setdefault(one.gpu.uuid, [])
-            if len(found) < MOST_PODS:
-                found.append(UnmanagedFigures(one.pod, one.held_bytes))
-        of_pods = tuple(self._pods_on(gpus))
-        pods: dict[str, list[PodFigures]] = {}
-        for pod in of_pods:
-            theirs = pods.setdefault(pod.gpu, [])
-            if len(theirs) < MOST_PODS:
-                theirs.append(pod.figures)
+        free = {gpu.uuid: gpu.usable_bytes for gpu in gpus}
+        for promise in (self._promises or {}).values():
+            allocate(free, promise.uuids, promise.memory_bytes)
+        holders = {gpu.uuid: held for gpu, held in unmanaged.items()}
         made = tuple(
             replace(
-                self._describe(gpu, free[gpu.uuid] if followed else None),
-                pods=tuple(pods.get(gpu.uuid, ())),
-                unmanaged=tuple(holders.get(gpu.uuid, ())),
+                gpu,
+                promised_bytes=gpu.usable_bytes - free[gpu.uuid] if followed else None,
+                used_bytes=self._used.get(gpu.uuid),
+                free_bytes=free[gpu.uuid] if followed else None,
+                unattributed_bytes=self._holdings.unattributed_bytes.get(gpu.uuid),
                 healthy=gpu.uuid in self._used and gpu.uuid not in own.faults,
+                pods=tuple(self._pods_on(gpu.uuid)),
+                unmanaged=dict(islice(holders.get(gpu.uuid, {}).items(), MOST_PODS)),
                 fault=own.faults.get(gpu.uuid, ""),
             )
             for gpu in gpus
         )
-        version, whys = self._driver_version, (own.not_shared, own.held)
-        node = NodeFigures(self._node, observed_s, version, own.enforcement, made, *whys)
-        return Shown(node, of_pods)
-
-    def _describe(self, gpu: Gpu, free: int | None) -> GpuFigures:
-        uuid, usable = gpu.uuid, gpu.memory_bytes
-        listed = self._lists.get(uuid)
-        unattributed = None
-        if listed and listed.used_bytes is not None and listed.sum_bytes is not None:
-            unattributed = max(0, listed.used_bytes - listed.sum_bytes)
-        return GpuFigures(
-            uuid,
-            gpu.index,
-            gpu.product,
-            usable if gpu.total_bytes is None else gpu.total_bytes,
-            usable,
-            promised_bytes=None if free is None else usable - free,
-            used_bytes=self._used.get(uuid),
-            free_bytes=free,
-            unattributed_bytes=unattributed,
+        return NodeFigures(
+            name=self._node,
+            observed_s=observed_s,
+            driver_version=self._driver_version,
+            enforcement=own.enforcement,
+            gpus=made,
+            not_shared=own.not_shared,
+            held=own.held,
         )
 
-    def _pods_on(self, gpus: Iterable[Gpu]) -> Iterable[PodOnGpu]:
-        known = list(gpus)
+    def _pods_on(self, gpu: str) -> Iterator[PodFigures]:
+        """Yield all that were promised some of a GPU, in the order of the list."""
+        held = self._holdings.held.get(gpu, {})
         for uid, promise in (self._promises or {}).items():
-            for gpu in known:
-                if not gives(promise, gpu.uuid):
-                    continue
-                listed = self._lists.get(gpu.uuid)
-                used, processes = listed.held_by(uid) if listed else (None, None)
-                stops = self._stops.get(uid)
-                would_stop, since_s = self._would_stop.get(uid, (None, None))
-                figures = PodFigures(
-                    uid,
-                    promise.hold.cap_bytes if promise.hold else promise.memory_bytes,
-                    used,
-                    self._peaks.get((uid, gpu.uuid)),
-                    stops.total() if stops else None,
-                    would_stop,
-                    since_s,
-                )
-                yield PodOnGpu(gpu.uuid, promise.pod, processes, figures)
+            if not gives(promise, gpu):
+                continue
+            used_bytes, processes = held.get(uid, (None, None))
+            stops = self._stops.get(uid)
+            would_stop, since_s = self._would_stop.get(uid, (None, None))
+            yield PodFigures(
+                uid=uid,
+                cap_bytes=promise.hold.cap_bytes if promise.hold else promise.memory_bytes,
+                used_bytes=used_bytes,
+                peak_bytes=self._peaks.get((uid, gpu)),
+                stops=stops.total() if stops else None,
+                would_stop=would_stop,
+                would_stop_since_s=since_s,
+                processes=processes,
+            )
 
     def _note_peaks(self, listed: Iterable[str], stats: Mapping[str, Stats]) -> None:
         """Raise the peaks of who was listed now, and of who is alone and says so itself.
@@ -256,8 +207,8 @@ class Figures:
         """
         promises = self._promises or {}
         for uuid in listed:
-            for uid, (used_bytes, _) in self._lists[uuid].pods.items():
-                if uid in promises and gives(promises[uid], uuid):
+            for uid, (used_bytes, processes) in self._holdings.held[uuid].items():
+                if processes and uid in promises and gives(promises[uid], uuid):
                     self._raise_peak(uid, uuid, used_bytes)
         alone: dict[tuple[str, str], int] = {}
         for uuid, used_bytes in self._used.items():

@@ -5,7 +5,6 @@ That is reported, and never a reason to stop anybody.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.pod.gpus import EVERY_GPU
@@ -17,6 +16,9 @@ if TYPE_CHECKING:
     from webhook.core.nvidia.drivers import SeenGpu
     from webhook.core.placement.assignments import Assignment, Assignments
     from webhook.sentry.scanner import GpuProcess, ProcessScan
+
+    Unmanaged = Mapping[SeenGpu, Mapping[str, int]]
+    """What is held without a promise, by the pod's UID; empty for processes of no pod."""
 
 NEW_S: Final = 60.0
 """For so long a pod that is not on the list is not called unmanaged: its binding, and the list's
@@ -35,91 +37,56 @@ def gives(assignment: Assignment, gpu: str) -> bool:
     return gpu in assignment.uuids or EVERY_GPU in assignment.uuids
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuList:
-    """A GPU's last list of processes, and what was in use as it was read."""
-
-    gpu: SeenGpu
-    """As the last scan saw it."""
-    processes: tuple[GpuProcess, ...]
-    at_s: float
-    used_bytes: int | None
-    sum_bytes: int | None
-    """Of all processes; None where one of them has no figure."""
-    pods: Mapping[str, tuple[int | None, int]]
-    """What each pod holds, None where it is not known, and by how many processes."""
-    promised: frozenset[str]
-    """Who was known to have a promise then: of these, who is not listed holds nothing."""
-
-    def held_by(self, pod: str) -> tuple[int | None, int | None]:
-        """Return what a pod holds, and by how many processes.
-
-        | the list | the pod was known as it was read | the pod holds |
-        | --- | --- | --- |
-        | has its processes | any | their sum |
-        | has none of it | yes | nothing |
-        | has none of it | no: it is new | unknown, until the next list |
-        """
-        known = pod in self.pods or pod in self.promised
-        return self.pods.get(pod, (0, 0)) if known else (None, None)
-
-
-@dataclass(frozen=True, slots=True)
-class Unmanaged:
-    """Memory without a promise."""
-
-    gpu: SeenGpu
-    pod: str
-    """The pod's UID; empty for processes of no pod."""
-    held_bytes: int
-    listed: bool = False
-    """The pod has other GPUs of this node."""
-
-    def sentence(self) -> str:
-        """Say it, as an Event has it."""
-        what = f"{amount(self.held_bytes)} on GPU {self.gpu.index} ({self.gpu.uuid}) are held by"
-        if not self.pod:
-            return f"{what} processes of no pod; they can push pods out of memory"
-        if self.listed:
-            return f"{what} pod uid {self.pod}, which was given other GPUs; it can push others out"
-        return f"{what} pod uid {self.pod}, which was promised none; it can push others out"
-
-
 class Holdings:
     """Remembers the last list of each GPU, and since when pods were seen on them."""
 
     def __init__(self) -> None:
-        self.lists: Mapping[str, GpuList] = {}
+        self._gpus: Mapping[str, SeenGpu] = {}
+        """As the last scan saw them."""
+        self._lists: dict[str, tuple[GpuProcess, ...]] = {}
         """By UUID; GPUs that cannot be seen have none, for nobody knows what became of theirs."""
+        self._read_s: dict[str, float] = {}
+        self.held: dict[str, Mapping[str, tuple[int | None, int]]] = {}
+        """What pods held as a GPU's list was read, None where it is not known, and by how many
+        processes. Who was known to have a promise then and was not listed held nothing; of a pod
+        that came since then nothing is known."""
+        self.unattributed_bytes: dict[str, int | None] = {}
+        """In use as a GPU's list was read, and listed for no process."""
         self._seen_s: dict[str, float] = {}
 
     def __bool__(self) -> bool:
-        return any(one.processes for one in self.lists.values())
+        return any(self._lists.values())
 
     def on_scan(self, scan: ProcessScan, now_s: float, promised: Iterable[str]) -> None:
         """Remember the lists of a scan; what could not be read again for `OLD_LIST_S` goes."""
-        seen = {gpu.uuid: gpu for gpu in scan.gpus}
-        kept = {
-            uuid: replace(one, gpu=seen[uuid])
-            for uuid, one in self.lists.items()
-            if uuid in seen and uuid not in scan.lists and now_s - one.at_s < OLD_LIST_S
-        }
-        self.lists = kept | {
-            uuid: _listed(seen[uuid], processes, now_s, promised)
-            for uuid, processes in scan.lists.items()
-            if uuid in seen
-        }
-        pods = {
-            one.owner.place.pod
-            for listed in self.lists.values()
-            for one in listed.processes
-            if one.owner
-        }
+        self._gpus = {gpu.uuid: gpu for gpu in scan.gpus}
+        for uuid, processes in scan.lists.items():
+            if gpu := self._gpus.get(uuid):
+                self._remember(gpu, processes, promised)
+                self._read_s[uuid] = now_s
+        for uuid, read_s in tuple(self._read_s.items()):
+            if uuid not in self._gpus or now_s - read_s >= OLD_LIST_S:
+                del self._lists[uuid], self._read_s[uuid]
+                del self.held[uuid], self.unattributed_bytes[uuid]
+        owners = (one.owner for listed in self._lists.values() for one in listed)
+        pods = {owner.place.pod for owner in owners if owner}
         self._seen_s = {pod: self._seen_s.get(pod, now_s) for pod in pods}
 
-    def unmanaged(
-        self, promises: Assignments, now_s: float, fresh_s: float | None
-    ) -> tuple[Unmanaged, ...]:
+    def _remember(
+        self, gpu: SeenGpu, processes: tuple[GpuProcess, ...], promised: Iterable[str]
+    ) -> None:
+        left = gpu.used_bytes
+        held: dict[str, tuple[int | None, int]] = dict.fromkeys(promised, (0, 0))
+        for one in processes:
+            left = _plus(left, one.used_bytes, -1)
+            if one.owner is not None and (pod := one.owner.place.pod):
+                before, count = held.get(pod, (0, 0))
+                held[pod] = _plus(before, one.used_bytes), count + 1
+        self._lists.pop(gpu.uuid, None)  # what was not read now is reported first
+        self._lists[gpu.uuid], self.held[gpu.uuid] = processes, held
+        self.unattributed_bytes[gpu.uuid] = None if left is None else max(0, left)
+
+    def unmanaged(self, promises: Assignments, now_s: float, fresh_s: float | None) -> Unmanaged:
         """Return who holds what without a promise; nothing where the list cannot be followed.
 
         `fresh_s` is since when it can; None where it cannot.
@@ -134,47 +101,37 @@ class Holdings:
         What has no figure adds nothing.
         """
         if fresh_s is None:
-            return ()
+            return {}
 
         def is_unmanaged(pod: str, gpu: str) -> bool:
             if pod in promises:
                 return not gives(promises[pod], gpu)
             return not pod or now_s - max(self._seen_s.get(pod, now_s), fresh_s) >= NEW_S
 
-        found: list[Unmanaged] = []
-        for uuid, listed in self.lists.items():
+        found: dict[SeenGpu, Mapping[str, int]] = {}
+        for uuid, processes in self._lists.items():
             sums: dict[str, int] = {}
-            for one in listed.processes:
+            for one in processes:
                 pod = one.owner.place.pod if one.owner else ""
                 if one.used_bytes and is_unmanaged(pod, uuid):
                     sums[pod] = sums.get(pod, 0) + one.used_bytes
-            gpu = listed.gpu
-            found += (Unmanaged(gpu, pod, sums[pod], pod in promises) for pod in sorted(sums))
-        return tuple(found)
+            if sums:
+                found[self._gpus[uuid]] = dict(sorted(sums.items()))
+        return found
 
 
-def _listed(
-    gpu: SeenGpu, processes: tuple[GpuProcess, ...], now_s: float, promised: Iterable[str]
-) -> GpuList:
-    total: int | None = 0
-    pods: dict[str, tuple[int | None, int]] = {}
-    for one in processes:
-        total = _plus(total, one.used_bytes)
-        if one.owner is not None and one.owner.place.pod:
-            pod = one.owner.place.pod
-            before, count = pods.get(pod, (0, 0))
-            pods[pod] = _plus(before, one.used_bytes), count + 1
-    return GpuList(
-        gpu=gpu,
-        processes=processes,
-        at_s=now_s,
-        used_bytes=gpu.used_bytes,
-        sum_bytes=total,
-        pods=pods,
-        promised=frozenset(promised),
-    )
+def describe_unmanaged(gpu: SeenGpu, pod: str, held_bytes: int, *, listed: bool) -> str:
+    """Say what is held without a promise, as an Event has it.
+
+    `listed` is whether the pod was given other GPUs of this node.
+    """
+    what = f"{amount(held_bytes)} on GPU {gpu.index} ({gpu.uuid}) are held by"
+    if not pod:
+        return f"{what} processes of no pod; they can push pods out of memory"
+    given = "given other GPUs" if listed else "promised none"
+    return f"{what} pod uid {pod}, which was {given}; it can push others out"
 
 
-def _plus(one: int | None, other: int | None) -> int | None:
+def _plus(one: int | None, other: int | None, sign: int = 1) -> int | None:
     """Add; unknown is not zero."""
-    return None if one is None or other is None else one + other
+    return None if one is None or other is None else one + sign * other

@@ -24,6 +24,7 @@ from webhook.core.enforcement.explanation import (
 )
 from webhook.core.enforcement.step import EndPod, Freed, ReportExcess, Terminate
 from webhook.core.kinds.node_writes import JITTER_S
+from webhook.core.kinds.nodes import NodeFigures
 from webhook.core.node.cgroups import Place, comparable_uid
 from webhook.core.node.driver import Driver, after_scan, needs_new_container, why_unready
 from webhook.core.words import amount
@@ -36,13 +37,13 @@ from webhook.names import (
 from webhook.nodekit.events import EventReport, EventWriter
 from webhook.nodekit.program import Inbox, NewContainerNeededError
 from webhook.sentry.figures import Figures
-from webhook.sentry.holdings import REPORTED_BYTES, Holdings
+from webhook.sentry.holdings import REPORTED_BYTES, Holdings, describe_unmanaged
 from webhook.sentry.intervals import DUTY, HOLDING_S, pause_s
 from webhook.sentry.judge import LATER_S, Judge
 from webhook.sentry.killer import Killer
 from webhook.sentry.scanner import ProcessScanner
 from webhook.sentry.sidecar_stats import SidecarStats
-from webhook.sentry.writer import GpuNodeWriter, StoredFigures
+from webhook.sentry.writer import GpuNodeWriter
 
 if TYPE_CHECKING:
     from webhook.adapters.journal import Journal
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
     from webhook.sentry.scanner import ProcessScan
     from webhook.sentry.settings import SentrySettings
 
-    Message = AssignmentsSeen | AssignmentsUnread | StoredFigures
+    Message = AssignmentsSeen | AssignmentsUnread | NodeFigures
 
 UNREAD: Final = "the list of who was promised what has not been read yet"
 
@@ -115,7 +116,7 @@ class Sentry:
             action="Audit",
             what="Events and conditions",
         )
-        self._figures = Figures(settings.node)
+        self._figures = Figures(settings.node, self._holdings)
         self._writer = GpuNodeWriter(kube, settings.node, journal, random.uniform(0, JITTER_S))  # noqa: S311 - no secret
         self._stats = SidecarStats(NodeProcesses(settings.pod_uid, proc=settings.proc))
         self._is_seeded = False
@@ -146,10 +147,9 @@ class Sentry:
 
     def on_report(self, message: Message) -> bool:
         """Take what a thread reports; return whether the list is another one now."""
-        if isinstance(message, StoredFigures):
+        if isinstance(message, NodeFigures):
             self._is_seeded = True
-            if message.figures is not None:
-                self._figures.seed(message.figures, time.monotonic())
+            self._figures.seed(message, time.monotonic())
             return False
         if isinstance(message, AssignmentsUnread):
             self._fresh_s = None
@@ -186,7 +186,7 @@ class Sentry:
         self._holdings.on_scan(scan, now_s, promises)
         unmanaged = self._holdings.unmanaged(promises, now_s, self._fresh_s)
         if self._writer.own.not_shared:  # what is held there others gave away
-            unmanaged = ()
+            unmanaged = {}
         self._show(scan, unmanaged, now_s)
         if scan.fault is None:
             self._report_unmanaged(unmanaged)
@@ -195,15 +195,16 @@ class Sentry:
         self._check_driver(scan, now_s)
         return scan
 
-    def _show(self, scan: ProcessScan, unmanaged: tuple[Unmanaged, ...], now_s: float) -> None:
+    def _show(self, scan: ProcessScan, unmanaged: Unmanaged, now_s: float) -> None:
         """Have figures and metrics say what this scan showed."""
-        self._figures.on_scan(scan, self._holdings.lists, self._stats.stats, now_s)
+        self._figures.on_scan(scan, self._stats.stats, now_s)
         seen_s, followed = time.time(), self._fresh_s is not None
-        shown = self._figures.show(seen_s, unmanaged, self._writer.own, followed=followed)
+        node = self._figures.show(seen_s, unmanaged, self._writer.own, followed=followed)
+        names = {uid: promise.pod for uid, promise in (self._promises or {}).items()}
         scanned_s = seen_s if scan.fault is None else None
-        self._metrics.show(shown, unmanaged, scanned_s, counts=self._is_seeded)
+        self._metrics.show(node, names, unmanaged, scanned_s, counts=self._is_seeded)
         if self._is_seeded:
-            self._writer.offer(shown.node)
+            self._writer.offer(node)
 
     def pause_s(self, scan: ProcessScan) -> float:
         """Return how long to wait after this scan."""
@@ -348,16 +349,21 @@ class Sentry:
             "container": process.container,
         }
 
-    def _report_unmanaged(self, unmanaged: tuple[Unmanaged, ...]) -> None:
+    def _report_unmanaged(self, unmanaged: Unmanaged) -> None:
         """Report what is large once, and again after it was gone."""
-        large = {(one.gpu.uuid, one.pod): one for one in unmanaged}
-        large = {key: one for key, one in large.items() if one.held_bytes >= REPORTED_BYTES}
-        for key, one in large.items():
-            if key not in self._reported:
-                values = {"gpu": one.gpu.uuid, "uid": one.pod, "held": amount(one.held_bytes)}
-                self._journal.event("warning", "unmanaged memory", why=one.sentence(), **values)
-                self._events.report_node(UNMANAGED_REASON, one.sentence())
-        self._reported = set(large)
+        large: set[tuple[str, str]] = set()
+        for gpu, held in unmanaged.items():
+            for uid, held_bytes in held.items():
+                if held_bytes < REPORTED_BYTES:
+                    continue
+                large.add((gpu.uuid, uid))
+                if (gpu.uuid, uid) not in self._reported:
+                    listed = uid in (self._promises or {})
+                    why = describe_unmanaged(gpu, uid, held_bytes, listed=listed)
+                    values = {"gpu": gpu.uuid, "uid": uid, "held": amount(held_bytes)}
+                    self._journal.event("warning", "unmanaged memory", why=why, **values)
+                    self._events.report_node(UNMANAGED_REASON, why)
+        self._reported = large
 
     def _check_driver(self, scan: ProcessScan, now_s: float) -> None:
         self._driver = after_scan(self._driver, scan, now_s)

@@ -13,13 +13,16 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from prometheus_client import Metric
 
-    from webhook.core.kinds.nodes import GpuFigures, NodeFigures
-    from webhook.sentry.figures import PodOnGpu, Shown
+    from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures
+    from webhook.core.nvidia.drivers import SeenGpu
     from webhook.sentry.holdings import Unmanaged
+
+    OnGpus = list[tuple[str, GpuFigures, PodFigures]]
+    """Pods on GPUs, with the pod's `namespace/name`."""
 
 MOST_PODS: Final = 256
 """Of a node; the others are summed as the pod `_other`, for an empty label would get the name of
@@ -52,13 +55,13 @@ _FIGURES_OF_GPUS: Final[tuple[tuple[str, str, Callable[[GpuFigures], int | None]
      lambda gpu: gpu.unattributed_bytes),
 )  # fmt: skip
 
-_FIGURES_OF_PODS: Final[tuple[tuple[str, str, Callable[[PodOnGpu], int | None]], ...]] = (
-    ("memory_cap_bytes", "What a pod may use of a GPU.", lambda one: one.figures.cap_bytes),
+_FIGURES_OF_PODS: Final[tuple[tuple[str, str, Callable[[PodFigures], int | None]], ...]] = (
+    ("memory_cap_bytes", "What a pod may use of a GPU.", lambda pod: pod.cap_bytes),
     ("memory_used_bytes", "What a pod uses of a GPU; absent where it cannot be measured.",
-     lambda one: one.figures.used_bytes),
-    (_PEAK, "The most that a pod was seen to use of a GPU.", lambda one: one.figures.peak_bytes),
+     lambda pod: pod.used_bytes),
+    (_PEAK, "The most that a pod was seen to use of a GPU.", lambda pod: pod.peak_bytes),
     ("processes", "Processes of a pod that the driver lists on a GPU.",
-     lambda one: one.processes),
+     lambda pod: pod.processes),
 )  # fmt: skip
 
 
@@ -73,7 +76,7 @@ class _Snapshot(Collector):
         self._node = node
         self._of_pods = of_pods
         self.scanned_s: float | None = None
-        self.shown: tuple[Shown, tuple[Unmanaged, ...]] | None = None
+        self.shown: tuple[NodeFigures, Mapping[str, str], Unmanaged] | None = None
         self.counts = False
 
     def collect(self) -> Iterator[Metric]:
@@ -87,11 +90,11 @@ class _Snapshot(Collector):
             yield last
         if self.shown is None:
             return
-        shown, unmanaged = self.shown
-        yield from self._of_gpus(shown.node)
+        node, names, unmanaged = self.shown
+        yield from self._of_gpus(node)
         yield self._of_unmanaged(unmanaged)
         if self._of_pods:
-            yield from self._of_pods_on_gpus(shown)
+            yield from self._of_pods_on_gpus(node, names)
 
     def _of_gpus(self, node: NodeFigures) -> Iterator[Metric]:
         info = GaugeMetricFamily(
@@ -119,67 +122,69 @@ class _Snapshot(Collector):
                     family.add_metric(self._gpu(gpu), figure)
             yield family
 
-    def _of_unmanaged(self, unmanaged: tuple[Unmanaged, ...]) -> Metric:
+    def _of_unmanaged(self, unmanaged: Unmanaged) -> Metric:
         held = GaugeMetricFamily(
             "vramwarden_gpu_memory_unmanaged_bytes",
             "Memory held by a pod without a promise, or by processes of no pod (pod_uid empty). "
             "Absent while the list of who was promised what cannot be followed.",
             labels=[*_GPU, "pod_uid"],
         )
-        for one in sorted(unmanaged, key=lambda one: -one.held_bytes)[:MOST_UNMANAGED]:
-            labels = [self._node, str(one.gpu.index), one.gpu.uuid.lower(), one.pod]
-            held.add_metric(labels, one.held_bytes)
+        all_held = [(gpu, *one) for gpu, pods in unmanaged.items() for one in pods.items()]
+        for gpu, pod, held_bytes in sorted(all_held, key=lambda one: -one[2])[:MOST_UNMANAGED]:
+            held.add_metric([*self._gpu(gpu), pod], held_bytes)
         return held
 
-    def _of_pods_on_gpus(self, shown: Shown) -> Iterator[Metric]:
+    def _of_pods_on_gpus(self, node: NodeFigures, names: Mapping[str, str]) -> Iterator[Metric]:
         """Yield each pod on each GPU, and one sum for each GPU of those that are too many.
 
         In a sum there is no peak, for peaks were at different times.
         """
-        kept, rest = _kept(shown.pods)
-        gpus = {gpu.uuid: self._gpu(gpu) for gpu in shown.node.gpus}
-        summed = {uuid: [one for one in rest if one.gpu == uuid] for uuid in gpus}
+        kept, rest = _kept(node, names)
+        summed: dict[str, list[PodFigures]] = {gpu.uuid: [] for gpu in node.gpus}
+        for _, gpu, pod in rest:
+            summed[gpu.uuid].append(pod)
         for name, what, of in _FIGURES_OF_PODS:
             family = GaugeMetricFamily(f"vramwarden_pod_{name}", what, labels=[*_GPU, *_POD])
-            for one in kept:
-                if one.gpu in gpus and (figure := of(one)) is not None:
-                    family.add_metric([*gpus[one.gpu], *one.pod.split("/")], figure)
-            for uuid, ones in summed.items():
-                figures = [of(one) for one in ones]
+            for pod_name, gpu, pod in kept:
+                if (figure := of(pod)) is not None:
+                    family.add_metric([*self._gpu(gpu), *pod_name.split("/")], figure)
+            for gpu in node.gpus:
+                figures = [of(pod) for pod in summed[gpu.uuid]]
                 known = [figure for figure in figures if figure is not None]
                 if figures and len(known) == len(figures) and name != _PEAK:
-                    family.add_metric([*gpus[uuid], _OTHER, _OTHER], sum(known))
+                    family.add_metric([*self._gpu(gpu), _OTHER, _OTHER], sum(known))
             yield family
         if self.counts:
             yield self._of_stops(kept, rest)
 
-    def _of_stops(self, kept: list[PodOnGpu], rest: list[PodOnGpu]) -> Metric:
+    def _of_stops(self, kept: OnGpus, rest: OnGpus) -> Metric:
         stops = CounterMetricFamily(
             "vramwarden_pod_stops",
             "How often something of the pod was stopped for its cap, as far as is known.",
             labels=["node", *_POD],
         )
-        counted = {one.pod: one.figures.stops for one in kept}
-        for pod, number in counted.items():
+        counted = {name: pod.stops for name, _, pod in kept}
+        for name, number in counted.items():
             if number is not None:
-                stops.add_metric([self._node, *pod.split("/")], number)
-        others = {one.pod: one.figures.stops for one in rest if one.pod not in counted}
+                stops.add_metric([self._node, *name.split("/")], number)
+        others = {name: pod.stops for name, _, pod in rest if name not in counted}
         if known := [number for number in others.values() if number is not None]:
             stops.add_metric([self._node, _OTHER, _OTHER], sum(known))
         return stops
 
-    def _gpu(self, gpu: GpuFigures) -> list[str]:
+    def _gpu(self, gpu: GpuFigures | SeenGpu) -> list[str]:
         return [self._node, str(gpu.index), gpu.uuid.lower()]
 
 
-def _kept(pods_on_gpus: tuple[PodOnGpu, ...]) -> tuple[list[PodOnGpu], list[PodOnGpu]]:
+def _kept(node: NodeFigures, names: Mapping[str, str]) -> tuple[OnGpus, OnGpus]:
     """Return the first pods of the list, as far as they are shown one by one, and the others."""
-    pods: dict[str, list[PodOnGpu]] = {}
-    for one in pods_on_gpus:
-        pods.setdefault(one.pod, []).append(one)
-    kept: list[PodOnGpu] = []
-    rest: list[PodOnGpu] = []
-    for number, theirs in enumerate(pods.values()):
+    pods: dict[str, OnGpus] = {name: [] for name in names.values()}
+    for gpu in node.gpus:
+        for pod in gpu.pods:
+            pods[names[pod.uid]].append((names[pod.uid], gpu, pod))
+    kept: OnGpus = []
+    rest: OnGpus = []
+    for number, theirs in enumerate(filter(None, pods.values())):
         fits = number < MOST_PODS and len(kept) + len(theirs) <= MOST_PODS_ON_GPUS
         (kept if fits and not rest else rest).extend(theirs)
     return kept, rest
@@ -229,20 +234,22 @@ class SentryMetrics:
 
     def show(
         self,
-        shown: Shown,
-        unmanaged: tuple[Unmanaged, ...],
+        node: NodeFigures,
+        names: Mapping[str, str],
+        unmanaged: Unmanaged,
         scanned_s: float | None,
         *,
         counts: bool = True,
     ) -> None:
         """Show what is known after a scan; its Unix time is None where no driver answered.
 
+        `names` are the pods' own, by UID, in the order of the list: figures never carry them.
         `counts` is whether what was counted before we started is in it: a counter that begins
         lower, and then rises to that, would be read as so many stops of now.
         """
         self._snapshot.scanned_s = scanned_s or self._snapshot.scanned_s
         self._snapshot.counts = counts
-        self._snapshot.shown = shown, unmanaged
+        self._snapshot.shown = node, names, unmanaged
         self._changes += 1
 
     def stopped(self, of: str) -> None:

@@ -173,8 +173,8 @@ class ProcessScanner:
 
     def _list(self, uuid: str, now_s: float, pods: Collection[str]) -> tuple[GpuProcess, ...]:
         listed = self._nvml.processes(uuid)
-        held = tuple(self._held(one.pid, one.used_bytes, now_s, pods) for one in listed)
-        self._listed[uuid] = frozenset(one.pid for one in listed)
+        held = tuple(self._held(pid, used, now_s, pods) for pid, used in listed.items())
+        self._listed[uuid] = frozenset(listed)
         self._listed_s[uuid] = now_s
         return held
 

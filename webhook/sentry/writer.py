@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from webhook.adapters.kube.client import KubeError
 from webhook.adapters.kube.gpu_nodes import OwnNode, read_figures, read_own_node, write_figures
 from webhook.core.kinds.node_writes import LEAST_S, due_after_s
+from webhook.core.kinds.nodes import NodeFigures
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from webhook.adapters.journal import Journal
     from webhook.adapters.kube.client import Kube
-    from webhook.core.kinds.nodes import NodeFigures
 
 LONGEST_PAUSE_S: Final = 60.0
 """After a failed write: it grows to that from `LEAST_S`."""
@@ -33,13 +32,6 @@ NODE_EVERY_S: Final = 60.0
 
 Sooner after a start, when its agent may have started too.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class StoredFigures:
-    """What was stored of this node when we started; None where nothing was."""
-
-    figures: NodeFigures | None
 
 
 class GpuNodeWriter:
@@ -77,14 +69,17 @@ class GpuNodeWriter:
         self._newest = figures
         self._offered.set()
 
-    def write_all(self, send: Callable[[StoredFigures], None]) -> None:
-        """Write what is offered, forever; `send` is given first what is stored already."""
+    def write_all(self, send: Callable[[NodeFigures], None]) -> None:
+        """Write what is offered, forever; `send` is given first what is stored already.
+
+        Of a node of which nothing was, that has no GPU.
+        """
         while True:
             wait_s = self.step(send)
             self._offered.wait(wait_s)
             self._offered.clear()
 
-    def step(self, send: Callable[[StoredFigures], None]) -> float | None:
+    def step(self, send: Callable[[NodeFigures], None]) -> float | None:
         """Do what is due; return how long nothing will be, None: until something is offered.
 
         Figures are written once at most, so `observedAt` is never later than what was seen.
@@ -110,7 +105,7 @@ class GpuNodeWriter:
             return self._fail(error)
         return 0.0
 
-    def _read_stored(self, send: Callable[[StoredFigures], None], now_s: float) -> None:
+    def _read_stored(self, send: Callable[[NodeFigures], None], now_s: float) -> None:
         """Read what is stored: unknown peaks must not be written over known ones."""
         stored = read_figures(self._kube, self._node)
         self._read_node(now_s)
@@ -119,7 +114,7 @@ class GpuNodeWriter:
         self._stored, self._tried_s = stored, now_s
         if stored is not None:
             self._next_s = now_s + LEAST_S
-        send(StoredFigures(stored))
+        send(stored or NodeFigures(self._node, 0.0, "", ""))
 
     def _go_on_from_stored(self, newest: NodeFigures, now_s: float) -> None:
         """Take what is stored as our own last write.

@@ -16,7 +16,7 @@ from webhook.core.words import amount
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from webhook.adapters.nvml import ListedProcess, Nvml
+    from webhook.adapters.nvml import Nvml
 
 SEARCH_EVERY_S: Final = 30.0
 """How often a lost GPU is searched for again: it may come back from a reset."""
@@ -131,13 +131,13 @@ class Observer:
             listed = self._nvml.processes(gpu)
             self._paces[gpu] = pace.after(now_s, total_bytes, time.monotonic() - started_s)
             crowd = len(listed) > FEW and not judging
-            if crowd and sum(one.used_bytes or 0 for one in listed) <= self._ceiling_bytes:
-                named = ((self._name(one.pid), one.used_bytes) for one in listed)
+            if crowd and sum(used or 0 for used in listed.values()) <= self._ceiling_bytes:
+                named = ((self._name(pid), used) for pid, used in listed.items())
                 self._usages[gpu] = tuple(Usage(gpu, who, used) for who, used in named)
             else:
-                usages = ((self._who(gpu, one, now_s), one.used_bytes) for one in listed)
+                usages = ((self._who(gpu, pid, used, now_s), used) for pid, used in listed.items())
                 self._usages[gpu] = tuple(Usage(gpu, who, used) for who, used in usages if who)
-            self._forget(gpu, {one.pid for one in listed})
+            self._forget(gpu, set(listed))
         return [
             f"the driver lists process {pid} on GPU {gpu} {_figure(stranger.used_bytes)}, and "
             "there is no such process in this pod"
@@ -159,18 +159,17 @@ class Observer:
             and now_s - stranger.since_s >= STRANGER_COUNTS_S
         )
 
-    def _who(self, gpu: str, listed: ListedProcess, now_s: float) -> Process | None:
+    def _who(self, gpu: str, pid: int, used_bytes: int | None, now_s: float) -> Process | None:
         """Return who has this PID, kept while it is the same process.
 
         One that has ended and is still listed keeps its name: its memory has not come back.
         """
-        pid = listed.pid
         known = self._processes.get(pid)
         if known is None or processes.is_gone(known, proc=self._proc):
             known = processes.identify(pid, proc=self._proc) or known
         if known is None:
             before = self._strangers.get((gpu, pid))
-            stranger = Unidentified(before.since_s if before else now_s, listed.used_bytes)
+            stranger = Unidentified(before.since_s if before else now_s, used_bytes)
             self._strangers[gpu, pid] = stranger
             return Process(pid, UNIDENTIFIED) if self._counts(stranger, now_s) else None
         self._strangers.pop((gpu, pid), None)

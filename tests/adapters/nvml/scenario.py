@@ -39,7 +39,7 @@ class Scene:
 
     def listed(self, opened, gpu="GPU-a"):
         """Return the processes as pairs of PID and bytes, sorted."""
-        return sorted([one.pid, one.used_bytes] for one in opened.processes(gpu))
+        return sorted(map(list, opened.processes(gpu).items()))
 
     def outcome(self, call, *arguments):
         """Return what a call returns, or what it asks of us where it fails."""

@@ -31,7 +31,7 @@ OPERATIONS = {
 }
 
 NO_MIG = [asdict(SeenGpu("GPU-a", "NVIDIA H200", 0, 900, total_bytes=1000))]
-BOTH = [{"pid": 7, "used_bytes": 70}, {"pid": 8, "used_bytes": 80}]
+BOTH = {"7": 70, "8": 80}
 WITHOUT = {
     **{("nvmlDeviceGetMigMode", code): NO_MIG for code in (3, 13, 25)},
     **{("nvmlDeviceGetMemoryInfo_v2", code): 110 for code in (3, 13, 25)},
@@ -40,7 +40,7 @@ WITHOUT = {
         for kind in ("Compute", "Graphics", "MPSCompute")
         for code in (13, 25)
     },
-    ("nvmlDeviceGetGraphicsRunningProcesses_v3", 3): BOTH[:1],
+    ("nvmlDeviceGetGraphicsRunningProcesses_v3", 3): {"7": 70},
     ("nvmlDeviceGetMPSComputeRunningProcesses_v3", 3): BOTH,
 }
 """What is answered where a failure is none: an older function steps in, or nothing is missing."""

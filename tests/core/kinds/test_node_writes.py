@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webhook.core.kinds.node_writes import JITTER_S, LEAST_S, REGULAR_S, due_after_s
-from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures, UnmanagedFigures
+from webhook.core.kinds.node_writes import JITTER_S, LEAST_S, REGULAR_S, due_after_s, has_moved
+from webhook.core.kinds.nodes import MOST_PODS, GpuFigures, NodeFigures, PodFigures
 
 MIB = 2**20
 GIB = 2**30
 POD = PodFigures("u1", 8 * GIB, 4 * GIB, 5 * GIB, 0)
-HOLDER = UnmanagedFigures("", GIB)
+HOLDER = {"": GIB}
 SMALL = GpuFigures(
-    "GPU-a", 0, "A10", 10 * GIB, 9 * GIB, 8 * GIB, 5 * GIB, GIB, 0, pods=(POD,), unmanaged=(HOLDER,)
+    "GPU-a", 0, "A10", 10 * GIB, 9 * GIB, 8 * GIB, 5 * GIB, GIB, 0, pods=(POD,), unmanaged=HOLDER
 )
 LARGE = replace(SMALL, uuid="GPU-b", index=1, total_bytes=100 * GIB)
 NODE = NodeFigures("n1", 100.0, "580", "sidecar", (SMALL, LARGE))
@@ -56,7 +56,7 @@ AMOUNTS = [
     lambda more: with_pod(cap_bytes=POD.cap_bytes + more),
     lambda more: with_pod(used_bytes=POD.used_bytes - more),
     lambda more: with_pod(peak_bytes=POD.peak_bytes + more),
-    lambda more: with_gpu(unmanaged=(UnmanagedFigures("", GIB + more),)),
+    lambda more: with_gpu(unmanaged={"": GIB + more}),
 ]
 
 
@@ -97,8 +97,8 @@ def test_of_a_large_gpu_two_percent_count():
         with_pod(peak_bytes=None),
         with_gpu(used_bytes=None),
         with_gpu(promised_bytes=None),
-        with_gpu(unmanaged=()),
-        with_gpu(unmanaged=(UnmanagedFigures("u3", GIB),)),
+        with_gpu(unmanaged={}),
+        with_gpu(unmanaged={"u3": GIB}),
     ],
 )
 def test_what_came_went_or_became_unknown_is_due_soon_and_so_is_its_return(now):
@@ -128,6 +128,16 @@ nodes = st.builds(
     st.just("none"),
     st.lists(gpus, max_size=3).map(tuple),
 )
+
+
+def test_pods_and_holders_beyond_those_that_are_written_move_nothing():
+    def crowd(**last):
+        pods = (*(replace(POD, uid=f"u{n}") for n in range(MOST_PODS)), replace(POD, **last))
+        holders = {f"x{n}": GIB for n in range(MOST_PODS)} | {f"{last}": last.get("used_bytes", 0)}
+        return with_gpu(pods=pods, unmanaged=holders)
+
+    assert not has_moved(crowd(), crowd(uid="u-last"))
+    assert not has_moved(crowd(), crowd(used_bytes=8 * GIB))
 
 
 @given(nodes, nodes, st.floats(0, 60))

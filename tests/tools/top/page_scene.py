@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from tests.support.seen_cluster import a_listed_pod
-from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures, UnmanagedFigures
+from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures
 from webhook.tools.top.judge import join
 
 GIB = 2**30
@@ -24,9 +24,9 @@ def a_gpu(index, gib, *pods, used=None, unmanaged=(), healthy=True, product="NVI
         )
         for uid, cap, now, peak in pods
     )
-    strangers = tuple(UnmanagedFigures(uid, round(amount * GIB)) for uid, amount in unmanaged)
+    strangers = {uid: round(amount * GIB) for uid, amount in unmanaged}
     promised = sum(one.cap_bytes for one in held)
-    total = sum(one.used_bytes or 0 for one in (*held, *strangers))
+    total = sum(one.used_bytes or 0 for one in held) + sum(strangers.values())
     return GpuFigures(
         f"GPU-{index}",
         index,

@@ -192,7 +192,7 @@ def test_nothing_that_others_wrote_reaches_the_terminal_as_it_is(text, wide):
                     gpu,
                     product=text,
                     uuid=text,
-                    unmanaged=tuple(replace(one, uid=text) for one in gpu.unmanaged),
+                    unmanaged=dict.fromkeys([text], 2**30) if gpu.unmanaged else {},
                 )
                 for gpu in node.gpus
             ),

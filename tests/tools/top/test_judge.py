@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from tests.support.seen_cluster import AT_S, GIB, a_gpu, a_listed_pod, a_node, gib, nodes, pods
 from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures, UnmanagedFigures
-from webhook.tools.top.judge import Order, PodPhase, TopReason, join, ordered
+from webhook.tools.top.judge import Order, PodPhase, TopReason, join, ordered, sums_of
+from webhook.tools.top.show.output import as_value
 
 UIDS = [f"uid-{number}" for number in range(12)]
 sizes = st.integers(0, 100 * GIB)
@@ -92,7 +93,7 @@ def test_sums_of_rows_are_the_totals(cluster):
     gpus = [gpu for node in report.nodes if not node.not_shared for gpu in node.gpus]
     for rows, sums in [
         (gpus, report.amounts),
-        *((node.gpus, node.amounts) for node in report.nodes),
+        *((node.gpus, sums_of(node.gpus)) for node in report.nodes),
     ]:
         assert sums.gpus == len(rows)
         assert sums.usable_bytes == sum(row.usable_bytes for row in rows)
@@ -106,14 +107,14 @@ def test_sums_of_rows_are_the_totals(cluster):
         ]
         assert sums.free_bytes == known_sum(free)
         assert sums.largest_free_bytes == max(free, default=None)
-    assert not any(node.amounts.free_bytes for node in report.nodes if node.held)
+    assert not any(sums_of(node.gpus).free_bytes for node in report.nodes if node.held)
     per_workload = report.workloads
     assert sum(row.pods for row in per_workload) == len(report.pods)
     assert known_sum(row.used_bytes for row in per_workload) == known_sum(
-        held.used_bytes for pod in report.pods for held in pod.held
+        one.used_bytes for pod in report.pods for one in pod.figures
     )
     assert known_sum(row.promised_bytes for row in per_workload) == known_sum(
-        held.cap_bytes for pod in report.pods for held in pod.held
+        one.cap_bytes if one else pod.cap_bytes for pod in report.pods for _, one in pod.held
     )
 
 
@@ -122,10 +123,9 @@ def test_a_pod_that_the_user_could_not_list_is_never_named(cluster):
     figures, seen = cluster
     named = {pod.uid: (pod.namespace, pod.name) for pod in seen}
     report = join(figures, seen, AT_S)
-    for node in report.nodes:
-        assert {uid: node.name_of(uid) for uid in UIDS} == {
-            uid: named.get(uid, ("", "")) for uid in UIDS
-        }
+    assert {uid: report.name_of(uid) for uid in UIDS} == {
+        uid: named.get(uid, ("", "")) for uid in UIDS
+    }
     assert {row.uid for row in report.pods} == {pod.uid for pod in seen if pod.managed}
     nameless = join(figures, [], AT_S)
     assert "pod-uid" not in repr(nameless)
@@ -144,7 +144,7 @@ def test_what_is_not_known_is_never_zero(cluster):
                     promised_bytes=None,
                     used_bytes=None,
                     free_bytes=None,
-                    unmanaged=(),
+                    unmanaged={},
                     pods=tuple(replace(pod, used_bytes=None, peak_bytes=None) for pod in gpu.pods),
                 )
                 for gpu in node.gpus
@@ -248,7 +248,7 @@ def test_what_is_promised_too_much_is_said_though_it_is_little():
 def test_troubles_are_said_the_gravest_first():
     over = a_gpu(0, 50, 1, [("u", 60, 1, 1, 0)])
     lost = a_gpu(1, 50, 1, healthy=False)
-    rogue = a_gpu(2, 50, 9, unmanaged=[("uid-x", 3), ("", 2), ("named", 1), ("", 0.2)])
+    rogue = a_gpu(2, 50, 9, unmanaged=[("uid-x", 3), ("", 2), ("named", 1), ("small", 0.2)])
     figures = [a_node("n10", over, lost, rogue), a_node("n2", a_gpu(0, 50, 0), age_s=181)]
     seen = [
         a_listed_pod("named", "team-a", "shell", "Running", "n10", managed=False),
@@ -285,7 +285,8 @@ def test_troubles_are_said_the_gravest_first():
 
 def test_figures_are_old_after_three_minutes_and_no_sooner():
     def stale(age_s):
-        return join([a_node("n1", a_gpu(0, 1, 0), age_s=age_s)], [], AT_S).nodes[0].stale
+        report = join([a_node("n1", a_gpu(0, 1, 0), age_s=age_s)], [], AT_S)
+        return report.stale(report.nodes[0])
 
     assert [stale(-60), stale(0), stale(180), stale(181)] == [False, False, False, True]
 
@@ -300,10 +301,12 @@ def test_a_pod_that_no_figures_name_has_the_gpus_of_its_annotation():
             "new", "team-a", "p", "Running", "n1", gpus=("GPU-n1-1", "GPU-x"), asked_bytes=GIB
         )
     ]
-    (row,) = joined(seen=seen).pods
-    assert [(held.uuid, held.index, held.cap_bytes, held.used_bytes) for held in row.held] == [
-        ("GPU-n1-1", 1, GIB, None),
-        ("GPU-x", None, GIB, None),
+    report = joined(seen=seen)
+    (row,) = report.pods
+    assert (row.held, row.cap_bytes) == ((("GPU-n1-1", None), ("GPU-x", None)), GIB)
+    assert as_value(report, ["pods"])["pods"][0]["gpus"] == [
+        {"uuid": "GPU-n1-1", "index": 1, "capBytes": GIB},
+        {"uuid": "GPU-x", "capBytes": GIB},
     ]
 
 

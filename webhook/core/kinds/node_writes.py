@@ -5,7 +5,10 @@ A thousand nodes write into one etcd, and nobody reads most of them at most time
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Final
+
+from webhook.core.kinds.nodes import MOST_PODS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,7 +62,7 @@ def has_moved(before: NodeFigures, now: NodeFigures) -> bool:
 
 
 def _names(node: NodeFigures) -> object:
-    """Return everything that is no amount: where it differs, amounts cannot be compared."""
+    """Return everything written that is no amount: where it differs, amounts cannot be compared."""
     return (
         node.driver_version,
         node.enforcement,
@@ -68,8 +71,8 @@ def _names(node: NodeFigures) -> object:
         [
             (
                 (gpu.uuid, gpu.index, gpu.product, gpu.healthy, gpu.fault),
-                [(pod.uid, pod.stops, pod.would_stop) for pod in gpu.pods],
-                [one.uid for one in gpu.unmanaged],
+                [(pod.uid, pod.stops, pod.would_stop) for pod in gpu.pods[:MOST_PODS]],
+                list(gpu.unmanaged)[:MOST_PODS],
             )
             for gpu in node.gpus
         ],
@@ -79,10 +82,9 @@ def _names(node: NodeFigures) -> object:
 def _amounts(gpu: GpuFigures) -> Iterator[int | None]:
     yield from (gpu.total_bytes, gpu.usable_bytes, gpu.promised_bytes, gpu.used_bytes)
     yield from (gpu.free_bytes, gpu.unattributed_bytes)
-    for pod in gpu.pods:
+    for pod in gpu.pods[:MOST_PODS]:
         yield from (pod.cap_bytes, pod.used_bytes, pod.peak_bytes)
-    for one in gpu.unmanaged:
-        yield one.used_bytes
+    yield from islice(gpu.unmanaged.values(), MOST_PODS)
 
 
 def _moved(before: int | None, now: int | None, bound: int) -> bool:

@@ -6,8 +6,9 @@ are whole MiB: what is taken is rounded up, what is left down.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.pod.fields import Json, as_object, as_objects
@@ -40,15 +41,8 @@ class PodFigures:
     """Of how many excesses it was only reported that they would be stopped."""
     would_stop_since_s: float | None = None
     """Unix time of the first of them."""
-
-
-@dataclass(frozen=True, slots=True)
-class UnmanagedFigures:
-    """Memory that nobody was promised."""
-
-    uid: str
-    """The pod's; empty for processes of no pod."""
-    used_bytes: int
+    processes: int | None = field(default=None, compare=False)
+    """That the driver lists on the GPU; for metrics alone, the object has them not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +64,8 @@ class GpuFigures:
     """In use, and listed for no process."""
     healthy: bool = True
     pods: tuple[PodFigures, ...] = ()
-    unmanaged: tuple[UnmanagedFigures, ...] = ()
+    unmanaged: Mapping[str, int] = field(default_factory=dict)
+    """What is held without a promise, by the pod's UID; empty for processes of no pod."""
     fault: str = ""
     """Why it is not healthy, as the node agent says it; empty where it does not."""
 
@@ -78,7 +73,7 @@ class GpuFigures:
     def unmanaged_bytes(self) -> int | None:
         """In use without a promise; None where nobody knows what was promised."""
         known = self.promised_bytes is not None or self.unmanaged
-        return sum(one.used_bytes for one in self.unmanaged) if known else None
+        return sum(self.unmanaged.values()) if known else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +117,15 @@ def read_gpu_node(raw: Mapping[str, Any]) -> NodeFigures | None:
     if not isinstance(name, str) or observed_s is None:
         return None
     gpus = [found for one in as_objects(status.get("gpus"), MOST_GPUS) if (found := _gpu(one))]
-    driver, enforcement = _text(status, "driverVersion"), _text(status, "enforcement")
-    why, held = _text(status, "notShared")[:LONGEST_WHY], _text(status, "held")[:LONGEST_HELD]
-    return NodeFigures(name, observed_s, driver, enforcement, tuple(gpus), why, held)
+    return NodeFigures(
+        name=name,
+        observed_s=observed_s,
+        driver_version=_text(status, "driverVersion"),
+        enforcement=_text(status, "enforcement"),
+        gpus=tuple(gpus),
+        not_shared=_text(status, "notShared")[:LONGEST_WHY],
+        held=_text(status, "held")[:LONGEST_HELD],
+    )
 
 
 def write_time(at_s: float) -> str:
@@ -151,7 +152,7 @@ def _status(node: NodeFigures) -> Json:
     promised = [gpu.promised_bytes for gpu in gpus if gpu.promised_bytes is not None]
     used = [gpu.used_bytes for gpu in gpus if gpu.used_bytes is not None]
     free = [gpu.free_bytes for gpu in gpus if gpu.free_bytes is not None and gpu.healthy]
-    held = sum(one.used_bytes for gpu in gpus for one in gpu.unmanaged)
+    held = sum(sum(gpu.unmanaged.values()) for gpu in gpus)
     summary: Json = {"gpus": len(gpus), "usable": _down(sum(gpu.usable_bytes for gpu in gpus))}
     if len(promised) == len(gpus):
         summary["promised"] = _up(sum(promised))
@@ -189,7 +190,8 @@ def _write_gpu(gpu: GpuFigures) -> Json:
         written["fault"] = gpu.fault[:LONGEST_FAULT]
     written["pods"] = [_write_pod(pod) for pod in gpu.pods[:MOST_PODS]]
     written["unmanaged"] = [
-        {"uid": one.uid, "usedMi": _ceil(one.used_bytes)} for one in gpu.unmanaged[:MOST_PODS]
+        {"uid": uid, "usedMi": _ceil(used)}
+        for uid, used in islice(gpu.unmanaged.items(), MOST_PODS)
     ]
     return written
 
@@ -212,23 +214,23 @@ def _gpu(raw: Json) -> GpuFigures | None:
     if not uuid or usable is None or type(index) is not int:
         return None
     return GpuFigures(
-        uuid,
-        index,
-        _text(raw, "product"),
-        usable if total is None else total,
-        usable,
-        _bytes(raw, "promisedMi"),
-        _bytes(raw, "usedMi"),
-        _bytes(raw, "freeMi", negative=True),
-        _bytes(raw, "unattributedMi"),
-        raw.get("healthy") is not False,
-        tuple(pod for one in as_objects(raw.get("pods"), MOST_PODS) if (pod := _pod(one))),
-        tuple(
-            UnmanagedFigures(_text(one, "uid"), used)
+        uuid=uuid,
+        index=index,
+        product=_text(raw, "product"),
+        total_bytes=usable if total is None else total,
+        usable_bytes=usable,
+        promised_bytes=_bytes(raw, "promisedMi"),
+        used_bytes=_bytes(raw, "usedMi"),
+        free_bytes=_bytes(raw, "freeMi", negative=True),
+        unattributed_bytes=_bytes(raw, "unattributedMi"),
+        healthy=raw.get("healthy") is not False,
+        pods=tuple(pod for one in as_objects(raw.get("pods"), MOST_PODS) if (pod := _pod(one))),
+        unmanaged={
+            _text(one, "uid"): used
             for one in as_objects(raw.get("unmanaged"), MOST_PODS)
             if (used := _bytes(one, "usedMi")) is not None
-        ),
-        _text(raw, "fault")[:LONGEST_FAULT],
+        },
+        fault=_text(raw, "fault")[:LONGEST_FAULT],
     )
 
 
@@ -236,11 +238,18 @@ def _pod(raw: Json) -> PodFigures | None:
     uid, cap = _text(raw, "uid"), _bytes(raw, "capMi")
     if not uid or cap is None:
         return None
-    used, peak = _bytes(raw, "usedMi"), _bytes(raw, "peakMi")
     would_stop, since_s = _count(raw, "wouldStop"), read_time(raw.get("wouldStopSince"))
     if would_stop is None or since_s is None:
         would_stop = since_s = None
-    return PodFigures(uid, cap, used, peak, _count(raw, "stops"), would_stop, since_s)
+    return PodFigures(
+        uid=uid,
+        cap_bytes=cap,
+        used_bytes=_bytes(raw, "usedMi"),
+        peak_bytes=_bytes(raw, "peakMi"),
+        stops=_count(raw, "stops"),
+        would_stop=would_stop,
+        would_stop_since_s=since_s,
+    )
 
 
 def _put(into: Json, key: str, value: int | None, rounded: Callable[[int], int]) -> None:

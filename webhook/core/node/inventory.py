@@ -262,7 +262,12 @@ def _judge_enforcement(
 
 def as_advertised(gpu: SeenGpu) -> Gpu | None:
     """Return the GPU as it is to be shown; None for one that is skipped."""
-    mebibytes = (gpu.usable_bytes or 0) // MIB
-    if gpu.mig or mebibytes < 1:
+    usable_bytes = advertised_bytes(gpu)
+    if not usable_bytes:
         return None
-    return Gpu(gpu.uuid, mebibytes * MIB, gpu.product, gpu.index, gpu.total_bytes)
+    return Gpu(gpu.uuid, usable_bytes, gpu.product, gpu.index, gpu.total_bytes)
+
+
+def advertised_bytes(gpu: SeenGpu) -> int:
+    """Return what is advertised of a GPU, whole MiB; 0 for one that is skipped."""
+    return 0 if gpu.mig else max(0, gpu.usable_bytes or 0) // MIB * MIB

@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from webhook.core.kinds.nodes import NodeFigures
 from webhook.core.words import amount, counted, exactly, span
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from webhook.core.kinds.nodes import GpuFigures
+    from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures
     from webhook.tools.shared.pod import ClusterPod
 
     Names = Mapping[str, tuple[str, str]]
@@ -59,26 +58,6 @@ class TopReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PodGpuUse:
-    """What one pod of the user's was promised, and holds, on one GPU."""
-
-    uuid: str
-    """The GPU's."""
-    index: int | None
-    """None where no figures tell it."""
-    cap_bytes: int | None
-    used_bytes: int | None = None
-    peak_bytes: int | None = None
-    stops: int | None = None
-
-    @property
-    def near_cap(self) -> bool:
-        """Whether it holds nearly all that it may."""
-        cap, used = self.cap_bytes, self.used_bytes
-        return bool(cap) and used is not None and used * 100 >= (cap or 0) * NEAR_CAP_PERCENT
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSums:
     """Sums over GPUs. Of each figure what is known: None where it is known of no GPU."""
 
@@ -99,26 +78,6 @@ class GpuSums:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeRow(NodeFigures):
-    """One node, its GPUs in order, each without the figures that mean nothing there."""
-
-    age_s: float
-    """How old its figures are."""
-    amounts: GpuSums
-    names: Names = field(repr=False)
-    """Of all pods that the user could list."""
-
-    @property
-    def stale(self) -> bool:
-        """Whether its figures are said to be old."""
-        return self.age_s > STALE_S
-
-    def name_of(self, uid: str) -> tuple[str, str]:
-        """Return namespace and name of a pod; empty for one that is not among the user's."""
-        return self.names.get(uid, ("", ""))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PodRow:
     """One pod of the user's."""
 
@@ -131,8 +90,9 @@ class PodRow:
     """So many it asks for, or was given."""
     cap_bytes: int | None
     """On each of its GPUs."""
-    held: tuple[PodGpuUse, ...]
-    """On each of its GPUs; empty while it has none."""
+    held: tuple[tuple[str, PodFigures | None], ...]
+    """Its GPUs by UUID, with its figures there, None where none tell it; empty while it has none.
+    """
     phase: PodPhase
     status: str
     """As `kubectl get pods` says it."""
@@ -142,24 +102,38 @@ class PodRow:
     """Why it waits, as far as is known."""
     created_s: float | None = None
     """Unix time."""
-    stops: int | None = None
     kind: str = ""
     workload: str = ""
 
     @property
+    def figures(self) -> Sequence[PodFigures]:
+        """Its figures on those of its GPUs that tell them."""
+        return [one for _, one in self.held if one]
+
+    @property
+    def stops(self) -> int | None:
+        """How often something of it was stopped, as far as is known."""
+        return _largest(one.stops for one in self.figures)
+
+    @property
     def used_bytes(self) -> int | None:
         """What it holds on the GPU on which it holds most."""
-        return _largest(held.used_bytes for held in self.held)
+        return _largest(one.used_bytes for one in self.figures)
 
     @property
     def peak_bytes(self) -> int | None:
         """The most it held on one GPU."""
-        return _largest(held.peak_bytes for held in self.held)
+        return _largest(one.peak_bytes for one in self.figures)
 
     @property
     def near_cap(self) -> bool:
         """Whether it holds nearly all that it may, on one of its GPUs."""
-        return any(held.near_cap for held in self.held)
+        return any(
+            one.cap_bytes
+            and one.used_bytes is not None
+            and one.used_bytes * 100 >= one.cap_bytes * NEAR_CAP_PERCENT
+            for one in self.figures
+        )
 
     @property
     def is_waiting(self) -> bool:
@@ -214,13 +188,30 @@ class TopReport:
     """Whose pods; empty for all."""
     amounts: GpuSums
     """Of the nodes that are shared."""
-    nodes: tuple[NodeRow, ...] | None
-    """None where they could not be read."""
+    nodes: tuple[NodeFigures, ...] | None
+    """Each with its GPUs in order, without the figures that mean nothing there; None where they
+    could not be read."""
     pods: tuple[PodRow, ...] | None
     workloads: tuple[WorkloadRow, ...] | None
     troubles: tuple[Trouble, ...] = ()
     missing: tuple[str, ...] = ()
     """A sentence for each thing that could not be read, and what to do."""
+    names: Names = field(default_factory=dict, repr=False)
+    """Of all pods that the user could list."""
+    indexes: Mapping[str, int] = field(default_factory=dict, repr=False)
+    """Of GPUs, by UUID."""
+
+    def age_s(self, node: NodeFigures) -> float:
+        """Return how old the figures of a node are."""
+        return max(0.0, self.at_s - node.observed_s)
+
+    def stale(self, node: NodeFigures) -> bool:
+        """Say whether the figures of a node are said to be old."""
+        return self.age_s(node) > STALE_S
+
+    def name_of(self, uid: str) -> tuple[str, str]:
+        """Return namespace and name of a pod; empty for one that is not among the user's."""
+        return self.names.get(uid, ("", ""))
 
 
 def join(
@@ -235,20 +226,25 @@ def join(
 
     Pods that are not managed give names to memory that nobody was promised, and have no row.
     """
-    names = {pod.uid: (pod.namespace, pod.name) for pod in pods or ()}
-    rows = tuple(_node(node, names, at_s) for node in nodes or ())
-    pod_rows = _pod_rows([pod for pod in pods or () if pod.managed], rows, at_s)
-    reported = None if nodes is None else frozenset(row.name for row in rows)
+    rows = tuple(map(_node, nodes or ()))
     shared = [row for row in rows if not row.not_shared]
-    return TopReport(
+    report = TopReport(
         at_s=at_s,
         namespace=namespace,
-        amounts=_summed([gpu for row in shared for gpu in row.gpus], len(shared)),
+        amounts=sums_of([gpu for row in shared for gpu in row.gpus], len(shared)),
         nodes=None if nodes is None else tuple(sorted(rows, key=lambda row: _natural(row.name))),
+        pods=None,
+        workloads=None,
+        missing=tuple(missing),
+        names={pod.uid: (pod.namespace, pod.name) for pod in pods or ()},
+        indexes={gpu.uuid: gpu.index for row in rows for gpu in row.gpus},
+    )
+    pod_rows = _pod_rows([pod for pod in pods or () if pod.managed], report, rows)
+    return replace(
+        report,
         pods=None if pods is None else pod_rows,
         workloads=None if pods is None else _workloads(pod_rows),
-        troubles=tuple(sorted(_troubles(rows, pod_rows, reported), key=_gravity)),
-        missing=tuple(missing),
+        troubles=tuple(sorted(_troubles(report, rows, pod_rows), key=_gravity)),
     )
 
 
@@ -277,7 +273,7 @@ def ordered(report: TopReport, order: Order) -> TopReport:
     ]
     return replace(
         report,
-        nodes=report.nodes and _by(nodes, lambda node: _of_place(node.amounts, order)),
+        nodes=report.nodes and _by(nodes, lambda node: _of_place(sums_of(node.gpus), order)),
         pods=report.pods and _by(report.pods, lambda pod: _of_pods(pod, order)),
         workloads=report.workloads and _by(report.workloads, lambda one: _of_pods(one, order)),
     )
@@ -310,22 +306,21 @@ def _less(one: int | None, other: int | None) -> int | None:
     return None if one is None or other is None else one - other
 
 
-def _node(node: NodeFigures, names: Names, at_s: float) -> NodeRow:
+def _node(node: NodeFigures) -> NodeFigures:
     gpus = tuple(sorted(node.gpus, key=lambda gpu: gpu.index))
     if node.not_shared:  # nobody is promised anything there, and nobody needs to be
         gpus = tuple(
-            replace(gpu, promised_bytes=None, free_bytes=None, unmanaged=()) for gpu in gpus
+            replace(gpu, promised_bytes=None, free_bytes=None, unmanaged={}) for gpu in gpus
         )
     elif node.held:
         gpus = tuple(
             replace(gpu, free_bytes=gpu.free_bytes and min(0, gpu.free_bytes)) for gpu in gpus
         )
-    read = {one.name: getattr(node, one.name) for one in fields(node)} | {"gpus": gpus}
-    age_s = max(0.0, at_s - node.observed_s)
-    return NodeRow(**read, age_s=age_s, amounts=_summed(gpus, 1), names=names)
+    return replace(node, gpus=gpus)
 
 
-def _summed(gpus: Sequence[GpuFigures], nodes: int) -> GpuSums:
+def sums_of(gpus: Sequence[GpuFigures], nodes: int = 1) -> GpuSums:
+    """Return the sums over the GPUs of so many nodes."""
     free = [max(0, gpu.free_bytes) for gpu in gpus if gpu.free_bytes is not None and gpu.healthy]
     return GpuSums(
         nodes=nodes,
@@ -343,39 +338,24 @@ def _summed(gpus: Sequence[GpuFigures], nodes: int) -> GpuSums:
 
 
 def _pod_rows(
-    pods: Sequence[ClusterPod], nodes: Sequence[NodeRow], at_s: float
+    pods: Sequence[ClusterPod], report: TopReport, nodes: Sequence[NodeFigures]
 ) -> tuple[PodRow, ...]:
-    held: dict[str, list[PodGpuUse]] = {pod.uid: [] for pod in pods}
-    indexes: dict[str, int] = {}
-    for node in nodes:
-        for gpu in node.gpus:
-            indexes[gpu.uuid] = gpu.index
-            for one in gpu.pods:
-                if one.uid in held:
-                    found = PodGpuUse(
-                        uuid=gpu.uuid,
-                        index=gpu.index,
-                        cap_bytes=one.cap_bytes,
-                        used_bytes=one.used_bytes,
-                        peak_bytes=one.peak_bytes,
-                        stops=one.stops,
-                    )
-                    held[one.uid].append(found)
-    room = _Room(nodes)
-    rows = [_pod(pod, held[pod.uid], indexes, room, at_s) for pod in pods]
+    held: dict[str, list[tuple[str, PodFigures]]] = {pod.uid: [] for pod in pods}
+    for gpu in (gpu for node in nodes for gpu in node.gpus):
+        for one in gpu.pods:
+            if one.uid in held:
+                held[one.uid].append((gpu.uuid, one))
+    room = _Room(report, nodes)
+    rows = [_pod(pod, held[pod.uid], room, report.at_s) for pod in pods]
     return tuple(sorted(rows, key=lambda row: (row.namespace, _natural(row.name))))
 
 
 def _pod(
-    pod: ClusterPod, held: Sequence[PodGpuUse], indexes: Mapping[str, int], room: _Room, at_s: float
+    pod: ClusterPod, held: Sequence[tuple[str, PodFigures]], room: _Room, at_s: float
 ) -> PodRow:
     """Return a pod's row; where no figures name it yet, its GPUs are those of its annotation."""
-    holds = tuple(held) or tuple(
-        PodGpuUse(uuid=uuid, index=indexes.get(uuid), cap_bytes=pod.asked_bytes)
-        for uuid in pod.gpus
-    )
-    cap_bytes = _largest(one.cap_bytes for one in holds)
-    cap_bytes = pod.asked_bytes if cap_bytes is None else cap_bytes
+    holds: Sequence[tuple[str, PodFigures | None]] = held or [(uuid, None) for uuid in pod.gpus]
+    cap_bytes = max((one.cap_bytes for _, one in held), default=pod.asked_bytes)
     phase = _phase(pod, has_gpu=bool(holds))
     why = ""
     if phase is PodPhase.WAITING:
@@ -389,13 +369,12 @@ def _pod(
         node=pod.node,
         gpu_count=len(holds) or pod.gpu_count,
         cap_bytes=cap_bytes,
-        held=holds,
+        held=tuple(holds),
         phase=phase,
         status=pod.status,
         state="",
         why=why,
         created_s=pod.created_s,
-        stops=_largest(one.stops for one in holds),
         kind=pod.workload.kind,
         workload=pod.workload.name,
     )
@@ -440,12 +419,11 @@ def _state(row: PodRow, at_s: float) -> str:
 class _Room:
     """What is free, as far as it is known."""
 
-    def __init__(self, nodes: Sequence[NodeRow]) -> None:
+    def __init__(self, report: TopReport, nodes: Sequence[NodeFigures]) -> None:
         nodes = [node for node in nodes if not node.not_shared]
-        gpus = [
-            (node.name, gpu) for node in nodes if not node.stale for gpu in node.gpus if gpu.healthy
-        ]
-        self._all_known = bool(nodes) and not any(node.stale for node in nodes)
+        fresh = [node for node in nodes if not report.stale(node)]
+        gpus = [(node.name, gpu) for node in fresh for gpu in node.gpus if gpu.healthy]
+        self._all_known = bool(nodes) and len(fresh) == len(nodes)
         self._all_known &= all(gpu.free_bytes is not None for _, gpu in gpus)
         free: dict[str, list[int]] = defaultdict(list)
         for name, gpu in gpus:
@@ -481,7 +459,8 @@ def _workloads(pods: Iterable[PodRow]) -> tuple[WorkloadRow, ...]:
 
 
 def _workload(namespace: str, kind: str, name: str, pods: Sequence[PodRow]) -> WorkloadRow:
-    held = [one for pod in pods for one in pod.held]
+    figures = [one for pod in pods for one in pod.figures]
+    caps = [one.cap_bytes if one else pod.cap_bytes for pod in pods for _, one in pod.held]
     phases = Counter(pod.phase for pod in pods)
     return WorkloadRow(
         namespace=namespace,
@@ -491,24 +470,25 @@ def _workload(namespace: str, kind: str, name: str, pods: Sequence[PodRow]) -> W
         running=phases[PodPhase.RUNNING],
         waiting=phases[PodPhase.PENDING] + phases[PodPhase.WAITING],
         cap_bytes=_largest(pod.cap_bytes for pod in pods),
-        promised_bytes=_total(one.cap_bytes for one in held),
-        used_bytes=_total(one.used_bytes for one in held),
+        promised_bytes=_total(caps),
+        used_bytes=_total(one.used_bytes for one in figures),
         peak_bytes=_largest(pod.peak_bytes for pod in pods),
         stops=_total(pod.stops for pod in pods),
     )
 
 
 def _troubles(
-    nodes: Iterable[NodeRow], pods: Iterable[PodRow], reported: frozenset[str] | None
+    report: TopReport, nodes: Sequence[NodeFigures], pods: Iterable[PodRow]
 ) -> Iterator[Trouble]:
     for node in nodes:
-        if node.stale:
-            sentence = f"figures are {span(node.age_s)} old; does its sentry run?"
+        if report.stale(node):
+            sentence = f"figures are {span(report.age_s(node))} old; does its sentry run?"
             yield Trouble(reason=TopReason.STALE, node=node.name, sentence=sentence, fix=_SENTRIES)
         for gpu in node.gpus:
-            yield from _of_gpu(node, gpu)
+            yield from _of_gpu(report, node, gpu)
+    reported = {node.name for node in nodes} | {""}
     unreported = Counter(
-        pod.node for pod in pods if reported is not None and pod.node and pod.node not in reported
+        pod.node for pod in pods if report.nodes is not None and pod.node not in reported
     )
     for name, number in unreported.items():
         runs = "1 of these pods is" if number == 1 else f"{number} of these pods are"
@@ -516,7 +496,7 @@ def _troubles(
         yield Trouble(reason=TopReason.UNREPORTED, node=name, sentence=sentence, fix=_SENTRIES)
 
 
-def _of_gpu(node: NodeRow, gpu: GpuFigures) -> Iterator[Trouble]:
+def _of_gpu(report: TopReport, node: NodeFigures, gpu: GpuFigures) -> Iterator[Trouble]:
     trouble = partial(Trouble, node=node.name, gpu=gpu.index)
     if not gpu.healthy:
         why = gpu.fault or "is lost or unhealthy"
@@ -528,20 +508,20 @@ def _of_gpu(node: NodeRow, gpu: GpuFigures) -> Iterator[Trouble]:
             sentence=f"{exactly(promised)} are promised of {exactly(gpu.usable_bytes)} usable",
             amount_bytes=promised - gpu.usable_bytes,
         )
-    for one in gpu.unmanaged:
-        if one.used_bytes >= UNMANAGED_FROM_BYTES:
+    for uid, held_bytes in gpu.unmanaged.items():
+        if held_bytes >= UNMANAGED_FROM_BYTES:
             yield trouble(
                 reason=TopReason.UNMANAGED,
-                sentence=f"{amount(one.used_bytes)} are held by {_whose(node, one.uid)}",
-                amount_bytes=one.used_bytes,
-                uid=one.uid,
+                sentence=f"{amount(held_bytes)} are held by {_whose(report, uid)}",
+                amount_bytes=held_bytes,
+                uid=uid,
             )
 
 
-def _whose(node: NodeRow, uid: str) -> str:
+def _whose(report: TopReport, uid: str) -> str:
     if not uid:
         return "processes of no pod"
-    namespace, name = node.name_of(uid)
+    namespace, name = report.name_of(uid)
     if name:
         return f"pod {namespace}/{name}, which was promised none"
     return f"a pod without a promise (uid {uid}, none that you can list here)"

@@ -84,10 +84,10 @@ def _strangers(kube: Kube, namespace: str, nodes: Sequence[NodeFigures]) -> list
     """Return the pods without a promise that hold memory, as far as the user may list them."""
     held = {
         node.name: {
-            one.uid
+            uid
             for gpu in node.gpus
-            for one in gpu.unmanaged
-            if one.uid and one.used_bytes >= UNMANAGED_FROM_BYTES
+            for uid, held_bytes in gpu.unmanaged.items()
+            if uid and held_bytes >= UNMANAGED_FROM_BYTES
         }
         for node in nodes
         if not node.not_shared

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from webhook.core.kinds.nodes import GpuFigures
 from webhook.core.words import amount, counted, exactly, named, span
 from webhook.tools.shared.output import Column, clean, fits, table
-from webhook.tools.top.judge import TopReason
+from webhook.tools.top.judge import TopReason, sums_of
 from webhook.tools.top.show.bars import (
     ASCII,
     UNICODE,
@@ -25,9 +25,9 @@ from webhook.tools.top.show.bars import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from webhook.core.kinds.nodes import NodeFigures
     from webhook.tools.top.judge import (
         GpuSums,
-        NodeRow,
         PodRow,
         TopReport,
         Trouble,
@@ -134,7 +134,7 @@ def _nodes(report: TopReport, term: Terminal) -> list[str]:
     if not report.nodes:
         return []
     if _has_node_lines(report, term):
-        return _node_lines(report.nodes, term)
+        return _node_lines(report, report.nodes, term)
     rows = [(node, gpu) for node in report.nodes for gpu in node.gpus]
     names = [clean(node.name) if gpu is node.gpus[0] else "" for node, gpu in rows]
     of_gpus = partial(_figures, [gpu for _, gpu in rows])
@@ -150,7 +150,7 @@ def _nodes(report: TopReport, term: Terminal) -> list[str]:
             of_gpus("USED", lambda gpu: amount_of(gpu.used_bytes)),
             _figures(rows, "FREE", lambda row: _free(*row)),
             of_gpus("PODS", _number_of_pods),
-            _ages([node for node, _ in rows], term, optional=3),
+            _ages(report, [node for node, _ in rows], term, optional=3),
         ]
         if term.wide:
             columns[-1:-1] = [
@@ -159,7 +159,7 @@ def _nodes(report: TopReport, term: Terminal) -> list[str]:
             ]
             columns += [
                 Column("UUID", [clean(gpu.uuid) for _, gpu in rows]),
-                Column("WHO", [_who(gpu, node) for node, gpu in rows]),
+                Column("WHO", [_who(gpu, report) for _, gpu in rows]),
             ]
         return columns
 
@@ -181,13 +181,13 @@ def _bars(bars: list[str], cells: int, term: Terminal) -> Column:
     return Column(_bar_title(cells, term), bars, style=lambda text, _: _painted(text, term))
 
 
-def _ages(nodes: Sequence[NodeRow], term: Terminal, optional: int) -> Column:
+def _ages(report: TopReport, nodes: Sequence[NodeFigures], term: Terminal, optional: int) -> Column:
     """Return the column of how old figures are; old ones are painted."""
 
     def style(text: str, number: int) -> str:
-        return term.paint(text, _YELLOW) if nodes[number].stale else text
+        return term.paint(text, _YELLOW) if report.stale(nodes[number]) else text
 
-    seen = [f"{span(node.age_s)} old" if node.stale else span(node.age_s) for node in nodes]
+    seen = [span(report.age_s(node)) + " old" * report.stale(node) for node in nodes]
     return Column("SEEN", seen, optional=optional, style=style)
 
 
@@ -196,9 +196,9 @@ def _has_node_lines(report: TopReport, term: Terminal) -> bool:
     return gpus > MOST_GPU_LINES and not term.wide
 
 
-def _node_lines(nodes: Sequence[NodeRow], term: Terminal) -> list[str]:
+def _node_lines(report: TopReport, nodes: Sequence[NodeFigures], term: Terminal) -> list[str]:
     """Draw a line for each node, with a short bar for each of its GPUs where there is room."""
-    sums = [node.amounts for node in nodes]
+    sums = [sums_of(node.gpus) for node in nodes]
 
     def made(cells: int) -> list[Column]:
         if cells < _LEAST_GPU_CELLS:
@@ -214,10 +214,10 @@ def _node_lines(nodes: Sequence[NodeRow], term: Terminal) -> list[str]:
             _bars(bars, max(map(len, bars)), term),
             _figures(sums, "PROMISED", lambda one: amount_of(one.promised_bytes)),
             _figures(sums, "USED", lambda one: amount_of(one.used_bytes)),
-            _figures(nodes, "FREE", lambda node: _free(node, node.amounts)),
+            _figures(tuple(zip(nodes, sums, strict=True)), "FREE", lambda row: _free(*row)),
             _figures(sums, "LARGEST", lambda one: amount_of(one.largest_free_bytes, down=True), 4),
             _figures(sums, "PODS", lambda one: str(one.pods), 3),
-            _ages(nodes, term, optional=1),
+            _ages(report, nodes, term, optional=1),
         ]
 
     for cells in range(_GPU_CELLS, _LEAST_GPU_CELLS - 2, -1):
@@ -256,7 +256,7 @@ def _pods(report: TopReport, term: Terminal) -> list[str]:
         columns = [
             *_named("POD", where, pods, [pod.name for pod in pods]),
             Column("NODE", [clean(pod.node) or "-" for pod in pods], least=_NODE_LEAST, optional=1),
-            Column("GPU", [_gpus(pod) for pod in pods], least=3, optional=2),
+            Column("GPU", [_gpus(pod, report) for pod in pods], least=3, optional=2),
             _figures(pods, "CAP", _cap),
             Column("USED OF CAP", used, style=lambda text, number: _full(text, pods[number], term)),
             _figures(pods, "PEAK", lambda pod: amount_of(pod.peak_bytes), 3),
@@ -443,7 +443,7 @@ def cap_of(known: int | None) -> str:
     return "-" if known is None else exactly(known)
 
 
-def _free(node: NodeRow, place: GpuFigures | GpuSums) -> str:
+def _free(node: NodeFigures, place: GpuFigures | GpuSums) -> str:
     if node.not_shared:
         return "not shared"
     if node.held:
@@ -470,22 +470,22 @@ def _product(gpu: GpuFigures) -> str:
     return clean(gpu.product.removeprefix("NVIDIA-").removeprefix("NVIDIA "))
 
 
-def _products(node: NodeRow) -> str:
+def _products(node: NodeFigures) -> str:
     return ", ".join(dict.fromkeys(_product(gpu) for gpu in node.gpus))
 
 
-def _who(gpu: GpuFigures, node: NodeRow) -> str:
+def _who(gpu: GpuFigures, report: TopReport) -> str:
     """Return the pods of a GPU by their letters; those of others have no names."""
     return " ".join(
-        f"{letter_of(number)}={clean(node.name_of(pod.uid)[1]) or '*'}"
+        f"{letter_of(number)}={clean(report.name_of(pod.uid)[1]) or '*'}"
         for number, pod in enumerate(gpu.pods)
     )
 
 
-def _gpus(pod: PodRow) -> str:
+def _gpus(pod: PodRow, report: TopReport) -> str:
     """Return the numbers of its GPUs; where no figures tell them, how their UUIDs begin."""
-    known = sorted(held.index for held in pod.held if held.index is not None)
-    rest = [clean(held.uuid)[:_UUID_SHOWN] for held in pod.held if held.index is None]
+    known = sorted(report.indexes[uuid] for uuid, _ in pod.held if uuid in report.indexes)
+    rest = [clean(uuid)[:_UUID_SHOWN] for uuid, _ in pod.held if uuid not in report.indexes]
     return ",".join([*map(str, known), *rest]) or "-"
 
 

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.kinds.nodes import write_time
 from webhook.tools.shared.output import as_report, known
+from webhook.tools.top.judge import sums_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from webhook.core.kinds.nodes import GpuFigures
-    from webhook.tools.top.judge import NodeRow, PodRow, TopReport
+    from webhook.core.kinds.nodes import GpuFigures, NodeFigures
+    from webhook.tools.top.judge import PodRow, TopReport
 
     Json = dict[str, Any]
 
@@ -24,6 +25,7 @@ _KEYS: Final = {
     "why": "reason",
 }
 """Those that are not a field's name in camel case."""
+_OF_POD: Final = "cap_bytes used_bytes peak_bytes stops"
 
 
 def as_value(report: TopReport, parts: Sequence[str]) -> Json:
@@ -33,9 +35,9 @@ def as_value(report: TopReport, parts: Sequence[str]) -> Json:
         value["namespace"] = report.namespace
     if "nodes" in parts and report.nodes is not None:
         value["totals"] = _row(report.amounts)
-        value["nodes"] = [_node(one) for one in report.nodes]
+        value["nodes"] = [_node(one, report) for one in report.nodes]
     if "pods" in parts and report.pods is not None:
-        value["pods"] = [_pod(one) for one in report.pods]
+        value["pods"] = [_pod(one, report) for one in report.pods]
     if "workloads" in parts and report.workloads is not None:
         value["workloads"] = [_row(one) for one in report.workloads]
     value["troubles"] = [
@@ -69,33 +71,32 @@ def _key(name: str) -> str:
     return first + "".join(map(str.capitalize, rest))
 
 
-def _node(node: NodeRow) -> Json:
+def _node(node: NodeFigures, report: TopReport) -> Json:
     return {
-        **known(name=node.name, observedAt=write_time(node.observed_s)),
-        **_row(node, "stale driver_version enforcement not_shared held"),
-        "totals": _row(node.amounts),
-        "gpus": [_gpu(gpu, node) for gpu in node.gpus],
+        **known(name=node.name, observedAt=write_time(node.observed_s), stale=report.stale(node)),
+        **_row(node, "driver_version enforcement not_shared held"),
+        "totals": _row(sums_of(node.gpus)),
+        "gpus": [_gpu(gpu, report) for gpu in node.gpus],
     }
 
 
-def _gpu(gpu: GpuFigures, node: NodeRow) -> Json:
+def _gpu(gpu: GpuFigures, report: TopReport) -> Json:
     return {
         **_row(gpu, "uuid index product healthy fault total_bytes usable_bytes promised_bytes"),
         **_row(gpu, "used_bytes free_bytes unmanaged_bytes unattributed_bytes"),
-        "pods": [
-            _named(node, one.uid) | _row(one, "cap_bytes used_bytes peak_bytes stops")
-            for one in gpu.pods
+        "pods": [_named(report, one.uid) | _row(one, _OF_POD) for one in gpu.pods],
+        "unmanaged": [
+            _named(report, uid) | known(usedBytes=held) for uid, held in gpu.unmanaged.items()
         ],
-        "unmanaged": [_named(node, one.uid) | _row(one, "used_bytes") for one in gpu.unmanaged],
     }
 
 
-def _named(node: NodeRow, uid: str) -> Json:
-    namespace, name = node.name_of(uid)
+def _named(report: TopReport, uid: str) -> Json:
+    namespace, name = report.name_of(uid)
     return known(uid=uid, namespace=namespace, name=name)
 
 
-def _pod(pod: PodRow) -> Json:
+def _pod(pod: PodRow, report: TopReport) -> Json:
     created = None if pod.created_s is None else write_time(pod.created_s)
     workload = known(kind=pod.kind, name=pod.workload)
     return {
@@ -103,5 +104,9 @@ def _pod(pod: PodRow) -> Json:
         **known(createdAt=created),
         **_row(pod, "phase status why gpu_count cap_bytes used_bytes peak_bytes near_cap stops"),
         **known(workload=workload or None),
-        "gpus": [_row(held) for held in pod.held],
+        "gpus": [
+            known(uuid=uuid, index=report.indexes.get(uuid))
+            | (_row(one, _OF_POD) if one else known(capBytes=pod.cap_bytes))
+            for uuid, one in pod.held
+        ],
     }

@@ -10,6 +10,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from webhook.core.words import amount, counted, span
+from webhook.tools.top.judge import sums_of
 from webhook.tools.top.show.draw import amount_of, cap_of, free_of, left_out, sentence_of, summed
 from webhook.tools.top.show.drawing import (
     WIDTH,
@@ -29,8 +30,8 @@ from webhook.tools.top.show.drawing import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from webhook.core.kinds.nodes import GpuFigures, PodFigures
-    from webhook.tools.top.judge import GpuSums, NodeRow, PodRow, TopReport, Trouble
+    from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures
+    from webhook.tools.top.judge import GpuSums, PodRow, TopReport, Trouble
     from webhook.tools.top.show.drawing import Element
 
 _MOST_LINES: Final = 16
@@ -85,7 +86,7 @@ def as_html(report: TopReport, parts: Sequence[str] = ("nodes", "pods")) -> str:
     if report.missing or report.troubles:
         shown.append(_troubles(report))
     if "nodes" in parts and report.nodes:
-        shown.append(_gpus(report.nodes))
+        shown.append(_gpus(report, report.nodes))
     if "pods" in parts and report.pods is not None:
         shown += [_waiting(report), _pods(report)]
     if "workloads" in parts and report.workloads is not None:
@@ -123,17 +124,17 @@ def _trouble(trouble: Trouble) -> str:
 # The GPUs.
 
 
-def _gpus(nodes: Sequence[NodeRow]) -> Element:
-    drawn = _drawn(nodes)
+def _gpus(report: TopReport, nodes: Sequence[NodeFigures]) -> Element:
+    drawn = _drawn(report, nodes)
     gpus = [gpu for node in nodes for gpu in node.gpus]
-    body, height = _lines(drawn) if len(gpus) <= _MOST_LINES else _rows(drawn)
+    body, height = (_lines if len(gpus) <= _MOST_LINES else _rows)(report, drawn)
     some = ""
     if len(drawn) < len(nodes):
         some = (
             f" {len(drawn):,} of {len(nodes):,} nodes are drawn, first those with your pods or "
             "with memory that nobody was promised."
         )
-    rows = [_row(node, gpu) for node in nodes for gpu in node.gpus][:_MOST_ROWS]
+    rows = [_row(report, node, gpu) for node in nodes for gpu in node.gpus][:_MOST_ROWS]
     head = ["GPU", "product", "usable", "promised", "used", "free", "unmanaged", "pods", "seen"]
     what = "As a table" + f", the first {_MOST_ROWS}" * (len(gpus) > _MOST_ROWS)
     return section(
@@ -146,9 +147,9 @@ def _gpus(nodes: Sequence[NodeRow]) -> Element:
     )
 
 
-def _drawn(nodes: Sequence[NodeRow]) -> list[NodeRow]:
+def _drawn(report: TopReport, nodes: Sequence[NodeFigures]) -> list[NodeFigures]:
     """Return the nodes that are drawn, in their order."""
-    wanted = sorted(range(len(nodes)), key=lambda number: not _matters(nodes[number]))
+    wanted = sorted(range(len(nodes)), key=lambda number: not _matters(report, nodes[number]))
     chosen, left = set(), _MOST_DRAWN
     for number in wanted:
         left -= len(nodes[number].gpus)
@@ -158,13 +159,13 @@ def _drawn(nodes: Sequence[NodeRow]) -> list[NodeRow]:
     return [node for number, node in enumerate(nodes) if number in chosen]
 
 
-def _matters(node: NodeRow) -> bool:
+def _matters(report: TopReport, node: NodeFigures) -> bool:
     return any(
-        gpu.unmanaged or any(held.uid in node.names for held in gpu.pods) for gpu in node.gpus
+        gpu.unmanaged or any(held.uid in report.names for held in gpu.pods) for gpu in node.gpus
     )
 
 
-def _lines(nodes: Sequence[NodeRow]) -> tuple[list[Element], float]:
+def _lines(report: TopReport, nodes: Sequence[NodeFigures]) -> tuple[list[Element], float]:
     """Draw a line for each GPU, its figures beside it."""
     body: list[Element] = []
     left, top = _NODE, 0.0
@@ -172,29 +173,31 @@ def _lines(nodes: Sequence[NodeRow]) -> tuple[list[Element], float]:
     unit = max(1, *(gpu.usable_bytes for node in nodes for gpu in node.gpus)) / room
     for node in nodes:
         top += 8
-        body.append(_name(node, top + 17, _NODE - 60))
+        body.append(_name(report, node, top + 17, _NODE - 60))
         for gpu in node.gpus:
             slot = _Slot(left, top, gpu.usable_bytes / unit, 26, unit)
             body += [
                 words(left - 8, top + 17, f"GPU {gpu.index}", "faint end"),
-                _gpu(gpu, node, slot, named=True),
-                words(left + room + 12, top + 17, _figures(gpu) + _aged(node)),
+                _gpu(report, node, gpu, slot, named=True),
+                words(left + room + 12, top + 17, _figures(gpu) + _aged(report, node)),
             ]
             top += 32
     return body, top
 
 
-def _rows(nodes: Sequence[NodeRow]) -> tuple[list[Element], float]:
+def _rows(report: TopReport, nodes: Sequence[NodeFigures]) -> tuple[list[Element], float]:
     """Draw the GPUs of a node side by side, and behind them what is free there."""
     body: list[Element] = [words(WIDTH, 12, "free: on one GPU, in all", "faint end")]
     top = 20.0
     room = (WIDTH - _NODE - _NUMBER) / _SIDE_BY_SIDE
     unit = max(1, *(gpu.usable_bytes for node in nodes for gpu in node.gpus)) / (room - 6)
     for node in nodes:
-        body.append(_name(node, top + 11, _NODE - 10))
-        sums = node.amounts
-        if node.stale:
-            body.append(words(WIDTH, top + 11, f"figures {span(node.age_s)} old", "faint end"))
+        body.append(_name(report, node, top + 11, _NODE - 10))
+        sums = sums_of(node.gpus)
+        if report.stale(node):
+            body.append(
+                words(WIDTH, top + 11, f"figures {span(report.age_s(node))} old", "faint end")
+            )
         elif sums.largest_free_bytes is not None and sums.free_bytes is not None:
             said = [amount(one, down=True) for one in (sums.largest_free_bytes, sums.free_bytes)]
             body.append(words(WIDTH, top + 11, ", ".join(said), "faint end"))
@@ -202,35 +205,37 @@ def _rows(nodes: Sequence[NodeRow]) -> tuple[list[Element], float]:
             top += 17 if place and place % _SIDE_BY_SIDE == 0 else 0
             left = _NODE + place % _SIDE_BY_SIDE * room
             slot = _Slot(left, top, gpu.usable_bytes / unit, 14, unit)
-            body.append(_gpu(gpu, node, slot, named=False))
+            body.append(_gpu(report, node, gpu, slot, named=False))
         top += 20
     return body, top
 
 
-def _name(node: NodeRow, base: float, width: float) -> Element:
-    title = tag("title", f"{node.name}: seen {span(node.age_s)} ago")
+def _name(report: TopReport, node: NodeFigures, base: float, width: float) -> Element:
+    title = tag("title", f"{node.name}: seen {span(report.age_s(node))} ago")
     shown = cut(node.name, width)
-    return tag("text", title, shown, x=0, y=base, class_="faint" if node.stale else "name")
+    return tag("text", title, shown, x=0, y=base, class_="faint" if report.stale(node) else "name")
 
 
-def _aged(node: NodeRow) -> str:
-    return f" ({span(node.age_s)} old)" if node.stale else ""
+def _aged(report: TopReport, node: NodeFigures) -> str:
+    return f" ({span(report.age_s(node))} old)" if report.stale(node) else ""
 
 
-def _gpu(gpu: GpuFigures, node: NodeRow, slot: _Slot, *, named: bool) -> Element:
+def _gpu(
+    report: TopReport, node: NodeFigures, gpu: GpuFigures, slot: _Slot, *, named: bool
+) -> Element:
     """Draw a GPU: own pods, those of others, what nobody was promised; the rest is free."""
     known = gpu.promised_bytes is not None
     back = "empty" if known else "unknown"
     parts = [rectangle(slot.left, slot.top, slot.width, slot.height, back)]
     left = slot.left
     for held in gpu.pods:
-        if held.uid in node.names:
+        if held.uid in report.names:
             begin, cap = left, held.cap_bytes
-            left = _part(parts, slot, left, cap, held.used_bytes, "ba", _said(held, node))
+            left = _part(parts, slot, left, cap, held.used_bytes, "ba", _said(held, report))
             if named and left - begin >= _LEAST_NAMED:
-                shown = cut(node.name_of(held.uid)[1], left - begin - 14)
+                shown = cut(report.name_of(held.uid)[1], left - begin - 14)
                 parts.append(words(begin + 4, slot.top + 14, shown, "in-b"))
-    others = [held for held in gpu.pods if held.uid not in node.names]
+    others = [held for held in gpu.pods if held.uid not in report.names]
     caps = sum(held.cap_bytes for held in gpu.pods)
     listed = sum(held.cap_bytes for held in others)
     promised = listed + max(0, (gpu.promised_bytes or 0) - caps)
@@ -239,18 +244,17 @@ def _gpu(gpu: GpuFigures, node: NodeRow, slot: _Slot, *, named: bool) -> Element
         whose = counted(len(others), "pod") + " of others" if others else "others"
         title = f"{whose}: {_used_of(sum(used) if used else None, promised)}"
         left = _part(parts, slot, left, promised, sum(used), "po", title)
-    for one in gpu.unmanaged:
-        whose = "/".join(node.name_of(one.uid)) if one.uid in node.names else f"pod {one.uid}"
-        by = whose if one.uid else "no pod"
-        title = f"{amount(one.used_bytes)} without a promise, held by {by}"
+    for uid, held_bytes in gpu.unmanaged.items():
+        whose = "/".join(report.name_of(uid)) if uid in report.names else f"pod {uid}"
+        title = f"{amount(held_bytes)} without a promise, held by {whose if uid else 'no pod'}"
         # It is there also where all is promised: then it takes what was promised to others.
-        width = max(_LEAST_SEEN, one.used_bytes / slot.unit_bytes)
+        width = max(_LEAST_SEEN, held_bytes / slot.unit_bytes)
         left = max(slot.left, min(left, slot.left + slot.width - width))
         left = _part(parts, slot, left, round(width * slot.unit_bytes), None, ("trouble",), title)
     if not gpu.healthy or (gpu.promised_bytes or 0) > gpu.usable_bytes:
         parts.append(rectangle(slot.left, slot.top, slot.width, slot.height, "alarm"))
     title = f"{node.name} GPU {gpu.index} {gpu.product}: {_figures(gpu)}"
-    return tag("g", tag("title", title), *parts, class_="old" if node.stale else "gpu")
+    return tag("g", tag("title", title), *parts, class_="old" if report.stale(node) else "gpu")
 
 
 def _part(
@@ -277,10 +281,10 @@ def _part(
     return left + width
 
 
-def _said(held: PodFigures, node: NodeRow) -> str:
+def _said(held: PodFigures, report: TopReport) -> str:
     peak = "" if held.peak_bytes is None else f", at most {amount(held.peak_bytes)}"
     used = _used_of(held.used_bytes, held.cap_bytes)
-    return f"{'/'.join(node.name_of(held.uid))}: {used}{peak}"
+    return f"{'/'.join(report.name_of(held.uid))}: {used}{peak}"
 
 
 def _used_of(used: int | None, promised: int) -> str:
@@ -296,7 +300,7 @@ def _figures(gpu: GpuFigures) -> str:
     return f"{said}, {free_of(gpu)} free"
 
 
-def _row(node: NodeRow, gpu: GpuFigures) -> list[str]:
+def _row(report: TopReport, node: NodeFigures, gpu: GpuFigures) -> list[str]:
     return [
         f"{node.name} GPU {gpu.index}",
         gpu.product,
@@ -306,7 +310,7 @@ def _row(node: NodeRow, gpu: GpuFigures) -> list[str]:
         free_of(gpu),
         amount_of(gpu.unmanaged_bytes),
         f"{len(gpu.pods)}",
-        f"{span(node.age_s)} ago",
+        f"{span(report.age_s(node))} ago",
     ]
 
 
@@ -336,11 +340,12 @@ def _pods(report: TopReport) -> Element:
     placed = [pod for pod in report.pods or () if not pod.is_waiting]
     if not placed:
         return section("Pods with GPU memory", "There are none.")
+    indexes = report.indexes
     rows = [
         [
             _full_name(pod, report),
             pod.node or "-",
-            ",".join(str(held.index) for held in pod.held if held.index is not None) or "-",
+            ",".join(str(indexes[uuid]) for uuid, _ in pod.held if uuid in indexes) or "-",
             _cap(pod),
             amount_of(pod.used_bytes),
             _percent(pod),
