@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.seen_cluster import AT_S, GIB, a_gpu, a_listed_pod, a_node, gib, nodes, pods
-from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures, UnmanagedFigures
+from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures
 from webhook.tools.top.judge import Order, PodPhase, TopReason, join, ordered, sums_of
 from webhook.tools.top.show.output import as_value
 
@@ -45,10 +45,7 @@ def clusters(draw):
             draw(unknown),
             draw(st.booleans()),
             tuple(a_pod() for _ in range(draw(st.integers(0, 3)))),
-            tuple(
-                UnmanagedFigures(draw(st.sampled_from(["", *UIDS])), draw(sizes))
-                for _ in range(draw(st.integers(0, 2)))
-            ),
+            draw(st.dictionaries(st.sampled_from(["", *UIDS]), sizes, max_size=2)),
         )
 
     figures = [
