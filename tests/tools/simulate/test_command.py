@@ -191,6 +191,21 @@ def test_why_no_history_says_a_size_is_noted(monkeypatch, code, notes):
     assert read.read_cluster(None, None).notes == notes
 
 
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [(403, "you may not list pods of all namespaces, or nodes; ask an"), (500, "Error: down\n")],
+)
+def test_a_cluster_that_cannot_be_asked_is_exit_code_3(simulate, monkeypatch, code, said):
+    def fails(*_):
+        raise KubeError("down", code=code)
+
+    monkeypatch.setattr(read, "reach", lambda *_: ReachedCluster(None, "default"))
+    monkeypatch.setattr(read, "list_pods_and_nodes", fails)
+    done = simulate()
+    assert (done.code, done.out) == (3, "")
+    assert said in done.err
+
+
 NODES = [a_node(f"old-{index}", **{"nvidia.com/gpu": 2}) for index in range(7)]
 
 

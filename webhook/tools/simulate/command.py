@@ -65,8 +65,8 @@ def simulate_command(
     The scheduler is a simple model: it counts VRAM and reads node selectors, and ignores CPU,
     memory, taints, affinity and priority.
 
-    Exit code 0: compared; 1: the cluster cannot be asked; 2: wrong usage, or a file that cannot be
-    read.
+    Exit code 0: compared; 2: wrong usage, or a file that cannot be read; 3: the cluster cannot be
+    asked.
     """  # noqa: D301 - click wants the character, not two
     # Imported here: the client takes a second, which --help need not wait for.
     from webhook.tools.simulate import read, show  # noqa: PLC0415

@@ -15,7 +15,7 @@ from webhook.adapters.kube.histories import HistoriesApi
 from webhook.adapters.kube.reading import ListReader, MalformedError
 from webhook.adapters.yaml_documents import Problem, show, show_path
 from webhook.core.pod.quantity import QuantityError, parse_vram
-from webhook.options import Failure, reach
+from webhook.options import NoCluster, reach
 from webhook.tools.shared.facts import Unreadable
 from webhook.tools.shared.manifests.documents import LineIndex, read_documents, text_of
 from webhook.tools.shared.manifests.files import name_of_input, read_text
@@ -52,13 +52,13 @@ _NO_SIZES: Final = (
 
 
 def read_cluster(kubeconfig: Path | None, context: str | None) -> TodayObjects:
-    """Read with the user's own rights; raises Failure where the cluster cannot be asked."""
+    """Read with the user's own rights; raises NoCluster where the cluster cannot be asked."""
     found = TodayObjects()
     try:
         kube = reach(kubeconfig, context, None).kube
         list_pods_and_nodes(kube, found)
     except KubeError as error:
-        raise Failure(_NOT_LISTED if error.forbidden else str(error)) from error
+        raise NoCluster(_NOT_LISTED if error.forbidden else str(error)) from error
     try:
         for history in HistoriesApi(kube).of():
             found.add_history(history)
