@@ -31,10 +31,16 @@ DOCUMENTS = [
 ]
 
 
+def subcommands(command):
+    """Return each by its name; none for what is no group."""
+    names = command.list_commands(None) if isinstance(command, click.Group) else ()
+    return [(name, command.get_command(None, name)) for name in names]
+
+
 def commands(group, path=()):
     """Yield the path of every command and group."""
     yield path
-    for name, command in getattr(group, "commands", {}).items():
+    for name, command in subcommands(group):
         yield from commands(command, (*path, name))
 
 
@@ -127,7 +133,7 @@ def test_every_command_and_option_has_help():
         for parameter in command.params:
             if isinstance(parameter, click.Option):
                 assert parameter.help or parameter.name == "output", (path, parameter.name)
-        for name, sub in getattr(command, "commands", {}).items():
+        for name, sub in subcommands(command):
             check(sub, (*path, name))
 
     check(main, ())

@@ -4,89 +4,73 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import MutableMapping
+from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
 from webhook import __version__
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 _BROKEN_PIPE: Final = 141
 """What shells report of a program that SIGPIPE ended; 1 would mean that something was denied."""
 
-_COMMANDS: Final = {
-    "admit": "webhook.tools.admit.command:admit_command",
-    "advise": "webhook.tools.advise.command:advise_command",
-    "agent": "webhook.cli.agent:agent_command",
-    "certs": "webhook.cli.certs.command:certs_group",
-    "check": "webhook.tools.check.command:check_command",
-    "demo": "webhook.cli.demo:demo_command",
-    "enforce": "webhook.cli.enforce:enforce_command",
-    "explain": "webhook.tools.explain.command:explain_command",
-    "policy": "webhook.cli.policy:policy_group",
-    "report": "webhook.tools.report.command:report_command",
-    "sentry": "webhook.cli.sentry:sentry_command",
-    "serve": "webhook.cli.serve:serve_command",
-    "simulate": "webhook.tools.simulate.command:simulate_command",
-    "top": "webhook.tools.top.command:top_command",
-}
-"""Where each is. Only the one that is asked for is imported: on every node, agent and sentry would
-hold 20 MB of what reads policies."""
-
-
 _SECTIONS: Final = {
-    "Your pods": ("admit", "top", "explain", "advise"),
-    "Your cluster": ("check", "report", "policy", "simulate", "certs"),
-    "What runs in it": ("serve", "agent", "sentry", "enforce"),
-    "A first try": ("demo",),
+    "Your pods": {
+        "admit": "webhook.tools.admit.command:admit_command",
+        "top": "webhook.tools.top.command:top_command",
+        "explain": "webhook.tools.explain.command:explain_command",
+        "advise": "webhook.tools.advise.command:advise_command",
+    },
+    "Your cluster": {
+        "check": "webhook.tools.check.command:check_command",
+        "report": "webhook.tools.report.command:report_command",
+        "policy": "webhook.cli.policy:policy_group",
+        "simulate": "webhook.tools.simulate.command:simulate_command",
+        "certs": "webhook.cli.certs.command:certs_group",
+    },
+    "What runs in it": {
+        "serve": "webhook.cli.serve:serve_command",
+        "agent": "webhook.cli.agent:agent_command",
+        "sentry": "webhook.cli.sentry:sentry_command",
+        "enforce": "webhook.cli.enforce:enforce_command",
+    },
+    "A first try": {"demo": "webhook.cli.demo:demo_command"},
 }
-"""As `--help` shows them."""
+"""As `--help` shows them, and where each is. Only the one that is asked for is imported: on every
+node, agent and sentry would hold 20 MB of what reads policies."""
+_COMMANDS: Final = {name: at for section in _SECTIONS.values() for name, at in section.items()}
 
 _WHOLE: Final = 200
 """Characters of the sentence about a command, which may take several lines."""
 
 
-class _Imported(MutableMapping[str, click.Command]):
-    """The commands by name, each imported when it is asked for."""
-
-    def __init__(self) -> None:
-        self._imported: dict[str, click.Command] = {}
-
-    def __getitem__(self, name: str) -> click.Command:
-        if name not in self._imported:
-            module, _, attribute = _COMMANDS[name].partition(":")
-            command = getattr(import_module(module), attribute)
-            _show_version_everywhere(command)
-            self._imported[name] = command
-        return self._imported[name]
-
-    def __setitem__(self, name: str, command: click.Command) -> None:
-        self._imported[name] = command
-
-    def __delitem__(self, name: str) -> None:
-        del self._imported[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(_COMMANDS)
-
-    def __len__(self) -> int:
-        return len(_COMMANDS)
+@cache
+def _imported(name: str) -> click.Command:
+    module, _, attribute = _COMMANDS[name].partition(":")
+    command: click.Command = getattr(import_module(module), attribute)
+    _show_version_everywhere(command)
+    return command
 
 
 class _Commands(click.Group):
     """Ends quietly where the reader has seen enough, as before `| head`."""
 
+    def list_commands(self, _context: click.Context) -> list[str]:
+        """Return all names, in the order of the alphabet."""
+        return sorted(_COMMANDS)
+
+    def get_command(self, _context: click.Context, name: str) -> click.Command | None:
+        """Import a command."""
+        return _imported(name) if name in _COMMANDS else None
+
     def format_commands(self, _context: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands by who needs them, and what is said of each in full."""
         for title, names in _SECTIONS.items():
             with formatter.section(title):
-                shown = [(name, self.commands[name].get_short_help_str(_WHOLE)) for name in names]
+                shown = [(name, _imported(name).get_short_help_str(_WHOLE)) for name in names]
                 formatter.write_dl(shown)
 
     def invoke(self, context: click.Context) -> Any:
@@ -112,7 +96,7 @@ def _drop_what_is_left() -> None:
 
 
 @click.version_option(__version__, prog_name="vramwarden")
-@click.group(cls=_Commands, commands=_Imported(), context_settings=CONTEXT)
+@click.group(cls=_Commands, context_settings=CONTEXT)
 def main() -> None:
     """Share NVIDIA GPUs by memory on any Kubernetes cluster, with the stock scheduler."""
 

@@ -388,7 +388,7 @@ def test_standard_input_is_a_file_too_and_what_was_written_before_still_works(si
 
 
 def test_the_command_is_one_of_vramwarden_s():
-    assert main.commands["simulate"] is simulate_command
+    assert main.get_command(None, "simulate") is simulate_command
 
 
 PARTS = ["kind", "metadata", "spec", "status", "items"]
