@@ -10,7 +10,7 @@ from tests.support.gpus import a_gpu
 from webhook.core.placement.fit import Need
 from webhook.core.pod.quantity import MIB
 from webhook.tools.simulate.judge.asked import GpuRequest, How
-from webhook.tools.simulate.judge.comparison import SizedBy, Tally, TodayPod, compare
+from webhook.tools.simulate.judge.comparison import SizedBy, TodayPod, compare
 from webhook.tools.simulate.judge.offered import TodayNode
 from webhook.tools.simulate.judge.packing import BlockedBy
 
@@ -45,9 +45,9 @@ def test_pods_with_a_size_share_and_the_others_keep_what_they_have():
     assert (today.kept, len(today.packed.gpus), today.shares) == (2, 1, 3)
     assert (today.fewest, len(today.spread.gpus)) == (1, 1)
     assert (today.nodes, today.gpus, today.memory_bytes) == (2, 5, 5000 * MIB)
-    assert today.unsized == (Tally("team Job/c", (1, 2)),)
+    assert today.unsized == {"team Job/c": (1, 2)}
     assert today.sizes == {SizedBy.OPTION: 3, SizedBy.WHOLE: 1}
-    assert today.hows == (Tally("whole GPUs", (4, 3)),)
+    assert today.hows == {"whole GPUs": (4, 3)}
     assert today.free_nodes == ()
     assert shares(today) == {"a": 300, "b": 300, "d": 300}
 
@@ -172,7 +172,7 @@ def test_products_add_up_their_nodes():
     nodes = [node("n1", 1000, 1000), node("n2", 1000)]
     pods = [pod("a", gpus=2), pod("b", "n2", otherwise_bytes=10)]
     product = nodes[0].gpus[0].product
-    assert compare(nodes, pods).products == (Tally(product, (2, 3, 3, 3)),)
+    assert compare(nodes, pods).products == {product: (2, 3, 3, 3)}
 
 
 def test_a_cluster_without_pods_needs_nothing():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.pod.quantity import format_bytes
@@ -13,7 +14,7 @@ from webhook.tools.simulate.judge.packing import BlockedBy
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from webhook.tools.simulate.judge.comparison import Comparison, Tally
+    from webhook.tools.simulate.judge.comparison import Comparison, Tallies
 
 _GIB: Final = 2**30
 _MOST_NAMED: Final = 10
@@ -92,7 +93,8 @@ def _lines(found: Comparison, left_out: Mapping[str, int], assumed: Sequence[str
     for by, number in found.sizes.items():
         yield _row(f"  {by.value}", [f"{number:,}"])
     if found.unsized:
-        yield from _table("stay whole", ("pods", "GPUs"), found.unsized[:_MOST_NAMED])
+        named_first = dict(islice(found.unsized.items(), _MOST_NAMED))
+        yield from _table("stay whole", ("pods", "GPUs"), named_first)
         if len(found.unsized) > _MOST_NAMED:
             yield f"  and {counted(len(found.unsized) - _MOST_NAMED, 'workload')} more"
         yield "  give them a size with --as 8Gi (pods of one GPU), or by workload with --sizes FILE"
@@ -138,11 +140,11 @@ def _left_out(found: Comparison, left_out: Mapping[str, int]) -> dict[str, int]:
     return {**left_out, **slices}
 
 
-def _table(name: str, heads: Sequence[str], rows: Sequence[Tally]) -> Iterator[str]:
+def _table(name: str, heads: Sequence[str], rows: Tallies) -> Iterator[str]:
     yield ""
     yield _row(name, heads)
-    for row in rows:
-        yield _row(f"  {row.name}", [f"{one:,}" for one in row.counts])
+    for row, counts in rows.items():
+        yield _row(f"  {row}", [f"{one:,}" for one in counts])
 
 
 def _row(label: str, cells: Sequence[str]) -> str:
@@ -186,5 +188,5 @@ def as_json(found: Comparison, left_out: Mapping[str, int], assumed: Sequence[st
     return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
 
 
-def _objects(rows: Sequence[Tally], keys: Sequence[str]) -> list[dict[str, Any]]:
-    return [{"name": row.name, **dict(zip(keys, row.counts, strict=True))} for row in rows]
+def _objects(rows: Tallies, keys: Sequence[str]) -> list[dict[str, Any]]:
+    return [{"name": name, **dict(zip(keys, counts, strict=True))} for name, counts in rows.items()]

@@ -177,21 +177,12 @@ def _by_family(pod: Pod, *, how: How, number: str, memory: str, percent: str) ->
     return GpuRequest(how, max([1, *numbers]), mebibytes * MIB, parts, _hami(pod))
 
 
-_BY_FAMILY: Final = (
-    partial(
-        _by_family,
-        how=How.HAMI,
-        number=WHOLE_GPU,
-        memory=HAMI_MEMORY,
-        percent=HAMI_PERCENTAGE,
-    ),
-    partial(
-        _by_family,
-        how=How.VOLCANO,
-        number=VOLCANO_NUMBER,
-        memory=VOLCANO_MEMORY,
-        percent=VOLCANO_PERCENTAGE,
-    ),
+_BY_FAMILY: Final[tuple[Callable[[Pod], GpuRequest | None], ...]] = tuple(
+    partial(_by_family, how=how, number=number, memory=memory, percent=percent)
+    for how, number, memory, percent in (
+        (How.HAMI, WHOLE_GPU, HAMI_MEMORY, HAMI_PERCENTAGE),
+        (How.VOLCANO, VOLCANO_NUMBER, VOLCANO_MEMORY, VOLCANO_PERCENTAGE),
+    )
 )
 
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from webhook.tools.simulate.judge.packing import Packing, Selector
 
 T = TypeVar("T")
+Tallies = dict[str, tuple[int, ...]]
+"""Pods by their kind, or the GPUs by product; in the order in which they are shown."""
 
 
 class SizedBy(StrEnum):
@@ -159,14 +161,6 @@ class TodayCluster:
         return min(found, len(node.gpus)) if node.gpus else found
 
 
-@dataclass(frozen=True, slots=True)
-class Tally:
-    """Pods of one kind, or the GPUs of one product."""
-
-    name: str
-    counts: tuple[int, ...]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """The answer."""
@@ -189,13 +183,13 @@ class Comparison:
     """The same, where it takes the emptiest."""
     fewest: int
     """GPUs that the shares need at least, whatever the order."""
-    products: tuple[Tally, ...]
+    products: Tallies
     """Nodes, GPUs, held now, in use as shares and whole."""
-    hows: tuple[Tally, ...]
+    hows: Tallies
     """By product that pods use today: pods, those that would be shares."""
     sizes: Mapping[SizedBy, int]
     """Pods."""
-    unsized: tuple[Tally, ...]
+    unsized: Tallies
     """Workloads whose pods stay whole: pods, GPUs; those with most GPUs first."""
     slices: int
     """Pods on MIG slices, which are not counted."""
@@ -207,7 +201,7 @@ class Comparison:
     @property
     def has_replicas(self) -> bool:
         """Whether pods have replicas."""
-        return any(row.name == How.REPLICA for row in self.hows)
+        return How.REPLICA.value in self.hows
 
     @property
     def whole_today(self) -> int:
@@ -250,7 +244,7 @@ def compare(nodes: Sequence[TodayNode], pods: Sequence[TodayPod]) -> Comparison:
         spread=pack(rest, shares, Scheduling.SPREAD),
         fewest=fewest_gpus(rest, shares),
         products=_products(nodes, held, used, kept),
-        hows=tuple(Tally(how.value, hows[how]) for how in How if how in hows),
+        hows={how.value: hows[how] for how in How if how in hows},
         sizes={by: sizes[by] for by in SizedBy if by in sizes},
         unsized=_unsized(whole),
         slices=len(pods) - len(found),
@@ -261,7 +255,7 @@ def compare(nodes: Sequence[TodayNode], pods: Sequence[TodayPod]) -> Comparison:
 
 def _products(
     nodes: Sequence[TodayNode], held: Counter[str], used: Counter[str], kept: Counter[str]
-) -> tuple[Tally, ...]:
+) -> Tallies:
     rows = (
         (
             node.gpus[0].product or "not said",
@@ -270,13 +264,12 @@ def _products(
         for node in nodes
         if (gpus := len(node.gpus))
     )
-    return tuple(Tally(name, counts) for name, counts in sorted(_summed(rows).items()))
+    return dict(sorted(_summed(rows).items()))
 
 
-def _unsized(pods: Sequence[TodayPod]) -> tuple[Tally, ...]:
+def _unsized(pods: Sequence[TodayPod]) -> Tallies:
     rows = _summed((pod.workload or pod.name, (1, pod.asked.gpus)) for pod in pods)
-    ranked = sorted(rows.items(), key=lambda row: (-row[1][1], row[0]))
-    return tuple(Tally(name, counts) for name, counts in ranked)
+    return dict(sorted(rows.items(), key=lambda row: (-row[1][1], row[0])))
 
 
 def _summed(rows: Iterable[tuple[T, tuple[int, ...]]]) -> dict[T, tuple[int, ...]]:
