@@ -15,15 +15,16 @@ from webhook.core.policy.cluster import UNKNOWN, Cluster, SlicedNode
 from webhook.core.policy.match import ANYONE, Creator
 from webhook.core.policy.values import Rollout
 from webhook.options import default_enforcer_image, policy_failure, rollout_option
+from webhook.tools.admit.judge.migration.requests import PRODUCTS
 from webhook.tools.admit.judge.texts import UNRENDERED, judge_text, line_of_braces
 from webhook.tools.admit.judge.verdict import printable
 from webhook.tools.admit.read import (
     files,
-    migrate_options,
     origin_of,
     read_labels,
     read_mig_profiles,
     read_namespace,
+    read_size,
 )
 from webhook.tools.admit.show.output import Output, show
 from webhook.tools.shared.manifests.files import name_of_input, read_text
@@ -123,7 +124,28 @@ Examples:
     "workflow), junit (XML) or report (JSON).",
 )
 @click.option("-v", "--verbose", is_flag=True, help="Name objects without a pod template as well.")
-@migrate_options
+@click.option(
+    "--migrate",
+    "product",
+    type=click.Choice([*PRODUCTS]),
+    help="First rewrite manifests that ask another product, as their author would do it; print "
+    "them so, and judge them.",
+)
+@click.option(
+    "--gpu-memory",
+    metavar="SIZE",
+    callback=read_size,
+    help="With --migrate: what a whole GPU becomes, e.g. 16Gi; percentages and fractions are parts "
+    "of it.",
+)
+@click.option(
+    "--gpu-memory-unit",
+    "unit",
+    metavar="SIZE",
+    callback=read_size,
+    help="With --migrate: what one of the product's units of memory is, where its installation "
+    "changes that, e.g. 1Mi.  [default: hami 1Mi, gpushare 1Gi]",
+)
 @rollout_option
 @click.option(
     "--runtime-class",

@@ -17,9 +17,6 @@ from webhook.tools.shared.manifests.files import STANDARD_INPUT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from typing import Any, TypeVar
-
-    Command = TypeVar("Command", bound=Callable[..., Any])
 
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 """A label as DNS has it (RFC 1123), which names of namespaces are."""
@@ -121,38 +118,6 @@ def read_mig_profiles(
     return found
 
 
-def migrate_options(command: Command) -> Command:
-    """Add the options of a migration, which `origin_of` reads."""
-    options: Iterable[Callable[[Command], Command]] = (
-        click.option(
-            "--gpu-memory-unit",
-            "unit",
-            metavar="SIZE",
-            callback=_size,
-            help="With --migrate: what one of the product's units of memory is, where its "
-            "installation changes that, e.g. 1Mi.  [default: hami 1Mi, gpushare 1Gi]",
-        ),
-        click.option(
-            "--gpu-memory",
-            "gpu_memory",
-            metavar="SIZE",
-            callback=_size,
-            help="With --migrate: what a whole GPU becomes, e.g. 16Gi; percentages and fractions "
-            "are parts of it.",
-        ),
-        click.option(
-            "--migrate",
-            "product",
-            type=click.Choice([*PRODUCTS]),
-            help="First rewrite manifests that ask another product, as their author would do it; "
-            "print them so, and judge them.",
-        ),
-    )
-    for option in options:
-        command = option(command)
-    return command
-
-
 def origin_of(product: str | None, gpu_bytes: int | None, unit_bytes: int | None) -> Origin | None:
     """Return where manifests come from; None without a migration. Raises click.UsageError."""
     given = {"--gpu-memory": gpu_bytes, "--gpu-memory-unit": unit_bytes}
@@ -172,7 +137,9 @@ def origin_of(product: str | None, gpu_bytes: int | None, unit_bytes: int | None
     return Origin(found, gpu_bytes, unit_bytes)
 
 
-def _size(_context: click.Context, _parameter: click.Parameter, value: str | None) -> int | None:
+def read_size(
+    _context: click.Context, _parameter: click.Parameter, value: str | None
+) -> int | None:
     """Read a size in bytes."""
     if value is None:
         return None

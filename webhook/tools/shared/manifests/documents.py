@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -16,7 +17,6 @@ from webhook.tools.shared.manifests.reading import (
     KUBECTL,
     Layout,
     ManifestError,
-    NotJsonError,
     read_json,
     read_yaml,
 )
@@ -138,7 +138,7 @@ def _read_part(text: str, header: str, first_line: int) -> Iterator[ManifestDocu
     if body.lstrip().startswith("{"):
         try:
             objects = read_json(body)
-        except NotJsonError:
+        except json.JSONDecodeError:
             pass
         else:
             start = 0

@@ -227,12 +227,8 @@ def _scalar(event: Any) -> Any:
 # JSON, whose numbers keep their digits.
 
 
-class NotJsonError(ValueError):
-    """A text is not a stream of JSON objects."""
-
-
 def read_json(text: str) -> list[tuple[int, Any]]:
-    """Return a stream of JSON objects, each with where it ends; raises NotJsonError."""
+    """Return a stream of JSON objects, each with where it ends; raises JSONDecodeError."""
     found: list[tuple[int, Any]] = []
     position = _after_space(text, 0)
     try:
@@ -241,8 +237,6 @@ def read_json(text: str) -> list[tuple[int, Any]]:
             _check_json(value, 1)
             position = _after_space(text, end)
             found.append((position, value))
-    except json.JSONDecodeError as error:
-        raise NotJsonError from error
     except RecursionError:
         raise ManifestError(KUBECTL.too_deep) from None
     return found
@@ -273,9 +267,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _number(text: str) -> int | float:
-    if len(text) <= MAX_DIGITS:
-        return int(text) if text.lstrip("-").isdigit() else _finite(text)
-    return _finite(text)
+    return int(text) if len(text) <= MAX_DIGITS else _finite(text)
 
 
 def _finite(text: str) -> ExactFloat:
