@@ -117,46 +117,41 @@ class JudgedPod:
     @property
     def sort(self) -> Sort:
         """How the summary counts it."""
-        decision = self.decision
-        if decision is None:
-            return Sort.LEFT_ALONE
-        if not decision.allowed:
-            return Sort.DENIED
-        if decision.outcome is Outcome.WARNED:
-            return Sort.WARNED
-        if self.is_translated:
-            return Sort.TRANSLATED
-        passed = decision.outcome is Outcome.ALLOWED and not decision.silent
-        is_ours = passed and self.asked and not _is_machine(self)
-        return Sort.ALREADY if is_ours else Sort.LEFT_ALONE
+        return self._decided[0]
 
     @property
     def summary(self) -> str:
         """What was decided, in one line."""
+        return self._decided[1]
+
+    @cached_property
+    def _decided(self) -> tuple[Sort, str]:
         decision = self.decision
         if decision is None:
-            return "left alone (no pod template)"
+            return Sort.LEFT_ALONE, "left alone (no pod template)"
         if not decision.allowed:
-            return f"denied: {decision.message}"
+            return Sort.DENIED, f"denied: {decision.message}"
         if decision.outcome is Outcome.WARNED:
-            return f"warning: {decision.message}"
+            return Sort.WARNED, f"warning: {decision.message}"
+        if self.is_translated:
+            what = self.asked or "NVIDIA_VISIBLE_DEVICES set to void"
+            where = "" if self.patch else " on the cluster, and printed as it is"
+            if self.migration and self.migration.operations:
+                where = " on the cluster"
+            return Sort.TRANSLATED, f"translated by rule {decision.rule} ({what}){where}"
         if decision.outcome is Outcome.AUDITED:
-            return f"left alone (audit: {decision.message})"
-        if decision.skip:
-            rule = f": rule {decision.rule}" if decision.rule else ""
-            return f"left alone ({decision.skip}{rule})"
-        if _is_machine(self):
-            return "left alone (a virtual machine)"
-        if decision.silent:
-            return f"left alone (audit: nothing is wrong with {self.asked or 'it'})"
-        if not self.is_translated:
-            already = f"already translated by rule {decision.rule} ({self.asked})"
-            return already if self.asked else "left alone (asks for no VRAM)"
-        what = self.asked or "NVIDIA_VISIBLE_DEVICES set to void"
-        where = "" if self.patch else " on the cluster, and printed as it is"
-        if self.migration and self.migration.operations:
-            where = " on the cluster"
-        return f"translated by rule {decision.rule} ({what}){where}"
+            why = f"audit: {decision.message}"
+        elif decision.skip:
+            why = f"{decision.skip}: rule {decision.rule}" if decision.rule else decision.skip
+        elif self.target.found.form is Form.MACHINE:
+            why = "a virtual machine"
+        elif decision.silent:
+            why = f"audit: nothing is wrong with {self.asked or 'it'}"
+        elif self.asked:
+            return Sort.ALREADY, f"already translated by rule {decision.rule} ({self.asked})"
+        else:
+            why = "asks for no VRAM"
+        return Sort.LEFT_ALONE, f"left alone ({why})"
 
     @cached_property
     def findings(self) -> tuple[Remark, ...]:
@@ -253,10 +248,6 @@ def judge(
 def request_for(target: Target, namespace: str) -> Request:
     """Return the request that the API server would send for the pod's creation."""
     return creation_of(_as_sent(target.pod), namespace)
-
-
-def _is_machine(judged: JudgedPod) -> bool:
-    return judged.target.found.form is Form.MACHINE
 
 
 def _value(judged: JudgedPod, at: tuple[str | int, ...]) -> Any:
