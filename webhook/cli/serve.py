@@ -13,11 +13,11 @@ import click
 from certs import CertificatesError, service_names
 from webhook.adapters.policy.files import PolicyInvalidError, shipped_policy_path
 from webhook.cli.certs.options import (
-    overlap_option,
+    OVERLAP_OPTION,
+    REGISTERING_OPTION,
+    SERVICE_OPTION,
     overlapping,
-    registering_option,
     secret_option,
-    service_option,
 )
 from webhook.core.policy.values import Rollout
 from webhook.options import (
@@ -94,9 +94,9 @@ def _networks(
     help="A further DNS name or address for a certificate of our own.",
 )
 @secret_option("--cert-secret", text="Secret of all replicas' certificates, instead of a folder.")
-@service_option
-@registering_option
-@overlap_option
+@SERVICE_OPTION
+@REGISTERING_OPTION
+@OVERLAP_OPTION
 @click.option(
     "--placement-namespace",
     metavar="NAMESPACE",

@@ -21,7 +21,7 @@ from certs import (
     read,
     service_names,
 )
-from webhook.cli.certs.options import configuration_option, secret_option, service_option
+from webhook.cli.certs.options import CONFIGURATION_OPTION, SERVICE_OPTION, secret_option
 from webhook.options import Failure, default_certificate_folder
 
 if TYPE_CHECKING:
@@ -84,9 +84,9 @@ def issue(cert_dir: Path | None, names: tuple[str, ...], service: str | None) ->
 
 @certs_group.command("install")
 @secret_option("--secret", required=True, text="The Secret that all replicas share.")
-@service_option
+@SERVICE_OPTION
 @click.option("--name", "names", multiple=True, help="A further DNS name or address.")
-@configuration_option
+@CONFIGURATION_OPTION
 @_cluster_options
 def install(
     *,
@@ -110,7 +110,7 @@ def install(
 
 @certs_group.command("rotate")
 @secret_option("--secret", required=True, text="The Secret that all replicas share.")
-@configuration_option
+@CONFIGURATION_OPTION
 @_cluster_options
 def rotate(*, secret: tuple[str, str], **where: Any) -> None:
     """Announce another CA, before the old one expires.
@@ -132,7 +132,7 @@ def rotate(*, secret: tuple[str, str], **where: Any) -> None:
 @certs_group.command("status")
 @_FOLDER
 @secret_option("--secret", text="Read this Secret instead of a folder.")
-@configuration_option
+@CONFIGURATION_OPTION
 @_cluster_options
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
 @click.pass_context

@@ -41,56 +41,43 @@ def secret_option(
     )
 
 
-def service_option(command: _Command) -> _Command:
-    """Take the name of the Service."""
-    return click.option(
-        "--service",
-        metavar="NAME",
-        default="vramwarden-webhook",
-        show_default=True,
-        envvar="VRAMWARDEN_CERT_SERVICE",
-        show_envvar=True,
-        help="The Service, in the Secret's namespace, that its certificate is for.",
-    )(command)
-
-
-def configuration_option(command: _Command) -> _Command:
-    """Take the name that our webhook configurations have."""
-    return click.option(
-        "--webhook-configuration",
-        metavar="NAME",
-        default="vramwarden",
-        show_default=True,
-        envvar="VRAMWARDEN_WEBHOOK_CONFIGURATION",
-        show_envvar=True,
-        help="Webhook configurations, of both kinds, whose caBundle goes with the Secret.",
-    )(command)
-
-
-def registering_option(command: _Command) -> _Command:
-    """Take the name that our webhook configurations have, for a server that writes there."""
-    return click.option(
-        "--webhook-configuration",
-        metavar="NAME",
-        envvar="VRAMWARDEN_WEBHOOK_CONFIGURATION",
-        show_envvar=True,
-        help="Webhook configurations, of both kinds, that the path of bind and the owner are"
-        " written into; with a Secret the caBundle, too.  [default: vramwarden, with a Secret]",
-    )(command)
-
-
-def overlap_option(command: _Command) -> _Command:
-    """Take how long two CAs overlap."""
-    return click.option(
-        "--ca-overlap",
-        metavar="DURATION",
-        callback=duration(),
-        default="24h",
-        show_default=True,
-        envvar="VRAMWARDEN_CA_OVERLAP",
-        show_envvar=True,
-        help="How long a new CA is published before it signs, with a Secret.",
-    )(command)
+SERVICE_OPTION = click.option(
+    "--service",
+    metavar="NAME",
+    default="vramwarden-webhook",
+    show_default=True,
+    envvar="VRAMWARDEN_CERT_SERVICE",
+    show_envvar=True,
+    help="The Service, in the Secret's namespace, that its certificate is for.",
+)
+CONFIGURATION_OPTION = click.option(
+    "--webhook-configuration",
+    metavar="NAME",
+    default="vramwarden",
+    show_default=True,
+    envvar="VRAMWARDEN_WEBHOOK_CONFIGURATION",
+    show_envvar=True,
+    help="Webhook configurations, of both kinds, whose caBundle goes with the Secret.",
+)
+REGISTERING_OPTION = click.option(
+    "--webhook-configuration",
+    metavar="NAME",
+    envvar="VRAMWARDEN_WEBHOOK_CONFIGURATION",
+    show_envvar=True,
+    help="Webhook configurations, of both kinds, that the path of bind and the owner are"
+    " written into; with a Secret the caBundle, too.  [default: vramwarden, with a Secret]",
+)
+"""Of a server, which also writes there without a Secret."""
+OVERLAP_OPTION = click.option(
+    "--ca-overlap",
+    metavar="DURATION",
+    callback=duration(),
+    default="24h",
+    show_default=True,
+    envvar="VRAMWARDEN_CA_OVERLAP",
+    show_envvar=True,
+    help="How long a new CA is published before it signs, with a Secret.",
+)
 
 
 def overlapping(overlap_s: float) -> Terms:
