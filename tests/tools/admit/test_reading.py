@@ -98,6 +98,10 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
 )
 
 
+def deep(levels):
+    return '{"kind": "A", "a":' + '{"a":' * (levels - 1) + "1" + "}" * levels
+
+
 @pytest.mark.parametrize(
     ("text", "place", "problem"),
     [
@@ -107,7 +111,8 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
         ("a: " + "[" * 200 + "]" * 200, "a.yaml:1", f"nested more than {MAX_DEPTH} levels deep"),
         ("[" * 100_000, "a.yaml:1", f"nested more than {MAX_DEPTH} levels deep"),
         ('{"a":' * 100_000, "a.yaml:1", "nested"),
-        ('{"a":' * 200 + "1" + "}" * 200, "a.yaml:1", f"nested more than {MAX_DEPTH}"),
+        (deep(MAX_DEPTH), "a.yaml:1", f"nested more than {MAX_DEPTH}"),
+        (deep(MAX_DEPTH - 1), "a.yaml", "nests more than 64 levels"),  # read, and not searched
         ("a: 1\n---\nb: 1\nb: 2\n", "a.yaml:4", 'key "b" is set twice'),
         ("a: 1\nb: {c: 1, c: 2}\n", "a.yaml:2", 'key "c" is set twice'),
         ('{"a": 1}\n---\n{"b": 1,\n"b": 2}', "a.yaml:3", 'key "b" is set twice'),
@@ -121,6 +126,7 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
         ('{"a": 1e999}', "a.yaml:1", "too large a number"),
         ('{"a": NaN}', "a.yaml:1", "JSON does not have"),
         ('{"a": "\\ud800"}', "a.yaml:1", "half of a surrogate pair"),
+        ('{"a": "\\udfff"}', "a.yaml:1", "half of a surrogate pair"),
         ("a: 1\n? [b]\n: 2", "a.yaml:2", "a key must be a string"),
         ("a: 1\n~: 2", "a.yaml:2", "a key must be a string"),
         ("a: 1\n<<: 2", "a.yaml:2", "<< must be followed by a mapping"),
