@@ -29,13 +29,7 @@ from webhook.adapters.policy.bounds import (
     TEXT,
 )
 from webhook.adapters.yaml_documents import show
-from webhook.core.enforcement.bounds import (
-    BLIND_AFTER,
-    GRACE,
-    POLL_INTERVAL,
-    Span,
-    parse_permille,
-)
+from webhook.core.enforcement.bounds import Span, parse_permille
 from webhook.core.nvidia.plugin import PROFILE
 from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
 from webhook.core.pod.duration import DURATION, parse_ms
@@ -240,7 +234,8 @@ def _duration(value: object, span: Span) -> str:
     return f"{total_ms}ms" if rest_ms else f"{seconds}s"
 
 
-def _within(span: Span) -> tuple[BeforeValidator, Shape]:
+def within(span: Span) -> tuple[BeforeValidator, Shape]:
+    """Return what makes a text a duration within a span."""
     return BeforeValidator(partial(_duration, span=span)), Shape({"pattern": f"^{DURATION}$"})
 
 
@@ -339,9 +334,6 @@ Tolerance = Annotated[str, BeforeValidator(_tolerance), _TEXT_OR_INTEGER]
 Cpu = Annotated[str, BeforeValidator(_cpu), _TEXT_OR_INTEGER]
 CpuLimit = Annotated[str, BeforeValidator(_cpu_limit), _TEXT_OR_INTEGER]
 SidecarsMemory = Annotated[str, BeforeValidator(_sidecars_memory), _TEXT_OR_INTEGER]
-PollInterval = Annotated[str, *_within(POLL_INTERVAL)]
-Grace = Annotated[str, *_within(GRACE)]
-BlindAfter = Annotated[str, *_within(BLIND_AFTER)]
 GpuCount = Annotated[int, Field(ge=1, le=MOST_GPUS), Shape({"minimum": 1, "maximum": MOST_GPUS})]
 HostPaths = Annotated[
     Any,

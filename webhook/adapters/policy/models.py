@@ -13,13 +13,11 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator, mod
 
 from webhook.adapters.policy.fields import (
     AnnotationPattern,
-    BlindAfter,
     Capability,
     ChosenRuntimeClass,
     ClassPattern,
     ExpectedRuntimeClass,
     GpuCount,
-    Grace,
     HostPaths,
     Image,
     LabelKey,
@@ -29,7 +27,6 @@ from webhook.adapters.policy.fields import (
     NamespacePattern,
     NamespacePatterns,
     PodName,
-    PollInterval,
     Quantity,
     ResourcePattern,
     RuntimeClassName,
@@ -39,6 +36,7 @@ from webhook.adapters.policy.fields import (
     Title,
     Tolerance,
     Vram,
+    within,
 )
 from webhook.adapters.policy.parts import (
     EnvPart,
@@ -192,12 +190,12 @@ class EnforcementPart(Part):
     image: Image | None = None
     """The sidecar's image; null is the release's enforcer image. Another one must be of the
     webhook's release, since the pods' probes are programs in it."""
-    poll_interval: PollInterval = Field(
+    poll_interval: Annotated[str, *within(POLL_INTERVAL)] = Field(
         POLL_INTERVAL.default,
         description="How often memory is measured, from "
         f"{POLL_INTERVAL.least} to {POLL_INTERVAL.most}.",
     )
-    grace: Grace = Field(
+    grace: Annotated[str, *within(GRACE)] = Field(
         GRACE.default,
         description=f"From SIGTERM to SIGKILL, up to {GRACE.most}; 0s kills at once.",
     )
@@ -205,7 +203,7 @@ class EnforcementPart(Part):
         TOLERANCE,
         description=f"How far over the cap is still allowed: up to {MOST_PERCENT}%, or a quantity.",
     )
-    blind_after: BlindAfter = Field(
+    blind_after: Annotated[str, *within(BLIND_AFTER)] = Field(
         BLIND_AFTER.default,
         description="How long measuring may fail, from "
         f"{BLIND_AFTER.least} to {BLIND_AFTER.most}, before whenBlind applies.",
