@@ -11,6 +11,7 @@ from tests.sidecar.parts import SHIPPED, load, load_spec
 from tests.support.pods import a_pod, a_policy, a_request, a_rule
 from tests.support.strategies import asking_pods
 from webhook.adapters.policy.files import PolicyInvalidError
+from webhook.cli.enforce import enforce_command
 from webhook.core.admission.decide import Outcome, Phase, decide
 from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
 from webhook.core.pod.demand import read_demand
@@ -24,6 +25,7 @@ from webhook.names import (
     ENFORCER_CONTAINER,
     GPU_ANNOTATION,
     GPUS_ENV,
+    ON_EXCESS_ENV,
     VISIBLE_DEVICES_ANNOTATION,
 )
 from webhook.sidecar.settings import SettingsError, read_settings
@@ -126,6 +128,7 @@ def test_every_variable_that_a_policy_sets_is_compared_here(policy_folder):
     assert sent - {CAP_BYTES_ENV, GPUS_ENV} == fields, (
         "add rows to ENFORCEMENT, LONGEST and assert_same"
     )
+    assert set(re.findall("VRAM_[A-Z_]+", enforce_command.help)) == sent | {ON_EXCESS_ENV}
 
 
 @given(ENFORCEMENT)
