@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.node.inventory import LOST, NO_ENFORCEMENT, SILENT, UNSEEN, skipped
+from webhook.core.node.inventory import LOST, SILENT, UNSEEN, skipped
 from webhook.core.pod.quantity import format_bytes
-from webhook.names import NODE_FORGET_XIDS_ANNOTATION
+from webhook.names import NODE_FORGET_XIDS_ANNOTATION, NOT_ENFORCED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -158,7 +158,7 @@ def report_changes(
         events.once(RETIREMENT_PENDING, f"GPU {', '.join(pending)}: {what}")
     else:
         events.over(RETIREMENT_PENDING)
-    if scan.cannot_measure and after.gpus and after.enforcement == NO_ENFORCEMENT:
+    if scan.cannot_measure and after.gpus and after.enforcement == NOT_ENFORCED:
         events.once(DRIVER_UNFIT, f"a sidecar cannot measure here: {scan.cannot_measure}")
     elif not scan.cannot_measure:
         events.over(DRIVER_UNFIT)

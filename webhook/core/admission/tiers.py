@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.core.admission.sidecar.container import enforcer_for
 from webhook.core.policy.values import EnforceBy, Rule
-from webhook.names import NODE_ENFORCEMENT_LABEL
+from webhook.names import ENFORCED_BY_SIDECAR, NODE_ENFORCEMENT_LABEL, NOT_ENFORCED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,10 +30,7 @@ class Tier:
     """The value of the label `enforcement` on nodes where it works; empty for all nodes."""
 
 
-NO_ENFORCEMENT: Final = "none"
-"""The value of the label where no tier works."""
-
-SIDECAR: Final = Tier(adds=enforcer_for, on_nodes="sidecar")
+SIDECAR: Final = Tier(adds=enforcer_for, on_nodes=ENFORCED_BY_SIDECAR)
 NONE: Final = Tier(adds=lambda _pod, _demand, _rule: None, on_nodes="")
 _TIERS: Final = {EnforceBy.SIDECAR: SIDECAR, EnforceBy.NONE: NONE}
 
@@ -50,7 +47,7 @@ def node_terms(rule: Rule) -> list[Json]:
     if not on_nodes:
         return []
     if rule.leaves_to_plugin:
-        return [{"key": NODE_ENFORCEMENT_LABEL, "operator": "NotIn", "values": [NO_ENFORCEMENT]}]
+        return [{"key": NODE_ENFORCEMENT_LABEL, "operator": "NotIn", "values": [NOT_ENFORCED]}]
     return [{"key": NODE_ENFORCEMENT_LABEL, "operator": "In", "values": [on_nodes]}]
 
 

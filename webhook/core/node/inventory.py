@@ -13,25 +13,21 @@ from typing import TYPE_CHECKING, Final
 from webhook.core.nvidia.drivers import RECOVERIES, Fault, SeenGpu, explain_xid
 from webhook.core.pod.gpus import LONGEST_FAULT, Gpu
 from webhook.core.pod.quantity import MIB
+from webhook.names import ENFORCED_BY_SIDECAR, NOT_ENFORCED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
 
 GRACE_S: Final = 300.0
 """How long a GPU may be lost before it leaves the list: longer than a reset of the GPU or a reload
 of the driver takes, and what Kubernetes itself grants a node that is gone (the default toleration
 of `node.kubernetes.io/unreachable`)."""
 
-
 LOST: Final = "is lost"
 SILENT: Final = "does not answer"
 RESIZED: Final = "reports another size"
 UNSEEN: Final = frozenset({LOST, SILENT, RESIZED})
 """Faults of a GPU that is not as advertised, while its driver says nothing bad of it."""
-
-SIDECAR: Final = "sidecar"
-NO_ENFORCEMENT: Final = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,11 +249,11 @@ def _judge_enforcement(
 ) -> tuple[str, float | None]:
     """Return whether a sidecar can measure, and since when that is in doubt."""
     if not scan.cannot_measure:
-        return SIDECAR, None
-    if scan.never_measures or inventory.enforcement != SIDECAR:
-        return NO_ENFORCEMENT, None
+        return ENFORCED_BY_SIDECAR, None
+    if scan.never_measures or inventory.enforcement != ENFORCED_BY_SIDECAR:
+        return NOT_ENFORCED, None
     since_s = now_s if inventory.doubted_since_s is None else inventory.doubted_since_s
-    return (SIDECAR, since_s) if now_s - since_s < grace_s else (NO_ENFORCEMENT, None)
+    return (ENFORCED_BY_SIDECAR, since_s) if now_s - since_s < grace_s else (NOT_ENFORCED, None)
 
 
 def as_advertised(gpu: SeenGpu) -> Gpu | None:

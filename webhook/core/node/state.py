@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.core.node.inventory import NO_ENFORCEMENT, SIDECAR, Inventory, TrackedGpu
+from webhook.core.node.inventory import Inventory, TrackedGpu
 from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.nvidia.drivers import LARGEST_XID
 from webhook.core.pod.fields import Json, as_object
@@ -33,12 +33,14 @@ from webhook.names import (
     NODE_DEVICE_NAMES_LABEL,
     NODE_DRIVER_LABEL,
     NODE_ENFORCEMENT_LABEL,
+    NODE_ENFORCEMENTS,
     NODE_FORGET_XIDS_ANNOTATION,
     NODE_GPU_COUNT_LABEL,
     NODE_GPU_LABEL,
     NODE_GPU_MEMORY_LABEL,
     NODE_GPU_PRODUCT_LABEL,
     NODE_GPUS_ANNOTATION,
+    NOT_ENFORCED,
     VRAM_RESOURCE,
 )
 
@@ -120,7 +122,7 @@ def read_inventory(node: Mapping[str, Any]) -> Inventory:
     return Inventory(
         known,
         driver_version=labels.get(NODE_DRIVER_LABEL, ""),
-        enforcement=enforcement if enforcement in (SIDECAR, NO_ENFORCEMENT) else "",
+        enforcement=enforcement if enforcement in NODE_ENFORCEMENTS else "",
         device_names=device_names if device_names in tuple(DeviceNames) else "",
         advertised=bool(known),
         boot_id=str(annotations.get(NODE_BOOT_ANNOTATION, ""))[:_LONGEST_BOOT_ID] if known else "",
@@ -157,7 +159,7 @@ def desired(inventory: Inventory, assignments: Mapping[str, Allocation] | None =
     gpus = inventory.gpus
     if inventory.fixed_bytes is not None:
         removed: dict[str, str | None] = dict.fromkeys(_ALL_LABELS)
-        set_to = _labels(inventory.fixed_bytes, {NODE_ENFORCEMENT_LABEL: NO_ENFORCEMENT})
+        set_to = _labels(inventory.fixed_bytes, {NODE_ENFORCEMENT_LABEL: NOT_ENFORCED})
         return NodeState(
             inventory.fixed_bytes, labels=removed | set_to, annotations=dict.fromkeys(_ANNOTATIONS)
         )

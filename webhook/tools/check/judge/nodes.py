@@ -13,6 +13,7 @@ from webhook.core.words import counted
 from webhook.names import (
     NODE_FORGET_XIDS_ANNOTATION,
     NODE_SHARE_LABEL,
+    NOT_ENFORCED,
     NVIDIA_RUNTIME_CLASS,
     VRAM_RESOURCE,
 )
@@ -449,7 +450,7 @@ def enforcement(facts: Facts) -> CheckFinding | None:
     | none | works | warning |
     """
     nodes = [node for node in known(facts.nodes) if node.vram_bytes]
-    blind = [node for node in nodes if node.enforcement == "none"]
+    blind = [node for node in nodes if node.enforcement == NOT_ENFORCED]
     if not blind:
         return ok(_tally(node.driver for node in nodes)) if nodes else None
     names = [node.name for node in blind]

@@ -12,7 +12,6 @@ from enum import StrEnum
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.node.inventory import NO_ENFORCEMENT
 from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.pod.fields import as_object, as_objects
 from webhook.core.pod.findings import quoted
@@ -21,6 +20,7 @@ from webhook.names import (
     NODE_DEVICE_NAMES_LABEL,
     NODE_ENFORCEMENT_LABEL,
     NODE_GPU_MEMORY_LABEL,
+    NOT_ENFORCED,
 )
 from webhook.tools.shared.facts import bounded
 from webhook.tools.shared.node import CORDONED, REPELLING, ClusterNode, tolerates
@@ -142,7 +142,7 @@ def _mismatch(key: str, wanted: str, labels: Mapping[str, str]) -> NotHere:
     if key == NODE_DEVICE_NAMES_LABEL and found == DeviceNames.NONE:
         detail = "its container runtime resolves no name of its GPUs (label device-names is none)"
         return Mismatch.NO_DEVICE_NAMES, detail
-    if key == NODE_ENFORCEMENT_LABEL and found in {None, NO_ENFORCEMENT}:
+    if key == NODE_ENFORCEMENT_LABEL and found in {None, NOT_ENFORCED}:
         return Mismatch.NO_ENFORCEMENT, "no sidecar can measure there (enforcement: none)"
     has = "has no such label" if found is None else f"has {_shown(found)}"
     return Mismatch.NODE_SELECTOR, f"the pod wants {wanted}, and it {has}"
