@@ -178,5 +178,5 @@ def test_where_the_kind_is_unknown_the_command_says_what_is_missing(cluster):
         cluster.api.delete(kind)
     wait_until("the kinds are gone", lambda: cluster.histories() is None)
     ended = runner().invoke(main, ["advise", "-n", TEAM, "--kubeconfig", str(cluster.kubeconfig)])
-    assert ended.exit_code == 1
+    assert ended.exit_code == 3
     assert "this cluster keeps no histories" in ended.output

@@ -116,10 +116,10 @@ def test_where_there_is_no_history_it_says_so(cluster, arguments, where):
         (KubeError("https://x does not answer"), "https://x does not answer"),
     ],
 )
-def test_a_cluster_that_cannot_be_asked_is_a_sentence_and_exit_code_1(cluster, error, said):
+def test_a_cluster_that_cannot_be_asked_is_a_sentence_and_exit_code_3(cluster, error, said):
     cluster[1]["is"] = error
     ended = run()
-    assert (ended.exit_code, ended.stdout) == (1, "")
+    assert (ended.exit_code, ended.stdout) == (3, "")
     assert ended.stderr.startswith(f"Error: {said}")
 
 

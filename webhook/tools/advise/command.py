@@ -19,7 +19,7 @@ from webhook.core.kinds.histories import (
 from webhook.core.kinds.workloads import Workload
 from webhook.core.words import amount, exactly
 from webhook.names import VRAM_HISTORIES
-from webhook.options import Failure, cluster_options, output_option, reach
+from webhook.options import NoCluster, cluster_options, output_option, reach
 from webhook.tools.shared.output import as_report, known, plain_table, write_json
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def advise_command(
     vramwarden advise                 the workloads of your namespace
     vramwarden advise -A -o json      of all namespaces, for programs
 
-    Exit code 0: shown; 1: the cluster cannot be asked, or keeps no histories; 2: wrong usage.
+    Exit code 0: shown; 2: wrong usage; 3: the cluster cannot be asked, or keeps no histories.
     """  # noqa: D301 - click wants the character, not two
     # Imported here: the client takes a second, which --help need not wait for.
     from webhook.adapters.kube.client import KubeError  # noqa: PLC0415
@@ -72,7 +72,7 @@ def advise_command(
         where = "" if all_namespaces else cluster.namespace
         histories = HistoriesApi(cluster.kube).of(where)
     except KubeError as error:
-        raise Failure(_why_unread(error)) from error
+        raise NoCluster(_why_unread(error)) from error
     rows = ranked(histories, _largest_bytes(cluster.kube) if histories else None)
     click.echo(as_json(rows) if output == "json" else as_text(rows, where), nl=False)
 
