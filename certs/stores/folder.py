@@ -77,8 +77,8 @@ def ensure(folder: Path, names: Iterable[str], now: datetime) -> Advance:
     return outcome
 
 
-def load_into(context: ssl.SSLContext, folder: Path) -> None:
-    """Load certificate and key of one version into a TLS context.
+def load_into(context: ssl.SSLContext, folder: Path) -> Bundle:
+    """Load certificate and key of one version into a TLS context; return their set.
 
     ``SSLContext.load_cert_chain`` opens two paths one after the other, and a swap in between
     gives it a certificate and the key of another; so the set is read first. Raises
@@ -88,6 +88,7 @@ def load_into(context: ssl.SSLContext, folder: Path) -> None:
     if not bundle.certificate_pem:
         raise CertificatesError(str(folder), "holds no certificate", "issue a set there first")
     load_set_into(context, bundle, str(folder))
+    return bundle
 
 
 def load_set_into(context: ssl.SSLContext, bundle: Bundle, where: str = "the set") -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import orjson
 
 from webhook.adapters.policy.files import shipped_policy_path
-from webhook.server.folder_certificates import FolderKeeper
+from webhook.server.certificates import FolderKeeper
 from webhook.server.http import Answer
 from webhook.server.router import Router
 from webhook.server.service import ServerSettings, Service

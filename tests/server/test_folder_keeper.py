@@ -10,7 +10,7 @@ import pytest
 
 from certs import Bundle, advance, read
 from tests.certs.loopback import put
-from webhook.server.folder_certificates import FolderKeeper
+from webhook.server.certificates import FolderKeeper
 from webhook.server.log import JsonLog
 from webhook.server.metrics import Metrics
 
@@ -62,5 +62,5 @@ def test_what_keeps_it_from_a_renewal_is_said_and_nothing_is_written(kept, tmp_p
 
 
 def test_it_is_ready_at_once_and_named_after_its_folder(kept, tmp_path):
-    assert kept.keeper.serving.loaded
+    assert kept.keeper.loaded
     assert (kept.keeper.obstacle(), str(kept.keeper)) == ("", str(tmp_path))

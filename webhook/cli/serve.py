@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from ipaddress import IPv4Network, IPv6Network
 
-    from webhook.server.tls import CertificateKeeper
+    from webhook.server.certificates import CertificateKeeper
 
 _PORT = click.IntRange(0, 65535)
 _SHORTEST_KEY = 32
@@ -143,9 +143,8 @@ def serve_command(
     from webhook.adapters.kube.certificates import CertificatesApi  # noqa: PLC0415
     from webhook.adapters.kube.client import KubeError, connect  # noqa: PLC0415
     from webhook.adapters.kube.registration import RegistrationApi  # noqa: PLC0415
-    from webhook.server.folder_certificates import FolderKeeper  # noqa: PLC0415
+    from webhook.server.certificates import FolderKeeper, SecretKeeper  # noqa: PLC0415
     from webhook.server.registration import SETTLE_S, Registration  # noqa: PLC0415
-    from webhook.server.secret_certificates import SecretKeeper  # noqa: PLC0415
     from webhook.server.service import (  # noqa: PLC0415
         CannotListenError,
         ServerSettings,

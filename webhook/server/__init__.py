@@ -7,8 +7,7 @@
 `connections` how many connections there may be, and how long each may take
 `bind_path`   the path of /bind, which nobody can guess
 `registration`  writes it, and the owner, into the webhook configurations
-`tls`         the serving certificate, replaced on the next handshake; what keeps it
-`folder_certificates`, `secret_certificates`  its two keepers: a folder, a Secret of all replicas
+`certificates`  the serving certificate, replaced on the next handshake; its two keepers
 `metrics`     what is counted
 `log`         one JSON line per event
 `worker`      gunicorn's worker class, with a drain that loses no review

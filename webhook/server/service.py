@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     from webhook.adapters.policy.source import PolicyReview
     from webhook.core.policy.values import Policy
     from webhook.server.bind_path import BindPath
+    from webhook.server.certificates import CertificateKeeper
     from webhook.server.operations import ServerPart
     from webhook.server.registration import Registration
-    from webhook.server.tls import CertificateKeeper
 
 P = TypeVar("P", bound="ServerPart")
 
@@ -194,7 +194,7 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
             certificates=str(self.certificates),
             operations=address(self._settings.operations_host, self._operations.server_port),
         )
-        context = self.certificates.serving.context()
+        context = self.certificates.context()
         connect = partial(Connection, self.router())
         closed, api_servers = self._metrics.count_closed, self._settings.api_servers
         connections = Connections(loop, listener, context, connect, closed, api_servers)
