@@ -3,22 +3,28 @@
 Rooms, each importing only those below it::
 
     stores    where a set lies: folder (read, ensure, load_into, stamp), swap; share (Replica)
-    rotation  pure decisions: authority, rotate (advance, announce), trust, replica (due)
-    pki       pem, names, issue, check, status: certificates and sets as values
+    rotation  pure decisions: authority, rotate (advance, announce), replica (due)
+    pki       pem, names, issue, check: certificates and sets as values
 
 ``stores.folder`` and ``stores.swap`` do I/O; everything else works on values. Time is an argument:
 an aware datetime in UTC. Nothing here logs or prints.
 """
 
-from certs.pki.check import days_left, needs_renewal, problems, renewal_due
+from certs.pki.check import (
+    CertificateStatus,
+    Status,
+    days_left,
+    describe,
+    needs_renewal,
+    problems,
+    renewal_due,
+)
 from certs.pki.issue import issue_ca, issue_serving
 from certs.pki.names import service_names
 from certs.pki.pem import Bundle, CertificatesError, Pair, derived_secret
-from certs.pki.status import CertificateStatus, Status, describe
 from certs.rotation.authority import Terms
-from certs.rotation.replica import Publish, Store, StoredBundle
+from certs.rotation.replica import Configuration, Publish, Store, StoredBundle, holds
 from certs.rotation.rotate import Advance, SetAction, advance, announce
-from certs.rotation.trust import Configuration, holds
 from certs.stores.folder import ensure, load_into, load_set_into, read, stamp
 from certs.stores.share import ConflictError, Replica, Round, SharedCluster
 

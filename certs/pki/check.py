@@ -1,15 +1,17 @@
-"""Find what is wrong with a set of certificates, and when one should be renewed.
+"""Find what is wrong with a set of certificates, when one should be renewed, and describe it.
 
 Each check is a free function that returns findings: sentences that say what is wrong and what to
 do about it.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from certs.pki.issue import DAY_S
@@ -24,6 +26,7 @@ from certs.pki.pem import (
     belongs,
     certificates,
     private_keys,
+    readable_certificates,
 )
 
 _Found = TypeVar("_Found")
@@ -206,3 +209,53 @@ def _authority_bits(
         for authority in authorities
         if not can_sign(authority) and authority not in chain[:1]
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateStatus:
+    """Describe one certificate; ``fingerprint_sha256`` is lower-case hex of its DER."""
+
+    subject: str
+    names: tuple[str, ...]
+    not_before: datetime
+    not_after: datetime
+    days_left: float
+    renewal_due: datetime
+    fingerprint_sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Describe a set: the serving certificate, the CAs (two while rotating), what is wrong.
+
+    ``issues`` says whether the set has a CA key, so that we renew it; otherwise ``renewal_due``
+    is advice to its owner.
+    """
+
+    serving: CertificateStatus | None
+    authorities: tuple[CertificateStatus, ...]
+    issues: bool
+    problems: tuple[str, ...]
+
+
+def describe(bundle: Bundle, now: datetime, names: Iterable[str] = ()) -> Status:
+    """Describe a set; contents that cannot be read are among the problems, nothing is raised."""
+    serving = readable_certificates(bundle.certificate_pem)[:1]
+    return Status(
+        serving=_one(serving[0], now) if serving else None,
+        authorities=tuple(_one(ca, now) for ca in readable_certificates(bundle.ca_pem)),
+        issues=bool(bundle.ca_key_pem),
+        problems=problems(bundle, now, names),
+    )
+
+
+def _one(certificate: x509.Certificate, now: datetime) -> CertificateStatus:
+    return CertificateStatus(
+        subject=title(certificate),
+        names=names_of(certificate),
+        not_before=certificate.not_valid_before_utc,
+        not_after=certificate.not_valid_after_utc,
+        days_left=days_left(certificate, now),
+        renewal_due=renewal_due(certificate),
+        fingerprint_sha256=certificate.fingerprint(hashes.SHA256()).hex(),
+    )

@@ -11,6 +11,7 @@ from certs.pki.names import tidy
 from certs.pki.pem import Bundle, CertificatesError
 from certs.rotation.authority import Terms
 from certs.rotation.replica import (
+    Configuration,
     Memory,
     Publish,
     Store,
@@ -21,7 +22,6 @@ from certs.rotation.replica import (
     why_not_ready,
 )
 from certs.rotation.rotate import Advance, SetAction, announce
-from certs.rotation.trust import Configuration
 
 # Each conflict means that another replica did what was due.
 _ATTEMPTS = 20

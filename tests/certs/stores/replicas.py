@@ -19,7 +19,7 @@ from certs import (
     Terms,
 )
 from certs.pki.pem import readable_certificates
-from certs.rotation.trust import verified
+from certs.rotation.replica import verified
 
 NAMES = ("hook.gpu.svc",)
 START = datetime(2030, 5, 1, 12, tzinfo=UTC)
