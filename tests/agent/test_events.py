@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.agent.stepped import DOWN, FINE, GONE, GPU, ZEROED, Bench
-from webhook.agent.xids import XidSeen
+from webhook.agent.scanner import XidSeen
 from webhook.core.node.access import Access
 from webhook.core.node.inventory import Scan
 from webhook.core.nvidia.drivers import Fault, SeenGpu

@@ -4,7 +4,7 @@ import pytest
 
 from tests.agent.nodes import CONFIG_MAPS, FULL, RULES, SECONDS
 from tests.support.agents import wait_until
-from webhook.agent.assigned import EVERY_S
+from webhook.agent.sharing import SHOW_EVERY_S
 from webhook.core.placement.assignments import Assignment, config_map_name, write_assignments
 
 LABEL = "vramwarden.io/gpu-memory-free-mib"
@@ -47,7 +47,7 @@ def free(node):
         labels = node.labels()
         return [labels.get(LABEL), labels.get(f"{LABEL}.2")]
 
-    def wait(*wanted, timeout=EVERY_S + SECONDS):
+    def wait(*wanted, timeout=SHOW_EVERY_S + SECONDS):
         wait_until(wanted, lambda: read() == list(wanted), timeout=timeout)
 
     wait.read = read

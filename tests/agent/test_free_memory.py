@@ -8,9 +8,8 @@ from webhook.adapters.kube.node_watch import (
     AssignmentsSeen,
     AssignmentsUnread,
 )
-from webhook.agent import assigned, loop
-from webhook.agent.assigned import EVERY_S, Assigned
-from webhook.agent.sharing import ASK_EVERY_S
+from webhook.agent import loop
+from webhook.agent.sharing import ASK_EVERY_S, SHOW_EVERY_S, Assigned
 from webhook.core.placement.assignments import Assignment, Whole
 from webhook.core.pod.quantity import MIB
 
@@ -55,9 +54,9 @@ def test_nothing_is_said_before_it_is_known_who_has_what(sharing):
 def test_each_change_is_shown(sharing):
     sharing.hear(FINE, sharing.see_node(), taken(296))
     assert shown(sharing) == "704"
-    sharing.hear(taken(1000), after_s=EVERY_S)
+    sharing.hear(taken(1000), after_s=SHOW_EVERY_S)
     assert shown(sharing) == "0"
-    sharing.hear(taken(0), after_s=EVERY_S)
+    sharing.hear(taken(0), after_s=SHOW_EVERY_S)
     assert shown(sharing) == "1000"
 
 
@@ -86,7 +85,7 @@ def test_where_the_list_cannot_be_read_the_label_stays_and_that_is_reported_once
     assert sharing.unready() == ""  # it is advice, and all else is as it should be
     sharing.hear(sharing.edit(ZEROED), after_s=1)
     assert sharing.capacity == "1000Mi"
-    sharing.hear(taken(0), after_s=EVERY_S)
+    sharing.hear(taken(0), after_s=SHOW_EVERY_S)
     assert sharing.said()[-1] == "the list of who has which GPUs is watched"
     assert shown(sharing) == "1000"
 
@@ -106,8 +105,8 @@ def test_many_changes_at_once_are_one_patch_and_the_last_one_is_shown(sharing):
     for tenth in range(1, 1001):
         sharing.hear(taken(tenth), after_s=0.1)
     sent = len(sharing.kube.sent) - before
-    assert sent in {100 / EVERY_S - 1, 100 / EVERY_S}
-    sharing.hear(taken(392), after_s=EVERY_S)
+    assert sent in {100 / SHOW_EVERY_S - 1, 100 / SHOW_EVERY_S}
+    sharing.hear(taken(392), after_s=SHOW_EVERY_S)
     assert shown(sharing) == "608"
 
 
@@ -115,13 +114,14 @@ def test_pods_that_are_smaller_than_a_step_cost_few_patches(sharing):
     sharing.hear(FINE, sharing.see_node(), taken(8))
     before = len(sharing.kube.sent)
     for mib in range(8, 40):
-        sharing.hear(taken(mib), after_s=EVERY_S)
+        sharing.hear(taken(mib), after_s=SHOW_EVERY_S)
         assert shown(sharing) == "992" if mib == 8 else "960"
     assert len(sharing.kube.sent) - before == 1
 
 
 def test_pods_that_come_and_go_do_not_count_against_the_allowance(monkeypatch, sharing):
-    monkeypatch.setattr(assigned, "EVERY_S", 1.0)  # faster than the allowance comes back
+    # Faster than the allowance comes back.
+    monkeypatch.setattr("webhook.agent.sharing.SHOW_EVERY_S", 1.0)
     sharing.hear(FINE, sharing.see_node(), taken(0))
     for second in range(200):
         mib = 40 + second % 2 * 32
@@ -155,7 +155,7 @@ def test_an_entry_that_was_only_renewed_adds_nothing_to_the_allowance(sharing):
 def test_a_change_that_could_not_be_patched_is_patched_later(sharing):
     sharing.hear(FINE, sharing.see_node(), taken(0))
     sharing.kube.fails_with = KubeError("down")
-    sharing.hear(taken(296), after_s=EVERY_S)
+    sharing.hear(taken(296), after_s=SHOW_EVERY_S)
     sharing.kube.fails_with = None
     sharing.hear(after_s=1)
     assert shown(sharing) == "704"

@@ -10,7 +10,7 @@ from tests.support.agents import VRAM
 from webhook.adapters.kube.client import KubeError
 from webhook.adapters.kube.node_watch import NodeSeen, NodeUnread
 from webhook.agent import loop
-from webhook.agent.xids import XidSeen, XidsWatched
+from webhook.agent.scanner import XidSeen, XidsWatched
 from webhook.core.node.access import Access, GpuAccess
 from webhook.core.node.inventory import Scan
 from webhook.core.nvidia.drivers import SeenGpu

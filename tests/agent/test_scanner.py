@@ -9,8 +9,7 @@ import pytest
 from tests.support.agents import ScriptedNvml, a_device
 from webhook.adapters.nvml import NvmlError
 from webhook.agent import scanner
-from webhook.agent.scanner import scan, watch_gpus
-from webhook.agent.xids import DriverLease
+from webhook.agent.scanner import DriverLease, scan, watch_gpus
 from webhook.core.node.inventory import Scan
 from webhook.core.nvidia.drivers import Fault, SeenGpu
 

@@ -8,8 +8,8 @@ import pytest
 from tests.core.nvidia.test_xids import OF_PROGRAMS
 from tests.support.agents import ScriptedNvml, a_device, wait_until
 from webhook.adapters.nvml import NvmlError
-from webhook.agent import xids
-from webhook.agent.xids import DriverLease, XidSeen, XidsWatched, watch_xids
+from webhook.agent import scanner
+from webhook.agent.scanner import DriverLease, XidSeen, XidsWatched, watch_xids
 
 
 class Enough(BaseException):
@@ -28,7 +28,7 @@ class Watched(ScriptedNvml):
         self._meet("register_xids")
 
     def next_xid(self, wait_s):
-        assert (self.is_open, wait_s) == (True, xids.SLICE_S)
+        assert (self.is_open, wait_s) == (True, scanner.SLICE_S)
         self.slices += 1
         match next(self.xids, None):
             case BaseException() as error:
@@ -49,7 +49,7 @@ def pauses(monkeypatch):
         if len(slept) == 3:
             raise Enough
 
-    monkeypatch.setattr(xids.time, "sleep", sleep)
+    monkeypatch.setattr(scanner.time, "sleep", sleep)
     return slept
 
 
@@ -140,7 +140,7 @@ def test_a_scan_gets_the_library_fresh_and_the_watch_goes_on_after_it(watched):
 
 
 def test_a_driver_that_hangs_in_the_watch_holds_up_no_scan(monkeypatch):
-    monkeypatch.setattr(xids, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(scanner, "PATIENCE_S", 0.01)
     hangs, ended = threading.Event(), threading.Event()
     nvml, lease = Watched(lambda: hangs.set() or (ended.wait() and None)), DriverLease()
     lease.allow(True)

@@ -19,12 +19,10 @@ from webhook.adapters.kube.node_watch import (
     watch_slices,
 )
 from webhook.adapters.nvml import Nvml
-from webhook.agent.assigned import Assigned
 from webhook.agent.events import report, report_changes, report_health
 from webhook.agent.heartbeat import beat
-from webhook.agent.scanner import watch_gpus
-from webhook.agent.sharing import SharingOfNode
-from webhook.agent.xids import DriverLease, XidSeen, XidsWatched, watch_xids
+from webhook.agent.scanner import DriverLease, XidSeen, XidsWatched, watch_gpus, watch_xids
+from webhook.agent.sharing import Assigned, SharingOfNode
 from webhook.core.node.access import advise, named
 from webhook.core.node.driver import (
     Driver,

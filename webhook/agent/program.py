@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from webhook.adapters.journal import Journal
     from webhook.adapters.kube.client import Kube
     from webhook.agent.settings import AgentSettings
-    from webhook.core.node.access import AccessProblem
     from webhook.core.node.state import NodeState, Patches
     from webhook.core.placement.assignments import Assignments
 
@@ -46,30 +45,22 @@ def agent(settings: AgentSettings) -> int:
     return run_program(settings.kubeconfig, work)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Once:
     """One scan of GPUs and node, and what follows from it."""
 
     made: Patches
     changes: tuple[str, ...]
+    notes: tuple[str, ...]
+    """What was found on the way: what could not be read, and what an admin should change."""
     unread: str
     """Why the node could not be read, so that the patches are those of a node without anything."""
-    unassigned: str
-    """Why the list of who has which GPUs could not be read, so that free memory stays as shown."""
-    failed: str
-    """Why the driver could not be read."""
-    skipped: tuple[str, ...]
-    """GPUs that are not advertised, and why."""
     known: bool
-    """Whether there is anything to advertise, or was, or nothing is to be."""
-    sharing: str
-    """What is to be said about whether its GPUs are shared; empty for nothing."""
+    """Whether there is anything to advertise, or was, or nothing is to be; or a driver answered."""
     node: dict[str, Any]
     """As it was read; empty where it was not."""
     whole: NodeState
     """What the node would carry if its GPUs are shared."""
-    advice: tuple[AccessProblem, ...] = ()
-    """What a cluster admin should change."""
 
 
 def scan_once(settings: AgentSettings) -> Once:
@@ -103,21 +94,21 @@ def scan_once(settings: AgentSettings) -> Once:
     state = limited(node, whole, sharing, promised_bytes=promised, claimed_by=claimed_by or ())
     made = patches(node, state)
     off = sharing.shared is Shared.NO
-    known = inventory.fixed_bytes is not None or inventory.advertised
-    left_out = tuple(f"GPU {uuid}: {why}" for uuid, why in skipped(seen).items())
-    listed = tuple(changes(node, made))
+    advice = advise(settings.access) if seen.gpus and inventory.gpus and not off else ()
     return Once(
-        made,
-        listed,
-        unread,
-        unassigned,
-        seen.failed,
-        left_out,
-        known or off,
-        sharing=sharing.sentence,
+        made=made,
+        changes=tuple(changes(node, made)),
+        notes=(
+            *(f"skipped: GPU {uuid}: {why}" for uuid, why in skipped(seen).items()),
+            *([f"NVML: {seen.failed}"] if seen.failed else []),
+            *(f"{one.what}: {one.why}" for one in advice),
+            *([f"free memory: {unassigned}"] if unassigned else []),
+            *([f"sharing: {sharing.sentence}"] if sharing.sentence else []),
+        ),
+        unread=unread,
+        known=not seen.failed or settings.fixed_bytes is not None or inventory.advertised or off,
         node=node,
         whole=whole,
-        advice=advise(settings.access) if seen.gpus and inventory.gpus and not off else (),
     )
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from webhook.adapters.journal import Journal
     from webhook.core.node.inventory import Inventory, Scan
-    from webhook.core.placement.assignments import Whole
+    from webhook.core.placement.assignments import Assignments, Whole
     from webhook.core.pod.whole import Slice
     from webhook.nodekit.events import EventWriter
 
@@ -44,6 +44,9 @@ GPUS_SHARED: Final = "GPUsShared"
 ASK_EVERY_S: Final = 30.0
 """Between questions for pods with whole GPUs, while one keeps the node from being shared; and so
 long one is waited for that nobody answers."""
+
+SHOW_EVERY_S: Final = 10.0
+"""At most so often a new list of who has the GPUs is passed on to the node."""
 
 
 class SharingOfNode:
@@ -263,3 +266,34 @@ class SharingOfNode:
             self._events.once(GPUS_SHARED, sentence, warning=False)
         else:
             self._journal.over("sharing", "the GPUs are not shared any longer")
+
+
+class Assigned:
+    """The latest list of who has the GPUs, and which one the node is to show.
+
+    Each binding changes it, and each change of the node's label rewrites the Node, tens of
+    kilobytes in etcd, and is an event for everybody who watches nodes. The label is advice for the
+    scheduler.
+    """
+
+    def __init__(self, at_first: Assignments | None) -> None:
+        self.shown = self._latest = at_first
+        """None where it is not known."""
+        self._shown_s = float("-inf")
+
+    def remember(self, assignments: Assignments) -> None:
+        """Remember the latest."""
+        self._latest = assignments
+
+    def due_in_s(self, now_s: float) -> float:
+        """Return how long until something new is to be shown; infinite where nothing is."""
+        if self._latest == self.shown:
+            return float("inf")
+        return max(0.0, self._shown_s + SHOW_EVERY_S - now_s)
+
+    def poll(self, now_s: float) -> bool:
+        """Show the latest, if it is due; return whether it is something new."""
+        if self.due_in_s(now_s) > 0:
+            return False
+        self.shown, self._shown_s = self._latest, now_s
+        return True

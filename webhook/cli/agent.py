@@ -212,23 +212,15 @@ def _once(settings: AgentSettings, *, tags: bool) -> None:
     from webhook.agent.program import patch_once, scan_once  # noqa: PLC0415
 
     found = scan_once(settings)
-    for why in found.skipped:
-        click.echo(f"skipped: {why}", err=True)
-    if found.failed:
-        click.echo(f"NVML: {found.failed}", err=True)
-    for advice in found.advice:
-        click.echo(f"{advice.what}: {advice.why}", err=True)
-    if found.unassigned:
-        click.echo(f"free memory: {found.unassigned}", err=True)
-    if found.sharing:
-        click.echo(f"sharing: {found.sharing}", err=True)
+    for note in found.notes:
+        click.echo(note, err=True)
     if found.unread and not settings.dry_run:
         raise Failure(found.unread)
     if found.unread:
         click.echo(f"node: {found.unread}", err=True)
     if found.unread and not tags:
         click.echo("these are the patches for a node that carries nothing of ours yet", err=True)
-    if found.failed and not found.known:
+    if not found.known:
         raise Failure("no GPU can be read here, and none is advertised; --vram names an amount")
     if tags and not found.whole.vram_bytes:
         raise Failure("no GPU to share is known of this node, so there is nothing to print")
