@@ -89,6 +89,14 @@ def _text(pattern: str, length: int, what: str) -> tuple[AfterValidator, Shape]:
     return AfterValidator(check), Shape({"pattern": f"^{pattern}$", "maxLength": length})
 
 
+def _subdomain(what: str, pattern: str = DNS_SUBDOMAIN) -> tuple[AfterValidator, Shape]:
+    return _text(pattern, SUBDOMAIN, what)
+
+
+def _one_line(what: str) -> tuple[AfterValidator, Shape]:
+    return _text(_LINE, LINE, f"{what}; write one line of text without spaces around it")
+
+
 def _label_key(text: str) -> str:
     what = "a label's key; write letters, digits, - _ . with a domain before, e.g. example.com/pool"
     _check(text, LABEL_KEY, KEY, what)
@@ -242,78 +250,34 @@ def within(span: Span) -> tuple[BeforeValidator, Shape]:
 _TEXT_OR_INTEGER: Final = Shape({"type": ["string", "integer"]})
 
 Name = Annotated[str, *_text(DNS_LABEL, LABEL, "a name; write lower-case letters, digits and -")]
-PodName = Annotated[str, *_text(DNS_SUBDOMAIN, SUBDOMAIN, "a pod's name; write e.g. train")]
+PodName = Annotated[str, *_subdomain("a pod's name; write e.g. train")]
 SecretName = Annotated[
-    str,
-    *_text(
-        DNS_SUBDOMAIN,
-        SUBDOMAIN,
-        "a Secret's name; write lower-case letters, digits, - and . alone",
-    ),
+    str, *_subdomain("a Secret's name; write lower-case letters, digits, - and . alone")
 ]
-RuntimeClassName = Annotated[
-    str, *_text(DNS_SUBDOMAIN, SUBDOMAIN, "a RuntimeClass's name; write e.g. nvidia")
-]
+RuntimeClassName = Annotated[str, *_subdomain("a RuntimeClass's name; write e.g. nvidia")]
 MigProfile = Annotated[
     str, *_text(PROFILE, LABEL, "the name of a slice's profile; write e.g. 1g.10gb")
 ]
-ChosenRuntimeClass = Annotated[
-    str,
-    *_text(
-        f"({AUTO_RUNTIME_CLASS}|{DNS_SUBDOMAIN})",
-        SUBDOMAIN,
-        f"a RuntimeClass's name; write {AUTO_RUNTIME_CLASS}, null, or a name, e.g. nvidia",
-    ),
-]
-ExpectedRuntimeClass = Annotated[
-    str,
-    *_text(
-        f"({DNS_SUBDOMAIN})?",
-        SUBDOMAIN,
-        "a RuntimeClass's name; write e.g. nvidia, or '' for none",
-    ),
-]
-NamespacePattern = Annotated[
-    str,
-    *_text(
-        NAMESPACE_PATTERN,
-        LABEL,
-        "a namespace; write lower-case letters, digits and -, and * for any text",
-    ),
-]
-ServiceAccountPattern = Annotated[
-    str,
-    *_text(
-        SERVICE_ACCOUNT_PATTERN,
-        SUBDOMAIN,
-        "a ServiceAccount's name; write it without its namespace, and * for any text",
-    ),
-]
-SubjectPattern = Annotated[
-    str,
-    *_text(
-        _LINE,
-        TEXT,
-        "the name of a user or a group; write one line, e.g. oidc:interns, and * for any text",
-    ),
-]
-Message = Annotated[
-    str, *_text(_LINE, LINE, "a message; write one line of text without spaces around it")
-]
+_CHOSEN = f"a RuntimeClass's name; write {AUTO_RUNTIME_CLASS}, null, or a name, e.g. nvidia"
+ChosenRuntimeClass = Annotated[str, *_subdomain(_CHOSEN, f"({AUTO_RUNTIME_CLASS}|{DNS_SUBDOMAIN})")]
+_EXPECTED = "a RuntimeClass's name; write e.g. nvidia, or '' for none"
+ExpectedRuntimeClass = Annotated[str, *_subdomain(_EXPECTED, f"({DNS_SUBDOMAIN})?")]
+_NAMESPACE = "a namespace; write lower-case letters, digits and -, and * for any text"
+NamespacePattern = Annotated[str, *_text(NAMESPACE_PATTERN, LABEL, _NAMESPACE)]
+_ACCOUNT = "a ServiceAccount's name; write it without its namespace, and * for any text"
+ServiceAccountPattern = Annotated[str, *_subdomain(_ACCOUNT, SERVICE_ACCOUNT_PATTERN)]
+_SUBJECT = "the name of a user or a group; write one line, e.g. oidc:interns, and * for any text"
+SubjectPattern = Annotated[str, *_text(_LINE, TEXT, _SUBJECT)]
+Message = Annotated[str, *_one_line("a message")]
+Title = Annotated[str, *_one_line("a title")]
 ClassPattern = Annotated[
     str, *_text(NAMESPACE_PATTERN, LABEL, "a class's name, nor a pattern with *")
 ]
 ResourcePattern = Annotated[
     str, AfterValidator(_resource_pattern), Shape({"pattern": f"^{RESOURCE_PATTERN}$"})
 ]
-AnnotationPattern = Annotated[
-    str,
-    *_text(
-        ANNOTATION_PATTERN,
-        KEY,
-        "an annotation's key; write e.g. devices.gke.io/container.tcpx-daemon, and * for any text",
-    ),
-]
+_KEY = "an annotation's key; write e.g. devices.gke.io/container.tcpx-daemon, and * for any text"
+AnnotationPattern = Annotated[str, *_text(ANNOTATION_PATTERN, KEY, _KEY)]
 LabelKey = Annotated[str, AfterValidator(_label_key), Shape({"pattern": f"^{LABEL_KEY}$"})]
 LabelValue = Annotated[
     str, *_text(LABEL_VALUE, LABEL, "a label's value; write letters, digits, - _ .")
@@ -325,9 +289,6 @@ EnvName = Annotated[
     Shape({"pattern": f"^(?!{VISIBLE_DEVICES_ENV}$|VRAM_|VRAMWARDEN_){ENV_NAME}$"}),
 ]
 Image = Annotated[str, *_text(_WORD, TEXT, "an image; write e.g. registry.example/image:tag")]
-Title = Annotated[
-    str, *_text(_LINE, LINE, "a title; write one line of text without spaces around it")
-]
 Vram = Annotated[int, BeforeValidator(partial(_parsed, parse=parse_vram)), _TEXT_OR_INTEGER]
 Quantity = Annotated[Any, BeforeValidator(partial(_parsed, parse=parse_quantity)), _TEXT_OR_INTEGER]
 Tolerance = Annotated[str, BeforeValidator(_tolerance), _TEXT_OR_INTEGER]

@@ -14,7 +14,7 @@ import webhook
 from webhook.adapters.policy.bounds import MOST_OBJECTS, SHOWN_PROBLEMS
 from webhook.adapters.policy.build import PolicyDocument, build_policy
 from webhook.adapters.policy.models import PolicyFile
-from webhook.adapters.policy.sentences import sentences
+from webhook.adapters.policy.schema import sentences
 from webhook.adapters.yaml_documents import MAX_BYTES, Document, Problem, read_documents, show_path
 from webhook.core.admission.examples import run_example
 from webhook.names import VRAM_POLICIES
