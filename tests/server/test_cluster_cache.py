@@ -25,8 +25,7 @@ from webhook.server import mirror
 from webhook.server.cluster_cache import KNOWN_WITHIN_S, POLL_S, ClusterCache
 from webhook.server.log import JsonLog
 from webhook.server.metrics import Metrics
-from webhook.server.reviews import PodReviews
-from webhook.server.templates import TemplateReviews
+from webhook.server.reviews import PodReviews, TemplateReviews
 
 INTERN = {"tier": "intern"}
 ASKS = a_policy(

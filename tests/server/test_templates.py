@@ -13,9 +13,8 @@ from tests.support.pods import a_pod, a_policy
 from webhook.core.admission import templates as core_templates
 from webhook.server.log import JsonLog
 from webhook.server.metrics import Metrics
-from webhook.server.reviews import SMALL_BODY_BYTES, PodReviews
+from webhook.server.reviews import SMALL_BODY_BYTES, PodReviews, TemplateReviews
 from webhook.server.router import Router
-from webhook.server.templates import TemplateReviews
 
 
 class Asked:

@@ -11,7 +11,7 @@
 `metrics`     what is counted
 `log`         one JSON line per event
 `worker`      gunicorn's worker class, with a drain that loses no review
-`policy_reload`  policies, read again when their files change
+`policies`    read again when they change; objects of the kind VRAMPolicy, and their status
 `fence`       the rules in force, where the fence reads them, and the last good policy objects
 `cluster_cache`  what decisions follow from beside the policy: slices, labels, the RuntimeClass
 `mirror`      takes what watches report of objects, and wakes what keeps one as it should be

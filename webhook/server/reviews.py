@@ -15,7 +15,7 @@ from webhook.adapters.review_json import (
     write_too_large,
 )
 from webhook.core.admission.decide import Phase, decide
-from webhook.core.admission.templates import prove
+from webhook.core.admission.templates import WorkloadAdvice, advise, no_more, prove
 from webhook.core.pod.findings import Reason
 from webhook.core.pod.patch import condense
 from webhook.core.pod.review import BadReviewError, uid_in_prefix
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from webhook.core.admission.decide import Decision
+    from webhook.core.admission.templates import MoreAdvice
     from webhook.core.pod.patch import Operation
     from webhook.core.pod.review import Answerable, Request
     from webhook.core.policy.cluster import Cluster
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
 
 PHASES: Final = {"/mutate": Phase.MUTATE, "/validate": Phase.VALIDATE}
 
+ADVISE: Final = "advise"
+"""What reviews of workloads are called in metrics and log lines."""
+
 PREFIX_BYTES: Final = 1024
 """Where a review begins, its uid stands in these."""
 
@@ -49,6 +53,7 @@ PROVEN_EVERY: Final = 256
 """Of so many patches under one policy one is proven as it is sent: less than one in a hundred."""
 
 
+_SILENCE: Final = WorkloadAdvice()
 _UNKNOWN: Final = rejection(503, "the namespace's labels are not known yet; retry in a second")
 
 
@@ -223,6 +228,60 @@ class PodReviews:
         about = {"webhook": phase.value, "uid": uid, "decision": "denied", "reasons": [reason]}
         self._log.line("info", "review", about)
         return Answer(200, write(uid))
+
+
+class TemplateReviews:
+    """Answers reviews of workloads: their authors read what their pods would be told.
+
+    A controller makes the pods, and shows nobody the warnings or denials that those meet. Nobody is
+    ever denied: it is registered with `failurePolicy: Ignore`, so that no workload waits for us.
+    What cannot be read, is too large, stands in a namespace that is not known yet, or meets a bug
+    of ours is allowed in silence: an answer that denies would count.
+    """
+
+    def __init__(
+        self,
+        policy: Callable[[], Policy],
+        metrics: Metrics,
+        log: JsonLog,
+        more: MoreAdvice = no_more,
+        known_for: KnownFor = unknown,
+    ) -> None:
+        """Let `more` say what else is known of a workload's pods; it never waits."""
+        self._known_for = known_for
+        self._policy = policy
+        self._metrics = metrics
+        self._more = more
+        self._reviews = Reviews(metrics, log)
+
+    def answer(self, body: bytes) -> Answer:
+        """Answer one review."""
+        if len(body) > SMALL_BODY_BYTES and is_dense(body):
+            return self._unread(body[:PREFIX_BYTES], "holds too many values")
+        review = self._reviews.read(ADVISE, body)
+        if isinstance(review, Answer):
+            return review
+        policy, request = self._policy(), review.request
+        try:
+            advice = advise(request, policy, self._known_for(policy), self._more)
+        except NamespaceUnknownError:
+            advice = _SILENCE
+        except Exception:  # noqa: BLE001 - as above
+            return self._reviews.fail(review, write_review(request.uid, _SILENCE))
+        return self._reviews.write(review, advice)
+
+    def too_large(self, first_bytes: bytes, limit_bytes: int) -> Answer:
+        """Answer a body of which only the beginning was read, since it is larger than the limit."""
+        return self._unread(first_bytes, f"is larger than {limit_bytes // 2**20} MiB")
+
+    def _unread(self, first_bytes: bytes, what: str) -> Answer:
+        """Allow what is not read, by the uid in its first bytes where one stands there."""
+        uid = uid_in_prefix(first_bytes)
+        if uid is not None:
+            return Answer(200, write_review(uid, _SILENCE))
+        answer = rejection(413, f"the body {what}")
+        self._metrics.count_refused(answer.status)
+        return answer
 
 
 def _about(review: Review) -> dict[str, Any]:

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from webhook.server.log import JsonLog
     from webhook.server.metrics import Metrics
     from webhook.server.placement.reviews import BindingReviews, WaitingBinding
-    from webhook.server.reviews import PodReviews
-    from webhook.server.templates import TemplateReviews
+    from webhook.server.reviews import PodReviews, TemplateReviews
 
 MAX_BODY_BYTES: Final = 8 * 2**20
 """The API server accepts objects of 3 MiB; a review holds the object, the old one and options."""

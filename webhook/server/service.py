@@ -29,11 +29,9 @@ from webhook.server.metrics import Metrics
 from webhook.server.operations import Health, ServerPart, bind_port, create_app
 from webhook.server.placement.reviews import BindingReviews
 from webhook.server.placement.service import PlacementService
-from webhook.server.policy_objects import PolicyObjects
-from webhook.server.policy_reload import PolicyReload
-from webhook.server.reviews import PodReviews
+from webhook.server.policies import PolicyObjects, PolicyReload
+from webhook.server.reviews import PodReviews, TemplateReviews
 from webhook.server.router import Router
-from webhook.server.templates import TemplateReviews
 from webhook.server.worker import DRAIN_S, DrainingWorker
 
 if TYPE_CHECKING:

@@ -29,6 +29,8 @@ SETS = [[], [("teams", b'{"a":"b"}'), ("x", "\u00e9\U0001f600".encode())]]
 class Kube:
     """ConfigMaps of one namespace."""
 
+    now_s = None
+
     def __init__(self):
         self.stored = {}
         self.writes = 0

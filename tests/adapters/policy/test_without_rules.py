@@ -11,7 +11,7 @@ from tests.support.policies import IMAGE, write
 from webhook.adapters.policy.source import PolicySource
 from webhook.server.log import JsonLog
 from webhook.server.metrics import Metrics
-from webhook.server.policy_reload import PolicyReload
+from webhook.server.policies import PolicyReload
 
 WARNING = ("warning", "the policy has no rules, so every pod is left alone")
 

@@ -22,6 +22,8 @@ WAITS = PodState("p1", "team/train", Need(5), node="n1", waits=Waits())
 class Unasked:
     """A connection on which nothing is sent."""
 
+    now_s = None
+
     def with_patience(self, *_):
         return self
 

@@ -23,13 +23,10 @@ class FenceApi:
         self, kube: Kube, namespace: str, name: str = CONFIG_MAP, component: str = "fence"
     ) -> None:
         self._kube = kube
+        self.now_s = kube.now_s
         self._name = name
         self._labels = {**LABELS, "app.kubernetes.io/component": component}
         self._config_maps = joined("namespaces", namespace, "configmaps")
-
-    def now_s(self) -> float:
-        """Return Unix time by the API server's clock; see `Kube.now_s`."""
-        return self._kube.now_s()
 
     def read(self) -> Json | None:
         """Read the ConfigMap; None where it does not exist."""

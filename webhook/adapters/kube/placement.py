@@ -103,6 +103,7 @@ class PlacementApi:
     ) -> None:
         """Keep assignments in `namespace`; `saw` takes each pod that `pods` reads or watches."""
         self._kube = kube
+        self.now_s = kube.now_s
         self._events = Events(kube, WEBHOOK_REPORTER, socket.gethostname())
         self._config_maps = joined("namespaces", namespace, "configmaps")
 
@@ -117,10 +118,6 @@ class PlacementApi:
         """All nodes with a GPU."""
         self.questions = Collection(kube, joined("nodes"), _question, labels=NODE_ASKS_LABEL)
         """Those of all nodes that ask."""
-
-    def now_s(self) -> float:
-        """Return Unix time by the API server's clock; see `Kube.now_s`."""
-        return self._kube.now_s()
 
     def pod(self, namespace: str, name: str) -> PodState | None:
         """Read a pod; None where it is gone."""

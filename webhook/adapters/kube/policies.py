@@ -58,14 +58,11 @@ class PoliciesApi:
     def __init__(self, kube: Kube, namespace: str) -> None:
         """Send no request yet; the last good set is kept in `namespace`, if it is not empty."""
         self._kube = kube
+        self.now_s = kube.now_s
         self._namespace = namespace
         self._config_maps = joined("namespaces", namespace, "configmaps")
         self.all = Collection(kube, _PATH, read_stored)
         """For `follow`."""
-
-    def now_s(self) -> float:
-        """Return Unix time by the API server's clock; see `Kube.now_s`."""
-        return self._kube.now_s()
 
     def read(self) -> list[StoredPolicy]:
         """Read all of them."""

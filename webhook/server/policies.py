@@ -1,17 +1,21 @@
-"""Policies as objects: follows them, and says in their status what became of them.
+"""Policies beside the reviews: read again when they change; as objects, followed and answered.
 
-Nothing here judges: `PolicySource` does, of files and objects together.
+Nothing here judges: `PolicySource` does, of files and objects together. What became of an object is
+written into its status.
 """
 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 from webhook.adapters.kube.client import KubeError
 from webhook.adapters.policy.objects import policy_text, says, status_of, with_times
+from webhook.core.policy.reach import policy_warnings
 from webhook.names import VRAM_POLICIES
 from webhook.server.mirror import Mirror
 from webhook.server.operations import ServerPart, repeat
@@ -22,8 +26,15 @@ if TYPE_CHECKING:
     from webhook.adapters.kube.client import Json
     from webhook.adapters.kube.policies import PoliciesApi, StoredPolicy
     from webhook.adapters.policy.files import PolicyText
-    from webhook.adapters.policy.source import PolicyReview
+    from webhook.adapters.policy.source import PolicyReview, PolicySource
     from webhook.server.log import JsonLog
+    from webhook.server.metrics import Metrics
+
+RELOAD_S: Final = 2.0
+"""The kubelet takes up to a minute to bring a changed ConfigMap; this adds little to it."""
+
+_MOST_WARNINGS: Final = 20
+"""Of one log line."""
 
 FIRST_READ_S: Final = 45.0
 """How long a start tries to read them: less than the minute that the startup probe has."""
@@ -34,6 +45,52 @@ PAUSE_S: Final = 2.0
 SETTLE_S: Final = 120.0
 """How long another replica's status of the same content is left alone, as the fence's rules are:
 a changed folder reaches the replicas within a minute or two of each other."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyReload(ServerPart):
+    """Reloads policies on a thread of its own, so that no review waits for a disk or a parser."""
+
+    policies: PolicySource
+    metrics: Metrics
+    log: JsonLog
+
+    def start(self) -> None:
+        """Reload on a daemon thread."""
+        repeat(self.refresh, RELOAD_S, self.log, "policies", "reloading the policy failed")
+
+    def refresh(self) -> None:
+        """Reload the policy where its files changed; count and log the result."""
+        reload = self.policies.refresh()
+        self.metrics.policy_stale.set(bool(self.policies.problems))
+        if reload.loaded:
+            self.metrics.policy_loads.labels("loaded").inc()
+            self.log.info("policy loaded", policy=self.policies.current.short_digest)
+            self.show()
+        elif reload.problems:
+            self.metrics.policy_loads.labels("refused").inc()
+            self.log.error(
+                "policy rejected, the last good one stays in force",
+                policy=self.policies.current.short_digest,
+                problems=[str(problem) for problem in reload.problems],
+            )
+
+    def show(self) -> None:
+        """Show in the metrics which policy is in force; warn where it does nothing."""
+        policy = self.policies.current
+        self.metrics.show_policy(policy)
+        self.metrics.policy_loaded_at.set_to_current_time()
+        if not policy.rules:
+            self.log.warning(
+                "the policy has no rules, so every pod is left alone", policy=policy.short_digest
+            )
+        found = [str(warning) for warning in islice(policy_warnings(policy), _MOST_WARNINGS)]
+        if found:
+            self.log.warning(
+                "the policy has rules that hardly do what they say; move or narrow them",
+                policy=policy.short_digest,
+                rules=found,
+            )
 
 
 class PolicyObjects(ServerPart):

@@ -16,7 +16,7 @@ from webhook.adapters.kube.follow import Changed, Failed, Listed
 from webhook.adapters.kube.policies import read_stored
 from webhook.adapters.policy.source import PolicySource
 from webhook.server.log import JsonLog
-from webhook.server.policy_objects import FIRST_READ_S, SETTLE_S, PolicyObjects
+from webhook.server.policies import FIRST_READ_S, SETTLE_S, PolicyObjects
 from webhook.server.service import _last_good
 
 NOW_S = 1_800_000_000.0
