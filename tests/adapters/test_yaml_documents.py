@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from tests.support.paths import ROOT
 from webhook.adapters import yaml_documents
-from webhook.adapters.yaml_documents import MAX_BYTES, MAX_NODES, read_documents
+from webhook.adapters.bounds import MOST_POLICY_BYTES, MOST_YAML_VALUES
+from webhook.adapters.yaml_documents import read_documents
 
 
 def read(text: str | bytes):
@@ -78,7 +79,10 @@ def test_in_a_field_that_takes_text_alone_such_a_word_is_text():
         (b"a: 1\nb: \xff\n", "f:2: byte 0xff is not UTF-8; save the file as UTF-8"),
         ("a: 1\n\nb: \0\n", "f:3: the invisible character U+0000 is not allowed in a policy"),
         ("a: x\u2028y", "f:1: the invisible character U+2028 is not allowed"),
-        (b" " * (MAX_BYTES + 1), "f: is larger than 1048576 bytes (1Mi), the limit for a policy"),
+        (
+            b" " * (MOST_POLICY_BYTES + 1),
+            "f: is larger than 1048576 bytes (1Mi), the limit for a policy",
+        ),
         ("[" * 500_000, "f:1: is nested more than 40 levels deep"),
         ("{a: " * 200_000, "f:1: is nested more than 40 levels deep"),
         ("- " * 400_000, "f:1: is nested more than 40 levels deep"),
@@ -150,7 +154,7 @@ def test_a_bomb_is_rejected_before_it_is_expanded(monkeypatch):
 
 def test_aliases_count_as_what_they_stand_for():
     def sized(count):
-        return f"a: &a [{', '.join('x' * (MAX_NODES // 2 - 3))}]\nb: *a\n" + "c: 1\n" * count
+        return f"a: &a [{', '.join('x' * (MOST_YAML_VALUES // 2 - 3))}]\nb: *a\n" + "c: 1\n" * count
 
     # A map and its keys, twice the list with its items; every further line is a key and a value.
     assert read(sized(0))[1] == []

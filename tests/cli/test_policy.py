@@ -9,7 +9,7 @@ import pytest
 from tests.support.commands import runner
 from tests.support.paths import POLICIES, ROOT
 from tests.support.policies import HEAD
-from webhook.adapters.yaml_documents import MAX_BYTES
+from webhook.adapters.bounds import MOST_POLICY_BYTES
 from webhook.cli.main import main
 
 BAD = """\
@@ -215,6 +215,6 @@ def test_standard_input_without_rules_brings_a_warning(text):
 
 
 def test_no_more_of_standard_input_is_read_than_a_file_may_have():
-    done = policy("check", "-", input="#" * (MAX_BYTES + 100))
+    done = policy("check", "-", input="#" * (MOST_POLICY_BYTES + 100))
     assert done.exit_code == 1
     assert "standard input: is larger than 1048576 bytes" in done.stderr

@@ -16,8 +16,8 @@ from prometheus_client import generate_latest
 
 from tests.sentry.worlds import OTHER
 from webhook.adapters import plain_port
+from webhook.adapters.bounds import MAX_PROBE_BYTES, MOST_CONNECTIONS
 from webhook.adapters.kube.client import KubeError
-from webhook.adapters.plain_port import MOST_CONNECTIONS
 from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures
 from webhook.core.nvidia.drivers import SeenGpu
 from webhook.nodekit import program as shell
@@ -152,7 +152,7 @@ def test_a_request_has_an_end_however_it_comes(plain, monkeypatch):
 def test_headers_are_read_up_to_a_bound(plain):
     with socket.create_connection(("127.0.0.1", plain), timeout=5) as greedy:
         start = b"GET /livez HTTP/1.1\r\na: "
-        greedy.sendall(start + b"x" * (plain_port.MAX_HEAD_BYTES - len(start)))
+        greedy.sendall(start + b"x" * (MAX_PROBE_BYTES - len(start)))
         assert greedy.recv(12) == b"HTTP/1.0 200"
 
 

@@ -17,7 +17,7 @@ from tests.support.attacks import (
 )
 from tests.support.pods import a_pod, a_review
 from tests.support.servers import running
-from webhook.server.connections import MAX_CONNECTIONS
+from webhook.server.bounds import MAX_CONNECTIONS
 
 pytestmark = pytest.mark.process
 

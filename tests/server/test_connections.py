@@ -18,10 +18,8 @@ from tests.support.attacks import peak_bytes
 from tests.support.pods import a_pod, a_review
 from tests.support.programs import wait_until
 from tests.support.servers import running
+from webhook.server.bounds import MAX_CONNECTIONS, MAX_PER_ADDRESS, MAX_TRUSTED
 from webhook.server.connections import (
-    MAX_CONNECTIONS,
-    MAX_PER_ADDRESS,
-    MAX_TRUSTED,
     REQUEST_S,
     TRUST_S,
     Connections,

@@ -16,8 +16,9 @@ import pytest
 from tests.support.pods import a_container, a_pod, a_policy, a_review
 from tests.support.routers import connected, post
 from webhook.server import http
+from webhook.server.bounds import MAX_HEAD_BYTES, MAX_HEADERS, MAX_UNSENT_BYTES
 from webhook.server.connections import Stage
-from webhook.server.http import MAX_HEAD_BYTES, MAX_HEADERS, MAX_UNSENT_BYTES, Answer
+from webhook.server.http import Answer
 from webhook.server.log import JsonLog
 from webhook.server.metrics import Metrics
 from webhook.server.placement.reviews import BindingReviews

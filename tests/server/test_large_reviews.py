@@ -13,12 +13,14 @@ import pytest
 from tests.support import routers
 from tests.support.pods import a_pod, a_policy, a_review
 from webhook.adapters import review_json
+from webhook.adapters.bounds import MOST_REVIEW_VALUES
 from webhook.server import connections, http, reviews
+from webhook.server.bounds import MAX_BODY_BYTES
 from webhook.server.connections import SMALL_BODY_BYTES, Peer
 from webhook.server.log import JsonLog
 from webhook.server.metrics import Metrics
 from webhook.server.reviews import PodReviews
-from webhook.server.router import MAX_BODY_BYTES, WAIT_S, Router
+from webhook.server.router import WAIT_S, Router
 
 FILLER = {"note": "x" * SMALL_BODY_BYTES}
 
@@ -199,7 +201,7 @@ DENSE = {
 def test_a_body_of_too_many_values_is_never_decoded(scene, monkeypatch, unit):
     loads = []
     monkeypatch.setattr(review_json.orjson, "loads", loads.append)
-    body = beginning() + b'"x":[' + b",".join([unit] * review_json.MAX_VALUES) + b"]}}"
+    body = beginning() + b'"x":[' + b",".join([unit] * MOST_REVIEW_VALUES) + b"]}}"
     status, _, answer, _ = asyncio.run(scene.post(body))
     assert (status, loads) == (200, [])
     message = json.loads(answer)["response"]["status"]["message"]
@@ -208,14 +210,14 @@ def test_a_body_of_too_many_values_is_never_decoded(scene, monkeypatch, unit):
 
 
 def test_without_a_uid_such_a_body_is_400(scene):
-    body = b"[" + b",".join([b"{}"] * review_json.MAX_VALUES) + b"]"
+    body = b"[" + b",".join([b"{}"] * MOST_REVIEW_VALUES) + b"]"
     status, _, answer, _ = asyncio.run(scene.post(body))
     assert (status, answer) == (400, b"the body holds too many values for an AdmissionReview\n")
 
 
 def test_a_long_text_of_commas_is_decoded_as_long_as_it_is_half_as_long(scene):
     scene.may_go_on.set()
-    pod = a_pod(annotations={"note": "," * (review_json.MAX_VALUES - 1000)})
+    pod = a_pod(annotations={"note": "," * (MOST_REVIEW_VALUES - 1000)})
     status, _, answer, _ = asyncio.run(scene.post(json.dumps(a_review(pod)).encode()))
     assert (status, json.loads(answer)["response"]["allowed"]) == (200, True)
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from webhook.adapters import processes
+from webhook.adapters.bounds import LONGEST_MOUNT_BYTES, MOST_MOUNTS_BYTES, MOST_OF_NODE_BYTES
 from webhook.adapters.processes import Delivery
 from webhook.core.enforcement.step import Process
 from webhook.core.node.cgroups import NOWHERE, Place, place_of
@@ -24,16 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 _INIT: Final = 1
-_MOST_MOUNTS: Final = 2**20
-"""Bytes of a process's mountinfo that are read: the enforcer has a few dozen mounts, a tenant in a
-namespace of its own as many as it likes."""
 
-_MOST_OF_NODE: Final = 2**28
-"""Bytes of the node's, some 200 for each volume in memory; it has 100,000 mounts at most, by
-`fs.mount-max`."""
-
-_LONGEST_MOUNT: Final = 2**14
-"""Bytes of a line that are read at once; the enforcer's are far shorter."""
 
 KIN_S: Final = 0.5
 """How old the parents of all processes may be that places are found by."""
@@ -159,7 +151,9 @@ class NodeProcesses:
         volume = f"/pods/{pod}/volumes/kubernetes.io~empty-dir/{ENFORCER_RUN_VOLUME}"
         found = (
             device
-            for device, root, at, kind in self._mounts(_INIT, ENFORCER_RUN_VOLUME, _MOST_OF_NODE)
+            for device, root, at, kind in self._mounts(
+                _INIT, ENFORCER_RUN_VOLUME, MOST_OF_NODE_BYTES
+            )
             if kind == "tmpfs" and root == "/" and at.endswith(volume)
         )
         return frozenset(found)
@@ -172,7 +166,7 @@ class NodeProcesses:
         """
         return any(
             device in devices and root == "/" and at == ENFORCER_RUN_PATH
-            for device, root, at, _ in self._mounts(pid, ENFORCER_RUN_PATH, _MOST_MOUNTS)
+            for device, root, at, _ in self._mounts(pid, ENFORCER_RUN_PATH, MOST_MOUNTS_BYTES)
         )
 
     def _place(self, pid: int) -> Place:
@@ -259,7 +253,7 @@ class NodeProcesses:
         """
         wanted = name.encode()
         with open(f"{self._proc}/{pid}/mountinfo", "rb") as file:  # noqa: PTH123 - as in `processes`
-            while most > 0 and (line := file.readline(_LONGEST_MOUNT)):
+            while most > 0 and (line := file.readline(LONGEST_MOUNT_BYTES)):
                 most -= len(line)
                 if wanted not in line:
                     continue

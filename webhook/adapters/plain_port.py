@@ -12,18 +12,14 @@ from threading import Condition, Thread
 from typing import TYPE_CHECKING, Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
+from webhook.adapters.bounds import MAX_PROBE_BYTES, MOST_CONNECTIONS
+
 if TYPE_CHECKING:
     from wsgiref.types import WSGIApplication
 
-MOST_CONNECTIONS: Final = 32
-"""For one more the oldest is closed, of the address with most: a probe sends its request at once,
-so it is never the oldest for long, whatever others keep open."""
 
 REQUEST_S: Final = 10.0
 """From the connection to the end of its answer, however it comes: Prometheus waits no longer."""
-
-MAX_HEAD_BYTES: Final = 16 * 2**10
-"""Of a request; a probe sends 200. What follows is not read."""
 
 
 class PlainPort(ThreadingMixIn, WSGIServer):
@@ -90,7 +86,7 @@ def _end(request: socket.socket) -> None:
 class _Head(io.BufferedReader):
     """What a caller sends, up to a bound; the parent of the handler takes 6 MB of headers."""
 
-    _left = MAX_HEAD_BYTES
+    _left = MAX_PROBE_BYTES
 
     def readline(self, size: int | None = -1, /) -> bytes:
         """Read a line, or what the bound leaves of it."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import orjson
 
+from webhook.adapters.bounds import MOST_REVIEW_VALUES
 from webhook.core.pod.review import (
     BadReviewError,
     decode_review,
@@ -22,19 +23,14 @@ if TYPE_CHECKING:
     from webhook.core.pod.patch import Operation
     from webhook.core.pod.review import Answerable, Request
 
-MAX_VALUES: Final = 2**18
-"""Values in a review. Decoded, as many take 32 MiB and 25 ms at most, whatever they are; 8 MiB of
-`{"a":{}}` took 320 MiB and 560 ms, in a pod of 256 MiB. The largest pod that is judged, with 8,192
-variables and the fields that the API server records of each, comes to 180,000 on an update."""
-
 
 def is_dense(body: bytes) -> bool:
-    """Return whether a body may hold more than `MAX_VALUES` values, without decoding it.
+    """Return whether a body may hold more than `MOST_REVIEW_VALUES` values, without decoding it.
 
     Each value but the first follows one of three characters. Those inside of strings count too,
     which does no harm: it takes a quarter of a million of them. 5 ms for 8 MiB.
     """
-    return len(body) - len(body.translate(None, b"{[,")) > MAX_VALUES
+    return len(body) - len(body.translate(None, b"{[,")) > MOST_REVIEW_VALUES
 
 
 def read_review(body: bytes) -> Request:
@@ -67,7 +63,7 @@ def write_too_large(uid: str, limit_bytes: int) -> bytes:
 
 def write_too_dense(uid: str) -> bytes:
     """Write the answer to a review that `is_dense` and was not decoded."""
-    return orjson.dumps(encode_too_dense(uid, MAX_VALUES))
+    return orjson.dumps(encode_too_dense(uid, MOST_REVIEW_VALUES))
 
 
 def patch_bytes(patch: Iterable[Operation]) -> bytes:

@@ -18,15 +18,12 @@ from typing import TYPE_CHECKING, Any, Final
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
+from webhook.adapters.bounds import DEEPEST_YAML, MOST_POLICY_BYTES, MOST_YAML_VALUES
 from webhook.core.pod.findings import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-MAX_BYTES: Final = 2**20
-"""As much as a ConfigMap can hold."""
-MAX_NODES: Final = 20_000
-MAX_DEPTH: Final = 40
 
 Path = tuple[str | int, ...]
 
@@ -136,8 +133,10 @@ def show(value: object) -> str:
 
 
 def _decode(file: str, data: bytes) -> tuple[str, list[Problem]]:
-    if len(data) > MAX_BYTES:
-        detail = f"is larger than {MAX_BYTES} bytes (1Mi), the limit for a policy file; split it"
+    if len(data) > MOST_POLICY_BYTES:
+        detail = (
+            f"is larger than {MOST_POLICY_BYTES} bytes (1Mi), the limit for a policy file; split it"
+        )
         return "", [Problem(file, 0, "", detail)]
     try:
         text = data.decode("utf-8")
@@ -180,12 +179,12 @@ class Dialect:
 
 STRICT: Final = Dialect(
     loader=yaml.SafeLoader,  # in Python: its messages name more than libyaml's
-    max_depth=MAX_DEPTH,
-    max_values=MAX_NODES,
+    max_depth=DEEPEST_YAML,
+    max_values=MOST_YAML_VALUES,
     counts_aliased_only=False,
     is_strict=True,
-    too_deep=f"is nested more than {MAX_DEPTH} levels deep",
-    too_many=f"the file holds more than {MAX_NODES} values, aliases expanded; split it",
+    too_deep=f"is nested more than {DEEPEST_YAML} levels deep",
+    too_many=f"the file holds more than {MOST_YAML_VALUES} values, aliases expanded; split it",
     endless="the alias *{0} is inside what it refers to",
     undefined="is not YAML: found undefined alias '{0}'",
 )
@@ -287,7 +286,7 @@ class _Builder:
 
     def build(self, node: Node, path: Path) -> Any:
         self.lines.setdefault(path, node.start_mark.line + 1)
-        if len(path) >= MAX_DEPTH:
+        if len(path) >= DEEPEST_YAML:
             raise StopError(self.lines[path], STRICT.too_deep)
         if isinstance(node, MappingNode):
             return self._mapping(node, path)

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from webhook.adapters.kube.client import KubeError
+from webhook.adapters.kube.follow import LONGEST_PAUSE_S
 from webhook.adapters.kube.node_watch import (
     AssignmentsSeen,
     AssignmentsUnread,
@@ -64,8 +65,6 @@ LONGEST_WAIT_S: Final = 5.0
 """The loop turns at least this often, to beat."""
 
 FIRST_PAUSE_S: Final = 1.0
-LONGEST_PAUSE_S: Final = 15.0
-"""Between retries to patch the node; doubled from the first to the longest."""
 
 PATCHES: Final = 20
 PATCH_EVERY_S: Final = 5.0

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from webhook.adapters.bounds import MOST_POLICY_BYTES
 from webhook.adapters.policy.files import (
     PolicyInvalidError,
     PolicyText,
@@ -17,7 +18,6 @@ from webhook.adapters.policy.files import (
     read_files,
 )
 from webhook.adapters.policy.schema import json_schema
-from webhook.adapters.yaml_documents import MAX_BYTES
 from webhook.core.admission.examples import run_example
 from webhook.core.policy.reach import policy_warnings
 from webhook.core.words import counted
@@ -132,7 +132,7 @@ def _read(path: Path) -> Policy | None:
 def _snapshot(path: Path) -> Snapshot:
     if path != _STANDARD_INPUT:
         return read_files(path)
-    text = PolicyText(_shown(path), _shown(path), sys.stdin.buffer.read(MAX_BYTES + 1))
+    text = PolicyText(_shown(path), _shown(path), sys.stdin.buffer.read(MOST_POLICY_BYTES + 1))
     return Snapshot((text,))
 
 

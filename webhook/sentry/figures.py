@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from webhook.core.bounds import LARGEST_INT32
 from webhook.core.kinds.nodes import MOST_PODS, GpuFigures, NodeFigures, PodFigures
 from webhook.core.node.cgroups import comparable_uid
 from webhook.core.node.inventory import GRACE_S, advertised_bytes
@@ -28,8 +29,6 @@ REMEMBER_S: Final = GRACE_S
 """How long a GPU is shown as not healthy that cannot be seen: as long as the node agent shows it.
 What is promised on it still counts, and who searches for their pod should find it."""
 
-MOST_STOPS: Final = 2**31 - 1
-
 
 @dataclass(slots=True)
 class _Stops:
@@ -44,7 +43,7 @@ class _Stops:
     def total(self) -> int | None:
         if self.before is None and self.said is None and not self.ours:
             return None
-        return min((self.before or 0) + self.ours + (self.said or 0), MOST_STOPS)
+        return min((self.before or 0) + self.ours + (self.said or 0), LARGEST_INT32)
 
 
 class Figures:
@@ -98,7 +97,7 @@ class Figures:
         """Count that an excess of a pod was reported and nothing was stopped, at this Unix time."""
         if uid in (self._promises or ()):
             count, since_s = self._would_stop.get(uid, (0, at_s))
-            self._would_stop[uid] = min(count + 1, MOST_STOPS), since_s
+            self._would_stop[uid] = min(count + 1, LARGEST_INT32), since_s
 
     def on_scan(self, scan: ProcessScan, stats: Mapping[str, Stats], now_s: float) -> None:
         """Take a scan that the holdings have taken, and what sidecars say of themselves.

@@ -32,8 +32,6 @@ MOST_PODS_ON_GPUS: Final = 900
 """Pods counted once for each of their GPUs; with four figures each, all we have stays below the
 PodMonitor's `sampleLimit`, beyond which Prometheus takes nothing at all."""
 
-MOST_UNMANAGED: Final = 256
-"""Of a node, the largest."""
 
 _OTHER: Final = "_other"
 _GPU: Final = ["node", "gpu", "uuid"]
@@ -130,7 +128,7 @@ class _Snapshot(Collector):
             labels=[*_GPU, "pod_uid"],
         )
         all_held = [(gpu, *one) for gpu, pods in unmanaged.items() for one in pods.items()]
-        for gpu, pod, held_bytes in sorted(all_held, key=lambda one: -one[2])[:MOST_UNMANAGED]:
+        for gpu, pod, held_bytes in sorted(all_held, key=lambda one: -one[2])[:MOST_PODS]:
             held.add_metric([*self._gpu(gpu), pod], held_bytes)
         return held
 

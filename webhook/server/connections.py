@@ -18,22 +18,17 @@ from enum import IntEnum
 from ipaddress import IPv6Address, ip_address
 from typing import TYPE_CHECKING, Any, Final
 
+from webhook.server.bounds import MAX_CONNECTIONS, MAX_LARGE_BYTES, MAX_PER_ADDRESS, MAX_TRUSTED
+
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Iterable
     from ipaddress import IPv4Network, IPv6Network
 
-MAX_CONNECTIONS: Final = 512
-
-MAX_PER_ADDRESS: Final = 128
-"""Of one that is not trusted. An API server keeps up to 25 idle (client-go); in a burst it calls us
-for up to 200 changes at once (`--max-mutating-requests-inflight`), which replicas share."""
 
 TRUST_S: Final = 600.0
 """How long an address is trusted that used the path of `bind`, which API servers alone know."""
 
-MAX_TRUSTED: Final = 256
-"""Addresses trusted for that at once; a cluster has a few API servers."""
 
 REQUEST_S: Final = 10.0
 """From the connection to the end of its first request, and from the first byte of each other one
@@ -42,12 +37,6 @@ to its last: twice the time-out that our webhooks are registered with."""
 CLOSE_S: Final = 2.0
 """From our end of a connection to the caller's: until then what they still send is dropped."""
 
-MAX_LARGE_BYTES: Final = 24 * 2**20
-"""Of large bodies that are being received or answered; callers beyond that are asked to retry.
-
-A third of it is the most of an address that is not trusted, two thirds of all of those. Small
-bodies are bounded by the number of connections, and always pass.
-"""
 
 SMALL_BODY_BYTES: Final = 64 * 2**10
 """A body up to this size is small."""

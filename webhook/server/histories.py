@@ -21,6 +21,7 @@ from webhook.adapters.kube.follow import SPREAD
 from webhook.core.kinds.endings import read_ending, run_of
 from webhook.core.kinds.histories import MOST_RUNS, append, has_run, is_over, warn
 from webhook.core.kinds.workloads import Workload, workload_itself, workload_of
+from webhook.server.bounds import MOST_HELD, MOST_KNOWN, MOST_OF_NAMESPACE, MOST_SAID
 from webhook.server.mirror import Mirror
 
 if TYPE_CHECKING:
@@ -55,18 +56,6 @@ FIGURES_S: Final = 5.0
 """How old the sentry's figures may be where several pods of a node end together."""
 FRESH_S: Final = 600.0
 """A pod that ended longer ago is not in its sentry's figures any more."""
-
-MOST_HELD: Final = 10_000
-"""Of each: pods about to end, pods whose end was heard, ends that wait for the thread, workloads
-whose runs wait to be written."""
-MOST_KNOWN: Final = 4_096
-"""Histories in memory, with some 6 KiB each at most: 24 MiB. Beyond it we begin no other: what is
-not known warns nobody, and is never swept."""
-MOST_SAID: Final = 1_024
-"""Sentences that are remembered, each with its history."""
-MOST_OF_NAMESPACE: Final = 512
-"""Histories of a namespace, which each name of a pod or a label of it can make: whoever writes into
-one namespace leaves seven eighths of the memory to the others."""
 
 
 class HistoryCache:

@@ -21,6 +21,7 @@ from httptools import (
     HttpRequestParser,
 )
 
+from webhook.server.bounds import MAX_CHUNKS, MAX_HEAD_BYTES, MAX_HEADERS, MAX_UNSENT_BYTES
 from webhook.server.connections import CLOSE_S, REQUEST_S, SMALL_BODY_BYTES, Stage
 
 if TYPE_CHECKING:
@@ -41,19 +42,6 @@ KEEPALIVE_S: Final = 120.0
 PREFIX_S: Final = 1.0
 """How long the beginning of a body that is too large may take; it comes with the headers."""
 
-MAX_HEAD_BYTES: Final = 32 * 2**10
-"""Of a request besides its body: line, headers, framing of chunks, trailers. An API server sends
-300 bytes, or a token, too."""
-
-MAX_HEADERS: Final = 100
-"""An API server sends six."""
-
-MAX_CHUNKS: Final = 4096
-"""Of one body, where its length is not announced: each costs as much as 64 KiB in one piece would.
-An API server announces the length."""
-
-MAX_UNSENT_BYTES: Final = 64 * 2**10
-"""Of answers that the caller does not read, before we read no further request of theirs."""
 
 _ONCE: Final = frozenset(
     {b"content-type", b"content-length", b"transfer-encoding", b"expect", b"host"}

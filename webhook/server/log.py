@@ -10,20 +10,15 @@ from __future__ import annotations
 import logging
 import sys
 import traceback
-from typing import IO, Any, Final
+from typing import IO, Any
 
 import orjson
 from gunicorn.glogging import Logger as GunicornLogger
 
 from webhook.adapters.journal import Journal
 from webhook.core.words import shortened
-
-MAX_TEXT: Final = 253
-"""The longest name that Kubernetes knows (RFC 1123)."""
-
-MAX_LINE_BYTES: Final = 16 * 2**10
-_MAX_ITEMS: Final = 16
-_MAX_TRACE: Final = 4096
+from webhook.names import LONGEST_NAME
+from webhook.server.bounds import MAX_ITEMS, MAX_LINE_BYTES, MAX_TRACE
 
 
 def short(value: object) -> str | None:
@@ -32,7 +27,7 @@ def short(value: object) -> str | None:
         return None
     if type(value) is not str:
         return f"({type(value).__name__})"
-    return shortened(value, MAX_TEXT)
+    return shortened(value, LONGEST_NAME)
 
 
 class JsonLog(Journal):
@@ -82,9 +77,9 @@ def _cut(values: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {"cut": True}
     for name, value in values.items():
         if isinstance(value, str):
-            found[name] = value[-_MAX_TRACE:] if name == "trace" else short(value)
+            found[name] = value[-MAX_TRACE:] if name == "trace" else short(value)
         elif isinstance(value, list | tuple):
-            found[name] = [short(str(item)) for item in value[:_MAX_ITEMS]]
+            found[name] = [short(str(item)) for item in value[:MAX_ITEMS]]
         else:
             found[name] = value
     return found

@@ -17,6 +17,7 @@ from webhook.adapters.kube.client import KubeError
 from webhook.adapters.policy.objects import policy_text, says, status_of, with_times
 from webhook.core.policy.reach import policy_warnings
 from webhook.names import VRAM_POLICIES
+from webhook.server.bounds import MOST_WARNINGS
 from webhook.server.mirror import Mirror
 from webhook.server.operations import ServerPart, repeat
 
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 RELOAD_S: Final = 2.0
 """The kubelet takes up to a minute to bring a changed ConfigMap; this adds little to it."""
 
-_MOST_WARNINGS: Final = 20
-"""Of one log line."""
 
 FIRST_READ_S: Final = 45.0
 """How long a start tries to read them: less than the minute that the startup probe has."""
@@ -84,7 +83,7 @@ class PolicyReload(ServerPart):
             self.log.warning(
                 "the policy has no rules, so every pod is left alone", policy=policy.short_digest
             )
-        found = [str(warning) for warning in islice(policy_warnings(policy), _MOST_WARNINGS)]
+        found = [str(warning) for warning in islice(policy_warnings(policy), MOST_WARNINGS)]
         if found:
             self.log.warning(
                 "the policy has rules that hardly do what they say; move or narrow them",

@@ -3,7 +3,7 @@
 The port has no authentication: any pod that reaches it can post, so nothing is trusted until read.
 Small reviews are answered where they arrive, on the event loop, since that costs less than any
 hand-over. Large ones take their turn on one thread, so that the loop goes on answering the others.
-Decoding holds the interpreter, for 25 ms at most (`review_json.MAX_VALUES`); deciding shares it.
+Decoding holds the interpreter, for 25 ms at most (`MOST_REVIEW_VALUES`); deciding shares it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from webhook.server.bounds import (
+    MAX_BINDING_BYTES,
+    MAX_BODY_BYTES,
+    MAX_BUFFERED_BYTES,
+    MAX_WAITING_BINDINGS,
+)
 from webhook.server.connections import SMALL_BODY_BYTES
 from webhook.server.http import Answer, Endpoint, rejection
 from webhook.server.reviews import PHASES, PREFIX_BYTES
@@ -26,14 +32,6 @@ if TYPE_CHECKING:
     from webhook.server.placement.reviews import BindingReviews, WaitingBinding
     from webhook.server.reviews import PodReviews, TemplateReviews
 
-MAX_BODY_BYTES: Final = 8 * 2**20
-"""The API server accepts objects of 3 MiB; a review holds the object, the old one and options."""
-
-MAX_BINDING_BYTES: Final = 256 * 2**10
-"""A Binding is a name, a node and annotations, which the API server bounds at 256 KiB."""
-
-MAX_BUFFERED_BYTES: Final = 64 * 2**20
-"""Bindings waiting at once; the scheduler is asked to retry beyond that."""
 
 READ_BYTES_PER_BYTE: Final = 32
 """The most memory that a byte of JSON takes once it is read: `{"a":{}}` took 28."""
@@ -42,8 +40,6 @@ WAIT_S: Final = 4.0
 """A large review waits for its turn, and is answered, within this time, so that a caller who still
 waits learns that it may retry."""
 
-MAX_WAITING_BINDINGS: Final = 1024
-"""Far more than kube-scheduler sends at once (its client's default is 50 requests per second)."""
 
 JSON: Final = b"application/json"
 

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from deploy.generate import policy_fields
-from webhook.adapters.policy.bounds import STATUS_LETTERS, STATUS_PROBLEMS
+from webhook.adapters.bounds import STATUS_LETTERS, STATUS_PROBLEMS
 from webhook.adapters.policy.crd import definition, structural, unknown_fields
 from webhook.adapters.policy.schema import json_schema
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tests.support.policies import HEAD, IMAGE, SHIPPED, write
-from webhook.adapters.policy.bounds import MOST_OBJECTS, STATUS_LETTERS, STATUS_PROBLEMS
+from webhook.adapters.bounds import MOST_OBJECTS, MOST_POLICY_BYTES, STATUS_LETTERS, STATUS_PROBLEMS
 from webhook.adapters.policy.files import (
     PolicyInvalidError,
     load_config_map,
@@ -22,7 +22,6 @@ from webhook.adapters.policy.objects import (
     with_times,
 )
 from webhook.adapters.policy.source import PolicySource, Reload
-from webhook.adapters.yaml_documents import MAX_BYTES
 
 GENERATION = 7
 
@@ -200,7 +199,7 @@ def test_too_many_objects_or_bytes_are_a_problem_and_no_policy(folder):
         Replica(folder, *many)
     assert said(error) == ["vrampolicies: are 65 objects; at most 64 are read: join some"]
     assert len(Replica(folder, *many[1:]).rules) == MOST_OBJECTS + 1
-    half = b" " * (MAX_BYTES // 2)
+    half = b" " * (MOST_POLICY_BYTES // 2)
     large = [replace(one, data=one.data + half) for one in (FIRST, SECOND)]
     with pytest.raises(PolicyInvalidError) as error:
         Replica(folder, *large)

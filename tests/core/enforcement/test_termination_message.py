@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from webhook.core.enforcement.bounds import LONGEST_MESSAGE
 from webhook.core.enforcement.termination_message import (
-    LONGEST_MESSAGE,
     MOST_MEBIBYTES,
     MOST_STOPS,
     TerminationMessage,

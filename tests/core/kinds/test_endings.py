@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from webhook.core.bounds import MOST_RUN_STOPS
 from webhook.core.enforcement.termination_message import TerminationMessage, write_message
-from webhook.core.kinds.endings import MOST_STOPS, read_ending, run_of
+from webhook.core.kinds.endings import read_ending, run_of
 from webhook.core.kinds.histories import Run
 from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures, read_time
 from webhook.core.kinds.workloads import Workload
@@ -156,7 +157,7 @@ def test_nobody_held_more_than_a_gpu_of_the_node_has(peaks, gpus, peak):
 
 def test_nobody_was_guarded_for_longer_than_the_pod_was_there_and_stops_are_bounded():
     run = run_of(ending(replace(WORDS, seconds=10**8, stops=10**8)), GPUS, None)
-    assert (run.seconds, run.stops) == (3 * 3600 + 12 * 60, MOST_STOPS)
+    assert (run.seconds, run.stops) == (3 * 3600 + 12 * 60, MOST_RUN_STOPS)
 
 
 JSON = st.recursive(

@@ -12,6 +12,7 @@ from tests.support.assignments import NODE, TWO
 from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from tests.support.strategies import ANY_JSON
 from webhook.core.admission.decide import Phase, decide
+from webhook.core.bounds import LONGEST_UUID
 from webhook.core.placement.assignments import (
     Assignment,
     PodState,
@@ -23,7 +24,7 @@ from webhook.core.placement.assignments import (
     write_assignments,
 )
 from webhook.core.placement.fit import Need
-from webhook.core.placement.pods import LONGEST_UUID, Hold
+from webhook.core.placement.pods import Hold
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.gpus import MOST_GPUS
 from webhook.core.pod.patch import apply_patch

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.assignments import NODE, entry
 from tests.support.pods import a_container, a_pod
+from webhook.core.bounds import LONGEST_UUID
 from webhook.core.nvidia.variables import CHOSEN_PATHS, VISIBLE_DEVICES_ENV
 from webhook.core.placement.assignments import (
     Assignment,
@@ -21,7 +22,7 @@ from webhook.core.placement.assignments import (
     write_assignments,
     write_whole,
 )
-from webhook.core.placement.pods import LONGEST_UUID, Hold
+from webhook.core.placement.pods import Hold
 from webhook.core.pod.gpus import MOST_GPUS
 from webhook.core.pod.quantity import MIB
 from webhook.names import GPU_ANNOTATION, VRAM_RESOURCE

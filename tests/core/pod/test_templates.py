@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
+from webhook.core.bounds import DEEPEST_TEMPLATE
 from webhook.core.pod import templates
 from webhook.core.pod.templates import (
     Form,
@@ -215,13 +216,13 @@ def nested(depth: int):
 
 
 def test_a_search_has_bounds_and_says_so(monkeypatch):
-    deep = f"nests more than {templates.MAX_DEPTH} levels deep; flatten it"
+    deep = f"nests more than {DEEPEST_TEMPLATE} levels deep; flatten it"
     assert len(find_templates(nested(60), "A", "a.io/v1")) == 1
     with pytest.raises(TooMuchToSearchError, match=deep):
         find_templates(nested(100_000), "A", "a.io/v1")
     with pytest.raises(TooMuchToSearchError, match="more than 1,000 pod templates; split it"):
         find_templates({"a": [POD] * 1001}, "A", "a.io/v1")
     assert len(find_templates({"a": [POD] * 1000}, "A", "a.io/v1")) == 1000
-    monkeypatch.setattr(templates, "MAX_VALUES", 100)
+    monkeypatch.setattr(templates, "MOST_VALUES", 100)
     with pytest.raises(TooMuchToSearchError, match="holds more than 100 values; split it"):
         find_templates({"a": [0] * 101}, "A", "a.io/v1")

@@ -16,14 +16,13 @@ from webhook.names import (
     GPU_MEMORY_FRACTION_ANNOTATION,
     VISIBLE_DEVICES_ANNOTATION,
 )
+from webhook.server.bounds import MOST_GIVEN_UP, MOST_TOLD
 from webhook.server.placement import binder
 from webhook.server.placement.binder import AT_ONCE
 from webhook.server.placement.late import (
     ASK_EVERY_S,
     DELAY_S,
     EVERY_S,
-    MOST_GIVEN_UP,
-    MOST_TOLD,
     PATIENCE_S,
     TELL_EVERY_S,
     TOGETHER,

@@ -6,9 +6,8 @@ import time
 import pytest
 
 from tests.tools.admit.runs import POD, run
+from webhook.tools.shared.bounds import DEEPEST_MANIFEST, MAX_ALIASED
 from webhook.tools.shared.manifests.reading import (
-    MAX_ALIASED,
-    MAX_DEPTH,
     ExactFloat,
     ManifestError,
     needs_quotes,
@@ -108,11 +107,19 @@ def deep(levels):
         (BOMB, "a.yaml:6", f"aliases stand for more than {MAX_ALIASED} values"),
         ("a: &a [*a]", "a.yaml:1", "anchor &a contains itself"),
         ("a: 1\nb: *c", "a.yaml:2", r"alias \*c has no anchor &c before it"),
-        ("a: " + "[" * 200 + "]" * 200, "a.yaml:1", f"nested more than {MAX_DEPTH} levels deep"),
-        ("[" * 100_000, "a.yaml:1", f"nested more than {MAX_DEPTH} levels deep"),
+        (
+            "a: " + "[" * 200 + "]" * 200,
+            "a.yaml:1",
+            f"nested more than {DEEPEST_MANIFEST} levels deep",
+        ),
+        ("[" * 100_000, "a.yaml:1", f"nested more than {DEEPEST_MANIFEST} levels deep"),
         ('{"a":' * 100_000, "a.yaml:1", "nested"),
-        (deep(MAX_DEPTH), "a.yaml:1", f"nested more than {MAX_DEPTH}"),
-        (deep(MAX_DEPTH - 1), "a.yaml", "nests more than 64 levels"),  # read, and not searched
+        (deep(DEEPEST_MANIFEST), "a.yaml:1", f"nested more than {DEEPEST_MANIFEST}"),
+        (
+            deep(DEEPEST_MANIFEST - 1),
+            "a.yaml",
+            "nests more than 64 levels",
+        ),  # read, and not searched
         ("a: 1\n---\nb: 1\nb: 2\n", "a.yaml:4", 'key "b" is set twice'),
         ("a: 1\nb: {c: 1, c: 2}\n", "a.yaml:2", 'key "c" is set twice'),
         ('{"a": 1}\n---\n{"b": 1,\n"b": 2}', "a.yaml:3", 'key "b" is set twice'),

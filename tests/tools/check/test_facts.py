@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.checked import IMAGE, a_node, a_raw_node
+from webhook.core.bounds import LONGEST_TEXT
 from webhook.tools.check.judge.facts import (
     SOUND,
     DryRun,
@@ -21,7 +22,6 @@ from webhook.tools.check.judge.facts import (
     read_webhooks,
     read_workload,
 )
-from webhook.tools.check.judge.findings import LONGEST_TEXT
 from webhook.tools.shared.node import ClusterNode
 from webhook.tools.shared.pod import ClusterPod
 

@@ -17,11 +17,11 @@ from webhook.tools.explain.read import (
     DAEMON_SET,
     DEPLOYMENT,
     JOB,
-    MOST_LOG_BYTES,
     STATEFUL_SET,
     read_pod_facts,
     read_workload_facts,
 )
+from webhook.tools.shared.bounds import MOST_LOG_BYTES
 
 CORE = "/api/v1/namespaces/team-a"
 APPS = "/apis/apps/v1/namespaces/team-a"

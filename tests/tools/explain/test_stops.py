@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from webhook.core.bounds import LONGEST_SENTENCE
 from webhook.core.enforcement.step import (
     EndPod,
     Excess,
@@ -24,7 +25,8 @@ from webhook.core.enforcement.termination_message import (
 )
 from webhook.sidecar.events import report
 from webhook.sidecar.journal import EnforcerJournal
-from webhook.tools.explain.judge.stops import LONGEST_LINE, LONGEST_SENTENCE, Said, read_log
+from webhook.tools.explain.judge.stops import Said, read_log
+from webhook.tools.shared.bounds import LONGEST_LOG_LINE
 
 MIB = 2**20
 TRAINER = Process(41, 1, "python train.py", "c" * 64)
@@ -138,7 +140,7 @@ def test_a_failed_self_test_is_heard_from_the_log():
         '{"msg": "another"}',
         '{"msg": "self-test", "ability": []}',
         "[" * 5000,
-        json.dumps({"msg": "stopping a process", "why": "x" * LONGEST_LINE}),
+        json.dumps({"msg": "stopping a process", "why": "x" * LONGEST_LOG_LINE}),
     ],
 )
 def test_what_no_enforcer_writes_is_passed_over(line):

@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webhook.tools.shared.facts import LONGEST_MESSAGE, MOST, LazyFact, part
+from webhook.core.bounds import MOST_ENTRIES
+from webhook.core.enforcement.bounds import LONGEST_MESSAGE
+from webhook.tools.shared.facts import LazyFact, part
 from webhook.tools.shared.pod import ClusterPod, EndedContainer
 
 GIB = 2**30
@@ -137,7 +139,7 @@ def test_of_a_list_the_objects_are_read_and_not_too_many():
         return list(ClusterPod({"status": {"containerStatuses": value}}).statuses())
 
     assert statuses([1, {"a": 1}, None]) == [{"a": 1}]
-    assert len(statuses([{}] * (MOST + 1))) == MOST
+    assert len(statuses([{}] * (MOST_ENTRIES + 1))) == MOST_ENTRIES
     assert statuses("text") == statuses({"a": {}}) == []
 
 

@@ -10,14 +10,10 @@ from hypothesis import given
 from tests.support.foreign_clusters import a_node, gfd_node
 from tests.support.strategies import ANY_JSON
 from webhook.core.pod.quantity import MIB
+from webhook.tools.shared.bounds import MOST_NODE_GPUS
 from webhook.tools.shared.node import ClusterNode
 from webhook.tools.simulate.judge import offered as judged
-from webhook.tools.simulate.judge.offered import (
-    MOST_GPUS,
-    GpuSource,
-    Offered,
-    usable_estimate,
-)
+from webhook.tools.simulate.judge.offered import GpuSource, Offered, usable_estimate
 
 GIB = 2**30
 GPU = "nvidia.com/gpu"
@@ -134,10 +130,10 @@ def test_a_product_is_shown_without_what_a_terminal_obeys():
 
 
 def test_nobody_makes_a_node_cost_more_than_a_node_does():
-    assert len(offered_of(gfd_node("n", 10**8)).totals_bytes) == MOST_GPUS
-    assert len(offered_of(a_node("n", **{GPU: 10**15})).totals_bytes) == MOST_GPUS
+    assert len(offered_of(gfd_node("n", 10**8)).totals_bytes) == MOST_NODE_GPUS
+    assert len(offered_of(a_node("n", **{GPU: 10**15})).totals_bytes) == MOST_NODE_GPUS
     many = a_node("n", None, registered(*[ONE] * 1000))
-    assert len(offered_of(many).totals_bytes) == MOST_GPUS
+    assert len(offered_of(many).totals_bytes) == MOST_NODE_GPUS
     assert offered_of(a_node("n", None, {REGISTER: "[" * 200_000})) is None
     assert offered_of(a_node("n", None, registered(*[ONE] * 10_000))) is None
     assert offered_of(gfd_node("n", 1, "9" * 9)).totals_bytes == (2**24 * MIB,)

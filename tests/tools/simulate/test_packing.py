@@ -109,7 +109,7 @@ def test_the_sentence_is_that_of_the_node_that_the_scheduler_would_try_first(sch
 
 def test_of_many_selectors_some_are_remembered(monkeypatch):
     """Each pod of a cluster may have its own, and each keeps a list of nodes."""
-    monkeypatch.setattr("webhook.tools.simulate.judge.packing._MOST_SELECTORS", 3)
+    monkeypatch.setattr("webhook.tools.simulate.judge.packing.MOST_SELECTORS", 3)
     labels = {str(number): "" for number in range(10)}
     pods = [a_pod(1, **{label: ""}) for label in labels] * 2
     assert not pack([a_node("n", 80, **labels)], pods, PACK).blocked

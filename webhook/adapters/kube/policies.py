@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 import orjson
 
+from webhook.adapters.bounds import MOST_POLICY_BYTES
 from webhook.adapters.kube.client import joined
 from webhook.adapters.kube.follow import Collection
 from webhook.core.policy.fence import seal_age_s
@@ -31,8 +32,6 @@ LAST_GOOD: Final = "vramwarden-policy-objects"
 """The ConfigMap with the objects of the last set that was in force."""
 _KEY: Final = "objects.v1"
 """Of its `data`; 0.2.0 had it in `binaryData`."""
-_MOST_BYTES: Final = 2**20
-"""Of what is kept of one object; one byte more says that there was more."""
 _MOST_LAST_GOOD_BYTES: Final = 4 * 2**20
 """Of the last good set, unpacked: JSON in JSON, in which each quote is two characters."""
 _PATH: Final = f"/apis/{SEEING_API_VERSION}/{VRAM_POLICIES}"
@@ -100,7 +99,7 @@ def read_stored(found: Json) -> StoredPolicy:
         uid=str(metadata.get("uid")),
         version=str(metadata.get("resourceVersion")),
         generation=int(metadata.get("generation") or 0),
-        data=_as_json(written)[: _MOST_BYTES + 1],
+        data=_as_json(written)[: MOST_POLICY_BYTES + 1],
         status=status if isinstance(status, dict) else {},
     )
 

@@ -20,11 +20,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.adapters.policy.bounds import LABEL, STATUS_LETTERS, STATUS_PROBLEMS
+from webhook.adapters.bounds import STATUS_LETTERS, STATUS_PROBLEMS
 from webhook.adapters.policy.fields import DNS_LABEL
 from webhook.adapters.policy.objects import IN_FORCE
 from webhook.adapters.policy.schema import json_schema
-from webhook.names import API_GROUP, VRAM_POLICIES, VRAM_POLICY_KIND
+from webhook.names import API_GROUP, LONGEST_LABEL, VRAM_POLICIES, VRAM_POLICY_KIND
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +44,7 @@ def definition() -> Json:
     names = {"kind": VRAM_POLICY_KIND, "listKind": f"{VRAM_POLICY_KIND}List"}
     names |= {"plural": VRAM_POLICIES, "singular": VRAM_POLICY_KIND.lower()}
     spec = structural(json_schema()["properties"]["spec"])
-    name = {"type": "string", "pattern": f"^{DNS_LABEL}$", "maxLength": LABEL}
+    name = {"type": "string", "pattern": f"^{DNS_LABEL}$", "maxLength": LONGEST_LABEL}
     return {
         "group": API_GROUP,
         "scope": "Cluster",

@@ -16,19 +16,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from webhook.adapters.policy.bounds import (
-    KEY,
-    LABEL,
+from webhook.adapters.bounds import (
     LEAST_CPU_LIMIT,
     LEAST_MEMORY,
-    LINE,
+    LONGEST_HOST_PATH,
+    LONGEST_LINE,
     MOST_CPU,
-    MOST_GPUS,
-    PATH,
-    SUBDOMAIN,
-    TEXT,
 )
 from webhook.adapters.yaml_documents import show
+from webhook.core.bounds import LONGEST_REFERENCE, MOST_GPUS_ASKED
 from webhook.core.enforcement.bounds import Span, parse_permille
 from webhook.core.nvidia.plugin import PROFILE
 from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
@@ -36,7 +32,7 @@ from webhook.core.pod.duration import DURATION, parse_ms
 from webhook.core.pod.quantity import MIB, format_bytes, parse_quantity, parse_vram
 from webhook.core.policy.match import matches_any
 from webhook.core.policy.values import AUTO_RUNTIME_CLASS, SAFE_HOST_PATHS
-from webhook.names import VRAM_RESOURCE
+from webhook.names import LONGEST_LABEL, LONGEST_NAME, LONGEST_PAIR, VRAM_RESOURCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,20 +86,20 @@ def _text(pattern: str, length: int, what: str) -> tuple[AfterValidator, Shape]:
 
 
 def _subdomain(what: str, pattern: str = DNS_SUBDOMAIN) -> tuple[AfterValidator, Shape]:
-    return _text(pattern, SUBDOMAIN, what)
+    return _text(pattern, LONGEST_NAME, what)
 
 
 def _one_line(what: str) -> tuple[AfterValidator, Shape]:
-    return _text(_LINE, LINE, f"{what}; write one line of text without spaces around it")
+    return _text(_LINE, LONGEST_LINE, f"{what}; write one line of text without spaces around it")
 
 
 def _label_key(text: str) -> str:
     what = "a label's key; write letters, digits, - _ . with a domain before, e.g. example.com/pool"
-    _check(text, LABEL_KEY, KEY, what)
+    _check(text, LABEL_KEY, LONGEST_PAIR, what)
     prefix, slash, name = text.rpartition("/")
-    _check(name, LABEL_NAME, LABEL, what)
+    _check(name, LABEL_NAME, LONGEST_LABEL, what)
     if slash:
-        _check(prefix, DNS_SUBDOMAIN, SUBDOMAIN, what)
+        _check(prefix, DNS_SUBDOMAIN, LONGEST_NAME, what)
     return text
 
 
@@ -113,7 +109,7 @@ def _taint_key(text: str) -> str:
 
 def _resource_pattern(text: str) -> str:
     what = "a resource's full name; write e.g. nvidia.com/gpu or nvidia.com/mig-*"
-    _check(text, RESOURCE_PATTERN, KEY, what)
+    _check(text, RESOURCE_PATTERN, LONGEST_PAIR, what)
     if matches_any(VRAM_RESOURCE, (text,)):
         raise ValueError(f"{show(text)} covers {VRAM_RESOURCE} too, which is shared; narrow it")
     return text
@@ -124,7 +120,7 @@ def _host_path(text: object) -> str:
     what = "a path of the node; write an absolute one, e.g. /data"
     if type(text) is not str:
         raise ValueError(f"must be text, e.g. /data, not {show(str(text))}")
-    _check(text, HOST_PATH, PATH, what)
+    _check(text, HOST_PATH, LONGEST_HOST_PATH, what)
     if ".." in text.split("/"):
         raise ValueError(f"{show(text)} has .. in it; write the path that it leads to")
     return posixpath.normpath(f"/{text.lstrip('/')}")
@@ -149,7 +145,7 @@ def _capability(text: str) -> str:
 
 def _env_name(text: str) -> str:
     what = "a variable's name; write letters, digits, _ - . and no digit first"
-    _check(text, ENV_NAME, SUBDOMAIN, what)
+    _check(text, ENV_NAME, LONGEST_NAME, what)
     if text == VISIBLE_DEVICES_ENV:
         raise ValueError(f"{text} is set by placement; choose with the field placement")
     if text.startswith("VRAM_"):
@@ -249,38 +245,40 @@ def within(span: Span) -> tuple[BeforeValidator, Shape]:
 
 _TEXT_OR_INTEGER: Final = Shape({"type": ["string", "integer"]})
 
-Name = Annotated[str, *_text(DNS_LABEL, LABEL, "a name; write lower-case letters, digits and -")]
+Name = Annotated[
+    str, *_text(DNS_LABEL, LONGEST_LABEL, "a name; write lower-case letters, digits and -")
+]
 PodName = Annotated[str, *_subdomain("a pod's name; write e.g. train")]
 SecretName = Annotated[
     str, *_subdomain("a Secret's name; write lower-case letters, digits, - and . alone")
 ]
 RuntimeClassName = Annotated[str, *_subdomain("a RuntimeClass's name; write e.g. nvidia")]
 MigProfile = Annotated[
-    str, *_text(PROFILE, LABEL, "the name of a slice's profile; write e.g. 1g.10gb")
+    str, *_text(PROFILE, LONGEST_LABEL, "the name of a slice's profile; write e.g. 1g.10gb")
 ]
 _CHOSEN = f"a RuntimeClass's name; write {AUTO_RUNTIME_CLASS}, null, or a name, e.g. nvidia"
 ChosenRuntimeClass = Annotated[str, *_subdomain(_CHOSEN, f"({AUTO_RUNTIME_CLASS}|{DNS_SUBDOMAIN})")]
 _EXPECTED = "a RuntimeClass's name; write e.g. nvidia, or '' for none"
 ExpectedRuntimeClass = Annotated[str, *_subdomain(_EXPECTED, f"({DNS_SUBDOMAIN})?")]
 _NAMESPACE = "a namespace; write lower-case letters, digits and -, and * for any text"
-NamespacePattern = Annotated[str, *_text(NAMESPACE_PATTERN, LABEL, _NAMESPACE)]
+NamespacePattern = Annotated[str, *_text(NAMESPACE_PATTERN, LONGEST_LABEL, _NAMESPACE)]
 _ACCOUNT = "a ServiceAccount's name; write it without its namespace, and * for any text"
 ServiceAccountPattern = Annotated[str, *_subdomain(_ACCOUNT, SERVICE_ACCOUNT_PATTERN)]
 _SUBJECT = "the name of a user or a group; write one line, e.g. oidc:interns, and * for any text"
-SubjectPattern = Annotated[str, *_text(_LINE, TEXT, _SUBJECT)]
+SubjectPattern = Annotated[str, *_text(_LINE, LONGEST_REFERENCE, _SUBJECT)]
 Message = Annotated[str, *_one_line("a message")]
 Title = Annotated[str, *_one_line("a title")]
 ClassPattern = Annotated[
-    str, *_text(NAMESPACE_PATTERN, LABEL, "a class's name, nor a pattern with *")
+    str, *_text(NAMESPACE_PATTERN, LONGEST_LABEL, "a class's name, nor a pattern with *")
 ]
 ResourcePattern = Annotated[
     str, AfterValidator(_resource_pattern), Shape({"pattern": f"^{RESOURCE_PATTERN}$"})
 ]
 _KEY = "an annotation's key; write e.g. devices.gke.io/container.tcpx-daemon, and * for any text"
-AnnotationPattern = Annotated[str, *_text(ANNOTATION_PATTERN, KEY, _KEY)]
+AnnotationPattern = Annotated[str, *_text(ANNOTATION_PATTERN, LONGEST_PAIR, _KEY)]
 LabelKey = Annotated[str, AfterValidator(_label_key), Shape({"pattern": f"^{LABEL_KEY}$"})]
 LabelValue = Annotated[
-    str, *_text(LABEL_VALUE, LABEL, "a label's value; write letters, digits, - _ .")
+    str, *_text(LABEL_VALUE, LONGEST_LABEL, "a label's value; write letters, digits, - _ .")
 ]
 TaintKey = Annotated[str, AfterValidator(_taint_key), Shape({"pattern": f"^({LABEL_KEY})?$"})]
 EnvName = Annotated[
@@ -288,14 +286,18 @@ EnvName = Annotated[
     AfterValidator(_env_name),
     Shape({"pattern": f"^(?!{VISIBLE_DEVICES_ENV}$|VRAM_|VRAMWARDEN_){ENV_NAME}$"}),
 ]
-Image = Annotated[str, *_text(_WORD, TEXT, "an image; write e.g. registry.example/image:tag")]
+Image = Annotated[
+    str, *_text(_WORD, LONGEST_REFERENCE, "an image; write e.g. registry.example/image:tag")
+]
 Vram = Annotated[int, BeforeValidator(partial(_parsed, parse=parse_vram)), _TEXT_OR_INTEGER]
 Quantity = Annotated[Any, BeforeValidator(partial(_parsed, parse=parse_quantity)), _TEXT_OR_INTEGER]
 Tolerance = Annotated[str, BeforeValidator(_tolerance), _TEXT_OR_INTEGER]
 Cpu = Annotated[str, BeforeValidator(_cpu), _TEXT_OR_INTEGER]
 CpuLimit = Annotated[str, BeforeValidator(_cpu_limit), _TEXT_OR_INTEGER]
 SidecarsMemory = Annotated[str, BeforeValidator(_sidecars_memory), _TEXT_OR_INTEGER]
-GpuCount = Annotated[int, Field(ge=1, le=MOST_GPUS), Shape({"minimum": 1, "maximum": MOST_GPUS})]
+GpuCount = Annotated[
+    int, Field(ge=1, le=MOST_GPUS_ASKED), Shape({"minimum": 1, "maximum": MOST_GPUS_ASKED})
+]
 HostPaths = Annotated[
     Any,
     BeforeValidator(_host_paths),

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import ValidationError
 
 import webhook
-from webhook.adapters.policy.bounds import MOST_OBJECTS, SHOWN_PROBLEMS
+from webhook.adapters.bounds import MOST_OBJECTS, MOST_POLICY_BYTES
 from webhook.adapters.policy.build import PolicyDocument, build_policy
 from webhook.adapters.policy.models import PolicyFile
 from webhook.adapters.policy.schema import sentences
-from webhook.adapters.yaml_documents import MAX_BYTES, Document, Problem, read_documents, show_path
+from webhook.adapters.yaml_documents import Document, Problem, read_documents, show_path
 from webhook.core.admission.examples import run_example
+from webhook.core.bounds import SHOWN_FINDINGS
 from webhook.names import VRAM_POLICIES
 
 if TYPE_CHECKING:
@@ -131,8 +132,8 @@ def _too_much(objects: Collection[PolicyText]) -> Problem | None:
     """
     if len(objects) > MOST_OBJECTS:
         detail = f"are {len(objects)} objects; at most {MOST_OBJECTS} are read: join some"
-    elif (held := sum(len(one.data) for one in objects)) > MAX_BYTES:
-        detail = f"hold {held} bytes; at most {MAX_BYTES} (1Mi) are read: shorten some"
+    elif (held := sum(len(one.data) for one in objects)) > MOST_POLICY_BYTES:
+        detail = f"hold {held} bytes; at most {MOST_POLICY_BYTES} (1Mi) are read: shorten some"
     else:
         return None
     return Problem(VRAM_POLICIES, 0, "", detail)
@@ -156,7 +157,9 @@ def load_config_map(
     """
     files = [
         PolicyText(
-            name, f"{where}/{name}", data[name].encode("utf-8", "surrogatepass")[: MAX_BYTES + 1]
+            name,
+            f"{where}/{name}",
+            data[name].encode("utf-8", "surrogatepass")[: MOST_POLICY_BYTES + 1],
         )
         for name in sorted(data)
         if Path(name).suffix in _SUFFIXES and not name.startswith(".")
@@ -204,7 +207,7 @@ def _read(path: Path, *, regular: bool = False) -> bytes:
     if regular and not stat.S_ISREG(path.stat().st_mode):
         raise OSError("it is not a regular file")
     with path.open("rb") as file:
-        return file.read(MAX_BYTES + 1)
+        return file.read(MOST_POLICY_BYTES + 1)
 
 
 def _unreadable(file: str, error: OSError) -> Problem:
@@ -302,10 +305,10 @@ def _class_names(value: Any) -> Iterator[str]:
 
 def _shortened(file: str, problems: list[Problem]) -> list[Problem]:
     """Cut a list that is too long to read."""
-    left_out = len(problems) - SHOWN_PROBLEMS
+    left_out = len(problems) - SHOWN_FINDINGS
     if left_out <= 0:
         return problems
-    shown = _ordered(problems)[:SHOWN_PROBLEMS]
+    shown = _ordered(problems)[:SHOWN_FINDINGS]
     return [*shown, Problem(file, 0, "", f"and {left_out} more problems")]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.adapters.policy.bounds import COLUMN_LETTERS, STATUS_LETTERS, STATUS_PROBLEMS
+from webhook.adapters.bounds import COLUMN_LETTERS, STATUS_LETTERS, STATUS_PROBLEMS
 from webhook.adapters.policy.files import FailedExample, PolicyText
 from webhook.names import VRAM_POLICIES
 

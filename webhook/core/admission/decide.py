@@ -17,12 +17,13 @@ from webhook.core.admission.rules.complexity import is_managed, is_ours_to_deny
 from webhook.core.admission.rules.table import findings_of, hints_of
 from webhook.core.admission.rules.translation import MARK
 from webhook.core.admission.whole_gpu import Offer, offer
+from webhook.core.bounds import LONGEST_SENTENCE
 from webhook.core.nvidia.variables import hide_unless_set, hide_visible
 from webhook.core.pod.complexity import outgrown, too_complex
 from webhook.core.pod.demand import asks_for_vram, read_demand
 from webhook.core.pod.findings import GUIDANCE, Finding, MalformedObjectError, render
 from webhook.core.pod.patch import Edits, Operation, apply_patch
-from webhook.core.pod.review import BAD_REQUEST, FORBIDDEN, LONGEST_LOGGED, Request
+from webhook.core.pod.review import BAD_REQUEST, FORBIDDEN, Request
 from webhook.core.pod.views import Pod, annotations_of, labels_of, read_pod, service_account_of
 from webhook.core.policy.match import Subject
 from webhook.core.policy.values import Action, Policy, Rollout, Rule, VisibleDevices, Warnings
@@ -127,7 +128,9 @@ class Decision:
 
         A tenant can have it grow with their pod, so it is cut; the answer to them is not.
         """
-        return shortened(self.malformed or render(self.findings[:LOGGED_FINDINGS]), LONGEST_LOGGED)
+        return shortened(
+            self.malformed or render(self.findings[:LOGGED_FINDINGS]), LONGEST_SENTENCE
+        )
 
     @property
     def audit(self) -> dict[str, str]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.admission.decide import Decision, Outcome, Phase, Skip, decide
 from webhook.core.admission.rules.hints import SHOWN, candidates, near_miss
+from webhook.core.bounds import LONGEST_KEY
 from webhook.core.pod.findings import Finding, annotation_path
 from webhook.core.pod.patch import Operation, PatchError, apply_patch
 from webhook.core.pod.review import Request
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     """From a review, the metadata of its pods and what each asks for per GPU to one sentence more,
     or none; without asking anybody."""
 
-_LONGEST_KEY: Final = 128
 _SILENT: Final = frozenset({Skip.NO_RULE, Skip.RULE_IGNORES})
 _MACHINE_CONTAINER: Final = "compute"
 """How KubeVirt calls the container in which a machine runs."""
@@ -105,7 +105,7 @@ def misplaced(owner: Json, kind: str, template: Template) -> tuple[str, ...]:
 
 
 def _belongs(key: str, value: str, where: str, place: str) -> str:
-    shown = shortened(key, _LONGEST_KEY)
+    shown = shortened(key, LONGEST_KEY)
     if key in ASKING_ANNOTATIONS:
         return f"{shown} {where} has no effect; put it under {place}"
     return f"{shown} {where} has no effect; write {near_miss(key, value)} under {place}"

@@ -23,6 +23,7 @@ GRACE: Final = Span("5s", "0s", "1h")
 BLIND_AFTER: Final = Span("60s", "1s", "1h")
 TOLERANCE: Final = "2%"
 MOST_PERCENT: Final = 50
+LONGEST_MESSAGE: Final = 4096  # in bytes: what the kubelet keeps of a message
 
 ON_EXCESS: Final = ("Stop", "Report")
 """What may be done about an excess; the first one is the default."""

@@ -15,13 +15,12 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from webhook.core.enforcement.bounds import LONGEST_MESSAGE
 from webhook.core.words import MOST_GPU_BYTES, amount, exactly, span
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-LONGEST_MESSAGE: Final = 4096
-"""In bytes: what the kubelet keeps of a message."""
 MOST_GPUS: Final = 16
 """Of a pod; of more, those on which it held most."""
 MOST_SECONDS: Final = 10 * 366 * 86_400

@@ -8,8 +8,9 @@ peak, which no tenant can forge, counts beside them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
+from webhook.core.bounds import MOST_ENTRIES, MOST_RUN_STOPS
 from webhook.core.enforcement.termination_message import TerminationMessage, read_message
 from webhook.core.kinds.histories import Run
 from webhook.core.kinds.nodes import NodeFigures, read_time
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
 
     from webhook.core.placement.assignments import PodState
     from webhook.core.pod.gpus import Gpu
-
-MOST_STOPS: Final = 1_000
-_MOST_CONTAINERS: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +67,7 @@ def read_ending(raw: Mapping[str, Any], state: PodState) -> Ending | None:
     containers = [
         one
         for key in ("initContainerStatuses", "containerStatuses")
-        for one in as_objects(status.get(key), _MOST_CONTAINERS)
+        for one in as_objects(status.get(key), MOST_ENTRIES)
     ]
     enforcers = [one for one in containers if one.get("name") == ENFORCER_CONTAINER]
     last = [_terminated(one, "state").get("finishedAt") for one in enforcers or containers]
@@ -133,7 +131,7 @@ def run_of(ending: Ending, gpus: Sequence[Gpu], figures: NodeFigures | None) -> 
         ending.asked_bytes,
         ending.gpu_count,
         bounded.get(where),
-        min(stops, MOST_STOPS),
+        min(stops, MOST_RUN_STOPS),
         min(float(words.seconds), lived_s) if words else lived_s,
         next((gpu.product for gpu in gpus if gpu.uuid == where), "")[:LONGEST_LABEL],
     )

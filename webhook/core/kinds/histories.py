@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from webhook.core.bounds import LONGEST_STORED
 from webhook.core.enforcement.termination_message import MOST_SECONDS
 from webhook.core.kinds.nodes import read_time, write_time
 from webhook.core.kinds.workloads import Workload
@@ -45,7 +46,6 @@ _RECENT_RUNS: Final = 5
 _WORTH_BYTES: Final = 2 * _GIB
 _FULL: Final = 97
 """In percent of its cap: a run that held as much took whatever it was given."""
-_LONGEST_TEXT: Final = 256
 _DNS_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
 _LONGEST_PREFIX: Final = 40
 
@@ -375,4 +375,4 @@ def _within(value: object, most: int) -> int | None:
 def _text(raw: Json, key: str) -> str:
     """Return a text; one that would act on a terminal is none."""
     value = raw.get(key)
-    return value[:_LONGEST_TEXT] if isinstance(value, str) and value.isprintable() else ""
+    return value[:LONGEST_STORED] if isinstance(value, str) and value.isprintable() else ""

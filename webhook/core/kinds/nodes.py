@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+from webhook.core.bounds import LONGEST_TEXT
 from webhook.core.pod.fields import Json, as_object, as_objects
 from webhook.core.pod.gpus import LONGEST_FAULT, MOST_GPUS
 from webhook.core.pod.quantity import MIB, format_bytes
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
 MOST_PODS: Final = 256
 """Of a GPU, managed ones and others each."""
-LONGEST_WHY: Final = 300
-"""Characters that say why a node is not shared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +122,7 @@ def read_gpu_node(raw: Mapping[str, Any]) -> NodeFigures | None:
         driver_version=_text(status, "driverVersion"),
         enforcement=_text(status, "enforcement"),
         gpus=tuple(gpus),
-        not_shared=_text(status, "notShared")[:LONGEST_WHY],
+        not_shared=_text(status, "notShared")[:LONGEST_TEXT],
         held=_text(status, "held")[:LONGEST_HELD],
     )
 
@@ -168,7 +167,7 @@ def _status(node: NodeFigures) -> Json:
         "summary": summary,
         "gpus": [_write_gpu(gpu) for gpu in gpus],
     }
-    whys = {"notShared": node.not_shared[:LONGEST_WHY], "held": node.held[:LONGEST_HELD]}
+    whys = {"notShared": node.not_shared[:LONGEST_TEXT], "held": node.held[:LONGEST_HELD]}
     return status | {key: why for key, why in whys.items() if why}
 
 

@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from webhook.core.bounds import MOST_OWNERS
 from webhook.core.pod.fields import as_object, as_objects
 from webhook.names import WORKLOAD_LABEL
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 POD: Final = "Pod"
-_MOST_OWNERS: Final = 64
 _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 """Names of what creates pods. The API server takes any text as that of an owner."""
 _KIND: Final = re.compile(r"[A-Za-z][A-Za-z0-9]{0,62}")
@@ -119,7 +119,7 @@ def _by_controller(metadata: Mapping[str, Any], labels: Mapping[str, Any]) -> Wo
 
 
 def _controller(owners: object) -> Workload | None:
-    for owner in as_objects(owners, _MOST_OWNERS):
+    for owner in as_objects(owners, MOST_OWNERS):
         if owner.get("controller") is True:
             kind, name = owner.get("kind"), _name(owner.get("name"))
             if isinstance(kind, str) and _KIND.fullmatch(kind) and name:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
+from webhook.core.bounds import LONGEST_WORD
 from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
 
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
 
 _INJECTED: Final = {"void": DeviceNames.RUNTIME, "all": DeviceNames.UUID}
 """By what a runtime that read `all` leaves in the container; see `find_device_names`."""
-_LONGEST_SHOWN: Final = 64
 
 
 class GpuAccess(StrEnum):
@@ -120,7 +120,7 @@ _DEFAULT_RUNTIME: Final = AccessProblem(
 
 def _unknown_names(access: Access) -> AccessProblem:
     if access.by is GpuAccess.ENVIRONMENT:
-        shown = access.visible_devices[:_LONGEST_SHOWN]
+        shown = access.visible_devices[:LONGEST_WORD]
         why = f"{VISIBLE_DEVICES_ENV} is {shown!r} in the agent, neither `all` nor `void`"
     else:
         why = f"the agent's own access, {access.by}, does not tell"

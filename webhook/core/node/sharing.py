@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
+from webhook.core.bounds import LONGEST_STORED
 from webhook.core.node.inventory import Scan, skipped
 from webhook.core.node.state import (
     NodeState,
@@ -100,7 +101,6 @@ _CURES: Final = {
 }
 _NAMED: Final = 3
 """So many GPUs or resources are named in a sentence."""
-_LONGEST_CLAIM: Final = 256  # a driver's name has at most 63
 
 
 class Shared(Enum):
@@ -303,7 +303,7 @@ def limited(
     if shared is Shared.HELD and amount:
         amount = shown_vram(node) or amount
         amount = amount if promised_bytes is None else min(promised_bytes, state.vram_bytes or 0)
-    marks = {NODE_DRA_ANNOTATION: ",".join(claimed_by)[:_LONGEST_CLAIM] or None}
+    marks = {NODE_DRA_ANNOTATION: ",".join(claimed_by)[:LONGEST_STORED] or None}
     if shared is not Shared.NOT_YET:
         marks[NODE_HELD_ANNOTATION] = sharing.sentence if shared is Shared.HELD else None
     return replace(
@@ -351,7 +351,7 @@ def _amounts(node: Mapping[str, Any], part: str) -> Mapping[str, Any]:
 
 def claimed_before(node: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the DRA drivers that offer a node's GPUs, or did five minutes ago, as it shows."""
-    shown = str(annotations_of(node).get(NODE_DRA_ANNOTATION) or "")[:_LONGEST_CLAIM]
+    shown = str(annotations_of(node).get(NODE_DRA_ANNOTATION) or "")[:LONGEST_STORED]
     return tuple(filter(None, shown.split(",")))
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Any, Final
 
+from webhook.core.bounds import LONGEST_WORD
 from webhook.core.node.inventory import Inventory, TrackedGpu
 from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.nvidia.drivers import LARGEST_XID
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
     from fractions import Fraction
 
-_LONGEST_BOOT_ID: Final = 64  # a UUID has 36
 _NAMELESS: Final = "unknown"
 _LARGEST_STEP_MIB: Final = 1024
 _FEWEST_STEPS: Final = 16
@@ -125,7 +125,7 @@ def read_inventory(node: Mapping[str, Any]) -> Inventory:
         enforcement=enforcement if enforcement in NODE_ENFORCEMENTS else "",
         device_names=device_names if device_names in tuple(DeviceNames) else "",
         advertised=bool(known),
-        boot_id=str(annotations.get(NODE_BOOT_ANNOTATION, ""))[:_LONGEST_BOOT_ID] if known else "",
+        boot_id=str(annotations.get(NODE_BOOT_ANNOTATION, ""))[:LONGEST_WORD] if known else "",
     )
 
 
@@ -140,7 +140,7 @@ def forgets_xids(node: Mapping[str, Any]) -> bool:
 def boot_id(node: Mapping[str, Any]) -> str:
     """Return which start of its machine a node reports; empty where it reports none."""
     info = (node.get("status") or {}).get("nodeInfo") or {}
-    return str(info.get("bootID") or "")[:_LONGEST_BOOT_ID]
+    return str(info.get("bootID") or "")[:LONGEST_WORD]
 
 
 def desired(inventory: Inventory, assignments: Mapping[str, Allocation] | None = None) -> NodeState:

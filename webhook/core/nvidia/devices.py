@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
+from webhook.core.bounds import MOST_INJECTED, MOST_READ
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
@@ -50,10 +52,6 @@ LIKE_INJECTORS: Final = "^(nvidia[.]cdi|cdi|devices[.]|mounts[.]|io[.]kubernetes
 """Which keys API servers send us (RE2): these, and few others. It is short because its length times
 that of all keys is what it costs there, of what one expression may."""
 
-MOST_READ: Final = 16 * 1024
-"""Characters of all such annotations of a pod together: sixteen GPUs are named in 400."""
-MOST_KEYS: Final = 64
-"""Such annotations of a pod."""
 
 WHOLE_GPU_KIND: Final = "gpu"
 # What shows no GPU, as the variables NVIDIA_GDS, NVIDIA_MOFED and NVIDIA_GDRCOPY do not.
@@ -120,7 +118,7 @@ class Named:
 
 
 _UNREAD: Final = Named(
-    wrong=f"is not read: at most {MOST_KEYS} annotations may inject devices, with {MOST_READ} "
+    wrong=f"is not read: at most {MOST_INJECTED} annotations may inject devices, with {MOST_READ} "
     "characters in all; remove some"
 )
 
@@ -139,7 +137,7 @@ def injected(
             continue
         left -= len(value)
         count += 1
-        if left < 0 or count > MOST_KEYS:
+        if left < 0 or count > MOST_INJECTED:
             yield key, _UNREAD
         else:
             yield key, _named(*injector, value)

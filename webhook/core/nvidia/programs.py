@@ -24,6 +24,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
+from webhook.core.bounds import MOST_DIGITS
 from webhook.core.pod.quantity import MIB
 from webhook.names import (
     GPU_MEMORY_FRACTION_ANNOTATION,
@@ -126,8 +127,6 @@ SETTINGS: Final[dict[Program, tuple[Setting, ...]]] = {
 _ALL: Final = tuple(setting for settings in SETTINGS.values() for setting in settings)
 _GIB: Final = 1024 * MIB
 _FRACTION_PATH: Final = f"metadata.annotations['{GPU_MEMORY_FRACTION_ANNOTATION}']"
-_MOST_DIGITS: Final = 19
-"""Of an amount that Kubernetes can count."""
 
 
 def _fill(value: str, cap_bytes: int) -> str:
@@ -221,7 +220,7 @@ def _shown_bytes(entry: Json) -> int | None:
     value = entry.get("value")
     if type(value) is not str:
         return None
-    if len(value) > _MOST_DIGITS or not (value.isascii() and value.isdigit()):
+    if len(value) > MOST_DIGITS or not (value.isascii() and value.isdigit()):
         return None
     return int(value) * MIB
 

@@ -15,6 +15,7 @@ from json.encoder import encode_basestring_ascii as _quoted
 from sys import intern
 from typing import TYPE_CHECKING, Final
 
+from webhook.core.bounds import LATEST_S, LONGEST_LATE_S, LONGEST_SENTENCE, LONGEST_WHOLE
 from webhook.core.nvidia.variables import CHOSEN_PATHS, VISIBLE_DEVICES_ENV
 from webhook.core.placement.fit import Denial, Need, held_node, place
 from webhook.core.placement.pods import Hold, counted_need, hold_of, named_gpus, shared_hold
@@ -39,17 +40,12 @@ RENEW_S: Final = 30.0
 """An entry older than this is renewed when its pod's binding comes again, so that all of that
 request lies within `UNBOUND_S`."""
 
-LONGEST_TOLD: Final = 1024
-"""Characters of the sentence that says why a pod waits."""
 
 MOST_NAMED: Final = 3
 """Pods with whole GPUs that an answer names; all of them are counted."""
 
 _KEY: Final = "assignments"
 _WHOLE_KEY: Final = "whole"
-_LONGEST_WHOLE: Final = 2048  # characters; the longest that is written has some 1,100
-_LATEST_S: Final = 2**53  # the largest time that JSON carries exactly
-_LONGEST_LATE_S: Final = 86_400.0
 _HOLD_KEYS: Final = ("cap", "tolerance", "late_s", "act")
 _REPORTS: Final = ', "report": true'
 """In a line beside `"act": false`; readers of releases before 0.2 pass over it."""
@@ -165,7 +161,7 @@ def _waiting(state: PodState, pod: Pod) -> PodState:
     waits = Waits(
         owned=isinstance(owners, list) and any(as_object(one).get("controller") for one in owners),
         native=any(container.is_sidecar for container in pod.enforcers),
-        told=pod.annotations.get(GPU_WAITS_ANNOTATION, "")[:LONGEST_TOLD],
+        told=pod.annotations.get(GPU_WAITS_ANNOTATION, "")[:LONGEST_SENTENCE],
     )
     return replace(state, waits=waits)
 
@@ -504,7 +500,7 @@ def _read_entry(line: str) -> tuple[str, Assignment, bool] | None:
         and set(map(type, gpus)) == {str}
         and type(memory) is type(since) is int
         and 0 < memory <= MAX_BYTES
-        and 0 <= since <= _LATEST_S
+        and 0 <= since <= LATEST_S
         and (count == 1 or gpus == [EVERY_GPU])
         and type(count) is int
         and 0 < count <= MOST_GPUS
@@ -526,7 +522,7 @@ def _read_hold(entry: Json) -> tuple[Hold | None, bool]:
         and 0 < cap <= MAX_BYTES
         and 0 <= tolerance <= MAX_BYTES
         and (type(late_s) is int or type(late_s) is float)
-        and 0 <= late_s <= _LONGEST_LATE_S
+        and 0 <= late_s <= LONGEST_LATE_S
         and type(act) is bool
         and type(reports) is bool
         and not (act and reports)
@@ -549,7 +545,7 @@ def read_whole(data: object) -> Whole | None:
     That never means that no pod has whole GPUs: the question is still open.
     """
     written = data.get(_WHOLE_KEY) if isinstance(data, dict) else None
-    if not isinstance(written, str) or len(written) > _LONGEST_WHOLE:
+    if not isinstance(written, str) or len(written) > LONGEST_WHOLE:
         return None
     try:
         answer = as_object(json.loads(written))

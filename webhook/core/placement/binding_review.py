@@ -12,10 +12,11 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from webhook.core.bounds import LONGEST_SENTENCE
 from webhook.core.pod.fields import Json, mapping, strings, text
 from webhook.core.pod.findings import MalformedObjectError
 from webhook.core.pod.patch import Edits, Operation
-from webhook.core.pod.review import BAD_REQUEST, FORBIDDEN, LONGEST_LOGGED, UNAVAILABLE, Request
+from webhook.core.pod.review import BAD_REQUEST, FORBIDDEN, UNAVAILABLE, Request
 from webhook.names import PREFIX
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ class BindingVerdict:
     @property
     def logged(self) -> dict[str, Any]:
         """What our own log keeps besides outcome and reason."""
-        why = self.message[:LONGEST_LOGGED]
+        why = self.message[:LONGEST_SENTENCE]
         logged = {"node": self.node, "gpus": list(self.uuids), "why": why}
         return {key: value for key, value in logged.items() if value}
 

@@ -18,6 +18,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
+from webhook.core.bounds import LONGEST_REASON, LONGEST_UUID, LONGEST_WORD
 from webhook.core.enforcement.bounds import (
     GRACE,
     POLL_INTERVAL,
@@ -54,17 +55,13 @@ if TYPE_CHECKING:
 
     from webhook.core.pod.gpus import Gpu
 
-LONGEST_UUID: Final = 48
-"""NVML's are of 40 characters."""
 _UUID: Final = re.compile(f"[0-9A-Za-z-]{{1,{LONGEST_UUID}}}")
-_LONGEST_REASON: Final = 500
 
 CONFIRMING_S: Final = 0.5
 """The longest pause between two measurements over the cap (`JUDGING_S` of the sidecar's guard)."""
 
 _READ: Final = (CAP_BYTES_ENV, TOLERANCE_ENV, POLL_INTERVAL_ENV, GRACE_ENV, ON_EXCESS_ENV)
 _COMMAND: Final = list(ENFORCER_COMMAND)
-_LONGEST: Final = 64  # characters of a variable; no amount and no duration has more
 _PARTS: Final = 10_000  # a fraction is written with four decimals
 
 
@@ -91,7 +88,7 @@ def counted_need(pod: Pod) -> tuple[Need | None, str]:
     demand, findings = read_demand(pod)
     count = demand.gpu_count if demand else 1
     need = Need(min(-(-total // (count * MIB)) * MIB, MAX_BYTES), count)
-    return need, "" if demand else render(findings)[:_LONGEST_REASON]
+    return need, "" if demand else render(findings)[:LONGEST_REASON]
 
 
 def named_gpus(pod: Pod) -> tuple[str, ...]:
@@ -166,7 +163,7 @@ def _written(pod: Pod) -> list[str] | None:
         name = entry["name"]
         if name in _READ:
             value = entry.get("value") or ""
-            if name in found or len(value) > _LONGEST or entry.get("valueFrom"):
+            if name in found or len(value) > LONGEST_WORD or entry.get("valueFrom"):
                 return None
             found[name] = value.strip()
     return [found.get(name, "") for name in _READ]

@@ -6,6 +6,7 @@ import re
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from webhook.core.bounds import LONGEST_WORD, MOST_DEMAND_FINDINGS
 from webhook.core.pod.fields import Json, items, mapping
 from webhook.core.pod.findings import Finding, Reason, annotation_path, quoted
 from webhook.core.pod.quantity import (
@@ -43,10 +44,6 @@ _SEPARATED_OTHERWISE: Final = re.compile("[:;]|=[^,=]*=")
 """In a list by container; neither a name nor a size has a colon or a semicolon."""
 _PLAIN: Final = re.compile(r"[0-9A-Za-z.+-]{1,64}")
 _SHOWN_NAMES: Final = 10
-_SHOWN_LENGTH: Final = 64
-"""Of a name, which has at most 63 characters, or an amount."""
-_MOST_FINDINGS: Final = 16
-"""Of a list that has more than this wrong nobody reads the rest."""
 
 
 class Demand(NamedTuple):
@@ -140,7 +137,7 @@ def _listed_amounts(pod: Pod, memory: str, findings: list[Finding]) -> dict[str,
     known = dict.fromkeys(container.name for container in pod.containers)
     amounts: dict[str, int] = {}
     for entry in memory.split(","):
-        if len(findings) >= _MOST_FINDINGS:
+        if len(findings) >= MOST_DEMAND_FINDINGS:
             break
         name, equals, size = (part.strip(" ") for part in entry.partition("="))
         if not equals or not name:
@@ -153,7 +150,7 @@ def _listed_amounts(pod: Pod, memory: str, findings: list[Finding]) -> dict[str,
             findings.append(Finding(Reason.INVALID_QUANTITY, _MEMORY_PATH, detail))
         else:
             amounts[name] = _read_amount(
-                size, _MEMORY_PATH, findings, f"{shortened(name, _SHOWN_LENGTH)}="
+                size, _MEMORY_PATH, findings, f"{shortened(name, LONGEST_WORD)}="
             )
     return amounts
 
@@ -178,7 +175,7 @@ def _default_container(pod: Pod, findings: list[Finding]) -> str | None:
 
 
 def _unknown(name: str, known: Collection[str]) -> str:
-    shown = (shortened(name, _SHOWN_LENGTH) for name in islice(known, _SHOWN_NAMES))
+    shown = (shortened(name, LONGEST_WORD) for name in islice(known, _SHOWN_NAMES))
     have = ", ".join(shown) + ", ..." * (len(known) > _SHOWN_NAMES)
     return f"the pod has no container {quoted(name)}; it has {have or 'none'}"
 
@@ -271,7 +268,7 @@ def requests_limits_mismatch(
     if request is None or request == limit:
         return None
     path = f"{container.path}.resources.requests[{resource}]"
-    asked = shortened(request, _SHOWN_LENGTH)
+    asked = shortened(request, LONGEST_WORD)
     if limit is None:
         detail = f"the request of {asked} has no limit; set limits[{resource}] to {asked} as well"
         return Finding(Reason.REQUESTS_LIMITS_MISMATCH, path, detail)
@@ -281,6 +278,6 @@ def requests_limits_mismatch(
         equal = False
     if equal:
         return None
-    shown = shortened(limit, _SHOWN_LENGTH)
+    shown = shortened(limit, LONGEST_WORD)
     detail = f"the request is {asked} but the limit is {shown}; write the same amount in both"
     return Finding(Reason.REQUESTS_LIMITS_MISMATCH, path, detail)

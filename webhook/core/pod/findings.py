@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Self
 
+from webhook.core.bounds import LONGEST_PATH, LONGEST_SENTENCE, SHOWN_FINDINGS
 from webhook.core.words import shortened
 
 if TYPE_CHECKING:
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
 
 MOST_FINDINGS: Final = 1000
 """How many are collected: far more than anybody reads."""
-SHOWN_FINDINGS: Final = 100
-"""How many a message has: a pod of 500 containers can have 500."""
 GUIDANCE: Final = "Your platform team says: "
 """Stands between findings and the `message` of the rule."""
 
@@ -161,12 +160,6 @@ class Reason(StrEnum):
     )
 
 
-# The longest that Kubernetes allows is a path with an annotation's key of 317 characters in it; the
-# longest of our own sentences take half of this.
-_LONGEST_PATH: Final = 512
-_LONGEST_DETAIL: Final = 1024
-
-
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One thing that is wrong with a pod: reason, field path, and what is wrong and what to do."""
@@ -177,10 +170,10 @@ class Finding:
 
     def __post_init__(self) -> None:
         """Cut what a user's own names make long: an answer and a log line repeat it."""
-        if len(self.path) > _LONGEST_PATH:
-            object.__setattr__(self, "path", shortened(self.path, _LONGEST_PATH))
-        if len(self.detail) > _LONGEST_DETAIL:
-            object.__setattr__(self, "detail", shortened(self.detail, _LONGEST_DETAIL))
+        if len(self.path) > LONGEST_PATH:
+            object.__setattr__(self, "path", shortened(self.path, LONGEST_PATH))
+        if len(self.detail) > LONGEST_SENTENCE:
+            object.__setattr__(self, "detail", shortened(self.detail, LONGEST_SENTENCE))
 
     def __str__(self) -> str:
         return f"{self.reason}: {self.path}: {self.detail}"
@@ -190,7 +183,7 @@ class MalformedObjectError(ValueError):
     """A field of the reviewed object has a type that Kubernetes' API does not allow."""
 
     def __init__(self, path: str, wanted: str, found: object, cure: str = "") -> None:
-        shown = shortened(path, _LONGEST_PATH)
+        shown = shortened(path, LONGEST_PATH)
         super().__init__(f"{shown}: must be {wanted}, not {_json_type(found)}{cure}")
 
 

@@ -10,6 +10,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Final, TypeVar
 
+from webhook.core.bounds import LARGEST_EXPONENT, LONGEST_QUANTITY
 from webhook.core.pod.fields import MOST_GIBIBYTES
 from webhook.core.words import MAX_BYTES
 
@@ -29,8 +30,6 @@ _MULTIPLIERS: Final[dict[str, Fraction]] = {
     **{letter: Fraction(1000**power) for power, letter in enumerate("kMGTPE", 1)},
     **{f"{letter}i": Fraction(1024**power) for power, letter in enumerate("KMGTPE", 1)},
 }
-_MAX_LENGTH: Final = 256  # no honest quantity is longer; keeps hostile digits from costing time
-_MAX_EXPONENT: Final = 40  # beyond, a value is over int64 or under a billionth whatever its digits
 
 
 class QuantityError(ValueError):
@@ -41,7 +40,7 @@ class QuantityTooSmallError(QuantityError):
     """An amount of VRAM below one MiB."""
 
 
-# Both readers remember what they could read, which has at most _MAX_LENGTH characters.
+# Both readers remember what they could read, which has at most LONGEST_QUANTITY characters.
 
 
 @lru_cache(maxsize=4096)
@@ -51,15 +50,15 @@ def parse_quantity(text: str) -> Fraction:
     Values whose magnitude exceeds int64 are rejected instead of capped, as Kubernetes would do: an
     amount nobody can have is a typing error.
     """
-    match = _GRAMMAR.fullmatch(text) if len(text) <= _MAX_LENGTH else None
+    match = _GRAMMAR.fullmatch(text) if len(text) <= LONGEST_QUANTITY else None
     if match is None:
         raise QuantityError(_why_malformed(text))
     suffix = match["suffix"]
     multiplier = _MULTIPLIERS.get(suffix)
     if multiplier is None:
         exponent = int(suffix[1:])
-        if abs(exponent) > _MAX_EXPONENT + _MAX_LENGTH:
-            exponent = (_MAX_EXPONENT + _MAX_LENGTH) * (1 if exponent > 0 else -1)
+        if abs(exponent) > LARGEST_EXPONENT + LONGEST_QUANTITY:
+            exponent = (LARGEST_EXPONENT + LONGEST_QUANTITY) * (1 if exponent > 0 else -1)
         multiplier = Fraction(10) ** exponent
     whole, _, decimals = match["number"].partition(".")
     value = Fraction(int((whole + decimals) or "0"), 10 ** len(decimals)) * multiplier
@@ -125,7 +124,7 @@ def _why_malformed(text: str) -> str:
     stripped = text.strip()
     if not stripped:
         return "is blank; write a size, e.g. 8Gi"
-    if len(text) > _MAX_LENGTH:
+    if len(text) > LONGEST_QUANTITY:
         return f"is {len(text)} characters long; write a size, e.g. 8Gi"
     squeezed = "".join(stripped.split())
     if squeezed != text and _GRAMMAR.fullmatch(squeezed):

@@ -10,7 +10,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from webhook.core.pod.findings import SHOWN_FINDINGS, Finding, Reason
+from webhook.core.bounds import SHOWN_FINDINGS
+from webhook.core.pod.findings import Finding, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,9 +35,6 @@ _REASONS: Final = {
 }
 _RETRY_AFTER_S: Final = 1
 
-LONGEST_LOGGED: Final = 1024
-"""Characters of why, in our log and in the audit log: it may quote a tenant, the API server or
-somebody's webhook, and the kubelet keeps 50 MiB of our log."""
 
 # The API server cuts warnings to 256 characters each once they pass 4096 in all.
 _WARNING_LENGTH: Final = 256

@@ -22,19 +22,14 @@ from enum import Enum, auto
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from webhook.core.bounds import DEEPEST_TEMPLATE, MOST_TEMPLATES, MOST_VALUES
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from webhook.core.pod.fields import Json
 
 Path = tuple[str | int, ...]
-
-MAX_DEPTH: Final = 64
-"""Of a value that is read: the deepest template that we know of stands at 8."""
-MAX_VALUES: Final = 2**20
-"""Values of one object that are read: ten times as many as the API server would store."""
-MAX_TEMPLATES: Final = 1000
-"""Of one object."""
 
 
 class TooMuchToSearchError(ValueError):
@@ -139,9 +134,9 @@ def find_templates(obj: Json, kind: str, version: str) -> list[Template]:
         for part in path:
             found = found.get(part) if type(found) is dict else None
         return [Template(path, found if type(found) is dict else None)]
-    templates = list(islice(_search(obj), MAX_TEMPLATES + 1))
-    if len(templates) > MAX_TEMPLATES:
-        raise TooMuchToSearchError(f"has more than {MAX_TEMPLATES:,} pod templates; split it")
+    templates = list(islice(_search(obj), MOST_TEMPLATES + 1))
+    if len(templates) > MOST_TEMPLATES:
+        raise TooMuchToSearchError(f"has more than {MOST_TEMPLATES:,} pod templates; split it")
     if (kind, version.rpartition("/")[0]) == _NOTEBOOK:
         return [_of_notebook(obj, template) for template in templates]
     return templates
@@ -167,11 +162,13 @@ def _search(obj: Json) -> Iterator[Template]:
         if template is not None:
             yield template
             continue
-        if len(path) >= MAX_DEPTH:
-            raise TooMuchToSearchError(f"nests more than {MAX_DEPTH} levels deep; flatten it")
+        if len(path) >= DEEPEST_TEMPLATE:
+            raise TooMuchToSearchError(
+                f"nests more than {DEEPEST_TEMPLATE} levels deep; flatten it"
+            )
         values_read += len(value)
-        if values_read > MAX_VALUES:
-            raise TooMuchToSearchError(f"holds more than {MAX_VALUES:,} values; split it")
+        if values_read > MOST_VALUES:
+            raise TooMuchToSearchError(f"holds more than {MOST_VALUES:,} values; split it")
         pairs = value.items() if type(value) is dict else enumerate(value)
         inner = [(one, (*path, key)) for key, one in pairs if type(one) in {dict, list} and one]
         left += reversed(inner)

@@ -48,6 +48,7 @@ import math
 import re
 from typing import TYPE_CHECKING, Final
 
+from webhook.core.bounds import LONGEST_TIME
 from webhook.core.policy.match import Match
 from webhook.core.policy.values import (
     BRINGING_GPUS,
@@ -84,7 +85,6 @@ alone, so that two releases never overwrite each other's during an upgrade.
 """
 
 SEAL_KEY: Final = "seal.v1"
-_LONGEST_TIME: Final = 12
 
 RULES_BYTES: Final = 32 * 1024
 """Far below a ConfigMap's 1 MiB: for pods that matter the API server compiles every pattern."""
@@ -166,7 +166,7 @@ def seal_age_s(data: Mapping[str, str], names: Iterable[str], key: bytes, now_s:
     is_ours = hmac.compare_digest(code.encode(errors="replace"), ours.encode())
     if not is_ours or not (covered <= wanted or covered >= wanted):
         return math.inf
-    is_time = at.isascii() and at.isdecimal() and len(at) <= _LONGEST_TIME
+    is_time = at.isascii() and at.isdecimal() and len(at) <= LONGEST_TIME
     return abs(now_s - int(at)) if is_time else math.inf
 
 

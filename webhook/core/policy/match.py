@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
+from webhook.names import LONGEST_PAIR
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-# A resource's name has a domain of at most 253 characters, a slash, and 63 more.
-_LONGEST_REMEMBERED: Final = 512
 
 
 class NamespaceUnknownError(Exception):
@@ -128,7 +127,7 @@ class Match:
 def matches_any(name: str, patterns: tuple[str, ...]) -> bool:
     """Say whether a name is in a list of names and `*` patterns."""
     # Names are the user's: long ones, remembered, would fill the memory.
-    return (_remembered if len(name) <= _LONGEST_REMEMBERED else _matches)(name, patterns)
+    return (_remembered if len(name) <= LONGEST_PAIR else _matches)(name, patterns)
 
 
 def _matches(name: str, patterns: tuple[str, ...]) -> bool:

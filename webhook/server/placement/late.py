@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.adapters.kube.client import KubeError
 from webhook.adapters.kube.follow import SPREAD
-from webhook.core.placement.assignments import LONGEST_TOLD
+from webhook.core.bounds import LONGEST_SENTENCE
 from webhook.core.placement.binding_review import BindingOutcome
 from webhook.core.placement.fit import RETRIES
 from webhook.names import GPU_WAITS_ANNOTATION
+from webhook.server.bounds import MOST_GIVEN_UP, MOST_TOLD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -46,14 +47,6 @@ PATIENCE_S: Final = 300.0
 TELL_EVERY_S: Final = 30.0
 """A pod is told this often, at most, that the reason for which it waits is another one now."""
 
-MOST_TOLD: Final = 10
-"""So many pods are told so within that time: each pod that starts or ends on a full node changes
-the largest free amount, and so what all say who wait there. Where more wait they are told less
-often; the first time each is told at once."""
-
-MOST_GIVEN_UP: Final = 10
-"""Pods without a native sidecar that are deleted within `EVERY_S`: where the API server never gets
-an answer of ours, each one that its controller makes would be bound without us, too."""
 
 ASK_EVERY_S: Final = 300.0
 """How long an answer about our rights is believed."""
@@ -196,7 +189,7 @@ class LateAssignments:
         if failed:
             message = "pods that were bound without us cannot be given their GPUs; retrying"
             name, first = next(iter(failed.items()))
-            why = f"{name}: {first}"[:LONGEST_TOLD]
+            why = f"{name}: {first}"[:LONGEST_SENTENCE]
             self._log.once(_TRYING, "error", message, why, pods=len(failed))
         else:
             self._log.over(_TRYING, "pods that were bound without us get their GPUs again")
@@ -270,7 +263,7 @@ class LateAssignments:
 
     def _annotate(self, pod: PodState, sentence: str) -> bool:
         """Write on a pod why it waits, where it says something else; say whether that was done."""
-        sentence = sentence[:LONGEST_TOLD]
+        sentence = sentence[:LONGEST_SENTENCE]
         now_s = self._clock()
         told_s = self._told_s.get(pod.uid)
         pause_s = TELL_EVERY_S * max(1, len(self._told_s) / MOST_TOLD)

@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from webhook.adapters.kube.client import KubeError, joined
 from webhook.adapters.kube.histories import HistoriesApi
+from webhook.core.bounds import MOST_ENTRIES
 from webhook.core.pod.fields import as_objects
 from webhook.core.words import counted
 from webhook.names import (
@@ -22,8 +23,8 @@ from webhook.names import (
 )
 from webhook.tools.explain.judge.explain import newest_in_trouble
 from webhook.tools.explain.judge.report import PodFacts, WorkloadFacts
-from webhook.tools.explain.judge.stops import MOST_LINES
-from webhook.tools.shared.facts import MOST, ClusterObject, part
+from webhook.tools.shared.bounds import MOST_EVENTS, MOST_LOG_BYTES, MOST_LOG_LINES, MOST_OWNED
+from webhook.tools.shared.facts import ClusterObject, part
 from webhook.tools.shared.node import ClusterNode
 from webhook.tools.shared.pod import ClusterPod
 from webhook.tools.shared.read import read_gpu_nodes, read_pods, why_no_figures
@@ -37,12 +38,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MOST_LOG_BYTES: Final = 2**20
 _FEW_LINES: Final = 20
-"""Of a log of which `MOST_LINES` are larger than that."""
-_MOST_OWNED: Final = 500
-"""Objects of a workload."""
-_MOST_EVENTS: Final = 50
+"""Of a log of which `MOST_LOG_LINES` are larger than that."""
 _LONGEST_PREFIX: Final = 50
 _ANSWER: Final = re.compile(
     r"\S+ answers 4[0-9][0-9]: (.*?)( \(the right is missing from our role\))?", re.DOTALL
@@ -206,7 +203,7 @@ class _ExplainReader:
 
         found = self.tried(
             lambda: self._kube.list_first(
-                self.path(kind), of_ours, _MOST_OWNED, labelSelector=labels
+                self.path(kind), of_ours, MOST_OWNED, labelSelector=labels
             ),
             lambda error: f"{what}: {error}",
         )
@@ -222,10 +219,10 @@ class _ExplainReader:
         def read(**query: str) -> list[str]:
             path = self.path(POD, name, "log")
             query |= {"container": ENFORCER_CONTAINER, "limitBytes": str(MOST_LOG_BYTES)}
-            text = self._kube.text(path, MOST_LOG_BYTES, tailLines=str(MOST_LINES), **query)
+            text = self._kube.text(path, MOST_LOG_BYTES, tailLines=str(MOST_LOG_LINES), **query)
             if len(text.encode()) >= MOST_LOG_BYTES:  # the oldest arrive first
                 text = self._kube.text(path, MOST_LOG_BYTES, tailLines=str(_FEW_LINES), **query)
-            return text.splitlines()[-MOST_LINES:]
+            return text.splitlines()[-MOST_LOG_LINES:]
 
         before = self.tried(lambda: read(previous="true")) if status.get("restartCount") else None
         return [*(before or ()), *(self.tried(read, _why_no_log) or ())]
@@ -235,7 +232,7 @@ class _ExplainReader:
         found: list[tuple[str, str]] = []
         for uid in uids[-3:]:
             fields = f"involvedObject.uid={uid},reason=FailedCreate"
-            read = partial(self._kube.list_first, self.path(EVENT), _said, _MOST_EVENTS)
+            read = partial(self._kube.list_first, self.path(EVENT), _said, MOST_EVENTS)
             asked = partial(read, fieldSelector=fields)
             found += self.tried(asked, lambda error: f"Events: {error}") or []
         return [max(found)[1]] if found else []
@@ -278,7 +275,7 @@ def _conditions(workload: _Workload) -> list[str]:
     """Return what a controller says in the status: as long as it holds, so better than an Event."""
     return [
         str(one.get("message") or "")
-        for one in as_objects(workload.part("status").get("conditions"), MOST)
+        for one in as_objects(workload.part("status").get("conditions"), MOST_ENTRIES)
         if one.get("type") == "ReplicaFailure" and one.get("status") == "True"
     ]
 
@@ -313,7 +310,7 @@ def _ended(workload: _Workload) -> tuple[str, str]:
     counts = f"{counted(succeeded, 'pod')} succeeded, {failed} failed"
     held = {
         one.get("type"): one
-        for one in as_objects(status.get("conditions"), MOST)
+        for one in as_objects(status.get("conditions"), MOST_ENTRIES)
         if one.get("status") == "True"
     }
     for kind in ("Failed", "FailureTarget"):

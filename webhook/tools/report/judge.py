@@ -13,6 +13,7 @@ from webhook.core.policy.match import NamespaceUnknownError
 from webhook.core.policy.values import Action, Policy
 from webhook.core.words import counted, named, shortened
 from webhook.names import MIRROR_POD_ANNOTATION
+from webhook.tools.shared.bounds import MOST_GROUPS, MOST_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -21,10 +22,6 @@ if TYPE_CHECKING:
     from webhook.core.pod.fields import Json
     from webhook.tools.shared.pod import ClusterPod
 
-MOST_GROUPS: Final = 500
-"""Of which a report is made; pods of further ones are counted alone."""
-MOST_WORKLOADS: Final = 10_000
-"""Of a group; of more, no more are counted."""
 LONGEST_SENTENCE: Final = 512
 _WORDS: Final = {Outcome.DENIED, Outcome.MALFORMED}
 _RECORDING: Final = {Action.WARN, Action.AUDIT}
@@ -173,7 +170,7 @@ class RolloutJudge:
             group = Denied(pod.namespace, rule, action, reason, pod.name, sentence)
             self._groups[key] = group
         group.pods += 1
-        if len(group.workloads) < MOST_WORKLOADS:
+        if len(group.workloads) < MOST_NAMES:
             group.workloads.add(str(pod.workload))
 
 

@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from webhook.adapters.kube.client import KubeError, joined
 from webhook.core.kinds.nodes import read_time
 from webhook.core.pod.fields import as_object, as_objects
+from webhook.tools.shared.bounds import MOST_METRICS_BYTES, MOST_REPLICAS
 
 if TYPE_CHECKING:
     from webhook.adapters.kube.client import Kube
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 POLICIES: Final = "vramwarden-policies"
 """The chart's ConfigMap with the policy in force."""
 _WEBHOOK_PODS: Final = "app.kubernetes.io/name=vramwarden,app.kubernetes.io/component=webhook"
-_MOST_REPLICAS: Final = 16
-_MOST_BYTES: Final = 4 * 2**20
 _FAMILY: Final = "vramwarden_admission_requests"
 _DECISIONS: Final = ("denied", "warned", "audited")
 _PORT: Final = "operations"
@@ -52,10 +51,12 @@ def read_counters(kube: Kube, namespace: str) -> tuple[list[ReplicaCounts], str]
     """Return what each replica counted, and why that is not all of it; never raises KubeError."""
     path = joined("namespaces", namespace, "pods")
     try:
-        replicas = kube.list_first(path, _replica, _MOST_REPLICAS, labelSelector=_WEBHOOK_PODS)
+        replicas = kube.list_first(path, _replica, MOST_REPLICAS, labelSelector=_WEBHOOK_PODS)
         return [
             ReplicaCounts(
-                name, since_s, _counts(kube.text(f"{path}/{where}/proxy/metrics", _MOST_BYTES))
+                name,
+                since_s,
+                _counts(kube.text(f"{path}/{where}/proxy/metrics", MOST_METRICS_BYTES)),
             )
             for name, where, since_s in replicas
         ], ""

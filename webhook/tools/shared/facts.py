@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from sys import intern
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from webhook.core.bounds import MOST_ENTRIES
+from webhook.core.enforcement.bounds import LONGEST_MESSAGE
 from webhook.core.kinds.nodes import read_time
 from webhook.core.pod.fields import as_object, as_objects
 from webhook.core.words import shortened
@@ -20,11 +22,6 @@ if TYPE_CHECKING:
     from webhook.core.pod.fields import Json
 
 T = TypeVar("T")
-
-MOST: Final = 512
-"""Conditions, containers and statuses of an object that are read."""
-LONGEST_MESSAGE: Final = 4096
-"""Of a condition or a container; the kubelet keeps no more."""
 
 
 class Unreadable(Exception):  # noqa: N818 - it also stands in place of a fact
@@ -128,7 +125,7 @@ class ClusterObject:
     @property
     def owner_uid(self) -> str:
         """Of its controller; empty without one."""
-        owners = as_objects(self.part("metadata").get("ownerReferences"), MOST)
+        owners = as_objects(self.part("metadata").get("ownerReferences"), MOST_ENTRIES)
         return next((str(one.get("uid")) for one in owners if one.get("controller") is True), "")
 
     def part(self, *keys: str) -> Json:
@@ -137,7 +134,7 @@ class ClusterObject:
 
     def condition(self, kind: str) -> Condition | None:
         """Return its condition of a type."""
-        for one in as_objects(self.part("status").get("conditions"), MOST):
+        for one in as_objects(self.part("status").get("conditions"), MOST_ENTRIES):
             if one.get("type") == kind:
                 return Condition(
                     bounded(one.get("status"), 20),

@@ -21,6 +21,7 @@ from webhook.core.pod.foreign import GIVEN_BY_OTHERS
 from webhook.core.pod.quantity import QuantityError, parse_quantity
 from webhook.core.pod.whole import DRA_DRIVER, claimants
 from webhook.names import (
+    LONGEST_PAIR,
     NODE_ASKS_LABEL,
     NODE_DEVICE_NAMES_LABEL,
     NODE_DRIVER_LABEL,
@@ -29,6 +30,7 @@ from webhook.names import (
     NODE_SHARE_LABEL,
     VRAM_RESOURCE,
 )
+from webhook.tools.shared.bounds import MOST_REPLICAS_DIGITS, MOST_TERMS
 from webhook.tools.shared.facts import ClusterObject, LazyFact, bounded
 
 if TYPE_CHECKING:
@@ -42,8 +44,6 @@ AGENT_LABELS: Final = ("feature.node.kubernetes.io/pci-10de.present", "nvidia.co
 """Labels that bring the agent to a node where they are `true` (`agent.affinity` of the chart)."""
 AGENT_KEYS: Final = ("nvidia.com/gpu.count", NODE_SHARE_LABEL)
 """Those that do whatever they are; GPU feature discovery by itself sets none that is `true`."""
-MOST_TAINTS: Final = 256
-"""More than admission lets a pod tolerate."""
 REPELLING: Final = ("NoSchedule", "NoExecute")
 """Effects of taints that keep pods away."""
 _GPU_LABELS: Final = (
@@ -55,9 +55,6 @@ _GPU_LABELS: Final = (
 _PCI_LABEL: Final = re.compile(r"feature\.node\.kubernetes\.io/pci-[0-9a-f]{4}_10de.*\.present")
 """How node feature discovery writes NVIDIA's devices by itself: class and vendor."""
 _OTHER_ANNOTATIONS: Final = {"hami.io/node-nvidia-register": "HAMi"}
-_LONGEST: Final = 317
-"""A label's key, as the API server bounds it."""
-_MOST_REPLICAS_DIGITS: Final = 6
 
 
 class ClusterNode(ClusterObject):
@@ -77,9 +74,9 @@ class ClusterNode(ClusterObject):
     def taints(self) -> tuple[tuple[str, str, str], ...]:
         """Key, value and effect of each."""
         return tuple(
-            (bounded(one.get("key"), _LONGEST), bounded(one.get("value"), _LONGEST),
-             bounded(one.get("effect"), _LONGEST))
-            for one in as_objects(self.part("spec").get("taints"), MOST_TAINTS)
+            (bounded(one.get("key"), LONGEST_PAIR), bounded(one.get("value"), LONGEST_PAIR),
+             bounded(one.get("effect"), LONGEST_PAIR))
+            for one in as_objects(self.part("spec").get("taints"), MOST_TERMS)
         )  # fmt: skip
 
     @LazyFact
@@ -128,7 +125,7 @@ class ClusterNode(ClusterObject):
     def replicas(self) -> int:
         """So often a device plugin offers each GPU; 1 where it does not say."""
         text = self.labels.get("nvidia.com/gpu.replicas", "")
-        is_count = text.isascii() and text.isdecimal() and len(text) <= _MOST_REPLICAS_DIGITS
+        is_count = text.isascii() and text.isdecimal() and len(text) <= MOST_REPLICAS_DIGITS
         return int(text) if is_count else 1
 
     @LazyFact

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from webhook.core.bounds import LONGEST_TEXT, MOST_ENTRIES
+from webhook.core.enforcement.bounds import LONGEST_MESSAGE
 from webhook.core.kinds.workloads import workload_of
 from webhook.core.placement.pods import counted_need, named_gpus
 from webhook.core.pod.fields import as_object, as_objects
@@ -21,14 +23,8 @@ from webhook.names import (
     GPU_WAITS_ANNOTATION,
     MANAGED_LABEL,
 )
-from webhook.tools.shared.facts import (
-    LONGEST_MESSAGE,
-    MOST,
-    ClusterObject,
-    LazyFact,
-    bounded,
-    one_line,
-)
+from webhook.tools.shared.bounds import LONGEST_COUNT, LONGEST_NAMED
+from webhook.tools.shared.facts import ClusterObject, LazyFact, bounded, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,13 +33,9 @@ if TYPE_CHECKING:
     from webhook.core.placement.fit import Need
     from webhook.core.pod.fields import Json
 
-LONGEST_TEXT: Final = 300
-"""Characters of a sentence that somebody wrote into a pod."""
 PULLS: Final = frozenset(
     {"ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull"}
 )
-_LONGEST_COUNT: Final = 4
-_LONGEST_RULE: Final = 100
 _MARK_PARTS: Final = 3
 _DEVICE: Final = re.compile(r"^deviceclass\.resource\.kubernetes\.io/|^(?!.*kubernetes\.io/).*/")
 """What a release before 0.3 took for one: of names with a domain all but Kubernetes' own."""
@@ -119,7 +111,7 @@ class ClusterPod(ClusterObject):
         if need := self._need():
             return need.gpu_count
         text = self._text("metadata", "annotations", GPU_COUNT_ANNOTATION)
-        is_count = text.isascii() and text.isdecimal() and len(text) <= _LONGEST_COUNT
+        is_count = text.isascii() and text.isdecimal() and len(text) <= LONGEST_COUNT
         return max(1, int(text)) if is_count else 1
 
     def _need(self) -> Need | None:
@@ -144,7 +136,7 @@ class ClusterPod(ClusterObject):
     def rule(self) -> str:
         """Name of the rule that admitted it, in quotes; empty where none is said."""
         words = bounded(self.annotations.get(ADMITTED_ANNOTATION), 500).split(" ")
-        return quoted(words[1], _LONGEST_RULE) if len(words) == _MARK_PARTS else ""
+        return quoted(words[1], LONGEST_NAMED) if len(words) == _MARK_PARTS else ""
 
     @LazyFact
     def component(self) -> str:
@@ -157,7 +149,9 @@ class ClusterPod(ClusterObject):
         if self.ended or self.ready:
             return ""
         ready = self.condition("Ready")
-        waits = map(_waiting, as_objects(self.part("status").get("containerStatuses"), MOST))
+        waits = map(
+            _waiting, as_objects(self.part("status").get("containerStatuses"), MOST_ENTRIES)
+        )
         said = next((f"{reason} {message}".strip() for reason, message in waits if reason), "")
         return one_line(said or (ready.message if ready else "") or "it is not ready", LONGEST_TEXT)
 
@@ -207,7 +201,7 @@ class ClusterPod(ClusterObject):
     def statuses(self) -> Iterator[Json]:
         """Yield the statuses of all containers, native sidecars first."""
         for field in ("initContainerStatuses", "containerStatuses"):
-            yield from as_objects(self.part("status").get(field), MOST)
+            yield from as_objects(self.part("status").get(field), MOST_ENTRIES)
 
     def enforcer_ended(self) -> EndedContainer:
         """Return how its enforcer ended, now or before its last restart."""

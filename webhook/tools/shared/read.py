@@ -12,6 +12,7 @@ from webhook.adapters.kube.client import joined
 from webhook.core.kinds.nodes import NodeFigures, read_gpu_node
 from webhook.core.pod.fields import as_object
 from webhook.names import GPU_NODES, MANAGED_LABEL, SEEING_API_VERSION
+from webhook.tools.shared.bounds import MOST_WHOLE
 from webhook.tools.shared.pod import ClusterPod
 
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ _NO_NODE: Final = "<none>"
 """In that column of the table."""
 NOT_ENDED: Final = "status.phase!=Succeeded,status.phase!=Failed"
 """Pods that ended hold nothing."""
-_MOST_WHOLE: Final = 100
-"""Pods without a node that are read whole."""
 
 _OF_PODS: Final = (
     *("uid", "namespace", "name", "status", "node", "created_s", "gpus", "asked_bytes"),
@@ -55,7 +54,7 @@ def read_pods(kube: Kube, namespace: str, *, selector: str = "") -> list[Cluster
     if any(not pod.node for pod in pods.values()):
         waiting = f"spec.nodeName=,{NOT_ENDED}"
         whole = kube.list_first(
-            path, _whole, _MOST_WHOLE, labelSelector=labels, fieldSelector=waiting
+            path, _whole, MOST_WHOLE, labelSelector=labels, fieldSelector=waiting
         )
         pods |= {pod.uid: pod for pod in _found(whole) if pod.uid in pods}
     return list(pods.values())

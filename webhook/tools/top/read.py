@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from webhook.adapters.kube.client import KubeError
+from webhook.tools.shared.bounds import MOST_ASKED
 from webhook.tools.shared.read import (
     NO_FIGURES_YET,
     read_gpu_nodes,
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
     from webhook.adapters.kube.client import Kube
     from webhook.core.kinds.nodes import NodeFigures
     from webhook.tools.shared.pod import ClusterPod
-
-_MOST_ASKED: Final = 8
-"""Nodes whose pods without a promise are read, for their names: a request each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +91,7 @@ def _strangers(kube: Kube, namespace: str, nodes: Sequence[NodeFigures]) -> list
         if not node.not_shared
     }
     found: list[ClusterPod] = []
-    for node in [name for name, uids in held.items() if uids][:_MOST_ASKED]:
+    for node in [name for name, uids in held.items() if uids][:MOST_ASKED]:
         try:
             pods = read_unmanaged_pods(kube, namespace, node)
         except KubeError:

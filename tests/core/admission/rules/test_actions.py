@@ -17,8 +17,8 @@ from tests.core.admission.decisions import (
 )
 from tests.support.pods import a_container, a_pod, a_rule
 from webhook.core.admission.decide import Outcome, Phase
+from webhook.core.bounds import LONGEST_SENTENCE
 from webhook.core.placement.assignments import read_pod_state
-from webhook.core.pod.review import LONGEST_LOGGED
 from webhook.core.policy.values import Action, Bounds, VisibleDevices, Warnings
 
 AUDIT = a_rule(action=Action.AUDIT)
@@ -117,8 +117,8 @@ def test_the_sentence_that_is_logged_is_cut():
         a_container(f"c{number}", securityContext={"privileged": True}) for number in range(60)
     ]
     decision = decided(pod)
-    assert len(decision.message) > LONGEST_LOGGED
-    assert len(decision.audit["message"]) == LONGEST_LOGGED
+    assert len(decision.message) > LONGEST_SENTENCE
+    assert len(decision.audit["message"]) == LONGEST_SENTENCE
     assert decision.audit["message"].endswith("…")
 
 

@@ -24,7 +24,8 @@ from tests.core.admission.decisions import (
 from tests.support.injectors import ALL, DENIED, HONEST, asking
 from tests.support.pods import a_container, a_pod, a_policy, a_rule
 from webhook.core.admission.decide import Outcome, Phase
-from webhook.core.nvidia.devices import INJECTORS, LIKE_INJECTORS, MOST_KEYS, MOST_READ
+from webhook.core.bounds import MOST_INJECTED, MOST_READ
+from webhook.core.nvidia.devices import INJECTORS, LIKE_INJECTORS
 from webhook.core.policy.values import Action, VisibleDevices
 
 DENYING = [VisibleDevices.DENY, VisibleDevices.VOID]
@@ -194,7 +195,7 @@ def test_so_much_of_such_annotations_is_read_and_no_more():
     assert decided(pod).outcome is Outcome.ALLOWED
     pod["metadata"]["annotations"]["cdi.k8s.io/b"] += "x"
     assert_denied(decided(pod), "VisibleDevicesOverride", path_of("cdi.k8s.io/b"))
-    notes = {f"cdi.k8s.io/a{n:02}": "" for n in range(MOST_KEYS)}
+    notes = {f"cdi.k8s.io/a{n:02}": "" for n in range(MOST_INJECTED)}
     assert decided(a_pod(annotations=notes)).outcome is Outcome.ALLOWED
     pod = a_pod(annotations={**notes, "cdi.k8s.io/b": ""})
     assert_denied(decided(pod), "VisibleDevicesOverride", path_of("cdi.k8s.io/b"))

@@ -12,6 +12,7 @@ from difflib import get_close_matches
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
+from webhook.core.bounds import LONGEST_COMPARED, MOST_COMPARED, MOST_HINT_KEYS
 from webhook.core.pod.fields import with_unit
 from webhook.core.pod.findings import annotation_path, quoted
 from webhook.core.pod.foreign import FOREIGN_ANNOTATIONS, FOREIGN_RESOURCES, WHOLE_GPU, Meaning
@@ -56,11 +57,6 @@ _DOMAIN: Final = PREFIX.rstrip("/")
 _LETTERS: Final = _DOMAIN.partition(".")[0]
 _FIRST_LETTER: Final = _DOMAIN[0]
 _CANDIDATE: Final = re.compile("vram|warden|gpu", re.IGNORECASE)
-_MOST_COMPARED: Final = 32
-"""Keys that are compared with ours letter by letter, which takes time."""
-_MOST_READ: Final = 4096
-"""Keys of one map; a workload's own are bounded by nobody before."""
-_LONGEST_COMPARED: Final = 80
 _OURS: Final = frozenset({*OUR_ANNOTATIONS, IN_PLACE_OF_ANNOTATION, MANAGED_LABEL})
 _LONGEST_KEY: Final = len(PREFIX) + LONGEST_LABEL
 
@@ -86,7 +82,7 @@ def near_miss(key: str, value: str) -> str:
             product, meaning = FOREIGN_ANNOTATIONS[key]
             unit = product.unit if meaning is Meaning.MEMORY else ""
         return _line(GPU_MEMORY_ANNOTATION, _in_unit(value, unit))
-    if domain == _DOMAIN or len(key) > _LONGEST_COMPARED:
+    if domain == _DOMAIN or len(key) > LONGEST_COMPARED:
         return ""
     if not _is_like_ours(domain.lower()):
         return ""
@@ -104,7 +100,7 @@ def _is_like_ours(domain: str) -> bool:
 
 def candidates(keys: Iterable[str]) -> Iterator[str]:
     """Yield the keys that are worth comparing: few, of however many."""
-    return islice(filter(_CANDIDATE.search, islice(keys, _MOST_READ)), _MOST_COMPARED)
+    return islice(filter(_CANDIDATE.search, islice(keys, MOST_HINT_KEYS)), MOST_COMPARED)
 
 
 def _of_keys(case: Case) -> Iterator[str]:
@@ -141,7 +137,7 @@ def _of_resources(case: Case) -> Iterator[str]:
                     said = _theirs(case, container, name, amount)
                 elif name.startswith(_FIRST_LETTER) and name != VRAM_RESOURCE:
                     compared += 1
-                    said = _no_resource(name, amount) if compared <= _MOST_COMPARED else ""
+                    said = _no_resource(name, amount) if compared <= MOST_COMPARED else ""
                 if said:
                     yield f"{container.path}.resources.{kind}[{shortened(name, 64)}]: {said}"
 
@@ -172,7 +168,7 @@ def _no_resource(name: str, amount: str) -> str:
     if not name.startswith(PREFIX):
         line = near_miss(name, amount)
         return f"no node has this resource; write the annotation {line}" if line else ""
-    meant = get_close_matches(name[len(PREFIX) : _LONGEST_COMPARED].lower(), MEANT, n=1)
+    meant = get_close_matches(name[len(PREFIX) : LONGEST_COMPARED].lower(), MEANT, n=1)
     if not meant:
         return f"no node has this resource; the only one is {VRAM_RESOURCE}, e.g. 8Gi"
     return f"no node has this resource; write the annotation {_line(MEANT[meant[0]], amount)}"

@@ -16,6 +16,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.admission.rules.hints import SHOWN
+from webhook.core.bounds import LONGEST_REFERENCE, MOST_READ, MOST_TEXTS
 from webhook.core.nvidia.programs import FRACTION_REFERENCE
 
 if TYPE_CHECKING:
@@ -67,11 +68,6 @@ SERVERS: Final = (
     ),
 )
 
-_LONGEST_IMAGE: Final = 1024
-_MOST_TEXTS: Final = 256
-_MOST_CHARACTERS: Final = 16 * 1024
-"""Of one container's texts together: what bounds memory may stand in any of them."""
-
 
 def unbounded_servers(case: Case) -> tuple[str, ...]:
     """Rule: a server of models that would take most of a GPU is limited to its share.
@@ -101,7 +97,7 @@ def _warnings(case: Case, amounts: Collection[str]) -> Iterator[str]:
 
 def _server(container: Container) -> Server | None:
     image = container.raw.get("image")
-    if type(image) is not str or len(image) > _LONGEST_IMAGE:
+    if type(image) is not str or len(image) > LONGEST_REFERENCE:
         return None
     return _runs(image)
 
@@ -120,12 +116,12 @@ def _may_be_bounded(container: Container, server: Server) -> bool:
     texts: list[str] = []
     for field in ("command", "args"):
         value = container.raw.get(field) or []
-        if type(value) is not list or len(value) > _MOST_TEXTS:
+        if type(value) is not list or len(value) > MOST_TEXTS:
             return True
         texts += [text for text in value if type(text) is str]
     env = container.env()
-    if len(env) > _MOST_TEXTS:
+    if len(env) > MOST_TEXTS:
         return True
     for entry in env:
         texts += [entry["name"], entry.get("value") or ""]
-    return sum(map(len, texts)) > _MOST_CHARACTERS or any(map(server.bounded.search, texts))
+    return sum(map(len, texts)) > MOST_READ or any(map(server.bounded.search, texts))

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from webhook.core import words
+from webhook.core.bounds import LONGEST_TEXT
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
 T = TypeVar("T")
-
-LONGEST_TEXT: Final = 300
-"""Characters that are shown of what somebody else wrote."""
 
 
 class Level(StrEnum):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from webhook.core.bounds import LONGEST_SENTENCE
 from webhook.core.enforcement.termination_message import read_message
 from webhook.core.kinds.nodes import read_time
 from webhook.core.pod.gpus import LONGEST_FAULT
@@ -12,7 +13,6 @@ from webhook.names import CAP_HELD_CONDITION
 from webhook.tools.explain.judge.report import Cause, Enough, OtherReason, Report, Severity, State
 from webhook.tools.explain.judge.room import Blocker
 from webhook.tools.explain.judge.stops import (
-    LONGEST_SENTENCE,
     Said,
     enough_for,
     find_history,

@@ -22,6 +22,7 @@ from webhook.names import (
     NODE_GPU_MEMORY_LABEL,
     NOT_ENFORCED,
 )
+from webhook.tools.shared.bounds import MOST_TERMS
 from webhook.tools.shared.facts import bounded
 from webhook.tools.shared.node import CORDONED, REPELLING, ClusterNode, tolerates
 
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
     NotHere = tuple["Mismatch", str]
     """Why a pod may not run on a node, and that in words."""
 
-MOST_TERMS: Final = 256
-"""Of a pod's selection, and of the taints and tolerations; more than admission lets pass."""
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _NAME_FIELD: Final = "metadata.name"
 

@@ -22,6 +22,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.admission.rules.hints import candidates, near_miss
+from webhook.core.bounds import MOST_ENTRIES
+from webhook.core.enforcement.bounds import LONGEST_MESSAGE
 from webhook.core.placement.assignments import read_pod_state
 from webhook.core.pod.demand import asks_for_vram
 from webhook.core.pod.fields import as_objects
@@ -49,7 +51,8 @@ from webhook.tools.explain.judge.stops import (
     stops_words,
 )
 from webhook.tools.explain.judge.waiting import explain_pending
-from webhook.tools.shared.facts import MOST, bounded, part
+from webhook.tools.shared.bounds import MOST_NAMES
+from webhook.tools.shared.facts import bounded, part
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -58,8 +61,6 @@ if TYPE_CHECKING:
     from webhook.tools.shared.pod import ClusterPod
 
 MOST_REFUSALS: Final = 3
-_LONGEST_REFUSAL: Final = 4096
-_MOST_NAMES: Final = 10_000
 _LIKE: Final = 0.5
 
 _DENIED: Final = re.compile(r'admission webhook "[a-z]+\.vramwarden\.io" denied the request: ')
@@ -138,7 +139,7 @@ def _is_well(pod: ClusterPod) -> bool:
 
 def _refusal(text: str) -> Iterator[Cause]:
     """Yield what a denial says: each of our findings with its cure, others' text as it is."""
-    text = bounded(text, _LONGEST_REFUSAL)
+    text = bounded(text, LONGEST_MESSAGE)
     denied = _DENIED.search(text)
     if denied is None:
         yield Cause(Severity.ERROR, OtherReason.CREATION_DENIED, text)
@@ -156,7 +157,7 @@ def _refusal(text: str) -> Iterator[Cause]:
 
 def _failed(facts: WorkloadFacts) -> Iterator[Cause]:
     if facts.failed:
-        yield Cause(Severity.ERROR, OtherReason.JOB_FAILED, bounded(facts.failed, _LONGEST_REFUSAL))
+        yield Cause(Severity.ERROR, OtherReason.JOB_FAILED, bounded(facts.failed, LONGEST_MESSAGE))
 
 
 def _misplaced(facts: WorkloadFacts) -> Iterator[Cause]:
@@ -204,7 +205,7 @@ def _without_pod(facts: PodFacts) -> Report:
 def _not_found(
     kind: str, namespace: str, name: str, names: Sequence[str], left_out: tuple[str, ...]
 ) -> Report:
-    near = difflib.get_close_matches(name[:LONGEST_NAME], names[:_MOST_NAMES], 3, _LIKE)
+    near = difflib.get_close_matches(name[:LONGEST_NAME], names[:MOST_NAMES], 3, _LIKE)
     meant = f"did you mean {named(near)}?" if near else ""
     detail = f"there is no {kind} {name} in namespace {namespace}"
     cause = Cause(Severity.ERROR, OtherReason.NOT_FOUND, detail, meant)
@@ -245,11 +246,11 @@ def _idioms(pod: ClusterPod) -> Iterator[tuple[str, str]]:
     """Yield what seems to ask for GPU memory, and the line to write instead where it is clear."""
     for field in ("annotations", "labels"):
         entries = pod.part("metadata", field)
-        for key in candidates(islice(entries, MOST)):
+        for key in candidates(islice(entries, MOST_ENTRIES)):
             line = "" if key.startswith(PREFIX) else near_miss(key, bounded(entries[key], 64))
             if line:
                 yield f"the {field.removesuffix('s')} {bounded(key, 100)}", line
-    for container in as_objects(pod.part("spec").get("containers"), MOST):
-        for key in islice(part(container, "resources", "limits"), MOST):
+    for container in as_objects(pod.part("spec").get("containers"), MOST_ENTRIES):
+        for key in islice(part(container, "resources", "limits"), MOST_ENTRIES):
             if key in FOREIGN_RESOURCES or (key.startswith(PREFIX) and key != VRAM_RESOURCE):
                 yield f"the resource {bounded(key, 100)}", ""

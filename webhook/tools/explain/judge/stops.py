@@ -13,10 +13,12 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
+from webhook.core.bounds import LARGEST_INT32, LONGEST_SENTENCE
 from webhook.core.kinds.histories import advise, measured_runs, peak_bytes
 from webhook.core.kinds.nodes import read_time
 from webhook.core.words import MAX_BYTES, amount, counted, exactly, shortened
 from webhook.names import GPU_MEMORY_ANNOTATION, VRAM_RESOURCE
+from webhook.tools.shared.bounds import LONGEST_LOG_COMMAND, LONGEST_LOG_LINE
 from webhook.tools.shared.facts import bounded
 
 if TYPE_CHECKING:
@@ -27,13 +29,6 @@ if TYPE_CHECKING:
     from webhook.core.kinds.workloads import Workload
     from webhook.tools.shared.pod import ClusterPod
 
-MOST_LINES: Final = 500
-"""Of a log, the newest; and as many of the log before the last restart."""
-LONGEST_LINE: Final = 16 * 2**10
-"""Characters; the enforcer's own have at most some thousand."""
-LONGEST_SENTENCE: Final = 1024
-_LONGEST_COMMAND: Final = 120
-_LONGEST_PID: Final = 2**31
 HISTORY: Final = "history"
 _GIB: Final = 2**30
 _COARSE_FROM: Final = 8 * _GIB
@@ -105,7 +100,7 @@ def read_log(
 
     | line | then |
     | --- | --- |
-    | longer than `LONGEST_LINE`, no JSON object, another message | passed over |
+    | longer than `LONGEST_LOG_LINE`, no JSON object, another message | passed over |
     | begins a stop | a stop more |
     | reports what would be stopped | a report more |
     | tells how a stop went on | it completes the last stop of that process |
@@ -148,7 +143,7 @@ def read_log(
 
 def _last_verdict(terminated: str) -> tuple[Said, str] | None:
     """Return the verdict in a termination message: the first line that is one."""
-    for line in terminated[:LONGEST_LINE].splitlines():
+    for line in terminated[:LONGEST_LOG_LINE].splitlines():
         found = _VERDICT.fullmatch(line)
         if found:
             return Said(found[1]), bounded(found[2], LONGEST_SENTENCE)
@@ -156,7 +151,7 @@ def _last_verdict(terminated: str) -> tuple[Said, str] | None:
 
 
 def _read(line: str) -> tuple[Said, Mapping[str, Any]] | None:
-    if len(line) > LONGEST_LINE:
+    if len(line) > LONGEST_LOG_LINE:
         return None
     try:
         values = json.loads(line)
@@ -175,14 +170,14 @@ def _stop(said: Said, why: str, values: Mapping[str, Any]) -> Stop:
         sum_bytes=_number(values, "sum_bytes"),
         cap_bytes=_number(values, "cap_bytes"),
         peak_bytes=_number(values, "peak_bytes") or told,
-        pid=_number(values, "pid", _LONGEST_PID),
-        command=" ".join(bounded(values.get("command"), _LONGEST_COMMAND).split()),
+        pid=_number(values, "pid", LARGEST_INT32),
+        command=" ".join(bounded(values.get("command"), LONGEST_LOG_COMMAND).split()),
         container=bounded(values.get("container"), 80),
     )
 
 
 def _go_on(stops: list[Stop], said: Said, values: Mapping[str, Any]) -> None:
-    pid = _number(values, "pid", _LONGEST_PID)
+    pid = _number(values, "pid", LARGEST_INT32)
     for index in range(len(stops) - 1, -1, -1):
         stop = stops[index]
         if pid is not None and stop.pid == pid:

@@ -17,13 +17,7 @@ from typing import Any, Final, Self
 import yaml
 
 from webhook.adapters.yaml_documents import BoundedReader, Dialect, StopError
-
-MAX_DEPTH: Final = 100
-"""No Kubernetes object nests deeper; keeps recursion, here and in what follows, within bounds."""
-MAX_ALIASED: Final = 100_000
-"""Values that all aliases together may stand for; go-yaml rejects a similar number."""
-MAX_DIGITS: Final = 100
-"""Longer integers are read as floats, or not at all: nothing counts that far."""
+from webhook.tools.shared.bounds import DEEPEST_MANIFEST, MAX_ALIASED, MAX_DIGITS
 
 _WORDS: Final[dict[str, bool | None]] = {
     word: meaning
@@ -48,11 +42,11 @@ _SPACE: Final = re.compile(r"[ \t\r\n]*")
 
 KUBECTL: Final = Dialect(
     loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader),
-    max_depth=MAX_DEPTH,
+    max_depth=DEEPEST_MANIFEST,
     max_values=MAX_ALIASED,
     counts_aliased_only=True,
     is_strict=False,
-    too_deep=f"nested more than {MAX_DEPTH} levels deep; flatten it",
+    too_deep=f"nested more than {DEEPEST_MANIFEST} levels deep; flatten it",
     too_many=f"its aliases stand for more than {MAX_ALIASED} values; write them out",
     endless="anchor &{0} contains itself; write the value out",
     undefined="alias *{0} has no anchor &{0} before it",

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import yaml
 from ruamel.yaml.error import YAMLError
 
+from webhook.tools.shared.bounds import MOST_COMPARED_LINES
 from webhook.tools.shared.manifests.reading import (
     ExactFloat,
     ManifestError,
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     from webhook.tools.shared.manifests.reading import Layout
 
 _ANCHOR: Final = re.compile(r"&\S+")
-_MOST_LINES: Final = 5000
-"""Beyond that, comparing lines takes longer than a user wants to wait."""
 
 
 def rewrite(
@@ -95,7 +94,7 @@ def _restored(original: str, base: str, target: str) -> str | None:
     line of one is found in the other, and an edit goes to where its neighbours stand.
     """
     before, plain, after = (text.splitlines(keepends=True) for text in (original, base, target))
-    if max(len(before), len(after)) > _MOST_LINES:
+    if max(len(before), len(after)) > MOST_COMPARED_LINES:
         return None
     places = _places([_squeezed(line) for line in plain], [_squeezed(line) for line in before])
     result: list[str] = []

@@ -44,6 +44,7 @@ from webhook.core.pod.foreign import (
 from webhook.core.pod.quantity import MIB, QuantityError, parse_quantity
 from webhook.core.pod.views import effective_amount, read_pod
 from webhook.names import GPU_ANNOTATION
+from webhook.tools.shared.bounds import LONGEST_GIVEN, LONGEST_NAMED, MOST_CARDS, MOST_POD_GPUS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -58,10 +59,6 @@ _KAI_GROUP: Final = "runai-gpu-group"
 _HAMI_GIVEN: Final = "hami.io/vgpu-devices-allocated"
 _GPUSHARE_GIVEN: Final = "ALIYUN_COM_GPU_MEM_IDX"
 _PLAIN: Final = re.compile(r"[0-9]{1,10}(\.[0-9]{1,10})?")
-_MOST_GPUS: Final = 10_000
-_MOST_CARDS: Final = 64
-_LONGEST_CARD: Final = 100
-_LONGEST_GIVEN: Final = 10_000
 
 
 class How(StrEnum):
@@ -123,7 +120,7 @@ def asked_of(raw: Json) -> GpuRequest | None:
             raise AskError(render(findings))
         if demand is not None:
             cards = tuple(filter(None, pod.annotations.get(GPU_ANNOTATION, "").split(",")))
-            cards = cards[:_MOST_CARDS]
+            cards = cards[:MOST_CARDS]
             return GpuRequest(How.OURS, demand.gpu_count, demand.per_gpu_bytes, cards=cards)
         readers = (_kai, _gpushare, *_BY_FAMILY, _by_count)
         return next(filter(None, (read(pod) for read in readers)), None)
@@ -137,13 +134,13 @@ def _kai(pod: Pod) -> GpuRequest | None:
     if not fraction and not mebibytes:
         return None
     count = _plain(pod.annotations.get(KAI_DEVICES, "")) or Fraction(1)
-    gpus = int(count) if count.denominator == 1 and 1 <= count <= _MOST_GPUS else 1
+    gpus = int(count) if count.denominator == 1 and 1 <= count <= MOST_POD_GPUS else 1
     groups = {
-        value[:_LONGEST_CARD]
+        value[:LONGEST_NAMED]
         for key, value in pod.labels.items()
         if key == _KAI_GROUP or key.startswith(f"{_KAI_GROUP}/")
     }
-    cards = tuple(sorted(groups))[:_MOST_CARDS]
+    cards = tuple(sorted(groups))[:MOST_CARDS]
     if fraction:  # KAI denies a pod that has both
         return GpuRequest(How.KAI, gpus, part=min(fraction, Fraction(1)), cards=cards)
     return GpuRequest(How.KAI, gpus, int(mebibytes) * MIB, cards=cards)
@@ -188,9 +185,9 @@ _BY_FAMILY: Final[tuple[Callable[[Pod], GpuRequest | None], ...]] = tuple(
 
 def _hami(pod: Pod) -> tuple[str, ...]:
     """Return the UUIDs of `GPU-1,NVIDIA,3000,30:;GPU-2,NVIDIA,3000,30:;`."""
-    given = pod.annotations.get(_HAMI_GIVEN, "")[:_LONGEST_GIVEN]
+    given = pod.annotations.get(_HAMI_GIVEN, "")[:LONGEST_GIVEN]
     listed = (one.partition(",")[0].strip() for one in re.split("[:;]", given))
-    return tuple(sorted({one[:_LONGEST_CARD] for one in listed if one}))[:_MOST_CARDS]
+    return tuple(sorted({one[:LONGEST_NAMED] for one in listed if one}))[:MOST_CARDS]
 
 
 def _by_count(pod: Pod) -> GpuRequest | None:
@@ -225,9 +222,9 @@ def _whole(amounts: Mapping[str, str], name: str) -> int:
     try:
         value = parse_quantity(text)
     except QuantityError as error:
-        raise AskError(f"{name}: {text[:_LONGEST_CARD]} {error}") from error
+        raise AskError(f"{name}: {text[:LONGEST_NAMED]} {error}") from error
     if value.denominator != 1 or value < 0:
-        raise AskError(f"{name}: {text[:_LONGEST_CARD]} is no whole number")
+        raise AskError(f"{name}: {text[:LONGEST_NAMED]} is no whole number")
     return int(value)
 
 

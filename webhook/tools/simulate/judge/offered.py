@@ -32,6 +32,8 @@ from webhook.core.pod.foreign import (
 )
 from webhook.core.pod.quantity import MIB, QuantityError, parse_quantity, parse_vram
 from webhook.core.policy.match import matches_any
+from webhook.names import LONGEST_LABEL
+from webhook.tools.shared.bounds import LONGEST_HAMI, MOST_GPU_MIB, MOST_NODE_GPUS
 from webhook.tools.simulate.judge.asked import GIB
 
 if TYPE_CHECKING:
@@ -42,12 +44,7 @@ if TYPE_CHECKING:
     from webhook.core.pod.gpus import Gpu
     from webhook.tools.shared.node import ClusterNode
 
-MOST_GPUS: Final = 256
-"""Of a node; no machine has as many, and whoever writes a node's labels may write any number."""
-_MOST_MIB: Final = 2**24
 _HAMI: Final = "hami.io/node-nvidia-register"
-_LONGEST_HAMI: Final = 256 * 2**10
-_LONGEST: Final = 63
 _COUNT: Final = re.compile(r"[0-9]{1,9}")
 _MIG_STRATEGY: Final = "nvidia.com/mig.strategy"
 _MIG_CAPABLE: Final = "nvidia.com/mig.capable"
@@ -116,7 +113,7 @@ def offered_of(node: ClusterNode) -> Offered | None:
     """
     labels = node.labels
     capacity = node.part("status", "capacity") or node.part("status", "allocatable")
-    product = labels.get(f"{WHOLE_GPU}.product", "")[:_LONGEST].removesuffix("-SHARED")
+    product = labels.get(f"{WHOLE_GPU}.product", "")[:LONGEST_LABEL].removesuffix("-SHARED")
     replicas = max(1, _count(labels.get(f"{WHOLE_GPU}.replicas")))
     if _SLICED.search(product):
         return Offered(GpuSource.GFD, (), product, is_sliced=True)
@@ -129,13 +126,13 @@ def offered_of(node: ClusterNode) -> Offered | None:
     mixed = (labels.get(_MIG_STRATEGY), labels.get(_MIG_CAPABLE)) == ("mixed", "true")
     if sliced or (mixed and counted):
         slots = _amount(capacity, WHOLE_GPU) + _amount(capacity, SHARED_GPU)
-        number = min(number or MOST_GPUS, slots // replicas)
+        number = min(number or MOST_NODE_GPUS, slots // replicas)
         sliced = sliced or number < counted
         if not number:
             return Offered(GpuSource.GFD, (), product, is_sliced=True)
-    mebibytes = min(_MOST_MIB, _count(labels.get(f"{WHOLE_GPU}.memory")))
+    mebibytes = min(MOST_GPU_MIB, _count(labels.get(f"{WHOLE_GPU}.memory")))
     if number and mebibytes:
-        totals = (mebibytes * MIB,) * min(number, MOST_GPUS)
+        totals = (mebibytes * MIB,) * min(number, MOST_NODE_GPUS)
         return Offered(GpuSource.GFD, totals, product, replicas=replicas, is_sliced=sliced)
     found = _by_hami(node.annotations.get(_HAMI)) or _by_gpushare(capacity, product)
     if found and not sliced:
@@ -144,7 +141,7 @@ def offered_of(node: ClusterNode) -> Offered | None:
     if not number:
         source, number, sliced = GpuSource.PLUGIN, _amount(capacity, WHOLE_GPU) // replicas, False
     if number:
-        unsaid = (None,) * min(number, MOST_GPUS)
+        unsaid = (None,) * min(number, MOST_NODE_GPUS)
         return Offered(source, unsaid, product, replicas=replicas, is_sliced=sliced)
     if _amount(capacity, SHARED_GPU):
         return Offered(GpuSource.PLUGIN, (), product, replicas=replicas, counted=False)
@@ -152,15 +149,15 @@ def offered_of(node: ClusterNode) -> Offered | None:
 
 
 def _by_hami(written: object) -> Offered | None:
-    if not isinstance(written, str) or len(written) > _LONGEST_HAMI:
+    if not isinstance(written, str) or len(written) > LONGEST_HAMI:
         return None
     found = _hami_objects(written) if written.lstrip().startswith("[") else _hami_lines(written)
     cards = [(memory, kind) for memory, kind, mode in found if memory and mode != "mig"]
     if not cards:
         return Offered(GpuSource.HAMI, (), is_sliced=True) if found else None
-    totals = tuple(min(memory, _MOST_MIB) * MIB for memory, _ in cards[:MOST_GPUS])
+    totals = tuple(min(memory, MOST_GPU_MIB) * MIB for memory, _ in cards[:MOST_NODE_GPUS])
     sliced = len(cards) < len(found)
-    product = "".join(filter(str.isprintable, cards[0][1][:_LONGEST]))
+    product = "".join(filter(str.isprintable, cards[0][1][:LONGEST_LABEL]))
     return Offered(GpuSource.HAMI, totals, product, is_sliced=sliced)
 
 
@@ -190,8 +187,8 @@ def _by_gpushare(capacity: Json, product: str) -> Offered | None:
     number, gibibytes = _amount(capacity, GPUSHARE_COUNT), _amount(capacity, GPUSHARE_MEMORY)
     if not number or gibibytes < number:
         return None
-    each = min(gibibytes // number * GIB, _MOST_MIB * MIB)
-    return Offered(GpuSource.GPUSHARE, (each,) * min(number, MOST_GPUS), product)
+    each = min(gibibytes // number * GIB, MOST_GPU_MIB * MIB)
+    return Offered(GpuSource.GPUSHARE, (each,) * min(number, MOST_NODE_GPUS), product)
 
 
 def _count(text: object) -> int:

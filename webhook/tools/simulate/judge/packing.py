@@ -16,6 +16,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from webhook.core.placement.fit import Denial, Need, place
+from webhook.tools.shared.bounds import MOST_SELECTORS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 Selector = tuple[tuple[str, str], ...]
 """Labels that a node must have."""
 
-_MOST_SELECTORS: Final = 1024
-"""Whose nodes are remembered: each pod of a cluster may have its own, and many nodes meet it."""
 _PARTS: Final = 10**6  # what of a node is free is compared in millionths
 
 
@@ -167,7 +166,7 @@ class _Cluster:
 
     def _match(self, selector: Selector) -> list[int]:
         if selector not in self._matching:
-            if len(self._matching) >= _MOST_SELECTORS:
+            if len(self._matching) >= MOST_SELECTORS:
                 self._matching.clear()
             self._matching[selector] = [
                 index

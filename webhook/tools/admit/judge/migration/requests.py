@@ -54,6 +54,7 @@ from fractions import Fraction
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from webhook.core.bounds import LARGEST_INT32, MOST_GPUS_ASKED
 from webhook.core.pod.fields import MOST_GIBIBYTES
 from webhook.core.pod.findings import annotation_path, quoted
 from webhook.core.pod.foreign import (
@@ -90,11 +91,8 @@ if TYPE_CHECKING:
     from webhook.tools.admit.judge.migration.foreign_pod import ForeignPod, Origin
 
 _MOST_BYTES: Final = MOST_GIBIBYTES * 2**30
-_MOST_GPUS: Final = 9999
-"""As many as the annotation `gpu-count` may say."""
 _HAMI_ALONE: Final = (HAMI_CORES, HAMI_MEMORY, HAMI_PERCENTAGE)
 """Each of them in the limits asks for one GPU where no number of GPUs is said."""
-_HAMI_MOST_UNITS: Final = 2**31 - 1
 _ALL: Final = 100
 """Percent."""
 _KAI_CONTAINER: Final = "gpu-fraction-container-name"
@@ -128,7 +126,7 @@ def _of_hami(container: Container, *, origin: Origin) -> ContainerRequest | None
 
 def _hami_bytes(container: Container, path: str, origin: Origin) -> int:
     at, units = _whole_number(container, HAMI_MEMORY) or ("", 0)
-    if units > _HAMI_MOST_UNITS:
+    if units > LARGEST_INT32:
         detail = "is a plain number of MiB for HAMi, which rejects a unit; write the number first"
         raise NotCarriedError(at, detail)
     if units:
@@ -340,7 +338,7 @@ def _read_whole(path: str, text: str) -> int:
 
 def _gpu_count(path: str, number: int) -> int:
     """Check a number of GPUs, of which our annotation takes so many."""
-    if 0 < number <= _MOST_GPUS:
+    if 0 < number <= MOST_GPUS_ASKED:
         return number
     raise NotCarriedError(path, f"no pod gets {number} GPUs; correct the number first")
 

@@ -1,0 +1,54 @@
+"""What bounds callers of the webhook and what they leave in its memory, and why."""
+
+from __future__ import annotations
+
+from typing import Final
+
+# Connections and the memory of a replica, from whoever reaches its port.
+MAX_CONNECTIONS: Final = 512  # of all callers
+MAX_PER_ADDRESS: Final = 128
+"""Of one that is not trusted. An API server keeps up to 25 idle (client-go); in a burst it calls us
+for up to 200 changes at once (`--max-mutating-requests-inflight`), which replicas share."""
+MAX_TRUSTED: Final = 256  # addresses trusted for that; a cluster has few API servers
+MAX_LARGE_BYTES: Final = 24 * 2**20
+"""Of large bodies that are being received or answered; callers beyond that are asked to retry.
+
+A third of it is the most of an address that is not trusted, two thirds of all of those. Small
+bodies are bounded by the number of connections, and always pass.
+"""
+MAX_HEAD_BYTES: Final = 32 * 2**10  # all but the body, chunks' framing too; an API server sends 300
+MAX_HEADERS: Final = 100  # an API server sends six
+MAX_CHUNKS: Final = 4096
+"""Of a body without a length, as no API server sends it: each costs as 64 KiB."""
+MAX_UNSENT_BYTES: Final = 64 * 2**10  # of answers not read, before we read no further request
+MAX_BODY_BYTES: Final = 8 * 2**20  # a review has two objects, of 3 MiB at most each, and options
+MAX_BINDING_BYTES: Final = 256 * 2**10  # of annotations, as the API server bounds them
+MAX_BUFFERED_BYTES: Final = 64 * 2**20  # of Bindings waiting; beyond, the scheduler is to retry
+MAX_WAITING_BINDINGS: Final = 1024  # far more than kube-scheduler sends (by default 50 a second)
+
+# The log, of which the kubelet keeps 50 MiB.
+MAX_LINE_BYTES: Final = 16 * 2**10  # of a line
+MAX_ITEMS: Final = 16  # of a list in it
+MAX_TRACE: Final = 4096  # characters of a traceback, its last
+MOST_WARNINGS: Final = 20  # of a policy, in one line
+
+# The memory of histories, and who shares it.
+MOST_HELD: Final = 10_000
+"""Of each: pods about to end, pods whose end was heard, ends that wait for the thread, workloads
+whose runs wait to be written."""
+MOST_KNOWN: Final = 4_096
+"""Histories in memory, with some 6 KiB each at most: 24 MiB. Beyond it we begin no other: what is
+not known warns nobody, and is never swept."""
+MOST_SAID: Final = 1_024  # sentences that are remembered, each with its history
+MOST_OF_NAMESPACE: Final = 512
+"""Histories of a namespace, which each name of a pod or a label of it can make: whoever writes into
+one namespace leaves seven eighths of the memory to the others."""
+
+# The API server, which we ask and tell.
+MOST_TOLD: Final = 10
+"""So many pods are told so within that time: each pod that starts or ends on a full node changes
+the largest free amount, and so what all say who wait there. Where more wait they are told less
+often; the first time each is told at once."""
+MOST_GIVEN_UP: Final = 10
+"""Pods without a native sidecar that are deleted within `EVERY_S`: where the API server never gets
+an answer of ours, each one that its controller makes would be bound without us, too."""

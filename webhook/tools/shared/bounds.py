@@ -1,0 +1,36 @@
+"""What bounds whatever a command reads, and what each bound protects."""
+
+from __future__ import annotations
+
+from typing import Final
+
+# What a cluster tells whoever asks it: the memory and the time of one command.
+MOST_TERMS: Final = 256  # of a selection, of tolerations; more than admission lets pass
+MOST_NAMES: Final = 10_000  # that are compared, and workloads of a group that are counted
+LONGEST_NAMED: Final = 100  # characters of a rule's name, of a card's
+LONGEST_COUNT: Final = 4  # digits of a pod's count of GPUs
+MOST_REPLICAS_DIGITS: Final = 6  # of a node's label
+MOST_WHOLE: Final = 100  # pods without a node that are read whole
+MOST_OWNED: Final = 500  # objects of a workload
+MOST_EVENTS: Final = 50  # of an object
+MOST_LOG_BYTES: Final = 2**20  # of a log that is asked for
+MOST_LOG_LINES: Final = 500  # the newest; as many of the log before the last restart
+LONGEST_LOG_LINE: Final = 16 * 2**10  # characters; the enforcer's own have at most some thousand
+LONGEST_LOG_COMMAND: Final = 120  # characters of a command in it
+MOST_ASKED: Final = 8  # nodes whose pods without a promise are read, by a request each
+MOST_REPLICAS: Final = 16  # of the webhook, whose metrics are read
+MOST_METRICS_BYTES: Final = 4 * 2**20  # of one replica's
+MOST_GROUPS: Final = 500  # of a report; pods of further ones are counted alone
+MOST_SELECTORS: Final = 1024  # with their nodes, of which many meet it; each pod may have its own
+MOST_NODE_GPUS: Final = 256  # no machine has as many; a node's labels may say any number
+MOST_GPU_MIB: Final = 2**24  # of a GPU, by a node's labels
+LONGEST_HAMI: Final = 256 * 2**10  # characters of HAMi's list of a node
+LONGEST_GIVEN: Final = 10_000  # characters of HAMi's annotation of a pod
+MOST_POD_GPUS: Final = 10_000  # of a pod that asks for whole ones
+MOST_CARDS: Final = 64  # kinds of cards that a pod names
+
+# Files that people give a command.
+DEEPEST_MANIFEST: Final = 100  # no Kubernetes object nests deeper; keeps recursion bounded
+MAX_ALIASED: Final = 100_000  # values of all aliases together; go-yaml rejects as many
+MAX_DIGITS: Final = 100  # longer integers are floats, or not read: nothing counts that far
+MOST_COMPARED_LINES: Final = 5000  # beyond, comparing takes longer than users wait
