@@ -211,7 +211,7 @@ def _authority_bits(
     ]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CertificateStatus:
     """Describe one certificate; ``fingerprint_sha256`` is lower-case hex of its DER."""
 

@@ -82,7 +82,7 @@ class Memory:
         return replace(self, since_s={ca: self.since_s.get(ca, now_s) for ca in held})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class View:
     """Hold all that a decision depends on.
 

@@ -138,7 +138,15 @@ class Replica:
         self._memory = self._memory.having_observed(configurations, now_s)
         now = self._now()
         names, terms = self._names, self._terms
-        return View(stored, configurations, self._memory, now, now_s, names, terms), failures
+        return View(
+            stored=stored,
+            configurations=configurations,
+            memory=self._memory,
+            now=now,
+            now_s=now_s,
+            names=names,
+            terms=terms,
+        ), failures
 
     def _due(self, view: View) -> tuple[Store | Publish, ...]:
         with self._placing_errors():

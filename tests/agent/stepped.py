@@ -16,9 +16,9 @@ from webhook.core.nvidia.drivers import Fault, SeenGpu
 from webhook.core.placement.assignments import Whole
 from webhook.names import NODE_ASKS_LABEL
 
-GPU = SeenGpu("GPU-a", "NVIDIA H200", 0, 1000 * 2**20, used_bytes=0)
-FINE = Scan((GPU,), "570.86.15")
-GONE = Scan((), "570.86.15")
+GPU = SeenGpu(uuid="GPU-a", product="NVIDIA H200", index=0, usable_bytes=1000 * 2**20, used_bytes=0)
+FINE = Scan(gpus=(GPU,), driver_version="570.86.15")
+GONE = Scan(gpus=(), driver_version="570.86.15")
 DOWN = Scan(failed="the driver is not loaded", fault=Fault.DRIVER_DOWN)
 MISSING = Scan(failed="the library cannot be loaded", fault=Fault.LIBRARY_MISSING)
 CDI = Access(visible_devices="void", runtime_class="nvidia")
@@ -69,7 +69,7 @@ class Bench:
         monkeypatch.setattr(loop, "time", self.clock)
         self.kube = FakeKube(self.clock)
         self.log = io.BytesIO()
-        settings = AgentSettings("n", **{"access": CDI, **settings})
+        settings = AgentSettings(node="n", **{"access": CDI, **settings})
         self.agent = Agent(settings, self.kube, ScriptedNvml(), Journal(self.log.write))
         self.agent._sharing.on_slices(())
         self.whole_pods = ()

@@ -11,14 +11,22 @@ from webhook.core.node.inventory import Scan
 from webhook.core.nvidia.drivers import Fault, SeenGpu
 from webhook.nodekit.program import NewContainerNeededError
 
-MIG = Scan((SeenGpu("GPU-a", "NVIDIA H200", 0, 1000 * 2**20, mig=True),), "570.86.15")
-SMALLER = Scan((SeenGpu("GPU-a", "NVIDIA H200", 0, 999 * 2**20),), "570.86.15")
-UNSURE = Scan((), "570.86.15", unsure=frozenset({""}))
-CANNOT = Scan((GPU,), "570.86.15", cannot_measure="no figures")
-RESET = Scan((replace(GPU, recovery=1),), "570.86.15")
-REMAP = Scan((replace(GPU, remap_failed=True),), "570.86.15")
-PENDING = Scan((replace(GPU, remap_pending=True),), "570.86.15")
-FINE_AND_SAID_SO = Scan((replace(GPU, recovery=0),), "570.86.15")
+MIG = Scan(
+    gpus=(
+        SeenGpu(uuid="GPU-a", product="NVIDIA H200", index=0, usable_bytes=1000 * 2**20, mig=True),
+    ),
+    driver_version="570.86.15",
+)
+SMALLER = Scan(
+    gpus=(SeenGpu(uuid="GPU-a", product="NVIDIA H200", index=0, usable_bytes=999 * 2**20),),
+    driver_version="570.86.15",
+)
+UNSURE = Scan(gpus=(), driver_version="570.86.15", unsure=frozenset({""}))
+CANNOT = Scan(gpus=(GPU,), driver_version="570.86.15", cannot_measure="no figures")
+RESET = Scan(gpus=(replace(GPU, recovery=1),), driver_version="570.86.15")
+REMAP = Scan(gpus=(replace(GPU, remap_failed=True),), driver_version="570.86.15")
+PENDING = Scan(gpus=(replace(GPU, remap_pending=True),), driver_version="570.86.15")
+FINE_AND_SAID_SO = Scan(gpus=(replace(GPU, recovery=0),), driver_version="570.86.15")
 ILL = ["a GPU is not healthy; it gets no further pod", "node patched"]
 WELL = ["a GPU is healthy again", "node patched"]
 

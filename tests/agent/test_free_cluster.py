@@ -23,7 +23,9 @@ class Assignments:
     def write(self, *taken):
         """Enter pods: each has so many MiB of these GPUs."""
         entries = {
-            f"uid-{number}": Assignment("ns/p", uuids, mib * 2**20, since_s=0)
+            f"uid-{number}": Assignment(
+                pod="ns/p", uuids=uuids, memory_bytes=mib * 2**20, since_s=0
+            )
             for number, (uuids, mib) in enumerate(taken)
         }
         self._api.apply({**self.manifest, "data": write_assignments(entries)})

@@ -27,7 +27,11 @@ def sharing(monkeypatch):
 
 def taking(mib):
     """Return assignments that take so much of the only GPU, of 1000 MiB."""
-    return {"uid": Assignment("ns/p", ("GPU-a",), mib * MIB, since_s=0)} if mib else {}
+    return (
+        {"uid": Assignment(pod="ns/p", uuids=("GPU-a",), memory_bytes=mib * MIB, since_s=0)}
+        if mib
+        else {}
+    )
 
 
 def taken(mib):
@@ -145,7 +149,9 @@ def test_an_entry_that_was_only_renewed_adds_nothing_to_the_allowance(sharing):
     sharing.hear(FINE, sharing.see_node(), taken(0))
     sent = []
     for second in range(300):
-        renewed = {"uid": Assignment("ns/p", ("GPU-a",), MIB, since_s=second)}
+        renewed = {
+            "uid": Assignment(pod="ns/p", uuids=("GPU-a",), memory_bytes=MIB, since_s=second)
+        }
         sharing.hear(AssignmentsSeen(renewed), after_s=0.5)
         sharing.hear(sharing.edit(ZEROED), after_s=0.5)
         sent.append(len(sharing.kube.sent))

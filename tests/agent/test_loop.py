@@ -85,7 +85,10 @@ def boot(started):
     return {"status": {"nodeInfo": {"bootID": started}}}
 
 
-OTHER = Scan((SeenGpu("GPU-z", "NVIDIA H200", 0, 3000 * 2**20),), "570.86.15")
+OTHER = Scan(
+    gpus=(SeenGpu(uuid="GPU-z", product="NVIDIA H200", index=0, usable_bytes=3000 * 2**20),),
+    driver_version="570.86.15",
+)
 
 
 def test_another_machine_behind_the_same_node_shows_its_own_gpus_alone(monkeypatch, bench):

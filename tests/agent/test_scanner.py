@@ -33,7 +33,7 @@ def test_all_that_answers_is_seen_with_the_reserve_taken_off(proc):
     nvml = ScriptedNvml(*devices)
     nvml.used = {"GPU-a": 7}
     assert seen_by(nvml, proc) == Scan(
-        tuple(replace(one, used_bytes=nvml.used.get(one.uuid, 0)) for one in devices),
+        gpus=tuple(replace(one, used_bytes=nvml.used.get(one.uuid, 0)) for one in devices),
         driver_version="570.86.15",
     )
 
@@ -164,7 +164,7 @@ def test_gpus_are_scanned_with_a_pause_after_each_scan_or_at_once(monkeypatch):
     assert wanted.cleared == 4  # before each scan: what asks for one meanwhile gets another
 
 
-FINE, GONE = Scan((SeenGpu("GPU-a", "x", 0, 1),)), Scan()
+FINE, GONE = Scan(gpus=(SeenGpu(uuid="GPU-a", product="x", index=0, usable_bytes=1),)), Scan()
 
 
 @pytest.mark.parametrize(

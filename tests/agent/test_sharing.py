@@ -30,9 +30,22 @@ from webhook.core.pod.whole import Slice
 from webhook.names import NODE_ASKS_LABEL
 from webhook.nodekit.program import NewContainerNeededError
 
-BUSY = Scan((SeenGpu(*("GPU-a", "NVIDIA H200", 0, 1000 * 2**20), used_bytes=2**30),), "570.86.15")
+BUSY = Scan(
+    gpus=(
+        SeenGpu(
+            uuid="GPU-a",
+            product="NVIDIA H200",
+            index=0,
+            usable_bytes=1000 * 2**20,
+            used_bytes=2**30,
+        ),
+    ),
+    driver_version="570.86.15",
+)
 NOBODY = AssignmentsSeen({})
-SOMEBODY = AssignmentsSeen({"uid": Assignment("team/train", ("GPU-a",), 2**28, 1)})
+SOMEBODY = AssignmentsSeen(
+    {"uid": Assignment(pod="team/train", uuids=("GPU-a",), memory_bytes=2**28, since_s=1)}
+)
 UNREAD = AssignmentsUnread("forbidden")
 NOT_SHARED, SHARED, USED = (
     "the GPUs are not shared",
@@ -469,8 +482,13 @@ def test_a_node_that_had_no_gpu_to_share_begins_like_any_other(bench):
 
 
 def test_it_is_said_again_only_where_other_gpus_are_in_use(bench):
-    other = SeenGpu("GPU-b", "NVIDIA H200", 1, 1000 * 2**20, used_bytes=2**30)
-    both, one = Scan((GPU, other), "570.86.15"), Scan((*BUSY.gpus, other), "570.86.15")
+    other = SeenGpu(
+        uuid="GPU-b", product="NVIDIA H200", index=1, usable_bytes=1000 * 2**20, used_bytes=2**30
+    )
+    both, one = (
+        Scan(gpus=(GPU, other), driver_version="570.86.15"),
+        Scan(gpus=(*BUSY.gpus, other), driver_version="570.86.15"),
+    )
     for scan, _ in itertools.product((both, one, both), range(3)):
         bench.hear(scan, NOBODY, bench.see_node(), after_s=1)
     assert bench.told() == ["DrainWholeGPUPods"] * 3
@@ -568,7 +586,7 @@ def test_a_fixed_amount_is_kept_apart_from_whole_gpus_too_and_waits_for_no_drive
     assert (bench.capacity, bench.told()) == ("1Gi", ["GPUsShared"])
 
 
-NEW = Driver(0, 0)
+NEW = Driver(scanned_s=0, answered_s=0)
 TAINT = "startup-taint.cluster-autoscaler.kubernetes.io/vramwarden"
 OTHER = {"key": "nvidia.com/gpu", "effect": "NoSchedule"}
 TAINTED = {"spec": {"taints": [{"key": TAINT, "effect": "NoSchedule"}, OTHER]}}
@@ -607,7 +625,7 @@ def test_the_startup_taint_goes_once_the_node_shows_its_gpus(tainted):
         (None, {}, True),
         (DOWN, {}, True),
         (BUSY, {}, True),
-        (Scan((), "570.86.15", unsure=frozenset({""})), {}, True),
+        (Scan(gpus=(), driver_version="570.86.15", unsure=frozenset({""})), {}, True),
         (GONE, {}, False),  # the driver answers: there is no GPU
         (None, plugin(), False),
         (None, label("false"), False),

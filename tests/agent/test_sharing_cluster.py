@@ -93,7 +93,7 @@ def listed(control_plane, node):
     control_plane.api.delete(made)
 
 
-SHARE = {"uid": Assignment("team/train", ("GPU-a",), 2**30, 1)}
+SHARE = {"uid": Assignment(pod="team/train", uuids=("GPU-a",), memory_bytes=2**30, since_s=1)}
 
 
 def is_ready(agent):

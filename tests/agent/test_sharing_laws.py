@@ -135,7 +135,9 @@ class Node:
         free, held = self.offers()
         if held or free < 100 * MIB:
             return False
-        self.pods[f"uid-{len(self.pods)}"] = Assignment("team/a", ("GPU-a",), 100 * MIB, 1)
+        self.pods[f"uid-{len(self.pods)}"] = Assignment(
+            pod="team/a", uuids=("GPU-a",), memory_bytes=100 * MIB, since_s=1
+        )
         return True
 
 

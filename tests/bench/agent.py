@@ -52,7 +52,7 @@ def _measured(gpus: int) -> list[float]:
     kube.node["metadata"]["name"] = "n"
     journal = Journal(lambda _line: None)
     with tempfile.TemporaryDirectory() as folder:
-        settings = AgentSettings("n", access=CDI, namespace="sys", run_folder=folder)
+        settings = AgentSettings(node="n", access=CDI, namespace="sys", run_folder=folder)
         agent = Agent(settings, kube, nvml, journal)
 
         def turn(*messages):
@@ -92,7 +92,9 @@ def _measured(gpus: int) -> list[float]:
         figures.append(_median_us(heard, lambda: old))
         uuids = [gpu.uuid for gpu in agent._inventory.gpus]
         entries = {
-            f"uid-{n}": Assignment(f"team/p{n}", (uuids[n % gpus],), GIB, SINCE_S)
+            f"uid-{n}": Assignment(
+                pod=f"team/p{n}", uuids=(uuids[n % gpus],), memory_bytes=GIB, since_s=SINCE_S
+            )
             for n in range(PODS)
         }
         figures.append(_median_us(a_list, lambda: write_assignments(entries)))
@@ -144,7 +146,7 @@ class _Quiet:
 def _asked_in_an_hour() -> Counter:
     """Return the requests of one agent in an hour: it follows its node and its list."""
     quiet = _Quiet()
-    one = Collection(quiet, "/api/v1/things", lambda thing: thing, name="one")
+    one = Collection(kube=quiet, path="/api/v1/things", keep=lambda thing: thing, name="one")
     with contextlib.suppress(_OverError):
         follow(
             one,

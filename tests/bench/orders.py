@@ -52,7 +52,12 @@ def generate(pods, nodes, seed=0):
     drawn = random.Random(seed)
     made = [
         [
-            Gpu(f"GPU-{node}-{index}", size * GIB, f"{size}Gi", index)
+            Gpu(
+                uuid=f"GPU-{node}-{index}",
+                memory_bytes=size * GIB,
+                product=f"{size}Gi",
+                index=index,
+            )
             for size in [_draw(drawn, GPU_GIB)]
             for index in range(_draw(drawn, GPU_COUNTS))
         ]

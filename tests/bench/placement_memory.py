@@ -59,7 +59,10 @@ def _fill(api, pods: int, nodes: int) -> None:
         some = made[number::nodes]
         entries = {
             one["uid"]: Assignment(
-                f"team/{one['name']}", (one["annotations"][GPU_ANNOTATION],), GIB, int(time.time())
+                pod=f"team/{one['name']}",
+                uuids=(one["annotations"][GPU_ANNOTATION],),
+                memory_bytes=GIB,
+                since_s=int(time.time()),
             )
             for one in some
         }

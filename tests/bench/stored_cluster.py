@@ -41,7 +41,16 @@ class StoredCluster(Kube):
         free_at_once()  # as the real one does
         self._tries, self._answer_s, self._ahead_s, self.url = 1, 1.0, None, "https://stored"
         self.nodes, self.pods, self.waiting = nodes, pods, waiting
-        self.gpus = [Gpu(_uuid(i), gpu_bytes, "NVIDIA H200", i, gpu_bytes) for i in range(8)]
+        self.gpus = [
+            Gpu(
+                uuid=_uuid(i),
+                memory_bytes=gpu_bytes,
+                product="NVIDIA H200",
+                index=i,
+                total_bytes=gpu_bytes,
+            )
+            for i in range(8)
+        ]
         self.lists: dict[str, dict] = {}
         self.ended: set[str] = set()
         self.version = 1000
@@ -80,7 +89,10 @@ class StoredCluster(Kube):
     def _put_list(self, node: int, numbers: range) -> None:
         entries = {
             uid(number): Assignment(
-                f"team/train-{number}", (_uuid(number // self.nodes % 8),), GIB, SINCE_S
+                pod=f"team/train-{number}",
+                uuids=(_uuid(number // self.nodes % 8),),
+                memory_bytes=GIB,
+                since_s=SINCE_S,
             )
             for number in numbers
         }
@@ -188,7 +200,7 @@ def _pod():
 
 def _node(gpus):
     inventory = Inventory(
-        tuple(map(TrackedGpu, gpus)), driver_version="570.86.15", enforcement="sidecar",
+        known=tuple(map(TrackedGpu, gpus)), driver_version="570.86.15", enforcement="sidecar",
         device_names="uuid", advertised=True,
     )  # fmt: skip
     state = desired(inventory, {})

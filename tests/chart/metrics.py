@@ -29,10 +29,23 @@ def webhook_exposition():
 def sentry_exposition():
     """Return what a sentry shows of a GPU with a pod, and memory without a promise."""
     metrics = SentryMetrics("n1")
-    pod = PodFigures("uid", 8, 4, 5, 1, processes=1)
-    gpu = GpuFigures("GPU-1", 0, "H100", 100, 90, 8, 7, 82, 1, pods=(pod,))
-    node = NodeFigures("n1", 0.0, "580.95.05", "sidecar", (gpu,))
-    seen = SeenGpu("GPU-1", "H100", 0, None)
+    pod = PodFigures(uid="uid", cap_bytes=8, used_bytes=4, peak_bytes=5, stops=1, processes=1)
+    gpu = GpuFigures(
+        uuid="GPU-1",
+        index=0,
+        product="H100",
+        total_bytes=100,
+        usable_bytes=90,
+        promised_bytes=8,
+        used_bytes=7,
+        free_bytes=82,
+        unattributed_bytes=1,
+        pods=(pod,),
+    )
+    node = NodeFigures(
+        name="n1", observed_s=0.0, driver_version="580.95.05", enforcement="sidecar", gpus=(gpu,)
+    )
+    seen = SeenGpu(uuid="GPU-1", product="H100", index=0, usable_bytes=None)
     metrics.show(node, {"uid": "team/p"}, {seen: {"other": 3}}, 1.0)
     metrics.scanned(0.01)
     metrics.stopped("pod")

@@ -170,9 +170,9 @@ def test_pull_secrets_are_written_as_documented(tmp_path):
 
 def test_what_the_agent_says_is_listed():
     """In its own words, as far as they are the same on each node."""
-    waiting = Driver(0.0, 0.0, fault=Fault.LIBRARY_MISSING)
+    waiting = Driver(scanned_s=0.0, answered_s=0.0, fault=Fault.LIBRARY_MISSING)
     said = [why_unready(replace(waiting, loaded_since_s=since)) for since in (None, 0.0)]
-    mig = Scan((SeenGpu("GPU-1", "A100", 0, 2**30, mig=True),))
+    mig = Scan(gpus=(SeenGpu(uuid="GPU-1", product="A100", index=0, usable_bytes=2**30, mig=True),))
     said += skipped(mig).values()
     listed = re.findall(r"^\| (?:log|unready): \*(.+?)\* \|", NODES.read_text(), re.MULTILINE)
     assert len(listed) == len(said)

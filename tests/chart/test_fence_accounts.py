@@ -315,10 +315,13 @@ def test_it_is_let_through_what_a_replica_does_to_assign_late(cluster, kubeconfi
         assigning._told_s.clear()
         assert assigning._annotate(stored(told).state, reason)
         assert marks(told) == {WAITS: reason}
-    gpus = [Gpu(f"GPU-{number}", 40 * GIB, "TEST", number) for number in (1, 2)]
+    gpus = [
+        Gpu(uuid=f"GPU-{number}", memory_bytes=40 * GIB, product="TEST", index=number)
+        for number in (1, 2)
+    ]
     uuids = ("GPU-1", "GPU-2")
     given = gpu_annotations(uuids, gpus, DeviceNames.SPECIFICATION, 4 * GIB)
-    verdict = BindingVerdict(BindingOutcome.PLACED, uuids=uuids, annotations=given)
+    verdict = BindingVerdict(outcome=BindingOutcome.PLACED, uuids=uuids, annotations=given)
     for pod in (told, at_once):
         assert assigning._assign(stored(pod).state, verdict) == "assigned"
         assert marks(pod) == {

@@ -253,7 +253,7 @@ def mixed(cluster, tmp_path):
 def test_it_reads_the_rules_as_the_webhook_does(mixed, namespace, labels):
     cluster, policy = mixed
     pod = a_pod("8Gi", labels=labels)
-    rule = policy.rule_for(Subject(namespace, labels))
+    rule = policy.rule_for(Subject(namespace=namespace, pod_labels=labels))
     enforced = rule is not None and rule.action is Action.ENFORCE
     # Which of its pods a rule with labels governs is for the webhook alone.
     first = next(

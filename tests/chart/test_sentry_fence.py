@@ -444,13 +444,31 @@ def test_it_reads_the_lists_of_who_has_which_gpu_and_no_secret(cluster):
 
 def figures(node=OWN, **gpu):
     uid = "6d0c1111-0000-4000-8000-000000000001"
-    pods = (PodFigures(uid, 2**34, 2**33, 2**33 + 5, 1, 2, 1_799_000_000.0),)
+    pods = (
+        PodFigures(
+            uid=uid,
+            cap_bytes=2**34,
+            used_bytes=2**33,
+            peak_bytes=2**33 + 5,
+            stops=1,
+            would_stop=2,
+            would_stop_since_s=1_799_000_000.0,
+        ),
+    )
     others = {"": 2**30, "91ab-2": 3 * 2**30}
     one = GpuFigures(
-        "GPU-8f1", 0, "NVIDIA H100", 80 * 2**30, 79 * 2**30, 2**34, 2**34, 63 * 2**30, 5,
+        uuid="GPU-8f1", index=0, product="NVIDIA H100", total_bytes=80 * 2**30,
+        usable_bytes=79 * 2**30, promised_bytes=2**34, used_bytes=2**34, free_bytes=63 * 2**30,
+        unattributed_bytes=5,
         pods=pods, unmanaged=others,
     )  # fmt: skip
-    return NodeFigures(node, 1_800_000_000.0, "580.95.05", "sidecar", (replace(one, **gpu),))
+    return NodeFigures(
+        name=node,
+        observed_s=1_800_000_000.0,
+        driver_version="580.95.05",
+        enforcement="sidecar",
+        gpus=(replace(one, **gpu),),
+    )
 
 
 @pytest.fixture(scope="module")

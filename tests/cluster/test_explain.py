@@ -48,17 +48,23 @@ def figures(*pods: PodFigures) -> NodeFigures:
     sizes = ((0, 23), (1, 19))
     gpus = [
         GpuFigures(
-            f"GPU-{index}",
-            index,
-            "H100",
-            80 * GIB,
-            79 * GIB,
+            uuid=f"GPU-{index}",
+            index=index,
+            product="H100",
+            total_bytes=80 * GIB,
+            usable_bytes=79 * GIB,
             free_bytes=free * GIB,
             pods=pods if index == 0 else (),
         )
         for index, free in sizes
     ]
-    return NodeFigures("n1", time.time() - 10, "580", "sidecar", tuple(gpus))
+    return NodeFigures(
+        name="n1",
+        observed_s=time.time() - 10,
+        driver_version="580",
+        enforcement="sidecar",
+        gpus=tuple(gpus),
+    )
 
 
 @pytest.fixture
@@ -122,7 +128,12 @@ def waiting(team, memory="30Gi"):
 
 def test_a_viewer_learns_why_a_pod_waits_and_what_would_start_now(team, as_viewer, gpu_node):
     other = team.accepts(a_pod("40Gi"))["metadata"]
-    gpu_node(figures(PodFigures(other["uid"], 40 * GIB), PodFigures("u-foreign", 16 * GIB)))
+    gpu_node(
+        figures(
+            PodFigures(uid=other["uid"], cap_bytes=40 * GIB),
+            PodFigures(uid="u-foreign", cap_bytes=16 * GIB),
+        )
+    )
     name = waiting(team)
     done = as_viewer("explain", name)
     assert done.exit_code == 1, done.output

@@ -125,7 +125,18 @@ def test_a_history_in_the_cluster_says_a_size(foreign):
     definition = yaml.safe_load(written)
     foreign.api.apply(definition)
     wait_until("VRAMHistory is served", lambda: _is_served(foreign.api))
-    runs = tuple(Run(f"two-{n}", 1e9 + n, 9 * GIB, 2, 4 * GIB, 0, 3600.0) for n in range(5))
+    runs = tuple(
+        Run(
+            pod=f"two-{n}",
+            ended_s=1e9 + n,
+            asked_bytes=9 * GIB,
+            gpus=2,
+            peak_bytes=4 * GIB,
+            stops=0,
+            seconds=3600.0,
+        )
+        for n in range(5)
+    )
     written = write_history(History("team", "Pod", "two", runs))
     foreign.api.request("POST", HISTORIES, written)
     found = json.loads(simulate(foreign.kubeconfig, "--as", "8Gi", "-o", "json").stdout)

@@ -235,9 +235,34 @@ def test_report_needs_no_more_than_to_view_the_namespace(
     wrong = a_pod(namespace, "wrong", labels={}, memory="8GB")
     over = a_pod(namespace, "over", memory="8Gi")
     uid = [defined.create(pod) for pod in (wrong, over)][1]["metadata"]["uid"]
-    held = PodFigures(uid, 8 * 2**30, 0, 12 * 2**30, 0, 3, time.time() - 3600)
-    gpu = GpuFigures("GPU-w", 0, "L4", 24 * 2**30, 24 * 2**30, pods=(held,))
-    figures([NodeFigures("week", time.time(), "580", "sidecar", (gpu,))])
+    held = PodFigures(
+        uid=uid,
+        cap_bytes=8 * 2**30,
+        used_bytes=0,
+        peak_bytes=12 * 2**30,
+        stops=0,
+        would_stop=3,
+        would_stop_since_s=time.time() - 3600,
+    )
+    gpu = GpuFigures(
+        uuid="GPU-w",
+        index=0,
+        product="L4",
+        total_bytes=24 * 2**30,
+        usable_bytes=24 * 2**30,
+        pods=(held,),
+    )
+    figures(
+        [
+            NodeFigures(
+                name="week",
+                observed_s=time.time(),
+                driver_version="580",
+                enforcement="sidecar",
+                gpus=(gpu,),
+            )
+        ]
+    )
     asked = ("report", "-n", namespace, "--policy", str(policy))
     done = ran(viewer, sys.executable, "-m", "webhook.cli", *asked)
     assert done.returncode == 1, done.stderr

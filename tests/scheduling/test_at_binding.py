@@ -340,7 +340,9 @@ def test_a_pod_deleted_while_it_is_bound_leaves_nothing_reserved(cluster, held):
     bind(cluster, held("other", "1Gi"), "n1")
     assignments, _ = read_assignments(cluster.api.request("GET", path)["data"])
     name = f"{cluster.namespace}/a"
-    assignments[pod["metadata"]["uid"]] = Assignment(name, ("GPU-n1-0",), 5 * GIB, 1)
+    assignments[pod["metadata"]["uid"]] = Assignment(
+        pod=name, uuids=("GPU-n1-0",), memory_bytes=5 * GIB, since_s=1
+    )
     kind = "application/merge-patch+json"
     change = {"data": write_assignments(assignments)}
     cluster.api.request("PATCH", path, change, content_type=kind)

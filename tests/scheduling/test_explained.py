@@ -30,15 +30,34 @@ def test_a_binding_that_was_denied_is_told_and_what_would_start_now_starts(clust
     cluster.wait(2)
     cluster.create("c", "5Gi")
     free = [
-        GpuFigures(f"GPU-n1-{index}", index, "H", 8 * GIB, 8 * GIB, free_bytes=3 * GIB)
+        GpuFigures(
+            uuid=f"GPU-n1-{index}",
+            index=index,
+            product="H",
+            total_bytes=8 * GIB,
+            usable_bytes=8 * GIB,
+            free_bytes=3 * GIB,
+        )
         for index in range(2)
     ]
-    nodes = (NodeFigures("n1", time.time(), "580", "sidecar", tuple(free)),)
+    nodes = (
+        NodeFigures(
+            name="n1",
+            observed_s=time.time(),
+            driver_version="580",
+            enforcement="sidecar",
+            gpus=tuple(free),
+        ),
+    )
     seen = {"n1": ClusterNode(api.request("GET", "/api/v1/nodes/n1"))}
 
     def explained():
         pod = ClusterPod(api.request("GET", f"/api/v1/namespaces/{namespace}/pods/c"))
-        report = explain_pod(PodFacts(namespace, "c", time.time(), pod, nodes, seen))
+        report = explain_pod(
+            PodFacts(
+                namespace=namespace, name="c", now_s=time.time(), pod=pod, nodes=nodes, seen=seen
+            )
+        )
         return report if len(report.causes) > 1 else None
 
     report = wait_until("a condition of the pod", explained)

@@ -33,7 +33,7 @@ def a_scan(a=0, b=0, on_a=None, on_b=None, version="580.65.06"):
     gpus = (a_gpu("GPU-a", 0, _bytes(a)), a_gpu("GPU-b", 1, _bytes(b)))
     lists = {"GPU-a": on_a, "GPU-b": on_b}
     listed = {gpu: tuple(listed) for gpu, listed in lists.items() if listed is not None}
-    return ProcessScan(gpus, version, lists=listed)
+    return ProcessScan(gpus=gpus, driver_version=version, lists=listed)
 
 
 def _bytes(mib):
@@ -77,6 +77,13 @@ def pods_of(figures, gpu=0, **options):
     return {one.uid: one for one in shown(figures, **options).gpus[gpu].pods}
 
 
+def a_pod(uid, cap_mib, used_mib):
+    used_bytes = used_mib * MIB
+    return PodFigures(
+        uid=uid, cap_bytes=cap_mib * MIB, used_bytes=used_bytes, peak_bytes=used_bytes
+    )
+
+
 def test_a_node_with_everything_known():
     lines = {TRAINER: a_line("GPU-a"), OTHER: a_line("*", held=hold(cap_mib=500), pod="x/y")}
     scan = a_scan(
@@ -85,18 +92,21 @@ def test_a_node_with_everything_known():
     figures = seen(scan, lines=lines)
     unmanaged = {scan.gpus[0]: {"": 70 * MIB, THIRD: 90 * MIB}}
     a = GpuFigures(
-        "GPU-a", 0, "H200", TOTAL_MIB * MIB, USABLE, 2 * CAP_MIB * MIB, 5000 * MIB,
-        USABLE - 2 * CAP_MIB * MIB, (5000 - 970) * MIB, True,
-        (PodFigures(TRAINER, CAP_MIB * MIB, 930 * MIB, 930 * MIB),
-         PodFigures(OTHER, 500 * MIB, 40 * MIB, 40 * MIB)),
-        {"": 70 * MIB, THIRD: 90 * MIB},
+        uuid="GPU-a", index=0, product="H200", total_bytes=TOTAL_MIB * MIB, usable_bytes=USABLE,
+        promised_bytes=2 * CAP_MIB * MIB, used_bytes=5000 * MIB,
+        free_bytes=USABLE - 2 * CAP_MIB * MIB, unattributed_bytes=(5000 - 970) * MIB, healthy=True,
+        pods=(a_pod(TRAINER, CAP_MIB, 930), a_pod(OTHER, 500, 40)),
+        unmanaged={"": 70 * MIB, THIRD: 90 * MIB},
     )  # fmt: skip
     b = GpuFigures(
-        "GPU-b", 1, "H200", TOTAL_MIB * MIB, USABLE, CAP_MIB * MIB, 700 * MIB,
-        USABLE - CAP_MIB * MIB, 100 * MIB, True,
-        (PodFigures(OTHER, 500 * MIB, 600 * MIB, 600 * MIB),),
+        uuid="GPU-b", index=1, product="H200", total_bytes=TOTAL_MIB * MIB, usable_bytes=USABLE,
+        promised_bytes=CAP_MIB * MIB, used_bytes=700 * MIB,
+        free_bytes=USABLE - CAP_MIB * MIB, unattributed_bytes=100 * MIB, healthy=True,
+        pods=(a_pod(OTHER, 500, 600),),
     )  # fmt: skip
-    assert shown(figures, unmanaged) == NodeFigures("n1", 100.0, "580.65.06", "sidecar", (a, b))
+    assert shown(figures, unmanaged) == NodeFigures(
+        name="n1", observed_s=100.0, driver_version="580.65.06", enforcement="sidecar", gpus=(a, b)
+    )
     assert [[one.processes for one in gpu.pods] for gpu in shown(figures).gpus] == [[2, 1], [1]]
 
 
@@ -117,7 +127,11 @@ def test_before_the_list_was_read_and_while_it_cannot_be_followed_nothing_is_sai
     assert (never.used_bytes, never.unattributed_bytes) == (5000 * MIB, 4100 * MIB)
     away = shown(seen(scan, lines={TRAINER: a_line()}), followed=False).gpus[0]
     assert (away.promised_bytes, away.free_bytes) == (None, None)
-    assert away.pods == (PodFigures(TRAINER, CAP_MIB * MIB, 900 * MIB, 900 * MIB),)
+    assert away.pods == (
+        PodFigures(
+            uid=TRAINER, cap_bytes=CAP_MIB * MIB, used_bytes=900 * MIB, peak_bytes=900 * MIB
+        ),
+    )
 
 
 def test_what_cannot_be_measured_is_absent_and_never_zero():
@@ -130,7 +144,9 @@ def test_what_cannot_be_measured_is_absent_and_never_zero():
     first, second = shown(blind).gpus
     assert (first.used_bytes, first.unattributed_bytes) == (None, None)
     assert (first.pods[0].used_bytes, first.pods[0].peak_bytes) == (None, None)
-    assert second.pods == (PodFigures(OTHER, CAP_MIB * MIB, 0, None),)
+    assert second.pods == (
+        PodFigures(uid=OTHER, cap_bytes=CAP_MIB * MIB, used_bytes=0, peak_bytes=None),
+    )
     assert second.unattributed_bytes == 290 * MIB
 
 
@@ -153,19 +169,21 @@ def test_unattributed_is_of_the_moment_of_the_list_and_never_below_zero():
 def test_usable_is_what_the_node_agent_advertises():
     odd = replace(a_gpu("GPU-a"), usable_bytes=USABLE + 5)
     none = replace(a_gpu("GPU-b", 1), total_bytes=None, usable_bytes=None)
-    figures = seen(ProcessScan((odd, none)), lines={})
+    figures = seen(ProcessScan(gpus=(odd, none)), lines={})
     assert [(gpu.uuid, gpu.usable_bytes) for gpu in shown(figures).gpus] == [("GPU-a", USABLE)]
 
 
 def test_a_gpu_that_cannot_be_seen_is_not_healthy_and_leaves_after_a_while():
     figures = seen(a_scan(500, 0, [held(50, 400)], []), lines={TRAINER: a_line()})
-    only_b = ProcessScan((a_gpu("GPU-b", 1),))
+    only_b = ProcessScan(gpus=(a_gpu("GPU-b", 1),))
     for scan in (only_b, LOST):
         figures.see(scan, REMEMBER_S - 1)
         gpu = shown(figures).gpus[0]
         assert (gpu.healthy, gpu.used_bytes, gpu.unattributed_bytes) == (False, None, None)
         assert gpu.promised_bytes == CAP_MIB * MIB
-        assert gpu.pods == (PodFigures(TRAINER, CAP_MIB * MIB, None, 400 * MIB),)
+        assert gpu.pods == (
+            PodFigures(uid=TRAINER, cap_bytes=CAP_MIB * MIB, used_bytes=None, peak_bytes=400 * MIB),
+        )
     figures.see(only_b, REMEMBER_S)
     assert [gpu.uuid for gpu in shown(figures).gpus] == ["GPU-b"]
 
@@ -187,7 +205,10 @@ def test_a_list_that_was_not_read_for_long_says_nothing_of_now():
 
 
 def test_no_more_pods_of_a_gpu_are_shown_than_are_read():
-    lines = {f"u{n}": Assignment(f"a/p{n}", ("GPU-a",), MIB, 1) for n in range(MOST_PODS + 9)}
+    lines = {
+        f"u{n}": Assignment(pod=f"a/p{n}", uuids=("GPU-a",), memory_bytes=MIB, since_s=1)
+        for n in range(MOST_PODS + 9)
+    }
     node = shown(seen(a_scan(), lines=lines))
     assert [pod.uid for pod in node.gpus[0].pods] == list(lines)
     gpu = read_gpu_node(write_gpu_node(node)).gpus[0]
@@ -277,11 +298,11 @@ def test_after_a_restart_stops_are_counted_on_and_none_twice():
 def test_a_gpu_that_was_lost_before_a_restart_is_shown_for_as_long_after_it():
     fresh = restart(seen(a_scan(500, 0, [], []), lines={TRAINER: a_line()}))
     fresh.on_list({TRAINER: a_line()})
-    fresh.see(ProcessScan((a_gpu("GPU-b", 1),)), REMEMBER_S - 1)
+    fresh.see(ProcessScan(gpus=(a_gpu("GPU-b", 1),)), REMEMBER_S - 1)
     assert [(gpu.uuid, gpu.healthy) for gpu in shown(fresh).gpus] == [
         ("GPU-a", False), ("GPU-b", True),
     ]  # fmt: skip
-    fresh.see(ProcessScan((a_gpu("GPU-b", 1),)), REMEMBER_S)
+    fresh.see(ProcessScan(gpus=(a_gpu("GPU-b", 1),)), REMEMBER_S)
     assert [gpu.uuid for gpu in shown(fresh).gpus] == ["GPU-b"]
 
 
@@ -333,7 +354,7 @@ def test_a_peak_is_honest_and_no_restart_forgets_it(done, with_company):
             peak = (pod.peak_bytes or 0) // MIB
             listed = most_listed.get(uid, 0)
             assert listed <= peak <= max(listed, most_used if not with_company else 0)
-            was = before.get(uid, PodFigures(uid, 1))
+            was = before.get(uid, PodFigures(uid=uid, cap_bytes=1))
             assert peak * MIB >= (was.peak_bytes or 0)
             assert (pod.stops or 0) >= (was.stops or 0)
             before[uid] = pod

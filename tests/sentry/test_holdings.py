@@ -37,7 +37,7 @@ def test_the_table_of_the_docstring():
 
 def test_a_line_of_any_release_and_kind_manages():
     scan = a_scan(held(50, 100), b=(held(50, 100),))
-    old = Assignment("team/train", ("*",), 1, 1)
+    old = Assignment(pod="team/train", uuids=("*",), memory_bytes=1, since_s=1)
     for line in (old, a_line("*"), a_line("*", held=hold(may_act=False))):
         assert found(scan, {TRAINER: line}) == {}
 
@@ -65,7 +65,7 @@ def test_what_has_no_figure_adds_nothing():
 def test_a_gpus_last_list_counts_until_the_next_and_not_where_it_is_gone():
     holdings = Holdings()
     holdings.on_scan(a_scan(held(70, 300, "")), 0.0, ())
-    holdings.on_scan(ProcessScan(a_scan().gpus), 1.0, ())
+    holdings.on_scan(ProcessScan(gpus=a_scan().gpus), 1.0, ())
     assert list(holdings.unmanaged({}, 1.0, FOREVER).values()) == [{"": 300 * MIB}]
     holdings.on_scan(ProcessScan(), 2.0, ())
     assert (holdings.unmanaged({}, 2.0, FOREVER), bool(holdings)) == ({}, False)
@@ -74,7 +74,7 @@ def test_a_gpus_last_list_counts_until_the_next_and_not_where_it_is_gone():
 def test_a_list_that_could_not_be_read_again_for_long_says_nothing_of_now():
     holdings, scan = Holdings(), a_scan(held(70, 300, ""))
     holdings.on_scan(scan, 0.0, ())
-    unlisted = ProcessScan(scan.gpus)
+    unlisted = ProcessScan(gpus=scan.gpus)
     holdings.on_scan(unlisted, OLD_LIST_S - 1, ())
     assert (len(holdings.unmanaged({}, 0.0, FOREVER)), bool(holdings)) == (1, True)
     holdings.on_scan(unlisted, OLD_LIST_S, ())

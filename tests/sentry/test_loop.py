@@ -40,7 +40,7 @@ GIB = 2**30
 NOBODY = 4_999_999  # more than any process's number
 OURS = "cccccccc-0000-4000-8000-000000000003"
 SEEN = AssignmentsSeen({TRAINER: a_line()})
-NOTHING_STORED = NodeFigures("n1", 0.0, "", "")
+NOTHING_STORED = NodeFigures(name="n1", observed_s=0.0, driver_version="", enforcement="")
 
 
 class Bench:
@@ -52,7 +52,7 @@ class Bench:
         self.liveness = Liveness(lambda: clock[0])
         self.metrics = SentryMetrics("n1")
         self.sentry = Sentry(
-            SentrySettings("n1", "sys", proc=str(proc), pod_uid=pod_uid, **settings),
+            SentrySettings(node="n1", namespace="sys", proc=str(proc), pod_uid=pod_uid, **settings),
             None, self.driver, Journal(self.said.append), self.metrics, self.liveness,
         )  # fmt: skip
 
@@ -248,10 +248,21 @@ def test_a_pod_that_nobody_holds_is_measured_and_not_reported(tmp_path, clock):
 
 
 def test_what_was_reported_is_kept_by_the_sentry_that_comes_after(bench):
-    pod = PodFigures(TRAINER, GIB, would_stop=3, would_stop_since_s=50.0)
-    gpu = GpuFigures("GPU-a", 0, "L4", 24 * GIB, 24 * GIB, pods=(pod,))
+    pod = PodFigures(uid=TRAINER, cap_bytes=GIB, would_stop=3, would_stop_since_s=50.0)
+    gpu = GpuFigures(
+        uuid="GPU-a",
+        index=0,
+        product="L4",
+        total_bytes=24 * GIB,
+        usable_bytes=24 * GIB,
+        pods=(pod,),
+    )
     bench.sentry.on_report(SEEN)
-    bench.sentry.on_report(NodeFigures("n1", 100.0, "580", "sidecar", (gpu,)))
+    bench.sentry.on_report(
+        NodeFigures(
+            name="n1", observed_s=100.0, driver_version="580", enforcement="sidecar", gpus=(gpu,)
+        )
+    )
     bench.sentry._figures.would_stop(TRAINER, 200.0)
     bench.sentry.step(1.0)
     (found,) = bench.sentry._figures.show(0.0, {}, OwnNode("", ""), followed=True).gpus[0].pods
@@ -301,9 +312,20 @@ def test_nothing_is_offered_before_it_is_known_what_is_stored_and_that_counts(be
     bench.sentry.on_report(SEEN)
     bench.sentry.step(0.0)
     assert offered == []
-    pod = PodFigures(TRAINER, GIB, 0, 7 * GIB, 3)
-    gpu = GpuFigures("GPU-a", 0, "H200", 80 * GIB, 79 * GIB, pods=(pod,))
-    bench.sentry.on_report(NodeFigures("n1", 1.0, "580", "sidecar", (gpu,)))
+    pod = PodFigures(uid=TRAINER, cap_bytes=GIB, used_bytes=0, peak_bytes=7 * GIB, stops=3)
+    gpu = GpuFigures(
+        uuid="GPU-a",
+        index=0,
+        product="H200",
+        total_bytes=80 * GIB,
+        usable_bytes=79 * GIB,
+        pods=(pod,),
+    )
+    bench.sentry.on_report(
+        NodeFigures(
+            name="n1", observed_s=1.0, driver_version="580", enforcement="sidecar", gpus=(gpu,)
+        )
+    )
     bench.sentry.step(1.0)
     ((shown,),) = [node.gpus for node in offered]
     assert [(one.peak_bytes, one.stops) for one in shown.pods] == [(7 * GIB, 3)]

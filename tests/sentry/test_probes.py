@@ -82,7 +82,7 @@ def test_the_program_has_the_kernel_as_its_clock(monkeypatch):
     monkeypatch.setattr(program, "Liveness", lambda **given: made.append(given) or Liveness())
     monkeypatch.setattr(shell.signal, "signal", lambda *_: None)
     monkeypatch.setattr(shell, "connect", no_api_server)
-    assert program.sentry(SentrySettings("n1", "sys")) == shell.FAILED
+    assert program.sentry(SentrySettings(node="n1", namespace="sys")) == shell.FAILED
     assert made == [{"alarm": signal.alarm}]
 
 
@@ -190,7 +190,7 @@ UNMANAGED = 'vramwarden_gpu_memory_unmanaged_bytes{gpu="1",node="n1",pod_uid="%s
 def shares(count, **figures):
     """Return so many pods, to be on each GPU."""
     values = {"cap_bytes": 10, "used_bytes": 4, "peak_bytes": 5, "stops": 1} | figures
-    return tuple(PodFigures(f"u{n}", **({"processes": 2} | values)) for n in range(count))
+    return tuple(PodFigures(uid=f"u{n}", **({"processes": 2} | values)) for n in range(count))
 
 
 def shown(*pods, gpus=("GPU-ABC",), on=None, **figures):
@@ -198,18 +198,20 @@ def shown(*pods, gpus=("GPU-ABC",), on=None, **figures):
     values = {"promised_bytes": 70, "used_bytes": 60, "free_bytes": -5, "unattributed_bytes": 3}
     found = tuple(
         GpuFigures(
-            uuid,
-            1 + n,
-            "H200",
-            100,
-            90,
+            uuid=uuid,
+            index=1 + n,
+            product="H200",
+            total_bytes=100,
+            usable_bytes=90,
             pods=pods if on is None or n < on else (),
             **(values | figures),
         )
         for n, uuid in enumerate(gpus)
     )
     names = {pod.uid: f"team/p{pod.uid.removeprefix('u')}" for pod in pods}
-    return NodeFigures("n1", 5.0, "580", "sidecar", found), names
+    return NodeFigures(
+        name="n1", observed_s=5.0, driver_version="580", enforcement="sidecar", gpus=found
+    ), names
 
 
 OF_GPU = 'gpu="1",node="n1",uuid="gpu-abc"'
@@ -224,7 +226,7 @@ def seen(metrics):
 
 def test_who_is_gone_leaves_no_figure_and_what_is_unknown_is_absent(metrics):
     assert seen(metrics) == {}
-    gpu = SeenGpu("GPU-ABC", "H200", 1, None)
+    gpu = SeenGpu(uuid="GPU-ABC", product="H200", index=1, usable_bytes=None)
     metrics.show(*shown(), {gpu: {OTHER: 300, "": 200}}, 5.0)
     found = samples(metrics)
     assert {name: one for name, one in found.items() if "unmanaged" in name} == {
@@ -285,13 +287,13 @@ def test_pods_beyond_the_most_are_summed_without_a_peak(metrics):
     caps = [name for name in found if "pod_memory_cap" in name]
     assert len(caps) == MOST_PODS + 1
     assert f'pod="p{MOST_PODS - 1}"' in caps[-2]
-    metrics.show(*shown(*shares(MOST_PODS + 1), PodFigures("z", 10)), {}, 5.0)
+    metrics.show(*shown(*shares(MOST_PODS + 1), PodFigures(uid="z", cap_bytes=10)), {}, 5.0)
     assert f"vramwarden_pod_memory_used_bytes{{{other}}}" not in seen(metrics)
 
 
 def test_a_full_node_stays_below_what_prometheus_takes(metrics):
     gpus = tuple(f"GPU-{n}" for n in range(64))
-    gpu = SeenGpu("GPU-0", "H200", 1, None)
+    gpu = SeenGpu(uuid="GPU-0", product="H200", index=1, usable_bytes=None)
     unmanaged = {gpu: {f"u{n}": n + 1 for n in range(2000)}}
     metrics.show(*shown(*shares(300), gpus=gpus), unmanaged, 5.0)
     assert len(samples(metrics)) <= SAMPLE_LIMIT
@@ -307,7 +309,7 @@ def test_without_series_of_pods_no_pod_is_named():
 
 
 def test_names_are_as_prometheus_wants_them(metrics, promtool):
-    gpu = SeenGpu("GPU-ABC", "H200", 1, None)
+    gpu = SeenGpu(uuid="GPU-ABC", product="H200", index=1, usable_bytes=None)
     metrics.show(*shown(*shares(1)), {gpu: {"": 200}}, 5.0)
     assert promtool("check", "metrics", given=metrics.exposition().decode()) == (0, "")
 

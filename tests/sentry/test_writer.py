@@ -25,9 +25,20 @@ FORBIDDEN = KubeError("forbidden", code=403)
 
 
 def figures(used=0, at_s=1.0, *pods):
-    shares = tuple(PodFigures(uid, GIB, 0, 0) for uid in pods)
-    gpu = GpuFigures("GPU-a", 0, "H200", 80 * GIB, 79 * GIB, 0, used * GIB, pods=shares)
-    return NodeFigures("n1", at_s, "580", "sidecar", (gpu,))
+    shares = tuple(PodFigures(uid=uid, cap_bytes=GIB, used_bytes=0, peak_bytes=0) for uid in pods)
+    gpu = GpuFigures(
+        uuid="GPU-a",
+        index=0,
+        product="H200",
+        total_bytes=80 * GIB,
+        usable_bytes=79 * GIB,
+        promised_bytes=0,
+        used_bytes=used * GIB,
+        pods=shares,
+    )
+    return NodeFigures(
+        name="n1", observed_s=at_s, driver_version="580", enforcement="sidecar", gpus=(gpu,)
+    )
 
 
 class Kube:

@@ -27,7 +27,13 @@ def hold(*, late_s=6.5, may_act=True, cap_mib=CAP_MIB):
 
 
 def a_line(*gpus, held=None, pod="team/train"):
-    return Assignment(pod, gpus or ("GPU-a",), CAP_MIB * MIB, 1, held or hold())
+    return Assignment(
+        pod=pod,
+        uuids=gpus or ("GPU-a",),
+        memory_bytes=CAP_MIB * MIB,
+        since_s=1,
+        hold=held or hold(),
+    )
 
 
 def owner(pid, pod=TRAINER, container=ID, started=10):
@@ -44,13 +50,13 @@ def a_scan(*on_a, failed="", **lists):
     """Return a scan in which these are listed on the first GPU."""
     listed = {"GPU-a": on_a} | {f"GPU-{name}": there for name, there in lists.items()}
     gpus = tuple(a_gpu(gpu, index) for index, gpu in enumerate(GPUS))
-    return ProcessScan(gpus, lists=listed, failed=failed)
+    return ProcessScan(gpus=gpus, lists=listed, failed=failed)
 
 
 def a_gpu(gpu, index=0, used_bytes=0):
     """Return a GPU of which the driver keeps 1 MiB."""
     return SeenGpu(
-        gpu, "H200", index, (TOTAL_MIB - 1) * MIB,
+        uuid=gpu, product="H200", index=index, usable_bytes=(TOTAL_MIB - 1) * MIB,
         total_bytes=TOTAL_MIB * MIB, used_bytes=used_bytes,
     )  # fmt: skip
 

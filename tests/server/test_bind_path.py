@@ -104,8 +104,27 @@ class Api:
     """Webhook configurations in memory."""
 
     def __init__(self, bind="", namespace="gpu", *, owned=True):
-        one = Registered("Mutating", "ours", "1", bind, "", namespace, owned)
-        self.found = [one, Registered("Validating", "ours", "1", None, "", namespace, owned)]
+        one = Registered(
+            kind="Mutating",
+            name="ours",
+            version="1",
+            bind=bind,
+            url="",
+            namespace=namespace,
+            owned=owned,
+        )
+        self.found = [
+            one,
+            Registered(
+                kind="Validating",
+                name="ours",
+                version="1",
+                bind=None,
+                url="",
+                namespace=namespace,
+                owned=owned,
+            ),
+        ]
         self.failures = {}
         self.written = []
 

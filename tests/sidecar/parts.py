@@ -71,7 +71,10 @@ class ScriptedNvml:
         self._known.update(gpu for gpu in self.listed if gpu not in missed)
         if missed and not self._known:
             raise self.unreachable[0]
-        return tuple(SeenGpu(gpu, "H200", 0, 100, self.mig) for gpu in sorted(self._known))
+        return tuple(
+            SeenGpu(uuid=gpu, product="H200", index=0, usable_bytes=100, mig=self.mig)
+            for gpu in sorted(self._known)
+        )
 
     def device_used_bytes(self, gpu):
         self._about("device_used_bytes", gpu)

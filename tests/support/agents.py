@@ -97,7 +97,14 @@ class ScriptedNvml:
 def a_device(name="a", mib=1000, index=0, *, mig=False):
     usable_bytes = None if mib is None else mib * 2**20
     total_bytes = None if mib is None else (mib + 100) * 2**20
-    return SeenGpu(f"GPU-{name}", "NVIDIA H200", index, usable_bytes, mig, total_bytes=total_bytes)
+    return SeenGpu(
+        uuid=f"GPU-{name}",
+        product="NVIDIA H200",
+        index=index,
+        usable_bytes=usable_bytes,
+        mig=mig,
+        total_bytes=total_bytes,
+    )
 
 
 class ApiServer:

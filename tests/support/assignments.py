@@ -17,14 +17,16 @@ NOW_S = 10_000.0
 
 def entry(*names, mib=100, since_s=10_000, pod="ns/p", hold=None, count=1):
     uuids = tuple(EVERY_GPU if name == EVERY_GPU else f"GPU-{name}" for name in names)
-    return Assignment(pod, uuids, mib * MIB, since_s, hold, count)
+    return Assignment(
+        pod=pod, uuids=uuids, memory_bytes=mib * MIB, since_s=since_s, hold=hold, count=count
+    )
 
 
 def pod(uid="u", mib=100, count=1, *, node="", gpus="", **more):
     """Return what is known of a pod; `gpus` are the short names of those it has."""
     need = None if mib is None else Need(mib * MIB, count)
     uuids = tuple(f"GPU-{name}" for name in gpus)
-    return PodState(uid, f"ns/{uid}", need, node=node, uuids=uuids, **more)
+    return PodState(uid=uid, name=f"ns/{uid}", need=need, node=node, uuids=uuids, **more)
 
 
 @dataclass(frozen=True)

@@ -140,7 +140,13 @@ INSTALLED = replace(
     sentry=a_workload("sentry"),
     own_pods=(),
     own_webhooks=tuple(
-        OurWebhook(name, kind, policy, "vramwarden-system", "/mutate")
+        OurWebhook(
+            name=name,
+            kind=kind,
+            failure_policy=policy,
+            namespace="vramwarden-system",
+            path="/mutate",
+        )
         for (kind, name), policy in EXPECTED.items()
     ),
     authorities=tuple(
@@ -149,13 +155,15 @@ INSTALLED = replace(
     certificate=Certificate("vramwarden-system/vramwarden-certificate", days_left=320),
     policy=replace(BEFORE.policy, fence=rules()),
     policy_objects=(PolicyObject("teams", in_force=True, message=""),),
-    asks=DryRun(True, admitted=True, rule="default", digest="0123456789ab", has_sidecar=True),
+    asks=DryRun(
+        created=True, admitted=True, rule="default", digest="0123456789ab", has_sidecar=True
+    ),
     wrong=DryRun(
-        False,
-        'admission webhook "mutate.vramwarden.io" denied the request: InvalidQuantity: '
+        created=False,
+        answer='admission webhook "mutate.vramwarden.io" denied the request: InvalidQuantity: '
         'metadata.annotations[vramwarden.io/gpu-memory]: "8GB" is not a quantity; use 8G or 8Gi',
     ),
-    plain=DryRun(True),
+    plain=DryRun(created=True),
     fences=frozenset(
         f"vramwarden-{name}"
         for name in (

@@ -18,16 +18,18 @@ DOWN = Scan(failed="the driver is not loaded", fault=Fault.DRIVER_DOWN)
 
 
 def a_gpu(name="a", mib=1000, index=0):
-    return Gpu(f"GPU-{name}", mib * MIB, "NVIDIA H200", index)
+    return Gpu(uuid=f"GPU-{name}", memory_bytes=mib * MIB, product="NVIDIA H200", index=index)
 
 
 def seen(name="a", mib=1000, index=0, *, mig=False):
     usable_bytes = None if mib is None else mib * MIB
-    return SeenGpu(f"GPU-{name}", "NVIDIA H200", index, usable_bytes, mig)
+    return SeenGpu(
+        uuid=f"GPU-{name}", product="NVIDIA H200", index=index, usable_bytes=usable_bytes, mig=mig
+    )
 
 
 def a_scan(*gpus, **more):
-    return Scan(gpus, "570.86.15", **more)
+    return Scan(gpus=gpus, driver_version="570.86.15", **more)
 
 
 def after(*scans, start=None, grace_s=GRACE_S):
@@ -79,7 +81,7 @@ NODE = {
     "status": {"capacity": {"cpu": "8", "nvidia.com/gpu": "2"}, "allocatable": {"cpu": "8"}},
 }
 TWO = Inventory(
-    (TrackedGpu(a_gpu("b", 2000, 1)), TrackedGpu(a_gpu("a", 1000, 0))),
+    known=(TrackedGpu(a_gpu("b", 2000, 1)), TrackedGpu(a_gpu("a", 1000, 0))),
     driver_version="570.86.15",
     enforcement="sidecar",
     device_names="uuid",

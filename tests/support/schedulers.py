@@ -93,10 +93,17 @@ def add_node(api: Api, name: str, gpu_bytes: Sequence[int], pods: int = 300, **l
 
 def _inventory(name: str, gpu_bytes: Sequence[int]) -> Inventory:
     known = tuple(
-        TrackedGpu(Gpu(f"GPU-{name}-{index}", size // MIB * MIB, "TEST", index))
+        TrackedGpu(
+            Gpu(
+                uuid=f"GPU-{name}-{index}",
+                memory_bytes=size // MIB * MIB,
+                product="TEST",
+                index=index,
+            )
+        )
         for index, size in enumerate(gpu_bytes)
     )
-    return Inventory(known, driver_version="570.86.15", enforcement="sidecar")
+    return Inventory(known=known, driver_version="570.86.15", enforcement="sidecar")
 
 
 def show_free(api: Api, name: str, gpu_bytes: Sequence[int], assignments: Assignments) -> None:

@@ -31,8 +31,14 @@ def gib(amount):
 def a_gpu(index, usable, used, pods=(), unmanaged=(), **other):
     """Return a GPU with pods as (uid, cap, used, peak, stops), in GiB."""
     figures = tuple(
-        PodFigures(uid, gib(cap), *(None if one is None else gib(one) for one in held), stops)
-        for uid, cap, *held, stops in pods
+        PodFigures(
+            uid=uid,
+            cap_bytes=gib(cap),
+            used_bytes=used and gib(used),
+            peak_bytes=peak and gib(peak),
+            stops=stops,
+        )
+        for uid, cap, used, peak, stops in pods
     )
     promised = sum(pod.cap_bytes for pod in figures)
     values = {
@@ -52,7 +58,13 @@ def a_gpu(index, usable, used, pods=(), unmanaged=(), **other):
 
 
 def a_node(name, *gpus, age_s=14):
-    return NodeFigures(name, AT_S - age_s, "580.95.05", "sidecar", tuple(gpus))
+    return NodeFigures(
+        name=name,
+        observed_s=AT_S - age_s,
+        driver_version="580.95.05",
+        enforcement="sidecar",
+        gpus=tuple(gpus),
+    )
 
 
 def a_listed_pod(uid, namespace, name, status="", node="", *, kind="", workload="", **facts):

@@ -230,7 +230,14 @@ class Nvml:
         )
         whole = total_bytes or None  # a total of 0 is none
         usable_bytes = None if whole is None else whole - (reserved_bytes or 0)
-        return SeenGpu(uuid, name, index, usable_bytes, bool(modes and modes[0]), total_bytes=whole)
+        return SeenGpu(
+            uuid=uuid,
+            product=name,
+            index=index,
+            usable_bytes=usable_bytes,
+            mig=bool(modes and modes[0]),
+            total_bytes=whole,
+        )
 
     def _about(self, uuid: str, ask: Callable[..., Any], *arguments: Any) -> Any:
         """Ask about one GPU, and drop its handle where that is lost."""

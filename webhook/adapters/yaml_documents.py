@@ -160,7 +160,7 @@ def _syntax(error: yaml.MarkedYAMLError) -> str:
     return f"is not YAML:{context}{',' * bool(context)} {problem}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
     """What reads a text, how much of it, and what is said past that."""
 

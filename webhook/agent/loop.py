@@ -84,7 +84,7 @@ class Agent:
         self._node: dict[str, Any] | None = None
         self._inventory: Inventory | None = None
         self._scan: Scan | None = None
-        self._driver = Driver(time.monotonic(), time.monotonic())
+        self._driver = Driver(scanned_s=time.monotonic(), answered_s=time.monotonic())
         self._patched_s = self._next_try_s = float("-inf")
         self._pause_s = FIRST_PAUSE_S
         self._allowance = Allowance(PATCHES, PATCH_EVERY_S)

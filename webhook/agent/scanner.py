@@ -78,7 +78,7 @@ def _scan(nvml: Nvml, version: str, proc: str) -> Scan:
     gpus = tuple(_described(gpu, nvml) for gpu in answering(nvml))
     # Which failed to answer but are not lost.
     unsure = {error.gpu for error in nvml.unreachable if error.fault is not Fault.GPU_LOST}
-    return _probed(Scan(gpus, version, unsure=frozenset(unsure)), nvml, proc)
+    return _probed(Scan(gpus=gpus, driver_version=version, unsure=frozenset(unsure)), nvml, proc)
 
 
 def _described(gpu: SeenGpu, nvml: Nvml) -> SeenGpu:

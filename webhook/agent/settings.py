@@ -18,7 +18,7 @@ find GPUs that came or went, and a lost GPU has minutes of grace anyway. On a no
 persistence mode each scan wakes the GPUs, which takes a second or more for each of them."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSettings:
     """Which node, and how."""
 

@@ -120,7 +120,7 @@ class Sentry:
         self._writer = GpuNodeWriter(kube, settings.node, journal, random.uniform(0, JITTER_S))  # noqa: S311 - no secret
         self._stats = SidecarStats(NodeProcesses(settings.pod_uid, proc=settings.proc))
         self._is_seeded = False
-        self._driver = Driver(time.monotonic(), time.monotonic())
+        self._driver = Driver(scanned_s=time.monotonic(), answered_s=time.monotonic())
         self._inbox: Inbox[Message] = Inbox()
         self._promises: Assignments | None = None
         """The node's list, by UID as it is compared."""

@@ -155,7 +155,9 @@ class ProcessScanner:
                 failed.append(str(error))
         failed += [str(error) for error in self._nvml.unreachable]
         self._forget(now_s)
-        return ProcessScan(tuple(gpus), version, lists=lists, failed="; ".join(failed))
+        return ProcessScan(
+            gpus=tuple(gpus), driver_version=version, lists=lists, failed="; ".join(failed)
+        )
 
     def _is_trusted(self, version: str) -> bool:
         """Say whether a driver's lists mean our processes, and have their figures.

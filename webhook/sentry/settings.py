@@ -14,7 +14,7 @@ METRICS_PORT: Final = 8081
 HOST: Final = "0.0.0.0"  # noqa: S104 - kubelets and Prometheus ask a pod's address
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SentrySettings:
     """Which node, and how."""
 

@@ -114,7 +114,10 @@ class GpuNodeWriter:
         self._stored, self._tried_s = stored, now_s
         if stored is not None:
             self._next_s = now_s + LEAST_S
-        send(stored or NodeFigures(self._node, 0.0, "", ""))
+        send(
+            stored
+            or NodeFigures(name=self._node, observed_s=0.0, driver_version="", enforcement="")
+        )
 
     def _go_on_from_stored(self, newest: NodeFigures, now_s: float) -> None:
         """Take what is stored as our own last write.

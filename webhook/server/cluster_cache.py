@@ -78,9 +78,9 @@ class ClusterCache:
         self._has_known_labels = False
         # The rights get and watch for the RuntimeClass `nvidia` alone are enough.
         path, name = "/apis/node.k8s.io/v1/runtimeclasses", NVIDIA_RUNTIME_CLASS
-        classes = Collection(kube, path, _name_of, name=name)
+        classes = Collection(kube=kube, path=path, keep=_name_of, name=name)
         mixed = ",".join(f"{key}={value}" for key, value in MIXED.items())
-        nodes = Collection(kube, "/api/v1/nodes", _slices_of, labels=mixed)
+        nodes = Collection(kube=kube, path="/api/v1/nodes", keep=_slices_of, labels=mixed)
         self.classes = self._mirror("RuntimeClasses", classes, self._use_classes)
         self.nodes = self._mirror("nodes with slices", nodes, self._use_nodes)
 
@@ -130,7 +130,7 @@ class ClusterCache:
         if not wanted:
             self._use_labels(None, wanted, {})
             return None
-        followed = Collection(self._kube, PATH, partial(labelled, wanted=wanted))
+        followed = Collection(kube=self._kube, path=PATH, keep=partial(labelled, wanted=wanted))
         self._latest = mirror = self._mirror(
             "namespaces", followed, lambda found: self._use_labels(mirror, wanted, found)
         )

@@ -45,7 +45,7 @@ class SettingsError(Exception):
         super().__init__("; ".join(problems))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EnforcerSettings:
     """What the pod is held to, and how."""
 

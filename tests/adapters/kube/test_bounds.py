@@ -527,5 +527,5 @@ def followed(kube, keep=name_of, *, enough):
             raise Enough
 
     with pytest.raises(Enough):
-        follow(Collection(kube, THINGS, keep), report, sleep=lambda _: None)
+        follow(Collection(kube=kube, path=THINGS, keep=keep), report, sleep=lambda _: None)
     return reported

@@ -92,7 +92,7 @@ class Script(Kube):
     def follow(self, report=None, keep=name_of, spread=max, **of):
         """Follow to the script's end; return what was reported."""
         reported = []
-        collection = Collection(self, "/api/v1/things", keep, **of)
+        collection = Collection(kube=self, path="/api/v1/things", keep=keep, **of)
         with pytest.raises(Enough):
             follow(
                 collection,
@@ -209,7 +209,7 @@ def test_pauses_differ_by_a_quarter():
 
     state = random.getstate()
     with pytest.raises(Enough):
-        follow(Collection(Down(), "/x", name_of), lambda _: None, sleep=sleep)
+        follow(Collection(kube=Down(), path="/x", keep=name_of), lambda _: None, sleep=sleep)
     longest = slept[4:]
     assert min(longest) >= 0.75 * LONGEST_PAUSE_S
     assert max(longest) <= LONGEST_PAUSE_S
@@ -266,7 +266,7 @@ def test_whoever_gets_the_reports_may_end_it_by_raising_a_bug():
         if isinstance(one, Failed):
             raise one.error
 
-    collection = Collection(Script([ValueError("a bug")]), "/x", name_of)
+    collection = Collection(kube=Script([ValueError("a bug")]), path="/x", keep=name_of)
     with pytest.raises(ValueError, match="a bug"):
         follow(collection, report, sleep=lambda _: None)
 
@@ -348,7 +348,7 @@ def test_a_real_client_resumes_lists_again_and_says_what_failed(kube, api_server
         if isinstance(one, Failed):
             raise Enough
 
-    collection = Collection(kube, "/api/v1/things", name_of)
+    collection = Collection(kube=kube, path="/api/v1/things", keep=name_of)
     with pytest.raises(Enough):
         follow(collection, report, sleep=slept.append, watch_s=1)
     assert reported[:-1] == [

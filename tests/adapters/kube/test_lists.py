@@ -114,7 +114,7 @@ def test_a_list_that_cannot_be_read_to_its_end_is_reported(kube, api_server):
 
     api_server.answers = [page(0, 500, "a"), EXPIRED, page(0, 500, "b"), EXPIRED]
     with pytest.raises(Enough):
-        follow(Collection(kube, THINGS, name_of), report, sleep=pytest.fail)
+        follow(Collection(kube=kube, path=THINGS, keep=name_of), report, sleep=pytest.fail)
 
 
 def test_a_list_with_nothing_in_it_has_a_version(kube, api_server):

@@ -18,8 +18,26 @@ def test_a_gpu_reports_its_size_its_reserve_and_whether_it_is_in_mig_mode(stub):
         return s.nvml.Nvml().open().devices()
 
     assert stub.run(scenario, TWO) == [
-        asdict(SeenGpu("GPU-a", "NVIDIA H200", 0, 900, mig=False, total_bytes=1000)),
-        asdict(SeenGpu("GPU-b", "NVIDIA A100", 1, 450, mig=True, total_bytes=500)),
+        asdict(
+            SeenGpu(
+                uuid="GPU-a",
+                product="NVIDIA H200",
+                index=0,
+                usable_bytes=900,
+                mig=False,
+                total_bytes=1000,
+            )
+        ),
+        asdict(
+            SeenGpu(
+                uuid="GPU-b",
+                product="NVIDIA A100",
+                index=1,
+                usable_bytes=450,
+                mig=True,
+                total_bytes=500,
+            )
+        ),
     ]
 
 

@@ -30,7 +30,11 @@ OPERATIONS = {
     "nvmlDeviceGetMPSComputeRunningProcesses_v3": "processes",
 }
 
-NO_MIG = [asdict(SeenGpu("GPU-a", "NVIDIA H200", 0, 900, total_bytes=1000))]
+NO_MIG = [
+    asdict(
+        SeenGpu(uuid="GPU-a", product="NVIDIA H200", index=0, usable_bytes=900, total_bytes=1000)
+    )
+]
 BOTH = {"7": 70, "8": 80}
 WITHOUT = {
     **{("nvmlDeviceGetMigMode", code): NO_MIG for code in (3, 13, 25)},

@@ -45,7 +45,7 @@ def test_the_first_rule_that_matches_wins(tmp_path):
     policy = load(folder)
 
     def rule(namespace, **labels):
-        found = policy.rule_for(Subject(namespace, labels))
+        found = policy.rule_for(Subject(namespace=namespace, pod_labels=labels))
         return found and found.name
 
     assert rule("a-1", tier="gold") == "labelled"

@@ -200,8 +200,8 @@ def test_every_example_policy_begins_with_the_question_it_answers(file):
 def test_the_default_policy_leaves_the_system_alone_and_has_no_upper_bound():
     policy = load(SHIPPED[0])
     for namespace in ("kube-system", "vramwarden-system", "gpu-operator", "nvidia-device-plugin"):
-        assert policy.rule_for(Subject(namespace)).name == "system"
-    rule = policy.rule_for(Subject("anything"))
+        assert policy.rule_for(Subject(namespace=namespace)).name == "system"
+    rule = policy.rule_for(Subject(namespace="anything"))
     assert (rule.name, rule.memory.max_bytes, rule.max_gpu_count) == ("default", None, 16)
     assert rule.memory.min_bytes == 64 * 2**20
     for resource in (

@@ -32,7 +32,15 @@ def test_what_is_no_duration_is_rejected(text):
 
 def test_an_explanation_names_the_process_the_figures_and_the_request_that_was_enough():
     process = Process(42, 7, "python train.py", "ab" * 32)
-    excess = Excess("GPU-1", 5 * GIB, 6 * GIB, CAP, 6 * GIB + 1, GIB, 2.0)
+    excess = Excess(
+        gpu="GPU-1",
+        used_bytes=5 * GIB,
+        sum_bytes=6 * GIB,
+        cap_bytes=CAP,
+        peak_bytes=6 * GIB + 1,
+        grew_bytes=GIB,
+        grew_within_s=2.0,
+    )
     text = explain_stop(process, excess)
     for part in (
         "GPU GPU-1: process 42 (python train.py) of container abababababab holds 5Gi",
@@ -93,5 +101,16 @@ def test_a_crowded_gpu_is_read_half_as_often():
 
 def test_a_long_command_is_cut_in_the_sentence():
     process = Process(42, 7, "python " + "x" * 200)
-    text = explain_stop(process, Excess("GPU-1", 5 * GIB, 6 * GIB, CAP, 6 * GIB + 1, GIB, 2.0))
+    text = explain_stop(
+        process,
+        Excess(
+            gpu="GPU-1",
+            used_bytes=5 * GIB,
+            sum_bytes=6 * GIB,
+            cap_bytes=CAP,
+            peak_bytes=6 * GIB + 1,
+            grew_bytes=GIB,
+            grew_within_s=2.0,
+        ),
+    )
     assert f"process 42 (python {'x' * 72}…) holds" in text

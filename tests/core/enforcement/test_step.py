@@ -100,7 +100,14 @@ def test_a_victim_that_obeys_is_not_killed():
 
 
 def test_a_grace_of_zero_kills_at_once():
-    cap = Cap(CAP.cap_bytes, 0, 0.0, 60.0, False, frozenset({1}))
+    cap = Cap(
+        cap_bytes=CAP.cap_bytes,
+        tolerance_bytes=0,
+        grace_s=0.0,
+        blind_after_s=60.0,
+        terminate_when_blind=False,
+        protected=frozenset({1}),
+    )
     log, _ = run_script([(t, using((TRAINER, 1500))) for t in range(2)], cap)
     assert names(log) == [(1, "Terminate"), (1, "Kill")]
 
@@ -180,7 +187,14 @@ def test_unknown_is_not_zero_and_never_a_reason_to_kill(mib):
 
 
 def test_blindness_ends_the_pod_where_the_policy_says_so():
-    cap = Cap(CAP.cap_bytes, 0, 5.0, 60.0, True, frozenset({1}))
+    cap = Cap(
+        cap_bytes=CAP.cap_bytes,
+        tolerance_bytes=0,
+        grace_s=5.0,
+        blind_after_s=60.0,
+        terminate_when_blind=True,
+        protected=frozenset({1}),
+    )
     log, _ = run_script([(t, using(fault="GPU is lost")) for t in range(0, 80, 10)], cap)
     assert names(log) == [(60, "ReportBlind"), (60, "EndPod")]
     assert "GPU is lost" in log[-1][1].why

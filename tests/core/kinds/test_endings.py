@@ -23,16 +23,19 @@ from webhook.core.pod.gpus import Gpu
 GIB = 2**30
 BEGAN, ENDED, DELETED = "2026-11-21T10:00:00Z", "2026-11-21T13:12:00Z", "2026-11-21T14:00:00Z"
 STATE = PodState(
-    "u1",
-    "team-a/llama-5d9c7-x2x2x",
-    Need(16 * GIB),
+    uid="u1",
+    name="team-a/llama-5d9c7-x2x2x",
+    need=Need(16 * GIB),
     node="n1",
     uuids=("GPU-a",),
     hold=Hold(16 * GIB, 0, 6.5, may_act=True),
 )
 FINISHED = replace(STATE, finished=True)
 WORDS = TerminationMessage(16 * GIB, {"GPU-a": 6 * GIB}, 0, 11_000)
-GPUS = (Gpu("GPU-a", 79 * GIB, "H100", 0, 80 * GIB), Gpu("GPU-b", 79 * GIB, "H100", 1))
+GPUS = (
+    Gpu(uuid="GPU-a", memory_bytes=79 * GIB, product="H100", index=0, total_bytes=80 * GIB),
+    Gpu(uuid="GPU-b", memory_bytes=79 * GIB, product="H100", index=1),
+)
 
 
 def terminated(words=None, at=ENDED, verdict=""):
@@ -99,7 +102,16 @@ def test_what_is_read_of_a_pod():
     assert found is not None
     assert found.workload == Workload("Deployment", "llama")
     assert (found.namespace, found.pod) == ("team-a", "llama-5d9c7-x2x2x")
-    run = Run(found.pod, found.ended_s, 16 * GIB, 1, 6 * GIB, 0, 11_000.0, "H100")
+    run = Run(
+        pod=found.pod,
+        ended_s=found.ended_s,
+        asked_bytes=16 * GIB,
+        gpus=1,
+        peak_bytes=6 * GIB,
+        stops=0,
+        seconds=11_000.0,
+        product="H100",
+    )
     assert run_of(found, GPUS, None) == run
 
 
@@ -113,9 +125,18 @@ def test_a_sidecar_that_was_started_again_says_what_both_saw():
 
 
 def figures(peak=None, stops=None, uid="u1"):
-    pods = (PodFigures(uid, 16 * GIB, None, peak, stops),)
-    gpu = GpuFigures("GPU-a", 0, "H100", 80 * GIB, 79 * GIB, pods=pods)
-    return NodeFigures("n1", 0.0, "580", "sidecar", (gpu,))
+    pods = (PodFigures(uid=uid, cap_bytes=16 * GIB, used_bytes=None, peak_bytes=peak, stops=stops),)
+    gpu = GpuFigures(
+        uuid="GPU-a",
+        index=0,
+        product="H100",
+        total_bytes=80 * GIB,
+        usable_bytes=79 * GIB,
+        pods=pods,
+    )
+    return NodeFigures(
+        name="n1", observed_s=0.0, driver_version="580", enforcement="sidecar", gpus=(gpu,)
+    )
 
 
 def ending(words):

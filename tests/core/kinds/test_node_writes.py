@@ -13,13 +13,25 @@ from webhook.core.kinds.nodes import MOST_PODS, GpuFigures, NodeFigures, PodFigu
 
 MIB = 2**20
 GIB = 2**30
-POD = PodFigures("u1", 8 * GIB, 4 * GIB, 5 * GIB, 0)
+POD = PodFigures(uid="u1", cap_bytes=8 * GIB, used_bytes=4 * GIB, peak_bytes=5 * GIB, stops=0)
 HOLDER = {"": GIB}
 SMALL = GpuFigures(
-    "GPU-a", 0, "A10", 10 * GIB, 9 * GIB, 8 * GIB, 5 * GIB, GIB, 0, pods=(POD,), unmanaged=HOLDER
+    uuid="GPU-a",
+    index=0,
+    product="A10",
+    total_bytes=10 * GIB,
+    usable_bytes=9 * GIB,
+    promised_bytes=8 * GIB,
+    used_bytes=5 * GIB,
+    free_bytes=GIB,
+    unattributed_bytes=0,
+    pods=(POD,),
+    unmanaged=HOLDER,
 )
 LARGE = replace(SMALL, uuid="GPU-b", index=1, total_bytes=100 * GIB)
-NODE = NodeFigures("n1", 100.0, "580", "sidecar", (SMALL, LARGE))
+NODE = NodeFigures(
+    name="n1", observed_s=100.0, driver_version="580", enforcement="sidecar", gpus=(SMALL, LARGE)
+)
 
 
 def due(now):
@@ -107,26 +119,32 @@ def test_what_came_went_or_became_unknown_is_due_soon_and_so_is_its_return(now):
 
 
 sizes = st.none() | st.integers(0, 200 * GIB)
-pods = st.builds(PodFigures, st.sampled_from("abc"), st.integers(1, GIB), sizes, sizes)
+pods = st.builds(
+    PodFigures,
+    uid=st.sampled_from("abc"),
+    cap_bytes=st.integers(1, GIB),
+    used_bytes=sizes,
+    peak_bytes=sizes,
+)
 gpus = st.builds(
     GpuFigures,
-    st.sampled_from(["GPU-a", "GPU-b"]),
-    st.just(0),
-    st.just("A10"),
-    st.integers(1, 200 * GIB),
-    st.integers(1, 200 * GIB),
-    sizes,
-    sizes,
-    sizes,
+    uuid=st.sampled_from(["GPU-a", "GPU-b"]),
+    index=st.just(0),
+    product=st.just("A10"),
+    total_bytes=st.integers(1, 200 * GIB),
+    usable_bytes=st.integers(1, 200 * GIB),
+    promised_bytes=sizes,
+    used_bytes=sizes,
+    free_bytes=sizes,
     pods=st.lists(pods, max_size=3).map(tuple),
 )
 nodes = st.builds(
     NodeFigures,
-    st.just("n1"),
-    st.just(1.0),
-    st.just("580"),
-    st.just("none"),
-    st.lists(gpus, max_size=3).map(tuple),
+    name=st.just("n1"),
+    observed_s=st.just(1.0),
+    driver_version=st.just("580"),
+    enforcement=st.just("none"),
+    gpus=st.lists(gpus, max_size=3).map(tuple),
 )
 
 

@@ -22,7 +22,7 @@ from webhook.core.node.driver import (
 from webhook.core.node.inventory import Scan
 from webhook.core.nvidia.drivers import Fault
 
-START = Driver(0.0, 0.0)
+START = Driver(scanned_s=0.0, answered_s=0.0)
 FINE = Scan(driver_version="570.86.15")
 
 
@@ -122,7 +122,7 @@ def test_an_answer_in_between_begins_the_patience_again():
 
 def test_a_driver_that_answers_needs_nothing_however_long_ago():
     found = after((0.0, failing(Fault.DRIVER_CHANGED)), (1.0, FINE))
-    assert found == Driver(1.0, 1.0, worked=True)
+    assert found == Driver(scanned_s=1.0, answered_s=1.0, worked=True)
     assert not needs_new_container(found, 1e9)
 
 

@@ -24,9 +24,9 @@ def assigned(*taken):
     """Return assignments: pairs of GPUs and MiB on each of them."""
     return {
         f"uid-{number}": Assignment(
-            "ns/p",
-            (EVERY_GPU,) if names == EVERY_GPU else tuple(f"GPU-{name}" for name in names),
-            mib * MIB,
+            pod="ns/p",
+            uuids=(EVERY_GPU,) if names == EVERY_GPU else tuple(f"GPU-{name}" for name in names),
+            memory_bytes=mib * MIB,
             since_s=0,
         )
         for number, (names, mib) in enumerate(taken)
@@ -73,7 +73,7 @@ def test_it_is_what_is_left_on_as_many_gpus(taken, one, two):
 
 def test_a_gpu_that_is_not_healthy_has_nothing_to_give():
     known = (TrackedGpu(a_gpu("a", 1000)), TrackedGpu(replace(a_gpu("b", 2000, 1), healthy=False)))
-    node = put_right(NODE, Inventory(known, advertised=True), {})
+    node = put_right(NODE, Inventory(known=known, advertised=True), {})
     assert free_labels(node) == {FREE: "1000", f"{FREE}.2": "0"}
 
 
@@ -83,7 +83,7 @@ def test_a_gpu_that_is_not_healthy_has_nothing_to_give():
     + [(mib, 1024) for mib in (24_100, 81_300, 143_771)],
 )
 def test_it_is_shown_in_steps_and_all_of_it_where_nobody_uses_the_gpu(size_mib, step_mib):
-    one = Inventory((TrackedGpu(a_gpu("a", size_mib)),), advertised=True)
+    one = Inventory(known=(TrackedGpu(a_gpu("a", size_mib)),), advertised=True)
     shown = [
         int(desired(one, assigned(("a", taken)) if taken else {}).labels[FREE])
         for taken in range(min(size_mib, 3000) + 1)
@@ -93,8 +93,8 @@ def test_it_is_shown_in_steps_and_all_of_it_where_nobody_uses_the_gpu(size_mib, 
 
 
 def test_what_is_not_a_whole_mebibyte_is_not_promised():
-    odd = {"uid": Assignment("ns/p", ("GPU-a",), 1, since_s=0)}
-    tiny = Inventory((TrackedGpu(a_gpu("a", 20)),), advertised=True)
+    odd = {"uid": Assignment(pod="ns/p", uuids=("GPU-a",), memory_bytes=1, since_s=0)}
+    tiny = Inventory(known=(TrackedGpu(a_gpu("a", 20)),), advertised=True)
     assert desired(tiny, odd).labels[FREE] == "19"
 
 
@@ -120,13 +120,13 @@ def test_they_go_with_the_gpus(inventory, assignments):
 
 def test_that_of_a_gpu_that_left_goes_too():
     node = put_right(NODE, TWO, {})
-    one = Inventory((TrackedGpu(a_gpu("a", 1000)),), advertised=True)
+    one = Inventory(known=(TrackedGpu(a_gpu("a", 1000)),), advertised=True)
     assert free_labels(put_right(node, one, {})) == {FREE: "1000"}
 
 
 def test_of_more_gpus_than_that_it_is_said_of_the_first_sixteen():
     many = Inventory(
-        tuple(TrackedGpu(a_gpu(f"{n}", 1000 + n, n)) for n in range(20)), advertised=True
+        known=tuple(TrackedGpu(a_gpu(f"{n}", 1000 + n, n)) for n in range(20)), advertised=True
     )
     labels = free_labels(put_right(NODE, many, {}))
     assert sorted(labels) == sorted(ALL)

@@ -40,7 +40,9 @@ def test_a_first_scan_advertises_every_gpu_at_once():
 
 
 def test_usable_memory_is_rounded_down_to_a_whole_mebibyte():
-    (gpu,) = after((0.0, a_scan(SeenGpu("GPU-a", "x", 0, 5 * MIB - 1)))).gpus
+    (gpu,) = after(
+        (0.0, a_scan(SeenGpu(uuid="GPU-a", product="x", index=0, usable_bytes=5 * MIB - 1)))
+    ).gpus
     assert gpu.memory_bytes == 4 * MIB
 
 
@@ -292,7 +294,7 @@ NEVER = a_scan(seen("a"), cannot_measure="driver 550 is blind", never_measures=T
     ],
 )
 def test_the_enforcement_label_falls_only_for_good_reason(before, scan, at_once, after_grace):
-    start = Inventory((TrackedGpu(a_gpu()),), enforcement=before, advertised=True)
+    start = Inventory(known=(TrackedGpu(a_gpu()),), enforcement=before, advertised=True)
     assert after((0.0, scan), start=start).enforcement == at_once
     later = after((0.0, scan), (GRACE_S, scan), start=start)
     assert later.enforcement == after_grace

@@ -311,7 +311,14 @@ def test_a_node_is_advertised_by_its_list_or_capacity(annotations, capacity, adv
 
 
 def a_gpu(uuid, used_bytes, *, mig=False, usable_bytes=1000 * MIB):
-    return SeenGpu(uuid, "NVIDIA H200", 0, usable_bytes, mig, used_bytes=used_bytes)
+    return SeenGpu(
+        uuid=uuid,
+        product="NVIDIA H200",
+        index=0,
+        usable_bytes=usable_bytes,
+        mig=mig,
+        used_bytes=used_bytes,
+    )
 
 
 @pytest.mark.parametrize(

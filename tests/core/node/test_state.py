@@ -89,7 +89,7 @@ def test_a_gpu_s_total_is_shown_and_that_it_must_not_be_chosen_now():
             resets=True,
         ),
     )
-    node = put_right(NODE, Inventory(tuple(map(TrackedGpu, gpus)), advertised=True))
+    node = put_right(NODE, Inventory(known=tuple(map(TrackedGpu, gpus)), advertised=True))
     assert json.loads(node["metadata"]["annotations"][GPUS]) == [
         {
             "uuid": "GPU-a",
@@ -278,7 +278,7 @@ def test_a_start_without_gpus_says_nothing():
 
 
 def test_what_is_not_known_yet_is_left_alone():
-    state = desired(Inventory((TrackedGpu(a_gpu()),), advertised=True))
+    state = desired(Inventory(known=(TrackedGpu(a_gpu()),), advertised=True))
     unknown = {
         f"vramwarden.io/{name}" for name in ("driver-version", "enforcement", "device-names")
     }

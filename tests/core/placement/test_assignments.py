@@ -37,7 +37,9 @@ def test_a_pod_that_is_not_entered_gets_gpus_and_is_entered():
         uuids=("GPU-a",),
         assignments={
             "old": entry("a", mib=600),
-            "new": Assignment("ns/new", ("GPU-a",), 300 * MIB, 10_000),
+            "new": Assignment(
+                pod="ns/new", uuids=("GPU-a",), memory_bytes=300 * MIB, since_s=10_000
+            ),
         },
         changed=True,
     )
@@ -107,7 +109,11 @@ def test_what_a_pod_took_that_saw_all_gpus_does_not_stand_in_its_way(known):
 def test_a_pod_that_sees_all_gpus_is_entered_with_all_and_never_denied(full):
     new = pod("new", 300, 2, at_binding=False, hold=HOLD)
     entered = {"old": entry("a", mib=900)} if full else {}
-    expected = entered | {"new": Assignment("ns/new", ("*",), 300 * MIB, 10_000, HOLD, 2)}
+    expected = entered | {
+        "new": Assignment(
+            pod="ns/new", uuids=("*",), memory_bytes=300 * MIB, since_s=10_000, hold=HOLD, count=2
+        )
+    }
     for gpus in (TWO, []):
         assert planned(entered, [new], new, gpus=gpus) == Plan(("*",), expected, True)
 

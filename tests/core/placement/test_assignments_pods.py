@@ -133,7 +133,9 @@ def test_what_many_pods_have_in_common_is_in_memory_once():
     more = {"annotations": {"vramwarden.io/gpu": "GPU-a"}, "nodeName": NODE}
     raw = json.dumps(stored("8Gi", containers=[asking("8Gi", from_field())], **more))
     one, other = (read_pod_state(json.loads(raw)) for _ in range(2))
-    written = write_assignments({"u": Assignment(one.name, one.uuids, 1, 1, one.hold)})
+    written = write_assignments(
+        {"u": Assignment(pod=one.name, uuids=one.uuids, memory_bytes=1, since_s=1, hold=one.hold)}
+    )
     (entry,) = read_assignments(json.loads(json.dumps(written)))[0].values()
     assert entry.hold is one.hold
     assert (one.node, one.uuids) == (NODE, ("GPU-a",))
@@ -228,7 +230,9 @@ def test_why_a_demand_cannot_be_read_is_cut():
 def test_a_pod_that_no_api_server_stores_takes_nothing(phase):
     raw = stored(phase=phase)
     raw["spec"]["containers"] = {"name": "main"}
-    assert read_pod_state(raw) == PodState("u-1", "team-a/train", None, finished=phase == "Failed")
+    assert read_pod_state(raw) == PodState(
+        uid="u-1", name="team-a/train", need=None, finished=phase == "Failed"
+    )
 
 
 @pytest.mark.parametrize(

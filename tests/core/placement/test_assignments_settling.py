@@ -43,7 +43,9 @@ def test_pods_that_have_gpus_here_are_entered_where_the_list_was_lost(known, ado
 def test_a_pod_that_sees_all_gpus_is_adopted_with_all_whatever_it_names(gpus):
     known = pod("p", 300, node=NODE, gpus=gpus, at_binding=False, hold=HOLD)
     assert adopt(NODE, {}, [known], 77.9) == {
-        "p": Assignment("ns/p", (EVERY_GPU,), 300 * MIB, 77, HOLD)
+        "p": Assignment(
+            pod="ns/p", uuids=(EVERY_GPU,), memory_bytes=300 * MIB, since_s=77, hold=HOLD
+        )
     }
 
 

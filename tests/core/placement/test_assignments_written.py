@@ -145,7 +145,10 @@ HELD = {"cap": 5, "tolerance": 0, "late_s": 6, "act": True}
 def test_what_a_pod_is_held_to_is_read():
     read = read_assignments({"assignments": written(**HELD)})
     hold = Hold(5, 0, 6.0, may_act=True)
-    assert read == ({"u": Assignment("ns/p", ("GPU-a",), 5, 1, hold)}, True)
+    assert read == (
+        {"u": Assignment(pod="ns/p", uuids=("GPU-a",), memory_bytes=5, since_s=1, hold=hold)},
+        True,
+    )
 
 
 @pytest.mark.parametrize(
@@ -181,14 +184,16 @@ def test_what_a_pod_is_held_to_is_read():
 def test_a_line_that_does_not_say_well_what_a_pod_is_held_to_counts_and_is_reported(change):
     """Nobody acts on it, and once the pods are read it is written again (`adopt`)."""
     read, whole = read_assignments({"assignments": written(**HELD | change)})
-    assert read == {"u": Assignment("ns/p", ("GPU-a",), 5, 1, None)}
+    assert read == {
+        "u": Assignment(pod="ns/p", uuids=("GPU-a",), memory_bytes=5, since_s=1, hold=None)
+    }
     assert not whole
 
 
 @pytest.mark.parametrize(("act", "report"), [(True, False), (False, False), (False, True)])
 def test_whether_the_sentry_stops_or_reports_is_written_and_read(act, report):
     hold = Hold(5, 0, 6.0, may_act=act, reports=report)
-    entered = {"u": Assignment("ns/p", ("GPU-a",), 5, 1, hold)}
+    entered = {"u": Assignment(pod="ns/p", uuids=("GPU-a",), memory_bytes=5, since_s=1, hold=hold)}
     data = write_assignments(entered)
     assert read_assignments(data) == (entered, True)
     assert ("report" in data["assignments"]) is report
@@ -213,7 +218,7 @@ def test_no_pod_has_a_line_that_is_much_longer_than_others():
 
 def test_fields_of_the_future_are_passed_over():
     assert read_assignments({"assignments": written(more=[1])})[0] == {
-        "u": Assignment("ns/p", ("GPU-a",), 5, 1)
+        "u": Assignment(pod="ns/p", uuids=("GPU-a",), memory_bytes=5, since_s=1)
     }
 
 

@@ -23,9 +23,9 @@ GIVEN = {
     f"{OURS}visible-devices": "nvidia.com/gpu=GPU-a,nvidia.com/gpu=GPU-b",
     f"{OURS}gpu-memory-fraction": "0.1234",
 }
-PLACED = BindingVerdict(BindingOutcome.PLACED, uuids=("GPU-a", "GPU-b"), annotations=GIVEN)
-UNTOUCHED = BindingVerdict(BindingOutcome.UNTOUCHED)
-DENIED = BindingVerdict(BindingOutcome.DENIED)
+PLACED = BindingVerdict(outcome=BindingOutcome.PLACED, uuids=("GPU-a", "GPU-b"), annotations=GIVEN)
+UNTOUCHED = BindingVerdict(outcome=BindingOutcome.UNTOUCHED)
+DENIED = BindingVerdict(outcome=BindingOutcome.DENIED)
 
 
 def a_binding(**metadata):

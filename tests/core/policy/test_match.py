@@ -12,12 +12,12 @@ from tests.support.pods import a_policy, a_rule
 from webhook.core.policy.match import Match, NamespaceUnknownError, Subject
 
 POD = Subject(
-    "team-a",
-    {"app": "web", "tier": "free"},
-    {"tier": "intern", "kubernetes.io/metadata.name": "team-a"},
-    "trainer",
-    "oidc:ada",
-    ("oidc:interns", "system:authenticated"),
+    namespace="team-a",
+    pod_labels={"app": "web", "tier": "free"},
+    namespace_labels={"tier": "intern", "kubernetes.io/metadata.name": "team-a"},
+    service_account="trainer",
+    user="oidc:ada",
+    groups=("oidc:interns", "system:authenticated"),
 )
 TABLE = [
     ("namespaces", ("team-*",), True),
@@ -63,9 +63,9 @@ def test_every_criterion_given_must_be_met_and_an_exception_in_all_of_its_own(me
 
 
 def test_nothing_given_is_met_by_all_and_a_creator_without_groups_is_in_none():
-    assert Match().holds(Subject("x"))
-    assert not Match(groups=("*",)).holds(Subject("x"))
-    assert Match(users=("*",)).holds(Subject("x"))
+    assert Match().holds(Subject(namespace="x"))
+    assert not Match(groups=("*",)).holds(Subject(namespace="x"))
+    assert Match(users=("*",)).holds(Subject(namespace="x"))
 
 
 UNKNOWN = replace(POD, namespace_labels=None)

@@ -19,12 +19,26 @@ PATTERNS = st.lists(
     st.sampled_from(["*", "a", "ab", "a*", "*a", "a*b*", "*b*", "ab*", "b"]), max_size=2
 ).map(tuple)
 LABELS = st.dictionaries(st.sampled_from("xy"), st.sampled_from("12"), max_size=2)
-CRITERIA = st.builds(Match, PATTERNS, LABELS, LABELS, PATTERNS, PATTERNS, PATTERNS)
+CRITERIA = st.builds(
+    Match,
+    namespaces=PATTERNS,
+    pod_labels=LABELS,
+    namespace_labels=LABELS,
+    service_accounts=PATTERNS,
+    users=PATTERNS,
+    groups=PATTERNS,
+)
 MATCHES = st.builds(
     lambda match, exception: replace(match, exception=exception), CRITERIA, st.none() | CRITERIA
 )
 SUBJECTS = st.builds(
-    Subject, NAMES, LABELS, LABELS, NAMES, NAMES, st.lists(NAMES, max_size=2).map(tuple)
+    Subject,
+    namespace=NAMES,
+    pod_labels=LABELS,
+    namespace_labels=LABELS,
+    service_account=NAMES,
+    user=NAMES,
+    groups=st.lists(NAMES, max_size=2).map(tuple),
 )
 
 
@@ -56,13 +70,13 @@ def test_a_rule_that_is_said_to_govern_no_pod_governs_none(matches, subject):
     ("wide", "narrow"),
     [
         (Match(), Match()),
-        (Match(("*",)), Match(("a",), {"x": "1"}, users=("u",))),
-        (Match(("team-*",)), Match(("team-a", "team-b-*"))),
-        (Match(("a", "b*")), Match(("bc", "a"))),
+        (Match(namespaces=("*",)), Match(namespaces=("a",), pod_labels={"x": "1"}, users=("u",))),
+        (Match(namespaces=("team-*",)), Match(namespaces=("team-a", "team-b-*"))),
+        (Match(namespaces=("a", "b*")), Match(namespaces=("bc", "a"))),
         (Match(pod_labels={"x": "1"}), Match(pod_labels={"x": "1", "y": "1"})),
-        (Match(namespace_labels={"x": "1"}), Match(("a",), namespace_labels={"x": "1"})),
+        (Match(namespace_labels={"x": "1"}), Match(namespaces=("a",), namespace_labels={"x": "1"})),
         (Match(groups=("oidc:*",)), Match(groups=("oidc:interns",))),
-        (Match(exception=Match(("a",))), Match(exception=Match(("a*",)))),
+        (Match(exception=Match(namespaces=("a",))), Match(exception=Match(namespaces=("a*",)))),
     ],
 )
 def test_what_a_match_covers(wide, narrow):
@@ -72,16 +86,16 @@ def test_what_a_match_covers(wide, narrow):
 @pytest.mark.parametrize(
     ("wide", "narrow"),
     [
-        (Match(("team-a",)), Match(("team-*",))),
-        (Match(("a*b",)), Match(("a*",))),
-        (Match(("a",)), Match()),
+        (Match(namespaces=("team-a",)), Match(namespaces=("team-*",))),
+        (Match(namespaces=("a*b",)), Match(namespaces=("a*",))),
+        (Match(namespaces=("a",)), Match()),
         (Match(pod_labels={"x": "1"}), Match(pod_labels={"x": "2"})),
-        (Match(namespace_labels={"x": "1"}), Match(("a",))),
+        (Match(namespace_labels={"x": "1"}), Match(namespaces=("a",))),
         (Match(users=("*x",)), Match(users=("*",))),
         (Match(service_accounts=("ci",)), Match()),
         (Match(groups=("*",)), Match()),
-        (Match(exception=Match(("a",))), Match()),
-        (Match(exception=Match(("a*",))), Match(exception=Match(("a",)))),
+        (Match(exception=Match(namespaces=("a",))), Match()),
+        (Match(exception=Match(namespaces=("a*",))), Match(exception=Match(namespaces=("a",)))),
     ],
 )
 def test_what_a_match_does_not_cover(wide, narrow):

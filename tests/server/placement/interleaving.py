@@ -119,7 +119,13 @@ class World:
             f"n{number}": GpuNode(
                 f"n{number}",
                 tuple(
-                    Gpu(f"G{number}-{i}", size, "T", i, size + i if i else None)
+                    Gpu(
+                        uuid=f"G{number}-{i}",
+                        memory_bytes=size,
+                        product="T",
+                        index=i,
+                        total_bytes=size + i if i else None,
+                    )
                     for i, size in enumerate(sizes)
                 ),
             )
@@ -151,7 +157,7 @@ class World:
         uid = f"p{next(self._numbers)}"
         if owned:
             self.owned.add(uid)
-        self._write("ADDED", PodState(uid, f"ns/{uid}", need, at_binding))
+        self._write("ADDED", PodState(uid=uid, name=f"ns/{uid}", need=need, at_binding=at_binding))
         return uid
 
     def change(self, uid: str, **values) -> None:

@@ -15,8 +15,8 @@ from webhook.core.pod.gpus import Gpu
 from webhook.server.metrics import Metrics
 from webhook.server.placement.service import PlacementService
 
-NODE = GpuNode("n1", (Gpu("GPU-a", 10, "X", 0),), DeviceNames.NONE)
-WAITS = PodState("p1", "team/train", Need(5), node="n1", waits=Waits())
+NODE = GpuNode("n1", (Gpu(uuid="GPU-a", memory_bytes=10, product="X", index=0),), DeviceNames.NONE)
+WAITS = PodState(uid="p1", name="team/train", need=Need(5), node="n1", waits=Waits())
 
 
 class Unasked:

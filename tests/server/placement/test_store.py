@@ -24,8 +24,8 @@ from webhook.core.pod.gpus import Gpu
 from webhook.core.pod.quantity import MIB
 
 GPUS = '[{"uuid":"GPU-a","memory":10485760,"product":"X","index":0}]'
-NODE = GpuNode("n1", (Gpu("GPU-a", 10 * MIB, "X", 0),))
-ENTRY = {"p1": Assignment("team/train", ("GPU-a",), 5 * MIB, 7)}
+NODE = GpuNode("n1", (Gpu(uuid="GPU-a", memory_bytes=10 * MIB, product="X", index=0),))
+ENTRY = {"p1": Assignment(pod="team/train", uuids=("GPU-a",), memory_bytes=5 * MIB, since_s=7)}
 ANSWER = Whole("1764000000", 1, ("team/whole",))
 LISTS = "/api/v1/namespaces/sys/configmaps"
 POD = {
@@ -152,7 +152,7 @@ def test_our_rights_are_asked_for(api, server, status, may):
 
 
 def test_an_event_of_a_pod_says_which_and_why(api, server):
-    api.warn_of(PodState("p1", "team/train", None), "BoundWithoutGPU", "because")
+    api.warn_of(PodState(uid="p1", name="team/train", need=None), "BoundWithoutGPU", "because")
     ((method, path, _, body),) = server.asked
     assert (method, path.split("?")[0]) == (
         "POST",

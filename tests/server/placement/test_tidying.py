@@ -62,7 +62,7 @@ class Binder:
 
 
 def ended(uid):
-    return PodState(uid, f"team/{uid}", None, finished=True)
+    return PodState(uid=uid, name=f"team/{uid}", need=None, finished=True)
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ from webhook.server.mirror import Mirror
 from webhook.server.placement import tracker as module
 from webhook.server.placement.tracker import Tracker
 
-NODE = GpuNode("n1", (Gpu("GPU-a", 10, "X", 0),))
-POD = PodState("p1", "team/train", Need(5))
+NODE = GpuNode("n1", (Gpu(uuid="GPU-a", memory_bytes=10, product="X", index=0),))
+POD = PodState(uid="p1", name="team/train", need=Need(5))
 BOUND = replace(POD, node="n1", uuids=("GPU-a",))
 
 
@@ -35,9 +35,9 @@ class Script:
         self.watched_from = []
         self.at_the_end = threading.Event()
         self.nodes_taken = threading.Event()
-        self.pods = Collection(self, "pods", itemgetter("pod"))
-        self.nodes = Collection(self, "nodes", None)
-        self.questions = Collection(self, "questions", None)
+        self.pods = Collection(kube=self, path="pods", keep=itemgetter("pod"))
+        self.nodes = Collection(kube=self, path="nodes", keep=None)
+        self.questions = Collection(kube=self, path="questions", keep=None)
 
     def list_all(self, path, _keep):
         if path == "questions":
@@ -101,7 +101,13 @@ def test_it_keeps_the_server_unready_until_both_lists_were_read(follow):
 
 def test_it_knows_what_the_largest_gpu_has_while_nodes_come_and_go():
     tracker = Tracker(Script(), PlacementMetrics(Metrics()), RecordedLog())
-    large = GpuNode("n2", (Gpu("GPU-b", 5, "X", 0), Gpu("GPU-c", 80, "X", 1, healthy=False)))
+    large = GpuNode(
+        "n2",
+        (
+            Gpu(uuid="GPU-b", memory_bytes=5, product="X", index=0),
+            Gpu(uuid="GPU-c", memory_bytes=80, product="X", index=1, healthy=False),
+        ),
+    )
     known = [tracker.largest_bytes()]
     for act in (
         lambda: tracker._on_nodes([NODE]),
@@ -248,7 +254,7 @@ def test_a_pod_that_waits_and_can_be_read_no_more_waits_no_more():
     waits = replace(BOUND, uuids=(), waits=Waits())
     tracker._on_pod("ADDED", POD)
     tracker._on_pod("MODIFIED", waits)
-    tracker._on_pod("MODIFIED", PodState("p1", "team/train", None))
+    tracker._on_pod("MODIFIED", PodState(uid="p1", name="team/train", need=None))
     assert tracker.waited_on() == []
 
 

@@ -158,9 +158,9 @@ def test_an_api_server_that_is_slow_holds_up_no_pod_that_is_not_known_to_be_ours
     scene, monkeypatch
 ):
     monkeypatch.setattr(placement_reviews, "WITHIN_S", 0.05)
-    gpus = (Gpu("GPU-a", 10, "X", 0),)
+    gpus = (Gpu(uuid="GPU-a", memory_bytes=10, product="X", index=0),)
     scene.tracker._on_nodes([GpuNode("with-gpus", gpus)])
-    scene.tracker._on_pods([PodState("ours", "team/ours", Need(5))])
+    scene.tracker._on_pods([PodState(uid="ours", name="team/ours", need=Need(5))])
 
     async def story():
         answers = [await scene.bind("with-gpus", uid=uid, name=uid) for uid in ("any", "ours")]
@@ -181,7 +181,7 @@ def test_a_bug_of_ours_holds_up_no_pod_that_is_not_known_to_be_ours(scene, monke
     def stumble(*_):
         raise RuntimeError("a bug")
 
-    scene.tracker._on_pods([PodState("ours", "team/ours", Need(5))])
+    scene.tracker._on_pods([PodState(uid="ours", name="team/ours", need=Need(5))])
     for name in ("has", "node"):
         monkeypatch.setattr(scene.tracker, name, stumble)
     monkeypatch.setattr(scene.api, "pod", stumble)

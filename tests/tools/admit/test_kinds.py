@@ -239,7 +239,9 @@ def test_malformed_metadata_is_denied_and_never_a_traceback(metadata):
 
 
 def test_a_pod_that_validation_would_deny_is_denied_and_not_changed(monkeypatch):
-    denial = Decision(Outcome.DENIED, (Finding(Reason.UNMUTATED, "spec", "is not as it was"),))
+    denial = Decision(
+        outcome=Outcome.DENIED, findings=(Finding(Reason.UNMUTATED, "spec", "is not as it was"),)
+    )
 
     def deny_in_validation(request, policy, cluster, phase):
         return denial if phase is Phase.VALIDATE else decide(request, policy, cluster, phase)

@@ -35,8 +35,26 @@ class FakeKube:
     def list_cached(self, _path, keep):
         if isinstance(self.gpus, KubeError):
             raise self.gpus
-        gpu = GpuFigures("GPU-a", 0, "H100", 80 * GIB, self.gpus * GIB)
-        return [keep(write_gpu_node(NodeFigures("n1", 0.0, "580", "sidecar", (gpu,))))]
+        gpu = GpuFigures(
+            uuid="GPU-a",
+            index=0,
+            product="H100",
+            total_bytes=80 * GIB,
+            usable_bytes=self.gpus * GIB,
+        )
+        return [
+            keep(
+                write_gpu_node(
+                    NodeFigures(
+                        name="n1",
+                        observed_s=0.0,
+                        driver_version="580",
+                        enforcement="sidecar",
+                        gpus=(gpu,),
+                    )
+                )
+            )
+        ]
 
 
 @pytest.fixture

@@ -41,9 +41,10 @@ TROUBLED = replace(
     node_count=9,
     webhook=a_workload(ready=1),
     asks=DryRun(
-        False,
-        'Internal error occurred: failed calling webhook "mutate.vramwarden.io": failed to call '
-        "webhook: tls: failed to verify certificate: x509: certificate signed by unknown authority",
+        created=False,
+        answer='Internal error occurred: failed calling webhook "mutate.vramwarden.io": failed to '
+        "call webhook: tls: failed to verify certificate: x509: certificate signed by unknown "
+        "authority",
     ),
     certificate=Unreadable("needs the right to get secrets"),
     pods=(
@@ -142,7 +143,13 @@ def test_wrong_usage_is_two():
 
 
 def read(policies, version="0.1.0"):
-    facts = Facts("u", "v1.36.2", NOW_S, "0.1.0", webhook=a_workload(version=version))
+    facts = Facts(
+        url="u",
+        version="v1.36.2",
+        now_s=NOW_S,
+        command="0.1.0",
+        webhook=a_workload(version=version),
+    )
     return read_policy(policies, (), facts)
 
 

@@ -94,9 +94,16 @@ def test_our_webhooks_are_read_with_where_they_lead():
         {"name": "c", "clientConfig": {"service": {"namespace": "gpu"}}},
     ]}  # fmt: skip
     assert read_own_webhooks("Kind", configuration) == [
-        OurWebhook("a", "Kind", "Ignore", "gpu", "/mutate"),
-        OurWebhook("b", "Kind", "Fail", "", "https://127.0.0.1:8443/validate", b"a"),
-        OurWebhook("c", "Kind", "Fail", "gpu", ""),
+        OurWebhook(name="a", kind="Kind", failure_policy="Ignore", namespace="gpu", path="/mutate"),
+        OurWebhook(
+            name="b",
+            kind="Kind",
+            failure_policy="Fail",
+            namespace="",
+            path="https://127.0.0.1:8443/validate",
+            ca_pem=b"a",
+        ),
+        OurWebhook(name="c", kind="Kind", failure_policy="Fail", namespace="gpu", path=""),
     ]
 
 
@@ -113,7 +120,16 @@ def test_a_deployment_and_a_daemon_set_are_counted_each_in_its_way():
         a_workload_object({"replicas": 3}, {"replicas": 2, "readyReplicas": 1})
     )
     args = ("serve", "--rollout=Observe", "--rollout=Enforce")
-    assert deployment == OwnWorkload("gpu", 3, 1, 2, "0.1.0", "a/b:1", args, "tls")
+    assert deployment == OwnWorkload(
+        namespace="gpu",
+        desired=3,
+        ready=1,
+        present=2,
+        version="0.1.0",
+        image="a/b:1",
+        arguments=args,
+        secret="tls",  # noqa: S106 - a name
+    )
     assert deployment.option("rollout") == "Enforce"
     assert deployment.option("cert-secret") == ""
     status = {"desiredNumberScheduled": 5, "numberReady": 4, "currentNumberScheduled": 3}
@@ -192,10 +208,15 @@ def test_a_dry_run_shows_what_admission_made_of_the_pod():
         },
     }
     assert read_dry_run(pod) == DryRun(
-        True, admitted=True, rule="team", digest="0123456789ab", has_sidecar=True, pulls_always=True
+        created=True,
+        admitted=True,
+        rule="team",
+        digest="0123456789ab",
+        has_sidecar=True,
+        pulls_always=True,
     )
     plain = {"metadata": {}, "spec": {"initContainers": [{"name": "a"}], "containers": [{}]}}
-    assert read_dry_run(plain) == DryRun(True, native=False)
+    assert read_dry_run(plain) == DryRun(created=True, native=False)
 
 
 def test_a_namespace_is_there_or_not_and_has_a_level_or_not():

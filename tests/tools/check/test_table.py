@@ -78,7 +78,7 @@ def policy(**changes):
 
 
 def denied(words):
-    return DryRun(False, words)
+    return DryRun(created=False, answer=words)
 
 
 def sentry(*, there, level="", helms=False, release=None):
@@ -151,7 +151,7 @@ CASES = {
     "may-grant": [before(), before(not_granted=(Right("patch", "", "nodes"),))],
     "pod-shape": [
         before(),
-        before(shape=DryRun(True, native=False)),
+        before(shape=DryRun(created=True, native=False)),
         before(shape=denied(BY_OTHERS)),
     ],
     "other-webhooks": [
@@ -409,8 +409,8 @@ CASES = {
         installed(),
     ],
     "pod-asks": [
-        (installed(), installed(asks=DryRun(True, admitted=True, rule="trusted"))),
-        installed(asks=DryRun(True)),
+        (installed(), installed(asks=DryRun(created=True, admitted=True, rule="trusted"))),
+        installed(asks=DryRun(created=True)),
         installed(asks=denied(UNREACHED)),
         installed(asks=denied(BY_SECOND_LINE)),
         installed(asks=denied(BY_US)),
@@ -418,15 +418,15 @@ CASES = {
     ],
     "pod-wrong": [
         installed(),
-        installed(wrong=DryRun(True)),
+        installed(wrong=DryRun(created=True)),
         installed(wrong=denied(UNREACHED)),
         (installed(wrong=denied(BY_OTHERS)), installed(wrong=denied(BY_SECOND_LINE))),
     ],
     "pod-plain": [
         installed(),
         (
-            installed(plain=DryRun(True, admitted=True)),
-            installed(plain=DryRun(True, has_sidecar=True)),
+            installed(plain=DryRun(created=True, admitted=True)),
+            installed(plain=DryRun(created=True, has_sidecar=True)),
         ),
         (installed(plain=denied(BY_US)), installed(plain=denied(UNREACHED))),
         installed(plain=denied(BY_OTHERS)),
@@ -440,7 +440,7 @@ CASES = {
     ],
     "policy-in-force": [
         installed(),
-        installed(asks=DryRun(True, admitted=True, rule="a", digest="ffffffffffff")),
+        installed(asks=DryRun(created=True, admitted=True, rule="a", digest="ffffffffffff")),
         (policy(problems=("no",)), policy(fence={}), installed(policy=None)),
     ],
     "policy-objects": [

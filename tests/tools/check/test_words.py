@@ -244,7 +244,9 @@ CAUSES = {
 
 @pytest.mark.parametrize(("answer", "why"), CAUSES.items())
 def test_why_an_api_server_does_not_reach_it_is_said(answer, why):
-    run_dry = DryRun(False, f'failed calling webhook "mutate.vramwarden.io": {answer}')
+    run_dry = DryRun(
+        created=False, answer=f'failed calling webhook "mutate.vramwarden.io": {answer}'
+    )
     found = finding("pod-asks", replace(INSTALLED, asks=run_dry))
     assert why in found.detail.partition(": failed calling")[0]
     assert found.cure
@@ -273,7 +275,7 @@ def test_a_certificate_warns_from_a_week_on_and_fails_once_it_has_expired():
 def test_who_denied_a_good_pod_is_said():
     ours = 'admission webhook "mutate.vramwarden.io" denied the request: TooLarge: no'
     for answer, words in ((ours, "the policy denies it: "), ("exceeded quota", "it was denied: ")):
-        text = said("pod-asks", replace(INSTALLED, asks=DryRun(False, answer)))
+        text = said("pod-asks", replace(INSTALLED, asks=DryRun(created=False, answer=answer)))
         assert text == f"in namespace default {words}{answer}"
 
 

@@ -74,15 +74,15 @@ def gpu(node: str, index: int, usable_gi: int, free_gi: int, *pods: PodFigures) 
     promised = usable - free
     product = "H100-80GB" if usable_gi > 40 else "A10-24GB"
     return GpuFigures(
-        f"GPU-{node}-{index}",
-        index,
-        product,
-        usable,
-        usable,
-        promised,
-        promised,
-        free,
-        0,
+        uuid=f"GPU-{node}-{index}",
+        index=index,
+        product=product,
+        total_bytes=usable,
+        usable_bytes=usable,
+        promised_bytes=promised,
+        used_bytes=promised,
+        free_bytes=free,
+        unattributed_bytes=0,
         pods=pods,
     )
 
@@ -90,27 +90,33 @@ def gpu(node: str, index: int, usable_gi: int, free_gi: int, *pods: PodFigures) 
 def held(uid: str, cap_gi: int, used_gi: float | None = None, peak_gi: float | None = None):
     used = None if used_gi is None else int(used_gi * GIB)
     peak = None if peak_gi is None else int(peak_gi * GIB)
-    return PodFigures(uid, cap_gi * GIB, used, peak)
+    return PodFigures(uid=uid, cap_bytes=cap_gi * GIB, used_bytes=used, peak_bytes=peak)
 
 
 NODES = (
     NodeFigures(
-        "n1",
-        NOW_S - 14,
-        "580.95.05",
-        "sidecar",
-        (
+        name="n1",
+        observed_s=NOW_S - 14,
+        driver_version="580.95.05",
+        enforcement="sidecar",
+        gpus=(
             gpu("n1", 0, 79, 23, held("u-train-0", 40, 25, 38), held("u-other", 16)),
             gpu("n1", 1, 79, 0, held("u-train-0", 40, 20), held("u-idle", 39)),
         ),
     ),
-    NodeFigures("n2", NOW_S - 14, "580.95.05", "sidecar", (gpu("n2", 0, 22, 6),)),
     NodeFigures(
-        "n3",
-        NOW_S - 240,
-        "580.95.05",
-        "sidecar",
-        (
+        name="n2",
+        observed_s=NOW_S - 14,
+        driver_version="580.95.05",
+        enforcement="sidecar",
+        gpus=(gpu("n2", 0, 22, 6),),
+    ),
+    NodeFigures(
+        name="n3",
+        observed_s=NOW_S - 240,
+        driver_version="580.95.05",
+        enforcement="sidecar",
+        gpus=(
             gpu("n3", 0, 79, 15, held("u-foreign", 40)),
             gpu("n3", 1, 79, 19, held("u-train-1", 60, 58.7, 61.3)),
         ),
@@ -147,7 +153,9 @@ def scheduled(message: str, reason: str = "Unschedulable"):
 
 def facts(name: str, pod: Any, **changes: Any) -> PodFacts:
     found = None if pod is None else ClusterPod(pod)
-    given = PodFacts("team-a", name, NOW_S, found, NODES, SEEN, NAMES)
+    given = PodFacts(
+        namespace="team-a", name=name, now_s=NOW_S, pod=found, nodes=NODES, seen=SEEN, names=NAMES
+    )
     return replace(given, **changes)
 
 
@@ -161,7 +169,15 @@ def enforcer(how: str, **values: Any):
 
 def a_run(name: str, hours: float, peak_gi: float | None, *, asked_gi: int = 16, stops: int = 0):
     peak = None if peak_gi is None else int(peak_gi * GIB)
-    return Run(name, NOW_S - hours * 3600, asked_gi * GIB, 1, peak, stops, 3600.0)
+    return Run(
+        pod=name,
+        ended_s=NOW_S - hours * 3600,
+        asked_bytes=asked_gi * GIB,
+        gpus=1,
+        peak_bytes=peak,
+        stops=stops,
+        seconds=3600.0,
+    )
 
 
 EVAL = History(

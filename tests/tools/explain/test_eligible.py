@@ -11,7 +11,7 @@ from webhook.tools.explain.judge.eligible import Mismatch
 from webhook.tools.shared.node import ClusterNode
 from webhook.tools.shared.pod import ClusterPod
 
-NODE = NodeFigures("n1", 0.0, "580", "sidecar")
+NODE = NodeFigures(name="n1", observed_s=0.0, driver_version="580", enforcement="sidecar")
 
 
 def why_not(pod, node, seen):
@@ -95,7 +95,7 @@ def test_a_label_that_nobody_may_read_is_no_mismatch(spec, known, reason):
 def test_the_figures_alone_say_where_no_sidecar_can_measure():
     pod = requires(expression("vramwarden.io/enforcement", "In", "sidecar"))
     assert why_not(pod, NODE, None) is None
-    unheld = NodeFigures("n1", 0.0, "580", "none")
+    unheld = NodeFigures(name="n1", observed_s=0.0, driver_version="580", enforcement="none")
     assert why_not(pod, unheld, None)[0] is Mismatch.NO_ENFORCEMENT
 
 

@@ -34,12 +34,12 @@ def nodes(draw, amounts=AMOUNTS):
     count = draw(st.integers(1, 4))
     gpus = [
         Gpu(
-            f"GPU-{name}-{index}",
-            draw(st.integers(1, 64)) * MIB,
-            "H",
-            index,
-            None,
-            draw(st.sampled_from([True, True, True, False])),
+            uuid=f"GPU-{name}-{index}",
+            memory_bytes=draw(st.integers(1, 64)) * MIB,
+            product="H",
+            index=index,
+            total_bytes=None,
+            healthy=draw(st.sampled_from([True, True, True, False])),
         )
         for index in range(count)
     ]
@@ -48,7 +48,9 @@ def nodes(draw, amounts=AMOUNTS):
     ).map(tuple)
     held = draw(st.lists(st.tuples(sets, amounts), max_size=4))
     assignments = {
-        f"u-{name}-{number}": Assignment(f"ns/p{number}", uuids, amount, int(NOW_S))
+        f"u-{name}-{number}": Assignment(
+            pod=f"ns/p{number}", uuids=uuids, memory_bytes=amount, since_s=int(NOW_S)
+        )
         for number, (uuids, amount) in enumerate(held)
     }
     return name, gpus, assignments
@@ -62,21 +64,21 @@ def figures(name, gpus, assignments) -> NodeFigures:
     """Return what a node's sentry writes of it, as it is read back."""
     free = free_on(name, gpus, assignments, {})
     shown = NodeFigures(
-        name,
-        NOW_S,
-        "580",
-        "sidecar",
-        tuple(
+        name=name,
+        observed_s=NOW_S,
+        driver_version="580",
+        enforcement="sidecar",
+        gpus=tuple(
             GpuFigures(
-                gpu.uuid,
-                gpu.index,
-                gpu.product,
-                gpu.memory_bytes,
-                gpu.memory_bytes,
+                uuid=gpu.uuid,
+                index=gpu.index,
+                product=gpu.product,
+                total_bytes=gpu.memory_bytes,
+                usable_bytes=gpu.memory_bytes,
                 free_bytes=free[gpu.uuid],
                 healthy=gpu.healthy,
                 pods=tuple(
-                    PodFigures(uid, one.memory_bytes)
+                    PodFigures(uid=uid, cap_bytes=one.memory_bytes)
                     for uid, one in assignments.items()
                     if gpu.uuid in one.uuids or EVERY_GPU in one.uuids
                 ),
@@ -91,7 +93,7 @@ def figures(name, gpus, assignments) -> NodeFigures:
 
 def accepts(node, amount, count) -> bool:
     name, gpus, assignments = node
-    newcomer = PodState("u-new", "team-a/new", Need(amount, count))
+    newcomer = PodState(uid="u-new", name="team-a/new", need=Need(amount, count))
     return isinstance(plan(name, gpus, assignments, {}, newcomer, NOW_S), Plan)
 
 

@@ -30,7 +30,15 @@ from webhook.tools.shared.bounds import LONGEST_LOG_LINE
 
 MIB = 2**20
 TRAINER = Process(41, 1, "python train.py", "c" * 64)
-EXCESS = Excess("GPU-a", 9000 * MIB, 9100 * MIB, 8192 * MIB, 9100 * MIB, 100 * MIB, 1.0)
+EXCESS = Excess(
+    gpu="GPU-a",
+    used_bytes=9000 * MIB,
+    sum_bytes=9100 * MIB,
+    cap_bytes=8192 * MIB,
+    peak_bytes=9100 * MIB,
+    grew_bytes=100 * MIB,
+    grew_within_s=1.0,
+)
 
 
 class Written:

@@ -220,6 +220,10 @@ def test_what_the_sentry_stopped_is_in_trouble_though_it_is_ready():
 
 
 def test_a_pod_that_is_in_no_history_is_unknown_and_names_like_it_are_named():
-    report = explain_pod(PodFacts("ns", "trian", NOW_S, None, names={"u": "train", "v": "web"}))
+    report = explain_pod(
+        PodFacts(
+            namespace="ns", name="trian", now_s=NOW_S, pod=None, names={"u": "train", "v": "web"}
+        )
+    )
     assert report.causes[0].fix == "did you mean train?"
     assert report.is_trouble

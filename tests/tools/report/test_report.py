@@ -173,14 +173,41 @@ def test_programs_read_the_same(kube):
 def test_who_would_have_been_stopped_is_named_with_its_first_time(kube):
     pod = stored("right", "8Gi", labels={"vramwarden.io/managed": "true"})
     kube.pods = [pod]
-    held = PodFigures("uid-right", 8 * GIB, 0, 12 * GIB, 0, 3, NOW_S - 7200)
-    hidden = PodFigures("uid-of-somebody-else", 8 * GIB, 0, 12 * GIB, 0, 3, NOW_S - 7200)
-    calm = PodFigures("uid-right", 8 * GIB, 0, GIB, 0)
+    held = PodFigures(
+        uid="uid-right",
+        cap_bytes=8 * GIB,
+        used_bytes=0,
+        peak_bytes=12 * GIB,
+        stops=0,
+        would_stop=3,
+        would_stop_since_s=NOW_S - 7200,
+    )
+    hidden = PodFigures(
+        uid="uid-of-somebody-else",
+        cap_bytes=8 * GIB,
+        used_bytes=0,
+        peak_bytes=12 * GIB,
+        stops=0,
+        would_stop=3,
+        would_stop_since_s=NOW_S - 7200,
+    )
+    calm = PodFigures(uid="uid-right", cap_bytes=8 * GIB, used_bytes=0, peak_bytes=GIB, stops=0)
     gpus = tuple(
-        GpuFigures(f"GPU-{number}", number, "L4", 24 * GIB, 24 * GIB, pods=pods)
+        GpuFigures(
+            uuid=f"GPU-{number}",
+            index=number,
+            product="L4",
+            total_bytes=24 * GIB,
+            usable_bytes=24 * GIB,
+            pods=pods,
+        )
         for number, pods in enumerate([(held, hidden), (calm,)])
     )
-    kube.nodes = [NodeFigures("n1", NOW_S, "580", "sidecar", gpus)]
+    kube.nodes = [
+        NodeFigures(
+            name="n1", observed_s=NOW_S, driver_version="580", enforcement="sidecar", gpus=gpus
+        )
+    ]
     done = run()
     assert done.exit_code == 1
     assert "No pod would be denied." in done.stdout

@@ -16,7 +16,7 @@ from webhook.tools.explain.judge.eligible import why_not
 from webhook.tools.shared.node import tolerates
 from webhook.tools.shared.pod import ClusterPod
 
-NODE = NodeFigures("n1", 0.0, "580", "sidecar")
+NODE = NodeFigures(name="n1", observed_s=0.0, driver_version="580", enforcement="sidecar")
 TAINT = ("team", "a", "NoSchedule")
 ROWS = {
     "no key, Exists": [{"operator": "Exists"}],

@@ -345,7 +345,18 @@ def test_sizes_that_cannot_be_read_are_said_with_their_lines(simulate, sizes, sa
 
 
 def test_histories_in_a_file_say_sizes(today):
-    runs = [Run(f"a-{n}", 1e9 + n, 20 * GIB, 1, 4 * GIB, 0, 3600.0) for n in range(5)]
+    runs = [
+        Run(
+            pod=f"a-{n}",
+            ended_s=1e9 + n,
+            asked_bytes=20 * GIB,
+            gpus=1,
+            peak_bytes=4 * GIB,
+            stops=0,
+            seconds=3600.0,
+        )
+        for n in range(5)
+    ]
     known = write_history(History("prod", "Deployment", "chat", tuple(runs)))
     few = write_history(History("prod", "Deployment", "llm-a", tuple(runs[:2])))
     text = json.loads(SIZED)

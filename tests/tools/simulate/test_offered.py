@@ -42,54 +42,73 @@ def registered(*gpus):
     [
         (a_node("n"), None),
         (a_node("n", **{GPU: 0}), None),
-        (gfd_node("n", 2, "1024", "T4"), Offered(GpuSource.GFD, (GIB, GIB), "T4")),
+        (
+            gfd_node("n", 2, "1024", "T4"),
+            Offered(source=GpuSource.GFD, totals_bytes=(GIB, GIB), product="T4"),
+        ),
         (
             gfd_node("n", 2, "1024", "T4", replicas=4),
-            Offered(GpuSource.GFD, (GIB, GIB), "T4", replicas=4),
+            Offered(source=GpuSource.GFD, totals_bytes=(GIB, GIB), product="T4", replicas=4),
         ),
-        (gfd_node("n", 1, ""), Offered(GpuSource.GFD, (None,), "NVIDIA-A100-SXM4-80GB")),
-        (a_node("n", **{GPU: 2}), Offered(GpuSource.PLUGIN, (None, None))),
-        (a_node("n", {f"{GPU}.memory": "1024"}, **{GPU: 1}), Offered(GpuSource.PLUGIN, (None,))),
-        (a_node("n", **{"nvidia.com/gpu.shared": 8}), Offered(GpuSource.PLUGIN, (), counted=False)),
+        (
+            gfd_node("n", 1, ""),
+            Offered(source=GpuSource.GFD, totals_bytes=(None,), product="NVIDIA-A100-SXM4-80GB"),
+        ),
+        (a_node("n", **{GPU: 2}), Offered(source=GpuSource.PLUGIN, totals_bytes=(None, None))),
+        (
+            a_node("n", {f"{GPU}.memory": "1024"}, **{GPU: 1}),
+            Offered(source=GpuSource.PLUGIN, totals_bytes=(None,)),
+        ),
+        (
+            a_node("n", **{"nvidia.com/gpu.shared": 8}),
+            Offered(source=GpuSource.PLUGIN, totals_bytes=(), counted=False),
+        ),
         (
             a_node("n", None, registered(ONE, {**ONE, "devmem": 1024}), **{GPU: 20}),
-            Offered(GpuSource.HAMI, (24 * GIB, GIB), "A10"),
+            Offered(source=GpuSource.HAMI, totals_bytes=(24 * GIB, GIB), product="A10"),
         ),
         (
             a_node(
                 "n", None, {REGISTER: "GPU-1,10,1024,100,T4,0,true:GPU-2,10,2048,100,T4,0,true:"}
             ),
-            Offered(GpuSource.HAMI, (GIB, 2 * GIB), "T4"),
+            Offered(source=GpuSource.HAMI, totals_bytes=(GIB, 2 * GIB), product="T4"),
         ),
         (
             a_node("n", None, {REGISTER: "GPU-1,7,1024,100,A100,0,true,0,mig:"}),
-            Offered(GpuSource.HAMI, (), is_sliced=True),
+            Offered(source=GpuSource.HAMI, totals_bytes=(), is_sliced=True),
         ),
         (
             a_node("n", None, {REGISTER: "[{"}, **{GPU: 1}),
-            Offered(GpuSource.PLUGIN, (None,)),
+            Offered(source=GpuSource.PLUGIN, totals_bytes=(None,)),
         ),
         (
             a_node("n", **{"aliyun.com/gpu-count": 2, "aliyun.com/gpu-mem": 30}),
-            Offered(GpuSource.GPUSHARE, (15 * GIB,) * 2),
+            Offered(source=GpuSource.GPUSHARE, totals_bytes=(15 * GIB,) * 2),
         ),
         (a_node("n", **{"aliyun.com/gpu-count": 2, "aliyun.com/gpu-mem": 1}), None),
         # MIG strategy single: GPUs are slices.
         (
             gfd_node("n", 7, "9728", "A100-MIG-1g.10gb"),
-            Offered(GpuSource.GFD, (), "A100-MIG-1g.10gb", is_sliced=True),
+            Offered(
+                source=GpuSource.GFD, totals_bytes=(), product="A100-MIG-1g.10gb", is_sliced=True
+            ),
         ),
         (
             gfd_node("n", 0, "", "A100-MIG-INVALID"),
-            Offered(GpuSource.GFD, (), "A100-MIG-INVALID", is_sliced=True),
+            Offered(
+                source=GpuSource.GFD, totals_bytes=(), product="A100-MIG-INVALID", is_sliced=True
+            ),
         ),
         # MIG strategy mixed, without slices: one GPU is in MIG mode, all are, none is.
-        (a_node("n", MIXED, **{GPU: 1}), Offered(GpuSource.GFD, (GIB,), is_sliced=True)),
-        (a_node("n", MIXED), Offered(GpuSource.GFD, (), is_sliced=True)),
-        (a_node("n", MIXED, **{GPU: 2}), Offered(GpuSource.GFD, (GIB, GIB))),
+        (
+            a_node("n", MIXED, **{GPU: 1}),
+            Offered(source=GpuSource.GFD, totals_bytes=(GIB,), is_sliced=True),
+        ),
+        (a_node("n", MIXED), Offered(source=GpuSource.GFD, totals_bytes=(), is_sliced=True)),
+        (a_node("n", MIXED, **{GPU: 2}), Offered(source=GpuSource.GFD, totals_bytes=(GIB, GIB))),
         (
             a_node("n", {**MIXED, f"{GPU}.replicas": "4"}, **{"nvidia.com/gpu.shared": 8}),
-            Offered(GpuSource.GFD, (GIB, GIB), replicas=4),
+            Offered(source=GpuSource.GFD, totals_bytes=(GIB, GIB), replicas=4),
         ),
         # MIG strategy mixed: the label counts all GPUs, the capacity those that are whole.
         (
@@ -98,7 +117,7 @@ def registered(*gpus):
                 {f"{GPU}.count": "4", f"{GPU}.memory": "1024", "nvidia.com/mig-1g.5gb.count": "7"},
                 **{GPU: 3, "nvidia.com/mig-1g.5gb": 7},
             ),
-            Offered(GpuSource.GFD, (GIB,) * 3, is_sliced=True),
+            Offered(source=GpuSource.GFD, totals_bytes=(GIB,) * 3, is_sliced=True),
         ),
         (
             a_node(
@@ -106,11 +125,11 @@ def registered(*gpus):
                 {f"{GPU}.count": "4", f"{GPU}.memory": "1024", f"{GPU}.replicas": "2"},
                 **{GPU: 6, "nvidia.com/mig-1g.5gb": 7},
             ),
-            Offered(GpuSource.GFD, (GIB,) * 3, replicas=2, is_sliced=True),
+            Offered(source=GpuSource.GFD, totals_bytes=(GIB,) * 3, replicas=2, is_sliced=True),
         ),
         (
             a_node("n", {f"{GPU}.count": "1"}, **{"nvidia.com/mig-1g.5gb": 7}),
-            Offered(GpuSource.GFD, (), is_sliced=True),
+            Offered(source=GpuSource.GFD, totals_bytes=(), is_sliced=True),
         ),
     ],
 )
@@ -121,7 +140,7 @@ def test_what_a_node_offers_is_read(node, offered):
 def test_labels_count_before_hami_whose_figures_may_be_scaled():
     node = gfd_node("n", 1, "1024", "T4")
     node["metadata"]["annotations"] = registered(ONE)
-    assert offered_of(node) == Offered(GpuSource.GFD, (GIB,), "T4")
+    assert offered_of(node) == Offered(source=GpuSource.GFD, totals_bytes=(GIB,), product="T4")
 
 
 def test_a_product_is_shown_without_what_a_terminal_obeys():

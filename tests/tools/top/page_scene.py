@@ -16,11 +16,11 @@ def a_gpu(index, gib, *pods, used=None, unmanaged=(), healthy=True, product="NVI
     """Return a GPU of so many GiB, with pods (uid, cap, used, peak) in GiB."""
     held = tuple(
         PodFigures(
-            uid,
-            round(cap * GIB),
-            None if now is None else round(now * GIB),
-            None if peak is None else round(peak * GIB),
-            0,
+            uid=uid,
+            cap_bytes=round(cap * GIB),
+            used_bytes=None if now is None else round(now * GIB),
+            peak_bytes=None if peak is None else round(peak * GIB),
+            stops=0,
         )
         for uid, cap, now, peak in pods
     )
@@ -28,15 +28,15 @@ def a_gpu(index, gib, *pods, used=None, unmanaged=(), healthy=True, product="NVI
     promised = sum(one.cap_bytes for one in held)
     total = sum(one.used_bytes or 0 for one in held) + sum(strangers.values())
     return GpuFigures(
-        f"GPU-{index}",
-        index,
-        product,
-        gib * GIB,
-        gib * GIB,
-        promised,
-        total if used is None else round(used * GIB),
-        gib * GIB - promised,
-        0,
+        uuid=f"GPU-{index}",
+        index=index,
+        product=product,
+        total_bytes=gib * GIB,
+        usable_bytes=gib * GIB,
+        promised_bytes=promised,
+        used_bytes=total if used is None else round(used * GIB),
+        free_bytes=gib * GIB - promised,
+        unattributed_bytes=0,
         healthy=healthy,
         pods=held,
         unmanaged=strangers,
@@ -44,7 +44,13 @@ def a_gpu(index, gib, *pods, used=None, unmanaged=(), healthy=True, product="NVI
 
 
 def a_node(name, *gpus, age_s=14.0, enforcement="sidecar"):
-    return NodeFigures(name, NOW_S - age_s, "580.95.05", enforcement, gpus)
+    return NodeFigures(
+        name=name,
+        observed_s=NOW_S - age_s,
+        driver_version="580.95.05",
+        enforcement=enforcement,
+        gpus=gpus,
+    )
 
 
 def a_pod(uid, name, node="", gib=8, status="Running", namespace="team-a", **other):

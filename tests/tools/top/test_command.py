@@ -290,7 +290,14 @@ def started(cluster, *arguments, **options):
 
 
 def test_ctrl_c_ends_a_watch_quietly_while_it_reads(capsys):
-    show = Show(("nodes",), ("nodes", "pods"), "json", plain=True, no_color=True, command="x")
+    show = Show(
+        parts=("nodes",),
+        all_parts=("nodes", "pods"),
+        output="json",
+        plain=True,
+        no_color=True,
+        command="x",
+    )
 
     def read():
         raise KeyboardInterrupt

@@ -258,7 +258,7 @@ def test_a_cap_is_filled_by_what_is_used(used, bar):
 @given(st.integers(GIB, 180 * GIB), st.integers(GIB // 4, 180 * GIB), st.integers(0, 10**6))
 def test_top_the_termination_message_and_the_log_say_an_amount_and_a_time_alike(peak, cap, seconds):
     cap -= cap % 2**20
-    figures = PodFigures("u", cap, peak, peak, 0)
+    figures = PodFigures(uid="u", cap_bytes=cap, used_bytes=peak, peak_bytes=peak, stops=0)
     gpu = replace(a_gpu(0, 200, 190), promised_bytes=cap, pods=(figures,))
     facts = {"created_s": AT_S - seconds, "gpus": ("GPU-0",), "asked_bytes": cap}
     seen = a_listed_pod("u", "ns", "train", "Running", "n1", **facts)
@@ -266,7 +266,18 @@ def test_top_the_termination_message_and_the_log_say_an_amount_and_a_time_alike(
     _, row = lines(report, Terminal(wide=True), ["pods"])[:2]
     by_top = row.split()
     message = in_words(TerminationMessage(cap, {"GPU-0": peak}, 0, seconds))
-    log = explain_stop(Process(7, 7, "python"), Excess("GPU-0", peak, peak, cap, peak, 0, 1.0))
+    log = explain_stop(
+        Process(7, 7, "python"),
+        Excess(
+            gpu="GPU-0",
+            used_bytes=peak,
+            sum_bytes=peak,
+            cap_bytes=cap,
+            peak_bytes=peak,
+            grew_bytes=0,
+            grew_within_s=1.0,
+        ),
+    )
     said, asked, ago = by_top[6], by_top[3], by_top[8]
     assert message == f"peak {said} of {asked} on GPU-0, nothing was stopped, guarded for {ago}"
     assert f"holds {said}, the cap is {asked}; " in log

@@ -30,32 +30,42 @@ def clusters(draw):
 
     def a_pod():
         used, peak = draw(unknown), draw(unknown)
-        return PodFigures(draw(st.sampled_from(UIDS)), draw(sizes), used, peak, draw(unknown))
+        return PodFigures(
+            uid=draw(st.sampled_from(UIDS)),
+            cap_bytes=draw(sizes),
+            used_bytes=used,
+            peak_bytes=peak,
+            stops=draw(unknown),
+        )
 
     def drawn_gpu(name, index):
         return GpuFigures(
-            f"GPU-{name}-{index}",
-            index,
-            "A",
-            draw(sizes),
-            draw(sizes),
-            draw(unknown),
-            draw(unknown),
-            draw(st.none() | st.integers(-GIB, 100 * GIB)),
-            draw(unknown),
-            draw(st.booleans()),
-            tuple(a_pod() for _ in range(draw(st.integers(0, 3)))),
-            draw(st.dictionaries(st.sampled_from(["", *UIDS]), sizes, max_size=2)),
+            uuid=f"GPU-{name}-{index}",
+            index=index,
+            product="A",
+            total_bytes=draw(sizes),
+            usable_bytes=draw(sizes),
+            promised_bytes=draw(unknown),
+            used_bytes=draw(unknown),
+            free_bytes=draw(st.none() | st.integers(-GIB, 100 * GIB)),
+            unattributed_bytes=draw(unknown),
+            healthy=draw(st.booleans()),
+            pods=tuple(a_pod() for _ in range(draw(st.integers(0, 3)))),
+            unmanaged=draw(st.dictionaries(st.sampled_from(["", *UIDS]), sizes, max_size=2)),
         )
 
     figures = [
         NodeFigures(
-            f"n{number}",
-            AT_S - draw(st.integers(-5, 400)),
-            "580",
-            "sidecar",
-            tuple(drawn_gpu(number, index) for index in range(draw(st.integers(0, 3)))),
-            *draw(st.sampled_from([(), ("nvidia.com/gpu is offered",), ("", "held by others")])),
+            name=f"n{number}",
+            observed_s=AT_S - draw(st.integers(-5, 400)),
+            driver_version="580",
+            enforcement="sidecar",
+            gpus=tuple(drawn_gpu(number, index) for index in range(draw(st.integers(0, 3)))),
+            **draw(
+                st.sampled_from(
+                    [{}, {"not_shared": "nvidia.com/gpu is offered"}, {"held": "held by others"}]
+                )
+            ),
         )
         for number in range(draw(st.integers(0, 3)))
     ]

@@ -97,7 +97,9 @@ class CertificatesApi:
         """Return each object for `follow`, which then reports that it changed, not how."""
         paths = ((path, name) for path in KINDS.values() for name in self._configurations)
         named = ((self._secrets, self._name), *paths)
-        return tuple(Collection(self._kube, path, _nothing, name=name) for path, name in named)
+        return tuple(
+            Collection(kube=self._kube, path=path, keep=_nothing, name=name) for path, name in named
+        )
 
     @property
     def _secret_path(self) -> str:

@@ -273,7 +273,12 @@ class Kube:
 
     def find(self, path: str) -> Json | None:
         """Read an object; None where it does not exist."""
-        return self.find_kept(path, lambda found: found)
+        try:
+            return self.read(path)
+        except KubeError as error:
+            if error.not_found:
+                return None
+            raise
 
     def find_kept(self, path: str, keep: Callable[[Json], T]) -> T | None:
         """Return what `keep` makes of an object, the rest being freed; None where none exists."""

@@ -48,4 +48,6 @@ class FenceApi:
 
     def followed(self) -> Collection[None]:
         """Return the ConfigMap for `follow`, which then reports that it changed, not how."""
-        return Collection(self._kube, self._config_maps, lambda _found: None, name=self._name)
+        return Collection(
+            kube=self._kube, path=self._config_maps, keep=lambda _found: None, name=self._name
+        )

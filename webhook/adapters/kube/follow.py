@@ -67,7 +67,7 @@ class Failed:
 Report = Listed[T] | Changed[T] | Failed
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Collection(Generic[T]):
     """Objects of one kind: those with some labels, or the one of a name.
 

@@ -38,7 +38,7 @@ class HistoriesApi:
         """Send no request yet."""
         self._kube = kube
         self.now_s = kube.now_s
-        self.all = Collection(kube, _collection(), _keep)
+        self.all = Collection(kube=kube, path=_collection(), keep=_keep)
         """Those of all namespaces, for `follow`; None for one that does not say whose it is."""
 
     def read(self, namespace: str, workload: Workload) -> StoredHistory:

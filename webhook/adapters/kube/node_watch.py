@@ -90,7 +90,7 @@ class SlicesUnread:
 def watch_node(kube: Kube, name: str, send: Callable[[NodeSeen | NodeUnread], object]) -> None:
     """Report the node, each change of it, and each failure, forever."""
     _follow_one(
-        Collection(kube, joined("nodes"), lambda node: node, name=name),
+        Collection(kube=kube, path=joined("nodes"), keep=lambda node: node, name=name),
         lambda node, watched: send(NodeSeen(node, watched)),
         lambda why: send(NodeUnread(why)),
     )
@@ -105,7 +105,7 @@ def watch_assignments(
     """Report who has which GPUs, each change of that, and each failure, forever."""
     path, name = joined("namespaces", namespace, "configmaps"), config_map_name(node)
     _follow_one(
-        Collection(kube, path, _seen_in, name=name),
+        Collection(kube=kube, path=path, keep=_seen_in, name=name),
         lambda found, watched: send(replace(found or AssignmentsSeen({}), watched=watched)),
         lambda why: send(AssignmentsUnread(why)),
     )
@@ -119,7 +119,7 @@ def read_assigned(kube: Kube, namespace: str, node: str) -> AssignmentsSeen:
 
 def slices_of(kube: Kube, node: str) -> Collection[Slice]:
     """Return the slices of a node for `follow`, or to be read once."""
-    return Collection(kube, SLICES, read_slice, fields=f"spec.nodeName={node}")
+    return Collection(kube=kube, path=SLICES, keep=read_slice, fields=f"spec.nodeName={node}")
 
 
 def watch_slices(

@@ -112,11 +112,13 @@ class PlacementApi:
             saw(raw, state)
             return state
 
-        self.pods = Collection(kube, joined("pods"), keep, labels=MANAGED)
+        self.pods = Collection(kube=kube, path=joined("pods"), keep=keep, labels=MANAGED)
         """All pods with a demand."""
-        self.nodes = Collection(kube, joined("nodes"), _gpu_node, labels=WITH_GPU)
+        self.nodes = Collection(kube=kube, path=joined("nodes"), keep=_gpu_node, labels=WITH_GPU)
         """All nodes with a GPU."""
-        self.questions = Collection(kube, joined("nodes"), _question, labels=NODE_ASKS_LABEL)
+        self.questions = Collection(
+            kube=kube, path=joined("nodes"), keep=_question, labels=NODE_ASKS_LABEL
+        )
         """Those of all nodes that ask."""
 
     def pod(self, namespace: str, name: str) -> PodState | None:

@@ -37,7 +37,7 @@ _MOST_LAST_GOOD_BYTES: Final = 4 * 2**20
 _PATH: Final = f"/apis/{SEEING_API_VERSION}/{VRAM_POLICIES}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoredPolicy:
     """An object as it is stored."""
 
@@ -60,7 +60,7 @@ class PoliciesApi:
         self.now_s = kube.now_s
         self._namespace = namespace
         self._config_maps = joined("namespaces", namespace, "configmaps")
-        self.all = Collection(kube, _PATH, read_stored)
+        self.all = Collection(kube=kube, path=_PATH, keep=read_stored)
         """For `follow`."""
 
     def read(self) -> list[StoredPolicy]:

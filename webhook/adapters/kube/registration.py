@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 BIND_WEBHOOK: Final = "bind.vramwarden.io"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Registered:
     """What we need of one webhook configuration."""
 
@@ -70,7 +70,7 @@ class RegistrationApi:
     def followed(self) -> Collection[None]:
         """Return the configuration that holds bind for `follow`, which reports that it changed."""
         path = KINDS["MutatingWebhookConfiguration"]
-        return Collection(self._kube, path, lambda _found: None, name=self._name)
+        return Collection(kube=self._kube, path=path, keep=lambda _found: None, name=self._name)
 
     def _path(self, kind: str) -> str:
         return f"{KINDS[kind]}/{quote(self._name, safe='')}"
@@ -95,4 +95,12 @@ def _registered(kind: str, found: Json) -> Registered:
         for owner in metadata.get("ownerReferences") or ()
     )
     version = metadata["resourceVersion"]
-    return Registered(kind, metadata["name"], version, bind, url, namespace, owned)
+    return Registered(
+        kind=kind,
+        name=metadata["name"],
+        version=version,
+        bind=bind,
+        url=url,
+        namespace=namespace,
+        owned=owned,
+    )

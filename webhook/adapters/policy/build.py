@@ -231,9 +231,9 @@ def _example(part: ExamplePart, where: str) -> Example:
             name=part.name,
             where=where,
             subject=Subject(
-                pod.namespace,
-                pod.labels,
-                with_name(pod.namespace, pod.namespace_labels),
+                namespace=pod.namespace,
+                pod_labels=pod.labels,
+                namespace_labels=with_name(pod.namespace, pod.namespace_labels),
                 user=pod.user,
                 groups=tuple(pod.groups),
             ),

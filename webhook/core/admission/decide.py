@@ -69,7 +69,9 @@ class Skip(StrEnum):
     RULE_IGNORES = "RuleIgnores"
 
 
-@dataclass(frozen=True)  # no slots: the object after it is made once, and only where it is read
+@dataclass(
+    frozen=True, kw_only=True
+)  # no slots: the object after it is made once, and only where it is read
 class Decision:
     """What is answered, and why."""
 
@@ -176,17 +178,24 @@ def decide(request: Request, policy: Policy, cluster: Cluster, phase: Phase) -> 
     """
     skip = _not_ours(request)
     if skip:
-        return Decision(Outcome.SKIPPED, skip=skip, policy=policy.short_digest, before=request.obj)
+        return Decision(
+            outcome=Outcome.SKIPPED, skip=skip, policy=policy.short_digest, before=request.obj
+        )
     rule = None
     try:
         grown = () if _is_mirror(request) else outgrown(request.obj, request.old)
         if grown:
-            return Decision(Outcome.DENIED, grown, policy=policy.short_digest, before=request.obj)
+            return Decision(
+                outcome=Outcome.DENIED,
+                findings=grown,
+                policy=policy.short_digest,
+                before=request.obj,
+            )
         rule = governing_rule(request, policy, cluster)
         skip = _left_alone(request, rule)
         if skip or rule is None:
             return Decision(
-                Outcome.SKIPPED,
+                outcome=Outcome.SKIPPED,
                 rule=rule.name if rule else "",
                 policy=policy.short_digest,
                 skip=skip,
@@ -198,7 +207,7 @@ def decide(request: Request, policy: Policy, cluster: Cluster, phase: Phase) -> 
         return _read(request, rule, policy, cluster, mutating=phase is Phase.MUTATE)
     except MalformedObjectError as error:
         return Decision(
-            Outcome.MALFORMED,
+            outcome=Outcome.MALFORMED,
             policy=policy.short_digest,
             malformed=str(error),
             guidance=_guidance(rule) if rule else "",
@@ -225,12 +234,12 @@ def governing_rule(request: Request, policy: Policy, cluster: Cluster) -> Rule |
 
 def _subject(request: Request, pod: Json, cluster: Cluster) -> Subject:
     return Subject(
-        request.namespace,
-        labels_of(pod),
-        cluster.labels_of(request.namespace),
-        service_account_of(pod),
-        request.user,
-        request.groups,
+        namespace=request.namespace,
+        pod_labels=labels_of(pod),
+        namespace_labels=cluster.labels_of(request.namespace),
+        service_account=service_account_of(pod),
+        user=request.user,
+        groups=request.groups,
     )
 
 
@@ -280,7 +289,14 @@ def _read(
             return _created(case)
         found = None if case.asks else offer(pod, rule, policy)
         return _hinted(case) if found is None else _offered(case, found)
-    case = Case(pod, read_pod(request.old), rule, policy, cluster, mutating=mutating)
+    case = Case(
+        pod=pod,
+        old=read_pod(request.old),
+        rule=rule,
+        policy=policy,
+        cluster=cluster,
+        mutating=mutating,
+    )
     if request.subresource == "ephemeralcontainers":
         return _debugged(case)
     return _judged(case, findings_of(case, CaseKind.UPDATED))
@@ -291,7 +307,16 @@ def _creation(pod: Pod, rule: Rule, policy: Policy, cluster: Cluster, *, mutatin
     demand, unreadable = read_demand(pod)
     gpu_class = policy.class_for((demand and demand.gpu_class) or rule.default_class)
     rule = rule.of_class(gpu_class)
-    return Case(pod, pod, rule, policy, cluster, demand, unreadable, mutating=mutating)
+    return Case(
+        pod=pod,
+        old=pod,
+        rule=rule,
+        policy=policy,
+        cluster=cluster,
+        asked=demand,
+        unreadable=unreadable,
+        mutating=mutating,
+    )
 
 
 def _hinted(case: Case) -> Decision:
@@ -399,7 +424,7 @@ def _voids(case: Case) -> bool:
 
 def _mutated(case: Case, edits: Edits) -> Decision:
     return Decision(
-        Outcome.MUTATED if edits.operations else Outcome.ALLOWED,
+        outcome=Outcome.MUTATED if edits.operations else Outcome.ALLOWED,
         patch=tuple(edits.operations),
         rule=case.rule.name,
         policy=case.policy.short_digest,
@@ -424,8 +449,8 @@ def _answered(
     if outcome is Outcome.DENIED and _is_observed(cluster, pod, before):
         outcome = Outcome.WARNED
     return Decision(
-        outcome,
-        findings,
+        outcome=outcome,
+        findings=findings,
         rule=rule.name,
         policy=policy.short_digest,
         guidance=_guidance(rule) if findings and outcome is not Outcome.AUDITED else "",

@@ -145,7 +145,7 @@ def _keys(holder: Json, field: str) -> Json:
     return found if type(found) is dict else {}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadAdvice:
     """The answer to a review of a workload: it is allowed, and its author reads what is wrong."""
 

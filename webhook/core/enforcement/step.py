@@ -112,7 +112,7 @@ class Observation:
     was seen, whatever the fault says of others."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cap:
     """What the pod is held to, on each GPU."""
 
@@ -141,7 +141,7 @@ class Cap:
         return self.cap_bytes + self.tolerance_bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Track:
     """What is known of one process on one GPU over time."""
 
@@ -186,7 +186,7 @@ class Ban:
     """Until then, all stops that led to the last escalation count."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepState:
     """All that a step remembers."""
 
@@ -210,7 +210,7 @@ class StepState:
     blind_reported: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Excess:
     """Why a process is stopped: the figures behind the explanation."""
 
@@ -452,10 +452,24 @@ def _follow(
             if before is not None:
                 tracks[key] = before
         elif before is None:
-            tracks[key] = Track(key[1], used_bytes, seen_s, seen_s, used_bytes, 0.0)
+            tracks[key] = Track(
+                process=key[1],
+                used_bytes=used_bytes,
+                seen_s=seen_s,
+                grew_at_s=seen_s,
+                grew_bytes=used_bytes,
+                grew_within_s=0.0,
+            )
         elif used_bytes > before.used_bytes:
             grown, within_s = used_bytes - before.used_bytes, seen_s - before.seen_s
-            tracks[key] = Track(key[1], used_bytes, seen_s, seen_s, grown, within_s)
+            tracks[key] = Track(
+                process=key[1],
+                used_bytes=used_bytes,
+                seen_s=seen_s,
+                grew_at_s=seen_s,
+                grew_bytes=grown,
+                grew_within_s=within_s,
+            )
         else:
             tracks[key] = replace(before, used_bytes=used_bytes, seen_s=seen_s)
     return replace(state, tracks=tracks)

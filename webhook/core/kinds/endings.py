@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from webhook.core.pod.gpus import Gpu
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
     """A pod with a demand that ended, or is about to."""
 
@@ -82,17 +82,17 @@ def read_ending(raw: Mapping[str, Any], state: PodState) -> Ending | None:
         return None
     namespace, _, name = state.name.partition("/")
     return Ending(
-        state.uid,
-        namespace,
-        name,
-        state.node,
-        workload_of(metadata),
-        state.need.gpu_count,
-        state.hold.cap_bytes if state.hold else state.need.memory_bytes,
-        ended_s if began_s is None else began_s,
-        ended_s,
-        over,
-        _words(enforcers),
+        uid=state.uid,
+        namespace=namespace,
+        pod=name,
+        node=state.node,
+        workload=workload_of(metadata),
+        gpu_count=state.need.gpu_count,
+        asked_bytes=state.hold.cap_bytes if state.hold else state.need.memory_bytes,
+        began_s=ended_s if began_s is None else began_s,
+        ended_s=ended_s,
+        over=over,
+        words=_words(enforcers),
     )
 
 
@@ -126,14 +126,14 @@ def run_of(ending: Ending, gpus: Sequence[Gpu], figures: NodeFigures | None) -> 
     where = max(bounded, key=lambda uuid: bounded[uuid], default="")
     lived_s = max(0.0, ending.ended_s - ending.began_s)
     return Run(
-        ending.pod,
-        ending.ended_s,
-        ending.asked_bytes,
-        ending.gpu_count,
-        bounded.get(where),
-        min(stops, MOST_RUN_STOPS),
-        min(float(words.seconds), lived_s) if words else lived_s,
-        next((gpu.product for gpu in gpus if gpu.uuid == where), "")[:LONGEST_LABEL],
+        pod=ending.pod,
+        ended_s=ending.ended_s,
+        asked_bytes=ending.asked_bytes,
+        gpus=ending.gpu_count,
+        peak_bytes=bounded.get(where),
+        stops=min(stops, MOST_RUN_STOPS),
+        seconds=min(float(words.seconds), lived_s) if words else lived_s,
+        product=next((gpu.product for gpu in gpus if gpu.uuid == where), "")[:LONGEST_LABEL],
     )
 
 

@@ -50,7 +50,7 @@ _DNS_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9
 _LONGEST_PREFIX: Final = 40
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """One pod that ended."""
 
@@ -357,14 +357,14 @@ def _run(raw: Json) -> Run | None:
     if not (pod and asked) or ended_s is None:
         return None
     return Run(
-        pod,
-        ended_s,
-        asked * MIB,
-        gpus or 1,
-        None if peak is None else peak * MIB,
-        stopped or 0,
-        float(seconds or 0),
-        _text(raw, "product"),
+        pod=pod,
+        ended_s=ended_s,
+        asked_bytes=asked * MIB,
+        gpus=gpus or 1,
+        peak_bytes=None if peak is None else peak * MIB,
+        stops=stopped or 0,
+        seconds=float(seconds or 0),
+        product=_text(raw, "product"),
     )
 
 

@@ -25,7 +25,7 @@ MOST_PODS: Final = 256
 """Of a GPU, managed ones and others each."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PodFigures:
     """A pod that was promised memory of a GPU."""
 
@@ -44,7 +44,7 @@ class PodFigures:
     """That the driver lists on the GPU; for metrics alone, the object has them not."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GpuFigures:
     """One GPU of a node."""
 
@@ -75,7 +75,7 @@ class GpuFigures:
         return sum(self.unmanaged.values()) if known else None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFigures:
     """A node with GPUs."""
 

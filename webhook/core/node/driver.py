@@ -27,7 +27,7 @@ LOADED_AFTER_S: Final = 30.0
 STUCK_AFTER_S: Final = 60.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Driver:
     """What is remembered of the driver's answers."""
 
@@ -47,10 +47,17 @@ class Driver:
 def after_scan(driver: Driver, scan: Scan, now_s: float) -> Driver:
     """Return what is remembered once a scan came."""
     if scan.fault is None:
-        return Driver(now_s, now_s, worked=True)
+        return Driver(scanned_s=now_s, answered_s=now_s, worked=True)
     since_s = now_s if driver.loaded_since_s is None else driver.loaded_since_s
     loaded_since_s = since_s if scan.driver_loaded else None
-    return Driver(now_s, driver.answered_s, driver.worked, scan.fault, scan.failed, loaded_since_s)
+    return Driver(
+        scanned_s=now_s,
+        answered_s=driver.answered_s,
+        worked=driver.worked,
+        fault=scan.fault,
+        why=scan.failed,
+        loaded_since_s=loaded_since_s,
+    )
 
 
 def hangs(driver: Driver, now_s: float, interval_s: float) -> bool:

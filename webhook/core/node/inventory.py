@@ -7,7 +7,7 @@ stays as it was, and what is certain changes at once. `webhook.core.node.state` 
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.nvidia.drivers import RECOVERIES, Fault, SeenGpu, explain_xid
@@ -30,14 +30,13 @@ UNSEEN: Final = frozenset({LOST, SILENT, RESIZED})
 """Faults of a GPU that is not as advertised, while its driver says nothing bad of it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Scan:
     """What NVML reported at one moment."""
 
     gpus: tuple[SeenGpu, ...] = ()
     driver_version: str = ""
     """Empty where no driver answered."""
-    _: KW_ONLY
     unsure: frozenset[str] = frozenset()
     """UUIDs of GPUs that exist and did not answer; empty for one that gave no UUID."""
     cannot_measure: str = ""
@@ -61,7 +60,7 @@ class TrackedGpu:
     """Since when it is lost or reports another size; None while it is what is advertised."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
     """What is known of a node's GPUs; the annotation holds most of it for the next start."""
 
@@ -261,7 +260,13 @@ def as_advertised(gpu: SeenGpu) -> Gpu | None:
     usable_bytes = advertised_bytes(gpu)
     if not usable_bytes:
         return None
-    return Gpu(gpu.uuid, usable_bytes, gpu.product, gpu.index, gpu.total_bytes)
+    return Gpu(
+        uuid=gpu.uuid,
+        memory_bytes=usable_bytes,
+        product=gpu.product,
+        index=gpu.index,
+        total_bytes=gpu.total_bytes,
+    )
 
 
 def advertised_bytes(gpu: SeenGpu) -> int:

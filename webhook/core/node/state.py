@@ -120,7 +120,7 @@ def read_inventory(node: Mapping[str, Any]) -> Inventory:
     enforcement = labels.get(NODE_ENFORCEMENT_LABEL, "")
     device_names = labels.get(NODE_DEVICE_NAMES_LABEL, "")
     return Inventory(
-        known,
+        known=known,
         driver_version=labels.get(NODE_DRIVER_LABEL, ""),
         enforcement=enforcement if enforcement in NODE_ENFORCEMENTS else "",
         device_names=device_names if device_names in tuple(DeviceNames) else "",
@@ -330,8 +330,17 @@ def _read_gpu(entry: Any) -> Gpu | None:
         case {"uuid": str(uuid), "memory": int(memory), "product": str(name), "index": int(index)}:
             amount_bytes = memory // MIB * MIB
             if uuid and MIB <= amount_bytes <= MOST_GPU_BYTES and index >= 0:
+                healthy, fault, xid, resets = _health(entry)
                 return Gpu(
-                    uuid, amount_bytes, name, index, _total(entry, amount_bytes), *_health(entry)
+                    uuid=uuid,
+                    memory_bytes=amount_bytes,
+                    product=name,
+                    index=index,
+                    total_bytes=_total(entry, amount_bytes),
+                    healthy=healthy,
+                    fault=fault,
+                    xid=xid,
+                    resets=resets,
                 )
     return None
 

@@ -92,7 +92,7 @@ UNCOUNTED: Final = "shows the pod GPUs that nobody accounts for; remove it"
 _HIDDEN: Final = "is written so that it may name any device; write it without backslash, ! and %"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Named:
     """What an injector's annotation names that matters for GPUs."""
 
@@ -174,7 +174,7 @@ def _named_by_cdi(value: str) -> Named:
             passed_through = True
         else:
             return Named(wrong=UNCOUNTED)
-    return Named(frozenset(cards), passed_through=passed_through)
+    return Named(cards=frozenset(cards), passed_through=passed_through)
 
 
 def _named_by_paths(value: str) -> Named:
@@ -194,7 +194,7 @@ def _named_by_paths(value: str) -> Named:
             beside = True
         elif "nvidia" in path or "/char/" in f"{path}/":
             wrong = UNCOUNTED
-    return Named(frozenset(cards), beside, renders=renders, wrong=wrong)
+    return Named(cards=frozenset(cards), beside_cards=beside, renders=renders, wrong=wrong)
 
 
 def passes_through(resource: str) -> bool:

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import enum
 import re
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from typing import Final
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SeenGpu:
     """A GPU that answered."""
 
@@ -29,7 +29,6 @@ class SeenGpu:
     """What programs can share: the driver's reserve taken off, where it reports one apart. None
     where the GPU has no memory of its own, as GB10."""
     mig: bool = False
-    _: KW_ONLY
     total_bytes: int | None = None
     """With the driver's reserve."""
     used_bytes: int | None = None

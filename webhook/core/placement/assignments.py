@@ -52,7 +52,7 @@ _REPORTS: Final = ', "report": true'
 _NO_HOLD: Final = (None,) * len(_HOLD_KEYS)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
     """GPUs of a node that a pod has, or is about to get."""
 
@@ -97,7 +97,7 @@ class Waits:
     """Why it waits, as is written on it; no more of that than we would write."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PodState:
     """What placement has to know of a pod with a demand."""
 
@@ -139,10 +139,19 @@ def read_pod_state(raw: Json) -> PodState:
         at_binding = _is_placed_at_binding(pod)
         hold = hold_of(pod, need.memory_bytes) if need else None
     except MalformedObjectError:
-        return PodState(uid, name, None, finished=finished)
+        return PodState(uid=uid, name=name, need=None, finished=finished)
     uuids = tuple(map(intern, named_gpus(pod)))  # many pods have the same, and the same node
     found = PodState(
-        uid, name, need, at_binding, intern(node), uuids, finished, False, unreadable, hold
+        uid=uid,
+        name=name,
+        need=need,
+        at_binding=at_binding,
+        node=intern(node),
+        uuids=uuids,
+        finished=finished,
+        gone=False,
+        unreadable=unreadable,
+        hold=hold,
     )
     return _waiting(found, pod)
 
@@ -269,7 +278,14 @@ def _has_its_gpus(pod: PodState, entered: Assignment, free: Mapping[str, int]) -
 
 def _entry(pod: PodState, uuids: tuple[str, ...], memory_bytes: int, now_s: float) -> Assignment:
     count = _asked_for(pod, uuids)
-    return Assignment(pod.name, uuids, memory_bytes, int(now_s), pod.hold, count)
+    return Assignment(
+        pod=pod.name,
+        uuids=uuids,
+        memory_bytes=memory_bytes,
+        since_s=int(now_s),
+        hold=pod.hold,
+        count=count,
+    )
 
 
 def _asked_for(pod: PodState, uuids: tuple[str, ...]) -> int:
@@ -508,7 +524,18 @@ def _read_entry(line: str) -> tuple[str, Assignment, bool] | None:
         and "" not in pod.split("/")
     ):
         hold, could = _read_hold(entry)
-        return uid, Assignment(pod, tuple(map(intern, gpus)), memory, since, hold, count), could
+        return (
+            uid,
+            Assignment(
+                pod=pod,
+                uuids=tuple(map(intern, gpus)),
+                memory_bytes=memory,
+                since_s=since,
+                hold=hold,
+                count=count,
+            ),
+            could,
+        )
     return None
 
 

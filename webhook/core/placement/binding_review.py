@@ -66,7 +66,7 @@ class Binding:
         return f"{self.namespace}/{self.name}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BindingVerdict:
     """The answer to a binding, and why."""
 

@@ -24,7 +24,7 @@ LONGEST_FAULT: Final = 120
 """Characters that say why a GPU is not healthy."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
     """A GPU as it is advertised."""
 

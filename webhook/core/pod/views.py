@@ -22,7 +22,7 @@ Number = TypeVar("Number", int, Fraction)
 # frozen one takes four times as long to make.
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Container:
     """One container of a pod, where it stands, and what kind it is."""
 
@@ -77,7 +77,7 @@ class Container:
         return mapping(self.raw, "securityContext", self.path)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Pod:
     """The parts of a pod that every rule reads, taken and checked once."""
 
@@ -99,7 +99,14 @@ def read_pod(raw: Json) -> Pod:
     for field in ("containers", "initContainers"):
         for container in read_containers(spec, field):
             (enforcers if container.name == ENFORCER_CONTAINER else user).append(container)
-    return Pod(raw, spec, annotations_of(raw), labels_of(raw), tuple(user), tuple(enforcers))
+    return Pod(
+        raw=raw,
+        spec=spec,
+        annotations=annotations_of(raw),
+        labels=labels_of(raw),
+        containers=tuple(user),
+        enforcers=tuple(enforcers),
+    )
 
 
 def annotations_of(raw: Json) -> Mapping[str, str]:
@@ -132,7 +139,11 @@ def read_containers(spec: Mapping[str, Any], field: str) -> list[Container]:
         if type(name) is not str:
             raise MalformedObjectError(f"{path}.name", "a string", name)
         is_sidecar = field == "initContainers" and text(raw, "restartPolicy", path) == "Always"
-        containers.append(Container(field, index, name, raw, is_sidecar, path))
+        containers.append(
+            Container(
+                field=field, index=index, name=name, raw=raw, is_sidecar=is_sidecar, path=path
+            )
+        )
     return containers
 
 

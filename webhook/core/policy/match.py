@@ -23,7 +23,7 @@ class NamespaceUnknownError(Exception):
         super().__init__(f"the labels of namespace {namespace} are not known yet; try again")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
     """What a rule's match is compared with: where, by whom and as what a pod is created."""
 
@@ -43,7 +43,7 @@ def with_name(namespace: str, labels: Mapping[str, str]) -> dict[str, str]:
     return {**labels, "kubernetes.io/metadata.name": namespace}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Match:
     """The pods that meet every criterion given; one that is empty is met by all.
 

@@ -216,7 +216,7 @@ def _overlooked(policy: Policy) -> Iterator[PolicyWarning]:
 
 def _overlooks_controllers(rule: Rule) -> bool:
     asks = Match(users=rule.match.users, groups=rule.match.groups)
-    subject = Subject("")
+    subject = Subject(namespace="")
     return asks.asks_who and not any(
         asks.holds(replace(subject, user=one.user, groups=one.groups))
         for kind in CONTROLLERS

@@ -49,12 +49,12 @@ AT_ONCE: Final = 32
 that is not known yet."""
 
 _UNTOUCHED: Final = BindingOutcome.UNTOUCHED
-_NO_SUCH_POD: Final = BindingVerdict(_UNTOUCHED, BindingReason.NO_SUCH_POD)
-_DONE: Final = BindingVerdict(_UNTOUCHED)
-_NO_DEMAND: Final = BindingVerdict(_UNTOUCHED, BindingReason.NO_DEMAND)
+_NO_SUCH_POD: Final = BindingVerdict(outcome=_UNTOUCHED, reason=BindingReason.NO_SUCH_POD)
+_DONE: Final = BindingVerdict(outcome=_UNTOUCHED)
+_NO_DEMAND: Final = BindingVerdict(outcome=_UNTOUCHED, reason=BindingReason.NO_DEMAND)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Job:
     """What somebody who waits for a node's list wants of it."""
 
@@ -170,9 +170,9 @@ class Binder:
         answer: Future[BindingVerdict] = Future()
         pod = self._tracker.pod(binding.uid)
         if pod is not None and not pod.gone:
-            self._queues.join(binding.node, _Job(answer, pod, dry_run=dry_run))
+            self._queues.join(binding.node, _Job(answer=answer, pod=pod, dry_run=dry_run))
         else:
-            self._run(partial(self._find_pod, binding, _Job(answer, dry_run=dry_run)))
+            self._run(partial(self._find_pod, binding, _Job(answer=answer, dry_run=dry_run)))
         return answer
 
     def uncertain(self, binding: Binding, why: str) -> BindingVerdict:
@@ -187,7 +187,9 @@ class Binder:
         if pod is not None and pod.need:
             return _not_entered(binding.node, why)
         sentence = f"whether this pod needs a GPU of node {binding.node} is not known now"
-        return BindingVerdict(_UNTOUCHED, BindingReason.API_SERVER_AWAY, f"{sentence}: {why}")
+        return BindingVerdict(
+            outcome=_UNTOUCHED, reason=BindingReason.API_SERVER_AWAY, message=f"{sentence}: {why}"
+        )
 
     def is_ours(self, binding: Binding) -> bool:
         """Say whether the pod is known to be ours to place; answered from memory."""
@@ -437,14 +439,20 @@ class Binder:
             got = made.gets[job.pod.uid]
             if isinstance(got, Denial):
                 reason = BindingReason.NO_GPU_FITS
-                job.resolve(BindingVerdict(BindingOutcome.DENIED, reason, got.sentence))
+                job.resolve(
+                    BindingVerdict(
+                        outcome=BindingOutcome.DENIED, reason=reason, message=got.sentence
+                    )
+                )
             elif not job.chooses:
                 job.resolve(_NO_DEMAND)
             else:
                 cap_bytes = job.pod.need.memory_bytes if job.pod.need else 0
                 names = node.device_names or DeviceNames.NONE
                 given = gpu_annotations(got, node.gpus, names, cap_bytes)
-                job.resolve(BindingVerdict(BindingOutcome.PLACED, uuids=got, annotations=given))
+                job.resolve(
+                    BindingVerdict(outcome=BindingOutcome.PLACED, uuids=got, annotations=given)
+                )
         for pod in made.reserved:
             self._reserved(pod)
 
@@ -493,21 +501,29 @@ def _unshown(name: str, node: GpuNode | None) -> BindingVerdict | None:
     """Return why nobody can be given a GPU of a node: it shows none, or no names of them."""
     denied = BindingOutcome.DENIED
     if node is None or not node.gpus:
-        return BindingVerdict(denied, BindingReason.GPUS_UNKNOWN, unknown_gpus(name).sentence)
+        return BindingVerdict(
+            outcome=denied, reason=BindingReason.GPUS_UNKNOWN, message=unknown_gpus(name).sentence
+        )
     if node.device_names is None or node.device_names is DeviceNames.NONE:
         sentence = unnamed_gpus(name, node.device_names).sentence
-        return BindingVerdict(denied, BindingReason.NO_DEVICE_NAMES, sentence)
+        return BindingVerdict(
+            outcome=denied, reason=BindingReason.NO_DEVICE_NAMES, message=sentence
+        )
     return None
 
 
 def _unavailable(node: str, why: str) -> BindingVerdict:
     sentence = f"no GPU of node {node} can be chosen for this pod now: {why}; the scheduler retries"
-    return BindingVerdict(BindingOutcome.UNAVAILABLE, BindingReason.API_SERVER_AWAY, sentence)
+    return BindingVerdict(
+        outcome=BindingOutcome.UNAVAILABLE, reason=BindingReason.API_SERVER_AWAY, message=sentence
+    )
 
 
 def _not_entered(node: str, why: str) -> BindingVerdict:
     sentence = f"this pod sees all GPUs of node {node} and could not be entered in its list: {why}"
-    return BindingVerdict(_UNTOUCHED, BindingReason.API_SERVER_AWAY, sentence)
+    return BindingVerdict(
+        outcome=_UNTOUCHED, reason=BindingReason.API_SERVER_AWAY, message=sentence
+    )
 
 
 def _without_placing(binding: Binding, pod: PodState | None) -> BindingVerdict | None:
@@ -518,5 +534,7 @@ def _without_placing(binding: Binding, pod: PodState | None) -> BindingVerdict |
         return _NO_DEMAND
     if pod.at_binding and pod.unreadable:
         sentence = f"the pod's demand cannot be read: {pod.unreadable}; create the pod again"
-        return BindingVerdict(BindingOutcome.DENIED, BindingReason.UNREADABLE_DEMAND, sentence)
+        return BindingVerdict(
+            outcome=BindingOutcome.DENIED, reason=BindingReason.UNREADABLE_DEMAND, message=sentence
+        )
     return None

@@ -47,7 +47,6 @@ PATIENCE_S: Final = 300.0
 TELL_EVERY_S: Final = 30.0
 """A pod is told this often, at most, that the reason for which it waits is another one now."""
 
-
 ASK_EVERY_S: Final = 300.0
 """How long an answer about our rights is believed."""
 

@@ -27,16 +27,19 @@ if TYPE_CHECKING:
 WITHIN_S: Final = 1.5
 """A Binding is answered within this time, whoever it waits for: the API server waits 2 s for us."""
 
-_NOT_A_BINDING: Final = BindingVerdict(BindingOutcome.UNTOUCHED, BindingReason.NOT_A_BINDING)
+_NOT_A_BINDING: Final = BindingVerdict(
+    outcome=BindingOutcome.UNTOUCHED, reason=BindingReason.NOT_A_BINDING
+)
 _BY_NAME: Final = BindingVerdict(
-    BindingOutcome.UNTOUCHED,
-    BindingReason.NO_UID,
-    "the Binding has no metadata.uid, so nothing is reserved: a name may be another pod's by now",
+    outcome=BindingOutcome.UNTOUCHED,
+    reason=BindingReason.NO_UID,
+    message="the Binding has no metadata.uid, so nothing is reserved: a name may be another pod's "
+    "by now",
 )
 _NOT_CONFIGURED: Final = BindingVerdict(
-    BindingOutcome.UNTOUCHED,
-    BindingReason.NOT_CONFIGURED,
-    "this server does not place pods: it was started without --placement-namespace",
+    outcome=BindingOutcome.UNTOUCHED,
+    reason=BindingReason.NOT_CONFIGURED,
+    message="this server does not place pods: it was started without --placement-namespace",
 )
 
 
@@ -78,7 +81,7 @@ class BindingReviews:
                 verdict = answered(binding, found)
             return self._reviews.write(review, verdict)
         except MalformedObjectError as error:
-            said = BindingVerdict(BindingOutcome.MALFORMED, message=str(error))
+            said = BindingVerdict(outcome=BindingOutcome.MALFORMED, message=str(error))
             return self._reviews.write(review, said)
         except Exception:  # noqa: BLE001 - whatever the bug, the API server gets an answer
             return self._fail(review, binding)
@@ -114,5 +117,5 @@ class BindingReviews:
         if binding and self._binder and self._binder.is_ours(binding):
             return self._reviews.fail(review, write_failure(uid))
         return self._reviews.fail(
-            review, write_review(uid, BindingVerdict(BindingOutcome.UNTOUCHED))
+            review, write_review(uid, BindingVerdict(outcome=BindingOutcome.UNTOUCHED))
         )

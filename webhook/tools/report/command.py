@@ -113,15 +113,15 @@ def report(kube: Kube, policy: Policy, where: str, namespace: str, release: str)
         missing.append(why)
     missing += judged.missing(why_no_labels)
     return RolloutReport(
-        f"{where}, {policy.short_digest}",
-        judged.pods,
-        judged.denied_pods,
-        judged.untranslated,
-        judged.denied(),
-        judged.over_cap(nodes),
-        counters,
-        missing,
-        kube.now_s(),
+        policy=f"{where}, {policy.short_digest}",
+        pods=judged.pods,
+        denied_pods=judged.denied_pods,
+        untranslated=judged.untranslated,
+        denied=judged.denied(),
+        over_cap=judged.over_cap(nodes),
+        counted=counters,
+        missing=missing,
+        now_s=kube.now_s(),
     )
 
 

@@ -28,7 +28,7 @@ _RECORDING: Final = {Action.WARN, Action.AUDIT}
 MALFORMED: Final = "Malformed"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Denied:
     """Pods of one namespace that one rule would deny for one reason."""
 
@@ -167,7 +167,14 @@ class RolloutJudge:
             if len(self._groups) == MOST_GROUPS:
                 return
             action = self._actions.get(rule, "")
-            group = Denied(pod.namespace, rule, action, reason, pod.name, sentence)
+            group = Denied(
+                namespace=pod.namespace,
+                rule=rule,
+                action=action,
+                reason=reason,
+                example=pod.name,
+                sentence=sentence,
+            )
             self._groups[key] = group
         group.pods += 1
         if len(group.workloads) < MOST_NAMES:

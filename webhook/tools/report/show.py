@@ -20,7 +20,7 @@ _HEADS_OVER: Final = ("NAMESPACE", "POD", "NODE", "GPU", "CAP", "PEAK", "TIMES",
 _RIGHT: Final = frozenset({"PODS", "WORKLOADS", "GPU", "CAP", "PEAK", "TIMES", "SINCE"})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutReport:
     """Everything that a report says."""
 

@@ -39,7 +39,7 @@ def known(**values: object) -> Json:
     return {key: value for key, value in values.items() if value is not None and value != ""}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
     """One column: a title and a text for each row."""
 
@@ -103,7 +103,10 @@ def plain_table(
 ) -> list[str]:
     """Return the lines of a table of any width, those columns of which are at the `right`."""
     texts = zip(*rows, strict=True)
-    columns = [Column(head, cells, head in right) for head, cells in zip(heads, texts, strict=True)]
+    columns = [
+        Column(title=head, texts=cells, right=head in right)
+        for head, cells in zip(heads, texts, strict=True)
+    ]
     return table(columns, None, "")
 
 

@@ -129,7 +129,14 @@ def top_command(
     if one_of == "nodes" and node and node != name:
         raise click.UsageError("name a node once: as NAME, or with --node", context)
     command = context.find_root().info_name or "vramwarden"
-    show = Show(parts, parts if one_part else _ALL, output, plain, no_color, command)
+    show = Show(
+        parts=parts,
+        all_parts=parts if one_part else _ALL,
+        output=output,
+        plain=plain,
+        no_color=no_color,
+        command=command,
+    )
     try:
         cluster = reach(kubeconfig, options["context"], namespace)
         wanted = Wanted(

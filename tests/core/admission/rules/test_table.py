@@ -51,4 +51,4 @@ def test_every_kind_of_case_is_judged():
 def test_a_rule_for_demands_in_the_wrong_row_raises_instead_of_allowing():
     pod = read_pod(a_pod())
     with pytest.raises(LookupError, match="is in the table"):
-        _ = Case(pod, pod, RULE, a_policy(), UNKNOWN).demand
+        _ = Case(pod=pod, old=pod, rule=RULE, policy=a_policy(), cluster=UNKNOWN).demand

@@ -39,7 +39,7 @@ class CaseKind(Flag):
     CREATED = WITHOUT_DEMAND | ASKING
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Case:
     """One pod to judge; like `Pod` it is changed by nobody, though it is not frozen.
 

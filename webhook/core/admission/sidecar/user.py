@@ -138,7 +138,7 @@ _APP_ARMOR: Final = _Setting(
 _SELINUX: Final = _Setting("seLinuxOptions", ("user", "role", "type", "level"))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Confinement:
     """What the containers with VRAM have of one setting."""
 
@@ -183,7 +183,14 @@ def confinements(pod: Pod, demand: Demand) -> Iterator[Confinement]:
             each = list(map(_or_annotated, each, annotated))
         wanted, *others = (inherited if own is None else own for own in each)
         odd = (one for one, own in zip(holders[1:], others, strict=True) if own != wanted)
-        yield Confinement(setting.name, inherited, holders[0], wanted, next(odd, None), note)
+        yield Confinement(
+            name=setting.name,
+            inherited=inherited,
+            first=holders[0],
+            wanted=wanted,
+            odd=next(odd, None),
+            note=note,
+        )
 
 
 def enforcer_profiles(pod: Pod, demand: Demand) -> dict[str, Json]:

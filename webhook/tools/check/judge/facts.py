@@ -48,7 +48,7 @@ class OtherWebhook:
     """It selects namespaces or objects, or has conditions; else it is asked about every pod."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OurWebhook:
     """A webhook of one of our two configurations."""
 
@@ -82,12 +82,12 @@ def read_own_webhooks(kind: str, configuration: Mapping[str, Any]) -> list[OurWe
     """Read the webhooks of one of our configurations."""
     return [
         OurWebhook(
-            str(hook.get("name")),
-            kind,
-            str(hook.get("failurePolicy", "Fail")),
-            str(as_object(target.get("service")).get("namespace") or ""),
-            str(as_object(target.get("service")).get("path") or target.get("url") or ""),
-            read_bytes(target.get("caBundle")),
+            name=str(hook.get("name")),
+            kind=kind,
+            failure_policy=str(hook.get("failurePolicy", "Fail")),
+            namespace=str(as_object(target.get("service")).get("namespace") or ""),
+            path=str(as_object(target.get("service")).get("path") or target.get("url") or ""),
+            ca_pem=read_bytes(target.get("caBundle")),
         )
         for hook in as_objects(configuration.get("webhooks"))
         for target in [as_object(hook.get("clientConfig"))]
@@ -150,7 +150,7 @@ def read_namespace(name: str, found: Mapping[str, Any] | None) -> Namespace:
     return Namespace(name, level=str(level or ""), helms=helms)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DryRun:
     """What the API server answered where a pod was created as a dry run."""
 
@@ -194,7 +194,7 @@ def read_dry_run(pod: Mapping[str, Any]) -> DryRun:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OwnWorkload:
     """The webhook's Deployment, or a DaemonSet of ours."""
 
@@ -292,7 +292,7 @@ class Certificate:
     """Whether the CAs are those of the certificate; None where that could not be seen."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyFacts:
     """The policy that the release's ConfigMap holds, as this command reads it."""
 
@@ -337,7 +337,7 @@ def read_policy_object(found: Mapping[str, Any]) -> PolicyObject:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """What is known of a cluster; what could not be seen says why."""
 

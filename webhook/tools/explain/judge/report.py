@@ -133,7 +133,7 @@ class Report:
         return mine or bool(self.pod and self.pod.is_trouble)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PodFacts:
     """What could be read about a pod."""
 

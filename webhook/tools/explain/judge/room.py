@@ -44,7 +44,7 @@ class Blocker(StrEnum):
     """Nobody says which GPUs there are, or what is free on them."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRoom:
     """What one node has for a pod."""
 
@@ -142,16 +142,24 @@ def _judge(
     seen: Mapping[str, ClusterNode] | None,
     now_s: float,
 ) -> NodeRoom:
-    age_s = max(0.0, now_s - node.observed_s)
+    reason: Mismatch | Blocker | None
+    largest = 0
     if node.not_shared if seen is None else node.name not in seen:
-        why = "its GPUs are not shared"
-        return NodeRoom(node.name, False, Mismatch.NOT_SHARED, why, node.gpus, age_s=age_s)
-    mismatch = why_not(pod, node, seen[node.name] if seen is not None else None)
-    if mismatch:
-        return NodeRoom(node.name, False, *mismatch, node.gpus, age_s=age_s)
-    fits, reason, detail = _fits(need, node)
-    largest = _largest(node, need.gpu_count)
-    return NodeRoom(node.name, fits, reason, detail, node.gpus, largest, age_s)
+        fits, reason, detail = False, Mismatch.NOT_SHARED, "its GPUs are not shared"
+    elif found := why_not(pod, node, seen[node.name] if seen is not None else None):
+        fits, (reason, detail) = False, found
+    else:
+        fits, reason, detail = _fits(need, node)
+        largest = _largest(node, need.gpu_count)
+    return NodeRoom(
+        name=node.name,
+        fits=fits,
+        reason=reason,
+        detail=detail,
+        gpus=node.gpus,
+        largest_bytes=largest,
+        age_s=max(0.0, now_s - node.observed_s),
+    )
 
 
 def _fits(need: Need, node: NodeFigures) -> tuple[bool, Blocker | None, str]:
@@ -183,7 +191,14 @@ def _advertised(node: NodeFigures) -> tuple[list[Gpu], dict[str, int]]:
     """
     known = [gpu for gpu in node.gpus if gpu.free_bytes is not None]
     gpus = [
-        Gpu(one.uuid, one.usable_bytes, one.product, one.index, one.total_bytes, one.healthy)
+        Gpu(
+            uuid=one.uuid,
+            memory_bytes=one.usable_bytes,
+            product=one.product,
+            index=one.index,
+            total_bytes=one.total_bytes,
+            healthy=one.healthy,
+        )
         for one in known
     ]
     return gpus, {one.uuid: one.free_bytes for one in known if one.free_bytes is not None}

@@ -52,7 +52,7 @@ _UNREADABLE: Final = "pods whose GPUs cannot be read"
 _MOST_NAMED: Final = 5
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class TodayObjects:
     """What was read of a cluster so far, object by object."""
 
@@ -200,7 +200,13 @@ class TodayObjects:
 
 def _gpus(name: str, totals: Sequence[int], product: str) -> tuple[Gpu, ...]:
     return tuple(
-        Gpu(f"GPU-{name}-{index}", max(MIB, usable_estimate(total)), product, index, total)
+        Gpu(
+            uuid=f"GPU-{name}-{index}",
+            memory_bytes=max(MIB, usable_estimate(total)),
+            product=product,
+            index=index,
+            total_bytes=total,
+        )
         for index, total in enumerate(totals)
     )
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
@@ -65,7 +65,7 @@ class GpuSource(StrEnum):
     GIVEN = "--gpu-memory"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Offered:
     """The GPUs of a node that are not divided by MIG."""
 
@@ -73,7 +73,6 @@ class Offered:
     totals_bytes: tuple[int | None, ...]
     """The memory of each, with what the driver keeps; None where nobody says it."""
     product: str = ""
-    _: KW_ONLY
     replicas: int = 1
     """As how many the device plugin offers each."""
     is_sliced: bool = False
@@ -116,7 +115,7 @@ def offered_of(node: ClusterNode) -> Offered | None:
     product = labels.get(f"{WHOLE_GPU}.product", "")[:LONGEST_LABEL].removesuffix("-SHARED")
     replicas = max(1, _count(labels.get(f"{WHOLE_GPU}.replicas")))
     if _SLICED.search(product):
-        return Offered(GpuSource.GFD, (), product, is_sliced=True)
+        return Offered(source=GpuSource.GFD, totals_bytes=(), product=product, is_sliced=True)
     sliced = any(
         _count(labels[key])
         for key in labels
@@ -129,11 +128,17 @@ def offered_of(node: ClusterNode) -> Offered | None:
         number = min(number or MOST_NODE_GPUS, slots // replicas)
         sliced = sliced or number < counted
         if not number:
-            return Offered(GpuSource.GFD, (), product, is_sliced=True)
+            return Offered(source=GpuSource.GFD, totals_bytes=(), product=product, is_sliced=True)
     mebibytes = min(MOST_GPU_MIB, _count(labels.get(f"{WHOLE_GPU}.memory")))
     if number and mebibytes:
         totals = (mebibytes * MIB,) * min(number, MOST_NODE_GPUS)
-        return Offered(GpuSource.GFD, totals, product, replicas=replicas, is_sliced=sliced)
+        return Offered(
+            source=GpuSource.GFD,
+            totals_bytes=totals,
+            product=product,
+            replicas=replicas,
+            is_sliced=sliced,
+        )
     found = _by_hami(node.annotations.get(_HAMI)) or _by_gpushare(capacity, product)
     if found and not sliced:
         return found
@@ -142,9 +147,17 @@ def offered_of(node: ClusterNode) -> Offered | None:
         source, number, sliced = GpuSource.PLUGIN, _amount(capacity, WHOLE_GPU) // replicas, False
     if number:
         unsaid = (None,) * min(number, MOST_NODE_GPUS)
-        return Offered(source, unsaid, product, replicas=replicas, is_sliced=sliced)
+        return Offered(
+            source=source, totals_bytes=unsaid, product=product, replicas=replicas, is_sliced=sliced
+        )
     if _amount(capacity, SHARED_GPU):
-        return Offered(GpuSource.PLUGIN, (), product, replicas=replicas, counted=False)
+        return Offered(
+            source=GpuSource.PLUGIN,
+            totals_bytes=(),
+            product=product,
+            replicas=replicas,
+            counted=False,
+        )
     return None
 
 
@@ -154,11 +167,11 @@ def _by_hami(written: object) -> Offered | None:
     found = _hami_objects(written) if written.lstrip().startswith("[") else _hami_lines(written)
     cards = [(memory, kind) for memory, kind, mode in found if memory and mode != "mig"]
     if not cards:
-        return Offered(GpuSource.HAMI, (), is_sliced=True) if found else None
+        return Offered(source=GpuSource.HAMI, totals_bytes=(), is_sliced=True) if found else None
     totals = tuple(min(memory, MOST_GPU_MIB) * MIB for memory, _ in cards[:MOST_NODE_GPUS])
     sliced = len(cards) < len(found)
     product = "".join(filter(str.isprintable, cards[0][1][:LONGEST_LABEL]))
-    return Offered(GpuSource.HAMI, totals, product, is_sliced=sliced)
+    return Offered(source=GpuSource.HAMI, totals_bytes=totals, product=product, is_sliced=sliced)
 
 
 def _hami_objects(written: str) -> list[tuple[int, str, str]]:
@@ -188,7 +201,11 @@ def _by_gpushare(capacity: Json, product: str) -> Offered | None:
     if not number or gibibytes < number:
         return None
     each = min(gibibytes // number * GIB, MOST_GPU_MIB * MIB)
-    return Offered(GpuSource.GPUSHARE, (each,) * min(number, MOST_NODE_GPUS), product)
+    return Offered(
+        source=GpuSource.GPUSHARE,
+        totals_bytes=(each,) * min(number, MOST_NODE_GPUS),
+        product=product,
+    )
 
 
 def _count(text: object) -> int:

@@ -56,7 +56,7 @@ _UUID_SHOWN: Final = 12
 _BOLD, _DIM, _RED, _GREEN, _YELLOW = "1", "2", "31", "32", "33"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Terminal:
     """What a drawing may use."""
 
@@ -142,7 +142,7 @@ def _nodes(report: TopReport, term: Terminal) -> list[str]:
     def made(cells: int) -> list[Column]:
         bar = lettered_bar if term.wide else gpu_bar
         columns = [
-            Column("NODE", names, least=_NODE_LEAST),
+            Column(title="NODE", texts=names, least=_NODE_LEAST),
             of_gpus("GPU", lambda gpu: str(gpu.index)),
             _products_of([_product(gpu) for _, gpu in rows], optional=2),
             _bars([bar(gpu, cells, term.shades) for _, gpu in rows], cells, term),
@@ -158,8 +158,8 @@ def _nodes(report: TopReport, term: Terminal) -> list[str]:
                 of_gpus("OTHER", lambda gpu: amount_of(gpu.unattributed_bytes)),
             ]
             columns += [
-                Column("UUID", [clean(gpu.uuid) for _, gpu in rows]),
-                Column("WHO", [_who(gpu, report) for _, gpu in rows]),
+                Column(title="UUID", texts=[clean(gpu.uuid) for _, gpu in rows]),
+                Column(title="WHO", texts=[_who(gpu, report) for _, gpu in rows]),
             ]
         return columns
 
@@ -170,15 +170,17 @@ def _figures(
     rows: Sequence[T], title: str, figure: Callable[[T], str], optional: int = 0
 ) -> Column:
     """Return a column of figures, one of each row."""
-    return Column(title, [figure(row) for row in rows], right=True, optional=optional)
+    return Column(title=title, texts=[figure(row) for row in rows], right=True, optional=optional)
 
 
 def _products_of(products: list[str], optional: int) -> Column:
-    return Column("PRODUCT", products, least=_PRODUCT_LEAST, optional=optional)
+    return Column(title="PRODUCT", texts=products, least=_PRODUCT_LEAST, optional=optional)
 
 
 def _bars(bars: list[str], cells: int, term: Terminal) -> Column:
-    return Column(_bar_title(cells, term), bars, style=lambda text, _: _painted(text, term))
+    return Column(
+        title=_bar_title(cells, term), texts=bars, style=lambda text, _: _painted(text, term)
+    )
 
 
 def _ages(report: TopReport, nodes: Sequence[NodeFigures], term: Terminal, optional: int) -> Column:
@@ -188,7 +190,7 @@ def _ages(report: TopReport, nodes: Sequence[NodeFigures], term: Terminal, optio
         return term.paint(text, _YELLOW) if report.stale(nodes[number]) else text
 
     seen = [span(report.age_s(node)) + " old" * report.stale(node) for node in nodes]
-    return Column("SEEN", seen, optional=optional, style=style)
+    return Column(title="SEEN", texts=seen, optional=optional, style=style)
 
 
 def _has_node_lines(report: TopReport, term: Terminal) -> bool:
@@ -208,7 +210,7 @@ def _node_lines(report: TopReport, nodes: Sequence[NodeFigures], term: Terminal)
                 " ".join(gpu_bar(gpu, cells, term.shades) for gpu in node.gpus) for node in nodes
             ]
         return [
-            Column("NODE", [clean(node.name) for node in nodes], least=_NODE_LEAST),
+            Column(title="NODE", texts=[clean(node.name) for node in nodes], least=_NODE_LEAST),
             _figures(nodes, "GPUS", lambda node: str(len(node.gpus)), 2),
             _products_of([_products(node) for node in nodes], optional=5),
             _bars(bars, max(map(len, bars)), term),
@@ -255,22 +257,31 @@ def _pods(report: TopReport, term: Terminal) -> list[str]:
         used = [_of_cap(pod.used_bytes, pod.cap_bytes, cells, term) for pod in pods]
         columns = [
             *_named("POD", where, pods, [pod.name for pod in pods]),
-            Column("NODE", [clean(pod.node) or "-" for pod in pods], least=_NODE_LEAST, optional=1),
-            Column("GPU", [_gpus(pod, report) for pod in pods], least=3, optional=2),
+            Column(
+                title="NODE",
+                texts=[clean(pod.node) or "-" for pod in pods],
+                least=_NODE_LEAST,
+                optional=1,
+            ),
+            Column(title="GPU", texts=[_gpus(pod, report) for pod in pods], least=3, optional=2),
             _figures(pods, "CAP", _cap),
-            Column("USED OF CAP", used, style=lambda text, number: _full(text, pods[number], term)),
+            Column(
+                title="USED OF CAP",
+                texts=used,
+                style=lambda text, number: _full(text, pods[number], term),
+            ),
             _figures(pods, "PEAK", lambda pod: amount_of(pod.peak_bytes), 3),
         ]
         if term.wide:
             columns += [
                 _figures(pods, "STOPS", lambda pod: _count(pod.stops)),
                 _figures(pods, "AGE", lambda pod: _age(pod, report.at_s)),
-                Column("WORKLOAD", [_workload_of(pod) for pod in pods]),
-                Column("UID", [clean(pod.uid) for pod in pods]),
+                Column(title="WORKLOAD", texts=[_workload_of(pod) for pod in pods]),
+                Column(title="UID", texts=[clean(pod.uid) for pod in pods]),
             ]
         states = Column(
-            "STATE",
-            [clean(pod.state) for pod in pods],
+            title="STATE",
+            texts=[clean(pod.state) for pod in pods],
             least=_STATE_LEAST,
             at_end=True,
             style=lambda text, number: _alarming(text, pods[number], term),
@@ -286,11 +297,11 @@ def _named(
     """Return the columns that name a row; the namespace is one where there are several."""
     shown = [clean(name) for name in names]
     if where:
-        return [Column(f"{title} ({where})", shown, least=_POD_LEAST)]
+        return [Column(title=f"{title} ({where})", texts=shown, least=_POD_LEAST)]
     namespaces = [clean(row.namespace) for row in rows]
     return [
-        Column("NAMESPACE", namespaces, least=_NODE_LEAST),
-        Column(title, shown, least=_POD_LEAST),
+        Column(title="NAMESPACE", texts=namespaces, least=_NODE_LEAST),
+        Column(title=title, texts=shown, least=_POD_LEAST),
     ]
 
 
@@ -315,7 +326,9 @@ def _workloads(report: TopReport, term: Terminal) -> list[str]:
             _figures(rows, "WAITING", lambda row: str(row.waiting), 1),
             _figures(rows, "CAP", lambda row: cap_of(row.cap_bytes), 3),
             _figures(rows, "PROMISED", lambda row: amount_of(row.promised_bytes)),
-            Column("USED OF PROMISED", used, style=lambda text, _: _painted(text, term)),
+            Column(
+                title="USED OF PROMISED", texts=used, style=lambda text, _: _painted(text, term)
+            ),
             _figures(rows, "PEAK", lambda row: amount_of(row.peak_bytes)),
             _figures(rows, "STOPS", lambda row: _count(row.stops), 4),
         ]

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _NO_COLOUR_TERMS: Final = frozenset({"dumb", ""})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Show:
     """How a report leaves."""
 
@@ -106,8 +106,8 @@ class Show:
     def _terminal(self, width: int | None, height: int | None = None) -> Terminal:
         encoding = (sys.stdout.encoding or "").lower().replace("-", "")
         return Terminal(
-            width,
-            height,
+            width=width,
+            height=height,
             unicode=not self.plain and encoding == "utf8",
             colour=_may_colour(no_color=self.no_color),
             wide=self.output == "wide",
