@@ -29,6 +29,10 @@ MOST_CONNECTIONS: Final = 32
 """For one more the oldest is closed, of the address with most: a probe sends its request at once,
 so it is never the oldest for long, whatever others keep open."""
 MAX_PROBE_BYTES: Final = 16 * 2**10  # a probe sends 200. What follows is not read
-MOST_MOUNTS_BYTES: Final = 2**20  # of a mountinfo: the enforcer has few dozen mounts, a tenant any
-MOST_OF_NODE_BYTES: Final = 2**28  # some 200 a volume; `fs.mount-max` is 100,000 mounts
+MOST_MOUNTS_BYTES: Final = 2**20
+"""Of a process's mountinfo: the enforcer has a few dozen mounts, a tenant in a namespace of its own
+as many as it likes."""
+MOST_OF_NODE_BYTES: Final = 2**28
+"""Of the node's mountinfo, some 200 for each volume; it has 100,000 mounts at most, by
+`fs.mount-max`."""
 LONGEST_MOUNT_BYTES: Final = 2**14  # of a line; the enforcer's are far shorter

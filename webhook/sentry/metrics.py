@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     """Pods on GPUs, with the pod's `namespace/name`."""
 
 MOST_PODS: Final = 256
-"""Of a node; the others are summed as the pod `_other`, for an empty label would get the name of
-the sentry's own pod."""
+"""Of a node; of those without a promise the largest. The others are summed as the pod `_other`, for
+an empty label would get the name of the sentry's own pod."""
 
 MOST_PODS_ON_GPUS: Final = 900
 """Pods counted once for each of their GPUs; with four figures each, all we have stays below the

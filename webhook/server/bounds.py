@@ -9,7 +9,7 @@ MAX_CONNECTIONS: Final = 512  # of all callers
 MAX_PER_ADDRESS: Final = 128
 """Of one that is not trusted. An API server keeps up to 25 idle (client-go); in a burst it calls us
 for up to 200 changes at once (`--max-mutating-requests-inflight`), which replicas share."""
-MAX_TRUSTED: Final = 256  # addresses trusted for that; a cluster has few API servers
+MAX_TRUSTED: Final = 256  # addresses that are trusted; a cluster has few API servers
 MAX_LARGE_BYTES: Final = 24 * 2**20
 """Of large bodies that are being received or answered; callers beyond that are asked to retry.
 
@@ -19,10 +19,11 @@ bodies are bounded by the number of connections, and always pass.
 MAX_HEAD_BYTES: Final = 32 * 2**10  # all but the body, chunks' framing too; an API server sends 300
 MAX_HEADERS: Final = 100  # an API server sends six
 MAX_CHUNKS: Final = 4096
-"""Of a body without a length, as no API server sends it: each costs as 64 KiB."""
+"""Of a body whose length is not announced, as an API server announces it: each costs as much as
+64 KiB in one piece would."""
 MAX_UNSENT_BYTES: Final = 64 * 2**10  # of answers not read, before we read no further request
 MAX_BODY_BYTES: Final = 8 * 2**20  # a review has two objects, of 3 MiB at most each, and options
-MAX_BINDING_BYTES: Final = 256 * 2**10  # of annotations, as the API server bounds them
+MAX_BINDING_BYTES: Final = 256 * 2**10  # mostly annotations, which the API server bounds so
 MAX_BUFFERED_BYTES: Final = 64 * 2**20  # of Bindings waiting; beyond, the scheduler is to retry
 MAX_WAITING_BINDINGS: Final = 1024  # far more than kube-scheduler sends (by default 50 a second)
 
