@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -200,7 +202,7 @@ def test_only_a_pods_own_living_processes_are_stopped(script):
 def test_a_pod_that_may_not_be_stopped_never_is(script, known):
     lines = {TRAINER: a_line("*", held=hold(may_act=False))}
     if not known:  # a line of an older release
-        lines = {TRAINER: a_line("*").__class__("team/train", ("*",), 1, 1)}
+        lines = {TRAINER: replace(a_line("*"), memory_bytes=1, hold=None)}
     assert list(signals(script, lines)) == []
 
 

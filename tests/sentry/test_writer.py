@@ -148,7 +148,7 @@ def test_what_is_stored_is_handed_over_before_anything_is_written():
     bench.step(later_s=LEAST_S)
     bench.step(later_s=LEAST_S)
     ((sent,), asked) = bench.sent, bench.kube.calls("find", "merge")
-    assert (sent.figures, asked) == (figures(9, 1.0, "u-x"), [OBJECT, OBJECT, OBJECT])
+    assert (sent, asked) == (figures(9, 1.0, "u-x"), [OBJECT, OBJECT, OBJECT])
 
 
 def test_only_the_newest_report_is_written_and_each_once():

@@ -14,4 +14,4 @@ def incident_library(tmp_path_factory):
 
 @pytest.fixture
 def pod(tmp_path, incident_library):
-    return incidents.Pod(raw=tmp_path, spec=incident_library)
+    return incidents.Pod(tmp_path, incident_library)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -127,8 +128,7 @@ def test_who_waits_may_get_a_replica_only_where_all_are_such():
 )
 def test_the_first_who_knows_a_size_says_it(one, need, by):
     gpus = tuple(
-        type(gpu)(gpu.uuid, gpu.memory_bytes, gpu.product, gpu.index, gpu.memory_bytes + 7 * MIB)
-        for gpu in node("n1", 1000, 1000).gpus
+        replace(gpu, total_bytes=gpu.memory_bytes + 7 * MIB) for gpu in node("n1", 1000, 1000).gpus
     )
     today = compare([TodayNode("n1", gpus)], [one])
     assert list(today.sizes) == [by]

@@ -37,9 +37,12 @@ class HistoriesApi:
     def __init__(self, kube: Kube) -> None:
         """Send no request yet."""
         self._kube = kube
-        self.now_s = kube.now_s
         self.all = Collection(kube=kube, path=_collection(), keep=_keep)
         """Those of all namespaces, for `follow`; None for one that does not say whose it is."""
+
+    def now_s(self) -> float:
+        """Return Unix time by the API server's clock; see `Kube.now_s`."""
+        return self._kube.now_s()
 
     def read(self, namespace: str, workload: Workload) -> StoredHistory:
         """Read the history of a workload: an empty one where none exists yet.
