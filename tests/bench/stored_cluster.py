@@ -119,7 +119,7 @@ class StoredCluster(Kube):
         *_, kind, name = path.removesuffix("/status").split("/")
         self.asked[f"{method} {kind if name not in {'pods', 'nodes', 'configmaps'} else name}"] += 1
         if "limit" in query:
-            return self._list(path, query)
+            return self._page(path, query)
         if method in {"PUT", "POST"} and LISTS in path:
             return json.dumps(self._put(sent))
         found = None
@@ -135,7 +135,7 @@ class StoredCluster(Kube):
             raise KubeError("not found", code=404)
         return found
 
-    def _list(self, path, query):
+    def _page(self, path, query):
         if path == LISTS:
             made = [json.dumps(one) for one in self.lists.values()]
         begin, limit = int(query.get("continue", 0)), int(query["limit"])
