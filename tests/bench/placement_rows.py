@@ -146,7 +146,7 @@ def measured(nodes: int, pods: int) -> list[float]:
         def run():
             for line in lines:
                 replica.hear_pod(line)
-                for node in replica.binder.nodes_of([replica.tidying._ended.get_nowait()]):
+                for node in replica.binder.nodes_of([replica.tidying._heard.get_nowait()]):
                     replica.binder.tidy(node)
 
         return run, len(lines)

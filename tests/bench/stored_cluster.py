@@ -106,7 +106,7 @@ class StoredCluster(Kube):
         self.lists[f"{LISTS}/{config_map['metadata']['name']}"] = config_map
         return config_map
 
-    def _send(self, method, path, body, query, _read_s, _content_type=""):
+    def _send(self, method, path, body, query, *_others):
         """Answer as an API server; what that takes is none of our work."""
         sent = json.dumps(body).encode() if body else b""
         started_s = time.thread_time()
@@ -119,7 +119,7 @@ class StoredCluster(Kube):
         *_, kind, name = path.removesuffix("/status").split("/")
         self.asked[f"{method} {kind if name not in {'pods', 'nodes', 'configmaps'} else name}"] += 1
         if "limit" in query:
-            return self._page(path, query)
+            return self._one_page(path, query)
         if method in {"PUT", "POST"} and LISTS in path:
             return json.dumps(self._put(sent))
         found = None
@@ -135,7 +135,7 @@ class StoredCluster(Kube):
             raise KubeError("not found", code=404)
         return found
 
-    def _page(self, path, query):
+    def _one_page(self, path, query):
         if path == LISTS:
             made = [json.dumps(one) for one in self.lists.values()]
         begin, limit = int(query.get("continue", 0)), int(query["limit"])

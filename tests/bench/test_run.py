@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.bench import decisions, run, settings
+from tests.bench import decisions, placement, run, settings
 
 
 @pytest.mark.process
@@ -30,3 +30,11 @@ def test_a_table_that_does_not_exist_is_named(monkeypatch):
     monkeypatch.setattr(settings, "ONLY", ["decide", "http"])
     with pytest.raises(SystemExit, match="no table http; there are decide, tls, create, "):
         run.main()
+
+
+@pytest.mark.process
+def test_a_replica_has_figures_beside_few_pods():
+    """It follows the client's inner names, so it is the table that breaks when they change."""
+    *figures, _ = placement._in_a_child("measured", 3, 32)
+    assert len(figures) == 8
+    assert all(figure > 0 for figure in figures)
