@@ -126,8 +126,8 @@ def service_account_of(raw: Json) -> str:
     name, or the field's old one alone.
     """
     spec = mapping(raw, "spec")
-    names = (text(spec, key, "spec") for key in ("serviceAccountName", "serviceAccount"))
-    return next(filter(None, names), "default")
+    name = text(spec, "serviceAccountName", "spec") or text(spec, "serviceAccount", "spec")
+    return name or "default"
 
 
 def read_containers(spec: Mapping[str, Any], field: str) -> list[Container]:
