@@ -230,6 +230,7 @@ def _silent(handler):
 
 
 def test_a_connection_on_which_nothing_arrives_any_more_is_found_out(kube, api_server):
+    api_server.answers = [(200, {})]
     kube.read("/api/v1/nodes/n")
     (connection,) = [
         one for one in kube._pool.connection_from_url(api_server.url).pool.queue if one

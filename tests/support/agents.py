@@ -1,16 +1,15 @@
-"""A scripted NVML, an API server of our own, and the agent as a process."""
+"""A scripted NVML, and the agent as a process."""
 
 import json
 import os
 import subprocess
 import sys
-import threading
 import time
 from functools import cache
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from tests.support.api_server import ApiServer, write_kubeconfig
 from tests.support.nvml_stub import build, compiler
 from tests.support.programs import wait_until
 from webhook.adapters.nvml import NvmlError
@@ -105,74 +104,6 @@ def a_device(name="a", mib=1000, index=0, *, mig=False):
         mig=mig,
         total_bytes=total_bytes,
     )
-
-
-class ApiServer:
-    """Answers with what a test wants, and keeps what it was asked.
-
-    `answers` is a list of what to do with each request in turn, the last for all that follow: a
-    status and a body, or a function of the handler.
-    """
-
-    def __init__(self, folder):
-        self.asked = []
-        self.answers = [(200, {})]
-        self._folder = folder
-
-    def __enter__(self):
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_GET(self):
-                outer._answer(self)
-
-            do_PATCH = do_POST = do_PUT = do_DELETE = do_GET  # noqa: N815 - the base class wants it so
-
-            def log_message(self, *_):
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        self.kubeconfig = write_kubeconfig(self._folder / "kubeconfig", self.url)
-        return self
-
-    def __exit__(self, *_):
-        self._server.shutdown()
-        self._server.server_close()
-
-    def _answer(self, handler):
-        length = int(handler.headers.get("Content-Length") or 0)
-        body = json.loads(handler.rfile.read(length)) if length else None
-        self.asked.append((handler.command, handler.path, dict(handler.headers), body))
-        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        if callable(answer):
-            answer(handler)
-            return
-        status, content, *headers = answer
-        data = content if isinstance(content, bytes) else json.dumps(content).encode()
-        handler.send_response(status)
-        for name, value in headers[0].items() if headers else ():
-            handler.send_header(name, value)
-        handler.send_header("Content-Length", str(len(data)))
-        handler.end_headers()
-        handler.wfile.write(data)
-
-
-def write_kubeconfig(path, url, **user):
-    content = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": "c", "cluster": {"server": url}}],
-        "users": [{"name": "u", "user": user or {"token": "t0ken"}}],
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-        "current-context": "c",
-    }
-    path.write_text(json.dumps(content))
-    return path
 
 
 @cache

@@ -5,7 +5,7 @@ import pytest
 
 @pytest.fixture
 def api_server(tmp_path):
-    from tests.support.agents import ApiServer  # noqa: PLC0415 - most tests need no cluster
+    from tests.support.api_server import ApiServer  # noqa: PLC0415 - most tests need no cluster
 
     with ApiServer(tmp_path) as running:
         yield running

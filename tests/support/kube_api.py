@@ -114,10 +114,15 @@ def _warning_text(line: str) -> str:
     return text[1:-1].replace('\\"', '"').replace("\\\\", "\\")
 
 
+def plural_of(kind: str) -> str:
+    """Return the name of a kind in paths."""
+    kind = kind.lower()
+    return f"{kind[:-1]}ies" if kind[-1] == "y" else f"{kind}es" if kind[-1] == "s" else f"{kind}s"
+
+
 def _collection(manifest) -> str:
-    version, kind = manifest["apiVersion"], manifest["kind"].lower()
+    version, plural = manifest["apiVersion"], plural_of(manifest["kind"])
     namespace = manifest["metadata"].get("namespace")
-    plural = kind[:-1] + "ies" if kind.endswith("y") else kind + ("es" if kind[-1] == "s" else "s")
     root = f"/apis/{version}" if "/" in version else f"/api/{version}"
     return f"{root}/namespaces/{namespace}/{plural}" if namespace else f"{root}/{plural}"
 

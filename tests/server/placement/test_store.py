@@ -110,6 +110,7 @@ def test_every_write_keeps_the_answer_that_is_there(api, server):
 
 
 def test_a_list_is_deleted_only_as_it_was_read(api, server):
+    server.answers = [(200, {})]
     api.remove(StoredList("n1", {}, whole=True, version="7"))
     ((method, path, _, body),) = server.asked
     assert (method, path.split("?")[0]) == ("DELETE", f"{LISTS}/gpu-assignments-n1")

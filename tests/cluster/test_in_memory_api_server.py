@@ -1,0 +1,255 @@
+"""The API server in memory answers as a real one does: the same requests, by the same client."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from tests.support.api_server import ApiServer
+from tests.support.control_planes import wait_until
+from tests.support.seen_cluster import CRD
+from webhook.adapters.kube.client import KubeError, connect
+from webhook.adapters.policy.crd import definition
+
+NODES, PODS = "/api/v1/nodes", "/api/v1/namespaces/scripted/pods"
+MAPS = "/api/v1/namespaces/scripted/configmaps"
+EVENTS = "/apis/events.k8s.io/v1/namespaces/scripted/events"
+HOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+GPU_NODES = "/apis/vramwarden.io/v1alpha1/gpunodes"
+POLICIES = "/apis/vramwarden.io/v1alpha1/vrampolicies"
+REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+GONE = "/api/v1/namespaces/scripted/nothings"
+SHOWN = ("data", "labels", "annotations", "phase", "capacity", "spec", "inForce", "note", "series")
+"""What is compared of an object: no defaults, since the one in memory has none."""
+
+
+class Script:
+    """Requests in turn, and what came of each: the same on any API server."""
+
+    def __init__(self, kube) -> None:
+        self.kube = kube
+        self.outcomes: list[tuple] = []
+        self.versions: dict[str, str] = {}
+
+    def does(self, what: str, ask) -> object:
+        """Ask; note what came of it, and whether the object's version is another one."""
+        try:
+            found = ask()
+        except KubeError as error:
+            self.outcomes.append((what, error.code))
+            return None
+        self.outcomes.append((what, self._shown(found)))
+        return found
+
+    def _shown(self, found):
+        if isinstance(found, list | tuple):
+            return [self._shown(one) for one in found]
+        if not isinstance(found, dict):
+            return found
+        if "type" in found and "object" in found:  # of a watch
+            return found["type"], self._shown(found["object"])
+        metadata = found.get("metadata") or {}
+        version, key = metadata.get("resourceVersion"), metadata.get("uid")
+        changed = self.versions.get(key) != version
+        self.versions[key] = version
+        parts = metadata | (found.get("status") or {}) | {k: found[k] for k in SHOWN if k in found}
+        shown = {key: parts[key] for key in ("name", "namespace", *SHOWN) if parts.get(key)}
+        shown["spec"] = shown.get("spec", {}).get("rules")
+        return shown | {"changed": changed, "kind": found.get("kind")}
+
+
+def play(kube) -> list[tuple]:
+    """Send every request of the script; return what came of each."""
+    script = Script(kube)
+    _config_maps(script, kube)
+    _nodes_and_pods(script, kube)
+    _ours(script, kube)
+    _others(script, kube)
+    return script.outcomes
+
+
+def a_map(name, labels=None, **data):
+    metadata = {"name": name, "labels": labels or {}}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+
+
+def _config_maps(script, kube):
+    does, one = script.does, f"{MAPS}/one"
+    does("read what is not there", lambda: kube.read(one))
+    does("find what is not there", lambda: kube.find(one))
+    made = does("create", lambda: kube.create(MAPS, a_map("one", a="1")))
+    does("create it again", lambda: kube.create(MAPS, a_map("one")))
+    versioned = {**a_map("x"), "metadata": {"name": "x", "resourceVersion": "7"}}
+    does("create with a version", lambda: kube.create(MAPS, versioned))
+    does("read", lambda: kube.read(one))
+    does("merge", lambda: kube.merge(one, {"data": {"a": None, "b": "2"}}))
+    does("merge nothing new", lambda: kube.merge(one, {"data": {"b": "2"}}))
+    stale = {"metadata": {"resourceVersion": made["metadata"]["resourceVersion"]}}
+    does("merge with an old version", lambda: kube.merge(one, stale | {"data": {"b": "3"}}))
+    does("replace with an old version", lambda: kube.replace(one, made))
+    does("replace without a version", lambda: kube.replace(one, a_map("one", c="4")))
+    does("replace what is not there", lambda: kube.replace(f"{MAPS}/none", a_map("none")))
+    does("patch what is not there", lambda: kube.merge(f"{MAPS}/none", {"data": {}}))
+    does("a dry run", lambda: kube.create(MAPS, a_map("dry", d="1"), dry_run=True))
+    does("which stores nothing", lambda: kube.find(f"{MAPS}/dry"))
+    does("delete another uid", lambda: kube.delete(one, uid="none"))
+    does("delete another version", lambda: kube.delete(one, version="1"))
+    for number in range(5):
+        labels = {"even": str(number % 2 == 0).lower()}
+        body = a_map(f"many-{number}", labels)
+        does("create some", lambda body=body: kube.create(MAPS, body))
+    since = kube.list_all(MAPS, dict)[1]
+    for labels in ("even=true", "even==false", "even!=true,even", "even", "even=true,even=false"):
+        does(f"list {labels}", lambda q=labels: kube.list_all(MAPS, dict, labelSelector=q)[0])
+    does("list by name", lambda: kube.list_all(MAPS, dict, fieldSelector="metadata.name=one")[0])
+    does("list by data", lambda: kube.list_all(MAPS, dict, fieldSelector="data.a=1")[0])
+    does("list the first", lambda: kube.list_first(MAPS, dict, 2, labelSelector="even"))
+    does("list from the cache", lambda: len(kube.list_cached(MAPS, dict, labelSelector="even")))
+    does("list an unknown kind", lambda: kube.list_all(GONE, dict))
+    does("label", lambda: kube.merge(f"{MAPS}/many-1", {"metadata": {"labels": {"even": "true"}}}))
+    does("change", lambda: kube.merge(f"{MAPS}/many-2", {"data": {"a": "1"}}))
+    does("unlabel", lambda: kube.merge(f"{MAPS}/many-4", {"metadata": {"labels": {"even": None}}}))
+    does("delete", lambda: kube.delete(f"{MAPS}/many-0"))
+    does("delete again", lambda: kube.delete(f"{MAPS}/many-0"))
+    query = {"labelSelector": "even=true", "resourceVersion": since}
+    does("watch by label", lambda: watched(kube, MAPS, **query))
+    query = {"fieldSelector": "metadata.name=many-2", "resourceVersion": since}
+    does("watch one", lambda: watched(kube, MAPS, **query))
+    does(
+        "watch from nowhere",
+        lambda: watched(kube, MAPS, labelSelector="even=true", resourceVersion=""),
+    )
+
+
+def watched(kube, path, **query):
+    """Return the events of a short watch, in the order of names where versions are no order."""
+    found = kube.watch(path, lasting_s=1, **query)
+    events = [{"type": kind, "object": thing} for kind, thing in found if kind != "BOOKMARK"]
+    by_name = query["resourceVersion"] == ""
+    return sorted(events, key=lambda one: one["object"]["metadata"]["name"] if by_name else "")
+
+
+def _nodes_and_pods(script, kube):
+    does, node = script.does, f"{NODES}/scripted"
+    capacity = {"status": {"capacity": {"vramwarden.io/vram": "8"}}}
+    body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "scripted"}}
+    does("create a node", lambda: kube.create(NODES, body))
+    does("change its status", lambda: kube.patch_node("scripted", capacity, status=True))
+    more = {"status": {"capacity": {"vramwarden.io/vram": "9"}}, "metadata": {"labels": {"a": "b"}}}
+    does("its own path leaves the status", lambda: kube.patch_node("scripted", more))
+    named = {"metadata": {"annotations": {"a": "b"}}, **capacity}
+    does(
+        "the status' path takes annotations",
+        lambda: kube.patch_node("scripted", named, status=True),
+    )
+    does("read its status", lambda: kube.read(f"{node}/status"))
+    pod = {
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "labels": {"managed": "true"}},
+        "spec": {"containers": [{"name": "c", "image": "i"}]}, "status": {"phase": "Running"},
+    }  # fmt: skip
+    does("a pod begins without a status", lambda: kube.create(PODS, pod))
+    does("annotate", lambda: kube.patch(f"{PODS}/p", {"metadata": {"annotations": {"a": "b"}}}))
+    ended = {"status": {"phase": "Succeeded"}}
+    for fields in ("spec.nodeName=", "spec.nodeName=n", "status.phase!=Succeeded", "status.podIP="):
+        does(fields, lambda q=fields: kube.list_all(PODS, dict, fieldSelector=q)[0])
+    does("a pod's own path leaves the status", lambda: kube.merge(f"{PODS}/p", ended))
+    does("a pod's status", lambda: kube.merge(f"{PODS}/p/status", ended))
+    does(
+        "of all namespaces",
+        lambda: kube.list_all("/api/v1/pods", dict, labelSelector="managed=true")[0],
+    )
+    does(
+        "rows",
+        lambda: kube.list_rows(
+            PODS, lambda row: [row["cells"][key] for key in ("Name", "Status", "Node")]
+        ),
+    )
+    uid = (kube.find(f"{PODS}/p") or {"metadata": {"uid": ""}})["metadata"]["uid"]
+    does("delete the pod that it is", lambda: kube.delete(f"{PODS}/p", uid=uid))
+    does("it is gone", lambda: kube.find(f"{PODS}/p"))
+
+
+def _ours(script, kube):
+    does, one = script.does, f"{GPU_NODES}/n"
+    body = {"apiVersion": "vramwarden.io/v1alpha1", "kind": "GPUNode", "metadata": {"name": "n"}}
+    does("create one of ours", lambda: kube.create(GPU_NODES, body | {"status": {"phase": "a"}}))
+    does("its status has no path", lambda: kube.merge(f"{one}/status", {"status": {"phase": "b"}}))
+    does("a strategic patch", lambda: kube.patch(one, {"status": {"phase": "b"}}))
+    does("a merge patch", lambda: kube.merge(one, {"status": {"phase": "b"}}))
+    does("list ours", lambda: kube.list_cached(GPU_NODES, dict))
+    does("replace ours without a version", lambda: kube.replace(one, body))
+    policy = {
+        "apiVersion": "vramwarden.io/v1alpha1", "kind": "VRAMPolicy", "metadata": {"name": "p"},
+        "spec": {"rules": [{"name": "a"}]}, "status": {"inForce": True},
+    }  # fmt: skip
+    generation = lambda found: found["metadata"]["generation"]  # noqa: E731
+    does("a policy begins without a status", lambda: kube.create(POLICIES, policy))
+    path = f"{POLICIES}/p"
+    does("its generation", lambda: generation(kube.read(path)))
+    said = {"status": {"inForce": True}, "metadata": {"annotations": {"a": "b"}}}
+    does("its status' path leaves the rest", lambda: kube.merge(f"{path}/status", said))
+    does("its own path leaves the status", lambda: kube.merge(path, {"status": {"inForce": False}}))
+    does("annotating is no generation", lambda: generation(kube.merge(path, said)))
+    changed = {"spec": {"rules": [{"name": "b"}]}}
+    does("changing is one", lambda: generation(kube.merge(path, changed)))
+
+
+def _others(script, kube):
+    does = script.does
+    hook = {
+        "name": "a.example.com", "clientConfig": {"url": "https://a.example.com"},
+        "sideEffects": "None", "admissionReviewVersions": ["v1"],
+    }  # fmt: skip
+    body = {
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration",
+        "metadata": {"name": "scripted"}, "webhooks": [hook, hook | {"name": "b.example.com"}],
+    }  # fmt: skip
+    does("create webhooks", lambda: kube.create(HOOKS, body))
+    change = {"name": "b.example.com", "clientConfig": {"url": "https://c.example.com"}}
+    does("change one", lambda: urls(kube.patch(f"{HOOKS}/scripted", {"webhooks": [change]})))
+    about = {"kind": "Pod", "namespace": "scripted", "name": "p", "uid": "u"}
+    event = {
+        "apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"generateName": "p-"},
+        "regarding": about, "reason": "Because", "note": "why", "type": "Warning", "action": "Try",
+        "eventTime": "2026-01-01T00:00:00.000000Z", "reportingController": "vramwarden.io/x",
+        "reportingInstance": "one",
+    }  # fmt: skip
+    made = kube.create(EVENTS, event)
+    does("an event gets a name", lambda: made["metadata"]["name"].startswith("p-"))
+    series = {"series": {"count": 2, "lastObservedTime": "2026-01-01T00:00:01.000000Z"}}
+    does("a series", lambda: kube.merge(f"{EVENTS}/{made['metadata']['name']}", series)["series"])
+    may = {"spec": {"resourceAttributes": {"verb": "list", "resource": "pods"}}}
+    review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", **may}
+    does("ask for a right", lambda: kube.create(REVIEWS, review)["status"]["allowed"])
+
+
+def urls(found):
+    return [hook["clientConfig"]["url"] for hook in found["webhooks"]]
+
+
+def test_both_doors_of_the_one_in_memory_lead_to_the_same(tmp_path):
+    with ApiServer(tmp_path) as served:
+        assert play(connect(served.kubeconfig, tries=1)) == play(ApiServer().kube())
+
+
+def test_the_one_in_memory_answers_as_a_real_one(control_plane):
+    api, kube = control_plane.api, connect(control_plane.kubeconfig, tries=1)
+    api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "scripted"}})
+    control_plane.ensure_service_account("scripted")
+    for crd in (CRD, a_definition(definition())):
+        api.apply(crd)
+    for path in (GPU_NODES, POLICIES):
+        wait_until(path, lambda path=path: _serves(kube, path))
+    real = play(kube)
+    assert play(ApiServer().kube()) == real
+
+
+def a_definition(spec):
+    name = f"{spec['names']['plural']}.{spec['group']}"
+    return {**CRD, "metadata": {"name": name}, "spec": spec}
+
+
+def _serves(kube, path):
+    with suppress(KubeError):
+        kube.list_all(path, dict)
+        return True
+    return False

@@ -1,0 +1,655 @@
+"""An API server in memory: objects, versions, watches, pages, and faults as a script.
+
+It has two doors. `kube()` is the product's client with neither socket nor thread in between; a
+`with` block serves HTTP on loopback, for what runs as a process or reads byte by byte.
+`tests/cluster/test_in_memory_api_server.py` sends the same requests to it and to a real one. It
+knows no schemas, no defaults and no admission, and deletes at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import gzip
+import io
+import json
+import re
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import jsonpatch
+import urllib3
+
+from tests.support.kube_api import plural_of
+from webhook.adapters.kube.client import Kube
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Json = dict[str, Any]
+
+KINDS = {
+    plural_of(kind): kind
+    for kind in (
+        *("Pod", "Node", "Namespace", "Secret", "Event", "ConfigMap", "ServiceAccount", "Lease"),
+        *("ResourceQuota", "NetworkPolicy", "Deployment", "DaemonSet", "StatefulSet", "ReplicaSet"),
+        *("Job", "CronJob", "RuntimeClass", "ResourceSlice", "ResourceClaim"),
+        *("SelfSubjectAccessReview", "CustomResourceDefinition", "ValidatingAdmissionPolicy"),
+        *("ValidatingAdmissionPolicyBinding", "MutatingAdmissionPolicy"),
+        *("MutatingAdmissionPolicyBinding", "MutatingWebhookConfiguration"),
+        *("ValidatingWebhookConfiguration", "GPUNode", "VRAMHistory", "VRAMPolicy"),
+    )
+}
+"""Which kinds it serves, by their paths."""
+HAVE_STATUS = {"pods", "nodes", "namespaces", "deployments", "daemonsets", "vrampolicies"}
+"""Kinds whose status is changed through `/status` alone."""
+UNCOUNTED = {"nodes", "namespaces", "secrets", "events", "configmaps"}
+"""Kinds without `metadata.generation`."""
+SELECTABLE = {
+    "pods": {"spec.nodeName", "status.phase", "status.podIP", "spec.restartPolicy"},
+    "nodes": {"spec.unschedulable"},
+    "secrets": {"type"},
+    "resourceslices": {"spec.nodeName", "spec.driver"},
+    "events": {"regarding.kind", "regarding.name", "regarding.namespace", "regarding.uid",
+               "involvedObject.kind", "involvedObject.name", "involvedObject.namespace",
+               "involvedObject.uid", "reason", "type"},
+}  # fmt: skip
+"""Fields by which objects may be chosen, beside their name and namespace."""
+MERGED_BY = {
+    "webhooks": "name", "containers": "name", "initContainers": "name", "env": "name",
+    "ephemeralContainers": "name", "volumes": "name", "conditions": "type", "addresses": "type",
+    "volumeMounts": "mountPath", "ownerReferences": "uid",
+}  # fmt: skip
+"""What identifies the items of a list for a strategic merge patch."""
+VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+REASONS = {
+    400: "BadRequest", 403: "Forbidden", 404: "NotFound", 409: "Conflict", 410: "Expired",
+    415: "UnsupportedMediaType", 422: "Invalid", 429: "TooManyRequests", 500: "InternalError",
+}  # fmt: skip
+
+
+class Request(NamedTuple):
+    """What was asked."""
+
+    method: str
+    url: str
+    headers: dict[str, str]
+    body: Any
+
+    @property
+    def path(self) -> str:
+        return unquote(urlsplit(self.url).path)
+
+    @property
+    def query(self) -> dict[str, str]:
+        found = parse_qs(urlsplit(self.url).query, keep_blank_values=True)
+        return {key: values[0] for key, values in found.items()}
+
+
+class Place(NamedTuple):
+    """What a path leads to: a collection where `name` is empty."""
+
+    root: str
+    namespace: str
+    kind: str
+    name: str
+    part: str
+
+    @property
+    def is_ours(self) -> bool:
+        """A kind that a definition adds, not one of Kubernetes."""
+        return self.root.startswith("/apis/vramwarden.io/")
+
+    @property
+    def path(self) -> str:
+        """Return the object's own path."""
+        of = f"/namespaces/{self.namespace}" if self.namespace else ""
+        return f"{self.root}{of}/{self.kind}/{self.name}"
+
+
+class Denied(Exception):  # noqa: N818 - an answer, not an error
+    """An answer that is not a success."""
+
+    def __init__(self, code: int, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+        self.status = {
+            "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code,
+            "reason": reason or REASONS.get(code, ""), "message": message,
+        }  # fmt: skip
+
+
+class Change(NamedTuple):
+    """What happened to an object; `before` or `after` is None where it did not exist."""
+
+    version: int
+    place: Place
+    before: Json | None
+    after: Json | None
+
+
+Step = Any
+"""A code (0 breaks the connection), (status, content, headers), or a function of the request that
+returns one of these, or None to go on."""
+
+
+class ApiServer:
+    """Objects by path, as `/api/v1/nodes/n1`, and who may do what.
+
+        api = ApiServer()
+        api.put("/api/v1/nodes/n1", {"status": {"capacity": {}}})
+        api.fails("PATCH .*/nodes/", 500)  # the next one alone
+        api.denied.add(("list", "pods"))
+        api.kube().node("n1")
+
+    `answers`, where there are any, replace all of that: what to do with each request in turn, the
+    last for all that follow: a `Step`, or through HTTP a function of the handler.
+    """
+
+    def __init__(self, folder: Any = None, *, port: int = 0) -> None:
+        self.objects: dict[str, Json] = {}
+        self.texts: dict[str, str] = {}
+        """By path: logs, metrics."""
+        self.asked: list[Request] = []
+        self.denied: set[tuple[str, str]] = set()
+        """A verb and a kind."""
+        self.unknown: set[str] = set()
+        """Kinds that nobody defined here."""
+        self.answers: list[Step] = []
+        self.now_s: Callable[[], float] = time.time
+        self.url = "http://in-memory"
+        self._folder, self._port = folder, port
+        self._faults: list[tuple[str, list[Step], bool]] = []
+        self._version, self._oldest = 100, 0
+        self._changes: list[Change] = []
+        self._changed = threading.Condition(threading.RLock())
+        self._over = True
+
+    # What tests do
+
+    def put(self, path: str, found: Json) -> Json:
+        """Store an object, whatever was there; return it as it is stored."""
+        place = _place(path)
+        with self._changed:
+            return self._store(place, self.objects.get(path), copy.deepcopy(found))
+
+    def remove(self, path: str) -> None:
+        """Delete an object."""
+        with self._changed:
+            self._store(_place(path), self.objects[path], None)
+
+    def forget_changes(self) -> None:
+        """Let every version up to now be too old to watch from."""
+        self._oldest, self._changes = self._version, []
+
+    def fails(self, pattern: str, *steps: Step, forever: bool = False) -> None:
+        """Take a step with each of the next requests whose method and URL match, or with all."""
+        self._faults.append((pattern, list(steps), forever))
+
+    def recovers(self) -> None:
+        """Forget the faults that did not happen yet."""
+        self._faults = []
+
+    def sent(self, *methods: str) -> list[tuple[str, str, Any]]:
+        """Return method, path and body of what was asked by these methods, or of each write."""
+        wanted = methods or tuple(VERBS)
+        return [(one.method, one.path, one.body) for one in self.asked if one.method in wanted]
+
+    def kube(self, *, tries: int = 1, now_s: Callable[[], float] | None = None) -> Kube:
+        """Return the client; its watches end once they have said what there is to say."""
+        found = Kube(
+            SimpleNamespace(
+                configuration=SimpleNamespace(host=self.url, auth_settings=dict),
+                rest_client=SimpleNamespace(pool_manager=_Pool(self)),
+            ),
+            tries,
+        )
+        if now_s:
+            found.now_s = now_s  # type: ignore[method-assign]
+        return found
+
+    def __enter__(self) -> Self:
+        self._over = False
+        self._server = ThreadingHTTPServer(("127.0.0.1", self._port), _handler_of(self))
+        self._server.daemon_threads = True
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        if self._folder:
+            self.kubeconfig = write_kubeconfig(self._folder / "kubeconfig", self.url)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._over = True  # who watches must not outlive it
+            self._changed.notify_all()
+        self._server.shutdown()
+        self._server.server_close()
+
+    # What a server does
+
+    def answer(
+        self, request: Request, handler: BaseHTTPRequestHandler | None = None
+    ) -> tuple[int, dict[str, str], bytes | Iterator[bytes]] | None:
+        """Return status, headers and content; raises ConnectionError to break the connection.
+
+        None where one of `answers` wrote to the handler itself.
+        """
+        date = {"Date": formatdate(self.now_s(), usegmt=True)}
+        write = None
+        try:
+            with self._changed:
+                self.asked.append(request)
+                step = self._step(request)
+                write = step if self.answers and handler and callable(step) else None
+                if callable(step) and not write:
+                    step = step(request)
+                if isinstance(step, int):
+                    raise Denied(step, f"the script says {step}") if step else ConnectionError
+                status, content, *more = (200, b"") if write else step or self._do(request)
+        except Denied as denied:
+            status, content, more = denied.code, denied.status, []
+        if write:
+            write(handler)
+            return None
+        headers = date | (more[0] if more else {})
+        if isinstance(content, Iterator):
+            return status, headers, content
+        if isinstance(content, str):
+            content = content.encode()
+        data = content if isinstance(content, bytes) else json.dumps(content).encode()
+        zipped = "Content-Encoding" in headers or status != 200
+        if request.headers.get("Accept-Encoding") == "gzip" and not zipped:
+            data, headers = gzip.compress(data), headers | {"Content-Encoding": "gzip"}
+        return status, headers, data
+
+    def _step(self, request: Request) -> Step:
+        if self.answers:
+            return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        for pattern, steps, forever in self._faults:
+            if steps and re.search(pattern, f"{request.method} {request.url}"):
+                return steps[0] if forever else steps.pop(0)
+        return None
+
+    def _do(self, request: Request) -> tuple[int, Any]:
+        path, query = request.path, request.query
+        if path in self.texts:
+            return 200, self.texts[path]
+        if not re.match("/api/v1/.|/apis/[^/]+/[^/]+/.", path):
+            return 200, self.objects.get(path) or _not_found(path)
+        place = _place(path)
+        if place.kind in self.unknown or place.kind not in KINDS:
+            raise Denied(404, "the server could not find the requested resource")
+        verb = VERBS.get(request.method) or (
+            "get" if place.name else "watch" if "watch" in query else "list"
+        )
+        if (verb, place.kind) in self.denied:
+            what = f'cannot {verb} resource "{place.kind}"'
+            raise Denied(403, f"{place.kind} is forbidden: {what}")
+        if verb == "list":
+            return 200, self._list(place, query, request.headers.get("Accept", ""))
+        if verb == "watch":
+            return 200, self._watch(place, query)
+        if verb == "create":
+            return 201, self._create(place, request.body, query)
+        found = self.objects.get(place.path)
+        if place.part == "status" and place.is_ours and place.kind not in HAVE_STATUS:
+            raise Denied(404, "the server could not find the requested resource")
+        if found is None or place.part not in {"", "status"}:
+            raise Denied(404, f'{place.kind} "{place.name}" not found')
+        if verb == "get":
+            return 200, found
+        if verb == "delete":
+            _check_preconditions(place, found, (request.body or {}).get("preconditions") or {})
+            self._store(place, found, None)
+            return 200, {"kind": "Status", "apiVersion": "v1", "status": "Success"}
+        return 200, self._update(place, found, _changed(place, found, request))
+
+    def _list(self, place: Place, query: dict[str, str], accept: str) -> Json:
+        found = self._found(place, query)
+        version, start = str(self._version), 0
+        if token := query.get("continue"):
+            version, _, at = token.partition("/")
+            start = int(at)
+            if int(version) < self._oldest:
+                raise Denied(410, "The provided continue parameter is too old", "Expired")
+        limit = int(query.get("limit") or 0) or len(found)
+        metadata: Json = {"resourceVersion": version}
+        if len(found) > start + limit:
+            metadata["continue"] = f"{version}/{start + limit}"
+        page = found[start : start + limit]
+        if "as=Table" in accept:
+            rows = [{"cells": _cells(one), "object": {"metadata": one["metadata"]}} for one in page]
+            columns = [{"name": name} for name in ("Name", "Status", "Node")]
+            return {
+                "kind": "Table",
+                "metadata": metadata,
+                "columnDefinitions": columns,
+                "rows": rows,
+            }
+        if not place.is_ours:
+            page = [{k: v for k, v in one.items() if k not in TYPE} for one in page]
+        return {
+            "kind": KINDS[place.kind] + "List",
+            "apiVersion": _version_of(place),
+            "metadata": metadata,
+            "items": page,
+        }
+
+    def _found(self, place: Place, query: dict[str, str]) -> list[Json]:
+        paths = sorted(path for path in self.objects if self._is_in(path, place))
+        return [self.objects[path] for path in paths if _selected(place, self.objects[path], query)]
+
+    def _watch(self, place: Place, query: dict[str, str]) -> Iterator[bytes]:
+        since = query.get("resourceVersion", "")
+        at = int(since) if since not in {"", "0"} else -1
+        if -1 < at < self._oldest:
+            gone = Denied(
+                410, f"too old resource version: {at} ({self._version})", "Expired"
+            ).status
+            return iter([_event("ERROR", gone)])
+        return self._events(place, query, at, time.monotonic() + float(query["timeoutSeconds"]))
+
+    def _events(
+        self, place: Place, query: dict[str, str], at: int, deadline_s: float
+    ) -> Iterator[bytes]:
+        with self._changed:
+            if at < 0:
+                at, there = self._version, self._found(place, query)
+            else:
+                there = []
+        for one in there:
+            yield _event("ADDED", one)
+        while True:
+            with self._changed:
+                new = [one for one in self._changes if one.version > at]
+                at = self._version
+            for change in new:
+                if self._is_in(change.place.path, place) and (line := _seen(change, place, query)):
+                    yield line
+            left_s = deadline_s - time.monotonic()
+            with self._changed:
+                if self._version > at:
+                    continue
+                if self._over or left_s <= 0 or not self._changed.wait(left_s):
+                    break
+        if "allowWatchBookmarks" in query:
+            yield _event("BOOKMARK", {"metadata": {"resourceVersion": str(at)}})
+
+    def _create(self, place: Place, body: Json, query: dict[str, str]) -> Json:
+        made = copy.deepcopy(body)
+        if place.kind == "selfsubjectaccessreviews":
+            asked = made["spec"].get("resourceAttributes") or {}
+            denied = (asked.get("verb"), asked.get("resource")) in self.denied
+            return made | {"status": {"allowed": not denied}}
+        metadata = made.setdefault("metadata", {})
+        if not metadata.get("name") and metadata.get("generateName"):
+            metadata["name"] = metadata["generateName"] + uuid.uuid4().hex[:5]
+        place = place._replace(name=metadata["name"])
+        if place.path in self.objects:
+            raise Denied(409, f'{place.kind} "{place.name}" already exists', "AlreadyExists")
+        if metadata.get("resourceVersion"):
+            raise Denied(500, "resourceVersion should not be set on objects to be created")
+        for key in ("uid", "creationTimestamp", "generation"):
+            metadata.pop(key, None)
+        if place.kind == "pods":
+            made["status"] = {"phase": "Pending"}
+        elif place.kind in HAVE_STATUS - {"nodes", "namespaces"}:
+            made.pop("status", None)
+        if query.get("dryRun"):
+            made = self._stamped(place, None, made, 0)
+            del made["metadata"]["resourceVersion"]
+            return made
+        return self._store(place, None, made)
+
+    def _update(self, place: Place, found: Json, new: Json) -> Json:
+        """Store what a request made of an object, as far as its path may change it."""
+        if place.part == "status":
+            metadata = found["metadata"] if place.is_ours else new["metadata"]
+            new = {**found, "metadata": metadata, "status": new.get("status")}
+        elif place.kind in HAVE_STATUS:
+            new = {**new, "status": found.get("status")}
+        new = {key: value for key, value in new.items() if value is not None}
+        kept = ("uid", "resourceVersion", "creationTimestamp", "generation", "name", "namespace")
+        old = {key: found["metadata"][key] for key in kept if key in found["metadata"]}
+        new["metadata"] = {**new["metadata"], **old}
+        return found if new == found else self._store(place, found, new)
+
+    def _store(self, place: Place, before: Json | None, after: Json | None) -> Json:
+        """Note a change under a fresh version, and wake who watches."""
+        self._version += 1
+        if after is None:
+            gone = copy.deepcopy(self.objects.pop(place.path))
+            gone["metadata"]["resourceVersion"] = str(self._version)
+            self._changes.append(Change(self._version, place, gone, None))
+        else:
+            after = self._stamped(place, before, after, self._version)
+            self.objects[place.path] = after
+            self._changes.append(Change(self._version, place, before, after))
+        self._changed.notify_all()
+        return after or {}
+
+    def _stamped(self, place: Place, before: Json | None, after: Json, version: int) -> Json:
+        after = {"apiVersion": _version_of(place), "kind": KINDS[place.kind]} | after
+        now = datetime.fromtimestamp(self.now_s(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        metadata = {
+            "uid": str(uuid.uuid4()), "creationTimestamp": now, **(after.get("metadata") or {}),
+            "name": place.name, "resourceVersion": str(version),
+        }  # fmt: skip
+        if place.namespace:
+            metadata["namespace"] = place.namespace
+        if place.kind not in UNCOUNTED:
+            done = (before or {}).get("metadata", {}).get("generation", 0)
+            same = before is not None and _wanted(before) == _wanted(after)
+            metadata["generation"] = done + (not same)
+        return {**after, "metadata": metadata}
+
+    @staticmethod
+    def _is_in(path: str, place: Place) -> bool:
+        one = _place(path)
+        return (one.root, one.kind) == (place.root, place.kind) and (
+            place.namespace in {"", one.namespace}
+        )
+
+
+TYPE = ("apiVersion", "kind")
+
+
+def _place(path: str) -> Place:
+    parts = path.strip("/").split("/")
+    start = 2 if parts[0] == "api" else 3
+    root, rest, namespace = "/" + "/".join(parts[:start]), parts[start:], ""
+    if rest[0] == "namespaces" and len(rest) > 2 and rest[2] != "status":
+        namespace, rest = rest[1], rest[2:]
+    kind, name, *part = [*rest, ""][: max(2, len(rest))]
+    return Place(root, namespace, kind, name, "/".join(part))
+
+
+def _version_of(place: Place) -> str:
+    return place.root.removeprefix("/apis/").removeprefix("/api/")
+
+
+def _not_found(path: str) -> Json:
+    raise Denied(404, f"the server could not find {path}")
+
+
+def _wanted(found: Json) -> Json:
+    return {key: value for key, value in found.items() if key not in {"metadata", "status", *TYPE}}
+
+
+def _check_preconditions(place: Place, found: Json, wanted: Json) -> None:
+    for key, value in wanted.items():
+        if value != found["metadata"].get(key):
+            raise Denied(409, f'{place.kind} "{place.name}": the {key} in the precondition differs')
+
+
+def _changed(place: Place, found: Json, request: Request) -> Json:
+    """Return what a request makes of an object; raises Denied where it read another version."""
+    if request.method == "PUT":
+        new = copy.deepcopy(request.body)
+        if place.is_ours and not new["metadata"].get("resourceVersion"):
+            raise Denied(422, "metadata.resourceVersion: must be specified for an update")
+    else:
+        kind = request.headers.get("Content-Type", "")
+        if "json-patch" in kind:
+            new = jsonpatch.apply_patch(found, request.body)
+        elif "strategic" in kind and place.is_ours:
+            raise Denied(415, "strategic merge patches are not supported for this kind")
+        else:
+            new = merged(found, request.body, strategic="strategic" in kind)
+    _check_version(place, found, new)
+    return new
+
+
+def _check_version(place: Place, found: Json, new: Json) -> None:
+    version = new["metadata"].get("resourceVersion")
+    if version not in {None, "", found["metadata"]["resourceVersion"]}:
+        raise Denied(409, f'{place.kind} "{place.name}": the object has been modified')
+
+
+def merged(found: Any, patch: Any, *, strategic: bool = False, key: str = "") -> Any:
+    """Return an object after a merge patch (RFC 7386), or one that finds items of lists by name."""
+    if strategic and isinstance(patch, list) and (by := MERGED_BY.get(key)):
+        items = {one[by]: one for one in found or ()}
+        for one in patch:
+            items[one[by]] = merged(items.get(one[by]), one, strategic=True)
+        return list(items.values())
+    if not isinstance(patch, dict):
+        return copy.deepcopy(patch)
+    result = dict(found) if isinstance(found, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            result.pop(name, None)
+        else:
+            result[name] = merged(result.get(name), value, strategic=strategic, key=name)
+    return result
+
+
+def _selected(place: Place, found: Json, query: dict[str, str]) -> bool:
+    labels = found["metadata"].get("labels") or {}
+    wanted = filter(None, query.get("labelSelector", "").split(","))
+    return all(_has(labels, one) for one in wanted) and all(
+        _chosen(place, found, one)
+        for one in filter(None, query.get("fieldSelector", "").split(","))
+    )
+
+
+def _has(labels: dict[str, str], wanted: str) -> bool:
+    key, sign, value = (part.strip() for part in re.split("(!=|==?|$)", wanted, maxsplit=1))
+    if not sign:
+        return key[1:] not in labels if key.startswith("!") else key in labels
+    return (labels.get(key) == value) == (sign != "!=")
+
+
+def _chosen(place: Place, found: Json, wanted: str) -> bool:
+    key, sign, value = re.split("(!=|==?)", wanted, maxsplit=1)
+    if key not in {"metadata.name", "metadata.namespace"} | SELECTABLE.get(place.kind, set()):
+        raise Denied(400, f"field label not supported: {key}")
+    at: Any = found
+    for part in key.split("."):
+        at = (at or {}).get(part)
+    text = {True: "true", False: "false", None: ""}.get(at, at)
+    if key == "spec.unschedulable":
+        text = text or "false"
+    return (text == value) == (sign != "!=")
+
+
+def _cells(found: Json) -> list[str]:
+    status = found.get("status") or {}
+    said = status.get("reason") or status.get("phase") or ""
+    return [found["metadata"]["name"], said, (found.get("spec") or {}).get("nodeName") or "<none>"]
+
+
+def _event(kind: str, found: Json) -> bytes:
+    return json.dumps({"type": kind, "object": found}).encode() + b"\n"
+
+
+def _seen(change: Change, place: Place, query: dict[str, str]) -> bytes | None:
+    """Return what who watches with selectors is told of a change."""
+    was = change.before is not None and _selected(place, change.before, query)
+    now = change.after is not None and _selected(place, change.after, query)
+    if now:
+        return _event("MODIFIED" if was else "ADDED", change.after or {})
+    if not was:
+        return None
+    gone = copy.deepcopy(change.before or {})
+    gone["metadata"]["resourceVersion"] = str(change.version)
+    return _event("DELETED", gone)
+
+
+class _Pool:
+    """The client's connections, which lead straight to the server."""
+
+    def __init__(self, api: ApiServer) -> None:
+        self._api = api
+
+    def request(self, method: str, url: str, *, body: Any, headers: Any, **_: Any) -> Any:
+        path = url.removeprefix(self._api.url)
+        sent = Request(method, path, headers, None if body is None else json.loads(body))
+        try:
+            status, answered, content = self._api.answer(sent)
+        except ConnectionError as error:
+            raise urllib3.exceptions.ProtocolError("the connection broke") from error
+        read = io.BytesIO(content if isinstance(content, bytes) else b"".join(content))
+        return urllib3.HTTPResponse(
+            read, headers=answered, status=status, preload_content=False, decode_content=True
+        )
+
+    def clear(self) -> None:
+        """Nothing is open."""
+
+
+def _handler_of(api: ApiServer) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            length = int(self.headers.get("Content-Length") or 0)
+            body = json.loads(self.rfile.read(length)) if length else None
+            request = Request(self.command, self.path, dict(self.headers), body)
+            try:
+                answered = api.answer(request, self)
+            except ConnectionError:
+                self.close_connection = True
+                return
+            if answered is None:
+                return
+            status, headers, content = answered
+            self.send_response_only(status)
+            parts = isinstance(content, Iterator)
+            size = {"Transfer-Encoding": "chunked"} if parts else {"Content-Length": len(content)}
+            for name, value in (size | headers).items():
+                self.send_header(name, value)
+            self.end_headers()
+            with contextlib.suppress(OSError):  # who watched has gone
+                for part in content if parts else ():
+                    self.wfile.write(b"%x\r\n%s\r\n" % (len(part), part))
+                self.wfile.write(b"0\r\n\r\n" if parts else content)
+
+        do_PATCH = do_POST = do_PUT = do_DELETE = do_GET  # noqa: N815 - the base class wants it so
+
+        def log_message(self, *_: object) -> None:
+            """Write nothing."""
+
+    return Handler
+
+
+def write_kubeconfig(path: Path, url: str, **user: Any) -> Path:
+    """Write a kubeconfig that leads to an API server, with a token if nothing else is given."""
+    content = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": {"server": url}}],
+        "users": [{"name": "u", "user": user or {"token": "t0ken"}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "c",
+    }
+    path.write_text(json.dumps(content))
+    return path
