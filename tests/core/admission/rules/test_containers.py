@@ -205,6 +205,7 @@ def test_a_count_of_gpus_that_is_no_quantity_is_denied(amount):
         limits("cpu", "500m"),
         both("cpu", "100m", "500m"),
         both("memory", "1Gi", None),
+        limits("nvidia.com/mig-1g.5gb", "1"),
         limits("nvidia.com/gpu.shared", "500m"),
         {"resources": None},
         {"resources": {"limits": None, "requests": {}}},
