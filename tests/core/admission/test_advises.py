@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.core.admission.decisions import decided
 from tests.support.pods import a_pod, a_policy, a_request, a_rule
 from webhook.core.admission.decide import Phase, decide
 from webhook.core.policy.cluster import UNKNOWN, Cluster
@@ -29,13 +30,13 @@ MUTATE, VALIDATE = Phase.MUTATE, Phase.VALIDATE
     ],
 )
 def test_a_new_pod_that_is_as_it_should_be_is_advised_on_once(pod, rule, phase, asked):
-    decision = decide(a_request(pod), a_policy(a_rule(**rule)), UNKNOWN, phase)
+    decision = decided(pod, a_rule(**rule), phase)
     assert decision.advises_on_bytes == asked
 
 
 def test_a_rollout_that_observes_advises_as_well():
     observed = Cluster(Rollout.OBSERVE)
-    assert decide(a_request(a_pod("8Gi")), a_policy(), observed, MUTATE).advises_on_bytes == 8 * GIB
+    assert decided(a_pod("8Gi"), phase=MUTATE, cluster=observed).advises_on_bytes == 8 * GIB
 
 
 def test_an_update_is_no_new_pod():

@@ -22,10 +22,8 @@ from tests.core.admission.faults import (
     DEMAND_FAULTS,
     SPEC_FAULTS,
 )
-from tests.support.pods import a_policy, a_request
-from webhook.core.admission.decide import Phase, decide
+from webhook.core.admission.decide import Phase
 from webhook.core.pod.findings import Reason
-from webhook.core.policy.cluster import UNKNOWN
 
 
 def denied_after_creation():
@@ -35,7 +33,7 @@ def denied_after_creation():
     return [
         updated(a_bound_pod(), changed),
         debugged(a_bound_pod(), a_debugger(**DEBUGGER_FAULTS[0][0])),
-        decide(a_request(a_plain_pod()), a_policy(), UNKNOWN, Phase.VALIDATE),
+        decided(a_plain_pod(), phase=Phase.VALIDATE),
     ]
 
 

@@ -23,10 +23,9 @@ from tests.core.admission.decisions import (
 )
 from tests.core.admission.test_laws import RULES, mutated
 from tests.support.paths import GOLDEN
-from tests.support.pods import a_policy, a_request, a_rule
+from tests.support.pods import a_policy, a_rule
 from tests.support.strategies import asking_pods
-from webhook.core.admission.decide import Outcome, Phase, decide
-from webhook.core.policy.cluster import UNKNOWN
+from webhook.core.admission.decide import Outcome, Phase
 from webhook.core.policy.values import EnforceBy, Placement, Style
 from webhook.names import BINDING_ANNOTATIONS, ENFORCER_CONTAINER
 from webhook.tools.shared.manifests.reading import read_yaml
@@ -99,7 +98,7 @@ def test_a_pod_of_any_rule_and_release_comes_again_under_any_rule(pod, before, n
         assert volumes_of(again) == volumes_of(fresh)
         assert not set(BINDING_ANNOTATIONS) & set(again["metadata"]["annotations"])
         assert mutated(again, policy).patch == ()
-        decision = decide(a_request(again), policy, UNKNOWN, Phase.VALIDATE)
+        decision = decided(again, phase=Phase.VALIDATE, policy=policy)
         assert (decision.outcome, decision.findings) == (Outcome.ALLOWED, ())
 
 
@@ -223,7 +222,7 @@ OTHER = a_policy(digest=OTHER_DIGEST)
 
 
 def judged(pod, policy=OTHER):
-    return decide(a_request(pod), policy, UNKNOWN, Phase.VALIDATE)
+    return decided(pod, phase=Phase.VALIDATE, policy=policy)
 
 
 def test_a_pod_that_0_1_has_just_translated_is_stored():

@@ -6,10 +6,9 @@ import copy
 
 import pytest
 
-from tests.core.admission.decisions import RICH_RULE, WITHOUT_SIDECAR, stored_pod
-from tests.support.pods import RULE, a_pod, a_policy, a_request, a_rule
-from webhook.core.admission.decide import Outcome, Phase, decide
-from webhook.core.policy.cluster import UNKNOWN
+from tests.core.admission.decisions import RICH_RULE, WITHOUT_SIDECAR, decided, stored_pod
+from tests.support.pods import RULE, a_pod, a_policy, a_rule
+from webhook.core.admission.decide import Outcome, Phase
 from webhook.core.policy.values import Placement
 
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
@@ -74,7 +73,7 @@ def test_a_pod_of_several_gpus_prefers_nodes_where_as_many_have_room(count, labe
 def test_what_the_user_prefers_stays_and_ours_is_there_once(written, expected):
     pod = stored_pod(pod=a_pod("8Gi", affinity=written))
     assert preferred(pod) == expected
-    again = decide(a_request(pod), a_policy(), UNKNOWN, Phase.MUTATE)
+    again = decided(pod)
     assert (again.outcome, again.patch) == (Outcome.ALLOWED, ())
 
 
@@ -106,7 +105,7 @@ def test_a_pod_whose_advice_somebody_changed_is_stored_all_the_same(digest, chan
     before = copy.deepcopy(pod)
     change(pod)
     assert pod != before
-    decision = decide(a_request(pod), a_policy(digest=digest), UNKNOWN, Phase.VALIDATE)
+    decision = decided(pod, phase=Phase.VALIDATE, policy=a_policy(digest=digest))
     assert (decision.outcome, decision.findings) == (Outcome.ALLOWED, ())
 
 
@@ -118,7 +117,7 @@ def test_without_advice_and_condition_it_is_not(drop):
     for key in parents:
         holder = holder[key]
     del holder[last]
-    decision = decide(a_request(pod), a_policy(), UNKNOWN, Phase.VALIDATE)
+    decision = decided(pod, phase=Phase.VALIDATE)
     assert decision.reasons == ("Unmutated",)
 
 
@@ -126,6 +125,6 @@ def test_without_advice_and_condition_it_is_not(drop):
 @pytest.mark.parametrize("phase", Phase)
 def test_advice_of_a_wrong_type_is_named(value, phase):
     pod = a_pod("8Gi", affinity={"nodeAffinity": {PREFERRED: value}})
-    decision = decide(a_request(pod), a_policy(), UNKNOWN, phase)
+    decision = decided(pod, phase=phase)
     assert decision.outcome is Outcome.MALFORMED
     assert f"spec.affinity.nodeAffinity.{PREFERRED}" in decision.malformed

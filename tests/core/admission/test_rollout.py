@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 
 from tests.core.admission.decisions import (
@@ -19,8 +17,8 @@ from tests.core.admission.decisions import (
     variable,
 )
 from tests.core.admission.faults import DEMAND_FAULTS, SPEC_FAULTS
-from tests.support.pods import RULE, a_container, a_pod, a_policy, a_request, a_rule
-from webhook.core.admission.decide import Outcome, Phase, decide
+from tests.support.pods import RULE, a_container, a_pod, a_policy, a_rule
+from webhook.core.admission.decide import Outcome, Phase
 from webhook.core.pod.review import encode_review
 from webhook.core.policy.cluster import UNKNOWN, Cluster
 from webhook.core.policy.values import Action, Rollout, VisibleDevices
@@ -43,7 +41,7 @@ OBSERVED = Cluster(Rollout.OBSERVE)
 
 
 def judged(pod, rule=RULE, phase=Phase.MUTATE):
-    return decide(a_request(copy.deepcopy(pod)), a_policy(rule), OBSERVED, phase)
+    return decided(pod, rule, phase, cluster=OBSERVED)
 
 
 @pytest.mark.parametrize("phase", Phase)
@@ -98,7 +96,7 @@ def test_a_pod_with_a_demand_is_translated_as_ever_by_replicas_of_either_rollout
     once = judged(a_full_pod())
     assert (once.outcome, once.obj) == (Outcome.MUTATED, decided(a_full_pod()).obj)
     for cluster in (UNKNOWN, OBSERVED):
-        again = decide(a_request(once.obj), a_policy(), cluster, Phase.VALIDATE)
+        again = decided(once.obj, phase=Phase.VALIDATE, cluster=cluster)
         assert (again.outcome, again.findings) == (Outcome.ALLOWED, ())
 
 

@@ -14,6 +14,7 @@ from tests.core.admission.decisions import (
     WITHOUT_SIDECAR,
     a_plain_pod,
     container_of,
+    decided,
     stored_pod,
 )
 from tests.support.pods import RULE, a_policy, a_request
@@ -25,7 +26,7 @@ from webhook.core.policy.cluster import UNKNOWN
 def undoings():
     """Yield each operation of the translation undone alone, with the pod that is left."""
     before = a_plain_pod()
-    decision = decide(a_request(before), a_policy(RICH_RULE), UNKNOWN, Phase.MUTATE)
+    decision = decided(before, RICH_RULE)
     for index, operation in enumerate(decision.patch):
         rest = [other for at, other in enumerate(decision.patch) if at != index]
         try:
@@ -107,7 +108,7 @@ def test_the_pod_as_translation_leaves_it_is_stored():
 
 @pytest.mark.parametrize("pod", list(undoings()))
 def test_an_operation_of_the_patch_that_is_missing_is_noticed(pod):
-    decision = decide(a_request(pod), a_policy(RICH_RULE), UNKNOWN, Phase.VALIDATE)
+    decision = decided(pod, RICH_RULE, Phase.VALIDATE)
     assert decision.outcome is Outcome.DENIED
     assert decision.reasons == ("Unmutated",)
 
@@ -144,7 +145,7 @@ def test_every_step_of_the_translation_is_undone_once():
 
 @pytest.mark.parametrize(("pod", "path"), list(parts()))
 def test_each_thing_that_translation_adds_is_missed_and_named(pod, path):
-    decision = decide(a_request(pod), a_policy(RICH_RULE), UNKNOWN, Phase.VALIDATE)
+    decision = decided(pod, RICH_RULE, Phase.VALIDATE)
     assert decision.outcome is Outcome.DENIED
     better = [r for start, r in BETTER_REASONS.items() if f"{path_of(path)}$".startswith(start)]
     if better:
@@ -187,7 +188,7 @@ def test_the_missing_part_is_named_by_its_path(break_, path):
     if "resources" in path:
         del container_of(pod, "main")["resources"]["requests"]
     break_(pod)
-    decision = decide(a_request(pod), a_policy(), UNKNOWN, Phase.VALIDATE)
+    decision = decided(pod, phase=Phase.VALIDATE)
     assert decision.reasons == ("Unmutated",)
     (finding,) = decision.findings
     assert finding.path.startswith(path)
@@ -195,7 +196,7 @@ def test_the_missing_part_is_named_by_its_path(break_, path):
 
 
 def test_a_pod_that_was_never_translated_is_denied_with_few_words():
-    decision = decide(a_request(a_plain_pod()), a_policy(RICH_RULE), UNKNOWN, Phase.VALIDATE)
+    decision = decided(a_plain_pod(), RICH_RULE, Phase.VALIDATE)
     assert decision.reasons == ("Unmutated",)
     assert len(decision.findings) == 1
     assert "more" in decision.message

@@ -10,18 +10,18 @@ from tests.core.admission.decisions import (
     VRAM,
     a_plain_pod,
     container_of,
+    decided,
     stored_pod,
 )
-from tests.support.pods import RULE, a_policy, a_request, a_rule
-from webhook.core.admission.decide import Outcome, Phase, decide
-from webhook.core.policy.cluster import UNKNOWN
+from tests.support.pods import RULE, a_policy, a_rule
+from webhook.core.admission.decide import Outcome, Phase
 from webhook.core.policy.values import Bounds, EnforceBy, Placement, PodRestart
 
 OTHER = a_policy(a_rule(memory=Bounds(max_bytes=2**40)), digest="fedcba9876543210")
 
 
 def stored_under_another_policy(pod):
-    return decide(a_request(pod), OTHER, UNKNOWN, Phase.VALIDATE)
+    return decided(pod, phase=Phase.VALIDATE, policy=OTHER)
 
 
 def test_a_pod_bears_the_digest_of_the_policy_that_translated_it():
@@ -48,7 +48,7 @@ def test_a_pod_whose_probes_ask_python_as_an_older_release_wrote_them_is_stored(
     sidecar["livenessProbe"]["exec"]["command"] = [*asked, "liveness"]
     decision = stored_under_another_policy(pod)
     assert decision.outcome is Outcome.ALLOWED, decision.message
-    again = decide(a_request(pod), a_policy(), UNKNOWN, Phase.MUTATE)
+    again = decided(pod)
     assert again.obj == stored_pod()
 
 
@@ -58,7 +58,7 @@ RESTARTING = a_rule(enforcement={"pod_restart": PodRestart.ALL_CONTAINERS})
 def test_a_pod_that_either_policy_restarts_is_stored():
     assert stored_under_another_policy(stored_pod(RESTARTING)).outcome is Outcome.ALLOWED
     other = a_policy(RESTARTING, digest="fedcba9876543210")
-    decision = decide(a_request(stored_pod()), other, UNKNOWN, Phase.VALIDATE)
+    decision = decided(stored_pod(), phase=Phase.VALIDATE, policy=other)
     assert decision.outcome is Outcome.ALLOWED, decision.message
 
 
@@ -177,7 +177,7 @@ def test_a_mark_written_by_hand_does_not_replace_translation():
     pod = a_plain_pod()
     pod["metadata"]["annotations"]["vramwarden.io/admitted"] = "v1 default fedcba987654"
     for policy in (a_policy(), OTHER):
-        decision = decide(a_request(pod), policy, UNKNOWN, Phase.VALIDATE)
+        decision = decided(pod, phase=Phase.VALIDATE, policy=policy)
         assert decision.reasons == ("Unmutated",)
 
 
@@ -191,6 +191,6 @@ def test_without_a_sidecar_the_amounts_and_marks_are_still_essential():
     rule = a_rule(enforcement={"by": EnforceBy.NONE}, placement=Placement.NONE)
     other = a_policy(rule, digest="fedcba9876543210")
     pod = stored_pod(rule)
-    assert decide(a_request(pod), other, UNKNOWN, Phase.VALIDATE).outcome is Outcome.ALLOWED
+    assert decided(pod, phase=Phase.VALIDATE, policy=other).outcome is Outcome.ALLOWED
     pod["metadata"]["labels"].clear()
-    assert decide(a_request(pod), other, UNKNOWN, Phase.VALIDATE).reasons == ("Unmutated",)
+    assert decided(pod, phase=Phase.VALIDATE, policy=other).reasons == ("Unmutated",)

@@ -12,12 +12,12 @@ from tests.core.admission.decisions import (
     a_bound_pod,
     assert_immutable,
     container_of,
+    decided,
     stored_pod,
     updated,
 )
-from tests.support.pods import RULE, a_container, a_pod, a_policy, a_request, a_rule
-from webhook.core.admission.decide import Outcome, Phase, decide
-from webhook.core.policy.cluster import UNKNOWN
+from tests.support.pods import RULE, a_container, a_pod, a_policy, a_rule
+from webhook.core.admission.decide import Outcome, Phase
 from webhook.core.policy.values import Action, Style
 
 ANNOTATIONS = (
@@ -214,7 +214,7 @@ def test_a_rule_that_does_not_enforce_only_reports_a_change(action, outcome):
 )
 def test_a_request_that_is_not_ours_is_allowed_unread(fields, reason, phase):
     malformed = {"metadata": {"annotations": 1}, "spec": [], "kind": "Pod"}
-    decision = decide(a_request(malformed, **fields), a_policy(), UNKNOWN, phase)
+    decision = decided(malformed, phase=phase, **fields)
     assert (decision.outcome, decision.reasons) == (Outcome.SKIPPED, (reason,))
     assert (decision.allowed, decision.patch, decision.message) == (True, (), "")
 

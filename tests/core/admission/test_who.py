@@ -6,6 +6,7 @@ import copy
 
 import pytest
 
+from tests.core.admission.decisions import decided
 from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from webhook.core.admission.decide import Outcome, Phase, decide, governing_rule
 from webhook.core.policy.cluster import UNKNOWN
@@ -35,8 +36,8 @@ def rule(request, policy=POLICY):
 def test_both_phases_of_a_creation_judge_its_creator(who, name):
     pod = a_pod("9Gi")
     for phase in Phase:
-        assert decide(a_request(pod, **who), POLICY, UNKNOWN, phase).rule == name
-    assert decide(a_request(pod, **INTERN), POLICY, UNKNOWN, Phase.MUTATE).reasons == ("TooLarge",)
+        assert decided(pod, phase=phase, policy=POLICY, **who).rule == name
+    assert decided(pod, policy=POLICY, **INTERN).reasons == ("TooLarge",)
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,8 @@ from tests.core.admission.decisions import (
     translated,
 )
 from tests.core.admission.faults import COUNT, DEMAND_FAULTS, MEMORY
-from tests.support.pods import A100, a_pod, a_policy, a_request, a_rule
-from webhook.core.admission.decide import Phase, decide
-from webhook.core.policy.cluster import UNKNOWN
+from tests.support.pods import A100, a_pod, a_policy, a_rule
+from webhook.core.admission.decide import Phase
 from webhook.core.policy.values import Bounds, EnforceBy
 
 
@@ -75,8 +74,8 @@ def test_the_bounds_of_a_class_hold_too(memory, wanted):
 def test_a_class_has_a_lower_bound_as_well():
     large = A100.__class__("large", {}, (), Bounds(min_bytes=8 * GI))
     policy = a_policy(a_rule(default_class="large"), classes={"large": large})
-    assert decide(a_request(a_pod("8Gi")), policy, UNKNOWN, Phase.MUTATE).allowed
-    decision = decide(a_request(a_pod("8191Mi")), policy, UNKNOWN, Phase.MUTATE)
+    assert decided(a_pod("8Gi"), policy=policy).allowed
+    decision = decided(a_pod("8191Mi"), policy=policy)
     assert_denied(decision, "TooSmall", MEMORY)
     assert 'class "large" wants at least 8Gi' in decision.message
 
@@ -116,7 +115,7 @@ def test_of_all_bounds_on_a_class_the_tightest_counts():
     narrow = replace(A100, memory=Bounds(max_bytes=8 * GI))
     wide = a_rule(class_memory={"a100": Bounds(None, 20 * GI)})
     policy = a_policy(wide, classes={"a100": narrow})
-    decision = decide(a_request(pod), policy, UNKNOWN, Phase.MUTATE)
+    decision = decided(pod, policy=policy)
     assert_denied(decision, "TooLarge", MEMORY)
     assert 'class "a100" allows at most 8Gi' in decision.message
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.core.admission.decisions import decided
-from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
-from webhook.core.admission.decide import Outcome, Phase, decide
+from tests.support.pods import a_container, a_pod, a_policy, a_rule
+from webhook.core.admission.decide import Outcome, Phase
 from webhook.core.admission.rules.hints import candidates, near_miss
 from webhook.core.pod.foreign import FOREIGN_ANNOTATIONS
-from webhook.core.policy.cluster import UNKNOWN
 from webhook.core.policy.values import WHOLE_GPU_RESOURCES, Action
 
 MEMORY, COUNT = "vramwarden.io/gpu-memory", "vramwarden.io/gpu-count"
@@ -162,7 +161,7 @@ def test_a_pod_that_asks_twice_is_denied_and_reads_no_hint():
     resources = {"limits": {"nvidia.com/gpumem": "3000"}}
     pod = a_pod("8Gi", containers=[a_container("main", resources=resources)])
     policy = a_policy(whole_gpu_resources=WHOLE_GPU_RESOURCES)
-    decision = decide(a_request(pod), policy, UNKNOWN, Phase.MUTATE)
+    decision = decided(pod, policy=policy)
     assert decision.reasons == ("WholeGPUAndShare",)
     assert decision.notes == ()
     (note,) = decided(pod).notes  # under a policy for which it is no GPU

@@ -16,10 +16,9 @@ from tests.core.admission.decisions import (
     updated,
     variable,
 )
-from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
-from webhook.core.admission.decide import Outcome, Phase, decide
+from tests.support.pods import a_container, a_pod, a_rule
+from webhook.core.admission.decide import Outcome, Phase
 from webhook.core.pod.review import encode_review
-from webhook.core.policy.cluster import UNKNOWN
 from webhook.core.policy.values import Action, Bounds
 
 PREFIX = "vramwarden.io/"
@@ -156,7 +155,7 @@ def test_a_denial_has_the_notes_as_warnings_and_not_its_findings():
 
 def test_a_thousand_of_such_keys_are_a_few_short_warnings():
     keys = {f"{PREFIX}gpu-mem{n}{'y' * 5000}": "8Gi" for n in range(1000)}
-    decision = decide(a_request(a_pod(annotations=keys)), a_policy(), UNKNOWN, Phase.MUTATE)
+    decision = decided(a_pod(annotations=keys))
     shown = warnings(decision)
     assert len(shown) == 10
     assert max(map(len, shown)) <= 256

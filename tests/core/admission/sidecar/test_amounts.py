@@ -13,9 +13,8 @@ from tests.core.admission.decisions import (
     decided,
     translated,
 )
-from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
-from webhook.core.admission.decide import Outcome, Phase, decide
-from webhook.core.policy.cluster import UNKNOWN
+from tests.support.pods import a_container, a_pod, a_policy, a_rule
+from webhook.core.admission.decide import Outcome, Phase
 from webhook.core.policy.values import Amounts
 
 BOTH = {"cpu": "2", "memory": "4Gi"}
@@ -201,7 +200,7 @@ def test_amounts_of_another_policy_are_stored_and_replaced_in_a_pod_that_comes_a
     pod = translated(asking(), a_rule(enforcement={"resources": before}))
     rule = a_rule(enforcement={"resources": now})
     policy = a_policy(rule, digest="fedcba9876543210")
-    decision = decide(a_request(pod), policy, UNKNOWN, Phase.VALIDATE)
+    decision = decided(pod, phase=Phase.VALIDATE, policy=policy)
     assert decision.outcome is Outcome.ALLOWED, decision.message
     assert decided(pod, rule).obj == translated(asking(), rule)
 
@@ -215,7 +214,7 @@ def test_during_an_upgrade_the_amounts_of_any_release_are_stored(resources, cpu)
     ours["resources"] = {"requests": amounts, "limits": amounts}
     ours["startupProbe"]["initialDelaySeconds"] = 5
     policy = a_policy(digest="fedcba9876543210")
-    decision = decide(a_request(pod), policy, UNKNOWN, Phase.VALIDATE)
+    decision = decided(pod, phase=Phase.VALIDATE, policy=policy)
     assert decision.outcome is Outcome.ALLOWED, decision.message
 
 

@@ -15,9 +15,8 @@ from tests.core.admission.decisions import (
     decided,
     translated,
 )
-from tests.support.pods import RULE, a_pod, a_policy, a_request, a_rule
-from webhook.core.admission.decide import Outcome, Phase, decide
-from webhook.core.policy.cluster import UNKNOWN
+from tests.support.pods import RULE, a_pod, a_policy, a_rule
+from webhook.core.admission.decide import Outcome, Phase
 from webhook.core.policy.values import EnforceBy, Placement, PodRestart, Style
 from webhook.names import ASSIGNED_LATE_EXIT_CODE, POD_RESTART_EXIT_CODE
 from webhook.sidecar.program import DRIVER_CHANGED, SELF_TEST_FAILED
@@ -138,9 +137,7 @@ def test_a_pod_that_lacks_one_is_not_stored_but_under_another_policy_it_is():
     decision = decided(pod, NAMED, Phase.VALIDATE)
     assert decision.reasons == ("Unmutated",)
     assert decision.findings[0].path == "spec.imagePullSecrets[1]"
-    other = decide(
-        a_request(pod), a_policy(NAMED, digest="fedcba9876543210"), UNKNOWN, Phase.VALIDATE
-    )
+    other = decided(pod, phase=Phase.VALIDATE, policy=a_policy(NAMED, digest="fedcba9876543210"))
     assert other.outcome is Outcome.ALLOWED, other.message
 
 

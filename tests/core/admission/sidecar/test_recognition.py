@@ -20,9 +20,8 @@ from tests.core.admission.decisions import (
     translated,
     variable,
 )
-from tests.support.pods import RULE, a_container, a_policy, a_request, a_rule
-from webhook.core.admission.decide import Outcome, Phase, decide
-from webhook.core.policy.cluster import UNKNOWN
+from tests.support.pods import RULE, a_container, a_policy, a_rule
+from webhook.core.admission.decide import Outcome, Phase
 from webhook.core.policy.values import Style, VisibleDevices
 
 FORGERIES = [
@@ -69,7 +68,7 @@ def test_a_sidecar_with_our_command_gets_our_image_and_is_not_stored_with_anothe
     container_of(pod, "vram-enforcer")["image"] = image
     assert decided(pod).obj == clean
     for policy in (a_policy(), a_policy(digest="fedcba9876543210")):
-        stored = decide(a_request(pod), policy, UNKNOWN, Phase.VALIDATE)
+        stored = decided(pod, phase=Phase.VALIDATE, policy=policy)
         assert stored.reasons == ("Unmutated",)
         assert stored.findings[0].path.startswith("spec.initContainers")
 
@@ -278,7 +277,7 @@ def test_where_no_sidecar_is_wanted_ours_is_taken_out_and_is_not_stored():
     assert decided(pod, WITHOUT_SIDECAR).obj == {**clean, "spec": {**clean["spec"], "volumes": []}}
     for digest in ("0123456789abcdef", "fedcba9876543210"):
         policy = a_policy(WITHOUT_SIDECAR, digest=digest)
-        stored = decide(a_request(pod), policy, UNKNOWN, Phase.VALIDATE)
+        stored = decided(pod, phase=Phase.VALIDATE, policy=policy)
         assert stored.reasons == ("Unmutated",)
         assert stored.findings[0].path.startswith("spec.containers[2]")
 
