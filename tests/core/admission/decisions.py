@@ -37,6 +37,11 @@ RICH_RULE = a_rule(
 )
 
 
+def another_policy(*rules: Rule):
+    """Return a policy with another digest than that of the policy which translates pods here."""
+    return a_policy(*rules, digest="fedcba9876543210")
+
+
 def a_full_pod(memory: str | None = "main=8Gi", **fields: Any):
     """Return a pod with a container at each place where one can stand."""
     return a_pod(
@@ -212,6 +217,12 @@ def assert_denied(decision, reason: str, path: str) -> None:
     assert decision.reasons == (reason,)
     assert SAYS_WHAT_TO_DO.search(found.detail), found.detail
     assert "\n" not in decision.message
+
+
+def assert_left(decision) -> None:
+    """Assert that nothing is found, and that the pod stays as it is."""
+    assert decision.outcome is Outcome.ALLOWED, decision.message
+    assert (decision.findings, decision.patch) == ((), ())
 
 
 def assert_fine(pod, rule: Rule = RULE) -> None:

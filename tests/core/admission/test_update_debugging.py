@@ -12,6 +12,7 @@ from tests.core.admission.decisions import (
     a_bound_pod,
     a_debugger,
     assert_denied,
+    assert_left,
     debugged,
     found_in,
     stored_pod,
@@ -89,7 +90,7 @@ def test_a_harmless_debugging_container_is_allowed(fields, phase):
 @pytest.mark.parametrize(("fields", "path"), DEBUGGER_FAULTS, ids=str)
 def test_a_debugging_container_that_exists_is_not_judged_again(fields, path):
     old = with_debuggers(a_bound_pod(), a_debugger("old", **fields))
-    assert debugged(old, a_debugger("new")).outcome is Outcome.ALLOWED
+    assert_left(debugged(old, a_debugger("new")))
     decision = debugged(old, a_debugger("new", **fields))
     assert found_in(decision) == [("EphemeralContainer", f"spec.ephemeralContainers[1].{path}")]
 
@@ -132,8 +133,7 @@ def test_without_a_demand_too_a_debugging_container_shows_no_gpu(fields, label, 
 def test_ordinary_debugging_without_a_demand_is_left_alone(devices, fields, label, phase):
     policy = a_policy(a_rule(visible_devices=devices))
     pod = unmanaged(label)
-    decision = debugged(pod, a_debugger(**fields), phase=phase, policy=policy)
-    assert (decision.outcome, decision.patch) == (Outcome.ALLOWED, ())
+    assert_left(debugged(pod, a_debugger(**fields), phase=phase, policy=policy))
 
 
 @pytest.mark.parametrize("fields", SHOWING, ids=str)
@@ -151,8 +151,7 @@ def test_a_rule_may_void_what_a_debugging_container_without_a_demand_shows(field
 @pytest.mark.parametrize("fields", [*SHOWING, {"volumeMounts": [MOUNTED]}], ids=str)
 def test_a_rule_may_ignore_what_a_debugging_container_without_a_demand_shows(fields, phase):
     policy = a_policy(a_rule(visible_devices=VisibleDevices.IGNORE))
-    decision = debugged(a_pod(), a_debugger(**fields), phase=phase, policy=policy)
-    assert (decision.outcome, decision.patch) == (Outcome.ALLOWED, ())
+    assert_left(debugged(a_pod(), a_debugger(**fields), phase=phase, policy=policy))
 
 
 @pytest.mark.parametrize(
@@ -338,13 +337,12 @@ def test_variables_from_elsewhere_are_overridden_or_else_denied():
     assert denied.reasons == ("EphemeralContainer",)
     assert denied.findings[0].path == "spec.ephemeralContainers[0].envFrom"
     void = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
-    assert debugged_with(Phase.VALIDATE, envFrom=elsewhere, env=void).outcome is Outcome.ALLOWED
+    assert_left(debugged_with(Phase.VALIDATE, envFrom=elsewhere, env=void))
 
 
 def test_audit_leaves_debugging_containers_as_they_are():
     policy = a_policy(a_rule(action=Action.AUDIT))
-    harmless = debugged(a_bound_pod(), a_debugger(), policy=policy, phase=Phase.MUTATE)
-    assert (harmless.outcome, harmless.patch) == (Outcome.ALLOWED, ())
+    assert_left(debugged(a_bound_pod(), a_debugger(), policy=policy, phase=Phase.MUTATE))
     seeing = a_debugger(**variable(VISIBLE, "all"))
     found = debugged(a_bound_pod(), seeing, policy=policy, phase=Phase.MUTATE)
     assert (found.outcome, found.patch, found.warnings) == (Outcome.AUDITED, (), ())

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.core.admission.decisions import decided
+from tests.core.admission.decisions import assert_left, decided
 from tests.support.pods import a_container, a_pod, a_policy, a_rule
-from webhook.core.admission.decide import Outcome, Phase
+from webhook.core.admission.decide import Phase
 from webhook.core.admission.rules.hints import candidates, near_miss
 from webhook.core.pod.foreign import FOREIGN_ANNOTATIONS
 from webhook.core.policy.values import WHOLE_GPU_RESOURCES, Action
@@ -16,7 +16,7 @@ MEMORY, COUNT = "vramwarden.io/gpu-memory", "vramwarden.io/gpu-count"
 
 def notes(pod, **rule):
     decision = decided(pod, a_rule(**rule))
-    assert decision.outcome is Outcome.ALLOWED
+    assert_left(decision)
     return decision.notes
 
 

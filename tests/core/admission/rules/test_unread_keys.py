@@ -10,6 +10,7 @@ from tests.core.admission.decisions import (
     VISIBLE,
     a_bound_pod,
     assert_denied,
+    assert_left,
     decided,
     found_in,
     stored_pod,
@@ -55,7 +56,7 @@ def warnings(decision):
 )
 def test_a_mistyped_key_earns_a_warning_with_the_key_that_was_meant(name, meant):
     decision = decided(mistyped(name))
-    assert decision.outcome is Outcome.ALLOWED
+    assert_left(decision)
     assert decision.findings == decision.patch == ()
     sentence = f"metadata.annotations[{PREFIX}{name}]: nothing reads this key; "
     assert decision.notes == (f"{sentence}did you mean {PREFIX}{meant}?",)
@@ -70,7 +71,7 @@ def test_a_key_that_is_like_none_earns_a_warning_with_those_that_developers_set(
 @pytest.mark.parametrize("key", ASKING)
 def test_an_annotation_of_ours_among_the_labels_earns_a_warning(key):
     decision = decided(a_pod(labels={key: "8Gi", "app": "train"}))
-    assert decision.outcome is Outcome.ALLOWED
+    assert_left(decision)
     (note,) = decision.notes
     assert note == (
         f"metadata.labels[{key}]: as a label it asks for nothing; "
@@ -201,7 +202,7 @@ def test_labels_and_annotations_of_ours_that_mark_nothing_are_fine():
         labels={"vramwarden.io/workload": "nightly", "vramwarden.io/gpu": "x"},
         annotations={"vramwarden.io/managed": "true"},
     )
-    assert decided(pod).outcome is Outcome.ALLOWED
+    assert_left(decided(pod))
 
 
 def test_with_a_demand_the_label_is_where_it_belongs():
