@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 
 from tests.core.admission.decisions import (
@@ -32,12 +30,8 @@ from webhook.core.policy.values import Action, Isolation, VisibleDevices
 def test_a_debugging_container_that_defeats_the_cap_is_denied(fields, path, index, phase):
     debuggers = [a_debugger("harmless")] * index + [a_debugger(**fields)]
     decision = debugged(a_bound_pod(), *debuggers, phase=phase)
-    assert found_in(decision) == [
-        ("EphemeralContainer", f"spec.ephemeralContainers[{index}].{path}")
-    ]
-    assert decision.outcome is Outcome.DENIED
-    (finding,) = decision.findings
-    assert decision.message == f"EphemeralContainer: {finding.path}: {finding.detail}"
+    assert_denied(decision, "EphemeralContainer", f"spec.ephemeralContainers[{index}].{path}")
+    assert "kubectl debug --profile=baseline" in decision.message
 
 
 def test_the_default_profile_of_kubectl_debug_is_denied_with_one_that_works():
@@ -128,12 +122,17 @@ def test_without_a_demand_too_a_debugging_container_shows_no_gpu(fields, label, 
 
 @pytest.mark.parametrize("phase", Phase)
 @pytest.mark.parametrize("label", [None, "false"])
-@pytest.mark.parametrize("fields", NOT_SHOWING, ids=str)
-@pytest.mark.parametrize("devices", VisibleDevices)
+@pytest.mark.parametrize(
+    ("devices", "fields"),
+    [
+        *((devices, fields) for devices in VisibleDevices for fields in NOT_SHOWING),
+        *((VisibleDevices.IGNORE, fields) for fields in (*SHOWING, {"volumeMounts": [MOUNTED]})),
+    ],
+    ids=str,
+)
 def test_ordinary_debugging_without_a_demand_is_left_alone(devices, fields, label, phase):
     policy = a_policy(a_rule(visible_devices=devices))
-    pod = unmanaged(label)
-    assert_left(debugged(pod, a_debugger(**fields), phase=phase, policy=policy))
+    assert_left(debugged(unmanaged(label), a_debugger(**fields), phase=phase, policy=policy))
 
 
 @pytest.mark.parametrize("fields", SHOWING, ids=str)
@@ -145,13 +144,6 @@ def test_a_rule_may_void_what_a_debugging_container_without_a_demand_shows(field
     assert decision.outcome is Outcome.MUTATED
     void = {"env": [{"name": "A", "value": "1"}, {"name": VISIBLE, "value": "void"}]}
     assert decision.obj == with_debuggers(old, a_debugger(**void))
-
-
-@pytest.mark.parametrize("phase", Phase)
-@pytest.mark.parametrize("fields", [*SHOWING, {"volumeMounts": [MOUNTED]}], ids=str)
-def test_a_rule_may_ignore_what_a_debugging_container_without_a_demand_shows(fields, phase):
-    policy = a_policy(a_rule(visible_devices=VisibleDevices.IGNORE))
-    assert_left(debugged(a_pod(), a_debugger(**fields), phase=phase, policy=policy))
 
 
 @pytest.mark.parametrize(
@@ -187,13 +179,6 @@ def test_the_sidecars_volumes_are_not_mounted_into_debugging_containers(make):
     assert_denied(decision, "EphemeralContainer", path)
 
 
-@pytest.mark.parametrize(("fields", "path"), DEBUGGER_FAULTS, ids=str)
-def test_every_denial_of_a_debugging_container_names_a_profile_that_works(fields, path):
-    decision = debugged(a_bound_pod(), a_debugger(**fields))
-    assert_denied(decision, "EphemeralContainer", f"spec.ephemeralContainers[0].{path}")
-    assert "kubectl debug --profile=baseline" in decision.message
-
-
 @pytest.mark.parametrize(
     "pod",
     [
@@ -207,12 +192,6 @@ def test_every_denial_of_a_debugging_container_names_a_profile_that_works(fields
 def test_a_pod_that_asks_for_vram_is_guarded_though_it_lacks_a_mark(pod):
     decision = debugged(pod, a_debugger(**variable(VISIBLE, "all")))
     assert decision.reasons == ("EphemeralContainer",)
-
-
-def test_a_debugging_container_is_judged_by_the_rule_of_its_pod():
-    policy = a_policy(a_rule(action=Action.WARN))
-    decision = debugged(a_bound_pod(), a_debugger(**variable(VISIBLE, "all")), policy=policy)
-    assert decision.outcome is Outcome.WARNED
 
 
 # --- the profiles of kubectl
@@ -314,42 +293,38 @@ def test_under_non_root_a_debugging_container_that_may_be_root_is_denied(field, 
 # --- what cannot be seen at admission
 
 
-def debugged_with(phase, **fields):
-    old = stored_pod()
-    new = copy.deepcopy(old)
-    new["spec"]["ephemeralContainers"] = [a_container("debugger", **fields)]
-    return updated(old, new, subresource="ephemeralcontainers", phase=phase)
+def test_a_debugging_container_gets_no_view_of_gpus_whatever_its_image_or_a_map_says():
+    elsewhere = {"envFrom": [{"configMapRef": {"name": "x"}}]}
+    void = variable(VISIBLE, "void")
+    for fields in ({}, elsewhere):
+        decision = debugged(stored_pod(), a_debugger(**fields), phase=Phase.MUTATE)
+        assert decision.outcome is Outcome.MUTATED
+        assert decision.obj == with_debuggers(stored_pod(), a_debugger(**fields, **void))
+        again = updated(stored_pod(), decision.obj, subresource="ephemeralcontainers")
+        assert_left(again)
+    denied = debugged(stored_pod(), a_debugger(**elsewhere))
+    assert_denied(denied, "EphemeralContainer", "spec.ephemeralContainers[0].envFrom")
 
 
-def test_a_debugging_container_gets_no_view_of_gpus_whatever_its_image_says():
-    decision = debugged_with(Phase.MUTATE)
-    assert decision.outcome is Outcome.MUTATED
-    void = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
-    assert decision.obj["spec"]["ephemeralContainers"][0]["env"] == [void]
-    again = updated(stored_pod(), decision.obj, subresource="ephemeralcontainers")
-    assert again.patch == ()
-
-
-def test_variables_from_elsewhere_are_overridden_or_else_denied():
-    elsewhere = [{"configMapRef": {"name": "x"}}]
-    assert debugged_with(Phase.MUTATE, envFrom=elsewhere).outcome is Outcome.MUTATED
-    denied = debugged_with(Phase.VALIDATE, envFrom=elsewhere)
-    assert denied.reasons == ("EphemeralContainer",)
-    assert denied.findings[0].path == "spec.ephemeralContainers[0].envFrom"
-    void = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
-    assert_left(debugged_with(Phase.VALIDATE, envFrom=elsewhere, env=void))
-
-
-def test_audit_leaves_debugging_containers_as_they_are():
-    policy = a_policy(a_rule(action=Action.AUDIT))
-    assert_left(debugged(a_bound_pod(), a_debugger(), policy=policy, phase=Phase.MUTATE))
-    seeing = a_debugger(**variable(VISIBLE, "all"))
-    found = debugged(a_bound_pod(), seeing, policy=policy, phase=Phase.MUTATE)
-    assert (found.outcome, found.patch, found.warnings) == (Outcome.AUDITED, (), ())
-
-
-def test_audit_voids_nothing_in_debugging_containers_of_pods_without_a_demand():
-    policy = a_policy(a_rule(action=Action.AUDIT, visible_devices=VisibleDevices.VOID))
-    seeing = a_debugger(**variable(VISIBLE, "all"))
-    found = debugged(a_pod(), seeing, policy=policy, phase=Phase.MUTATE)
-    assert (found.outcome, found.patch) == (Outcome.AUDITED, ())
+@pytest.mark.parametrize(
+    ("make", "fields", "rule", "outcome"),
+    [
+        (a_bound_pod, variable(VISIBLE, "all"), {"action": Action.WARN}, Outcome.WARNED),
+        (a_bound_pod, variable(VISIBLE, "all"), {"action": Action.AUDIT}, Outcome.AUDITED),
+        (a_bound_pod, {}, {"action": Action.AUDIT}, Outcome.ALLOWED),
+        (
+            a_pod,
+            variable(VISIBLE, "all"),
+            {"action": Action.AUDIT, "visible_devices": VisibleDevices.VOID},
+            Outcome.AUDITED,
+        ),
+    ],
+    ids=["warns", "audits", "audits, harmless", "audits, would void"],
+)
+def test_the_rule_of_the_pod_decides_and_where_it_audits_nothing_is_voided(
+    make, fields, rule, outcome
+):
+    policy = a_policy(a_rule(**rule))
+    decision = debugged(make(), a_debugger(**fields), policy=policy, phase=Phase.MUTATE)
+    assert (decision.outcome, decision.patch) == (outcome, ())
+    assert bool(decision.warnings) is (outcome is Outcome.WARNED)
