@@ -32,30 +32,24 @@ from webhook.core.admission.decide import Phase
 
 
 @pytest.mark.parametrize("name", EVERYWHERE)
-@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize(
+    ("phase", "make"),
+    [
+        (Phase.MUTATE, a_full_pod),
+        (Phase.VALIDATE, a_full_pod),
+        (Phase.VALIDATE, lambda: translated(a_full_pod())),
+    ],
+    ids=["created", "stored untranslated", "added by another webhook"],
+)
 @pytest.mark.parametrize(
     ("reason", "fields", "path"),
     [pytest.param(r, f, p, id=f"{r.value}-{n}") for r, n, f, p in CONTAINER_FAULTS],
 )
-def test_a_container_with_a_fault_is_denied_wherever_it_is(reason, fields, path, name, phase):
-    pod = a_full_pod()
+def test_a_container_with_a_fault_is_denied_wherever_it_is(reason, fields, path, phase, make, name):
+    pod = make()
     holder = put_in(pod, name, fields)
     path = ended(path, container_of(pod, name))
     assert_denied(decided(pod, phase=phase), reason, f"{holder}.{path}")
-
-
-@pytest.mark.parametrize("name", EVERYWHERE)
-@pytest.mark.parametrize(
-    ("reason", "fields", "path"),
-    [pytest.param(r, f, p, id=f"{r.value}-{n}") for r, n, f, p in CONTAINER_FAULTS],
-)
-def test_a_fault_that_another_webhook_adds_to_a_translated_pod_is_denied(
-    reason, fields, path, name
-):
-    pod = translated(a_full_pod())
-    holder = put_in(pod, name, fields)
-    path = ended(path, container_of(pod, name))
-    assert_denied(decided(pod, phase=Phase.VALIDATE), reason, f"{holder}.{path}")
 
 
 @pytest.mark.parametrize("name", EVERYWHERE)
@@ -78,7 +72,7 @@ def test_a_fault_that_another_webhook_adds_to_a_translated_pod_is_denied(
         variable("GPUS", **CONFIG_MAP),
         limits("nvidia.com/gpu", "0"),
         limits("nvidia.com/gpu", 0),
-        {"resources": {kind: {"nvidia.com/gpu": "0"} for kind in ("requests", "limits")}},
+        both("nvidia.com/gpu", "0", "0"),
         limits("example.com/gpu", "1"),
         limits("example.com/gpu", "500m"),
         {"resources": {"claims": []}},
@@ -136,14 +130,15 @@ def test_privileges_matter_also_where_there_is_no_sidecar_to_defeat(fields, path
     assert_denied(decided(pod, WITHOUT_SIDECAR), "PrivilegedContainer", path)
 
 
-def test_a_whole_gpu_that_only_a_request_names_is_denied_at_the_request():
-    pod = a_full_pod()
-    holder = put_in(pod, "second", {"resources": {"requests": {"nvidia.com/gpu": "1"}}})
+@pytest.mark.parametrize(
+    ("memory", "amount", "reason"),
+    [("main=8Gi", "1", "WholeGPUAndShare"), (None, "500m", "FractionalWholeGPU")],
+)
+def test_a_whole_gpu_that_only_a_request_names_is_denied_at_the_request(memory, amount, reason):
+    pod = a_full_pod(memory)
+    holder = put_in(pod, "second", both("nvidia.com/gpu", amount, None))
     path = f"{holder}.resources.requests[nvidia.com/gpu]"
-    assert sorted(findings_of(pod)) == [
-        ("RequestsLimitsMismatch", path),
-        ("WholeGPUAndShare", path),
-    ]
+    assert sorted(findings_of(pod)) == sorted([("RequestsLimitsMismatch", path), (reason, path)])
 
 
 @pytest.mark.parametrize("name", EVERYWHERE)
@@ -173,13 +168,6 @@ def test_a_part_of_a_whole_gpu_is_denied_in_any_container(amount, request_, name
     assert_denied(decision, "FractionalWholeGPU", path)
     cure = "write a positive integer" if amount == "-1" else "vramwarden.io/gpu-memory"
     assert cure in decision.message
-
-
-def test_a_part_of_a_gpu_in_a_request_alone_is_denied_there():
-    pod = a_full_pod(None)
-    holder = put_in(pod, "init", both("nvidia.com/gpu", "500m", None))
-    path = f"{holder}.resources.requests[nvidia.com/gpu]"
-    assert findings_of(pod) == [("FractionalWholeGPU", path), ("RequestsLimitsMismatch", path)]
 
 
 @pytest.mark.parametrize("amount", ["half", "1 ", "", "1GB", "nan"])

@@ -78,11 +78,11 @@ def test_a_pod_with_another_fault_is_not_voided():
 
 
 @pytest.mark.parametrize("name", EVERYWHERE)
-def test_a_rule_may_ignore_what_is_set_by_hand(name):
+@pytest.mark.parametrize("phase", Phase)
+def test_a_rule_may_ignore_what_is_set_by_hand(name, phase):
     pod = a_full_pod(None)
     put_in(pod, name, variable(VISIBLE, "all"))
-    for phase in Phase:
-        assert_left(decided(pod, a_rule(visible_devices=VisibleDevices.IGNORE), phase))
+    assert_left(decided(pod, a_rule(visible_devices=VisibleDevices.IGNORE), phase))
 
 
 @pytest.mark.parametrize(

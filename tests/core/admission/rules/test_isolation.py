@@ -15,6 +15,7 @@ from tests.core.admission.decisions import (
     decided,
     findings_of,
     host_path,
+    limits,
     put,
     put_in,
     translated,
@@ -38,32 +39,39 @@ def a_non_root_pod():
 # --- hostPaths
 
 
+LISTED = ("/data", "/mnt/models")
+CHOOSE = "mount one of /data, /mnt/models, or remove the volume"
+NOT_LISTED = (
+    *("/", "/mnt", "/database", "/data/..", "/data/../dev", "/mnt/modelsx", "/dev", SHM),
+    *("/etc/localtime", "/home", "."),
+)
+
+
 @pytest.mark.parametrize("phase", Phase)
 @pytest.mark.parametrize(
-    "path",
+    ("paths", "path", "says"),
     [
-        *("/", "/mnt", "/database", "/data/..", "/data/../dev", "/mnt/modelsx", "/dev", SHM),
-        *("/etc/localtime", "/home", "."),
+        *((LISTED, path, CHOOSE) for path in NOT_LISTED),
+        ((), "/data", 'that rule "default" allows; remove the volume, or ask'),
     ],
 )
-def test_a_list_allows_its_paths_and_no_parent_or_neighbour_of_them(path, phase):
-    rule = a_rule(host_paths=("/data", "/mnt/models"))
-    decision = decided(a_full_pod(**host_path(path)), rule, phase)
+def test_a_list_allows_its_paths_and_no_parent_or_neighbour_of_them(paths, path, says, phase):
+    decision = decided(a_full_pod(**host_path(path)), a_rule(host_paths=paths), phase)
     assert_denied(decision, "PrivilegedContainer", "spec.volumes[0].hostPath.path")
-    assert "mount one of /data, /mnt/models, or remove the volume" in decision.message
+    assert says in decision.message
     assert decision.message.endswith("for a rule whose hostPaths name it")
 
 
-@pytest.mark.parametrize("path", ["/data", "/data/", "//data/./x", "/mnt/models/a/b", "/x/../data"])
-def test_a_list_allows_what_is_below_its_paths(path):
-    assert_fine(a_full_pod(**host_path(path)), a_rule(host_paths=("/data", "/mnt/models")))
-
-
-def test_an_empty_list_allows_no_path():
-    decision = decided(a_full_pod(**host_path("/data")), a_rule(host_paths=()))
-    assert_denied(decision, "PrivilegedContainer", "spec.volumes[0].hostPath.path")
-    assert 'that rule "default" allows; remove the volume, or ask' in decision.message
-    assert decision.message.endswith("for a rule whose hostPaths name it")
+@pytest.mark.parametrize(
+    ("paths", "path"),
+    [
+        *((LISTED, path) for path in ("/data", "/data/", "//data/./x", "/mnt/models/a/b")),
+        (LISTED, "/x/../data"),
+        *((("/",), path) for path in ("/", "/dev/nvidia0", "/run")),
+    ],
+)
+def test_a_list_allows_what_is_below_its_paths(paths, path):
+    assert_fine(a_full_pod(**host_path(path)), a_rule(host_paths=paths))
 
 
 def test_of_a_long_list_of_paths_a_denial_shows_some():
@@ -71,11 +79,6 @@ def test_of_a_long_list_of_paths_a_denial_shows_some():
     message = decided(a_full_pod(**host_path("/mnt")), rule).message
     assert "mount one of /data/0, /data/1, " in message
     assert len(message) < 500
-
-
-@pytest.mark.parametrize("path", ["/", "/dev/nvidia0", "/run"])
-def test_the_root_in_a_list_allows_every_path(path):
-    assert_fine(a_full_pod(**host_path(path)), a_rule(host_paths=("/",)))
 
 
 def test_of_a_pod_without_a_demand_no_path_is_judged():
@@ -150,33 +153,25 @@ def test_a_rule_may_allow_fewer_than_the_default(name):
     assert_denied(decided(pod, a_rule(capabilities=frozenset())), "PrivilegedContainer", path)
 
 
-ASK_FOR_CAPABILITIES = "ask your platform team for a rule whose capabilities name it"
+ASK = "ask your platform team for a rule"
+HINT_OF_PATHS = f"mount another path, or remove the volume, or {ASK} whose hostPaths name it"
+PRIVILEGED = {"securityContext": {"privileged": True}}
 
 
 @pytest.mark.parametrize(
-    ("fields", "hint"),
+    ("fields", "spec", "hint"),
     [
-        (capability("SYS_NICE"), f"remove it, or {ASK_FOR_CAPABILITIES}"),
-        (capability("SYS_PTRACE"), f"--profile=baseline, or {ASK_FOR_CAPABILITIES}"),
-        ({"securityContext": {"privileged": True}}, "which defeats the VRAM cap; remove it"),
-        (
-            {"resources": {"claims": [{"name": "nic"}]}},
-            "ask your platform team for a rule with resourceClaims: Ignore",
-        ),
+        (capability("SYS_NICE"), {}, f"remove it, or {ASK} whose capabilities name it"),
+        (capability("SYS_PTRACE"), {}, f"--profile=baseline, or {ASK} whose capabilities name it"),
+        (PRIVILEGED, {}, "which defeats the VRAM cap; remove it"),
+        ({"resources": {"claims": [{"name": "n"}]}}, {}, f"{ASK} with resourceClaims: Ignore"),
+        ({}, host_path("/var/run/datadog"), HINT_OF_PATHS),
     ],
 )
-def test_a_denial_says_what_helps(fields, hint):
-    pod = a_full_pod()
+def test_a_denial_says_what_helps(fields, spec, hint):
+    pod = a_full_pod(**spec)
     put_in(pod, "main", fields)
     assert decided(pod).message.endswith(hint)
-
-
-def test_a_denied_path_names_the_field_that_allows_it():
-    agents_socket = a_full_pod(**host_path("/var/run/datadog"))
-    assert decided(agents_socket).message.endswith(
-        "mount another path, or remove the volume, or ask your platform team for a rule whose "
-        "hostPaths name it"
-    )
 
 
 def test_all_capabilities_are_never_allowed():
@@ -203,21 +198,19 @@ def test_a_claim_beside_a_share_is_the_rules_to_judge(claims):
         ]
 
 
-def test_a_rule_that_ignores_claims_still_denies_whole_gpus():
-    pod = a_full_pod()
-    put_in(pod, "main", {"resources": {"limits": {"nvidia.com/gpu": "1"}}})
-    path = "spec.containers[0].resources.limits[nvidia.com/gpu]"
-    rule = a_rule(resource_claims=ResourceClaims.IGNORE)
-    assert_denied(decided(pod, rule), "WholeGPUAndShare", path)
-
-
 @pytest.mark.parametrize(
-    "resource", ["nvidia.com/hostdev", "nvidia.com/sriov_resource", "rdma/hca", "example.com/fpga"]
+    ("resource", "reasons"),
+    [
+        ("nvidia.com/gpu", ["WholeGPUAndShare"]),
+        *((f"nvidia.com/{name}", []) for name in ("hostdev", "sriov_resource")),
+        *((name, []) for name in ("rdma/hca", "example.com/fpga")),
+    ],
 )
-def test_network_cards_go_beside_a_share(resource):
+@pytest.mark.parametrize("claims", ResourceClaims)
+def test_network_cards_go_beside_a_share_and_whole_gpus_never(resource, reasons, claims):
     pod = a_full_pod()
-    put_in(pod, "main", {"resources": {"limits": {resource: "1"}}})
-    assert findings_of(pod) == []
+    put_in(pod, "main", limits(resource, "1"))
+    assert [*decided(pod, a_rule(resource_claims=claims)).reasons] == reasons
 
 
 @pytest.mark.parametrize(
