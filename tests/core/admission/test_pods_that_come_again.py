@@ -110,17 +110,11 @@ def test_a_pod_that_comes_again_is_translated_as_if_it_were_new(pod, rule):
 
 
 @pytest.mark.parametrize("style", Style)
-def test_a_bound_pod_of_0_1_is_taken_as_it_is(style):
-    assert_fine(of_0_1(), a_rule(enforcement={"style": style}))
-
-
-def test_a_pod_of_0_1_that_saw_every_gpu_is_shown_the_one_it_gets():
-    assert_fine(of_0_1("release-0.1-none"))
-    (shown,) = (
-        entry
-        for entry in container_of(translated(of_0_1("release-0.1-none")), "main")["env"]
-        if entry["name"] == VISIBLE
-    )
+@pytest.mark.parametrize("name", ["release-0.1", "release-0.1-none", "before-device-names"])
+def test_a_pod_of_an_older_release_is_taken_as_it_is_and_shown_the_gpu_it_gets(name, style):
+    assert_fine(of_0_1(name), a_rule(enforcement={"style": style}))
+    env = container_of(translated(of_0_1(name)), "main")["env"]
+    (shown,) = (entry for entry in env if entry["name"] == VISIBLE)
     field = shown["valueFrom"]["fieldRef"]
     assert field["fieldPath"] == "metadata.annotations['vramwarden.io/visible-devices']"
 
@@ -172,46 +166,38 @@ def test_whatever_else_a_sidecar_with_our_command_has_is_written_again(fields, r
     assert volumes_of(again) == volumes_of(translated(pod, rule))
 
 
-@pytest.mark.parametrize(
-    "volume",
-    [
-        {"emptyDir": {}},
-        {"emptyDir": {"sizeLimit": "9Gi"}},
-        {"downwardAPI": {}},
-        {"downwardAPI": {"items": [{"path": "gpu", "fieldRef": {"fieldPath": "metadata.uid"}}]}},
-    ],
-    ids=str,
-)
+OF_METADATA = {"items": [{"path": "gpu", "fieldRef": {"fieldPath": "metadata.uid"}}]}
+OURS_SPELT = [
+    {"emptyDir": {}},
+    {"emptyDir": {"sizeLimit": "9Gi"}},
+    {"downwardAPI": {}},
+    {"downwardAPI": OF_METADATA},
+]
+FOREIGN = [
+    {"hostPath": {"path": "/data"}},
+    {"configMap": {"name": "m"}},
+    {"persistentVolumeClaim": {"claimName": "c"}},
+    {"projected": {"sources": []}},
+    {"emptyDir": {}, "hostPath": {"path": "/data"}},
+    {},
+]
+
+
+@pytest.mark.parametrize("volume", [*OURS_SPELT, *FOREIGN], ids=str)
 @pytest.mark.parametrize("index", [0, 1, 2])
-def test_a_volume_of_ours_in_another_spelling_is_written_again(index, volume):
+def test_a_volume_of_ours_in_another_spelling_is_written_again_and_a_foreign_one_denied(
+    index, volume
+):
     clean = translated(a_full_pod())
     pod = copy.deepcopy(clean)
-    name = pod["spec"]["volumes"][index]["name"]
-    pod["spec"]["volumes"][index] = {"name": name, **volume}
-    pod["spec"]["volumes"].append({"name": name, "emptyDir": {}})
-    assert decided(pod).obj == clean
-
-
-@pytest.mark.parametrize(
-    "volume",
-    [
-        {"hostPath": {"path": "/data"}},
-        {"configMap": {"name": "m"}},
-        {"persistentVolumeClaim": {"claimName": "c"}},
-        {"projected": {"sources": []}},
-        {"emptyDir": {}, "hostPath": {"path": "/data"}},
-        {},
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("index", [0, 1, 2])
-def test_a_volume_with_a_name_of_ours_and_other_content_is_denied(index, volume):
-    pod = translated(a_full_pod())
-    name = pod["spec"]["volumes"][index]["name"]
-    pod["spec"]["volumes"][index] = {"name": name, **volume}
+    volumes = pod["spec"]["volumes"]
+    volumes[index] = {"name": volumes[index]["name"], **volume}
+    if volume in OURS_SPELT:
+        volumes.append({"name": volumes[index]["name"], "emptyDir": {}})
+        assert decided(pod).obj == clean
+        return
     for phase in Phase:
-        path = f"spec.volumes[{index}].name"
-        assert_denied(decided(pod, phase=phase), "ReservedName", path)
+        assert_denied(decided(pod, phase=phase), "ReservedName", f"spec.volumes[{index}].name")
 
 
 # --- during an upgrade, replicas of two releases judge each other's pods
@@ -283,18 +269,25 @@ def in_enforcer(**fields):
 def with_variable(name, value=None, **source):
     def change(pod):
         env = container_of(pod, "vram-enforcer")["env"]
-        env[:] = [one for one in env if one["name"] != name] + variable(name, value, **source)[
-            "env"
-        ]
+        wanted = variable(name, value, **source)["env"]
+        env[:] = [one for one in env if one["name"] != name] + wanted
 
     return change
 
 
-def with_mount(**mount):
+def with_more(field, **item):
     def change(pod):
-        container_of(pod, "vram-enforcer")["volumeMounts"].append(mount)
+        container_of(pod, "vram-enforcer").setdefault(field, []).append(item)
 
     return change
+
+
+def with_mount(name, path):
+    return with_more("volumeMounts", name=name, mountPath=path)
+
+
+def field(of_metadata):
+    return {"fieldRef": {"fieldPath": f"metadata.{of_metadata}"}}
 
 
 FROM_MAP = {"configMapKeyRef": {"name": "m", "key": "k"}}
@@ -306,16 +299,17 @@ FROM_MAP = {"configMapKeyRef": {"name": "m", "key": "k"}}
         "no GPU": with_variable(VISIBLE, "void"),
         "another GPU": with_variable(VISIBLE, "GPU-2"),
         "GPUs by hand": with_variable("VRAM_GPUS", "GPU-2"),
-        "GPUs from another annotation": with_variable(
-            "VRAM_GPUS", fieldRef={"fieldPath": "metadata.annotations['mine']"}
-        ),
+        "GPUs from another annotation": with_variable("VRAM_GPUS", **field("annotations['mine']")),
         "a cap from a map": with_variable("VRAM_CAP_BYTES", **FROM_MAP),
         "a setting from a map": with_variable("VRAM_GRACE", **FROM_MAP),
-        "a setting from the pod": with_variable(
-            "VRAM_GRACE", fieldRef={"fieldPath": "metadata.labels['grace']"}
-        ),
+        "a setting from the pod": with_variable("VRAM_GRACE", **field("labels['grace']")),
         "NVIDIA's": with_variable("NVIDIA_DISABLE_REQUIRE", **FROM_MAP),
         "the loader": with_variable("LD_PRELOAD", "/x.so"),
+        "Python's path": with_variable("PYTHONPATH", "/x"),
+        "no GPU after ours": with_more("env", name=VISIBLE, value="void"),
+        "a second tolerance": with_more("env", name="VRAM_TOLERANCE", value="9Ti"),
+        "variables from a map": with_more("envFrom", configMapRef={"name": "m"}),
+        "a mount over /usr": with_mount("v", "/usr"),
         "NVML's debugging": with_variable("__NVML_DBG_FILE", "/x"),
         "a GPU of its own": in_enforcer(resources={"limits": {"nvidia.com/gpu": "1"}}),
         "a claim": in_enforcer(resources={"claims": [{"name": "gpu"}]}),
@@ -325,10 +319,10 @@ FROM_MAP = {"configMapKeyRef": {"name": "m", "key": "k"}}
         "rules of no kind": in_enforcer(restartPolicyRules="RestartAllContainers"),
         "a number for rules": in_enforcer(restartPolicyRules=5),
         "no folder for the heartbeat": in_enforcer(volumeMounts=[]),
-        "a forged heartbeat": with_mount(name="vram-enforcer-x", mountPath="/run/vram-enforcer"),
-        "a mount over us": with_mount(name="vram-enforcer-x", mountPath="/opt/vramwarden"),
-        "a detour": with_mount(name="vram-enforcer-x", mountPath="/run/vram-enforcer-x/../../opt"),
-        "a mount of the user's": with_mount(name="v", mountPath="/run/vram-enforcer-x"),
+        "a forged heartbeat": with_mount("vram-enforcer-x", "/run/vram-enforcer"),
+        "a mount over us": with_mount("vram-enforcer-x", "/opt/vramwarden"),
+        "a detour": with_mount("vram-enforcer-x", "/run/vram-enforcer-x/../../opt"),
+        "a mount of the user's": with_mount("v", "/run/vram-enforcer-x"),
         "two sidecars": lambda pod: pod["spec"]["containers"].append(
             container_of(pod, "vram-enforcer")
         ),

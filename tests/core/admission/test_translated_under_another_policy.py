@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 
 from tests.core.admission.decisions import (
@@ -31,17 +33,6 @@ def test_a_pod_bears_the_digest_of_the_policy_that_translated_it():
     assert notes["vramwarden.io/admitted"] == "v1 default 0123456789ab"
 
 
-@pytest.mark.parametrize("rule", [RULE, RICH_RULE], ids=["plain", "rich"])
-def test_a_pod_of_another_policy_is_stored(rule):
-    assert_left(stored_under_another_policy(stored_pod(rule)))
-
-
-def test_a_pod_with_a_sidecar_of_another_release_and_settings_is_stored():
-    changes = {"image": "vramwarden/enforcer:2", "grace": "0s", "tolerance": "5%"}
-    pod = stored_pod(a_rule(enforcement=changes))
-    assert_left(stored_under_another_policy(pod))
-
-
 def test_a_pod_whose_probes_ask_python_as_an_older_release_wrote_them_is_stored():
     pod = stored_pod()
     sidecar = container_of(pod, "vram-enforcer")
@@ -54,36 +45,30 @@ def test_a_pod_whose_probes_ask_python_as_an_older_release_wrote_them_is_stored(
 
 
 RESTARTING = a_rule(enforcement={"pod_restart": PodRestart.ALL_CONTAINERS})
+OF_ANOTHER_RELEASE = {"image": "vramwarden/enforcer:2", "grace": "0s", "tolerance": "5%"}
+OF_THE_POLICY = {
+    "plain": (RULE, copy.copy),
+    "rich": (RICH_RULE, copy.copy),
+    "another release": (a_rule(enforcement=OF_ANOTHER_RELEASE), copy.copy),
+    "restarts": (RESTARTING, copy.copy),
+    "selector": (RICH_RULE, lambda pod: pod["spec"].pop("nodeSelector")),
+    "tolerations": (RICH_RULE, lambda pod: pod["spec"].pop("tolerations")),
+    "runtime class": (RICH_RULE, lambda pod: pod["spec"].pop("runtimeClassName")),
+    "env of the rule": (RICH_RULE, lambda pod: unset(pod, "XLA_PYTHON_CLIENT_PREALLOCATE")),
+    "cap": (RICH_RULE, lambda pod: unset(pod, "VRAMWARDEN_GPU_MEMORY_MIB")),
+    "probe": (RICH_RULE, lambda pod: container_of(pod, "vram-enforcer").pop("startupProbe")),
+}
 
 
-def test_a_pod_that_either_policy_restarts_is_stored():
-    assert_left(stored_under_another_policy(stored_pod(RESTARTING)))
-    other = another_policy(RESTARTING)
-    assert_left(decided(stored_pod(), phase=Phase.VALIDATE, policy=other))
-
-
-def test_no_policy_restarts_a_pod_by_other_rules_than_ours():
-    pod = stored_pod(RESTARTING)
-    container_of(pod, "vram-enforcer")["restartPolicyRules"][0]["action"] = "Restart"
-    assert stored_under_another_policy(pod).reasons == ("Unmutated",)
-
-
-@pytest.mark.parametrize(
-    "break_",
-    [
-        lambda pod: pod["spec"].pop("nodeSelector"),
-        lambda pod: pod["spec"].pop("tolerations"),
-        lambda pod: pod["spec"].pop("runtimeClassName"),
-        lambda pod: unset(pod, "XLA_PYTHON_CLIENT_PREALLOCATE"),
-        lambda pod: unset(pod, "VRAMWARDEN_GPU_MEMORY_MIB"),
-        lambda pod: container_of(pod, "vram-enforcer").pop("startupProbe"),
-    ],
-    ids=["selector", "tolerations", "runtime class", "env of the rule", "cap", "probe"],
-)
-def test_what_a_policy_decides_is_not_missed_under_another_one(break_):
-    pod = stored_pod(RICH_RULE)
+@pytest.mark.parametrize(("rule", "break_"), OF_THE_POLICY.values(), ids=OF_THE_POLICY)
+def test_what_a_policy_decides_is_not_missed_under_another_one(rule, break_):
+    pod = stored_pod(rule)
     break_(pod)
     assert_left(stored_under_another_policy(pod))
+
+
+def test_a_policy_that_restarts_pods_does_not_miss_that_in_pods_of_another():
+    assert_left(decided(stored_pod(), phase=Phase.VALIDATE, policy=another_policy(RESTARTING)))
 
 
 def unset(pod, name):
@@ -109,26 +94,26 @@ def other_cap(pod):
     container_of(pod, "vram-enforcer")["env"][0]["value"] = str(2**50)
 
 
-ESSENTIALS = [
-    (without_amount("requests"), "spec.containers[0].resources.requests"),
-    (without_amount("both"), "spec.containers[0].resources.requests"),
-    (lambda pod: unset(pod, VISIBLE), "spec.containers[0].env"),
-    (
+ESSENTIALS = {
+    "requests": (without_amount("requests"), "spec.containers[0].resources.requests"),
+    "amounts": (without_amount("both"), "spec.containers[0].resources.requests"),
+    "GPU": (lambda pod: unset(pod, VISIBLE), "spec.containers[0].env"),
+    "second's GPU": (lambda pod: container_of(pod, "second").pop("env"), "spec.containers[1].env"),
+    "label": (
         lambda pod: pod["metadata"]["labels"].pop("vramwarden.io/managed"),
         "metadata.labels[vramwarden.io/managed]",
     ),
-    (lambda pod: pod["spec"].pop("shareProcessNamespace"), "spec.shareProcessNamespace"),
-    (lambda pod: pod["spec"]["initContainers"].pop(0), "spec.initContainers"),
-    (other_cap, "spec.initContainers"),
-    (second_cap, "spec.initContainers"),
-]
+    "namespace": (
+        lambda pod: pod["spec"].pop("shareProcessNamespace"),
+        "spec.shareProcessNamespace",
+    ),
+    "sidecar": (lambda pod: pod["spec"]["initContainers"].pop(0), "spec.initContainers"),
+    "cap": (other_cap, "spec.initContainers"),
+    "second cap": (second_cap, "spec.initContainers"),
+}
 
 
-@pytest.mark.parametrize(
-    ("break_", "path"),
-    ESSENTIALS,
-    ids=["requests", "amounts", "GPU", "label", "namespace", "sidecar", "cap", "second cap"],
-)
+@pytest.mark.parametrize(("break_", "path"), ESSENTIALS.values(), ids=ESSENTIALS)
 def test_what_no_policy_changes_is_missed_under_every_one(break_, path):
     pod = stored_pod()
     break_(pod)
@@ -137,39 +122,9 @@ def test_what_no_policy_changes_is_missed_under_every_one(break_, path):
     assert decision.findings[0].path == path
 
 
-@pytest.mark.parametrize(
-    "entries",
-    [
-        [{"name": "LD_PRELOAD", "value": "/x.so"}],
-        [{"name": "PYTHONPATH", "value": "/x"}],
-    ],
-    ids=str,
-)
-def test_no_policy_lets_others_steer_the_sidecar(entries):
-    pod = stored_pod()
-    container_of(pod, "vram-enforcer")["env"].extend(entries)
-    assert stored_under_another_policy(pod).reasons == ("Unmutated",)
-
-
-@pytest.mark.parametrize(
-    ("field", "item"),
-    [
-        ("env", {"name": VISIBLE, "value": "void"}),
-        ("env", {"name": "VRAM_TOLERANCE", "value": "9Ti"}),
-        ("envFrom", {"configMapRef": {"name": "m"}}),
-        ("volumeMounts", {"name": "v", "mountPath": "/usr"}),
-    ],
-    ids=["blind", "second tolerance", "variables from a map", "mount over /usr"],
-)
-def test_no_policy_lets_others_blind_or_replace_the_sidecar(field, item):
-    pod = stored_pod()
-    container_of(pod, "vram-enforcer").setdefault(field, []).append(item)
-    assert stored_under_another_policy(pod).reasons == ("Unmutated",)
-
-
-def test_containers_without_vram_see_no_gpu_under_any_policy_that_denies():
-    pod = stored_pod()
-    del container_of(pod, "second")["env"]
+def test_no_policy_restarts_a_pod_by_other_rules_than_ours():
+    pod = stored_pod(RESTARTING)
+    container_of(pod, "vram-enforcer")["restartPolicyRules"][0]["action"] = "Restart"
     assert stored_under_another_policy(pod).reasons == ("Unmutated",)
 
 
