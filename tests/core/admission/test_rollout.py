@@ -112,18 +112,24 @@ def test_debugging_without_a_demand_is_only_warned_of(fields, devices, phase):
     assert (decision.outcome, decision.patch) == (Outcome.WARNED, ())
 
 
-def test_debugging_with_a_demand_is_judged_as_ever():
-    denied = debugged(a_bound_pod(), a_debugger(**SEES), cluster=OBSERVED)
-    assert denied.outcome is Outcome.DENIED
-    hidden = debugged(a_bound_pod(), a_debugger(), cluster=OBSERVED, phase=Phase.MUTATE)
-    assert hidden.outcome is Outcome.MUTATED
+FORGED = a_pod(labels={"vramwarden.io/managed": "true"})
 
 
-def test_a_label_of_ours_without_a_demand_makes_no_difference_to_debugging():
-    forged = a_pod(labels={"vramwarden.io/managed": "true"})
-    warned = debugged(forged, a_debugger(**SEES), cluster=OBSERVED)
-    assert warned.outcome is Outcome.WARNED
-    assert_left(debugged(forged, a_debugger(), cluster=OBSERVED, phase=Phase.MUTATE))
+@pytest.mark.parametrize(
+    ("old", "fields", "phase", "outcome"),
+    [
+        (a_bound_pod(), SEES, Phase.VALIDATE, Outcome.DENIED),
+        (a_bound_pod(), {}, Phase.MUTATE, Outcome.MUTATED),
+        (FORGED, SEES, Phase.VALIDATE, Outcome.WARNED),
+        (FORGED, {}, Phase.MUTATE, Outcome.ALLOWED),
+    ],
+    ids=["a demand, seeing", "a demand", "a label of ours alone, seeing", "a label of ours alone"],
+)
+def test_debugging_with_a_demand_is_judged_as_ever_whatever_label_there_is(
+    old, fields, phase, outcome
+):
+    decision = debugged(old, a_debugger(**fields), cluster=OBSERVED, phase=phase)
+    assert decision.outcome is outcome
 
 
 @pytest.mark.parametrize("phase", Phase)

@@ -74,16 +74,11 @@ def test_a_resource_that_nothing_here_counts_earns_the_line_to_write(name, amoun
     assert notes(with_limits(**{name: amount})) == (f"{path}: {said}",)
 
 
-def test_several_gpus_of_hami_become_a_count():
-    (note,) = notes(with_limits(**{"nvidia.com/gpu": "2", "nvidia.com/gpumem": "3000"}))
-    assert note.endswith(
-        f'remove it and nvidia.com/gpu, and write the annotation {MEMORY}: 3000Mi and {COUNT}: "2"'
-    )
-
-
-def test_one_gpu_of_hami_needs_no_count():
-    (note,) = notes(with_limits(**{"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000"}))
-    assert note.endswith(f"remove it and nvidia.com/gpu, and write the annotation {MEMORY}: 3000Mi")
+@pytest.mark.parametrize(("gpus", "more"), [("1", ""), ("2", f' and {COUNT}: "2"')])
+def test_several_gpus_of_hami_become_a_count_and_one_needs_none(gpus, more):
+    (note,) = notes(with_limits(**{"nvidia.com/gpu": gpus, "nvidia.com/gpumem": "3000"}))
+    line = f"{MEMORY}: 3000Mi{more}"
+    assert note.endswith(f"remove it and nvidia.com/gpu, and write the annotation {line}")
 
 
 def test_a_request_without_a_limit_is_found_and_one_with_it_only_once():
