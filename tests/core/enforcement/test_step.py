@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -9,10 +10,7 @@ import pytest
 from tests.core.enforcement.observations import CAP, LOADER, MIB, TRAINER, names, run_script, using
 from webhook.core.enforcement.explanation import explain_end
 from webhook.core.enforcement.step import (
-    TEARDOWN_S,
     UNIDENTIFIED,
-    Cap,
-    EndPod,
     Freed,
     Process,
     ReportBlind,
@@ -20,6 +18,94 @@ from webhook.core.enforcement.step import (
     name_victim,
     step,
 )
+
+OVER, BLIND = using((TRAINER, 1500)), using(fault="GPU is lost")
+AGAIN, STRANGER = Process(100, 1050), Process(300, UNIDENTIFIED)
+SEEN = {
+    ".": using((TRAINER, 600), (LOADER, 400)),
+    "=": using((TRAINER, 1020)),
+    "+": using((TRAINER, 1021)),
+    "O": OVER,
+    "B": using((TRAINER, 1500), (LOADER, 1400)),
+    "L": using((LOADER, 1400)),
+    "A": using((AGAIN, 400)),
+    "S": using((TRAINER, 600), (STRANGER, 1500)),
+    "s": using((STRANGER, 1500)),
+    "K": using((TRAINER, 1500), (LOADER, None)),
+    "2": using((TRAINER, 900, "GPU-a"), (TRAINER, 900, "GPU-b")),
+    "t": using((TRAINER, 600), (TRAINER, 900)),
+    "?": BLIND,
+    "-": using(),
+}
+"""What is seen in a second of an incident."""
+WHO = {TRAINER: " trainer", LOADER: " loader", AGAIN: " again", STRANGER: " stranger", None: ""}
+INCIDENTS = {
+    "a pod within its cap is left alone": ("." * 100, ""),
+    "use up to cap and tolerance is no excess": ("=" * 10, ""),
+    "a mebibyte more is one": ("++", "1 Terminate trainer"),
+    "one sample over is not enough": (".O" * 10, ""),
+    "term, then kill after the grace, then the memory is back": (
+        "OOOOOOOOO--",
+        "1 Terminate trainer, 6 Kill trainer, 9 Freed trainer",
+    ),
+    "a victim that obeys is not killed": ("OO-", "1 Terminate trainer, 2 Freed trainer"),
+    "no second process is stopped while the first one is on its way": (
+        "BBBBBB",
+        "1 Terminate trainer",
+    ),
+    "an excess that stays costs the next process": (
+        "BBLLL",
+        "1 Terminate trainer, 2 Freed trainer, 3 Terminate loader",
+    ),
+    "a process that outlives its kill is given up for the next": (
+        "B" * 40,
+        "1 Terminate trainer, 6 Kill trainer, 36 GiveUp trainer, 36 Terminate loader",
+    ),
+    "each GPU is held to the cap by itself": ("22222", ""),
+    "a process listed twice counts once by its largest figure": ("ttttt", ""),
+    "a PID that is somebody else now is another process": (
+        "OOAAAAAAA",
+        "1 Terminate trainer, 2 Freed trainer",
+    ),
+    "an excess that is known is acted on although another figure is not": (
+        "KKK",
+        "1 Terminate trainer",
+    ),
+    "a victim that cannot be seen for a moment is not taken for gone": (
+        "OO????O",
+        "1 Terminate trainer, 6 Kill trainer",
+    ),
+    "a process that nobody could identify is counted and never stopped": (
+        "SSsss",
+        "1 Terminate trainer, 2 Freed trainer, 3 EndPod",
+    ),
+}
+
+
+def played(pattern, cap=CAP):
+    """Play an incident second by second; return what was done when to whom, and the end."""
+    log, state = run_script([(second, SEEN[one]) for second, one in enumerate(pattern)], cap)
+    done = [
+        f"{second} {'GiveUp' if getattr(one, 'returned', 1) is False else type(one).__name__}"
+        f"{WHO[getattr(one, 'process', None)]}"
+        for second, one in log
+    ]
+    return ", ".join(done), log, state
+
+
+@pytest.mark.parametrize(("pattern", "want"), INCIDENTS.values(), ids=INCIDENTS)
+def test_an_incident_goes_as_scripted(pattern, want):
+    done, _, state = played(pattern)
+    assert done == want
+    gone = re.findall("(?:Freed|GiveUp)( [a-z]+)", want)
+    assert [WHO[victim.process] for victim in state.victims] == [
+        who for who in re.findall("Terminate( [a-z]+)", want) if who not in gone
+    ]
+
+
+def test_a_grace_of_zero_kills_at_once():
+    done, *_ = played("OO", replace(CAP, grace_s=0.0))
+    assert done == "1 Terminate trainer, 1 Kill trainer"
 
 
 def test_a_victim_is_reported_by_the_command_that_it_has_when_it_is_stopped():
@@ -39,31 +125,10 @@ def test_only_the_victim_itself_is_renamed(who):
     assert [victim.process.command for victim in name_victim(state, who).victims] == [""]
 
 
-def test_a_pod_within_its_cap_is_left_alone():
-    log, _ = run_script([(t, using((TRAINER, 600), (LOADER, 400))) for t in range(100)])
-    assert log == []
-
-
-def test_use_up_to_cap_and_tolerance_is_no_excess():
-    log, _ = run_script([(t, using((TRAINER, 1020))) for t in range(10)])
-    assert log == []
-    log, _ = run_script([(t, using((TRAINER, 1021))) for t in range(10)])
-    assert names(log)[0] == (1, "Terminate")
-
-
-def test_one_sample_over_is_not_enough():
-    script = [(t, using((TRAINER, 1500 if t % 2 else 900))) for t in range(20)]
-    assert run_script(script)[0] == []
-
-
 def test_the_process_that_grew_last_is_stopped_not_the_largest():
-    script = [
-        (0, using((TRAINER, 800), (LOADER, 100))),
-        (1, using((TRAINER, 800), (LOADER, 300))),
-        (2, using((TRAINER, 800), (LOADER, 300))),
-    ]
-    log, _ = run_script(script)
-    ((now_s, action),) = log
+    grown = using((TRAINER, 800), (LOADER, 300))
+    script = [(0, using((TRAINER, 800), (LOADER, 100))), (1, grown), (2, grown)]
+    ((now_s, action),) = run_script(script)[0]
     assert (now_s, type(action), action.process) == (2, Terminate, LOADER)
     assert action.excess.used_bytes == 300 * MIB
     assert action.excess.sum_bytes == action.excess.peak_bytes == 1100 * MIB
@@ -77,105 +142,29 @@ def test_the_process_that_grew_last_is_stopped_not_the_largest():
         ([(TRAINER, 650), (LOADER, 650)], LOADER),  # as large: the youngest
         ([(Process(1, 1), 900), (LOADER, 300)], LOADER),  # never PID 1
         ([(Process(7, 5000), 900), (LOADER, 300)], LOADER),  # never itself
+        ([(TRAINER, 900, "GPU-a"), (LOADER, 1100, "GPU-b")], LOADER),  # by GPU
     ],
 )
 def test_ties_are_broken_by_size_then_youth_and_some_are_never_stopped(usages, want):
     log, _ = run_script([(t, using(*usages)) for t in range(2)])
-    assert log[0][1].process == want
+    ((_, action),) = log
+    assert (action.process, action.excess.gpu) == (want, (*usages[-1], "GPU-0")[2])
 
 
-def test_term_then_kill_after_the_grace_then_the_memory_is_back():
-    over = using((TRAINER, 1500))
-    script = [(t, over) for t in range(9)] + [(9, using()), (10, using())]
-    log, state = run_script(script)
-    assert names(log) == [(1, "Terminate"), (6, "Kill"), (9, "Freed")]
-    freed = log[-1][1]
-    assert (freed.returned, freed.freed_bytes, freed.after_s) == (True, 1500 * MIB, 8)
-    assert state.victims == ()
-
-
-def test_a_victim_that_obeys_is_not_killed():
-    script = [(0, using((TRAINER, 1500))), (1, using((TRAINER, 1500))), (2, using())]
-    assert names(run_script(script)[0]) == [(1, "Terminate"), (2, "Freed")]
-
-
-def test_a_grace_of_zero_kills_at_once():
-    cap = Cap(
-        cap_bytes=CAP.cap_bytes,
-        tolerance_bytes=0,
-        grace_s=0.0,
-        blind_after_s=60.0,
-        terminate_when_blind=False,
-        protected=frozenset({1}),
-    )
-    log, _ = run_script([(t, using((TRAINER, 1500))) for t in range(2)], cap)
-    assert names(log) == [(1, "Terminate"), (1, "Kill")]
-
-
-def test_no_second_process_is_stopped_while_the_first_one_is_on_its_way():
-    both = using((TRAINER, 1500), (LOADER, 1500))
-    log, _ = run_script([(t, both) for t in range(6)])
-    assert names(log) == [(1, "Terminate")]
-
-
-def test_an_excess_that_stays_costs_the_next_process():
-    script = [
-        (0, using((TRAINER, 1500), (LOADER, 1400))),
-        (1, using((TRAINER, 1500), (LOADER, 1400))),
-    ]
-    script += [(t, using((LOADER, 1400))) for t in range(2, 5)]
-    log, _ = run_script(script)
-    assert [a.process for _, a in log if isinstance(a, Terminate)] == [TRAINER, LOADER]
-
-
-def test_a_process_that_outlives_its_kill_is_given_up_for_the_next():
-    script = [(t, using((TRAINER, 1500), (LOADER, 1400))) for t in range(int(TEARDOWN_S) + 12)]
-    log, _ = run_script(script)
-    victims = [action.process for _, action in log if isinstance(action, Terminate)]
-    assert victims == [TRAINER, LOADER]
-    assert [a.returned for _, a in log if isinstance(a, Freed)] == [False]
+def test_memory_that_is_back_is_told_with_its_amount_and_how_long_it_took():
+    *_, (_, freed) = played("OOOOOOOOO-")[1]
+    assert freed == Freed(TRAINER, "GPU-0", 1500 * MIB, 8, returned=True)
 
 
 def test_a_process_that_may_not_be_signalled_is_given_up_and_then_the_pod_ends():
-    script = [
-        (0, using((TRAINER, 1500))),
-        (1, using((TRAINER, 1500))),
-        (2, using((TRAINER, 1500), rejected=[TRAINER])),
-        (3, using((TRAINER, 1500))),
-        (4, using((TRAINER, 1500))),
-    ]
-    log, _ = run_script(script)
+    seen = [OVER, OVER, using((TRAINER, 1500), rejected=[TRAINER]), OVER, OVER]
+    log, _ = run_script(enumerate(seen))
     assert names(log) == [(1, "Terminate"), (3, "EndPod")]
     assert explain_end(log[-1][1]) == (
         "over the VRAM cap on GPU GPU-0: the pod holds 1.5Gi, the cap is 1000Mi, and none of its "
         "processes can be stopped from here; vramwarden.io/gpu-memory: 1500Mi would have been "
         "enough until then"
     )
-
-
-def test_each_gpu_is_held_to_the_cap_by_itself():
-    script = [(t, using((TRAINER, 900, "GPU-a"), (TRAINER, 900, "GPU-b"))) for t in range(5)]
-    assert run_script(script)[0] == []
-    script = [(t, using((TRAINER, 900, "GPU-a"), (LOADER, 1100, "GPU-b"))) for t in range(2)]
-    ((_, action),) = run_script(script)[0]
-    assert (action.process, action.excess.gpu) == (LOADER, "GPU-b")
-
-
-def test_a_process_listed_twice_counts_once_by_its_largest_figure():
-    twice = using((TRAINER, 600), (TRAINER, 900))
-    assert run_script([(t, twice) for t in range(5)])[0] == []
-
-
-def test_a_pid_that_is_somebody_else_now_is_another_process():
-    again = Process(TRAINER.pid, TRAINER.started + 50)
-    script = [
-        (0, using((TRAINER, 1500))),
-        (1, using((TRAINER, 1500))),
-        (2, using((again, 400))),
-        (8, using((again, 400))),
-    ]
-    log, _ = run_script(script)
-    assert names(log) == [(1, "Terminate"), (2, "Freed")]
 
 
 @pytest.mark.parametrize("mib", [None, 0])
@@ -187,22 +176,14 @@ def test_unknown_is_not_zero_and_never_a_reason_to_kill(mib):
 
 
 def test_blindness_ends_the_pod_where_the_policy_says_so():
-    cap = Cap(
-        cap_bytes=CAP.cap_bytes,
-        tolerance_bytes=0,
-        grace_s=5.0,
-        blind_after_s=60.0,
-        terminate_when_blind=True,
-        protected=frozenset({1}),
-    )
-    log, _ = run_script([(t, using(fault="GPU is lost")) for t in range(0, 80, 10)], cap)
+    cap = replace(CAP, tolerance_bytes=0, terminate_when_blind=True)
+    log, _ = run_script([(t, BLIND) for t in range(0, 80, 10)], cap)
     assert names(log) == [(60, "ReportBlind"), (60, "EndPod")]
     assert "GPU is lost" in log[-1][1].why
 
 
 def test_sight_that_comes_back_is_reported_only_where_blindness_was():
-    script = [(0, using(fault="x")), (30, using()), (40, using(fault="x"))]
-    script += [(101, using(fault="x")), (102, using((TRAINER, 10)))]
+    script = [(0, BLIND), (30, using()), (40, BLIND), (101, BLIND), (102, using((TRAINER, 10)))]
     log, _ = run_script(script)
     assert [(t, a.blind) for t, a in log if isinstance(a, ReportBlind)] == [
         (101, True),
@@ -210,22 +191,10 @@ def test_sight_that_comes_back_is_reported_only_where_blindness_was():
     ]
 
 
-def test_an_excess_that_is_known_is_acted_on_although_another_figure_is_not():
-    script = [(t, using((TRAINER, 1500), (LOADER, None))) for t in range(3)]
-    assert names(run_script(script)[0]) == [(1, "Terminate")]
-
-
-def test_a_victim_that_cannot_be_seen_for_a_moment_is_not_taken_for_gone():
-    script = [(0, using((TRAINER, 1500))), (1, using((TRAINER, 1500))), (2, using(fault="x"))]
-    script += [(6, using((TRAINER, 1500)))]
-    assert names(run_script(script)[0]) == [(1, "Terminate"), (6, "Kill")]
-
-
 @pytest.mark.parametrize("gpu", ["GPU-0", "GPU-1"])
 def test_a_victim_on_a_gpu_that_was_seen_is_let_go_although_another_gpu_is_at_fault(gpu):
-    script = [(t, using((TRAINER, 1500))) for t in range(2)]
-    script += [(2, using(fault="a GPU is lost", listed_at_s={gpu: 2}))]
-    log, state = run_script(script)
+    seen = [OVER, OVER, using(fault="a GPU is lost", listed_at_s={gpu: 2})]
+    log, state = run_script(enumerate(seen))
     let_go = gpu == "GPU-0"
     assert names(log) == [(1, "Terminate"), (2, "Freed")][: 1 + let_go]
     assert len(state.victims) == 1 - let_go
@@ -238,14 +207,3 @@ def test_growth_is_told_between_the_lists_that_show_it_not_between_looks_at_old_
     ((now_s, action),) = run_script(script)[0]
     assert now_s == 10.5
     assert (action.excess.grew_bytes, action.excess.grew_within_s) == (700 * MIB, 10)
-
-
-def test_a_process_that_nobody_could_identify_is_counted_and_never_stopped():
-    stranger = Process(300, UNIDENTIFIED)
-    both = [(t, using((TRAINER, 600), (stranger, 1500))) for t in range(2)]
-    log, state = run_script([*both, *[(t, using((stranger, 1500))) for t in range(2, 5)]])
-    assert [(t, type(one), getattr(one, "process", None)) for t, one in log] == [
-        (1, Terminate, TRAINER), (2, Freed, TRAINER), (3, EndPod, None),
-    ]  # fmt: skip
-    assert state.victims == ()
-    assert "none of its processes can be stopped" in explain_end(log[-1][1])
