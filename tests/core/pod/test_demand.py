@@ -1,3 +1,4 @@
+import re
 from dataclasses import replace
 
 import pytest
@@ -26,33 +27,50 @@ def asking(kind, amount, **more):
     return {kind: {VRAM: amount}, **more}
 
 
+def named(*names, **more):
+    return [a_container(name, **more) for name in names]
+
+
+INITS = named("init") + named("side", restartPolicy="Always")
+DEFAULT = "kubectl.kubernetes.io/default-container"
+COUNT, CLASS = "vramwarden.io/gpu-count", "vramwarden.io/gpu-class"
+
+
+def explicit(memory=None, **resources):
+    return a_pod(memory, containers=named("main", resources=resources))
+
+
+def of_two(memory, b=None, **more):
+    return a_pod(memory, containers=[*named("a"), *named("b", resources=b)], **more)
+
+
+TWO = {VRAM: "2Gi"}
+DEMANDS = {
+    "one quantity goes to the first container": (of_two("8Gi"), "a=8Gi"),
+    **{
+        f"to the default container, {name}": (
+            of_two("8Gi", initContainers=INITS, annotations={DEFAULT: name}),
+            f"{name}=8Gi",
+        )
+        for name in ("b", "init", "side")
+    },
+    "a list gives each its own": (of_two("a=8Gi, b=512Mi"), "a=8Gi,b=512Mi"),
+    "an explicit limit is a demand": (explicit(limits=TWO), "main=2Gi"),
+    "so are a request and its equal limit": (explicit(requests=TWO, limits=TWO), "main=2Gi"),
+    "annotation and explicit amount may agree": (explicit("2048Mi", limits=TWO), "main=2Gi"),
+}
+
+
+@pytest.mark.parametrize(("pod", "amounts"), DEMANDS.values(), ids=DEMANDS)
+def test_what_is_asked_for_by_whom(pod, amounts):
+    demand = demand_of(pod)
+    asked = demand.amounts.items()
+    assert ",".join(f"{name}={format_bytes(amount)}" for name, amount in asked) == amounts
+    assert demand.per_gpu_bytes == sum(demand.amounts.values())
+
+
 def test_a_pod_that_asks_for_nothing_has_no_demand():
     assert demand_of(a_pod()) is None
-
-
-def test_one_quantity_goes_to_the_first_container():
-    demand = demand_of(a_pod("8Gi", containers=[a_container("a"), a_container("b")]))
-    assert dict(demand.amounts) == {"a": 8 * 2**30}
-
-
-@pytest.mark.parametrize("name", ["b", "init", "side"])
-def test_one_quantity_goes_to_the_default_container_where_one_is_named(name):
-    pod = a_pod(
-        "8Gi",
-        containers=[a_container("a"), a_container("b")],
-        initContainers=[a_container("init"), a_container("side", restartPolicy="Always")],
-        annotations={"kubectl.kubernetes.io/default-container": name},
-    )
-    assert dict(demand_of(pod).amounts) == {name: 8 * 2**30}
-
-
-def test_a_list_gives_each_container_its_own():
-    pod = a_pod(
-        "trainer=8Gi, loader=512Mi", containers=[a_container("trainer"), a_container("loader")]
-    )
-    demand = demand_of(pod)
-    assert dict(demand.amounts) == {"trainer": 8 * 2**30, "loader": 2**29}
-    assert format_bytes(demand.per_gpu_bytes) == "8704Mi"
 
 
 @pytest.mark.parametrize(
@@ -72,31 +90,19 @@ def test_a_list_gives_each_container_its_own():
 def test_the_cap_follows_the_effective_request_rule(
     apps, sidecars_first, inits, sidecars_last, want
 ):
-    def named(kind, sizes, **more):
+    def sized(kind, sizes, **more):
         return [(f"{kind}{i}", size, more) for i, size in enumerate(sizes)]
 
-    first = named("first", sidecars_first, restartPolicy="Always")
-    middle = named("init", inits)
-    last = named("last", sidecars_last, restartPolicy="Always")
-    app = named("app", apps)
+    first = sized("first", sidecars_first, restartPolicy="Always")
+    middle = sized("init", inits)
+    last = sized("last", sidecars_last, restartPolicy="Always")
+    app = sized("app", apps)
     pod = a_pod(
         ",".join(f"{name}={size}Gi" for name, size, _ in [*app, *first, *middle, *last]),
         containers=[a_container(name) for name, _, _ in app],
         initContainers=[a_container(name, **more) for name, _, more in [*first, *middle, *last]],
     )
     assert demand_of(pod).per_gpu_bytes == want * 2**30
-
-
-@pytest.mark.parametrize("kinds", [("limits",), ("requests", "limits")])
-def test_an_explicit_amount_is_a_demand_like_the_annotation(kinds):
-    resources = {kind: {VRAM: "2Gi"} for kind in kinds}
-    demand = demand_of(a_pod(containers=[a_container(resources=resources)]))
-    assert demand.per_gpu_bytes == 2 * 2**30
-
-
-def test_annotation_and_explicit_amount_may_agree():
-    pod = a_pod("2048Mi", containers=[a_container(resources=asking("limits", "2Gi"))])
-    assert demand_of(pod).per_gpu_bytes == 2 * 2**30
 
 
 def test_the_count_multiplies_the_resource_but_not_the_cap():
@@ -114,21 +120,40 @@ def test_an_explicit_amount_is_for_all_gpus_together():
     assert demand_of(pod).per_gpu_bytes == 8 * 2**30
 
 
-@pytest.mark.parametrize("count", ["0", "-1", "1.2", "two", "", "1e3", "99999", " 2", "²"])
-def test_what_is_no_count_is_denied(count):
-    found = findings_of(a_pod("8Gi", annotations={"vramwarden.io/gpu-count": count}))
-    assert [reason for reason, _, _ in found] == ["InvalidCount"]
+DENIED = {
+    **{
+        f"the count {count!r}": (a_pod("8Gi", annotations={COUNT: count}), "InvalidCount: ")
+        for count in ("0", "-1", "1.2", "two", "", "1e3", "99999", " 2", "²")
+    },
+    "a count without memory": (
+        a_pod(annotations={COUNT: "2"}),
+        "InvalidCount: .*needs vramwarden.io/gpu-memory",
+    ),
+    "a class without memory": (a_pod(annotations={CLASS: "a100"}), "InvalidQuantity: "),
+    "no containers": (a_pod("8Gi", containers=[]), "UnknownContainer: "),
+    "an amount left out by the annotation": (
+        of_two("8Gi", {"limits": TWO}),
+        "ConflictingAmounts: .*gives it none",
+    ),
+    "a request without a limit": (explicit(requests=TWO), "RequestsLimitsMismatch"),
+    "a request below its limit": (
+        explicit(requests=TWO, limits={VRAM: "4Gi"}),
+        "RequestsLimitsMismatch",
+    ),
+    "a request, another limit": (
+        explicit(requests=TWO, limits={"cpu": "1"}),
+        "RequestsLimitsMismatch",
+    ),
+    "an explicit zero": (explicit(limits={VRAM: "0"}), "InvalidQuantity: "),
+    "a sum that is too large": (of_two("a=5Ei,b=5Ei"), "TooLarge: "),
+    "a sum over GPUs that is": (a_pod("5Ei", annotations={COUNT: "2"}), "TooLarge: "),
+}
 
 
-def test_a_count_without_memory_is_denied():
-    found = findings_of(a_pod(annotations={"vramwarden.io/gpu-count": "2"}))
-    assert found[0][0] == "InvalidCount"
-    assert "needs vramwarden.io/gpu-memory" in found[0][2]
-
-
-def test_a_class_without_memory_is_denied():
-    found = findings_of(a_pod(annotations={"vramwarden.io/gpu-class": "a100"}))
-    assert found[0][0] == "InvalidQuantity"
+@pytest.mark.parametrize(("pod", "says"), DENIED.values(), ids=DENIED)
+def test_a_pod_is_denied_for(pod, says):
+    ((reason, _, detail),) = findings_of(pod)
+    assert re.match(says, f"{reason}: {detail}")
 
 
 @pytest.mark.parametrize(
@@ -159,70 +184,20 @@ def test_a_malformed_annotation_is_denied_with_its_path(memory, reason, says):
 
 def test_all_entries_of_a_list_are_judged_at_once():
     found = findings_of(a_pod("a=8GB,main=0,b=1Gi"))
-    assert [reason for reason, _, _ in found] == [
-        "UnknownContainer",
-        "InvalidQuantity",
-        "UnknownContainer",
-    ]
+    reasons = ["UnknownContainer", "InvalidQuantity", "UnknownContainer"]
+    assert [reason for reason, _, _ in found] == reasons
+
+
+@pytest.mark.parametrize("memory", ["8Gi", "main=8Gi"])
+def test_amounts_that_disagree_are_denied_at_the_explicit_one(memory):
+    ((reason, path, _),) = findings_of(explicit(memory, limits={VRAM: "4Gi"}))
+    assert reason == "ConflictingAmounts"
+    assert path == "spec.containers[0].resources.limits[vramwarden.io/vram]"
 
 
 def test_an_unknown_default_container_is_denied_at_its_annotation():
-    pod = a_pod("8Gi", annotations={"kubectl.kubernetes.io/default-container": "x"})
-    assert findings_of(pod)[0][:2] == (
-        "UnknownContainer",
-        "metadata.annotations[kubectl.kubernetes.io/default-container]",
-    )
-
-
-def test_a_pod_without_containers_cannot_get_vram():
-    assert findings_of(a_pod("8Gi", containers=[]))[0][0] == "UnknownContainer"
-
-
-@pytest.mark.parametrize(
-    ("memory", "resources"),
-    [
-        ("8Gi", asking("limits", "4Gi")),
-        ("main=8Gi", asking("limits", "4Gi")),
-    ],
-)
-def test_amounts_that_disagree_are_denied(memory, resources):
-    (found,) = findings_of(a_pod(memory, containers=[a_container(resources=resources)]))
-    assert found[0] == "ConflictingAmounts"
-    assert found[1] == "spec.containers[0].resources.limits[vramwarden.io/vram]"
-
-
-def test_an_explicit_amount_on_a_container_that_the_annotation_leaves_out_is_denied():
-    pod = a_pod(
-        "8Gi", containers=[a_container("a"), a_container("b", resources=asking("limits", "1Gi"))]
-    )
-    (found,) = findings_of(pod)
-    assert found[0] == "ConflictingAmounts"
-    assert "gives it none" in found[2]
-
-
-@pytest.mark.parametrize(
-    "resources",
-    [
-        asking("requests", "2Gi"),
-        {"requests": {VRAM: "2Gi"}, "limits": {VRAM: "4Gi"}},
-        {"requests": {VRAM: "2Gi"}, "limits": {"cpu": "1"}},
-    ],
-)
-def test_a_request_without_its_equal_limit_is_denied(resources):
-    found = findings_of(a_pod(containers=[a_container(resources=resources)]))
-    assert [reason for reason, _, _ in found] == ["RequestsLimitsMismatch"]
-
-
-def test_an_explicit_zero_is_denied():
-    found = findings_of(a_pod(containers=[a_container(resources=asking("limits", "0"))]))
-    assert found[0][0] == "InvalidQuantity"
-
-
-def test_sums_beyond_what_kubernetes_counts_are_denied():
-    pod = a_pod("a=5Ei,b=5Ei", containers=[a_container("a"), a_container("b")])
-    assert findings_of(pod)[0][0] == "TooLarge"
-    pod = a_pod("5Ei", annotations={"vramwarden.io/gpu-count": "2"})
-    assert findings_of(pod)[0][0] == "TooLarge"
+    found = findings_of(a_pod("8Gi", annotations={DEFAULT: "x"}))
+    assert found[0][:2] == ("UnknownContainer", f"metadata.annotations[{DEFAULT}]")
 
 
 class CountedName(str):
