@@ -19,7 +19,7 @@ from webhook.core.placement.assignments import (
     promised_bytes,
     read_pod_state,
 )
-from webhook.core.placement.fit import RETRIES, Denial
+from webhook.core.placement.fit import RETRIES, Denial, unknown_gpus
 from webhook.core.placement.pods import Hold
 from webhook.core.pod.quantity import MIB
 
@@ -45,28 +45,16 @@ def test_a_pod_that_is_not_entered_gets_gpus_and_is_entered():
     )
 
 
-def test_a_pod_of_several_gpus_is_entered_with_all_of_them():
-    new = pod("new", 300, 2)
-    result = planned({}, [new], new)
-    assert result.uuids == ("GPU-a", "GPU-b")
-    assert result.assignments["new"].memory_bytes == 300 * MIB
-
-
+@pytest.mark.parametrize("gpu", ["b", "*"])
 @pytest.mark.parametrize(
     ("age_s", "renewed"), [(0, False), (RENEW_S, False), (RENEW_S + 1, True), (-50, False)]
 )
-def test_a_binding_that_comes_twice_gets_the_same_gpus(age_s, renewed):
-    again = pod("u", 300)
-    before = entry("b", mib=300, since_s=int(NOW_S - age_s))
+def test_a_binding_that_comes_twice_gets_the_same_gpus(gpu, age_s, renewed):
+    again = pod("u", 300, at_binding=gpu != "*")
+    before = entry(gpu, mib=300, since_s=int(NOW_S - age_s))
     result = planned({"u": before}, [again], again)
     after = replace(before, since_s=int(NOW_S)) if renewed else before
-    assert result == Plan(("GPU-b",), {"u": after}, changed=renewed)
-
-
-def test_a_pod_gets_the_same_gpus_although_they_are_overfull_by_now():
-    again = pod("u", 900)
-    entered = {"u": entry("a", mib=900), "v": entry("a", mib=900)}
-    assert planned(entered, [again], again).uuids == ("GPU-a",)
+    assert result == Plan(before.uuids, {"u": after}, changed=renewed)
 
 
 def test_a_pod_keeps_its_gpu_that_is_not_healthy_now_and_nobody_joins_it():
@@ -78,31 +66,29 @@ def test_a_pod_keeps_its_gpu_that_is_not_healthy_now_and_nobody_joins_it():
     assert planned(entered, [new], new).uuids == ("GPU-a",)
 
 
-@pytest.mark.parametrize("gone", ["x", "ax"])
-def test_a_pod_that_was_entered_with_a_gpu_that_left_gets_others(gone):
-    again = pod("u", 300, len(gone))
-    result = planned({"u": entry(*gone, mib=300)}, [again], again)
-    assert result.changed
-    assert result.uuids == (("GPU-a",) if len(gone) == 1 else ("GPU-a", "GPU-b"))
-    assert result.assignments["u"].uuids == result.uuids
+OVERFULL = {"u": entry("a", mib=900), "v": entry("a", mib=900)}
+GIVEN = {
+    "several": ({}, pod("u", 300, 2), "ab"),
+    "the same, although overfull by now": (OVERFULL, pod("u", 900), "a"),
+    "another, where its own left": ({"u": entry("x", mib=300)}, pod("u", 300), "a"),
+    "others, where one of them left": ({"u": entry("a", "x")}, pod("u", 300, 2), "ab"),
+    "what its own entry fills": ({"u": entry("a", "x", mib=900)}, pod("u", 900, 2), "ab"),
+    "what it has and is not entered": ({}, pod("u", 800, node=NODE, gpus="a"), "a"),
+    "what it is entered with as with all": ({"u": entry("*", mib=800)}, pod("u", 800), "a"),
+}
 
 
-def test_its_own_entry_does_not_stand_in_the_way_when_it_gets_others():
-    again = pod("u", 900, 2)
-    assert planned({"u": entry("a", "x", mib=900)}, [again], again).uuids == ("GPU-a", "GPU-b")
+@pytest.mark.parametrize(("entered", "one", "gpus"), GIVEN.values(), ids=GIVEN)
+def test_a_pod_is_entered_with_the_gpus_that_it_gets(entered, one, gpus):
+    result = planned(entered, [one], one)
+    assert result.uuids == result.assignments["u"].uuids == tuple(f"GPU-{name}" for name in gpus)
+    assert result.changed == (entered != result.assignments)
+    assert result.assignments["u"].memory_bytes == one.need.memory_bytes
 
 
-def test_what_a_pod_has_that_is_not_entered_does_not_stand_in_its_way():
-    again = pod("u", 800, node=NODE, gpus="a")
-    result = planned({}, [again], again)
-    assert (result.uuids, list(result.assignments)) == (("GPU-a",), ["u"])
-
-
-@pytest.mark.parametrize("known", [pod("u", 800, node=NODE, at_binding=False), pod("u", 800)])
-def test_what_a_pod_took_that_saw_all_gpus_does_not_stand_in_its_way(known):
-    again = replace(known, at_binding=True)
-    entered = {} if known.node else {"u": entry("*", mib=800)}
-    assert planned(entered, [known], again).uuids == ("GPU-a",)
+def test_what_a_pod_took_that_saw_all_gpus_does_not_stand_in_its_way():
+    known = pod("u", 800, node=NODE, at_binding=False)
+    assert planned({}, [known], replace(known, at_binding=True)).uuids == ("GPU-a",)
 
 
 @pytest.mark.parametrize("full", [True, False])
@@ -116,14 +102,6 @@ def test_a_pod_that_sees_all_gpus_is_entered_with_all_and_never_denied(full):
     }
     for gpus in (TWO, []):
         assert planned(entered, [new], new, gpus=gpus) == Plan(("*",), expected, True)
-
-
-@pytest.mark.parametrize(("age_s", "renewed"), [(RENEW_S, False), (RENEW_S + 1, True)])
-def test_a_pod_that_sees_all_gpus_is_entered_once(age_s, renewed):
-    again = pod("u", 300, at_binding=False)
-    before = entry("*", mib=300, since_s=int(NOW_S - age_s))
-    after = replace(before, since_s=int(NOW_S)) if renewed else before
-    assert planned({"u": before}, [again], again) == Plan(("*",), {"u": after}, renewed)
 
 
 def test_what_a_pod_takes_that_sees_all_gpus_is_not_free_on_any():
@@ -188,11 +166,7 @@ def test_a_pod_that_does_not_fit_is_denied_and_names_the_largest_free_amount():
     assert isinstance(result, Denial)
     assert result.sentence.startswith("no GPU of node n1 has 500Mi free, which this pod needs")
     assert "400Mi, on GPU 0 (GPU-a)" in result.sentence
-
-
-def test_on_a_node_without_gpus_it_is_denied():
-    new = pod("new")
-    assert isinstance(planned({}, [new], new, gpus=[]), Denial)
+    assert planned({}, [new], new, gpus=[]) == unknown_gpus(NODE)
 
 
 def test_on_a_held_node_nobody_gets_another_gpu_than_before():

@@ -90,43 +90,20 @@ def test_a_pod_is_finished_by_its_phase_alone(phase, finished):
 
 
 @pytest.mark.parametrize(
-    ("container", "at_binding"),
+    ("containers", "at_binding"),
     [
-        (from_field(), True),
-        (from_field(path="metadata.annotations['vramwarden.io/visible-devices']"), True),
-        (from_field(path="metadata.annotations['vramwarden.io/gpu-waits']"), False),
-        (a_container(), False),
-        (a_container(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]), False),
-        (from_field(path="metadata.annotations['another']"), False),
-        (from_field(name="OTHER"), False),
+        ([from_field()], True),
+        ([from_field(path="metadata.annotations['vramwarden.io/visible-devices']")], True),
+        ([from_field(path="metadata.annotations['vramwarden.io/gpu-waits']")], False),
+        ([a_container()], False),
+        ([a_container(), from_field()], True),
+        ([a_container(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}])], False),
+        ([from_field(path="metadata.annotations['another']")], False),
+        ([from_field(name="OTHER")], False),
     ],
 )
-def test_a_pod_is_placed_at_binding_where_a_container_reads_our_annotation(container, at_binding):
-    assert read_pod_state(stored(containers=[container])).at_binding == at_binding
-
-
-def test_any_container_that_reads_it_is_enough():
-    raw = stored(containers=[a_container(), from_field()])
-    assert read_pod_state(raw).at_binding
-
-
-@pytest.mark.parametrize("written", ["", ",", ",,"])
-def test_an_empty_annotation_names_no_gpu(written):
-    assert read_pod_state(stored(annotations={"vramwarden.io/gpu": written})).uuids == ()
-
-
-def test_a_pod_without_a_demand_needs_nothing():
-    state = read_pod_state(stored(memory=None, containers=[a_container()]))
-    assert (state.need, state.unreadable) == (None, "")
-
-
-def test_the_peak_of_init_containers_counts():
-    raw = stored(
-        memory="main=2Gi, fetch=5Gi",
-        containers=[asking("2Gi")],
-        initContainers=[asking("5Gi", a_container("fetch"))],
-    )
-    assert read_pod_state(raw).need == Need(5 * GIB)
+def test_a_pod_is_placed_at_binding_where_a_container_reads_our_annotation(containers, at_binding):
+    assert read_pod_state(stored(containers=containers)).at_binding == at_binding
 
 
 def test_what_many_pods_have_in_common_is_in_memory_once():
@@ -184,24 +161,30 @@ def test_the_amount_in_resources_counts_by_the_number_of_gpus(vram, count, need)
     assert read_pod_state(raw).need == need
 
 
-def test_amounts_whose_sum_no_kubelet_admits_take_nothing():
-    raw = stored(None, containers=[asking("8E"), asking("7E", a_container("b"))])
-    assert sum((8, 7)) * 2**60 > MAX_BYTES
-    assert read_pod_state(raw).need is None
+BEYOND = [asking("8E"), asking("7E", a_container("b"))]  # the sum, for any kubelet
+UNEQUAL = a_container(resources={"requests": {VRAM: "2Gi"}, "limits": {VRAM: "1Gi"}})
+LIMITED = a_container(resources={"limits": {VRAM: "1Gi"}})  # which the API server would copy
+OURS = asking("8Gi", a_container("vram-enforcer"))
+FETCHES = stored(None, containers=[asking("2Gi")], initContainers=[asking("5Gi", a_container("f"))])
 
 
-def test_a_request_counts_and_without_one_the_limit_that_the_api_server_would_copy():
-    one, other = a_container(), a_container()
-    one["resources"] = {"requests": {VRAM: "2Gi"}, "limits": {VRAM: "1Gi"}}
-    other["resources"] = {"limits": {VRAM: "1Gi"}}
-    needs = [read_pod_state(stored(None, containers=[each])).need for each in (one, other)]
-    assert needs == [Need(2 * GIB), Need(GIB)]
-
-
-def test_what_a_container_with_the_sidecar_s_name_asks_for_counts_too():
-    forged = asking("8Gi", a_container("vram-enforcer"))
-    raw = stored(None, containers=[a_container()], initContainers=[forged])
-    assert read_pod_state(raw).need == Need(8 * GIB)
+@pytest.mark.parametrize(
+    ("raw", "need"),
+    [
+        pytest.param(stored(None, containers=[a_container()]), None, id="no demand"),
+        pytest.param(FETCHES, Need(5 * GIB), id="the peak of init containers"),
+        pytest.param(stored(None, containers=BEYOND), None, id="no sum for a kubelet"),
+        pytest.param(stored(None, containers=[UNEQUAL]), Need(2 * GIB), id="a request"),
+        pytest.param(stored(None, containers=[LIMITED]), Need(GIB), id="without one, the limit"),
+        pytest.param(
+            stored(None, containers=[a_container()], initContainers=[OURS]),
+            Need(8 * GIB),
+            id="what a container with the sidecar's name asks for, too",
+        ),
+    ],
+)
+def test_what_containers_ask_for_counts_as_the_kubelet_counts_it(raw, need):
+    assert read_pod_state(raw).need == need
 
 
 @pytest.mark.parametrize(
@@ -238,6 +221,7 @@ def test_a_pod_that_no_api_server_stores_takes_nothing(phase):
 @pytest.mark.parametrize(
     ("written", "uuids"),
     [
+        *((empty, ()) for empty in ("", ",", ",,")),
         ("GPU-a,GPU-b", ("GPU-a", "GPU-b")),
         ("GPU-b,GPU-a,GPU-b", ("GPU-b", "GPU-a")),  # twice counts once
         ("G" * LONGEST_UUID, ("G" * LONGEST_UUID,)),
@@ -249,7 +233,7 @@ def test_a_pod_that_no_api_server_stores_takes_nothing(phase):
         ('GPU-",GPU-\\,GPU-\u0663,GPU-a', ("GPU-a",)),  # longer in the list than here
     ],
 )
-def test_what_somebody_else_writes_as_gpus_is_bounded(written, uuids):
+def test_the_gpus_that_an_annotation_names_are_read_within_bounds(written, uuids):
     assert read_pod_state(stored(annotations={"vramwarden.io/gpu": written})).uuids == uuids
 
 
