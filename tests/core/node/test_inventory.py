@@ -25,7 +25,8 @@ from webhook.core.node.state import read_inventory
 from webhook.core.nvidia.drivers import SeenGpu
 from webhook.core.pod.quantity import MIB
 
-BOTH = after((0.0, a_scan(seen("a"), seen("b", 2000, 1))))
+FINE = a_scan(seen("a"), seen("b", 2000, 1))
+BOTH = after((0.0, FINE))
 B_LOST = (a_gpu("a"), replace(a_gpu("b", 2000, 1), healthy=False, fault="is lost"))
 
 
@@ -49,7 +50,7 @@ def test_usable_memory_is_rounded_down_to_a_whole_mebibyte():
 STAYS, LEAVES, CHANGES = "stays", "leaves", "has the new size"
 A = seen("a")
 CASES = {
-    "it answers as advertised": (a_scan(A, seen("b", 2000, 1)), STAYS, STAYS),
+    "it answers as advertised": (FINE, STAYS, STAYS),
     "it is not there": (a_scan(A), STAYS, LEAVES),
     "no GPU exists": (a_scan(), STAYS, LEAVES),
     "the driver does not answer": (DOWN, STAYS, STAYS),
@@ -79,7 +80,7 @@ def test_a_driver_that_does_not_answer_changes_no_gpu_s_health(gpus):
 
 def test_a_gpu_that_answers_again_is_healthy_at_once():
     start = replace(BOTH, known=tuple(map(TrackedGpu, B_LOST)))
-    assert after((9.0, a_scan(seen("a"), seen("b", 2000, 1))), start=start).gpus == BOTH.gpus
+    assert after((9.0, FINE), start=start).gpus == BOTH.gpus
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -92,27 +93,15 @@ def test_what_becomes_of_a_gpu_at_once_and_after_the_grace(case):
         assert sizes == {STAYS: [2000], LEAVES: [], CHANGES: changed}[what]
 
 
-def test_a_gpu_that_comes_back_begins_its_grace_again():
-    scan, lost = a_scan(seen("a"), seen("b", 2000, 1)), a_scan(seen("a"))
-    times = [(0.0, lost), (200.0, scan), (201.0, lost), (500.0, lost)]
-    assert after(*times, start=BOTH).gpus == B_LOST
-    assert after(*times, (501.0, lost), start=BOTH).gpus == (a_gpu("a"),)
-
-
-def test_a_driver_that_was_down_begins_every_grace_again():
-    lost = a_scan(seen("a"))
-    times = [(0.0, lost), (299.0, DOWN), (300.0, lost), (599.0, lost)]
-    assert after(*times, start=BOTH).gpus == B_LOST
-    assert after(*times, (600.0, lost), start=BOTH).gpus == (a_gpu("a"),)
-
-
-def test_the_driver_s_numbering_and_names_are_followed_at_once():
+def test_the_driver_s_numbering_names_and_version_are_followed_at_once():
     scan = a_scan(replace(seen("b", 2000, 0), product="NVIDIA H200 NVL"), seen("a", 1000, 1))
     gpus = after((1.0, scan), start=BOTH).gpus
     assert [(gpu.uuid, gpu.product, gpu.index) for gpu in gpus] == [
         ("GPU-b", "NVIDIA H200 NVL", 0),
         ("GPU-a", "NVIDIA H200", 1),
     ]
+    replaced = replace(scan, driver_version="580.2")
+    assert after((1.0, replaced), start=BOTH).driver_version == "580.2"
 
 
 @pytest.mark.parametrize(
@@ -138,8 +127,7 @@ def test_a_gpu_is_as_healthy_as_the_driver_s_state_says_new_known_or_back(state,
     b = replace(a_gpu("b", 2000, 1), healthy=not fault, fault=fault)
     assert inventory.gpus == (a_gpu("a"), b)
     assert inventory.vram_bytes == 3000 * MIB
-    fine = after((10.0, a_scan(A, seen("b", 2000, 1))), start=inventory)
-    assert fine.gpus == BOTH.gpus  # taken back as soon as the state is fine
+    assert after((10.0, FINE), start=inventory).gpus == BOTH.gpus  # as soon as that is fine
 
 
 STRUCK = strike(BOTH, "GPU-b", 79)
@@ -261,7 +249,7 @@ def test_where_nobody_recorded_a_start_there_is_a_grace():
 
 
 @pytest.mark.parametrize("start", [BOTH, OLD])
-@pytest.mark.parametrize("scan", [a_scan(seen("a")), a_scan(seen("a"), seen("b", 2000, 1))])
+@pytest.mark.parametrize("scan", [a_scan(seen("a")), FINE])
 def test_the_start_in_which_a_gpu_answered_last_is_recorded(scan, start):
     assert at_once(scan, "boot-2", start).boot_id == "boot-2"
 
@@ -271,10 +259,7 @@ def test_a_start_in_which_none_answered_yet_is_not_recorded_so_others_still_repl
     first = at_once(scan, "boot-2")
     assert first.boot_id == "boot-1"
     assert at_once(a_scan(*OTHERS), "boot-2", first).gpus == NEW
-
-
-def test_a_start_that_is_not_known_any_more_changes_nothing():
-    assert at_once(a_scan(seen("a")), "").boot_id == "boot-1"
+    assert at_once(FINE, "").boot_id == "boot-1"  # nor one that is not known any more
 
 
 CANNOT = a_scan(seen("a"), cannot_measure="the lists cannot be read")
@@ -300,23 +285,20 @@ def test_the_enforcement_label_falls_only_for_good_reason(before, scan, at_once,
     assert later.enforcement == after_grace
 
 
-def test_a_probe_that_passes_in_between_begins_its_grace_again():
-    fine = a_scan(seen("a"))
-    times = [(0.0, fine), (1.0, CANNOT), (200.0, fine), (201.0, CANNOT), (500.0, CANNOT)]
-    assert after(*times).enforcement == "sidecar"
-    assert after(*times, (501.0, CANNOT)).enforcement == "none"
-
-
-def test_a_driver_that_was_down_begins_the_grace_of_the_probe_again():
-    fine = a_scan(seen("a"))
-    times = [(0.0, fine), (1.0, CANNOT), (200.0, DOWN), (201.0, CANNOT), (500.0, CANNOT)]
-    assert after(*times).enforcement == "sidecar"
-    assert after(*times, (501.0, CANNOT)).enforcement == "none"
-
-
-def test_a_driver_that_was_replaced_is_shown_with_its_new_version():
-    scans = [replace(a_scan(seen("a")), driver_version=version) for version in ("570.1", "580.2")]
-    assert after(*enumerate(scans)).driver_version == "580.2"
+@pytest.mark.parametrize(
+    ("doubt", "within", "later"),
+    [
+        (a_scan(A), (B_LOST, "sidecar"), ((a_gpu("a"),), "sidecar")),
+        (replace(FINE, cannot_measure="x"), (BOTH.gpus, "sidecar"), (BOTH.gpus, "none")),
+    ],
+    ids=["a GPU that is lost", "a probe that fails"],
+)
+@pytest.mark.parametrize("between", [FINE, DOWN], ids=["fine in between", "the driver was down"])
+def test_a_doubt_that_was_interrupted_begins_its_grace_again(doubt, within, later, between):
+    times = [(0.0, doubt), (200.0, between), (201.0, doubt), (500.0, doubt)]
+    for scans, found in ((times, within), ([*times, (501.0, doubt)], later)):
+        inventory = after(*scans, start=BOTH)
+        assert (inventory.gpus, inventory.enforcement) == found
 
 
 def test_a_fixed_amount_listens_to_no_driver():

@@ -148,12 +148,6 @@ def test_a_sign_is_found_and_the_cure_is_the_one_that_helps_there(
     assert judged_beside(node, **beside) == Sharing(Shared.YES)
 
 
-def test_hami_s_plugin_heeds_a_label_of_its_own():
-    node = a_node({"nvidia.com/gpu": "20"})
-    node["metadata"]["annotations"] = {"hami.io/node-nvidia-register": "[]"}
-    assert HAMI in judged_beside(node).sentence
-
-
 @pytest.mark.parametrize("label", [None, "true"])
 @pytest.mark.parametrize("in_use", [(), None])
 def test_pods_with_whole_gpus_count_as_use_unless_an_admin_wants_both(label, in_use):
@@ -183,6 +177,13 @@ def test_who_is_not_shared_is_told_the_cure():
         "vramwarden.io/share=true"
     )
     assert "'yes', which is neither true nor false; correct it" in said({}, "yes")
+    both = {"nvidia.com/gpu": "8", "aliyun.com/gpu-mem": "15"}  # the cure is that for whole GPUs
+    assert "nvidia.com/gpu.deploy.device-plugin=false" in said(both)
+    node = a_node({"nvidia.com/gpu": "20"})
+    node["metadata"]["annotations"] = {"hami.io/node-nvidia-register": "[]"}
+    assert HAMI in judged_beside(node).sentence  # its plugin heeds a label of its own
+    gone = {"aliyun.com/gpu-mem": "0", "aliyun.com/gpu-count": "2"}  # as such a plugin leaves it
+    assert judged_beside(a_node(gone)) == Sharing(Shared.YES)
 
 
 @pytest.mark.parametrize(
@@ -206,17 +207,6 @@ def test_a_node_that_another_product_serves_is_not_shared_either(resource):
     )
     assert (given_away(node), whole_gpus(node)) == ((resource,), ())
     assert has_offered({"status": {"capacity": {resource: "0"}}})
-
-
-def test_what_a_plugin_leaves_on_the_node_when_it_is_gone_does_not_keep_it_from_being_shared():
-    node = a_node({"aliyun.com/gpu-mem": "0", "aliyun.com/gpu-count": "2"})
-    assert judged_beside(node) == Sharing(Shared.YES)
-
-
-def test_beside_whole_gpus_the_cure_is_the_one_for_those():
-    assert "nvidia.com/gpu.deploy.device-plugin=false" in said(
-        {"nvidia.com/gpu": "8", "aliyun.com/gpu-mem": "15"}
-    )
 
 
 def test_who_is_still_shared_beside_the_plugin_is_told_so_too():
@@ -286,6 +276,7 @@ def test_a_node_without_any_status_offers_nothing():
         assert whole_gpus(node) == ()
         assert not has_offered(node)
         assert not is_advertised(node)
+        assert judged_beside(node, has_pods=None) == Sharing(Shared.YES)
 
 
 GPUS = '[{"uuid":"GPU-a","memory":1048576,"product":"x","index":0}]'
@@ -407,7 +398,3 @@ def test_question_claim_and_hold_stand_while_they_hold(shared):
     there = limited(node, NodeState(), found, asks="2", claimed_by=("a", "b"))
     assert there.labels["vramwarden.io/whole-gpu-pods"] == "2"
     assert there.annotations["vramwarden.io/dra-driver"] == "a,b"
-
-
-def test_no_news_is_no_sentence():
-    assert judged_beside({}, has_pods=None) == Sharing(Shared.YES)

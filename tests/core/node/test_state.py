@@ -198,6 +198,7 @@ def test_a_node_that_never_had_gpus_is_left_alone_whatever_others_put_there(inve
     }
     assert desired(inventory) == NodeState()
     assert not patches(by_hand, desired(inventory))
+    assert not patches(NODE, desired(GONE))  # which shows nothing, either
 
 
 @pytest.mark.parametrize("names", [*DeviceNames])
@@ -233,14 +234,12 @@ def test_an_admin_s_word_goes_with_the_patch_that_shows_what_came_of_it(inventor
 
 
 @pytest.mark.parametrize("label", ["", "UUID", "of.the.future"])
-def test_names_that_this_release_does_not_know_are_no_names(label):
+def test_a_word_that_this_release_does_not_know_is_none(label):
     node = put_right(NODE, TWO)
-    node["metadata"]["labels"]["vramwarden.io/device-names"] = label
-    assert read_inventory(node).device_names == ""
-
-
-def test_nothing_is_patched_where_nothing_ever_was_and_nothing_is_left():
-    assert not patches(NODE, desired(GONE))
+    keys = ("vramwarden.io/device-names", "vramwarden.io/enforcement")
+    node["metadata"]["labels"] |= dict.fromkeys(keys, label)
+    read = read_inventory(node)
+    assert (read.device_names, read.enforcement) == ("", "")
 
 
 BOOT = "vramwarden.io/boot-id"
@@ -355,16 +354,8 @@ def test_an_annotation_that_cannot_be_read_was_not_advertised(text):
 
 
 def test_a_gpu_listed_twice_is_one():
-    entry = {"uuid": "GPU-a", "memory": 1000 * MIB, "product": "NVIDIA H200", "index": 0}
-    node = {"metadata": {"annotations": {GPUS: json.dumps([entry, entry])}}}
+    node = {"metadata": {"annotations": {GPUS: json.dumps([ENTRY, ENTRY])}}}
     assert read_inventory(node).gpus == (a_gpu(),)
-
-
-def test_a_strange_enforcement_label_is_unknown():
-    assert (
-        read_inventory({"metadata": {"labels": {"vramwarden.io/enforcement": "maybe"}}}).enforcement
-        == ""
-    )
 
 
 # Laws
