@@ -14,3 +14,9 @@ def commands(document: Path, containing: str) -> list[str]:
     blocks = re.findall(r"^```sh\n(.*?)^```", document.read_text(), re.MULTILINE | re.DOTALL)
     (block,) = (one for one in blocks if containing in one)
     return [re.sub(r"\s+# .*", "", line) for line in block.splitlines()]
+
+
+def table_of(function):
+    """Return the rows of the table in a function's docstring, each as its cells."""
+    lines = re.findall(r"^ *\| (.+) \|$", function.__doc__ or "", re.MULTILINE)
+    return [[cell.strip() for cell in line.split("|")] for line in lines[2:]]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
+from tests.support.documents import table_of
+from tests.support.strategies import ANY_JSON
 from webhook.core.bounds import MOST_RUN_STOPS
 from webhook.core.enforcement.termination_message import TerminationMessage, write_message
 from webhook.core.kinds.endings import read_ending, run_of
@@ -82,8 +82,8 @@ ROWS = [
 
 
 def test_the_table_names_what_is_tested():
-    lines = re.findall(r"^ *\| (.+) \|$", read_ending.__doc__ or "", re.MULTILINE)[2:]
-    assert {line.split(" | ")[3].partition(":")[0] for line in lines} == {row[0] for row in ROWS}
+    forms = {form.partition(":")[0] for *_, form in table_of(read_ending)}
+    assert forms == {row[0] for row in ROWS}
 
 
 @pytest.mark.parametrize(("how", "state", "raw"), ROWS)
@@ -181,14 +181,7 @@ def test_nobody_was_guarded_for_longer_than_the_pod_was_there_and_stops_are_boun
     assert (run.seconds, run.stops) == (3 * 3600 + 12 * 60, MOST_RUN_STOPS)
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
-    max_leaves=8,
-)
-
-
-@given(JSON, JSON, JSON)
+@given(ANY_JSON, ANY_JSON, ANY_JSON)
 def test_reading_never_fails(metadata, status, one):
     read_ending({"metadata": metadata, "status": status}, FINISHED)
     read_ending(a_raw(enforcer={"terminated": one}, last=one), FINISHED)

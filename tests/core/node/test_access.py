@@ -1,11 +1,11 @@
 """How the agent sees its GPUs, and which names pods get: the tables, row by row."""
 
-import re
 from dataclasses import replace
 from itertools import product
 
 import pytest
 
+from tests.support.documents import table_of
 from tests.support.gpus import DOWN, a_gpu, a_scan, seen
 from webhook.core.node.access import Access, GpuAccess, advise, find_device_names, named
 from webhook.core.node.inventory import Inventory, TrackedGpu
@@ -18,9 +18,8 @@ UNKNOWN, DEFAULT = "DeviceNamesUnknown", "DefaultRuntime"
 
 def rows():
     """Return the rows of the table, with `any` written out."""
-    lines = re.findall(r"^ *\| (.+) \|$", find_device_names.__doc__ or "", re.MULTILINE)[2:]
     words = {"any": INSIDE, "another, or not set": OTHERS}
-    for option, by, inside, then in ([cell.strip() for cell in x.split("|")] for x in lines):
+    for option, by, inside, then in table_of(find_device_names):
         yield from product(
             DeviceNames if option == "given" else [None],
             GpuAccess if by == "any" else [GpuAccess(by)],

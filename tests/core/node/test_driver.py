@@ -1,12 +1,12 @@
 """What a driver that fails, or hangs, asks for: the table, row by row."""
 
-import re
 from dataclasses import replace
 from itertools import product
 from typing import NamedTuple
 
 import pytest
 
+from tests.support.documents import table_of
 from webhook.core.node import driver
 from webhook.core.node.driver import (
     CHANGED_AFTER_S,
@@ -49,8 +49,7 @@ class Row(NamedTuple):
 
 
 def rows():
-    lines = re.findall(r"^ *\| (.+) \|$", needs_new_container.__doc__ or "", re.MULTILINE)[2:]
-    cells = [[cell.strip() for cell in line.split("|")] for line in lines]
+    cells = table_of(needs_new_container)
     said = {name for name, *_ in cells}
     words = {"any": (True, False), "yes": (True,), "no": (False,)}
     faults = {

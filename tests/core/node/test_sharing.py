@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 
+from tests.support.documents import table_of
 from tests.support.gpus import DOWN, a_scan
 from webhook.core.node.inventory import Scan
 from webhook.core.node.sharing import (
@@ -51,9 +52,7 @@ def judged_beside(node, *, shares=False, has_pods=False, in_use=(), **more):
 
 def rows():
     """Return the cases that each row of the table stands for, and what is to come of them."""
-    table = [line.strip() for line in judge.__doc__.splitlines() if line.strip().startswith("| ")]
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in table[2:]]
-    for *given, shared, reason in cells:
+    for *given, shared, reason in table_of(judge):
         meant = [
             values if cell == "-" else cell.split(" or ")
             for cell, values in zip(given, VALUES.values(), strict=True)
