@@ -171,17 +171,6 @@ def test_no_more_than_the_last_twenty_runs_are_read():
     assert [run.pod for run in found.runs] == [f"llama-{number}" for number in range(10, 30)]
 
 
-def test_a_pod_is_counted_once():
-    history = append(a_history(), a_run(peak_bytes=GIB), NOW_S)
-    again = a_run(peak_bytes=2 * GIB, ended_s=a_run().ended_s + 0.4)
-    assert append(history, again, NOW_S) is history
-
-
-def test_a_pod_of_the_same_name_that_ended_later_is_another_one():
-    history = append(a_history(), a_run(), NOW_S)
-    assert len(append(history, a_run(ended_s=NOW_S), NOW_S).runs) == 2
-
-
 @given(HISTORIES, A_RUN)
 def test_a_history_never_shrinks_except_by_age(history, run):
     after = append(history, run, NOW_S)
@@ -204,25 +193,32 @@ def test_in_whatever_order_runs_arrive_the_history_is_the_same(found, chance):
     assert histories[0] == histories[1]
 
 
-def test_an_old_run_is_not_added_and_old_runs_go_when_a_new_one_comes():
-    old = a_run(1, ended_s=NOW_S - OLDEST_S - 1)
-    assert append(a_history(), old, NOW_S) == a_history()
-    assert append(a_history(old), a_run(2), NOW_S) == a_history(a_run(2))
+OLD, FORGED = a_run(1, ended_s=NOW_S - OLDEST_S - 1), a_run(1, ended_s=NOW_S + AHEAD_S + 1)
+AHEAD, NEW, LATER = a_run(1, ended_s=NOW_S + AHEAD_S), a_run(2), a_run(ended_s=NOW_S)
+AGAIN = a_run(peak_bytes=2 * GIB, ended_s=a_run().ended_s + 0.4)
 
 
-def test_a_run_that_is_still_to_come_is_forged_and_keeps_no_history_alive():
-    forged = a_run(1, ended_s=NOW_S + AHEAD_S + 1)
-    assert append(a_history(), forged, NOW_S) == a_history()
-    assert append(a_history(forged), a_run(2), NOW_S) == a_history(a_run(2))
-    assert is_over(a_history(forged), NOW_S)
-    ahead = a_run(1, ended_s=NOW_S + AHEAD_S)
-    assert append(a_history(), ahead, NOW_S) == a_history(ahead)
+@pytest.mark.parametrize(
+    ("before", "run", "after"),
+    [
+        pytest.param([a_run()], AGAIN, [a_run()], id="a pod is counted once"),
+        pytest.param([a_run()], LATER, [a_run(), LATER], id="another of its name ended later"),
+        pytest.param([], OLD, [], id="an old run is not added"),
+        pytest.param([OLD], NEW, [NEW], id="old runs go when a new one comes"),
+        pytest.param([], FORGED, [], id="a run that is still to come is forged"),
+        pytest.param([FORGED], NEW, [NEW], id="a forged run keeps no history alive"),
+        pytest.param([], AHEAD, [AHEAD], id="a clock may be a little ahead"),
+    ],
+)
+def test_what_becomes_of_a_history_with_another_run(before, run, after):
+    assert append(a_history(*before), run, NOW_S) == a_history(*after)
 
 
 def test_a_history_is_over_thirty_days_after_its_last_run():
     history = a_history(a_run(1, ended_s=NOW_S - OLDEST_S), a_run(2, ended_s=NOW_S))
     assert not is_over(history, NOW_S + OLDEST_S)
     assert is_over(history, NOW_S + OLDEST_S + 1)
+    assert is_over(a_history(FORGED), NOW_S)
 
 
 # The rows of `advise`'s table, each by one example and those that nearly are one.

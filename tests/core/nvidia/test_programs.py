@@ -220,14 +220,12 @@ def test_nothing_that_is_set_is_set_over(program):
                 assert setting.name not in written(program, env=[FRACTION, users])
 
 
-def test_the_two_names_of_jax_never_stand_together():
-    old = {"name": "XLA_PYTHON_CLIENT_MEM_FRACTION", "value": "0.5"}
-    assert written("jax-fraction", env=[FRACTION, old]) == {}
-
-
-def test_pytorch_gets_nothing_beside_the_name_that_goes_first():
-    old = {"name": "PYTORCH_CUDA_ALLOC_CONF", "value": "expandable_segments:True"}
-    assert written("pytorch", env=[FRACTION, old]) == {}
+@pytest.mark.parametrize(
+    ("program", "older"),
+    [("jax-fraction", "XLA_PYTHON_CLIENT_MEM_FRACTION"), ("pytorch", "PYTORCH_CUDA_ALLOC_CONF")],
+)
+def test_two_names_of_one_setting_never_stand_together(program, older):
+    assert written(program, env=[FRACTION, {"name": older, "value": "0.5"}]) == {}
 
 
 def test_a_program_that_needs_a_fraction_gets_nothing_without_one():

@@ -77,14 +77,7 @@ def test_of_two_gpus_that_say_the_same_index_the_lower_uuid_is_first():
     ("gpus", "free", "mib", "count", "lacks", "largest"),
     [
         (2, [600, 700], 1024, 1, "no GPU of node n1 has 1Gi free, which this pod needs", "700Mi b"),
-        (
-            2,
-            [700, 700],
-            701,
-            1,
-            "no GPU of node n1 has 701Mi free, which this pod needs",
-            "700Mi a",
-        ),
+        (2, [7, 7], 8, 1, "no GPU of node n1 has 8Mi free, which this pod needs", "7Mi a"),
         (2, [-3, -2], 1, 1, "no GPU of node n1 has 1Mi free, which this pod needs", "0 b"),
         (1, [100], 7, 2, "node n1 has 1 GPU, and this pod needs 2 with 7Mi each", "100Mi a"),
         (4, [1, 2, 3, 4], 7, 5, "node n1 has 4 GPUs, and this pod needs 5 with 7Mi each", "4Mi d"),
@@ -161,19 +154,17 @@ def test_a_pod_needs_one_gpu_where_nothing_else_is_said():
     assert Need(MIB) == Need(MIB, gpu_count=1)
 
 
-def test_what_is_taken_counts_on_each_gpu_of_a_pod():
+@pytest.mark.parametrize(
+    ("taken", "free"),
+    [
+        pytest.param([("ac", 4), ("c", 5), ("", 9)], [6, 20, 21], id="on each GPU of a pod"),
+        pytest.param([("xa", 15)], [-5, 20, 30], id="not on one that left; below zero if shrunk"),
+    ],
+)
+def test_what_is_taken_counts(taken, free):
     gpus = [a_gpu("a", 10), a_gpu("b", 20, 1), a_gpu("c", 30, 2)]
-    taken = [(("GPU-a", "GPU-c"), 4 * MIB), (("GPU-c",), 5 * MIB), ((), 9 * MIB)]
-    assert free_bytes(gpus, taken) == {
-        "GPU-a": 6 * MIB,
-        "GPU-b": 20 * MIB,
-        "GPU-c": 21 * MIB,
-    }
-
-
-def test_a_gpu_that_left_the_list_is_passed_over_and_one_that_shrank_goes_below_zero():
-    taken = [(("GPU-gone", "GPU-a"), 15 * MIB)]
-    assert free_bytes([a_gpu("a", 10)], taken) == {"GPU-a": -5 * MIB}
+    taken = [(tuple(f"GPU-{name}" for name in names), mib * MIB) for names, mib in taken]
+    assert [mib // MIB for mib in free_bytes(gpus, taken).values()] == free
 
 
 GPUS = st.lists(st.integers(1, 100), min_size=1, max_size=8).map(

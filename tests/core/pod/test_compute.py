@@ -30,6 +30,10 @@ GUARANTEED = {
     ),
     "an init container": a_pod_of(EQUAL, init=[{"limits": BOTH}]),
     "no pod-level resources": a_pod_of(EQUAL, resources=None),
+    "our own container, which does not count": a_pod(
+        containers=[a_container(resources=EQUAL)],
+        initContainers=[a_container("vram-enforcer", resources={"limits": CPU})],
+    ),
     "pod-level resources alone": a_pod_of({}, None, init=[{"requests": CPU}], resources=OF_POD),
 }
 NOT = {
@@ -66,9 +70,3 @@ def test_a_pod_whose_requests_equal_its_limits_is_guaranteed(pod):
 @pytest.mark.parametrize("pod", NOT.values(), ids=NOT)
 def test_any_other_pod_is_not(pod):
     assert not is_guaranteed(read_pod(pod))
-
-
-def test_our_own_container_does_not_count():
-    pod = a_pod_of(EQUAL)
-    pod["spec"]["initContainers"].append(a_container("vram-enforcer", resources={"limits": CPU}))
-    assert is_guaranteed(read_pod(pod))

@@ -89,19 +89,20 @@ def test_what_is_no_amount_is_rejected_in_words_that_help(written, says):
         parse_vram(written)
 
 
-@pytest.mark.parametrize("written", ["8192", "1", "1Ki", "1048575", "0.9Mi"])
-def test_less_than_a_mebibyte_is_too_small(written):
-    with pytest.raises(QuantityTooSmallError):
+@pytest.mark.parametrize(
+    ("written", "says"),
+    [
+        ("8192", "is 8192 bytes; for MiB write 8192Mi$"),
+        ("1025", "for MiB write 1025Mi$"),
+        ("8", "for MiB write 8Mi, for GiB 8Gi$"),
+        ("1", "for MiB write 1Mi, for GiB 1Gi$"),
+        ("1048575", "for MiB write 1048575Mi$"),
+        *((less, "^is less than 1Mi, the smallest share$") for less in ("1Ki", "0.9Mi")),
+    ],
+)
+def test_less_than_a_mebibyte_is_too_small_and_a_bare_number_gets_its_unit(written, says):
+    with pytest.raises(QuantityTooSmallError, match=says):
         parse_vram(written)
-
-
-def test_a_bare_number_is_answered_with_the_unit_that_was_meant():
-    with pytest.raises(QuantityTooSmallError, match="is 8192 bytes; for MiB write 8192Mi"):
-        parse_vram("8192")
-    with pytest.raises(QuantityTooSmallError, match=r"for MiB write 1025Mi$"):
-        parse_vram("1025")
-    with pytest.raises(QuantityTooSmallError, match=r"for MiB write 8Mi, for GiB 8Gi$"):
-        parse_vram("8")
 
 
 @pytest.mark.parametrize(

@@ -68,22 +68,16 @@ def test_the_claims_of_a_pod_are_named_once_each():
     assert claim_names({"spec": "too large to be read"}) == ()
 
 
+def allocated(results):
+    return {"allocation": {"devices": {"results": results}}}
+
+
 @pytest.mark.parametrize(
     ("status", "is_one"),
     [
-        (
-            {
-                "allocation": {
-                    "devices": {"results": [{"driver": "x"}, {"driver": "gpu.nvidia.com"}]}
-                }
-            },
-            True,
-        ),
-        (
-            {"allocation": {"devices": {"results": [{"driver": "compute-domain.nvidia.com"}]}}},
-            False,
-        ),
-        ({"allocation": {"devices": {"results": "x"}}}, False),
+        (allocated([{"driver": "x"}, {"driver": "gpu.nvidia.com"}]), True),
+        (allocated([{"driver": "compute-domain.nvidia.com"}]), False),
+        (allocated("x"), False),
         ({}, False),
         (None, False),
     ],
