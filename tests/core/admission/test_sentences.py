@@ -1,0 +1,211 @@
+"""The sentence of each denial: what is wrong, in the author's own words, and what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.core.admission.decisions import decided, variable
+from tests.support.pods import a_container, a_pod, a_rule
+from webhook.core.policy.values import Bounds
+
+MEMORY = "metadata.annotations[vramwarden.io/gpu-memory]"
+VRAM = "vramwarden.io/vram"
+FIRST = "spec.containers[0]"
+RULE = a_rule(memory=Bounds(64 * 2**20, 40 * 2**30), max_gpu_count=16)
+
+
+def asking(**resources: Any):
+    """Return a pod without our annotation whose container asks for resources."""
+    return a_pod(containers=[a_container(resources=resources)])
+
+
+def noted(key: str, value: str):
+    return a_pod("8Gi", annotations={f"vramwarden.io/{key}": value})
+
+
+def secured(**context: Any):
+    return a_pod("8Gi", containers=[a_container(securityContext=context)])
+
+
+DENIALS = [
+    (a_pod("8GB"), f"InvalidQuantity: {MEMORY}", "8GB is not a Kubernetes quantity; use 8G or 8Gi"),
+    (a_pod(""), f"InvalidQuantity: {MEMORY}", '"" is blank; write a size, e.g. 8Gi'),
+    (
+        a_pod("0"),
+        f"InvalidQuantity: {MEMORY}",
+        "0 must be greater than zero; write a size, e.g. 8Gi",
+    ),
+    (
+        asking(limits={VRAM: "500m"}),
+        f"InvalidQuantity: {FIRST}.resources.limits[vramwarden.io/vram]",
+        "500m is a fraction of a byte; write a size and its unit, e.g. 512Mi",
+    ),
+    (a_pod("8192"), f"TooSmall: {MEMORY}", "8192 is 8192 bytes; for MiB write 8192Mi"),
+    (
+        a_pod("10Mi"),
+        f"TooSmall: {MEMORY}",
+        'asks for 10Mi per GPU; rule "default" wants at least 64Mi',
+    ),
+    (
+        a_pod("41Gi"),
+        f"TooLarge: {MEMORY}",
+        'asks for 41Gi per GPU; rule "default" allows at most 40Gi',
+    ),
+    (a_pod("x=8Gi"), f"UnknownContainer: {MEMORY}", 'the pod has no container "x"; it has main'),
+    (
+        noted("gpu-count", "two"),
+        "InvalidCount: metadata.annotations[vramwarden.io/gpu-count]",
+        '"two" is not a number of GPUs; write a positive integer, e.g. 2',
+    ),
+    (
+        noted("gpu-count", "17"),
+        "InvalidCount: metadata.annotations[vramwarden.io/gpu-count]",
+        'asks for 17 GPUs; rule "default" allows at most 16',
+    ),
+    (
+        asking(requests={VRAM: "8Gi"}),
+        f"RequestsLimitsMismatch: {FIRST}.resources.requests[vramwarden.io/vram]",
+        "the request of 8Gi has no limit; set limits[vramwarden.io/vram] to 8Gi as well",
+    ),
+    (
+        asking(requests={"nvidia.com/gpu": "1"}, limits={"nvidia.com/gpu": "2"}),
+        f"RequestsLimitsMismatch: {FIRST}.resources.requests[nvidia.com/gpu]",
+        "the request is 1 but the limit is 2; write the same amount in both",
+    ),
+    (
+        asking(limits={"nvidia.com/gpu": "0.5"}),
+        f"FractionalWholeGPU: {FIRST}.resources.limits[nvidia.com/gpu]",
+        (
+            "0.5 is not a whole number of GPUs; to share a GPU remove it and set the annotation "
+            "vramwarden.io/gpu-memory, e.g. to 8Gi"
+        ),
+    ),
+    (
+        asking(limits={"nvidia.com/gpu": 1, VRAM: "8Gi"}),
+        f"WholeGPUAndShare: {FIRST}.resources.limits[nvidia.com/gpu]",
+        (
+            "the pod asks for nvidia.com/gpu and for a share of a GPU; remove nvidia.com/gpu to "
+            "share one, or vramwarden.io/gpu-memory to have a whole one"
+        ),
+    ),
+    (
+        a_pod("8Gi", resourceClaims=[{"name": "gpu", "resourceClaimName": "one"}]),
+        "WholeGPUAndShare: spec.resourceClaims",
+        (
+            "the pod has a resource claim and asks for a share; remove the claim to share a GPU, "
+            "or vramwarden.io/gpu-memory to keep the claim; where it is for another device, ask "
+            "your platform team for a rule with resourceClaims: Ignore"
+        ),
+    ),
+    (
+        a_pod("8Gi", containers=[a_container(resources={"limits": {VRAM: "4Gi"}})]),
+        f"ConflictingAmounts: {FIRST}.resources.limits[vramwarden.io/vram]",
+        (
+            "sets 4Gi but the annotation vramwarden.io/gpu-memory asks for 8Gi; remove one of the "
+            "two, or make them agree"
+        ),
+    ),
+    (
+        noted("gpu-class", "h100"),
+        "UnknownClass: metadata.annotations[vramwarden.io/gpu-class]",
+        'class "h100" does not exist; rule "default" allows a100',
+    ),
+    (
+        a_pod("8Gi", nodeSelector={"vramwarden.io/gpu": "false"}),
+        "NodeSelectorConflict: spec.nodeSelector[vramwarden.io/gpu]",
+        'selects "false" but pods with VRAM need "true" (rule "default"); remove the line',
+    ),
+    (
+        a_pod("8Gi", hostPID=True),
+        "HostPID: spec.hostPID",
+        "the sidecar that holds the cap needs the pod's own process namespace; remove hostPID",
+    ),
+    (
+        a_pod("8Gi", shareProcessNamespace=False),
+        "ProcessNamespaceNotShared: spec.shareProcessNamespace",
+        "the sidecar that holds the cap must see the pod's processes; remove the line",
+    ),
+    (
+        a_pod("8Gi", nodeName="gpu-1"),
+        "NodeNamePreset: spec.nodeName",
+        (
+            '"gpu-1" bypasses the scheduler, which counts the VRAM; remove it and use '
+            "nodeSelector kubernetes.io/hostname"
+        ),
+    ),
+    (
+        secured(privileged=True),
+        f"PrivilegedContainer: {FIRST}.securityContext.privileged",
+        'container "main" is privileged, which defeats the VRAM cap; remove it',
+    ),
+    (
+        secured(capabilities={"add": ["SYS_ADMIN"]}),
+        f"PrivilegedContainer: {FIRST}.securityContext.capabilities.add[0]",
+        (
+            'container "main" adds the capability SYS_ADMIN, which defeats the VRAM cap; remove '
+            "it, or ask your platform team for a rule whose capabilities name it"
+        ),
+    ),
+    (
+        a_pod("8Gi", volumes=[{"name": "data", "hostPath": {"path": "/dev/nvidia0"}}]),
+        "PrivilegedContainer: spec.volumes[0].hostPath.path",
+        (
+            '"/dev/nvidia0" gives the pod the '
+            "node's devices, container runtime or "
+            "kubelet; mount another path, or remove "
+            "the volume, or ask your platform team "
+            "for a rule whose hostPaths name it"
+        ),
+    ),
+    (
+        a_pod(containers=[a_container(**variable("NVIDIA_VISIBLE_DEVICES", "all"))]),
+        f"VisibleDevicesOverride: {FIRST}.env[0]",
+        (
+            "NVIDIA_VISIBLE_DEVICES set by hand shows GPUs that nobody accounts for; remove it: "
+            "GPUs come with the annotation vramwarden.io/gpu-memory, or whole with nvidia.com/gpu"
+        ),
+    ),
+    (
+        a_pod("8Gi", containers=[a_container(**variable("CUDA_MPS_PIPE_DIRECTORY", "/x"))]),
+        f"VisibleDevicesOverride: {FIRST}.env[0]",
+        "CUDA_MPS_PIPE_DIRECTORY is set by the platform for pods with VRAM; remove it",
+    ),
+    (
+        a_pod("8Gi", initContainers=[a_container("vram-enforcer")]),
+        "ReservedName: spec.initContainers[0].name",
+        "the name vram-enforcer is reserved; give the container another name",
+    ),
+    (
+        a_pod("8Gi", os={"name": "windows"}),
+        "UnsupportedOS: spec.os.name",
+        "VRAM cannot be shared on Windows; remove the request for VRAM",
+    ),
+    (
+        a_pod("8Gi", annotations={"nvidia.cdi.k8s.io/pod": "nvidia.com/gpu=all"}),
+        "VisibleDevicesOverride: metadata.annotations[nvidia.cdi.k8s.io/pod]",
+        (
+            "shows the pod GPUs that nobody accounts for; remove it: GPUs come with the "
+            "annotation vramwarden.io/gpu-memory, or whole with nvidia.com/gpu"
+        ),
+    ),
+    (
+        a_pod(labels={"vramwarden.io/managed": "true"}),
+        "ReservedName: metadata.labels[vramwarden.io/managed]",
+        (
+            "only vramwarden writes this, on pods that ask for VRAM; remove it, or ask with the "
+            "annotation vramwarden.io/gpu-memory"
+        ),
+    ),
+    (
+        a_pod("c0=8Gi", containers=[a_container(f"c{number}") for number in range(5_000)]),
+        "TooComplex: spec.containers",
+        "has 5000 containers; at most 256 are judged, so split the pod",
+    ),
+]
+
+
+@pytest.mark.parametrize(("pod", "place", "says"), DENIALS, ids=[row[-1] for row in DENIALS])
+def test_a_denial_says_what_is_wrong_and_what_to_do(pod, place, says):
+    assert decided(pod, RULE).message == f"{place}: {says}"
