@@ -360,7 +360,7 @@ class Row:
     tries: Callable[[Tenant], Any] | None = None
     """What is tried, for real or as a dry run."""
     why: str = ""
-    """What the denial says, where it is denied."""
+    """What the denial says, as a pattern, where it is denied."""
     path: str = ""
     """The document that names the limit, or the tests that show it with real processes."""
     says: str = ""
@@ -387,10 +387,19 @@ def shown(vector: str, path: str, says: str) -> Row:
     return Row(vector, None, "", path, says)
 
 
-def by(name: str) -> str:
-    """Return what a denial of the fence says."""
-    return f"{POLICY} 'vramwarden-{name}'"
+def by(names: str, says: str) -> str:
+    """Return what a denial of the fence says; of several policies any may be first to answer."""
+    return f"{POLICY} 'vramwarden-({names})' with binding .* denied request: vramwarden: {says}"
 
+
+KEPT = by("sidecar", "the container vram-enforcer holds the pod's VRAM cap and stays as it was ")
+ENTERED = by("enforcer", "the container vram-enforcer holds the pod's VRAM cap; only who may ")
+MARKED = by(
+    "accounts|second-line|sidecar",
+    "the annotations vramwarden.io/gpu, visible-devices, .* are changed by vramwarden alone",
+)
+INJECTED = by("second-line", "an annotation by which devices are injected .* shows GPUs that ")
+EXEMPTED = by("exemption", "the label vramwarden.io/webhook is set and removed by who may ")
 
 PRIVILEGED, DEBUGGING = "PrivilegedContainer: ", "EphemeralContainer: "
 BY_HAND, FIXED = "VisibleDevicesOverride: ", "Immutable: "
@@ -444,11 +453,11 @@ NAMED = {
     "by a ConfigMap": [from_source(configMapKeyRef={"name": "c", "key": "k"})],
 }
 CHANGES = (
-    ("its GPU", annotations(gpu="GPU-stolen"), by("second-line")),
-    ("the names of its devices", annotations(**{"visible-devices": "all"}), by("second-line")),
+    ("its GPU", annotations(gpu="GPU-stolen"), MARKED),
+    ("the names of its devices", annotations(**{"visible-devices": "all"}), MARKED),
     ("its amount", annotations(**{"gpu-memory": "80Gi"}), FIXED),
     ("its mark", annotations(admitted="x"), FIXED),
-    ("its label", {"metadata": {"labels": {"vramwarden.io/managed": None}}}, by("second-line")),
+    ("its label", {"metadata": {"labels": {"vramwarden.io/managed": None}}}, MARKED),
 )
 DEVICES = "/var/run/nvidia-container-devices/all"
 MIRROR = {"kubernetes.io/config.mirror": "x"}
@@ -527,7 +536,7 @@ TABLE = [
         "tests/sidecar/test_incident_figures.py",
         "def test_a_list_that_outgrows_its_buffer_hides_nobody(",
     ),
-    *(closed(f"B2 {how}", entering(how), by("enforcer")) for how in ("exec", "attach")),
+    *(closed(f"B2 {how}", entering(how), ENTERED) for how in ("exec", "attach")),
     closed(
         "B3 a debugging container as root under NonRoot",
         debugging("8Gi", "strict-a", securityContext={"runAsUser": 0}),
@@ -575,12 +584,8 @@ TABLE = [
         BY_HAND,
     ),
     closed("B11 our volume", with_mount("8Gi", "vram-enforcer-run", "/x"), "ReservedName: "),
-    closed(
-        "B11 the sidecar's image", changing_the_sidecar("", image="evil.example/x"), by("sidecar")
-    ),
-    closed(
-        "B11 the sidecar's amounts", changing_the_sidecar("/resize", resources=LESS), by("sidecar")
-    ),
+    closed("B11 the sidecar's image", changing_the_sidecar("", image="evil.example/x"), KEPT),
+    closed("B11 the sidecar's amounts", changing_the_sidecar("/resize", resources=LESS), KEPT),
     limit("B12 managed memory", "README.md", "`cudaMallocManaged` memory is never seen"),
     limit(
         "B12 between two measurements",
@@ -600,7 +605,7 @@ TABLE = [
         closed(
             f"C2 {key}: {value}, later",
             changing("8Gi", {"metadata": {"annotations": {key: value}}}),
-            by("second-line"),
+            INJECTED,
         )
         for key, value in CDI
     ),
@@ -657,8 +662,8 @@ TABLE = [
         "a DRA driver gives them away by resource claims",
         claiming(None),
     ),
-    closed("C6 namespaces", exempting(""), by("exemption")),
-    closed("C6 namespaces/status", exempting("/status"), by("exemption")),
+    closed("C6 namespaces", exempting(""), EXEMPTED),
+    closed("C6 namespaces/status", exempting("/status"), EXEMPTED),
     limit(
         "C6 names that are exempt",
         "policies/default.yaml",
@@ -721,8 +726,7 @@ TABLE = [
         "Who reaches it can send reviews of pods, which cost time",
     ),
     harmless("D2 marks in a Binding", binding_brings_marks),
-    # Two policies deny it; which of them answers differs between versions.
-    closed("D3 its GPU by pods/status", writing_status("pods/status"), f"{POLICY} 'vramwarden-"),
+    closed("D3 its GPU by pods/status", writing_status("pods/status"), MARKED),
     limit(
         "D4 priority",
         SECURITY_MD,
@@ -785,7 +789,7 @@ def test_what_a_tenant_tries_is_denied(mallory, row):
         needs(mallory.admin, POLICY)
     with pytest.raises(ApiError) as denied:
         row.tries(mallory)
-    assert row.why in denied.value.message
+    assert re.search(row.why, denied.value.message)
 
 
 @among(ALLOWED)

@@ -85,7 +85,7 @@ def ann(foreign, tmp_path):
 
 def test_who_may_not_list_pods_is_said_what_to_do(ann):
     done = simulate(ann)
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (3, "")
     assert "you may not list pods of all namespaces, or nodes; ask an administrator" in done.stderr
 
 
