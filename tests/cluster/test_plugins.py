@@ -123,6 +123,16 @@ def test_a_quota_counts_vram_and_refuses_in_its_own_words(control_plane, team):
     )
 
 
+def test_a_quota_of_whole_gpus_counts_no_share_in_place_of_one(control_plane, make_team):
+    team = make_team("shared")
+    hard = {"requests.nvidia.com/gpu": "0", f"requests.{VRAM}": "24Gi"}
+    manifest = quota(control_plane, team, **hard)
+    whole = a_pod(containers=[a_container(resources={"limits": {"nvidia.com/gpu": 1}})])
+    team.accepts(whole)
+    assert used(team, manifest) == {"requests.nvidia.com/gpu": "0", f"requests.{VRAM}": "16Gi"}
+    assert "exceeded quota" in team.refuses(whole).message
+
+
 def test_a_quota_on_pods_counts_each_once(control_plane, team):
     manifest = quota(control_plane, team, pods="1")
     team.accepts(a_pod("8Gi"))

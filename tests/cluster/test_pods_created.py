@@ -25,6 +25,11 @@ WRONG = (
     "8GB is not a Kubernetes quantity; use 8G or 8Gi"
 )
 HOST_PID = "the sidecar that holds the cap needs the pod's own process namespace; remove hostPID"
+WHOLE_GPU_SAID = (
+    f'spec.containers[0].resources.limits[{GPU}]: rule "shared" gives 16Gi of a GPU in place of a '
+    f"whole one; for another size write {MEMORY_KEY} in its place; for a whole GPU ask your "
+    "platform team"
+)
 TOKEN_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 - a path
 
 
@@ -203,6 +208,20 @@ def test_a_server_side_dry_run_is_judged_as_a_creation_is_and_stores_nothing(tea
     assert "use 8G or 8Gi" in denied(error, Reason.INVALID_QUANTITY)
     assert team.pods() == []
     assert [line["dryRun"] for line in team.ours.reviews(team.namespace)] == [True] * 3
+
+
+def test_a_whole_gpu_is_stored_as_a_share_and_who_creates_it_reads_so(make_team, kubectl):
+    team = make_team("shared")
+    whole = a_container(resources={"limits": {GPU: 1}})
+    done = kubectl("create", team.pod(a_pod(containers=[whole])))
+    assert (done.returncode, done.stderr) == (0, f"Warning: {WHOLE_GPU_SAID}\n")
+    (pod,) = team.pods()
+    share = {RESOURCE: "16Gi"}
+    assert container(pod, "main")["resources"] == {"limits": share, "requests": share}
+    assert container(pod, "vram-enforcer")["restartPolicy"] == "Always"
+    notes = pod["metadata"]["annotations"]
+    assert (notes[MEMORY_KEY], notes["vramwarden.io/in-place-of"]) == ("main=16Gi", GPU)
+    assert [call[:2] for call in team.calls()] == [("mutate", "mutated"), ("validate", "allowed")]
 
 
 # --- who is left alone, or only warned

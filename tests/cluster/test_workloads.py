@@ -1,38 +1,127 @@
-"""Workloads: pods that controllers create, and how a refusal reaches whoever waits for them."""
+"""Workloads: what their authors read of pods that would be denied, and what their pods become.
+
+What is said of a template is proved in tests/core/admission/test_templates.py.
+"""
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
 
-from tests.support.control_planes import find_binary, wait_until
+from tests.cluster.test_pods_created import GPU, WHOLE_GPU_SAID
+from tests.support.control_planes import find_binary, free_port, wait_until
 from tests.support.our_server import container
 from tests.support.pods import a_container, a_pod
+from tests.support.webhook_configurations import installed
+
+MEMORY = "vramwarden.io/gpu-memory"
+TEMPLATE = "spec.template"
+KINDS = {
+    "Deployment": TEMPLATE,
+    "StatefulSet": TEMPLATE,
+    "DaemonSet": TEMPLATE,
+    "Job": TEMPLATE,
+    "CronJob": "spec.jobTemplate.spec.template",
+}
 
 
-@pytest.fixture(autouse=True)
-def _controllers(control_plane):
+def denied(place: str = TEMPLATE) -> str:
+    """Return the warning of a template that asks for 8GB."""
+    return (
+        f"Warning: its pods would be denied: InvalidQuantity: {place}.metadata.annotations"
+        f"[{MEMORY}]: 8GB is not a Kubernetes quantity; use 8G or 8Gi\n"
+    )
+
+
+def a_workload(
+    kind: str, namespace: str, pod: dict[str, Any], *, of_itself: Any = None, **spec: Any
+) -> dict[str, Any]:
+    """Return a workload whose pods are such; fields of its spec may be added."""
+    labels = {"app": "train"}
+    template = {"metadata": {**pod["metadata"], "labels": labels}, "spec": pod["spec"]}
+    del template["metadata"]["name"], template["metadata"]["namespace"]
+    if kind in {"Job", "CronJob"}:
+        template["spec"]["restartPolicy"] = "Never"
+        made = {"template": template, **spec}
+    else:
+        made = {"selector": {"matchLabels": labels}, "template": template, **spec}
+    if kind == "CronJob":
+        made = {"schedule": "0 0 * * *", "jobTemplate": {"spec": made}}
+    return {
+        "apiVersion": "batch/v1" if "Job" in kind else "apps/v1",
+        "kind": kind,
+        "metadata": {"name": "train", "namespace": namespace, "annotations": of_itself or {}},
+        "spec": made,
+    }
+
+
+# --- its author
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_kubectl_warns_of_what_the_pods_would_be_denied_for(make_team, kubectl, kind):
+    team = make_team()
+    done = kubectl("create", a_workload(kind, team.namespace, a_pod("8GB")))
+    assert (done.stderr, "created" in done.stdout) == (denied(KINDS[kind]), True)
+    if kind == "CronJob":
+        assert team.calls() == []  # it is no pod
+
+
+def test_a_change_is_warned_of_as_well(team, kubectl):
+    fine, wrong = (a_workload("Deployment", team.namespace, a_pod(m)) for m in ("8Gi", "8GB"))
+    assert kubectl("create", fine).stderr == ""
+    done = kubectl("replace", wrong)
+    assert (done.stderr, "replaced" in done.stdout) == (denied(), True)
+
+
+@pytest.mark.parametrize(
+    ("rule", "pod", "of_itself", "warning"),
+    [
+        pytest.param(
+            "team",
+            a_pod(),
+            {MEMORY: "8Gi"},
+            f"{MEMORY} on the Deployment itself has no effect; "
+            "put it under spec.template.metadata.annotations",
+            id="an annotation at the wrong level",
+        ),
+        pytest.param(
+            "shared",
+            a_pod(containers=[a_container(resources={"limits": {GPU: 1}})]),
+            None,
+            WHOLE_GPU_SAID,
+            id="a whole GPU that becomes a share",
+        ),
+    ],
+)
+def test_kubectl_shows_what_else_is_said(make_team, kubectl, rule, pod, of_itself, warning):
+    manifest = a_workload("Deployment", make_team(rule).namespace, pod, of_itself=of_itself)
+    assert kubectl("create", manifest).stderr == f"Warning: {warning}\n"
+
+
+def test_without_us_a_workload_is_created_in_silence(control_plane, ours, make_namespace, kubectl):
+    away = copy.deepcopy(ours.validating)
+    away["metadata"]["name"] = "vramwarden-away"
+    away["webhooks"] = [hook for hook in away["webhooks"] if hook["name"].startswith("advise-")]
+    (hook,) = away["webhooks"]
+    assert (hook["failurePolicy"], hook["timeoutSeconds"]) == ("Ignore", 2)
+    hook["clientConfig"]["url"] = f"https://127.0.0.1:{free_port()}/advise"
+    namespace = make_namespace()
+    with ours.without(control_plane.api, ours.validating), installed(control_plane.api, away):
+        done = kubectl("create", a_workload("Deployment", namespace, a_pod("8GB")))
+    assert (done.stderr, "created" in done.stdout) == ("", True)
+
+
+# --- its pods
+
+
+@pytest.fixture
+def controllers(control_plane):
     if not find_binary("kube-controller-manager"):
         pytest.skip("needs kube-controller-manager")
     control_plane.start_controllers()
-
-
-def a_workload(team, kind: str, memory: str, **spec: Any) -> dict[str, Any]:
-    """Return a workload whose pods ask for VRAM."""
-    pod = a_pod(memory)
-    labels = {"app": "train"}
-    template = {
-        "metadata": {"annotations": pod["metadata"]["annotations"], "labels": labels},
-        "spec": {**pod["spec"], **({"restartPolicy": "Never"} if kind == "Job" else {})},
-    }
-    selector = {} if kind == "Job" else {"selector": {"matchLabels": labels}}
-    return {
-        "apiVersion": "batch/v1" if kind == "Job" else "apps/v1",
-        "kind": kind,
-        "metadata": {"name": "train", "namespace": team.namespace},
-        "spec": {"template": template, **selector, **spec},
-    }
 
 
 def events(team, kind: str) -> list[str]:
@@ -41,44 +130,47 @@ def events(team, kind: str) -> list[str]:
     return [event["message"] for event in found if event["involvedObject"]["kind"] == kind]
 
 
+@pytest.mark.usefixtures("controllers")
 @pytest.mark.parametrize(
-    ("kind", "spec"),
+    ("kind", "owner", "spec"),
     [
-        ("Deployment", {"replicas": 3}),
-        ("StatefulSet", {"replicas": 3, "serviceName": "train", "podManagementPolicy": "Parallel"}),
-        ("Job", {"completions": 3, "parallelism": 3}),
+        ("Deployment", "ReplicaSet/train-", {"replicas": 3}),
+        (
+            "StatefulSet",
+            "StatefulSet/train",
+            {"replicas": 3, "serviceName": "train", "podManagementPolicy": "Parallel"},
+        ),
+        ("Job", "Job/train", {"completions": 3, "parallelism": 3}),
     ],
 )
-def test_the_pods_of_a_workload_are_translated(team, kind, spec):
-    team.api.create(a_workload(team, kind, "8Gi", **spec))
+def test_the_pods_of_a_workload_are_translated_and_logged_as_its_own(team, kind, owner, spec):
+    team.api.create(a_workload(kind, team.namespace, a_pod("8Gi"), **spec))
     wait_until(f"pods of the {kind}", lambda: len(team.pods()) == 3)
     for pod in team.pods():
         assert pod["spec"]["initContainers"][0]["name"] == "vram-enforcer"
         limits = container(pod, "main")["resources"]["limits"]
         assert limits == {"vramwarden.io/vram": "8Gi"}
         assert pod["metadata"]["labels"]["vramwarden.io/managed"] == "true"
+    assert team.ours.reviews(team.namespace)[0]["owner"].startswith(owner)
 
 
-def test_the_log_says_which_workload_a_pod_belongs_to(team):
-    team.api.create(a_workload(team, "Job", "8Gi"))
-    wait_until("the Job's pod", team.pods)
-    assert team.ours.reviews(team.namespace)[0]["owner"] == "Job/train"
-
-
-@pytest.mark.parametrize("kind", ["Deployment", "StatefulSet", "Job"])
-def test_a_refusal_reaches_the_events_of_a_workload_reason_and_cure_first(team, kind):
-    team.api.create(a_workload(team, kind, "8GB"))
-    owner = {"Deployment": "ReplicaSet"}.get(kind, kind)
-    wait_until(f"an event of the {owner}", lambda: events(team, owner))
-    message = events(team, owner)[0]
+@pytest.mark.usefixtures("controllers")
+@pytest.mark.parametrize(
+    ("kind", "owner"),
+    [("Deployment", "ReplicaSet"), ("StatefulSet", "StatefulSet"), ("Job", "Job")],
+)
+def test_a_denial_reaches_the_events_of_a_workload_reason_and_cure_first(team, kind, owner):
+    team.api.create(a_workload(kind, team.namespace, a_pod("8GB")))
+    message = wait_until(f"an event of the {owner}", lambda: events(team, owner))[0]
     said = message.partition('"mutate.vramwarden.io" denied the request: ')[2]
-    assert said.startswith("InvalidQuantity: metadata.annotations[vramwarden.io/gpu-memory]: ")
+    assert said.startswith(f"InvalidQuantity: metadata.annotations[{MEMORY}]: ")
     assert "use 8G or 8Gi" in said[:200]
     assert team.pods() == []
 
 
-def test_a_refusal_reaches_the_status_of_a_deployment(team):
-    manifest = a_workload(team, "Deployment", "8GB")
+@pytest.mark.usefixtures("controllers")
+def test_a_denial_reaches_the_status_of_a_deployment_which_recovers_once_corrected(team):
+    manifest = a_workload("Deployment", team.namespace, a_pod("8GB"))
     team.api.create(manifest)
 
     def failure():
@@ -88,30 +180,6 @@ def test_a_refusal_reaches_the_status_of_a_deployment(team):
     (condition,) = wait_until("the condition ReplicaFailure", failure)
     assert condition["reason"] == "FailedCreate"
     assert "InvalidQuantity: " in condition["message"]
-
-
-def test_a_deployment_recovers_when_its_template_is_corrected(team):
-    manifest = a_workload(team, "Deployment", "8GB")
-    team.api.create(manifest)
-    wait_until("a refusal", lambda: events(team, "ReplicaSet"))
-    team.api.apply(a_workload(team, "Deployment", "8Gi"))
+    team.api.apply(a_workload("Deployment", team.namespace, a_pod("8Gi")))
     (pod,) = wait_until("the pod", team.pods)
     assert container(pod, "vram-enforcer")
-
-
-def test_the_cron_job_itself_is_none_of_our_business(team):
-    job = a_workload(team, "Job", "8GB")
-    metadata = {"name": "nightly", "namespace": team.namespace}
-    spec = {"schedule": "0 0 * * *", "jobTemplate": {"spec": job["spec"]}}
-    kind = {"apiVersion": "batch/v1", "kind": "CronJob"}
-    team.api.create({**kind, "metadata": metadata, "spec": spec})
-    assert team.calls() == []
-
-
-def test_a_template_with_several_containers_is_translated_by_name(team):
-    manifest = a_workload(team, "Job", "b=8Gi")
-    manifest["spec"]["template"]["spec"]["containers"] = [a_container("a"), a_container("b")]
-    team.api.create(manifest)
-    (pod,) = wait_until("the Job's pod", team.pods)
-    assert container(pod, "a")["resources"] == {}
-    assert container(pod, "b")["resources"]["limits"] == {"vramwarden.io/vram": "8Gi"}
