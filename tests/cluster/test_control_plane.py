@@ -6,7 +6,7 @@ import base64
 
 import pytest
 
-from tests.support.control_planes import ApiError, find_binary, wait_until
+from tests.support.control_planes import ApiError
 from tests.support.webhook_configurations import Denied, OtherWebhook, webhook_configurations
 
 
@@ -32,15 +32,6 @@ def test_a_plain_pod_is_created_and_defaulted(api, namespace):
     created = api.create(pod(namespace))
     assert created["spec"]["serviceAccountName"] == "default"
     assert api.get(pod(namespace))["metadata"]["uid"] == created["metadata"]["uid"]
-
-
-def test_the_official_client_and_kubectl_reach_the_same_server(control_plane, namespace):
-    control_plane.api.create(pod(namespace))
-    listed = control_plane.core.list_namespaced_pod(namespace).items
-    assert [item.metadata.name for item in listed] == ["plain"]
-    if find_binary("kubectl"):
-        result = control_plane.kubectl("get", "pods", "-o", "name", "-n", namespace)
-        assert (result.returncode, result.stdout) == (0, "pod/plain\n")
 
 
 @pytest.mark.parametrize("namespace", [{"team": "blue"}], indirect=True)
@@ -92,24 +83,6 @@ def test_the_message_of_a_denial_arrives(api, namespace):
     assert denied.value.message == (
         'admission webhook "other.tests.invalid" denied the request: not \N{EM DASH} this one'
     )
-
-
-def test_a_deployments_pod_appears(control_plane, namespace):
-    if not find_binary("kube-controller-manager"):
-        pytest.skip("needs kube-controller-manager")
-    control_plane.start_controllers()
-    template = {"metadata": {"labels": {"app": "x"}}, "spec": pod(namespace)["spec"]}
-    selector = {"matchLabels": {"app": "x"}}
-    control_plane.api.create(
-        {
-            "apiVersion": "apps/v1",
-            "kind": "Deployment",
-            "metadata": {"name": "x", "namespace": namespace},
-            "spec": {"replicas": 1, "selector": selector, "template": template},
-        }
-    )
-    path = f"/api/v1/namespaces/{namespace}/pods"
-    wait_until("the Deployment's pod", lambda: control_plane.api.list(path))
 
 
 def test_our_configurations_are_redirected(tmp_path):

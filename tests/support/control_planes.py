@@ -6,7 +6,6 @@ import contextlib
 import json
 import subprocess
 import tempfile
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -20,8 +19,6 @@ from tests.support.programs import find_binary, free_port, start, stop, wait_unt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from kubernetes import client as kubernetes_client
 
 __all__ = [
     "MISSING",
@@ -118,28 +115,6 @@ class ControlPlane:
     def ca_pem(self) -> bytes:
         """Return the certificate of the authority that signed the API server's own."""
         return self._authority.pem
-
-    @cached_property
-    def client(self) -> kubernetes_client.ApiClient:
-        """Return the official client, connected as administrator."""
-        from kubernetes import client  # noqa: PLC0415 - takes a second, and most tests need only `api`
-
-        configuration = client.Configuration()
-        configuration.host = self.url
-        configuration.ssl_ca_cert = str(self.state / "ca.crt")
-        configuration.cert_file, configuration.key_file = map(str, self._admin)
-        configuration.proxy = None  # it takes a proxy from the environment even for loopback
-        api_client = client.ApiClient(configuration)
-        self._cleanup.callback(api_client.close)
-        self._cleanup.callback(api_client.rest_client.pool_manager.clear)
-        return api_client
-
-    @property
-    def core(self) -> kubernetes_client.CoreV1Api:
-        """Return the official client's core API."""
-        from kubernetes import client  # noqa: PLC0415
-
-        return client.CoreV1Api(self.client)
 
     def kubectl(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         """Run kubectl as administrator; the result's `returncode` is the caller's to check."""
