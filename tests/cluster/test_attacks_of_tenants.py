@@ -316,7 +316,7 @@ def bound_as(tenant: Tenant, pod: Json, **marks: Json) -> None:
             return False
         return True
 
-    wait_until("the pod is bound", bound, timeout=20)
+    wait_until("the pod is bound", bound)
 
 
 def poison_takes_nothing(tenant: Tenant) -> None:

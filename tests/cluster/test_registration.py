@@ -163,9 +163,7 @@ def test_the_configurations_go_with_the_namespace_that_somebody_deletes(control_
             owner = [("Namespace", name, namespace_uid(api, name))]
             wait_until("owners", lambda: owners(api) == [owner, owner])
         api.delete(namespace)
-        wait_until(
-            "their end", lambda: gone(api, "Mutating") and gone(api, "Validating"), timeout=60
-        )
+        wait_until("their end", lambda: gone(api, "Mutating") and gone(api, "Validating"))
     finally:
         for kind in ("Mutating", "Validating"):
             api.delete(configuration(kind))

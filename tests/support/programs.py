@@ -34,7 +34,7 @@ def find_binary(name: str) -> str | None:
     return shutil.which(name, path=assets) or shutil.which(name)
 
 
-def wait_until(what: str, check: Callable[[], Any], *, timeout: float = 30) -> Any:
+def wait_until(what: str, check: Callable[[], Any], *, timeout: float = 60) -> Any:
     """Poll until the check returns something true, and return that."""
     deadline = time.monotonic() + timeout
     while not (result := check()):

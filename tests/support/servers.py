@@ -104,7 +104,7 @@ class Server:
         lines = self.log_file.read_text().splitlines()
         return [json.loads(line) for line in lines if line.startswith("{")]
 
-    def wait_for(self, what: str, check: Any, timeout_s: float = 20) -> None:
+    def wait_for(self, what: str, check: Any, timeout_s: float = 60) -> None:
         """Wait until a condition holds."""
         deadline = time.monotonic() + timeout_s
         while not check():
