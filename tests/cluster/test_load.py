@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-import contextlib
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -12,35 +10,14 @@ from datetime import UTC, datetime
 import pytest
 
 from certs import SetAction, ensure
-from tests.support.control_planes import ApiError, wait_until
+from tests.cluster.secret_servers import creating
+from tests.support.control_planes import wait_until
 from tests.support.our_server import OurServer, Team, container, serving, variables
 from tests.support.pods import a_pod
 from tests.support.webhook_configurations import apply, installed
 
 PODS = 500
 CLIENTS = 8
-
-
-@contextlib.contextmanager
-def creating(team, clients=4):
-    """Let clients create pods without pause until the block ends; yields what went wrong."""
-    stop, lost = threading.Event(), []
-
-    def create():
-        while not stop.is_set():
-            try:
-                team.accepts(a_pod("8Gi"))
-            except ApiError as error:
-                lost.append(error.message)
-
-    with ThreadPoolExecutor(clients) as pool:
-        futures = [pool.submit(create) for _ in range(clients)]
-        try:
-            yield lost
-        finally:
-            stop.set()
-    for future in futures:
-        future.result()
 
 
 def test_of_many_pods_created_at_once_none_is_lost_and_none_untranslated(team):
@@ -90,7 +67,7 @@ def served_serial(server):
 
 def test_a_renewed_certificate_loses_no_creation(own_team):
     server, (mutating, _) = own_team.ours.server, own_team.ours.configurations
-    with creating(own_team) as lost:
+    with creating(own_team.api, own_team.namespace, 4) as load:
         for number in range(3):
             wait_until("pods", lambda n=number: len(own_team.pods()) > 20 * (n + 1))
             before = served_serial(server)
@@ -105,7 +82,7 @@ def test_a_renewed_certificate_loses_no_creation(own_team):
             apply(own_team.api, mutating)
             stored = len(own_team.pods())
             wait_until("more pods", lambda n=stored: len(own_team.pods()) > n + 20)
-    assert lost == []
+    assert load.lost == []
     assert all(pod["spec"]["initContainers"] for pod in own_team.pods())
 
 
@@ -127,41 +104,22 @@ def test_a_server_that_is_told_to_stop_answers_first_and_is_missed_by_name(own_t
         assert container(own_team.accepts(a_pod("8Gi")), "vram-enforcer")
 
 
-@pytest.fixture
-def away(own_team):
-    """Return a function that makes the server go away without a drain."""
-    return own_team.ours.server.quit
-
-
-def test_while_we_are_away_only_namespaces_that_opted_out_get_pods(
-    control_plane, own_team, make_namespace, away
+def test_while_we_are_away_only_creations_fail_and_not_those_of_who_opted_out(
+    control_plane, own_team, make_namespace
 ):
-    away()
+    gone, ended, bound = (own_team.accepts(a_pod("8Gi")) for _ in range(3))
+    own_team.ours.server.quit()  # without a drain
     assert 'failed calling webhook "mutate.vramwarden.io"' in own_team.refuses(a_pod()).message
     opted_out = make_namespace({"vramwarden.io/webhook": "disabled"})
     Team(control_plane.api, own_team.ours, opted_out).accepts(a_pod())
 
-
-def test_while_we_are_away_a_pod_can_be_deleted(own_team, away):
-    pod = own_team.accepts(a_pod("8Gi"))
-    away()
-    own_team.api.delete(pod, gracePeriodSeconds="0")
-    assert own_team.pods() == []
-
-
-def test_while_we_are_away_a_kubelet_can_report_what_became_of_a_pod(own_team, away):
-    pod = own_team.accepts(a_pod("8Gi"))
-    away()
-    changed = own_team.patch(pod, {"status": {"phase": "Succeeded"}}, "/status")
+    own_team.api.delete(gone, gracePeriodSeconds="0")
+    assert len(own_team.pods()) == 2
+    changed = own_team.patch(ended, {"status": {"phase": "Succeeded"}}, "/status")
     assert changed["status"]["phase"] == "Succeeded"
-
-
-def test_while_we_are_away_the_scheduler_can_bind_a_pod(own_team, away):
-    pod = own_team.accepts(a_pod("8Gi"))
-    away()
+    name = bound["metadata"]["name"]
     target = {"apiVersion": "v1", "kind": "Node", "name": "gpu-1"}
-    binding = {"apiVersion": "v1", "kind": "Binding", "metadata": pod["metadata"]}
-    path = f"/api/v1/namespaces/{own_team.namespace}/pods/{pod['metadata']['name']}/binding"
-    metadata = {"name": pod["metadata"]["name"]}
-    own_team.api.request("POST", path, {**binding, "metadata": metadata, "target": target})
-    assert own_team.api.get(pod)["spec"]["nodeName"] == "gpu-1"
+    body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
+    path = f"/api/v1/namespaces/{own_team.namespace}/pods/{name}/binding"
+    own_team.api.request("POST", path, body)
+    assert own_team.api.get(bound)["spec"]["nodeName"] == "gpu-1"

@@ -22,8 +22,6 @@ RBAC = "rbac.authorization.k8s.io"
 VIEW = "system:aggregate-to-view"
 """Of what the built-in role `view` is made, by a controller that does not run here."""
 LARGE = 1000
-PATIENCE_S = 20.0
-"""Far more than it takes: the figures stand in tests/bench."""
 
 
 @pytest.fixture(scope="module")
@@ -196,15 +194,12 @@ def test_pods_come_as_rows_of_a_table_with_labels_selected(
     assert {pod["status"] for pod in report["pods"]} == {"Pending"}
 
 
-def test_a_thousand_nodes_are_drawn_soon(control_plane, figures, readable, viewer):
+def test_a_thousand_nodes_are_drawn(control_plane, figures, readable, viewer):
     figures(many_nodes(LARGE))
-    started_s = time.monotonic()
     done = top(viewer, "nodes")
-    taken_s = time.monotonic() - started_s
     assert done.returncode == 0
     assert done.stdout.startswith("1,000 nodes, 8,000 GPUs, 617Ti usable:")
     assert done.stdout.count("gpu-node-") == LARGE
-    assert taken_s < PATIENCE_S
 
 
 def test_kubectl_runs_the_plugin_and_completes_its_words(figures, readable, viewer):
