@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test test-fast test-min e2e lint format bench image lock release generate clean
+.PHONY: help demo test test-fast test-min e2e dev lint format bench image lock release generate clean
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -40,6 +40,9 @@ test-min: .venv-min/.ready  ## the parts with dependencies, with the oldest vers
 
 e2e: $(READY)  ## the whole product on a real node, KUBECONFIG's or one it starts (as root); tests/e2e/README.md
 	$(BIN)/pytest tests/e2e -rsP
+
+dev: $(READY)  ## a cluster with vramwarden, and a shell to try things in; COMMAND='...' in place of the shell
+	@$(BIN)/python -m tests.dev.run
 
 lint: $(READY)  ## ruff, mypy strict, the layers
 	$(BIN)/ruff check .

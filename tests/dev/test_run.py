@@ -1,0 +1,122 @@
+"""`make dev`: what one finds there, and that nothing of it is left."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.dev import run
+from tests.support.paths import ROOT
+from tests.support.programs import find_binary
+
+SESSION = """\
+exec 2>&1
+kubectl run train --image=example --annotations=vramwarden.io/gpu-memory=8Gi
+kubectl wait pod train --for=condition=Ready --timeout=60s
+vramwarden explain train | head -1
+vramwarden top nodes | head -1
+kubectl run wrong --image=example --annotations=vramwarden.io/gpu-memory=8GB || exit 7
+"""
+SAID = r"""pod/train created
+pod/train condition met
+Pod default/train runs on n[12] since \d+s: GPU [01] \(NVIDIA A10, GPU-[abc]\), cap 8Gi, .*
+2 nodes, 3 GPUs, 72Gi usable: .*
+Error from server \(Forbidden\): admission webhook "mutate.vramwarden.io" denied the request: \
+InvalidQuantity: .*: 8GB is not a Kubernetes quantity; use 8G or 8Gi
+""".replace("\\\n", "")
+# In place of the parts: a cluster that leaves a mark when it ends.
+MARKED = """\
+import contextlib, pathlib, sys
+from tests.dev import run
+
+@contextlib.contextmanager
+def marked(folder):
+    try:
+        yield "here", "hello"
+    finally:
+        pathlib.Path(sys.argv[1]).write_text(str(folder))
+
+run.why_not, run.from_parts = (lambda: ""), marked
+sys.exit(run.main())
+"""
+
+
+def run_dev(arguments, tmp_path, **environment):
+    """Run it in a folder for all that it writes; return the process."""
+    (tmp_path / "temporary").mkdir()
+    env = {**os.environ, "SHELL": "/bin/sh", "TMPDIR": str(tmp_path / "temporary"), **environment}
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        [sys.executable, *arguments],
+        cwd=ROOT, env=env, text=True, stdin=pipe, stdout=pipe, stderr=pipe,
+    )  # fmt: skip
+
+
+def left(tmp_path):
+    """Return the processes that have that folder in their environment, and what lies there."""
+    folder, found = tmp_path / "temporary", []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it ended, or is somebody else's
+            if os.fsencode(folder) in (process / "environ").read_bytes():
+                found.append((process / "cmdline").read_bytes())
+    return found, list(folder.iterdir())
+
+
+@pytest.mark.cluster
+def test_a_pod_is_placed_explained_and_one_is_denied_and_nothing_is_left(
+    can_start_control_planes, tmp_path
+):
+    missing = [run.why_not(), *(name for name in run.LACKS if not find_binary(name))]
+    if any(missing):
+        pytest.skip(f"`make dev` needs {'; '.join(filter(None, missing))}")
+    process = run_dev(["-m", "tests.dev.run"], tmp_path, COMMAND=SESSION)
+    output, _ = process.communicate(timeout=300)
+    assert re.fullmatch(SAID, output), output
+    assert (process.returncode, left(tmp_path)) == (7, ([], []))
+
+
+@pytest.mark.parametrize("number", run.ENDS, ids=lambda number: number.name)
+@pytest.mark.parametrize("command", ["echo began; sleep 600; :", ""], ids=["COMMAND", "a shell"])
+def test_a_signal_ends_it_and_takes_all_down(number, command, tmp_path):
+    mark = tmp_path / "down"
+    with run_dev(["-c", MARKED, str(mark)], tmp_path, COMMAND=command) as process:
+        assert process.stdout.readline() == ("began\n" if command else "hello\n")
+        process.send_signal(number)
+        assert process.wait(60) == 128 + number
+    assert not Path(mark.read_text()).exists()
+    assert left(tmp_path) == ([], [])
+
+
+def test_what_is_missing_is_said_with_what_to_do(tmp_path):
+    process = run_dev(["-m", "tests.dev.run"], tmp_path, PATH="", KUBEBUILDER_ASSETS="/none")
+    output, error = process.communicate(timeout=60)
+    needed = r"etcd \(envtest\), kube-apiserver \(envtest\), kubectl \(envtest\), helm \(https:.*"
+    assert re.fullmatch(rf"make dev needs {needed}; `setup-envtest .* Helm alone\.\n", error), error
+    assert (output, process.returncode) == ("", 1)
+
+
+def test_kind_is_set_up_by_the_readmes_commands_and_deleted(tmp_path):
+    fakes = tmp_path / "bin"
+    fakes.mkdir()
+    for name in ("kind", "make", "helm", "kubectl"):
+        (fakes / name).write_text(f'#!/bin/sh\necho {name} "$1" "$2" $KIND_CLUSTER_NAME\n')
+        (fakes / name).chmod(0o755)
+    code = MARKED.replace('(lambda: "")', '(lambda: "etcd")')
+    path = f"{fakes}:{os.environ['PATH']}"
+    process = run_dev(["-c", code], tmp_path, PATH=path, COMMAND="kubectl get pods; exit 3")
+    output, _ = process.communicate(timeout=60)
+    assert output.splitlines() == [
+        "make image ENGINE=docker vramwarden-dev",
+        "kind create cluster vramwarden-dev",
+        "kind load docker-image vramwarden-dev",
+        "helm upgrade --install vramwarden-dev",
+        "kubectl get pods",
+        "kind delete cluster vramwarden-dev",
+    ]
+    assert (process.returncode, left(tmp_path)) == (3, ([], []))
