@@ -34,6 +34,15 @@ CGROUPS = next(
      if path.is_dir()), Path("/sys/fs/cgroup"),
 )  # fmt: skip
 LIBC = ctypes.CDLL(None, use_errno=True)
+PROGRAM = ("-m", "webhook.sidecar")
+NOT_PROBED = "program._PROBED_WITHIN_S = 0"
+"""Where no startup probe is to find a failed self-test, it need not wait for one."""
+
+
+def with_constants(text):
+    """Return the program's arguments with other constants, for which no test has to wait."""
+    imports = "import os, sys; from webhook.sidecar import __main__, guard, program"
+    return "-c", f"{imports}; {text}; os._exit(__main__.main(sys.argv[1:]))"
 
 
 class Workload:
@@ -69,6 +78,8 @@ class Pod:
         self.heartbeat = folder / "run" / "heartbeat"
         self.outputs = [folder / "events.txt", folder / "termination-log", folder / "errors.txt"]
         self.enforcer = None
+        self.gap_s = 5
+        self.python = sys.executable
         self.environment = {
             "PATH": "/usr/bin:/bin",
             "LD_LIBRARY_PATH": library,
@@ -159,20 +170,20 @@ class Pod:
         """Make a process hold nothing anywhere."""
         (self.folder / "pids" / str(who.pid)).unlink()
 
-    def guard(self, user=None, **environment):
+    def guard(self, **options):
         """Start the enforcer, and wait for its first observation or its end."""
-        self.enforcer = self.start(user=user, **environment)
+        self.enforcer = self.start(**options)
         wait_until(lambda: self.heartbeat.exists() or self.enforcer.poll() is not None)
 
-    def start(self, *arguments, user=None, **environment):
+    def start(self, *arguments, user=None, by=PROGRAM, constants="", output=None, **environment):
         """Start the program; as a user, without any capability but that to read these files."""
         events, termination_log, errors = self.outputs
+        command = [self.python, "-I", *(with_constants(constants) if constants else by)]
         with events.open("ab") as stdout, errors.open("ab") as stderr:
             return subprocess.Popen(
-                [sys.executable, "-I", "-m", "webhook.sidecar", *arguments,
-                 "--run-folder", str(self.folder / "run"),
+                [*command, *arguments, "--run-folder", str(self.folder / "run"),
                  "--termination-log", str(termination_log)],
-                env=self.environment | environment, stdout=stdout, stderr=stderr,
+                env=self.environment | environment, stdout=output or stdout, stderr=stderr,
                 preexec_fn=None if user is None else lambda: become(user),  # noqa: PLW1509
             )  # fmt: skip
 
@@ -285,7 +296,7 @@ class Pod:
             assert event["ts"], event
             assert event["msg"] in EVENTS, event
             assert event["level"] in {"info", "warning", "error"}, event
-            assert event["msg"] != GAP or event["s"] > 5, event
+            assert event["msg"] != GAP or event["s"] > self.gap_s, event
 
     def empty_cages(self):
         """End what is caged, and remove the cgroups, which outlive us."""
@@ -335,7 +346,9 @@ def become(user, kept=1):
 def play(sent):
     pod = Pod(Path(sent["folder"]), sent["library"])
     module = types.ModuleType("scenario")
-    module.__dict__.update(MIB=MIB, os=os, resource=resource, signal=signal, time=time)
+    module.__dict__.update(
+        MIB=MIB, NOT_PROBED=NOT_PROBED, os=os, resource=resource, signal=signal, time=time
+    )
     try:
         exec(compile(sent["source"], "scenario", "exec"), module.__dict__)  # noqa: S102  # our own
         result = module.__dict__[sent["name"]](pod, *sent["arguments"])

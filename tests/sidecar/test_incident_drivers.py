@@ -1,5 +1,7 @@
 """Which drivers the program works with, and what it says where it does not."""
 
+from tests.sidecar.incident_scene import NOT_PROBED
+
 NEEDED = "565.57.01 or newer is needed."
 NODES = f"lists host PIDs, not the pod's; {NEEDED}"
 BLIND = f"does not report processes' memory in a container; {NEEDED}"
@@ -47,7 +49,7 @@ def test_a_driver_that_does_not_do_keeps_the_workload_from_starting_and_stops_no
         mine = p.process("stays")
         p.holds(mine, 1200)
         p.script("driver 550.163.01")
-        p.guard()
+        p.guard(constants=NOT_PROBED)
         return p.end(), p.probe(), mine.code, mine.notes, p.messages
 
     before = f"the one before failed: Driver 550.163.01 {BLIND}"

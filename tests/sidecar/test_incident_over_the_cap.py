@@ -115,7 +115,7 @@ def test_a_process_that_stopped_itself_does_not_escape(pod):
         hog = p.process("plain")
         os.kill(hog.pid, signal.SIGSTOP)
         p.holds(hog, 1200)
-        p.guard()
+        p.guard(VRAM_GRACE="0.5s")
         p.wait_for("memory came back")
         return hog.wait(), p.messages[1:3]
 

@@ -3,23 +3,22 @@
 import signal
 import time
 
-import pytest
-
 
 def test_a_pause_fails_the_probe_and_is_told_and_then_the_cap_holds_again(pod):
     def incident(p):
         hog = p.process("plain")
         p.holds(hog, 500)
-        p.guard()
+        p.gap_s = 1
+        p.guard(constants="assert guard.PAUSE_S == 5; guard.PAUSE_S = 1")
         before = p.probe()
         p.pause()
         p.holds(hog, 1200)
         stuck = p.probe()
-        time.sleep(5.5)
+        time.sleep(1.2)
         alive = hog.code
         p.go_on()
         p.wait_for("memory came back")
-        (gap,) = [event for event in p.events("no observation for a while") if event["s"] > 5]
+        gap = p.events("no observation for a while")[0]
         stuck[1] = stuck[1].replace(str(p.enforcer.pid), "PID")
         return before, stuck, alive, gap, hog.wait(), p.probe(), p.messages[1:]
 
@@ -47,22 +46,6 @@ def test_it_ends_when_told_and_the_probe_says_so(pod):
     assert why.startswith(f"process {pid}, which guarded, is over")
 
 
-@pytest.mark.parametrize(
-    "function", ["nvmlInitWithFlags", "nvmlDeviceGetComputeRunningProcesses_v3"]
-)
-def test_it_ends_when_told_while_the_driver_takes_its_time(pod, function):
-    def incident(p, function):
-        p.script(f"delay {function} 1000")
-        p.enforcer = p.start()
-        p.wait_until(lambda: p.calls(function))
-        p.enforcer.send_signal(signal.SIGTERM)
-        return p.end(), p.messages, p.probe()
-
-    code, messages, (failed, why) = pod.run(incident, function)
-    assert (code, messages, failed) == (0, ["stopped"], 1)
-    assert why == "not guarding yet: the self-test has not finished"
-
-
 def test_one_that_is_killed_and_restarted_takes_over(pod):
     def incident(p):
         hog = p.process("plain")
@@ -87,7 +70,7 @@ def test_told_to_end_it_guards_on_while_a_container_that_held_memory_runs_anythi
         hog, rest = p.process("stays", container="a"), p.process("plain", container="a")
         idle = p.process("stays", container="b")
         p.holds(hog, 500)
-        p.guard()
+        p.guard(VRAM_GRACE="0.5s")
         p.enforcer.send_signal(signal.SIGTERM)
         p.wait_for("guarding on")
         p.holds(hog, 1200)
@@ -133,13 +116,11 @@ def test_told_to_end_while_the_driver_hangs_it_guards_nobody_and_ends(pod):
         p.contain(1, "f")
         other = p.process("stays", container="a")
         p.holds(other, 500)
-        p.guard()
-        p.script("delay nvmlDeviceGetMemoryInfo_v2 60000")
+        p.guard(constants="assert guard.STUCK_S == 15; guard.STUCK_S = 1")
+        p.script("delay nvmlDeviceGetMemoryInfo_v2 600000")
+        p.log.write_text("")
         p.wait_until(lambda: p.calls("nvmlDeviceGetMemoryInfo_v2"))
         p.enforcer.send_signal(signal.SIGTERM)
-        began_s = time.monotonic()
-        return p.end(), p.messages[1:], other.code, time.monotonic() - began_s
+        return p.end(), p.messages[1:], other.code
 
-    code, messages, other, took_s = pod.run(incident)
-    assert (code, messages, other) == (0, ["guarding on", "stopped"], None)
-    assert took_s < 40
+    assert pod.run(incident) == [0, ["guarding on", "stopped"], None]

@@ -4,6 +4,8 @@ import time
 
 import pytest
 
+from tests.sidecar.incident_scene import NOT_PROBED
+
 GUARDING = [0, "guarding"]
 
 
@@ -58,7 +60,7 @@ def test_of_two_verdicts_between_probes_the_last_is_reported(pod):
 def test_a_process_that_is_killed_is_reported_by_why_it_was_to_end(pod):
     def incident(p):
         hog = p.process("stays")
-        p.guard()
+        p.guard(VRAM_GRACE="0.5s")
         p.probe()
         p.holds(hog, 1200)
         p.wait_for("memory came back")
@@ -107,7 +109,7 @@ def test_a_pod_that_is_guarded_as_it_should_be_has_nothing_to_report(pod):
 def test_a_run_folder_that_takes_no_verdict_costs_the_report_and_nothing_else(pod):
     def incident(p):
         hog, stubborn = p.process("plain"), p.process("stays")
-        p.guard()
+        p.guard(VRAM_GRACE="0.5s")
         for name in ("verdict.new", "verdict"):
             (p.heartbeat.parent / name).mkdir()
         p.probe()
@@ -126,7 +128,7 @@ def test_a_run_folder_that_takes_no_verdict_costs_the_report_and_nothing_else(po
 def test_a_startup_probe_that_waits_says_why_the_self_test_failed(pod):
     def incident(p):
         p.script("driver 550.163.01\ndelay nvmlInitWithFlags 2000")
-        p.enforcer = p.start()
+        p.enforcer = p.start(constants=NOT_PROBED)
         p.wait_until(lambda: p.calls("nvmlInitWithFlags"))
         said = p.probe("startup", wait_s=4)
         return said, p.end(), p.events("self-test")[0]["why"], p.left()
@@ -137,30 +139,21 @@ def test_a_startup_probe_that_waits_says_why_the_self_test_failed(pod):
     assert said.endswith(f" failed: {why}")
 
 
-def test_a_startup_probe_does_not_wait_for_a_self_test_that_has_failed(pod):
-    def incident(p):
-        p.script("driver 550.163.01")
-        p.enforcer = p.start()
-        p.wait_until(lambda: p.events("self-test"))
-        said = p.probe("startup", wait_s=20)
-        return said, p.enforcer.poll(), p.end(), p.events("self-test")[0]["why"]
-
-    said, before, after, why = pod.run(incident)
-    assert (said, before, after) == ([1, f"the self-test failed: {why}"], None, 70)
-
-
 @pytest.mark.parametrize(
     ("script", "settings", "why"),
     [("driver 550.163.01", {}, "Driver 550.163.01"), ("", {"VRAM_GRACE": "soon"}, "VRAM_GRACE: ")],
     ids=["driver", "settings"],
 )
 def test_a_self_test_that_fails_at_once_is_there_for_the_next_probe(pod, script, settings, why):
+    """And a startup probe that may wait does not: it answers before the program ends."""
+
     def incident(p, script, settings):
         p.script(script)
         p.enforcer = p.start(**settings)
         p.wait_until(lambda: p.events("self-test"))
         time.sleep(1)  # the period of startup probes
-        return p.enforcer.poll(), p.probe("startup"), p.end()
+        said = p.probe("startup", wait_s=20)
+        return p.enforcer.poll(), said, p.end()
 
     before, (failed, said), code = pod.run(incident, script, settings)
     assert (before, failed, code) == (None, 1, 70)
@@ -169,7 +162,7 @@ def test_a_self_test_that_fails_at_once_is_there_for_the_next_probe(pod, script,
 
 def test_wrong_settings_are_what_a_startup_probe_says(pod):
     def incident(p):
-        p.guard(VRAM_GRACE="soon")
+        p.guard(VRAM_GRACE="soon", constants=NOT_PROBED)
         return p.end(), p.probe("startup")
 
     code, (failed, said) = pod.run(incident)
@@ -180,7 +173,7 @@ def test_wrong_settings_are_what_a_startup_probe_says(pod):
 def test_a_self_test_that_passes_takes_an_older_failure_away(pod):
     def incident(p):
         p.script("driver 550.163.01")
-        p.guard()
+        p.guard(constants=NOT_PROBED)
         p.end()
         before = p.left()
         p.script()
