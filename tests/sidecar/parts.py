@@ -9,6 +9,7 @@ from functools import cache
 
 import pytest
 
+from tests.sidecar.incident_scene import NOT_PROBED, with_constants
 from tests.support.fake_proc import ID, OTHER_ID, put, put_self, stat_line, status_lines
 from tests.support.nvml_stub import build, compiler
 from tests.support.policies import SHIPPED, load, load_spec
@@ -18,12 +19,15 @@ from webhook.adapters.surroundings import trustworthy_kernel
 from webhook.core.nvidia.drivers import Fault, SeenGpu
 
 __all__ = [
-    "CAP", "ID", "OTHER_ID", "PROGRAM", "SHIPPED", "SLEEPS", "Ended", "Ground", "ScriptedNvml",
-    "a_ground", "as_user", "events_of", "in_pod", "load", "load_spec", "put", "put_self", "start",
-    "stat_line", "status_lines", "wait_until",
+    "BY_HAND", "CAP", "ENDS_SOON", "ID", "OTHER_ID", "PROGRAM", "SHIPPED", "SLEEPS", "Ended",
+    "Ground", "ScriptedNvml", "a_ground", "as_user", "events_of", "in_pod", "load", "load_spec",
+    "put", "put_self", "start", "stat_line", "status_lines", "wait_until",
 ]  # fmt: skip
 
 PROGRAM = ("-I", "-m", "webhook.sidecar")
+BY_HAND = ("-m", "webhook.cli", "enforce")
+ENDS_SOON = ("-I", *with_constants(NOT_PROBED))
+"""The program, which waits for no startup probe where its self-test has failed."""
 CAP = {"VRAM_CAP_BYTES": "1000"}
 GPU = "gpu GPU-a total=100000 name=NVIDIA_H200\n"
 
@@ -147,19 +151,6 @@ class Ground:
             stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
         )  # fmt: skip
         return Ended(ended.returncode, events_of(ended.stdout or ""), ended.stderr)
-
-    def offer(self, monkeypatch, python=sys.executable, program=PROGRAM, **more):
-        """Let a scenario, which runs in another interpreter, find it all in its environment."""
-        environment = {
-            "GROUND_COMMAND": json.dumps([str(python), *program, *self.options]),
-            "GROUND_ENVIRONMENT": json.dumps(self.environment | CAP),
-            "GROUND_RUN_FOLDER": str(self.run_folder),
-            "GROUND_STUB_FILE": str(self.stub_file),
-            "GROUND_TERMINATION_LOG": str(self.termination_log),
-            **more,
-        }
-        for name, value in environment.items():
-            monkeypatch.setenv(name, value)
 
 
 def events_of(text):

@@ -1,7 +1,6 @@
 """The program as in its image: an interpreter, `pynvml`, a few files of ours, nothing else."""
 
 import json
-import os
 import re
 import shutil
 import signal
@@ -13,7 +12,7 @@ import pynvml
 import pytest
 
 import webhook
-from tests.sidecar.parts import CAP, a_ground, in_pod, start, wait_until
+from tests.sidecar.parts import CAP, wait_until
 from webhook.names import ENFORCER_PROBE
 from webhook.sidecar.heartbeat import Heartbeat
 
@@ -134,45 +133,25 @@ def test_without_a_library_it_says_so_and_ends_with_seventy(alone, tmp_path):
     assert "pynvml" in names
 
 
-def test_a_whole_guard_needs_these_files_and_no_other_packages(
-    alone, by_any_module, tmp_path, tmp_path_factory, monkeypatch
-):
-    def scenario():
-        import json  # noqa: PLC0415  # it runs elsewhere
+def test_a_whole_guard_needs_these_files_and_no_other_packages(alone, by_any_module, pod):
+    def incident(p, python, by):
+        p.python = python
+        p.guard(by=by)
+        hog = p.process("plain")
+        p.holds(hog, 1200)
+        p.wait_for("memory came back")
+        said = p.folder / "said"
+        with said.open("wb") as output:
+            probed = p.start("--probe=liveness", by=by, output=output).wait()
+        p.enforcer.send_signal(signal.SIGTERM)
+        found = [p.end(), hog.wait(), probed, said.read_text()], p.messages
+        errors = p.outputs[2].read_text()
+        p.outputs[2].write_text("")
+        return *found, errors
 
-        folder = Path(os.environ["GROUND_RUN_FOLDER"])
-        stub = Path(os.environ["GROUND_STUB_FILE"])
-        said, errors = folder / "said", folder / "errors"
-        program = subprocess.Popen(
-            json.loads(os.environ["GROUND_COMMAND"]),
-            env=json.loads(os.environ["GROUND_ENVIRONMENT"]) | {"VRAM_POLL_INTERVAL": "0.1"},
-            stdout=said.open("wb"), stderr=errors.open("wb"),
-        )  # fmt: skip
-        wait_until((folder / "heartbeat").exists)
-        hog = start()
-        used = "gpu GPU-a total=9000000000 used=8000000000\n"
-        beside = stub.with_name("beside")
-        beside.write_text(f"{used}process 0 compute {hog.pid} 8000000000\n", encoding="ascii")
-        beside.replace(stub)
-        code = hog.wait(timeout=60)
-        wait_until(lambda: "stopping a process" in said.read_text(encoding="utf-8"))
-        probe = [*json.loads(os.environ["GROUND_COMMAND"]), "--probe=liveness"]
-        answered = subprocess.run(probe, capture_output=True, text=True, check=False)
-        program.send_signal(signal.SIGTERM)
-        ended = program.wait(timeout=30)
-        events = said.read_text(encoding="utf-8").splitlines()
-        return [
-            [ended, code, answered.returncode, answered.stdout],
-            [json.loads(line)["msg"] for line in events],
-            errors.read_text(encoding="utf-8"),
-        ]
-
-    ground = a_ground(tmp_path, tmp_path_factory)
-    ground.offer(monkeypatch, alone, LISTING_IMPORTS)
-    codes, events, importtime = in_pod(scenario)
+    codes, events, importtime = pod.run(incident, str(alone), LISTING_IMPORTS)
     assert codes == [0, -signal.SIGTERM, 0, "guarding\n"]
-    assert events[:2] == ["self-test", "stopping a process"]
-    assert events[-1] == "stopped"
+    assert events == ["self-test", "stopping a process", "memory came back", "stopped"]
     names = imported(importtime)
     others = tops(names - by_any_module) - sys.stdlib_module_names
     assert others - {"org"} == {"pynvml", "webhook"}  # copy searches for Jython's org.python.core

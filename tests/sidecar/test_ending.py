@@ -6,72 +6,41 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
-from tests.sidecar.parts import CAP, PROGRAM, Ground, a_ground, events_of, in_pod, wait_until
+from tests.sidecar.parts import CAP, PROGRAM, Ground, events_of
 
-SOON_S = 20  # half a millisecond where nobody else wants the cores; a driver's call takes a minute
-INIT = "delay nvmlInitWithFlags 60000\n"
-VERSION = "delay nvmlSystemGetDriverVersion 60000\n"
-MEMORY = "delay nvmlDeviceGetMemoryInfo_v2 60000\n"
-LISTS = "delay nvmlDeviceGetComputeRunningProcesses_v3 60000\n"
-
-
-@pytest.fixture
-def ground(tmp_path, tmp_path_factory):
-    return a_ground(tmp_path, tmp_path_factory)
+INIT, VERSION = "nvmlInitWithFlags", "nvmlSystemGetDriverVersion"
+MEMORY, LISTS = "nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetComputeRunningProcesses_v3"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize(
-    ("script", "beats"),
+    ("function", "guards"),
     [(INIT, False), (VERSION, False), (LISTS, False), (MEMORY, True)],
     ids=["starting", "asked for its version", "listing", "guarding"],
 )
-def test_a_driver_that_hangs_does_not_hold_up_the_end(script, beats, number, ground, monkeypatch):
-    def scenario():
-        import json  # noqa: PLC0415  # it runs elsewhere
-
-        folder = Path(os.environ["GROUND_RUN_FOLDER"])
-        stub = Path(os.environ["GROUND_STUB_FILE"])
-        calls, said = folder / "calls", folder / "said"
-        hangs = f"{stub.read_text(encoding='ascii')}{os.environ['HANGS']}"
-        if not (beats := os.environ["BEATS"]):
-            stub.write_text(hangs, encoding="ascii")
-        environment = json.loads(os.environ["GROUND_ENVIRONMENT"])
-        program = subprocess.Popen(
-            json.loads(os.environ["GROUND_COMMAND"]),
-            env={**environment, "NVML_STUB_LOG": str(calls), "VRAM_POLL_INTERVAL": "0.1"},
-            stdout=said.open("wb"), stderr=subprocess.STDOUT,
-        )  # fmt: skip
-        if beats:
-            wait_until((folder / "heartbeat").exists)
-            beside = stub.with_name("beside")
-            beside.write_text(hangs, encoding="ascii")
-            beside.replace(stub)
-            time.sleep(0.5)  # several polls
-        function = os.environ["HANGS"].split()[1]
-        wait_until(lambda: calls.exists() and function in calls.read_text(encoding="ascii"))
-        began_s = time.monotonic()
+def test_a_driver_that_hangs_does_not_hold_up_the_end(function, guards, number, pod):
+    def incident(p, function, guards, number):
+        if guards:
+            p.guard()
+        p.script(f"delay {function} 600000")
+        p.log.write_text("")
+        p.enforcer = p.enforcer or p.start()
+        p.wait_until(lambda: p.calls(function))
         for _ in range(3):  # the others disturb nothing
-            program.send_signal(int(os.environ["SIGNAL"]))
-        code = program.wait(timeout=50)
-        lines = said.read_text(encoding="utf-8").splitlines()
-        return code, time.monotonic() - began_s, [json.loads(line)["msg"] for line in lines]
+            p.enforcer.send_signal(number)
+        return p.end(), p.messages, p.probe()[1].removeprefix(f"process {p.enforcer.pid}")
 
-    more = {"HANGS": script, "BEATS": "yes" * beats, "SIGNAL": str(int(number))}
-    ground.offer(monkeypatch, **more)
-    code, took_s, said = in_pod(scenario)
-    guarded = ["self-test", "last words", "stopped"]
-    assert (code, said) == (0, guarded if beats else ["stopped"])
-    assert took_s < SOON_S
+    guarded = ["self-test", "stopped"], ", which guarded, is over; no other has taken its place yet"
+    never = ["stopped"], "not guarding yet: the self-test has not finished"
+    assert pod.run(incident, function, guards, number) == [0, *(guarded if guards else never)]
 
 
 def test_whenever_the_signal_comes_the_program_ends_and_nothing_is_half_written(tmp_path):
     """Before the interpreter is ready the kernel ends it, with nothing done yet."""
-    codes = set()
+    started = []
     for number in range(40):
         folder = tmp_path / str(number)
         folder.mkdir()
@@ -83,9 +52,9 @@ def test_whenever_the_signal_comes_the_program_ends_and_nothing_is_half_written(
         )  # fmt: skip
         time.sleep(number * 0.004)
         program.send_signal(signal.SIGTERM)
-        began_s = time.monotonic()
+        started.append((program, ground))
+    for program, ground in started:
         said, errors = program.communicate(timeout=60)
-        assert time.monotonic() - began_s < SOON_S
         assert errors == ""
         message = ground.termination_log.read_text(encoding="utf-8")
         assert message == "" or message.endswith("\n")
@@ -96,8 +65,7 @@ def test_whenever_the_signal_comes_the_program_ends_and_nothing_is_half_written(
             assert program.returncode == 0
             assert events in (["stopped"], ["self-test", "stopped"])
             assert bool(message) == (len(events) > 1)
-        codes.add(program.returncode)
-    assert 0 in codes
+    assert 0 in {program.returncode for program, _ in started}
 
 
 @pytest.mark.parametrize("call", ["open", "write", "ftruncate", "close"])
@@ -140,15 +108,13 @@ from webhook.sidecar.ending import end_on_signals
 
 ours = journal.EnforcerJournal(1, sys.argv[1])
 end_on_signals(ours)
-journal.os = SimpleNamespace(**vars(os) | {"write": lambda *_: time.sleep(60)})
+journal.os = SimpleNamespace(**vars(os) | {"write": lambda *_: time.sleep(600)})
 threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
 ours.verdict("error", "cannot measure", "a disk that hangs")
 """
     log = tmp_path / "termination-log"
     log.touch()
-    began_s = time.monotonic()
     ended = run(code, log)
-    assert time.monotonic() - began_s < SOON_S
     assert [json.loads(line)["msg"] for line in ended.stdout.splitlines()] == ["stopped"]
 
 
@@ -170,16 +136,14 @@ if sys.argv[2] == "False":
     replaced = {"start_new_thread": start_new_thread}
     ending._thread = SimpleNamespace(**vars(ending._thread) | replaced)
 if sys.argv[3] == "hangs":
-    journal.os = SimpleNamespace(**vars(os) | {"ftruncate": lambda *_: time.sleep(60)})
+    journal.os = SimpleNamespace(**vars(os) | {"ftruncate": lambda *_: time.sleep(600)})
 os.kill(os.getpid(), signal.SIGTERM)
-time.sleep(60)
+time.sleep(600)
 """
     for how in ("works", "hangs") if threads else ("works",):
         log = tmp_path / how
         log.touch()
-        began_s = time.monotonic()
         ended = run(code, log, threads, how)
-        assert time.monotonic() - began_s < SOON_S
         said = [event["msg"] for event in events_of(ended.stdout)]
         assert said == (["last words", "stopped"] if how == "works" else ["stopped"])
         assert log.read_text(encoding="utf-8") == "ended\n"

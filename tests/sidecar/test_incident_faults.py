@@ -141,10 +141,12 @@ def test_a_driver_that_was_replaced_ends_the_program(pod, before):
             p.script(before)
             p.wait_for("cannot measure")
         p.script("fail * 18")
-        return p.end(), hog.code, hog.notes, p.messages[-1], p.termination_message, p.probe()[0]
+        code, event = p.end(), p.events("the driver changed")[-1]
+        last = p.messages[-1], event["level"], p.probe()[0]
+        return code, hog.code, hog.notes, last, p.termination_message
 
-    code, alive, notes, last, message, failed = pod.run(incident, before)
-    assert (code, alive, notes, last, failed) == (75, None, [], "the driver changed", 1)
+    code, alive, notes, last, message = pod.run(incident, before)
+    assert (code, alive, notes, last) == (75, None, [], ["the driver changed", "error", 1])
     assert message.startswith("the driver changed: ")
     assert "the node's driver was replaced and does not fit the library mounted here" in message
     assert "only a new container gets the new one" in message

@@ -4,14 +4,13 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.sidecar.parts import Ground, a_ground, events_of, in_pod, wait_until
+from tests.sidecar.parts import ENDS_SOON, Ground, events_of
 from webhook.sidecar import journal
 from webhook.sidecar.journal import EnforcerJournal
 
@@ -209,7 +208,7 @@ def test_output_that_takes_nothing_does_not_keep_the_verdict_from_the_kubelet(ki
 @pytest.mark.parametrize("end", [">&-", ">/dev/full", ">&- 2>&-"])
 def test_the_program_ends_with_its_own_code_where_its_output_takes_nothing(end, tmp_path):
     ground = Ground(tmp_path, library=tmp_path)
-    command = [sys.executable, "-I", "-m", "webhook.sidecar", *ground.options]
+    command = [sys.executable, *ENDS_SOON, *ground.options]
     ended = subprocess.run(
         ["sh", "-c", f'exec "$@" {end}', "sh", *command],
         env=ground.environment, capture_output=True, check=False, timeout=60,
@@ -223,6 +222,7 @@ def test_a_file_that_took_the_number_of_closed_output_is_not_written_to(tmp_path
     ground = Ground(tmp_path, library=tmp_path)
     code = (
         "import sys; file = open(sys.argv[1], 'w'); assert file.fileno() == 1; "
+        "from webhook.sidecar import program; program._PROBED_WITHIN_S = 0; "
         "from webhook.sidecar.__main__ import start; "
         "sys.exit(start('', *sys.argv[1:], only_test=False))"
     )
@@ -235,34 +235,21 @@ def test_a_file_that_took_the_number_of_closed_output_is_not_written_to(tmp_path
     assert (tmp_path / "file").read_text(encoding="utf-8") == ""
 
 
-def test_a_guard_goes_on_where_its_output_is_closed_and_ends_with_its_own_code(
-    tmp_path, tmp_path_factory, monkeypatch
-):
-    def scenario():
-        import json  # noqa: PLC0415  # it runs elsewhere
-
-        def beat():
-            found = Path(os.environ["GROUND_RUN_FOLDER"], "heartbeat")
-            return found.exists() and found.read_text(encoding="ascii")
-
+def test_a_guard_goes_on_where_its_output_is_closed_and_ends_with_its_own_code(pod):
+    def incident(p):
         near, far = os.pipe()
-        more = {"VRAM_POLL_INTERVAL": "0.1", "VRAM_BLIND_AFTER": "1s"}
-        program = subprocess.Popen(
-            json.loads(os.environ["GROUND_COMMAND"]),
-            env=json.loads(os.environ["GROUND_ENVIRONMENT"]) | more,
-            stdout=far, stderr=subprocess.PIPE,
-        )  # fmt: skip
+        p.enforcer = p.start(output=far)
         os.close(far)
-        wait_until(beat)
+        p.wait_until(p.heartbeat.exists)
         os.close(near)
-        # From here on nobody hears what it has to say.
-        Path(os.environ["GROUND_STUB_FILE"]).unlink()
-        log = Path(os.environ["GROUND_TERMINATION_LOG"])
-        wait_until(lambda: log.read_text(encoding="utf-8").startswith("cannot measure: "))
-        beat_after = beat()
-        wait_until(lambda: beat() != beat_after)
-        program.send_signal(signal.SIGTERM)
-        return [program.wait(timeout=30), program.stderr.read().decode()]
+        p.script("fail * 999")
+        message = p.outputs[1]
+        p.wait_until(lambda: message.read_text().startswith("cannot measure: "))
+        p.observations(2)
+        p.enforcer.send_signal(signal.SIGTERM)
+        code = p.end()
+        message.write_text("")  # of which nobody heard an event
+        p.heartbeat.unlink()
+        return code
 
-    a_ground(tmp_path, tmp_path_factory).offer(monkeypatch)
-    assert in_pod(scenario) == [0, ""]
+    assert pod.run(incident) == 0

@@ -1,19 +1,15 @@
 """The program as the kubelet starts it, and as a person does: words, exit codes, signals."""
 
-import json
-import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from tests.sidecar.parts import CAP, PROGRAM, Ground, a_ground, in_pod, wait_until
+from tests.sidecar.parts import BY_HAND, CAP, ENDS_SOON, PROGRAM, Ground, a_ground
 from webhook.sidecar.__main__ import main
 from webhook.sidecar.heartbeat import Heartbeat, leave_verdict
 
-BY_HAND = ("-m", "webhook.cli", "enforce")
 BOTH = (PROGRAM, BY_HAND)
 WRONG = [
     ["--nonsense"],
@@ -108,7 +104,7 @@ def test_a_liveness_probe_by_hand_reports_a_verdict_once(command, tmp_path, with
 @pytest.mark.parametrize("arguments", [[], ["--self-test"]], ids=["guard", "self-test"])
 @pytest.mark.parametrize("environment", [{}, {"VRAM_CAP_BYTES": "8Gi", "VRAM_GRACE": "soon"}])
 def test_wrong_settings_end_it_with_seventy_and_one_line(arguments, environment, without_library):
-    ended = without_library.run(*arguments, **environment)
+    ended = without_library.run(*arguments, command=ENDS_SOON, **environment)
     assert (ended.code, ended.errors) == (70, "")
     (verdict,) = ended.events
     assert (verdict["level"], verdict["msg"]) == ("error", "self-test")
@@ -120,7 +116,7 @@ def test_wrong_settings_end_it_with_seventy_and_one_line(arguments, environment,
 
 @pytest.mark.parametrize("arguments", [[], ["--self-test"]], ids=["guard", "self-test"])
 def test_no_library_ends_it_with_seventy_and_one_line(arguments, without_library):
-    ended = without_library.run(*arguments, **CAP)
+    ended = without_library.run(*arguments, command=ENDS_SOON, **CAP)
     assert (ended.code, ended.errors) == (70, "")
     (verdict,) = ended.events
     assert "libnvidia-ml.so.1: cannot open shared object file" in verdict["why"]
@@ -129,7 +125,7 @@ def test_no_library_ends_it_with_seventy_and_one_line(arguments, without_library
 
 
 def test_a_pod_bound_past_the_webhook_is_told_why_it_has_no_library(without_library):
-    (verdict,) = without_library.run(**CAP, NVIDIA_VISIBLE_DEVICES="").events
+    (verdict,) = without_library.run(command=ENDS_SOON, **CAP, NVIDIA_VISIBLE_DEVICES="").events
     assert verdict["why"].endswith("Delete the pod, so that it is bound again.")
 
 
@@ -144,76 +140,18 @@ def test_by_hand_it_is_the_same_program(environment, ground):
     assert "GPU-x" not in str(environment) or "GPU-x" in lines[0].events[0]["why"]
 
 
-def guarded(act, ground, monkeypatch, **environment):
-    """Let the program guard in a namespace, do something to it, and return how it ended."""
-
-    def scenario():
-        import json  # noqa: PLC0415  # it runs elsewhere
-
-        log = Path(os.environ["GROUND_RUN_FOLDER"], "said")
-        with log.open("w", encoding="utf-8") as said:
-            program = subprocess.Popen(
-                json.loads(os.environ["GROUND_COMMAND"]),
-                env=json.loads(os.environ["GROUND_ENVIRONMENT"]) | json.loads(os.environ["MORE"]),
-                stdout=said, stderr=subprocess.STDOUT,
-            )  # fmt: skip
-        wait_until(Path(os.environ["GROUND_RUN_FOLDER"], "heartbeat").exists)
-        stub = Path(os.environ["GROUND_STUB_FILE"])
-        if act := os.environ["ACT"]:
-            beside = stub.with_name("beside")
-            beside.write_text(act, encoding="ascii")
-            beside.replace(stub)
-        else:
-            program.send_signal(int(os.environ["SIGNAL"]))
-        code = program.wait(timeout=60)
-        return [code, [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]]
-
-    number = act if isinstance(act, int) else 0
-    ground.offer(
-        monkeypatch,
-        ACT="" if number else act,
-        SIGNAL=str(int(number)),
-        MORE=json.dumps({"VRAM_POLL_INTERVAL": "0.1"} | environment),
-    )
-    code, events = in_pod(scenario)
-    return code, events, ground.termination_log.read_text(encoding="utf-8")
-
-
-NOTHING = "no peak was measured, the cap is 1Mi, nothing was stopped, guarded for "
-
-
-def final_figures(event):
-    """Return what the last event says that the termination message ends with."""
-    assert event["msg"] == "last words"
-    assert event["why"] == f"{NOTHING}{event['s']}s"
-    figures = f'{{"v":1,"cap":1000,"peak":{{}},"stops":0,"s":{event["s"]}}}'
-    return f"ended: {event['why']}\n{figures}\n"
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_to_stop_ends_a_guard_with_nought(number, ground, monkeypatch):
-    code, events, message = guarded(number, ground, monkeypatch)
-    said = [event["msg"] for event in events]
-    assert (code, said) == (0, ["self-test", "last words", "stopped"])
-    assert events[0]["ability"] == "full"
-    assert message == f"self-test: {events[0]['why']}\n{final_figures(events[1])}"
-    assert message.startswith("self-test: Driver 565.57.01 ")
+def test_a_signal_to_stop_ends_a_guard_with_nought(number, pod):
+    def incident(p, number):
+        p.guard()
+        p.enforcer.send_signal(number)
+        figures = p.end(), p.messages, p.events("self-test")[0], p.events("last words")[0]["s"]
+        return *figures, p.outputs[1].read_text()
 
-
-def test_a_driver_that_was_replaced_ends_a_guard_with_seventy_five(ground, monkeypatch):
-    gpu = "gpu GPU-a total=100000\n"
-    code, events, message = guarded(f"{gpu}fail * 18\n", ground, monkeypatch)
-    *_, changed, words = events
-    assert (code, changed["level"], changed["msg"]) == (75, "error", "the driver changed")
-    assert "only a new container gets the new one" in changed["why"]
-    assert message == f"the driver changed: {changed['why']}\n{final_figures(words)}"
-
-
-def test_a_pod_that_must_restart_ends_a_guard_with_eighty_eight(ground, monkeypatch):
-    code, events, message = guarded(
-        "fail * 999\n", ground, monkeypatch,
-        VRAM_BLIND_AFTER="1s", VRAM_WHEN_BLIND="Terminate", VRAM_GRACE="0s",
-    )  # fmt: skip
-    *_, ended, words = events
-    assert (code, ended["msg"]) == (88, "the pod must restart")
-    assert message == f"the pod must restart: {ended['why']}\n{final_figures(words)}"
+    code, messages, verdict, seconds, message = pod.run(incident, number)
+    assert (code, messages, verdict["ability"]) == (0, ["self-test", "stopped"], "full")
+    assert verdict["why"].startswith("Driver 565.57.01 ")
+    peak = "no peak was measured, the cap is 1000Mi, nothing was stopped, guarded for"
+    figures = f'{{"v":1,"cap":1048576000,"peak":{{}},"stops":0,"s":{seconds}}}'
+    said = f"ended: {peak} {seconds}s"
+    assert message == f"self-test: {verdict['why']}\n{said}\n{figures}\n"

@@ -1,14 +1,15 @@
 """The self-test with a real library, real processes and the real program."""
 
-import json
 import os
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from tests.sidecar.parts import SLEEPS, a_ground, as_user, events_of, in_pod, start
+from tests.sidecar.parts import BY_HAND, SLEEPS, as_user, events_of, in_pod, start
+from webhook.sidecar import program
+from webhook.sidecar.journal import EnforcerJournal
+from webhook.sidecar.program import enforce
+from webhook.sidecar.selftest import SelfCheck, SelfTest
 
 GPU = "gpu GPU-a total=1000 mig=0\n"
 LISTS = "nvmlDeviceGetComputeRunningProcesses_v3"
@@ -24,45 +25,23 @@ FOUND = {
 }
 
 
-def outcomes(ground, monkeypatch, texts, **command):
-    """Run the self-test once with each text for the stub, and return code and verdict."""
-
-    def scenario():
-        import json  # noqa: PLC0415  # it runs elsewhere
-
-        stub = Path(os.environ["GROUND_STUB_FILE"])
+def test_every_outcome_is_one_line_of_the_real_program(pod):
+    def incident(p, texts, by_hand):
         found = []
-        for text in json.loads(os.environ["STUB_TEXTS"]):
-            stub.unlink(missing_ok=True)
+        for text in texts:
+            p.stub.unlink(missing_ok=True)
             if text is not None:
-                stub.write_text(text, encoding="ascii")
-            ended = subprocess.run(
-                [*json.loads(os.environ["GROUND_COMMAND"]), "--self-test"],
-                env=json.loads(os.environ["GROUND_ENVIRONMENT"]),
-                capture_output=True, text=True, check=False, timeout=60,
-            )  # fmt: skip
-            found.append([ended.returncode, ended.stdout, ended.stderr])
-        return found
+                p.stub.write_text(text)
+            found.append([p.start("--self-test").wait(), p.events()[-1]])
+        p.script()
+        found.append([p.start("--self-test", by=by_hand).wait(), p.events()[-1]])
+        return found, len(p.events())
 
-    ground.offer(monkeypatch, STUB_TEXTS=json.dumps(list(texts)), **command)
-    found = in_pod(scenario)
-    assert [errors for _, _, errors in found] == [""] * len(texts)
-    return [(code, *events_of(said)) for code, said, _ in found]
-
-
-def test_every_outcome_is_one_line_of_the_real_program(tmp_path, tmp_path_factory, monkeypatch):
-    ground = a_ground(tmp_path, tmp_path_factory)
-    found = outcomes(ground, monkeypatch, FOUND)
-    for (code, verdict), want in zip(found, FOUND.values(), strict=True):
+    found, lines = pod.run(incident, list(FOUND), BY_HAND)
+    assert lines == len(found)
+    for (code, verdict), want in zip(found, [*FOUND.values(), FOUND[GPU]], strict=True):
         failed = [name for name, check in verdict["checks"].items() if check["holds"] is False]
         assert (code, verdict["ability"], failed) == want
-
-
-def test_by_hand_the_self_test_ends_by_itself_too(tmp_path, tmp_path_factory, monkeypatch):
-    ground = a_ground(tmp_path, tmp_path_factory)
-    by_hand = {"program": ("-m", "webhook.cli", "enforce")}
-    ((code, verdict),) = outcomes(ground, monkeypatch, [GPU], **by_hand)
-    assert (code, verdict["ability"]) == (0, "full")
 
 
 @pytest.mark.parametrize(
@@ -75,25 +54,16 @@ def test_by_hand_the_self_test_ends_by_itself_too(tmp_path, tmp_path_factory, mo
     ],
 )
 def test_only_what_cannot_be_measured_keeps_a_workload_from_starting(
-    failed, code, level, ability, tmp_path
+    failed, code, level, ability, tmp_path, monkeypatch
 ):
-    script = """
-import sys
-from webhook.sidecar import journal, program, selftest
-checks = [selftest.SelfCheck(name, False, f"No {name}.") for name in sys.argv[3:]]
-program.self_test = lambda nvml, placed: selftest.SelfTest(tuple(checks))
-environment = {"VRAM_CAP_BYTES": "1"}
-ours = journal.EnforcerJournal(1, sys.argv[2])
-sys.exit(program.enforce(environment, sys.argv[1], ours, only_test=True))
-"""
-    log = tmp_path / "termination-log"
+    checks = [SelfCheck(name, False, f"No {name}.") for name in failed]
+    monkeypatch.setattr(program, "self_test", lambda *_, **__: SelfTest(tuple(checks)))
+    log, out = tmp_path / "termination-log", tmp_path / "out"
     log.touch()
-    ended = subprocess.run(
-        [sys.executable, "-I", "-c", script, tmp_path, log, *failed],
-        capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
-    (verdict,) = events_of(ended.stdout)
-    assert (ended.returncode, ended.stderr) == (code, "")
+    with out.open("w") as said:
+        ours = EnforcerJournal(said.fileno(), str(log))
+        assert enforce({"VRAM_CAP_BYTES": "1"}, str(tmp_path), ours, only_test=True) == code
+    (verdict,) = events_of(out.read_text(encoding="utf-8"))
     assert (verdict["level"], verdict["ability"]) == (level, ability)
     why = " ".join(f"No {name}." for name in failed)
     assert log.read_text(encoding="utf-8") == f"self-test: {why}\n"

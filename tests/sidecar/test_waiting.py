@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from tests.sidecar.parts import CAP, PROGRAM, Ground, events_of, wait_until
+from tests.sidecar.parts import BY_HAND, CAP, ENDS_SOON, PROGRAM, Ground, events_of, wait_until
 from tests.sidecar.probes import asked
 from webhook.names import ENFORCER_GPU_PATH, ENFORCER_RUN_PATH
 from webhook.sidecar.__main__ import GPU_FOLDER
@@ -18,7 +18,6 @@ from webhook.sidecar.heartbeat import RUN_FOLDER
 from webhook.sidecar.journal import EnforcerJournal
 from webhook.sidecar.waiting import wait_for_gpus
 
-BY_HAND = ("-m", "webhook.cli", "enforce")
 AWAY = (
     "the pod was bound while vramwarden was away, and gets one when vramwarden is back; if that "
     "does not help, delete the pod, so that it is bound again"
@@ -147,7 +146,8 @@ def test_a_variable_that_stays_empty_ends_it_again_and_again(pod):
 def test_a_pod_with_its_gpu_waits_for_nothing(environment, pod):
     pod.annotate()
     environment = UNPLACED | environment
-    ended = pod.run(**{name: text for name, text in environment.items() if text is not None})
+    given = {name: text for name, text in environment.items() if text is not None}
+    ended = pod.run(command=ENDS_SOON, **given)
     assert (ended.code, [event["msg"] for event in ended.events]) == (70, ["self-test"])
     assert "Delete the pod" not in ended.events[0]["why"]
 
@@ -158,7 +158,7 @@ def test_a_pod_with_its_gpu_waits_for_nothing(environment, pod):
     ids=["a plain container", "a pod of 0.1", "where devices are injected"],
 )
 def test_a_sidecar_that_is_shown_no_file_says_what_to_do(environment, pod):
-    ended = pod.run(**environment)
+    ended = pod.run(command=ENDS_SOON, **environment)
     assert (ended.code, [event["msg"] for event in ended.events]) == (70, ["self-test"])
     assert ended.events[0]["why"].endswith("Delete the pod, so that it is bound again.")
 
