@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test test-fast test-min e2e dev lint format bench image lock release generate clean
+.PHONY: help demo test test-fast test-changed test-min e2e dev lint format bench image lock release generate clean
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -19,11 +19,16 @@ demo: $(READY)  ## certificates, server, one review translated and one denied, o
 	@$(BIN)/vramwarden demo
 
 test: $(READY)  ## the whole test suite
-	$(BIN)/pytest --numprocesses 2 --dist loadgroup
+	$(BIN)/pytest --numprocesses 2 --dist loadgroup --durations=25
 
 test-fast: $(READY)  ## the inner loop: core, policies, commands; no test waits or starts a process
 	HYPOTHESIS_PROFILE=fast $(BIN)/pytest --numprocesses 2 -m 'not process' \
 	    $$($(BIN)/python -m tests.support.fast_lane)
+
+test-changed: $(READY)  ## the rooms of what changed since the branch left main, and what imports it
+	@tests=$$($(BIN)/python -m tests.support.changed) && \
+	    if [ -n "$$tests" ]; then $(BIN)/pytest --numprocesses 2 --dist loadgroup $$tests; \
+	    else echo "nothing changed since this branch left main"; fi
 
 # What the version of a dependency can break: the tests of each part that imports one. The rest of the
 # core and the replays import none; the enforcer calls pynvml through adapters/nvml.py alone, and how

@@ -1,9 +1,12 @@
-"""`make test-min` runs all that the version of a dependency can break."""
+"""Lanes run what they promise: what a dependency can break, and the rooms of what changed."""
 
 import ast
 import re
 import sys
 
+import pytest
+
+from tests.support.changed import rooms_of
 from tests.support.paths import ROOT, TESTS
 
 OURS = {"webhook", "certs", "__future__"}
@@ -25,7 +28,7 @@ def folder(path):
     return TESTS / (within.relative_to("webhook") if within.parts[0] == "webhook" else within)
 
 
-def test_the_tests_of_what_imports_a_package_of_others_run_with_its_oldest_version():
+def test_the_rooms_of_what_imports_a_package_of_others_run_with_its_oldest_version():
     (listed,) = re.findall(r"^MIN := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     importers = [path for path in MODULES if set(imported(path)) - OURS - sys.stdlib_module_names]
     assert len(importers) > 20
@@ -34,3 +37,39 @@ def test_the_tests_of_what_imports_a_package_of_others_run_with_its_oldest_versi
         for path in importers
         if not any(folder(path).is_relative_to(ROOT / one) for one in listed.split())
     ] == []
+
+
+TREE = {
+    "tests/core/test_words.py": "",
+    "tests/core/node/test_state.py": "from webhook.core.node.state import a",
+    "tests/core/node/golden/one.yaml": "",
+    "tests/agent/test_loop.py": "from webhook.core.node import (\n    other,\n    state,\n)",
+    "tests/sentry/test_loop.py": "from webhook.core.node.states import b",
+    "tests/e2e/test_node.py": "import webhook.core.node.state",
+    "tests/server/test_http.py": "from tests.support.clocks import Clock",
+    "tests/contracts/test_docs.py": "",
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "tests"),
+    [
+        ("webhook/core/node/state.py", ["tests/agent/test_loop.py", "tests/core/node"]),
+        ("webhook/core/deeper/room/new.py", ["tests/core"]),
+        ("webhook/core/words.py tests/core/node/test_state.py", ["tests/core"]),
+        ("tests/core/test_words.py", ["tests/core/test_words.py"]),
+        ("tests/core/test_that_is_gone.py", []),
+        ("tests/core/node/golden/one.yaml", ["tests/core/node/golden"]),
+        ("tests/support/clocks.py", ["tests/server/test_http.py"]),
+        ("tests/e2e/pods.py tests/e2e/test_node.py", []),
+        ("deploy/install.yaml", ["tests/chart", "tests/contracts", "tests/release"]),
+        ("certs/pki/keys.py", ["tests/certs", "tests/cli"]),
+        ("README.md .ci/run", ["tests/contracts"]),
+        ("README.md pyproject.toml", ["tests"]),
+    ],
+)  # fmt: skip
+def test_what_changed_is_tested_by_its_room_and_by_what_imports_it(changed, tests, tmp_path):
+    for name, text in TREE.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert rooms_of(changed.split(), tmp_path) == tests

@@ -1,0 +1,83 @@
+"""The tests of `make test-changed`: those of the rooms of what changed since the branch left main.
+
+Tests mirror the rooms: `webhook/core/node/state.py` has its own in `tests/core/node`, and whatever
+test imports it is one of its tests, too.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from typing import TYPE_CHECKING
+
+from tests.support.paths import TESTS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+ROOT = TESTS.parent
+ROOMS = {
+    "certs": ("certs", "cli"),
+    "deploy": ("chart", "release", "contracts"),
+    "policies": ("core/policy", "adapters/policy", "contracts"),
+}
+OTHERS = ("contracts",)
+"""The rooms of what is neither a module of the product nor a test, by its top folder."""
+NEED_A_NODE = {"e2e", "gpu"}
+EVERYTHING = {"pyproject.toml", "tests/conftest.py"}
+
+
+def changed() -> list[str]:
+    """Return what differs from where this branch left main, and what git does not know yet."""
+    base = _git("merge-base", "HEAD", "main")[0]
+    return _git("diff", "--name-only", base) + _git("ls-files", "--others", "--exclude-standard")
+
+
+def rooms_of(paths: Iterable[str], root: Path = ROOT) -> list[str]:
+    """Return folders and files of tests, relative to the root, none within another."""
+    found: set[Path] = set()
+    texts = {
+        path: path.read_text()
+        for path in (root / "tests").rglob("test_*.py")
+        if path.relative_to(root).parts[1] not in NEED_A_NODE
+    }
+    for name in paths:
+        path = root / name
+        if name in EVERYTHING:
+            return ["tests"]
+        if path.suffix == ".py":
+            module = name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+            imports = _imports(module)
+            found |= {test for test, text in texts.items() if imports.search(text)}
+        if path.name.startswith("test_") or name.startswith("tests/support/"):
+            found |= {path} & set(texts)
+        elif name.startswith("webhook/") and path.suffix == ".py":
+            room = root / "tests" / path.parent.relative_to(root / "webhook")
+            while not room.is_dir():
+                room = room.parent
+            found |= {room} if room != root / "tests" else set()
+        elif name.startswith("tests/"):
+            found |= {path.parent} if path.parts[len(root.parts) + 1] not in NEED_A_NODE else set()
+        else:
+            found |= {root / "tests" / room for room in ROOMS.get(name.split("/")[0], OTHERS)}
+    whole = [one for one in found if not any(other in one.parents for other in found)]
+    return sorted(str(one.relative_to(root)) for one in whole)
+
+
+def _imports(module: str) -> re.Pattern[str]:
+    """Find `import a.b.c`, `from a.b.c import`, and `from a.b import c`, also over lines."""
+    parent, _, last = map(re.escape, module.rpartition("."))
+    whole = rf"^\s*(?:import|from) {re.escape(module)}\b"
+    return re.compile(rf"{whole}|^\s*from {parent} import (?:\([^)]*|.*)\b{last}\b", re.MULTILINE)
+
+
+def _git(*arguments: str) -> list[str]:
+    answer = subprocess.run(
+        ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return answer.stdout.split()
+
+
+if __name__ == "__main__":
+    print(*rooms_of(changed()))
