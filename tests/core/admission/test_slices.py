@@ -160,8 +160,22 @@ def test_what_is_known_since_changes_no_pod_that_is_about_to_be_stored():
         assert (decision.allowed, decision.findings) == (True, ())
 
 
+def required(*terms):
+    of_nodes = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [*terms]}}
+    return {"nodeAffinity": of_nodes}
+
+
+def larger_than(mib):
+    key = "nvidia.com/mig-1g.10gb.memory"
+    return {"matchExpressions": [{"key": key, "operator": "Gt", "values": [mib]}]}
+
+
+def in_zone(zone):
+    return {"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone]}]}
+
+
 def test_a_pod_that_comes_again_gets_the_slice_that_is_the_smallest_now():
-    pod = translated(a_pod("8Gi", affinity=EITHER), under())
+    pod = translated(a_pod("8Gi", affinity=required(in_zone("a"), in_zone("b"))), under())
     assert len(on_nodes(pod)) == 2
     again = translated(pod, under(MIG, sliced(H200)))
     assert limits_of(again) == {"main": {f"{SLICE}1g.18gb": "1"}}
@@ -170,14 +184,6 @@ def test_a_pod_that_comes_again_gets_the_slice_that_is_the_smallest_now():
         ["zone In b", "nvidia.com/mig-1g.18gb.memory Gt 8191"],
     ]
     assert answered(again, under(MIG, sliced(H200))).patch == ()
-
-
-def _term(zone):
-    return {"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone]}]}
-
-
-_REQUIRED = {"nodeSelectorTerms": [_term("a"), _term("b")]}
-EITHER = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": _REQUIRED}}
 
 
 def denied(pod, policy):
@@ -223,40 +229,21 @@ def test_slices_written_by_hand_are_no_share():
     assert limits_of(translated(forged, under())) == limits_of(pod)
 
 
+def with_amounts(**more):
+    def harm(pod):
+        for amounts in pod["spec"]["containers"][0]["resources"].values():
+            amounts.update(more)
+
+    return harm
+
+
 HARM = {
     "no slice": lambda pod: pod["spec"]["containers"][0].pop("resources"),
-    "more slices": lambda pod: [
-        amounts.update({f"{SLICE}1g.10gb": "2"})
-        for amounts in pod["spec"]["containers"][0]["resources"].values()
-    ],
-    "two profiles": lambda pod: [
-        amounts.update({f"{SLICE}3g.40gb": "1"})
-        for amounts in pod["spec"]["containers"][0]["resources"].values()
-    ],
-    "VRAM beside it": lambda pod: [
-        amounts.update({"vramwarden.io/vram": "8Gi"})
-        for amounts in pod["spec"]["containers"][0]["resources"].values()
-    ],
+    "more slices": with_amounts(**{f"{SLICE}1g.10gb": "2"}),
+    "two profiles": with_amounts(**{f"{SLICE}3g.40gb": "1"}),
+    "VRAM beside it": with_amounts(**{"vramwarden.io/vram": "8Gi"}),
     "any node": lambda pod: pod["spec"].pop("affinity"),
-    "a smaller node": lambda pod: pod["spec"].update(
-        affinity={
-            "nodeAffinity": {
-                "requiredDuringSchedulingIgnoredDuringExecution": {
-                    "nodeSelectorTerms": [
-                        {
-                            "matchExpressions": [
-                                {
-                                    "key": "nvidia.com/mig-1g.10gb.memory",
-                                    "operator": "Gt",
-                                    "values": ["4095"],
-                                }
-                            ]
-                        }
-                    ]
-                }
-            }
-        }
-    ),
+    "a smaller node": lambda pod: pod["spec"].update(affinity=required(larger_than("4095"))),
     "all GPUs": lambda pod: pod["spec"]["containers"][0]["env"].append(
         {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}
     ),
@@ -286,10 +273,7 @@ def test_who_asks_for_a_slice_is_not_told_that_it_is_much():
 
 def test_what_a_user_asks_of_the_same_label_stays():
     """Also where the pod comes again: what was written for another slice is what goes."""
-    more = {"key": "nvidia.com/mig-1g.10gb.memory", "operator": "Gt", "values": ["9000"]}
-    terms = {"nodeSelectorTerms": [{"matchExpressions": [more]}]}
-    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
-    pod = translated(a_pod("8Gi", affinity=affinity), under())
+    pod = translated(a_pod("8Gi", affinity=required(larger_than("9000"))), under())
     both = [["nvidia.com/mig-1g.10gb.memory Gt 9000", "nvidia.com/mig-1g.10gb.memory Gt 8191"]]
     assert on_nodes(pod) == both
     again = answered(pod, under())

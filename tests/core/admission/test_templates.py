@@ -96,34 +96,23 @@ def test_where_no_rule_judges_nothing_is_said(rule):
     assert (advice.warnings, advice.outcome, asked) == ((), Outcome.SKIPPED, [])
 
 
+TEMPLATE = "spec.template.metadata.annotations"
+
+
 @pytest.mark.parametrize(
-    ("metadata", "said"),
+    ("place", "key", "said"),
     [
+        ("annotations", MEMORY, f"on the Deployment itself has no effect; put it under {TEMPLATE}"),
+        ("labels", MEMORY, f"as a label of the Deployment has no effect; put it under {TEMPLATE}"),
         (
-            {"annotations": {MEMORY: "8Gi"}},
-            (
-                f"{MEMORY} on the Deployment itself has no effect; "
-                "put it under spec.template.metadata.annotations"
-            ),
-        ),
-        (
-            {"labels": {MEMORY: "8Gi"}},
-            (
-                f"{MEMORY} as a label of the Deployment has no effect; "
-                "put it under spec.template.metadata.annotations"
-            ),
-        ),
-        (
-            {"annotations": {"gpu-memory": "8Gi"}},
-            (
-                "gpu-memory on the Deployment itself has no effect; "
-                f"write {MEMORY}: 8Gi under spec.template.metadata.annotations"
-            ),
+            "annotations",
+            "gpu-memory",
+            f"on the Deployment itself has no effect; write {MEMORY}: 8Gi under {TEMPLATE}",
         ),
     ],
 )
-def test_a_key_at_the_wrong_level_is_said(metadata, said):
-    assert advised(a_pod(), **metadata).warnings == (said,)
+def test_a_key_at_the_wrong_level_is_said(place, key, said):
+    assert advised(a_pod(), **{place: {key: "8Gi"}}).warnings == (f"{key} {said}",)
 
 
 def test_a_key_of_the_workload_that_its_pods_have_too_is_fine():
