@@ -107,30 +107,28 @@ CASES = {
 @pytest.mark.parametrize(("before", "after"), CASES.values(), ids=CASES)
 @pytest.mark.parametrize("style", Style)
 def test_names_are_added_once_after_the_users(before, after, style):
-    rule = a_rule(
-        enforcement={"image_pull_secrets": ("registry", "mirror"), "style": style},
-    )
+    rule = a_rule(enforcement={"image_pull_secrets": ("registry", "mirror"), "style": style})
     pod = translated(a_pod("8Gi", imagePullSecrets=before), rule)
     assert pod["spec"]["imagePullSecrets"] == after
     assert_fine(pod, rule)
     assert decided(pod, rule).patch == ()
 
 
-def test_a_rule_that_names_none_adds_none():
-    assert "imagePullSecrets" not in translated(a_pod("8Gi"))["spec"]
-    pod = translated(a_pod("8Gi", imagePullSecrets=[OWN]))
-    assert pod["spec"]["imagePullSecrets"] == [OWN]
+NO_SIDECAR = a_rule(enforcement={"image_pull_secrets": ("registry",), "by": EnforceBy.NONE})
 
 
-def test_where_there_is_no_sidecar_nothing_is_pulled():
-    enforcement = {"image_pull_secrets": ("registry",), "by": EnforceBy.NONE}
-    assert (
-        "imagePullSecrets" not in translated(a_pod("8Gi"), a_rule(enforcement=enforcement))["spec"]
-    )
-
-
-def test_a_pod_without_a_demand_gets_none():
-    assert decided(a_pod(), NAMED).patch == ()
+@pytest.mark.parametrize(
+    ("pod", "rule", "after"),
+    [
+        (a_pod("8Gi"), RULE, None),
+        (a_pod("8Gi", imagePullSecrets=[OWN]), RULE, [OWN]),
+        (a_pod("8Gi"), NO_SIDECAR, None),
+        (a_pod(), NAMED, None),
+    ],
+    ids=["a rule that names none", "the user's alone", "no sidecar", "no demand"],
+)
+def test_where_nothing_is_pulled_by_a_name_none_is_added(pod, rule, after):
+    assert decided(pod, rule).obj["spec"].get("imagePullSecrets") == after
 
 
 def test_a_pod_that_lacks_one_is_not_stored_but_under_another_policy_it_is():

@@ -125,52 +125,44 @@ def test_an_impossible_enforcement_names_the_settings_that_would_help(run_as, st
     assert message.endswith(wanted)
 
 
-def test_users_of_containers_without_vram_do_not_matter():
+@pytest.mark.parametrize(
+    ("memory", "users", "of_pod", "wanted"),
+    [
+        ("second=8Gi", {"second": 1000, "main": 0}, {}, 1000),
+        ("main=4Gi,second=4Gi", {"main": 0, "second": 0}, {"runAsUser": 1000}, 0),
+    ],
+    ids=["users of containers without VRAM do not matter", "root overrides the user of its pod"],
+)
+def test_the_sidecar_runs_as_the_user_of_the_containers_with_vram(memory, users, of_pod, wanted):
+    pod = a_full_pod(memory, securityContext=of_pod)
+    for name, user in users.items():
+        put_in(pod, name, {"securityContext": {"runAsUser": user}})
     rule = a_rule(enforcement={"run_as": RunAs.WORKLOAD})
-    pod = a_full_pod("second=8Gi")
-    put_in(pod, "second", {"securityContext": {"runAsUser": 1000}})
-    put_in(pod, "main", {"securityContext": {"runAsUser": 0}})
     context = container_of(translated(pod, rule), "vram-enforcer")["securityContext"]
-    assert context["runAsUser"] == 1000
-
-
-def test_a_container_as_root_overrides_the_user_of_its_pod():
-    rule = a_rule(enforcement={"run_as": RunAs.WORKLOAD})
-    pod = a_hardened_pod(restricted=False, users=(0, 0), pod_user=1000)
-    context = container_of(translated(pod, rule), "vram-enforcer")["securityContext"]
-    assert context["runAsUser"] == 0
-    assert context["capabilities"] == {"drop": ["ALL"]}
+    assert (context["runAsUser"], context["capabilities"]) == (wanted, {"drop": ["ALL"]})
 
 
 def test_without_a_sidecar_no_user_is_needed():
     assert_fine(a_hardened_pod(restricted=True, users=(None, None)), WITHOUT_SIDECAR)
 
 
-@pytest.mark.parametrize(
-    "loosen",
-    [
-        lambda pod: put_in(pod, "init", {"securityContext": {"allowPrivilegeEscalation": None}}),
-        lambda pod: put_in(pod, "main", {"securityContext": {"runAsNonRoot": False}}),
-        lambda pod: put_in(pod, "main", {"securityContext": {"seccompProfile": None}}),
-        lambda pod: put_in(
-            pod, "side", {"securityContext": {"seccompProfile": {"type": "Unconfined"}}}
-        ),
-        lambda pod: container_of(pod, "second")["securityContext"].pop("capabilities"),
-        lambda pod: put_in(pod, "second", capability("NET_ADMIN")),
-        lambda pod: put(pod["spec"], {"hostNetwork": True}),
-        lambda pod: put(pod["spec"], host_path("/data")),
-    ],
-    ids=[
-        "may escalate",
-        "may be root",
-        "no seccomp",
-        "seccomp unconfined",
-        "keeps capabilities",
-        "adds NET_ADMIN",
-        "hostNetwork",
-        "hostPath",
-    ],
-)
+def with_context(name, **fields):
+    return lambda pod: put_in(pod, name, {"securityContext": fields})
+
+
+LOOSENED = {
+    "may escalate": with_context("init", allowPrivilegeEscalation=None),
+    "may be root": with_context("main", runAsNonRoot=False),
+    "no seccomp": with_context("main", seccompProfile=None),
+    "seccomp unconfined": with_context("side", seccompProfile={"type": "Unconfined"}),
+    "keeps capabilities": with_context("second", capabilities=None),
+    "adds NET_ADMIN": lambda pod: put_in(pod, "second", capability("NET_ADMIN")),
+    "hostNetwork": lambda pod: put(pod["spec"], {"hostNetwork": True}),
+    "hostPath": lambda pod: put(pod["spec"], host_path("/data")),
+}
+
+
+@pytest.mark.parametrize("loosen", LOOSENED.values(), ids=LOOSENED)
 def test_a_pod_that_restricted_would_reject_gets_a_sidecar_as_root(loosen):
     pod = a_hardened_pod(restricted=True, users=(None, None))
     loosen(pod)
@@ -182,20 +174,9 @@ def test_a_pod_that_restricted_would_reject_gets_a_sidecar_as_root(loosen):
 def test_what_the_pod_says_for_all_its_containers_counts_as_theirs():
     pod = a_full_pod("8Gi")
     for name in EVERYWHERE:
-        put_in(
-            pod,
-            name,
-            {
-                "securityContext": {
-                    "allowPrivilegeEscalation": False,
-                    "capabilities": {"drop": ["ALL"]},
-                }
-            },
-        )
-    pod["spec"]["securityContext"] = {
-        "runAsNonRoot": True,
-        "runAsUser": 1000,
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
+        own = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+        put_in(pod, name, {"securityContext": own})
+    seccomp = {"seccompProfile": {"type": "RuntimeDefault"}}
+    pod["spec"]["securityContext"] = {"runAsNonRoot": True, "runAsUser": 1000, **seccomp}
     context = container_of(translated(pod), "vram-enforcer")["securityContext"]
     assert context["runAsUser"] == 1000
