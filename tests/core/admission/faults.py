@@ -7,6 +7,7 @@ from typing import Any
 from tests.core.admission.decisions import (
     CONFIG_MAP,
     VISIBLE,
+    both,
     capability,
     host_path,
     limits,
@@ -21,103 +22,65 @@ SHM = "/dev/shm"  # noqa: S108 - a path of the node, not a file
 OTHER_FIELD = {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.annotations['gpus']"}}
 ADDED = "securityContext.capabilities.add[-1]"
 
+PRIVILEGED, SEES, WHOLE = (
+    Reason.PRIVILEGED_CONTAINER,
+    Reason.VISIBLE_DEVICES_OVERRIDE,
+    Reason.WHOLE_GPU_AND_SHARE,
+)
+IS_PRIVILEGED = {"securityContext": {"privileged": True}}
+SECRET = {"secretKeyRef": {"name": "s", "key": "k"}}
+MPS, IMEX = "CUDA_MPS_PIPE_DIRECTORY", "NVIDIA_IMEX_CHANNELS"
+DEFEATING = (
+    *("ALL", "SYS_ADMIN", "SYS_PTRACE", "SYS_MODULE", "SYS_RAWIO", "SYS_RESOURCE", "SYS_NICE"),
+    *("DAC_READ_SEARCH", "CHECKPOINT_RESTORE", "PERFMON", "MAC_OVERRIDE", "BPF", "CAP_SYS_ADMIN"),
+    *("SYS_ADMIN_X", " KILL", "CAP_CAP_CHOWN", "sys_admin", "all"),
+)
+OF_THE_DRIVER = (
+    *("NVIDIA_GPU_MEMORY_LIMIT", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "NVIDIA_MIG_CONFIG_DEVICES"),
+    *("NVIDIA_MIG_MONITOR_DEVICES", "NVIDIA_NVSWITCH", MPS, IMEX),
+)
+SEEN = ("all", "0", "0,1", "GPU-5d4ea1", "MIG-1", " void", "VOID", "$(X)", "nvidia")
+SOURCES = {"config map": CONFIG_MAP, "secret": SECRET, "another annotation": OTHER_FIELD}
+AMOUNTS = (
+    ("nvidia.com/gpu", "1"),
+    ("nvidia.com/gpu", 2),
+    ("nvidia.com/gpu", "2000m"),
+    ("amd.com/gpu", "1"),
+    ("nvidia.com/mig-1g.10gb", "1"),
+    ("nvidia.com/a100-40gb", "1"),
+    ("tencent.com/vcuda-core", "10"),
+)
+
 CONTAINER_FAULTS: list[tuple[Reason, str, Any, str]] = [
-    (
-        Reason.PRIVILEGED_CONTAINER,
-        "privileged",
-        {"securityContext": {"privileged": True}},
-        "securityContext.privileged",
-    ),
+    (PRIVILEGED, "privileged", IS_PRIVILEGED, "securityContext.privileged"),
+    *((PRIVILEGED, name, capability(name), ADDED) for name in DEFEATING),
+    *((SEES, f"sees {value!r}", variable(VISIBLE, value), "env[-1]") for value in SEEN),
+    *((SEES, f"sees by {name}", variable(VISIBLE, **SOURCES[name]), "env[-1]") for name in SOURCES),
+    (SEES, "void beside valueFrom", variable(VISIBLE, "void", **CONFIG_MAP), "env[-1]"),
+    *((SEES, name, variable(name, "0"), "env[-1]") for name in OF_THE_DRIVER),
+    (SEES, "MPS by config map", variable(MPS, **CONFIG_MAP), "env[-1]"),
     *(
-        (Reason.PRIVILEGED_CONTAINER, name, capability(name), ADDED)
-        for name in (
-            "ALL",
-            "SYS_ADMIN",
-            "SYS_PTRACE",
-            "SYS_MODULE",
-            "SYS_RAWIO",
-            "SYS_RESOURCE",
-            "SYS_NICE",
-            "DAC_READ_SEARCH",
-            "CHECKPOINT_RESTORE",
-            "PERFMON",
-            "MAC_OVERRIDE",
-            "SYS_ADMIN_X",
-            " KILL",
-            "CAP_CAP_CHOWN",
-            "BPF",
-            "CAP_SYS_ADMIN",
-            "sys_admin",
-            "all",
-        )
-    ),
-    *(
-        (Reason.VISIBLE_DEVICES_OVERRIDE, f"sees {value!r}", variable(VISIBLE, value), "env[-1]")
-        for value in ("all", "0", "0,1", "GPU-5d4ea1", "MIG-1", " void", "VOID", "$(X)", "nvidia")
-    ),
-    *(
-        (Reason.VISIBLE_DEVICES_OVERRIDE, f"sees by {name}", variable(VISIBLE, **source), "env[-1]")
-        for name, source in (
-            ("config map", CONFIG_MAP),
-            ("secret", {"secretKeyRef": {"name": "s", "key": "k"}}),
-            ("another annotation", OTHER_FIELD),
-        )
+        (WHOLE, f"{name} {amount}", limits(name, amount), f"resources.limits[{name}]")
+        for name, amount in AMOUNTS
     ),
     (
-        Reason.VISIBLE_DEVICES_OVERRIDE,
-        "void beside valueFrom",
-        variable(VISIBLE, "void", **CONFIG_MAP),
-        "env[-1]",
-    ),
-    *(
-        (Reason.VISIBLE_DEVICES_OVERRIDE, name, variable(name, "0"), "env[-1]")
-        for name in (
-            "NVIDIA_GPU_MEMORY_LIMIT",
-            "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
-            "CUDA_MPS_PIPE_DIRECTORY",
-            "NVIDIA_MIG_CONFIG_DEVICES",
-            "NVIDIA_MIG_MONITOR_DEVICES",
-            "NVIDIA_IMEX_CHANNELS",
-            "NVIDIA_NVSWITCH",
-        )
-    ),
-    (
-        Reason.VISIBLE_DEVICES_OVERRIDE,
-        "MPS by config map",
-        variable("CUDA_MPS_PIPE_DIRECTORY", **CONFIG_MAP),
-        "env[-1]",
-    ),
-    *(
-        (
-            Reason.WHOLE_GPU_AND_SHARE,
-            f"{resource} {amount}",
-            limits(resource, amount),
-            f"resources.limits[{resource}]",
-        )
-        for resource, amount in (
-            ("nvidia.com/gpu", "1"),
-            ("nvidia.com/gpu", 2),
-            ("nvidia.com/gpu", "2000m"),
-            ("amd.com/gpu", "1"),
-            ("nvidia.com/mig-1g.10gb", "1"),
-            ("nvidia.com/a100-40gb", "1"),
-            ("tencent.com/vcuda-core", "10"),
-        )
-    ),
-    (
-        Reason.WHOLE_GPU_AND_SHARE,
-        "request and limit",
-        {"resources": {kind: {"nvidia.com/gpu": "1"} for kind in ("requests", "limits")}},
+        *(WHOLE, "request and limit", both("nvidia.com/gpu", "1", "1")),
         "resources.limits[nvidia.com/gpu]",
     ),
-    (
-        Reason.WHOLE_GPU_AND_SHARE,
-        "claim",
-        {"resources": {"claims": [{"name": "gpu"}]}},
-        "resources.claims",
-    ),
+    (WHOLE, "claim", {"resources": {"claims": [{"name": "gpu"}]}}, "resources.claims"),
 ]
 
+
+DENIED_PATHS = (
+    *("/", "/dev", "/dev/", "//dev", "/./dev", "/dev/dri/card0", f"{SHM}/../nvidia0", f"{SHM}oo"),
+    *("/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-caps", "dev/nvidia0"),
+    *("/proc", "/proc/1/root/dev", "/sys", "/sys/fs/cgroup", "/run", "/run/nvidia/driver"),
+    *("/var/run", "/var/run/containerd/containerd.sock", "/etc", "/etc/cdi"),
+    *("/etc/localtime/../cdi", "/etc/localtimes", "/var", "/var/", "/var/lib"),
+    *("/var/lib/kubelet", "/var/lib/kubelet/device-plugins", "/var/lib/./containerd"),
+    *("/var/lib/containers", "/var/lib/docker", "/var/lib/cni", "/var/lib/etcd"),
+    *("/var/lib/rancher/k3s", "/var/lib/k0s", "/data/../var/lib/docker/x", "/data/.."),
+)
 
 SPEC_FAULTS: list[tuple[Reason, Any, str]] = [
     (Reason.HOST_PID, {"hostPID": True}, "spec.hostPID"),
@@ -150,26 +113,7 @@ SPEC_FAULTS: list[tuple[Reason, Any, str]] = [
     ),
     *(
         (Reason.PRIVILEGED_CONTAINER, host_path(path), "spec.volumes[-1].hostPath.path")
-        for path in (
-            "/dev",
-            "/dev/",
-            "/dev/nvidia0",
-            "/dev/nvidiactl",
-            "/dev/nvidia-caps",
-            "/dev/dri/card0",
-            "//dev",
-            "/./dev",
-            f"{SHM}/../nvidia0",
-            f"{SHM}oo",
-            "/",
-            "dev/nvidia0",
-            *("/proc", "/proc/1/root/dev", "/sys", "/sys/fs/cgroup", "/run", "/run/nvidia/driver"),
-            *("/var/run", "/var/run/containerd/containerd.sock", "/etc", "/etc/cdi"),
-            *("/etc/localtime/../cdi", "/etc/localtimes", "/var", "/var/", "/var/lib"),
-            *("/var/lib/kubelet", "/var/lib/kubelet/device-plugins", "/var/lib/./containerd"),
-            *("/var/lib/containers", "/var/lib/docker", "/var/lib/cni", "/var/lib/etcd"),
-            *("/var/lib/rancher/k3s", "/var/lib/k0s", "/data/../var/lib/docker/x", "/data/.."),
-        )
+        for path in DENIED_PATHS
     ),
     (Reason.PRIVILEGED_CONTAINER, {"hostIPC": True}, "spec.hostIPC"),
     (
@@ -215,10 +159,10 @@ DEBUGGER_FAULTS = [
     *((variable(VISIBLE, value), "env[0]") for value in ("all", "0", "GPU-1")),
     (variable(VISIBLE, **FROM_MAP), "env[0]"),
     (variable("NVIDIA_GPU_MEMORY_LIMIT", "1"), "env[0]"),
-    (variable("CUDA_MPS_PIPE_DIRECTORY", "/mps"), "env[0]"),
-    (variable("CUDA_MPS_PIPE_DIRECTORY", **FROM_MAP), "env[0]"),
-    (variable("NVIDIA_IMEX_CHANNELS", "0"), "env[0]"),
-    ({"securityContext": {"privileged": True}}, "securityContext.privileged"),
+    (variable(MPS, "/mps"), "env[0]"),
+    (variable(MPS, **FROM_MAP), "env[0]"),
+    (variable(IMEX, "0"), "env[0]"),
+    (IS_PRIVILEGED, "securityContext.privileged"),
     *(
         (
             {"securityContext": {"capabilities": {"add": ["NET_ADMIN", name]}}},
