@@ -12,9 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.scheduling.replicas import Cluster, placing
-from tests.support import schedulers
 from tests.support.control_planes import wait_until
-from tests.support.pods import a_pod
 from tests.support.schedulers import refusals
 
 PODS, CLIENTS, NODES = 1000, 8, 20
@@ -136,64 +134,3 @@ def test_a_thousand_pods_fill_twenty_nodes_and_no_gpu_is_overcommitted(
         f"a binding while all cores are busy: {percentiles(placed)}"
     )
     assert bound > PODS / 2
-
-
-def bind_one_by_one(cluster, create):
-    """Bind pods without a scheduler, each when the last is bound; return milliseconds of each."""
-    cluster.node("alone", *(80 for _ in range(8)))
-    durations_ms = []
-    for number in range(200):
-        pod = create(f"alone-{number}", "3Gi", 1, schedulerName="nobody")
-        metadata = {key: pod["metadata"][key] for key in ("name", "namespace", "uid")}
-        target = {"kind": "Node", "name": "alone"}
-        body = {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
-        path = f"/api/v1/namespaces/{cluster.namespace}/pods/{metadata['name']}/binding"
-        started = time.monotonic()
-        cluster.api.request("POST", path, body)
-        durations_ms.append((time.monotonic() - started) * 1000)
-    return durations_ms
-
-
-def test_what_placement_adds_to_one_binding(control_plane, make_namespace, tmp_path):
-    with Cluster(control_plane.api, make_namespace()) as cluster:
-        without = bind_one_by_one(cluster, lambda *pod, **spec: plain(cluster, *pod, **spec))
-    with (
-        placing(control_plane, tmp_path),
-        Cluster(control_plane.api, make_namespace()) as cluster,
-    ):
-        placed = bind_one_by_one(cluster, cluster.create)
-        free, _ = free_by_gpu(cluster)
-    print(f"one binding: without us {percentiles(without)}; with us {percentiles(placed)}")
-    assert sum(free.values()) == 8 * 80 - 200 * 3
-
-
-def plain(cluster, name, size, count=1, **spec):
-    """Create a pod with an amount set by hand, which nobody translates."""
-    amount = {"vramwarden.io/vram": f"{int(size.removesuffix('Gi')) * count}Gi"}
-    pod = a_pod(**spec)
-    pod["metadata"] |= {"namespace": cluster.namespace, "name": name}
-    pod["spec"]["containers"][0]["resources"] = {"requests": amount, "limits": amount}
-    return cluster.api.create(pod)
-
-
-def test_the_same_without_us_for_comparison(cluster, control_plane, tmp_path):
-    pods = workload(seed=5)
-
-    cluster.create = lambda *pod: plain(cluster, *pod)
-    with schedulers.scheduler(control_plane, tmp_path):
-        started = time.monotonic()
-        created_s = create_all(cluster, pods)
-        total = sum(sum(gpus.values()) for gpus in cluster.sizes.values())
-        last = -1
-
-        def steady():
-            nonlocal last
-            before, last = last, len(schedulers.bound(cluster.api, cluster.namespace))
-            return last == before and last > PODS / 2
-
-        wait_until("no more are bound", lambda: steady() or time.sleep(1), timeout=180)
-    took_s = time.monotonic() - started - 1
-    print(
-        f"without us: {last} of {PODS} pods bound to {total} GiB, created within "
-        f"{created_s:.1f} s, settled within {took_s:.1f} s"
-    )
