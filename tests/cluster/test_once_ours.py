@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.chart.admission_policies import is_denied_by
+from tests.chart.admission_policies import POLICY, is_denied_by
 from tests.chart.recorded_reviews import denial
 from tests.cluster.attacked import attacked
 from tests.support import charts
-from tests.support.control_planes import ApiError, wait_until
+from tests.support.control_planes import ApiError, needs, wait_until
 from tests.support.pods import a_container, a_pod
 from webhook.adapters.policy.files import load_policy
 from webhook.core.admission.decide import Outcome, Phase, decide
@@ -147,7 +147,8 @@ SHOWING = {"name": "v1", "mountPath": "/var/run/nvidia-container-devices/all"}
 def test_debuggers_of_a_large_pod_of_hers_are_looked_at(mallory, container, always):
     pod = mallory.has(**volumes(1030))
     why = denial(lambda: mallory.debug(pod, **container))
-    held = always or mallory.cluster.rollout is Rollout.ENFORCE
+    fenced = always and mallory.admin.serves(POLICY)
+    held = fenced or mallory.cluster.rollout is Rollout.ENFORCE
     assert ("TooComplex" in why or is_denied_by(why, "vramwarden-debuggers")) is held
     mallory.debug(pod)
 
@@ -165,14 +166,16 @@ def unseen(mallory):
         mallory.admin.request("DELETE", f"{path}/{kind}/vramwarden")
         for field in ("resourceVersion", "uid", "creationTimestamp", "generation", "managedFields"):
             found["metadata"].pop(field, None)
+    wrong = a_pod("8GB")
+    wait_until("nobody is called", lambda: "use 8G" not in denial(lambda: mallory.create(wrong)))
     yield
     for kind, found in stored.items():
         mallory.admin.request("POST", f"{path}/{kind}", found)
-    wrong = a_pod("8GB")
     wait_until("the webhook is called", lambda: "use 8G" in denial(lambda: mallory.create(wrong)))
 
 
 def test_the_sidecar_and_our_marks_stay_without_any_webhook(mallory, giant, small, unseen):
+    needs(mallory.admin, POLICY)
     for pod in (giant, small):
         why = denial(lambda p=pod: swapping(image="evil.example/x:1")(mallory, p))
         assert is_denied_by(why, "vramwarden-sidecar")
