@@ -18,7 +18,5 @@
 `placement/`  which GPU a pod gets when it is bound
 `service`     composition root: settings in, gunicorn running
 
-Reviews do not pass through Flask, by measurement: on one core a Flask route under gunicorn's
-gthread worker answered 1,750 empty reviews per second, and each idle connection held a thread; a
-plain callable under its asgi worker 13,000, `http` twice as many. Idle connections cost nothing.
+Reviews do not pass through Flask: webhook/decisions/03-http-server.md has the figures.
 """
