@@ -1,0 +1,100 @@
+"""What a fork, an editor and a hook are given: one fact, one home."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+
+import pytest
+import yaml
+
+from tests.support.paths import ROOT
+
+SCRIPT = ROOT / ".ci" / "commit-msg"
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+TITLE = "t" * 60
+
+
+def test_what_runs_before_a_commit_is_what_make_lint_runs():
+    lint = re.search(r"^lint:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    (repository,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    before = [one["entry"] for one in repository["hooks"] if "stages" not in one]
+    assert before == lint[1].replace("\t", "").replace("$(BIN)", ".venv/bin").splitlines()
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_a_workflow_sets_up_and_runs_what_everybody_runs(path):
+    (job,) = yaml.safe_load(path.read_text())["jobs"].values()
+    *setup, last = [step["run"] for step in job["steps"] if "run" in step]
+    assert last == ".ci/run"
+    assert not re.search(r"\bmake\b|pytest|ruff|mypy", " ".join(setup))
+
+
+@pytest.fixture
+def git(tmp_path):
+    """Return a function that runs git in a repository of its own."""
+
+    def run(*arguments):
+        settings = (
+            "-c",
+            "user.name=a",
+            "-c",
+            "user.email=a@example",
+            "-c",
+            "init.defaultBranch=main",
+        )
+        command = ["git", "-C", tmp_path, *settings, *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+    run("init")
+    run("commit", "--allow-empty", "--message", "Begin")
+    return run
+
+
+def ask(tmp_path, *arguments):
+    """Return the exit code of the script, and what it says without the name of the commit."""
+    done = subprocess.run(
+        [SCRIPT, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    said = [line.partition(": ")[2] for line in done.stderr.splitlines()]
+    return done.returncode, *said
+
+
+@pytest.mark.parametrize(
+    ("message", "files", "said"),
+    [
+        pytest.param(TITLE, 2, (), id="two files need no body"),
+        pytest.param(f"{TITLE}\n\nWhy.\n", 3, (), id="three files with a body"),
+        pytest.param(TITLE, 3, ("3 files change; say why in the body",), id="three files without"),
+        pytest.param(
+            f"{TITLE}\n\n", 3, ("3 files change; say why in the body",), id="an empty line is none"
+        ),
+        pytest.param(
+            TITLE + "t", 1, ("the title has 61 characters; at most 60",), id="a title too long"
+        ),
+        pytest.param("é" * 60, 1, (), id="characters, not bytes"),
+    ],
+)
+def test_a_commit_is_asked_for_a_short_title_and_a_why(git, tmp_path, message, files, said):
+    for number in range(files):
+        (tmp_path / f"{number}").touch()
+    git("add", "--all")
+    written = tmp_path / ".git" / "COMMIT_EDITMSG"
+    written.write_text(f"{message}\n# a comment is no body\n# ---- >8 ----\ndiff\n")
+    assert ask(tmp_path, str(written)) == (len(said), *said)
+    git("commit", "--message", message)
+    assert ask(tmp_path, "--since", "main~1") == (len(said), *said)
+
+
+def test_a_merge_is_rejected_and_what_was_there_before_is_not_asked(git, tmp_path):
+    git("checkout", "-b", "other")
+    git("commit", "--allow-empty", "--message", "Other")
+    git("checkout", "-b", "third", "main")
+    git("commit", "--allow-empty", "--message", TITLE + " of before")
+    git("tag", "before")
+    git("merge", "--no-ff", "--no-commit", "other")
+    assert ask(tmp_path, ".git/MERGE_MSG") == (1, "rebase in place of it")
+    git("commit", "--message", "Merge")
+    assert ask(tmp_path, "--since", "before") == (1, "a merge: rebase in place of it")
+    assert ask(tmp_path, "--since", "third") == (0,)
+    assert ask(tmp_path, "--since", "nowhere") == (0,)
