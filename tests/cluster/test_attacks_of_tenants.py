@@ -501,7 +501,7 @@ TABLE = [
     *(
         shown(f"{vector} all of these", "tests/sentry/test_attacks.py", f"def {name}(")
         for vector, name in (
-            ("B1", "test_the_excess_ends_within_fifteen_seconds"),
+            ("B1", "test_the_excess_ends"),
             ("B5", "test_memory_whose_owner_ended_is_found_by_whom_it_belonged_to"),
             ("B10", "test_bystanders_live"),
         )
