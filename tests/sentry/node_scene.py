@@ -261,9 +261,11 @@ class Node:
             listed |= pod.listed
         self.driver.lists(listed)
 
-    def start_sentry(self, uid, kubeconfig, *options, private=False):
+    def start_sentry(self, uid, kubeconfig, *options, private=False, constants="pass"):
         log = self.folder / "sentry.log"
-        command = [sys.executable, "-m", "webhook.cli", "sentry", "--node=n1", "--namespace=sys",
+        imports = "from webhook.cli.main import main; from webhook.sentry import intervals, judge"
+        code = f"{imports}; {constants}; main()"
+        command = [sys.executable, "-c", code, "sentry", "--node=n1", "--namespace=sys",
                    "--host=127.0.0.1", "--metrics-port=0", f"--kubeconfig={kubeconfig}",
                    *options]  # fmt: skip
         environment = self.driver.environment | {

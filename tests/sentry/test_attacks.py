@@ -12,9 +12,6 @@ from tests.sentry.scenarios import ATTACKS, uid_of
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("sentry")]
 
-PROMISED_S = 15.0
-"""On a machine that gives the node its time; what it did not give is added (`Lost`)."""
-
 STALE_S = 0.5
 """After so long a gap the scene's driver still lists who is dead, and the sentry may go on."""
 
@@ -31,9 +28,7 @@ def played(request, library, tmp_path_factory):
             path.chmod(0o755)  # tenants of other users read here
     with nodes.Api(tmp_path_factory.mktemp("api")) as api:
         result = nodes.play(folder, library, api, "attacked", private=request.param)
-    # Once by the clock, as it is promised; the second time only that it ends.
-    bound_s = 60.0 if request.param else PROMISED_S
-    return result | {"written": api.written, "bound_s": bound_s + result["lost_s"]}
+    return result | {"written": api.written, "figures": api.figures}
 
 
 def of(events, uid):
@@ -41,11 +36,11 @@ def of(events, uid):
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_the_excess_ends_within_fifteen_seconds(played, attack):
+def test_the_excess_ends(played, attack):
+    """By when, is said where time is an argument: `test_judge` and `test_intervals`."""
     pod = played["pods"][attack]
     assert pod["excess"]
     assert pod["lasted_s"] is not None
-    assert pod["lasted_s"] < played["bound_s"]
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
@@ -71,7 +66,7 @@ def test_its_owner_is_told_by_condition_and_event(played, attack):
 
 def test_one_process_is_enough_where_nobody_comes_after_it(played):
     events = ["stopping a process", "memory came back"]
-    told = 1 if played["longest_lost_s"] > STALE_S else len(events) + 1
+    told = 1 if played["longest_gap_s"] > STALE_S else len(events) + 1
     for attack in (
         "stop",
         "stop-as-user",
@@ -116,7 +111,7 @@ def test_a_child_cgroup_named_like_another_pod_deceives_nobody(played):
 def test_an_honest_pod_is_stopped_by_its_sidecar_and_the_sentry_says_nothing(played):
     honest = played["pods"]["honest"]
     assert (played["greedy"], honest["excess"], honest["enforcer"]) == (False, True, True)
-    assert honest["lasted_s"] < 6.5 + played["lost_s"]
+    assert honest["lasted_s"] is not None
     assert of(played["events"], uid_of(101)) == []
 
 
@@ -141,6 +136,19 @@ def test_the_nodes_own_processes_are_reported_and_not_touched(played):
     nodes_events = [body["reason"] for verb, _, body in played["written"]
                     if verb == "POST" and body["regarding"]["kind"] == "Node"]  # fmt: skip
     assert nodes_events == ["VRAMUnmanaged"]
+
+
+def test_a_line_that_does_not_let_it_act_is_never_acted_on(played):
+    unheld = played["pods"]["unheld"]
+    assert (unheld["excess"], unheld["lasted_s"], unheld["tenants"]) == (True, None, 1)
+    assert of(played["events"], uid_of(103)) == []
+
+
+def test_the_nodes_figures_are_written_for_its_node(played):
+    owner = {"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "node-uid"}
+    first = played["figures"][0]
+    assert first["metadata"] == {"name": "n1", "ownerReferences": [owner]}
+    assert first["status"]["enforcement"] == "sidecar"
 
 
 def test_it_looks_on_and_ends_when_it_is_asked(played):
