@@ -8,16 +8,10 @@ COMPUTE = "nvmlDeviceGetComputeRunningProcesses"
 TOTAL = "nvmlDeviceGetMemoryInfo_v2"
 OF_ALL = {
     "not loaded": ("fail * 9", "the NVIDIA driver is not loaded"),
-    "uninitialised": ("fail * 1", "the NVIDIA driver is not loaded"),
     "revoked": ("fail * 999", "may have revoked the container's access"),
-    "no total": (f"fail {TOTAL} 999", f"{TOTAL} returned 999"),
 }
 OF_LISTS = {
-    "unknown": (f"fail {COMPUTE}_v3 999", "the driver failed for a reason not known here"),
-    "denied": (f"fail {COMPUTE}_v3 4", "the driver denies access"),
-    "not supported": (f"fail {COMPUTE}_v3 3", "this GPU does not offer it"),
     "too old": (f"missing {COMPUTE}_v3\nmissing {COMPUTE}_v2", "lacks this function"),
-    "too long": (f"fail {COMPUTE}_v3 7", "the answer outgrew every buffer"),
     "stuck": (f"fail {COMPUTE}_v3 10\ndelay {COMPUTE}_v3 150", "did not answer in time"),
 }
 GONE = "the GPU is gone, was reset, or has not been looked up"
@@ -100,10 +94,8 @@ def test_a_grace_that_ends_while_the_driver_fails_is_followed_by_a_kill_when_it_
 @pytest.mark.parametrize(
     ("lost", "lines"),
     [
-        ("a", f"fail {COMPUTE}_v3 2 gpu=0"),
-        ("b", f"fail {TOTAL} 15 gpu=1"),
         ("a", f"fail {COMPUTE}_v3 16 gpu=0"),
-        ("a", f"fail {TOTAL} 28 gpu=0"),
+        ("b", f"fail {TOTAL} 15 gpu=1"),
         ("b", ""),
     ],
 )
@@ -130,22 +122,18 @@ def test_a_lost_gpu_stops_nobody_and_the_other_one_is_held_to_the_cap(pod, lost,
     assert messages == ["cannot measure", *STOP]
 
 
-@pytest.mark.parametrize("before", ["", "fail * 9"])
-def test_a_driver_that_was_replaced_ends_the_program(pod, before):
-    def incident(p, before):
+def test_a_driver_that_was_replaced_ends_the_program(pod):
+    def incident(p):
         hog = p.process("stays")
         p.holds(hog, 1200)
         p.script("live off")
         p.guard()
-        if before:
-            p.script(before)
-            p.wait_for("cannot measure")
         p.script("fail * 18")
         code, event = p.end(), p.events("the driver changed")[-1]
         last = p.messages[-1], event["level"], p.probe()[0]
         return code, hog.code, hog.notes, last, p.termination_message
 
-    code, alive, notes, last, message = pod.run(incident, before)
+    code, alive, notes, last, message = pod.run(incident)
     assert (code, alive, notes, last) == (75, None, [], ["the driver changed", "error", 1])
     assert message.startswith("the driver changed: ")
     assert "the node's driver was replaced and does not fit the library mounted here" in message

@@ -12,6 +12,13 @@ CODES = [1, 2, 3, 4, 6, 7, 9, 10, 12, 13, 15, 16, 18, 25, 28, 999, 4242]
 OF_THE_DRIVER = {Fault.DRIVER_DOWN, Fault.DRIVER_CHANGED}
 OF_ONE_GPU = [code for code in CODES if fault_of(code) not in OF_THE_DRIVER]
 LOST = [code for code in CODES if fault_of(code) is Fault.GPU_LOST]
+WORDS = {
+    1: "the NVIDIA driver is not loaded, or is being replaced",
+    3: "this GPU does not offer it",
+    4: "the driver denies access",
+    7: "the answer outgrew every buffer",
+    999: "the driver failed for a reason not known here",
+}
 METHODS = ["devices", "device_used_bytes", "processes"]
 PAUSES_S = [1, 2, 4, 8, 16, 30, 30, 30]
 
@@ -74,7 +81,8 @@ def test_a_driver_that_is_down_is_closed_and_nothing_is_known(code, method, obse
     seen = observe(40)
     assert seen.usages == ()
     assert dict(seen.listed_at_s) == {}
-    assert explain_fault(Fault.DRIVER_DOWN) in seen.fault
+    assert WORDS[1] == explain_fault(Fault.DRIVER_DOWN)
+    assert WORDS[1] in seen.fault
     assert nvml.times("close") == [40]
 
 
@@ -173,6 +181,8 @@ def test_any_other_failure_of_one_gpu_makes_that_one_unknown_and_no_other(
     assert dict(seen.listed_at_s) == {"GPU-a": 1}
     assert "GPU-b" in seen.fault
     assert explain_fault(fault_of(code)) in seen.fault
+    assert f" returned {code}" in seen.fault
+    assert WORDS.get(code, "") in seen.fault
     assert nvml.times("close") == []
 
 
