@@ -18,15 +18,31 @@ SHELLS = [
 GUARDING = (0, "guarding\n")
 
 
-def asked(folder, kind="liveness", seconds=0, *, proc="/proc", shell=("sh",), interval=""):
+def asked(
+    folder, kind="liveness", seconds=0, *, proc="/proc", shell=("sh",), interval="", script=SCRIPT
+):
     """Return a probe's exit code and what it said."""
     ended = subprocess.run(
-        [*shell, SCRIPT, kind, str(seconds), folder, proc],
+        [*shell, script, kind, str(seconds), folder, proc],
         capture_output=True, check=False, timeout=60,
         env={"VRAM_POLL_INTERVAL": interval} if interval else {},
     )  # fmt: skip
     assert ended.stderr == b""
     return ended.returncode, ended.stdout.decode(errors="surrogateescape")
+
+
+def with_sleep(folder, does):
+    """Return the script with a `sleep` that does this, and notes for how long it was to be."""
+    made = folder / "probe.sh"
+    sleep = f'sleep() {{ echo "$1" >>{folder}/slept; {does}; }}'
+    made.write_text(f"{sleep}\n{SCRIPT.read_text(encoding='utf-8')}", encoding="utf-8")
+    return made
+
+
+def slept(folder):
+    """Return for how long each `sleep` was to be."""
+    noted = folder / "slept"
+    return noted.read_text(encoding="ascii").split() if noted.exists() else []
 
 
 def why(folder, **more):
