@@ -19,12 +19,10 @@ import urllib.request
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from tests.sidecar.incident_scene import become
+from tests.sidecar.incident_scene import LIBC, MIB, become, main, write
 
-MIB = 2**20
 CAP_MIB = 8192
 PATH = "/usr/bin:/bin"
-LIBC = ctypes.CDLL(None, use_errno=True)
 NEWNS, NEWPID = 0x00020000, 0x20000000
 CAP_KILL = 5
 BIND, REC_PRIVATE, DETACH = 0x1000, 0x4000 | 0x40000, 2
@@ -48,12 +46,6 @@ def check(result):
 
 def mount(source, target, kind=None, flags=0):
     check(LIBC.mount(os.fsencode(source), os.fsencode(target), kind, flags, None))
-
-
-def write(path, text):
-    beside = path.with_name(f"{path.name}.new")
-    beside.write_text(text, encoding="utf-8")
-    beside.replace(path)
 
 
 class Driver:
@@ -308,25 +300,11 @@ def play(sent):
              "signal": signal, "Path": Path, "GPU": GPU, "OTHER_GPU": OTHER_GPU,
              "tenant_script": str(TENANT), "python": sys.executable, "json": json}  # fmt: skip
     exec(compile(source, sent["scenario"], "exec"), scope)  # noqa: S102 - our own
-    try:
-        result = scope[sent["name"]](node, sent)
-        os.kill(node.sentry, signal.SIGTERM)
-        result["code"] = os.waitstatus_to_exitcode(os.waitpid(node.sentry, 0)[1])
-        print(json.dumps(result), flush=True)
-    except BaseException:  # noqa: BLE001 - this copy of the interpreter must end here
-        traceback.print_exc()
-        os._exit(1)
-    os._exit(0)
-
-
-def main():
-    if not (child := os.fork()):
-        play(json.loads(sys.argv[1]))
-    while True:
-        ended, code = os.wait()
-        if ended == child:
-            sys.exit(os.waitstatus_to_exitcode(code))
+    result = scope[sent["name"]](node, sent)
+    os.kill(node.sentry, signal.SIGTERM)
+    result["code"] = os.waitstatus_to_exitcode(os.waitpid(node.sentry, 0)[1])
+    return result
 
 
 if __name__ == "__main__":
-    main()
+    main(play)

@@ -12,9 +12,8 @@ import time
 from functools import cache
 from pathlib import Path
 
+from tests.sidecar import incidents
 from tests.support.agents import ApiServer
-from tests.support.nvml_stub import compiler
-from webhook.adapters import surroundings
 
 SCENE = Path(__file__).with_name("node_scene.py")
 SCENARIOS = Path(__file__).with_name("scenarios.py")
@@ -27,15 +26,9 @@ def missing():
     """Say why no scenario can run here; empty where it can."""
     if os.geteuid() != 0:
         return "only root can make the cgroups of a node"
-    if compiler() is None:
-        return "the stub of NVML needs a C compiler, and there is none here"
     if not _hierarchy():
         return "no cgroup can be made here"
-    ended = subprocess.run([*NAMESPACE, "true"], capture_output=True, text=True, check=False)
-    if ended.stderr.strip():
-        return f"no new namespaces can be made here: {ended.stderr.strip()}"
-    kernel = surroundings.trustworthy_kernel()
-    return kernel.reason if kernel.holds is False else ""
+    return incidents.missing()
 
 
 @cache

@@ -343,7 +343,8 @@ def become(user, kept=1):
     assert LIBC.prctl(47, 2, kept, 0, 0) == 0  # PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE
 
 
-def play(sent):
+def incident(sent):
+    """Return what a scenario returns of a pod."""
     pod = Pod(Path(sent["folder"]), sent["library"])
     module = types.ModuleType("scenario")
     module.__dict__.update(
@@ -353,19 +354,23 @@ def play(sent):
         exec(compile(sent["source"], "scenario", "exec"), module.__dict__)  # noqa: S102  # our own
         result = module.__dict__[sent["name"]](pod, *sent["arguments"])
         pod.finish()
-        pod.empty_cages()
-        print(json.dumps(result), flush=True)
-    except BaseException:  # noqa: BLE001  # this copy of the interpreter must end here
-        traceback.print_exc()
+    except BaseException:
         print(*(path.read_text() for path in pod.outputs), file=sys.stderr)
+        raise
+    finally:
         pod.empty_cages()
-        os._exit(1)
-    os._exit(0)
+    return result
 
 
-def main():
+def main(play):
+    """Play in a child what we were sent, print what it returns, and reap whoever ends meanwhile."""
     if not (child := os.fork()):
-        play(json.loads(sys.argv[1]))
+        try:
+            print(json.dumps(play(json.loads(sys.argv[1]))), flush=True)
+        except BaseException:  # noqa: BLE001  # this copy of the interpreter must end here
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
     while True:
         ended, status = os.wait()
         if ended == child:
@@ -373,4 +378,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    main(incident)
