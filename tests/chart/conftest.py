@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.chart.admission_policies import keep_parameters_followed
+from tests.chart.fences import TAINT, fences_in_force
 from tests.support import charts
 
 
@@ -32,3 +33,18 @@ def live_helm(control_plane, tmp_path_factory):
     """Run Helm as administrator of the cluster, and render for its version."""
     folder, api = tmp_path_factory.mktemp("live-helm"), control_plane.api
     return charts.Helm(folder, control_plane.kubeconfig, api.version)
+
+
+@pytest.fixture(scope="module")
+def fences(control_plane, helm):
+    """Be a cluster with all of the fence that needs no rules."""
+    with fences_in_force(control_plane, helm) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def tainted(fences, helm):
+    """Put the fence with a startup taint into force."""
+    fences.use(helm.render({"agent": {"startupTaint": TAINT}}), "may take the taint")
+    yield fences
+    fences.use(fences.objects, "may not change a node's spec")

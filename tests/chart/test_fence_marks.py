@@ -71,7 +71,7 @@ def test_neither_does_an_administrator_or_a_kubelet(cluster, name, change):
 
 
 def test_we_write_them_on_pods_of_ours_that_wait_and_nowhere_else(cluster, name):
-    """What together, and on which, test_fence_accounts.py says; these wait for none."""
+    """What together, and on which, test_fences.py says; these wait for none."""
     rule = {"apiGroups": [""], "resources": ["pods", "pods/status"], "verbs": ["patch"]}
     us = cluster.api.acting_as(US, "system:authenticated")
     with granted(cluster.api, US, rule):
