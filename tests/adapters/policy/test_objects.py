@@ -74,7 +74,10 @@ def folder(tmp_path):
     return write(tmp_path / "policy", middle=all_of("folder", "c"))
 
 
-def said(error):
+def wrong(folder, *objects):
+    """Return what keeps a replica from its start."""
+    with pytest.raises(PolicyInvalidError) as error:
+        Replica(folder, *objects)
     return [str(problem) for problem in error.value.problems]
 
 
@@ -93,32 +96,20 @@ def test_the_digest_is_that_of_the_same_set_whatever_the_order_in_which_it_came(
 
 
 def test_an_object_with_the_name_of_a_file_is_an_error_that_names_both(folder):
-    with pytest.raises(PolicyInvalidError) as error:
-        Replica(folder, an_object("middle", all_of("other", "d")))
-    assert said(error) == [
-        (
-            "vrampolicies/middle: metadata.name: takes the place of middle.yaml in the list, as "
-            f"{folder}/middle.yaml does; rename one"
-        )
-    ]
+    (problem,) = wrong(folder, an_object("middle", all_of("other", "d")))
+    assert problem == (
+        "vrampolicies/middle: metadata.name: takes the place of middle.yaml in the list, as "
+        f"{folder}/middle.yaml does; rename one"
+    )
 
 
 def test_what_shows_across_names_object_and_path_where_a_file_has_a_line(folder):
-    with pytest.raises(PolicyInvalidError) as error:
-        Replica(folder, an_object("twice", all_of("folder", "d")))
-    assert said(error) == [
-        (
-            'vrampolicies/twice: spec.rules[0].name: rule "folder" is defined twice; it stands in '
-            f"{folder}/middle.yaml:5 already"
-        )
+    twice = 'spec.rules[0].name: rule "folder" is defined twice; it stands in'
+    assert wrong(folder, an_object("twice", all_of("folder", "d"))) == [
+        f"vrampolicies/twice: {twice} {folder}/middle.yaml:5 already"
     ]
-    with pytest.raises(PolicyInvalidError) as error:
-        Replica(folder, an_object("aa", all_of("folder", "d")))
-    assert said(error) == [
-        (
-            f'{folder}/middle.yaml:5: spec.rules[0].name: rule "folder" is defined twice; it '
-            "stands in vrampolicies/aa: spec.rules[0].name already"
-        )
+    assert wrong(folder, an_object("aa", all_of("folder", "d"))) == [
+        f"{folder}/middle.yaml:5: {twice} vrampolicies/aa: spec.rules[0].name already"
     ]
 
 
@@ -130,9 +121,7 @@ def test_an_example_of_a_file_that_an_object_breaks_says_which_rule_came_first(t
     expect: {allowed: true, rule: folder}
 """
     folder = write(tmp_path / "policy", middle=all_of("folder", "c") + example)
-    with pytest.raises(PolicyInvalidError) as error:
-        Replica(folder, an_object("early", all_of("narrow", "c", most="4Gi")))
-    found = said(error)[0]
+    found = wrong(folder, an_object("early", all_of("narrow", "c", most="4Gi")))[0]
     assert found.startswith(f"{folder}/middle.yaml:7: example 'c gets ten': wanted ")
     assert "rule narrow in vrampolicies/early: spec.rules[0] matched first" in found
 
@@ -176,9 +165,7 @@ def test_what_json_says_is_taken_as_it_is(fields, folder):
 def test_what_no_file_may_hold_is_a_problem_without_a_line(text, folder):
     spec = {"rules": [{"name": "a", "message": text}]}
     written = yaml.safe_load(HEAD + "  {}") | {"spec": spec}
-    with pytest.raises(PolicyInvalidError) as error:
-        Replica(folder, policy_text("aa", json.dumps(written, ensure_ascii=False).encode()))
-    (found,) = said(error)
+    (found,) = wrong(folder, policy_text("aa", json.dumps(written, ensure_ascii=False).encode()))
     assert found.startswith("vrampolicies/aa: the invisible character U+")
 
 
@@ -186,24 +173,18 @@ def test_an_object_that_could_not_be_read_is_no_policy(folder):
     """As `identified` of adapters/kube describes what is too large."""
     written = {"apiVersion": "vramwarden.io/v1alpha1", "kind": "VRAMPolicy"}
     written |= {"metadata": {"name": "aa"}, "spec": "too large to be read"}
-    with pytest.raises(PolicyInvalidError) as error:
-        Replica(folder, policy_text("aa", json.dumps(written).encode()))
-    assert said(error) == [
+    assert wrong(folder, policy_text("aa", json.dumps(written).encode())) == [
         'vrampolicies/aa: spec: must be a map of fields, not "too large to be read"'
     ]
 
 
 def test_too_many_objects_or_bytes_are_a_problem_and_no_policy(folder):
     many = [an_object(f"o{n}", all_of(f"r{n}", "a")) for n in range(MOST_OBJECTS + 1)]
-    with pytest.raises(PolicyInvalidError) as error:
-        Replica(folder, *many)
-    assert said(error) == ["vrampolicies: are 65 objects; at most 64 are read: join some"]
+    assert wrong(folder, *many) == ["vrampolicies: are 65 objects; at most 64 are read: join some"]
     assert len(Replica(folder, *many[1:]).rules) == MOST_OBJECTS + 1
     half = b" " * (MOST_POLICY_BYTES // 2)
     large = [replace(one, data=one.data + half) for one in (FIRST, SECOND)]
-    with pytest.raises(PolicyInvalidError) as error:
-        Replica(folder, *large)
-    assert "bytes; at most 1048576 (1Mi) are read: shorten some" in said(error)[0]
+    assert "bytes; at most 1048576 (1Mi) are read: shorten some" in wrong(folder, *large)[0]
     assert Replica(folder, large[0]).rules == ["one", "folder"]
 
 

@@ -60,17 +60,13 @@ def test_nothing_new_is_nothing_to_report(source, folder):
     assert source.current is before
 
 
-def test_a_change_is_loaded(source, folder):
-    write(folder, a="  rules: [{name: second}]")
+@pytest.mark.parametrize("name", ["second", "fjrst"], ids=["longer", "as long"])
+def test_a_change_is_loaded_once(source, folder, name):
+    write(folder, a=f"  rules: [{{name: {name}}}]")
     reload = source.refresh()
     assert (reload.loaded, reload.problems) == (True, ())
-    assert rules(source) == ["second"]
+    assert rules(source) == [name]
     assert source.refresh() == Reload()
-
-
-def test_a_change_of_the_same_length_is_loaded(source, folder):
-    write(folder, a="  rules: [{name: fjrst}]")
-    assert source.refresh().loaded
 
 
 def test_a_new_file_and_one_that_goes_are_changes(source, folder):
