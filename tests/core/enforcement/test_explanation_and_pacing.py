@@ -45,22 +45,25 @@ def test_a_long_command_is_cut_in_the_sentence():
     assert f"process 42 (python {'x' * 72}…) holds" in text
 
 
+SLOW = {"call_s": 0.05}  # a crowded GPU
+
+
 @pytest.mark.parametrize(
-    ("judging", "total", "since_s", "call_s", "want"),
+    ("judging", "total", "since_s", "more", "want"),
     [
-        (True, 0, 0.0, 0.0, True),
-        (False, CAP + MOVED_BYTES, LIST_FLOOR_S / 2, 0.0, False),
-        (False, None, LIST_FLOOR_S, 0.0, True),
-        (False, CAP + 2 * MOVED_BYTES, LIST_FLOOR_S, 0.0, True),
-        (False, CAP - 1, LIST_FLOOR_S, 0.0, False),
-        (False, CAP, LIST_EVERY_S, 0.0, True),
-        (False, CAP, LIST_EVERY_S / 2, 0.0, False),
-        (False, None, LIST_FLOOR_S, 0.05, False),  # a crowded GPU is read half as often
-        (False, None, 2 * LIST_FLOOR_S, 0.05, True),
+        (True, 0, 0.0, {}, True),
+        (False, CAP + MOVED_BYTES, LIST_FLOOR_S / 2, {}, False),
+        (False, None, LIST_FLOOR_S, {}, True),
+        (False, CAP + 2 * MOVED_BYTES, LIST_FLOOR_S, {}, True),
+        (False, CAP - 1, LIST_FLOOR_S, {}, False),
+        (False, CAP, LIST_EVERY_S, {}, True),
+        (False, CAP, LIST_EVERY_S / 2, {}, False),
+        (False, None, LIST_FLOOR_S, SLOW, False),  # it is read half as often
+        (False, None, 2 * LIST_FLOOR_S, SLOW, True),
     ],
 )
-def test_lists_are_read_where_something_moved_or_time_is_up(judging, total, since_s, call_s, want):
-    pace = Pace(listed_at_s=100.0, listed_total_bytes=CAP, highest_bytes=CAP, call_s=call_s)
+def test_lists_are_read_where_something_moved_or_time_is_up(judging, total, since_s, more, want):
+    pace = Pace(listed_at_s=100.0, listed_total_bytes=CAP, highest_bytes=CAP, **more)
     assert wants_lists(pace, total, CAP, 100.0 + since_s, judging=judging) is want
 
 
