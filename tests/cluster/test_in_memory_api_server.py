@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from itertools import islice
 
 from tests.support.api_server import ApiServer
 from tests.support.control_planes import wait_until
@@ -111,20 +112,20 @@ def _config_maps(script, kube):
     does("delete", lambda: kube.delete(f"{MAPS}/many-0"))
     does("delete again", lambda: kube.delete(f"{MAPS}/many-0"))
     query = {"labelSelector": "even=true", "resourceVersion": since}
-    does("watch by label", lambda: watched(kube, MAPS, **query))
+    does("watch by label", lambda: watched(kube, MAPS, 4, **query))
     query = {"fieldSelector": "metadata.name=many-2", "resourceVersion": since}
-    does("watch one", lambda: watched(kube, MAPS, **query))
+    does("watch one", lambda: watched(kube, MAPS, 1, **query))
     does(
         "watch from nowhere",
-        lambda: watched(kube, MAPS, labelSelector="even=true", resourceVersion=""),
+        lambda: watched(kube, MAPS, 2, labelSelector="even=true", resourceVersion=""),
     )
 
 
-def watched(kube, path, **query):
-    """Return the events of a short watch, in the order of names where versions are no order."""
-    found = kube.watch(path, lasting_s=1, **query)
-    events = [{"type": kind, "object": thing} for kind, thing in found if kind != "BOOKMARK"]
-    by_name = query["resourceVersion"] == ""
+def watched(kube, path, most, **query):
+    """Return the first events of a watch, in the order of names where versions are no order."""
+    found = kube.watch(path, lasting_s=60, **query)
+    changes = ({"type": kind, "object": thing} for kind, thing in found if kind != "BOOKMARK")
+    events, by_name = list(islice(changes, most)), query["resourceVersion"] == ""
     return sorted(events, key=lambda one: one["object"]["metadata"]["name"] if by_name else "")
 
 
@@ -181,7 +182,6 @@ def _ours(script, kube):
         "apiVersion": "vramwarden.io/v1alpha1", "kind": "VRAMPolicy", "metadata": {"name": "p"},
         "spec": {"rules": [{"name": "a"}]}, "status": {"inForce": True},
     }  # fmt: skip
-    generation = lambda found: found["metadata"]["generation"]  # noqa: E731
     does("a policy begins without a status", lambda: kube.create(POLICIES, policy))
     path = f"{POLICIES}/p"
     does("its generation", lambda: generation(kube.read(path)))
@@ -191,6 +191,10 @@ def _ours(script, kube):
     does("annotating is no generation", lambda: generation(kube.merge(path, said)))
     changed = {"spec": {"rules": [{"name": "b"}]}}
     does("changing is one", lambda: generation(kube.merge(path, changed)))
+
+
+def generation(found):
+    return found["metadata"]["generation"]
 
 
 def _others(script, kube):

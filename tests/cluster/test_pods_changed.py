@@ -92,6 +92,23 @@ def test_what_may_change_does(team, trainer, part, change, shown, becomes):
 
 
 @pytest.mark.parametrize(
+    ("amount", "spec"),
+    [
+        pytest.param(2, {}, id="two GPUs"),
+        pytest.param(1, {"hostPID": True}, id="one, where no share can be held"),
+    ],
+)
+def test_a_pod_that_keeps_its_whole_gpus_is_stored_and_changed_as_it_came(make_team, amount, spec):
+    team = make_team("shared")
+    app = a_container(resources={"limits": {"nvidia.com/gpu": amount}})
+    stored = team.accepts(a_pod(containers=[app], **spec))
+    changed = team.patch(stored, {"metadata": {"labels": {"stage": "two"}}})
+    assert changed["metadata"]["labels"] == {"stage": "two"}
+    assert container(changed, "main")["resources"]["limits"] == {"nvidia.com/gpu": str(amount)}
+    assert "initContainers" not in changed["spec"]
+
+
+@pytest.mark.parametrize(
     ("part", "change", "phase", "says"),
     [
         pytest.param(

@@ -35,15 +35,8 @@ def git(tmp_path):
     """Return a function that runs git in a repository of its own."""
 
     def run(*arguments):
-        settings = (
-            "-c",
-            "user.name=a",
-            "-c",
-            "user.email=a@example",
-            "-c",
-            "init.defaultBranch=main",
-        )
-        command = ["git", "-C", tmp_path, *settings, *arguments]
+        settings = "-c user.name=a -c user.email=a@example -c init.defaultBranch=main"
+        command = ["git", "-C", tmp_path, *settings.split(), *arguments]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
     run("init")

@@ -100,7 +100,7 @@ def from_parts(folder):
             stack.enter_context(schedulers.scheduler(control_plane, folder))
         lacking = "".join(
             f"\nNo {name} in KUBEBUILDER_ASSETS or on PATH: {consequence}. "
-            f"https://dl.k8s.io/{version}/bin/linux/amd64/{name} is one."
+            f"https://dl.k8s.io/release/{version}/bin/linux/amd64/{name} is one."
             for name, consequence in LACKS.items()
             if not find_binary(name)
         )

@@ -213,7 +213,7 @@ class ApiServer:
             tries,
         )
         if now_s:
-            found.now_s = now_s  # type: ignore[method-assign]
+            found.now_s = now_s
         return found
 
     def __enter__(self) -> Self:
