@@ -22,8 +22,7 @@ test: $(READY)  ## the whole test suite
 	$(BIN)/pytest --numprocesses 2 --dist loadgroup --durations=25
 
 test-fast: $(READY)  ## the inner loop: core, policies, commands; no test waits or starts a process
-	HYPOTHESIS_PROFILE=fast $(BIN)/pytest --numprocesses 2 -m 'not process' \
-	    $$($(BIN)/python -m tests.support.fast_lane)
+	HYPOTHESIS_PROFILE=fast $(BIN)/python -m tests.support.fast_lane
 
 test-changed: $(READY)  ## the rooms of what changed since the branch left main, and what imports it
 	@tests=$$($(BIN)/python -m tests.support.changed) && \
