@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# Half of its time a test waits, for a process or a grace: two workers keep one core busy.
+SPREAD := --numprocesses 4 --dist loadgroup
 
 .PHONY: help demo test test-fast test-changed test-min e2e dev lint format bench image lock release generate clean
 
@@ -19,14 +21,14 @@ demo: $(READY)  ## certificates, server, one review translated and one denied, o
 	@$(BIN)/vramwarden demo
 
 test: $(READY)  ## the whole test suite
-	$(BIN)/pytest --numprocesses 2 --dist loadgroup --durations=25
+	$(BIN)/pytest $(SPREAD) --durations=25
 
 test-fast: $(READY)  ## the inner loop: core, policies, commands; no test waits or starts a process
 	HYPOTHESIS_PROFILE=fast $(BIN)/python -m tests.support.fast_lane
 
 test-changed: $(READY)  ## the rooms of what changed since the branch left main, and what imports it
 	@tests=$$($(BIN)/python -m tests.support.changed) && \
-	    if [ -n "$$tests" ]; then $(BIN)/pytest --numprocesses 2 --dist loadgroup $$tests; \
+	    if [ -n "$$tests" ]; then $(BIN)/pytest $(SPREAD) $$tests; \
 	    else echo "nothing changed since this branch left main"; fi
 
 # What the version of a dependency can break: the tests of each part that imports one. The rest of the
@@ -34,7 +36,7 @@ test-changed: $(READY)  ## the rooms of what changed since the branch left main,
 # tenants attack depends on none.
 MIN := tests/adapters tests/agent tests/certs tests/cli tests/contracts tests/core/pod tests/options tests/sentry tests/server tests/tools
 test-min: .venv-min/.ready  ## the parts with dependencies, with the oldest versions that pyproject.toml allows
-	.venv-min/bin/pytest --numprocesses 2 --dist loadgroup -m 'not cluster' \
+	.venv-min/bin/pytest $(SPREAD) -m 'not cluster' \
 	    --ignore tests/adapters/processes --ignore tests/sentry/test_attacks.py $(MIN)
 
 .venv-min/.ready: pyproject.toml $(READY)
