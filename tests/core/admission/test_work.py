@@ -6,7 +6,6 @@ of C code are not counted: where a list is searched is tested in tests/core/pod/
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -15,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.core.admission.decisions import VISIBLE
+from tests.support.calls import calls
 from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from webhook.adapters.review_json import write_review
 from webhook.core.admission.decide import Phase, decide
@@ -43,23 +43,6 @@ DEFAULTS = {
     "imagePullPolicy": "Always",
     "resources": {},
 }
-
-
-def calls(function: Callable[[], object]) -> int:
-    """Count the calls of Python and C functions."""
-    count = 0
-
-    def count_call(_frame: object, event: str, _argument: object) -> None:
-        nonlocal count
-        count += event in {"call", "c_call"}
-
-    before = sys.getprofile()
-    sys.setprofile(count_call)
-    try:
-        function()
-    finally:
-        sys.setprofile(before)
-    return count
 
 
 def fill(item: Any, room: int = ROOM) -> list[Any]:
