@@ -137,7 +137,7 @@ def real(node, tmp_path, sleeper):
 def test_exactly_this_process_is_ended(real):
     node, owner, sleeper = real
     assert node.kill(owner) is Delivery.DELIVERED
-    assert sleeper.wait(20) == -signal.SIGKILL
+    assert sleeper.wait(60) == -signal.SIGKILL
 
 
 @pytest.mark.parametrize(

@@ -338,7 +338,7 @@ def test_of_all_xids_only_those_of_a_broken_gpu_switch_one_off(agent, api_server
     calls.touch()
     agent.environment["NVML_STUB_LOG"] = str(calls)
     with agent:
-        wait_until("the watch", lambda: "nvmlEventSetWait" in calls.read_text(), timeout=20)
+        wait_until("the watch", lambda: "nvmlEventSetWait" in calls.read_text(), timeout=60)
         caused = "".join(f"GPU-a {xid}\n" for xid in sorted(OF_PROGRAMS))
         (tmp_path / "xids").write_text(f"{caused}? 79\nGPU-b 79\n")
         event = agent.wait_for("a GPU is not healthy; it gets no further pod")
@@ -383,11 +383,11 @@ def test_an_agent_that_was_there_before_the_driver_ends_once_the_kernel_has_one(
     early.program = (sys.executable, "-c", BEFORE_DRIVER, "agent")
     with early:
         early.wait_for("no GPU can be read on this node; waiting, and leaving the node alone")
-        wait_until("the reason", lambda: "no NVIDIA driver yet" in readiness(early), timeout=20)
+        wait_until("the reason", lambda: "no NVIDIA driver yet" in readiness(early), timeout=60)
         assert "libnvidia-ml.so.1 cannot be loaded" in readiness(early)
         (tmp_path / "kernel-driver").write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module\n")
-        wait_until("the cure", lambda: "runtimeClassName" in readiness(early), timeout=20)
-        assert early.process.wait(30) == 75
+        wait_until("the cure", lambda: "runtimeClassName" in readiness(early), timeout=60)
+        assert early.process.wait(60) == 75
     assert early.events()[-1]["msg"] == "a new container is needed"
     assert "agent.runtimeClassName" in early.events()[-1]["why"]
     assert {method for method, *_ in api_server.asked} == {"GET"}

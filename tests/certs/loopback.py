@@ -24,8 +24,8 @@ def shake_hands(folder: Path, ca_pem: bytes, name: str = NAMES[0]) -> dict:
     client = ssl.create_default_context(cadata=ca_pem.decode())
     client.verify_flags |= ssl.VERIFY_X509_STRICT
     near, far = socket.socketpair()
-    near.settimeout(5)
-    far.settimeout(5)
+    near.settimeout(60)
+    far.settimeout(60)
 
     def serve():
         try:
@@ -42,7 +42,7 @@ def shake_hands(folder: Path, ca_pem: bytes, name: str = NAMES[0]) -> dict:
             return connection.getpeercert()
     finally:
         near.close()
-        thread.join(5)
+        thread.join(60)
 
 
 def put(folder: Path, bundle: Bundle) -> Bundle:

@@ -164,7 +164,7 @@ def connected(server, source="127.0.0.1"):
     """Return a connection that keeps alive, from one of the many addresses of this machine."""
     address = (source, 0)
     made = HTTPSConnection(
-        "127.0.0.1", server.port, timeout=10, context=server.context(), source_address=address
+        "127.0.0.1", server.port, timeout=60, context=server.context(), source_address=address
     )
     made.connect()
     return made
@@ -272,7 +272,7 @@ def test_what_does_not_get_on_with_its_request_is_closed_and_what_is_idle_is_not
         time.sleep(max(0.0, began + REQUEST_S + 2.5 - time.monotonic()))
         wait_until("all but one are closed", lambda: open_of(everything) == {"idle"})
         assert closed(server, "slow") == 5
-        used["idle"].settimeout(10)
+        used["idle"].settimeout(60)
         used["idle"].sendall(head + request)
         assert b" 200 " in used["idle"].recv(20)
 

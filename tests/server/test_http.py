@@ -274,7 +274,7 @@ def test_who_does_not_read_answers_is_not_read_from(server):
     def answered():
         return server.log_file.read_bytes().count(b'"namespace":"unread"')
 
-    with server.raw(timeout=30) as connection:
+    with server.raw(timeout=60) as connection:
         for sent in range(1, 400):
             connection.sendall(whole)
             began = time.monotonic()

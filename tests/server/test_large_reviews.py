@@ -38,7 +38,7 @@ class Scene:
         def slow(request, policy, cluster, phase):
             self.deciding.append(request.uid)
             if "note" in request.obj["metadata"].get("annotations", {}):
-                assert self.may_go_on.wait(30)
+                assert self.may_go_on.wait(60)
             return decide(request, policy, cluster, phase)
 
         monkeypatch.setattr(reviews, "decide", slow)

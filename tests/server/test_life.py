@@ -71,7 +71,7 @@ def test_idle_fresh_connections_do_not_starve_the_server(tmp_path):
 
 
 def test_a_slow_body_is_given_up(tmp_path):
-    with running(tmp_path) as server, server.raw(timeout=30) as connection:
+    with running(tmp_path) as server, server.raw(timeout=60) as connection:
         connection.sendall(
             b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
             b"Content-Length: 1000\r\n\r\n{"
@@ -147,7 +147,7 @@ def test_sigterm_answers_every_review_that_was_sent(tmp_path):
         started.wait()
         assert server.stop() == 0
         for thread in threads:
-            thread.join(timeout=30)
+            thread.join(timeout=60)
         assert lost == []
         assert set(answered) == {200}
 
@@ -161,7 +161,7 @@ def test_readiness_ends_when_draining_begins(tmp_path):
         server.wait_for("draining", lambda: server.get("/readyz") == (503, "draining\n"))
         assert server.get("/livez")[0] == 200
         held.close()
-        assert server.process.wait(timeout=30) == 0
+        assert server.process.wait(timeout=60) == 0
 
 
 def test_an_edited_policy_is_in_force_without_a_restart_and_a_bad_one_is_not(tmp_path):

@@ -218,7 +218,7 @@ def test_bytes_that_are_no_http_close_the_connection(server):
 
 
 def test_plain_http_on_the_tls_port_is_rejected(server):
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
         connection.sendall(b"POST /mutate HTTP/1.1\r\nHost: x\r\n\r\n")
         with contextlib.suppress(ConnectionResetError):
             assert b"200" not in connection.recv(100)

@@ -145,7 +145,7 @@ def shake_hands(server):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     with (
-        socket.create_connection(("127.0.0.1", server.port), timeout=10) as plain,
+        socket.create_connection(("127.0.0.1", server.port), timeout=60) as plain,
         context.wrap_socket(plain) as connection,
     ):
         return connection.getpeercert(binary_form=True)

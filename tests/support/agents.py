@@ -173,7 +173,7 @@ class AgentProcess:
         """Send SIGTERM; return the exit code and how long it took."""
         started_s = time.monotonic()
         self.process.terminate()
-        return self.process.wait(30), time.monotonic() - started_s
+        return self.process.wait(60), time.monotonic() - started_s
 
     def events(self, message=None):
         """Return what it said so far; a line that is no event is a failure."""
@@ -183,4 +183,4 @@ class AgentProcess:
 
     def wait_for(self, message, count=1):
         """Wait until an event was written so often, and return the latest."""
-        return wait_until(message, lambda: self.events(message)[count - 1 :], timeout=20)[-1]
+        return wait_until(message, lambda: self.events(message)[count - 1 :], timeout=60)[-1]

@@ -59,7 +59,7 @@ def no_namespaces():
     """Return why no PID namespace can be made here, or nothing."""
     try:
         command = ["unshare", "--pid", "--fork", "--mount-proc", "true"]
-        ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
+        ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"no new PID namespace can be made here: {error}"
     return ended.stderr.strip() and f"no new PID namespace can be made here: {ended.stderr.strip()}"
@@ -104,7 +104,7 @@ def end(started):
     """Kill and reap what `start` started, and return how it ended, negative for a signal."""
     started.kill()
     started.stdout.close()
-    return started.wait(timeout=20)
+    return started.wait(timeout=60)
 
 
 def reuse(old, code=SLEEPS):
@@ -117,7 +117,7 @@ def reuse(old, code=SLEEPS):
     return new
 
 
-def wait_until(condition, timeout_s=20):
+def wait_until(condition, timeout_s=60):
     deadline = time.monotonic() + timeout_s
     while not (found := condition()):
         assert time.monotonic() < deadline, "waited in vain"

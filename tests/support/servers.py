@@ -59,11 +59,11 @@ class Server:
         """Return the path for bindings, which follows from the certificate that is served."""
         return bind_path(read(self.certificates).key_pem)
 
-    def client(self, timeout: float = 10) -> HTTPSConnection:
+    def client(self, timeout: float = 60) -> HTTPSConnection:
         """Return a connection that keeps alive."""
         return HTTPSConnection("localhost", self.port, timeout=timeout, context=self.context())
 
-    def raw(self, timeout: float = 10, source: str = "127.0.0.1") -> ssl.SSLSocket:
+    def raw(self, timeout: float = 60, source: str = "127.0.0.1") -> ssl.SSLSocket:
         """Return a TLS connection on which nothing was sent, from an address of this machine."""
         plain = socket.create_connection(("127.0.0.1", self.port), timeout, (source, 0))
         return self.context().wrap_socket(plain, server_hostname="localhost")
@@ -91,7 +91,7 @@ class Server:
 
     def get(self, path: str) -> tuple[int, str]:
         """Get from the plain port."""
-        client = HTTPConnection("127.0.0.1", self.operations_port, timeout=10)
+        client = HTTPConnection("127.0.0.1", self.operations_port, timeout=60)
         try:
             client.request("GET", path)
             answer = client.getresponse()
@@ -124,13 +124,13 @@ class Server:
     def stop(self) -> int:
         """Ask the server to stop and return its exit code."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout=30)
+        return self.process.wait(timeout=60)
 
     def quit(self) -> None:
         """End the server without its drain, which would wait for connections that are idle."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGQUIT)
-            self.process.wait(timeout=30)
+            self.process.wait(timeout=60)
 
 
 @contextmanager

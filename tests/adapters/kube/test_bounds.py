@@ -474,7 +474,7 @@ def test_between_large_events_others_may_read(kube, api_server):
         return name_of(thing)
 
     def other():
-        assert taken.wait(10)
+        assert taken.wait(60)
         with ReadLock(5) as lock:
             lock.claim(LARGE_BYTES + 1)
         return an_event("DELETED", an_object("b"))
@@ -496,7 +496,7 @@ def test_an_event_is_forgotten_before_the_next_one_arrives(kube, api_server, mon
         return found
 
     def second():
-        assert taken.wait(10)
+        assert taken.wait(60)
         time.sleep(0.1)  # until the client waits for this one
         gc.collect()
         left.append(len(there))

@@ -93,7 +93,7 @@ def test_a_process_whose_main_thread_ended_seems_a_zombie_and_is_not_gone():
     assert found is not None
     assert not processes.is_gone(found)
     assert processes.stop(found, signal.SIGKILL) is processes.Delivery.DELIVERED
-    assert child.wait(timeout=20) == -signal.SIGKILL
+    assert child.wait(timeout=60) == -signal.SIGKILL
     assert processes.is_gone(found)
 
 

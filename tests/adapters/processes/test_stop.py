@@ -59,7 +59,7 @@ def test_term_is_obeyed():
     child = start()
     found = processes.identify(child.pid)
     assert processes.stop(found, signal.SIGTERM) is DELIVERED
-    assert child.wait(timeout=20) == -signal.SIGTERM
+    assert child.wait(timeout=60) == -signal.SIGTERM
     assert processes.is_gone(found)
 
 
@@ -72,7 +72,7 @@ def test_a_process_that_ignores_term_dies_of_kill():
         child.wait(timeout=0.2)
     assert not processes.is_gone(found)
     assert processes.stop(found, signal.SIGKILL) is DELIVERED
-    assert child.wait(timeout=20) == -signal.SIGKILL
+    assert child.wait(timeout=60) == -signal.SIGKILL
 
 
 @pytest.mark.usefixtures("_means")
@@ -129,7 +129,7 @@ def test_only_the_process_that_was_meant_ends_and_not_the_one_it_forked():
     forked = processes.identify(int(parent.stderr.readline()))
     found = processes.identify(parent.pid)
     assert processes.stop(found, signal.SIGKILL) is DELIVERED
-    assert parent.wait(timeout=20) == -signal.SIGKILL
+    assert parent.wait(timeout=60) == -signal.SIGKILL
     assert not processes.is_gone(forked)
     assert processes.stop(forked, signal.SIGKILL) is DELIVERED
     parent.stderr.close()

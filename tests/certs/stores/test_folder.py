@@ -114,7 +114,7 @@ def test_a_reader_never_sees_a_certificate_with_the_key_of_another(tmp_path):
             assert ensure(tmp_path, [f"n{number}.svc"], NOW).action is SetAction.RENEWED
     finally:
         done.set()
-        reader.join(10)
+        reader.join(60)
     assert failures == []
     assert len(rounds) > 5
 

@@ -87,12 +87,12 @@ def test_threads_that_start_together_end_with_one_valid_set(tmp_path):
     gate, said = threading.Barrier(4), []
 
     def run():
-        gate.wait(10)
+        gate.wait(60)
         said.append(ensure(tmp_path, NAMES, NOW).action)
 
     threads = [threading.Thread(target=run) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert sorted(said) == ["issued", "kept", "kept", "kept"]

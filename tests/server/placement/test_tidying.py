@@ -77,7 +77,7 @@ def test_the_lists_in_which_pods_stand_that_ended_are_tidied_once_each(tidying, 
     for uid in ("p1", "p2", "p3", "p1"):
         tidying.ended(ended(uid))
     tidying.start(binder)
-    assert binder.enough.wait(10)
+    assert binder.enough.wait(60)
     for _ in range(200):
         if len(binder.tidied) == 2:
             break
@@ -92,7 +92,7 @@ def test_what_nodes_ask_is_answered_unless_it_was(tidying, monkeypatch):
     for node, asked in (("n2", "6"), ("n1", "7"), ("n2", "8")):
         tidying.asked(Question(node, asked))
     tidying.start(binder)
-    assert binder.enough.wait(10)
+    assert binder.enough.wait(60)
     assert binder.said == {"n2": Whole("8", 4, ("n2/a", "n2/b", "n2/c"))}
 
 
@@ -117,7 +117,7 @@ def test_all_lists_are_tidied_now_and_then_and_failures_are_reported_once(tidyin
     monkeypatch.setattr(module, "EVERY_S", 0.01)
     binder = Binder(failures=3)
     tidying.start(binder)
-    assert binder.enough.wait(10)
+    assert binder.enough.wait(60)
     for _ in range(200):
         if len(tidying._log.lines) == 2:
             break

@@ -79,8 +79,8 @@ def follow(monkeypatch):
         tracker = Tracker(script, PlacementMetrics(metrics), log, freed.append, reported.append)
         tracker.reported = reported
         tracker.start()
-        assert script.at_the_end.wait(10)
-        assert script.nodes_taken.wait(10)
+        assert script.at_the_end.wait(60)
+        assert script.nodes_taken.wait(60)
         return tracker, log, freed, metrics.exposition().decode()
 
     return run

@@ -318,7 +318,7 @@ def test_without_a_terminal_each_change_is_one_line_of_json(cluster):
         second = json.loads(running.stdout.readline())
     finally:
         running.send_signal(signal.SIGINT)
-        rest, _ = running.communicate(timeout=20)
+        rest, _ = running.communicate(timeout=60)
     assert [len(one["pods"]) for one in (first, second)] == [2, 1]
     assert (rest, running.returncode) == ("", 0)
 
@@ -351,7 +351,7 @@ class Terminal:
                 self.text += os.read(self.mine, 65536).decode()
 
     def ended(self):
-        code = self.process.wait(timeout=30)
+        code = self.process.wait(timeout=60)
         while select.select([self.mine], [], [], 0.2)[0]:
             self.text += os.read(self.mine, 65536).decode()
         after = termios.tcgetattr(self.theirs)
