@@ -13,6 +13,7 @@ from tests.support.charts import NAMESPACE, one
 from tests.support.servers import Server
 
 NAME = "vramwarden-webhook"
+ENDPOINTS = f"/api/v1/namespaces/{NAMESPACE}/endpoints"
 SLICES = f"/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices"
 DEPLOYMENT = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{NAME}"
 MOUNTS = {"policies": "/etc/vramwarden/policies", "certificate": "/etc/vramwarden/certificate"}
@@ -92,11 +93,26 @@ def behind_the_service(control_plane, server):
         "endpoints": [{"addresses": [own_address()], "conditions": {"ready": True}}],
         "ports": [{"name": name, "port": port} for name, port in ports.items()],
     }
-    control_plane.api.request("POST", SLICES, endpoints)
+    # Older API servers find what is behind a webhook's Service by this kind.
+    before = {
+        "apiVersion": "v1",
+        "kind": "Endpoints",
+        "metadata": {"name": NAME},
+        "subsets": [
+            {
+                "addresses": [{"ip": own_address()}],
+                "ports": [{"name": name, "port": port} for name, port in ports.items()],
+            }
+        ],
+    }
+    both = {SLICES: endpoints, ENDPOINTS: before}
+    for path, made in both.items():
+        control_plane.api.request("POST", path, made)
     try:
         yield
     finally:
-        control_plane.api.request("DELETE", f"{SLICES}/{NAME}")
+        for path in both:
+            control_plane.api.request("DELETE", f"{path}/{NAME}")
 
 
 def show_ready(control_plane, replicas):
