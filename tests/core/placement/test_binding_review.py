@@ -82,6 +82,21 @@ def test_what_is_denied_is_not_patched():
     assert answered(a_binding(**FORGED), DENIED).patch == ()
 
 
+@pytest.mark.parametrize(
+    ("metadata", "request_says", "read"),
+    [
+        ({"name": "train", "namespace": "a"}, {"name": "", "namespace": ""}, ("a", "train")),
+        ({"name": "train"}, {"name": "other", "namespace": "b"}, ("b", "train")),
+        ({"namespace": "a"}, {"name": "other", "namespace": "b"}, ("b", "other")),
+    ],
+    ids=["the object alone", "both have a name", "both have a namespace"],
+)
+def test_the_pod_is_the_one_that_object_or_request_name(metadata, request_says, read):
+    obj = {"metadata": metadata, "target": {"name": "n1"}}
+    binding = read_binding(a_request(obj, kind="Binding", **request_says))
+    assert (binding.namespace, binding.name) == read
+
+
 @pytest.mark.parametrize("part", ["annotations", "labels"])
 @pytest.mark.parametrize("value", [[], "x", {"a": 7}, {f"{OURS}gpu": None}])
 def test_metadata_that_no_api_server_sends_is_malformed(part, value):
