@@ -28,7 +28,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import jsonpatch
 import urllib3
 
-from tests.support.kube_api import plural_of
+from tests.support.kube_api import path_of, plural_of
 from webhook.adapters.kube.client import Kube
 
 if TYPE_CHECKING:
@@ -180,6 +180,12 @@ class ApiServer:
         place = _place(path)
         with self._changed:
             return self._store(place, self.objects.get(path), copy.deepcopy(found))
+
+    def add(self, *manifests: Json) -> Self:
+        """Store objects where their kinds, namespaces and names say."""
+        for one in manifests:
+            self.put(path_of(one), one)
+        return self
 
     def remove(self, path: str) -> None:
         """Delete an object."""

@@ -79,16 +79,16 @@ class Api:
     def apply(self, manifest: dict[str, Any]) -> dict[str, Any]:
         """Create or change an object by server-side apply."""
         kind, query = "application/apply-patch+yaml", {"fieldManager": "tests", "force": "true"}
-        return self.request("PATCH", _path(manifest), manifest, content_type=kind, **query)
+        return self.request("PATCH", path_of(manifest), manifest, content_type=kind, **query)
 
     def get(self, manifest: dict[str, Any]) -> dict[str, Any]:
         """Read the object that has the manifest's kind, namespace and name."""
-        return self.request("GET", _path(manifest))
+        return self.request("GET", path_of(manifest))
 
     def delete(self, manifest: dict[str, Any], **query: str) -> None:
         """Delete the object that has the manifest's kind, namespace and name, if it is there."""
         try:
-            self.request("DELETE", _path(manifest), **query)
+            self.request("DELETE", path_of(manifest), **query)
         except ApiError as error:
             if error.code != 404:
                 raise
@@ -127,5 +127,6 @@ def _collection(manifest) -> str:
     return f"{root}/namespaces/{namespace}/{plural}" if namespace else f"{root}/{plural}"
 
 
-def _path(manifest) -> str:
+def path_of(manifest: dict[str, Any]) -> str:
+    """Return the path of the object that has the manifest's kind, namespace and name."""
     return f"{_collection(manifest)}/{manifest['metadata']['name']}"
