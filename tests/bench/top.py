@@ -10,7 +10,8 @@ import sys
 import time
 
 from tests.support.control_planes import MISSING, ControlPlane, available
-from tests.support.seen_cluster import AT_S, GPU_NODES_PATH, define, many_nodes, store
+from tests.support.gpu_nodes import GPU_NODES_PATH, define, store
+from tests.support.seen_cluster import AT_S, many_nodes
 from webhook.adapters.kube.client import connect
 from webhook.tools.shared.read import read_gpu_nodes
 from webhook.tools.top.judge import join

@@ -9,9 +9,9 @@ import pytest
 
 from tests.support.commands import runner
 from tests.support.control_planes import find_binary, wait_until
+from tests.support.gpu_nodes import CRD, define
 from tests.support.kube_api import account_kubeconfig
 from tests.support.pods import a_pod
-from tests.support.seen_cluster import CRD, define
 from webhook.cli.main import main
 from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures, write_gpu_node
 

@@ -7,7 +7,7 @@ from itertools import islice
 
 from tests.support.api_server import ApiServer
 from tests.support.control_planes import wait_until
-from tests.support.seen_cluster import CRD
+from tests.support.gpu_nodes import CRD
 from webhook.adapters.kube.client import KubeError, connect
 from webhook.adapters.policy.crd import definition
 

@@ -14,7 +14,8 @@ import pytest
 
 from tests.support.agents import write_kubeconfig
 from tests.support.control_planes import find_binary
-from tests.support.seen_cluster import GPU_NODES_PATH, define, many_nodes, nodes, store
+from tests.support.gpu_nodes import GPU_NODES_PATH, define, store
+from tests.support.seen_cluster import many_nodes, nodes
 from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures
 
 SCRIPTS = str(Path(sys.executable).parent)

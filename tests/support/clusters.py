@@ -1,0 +1,364 @@
+"""A cluster in few words: as an API server stores it, and as those who judge it read it.
+
+    cluster = a_cluster(
+        [a_node("n1", a_gpu(79, held("llama", 16, 6.1))), a_node("cpu")],
+        [a_pod("llama", "16Gi", node="n1", gpus="GPU-n1-0", owner="Deployment/llama")],
+    )
+    join(cluster.figures, cluster.listed_pods, NOW_S)  # what judges is given values
+    run("top", cluster.stored_in(api_server))  # a command reads what is stored
+
+All of it is seen at one time, `NOW_S`. Amounts are GiB; a pod's UID is its name.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from tests.core.admission.plugins import translated, under
+from tests.support import pods as manifests
+from tests.support.api_server import ApiServer, merged
+from tests.support.gpus import put_right
+from webhook.core.kinds.nodes import (
+    GpuFigures,
+    NodeFigures,
+    PodFigures,
+    write_gpu_node,
+    write_time,
+)
+from webhook.core.node.inventory import Inventory, TrackedGpu
+from webhook.core.pod.gpus import Gpu
+from webhook.tools.shared.node import ClusterNode
+from webhook.tools.shared.pod import ClusterPod
+from webhook.tools.shared.read import read_pods
+
+if TYPE_CHECKING:
+    from types import EllipsisType
+
+    from webhook.core.policy.values import Rule
+
+Json = dict[str, Any]
+
+GIB = 2**30
+NOW_S = 1_800_000_000.0
+RULE = manifests.a_rule(name="team")
+"""By which a pod is admitted where nothing else is said."""
+PHASES = ("Pending", "Running", "Succeeded", "Failed")
+
+
+def gib(amount: float) -> int:
+    """Return an amount in bytes, in whole MiB as a node's object says it."""
+    return round(amount * 1024) * 2**20
+
+
+def ago(seconds: float) -> str:
+    """Return a time before now as Kubernetes writes it."""
+    return write_time(NOW_S - seconds)
+
+
+def held(
+    uid: str,
+    cap: float,
+    used: float | None = None,
+    peak: float | None = None,
+    stops: int | None = 0,
+    **more: Any,
+) -> PodFigures:
+    """Return what a sentry reports of a pod on one GPU; None for what was not measured."""
+    return PodFigures(
+        uid=uid,
+        cap_bytes=gib(cap),
+        used_bytes=None if used is None else gib(used),
+        peak_bytes=None if peak is None else gib(peak),
+        stops=stops,
+        **more,
+    )
+
+
+def a_gpu(
+    usable: float,
+    *holders: PodFigures,
+    used: float | EllipsisType | None = ...,
+    unmanaged: Json | None = None,
+    **more: Any,
+) -> GpuFigures:
+    """Return a GPU and who holds what of it; its node numbers it, and names it if nobody does.
+
+    `used` is what its holders use, where nothing else is said; None for what was not measured.
+    """
+    strangers = {uid: gib(amount) for uid, amount in (unmanaged or {}).items()}
+    promised = sum(one.cap_bytes for one in holders)
+    in_use = sum(one.used_bytes or 0 for one in holders) + sum(strangers.values())
+    values: Json = {
+        "uuid": "",
+        "index": 0,
+        "product": "NVIDIA-H100-80GB-HBM3",
+        "total_bytes": gib(usable + 1),
+        "usable_bytes": gib(usable),
+        "promised_bytes": promised,
+        "used_bytes": in_use if used is ... else None if used is None else gib(used),
+        "free_bytes": gib(usable) - promised,
+        "unattributed_bytes": gib(0.25),
+        "pods": holders,
+        "unmanaged": strangers,
+    }
+    return GpuFigures(**(values | more))
+
+
+@dataclass(frozen=True)
+class SceneNode:
+    """A node as it is stored, and what its sentry reports, if there is one."""
+
+    stored: Json
+    figures: NodeFigures | None
+
+    @property
+    def read(self) -> ClusterNode:
+        """As who may read nodes sees it."""
+        return ClusterNode(self.stored)
+
+
+def a_node(
+    name: str = "n1",
+    *gpus: GpuFigures,
+    age_s: float = 14,
+    labels: Json | None = None,
+    annotations: Json | None = None,
+    amounts: Json | None = None,
+    taints: tuple[Json, ...] = (),
+    enforcement: str = "sidecar",
+    device_names: str = "runtime.nvidia.com",
+    held: str = "",
+    not_shared: str = "",
+    **spec: Any,
+) -> SceneNode:
+    """Return a node; one with GPUs is as its agent leaves it, and as its sentry saw it `age_s` ago.
+
+    `labels`, `annotations` and `amounts` (its capacity, all of it allocatable) come on top; what is
+    None in them is taken away. Further keywords are fields of its spec.
+    """
+    node: Json = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": {}, "annotations": {}},
+        "spec": {"taints": list(taints), **spec},
+        "status": {
+            "capacity": {},
+            "allocatable": {},
+            "conditions": [{"type": "Ready", "status": "True"}],
+            "runtimeHandlers": [{"name": ""}, {"name": "nvidia"}],
+            "nodeInfo": {
+                "operatingSystem": "linux",
+                "architecture": "amd64",
+                "kubeletVersion": "v1.36.2",
+            },
+        },
+    }
+    figures = None
+    if gpus:
+        numbered = enumerate(gpus)
+        figures = NodeFigures(
+            name=name,
+            observed_s=NOW_S - age_s,
+            driver_version="580.95.05",
+            enforcement=enforcement,
+            gpus=tuple(
+                replace(one, index=index, uuid=one.uuid or f"GPU-{name}-{index}")
+                for index, one in numbered
+            ),
+            not_shared=not_shared,
+            held=held,
+        )
+        node = put_right(node, _inventory(figures, device_names))
+    texts = {key: amount and str(amount) for key, amount in (amounts or {}).items()}
+    changes = {
+        "metadata": {"labels": labels or {}, "annotations": annotations or {}},
+        "status": {"capacity": texts, "allocatable": texts},
+    }
+    return SceneNode(merged(node, changes), figures)
+
+
+def _inventory(node: NodeFigures, device_names: str) -> Inventory:
+    """Return what its agent knows of a node's GPUs."""
+    known = tuple(
+        TrackedGpu(
+            Gpu(
+                uuid=one.uuid,
+                memory_bytes=one.usable_bytes,
+                product=one.product,
+                index=one.index,
+                total_bytes=one.total_bytes,
+                healthy=one.healthy,
+                fault=one.fault,
+            )
+        )
+        for one in node.gpus
+    )
+    return Inventory(
+        known=known,
+        driver_version=node.driver_version,
+        enforcement=node.enforcement,
+        device_names=device_names,
+        advertised=True,
+    )
+
+
+def a_pod(
+    name: str = "p",
+    memory: str | None = None,
+    *,
+    uid: str = "",
+    node: str = "",
+    gpus: str = "",
+    status: str | Json = "",
+    owner: str = "",
+    namespace: str = "team-a",
+    count: int = 1,
+    age_s: float = 540,
+    rule: Rule | None = RULE,
+    metadata: Json | None = None,
+    annotations: Json | None = None,
+    **spec: Any,
+) -> Json:
+    """Return a pod as admission, the scheduler and the kubelet leave it.
+
+    It was admitted by `rule`, where it asks for VRAM; None for one that admission never saw. `gpus`
+    are UUIDs with commas, `status` is that or a word as `kubectl get pods` says it, `owner` a
+    workload as `Deployment/llama`. `metadata` and `annotations` come on top, after admission.
+    """
+    asked = {"vramwarden.io/gpu-count": str(count)} if count > 1 else {}
+    pod = manifests.a_pod(memory, annotations=asked, **spec)
+    if memory and rule:
+        pod = translated(pod, under(rule))
+    notes = {"vramwarden.io/gpu": gpus} if gpus else {}
+    own = {
+        "name": name,
+        "namespace": namespace,
+        "uid": uid or name,
+        "creationTimestamp": ago(age_s),
+    }
+    if isinstance(status, str):
+        word = status or ("Running" if node else "Pending")
+        status = {"phase": word} if word in PHASES else {"phase": "Running", "reason": word}
+    changes: Json = {
+        "metadata": {"creationTimestamp": ago(age_s), "annotations": notes} | own | _owned(owner),
+        "status": {"phase": "Running" if node else "Pending"} | status,
+    }
+    if node:
+        changes["spec"] = {"nodeName": node}
+    on_top = {"metadata": (metadata or {}) | {"annotations": annotations or {}}}
+    return merged(merged(pod, changes), on_top)
+
+
+def _owned(workload: str) -> Json:
+    """Return the metadata of a pod that a workload's controller makes."""
+    kind, _, name = workload.partition("/")
+    if not kind:
+        return {}
+    labels = {}
+    if kind == "Deployment":
+        kind, name, labels = "ReplicaSet", f"{name}-5d9c7", {"pod-template-hash": "5d9c7"}
+    owner = {"kind": kind, "name": name, "uid": name, "controller": True}
+    return {"ownerReferences": [owner], "labels": labels}
+
+
+@dataclass(frozen=True)
+class SceneCluster:
+    """Nodes, pods, and what else is stored."""
+
+    nodes: tuple[SceneNode, ...]
+    pods: tuple[Json, ...]
+    others: tuple[Json, ...]
+
+    @property
+    def figures(self) -> tuple[NodeFigures, ...]:
+        """What the sentries report."""
+        return tuple(one.figures for one in self.nodes if one.figures)
+
+    @property
+    def read_nodes(self) -> dict[str, ClusterNode]:
+        """All nodes by name, for who may read them."""
+        return {one.read.name: one.read for one in self.nodes}
+
+    @property
+    def read_pods(self) -> list[ClusterPod]:
+        """All pods, whole."""
+        return [ClusterPod(one) for one in self.pods]
+
+    @cached_property
+    def listed_pods(self) -> list[ClusterPod]:
+        """Those with VRAM of ours that have not ended, as a list's rows tell them."""
+        return read_pods(self.stored_in(ApiServer()).kube(), "")
+
+    def stored_in(self, api: ApiServer) -> ApiServer:
+        """Let an API server have all of it, and the same time."""
+        api.now_s = lambda: NOW_S
+        figures = [write_gpu_node(one) for one in self.figures]
+        stored = [one.stored for one in self.nodes]
+        return api.add(*stored, *figures, *self.pods, *self.others)
+
+
+def a_cluster(
+    nodes: list[SceneNode] | None = None, pods: list[Json] | None = None, *others: Json
+) -> SceneCluster:
+    """Return a cluster of nodes, pods, and other objects as they are stored."""
+    return SceneCluster(tuple(nodes or ()), tuple(pods or ()), others)
+
+
+def team_nodes() -> list[SceneNode]:
+    """Return three nodes: on n2 somebody holds what nobody promised, and n3 reports no more."""
+    a10 = {"product": "NVIDIA-A10"}
+    train = held("train-0", 40, 25, 38.2)
+    return [
+        a_node(
+            "n1",
+            a_gpu(79, held("llama", 16, 6, 6.1), train),
+            a_gpu(79, train, held("other-3", 39, 19, 20, None)),
+        ),
+        a_node(
+            "n2",
+            a_gpu(22, held("embed", 8, 7.8, 7.9), held("other-4", 8, 1.5, 2), used=9.7, **a10),
+            a_gpu(22, held("other-5", 8, 2, 2), unmanaged={"rogue": 3.1}, **a10),
+        ),
+        a_node(
+            "n3",
+            a_gpu(79, held("train-0b", 64, 41, 42)),
+            a_gpu(79, held("train-1", 60, 58.7, 61.3, 1)),
+            age_s=245,
+        ),
+    ]
+
+
+def team_pods() -> list[Json]:
+    """Return the pods of team-a, one of which waits."""
+    since: Json = {"age_s": 11_520}
+    n1, both = {"node": "n1", **since}, "GPU-n1-0,GPU-n1-1"
+    return [
+        a_pod("llama-7c9f-x2kq4", "16Gi", uid="llama", gpus="GPU-n1-0", **n1),
+        a_pod("embed-29411-8tq5w", "8Gi", uid="embed", node="n2", gpus="GPU-n2-0", **since),
+        a_pod("train-0", "40Gi", count=2, gpus=both, owner="Job/train", **n1),
+        a_pod("train-1", "60Gi", node="n3", gpus="GPU-n3-1", owner="Job/train", **since),
+        a_pod("eval-4", "80Gi"),
+    ]
+
+
+def many_nodes(number: int, gpus: int = 8, pods: int = 4) -> list[SceneNode]:
+    """Return a large cluster, of which no two names or amounts are alike."""
+    drawn = random.Random(number)  # noqa: S311 - the same ones in each run
+
+    def a_uid() -> str:
+        return str(uuid.UUID(int=drawn.getrandbits(128)))
+
+    def one() -> GpuFigures:
+        holders = []
+        for _ in range(pods):
+            cap = drawn.randint(4, 19)
+            used = round(cap * drawn.random(), 3)
+            holders.append((a_uid(), cap, used, used))
+        used = round(sum(holder[2] for holder in holders) + 0.5, 3)
+        return a_gpu(79, *(held(*holder) for holder in holders), used=used, uuid=f"GPU-{a_uid()}")
+
+    return [a_node(f"gpu-node-{node:04d}", *(one() for _ in range(gpus))) for node in range(number)]

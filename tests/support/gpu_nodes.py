@@ -1,0 +1,57 @@
+"""GPUNode on a real API server: what it needs to serve it, and figures that are seconds old."""
+
+from __future__ import annotations
+
+import time
+
+from tests.support.clusters import NOW_S
+from tests.support.control_planes import ApiError, wait_until
+from webhook.core.kinds.nodes import write_gpu_node, write_time
+
+CRD = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "gpunodes.vramwarden.io"},
+    "spec": {
+        "group": "vramwarden.io",
+        "scope": "Cluster",
+        "names": {"kind": "GPUNode", "plural": "gpunodes"},
+        "versions": [
+            {
+                "name": "v1alpha1",
+                "served": True,
+                "storage": True,
+                "schema": {
+                    "openAPIV3Schema": {
+                        "type": "object",
+                        "x-kubernetes-preserve-unknown-fields": True,
+                    }
+                },
+            }
+        ],
+    },
+}
+"""No more of the definition than a reader needs."""
+GPU_NODES_PATH = "/apis/vramwarden.io/v1alpha1/gpunodes"
+
+
+def define(api):
+    """Let an API server know GPUNode; return when it serves it."""
+    api.apply(CRD)
+    wait_until("GPUNode is served", lambda: _served(api))
+
+
+def _served(api):
+    try:
+        api.list(GPU_NODES_PATH)
+    except ApiError:
+        return False
+    return True
+
+
+def store(api, nodes):
+    """Create nodes' objects, observed as long ago as in the scene."""
+    for node in nodes:
+        written = write_gpu_node(node)
+        written["status"]["observedAt"] = write_time(time.time() - (NOW_S - node.observed_s))
+        api.request("POST", GPU_NODES_PATH, written)
