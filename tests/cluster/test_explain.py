@@ -4,75 +4,32 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 
 import pytest
 
+from tests.support.clusters import GIB, a_gpu, a_node, held
 from tests.support.commands import runner
 from tests.support.control_planes import find_binary, wait_until
-from tests.support.gpu_nodes import CRD, define
+from tests.support.gpu_nodes import CRD, READABLE_BY_ALL, define
 from tests.support.kube_api import account_kubeconfig
 from tests.support.pods import a_pod
 from webhook.cli.main import main
-from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures, write_gpu_node
-
-GIB = 2**30
-READERS = {
-    "apiVersion": "rbac.authorization.k8s.io/v1",
-    "kind": "ClusterRole",
-    "metadata": {"name": "tests-gpunodes"},
-    "rules": [
-        {
-            "apiGroups": ["vramwarden.io"],
-            "resources": ["gpunodes"],
-            "verbs": ["get", "list", "watch"],
-        }
-    ],
-}
-ALL_READ = {
-    "apiVersion": "rbac.authorization.k8s.io/v1",
-    "kind": "ClusterRoleBinding",
-    "metadata": {"name": "tests-gpunodes"},
-    "roleRef": {
-        "apiGroup": "rbac.authorization.k8s.io",
-        "kind": "ClusterRole",
-        "name": "tests-gpunodes",
-    },
-    "subjects": [
-        {"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:authenticated"}
-    ],
-}
+from webhook.core.kinds.nodes import write_gpu_node
 
 
-def figures(*pods: PodFigures) -> NodeFigures:
-    """Return a node whose GPUs have 23Gi and 19Gi free."""
-    sizes = ((0, 23), (1, 19))
-    gpus = [
-        GpuFigures(
-            uuid=f"GPU-{index}",
-            index=index,
-            product="H100",
-            total_bytes=80 * GIB,
-            usable_bytes=79 * GIB,
-            free_bytes=free * GIB,
-            pods=pods if index == 0 else (),
-        )
-        for index, free in sizes
-    ]
-    return NodeFigures(
-        name="n1",
-        observed_s=time.time() - 10,
-        driver_version="580",
-        enforcement="sidecar",
-        gpus=tuple(gpus),
-    )
+def figures(*pods):
+    """Return a node, just seen, whose GPUs have 23Gi and 19Gi free."""
+    gpus = (a_gpu(79, *pods, free_bytes=23 * GIB), a_gpu(79, free_bytes=19 * GIB))
+    return replace(a_node("n1", *gpus).figures, observed_s=time.time() - 10)
 
 
 @pytest.fixture
 def gpu_node(control_plane):
     """Return a function that shows the figures of a node, which every user may read."""
-    api, objects = control_plane.api, (CRD, READERS, ALL_READ)
+    api, objects = control_plane.api, (CRD, *READABLE_BY_ALL)
     define(api)
-    for manifest in objects[1:]:
+    for manifest in READABLE_BY_ALL:
         api.apply(manifest)
 
     def show(node):
@@ -128,12 +85,7 @@ def waiting(team, memory="30Gi"):
 
 def test_a_viewer_learns_why_a_pod_waits_and_what_would_start_now(team, as_viewer, gpu_node):
     other = team.accepts(a_pod("40Gi"))["metadata"]
-    gpu_node(
-        figures(
-            PodFigures(uid=other["uid"], cap_bytes=40 * GIB),
-            PodFigures(uid="u-foreign", cap_bytes=16 * GIB),
-        )
-    )
+    gpu_node(figures(held(other["uid"], 40), held("u-foreign", 16)))
     name = waiting(team)
     done = as_viewer("explain", name)
     assert done.exit_code == 1, done.output

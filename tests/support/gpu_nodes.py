@@ -32,6 +32,28 @@ CRD = {
     },
 }
 """No more of the definition than a reader needs."""
+_NAMED = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": "tests-gpunodes"}}
+_RBAC = {"apiGroup": "rbac.authorization.k8s.io"}
+READABLE_BY_ALL = (
+    _NAMED
+    | {
+        "kind": "ClusterRole",
+        "rules": [
+            {
+                "apiGroups": ["vramwarden.io"],
+                "resources": ["gpunodes"],
+                "verbs": ["get", "list", "watch"],
+            }
+        ],
+    },
+    _NAMED
+    | {
+        "kind": "ClusterRoleBinding",
+        "roleRef": _RBAC | {"kind": "ClusterRole", "name": "tests-gpunodes"},
+        "subjects": [_RBAC | {"kind": "Group", "name": "system:authenticated"}],
+    },
+)
+"""Lets everybody read them, as the chart does."""
 GPU_NODES_PATH = "/apis/vramwarden.io/v1alpha1/gpunodes"
 
 

@@ -3,39 +3,41 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
-from tests.core.admission.plugins import translated, under
-from tests.support.pods import a_container, a_pod, a_rule
-from tests.support.seen_cluster import a_read_node
+from tests.support.clusters import (
+    GIB,
+    NOW_S,
+    RULE,
+    a_cluster,
+    a_gpu,
+    a_node,
+    a_pod,
+    ago,
+    held,
+)
+from tests.support.pods import a_container, a_rule
 from webhook.core.enforcement.termination_message import TerminationMessage, write_message
 from webhook.core.kinds.histories import History, Run
-from webhook.core.kinds.nodes import (
-    GpuFigures,
-    NodeFigures,
-    PodFigures,
-    write_time,
-)
 from webhook.core.policy.values import Accounting, Placement
 from webhook.tools.explain.judge.explain import explain_pod, explain_workload
 from webhook.tools.explain.judge.report import PodFacts, Report, WorkloadFacts
 from webhook.tools.shared.pod import ClusterPod
 
-GIB = 2**30
-NOW_S = 1_795_000_000.0
-RULE = a_rule(name="team")
-SLICED = a_rule(name="sliced", accounting=Accounting.MIG)
-SLOTTED = a_rule(name="slotted", accounting=Accounting.CAP_ONLY)
+SLICED = replace(RULE, name="sliced", accounting=Accounting.MIG)
+SLOTTED = replace(RULE, name="slotted", accounting=Accounting.CAP_ONLY)
+SEES_ALL = a_rule(name="team", placement=Placement.NONE)
+PREEMPTION = (
+    ". preemption: 0/3 nodes are available: 3 No preemption victims found for incoming pod."
+)
 NO_SLICE = (
     "0/3 nodes are available: 1 Insufficient nvidia.com/mig-1g.20gb, 2 node(s) didn't match Pod's "
-    "node affinity/selector. preemption: 0/3 nodes are available: 3 No preemption victims found "
-    "for incoming pod."
+    f"node affinity/selector{PREEMPTION}"
 )
 SCHEDULER = (
     "0/3 nodes are available: 1 node(s) didn't match Pod's node affinity/selector, "
-    "2 Insufficient vramwarden.io/vram. preemption: 0/3 nodes are available: 3 No preemption "
-    "victims found for incoming pod."
+    f"2 Insufficient vramwarden.io/vram{PREEMPTION}"
 )
 BINDING = (
     'binding rejected: running Bind plugin "DefaultBinder": admission webhook '
@@ -48,9 +50,17 @@ WAITS = (
     "GPU 0 (GPU-n1-0); it was bound while vramwarden was away, and is tried again whenever a pod "
     "ends there or the node changes"
 )
-DENIED = (
-    'pods "train-5d9c7-x7k2p" is forbidden: admission webhook "mutate.vramwarden.io" denied the '
-    "request: "
+WEBHOOK = 'admission webhook "mutate.vramwarden.io" denied the request: '
+DENIED = f'pods "train-5d9c7-x7k2p" is forbidden: {WEBHOOK}'
+TOO_LARGE = (
+    "TooLarge: metadata.annotations[vramwarden.io/gpu-memory]: asks for 80Gi per GPU; rule "
+    '"team" allows at most 40Gi; InvalidCount: metadata.annotations[vramwarden.io/gpu-count]: '
+    '"two" is not a number of GPUs; write a positive integer, e.g. 2. Your platform team says: '
+    "ask in #gpu-help"
+)
+OUT_OF_QUOTA = (
+    'pods "train-x" is forbidden: exceeded quota: gpus, requested: '
+    "requests.vramwarden.io/vram=8Gi, used: 40Gi, limited: 40Gi"
 )
 STOPPED = (
     "over the VRAM cap on GPU GPU-n3-1: process 41 (python train.py) of container aaaa holds "
@@ -58,97 +68,59 @@ STOPPED = (
     "61.4Gi, so vramwarden.io/gpu-memory: 62772Mi would have been enough until then"
 )
 TRIED = (
-    'admission webhook "mutate.vramwarden.io" denied the request: InvalidQuantity: '
-    "metadata.annotations[vramwarden.io/gpu-memory]: 8GB is not a Kubernetes quantity; use 8G or "
-    "8Gi"
+    f"{WEBHOOK}InvalidQuantity: metadata.annotations[vramwarden.io/gpu-memory]: 8GB is not a "
+    "Kubernetes quantity; use 8G or 8Gi"
 )
 CONTAINER_ID = "ab" * 32
 
-
-def ago(seconds: float) -> str:
-    return write_time(NOW_S - seconds)
-
-
-def gpu(node: str, index: int, usable_gi: int, free_gi: int, *pods: PodFigures) -> GpuFigures:
-    usable, free = usable_gi * GIB, free_gi * GIB
-    promised = usable - free
-    product = "H100-80GB" if usable_gi > 40 else "A10-24GB"
-    return GpuFigures(
-        uuid=f"GPU-{node}-{index}",
-        index=index,
-        product=product,
-        total_bytes=usable,
-        usable_bytes=usable,
-        promised_bytes=promised,
-        used_bytes=promised,
-        free_bytes=free,
-        unattributed_bytes=0,
-        pods=pods,
-    )
-
-
-def held(uid: str, cap_gi: int, used_gi: float | None = None, peak_gi: float | None = None):
-    used = None if used_gi is None else int(used_gi * GIB)
-    peak = None if peak_gi is None else int(peak_gi * GIB)
-    return PodFigures(uid=uid, cap_bytes=cap_gi * GIB, used_bytes=used, peak_bytes=peak)
-
-
-NODES = (
-    NodeFigures(
-        name="n1",
-        observed_s=NOW_S - 14,
-        driver_version="580.95.05",
-        enforcement="sidecar",
-        gpus=(
-            gpu("n1", 0, 79, 23, held("u-train-0", 40, 25, 38), held("u-other", 16)),
-            gpu("n1", 1, 79, 0, held("u-train-0", 40, 20), held("u-idle", 39)),
+H100, A10 = {"product": "H100-80GB"}, {"product": "A10-24GB"}
+CLUSTER = a_cluster(
+    [
+        a_node(
+            "n1",
+            a_gpu(79, held("train-0", 40, 25, 38), held("other", 16), **H100),
+            a_gpu(79, held("train-0", 40, 20), held("idle", 39), **H100),
         ),
-    ),
-    NodeFigures(
-        name="n2",
-        observed_s=NOW_S - 14,
-        driver_version="580.95.05",
-        enforcement="sidecar",
-        gpus=(gpu("n2", 0, 22, 6),),
-    ),
-    NodeFigures(
-        name="n3",
-        observed_s=NOW_S - 240,
-        driver_version="580.95.05",
-        enforcement="sidecar",
-        gpus=(
-            gpu("n3", 0, 79, 15, held("u-foreign", 40)),
-            gpu("n3", 1, 79, 19, held("u-train-1", 60, 58.7, 61.3)),
+        a_node("n2", a_gpu(22, free_bytes=6 * GIB, **A10)),
+        a_node(
+            "n3",
+            a_gpu(79, held("foreign", 40), free_bytes=15 * GIB, **H100),
+            a_gpu(79, held("train-1", 60, 58.65, 61.25), **H100),
+            age_s=240,
         ),
-    ),
+    ]
 )
-LABELS = {"vramwarden.io/gpu": "true", "vramwarden.io/enforcement": "sidecar"}
-SEEN = {node.name: a_read_node(node.name, LABELS) for node in NODES}
-NAMES = {"u-train-0": "train-0", "u-train-1": "train-1", "u-idle": "idle"}
+NODES, SEEN = CLUSTER.figures, CLUSTER.read_nodes
+NAMES = {name: name for name in ("train-0", "train-1", "idle")}
+HELD = "a device plugin offers them whole (nvidia.com/gpu), but pods may have VRAM here"
+OF_PLUGIN = tuple(replace(node, held=HELD) for node in NODES)
+UNHEALTHY = tuple(
+    replace(node, gpus=tuple(replace(one, healthy=False, fault="Xid 79") for one in node.gpus))
+    for node in NODES
+)
 
 
-def stored(name: str, memory: str, *, node: str = "", gpus: str = "", **changes: Any):
-    """Return a pod as admission, the scheduler and the kubelet leave it."""
-    count = changes.pop("count", None)
-    notes = {"vramwarden.io/gpu-count": str(count)} if count else {}
-    rule = changes.pop("rule", RULE)
-    pod = translated(a_pod(memory, annotations=notes, **changes.pop("spec", {})), under(rule))
-    metadata = pod["metadata"]
-    metadata |= {"name": name, "uid": f"u-{name}", "creationTimestamp": ago(540)}
-    if gpus:
-        metadata["annotations"]["vramwarden.io/gpu"] = gpus
-    metadata["annotations"] |= changes.pop("annotations", {})
-    metadata |= changes.pop("metadata", {})
-    if node:
-        pod["spec"]["nodeName"] = node
-    pod["status"] = {"phase": "Running" if node else "Pending", **changes.pop("status", {})}
-    assert not changes
-    return pod
+def seen(**changes: Any):
+    """Return the nodes as who may read them sees them, changed."""
+    return {name: a_node(name, a_gpu(79), **changes).read for name in SEEN}
 
 
 def scheduled(message: str, reason: str = "Unschedulable"):
     condition = {"type": "PodScheduled", "status": "False", "reason": reason, "message": message}
     return {"conditions": [condition]}
+
+
+def enforcer(how: str, **values: Any):
+    return {"name": "vram-enforcer", "state": {how: values}, "restartCount": 0}
+
+
+def of_enforcer(how: str, **values: Any):
+    return {"initContainerStatuses": [enforcer(how, **values)]}
+
+
+def asks(memory: str):
+    """Return what a pod says that its user changed after admission."""
+    return {"annotations": {"vramwarden.io/gpu-memory": memory}}
 
 
 def facts(name: str, pod: Any, **changes: Any) -> PodFacts:
@@ -159,37 +131,40 @@ def facts(name: str, pod: Any, **changes: Any) -> PodFacts:
     return replace(given, **changes)
 
 
+def explained(name: str, memory: str | None, **changes: Any) -> Report:
+    """Explain a pod; what is a field of its facts is one, and the rest is about the pod."""
+    given = {key: changes.pop(key) for key in list(changes) if key in PodFacts.__slots__}
+    return explain_pod(facts(name, a_pod(name, memory, **changes), **given))
+
+
+def pending(name: str, memory: str, message: str = SCHEDULER, **changes: Any) -> Report:
+    return explained(name, memory, status=scheduled(message), **changes)
+
+
+def bound(name: str, memory: str, node: str, gpus: str = "", **changes: Any) -> Report:
+    status = {"startTime": ago(11_520), **changes.pop("status", {})}
+    return explained(name, memory, node=node, gpus=gpus, status=status, **changes)
+
+
+def train(**changes: Any) -> Report:
+    """Explain a pod that runs on the second GPU of n3."""
+    return bound("train-1", "60Gi", "n3", "GPU-n3-1", **changes)
+
+
+def llama(**changes: Any) -> Report:
+    """Explain a pod whose GPUs are cut or offered by the device plugin."""
+    return bound("llama", "8Gi", "sliced-1", **changes)
+
+
+def last_said(verdict: str) -> Report:
+    """Explain a pod that runs, whose sidecar ended with a verdict before it was restarted."""
+    return train(status=of_enforcer("terminated", exitCode=0, message=f"{verdict}: {STOPPED}\n"))
+
+
 def line(seconds: float, msg: str, **values: Any) -> str:
     return json.dumps({"ts": ago(seconds), "level": "warning", "msg": msg, **values})
 
 
-def enforcer(how: str, **values: Any):
-    return {"name": "vram-enforcer", "state": {how: values}, "restartCount": 0}
-
-
-def a_run(name: str, hours: float, peak_gi: float | None, *, asked_gi: int = 16, stops: int = 0):
-    peak = None if peak_gi is None else int(peak_gi * GIB)
-    return Run(
-        pod=name,
-        ended_s=NOW_S - hours * 3600,
-        asked_bytes=asked_gi * GIB,
-        gpus=1,
-        peak_bytes=peak,
-        stops=stops,
-        seconds=3600.0,
-    )
-
-
-EVAL = History(
-    "team-a",
-    "Job",
-    "eval",
-    tuple(a_run(f"eval-{n}", 50 - n, 17.2 - n / 10, asked_gi=30) for n in range(12)),
-)
-EVAL_OWNER = {
-    "ownerReferences": [{"controller": True, "kind": "Job", "name": "eval", "uid": "u-eval"}]
-}
-STATUS_OF_MAIN = {"name": "main", "containerID": f"containerd://{CONTAINER_ID}"}
 LOG = (
     line(4000, "self-test", why="can measure and stop", ability="full"),
     line(
@@ -207,49 +182,31 @@ LOG = (
     ),
     line(358, "memory came back", why="it left", gpu="GPU-n3-1", after_s=2.4, pid=41),
 )
+BLIND = line(100, "cannot measure", why="the driver gives no figure of process 12")
+NO_LOG = "the log of container vram-enforcer: you may not read pods/log here"
+LAST_MESSAGE = write_message(TerminationMessage(16 * GIB, {"GPU-n1-0": int(6.1 * GIB)}, 0, 11_520))
 
 
-@dataclass(frozen=True)
-class Case:
-    """A state, what is said to be wrong, and the report."""
-
-    state: str
-    reasons: tuple[str, ...]
-    report: Report
-    start_now: int | None = None
-    run: int | None = None
-    admit: int | None = None
-    trouble: bool = True
-    more: dict[str, Any] = field(default_factory=dict)
+def a_run(name: str, hours: float, peak: float, *, asked: int = 16, stops: int = 0) -> Run:
+    return Run(
+        pod=name,
+        ended_s=NOW_S - hours * 3600,
+        asked_bytes=asked * GIB,
+        gpus=1,
+        peak_bytes=int(peak * GIB),
+        stops=stops,
+        seconds=3600.0,
+    )
 
 
-def pending(name: str, memory: str, message: str = SCHEDULER, **changes: Any) -> Report:
-    given = {key: changes.pop(key) for key in list(changes) if key in PodFacts.__slots__}
-    pod = stored(name, memory, status=scheduled(message), **changes)
-    return explain_pod(facts(name, pod, **given))
-
-
-def last_said(verdict):
-    """Return a pod that runs, whose sidecar ended with a verdict before it was restarted."""
-    said = enforcer("terminated", exitCode=0, message=f"{verdict}: {STOPPED}\n")
-    return on_node("train-1", "60Gi", "n3", "GPU-n3-1", status={"initContainerStatuses": [said]})
-
-
-def on_node(name: str, memory: str, node: str, gpus: str, **changes: Any) -> Report:
-    given = {key: changes.pop(key) for key in list(changes) if key in PodFacts.__slots__}
-    status = {"startTime": ago(11_520), **changes.pop("status", {})}
-    pod = stored(name, memory, node=node, gpus=gpus, status=status, **changes)
-    return explain_pod(facts(name, pod, **given))
-
-
-def on_node_raw(name: str, memory: str, node: str, gpus: str):
-    return stored(name, memory, node=node, gpus=gpus, status={"startTime": ago(11_520)})
-
-
-def without_annotation(pod: Any, **changes: Any) -> Report:
-    """Explain a pod whose containers ask themselves."""
-    del pod["metadata"]["annotations"]["vramwarden.io/gpu-memory"]
-    return explain_pod(facts(pod["metadata"]["name"], pod, **changes))
+EVAL = History(
+    "team-a",
+    "Job",
+    "eval",
+    tuple(a_run(f"eval-{n}", 50 - n, 17.2 - n / 10, asked=30) for n in range(12)),
+)
+EMBED = History("team-a", "Job", "embed", (a_run("embed-1", 2, 10.4, asked=8, stops=2),))
+OTHER = replace(EVAL, kind="Pod", workload="x", runs=())
 
 
 def workload(kind: str = "Deployment", name: str = "train", **changes: Any) -> WorkloadFacts:
@@ -257,475 +214,239 @@ def workload(kind: str = "Deployment", name: str = "train", **changes: Any) -> W
     return WorkloadFacts(**named, **{"wanted": 3, **changes})
 
 
-LAST_MESSAGE = write_message(TerminationMessage(16 * GIB, {"GPU-n1-0": int(6.1 * GIB)}, 0, 11_520))
-ENDED = {"exitCode": 0, "finishedAt": ago(7200)}
+def of_workload(kind: str, name: str, pod: Report | None = None, **changes: Any) -> Report:
+    return explain_workload(workload(kind, name, **changes), pod)
+
+
+class Case(NamedTuple):
+    """A state, the reasons with commas, the report, and the GiB that it names as enough."""
+
+    state: str
+    reasons: str
+    report: Report
+    start: int | None = None
+    run: int | None = None
+    admit: int | None = None
+
+
+NO_TROUBLE = {
+    *("job-complete", "pending-not-yet", "running", "running-sees-all", "running-reported"),
+    *("running-two-gpus", "running-in-place-of", "running-unmeasured", "ended", "gone"),
+    *("no-demand", "no-demand-idiom", "no-demand-resource", "slice-running", "slot-starting"),
+    "slot-ended",
+}
+"""Where `explain` ends with 0."""
 
 
 def cases() -> dict[str, Case]:
     """Return every state by a name of its own."""
-    n2 = {"nodeSelector": {"kubernetes.io/hostname": "n9"}}
-    unnamed = {
-        **SEEN,
-        **{
-            name: a_read_node(name, {**LABELS, "vramwarden.io/device-names": "none"})
-            for name in SEEN
-        },
-    }
-    unenforced = {
-        name: a_read_node(name, LABELS | {"vramwarden.io/enforcement": "none"}) for name in SEEN
-    }
-    tainted = {
-        name: a_read_node(name, LABELS, (("maintenance", "", "NoSchedule"),)) for name in SEEN
-    }
-    cordoned = {name: a_read_node(name, LABELS, unschedulable=True) for name in SEEN}
-    held_by = "a device plugin offers them whole (nvidia.com/gpu), but pods may have VRAM here"
-    of_plugin = tuple(replace(node, held=held_by) for node in NODES)
-    unhealthy = tuple(
-        replace(node, gpus=tuple(replace(one, healthy=False, fault="Xid 79") for one in node.gpus))
-        for node in NODES
-    )
-    blind = line(100, "cannot measure", why="the driver gives no figure of process 12")
+    return {**_pending(), **_bound(), **_ended(), **_without_demand(), **_workloads()}
+
+
+def _pending() -> dict[str, Case]:
+    def case(reasons: str, report: Report, start: int | None = None) -> Case:
+        return Case("pending", reasons, report, start)
+
+    n9 = {"kubernetes.io/hostname": "n9"}
+    taint = ({"key": "maintenance", "effect": "NoSchedule"},)
+    elsewhere = {"n9": a_node("n9", a_gpu(79)).read}
+    unread = {"nodes": None, "seen": None}
+    denied = "no figures of GPUs: you may not list gpunodes"
     return {
-        "pending-in-pieces": Case(
-            "pending",
-            ("GPUsSplit", "BindingDenied"),
-            pending(
-                "eval-4",
-                "30Gi",
-                BINDING,
-                histories=(EVAL,),
-                metadata=EVAL_OWNER | {"creationTimestamp": ago(540)},
-            ),
-            23 * GIB,
+        "pending-in-pieces": case(
+            "GPUsSplit, BindingDenied",
+            pending("eval-4", "30Gi", BINDING, histories=(EVAL,), owner="Job/eval"),
+            23,
         ),
-        "pending-across-nodes": Case("pending", ("NodesSplit",), pending("wide", "45Gi"), 23 * GIB),
-        "pending-no-room": Case("pending", ("NoRoom",), pending("huge", "70Gi"), 23 * GIB),
-        "pending-too-large": Case("pending", ("TooLarge",), pending("vast", "90Gi"), 23 * GIB),
-        "pending-too-many-gpus": Case("pending", ("TooFewGPUs",), pending("many", "30Gi", count=3)),
-        "pending-two-gpus": Case(
-            "pending", ("GPUsSplit",), pending("pair", "16Gi", count=2), 15 * GIB
+        "pending-across-nodes": case("NodesSplit", pending("wide", "45Gi"), 23),
+        "pending-no-room": case("NoRoom", pending("huge", "70Gi"), 23),
+        "pending-too-large": case("TooLarge", pending("vast", "90Gi"), 23),
+        "pending-too-many-gpus": case("TooFewGPUs", pending("many", "30Gi", count=3)),
+        "pending-two-gpus": case("GPUsSplit", pending("pair", "16Gi", count=2), 15),
+        "pending-selector": case("NodeSelector", pending("picky", "8Gi", nodeSelector=n9)),
+        "pending-device-names": case(
+            "NoDeviceNames", pending("unnamed", "8Gi", seen=seen(device_names="none"))
         ),
-        "pending-selector": Case("pending", ("NodeSelector",), pending("picky", "8Gi", spec=n2)),
-        "pending-device-names": Case(
-            "pending", ("NoDeviceNames",), pending("unnamed", "8Gi", seen=unnamed)
+        "pending-enforcement": case(
+            "NoEnforcement", pending("unheld", "8Gi", seen=seen(enforcement="none"))
         ),
-        "pending-enforcement": Case(
-            "pending", ("NoEnforcement",), pending("unheld", "8Gi", seen=unenforced)
+        "pending-taint": case("Taint", pending("repelled", "8Gi", seen=seen(taints=taint))),
+        "pending-cordoned": case("Cordoned", pending("held", "8Gi", seen=seen(unschedulable=True))),
+        "pending-not-shared": case("NotShared", pending("alone", "8Gi", seen=elsewhere)),
+        "pending-held": case("Held", pending("late", "8Gi", nodes=OF_PLUGIN)),
+        "pending-beside-held": case(
+            "NoRoom", pending("later", "8Gi", nodes=(OF_PLUGIN[0], NODES[1])), 6
         ),
-        "pending-taint": Case("pending", ("Taint",), pending("repelled", "8Gi", seen=tainted)),
-        "pending-cordoned": Case("pending", ("Cordoned",), pending("held", "8Gi", seen=cordoned)),
-        "pending-not-shared": Case(
-            "pending",
-            ("NotShared",),
-            pending("alone", "8Gi", seen={"n9": a_read_node("n9", LABELS)}),
+        "pending-denied-figures-unread": case(
+            "BindingDenied", pending("eval-7", "30Gi", BINDING, **unread)
         ),
-        "pending-held": Case("pending", ("Held",), pending("late", "8Gi", nodes=of_plugin)),
-        "pending-beside-held": Case(
-            "pending", ("NoRoom",), pending("later", "8Gi", nodes=(of_plugin[0], NODES[1])), 6 * GIB
+        "pending-pods-unread": case("GPUsSplit", pending("eval-8", "30Gi", "", names={}), 23),
+        "pending-unhealthy": case("UnhealthyGPUs", pending("ill", "8Gi", "", nodes=UNHEALTHY)),
+        "pending-unreadable": case("InvalidQuantity", pending("forged", "8Gi", "", **asks("8GB"))),
+        "pending-sees-all": case("Unschedulable", pending("all", "8Gi", rule=SEES_ALL)),
+        "pending-cpu": case(
+            "Unschedulable",
+            pending("busy", "8Gi", "0/3 nodes are available: 3 Insufficient cpu."),
+            23,
         ),
-        "pending-denied-figures-unread": Case(
-            "pending",
-            ("BindingDenied",),
-            pending("eval-7", "30Gi", BINDING, nodes=None, seen=None),
+        "pending-gated": case(
+            "SchedulingGated", pending("queued", "8Gi", schedulingGates=[{"name": "kueue"}]), 23
         ),
-        "pending-pods-unread": Case(
-            "pending", ("GPUsSplit",), pending("eval-8", "30Gi", "", names={}), 23 * GIB
+        "pending-not-yet": case("NotScheduledYet", pending("new", "8Gi", ""), 23),
+        "pending-nodes-unread": case("GPUsSplit", pending("eval-5", "30Gi", "", seen=None), 23),
+        "pending-figures-unread": case(
+            "Unschedulable", pending("eval-6", "30Gi", left_out=(denied,), **unread)
         ),
+        "pending-no-figures": case("GPUsUnknown", pending("lost", "30Gi", "", nodes=())),
+        "slice-pending": case(
+            "Unschedulable", pending("llama", "19Gi", NO_SLICE, rule=SLICED, **unread)
+        ),
+    }
+
+
+def _bound() -> dict[str, Case]:
+    wait = {"phase": "Pending", "startTime": ago(240)}
+    pull = of_enforcer("waiting", reason="ImagePullBackOff", message="Back-off pulling")
+    early = {"phase": "Pending", "startTime": ago(30), **pull}
+    main = {"name": "main", "containerID": f"containerd://{CONTAINER_ID}"}
+    not_held = {
+        "type": "vramwarden.io/CapHeld",
+        "status": "False",
+        "reason": "VRAMCapExceeded",
+        "message": "over the VRAM cap on GPU 1: the pod holds 61.4Gi",
+        "lastTransitionTime": ago(180),
+    }
+    in_place = {"vramwarden.io/in-place-of": "nvidia.com/gpu"}
+    unsaid = {"annotations": {"vramwarden.io/gpu-memory": None}}
+    both = "GPU-n1-0,GPU-n1-1"
+    return {
         "bound-unreadable": Case(
             "starting",
-            ("InvalidQuantity",),
-            on_node(
-                "forged-1",
-                "8Gi",
-                "n1",
-                "",
-                status={"phase": "Pending"},
-                annotations={"vramwarden.io/gpu-memory": "8GB"},
-            ),
-        ),
-        "running-sees-all": Case(
-            "running",
-            (),
-            on_node("all-1", "8Gi", "n1", "", rule=a_rule(name="team", placement=Placement.NONE)),
-            trouble=False,
-        ),
-        "stopped-of-two-containers": Case(
-            "stopped",
-            ("stopping a process",),
-            on_node(
-                "train-1",
-                "60Gi",
-                "n3",
-                "GPU-n3-1",
-                log=LOG,
-                annotations={"vramwarden.io/gpu-memory": "main=40Gi, loader=20Gi"},
-            ),
-            run=62 * GIB,
-        ),
-        "stopped-with-own-limits": Case(
-            "stopped",
-            ("stopping a process",),
-            without_annotation(on_node_raw("train-1", "60Gi", "n3", "GPU-n3-1"), log=LOG),
-            run=62 * GIB,
-        ),
-        "job-failed": Case(
-            "ended",
-            ("JobFailed",),
-            explain_workload(
-                workload(
-                    "Job",
-                    "over",
-                    wanted=0,
-                    ended="has failed: 0 pods succeeded, 3 failed",
-                    failed="BackoffLimitExceeded: Job has reached the specified backoff limit",
-                ),
-                None,
-            ),
-        ),
-        "job-complete": Case(
-            "ended",
-            (),
-            explain_workload(
-                workload("Job", "good", wanted=0, ended="is complete: 1 pod succeeded, 0 failed"),
-                None,
-            ),
-            trouble=False,
-        ),
-        "pending-unhealthy": Case(
-            "pending", ("UnhealthyGPUs",), pending("ill", "8Gi", "", nodes=unhealthy)
-        ),
-        "pending-unreadable": Case(
-            "pending",
-            ("InvalidQuantity",),
-            pending("forged", "8Gi", "", annotations={"vramwarden.io/gpu-memory": "8GB"}),
-        ),
-        "pending-sees-all": Case(
-            "pending",
-            ("Unschedulable",),
-            pending("all", "8Gi", rule=a_rule(name="team", placement=Placement.NONE)),
-        ),
-        "pending-cpu": Case(
-            "pending",
-            ("Unschedulable",),
-            pending("busy", "8Gi", "0/3 nodes are available: 3 Insufficient cpu."),
-            23 * GIB,
-        ),
-        "pending-gated": Case(
-            "pending",
-            ("SchedulingGated",),
-            pending("queued", "8Gi", spec={"schedulingGates": [{"name": "kueue"}]}),
-            23 * GIB,
-        ),
-        "pending-not-yet": Case(
-            "pending", ("NotScheduledYet",), pending("new", "8Gi", ""), 23 * GIB, trouble=False
-        ),
-        "pending-nodes-unread": Case(
-            "pending", ("GPUsSplit",), pending("eval-5", "30Gi", "", seen=None), 23 * GIB
-        ),
-        "pending-figures-unread": Case(
-            "pending",
-            ("Unschedulable",),
-            pending(
-                "eval-6",
-                "30Gi",
-                nodes=None,
-                seen=None,
-                left_out=("no figures of GPUs: you may not list gpunodes",),
-            ),
-        ),
-        "pending-no-figures": Case(
-            "pending", ("GPUsUnknown",), pending("lost", "30Gi", "", nodes=())
+            "InvalidQuantity",
+            bound("forged-1", "8Gi", "n1", status={"phase": "Pending"}, **asks("8GB")),
         ),
         "late": Case(
             "waiting",
-            ("WaitsForGPU",),
-            on_node(
-                "late-0",
-                "30Gi",
-                "n1",
-                "",
-                status={"phase": "Pending", "startTime": ago(240)},
-                annotations={
-                    "vramwarden.io/gpu-waits": WAITS,
-                },
+            "WaitsForGPU",
+            bound(
+                "late-0", "30Gi", "n1", status=wait, annotations={"vramwarden.io/gpu-waits": WAITS}
             ),
         ),
         "starting": Case(
-            "starting",
-            ("ContainerWaits",),
-            on_node(
-                "early",
-                "8Gi",
-                "n1",
-                "GPU-n1-0",
-                status={
-                    "phase": "Pending",
-                    "startTime": ago(30),
-                    "initContainerStatuses": [
-                        enforcer("waiting", reason="ImagePullBackOff", message="Back-off pulling")
-                    ],
-                },
-            ),
+            "starting", "ContainerWaits", bound("early", "8Gi", "n1", "GPU-n1-0", status=early)
         ),
-        "running": Case("running", (), on_node("train-1", "60Gi", "n3", "GPU-n3-1"), trouble=False),
-        "running-on-a-broken-gpu": Case(
-            "running",
-            ("UnhealthyGPUs",),
-            on_node("train-1", "60Gi", "n3", "GPU-n3-1", nodes=unhealthy),
-        ),
+        "slot-starting": Case("starting", "", llama(rule=SLOTTED, status={"phase": "Pending"})),
+        "running": Case("running", "", train()),
+        "running-sees-all": Case("running", "", bound("all-1", "8Gi", "n1", rule=SEES_ALL)),
+        "running-on-a-broken-gpu": Case("running", "UnhealthyGPUs", train(nodes=UNHEALTHY)),
         "running-reported": Case(
-            "running",
-            ("would stop a process",),
-            last_said("would stop a process"),
-            run=62 * GIB,
-            trouble=False,
+            "running", "would stop a process", last_said("would stop a process"), run=62
         ),
-        "running-two-gpus": Case(
-            "running",
-            (),
-            on_node("train-0", "40Gi", "n1", "GPU-n1-0,GPU-n1-1", count=2),
-            trouble=False,
-        ),
-        "running-in-place-of": Case(
-            "running",
-            (),
-            on_node(
-                "train-1",
-                "60Gi",
-                "n3",
-                "GPU-n3-1",
-                annotations={"vramwarden.io/in-place-of": "nvidia.com/gpu"},
-            ),
-            trouble=False,
-        ),
+        "running-two-gpus": Case("running", "", bound("train-0", "40Gi", "n1", both, count=2)),
+        "running-in-place-of": Case("running", "", train(annotations=in_place)),
         "running-unmeasured": Case(
-            "running",
-            (),
-            on_node(
-                "quiet",
-                "8Gi",
-                "n4",
-                "GPU-n4-0",
-                left_out=("the log of container vram-enforcer: you may not read pods/log here",),
-            ),
-            trouble=False,
+            "running", "", bound("quiet", "8Gi", "n4", "GPU-n4-0", left_out=(NO_LOG,))
         ),
+        "slice-running": Case("running", "", bound("llama", "8Gi", "mig-1", rule=SLICED, count=2)),
         "stopped": Case(
             "stopped",
-            ("stopping a process",),
-            on_node(
-                "train-1",
-                "60Gi",
-                "n3",
-                "GPU-n3-1",
-                log=LOG,
-                status={"containerStatuses": [STATUS_OF_MAIN]},
-            ),
-            run=62 * GIB,
+            "stopping a process",
+            train(log=LOG, status={"containerStatuses": [main]}),
+            run=62,
+        ),
+        "stopped-of-two-containers": Case(
+            "stopped",
+            "stopping a process",
+            train(log=LOG, **asks("main=40Gi, loader=20Gi")),
+            run=62,
+        ),
+        "stopped-with-own-limits": Case(
+            "stopped", "stopping a process", train(log=LOG, **unsaid), run=62
         ),
         "stopped-by-message": Case(
-            "stopped",
-            ("stopping a process",),
-            last_said("stopping a process"),
-            run=62 * GIB,
+            "stopped", "stopping a process", last_said("stopping a process"), run=62
         ),
         "stopped-from-outside": Case(
-            "stopped",
-            ("VRAMCapExceeded",),
-            on_node(
-                "train-1",
-                "60Gi",
-                "n3",
-                "GPU-n3-1",
-                status={
-                    "conditions": [
-                        {
-                            "type": "vramwarden.io/CapHeld",
-                            "status": "False",
-                            "reason": "VRAMCapExceeded",
-                            "message": "over the VRAM cap on GPU 1: the pod holds 61.4Gi",
-                            "lastTransitionTime": ago(180),
-                        }
-                    ]
-                },
-            ),
-            run=62 * GIB,
+            "stopped", "VRAMCapExceeded", train(status={"conditions": [not_held]}), run=62
         ),
+        "slot-stopped": Case("stopped", "stopping a process", llama(rule=SLOTTED, log=LOG), run=62),
         "blind": Case(
-            "blind", ("cannot measure",), on_node("dark", "60Gi", "n3", "GPU-n3-1", log=(blind,))
+            "blind", "cannot measure", bound("dark", "60Gi", "n3", "GPU-n3-1", log=(BLIND,))
         ),
-        "ended": Case(
-            "ended",
-            (),
-            on_node(
-                "done",
-                "16Gi",
-                "n1",
-                "GPU-n1-0",
-                status={
-                    "phase": "Succeeded",
-                    "initContainerStatuses": [
-                        enforcer("terminated", **ENDED, message=LAST_MESSAGE)
-                    ],
-                },
-            ),
-            trouble=False,
-        ),
-        "gone": Case(
-            "gone",
-            (),
-            explain_pod(
-                facts(
-                    "eval-9",
-                    None,
-                    histories=(EVAL, replace(EVAL, kind="Pod", workload="x", runs=())),
-                )
-            ),
-            trouble=False,
-        ),
-        "gone-stopped": Case(
-            "gone",
-            ("stopping a process",),
-            explain_pod(
-                facts(
-                    "embed-1",
-                    None,
-                    histories=(
-                        History(
-                            "team-a",
-                            "Job",
-                            "embed",
-                            (a_run("embed-1", 2, 10.4, asked_gi=8, stops=2),),
-                        ),
-                    ),
-                )
-            ),
-            run=11 * GIB,
-        ),
-        "unknown": Case("unknown", ("NotFound",), explain_pod(facts("trian-1", None))),
-        "no-demand": Case(
-            "no-demand", (), explain_pod(facts("web", a_pod() | {"status": {}})), trouble=False
-        ),
-        "no-demand-idiom": Case(
-            "no-demand",
-            ("NotRead",),
-            explain_pod(facts("web", a_pod(annotations={"gpu-memory": "2000"}))),
-            trouble=False,
-        ),
+    }
+
+
+def _ended() -> dict[str, Case]:
+    last = of_enforcer("terminated", exitCode=0, finishedAt=ago(7200), message=LAST_MESSAGE)
+    done = {"phase": "Succeeded", **last}
+
+    def gone(name: str, *histories: History) -> Report:
+        return explain_pod(facts(name, None, histories=histories))
+
+    return {
+        "ended": Case("ended", "", bound("done", "16Gi", "n1", "GPU-n1-0", status=done)),
+        "slot-ended": Case("ended", "", llama(rule=SLOTTED, status={"phase": "Succeeded"})),
+        "gone": Case("gone", "", gone("eval-9", EVAL, OTHER)),
+        "gone-stopped": Case("gone", "stopping a process", gone("embed-1", EMBED), run=11),
+        "unknown": Case("unknown", "NotFound", gone("trian-1")),
+    }
+
+
+def _without_demand() -> dict[str, Case]:
+    limits = {
+        "nvidia.com/gpumem": "3000",
+        "vramwarden.io/gpu-memory": "8Gi",
+        "nvidia.com/gpu": "1",
+    }
+    asking = [a_container(resources={"limits": limits})]
+    idiom = {"annotations": {"gpu-memory": "2000"}}
+    return {
+        "no-demand": Case("no-demand", "", explained("web", None)),
+        "no-demand-idiom": Case("no-demand", "NotRead", explained("web", None, **idiom)),
         "no-demand-resource": Case(
-            "no-demand",
-            ("NotRead",),
-            explain_pod(
-                facts(
-                    "web",
-                    a_pod(
-                        containers=[
-                            a_container(
-                                resources={
-                                    "limits": {
-                                        "nvidia.com/gpumem": "3000",
-                                        "vramwarden.io/gpu-memory": "8Gi",
-                                        "nvidia.com/gpu": "1",
-                                    }
-                                }
-                            )
-                        ]
-                    ),
-                )
-            ),
-            trouble=False,
+            "no-demand", "NotRead", explained("web", None, containers=asking)
         ),
-        "not-translated": Case(
-            "no-demand", ("Unmutated",), explain_pod(facts("web", a_pod("8Gi")))
-        ),
-        "deployment-refused": Case(
-            "refused",
-            ("TooLarge", "InvalidCount", "CreationDenied"),
-            explain_workload(
-                workload(
-                    refusals=(
-                        DENIED + "TooLarge: metadata.annotations[vramwarden.io/gpu-memory]: asks "
-                        'for 80Gi per GPU; rule "team" allows at most 40Gi; InvalidCount: '
-                        'metadata.annotations[vramwarden.io/gpu-count]: "two" is not a number of '
-                        "GPUs; write a positive integer, e.g. 2. Your platform team says: ask in "
-                        "#gpu-help",
-                    )
-                ),
-                None,
-            ),
-            admit=40 * GIB,
-        ),
-        "deployment-out-of-quota": Case(
-            "refused",
-            ("CreationDenied",),
-            explain_workload(
-                workload(
-                    refusals=(
-                        (
-                            'pods "train-x" is forbidden: exceeded quota: gpus, requested: '
-                            "requests.vramwarden.io/vram=8Gi, used: 40Gi, limited: 40Gi"
-                        ),
-                    ),
-                    pods=2,
-                ),
-                on_node("train-1", "60Gi", "n3", "GPU-n3-1"),
-            ),
-        ),
-        "slice-pending": Case(
-            "pending",
-            ("Unschedulable",),
-            pending("llama", "19Gi", NO_SLICE, rule=SLICED, nodes=None, seen=None),
-        ),
-        "slice-running": Case(
-            "running", (), on_node("llama", "8Gi", "mig-1", "", rule=SLICED, count=2), trouble=False
-        ),
-        "slot-starting": Case(
-            "starting",
-            (),
-            on_node("llama", "8Gi", "sliced-1", "", rule=SLOTTED, status={"phase": "Pending"}),
-            trouble=False,
-        ),
-        "slot-stopped": Case(
-            "stopped",
-            ("stopping a process",),
-            on_node("llama", "8Gi", "sliced-1", "", rule=SLOTTED, log=LOG),
-            run=62 * GIB,
-        ),
-        "slot-ended": Case(
-            "ended",
-            (),
-            on_node("llama", "8Gi", "sliced-1", "", rule=SLOTTED, status={"phase": "Succeeded"}),
-            trouble=False,
-        ),
+        "not-translated": Case("no-demand", "Unmutated", explained("web", "8Gi", rule=None)),
+    }
+
+
+def _workloads() -> dict[str, Case]:
+    limit = "BackoffLimitExceeded: Job has reached the specified backoff limit"
+    failed = {"ended": "has failed: 0 pods succeeded, 3 failed", "failed": limit}
+    complete = "is complete: 1 pod succeeded, 0 failed"
+    misplaced = ("vramwarden.io/gpu-memory",)
+    return {
+        "job-failed": Case("ended", "JobFailed", of_workload("Job", "over", wanted=0, **failed)),
+        "job-complete": Case("ended", "", of_workload("Job", "good", wanted=0, ended=complete)),
         "job-pending": Case(
             "pending",
-            (),
-            explain_workload(workload("Job", "eval", wanted=1, pods=1), pending("eval-4", "30Gi")),
+            "",
+            of_workload("Job", "eval", pending("eval-4", "30Gi"), wanted=1, pods=1),
         ),
         "job-tried": Case(
             "refused",
-            ("InvalidQuantity",),
-            explain_workload(
-                workload(
-                    "Job",
-                    wanted=1,
-                    tried=True,
-                    refusals=(TRIED,),
-                ),
-                None,
-            ),
+            "InvalidQuantity",
+            of_workload("Job", "train", wanted=1, tried=True, refusals=(TRIED,)),
+        ),
+        "deployment-refused": Case(
+            "refused",
+            "TooLarge, InvalidCount, CreationDenied",
+            of_workload("Deployment", "train", refusals=(DENIED + TOO_LARGE,)),
+            admit=40,
+        ),
+        "deployment-out-of-quota": Case(
+            "refused",
+            "CreationDenied",
+            of_workload("Deployment", "train", train(), refusals=(OUT_OF_QUOTA,), pods=2),
         ),
         "deployment-misplaced": Case(
             "no-demand",
-            ("NotRead",),
-            explain_workload(
-                workload(pods=3, misplaced=("vramwarden.io/gpu-memory",)),
-                explain_pod(facts("web", a_pod())),
-            ),
+            "NotRead",
+            of_workload("Deployment", "train", explained("web", None), pods=3, misplaced=misplaced),
         ),
         "deployment-unknown": Case(
             "unknown",
-            ("NotFound",),
-            explain_workload(workload(name="trian", exists=False, others=("train", "llama")), None),
+            "NotFound",
+            of_workload("Deployment", "trian", exists=False, others=("train", "llama")),
         ),
     }

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.seen_cluster import a_read_node
-from webhook.core.kinds.nodes import NodeFigures
+from tests.support.clusters import a_gpu, a_node
 from webhook.tools.explain.judge import eligible
 from webhook.tools.explain.judge.eligible import Mismatch
 from webhook.tools.shared.node import ClusterNode
 from webhook.tools.shared.pod import ClusterPod
 
-NODE = NodeFigures(name="n1", observed_s=0.0, driver_version="580", enforcement="sidecar")
+NODE = a_node("n1", a_gpu(79)).figures
+UNENFORCED = a_node("n1", a_gpu(79), enforcement="none").figures
 
 
 def why_not(pod, node, seen):
@@ -29,7 +29,7 @@ def expression(key, operator, *values):
 
 
 def labelled(**labels):
-    return a_read_node("n1", labels)
+    return a_node("n1", labels=labels).read
 
 
 @pytest.mark.parametrize(
@@ -95,18 +95,18 @@ def test_a_label_that_nobody_may_read_is_no_mismatch(spec, known, reason):
 def test_the_figures_alone_say_where_no_sidecar_can_measure():
     pod = requires(expression("vramwarden.io/enforcement", "In", "sidecar"))
     assert why_not(pod, NODE, None) is None
-    unheld = NodeFigures(name="n1", observed_s=0.0, driver_version="580", enforcement="none")
-    assert why_not(pod, unheld, None)[0] is Mismatch.NO_ENFORCEMENT
+    assert why_not(pod, UNENFORCED, None)[0] is Mismatch.NO_ENFORCEMENT
 
 
 def test_a_runtime_that_resolves_no_name_has_a_reason_of_its_own():
     pod = requires(expression("vramwarden.io/device-names", "NotIn", "none"))
-    seen = a_read_node("n1", {"vramwarden.io/device-names": "none"})
-    assert why_not(pod, NODE, seen)[0] is Mismatch.NO_DEVICE_NAMES
+    seen = a_node("n1", a_gpu(79), device_names="none")
+    assert why_not(pod, NODE, seen.read)[0] is Mismatch.NO_DEVICE_NAMES
 
 
 def test_a_taint_that_only_advises_repels_nobody():
-    assert why_not({}, NODE, a_read_node("n1", {}, (("k", "v", "PreferNoSchedule"),))) is None
+    taint = {"key": "k", "value": "v", "effect": "PreferNoSchedule"}
+    assert why_not({}, NODE, a_node("n1", taints=(taint,)).read) is None
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_a_taint_that_only_advises_repels_nobody():
 def test_a_cordoned_node_is_for_who_tolerates_that_alone(effect, reason):
     toleration = {"key": "node.kubernetes.io/unschedulable", "operator": "Exists", "effect": effect}
     pod = {"spec": {"tolerations": [] if effect is None else [toleration]}}
-    found = why_not(pod, NODE, a_read_node("n1", {}, unschedulable=True))
+    found = why_not(pod, NODE, a_node("n1", unschedulable=True).read)
     assert (found and found[0]) == reason
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.assignments import NOW_S, Plan, plan
-from tests.support.seen_cluster import a_read_node
+from tests.support.clusters import a_node
 from webhook.core.kinds.nodes import (
     GpuFigures,
     NodeFigures,
@@ -142,7 +142,8 @@ def test_the_end_of_each_pod_that_is_named_makes_room_and_of_no_other(cluster, a
 def test_a_node_that_the_pod_does_not_select_is_never_room(cluster, amount, without):
     shown = [figures(*node) for node in cluster]
     seen = {
-        node.name: a_read_node(node.name, {} if node.name in without else LABELS) for node in shown
+        node.name: a_node(node.name, labels={} if node.name in without else LABELS).read
+        for node in shown
     }
     room = find_room(POD, Need(amount), shown, seen, NOW_S)
     assert {node.name for node in room.nodes if not node.matches} == without & {*seen}

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.clusters import GIB
 from tests.support.paths import TESTS
-from tests.tools.explain.scene import cases
+from tests.tools.explain.scene import NO_TROUBLE, cases
 from webhook.core.pod.findings import Reason
 from webhook.tools.explain.judge.eligible import Mismatch
 from webhook.tools.explain.judge.report import OtherReason, State
@@ -32,15 +33,15 @@ CASES = cases()
 @pytest.mark.parametrize("name", CASES)
 def test_every_state_is_named_with_its_reasons_and_what_would_be_enough(name):
     case = CASES[name]
-    report, enough = case.report, case.report.enough
-    assert report.state == case.state
-    assert tuple(cause.reason.value for cause in report.causes) == case.reasons
-    assert (enough.start_now_bytes, enough.run_bytes, enough.admit_bytes) == (
-        case.start_now,
-        case.run,
-        case.admit,
-    )
-    assert report.is_trouble == case.trouble
+    enough = case.report.enough
+    assert case.report.state == case.state
+    assert ", ".join(cause.reason.value for cause in case.report.causes) == case.reasons
+    amounts = (enough.start_now_bytes, enough.run_bytes, enough.admit_bytes)
+    assert [amount and amount / GIB for amount in amounts] == [case.start, case.run, case.admit]
+
+
+def test_where_something_is_to_be_done_the_command_fails():
+    assert {name for name, case in CASES.items() if not case.report.is_trouble} == NO_TROUBLE
 
 
 @pytest.mark.parametrize("name", CASES)
