@@ -5,14 +5,27 @@ from __future__ import annotations
 import subprocess
 import sys
 from inspect import signature
+from typing import TYPE_CHECKING
 
 from click.testing import CliRunner
+
+from webhook.options import ReachedCluster
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.support.api_server import ApiServer
 
 
 def runner() -> CliRunner:
     """Return a runner that keeps standard error apart; before click 8.2 one asks for that."""
     asked = {"mix_stderr": False} if "mix_stderr" in signature(CliRunner).parameters else {}
     return CliRunner(**asked)
+
+
+def reached(api: ApiServer, namespace: str = "team-a") -> Callable[..., ReachedCluster]:
+    """Return what stands for a command's `reach`: it finds this API server, without a socket."""
+    return lambda _file, _context, given: ReachedCluster(api.kube(), given or namespace)
 
 
 def vramwarden(*arguments, **env):

@@ -59,17 +59,18 @@ def runs(count, **more):
     return [a_run(number, **more) for number in range(count)]
 
 
-LLAMA = a_history(*runs(19, peak_bytes=int(5.9 * GIB)), a_run(19, peak_bytes=6_549_425_356))
+# Peaks are whole MiB, as histories are stored: 5.9Gi and 6.1Gi, 7.5Gi and 10.4Gi, 19.6Gi.
+LLAMA = a_history(*runs(19, peak_bytes=6041 * MIB), a_run(19, peak_bytes=6246 * MIB))
 EMBED = a_history(
-    *runs(9, asked_bytes=8 * GIB, peak_bytes=int(7.5 * GIB)),
+    *runs(9, asked_bytes=8 * GIB, peak_bytes=7680 * MIB),
     *(
-        a_run(number, asked_bytes=8 * GIB, peak_bytes=int(10.35 * GIB), stops=1)
+        a_run(number, asked_bytes=8 * GIB, peak_bytes=10_598 * MIB, stops=1)
         for number in (9, 10, 11)
     ),
     kind="Job",
     workload="embed",
 )
-VLLM = a_history(*runs(20, asked_bytes=20 * GIB, peak_bytes=int(19.6 * GIB)), workload="vllm")
+VLLM = a_history(*runs(20, asked_bytes=20 * GIB, peak_bytes=20_070 * MIB), workload="vllm")
 
 UNMEASURED = a_history(*runs(1, peak_bytes=None))
 

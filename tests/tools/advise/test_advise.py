@@ -9,69 +9,28 @@ from pathlib import Path
 
 import pytest
 
-from tests.core.kinds.test_histories import EMBED, GIB, LLAMA, VLLM, a_history, runs
-from tests.support.commands import runner
-from webhook.adapters.kube.client import KubeError
-from webhook.adapters.kube.histories import HistoriesApi
+from tests.core.kinds.test_histories import EMBED, GIB, LLAMA, MIB, VLLM, a_history, runs
+from tests.support.api_server import ApiServer
+from tests.support.clusters import a_cluster, a_gpu, a_node
+from tests.support.commands import reached, runner
 from webhook.cli.main import main
-from webhook.core.kinds.nodes import GpuFigures, NodeFigures, write_gpu_node
-from webhook.options import ReachedCluster
+from webhook.core.kinds.histories import write_history
+from webhook.core.kinds.nodes import write_gpu_node
 from webhook.tools.advise import command as advise
 
 UPDATE = "UPDATE_GOLDEN"
 DRAWN = Path(__file__).with_name("advised")
-TINY = a_history(
-    *runs(2, asked_bytes=4 * GIB, peak_bytes=int(1.1 * GIB)), kind="Job", workload="tiny"
-)
+TINY = a_history(*runs(2, asked_bytes=4 * GIB, peak_bytes=1126 * MIB), kind="Job", workload="tiny")
 SILENT = a_history(*runs(5, peak_bytes=None), workload="silent")
 ALL = [TINY, VLLM, LLAMA, EMBED, SILENT, replace(LLAMA, namespace="team-b")]
 
 
-class FakeKube:
-    """Answers as an API server with one node; `gpus` may be an error."""
-
-    gpus: object = 79
-
-    def list_cached(self, _path, keep):
-        if isinstance(self.gpus, KubeError):
-            raise self.gpus
-        gpu = GpuFigures(
-            uuid="GPU-a",
-            index=0,
-            product="H100",
-            total_bytes=80 * GIB,
-            usable_bytes=self.gpus * GIB,
-        )
-        return [
-            keep(
-                write_gpu_node(
-                    NodeFigures(
-                        name="n1",
-                        observed_s=0.0,
-                        driver_version="580",
-                        enforcement="sidecar",
-                        gpus=(gpu,),
-                    )
-                )
-            )
-        ]
-
-
 @pytest.fixture
-def cluster(monkeypatch):
-    """A cluster with these histories, and how often each namespace's were read."""
-    kube, asked = FakeKube(), []
-    found = {"is": ALL}
-
-    def of(_self, namespace=""):
-        asked.append(namespace)
-        if isinstance(found["is"], KubeError):
-            raise found["is"]
-        return [one for one in found["is"] if namespace in ("", one.namespace)]
-
-    monkeypatch.setattr(HistoriesApi, "of", of)
-    monkeypatch.setattr(advise, "reach", lambda *_: ReachedCluster(kube, "team-a"))
-    return kube, found, asked
+def api(monkeypatch):
+    """Hold these histories, and the figures of one GPU."""
+    api = a_cluster([a_node("n1", a_gpu(79))], [], *map(write_history, ALL)).stored_in(ApiServer())
+    monkeypatch.setattr(advise, "reach", reached(api))
+    return api
 
 
 def run(*arguments):
@@ -81,7 +40,7 @@ def run(*arguments):
 @pytest.mark.parametrize(
     ("name", "arguments"), [("one.txt", []), ("all.txt", ["-A"]), ("one.json", ["-o", "json"])]
 )
-def test_what_is_drawn(cluster, name, arguments):
+def test_what_is_drawn(api, name, arguments):
     ended = run(*arguments)
     assert (ended.exit_code, ended.stderr) == (0, "")
     golden = DRAWN / name
@@ -92,7 +51,7 @@ def test_what_is_drawn(cluster, name, arguments):
     )
 
 
-def test_the_report_for_programs_says_what_the_table_says(cluster):
+def test_the_report_for_programs_says_what_the_table_says(api):
     report = json.loads(run("-o", "json").stdout)
     assert (report["apiVersion"], report["kind"]) == ("vramwarden.io/v1alpha1", "AdviceReport")
     advised = {one["name"]: one.get("adviceBytes") for one in report["workloads"]}
@@ -100,23 +59,24 @@ def test_the_report_for_programs_says_what_the_table_says(cluster):
     assert advised == {"llama": less, "embed": more, "vllm": None, "tiny": None, "silent": None}
 
 
-def test_what_no_gpu_of_the_cluster_has_is_not_advised(cluster):
-    cluster[0].gpus = 11
+def test_what_no_gpu_of_the_cluster_has_is_not_advised(api):
+    api.add(write_gpu_node(a_node("n1", a_gpu(11)).figures))
     (row,) = [line for line in run().output.splitlines() if "embed" in line]
     assert row.endswith("-  stopped at its cap; the largest held 10.4Gi, and no GPU here has 12Gi")
 
 
-def test_without_figures_of_nodes_advice_is_given_all_the_same(cluster):
+def test_without_figures_of_nodes_advice_is_given_all_the_same(api):
     before = run().output
-    cluster[0].gpus = KubeError("forbidden", code=403)
+    api.denied.add(("list", "gpunodes"))
     assert run().output == before
 
 
 @pytest.mark.parametrize(
     ("arguments", "where"), [([], "in namespace team-a"), (["-A"], "in this cluster")]
 )
-def test_where_there_is_no_history_it_says_so(cluster, arguments, where):
-    cluster[1]["is"] = []
+def test_where_there_is_no_history_it_says_so(api, arguments, where):
+    for path in [path for path in api.objects if "/vramhistories/" in path]:
+        api.remove(path)
     ended = run(*arguments)
     assert ended.exit_code == 0
     assert ended.stdout == (
@@ -127,21 +87,22 @@ def test_where_there_is_no_history_it_says_so(cluster, arguments, where):
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("code", "said"),
     [
-        (KubeError("no", code=404), "this cluster keeps no histories: it does not know vramhis"),
-        (KubeError("no", code=403), "you may not read vramhistories there: ask for the role view"),
-        (KubeError("https://x does not answer"), "https://x does not answer"),
+        (404, "this cluster keeps no histories: it does not know vramhis"),
+        (403, "you may not read vramhistories there: ask for the role view"),
+        (0, "http://in-memory does not answer"),
     ],
+    ids=["unknown", "denied", "silent"],
 )
-def test_a_cluster_that_cannot_be_asked_is_a_sentence_and_exit_code_3(cluster, error, said):
-    cluster[1]["is"] = error
+def test_a_cluster_that_cannot_be_asked_is_a_sentence_and_exit_code_3(api, code, said):
+    api.fails("vramhistories", code)
     ended = run()
     assert (ended.exit_code, ended.stdout) == (3, "")
     assert ended.stderr.startswith(f"Error: {said}")
 
 
-def test_wrong_usage_is_exit_code_2(cluster):
+def test_wrong_usage_is_exit_code_2(api):
     assert run("-A", "-n", "team-a").exit_code == 2
     assert run("-o", "html").exit_code == 2
-    assert cluster[2] == []
+    assert api.asked == []
