@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
+import codecs
 import json
 import os
 import pty
@@ -11,84 +11,43 @@ import signal
 import subprocess
 import sys
 import termios
+import threading
 import time
-from urllib.parse import urlsplit
+from contextlib import suppress
 
 import pytest
 
-from tests.support.agents import ApiServer
-from tests.support.seen_cluster import AT_S, nodes
+from tests.support.api_server import ApiServer, write_kubeconfig
+from tests.support.clusters import NOW_S, a_cluster, a_pod, ago, team_nodes
+from tests.support.gpu_nodes import GPU_NODES_PATH
 from tests.tools.top.pages import read_page, sections, texts
 from webhook.cli.main import main
-from webhook.core.kinds.nodes import write_gpu_node, write_time
 from webhook.tools.top.judge import join
 from webhook.tools.top.show.showing import Show
 
 MOST_MODULES = {"top": 48, "explain": 75}
 """Of ours, that a command imports: each takes milliseconds before anything is seen."""
 
-COLUMNS = [{"name": name} for name in ("Name", "Status", "Node")]
-
-
-def a_row(name, status="Running", node="n1", **annotations):
-    metadata = {
-        "uid": name,
-        "namespace": "team-a",
-        "name": f"{name}-0",
-        "annotations": {f"vramwarden.io/{key}": text for key, text in annotations.items()},
-        "labels": {"vramwarden.io/managed": "true"},
-    }
-    return {"cells": [metadata["name"], status, node], "object": {"metadata": metadata}}
-
-
-class Cluster:
-    """What an API server knows."""
-
-    def __init__(self, server):
-        self.server, self.rows = server, [a_row("llama"), a_row("embed", node="n2")]
-        self.failing = {}
-        self.figures = nodes()
-        server.answers = [self.answer]
-
-    def answer(self, handler):
-        path = urlsplit(handler.path).path
-        code, content = 200, {}
-        if path.endswith("gpunodes"):
-            content = {"items": [self.written(node) for node in self.figures]}
-        elif "labelSelector=vramwarden.io%2Fmanaged%21%3Dtrue" in handler.path:
-            content = {"columnDefinitions": COLUMNS, "rows": []}
-        elif path.endswith("pods"):
-            content = {"columnDefinitions": COLUMNS, "rows": self.rows}
-        for part, failure in self.failing.items():
-            if path.endswith(part):
-                code, content = failure, {"message": "no"}
-        data = json.dumps(content).encode()
-        if handler.headers.get("Accept-Encoding") == "gzip" and code == 200:
-            data = gzip.compress(data)
-        handler.send_response(code)
-        if data[:1] == b"\x1f":
-            handler.send_header("Content-Encoding", "gzip")
-        handler.send_header("Content-Length", str(len(data)))
-        handler.end_headers()
-        handler.wfile.write(data)
-
-    def written(self, node):
-        written = write_gpu_node(node)
-        written["status"]["observedAt"] = write_time(time.time() - (AT_S - node.observed_s))
-        return written
+NO_NODES = (200, {"kind": "GPUNodeList", "metadata": {}, "items": []})
+TEAM_A = "/api/v1/namespaces/team-a/pods"
 
 
 @pytest.fixture
-def cluster(tmp_path):
-    with ApiServer(tmp_path) as server:
-        yield Cluster(server)
+def cluster(api_server):
+    """Serve a cluster to who is in the namespace team-a, with two pods there."""
+    kubeconfig = json.loads(api_server.kubeconfig.read_text())
+    kubeconfig["contexts"][0]["context"]["namespace"] = "team-a"
+    api_server.kubeconfig.write_text(json.dumps(kubeconfig))
+    llama = a_pod("llama-0", "16Gi", uid="llama", node="n1")
+    embed = a_pod("embed-0", "8Gi", uid="embed", node="n2")
+    return a_cluster(team_nodes(), [llama, embed]).stored_in(api_server)
 
 
 @pytest.fixture
 def top(cluster, capsys):
     """Run the command; return its exit code and what it wrote."""
 
-    def run(*arguments, kubeconfig=cluster.server.kubeconfig):
+    def run(*arguments, kubeconfig=cluster.kubeconfig):
         with pytest.raises(SystemExit) as ended:
             main(["top", "--kubeconfig", str(kubeconfig), *arguments], prog_name="vramwarden")
         out, err = capsys.readouterr()
@@ -107,11 +66,8 @@ def test_nodes_and_then_the_pods_of_the_namespace(top, cluster):
     assert out.startswith("3 nodes, 6 GPUs, 360Gi usable: 283Gi promised (78%), 190Gi used (52%);")
     assert "n2      0  A10             ###########======.......      16Gi   9.8Gi   6Gi" in out
     assert "llama-0       n1    0    16Gi  ####......     6Gi  6.1Gi  running" in out
-    assert [urlsplit(path).path for _, path, _, _ in cluster.server.asked] == [
-        "/apis/vramwarden.io/v1alpha1/gpunodes",
-        "/api/v1/namespaces/team-a/pods",
-        "/api/v1/namespaces/team-a/pods",  # of n2, on which somebody holds what nobody promised
-    ]
+    # The last: of n2, on which somebody holds what nobody promised.
+    assert [one.path for one in cluster.asked] == [GPU_NODES_PATH, TEAM_A, TEAM_A]
 
 
 @pytest.mark.parametrize(
@@ -134,11 +90,11 @@ def test_parts_are_shown_alone(top, arguments, begins):
 
 
 def test_all_namespaces_are_asked_for_at_once(top, cluster):
-    _, out, _ = top("pods", "-A", "-l", "app=x")
+    _, out, _ = top("pods", "-A", "-l", "app!=x")
     assert out.startswith("NAMESPACE  POD ")
-    _, path, _, _ = cluster.server.asked[1]
-    assert path.startswith("/api/v1/pods?")
-    assert "vramwarden.io%2Fmanaged%3Dtrue%2Capp%3Dx" in path
+    asked = cluster.asked[1]
+    assert asked.path == "/api/v1/pods"
+    assert asked.query["labelSelector"] == "vramwarden.io/managed=true,app!=x"
 
 
 def test_a_browser_gets_one_page_of_the_parts_that_are_named(top):
@@ -149,54 +105,26 @@ def test_a_browser_gets_one_page_of_the_parts_that_are_named(top):
 
 
 def test_programs_get_bytes_and_nothing_for_what_is_not_known(top, cluster):
-    cluster.rows.append(a_row("new", "ContainerCreating", gpu="GPU-n1-1"))
-    _, out, _ = top("-n", "team-a", "-o", "json")
-    report = json.loads(out)
-    head = {key: report[key] for key in ("apiVersion", "kind", "namespace", "missing")}
-    assert head == {
-        "apiVersion": "vramwarden.io/v1alpha1",
-        "kind": "TopReport",
-        "namespace": "team-a",
-        "missing": [],
-    }
-    assert list(report) == [
-        "apiVersion",
-        "kind",
-        "time",
-        "namespace",
-        "totals",
-        "nodes",
-        "pods",
-        "workloads",
-        "troubles",
-        "missing",
-    ]
+    managed = {"labels": {"vramwarden.io/managed": "true"}}
+    new = a_pod("new-0", node="n1", gpus="GPU-n1-1", status="ContainerCreating", metadata=managed)
+    cluster.add(new)
+    report = json.loads(top("-n", "team-a", "-o", "json")[1])
+    head = ("apiVersion", "kind", "namespace", "missing")
+    said = ["vramwarden.io/v1alpha1", "TopReport", "team-a", []]
+    assert [report[key] for key in head] == said
+    parts = ("totals", "nodes", "pods", "workloads", "troubles")
+    assert list(report) == ["apiVersion", "kind", "time", "namespace", *parts, "missing"]
     pods = {pod["name"]: pod for pod in report["pods"]}
-    assert pods["llama-0"] == {
-        "namespace": "team-a",
-        "name": "llama-0",
-        "uid": "llama",
-        "node": "n1",
-        "phase": "running",
-        "status": "Running",
-        "gpuCount": 1,
-        "capBytes": 16 * 2**30,
-        "usedBytes": 6 * 2**30,
-        "peakBytes": 6246 * 2**20,
-        "nearCap": False,
-        "stops": 0,
+    figures = {
+        "capBytes": 16 * 2**30, "usedBytes": 6 * 2**30, "peakBytes": 6246 * 2**20, "stops": 0,
+    }  # fmt: skip
+    assert pods["llama-0"] == figures | {
+        "namespace": "team-a", "name": "llama-0", "uid": "llama", "node": "n1",
+        "phase": "running", "status": "Running", "gpuCount": 1, "nearCap": False,
+        "createdAt": ago(540),
         "workload": {"kind": "Pod", "name": "llama-0"},
-        "gpus": [
-            {
-                "uuid": "GPU-n1-0",
-                "index": 0,
-                "capBytes": 16 * 2**30,
-                "usedBytes": 6 * 2**30,
-                "peakBytes": 6246 * 2**20,
-                "stops": 0,
-            }
-        ],
-    }
+        "gpus": [{"uuid": "GPU-n1-0", "index": 0, **figures}],
+    }  # fmt: skip
     assert pods["new-0"]["gpus"] == [{"uuid": "GPU-n1-1", "index": 1}]
     assert not {"capBytes", "usedBytes", "peakBytes", "stops"} & pods["new-0"].keys()
     (n1, n2, _) = report["nodes"]
@@ -211,48 +139,47 @@ def test_programs_get_bytes_and_nothing_for_what_is_not_known(top, cluster):
 
 
 @pytest.mark.parametrize(
-    ("failing", "said"),
+    ("kind", "answer", "said"),
     [
-        ({"gpunodes": 404}, "! no figures of GPUs: this cluster does not know GPUNode;"),
-        ({"gpunodes": 403}, "! no figures of GPUs: you may not list gpunodes;"),
-        ({"pods": 403}, "! no pods: you may not list pods in namespace team-a;"),
+        ("gpunodes", 404, "! no figures of GPUs: this cluster does not know GPUNode;"),
+        ("gpunodes", 403, "! no figures of GPUs: you may not list gpunodes;"),
+        (
+            "gpunodes",
+            NO_NODES,
+            "! no figures of GPUs: no node has reported yet; does the sentry run?",
+        ),
+        ("pods", 403, "! no pods: you may not list pods in namespace team-a;"),
     ],
 )
-def test_what_may_not_be_read_is_one_sentence_and_the_rest_is_shown(top, cluster, failing, said):
-    cluster.failing = failing
+def test_what_cannot_be_read_is_one_sentence_and_the_rest_is_shown(
+    top, cluster, kind, answer, said
+):
+    cluster.fails(f"/{kind}", answer, forever=True)
     code, out, _ = top("-n", "team-a")
     assert code == 0
     assert said in out
-    assert ("POD (team-a)" in out) == ("gpunodes" in failing)
-    assert ("NODE  GPU  PRODUCT" in out) == ("pods" in failing)
-
-
-def test_a_cluster_without_figures_says_who_should_write_them(top, cluster):
-    cluster.figures = []
-    code, out, _ = top("-n", "team-a")
-    assert code == 0
-    assert "! no figures of GPUs: no node has reported yet; does the sentry run?" in out
+    assert ("POD (team-a)" in out) == (kind == "gpunodes")
+    assert ("NODE  GPU  PRODUCT" in out) == (kind == "pods")
 
 
 def test_where_nothing_may_be_read_the_command_fails_with_both_sentences(top, cluster):
-    cluster.failing = {"gpunodes": 403, "pods": 403}
+    cluster.denied |= {("list", "gpunodes"), ("list", "pods")}
     code, out, err = top("-n", "team-a")
     assert (code, out) == (1, "")
     assert "Error: no figures of GPUs: you may not list gpunodes;" in err
     assert "\nno pods: you may not list pods in namespace team-a;" in err
 
 
-@pytest.mark.parametrize("code", [401])
-def test_who_is_not_known_learns_that(top, cluster, code):
-    cluster.failing = {"gpunodes": code}
-    failed, out, err = top()
-    assert (failed, out) == (1, "")
+def test_who_is_not_known_learns_that(top, cluster):
+    cluster.fails("/gpunodes", 401)
+    code, out, err = top()
+    assert (code, out) == (1, "")
     assert "it does not accept our token or certificate" in err
 
 
 def test_a_cluster_that_cannot_be_reached_is_exit_code_1(top, tmp_path, monkeypatch):
-    with ApiServer(tmp_path) as gone:
-        kubeconfig = gone.kubeconfig
+    with ApiServer() as gone:
+        kubeconfig = write_kubeconfig(tmp_path / "gone", gone.url)
     monkeypatch.setattr(time, "sleep", lambda _: None)
     code, out, err = top(kubeconfig=kubeconfig)
     assert (code, out) == (1, "")
@@ -277,44 +204,45 @@ def test_wrong_usage_is_exit_code_2(top, cluster, arguments, said):
     code, out, err = top(*arguments)
     assert (code, out) == (2, "")
     assert said in err
-    assert cluster.server.asked == []
+    assert cluster.asked == []
 
 
-def started(cluster, *arguments, **options):
-    environment = {**os.environ, "KUBECONFIG": str(cluster.server.kubeconfig), "TERM": "xterm"}
-    environment.pop("NO_COLOR", None)
+def environment(cluster):
+    return {**os.environ, "KUBECONFIG": str(cluster.kubeconfig)}
+
+
+def started(cluster, *arguments, env=None, **options):
+    """Start the command, and let it watch as often as it may."""
     # What runs in the background of a shell, as these tests may, ignores Ctrl-C, and hands that on.
-    heeds = ["env", "--default-signal=INT"]
-    command = [*heeds, sys.executable, "-m", "webhook.cli", "top", *arguments]
-    return subprocess.Popen(command, env=environment | options.pop("env", {}), **options)
+    heeds = ["env", "--unset=NO_COLOR", "--default-signal=INT"]
+    heeds += [f"{key}={text}" for key, text in {"TERM": "xterm", **(env or {})}.items()]
+    command = [*heeds, sys.executable, "-m", "webhook.cli", "top", "-w", "1", *arguments]
+    return subprocess.Popen(command, env=environment(cluster), **options)
 
 
 def test_ctrl_c_ends_a_watch_quietly_while_it_reads(capsys):
     show = Show(
-        parts=("nodes",),
-        all_parts=("nodes", "pods"),
-        output="json",
-        plain=True,
-        no_color=True,
-        command="x",
-    )
+        parts=("nodes",), all_parts=("nodes", "pods"), output="json",
+        plain=True, no_color=True, command="x",
+    )  # fmt: skip
 
     def read():
         raise KeyboardInterrupt
 
-    show.watch(join(nodes(), [], AT_S), read, 0.0, OSError)
+    show.watch(join(a_cluster(team_nodes()).figures, [], NOW_S), read, 0.0, OSError)
     assert len(capsys.readouterr().out.splitlines()) == 1
 
 
 @pytest.mark.process
 def test_without_a_terminal_each_change_is_one_line_of_json(cluster):
-    running = started(cluster, "-w", "1", stdout=subprocess.PIPE, text=True)
+    running = started(cluster, stdout=subprocess.PIPE, text=True)
+    read_again = threading.Event()
     try:
         first = json.loads(running.stdout.readline())
-        asked = len(cluster.server.asked)
-        while len(cluster.server.asked) < asked + 6:  # nothing changed, so nothing is written
-            time.sleep(0.05)
-        cluster.rows = cluster.rows[:1]
+        # Nothing changes for two rounds, so nothing is written.
+        cluster.fails("GET", *[lambda _: None] * 6, lambda _: read_again.set())
+        assert read_again.wait(60)
+        cluster.remove(f"{TEAM_A}/embed-0")
         second = json.loads(running.stdout.readline())
     finally:
         running.send_signal(signal.SIGINT)
@@ -331,32 +259,26 @@ class Terminal:
         termios.tcsetwinsize(self.mine, (30, 110))
         self.before = termios.tcgetattr(theirs)
         self.theirs, self.text = theirs, ""
-        self.process = started(
-            cluster,
-            "-w",
-            "1",
-            *arguments,
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            env=env,
-            start_new_session=True,
-        )
+        self.decode = codecs.getincrementaldecoder("utf-8")().decode  # a read may end in a letter
+        streams = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
+        self.process = started(cluster, *arguments, env=env, start_new_session=True, **streams)
 
     def until(self, text):
-        deadline_s = time.monotonic() + 30
+        deadline_s = time.monotonic() + 60
         while text not in self.text:
-            assert time.monotonic() < deadline_s, self.text
-            if select.select([self.mine], [], [], 0.1)[0]:
-                self.text += os.read(self.mine, 65536).decode()
+            left_s = deadline_s - time.monotonic()
+            assert select.select([self.mine], [], [], max(0.0, left_s))[0], self.text
+            self.text += self.decode(os.read(self.mine, 65536))
 
     def ended(self):
+        """Return its exit code, whether all is as it was, and what it wrote last."""
         code = self.process.wait(timeout=60)
-        while select.select([self.mine], [], [], 0.2)[0]:
-            self.text += os.read(self.mine, 65536).decode()
         after = termios.tcgetattr(self.theirs)
-        os.close(self.mine)
         os.close(self.theirs)
+        with suppress(OSError):  # EIO: nobody holds the other end, and all has been read
+            while True:
+                self.text += self.decode(os.read(self.mine, 65536))
+        os.close(self.mine)
         return code, after == self.before, self.text.rpartition("\033[?1049h")[2]
 
 
@@ -400,12 +322,12 @@ def test_a_terminal_is_given_back_as_it_was(terminal, end, code):
 def test_a_screen_is_drawn_again_and_says_when_the_server_is_gone(cluster, terminal):
     terminal = terminal("pods", NO_COLOR="1")
     terminal.until("embed-0")
-    cluster.rows = [a_row("later")]
+    cluster.add(a_pod("later-0", "8Gi"))
     terminal.until("later-0")
-    cluster.failing = {"gpunodes": 401}
+    cluster.fails("/gpunodes", 401, forever=True)
     terminal.until("s ago: ")
-    cluster.failing = {}
-    cluster.rows = [a_row("again")]
+    cluster.recovers()
+    cluster.add(a_pod("again-0", "8Gi"))
     terminal.until("again-0")
     os.write(terminal.mine, b"q")
     code, restored, _ = terminal.ended()
@@ -442,12 +364,12 @@ def test_who_asks_a_cluster_imports_nothing_that_serves_or_reads_policies(cluste
     )
     done = subprocess.run(
         [sys.executable, "-c", code, *command],
-        env={**os.environ, "KUBECONFIG": str(cluster.server.kubeconfig)},
+        env=environment(cluster),
         capture_output=True,
         text=True,
         check=False,
     )
-    assert len(cluster.server.asked) > 0
+    assert cluster.asked
     loaded = json.loads(done.stdout.splitlines()[-1])
     packages = {name.partition(".")[0] for name in loaded}
     assert not packages & {"flask", "gunicorn", "ruamel", "jsonpatch", "cryptography", "certs"}
