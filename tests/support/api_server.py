@@ -32,6 +32,7 @@ from tests.support.kube_api import path_of, plural_of
 from webhook.adapters.kube.client import Kube
 
 if TYPE_CHECKING:
+    import ssl
     from pathlib import Path
 
 Json = dict[str, Any]
@@ -154,7 +155,9 @@ class ApiServer:
     last for all that follow: a `Step`, or through HTTP a function of the handler.
     """
 
-    def __init__(self, folder: Any = None, *, port: int = 0) -> None:
+    def __init__(
+        self, folder: Any = None, *, port: int = 0, tls: ssl.SSLContext | None = None
+    ) -> None:
         self.objects: dict[str, Json] = {}
         self.texts: dict[str, str] = {}
         """By path: logs, metrics."""
@@ -166,7 +169,7 @@ class ApiServer:
         self.answers: list[Step] = []
         self.now_s: Callable[[], float] = time.time
         self.url = "http://in-memory"
-        self._folder, self._port = folder, port
+        self._folder, self._port, self._tls = folder, port, tls
         self._faults: list[tuple[str, list[Step], bool]] = []
         self._version, self._oldest = 100, 0
         self._changes: list[Change] = []
@@ -226,8 +229,10 @@ class ApiServer:
         self._over = False
         self._server = ThreadingHTTPServer(("127.0.0.1", self._port), _handler_of(self))
         self._server.daemon_threads = True
+        if self._tls:
+            self._server.socket = self._tls.wrap_socket(self._server.socket, server_side=True)
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self.url = f"http{'s' if self._tls else ''}://127.0.0.1:{self._server.server_port}"
         if self._folder:
             self.kubeconfig = write_kubeconfig(self._folder / "kubeconfig", self.url)
         return self
@@ -647,14 +652,20 @@ def _handler_of(api: ApiServer) -> type[BaseHTTPRequestHandler]:
     return Handler
 
 
-def write_kubeconfig(path: Path, url: str, **user: Any) -> Path:
-    """Write a kubeconfig that leads to an API server, with a token if nothing else is given."""
+def write_kubeconfig(
+    path: Path, url: str, *, namespace: str = "", cluster: Json | None = None, **user: Any
+) -> Path:
+    """Write a kubeconfig that leads to an API server, with a token if nothing else is given.
+
+    `cluster` are further fields of the cluster, as `certificate-authority`.
+    """
+    context = {"cluster": "c", "user": "u", "namespace": namespace}
     content = {
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [{"name": "c", "cluster": {"server": url}}],
+        "clusters": [{"name": "c", "cluster": {"server": url, **(cluster or {})}}],
         "users": [{"name": "u", "user": user or {"token": "t0ken"}}],
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "contexts": [{"name": "c", "context": context}],
         "current-context": "c",
     }
     path.write_text(json.dumps(content))
