@@ -7,10 +7,11 @@ import stat
 
 import pytest
 
-from certs import Bundle, Configuration, StoredBundle
 from tests.support.commands import runner, vramwarden
 from webhook.cli.certs import command as certs_command
 from webhook.cli.main import main
+
+CONFIGURATION = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/vramwarden"
 
 
 @pytest.fixture
@@ -46,20 +47,15 @@ def test_the_usual_folder_needs_no_option(status, tmp_path, monkeypatch):
     assert status() == (1, "", f"problem: {why}\n")
 
 
-@pytest.mark.parametrize(
-    ("version", "what"), [("", "does not exist"), ("7", "holds no certificates")]
-)
-def test_a_secret_without_certificates_is_one_sentence(status, monkeypatch, version, what):
-    class Cluster:
-        def secret(self):
-            return StoredBundle(Bundle(), version)
-
-        def configurations(self):
-            return (Configuration("Mutating", "ours", "1", (("a", b""),)),)
-
-    monkeypatch.setattr(certs_command, "cluster_of", lambda *_, **_where: Cluster())
+@pytest.mark.parametrize("exists", [False, True], ids=["no secret", "an empty secret"])
+def test_a_secret_without_certificates_is_one_sentence(status, api_server, exists):
+    api_server.put(CONFIGURATION, {"webhooks": [{"name": "a", "clientConfig": {}}]})
+    if exists:
+        api_server.put("/api/v1/namespaces/gpu/secrets/tls", {"data": {}})
+    what = "holds no certificates" if exists else "does not exist"
     why = f"the Secret gpu/tls {what}; run: vramwarden certs install --secret gpu/tls"
-    assert status("--secret", "gpu/tls") == (1, "", f"problem: {why}\n")
+    found = status("--secret", "gpu/tls", "--kubeconfig", str(api_server.kubeconfig))
+    assert found == (1, "", f"problem: {why}\n")
 
 
 def test_a_certificate_without_the_rest_is_told_in_full(status, tmp_path):

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import ssl
 import subprocess
 import sys
-import threading
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from certs import ensure, load_into
+from tests.support.api_server import ApiServer, write_kubeconfig
 from webhook.adapters.kube.client import NoClusterError, connect
 
 READS = """
@@ -35,41 +33,14 @@ def command(*arguments):
 
 @pytest.fixture(scope="module")
 def unchecked(tmp_path_factory):
-    """Yield a kubeconfig that leaves unchecked the certificate of a server that has nothing."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            data = json.dumps({"kind": "Status", "code": 404, "message": "no"}).encode()
-            self.send_response(404)
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, *_):
-            pass
-
+    """Yield a kubeconfig that leaves the certificate of an empty cluster unchecked."""
     folder = tmp_path_factory.mktemp("unchecked")
     ensure(folder, ["localhost"], datetime.now(UTC))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     load_into(context, folder)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.socket = context.wrap_socket(server.socket, server_side=True)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    url = f"https://127.0.0.1:{server.server_port}"
-    cluster = {"server": url, "insecure-skip-tls-verify": True}
-    kubeconfig = folder / "kubeconfig"
-    content = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": "c", "cluster": cluster}],
-        "users": [{"name": "u", "user": {"token": "t"}}],
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-        "current-context": "c",
-    }
-    kubeconfig.write_text(json.dumps(content))
-    yield kubeconfig
-    server.shutdown()
-    server.server_close()
+    with ApiServer(tls=context) as api:
+        cluster = {"insecure-skip-tls-verify": True}
+        yield write_kubeconfig(folder / "kubeconfig", api.url, cluster=cluster)
 
 
 @pytest.mark.process
@@ -110,16 +81,18 @@ def test_the_kubeconfig_that_says_nothing_is_named(tmp_path, monkeypatch):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("content", [None, ""])
-def test_commands_about_certificates_name_it_too(tmp_path, content):
+@pytest.mark.parametrize(
+    ("content", "code", "said"),
+    [
+        pytest.param(None, 2, "File '{}' does not exist.", id="not there"),
+        pytest.param("", 1, "Error: no API server is known from the kubeconfig {}: ", id="empty"),
+    ],
+)
+def test_commands_about_certificates_name_it_too(tmp_path, content, code, said):
     path = tmp_path / "kubeconfig"
     if content is not None:
         path.write_text(content)
     arguments = ("certs", "status", "--secret=gpu/tls", f"--kubeconfig={path}")
     done = command("-m", "webhook.cli", *arguments)
-    said = {
-        None: (2, f"File '{path}' does not exist."),
-        "": (1, f"Error: no API server is known from the kubeconfig {path}: "),
-    }[content]
-    assert done.returncode == said[0]
-    assert said[1] in done.stderr
+    assert done.returncode == code
+    assert said.format(path) in done.stderr

@@ -35,9 +35,7 @@ TEAM_A = "/api/v1/namespaces/team-a/pods"
 @pytest.fixture
 def cluster(api_server):
     """Serve a cluster to who is in the namespace team-a, with two pods there."""
-    kubeconfig = json.loads(api_server.kubeconfig.read_text())
-    kubeconfig["contexts"][0]["context"]["namespace"] = "team-a"
-    api_server.kubeconfig.write_text(json.dumps(kubeconfig))
+    write_kubeconfig(api_server.kubeconfig, api_server.url, namespace="team-a")
     llama = a_pod("llama-0", "16Gi", uid="llama", node="n1")
     embed = a_pod("embed-0", "8Gi", uid="embed", node="n2")
     return a_cluster(team_nodes(), [llama, embed]).stored_in(api_server)
