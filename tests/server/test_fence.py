@@ -2,80 +2,62 @@
 
 from __future__ import annotations
 
-import io
-import json
-
 import pytest
 
+from tests.support.api_server import ApiServer
+from tests.support.logs import RecordedLog
 from tests.support.pods import a_policy, a_rule
-from webhook.adapters.kube.client import KubeError
+from webhook.adapters.kube.fence import FenceApi
 from webhook.adapters.policy.source import PolicyReview
 from webhook.core.policy.fence import RULES_KEY, SEAL_KEY, WHOLE_GPUS_KEY, _code, fence_data, sealed
 from webhook.core.policy.values import Action
 from webhook.server.fence import SETTLE_S, FenceKeeper
-from webhook.server.log import JsonLog
 
 OURS, THEIRS = a_policy(), a_policy(a_rule(action=Action.WARN), digest="fedcba9876543210")
 THIRD = a_policy(a_rule(namespaces=("a",)), digest="00000000000000000000")
 KEY, NOW_S = b"0123456789abcdef" * 2, 1_800_000_000.0
 
 
-class Stored:
-    """The ConfigMap, in memory; a failure is raised once."""
+CONFIG_MAP = "/api/v1/namespaces/gpu/configmaps/vramwarden-fence"
+
+
+class Fence:
+    """The ConfigMap in an API server, and the time there."""
 
     def __init__(self):
-        self.found = None
-        self.writes = 0
-        self.failures = []
+        self.api = ApiServer()
         self.at_s = NOW_S
 
-    def now_s(self):
-        return self.at_s
-
-    def read(self):
-        self._meet()
-        return self.found
-
-    def write(self, data, found):
-        self._meet()
-        assert found is self.found
-        self.writes += 1
-        self.found = {"data": {**((found or {}).get("data") or {}), **data}}
-
-    def put(self, data):
-        self.found = {"data": dict(data)}
+    def put(self, **found):
+        self.api.put(CONFIG_MAP, found)
 
     @property
     def data(self):
-        """Return what is stored, without its seal."""
-        return {key: text for key, text in self.found["data"].items() if key != SEAL_KEY}
+        return self.api.objects[CONFIG_MAP]["data"]
 
-    def _meet(self):
-        if self.failures:
-            raise self.failures.pop(0)
+    @property
+    def unsealed(self):
+        return {key: text for key, text in self.data.items() if key != SEAL_KEY}
 
 
 class Replica:
-    def __init__(self, stored, key=KEY):
-        self.stored = stored
+    def __init__(self, fence, key=KEY):
+        self.fence = fence
         self.policy = OURS
-        self.log = io.BytesIO()
+        self.log = RecordedLog()
         self.keeper = FenceKeeper(
-            stored,
+            FenceApi(fence.api.kube(now_s=lambda: fence.at_s), "gpu"),
             lambda: PolicyReview(self.policy, {}, {}),
             lambda judged: fence_data(judged.policy),
             key,
-            JsonLog(self.log),
+            self.log,
         )
 
     def keep(self):
-        before = self.stored.writes
+        """Do what is due; return how often it wrote."""
+        before = len(self.fence.api.sent())
         assert self.keeper.keep()
-        return self.stored.writes - before
-
-    @property
-    def messages(self):
-        return [json.loads(line)["msg"] for line in self.log.getvalue().splitlines()]
+        return len(self.fence.api.sent()) - before
 
 
 def of_theirs(key=KEY, now_s=NOW_S):
@@ -83,52 +65,52 @@ def of_theirs(key=KEY, now_s=NOW_S):
 
 
 @pytest.fixture
-def stored():
-    return Stored()
+def fence():
+    return Fence()
 
 
 @pytest.fixture
-def replica(stored):
-    return Replica(stored)
+def replica(fence):
+    return Replica(fence)
 
 
-def test_it_writes_what_is_missing_and_nothing_twice(replica, stored):
+def test_it_writes_what_is_missing_and_nothing_twice(replica, fence):
     assert [replica.keep() for _ in range(3)] == [1, 0, 0]
-    assert stored.data == fence_data(OURS)
-    stored.found = None
+    assert fence.unsealed == fence_data(OURS)
+    fence.api.remove(CONFIG_MAP)
     assert [replica.keep() for _ in range(2)] == [1, 0]
 
 
 @pytest.mark.parametrize("key", fence_data(OURS))
-def test_what_somebody_changed_is_restored_at_once_and_other_keys_stay(replica, stored, key):
+def test_what_somebody_changed_is_restored_at_once_and_other_keys_stay(replica, fence, key):
     replica.keep()
-    stored.put({**stored.found["data"], key: "x", "rules.v3": "another release's"})
+    fence.put(data={**fence.data, key: "x", "rules.v3": "another release's"})
     assert replica.keep() == 1
-    assert stored.data == {**fence_data(OURS), "rules.v3": "another release's"}
-    stored.put({})
+    assert fence.unsealed == {**fence_data(OURS), "rules.v3": "another release's"}
+    fence.put(data={})
     assert replica.keep() == 1
-    stored.found = {}
+    fence.put()
     assert replica.keep() == 1
 
 
-def test_a_new_policy_is_written_over_another_replicas(replica, stored):
-    stored.put(of_theirs())
+def test_a_new_policy_is_written_over_another_replicas(replica, fence):
+    fence.put(data=of_theirs())
     assert replica.keep() == 1
     replica.policy = THIRD
     assert replica.keep() == 1
-    assert stored.data == fence_data(THIRD)
+    assert fence.unsealed == fence_data(THIRD)
 
 
-def test_another_replicas_policy_is_left_alone_until_it_has_settled(replica, stored):
+def test_another_replicas_policy_is_left_alone_until_it_has_settled(replica, fence):
     replica.keep()
-    stored.put(of_theirs())
+    fence.put(data=of_theirs())
     assert replica.keep() == 0
-    stored.at_s += SETTLE_S - 1
+    fence.at_s += SETTLE_S - 1
     assert replica.keep() == 0
-    assert stored.data == fence_data(THEIRS)
-    stored.at_s += 1
+    assert fence.unsealed == fence_data(THEIRS)
+    fence.at_s += 1
     assert replica.keep() == 1
-    assert stored.data == fence_data(OURS)
+    assert fence.unsealed == fence_data(OURS)
 
 
 FORGED = {
@@ -146,23 +128,23 @@ FORGED = {
 
 
 @pytest.mark.parametrize("data", FORGED.values(), ids=FORGED)
-def test_what_no_replica_wrote_now_is_restored_at_once_each_time(replica, stored, data):
+def test_what_no_replica_wrote_now_is_restored_at_once_each_time(replica, fence, data):
     replica.keep()
     for _ in range(9):
-        stored.put(data)
+        fence.put(data=data)
         assert replica.keep() == 1
-        assert stored.data == fence_data(OURS)
+        assert fence.unsealed == fence_data(OURS)
 
 
 @pytest.mark.parametrize("at", ["x", "", "-1", "9" * 13])
-def test_without_a_key_anybody_can_seal_but_no_time_is_forever(stored, at):
-    replica = Replica(stored, b"")
+def test_without_a_key_anybody_can_seal_but_no_time_is_forever(fence, at):
+    replica = Replica(fence, b"")
     replica.keep()
-    stored.put(sealed(fence_data(THEIRS), b"", NOW_S))
+    fence.put(data=sealed(fence_data(THEIRS), b"", NOW_S))
     assert replica.keep() == 0
     head = f"{at} {','.join(sorted(fence_data(THEIRS)))}"
     code = _code(fence_data(THEIRS), head, b"")
-    stored.put({**fence_data(THEIRS), SEAL_KEY: f"{head} {code}"})
+    fence.put(data={**fence_data(THEIRS), SEAL_KEY: f"{head} {code}"})
     assert replica.keep() == 1
 
 
@@ -172,30 +154,30 @@ OTHER_RELEASES = {"more": {**fence_data(THEIRS), "new.v1": "x"}, "less": LESS}
 
 @pytest.mark.parametrize("data", OTHER_RELEASES.values(), ids=OTHER_RELEASES)
 def test_what_a_replica_of_another_release_sealed_is_left_alone_until_it_settled(
-    replica, stored, data
+    replica, fence, data
 ):
     replica.keep()
-    stored.put({**fence_data(OURS), **sealed(data, KEY, NOW_S)})
+    fence.put(data={**fence_data(OURS), **sealed(data, KEY, NOW_S)})
     assert replica.keep() == 0
-    stored.put({**fence_data(OURS), **sealed({"last-good": "x"}, KEY, NOW_S)})
+    fence.put(data={**fence_data(OURS), **sealed({"last-good": "x"}, KEY, NOW_S)})
     assert replica.keep() == 0  # it is our text, whatever its seal
-    stored.put({**fence_data(THEIRS), **sealed({"last-good": "x"}, KEY, NOW_S)})
+    fence.put(data={**fence_data(THEIRS), **sealed({"last-good": "x"}, KEY, NOW_S)})
     assert replica.keep() == 1
 
 
-def test_replicas_with_different_policies_do_not_fight(stored):
+def test_replicas_with_different_policies_do_not_fight(fence):
     """Each writes when it begins, and then one of them now and then."""
-    first, second = Replica(stored), Replica(stored)
+    first, second = Replica(fence), Replica(fence)
     second.policy = THEIRS
     for _ in range(600):
         for one in (first, second):
             one.keep()
-        stored.at_s += 1
-    assert stored.writes <= 2 + 600 / SETTLE_S
+        fence.at_s += 1
+    assert len(fence.api.sent()) <= 2 + 600 / SETTLE_S
 
 
-def test_replicas_take_a_new_policy_over_one_after_the_other(stored):
-    first, second = Replica(stored), Replica(stored)
+def test_replicas_take_a_new_policy_over_one_after_the_other(fence):
+    first, second = Replica(fence), Replica(fence)
     first.keep()
     second.keep()
     first.policy = THIRD
@@ -204,30 +186,31 @@ def test_replicas_take_a_new_policy_over_one_after_the_other(stored):
         second.keep()
     second.policy = THIRD
     second.keep()
-    assert stored.writes == 2
-    assert stored.data == fence_data(THIRD)
+    assert len(fence.api.sent()) == 2
+    assert fence.unsealed == fence_data(THIRD)
 
 
-def test_a_conflict_is_no_news_and_a_new_policy_is_not_forgotten_over_it(replica, stored):
-    stored.put(of_theirs())
-    stored.failures = [KubeError("somebody was first", code=409)]
+def test_a_conflict_is_no_news_and_a_new_policy_is_not_forgotten_over_it(replica, fence):
+    fence.put(data=of_theirs())
+    fence.api.fails("PUT", lambda _: fence.put(data=of_theirs()))  # somebody was first
     assert not replica.keeper.keep()
-    assert replica.messages == []
+    assert replica.log.messages == []
     assert replica.keep() == 1
-    assert replica.messages == ["the fence's rules are written"]
+    assert replica.log.messages == ["the fence's rules are written"]
 
 
-def test_a_missing_right_is_logged_once_and_its_return_too(replica, stored):
-    stored.failures = [KubeError("answers 403", code=403)] * 3
+def test_a_missing_right_is_logged_once_and_its_return_too(replica, fence):
+    fence.api.denied.add(("get", "configmaps"))
     assert [replica.keeper.keep() for _ in range(3)] == [False] * 3
-    assert replica.messages == ["the fence's rules cannot be written"]
+    assert replica.log.messages == ["the fence's rules cannot be written"]
+    fence.api.denied.clear()
     replica.keep()
-    assert replica.messages[1:] == [
+    assert replica.log.messages[1:] == [
         "the fence's rules are written again",
         "the fence's rules are written",
     ]
 
 
-def test_the_text_follows_from_the_policy_alone(replica, stored):
+def test_the_text_follows_from_the_policy_alone(replica, fence):
     replica.keep()
-    assert stored.data[RULES_KEY] == fence_data(a_policy())[RULES_KEY]
+    assert fence.unsealed[RULES_KEY] == fence_data(a_policy())[RULES_KEY]

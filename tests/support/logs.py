@@ -20,3 +20,13 @@ class RecordedLog(JsonLog):
 
     def exception(self, message: str, **values: Any) -> None:
         self.event("exception", message, **values)
+
+    @property
+    def said(self) -> list[tuple[str, str]]:
+        """Return level and message of each event."""
+        return [(level, message) for level, message, _ in self.lines]
+
+    @property
+    def messages(self) -> list[str]:
+        """Return the message of each event."""
+        return [message for _, message, _ in self.lines]
