@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import copy
-import io
-import json
-import zlib
-from base64 import b64decode
+from math import ceil
 
 import pytest
 
+from tests.support.api_server import ApiServer
+from tests.support.logs import RecordedLog
 from tests.support.policies import IMAGE, write
 from webhook.adapters.kube.client import KubeError
+from webhook.adapters.kube.fence import FenceApi
 from webhook.adapters.kube.follow import Changed, Failed, Listed
-from webhook.adapters.kube.policies import read_stored
+from webhook.adapters.kube.policies import LAST_GOOD, PoliciesApi
 from webhook.adapters.policy.source import PolicySource
-from webhook.server.log import JsonLog
-from webhook.server.policies import FIRST_READ_S, SETTLE_S, PolicyObjects
+from webhook.server.fence import FenceKeeper
+from webhook.server.policies import FIRST_READ_S, PAUSE_S, SETTLE_S, PolicyObjects
 from webhook.server.service import _last_good
 
 NOW_S = 1_800_000_000.0
-CONFLICT = KubeError("written since", code=409)
 DOWN = KubeError("does not answer")
 
 
@@ -28,109 +26,69 @@ def a_spec(most="10Gi", name="students"):
     return {"rules": [{"name": name, "match": {"namespaces": ["a"]}, "memory": {"max": most}}]}
 
 
-class Cluster:
-    """The API server as far as policies are concerned, in memory; a failure is raised once."""
+POLICIES = "/apis/vramwarden.io/v1alpha1/vrampolicies"
 
-    all = None
+
+class Cluster:
+    """The API server, as somebody with kubectl and the replicas use it."""
 
     def __init__(self):
-        self.objects = {}
-        self.kept = None
-        self.writes = []
-        self.asked = 0
-        self.failures = []
-        self.version = 0
+        self.api = ApiServer()
+        self.kube = self.api.kube(now_s=lambda: NOW_S)
+        self.policies = PoliciesApi(self.kube, "gpu")
 
-    def put(self, spec, name="students"):
+    def put(self, spec, name="students", **found):
         """Store a spec, as somebody with kubectl does."""
-        found = self.objects.get(name, {"metadata": {"name": name, "uid": "u", "generation": 0}})
-        generation = found["metadata"]["generation"] + 1
-        metadata = {**found["metadata"], "generation": generation}
-        self._store({**found, "metadata": metadata, "spec": spec})
+        path = f"{POLICIES}/{name}"
+        self.api.put(path, {**self.api.objects.get(path, {}), "spec": spec, **found})
 
     def remove(self, name="students"):
-        del self.objects[name]
+        self.api.remove(f"{POLICIES}/{name}")
 
     def status(self, name="students"):
-        return self.objects[name].get("status")
+        return self.api.objects[f"{POLICIES}/{name}"].get("status")
+
+    @property
+    def kept(self):
+        """Return names and contents of the last good set."""
+        return self.policies.last_good(b"")
 
     def stored(self):
-        return [read_stored(copy.deepcopy(one)) for one in self.objects.values()]
-
-    def now_s(self):
-        return NOW_S
-
-    def read(self):
-        self._meet()
-        return self.stored()
-
-    def write_status(self, stored, status):
-        self.asked += 1
-        self._meet()
-        found = self.objects.get(stored.name)
-        if found is None:
-            raise KubeError("gone", code=404)
-        if found["metadata"]["resourceVersion"] != stored.version:
-            raise CONFLICT
-        self.writes.append((stored.name, status["inForce"]))
-        kept = {key: value for key, value in status.items() if value is not None}
-        self._store({**found, "status": json.loads(json.dumps(kept))})
-        return read_stored(copy.deepcopy(self.objects[stored.name]))
-
-    def last_good(self, _key):
-        self._meet()
-        return self.kept
-
-    def _store(self, found):
-        self.version += 1
-        found["metadata"]["resourceVersion"] = str(self.version)
-        self.objects[found["metadata"]["name"]] = found
-
-    def _meet(self):
-        if self.failures:
-            raise self.failures.pop(0)
+        """Return version and status of each policy, by name."""
+        found = (one for path, one in self.api.objects.items() if path.startswith(POLICIES))
+        metadata = [(one["metadata"], one.get("status") or {}) for one in found]
+        return {one["name"]: (one["resourceVersion"], status) for one, status in metadata}
 
 
 class Replica:
     def __init__(self, cluster, folder):
         self.cluster = cluster
         self.now_s = 1000.0
-        self.slept = []
-        self.written = io.BytesIO()
-        self.objects = PolicyObjects(
-            cluster, lambda: self.source.judged, b"", JsonLog(self.written), lambda: self.now_s
-        )
-        self.objects.read_first(self.sleep)
+        self.log = RecordedLog()
+        told = (lambda: self.source.judged, b"", self.log)
+        self.objects = PolicyObjects(cluster.policies, *told, lambda: self.now_s)
+        self.objects.read_first()
         self.source = PolicySource(
             folder, IMAGE, objects=self.objects.texts, remembered=self.objects.remembered
         )
-
-    def sleep(self, pause_s):
-        self.slept.append(pause_s)
-        self.now_s += pause_s
+        config_map = FenceApi(cluster.kube, "gpu", LAST_GOOD)
+        self.last_good = FenceKeeper(config_map, told[0], _last_good, b"", RecordedLog())
 
     def hears(self):
-        self.objects.mirror.on_report(Listed(self.cluster.stored()))
+        self.objects.mirror.on_report(Listed(self.cluster.policies.read()))
 
     def turns(self):
-        """Hear what exists, judge it and write what is due; return what was written."""
+        """Hear what exists, judge it and write what is due; return what that changed."""
         self.hears()
         return self.writes()
 
     def writes(self):
-        before = len(self.cluster.writes)
+        before = self.cluster.stored()
         self.source.refresh()
         self.objects.keep()
-        (data,) = _last_good(self.source.judged).values()
-        self.cluster.kept = [
-            (n, t.encode()) for n, t in json.loads(zlib.decompress(b64decode(data)))
-        ]
-        return self.cluster.writes[before:]
-
-    @property
-    def log(self):
-        lines = map(json.loads, self.written.getvalue().splitlines())
-        return [(line["level"], line["msg"]) for line in lines]
+        self.last_good.keep()
+        after = self.cluster.stored().items()
+        return [(name, found[1]["inForce"]) for name, found in after if found != before[name]]
 
 
 @pytest.fixture
@@ -156,7 +114,7 @@ def test_what_became_of_an_object_is_written_once(cluster, replica):
     assert replica.turns() == [IN]
     assert replica.writes() == []  # before it has heard of its own write
     assert replica.turns() == []
-    assert cluster.asked == 1
+    assert [path for _, path, _ in cluster.api.sent("PATCH")] == [f"{POLICIES}/students/status"]
     (condition,) = cluster.status()["conditions"]
     assert condition["lastTransitionTime"] == "2027-01-15T08:00:00Z"
     cluster.put(a_spec("8GB"))
@@ -165,14 +123,14 @@ def test_what_became_of_an_object_is_written_once(cluster, replica):
     assert cluster.status()["observedGeneration"] == 2
     cluster.put(a_spec("8Gi"))
     assert replica.turns() == [IN]
-    assert replica.log == []
+    assert replica.log.said == []
 
 
 def test_nothing_is_said_of_what_was_not_judged_yet(cluster, replica):
     cluster.put(a_spec())
     replica.hears()
     replica.objects.keep()
-    assert cluster.writes == []
+    assert cluster.status() is None
     assert replica.writes() == [IN]
 
 
@@ -184,7 +142,7 @@ def test_two_replicas_that_judge_alike_write_once(cluster, replica, folder):
     assert replica.writes() == [IN]
     assert other.writes() == []  # a conflict: it has not heard of the write
     assert other.turns() == []
-    assert (replica.log, other.log) == ([], [])
+    assert (replica.log.lines, other.log.lines) == ([], [])
 
 
 def test_replicas_of_two_folders_do_not_overwrite_each_other(cluster, replica, tmp_path):
@@ -206,11 +164,11 @@ def test_replicas_of_two_folders_do_not_overwrite_each_other(cluster, replica, t
 def test_one_that_somebody_changed_is_written_again_when_it_has_settled(cluster, replica):
     cluster.put(a_spec())
     replica.turns()
-    cluster.objects["students"]["status"] = {"inForce": False, "observedGeneration": 1}
+    cluster.put(a_spec(), status={"inForce": False, "observedGeneration": 1})
     assert replica.turns() == []
     replica.now_s += SETTLE_S
     assert replica.turns() == [IN]
-    cluster.objects["students"]["status"] = {}  # and this is of no generation
+    cluster.put(a_spec(), status={})  # and this is of no generation
     assert replica.turns() == [IN]
 
 
@@ -226,7 +184,7 @@ def test_an_edit_of_another_object_changes_what_waits_for_it(cluster, replica):
 
 def test_events_are_taken_one_by_one_and_failures_said_once(cluster, replica):
     cluster.put(a_spec())
-    (stored,) = cluster.stored()
+    (stored,) = cluster.policies.read()
     replica.objects.mirror.on_report(Changed("ADDED", stored))
     assert replica.writes() == [IN]
     for _ in range(2):
@@ -234,7 +192,7 @@ def test_events_are_taken_one_by_one_and_failures_said_once(cluster, replica):
     assert replica.writes() == []
     assert len(replica.objects.texts()) == 1
     replica.hears()
-    (stored,) = cluster.stored()
+    (stored,) = cluster.policies.read()
     replica.objects.mirror.on_report(Changed("DELETED", stored))
     replica.objects.mirror.on_report(Changed("DELETED", stored))
     assert replica.objects.texts() == ()
@@ -242,17 +200,17 @@ def test_events_are_taken_one_by_one_and_failures_said_once(cluster, replica):
         int("a bug")
     except ValueError as bug:
         replica.objects.mirror.on_report(Failed(bug))
-    assert replica.log == [
+    assert replica.log.said == [
         ("error", "policy objects cannot be followed"),
         ("info", "policy objects are followed again"),
-        ("error", "following policy objects failed"),
+        ("exception", "following policy objects failed"),
     ]
 
 
 def test_what_cannot_be_written_is_said_once_and_tried_again(cluster, replica):
     cluster.put(a_spec())
     for _ in range(2):
-        cluster.failures = [DOWN]
+        cluster.api.fails("PATCH .*/status", 500)
         assert replica.turns() == []
     assert replica.turns() == [IN]
     assert replica.turns() == []
@@ -260,7 +218,7 @@ def test_what_cannot_be_written_is_said_once_and_tried_again(cluster, replica):
     replica.hears()
     cluster.remove()
     assert replica.writes() == []  # it is gone, which will be heard
-    assert replica.log == [
+    assert replica.log.said == [
         ("error", "what became of policies cannot be written"),
         ("info", "what became of policies is written again"),
     ]
@@ -287,7 +245,9 @@ def test_a_start_beside_an_invalid_object_takes_the_last_good_ones(cluster, repl
     assert rules == {"everybody": None, "students": 4 * 2**30}
     assert second.turns() == [OUT]
     assert cluster.status()["message"].endswith("; what it held before stays in force")
-    assert second.log == [("error", "an object is not valid, so the last good ones are in force")]
+    assert second.log.said == [
+        ("error", "an object is not valid, so the last good ones are in force")
+    ]
     assert replica.turns() == []
 
 
@@ -297,32 +257,33 @@ def test_the_last_good_set_may_have_been_an_empty_one(cluster, replica, folder):
     assert [rule.name for rule in Replica(cluster, folder).source.current.rules] == ["everybody"]
 
 
-def patient(cluster, *failures):
-    """Read for the first time while the API server fails; return how often it slept."""
-    cluster.failures = list(failures)
-    replica = Replica.__new__(Replica)
-    replica.now_s, replica.slept = 0.0, []
-    objects = PolicyObjects(cluster, None, b"", JsonLog(io.BytesIO()), lambda: replica.now_s)
-    objects.read_first(replica.sleep)
-    return len(replica.slept)
+def patience(cluster, *codes, forever=False):
+    """Read for the first time while the API server fails; return how long it slept each time."""
+    cluster.api.fails("GET .*/vrampolicies", *codes, forever=forever)
+    slept = []
+    told = (None, b"", RecordedLog(), lambda: sum(slept))
+    PolicyObjects(cluster.policies, *told).read_first(slept.append)
+    return slept
 
 
 def test_a_start_waits_for_the_api_server_and_for_the_kind(cluster):
-    assert patient(cluster) == 0
-    assert patient(cluster, DOWN, KubeError("no such kind", code=404), DOWN) == 3
+    assert patience(cluster) == []
+    assert patience(cluster, 500, 404, 0) == [PAUSE_S] * 3
 
 
-IN_VAIN = {
-    "the right is missing": (KubeError("x", code=403), "grant list on vrampolicies.vramwarden.io"),
-    "there is no kind": (KubeError("x", code=404), "install the kind VRAMPolicy, or leave"),
-    "it never answers": (DOWN, "policy objects cannot be read: does not answer"),
-}
+TRIES = 1 + ceil(FIRST_READ_S / PAUSE_S)
 
 
-@pytest.mark.parametrize(("failure", "said"), IN_VAIN.values(), ids=IN_VAIN)
-def test_a_start_that_cannot_read_them_fails_and_says_what_to_do(cluster, failure, said):
+@pytest.mark.parametrize(
+    ("code", "tries", "said"),
+    [
+        pytest.param(403, 1, "grant list on vrampolicies.vramwarden.io", id="no right"),
+        pytest.param(404, TRIES, "install the kind VRAMPolicy, or leave", id="no kind"),
+        pytest.param(500, TRIES, "policy objects cannot be read: .* 500", id="no answer"),
+    ],
+)
+def test_a_start_that_cannot_read_them_fails_and_says_what_to_do(cluster, code, tries, said):
     with pytest.raises(KubeError, match=said) as caught:
-        patient(cluster, *([failure] * int(FIRST_READ_S)))
-    assert caught.value.code == failure.code
-    if failure.code == 403:
-        assert len(cluster.failures) == FIRST_READ_S - 1  # no use in waiting
+        patience(cluster, code, forever=True)
+    assert caught.value.code == code
+    assert len(cluster.api.asked) == tries
