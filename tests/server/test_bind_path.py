@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import subprocess
@@ -14,12 +13,13 @@ import pytest
 
 from certs import Bundle, ensure, issue_ca, issue_serving, read
 from tests.server.placement.binding_reviews import review
+from tests.support.api_server import ApiServer
+from tests.support.logs import RecordedLog
 from tests.support.programs import free_port
 from tests.support.servers import running
-from webhook.adapters.kube.client import KubeError
-from webhook.adapters.kube.registration import Registered
+from webhook.adapters.kube.certificates import KINDS
+from webhook.adapters.kube.registration import BIND_WEBHOOK, RegistrationApi
 from webhook.server.bind_path import BindPath, bind_path, is_bind_path
-from webhook.server.log import JsonLog
 from webhook.server.registration import Registration
 
 NOW = datetime(2030, 5, 1, tzinfo=UTC)
@@ -100,55 +100,37 @@ def test_what_stands_in_the_configuration_is_answered_while_it_stands_there():
         assert not path.answers(guessable)
 
 
-class Api:
-    """Webhook configurations in memory."""
+OWNER = {"apiVersion": "v1", "kind": "Namespace", "name": "gpu", "uid": "u"}
+PATHS = {kind.removesuffix("WebhookConfiguration"): f"{path}/ours" for kind, path in KINDS.items()}
 
-    def __init__(self, bind="", namespace="gpu", *, owned=True):
-        one = Registered(
-            kind="Mutating",
-            name="ours",
-            version="1",
-            bind=bind,
-            url="",
-            namespace=namespace,
-            owned=owned,
-        )
-        self.found = [
-            one,
-            Registered(
-                kind="Validating",
-                name="ours",
-                version="1",
-                bind=None,
-                url="",
-                namespace=namespace,
-                owned=owned,
-            ),
-        ]
-        self.failures = {}
-        self.written = []
 
-    def read(self):
-        self._fail("read")
-        return tuple(self.found)
+class Api(ApiServer):
+    """An API server with our configurations, of which only the mutating one has bind."""
 
-    def write_path(self, registered, path):
-        self._write("path", registered, bind=path)
+    def __init__(self, bind="", *, owned=True, url=""):
+        super().__init__()
+        self.put("/api/v1/namespaces/gpu", {"metadata": {"uid": "u"}})
+        for kind, name in (("Mutating", BIND_WEBHOOK), ("Validating", "validate.vramwarden.io")):
+            called = {"url": url} if url else {"service": {"namespace": "gpu", "path": bind}}
+            webhooks = [{"name": name, "clientConfig": called}]
+            metadata = {"ownerReferences": [OWNER] * owned}
+            self.put(PATHS[kind], {"metadata": metadata, "webhooks": webhooks})
 
-    def write_owner(self, registered):
-        self._write("owner", registered, owned=True)
+    @property
+    def bind(self):
+        """Return how bind is called."""
+        return self.objects[PATHS["Mutating"]]["webhooks"][0]["clientConfig"]
 
-    def _write(self, what, registered, **changes):
-        self._fail(what)
-        at = [one.kind for one in self.found].index(registered.kind)
-        if self.found[at].version != registered.version:
-            raise KubeError("changed", code=409)
-        self.written.append((what, registered.kind))
-        self.found[at] = replace(self.found[at], version=registered.version + "+", **changes)
+    @property
+    def owners(self):
+        return [self.objects[path]["metadata"]["ownerReferences"] for path in PATHS.values()]
 
-    def _fail(self, what):
-        if code := self.failures.get(what):
-            raise KubeError(f"{what} fails", code=code)
+    @property
+    def writes(self):
+        """Return what was to be written into which configuration, also in vain."""
+        kinds = {path: kind for kind, path in PATHS.items()}
+        sent = [(body, kinds[path]) for _, path, body in self.sent()]
+        return [("path" if "webhooks" in body else "owner", kind) for body, kind in sent]
 
 
 class Replica:
@@ -158,14 +140,11 @@ class Replica:
         self.bind_path = BindPath()
         self.bind_path.serve(a_set())
         self.now_s = 1000.0
-        self._log = io.BytesIO()
-        self.registration = Registration(
-            api, self.bind_path, JsonLog(self._log), 120.0, lambda: self.now_s
-        )
+        self.log = RecordedLog()
+        registered = RegistrationApi(api.kube(), "ours")
+        told = (self.bind_path, self.log, 120.0, lambda: self.now_s)
+        self.registration = Registration(registered, *told)
         self.sync = self.registration.sync
-
-    def said(self):
-        return [json.loads(line)["msg"] for line in self._log.getvalue().splitlines()]
 
 
 @pytest.mark.parametrize("bind", ["", "/bind", "/x/bind"])
@@ -174,12 +153,12 @@ def test_a_path_that_is_missing_or_guessable_is_written_at_once(bind):
     one = Replica(api)
     assert one.registration.obstacle() == "the path of bind is not registered yet"
     assert one.sync() is True
-    assert api.found[0].bind == one.bind_path.own
+    assert api.bind["service"]["path"] == one.bind_path.own
     assert one.registration.obstacle() == ""
     assert one.sync() is True
-    assert api.written == [("path", "Mutating")]
-    assert one.said() == ["path of bind written"]
-    assert one.bind_path.own not in one._log.getvalue().decode()
+    assert api.writes == [("path", "Mutating")]
+    assert one.log.messages == ["path of bind written"]
+    assert one.bind_path.own not in str(one.log.lines)
 
 
 def test_the_path_of_another_certificate_is_answered_and_replaced_when_it_has_settled():
@@ -189,15 +168,15 @@ def test_the_path_of_another_certificate_is_answered_and_replaced_when_it_has_se
     assert one.bind_path.answers(FOREIGN)
     one.now_s += 119
     assert one.sync() is True
-    assert api.written == []
-    api.found[0] = replace(api.found[0], bind="/" + "e" * 32 + "/bind")
+    assert api.writes == []
+    api.bind["service"]["path"] = "/" + "e" * 32 + "/bind"
     one.sync()
     one.now_s += 119  # it changed meanwhile, so the time begins again
     one.sync()
-    assert api.written == []
+    assert api.writes == []
     one.now_s += 1
     assert one.sync() is True
-    assert api.found[0].bind == one.bind_path.own
+    assert api.bind["service"]["path"] == one.bind_path.own
     assert not one.bind_path.answers(FOREIGN)
 
 
@@ -208,8 +187,8 @@ def test_two_replicas_of_different_keys_answer_each_others_path_and_seldom_write
         for one in (*both, *both):  # each write wakes the other one by its watch
             one.now_s = 1000.0 + 60.0 * minute
             one.sync()
-        assert all(one.bind_path.answers(api.found[0].bind) for one in both)
-    assert 1 < len(api.written) <= 31
+        assert all(one.bind_path.answers(api.bind["service"]["path"]) for one in both)
+    assert 1 < len(api.writes) <= 31
 
 
 def test_owners_are_written_beside_and_need_no_path():
@@ -217,57 +196,62 @@ def test_owners_are_written_beside_and_need_no_path():
     one = Replica(api)
     assert one.sync() is False  # what it knows is older than the path
     assert one.sync() is True
-    assert [found.owned for found in api.found] == [True, True]
-    assert sorted(api.written) == [
-        ("owner", "Mutating"),
-        ("owner", "Validating"),
+    assert api.owners == [[OWNER], [OWNER]]
+    assert api.writes == [
         ("path", "Mutating"),
+        ("owner", "Mutating"),  # a conflict
+        ("owner", "Validating"),
+        ("owner", "Mutating"),
     ]
 
 
 def test_webhooks_called_by_url_have_no_namespace_to_belong_to():
-    api = Api(namespace="", owned=False)
+    api = Api(owned=False, url="https://192.0.2.1:9443/x")
     one = Replica(api)
-    assert (one.sync(), api.written) == (True, [("path", "Mutating")])
+    assert (one.sync(), api.writes) == (True, [("path", "Mutating")])
+    assert api.bind == {"url": f"https://192.0.2.1:9443{one.bind_path.own}"}
 
 
-def test_a_right_that_is_missing_is_said_once_and_keeps_nothing_else_from_being_done():
+@pytest.mark.parametrize("forbidden", ["path", "owner"])
+def test_a_right_that_is_missing_is_said_once_and_keeps_nothing_else_from_being_done(forbidden):
+    def deny(request):
+        return 403 if ("webhooks" in request.body) == (forbidden == "path") else None
+
     api = Api(owned=False)
-    api.failures = {"path": 403}
+    api.fails("PATCH", deny, forever=True)
     one = Replica(api)
-    for _ in range(3):
-        assert one.sync() is True
+    assert [one.sync() for _ in range(3)] == [True] * 3
     assert one.registration.obstacle() == ""
-    assert api.written == [("owner", "Mutating"), ("owner", "Validating")]
-    assert one.said().count("the path of bind cannot be written") == 1
-    api = Api(owned=False)
-    api.failures = {"owner": 403}
-    one = Replica(api)
-    for _ in range(3):
-        assert one.sync() is True
-    assert api.written == [("path", "Mutating")]
-    assert one.said().count("the owner of a configuration cannot be written") == 2
+    if forbidden == "path":
+        written = ("", [[OWNER], [OWNER]])
+        said = ["the path of bind cannot be written", *["owner written"] * 2]
+    else:
+        written = (one.bind_path.own, [[], []])
+        said = ["path of bind written", *["the owner of a configuration cannot be written"] * 2]
+    assert (api.bind["service"]["path"], api.owners) == written
+    assert one.log.messages == said
 
 
 def test_while_the_api_server_is_away_the_last_path_stays_answered():
     api = Api(FOREIGN)
     one = Replica(api)
     one.sync()
-    api.failures = {"read": 500}
+    api.fails("GET", 500, forever=True)
     assert (one.sync(), one.sync()) == (False, False)
     assert one.bind_path.answers(FOREIGN)
-    api.failures = {}
+    api.recovers()
     assert one.sync() is True
-    assert one.said() == [
+    assert one.log.messages == [
         "webhook configurations cannot be read",
         "webhook configurations are read again",
     ]
 
 
 def test_without_a_certificate_nothing_is_asked():
-    one = Replica(Api())
+    api = Api()
+    one = Replica(api)
     one.bind_path.own = ""
-    assert one.sync() is False
+    assert (one.sync(), api.asked) == (False, [])
     assert one.registration.obstacle() != ""
 
 
