@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import json
 from dataclasses import replace
 
 import pytest
 
-from tests.adapters.kube.test_follow import Enough, Script, an_event, an_object
 from tests.server.test_templates import a_review as a_workload
+from tests.support.api_server import ApiServer
+from tests.support.logs import RecordedLog
 from tests.support.pods import A100, a_pod, a_policy, a_review, a_rule
 from webhook.adapters.kube import namespaces
 from webhook.adapters.kube.client import KubeError
@@ -23,7 +23,6 @@ from webhook.core.policy.values import Accounting, Bounds, GPUClass, Rollout
 from webhook.server import cluster_cache as module
 from webhook.server import mirror
 from webhook.server.cluster_cache import KNOWN_WITHIN_S, POLL_S, ClusterCache
-from webhook.server.log import JsonLog
 from webhook.server.metrics import Metrics
 from webhook.server.reviews import PodReviews, TemplateReviews
 
@@ -47,17 +46,12 @@ def a_namespace(name="team-a", **labels):
 class Replica:
     """Follows a cluster without a thread: a test says what is heard."""
 
-    def __init__(self, policy=ASKS, kube=None):
+    def __init__(self, policy=ASKS):
         self.policy = policy
         self.now_s = 1000.0
-        self.written = io.BytesIO()
-        self.logger = JsonLog(self.written)
+        self.api, self.log = ApiServer(), RecordedLog()
         self.cache = ClusterCache(
-            kube or Script(()),
-            lambda: self.policy,
-            Rollout.OBSERVE,
-            self.logger,
-            lambda: self.now_s,
+            self.api.kube(), lambda: self.policy, Rollout.OBSERVE, self.log, lambda: self.now_s
         )
         self.followed = None
         self.polls()
@@ -79,6 +73,21 @@ class Replica:
         for report in reports:
             to.on_report(report)
 
+    def follows(self, followed, monkeypatch, event, *pauses):
+        """Follow the API server; `event` happens during the first watch, then each of `pauses`."""
+
+        def begin_to_watch(_request):
+            event()
+
+        self.api.fails("watch=", begin_to_watch)
+        happens = iter(pauses)
+        monkeypatch.setattr(module.time, "sleep", lambda _: next(happens, followed.stop)())
+        followed.run()
+
+    def asked(self, key):
+        """Return the path of each request, and a part of its query."""
+        return [(request.path, request.query.get(key)) for request in self.api.asked]
+
     def knows(self, namespace="team-a"):
         return self.known.labels_of(namespace)
 
@@ -86,13 +95,8 @@ class Replica:
     def known(self):
         return self.cache.known_for(self.policy)
 
-    @property
-    def lines(self):
-        return list(map(json.loads, self.written.getvalue().splitlines()))
-
-    @property
-    def log(self):
-        return [(line["level"], line["msg"]) for line in self.lines]
+    def logged(self, key):
+        return [values[key] for *_, values in self.log.lines]
 
 
 @pytest.fixture
@@ -132,27 +136,6 @@ def test_the_runtime_class_is_known_as_the_api_server_said_last(plain, reports, 
     assert plain.known == Cluster(Rollout.OBSERVE, classes)
 
 
-CLASS_WAITS = "RuntimeClass nvidia not read yet"
-
-
-@pytest.mark.parametrize(
-    ("reports", "obstacle"),
-    [
-        ([], CLASS_WAITS),
-        ([DOWN], CLASS_WAITS),
-        ([DOWN, DOWN], CLASS_WAITS),
-        ([THERE], ""),
-        ([NOT_THERE], ""),
-        ([THERE, DOWN], ""),
-        ([DOWN, THERE], ""),
-        ([FORBIDDEN], ""),
-    ],
-)
-def test_a_replica_is_ready_once_it_knows_the_runtime_class_or_cannot(plain, reports, obstacle):
-    plain.reports(plain.cache.classes, *reports)
-    assert plain.cache.obstacle() == obstacle
-
-
 def test_a_replica_waits_for_all_that_its_policy_asks_for_and_not_forever():
     rules = (*ASKS.rules, a_rule(name="sliced", accounting=Accounting.MIG))
     replica = Replica(a_policy(*rules))
@@ -165,33 +148,25 @@ def test_a_replica_waits_for_all_that_its_policy_asks_for_and_not_forever():
 
 def test_a_missing_right_is_logged_once_and_its_return_too(plain):
     plain.reports(plain.cache.classes, FORBIDDEN, FORBIDDEN, FORBIDDEN)
-    assert plain.log == [("error", "RuntimeClasses cannot be followed")]
+    assert plain.log.said == [("error", "RuntimeClasses cannot be followed")]
     plain.reports(plain.cache.classes, NOT_THERE, NOT_THERE)
-    assert plain.log[1:] == [
+    assert plain.log.said[1:] == [
         ("info", "RuntimeClass"),
         ("info", "RuntimeClasses are followed again"),
     ]
     plain.reports(plain.cache.classes, COMES, CHANGES, CHANGES)
-    assert plain.log[3:] == [("info", "RuntimeClass")]
-
-
-def runs(mirror, monkeypatch):
-    """Run what follows to the end of its script."""
-    monkeypatch.setattr(mirror, "_sleep", lambda _pause_s: None)
-    with pytest.raises(Enough):
-        mirror.run()
+    assert plain.log.said[3:] == [("info", "RuntimeClass")]
 
 
 def test_one_runtime_class_alone_is_read_and_watched(monkeypatch):
     path = "/apis/node.k8s.io/v1/runtimeclasses"
-    there = an_object("7", "nvidia")
-    kube = Script([there], [[an_event("DELETED", "8", "nvidia")], Enough()])
-    replica = Replica(PLAIN, kube)
-    runs(replica.cache.classes, monkeypatch)
-    assert kube.read_paths[0] == f"{path}/nvidia"
-    watched, _, query = kube.watched[0]
-    assert (watched, query["fieldSelector"]) == (path, "metadata.name=nvidia")
-    assert [line["exists"] for line in replica.lines] == [True, False]
+    replica = Replica(PLAIN)
+    replica.api.put(f"{path}/nvidia", {})
+    classes = replica.cache.classes
+    replica.follows(classes, monkeypatch, lambda: replica.api.remove(f"{path}/nvidia"))
+    selected = [(f"{path}/nvidia", None), (path, "metadata.name=nvidia")]
+    assert replica.asked("fieldSelector") == selected
+    assert replica.logged("exists") == [True, False]
     assert replica.known.runtime_classes == frozenset()
 
 
@@ -200,16 +175,6 @@ BY_CLASS = a_policy(classes={"m": GPUClass("m", {}, (), Bounds(), Accounting.MIG
 SMALL = SlicedNode({"1g.10gb": 9728 * MIB}, {"a": "b"})
 LARGE = SlicedNode({"3g.40gb": 40192 * MIB}, {})
 NONE = SlicedNode({}, {})
-
-
-class Nodes(Script):
-    """Answers a read with whole objects."""
-
-    def list_all(self, path, keep, **query):
-        self.read_paths.append((path, query))
-        return [keep(node) for node in self.reads], "7"
-
-
 BOTH = Listed([("b", LARGE), ("a", SMALL)])
 NODES = {
     "nothing yet": ([], ()),
@@ -236,35 +201,13 @@ def test_what_is_known_is_the_same_object_until_it_changes(plain):
     same = SlicedNode({"1g.10gb": 9728 * MIB}, {"a": "b"})
     plain.reports(plain.cache.nodes, Changed("MODIFIED", ("a", same)))
     assert plain.known is before
-    assert [line["profiles"] for line in plain.lines] == [["1g.10gb", "3g.40gb"]]
-
-
-SLICES_WAIT = "nodes with slices (MIG) not read yet"
-
-
-@pytest.mark.parametrize(
-    ("policy", "reports", "obstacle"),
-    [
-        (SLICED, [], SLICES_WAIT),
-        (BY_CLASS, [], SLICES_WAIT),
-        (PLAIN, [], ""),
-        (SLICED, [DOWN], SLICES_WAIT),
-        (SLICED, [Listed([])], ""),
-        (SLICED, [FORBIDDEN], ""),
-    ],
-)
-def test_a_replica_whose_rules_ask_for_slices_waits_until_it_knows(policy, reports, obstacle):
-    replica = Replica(policy)
-    replica.reports(replica.cache.classes, THERE)
-    replica.reports(replica.cache.nodes, *reports)
-    assert replica.cache.obstacle() == obstacle
-    replica.now_s += KNOWN_WITHIN_S
-    assert replica.cache.obstacle() == ""
+    assert plain.logged("profiles") == [["1g.10gb", "3g.40gb"]]
 
 
 def test_only_nodes_that_offer_slices_by_profile_are_read(monkeypatch):
+    mixed = {"nvidia.com/mig.strategy": "mixed"}
     labels = {
-        "nvidia.com/mig.strategy": "mixed",
+        **mixed,
         "nvidia.com/mig-1g.10gb.memory": "9728",
         "nvidia.com/mig-1g.10gb.count": "7",
         "nvidia.com/mig-1g.10gb.me.memory": "9728",
@@ -272,16 +215,15 @@ def test_only_nodes_that_offer_slices_by_profile_are_read(monkeypatch):
         "nvidia.com/mig-3g.40gb.memory": "0",
         "nvidia.com/mig-7g.80gb.memory": "99999999999",
     }
-    node = an_object("7", "a")
-    node["metadata"]["labels"] = labels
-    kube = Nodes([node], [[an_event("DELETED", "8", "b")], Enough()])
-    replica = Replica(PLAIN, kube)
-    runs(replica.cache.nodes, monkeypatch)
+    replica = Replica(PLAIN)
+    small = {"nvidia.com/mig-1g.10gb.memory": "9728"}
+    for name, given in (("a", labels), ("b", mixed | small), ("c", small)):
+        replica.api.put(f"/api/v1/nodes/{name}", {"metadata": {"labels": given}})
+    replica.follows(replica.cache.nodes, monkeypatch, lambda: replica.api.remove("/api/v1/nodes/b"))
     assert replica.known.sliced_nodes == (SlicedNode({"1g.10gb": 9728 * MIB}, labels),)
-    watched, _, query = kube.watched[0]
-    assert watched == "/api/v1/nodes"
-    assert query["labelSelector"] == "nvidia.com/mig.strategy=mixed"
-    assert kube.read_paths == [(watched, {"labelSelector": "nvidia.com/mig.strategy=mixed"})]
+    assert (
+        replica.asked("labelSelector") == [("/api/v1/nodes", "nvidia.com/mig.strategy=mixed")] * 2
+    )
 
 
 def test_classes_that_a_rule_does_not_allow_ask_for_nothing():
@@ -389,34 +331,64 @@ def test_what_was_never_listed_ends_when_the_policy_changes_again(replica):
         first.on_report(DOWN)
 
 
-def test_all_namespaces_are_listed_and_watched_until_that_is_over(monkeypatch):
-    slept = []
-
-    def sleep(pause_s):
-        slept.append(replica.knows())
+def test_all_namespaces_are_listed_and_watched_until_that_is_over(replica, monkeypatch):
+    def nobody_asks():
+        known.append(replica.knows())
         replica.policy = PLAIN
         replica.polls()
 
-    monkeypatch.setattr(module.time, "sleep", sleep)
-    script = Script([("7", "team-a")], [[("MODIFIED", a_namespace(tier="intern"))]])
-    replica = Replica(kube=script)
-    replica.followed.run()  # returns
-    assert script.read_paths == [(PATH, {})]
-    assert [path for path, _, _ in script.watched] == [PATH]
-    assert slept == [INTERN]
+    known = []
+    replica.api.put(f"{PATH}/team-a", a_namespace())
+    tiered = a_namespace(tier="intern")
+    replica.follows(
+        replica.followed,
+        monkeypatch,
+        lambda: replica.api.put(f"{PATH}/team-a", tiered),
+        nobody_asks,
+    )
+    assert known == [INTERN]
+    assert replica.asked("watch") == [(PATH, None), (PATH, "true")]
 
 
+CLASS_WAITS = "RuntimeClass nvidia not read yet"
 LABELS_WAIT = "labels of namespaces not read yet"
+SLICES_WAIT = "nodes with slices (MIG) not read yet"
 
 
 @pytest.mark.parametrize(
-    ("reports", "obstacle"),
-    [([], LABELS_WAIT), ([DOWN], LABELS_WAIT), ([FORBIDDEN], ""), ([DOWN, FORBIDDEN, DOWN], "")],
+    ("policy", "part", "reports", "obstacle"),
+    [
+        (PLAIN, "classes", [], CLASS_WAITS),
+        (PLAIN, "classes", [DOWN], CLASS_WAITS),
+        (PLAIN, "classes", [DOWN, DOWN], CLASS_WAITS),
+        (PLAIN, "classes", [THERE], ""),
+        (PLAIN, "classes", [NOT_THERE], ""),
+        (PLAIN, "classes", [THERE, DOWN], ""),
+        (PLAIN, "classes", [DOWN, THERE], ""),
+        (PLAIN, "classes", [FORBIDDEN], ""),
+        (PLAIN, "nodes", [], ""),
+        (SLICED, "nodes", [], SLICES_WAIT),
+        (BY_CLASS, "nodes", [], SLICES_WAIT),
+        (SLICED, "nodes", [DOWN], SLICES_WAIT),
+        (SLICED, "nodes", [Listed([])], ""),
+        (SLICED, "nodes", [FORBIDDEN], ""),
+        (ASKS, "labels", [], LABELS_WAIT),
+        (ASKS, "labels", [DOWN], LABELS_WAIT),
+        (ASKS, "labels", [FORBIDDEN], ""),
+        (ASKS, "labels", [DOWN, FORBIDDEN, DOWN], ""),
+    ],
 )
-def test_a_replica_is_ready_once_it_cannot_know(replica, reports, obstacle):
-    replica.reports(replica.cache.classes, THERE)
-    replica.reports(replica.followed, *reports)
+def test_a_replica_is_ready_once_it_knows_what_its_policy_asks_for_or_cannot(
+    policy, part, reports, obstacle
+):
+    replica = Replica(policy)
+    followed = replica.followed if part == "labels" else getattr(replica.cache, part)
+    if part != "classes":
+        replica.reports(replica.cache.classes, THERE)
+    replica.reports(followed, *reports)
     assert replica.cache.obstacle() == obstacle
+    replica.now_s += KNOWN_WITHIN_S
+    assert replica.cache.obstacle() == ""
 
 
 def test_a_replica_is_ready_once_it_knows_and_stays_so(replica):
@@ -431,16 +403,20 @@ def test_a_replica_is_ready_once_it_knows_and_stays_so(replica):
 def test_a_right_to_namespaces_that_is_missing_is_logged_once_and_its_return_too(replica):
     for _ in range(3):
         replica.followed.on_report(FORBIDDEN)
-    assert replica.log == [("error", "namespaces cannot be followed")]
+    assert replica.log.said == [("error", "namespaces cannot be followed")]
     replica.lists(watched=False)
-    assert len(replica.log) == 1
+    assert len(replica.log.said) == 1
     replica.lists()
-    assert replica.log[1:] == [("info", "namespaces are followed again")]
+    assert replica.log.said[1:] == [("info", "namespaces are followed again")]
 
 
 def test_a_bug_is_logged_with_its_trace(replica):
     replica.followed.on_report(Failed(KeyError("metadata")))
-    assert replica.log == [("error", "following namespaces failed")]
+    assert replica.log.said == [("exception", "following namespaces failed")]
+
+
+class Enough(BaseException):
+    """Ends what works forever."""
 
 
 def test_it_begins_by_itself_and_looks_every_two_seconds(monkeypatch):
@@ -477,7 +453,7 @@ class Answers:
 
     def __init__(self, replica):
         self.metrics = Metrics()
-        reads = (lambda: replica.policy, self.metrics, replica.logger)
+        reads = (lambda: replica.policy, self.metrics, replica.log)
         self.pods = PodReviews(*reads, known_for=replica.cache.known_for)
         self.workloads = TemplateReviews(*reads, known_for=replica.cache.known_for)
 
@@ -519,14 +495,14 @@ def test_where_they_are_not_known_the_api_server_is_asked_to_retry(replica):
         assert answer.body == b"the namespace's labels are not known yet; retry in a second\n"
     refused = answers.metrics.registry.get_sample_value
     assert refused("vramwarden_http_refused_total", {"code": "503"}) == 2
-    assert replica.log == [("warning", "review not answered")] * 2
+    assert replica.log.said == [("warning", "review not answered")] * 2
     assert answers.warnings() == []
     replica.lists(a_namespace())
     assert answers.of_pod().status == 200
 
 
 def test_a_server_without_a_cluster_answers_no_pod_whose_rule_depends_on_labels():
-    pods = PodReviews(lambda: ASKS, Metrics(), JsonLog(io.BytesIO()))
+    pods = PodReviews(lambda: ASKS, Metrics(), RecordedLog())
     body = json.dumps(a_review(a_pod("8Gi"))).encode()
     assert pods.answer(Phase.MUTATE, body).status == 503
 
