@@ -81,15 +81,22 @@ class Fenced:
         return denial(lambda: self.create(pod, namespace, api))
 
     def patch(
-        self, pod: Json, change: Json, part: str = "", api: Api | None = None, kind: str = STRATEGIC
+        self,
+        pod: Json,
+        change: Json,
+        part: str = "",
+        api: Api | None = None,
+        kind: str = STRATEGIC,
+        *,
+        dry_run: bool = True,
     ) -> Json:
-        """Change a pod that exists, as a dry run."""
+        """Change a pod that exists."""
         if part:
             needs(self.api, f"pods{part}")
         metadata = pod["metadata"]
         path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}{part}"
-        actor = api or self.alice
-        return actor.request("PATCH", path, change, content_type=kind, dryRun="All")
+        query = {"dryRun": "All"} if dry_run else {}
+        return (api or self.alice).request("PATCH", path, change, content_type=kind, **query)
 
     def rejects(self, pod: Json, change: Json, part: str = "", api: Api | None = None) -> str:
         """Try to change a pod that exists; return why it is denied, or nothing."""
@@ -108,6 +115,26 @@ class Fenced:
         for part in ("", "/status"):
             self.patch(self._probed, {"metadata": metadata}, part, self.api)
         return self._probed
+
+
+@contextlib.contextmanager
+def mirrored(fenced: Fenced, pod: Json) -> Iterator[tuple[Api, Json]]:
+    """Have a node; yield its kubelet, and what that creates of a static pod."""
+    name = f"node-{uuid.uuid4().hex[:8]}"
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
+    uid = fenced.api.apply(node)["metadata"]["uid"]
+    notes = {"config.mirror": "1", "config.hash": "1", "config.source": "file"}
+    pod = copy.deepcopy(pod)
+    pod["spec"]["nodeName"] = name
+    pod["metadata"].setdefault("annotations", {}).update(
+        {f"kubernetes.io/{key}": value for key, value in notes.items()}
+    )
+    pod["metadata"]["ownerReferences"] = [
+        {"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid, "controller": True}
+    ]
+    groups = ("system:nodes", "system:authenticated")
+    yield fenced.api.acting_as(f"system:node:{name}", *groups), pod
+    fenced.api.delete(node)
 
 
 def allow(api: Api, user: str, namespace: str, rule: Json) -> None:

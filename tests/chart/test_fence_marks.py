@@ -7,9 +7,8 @@ import pytest
 from tests.chart.admission_policies import is_denied_by
 from tests.chart.fenced import MERGE, Fenced, granted
 from tests.chart.recorded_reviews import denial
-from tests.chart.test_second_line import SHIPPED
 from tests.support.charts import NAMESPACE
-from tests.support.pods import a_pod
+from tests.support.pods import a_pod, a_policy
 
 US = f"system:serviceaccount:{NAMESPACE}:vramwarden-webhook"
 KEYS = ("gpu", "visible-devices", "gpu-memory-fraction", "gpu-waits")
@@ -31,7 +30,7 @@ def cluster(request, control_plane, helm):
     marked = found.create(a_pod(annotations=OURS, labels=LABEL), dry_run=False)
     pods = {"bare": bare, "marked": marked}
     found.held = [(pods[kind], part) for kind, part in HELD[request.param]]
-    yield found.under(SHIPPED if request.param == "vramwarden-second-line" else None)
+    yield found.under(a_policy() if request.param == "vramwarden-second-line" else None)
     found.close()
 
 
