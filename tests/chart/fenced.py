@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from tests.chart.admission_policies import Line
 from tests.chart.recorded_reviews import denial
 from tests.support.control_planes import needs, wait_until
+from webhook.core.policy.fence import RULES_KEY, fence_data
+from webhook.core.policy.values import Rollout
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +44,7 @@ class Fenced:
         self._pods: list[Json] = []
         self._probed: Json | None = None
 
-    def under(self, policy: Policy | None = None) -> Fenced:
+    def under(self, policy: Policy | Json | None = None) -> Fenced:
         """Put the policy of the fence into force, with the rules of a policy of ours."""
         self.line.use(self.objects, policy)
         return self
@@ -115,6 +117,12 @@ class Fenced:
         for part in ("", "/status"):
             self.patch(self._probed, {"metadata": metadata}, part, self.api)
         return self._probed
+
+
+def with_observed(policy: Policy, observed: Policy) -> Json:
+    """Return the rules in force, after those of a policy that is only observed."""
+    first, data = fence_data(observed, Rollout.OBSERVE), fence_data(policy)
+    return {**data, RULES_KEY: first[RULES_KEY] + data[RULES_KEY]}
 
 
 @contextlib.contextmanager

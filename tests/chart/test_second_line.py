@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.chart.admission_policies import is_denied_by, parameter
-from tests.chart.fenced import Fenced, mirrored
+from tests.chart.fenced import Fenced, mirrored, with_observed
 from tests.support.charts import NAMESPACE
 from tests.support.control_planes import wait_until
 from tests.support.injectors import DENIED, HONEST, asking
@@ -22,7 +22,6 @@ from tests.support.pods import A100, a_container, a_pod, a_policy, a_request, a_
 from tests.support.strategies import asking_pods
 from webhook.core.admission.decide import Outcome, Phase, decide
 from webhook.core.policy.cluster import Cluster, SlicedNode
-from webhook.core.policy.fence import RULES_KEY, fence_data
 from webhook.core.policy.values import (
     Accounting,
     Action,
@@ -30,7 +29,6 @@ from webhook.core.policy.values import (
     EnforceBy,
     GPUClass,
     Placement,
-    Rollout,
     Style,
     VisibleDevices,
 )
@@ -73,8 +71,6 @@ SLICED = GPUClass("sliced", {}, (), Bounds(), Accounting.MIG)
 POLICY = a_policy(*RULES, classes={"a100": A100, "sliced": SLICED})
 KNOWN = Cluster(sliced_nodes=(SlicedNode({"1g.10gb": 9728 * 2**20}),))
 OBSERVED = a_policy(a_rule(namespaces=("observed",)))
-WHAT_IS_HELD = fence_data(POLICY)
-WHAT_IS_HELD[RULES_KEY] = fence_data(OBSERVED, Rollout.OBSERVE)[RULES_KEY] + WHAT_IS_HELD[RULES_KEY]
 
 
 def translated(pod, namespace="default"):
@@ -379,7 +375,7 @@ def cluster(control_plane, helm):
     found.stored = {name: found.create(pod, dry_run=False) for name, pod in STORED.items()}
     debugger = {"spec": {"ephemeralContainers": [{**visible(value="all"), "name": "showing"}]}}
     found.patch(found.stored["is debugged"], debugger, "/ephemeralcontainers", dry_run=False)
-    yield found.under(WHAT_IS_HELD)
+    yield found.under(with_observed(POLICY, OBSERVED))
     found.close()
 
 
