@@ -15,6 +15,7 @@ from tests.chart.fenced import MERGE, STRATEGIC, allow, granted
 from tests.chart.recorded_reviews import denial
 from tests.support.charts import NAMESPACE, one
 from tests.support.control_planes import Api, needs, wait_until
+from tests.support.kube_api import token_of
 from tests.support.pods import a_container, a_pod
 from webhook import names
 from webhook.adapters.kube.certificates import KINDS
@@ -137,17 +138,15 @@ class Fences:
         """Be one of our accounts as its pod on a node is; of no pod where that is None."""
         account, namespace = f"vramwarden-{part}", SENTRY if part == "sentry" else NAMESPACE
         name = f"{part}-{uuid.uuid4().hex[:8]}"
-        request: Json = {"spec": {}}
+        spec: Json = {}
         if node is not None:
-            spec = {"nodeName": node or None, "serviceAccountName": account}
-            pod = a_pod(**spec)
+            pod = a_pod(nodeName=node or None, serviceAccountName=account)
             pod["metadata"] = {"name": name, "namespace": namespace}
             self._made.append(self.admin.create(pod))
             uid = self._made[-1]["metadata"]["uid"]
             bound = {"kind": "Pod", "apiVersion": "v1", "name": name, "uid": uid}
-            request["spec"] = {"boundObjectRef": bound}
-        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
-        token = self.admin.request("POST", path, request)["status"]["token"]
+            spec = {"boundObjectRef": bound}
+        token = token_of(self.admin, namespace, account, **spec)
         headers = {"Authorization": f"Bearer {token}"}
         found = Api(self.control_plane.url, self._pool, headers)
         found.pod, found.token = name, token

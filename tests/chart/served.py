@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import subprocess
@@ -10,6 +9,7 @@ import sys
 from contextlib import contextmanager
 
 from tests.support.charts import NAMESPACE, one
+from tests.support.kube_api import account_kubeconfig
 from tests.support.servers import Server
 
 NAME = "vramwarden-webhook"
@@ -29,22 +29,6 @@ def own_address():
         return probe.getsockname()[0]
 
 
-def token_of(control_plane, account):
-    """Return a token, as a kubelet fetches it for a pod."""
-    path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{account}/token"
-    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-    return control_plane.api.request("POST", path, request)["status"]["token"]
-
-
-def account_config(control_plane, folder):
-    """Write a kubeconfig of the webhook's own account, as its pod has one."""
-    token = token_of(control_plane, NAME)
-    content = json.loads(control_plane.kubeconfig.read_text())
-    content["users"][0]["user"] = {"token": token}
-    (folder / "kubeconfig").write_text(json.dumps(content))
-    return folder / "kubeconfig"
-
-
 @contextmanager
 def served(control_plane, objects, folder):
     """Run the real server as the Deployment says, with its volumes in a folder."""
@@ -59,7 +43,9 @@ def served(control_plane, objects, folder):
         mounted = {mount: str(folder / name) for name, mount in MOUNTS.items()}
         arguments.append(f"{option}={mounted[value]}" if value in mounted else argument)
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
-    env = {**os.environ, "KUBECONFIG": str(account_config(control_plane, folder))}
+    admins, own = control_plane.kubeconfig, folder / "kubeconfig"
+    kubeconfig = account_kubeconfig(control_plane.api, admins, NAMESPACE, NAME, own)
+    env = {**os.environ, "KUBECONFIG": str(kubeconfig)}
     log_file = folder / "log"
     with (
         log_file.open("wb") as log,

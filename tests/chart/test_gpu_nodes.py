@@ -6,10 +6,10 @@ import contextlib
 import copy
 import json
 from dataclasses import replace
-from functools import partial
 
 import pytest
 
+from tests.chart.accounts import forget, kinds_known
 from tests.chart.admission_policies import is_denied_by
 from tests.chart.fenced import MERGE
 from tests.chart.fences import ACCOUNTS, OTHER, OWN
@@ -65,19 +65,9 @@ def figures(node=OWN, **gpu):
 
 @pytest.fixture(scope="module")
 def crds(control_plane, helm):
-    """Install the kinds, and wait until the API server knows them."""
-    objects = helm.render()
-    made = [one for one in objects if one["kind"] == "CustomResourceDefinition"]
-    for crd in made:
-        control_plane.api.apply(crd)
-
-    def known():
-        return not denial(lambda: control_plane.api.request("GET", GPU_NODES))
-
-    wait_until("the kinds are known", known)
-    yield made
-    for crd in made:
-        control_plane.api.delete(crd)
+    """Install the kinds."""
+    with kinds_known(control_plane.api, helm.render()) as made:
+        yield made
 
 
 @pytest.fixture
@@ -97,12 +87,8 @@ def written(fences, crds, kube):
 
 def test_without_the_kind_the_writer_says_so(fences, kube, control_plane, helm):
     """It stands before those that install it; Helm leaves it where it was installed before."""
-    for each in helm.render():
-        if each["kind"] == "CustomResourceDefinition":
-            with contextlib.suppress(ApiError):
-                control_plane.api.delete(each)
-    unknown = partial(denial, lambda: control_plane.api.request("GET", GPU_NODES))
-    wait_until("the kind is gone", unknown)
+    kinds = [one for one in helm.render() if one["kind"] == "CustomResourceDefinition"]
+    forget(control_plane.api, kinds)
     said = []
     writer = GpuNodeWriter(kube, OWN, Journal(said.append), 0.0)
     writer.offer(figures())

@@ -15,10 +15,10 @@ from tests.chart.served import (
     own_address,
     served,
     show_ready,
-    token_of,
 )
 from tests.support.charts import CHART, NAMESPACE, Release, hooks
 from tests.support.control_planes import free_port, wait_until
+from tests.support.kube_api import token_of
 
 
 def values_of(mode, folder):
@@ -68,7 +68,7 @@ def api(control_plane, server, helm, program):
     for thing in helpers:
         control_plane.api.apply(thing)
     context = ssl.create_default_context(cafile=str(control_plane.state / "ca.crt"))
-    token = token_of(control_plane, "vramwarden-test")
+    token = token_of(control_plane.api, NAMESPACE, "vramwarden-test")
     host, port = control_plane.url.removeprefix("https://").split(":")
     found = program.Api(host, int(port), context, {"Authorization": f"Bearer {token}"})
     yield found

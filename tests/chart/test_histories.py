@@ -6,10 +6,11 @@ import time
 
 import pytest
 
-from tests.support.charts import NAMESPACE, one
+from tests.chart.accounts import forget, kinds_known, webhook_account
+from tests.chart.fenced import MERGE
+from tests.support.charts import NAMESPACE
 from tests.support.commands import runner
-from tests.support.control_planes import ApiError, wait_until
-from tests.support.kube_api import account_kubeconfig
+from tests.support.control_planes import wait_until
 from tests.support.pods import a_container, a_pod, a_review
 from tests.support.servers import running
 from webhook.cli.main import main
@@ -19,42 +20,24 @@ from webhook.core.enforcement.termination_message import (
 )
 from webhook.core.kinds.nodes import write_time
 
-NAME = "vramwarden-webhook"
-RIGHTS = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
 TEAM = "histories"
 HISTORIES = f"/apis/vramwarden.io/v1alpha1/namespaces/{TEAM}/vramhistories"
 GIB = 2**30
-MERGE = "application/merge-patch+json"
 
 
 class Cluster:
     """An API server with the kinds, the webhook's rights, and pods that end."""
 
-    def __init__(self, control_plane, objects, folder):
-        self.api = control_plane.api
-        self.kubeconfig = control_plane.kubeconfig
-        self.kinds = [each for each in objects if each["kind"] == "CustomResourceDefinition"]
-        self.rights = [one(objects, kind, NAME) for kind in RIGHTS]
-        for name in (NAMESPACE, TEAM):
-            self.api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
-        account = {"apiVersion": "v1", "kind": "ServiceAccount"}
-        self.api.apply(account | {"metadata": {"name": "default", "namespace": TEAM}})
-        for each in (*self.rights, *self.kinds):
-            self.api.apply(each)
-        wait_until("the kinds are known", lambda: self.histories() is not None)
-        self.token = account_kubeconfig(
-            self.api, control_plane.kubeconfig, NAMESPACE, NAME, folder / "kubeconfig"
-        )
+    def __init__(self, control_plane, kinds, token):
+        self.api, self.kubeconfig = control_plane.api, control_plane.kubeconfig
+        self.kinds, self.token = kinds, token
 
     def histories(self):
-        try:
-            return self.api.list(HISTORIES)
-        except ApiError:
-            return None
+        return self.api.list(HISTORIES)
 
     def runs(self, name):
         """Return pods and peaks in MiB of a history, by its object's name."""
-        found = [each for each in self.histories() or [] if each["metadata"]["name"] == name]
+        found = [each for each in self.histories() if each["metadata"]["name"] == name]
         return {run["pod"]: run.get("peakMi") for each in found for run in each["status"]["runs"]}
 
     def ends(self, name, peak_bytes, job="embed", **metadata):
@@ -86,18 +69,23 @@ class Cluster:
         path = f"/api/v1/namespaces/{TEAM}/pods/{name}/status"
         self.api.request("PATCH", path, {"status": status}, content_type=MERGE)
 
-    def close(self):
+    def clear(self):
         for pod in self.api.list(f"/api/v1/namespaces/{TEAM}/pods"):
             self.api.delete(pod | {"apiVersion": "v1", "kind": "Pod"}, gracePeriodSeconds="0")
-        for each in (*self.kinds, *self.rights):
-            self.api.delete(each)
 
 
 @pytest.fixture(scope="module")
 def cluster(control_plane, helm, tmp_path_factory):
-    made = Cluster(control_plane, helm.render(), tmp_path_factory.mktemp("cluster"))
-    yield made
-    made.close()
+    api, objects = control_plane.api, helm.render()
+    api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": TEAM}})
+    control_plane.ensure_service_account(TEAM)
+    with (
+        kinds_known(api, objects) as kinds,
+        webhook_account(control_plane, objects, tmp_path_factory.mktemp("cluster")) as token,
+    ):
+        made = Cluster(control_plane, kinds, token)
+        yield made
+        made.clear()
 
 
 def warnings(server, **metadata):
@@ -174,9 +162,7 @@ def test_the_command_shows_it_and_a_replica_that_begins_changes_nothing(
 
 
 def test_where_the_kind_is_unknown_the_command_says_what_is_missing(cluster):
-    for kind in cluster.kinds:
-        cluster.api.delete(kind)
-    wait_until("the kinds are gone", lambda: cluster.histories() is None)
+    forget(cluster.api, cluster.kinds)
     ended = runner().invoke(main, ["advise", "-n", TEAM, "--kubeconfig", str(cluster.kubeconfig)])
     assert ended.exit_code == 3
     assert "this cluster keeps no histories" in ended.output

@@ -9,22 +9,23 @@ import time
 import pytest
 import yaml
 
+from tests.chart.accounts import WEBHOOK, forget, kinds_known, webhook_account
 from tests.chart.admission_policies import BINDING, POLICY
+from tests.chart.fenced import MERGE
+from tests.chart.recorded_reviews import denial
 from tests.support.charts import NAMESPACE, one
 from tests.support.commands import runner
 from tests.support.control_planes import ApiError, needs, wait_until
-from tests.support.kube_api import account_kubeconfig
 from tests.support.paths import POLICIES
 from tests.support.pods import a_pod, a_review
 from tests.support.policies import SHIPPED
 from tests.support.servers import running
-from webhook.adapters.kube.policies import LAST_GOOD, last_good_data
+from webhook.adapters.kube.client import KubeError, connect
+from webhook.adapters.kube.policies import LAST_GOOD, PoliciesApi, last_good_data
 from webhook.cli.main import main
 from webhook.core.policy.fence import sealed
 from webhook.names import SEEING_API_VERSION, VRAM_POLICIES
 
-NAME = "vramwarden-webhook"
-RIGHTS = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
 PATH = f"/apis/{SEEING_API_VERSION}/{VRAM_POLICIES}"
 KIND = "vrampolicies.vramwarden.io"
 FOLDER = """\
@@ -34,7 +35,6 @@ metadata: {name: folder}
 spec:
   rules: [{name: everybody, memory: {max: 40Gi}}]
 """
-MERGE = "application/merge-patch+json"
 NAMED = {"name": LAST_GOOD, "namespace": NAMESPACE}
 OPTIONS = ("--policy-objects", f"--placement-namespace={NAMESPACE}")
 
@@ -53,35 +53,15 @@ def students(most="10Gi"):
 class Cluster:
     """An API server with the kind, what is denied of it, and the webhook's rights."""
 
-    def __init__(self, control_plane, objects, folder):
-        self.control_plane = control_plane
+    def __init__(self, control_plane, kind, token):
+        self.control_plane, self.kind, self.token = control_plane, kind, token
         self.api = control_plane.api
-        self.kind = one(objects, "CustomResourceDefinition", KIND)
-        fence = [
-            one(objects, kind, f"vramwarden-{name}")
-            for kind in filter(self.api.serves, (POLICY, BINDING))
-            for name in ("policy-fields", "accounts")
-        ]
-        rights = [one(objects, kind, NAME) for kind in RIGHTS]
-        self.made = [*rights, *fence, self.kind]
-        self.api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
-        for each in self.made:
-            self.api.apply(each)
-        wait_until("the kind is known", lambda: self.stored() is not None)
-        self.token = account_kubeconfig(
-            self.api, control_plane.kubeconfig, NAMESPACE, NAME, folder / "kubeconfig"
-        )
-        if fence:
-            wait_until("unknown fields are denied", self._denies)
 
     def stored(self):
-        try:
-            return {each["metadata"]["name"]: each for each in self.api.list(PATH)}
-        except ApiError:
-            return None
+        return {each["metadata"]["name"]: each for each in self.api.list(PATH)}
 
     def status(self, name):
-        return (self.stored() or {}).get(name, {}).get("status", {})
+        return self.stored().get(name, {}).get("status", {})
 
     def wait(self, name, **wanted):
         """Wait until the status says so, of the object as it is now."""
@@ -102,37 +82,21 @@ class Cluster:
         return self.status(name)
 
     def clear(self):
-        for name in self.stored() or {}:
+        for name in self.stored():
             self.api.request("DELETE", f"{PATH}/{name}")
-        with contextlib.suppress(ApiError):
-            path = f"/api/v1/namespaces/{NAMESPACE}/configmaps/{LAST_GOOD}"
-            self.api.request("DELETE", path)
-
-    def close(self):
-        self.clear()
-        for each in reversed(self.made):
-            self.api.delete(each)
-
-    def _denies(self):
-        try:
-            self.api.create(a_policy("probe", "{rulez: []}"), dry_run=True)
-        except ApiError as error:
-            return "unknown field in spec" in error.message
-        return False
+        self.api.delete({"apiVersion": "v1", "kind": "ConfigMap", "metadata": NAMED})
 
 
 def of_objects(objects):
     """Return what of a release is there for policy objects alone."""
-    arguments = one(objects, "Deployment", NAME)["spec"]["template"]["spec"]["containers"][0][
-        "args"
-    ]
-    rules = one(objects, "ClusterRole", NAME)["rules"]
+    (container,) = one(objects, "Deployment")["spec"]["template"]["spec"]["containers"]
+    rules = one(objects, "ClusterRole", WEBHOOK)["rules"]
     resources = {name for rule in rules for name in rule["resources"]}
     names = {KIND, "vramwarden-policy-fields", "vramwarden-view-policies"}
     made = {(thing["kind"], thing["metadata"]["name"]) for thing in objects}
     return {
         *(kind for kind, name in made if name in names),
-        *({"--policy-objects"} & set(arguments)),
+        *({"--policy-objects"} & set(container["args"])),
         *(name for name in resources if name.startswith(VRAM_POLICIES)),
     }
 
@@ -169,10 +133,28 @@ def test_the_last_good_set_is_written_where_objects_are_read(helm, on):
 
 @pytest.fixture(scope="module")
 def cluster(control_plane, helm, tmp_path_factory):
-    objects = helm.render({"policyObjects": True})
-    made = Cluster(control_plane, objects, tmp_path_factory.mktemp("cluster"))
-    yield made
-    made.close()
+    api, objects = control_plane.api, helm.render({"policyObjects": True})
+    kind = one(objects, "CustomResourceDefinition", KIND)
+    fence = [
+        one(objects, kind, f"vramwarden-{name}")
+        for kind in filter(api.serves, (POLICY, BINDING))
+        for name in ("policy-fields", "accounts")
+    ]
+    with (
+        kinds_known(api, [kind]),
+        webhook_account(control_plane, objects, tmp_path_factory.mktemp("cluster")) as token,
+    ):
+        for each in fence:
+            api.apply(each)
+        wrong = a_policy("probe", "{rulez: []}")
+        says = "unknown field in spec" if fence else ""
+        wait_until(
+            "unknown fields are denied",
+            lambda: says in denial(lambda: api.create(wrong, dry_run=True)),
+        )
+        yield Cluster(control_plane, kind, token)
+        for each in reversed(fence):
+            api.delete(each)
 
 
 @pytest.fixture
@@ -231,9 +213,8 @@ def test_the_api_server_denies_what_has_the_wrong_shape(cluster, spec, said, val
     if ";" in said:  # what fields are known; the kind itself denies the rest
         needs(cluster.api, POLICY)
     body = a_policy("wrong", spec)
-    with pytest.raises(ApiError) as caught:
-        cluster.api.request("POST", PATH, body, fieldValidation=validation, dryRun="All")
-    assert said in caught.value.message
+    query = {"fieldValidation": validation, "dryRun": "All"}
+    assert said in denial(lambda: cluster.api.request("POST", PATH, body, **query))
 
 
 def test_nulls_and_numbers_are_stored_as_files_have_them(cluster):
@@ -384,7 +365,6 @@ def test_a_replica_starts_with_the_last_good_set_where_an_object_is_broken(empty
             wait_until(
                 "it is restored",
                 lambda: empty.api.request("GET", path)["data"]["objects.v1"] == good,
-                timeout=5,
             )
     empty.api.apply(students("99GB"))
     with running(tmp_path, *options, policy=FOLDER) as server:
@@ -398,12 +378,10 @@ def test_a_replica_starts_with_the_last_good_set_where_an_object_is_broken(empty
             "policy rejected, the last good one stays in force",
         ]
     empty.api.request("PATCH", path, {"data": forged}, content_type=MERGE)
-    for _ in range(2):  # a set that no replica sealed is none
-        with running(tmp_path, *options, policy=FOLDER, ready=False) as server:
-            assert server.process.wait(timeout=60) == 1
-            said = server.log_file.read_text()
-            assert "vrampolicies/10-students: spec.rules[0].memory.max: " in said
-        empty.api.delete({"apiVersion": "v1", "kind": "ConfigMap", "metadata": NAMED})
+    # A set that no replica sealed is none.
+    with running(tmp_path, *options, policy=FOLDER, ready=False) as server:
+        assert server.process.wait(timeout=60) == 1
+        assert "vrampolicies/10-students: spec.rules[0].memory.max: " in server.log_file.read_text()
 
 
 def test_what_the_api_server_prints_is_a_policy_for_the_command(empty, tmp_path):
@@ -427,7 +405,7 @@ def test_what_the_api_server_prints_is_a_policy_for_the_command(empty, tmp_path)
 
 def test_check_says_whether_they_are_in_force_and_knows_the_digest(empty, live_helm, tmp_path):
     objects = live_helm.render({"policyObjects": True})
-    deployment = one(objects, "Deployment", NAME)
+    deployment = one(objects, "Deployment", WEBHOOK)
     policies = one(objects, "ConfigMap", "vramwarden-policies")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     (image,) = [each for each in container["args"] if each.startswith("--enforcer-image=")]
@@ -467,25 +445,20 @@ def test_check_says_whether_they_are_in_force_and_knows_the_digest(empty, live_h
 
 def test_only_the_status_is_the_webhooks_to_write(empty):
     empty.api.apply(students())
-    webhook = empty.api.acting_as(f"system:serviceaccount:{NAMESPACE}:{NAME}")
-    kind = "application/merge-patch+json"
+    webhook = empty.api.acting_as(f"system:serviceaccount:{NAMESPACE}:{WEBHOOK}")
     for verb, path in (("PATCH", f"{PATH}/10-students"), ("DELETE", f"{PATH}/10-students")):
         with pytest.raises(ApiError, match=r"cannot (patch|delete)"):
-            webhook.request(verb, path, {"spec": {"rules": []}}, content_type=kind)
+            webhook.request(verb, path, {"spec": {"rules": []}}, content_type=MERGE)
     path = f"{PATH}/10-students/status"
     body = {"spec": {"rules": []}, "status": {"message": "x"}}
-    webhook.request("PATCH", path, body, content_type=kind)
+    webhook.request("PATCH", path, body, content_type=MERGE)
     found = empty.stored()["10-students"]
     assert (found["spec"], found["status"]) == (students()["spec"], {"message": "x"})
 
 
-def test_without_the_kind_a_start_fails_and_says_what_to_do(cluster, tmp_path, monkeypatch):
-    """The last one: Helm keeps the kind, so nobody else deletes it."""
-    monkeypatch.setenv("KUBECONFIG", str(cluster.token))
-    cluster.clear()
-    cluster.api.delete(cluster.kind)
-    wait_until("the kind is gone", lambda: cluster.stored() is None)
-    with running(tmp_path, *OPTIONS, policy=FOLDER, ready=False) as server:
-        assert server.process.wait(timeout=90) == 1
-        said = server.log_file.read_text()
-    assert "install the kind VRAMPolicy, or leave --policy-objects out" in said
+def test_without_the_kind_a_replica_reads_that_it_is_not_there(cluster):
+    """The last one. What a start does then is in tests/server/test_policies.py."""
+    forget(cluster.api, [cluster.kind])
+    with pytest.raises(KubeError) as caught:
+        PoliciesApi(connect(cluster.token, tries=1), NAMESPACE).read()
+    assert caught.value.not_found

@@ -98,10 +98,15 @@ class Api:
         return self.request("GET", path, **query)["items"]
 
 
+def token_of(api: Api, namespace: str, account: str, **spec: Any) -> str:
+    """Return a token of a ServiceAccount, as a kubelet fetches it for a pod."""
+    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
+    return str(api.request("POST", path, {"spec": spec})["status"]["token"])
+
+
 def account_kubeconfig(api: Api, admins: Path, namespace: str, account: str, written: Path) -> Path:
     """Write a kubeconfig like an admin's, with the token of a ServiceAccount and its namespace."""
-    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
-    token = api.request("POST", path, {"spec": {}})["status"]["token"]
+    token = token_of(api, namespace, account)
     config = json.loads(admins.read_text())
     config["users"][0]["user"] = {"token": token}
     config["contexts"][0]["context"]["namespace"] = namespace
