@@ -75,24 +75,19 @@ def test_no_more_time_is_kept_than_is_asked_for():
 
 
 @pytest.mark.parametrize(
-    ("first", "want", "why"),
+    ("first", "grows_to", "want", "why"),
     [
-        (First.GREW_LAST, LOADER, "it grew last, by 200Mi within 1.0 s"),
-        (First.LARGEST, TRAINER, "it holds the most"),
+        (First.GREW_LAST, 300, LOADER, "it grew last, by 200Mi within 1.0 s"),
+        (First.LARGEST, 300, TRAINER, "it holds the most"),
+        (First.LARGEST, 800, LOADER, "it holds the most"),  # as large: the youngest
     ],
 )
-def test_who_is_first_is_said_by_the_program(first, want, why):
+def test_who_is_first_is_said_by_the_program(first, grows_to, want, why):
     script = [(0, using((TRAINER, 800), (LOADER, 100)))]
-    script += [(t, using((TRAINER, 800), (LOADER, 300))) for t in (1, 2)]
+    script += [(t, using((TRAINER, 800), (LOADER, grows_to))) for t in (1, 2)]
     ((_, action),) = run_script(script, replace(CAP, first=first))[0]
     assert action.process == want
     assert f"; {why}; " in explain_stop(action.process, action.excess)
-
-
-def test_of_the_largest_the_youngest_is_first():
-    both = using((TRAINER, 650), (LOADER, 650))
-    log, _ = run_script([(0, both), (1, both)], replace(CAP, first=First.LARGEST))
-    assert log[0][1].process == LOADER
 
 
 def test_each_gpu_has_its_own_time():
@@ -140,23 +135,20 @@ def test_an_excess_is_reported_once_when_it_would_be_stopped_and_in_the_same_wor
     assert (state.victims, dict(state.stops)) == ((), {})
 
 
-def test_the_next_excess_is_reported_again():
-    seen = [BOTH_OVER] * 4 + [WITHIN] + [BOTH_OVER] * 4
-    log, _ = run_script(list(enumerate(seen)), REPORTING)
-    assert names(log) == [(1, "ReportExcess"), (6, "ReportExcess")]
-
-
-def test_what_cannot_be_seen_for_a_moment_is_the_same_excess():
-    seen = [BOTH_OVER] * 4 + [using(fault="the GPU does not answer")] * 3 + [BOTH_OVER] * 4
-    log, _ = run_script(list(enumerate(seen)), REPORTING)
-    assert names(log) == [(1, "ReportExcess")]
-
-
-def test_an_excess_that_has_to_last_is_over_only_once_as_much_time_has_passed():
-    cap = replace(REPORTING, late_s=5.0)
-    seen = [BOTH_OVER] * 10 + [WITHIN] * 3 + [BOTH_OVER] * 10 + [WITHIN] * 10 + [BOTH_OVER] * 10
-    log, _ = run_script(list(enumerate(seen)), cap)
-    assert names(log) == [(5, "ReportExcess"), (38, "ReportExcess")]
+@pytest.mark.parametrize(
+    ("pattern", "late_s", "want"),
+    [
+        pytest.param("OOOOUOOOO", 0.0, [1, 6], id="the next excess is reported again"),
+        pytest.param("OOOO???OOOO", 0.0, [1], id="what cannot be seen for a moment is the same"),
+        pytest.param("O" * 10 + "UUU" + "O" * 10 + "U" * 10 + "O" * 10, 5.0, [5, 38],
+                     id="one that has to last is over only once as much time has passed"),
+    ],
+)  # fmt: skip
+def test_each_excess_is_reported_once(pattern, late_s, want):
+    samples = {"O": BOTH_OVER, "U": WITHIN, "?": UNSEEN}
+    script = enumerate(samples[letter] for letter in pattern)
+    log, _ = run_script(script, replace(REPORTING, late_s=late_s))
+    assert names(log) == [(second, "ReportExcess") for second in want]
 
 
 def test_a_reported_excess_is_measured_no_oftener_than_what_is_within_the_cap():

@@ -78,24 +78,12 @@ def test_the_words_of_a_pod_with_many_gpus_leave_room_for_a_verdict():
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("v", 2),
-        ("cap", 0),
-        ("cap", -1),
-        ("cap", True),
-        ("cap", 1.5),
-        ("cap", MOST_GPU_BYTES + 1),
-        ("stops", -1),
-        ("stops", "3"),
-        ("s", None),
-        ("s", 10**12),
-        ("peak", []),
-        ("peak", {"GPU": -1}),
-        ("peak", {"GPU": "1"}),
-        ("peak", {"GPU": MOST_GPU_BYTES + 1}),
-        ("peak", {"G" * 65: 1}),
-        ("peak", {str(number): 1 for number in range(17)}),
+        ("v", 2), ("cap", 0), ("cap", -1), ("cap", True), ("cap", 1.5), ("cap", MOST_GPU_BYTES + 1),
+        ("stops", -1), ("stops", "3"), ("s", None), ("s", 10**12), ("peak", []),
+        ("peak", {"GPU": -1}), ("peak", {"GPU": "1"}), ("peak", {"GPU": MOST_GPU_BYTES + 1}),
+        ("peak", {"G" * 65: 1}), ("peak", {str(number): 1 for number in range(17)}),
     ],
-)
+)  # fmt: skip
 def test_figures_that_cannot_be_are_not_read(key, value):
     assert read_message(GOOD) == WORDS
     assert read_message(json.dumps(json.loads(GOOD) | {key: value})) is None
@@ -145,29 +133,11 @@ def test_what_is_written_fits_the_kernel_and_is_read_again(stops, peak_bytes):
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "python3\n",
-        "vw",
-        "vw s",
-        "vw s ",
-        "vw s1 ",
-        "vw s-1 5",
-        "vw s1 -5",
-        "vw s+1",
-        "vw s1 5 ",
-        "vw s1  5",
-        "vw s1\n5",
-        "vw s1000",
-        "vw s1 10000000",
-        "vw s1 5\n\n",
-        "vw s1_0 5",
-        "vw s\u0663 5",
-        "vw s\u00b2",
-        "VW s1 5",
-        " vw s1 5",
-        "vw s1 5" + "0" * 100,
+        "", "python3\n", "vw", "vw s", "vw s ", "vw s1 ", "vw s-1 5", "vw s1 -5", "vw s+1",
+        "vw s1 5 ", "vw s1  5", "vw s1\n5", "vw s1000", "vw s1 10000000", "vw s1 5\n\n",
+        "vw s1_0 5", "vw s\u0663 5", "vw s\u00b2", "VW s1 5", " vw s1 5", "vw s1 5" + "0" * 100,
     ],
-)
+)  # fmt: skip
 def test_any_other_name_says_nothing(text):
     assert read_process_name(text) is None
 
