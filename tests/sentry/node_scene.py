@@ -1,7 +1,5 @@
 """A node in namespaces of its own: pods with sidecars, tenants, bystanders, and the sentry.
 
-    node_scene.py JSON
-
 Pods are as a runtime makes them: a first process that only waits, per container a cgroup and a
 mount namespace, all in one PID namespace. What NVML lists is the stub's; who is in a list is taken
 from the processes' names, see `tenant.py`.
@@ -18,8 +16,7 @@ import traceback
 import urllib.request
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
-from tests.sidecar.incident_scene import LIBC, MIB, become, main, write
+from tests.sidecar.incident_scene import LIBC, MIB, become, write
 
 CAP_MIB = 8192
 PATH = "/usr/bin:/bin"
@@ -293,18 +290,9 @@ def is_alive(pid):
         return False
 
 
-def play(sent):
+def play(scenario, sent):
     node = Node(sent)
-    source = Path(sent["scenario"]).read_text()
-    scope = {"__name__": "scenario", "Pod": Pod, "is_alive": is_alive, "time": time, "os": os,
-             "signal": signal, "Path": Path, "GPU": GPU, "OTHER_GPU": OTHER_GPU,
-             "tenant_script": str(TENANT), "python": sys.executable, "json": json}  # fmt: skip
-    exec(compile(source, sent["scenario"], "exec"), scope)  # noqa: S102 - our own
-    result = scope[sent["name"]](node, sent)
+    result = scenario(node, sent)
     os.kill(node.sentry, signal.SIGTERM)
     result["code"] = os.waitstatus_to_exitcode(os.waitpid(node.sentry, 0)[1])
     return result
-
-
-if __name__ == "__main__":
-    main(play)

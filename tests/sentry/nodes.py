@@ -5,19 +5,16 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import subprocess
-import sys
 import threading
 import time
 from functools import cache
 from pathlib import Path
 
 from tests.sidecar import incidents
+from tests.support import scenes
 from tests.support.agents import ApiServer
 
-SCENE = Path(__file__).with_name("node_scene.py")
-SCENARIOS = Path(__file__).with_name("scenarios.py")
-NAMESPACE = ["unshare", "--pid", "--mount", "--fork", "--kill-child", "--mount-proc"]
+NAMESPACES = (*scenes.NAMESPACE, "--mount")
 HIERARCHIES = ("/sys/fs/cgroup/systemd", "/sys/fs/cgroup/unified", "/sys/fs/cgroup")
 
 
@@ -138,18 +135,17 @@ class Api(ApiServer):
 
 def play(folder, library, api, name, **sent):
     """Return what the scenario returns."""
-    with own_cgroup() as cgroups:
-        content = {
-            "folder": str(folder), "library": str(library), "cgroups": str(cgroups),
-            "scenario": str(SCENARIOS), "name": name, "kubeconfig": str(api.kubeconfig),
-            "lines": str(api.lines), **sent,
-        }  # fmt: skip
-        ended = subprocess.run(
-            [*NAMESPACE, sys.executable, "-I", "-S", str(SCENE), json.dumps(content)],
-            capture_output=True, text=True, timeout=300, check=False,
-            env={"PATH": os.environ["PATH"]},
-        )  # fmt: skip
+    sent |= {
+        "folder": str(folder), "library": str(library), "kubeconfig": str(api.kubeconfig),
+        "lines": str(api.lines),
+    }  # fmt: skip
     log = folder / "sentry.log"
-    said = log.read_text() if log.exists() else ""
-    assert ended.returncode == 0, f"{ended.stderr}\n{said}"
-    return json.loads(ended.stdout)
+    with own_cgroup() as cgroups:
+        try:
+            return scenes.play(
+                "tests.sentry.scenarios", name,
+                within=NAMESPACES, timeout_s=300, cgroups=str(cgroups), **sent,
+            )  # fmt: skip
+        except AssertionError:
+            print(log.read_text() if log.exists() else "")
+            raise

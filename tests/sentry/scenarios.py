@@ -1,5 +1,13 @@
-"""What happens on the node of `node_scene.py`; runs there, where `Pod` and the like are known."""
-# ruff: noqa: F821 - the scene gives this file its names
+"""What happens on the node of `node_scene.py`."""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+from tests.sentry.node_scene import TENANT, Pod, is_alive, play
+
+__all__ = ["play"]
 
 ATTACKS = {
     "stop": ("stop", 0, 0),
@@ -21,6 +29,7 @@ ATTACKS = {
 """What the workload does, as which user, the sidecar's (None: its image was changed), and where."""
 
 
+PYTHON = (sys.executable, "-I", "-S")
 SOON = "intervals.LISTED_S = 0.5; judge.LATER_S = 0.5"
 
 
@@ -39,7 +48,7 @@ def attacked(node, sent):
     promise(sent, *[pod.line() for pod in [*pods.values(), bystander, honest]],
             unheld.line() | {"act": False})  # fmt: skip
     node.start_sentry(uid_of(200), sent["kubeconfig"], private=sent["private"])
-    others = node.process("system.slice/x.service", [python, "-I", "-S", tenant_script, "modest"])
+    others = node.process("system.slice/x.service", [*PYTHON, str(TENANT), "modest"])
     for name, (how, user, of_sidecar, *where) in ATTACKS.items():
         if of_sidecar is not None:
             pods[name].sidecar(of_sidecar)
@@ -99,7 +108,7 @@ def watched(node, sent):
     node.start_sentry(uid_of(200), sent["kubeconfig"], *sent["options"], constants=SOON)
     pod.tenant("modest")
     greedy = pod.tenant("alone")
-    others = node.process("system.slice/x.service", [python, "-I", "-S", tenant_script, "modest"])
+    others = node.process("system.slice/x.service", [*PYTHON, str(TENANT), "modest"])
     while not (node.folder / "enough").exists():
         node.follow([pod], {others: 1024})
         time.sleep(0.05)
@@ -124,7 +133,7 @@ def measured(node, sent):
     Path(sent["lines"]).write_text("".join(f"{json.dumps(one)}\n" for one in lines))
     script = ["driver 580.65.06\n"]
     script += [f"gpu {gpu} total={80 * 2**30} used={sent['used']}\n" for gpu in gpus]
-    sleeps = [python, "-I", "-S", "-c", "import time; time.sleep(3600)"]
+    sleeps = [*PYTHON, "-c", "import time; time.sleep(3600)"]
     for number in range(32):
         gpu = number % 8
         cgroup = f"kubepods/burstable/pod{pods[gpu]}/{number:064x}"

@@ -3,13 +3,14 @@
 import pytest
 
 from tests.sidecar import incidents
+from tests.support.nvml_stub import build
 
 
 @pytest.fixture(scope="session")
 def incident_library(tmp_path_factory):
     if why := incidents.missing():
         pytest.skip(why)
-    return incidents.library(tmp_path_factory.mktemp("incidents"))
+    return build(tmp_path_factory.mktemp("incidents"))
 
 
 @pytest.fixture

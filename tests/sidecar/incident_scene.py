@@ -1,7 +1,6 @@
-"""What a scenario acts on; runs in a PID namespace of its own, without site-packages.
+"""What an incident acts on: one enforcer and workloads, all children of the scenario.
 
-The namespace's first process only waits and reaps, as pause does; the scenario is its child, and
-the parent of the enforcer and of every workload.
+It runs as `tests.support.scenes` says; the names imported here are known to each incident.
 """
 
 import ctypes
@@ -12,9 +11,11 @@ import signal
 import subprocess
 import sys
 import time
-import traceback
-import types
 from pathlib import Path
+
+from tests.support.process_tools import reuse, wait_until
+
+__all__ = ["play", "resource", "signal", "time"]
 
 MIB = 2**20
 CAP_MIB = 1000
@@ -65,7 +66,7 @@ class Workload:
         return self.started.poll()
 
     def wait(self):
-        return self.started.wait(timeout=30)
+        return self.started.wait(timeout=60)
 
 
 class Pod:
@@ -130,13 +131,7 @@ class Pod:
 
     def reuse(self, old):
         """End a workload, and start another that gets its number."""
-        old.started.kill()
-        old.wait()
-        time.sleep(0.03)  # start times are counted in ticks of 10 ms
-        Path("/proc/sys/kernel/ns_last_pid").write_text(str(old.pid - 1), encoding="ascii")
-        new = self.process()
-        assert new.pid == old.pid
-        return new
+        return reuse(old.started, self.process)
 
     def contain(self, pid, container):
         """Let proc show the process in a container, as a sibling in a pod sees it."""
@@ -191,7 +186,7 @@ class Pod:
         """Return what the kubelet's probe says, and its exit code."""
         ended = subprocess.run(
             [PROBE, kind, str(wait_s), str(self.folder / "run")],
-            capture_output=True, text=True, check=False, timeout=30, env={},
+            capture_output=True, text=True, check=False, timeout=60, env={},
         )  # fmt: skip
         return [ended.returncode, ended.stdout.strip() + ended.stderr.strip()]
 
@@ -321,14 +316,6 @@ def write(path, text):
     beside.replace(path)
 
 
-def wait_until(condition, timeout_s=40):
-    deadline = time.monotonic() + timeout_s
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.01)
-    return found
-
-
 def become(user, kept=1):
     """Be that user with one capability alone, over the next exec; 1 is CAP_DAC_OVERRIDE."""
     for capability in range(64):
@@ -343,16 +330,11 @@ def become(user, kept=1):
     assert LIBC.prctl(47, 2, kept, 0, 0) == 0  # PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE
 
 
-def incident(sent):
-    """Return what a scenario returns of a pod."""
+def play(scenario, sent):
+    """Return what an incident returns of a pod."""
     pod = Pod(Path(sent["folder"]), sent["library"])
-    module = types.ModuleType("scenario")
-    module.__dict__.update(
-        MIB=MIB, NOT_PROBED=NOT_PROBED, os=os, resource=resource, signal=signal, time=time
-    )
     try:
-        exec(compile(sent["source"], "scenario", "exec"), module.__dict__)  # noqa: S102  # our own
-        result = module.__dict__[sent["name"]](pod, *sent["arguments"])
+        result = scenario(pod, *sent["arguments"])
         pod.finish()
     except BaseException:
         print(*(path.read_text() for path in pod.outputs), file=sys.stderr)
@@ -360,22 +342,3 @@ def incident(sent):
     finally:
         pod.empty_cages()
     return result
-
-
-def main(play):
-    """Play in a child what we were sent, print what it returns, and reap whoever ends meanwhile."""
-    if not (child := os.fork()):
-        try:
-            print(json.dumps(play(json.loads(sys.argv[1]))), flush=True)
-        except BaseException:  # noqa: BLE001  # this copy of the interpreter must end here
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
-    while True:
-        ended, status = os.wait()
-        if ended == child:
-            sys.exit(os.waitstatus_to_exitcode(status))
-
-
-if __name__ == "__main__":
-    main(incident)

@@ -13,15 +13,14 @@ from tests.sidecar.incident_scene import NOT_PROBED, with_constants
 from tests.support.fake_proc import ID, OTHER_ID, put, put_self, stat_line, status_lines
 from tests.support.nvml_stub import build, compiler
 from tests.support.policies import SHIPPED, load, load_spec
-from tests.support.process_tools import SLEEPS, as_user, in_namespace, start, wait_until
+from tests.support.process_tools import wait_until
 from webhook.adapters.nvml import NvmlError
-from webhook.adapters.surroundings import trustworthy_kernel
 from webhook.core.nvidia.drivers import Fault, SeenGpu
 
 __all__ = [
-    "BY_HAND", "CAP", "ENDS_SOON", "ID", "OTHER_ID", "PROGRAM", "SHIPPED", "SLEEPS", "Ended",
-    "Ground", "ScriptedNvml", "a_ground", "as_user", "events_of", "in_pod", "load", "load_spec",
-    "put", "put_self", "start", "stat_line", "status_lines", "wait_until",
+    "BY_HAND", "CAP", "ENDS_SOON", "ID", "OTHER_ID", "PROGRAM", "SHIPPED", "Ended", "Ground",
+    "ScriptedNvml", "a_ground", "events_of", "load", "load_spec", "put", "put_self", "stat_line",
+    "status_lines", "wait_until",
 ]  # fmt: skip
 
 PROGRAM = ("-I", "-m", "webhook.sidecar")
@@ -156,13 +155,6 @@ class Ground:
 def events_of(text):
     """Read one event from each line."""
     return [json.loads(line) for line in text.splitlines()]
-
-
-def in_pod(scenario):
-    """Return what the scenario returns in a PID namespace where the program can measure."""
-    if (kernel := trustworthy_kernel()).holds is False:
-        pytest.skip(kernel.reason)
-    return in_namespace(scenario)
 
 
 @cache

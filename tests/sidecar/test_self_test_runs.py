@@ -1,11 +1,8 @@
 """The self-test with a real library, real processes and the real program."""
 
-import os
-import sys
-
 import pytest
 
-from tests.sidecar.parts import BY_HAND, SLEEPS, as_user, events_of, in_pod, start
+from tests.sidecar.parts import BY_HAND, events_of
 from webhook.sidecar import program
 from webhook.sidecar.journal import EnforcerJournal
 from webhook.sidecar.program import enforce
@@ -69,23 +66,17 @@ def test_only_what_cannot_be_measured_keeps_a_workload_from_starting(
     assert log.read_text(encoding="utf-8") == f"self-test: {why}\n"
 
 
-def test_a_real_process_of_another_user_leaves_a_plain_user_observing(monkeypatch):
-    def scenario():
-        sys.path[:0] = os.environ["PARTS_FOLDERS"].split(os.pathsep)
-        from tests.sidecar.parts import ScriptedNvml  # noqa: PLC0415  # it runs elsewhere
-        from webhook.sidecar.selftest import self_test  # noqa: PLC0415  # it runs elsewhere
+def test_a_real_process_of_another_user_leaves_a_plain_user_observing(pod):
+    def incident(p):
+        def judged(user):
+            p.start("--self-test", user=user).wait()
+            return [p.events()[-1]["ability"], p.events()[-1]["why"]]
 
-        def judged():
-            outcome = self_test(ScriptedNvml(a={}))
-            return [outcome.ability.value, outcome.why]
+        found = [judged(1000)]
+        other = p.process("plain", user=1234)
+        return [*found, *map(judged, (1000, 1234, 0, None))], other.pid
 
-        found = [as_user(1000, judged)]
-        other = start(f"import os; os.setresuid(1234, 1234, 1234); {SLEEPS}")
-        found += [as_user(1000, judged), as_user(1234, judged)]
-        found += [as_user(0, judged, capabilities=capabilities) for capabilities in ((), (5,))]
-        return [found, other.pid]
-
-    monkeypatch.setenv("PARTS_FOLDERS", os.pathsep.join(sys.path))
-    found, pid = in_pod(scenario)
+    found, pid = pod.run(incident)
+    # Nobody else; of another user; of the same; to root without CAP_KILL, and with it.
     assert [ability for ability, _ in found] == ["full", "observe", "full", "observe", "full"]
     assert f"process {pid} is user 1234" in found[1][1]

@@ -1,11 +1,10 @@
 """Real processes to judge and stop, in PID namespaces of their own.
 
-Scenarios run as functions in a fresh interpreter, never in pytest's: they fork and drop rights.
+Scenarios are played by `scenes`, and know the names of this module.
 """
 
 import ctypes
 import errno
-import inspect
 import json
 import os
 import signal
@@ -13,82 +12,55 @@ import subprocess
 import sys
 import time
 import traceback
-from functools import cache
 from pathlib import Path
-from textwrap import dedent
 
-import pytest
-
-from tests.support.paths import ROOT
+from tests.support import scenes
 from webhook.adapters import processes, surroundings
-
-if sys.platform != "linux":
-    pytest.skip("processes are told from Linux's /proc", allow_module_level=True)
 
 SLEEPS = "import time; print('ready', flush=True); time.sleep(120)"
 IGNORES_TERM = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SLEEPS
 STARTED: list[subprocess.Popen] = []
-PRELUDE = "from tests.support.process_tools import *\n"
 
 __all__ = [
     "IGNORES_TERM", "SLEEPS", "Path", "as_user", "ctypes", "end", "errno", "os", "processes",
-    "refusing_pidfds", "reuse", "signal", "start", "subprocess", "surroundings", "sys", "tell",
-    "time", "wait_until",
+    "refusing_pidfds", "reuse", "signal", "start", "subprocess", "surroundings", "sys",
+    "wait_until",
 ]  # fmt: skip
 
 
-def in_namespace(scenario, *, own_proc=True, timeout=60):
+def skip(why, **options):
+    """Skip the test; pytest is imported here, as scenarios are without it."""
+    import pytest  # noqa: PLC0415
+
+    pytest.skip(why, **options)
+
+
+if sys.platform != "linux":
+    skip("processes are told from Linux's /proc", allow_module_level=True)
+
+
+def in_namespace(scenario, *, own_proc=True):
     """Return what the scenario returns in a new PID namespace, with its own proc or ours."""
-    if reason := no_namespaces():
-        pytest.skip(reason)
-    options = ["--pid", "--fork", "--kill-child", *["--mount-proc"][: int(own_proc)]]
-    return _run(["unshare", *options], scenario, timeout)
+    if reason := scenes.missing():
+        skip(reason)
+    return scenes.play(__name__, scenario, within=scenes.NAMESPACE[: None if own_proc else -1])
 
 
-def in_fresh_process(scenario, *, timeout=60):
-    return _run([], scenario, timeout)
+def in_fresh_process(scenario):
+    return scenes.play(__name__, scenario, within=())
+
+
+def play(scenario, _sent):
+    try:
+        return scenario()
+    finally:
+        for started in STARTED:
+            end(started)
 
 
 def needs_root():
     if os.geteuid() != 0:
-        pytest.skip("only root can start processes as other users")
-
-
-@cache
-def no_namespaces():
-    """Return why no PID namespace can be made here, or nothing."""
-    try:
-        command = ["unshare", "--pid", "--fork", "--mount-proc", "true"]
-        ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"no new PID namespace can be made here: {error}"
-    return ended.stderr.strip() and f"no new PID namespace can be made here: {ended.stderr.strip()}"
-
-
-def _run(wrapper, scenario, timeout):
-    """Run below a first process that only waits, as pause does, so the scenario is never PID 1."""
-    source = f"{PRELUDE}{dedent(inspect.getsource(scenario))}\ntell({scenario.__name__})\n"
-    ended = subprocess.run(
-        [*wrapper, sys.executable, "-c", source],
-        capture_output=True, text=True, timeout=timeout, check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
-    )  # fmt: skip
-    assert ended.returncode == 0, ended.stderr
-    return json.loads(ended.stdout.splitlines()[-1])
-
-
-def tell(scenario):
-    if child := os.fork():
-        sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-    try:
-        print(json.dumps(scenario()), flush=True)
-    except BaseException:  # noqa: BLE001  # this copy of the interpreter must end here
-        traceback.print_exc()
-        os._exit(1)
-    finally:
-        for started in STARTED:
-            end(started)
-    os._exit(0)
+        skip("only root can start processes as other users")
 
 
 def start(code=SLEEPS, *arguments, **options):
@@ -107,12 +79,13 @@ def end(started):
     return started.wait(timeout=60)
 
 
-def reuse(old, code=SLEEPS):
+def reuse(old, start=start):
     """End the process and start another that gets its number; only in a namespace of our own."""
     end(old)
-    time.sleep(0.03)  # start times are counted in ticks of 10 ms
+    tick = time.clock_gettime(time.CLOCK_BOOTTIME) + 2 / os.sysconf("SC_CLK_TCK")
+    wait_until(lambda: time.clock_gettime(time.CLOCK_BOOTTIME) > tick)  # start times are in ticks
     Path("/proc/sys/kernel/ns_last_pid").write_text(str(old.pid - 1), encoding="ascii")
-    new = start(code)
+    new = start()
     assert new.pid == old.pid
     return new
 
