@@ -103,6 +103,7 @@ class Pod:
             "LD_LIBRARY_PATH": self.node.library,
             "VRAM_CAP_BYTES": str(CAP_MIB * MIB),
             "VRAM_TOLERANCE": "2%",
+            "VRAM_GRACE": "1s",
             "VRAM_GPUS": f"{GPU},{OTHER_GPU}",
         }
         log = self.node.folder / f"{self.name}.log"
@@ -215,6 +216,8 @@ class Node:
         Path("/run/vram-enforcer").mkdir()
         self.driver = Driver(self.folder / "node")
         self.sentry = None
+        self.scanned = {}
+        """How many scans there had been, when a process was noted."""
 
     def quietly(self, work):
         try:
@@ -249,6 +252,27 @@ class Node:
             pod.follow(time.monotonic())
             listed |= pod.listed
         self.driver.lists(listed)
+
+    def scans(self):
+        """Return how many scans the sentry has made, and how long they took."""
+        name = "vramwarden_sentry_look_duration_seconds_"
+        found = [line.removeprefix(name) for line in self.ask("/metrics").splitlines()]
+        return {
+            one: float(line.rpartition(" ")[2])
+            for line in found
+            for one in ("count", "sum")
+            if line.startswith(f"{one}{{")
+        }
+
+    def note_whom_the_sentry_has_seen(self, pods):
+        """Tell who is listed once two scans have begun and ended since: it may go on."""
+        new = [pod.notes / str(pid) for pod in pods for pid in map(pod.inner.get, pod.noted)]
+        new = [path for path in new if not path.with_suffix(".seen").exists()]
+        if new and any(one["msg"] == "started" for one in self.events()):
+            count = self.scans().get("count", 0.0)
+            for path in new:
+                if count > self.scanned.setdefault(path, count) + 1:
+                    path.with_suffix(".seen").touch()
 
     def start_sentry(self, uid, kubeconfig, *options, private=False, constants="pass"):
         log = self.folder / "sentry.log"

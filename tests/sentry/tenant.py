@@ -2,7 +2,7 @@
 
 It names itself `gpu<MiB>` or `ghost<MiB>` once it holds so much. The scene (`node_scene.py`) makes
 the driver list it from then on, whatever it is named later, and puts a file named by its number
-into the folder NOTES.
+into the folder NOTES, and one with `.seen` behind it once the sentry has scanned since.
 """
 
 import ctypes
@@ -23,9 +23,9 @@ def holds(mib, kind="gpu"):
     name(f"{kind}{mib}")
 
 
-def is_listed():
-    """Wait until the driver lists this process."""
-    while not Path(sys.argv[2], str(os.getpid())).exists():
+def is_seen():
+    """Wait until the sentry has seen this process in the driver's list."""
+    while not Path(sys.argv[2], f"{os.getpid()}.seen").exists():
         time.sleep(0.05)
 
 
@@ -50,7 +50,8 @@ def enforcer():
 def stop(pid):
     """Stop it, and forge its heartbeat: valid for years."""
     os.kill(pid, signal.SIGSTOP)
-    time.sleep(0.2)
+    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+        time.sleep(0.01)
     heartbeat = Path(f"/proc/{pid}/{RUN}/heartbeat")
     words = heartbeat.read_text().split()
     heartbeat.write_text(" ".join([*words[:-1], "999999999"]) + "\n")
@@ -89,11 +90,8 @@ def fork():
 
 
 def main(how):
-    alone = how in (
-        "modest",
-        "supervisor",
-        "alone",
-    )  # another's files are out of its reach, or no concern
+    # Another's files are out of its reach, or no concern.
+    alone = how in ("modest", "supervisor", "alone")
     pid = 0 if alone else enforcer()
     if how in ("stop", "rename", "fork", "ghost", "crowd", "again", "groups", "leaderless"):
         stop(pid)
@@ -110,8 +108,7 @@ def main(how):
         # It hands its files on to a child that holds nothing of its own, and ends.
         child(wait)
         holds(71680, "ghost")
-        is_listed()
-        time.sleep(4)
+        is_seen()
         os._exit(0)
     if how == "crowd":
         for _ in range(200):
@@ -125,12 +122,10 @@ def main(how):
         holds(71680)
         if how == "leaderless":
             threading.Thread(target=wait).start()
-            is_listed()
-            time.sleep(1)
+            is_seen()
             LIBC.syscall({"x86_64": 60}.get(platform.machine(), 93), 0)
         if how == "rename":
-            is_listed()
-            time.sleep(4)
+            is_seen()
             name("vram-enforcer")
     wait()
 

@@ -18,6 +18,9 @@ STALE_S = 0.5
 ENDED = {"kill", "starve", "swapped"}
 """By the tenant, or by itself: without descriptors it sees nothing, and wants a new start."""
 
+BY_BOTH = {"supervisor"}
+"""Its sidecar is at work, too: which of them is first, is the machine's mood."""
+
 
 @pytest.fixture(scope="module", params=[False, True], ids=["host cgroups", "private cgroups"])
 def played(request, library, tmp_path_factory):
@@ -49,7 +52,7 @@ def test_its_sandbox_and_its_enforcer_are_spared(played, attack):
     assert (pod["pause"], pod["enforcer"]) == (True, attack not in ENDED)
 
 
-@pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.parametrize("attack", sorted(ATTACKS.keys() - BY_BOTH))
 def test_its_owner_is_told_by_condition_and_event(played, attack):
     uid = uid_of(1 + list(ATTACKS).index(attack))
     patches = [body for verb, path, body in played["written"]
@@ -67,18 +70,7 @@ def test_its_owner_is_told_by_condition_and_event(played, attack):
 def test_one_process_is_enough_where_nobody_comes_after_it(played):
     events = ["stopping a process", "memory came back"]
     told = 1 if played["longest_gap_s"] > STALE_S else len(events) + 1
-    for attack in (
-        "stop",
-        "stop-as-user",
-        "kill",
-        "starve",
-        "rename",
-        "nested",
-        "groups",
-        "leaderless",
-        "swapped",
-        "debugger",
-    ):
+    for attack in ATTACKS.keys() - BY_BOTH - {"again", "crowd", "fork", "ghost"}:
         uid = uid_of(1 + list(ATTACKS).index(attack))
         assert of(played["events"], uid)[:told] == events[:told]
 
@@ -156,7 +148,11 @@ def test_it_looks_on_and_ends_when_it_is_asked(played):
 
 
 def test_every_event_is_known(played):
-    assert {one["msg"] for one in played["events"]} <= {
+    known = {
         "started", "stopping a process", "memory came back", "ending a pod",
         "processes of the pod were stopped", "unmanaged memory", "nobody was left to stop",
-    }, [one for one in played["events"] if one["level"] == "error"]  # fmt: skip
+    }  # fmt: skip
+    if played["longest_gap_s"] > STALE_S:
+        known.add("memory did not come back")
+    found = {one["msg"] for one in played["events"]}
+    assert found <= known, [one for one in played["events"] if one["level"] == "error"]
