@@ -29,6 +29,7 @@ import jsonpatch
 import urllib3
 
 from tests.support.kube_api import path_of, plural_of
+from tests.support.merge_patches import merged
 from webhook.adapters.kube.client import Kube
 
 if TYPE_CHECKING:
@@ -64,12 +65,6 @@ SELECTABLE = {
                "involvedObject.uid", "reason", "type"},
 }  # fmt: skip
 """Fields by which objects may be chosen, beside their name and namespace."""
-MERGED_BY = {
-    "webhooks": "name", "containers": "name", "initContainers": "name", "env": "name",
-    "ephemeralContainers": "name", "volumes": "name", "conditions": "type", "addresses": "type",
-    "volumeMounts": "mountPath", "ownerReferences": "uid",
-}  # fmt: skip
-"""What identifies the items of a list for a strategic merge patch."""
 VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 REASONS = {
     400: "BadRequest", 403: "Forbidden", 404: "NotFound", 409: "Conflict", 410: "Expired",
@@ -523,24 +518,6 @@ def _check_version(place: Place, found: Json, new: Json) -> None:
     version = new["metadata"].get("resourceVersion")
     if version not in {None, "", found["metadata"]["resourceVersion"]}:
         raise Denied(409, f'{place.kind} "{place.name}": the object has been modified')
-
-
-def merged(found: Any, patch: Any, *, strategic: bool = False, key: str = "") -> Any:
-    """Return an object after a merge patch (RFC 7386), or one that finds items of lists by name."""
-    if strategic and isinstance(patch, list) and (by := MERGED_BY.get(key)):
-        items = {one[by]: one for one in found or ()}
-        for one in patch:
-            items[one[by]] = merged(items.get(one[by]), one, strategic=True)
-        return list(items.values())
-    if not isinstance(patch, dict):
-        return copy.deepcopy(patch)
-    result = dict(found) if isinstance(found, dict) else {}
-    for name, value in patch.items():
-        if value is None:
-            result.pop(name, None)
-        else:
-            result[name] = merged(result.get(name), value, strategic=strategic, key=name)
-    return result
 
 
 def _selected(place: Place, found: Json, query: dict[str, str]) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
+from tests.support.merge_patches import merged
 from webhook.core.node.inventory import Inventory, Scan, TrackedGpu, observe
 from webhook.core.node.state import desired, patches
 from webhook.core.nvidia.device_names import DeviceNames
@@ -89,18 +90,6 @@ TWO = Inventory(
 )
 GONE = Inventory(advertised=True)
 FIXED = Inventory(fixed_bytes=48 * 1024 * MIB)
-
-
-def merged(target, patch):
-    """Apply a JSON merge patch, by the algorithm of RFC 7386."""
-    if not isinstance(patch, dict):
-        return patch
-    result = dict(target) if isinstance(target, dict) else {}
-    for key, value in patch.items():
-        result.pop(key, None) if value is None else result.update(
-            {key: merged(result.get(key), value)}
-        )
-    return result
 
 
 def put_right(node, inventory):

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.gpus import FIXED, GONE, INVENTORIES, NODE, TWO, WITH_GPUS, a_gpu, merged
+from tests.support.gpus import FIXED, GONE, INVENTORIES, NODE, TWO, WITH_GPUS, a_gpu
+from tests.support.merge_patches import merged
 from webhook.core.node.inventory import Inventory, TrackedGpu
 from webhook.core.node.state import Patches, desired, is_free_alone, patches
 from webhook.core.placement.assignments import Assignment, free_on

@@ -23,10 +23,10 @@ from tests.support.gpus import (
     a_gpu,
     a_scan,
     after,
-    merged,
     put_right,
     seen,
 )
+from tests.support.merge_patches import merged
 from tests.support.strategies import ANY_JSON
 from webhook.core.node.inventory import Inventory, TrackedGpu
 from webhook.core.node.state import (

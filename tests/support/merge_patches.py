@@ -1,0 +1,31 @@
+"""Patches as an API server applies them."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+MERGED_BY = {
+    "webhooks": "name", "containers": "name", "initContainers": "name", "env": "name",
+    "ephemeralContainers": "name", "volumes": "name", "conditions": "type", "addresses": "type",
+    "volumeMounts": "mountPath", "ownerReferences": "uid",
+}  # fmt: skip
+"""What identifies the items of a list for a strategic merge patch."""
+
+
+def merged(found: Any, patch: Any, *, strategic: bool = False, key: str = "") -> Any:
+    """Return an object after a merge patch (RFC 7386), or one that finds items of lists by name."""
+    if strategic and isinstance(patch, list) and (by := MERGED_BY.get(key)):
+        items = {one[by]: one for one in found or ()}
+        for one in patch:
+            items[one[by]] = merged(items.get(one[by]), one, strategic=True)
+        return list(items.values())
+    if not isinstance(patch, dict):
+        return copy.deepcopy(patch)
+    result = dict(found) if isinstance(found, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            result.pop(name, None)
+        else:
+            result[name] = merged(result.get(name), value, strategic=strategic, key=name)
+    return result
