@@ -5,6 +5,8 @@ import json
 from dataclasses import replace
 
 from tests.support.agents import VRAM, ScriptedNvml
+from tests.support.api_server import ApiServer
+from tests.support.merge_patches import merged
 from webhook.adapters.journal import Journal
 from webhook.adapters.kube.node_watch import AssignmentsSeen, NodeSeen
 from webhook.agent import loop
@@ -24,32 +26,10 @@ MISSING = Scan(failed="the library cannot be loaded", fault=Fault.LIBRARY_MISSIN
 CDI = Access(visible_devices="void", runtime_class="nvidia")
 
 
+API_NOW_S = 1_700_000_000.0
+"""Unix time when the clock begins."""
+NODE = "/api/v1/nodes/n"
 ZEROED = {"status": {"capacity": {VRAM: "0"}, "allocatable": {VRAM: "0"}}}
-
-
-class FakeKube:
-    """Keeps one node, and applies merge patches to it."""
-
-    url = "https://api"
-
-    def __init__(self, clock):
-        self.clock = clock
-        self.node = {"metadata": {"name": "n", "resourceVersion": "1"}, "status": {}}
-        self.sent = []
-        self.fails_with = None
-
-    def now_s(self):
-        return 1_700_000_000.0 + self.clock.now_s
-
-    def patch_node(self, name, patch, *, status=False):
-        assert name == "n"
-        self.sent.append((status, patch))
-        if self.fails_with:
-            raise self.fails_with
-        version = str(int(self.node["metadata"]["resourceVersion"]) + 1)
-        self.node = _merged(self.node, patch)
-        self.node = _merged(self.node, {"metadata": {"resourceVersion": version}})
-        return self.node
 
 
 class Clock:
@@ -64,17 +44,33 @@ class Clock:
 class Bench:
     """An agent whose threads do not run; messages and time come from the test."""
 
-    def __init__(self, monkeypatch, **settings):
-        self.clock = Clock()
+    def __init__(self, monkeypatch, *, before=None, **settings):
+        """Make the agent of a new node, or the one that comes after another `Bench`'s."""
+        self._monkeypatch, self._settings = monkeypatch, settings
+        self.clock = before.clock if before else Clock()
+        self.api = before.api if before else ApiServer()
+        if not before:
+            self.api.put(NODE, {"metadata": {"creationTimestamp": "2020-01-01T00:00:00Z"}})
         monkeypatch.setattr(loop, "time", self.clock)
-        self.kube = FakeKube(self.clock)
+        self._asked_before = len(self.api.asked)
         self.log = io.BytesIO()
-        settings = AgentSettings(node="n", **{"access": CDI, **settings})
-        self.agent = Agent(settings, self.kube, ScriptedNvml(), Journal(self.log.write))
+        self.agent = Agent(
+            AgentSettings(node="n", **{"access": CDI, **settings}),
+            self.api.kube(now_s=self.api_now_s),
+            ScriptedNvml(),
+            Journal(self.log.write),
+        )
         self.agent._sharing.on_slices(())
         self.whole_pods = ()
         """What a replica answers; None where there is none."""
         self.listed = self.answered = None
+
+    def restarted(self, **settings):
+        """Return the agent that comes after this one, with the same settings but for these."""
+        return Bench(self._monkeypatch, before=self, **{**self._settings, **settings})
+
+    def api_now_s(self):
+        return API_NOW_S + self.clock.now_s
 
     def hear(self, *messages, after_s=0.0):
         """Let a turn of the loop hear these; where it asks for whole-GPU pods, it is answered."""
@@ -84,7 +80,7 @@ class Bench:
             if isinstance(message, AssignmentsSeen):
                 self.listed = message
         self.agent._reconcile(self.clock.now_s)
-        asked = (self.kube.node["metadata"].get("labels") or {}).get(NODE_ASKS_LABEL)
+        asked = self.labels.get(NODE_ASKS_LABEL)
         if asked not in {None, self.answered} and self.listed and self.whole_pods is not None:
             self.answered = asked
             answer = Whole(asked, len(self.whole_pods), self.whole_pods[:3])
@@ -93,24 +89,43 @@ class Bench:
         self.agent._check_driver(self.clock.now_s)
         return self
 
+    @property
+    def node(self):
+        """The node as it is stored."""
+        return self.api.objects[NODE]
+
+    @property
+    def sent(self):
+        """What this agent patched: whether the status, and with what."""
+        asked = self.api.asked[self._asked_before :]
+        return [(one.path != NODE, one.body) for one in asked if one.method == "PATCH"]
+
     def see_node(self, **more):
-        return NodeSeen(self.kube.node, **more)
+        return NodeSeen(self.node, **more)
 
     def edit(self, patch):
         """Let somebody else change the node, and report it."""
-        version = str(int(self.kube.node["metadata"]["resourceVersion"]) + 1)
-        edited = _merged(_merged(self.kube.node, patch), {"metadata": {"resourceVersion": version}})
-        self.kube.node = edited
-        return NodeSeen(edited)
+        return NodeSeen(self.api.put(NODE, merged(self.node, patch)))
+
+    @property
+    def labels(self):
+        return self.node["metadata"].get("labels") or {}
+
+    @property
+    def annotations(self):
+        return self.node["metadata"].get("annotations") or {}
+
+    @property
+    def allocatable(self):
+        return (self.node.get("status") or {}).get("allocatable") or {}
 
     @property
     def capacity(self):
-        return self.kube.node["status"].get("capacity", {}).get(VRAM)
+        return ((self.node.get("status") or {}).get("capacity") or {}).get(VRAM)
 
     @property
     def device_names(self):
-        labels = self.kube.node["metadata"].get("labels") or {}
-        return labels.get("vramwarden.io/device-names")
+        return self.labels.get("vramwarden.io/device-names")
 
     def lines(self):
         return [json.loads(line) for line in self.log.getvalue().splitlines()]
@@ -125,15 +140,3 @@ class Bench:
 
     def unready(self):
         return "; ".join(filter(None, (*self.agent._failures.values(), self.agent._undone)))
-
-
-def _merged(target, patch):
-    if not isinstance(patch, dict):
-        return patch
-    result = dict(target or {})
-    for key, value in patch.items():
-        if value is None:
-            result.pop(key, None)
-        else:
-            result[key] = _merged(result.get(key), value)
-    return result

@@ -142,7 +142,7 @@ def test_what_an_admin_should_see_is_an_event_when_it_begins_and_when_it_is_over
         assert told(bench) == over
 
 
-def test_an_xid_is_told_at_once_with_what_to_do_and_not_again_by_the_next_agent(monkeypatch, bench):
+def test_an_xid_is_told_at_once_with_what_to_do_and_not_again_by_the_next_agent(bench):
     bench.hear(FINE, bench.see_node())
     for _ in range(2):
         bench.hear(XidSeen("GPU-a", 79), FINE, DOWN, after_s=1)
@@ -154,8 +154,7 @@ def test_an_xid_is_told_at_once_with_what_to_do_and_not_again_by_the_next_agent(
         " vramwarden.io/forget-xids=true"
     )
     assert bench.said().count(ILL[0]) == 1
-    again = Bench(monkeypatch)
-    again.kube.node = bench.kube.node
+    again = bench.restarted()
     again.hear(FINE, again.see_node())
     assert told(again) == []
     again.hear(RESET, after_s=1)
@@ -222,7 +221,7 @@ def test_a_driver_without_gpus_is_reported_once(bench):
     for _ in range(3):
         bench.hear(GONE, bench.see_node(), after_s=1)
     assert bench.said() == ["no GPU on this node; waiting"]
-    assert bench.kube.sent == []
+    assert bench.sent == []
 
 
 CHANGED = Scan(failed="the driver was replaced", fault=Fault.DRIVER_CHANGED)

@@ -3,21 +3,17 @@
 import pytest
 
 from tests.agent.stepped import DOWN, FINE, GONE, ZEROED, Bench
-from webhook.adapters.kube.client import KubeError
 from webhook.adapters.kube.node_watch import (
     AssignmentsSeen,
     AssignmentsUnread,
 )
 from webhook.agent import loop
 from webhook.agent.sharing import ASK_EVERY_S, SHOW_EVERY_S, Assigned
-from webhook.core.placement.assignments import Assignment, Whole
+from webhook.core.placement.assignments import Assignment
 from webhook.core.pod.quantity import MIB
 
 LABEL = "vramwarden.io/gpu-memory-free-mib"
 UNREAD = "the list of who has which GPUs cannot be watched; free memory may be stale"
-API_DOWN = KubeError("down")
-NOT_FOUND = KubeError("configmaps not found", code=404)
-FORBIDDEN = KubeError("forbidden", code=403)
 
 
 @pytest.fixture
@@ -39,7 +35,7 @@ def taken(mib):
 
 
 def shown(bench):
-    return bench.kube.node["metadata"].get("labels", {}).get(LABEL)
+    return bench.labels.get(LABEL)
 
 
 def test_without_a_namespace_all_is_free(bench):
@@ -64,10 +60,9 @@ def test_each_change_is_shown(sharing):
     assert shown(sharing) == "1000"
 
 
-def test_it_is_shown_while_the_driver_is_down(monkeypatch, sharing):
+def test_it_is_shown_while_the_driver_is_down(sharing):
     sharing.hear(FINE, sharing.see_node(), taken(0))
-    again = Bench(monkeypatch, namespace="vramwarden-system")
-    again.kube.node = sharing.kube.node
+    again = sharing.restarted()
     again.hear(DOWN, again.see_node(), taken(296))
     assert shown(again) == "704"
 
@@ -105,10 +100,10 @@ def test_where_only_the_watch_is_denied_reads_go_on_and_that_is_reported_once(sh
 
 def test_many_changes_at_once_are_one_patch_and_the_last_one_is_shown(sharing):
     sharing.hear(FINE, sharing.see_node(), taken(0))
-    before = len(sharing.kube.sent)
+    before = len(sharing.sent)
     for tenth in range(1, 1001):
         sharing.hear(taken(tenth), after_s=0.1)
-    sent = len(sharing.kube.sent) - before
+    sent = len(sharing.sent) - before
     assert sent in {100 / SHOW_EVERY_S - 1, 100 / SHOW_EVERY_S}
     sharing.hear(taken(392), after_s=SHOW_EVERY_S)
     assert shown(sharing) == "608"
@@ -116,11 +111,11 @@ def test_many_changes_at_once_are_one_patch_and_the_last_one_is_shown(sharing):
 
 def test_pods_that_are_smaller_than_a_step_cost_few_patches(sharing):
     sharing.hear(FINE, sharing.see_node(), taken(8))
-    before = len(sharing.kube.sent)
+    before = len(sharing.sent)
     for mib in range(8, 40):
         sharing.hear(taken(mib), after_s=SHOW_EVERY_S)
         assert shown(sharing) == "992" if mib == 8 else "960"
-    assert len(sharing.kube.sent) - before == 1
+    assert len(sharing.sent) - before == 1
 
 
 def test_pods_that_come_and_go_do_not_count_against_the_allowance(monkeypatch, sharing):
@@ -141,7 +136,7 @@ def test_whoever_keeps_removing_the_label_costs_no_patch_a_second(sharing):
     sent = []
     for _ in range(300):
         sharing.hear(sharing.edit({"metadata": {"labels": {LABEL: None}}}), after_s=1)
-        sent.append(len(sharing.kube.sent))
+        sent.append(len(sharing.sent))
     assert sent[-1] - sent[-101] == 100 / loop.PATCH_EVERY_S
 
 
@@ -154,15 +149,15 @@ def test_an_entry_that_was_only_renewed_adds_nothing_to_the_allowance(sharing):
         }
         sharing.hear(AssignmentsSeen(renewed), after_s=0.5)
         sharing.hear(sharing.edit(ZEROED), after_s=0.5)
-        sent.append(len(sharing.kube.sent))
+        sent.append(len(sharing.sent))
     assert sent[-1] - sent[-101] == 100 / loop.PATCH_EVERY_S
 
 
 def test_a_change_that_could_not_be_patched_is_patched_later(sharing):
     sharing.hear(FINE, sharing.see_node(), taken(0))
-    sharing.kube.fails_with = KubeError("down")
+    sharing.api.fails("PATCH", 0, forever=True)
     sharing.hear(taken(296), after_s=SHOW_EVERY_S)
-    sharing.kube.fails_with = None
+    sharing.api.recovers()
     sharing.hear(after_s=1)
     assert shown(sharing) == "704"
 
@@ -185,9 +180,3 @@ def test_something_new_is_due_at_once_and_then_after_ten_seconds():
     assert due.shown == taking(1)
     assert due.poll(20.0)
     assert due.shown == taking(2)
-
-
-# The watch
-
-
-WHOLE = Whole("7", 1, ("ns/whole",))

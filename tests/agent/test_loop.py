@@ -5,9 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.agent.stepped import DOWN, FINE, GONE, MISSING, ZEROED, Bench
+from tests.agent.stepped import DOWN, FINE, GONE, MISSING, NODE, ZEROED, Bench
 from tests.support.agents import VRAM
-from webhook.adapters.kube.client import KubeError
 from webhook.adapters.kube.node_watch import NodeSeen, NodeUnread
 from webhook.agent import loop
 from webhook.agent.scanner import XidSeen, XidsWatched
@@ -22,31 +21,29 @@ def test_gpus_are_shown_once_node_and_gpus_are_known_in_either_order(scan_first,
     messages = [FINE, bench.see_node()]
     bench.hear(*(messages if scan_first else reversed(messages)))
     assert bench.capacity == "1000Mi"
-    assert [status for status, _ in bench.kube.sent] == [False, True]
+    assert [status for status, _ in bench.sent] == [False, True]
     assert bench.unready() == ""
 
 
 def test_nothing_is_patched_before_it_is_known_what_was_advertised_before(bench):
     bench.hear(FINE)
-    assert bench.kube.sent == []
+    assert bench.sent == []
     assert bench.unready() == "the node has not been read yet"
 
 
-def test_what_was_advertised_is_remembered_while_the_driver_is_down(monkeypatch, bench):
+def test_what_was_advertised_is_remembered_while_the_driver_is_down(bench):
     bench.hear(FINE, bench.see_node())
-    again = Bench(monkeypatch)
-    again.kube.node = bench.kube.node
+    again = bench.restarted()
     again.hear(DOWN, again.edit(ZEROED))
     assert again.capacity == "1000Mi"
-    assert again.kube.sent == [
+    assert again.sent == [
         (True, {"status": {"capacity": {VRAM: "1000Mi"}, "allocatable": {VRAM: "1000Mi"}}})
     ]
 
 
-def test_it_is_reconciled_even_before_the_driver_was_asked(monkeypatch, bench):
+def test_it_is_reconciled_even_before_the_driver_was_asked(bench):
     bench.hear(FINE, bench.see_node())
-    again = Bench(monkeypatch)
-    again.kube.node = bench.kube.node
+    again = bench.restarted()
     again.hear(again.edit(ZEROED))
     assert again.capacity == "1000Mi"
     again.hear()
@@ -58,16 +55,16 @@ def test_a_change_by_others_is_reconciled_at_once(bench):
     bench.hear(bench.edit(ZEROED), after_s=1)
     assert bench.capacity == "1000Mi"
     bench.hear(bench.edit({"metadata": {"labels": {"vramwarden.io/gpu": None}}}), after_s=1)
-    assert bench.kube.node["metadata"]["labels"]["vramwarden.io/gpu"] == "true"
+    assert bench.labels["vramwarden.io/gpu"] == "true"
 
 
 def test_the_echo_of_our_own_patches_is_not_patched_again(bench):
     first = bench.see_node()
     bench.hear(FINE, first)
     bench.hear(first, after_s=1)  # as it was before both patches
-    assert len(bench.kube.sent) == 2
+    assert len(bench.sent) == 2
     bench.hear(first, after_s=10)  # much later, it is believed: a backup may have been restored
-    assert len(bench.kube.sent) == 4
+    assert len(bench.sent) == 4
 
 
 def test_a_lost_gpu_leaves_after_the_grace(bench):
@@ -76,7 +73,7 @@ def test_a_lost_gpu_leaves_after_the_grace(bench):
     assert bench.capacity == "1000Mi"
     bench.hear(GONE, after_s=300)
     assert bench.capacity == "0"
-    assert "labels" not in bench.kube.node["metadata"] or not bench.kube.node["metadata"]["labels"]
+    assert bench.labels == {}
     assert "a GPU is lost; it leaves the list if that lasts" in bench.said()
     assert "a GPU left the list" in bench.said()
 
@@ -91,26 +88,22 @@ OTHER = Scan(
 )
 
 
-def test_another_machine_behind_the_same_node_shows_its_own_gpus_alone(monkeypatch, bench):
+def test_another_machine_behind_the_same_node_shows_its_own_gpus_alone(bench):
     bench.hear(FINE, bench.edit(boot("one")))
-    again = Bench(monkeypatch)
-    again.kube.node = bench.kube.node
+    again = bench.restarted()
     again.hear(DOWN, again.edit(boot("two")))
     again.hear(GONE, after_s=30)
     assert again.capacity == "1000Mi"
     again.hear(OTHER, after_s=30)
     assert again.capacity == "3000Mi"
-    assert again.kube.node["metadata"]["annotations"]["vramwarden.io/boot-id"] == "two"
+    assert again.annotations["vramwarden.io/boot-id"] == "two"
     (left,) = (line for line in again.lines() if line["msg"] == "a GPU left the list")
     assert (left["gpu"], left["why"]) == ("GPU-a", "the machine has others")
 
 
-def test_a_machine_that_started_again_keeps_its_gpus_while_the_driver_is_not_ready(
-    monkeypatch, bench
-):
+def test_a_machine_that_started_again_keeps_its_gpus_while_the_driver_is_not_ready(bench):
     bench.hear(FINE, bench.edit(boot("one")))
-    again = Bench(monkeypatch)
-    again.kube.node = bench.kube.node
+    again = bench.restarted()
     again.hear(DOWN, again.edit(boot("two")))
     for scan in (DOWN, GONE, DOWN, FINE):
         again.hear(scan, after_s=30)
@@ -120,7 +113,7 @@ def test_a_machine_that_started_again_keeps_its_gpus_while_the_driver_is_not_rea
 
 def shown(bench):
     """Return why the one GPU must not be chosen, as the node shows it; empty where it may."""
-    (gpu,) = json.loads(bench.kube.node["metadata"]["annotations"]["vramwarden.io/gpus"])
+    (gpu,) = json.loads(bench.annotations["vramwarden.io/gpus"])
     assert ("fault" in gpu) == (gpu.get("healthy") is False)
     assert bench.capacity == "1000Mi"
     return gpu.get("fault", "")
@@ -130,14 +123,11 @@ FELL = "Xid 79: it has fallen off the bus"
 FORGET = {"metadata": {"annotations": {"vramwarden.io/forget-xids": "true"}}}
 
 
-def test_an_xid_is_shown_at_once_and_kept_by_the_next_agent_until_the_machine_starts_again(
-    monkeypatch, bench
-):
+def test_an_xid_is_shown_at_once_and_kept_by_the_next_agent_until_the_machine_starts_again(bench):
     bench.hear(FINE, bench.edit(boot("one")))
     bench.hear(XidSeen("GPU-a", 79), after_s=1)
     assert bench.agent._scan_now.is_set()
-    again = Bench(monkeypatch)
-    again.kube.node = bench.kube.node
+    again = bench.restarted()
     for messages in ([again.see_node()], [DOWN], [FINE], [GONE], [FINE]):
         again.hear(*messages, after_s=1)
         assert FELL in shown(again)
@@ -148,25 +138,22 @@ def test_an_xid_is_shown_at_once_and_kept_by_the_next_agent_until_the_machine_st
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_a_cluster_admin_s_word_takes_a_gpu_back_and_is_removed_in_the_same_patch(
-    restarts, monkeypatch, bench
-):
+def test_a_cluster_admin_s_word_takes_a_gpu_back_and_is_removed_in_the_same_patch(restarts, bench):
     bench.hear(FINE, bench.see_node())
     bench.hear(XidSeen("GPU-a", 79), after_s=1)
     edited = bench.edit(FORGET)
     if restarts:
-        bench = Bench(monkeypatch)
-        bench.kube.node = edited.node
+        bench = bench.restarted()
         bench.hear(FINE)
     bench.hear(edited, after_s=1)
     assert shown(bench) == ""
-    *_, (status, patch) = bench.kube.sent
+    *_, (status, patch) = bench.sent
     assert not status
     assert set(patch["metadata"]["annotations"]) >= {
         "vramwarden.io/gpus",
         "vramwarden.io/forget-xids",
     }
-    assert "vramwarden.io/forget-xids" not in bench.kube.node["metadata"]["annotations"]
+    assert "vramwarden.io/forget-xids" not in bench.annotations
     bench.hear(XidSeen("GPU-a", 48), after_s=1)
     assert shown(bench) == "Xid 48: uncorrectable memory error"
 
@@ -219,7 +206,7 @@ def test_the_driver_is_held_only_where_gpus_are_shared_and_nobody_may_replace_it
 def test_a_node_without_a_driver_is_left_alone_and_that_is_reported_once(scan, bench):
     for _ in range(3000):
         bench.hear(scan, bench.see_node(), after_s=30)
-    assert bench.kube.sent == []
+    assert bench.sent == []
     assert bench.said() == ["no GPU can be read on this node; waiting, and leaving the node alone"]
     assert bench.unready() == f"{scan.failed}; the node's kernel has no NVIDIA driver yet"
 
@@ -233,7 +220,7 @@ def test_a_driver_that_came_after_the_container_needs_a_new_one(scan, bench):
     bench.hear(loaded, after_s=30)
     with pytest.raises(NewContainerNeededError, match="the node's kernel has a driver"):
         bench.hear(after_s=0.1)
-    assert bench.kube.sent == []
+    assert bench.sent == []
 
 
 def test_a_driver_that_came_in_time_is_ready_without_a_new_container(bench):
@@ -250,12 +237,11 @@ def test_a_driver_that_worked_and_is_down_is_waited_for_and_leaves_the_agent_rea
     assert (bench.capacity, bench.unready()) == ("1000Mi", "")
 
 
-def test_an_agent_without_the_library_on_a_node_that_shows_gpus_is_unready(monkeypatch, bench):
+def test_an_agent_without_the_library_on_a_node_that_shows_gpus_is_unready(bench):
     bench.hear(FINE, bench.see_node())
-    again = Bench(monkeypatch)
-    again.kube.node = bench.kube.node
+    again = bench.restarted()
     again.hear(MISSING, again.see_node())
-    assert again.kube.sent == []
+    assert again.sent == []
     assert MISSING.failed in again.unready()
 
 
@@ -270,20 +256,15 @@ def test_the_names_of_the_gpus_are_shown_with_them_and_go_with_them(bench):
     assert bench.device_names is None
 
 
-def test_an_agent_in_another_runtime_mode_shows_the_new_names_once_it_sees_a_gpu(
-    monkeypatch, bench
-):
+def test_an_agent_in_another_runtime_mode_shows_the_new_names_once_it_sees_a_gpu(bench):
     bench.hear(FINE, bench.see_node())
-    again = Bench(monkeypatch, access=Access(visible_devices="all", runtime_class="nvidia"))
-    again.kube.node = bench.kube.node
+    again = bench.restarted(access=Access(visible_devices="all", runtime_class="nvidia"))
     again.hear(DOWN, again.see_node())
     assert again.device_names == "runtime.nvidia.com"
-    assert again.kube.sent == []
+    assert again.sent == []
     again.hear(FINE, after_s=30)
     assert again.device_names == "uuid"
-    assert again.kube.sent == [
-        (False, {"metadata": {"labels": {"vramwarden.io/device-names": "uuid"}}})
-    ]
+    assert again.sent == [(False, {"metadata": {"labels": {"vramwarden.io/device-names": "uuid"}}})]
 
 
 def test_names_that_others_changed_are_restored(bench):
@@ -318,29 +299,29 @@ def test_a_dry_run_says_what_it_would_patch_once_and_patches_nothing(monkeypatch
     bench = Bench(monkeypatch, dry_run=True)
     for _ in range(3):
         bench.hear(FINE, bench.see_node(), after_s=1)
-    assert bench.kube.sent == []
+    assert bench.sent == []
     assert bench.said().count("would patch the node") == 1
 
 
 def test_a_patch_that_fails_is_retried_after_pauses_that_double(bench):
-    bench.kube.fails_with = KubeError("no right to", code=403)
+    bench.api.denied.add(("patch", "nodes"))
     bench.hear(FINE, bench.see_node())
     tries = []
     for second in range(1, 61):
-        before = len(bench.kube.sent)
+        before = len(bench.sent)
         bench.hear(after_s=1)
-        tries += [second] if len(bench.kube.sent) > before else []
+        tries += [second] if len(bench.sent) > before else []
     assert tries == [1, 3, 7, 15, 30, 45, 60]
     assert bench.said().count("the node cannot be patched; retrying") == 1
-    assert "no right to" in bench.unready()
-    bench.kube.fails_with = None
+    assert "the right is missing from our role" in bench.unready()
+    bench.api.denied.clear()
     bench.hear(after_s=15)
     assert bench.capacity == "1000Mi"
     assert "the node can be patched" in bench.said()
     assert bench.unready() == ""
-    bench.kube.fails_with = KubeError("once more")
+    bench.api.fails("PATCH", 0, forever=True)
     bench.hear(bench.edit(ZEROED), after_s=1)
-    bench.kube.fails_with = None
+    bench.api.recovers()
     bench.hear(after_s=1)  # and not after the longest pause
     assert bench.capacity == "1000Mi"
 
@@ -350,7 +331,7 @@ def test_whoever_keeps_changing_the_node_costs_no_patch_a_second(bench):
     sent = []
     for _ in range(600):
         bench.hear(bench.edit(ZEROED), after_s=1)
-        sent.append(len(bench.kube.sent))
+        sent.append(len(bench.sent))
     assert sent[9] == 2 + 10  # at first at once
     assert sent[-1] - sent[-301] == 300 / loop.PATCH_EVERY_S
     what = "somebody else keeps changing the node; patching less often"
@@ -363,7 +344,8 @@ def test_a_node_that_is_deleted_and_created_again_gets_its_gpus_again(bench):
     bench.hear(FINE, bench.see_node())
     bench.hear(NodeSeen(None), after_s=1)
     assert "has no node n" in bench.unready()
-    bench.kube.node = {"metadata": {"name": "n", "resourceVersion": "900"}, "status": {}}
+    bench.api.remove(NODE)
+    bench.api.put(NODE, {})
     bench.hear(bench.see_node(), after_s=1)
     assert bench.capacity == "1000Mi"
     assert bench.said()[-3:] == ["waiting for the node", "the node exists", "node patched"]
@@ -399,8 +381,8 @@ def test_a_fixed_amount_needs_no_scan(monkeypatch):
 
 def test_where_nothing_changes_nothing_is_written(bench):
     bench.hear(bench.see_node(), FINE).hear(bench.see_node(), FINE)
-    sent = list(bench.kube.sent)
+    sent = list(bench.sent)
     assert sent
     for _ in range(120):
         bench.hear(FINE, bench.see_node(), after_s=30.0)
-    assert bench.kube.sent == sent
+    assert bench.sent == sent

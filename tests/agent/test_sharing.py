@@ -8,9 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.agent.stepped import DOWN, FINE, GONE, GPU, MISSING, ZEROED, Bench, Clock, FakeKube
+from tests.agent.stepped import DOWN, FINE, GONE, GPU, MISSING, ZEROED, Bench
 from tests.support.agents import VRAM
-from webhook.adapters.kube.client import KubeError
 from webhook.adapters.kube.node_watch import (
     AssignmentsSeen,
     AssignmentsUnread,
@@ -78,8 +77,7 @@ def bench(monkeypatch):
 
 def ours(bench):
     """Return what the node shows of ours, but for the cluster admin's label and the question."""
-    metadata = bench.kube.node["metadata"]
-    keys = (*metadata.get("labels", {}), *metadata.get("annotations", {}))
+    keys = (*bench.labels, *bench.annotations)
     aside = {"vramwarden.io/share", NODE_ASKS_LABEL}
     return [key for key in keys if key.startswith("vramwarden.io/") and key not in aside]
 
@@ -87,7 +85,7 @@ def ours(bench):
 def test_a_node_with_the_plugin_is_left_alone_and_that_is_said_once(bench):
     for _ in range(3):
         bench.hear(FINE, NOBODY, bench.edit(plugin()), after_s=1)
-    assert bench.kube.sent == []
+    assert bench.sent == []
     assert bench.unready() == ""
     (line,) = [line for line in bench.lines() if line["msg"] == NOT_SHARED]
     assert line["level"] == "info"
@@ -101,7 +99,7 @@ def test_a_node_with_the_plugin_is_left_alone_and_that_is_said_once(bench):
 def test_not_sharing_is_ready_whatever_the_gpus_do(bench, scan):
     bench.hear(*([scan] if scan else []), NOBODY, bench.edit(plugin()))
     assert bench.unready() == ""
-    assert bench.kube.sent == []
+    assert bench.sent == []
 
 
 def test_a_driver_that_is_awaited_makes_only_a_node_unready_that_is_to_be_shared(bench):
@@ -138,25 +136,25 @@ def test_who_shares_nothing_needs_no_new_container_until_it_shares(bench):
 
 def test_what_could_not_be_advertised_is_not_kept_beside_a_plugin(monkeypatch):
     bench = Bench(monkeypatch)  # it reads no lists, and so withdraws nothing
-    bench.kube.fails_with = KubeError("down")
+    bench.api.fails("PATCH", 0, forever=True)
     bench.hear(FINE, bench.see_node())
-    bench.kube.fails_with = None
-    sent = len(bench.kube.sent)
+    bench.api.recovers()
+    sent = len(bench.sent)
     bench.hear(bench.edit(plugin()), after_s=10)
-    assert (len(bench.kube.sent), bench.told()) == (sent, ["GPUsNotShared"])
+    assert (len(bench.sent), bench.told()) == (sent, ["GPUsNotShared"])
 
 
 def test_an_admin_who_wants_both_gets_both(bench):
     bench.edit(label("true"))
     bench.hear(FINE, NOBODY, bench.edit(plugin()))
     assert bench.capacity == "1000Mi"
-    assert bench.kube.node["status"]["allocatable"] == {"nvidia.com/gpu": "8", VRAM: "1000Mi"}
+    assert bench.allocatable == {"nvidia.com/gpu": "8", VRAM: "1000Mi"}
     assert bench.told() == []
 
 
 def test_an_admin_who_wants_no_share_gets_none_and_silence(bench):
     bench.hear(FINE, NOBODY, bench.edit(label("false")))
-    assert bench.kube.sent == []
+    assert bench.sent == []
     assert (bench.told(), bench.unready()) == ([], "")
     assert bench.said() == ["GPUs"]
 
@@ -168,15 +166,15 @@ def test_an_amount_that_cannot_be_read_is_one(bench, unreadable):
     node = bench.edit({})
     node.node["status"] = {"allocatable": {"nvidia.com/gpu": unreadable}}
     bench.hear(FINE, NOBODY, node)
-    assert bench.kube.sent == []
+    assert bench.sent == []
 
 
 def test_a_plugin_that_comes_takes_the_node_while_nobody_has_vram(bench):
     bench.hear(FINE, NOBODY, bench.see_node())
     bench.hear(bench.edit(plugin()), after_s=1)
     assert ours(bench) == []
-    assert bench.capacity == bench.kube.node["status"]["allocatable"][VRAM] == "0"
-    assert bench.kube.node["status"]["allocatable"]["nvidia.com/gpu"] == "8"
+    assert bench.capacity == bench.allocatable[VRAM] == "0"
+    assert bench.allocatable["nvidia.com/gpu"] == "8"
     assert (bench.told(), bench.unready()) == (["GPUsNotShared"], "")
 
 
@@ -186,12 +184,12 @@ def test_a_plugin_that_comes_to_pods_leaves_what_they_have_until_they_are_gone(b
     bench.hear(pods, after_s=20)
     bench.told()
     bench.hear(bench.edit(plugin("1")), after_s=20)
-    sent = len(bench.kube.sent)
+    sent = len(bench.sent)
     for second in range(3):
         bench.hear(bench.edit(plugin(str(second + 1))), after_s=20)
-    assert len(bench.kube.sent) == sent
+    assert len(bench.sent) == sent
     assert bench.capacity == left
-    assert "no other pod is given any" in bench.kube.node["metadata"]["annotations"][HELD]
+    assert "no other pod is given any" in bench.annotations[HELD]
     assert (bench.said().count(BESIDE), bench.told()) == (1, ["SharedBesidePlugin"])
     assert bench.unready() == ""
     bench.hear(NOBODY, after_s=20)
@@ -199,12 +197,11 @@ def test_a_plugin_that_comes_to_pods_leaves_what_they_have_until_they_are_gone(b
     assert bench.told() == ["GPUsNotShared"]
 
 
-def test_a_restart_beside_the_plugin_keeps_what_is_shown_until_it_knows_of_pods(monkeypatch, bench):
+def test_a_restart_beside_the_plugin_keeps_what_is_shown_until_it_knows_of_pods(bench):
     bench.hear(FINE, NOBODY, bench.see_node())
-    again = Bench(monkeypatch, namespace="vramwarden")
-    again.kube.node = bench.kube.node
+    again = bench.restarted()
     again.hear(FINE, again.edit(plugin()))
-    assert (again.kube.sent, again.told(), again.capacity) == ([], [], "1000Mi")
+    assert (again.sent, again.told(), again.capacity) == ([], [], "1000Mi")
     assert again.unready() == ""
     again.hear(NOBODY)
     assert (again.told(), again.capacity) == (["GPUsNotShared"], "0")
@@ -222,7 +219,7 @@ def test_a_plugin_that_goes_is_followed_by_a_scan_at_once_and_then_a_share(bench
     assert not bench.agent._scan_now.is_set()
     bench.hear(bench.edit(plugin("0")), after_s=1)
     assert bench.agent._scan_now.is_set()
-    assert bench.kube.sent == []  # a whole-GPU pod may have started since the last scan
+    assert bench.sent == []  # a whole-GPU pod may have started since the last scan
     assert bench.unready() == ""
     bench.hear(FINE, after_s=1)
     bench.agent._scan_now.clear()
@@ -231,7 +228,7 @@ def test_a_plugin_that_goes_is_followed_by_a_scan_at_once_and_then_a_share(bench
     assert not bench.agent._scan_now.is_set()
     bench.hear(after_s=0.1)
     assert bench.agent._scan_now.is_set()
-    assert bench.kube.sent == []  # nor has that scan come
+    assert bench.sent == []  # nor has that scan come
     bench.hear(FINE, after_s=1)
     assert bench.capacity == "1000Mi"
     assert bench.told() == ["GPUsNotShared", "GPUsShared"]
@@ -259,7 +256,7 @@ def test_a_plugin_or_kubelet_that_restarts_makes_no_gap(bench):
             bench.hear(FINE, bench.see_node(), after_s=gone_s)
             assert bench.unready() == ""
             bench.hear(bench.edit(plugin()))
-    assert bench.kube.sent == []
+    assert bench.sent == []
     assert (bench.told(), bench.said()) == (["GPUsNotShared"], lines)
 
 
@@ -268,14 +265,14 @@ def test_gaps_between_restarts_do_not_add_up(bench):
     for _ in range(5):
         bench.hear(FINE, bench.edit(plugin("0")), after_s=SETTLE_S / 2)
         bench.hear(bench.edit(plugin()), bench.edit(plugin("0")), after_s=SETTLE_S / 2)
-    assert bench.kube.sent == []
+    assert bench.sent == []
 
 
 def test_an_agent_that_starts_while_the_plugin_is_away_waits_for_it_too(bench):
     """As after a reboot, with which both start."""
     bench.hear(FINE, NOBODY, bench.edit(plugin("0")))
     bench.hear(FINE, bench.edit({"metadata": {"labels": {"a": "b"}}}), after_s=SETTLE_S - 0.1)
-    assert (bench.kube.sent, bench.unready()) == ([], "")
+    assert (bench.sent, bench.unready()) == ([], "")
     bench.hear(after_s=0.1).hear(FINE)
     assert bench.capacity == "1000Mi"
 
@@ -285,20 +282,19 @@ def test_a_plugin_that_the_kubelet_has_not_forgotten_still_offers_the_gpus(bench
     bench.hear(FINE, NOBODY, bench.edit(plugin()))
     for _ in range(20):
         bench.hear(FINE, bench.edit(AWAY), after_s=SETTLE_S)
-    assert (bench.kube.sent, bench.told(), bench.unready()) == ([], ["GPUsNotShared"], "")
+    assert (bench.sent, bench.told(), bench.unready()) == ([], ["GPUsNotShared"], "")
     bench.hear(bench.edit(plugin("0")), after_s=1)
     bench.hear(FINE, after_s=SETTLE_S).hear(FINE)
     assert (bench.capacity, bench.told()) == ("1000Mi", ["GPUsShared"])
 
 
 @pytest.mark.parametrize("sign", [plugin(), AWAY], ids=["there", "away"])
-def test_a_hold_outlasts_a_kubelet_that_restarts_and_an_agent(monkeypatch, bench, sign):
+def test_a_hold_outlasts_a_kubelet_that_restarts_and_an_agent(bench, sign):
     bench.hear(FINE, NOBODY, bench.see_node())
     bench.hear(SOMEBODY, bench.edit(sign), after_s=20)
     bench.hear(NOBODY, bench.edit(plugin("0")), after_s=1)
     assert (bench.capacity, HELD in ours(bench)) == ("0", True)
-    again = Bench(monkeypatch, namespace="vramwarden")
-    again.kube.node = bench.kube.node
+    again = bench.restarted()
     again.hear(FINE, NOBODY, again.see_node())
     assert (again.capacity, HELD in ours(again)) == ("0", True)
     again.hear(FINE, after_s=SETTLE_S)
@@ -320,7 +316,7 @@ def test_pods_with_whole_gpus_that_are_idle_keep_the_node_from_being_shared(benc
     bench.whole_pods = ()
     bench.hear(FINE, after_s=ASK_EVERY_S)
     assert (bench.capacity, bench.told()) == ("1000Mi", ["GPUsShared"])
-    assert NODE_ASKS_LABEL not in bench.kube.node["metadata"]["labels"]
+    assert NODE_ASKS_LABEL not in bench.labels
 
 
 def test_where_nobody_answers_for_whole_gpu_pods_the_node_is_shared_all_the_same(bench):
@@ -339,25 +335,25 @@ def test_who_reads_no_lists_asks_nobody(monkeypatch):
     assert bench.capacity == "1000Mi"
 
 
-def created(age_s, **labels):
-    at = write_time(FakeKube(Clock()).now_s() - age_s)
+def created(bench, age_s, **labels):
+    at = write_time(bench.api_now_s() - age_s)
     return {"metadata": {"creationTimestamp": at, "labels": labels}}
 
 
 def test_a_young_node_waits_for_signs_and_an_old_one_does_not(bench):
-    bench.hear(FINE, NOBODY, bench.edit(created(YOUNG_S - 1)))
+    bench.hear(FINE, NOBODY, bench.edit(created(bench, YOUNG_S - 1)))
     bench.hear(FINE, after_s=SETTLE_S - 0.1)
-    assert (bench.kube.sent, bench.unready()) == ([], "")
+    assert (bench.sent, bench.unready()) == ([], "")
     bench.hear(FINE, after_s=0.1).hear(FINE)
     assert bench.capacity == "1000Mi"
 
 
 def test_what_nvidia_s_operator_is_to_bring_is_waited_for_until_the_node_is_ten_minutes_old(bench):
     label = {"nvidia.com/gpu.deploy.device-plugin": "true"}
-    bench.hear(FINE, NOBODY, bench.edit(created(60, **label)))
+    bench.hear(FINE, NOBODY, bench.edit(created(bench, 60, **label)))
     assert bench.told() == ["GPUsNotShared"]
     bench.hear(FINE, after_s=YOUNG_S - 60.1)
-    assert bench.kube.sent == []
+    assert bench.sent == []
     assert 0 < bench.agent._sharing.due_in_s(bench.clock.now_s) < 1
     bench.hear(FINE, after_s=0.2).hear(FINE)
     assert (bench.capacity, bench.told()) == ("1000Mi", ["GPUsShared"])
@@ -370,7 +366,7 @@ def slices(*uuids, driver="gpu.nvidia.com"):
 REFUSED, OUTAGE = SlicesUnread("404", refused=True), SlicesUnread("503", refused=False)
 
 
-def test_what_a_dra_driver_offers_is_not_shared_for_five_minutes_longer(monkeypatch, bench):
+def test_what_a_dra_driver_offers_is_not_shared_for_five_minutes_longer(bench):
     bench.hear(FINE, NOBODY, slices("GPU-a"), bench.see_node())
     assert (bench.told(), bench.capacity, bench.unready()) == (["GPUsNotShared"], None, "")
     (line,) = [line for line in bench.lines() if line["msg"] == NOT_SHARED]
@@ -379,8 +375,7 @@ def test_what_a_dra_driver_offers_is_not_shared_for_five_minutes_longer(monkeypa
     bench.hear(SlicesSeen(()), FINE, after_s=1)
     bench.hear(FINE, after_s=CLAIMED_S - 2)
     assert ours(bench) == ["vramwarden.io/dra-driver"]
-    again = Bench(monkeypatch, namespace="vramwarden")  # the driver may still be on its way
-    again.kube.node = bench.kube.node
+    again = bench.restarted()  # the driver may still be on its way
     again.hear(FINE, NOBODY, again.see_node())
     (line,) = [line for line in again.lines() if line["msg"] == NOT_SHARED]
     assert "a DRA driver (gpu.nvidia.com) gives them away" in line["why"]
@@ -409,16 +404,16 @@ def test_only_slices_with_one_of_its_gpus_keep_a_node_from_being_shared(bench, s
 @pytest.mark.parametrize("told", [slices("GPU-b"), REFUSED], ids=["read", "refused"])
 def test_the_label_of_the_dra_driver_counts_where_slices_cannot_be_read(bench, told):
     label = {"nvidia.com/gpu.deploy.dra-driver": "true"}
-    bench.hear(FINE, NOBODY, told, bench.edit(created(YOUNG_S - 100, **label)))
+    bench.hear(FINE, NOBODY, told, bench.edit(created(bench, YOUNG_S - 100, **label)))
     assert bench.told() == ([] if told != REFUSED else ["GPUsNotShared"])
 
 
 def test_nothing_is_shared_before_slices_were_asked_for(bench):
     bench.agent._sharing._awaits_slices = True
     bench.hear(FINE, NOBODY, bench.see_node())
-    assert (bench.kube.sent, bench.unready()) == ([], "")
+    assert (bench.sent, bench.unready()) == ([], "")
     bench.hear(OUTAGE, FINE, after_s=60)
-    assert bench.kube.sent == []
+    assert bench.sent == []
     bench.hear(REFUSED)
     assert bench.capacity == "1000Mi"
     said = [line for line in bench.lines() if line["msg"].startswith("ResourceSlices cannot")]
@@ -457,7 +452,7 @@ def test_a_plugin_that_goes_while_the_gpus_are_in_use_is_waited_for(bench):
     bench.hear(FINE, NOBODY, bench.edit(plugin()))
     for _ in range(3):
         bench.hear(bench.edit(plugin("0")), BUSY, after_s=SETTLE_S)
-    assert bench.kube.sent == []
+    assert bench.sent == []
     assert bench.told() == ["GPUsNotShared", "DrainWholeGPUPods"]
     bench.hear(FINE, after_s=30)
     assert (bench.capacity, bench.told()) == ("1000Mi", ["GPUsShared"])
@@ -466,7 +461,7 @@ def test_a_plugin_that_goes_while_the_gpus_are_in_use_is_waited_for(bench):
 def test_a_node_begins_to_be_shared_once_its_gpus_are_free(bench):
     for _ in range(3):
         bench.hear(BUSY, NOBODY, bench.see_node(), after_s=30)
-    assert (bench.kube.sent, bench.unready()) == ([], "")
+    assert (bench.sent, bench.unready()) == ([], "")
     assert (bench.said().count(USED), bench.told()) == (1, ["DrainWholeGPUPods"])
     bench.hear(FINE, after_s=30)
     assert bench.capacity == "1000Mi"
@@ -478,7 +473,7 @@ def test_a_node_begins_to_be_shared_once_its_gpus_are_free(bench):
 def test_a_node_that_had_no_gpu_to_share_begins_like_any_other(bench):
     bench.hear(GONE, NOBODY, bench.see_node())
     bench.hear(BUSY, after_s=30)
-    assert (bench.kube.sent, bench.told()) == ([], ["DrainWholeGPUPods"])
+    assert (bench.sent, bench.told()) == ([], ["DrainWholeGPUPods"])
 
 
 def test_it_is_said_again_only_where_other_gpus_are_in_use(bench):
@@ -495,10 +490,9 @@ def test_it_is_said_again_only_where_other_gpus_are_in_use(bench):
     assert bench.said().count(USED) == 3
 
 
-def test_a_restart_goes_on_sharing_gpus_that_are_in_use(monkeypatch, bench):
+def test_a_restart_goes_on_sharing_gpus_that_are_in_use(bench):
     bench.hear(FINE, NOBODY, bench.see_node())
-    again = Bench(monkeypatch, namespace="vramwarden")
-    again.kube.node = bench.kube.node
+    again = bench.restarted()
     again.hear(BUSY, SOMEBODY, again.edit(ZEROED))
     assert (again.capacity, again.told()) == ("1000Mi", [])
 
@@ -516,7 +510,7 @@ def test_a_node_that_lost_all_of_ours_at_once_is_reconciled_although_its_gpus_ar
 def test_labels_that_an_autoscaler_set_beforehand_do_not_make_a_node_shared(bench):
     bench.edit({"metadata": {"labels": {"vramwarden.io/gpu": "true"}}})
     bench.hear(FINE, NOBODY, bench.edit(plugin()))
-    assert (bench.kube.sent, bench.capacity, bench.told()) == ([], None, ["GPUsNotShared"])
+    assert (bench.sent, bench.capacity, bench.told()) == ([], None, ["GPUsNotShared"])
 
 
 def test_labels_of_others_stay_where_nothing_was_shared_and_go_with_what_was(bench):
@@ -524,36 +518,29 @@ def test_labels_of_others_stay_where_nothing_was_shared_and_go_with_what_was(ben
     preset = {"metadata": {"labels": {"vramwarden.io/gpu": "true"}}}
     bench.edit(preset)
     bench.hear(FINE, NOBODY, bench.edit(label("false")))
-    assert bench.kube.sent == []
+    assert bench.sent == []
     bench.hear(bench.edit(label(None)), after_s=1).hear(FINE)
     assert bench.capacity == "1000Mi"
     bench.hear(bench.edit(label("false")), after_s=1)
     assert (bench.capacity, ours(bench)) == ("0", [])
-    sent = len(bench.kube.sent)
+    sent = len(bench.sent)
     bench.hear(bench.edit(preset), after_s=1)
-    assert (len(bench.kube.sent), ours(bench)) == (sent, ["vramwarden.io/gpu"])
+    assert (len(bench.sent), ours(bench)) == (sent, ["vramwarden.io/gpu"])
 
 
 def test_what_is_withdrawn_loses_its_capacity_first(bench):
     """Without the label the DaemonSet may take the agent away before it is done."""
     bench.hear(FINE, NOBODY, bench.see_node())
-    assert [status for status, _ in bench.kube.sent] == [False, False, True]
+    assert [status for status, _ in bench.sent] == [False, False, True]
     bench.hear(bench.edit(plugin()), after_s=1)
-    assert [status for status, _ in bench.kube.sent[3:]] == [True, False]
+    assert [status for status, _ in bench.sent[3:]] == [True, False]
 
 
 def test_a_withdrawal_that_fails_half_way_is_tried_again(bench):
     bench.hear(FINE, NOBODY, bench.see_node())
-    send = bench.kube.patch_node
-
-    def fail_on_metadata(name, patch, *, status=False):
-        bench.kube.fails_with = None if status else KubeError("down")
-        return send(name, patch, status=status)
-
-    bench.kube.patch_node = fail_on_metadata
+    bench.api.fails(r"PATCH .*/nodes/n\?", 0)
     bench.hear(bench.edit(plugin()), after_s=1)
     assert (bench.capacity, "vramwarden.io/gpu" in ours(bench)) == ("0", True)
-    bench.kube.patch_node, bench.kube.fails_with = send, None
     bench.hear(after_s=5)
     assert (ours(bench), bench.unready()) == ([], "")
 
@@ -580,7 +567,7 @@ def test_a_plugin_that_comes_and_goes_is_told_each_time(bench):
 def test_a_fixed_amount_is_kept_apart_from_whole_gpus_too_and_waits_for_no_driver(monkeypatch):
     bench = Bench(monkeypatch, fixed_bytes=2**30)
     bench.hear(bench.edit(plugin()))
-    assert (bench.kube.sent, bench.told(), bench.unready()) == ([], ["GPUsNotShared"], "")
+    assert (bench.sent, bench.told(), bench.unready()) == ([], ["GPUsNotShared"], "")
     bench.hear(bench.edit(plugin("0")), after_s=1)
     bench.hear(after_s=SETTLE_S)
     assert (bench.capacity, bench.told()) == ("1Gi", ["GPUsShared"])
@@ -600,22 +587,22 @@ def tainted(monkeypatch):
 
 
 def has_taint(bench):
-    taints = bench.kube.node["spec"]["taints"]
+    taints = bench.node["spec"]["taints"]
     assert OTHER in taints
-    return len(taints) == 2
+    return TAINTED["spec"]["taints"][0] in taints
 
 
 def test_the_startup_taint_goes_once_the_node_shows_its_gpus(tainted):
     tainted.hear(NOBODY, tainted.see_node())
     assert has_taint(tainted)
-    version = tainted.hear(FINE).kube.node["metadata"]["resourceVersion"]
+    version = tainted.hear(FINE).node["metadata"]["resourceVersion"]
     assert (tainted.capacity, has_taint(tainted)) == ("1000Mi", True)
     tainted.hear(after_s=1)
     assert not has_taint(tainted)
     metadata = {"resourceVersion": version}
-    assert tainted.kube.sent[-1] == (False, {"metadata": metadata, "spec": {"taints": [OTHER]}})
+    assert tainted.sent[-1] == (False, {"metadata": metadata, "spec": {"taints": [OTHER]}})
     tainted.hear(after_s=1)
-    assert len(tainted.kube.sent) == 4
+    assert len(tainted.sent) == 4
     assert tainted.lines()[-1]["changes"] == [f"taints[{TAINT}]: removed"]
 
 
@@ -642,14 +629,15 @@ def test_the_startup_taint_stays_until_it_is_settled_what_becomes_of_the_node(
     assert tainted.unready() == (whys.get(scan, "") if stays else "")
 
 
-def test_a_plugin_that_is_gone_in_the_answer_to_a_patch_is_waited_for_too(tainted):
-    seen = tainted.edit(plugin())
-    tainted.edit(plugin("0"))
-    tainted.hear(FINE, NOBODY, seen)
-    tainted.hear(FINE, after_s=1).hear(FINE, after_s=1)
-    assert len(tainted.kube.sent) == 1  # the taint
-    tainted.hear(after_s=SETTLE_S).hear(FINE)
-    assert tainted.capacity == "1000Mi"
+def test_a_plugin_that_is_gone_in_the_answer_to_a_patch_is_waited_for_too(bench):
+    bench.hear(FINE, NOBODY, bench.see_node())
+    seen = bench.edit(plugin())
+    bench.edit(plugin("0"))
+    bench.hear(seen, after_s=1)
+    bench.hear(FINE, after_s=1).hear(FINE, after_s=1)
+    assert (bench.capacity, ours(bench)) == ("0", [])
+    bench.hear(after_s=SETTLE_S).hear(FINE)
+    assert bench.capacity == "1000Mi"
 
 
 def test_the_startup_taint_of_a_node_that_is_advertised_goes_although_the_driver_is_down(tainted):
@@ -661,12 +649,12 @@ def test_the_startup_taint_of_a_node_that_is_advertised_goes_although_the_driver
 def test_a_taint_that_somebody_adds_meanwhile_is_not_lost(tainted):
     tainted.hear(FINE, NOBODY, tainted.see_node())
     added = {"key": "node.kubernetes.io/disk-pressure", "effect": "NoSchedule"}
-    tainted.kube.fails_with = KubeError("conflict", code=409)
+    seen = tainted.edit({"spec": {"taints": [*TAINTED["spec"]["taints"], added]}})
     tainted.hear(after_s=1)
+    assert "409" in tainted.unready()
     assert has_taint(tainted)
-    tainted.kube.fails_with = None
-    tainted.hear(tainted.edit({"spec": {"taints": [*TAINTED["spec"]["taints"], added]}}), after_s=6)
-    assert tainted.kube.node["spec"]["taints"] == [OTHER, added]
+    tainted.hear(seen, after_s=6)
+    assert tainted.node["spec"]["taints"] == [OTHER, added]
     assert tainted.unready() == ""
 
 
@@ -680,5 +668,5 @@ def test_without_the_option_no_taint_is_touched(bench):
 def test_a_dry_run_takes_no_taint_off(monkeypatch):
     bench = Bench(monkeypatch, startup_taint=TAINT, dry_run=True)
     bench.hear(bench.edit({**TAINTED, **plugin()}))
-    assert bench.kube.sent == []
+    assert bench.sent == []
     assert bench.lines()[-1]["why"] == f"taints[{TAINT}]: removed"

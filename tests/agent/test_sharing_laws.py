@@ -53,25 +53,20 @@ class Node:
     """A node, everybody on it, and what the outside may say of its agent."""
 
     def __init__(self, monkeypatch, age_s):
-        self._monkeypatch = monkeypatch
         self.created_s, self.pods, self.whole = 1000.0 - age_s, {}, ()
         self.amounts, self.offered_s = (None, None), float("-inf")
         self.slice, self.slice_gone_s = False, float("-inf")
-        self.bench = self._agent()
-        at = write_time(self.bench.kube.now_s() - age_s)
+        self.bench = Bench(monkeypatch, namespace="vramwarden")
+        self.bench.agent._sharing._awaits_slices = True
+        at = write_time(self.bench.api_now_s() - age_s)
         self.bench.edit({"metadata": {"creationTimestamp": at}})
-
-    def _agent(self):
-        bench = Bench(self._monkeypatch, namespace="vramwarden")
-        bench.agent._sharing._awaits_slices = True
-        return bench
 
     @property
     def now_s(self):
         return self.bench.clock.now_s
 
     def label(self, key):
-        return (self.bench.kube.node["metadata"].get("labels") or {}).get(key)
+        return self.bench.labels.get(key)
 
     def does(self, step):
         bench, edits = self.bench, []
@@ -86,9 +81,8 @@ class Node:
             self.slice_gone_s = self.now_s if self.slice else self.slice_gone_s
             self.slice = step == "slice comes"
         elif step == "agent restarts":
-            again = self._agent()
-            again.kube.node, again.clock.now_s = bench.kube.node, self.now_s
-            self.bench = again
+            self.bench = bench.restarted()
+            self.bench.agent._sharing._awaits_slices = True
         elif step == "pods end":
             self.pods = {}
         elif step in {"whole pod comes", "whole pod ends"}:
@@ -125,9 +119,8 @@ class Node:
 
     def offers(self):
         """Return what is free by the scheduler's count, and whether the webhook holds it back."""
-        node = self.bench.kube.node
-        shown = parse_quantity(node["status"].get("allocatable", {}).get(VRAM, "0"))
-        held = "vramwarden.io/held" in (node["metadata"].get("annotations") or {})
+        shown = parse_quantity(self.bench.allocatable.get(VRAM, "0"))
+        held = "vramwarden.io/held" in self.bench.annotations
         return shown - promised_bytes(self.pods), held
 
     def promises(self):
@@ -176,8 +169,7 @@ def test_what_was_promised_stays_and_a_node_without_signs_is_shared_in_the_end(p
     for step in steps:
         node.does(step)
         node.promises()
-        shown = node.bench.kube.node["status"].get("capacity", {}).get(VRAM, "0")
-        assert parse_quantity(shown) >= promised_bytes(node.pods), step
+        assert parse_quantity(node.bench.capacity or "0") >= promised_bytes(node.pods), step
     ends = ("kubelet forgets it", "slice goes", "whole pod ends", "share=None", 601, 61, 61)
     for step in ends:
         node.does(step)

@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 from statistics import median
 
-from tests.agent.stepped import CDI, Clock, FakeKube
+from tests.agent.stepped import CDI, NODE
 from tests.bench.stored_cluster import GIB, SINCE_S, StoredCluster, event
 from tests.support.agents import AgentProcess, ApiServer, ScriptedNvml, a_device
 from tests.support.nvml_stub import build, compiler
@@ -47,13 +47,12 @@ def bench_agent() -> None:
 
 def _measured(gpus: int) -> list[float]:
     nvml = ScriptedNvml(*(a_device(f"{n:036}", 140_000, n) for n in range(gpus)))
-    kube = FakeKube(Clock())
-    kube.node = json.loads(StoredCluster(1, 0).node_text(0))
-    kube.node["metadata"]["name"] = "n"
+    api = ApiServer()
+    api.put(NODE, json.loads(StoredCluster(1, 0).node_text(0)))
     journal = Journal(lambda _line: None)
     with tempfile.TemporaryDirectory() as folder:
         settings = AgentSettings(node="n", access=CDI, namespace="sys", run_folder=folder)
-        agent = Agent(settings, kube, nvml, journal)
+        agent = Agent(settings, api.kube(), nvml, journal)
 
         def turn(*messages):
             agent._beat()
@@ -67,8 +66,7 @@ def _measured(gpus: int) -> list[float]:
             turn(scan(nvml))
 
         def an_event():
-            kube.node["metadata"]["resourceVersion"] = str(int(_version(kube.node)) + 1)
-            return event("MODIFIED", json.dumps(kube.node))
+            return event("MODIFIED", json.dumps(api.put(NODE, api.objects[NODE])))
 
         def heard(line):
             turn(NodeSeen(client._event(line, whole=True)[1]))
@@ -76,19 +74,21 @@ def _measured(gpus: int) -> list[float]:
         def a_list(data):
             turn(AssignmentsSeen(read_assignments(data)[0]))
 
-        turn(NodeSeen(kube.node), AssignmentsSeen({}))
+        turn(NodeSeen(api.objects[NODE]), AssignmentsSeen({}))
         for _ in range(3):
             a_scan()
-        turn(NodeSeen(kube.node))
-        sent = len(kube.sent)
+        turn(NodeSeen(api.objects[NODE]))
+        sent = len(api.sent())
         figures = [
             _median_us(turn),
             _median_us(a_scan),
             _median_us(heard, an_event),
         ]
-        writes = len(kube.sent) - sent
+        writes = len(api.sent()) - sent
         agent._patched_s = float("inf")  # a moment ago, however long this takes
-        old = event("MODIFIED", json.dumps(kube.node | {"metadata": {"resourceVersion": "1"}}))
+        old = event(
+            "MODIFIED", json.dumps(api.objects[NODE] | {"metadata": {"resourceVersion": "1"}})
+        )
         figures.append(_median_us(heard, lambda: old))
         uuids = [gpu.uuid for gpu in agent._inventory.gpus]
         entries = {
@@ -100,10 +100,6 @@ def _measured(gpus: int) -> list[float]:
         figures.append(_median_us(a_list, lambda: write_assignments(entries)))
     per_hour_us = figures[0] * HOUR_S / LONGEST_WAIT_S + figures[1] * HOUR_S / INTERVAL_S
     return [*(round(figure) for figure in figures), writes, round(per_hour_us / 1e3)]
-
-
-def _version(node: dict) -> str:
-    return node["metadata"]["resourceVersion"]
 
 
 def _median_us(work, make=None) -> float:

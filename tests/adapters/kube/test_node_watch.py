@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from tests.agent.test_free_memory import WHOLE, taken, taking
+from tests.agent.test_free_memory import taken, taking
 from webhook.adapters.kube import node_watch
 from webhook.adapters.kube.client import Kube, KubeError
 from webhook.adapters.kube.follow import Changed, Failed, Listed
@@ -23,7 +23,7 @@ from webhook.adapters.kube.node_watch import (
     watch_node,
     watch_slices,
 )
-from webhook.core.placement.assignments import write_assignments, write_whole
+from webhook.core.placement.assignments import Whole, write_assignments, write_whole
 from webhook.core.pod.whole import Slice, claimants, read_slice
 
 NODE = {"metadata": {"resourceVersion": "7"}}
@@ -31,6 +31,7 @@ LATER = {"metadata": {"resourceVersion": "8"}}
 DOWN = KubeError("down")
 NOT_FOUND = KubeError("nodes not found", code=404)
 FORBIDDEN = KubeError("forbidden", code=403)
+WHOLE = Whole("7", 1, ("ns/whole",))
 
 
 @pytest.fixture
