@@ -88,6 +88,9 @@ def _config_maps(script, kube):
     does("merge with an old version", lambda: kube.merge(one, stale | {"data": {"b": "3"}}))
     does("replace with an old version", lambda: kube.replace(one, made))
     does("replace without a version", lambda: kube.replace(one, a_map("one", c="4")))
+    other = {"name": "one", "uid": "7a0f1b1e-0000-4000-8000-000000000000"}
+    does("merge into another uid", lambda: kube.merge(one, {"metadata": other}))
+    does("replace another uid", lambda: kube.replace(one, a_map("one") | {"metadata": other}))
     does("replace what is not there", lambda: kube.replace(f"{MAPS}/none", a_map("none")))
     does("patch what is not there", lambda: kube.merge(f"{MAPS}/none", {"data": {}}))
     does("a dry run", lambda: kube.create(MAPS, a_map("dry", d="1"), dry_run=True))

@@ -511,6 +511,9 @@ def _changed(place: Place, found: Json, request: Request) -> Json:
         else:
             new = merged(found, request.body, strategic="strategic" in kind)
     _check_version(place, found, new)
+    if new["metadata"].get("uid") not in {None, "", found["metadata"]["uid"]}:
+        code = 409 if request.method == "PUT" else 422
+        raise Denied(code, "metadata.uid: Invalid value: field is immutable")
     return new
 
 
