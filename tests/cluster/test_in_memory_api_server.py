@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from itertools import islice
 
+import pytest
+
 from tests.support.api_server import ApiServer
 from tests.support.control_planes import wait_until
 from tests.support.gpu_nodes import CRD
@@ -248,6 +250,14 @@ def test_the_one_in_memory_answers_as_a_real_one(control_plane):
         wait_until(path, lambda path=path: _serves(kube, path))
     real = play(kube)
     assert play(ApiServer().kube()) == real
+
+
+def test_what_is_written_stays_although_its_answer_is_lost():
+    api = ApiServer()
+    api.fails("POST", api.loses_the_answer)
+    with pytest.raises(KubeError, match="does not answer"):
+        api.kube().create(MAPS, a_map("one", a="1"))
+    assert api.kube().read(f"{MAPS}/one")["data"] == {"a": "1"}
 
 
 def a_definition(spec):

@@ -198,6 +198,11 @@ class ApiServer:
         """Take a step with each of the next requests whose method and URL match, or with all."""
         self._faults.append((pattern, list(steps), forever))
 
+    def loses_the_answer(self, request: Request) -> int:
+        """Do what is asked, then break the connection: a step, as `fails("PATCH", this)`."""
+        self._do(request)
+        return 0
+
     def recovers(self) -> None:
         """Forget the faults that did not happen yet."""
         self._faults = []
