@@ -260,6 +260,18 @@ def test_what_is_written_stays_although_its_answer_is_lost():
     assert api.kube().read(f"{MAPS}/one")["data"] == {"a": "1"}
 
 
+def test_when_it_stops_watches_end_and_nobody_answers(tmp_path):
+    with ApiServer(tmp_path) as api:
+        kube = connect(api.kubeconfig, tries=1)
+        since = kube.list_all(MAPS, dict)[1]
+        events = kube.watch(MAPS, lasting_s=60, resourceVersion=since)
+        api.stop()
+        assert list(events) == []
+        with pytest.raises(KubeError):
+            kube.list_all(MAPS, dict)
+        assert len(api.asked) == 2
+
+
 def a_definition(spec):
     name = f"{spec['names']['plural']}.{spec['group']}"
     return {**CRD, "metadata": {"name": name}, "spec": spec}

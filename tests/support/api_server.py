@@ -238,6 +238,10 @@ class ApiServer:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End the server: watches end, and who asks finds nobody."""
         with self._changed:
             self._over = True  # who watches must not outlive it
             self._changed.notify_all()
@@ -610,6 +614,9 @@ def _handler_of(api: ApiServer) -> type[BaseHTTPRequestHandler]:
             length = int(self.headers.get("Content-Length") or 0)
             body = json.loads(self.rfile.read(length)) if length else None
             request = Request(self.command, self.path, dict(self.headers), body)
+            if api._over:  # the connection was kept open
+                self.close_connection = True
+                return
             try:
                 answered = api.answer(request, self)
             except ConnectionError:
