@@ -10,6 +10,7 @@ import pytest
 from tests.support.api_server import ApiServer
 from tests.support.control_planes import wait_until
 from tests.support.gpu_nodes import CRD
+from tests.support.programs import free_port
 from webhook.adapters.kube.client import KubeError, connect
 from webhook.adapters.policy.crd import definition
 
@@ -238,6 +239,16 @@ def urls(found):
 def test_both_doors_of_the_one_in_memory_lead_to_the_same(tmp_path):
     with ApiServer(tmp_path) as served:
         assert play(connect(served.kubeconfig, tries=1)) == play(ApiServer().kube())
+
+
+def test_one_that_went_away_answers_on_no_connection_and_may_come_back(tmp_path):
+    api = ApiServer(tmp_path, port=free_port())
+    for _ in range(2):
+        with api:
+            kube = connect(api.kubeconfig, tries=1)
+            assert kube.list_all(NODES, dict)[0] == []
+        with pytest.raises(KubeError):
+            kube.list_all(NODES, dict)
 
 
 def test_the_one_in_memory_answers_as_a_real_one(control_plane):

@@ -614,7 +614,7 @@ def _handler_of(api: ApiServer) -> type[BaseHTTPRequestHandler]:
             length = int(self.headers.get("Content-Length") or 0)
             body = json.loads(self.rfile.read(length)) if length else None
             request = Request(self.command, self.path, dict(self.headers), body)
-            if api._over:  # the connection was kept open
+            if api._over or self.server is not api._server:  # it went away meanwhile
                 self.close_connection = True
                 return
             try:
