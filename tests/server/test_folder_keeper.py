@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from certs import Bundle, advance, read
-from tests.certs.loopback import put
+from tests.certs.handshakes import put
 from webhook.server.certificates import FolderKeeper
 from webhook.server.log import JsonLog
 from webhook.server.metrics import Metrics

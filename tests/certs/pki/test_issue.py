@@ -8,7 +8,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from certs import Bundle, CertificatesError, issue_ca, issue_serving, problems, service_names
-from tests.certs.loopback import NAMES, put, real_now, shake_hands
+from tests.certs.handshakes import NAMES, put, real_now, shake_hands
 
 NOW = datetime(2030, 5, 1, 12, 0, 0, 123456, tzinfo=UTC)
 openssl = pytest.mark.skipif(not shutil.which("openssl"), reason="no openssl here")

@@ -18,7 +18,7 @@ from certs import (
     renewal_due,
 )
 from certs.pki import issue
-from tests.certs.loopback import DAY, NAMES, put, real_now, shake_hands
+from tests.certs.handshakes import DAY, NAMES, put, real_now, shake_hands
 
 # Whole seconds, because certificates know no smaller ones.
 NOW = real_now().replace(microsecond=0)

@@ -23,7 +23,7 @@ from certs import (
 )
 from certs.stores import folder as folder_store
 from certs.stores import swap
-from tests.certs.loopback import DAY, NAMES, put, real_now, shake_hands, tree, versions
+from tests.certs.handshakes import DAY, NAMES, put, real_now, shake_hands, tree, versions
 
 NOW = real_now().replace(microsecond=0)
 

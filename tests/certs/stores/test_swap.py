@@ -8,7 +8,7 @@ import pytest
 
 from certs import Bundle, CertificatesError, SetAction, advance, ensure, problems, read
 from certs.stores import swap
-from tests.certs.loopback import DAY, NAMES, put, real_now, versions
+from tests.certs.handshakes import DAY, NAMES, put, real_now, versions
 
 NOW = real_now().replace(microsecond=0)
 

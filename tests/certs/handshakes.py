@@ -1,8 +1,7 @@
-"""Real TLS over loopback, and the names and moments the tests share."""
+"""Handshakes in memory, and the folders, names and moments that tests share."""
 
-import socket
 import ssl
-import threading
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -21,28 +20,22 @@ def shake_hands(folder: Path, ca_pem: bytes, name: str = NAMES[0]) -> dict:
     """Serve one handshake from the folder, verify it against the CAs, return the outcome."""
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     load_into(server, folder)
+    return handshake(server, ca_pem, name)
+
+
+def handshake(server: ssl.SSLContext, ca_pem: bytes, name: str = NAMES[0]) -> dict:
+    """Greet a server as a client that trusts these CAs; return its certificate."""
     client = ssl.create_default_context(cadata=ca_pem.decode())
     client.verify_flags |= ssl.VERIFY_X509_STRICT
-    near, far = socket.socketpair()
-    near.settimeout(60)
-    far.settimeout(60)
-
-    def serve():
-        try:
-            with server.wrap_socket(far, server_side=True) as connection:
-                connection.recv(1)
-        except OSError:
-            far.close()
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    try:
-        with client.wrap_socket(near, server_hostname=name) as connection:
-            connection.sendall(b"x")
-            return connection.getpeercert()
-    finally:
-        near.close()
-        thread.join(60)
+    up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
+    near = client.wrap_bio(down, up, server_hostname=name)
+    shaking = [near, server.wrap_bio(up, down, server_side=True)]
+    while shaking:
+        for one in tuple(shaking):
+            with suppress(ssl.SSLWantReadError):
+                one.do_handshake()
+                shaking.remove(one)
+    return near.getpeercert()
 
 
 def put(folder: Path, bundle: Bundle) -> Bundle:
