@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -15,7 +13,6 @@ from certs import Bundle, ensure, issue_ca, issue_serving, read
 from tests.server.placement.binding_reviews import review
 from tests.support.api_server import ApiServer
 from tests.support.logs import RecordedLog
-from tests.support.programs import free_port
 from tests.support.servers import running
 from webhook.adapters.kube.certificates import KINDS
 from webhook.adapters.kube.registration import BIND_WEBHOOK, RegistrationApi
@@ -285,21 +282,3 @@ def test_at_any_other_path_a_binding_is_404_before_its_body_comes(tmp_path):
         (told,) = [line for line in lines if secret in line]
         assert told == f"bindings:     https://127.0.0.1:{server.port}{before}"
         assert read(server.certificates).ca_key_pem
-
-
-@pytest.mark.process
-def test_a_configuration_that_nobody_can_reach_ends_the_start_in_a_sentence(tmp_path):
-    port = free_port()
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "webhook.cli", "serve", f"--cert-dir={tmp_path}/certs"),
-            *("--webhook-configuration=ours", f"--port={port}", "--operations-port=0"),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={"PATH": "/bin", "HOME": str(tmp_path)},
-    )
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "no API server is known from a kubeconfig (~/.kube/config): " in done.stderr

@@ -50,6 +50,11 @@ class Server:
     policy: Path
     log_file: Path
 
+    def trust(self, ca_pem: bytes) -> None:
+        """Have clients trust a CA: of a server whose certificates lie in a Secret."""
+        self.certificates.mkdir(exist_ok=True)
+        (self.certificates / "ca.crt").write_bytes(ca_pem)
+
     def context(self) -> ssl.SSLContext:
         """Return a client context that trusts the server's CA alone."""
         return ssl.create_default_context(cafile=str(self.certificates / "ca.crt"))
@@ -104,6 +109,10 @@ class Server:
         lines = self.log_file.read_text().splitlines()
         return [json.loads(line) for line in lines if line.startswith("{")]
 
+    def messages(self) -> list[str]:
+        """Return the messages logged so far."""
+        return [line["msg"] for line in self.log()]
+
     def wait_for(self, what: str, check: Any, timeout_s: float = 60) -> None:
         """Wait until a condition holds."""
         deadline = time.monotonic() + timeout_s
@@ -113,11 +122,11 @@ class Server:
             )
             time.sleep(0.05)
 
-    def ready(self) -> bool:
-        """Say whether the server wants traffic."""
+    def ready(self, path: str = "/readyz") -> bool:
+        """Say whether the server wants traffic, or whatever else it is that a probe asks."""
         assert self.process.poll() is None, self.log_file.read_text()
         try:
-            return self.get("/readyz")[0] == 200
+            return self.get(path)[0] == 200
         except (OSError, HTTPException):
             return False
 
@@ -152,9 +161,10 @@ def running(
         (policies / "policy.yaml").write_text(policy)
     port, operations_port = free_port(), free_port()
     certificates, log_file = folder / "certs", folder / "log"
+    is_shared = any(option.startswith("--cert-secret") for option in options)
     command = [
-        *(sys.executable, "-m", program, "serve"),
-        *(f"--policy={policies}", f"--cert-dir={certificates}"),
+        *(sys.executable, "-m", program, "serve", f"--policy={policies}"),
+        *(() if is_shared else (f"--cert-dir={certificates}",)),
         *(f"--port={port}", f"--operations-port={operations_port}"),
         *options,
     ]
