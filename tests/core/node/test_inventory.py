@@ -308,12 +308,12 @@ def test_a_fixed_amount_listens_to_no_driver():
 
 
 def test_a_gpu_is_skipped_with_a_reason():
-    scan = a_scan(seen("a"), seen("b", mig=True), seen("c", None), seen("d", 0))
+    scan = a_scan(seen("a", 1), seen("b", mig=True), seen("c", None), seen("d", 0))
     reasons = skipped(scan)
     assert list(reasons) == ["GPU-b", "GPU-c", "GPU-d"]
     assert "MIG" in reasons["GPU-b"]
     assert "--vram" in reasons["GPU-c"]
-    assert after((0.0, scan)).gpus == (a_gpu("a"),)
+    assert after((0.0, scan)).gpus == (a_gpu("a", 1),)
 
 
 # Laws

@@ -149,6 +149,7 @@ def test_what_an_entry_says_besides_may_be_missing_or_wrong(more, total_bytes, h
         ({"healthy": False, "fault": "x" * 1000, "xid": 79.0}, "x" * 120, 0, False),
         ({"healthy": True, "xid": 79, "resets": "yes"}, "", 79, False),
         ({"xid": 79, "resets": True}, "", 79, True),
+        ({"xid": 1}, "", 1, False),
     ],
 )
 def test_a_recorded_xid_switches_a_gpu_off_whatever_else_its_entry_says(more, fault, xid, resets):
