@@ -131,6 +131,8 @@ def read_yaml(text: str) -> tuple[Any, Layout]:
         hint = "; indent with spaces, not tabs" if "start any token" in problem else ""
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else None
+        if "nesting depth" in problem:  # from 6.0.4 on, PyYAML has a bound of its own
+            raise ManifestError(KUBECTL.too_deep, line) from None
         raise ManifestError(f"not valid YAML: {problem}{hint}", line) from error
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
