@@ -6,7 +6,6 @@ spacing, which is the YAML library's own.
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import replace
 
@@ -15,17 +14,13 @@ import pytest
 from tests.support.paths import GOLDEN
 from tests.support.pods import a_policy
 from tests.support.policies import load
+from tests.support.recordings import assert_recorded, how, recorded
 from tests.tools.admit.runs import run_in_full
 from webhook.core.policy.values import Action, EnforceBy, Style
 from webhook.tools.shared.manifests.documents import read_documents
 
 CASES = sorted(path.name for path in GOLDEN.iterdir() if path.is_dir())
 FILES = {"input.yaml", "expected.yaml", "expected.txt"}
-UPDATE = "UPDATE_GOLDEN"
-HOW = (
-    f"`{UPDATE}=1 .venv/bin/pytest tests/tools/admit/test_golden.py` writes what comes out now; "
-    "read the difference before committing it"
-)
 
 
 def comments(text: str) -> list[str]:
@@ -46,16 +41,11 @@ def test_manifests_come_out_as_recorded(case):
         policy=replace(load(policy), digest=a_policy().digest) if policy.exists() else None,
         namespace="team-a",
     )
-    report = f"{result.err}exit code {result.code}\n"
-    if os.environ.get(UPDATE):
-        (folder / "expected.yaml").write_text(result.out)
-        (folder / "expected.txt").write_text(report)
-    found = {path.name for path in folder.iterdir()} - {policy.name}
-    assert found == FILES, f"{folder} needs {FILES}; {HOW}"
-    expected = (folder / "expected.yaml").read_text()
-    assert values(result.out) == values(expected), HOW
-    assert comments(result.out) == comments(expected), HOW
-    assert report == (folder / "expected.txt").read_text(), HOW
+    expected = recorded(folder / "expected.yaml", result.out)
+    assert values(result.out) == values(expected), how()
+    assert comments(result.out) == comments(expected), how()
+    assert_recorded(folder / "expected.txt", f"{result.err}exit code {result.code}\n")
+    assert {path.name for path in folder.iterdir()} - {policy.name} == FILES
 
 
 def test_every_action_and_every_enforcer_has_a_case():
@@ -64,7 +54,9 @@ def test_every_action_and_every_enforcer_has_a_case():
     tiers = set(EnforceBy) - {EnforceBy.SIDECAR}
     enforcers = {f"enforcer-{name.lower()}" for name in (*Style, *tiers)}
     missing = (actions | enforcers) - set(CASES)
-    assert not missing, f"add input.yaml and policy.yaml in tests/golden/ for {missing}; then {HOW}"
+    assert not missing, (
+        f"add input.yaml and policy.yaml in tests/golden/ for {missing}; then {how()}"
+    )
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -6,12 +6,12 @@ In a folder, `input.yaml` leads to `expected.yaml` and to `expected.txt`, what i
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 
 from tests.support.pods import a_policy
+from tests.support.recordings import assert_recorded
 from tests.tools.admit.runs import run_in_full
 from webhook.core.policy.values import WHOLE_GPU_RESOURCES
 from webhook.tools.admit.judge.migration.foreign_pod import Origin
@@ -27,8 +27,6 @@ CASES = {
     "whole": Origin(PRODUCTS["whole"], 16 * 2**30),
     "nothing": Origin(PRODUCTS["hami"]),
 }
-UPDATE = "UPDATE_GOLDEN"
-HOW = f"`{UPDATE}=1 .venv/bin/pytest tests/tools/admit/test_migrate.py` writes what comes out now"
 POLICY = a_policy(whole_gpu_resources=WHOLE_GPU_RESOURCES)
 
 
@@ -51,9 +49,7 @@ def test_manifests_come_out_as_recorded(case):
         "expected.txt": f"{result.err}exit code {result.code}\n",
     }
     for name, text in made.items():
-        if os.environ.get(UPDATE):
-            (folder / name).write_text(text)
-        assert (folder / name).read_text() == text, HOW
+        assert_recorded(folder / name, text)
     assert {path.name for path in folder.iterdir()} == {"input.yaml", *made}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -12,14 +11,13 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from tests.support.pods import a_policy, a_rule
+from tests.support.recordings import assert_recorded
 from tests.tools.admit.runs import POD, run_in_full
 from webhook.core.policy.values import WHOLE_GPU_RESOURCES, Action
 from webhook.tools.admit.show import reports
 
 FOLDER = Path(__file__).parent / "reports"
 INPUT = (FOLDER / "input.yaml").read_text()
-UPDATE = "UPDATE_GOLDEN"
-HOW = f"`{UPDATE}=1 .venv/bin/pytest {Path(__file__).name}` writes what comes out now; read it"
 FILES = {
     "summary": "summary.txt",
     "github": "github.txt",
@@ -43,11 +41,8 @@ def written(output: str, text: str = INPUT, **options):
 @pytest.mark.parametrize("output", FILES)
 def test_every_form_comes_out_as_recorded(output):
     result = written(output)
-    path = FOLDER / FILES[output]
-    if os.environ.get(UPDATE):
-        path.write_text(result.out)
     assert result.code == 1
-    assert result.out == path.read_text(), HOW
+    assert_recorded(FOLDER / FILES[output], result.out)
 
 
 def test_the_folder_holds_nothing_else():
@@ -56,11 +51,7 @@ def test_the_folder_holds_nothing_else():
 
 @pytest.mark.parametrize("output", ["yaml", "junit", "report", "diff"])
 def test_verdicts_go_to_standard_error_beside_forms_for_machines(output):
-    path = FOLDER / "stderr.txt"
-    err = written(output, verbose=True).err
-    if os.environ.get(UPDATE):
-        path.write_text(err)
-    assert err == path.read_text(), HOW
+    assert_recorded(FOLDER / "stderr.txt", written(output, verbose=True).err)
 
 
 @pytest.mark.parametrize("output", ["summary", "github"])

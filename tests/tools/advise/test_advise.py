@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,12 +12,12 @@ from tests.core.kinds.test_histories import EMBED, GIB, LLAMA, MIB, VLLM, a_hist
 from tests.support.api_server import ApiServer
 from tests.support.clusters import a_cluster, a_gpu, a_node
 from tests.support.commands import reached, runner
+from tests.support.recordings import assert_recorded
 from webhook.cli.main import main
 from webhook.core.kinds.histories import write_history
 from webhook.core.kinds.nodes import write_gpu_node
 from webhook.tools.advise import command as advise
 
-UPDATE = "UPDATE_GOLDEN"
 DRAWN = Path(__file__).with_name("advised")
 TINY = a_history(*runs(2, asked_bytes=4 * GIB, peak_bytes=1126 * MIB), kind="Job", workload="tiny")
 SILENT = a_history(*runs(5, peak_bytes=None), workload="silent")
@@ -43,12 +42,7 @@ def run(*arguments):
 def test_what_is_drawn(api, name, arguments):
     ended = run(*arguments)
     assert (ended.exit_code, ended.stderr) == (0, "")
-    golden = DRAWN / name
-    if os.environ.get(UPDATE):
-        golden.write_text(ended.output, encoding="utf-8")
-    assert ended.output == golden.read_text(encoding="utf-8"), (
-        f"if this is meant: {UPDATE}=1 .venv/bin/pytest {Path(__file__).name}"
-    )
+    assert_recorded(DRAWN / name, ended.output)
 
 
 def test_the_report_for_programs_says_what_the_table_says(api):

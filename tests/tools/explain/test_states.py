@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.support.clusters import GIB
 from tests.support.paths import TESTS
+from tests.support.recordings import assert_recorded
 from tests.tools.explain.scene import NO_TROUBLE, cases
 from webhook.core.pod.findings import Reason
 from webhook.tools.explain.judge.eligible import Mismatch
@@ -22,11 +22,6 @@ if TYPE_CHECKING:
     from enum import Enum
 
 FOLDER = TESTS / "tools" / "explain" / "explained"
-UPDATE = "UPDATE_GOLDEN"
-HOW = (
-    f"`{UPDATE}=1 .venv/bin/pytest tests/tools/explain/test_states.py` writes what comes out now; "
-    "read the difference before committing it"
-)
 CASES = cases()
 
 
@@ -46,16 +41,11 @@ def test_where_something_is_to_be_done_the_command_fails():
 
 @pytest.mark.parametrize("name", CASES)
 def test_what_people_read_is_as_recorded(name):
-    file = FOLDER / f"{name}.txt"
-    said = as_text(CASES[name].report)
-    if os.environ.get(UPDATE):
-        file.write_text(said, encoding="utf-8")
-    assert file.exists(), HOW
-    assert said == file.read_text(encoding="utf-8"), HOW
+    assert_recorded(FOLDER / f"{name}.txt", as_text(CASES[name].report))
 
 
 def test_nothing_is_recorded_of_a_state_that_is_not_tried():
-    assert {file.stem for file in FOLDER.iterdir()} == set(CASES), HOW
+    assert {file.stem for file in FOLDER.iterdir()} == set(CASES)
 
 
 def test_every_state_is_tried():

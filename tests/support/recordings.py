@@ -1,0 +1,33 @@
+"""Recorded texts, as somebody read them: what comes out now is compared with them."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+UPDATE = "UPDATE_GOLDEN"
+
+
+def how() -> str:
+    """Say how the recordings of the test that runs are written again."""
+    test = os.environ["PYTEST_CURRENT_TEST"].partition("::")[0]
+    return (
+        f"`{UPDATE}=1 .venv/bin/pytest {test}` writes what comes out now; read the difference "
+        "before committing it"
+    )
+
+
+def recorded(path: Path, text: str) -> str:
+    """Return what is recorded in place of a text, which is that text where it is written now."""
+    if os.environ.get(UPDATE):
+        path.write_text(text, encoding="utf-8")
+    assert path.exists(), how()
+    return path.read_text(encoding="utf-8")
+
+
+def assert_recorded(path: Path, text: str) -> None:
+    """Compare a text with its recording."""
+    assert text == recorded(path, text), how()
