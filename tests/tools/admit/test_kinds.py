@@ -30,6 +30,7 @@ KINDS = {
     "CronJob": ("batch/v1", ("spec", "jobTemplate", "spec", "template")),
     "PodTemplate": ("v1", ("template",)),
 }
+ASKS = {"vramwarden.io/gpu-memory": "8Gi"}
 
 
 def a_workload(kind: str, pod: dict[str, Any], **metadata: Any) -> dict[str, Any]:
@@ -186,8 +187,7 @@ def test_a_pod_without_a_demand_may_have_its_gpus_hidden():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_annotation_on_the_workload_itself_earns_a_hint(kind):
-    annotations = {"vramwarden.io/gpu-memory": "8Gi"}
-    text = fresh(a_workload(kind, a_pod(), annotations=annotations))
+    text = fresh(a_workload(kind, a_pod(), annotations=ASKS))
     code, out, err = run(text)
     assert (code, out) == (0, text)
     place = ".".join(KINDS[kind][1])
@@ -200,16 +200,12 @@ def test_an_annotation_on_the_workload_itself_earns_a_hint(kind):
 
 def test_an_annotation_on_a_cron_jobs_job_earns_a_hint_too():
     workload = a_workload("CronJob", a_pod())
-    workload["spec"]["jobTemplate"]["metadata"] = {
-        "annotations": {"vramwarden.io/gpu-memory": "8Gi"}
-    }
+    workload["spec"]["jobTemplate"]["metadata"] = {"annotations": ASKS}
     assert "put it under spec.jobTemplate.spec.template.metadata" in run(fresh(workload)).err
 
 
 def test_no_hint_where_the_template_has_the_annotation_as_well():
-    annotations = {"vramwarden.io/gpu-memory": "8Gi"}
-    text = fresh(a_workload("Job", a_pod("8Gi"), annotations=annotations))
-    assert "hint" not in run(text).err
+    assert "hint" not in run(fresh(a_workload("Job", a_pod("8Gi"), annotations=ASKS))).err
 
 
 @pytest.mark.parametrize("spec", [None, "x", [], {}, {"template": None}, {"template": []}])

@@ -3,6 +3,8 @@ from __future__ import annotations
 import difflib
 import json
 import re
+from functools import reduce
+from operator import getitem
 
 import pytest
 from hypothesis import assume, given
@@ -239,47 +241,49 @@ spec:
     assert void not in a["env"]
 
 
-def test_what_two_objects_share_is_edited_in_the_one_that_changes():
-    spec = "spec: &spec\n    containers: [{name: a, image: 'b'}]"
-    text = f"""\
+SHARED_SPEC = """\
 kind: PodList
 items:
-- metadata: &m {{name: x, namespace: team-a, annotations: {{vramwarden.io/gpu-memory: 8Gi}}}}
-  {spec}
-- metadata: {{<<: *m, namespace: team-b}}
+- metadata: &m {name: x, namespace: team-a, annotations: {vramwarden.io/gpu-memory: 8Gi}}
+  spec: &spec
+    containers: [{name: a, image: 'b'}]
+- metadata: {<<: *m, namespace: team-b}
   spec: *spec # the same
 """
-    policy = a_policy(a_rule(namespaces=("team-b",)))
-    result = run(text, policy=policy)
-    first, second = result.value["items"]
-    assert first["spec"] == {"containers": [{"name": "a", "image": "b"}]}
-    assert second["spec"]["shareProcessNamespace"] is True
-    assert removed(text, result.out) == [
-        "- metadata: {<<: *m, namespace: team-b}",
-        "  spec: *spec # the same",
-    ]
-    values = json.loads(run(text, policy=policy, output="json").out)["items"]
-    assert values == [first, second]
-
-
-def test_a_spec_that_two_objects_share_is_edited_in_the_one_that_changes():
-    text = """\
+SHARED_TEMPLATE = """\
 kind: DeploymentList
 items:
 - metadata: {name: x, namespace: team-a}
   spec: &spec
     template:
       metadata: {annotations: {vramwarden.io/gpu-memory: 8Gi}}
-      spec: {containers: [{name: a}]}
+      spec: {containers: [{name: a, image: 'b'}]}
 - metadata: {name: x, namespace: team-b}
   spec: *spec
 """
+
+
+@pytest.mark.parametrize(
+    ("text", "within", "gone"),
+    [
+        pytest.param(
+            SHARED_SPEC,
+            [],
+            ["- metadata: {<<: *m, namespace: team-b}", "  spec: *spec # the same"],
+            id="a pod's metadata and spec",
+        ),
+        pytest.param(SHARED_TEMPLATE, ["spec", "template"], ["  spec: *spec"], id="a template"),
+    ],
+)
+def test_what_two_objects_share_is_edited_in_the_one_that_changes(text, within, gone):
     policy = a_policy(a_rule(namespaces=("team-b",)))
     result = run(text, policy=policy)
-    first, second = result.value["items"]
-    assert first["spec"]["template"]["spec"] == {"containers": [{"name": "a"}]}
-    assert second["spec"]["template"]["spec"]["shareProcessNamespace"] is True
-    assert removed(text, result.out) == ["  spec: *spec"]
+    items = result.value["items"]
+    first, second = (reduce(getitem, [*within, "spec"], item) for item in items)
+    assert first == {"containers": [{"name": "a", "image": "b"}]}
+    assert second["shareProcessNamespace"] is True
+    assert removed(text, result.out) == gone
+    assert json.loads(run(text, policy=policy, output="json").out)["items"] == items
 
 
 @pytest.mark.parametrize("init", ["  # fetches\n\n  - name: fetch # eol\n    image: a\n", ""])
@@ -300,28 +304,44 @@ def test_comments_stay_where_a_container_goes(init):
         assert re.search("initContainers: +# eol\n  # fetches\n\n  - name: fetch # eol", twice)
 
 
-def test_a_comment_below_an_anchored_value_stays_below_its_container():
-    first = "    resources: &r\n      limits:\n        cpu: 1\n"
-    second = "  # second\n  - name: b\n    resources: *r\n"
-    text = POD.replace("    image: example\n", first + second).replace("8Gi", "b=8Gi")
+FIRST = "    resources: &r # small\n      limits:\n        cpu: 1\n"
+SECOND = "  - name: b\n    resources: *r\n"
+LIMITED = "    resources: # small\n      limits:\n        cpu: 1\n        vramwarden.io/vram: 8Gi\n"
+SCRIPT = "    # above\n    script: |+\n      a\n\n\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "edited"),
+    [
+        pytest.param(
+            POD.replace("    image: example\n", f"{FIRST}  # second\n{SECOND}").replace(
+                "8Gi", "b=8Gi"
+            ),
+            "\n      value: void\n  # second\n  - name: b\n",
+            id="a comment below an anchored value stays below its container",
+        ),
+        pytest.param(
+            POD.replace("    image: example\n", FIRST + SECOND),
+            LIMITED,
+            id="a comment beside an anchor stays beside what is edited",
+        ),
+        pytest.param(
+            POD + "    resources: {limits: {cpu: '1', memory: \"1Gi\"}}\n",
+            "limits: {cpu: '1', memory: \"1Gi\", vramwarden.io/vram: 8Gi}",
+            id="quotes are kept",
+        ),
+        pytest.param(
+            f"{POD}{SCRIPT}---\nkind: A\n",
+            f"{SCRIPT}    resources:\n",
+            id="blank lines that belong to a text stay in it",
+        ),
+    ],
+)
+def test_what_stands_around_an_edit_stays_as_it_is(text, edited):
     out = run(text).out
-    assert "\n      value: void\n  # second\n  - name: b\n" in out
-    assert out.count("# second") == 1
-
-
-def test_a_comment_beside_an_anchor_stays_beside_what_is_edited():
-    first = "    resources: &r # small\n      limits:\n        cpu: 1\n"
-    text = POD.replace("    image: example\n", first + "  - name: b\n    resources: *r\n")
-    out = run(text).out
-    edited = (
-        "    resources: # small\n      limits:\n        cpu: 1\n        vramwarden.io/vram: 8Gi\n"
-    )
-    assert edited in out
-
-
-def test_quotes_are_kept_in_a_line_that_changes():
-    text = POD + "    resources: {limits: {cpu: '1', memory: \"1Gi\"}}\n"
-    assert "limits: {cpu: '1', memory: \"1Gi\", vramwarden.io/vram: 8Gi}" in run(text).out
+    assert out.count(edited) == 1
+    assert out.count("# second") == text.count("# second")
+    assert out.endswith("---\nkind: A\n") == text.endswith("---\nkind: A\n")
 
 
 def test_an_empty_list_or_map_is_filled_as_a_block_and_comments_stay_below():
@@ -348,13 +368,6 @@ def test_a_diff_of_json_compares_it_as_yaml():
     assert "\n+  shareProcessNamespace: true\n" in shown
 
 
-def test_blank_lines_that_belong_to_a_text_stay_in_it():
-    text = POD + "    # above\n    script: |+\n      a\n\n\n---\nkind: A\n"
-    out = run(text).out
-    assert "    # above\n    script: |+\n      a\n\n\n    resources:\n" in out
-    assert out.endswith("---\nkind: A\n")
-
-
 @pytest.mark.parametrize("step", [1, 2, 3, 4, 8])
 def test_new_lines_are_indented_as_the_others(step):
     text = re.sub(r"(?m)^(  )+", lambda match: match[0][::2] * step, POD)
@@ -365,34 +378,22 @@ def test_new_lines_are_indented_as_the_others(step):
 
 
 def test_a_strings_style_is_chosen_so_that_every_reader_takes_it_for_a_string():
-    rule = a_rule(
-        node_selector={
-            "a": "yes",
-            "b": "8e9",
-            "c": "0777",
-            "d": "1:30",
-            "e": "2001-01-01",
-            "f": "",
-            "g": "null",
-            "h": "plain",
-            "i": "x: y",
-            "j": "~",
-        }
-    )
-    out = run(POD, policy=a_policy(rule)).out
-    for line in (
-        'a: "yes"',
-        'b: "8e9"',
-        'c: "0777"',
-        'd: "1:30"',
-        'e: "2001-01-01"',
-        'f: ""',
-        'g: "null"',
-        "h: plain",
-        "i: 'x: y'",
-        'j: "~"',
-    ):
-        assert f"    {line}\n" in out
+    styles = {
+        "yes": '"yes"',
+        "8e9": '"8e9"',
+        "0777": '"0777"',
+        "1:30": '"1:30"',
+        "2001-01-01": '"2001-01-01"',
+        "": '""',
+        "null": '"null"',
+        "plain": "plain",
+        "x: y": "'x: y'",
+        "~": '"~"',
+    }
+    selector = {f"k{number}": text for number, text in enumerate(styles)}
+    out = run(POD, policy=a_policy(a_rule(node_selector=selector))).out
+    for key, text in selector.items():
+        assert f"    {key}: {styles[text]}\n" in out
 
 
 def test_a_diff_shows_the_change_alone_and_is_coloured_on_a_terminal_only():

@@ -19,24 +19,17 @@ spec:
   - {name: labelled, match: {namespaceLabels: {tier: intern, zone: a}}}
   - {name: everybody}
 """
-DEPLOYMENT = """\
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: infer}
-spec:
-  template:
-    metadata: {annotations: {vramwarden.io/gpu-memory: 8Gi}}
-    spec: {containers: [{name: main, image: example}]}
-"""
-WORKFLOW = """\
-apiVersion: kubeflow.org/v1
-kind: PyTorchJob
+WORKLOAD = """\
+apiVersion: %s
+kind: %s
 metadata: {name: train}
 spec:
   template:
     metadata: {annotations: {vramwarden.io/gpu-memory: 8Gi}}
     spec: {containers: [{name: main, image: example}]}
 """
+DEPLOYMENT = WORKLOAD % ("apps/v1", "Deployment")
+PYTORCH_JOB = WORKLOAD % ("kubeflow.org/v1", "PyTorchJob")
 
 
 def rule(invoke, tmp_path, text, *options):
@@ -60,7 +53,7 @@ LABELS = ("--namespace-label", "tier=intern", "--namespace-label", "zone=a")
         (POD, LABELS[:2], "everybody"),
         (POD, ("--namespace", "team-a"), "named"),
         (POD, (*INTERN, *LABELS), "interns"),
-        (WORKFLOW, INTERN, "interns"),
+        (PYTORCH_JOB, INTERN, "interns"),
         (DEPLOYMENT, INTERN, "controllers"),
         (DEPLOYMENT, (), "controllers"),
     ],

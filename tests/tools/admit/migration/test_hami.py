@@ -7,7 +7,6 @@ import pytest
 from tests.support.pods import a_container, a_pod
 from tests.tools.admit.migration.moving import GIB, a_limited, limits, move, moved_limits
 
-GPU, MEMORY = "nvidia.com/gpu", "nvidia.com/gpumem"
 LIMITS = "spec.containers[0].resources.limits"
 SIXTEEN = {"gpu_bytes": 16 * GIB}
 
@@ -45,58 +44,44 @@ def test_memory_in_the_requests_alone_asks_for_nothing():
     assert move("hami", pod) == (pod, "", [], [])
 
 
+NOT_WHOLE = "is not a whole number; correct it first"
+UNIT = "is a plain number of MiB for HAMi, which rejects a unit; write the number first"
+TOO_MANY = (
+    "1048577 units of 1Mi are more than any GPU has; say what one unit is, e.g. --gpu-memory-unit "
+    "1Mi, or correct the number"
+)
+UNSIZED = "of a GPU, and nothing here says how much that is; say it: --gpu-memory 16Gi"
+
+
 @pytest.mark.parametrize(
-    ("amounts", "problem"),
+    ("amounts", "name", "problem"),
     [
-        ({"gpu": "0.5"}, f'{LIMITS}[{GPU}]: "0.5" is not a whole number; correct it first'),
-        ({"gpu": "-1"}, f'{LIMITS}[{GPU}]: "-1" is not a whole number; correct it first'),
-        ({"gpu": "x"}, f'{LIMITS}[{GPU}]: "x" is not a whole number; correct it first'),
+        ({"gpu": "0.5"}, "gpu", f'"0.5" {NOT_WHOLE}'),
+        ({"gpu": "-1"}, "gpu", f'"-1" {NOT_WHOLE}'),
+        ({"gpu": "x"}, "gpu", f'"x" {NOT_WHOLE}'),
         (
             {"gpu": "10000", "gpumem": "1"},
-            (f"{LIMITS}[{GPU}]: no pod gets 10000 GPUs; correct the number first"),
+            "gpu",
+            "no pod gets 10000 GPUs; correct the number first",
         ),
-        (
-            {"gpu": "1", "gpumem": "16Gi"},
-            (
-                f"{LIMITS}[{MEMORY}]: is a plain number of MiB for HAMi, "
-                "which rejects a unit; write the number first"
-            ),
-        ),
-        (
-            {"gpu": "1", "gpumem": "1048577"},
-            (
-                f"{LIMITS}[{MEMORY}]: 1048577 units of 1Mi are more "
-                "than any GPU has; say what one unit is, e.g. --gpu-memory-unit 1Mi, or correct "
-                "the number"
-            ),
-        ),
+        ({"gpu": "1", "gpumem": "16Gi"}, "gpumem", UNIT),
+        ({"gpu": "1", "gpumem": "1048577"}, "gpumem", TOO_MANY),
         (
             {"gpu": "1", "gpumem_percentage": "101"},
-            (
-                f"{LIMITS}[nvidia.com/gpumem-percentage]: 101 "
-                "is no percentage, and HAMi denies it; correct it"
-            ),
+            "gpumem-percentage",
+            "101 is no percentage, and HAMi denies it; correct it",
         ),
         (
             {"gpu": "1", "gpumem_percentage": "50"},
-            (
-                f"{LIMITS}[nvidia.com/gpumem-percentage]: asks "
-                "for 50 percent of a GPU, and nothing here says how much that is; say it: "
-                "--gpu-memory 16Gi"
-            ),
+            "gpumem-percentage",
+            f"asks for 50 percent {UNSIZED}",
         ),
-        (
-            {"gpu": "1"},
-            (
-                f"{LIMITS}[{GPU}]: asks for all memory of a GPU, and nothing here says how "
-                "much that is; say it: --gpu-memory 16Gi"
-            ),
-        ),
+        ({"gpu": "1"}, "gpu", f"asks for all memory {UNSIZED}"),
     ],
 )
-def test_what_cannot_be_read_leaves_the_pod_as_it_is(amounts, problem):
+def test_what_cannot_be_read_leaves_the_pod_as_it_is(amounts, name, problem):
     pod = a_pod(containers=[a_limited(**amounts)])
-    assert move("hami", pod) == (pod, "", [], [problem])
+    assert move("hami", pod) == (pod, "", [], [f"{LIMITS}[nvidia.com/{name}]: {problem}"])
 
 
 def test_no_gpu_is_no_request():

@@ -46,49 +46,39 @@ def test_amounts_are_read_as_kai_reads_them(annotations, scale, memory, count):
     assert not {"gpu-memory", "gpu-fraction", NAME, COUNT} & {*made.annotations}
 
 
+NO_COUNT = "is not a whole number above 0, and KAI denies it"
+NO_FRACTION = "is not between 0 and 1, and KAI denies it"
+UNSIZED = 'asks for "0.5" of a GPU, and nothing here says how much that is'
+TOO_MUCH = "9" * 18
+
+
 @pytest.mark.parametrize(
-    ("annotations", "key", "problem"),
+    ("key", "annotations", "problem"),
     [
-        ({"gpu-memory": "0"}, "gpu-memory", '"0" is not a whole number above 0, and KAI denies it'),
-        (
-            {"gpu-memory": "2Gi"},
-            "gpu-memory",
-            '"2Gi" is not a whole number above 0, and KAI denies it',
-        ),
+        ("gpu-memory", {"gpu-memory": "0"}, f'"0" {NO_COUNT}'),
+        ("gpu-memory", {"gpu-memory": "2Gi"}, f'"2Gi" {NO_COUNT}'),
         *(
-            (
-                {"gpu-fraction": text},
-                "gpu-fraction",
-                f'"{text}" is not between 0 and 1, and KAI denies it',
-            )
+            ("gpu-fraction", {"gpu-fraction": text}, f'"{text}" {NO_FRACTION}')
             for text in ("0", "1", "1.5", "-0.5", "NaN", "0x1p-1", "half", "50m")
         ),
+        ("gpu-fraction", {"gpu-fraction": "0.5"}, UNSIZED),
         (
-            {"gpu-fraction": "0.5"},
-            "gpu-fraction",
-            ('asks for "0.5" of a GPU, and nothing here says how much that is'),
-        ),
-        (
+            "gpu-memory",
             {"gpu-memory": "1", "gpu-fraction": "0.5"},
-            "gpu-memory",
-            ("stands beside gpu-fraction, which KAI denies"),
+            "stands beside gpu-fraction, which KAI denies",
         ),
-        ({COUNT: "2"}, COUNT, "says nothing without gpu-memory or gpu-fraction"),
+        (COUNT, {COUNT: "2"}, "says nothing without gpu-memory or gpu-fraction"),
+        (COUNT, {"gpu-memory": "1", COUNT: "0"}, f'"0" {NO_COUNT}'),
+        (COUNT, {"gpu-memory": "1", COUNT: "99999"}, "no pod gets 99999 GPUs"),
+        (NAME, {"gpu-memory": "1", NAME: "x"}, 'the pod has no container "x"'),
         (
-            {"gpu-memory": "1", COUNT: "0"},
-            COUNT,
-            '"0" is not a whole number above 0, and KAI denies it',
-        ),
-        ({"gpu-memory": "1", COUNT: "99999"}, COUNT, "no pod gets 99999 GPUs"),
-        ({"gpu-memory": "1", NAME: "x"}, NAME, 'the pod has no container "x"'),
-        (
-            {"gpu-memory": "9" * 18},
             "gpu-memory",
-            (f"{'9' * 18} units of 1Mi are more than any GPU has"),
+            {"gpu-memory": TOO_MUCH},
+            f"{TOO_MUCH} units of 1Mi are more than any GPU has",
         ),
     ],
 )
-def test_what_kai_denies_stays_as_it_is(annotations, key, problem):
+def test_what_kai_denies_stays_as_it_is(key, annotations, problem):
     pod = a_kai_pod(**annotations)
     made = move("kai", pod)
     assert made[:3] == (pod, "", [])

@@ -1,0 +1,50 @@
+"""What is a warning in a cluster is a line of `admit`, and denies nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.tools.admit.runs import POD, run
+
+PLACE = "Pod default/train: warning: "
+MISTYPED = POD.replace("gpu-memory", "gpu-mem")
+UNREAD = (
+    f"{PLACE}metadata.annotations[vramwarden.io/gpu-mem]: nothing reads this key; did you mean "
+    "vramwarden.io/gpu-memory?"
+)
+LEFT_ALONE = "Pod default/train: left alone (asks for no VRAM)"
+SERVER = POD.replace("image: example", "image: vllm/vllm-openai")
+BOUND = "--gpu-memory-utilization=$(VRAMWARDEN_GPU_MEMORY_FRACTION)"
+UNBOUNDED = (
+    f"{PLACE}spec.containers[0].args: vLLM takes most of a GPU, beyond this container's share, and "
+    f"would be stopped; add {BOUND}"
+)
+TRANSLATED = "Pod default/train: translated by rule default (8Gi on 1 GPU)"
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        pytest.param(MISTYPED, [LEFT_ALONE, UNREAD], id="a key that nothing reads"),
+        pytest.param(POD, [TRANSLATED], id="a key that is read"),
+        pytest.param(SERVER, [TRANSLATED, UNBOUNDED], id="a server that nothing bounds"),
+        pytest.param(
+            SERVER + f"    args: [{BOUND}]\n", [TRANSLATED], id="a server with what the line names"
+        ),
+    ],
+)
+def test_a_warning_is_a_line_and_no_denial(text, lines):
+    result = run(text)
+    assert (result.code, result.err.splitlines()) == (0, lines)
+    assert (result.out == text) == (LEFT_ALONE in lines)
+
+
+def test_a_denied_pod_has_the_line_too():
+    result = run(MISTYPED + "    env: [{name: NVIDIA_VISIBLE_DEVICES, value: all}]\n")
+    denied, line = result.err.splitlines()
+    assert denied.startswith("Pod default/train: denied: VisibleDevicesOverride: ")
+    assert (result.code, line) == (1, UNREAD)
+
+
+def test_the_line_is_yellow_on_a_terminal():
+    assert f"\x1b[33m{UNREAD}\x1b[0m\n" in run(MISTYPED, terminal=True).err
