@@ -7,20 +7,20 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
+from tests.support.clusters import GIB, a_gpu, a_node, a_pod, held
 from tests.support.documents import table_of
 from tests.support.strategies import ANY_JSON
 from webhook.core.bounds import MOST_RUN_STOPS
 from webhook.core.enforcement.termination_message import TerminationMessage, write_message
 from webhook.core.kinds.endings import read_ending, run_of
 from webhook.core.kinds.histories import Run
-from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures, read_time
+from webhook.core.kinds.nodes import read_time
 from webhook.core.kinds.workloads import Workload
 from webhook.core.placement.assignments import PodState
 from webhook.core.placement.fit import Need
 from webhook.core.placement.pods import Hold
 from webhook.core.pod.gpus import Gpu
 
-GIB = 2**30
 BEGAN, ENDED, DELETED = "2026-11-21T10:00:00Z", "2026-11-21T13:12:00Z", "2026-11-21T14:00:00Z"
 STATE = PodState(
     uid="u1",
@@ -44,24 +44,17 @@ def terminated(words=None, at=ENDED, verdict=""):
 
 
 def a_raw(*, enforcer=None, native=True, main=None, other=None, deleted=False, last=None):
-    statuses = {"containerStatuses": [], "initContainerStatuses": []}
-    where = "initContainerStatuses" if native else "containerStatuses"
-    if enforcer is not None:
-        found = {"name": "vram-enforcer", "state": enforcer, "lastState": last or {}}
-        statuses[where].append(found)
-    if main is not None:
-        statuses["containerStatuses"].append({"name": "main", "state": main})
-    if other is not None:
-        statuses["containerStatuses"].append({"name": "other", "state": other})
-    metadata = {
-        "name": "llama-5d9c7-x2x2x",
-        "namespace": "team-a",
-        "labels": {"pod-template-hash": "5d9c7"},
-        "ownerReferences": [{"kind": "ReplicaSet", "name": "llama-5d9c7", "controller": True}],
+    """Return a pod whose containers have these states; those that are None have no status."""
+    sidecar = {"name": "vram-enforcer", "state": enforcer, "lastState": last or {}}
+    containers = [{"name": "main", "state": main}, {"name": "other", "state": other}]
+    inits, others = ([sidecar], containers) if native else ([], [sidecar, *containers])
+    status = {
+        "startTime": BEGAN,
+        "initContainerStatuses": [one for one in inits if one["state"] is not None],
+        "containerStatuses": [one for one in others if one["state"] is not None],
     }
-    if deleted:
-        metadata["deletionTimestamp"] = DELETED
-    return {"metadata": metadata, "status": {"startTime": BEGAN, **statuses}}
+    metadata = {"deletionTimestamp": DELETED} if deleted else {}
+    return a_pod("llama-5d9c7-x2x2x", owner="Deployment/llama", status=status, metadata=metadata)
 
 
 # The table of `read_ending`, by the form of each row.
@@ -125,18 +118,8 @@ def test_a_sidecar_that_was_started_again_says_what_both_saw():
 
 
 def figures(peak=None, stops=None, uid="u1"):
-    pods = (PodFigures(uid=uid, cap_bytes=16 * GIB, used_bytes=None, peak_bytes=peak, stops=stops),)
-    gpu = GpuFigures(
-        uuid="GPU-a",
-        index=0,
-        product="H100",
-        total_bytes=80 * GIB,
-        usable_bytes=79 * GIB,
-        pods=pods,
-    )
-    return NodeFigures(
-        name="n1", observed_s=0.0, driver_version="580", enforcement="sidecar", gpus=(gpu,)
-    )
+    """Return what the node's sentry reports of a pod; its peak in GiB."""
+    return a_node("n1", a_gpu(79, held(uid, 16, None, peak, stops), uuid="GPU-a")).figures
 
 
 def ending(words):
@@ -148,12 +131,12 @@ def ending(words):
 @pytest.mark.parametrize(
     ("words", "seen", "peak", "stops"),
     [
-        (WORDS, figures(7 * GIB, 1), 7 * GIB, 1),
-        (WORDS, figures(5 * GIB, 0), 6 * GIB, 0),
+        (WORDS, figures(7, 1), 7 * GIB, 1),
+        (WORDS, figures(5, 0), 6 * GIB, 0),
         (WORDS, figures(), 6 * GIB, 0),
-        (WORDS, figures(9 * GIB, 3, uid="other"), 6 * GIB, 0),
+        (WORDS, figures(9, 3, uid="other"), 6 * GIB, 0),
         (WORDS, None, 6 * GIB, 0),
-        (None, figures(7 * GIB, 1), 7 * GIB, 1),
+        (None, figures(7, 1), 7 * GIB, 1),
         (None, figures(), None, 0),
         (None, None, None, 0),
     ],
