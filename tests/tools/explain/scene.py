@@ -118,8 +118,8 @@ def of_enforcer(how: str, **values: Any):
     return {"initContainerStatuses": [enforcer(how, **values)]}
 
 
-def asks(memory: str):
-    """Return what a pod says that its user changed after admission."""
+def asks(memory: str | None):
+    """Return what a pod says whose annotation somebody changed after admission, or took away."""
     return {"annotations": {"vramwarden.io/gpu-memory": memory}}
 
 
@@ -214,10 +214,6 @@ def workload(kind: str = "Deployment", name: str = "train", **changes: Any) -> W
     return WorkloadFacts(**named, **{"wanted": 3, **changes})
 
 
-def of_workload(kind: str, name: str, pod: Report | None = None, **changes: Any) -> Report:
-    return explain_workload(workload(kind, name, **changes), pod)
-
-
 class Case(NamedTuple):
     """A state, the reasons with commas, the report, and the GiB that it names as enough."""
 
@@ -305,9 +301,20 @@ def _pending() -> dict[str, Case]:
 
 
 def _bound() -> dict[str, Case]:
-    wait = {"phase": "Pending", "startTime": ago(240)}
-    pull = of_enforcer("waiting", reason="ImagePullBackOff", message="Back-off pulling")
-    early = {"phase": "Pending", "startTime": ago(30), **pull}
+    def starting(reasons: str, report: Report) -> Case:
+        return Case("starting", reasons, report)
+
+    def running(report: Report, reasons: str = "", run: int | None = None) -> Case:
+        return Case("running", reasons, report, run=run)
+
+    def stopped(report: Report, reasons: str = "stopping a process") -> Case:
+        return Case("stopped", reasons, report, run=62)
+
+    pending = {"phase": "Pending"}
+    early = of_enforcer("waiting", reason="ImagePullBackOff", message="Back-off pulling")
+    early |= {"phase": "Pending", "startTime": ago(30)}
+    late = {"status": {"phase": "Pending", "startTime": ago(240)}}
+    late |= {"annotations": {"vramwarden.io/gpu-waits": WAITS}}
     main = {"name": "main", "containerID": f"containerd://{CONTAINER_ID}"}
     not_held = {
         "type": "vramwarden.io/CapHeld",
@@ -317,62 +324,36 @@ def _bound() -> dict[str, Case]:
         "lastTransitionTime": ago(180),
     }
     in_place = {"vramwarden.io/in-place-of": "nvidia.com/gpu"}
-    unsaid = {"annotations": {"vramwarden.io/gpu-memory": None}}
     both = "GPU-n1-0,GPU-n1-1"
+    blind = bound("dark", "60Gi", "n3", "GPU-n3-1", log=(BLIND,))
     return {
-        "bound-unreadable": Case(
-            "starting",
-            "InvalidQuantity",
-            bound("forged-1", "8Gi", "n1", status={"phase": "Pending"}, **asks("8GB")),
+        "bound-unreadable": starting(
+            "InvalidQuantity", bound("forged-1", "8Gi", "n1", status=pending, **asks("8GB"))
         ),
-        "late": Case(
-            "waiting",
-            "WaitsForGPU",
-            bound(
-                "late-0", "30Gi", "n1", status=wait, annotations={"vramwarden.io/gpu-waits": WAITS}
-            ),
+        "late": Case("waiting", "WaitsForGPU", bound("late-0", "30Gi", "n1", **late)),
+        "starting": starting(
+            "ContainerWaits", bound("early", "8Gi", "n1", "GPU-n1-0", status=early)
         ),
-        "starting": Case(
-            "starting", "ContainerWaits", bound("early", "8Gi", "n1", "GPU-n1-0", status=early)
+        "slot-starting": starting("", llama(rule=SLOTTED, status=pending)),
+        "running": running(train()),
+        "running-sees-all": running(bound("all-1", "8Gi", "n1", rule=SEES_ALL)),
+        "running-on-a-broken-gpu": running(train(nodes=UNHEALTHY), "UnhealthyGPUs"),
+        "running-reported": running(
+            last_said("would stop a process"), "would stop a process", run=62
         ),
-        "slot-starting": Case("starting", "", llama(rule=SLOTTED, status={"phase": "Pending"})),
-        "running": Case("running", "", train()),
-        "running-sees-all": Case("running", "", bound("all-1", "8Gi", "n1", rule=SEES_ALL)),
-        "running-on-a-broken-gpu": Case("running", "UnhealthyGPUs", train(nodes=UNHEALTHY)),
-        "running-reported": Case(
-            "running", "would stop a process", last_said("would stop a process"), run=62
+        "running-two-gpus": running(bound("train-0", "40Gi", "n1", both, count=2)),
+        "running-in-place-of": running(train(annotations=in_place)),
+        "running-unmeasured": running(bound("quiet", "8Gi", "n4", "GPU-n4-0", left_out=(NO_LOG,))),
+        "slice-running": running(bound("llama", "8Gi", "mig-1", rule=SLICED, count=2)),
+        "stopped": stopped(train(log=LOG, status={"containerStatuses": [main]})),
+        "stopped-of-two-containers": stopped(train(log=LOG, **asks("main=40Gi, loader=20Gi"))),
+        "stopped-with-own-limits": stopped(train(log=LOG, **asks(None))),
+        "stopped-by-message": stopped(last_said("stopping a process")),
+        "stopped-from-outside": stopped(
+            train(status={"conditions": [not_held]}), "VRAMCapExceeded"
         ),
-        "running-two-gpus": Case("running", "", bound("train-0", "40Gi", "n1", both, count=2)),
-        "running-in-place-of": Case("running", "", train(annotations=in_place)),
-        "running-unmeasured": Case(
-            "running", "", bound("quiet", "8Gi", "n4", "GPU-n4-0", left_out=(NO_LOG,))
-        ),
-        "slice-running": Case("running", "", bound("llama", "8Gi", "mig-1", rule=SLICED, count=2)),
-        "stopped": Case(
-            "stopped",
-            "stopping a process",
-            train(log=LOG, status={"containerStatuses": [main]}),
-            run=62,
-        ),
-        "stopped-of-two-containers": Case(
-            "stopped",
-            "stopping a process",
-            train(log=LOG, **asks("main=40Gi, loader=20Gi")),
-            run=62,
-        ),
-        "stopped-with-own-limits": Case(
-            "stopped", "stopping a process", train(log=LOG, **unsaid), run=62
-        ),
-        "stopped-by-message": Case(
-            "stopped", "stopping a process", last_said("stopping a process"), run=62
-        ),
-        "stopped-from-outside": Case(
-            "stopped", "VRAMCapExceeded", train(status={"conditions": [not_held]}), run=62
-        ),
-        "slot-stopped": Case("stopped", "stopping a process", llama(rule=SLOTTED, log=LOG), run=62),
-        "blind": Case(
-            "blind", "cannot measure", bound("dark", "60Gi", "n3", "GPU-n3-1", log=(BLIND,))
-        ),
+        "slot-stopped": stopped(llama(rule=SLOTTED, log=LOG)),
+        "blind": Case("blind", "cannot measure", blind),
     }
 
 
@@ -414,39 +395,37 @@ def _workloads() -> dict[str, Case]:
     limit = "BackoffLimitExceeded: Job has reached the specified backoff limit"
     failed = {"ended": "has failed: 0 pods succeeded, 3 failed", "failed": limit}
     complete = "is complete: 1 pod succeeded, 0 failed"
-    misplaced = ("vramwarden.io/gpu-memory",)
+    misplaced = {"pods": 3, "misplaced": ("vramwarden.io/gpu-memory",)}
+    unknown = {"exists": False, "others": ("train", "llama")}
+
+    def job(name: str, pod: Report | None = None, **changes: Any) -> Report:
+        return explain_workload(workload("Job", name, **changes), pod)
+
+    def deployment(name: str, pod: Report | None = None, **changes: Any) -> Report:
+        return explain_workload(workload("Deployment", name, **changes), pod)
+
     return {
-        "job-failed": Case("ended", "JobFailed", of_workload("Job", "over", wanted=0, **failed)),
-        "job-complete": Case("ended", "", of_workload("Job", "good", wanted=0, ended=complete)),
+        "job-failed": Case("ended", "JobFailed", job("over", wanted=0, **failed)),
+        "job-complete": Case("ended", "", job("good", wanted=0, ended=complete)),
         "job-pending": Case(
-            "pending",
-            "",
-            of_workload("Job", "eval", pending("eval-4", "30Gi"), wanted=1, pods=1),
+            "pending", "", job("eval", pending("eval-4", "30Gi"), wanted=1, pods=1)
         ),
         "job-tried": Case(
-            "refused",
-            "InvalidQuantity",
-            of_workload("Job", "train", wanted=1, tried=True, refusals=(TRIED,)),
+            "refused", "InvalidQuantity", job("train", wanted=1, tried=True, refusals=(TRIED,))
         ),
         "deployment-refused": Case(
             "refused",
             "TooLarge, InvalidCount, CreationDenied",
-            of_workload("Deployment", "train", refusals=(DENIED + TOO_LARGE,)),
+            deployment("train", refusals=(DENIED + TOO_LARGE,)),
             admit=40,
         ),
         "deployment-out-of-quota": Case(
             "refused",
             "CreationDenied",
-            of_workload("Deployment", "train", train(), refusals=(OUT_OF_QUOTA,), pods=2),
+            deployment("train", train(), refusals=(OUT_OF_QUOTA,), pods=2),
         ),
         "deployment-misplaced": Case(
-            "no-demand",
-            "NotRead",
-            of_workload("Deployment", "train", explained("web", None), pods=3, misplaced=misplaced),
+            "no-demand", "NotRead", deployment("train", explained("web", None), **misplaced)
         ),
-        "deployment-unknown": Case(
-            "unknown",
-            "NotFound",
-            of_workload("Deployment", "trian", exists=False, others=("train", "llama")),
-        ),
+        "deployment-unknown": Case("unknown", "NotFound", deployment("trian", **unknown)),
     }
