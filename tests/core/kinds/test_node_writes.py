@@ -8,30 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.clusters import GIB, NOW_S, a_gpu, a_node, held
 from webhook.core.kinds.node_writes import JITTER_S, LEAST_S, REGULAR_S, due_after_s, has_moved
 from webhook.core.kinds.nodes import MOST_PODS, GpuFigures, NodeFigures, PodFigures
 
 MIB = 2**20
-GIB = 2**30
-POD = PodFigures(uid="u1", cap_bytes=8 * GIB, used_bytes=4 * GIB, peak_bytes=5 * GIB, stops=0)
-HOLDER = {"": GIB}
-SMALL = GpuFigures(
-    uuid="GPU-a",
-    index=0,
-    product="A10",
-    total_bytes=10 * GIB,
-    usable_bytes=9 * GIB,
-    promised_bytes=8 * GIB,
-    used_bytes=5 * GIB,
-    free_bytes=GIB,
-    unattributed_bytes=0,
-    pods=(POD,),
-    unmanaged=HOLDER,
-)
-LARGE = replace(SMALL, uuid="GPU-b", index=1, total_bytes=100 * GIB)
-NODE = NodeFigures(
-    name="n1", observed_s=100.0, driver_version="580", enforcement="sidecar", gpus=(SMALL, LARGE)
-)
+POD = held("u1", 8, 4, 5)
+HOLDS = {"unmanaged": {"": 1}, "unattributed_bytes": 0, "product": "A10"}
+NODE = a_node(
+    "n1",
+    a_gpu(9, POD, total_bytes=10 * GIB, **HOLDS),
+    a_gpu(9, POD, total_bytes=100 * GIB, **HOLDS),
+    age_s=100,
+).figures
+SMALL, LARGE = NODE.gpus
 
 
 def due(now):
@@ -53,7 +43,7 @@ def test_what_was_never_written_is_due_after_the_nodes_jitter():
 
 @pytest.mark.parametrize("jitter_s", [0.0, 2.0, 5.0, 99.0, -1.0])
 def test_what_did_not_move_is_due_a_minute_and_a_bounded_jitter_later(jitter_s):
-    later = replace(NODE, observed_s=900.0)
+    later = replace(NODE, observed_s=NOW_S)
     expected = REGULAR_S + min(max(jitter_s, 0), JITTER_S)
     assert due_after_s(NODE, later, jitter_s) == expected
 
