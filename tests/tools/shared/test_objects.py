@@ -6,73 +6,63 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.clusters import GIB, NOW_S, a_pod, ago
 from webhook.core.bounds import MOST_ENTRIES
 from webhook.core.enforcement.bounds import LONGEST_MESSAGE
 from webhook.tools.shared.facts import LazyFact, part
 from webhook.tools.shared.pod import ClusterPod, EndedContainer
 
-GIB = 2**30
-MANAGED = "vramwarden.io/managed"
+
+def listed(memory="8Gi", **more):
+    """Return a pod as the row of a list tells it: metadata, and two columns."""
+    pod = a_pod("train", memory, node="n1", **more)
+    return ClusterPod({"metadata": pod["metadata"]}, status="Running", node="n1")
 
 
-def metadata(annotations=None, labels=None, **other):
-    return {
-        "uid": "u1",
-        "namespace": "team-a",
-        "name": "train",
-        "creationTimestamp": "2026-11-21T20:15:04Z",
-        "annotations": {f"vramwarden.io/{key}": text for key, text in (annotations or {}).items()},
-        "labels": {"vramwarden.io/managed": "true"} if labels is None else labels,
-    } | other
-
-
-def seen(**annotations):
-    names = {key.replace("_", "-"): text for key, text in annotations.items()}
-    return ClusterPod({"metadata": metadata(names)}, status="Running", node="n1")
+def says(**annotations):
+    """Return a row whose metadata say this, after admission."""
+    ours = {f"vramwarden.io/{key.replace('_', '-')}": text for key, text in annotations.items()}
+    return listed(annotations=ours)
 
 
 def test_metadata_and_two_columns_say_nearly_everything():
-    pod = seen(gpu_memory="8Gi", gpu_count="2", gpu="GPU-a,GPU-b", gpu_waits="no room")
-    assert (pod.uid, pod.namespace, pod.name, pod.status, pod.node) == (
-        *("u1", "team-a", "train"),
-        *("Running", "n1"),
-    )
-    assert (pod.created_s, pod.gpus) == (1_795_292_104.0, ("GPU-a", "GPU-b"))
+    waits = {"vramwarden.io/gpu-waits": "no room"}
+    pod = listed(uid="u1", count=2, gpus="GPU-a,GPU-b", annotations=waits)
+    assert (pod.uid, pod.namespace, pod.name) == ("u1", "team-a", "train")
+    assert (pod.status, pod.node) == ("Running", "n1")
+    assert (pod.created_s, pod.gpus) == (NOW_S - 540, ("GPU-a", "GPU-b"))
     assert (pod.asked_bytes, pod.gpu_count, pod.waits) == (8 * GIB, 2, "no room")
     assert (pod.managed, pod.unscheduled, str(pod.workload)) == (True, "", "Pod/train")
 
 
 def test_what_is_kept_of_a_pod_is_known_without_it_and_nothing_else_is():
-    pod = seen(gpu_waits="no room").keep("name", "waits")
+    pod = says(gpu_waits="no room").keep("name", "waits")
     assert vars(pod) == {"name": "train", "waits": "no room"}
     with pytest.raises(AttributeError):
         _ = pod.namespace
 
 
 def test_a_pod_belongs_to_what_made_it():
-    owner = {"kind": "ReplicaSet", "name": "llama-5d9c7", "controller": True}
-    labels = {"pod-template-hash": "5d9c7", "vramwarden.io/managed": "true"}
-    pod = ClusterPod({"metadata": metadata(labels=labels, ownerReferences=[owner])})
-    assert str(pod.workload) == "Deployment/llama"
+    assert str(listed(owner="Deployment/llama").workload) == "Deployment/llama"
 
 
 @pytest.mark.parametrize("memory", ["8GB", "", "a=8Gi,b=1Gi", "main=8Gi", "-1", "9" * 300])
 def test_what_is_not_one_quantity_stays_unknown(memory):
-    assert seen(gpu_memory=memory).asked_bytes is None
+    assert says(gpu_memory=memory).asked_bytes is None
 
 
 @pytest.mark.parametrize("count", ["", "0", "-1", "two", "99999", "²"])
 def test_what_is_no_number_of_gpus_is_one(count):
-    assert seen(gpu_count=count).gpu_count == 1
+    assert says(gpu_count=count).gpu_count == 1
 
 
 def test_a_pod_without_the_label_is_not_managed():
-    assert not ClusterPod({"metadata": metadata(labels={MANAGED: "false"})}).managed
-    assert not ClusterPod({"metadata": metadata(labels={})}).managed
+    assert not listed(metadata={"labels": {"vramwarden.io/managed": "false"}}).managed
+    assert not listed(memory=None).managed
 
 
 def test_what_somebody_wrote_into_annotations_is_bounded():
-    pod = seen(gpu_waits="x" * 10_000, gpu=",".join(f"GPU-{n}" for n in range(1000)) + ",\x1b[2J")
+    pod = says(gpu_waits="x" * 10_000, gpu=",".join(f"GPU-{n}" for n in range(1000)) + ",\x1b[2J")
     assert (len(pod.waits), len(pod.gpus)) == (300, 64)
 
 
@@ -99,31 +89,22 @@ def test_nothing_that_a_server_sends_fails(found):
     assert set(vars(ClusterPod(raw).keep(*facts, "path", "created_s", "ready"))) > set(facts)
 
 
-def whole(**spec):
-    resources = {"limits": {"vramwarden.io/vram": "16Gi"}}
-    containers = [{"name": "main", "image": "x", "resources": resources}]
-    said = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available"}
-    return {
-        "metadata": metadata({"gpu-count": "2"}),
-        "spec": {"containers": containers, **spec},
-        "status": {"phase": "Pending", "conditions": [{"type": "Ready"}, said]},
-    }
-
-
 def test_a_whole_pod_says_exactly_what_it_asks_for_and_why_it_has_no_node():
-    pod = ClusterPod(whole())
+    said = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available"}
+    status = {"conditions": [{"type": "Ready"}, said]}
+    unsaid = {"vramwarden.io/gpu-memory": None}
+    pod = ClusterPod(a_pod("p", "8Gi", count=2, status=status, annotations=unsaid))
     assert (pod.asked_bytes, pod.gpu_count, pod.status, pod.node) == (8 * GIB, 2, "Pending", "")
     assert pod.unscheduled == "0/3 nodes are available"
 
 
 def test_a_pod_that_is_being_deleted_is_terminating():
-    raw = whole(nodeName="n1")
-    raw["metadata"]["deletionTimestamp"] = "2026-11-21T20:15:04Z"
-    assert (ClusterPod(raw).status, ClusterPod(raw).node) == ("Terminating", "n1")
+    pod = ClusterPod(a_pod("p", node="n1", metadata={"deletionTimestamp": ago(1)}))
+    assert (pod.status, pod.node) == ("Terminating", "n1")
 
 
 def test_of_a_pod_with_a_malformed_part_the_rest_is_known():
-    pod = ClusterPod({"metadata": metadata({"gpu-memory": "8Gi"}), "spec": {"containers": 1}})
+    pod = ClusterPod(a_pod("train", "8Gi") | {"spec": {"containers": 1}})
     assert (pod.name, pod.asked_bytes, pod.gpu_count) == ("train", 8 * GIB, 1)
 
 

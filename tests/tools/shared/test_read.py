@@ -1,18 +1,24 @@
-"""What `top` asks of an API server, how it is answered, and what becomes of failures."""
+"""What tools ask of an API server, how it is answered, and what becomes of failures."""
 
 from __future__ import annotations
 
-import gzip
-import json
 import re
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from tests.support.seen_cluster import GIB, a_listed_pod, nodes
+from tests.support.api_server import ApiServer
+from tests.support.clusters import (
+    GIB,
+    NOW_S,
+    a_cluster,
+    a_node,
+    a_pod,
+    many_nodes,
+    team_nodes,
+)
 from webhook.adapters.kube import client
 from webhook.adapters.kube.client import KubeError
-from webhook.core.kinds.nodes import write_gpu_node
+from webhook.core.kinds.workloads import Workload
 from webhook.tools.shared.read import (
     GPU_NODES_PATH,
     once,
@@ -26,176 +32,123 @@ from webhook.tools.shared.read import (
 from webhook.tools.simulate.judge.cluster import TodayObjects
 from webhook.tools.simulate.read import list_pods_and_nodes
 
-COLUMNS = ["Name", "Ready", "Status", "Restarts", "Age", "IP", "Node"]
+PODS = "/api/v1/namespaces/team-a/pods"
+NO_NODE = "0/3 nodes are available"
+WAITS = {"conditions": [{"type": "PodScheduled", "status": "False", "message": NO_NODE}]}
 
 
-def gpu_nodes(figures, **metadata):
-    items = [write_gpu_node(node) for node in figures]
-    return {"kind": "GPUNodeList", "metadata": metadata, "items": items}
+@pytest.fixture
+def api():
+    return a_cluster(team_nodes()).stored_in(ApiServer())
 
 
-def metadata(name, **annotations):
-    return {
-        "uid": f"uid-{name}",
-        "namespace": "team-a",
-        "name": name,
-        "annotations": {f"vramwarden.io/{key}": text for key, text in annotations.items()},
-        "labels": {"vramwarden.io/managed": "true"},
-    }
+def known(name, status, node, **other):
+    """Return all that is kept of a pod of team-a."""
+    facts = {"uid": name, "namespace": "team-a", "name": name, "status": status, "node": node}
+    facts |= {"created_s": NOW_S - 540, "gpus": (), "asked_bytes": 8 * GIB, "gpu_count": 1}
+    facts |= {"waits": "", "unscheduled": "", "managed": True, "workload": Workload("Pod", name)}
+    return facts | other
 
 
-def table(*rows, **page):
-    """Return a table of pods as (metadata, status, node)."""
-    return {
-        "kind": "Table",
-        "apiVersion": "meta.k8s.io/v1",
-        "metadata": {"resourceVersion": "7", **page},
-        "columnDefinitions": [{"name": name, "type": "string"} for name in COLUMNS],
-        "rows": [
-            {
-                "cells": [about["name"], "1/1", status, "0", "5m", "10.0.0.1", node],
-                "object": {"kind": "PartialObjectMetadata", "metadata": about},
-            }
-            for about, status, node in rows
-        ],
-    }
+def test_figures_of_all_nodes_come_from_the_cache_in_one_compressed_answer(api):
+    assert read_gpu_nodes(api.kube()) == [one.figures for one in team_nodes()]
+    (asked,) = api.asked
+    assert (asked.path, asked.query) == (GPU_NODES_PATH, {"resourceVersion": "0"})
+    assert asked.headers["Accept-Encoding"] == "gzip"
 
 
-def asked(server):
-    return [
-        (urlsplit(path).path, parse_qs(urlsplit(path).query), headers)
-        for _, path, headers, _ in server.asked
-    ]
+def test_an_object_that_shows_nothing_yet_is_left_out(api):
+    api.put(f"{GPU_NODES_PATH}/n2", {})
+    assert [node.name for node in read_gpu_nodes(api.kube())] == ["n1", "n3"]
 
 
-def seen(name, status, node, **other):
-    other |= {"kind": "Pod", "workload": name}
-    return vars(a_listed_pod(f"uid-{name}", "team-a", name, status, node, **other))
-
-
-def test_figures_of_all_nodes_come_from_the_cache_in_one_compressed_answer(kube, api_server):
-    packed = gzip.compress(json.dumps(gpu_nodes(nodes())).encode())
-    api_server.answers = [(200, packed, {"Content-Encoding": "gzip"})]
-    assert read_gpu_nodes(kube) == nodes()
-    ((path, query, headers),) = asked(api_server)
-    assert (path, query) == (GPU_NODES_PATH, {"resourceVersion": ["0"]})
-    assert headers["Accept-Encoding"] == "gzip"
-
-
-def test_an_object_that_shows_nothing_yet_is_left_out(kube, api_server):
-    listed = gpu_nodes(nodes())
-    del listed["items"][1]["status"]
-    api_server.answers = [(200, listed)]
-    assert [node.name for node in read_gpu_nodes(kube)] == ["n1", "n3"]
-
-
-def test_a_list_that_is_too_large_for_one_answer_is_read_in_pages(kube, api_server, monkeypatch):
-    first, second = gpu_nodes(nodes()[:2], **{"continue": "c"}), gpu_nodes(nodes()[2:])
+def test_a_list_that_is_too_large_for_one_answer_is_read_in_pages(api, monkeypatch):
     monkeypatch.setattr(client, "MOST_AT_ONCE_BYTES", 1000)
-    api_server.answers = [(200, gpu_nodes(nodes())), (200, first), (200, second)]
-    assert read_gpu_nodes(kube) == nodes()
-    assert [query.get("continue") for _, query, _ in asked(api_server)] == [None, None, ["c"]]
-    assert [query.get("resourceVersion") for _, query, _ in asked(api_server)] == [
-        ["0"],
-        None,
-        None,
-    ]
+    cluster = a_cluster(many_nodes(60, gpus=1, pods=1))
+    api = cluster.stored_in(ApiServer())
+    assert read_gpu_nodes(api.kube()) == list(cluster.figures)
+    assert [one.query.get("resourceVersion") for one in api.asked] == ["0", None, None]
+    assert ["continue" in one.query for one in api.asked] == [False, False, True]
 
 
 @pytest.mark.parametrize("body", [b'{"items": [', b"\x1f\x8b not gzip", b"[]", b'{"items": [1]}'])
-def test_an_answer_that_cannot_be_read_is_a_sentence(kube, api_server, body):
+def test_an_answer_that_cannot_be_read_is_a_sentence(api, body):
     headers = {"Content-Encoding": "gzip"} if body.startswith(b"\x1f") else {}
-    api_server.answers = [(200, body, headers)]
+    api.fails("gpunodes", (200, body, headers))
     with pytest.raises(KubeError, match="broke off"):
-        read_gpu_nodes(kube)
+        read_gpu_nodes(api.kube())
 
 
-def test_pods_are_rows_with_their_metadata_alone(kube, api_server):
-    llama = metadata("llama", **{"gpu-memory": "16Gi", "gpu": "GPU-a"})
-    api_server.answers = [(200, table((llama, "Running", "n1")))]
-    assert list(map(vars, read_pods(kube, "team-a", selector="app=llama"))) == [
-        seen("llama", "Running", "n1", gpus=("GPU-a",), asked_bytes=16 * GIB)
+def test_pods_are_rows_with_their_metadata_alone(api):
+    llama = a_pod("llama", "16Gi", node="n1", gpus="GPU-a", labels={"app": "llama"})
+    api.add(llama, a_pod("other", "8Gi", node="n1"), a_pod("done", "8Gi", status="Succeeded"))
+    assert list(map(vars, read_pods(api.kube(), "team-a", selector="app=llama"))) == [
+        known("llama", "Running", "n1", gpus=("GPU-a",), asked_bytes=16 * GIB)
     ]
-    ((path, query, headers),) = asked(api_server)
-    assert path == "/api/v1/namespaces/team-a/pods"
-    assert query == {
-        "includeObject": ["Metadata"],
-        "labelSelector": ["vramwarden.io/managed=true,app=llama"],
-        "fieldSelector": ["status.phase!=Succeeded,status.phase!=Failed"],
-        "limit": ["50"],
-    }
-    assert headers["Accept"] == "application/json;as=Table;g=meta.k8s.io;v=v1,application/json"
+    (asked,) = api.asked
+    assert (asked.path, asked.query) == (
+        PODS,
+        {
+            "includeObject": "Metadata",
+            "labelSelector": "vramwarden.io/managed=true,app=llama",
+            "fieldSelector": "status.phase!=Succeeded,status.phase!=Failed",
+            "limit": "50",
+        },
+    )
+    table = "application/json;as=Table;g=meta.k8s.io;v=v1,application/json"
+    assert asked.headers["Accept"] == table
 
 
-def test_rows_come_in_pages(kube, api_server):
-    api_server.answers = [
-        (200, table((metadata("a"), "Running", "n1"), **{"continue": "c"})),
-        (200, table((metadata("b"), "Running", "n2"))),
+def test_pods_without_a_node_are_read_whole_and_no_others(api):
+    memory = {"annotations": {"vramwarden.io/gpu-memory": None}}
+    bound, waits = (
+        a_pod("bound", "8Gi", node="n1", status=WAITS, **memory),
+        a_pod("waits", "30Gi", status=WAITS, **memory),
+    )
+    api.add(bound, waits)
+    assert list(map(vars, read_pods(api.kube(), "team-a"))) == [
+        known("bound", "Running", "n1", asked_bytes=None),
+        known("waits", "Pending", "", asked_bytes=30 * GIB, unscheduled=NO_NODE),
     ]
-    assert [pod.name for pod in read_pods(kube, "")] == ["a", "b"]
-    assert [path for path, _, _ in asked(api_server)] == ["/api/v1/pods"] * 2
+    _, asked = api.asked
+    assert asked.query["fieldSelector"] == (
+        "spec.nodeName=,status.phase!=Succeeded,status.phase!=Failed"
+    )
+    assert asked.headers["Accept"] == "application/json"
 
 
-def whole(name, amount="30Gi", node="", phase="Pending"):
-    said = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available"}
-    resources = {"limits": {"vramwarden.io/vram": amount}}
-    return {
-        "metadata": metadata(name),
-        "spec": {"nodeName": node, "containers": [{"name": "main", "resources": resources}]},
-        "status": {"phase": phase, "conditions": [said]},
-    }
+def test_rows_come_in_pages_and_of_many_pods_without_a_node_a_hundred_are_read_whole(api):
+    pod = a_pod("p", "8Gi", status=WAITS)
+    own = [{"name": f"p{number:03}", "uid": f"{number}"} for number in range(200)]
+    api.add(*(pod | {"metadata": pod["metadata"] | one} for one in own))
+    pods = read_pods(api.kube(), "")
+    assert [pod.name for pod in pods] == [one["name"] for one in own]
+    assert [pod.unscheduled for pod in pods] == [NO_NODE] * 100 + [""] * 100
+    assert {one.path for one in api.asked} == {"/api/v1/pods"}
 
 
-def test_pods_without_a_node_are_read_whole_and_no_others(kube, api_server):
-    rows = table((metadata("a"), "Running", "n1"), (metadata("b"), "Pending", "<none>"))
-    api_server.answers = [(200, rows), (200, {"items": [whole("b"), whole("c")]})]
-    assert list(map(vars, read_pods(kube, "team-a"))) == [
-        seen("a", "Running", "n1"),
-        seen("b", "Pending", "", asked_bytes=30 * GIB, unscheduled="0/3 nodes are available"),
-    ]
-    _, (path, query, headers) = asked(api_server)
-    assert path == "/api/v1/namespaces/team-a/pods"
-    assert query["fieldSelector"] == ["spec.nodeName=,status.phase!=Succeeded,status.phase!=Failed"]
-    assert headers["Accept"] == "application/json"
-
-
-def test_of_many_pods_without_a_node_a_hundred_are_read_whole(kube, api_server):
-    def page(first, last, token):
-        items = [whole(f"p{number}") for number in range(first, last)]
-        return 200, {"metadata": {"continue": token}, "items": items}
-
-    rows = table(*((metadata(f"p{number}"), "Pending", "<none>") for number in range(200)))
-    api_server.answers = [(200, rows), page(0, 50, "a"), page(50, 120, "b")]
-    pods = read_pods(kube, "team-a")
-    assert [pod.asked_bytes is not None for pod in pods] == [True] * 100 + [False] * 100
-    assert len(api_server.asked) == 3
-
-
-def test_a_server_that_makes_no_tables_is_understood_as_well(kube, api_server):
-    api_server.answers = [(200, {"items": [whole("a", "8Gi", "n1", "Running")]})]
-    assert list(map(vars, read_pods(kube, "team-a"))) == [
-        seen("a", "Running", "n1", asked_bytes=8 * GIB, unscheduled="0/3 nodes are available")
+def test_a_server_that_makes_no_tables_is_understood_as_well(api):
+    api.fails("pods", (200, {"items": [a_pod("a", "8Gi", node="n1", status=WAITS)]}))
+    assert list(map(vars, read_pods(api.kube(), "team-a"))) == [
+        known("a", "Running", "n1", unscheduled=NO_NODE)
     ]
 
 
 @pytest.mark.parametrize(
-    "row", [{"cells": 1, "object": {}}, {"object": {"metadata": metadata("a")}}, 1, {}]
+    "row", [{"cells": 1, "object": {}}, {"object": {"metadata": {"name": "a"}}}, 1, {}]
 )
-def test_a_table_that_is_none_is_a_sentence(kube, api_server, row):
-    api_server.answers = [(200, table() | {"rows": [row]})]
+def test_a_table_that_is_none_is_a_sentence(api, row):
+    columns = [{"name": "Status"}, {"name": "Node"}]
+    api.fails("pods", (200, {"kind": "Table", "columnDefinitions": columns, "rows": [row]}))
     with pytest.raises(KubeError, match="broke off"):
-        read_pods(kube, "team-a")
+        read_pods(api.kube(), "team-a")
 
 
-def test_pods_that_asked_for_nothing_are_read_for_one_node(kube, api_server):
-    stranger = metadata("shell") | {"labels": {}}
-    api_server.answers = [(200, table((stranger, "Running", "n2")))]
-    assert list(map(vars, read_unmanaged_pods(kube, "team-a", "n2"))) == [
-        seen("shell", "Running", "n2", managed=False)
+def test_pods_that_asked_for_nothing_are_read_for_one_node(api):
+    api.add(a_pod("shell", node="n2"), a_pod("else", node="n1"), a_pod("ours", "8Gi", node="n2"))
+    assert list(map(vars, read_unmanaged_pods(api.kube(), "team-a", "n2"))) == [
+        known("shell", "Running", "n2", asked_bytes=None, managed=False)
     ]
-    ((_, query, _),) = asked(api_server)
-    assert query["labelSelector"] == ["vramwarden.io/managed!=true"]
-    assert query["fieldSelector"] == ["spec.nodeName=n2"]
 
 
 @pytest.mark.parametrize(
@@ -211,14 +164,12 @@ def test_pods_that_asked_for_nothing_are_read_for_one_node(kube, api_server):
         (500, "answers 500", "answers 500", "answers 500"),
     ],
 )
-def test_each_failure_says_what_is_missing_and_what_to_do(
-    kube, api_server, code, figures, of_one, of_all
-):
-    api_server.answers = [(code, {"message": "no"})]
+def test_each_failure_says_what_is_missing_and_what_to_do(api, code, figures, of_one, of_all):
+    api.fails(".", code, forever=True)
     with pytest.raises(KubeError) as failed:
-        read_gpu_nodes(kube)
+        read_gpu_nodes(api.kube())
     with pytest.raises(KubeError):
-        read_pods(kube, "")
+        read_pods(api.kube(), "")
     assert re.search(f"^no figures of GPUs: .*{figures}", why_no_figures(failed.value))
     assert re.search(f"^no pods: .*{of_one}", why_no_pods(failed.value, "team-a"))
     assert re.search(f"^no pods: .*{of_all}", why_no_pods(failed.value, ""))
@@ -235,13 +186,14 @@ def test_an_object_is_taken_once_by_its_uid_or_else_its_name():
     assert taken == [named, known, other]
 
 
-def test_what_reads_pods_and_nodes_takes_each_once():
-    class Kube:
-        def list_all(self, _path, keep, **_query):
-            for _ in range(2):  # as for a page that was too large
-                keep({"metadata": {"name": "x", "uid": "1"}, "spec": {"resourceClaims": [{}]}})
-
+def test_what_reads_pods_and_nodes_takes_each_once_though_a_page_expires(api):
+    claims = {"resourceClaims": [{"name": "gpu"}]}
+    api.add(*(a_pod(f"p-{number}", node="n1", **claims) for number in range(60)))
+    api.add(*(a_node(f"cpu-{number}").stored for number in range(60)))
     taken, found = [], TodayObjects()
-    read_each_pod(Kube(), "", taken.append)
-    list_pods_and_nodes(Kube(), found)
-    assert (len(taken), found.left_out.total(), found.others) == (1, 1, 1)
+    api.fails("pods.*continue=", 410)  # so all are read again
+    read_each_pod(api.kube(), "", taken.append)
+    for kind in ("pods", "nodes"):
+        api.fails(f"{kind}.*continue=", 410)
+    list_pods_and_nodes(api.kube(), found)
+    assert (len(taken), found.left_out.total(), found.others) == (60, 60, 60)

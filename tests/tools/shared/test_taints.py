@@ -7,16 +7,15 @@ from itertools import product
 
 import pytest
 
-from tests.support.checked import BEFORE, a_node
-from tests.support.seen_cluster import a_read_node
-from webhook.core.kinds.nodes import NodeFigures
+from tests.support.checked import BEFORE
+from tests.support.clusters import a_gpu, a_node
 from webhook.tools.check.judge.findings import Level
 from webhook.tools.check.judge.nodes import taints
 from webhook.tools.explain.judge.eligible import why_not
 from webhook.tools.shared.node import tolerates
 from webhook.tools.shared.pod import ClusterPod
 
-NODE = NodeFigures(name="n1", observed_s=0.0, driver_version="580", enforcement="sidecar")
+FIGURES = a_node("n1", a_gpu(79)).figures
 TAINT = ("team", "a", "NoSchedule")
 ROWS = {
     "no key, Exists": [{"operator": "Exists"}],
@@ -53,9 +52,8 @@ def test_check_and_explain_say_the_same_of_a_toleration(operator):
         named = {"key": key, "operator": operator, "value": value, "effect": effect}
         toleration = {name: one for name, one in named.items() if one is not None}
         taint = {"key": "team", "value": level, "effect": repels}
+        node = a_node("n1", a_gpu(79), taints=(taint,)).read
         policy = replace(BEFORE.policy, tolerations=(toleration,))
-        facts = replace(BEFORE, policy=policy, nodes=(a_node(taints=[taint]),))
-        node = a_read_node("n1", {}, (("team", level, repels),))
-        by_explain = why_not(ClusterPod({"spec": {"tolerations": [toleration]}}), NODE, node)
-        by_check = taints(facts)
+        by_check = taints(replace(BEFORE, policy=policy, nodes=(node,)))
+        by_explain = why_not(ClusterPod({"spec": {"tolerations": [toleration]}}), FIGURES, node)
         assert (by_explain is None) == (by_check.level is Level.OK), (toleration, taint)
