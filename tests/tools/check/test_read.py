@@ -1,0 +1,403 @@
+"""What `check` reads of a cluster with a release, and what it says where something is not so."""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64encode
+from datetime import UTC, datetime
+
+import pytest
+import yaml
+
+from certs import ensure
+from tests.support.api_server import KINDS, ApiServer, merged
+from tests.support.clusters import NOW_S, a_cluster, a_gpu, a_node, a_pod, ago, held
+from tests.support.paths import ROOT
+from tests.support.pki import Authority
+from tests.support.pods import a_request
+from webhook import __version__
+from webhook.adapters.kube.client import KubeError
+from webhook.adapters.policy.files import load_config_map, shipped_policy_path
+from webhook.core.admission.decide import Phase, decide
+from webhook.core.node.sharing import DRAIN
+from webhook.core.policy.cluster import Cluster
+from webhook.core.policy.fence import fence_data
+from webhook.tools.check.judge.findings import Level
+from webhook.tools.check.judge.table import GROUPS, run
+from webhook.tools.check.read import read_facts
+
+SYSTEM, SENTRY = "vramwarden-system", "vramwarden-sentry"
+IN_SYSTEM = f"/api/v1/namespaces/{SYSTEM}"
+REGISTRATION = "/apis/admissionregistration.k8s.io/v1"
+BINDINGS = f"{REGISTRATION}/validatingadmissionpolicybindings"
+HOOKS = [f"{REGISTRATION}/{kind}webhookconfigurations/vramwarden"
+         for kind in ("mutating", "validating")]  # fmt: skip
+APPS = "/apis/apps/v1/namespaces"
+WEBHOOK = f"{APPS}/{SYSTEM}/deployments/vramwarden-webhook"
+DAEMON_SETS = [f"{APPS}/{SYSTEM}/daemonsets/vramwarden-agent",
+               f"{APPS}/{SENTRY}/daemonsets/vramwarden-sentry"]  # fmt: skip
+NETWORK = f"/apis/networking.k8s.io/v1/namespaces/{SYSTEM}/networkpolicies/vramwarden-webhook"
+PODS = "/api/v1/namespaces/team-a/pods"
+IMAGE = f"registry.example/enforcer:{__version__}"
+POLICY_FILES = {"default.yaml": shipped_policy_path().read_text()}
+POLICY = load_config_map(POLICY_FILES, "here", [], enforcer_image=IMAGE)
+KINDS_SERVED = {
+    "/apis": ["apps", "nvidia.com"],
+    REGISTRATION: [
+        f"{kind}admission{what}"
+        for kind in ("mutating", "validating")
+        for what in ("policies", "policybindings")
+    ],
+    "/apis/vramwarden.io/v1alpha1": ["gpunodes", "vramhistories"],
+}
+
+
+def manifests():
+    """Return what `kubectl apply` of the chart's objects stores, as far as `check` reads it."""
+    text = (ROOT / "deploy" / "install.yaml").read_text().partition("\n---\n")[2]
+    text = text.replace("--rollout=Observe", "--rollout=Enforce")
+    found = yaml.safe_load_all(text.replace("ENFORCER_IMAGE:", "registry.example/enforcer:"))
+    return [one for one in found if one and one["kind"] in KINDS.values()]
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    """Return the files of a certificate that was issued now, by name, in base64."""
+    folder = tmp_path_factory.mktemp("certificate")
+    ensure(folder, ["vramwarden-webhook.vramwarden-system.svc"], datetime.fromtimestamp(NOW_S, UTC))
+    files = ("tls.crt", "ca.crt")
+    return {name: b64encode((folder / name).read_bytes()).decode() for name in files}
+
+
+def admission(request):
+    """Answer a dry run as an API server does that asks the webhook."""
+    decision = decide(a_request(request.body), POLICY, Cluster(), Phase.MUTATE)
+    return (201, decision.obj) if decision.allowed else denial(decision.message)
+
+
+def denial(words):
+    said = f'admission webhook "mutate.vramwarden.io" denied the request: {words}'
+    return 403, {"kind": "Status", "message": said}
+
+
+def patch(api, path, change):
+    api.put(path, merged(api.objects[path], change, strategic=True))
+
+
+def each_hook(api, path, change):
+    """Change the client of each of our webhooks."""
+    hooks = [{"name": one["name"], "clientConfig": change} for one in api.objects[path]["webhooks"]]
+    patch(api, path, {"webhooks": hooks})
+
+
+def sidecar(**state):
+    """Return the status of a pod whose sidecar is in a state."""
+    return {"initContainerStatuses": [{"name": "vram-enforcer", "image": IMAGE, "state": state}]}
+
+
+@pytest.fixture(scope="module")
+def stored(certificate):
+    """Return the objects of a release that works, with a node that is shared, and a pod there."""
+    node = a_node("n1", a_gpu(80, held("llama", 16, 6)))
+    pod = a_pod(
+        "llama", "16Gi", node="n1", gpus="GPU-n1-0", status=sidecar(running={"startedAt": ago(9)})
+    )
+    api = a_cluster([node, a_node("cpu")], [pod], *manifests()).stored_in(ApiServer())
+    replicas = api.objects[WEBHOOK]["spec"]["replicas"]
+    patch(api, WEBHOOK, {"status": {"replicas": replicas, "readyReplicas": replicas}})
+    ready = {"desiredNumberScheduled": 1, "numberReady": 1, "currentNumberScheduled": 1}
+    for path in DAEMON_SETS:
+        patch(api, path, {"status": ready})
+    for path in HOOKS:
+        each_hook(api, path, {"caBundle": certificate["ca.crt"]})
+    bind = {"name": "bind.vramwarden.io", "clientConfig": {"service": {"path": "/bind/x"}}}
+    patch(api, HOOKS[0], {"webhooks": [bind]})
+    patch(api, f"{IN_SYSTEM}/secrets/vramwarden-certificate", {"data": certificate})
+    api.put(f"{IN_SYSTEM}/secrets/vramwarden-key", {"data": {"key": "eA=="}})
+    api.put(f"{IN_SYSTEM}/configmaps/vramwarden-fence", {"data": fence_data(POLICY)})
+    let_in = {"from": [{"ipBlock": {"cidr": "192.0.2.0/24"}}]}
+    patch(api, NETWORK, {"spec": {"ingress": [let_in]}})
+    api.put("/apis/node.k8s.io/v1/runtimeclasses/nvidia", {"handler": "nvidia"})
+    return api.objects
+
+
+@pytest.fixture
+def cluster(stored):
+    """Return an API server with that release, which answers dry runs as its webhook does."""
+    api = ApiServer()
+    api.now_s = lambda: NOW_S
+    api.objects |= stored
+    for path, names in KINDS_SERVED.items():
+        listed = {"groups" if path == "/apis" else "resources": [{"name": one} for one in names]}
+        api.texts[path] = json.dumps(listed)
+    api.texts["/version"] = json.dumps({"gitVersion": "v1.36.2"})
+    api.fails("POST .*/pods", admission, forever=True)
+    return api
+
+
+def check(api, *, pre=False, namespace=None):
+    """Return what each check found, by its name."""
+    facts = read_facts(
+        api.kube(), __version__, pre=pre, namespace=namespace, test_namespace="default"
+    )
+    return {one.check.id: one.finding for one in run(facts, pre=pre)}
+
+
+def not_ok(found):
+    """Return what is not as it should be; nobody can see a binding."""
+    levels = {name: one.level.value for name, one in found.items() if one.level is not Level.OK}
+    assert levels.pop("binding", Level.NOT_CHECKED) == Level.NOT_CHECKED
+    return levels
+
+
+def test_of_a_release_that_works_all_is_seen(cluster):
+    found = check(cluster)
+    assert not_ok(found) == {}
+    seen = {
+        "gpu-nodes": "1 of 2 nodes",
+        "runtime-class": "handler nvidia",
+        "advertised": "80Gi on 1 of 1 node",
+        "release": f"{__version__} in namespace {SYSTEM}",
+        "webhook-ready": "2 of 2 replicas",
+        "configurations": "6 webhooks",
+        "pod-asks": "in namespace default, by rule default, with a sidecar",
+        "agents": "1 of 1 node",
+        "sentries": "1 of 1 node",
+        "kinds": "GPUNode, VRAMHistory",
+        "figures": "1 node",
+    }
+    assert {name: found[name].detail for name in seen} == seen
+    assert found["certificate"].detail.startswith(f"Secret {SYSTEM}/vramwarden-certificate: ")
+    assert found["pod-wrong"].detail.startswith("InvalidQuantity: ")
+
+
+FAILED, WARNING, UNSEEN = Level.FAILED, Level.WARNING, Level.NOT_CHECKED
+OF_POLICY = ("policy-valid", "policy-in-force", "policy-features", "pinned-images")
+POLICIES = f"{IN_SYSTEM}/configmaps/vramwarden-policies"
+DRY_RUNS = ("pod-asks", "pod-wrong", "pod-plain")
+ENFORCE = "pod-security.kubernetes.io/enforce"
+NO_RULES = "apiVersion: vramwarden.io/v1alpha1\nkind: VRAMPolicy\nmetadata: {name: z}\nspec: "
+ONE_RULE = NO_RULES + "{rules: [{name: late, match: {namespaces: [late]}, action: Ignore}]}"
+WHOLE = {"nvidia.com/gpu": "4"}
+OF_DRA = {"apiVersion": "resource.k8s.io/v1"}
+DEVICE = {"name": "gpu-0", "attributes": {"uuid": {"string": "GPU-n1-0"}}}
+SLICE = OF_DRA | {
+    "kind": "ResourceSlice", "metadata": {"name": "n1-gpus"},
+    "spec": {"driver": "gpu.nvidia.com", "nodeName": "n1", "devices": [DEVICE]},
+}  # fmt: skip
+ALLOCATED = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": "n1", "device": "gpu-0"}
+CLAIM = OF_DRA | {
+    "kind": "ResourceClaim", "metadata": {"name": "gpu", "namespace": "team-a"},
+    "status": {"allocation": {"devices": {"results": [ALLOCATED]}}},
+}  # fmt: skip
+CLAIMS = a_pod("claims", node="n1", resourceClaims=[{"name": "a", "resourceClaimName": "gpu"}])
+HAS_WHOLE = a_pod("whole", node="n1", containers=[{"name": "main", "resources": {"limits": WHOLE}}])
+PULLS = sidecar(waiting={"reason": "ImagePullBackOff", "message": "Back-off"})
+
+
+def patched(path, change):
+    return lambda api: patch(api, path, change)
+
+
+def labelled(path, label, value):
+    return patched(path, {"metadata": {"labels": {label: value}}})
+
+
+def added(*manifests):
+    return lambda api: api.add(*manifests)
+
+
+def removed(path):
+    return lambda api: api.remove(path)
+
+
+def fresh(age_s, **node):
+    """Return the node n2, with a GPU, of whose agent nothing is seen yet."""
+    made = a_node("n2", labels={"nvidia.com/gpu.present": "true"}, **node).stored
+    return merged(made, {"metadata": {"creationTimestamp": ago(age_s)}})
+
+
+def an_event(message, at_s, name="n2"):
+    return {
+        "apiVersion": "v1", "kind": "Event", "metadata": {"name": message, "namespace": "default"},
+        "involvedObject": {"kind": "Node", "name": name}, "reason": DRAIN,
+        "lastTimestamp": ago(at_s), "message": message,
+    }  # fmt: skip
+
+
+def another_authority(api):
+    strange = b64encode(Authority("nobody").pem).decode()
+    each_hook(api, HOOKS[0], {"caBundle": strange})
+
+
+NOT_SO = {
+    "a namespace that denies the sentry": (
+        labelled(f"/api/v1/namespaces/{SENTRY}", ENFORCE, "baseline"),
+        {"sentry-namespace": FAILED}, f"`kubectl label namespace {SENTRY}",
+    ),
+    "a policy that is not valid": (
+        patched(POLICIES, {"data": {"zz.yaml": NO_RULES + "{rulez: []}"}}),
+        {"policy-valid": FAILED, "taints": UNSEEN}, "zz.yaml:4: spec.rulez: unknown field",
+    ),
+    "a policy that no replica has taken up": (
+        patched(POLICIES, {"data": {"00-late.yaml": ONE_RULE}}),
+        {"policy-in-force": WARNING, "fence-rules": WARNING}, "replica",
+    ),
+    "a fence without a binding": (
+        removed(f"{BINDINGS}/vramwarden-second-line"),
+        {"fence-policies": FAILED}, ["vramwarden-second-line"],
+    ),
+    "a binding that only warns": (
+        patched(f"{BINDINGS}/vramwarden-sidecar", {"spec": {"validationActions": ["Warn"]}}),
+        {"fence-policies": FAILED}, ["vramwarden-sidecar"],
+    ),
+    "no key": (
+        removed(f"{IN_SYSTEM}/secrets/vramwarden-key"),
+        {"weakened": WARNING}, ["Secret vramwarden-key"],
+    ),
+    "a port for everybody": (
+        patched(NETWORK, {"spec": {"ingress": [{}]}}),
+        {"weakened": WARNING}, ["networkPolicy.apiServerCIDRs"],
+    ),
+    "a young node without memory": (added(fresh(60)), {"advertised": WARNING}, ["n2"]),
+    "an old node without memory": (added(fresh(6000)), {"advertised": FAILED}, ["n2"]),
+    "a node in use, of which the newest event counts": (
+        added(fresh(6000), an_event("newest", 5), an_event("old", 9)),
+        {"advertised": WARNING}, "n2: newest",
+    ),
+    "a node of which no event speaks": (
+        added(fresh(6000), an_event("of another", 5, name="n3")), {"advertised": FAILED}, ["n2"],
+    ),
+    "a node with whole GPUs": (added(fresh(60, amounts=WHOLE)), {"whole-gpus": WARNING}, ["n2"]),
+    "a sidecar whose image cannot be pulled": (
+        patched(f"{PODS}/llama", {"status": PULLS}), {"sidecar-image": FAILED}, ["team-a/llama"],
+    ),
+    "a slice of a shared GPU": (added(SLICE), {"resource-claims": FAILED}, ["n1"]),
+    "a claim of a shared GPU": (added(CLAIM, CLAIMS), {"resource-claims": FAILED},
+                                ["team-a/claims"]),
+    "a pod with whole GPUs": (added(HAS_WHOLE), {"whole-gpu-pods": FAILED}, ["team-a/whole"]),
+    "a configuration without webhooks": (
+        patched(HOOKS[1], {"webhooks": None}), {"configurations": FAILED},
+        [f"{name}.vramwarden.io (ValidatingWebhookConfiguration)"
+         for name in ("validate", "advise")],
+    ),
+    "somebody else's CA": (another_authority, {"ca-bundle": FAILED}, "another CA"),
+}  # fmt: skip
+"""What is changed, what is not as it should be then, and what is said of it: words, or objects."""
+
+
+@pytest.mark.parametrize(("change", "found", "said"), NOT_SO.values(), ids=NOT_SO)
+def test_what_is_not_so_is_named(cluster, change, found, said):
+    change(cluster)
+    seen = check(cluster)
+    assert not_ok(seen) == found
+    first = seen[next(iter(found))]
+    assert list(first.about) == said if isinstance(said, list) else said in str(first)
+
+
+@pytest.mark.parametrize(
+    ("denied", "right", "unseen"),
+    [
+        ("list nodes", "", {check.id for check in GROUPS["nodes with GPUs"]} | {"figures"}),
+        (
+            *("list mutatingwebhookconfigurations", "list webhook configurations"),
+            {"other-webhooks", "configurations", "bind-path", "ca-bundle"},
+        ),
+        ("get runtimeclasses", "", {"runtime-class"}),
+        ("get namespaces", "", {"sentry-namespace"}),
+        ("get daemonsets", "", {"agents", "weakened"}),
+        ("get configmaps", "", {*OF_POLICY, "fence-rules", "taints"}),
+        ("get secrets", "", {"certificate", "weakened"}),
+        ("list gpunodes", "", {"figures"}),
+        ("list resourceslices", "", {"resource-claims"}),
+        ("create pods", "create pods in default", {*DRY_RUNS, "policy-in-force"}),
+    ],
+)
+def test_a_right_that_is_missing_is_named_and_the_rest_is_seen(cluster, denied, right, unseen):
+    if denied == "create pods":
+        cluster.recovers()  # the API server answers by itself
+    cluster.denied.add(tuple(denied.split()))
+    found = check(cluster)
+    said = {name: found[name].detail for name in not_ok(found)}
+    assert said == dict.fromkeys(unseen, f"needs the right to {right or denied}")
+
+
+def test_where_there_is_no_dra_it_is_not_looked_at(cluster):
+    cluster.unknown |= {"resourceslices", "resourceclaims"}
+    found = check(cluster)
+    assert not_ok(found) == {"resource-claims": UNSEEN}
+    why = "needs resource.k8s.io/v1, which Kubernetes serves from 1.34 on"
+    assert found["resource-claims"].detail == why
+
+
+@pytest.mark.parametrize("path", ["/nodes", "/daemonsets", "POST .*/pods"])
+def test_an_api_server_that_goes_away_ends_it(cluster, path):
+    cluster.recovers()
+    cluster.fails(path, 0)
+    with pytest.raises(KubeError, match="does not answer"):
+        check(cluster)
+
+
+def moved(api, path, namespace):
+    """Let a workload be in another namespace."""
+    found = api.objects[path]
+    api.remove(path)
+    metadata = {"metadata": {"namespace": namespace}}
+    api.put(re.sub("/namespaces/[^/]+", f"/namespaces/{namespace}", path), merged(found, metadata))
+
+
+def test_a_release_is_found_wherever_it_is_unless_its_namespace_is_given(cluster):
+    for path in HOOKS:
+        cluster.remove(path)
+    moved(cluster, WEBHOOK, "gpu")
+    assert check(cluster)["release"].detail == f"{__version__} in namespace gpu"
+    assert check(cluster, namespace="gpu")["release"].detail == f"{__version__} in namespace gpu"
+    assert check(cluster, namespace=SYSTEM)["release"].level is FAILED
+
+
+@pytest.mark.parametrize("namespace", [SENTRY, SYSTEM])
+def test_a_sentry_is_found_by_its_name_without_the_right_to_list(cluster, namespace):
+    moved(cluster, DAEMON_SETS[1], namespace)
+    labelled(f"/api/v1/namespaces/{SYSTEM}", ENFORCE, "privileged")(cluster)
+    cluster.denied.add(("list", "daemonsets"))
+    found = check(cluster)
+    assert not_ok(found) == {}
+    assert found["sentry-namespace"].detail == namespace
+
+
+def test_dry_runs_store_nothing_and_are_of_pods_that_every_namespace_takes(cluster):
+    before = dict(cluster.objects)
+    check(cluster)
+    check(cluster, pre=True)
+    assert cluster.objects == before
+    tried = [one for one in cluster.asked if one.method == "POST" and "dryRun" in one.query]
+    assert [one.body["metadata"]["name"] for one in tried] == [
+        f"vramwarden-check-{name}" for name in ("asks", "wrong", "plain", "shape")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("denied", "name", "objects"),
+    [
+        ([], "may-install", ()),
+        ([("create", "daemonsets")], "may-install", ()),  # who may do everything is asked once
+        (
+            [("*", "*"), ("create", "daemonsets"), ("create", "namespaces")],
+            "may-install",
+            (f"create daemonsets.apps in {SYSTEM}", "create namespaces"),
+        ),
+        ([("*", "*"), ("patch", "nodes")], "may-grant", ()),  # who may escalate grants all
+        (
+            [("*", "*"), ("escalate", "clusterroles"), ("delete", "pods")],
+            "may-grant",
+            ("delete pods",),
+        ),
+    ],
+)
+def test_before_an_installation_rights_that_are_missing_are_named(cluster, denied, name, objects):
+    cluster.denied |= set(denied)
+    found = check(cluster, pre=True)[name]
+    assert found.level is (FAILED if objects else Level.OK)
+    for one in objects:
+        assert one in found.detail
