@@ -29,6 +29,7 @@ from webhook.core.kinds.nodes import (
     write_gpu_node,
     write_time,
 )
+from webhook.core.kinds.workloads import Workload
 from webhook.core.node.inventory import Inventory, TrackedGpu
 from webhook.core.pod.gpus import Gpu
 from webhook.tools.shared.node import ClusterNode
@@ -263,6 +264,14 @@ def _owned(workload: str) -> Json:
         kind, name, labels = "ReplicaSet", f"{name}-5d9c7", {"pod-template-hash": "5d9c7"}
     owner = {"kind": kind, "name": name, "uid": name, "controller": True}
     return {"ownerReferences": [owner], "labels": labels}
+
+
+def a_listed_pod(uid: str, namespace: str, name: str, **facts: Any) -> ClusterPod:
+    """Return a pod as a list's row tells it, with any facts: for laws and hostile names."""
+    told = {"uid": uid, "namespace": namespace, "name": name, "status": "", "node": ""}
+    told |= {"created_s": None, "gpus": (), "asked_bytes": None, "gpu_count": 1, "waits": ""}
+    told |= {"unscheduled": "", "managed": True, "workload": Workload("", "")} | facts
+    return ClusterPod({}, **told).keep(*told)
 
 
 @dataclass(frozen=True)

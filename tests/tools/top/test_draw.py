@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -11,105 +10,96 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.seen_cluster import (
-    AT_S,
+from tests.support.api_server import merged
+from tests.support.clusters import (
     GIB,
+    NOW_S,
+    a_cluster,
     a_gpu,
     a_listed_pod,
     a_node,
+    a_pod,
+    gib,
+    held,
     many_nodes,
-    nodes,
-    pods,
+    team_nodes,
+    team_pods,
 )
+from tests.support.recordings import assert_recorded
 from webhook.core.enforcement.explanation import explain_stop
 from webhook.core.enforcement.step import Excess, Process
 from webhook.core.enforcement.termination_message import TerminationMessage, in_words
-from webhook.core.kinds.nodes import PodFigures
 from webhook.core.kinds.workloads import Workload
 from webhook.tools.shared.output import clean, cut
-from webhook.tools.shared.pod import ClusterPod
 from webhook.tools.top.judge import Order, join, ordered
 from webhook.tools.top.show.bars import ASCII, UNICODE, cap_bar, gpu_bar
 from webhook.tools.top.show.draw import Terminal, lines
 
 GOLDEN = Path(__file__).parent / "golden"
-UPDATE = "UPDATE_GOLDEN"
-HOW = (
-    f"`{UPDATE}=1 .venv/bin/pytest tests/tools/top/test_draw.py` writes what comes out now; "
-    "read the difference before committing it"
-)
 ALL = ("nodes", "pods", "workloads")
 _COLOURS = re.compile(r"\033\[[0-9;]*m")
 
 
-def team_a(**options):
-    seen = [
-        ClusterPod({}, **vars(pod) | {"workload": Workload("Job", pod.name.partition("-")[0])})
-        if pod.name.startswith("train")
-        else pod
-        for pod in pods()
-    ]
-    return join(nodes(), seen, AT_S, namespace="team-a", **options)
+def seen(nodes=(), pods=(), **options):
+    """Return what is seen of a cluster in team-a."""
+    cluster = a_cluster(list(nodes), list(pods))
+    return join(cluster.figures, cluster.listed_pods, NOW_S, namespace="team-a", **options)
+
+
+def team_a():
+    return seen(team_nodes(), team_pods())
 
 
 def long_names():
-    large = "a-namespace-of-a-large-team"
     figures = [
-        replace(node, name=f"ip-10-0-12{index}-45.eu-west-1.compute.internal")
-        for index, node in enumerate(nodes())
+        replace(one.figures, name=f"ip-10-0-12{index}-45.eu-west-1.compute.internal")
+        for index, one in enumerate(team_nodes())
     ]
-    seen = [
-        ClusterPod({}, **vars(pod) | {"name": f"{pod.name}-{'very-' * 8}long", "namespace": large})
-        for pod in pods()
+    long = {"namespace": "a-namespace-of-a-large-team"}
+    pods = [
+        merged(one, {"metadata": {"name": f"{one['metadata']['name']}-{'very-' * 8}long", **long}})
+        for one in team_pods()
     ]
-    return join(figures, seen, AT_S)
+    return join(figures, a_cluster([], pods).listed_pods, NOW_S)
 
 
 def nothing_known():
-    blind = a_gpu(0, 79, None, promised_bytes=None, free_bytes=None)
-    half = a_gpu(1, 79, 30, promised_bytes=None, free_bytes=None)
-    lost = a_gpu(2, 79, None, [("u", 8, None, None, None)], healthy=False)
-    return join([a_node("n1", blind, half, lost)], [], AT_S, namespace="team-a")
+    unknown = {"promised_bytes": None, "free_bytes": None}
+    blind, half = (a_gpu(79, used=used, **unknown) for used in (None, 30))
+    lost = a_gpu(79, held("u", 8, None, None, None), used=None, healthy=False)
+    return seen([a_node("n1", blind, half, lost)])
 
 
 def without_figures():
-    return join(
-        None, pods(), AT_S, namespace="team-a", missing=["no figures of GPUs: for a reason"]
-    )
+    pods = a_cluster([], team_pods()).listed_pods
+    return join(None, pods, NOW_S, namespace="team-a", missing=["no figures of GPUs: for a reason"])
 
 
 def beside_the_plugin():
-    broken = a_gpu(1, 79, 0, healthy=False, fault="Xid 79")
-    whole = a_gpu(0, 79, 60, unmanaged=[("u", 60)])
-    offered = replace(a_node("n2", whole), not_shared="nvidia.com/gpu is offered")
-    held = replace(a_node("n3", a_gpu(0, 79, 9)), held="a device plugin offers them whole")
-    figures = [a_node("n1", a_gpu(0, 40, 9), broken), offered, held]
-    return join(figures, [], AT_S, namespace="team-a")
+    broken = a_gpu(79, used=0, healthy=False, fault="Xid 79")
+    whole = a_gpu(79, unmanaged={"u": 60})
+    return seen(
+        [
+            a_node("n1", a_gpu(40, used=9), broken),
+            a_node("n2", whole, not_shared="nvidia.com/gpu is offered"),
+            a_node("n3", a_gpu(79, used=9), held="a device plugin offers them whole"),
+        ]
+    )
 
 
 def waits_at_length():
     waits = "no GPU of node n1 has 30Gi free, which this pod needs; the largest free amount is 23Gi"
-    seen = [
-        a_listed_pod(
-            "u",
-            "team-a",
-            "late",
-            "Init:0/1",
-            "n1",
-            created_s=AT_S - 30,
-            waits=waits,
-            asked_bytes=2**35,
-        )
-    ]
-    return join(nodes()[:1], seen, AT_S, namespace="team-a")
+    notes = {"vramwarden.io/gpu-waits": waits}
+    late = a_pod("late", "32Gi", node="n1", status="Init:0/1", age_s=30, annotations=notes)
+    return seen(team_nodes()[:1], [late])
 
 
 def troubled():
-    figures = [
-        a_node(f"n{number}", a_gpu(0, 79, 9, unmanaged=[(f"uid-{number}", 3)]), age_s=10 * number)
-        for number in range(14, 21)
-    ]
-    return join(figures, [], AT_S, namespace="team-a")
+    def one(number):
+        gpu = a_gpu(79, used=9, unmanaged={f"uid-{number}": 3})
+        return a_node(f"n{number}", gpu, age_s=10 * number)
+
+    return seen(map(one, range(14, 21)))
 
 
 CASES = {
@@ -130,8 +120,8 @@ CASES = {
     "without-figures": (without_figures(), Terminal(width=100), ("nodes", "pods")),
     "waits-at-length": (waits_at_length(), Terminal(width=80), ("pods",)),
     "many-troubles": (troubled(), Terminal(width=100), ("nodes",)),
-    "many-gpus": (join(many_nodes(6), [], AT_S, namespace="t"), Terminal(width=120), ("nodes",)),
-    "many-gpus-80": (join(many_nodes(6), [], AT_S, namespace="t"), Terminal(width=80), ("nodes",)),
+    "many-gpus": (seen(many_nodes(6)), Terminal(width=120), ("nodes",)),
+    "many-gpus-80": (seen(many_nodes(6)), Terminal(width=80), ("nodes",)),
     "screen": (team_a(), Terminal(width=100, height=14), ("nodes", "pods")),
     "plugin": (team_a(), Terminal(width=100, command="kubectl vramwarden"), ("pods",)),
 }
@@ -141,10 +131,7 @@ CASES = {
 def test_a_report_is_drawn_as_recorded(case):
     report, term, parts = CASES[case]
     drawn = "\n".join(lines(report, term, parts)) + "\n"
-    path = GOLDEN / f"{case}.txt"
-    if os.environ.get(UPDATE):
-        path.write_text(drawn)
-    assert drawn == path.read_text(), HOW
+    assert_recorded(GOLDEN / f"{case}.txt", drawn)
 
 
 def test_each_recording_is_of_a_case():
@@ -165,7 +152,7 @@ def test_no_line_is_wider_than_the_terminal(report, width):
 
 @pytest.mark.parametrize("height", [8, 14, 24, 60])
 def test_a_screen_is_never_exceeded(height):
-    report = join(many_nodes(40), pods(), AT_S)
+    report = seen(many_nodes(40), team_pods())
     assert len(lines(report, Terminal(width=100, height=height))) <= height
 
 
@@ -183,28 +170,18 @@ def test_without_a_colour_no_line_has_an_escape():
 
 @given(st.text(max_size=60), st.booleans())
 def test_nothing_that_others_wrote_reaches_the_terminal_as_it_is(text, wide):
-    figures = [replace(nodes()[1], name=text, driver_version=text)]
-    figures = [
-        replace(
-            node,
-            gpus=tuple(
-                replace(
-                    gpu,
-                    product=text,
-                    uuid=text,
-                    unmanaged=dict.fromkeys([text], 2**30) if gpu.unmanaged else {},
-                )
-                for gpu in node.gpus
-            ),
-        )
-        for node in figures
+    gpus = (
+        a_gpu(22, held("embed", 8, 7.8), product=text, uuid=text),
+        a_gpu(22, product=text, uuid=text, unmanaged={text: 3.1}),
+    )
+    node = replace(a_node("n2", *gpus).figures, name=text, driver_version=text)
+    anything = {"status": text, "waits": text, "workload": Workload(text, text)}
+    pods = [
+        a_listed_pod("embed", text, text, node=text, **anything),
+        a_listed_pod("x", text, text, status=text, unscheduled=text),
+        a_listed_pod("y", text, text, node="n9", **anything),
     ]
-    seen = [
-        a_listed_pod("embed", text, text, text, text, waits=text, kind=text, workload=text),
-        a_listed_pod("x", text, text, text, unscheduled=text),
-        a_listed_pod("y", text, text, text, "n9", waits=text),
-    ]
-    report = join(figures, seen, AT_S, namespace=text, missing=[text])
+    report = join([node], pods, NOW_S, namespace=text, missing=[text])
     drawn = lines(report, Terminal(unicode=False, wide=wide), ALL)
     assert all(" " <= one <= "~" for line in drawn for one in line)
 
@@ -230,10 +207,9 @@ def test_a_name_is_cut_in_its_middle(width, said):
 def test_a_bar_has_its_cells_and_claims_free_memory_only_where_all_is_known(
     used, promised, stranger, cells
 ):
-    gpu = a_gpu(
-        0, 79, used, unmanaged=[("x", stranger)], promised_bytes=promised and promised * 2**30
-    )
-    (row,) = join([a_node("n", gpu)], [], AT_S).nodes[0].gpus
+    promised_bytes = promised and gib(promised)
+    gpu = a_gpu(79, used=used, unmanaged={"x": stranger}, promised_bytes=promised_bytes)
+    (row,) = seen([a_node("n", gpu)]).nodes[0].gpus
     bar = gpu_bar(row, cells, ASCII)
     assert len(bar) == cells
     if used is None or promised is None:
@@ -243,7 +219,7 @@ def test_a_bar_has_its_cells_and_claims_free_memory_only_where_all_is_known(
 
 
 def test_a_small_thing_is_seen_in_a_bar():
-    (row,) = join([a_node("n", a_gpu(0, 79, 2, unmanaged=[("x", 1)]))], [], AT_S).nodes[0].gpus
+    (row,) = seen([a_node("n", a_gpu(79, used=2, unmanaged={"x": 1}))]).nodes[0].gpus
     assert gpu_bar(row, 10, UNICODE) == "█!········"
 
 
@@ -258,26 +234,19 @@ def test_a_cap_is_filled_by_what_is_used(used, bar):
 @given(st.integers(GIB, 180 * GIB), st.integers(GIB // 4, 180 * GIB), st.integers(0, 10**6))
 def test_top_the_termination_message_and_the_log_say_an_amount_and_a_time_alike(peak, cap, seconds):
     cap -= cap % 2**20
-    figures = PodFigures(uid="u", cap_bytes=cap, used_bytes=peak, peak_bytes=peak, stops=0)
-    gpu = replace(a_gpu(0, 200, 190), promised_bytes=cap, pods=(figures,))
-    facts = {"created_s": AT_S - seconds, "gpus": ("GPU-0",), "asked_bytes": cap}
-    seen = a_listed_pod("u", "ns", "train", "Running", "n1", **facts)
-    report = join([a_node("n1", gpu)], [seen], AT_S, namespace="ns")
+    holder = replace(held("u", 1), cap_bytes=cap, used_bytes=peak, peak_bytes=peak)
+    node = a_node("n1", a_gpu(200, holder, used=190, promised_bytes=cap, uuid="GPU-0"))
+    facts = {"created_s": NOW_S - seconds, "gpus": ("GPU-0",), "asked_bytes": cap}
+    pod = a_listed_pod("u", "ns", "train", status="Running", node="n1", **facts)
+    report = join([node.figures], [pod], NOW_S, namespace="ns")
     _, row = lines(report, Terminal(wide=True), ["pods"])[:2]
     by_top = row.split()
     message = in_words(TerminationMessage(cap, {"GPU-0": peak}, 0, seconds))
-    log = explain_stop(
-        Process(7, 7, "python"),
-        Excess(
-            gpu="GPU-0",
-            used_bytes=peak,
-            sum_bytes=peak,
-            cap_bytes=cap,
-            peak_bytes=peak,
-            grew_bytes=0,
-            grew_within_s=1.0,
-        ),
-    )
+    excess = Excess(
+        gpu="GPU-0", used_bytes=peak, sum_bytes=peak, cap_bytes=cap,
+        peak_bytes=peak, grew_bytes=0, grew_within_s=1.0,
+    )  # fmt: skip
+    log = explain_stop(Process(7, 7, "python"), excess)
     said, asked, ago = by_top[6], by_top[3], by_top[8]
     assert message == f"peak {said} of {asked} on GPU-0, nothing was stopped, guarded for {ago}"
     assert f"holds {said}, the cap is {asked}; " in log
