@@ -10,7 +10,6 @@ import sys
 import pytest
 import yaml
 
-from tests.support.agents import write_kubeconfig
 from tests.support.control_planes import ApiError, ControlPlane, wait_until
 from tests.support.foreign_clusters import a_pod, mixed_cluster
 from tests.support.paths import ROOT
@@ -74,13 +73,7 @@ def test_pods_that_finished_are_not_asked_for(foreign):
 @pytest.fixture
 def ann(foreign, tmp_path):
     """Return the kubeconfig of a user without any right."""
-    certificate, key = foreign._authority.issue_client(tmp_path, "ann", "people")
-    files = {"client-certificate": str(certificate), "client-key": str(key)}
-    path = write_kubeconfig(tmp_path / "ann", foreign.url, **files)
-    content = json.loads(path.read_text())
-    content["clusters"][0]["cluster"]["certificate-authority"] = str(foreign.state / "ca.crt")
-    path.write_text(json.dumps(content))
-    return path
+    return foreign.kubeconfig_of(tmp_path, "ann", "people")
 
 
 def test_who_may_not_list_pods_is_said_what_to_do(ann):

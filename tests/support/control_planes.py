@@ -222,6 +222,13 @@ class ControlPlane:
         content = self._kubeconfig(certificate, key)
         self.kubeconfig.write_text(json.dumps(content))  # JSON is YAML
 
+    def kubeconfig_of(self, folder: Path, user: str, *groups: str, namespace: str = "") -> Path:
+        """Write the kubeconfig of a user who may do nothing yet, in a namespace."""
+        content = self._kubeconfig(*map(str, self._authority.issue_client(folder, user, *groups)))
+        content["contexts"][0]["context"]["namespace"] = namespace
+        (folder / user).write_text(json.dumps(content))
+        return folder / user
+
     def _kubeconfig(self, certificate: str, key: str) -> dict[str, Any]:
         cluster = {"server": self.url, "certificate-authority": str(self.state / "ca.crt")}
         user = {"client-certificate": certificate, "client-key": key}
