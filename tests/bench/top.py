@@ -9,9 +9,9 @@ import subprocess
 import sys
 import time
 
+from tests.support.clusters import NOW_S, a_cluster, many_nodes
 from tests.support.control_planes import MISSING, ControlPlane, available
 from tests.support.gpu_nodes import GPU_NODES_PATH, define, store
-from tests.support.seen_cluster import AT_S, many_nodes
 from webhook.adapters.kube.client import connect
 from webhook.tools.shared.read import read_gpu_nodes
 from webhook.tools.top.judge import join
@@ -28,7 +28,7 @@ def bench_top():
         return
     with ControlPlane() as control_plane:
         define(control_plane.api)
-        store(control_plane.api, many_nodes(NODES))
+        store(control_plane.api, a_cluster(many_nodes(NODES)).figures)
         _parts(control_plane)
         _whole(control_plane)
 
@@ -49,7 +49,7 @@ def _parts(control_plane):
         nodes = read_gpu_nodes(kube)
         read_s.append(time.perf_counter() - started_s)
         started_s = time.perf_counter()
-        report = join(nodes, [], AT_S)
+        report = join(nodes, [], NOW_S)
         join_s.append(time.perf_counter() - started_s)
         started_s = time.perf_counter()
         lines(report, Terminal(width=120))

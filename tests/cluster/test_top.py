@@ -12,11 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.agents import write_kubeconfig
+from tests.support.clusters import (
+    a_cluster,
+    a_gpu,
+    a_node,
+    a_pod,
+    held,
+    many_nodes,
+    team_nodes,
+)
 from tests.support.control_planes import find_binary
 from tests.support.gpu_nodes import GPU_NODES_PATH, define, store
-from tests.support.seen_cluster import many_nodes, nodes
-from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures
 
 SCRIPTS = str(Path(sys.executable).parent)
 RBAC = "rbac.authorization.k8s.io"
@@ -36,7 +42,8 @@ def figures(defined):
     """Store figures of nodes for one test."""
     stored = []
 
-    def put(some):
+    def put(nodes, uids=None):
+        some = [renamed(one, uids or {}) for one in a_cluster(nodes).figures]
         store(defined, some)
         stored.extend(node.name for node in some)
 
@@ -68,7 +75,6 @@ def readable(defined):
 @pytest.fixture
 def viewer(control_plane, namespace, tmp_path):
     """Be a user who has the built-in `view` in a namespace, and nothing else."""
-    certificate, key = control_plane._authority.issue_client(tmp_path, "ann", "people")
     binding = {
         "apiVersion": f"{RBAC}/v1",
         "kind": "RoleBinding",
@@ -77,13 +83,7 @@ def viewer(control_plane, namespace, tmp_path):
         "subjects": [{"apiGroup": RBAC, "kind": "User", "name": "ann"}],
     }
     control_plane.api.apply(binding)
-    files = {"client-certificate": str(certificate), "client-key": str(key)}
-    path = write_kubeconfig(tmp_path / "viewer", control_plane.url, **files)
-    content = json.loads(path.read_text())
-    content["clusters"][0]["cluster"]["certificate-authority"] = str(control_plane.state / "ca.crt")
-    content["contexts"][0]["context"]["namespace"] = namespace
-    path.write_text(json.dumps(content))
-    return path
+    return control_plane.kubeconfig_of(tmp_path, "ann", "people", namespace=namespace)
 
 
 def ran(kubeconfig, *command):
@@ -96,38 +96,15 @@ def top(kubeconfig, *arguments):
     return ran(kubeconfig, sys.executable, "-m", "webhook.cli", "top", *arguments)
 
 
-def a_pod(namespace, name, *, node="", labels=None, memory="16Gi", **annotations):
-    annotations = {"gpu-memory": memory} | annotations
-    container = {"name": "main", "image": "localhost/none"}
-    if labels is None:
-        container["resources"] = {"limits": {"vramwarden.io/vram": memory}}
-    pod = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": name,
-            "namespace": namespace,
-            "labels": {"vramwarden.io/managed": "true"} if labels is None else labels,
-            "annotations": {f"vramwarden.io/{key}": text for key, text in annotations.items()},
-        },
-        "spec": {"containers": [container]},
-    }
-    if node:
-        pod["spec"]["nodeName"] = node
-    return pod
-
-
-def renamed(figures, uids):
-    """Return figures in which pods have the UIDs of real ones."""
-
-    def real(one):
-        return replace(one, uid=uids.get(one.uid, one.uid))
+def renamed(node, uids):
+    """Return a node's figures, in which pods have the UIDs of real ones."""
 
     def of(gpu):
+        pods = tuple(replace(one, uid=uids.get(one.uid, one.uid)) for one in gpu.pods)
         unmanaged = {uids.get(uid, uid): held for uid, held in gpu.unmanaged.items()}
-        return replace(gpu, pods=tuple(map(real, gpu.pods)), unmanaged=unmanaged)
+        return replace(gpu, pods=pods, unmanaged=unmanaged)
 
-    return [replace(node, gpus=tuple(map(of, node.gpus))) for node in figures]
+    return replace(node, gpus=tuple(map(of, node.gpus)))
 
 
 def uid(created):
@@ -138,15 +115,15 @@ def test_who_may_view_one_namespace_sees_all_gpus_and_the_own_pods_by_name(
     control_plane, figures, readable, viewer, namespace, make_namespace
 ):
     api, theirs = control_plane.api, make_namespace()
-    mine = api.create(a_pod(namespace, "llama", node="n1", gpu="GPU-n1-0"))
-    other = api.create(a_pod(theirs, "secret-of-others", node="n1", gpu="GPU-n1-0"))
-    api.create(a_pod(namespace, "eval", memory="80Gi"))
-    rogue = api.create(a_pod(namespace, "shell", node="n2", labels={}))
-    finished = api.create(a_pod(namespace, "done", node="n1"))
+    on_n1 = {"node": "n1", "gpus": "GPU-n1-0"}
+    mine = api.create(a_pod("llama", "16Gi", namespace=namespace, **on_n1))
+    other = api.create(a_pod("secret-of-others", "40Gi", namespace=theirs, **on_n1))
+    api.create(a_pod("eval", "80Gi", namespace=namespace))
+    rogue = api.create(a_pod("shell", namespace=namespace, node="n2"))
+    finished = api.create(a_pod("done", "16Gi", namespace=namespace, node="n1"))
     finished["status"] = {"phase": "Succeeded"}
     api.request("PUT", f"/api/v1/namespaces/{namespace}/pods/done/status", finished)
-    uids = {"llama": uid(mine), "train-0": uid(other), "rogue": uid(rogue)}
-    figures(renamed(nodes(), uids))
+    figures(team_nodes(), {"llama": uid(mine), "train-0": uid(other), "rogue": uid(rogue)})
 
     done = top(viewer)
     assert (done.returncode, done.stderr) == (0, "")
@@ -171,8 +148,8 @@ def test_who_may_view_one_namespace_sees_all_gpus_and_the_own_pods_by_name(
 
 
 def test_what_a_user_may_not_see_is_said(control_plane, figures, viewer, namespace):
-    figures(nodes())
-    control_plane.api.create(a_pod(namespace, "llama", node="n1", gpu="GPU-n1-0"))
+    figures(team_nodes())
+    control_plane.api.create(a_pod("llama", "16Gi", namespace=namespace, node="n1"))
     done = top(viewer)
     assert done.returncode == 0
     assert "no figures of GPUs: you may not list gpunodes;" in done.stdout
@@ -185,10 +162,11 @@ def test_what_a_user_may_not_see_is_said(control_plane, figures, viewer, namespa
 def test_pods_come_as_rows_of_a_table_with_labels_selected(
     control_plane, figures, readable, viewer, namespace
 ):
-    figures(nodes())
+    figures(team_nodes())
     for number in range(60):  # more than a page
-        labels = {"vramwarden.io/managed": "true", "half": str(number % 2)}
-        control_plane.api.create(a_pod(namespace, f"p{number}", node="n1", labels=labels))
+        half = {"labels": {"half": str(number % 2)}}
+        pod = a_pod(f"p{number}", "16Gi", namespace=namespace, node="n1", metadata=half)
+        control_plane.api.create(pod)
     report = json.loads(top(viewer, "pods", "-l", "half=1", "-o", "json").stdout)
     assert [pod["name"] for pod in report["pods"]] == [f"p{number}" for number in range(1, 60, 2)]
     assert {pod["node"] for pod in report["pods"]} == {"n1"}
@@ -207,7 +185,7 @@ def test_kubectl_runs_the_plugin_and_completes_its_words(figures, readable, view
     kubectl = find_binary("kubectl")
     if not kubectl:
         pytest.skip("needs kubectl")
-    figures(nodes())
+    figures(team_nodes())
     shown = ran(viewer, kubectl, "vramwarden", "top", "nodes")
     assert (shown.returncode, shown.stdout[:16]) == (0, "3 nodes, 6 GPUs,")
     usage = ran(viewer, kubectl, "vramwarden", "top", "gpus")
@@ -228,37 +206,11 @@ def test_report_needs_no_more_than_to_view_the_namespace(
         "apiVersion: vramwarden.io/v1alpha1\nkind: VRAMPolicy\nmetadata: {name: week}\n"
         "spec: {rules: [{name: week, action: Audit}]}\n"
     )
-    wrong = a_pod(namespace, "wrong", labels={}, memory="8GB")
-    over = a_pod(namespace, "over", memory="8Gi")
-    uid = [defined.create(pod) for pod in (wrong, over)][1]["metadata"]["uid"]
-    held = PodFigures(
-        uid=uid,
-        cap_bytes=8 * 2**30,
-        used_bytes=0,
-        peak_bytes=12 * 2**30,
-        stops=0,
-        would_stop=3,
-        would_stop_since_s=time.time() - 3600,
-    )
-    gpu = GpuFigures(
-        uuid="GPU-w",
-        index=0,
-        product="L4",
-        total_bytes=24 * 2**30,
-        usable_bytes=24 * 2**30,
-        pods=(held,),
-    )
-    figures(
-        [
-            NodeFigures(
-                name="week",
-                observed_s=time.time(),
-                driver_version="580",
-                enforcement="sidecar",
-                gpus=(gpu,),
-            )
-        ]
-    )
+    defined.create(a_pod("wrong", "8GB", namespace=namespace, rule=None))
+    over = uid(defined.create(a_pod("over", "8Gi", namespace=namespace)))
+    since = {"would_stop_since_s": time.time() - 3600}
+    would_stop = held(over, 8, 0, 12, would_stop=3, **since)
+    figures([a_node("week", a_gpu(24, would_stop), age_s=0)])
     asked = ("report", "-n", namespace, "--policy", str(policy))
     done = ran(viewer, sys.executable, "-m", "webhook.cli", *asked)
     assert done.returncode == 1, done.stderr

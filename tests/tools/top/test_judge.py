@@ -8,7 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.seen_cluster import AT_S, GIB, a_gpu, a_listed_pod, a_node, gib, nodes, pods
+from tests.support.clusters import (
+    GIB,
+    NOW_S,
+    a_cluster,
+    a_gpu,
+    a_listed_pod,
+    a_node,
+    a_pod,
+    gib,
+    held,
+    team_nodes,
+    team_pods,
+)
 from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures
 from webhook.tools.top.judge import Order, PodPhase, TopReason, join, ordered, sums_of
 from webhook.tools.top.show.output import as_value
@@ -18,17 +30,21 @@ sizes = st.integers(0, 100 * GIB)
 unknown = st.none() | sizes
 
 
-def joined(figures=None, seen=None, **options):
-    return join(
-        nodes() if figures is None else figures, pods() if seen is None else seen, AT_S, **options
-    )
+def joined(nodes=(), pods=()):
+    """Join what the sentries report with the pods of a list."""
+    cluster = a_cluster(list(nodes), list(pods))
+    return join(cluster.figures, cluster.listed_pods, NOW_S)
+
+
+def joined_team():
+    return joined(team_nodes(), team_pods())
 
 
 @st.composite
 def clusters(draw):
     """Draw figures, of which anything may be missing, and pods, of which some stand in them."""
 
-    def a_pod():
+    def a_holder():
         used, peak = draw(unknown), draw(unknown)
         return PodFigures(
             uid=draw(st.sampled_from(UIDS)),
@@ -50,14 +66,14 @@ def clusters(draw):
             free_bytes=draw(st.none() | st.integers(-GIB, 100 * GIB)),
             unattributed_bytes=draw(unknown),
             healthy=draw(st.booleans()),
-            pods=tuple(a_pod() for _ in range(draw(st.integers(0, 3)))),
+            pods=tuple(a_holder() for _ in range(draw(st.integers(0, 3)))),
             unmanaged=draw(st.dictionaries(st.sampled_from(["", *UIDS]), sizes, max_size=2)),
         )
 
     figures = [
         NodeFigures(
             name=f"n{number}",
-            observed_s=AT_S - draw(st.integers(-5, 400)),
+            observed_s=NOW_S - draw(st.integers(-5, 400)),
             driver_version="580",
             enforcement="sidecar",
             gpus=tuple(drawn_gpu(number, index) for index in range(draw(st.integers(0, 3)))),
@@ -74,9 +90,9 @@ def clusters(draw):
             uid,
             draw(st.sampled_from(["team-a", "team-b"])),
             f"pod-{uid}",
-            draw(st.sampled_from(["Running", "Pending", "Terminating", "Init:0/1", ""])),
-            draw(st.sampled_from(["", "n0", "n1", "elsewhere"])),
-            created_s=draw(st.none() | st.just(AT_S - 60)),
+            status=draw(st.sampled_from(["Running", "Pending", "Terminating", "Init:0/1", ""])),
+            node=draw(st.sampled_from(["", "n0", "n1", "elsewhere"])),
+            created_s=draw(st.none() | st.just(NOW_S - 60)),
             gpus=tuple(
                 draw(st.lists(st.sampled_from(["GPU-0-0", "GPU-x"]), max_size=2, unique=True))
             ),
@@ -96,7 +112,7 @@ def known_sum(values):
 
 @given(clusters())
 def test_sums_of_rows_are_the_totals(cluster):
-    report = join(*cluster, AT_S)
+    report = join(*cluster, NOW_S)
     gpus = [gpu for node in report.nodes if not node.not_shared for gpu in node.gpus]
     for rows, sums in [
         (gpus, report.amounts),
@@ -129,12 +145,12 @@ def test_sums_of_rows_are_the_totals(cluster):
 def test_a_pod_that_the_user_could_not_list_is_never_named(cluster):
     figures, seen = cluster
     named = {pod.uid: (pod.namespace, pod.name) for pod in seen}
-    report = join(figures, seen, AT_S)
+    report = join(figures, seen, NOW_S)
     assert {uid: report.name_of(uid) for uid in UIDS} == {
         uid: named.get(uid, ("", "")) for uid in UIDS
     }
     assert {row.uid for row in report.pods} == {pod.uid for pod in seen if pod.managed}
-    nameless = join(figures, [], AT_S)
+    nameless = join(figures, [], NOW_S)
     assert "pod-uid" not in repr(nameless)
     assert "team-" not in repr(nameless)
 
@@ -159,7 +175,7 @@ def test_what_is_not_known_is_never_zero(cluster):
         )
         for node in figures
     ]
-    report = join(blind, seen, AT_S)
+    report = join(blind, seen, NOW_S)
     sums = report.amounts
     assert (sums.promised_bytes, sums.used_bytes, sums.free_bytes) == (None, None, None)
     assert (sums.largest_free_bytes, sums.unmanaged_bytes) == (None, None)
@@ -169,7 +185,7 @@ def test_what_is_not_known_is_never_zero(cluster):
 
 
 def test_what_could_not_be_read_is_none_and_not_empty():
-    report = join(None, None, AT_S, missing=["why"])
+    report = join(None, None, NOW_S, missing=["why"])
     assert (report.nodes, report.pods, report.workloads) == (None, None, None)
     assert report.missing == ("why",)
 
@@ -179,7 +195,7 @@ def states(report):
 
 
 def test_pods_say_in_words_what_they_do():
-    report = joined()
+    report = joined_team()
     assert states(report) == {
         "embed-29411-8tq5w": "running, near its cap",
         "eval-4": "pending 9m: no GPU is known to have 80Gi free",
@@ -193,7 +209,7 @@ def test_pods_say_in_words_what_they_do():
 
 
 @pytest.mark.parametrize(
-    ("pod", "phase", "state"),
+    ("facts", "phase", "state"),
     [
         ({"status": "Terminating"}, PodPhase.ENDING, "ending"),
         ({"node": "", "status": "Pending"}, PodPhase.PENDING, "pending 60s"),
@@ -223,55 +239,45 @@ def test_pods_say_in_words_what_they_do():
         ({"status": "CrashLoopBackOff"}, PodPhase.STARTING, "CrashLoopBackOff"),
     ],
 )
-def test_each_state(pod, phase, state):
-    values = {"status": "Running", "node": "n1", "created_s": AT_S - 60} | pod
-    figures = [a_node("n1", a_gpu(0, 50, 0), a_gpu(1, 35, 0))]
-    (row,) = join(figures, [a_listed_pod("u", "team-a", "p", **values)], AT_S).pods
+def test_each_state(facts, phase, state):
+    facts = {"status": "Running", "node": "n1", "created_s": NOW_S - 60} | facts
+    figures = a_node("n1", a_gpu(50), a_gpu(35)).figures
+    (row,) = join([figures], [a_listed_pod("u", "team-a", "p", **facts)], NOW_S).pods
     assert (row.phase, row.state) == (phase, state)
 
 
 def test_what_was_free_minutes_ago_is_not_known_to_be_free():
-    figures = [a_node("n1", a_gpu(0, 20, 0)), a_node("n2", a_gpu(0, 79, 0), age_s=600)]
-    seen = [a_listed_pod("u", "team-a", "p", "Pending", asked_bytes=40 * GIB)]
-    (row,) = join(figures, seen, AT_S).pods
-    assert row.state == "pending: no GPU is known to have 40Gi free"
+    nodes = [a_node("n1", a_gpu(20)), a_node("n2", a_gpu(79), age_s=600)]
+    (row,) = joined(nodes, [a_pod("p", "40Gi", age_s=60)]).pods
+    assert row.state == "pending 60s: no GPU is known to have 40Gi free"
 
 
-def test_95_percent_of_its_cap_is_near_it():
-    def near(used):
-        figures = [a_node("n1", a_gpu(0, 50, 40, [("u", 20, used, used, 0)]))]
-        (row,) = join(figures, [a_listed_pod("u", "a", "p", "Running", "n1")], AT_S).pods
-        return row.near_cap
-
-    assert [near(18.99), near(19), near(20), near(None)] == [False, True, True, False]
+@pytest.mark.parametrize(("used", "near"), [(18.99, 0), (19, 1), (20, 1), (None, 0)])
+def test_95_percent_of_its_cap_is_near_it(used, near):
+    (row,) = joined([a_node("n1", a_gpu(50, held("p", 20, used)))], [a_pod("p", "20Gi")]).pods
+    assert row.near_cap == bool(near)
 
 
 def test_what_is_promised_too_much_is_said_though_it_is_little():
-    over = replace(a_gpu(0, 50, 1), promised_bytes=50 * GIB + 2**20)
-    (trouble,) = join([a_node("n1", over)], [], AT_S).troubles
+    over = a_gpu(50, promised_bytes=50 * GIB + 2**20)
+    (trouble,) = joined([a_node("n1", over)]).troubles
     assert trouble.sentence == "51201Mi are promised of 50Gi usable"
 
 
 def test_troubles_are_said_the_gravest_first():
-    over = a_gpu(0, 50, 1, [("u", 60, 1, 1, 0)])
-    lost = a_gpu(1, 50, 1, healthy=False)
-    rogue = a_gpu(2, 50, 9, unmanaged=[("uid-x", 3), ("", 2), ("named", 1), ("small", 0.2)])
-    figures = [a_node("n10", over, lost, rogue), a_node("n2", a_gpu(0, 50, 0), age_s=181)]
-    seen = [
-        a_listed_pod("named", "team-a", "shell", "Running", "n10", managed=False),
-        a_listed_pod("v", "team-a", "p", "Running", "n7"),
+    over, lost = a_gpu(50, held("u", 60, 1, 1)), a_gpu(50, used=1, healthy=False)
+    rogue = a_gpu(50, used=9, unmanaged={"uid-x": 3, "": 2, "named": 1, "small": 0.2})
+    nodes = [a_node("n10", over, lost, rogue), a_node("n2", a_gpu(50), age_s=181)]
+    pods = [
+        a_listed_pod("named", "team-a", "shell", status="Running", node="n10", managed=False),
+        a_listed_pod("v", "team-a", "p", status="Running", node="n7"),
     ]
-    said = [
-        (one.reason, one.node, one.gpu, one.sentence) for one in join(figures, seen, AT_S).troubles
-    ]
-    assert said == [
+    report = join([one.figures for one in nodes], pods, NOW_S)
+    nameless = "a pod without a promise (uid uid-x, none that you can list here)"
+    unreported = "1 of these pods is bound to it, and no sentry reports of it"
+    assert [(one.reason, one.node, one.gpu, one.sentence) for one in report.troubles] == [
         (TopReason.OVERPROMISED, "n10", 0, "60Gi are promised of 50Gi usable"),
-        (
-            TopReason.UNMANAGED,
-            "n10",
-            2,
-            "3Gi are held by a pod without a promise (uid uid-x, none that you can list here)",
-        ),
+        (TopReason.UNMANAGED, "n10", 2, f"3Gi are held by {nameless}"),
         (TopReason.UNMANAGED, "n10", 2, "2Gi are held by processes of no pod"),
         (
             TopReason.UNMANAGED,
@@ -280,35 +286,23 @@ def test_troubles_are_said_the_gravest_first():
             "1Gi are held by pod team-a/shell, which was promised none",
         ),
         (TopReason.GPU_LOST, "n10", 1, "is lost or unhealthy; nothing new is placed on it"),
-        (
-            TopReason.UNREPORTED,
-            "n7",
-            None,
-            "1 of these pods is bound to it, and no sentry reports of it",
-        ),
+        (TopReason.UNREPORTED, "n7", None, unreported),
         (TopReason.STALE, "n2", None, "figures are 3m old; does its sentry run?"),
     ]
 
 
-def test_figures_are_old_after_three_minutes_and_no_sooner():
-    def stale(age_s):
-        report = join([a_node("n1", a_gpu(0, 1, 0), age_s=age_s)], [], AT_S)
-        return report.stale(report.nodes[0])
-
-    assert [stale(-60), stale(0), stale(180), stale(181)] == [False, False, False, True]
+@pytest.mark.parametrize(("age_s", "stale"), [(-60, 0), (0, 0), (180, 0), (181, 1)])
+def test_figures_are_old_after_three_minutes_and_no_sooner(age_s, stale):
+    report = joined([a_node("n1", a_gpu(1), age_s=age_s)])
+    assert report.stale(report.nodes[0]) == bool(stale)
 
 
 def test_without_figures_nobody_is_told_that_a_node_has_none():
-    assert join(None, pods(), AT_S).troubles == ()
+    assert join(None, a_cluster([], team_pods()).listed_pods, NOW_S).troubles == ()
 
 
 def test_a_pod_that_no_figures_name_has_the_gpus_of_its_annotation():
-    seen = [
-        a_listed_pod(
-            "new", "team-a", "p", "Running", "n1", gpus=("GPU-n1-1", "GPU-x"), asked_bytes=GIB
-        )
-    ]
-    report = joined(seen=seen)
+    report = joined(team_nodes(), [a_pod("p", "1Gi", node="n1", gpus="GPU-n1-1,GPU-x", count=2)])
     (row,) = report.pods
     assert (row.held, row.cap_bytes) == ((("GPU-n1-1", None), ("GPU-x", None)), GIB)
     assert as_value(report, ["pods"])["pods"][0]["gpus"] == [
@@ -318,14 +312,11 @@ def test_a_pod_that_no_figures_name_has_the_gpus_of_its_annotation():
 
 
 def test_workloads_are_sums_of_their_pods():
-    figures = [a_node("n1", a_gpu(0, 50, 9, [("a", 8, 3, 4, 0), ("b", 8, 5, 7, 2)]))]
-    seen = [
-        a_listed_pod("a", "t", "llama-1", "Running", "n1", kind="Deployment", workload="llama"),
-        a_listed_pod("b", "t", "llama-2", "Running", "n1", kind="Deployment", workload="llama"),
-        a_listed_pod("c", "t", "llama-3", "Pending", kind="Deployment", workload="llama"),
-        a_listed_pod("d", "t", "alone", "Pending"),
-    ]
-    alone, llama = join(figures, seen, AT_S).workloads[::-1]
+    gpu = a_gpu(50, held("a", 8, 3, 4), held("b", 8, 5, 7, 2))
+    of_llama = {"memory": "8Gi", "owner": "Deployment/llama"}
+    pods = [a_pod("a", node="n1", **of_llama), a_pod("b", node="n1", **of_llama)]
+    pods += [a_pod("c", **of_llama), a_pod("alone", "8Gi")]
+    llama, alone = joined([a_node("n1", gpu)], pods).workloads
     assert (alone.kind, alone.name, alone.pods, alone.used_bytes) == ("Pod", "alone", 1, None)
     assert (llama.pods, llama.running, llama.waiting) == (3, 2, 1)
     assert (llama.cap_bytes, llama.promised_bytes) == (8 * GIB, 16 * GIB)
@@ -344,19 +335,16 @@ def test_workloads_are_sums_of_their_pods():
     ],
 )
 def test_each_order_has_the_most_first(order, on_top, gpus, first_pods):
-    report = ordered(joined(), order)
+    report = ordered(joined_team(), order)
     assert [node.name for node in report.nodes] == on_top
     (n1,) = [node for node in report.nodes if node.name == "n1"]
     assert [gpu.index for gpu in n1.gpus] == gpus
     assert [pod.name for pod in report.pods][:2] == first_pods
-    assert report.amounts == joined().amounts
-
-
-def test_what_is_not_known_comes_last_in_every_order():
-    for order in (Order.USED, Order.PEAK, Order.FREE, Order.IDLE):
-        assert ordered(joined(), order).pods[-1].name == "eval-4"
+    if order not in {Order.NAME, Order.CAP}:  # what is not known comes last
+        assert report.pods[-1].name == "eval-4"
+    assert report.amounts == joined_team().amounts
 
 
 def test_names_with_numbers_are_in_the_order_of_the_numbers():
-    figures = [a_node(name, a_gpu(0, 1, 0)) for name in ("n10", "n9", "m", "n", "n9-b")]
-    assert [row.name for row in join(figures, [], AT_S).nodes] == ["m", "n", "n9", "n9-b", "n10"]
+    report = joined([a_node(name, a_gpu(1)) for name in ("n10", "n9", "m", "n", "n9-b")])
+    assert [row.name for row in report.nodes] == ["m", "n", "n9", "n9-b", "n10"]

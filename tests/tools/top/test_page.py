@@ -2,24 +2,79 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
 
-from tests.tools.top.page_scene import GIB, NOW_S, a_gpu, a_node, a_pod, large, small
+from tests.support.clusters import (
+    GIB,
+    NOW_S,
+    a_cluster,
+    a_gpu,
+    a_listed_pod,
+    a_node,
+    a_pod,
+    held,
+)
 from tests.tools.top.pages import pictures, read_page, sections, tables, texts
 from webhook.tools.top.judge import join
 from webhook.tools.top.show.page import as_html
 
+PRODUCT = "NVIDIA H100 80GB"
 LABEL = "Memory of each GPU: promised, in use and free"
+
+
+def seen(nodes=(), pods=(), **options):
+    """Return what is seen of a cluster."""
+    cluster = a_cluster(list(nodes), list(pods))
+    return join(cluster.figures, cluster.listed_pods, NOW_S, **options)
+
+
+def small():
+    """Return two GPUs: own pods, one of others, memory without a promise, one that waits."""
+    train = held("train-0", 40, 25, 38.2)
+    gpus = (
+        a_gpu(79, held("llama", 16, 6.1, 6.2), train, held("x", 12, 1.4, 3), product=PRODUCT),
+        a_gpu(79, train, held("embed", 8, 7.8, 7.9), unmanaged={"91ab": 3.1}, product=PRODUCT),
+    )
+    pods = [
+        a_pod("llama-7c9f-x2kq4", "16Gi", uid="llama", node="n1"),
+        a_pod("train-0", "40Gi", node="n1", count=2),
+        a_pod("embed-29411-8tq5w", "8Gi", uid="embed", node="n1"),
+        a_pod("eval-4", "60Gi"),
+    ]
+    return seen([a_node("n1", *gpus)], pods, namespace="team-a")
+
+
+def large(nodes=125, per_node=8):
+    """Return a cluster with some own pods, and all that can be wrong somewhere."""
+    drawn = random.Random(0)  # noqa: S311 - a scene
+    found, pods = [], [a_pod(f"eval-{number}", "100Gi") for number in range(5)]
+    for number in range(nodes):
+        name, gpus = f"gpu-pool-{number}.eu-central-1", []
+        size = drawn.choice([24, 48, 79, 79])
+        for index in range(per_node):
+            holders, left = [], size
+            while left > 2 and drawn.random() < 0.85:
+                cap = min(left, drawn.choice([2, 4, 8, 12, 16, 24, 40]))
+                used = None if drawn.random() < 0.05 else round(cap * drawn.random(), 1)
+                uid = f"{number}-{index}-{len(holders)}"
+                holders.append(held(uid, cap, used, used))
+                left -= cap
+                if drawn.random() < 0.1:
+                    pods.append(a_pod(f"train-{uid}", f"{cap}Gi", uid=uid, node=name))
+            strangers = {"91ab": left / 2} if left > 4 and drawn.random() < 0.05 else {}
+            healthy = drawn.random() >= 0.01
+            gpus.append(a_gpu(size, *holders, unmanaged=strangers, healthy=healthy))
+        found.append(a_node(name, *gpus, age_s=900 if drawn.random() < 0.05 else 20))
+    return seen(found, pods)
 
 
 def old():
     """Return a GPU whose figures take as many letters as any."""
-    gpu = a_gpu(0, 190, ("x", 100.4, 99.8, 99.9))
-    return join(
-        [a_node("n1", replace(gpu, usable_bytes=2 * gpu.usable_bytes), age_s=900)], [], NOW_S
-    )
+    gpu = a_gpu(190, held("x", 100.4, 99.8, 99.9), usable_bytes=380 * GIB)
+    return seen([a_node("n1", gpu, age_s=900)])
 
 
 def drawn(svg, class_):
@@ -96,11 +151,10 @@ def test_a_page_has_the_parts_that_are_asked_for():
 
 
 def test_what_is_not_known_is_never_drawn_or_written_as_nothing():
-    gpu = replace(a_gpu(0, 79), promised_bytes=None, used_bytes=None, free_bytes=None)
-    unmeasured = a_gpu(1, 79, ("1", 16, None, None))
-    unmeasured = replace(unmeasured, used_bytes=None)
-    node = a_node("n1", gpu, unmeasured)
-    root = read_page(as_html(join([node], [a_pod("1", "p", "n1", 16)], NOW_S)))
+    gpu = a_gpu(79, used=None, promised_bytes=None, free_bytes=None)
+    unmeasured = a_gpu(79, held("own", 16, None, None), used=None)
+    nodes = [a_node("n1", gpu, unmeasured)]
+    root = read_page(as_html(seen(nodes, [a_pod("own", "16Gi", node="n1")])))
     svg = pictures(root)[LABEL]
     assert len(drawn(svg, "unknown")) == 1
     assert not drawn(svg, "a")
@@ -113,16 +167,16 @@ def test_what_is_not_known_is_never_drawn_or_written_as_nothing():
 
 def test_without_nodes_the_pods_are_shown_and_what_is_missing_is_said():
     why = "GPUNodes cannot be read: forbidden"
-    report = join(None, [a_pod("1", "p", "n1", 16)], NOW_S, missing=[why])
-    root = read_page(as_html(report))
+    pods = a_cluster([], [a_pod("own", "16Gi", node="n1")]).listed_pods
+    root = read_page(as_html(join(None, pods, NOW_S, missing=[why])))
     assert list(sections(root)) == ["Pods that wait", "Pods with GPU memory"]
     assert why in texts(root)
     assert "There are no figures of GPUs." in texts(root)
 
 
 def test_memory_without_a_promise_is_seen_where_everything_is_promised():
-    gpu = a_gpu(0, 79, ("x", 79, 70, 70), unmanaged=(("91ab", 0.3),))
-    svg = pictures(read_page(as_html(join([a_node("n1", gpu)], [], NOW_S))))[LABEL]
+    gpu = a_gpu(79, held("x", 79, 70, 70), unmanaged={"91ab": 0.3})
+    svg = pictures(read_page(as_html(seen([a_node("n1", gpu)]))))[LABEL]
     (stranger,) = drawn(svg, "trouble")
     (bar,) = drawn(svg, "empty")
     end = float(bar.get("x")) + float(bar.get("width"))
@@ -131,8 +185,8 @@ def test_memory_without_a_promise_is_seen_where_everything_is_promised():
 
 
 def test_more_promised_than_there_is_stays_within_its_bar_and_is_marked():
-    gpu = a_gpu(0, 24, ("1", 20, 5, 5), ("x", 20, 5, 5))
-    root = read_page(as_html(join([a_node("n1", gpu)], [a_pod("1", "p", "n1", 20)], NOW_S)))
+    nodes = [a_node("n1", a_gpu(24, held("own", 20, 5, 5), held("x", 20, 5, 5)))]
+    root = read_page(as_html(seen(nodes, [a_pod("own", "20Gi", node="n1")])))
     svg = pictures(root)[LABEL]
     (bar,) = drawn(svg, "empty")
     end = float(bar.get("x")) + float(bar.get("width"))
@@ -143,15 +197,15 @@ def test_more_promised_than_there_is_stays_within_its_bar_and_is_marked():
 
 
 def test_old_figures_are_marked_in_words_too():
-    nodes = [a_node("n1", a_gpu(0, 24), age_s=900), a_node("n2", a_gpu(0, 24))]
-    svg = pictures(read_page(as_html(join(nodes, [], NOW_S))))[LABEL]
+    nodes = [a_node("n1", a_gpu(24), age_s=900), a_node("n2", a_gpu(24))]
+    svg = pictures(read_page(as_html(seen(nodes))))[LABEL]
     assert [g.get("class") for g in svg.iter("g")] == ["old", "gpu"]
     assert "0 used of 0 promised, 24Gi free (15m old)" in {text.text for text in svg.iter("text")}
 
 
 def test_of_many_troubles_of_a_kind_the_first_stand_there_and_the_others_are_folded():
-    nodes = [a_node(f"n{n}", a_gpu(0, 24), age_s=900) for n in range(9)]
-    root = read_page(as_html(join(nodes, [], NOW_S)))
+    nodes = [a_node(f"n{n}", a_gpu(24), age_s=900) for n in range(9)]
+    root = read_page(as_html(seen(nodes)))
     (box,) = [div for div in root.iter("div") if div.get("class") == "troubles"]
     outer = box.find("ul").findall("li")
     assert len(outer) == 4
@@ -169,11 +223,9 @@ def test_a_thousand_gpus_are_all_drawn_in_a_page_of_bounded_size():
 
 
 def test_of_more_gpus_those_are_drawn_that_concern_the_user_first():
-    nodes = [a_node(f"n{n}", *(a_gpu(i, 24) for i in range(8))) for n in range(600)]
-    mine = a_gpu(0, 24, ("1", 8, 1, 1))
-    nodes.append(a_node("n900", mine))
-    report = join(nodes, [a_pod("1", "p", "n900", 8)], NOW_S)
-    text = as_html(report)
+    nodes = [a_node(f"n{n}", *[a_gpu(24)] * 8) for n in range(600)]
+    nodes.append(a_node("n900", a_gpu(24, held("own", 8, 1, 1))))
+    text = as_html(seen(nodes, [a_pod("own", "8Gi", node="n900")]))
     assert len(text) < 1_500_000
     root = read_page(text)
     svg = pictures(root)[LABEL]
@@ -185,13 +237,13 @@ def test_of_more_gpus_those_are_drawn_that_concern_the_user_first():
 
 def test_names_are_text_and_nothing_else():
     attack = '<script>alert(1)</script>"&\u202e'
-    gpu = a_gpu(0, 24, ("1", 8, 1, 1), ("2", 8, 1, 1), product=attack)
+    gpu = a_gpu(24, held("1", 8, 1, 1), held("2", 8, 1, 1), product=attack)
+    node = replace(a_node("n1", gpu).figures, name=attack)
     pods = [
-        a_pod("1", attack, "n1"),
-        a_pod("3", attack, gib=90, status="Pending", namespace=attack),
+        a_listed_pod("1", "team-a", attack, node="n1", status="Running"),
+        a_listed_pod("3", attack, attack, asked_bytes=90 * GIB, status="Pending"),
     ]
-    report = join([a_node(attack, gpu)], pods, NOW_S, missing=[attack])
-    text = as_html(report)
+    text = as_html(join([node], pods, NOW_S, missing=[attack]))
     assert "<script" not in text
     assert "\u202e" not in text
     assert texts(read_page(text)).count("<script>alert(1)</script>") > 5
