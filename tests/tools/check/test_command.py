@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.support.api_server import ApiServer, write_kubeconfig
 from tests.support.checked import (
     BEFORE,
     INSTALLED,
@@ -19,7 +19,7 @@ from tests.support.checked import (
     checked_pod,
 )
 from tests.support.commands import runner
-from tests.support.programs import free_port
+from tests.support.recordings import assert_recorded
 from webhook.cli.main import main
 from webhook.tools.check.installed import read_authorities, read_certificate, read_policy
 from webhook.tools.check.judge.facts import SOUND, DryRun, Facts
@@ -28,8 +28,6 @@ from webhook.tools.check.show import as_json, as_text, has_failed
 from webhook.tools.shared.facts import Unreadable
 
 RECORDED = Path(__file__).parent / "golden"
-UPDATE = "UPDATE_GOLDEN"
-HOW = f"`{UPDATE}=1 .venv/bin/pytest tests/tools/check` writes it; read the difference"
 
 WHOLE = {"nvidia.com/gpu": "8"}
 TROUBLED = replace(
@@ -71,10 +69,7 @@ def written(facts, form):
 
 @pytest.mark.parametrize("name", CASES)
 def test_reports_come_out_as_recorded(name):
-    path, text = RECORDED / name, written(*CASES[name])
-    if os.environ.get(UPDATE):
-        path.write_text(text)
-    assert path.read_text() == text, HOW
+    assert_recorded(RECORDED / name, written(*CASES[name]))
 
 
 def test_nothing_else_is_recorded():
@@ -105,34 +100,22 @@ def test_json_names_a_hundred_objects_and_counts_all():
     assert checks["whole-gpus"]["objectCount"] == 5000
 
 
-def kubeconfig(folder, port):
-    content = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
-        "users": [{"name": "u", "user": {"token": "t"}}],
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-        "current-context": "c",
-    }
-    (folder / "kubeconfig").write_text(json.dumps(content))
-    return str(folder / "kubeconfig")
+@pytest.mark.process  # it is asked twice
+@pytest.mark.parametrize("options", [[], ["--pre"], ["-o", "json"]], ids=str)
+def test_a_cluster_that_cannot_be_reached_is_one_sentence(tmp_path, options):
+    with ApiServer() as gone:
+        url = gone.url
+    kubeconfig = write_kubeconfig(tmp_path / "kubeconfig", url)
+    done = runner().invoke(main, ["check", "--kubeconfig", str(kubeconfig), *options])
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"Error: {url} does not answer: ")
+    assert len(done.stderr.splitlines()) == 1
 
 
-@pytest.mark.process
-def test_a_cluster_that_cannot_be_reached_is_one_sentence(tmp_path):
-    port = free_port()
-    arguments = ["check", "--kubeconfig", kubeconfig(tmp_path, port)]
-    for options in ([], ["--pre"], ["-o", "json"]):
-        done = runner().invoke(main, [*arguments, *options])
-        assert (done.exit_code, done.stdout) == (1, "")
-        assert done.stderr.startswith(f"Error: http://127.0.0.1:{port} does not answer: ")
-        assert len(done.stderr.splitlines()) == 1
-
-
-@pytest.mark.process
 def test_a_context_that_is_not_there_is_named(tmp_path):
-    config = kubeconfig(tmp_path, 1)
-    done = runner().invoke(main, ["check", "--kubeconfig", config, "--context", "other"])
+    kubeconfig = write_kubeconfig(tmp_path / "kubeconfig", "http://127.0.0.1:1")
+    arguments = ["check", "--kubeconfig", str(kubeconfig), "--context", "other"]
+    done = runner().invoke(main, arguments)
     assert done.exit_code == 1
     assert "other" in done.stderr
 

@@ -9,9 +9,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.api_server import ApiServer
 from tests.support.foreign_clusters import a_node, a_pod, gfd_node, listed, mixed_cluster, whole
 from tests.support.strategies import ANY_JSON
-from webhook.adapters.kube.client import KubeError
 from webhook.cli.main import main
 from webhook.core.kinds.histories import History, Run, write_history
 from webhook.options import ReachedCluster
@@ -173,34 +173,44 @@ def test_of_many_workloads_that_stay_whole_ten_are_named_and_the_rest_is_counted
     assert "  and 3 workloads more\n" in done.out
 
 
+@pytest.fixture
+def api(monkeypatch):
+    """Serve an empty cluster to the command."""
+    server = ApiServer()
+    monkeypatch.setattr(read, "reach", lambda *_: ReachedCluster(server.kube(), "default"))
+    return server
+
+
+def test_a_cluster_says_what_a_file_of_its_objects_says(simulate, api):
+    objects = api.add(*mixed_cluster()).objects
+    file = listed(*(objects[path] for path in sorted(objects)))
+    given = simulate("--nodes", "f", "--as", "8Gi", "-o", "json", f=file)
+    assert simulate("--as", "8Gi", "-o", "json") == given
+
+
 @pytest.mark.parametrize(
     ("code", "notes"),
     [
         (403, ["no VRAMHistory says a size: you may not list them, if there are any"]),
         (404, []),  # without vramwarden there are none
-        (500, ["no VRAMHistory says a size: down"]),
+        (500, ["no VRAMHistory says a size: http://in-memory answers 500: the script says 500"]),
     ],
 )
-def test_why_no_history_says_a_size_is_noted(monkeypatch, code, notes):
-    def fails(_):
-        raise KubeError("down", code=code)
-
-    monkeypatch.setattr(read, "reach", lambda *_: ReachedCluster(None, "default"))
-    monkeypatch.setattr(read, "list_pods_and_nodes", lambda *_: None)
-    monkeypatch.setattr(read.HistoriesApi, "of", fails)
+def test_why_no_history_says_a_size_is_noted(api, code, notes):
+    api.fails("/vramhistories", code)
     assert read.read_cluster(None, None).notes == notes
 
 
 @pytest.mark.parametrize(
     ("code", "said"),
-    [(403, "you may not list pods of all namespaces, or nodes; ask an"), (500, "Error: down\n")],
+    [
+        (403, "you may not list pods of all namespaces, or nodes; ask an"),
+        (500, "Error: http://in-memory answers 500: the script says 500\n"),
+    ],
 )
-def test_a_cluster_that_cannot_be_asked_is_exit_code_3(simulate, monkeypatch, code, said):
-    def fails(*_):
-        raise KubeError("down", code=code)
-
-    monkeypatch.setattr(read, "reach", lambda *_: ReachedCluster(None, "default"))
-    monkeypatch.setattr(read, "list_pods_and_nodes", fails)
+@pytest.mark.parametrize("kind", ["nodes", "pods"])
+def test_a_cluster_that_cannot_be_asked_is_exit_code_3(simulate, api, kind, code, said):
+    api.fails(f"/{kind}", code)
     done = simulate()
     assert (done.code, done.out) == (3, "")
     assert said in done.err
@@ -345,18 +355,8 @@ def test_sizes_that_cannot_be_read_are_said_with_their_lines(simulate, sizes, sa
 
 
 def test_histories_in_a_file_say_sizes(today):
-    runs = [
-        Run(
-            pod=f"a-{n}",
-            ended_s=1e9 + n,
-            asked_bytes=20 * GIB,
-            gpus=1,
-            peak_bytes=4 * GIB,
-            stops=0,
-            seconds=3600.0,
-        )
-        for n in range(5)
-    ]
+    run = {"asked_bytes": 20 * GIB, "gpus": 1, "peak_bytes": 4 * GIB, "stops": 0}
+    runs = [Run(pod=f"a-{n}", ended_s=1e9 + n, seconds=3600.0, **run) for n in range(5)]
     known = write_history(History("prod", "Deployment", "chat", tuple(runs)))
     few = write_history(History("prod", "Deployment", "llm-a", tuple(runs[:2])))
     text = json.loads(SIZED)
