@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 
+from tests.support import clusters
+from tests.support.pods import a_container
+
 A100 = "NVIDIA-A100-SXM4-80GB"
 
 
@@ -20,24 +23,16 @@ def gfd_node(name, count=8, memory="81920", product=A100, replicas=1, **labels):
     return a_node(name, found, **{"nvidia.com/gpu": count * replicas})
 
 
-def a_node(name, labels=None, annotations=None, **capacity):
-    return {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": name, "labels": labels or {}, "annotations": annotations or {}},
-        "status": {"capacity": {key: str(value) for key, value in capacity.items()}},
-    }
+def a_node(name, labels=None, annotations=None, **amounts):
+    return clusters.a_node(name, labels=labels, annotations=annotations, amounts=amounts).stored
 
 
 def a_pod(name, node="", namespace="team", annotations=None, labels=None, **limits):
     """Return a pod of one container with these limits."""
-    resources = {"limits": {key: str(value) for key, value in limits.items()}}
-    spec = {"containers": [{"name": "main", "image": "i", "resources": resources}]}
-    if node:
-        spec["nodeName"] = node
-    metadata = {"name": name, "namespace": namespace}
-    metadata |= {"annotations": annotations or {}, "labels": labels or {}}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+    texts = {key: str(value) for key, value in limits.items()}
+    container = a_container(resources={"limits": texts})
+    place = {"node": node, "namespace": namespace, "metadata": {"labels": labels or {}}}
+    return clusters.a_pod(name, annotations=annotations, containers=[container], **place)
 
 
 def whole(name, node="", gpus=1, **more):
