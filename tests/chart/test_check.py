@@ -23,12 +23,7 @@ from webhook.cli.main import main
 from webhook.tools.check.judge.facts import read_sources, read_workload
 from webhook.tools.check.judge.fence import KEY, PARTS, WEAK, weakened
 from webhook.tools.check.judge.webhook import EXPECTED
-from webhook.tools.check.read import (
-    CREATED,
-    CREATED_IN_CLUSTER,
-    CREATED_WHERE_SERVED,
-    GRANTED,
-)
+from webhook.tools.check.read import CREATED, CREATED_IN_CLUSTER, CREATED_WHERE_SERVED, GRANTED
 from webhook.tools.shared.node import AGENT_KEYS, AGENT_LABELS
 
 MERGE = "application/merge-patch+json"

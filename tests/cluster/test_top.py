@@ -12,15 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.clusters import (
-    a_cluster,
-    a_gpu,
-    a_node,
-    a_pod,
-    held,
-    many_nodes,
-    team_nodes,
-)
+from tests.support.clusters import a_cluster, a_gpu, a_node, a_pod, held, many_nodes, team_nodes
 from tests.support.control_planes import find_binary
 from tests.support.gpu_nodes import GPU_NODES_PATH, define, store
 

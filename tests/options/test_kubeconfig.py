@@ -46,10 +46,7 @@ def unchecked(tmp_path_factory):
 @pytest.mark.process
 @pytest.mark.parametrize(
     "arguments",
-    [
-        ("-c", READS),
-        ("-m", "webhook.cli", "certs", "status", "--secret=gpu/tls", "--kubeconfig"),
-    ],
+    [("-c", READS), ("-m", "webhook.cli", "certs", "status", "--secret=gpu/tls", "--kubeconfig")],
 )
 def test_that_a_certificate_is_not_checked_is_said_once(unchecked, arguments):
     done = command(*arguments, str(unchecked))

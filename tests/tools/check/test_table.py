@@ -314,8 +314,7 @@ CASES = {
             shared(a_shared_node(allocatable={"volcano.sh/vgpu-memory": "100"})),
             nodes(
                 a_node(
-                    labels={"vramwarden.io/share": "true"},
-                    allocatable={"aliyun.com/gpu-mem": "15"},
+                    labels={"vramwarden.io/share": "true"}, allocatable={"aliyun.com/gpu-mem": "15"}
                 )
             ),
         ),
@@ -380,10 +379,7 @@ CASES = {
     ],
     "configurations": [
         installed(),
-        (
-            installed(own_webhooks=INSTALLED.own_webhooks[1:]),
-            installed(own_webhooks=()),
-        ),
+        (installed(own_webhooks=INSTALLED.own_webhooks[1:]), installed(own_webhooks=())),
         (
             ours("mutate.vramwarden.io", failure_policy="Ignore"),
             ours("validate.vramwarden.io", failure_policy="Ignore"),
@@ -450,10 +446,7 @@ CASES = {
         installed(policy_objects=(PolicyObject("a", True, ""), PolicyObject("b", False, "no"))),
     ],
     "policy-features": [
-        installed(
-            version="v1.35.1",
-            policy=replace(INSTALLED.policy, restarts=("strict",)),
-        ),
+        installed(version="v1.35.1", policy=replace(INSTALLED.policy, restarts=("strict",))),
         (installed(), policy(restarts=("strict",))),
     ],
     "pinned-images": [installed(), policy(pinned=(("old", "registry.example/enforcer:0.0.9"),))],
@@ -493,8 +486,7 @@ CASES = {
         (
             installed(agent=a_workload("agent", ready=1)),
             installed(
-                agent=a_workload("agent", ready=1),
-                own_pods=(own_pod("n2", "no driver yet"),),
+                agent=a_workload("agent", ready=1), own_pods=(own_pod("n2", "no driver yet"),)
             ),
         ),
     ],
@@ -506,21 +498,11 @@ CASES = {
         installed(sentry=a_workload("sentry", ready=1)),
         installed(sentry=a_workload("sentry", ready=0, present=0)),
     ],
-    "kinds": [
-        installed(),
-        (installed(crds=frozenset()), installed(crds=frozenset({"gpunodes"}))),
-    ],
+    "kinds": [installed(), (installed(crds=frozenset()), installed(crds=frozenset({"gpunodes"})))],
     "figures": [
-        (
-            installed(sentry=None),
-            installed(crds=frozenset()),
-            installed(nodes=(a_node(),)),
-        ),
+        (installed(sentry=None), installed(crds=frozenset()), installed(nodes=(a_node(),))),
         installed(),
-        (
-            installed(gpu_nodes={"n1": NOW_S}),
-            installed(gpu_nodes={"n1": NOW_S, "n2": NOW_S - 181}),
-        ),
+        (installed(gpu_nodes={"n1": NOW_S}), installed(gpu_nodes={"n1": NOW_S, "n2": NOW_S - 181})),
     ],
     "sidecar-image": [
         (installed(pods=(PULLS,)), installed(pods=(SOUND, PULLS))),

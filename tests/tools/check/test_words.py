@@ -9,11 +9,7 @@ import pytest
 from tests.support.checked import BEFORE, INSTALLED, a_node, a_shared_node, a_workload, checked_pod
 from tests.support.pods import a_container, a_pod
 from webhook.core.pod.whole import Slice
-from webhook.tools.check.judge.facts import (
-    DryRun,
-    of_interest,
-    read_gpu_claim,
-)
+from webhook.tools.check.judge.facts import DryRun, of_interest, read_gpu_claim
 from webhook.tools.check.judge.findings import named, shortened
 from webhook.tools.check.judge.table import run
 from webhook.tools.shared.pod import ClusterPod

@@ -15,6 +15,9 @@ from webhook.tools.shared.node import ClusterNode
 from webhook.tools.simulate.judge import offered as judged
 from webhook.tools.simulate.judge.offered import GpuSource, Offered, usable_estimate
 
+GFD, PLUGIN = GpuSource.GFD, GpuSource.PLUGIN
+HAMI, GPUSHARE = GpuSource.HAMI, GpuSource.GPUSHARE
+
 GIB = 2**30
 GPU = "nvidia.com/gpu"
 REGISTER = "hami.io/node-nvidia-register"
@@ -33,8 +36,12 @@ MIXED = {
 }
 
 
-def registered(*gpus):
-    return {REGISTER: json.dumps(gpus)}
+def registered(*cards):
+    return {REGISTER: json.dumps(cards)}
+
+
+def gpus(source, *totals_bytes, **more):
+    return Offered(source=source, totals_bytes=totals_bytes, **more)
 
 
 @pytest.mark.parametrize(
@@ -42,73 +49,48 @@ def registered(*gpus):
     [
         (a_node("n"), None),
         (a_node("n", **{GPU: 0}), None),
-        (
-            gfd_node("n", 2, "1024", "T4"),
-            Offered(source=GpuSource.GFD, totals_bytes=(GIB, GIB), product="T4"),
-        ),
-        (
-            gfd_node("n", 2, "1024", "T4", replicas=4),
-            Offered(source=GpuSource.GFD, totals_bytes=(GIB, GIB), product="T4", replicas=4),
-        ),
-        (
-            gfd_node("n", 1, ""),
-            Offered(source=GpuSource.GFD, totals_bytes=(None,), product="NVIDIA-A100-SXM4-80GB"),
-        ),
-        (a_node("n", **{GPU: 2}), Offered(source=GpuSource.PLUGIN, totals_bytes=(None, None))),
-        (
-            a_node("n", {f"{GPU}.memory": "1024"}, **{GPU: 1}),
-            Offered(source=GpuSource.PLUGIN, totals_bytes=(None,)),
-        ),
-        (
-            a_node("n", **{"nvidia.com/gpu.shared": 8}),
-            Offered(source=GpuSource.PLUGIN, totals_bytes=(), counted=False),
-        ),
+        (gfd_node("n", 2, "1024", "T4"), gpus(GFD, GIB, GIB, product="T4")),
+        (gfd_node("n", 2, "1024", "T4", replicas=4), gpus(GFD, GIB, GIB, product="T4", replicas=4)),
+        (gfd_node("n", 1, ""), gpus(GFD, None, product="NVIDIA-A100-SXM4-80GB")),
+        (a_node("n", **{GPU: 2}), gpus(PLUGIN, None, None)),
+        (a_node("n", {f"{GPU}.memory": "1024"}, **{GPU: 1}), gpus(PLUGIN, None)),
+        (a_node("n", **{"nvidia.com/gpu.shared": 8}), gpus(PLUGIN, counted=False)),
         (
             a_node("n", None, registered(ONE, {**ONE, "devmem": 1024}), **{GPU: 20}),
-            Offered(source=GpuSource.HAMI, totals_bytes=(24 * GIB, GIB), product="A10"),
+            gpus(HAMI, 24 * GIB, GIB, product="A10"),
         ),
         (
             a_node(
                 "n", None, {REGISTER: "GPU-1,10,1024,100,T4,0,true:GPU-2,10,2048,100,T4,0,true:"}
             ),
-            Offered(source=GpuSource.HAMI, totals_bytes=(GIB, 2 * GIB), product="T4"),
+            gpus(HAMI, GIB, 2 * GIB, product="T4"),
         ),
         (
             a_node("n", None, {REGISTER: "GPU-1,7,1024,100,A100,0,true,0,mig:"}),
-            Offered(source=GpuSource.HAMI, totals_bytes=(), is_sliced=True),
+            gpus(HAMI, is_sliced=True),
         ),
-        (
-            a_node("n", None, {REGISTER: "[{"}, **{GPU: 1}),
-            Offered(source=GpuSource.PLUGIN, totals_bytes=(None,)),
-        ),
+        (a_node("n", None, {REGISTER: "[{"}, **{GPU: 1}), gpus(PLUGIN, None)),
         (
             a_node("n", **{"aliyun.com/gpu-count": 2, "aliyun.com/gpu-mem": 30}),
-            Offered(source=GpuSource.GPUSHARE, totals_bytes=(15 * GIB,) * 2),
+            gpus(GPUSHARE, 15 * GIB, 15 * GIB),
         ),
         (a_node("n", **{"aliyun.com/gpu-count": 2, "aliyun.com/gpu-mem": 1}), None),
         # MIG strategy single: GPUs are slices.
         (
             gfd_node("n", 7, "9728", "A100-MIG-1g.10gb"),
-            Offered(
-                source=GpuSource.GFD, totals_bytes=(), product="A100-MIG-1g.10gb", is_sliced=True
-            ),
+            gpus(GFD, product="A100-MIG-1g.10gb", is_sliced=True),
         ),
         (
             gfd_node("n", 0, "", "A100-MIG-INVALID"),
-            Offered(
-                source=GpuSource.GFD, totals_bytes=(), product="A100-MIG-INVALID", is_sliced=True
-            ),
+            gpus(GFD, product="A100-MIG-INVALID", is_sliced=True),
         ),
         # MIG strategy mixed, without slices: one GPU is in MIG mode, all are, none is.
-        (
-            a_node("n", MIXED, **{GPU: 1}),
-            Offered(source=GpuSource.GFD, totals_bytes=(GIB,), is_sliced=True),
-        ),
-        (a_node("n", MIXED), Offered(source=GpuSource.GFD, totals_bytes=(), is_sliced=True)),
-        (a_node("n", MIXED, **{GPU: 2}), Offered(source=GpuSource.GFD, totals_bytes=(GIB, GIB))),
+        (a_node("n", MIXED, **{GPU: 1}), gpus(GFD, GIB, is_sliced=True)),
+        (a_node("n", MIXED), gpus(GFD, is_sliced=True)),
+        (a_node("n", MIXED, **{GPU: 2}), gpus(GFD, GIB, GIB)),
         (
             a_node("n", {**MIXED, f"{GPU}.replicas": "4"}, **{"nvidia.com/gpu.shared": 8}),
-            Offered(source=GpuSource.GFD, totals_bytes=(GIB, GIB), replicas=4),
+            gpus(GFD, GIB, GIB, replicas=4),
         ),
         # MIG strategy mixed: the label counts all GPUs, the capacity those that are whole.
         (
@@ -117,7 +99,7 @@ def registered(*gpus):
                 {f"{GPU}.count": "4", f"{GPU}.memory": "1024", "nvidia.com/mig-1g.5gb.count": "7"},
                 **{GPU: 3, "nvidia.com/mig-1g.5gb": 7},
             ),
-            Offered(source=GpuSource.GFD, totals_bytes=(GIB,) * 3, is_sliced=True),
+            gpus(GFD, GIB, GIB, GIB, is_sliced=True),
         ),
         (
             a_node(
@@ -125,11 +107,11 @@ def registered(*gpus):
                 {f"{GPU}.count": "4", f"{GPU}.memory": "1024", f"{GPU}.replicas": "2"},
                 **{GPU: 6, "nvidia.com/mig-1g.5gb": 7},
             ),
-            Offered(source=GpuSource.GFD, totals_bytes=(GIB,) * 3, replicas=2, is_sliced=True),
+            gpus(GFD, GIB, GIB, GIB, replicas=2, is_sliced=True),
         ),
         (
             a_node("n", {f"{GPU}.count": "1"}, **{"nvidia.com/mig-1g.5gb": 7}),
-            Offered(source=GpuSource.GFD, totals_bytes=(), is_sliced=True),
+            gpus(GFD, is_sliced=True),
         ),
     ],
 )
@@ -140,7 +122,7 @@ def test_what_a_node_offers_is_read(node, offered):
 def test_labels_count_before_hami_whose_figures_may_be_scaled():
     node = gfd_node("n", 1, "1024", "T4")
     node["metadata"]["annotations"] = registered(ONE)
-    assert offered_of(node) == Offered(source=GpuSource.GFD, totals_bytes=(GIB,), product="T4")
+    assert offered_of(node) == gpus(GFD, GIB, product="T4")
 
 
 def test_a_product_is_shown_without_what_a_terminal_obeys():

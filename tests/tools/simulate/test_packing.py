@@ -120,9 +120,7 @@ NODES = st.lists(st.lists(st.integers(1, 12), min_size=1, max_size=4), min_size=
 )
 PODS = st.lists(
     st.builds(lambda mib, count: (mib, count), st.integers(1, 14), st.integers(1, 3)), max_size=14
-).map(
-    lambda pods: [a_pod(mib, count, str(name)) for name, (mib, count) in enumerate(pods)],
-)
+).map(lambda pods: [a_pod(mib, count, str(name)) for name, (mib, count) in enumerate(pods)])
 
 
 @given(NODES, PODS, st.sampled_from(Scheduling))

@@ -7,16 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.clusters import (
-    GIB,
-    NOW_S,
-    a_cluster,
-    a_gpu,
-    a_listed_pod,
-    a_node,
-    a_pod,
-    held,
-)
+from tests.support.clusters import GIB, NOW_S, a_cluster, a_gpu, a_listed_pod, a_node, a_pod, held
 from tests.tools.top.pages import pictures, read_page, sections, tables, texts
 from webhook.tools.top.judge import join
 from webhook.tools.top.show.page import as_html
@@ -135,7 +126,7 @@ def test_tables_say_who_waits_why_and_who_has_what():
     ]
     (gpus,) = tables(found["GPUs"])
     assert gpus[1] == [
-        *("n1 GPU 0", "NVIDIA H100 80GB", "79Gi", "68Gi", "32.5Gi", "11Gi", "0", "3", "14s ago"),
+        *("n1 GPU 0", "NVIDIA H100 80GB", "79Gi", "68Gi", "32.5Gi", "11Gi", "0", "3", "14s ago")
     ]
 
 
