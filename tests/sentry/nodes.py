@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import threading
 import time
@@ -12,7 +11,8 @@ from pathlib import Path
 
 from tests.sidecar import incidents
 from tests.support import scenes
-from tests.support.agents import ApiServer
+from tests.support.api_server import ApiServer
+from webhook.core.placement.assignments import read_assignments
 
 NAMESPACES = (*scenes.NAMESPACE, "--mount")
 HIERARCHIES = ("/sys/fs/cgroup/systemd", "/sys/fs/cgroup/unified", "/sys/fs/cgroup")
@@ -58,79 +58,52 @@ def own_cgroup():
             time.sleep(0.02)
 
 
-GPU_NODES = "/apis/vramwarden.io/v1alpha1/gpunodes"
-
-
 class Api(ApiServer):
-    """Serves the list from a file, and takes Events, conditions and the node's figures."""
+    """Has the node, the list that the scene writes to a file, and a pod for each of its lines."""
 
     def __init__(self, folder):
         super().__init__(folder)
         self.lines = folder / "lines"
         self.lines.write_text("")
-        self.written = []
-        self.figures = []
-        """Each state of the node's `GPUNode`, the last being what is stored."""
-        self.answers = [self._serve]
-        self.away = False
-        self.over = threading.Event()
+        self._left = threading.Event()
+        metadata = {"uid": "node-uid", "labels": {"vramwarden.io/enforcement": "sidecar"}}
+        capacity = {"capacity": {"vramwarden.io/vram": "1Gi"}}
+        self.put("/api/v1/nodes/n1", {"metadata": metadata, "status": capacity})
+
+    def __enter__(self):
+        threading.Thread(target=self._follow_lines, daemon=True).start()
+        return super().__enter__()
 
     def __exit__(self, *error):
-        self.over.set()  # who watches still must not outlive it
+        self._left.set()
         super().__exit__(*error)
 
-    def _serve(self, handler):
-        if self.away:
-            handler.close_connection = True
-            return
-        if handler.path.startswith(GPU_NODES):
-            self._serve_figures(handler)
-        elif handler.path.startswith("/api/v1/nodes/"):
-            labels = {"vramwarden.io/enforcement": "sidecar"}
-            metadata = {"uid": "node-uid", "labels": labels}
-            shared = {"capacity": {"vramwarden.io/vram": "1Gi"}}
-            self._say(handler, 200, {"metadata": metadata, "status": shared})
-        elif handler.command != "GET":
-            method, path, _, body = self.asked[-1]
-            self.written.append((method, path.partition("?")[0], body))
-            self._say(handler, 201, body)
-        elif "watch=true" in handler.path:
-            self._watch(handler)
-        else:
-            self._say(handler, 200, self._list())
+    def _follow_lines(self):
+        text = None
+        while not self._left.wait(0.05):
+            before, text = text, self.lines.read_text()
+            if text == before:
+                continue
+            data = {"assignments": text}
+            for uid, line in read_assignments(data)[0].items():
+                namespace, _, name = line.pod.partition("/")
+                path = f"/api/v1/namespaces/{namespace}/pods/{name}"
+                if path not in self.objects:
+                    self.put(path, {"metadata": {"uid": uid}})
+            self.put("/api/v1/namespaces/sys/configmaps/gpu-assignments-n1", {"data": data})
 
-    def _serve_figures(self, handler):
-        if handler.command == "POST" or (handler.command == "PATCH" and self.figures):
-            self.figures.append(self.asked[-1][3])
-        if self.figures:
-            self._say(handler, 200, self.figures[-1])
-        else:
-            self._say(handler, 404, {"message": "not found"})
+    @property
+    def written(self):
+        """Method, path and body of each write, except of the node's `GPUNode`."""
+        return [one for one in self.sent() if "/gpunodes" not in one[1]]
 
-    def _list(self):
-        data = {"assignments": self.lines.read_text()}
-        version = str(self.lines.stat().st_mtime_ns)
-        return {"metadata": {"resourceVersion": version}, "data": data}
-
-    def _watch(self, handler):
-        handler.send_response(200)
-        handler.send_header("Transfer-Encoding", "chunked")
-        handler.end_headers()
-        before = None
-        with contextlib.suppress(OSError):
-            while not self.away and not self.over.wait(0.05):
-                if (now := self._list()) != before:
-                    before = now
-                    line = json.dumps({"type": "MODIFIED", "object": now}).encode() + b"\n"
-                    handler.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
-        handler.close_connection = True
-
-    def _say(self, handler, status, content):
-        data = json.dumps(content).encode()
-        handler.send_response(status)
-        handler.send_header("Content-Length", str(len(data)))
-        handler.end_headers()
-        handler.wfile.write(data)
+    @property
+    def figures(self):
+        """Each state of the node's `GPUNode`, as it was written."""
+        asked = [(method, body) for method, path, body in self.sent() if "/gpunodes" in path]
+        methods = [method for method, _ in asked]
+        made = methods.index("POST") if "POST" in methods else len(asked)
+        return [body for _, body in asked[made:]]
 
 
 def play(folder, library, api, name, **sent):

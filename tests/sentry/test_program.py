@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 
@@ -26,18 +25,31 @@ def api(tmp_path_factory):
         yield made
 
 
-def watched(tmp_path, library, api, *options, until, also=lambda: True):
-    """Let the sentry run until it has logged these messages, and more holds."""
+def once_said(tmp_path, over, *wanted):
+    """Wait until the sentry's log has these messages; return whether it ever had."""
+    log = tmp_path / "sentry.log"
+    while not (log.exists() and all(f'"{one}"' in log.read_text() for one in wanted)):
+        if over.wait(0.05):
+            return False
+    return True
+
+
+def watched(tmp_path, library, api, *options, until, meanwhile=lambda _: None):
+    """Let the sentry run until it has logged these messages; meanwhile may await others."""
+    over = threading.Event()
 
     def tell():
-        log = tmp_path / "sentry.log"
-        while not (also() and log.exists() and all(f'"{one}"' in log.read_text() for one in until)):
-            if api.over.wait(0.05):
-                return
-        (tmp_path / "enough").touch()
+        meanwhile(over)
+        if once_said(tmp_path, over, *until):
+            (tmp_path / "enough").touch()
 
-    threading.Thread(target=tell, daemon=True).start()
-    return nodes.play(tmp_path, library, api, "watched", options=options)
+    thread = threading.Thread(target=tell)
+    thread.start()
+    try:
+        return nodes.play(tmp_path, library, api, "watched", options=options)
+    finally:
+        over.set()
+        thread.join()
 
 
 def messages(result):
@@ -50,9 +62,12 @@ def posted(api):
 
 def test_without_act_an_excess_is_reported_once_and_nothing_is_stopped(tmp_path, library, api):
     both = ["unmanaged memory", "a pod is over its cap"]
-    result = watched(
-        tmp_path, library, api, "--no-act", until=both, also=lambda: len(posted(api)) > 1
-    )
+
+    def both_are_events(over):
+        while len(posted(api)) < 2 and not over.wait(0.05):
+            pass
+
+    result = watched(tmp_path, library, api, "--no-act", until=both, meanwhile=both_are_events)
     assert result["greedy"]
     assert messages(result) == ["started", *both]
     reported = posted(api)
@@ -62,17 +77,14 @@ def test_without_act_an_excess_is_reported_once_and_nothing_is_stopped(tmp_path,
 
 
 def test_an_api_server_that_is_away_delays_no_stop_and_takes_the_audit_away(tmp_path, library, api):
-    """The list was read; from then on nobody answers."""
+    """The list was read, and audited; from then on nobody answers."""
 
-    def leave():
-        while not any("watch=true" in path for _, path, _, _ in api.asked):
-            if api.over.wait(0.05):
-                return
-        time.sleep(1.0)
-        api.away = True
+    def leave(over):
+        once_said(tmp_path, over, "unmanaged memory")
+        api.stop()
 
-    threading.Thread(target=leave, daemon=True).start()
-    result = watched(tmp_path, library, api, until=[UNFOLLOWED, "memory came back"])
+    until = [UNFOLLOWED, "memory came back"]
+    result = watched(tmp_path, library, api, until=until, meanwhile=leave)
     assert not result["greedy"]
     assert "stopping a process" in messages(result)
     assert "vramwarden_gpu_memory_unmanaged_bytes{" not in result["metrics"]
@@ -80,7 +92,7 @@ def test_an_api_server_that_is_away_delays_no_stop_and_takes_the_audit_away(tmp_
 
 
 def test_before_the_list_was_read_nothing_is_judged_and_it_says_why(tmp_path, library, api):
-    api.away = True
+    api.stop()
     both = [UNFOLLOWED, "what is seen here cannot be written as a GPUNode; retrying"]
     result = watched(tmp_path, library, api, until=both)
     assert result["greedy"]
