@@ -10,7 +10,7 @@ from base64 import b64decode, b64encode
 import orjson
 import pytest
 
-from webhook.adapters.kube.client import KubeError
+from tests.support.api_server import ApiServer
 from webhook.adapters.kube.fence import FenceApi
 from webhook.adapters.kube.policies import LAST_GOOD, PoliciesApi, last_good_data, read_stored
 from webhook.core.policy.fence import sealed
@@ -26,35 +26,17 @@ KEY = b"0123456789abcdef" * 2
 SETS = [[], [("teams", b'{"a":"b"}'), ("x", "\u00e9\U0001f600".encode())]]
 
 
-class Kube:
-    """ConfigMaps of one namespace."""
-
-    now_s = None
-
-    def __init__(self):
-        self.stored = {}
-        self.writes = 0
-
-    def find(self, path):
-        return copy.deepcopy(self.stored.get(path))
-
-    def create(self, path, body):
-        self._put(f"{path}/{body['metadata']['name']}", body)
-
-    def replace(self, path, body):
-        if body["metadata"]["resourceVersion"] != self.stored[path]["metadata"]["resourceVersion"]:
-            raise KubeError("conflict", code=409)
-        self._put(path, body)
-
-    def _put(self, path, body):
-        self.writes += 1
-        body["metadata"]["resourceVersion"] = str(self.writes)
-        self.stored[path] = json.loads(json.dumps(body))
+STORED = f"/api/v1/namespaces/ours/configmaps/{LAST_GOOD}"
 
 
 @pytest.fixture
-def kube():
-    return Kube()
+def server():
+    return ApiServer()
+
+
+@pytest.fixture
+def kube(server):
+    return server.kube()
 
 
 @pytest.fixture
@@ -106,22 +88,21 @@ def test_of_a_large_object_a_little_more_than_may_be_is_kept():
 
 
 @pytest.mark.parametrize("objects", SETS, ids=len)
-def test_the_last_good_set_comes_back_as_it_was(api, kube, objects):
+def test_the_last_good_set_comes_back_as_it_was(api, server, kube, objects):
     assert api.last_good(KEY) is None
     keep(kube, objects)
     assert api.last_good(KEY) == api.last_good() == objects
     keep(kube, [("new", b"{}")])
     assert api.last_good(KEY) == [("new", b"{}")]
-    (found,) = kube.stored.values()
-    assert found["metadata"]["name"] == LAST_GOOD
+    assert list(server.objects) == [STORED]
 
 
-def test_what_no_replica_sealed_is_no_last_good_set_and_people_still_see_it(api, kube):
+def test_what_no_replica_sealed_is_no_last_good_set_and_people_still_see_it(api, server, kube):
     keep(kube, [("a", b"{}")], b"another")
-    (found,) = kube.stored.values()
     assert (api.last_good(KEY), api.last_good()) == (None, [("a", b"{}")])
     # What 0.2.0 wrote; its replicas end during an upgrade.
-    found["binaryData"] = {"objects.v1": found.pop("data")["objects.v1"]}
+    data = server.objects[STORED]["data"]
+    server.put(STORED, {"binaryData": {"objects.v1": data["objects.v1"]}})
     assert (api.last_good(KEY), api.last_good()) == (None, [("a", b"{}")])
 
 
@@ -141,10 +122,8 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize("data", UNREADABLE.values(), ids=UNREADABLE)
-def test_what_cannot_be_read_is_no_set(api, kube, data):
-    keep(kube, [])
-    (found,) = kube.stored.values()
-    found["data"] = sealed(data, KEY, 0.0)
+def test_what_cannot_be_read_is_no_set(api, server, data):
+    server.put(STORED, {"data": sealed(data, KEY, 0.0)})
     assert (api.last_good(), api.last_good(KEY)) == (None, None)
 
 
