@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from functools import partial
 
 import pytest
 
+from tests.adapters.kube.scripts import Enough, Script, an_event, an_object
 from tests.agent.test_free_memory import taken, taking
+from tests.support.api_server import ApiServer
 from webhook.adapters.kube import node_watch
-from webhook.adapters.kube.client import Kube, KubeError
-from webhook.adapters.kube.follow import Changed, Failed, Listed
 from webhook.adapters.kube.node_watch import (
     REFUSED_S,
+    SLICES,
     WATCH_S,
     AssignmentsSeen,
     AssignmentsUnread,
@@ -26,141 +29,102 @@ from webhook.adapters.kube.node_watch import (
 from webhook.core.placement.assignments import Whole, write_assignments, write_whole
 from webhook.core.pod.whole import Slice, claimants, read_slice
 
-NODE = {"metadata": {"resourceVersion": "7"}}
-LATER = {"metadata": {"resourceVersion": "8"}}
-DOWN = KubeError("down")
-NOT_FOUND = KubeError("nodes not found", code=404)
-FORBIDDEN = KubeError("forbidden", code=403)
+NODE, LATER = an_object("7", "n"), an_object("8", "n")
+SEEN, SEEN_LATER, GONE = NodeSeen(NODE), NodeSeen(LATER), NodeSeen(None)
+UNWATCHED = NodeSeen(NODE, watched=False)
+DOWN, DENIED = NodeUnread("0"), NodeUnread("403")
 WHOLE = Whole("7", 1, ("ns/whole",))
 
 
 @pytest.fixture
-def pauses(monkeypatch):
-    """Let the watching threads pause no time, and keep how long they would have."""
-    slept = []
-    unhurried = partial(node_watch.follow, sleep=slept.append, spread=lambda _, most: most)
-    monkeypatch.setattr(node_watch, "follow", unhurried)
-    return slept
+def reports_to(monkeypatch):
+    """Return a function that lets one watch to the end of a script; what it is sent, it returns.
+
+    Of why something cannot be read, the code remains, 0 where the API server does not answer.
+    """
+
+    def play(script, watch, *of):
+        unhurried = partial(
+            node_watch.follow,
+            clock=lambda: script.clock_s,
+            sleep=script.sleep,
+            spread=lambda _, most: most,
+        )
+        monkeypatch.setattr(node_watch, "follow", unhurried)
+        sent = []
+        with pytest.raises(Enough):
+            watch(script.kube(), *of, sent.append)
+        return [replace(one, why=_code(one.why)) if hasattr(one, "why") else one for one in sent]
+
+    return play
 
 
-def modified(node):
-    return "MODIFIED", node
+def _code(why):
+    found = re.search(r"answers (\d+)", why)
+    return found[1] if found else "0"
 
 
-def deleted(node):
-    return "DELETED", node
-
-
-class Enough(BaseException):
-    """Ends a thread that works forever."""
-
-
-class FakeKube(Kube):
-    """Answers each read and each watch with the next of a list; a failure is raised."""
-
-    def __init__(self, reads, watches=(), collection="/api/v1/nodes", name="n"):
-        self.reads, self.watches = iter(reads), iter(watches)
-        self.collection, self.name = collection, name
-        self.since = []
-
-    def read(self, path):
-        assert path == f"{self.collection}/{self.name}"
-        answer = next(self.reads, Enough())
-        if isinstance(answer, BaseException):
-            raise answer
-        return answer
-
-    def watch(self, path, *, lasting_s, fieldSelector, resourceVersion):  # noqa: N803 - theirs
-        assert (path, lasting_s) == (self.collection, WATCH_S)
-        assert fieldSelector == f"metadata.name={self.name}"
-        self.since.append(resourceVersion)
-        events = next(self.watches)
-        if isinstance(events, BaseException):
-            raise events
-        return self._events(events)
-
-    def _events(self, events):
-        for event in events:
-            if isinstance(event, BaseException):
-                raise event
-            yield event
-
-
-def reports_by(kube):
-    reports = []
-    with pytest.raises(Enough):
-        watch_node(kube, "n", reports.append)
-    return reports
-
-
-def lists_by(reads, watches=()):
-    """Return what is reported of a list, and the versions from which it was watched."""
-    maps = "/api/v1/namespaces/ns/configmaps"
-    kube, reports = FakeKube(reads, watches, maps, "gpu-assignments-n"), []
-    with pytest.raises(Enough):
-        watch_assignments(kube, "ns", "n", reports.append)
-    return reports, kube.since
-
-
-def test_the_node_and_each_change_are_reported_from_the_version_that_was_read(pauses):
-    kube = FakeKube([NODE, LATER], [[modified(LATER), deleted(LATER)], []])
-    assert reports_by(kube) == [NodeSeen(NODE), NodeSeen(LATER), NodeSeen(None), NodeSeen(LATER)]
-    assert kube.since == ["7", "8"]
-
-
-def test_a_node_that_does_not_exist_is_reported_and_waited_for(pauses):
-    kube = FakeKube([NOT_FOUND], [[("ADDED", NODE)]])
-    assert reports_by(kube) == [NodeSeen(None), NodeSeen(NODE)]
-    assert kube.since == ["0"]
-
-
-def test_pauses_double_up_to_a_bound_until_a_watch_succeeds(pauses):
-    reports = reports_by(FakeKube([*[DOWN] * 6, NODE, DOWN], [[]]))
-    assert reports == [*[NodeUnread("down")] * 6, NodeSeen(NODE), NodeUnread("down")]
-    watched = pauses.pop(6)
-    assert 0 < watched <= 1  # a watch that ends at once is not begun again at once
-    assert pauses == [1, 2, 4, 8, 15, 15, 1]
-
-
-def test_where_only_the_watch_is_denied_reads_go_on_and_its_pauses_grow(pauses):
-    reports = reports_by(FakeKube([NODE] * 3, [FORBIDDEN] * 3))
-    assert reports == [NodeSeen(NODE, watched=False), NodeUnread("forbidden")] * 3
-    assert pauses == [1, 2, 4]
-
-
-def test_a_watch_that_breaks_off_is_started_again(pauses):
-    reports = reports_by(FakeKube([NODE, LATER], [[DOWN], []]))
-    assert reports == [NodeSeen(NODE), NodeUnread("down"), NodeSeen(LATER)]
-
-
-class Quiet:
-    """An API server where nothing changes for an hour; time passes as it is waited."""
-
-    def __init__(self):
-        self.now_s, self.asked = 0.0, []
-
-    def find(self, path):
-        self.asked.append(path)
-        return NODE
-
-    def watch(self, path, *, lasting_s, **_):
-        self.asked.append(path)
-        self.sleep(lasting_s)
-        return iter(())
-
-    def sleep(self, seconds):
-        self.now_s += seconds
-        if self.now_s > 3600:
-            raise Enough
+@pytest.mark.parametrize(
+    ("reads", "watches", "reports", "since", "slept"),
+    [
+        pytest.param(
+            [NODE, LATER], [[("MODIFIED", LATER), ("DELETED", LATER)], []],
+            [SEEN, SEEN_LATER, GONE, SEEN_LATER], ["7", "8"], [1, 1],
+            id="it and each change are reported from the version that was read",
+        ),
+        pytest.param(
+            [404], [[("ADDED", NODE)]], [GONE, SEEN], ["0"], [1],
+            id="one that does not exist is reported and waited for",
+        ),
+        pytest.param(
+            [*[0] * 6, NODE, 0], [[]], [*[DOWN] * 6, SEEN, DOWN], ["7"],
+            [1, 2, 4, 8, 15, 15, 1, 1],
+            id="pauses double up to a bound until a watch succeeds",
+        ),
+        pytest.param(
+            [NODE] * 3, [403] * 3, [UNWATCHED, DENIED] * 3, ["7", "7", "7"], [1, 2, 4],
+            id="where only the watch is denied reads go on and its pauses grow",
+        ),
+        pytest.param(
+            [NODE, LATER], [[0], []], [SEEN, DOWN, SEEN_LATER], ["7", "8"], [1, 1],
+            id="a watch that breaks off is started again",
+        ),
+    ],
+)  # fmt: skip
+def test_a_node_is_reported(reports_to, reads, watches, reports, since, slept):
+    script = Script(reads, watches)
+    assert reports_to(script, watch_node, "n") == reports
+    assert (script.since, script.slept) == (since, slept)
+    assert {path for path, _ in script.read_by} == {"/api/v1/nodes/n"}
+    query = {"watch": "true", "fieldSelector": "metadata.name=n", "timeoutSeconds": "300"}
+    assert [asked for _, asked in script.watched_by[: len(since)]] == [
+        query | {"resourceVersion": version} for version in since
+    ]
 
 
 def test_a_node_where_nothing_changes_costs_the_api_server_a_request_in_two_minutes(monkeypatch):
-    quiet = Quiet()
-    unhurried = partial(node_watch.follow, clock=lambda: quiet.now_s, sleep=quiet.sleep)
+    quiet = ApiServer()
+    quiet.put("/api/v1/nodes/n", {})
+    now_s = 0.0
+
+    def sleep(seconds):
+        nonlocal now_s
+        now_s += seconds
+        if now_s > 3600:
+            raise Enough
+
+    def last(request):
+        sleep(float(request.query["timeoutSeconds"]))
+
+    quiet.fails("watch=true", last, forever=True)
+    unhurried = partial(node_watch.follow, clock=lambda: now_s, sleep=sleep)
     monkeypatch.setattr(node_watch, "follow", unhurried)
     with pytest.raises(Enough):
-        watch_node(quiet, "n", lambda _: None)
+        watch_node(quiet.kube(), "n", lambda _: None)
     assert len(quiet.asked) <= 2 * 3600 / (0.75 * WATCH_S) + 2
+
+
+MAPS = "/api/v1/namespaces/ns/configmaps"
 
 
 def config_map(mib, version="7", whole=None):
@@ -168,115 +132,120 @@ def config_map(mib, version="7", whole=None):
     return {"metadata": {"resourceVersion": version}, "data": data}
 
 
-def test_the_list_and_each_change_are_reported_from_the_version_that_was_read(pauses):
-    events = [
-        ("MODIFIED", config_map(2, "8")),
-        ("BOOKMARK", {"metadata": {"resourceVersion": "9"}}),
-        ("DELETED", config_map(2, "10")),
-        ("ADDED", config_map(3, "11", WHOLE)),
-    ]
-    answered = AssignmentsSeen(taking(3), whole=WHOLE)
-    expected = [taken(1), taken(2), taken(0), answered]
-    assert lists_by([config_map(1)], [events]) == (expected, ["7"])
-
-
-def test_no_list_means_that_all_is_free_and_it_is_waited_for(pauses):
-    reported = lists_by([NOT_FOUND], [[("ADDED", config_map(3))]])
-    assert reported == ([taken(0), taken(3)], ["0"])
+def edited(data):
+    return {"metadata": {"resourceVersion": "7"}, "data": data}
 
 
 @pytest.mark.parametrize(
-    ("data", "mib"),
-    [(None, 0), ({}, 0), ({"a": "{"}, 0), ({"a": "{", **write_assignments(taking(5))}, 5)],
-)
-def test_of_a_list_that_somebody_edited_what_can_be_read_counts(data, mib, pauses):
-    stored = {"metadata": {"resourceVersion": "7"}, "data": data}
-    assert lists_by([stored], [[]])[0] == [taken(mib)]
-
-
-def test_failures_of_a_list_are_reported_and_pauses_grow(pauses):
-    reported, _ = lists_by([FORBIDDEN, DOWN, DOWN, config_map(1)], [FORBIDDEN])
-    assert reported == [
-        AssignmentsUnread("forbidden"),
-        AssignmentsUnread("down"),
-        AssignmentsUnread("down"),
-        AssignmentsSeen(taking(1), watched=False),
-        AssignmentsUnread("forbidden"),
-    ]
-    assert pauses == [1, 2, 4, 8]
-
-
-GPU = Slice("gpus", "gpu.nvidia.com", frozenset({"gpu", "GPU-a"}))
-CHANNEL = Slice("channels", "compute-domain.nvidia.com", frozenset({"channel"}))
-MOVED = Slice("gpus", "gpu.nvidia.com", frozenset({"GPU-b"}))
-NOT_SERVED = Failed(KubeError("404", code=404))
-SLICES_FORBIDDEN = Failed(KubeError("403", code=403))
-SLICES_DOWN = Failed(KubeError("down"))
-
-
-@pytest.fixture
-def heard(monkeypatch):
-    """Return a function that hears reports, and returns what was sent and the pauses after each."""
-
-    def hear(*reports):
-        sent, pauses = [], []
-        monkeypatch.setattr(node_watch.time, "sleep", pauses.append)
-
-        def follow(collection, hear, *, sleep):
-            assert collection.fields == "spec.nodeName=n"
-            for report in reports:
-                hear(report)
-                if isinstance(report, Failed):
-                    sleep(1.0)
-
-        monkeypatch.setattr(node_watch, "follow", follow)
-        watch_slices(None, "n", sent.append)
-        return sent, pauses
-
-    return hear
-
-
-def test_all_slices_are_reported_at_each_change(heard):
-    deleted, moved = Changed("DELETED", CHANNEL), Changed("MODIFIED", MOVED)
-    sent, _ = heard(Listed([GPU]), Changed("ADDED", CHANNEL), moved, deleted, Listed([]))
-    assert sent == [
-        SlicesSeen((GPU,)),
-        SlicesSeen((GPU, CHANNEL)),
-        SlicesSeen((CHANNEL, MOVED)),
-        SlicesSeen((MOVED,)),
-        SlicesSeen(()),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("reports", "sent", "pauses"),
+    ("reads", "watches", "reports", "since", "slept"),
     [
-        ([NOT_SERVED], [SlicesUnread("404", refused=True)], [REFUSED_S]),
-        ([SLICES_FORBIDDEN, SLICES_FORBIDDEN], [], [1, 1]),
-        ([SLICES_FORBIDDEN] * 3, [SlicesUnread("403", refused=True)], [1, 1, REFUSED_S]),
-        ([SLICES_DOWN] * 3, [SlicesUnread("down", refused=False)], [1, 1, 1]),
-        (
-            [SLICES_FORBIDDEN, SLICES_FORBIDDEN, Listed([]), SLICES_FORBIDDEN],
-            [SlicesSeen(())],
-            [1, 1, 1],
+        pytest.param(
+            [config_map(1)],
+            [[("MODIFIED", config_map(2, "8")), an_event("BOOKMARK", "9"),
+              ("DELETED", config_map(2, "10")), ("ADDED", config_map(3, "11", WHOLE))]],
+            [taken(1), taken(2), taken(0), AssignmentsSeen(taking(3), whole=WHOLE)], ["7"], [1],
+            id="it and each change are reported from the version that was read",
         ),
-        (
-            [SLICES_FORBIDDEN] * 3 + [Listed([]), SLICES_DOWN],
-            [..., SlicesSeen(())],
-            [1, 1, REFUSED_S, 1],
+        pytest.param(
+            [404], [[("ADDED", config_map(3))]], [taken(0), taken(3)], ["0"], [1],
+            id="where there is none all is free, and it is waited for",
+        ),
+        pytest.param([edited(None)], [[]], [taken(0)], ["7"], [1], id="without data"),
+        pytest.param([edited({})], [[]], [taken(0)], ["7"], [1], id="with none"),
+        pytest.param([edited({"a": "{"})], [[]], [taken(0)], ["7"], [1], id="edited"),
+        pytest.param(
+            [edited({"a": "{", **write_assignments(taking(5))})], [[]], [taken(5)], ["7"], [1],
+            id="of what somebody edited what can be read counts",
+        ),
+        pytest.param(
+            [403, 0, 0, config_map(1)], [403],
+            [AssignmentsUnread("403"), AssignmentsUnread("0"), AssignmentsUnread("0"),
+             AssignmentsSeen(taking(1), watched=False), AssignmentsUnread("403")],
+            ["7"], [1, 2, 4, 8],
+            id="failures are reported and pauses grow",
         ),
     ],
-    ids=["not served", "just granted?", "not granted", "an outage", "granted", "granted late"],
+)  # fmt: skip
+def test_who_has_which_gpus_is_reported(reports_to, reads, watches, reports, since, slept):
+    script = Script(reads, watches)
+    assert reports_to(script, watch_assignments, "ns", "n") == reports
+    assert (script.since, script.slept) == (since, slept)
+    assert {path for path, _ in script.read_by} == {f"{MAPS}/gpu-assignments-n"}
+    assert {path for path, _ in script.watched_by} == {MAPS}
+
+
+def a_slice(name, driver, *texts, version="6"):
+    attributes = [{"attributes": {"uuid": {"string": text}}} for text in texts]
+    metadata = {"name": name, "resourceVersion": version}
+    return {"metadata": metadata, "spec": {"driver": driver, "devices": attributes}}
+
+
+GPU = Slice("gpus", "gpu.nvidia.com", frozenset({"GPU-a"}))
+CHANNEL = Slice("channels", "compute-domain.nvidia.com", frozenset({"channel"}))
+MOVED = Slice("gpus", "gpu.nvidia.com", frozenset({"GPU-b"}))
+
+
+def stored(one):
+    return a_slice(one.name, one.driver, *one.texts)
+
+
+def listed(*slices):
+    return 200, {"metadata": {"resourceVersion": "5"}, "items": [stored(one) for one in slices]}
+
+
+def refused(code):
+    return SlicesUnread(code, refused=True)
+
+
+@pytest.mark.parametrize(
+    ("reads", "watches", "reports", "slept"),
+    [
+        pytest.param(
+            [listed(GPU), listed()],
+            [[("ADDED", stored(CHANNEL)), ("MODIFIED", stored(MOVED)),
+              ("DELETED", stored(CHANNEL)), 410], []],
+            [SlicesSeen((GPU,)), SlicesSeen((GPU, CHANNEL)), SlicesSeen((CHANNEL, MOVED)),
+             SlicesSeen((MOVED,)), SlicesSeen(())], [1, 1],
+            id="all are reported at each change",
+        ),
+        pytest.param([404], [], [refused("404")], [REFUSED_S], id="not served"),
+        pytest.param([403] * 2, [], [], [1, 2], id="just granted?"),
+        pytest.param([403] * 3, [], [refused("403")], [1, 2, REFUSED_S], id="not granted"),
+        pytest.param([0] * 3, [], [SlicesUnread("0", refused=False)], [1, 2, 4], id="an outage"),
+        pytest.param(
+            [403, 403, listed(), 403], [[]], [SlicesSeen(())], [1, 2, 1, 1], id="granted"
+        ),
+        pytest.param(
+            [403] * 3 + [listed(), 0], [[]], [refused("403"), SlicesSeen(())],
+            [1, 2, REFUSED_S, 1, 1],
+            id="granted late",
+        ),
+    ],
+)  # fmt: skip
+def test_slices_are_reported_and_a_failure_that_may_pass_is_not_at_once(
+    reports_to, monkeypatch, reads, watches, reports, slept
+):
+    script = Script(reads, watches)
+    monkeypatch.setattr(node_watch.time, "sleep", script.sleep)
+    assert reports_to(script, watch_slices, "n") == reports
+    assert script.slept == slept
+    fields = {query["fieldSelector"] for _, query in (*script.read_by, *script.watched_by)}
+    assert fields == {"spec.nodeName=n"}
+    assert {path for path, _ in script.read_by} == {SLICES}
+
+
+@pytest.mark.parametrize(
+    ("watch", "found", "of"),
+    [
+        (watch_node, NODE, ("n",)),
+        (watch_assignments, config_map(1), ("ns", "n")),
+        (watch_slices, listed(GPU), ("n",)),
+    ],
+    ids=["node", "assignments", "slices"],
 )
-def test_a_failure_that_may_pass_is_not_reported_at_once(heard, reports, sent, pauses):
-    was_sent, paused = heard(*reports)
-    assert paused == pauses
-    assert [... if one is ... else was for one, was in zip(sent, was_sent, strict=True)] == sent
-
-
-def test_a_bug_ends_the_thread(heard):
+def test_a_bug_ends_the_thread(watch, found, of):
     with pytest.raises(ZeroDivisionError):
-        heard(Failed(ZeroDivisionError()))
+        watch(Script([found], [[]]).kube(), *of, lambda _: 1 / 0)
 
 
 @pytest.mark.parametrize(
