@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from itertools import islice
 
 import pytest
@@ -269,6 +269,28 @@ def test_what_is_written_stays_although_its_answer_is_lost():
     with pytest.raises(KubeError, match="does not answer"):
         api.kube().create(MAPS, a_map("one", a="1"))
     assert api.kube().read(f"{MAPS}/one")["data"] == {"a": "1"}
+
+
+@pytest.mark.parametrize("served", [True, False])
+def test_an_answer_that_waits_keeps_nobody_waiting_and_its_parts_arrive_one_by_one(
+    tmp_path, served
+):
+    happened = []
+
+    def parts():
+        yield b'{"metadata":'
+        kube.create(MAPS, a_map("meanwhile"))
+        yield b'{"name":"slow"}}'
+
+    def wait(_request):
+        happened.append(kube.find(f"{MAPS}/meanwhile"))
+        return 200, parts()
+
+    with ApiServer(tmp_path) if served else nullcontext(ApiServer()) as api:
+        kube = connect(api.kubeconfig, tries=1) if served else api.kube()
+        api.fails("GET .*/slow", wait)
+        assert kube.read(f"{MAPS}/slow") == {"metadata": {"name": "slow"}}
+        assert (happened, kube.read(f"{MAPS}/meanwhile")["kind"]) == ([None], "ConfigMap")
 
 
 def test_when_it_stops_watches_end_and_nobody_answers(tmp_path):

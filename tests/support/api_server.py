@@ -134,7 +134,8 @@ class Change(NamedTuple):
 
 Step = Any
 """A code (0 breaks the connection), (status, content, headers), or a function of the request that
-returns one of these, or None to go on."""
+returns one of these, or None to go on, and may wait. Content that is an iterator arrives part by
+part."""
 
 
 class ApiServer:
@@ -200,7 +201,8 @@ class ApiServer:
 
     def loses_the_answer(self, request: Request) -> int:
         """Do what is asked, then break the connection: a step, as `fails("PATCH", this)`."""
-        self._do(request)
+        with self._changed:
+            self._do(request)
         return 0
 
     def recovers(self) -> None:
@@ -263,11 +265,12 @@ class ApiServer:
             with self._changed:
                 self.asked.append(request)
                 step = self._step(request)
-                write = step if self.answers and handler and callable(step) else None
-                if callable(step) and not write:
-                    step = step(request)
-                if isinstance(step, int):
-                    raise Denied(step, f"the script says {step}") if step else ConnectionError
+            write = step if self.answers and handler and callable(step) else None
+            if callable(step) and not write:
+                step = step(request)  # which may wait, while others are answered
+            if isinstance(step, int):
+                raise Denied(step, f"the script says {step}") if step else ConnectionError
+            with self._changed:
                 status, content, *more = (200, b"") if write else step or self._do(request)
         except Denied as denied:
             status, content, more = denied.code, denied.status, []
@@ -370,7 +373,8 @@ class ApiServer:
                 410, f"too old resource version: {at} ({self._version})", "Expired"
             ).status
             return iter([_event("ERROR", gone)])
-        return self._events(place, query, at, time.monotonic() + float(query["timeoutSeconds"]))
+        events = self._events(place, query, at, time.monotonic() + float(query["timeoutSeconds"]))
+        return iter([b"".join(events)]) if self._over else events
 
     def _events(
         self, place: Place, query: dict[str, str], at: int, deadline_s: float
@@ -597,13 +601,26 @@ class _Pool:
             status, answered, content = self._api.answer(sent)
         except ConnectionError as error:
             raise urllib3.exceptions.ProtocolError("the connection broke") from error
-        read = io.BytesIO(content if isinstance(content, bytes) else b"".join(content))
+        if isinstance(content, Iterator):
+            return _Parts(content, answered, status)
         return urllib3.HTTPResponse(
-            read, headers=answered, status=status, preload_content=False, decode_content=True
+            io.BytesIO(content), headers=answered, status=status, preload_content=False
         )
 
     def clear(self) -> None:
         """Nothing is open."""
+
+
+class _Parts(urllib3.HTTPResponse):
+    """An answer of which each part is read as soon as it arrives, as one in chunks is."""
+
+    def __init__(self, parts: Iterator[bytes], headers: dict[str, str], status: int) -> None:
+        super().__init__(headers=headers, status=status, preload_content=False)
+        self._parts = parts
+
+    def stream(self, amt: Any = 2**16, **_: Any) -> Any:
+        for part in self._parts:
+            yield from (part[at : at + amt] for at in range(0, len(part), amt))
 
 
 def _handler_of(api: ApiServer) -> type[BaseHTTPRequestHandler]:
