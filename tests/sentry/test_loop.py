@@ -108,10 +108,10 @@ def test_a_uid_is_found_whatever_its_case(bench):
     assert set(bench.sentry._promises) == set(bench.sentry._figures._promises) == {TRAINER}
 
 
-def test_a_bug_of_a_thread_ends_the_sentry(bench):
+def test_a_bug_of_a_thread_ends_the_sentry(bench, clock):
     bench.sentry._inbox.put(ZeroDivisionError())
     with pytest.raises(ZeroDivisionError):
-        bench.sentry._wait(time.monotonic(), 60.0, 0.0)
+        bench.sentry._wait(clock[0], 60.0, 0.0)
 
 
 def test_unmanaged_memory_is_reported_once_and_again_after_it_was_gone(tmp_path, bench, clock):

@@ -67,20 +67,16 @@ def test_a_page_is_forgotten_before_the_next_one_is_asked_for(kube, api_server, 
         return made
 
     def counting(answer):
-        def count(handler):
+        def count(_request):
             gc.collect()
             left.append(len(there))
-            data = json.dumps(answer[1]).encode()
-            handler.send_response(answer[0])
-            handler.send_header("Content-Length", str(len(data)))
-            handler.end_headers()
-            handler.wfile.write(data)
+            return answer
 
         return count
 
     decode = json.JSONDecoder(object_pairs_hook=an_object).raw_decode
     monkeypatch.setattr(reading, "_decode", decode)
-    api_server.answers = [counting(answer) for answer in pages()]
+    api_server.fails("GET", *map(counting, pages()))
     assert len(kube.list_all(THINGS, name_of)[0]) == MANY
     assert left == [0, 0, 0]
 
