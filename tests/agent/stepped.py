@@ -15,14 +15,20 @@ from webhook.agent.settings import AgentSettings
 from webhook.core.node.access import Access
 from webhook.core.node.inventory import Scan
 from webhook.core.nvidia.drivers import Fault, SeenGpu
-from webhook.core.placement.assignments import Whole
+from webhook.core.placement.assignments import Assignment, Whole
 from webhook.names import NODE_ASKS_LABEL
 
 GPU = SeenGpu(uuid="GPU-a", product="NVIDIA H200", index=0, usable_bytes=1000 * 2**20, used_bytes=0)
 FINE = Scan(gpus=(GPU,), driver_version="570.86.15")
+BUSY = Scan(gpus=(replace(GPU, used_bytes=2**30),), driver_version="570.86.15")
+UNSURE = Scan(gpus=(), driver_version="570.86.15", unsure=frozenset({""}))
 GONE = Scan(gpus=(), driver_version="570.86.15")
 DOWN = Scan(failed="the driver is not loaded", fault=Fault.DRIVER_DOWN)
 MISSING = Scan(failed="the library cannot be loaded", fault=Fault.LIBRARY_MISSING)
+NOBODY = AssignmentsSeen({})
+SOMEBODY = AssignmentsSeen(
+    {"uid": Assignment(pod="team/train", uuids=("GPU-a",), memory_bytes=2**28, since_s=1)}
+)
 CDI = Access(visible_devices="void", runtime_class="nvidia")
 
 

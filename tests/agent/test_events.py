@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.agent.stepped import DOWN, FINE, GONE, GPU, ZEROED, Bench
+from tests.agent.stepped import DOWN, FINE, GONE, GPU, UNSURE, ZEROED, Bench
 from webhook.agent.scanner import XidSeen
 from webhook.core.node.access import Access
 from webhook.core.node.inventory import Scan
@@ -21,7 +21,6 @@ SMALLER = Scan(
     gpus=(SeenGpu(uuid="GPU-a", product="NVIDIA H200", index=0, usable_bytes=999 * 2**20),),
     driver_version="570.86.15",
 )
-UNSURE = Scan(gpus=(), driver_version="570.86.15", unsure=frozenset({""}))
 CANNOT = Scan(gpus=(GPU,), driver_version="570.86.15", cannot_measure="no figures")
 RESET = Scan(gpus=(replace(GPU, recovery=1),), driver_version="570.86.15")
 REMAP = Scan(gpus=(replace(GPU, remap_failed=True),), driver_version="570.86.15")
