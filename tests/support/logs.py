@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import io
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from webhook.server.log import JsonLog
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class RecordedLog(JsonLog):
@@ -15,8 +18,8 @@ class RecordedLog(JsonLog):
         super().__init__(io.BytesIO())
         self.lines: list[tuple[str, str, dict[str, Any]]] = []
 
-    def event(self, level: str, message: str, /, **values: Any) -> None:
-        self.lines.append((level, message, values))
+    def line(self, level: str, message: str, values: Mapping[str, Any]) -> None:
+        self.lines.append((level, message, dict(values)))
 
     def exception(self, message: str, **values: Any) -> None:
         self.event("exception", message, **values)
