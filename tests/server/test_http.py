@@ -1,4 +1,4 @@
-"""HTTP/1.1 as it comes over a real TLS socket, and what one connection may cost."""
+"""HTTP/1.1 as it comes from a transport, and what one connection may cost."""
 
 from __future__ import annotations
 
@@ -7,16 +7,20 @@ import gc
 import io
 import json
 import re
-import time
+import socket
+import ssl
 import weakref
 from dataclasses import replace
 
 import pytest
+import uvloop
 
+from tests.support.logs import RecordedLog
 from tests.support.pods import a_container, a_pod, a_policy, a_review
-from tests.support.routers import connected, post
+from tests.support.routers import connected, no_connections, post
 from webhook.server import http
 from webhook.server.bounds import MAX_HEAD_BYTES, MAX_HEADERS, MAX_UNSENT_BYTES
+from webhook.server.certificates import FolderKeeper
 from webhook.server.connections import Stage
 from webhook.server.http import Answer
 from webhook.server.log import JsonLog
@@ -40,37 +44,58 @@ def chunk(data, extension=b""):
 END = b"0\r\n\r\n"
 
 
-def exchanged(server, *parts, bodies=True):
-    """Send parts, each after what came for the last; return that, and whether the line is open.
+@pytest.fixture
+def metrics():
+    return Metrics()
+
+
+@pytest.fixture
+def log():
+    return RecordedLog()
+
+
+@pytest.fixture
+def router(metrics, log):
+    pods = PodReviews(a_policy, metrics, log)
+    bindings = BindingReviews(None, metrics, log)
+    return Router(pods, bindings, metrics, log, binds_at="/secret/bind".__eq__)
+
+
+def received(router, *parts):
+    """Let parts arrive on one connection; return what is written for each, and its transport."""
+
+    async def story():
+        connection, line, _ = connected(router)
+        line.connections._sweep()  # as each second; it keeps the date
+        written = []
+        for part in parts:
+            before = len(line.written)
+            connection.data_received(part)
+            written.append(line.written[before:])
+        return written, line
+
+    return asyncio.run(story())
+
+
+def exchanged(router, *parts):
+    """Let parts arrive; return the answers, and whether the connection is still open.
 
     Each answer is its status, its headers in lower case, and its body.
     """
-    came, is_open = b"", True
-    with server.raw() as connection:
-        for part in parts:
-            connection.sendall(part)
-            connection.settimeout(0.3)
-            try:
-                while data := connection.recv(65536):
-                    came += data
-                is_open = False
-            except TimeoutError:
-                pass
-            except OSError:
-                is_open = False
-    answers = []
+    written, line = received(router, *parts)
+    came, answers = b"".join(written), []
     while came:
         head, _, rest = came.partition(b"\r\n\r\n")
         status, *lines = head.decode().split("\r\n")
         headers = dict(line.lower().split(": ", 1) for line in lines)
-        size = int(headers.get("content-length", 0)) if bodies else 0
+        size = int(headers.get("content-length", 0))
         answers.append((int(status.split()[1]), headers, rest[:size]))
         came = rest[size:]
-    return answers, is_open
+    return answers, not line.is_closed
 
 
-def statuses(server, *parts):
-    answers, is_open = exchanged(server, *parts)
+def statuses(router, *parts):
+    answers, is_open = exchanged(router, *parts)
     return [status for status, *_ in answers], is_open
 
 
@@ -96,8 +121,8 @@ GOOD = {
 
 
 @pytest.mark.parametrize("parts", GOOD.values(), ids=GOOD)
-def test_a_review_is_answered_and_so_is_the_next_one(server, parts):
-    answers, is_open = exchanged(server, *parts, WHOLE)
+def test_a_review_is_answered_and_so_is_the_next_one(router, parts):
+    answers, is_open = exchanged(router, *parts, WHOLE)
     assert [(status, json.loads(body)["response"]["uid"]) for status, _, body in answers] == [
         (200, "here"),
         (200, "here"),
@@ -105,8 +130,8 @@ def test_a_review_is_answered_and_so_is_the_next_one(server, parts):
     assert is_open
 
 
-def test_an_answer_has_the_headers_that_it_needs(server):
-    ((status, headers, body),), _ = exchanged(server, WHOLE)
+def test_an_answer_has_the_headers_that_it_needs(router):
+    ((status, headers, body),), _ = exchanged(router, WHOLE)
     date = headers.pop("date")
     assert re.fullmatch(r"\w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d gmt", date)
     length = str(len(body))
@@ -143,8 +168,8 @@ LAST = {
 
 
 @pytest.mark.parametrize(("request_", "status"), LAST.values(), ids=LAST)
-def test_it_is_answered_and_the_connection_closed(server, request_, status):
-    ((found, headers, _),), is_open = exchanged(server, request_)
+def test_it_is_answered_and_the_connection_closed(router, request_, status):
+    ((found, headers, _),), is_open = exchanged(router, request_)
     assert (found, headers["connection"], is_open) == (status, "close", False)
 
 
@@ -189,122 +214,116 @@ AMBIGUOUS = {
 
 
 @pytest.mark.parametrize("request_", AMBIGUOUS.values(), ids=AMBIGUOUS)
-def test_what_may_mean_two_things_is_rejected_and_nothing_after_it_is_read(server, request_):
-    before = refused(server, 400)
-    answers, is_open = exchanged(server, request_, WHOLE)
+def test_what_may_mean_two_things_is_rejected_and_nothing_after_it_is_read(
+    router, metrics, request_
+):
+    answers, is_open = exchanged(router, request_, WHOLE)
     ((status, headers, sentence),) = answers
     assert (status, headers["connection"], is_open) == (400, "close", False)
     assert headers["content-type"] == "text/plain"
     assert sentence
-    assert refused(server, 400) == before + 1
+    assert refused(metrics, 400) == 1
 
 
-def refused(server, code):
-    found = re.findall(rf'http_refused_total{{code="{code}"}} (\S+)', server.get("/metrics")[1])
-    return float(found[0]) if found else 0
+def refused(metrics, code):
+    return metrics.registry.get_sample_value("vramwarden_http_refused_total", {"code": str(code)})
 
 
-def test_who_asks_whether_to_go_on_is_told_so_once(server):
+def test_who_asks_whether_to_go_on_is_told_so_once(router):
     expecting = LINE + HEAD + b"Expect: 100-Continue\r\n" + LENGTH + b"\r\n"
-    answers, is_open = exchanged(server, expecting, REVIEW[:20], REVIEW[20:])
+    answers, is_open = exchanged(router, expecting, REVIEW[:20], REVIEW[20:])
     assert [(status, body[:1]) for status, _, body in answers] == [(100, b""), (200, b"{")]
     assert is_open
-    assert statuses(server, expecting + REVIEW) == ([200], True)
+    assert statuses(router, expecting + REVIEW) == ([200], True)
     last = expecting.replace(b"Host: x", b"Host: x\r\nConnection: close")
-    assert statuses(server, last, REVIEW) == ([100, 200], False)
-    assert statuses(server, expecting.replace(b"1.1", b"1.0"), REVIEW) == ([200], False)
+    assert statuses(router, last, REVIEW) == ([100, 200], False)
+    assert statuses(router, expecting.replace(b"1.1", b"1.0"), REVIEW) == ([200], False)
     bad = expecting.replace(b"/json", b"/xml")
-    assert statuses(server, bad) == ([415], False)
+    assert statuses(router, bad) == ([415], False)
     large = expecting.replace(LENGTH, b"Content-Length: 99999999\r\n")
-    assert statuses(server, large, b" " * 2000) == ([413], False)
+    assert statuses(router, large, b" " * 2000) == ([413], False)
 
 
-def test_an_answer_to_head_has_no_body(server):
-    head = b"HEAD /mutate HTTP/1.1\r\nHost: x\r\n\r\n"
-    answers, is_open = exchanged(server, head, bodies=False)
-    ((status, headers, body),) = answers
-    assert (status, body, is_open) == (405, b"", True)
-    assert int(headers["content-length"]) > 0
-    with server.raw() as connection:
-        connection.sendall(head)
-        first = connection.recv(4096)
-        connection.sendall(WHOLE)
-        assert first.endswith(b"\r\n\r\n")
-        assert connection.recv(20).startswith(b"HTTP/1.1 200 ")
+def test_an_answer_to_head_has_no_body(router):
+    (first, second), line = received(router, b"HEAD /mutate HTTP/1.1\r\nHost: x\r\n\r\n", WHOLE)
+    head, end, body = first.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 405 ")
+    assert re.search(rb"\r\ncontent-length: [1-9]", head)
+    assert (end, body) == (b"\r\n\r\n", b"")
+    assert second.startswith(b"HTTP/1.1 200 ")
+    assert not line.is_closed
 
 
-def test_a_rejection_of_a_request_that_came_whole_leaves_the_connection_open(server):
+def test_a_rejection_of_a_request_that_came_whole_leaves_the_connection_open(router):
     wrong = WHOLE.replace(b"application/json", b"text/plain")
     elsewhere = WHOLE.replace(b"/mutate", b"/x")
-    assert statuses(server, wrong, elsewhere, WHOLE) == ([415, 404, 200], True)
+    assert statuses(router, wrong, elsewhere, WHOLE) == ([415, 404, 200], True)
 
 
-def test_requests_one_after_another_are_fair_and_two_at_once_are_not(server):
-    assert statuses(server, WHOLE, WHOLE, WHOLE) == ([200, 200, 200], True)
-    assert statuses(server, WHOLE + WHOLE) == ([], False)
-    assert statuses(server, WHOLE + b"x") == ([], False)
+def test_requests_one_after_another_are_fair_and_two_at_once_are_not(router):
+    assert statuses(router, WHOLE, WHOLE, WHOLE) == ([200, 200, 200], True)
+    assert statuses(router, WHOLE + WHOLE) == ([], False)
+    assert statuses(router, WHOLE + b"x") == ([], False)
 
 
-def test_a_head_that_is_too_long_is_cut_off_however_it_comes(server):
+def test_a_head_that_is_too_long_is_cut_off_however_it_comes(router):
     long = LINE + HEAD + b"X: %b\r\n" % (b"x" * MAX_HEAD_BYTES) + LENGTH + b"\r\n" + REVIEW
-    assert statuses(server, long) == ([], False)
+    assert statuses(router, long) == ([], False)
     target = WHOLE.replace(b"/mutate", b"/mutate?" + b"x" * MAX_HEAD_BYTES)
-    assert statuses(server, target) == ([], False)
+    assert statuses(router, target) == ([], False)
     extension = chunk(REVIEW, b";" + b"x" * MAX_HEAD_BYTES)
-    assert statuses(server, LINE + HEAD + CHUNKED + b"\r\n" + extension) == ([], False)
+    assert statuses(router, LINE + HEAD + CHUNKED + b"\r\n" + extension) == ([], False)
     trailer = b"0\r\nX: %b\r\n\r\n" % (b"x" * MAX_HEAD_BYTES)
-    assert statuses(server, LINE + HEAD + CHUNKED + b"\r\n" + chunk(REVIEW) + trailer) == (
+    assert statuses(router, LINE + HEAD + CHUNKED + b"\r\n" + chunk(REVIEW) + trailer) == (
         [],
         False,
     )
     empty_lines = b"\r\n" * MAX_HEAD_BYTES
-    assert statuses(server, empty_lines) == ([], False)
+    assert statuses(router, empty_lines) == ([], False)
 
 
-def test_who_does_not_read_answers_is_not_read_from(server):
+def test_who_does_not_read_answers_is_not_read_from(router, metrics, log, tmp_path):
     """Each answer is 40 KB here: what the sockets keep is soon full, and no more is made."""
     privileged = {"privileged": True}
     containers = [
         a_container(f"c{i}{'x' * 50}", env=[{"name": "A" * 100}], securityContext=privileged)
         for i in range(100)
     ]
-    body = json.dumps(a_review(a_pod("8Gi", containers=containers), namespace="unread")).encode()
+    body = json.dumps(a_review(a_pod("8Gi", containers=containers))).encode()
     whole = LINE + HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    served = FolderKeeper(tmp_path, ("localhost",), metrics, RecordedLog()).context()
+    trusting = ssl.create_default_context(cafile=tmp_path / "ca.crt")
 
-    def answered():
-        return server.log_file.read_bytes().count(b'"namespace":"unread"')
+    async def story():
+        connections = no_connections()
+        connections.loop = asyncio.get_running_loop()
+        connection = http.Connection(router, connections, connections.place("192.0.2.1"))
+        near, far = socket.socketpair()
+        _, (reader, writer) = await asyncio.gather(
+            connections.loop.connect_accepted_socket(lambda: connection, far, ssl=served),
+            asyncio.open_connection(sock=near, ssl=trusting, server_hostname="localhost"),
+        )
 
-    with server.raw(timeout=60) as connection:
-        for sent in range(1, 400):
-            connection.sendall(whole)
-            began = time.monotonic()
-            while answered() < sent and time.monotonic() < began + 3:
-                time.sleep(0.001)
-            if answered() < sent:
-                break
-        assert 1 < answered() == sent - 1
-        read = 0
-        while read < sent:
-            came = connection.recv(2**20)
-            assert came
-            read += came.count(b"HTTP/1.1 200 ")
-        assert answered() == sent
+        sent, read = 0, b""
+        while len(log.lines) == sent < 400:
+            writer.write(whole)
+            sent += 1
+            for _ in range(200):  # turns of the loop in which all is done that can be done
+                await asyncio.sleep(0)
+        paused = connection._is_paused, len(log.lines)
+        while read.count(b"HTTP/1.1 200 ") < sent:
+            read += await reader.read(2**20)
+        writer.close()
+        return sent, paused
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        sent, paused = runner.run(story())
+    assert paused == (True, sent - 1)
+    assert sent > 2
+    assert len(log.lines) == sent
 
 
-# One connection without a socket: what cannot be seen from outside.
-
-
-@pytest.fixture
-def metrics():
-    return Metrics()
-
-
-@pytest.fixture
-def router(metrics):
-    log = JsonLog()
-    pods = PodReviews(a_policy, metrics, log)
-    bindings = BindingReviews(None, metrics, log)
-    return Router(pods, bindings, metrics, log, binds_at="/secret/bind".__eq__)
+# What cannot be seen from outside.
 
 
 def answering(router, answer):
@@ -502,10 +521,7 @@ def test_who_is_cut_off_while_an_answer_is_made_is_counted_once(router, metrics)
         return counted, line.written
 
     assert asyncio.run(story()) == ((True, ["unfair"], 0), b"")
-    refused_400 = metrics.registry.get_sample_value(
-        "vramwarden_http_refused_total", {"code": "400"}
-    )
-    assert refused_400 is None
+    assert refused(metrics, 400) is None
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["at once", "late"])
