@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import io
-import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from certs import Bundle, advance, read
-from tests.certs.handshakes import put
+from tests.certs.handshakes import handshake, put
+from tests.support.logs import RecordedLog
 from webhook.server.certificates import FolderKeeper
-from webhook.server.log import JsonLog
 from webhook.server.metrics import Metrics
 
 NAMES = ("localhost",)
@@ -21,12 +19,8 @@ class Kept:
     """A keeper, its log and its metrics, without a thread."""
 
     def __init__(self, folder):
-        self._log = io.BytesIO()
-        self.metrics = Metrics()
-        self.keeper = FolderKeeper(folder, NAMES, self.metrics, JsonLog(self._log))
-
-    def said(self):
-        return [json.loads(line)["msg"] for line in self._log.getvalue().splitlines()]
+        self.log, self.metrics = RecordedLog(), Metrics()
+        self.keeper = FolderKeeper(folder, NAMES, self.metrics, self.log)
 
     def days_left(self):
         labels = {"role": "serving"}
@@ -47,17 +41,30 @@ def test_a_certificate_that_is_due_is_renewed_and_its_days_are_shown(kept, tmp_p
     put(tmp_path, old := an_old_set())
     kept.keeper.keep()
     assert read(tmp_path).certificate_pem != old.certificate_pem
-    assert kept.said() == ["certificates renewed"]
+    assert kept.log.messages == ["certificates renewed"]
     assert kept.days_left() == pytest.approx(365, abs=0.1)
     kept.keeper.keep()
-    assert kept.said() == ["certificates renewed"]
+    assert kept.log.messages == ["certificates renewed"]
+
+
+def test_a_broken_certificate_is_not_served_and_said(kept, tmp_path):
+    def shown():
+        ca_pem = (tmp_path / "ca.crt").read_bytes()
+        return handshake(kept.keeper.context(), ca_pem, "localhost")
+
+    served = shown()
+    (tmp_path / "tls.crt").resolve().write_text("not a certificate")
+    assert [shown(), shown()] == [served, served]
+    assert kept.log.messages == ["certificate rejected, the last good one is served"]
+    loads = "vramwarden_certificate_loads_total"
+    assert kept.metrics.registry.get_sample_value(loads, {"result": "refused"}) == 1
 
 
 def test_what_keeps_it_from_a_renewal_is_said_and_nothing_is_written(kept, tmp_path):
     put(tmp_path, an_old_set())
     (tmp_path / "tls.key").write_text("junk")
     kept.keeper.keep()
-    assert kept.said() == ["certificates cannot be renewed"]
+    assert kept.log.messages == ["certificates cannot be renewed"]
     assert (tmp_path / "tls.key").read_text() == "junk"
 
 

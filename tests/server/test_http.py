@@ -396,6 +396,14 @@ def test_an_answer_that_comes_early_leaves_nothing_of_the_body(router):
     assert asyncio.run(story()) == (b"413", b"", 0)
 
 
+def test_a_slow_body_is_given_up(router, metrics, monkeypatch):
+    monkeypatch.setattr(http, "BODY_TIMEOUT_S", 0.0)
+    status, headers, body, _ = asyncio.run(post(router, "/mutate", b"{", announced=1000))
+    assert (status, headers[b"connection"]) == (408, b"close")
+    assert body == b"the body did not arrive within 0 s\n"
+    assert refused(metrics, 408) == 1
+
+
 def test_an_idle_connection_is_kept_for_longer_than_the_api_server_keeps_it(router):
     async def story():
         connection, line, slot = connected(router)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
+JSON = {"Content-Type": "application/json"}
 POLICY = """\
 apiVersion: vramwarden.io/v1alpha1
 kind: VRAMPolicy
