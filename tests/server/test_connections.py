@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import select
 import socket
 import ssl
 import time
@@ -14,13 +15,12 @@ from ipaddress import IPv4Address, ip_network
 import pytest
 
 from tests.server.placement.binding_reviews import review as binding_review
+from tests.support import routers
 from tests.support.attacks import peak_bytes
 from tests.support.pods import a_pod, a_review
-from tests.support.programs import wait_until
-from tests.support.servers import running
+from tests.support.servers import JSON, running
 from webhook.server.bounds import MAX_CONNECTIONS, MAX_PER_ADDRESS, MAX_TRUSTED
 from webhook.server.connections import (
-    REQUEST_S,
     TRUST_S,
     Connections,
     Peer,
@@ -65,25 +65,13 @@ def test_who_has_to_go_for_a_new_connection(held, newcomer, given_up):
 API_SERVER = "192.0.2.1"
 
 
-class Clock:
-    """The event loop, as far as places are concerned."""
-
-    now_s = 0.0
-
-    def time(self):
-        return self.now_s
-
-    def call_later(self, *_):
-        pass
-
-
 @pytest.fixture
 def table():
     """Make a table of connections that knows these API servers."""
 
     def make(*networks):
         api_servers = [ip_network(one) for one in networks]
-        return Connections(Clock(), None, None, None, lambda _: None, api_servers)
+        return Connections(routers.Clock(), None, None, None, lambda _: None, api_servers)
 
     return make
 
@@ -157,9 +145,6 @@ def server(tmp_path):
         yield started
 
 
-JSON = {"Content-Type": "application/json"}
-
-
 def connected(server, source="127.0.0.1"):
     """Return a connection that keeps alive, from one of the many addresses of this machine."""
     address = (source, 0)
@@ -172,7 +157,7 @@ def connected(server, source="127.0.0.1"):
 
 def plainly(server, peer):
     """Return a TCP connection alone."""
-    return socket.create_connection(("127.0.0.1", server.port), 10, (peer, 0))
+    return socket.create_connection(("127.0.0.1", server.port), 60, (peer, 0))
 
 
 def ask(connection):
@@ -187,22 +172,12 @@ def closed(server, reason):
     return int(float(line.removeprefix(name)))
 
 
-def is_open(connection):
-    """Return whether the other side still holds a connection; reads what it sent."""
-    connection.settimeout(0.05)
-    try:
-        while connection.recv(4096):
-            pass
-    except TimeoutError:
-        return True
-    except OSError:
-        pass
-    return False
-
-
-def open_of(connections):
-    """Return the names of those that the other side still holds."""
-    return {name for name, one in connections.items() if is_open(one)}
+def ended(connections):
+    """Return how many plain connections the other side has closed."""
+    poll = select.poll()
+    for one in connections:
+        poll.register(one, select.POLLIN)
+    return len(poll.poll(0))
 
 
 @pytest.mark.parametrize("asks", [False, True], ids=["silent", "each with a request"])
@@ -210,15 +185,16 @@ def test_one_address_with_all_connections_keeps_nobody_else_out(server, asks):
     with contextlib.ExitStack() as stack:
         bystander = stack.enter_context(contextlib.closing(connected(server)))
         assert ask(bystander) == (200, True)
+        silent, surplus = [], MAX_CONNECTIONS + 40 - MAX_PER_ADDRESS
         for _ in range(MAX_CONNECTIONS + 40):
             if asks:
                 held = stack.enter_context(contextlib.closing(connected(server, "127.0.0.2")))
                 assert ask(held) == (200, True)
             else:
-                stack.enter_context(plainly(server, "127.0.0.2"))
+                silent.append(stack.enter_context(plainly(server, "127.0.0.2")))
         assert ask(bystander) == (200, True)
-        surplus = MAX_CONNECTIONS + 40 - MAX_PER_ADDRESS
         server.wait_for("the bound", lambda: closed(server, "full") == surplus)
+        server.wait_for("their ends", lambda: asks or ended(silent) == surplus)
         for _ in range(5):
             other = stack.enter_context(contextlib.closing(connected(server)))
             assert ask(other) == (200, True)
@@ -234,7 +210,8 @@ def test_a_crowd_of_a_hundred_addresses_keeps_no_api_server_out(tmp_path, known)
             assert server.post(binding_review(), server.bind_path)[0] == 200
         crowd = itertools.cycle(f"127.0.1.{number}" for number in range(1, 101))
         for _ in range(MAX_CONNECTIONS):
-            assert ask(stack.enter_context(contextlib.closing(connected(server, next(crowd)))))
+            held = stack.enter_context(contextlib.closing(connected(server, next(crowd))))
+            assert ask(held) == (200, True)
         body = json.dumps(a_review(a_pod("8Gi"))).encode()
         for number in range(1, 11):
             mine = stack.enter_context(plainly(server, "127.0.0.1"))
@@ -248,104 +225,26 @@ def test_a_crowd_of_a_hundred_addresses_keeps_no_api_server_out(tmp_path, known)
             assert mine.recv(12) == b"HTTP/1.1 200"
 
 
-def test_what_does_not_get_on_with_its_request_is_closed_and_what_is_idle_is_not(server):
-    request = json.dumps(a_review(a_pod())).encode()
-    head = (
-        b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-        b"Content-Length: %d\r\n\r\n" % len(request)
-    )
-    began = time.monotonic()
-    plain = socket.create_connection(("127.0.0.1", server.port))
-    slow = {"silent": server.raw(), "half": server.raw(), "body": server.raw()}
-    slow["half"].sendall(head[:40])
-    slow["body"].sendall(head)
-    used = {"idle": server.raw(), "half again": server.raw()}
-    for connection in used.values():
-        connection.sendall(head + request)
-        assert b" 200 " in connection.recv(20)
-    used["half again"].sendall(head[:40])
-    with contextlib.ExitStack() as stack:
-        for connection in (plain, *slow.values(), *used.values()):
-            stack.enter_context(connection)
-        everything = {"plain": plain, **slow, **used}
-        assert open_of(everything) == set(everything)
-        time.sleep(max(0.0, began + REQUEST_S + 2.5 - time.monotonic()))
-        wait_until("all but one are closed", lambda: open_of(everything) == {"idle"})
-        assert closed(server, "slow") == 5
-        used["idle"].settimeout(60)
-        used["idle"].sendall(head + request)
-        assert b" 200 " in used["idle"].recv(20)
-
-
 def test_who_goes_on_sending_after_an_early_answer_is_cut_off(server):
-    with server.raw() as connection:
-        connection.sendall(
-            b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-            b"Content-Length: 99999999999\r\n\r\n" + b" " * 2000
-        )
-        began = time.monotonic()
-        with contextlib.suppress(OSError):
-            while time.monotonic() < began + REQUEST_S:
-                connection.sendall(b" " * 65_536)
-        assert time.monotonic() - began < REQUEST_S / 2
-    assert closed(server, "slow") == 1
+    """And not before: what was sent meanwhile is dropped, so that the answer can be read."""
+    gives_up_s = time.monotonic() + 60
+    with server.raw() as connection, contextlib.suppress(OSError):
+        connection.sendall(HEAD + b"Content-Length: 99999999999\r\n\r\n" + b" " * 2000)
+        while time.monotonic() < gives_up_s:
+            connection.sendall(b" " * 65_536)
+    server.wait_for("the end", lambda: closed(server, "slow") == 1)
 
 
 HEAD = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+WASTE = [
+    b"POST /x HTTP/1.1\r\nHost: x\r\n\r\n" * 20_000,
+    HEAD + b"a: %s\r\n" % (b"x" * 8000) * 90,
+    HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\n \r\n" * 100_000,
+]
 
 
-def received(connection):
-    """Return all that the other side sends until it closes."""
-    connection.settimeout(REQUEST_S / 2)
-    found = b""
-    with contextlib.suppress(ConnectionResetError, ssl.SSLEOFError):
-        while data := connection.recv(4096):
-            found += data
-    return found
-
-
-def test_who_sends_the_next_request_before_an_answer_is_cut_off(server):
-    request = json.dumps(a_review(a_pod())).encode()
-    whole = HEAD + b"Content-Length: %d\r\n\r\n" % len(request) + request
-    with server.raw() as connection:
-        connection.sendall(whole * 5)
-        assert received(connection).count(b"HTTP/1.1 200") == 0
-    assert closed(server, "unfair") == 1
-
-
-def test_headers_without_an_end_are_cut_off(server):
-    with server.raw() as connection:
-        connection.sendall(HEAD + b"".join(b"a%d: %s\r\n" % (i, b"x" * 8000) for i in range(5)))
-        assert received(connection) == b""
-    assert closed(server, "unfair") == 1
-
-
-@pytest.mark.parametrize(
-    ("chunks", "reason"),
-    [
-        (4095, b"the body is not JSON"),  # the one of size 0 counts
-        (4096, b"the body comes in more than 4096 chunks"),
-    ],
-)
-def test_a_body_in_very_many_chunks_is_rejected(server, chunks, reason):
-    with server.raw() as connection:
-        head = HEAD + b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
-        connection.sendall(head + b"1\r\n \r\n" * chunks + b"0\r\n\r\n")
-        answer = received(connection)
-    assert answer.startswith(b"HTTP/1.1 400 ")
-    assert reason in answer
-
-
-WASTE = {
-    "requests": b"POST /x HTTP/1.1\r\nHost: x\r\n\r\n" * 20_000,
-    "headers": HEAD + b"a: %s\r\n" % (b"x" * 8000) * 90,
-    "chunks": HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\n \r\n" * 100_000,
-}
-
-
-@pytest.mark.parametrize("waste", WASTE.values(), ids=WASTE)
-def test_connections_that_come_and_go_leave_no_memory_behind(server, waste):
-    for _ in range(300):
+def test_connections_that_come_and_go_leave_no_memory_behind(server):
+    for waste in WASTE * 300:
         with contextlib.suppress(OSError), server.raw() as connection:
             connection.sendall(waste)
     assert peak_bytes(server) < 150 * 2**20

@@ -17,11 +17,11 @@ import uvloop
 
 from tests.support.logs import RecordedLog
 from tests.support.pods import a_container, a_pod, a_policy, a_review
-from tests.support.routers import connected, no_connections, post
+from tests.support.routers import Clock, connected, no_connections, post
 from webhook.server import http
 from webhook.server.bounds import MAX_HEAD_BYTES, MAX_HEADERS, MAX_UNSENT_BYTES
 from webhook.server.certificates import FolderKeeper
-from webhook.server.connections import Stage
+from webhook.server.connections import CLOSE_S, REQUEST_S, Stage
 from webhook.server.http import Answer
 from webhook.server.log import JsonLog
 from webhook.server.metrics import Metrics
@@ -260,26 +260,45 @@ def test_a_rejection_of_a_request_that_came_whole_leaves_the_connection_open(rou
     assert statuses(router, wrong, elsewhere, WHOLE) == ([415, 404, 200], True)
 
 
+def is_cut_off(router, sent):
+    written, line = received(router, sent)
+    return (written, line.is_closed, line.counted) == ([b""], True, ["unfair"])
+
+
 def test_requests_one_after_another_are_fair_and_two_at_once_are_not(router):
     assert statuses(router, WHOLE, WHOLE, WHOLE) == ([200, 200, 200], True)
-    assert statuses(router, WHOLE + WHOLE) == ([], False)
-    assert statuses(router, WHOLE + b"x") == ([], False)
+    assert is_cut_off(router, WHOLE + WHOLE)
+    assert is_cut_off(router, WHOLE + b"x")
 
 
-def test_a_head_that_is_too_long_is_cut_off_however_it_comes(router):
-    long = LINE + HEAD + b"X: %b\r\n" % (b"x" * MAX_HEAD_BYTES) + LENGTH + b"\r\n" + REVIEW
-    assert statuses(router, long) == ([], False)
-    target = WHOLE.replace(b"/mutate", b"/mutate?" + b"x" * MAX_HEAD_BYTES)
-    assert statuses(router, target) == ([], False)
-    extension = chunk(REVIEW, b";" + b"x" * MAX_HEAD_BYTES)
-    assert statuses(router, LINE + HEAD + CHUNKED + b"\r\n" + extension) == ([], False)
-    trailer = b"0\r\nX: %b\r\n\r\n" % (b"x" * MAX_HEAD_BYTES)
-    assert statuses(router, LINE + HEAD + CHUNKED + b"\r\n" + chunk(REVIEW) + trailer) == (
-        [],
-        False,
-    )
-    empty_lines = b"\r\n" * MAX_HEAD_BYTES
-    assert statuses(router, empty_lines) == ([], False)
+LONG = b"x" * MAX_HEAD_BYTES
+ENDLESS = {
+    "a header": LINE + HEAD + b"X: " + LONG,
+    "headers": LINE + HEAD + b"X: y\r\n" * (MAX_HEADERS // 2) + b"Y: " + LONG,
+    "a head": LINE + HEAD + b"X: %b\r\n" % LONG + LENGTH + b"\r\n" + REVIEW,
+    "a target": WHOLE.replace(b"/mutate", b"/mutate?" + LONG),
+    "a chunk's extension": LINE + HEAD + CHUNKED + b"\r\n" + chunk(REVIEW, b";" + LONG),
+    "a trailer": LINE + HEAD + CHUNKED + b"\r\n" + chunk(REVIEW) + b"0\r\nX: %b\r\n\r\n" % LONG,
+    "empty lines": b"\r\n" * MAX_HEAD_BYTES,
+}
+
+
+@pytest.mark.parametrize("sent", ENDLESS.values(), ids=ENDLESS)
+def test_a_head_that_is_too_long_is_cut_off_however_it_comes(router, sent):
+    assert is_cut_off(router, sent)
+
+
+@pytest.mark.parametrize(
+    ("chunks", "reason", "stays"),
+    [
+        (4095, b"the body is not JSON", True),  # the one of size 0 counts
+        (4096, b"the body comes in more than 4096 chunks", False),
+    ],
+)
+def test_a_body_in_very_many_chunks_is_rejected(router, chunks, reason, stays):
+    sent = LINE + HEAD + CHUNKED + b"\r\n" + b"1\r\n \r\n" * chunks + END
+    ((status, _, body),), is_open = exchanged(router, sent)
+    assert (status, reason in body, is_open) == (400, True, stays)
 
 
 def test_who_does_not_read_answers_is_not_read_from(router, metrics, log, tmp_path):
@@ -386,14 +405,17 @@ def test_whoever_was_answered_may_have_to_go_for_another(router, read):
 
 
 def test_an_answer_that_comes_early_leaves_nothing_of_the_body(router):
-    """The connection may stay for seconds yet, and its bytes do not count any more."""
-
-    async def story():
-        connection, line, _ = connected(router)
-        connection.data_received(LINE + HEAD + b"Content-Length: 9999999\r\n\r\n" + b" " * 100_000)
-        return line.written[9:12], connection._body, line.connections.body_bytes
-
-    assert asyncio.run(story()) == (b"413", b"", 0)
+    """The connection may stay for two seconds yet, and its bytes do not count any more."""
+    connections = no_connections(Clock())
+    connection, line, slot = connected(router, connections)
+    connection.data_received(LINE + HEAD + b"Content-Length: 9999999\r\n\r\n" + b" " * 100_000)
+    assert (line.written[9:12], connection._body, connections.body_bytes) == (b"413", b"", 0)
+    written = line.written
+    connection.data_received(b" " * 100_000)
+    assert (line.written, connections.body_bytes, slot.due_s) == (written, 0, CLOSE_S)
+    connections.loop.now_s = CLOSE_S
+    connections._sweep()
+    assert (connections.slots, connections.closed) == ({}, ["slow"])
 
 
 def test_a_slow_body_is_given_up(router, metrics, monkeypatch):
@@ -404,20 +426,27 @@ def test_a_slow_body_is_given_up(router, metrics, monkeypatch):
     assert refused(metrics, 408) == 1
 
 
-def test_an_idle_connection_is_kept_for_longer_than_the_api_server_keeps_it(router):
-    async def story():
-        connection, line, slot = connected(router)
-        connection.data_received(WHOLE)
-        connections = line.connections
-        left_s = slot.due_s - connections.loop.time()
-        slot.close = line.abort
-        slot.due_s = 0.0
-        connections._sweep()
-        return left_s, line.is_closed, list(connections.slots), line.counted
+def test_what_does_not_get_on_with_its_request_is_closed_and_what_is_idle_is_not(router):
+    connections = no_connections(Clock())
+    parts = {"silent": [], "half": [WHOLE[:30]], "a head": [LINE + HEAD + LENGTH + b"\r\n"]}
+    used = {"idle": [WHOLE], "half again": [WHOLE, WHOLE[:30]]}
+    lines = {}
+    for name, sent in (parts | used).items():
+        connection, lines[name], _ = connected(router, connections)
+        for part in sent:
+            connection.data_received(part)
 
-    left_s, is_closed, held, counted = asyncio.run(story())
-    assert 90 < left_s <= http.KEEPALIVE_S
-    assert (is_closed, held, counted) == (True, [], [])
+    def are_open(at_s):
+        connections.loop.now_s = at_s
+        connections._sweep()
+        return {name for name, line in lines.items() if not line.is_closed}
+
+    assert are_open(REQUEST_S - 0.1) == set(lines)
+    assert are_open(REQUEST_S) == are_open(90.0) == {"idle"}  # for so long the API server keeps it
+    assert connections.closed == ["slow"] * 4
+    assert are_open(http.KEEPALIVE_S) == set()
+    assert connections.closed == ["slow"] * 4  # who was only idle does not count
+    assert connections.slots == {}
 
 
 @pytest.mark.parametrize("sent", [LINE + HEAD + LENGTH + b"\r\n{", WHOLE[:30], WHOLE, b""])

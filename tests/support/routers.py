@@ -43,10 +43,22 @@ class Line:
         self.is_paused = False
 
 
-def no_connections() -> Connections:
+class Clock:
+    """An event loop in which time is the test's, and nothing happens later."""
+
+    now_s = 0.0
+
+    def time(self):
+        return self.now_s
+
+    def call_later(self, *_):
+        """Forget it."""
+
+
+def no_connections(loop: object = None) -> Connections:
     """Return bounds of connections that have no socket; `closed` says why some were closed."""
     closed = []
-    connections = Connections(None, None, None, None, closed.append)
+    connections = Connections(loop, None, None, None, closed.append)
     connections.closed = closed
     return connections
 
@@ -57,7 +69,7 @@ def connected(
     """Return a connection on which nothing was sent, what it writes to, and its slot."""
     line = Line()
     line.connections = connections or no_connections()
-    line.connections.loop = asyncio.get_running_loop()
+    line.connections.loop = line.connections.loop or asyncio.get_running_loop()
     line.counted = line.connections.closed
     slot = line.connections.place("192.0.2.1")
     connection = Connection(router, line.connections, slot)
