@@ -15,6 +15,7 @@ from pathlib import Path
 from tests.support.attacks import (
     BODIES,
     Damage,
+    after,
     as_the_api_server_writes_it,
     crowding,
     peak_bytes,
@@ -50,13 +51,13 @@ def bench_attacks():
             damage = Damage()
             clients = CLIENTS if body else 0
             with posting(server, body or b"", clients, damage.told):
-                watched(server, damage, SECONDS)
+                watched(server, damage, after(SECONDS))
             show(title, server, damage)
     program = "tests.server.slow_judge"
     with tempfile.TemporaryDirectory() as folder, running(Path(folder), program=program) as server:
         damage = Damage()
         with posting(server, large, CLIENTS, damage.told):
-            watched(server, damage, SECONDS)
+            watched(server, damage, after(SECONDS))
         show("3 s each", server, damage)
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -67,7 +68,7 @@ def bench_attacks():
             address = ("127.0.0.1", server.port)
             held = socket.create_connection(address, source_address=("127.0.0.2", 0))
             stack.enter_context(held)
-        damage = watched(server, Damage(), SECONDS)
+        damage = watched(server, Damage(), after(SECONDS))
         show("1100 connections", server, damage)
     for addresses in (1, 100):
         with (
@@ -75,5 +76,5 @@ def bench_attacks():
             running(Path(folder), "--api-server=127.0.0.1/32") as server,
             crowding(server, addresses),
         ):
-            damage = watched(server, Damage(), SECONDS, on_new_connections=True)
+            damage = watched(server, Damage(), after(SECONDS), on_new_connections=True)
             show(f"crowd of {addresses}", server, damage)

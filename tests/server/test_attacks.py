@@ -1,4 +1,4 @@
-"""What bystanders notice while somebody tries to hurt them; bounds are ten times what is usual."""
+"""Others are answered while somebody tries to hurt them; how soon, tests/bench measures."""
 
 from __future__ import annotations
 
@@ -22,17 +22,9 @@ from webhook.server.bounds import MAX_CONNECTIONS
 pytestmark = pytest.mark.process
 
 CLIENTS = 4
-WATCH_S = 3.0
-GENEROUS_S = 1.0
-API_SERVER_S = 5.0
-"""How long the API server waits for an answer, in the chart."""
+ROUNDS = 20
 LIMIT_BYTES = 256 * 2**20
 """Of the webhook's memory, in the chart."""
-
-
-def is_bearable(damage: Damage) -> bool:
-    """Whether nobody waited for much work of the webhook, nor too long for anything."""
-    return damage.worst_work_s() < GENEROUS_S and damage.worst_wait_s() < API_SERVER_S
 
 
 @pytest.mark.parametrize("name", BODIES)
@@ -40,25 +32,28 @@ def test_while_somebody_posts_the_worst_bodies_others_are_answered(tmp_path, nam
     body = BODIES[name]()
     with running(tmp_path) as server:
         damage = Damage()
+
+        def is_over():
+            return damage.rounds() >= ROUNDS and damage.told.total() > 2 * CLIENTS
+
         with posting(server, body, CLIENTS, damage.told):
-            watched(server, damage, WATCH_S)
-        assert is_bearable(damage), damage
+            watched(server, damage, is_over)
         assert set(damage.told) <= {200, 503}
-        assert damage.told.total() > 0
         assert peak_bytes(server) < LIMIT_BYTES
         lengths = [len(line) for line in server.log_file.read_bytes().splitlines()]
         assert max(lengths) <= 16 * 2**10
 
 
 def test_while_a_judgement_takes_seconds_others_are_answered(tmp_path):
+    """And of those who attack some: whose turn does not come within 4 s may retry."""
     pod = a_pod("8Gi", annotations={"note": "x" * 100_000})
     body = as_the_api_server_writes_it(a_review(pod))
     with running(tmp_path, program="tests.server.slow_judge") as server:
         damage = Damage()
         with posting(server, body, CLIENTS, damage.told):
-            watched(server, damage, 2 * WATCH_S)
-        assert is_bearable(damage), damage
-        assert set(damage.told) == {200, 503}  # whose turn does not come within 4 s may retry
+            watched(server, damage, lambda: {200, 503} <= set(damage.told))
+        assert set(damage.told) == {200, 503}
+        assert damage.rounds() > damage.told.total()  # they need not wait for one another
 
 
 def test_while_somebody_holds_a_thousand_connections_others_are_answered(tmp_path):
@@ -69,8 +64,7 @@ def test_while_somebody_holds_a_thousand_connections_others_are_answered(tmp_pat
                 ("127.0.0.1", server.port), source_address=("127.0.0.2", 0)
             )
             stack.enter_context(held)
-        watched(server, damage, WATCH_S)
-        assert is_bearable(damage), damage
+        watched(server, damage, lambda: damage.rounds() >= ROUNDS)
         assert peak_bytes(server) < LIMIT_BYTES
 
 

@@ -74,23 +74,14 @@ BODIES: dict[str, Callable[[], bytes]] = {
 
 @dataclass
 class Damage:
-    """What a bystander noticed of each thing it asked, and what the attacker was told.
+    """How long a bystander waited for each thing it asked, and what the attacker was told."""
 
-    `work_s` are seconds that the worker computed until the answer came, whatever for; they do not
-    grow where others want the cores. `waits_s` are seconds on the clock.
-    """
-
-    work_s: dict[str, list[float]] = field(default_factory=dict)
     waits_s: dict[str, list[float]] = field(default_factory=dict)
     told: Counter[int] = field(default_factory=Counter)
 
-    def worst_work_s(self) -> float:
-        """Return the most work that one answer had to wait for."""
-        return max(map(max, self.work_s.values()))
-
-    def worst_wait_s(self) -> float:
-        """Return the longest wait."""
-        return max(map(max, self.waits_s.values()))
+    def rounds(self) -> int:
+        """Return how often the bystander was answered all that it asks."""
+        return min(map(len, self.waits_s.values()), default=0)
 
 
 @contextlib.contextmanager
@@ -148,13 +139,15 @@ def crowding(server: Server, addresses: int) -> Iterator[None]:
 
 
 def watched(
-    server: Server, damage: Damage, duration_s: float, *, on_new_connections: bool = False
+    server: Server,
+    damage: Damage,
+    is_over: Callable[[], bool],
+    *,
+    on_new_connections: bool = False,
 ) -> Damage:
-    """Ask for reviews, bindings and probes as others do, and take the time of each."""
+    """Ask for reviews, bindings and probes as others do until it is over, and time each."""
     pod = json.dumps(a_review(a_pod("8Gi"))).encode()
     binding = json.dumps(binding_review()).encode()
-    worker = worker_of(server)
-    end = time.monotonic() + duration_s
     with contextlib.closing(server.client(timeout=60)) as client:
         client.connect()
 
@@ -174,13 +167,18 @@ def watched(
             "binding": lambda: post(binding, server.bind_path),
             "/livez": probe,
         }
-        while time.monotonic() < end:
+        while not is_over():
             for name, ask in asked.items():
-                began_s, worked_s = time.monotonic(), computed_s(worker)
+                began_s = time.monotonic()
                 ask()
-                damage.work_s.setdefault(name, []).append(computed_s(worker) - worked_s)
                 damage.waits_s.setdefault(name, []).append(time.monotonic() - began_s)
     return damage
+
+
+def after(seconds: float) -> Callable[[], bool]:
+    """Return a function that says whether so much time has gone by."""
+    end_s = time.monotonic() + seconds
+    return lambda: time.monotonic() >= end_s
 
 
 def worker_of(server: Server) -> int:
@@ -188,11 +186,6 @@ def worker_of(server: Server) -> int:
     parent = server.process.pid
     (worker,) = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
     return int(worker)
-
-
-def computed_s(process: int) -> float:
-    """Return the seconds that all threads of a process computed so far."""
-    return time.clock_gettime(~process << 3 | 2)  # clock_getcpuclockid(3), as Linux numbers it
 
 
 def peak_bytes(server: Server) -> int:
