@@ -178,10 +178,14 @@ def test_a_body_over_8_mib_is_denied_by_the_uid_of_its_first_kib_and_not_kept(sc
     assert scene.connections.body_bytes == 0
 
 
-def test_without_a_uid_in_its_first_kib_it_is_413(scene):
-    late = b" " * 2000 + beginning()
-    status, _, body, _ = asyncio.run(scene.post(late, announced=MAX_BODY_BYTES + 1))
+@pytest.mark.parametrize("announced", [MAX_BODY_BYTES + 1, 0], ids=["announced", "chunked"])
+def test_without_a_uid_in_its_first_kib_it_is_413(scene, announced):
+    parts = b" " * 2000 + beginning(), *[b" " * 2**20] * 9
+    status, headers, body, _ = asyncio.run(scene.post(*parts, announced=announced))
     assert (status, body) == (413, b"the body is larger than 8 MiB\n")
+    assert headers[b"connection"] == b"close"
+    refused = scene.metrics.registry.get_sample_value
+    assert refused("vramwarden_http_refused_total", {"code": "413"}) == 1
 
 
 def test_of_a_body_whose_beginning_does_not_come_nobody_waits_for_long(scene, monkeypatch):

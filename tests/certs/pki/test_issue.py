@@ -25,32 +25,26 @@ def bundle_at(now):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_client_that_trusts_the_ca_connects_by_name_and_by_address(tmp_path, name):
-    bundle = put(tmp_path, bundle_at(real_now()))
+@pytest.mark.parametrize("behind", [timedelta(), timedelta(minutes=59)], ids=str)
+def test_a_client_that_trusts_the_ca_connects_by_name_and_by_address(tmp_path, name, behind):
+    """Also one whose clock is almost an hour behind."""
+    bundle = put(tmp_path, bundle_at(real_now() + behind))
     assert shake_hands(tmp_path, bundle.ca_pem, name)["subject"] == ((("commonName", NAMES[0]),),)
 
 
-def test_a_client_rejects_a_name_that_was_not_requested(tmp_path):
-    bundle = put(tmp_path, bundle_at(real_now()))
-    with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
-        shake_hands(tmp_path, bundle.ca_pem, "other.gpu.svc")
-
-
-def test_a_client_that_trusts_another_ca_rejects_it(tmp_path):
-    put(tmp_path, bundle_at(real_now()))
-    with pytest.raises(ssl.SSLCertVerificationError, match="verify failed"):
-        shake_hands(tmp_path, issue_ca(real_now()).certificate_pem)
-
-
-def test_a_client_whose_clock_is_almost_an_hour_behind_connects(tmp_path):
-    bundle = put(tmp_path, bundle_at(real_now() + timedelta(minutes=59)))
-    shake_hands(tmp_path, bundle.ca_pem)
-
-
-def test_a_client_whose_clock_is_far_behind_rejects_it(tmp_path):
-    bundle = put(tmp_path, bundle_at(real_now() + timedelta(minutes=61)))
-    with pytest.raises(ssl.SSLCertVerificationError, match="not yet valid"):
-        shake_hands(tmp_path, bundle.ca_pem)
+@pytest.mark.parametrize(
+    ("behind", "trusts", "name", "why"),
+    [
+        pytest.param(0, "it", "other.gpu.svc", "Hostname mismatch", id="a name not asked for"),
+        pytest.param(0, "another CA", NAMES[0], "verify failed", id="another CA"),
+        pytest.param(61, "it", NAMES[0], "not yet valid", id="a clock that is far behind"),
+    ],
+)
+def test_a_client_rejects_what_is_not_for_it(tmp_path, behind, trusts, name, why):
+    bundle = put(tmp_path, bundle_at(real_now() + timedelta(minutes=behind)))
+    ca_pem = bundle.ca_pem if trusts == "it" else issue_ca(real_now()).certificate_pem
+    with pytest.raises(ssl.SSLCertVerificationError, match=why):
+        shake_hands(tmp_path, ca_pem, name)
 
 
 @openssl

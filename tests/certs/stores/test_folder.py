@@ -5,6 +5,7 @@ import stat
 import threading
 from dataclasses import replace
 from datetime import timedelta
+from itertools import count
 
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -110,13 +111,14 @@ def test_a_reader_never_sees_a_certificate_with_the_key_of_another(tmp_path):
     reader = threading.Thread(target=keep_reading)
     reader.start()
     try:
-        for number in range(60):
+        for number in count():
             assert ensure(tmp_path, [f"n{number}.svc"], NOW).action is SetAction.RENEWED
+            if number > 50 and len(rounds) > 5:
+                break
     finally:
         done.set()
         reader.join(60)
     assert failures == []
-    assert len(rounds) > 5
 
 
 def test_a_swap_in_the_middle_of_reading_is_read_again(tmp_path, monkeypatch):
