@@ -1,36 +1,53 @@
-"""An API server in memory and replicas that place pods, of which one at a time takes one step.
+"""Replicas that place pods on an API server in memory, of which one at a time takes one step.
 
 Each request to the API server is a point at which anything else may happen first. The replicas run
-the real `Binder` and `Tracker`; what they hear of changes comes as late as a test likes.
+the real `Binder`, `Tracker` and client; what they hear of changes comes as late as a test likes.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import re
 import threading
-from collections import Counter
+from collections import deque
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
+from tests.support.api_server import ApiServer, merged
 from tests.support.logs import RecordedLog
 from webhook.adapters.kube.client import KubeError
-from webhook.adapters.kube.placement import GpuNode, Question, StoredList, StoredPod
+from webhook.adapters.kube.placement import GpuNode, PlacementApi, Question
+from webhook.core.node.inventory import Inventory, TrackedGpu
+from webhook.core.node.state import desired
 from webhook.core.nvidia.device_names import DeviceNames
+from webhook.core.nvidia.variables import CHOSEN_PATHS, VISIBLE_DEVICES_ENV
 from webhook.core.placement.assignments import (
     Assignments,
     PodState,
-    Waits,
-    Whole,
+    config_map_name,
     read_assignments,
-    read_whole,
-    write_assignments,
-    write_whole,
 )
 from webhook.core.placement.binding_review import Binding, BindingVerdict
 from webhook.core.pod.gpus import Gpu
-from webhook.names import GPU_ANNOTATION, GPU_WAITS_ANNOTATION
+from webhook.core.pod.quantity import MIB
+from webhook.names import (
+    ASSIGNMENTS_NODE_ANNOTATION,
+    CAP_BYTES_ENV,
+    ENFORCER_COMMAND,
+    ENFORCER_CONTAINER,
+    GPU_ANNOTATION,
+    GPU_COUNT_ANNOTATION,
+    GPU_MEMORY_ANNOTATION,
+    GPU_MEMORY_FRACTION_ANNOTATION,
+    GPU_WAITS_ANNOTATION,
+    MANAGED_LABEL,
+    NODE_DEVICE_NAMES_LABEL,
+    NODE_HELD_ANNOTATION,
+    VISIBLE_DEVICES_ANNOTATION,
+    VRAM_RESOURCE,
+)
 from webhook.server.metrics import Metrics, PlacementMetrics
 from webhook.server.placement.binder import Binder
 from webhook.server.placement.late import LateAssignments
@@ -39,8 +56,6 @@ from webhook.server.placement.tracker import Tracker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from webhook.core.placement.fit import Need
 
 PATIENCE = 10_000
 """Steps after which something is taken to go on forever."""
@@ -109,94 +124,232 @@ class Task:
             raise EndedError
 
 
-class World:
-    """The truth: what the API server stores. Has the methods of `PlacementApi`."""
+PODS = "/api/v1/namespaces/ns/pods"
+NODES = "/api/v1/nodes"
+LISTS = "/api/v1/namespaces/sys/configmaps"
 
-    questions = None
+LIST_PODS, READ_POD, ANNOTATE = "GET /api/v1/pods", f"GET {PODS}/", f"PATCH {PODS}/"
+LIST_ON_NODE = f"{LIST_PODS}.*spec.nodeName"
+READ_LIST, WRITE_LIST = "GET .*/configmaps/", "(POST|PUT) .*/configmaps"
+ASK_FOR_A_RIGHT = "POST .*/selfsubjectaccessreviews"
+SILENT = "http://in-memory does not answer: the connection broke"
+"""What is said while the API server breaks every connection."""
+
+
+def list_path(node: str) -> str:
+    return f"{LISTS}/{config_map_name(node)}"
+
+
+class World(ApiServer):
+    """The truth: what the API server stores. With it people, kubelets and the scheduler."""
 
     def __init__(self, *gpus_mib: tuple[int, ...]) -> None:
-        self.nodes = {
-            f"n{number}": GpuNode(
-                f"n{number}",
-                tuple(
-                    Gpu(
-                        uuid=f"G{number}-{i}",
-                        memory_bytes=size,
-                        product="T",
-                        index=i,
-                        total_bytes=size + i if i else None,
-                    )
-                    for i, size in enumerate(sizes)
-                ),
-            )
-            for number, sizes in enumerate(gpus_mib)
-        }
-        self.names = {name: [DeviceNames.UUID] for name in self.nodes}
-        """Those that each node ever had and that show a GPU; the last ones may be old."""
-        self.pods: dict[str, PodState] = {}
-        self.given: dict[str, dict[str, str]] = {}
-        """What pods that have GPUs carry of them."""
-        self.owned: set[str] = set()
-        self.without_sidecar: set[str] = set()
-        self.told: dict[str, str] = {}
-        self.warned: list[str] = []
-        self.asked: Counter[str] = Counter()
-        self.is_away = False
-        self.may_assign = True
-        self.versions: dict[str, int] = {}
-        self.lists: dict[str, tuple[dict[str, str], int]] = {}
-        self.with_whole_gpus: dict[str, list[str]] = {}
+        super().__init__()
         self.time_s = 1_000_000.0
-        self.events: list[tuple[str, PodState]] = []
+        self.now_s = lambda: self.time_s
+        self.names: dict[str, list[DeviceNames]] = {}
+        """Those that each node ever had and that show a GPU; the last ones may be old."""
+        self._api = self.placement_api()
+        self._kept: dict[str, Any] = {}
         self._numbers = itertools.count(1)
+        for number, sizes in enumerate(gpus_mib):
+            self.put_node(f"n{number}", *sizes)
+
+    def placement_api(self) -> PlacementApi:
+        """Return the API server as a replica sees it."""
+        return PlacementApi(self.kube(now_s=lambda: self.time_s), "sys")
+
+    def answer(self, request: Any, handler: Any = None) -> Any:
+        """Let others go first, and once more while the answer to a write is on its way."""
+        Task.pause()
+        uid = re.match(f"(PATCH|DELETE) {PODS}/([^/]*)", f"{request.method} {request.path}")
+        before = self.pods.get(uid[2]) if uid else None
+        found = super().answer(request, handler)
+        if before and found and found[0] == 200:
+            assert before.waits, "only who is bound and waits for GPUs is annotated or deleted"
+        if request.method != "GET":
+            Task.pause()
+        return found
 
     # What people, kubelets and the scheduler do.
 
-    def create(self, need: Need, *, owned: bool = False, at_binding: bool = True) -> str:
-        """Create a pod that waits for a node; it sees all GPUs where none is chosen at binding."""
-        uid = f"p{next(self._numbers)}"
-        if owned:
-            self.owned.add(uid)
-        self._write("ADDED", PodState(uid=uid, name=f"ns/{uid}", need=need, at_binding=at_binding))
-        return uid
-
-    def change(self, uid: str, **values) -> None:
-        """Change a pod as it is stored."""
-        self._write("MODIFIED", replace(self.pods[uid], **values))
-
-    def delete(self, uid: str) -> None:
-        """Delete a pod at once."""
-        self.events.append(("DELETED", self.pods.pop(uid)))
+    def put_node(self, name: str, *mib: int, healthy: bool = True) -> None:
+        """Have a node with GPUs of these sizes, as its agent shows them."""
+        gpus = (
+            Gpu(
+                uuid=f"G{name[1:]}-{i}",
+                memory_bytes=size * MIB,
+                product="T",
+                index=i,
+                total_bytes=(size + i) * MIB if i else None,
+                healthy=healthy,
+            )
+            for i, size in enumerate(mib)
+        )
+        shown = desired(Inventory(known=tuple(map(TrackedGpu, gpus)), advertised=True))
+        metadata = {"labels": shown.labels, "annotations": shown.annotations}
+        self.put(f"{NODES}/{name}", merged({}, {"metadata": metadata}))
+        self.relabel(name, DeviceNames.UUID)
 
     def relabel(self, node: str, names: DeviceNames | None) -> None:
         """Let a node's agent say which names its runtime resolves; None for an unknown label."""
-        self.nodes[node] = replace(self.nodes[node], device_names=names)
+        label = {NODE_DEVICE_NAMES_LABEL: "of-the-future" if names is None else names.value}
+        self.edit(f"{NODES}/{node}", metadata={"labels": label})
         if names not in {None, DeviceNames.NONE}:
-            self.names[node].append(names)
+            self.names.setdefault(node, []).append(names)
 
-    def commit(self, uid: str, node: str, verdict: BindingVerdict) -> None:
-        """Write what a binding says, where the pod is still there to be bound."""
+    def hold(self, node: str, why: str | None) -> None:
+        """Let a node give its GPUs to no further pods."""
+        self.edit(f"{NODES}/{node}", metadata={"annotations": {NODE_HELD_ANNOTATION: why}})
+
+    def remove_nodes(self) -> None:
+        """Delete all nodes."""
+        for name in self.nodes:
+            self.remove(f"{NODES}/{name}")
+
+    def create(
+        self,
+        mib: int | None,
+        count: int = 1,
+        *,
+        owned: bool = False,
+        native: bool = True,
+        at_binding: bool = True,
+    ) -> str:
+        """Create a pod that waits for a node; it sees all GPUs where none is chosen at binding.
+
+        `owned` by a controller; with a `native` sidecar, which waits for the pod's GPUs.
+        """
+        uid = f"p{next(self._numbers)}"
+        main: dict[str, Any] = {"name": "main"}
+        annotations = {}
+        if mib:
+            annotations = {GPU_MEMORY_ANNOTATION: f"{mib}Mi", GPU_COUNT_ANNOTATION: str(count)}
+            amounts = {VRAM_RESOURCE: f"{mib * count}Mi"}
+            main["resources"] = {"requests": amounts, "limits": amounts}
+        if at_binding:
+            source = {"fieldRef": {"fieldPath": CHOSEN_PATHS[0]}}
+            main["env"] = [{"name": VISIBLE_DEVICES_ENV, "valueFrom": source}]
+        sidecar = {
+            "name": ENFORCER_CONTAINER,
+            "command": list(ENFORCER_COMMAND),
+            "env": [{"name": CAP_BYTES_ENV, "value": str((mib or 0) * MIB)}],
+        }
+        started = {"initContainers": [sidecar | {"restartPolicy": "Always"}], "containers": [main]}
+        metadata = {
+            "uid": uid,
+            "labels": {MANAGED_LABEL: "true"},
+            "annotations": annotations,
+            "ownerReferences": [{"controller": True}] if owned else [],
+        }
+        spec = started if native else {"containers": [sidecar, main]}
+        self.put(f"{PODS}/{uid}", {"metadata": metadata, "spec": spec})
+        return uid
+
+    def change(self, uid: str, **patch: Any) -> None:
+        """Change a pod as it is stored, by a merge patch."""
+        self.edit(f"{PODS}/{uid}", **patch)
+
+    def annotate(self, uid: str, **annotations: str) -> None:
+        """Write annotations of ours on a pod."""
+        ours = {f"vramwarden.io/{key.replace('_', '-')}": one for key, one in annotations.items()}
+        self.change(uid, metadata={"annotations": ours})
+
+    def finish(self, uid: str) -> None:
+        """Let a pod's containers end."""
+        self.change(uid, status={"phase": "Succeeded"})
+
+    def label(self, uid: str, managed: str | None) -> None:
+        """Label a pod as ours, or take the label from it, which watches report as a deletion."""
+        self.change(uid, metadata={"labels": {MANAGED_LABEL: managed}})
+
+    def delete(self, uid: str) -> None:
+        """Delete a pod at once."""
+        self.remove(f"{PODS}/{uid}")
+
+    def edit(self, path: str, **patch: Any) -> None:
+        """Change an object as it is stored, by a merge patch."""
+        self.put(path, merged(self.objects[path], patch))
+
+    def commit(self, uid: str, node: str, annotations: dict[str, str]) -> None:
+        """Bind a pod, where it is still there to be bound, and write what a binding says."""
         pod = self.pods.get(uid)
-        if pod and not pod.at_binding:
-            self.bind_bare(uid, node)
-        elif pod and not pod.node and not pod.finished:
-            self.given[uid] = dict(verdict.annotations)
-            self.change(uid, node=node, uuids=_named(self.given[uid]))
+        if pod and not pod.node and not pod.finished:
+            self.change(uid, metadata={"annotations": annotations}, spec={"nodeName": node})
 
     def bind_bare(self, uid: str, node: str) -> None:
         """Bind a pod as the API server does where we do not answer."""
-        if uid in self.pods and not self.pods[uid].node and not self.pods[uid].finished:
-            self.change(uid, node=node)
+        self.commit(uid, node, {})
 
-    def _write(self, kind: str, pod: PodState) -> None:
-        waits = None
-        if pod.places and pod.node and not pod.uuids:
-            native = pod.uid not in self.without_sidecar
-            waits = Waits(pod.uid in self.owned, native, self.told.get(pod.uid, ""))
-        pod = replace(pod, waits=waits)
-        self.pods[pod.uid] = pod
-        self.versions[pod.uid] = next(self._numbers)
-        self.events.append((kind, pod))
+    def spoil(self, node: str, assignments: str = "{") -> None:
+        """Let somebody edit a node's list."""
+        self.edit(list_path(node), data={"assignments": assignments})
+
+    def lose_list(self, node: str, *, spoilt: bool) -> None:
+        """Let somebody spoil or delete a node's list, where there is one."""
+        if node in self.lists and spoilt:
+            self.spoil(node)
+        elif node in self.lists:
+            self.remove(list_path(node))
+
+    # What is stored.
+
+    @property
+    def pods(self) -> dict[str, PodState]:
+        return self._stored(PODS, self._api.pods.keep)
+
+    @property
+    def nodes(self) -> dict[str, GpuNode]:
+        return self._stored(NODES, self._api.nodes.keep)
+
+    @property
+    def lists(self) -> dict[str, Any]:
+        """The ConfigMaps with the nodes' lists, by their nodes."""
+        return {
+            one["metadata"]["annotations"][ASSIGNMENTS_NODE_ANNOTATION]: one
+            for path, one in self.objects.items()
+            if path.startswith(LISTS)
+        }
+
+    def _stored(self, under: str, keep: Callable[[Any], Any]) -> dict[str, Any]:
+        found = {}
+        for path, stored in self.objects.items():
+            folder, _, name = path.rpartition("/")
+            if folder == under:
+                version = stored["metadata"]["resourceVersion"]  # no two objects have the same
+                if version not in self._kept:
+                    self._kept[version] = keep(stored)
+                found[name] = self._kept[version]
+        return found
+
+    def data(self, node: str) -> dict[str, str]:
+        """Return a node's list as it is written."""
+        return self.objects.get(list_path(node), {}).get("data", {})
+
+    def assignments(self, node: str) -> Assignments:
+        """Return what is entered in a node's list."""
+        return read_assignments(self.data(node))[0]
+
+    def told(self, uid: str) -> str:
+        """Return why a pod waits, as it is written on it."""
+        return self._annotations(uid).get(GPU_WAITS_ANNOTATION, "")
+
+    def given(self, uid: str) -> dict[str, str]:
+        """Return what a pod carries of GPUs."""
+        of = (GPU_ANNOTATION, VISIBLE_DEVICES_ANNOTATION, GPU_MEMORY_FRACTION_ANNOTATION)
+        found = self._annotations(uid)
+        return {key: found[key] for key in of if key in found}
+
+    def _annotations(self, uid: str) -> dict[str, str]:
+        return self.objects[f"{PODS}/{uid}"]["metadata"].get("annotations") or {}
+
+    def warned(self) -> list[str]:
+        """Return the pods of which there are events."""
+        return [one["regarding"]["uid"] for one in self.objects.values() if "regarding" in one]
+
+    def count(self, pattern: str = "") -> int:
+        """Count the requests since `asked` was cleared, of which method and URL match."""
+        return sum(bool(re.match(pattern, f"{one.method} {one.url}")) for one in self.asked)
 
     def used(self, node: GpuNode) -> dict[str, int]:
         """Return what pods use of each GPU."""
@@ -207,120 +360,21 @@ class World:
                     used[uuid] += pod.need.memory_bytes
         return used
 
-    def seen(self, node: GpuNode) -> int:
-        """Return what pods use that see all of a node's GPUs: of whichever they like."""
-        return sum(
-            pod.need.memory_bytes
-            for pod in self.pods.values()
-            if pod.node == node.name and not (pod.finished or pod.at_binding) and pod.need
-        )
+    def fits(self, node: GpuNode, pod: PodState) -> bool:
+        """Say whether a node has room by what its pods use, and can show it to a pod.
 
-    def fits(self, node: GpuNode, need: Need) -> bool:
-        """Say whether a node has room by what its pods use, and can show it to a pod."""
+        A pod that sees all GPUs uses whichever it likes.
+        """
         if node.device_names in {None, DeviceNames.NONE}:
             return False
-        used, seen_bytes = self.used(node), self.seen(node)
-        free = [gpu.memory_bytes - used[gpu.uuid] - seen_bytes for gpu in node.gpus]
-        return sum(one >= need.memory_bytes for one in free) >= need.gpu_count
-
-    # What replicas ask.
-
-    def _turn(self, what: str) -> None:
-        """Let others go first; then answer, unless the API server is away."""
-        self.asked[what] += 1
-        Task.pause()
-        if self.is_away:
-            raise KubeError("the API server is away")
-
-    def now_s(self) -> float:
-        return self.time_s
-
-    def may(self, *_right: str) -> bool:
-        self._turn("may")
-        return self.may_assign
-
-    def pod(self, _namespace: str, name: str) -> PodState | None:
-        self._turn("pod")
-        return self.pods.get(name)
-
-    def stored_pod(self, name: str) -> StoredPod | None:
-        self._turn("stored_pod")
-        uid = name.partition("/")[2]
-        return StoredPod(self.pods[uid], str(self.versions[uid])) if uid in self.pods else None
-
-    def annotate(self, pod: StoredPod, annotations: dict[str, str | None]) -> None:
-        self._turn("annotate")
-        before = self._unchanged(pod)
-        assert before.node, "assigned before it was bound"
-        assert not before.uuids, "what was written is final"
-        self.told[before.uid] = annotations[GPU_WAITS_ANNOTATION] or ""
-        written = {key: value for key, value in annotations.items() if value is not None}
-        if _named(written):
-            self.given[before.uid] = written
-        self.change(before.uid, uuids=_named(written))
-        Task.pause()
-
-    def delete_pod(self, pod: StoredPod) -> None:
-        self._turn("delete_pod")
-        assert self._unchanged(pod).waits, "only who waits is deleted"
-        self.delete(pod.state.uid)
-        Task.pause()
-
-    def warn_of(self, pod: PodState, _reason: str, _sentence: str) -> None:
-        self._turn("warn_of")
-        self.warned.append(pod.uid)
-
-    def _unchanged(self, pod: StoredPod) -> PodState:
-        uid = pod.state.uid
-        if uid not in self.pods:
-            raise KubeError("gone", code=404)
-        if str(self.versions[uid]) != pod.version:
-            raise KubeError("conflict", code=409)
-        return self.pods[uid]
-
-    def node(self, name: str) -> GpuNode | None:
-        self._turn("node")
-        return self.nodes.get(name)
-
-    def pods_on(self, node: str) -> list[PodState]:
-        self._turn("pods_on")
-        return [pod for pod in self.pods.values() if pod.node == node]
-
-    def assignments(self, node: str) -> StoredList:
-        self._turn("assignments")
-        if node not in self.lists:
-            return StoredList(node, {}, whole=False, version="")
-        data, version = self.lists[node]
-        found, whole = read_assignments(data)
-        return StoredList(node, found, whole, str(version), read_whole(data))
-
-    def store(
-        self, node: str, assignments: Assignments, version: str, answer: Whole | None
-    ) -> StoredList:
-        self._turn("store")
-        there = str(self.lists[node][1]) if node in self.lists else ""
-        if there != version:
-            raise KubeError("conflict", code=409)
-        written = next(self._numbers)
-        self.lists[node] = {**write_assignments(assignments), **write_whole(answer)}, written
-        Task.pause()  # the answer is on its way
-        return StoredList(node, assignments, whole=True, version=str(written), answer=answer)
-
-    def whole_gpu_pods(self, node: str) -> list[str]:
-        self._turn("whole_gpu_pods")
-        return self.with_whole_gpus.get(node, [])
-
-    def remove(self, stored: StoredList) -> None:
-        self._turn("remove")
-        if stored.node in self.lists and str(self.lists[stored.node][1]) == stored.version:
-            del self.lists[stored.node]
-        else:
-            raise KubeError("conflict", code=409)
-
-
-def _named(annotations: dict[str, str]) -> tuple[str, ...]:
-    """Return the GPUs that annotations give a pod."""
-    return tuple(filter(None, annotations.get(GPU_ANNOTATION, "").split(",")))
+        used_bytes = self.used(node)
+        seen_bytes = sum(
+            one.need.memory_bytes
+            for one in self.pods.values()
+            if one.node == node.name and not (one.finished or one.at_binding) and one.need
+        )
+        free = [gpu.memory_bytes - used_bytes[gpu.uuid] - seen_bytes for gpu in node.gpus]
+        return sum(one >= pod.need.memory_bytes for one in free) >= pod.need.gpu_count
 
 
 class _Binder(Binder):
@@ -363,7 +417,6 @@ class Replica:
     world: World
     knows: bool = True
     """Has listed the pods that are there."""
-    heard: int = 0
     requests: list[Request] = field(default_factory=list)
     tasks: list[Task] = field(default_factory=list)
     """What runs on its threads."""
@@ -373,19 +426,22 @@ class Replica:
     def __post_init__(self) -> None:
         counted = PlacementMetrics(Metrics())
         self.log = RecordedLog()
+        self.api = self.world.placement_api()
         self.late_assignments = LateAssignments(
-            self.world, counted, self.log, lambda: self.world.time_s
+            self.api, counted, self.log, lambda: self.world.time_s
         )
         self.tracker = Tracker(
-            self.world,
+            self.api,
             counted,
             self.log,
             changed=lambda nodes: self.late_assignments.changed(nodes, self.tracker),
         )
         self.reserved: list[PodState] = []
-        self.binder = _Binder(self.world, self.tracker, counted, self.reserved.append, run=self.run)
-        self.tracker._on_nodes(list(self.world.nodes.values()))
+        self.binder = _Binder(self.api, self.tracker, counted, self.reserved.append, run=self.run)
+        self.due: deque[tuple[str, Any]] = deque()
+        """What its watch of pods would report next."""
         self.tracker.pods.is_listed = self.tracker.nodes.is_listed = True
+        self.hear_nodes()
         if self.knows:
             self.resync()
 
@@ -396,20 +452,31 @@ class Replica:
 
     def resync(self) -> None:
         """List again, as after a watch that was lost."""
-        self.tracker._on_pods(list(self.world.pods.values()))
-        self.heard = len(self.world.events)
+        pods, self.version = self.api.pods.read()
+        self.tracker._on_pods(pods)
+        self.due.clear()
 
-    def hear(self) -> None:
-        """Take the next event that is due."""
-        if self.heard < len(self.world.events):
-            self.tracker._on_pod(*self.world.events[self.heard])
-            self.heard += 1
+    def hear(self) -> bool:
+        """Take the next event that is due, if any is; say whether one was."""
+        if not self.due:
+            events = self.api.pods.watch(self.version, 60)
+            self.due.extend((kind, pod) for kind, pod in events if kind != "BOOKMARK")
+        if not self.due:
+            return False
+        kind, pod = self.due.popleft()
+        self.version = pod["metadata"]["resourceVersion"]
+        self.tracker._on_pod(kind, self.api.pods.keep(pod))
+        return True
 
-    def hear_node(self, name: str) -> None:
+    def hear_node(self, name: str = "n0") -> None:
         """Take word of a node as it is now."""
         self.tracker._on_node("MODIFIED", self.world.nodes[name])
 
-    def ask(self, uid: str, node: str, *, dry_run: bool = False) -> Request:
+    def hear_nodes(self) -> None:
+        """Take word of all nodes as they are now."""
+        self.tracker._on_nodes(list(self.world.nodes.values()))
+
+    def ask(self, uid: str, node: str = "n0", *, dry_run: bool = False) -> Request:
         """Let the API server ask about a binding."""
         binding = Binding("ns", uid, uid, node, {})
         verdict = self.binder.from_memory(binding)
@@ -421,21 +488,28 @@ class Replica:
         self.requests.append(Request(uid, node, self.world.time_s, answer, self))
         return self.requests[-1]
 
+    def bind(self, uid: str, node: str = "n0", *, arrives: bool = True) -> BindingVerdict:
+        """Bind a pod with nobody else around; return what was said."""
+        request = self.ask(uid, node)
+        verdict = request.done()
+        self.answer(request, arrives=arrives)
+        return verdict
+
     def tidy(self, node: str, *, fresh: bool) -> Task:
         """Begin to tidy a node's list."""
 
         def run() -> None:
             with contextlib.suppress(KubeError):
-                self.binder.tidy(node, self.world.assignments(node) if fresh else None)
+                self.binder.tidy(node, self.api.assignments(node) if fresh else None)
 
         return self.run(run)
 
     def answer_question(self, node: str, asked: str) -> Task:
         """Begin to answer which pods with whole GPUs run on a node."""
-        tidying = Tidying(self.world, self.log)
+        tidying = Tidying(self.api, self.log)
         return self.run(lambda: tidying.answer(self.binder, Question(node, asked)))
 
-    def tidy_now(self, node: str, *, fresh: bool = True) -> None:
+    def tidy_now(self, node: str = "n0", *, fresh: bool = True) -> None:
         """Tidy a node's list with nobody else around."""
         self.finish(self.tidy(node, fresh=fresh))
 
@@ -474,4 +548,4 @@ class Replica:
         verdict = request.answer.result()
         in_time = self.world.time_s - request.began_s < REQUEST_S
         if verdict.allowed and arrives and in_time:
-            self.world.commit(request.uid, request.node, verdict)
+            self.world.commit(request.uid, request.node, dict(verdict.annotations))

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 from tests.server.placement.interleaving import Replica, World
 from webhook.core.nvidia.device_names import DeviceNames, spell
-from webhook.core.placement.assignments import UNBOUND_S, read_assignments
+from webhook.core.placement.assignments import UNBOUND_S
 from webhook.core.placement.binding_review import BindingOutcome
-from webhook.core.placement.fit import Need
 from webhook.core.pod.gpus import EVERY_GPU
 from webhook.names import (
     GPU_ANNOTATION,
@@ -25,7 +24,7 @@ from webhook.names import (
     VISIBLE_DEVICES_ANNOTATION,
 )
 
-NEEDS = st.builds(Need, st.integers(3, 9), st.sampled_from([1, 1, 1, 2]))
+NEEDS = st.tuples(st.integers(3, 9), st.sampled_from([1, 1, 1, 2]))
 NODES = st.lists(st.lists(st.integers(8, 10), min_size=1, max_size=2), min_size=1, max_size=2)
 AT_ONCE = 6
 NAMES = [DeviceNames.RUNTIME, DeviceNames.NONE, DeviceNames.UUID, None]
@@ -44,7 +43,7 @@ class Story:
         self.world = World(*map(tuple, sizes))
         self.needs = needs
         for number, need in enumerate(needs):
-            self.world.create(need, owned=bool(number % 2), at_binding=number != 1)
+            self.world.create(*need, owned=bool(number % 2), at_binding=number != 1)
         self.replicas = [Replica(self.world), Replica(self.world)]
         self.checked = set()
 
@@ -54,7 +53,7 @@ class Story:
 
     def create(self, need, owned, seeing):
         owned, at_binding = bool(owned % 2), bool(seeing % 4)
-        self.world.create(pick(self.needs, need), owned=owned, at_binding=at_binding)
+        self.world.create(*pick(self.needs, need), owned=owned, at_binding=at_binding)
 
     def ask(self, pod, node, replica):
         waiting = [uid for uid, one in self.world.pods.items() if not one.node]
@@ -105,15 +104,14 @@ class Story:
     def finish(self, pod, *_):
         uid = pick([uid for uid, one in self.world.pods.items() if one.node], pod)
         if uid:
-            self.world.change(uid, finished=True)
+            self.world.finish(uid)
 
     def unlabel(self, pod, *_):
-        """Take the label from a pod and give it back; the first is reported as a deletion."""
+        """Take the label from a pod, which watches report as a deletion, and give it back."""
         uid = pick(self.world.pods, pod)
         if uid:
-            self.world.events.append(("DELETED", self.world.pods[uid]))
-            if pod % 2:
-                self.world.change(uid)
+            self.world.label(uid, None)
+            self.world.label(uid, "true")
 
     def hear(self, replica, events, node):
         for _ in range(events % 5 + 1):
@@ -141,16 +139,14 @@ class Story:
     def lose_list(self, node, spoilt, *_):
         """Delete or spoil a list; what is under way at that moment would not be protected."""
         if not any(replica.requests or replica.is_late() for replica in self.replicas):
-            name = pick(self.world.nodes, node)
-            found = self.world.lists.pop(name, None)
-            if found and spoilt % 2:
-                self.world.lists[name] = {"assignments": "{"}, found[1] + 100_000
+            self.world.lose_list(pick(self.world.nodes, node), spoilt=bool(spoilt % 2))
 
     def check(self):
         """Read what pods use, as it is stored, and what those carry that have got GPUs."""
-        for uid in self.world.given.keys() - self.checked:
-            self.checked.add(uid)
-            check_given(self.world, uid)
+        for uid, pod in self.world.pods.items():
+            if pod.uuids and uid not in self.checked:
+                self.checked.add(uid)
+                check_given(self.world, uid)
         for node in self.world.nodes.values():
             used = self.world.used(node)
             assert not [gpu for gpu in node.gpus if used[gpu.uuid] > gpu.memory_bytes], used
@@ -165,19 +161,19 @@ class Story:
             replica.tidy_now(name)
         for pod in self.world.pods.values():
             if pod.node and not pod.finished and not pod.at_binding:
-                assert self.world.assignments(pod.node).assignments[pod.uid].uuids == (EVERY_GPU,)
+                assert self.world.assignments(pod.node)[pod.uid].uuids == (EVERY_GPU,)
         replica.late_now()
         self.check()
         replica.resync()
         for pod in replica.tracker.waiting():
-            assert not self.world.fits(self.world.nodes[pod.node], pod.need), self.world.lists
+            assert not self.world.fits(self.world.nodes[pod.node], pod), self.world.lists
         for uid, pod in list(self.world.pods.items()):
             for node in self.world.nodes.values():
                 if not self.world.pods[uid].node and not pod.finished:
                     if not pod.at_binding:
                         assert not self.bind(replica, uid, node.name)
                         continue
-                    room = self.world.fits(node, pod.need)
+                    room = self.world.fits(node, pod)
                     assert self.bind(replica, uid, node.name) == room, self.world.lists
                     self.check()
         for uid in list(self.world.pods):
@@ -185,26 +181,24 @@ class Story:
         replica.resync()
         for name in self.world.nodes:
             replica.tidy_now(name)
-            assert self.world.assignments(name).assignments == {}, "entries of pods that are gone"
+            assert self.world.assignments(name) == {}, "entries of pods that are gone"
 
     def bind(self, replica, uid, node):
         """Bind a pod with nobody else around; say whether it was placed."""
-        request = replica.ask(uid, node)
-        verdict = request.done()
-        replica.answer(request, arrives=True)
-        if uid in self.world.given:
+        verdict = replica.bind(uid, node)
+        if self.world.pods[uid].uuids:
             names = self.world.nodes[node].device_names
-            visible = self.world.given[uid][VISIBLE_DEVICES_ANNOTATION]
+            visible = self.world.given(uid)[VISIBLE_DEVICES_ANNOTATION]
             assert visible == spell(self.world.pods[uid].uuids, names)
         return verdict.outcome is BindingOutcome.PLACED
 
 
 def check_given(world, uid):
     """Check what a pod carries that has just got GPUs: by the list, its node and its own demand."""
-    pod, given = world.pods[uid], world.given[uid]
-    entry = read_assignments(world.lists[pod.node][0])[0][uid]
+    pod, given = world.pods[uid], world.given(uid)
+    entry = world.assignments(pod.node)[uid]
     sizes = {gpu.uuid: gpu.total_bytes or gpu.memory_bytes for gpu in world.nodes[pod.node].gpus}
-    # Amounts are a few bytes here, so half of the cap is more than the cap less a context.
+    # Amounts are a few MiB here, so half of the cap is more than the cap less a context.
     fraction = min(Fraction(entry.memory_bytes // 2, sizes[uuid]) for uuid in entry.uuids)
     assert given == {
         GPU_ANNOTATION: ",".join(entry.uuids),

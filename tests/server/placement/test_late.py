@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from tests.server.placement.interleaving import Replica, World
-from webhook.adapters.kube.client import KubeError
+from tests.server.placement.interleaving import (
+    ANNOTATE,
+    ASK_FOR_A_RIGHT,
+    LIST_ON_NODE,
+    READ_LIST,
+    WRITE_LIST,
+    Replica,
+    World,
+    list_path,
+)
 from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.placement.binding_review import BindingOutcome
-from webhook.core.placement.fit import RETRIES, Need, unnamed_gpus
+from webhook.core.placement.fit import RETRIES, unnamed_gpus
 from webhook.names import (
     GPU_ANNOTATION,
     GPU_MEMORY_FRACTION_ANNOTATION,
@@ -35,16 +41,16 @@ def world():
     return World((10,))
 
 
-def bare(world, *sizes, owned=False):
+def bare(world, *mib, node="n0", **how):
     """Create pods that were bound without us."""
-    uids = [world.create(Need(size), owned=owned) for size in sizes]
+    uids = [world.create(one, **how) for one in mib]
     for uid in uids:
-        world.bind_bare(uid, "n0")
+        world.bind_bare(uid, node)
     return uids
 
 
 def entered(world):
-    return set(world.assignments("n0").assignments)
+    return set(world.assignments("n0"))
 
 
 def late(replica):
@@ -92,20 +98,12 @@ def test_of_two_replicas_one_writes_and_what_it_wrote_is_final(world):
     assert outcomes == [[], [("info", "assigned late")]]
 
 
-def bind(replica, uid, *, arrives=True):
-    """Bind a pod with nobody else around; return what was said."""
-    request = replica.ask(uid, "n0")
-    verdict = request.done()
-    replica.answer(request, arrives=arrives)
-    return verdict
-
-
 def test_what_was_entered_for_a_binding_that_was_given_up_is_what_the_pod_gets(world):
-    world.nodes["n0"] = World((10, 10)).nodes["n0"]
-    other, uid = world.create(Need(5)), world.create(Need(6))
+    world.put_node("n0", 10, 10)
+    other, uid = world.create(5), world.create(6)
     replica = Replica(world)
-    bind(replica, other)
-    assert bind(replica, uid, arrives=False).uuids == ("G0-1",)
+    replica.bind(other)
+    assert replica.bind(uid, arrives=False).uuids == ("G0-1",)
     world.bind_bare(uid, "n0")
     world.delete(other)  # now the first GPU would be chosen
     late(replica)
@@ -116,17 +114,17 @@ def test_where_no_room_is_a_pod_is_told_once_and_gets_what_becomes_free(world):
     first, second = bare(world, 6, 6)
     replica = Replica(world)
     replica.late_now()
-    assert world.told[second] == (
-        "no GPU of node n0 has 6 free, which this pod needs; the largest free amount is 4, on "
+    assert world.told(second) == (
+        "no GPU of node n0 has 6Mi free, which this pod needs; the largest free amount is 4Mi, on "
         "GPU 0 (G0-0); it was bound while vramwarden was away, and is tried again whenever a pod "
         "ends there or the node changes"
     )
-    before = world.asked["annotate"]
+    before = world.count(ANNOTATE)
     late(replica)
-    assert world.asked["annotate"] == before
-    world.change(first, finished=True)
+    assert world.count(ANNOTATE) == before
+    world.finish(first)
     late(replica)
-    assert (world.pods[second].uuids, world.told[second]) == (("G0-0",), "")
+    assert (world.pods[second].uuids, world.told(second)) == (("G0-0",), "")
     assert entered(world) == {second}
 
 
@@ -134,15 +132,15 @@ def test_another_reason_is_told_only_so_often(world):
     _, uid = bare(world, 3, 9)
     replica = Replica(world)
     replica.late_now()
-    assert "the largest free amount is 7" in world.told[uid]
-    small = world.create(Need(2))
+    assert "the largest free amount is 7Mi" in world.told(uid)
+    small = world.create(2)
     late(replica)
-    bind(replica, small)
+    replica.bind(small)
     late(replica)
-    assert "the largest free amount is 7" in world.told[uid]
+    assert "the largest free amount is 7Mi" in world.told(uid)
     world.time_s += TELL_EVERY_S
     late(replica)
-    assert "the largest free amount is 5" in world.told[uid]
+    assert "the largest free amount is 5Mi" in world.told(uid)
 
 
 @pytest.mark.parametrize("owned", [True, False])
@@ -162,31 +160,29 @@ def test_after_five_minutes_a_pod_with_a_controller_goes_elsewhere(world, owned)
 
 @pytest.mark.parametrize("owned", [True, False])
 def test_a_pod_without_a_native_sidecar_is_deleted_or_told(world, owned):
-    uid = world.create(Need(6), owned=owned)
-    world.without_sidecar.add(uid)
-    world.bind_bare(uid, "n0")
+    (uid,) = bare(world, 6, owned=owned, native=False)
     replica = Replica(world)
     replica.late_now()
     late(replica)
     assert entered(world) == set()
-    assert (uid in world.pods, world.warned) == (not owned, [] if owned else [uid])
+    assert (uid in world.pods, world.warned()) == (not owned, [] if owned else [uid])
     if not owned:
-        assert world.told[uid].endswith("started without a GPU; delete it and create it again")
+        assert world.told(uid).endswith("started without a GPU; delete it and create it again")
 
 
 def test_without_the_right_nothing_is_reserved_and_it_is_said_once(world):
     (uid,) = bare(world, 6)
-    world.may_assign = False
+    world.denied.add(("patch", "pods"))
     replica = Replica(world)
     for _ in range(3):
         late(replica)
-    assert (world.pods[uid].uuids, entered(world), world.asked["may"]) == ((), set(), 1)
+    assert (world.pods[uid].uuids, entered(world), world.count(ASK_FOR_A_RIGHT)) == ((), set(), 1)
     assert said(replica) == [("warning", "pods that were bound without us are not assigned late")]
-    newcomer = world.create(Need(6))
+    newcomer = world.create(6)
     replica.resync()
-    assert replica.ask(newcomer, "n0").done().outcome is BindingOutcome.PLACED
+    assert replica.ask(newcomer).done().outcome is BindingOutcome.PLACED
     assert not replica.binder.assigns_late
-    world.may_assign = True
+    world.denied.clear()
     world.time_s += ASK_EVERY_S
     world.delete(newcomer)
     late(replica)
@@ -196,39 +192,32 @@ def test_without_the_right_nothing_is_reserved_and_it_is_said_once(world):
 
 def test_who_waits_on_the_node_comes_before_newcomers_in_the_same_write(world):
     (waiting,) = bare(world, 6)
-    newcomer = world.create(Need(6))
+    newcomer = world.create(6)
     replica = Replica(world)
     replica.binder.assigns_late = True
-    verdict = replica.ask(newcomer, "n0").done()
+    verdict = replica.ask(newcomer).done()
     assert verdict.outcome is BindingOutcome.DENIED
-    small = world.create(Need(3))
+    small = world.create(3)
     replica.resync()
-    writes = world.asked["store"]
-    assert replica.ask(small, "n0").done().outcome is BindingOutcome.PLACED
+    writes = world.count(WRITE_LIST)
+    assert replica.ask(small).done().outcome is BindingOutcome.PLACED
     assert entered(world) == {waiting, small}
-    assert world.asked["store"] == writes + 1
+    assert world.count(WRITE_LIST) == writes + 1
     assert [pod.uid for pod in replica.reserved] == [waiting]
 
 
 def test_a_dry_run_reserves_nothing_for_anybody(world):
     bare(world, 3)
-    newcomer = world.create(Need(6))
+    newcomer = world.create(6)
     replica = Replica(world)
     replica.binder.assigns_late = True
-    verdict = replica.ask(newcomer, "n0", dry_run=True).done()
+    verdict = replica.ask(newcomer, dry_run=True).done()
     assert (verdict.outcome, entered(world)) == (BindingOutcome.PLACED, set())
 
 
-def test_a_pod_that_cannot_be_written_keeps_no_other_from_its_gpu(world, monkeypatch):
+def test_a_pod_that_cannot_be_written_keeps_no_other_from_its_gpu(world):
     refused, other = bare(world, 3, 3)
-    annotate = world.annotate
-
-    def forbid(pod, annotations):
-        if pod.state.uid == refused:
-            raise KubeError("somebody's policy", code=403)
-        annotate(pod, annotations)
-
-    monkeypatch.setattr(world, "annotate", forbid)
+    world.fails(f"{ANNOTATE}{refused}/", 403, forever=True)
     replica = Replica(world)
     for _ in range(3):
         late(replica)
@@ -241,9 +230,10 @@ def test_a_pod_that_cannot_be_written_keeps_no_other_from_its_gpu(world, monkeyp
 def test_while_the_api_server_is_away_nothing_is_decided(world):
     (uid,) = bare(world, 6)
     replica = Replica(world)
-    world.is_away = True
-    late(replica)
-    world.is_away = False
+    world.fails(".", 0, forever=True)
+    replica.late_now()
+    assert said(replica) == [("error", "our rights cannot be read; retrying")]
+    world.recovers()
     world.time_s += TELL_EVERY_S
     late(replica)
     assert world.pods[uid].uuids == ("G0-0",)
@@ -261,20 +251,15 @@ def test_its_thread_leaves_a_pod_to_another_replica_first_and_then_takes_it_once
     assert assigning._next(assigning._clock()) == []
 
 
-def test_a_bug_on_one_node_keeps_no_pod_of_another_from_its_gpu(monkeypatch):
+def test_a_bug_on_one_node_keeps_no_pod_of_another_from_its_gpu():
     world = World((10,), (10,))
-    first, second = world.create(Need(6)), world.create(Need(6))
-    world.bind_bare(first, "n0")
-    world.bind_bare(second, "n1")
+    (first,), (second,) = bare(world, 6), bare(world, 6, node="n1")
     replica = Replica(world)
-    read = world.assignments
 
-    def stumble(node):
-        if node == "n0":
-            raise RuntimeError("a bug")
-        return read(node)
+    def stumble(_):
+        raise RuntimeError("a bug")
 
-    monkeypatch.setattr(world, "assignments", stumble)
+    world.fails(f"GET {list_path('n0')}", stumble)
     with pytest.raises(RuntimeError, match="a bug"):
         late(replica)
     assert (world.pods[first].uuids, world.pods[second].uuids) == ((), ("G1-0",))
@@ -286,20 +271,17 @@ def test_a_pod_that_lost_its_controller_meanwhile_is_not_deleted(world):
     replica = Replica(world)
     replica.late_now()
     world.time_s += PATIENCE_S
-    world.owned.clear()
-    world.change(uid)  # which this replica does not hear of
+    world.change(uid, metadata={"ownerReferences": None})  # which this replica does not hear of
     replica.late_now()
     assert uid in world.pods
 
 
 def test_of_two_replicas_one_tells_a_pod_that_runs_already(world):
-    uid = world.create(Need(6))
-    world.without_sidecar.add(uid)
-    world.bind_bare(uid, "n0")
+    (uid,) = bare(world, 6, native=False)
     replicas = Replica(world), Replica(world)
     for replica in replicas:
         replica.late_now()
-    assert (world.warned, world.asked["annotate"]) == ([uid], 1)
+    assert (world.warned(), world.count(ANNOTATE)) == ([uid], 1)
 
 
 def test_however_many_wait_on_a_node_its_list_is_read_and_planned_once(world, monkeypatch):
@@ -315,15 +297,12 @@ def test_however_many_wait_on_a_node_its_list_is_read_and_planned_once(world, mo
 
     monkeypatch.setattr(binder, "plan_all", counted)
     replica.late_now()
-    assert {what: world.asked[what] for what in ("assignments", "pods_on", "store")} == {
-        "assignments": 1,
-        "pods_on": 1,
-        "store": 1,
-    }
+    assert [world.count(one) for one in (READ_LIST, LIST_ON_NODE, WRITE_LIST)] == [1, 1, 1]
     assert len(planned) == 2  # the second once it is known that none who denies room is gone
+    replica.resync()
     world.asked.clear()
-    late(replica)  # those who got nothing are tried again, and nothing is new
-    assert world.asked == {"assignments": 1}
+    replica.late_now()  # those who got nothing are tried again, and nothing is new
+    assert (world.count(), world.count(READ_LIST)) == (1, 1)
     assert len([pod for pod in world.pods.values() if pod.uuids]) == 3
 
 
@@ -331,26 +310,24 @@ def test_many_that_wait_are_not_all_told_each_time_that_the_free_amount_changes(
     waiting = bare(world, *[9] * 4 * MOST_TOLD)[1:]  # one of them gets a GPU
     replica = Replica(world)
     replica.late_now()
-    assert all("the largest free amount is 1," in world.told[uid] for uid in waiting)
+    assert all("the largest free amount is 1Mi," in world.told(uid) for uid in waiting)
     world.asked.clear()
     for mib in range(11, 18):
-        world.nodes["n0"] = World((mib,)).nodes["n0"]
-        replica.hear_node("n0")
+        world.put_node("n0", mib)
+        replica.hear_node()
         world.time_s += TELL_EVERY_S
         late(replica)
-    assert world.asked["annotate"] <= 7 * MOST_TOLD
+    assert world.count(ANNOTATE) <= 7 * MOST_TOLD
     assert all(amount_told(world, uid) > 1 for uid in waiting)  # and yet each is told in turn
 
 
 def amount_told(world, uid):
-    return int(world.told[uid].split("the largest free amount is ")[1].split(",")[0])
+    return int(world.told(uid).split("the largest free amount is ")[1].split("Mi,")[0])
 
 
 def test_many_nodes_at_a_time_would_leave_bindings_no_thread(world):
     world = World(*[(10,)] * (3 * AT_ONCE))
-    uids = [world.create(Need(6)) for _ in world.nodes]
-    for uid, node in zip(uids, world.nodes, strict=True):
-        world.bind_bare(uid, node)
+    uids = [uid for node in world.nodes for uid in bare(world, 6, node=node)]
     replica = Replica(world)
     task, most = replica.late(), 0
     while not task.done:
@@ -365,8 +342,7 @@ def test_many_nodes_at_a_time_would_leave_bindings_no_thread(world):
 def test_when_something_ends_who_waits_on_that_node_is_tried_again(world):
     world = World((10,), (10,))
     first, _ = bare(world, 6, 6)
-    elsewhere = world.create(Need(6))
-    world.bind_bare(elsewhere, "n1")
+    bare(world, 6, node="n1")
     replica = Replica(world)
     assigning = replica.late_assignments
     assigning.ended(world.pods[first], replica.tracker)
@@ -375,10 +351,7 @@ def test_when_something_ends_who_waits_on_that_node_is_tried_again(world):
 
 
 def test_pods_that_are_bound_without_us_again_and_again_are_deleted_slowly(world):
-    uids = [world.create(Need(1), owned=True) for _ in range(2 * MOST_GIVEN_UP + 1)]
-    world.without_sidecar.update(uids)
-    for uid in uids:
-        world.bind_bare(uid, "n0")
+    bare(world, *[1] * (2 * MOST_GIVEN_UP + 1), owned=True, native=False)
     replica = Replica(world)
     left = []
     for pause_s in (0, 1, EVERY_S - 1, 1, EVERY_S):
@@ -396,29 +369,27 @@ def test_on_a_node_whose_gpus_have_no_name_a_pod_waits_until_the_node_changes(wo
     replica.late_now()
     assert (world.pods[uid].uuids, entered(world)) == ((), set())
     sentence = unnamed_gpus("n0", names).sentence.removesuffix(RETRIES)
-    assert world.told[uid] == (
+    assert world.told(uid) == (
         f"{sentence}; it was bound while vramwarden was away, and is tried again whenever a pod "
         "ends there or the node changes"
     )
     for heard, due in ((names, []), (DeviceNames.RUNTIME, ["n0"])):
         world.relabel("n0", heard)
-        replica.hear_node("n0")
+        replica.hear_node()
         world.time_s += DELAY_S
         assert replica.late_assignments._next(world.time_s) == due
     late(replica)
-    assert (world.pods[uid].uuids, world.told[uid]) == (("G0-0",), "")
+    assert (world.pods[uid].uuids, world.told(uid)) == (("G0-0",), "")
 
 
 def test_a_gpu_that_is_healthy_again_is_given_to_who_waits(world):
     (uid,) = bare(world, 6)
-    healthy = world.nodes["n0"]
-    failing = tuple(replace(gpu, healthy=False) for gpu in healthy.gpus)
-    world.nodes["n0"] = replace(healthy, gpus=failing)
+    world.put_node("n0", 10, healthy=False)
     replica = Replica(world)
     replica.late_now()
-    assert "has no GPU that is healthy now" in world.told[uid]
-    world.nodes["n0"] = healthy
-    replica.hear_node("n0")
+    assert "has no GPU that is healthy now" in world.told(uid)
+    world.put_node("n0", 10)
+    replica.hear_node()
     world.time_s += DELAY_S
     assert replica.late_assignments._next(world.time_s) == ["n0"]
 
@@ -428,7 +399,7 @@ def test_a_pod_that_is_assigned_late_carries_all_that_a_binding_would_have_given
     (uid,) = bare(world, 6)
     replica = Replica(world)
     replica.late_now()
-    assert world.given[uid] == {
+    assert world.given(uid) == {
         GPU_ANNOTATION: "G0-0",
         VISIBLE_DEVICES_ANNOTATION: "k8s.device-plugin.nvidia.com/gpu=G0-0",
         GPU_MEMORY_FRACTION_ANNOTATION: "0.3000",
