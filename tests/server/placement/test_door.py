@@ -7,20 +7,12 @@ import json
 import pytest
 
 from tests.server.placement.binding_reviews import review
+from tests.support.api_server import write_kubeconfig
 from tests.support.paths import REVIEWS
 from tests.support.programs import free_port
 from tests.support.servers import running
 
 pytestmark = pytest.mark.process
-
-KUBECONFIG = {
-    "apiVersion": "v1",
-    "kind": "Config",
-    "clusters": [{"name": "c", "cluster": {}}],
-    "users": [{"name": "u", "user": {}}],
-    "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-    "current-context": "x",
-}
 
 
 def audited(decision, reason):
@@ -39,10 +31,8 @@ def alone(tmp_path_factory):
 def cut_off(tmp_path):
     """Run a server that is to place, and that reaches no API server."""
     address = f"http://127.0.0.1:{free_port()}"
-    KUBECONFIG["clusters"][0]["cluster"]["server"] = address
-    (tmp_path / "kubeconfig").write_text(json.dumps(KUBECONFIG))
     env = {
-        "KUBECONFIG": str(tmp_path / "kubeconfig"),
+        "KUBECONFIG": str(write_kubeconfig(tmp_path / "kubeconfig", address)),
         "VRAMWARDEN_PLACEMENT_NAMESPACE": "vramwarden-system",
     }
     with running(tmp_path, ready=False, **env) as server:

@@ -11,8 +11,10 @@ import pytest
 
 from tests.server.placement.binding_reviews import review
 from tests.support import routers
+from tests.support.api_server import ApiServer
+from tests.support.logs import RecordedLog
 from tests.support.pods import a_policy
-from webhook.adapters.kube.placement import GpuNode
+from webhook.adapters.kube.placement import GpuNode, PlacementApi
 from webhook.core.placement.assignments import PodState
 from webhook.core.placement.fit import Need
 from webhook.core.pod.gpus import Gpu
@@ -27,44 +29,31 @@ from webhook.server.reviews import PodReviews
 from webhook.server.router import Router
 
 
-class Log:
-    def __getattr__(self, level):
-        return lambda *_, **__: None
-
-
-class SlowApi:
-    """Answers nothing until it may."""
-
-    def __init__(self):
-        self.may_answer = threading.Event()
-
-    def pod(self, *_):
-        assert self.may_answer.wait(60)
-
-    assignments = pod
-    pods = nodes = questions = None
-
-
 class Scene:
-    """The webhook's router, without the server in front of it."""
+    """The webhook's router, without the server in front of it, and an API server that is slow."""
 
     def __init__(self):
-        self.api = SlowApi()
+        self.server, self.may_answer = ApiServer(), threading.Event()
+        self.server.fails(".", self._answer_later, forever=True)
+        api = PlacementApi(self.server.kube(), "sys")
         metrics = Metrics()
         counted = PlacementMetrics(metrics)
-        tracker = Tracker(self.api, counted, Log())
+        tracker = Tracker(api, counted, RecordedLog())
         tracker._on_nodes([GpuNode("with-gpus", ())])
         tracker.pods.is_listed = tracker.nodes.is_listed = True
-        bindings = BindingReviews(Binder(self.api, tracker, counted), metrics, Log())
+        bindings = BindingReviews(Binder(api, tracker, counted), metrics, RecordedLog())
         self.tracker = tracker
         self.router = Router(
-            PodReviews(a_policy, metrics, Log()),
+            PodReviews(a_policy, metrics, RecordedLog()),
             bindings,
             metrics,
-            Log(),
+            RecordedLog(),
             binds_at="/bind".__eq__,
             max_buffered_bytes=2**20,
         )
+
+    def _answer_later(self, _):
+        assert self.may_answer.wait(60)
 
     async def bind(self, node, *, in_parts=False, **metadata):
         """Post the review of a plain pod's Binding; return status, headers and body."""
@@ -87,7 +76,7 @@ class Scene:
         tasks = [asyncio.create_task(self.bind("with-gpus")) for _ in range(count)]
         await self.until(count)
         yield tasks
-        self.api.may_answer.set()
+        self.may_answer.set()
         answers = await asyncio.gather(*tasks)
         assert [status for status, *_ in answers] == [200] * count
 
@@ -127,7 +116,7 @@ def test_so_are_they_where_what_waits_is_large(scene):
         await scene.until(1)
         again = scene.bind("with-gpus", annotations={"x": "y" * 30_000})
         status, *_ = await asyncio.wait_for(again, 30)
-        scene.api.may_answer.set()
+        scene.may_answer.set()
         return status, (await large)[0], scene.router._buffered_bytes
 
     assert asyncio.run(story()) == (503, 200, 0)
@@ -168,7 +157,7 @@ def test_an_api_server_that_is_slow_holds_up_no_pod_that_is_not_known_to_be_ours
         return [json.loads(body)["response"] for _, _, body in answers]
 
     stranger, ours = asyncio.run(story())
-    scene.api.may_answer.set()
+    scene.may_answer.set()
     assert (stranger["allowed"], "patch" in stranger) == (True, False)
     assert stranger["auditAnnotations"]["reasons"] == "APIServerAway"
     assert (ours["allowed"], ours["status"]["code"]) == (False, 503)
@@ -184,10 +173,10 @@ def test_a_bug_of_ours_holds_up_no_pod_that_is_not_known_to_be_ours(scene, monke
     scene.tracker._on_pods([PodState(uid="ours", name="team/ours", need=Need(5))])
     for name in ("has", "node"):
         monkeypatch.setattr(scene.tracker, name, stumble)
-    monkeypatch.setattr(scene.api, "pod", stumble)
+    scene.server.recovers()
+    scene.server.fails(".", stumble, forever=True)
     if node == "with-gpus":  # known from memory, so that it is read
         monkeypatch.setattr(scene.tracker, "node", lambda name: GpuNode(name, ()))
-        monkeypatch.setattr(scene.api, "node", stumble, raising=False)
     _, _, body = asyncio.run(scene.bind(node, uid=uid, name=uid))
     response = json.loads(body)["response"]
     assert response["uid"] == review()["request"]["uid"]
