@@ -118,66 +118,34 @@ class _OverError(BaseException):
     """The hour is over."""
 
 
-class _Quiet:
-    """An API server where nothing changes, and time passes only as it is waited."""
-
-    def __init__(self) -> None:
-        self.now_s, self.asked = 0.0, Counter()
-
-    def find(self, _path):
-        self.asked["read"] += 1
-        return {"metadata": {"resourceVersion": "7"}}
-
-    def watch(self, _path, *, lasting_s, **_):
-        self.asked["watch"] += 1
-        self.sleep(lasting_s)
-        return iter(())
-
-    def sleep(self, seconds):
-        self.now_s += seconds
-        if self.now_s > HOUR_S:
-            raise _OverError
-
-
 def _asked_in_an_hour() -> Counter:
     """Return the requests of one agent in an hour: it follows its node and its list."""
-    quiet = _Quiet()
-    one = Collection(kube=quiet, path="/api/v1/things", keep=lambda thing: thing, name="one")
+    quiet, now_s = ApiServer(), 0.0
+    quiet.put("/api/v1/nodes/n", {})
+
+    def wait(seconds):
+        nonlocal now_s
+        now_s += seconds
+        if now_s > HOUR_S:
+            raise _OverError
+
+    def watch(request):
+        wait(float(request.query["timeoutSeconds"]))
+
+    quiet.fails("watch=", watch, forever=True)
+    one = Collection(kube=quiet.kube(), path="/api/v1/nodes", keep=lambda node: node, name="n")
     with contextlib.suppress(_OverError):
-        follow(
-            one,
-            lambda _: None,
-            watch_s=WATCH_S,
-            clock=lambda: quiet.now_s,
-            sleep=quiet.sleep,
-        )
-    return quiet.asked + quiet.asked
+        follow(one, lambda _: None, watch_s=WATCH_S, clock=lambda: now_s, sleep=wait)
+    asked = Counter("watch" if "watch" in request.query else "read" for request in quiet.asked)
+    return asked + asked
 
 
 def _resident() -> str:
     """Return what a real agent with a driver of 8 GPUs holds."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        node = json.loads(StoredCluster(1, 0).node_text(0))
-        node["metadata"]["resourceVersion"] = "5"
-
-        def answer(handler):
-            if "watch=true" in handler.path:
-                handler.send_response(200)
-                handler.send_header("Transfer-Encoding", "chunked")
-                handler.end_headers()
-                handler.wfile.flush()
-                time.sleep(60)
-                return
-            status = 404 if "configmaps" in handler.path else 200
-            data = json.dumps(node).encode()
-            handler.send_response(status)
-            handler.send_header("Content-Length", str(len(data)))
-            handler.end_headers()
-            handler.wfile.write(data)
-
         with ApiServer(folder) as server:
-            server.answers = [answer]
+            server.put("/api/v1/nodes/n", json.loads(StoredCluster(1, 0).node_text(0)))
             script = "driver 570.86.15\n" + "".join(
                 f"gpu GPU-{n:036} total={140 * GIB} reserved={GIB}\n" for n in range(8)
             )

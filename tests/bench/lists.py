@@ -7,11 +7,9 @@ import multiprocessing
 import tempfile
 import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
 
-from tests.support.agents import write_kubeconfig
+from tests.support.api_server import ApiServer, write_kubeconfig
 from tests.support.pods import a_pod
 from webhook.adapters.kube.client import connect
 from webhook.core.placement.assignments import read_pod_state
@@ -67,36 +65,23 @@ def resident_mib():
 
 
 def _serve(pipe):
-    """Be an API server with pods."""
+    """Be an API server with pods, which have in common what is large of them."""
     pod = a_pod("8Gi")
-    pod["metadata"] |= {"namespace": "team", "uid": "a-uid-of-36-characters"}
-    pod["metadata"]["managedFields"] = [{"fieldsV1": {"f:spec": {}}}]
-    fields = pod["metadata"]["managedFields"][0]["fieldsV1"]["f:spec"]
+    fields = {}
+    pod["metadata"] |= {
+        "uid": "a-uid-of-36-characters", "resourceVersion": "9",
+        "managedFields": [{"fieldsV1": {"f:spec": fields}}],
+    }  # fmt: skip
     while len(json.dumps(pod)) < POD_BYTES:
         fields[f"f:field-{len(fields)}"] = {".": {}, "f:name": {}}
-    items = [json.dumps(pod).replace('"name": "train', f'"name": "train-{n}') for n in range(PODS)]
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self):
-            query = parse_qs(urlsplit(self.path).query)
-            begin = int(query.get("continue", ["0"])[0])
-            end = begin + int(query["limit"][0])
-            metadata = {"resourceVersion": "9"} | ({"continue": str(end)} if end < PODS else {})
-            listed = ",".join(items[begin:end])
-            data = f'{{"metadata":{json.dumps(metadata)},"items":[{listed}]}}'.encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, *_):
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        pipe.send(f"http://127.0.0.1:{server.server_port}")
-        server.serve_forever()
+    server = ApiServer()
+    for number in range(PODS):
+        metadata = pod["metadata"] | {"namespace": "team", "name": f"train-{number}"}
+        path = f"/api/v1/namespaces/team/pods/train-{number}"
+        server.objects[path] = pod | {"metadata": metadata}
+    with server:
+        pipe.send(server.url)
+        threading.Event().wait()
 
 
 if __name__ == "__main__":

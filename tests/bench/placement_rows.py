@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import json
 import sys
 from functools import partial
@@ -13,6 +14,7 @@ from tests.bench.stored_cluster import GIB, NAMESPACE, StoredCluster, event, uid
 from webhook.adapters.kube import client
 from webhook.adapters.kube.placement import PlacementApi
 from webhook.core.placement.binding_review import Binding, BindingOutcome
+from webhook.server.log import JsonLog
 from webhook.server.metrics import Metrics, PlacementMetrics
 from webhook.server.placement.binder import Binder
 from webhook.server.placement.late import TELL_EVERY_S, LateAssignments
@@ -20,26 +22,20 @@ from webhook.server.placement.tidying import Tidying
 from webhook.server.placement.tracker import Tracker
 
 ROUNDS = 5
-
-
-class Log:
-    """Says nothing."""
-
-    def __getattr__(self, _level):
-        return lambda *_, **__: None
+LOG = JsonLog(io.BytesIO())
 
 
 class Replica:
     """What `PlacementService` assembles, with nothing on a thread of its own."""
 
     def __init__(self, cluster: StoredCluster) -> None:
-        self.api = PlacementApi(cluster, NAMESPACE)
+        self.api = PlacementApi(cluster.kube(), NAMESPACE)
         counted = PlacementMetrics(Metrics())
         self.clock_s = 0.0
-        self.late = LateAssignments(self.api, counted, Log(), lambda: self.clock_s)
-        self.tidying = Tidying(self.api, Log())
+        self.late = LateAssignments(self.api, counted, LOG, lambda: self.clock_s)
+        self.tidying = Tidying(self.api, LOG)
         self.tracker = Tracker(
-            self.api, counted, Log(), self._ended, self.late.waits, self._forget, self._changed
+            self.api, counted, LOG, self._ended, self.late.waits, self._forget, self._changed
         )
         self.binder = Binder(
             self.api, self.tracker, counted, self.late.waits, run=lambda work: work()
@@ -157,9 +153,9 @@ def measured(nodes: int, pods: int) -> list[float]:
     figures.append(_median_us(cluster, ended, 0, min(many, pods // ROUNDS)))
     rounded = [round(figure, 1) for figure in figures]
     run, times = binding(first + ROUNDS * 200)
-    cluster.asked.clear()
+    cluster.counted.clear()
     run()
-    rounded.insert(2, cluster.asked.total() / times)
+    rounded.insert(2, cluster.counted.total() / times)
     return [round(memory_mib), round(list_s * 1e3), *rounded, round(round_s * 1e3)]
 
 
@@ -193,11 +189,11 @@ def waiting(_nodes: int, many: int) -> list[float]:
     replica.assign_late()
     took_s, asked = [], []
     for number in range(ROUNDS):
-        cluster.asked.clear()
+        cluster.counted.clear()
         line = event("MODIFIED", cluster.pod_text(number, phase="Succeeded"))
         replica.clock_s += TELL_EVERY_S
         took_s.append(cluster.timed(partial(replica.ends, line)))
-        asked.append(dict(cluster.asked))
+        asked.append(dict(cluster.counted))
     reads = sum(n for each in asked for what, n in each.items() if what.startswith("GET"))
     writes = sum(n for each in asked for what, n in each.items() if not what.startswith("GET"))
     return [round(median(took_s) * 1e3, 1), round(reads / ROUNDS, 1), round(writes / ROUNDS, 1)]

@@ -1,4 +1,4 @@
-"""A cluster of any size behind the real client, without a server: objects are made when asked for.
+"""A cluster of any size in the in-memory API server: objects are made when they are asked for.
 
 So what is measured is ours alone: reading, deciding and writing, and neither sockets nor an API
 server. It keeps nothing of its pods and nodes but their numbers.
@@ -13,8 +13,8 @@ from collections import Counter
 
 import jsonpatch
 
+from tests.support.api_server import ApiServer, Denied
 from tests.support.pods import a_pod, a_request
-from webhook.adapters.kube.client import Kube, KubeError
 from webhook.adapters.kube.reading import free_at_once
 from webhook.adapters.policy.files import load_policy, shipped_policy_path
 from webhook.core.admission.decide import Phase, decide
@@ -33,13 +33,14 @@ POD_BYTES, NODE_BYTES = 5 * 2**10, 12 * 2**10
 SINCE_S = 1_700_000_000
 
 
-class StoredCluster(Kube):
+class StoredCluster(ApiServer):
     """Nodes of 8 GPUs, and pods of 1 GiB, bound to them in turn."""
 
     def __init__(self, nodes: int, pods: int, *, gpu_bytes: int = 2**50, waiting: int = 0) -> None:
         """Have so many; the last ones `waiting` were bound without a GPU."""
-        free_at_once()  # as the real one does
-        self._tries, self._answer_s, self._ahead_s, self.url = 1, 1.0, None, "https://stored"
+        super().__init__()
+        free_at_once()  # as `connect` does
+        self.answers = [self._made]
         self.nodes, self.pods, self.waiting = nodes, pods, waiting
         self.gpus = [
             Gpu(
@@ -55,7 +56,8 @@ class StoredCluster(Kube):
         self.ended: set[str] = set()
         self.version = 1000
         self.own_s = 0.0
-        self.asked: Counter[str] = Counter()
+        self.counted: Counter[str] = Counter()
+        """What was asked, by method and kind: to keep the requests would be memory."""
         self._pod = json.dumps(_pod())
         self._node = json.dumps(_node(self.gpus))
         for node in range(min(nodes, pods)):
@@ -106,22 +108,31 @@ class StoredCluster(Kube):
         self.lists[f"{LISTS}/{config_map['metadata']['name']}"] = config_map
         return config_map
 
-    def _send(self, method, path, body, query, *_others):
-        """Answer as an API server; what that takes is none of our work."""
-        sent = json.dumps(body).encode() if body else b""
-        started_s = time.thread_time()
-        try:
-            return Answer(self._answered(method, path, json.loads(sent or "{}"), query))
-        finally:
-            self.own_s += time.thread_time() - started_s
+    def kube(self, **more):
+        """Return the client; what an answer takes is none of its work."""
+        found = super().kube(**more)
+        request = found._pool.request
 
-    def _answered(self, method, path, sent, query):
+        def timed(*asked, **how):
+            started_s = time.thread_time()
+            try:
+                return request(*asked, **how)
+            finally:
+                self.own_s += time.thread_time() - started_s
+
+        found._pool.request = timed
+        return found
+
+    def _made(self, request):
+        self.asked.clear()
+        method, path, query = request.method, request.path, request.query
         *_, kind, name = path.removesuffix("/status").split("/")
-        self.asked[f"{method} {kind if name not in {'pods', 'nodes', 'configmaps'} else name}"] += 1
+        is_collection = name in {"pods", "nodes", "configmaps"}
+        self.counted[f"{method} {name if is_collection else kind}"] += 1
         if "limit" in query:
-            return self._one_page(path, query)
+            return 200, self._one_page(path, query)
         if method in {"PUT", "POST"} and LISTS in path:
-            return json.dumps(self._put(sent))
+            return 200, json.dumps(self._put(request.body))
         found = None
         if path in self.lists:
             found = json.dumps(self.lists[path])
@@ -132,8 +143,8 @@ class StoredCluster(Kube):
         elif name == "selfsubjectaccessreviews":
             found = '{"status": {"allowed": true}}'
         if found is None:
-            raise KubeError("not found", code=404)
-        return found
+            raise Denied(404, "not found")
+        return 200, found
 
     def _one_page(self, path, query):
         if path == LISTS:
@@ -149,20 +160,6 @@ class StoredCluster(Kube):
         metadata = {"resourceVersion": "9"} | ({"continue": str(end)} if end < many else {})
         items = ",".join(map(make, range(begin, end)))
         return f'{{"metadata":{json.dumps(metadata)},"items":[{items}]}}'
-
-
-class Answer:
-    """The body of an answer, in the parts in which it arrives."""
-
-    def __init__(self, text: str) -> None:
-        self._data = text.encode()
-
-    def stream(self, size: int, **_):
-        """Yield the parts."""
-        return (self._data[at : at + size] for at in range(0, len(self._data), size))
-
-    def close(self) -> None:
-        """Free nothing."""
 
 
 def uid(number: int) -> str:
