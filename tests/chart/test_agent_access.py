@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import yaml
 
 from tests.chart.test_rendering import options
-from tests.support.charts import CHART, NAMESPACE, one
+from tests.support.charts import CHART, LOADER, NAMESPACE, one
 from webhook.cli.agent import agent_command
 from webhook.core.node.access import GpuAccess
 from webhook.core.nvidia.device_names import DeviceNames
@@ -119,8 +121,8 @@ def asked(live_helm):
     def asked(agent):
         given = live_helm.values({"agent": agent})
         command = ("install", "asked", str(CHART), "--namespace", NAMESPACE, "--create-namespace")
-        manifest = live_helm.run(*command, *given, "--dry-run=server", "--no-hooks", "-o", "json")
-        return pod_of([x for x in yaml.safe_load_all(yaml.safe_load(manifest)["manifest"]) if x])
+        done = live_helm.run(*command, *given, "--dry-run=server", "--no-hooks", "-o", "json")
+        return pod_of([x for x in yaml.load_all(json.loads(done)["manifest"], LOADER) if x])
 
     return asked
 
