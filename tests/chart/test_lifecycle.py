@@ -88,6 +88,12 @@ class Installation(Release):
         return bundle
 
 
+def is_called(release):
+    """Wait until the API server calls the webhook, which nobody runs."""
+    wait_until("the webhook is called", lambda: "webhook" in release.denies(a_pod("8Gi")))
+    return release
+
+
 @pytest.fixture
 def release(live_helm, control_plane):
     found = Installation(live_helm, control_plane)
@@ -148,9 +154,9 @@ CHANGES = {
 
 
 def test_while_no_replica_answers_nobody_waits_but_who_asks_for_gpu_memory(release, team):
-    """As kubelets, Kueue, Job controllers and virtual machines need it."""
+    """As kubelets, Kueue, Job controllers and virtual machines need it; and pods are bound."""
     release.install()
-    wait_until("the webhook is called", lambda: release.denies(a_pod("8Gi")))
+    is_called(release)
     assert 'failed calling webhook "mutate.vramwarden.io"' in release.denies(a_pod("8Gi"))
     for what, pod in OF_STRANGERS.items():
         assert release.denies(pod) == "", what
@@ -163,25 +169,15 @@ def test_while_no_replica_answers_nobody_waits_but_who_asks_for_gpu_memory(relea
         why = release.denies_change(team, f"stored-{index}", more)
         ours = index == len(OF_STRANGERS) or not release.api.serves(POLICY)
         assert ('failed calling webhook "validate.vramwarden.io"' in why) is ours, (index, why)
+        release.bind(team, f"stored-{index}", "node-1")
 
 
-def test_while_no_replica_answers_pods_are_bound(release, team):
+def test_after_it_every_pod_is_created_also_without_hooks(release):
     release.install()
-    wait_until("the webhook is called", lambda: release.denies(a_pod("8Gi")))
-    release.denies_change(team, "stored-3", CHANGES["a gate is removed"])
-    for index in range(len(OF_STRANGERS) + 1):
-        name = f"stored-{index}"
-        release.bind(team, name, "node-1")
-        pod = release.api.request("GET", f"/api/v1/namespaces/{team}/pods/{name}")
-        assert pod["spec"]["nodeName"] == "node-1"
-
-
-def test_after_it_every_pod_is_created(release):
-    release.install()
-    wait_until("the webhook is called", lambda: release.denies(a_pod("8Gi")))
-    release.uninstall()
-    wait_until("it is forgotten", lambda: not release.denies(a_pod("8Gi")), timeout=5)
+    is_called(release).uninstall("--no-hooks")
+    wait_until("it is forgotten", lambda: not release.denies(a_pod("8Gi")))
     assert release.denies(a_pod()) == ""
+    assert release.left() == set()
 
 
 def test_the_webhooks_go_before_the_server_does(release, control_plane):
@@ -192,16 +188,6 @@ def test_the_webhooks_go_before_the_server_does(release, control_plane):
     deleted = [line["requestURI"].partition("?")[0] for line in lines]
     server = min(i for i, path in enumerate(deleted) if path.endswith("/vramwarden-webhook"))
     assert {MUTATING, VALIDATING} <= set(deleted[:server])
-
-
-def test_without_hooks_they_go_as_well(release):
-    release.install()
-    release.uninstall("--no-hooks")
-    assert release.left() == set()
-
-
-def test_who_enforces_reads_nothing_of_it(release):
-    assert "rollout" not in release.install({"rollout": "Enforce"})
 
 
 def test_an_upgrade_leaves_alone_what_the_server_wrote(release):
@@ -254,7 +240,7 @@ def test_the_key_is_made_once_and_one_of_somebody_elses_is_left_alone(release):
     release.install()
     made = key()
     assert len(made) == 43
-    release.install({"rollout": "Enforce"})
+    assert "rollout" not in release.install({"rollout": "Enforce"})  # who enforces is not told how
     release.helm.run("rollback", "vramwarden", "1", "--namespace", NAMESPACE, "--no-hooks")
     assert key() == made
     release.uninstall()
@@ -318,22 +304,18 @@ def test_policies_that_are_valid_are_installed(release):
     assert not [name for name in left if "policy-check" in name]
 
 
-def test_another_way_to_certificates_is_an_upgrade(release):
+def test_another_way_to_certificates_is_an_upgrade_and_a_second_release_none(release):
     release.install()
     existing = {"name": "mine", "caBundle": "-----BEGIN CERTIFICATE-----\n"}
     release.install({"certificates": {"mode": "existingSecret", "existingSecret": existing}})
     assert base64.b64decode(release.bundle()).decode() == existing["caBundle"]
     assert denial(lambda: release.api.request("GET", SECRET)).endswith("not found")
+    other = ("--namespace", "other", "--create-namespace", *release.helm.values(None))
+    with pytest.raises(HelmError, match="exists and cannot be imported"):
+        release.helm.run("install", "second", str(CHART), *other)
     release.install()
     assert "data" not in release.api.request("GET", SECRET)
     assert not release.bundle()
-
-
-def test_a_second_release_is_rejected(release):
-    release.install()
-    options = ("--namespace", "other", "--create-namespace", *release.helm.values(None))
-    with pytest.raises(HelmError, match="exists and cannot be imported"):
-        release.helm.run("install", "second", str(CHART), *options)
 
 
 def the_readme(control_plane, beginning):
@@ -354,7 +336,7 @@ def test_the_emergency_exit_leaves_the_second_line_and_an_upgrade_mends_it(relea
     needs(release.api, POLICY)
     release.install()
     write_parameter(release.api, SHIPPED)  # as the replicas do
-    wait_until("the webhook is called", lambda: "webhook" in release.denies(a_pod("8Gi")))
+    is_called(release)
     before = release.left()
     the_readme(control_plane, EMERGENCY)
     wait_until("it is not", lambda: 'webhook "' not in release.denies(a_pod("8Gi")))
@@ -415,8 +397,7 @@ def test_nodes_are_rid_of_what_the_agent_wrote(control_plane):
 
 def test_the_api_server_counts_what_the_alerts_ask_for(release, helm):
     release.install()
-    wait_until("the webhook is called", lambda: "webhook" in release.denies(a_pod("8Gi")))
-    found = release.api.request("GET", "/metrics")["message"]
+    found = is_called(release).api.request("GET", "/metrics")["message"]
     rules = helm.text({"prometheusRule": {"enabled": True}})
     name, selector = re.search(r"(apiserver_\w+_rejection_count)\{(.*?)\}", rules).groups()
     labels = re.findall(r'(\w+)=~?"(.*?)"', selector)
