@@ -302,43 +302,21 @@ def test_an_object_is_created_edited_broken_and_deleted_under_two_replicas(empty
             }
 
 
-def test_the_whole_set_is_judged_and_each_object_says_whose_fault_it_is(empty, tmp_path):
-    with running(tmp_path, *OPTIONS, policy=FOLDER) as server:
-        empty.api.apply(students())
-        empty.wait("10-students", inForce=True)
-        empty.api.apply(a_policy("20-twice", "{rules: [{name: students}]}"))
-        status = empty.wait("20-twice", inForce=False)
-        assert status["errors"] == [
-            {
-                "path": "spec.rules[0].name",
-                "message": 'rule "students" is defined twice; it stands in '
-                "vrampolicies/10-students: spec.rules[0].name already",
-            }
-        ]
-        assert empty.wait("10-students", inForce=True)["errors"] == []
-        empty.api.apply(students("6Gi"))
-        status = empty.wait("10-students", inForce=False)
-        assert status["conditions"][0]["reason"] == "OthersInvalid"
-        assert status["message"].startswith("waits for vrampolicies/20-twice: spec.rules[0].name: ")
-        assert allows(server, "8Gi")
-        fails = """
-rules: [{name: late, match: {namespaces: [late]}}]
-examples:
-- name: students may take all
-  pod: {namespace: students-a, annotations: {vramwarden.io/gpu-memory: 30Gi}}
-  expect: {allowed: true}
-"""
-        empty.api.apply(a_policy("20-twice", fails))
-        status = empty.wait("20-twice", inForce=False)
-        assert status["conditions"][0]["reason"] == "ExamplesFailed"
-        (example,) = status["examplesFailed"]
-        assert example["name"] == "students may take all"
-        assert example["message"].startswith("wanted allowed: true, got denied")
-        empty.api.apply(a_policy("policy", "{rules: [{name: same-name}]}"))
-        status = empty.wait("policy", inForce=False)
-        (error,) = status["errors"]
-        assert error["path"] == "metadata.name"
-        assert error["message"].endswith("/policies/policy.yaml does; rename one")
+def test_all_that_may_be_said_of_an_object_is_stored(empty):
+    """What is said, and whose fault it is, is in tests/adapters/policy/test_objects.py."""
+    empty.api.apply(students())
+    condition = {
+        "type": "InForce", "status": "False", "reason": "ExamplesFailed", "message": "m",
+        "observedGeneration": 1, "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }  # fmt: skip
+    status = {
+        "observedGeneration": 1, "inForce": False, "digest": "d", "rules": 1, "examples": 1,
+        "message": "m", "errors": [{"path": "metadata.name", "message": "m"}],
+        "examplesFailed": [{"name": "n", "message": "m"}], "conditions": [condition],
+    }  # fmt: skip
+    path = f"{PATH}/10-students/status"
+    empty.api.request("PATCH", path, {"status": status}, content_type=MERGE)
+    assert empty.status("10-students") == status
 
 
 def test_a_replica_starts_with_the_last_good_set_where_an_object_is_broken(empty, tmp_path):
