@@ -33,7 +33,6 @@ from webhook.core.policy.fence import RULES_KEY, fence_data, sealed
 from webhook.core.policy.values import VisibleDevices
 from webhook.nodekit.events import EventWriter
 from webhook.sentry.loop import report_of_pod
-from webhook.server.fence import PAUSE_S
 from webhook.server.metrics import Metrics, PlacementMetrics
 from webhook.server.placement.late import LateAssignments
 
@@ -174,11 +173,6 @@ def test_a_replica_keeps_the_rules_in_force_where_the_fence_reads_them(fences, s
     for data in (other, {RULES_KEY: ""}, sealed(other, b"", time.time())):
         fences.who("the webhook").request("PUT", path, parameter(data))
         wait_until("its repair", lambda: stored(fences).get(RULES_KEY) == changed)
-    # Another replica's rules, of another policy, are left alone for now.
-    data = {"data": sealed(other, KEY, time.time())}
-    fences.admin.request("PATCH", path, data, content_type=MERGE)
-    time.sleep(2 * PAUSE_S)
-    assert stored(fences).get(RULES_KEY) == other[RULES_KEY]
     policy.write_text(policy.read_text() + "    action: Ignore\n")
     ignored = "^(watched)$ - ^$ -\n^(.*)$ - ^$ -\n"
     server.wait_for("a newer policy", lambda: stored(fences).get(RULES_KEY) == ignored)
