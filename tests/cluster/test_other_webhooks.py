@@ -93,16 +93,16 @@ def raise_the_limit(pod):
 
 
 @pytest.mark.parametrize(
-    ("change", "second_patch"),
+    ("change", "second_patch", "added"),
     [
-        (annotate, 0),
-        (add_a_container, 1),  # hides the GPUs from the new container
-        (add_credentials, 6),  # writes the sidecar again, with what the API server filled in
-        (prepend_a_native_sidecar, 1),  # likewise
+        (annotate, 0, ""),
+        (add_a_container, 1, "proxy"),
+        (add_credentials, 6, ""),  # writes the sidecar again, with what the API server filled in
+        (prepend_a_native_sidecar, 1, "mesh"),  # likewise
     ],
 )
-def test_a_pod_that_another_webhook_changes_after_us_is_created(
-    team, changed_by, change, second_patch
+def test_a_pod_that_another_webhook_changes_after_us_is_created_and_shows_it_no_gpu(
+    team, changed_by, change, second_patch, added
 ):
     with changed_by(change):
         pod = team.accepts(a_pod("8Gi"))
@@ -111,16 +111,9 @@ def test_a_pod_that_another_webhook_changes_after_us_is_created(
     assert second == ("mutate", "mutated" if second_patch else "allowed", second_patch)
     assert validated == ("validate", "allowed", 0)
     assert variables(container(pod, "vram-enforcer"))["VRAM_CAP_BYTES"] == str(8 * 2**30)
-
-
-@pytest.mark.parametrize(
-    ("change", "name"), [(add_a_container, "proxy"), (prepend_a_native_sidecar, "mesh")]
-)
-def test_a_container_that_comes_after_us_sees_no_gpu(team, changed_by, change, name):
-    with changed_by(change):
-        pod = team.accepts(a_pod("8Gi"))
-    assert variables(container(pod, name)) == {"NVIDIA_VISIBLE_DEVICES": "void"}
-    assert "vramwarden.io/vram" not in container(pod, name)["resources"]
+    if added:
+        assert variables(container(pod, added)) == {"NVIDIA_VISIBLE_DEVICES": "void"}
+        assert "vramwarden.io/vram" not in container(pod, added)["resources"]
 
 
 def test_credentials_in_our_sidecar_are_let_be_where_their_webhook_insists(team, changed_by):
@@ -157,27 +150,30 @@ def test_what_another_webhook_does_to_our_sidecar_is_undone_on_the_second_look(
     assert pod["spec"]["initContainers"][0]["name"] == "vram-enforcer"
 
 
-@pytest.mark.parametrize(
-    "change", [remove_our_sidecar, loosen_our_sidecar, preload_a_library], ids=lambda c: c.__name__
-)
-def test_a_webhook_that_insists_gets_the_pod_refused(team, changed_by, change):
-    with changed_by(change, stubborn=True):
-        says = team.denies(a_pod("8Gi"), Reason.UNMUTATED, phase="validate")
-    assert says.startswith("spec.initContainers")
-    assert "another webhook changed the pod after it" in says
+INSISTED = (Reason.UNMUTATED, "spec.initContainers", "another webhook changed the pod after it")
+REFUSED = {
+    remove_our_sidecar: INSISTED,
+    loosen_our_sidecar: INSISTED,
+    preload_a_library: INSISTED,
+    show_all_gpus: (Reason.VISIBLE_DEVICES_OVERRIDE, "spec.containers[0].env[0]: ", ""),
+    raise_the_limit: (
+        *(Reason.CONFLICTING_AMOUNTS, "spec.containers[0]"),
+        "sets 1Gi but the annotation vramwarden.io/gpu-memory asks for 8Gi",
+    ),
+}
+
+
+@pytest.mark.parametrize("change", REFUSED, ids=lambda c: c.__name__)
+def test_a_webhook_that_insists_shows_gpus_or_changes_amounts_gets_the_pod_refused(
+    team, changed_by, change
+):
+    reason, where, words = REFUSED[change]
+    insists = reason is Reason.UNMUTATED
+    with changed_by(change, stubborn=insists):
+        says = team.denies(a_pod("8Gi"), reason, phase="validate" if insists else "mutate")
+    assert says.startswith(where)
+    assert words in says
     assert team.pods() == []
-
-
-def test_a_webhook_that_shows_gpus_gets_the_pod_refused(team, changed_by):
-    with changed_by(show_all_gpus):
-        says = team.denies(a_pod("8Gi"), Reason.VISIBLE_DEVICES_OVERRIDE)
-    assert says.startswith("spec.containers[0].env[0]: ")
-
-
-def test_a_webhook_that_changes_the_amount_gets_the_pod_refused(team, changed_by):
-    with changed_by(raise_the_limit):
-        says = team.denies(a_pod("8Gi"), Reason.CONFLICTING_AMOUNTS)
-    assert "sets 1Gi but the annotation vramwarden.io/gpu-memory asks for 8Gi" in says
 
 
 def test_a_demand_that_another_webhook_adds_after_us_is_translated(team, changed_by):
