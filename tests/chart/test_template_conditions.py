@@ -112,11 +112,13 @@ def with_limits(**limits):
     return {"container": {"resources": {"limits": limits, "requests": limits}}}
 
 
-SENT = {
+OURS = {"template": {"annotations": {MEMORY: "8Gi"}}}
+OF_ITSELF = {"annotations": {MEMORY: "8Gi"}}
+WHOLE = with_limits(**{"nvidia.com/gpu": "1"})
+SAID = {
     "ours": {"template": {"annotations": {MEMORY: "8GB"}}},
-    "the resource": with_limits(**{"vramwarden.io/vram": "8Gi"}),
     "a resource that is none": with_limits(**{"vramwarden.io/gpu-memory": "8Gi"}),
-    "on the workload itself": {"annotations": {MEMORY: "8Gi"}},
+    "on the workload itself": OF_ITSELF,
     "as a label": {"template": {"labels": {MEMORY: "8Gi"}}},
     "as a label of the workload": {"labels": {MEMORY: "8Gi"}},
     "a near miss": {"template": {"annotations": {"vramwarden/gpu-memory": "8Gi"}}},
@@ -125,48 +127,50 @@ SENT = {
     **{name: with_limits(**{name: "3"}) for name in FOREIGN_RESOURCES},
     **{key: {"template": {"annotations": {key: "2000"}}} for key in FOREIGN_ANNOTATIONS},
 }
-
-
-@pytest.mark.parametrize("fields", SENT.values(), ids=SENT)
-def test_what_there_is_something_to_say_of_is_sent(sent, fields):
-    workload = a_workload(**fields)
-    assert sent.creating(workload) == 1
-    request = sent.requests[0]
-    assert (request["kind"]["kind"], request["operation"]) == ("Deployment", "CREATE")
-    asked = replace(a_request(request["object"]), kind="apps/Deployment", name="w")
-    is_said = bool(advise(asked, a_policy(), UNKNOWN).warnings)
-    assert is_said == (fields is not SENT["the resource"])
-
-
-def test_a_whole_gpu_is_sent_for_a_rule_may_give_a_share_in_its_place(sent):
-    assert sent.creating(a_workload(**with_limits(**{"nvidia.com/gpu": "1"}))) == 1
-    asked = replace(a_request(sent.requests[0]["object"]), kind="apps/Deployment", name="w")
-    assert not advise(asked, a_policy(), UNKNOWN).warnings
-    (said,) = advise(
-        asked, a_policy(a_rule(translate_whole_gpu_bytes=16 * 2**30)), UNKNOWN
-    ).warnings
-    assert "gives 16Gi of a GPU in place of a whole one" in said
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_is_sent_and_none_that_is_nobodys_business(sent, kind):
-    assert sent.creating(a_workload(kind, template={"annotations": {MEMORY: "8Gi"}})) == 1
-    assert sent.creating(a_workload(kind, annotations={MEMORY: "8Gi"})) == 1
-    assert sent.creating(a_workload(kind)) == 0
-
-
+NOTHING_SAID = {"the resource": with_limits(**{"vramwarden.io/vram": "8Gi"}), "a whole GPU": WHOLE}
 NOT_SENT = {
     "plain": {},
     "a slice": with_limits(**{"nvidia.com/mig-1g.10gb": "1", "cpu": "1"}),
     "annotations of others": {"template": {"annotations": {"example.com/gpu-memory": "1"}}},
     "a label of others": {"template": {"labels": {"gpu": "a100"}}},
     "our label for histories": {"template": {"labels": {"vramwarden.io/workload": "x"}}},
+    "keys too many to go through": {
+        "template": {"annotations": {f"example.com/{n}": "" for n in range(4097)} | {MEMORY: "8GB"}}
+    },
 }
+OF_EACH_KIND = [("a demand", OURS, False), ("a mistake", OF_ITSELF, True), ("none", {}, None)]
+ROWS = [
+    *(pytest.param("Deployment", fields, True, id=what) for what, fields in SAID.items()),
+    *(pytest.param("Deployment", fields, False, id=what) for what, fields in NOTHING_SAID.items()),
+    *(pytest.param("Deployment", fields, None, id=what) for what, fields in NOT_SENT.items()),
+    *(
+        pytest.param(kind, fields, said, id=f"{what} of a {kind}")
+        for kind in KINDS
+        for what, fields, said in OF_EACH_KIND
+    ),
+]
 
 
-@pytest.mark.parametrize("fields", NOT_SENT.values(), ids=NOT_SENT)
-def test_others_are_spared_the_call(sent, fields):
-    assert sent.creating(a_workload(**fields)) == 0
+@pytest.mark.parametrize(("kind", "fields", "said"), ROWS)
+def test_what_there_may_be_something_to_say_of_is_sent_and_nothing_else(sent, kind, fields, said):
+    assert sent.creating(a_workload(kind, **fields)) == (said is not None)
+    if said is not None:
+        request = sent.requests[0]
+        assert (request["kind"]["kind"], request["operation"]) == (kind, "CREATE")
+        assert bool(advised(request, kind=kind)) is said
+
+
+def advised(request, *rules, kind="Deployment"):
+    """Return what we say of a workload."""
+    group = "batch" if "Job" in kind else "apps"
+    asked = replace(a_request(request["object"]), kind=f"{group}/{kind}", name="w")
+    return advise(asked, a_policy(*rules), UNKNOWN).warnings
+
+
+def test_a_whole_gpu_is_sent_for_a_rule_may_give_a_share_in_its_place(sent):
+    assert sent.creating(a_workload(**WHOLE)) == 1
+    (said,) = advised(sent.requests[0], a_rule(translate_whole_gpu_bytes=16 * 2**30))
+    assert "gives 16Gi of a GPU in place of a whole one" in said
 
 
 def test_what_a_controller_makes_is_not_sent(sent):
@@ -191,9 +195,3 @@ def test_a_change_is_sent_where_it_changes_the_spec(sent):
     assert patch({"status": {"replicas": 1}}, "/status") == 0
     template = {"metadata": {"annotations": {MEMORY: "8GB"}}}
     assert patch({"spec": {"template": template}}) == 1
-
-
-def test_a_workload_of_many_keys_is_not_gone_through(sent):
-    keys = {f"example.com/{n}": "" for n in range(4097)}
-    many = a_workload(template={"annotations": {**keys, MEMORY: "8GB"}})
-    assert sent.creating(many) == 0
