@@ -69,7 +69,7 @@ def namespace_uid(api, name=NAMESPACE):
 
 
 @contextlib.contextmanager
-def mounted(ours, folder, *names, settle="2s"):
+def mounted(ours, folder, *names):
     """Run replicas whose certificate is brought: a folder of each, with the same set."""
     ensure(folder / "brought", NAMES, datetime.now(UTC))
     with contextlib.ExitStack() as stack:
@@ -79,7 +79,6 @@ def mounted(ours, folder, *names, settle="2s"):
             env = {
                 "KUBECONFIG": str(ours.kubeconfig),
                 "VRAMWARDEN_WEBHOOK_CONFIGURATION": "vramwarden",
-                "VRAMWARDEN_CA_OVERLAP": settle,
             }
             servers.append(stack.enter_context(running(folder / name, **env)))
         yield servers
@@ -110,25 +109,6 @@ def test_with_a_certificate_that_is_brought_the_path_alone_is_written(ours, tmp_
 
 def api_path(kind):
     return f"/apis/admissionregistration.k8s.io/v1/{kind.lower()}webhookconfigurations"
-
-
-def test_the_path_changes_with_the_certificate_and_both_are_answered_meanwhile(ours, tmp_path):
-    register(ours.api)
-    with mounted(ours, tmp_path, "a", "b") as servers:
-        before = path(ours.api)
-        ensure(tmp_path / "brought", [*NAMES, "another.name"], datetime.now(UTC))
-        for name, server in zip("ab", servers, strict=True):
-            shutil.rmtree(server.certificates)
-            shutil.copytree(tmp_path / "brought", tmp_path / name / "certs", symlinks=True)
-            # Replaced here, it takes force at a handshake; the configuration changes later.
-            for answered in (before, server.bind_path):
-                assert server.post(b"{}", answered)[0] == 400
-        wait_until("the path", lambda: path(ours.api) == servers[0].bind_path)
-        assert path(ours.api) != before
-        for server in servers:
-            assert server.post(b"{}", before)[0] == 400
-            assert server.post(b"{}", path(ours.api))[0] == 400
-            assert server.post(b"{}", "/bind")[0] == 404
 
 
 def test_with_a_secret_the_path_is_written_beside_the_cabundle(ours, tmp_path):
