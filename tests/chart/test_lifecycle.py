@@ -5,19 +5,17 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
-import os
 import re
-import subprocess
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
 from tests.chart.admission_policies import PLURALS, POLICY, write_parameter
 from tests.chart.recorded_reviews import denial
+from tests.chart.test_rendering import EMERGENCY
 from tests.support.charts import CHART, DEPLOY, NAMESPACE, HelmError, Release, hooks
-from tests.support.control_planes import ApiError, find_binary, needs, wait_until
+from tests.support.control_planes import ApiError, needs, wait_until
 from tests.support.pods import a_container, a_pod, a_request
 from webhook.adapters.policy.files import shipped_policy_path
 from webhook.adapters.policy.source import PolicySource
@@ -33,11 +31,6 @@ KINDS = (
     "mutatingwebhookconfigurations,validatingwebhookconfigurations,clusterroles,roles,pods,"
     "clusterrolebindings,rolebindings,deployments,daemonsets,jobs,services,secrets,configmaps,"
     "serviceaccounts,poddisruptionbudgets,networkpolicies,resourcequotas"
-)
-
-
-EMERGENCY = (
-    "kubectl delete mutatingwebhookconfigurations,validatingwebhookconfigurations vramwarden"
 )
 
 
@@ -320,16 +313,12 @@ def test_another_way_to_certificates_is_an_upgrade_and_a_second_release_none(rel
 
 def the_readme(control_plane, beginning):
     """Run the lines of the README that begin so, as a reader does."""
-    kubectl = find_binary("kubectl")
-    if not kubectl:
-        pytest.skip("needs kubectl")
     text = (DEPLOY / "README.md").read_text()
     lines = re.findall(rf"^({re.escape(beginning)}.*)$", text, re.MULTILINE)
     assert lines, beginning
-    path = f"{Path(kubectl).parent}:{os.environ['PATH']}"
-    env = {"PATH": path, "KUBECONFIG": str(control_plane.kubeconfig), "HOME": "/nonexistent"}
     for line in lines:
-        subprocess.run(["bash", "-ec", line], env=env, check=True, capture_output=True)
+        done = control_plane.shell(line)
+        assert done.returncode == 0, done.stderr
 
 
 def test_the_emergency_exit_leaves_the_second_line_and_an_upgrade_mends_it(release, control_plane):

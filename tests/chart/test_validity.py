@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-from pathlib import Path
 
 import pytest
 
 from tests.chart.admission_policies import POLICY
 from tests.chart.recorded_reviews import denial
 from tests.support.charts import DEPLOY, NAMESPACE, hooks, one, pod_templates
-from tests.support.control_planes import find_binary, needs
-from tests.support.paths import ROOT
+from tests.support.control_planes import needs
 from webhook import __version__
 
 # Kinds that come with an operator; their own schemas are not at hand here.
@@ -261,21 +257,9 @@ def in_the_readme(verb):
     return line
 
 
-def run(control_plane, command):
-    """Run a command of the README at the root of the repository, as a reader does."""
-    path = f"{Path(find_binary('kubectl')).parent}:{os.environ['PATH']}"
-    env = {"PATH": path, "KUBECONFIG": str(control_plane.kubeconfig), "HOME": "/nonexistent"}
-    env["REGISTRY"] = "registry.example/team"
-    return subprocess.run(
-        ["bash", "-c", command], env=env, cwd=ROOT, capture_output=True, text=True, check=False
-    )
-
-
 @pytest.fixture
 def kubectl(control_plane):
-    if not find_binary("kubectl"):
-        pytest.skip("needs kubectl")
-    return lambda command: run(control_plane, command)
+    return lambda command: control_plane.shell(command, REGISTRY="registry.example/team")
 
 
 def test_the_file_for_people_without_helm_can_be_applied_and_deleted(control_plane, kubectl):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import tempfile
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 import urllib3
 
 from tests.support.kube_api import Api, ApiError
+from tests.support.paths import ROOT
 from tests.support.pki import Authority, new_key, private_pem, public_pem
 from tests.support.pods import a_pod
 from tests.support.programs import find_binary, free_port, start, stop, wait_until
@@ -123,6 +125,16 @@ class ControlPlane:
             raise FileNotFoundError("kubectl")
         command = [program, f"--kubeconfig={self.kubeconfig}", *arguments]
         return subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
+
+    def shell(self, command: str, **env: str) -> subprocess.CompletedProcess[str]:
+        """Run a command of a document at the root of the repository, as a reader does."""
+        kubectl = find_binary("kubectl")
+        if kubectl is None:
+            pytest.skip("needs kubectl")
+        path = f"{Path(kubectl).parent}:{os.environ['PATH']}"
+        env |= {"PATH": path, "KUBECONFIG": str(self.kubeconfig), "HOME": "/nonexistent"}
+        bash = ["bash", "-ec", command]
+        return subprocess.run(bash, env=env, cwd=ROOT, capture_output=True, text=True, check=False)
 
     def logs(self, name: str) -> str:
         """Return what `etcd`, `kube-apiserver` or `kube-controller-manager` wrote so far."""
