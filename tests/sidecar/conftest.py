@@ -1,8 +1,9 @@
-"""A pod for incidents, or one line that says why there can be none."""
+"""A pod for incidents, or one line that says why there can be none; and shells for probes."""
 
 import pytest
 
 from tests.sidecar import incidents
+from tests.sidecar.probes import SHELLS
 from tests.support.nvml_stub import build
 
 
@@ -16,3 +17,8 @@ def incident_library(tmp_path_factory):
 @pytest.fixture
 def pod(tmp_path, incident_library):
     return incidents.Pod(tmp_path, incident_library)
+
+
+@pytest.fixture(params=SHELLS.values(), ids=" ".join)
+def shell(request):
+    return request.param

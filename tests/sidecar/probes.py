@@ -10,12 +10,14 @@ from webhook.adapters import processes
 from webhook.sidecar.heartbeat import Heartbeat
 
 SCRIPT = Path(webhook.__file__).with_name("sidecar") / "probe.sh"
-SHELLS = [
-    shell
-    for shell in (["sh"], ["dash"], ["bash", "--posix"], ["busybox", "sh"])
-    if shutil.which(shell[0])
-]
+SHELLS = {
+    os.path.realpath(found): shell
+    for shell in (["dash"], ["bash", "--posix"], ["busybox", "sh"], ["sh"])
+    if (found := shutil.which(shell[0]))
+}
+"""By their programs: `sh` is mostly one of the others."""
 GUARDING = (0, "guarding\n")
+NOT_YET = "not guarding yet: the self-test has not finished"
 
 
 def asked(
@@ -56,22 +58,41 @@ def uptime(proc="/proc"):
     return int(Path(proc, "uptime").read_text(encoding="ascii").split()[0].replace(".", ""))
 
 
-def a_beat(folder, *, pid=None, started=None, ago_s=0.0):
+def a_beat(folder, *, pid=None, started=None, ago_s=0.0, now=None):
     """Write a heartbeat as one of our own, except for what is given."""
     me = os.getpid()
     Heartbeat(str(folder))  # which wakes for a probe
     started = processes.identify(me).started if started is None else started
-    line = f"{pid or me} {started} {uptime() - round(ago_s * 100)}\n"
+    now = uptime() if now is None else now
+    line = f"{pid or me} {started} {now - round(ago_s * 100)}\n"
     (folder / "heartbeat").write_text(line, encoding="ascii")
+
+
+def a_proc(folder, **files):
+    """Make a proc where we are as we are, except for these files: text, or None for none.
+
+    They are ours as a probe finds them by our number; `self_cgroup` and `uptime` are elsewhere.
+    """
+    (folder / "self").mkdir()
+    ours = folder / str(os.getpid())
+    ours.mkdir()
+    places = {ours / name: Path("/proc/self") / name for name in ("stat", "schedstat", "cgroup")}
+    places[folder / "self" / "cgroup"] = Path("/proc/self/cgroup")
+    places[folder / "uptime"] = Path("/proc/uptime")
+    for path, real in places.items():
+        name = "self_cgroup" if path.parent.name == "self" else path.name
+        if name not in files:
+            path.symlink_to(str(real).replace("self", str(os.getpid())))
+        elif files[name] is not None:
+            path.write_text(files[name], encoding="ascii")
+    return folder
 
 
 class Clock:
     """A time that passes when it is set to, in a proc where only that differs."""
 
     def __init__(self, folder):
-        self.proc = folder
-        for process in ("self", os.getpid()):
-            (folder / str(process)).symlink_to(f"/proc/{process}")
+        self.proc = a_proc(folder, uptime="")
         self.set_s(1000.0)
 
     def set_s(self, now_s):

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -16,10 +17,11 @@ from hypothesis import strategies as st
 from tests.sidecar.parts import wait_until
 from tests.sidecar.probes import (
     GUARDING,
+    NOT_YET,
     SCRIPT,
-    SHELLS,
     Clock,
     a_beat,
+    a_proc,
     asked,
     slept,
     uptime,
@@ -29,9 +31,6 @@ from tests.sidecar.probes import (
 from webhook.adapters import processes
 from webhook.names import ENFORCER_RUN_PATH
 from webhook.sidecar.heartbeat import Heartbeat, leave_failure, leave_waiting
-
-NOT_YET = "not guarding yet: the self-test has not finished"
-
 
 BEATS = "from webhook.sidecar.heartbeat import Heartbeat; Heartbeat(sys.argv[1]).beat(); "
 
@@ -49,21 +48,12 @@ def running(code, *arguments):
             process.kill()
 
 
-@pytest.fixture(params=SHELLS, ids=" ".join)
-def shell(request):
-    return request.param
-
-
 @pytest.mark.parametrize("kind", ["startup", "liveness"])
-def test_both_probes_pass_after_a_beat(kind, shell, tmp_path):
-    Heartbeat(str(tmp_path)).beat()
-    assert asked(tmp_path, kind, shell=shell) == GUARDING
-
-
-@pytest.mark.parametrize("kind", ["startup", "liveness"])
-def test_both_probes_fail_before_the_first_beat(kind, shell, tmp_path):
-    Heartbeat(str(tmp_path))
+def test_both_probes_fail_before_the_first_beat_and_pass_after_it(kind, shell, tmp_path):
+    heart = Heartbeat(str(tmp_path))
     assert asked(tmp_path, kind, shell=shell) == (1, f"{NOT_YET}\n")
+    heart.beat()
+    assert asked(tmp_path, kind, shell=shell) == GUARDING
 
 
 def test_a_folder_that_is_not_there_has_no_beat_either(shell, tmp_path):
@@ -75,31 +65,16 @@ def test_a_folder_that_is_not_there_has_no_beat_either(shell, tmp_path):
 @pytest.mark.parametrize(
     "content",
     [
-        b"",
-        b"\n",
-        b"1 2\n",
-        b"1 2 3 4\n",
-        b"1 2 3 999999999\n",
-        b"1 2 now\n",
-        b"1 2 -4\n",
-        b"1 2 03\n",
-        b"1 2 1e9\n",
-        b"1 2 a[$(id)]\n",
-        b"1 2 `id`\n",
-        b"../1 2 3\n",
-        b"* * *\n",
-        b"1 2 99999999999999999999\n",
-        b"\xff\xfe 2 3\n",
-        b"\0" * 9,
+        b"", b"\n", b"1 2\n", b"1 2 3 4\n", b"1 2 3 999999999\n", b"1 2 now\n", b"1 2 -4\n",
+        b"1 2 03\n", b"1 2 1e9\n", b"1 2 a[$(id)]\n", b"1 2 `id`\n", b"../1 2 3\n", b"* * *\n",
+        b"1 2 99999999999999999999\n", b"\xff\xfe 2 3\n", b"\0" * 9, "a folder",
     ],
-)
+)  # fmt: skip
 def test_a_malformed_heartbeat_fails_the_probe_with_the_reason(content, shell, tmp_path):
-    (tmp_path / "heartbeat").write_bytes(content)
-    assert why(tmp_path, shell=shell) == f"the heartbeat in {tmp_path} cannot be read"
-
-
-def test_a_heartbeat_that_cannot_be_opened_fails_the_probe_with_the_reason(shell, tmp_path):
-    (tmp_path / "heartbeat").mkdir()
+    if isinstance(content, bytes):
+        (tmp_path / "heartbeat").write_bytes(content)
+    else:
+        (tmp_path / "heartbeat").mkdir()
     assert why(tmp_path, shell=shell) == f"the heartbeat in {tmp_path} cannot be read"
 
 
@@ -129,15 +104,12 @@ def test_a_beat_that_is_older_than_it_may_get_is_stale(shell, tmp_path):
 def test_a_beat_may_get_as_old_as_three_intervals_and_fifteen_seconds_at_least(
     interval, limit_s, shell, tmp_path
 ):
-    """The age is in whole hundredths, and some of them pass until the probe reads."""
+    """The age is in whole hundredths."""
     limit = round(limit_s * 100)
     clock = Clock(tmp_path)
     for age, passes in ((limit, True), (limit + 1, False)):
-        a_beat(tmp_path)
         clock.set_s((uptime() + age) / 100)
-        me = processes.identify(os.getpid())
-        line = f"{me.pid} {me.started} {round(clock.now_s * 100) - age}\n"
-        (tmp_path / "heartbeat").write_text(line, encoding="ascii")
+        a_beat(tmp_path, now=round(clock.now_s * 100) - age)
         found = why(tmp_path, proc=tmp_path, shell=shell, interval=interval)
         assert (found == "") is passes, (age, found)
 
@@ -147,27 +119,22 @@ def test_a_beat_may_get_as_old_as_three_intervals_and_fifteen_seconds_at_least(
     [("0.05", "5"), ("0.10", "10"), ("1.08", "108"), ("8.09", "809"), ("9999999.99", "999999999")],
 )
 def test_times_are_told_as_the_kernel_does(clock, hundredths, shell, tmp_path):
-    (tmp_path / "uptime").write_text(f"{clock} 3.00\n", encoding="ascii")
-    for process in ("self", os.getpid()):
-        (tmp_path / str(process)).symlink_to(f"/proc/{process}")
+    a_proc(tmp_path, uptime=f"{clock} 3.00\n")
     Heartbeat(str(tmp_path), proc=str(tmp_path)).beat()
     assert (tmp_path / "heartbeat").read_text(encoding="ascii").split()[2] == hundredths
     assert asked(tmp_path, proc=tmp_path, shell=shell) == GUARDING
     assert (tmp_path / "passed").read_text(encoding="ascii") == f"{hundredths}\n"
 
 
-def test_a_process_that_guarded_and_is_over_is_not_believed(shell, tmp_path):
+@pytest.mark.parametrize("is_over", [True, False], ids=["over", "another has its number"])
+def test_a_process_that_guarded_and_is_over_is_not_believed(is_over, shell, tmp_path):
     over = subprocess.Popen(["true"])
     over.wait()
-    a_beat(tmp_path, pid=over.pid)
+    pid = over.pid if is_over else os.getpid()
+    a_beat(tmp_path, pid=pid, started=processes.identify(os.getpid()).started - 1)
     assert why(tmp_path, shell=shell) == (
-        f"process {over.pid}, which guarded, is over; no other has taken its place yet"
+        f"process {pid}, which guarded, is over; no other has taken its place yet"
     )
-
-
-def test_another_process_with_the_number_of_one_that_guarded_is_not_believed(shell, tmp_path):
-    a_beat(tmp_path, started=processes.identify(os.getpid()).started - 1)
-    assert f"process {os.getpid()}, which guarded, is over" in why(tmp_path, shell=shell)
 
 
 def test_the_beat_of_a_previous_container_counts_until_nobody(tmp_path):
@@ -247,10 +214,18 @@ class Waiting:
         return self.program.returncode, said.decode()
 
 
-def test_a_probe_that_waits_passes_once_the_enforcer_beats(shell, tmp_path):
+@pytest.mark.parametrize(
+    ("leave", "code", "then"),
+    [
+        (lambda folder: Heartbeat(folder).beat(), 0, "guarding"),
+        (lambda folder: leave_failure(folder, "no driver"), 1, "the self-test failed: no driver"),
+    ],
+    ids=["passes once the enforcer beats", "fails once the self-test has"],
+)
+def test_a_probe_that_waits_says_what_came(leave, code, then, shell, tmp_path):
     waiting = Waiting(tmp_path, shell)
-    Heartbeat(str(tmp_path)).beat()
-    assert waiting.end() == (0, f"{NOT_YET}; then: guarding\n")
+    leave(str(tmp_path))
+    assert waiting.end() == (code, f"{NOT_YET}; then: {then}\n")
 
 
 def test_no_ring_is_missed_whenever_it_comes(tmp_path):
@@ -263,12 +238,6 @@ def test_no_ring_is_missed_whenever_it_comes(tmp_path):
         code, said = asked(folder, "startup", 50)
         beat.join()
         assert (code, said.rpartition("; then: ")[2]) == GUARDING
-
-
-def test_a_probe_that_waits_fails_once_the_self_test_has(shell, tmp_path):
-    waiting = Waiting(tmp_path, shell)
-    leave_failure(str(tmp_path), "no driver")
-    assert waiting.end() == (1, f"{NOT_YET}; then: the self-test failed: no driver\n")
 
 
 def test_a_probe_that_waits_goes_on_while_the_pod_has_no_gpu_and_says_the_latest(shell, tmp_path):
@@ -309,9 +278,7 @@ def test_a_probe_that_has_waited_leaves_no_program_behind(shell, tmp_path):
 
 def test_a_probe_that_can_make_no_pipe_does_not_wait(shell, tmp_path):
     (tmp_path / "bell").write_text("", encoding="ascii")
-    began = uptime()
-    assert asked(tmp_path, "startup", 60, shell=shell) == (1, f"{NOT_YET}\n")
-    assert uptime() - began < 3000
+    assert asked(tmp_path, "startup", 600, shell=shell) == (1, f"{NOT_YET}\n")
 
 
 # --- what a tenant may put into the folder, who runs as the sidecar's own user
@@ -326,23 +293,22 @@ def a_link(path):
     path.symlink_to("elsewhere")
 
 
-@pytest.mark.parametrize("name", ["heartbeat.new", "heartbeat", "bell"])
-@pytest.mark.parametrize("plant", [a_pipe, a_link, Path.touch])
-def test_a_beat_neither_waits_for_nor_follows_what_stands_in_its_place(plant, name, tmp_path):
-    plant(tmp_path / name)
-    code = "import sys; from webhook.sidecar.heartbeat import Heartbeat; "
-    code += "Heartbeat(sys.argv[1]).beat()"
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=30)
-    assert len((tmp_path / "heartbeat").read_text(encoding="ascii").split()) == 3
-    assert not (tmp_path / "heartbeat").is_symlink()
-    elsewhere = tmp_path / "elsewhere"
-    assert not elsewhere.exists() or elsewhere.read_text(encoding="ascii") == "theirs"
-    if name == "bell" and plant is Path.touch:
-        assert (tmp_path / name).read_bytes() == b""
-
-
 def a_device(path):
     path.symlink_to("/dev/zero")
+
+
+@pytest.mark.parametrize("plant", [a_pipe, a_link, Path.touch])
+def test_a_beat_neither_waits_for_nor_follows_what_stands_in_its_place(plant, tmp_path):
+    for name in ("heartbeat.new", "heartbeat", "bell"):
+        plant(tmp_path / name)
+    with running(BEATS, tmp_path) as beats:
+        assert beats.wait(timeout=60) == 0
+    assert len((tmp_path / "heartbeat").read_text(encoding="ascii").split()) == 3
+    assert not (tmp_path / "heartbeat").is_symlink()
+    if plant is a_link:
+        assert (tmp_path / "elsewhere").read_text(encoding="ascii") == "theirs"
+    elif plant is Path.touch:
+        assert (tmp_path / "bell").read_bytes() == b""
 
 
 @pytest.mark.parametrize("plant", [a_pipe, a_device])
@@ -368,8 +334,15 @@ def test_what_is_no_file_is_not_read(plant, shell, tmp_path):
     assert why(tmp_path, shell=shell) == f"the heartbeat in {tmp_path} cannot be read"
 
 
-def test_a_probe_that_is_rung_without_end_ends_by_itself(shell, tmp_path):
+def test_a_probe_may_take_a_second_of_cpu_and_no_more(shell, tmp_path):
     waiting = Waiting(tmp_path, shell)
+    assert resource.prlimit(waiting.program.pid, resource.RLIMIT_CPU) == (1, 1)
+    Heartbeat(str(tmp_path)).beat()
+    waiting.end()
+
+
+def test_a_probe_that_is_rung_without_end_ends_by_itself(tmp_path):
+    waiting = Waiting(tmp_path)
     bell = (tmp_path / "bell").open("wb")
     with bell, subprocess.Popen(["yes"], stdout=bell) as tenant:
         code, _ = waiting.end()
@@ -419,13 +392,7 @@ def test_a_process_that_is_stopped_is_found_whatever_its_beat_says(kind, shell, 
 )
 def test_a_process_of_another_container_is_not_believed(ours, theirs, same, shell, tmp_path):
     me = os.getpid()
-    for folder, cgroups in (("self", ours), (str(me), theirs)):
-        (tmp_path / folder).mkdir()
-        if cgroups is not None:
-            (tmp_path / folder / "cgroup").write_text(cgroups, encoding="ascii")
-    for name in ("stat", "schedstat"):
-        (tmp_path / str(me) / name).symlink_to(f"/proc/{me}/{name}")
-    (tmp_path / "uptime").symlink_to("/proc/uptime")
+    a_proc(tmp_path, self_cgroup=ours, cgroup=theirs)
     a_beat(tmp_path)
     want = f"process {me} is not of this container: the heartbeat in {tmp_path} is not the"
     assert why(tmp_path, proc=tmp_path, shell=shell) == ("" if same else f"{want} enforcer's")
@@ -448,21 +415,18 @@ def state(pid):
 
 @pytest.mark.parametrize("schedstat", ["0 0 0\n", "", "no\n", None])
 def test_where_the_kernel_does_not_count_the_beat_alone_judges(schedstat, shell, tmp_path):
-    me = os.getpid()
-    (tmp_path / str(me)).mkdir()
-    if schedstat is not None:
-        (tmp_path / str(me) / "schedstat").write_text(schedstat, encoding="ascii")
-    for name in ("stat", "cgroup"):
-        (tmp_path / str(me) / name).symlink_to(f"/proc/{me}/{name}")
-    (tmp_path / "self").symlink_to("/proc/self")
-    (tmp_path / "uptime").symlink_to("/proc/uptime")
+    a_proc(tmp_path, schedstat=schedstat)
     a_beat(tmp_path)
     assert why(tmp_path, proc=tmp_path, shell=shell) == ""
 
 
-def test_a_probe_wakes_what_sleeps_and_it_sleeps_on(tmp_path):
-    code = f"{BEATS}print(flush=True); began = time.monotonic(); time.sleep(1); "
-    code += "print(time.monotonic() - began, flush=True)"
+def test_a_probe_wakes_what_waits_in_a_call_and_it_waits_on(tmp_path):
+    """As in one of the driver, which Python does not repeat where a signal ends it."""
+    code = f"{BEATS}import ctypes; print(flush=True); read = ctypes.CDLL(None).read; "
+    code += "print(read(0, ctypes.create_string_buffer(9), 9), flush=True)"
     with running(code, tmp_path) as guard:
+        wait_until(lambda: state(guard.pid) == "S")
         assert [asked(tmp_path) for _ in range(3)] == [GUARDING] * 3
-        assert float(guard.stdout.read()) >= 1
+        guard.stdin.write(b"four")
+        guard.stdin.close()
+        assert guard.stdout.read() == b"4\n"
