@@ -26,6 +26,7 @@ VERDICTS = {
     "the driver changed",
 }  # fmt: skip
 GAP = "no observation for a while"
+PAUSE_S = 5
 EVENTS = VERDICTS | {
     "killing a process", "memory came back", GAP, "a signal was rejected",
     "no heartbeat", "out of descriptors", "guarding on", "last words", "stopped",
@@ -39,11 +40,23 @@ PROGRAM = ("-m", "webhook.sidecar")
 NOT_PROBED = "program._PROBED_WITHIN_S = 0"
 """Where no startup probe is to find a failed self-test, it need not wait for one."""
 
+SOON = f"""{NOT_PROBED}; pacing.LIST_FLOOR_S = 0.0
+settings.POLL_INTERVAL = settings.BLIND_AFTER = bounds.Span('1s', '1ms', '24h')
+real = time.monotonic
+time.monotonic = lambda: real() + os.path.getsize(os.environ['LATER'])
+"""
+"""Lists as often as the total moves, shorter settings, a clock that `Pod.later` sets forward."""
+
+WITHIN_BOUNDS = {"VRAM_POLL_INTERVAL": "100ms", "VRAM_BLIND_AFTER": "1s"}
+
 
 def with_constants(text):
     """Return the program's arguments with other constants, for which no test has to wait."""
-    imports = "import os, sys; from webhook.sidecar import __main__, guard, program"
-    return "-c", f"{imports}; {text}; os._exit(__main__.main(sys.argv[1:]))"
+    imports = (
+        "import os, sys, time; from webhook.core.enforcement import bounds, pacing; "
+        "from webhook.sidecar import __main__, guard, program, settings"
+    )
+    return "-c", f"{imports}\n{text}\nos._exit(__main__.main(sys.argv[1:]))"
 
 
 class Workload:
@@ -78,8 +91,8 @@ class Pod:
         self.log = folder / "calls.txt"
         self.heartbeat = folder / "run" / "heartbeat"
         self.outputs = [folder / "events.txt", folder / "termination-log", folder / "errors.txt"]
+        self.seconds = folder / "seconds"
         self.enforcer = None
-        self.gap_s = 5
         self.python = sys.executable
         self.environment = {
             "PATH": "/usr/bin:/bin",
@@ -87,14 +100,15 @@ class Pod:
             "NVML_STUB_FILE": str(self.stub),
             "NVML_STUB_LOG": str(self.log),
             "VRAM_CAP_BYTES": str(CAP_MIB * MIB),
-            "VRAM_POLL_INTERVAL": "100ms",
+            "VRAM_POLL_INTERVAL": "20ms",
             "VRAM_TOLERANCE": "0",
             "VRAM_GRACE": "3s",
-            "VRAM_BLIND_AFTER": "1s",
+            "VRAM_BLIND_AFTER": "100ms",
+            "LATER": str(self.seconds),
         }
         (folder / "run").mkdir()
         (folder / "pids").mkdir()
-        for path in self.outputs:
+        for path in (*self.outputs, self.seconds):
             path.touch()
         (folder / "pids").chmod(0o777)  # a workload says by itself what it holds
         self.cages = CGROUPS / f"vramwarden-{folder.parent.name}-{folder.name}"
@@ -170,25 +184,40 @@ class Pod:
         self.enforcer = self.start(**options)
         wait_until(lambda: self.heartbeat.exists() or self.enforcer.poll() is not None)
 
-    def start(self, *arguments, user=None, by=PROGRAM, constants="", output=None, **environment):
+    def start(self, *arguments, user=None, by=(), constants="", output=None, **environment):
         """Start the program; as a user, without any capability but that to read these files."""
         events, termination_log, errors = self.outputs
-        command = [self.python, "-I", *(with_constants(constants) if constants else by)]
+        command = [self.python, "-I", *(by or with_constants(SOON + constants))]
+        environment = self.environment | (WITHIN_BOUNDS if by else {}) | environment
         with events.open("ab") as stdout, errors.open("ab") as stderr:
             return subprocess.Popen(
                 [*command, *arguments, "--run-folder", str(self.folder / "run"),
                  "--termination-log", str(termination_log)],
-                env=self.environment | environment, stdout=output or stdout, stderr=stderr,
+                env=environment, stdout=output or stdout, stderr=stderr,
                 preexec_fn=None if user is None else lambda: become(user),  # noqa: PLW1509
             )  # fmt: skip
 
     def probe(self, kind="liveness", wait_s=0):
         """Return what the kubelet's probe says, and its exit code."""
-        ended = subprocess.run(
-            [PROBE, kind, str(wait_s), str(self.folder / "run")],
-            capture_output=True, text=True, check=False, timeout=60, env={},
-        )  # fmt: skip
-        return [ended.returncode, ended.stdout.strip() + ended.stderr.strip()]
+        return self._probe(kind, wait_s)()
+
+    def waiting_probe(self):
+        """Start a startup probe, and return once it waits; who calls the result gets its answer."""
+        answer = self._probe("startup", 600)
+        wait_until((self.heartbeat.parent / "bell").exists)
+        return answer
+
+    def _probe(self, kind, wait_s):
+        command = [PROBE, kind, str(wait_s), str(self.folder / "run")]
+        began = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={}
+        )
+
+        def answer():
+            said, _ = began.communicate(timeout=60)
+            return [began.returncode, said.strip()]
+
+        return answer
 
     def left(self):
         """Return the names of the files in the run folder, except a heartbeat being written."""
@@ -247,6 +276,11 @@ class Pod:
             before = self.heartbeat.read_text(encoding="ascii")
             wait_until(lambda: self.heartbeat.read_text(encoding="ascii") != before)  # noqa: B023
 
+    def later(self, seconds):
+        """Let so many seconds pass at once on the enforcer's clock."""
+        with self.seconds.open("a", encoding="ascii") as file:
+            file.write("." * seconds)
+
     def pause(self):
         os.kill(self.enforcer.pid, signal.SIGSTOP)
         wait_until(lambda: self.stat(self.enforcer.pid)[0] == "T")
@@ -266,6 +300,12 @@ class Pod:
 
     def wait_until(self, condition):
         return wait_until(condition)
+
+    def hold(self, function, **options):
+        """Let the driver not answer this call before another script comes; return at the first."""
+        self.log.write_text("")
+        self.script(f"hold {function}", **options)
+        wait_until(lambda: self.calls("held"))
 
     def calls(self, name=""):
         """Return the calls of NVML so far whose name has this part."""
@@ -291,7 +331,7 @@ class Pod:
             assert event["ts"], event
             assert event["msg"] in EVENTS, event
             assert event["level"] in {"info", "warning", "error"}, event
-            assert event["msg"] != GAP or event["s"] > self.gap_s, event
+            assert event["msg"] != GAP or event["s"] > PAUSE_S, event
 
     def empty_cages(self):
         """End what is caged, and remove the cgroups, which outlive us."""

@@ -38,13 +38,15 @@ def test_without_figures_the_pod_restarts_where_the_policy_says_so(pod, figures)
         hog = p.process("stays")
         p.holds(hog, 1200)
         p.script(f"live {figures}")
-        p.guard(VRAM_WHEN_BLIND="Terminate")
+        p.guard(VRAM_WHEN_BLIND="Terminate", VRAM_BLIND_AFTER="1m")
+        p.observations(1)
+        p.later(60)
         return p.end(), hog.code, hog.notes, p.messages, p.termination_message, hog.pid
 
     code, alive, notes, messages, message, pid = pod.run(incident, figures)
     assert (code, alive, notes) == (88, None, [])
     assert messages == ["self-test", "cannot measure", "the pod must restart"]
-    assert message.startswith("the pod must restart: blind for 1 s: the driver lists process ")
+    assert message.startswith("the pod must restart: blind for 60 s: the driver lists process ")
     assert f"process {pid} " in message
 
 

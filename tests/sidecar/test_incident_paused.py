@@ -1,20 +1,20 @@
 """The enforcer itself is stopped, starved or signalled to end."""
 
 import signal
-import time
+
+import pytest
 
 
 def test_a_pause_fails_the_probe_and_is_told_and_then_the_cap_holds_again(pod):
     def incident(p):
         hog = p.process("plain")
         p.holds(hog, 500)
-        p.gap_s = 1
-        p.guard(constants="assert guard.PAUSE_S == 5; guard.PAUSE_S = 1")
+        p.guard()
         before = p.probe()
         p.pause()
         p.holds(hog, 1200)
         stuck = p.probe()
-        time.sleep(1.2)
+        p.later(6)
         alive = hog.code
         p.go_on()
         p.wait_for("memory came back")
@@ -70,7 +70,7 @@ def test_told_to_end_it_guards_on_while_a_container_that_held_memory_runs_anythi
         hog, rest = p.process("stays", container="a"), p.process("plain", container="a")
         idle = p.process("stays", container="b")
         p.holds(hog, 500)
-        p.guard(VRAM_GRACE="0.5s")
+        p.guard(VRAM_GRACE="0.2s")
         p.enforcer.send_signal(signal.SIGTERM)
         p.wait_for("guarding on")
         p.holds(hog, 1200)
@@ -86,41 +86,30 @@ def test_told_to_end_it_guards_on_while_a_container_that_held_memory_runs_anythi
     ]  # fmt: skip
 
 
-def test_told_to_end_it_waits_for_nobody_who_may_wait_for_it(pod):
+@pytest.mark.parametrize(
+    ("number", "held_mib", "hangs", "messages"),
+    [
+        pytest.param("SIGTERM", 0, False, ["stopped"], id="who holds nothing may wait for it"),
+        pytest.param("SIGINT", 500, False, ["stopped"], id="by hand, whatever runs"),
+        pytest.param("SIGTERM", 500, True, ["guarding on", "stopped"], id="the driver hangs"),
+    ],
+)
+def test_told_to_end_it_waits_for_nobody(number, held_mib, hangs, messages, pod):
     """A mesh's proxy that was put before us is told once we are over: after the whole grace."""
 
-    def incident(p):
+    def incident(p, number, held_mib, hangs):
         p.contain(1, "f")
-        proxy = p.process("stays", container="b")
+        other = p.process("stays", container="a")
+        if held_mib:
+            p.holds(other, held_mib)
         p.guard()
         p.observations(2)
-        p.enforcer.send_signal(signal.SIGTERM)
-        return p.end(), p.messages[1:], proxy.code
-
-    assert pod.run(incident) == [0, ["stopped"], None]
-
-
-def test_told_by_hand_it_ends_whatever_runs(pod):
-    def incident(p):
-        p.contain(1, "f")
-        other = p.process("stays", container="a")
-        p.guard()
-        p.enforcer.send_signal(signal.SIGINT)
+        if hangs:
+            p.hold("nvmlDeviceGetMemoryInfo_v2")
+        p.enforcer.send_signal(signal.Signals[number])
+        if hangs:
+            p.wait_for("guarding on")
+            p.later(16)
         return p.end(), p.messages[1:], other.code
 
-    assert pod.run(incident) == [0, ["stopped"], None]
-
-
-def test_told_to_end_while_the_driver_hangs_it_guards_nobody_and_ends(pod):
-    def incident(p):
-        p.contain(1, "f")
-        other = p.process("stays", container="a")
-        p.holds(other, 500)
-        p.guard(constants="assert guard.STUCK_S == 15; guard.STUCK_S = 1")
-        p.script("delay nvmlDeviceGetMemoryInfo_v2 600000")
-        p.log.write_text("")
-        p.wait_until(lambda: p.calls("nvmlDeviceGetMemoryInfo_v2"))
-        p.enforcer.send_signal(signal.SIGTERM)
-        return p.end(), p.messages[1:], other.code
-
-    assert pod.run(incident) == [0, ["guarding on", "stopped"], None]
+    assert pod.run(incident, number, held_mib, hangs) == [0, messages, None]

@@ -50,7 +50,7 @@ def test_a_pod_that_ends_takes_the_other_containers_processes_along(pod):
         obeys, ignores = (p.process(how, container="a") for how in ("plain", "stays"))
         unmeasured, mine = p.process("plain", container="b"), p.process("stays")
         p.holds(obeys, 100)
-        p.guard(VRAM_WHEN_BLIND="Terminate", VRAM_GRACE="1s")
+        p.guard(VRAM_WHEN_BLIND="Terminate", VRAM_GRACE="0.5s")
         p.script("fail nvmlDeviceGetMemoryInfo_v2 4")
         p.wait_for("the pod must restart")
         p.observations(3)  # or rather beats: the probe must not fail while a grace lasts

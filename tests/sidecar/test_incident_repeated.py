@@ -49,7 +49,7 @@ def test_a_supervisor_that_starts_what_is_stopped_again_and_holds_nothing_ends_f
         neighbour = p.process("stays", container="b")
         p.holds(neighbour, 400)
         supervisor = p.process("restarts", user=1000, cage="a")
-        p.guard(VRAM_GRACE="1s")
+        p.guard(VRAM_GRACE="0.2s")
         p.wait_for("memory came back", 4)
         p.observations(5)
         left = [p.caged("a"), neighbour.code or neighbour.notes]

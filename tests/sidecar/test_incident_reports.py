@@ -1,28 +1,44 @@
 """What the kubelet's probes report of an incident: it makes an Event of each failure's words."""
 
-import time
-
 import pytest
 
-from tests.sidecar.incident_scene import NOT_PROBED
-
 GUARDING = [0, "guarding"]
+STOPPED = "stopping a process: over the VRAM cap on GPU GPU-a: process "
+REPORTS = "; nothing is stopped: the policy only reports (onExcess: Report)"
 
 
-def test_the_next_probe_reports_why_a_process_was_stopped_and_the_one_after_it_passes(pod):
-    def incident(p):
-        hog = p.process("plain")
+@pytest.mark.parametrize(
+    ("how", "settings", "until", "code", "begins", "ends"),
+    [
+        pytest.param("plain", {}, "memory came back", -15, STOPPED, "", id="it ends"),
+        pytest.param(
+            "stays", {"VRAM_GRACE": "0.1s"}, "memory came back", -9, STOPPED, "", id="it is killed"
+        ),
+        pytest.param(
+            "plain", {"VRAM_ON_EXCESS": "Report"}, "would stop a process", None,
+            STOPPED.replace("stopping", "would stop"), REPORTS, id="it would be stopped",
+        ),
+    ],
+)  # fmt: skip
+def test_the_next_probe_reports_why_a_process_is_stopped_and_the_one_after_it_passes(
+    how, settings, until, code, begins, ends, pod
+):
+    def incident(p, how, settings, until):
+        hog = p.process(how)
         p.holds(hog, 500)
-        p.guard()
+        p.guard(**settings)
         before = p.probe()
         p.holds(hog, 1200)
-        p.wait_for("memory came back")
-        return before, [p.probe() for _ in range(3)], p.termination_message.strip(), p.left()
+        p.wait_for(until)
+        p.observations(5)
+        probes = [p.probe() for _ in range(3)]
+        return before, probes, p.termination_message.strip(), p.left(), hog.code
 
-    before, probes, message, left = pod.run(incident)
-    assert message.startswith("stopping a process: over the VRAM cap on GPU GPU-a: process ")
+    before, probes, message, left, ended = pod.run(incident, how, settings, until)
+    assert (message.startswith(begins), message.endswith(ends)) == (True, True), message
     assert [before, *probes] == [GUARDING, [1, message], GUARDING, GUARDING]
     assert left == ["heartbeat", "passed", "reported", "verdict"]
+    assert ended == code
 
 
 def test_a_second_verdict_waits_until_a_probe_has_passed(pod):
@@ -43,34 +59,6 @@ def test_a_second_verdict_waits_until_a_probe_has_passed(pod):
     assert [passed, reported, last] == [GUARDING, again, GUARDING]
 
 
-def test_of_two_verdicts_between_probes_the_last_is_reported(pod):
-    def incident(p):
-        p.guard()
-        p.probe()
-        for who in ("one", "two"):
-            hog = p.process("plain")
-            p.holds(hog, 1200)
-            p.wait_for("memory came back", 1 if who == "one" else 2)
-        return [p.probe() for _ in range(3)], p.termination_message.strip()
-
-    probes, message = pod.run(incident)
-    assert probes == [[1, message], GUARDING, GUARDING]
-
-
-def test_a_process_that_is_killed_is_reported_by_why_it_was_to_end(pod):
-    def incident(p):
-        hog = p.process("stays")
-        p.guard(VRAM_GRACE="0.5s")
-        p.probe()
-        p.holds(hog, 1200)
-        p.wait_for("memory came back")
-        return p.probe(), p.messages[1:3], p.events("stopping a process")[0]["why"]
-
-    said, messages, why = pod.run(incident)
-    assert messages == ["stopping a process", "killing a process"]
-    assert said == [1, f"stopping a process: {why}"]
-
-
 def test_a_pod_that_had_to_restart_is_reported_once_its_enforcer_is_back(pod):
     def incident(p):
         p.guard(VRAM_WHEN_BLIND="Terminate")
@@ -87,29 +75,25 @@ def test_a_pod_that_had_to_restart_is_reported_once_its_enforcer_is_back(pod):
     assert probes == [GUARDING, [1, message], GUARDING]
 
 
-def test_a_pod_whose_processes_cannot_be_stopped_is_reported_at_its_start(pod):
-    def incident(p):
+@pytest.mark.parametrize(("user", "left"), [(None, ["heartbeat", "passed"]), (1234, None)])
+def test_only_a_pod_whose_processes_cannot_be_stopped_is_reported_at_its_start(user, left, pod):
+    def incident(p, user):
         p.process("stays", user=1235)
-        p.guard(user=1234)
-        return [p.probe() for _ in range(3)], p.termination_message.strip()
+        p.guard(user=user)
+        return [p.probe() for _ in range(3)], p.termination_message.strip(), p.left()
 
-    probes, message = pod.run(incident)
-    assert message.startswith("self-test: We are user 1234 without CAP_KILL")
-    assert probes == [GUARDING, [1, message], GUARDING]
-
-
-def test_a_pod_that_is_guarded_as_it_should_be_has_nothing_to_report(pod):
-    def incident(p):
-        p.guard()
-        return [p.probe() for _ in range(3)], p.left()
-
-    assert pod.run(incident) == [[GUARDING] * 3, ["heartbeat", "passed"]]
+    probes, message, found = pod.run(incident, user)
+    if left is None:
+        assert message.startswith("self-test: We are user 1234 without CAP_KILL")
+        assert probes == [GUARDING, [1, message], GUARDING]
+    else:
+        assert (probes, found) == ([GUARDING] * 3, left)
 
 
 def test_a_run_folder_that_takes_no_verdict_costs_the_report_and_nothing_else(pod):
     def incident(p):
         hog, stubborn = p.process("plain"), p.process("stays")
-        p.guard(VRAM_GRACE="0.5s")
+        p.guard(VRAM_GRACE="0.1s")
         for name in ("verdict.new", "verdict"):
             (p.heartbeat.parent / name).mkdir()
         p.probe()
@@ -127,11 +111,12 @@ def test_a_run_folder_that_takes_no_verdict_costs_the_report_and_nothing_else(po
 
 def test_a_startup_probe_that_waits_says_why_the_self_test_failed(pod):
     def incident(p):
-        p.script("driver 550.163.01\ndelay nvmlInitWithFlags 2000")
-        p.enforcer = p.start(constants=NOT_PROBED)
-        p.wait_until(lambda: p.calls("nvmlInitWithFlags"))
-        said = p.probe("startup", wait_s=4)
-        return said, p.end(), p.events("self-test")[0]["why"], p.left()
+        p.script("driver 550.163.01\nhold nvmlInitWithFlags")
+        p.enforcer = p.start()
+        p.wait_until(lambda: p.calls("held"))
+        waiting = p.waiting_probe()
+        p.script("driver 550.163.01")
+        return waiting(), p.end(), p.events("self-test")[0]["why"], p.left()
 
     (failed, said), code, why, left = pod.run(incident)
     assert (failed, code, left) == (1, 70, ["bell", "failure"])
@@ -149,31 +134,26 @@ def test_a_self_test_that_fails_at_once_is_there_for_the_next_probe(pod, script,
 
     def incident(p, script, settings):
         p.script(script)
-        p.enforcer = p.start(**settings)
+        p.enforcer = p.start(constants="program._PROBED_WITHIN_S = 600", **settings)
         p.wait_until(lambda: p.events("self-test"))
-        time.sleep(1)  # the period of startup probes
-        said = p.probe("startup", wait_s=20)
-        return p.enforcer.poll(), said, p.end()
+        said = p.probe("startup", wait_s=600)
+        before = p.enforcer.poll()
+        p.enforcer.kill()
+        p.end()
+        return before, said, p.probe("startup")
 
-    before, (failed, said), code = pod.run(incident, script, settings)
-    assert (before, failed, code) == (None, 1, 70)
+    before, (failed, said), (again, words) = pod.run(incident, script, settings)
+    assert (before, failed, again) == (None, 1, 1)
     assert said.startswith(f"the self-test failed: {why}")
-
-
-def test_wrong_settings_are_what_a_startup_probe_says(pod):
-    def incident(p):
-        p.guard(VRAM_GRACE="soon", constants=NOT_PROBED)
-        return p.end(), p.probe("startup")
-
-    code, (failed, said) = pod.run(incident)
-    assert (code, failed) == (70, 1)
-    assert "the self-test has not finished; the one before failed: VRAM_GRACE: " in said
+    assert words.startswith(
+        f"not guarding yet: the self-test has not finished; the one before failed: {why}"
+    )
 
 
 def test_a_self_test_that_passes_takes_an_older_failure_away(pod):
     def incident(p):
         p.script("driver 550.163.01")
-        p.guard(constants=NOT_PROBED)
+        p.guard()
         p.end()
         before = p.left()
         p.script()
@@ -199,23 +179,3 @@ def test_a_self_test_by_hand_tells_the_probes_nothing(pod):
     left = ["heartbeat", "passed"]
     abilities = ["observe", "full"]
     assert pod.run(incident) == [[70, 70], left, [0, 0], abilities, left, GUARDING]
-
-
-def test_where_the_policy_only_reports_who_is_over_lives_and_a_probe_says_what_would_be(pod):
-    def incident(p):
-        hog = p.process("plain")
-        p.holds(hog, 500)
-        p.guard(VRAM_ON_EXCESS="Report")
-        before = p.probe()
-        p.holds(hog, 1200)
-        p.wait_for("would stop a process")
-        p.observations(5)
-        probes = [p.probe() for _ in range(2)]
-        return before, probes, p.termination_message.strip(), p.events(), hog.code
-
-    before, probes, message, events, code = pod.run(incident)
-    assert code is None
-    assert [event["msg"] for event in events] == ["self-test", "would stop a process"]
-    assert message == f"would stop a process: {events[1]['why']}"
-    assert [before, *probes] == [GUARDING, [1, message], GUARDING]
-    assert message.endswith("; nothing is stopped: the policy only reports (onExcess: Report)")

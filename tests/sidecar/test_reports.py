@@ -14,7 +14,8 @@ from tests.sidecar.parts import PROGRAM, wait_until
 from tests.sidecar.probes import GUARDING, NOT_YET, SCRIPT, Clock, asked
 from webhook.adapters import processes
 from webhook.core.admission.sidecar.container import _LIVENESS as LIVENESS
-from webhook.sidecar import heartbeat
+from webhook.core.admission.sidecar.container import _STARTUP as STARTUP
+from webhook.sidecar import heartbeat, program
 from webhook.sidecar.heartbeat import Heartbeat, leave_verdict, one_line
 from webhook.sidecar.journal import EnforcerJournal
 
@@ -256,6 +257,7 @@ def test_a_failed_self_test_is_told_in_place_of_a_guard_that_is_over(tmp_path):
 
 
 def test_the_numbers_leave_room_for_a_report():
+    assert STARTUP["periodSeconds"] < program._PROBED_WITHIN_S
     found = re.search(
         "^PASSED_WITHIN_S=([0-9]+) ", SCRIPT.read_text(encoding="utf-8"), re.MULTILINE
     )

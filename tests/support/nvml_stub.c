@@ -14,6 +14,7 @@
      fail * 9                           every function
      missing nvmlInitWithFlags          answer FUNCTION_NOT_FOUND (13)
      delay nvmlDeviceGetMemoryInfo_v2 50      wait so many milliseconds first
+     hold nvmlDeviceGetMemoryInfo_v2    log `held`, and wait until this file is replaced
      live figures                       or zeros, unavailable, off
 
    All sizes are bytes. In `gpu`, everything but the UUID may be left out; `used` excludes what is
@@ -111,7 +112,8 @@ struct entry {
 };
 struct rule {
     char function[64];
-    int delays, value;
+    enum { FAILS, DELAYS, HOLDS } does;
+    int value;
     struct options when;
 };
 struct pci_info {
@@ -239,11 +241,11 @@ static void read_entry(char **rest, int crowd)
     entry->when = read_options(rest);
 }
 
-static void read_rule(char **rest, int delays, const char *fixed)
+static void read_rule(char **rest, int does, const char *fixed)
 {
     struct rule *rule = grow(script.rules, sizeof *rule, &script.rule_count, COUNT(script.rules));
     copy(rule->function, sizeof rule->function, word_of(rest));
-    rule->delays = delays;
+    rule->does = does;
     rule->value = (int)number(fixed ? fixed : word_of(rest));
     rule->when = read_options(rest);
 }
@@ -261,11 +263,13 @@ static void read_line(char *line)
     else if (!strcmp(word, "process") || !strcmp(word, "crowd"))
         read_entry(&rest, *word == 'c');
     else if (!strcmp(word, "fail"))
-        read_rule(&rest, 0, NULL);
+        read_rule(&rest, FAILS, NULL);
     else if (!strcmp(word, "missing"))
-        read_rule(&rest, 0, "13");
+        read_rule(&rest, FAILS, "13");
     else if (!strcmp(word, "delay"))
-        read_rule(&rest, 1, NULL);
+        read_rule(&rest, DELAYS, NULL);
+    else if (!strcmp(word, "hold"))
+        read_rule(&rest, HOLDS, "0");
     else if (!strcmp(word, "live"))
         script.live = (enum live)choice(word_of(&rest), LIVE_NAMES, LIVES);
     else if (!strcmp(word, "pods"))
@@ -323,6 +327,21 @@ static void log_call(const char *function)
     }
 }
 
+/* A driver's calls are not cut short by signals. */
+static void wait_ms(int ms)
+{
+    struct timespec left = {ms / 1000, ms % 1000 * 1000000L};
+    while (nanosleep(&left, &left))
+        ;
+}
+
+static int is_replaced(void)
+{
+    struct stat now;
+    const char *path = getenv("NVML_STUB_FILE");
+    return !path || stat(path, &now) || now.st_ino != script.read.st_ino;
+}
+
 /* Return what the file says about this call. */
 static int enter(const char *function, int gpu)
 {
@@ -337,11 +356,12 @@ static int enter(const char *function, int gpu)
             (rule->when.gpu != NOT_AVAILABLE && (int)rule->when.gpu != gpu) ||
             calls < rule->when.from || calls > rule->when.until)
             continue;
-        if (rule->delays) {
-            struct timespec left = {rule->value / 1000, rule->value % 1000 * 1000000L};
-            while (nanosleep(&left, &left)) /* a driver's calls are not cut short by signals */
-                ;
-        } else
+        if (rule->does == DELAYS)
+            wait_ms(rule->value);
+        else if (rule->does == HOLDS)
+            for (log_call("held"); !is_replaced();)
+                wait_ms(5);
+        else
             code = rule->value;
     }
     return code;

@@ -18,11 +18,15 @@ from tests.support import scenes
 from webhook.adapters import processes, surroundings
 
 SLEEPS = "import time; print('ready', flush=True); time.sleep(120)"
-IGNORES_TERM = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SLEEPS
+ANSWERS_TERM = f"""
+import os, signal
+signal.signal(signal.SIGTERM, lambda *_: os.write(1, b"SIGTERM\\n"))
+{SLEEPS}
+"""
 STARTED: list[subprocess.Popen] = []
 
 __all__ = [
-    "IGNORES_TERM", "SLEEPS", "Path", "as_user", "ctypes", "end", "errno", "os", "processes",
+    "ANSWERS_TERM", "SLEEPS", "Path", "as_user", "ctypes", "end", "errno", "os", "processes",
     "refusing_pidfds", "reuse", "signal", "start", "subprocess", "surroundings", "sys",
     "wait_until",
 ]  # fmt: skip

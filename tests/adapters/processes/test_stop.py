@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.fake_proc import put, put_self, stat_line
 from tests.support.process_tools import (
-    IGNORES_TERM,
+    ANSWERS_TERM,
     as_user,
     end,
     in_fresh_process,
@@ -19,7 +19,6 @@ from tests.support.process_tools import (
     refusing_pidfds,
     reuse,
     start,
-    time,
 )
 from webhook.core.enforcement.step import Process
 
@@ -55,24 +54,14 @@ def _means(request, monkeypatch):
 
 
 @pytest.mark.usefixtures("_means")
-def test_term_is_obeyed():
-    child = start()
-    found = processes.identify(child.pid)
-    assert processes.stop(found, signal.SIGTERM) is DELIVERED
-    assert child.wait(timeout=60) == -signal.SIGTERM
-    assert processes.is_gone(found)
-
-
-@pytest.mark.usefixtures("_means")
-def test_a_process_that_ignores_term_dies_of_kill():
-    child = start(IGNORES_TERM)
-    found = processes.identify(child.pid)
-    assert processes.stop(found, signal.SIGTERM) is DELIVERED
-    with pytest.raises(subprocess.TimeoutExpired):
-        child.wait(timeout=0.2)
-    assert not processes.is_gone(found)
-    assert processes.stop(found, signal.SIGKILL) is DELIVERED
-    assert child.wait(timeout=60) == -signal.SIGKILL
+def test_a_process_obeys_term_or_dies_of_kill():
+    obeys, stays = start(), start(ANSWERS_TERM)
+    both = [processes.identify(child.pid) for child in (obeys, stays)]
+    assert [processes.stop(found, signal.SIGTERM) for found in both] == [DELIVERED] * 2
+    assert (obeys.wait(timeout=60), stays.stdout.readline()) == (-signal.SIGTERM, "SIGTERM\n")
+    assert [processes.is_gone(found) for found in both] == [True, False]
+    assert processes.stop(both[1], signal.SIGKILL) is DELIVERED
+    assert stays.wait(timeout=60) == -signal.SIGKILL
 
 
 @pytest.mark.usefixtures("_means")
@@ -225,16 +214,16 @@ def test_a_seccomp_profile_without_pidfds_stops_the_right_one_still():
 
 def test_a_denied_signal_is_reported_and_the_process_lives_on():
     def denied():
-        child = start()
+        child = start("print('ready', flush=True); print(input(), flush=True)", stdin=-1)
         found = processes.identify(child.pid)
         through = as_user(1234, lambda: processes.stop(found, signal.SIGKILL).name)
         del os.pidfd_open
         by_number = as_user(1234, lambda: processes.stop(found, signal.SIGKILL).name)
-        time.sleep(0.05)
-        return [through, by_number, child.poll(), processes.is_gone(found)]
+        said, _ = child.communicate("still here")
+        return [through, by_number, said]
 
     needs_root()
-    assert in_fresh_process(denied) == ["REJECTED", "REJECTED", None, False]
+    assert in_fresh_process(denied) == ["REJECTED", "REJECTED", "still here\n"]
 
 
 def test_the_pod_is_not_ended_from_a_namespace_where_pid_1_is_its_first_process():
