@@ -23,10 +23,10 @@ from tests.bench.load import NUMBER, Target, load
 from tests.bench.servers import on_core, replica, temporary_folder, wait_until_ready
 from tests.chart.admission_policies import BINDING, PLURALS, POLICY, Line
 from tests.chart.fenced import MERGE, STRATEGIC
-from tests.chart.served import account_config
 from tests.cluster.attacked import called_here
 from tests.support import charts
 from tests.support.control_planes import MISSING, available
+from tests.support.kube_api import account_kubeconfig
 from tests.support.servers import Server
 from tests.support.webhook_configurations import apply
 
@@ -131,8 +131,11 @@ def release(stack, plane: ControlPlane, folder, side, removed) -> Server:
     with mock.patch.object(charts, "CHART", side.root / "deploy/chart/vramwarden"):
         objects = helm.render()
         charts.Release(helm).install()
+    account, own = "vramwarden-webhook", folder / "kubeconfig"
     environment = {
-        "KUBECONFIG": account_config(plane, folder),
+        "KUBECONFIG": account_kubeconfig(
+            plane.api, plane.kubeconfig, charts.NAMESPACE, account, own
+        ),
         "VRAMWARDEN_PLACEMENT_NAMESPACE": charts.NAMESPACE,
     }
     process, *ports = stack.enter_context(replica(side, folder, **environment))
