@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+from tests.support import clusters
+from tests.support.api_server import merged
 from webhook.core.policy.fence import GPUS_KEY, RULES_KEY, SUM_KEY, WHOLE_GPUS_KEY, _sum
 from webhook.tools.check.judge.facts import (
     SOUND,
@@ -33,33 +35,16 @@ SHARED = {
 }
 
 
-def a_raw_node(name="n1", labels=None, **changes):
-    """Return a Node as the API server has it: ready, with a label that brings the agent."""
-    given = {"nvidia.com/gpu.present": "true", **(labels or {})}
-    node = {
-        "metadata": {"name": name, "labels": {k: v for k, v in given.items() if v is not None}},
-        "spec": {"taints": changes.pop("taints", [])},
-        "status": {
-            "allocatable": changes.pop("allocatable", {}),
-            "conditions": [{"type": "Ready", "status": changes.pop("ready", "True")}],
-            "runtimeHandlers": [{"name": ""}, {"name": "nvidia"}],
-            "nodeInfo": {
-                "operatingSystem": "linux",
-                "architecture": "amd64",
-                "kubeletVersion": "v1.36.2",
-                **changes.pop("info", {}),
-            },
-        },
-    }
-    node["metadata"] |= changes.pop("metadata", {})
-    node["status"] |= changes.pop("status", {})
-    assert not changes
-    return node
+def a_stored_node(name="n1", labels=None, taints=(), metadata=None, **status):
+    """Return a node with a label that brings the agent; keywords are fields of its status."""
+    labels = {"nvidia.com/gpu.present": "true", **(labels or {})}
+    node = clusters.a_node(name, labels=labels, taints=tuple(taints)).stored
+    return merged(node, {"metadata": metadata or {}, "status": status})
 
 
-def a_node(name="n1", labels=None, *, slices=(), age_s=float("inf"), **changes):
+def a_node(name="n1", labels=None, *, slices=(), age_s=float("inf"), **fields):
     """Return a node with GPUs."""
-    found = ClusterNode(a_raw_node(name, labels, **changes), slices=slices, age_s=age_s)
+    found = ClusterNode(a_stored_node(name, labels, **fields), slices=slices, age_s=age_s)
     assert found.shows_gpus
     return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.checked import IMAGE, a_node, a_raw_node
+from tests.support.checked import IMAGE, a_node, a_stored_node
 from webhook.core.bounds import LONGEST_TEXT
 from webhook.tools.check.judge.facts import (
     SOUND,
@@ -44,7 +44,7 @@ def test_a_node_with_any_sign_of_a_gpu_is_kept(labels):
 
 def test_a_node_without_one_is_not():
     other = {"feature.node.kubernetes.io/pci-0300_8086.present": "true"}
-    bare = ClusterNode(a_raw_node(labels=BARE | other, allocatable={"cpu": "8"}))
+    bare = ClusterNode(a_stored_node(labels=BARE | other, allocatable={"cpu": "8"}))
     assert not bare.shows_gpus
     assert not ClusterNode({"metadata": {"name": "n"}}).shows_gpus
 

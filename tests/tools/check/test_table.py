@@ -17,6 +17,7 @@ from tests.support.checked import (
     checked_pod,
     rules,
 )
+from tests.support.documents import table_of
 from webhook.core.pod.whole import DRA_DRIVER, Slice
 from webhook.core.policy.fence import RULES_KEY
 from webhook.tools.check.judge.facts import (
@@ -56,6 +57,15 @@ def nodes(*found, **changes):
 
 def shared(*found, **changes):
     return installed(nodes=found, **changes)
+
+
+def one(*node, **changes):
+    """Return a cluster with one node that is not shared."""
+    return nodes(a_node(*node, **changes))
+
+
+def one_shared(*node, **changes):
+    return shared(a_shared_node(*node, **changes))
 
 
 def ours(name, **changes):
@@ -98,6 +108,7 @@ def own_pod(node, why):
 
 
 WHOLE = {"nvidia.com/gpu": "8"}
+SHARE, KEEP = ({"vramwarden.io/share": value} for value in ("true", "false"))
 UNREACHED = 'failed calling webhook "mutate.vramwarden.io": no endpoints available'
 BY_US = 'admission webhook "mutate.vramwarden.io" denied the request: TooLarge: 1Gi'
 BY_SECOND_LINE = "ValidatingAdmissionPolicy 'vramwarden-second-line' denied request: no"
@@ -172,71 +183,66 @@ CASES = {
             sentry(there=True, level="restricted", release=True),
         ),
     ],
-    "gpu-nodes": [nodes(), before(), nodes(a_node(ready="False"))],
+    "gpu-nodes": [nodes(), before(), one(conditions=[{"type": "Ready", "status": "False"}])],
     "agent-labels": [
         (
             before(),
-            nodes(a_node(labels={"feature.node.kubernetes.io/pci-10de.present": "true"})),
-            nodes(a_node(labels={"nvidia.com/gpu.present": None, "vramwarden.io/share": "true"})),
-            nodes(a_node(labels={"nvidia.com/gpu.present": None, "nvidia.com/gpu.count": "2"})),
+            one(labels={"feature.node.kubernetes.io/pci-10de.present": "true"}),
+            one(labels={"nvidia.com/gpu.present": None, "vramwarden.io/share": "true"}),
+            one(labels={"nvidia.com/gpu.present": None, "nvidia.com/gpu.count": "2"}),
         ),
         (
-            nodes(a_node(labels={"nvidia.com/gpu.present": None}, allocatable=WHOLE)),
-            nodes(
-                a_node(
-                    labels={
-                        "nvidia.com/gpu.present": "false",
-                        "cloud.google.com/gke-accelerator": "nvidia-l4",
-                    }
-                )
+            one(labels={"nvidia.com/gpu.present": None}, allocatable=WHOLE),
+            one(
+                labels={
+                    "nvidia.com/gpu.present": "false",
+                    "cloud.google.com/gke-accelerator": "nvidia-l4",
+                }
             ),
         ),
     ],
     "node-systems": [
-        nodes(a_node(info={"operatingSystem": "windows"})),
-        nodes(a_node(info={"architecture": "s390x"})),
-        nodes(a_node(), a_node("n2", info={"architecture": "arm64"})),
-        (before(), nodes(a_node(info={"architecture": "arm64"}))),
+        one(nodeInfo={"operatingSystem": "windows"}),
+        one(nodeInfo={"architecture": "s390x"}),
+        nodes(a_node(), a_node("n2", nodeInfo={"architecture": "arm64"})),
+        (before(), one(nodeInfo={"architecture": "arm64"})),
     ],
     "kubelets": [
-        nodes(a_node(info={"kubeletVersion": "v1.28.3"})),
+        one(nodeInfo={"kubeletVersion": "v1.28.3"}),
         (
             before(),
-            nodes(a_node(info={"kubeletVersion": "v1.29.0"})),
-            nodes(a_node(info={"kubeletVersion": ""})),
+            one(nodeInfo={"kubeletVersion": "v1.29.0"}),
+            one(nodeInfo={"kubeletVersion": ""}),
         ),
     ],
     "runtime-class": [
         before(runtime_class=""),
-        (before(), nodes(a_node(status={"runtimeHandlers": None}))),
-        nodes(a_node(status={"runtimeHandlers": [{"name": "runc"}]})),
+        (before(), one(runtimeHandlers=None)),
+        one(runtimeHandlers=[{"name": "runc"}]),
     ],
     "taints": [
         (
             before(),
-            nodes(a_node(taints=[{"key": "nvidia.com/gpu", "value": "1", "effect": "NoSchedule"}])),
-            nodes(a_node(taints=[{"key": "a", "effect": "PreferNoSchedule"}])),
+            one(taints=[{"key": "nvidia.com/gpu", "value": "1", "effect": "NoSchedule"}]),
+            one(taints=[{"key": "a", "effect": "PreferNoSchedule"}]),
             nodes(
                 a_node(taints=[{"key": "team", "value": "a", "effect": "NoSchedule"}]),
                 policy=replace(BEFORE.policy, tolerations=({"key": "team", "value": "a"},)),
             ),
-            nodes(a_node(taints=[{"key": "node.kubernetes.io/not-ready", "effect": "NoExecute"}])),
+            one(taints=[{"key": "node.kubernetes.io/not-ready", "effect": "NoExecute"}]),
         ),
         (
-            nodes(a_node(taints=[{"key": "team", "value": "a", "effect": "NoSchedule"}])),
-            nodes(a_node(taints=[{"key": "nvidia.com/gpu", "effect": "NoExecute"}])),
+            one(taints=[{"key": "team", "value": "a", "effect": "NoSchedule"}]),
+            one(taints=[{"key": "nvidia.com/gpu", "effect": "NoExecute"}]),
         ),
         (policy(problems=("no",)), installed(policy=None)),
     ],
     "whole-gpus": [
         before(),
-        nodes(a_node(labels={"vramwarden.io/share": "false"}, allocatable=WHOLE)),
-        shared(a_shared_node(labels={"vramwarden.io/share": "true"}, allocatable=WHOLE)),
-        (
-            nodes(a_node(allocatable=WHOLE)),
-            nodes(a_node(allocatable=dict.fromkeys(WHOLE, "0"), status={"capacity": WHOLE})),
-        ),
-        shared(a_shared_node(allocatable=WHOLE)),
+        one(labels=KEEP, allocatable=WHOLE),
+        one_shared(labels=SHARE, allocatable=WHOLE),
+        (one(allocatable=WHOLE), one(allocatable=dict.fromkeys(WHOLE, "0"), capacity=WHOLE)),
+        one_shared(allocatable=WHOLE),
     ],
     "whole-gpu-pods": [
         (
@@ -244,25 +250,20 @@ CASES = {
             installed(pods=(has_claims(),)),
             shared(a_shared_node(), a_node("n2"), pods=(has_whole("n2"),)),
         ),
-        shared(a_shared_node(labels={"vramwarden.io/share": "true"}), pods=WHOLE_POD),
-        (
-            installed(pods=WHOLE_POD),
-            shared(a_shared_node(labels={"vramwarden.io/share": "false"}), pods=WHOLE_POD),
-        ),
+        shared(a_shared_node(labels=SHARE), pods=WHOLE_POD),
+        (installed(pods=WHOLE_POD), shared(a_shared_node(labels=KEEP), pods=WHOLE_POD)),
     ],
     "resource-claims": [
         (
             before(),
             installed(),
             installed(pods=(has_whole(), has_claims())),  # of which driver, nobody says
-            shared(
-                a_shared_node(slices=[Slice("n1-imex", "compute-domain.nvidia.com", OTHER_TEXTS)])
-            ),
-            shared(a_shared_node(slices=[Slice("n1-gpu", DRA_DRIVER, OTHER_TEXTS)])),
+            one_shared(slices=[Slice("n1-imex", "compute-domain.nvidia.com", OTHER_TEXTS)]),
+            one_shared(slices=[Slice("n1-gpu", DRA_DRIVER, OTHER_TEXTS)]),
         ),
         (
-            nodes(a_node(slices=[CLAIMED])),
-            nodes(a_node(labels={"vramwarden.io/share": "false"}, slices=[CLAIMED])),
+            one(slices=[CLAIMED]),
+            one(labels=KEEP, slices=[CLAIMED]),
             shared(
                 a_shared_node(),
                 a_node("n2", slices=[CLAIMED]),
@@ -271,72 +272,48 @@ CASES = {
             ),
         ),
         (
-            shared(a_shared_node(labels={"vramwarden.io/share": "true"}, slices=[CLAIMED])),
-            shared(
-                a_shared_node(labels={"vramwarden.io/share": "true"}),
-                claimed=GPU_CLAIMS,
-                pods=(has_claims(),),
-            ),
+            one_shared(labels=SHARE, slices=[CLAIMED]),
+            shared(a_shared_node(labels=SHARE), claimed=GPU_CLAIMS, pods=(has_claims(),)),
         ),
         (
-            shared(a_shared_node(slices=[CLAIMED])),
-            shared(a_shared_node(slices=[replace(CLAIMED, driver="another.example")])),
+            one_shared(slices=[CLAIMED]),
+            one_shared(slices=[replace(CLAIMED, driver="another.example")]),
             shared(a_shared_node(slices=[CLAIMED]), claimed=Unreadable("needs the right")),
             installed(claimed=GPU_CLAIMS, pods=(has_claims(),)),
         ),
     ],
     "time-slicing": [
         nodes(sliced(replicas="1")),
-        nodes(a_node(labels={"nvidia.com/gpu.replicas": "4"})),
-        (
-            nodes(sliced(labels={"vramwarden.io/share": "false"})),
-            nodes(sliced(labels={"vramwarden.io/share": "false"}), policy=CAP_ONLY),
-        ),
+        one(labels={"nvidia.com/gpu.replicas": "4"}),
+        (nodes(sliced(labels=KEEP)), nodes(sliced(labels=KEEP), policy=CAP_ONLY)),
         nodes(sliced(), policy=CAP_ONLY),
         nodes(sliced()),
-        nodes(
-            sliced(
-                labels={"vramwarden.io/share": "false"}, allocatable={"nvidia.com/gpu.shared": "8"}
-            ),
-            policy=CAP_ONLY,
-        ),
+        nodes(sliced(labels=KEEP, allocatable={"nvidia.com/gpu.shared": "8"}), policy=CAP_ONLY),
     ],
     "share-label": [
-        tuple(
-            nodes(a_node(labels={"vramwarden.io/share": value}))
-            for value in (None, "true", "false")
-        ),
-        nodes(a_node(labels={"vramwarden.io/share": "yes"})),
+        tuple(one(labels={"vramwarden.io/share": value}) for value in (None, "true", "false")),
+        one(labels={"vramwarden.io/share": "yes"}),
     ],
     "other-products": [
         (
-            nodes(a_node(metadata={"annotations": {"hami.io/node-nvidia-register": "[]"}})),
-            shared(a_shared_node(allocatable={"volcano.sh/vgpu-memory": "100"})),
-            nodes(
-                a_node(
-                    labels={"vramwarden.io/share": "true"}, allocatable={"aliyun.com/gpu-mem": "15"}
-                )
-            ),
+            one(metadata={"annotations": {"hami.io/node-nvidia-register": "[]"}}),
+            one_shared(allocatable={"volcano.sh/vgpu-memory": "100"}),
+            one(labels=SHARE, allocatable={"aliyun.com/gpu-mem": "15"}),
         ),
-        nodes(a_node(allocatable={"aliyun.com/gpu-mem": "15"})),
+        one(allocatable={"aliyun.com/gpu-mem": "15"}),
         tuple(
-            nodes(a_node(labels={"vramwarden.io/share": "false"}, **seen))
+            one(labels=KEEP, **seen)
             for seen in (
                 {"allocatable": {"volcano.sh/vgpu-memory": "100"}},
                 {"metadata": {"annotations": {"hami.io/node-nvidia-register": "[]"}}},
             )
         ),
-        nodes(
-            a_node(labels={"nvidia.com/gpu.present": None}, allocatable={"vramwarden.io/vram": 1})
-        ),
+        one(labels={"nvidia.com/gpu.present": None}, allocatable={"vramwarden.io/vram": 1}),
         before(groups=frozenset({"kai.scheduler"})),
         (before(), installed()),
     ],
     "advertised": [
-        (
-            shared(a_node(labels={"vramwarden.io/share": "false"})),
-            shared(a_node(allocatable=WHOLE)),
-        ),
+        (shared(a_node(labels=KEEP)), shared(a_node(allocatable=WHOLE))),
         installed(),
         shared(a_node(), events={"n1": "drain the whole-GPU pods first"}),
         (
@@ -347,24 +324,22 @@ CASES = {
     ],
     "gpus-answer": [
         installed(),
-        shared(a_shared_node(gpus=({}, LOST))),
+        one_shared(gpus=({}, LOST)),
         shared(a_shared_node("n2", gpus=({}, LOST)), a_shared_node(gpus=(LOST,))),
     ],
     "enforcement": [
         installed(),
-        shared(
-            a_shared_node(
-                labels={
-                    "vramwarden.io/enforcement": "none",
-                    "vramwarden.io/driver-version": "535.129.03",
-                }
-            )
+        one_shared(
+            labels={
+                "vramwarden.io/enforcement": "none",
+                "vramwarden.io/driver-version": "535.129.03",
+            }
         ),
-        shared(a_shared_node(labels={"vramwarden.io/enforcement": "none"})),
+        one_shared(labels={"vramwarden.io/enforcement": "none"}),
     ],
     "device-names": [
-        shared(a_shared_node(labels={"vramwarden.io/device-names": "none"})),
-        (installed(), shared(a_shared_node(labels={"vramwarden.io/device-names": None}))),
+        one_shared(labels={"vramwarden.io/device-names": "none"}),
+        (installed(), one_shared(labels={"vramwarden.io/device-names": None})),
     ],
     "release": [installed(), installed(webhook=None)],
     "release-version": [installed(), installed(webhook=a_workload(version="0.2.0"))],
@@ -513,19 +488,13 @@ CASES = {
 }
 
 
-def table(find):
-    """Return what each row of a docstring's table says of the result."""
-    lines = [line.strip() for line in find.__doc__.splitlines() if line.strip().startswith("| ")]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
-
-
 def expected(cell):
     return next(level for word, level in LEVELS.items() if cell.startswith(word))
 
 
 def rows():
     for name, check in CHECKS.items():
-        for number, cells in enumerate(table(check.find)):
+        for number, cells in enumerate(table_of(check.find)):
             yield pytest.param(name, number, cells, id=f"{name}: {' | '.join(cells)}")
 
 
@@ -535,7 +504,7 @@ def finding(name, facts):
 
 
 def test_each_check_has_a_case_for_each_row_of_its_table():
-    wanted = {name: len(table(check.find)) for name, check in CHECKS.items()}
+    wanted = {name: len(table_of(check.find)) for name, check in CHECKS.items()}
     assert {name: len(cases) for name, cases in CASES.items()} == wanted
     assert min(wanted.values()) >= 1
 

@@ -18,6 +18,15 @@ WHOLE = {"nvidia.com/gpu": "8"}
 SHARE = {"vramwarden.io/share": "true"}
 
 
+def having(*nodes, **changes):
+    """Return a cluster with a release that works, and with these nodes in place of its own."""
+    return replace(INSTALLED, nodes=nodes, **changes)
+
+
+def with_policy(**changes):
+    return {"policy": replace(INSTALLED.policy, **changes)}
+
+
 def finding(name, facts):
     results = {one.check.id: one.finding for one in run(facts, pre=facts.webhook is None)}
     return results.get(name)
@@ -47,34 +56,151 @@ def test_what_a_version_lacks_is_said(version, words):
         assert (finding(name, of_release) is not None) == has_fence
 
 
-def test_a_restart_of_the_pod_needs_a_version_that_has_it():
-    strict = replace(INSTALLED, policy=replace(INSTALLED.policy, restarts=("strict",)))
-    assert finding("policy-features", replace(strict, version="v1.35.0")).level == "warning"
-    assert finding("policy-features", replace(strict, version="v1.36.0")).level == "ok"
+STRICT = with_policy(restarts=("strict",))
+ASKED, WHOLE_NODE = a_shared_node("n1", SHARE, allocatable=WHOLE), a_node("n2", allocatable=WHOLE)
+BOTH = a_shared_node("n3", allocatable=WHOLE)
+UNHEEDED = {"labels": {"nvidia.com/gpu.deploy.device-plugin": "false"}, "allocatable": WHOLE}
+DRIVER = Slice("n1-gpu.nvidia.com-x", "gpu.nvidia.com", frozenset({"GPU-a"}))
+# What the agent saw is believed where nobody else may read it, and of a driver that restarts.
+SEEN_DRIVER = a_node(metadata={"annotations": {"vramwarden.io/dra-driver": "gpu.nvidia.com"}})
+LOST = {"uuid": "GPU-b", "index": 1, "healthy": False}
+SLOTS = a_node(
+    labels={"nvidia.com/gpu.replicas": "4", "vramwarden.io/share": "false"},
+    allocatable={"nvidia.com/gpu.shared": "4"},
+)
+UNMEASURED = {"vramwarden.io/enforcement": "none"}
+OLD = a_shared_node("n1", UNMEASURED | {"vramwarden.io/driver-version": "535.129.03"})
+NEW = a_shared_node("n2", UNMEASURED)
+ASKS = a_node(labels={"vramwarden.io/whole-gpu-pods": "1800000000"})
+UNREADY = (
+    checked_pod("x/sentry-y", component="sentry", node="n1", not_ready="of the sentry"),
+    checked_pod("x/agent-x", component="agent", node="", not_ready="no driver yet"),
+)
+NAMELESS = checked_pod("a/b", managed=True, pull_failure=("", "no such image"))
+NO_DEBUGGERS = INSTALLED.fences - {"vramwarden-debuggers"}
+VOID = INSTALLED.fences | {"vramwarden-void"}
+FENCES = "secondLine, sidecar, enforcer, exemption, accounts"
+BY_US = 'admission webhook "mutate.vramwarden.io" denied the request: TooLarge: no'
 
 
-def test_nodes_that_are_shared_both_ways_are_named_apart_from_those_that_are_not_shared():
-    asked = a_shared_node("n1", SHARE, allocatable=WHOLE)
-    kept = a_node("n2", allocatable=WHOLE)
-    both = a_shared_node("n3", allocatable=WHOLE)
-    found = finding("whole-gpus", replace(INSTALLED, nodes=(asked, kept)))
-    assert (found.level, found.about) == ("warning", ("n2",))
-    assert "`kubectl label node n2 nvidia.com/gpu.deploy.device-plugin=false`" in found.cure
-    found = finding("whole-gpus", replace(INSTALLED, nodes=(asked, kept, both)))
-    assert (found.level, found.about) == ("failed", ("n3",))
-    found = finding("whole-gpus", replace(INSTALLED, nodes=(asked,)))
-    assert "n1 offers nvidia.com/gpu and is shared as well" in found.detail
+def fenced(names):
+    return replace(INSTALLED, fences=names, fence_bindings=names)
 
 
-def test_where_the_plugin_does_not_heed_its_label_the_cure_is_another():
-    label = {"nvidia.com/gpu.deploy.device-plugin": "false"}
-    for node in (
-        a_node(labels=label, allocatable=WHOLE),
-        a_shared_node(labels=label, allocatable=WHOLE),
-    ):
-        cure = finding("whole-gpus", replace(INSTALLED, nodes=(node,))).cure
-        assert "the plugin does not heed it: give its DaemonSet the affinity" in cure
-        assert "kubectl label node n1 nvidia.com" not in cure
+def figures_of_n1(at_s):
+    return replace(INSTALLED, gpu_nodes={"n1": INSTALLED.now_s + at_s, "n2": INSTALLED.now_s})
+
+
+def tried(answer):
+    return replace(INSTALLED, asks=DryRun(created=False, answer=answer))
+
+
+SAID = {
+    "a version without restarts of the pod": (
+        "policy-features", replace(INSTALLED, version="v1.35.0", **STRICT), {"level": "warning"}),
+    "a version that has them": (
+        "policy-features", replace(INSTALLED, version="v1.36.0", **STRICT), {"level": "ok"}),
+    "a node whose GPUs are whole, beside one that asks for both": (
+        "whole-gpus", having(ASKED, WHOLE_NODE),
+        {"level": "warning", "about": ("n2",),
+         "cure has": "`kubectl label node n2 nvidia.com/gpu.deploy.device-plugin=false`"}),
+    "a node that is shared both ways and did not ask": (
+        "whole-gpus", having(ASKED, WHOLE_NODE, BOTH), {"level": "failed", "about": ("n3",)}),
+    "a node that is shared both ways and asked": (
+        "whole-gpus", having(ASKED),
+        {"detail has": "n1 offers nvidia.com/gpu and is shared as well"}),
+    "a plugin that does not heed its label": (
+        "whole-gpus", having(a_node(**UNHEEDED)),
+        {"cure has": "the plugin does not heed it: give its DaemonSet the affinity",
+         "cure has not": "kubectl label node n1 nvidia.com"}),
+    "such a plugin on a shared node": (
+        "whole-gpus", having(a_shared_node(**UNHEEDED)),
+        {"cure has": "the plugin does not heed it: give its DaemonSet the affinity",
+         "cure has not": "kubectl label node n1 nvidia.com"}),
+    "a DRA driver on a shared node": (
+        "resource-claims", having(a_shared_node(slices=[DRIVER])),
+        {"detail": "the DRA driver gpu.nvidia.com offers GPUs that pods with VRAM get, too: n1",
+         "cure has": "take the driver off the node"}),
+    "a DRA driver on a node that is not shared": (
+        "resource-claims", having(SEEN_DRIVER), {"detail": "of n1 alone, not shared"}),
+    "which is not to be shared": (
+        "advertised", having(SEEN_DRIVER), {"detail": "none is to be shared"}),
+    "a GPU that is lost": (
+        "gpus-answer", having(a_shared_node(gpus=({}, LOST))),
+        {"detail": "nothing new is placed on GPU 1 of n1 (is lost or unhealthy)",
+         "cure has not": "forget-xids"}),
+    "a GPU with an Xid": (
+        "gpus-answer",
+        having(a_shared_node(gpus=({}, LOST | {"fault": "Xid 79", "xid": 79}))),
+        {"detail": "nothing new is placed on GPU 1 of n1 (Xid 79)",
+         "cure has": "`kubectl annotate node n1 vramwarden.io/forget-xids=true`"}),
+    "slots of another name than the rule's": (
+        "time-slicing", having(SLOTS, **with_policy(slots=(("notebooks", "nvidia.com/gpu"),))),
+        {"detail": "pods of rule notebooks ask for nvidia.com/gpu, and nodes offer "
+                   "nvidia.com/gpu.shared",
+         "cure": "set timeSlicedResource: nvidia.com/gpu.shared in that rule"}),
+    "a driver that is too old, beside one that is not": (
+        "enforcement", having(NEW, OLD),
+        {"detail has": "driver 535.129.03 does not report processes' memory",
+         "cure": "upgrade the driver there to 565.57.01 or newer"}),
+    "a driver that is new enough": (
+        "enforcement", having(NEW), {"detail has": "though the driver is new enough"}),
+    "no agent": ("agents", having(a_node(), agent=None), {"level": "warning"}),
+    "for what an agent waits": (
+        "advertised", having(ASKS, a_node("n2", age_s=9)),
+        {"level": "warning", "about": ("n1", "n2"),
+         "detail": "n1: its agent waits for a replica of the webhook to say which pods there have "
+                   "whole GPUs",
+         "cure has": "wait; if vramwarden.io/vram is missing in ten minutes, see why: "}),
+    "memory that is shown": ("advertised", INSTALLED, {"detail": "160Gi on 2 of 2 nodes"}),
+    "a node that is not shared": (
+        "advertised", having(a_node(allocatable=WHOLE)), {"detail": "none is to be shared"}),
+    "an agent that is not ready, by its own reason": (
+        "agents", replace(INSTALLED, agent=a_workload("agent", ready=1), own_pods=UNREADY),
+        {"detail": "ready: 1 of 2 nodes: no driver yet (node unknown)", "about": (),
+         "cure": "`kubectl -n vramwarden-system describe pods agent-x`"}),
+    "figures that are three minutes old": ("figures", figures_of_n1(-180), {"level": "ok"}),
+    "figures of a clock that is ahead": ("figures", figures_of_n1(181), {"about": ("n1",)}),
+    "a sidecar's image without a name": (
+        "sidecar-image", replace(INSTALLED, pods=(NAMELESS,)), {"level": "failed"}),
+    "a policy that is missing, by its value": (
+        "fence-policies", fenced(NO_DEBUGGERS), {"level": "warning", "about": ("fence.sidecar",)}),
+    "a fence": ("fence-policies", INSTALLED, {"detail": FENCES}),
+    "a fence with the void": ("fence-policies", fenced(VOID), {"detail": f"{FENCES}, void"}),
+    "that we denied a good pod": (
+        "pod-asks", tried(BY_US),
+        {"detail": f"in namespace default the policy denies it: {BY_US}"}),
+    "that others denied it": (
+        "pod-asks", tried("exceeded quota"),
+        {"detail": "in namespace default it was denied: exceeded quota"}),
+    "one problem of a policy": (
+        "policy-valid", replace(INSTALLED, **with_policy(problems=("one",))), {"detail": "one"}),
+    "further problems, counted": (
+        "policy-valid", replace(INSTALLED, **with_policy(problems=("one", "two", "three"))),
+        {"detail": "one and 2 more"}),
+    "a release": ("release", INSTALLED, {"detail": "0.1.0 in namespace vramwarden-system"}),
+    "a release without a version": (
+        "release", replace(INSTALLED, webhook=a_workload(version="")),
+        {"detail has": "of an unknown version in namespace vramwarden-system"}),
+    "which no command is of": (
+        "release-version", replace(INSTALLED, webhook=a_workload(version="")),
+        {"detail has": "the release unknown"}),
+}  # fmt: skip
+"""A check, what is known, and each part of the finding: all of it, or what it has (not)."""
+
+
+@pytest.mark.parametrize(("name", "facts", "wanted"), SAID.values(), ids=SAID)
+def test_what_is_found_is_said_in_words(name, facts, wanted):
+    found = finding(name, facts)
+    for key, value in wanted.items():
+        part, _, how = key.partition(" ")
+        seen = getattr(found, part)
+        holds = {"": seen == value, "has": value in seen, "has not": value not in seen}
+        assert holds[how], seen
+
+
+def test_without_an_agent_no_node_is_blamed():
+    assert finding("advertised", having(a_node(), agent=None)) is None
 
 
 def a_pod_on_n1(name, *, limits=None, status=None, **spec):
@@ -116,117 +242,6 @@ def test_pods_that_have_gpus_by_other_ways_are_named_with_their_nodes():
     assert finding("resource-claims", facts).about == ("team-a/claims",)
 
 
-def test_a_driver_that_offers_shared_gpus_is_named_with_their_node():
-    one = Slice("n1-gpu.nvidia.com-x", "gpu.nvidia.com", frozenset({"GPU-a"}))
-    found = finding("resource-claims", replace(INSTALLED, nodes=(a_shared_node(slices=[one]),)))
-    assert found.detail == (
-        "the DRA driver gpu.nvidia.com offers GPUs that pods with VRAM get, too: n1"
-    )
-    assert found.cure.startswith("take the driver off the node")
-    # What the agent saw is believed where nobody else may read it, and of a driver that restarts.
-    seen = a_node(metadata={"annotations": {"vramwarden.io/dra-driver": "gpu.nvidia.com"}})
-    assert said("resource-claims", replace(INSTALLED, nodes=(seen,))) == "of n1 alone, not shared"
-    assert said("advertised", replace(INSTALLED, nodes=(seen,))) == "none is to be shared"
-
-
-def test_a_broken_gpu_is_named_with_its_fault_and_an_xid_with_how_to_take_it_back():
-    lost = {"uuid": "GPU-b", "index": 1, "healthy": False}
-    facts = replace(INSTALLED, nodes=(a_shared_node(gpus=({}, lost)),))
-    found = finding("gpus-answer", facts)
-    assert found.detail == "nothing new is placed on GPU 1 of n1 (is lost or unhealthy)"
-    assert "forget-xids" not in found.cure
-    lost |= {"fault": "Xid 79", "xid": 79}
-    facts = replace(INSTALLED, nodes=(a_shared_node(gpus=({}, lost)),))
-    found = finding("gpus-answer", facts)
-    assert found.detail == "nothing new is placed on GPU 1 of n1 (Xid 79)"
-    assert "`kubectl annotate node n1 vramwarden.io/forget-xids=true`" in found.cure
-
-
-def test_a_rule_whose_slots_have_another_name_is_told_theirs():
-    labels = {"nvidia.com/gpu.replicas": "4", "vramwarden.io/share": "false"}
-    node = a_node(labels=labels, allocatable={"nvidia.com/gpu.shared": "4"})
-    policy = replace(INSTALLED.policy, slots=(("notebooks", "nvidia.com/gpu"),))
-    found = finding("time-slicing", replace(INSTALLED, nodes=(node,), policy=policy))
-    assert found.detail == (
-        "pods of rule notebooks ask for nvidia.com/gpu, and nodes offer nvidia.com/gpu.shared"
-    )
-    assert found.cure == "set timeSlicedResource: nvidia.com/gpu.shared in that rule"
-
-
-def test_a_driver_that_is_too_old_is_named_and_one_that_is_not_is_no_cause():
-    none = {"vramwarden.io/enforcement": "none"}
-    old = a_shared_node("n1", none | {"vramwarden.io/driver-version": "535.129.03"})
-    new = a_shared_node("n2", none)
-    found = finding("enforcement", replace(INSTALLED, nodes=(new, old)))
-    assert "driver 535.129.03 does not report processes' memory" in found.detail
-    assert found.cure == "upgrade the driver there to 565.57.01 or newer"
-    found = finding("enforcement", replace(INSTALLED, nodes=(new,)))
-    assert "though the driver is new enough" in found.detail
-
-
-def test_without_an_agent_no_node_is_blamed():
-    facts = replace(INSTALLED, agent=None, nodes=(a_node(),))
-    assert finding("advertised", facts) is None
-    assert finding("agents", facts).level == "warning"
-
-
-def test_of_a_node_that_is_not_shared_yet_it_is_said_for_what_its_agent_waits():
-    asks = a_node(labels={"vramwarden.io/whole-gpu-pods": "1800000000"})
-    found = finding("advertised", replace(INSTALLED, nodes=(asks, a_node("n2", age_s=9))))
-    assert (found.level, found.about) == ("warning", ("n1", "n2"))
-    why = "n1: its agent waits for a replica of the webhook to say which pods there have whole GPUs"
-    assert found.detail == why
-    assert found.cure.startswith("wait; if vramwarden.io/vram is missing in ten minutes, see why: ")
-
-
-def test_nodes_that_show_their_memory_are_counted():
-    assert said("advertised", INSTALLED) == "160Gi on 2 of 2 nodes"
-    whole = replace(INSTALLED, nodes=(a_node(allocatable=WHOLE),))
-    assert said("advertised", whole) == "none is to be shared"
-
-
-def test_an_unready_agent_is_named_with_its_own_reason():
-    pods = (
-        checked_pod("x/sentry-y", component="sentry", node="n1", not_ready="of the sentry"),
-        checked_pod("x/agent-x", component="agent", node="", not_ready="no driver yet"),
-    )
-    facts = replace(INSTALLED, agent=a_workload("agent", ready=1), own_pods=pods)
-    found = finding("agents", facts)
-    assert found.detail == "ready: 1 of 2 nodes: no driver yet (node unknown)"
-    assert found.cure == "`kubectl -n vramwarden-system describe pods agent-x`"
-    assert found.about == ()
-
-
-def test_figures_may_be_three_minutes_old():
-    at_s = {"n1": INSTALLED.now_s - 180, "n2": INSTALLED.now_s}
-    assert finding("figures", replace(INSTALLED, gpu_nodes=at_s)).level == "ok"
-    ahead_s = {"n1": INSTALLED.now_s + 181, "n2": INSTALLED.now_s}
-    assert finding("figures", replace(INSTALLED, gpu_nodes=ahead_s)).about == ("n1",)
-
-
-def test_a_sidecar_that_waits_for_an_image_without_a_name_counts():
-    facts = replace(
-        INSTALLED, pods=(checked_pod("a/b", managed=True, pull_failure=("", "no such image")),)
-    )
-    assert finding("sidecar-image", facts).level == "failed"
-
-
-def test_a_policy_that_is_missing_is_named_by_its_value():
-    names = INSTALLED.fences - {"vramwarden-debuggers"}
-    facts = replace(INSTALLED, fences=names, fence_bindings=names)
-    assert finding("fence-policies", facts).level == "warning"
-    assert finding("fence-policies", facts).about == ("fence.sidecar",)
-
-
-def test_the_void_is_named_where_it_stands():
-    names = INSTALLED.fences | {"vramwarden-void"}
-    facts = replace(INSTALLED, fences=names, fence_bindings=names)
-    assert said("fence-policies", INSTALLED) == "secondLine, sidecar, enforcer, exemption, accounts"
-    assert (
-        said("fence-policies", facts) == "secondLine, sidecar, enforcer, exemption, accounts, void"
-    )
-
-
 CAUSES = {
     "x509: certificate signed by unknown authority": "does not trust its certificate",
     "x509: certificate has expired or is not yet valid": "has expired",
@@ -256,36 +271,14 @@ def test_names_and_counts_are_short():
     assert shortened("x" * 400) == "x" * 299 + "…"
 
 
-def test_a_certificate_warns_from_a_week_on_and_fails_once_it_has_expired():
-    def level(name, days):
-        certificate = replace(INSTALLED.certificate, days_left=days)
-        authorities = (replace(INSTALLED.authorities[0], days_left=days),)
-        facts = replace(INSTALLED, certificate=certificate, authorities=authorities)
-        return finding(name, facts).level
-
-    for name in ("certificate", "ca-bundle"):
-        found = [level(name, days) for days in (0.0, 0.1, 7.0, 7.1)]
-        assert found == ["failed", "warning", "warning", "ok"]
-
-
-def test_who_denied_a_good_pod_is_said():
-    ours = 'admission webhook "mutate.vramwarden.io" denied the request: TooLarge: no'
-    for answer, words in ((ours, "the policy denies it: "), ("exceeded quota", "it was denied: ")):
-        text = said("pod-asks", replace(INSTALLED, asks=DryRun(created=False, answer=answer)))
-        assert text == f"in namespace default {words}{answer}"
-
-
-def test_further_problems_of_a_policy_are_counted():
-    for problems, more in ((("one",), "one"), (("one", "two", "three"), "one and 2 more")):
-        facts = replace(INSTALLED, policy=replace(INSTALLED.policy, problems=problems))
-        assert said("policy-valid", facts) == more
-
-
-def test_a_release_without_a_version_is_not_called_one():
-    facts = replace(INSTALLED, webhook=a_workload(version=""))
-    assert said("release", facts).startswith("of an unknown version in namespace")
-    assert "the release unknown" in said("release-version", facts)
-    assert said("release", INSTALLED) == "0.1.0 in namespace vramwarden-system"
+@pytest.mark.parametrize(
+    ("days", "level"), [(0.0, "failed"), (0.1, "warning"), (7.0, "warning"), (7.1, "ok")]
+)
+def test_a_certificate_warns_from_a_week_on_and_fails_once_it_has_expired(days, level):
+    certificate = replace(INSTALLED.certificate, days_left=days)
+    authorities = (replace(INSTALLED.authorities[0], days_left=days),)
+    facts = replace(INSTALLED, certificate=certificate, authorities=authorities)
+    assert [finding(name, facts).level for name in ("certificate", "ca-bundle")] == [level] * 2
 
 
 def test_containers_that_void_left_alone_for_a_device_are_found_by_their_resources():
