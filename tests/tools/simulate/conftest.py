@@ -2,31 +2,14 @@
 
 from __future__ import annotations
 
-import io
-import json
-import sys
-from typing import NamedTuple
-
 import pytest
 
+from tests.support.commands import runner
 from webhook.tools.simulate.command import simulate_command
 
 
-class Done(NamedTuple):
-    """What a command left behind."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def value(self):
-        """What a program would read."""
-        return json.loads(self.out)
-
-
 @pytest.fixture
-def simulate(tmp_path, monkeypatch, capsys):
+def simulate(tmp_path, monkeypatch):
     """Run the command in a folder with these files."""
     monkeypatch.chdir(tmp_path)
 
@@ -34,9 +17,6 @@ def simulate(tmp_path, monkeypatch, capsys):
         for name, text in files.items():
             data = text if isinstance(text, bytes) else text.encode()
             (tmp_path / name).write_bytes(data)
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
-        with pytest.raises(SystemExit) as ended:
-            simulate_command.main(list(arguments))
-        return Done(ended.value.code, *capsys.readouterr())
+        return runner().invoke(simulate_command, arguments, input=stdin, catch_exceptions=False)
 
     return run

@@ -31,8 +31,8 @@ def today(simulate):
 
     def run(text, *arguments, **files):
         done = simulate("--nodes", "f", "-o", "json", *arguments, f=text, **files)
-        assert (done.code, done.err) == (0, "")
-        return done.value
+        assert (done.exit_code, done.stderr) == (0, "")
+        return json.loads(done.stdout)
 
     return run
 
@@ -73,15 +73,15 @@ def test_a_cluster_of_everybody_is_compared(today):
 
 def test_the_text_begins_with_the_answer(simulate):
     done = simulate("--nodes", "f", "--as", "8Gi", f=MIXED)
-    lines = done.out.splitlines()
+    lines = done.stdout.splitlines()
     assert lines[0] == "whole GPUs today 18, as shares 6"
     cells = {line[:46].strip(): line[46:].strip() for line in lines}
     assert cells["held by pods now"] == "17"
     assert cells["if the scheduler spreads, as by default"] == "8"
     assert "Free of pods would be 4 nodes with 18 GPUs: big-1, sliced-0, hami-0, kai-0" in lines
-    assert "  give them a size with --as 8Gi (pods of one GPU), or by workload with" in done.out
-    assert "4 by the node's label nvidia.com/gpu.memory" in done.out
-    assert "1 by what HAMi registers" in done.out
+    assert "  give them a size with --as 8Gi (pods of one GPU), or by workload with" in done.stdout
+    assert "4 by the node's label nvidia.com/gpu.memory" in done.stdout
+    assert "1 by what HAMi registers" in done.stdout
 
 
 def test_without_a_size_pods_with_whole_gpus_stay_as_they_are(today):
@@ -93,10 +93,10 @@ def test_without_a_size_pods_with_whole_gpus_stay_as_they_are(today):
 def test_pods_that_would_not_fit_are_in_the_first_line_and_explained(simulate):
     text = listed(gfd_node("n", 1), whole("a", "n"))
     done = simulate("--nodes", "f", "--as", "100Gi", f=text)
-    assert done.out.startswith("whole GPUs today 1, as shares 0; 1 pod would not fit\n")
-    assert "  larger than any GPU  " in done.out
-    assert "    first: team/a\n" in done.out
-    assert "No node that has pods now would be free." not in done.out
+    assert done.stdout.startswith("whole GPUs today 1, as shares 0; 1 pod would not fit\n")
+    assert "  larger than any GPU  " in done.stdout
+    assert "    first: team/a\n" in done.stdout
+    assert "No node that has pods now would be free." not in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -167,10 +167,10 @@ def test_node_selectors_count(today):
 def test_of_many_workloads_that_stay_whole_ten_are_named_and_the_rest_is_counted(simulate):
     pods = [whole(f"p{number:02}", "n") for number in range(13)]
     done = simulate("--nodes", "f", f=listed(gfd_node("n", 16), *pods))
-    assert [line.split()[1] for line in done.out.splitlines() if line.startswith("  team ")] == [
+    assert [line.split()[1] for line in done.stdout.splitlines() if line.startswith("  team ")] == [
         f"Pod/p{number:02}" for number in range(10)
     ]
-    assert "  and 3 workloads more\n" in done.out
+    assert "  and 3 workloads more\n" in done.stdout
 
 
 @pytest.fixture
@@ -184,8 +184,9 @@ def api(monkeypatch):
 def test_a_cluster_says_what_a_file_of_its_objects_says(simulate, api):
     objects = api.add(*mixed_cluster()).objects
     file = listed(*(objects[path] for path in sorted(objects)))
-    given = simulate("--nodes", "f", "--as", "8Gi", "-o", "json", f=file)
-    assert simulate("--as", "8Gi", "-o", "json") == given
+    given = simulate("--nodes", "f", "--as", "8Gi", f=file).stdout
+    assert given.startswith("whole GPUs today 18, as shares 6\n")
+    assert simulate("--as", "8Gi").stdout == given
 
 
 @pytest.mark.parametrize(
@@ -212,8 +213,8 @@ def test_why_no_history_says_a_size_is_noted(api, code, notes):
 def test_a_cluster_that_cannot_be_asked_is_exit_code_3(simulate, api, kind, code, said):
     api.fails(f"/{kind}", code)
     done = simulate()
-    assert (done.code, done.out) == (3, "")
-    assert said in done.err
+    assert (done.exit_code, done.stdout) == (3, "")
+    assert said in done.stderr
 
 
 NODES = [a_node(f"old-{index}", **{"nvidia.com/gpu": 2}) for index in range(7)]
@@ -221,8 +222,8 @@ NODES = [a_node(f"old-{index}", **{"nvidia.com/gpu": 2}) for index in range(7)]
 
 def test_nodes_whose_memory_nobody_says_are_named_with_what_to_give(simulate):
     done = simulate("--nodes", "f", f=listed(*NODES, whole("a", "old-0")))
-    assert (done.code, done.out) == (2, "")
-    assert done.err == (
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr == (
         "Error: nothing was compared:\n"
         "nobody says how much memory the GPUs of old-0, old-1, old-2, old-3, old-4 and 2 more "
         "have; pass --gpu-memory 80Gi, or by node --gpu-memory 'old-0=8x80Gi', or install GPU "
@@ -262,9 +263,9 @@ def test_what_is_given_by_name_counts_before_what_a_node_says(today):
 def test_replicas_of_an_unknown_number_of_gpus_need_the_number(simulate):
     text = listed(a_node("n", **{"nvidia.com/gpu.shared": 8}))
     done = simulate("--nodes", "f", "--gpu-memory", "24Gi", f=text)
-    assert done.code == 2
-    assert "nobody says how much memory the GPUs of n have" in done.err
-    assert simulate("--nodes", "f", "--gpu-memory", "2x24Gi", f=text).code == 0
+    assert done.exit_code == 2
+    assert "nobody says how much memory the GPUs of n have" in done.stderr
+    assert simulate("--nodes", "f", "--gpu-memory", "2x24Gi", f=text).exit_code == 0
 
 
 @pytest.mark.parametrize(
@@ -284,8 +285,8 @@ def test_replicas_of_an_unknown_number_of_gpus_need_the_number(simulate):
 )
 def test_what_has_no_gpus_is_no_cluster(simulate, text, said):
     done = simulate("--nodes", "f", f=text)
-    assert (done.code, done.out) == (2, "")
-    assert said in done.err
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert said in done.stderr
 
 
 def deployed(name, namespace, workload):
@@ -350,8 +351,8 @@ def test_a_pod_that_nothing_creates_goes_by_its_name(today):
 )
 def test_sizes_that_cannot_be_read_are_said_with_their_lines(simulate, sizes, said):
     done = simulate("--nodes", "f", "--sizes", "s", f=SIZED, s=sizes)
-    assert (done.code, done.out) == (2, "")
-    assert said in done.err
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert said in done.stderr
 
 
 def test_histories_in_a_file_say_sizes(today):
@@ -367,7 +368,7 @@ def test_histories_in_a_file_say_sizes(today):
 
 def test_a_wrong_row_is_said_once(simulate):
     done = simulate("--nodes", "f", "--sizes", "s", f=SIZED, s="memory\n8GB\n8Gi\n")
-    assert [line for line in done.err.splitlines() if "8GB" in line] == [
+    assert [line for line in done.stderr.splitlines() if "8GB" in line] == [
         's:2: "8GB" is not a Kubernetes quantity; use 8G or 8Gi'
     ]
 
@@ -388,14 +389,15 @@ def test_a_wrong_row_is_said_once(simulate):
 )
 def test_wrong_usage_is_exit_code_2_with_a_word_of_what_to_do(simulate, arguments, said):
     done = simulate(*arguments, f=MIXED, latin=b"a: 1\nb: \xff\n")
-    assert (done.code, done.out) == (2, "")
-    assert said in done.err
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert said in done.stderr
 
 
 def test_standard_input_is_a_file_too_and_what_was_written_before_still_works(simulate):
     done = simulate("--nodes", "f", f=MIXED)
-    assert simulate("--nodes", "-", stdin=MIXED) == done
-    assert simulate("--today", "--nodes", "f") == done
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert simulate("--nodes", "-", stdin=MIXED).stdout == done.stdout
+    assert simulate("--today", "--nodes", "f").stdout == done.stdout
 
 
 def test_the_command_is_one_of_vramwarden_s():
