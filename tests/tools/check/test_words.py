@@ -160,7 +160,9 @@ SAID = {
         {"detail": "ready: 1 of 2 nodes: no driver yet (node unknown)", "about": (),
          "cure": "`kubectl -n vramwarden-system describe pods agent-x`"}),
     "figures that are three minutes old": ("figures", figures_of_n1(-180), {"level": "ok"}),
-    "figures of a clock that is ahead": ("figures", figures_of_n1(181), {"about": ("n1",)}),
+    "figures of a clock that is ahead": (
+        "figures", figures_of_n1(181),
+        {"about": ("n1",), "cure has": "`kubectl -n vramwarden-sentry logs "}),
     "a sidecar's image without a name": (
         "sidecar-image", replace(INSTALLED, pods=(NAMELESS,)), {"level": "failed"}),
     "a policy that is missing, by its value": (
@@ -175,6 +177,9 @@ SAID = {
         {"detail": "in namespace default it was denied: exceeded quota"}),
     "one problem of a policy": (
         "policy-valid", replace(INSTALLED, **with_policy(problems=("one",))), {"detail": "one"}),
+    "a further problem": (
+        "policy-valid", replace(INSTALLED, **with_policy(problems=("one", "two"))),
+        {"detail": "one and 1 more"}),
     "further problems, counted": (
         "policy-valid", replace(INSTALLED, **with_policy(problems=("one", "two", "three"))),
         {"detail": "one and 2 more"}),
