@@ -17,7 +17,7 @@ from contextlib import suppress
 
 import pytest
 
-from tests.support.api_server import ApiServer, write_kubeconfig
+from tests.support.api_server import write_kubeconfig
 from tests.support.clusters import NOW_S, a_cluster, a_pod, ago, team_nodes
 from tests.support.gpu_nodes import GPU_NODES_PATH
 from tests.tools.top.pages import read_page, sections, texts
@@ -176,12 +176,11 @@ def test_who_is_not_known_learns_that(top, cluster):
 
 
 def test_a_cluster_that_cannot_be_reached_is_exit_code_1(top, tmp_path, monkeypatch):
-    with ApiServer() as gone:
-        kubeconfig = write_kubeconfig(tmp_path / "gone", gone.url)
+    kubeconfig = write_kubeconfig(tmp_path / "gone", "http://127.0.0.1:1")  # nobody listens
     monkeypatch.setattr(time, "sleep", lambda _: None)
     code, out, err = top(kubeconfig=kubeconfig)
     assert (code, out) == (1, "")
-    assert err.startswith("Error: http://127.0.0.1:")
+    assert err.startswith("Error: http://127.0.0.1:1 ")
     assert "does not answer" in err
     assert "no pods" not in err
 
