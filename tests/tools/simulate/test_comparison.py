@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from tests.support.gpus import a_gpu
+from tests.tools.simulate.scene import a_node
 from webhook.core.placement.fit import Need
 from webhook.core.pod.quantity import MIB
 from webhook.tools.simulate.judge.asked import GpuRequest, How
@@ -16,12 +16,7 @@ from webhook.tools.simulate.judge.offered import TodayNode
 from webhook.tools.simulate.judge.packing import BlockedBy
 
 
-def node(name="n1", *sizes, replicas=1, is_sliced=False, **labels):
-    gpus = tuple(a_gpu(f"{name}-{index}", mib, index) for index, mib in enumerate(sizes))
-    return TodayNode(name, gpus, labels, replicas, is_sliced)
-
-
-def pod(name="p", at="n1", how=How.WHOLE, gpus=1, mib=0, part=0, cards=(), **more):
+def a_pod(name="p", at="n1", how=How.WHOLE, gpus=1, mib=0, part=0, cards=(), **more):
     asked = GpuRequest(how, gpus, mib * MIB, Fraction(part), cards)
     more = {key: value * MIB if key.endswith("_bytes") else value for key, value in more.items()}
     return TodayPod(name=name, asked=asked, node=at, **more)
@@ -34,12 +29,12 @@ def shares(today):
 
 
 def test_pods_with_a_size_share_and_the_others_keep_what_they_have():
-    nodes = [node("n1", 1000, 1000, 1000), node("n2", 1000, 1000)]
+    nodes = [a_node("n1", 1000, 1000, 1000), a_node("n2", 1000, 1000)]
     pods = [
-        pod("a", otherwise_bytes=300),
-        pod("b", otherwise_bytes=300),
-        pod("c", "n2", gpus=2, otherwise_bytes=300, workload="team Job/c"),
-        pod("d", "", otherwise_bytes=300),
+        a_pod("a", otherwise_bytes=300),
+        a_pod("b", otherwise_bytes=300),
+        a_pod("c", "n2", gpus=2, otherwise_bytes=300, workload="team Job/c"),
+        a_pod("d", "", otherwise_bytes=300),
     ]
     today = compare(nodes, pods)
     assert (today.held, today.wanted, today.whole_today) == (4, 1, 5)
@@ -54,8 +49,8 @@ def test_pods_with_a_size_share_and_the_others_keep_what_they_have():
 
 
 def test_nodes_that_nobody_needs_any_more_are_named():
-    nodes = [node("n1", 1000), node("n2", 1000, 1000), node("idle", 1000)]
-    pods = [pod("a", otherwise_bytes=300), pod("b", "n2", otherwise_bytes=300)]
+    nodes = [a_node("n1", 1000), a_node("n2", 1000, 1000), a_node("idle", 1000)]
+    pods = [a_pod("a", otherwise_bytes=300), a_pod("b", "n2", otherwise_bytes=300)]
     today = compare(nodes, pods)
     assert (today.free_nodes, today.free_gpus) == (("n2",), 2)
 
@@ -63,72 +58,73 @@ def test_nodes_that_nobody_needs_any_more_are_named():
 @pytest.mark.parametrize(
     ("pods", "held"),
     [
-        ([pod(gpus=2), pod()], 3),
-        ([pod(gpus=9)], 4),  # no node has more than it has
-        ([pod(how=How.HAMI, mib=10, cards=("A",))] * 3, 1),
-        ([pod(how=How.HAMI, mib=10, cards=("A",)), pod(how=How.KAI, mib=10, cards=("B",))], 2),
-        ([pod(how=How.KAI, mib=600)] * 2, 2),
-        ([pod(how=How.KAI, part=Fraction(1, 2))] * 2, 1),
-        ([pod(how=How.KAI, mib=100, gpus=2)], 2),
-        ([pod(how=How.KAI, mib=900, gpus=2), pod(how=How.KAI, mib=900)], 3),
-        ([pod(), pod(how=How.HAMI, mib=10, cards=("A",)), pod(how=How.KAI, mib=10)], 3),
-        ([pod(at="")], 1),
-        ([pod(at="gone")], 1),
+        ([a_pod(gpus=2), a_pod()], 3),
+        ([a_pod(gpus=9)], 4),  # no node has more than it has
+        ([a_pod(how=How.HAMI, mib=10, cards=("A",))] * 3, 1),
+        ([a_pod(how=How.HAMI, mib=10, cards=("A",)), a_pod(how=How.KAI, mib=10, cards=("B",))], 2),
+        ([a_pod(how=How.KAI, mib=600)] * 2, 2),
+        ([a_pod(how=How.KAI, part=Fraction(1, 2))] * 2, 1),
+        ([a_pod(how=How.KAI, mib=100, gpus=2)], 2),
+        ([a_pod(how=How.KAI, mib=900, gpus=2), a_pod(how=How.KAI, mib=900)], 3),
+        ([a_pod(), a_pod(how=How.HAMI, mib=10, cards=("A",)), a_pod(how=How.KAI, mib=10)], 3),
+        ([a_pod(at="")], 1),
+        ([a_pod(at="gone")], 1),
     ],
 )
 def test_gpus_that_are_held_are_counted_each_once(pods, held):
-    assert compare([node("n1", 1000, 1000, 1000, 1000)], pods).whole_today == held
+    assert compare([a_node("n1", 1000, 1000, 1000, 1000)], pods).whole_today == held
 
 
 def test_replicas_hold_as_few_gpus_as_they_fit_on_and_are_a_part_of_one_each():
-    nodes = [node("n1", 1000, 1000, replicas=4)]
-    today = compare(nodes, [pod(str(number)) for number in range(5)])
+    nodes = [a_node("n1", 1000, 1000, replicas=4)]
+    today = compare(nodes, [a_pod(str(number)) for number in range(5)])
     assert (today.held, today.shares) == (2, 2)
     assert shares(today) == dict.fromkeys("01234", 250)
     assert today.sizes == {SizedBy.REPLICA: 5}
     assert today.has_replicas
-    assert not compare([node("n1", 1000)], [pod()]).has_replicas
+    assert not compare([a_node("n1", 1000)], [a_pod()]).has_replicas
 
 
 def test_several_replicas_are_of_one_gpu():
-    two = compare([node("n1", 1000, 1000, replicas=4)], [pod(gpus=2)])
+    two = compare([a_node("n1", 1000, 1000, replicas=4)], [a_pod(gpus=2)])
     assert shares(two) == {"p": 500}
-    many = compare([node("n1", 1000, 1000, replicas=4)], [pod(gpus=8)])
+    many = compare([a_node("n1", 1000, 1000, replicas=4)], [a_pod(gpus=8)])
     assert shares(many) == {"p": 1000}
-    given = compare([node("n1", 1000, replicas=4)], [pod(gpus=2, otherwise_bytes=100)])
+    given = compare([a_node("n1", 1000, replicas=4)], [a_pod(gpus=2, otherwise_bytes=100)])
     assert shares(given) == {"p": 100}
 
 
 def test_who_waits_may_get_a_replica_only_where_all_are_such():
-    some = compare([node("n1", 1000, replicas=4), node("n2", 1000)], [pod(at="")])
+    some = compare([a_node("n1", 1000, replicas=4), a_node("n2", 1000)], [a_pod(at="")])
     assert (some.wanted, some.kept) == (1, 1)
-    every = compare([node("n1", 1000, replicas=4)], [pod(at="")])
+    every = compare([a_node("n1", 1000, replicas=4)], [a_pod(at="")])
     assert (every.wanted, every.kept, shares(every)) == (1, 0, {"p": 250})
 
 
 @pytest.mark.parametrize(
     ("one", "need", "by"),
     [
-        (pod(given_bytes=5, history_bytes=6, otherwise_bytes=7), Need(5 * MIB, 1), SizedBy.FILE),
-        (pod(given_bytes=0, history_bytes=6, otherwise_bytes=7), None, SizedBy.WHOLE),
-        (pod(history_bytes=6, otherwise_bytes=7), Need(6 * MIB, 1), SizedBy.HISTORY),
-        (pod(otherwise_bytes=7), Need(7 * MIB, 1), SizedBy.OPTION),
-        (pod(), None, SizedBy.WHOLE),
-        (pod(gpus=2, otherwise_bytes=7), None, SizedBy.WHOLE),
-        (pod(gpus=2, given_bytes=5), Need(5 * MIB, 2), SizedBy.FILE),
-        (pod(gpus=2, history_bytes=5), Need(5 * MIB, 2), SizedBy.HISTORY),
-        (pod(how=How.HAMI, mib=9, otherwise_bytes=7), Need(9 * MIB, 1), SizedBy.ITSELF),
-        (pod(how=How.HAMI, mib=9, given_bytes=5), Need(5 * MIB, 1), SizedBy.FILE),
+        (a_pod(given_bytes=5, history_bytes=6, otherwise_bytes=7), Need(5 * MIB, 1), SizedBy.FILE),
+        (a_pod(given_bytes=0, history_bytes=6, otherwise_bytes=7), None, SizedBy.WHOLE),
+        (a_pod(history_bytes=6, otherwise_bytes=7), Need(6 * MIB, 1), SizedBy.HISTORY),
+        (a_pod(otherwise_bytes=7), Need(7 * MIB, 1), SizedBy.OPTION),
+        (a_pod(), None, SizedBy.WHOLE),
+        (a_pod(gpus=2, otherwise_bytes=7), None, SizedBy.WHOLE),
+        (a_pod(gpus=2, given_bytes=5), Need(5 * MIB, 2), SizedBy.FILE),
+        (a_pod(gpus=2, history_bytes=5), Need(5 * MIB, 2), SizedBy.HISTORY),
+        (a_pod(how=How.HAMI, mib=9, otherwise_bytes=7), Need(9 * MIB, 1), SizedBy.ITSELF),
+        (a_pod(how=How.HAMI, mib=9, given_bytes=5), Need(5 * MIB, 1), SizedBy.FILE),
         # A part is one of the total, 7 more than is usable here, and never more than that.
-        (pod(how=How.KAI, part=Fraction(1, 2)), Need(504 * MIB, 1), SizedBy.ITSELF),
-        (pod(how=How.KAI, part=1), Need(1000 * MIB, 1), SizedBy.ITSELF),
-        (pod(how=How.KAI, part=Fraction(1, 2), at=""), Need(500 * MIB, 1), SizedBy.ITSELF),
-        (pod(how=How.REPLICA), None, SizedBy.WHOLE),
+        (a_pod(how=How.KAI, part=Fraction(1, 2)), Need(504 * MIB, 1), SizedBy.ITSELF),
+        (a_pod(how=How.KAI, part=1), Need(1000 * MIB, 1), SizedBy.ITSELF),
+        (a_pod(how=How.KAI, part=Fraction(1, 2), at=""), Need(500 * MIB, 1), SizedBy.ITSELF),
+        (a_pod(how=How.REPLICA), None, SizedBy.WHOLE),
     ],
 )
 def test_the_first_who_knows_a_size_says_it(one, need, by):
     gpus = tuple(
-        replace(gpu, total_bytes=gpu.memory_bytes + 7 * MIB) for gpu in node("n1", 1000, 1000).gpus
+        replace(gpu, total_bytes=gpu.memory_bytes + 7 * MIB)
+        for gpu in a_node("n1", 1000, 1000).gpus
     )
     today = compare([TodayNode("n1", gpus)], [one])
     assert list(today.sizes) == [by]
@@ -138,23 +134,23 @@ def test_the_first_who_knows_a_size_says_it(one, need, by):
 
 
 def test_slices_are_counted_apart():
-    nodes = [node("single", is_sliced=True), node("mixed", 1000, is_sliced=True)]
+    nodes = [a_node("single", is_sliced=True), a_node("mixed", 1000, is_sliced=True)]
     pods = [
-        pod("a", "single"),
-        pod("b", "mixed"),
-        pod("c", "mixed", how=How.SLICE),
-        pod("d", "", how=How.SLICE),
+        a_pod("a", "single"),
+        a_pod("b", "mixed"),
+        a_pod("c", "mixed", how=How.SLICE),
+        a_pod("d", "", how=How.SLICE),
     ]
     today = compare(nodes, pods)
     assert (today.slices, today.pods, today.held, today.nodes) == (3, 1, 1, 1)
 
 
 def test_pods_that_would_not_fit_are_said_with_their_cause():
-    nodes = [node("n1", 1000, zone="a")]
+    nodes = [a_node("n1", 1000, zone="a")]
     pods = [
-        pod("huge", otherwise_bytes=2000),
-        pod("away", otherwise_bytes=10, selector=(("zone", "b"),)),
-        pod("here", otherwise_bytes=10, selector=(("zone", "a"),)),
+        a_pod("huge", otherwise_bytes=2000),
+        a_pod("away", otherwise_bytes=10, selector=(("zone", "b"),)),
+        a_pod("here", otherwise_bytes=10, selector=(("zone", "a"),)),
     ]
     packed = compare(nodes, pods).packed
     assert packed.blocked == {BlockedBy.TOO_LARGE: 1, BlockedBy.NODE_SELECTOR: 1}
@@ -162,19 +158,19 @@ def test_pods_that_would_not_fit_are_said_with_their_cause():
 
 def test_pods_come_in_the_order_in_which_they_were_created():
     pods = [
-        pod("late", otherwise_bytes=800, created_s=2.0),
-        pod("early", otherwise_bytes=300, created_s=1.0),
+        a_pod("late", otherwise_bytes=800, created_s=2.0),
+        a_pod("early", otherwise_bytes=300, created_s=1.0),
     ]
-    assert shares(compare([node("n1", 1000)], pods)) == {"early": 300}
+    assert shares(compare([a_node("n1", 1000)], pods)) == {"early": 300}
 
 
 def test_products_add_up_their_nodes():
-    nodes = [node("n1", 1000, 1000), node("n2", 1000)]
-    pods = [pod("a", gpus=2), pod("b", "n2", otherwise_bytes=10)]
+    nodes = [a_node("n1", 1000, 1000), a_node("n2", 1000)]
+    pods = [a_pod("a", gpus=2), a_pod("b", "n2", otherwise_bytes=10)]
     product = nodes[0].gpus[0].product
     assert compare(nodes, pods).products == {product: (2, 3, 3, 3)}
 
 
 def test_a_cluster_without_pods_needs_nothing():
-    today = compare([node("n1", 1000)], [])
+    today = compare([a_node("n1", 1000)], [])
     assert (today.whole_today, today.shares, today.fewest, today.free_nodes) == (0, 0, 0, ())

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.gpus import a_gpu
+from tests.tools.simulate.scene import a_node
 from webhook.core.placement.fit import Need
 from webhook.core.pod.quantity import MIB
-from webhook.tools.simulate.judge.offered import TodayNode
 from webhook.tools.simulate.judge.packing import (
     BlockedBy,
     Scheduling,
@@ -20,12 +19,6 @@ from webhook.tools.simulate.judge.packing import (
 )
 
 SPREAD, PACK = Scheduling.SPREAD, Scheduling.PACK
-
-
-def a_node(name="n1", *sizes, **labels):
-    """Return a node with GPUs of these MiB."""
-    gpus = tuple(a_gpu(f"{name}-{index}", mib, index) for index, mib in enumerate(sizes))
-    return TodayNode(name, gpus, labels)
 
 
 def a_pod(mib, count=1, name="p", **selector):
