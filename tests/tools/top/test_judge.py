@@ -21,7 +21,7 @@ from tests.support.clusters import (
     team_nodes,
     team_pods,
 )
-from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures
+from webhook.core.kinds.nodes import GpuFigures, PodFigures
 from webhook.tools.top.judge import Order, PodPhase, TopReason, join, ordered, sums_of
 from webhook.tools.top.show.output import as_value
 
@@ -40,69 +40,47 @@ def joined_team():
     return joined(team_nodes(), team_pods())
 
 
+HOLDERS = st.builds(
+    PodFigures,
+    uid=st.sampled_from(UIDS), cap_bytes=sizes, used_bytes=unknown, peak_bytes=unknown,
+    stops=unknown,
+)  # fmt: skip
+GPUS = st.builds(
+    GpuFigures,
+    uuid=st.just(""), index=st.just(0), product=st.just("A"), total_bytes=sizes,
+    usable_bytes=sizes, promised_bytes=unknown, used_bytes=unknown,
+    free_bytes=st.none() | st.integers(-GIB, 100 * GIB), unattributed_bytes=unknown,
+    healthy=st.booleans(), pods=st.lists(HOLDERS, max_size=3).map(tuple),
+    unmanaged=st.dictionaries(st.sampled_from(["", *UIDS]), sizes, max_size=2),
+)  # fmt: skip
+NOT_OURS = [{}, {"not_shared": "nvidia.com/gpu is offered"}, {"held": "held by others"}]
+FACTS = st.fixed_dictionaries({
+    "status": st.sampled_from(["Running", "Pending", "Terminating", "Init:0/1", ""]),
+    "node": st.sampled_from(["", "n0", "n1", "elsewhere"]),
+    "created_s": st.none() | st.just(NOW_S - 60),
+    "gpus": st.lists(st.sampled_from(["GPU-0-0", "GPU-x"]), max_size=2, unique=True).map(tuple),
+    "asked_bytes": unknown, "gpu_count": st.integers(1, 3), "managed": st.booleans(),
+})  # fmt: skip
+
+
 @st.composite
 def clusters(draw):
     """Draw figures, of which anything may be missing, and pods, of which some stand in them."""
-
-    def a_holder():
-        used, peak = draw(unknown), draw(unknown)
-        return PodFigures(
-            uid=draw(st.sampled_from(UIDS)),
-            cap_bytes=draw(sizes),
-            used_bytes=used,
-            peak_bytes=peak,
-            stops=draw(unknown),
-        )
-
-    def drawn_gpu(name, index):
-        return GpuFigures(
-            uuid=f"GPU-{name}-{index}",
-            index=index,
-            product="A",
-            total_bytes=draw(sizes),
-            usable_bytes=draw(sizes),
-            promised_bytes=draw(unknown),
-            used_bytes=draw(unknown),
-            free_bytes=draw(st.none() | st.integers(-GIB, 100 * GIB)),
-            unattributed_bytes=draw(unknown),
-            healthy=draw(st.booleans()),
-            pods=tuple(a_holder() for _ in range(draw(st.integers(0, 3)))),
-            unmanaged=draw(st.dictionaries(st.sampled_from(["", *UIDS]), sizes, max_size=2)),
-        )
-
-    figures = [
-        NodeFigures(
-            name=f"n{number}",
-            observed_s=NOW_S - draw(st.integers(-5, 400)),
-            driver_version="580",
-            enforcement="sidecar",
-            gpus=tuple(drawn_gpu(number, index) for index in range(draw(st.integers(0, 3)))),
-            **draw(
-                st.sampled_from(
-                    [{}, {"not_shared": "nvidia.com/gpu is offered"}, {"held": "held by others"}]
-                )
-            ),
-        )
-        for number in range(draw(st.integers(0, 3)))
-    ]
-    seen = [
-        a_listed_pod(
-            uid,
-            draw(st.sampled_from(["team-a", "team-b"])),
-            f"pod-{uid}",
-            status=draw(st.sampled_from(["Running", "Pending", "Terminating", "Init:0/1", ""])),
-            node=draw(st.sampled_from(["", "n0", "n1", "elsewhere"])),
-            created_s=draw(st.none() | st.just(NOW_S - 60)),
-            gpus=tuple(
-                draw(st.lists(st.sampled_from(["GPU-0-0", "GPU-x"]), max_size=2, unique=True))
-            ),
-            asked_bytes=draw(unknown),
-            gpu_count=draw(st.integers(1, 3)),
-            managed=draw(st.booleans()),
-        )
+    figures = []
+    for number in range(draw(st.integers(0, 3))):
+        gpus = [
+            replace(gpu, index=index, uuid=f"GPU-{number}-{index}")
+            for index, gpu in enumerate(draw(st.lists(GPUS, max_size=3)))
+        ]
+        node = a_node(f"n{number}", a_gpu(1), age_s=draw(st.integers(-5, 400))).figures
+        changes = draw(st.sampled_from(NOT_OURS))
+        figures.append(replace(node, gpus=tuple(gpus), **changes))
+    teams = st.sampled_from(["team-a", "team-b"])
+    pods = [
+        a_listed_pod(uid, draw(teams), f"pod-{uid}", **draw(FACTS))
         for uid in draw(st.lists(st.sampled_from(UIDS), unique=True))
     ]
-    return figures, seen
+    return figures, pods
 
 
 def known_sum(values):
@@ -158,23 +136,14 @@ def test_a_pod_that_the_user_could_not_list_is_never_named(cluster):
 @given(clusters())
 def test_what_is_not_known_is_never_zero(cluster):
     figures, seen = cluster
-    blind = [
-        replace(
-            node,
-            gpus=tuple(
-                replace(
-                    gpu,
-                    promised_bytes=None,
-                    used_bytes=None,
-                    free_bytes=None,
-                    unmanaged={},
-                    pods=tuple(replace(pod, used_bytes=None, peak_bytes=None) for pod in gpu.pods),
-                )
-                for gpu in node.gpus
-            ),
-        )
-        for node in figures
-    ]
+    unknown = {"promised_bytes": None, "used_bytes": None, "free_bytes": None, "unmanaged": {}}
+    blind = []
+    for node in figures:
+        gpus = []
+        for gpu in node.gpus:
+            holders = [replace(one, used_bytes=None, peak_bytes=None) for one in gpu.pods]
+            gpus.append(replace(gpu, pods=tuple(holders), **unknown))
+        blind.append(replace(node, gpus=tuple(gpus)))
     report = join(blind, seen, NOW_S)
     sums = report.amounts
     assert (sums.promised_bytes, sums.used_bytes, sums.free_bytes) == (None, None, None)
@@ -208,29 +177,24 @@ def test_pods_say_in_words_what_they_do():
     assert pair.peak_bytes == gib(38.2)
 
 
+PENDING = PodPhase.PENDING
+
+
+def asks(amount, **facts):
+    return {"node": "", "asked_bytes": gib(amount)} | facts
+
+
 @pytest.mark.parametrize(
     ("facts", "phase", "state"),
     [
         ({"status": "Terminating"}, PodPhase.ENDING, "ending"),
-        ({"node": "", "status": "Pending"}, PodPhase.PENDING, "pending 60s"),
-        ({"node": "", "created_s": None}, PodPhase.PENDING, "pending"),
-        ({"node": "", "unscheduled": "0/1 nodes"}, PodPhase.PENDING, "pending 60s: 0/1 nodes"),
-        (
-            {"node": "", "asked_bytes": 60 * GIB, "unscheduled": "0/1 nodes"},
-            PodPhase.PENDING,
-            "pending 60s: no GPU has 60Gi free",
-        ),
-        (
-            {"node": "", "asked_bytes": 50 * GIB + 2**20},
-            PodPhase.PENDING,
-            "pending 60s: no GPU has 51201Mi free",  # 50Gi it has
-        ),
-        (
-            {"node": "", "asked_bytes": 40 * GIB, "gpu_count": 2},
-            PodPhase.PENDING,
-            "pending 60s: no node has 2 GPUs with 40Gi free",
-        ),
-        ({"node": "", "asked_bytes": 30 * GIB, "gpu_count": 2}, PodPhase.PENDING, "pending 60s"),
+        ({"node": "", "status": "Pending"}, PENDING, "pending 60s"),
+        ({"node": "", "created_s": None}, PENDING, "pending"),
+        ({"node": "", "unscheduled": "0/1 nodes"}, PENDING, "pending 60s: 0/1 nodes"),
+        (asks(60, unscheduled="0/1 nodes"), PENDING, "pending 60s: no GPU has 60Gi free"),
+        (asks(50 + 1 / 1024), PENDING, "pending 60s: no GPU has 51201Mi free"),  # 50Gi it has
+        (asks(40, gpu_count=2), PENDING, "pending 60s: no node has 2 GPUs with 40Gi free"),
+        (asks(30, gpu_count=2), PENDING, "pending 60s"),
         ({"waits": "no room"}, PodPhase.WAITING, "waits for a GPU 60s: no room"),
         ({"waits": "no room", "gpus": ("GPU-0",)}, PodPhase.RUNNING, "running"),
         ({}, PodPhase.RUNNING, "running"),
