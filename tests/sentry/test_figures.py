@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -113,9 +114,11 @@ def test_a_node_with_everything_known():
 def test_what_its_agent_says_of_the_node_is_shown():
     whys = {"not_shared": "nvidia.com/gpu is offered", "held": "others give them away, too"}
     own = replace(OWN, **whys, faults={"GPU-b": "Xid 79"})
-    node = shown(seen(a_scan()), own=own)
+    node = shown(seen(a_scan(0, 500)), own=own)
     assert {name: getattr(node, name) for name in whys} == whys
-    assert [(gpu.healthy, gpu.fault) for gpu in node.gpus] == [(True, ""), (False, "Xid 79")]
+    assert [(gpu.healthy, gpu.fault, gpu.used_bytes) for gpu in node.gpus] == [
+        (True, "", 0), (False, "Xid 79", 500 * MIB),
+    ]  # fmt: skip
     assert read_gpu_node(write_gpu_node(node)) == node
     assert "largestFree" not in write_gpu_node(node)["status"]["summary"]
 
@@ -188,14 +191,6 @@ def test_a_gpu_that_cannot_be_seen_is_not_healthy_and_leaves_after_a_while():
     assert [gpu.uuid for gpu in shown(figures).gpus] == ["GPU-b"]
 
 
-def test_a_gpu_that_the_node_agent_found_broken_is_not_healthy_and_has_its_figures():
-    figures = seen(a_scan(500, 0), lines={})
-    own = OwnNode("u-1", "sidecar", faults={"GPU-a": "Xid 79"})
-    one, other = figures.show(100.0, {}, own, followed=True).gpus
-    assert (one.healthy, one.fault, one.used_bytes) == (False, "Xid 79", 500 * MIB)
-    assert (other.healthy, other.fault, other.used_bytes) == (True, "", 0)
-
-
 def test_a_list_that_was_not_read_for_long_says_nothing_of_now():
     figures = seen(a_scan(500, 0, [held(50, 400)]), lines={TRAINER: a_line()})
     figures.see(a_scan(500), OLD_LIST_S - 1)
@@ -225,21 +220,37 @@ def test_a_peak_is_the_most_that_was_listed_and_leaves_with_its_pod():
     assert pods_of(figures)[TRAINER].peak_bytes is None
 
 
-def test_what_a_sidecar_says_counts_for_a_pod_alone_up_to_what_was_in_use():
-    def peak(gpus=("GPU-a",), company=None, said=700, used=500):
-        lines = {TRAINER: a_line(*gpus)} | (company or {})
-        scans = [a_scan(used, 0, [held(50, 100)], []), a_scan(200)]
-        return pods_of(seen(*scans, lines=lines, stats={TRAINER: (0, said * MIB)}))[
-            TRAINER
-        ].peak_bytes
+@pytest.mark.parametrize(
+    ("gpus", "company", "said", "peak"),
+    [
+        (("GPU-a",), {}, 700, 500),
+        (("GPU-a",), {}, 300, 300),
+        (("GPU-a",), {}, 50, 100),
+        (("GPU-a",), {OTHER: a_line()}, 700, 100),
+        (("GPU-a",), {OTHER: a_line("*")}, 700, 100),
+        (("GPU-a", "GPU-b"), {}, 700, 100),
+        (("*",), {}, 700, 100),
+    ],
+    ids=[
+        "more than in use",
+        "less",
+        "less than listed",
+        "company",
+        "everywhere",
+        "two GPUs",
+        "all",
+    ],
+)
+def test_what_a_sidecar_says_counts_for_a_pod_alone_up_to_what_was_in_use(
+    gpus, company, said, peak
+):
+    """Of a pod that is listed with 100 MiB on a GPU of which 500 are in use."""
+    lines, stats = {TRAINER: a_line(*gpus)} | company, {TRAINER: (0, said * MIB)}
+    figures = seen(a_scan(500, 0, [held(50, 100)], []), a_scan(200), lines=lines, stats=stats)
+    assert pods_of(figures)[TRAINER].peak_bytes == peak * MIB
 
-    assert peak() == 500 * MIB
-    assert peak(said=300) == 300 * MIB
-    assert peak(said=50) == 100 * MIB
-    assert peak(company={OTHER: a_line()}) == 100 * MIB
-    assert peak(company={OTHER: a_line("*")}) == 100 * MIB
-    assert peak(gpus=("GPU-a", "GPU-b")) == 100 * MIB
-    assert peak(gpus=("*",)) == 100 * MIB
+
+def test_what_a_sidecar_says_later_counts_up_to_what_was_in_use_while_the_pod_was_alone():
     late = seen(a_scan(900, 0, [held(50, 100)]), a_scan(200), lines={TRAINER: a_line()})
     late.stats = {TRAINER: (0, 800 * MIB)}
     late.see(a_scan(200), 3.0)

@@ -38,7 +38,6 @@ from webhook.sentry.settings import SentrySettings
 
 GIB = 2**30
 NOBODY = 4_999_999  # more than any process's number
-OURS = "cccccccc-0000-4000-8000-000000000003"
 SEEN = AssignmentsSeen({TRAINER: a_line()})
 NOTHING_STORED = NodeFigures(name="n1", observed_s=0.0, driver_version="", enforcement="")
 
@@ -47,8 +46,7 @@ class Bench:
     """A sentry without threads, whose proc is a folder."""
 
     def __init__(self, proc, clock, pod_uid="", **settings):
-        self.driver = Driver("GPU-a")
-        self.said = []
+        self.clock, self.driver, self.said = clock, Driver("GPU-a"), []
         self.liveness = Liveness(lambda: clock[0])
         self.metrics = SentryMetrics("n1")
         self.sentry = Sentry(
@@ -59,9 +57,46 @@ class Bench:
     def events(self):
         return [json.loads(line)["msg"] for line in self.said]
 
+    def hold(self, held, pid=50):
+        """Let a process hold so much."""
+        self.driver.lists["GPU-a"] = {pid: held} if held else {}
+        self.driver.used["GPU-a"] = held
+
+    def run(self, seconds):
+        for _ in range(2 * seconds):
+            self.sentry.step(self.clock[0])
+            self.clock[0] += 0.5
+
+    def pods(self):
+        shown = self.sentry._figures.show(0.0, {}, OwnNode("", ""), followed=True)
+        return shown, shown.gpus[0].pods
+
     def reported(self):
         waiting = self.sentry._events.waiting
         return [waiting.get_nowait() for _ in range(waiting.qsize())]
+
+
+def nobody(_pid):
+    raise ProcessLookupError
+
+
+@pytest.fixture
+def over(tmp_path, clock, monkeypatch):
+    """Return a function that makes a sentry beside a pod that holds 5 GiB of 1000 MiB.
+
+    No process of this machine that has the number of one of the folder is ever signalled.
+    """
+    monkeypatch.setattr(os, "pidfd_open", nobody)
+
+    def make(pid=50, line=None, **settings):
+        put(tmp_path, os.getpid(), cgroup=f"0::/kubepods/pod{OTHER}/{ID}\n")
+        put(tmp_path, pid, cgroup=f"0::/kubepods/pod{TRAINER}/{ID}\n")
+        bench = Bench(tmp_path, clock, pod_uid=OTHER, **settings)
+        bench.sentry.on_report(AssignmentsSeen({TRAINER: line or a_line()}))
+        bench.hold(5 * GIB, pid)
+        return bench
+
+    return make
 
 
 @pytest.fixture
@@ -165,10 +200,8 @@ def test_a_driver_that_gives_no_figure_acts_on_nobody(tmp_path, bench):
     assert (bench.events(), bench.reported()) == ([], [])
 
 
-def test_who_cannot_be_stopped_is_tried_more_seldom_the_longer_that_takes(tmp_path, clock):
-    put(tmp_path, os.getpid(), cgroup=f"0::/kubepods/pod{OTHER}/{ID}\n")
-    put(tmp_path, 50, cgroup=f"0::/kubepods/pod{TRAINER}/{ID}\n")
-    bench = Bench(tmp_path, clock, pod_uid=OTHER)
+def test_who_cannot_be_stopped_is_tried_more_seldom_the_longer_that_takes(over, clock):
+    bench = over()
     tried_s, again = [], []
 
     def end(*_, **more):
@@ -178,125 +211,90 @@ def test_who_cannot_be_stopped_is_tried_more_seldom_the_longer_that_takes(tmp_pa
         return PodEnd(0, 0, sure=True)
 
     bench.sentry._killer.end = end
-    bench.sentry.on_report(SEEN)
-    bench.driver.lists["GPU-a"], bench.driver.used["GPU-a"] = {50: 5 * GIB}, 5 * GIB
-    for _ in range(200):
-        bench.sentry.step(clock[0])
-        clock[0] += 0.5
+    bench.run(100)
     assert again == [False] + [True] * (len(tried_s) - 1) != [False]
     assert min(later - one for one, later in pairwise(tried_s)) >= DUTY
 
 
-def test_a_process_has_the_number_that_its_owner_sees(tmp_path, clock):
-    put(tmp_path, os.getpid(), cgroup=f"0::/kubepods/pod{OTHER}/{ID}\n")
+@pytest.mark.parametrize("act", [True, False])
+def test_a_process_has_the_number_that_its_owner_sees(tmp_path, over, act):
+    bench = over(act=act)
     status = f"{status_lines(50)}NSpid:\t50\t7\n"
     put(tmp_path, 50, cgroup=f"0::/kubepods/pod{TRAINER}/{ID}\n", status=status)
-    bench = Bench(tmp_path, clock, pod_uid=OTHER, act=False)
-    bench.sentry.on_report(SEEN)
-    bench.driver.lists["GPU-a"], bench.driver.used["GPU-a"] = {50: 5 * GIB}, 5 * GIB
-    for half_second in range(100):
-        bench.sentry.step(half_second / 2)
-    (report,) = bench.reported()
-    assert "process 7 (" in report.sentence
+    bench.run(50)
+    assert "process 7 (" in json.loads(bench.said[0])["why"]
+    assert act or "process 7 (" in bench.reported()[0].sentence
 
 
-REPORTS = Hold(GIB, 0, 6.5, may_act=False, reports=True)
+MEASURED = Hold(GIB, 0, 6.5, may_act=False, reports=False)
 
 
 @pytest.mark.parametrize(
     ("hold", "act", "why"),
     [
-        (REPORTS, True, "the policy only reports (onExcess: Report)"),
-        (REPORTS, False, "the policy only reports (onExcess: Report)"),
-        (replace(REPORTS, may_act=True, reports=False), False, "the sentry only reports"),
+        (replace(MEASURED, reports=True), True, "the policy only reports (onExcess: Report)"),
+        (replace(MEASURED, reports=True), False, "the policy only reports (onExcess: Report)"),
+        (replace(MEASURED, may_act=True), False, "the sentry only reports"),
     ],
 )
-def test_an_excess_is_reported_once_counted_and_nobody_is_stopped(tmp_path, clock, hold, act, why):
-    put(tmp_path, os.getpid(), cgroup=f"0::/kubepods/pod{OTHER}/{ID}\n")
-    put(tmp_path, 50, cgroup=f"0::/kubepods/pod{TRAINER}/{ID}\n")
-    bench = Bench(tmp_path, clock, pod_uid=OTHER, act=act)
+def test_an_excess_is_reported_once_counted_and_nobody_is_stopped(over, hold, act, why):
+    bench = over(line=replace(a_line(), hold=hold), act=act)
     bench.sentry._killer = None  # whoever is asked to stop anybody fails
-    bench.sentry.on_report(AssignmentsSeen({TRAINER: replace(a_line(), hold=hold)}))
     for held in (5 * GIB, 0, 5 * GIB):
-        bench.driver.lists["GPU-a"] = {50: held} if held else {}
-        bench.driver.used["GPU-a"] = held
-        for _ in range(60):
-            clock[0] += 0.5
-            bench.sentry.step(clock[0])
+        bench.hold(held)
+        bench.run(30)
     assert bench.events() == ["a pod is over its cap"] * 2
     reports = bench.reported()
     assert [report.condition for report in reports] == [None, None]
     assert all(report.sentence.endswith(f"; nothing is stopped: {why}") for report in reports)
     assert b'vramwarden_sentry_would_stop_total{node="n1"} 2.0' in bench.metrics.exposition()
-    shown = bench.sentry._figures.show(0.0, {}, OwnNode("", ""), followed=True)
-    (figures,) = shown.gpus[0].pods
+    shown, (figures,) = bench.pods()
     assert (figures.would_stop, figures.stops) == (2, None)
     assert figures.would_stop_since_s <= time.time()
     assert read_gpu_node(write_gpu_node(shown)).gpus[0].pods[0].would_stop == 2
 
 
-def test_a_pod_that_nobody_holds_is_measured_and_not_reported(tmp_path, clock):
-    put(tmp_path, os.getpid(), cgroup=f"0::/kubepods/pod{OTHER}/{ID}\n")
-    put(tmp_path, 50, cgroup=f"0::/kubepods/pod{TRAINER}/{ID}\n")
-    bench = Bench(tmp_path, clock, pod_uid=OTHER)
-    hold = replace(REPORTS, reports=False)
-    bench.sentry.on_report(AssignmentsSeen({TRAINER: replace(a_line(), hold=hold)}))
-    bench.driver.lists["GPU-a"], bench.driver.used["GPU-a"] = {50: 5 * GIB}, 5 * GIB
-    for half_second in range(100):
-        bench.sentry.step(half_second / 2)
+def test_a_pod_that_nobody_holds_is_measured_and_not_reported(over):
+    bench = over(line=replace(a_line(), hold=MEASURED))
+    bench.run(50)
     assert bench.events() == []
 
 
-def test_what_was_reported_is_kept_by_the_sentry_that_comes_after(bench):
-    pod = PodFigures(uid=TRAINER, cap_bytes=GIB, would_stop=3, would_stop_since_s=50.0)
+def stored(**of_pod):
+    """Return what an earlier sentry wrote of the pod."""
     gpu = GpuFigures(
-        uuid="GPU-a",
-        index=0,
-        product="L4",
-        total_bytes=24 * GIB,
-        usable_bytes=24 * GIB,
-        pods=(pod,),
-    )
+        uuid="GPU-a", index=0, product="H200", total_bytes=80 * GIB, usable_bytes=79 * GIB,
+        pods=(PodFigures(uid=TRAINER, cap_bytes=GIB, **of_pod),),
+    )  # fmt: skip
+    return replace(NOTHING_STORED, observed_s=100.0, enforcement="sidecar", gpus=(gpu,))
+
+
+def test_what_was_reported_is_kept_by_the_sentry_that_comes_after(bench):
     bench.sentry.on_report(SEEN)
-    bench.sentry.on_report(
-        NodeFigures(
-            name="n1", observed_s=100.0, driver_version="580", enforcement="sidecar", gpus=(gpu,)
-        )
-    )
+    bench.sentry.on_report(stored(would_stop=3, would_stop_since_s=50.0))
     bench.sentry._figures.would_stop(TRAINER, 200.0)
     bench.sentry.step(1.0)
-    (found,) = bench.sentry._figures.show(0.0, {}, OwnNode("", ""), followed=True).gpus[0].pods
+    _, (found,) = bench.pods()
     assert (found.would_stop, found.would_stop_since_s) == (4, 50.0)
     bench.sentry.on_report(AssignmentsSeen({}))
     assert bench.sentry._figures._would_stop == {}
 
 
-def test_an_end_that_finds_nobody_to_stop_is_told_and_logged_once(tmp_path, clock):
+def test_an_end_that_finds_nobody_to_stop_is_told_and_logged_once(tmp_path, over):
     """The process ended, and the driver goes on listing it; nothing else is in the pod."""
-    put(tmp_path, os.getpid(), cgroup=f"0::/kubepods/pod{OTHER}/{ID}\n")
-    put(tmp_path, NOBODY, cgroup=f"0::/kubepods/pod{TRAINER}/{ID}\n")
-    bench = Bench(tmp_path, clock, pod_uid=OTHER)
-    bench.sentry.on_report(SEEN)
-    bench.driver.lists["GPU-a"], bench.driver.used["GPU-a"] = {NOBODY: 5 * GIB}, 5 * GIB
-    bench.sentry.step(0.0)
+    bench = over(pid=NOBODY)
+    bench.run(1)
     shutil.rmtree(tmp_path / str(NOBODY))
-    for half_second in range(1, 100):
-        bench.sentry.step(half_second / 2)
+    bench.run(50)
     ends = ["ending a pod", "nobody could be stopped"]
     assert [one for one in bench.events() if one != "unmanaged memory"] == ends
     assert [report.condition for report in bench.reported()] == [None]
 
 
-def test_a_pod_of_which_nobody_can_be_stopped_is_told_and_logged_once(tmp_path, clock):
+def test_a_pod_of_which_nobody_can_be_stopped_is_told_and_logged_once(over):
     """As where memory is held by who has no number in the pod: each second it would be again."""
-    put(tmp_path, os.getpid(), cgroup=f"0::/kubepods/pod{OURS}/{'5' * 64}\n")
-    bench = Bench(tmp_path, clock, pod_uid=OURS)
-    put(tmp_path, 50, cgroup=f"0::/kubepods/pod{TRAINER}/{'1' * 64}\n")
-    bench.sentry.on_report(SEEN)
-    bench.driver.lists["GPU-a"], bench.driver.used["GPU-a"] = {50: 5 * GIB}, 5 * GIB
-    for _ in range(200):
-        bench.sentry.step(clock[0])
-        clock[0] += 0.5
+    bench = over()
+    bench.run(100)
     assert bench.events() == [
         "stopping a process", "a signal was rejected", "ending a pod", "nobody could be stopped",
     ]  # fmt: skip
@@ -305,33 +303,32 @@ def test_a_pod_of_which_nobody_can_be_stopped_is_told_and_logged_once(tmp_path, 
     assert report.sentence.endswith("nobody of it could be stopped, and it holds the memory still")
 
 
-def test_nothing_is_offered_before_it_is_known_what_is_stored_and_that_counts(bench, clock):
+@pytest.fixture
+def offered(bench):
+    """Return what is offered to be written."""
+    found = []
+    bench.sentry._writer.offer = found.append
+    return found
+
+
+def test_nothing_is_offered_before_it_is_known_what_is_stored_and_that_counts(bench, offered):
     """Otherwise a start would write its own small peaks over those of before."""
-    offered = []
-    bench.sentry._writer.offer = offered.append
     bench.sentry.on_report(SEEN)
     bench.sentry.step(0.0)
     assert offered == []
-    pod = PodFigures(uid=TRAINER, cap_bytes=GIB, used_bytes=0, peak_bytes=7 * GIB, stops=3)
-    gpu = GpuFigures(
-        uuid="GPU-a",
-        index=0,
-        product="H200",
-        total_bytes=80 * GIB,
-        usable_bytes=79 * GIB,
-        pods=(pod,),
-    )
-    bench.sentry.on_report(
-        NodeFigures(
-            name="n1", observed_s=1.0, driver_version="580", enforcement="sidecar", gpus=(gpu,)
-        )
-    )
+    bench.sentry.on_report(stored(used_bytes=0, peak_bytes=7 * GIB, stops=3))
     bench.sentry.step(1.0)
     ((shown,),) = [node.gpus for node in offered]
     assert [(one.peak_bytes, one.stops) for one in shown.pods] == [(7 * GIB, 3)]
 
 
-def test_stops_are_no_metric_before_it_is_known_how_many_there_were(bench, clock):
+def test_where_nothing_was_stored_the_first_scan_is_offered(bench, offered):
+    bench.sentry.on_report(NOTHING_STORED)
+    bench.sentry.step(1.0)
+    assert [gpu.uuid for node in offered for gpu in node.gpus] == ["GPU-a"]
+
+
+def test_stops_are_no_metric_before_it_is_known_how_many_there_were(bench):
     """A counter that rises to what was stored would scan like so many stops of now."""
     bench.sentry.on_report(SEEN)
     bench.sentry._stats.stats = {TRAINER: (2, None)}
@@ -356,28 +353,13 @@ def test_who_cannot_place_processes_says_of_nobody_what_is_held(tmp_path, clock)
     assert (bench.reported(), "unmanaged memory" in bench.events()) == ([], False)
 
 
-def test_where_nothing_was_stored_the_first_look_is_offered(bench, clock):
-    offered = []
-    bench.sentry._writer.offer = offered.append
-    bench.sentry.on_report(NOTHING_STORED)
-    bench.sentry.step(1.0)
-    assert [gpu.uuid for node in offered for gpu in node.gpus] == ["GPU-a"]
-
-
-def test_what_was_stopped_is_counted_for_its_pod(tmp_path, clock):
-    put(tmp_path, os.getpid(), cgroup=f"0::/kubepods/pod{OTHER}/{ID}\n")
-    put(tmp_path, 50, cgroup=f"0::/kubepods/pod{TRAINER}/{ID}\n")
-    bench = Bench(tmp_path, clock, pod_uid=OTHER)
+def test_what_was_stopped_is_counted_for_its_pod(over):
+    bench = over()
     bench.sentry._killer.stop = lambda *_: Delivery.DELIVERED
     bench.sentry._killer.end = lambda *_, **__: PodEnd(1, 0, sure=True)
-    offered = []
-    bench.sentry._writer.offer = offered.append
     bench.sentry.on_report(NOTHING_STORED)
-    bench.sentry.on_report(SEEN)
-    bench.driver.lists["GPU-a"], bench.driver.used["GPU-a"] = {50: 5 * GIB}, 5 * GIB
-    for half_second in range(200):
-        bench.sentry.step(half_second / 2)
-    (pod,) = offered[-1].gpus[0].pods
+    bench.run(100)
+    _, (pod,) = bench.pods()
     actions = bench.metrics.exposition().decode()
     counted = sum(
         float(line.rpartition(" ")[2])
