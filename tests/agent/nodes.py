@@ -12,8 +12,6 @@ GPU_A = "gpu GPU-a total=85899345920 reserved=650000000 name=NVIDIA_A100-SXM4-80
 GPU_B = "gpu GPU-b total=42949672960 reserved=650000001 name=NVIDIA_A100-SXM4-40GB\n"
 BOTH = "driver 570.86.15\n" + GPU_A + GPU_B
 FULL = "121640Mi"
-SECONDS = 5.0
-"""Within which a node is reconciled."""
 RULES = [
     {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "watch", "patch"]},
     {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]},
@@ -64,8 +62,8 @@ class Node:
         found.pop(NODE_SHARE_LABEL, None)
         return {key: value for key, value in found.items() if key.startswith("vramwarden.io/")}
 
-    def wait_for(self, amount, timeout=SECONDS):
-        wait_until(amount, lambda: self.amounts() == [amount, amount], timeout=timeout)
+    def wait_for(self, amount):
+        wait_until(amount, lambda: self.amounts() == [amount, amount])
 
 
 @pytest.fixture

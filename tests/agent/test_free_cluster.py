@@ -2,9 +2,8 @@
 
 import pytest
 
-from tests.agent.nodes import CONFIG_MAPS, FULL, RULES, SECONDS
+from tests.agent.nodes import CONFIG_MAPS, FULL, RULES
 from tests.support.agents import wait_until
-from webhook.agent.sharing import SHOW_EVERY_S
 from webhook.core.placement.assignments import Assignment, config_map_name, write_assignments
 
 LABEL = "vramwarden.io/gpu-memory-free-mib"
@@ -49,17 +48,16 @@ def free(node):
         labels = node.labels()
         return [labels.get(LABEL), labels.get(f"{LABEL}.2")]
 
-    def wait(*wanted, timeout=SHOW_EVERY_S + SECONDS):
-        wait_until(wanted, lambda: read() == list(wanted), timeout=timeout)
+    def wait(*wanted):
+        wait_until(wanted, lambda: read() == list(wanted))
 
-    wait.read = read
     return wait
 
 
 def test_the_label_follows_the_list(make_agent, account, assignments, free):
     options = ("--namespace", "default")
     with make_agent(*options, kubeconfig=account([*RULES, CONFIG_MAPS])) as agent:
-        free(*ALL_FREE, timeout=20)  # no list is there yet
+        free(*ALL_FREE)  # no list is there yet
         assignments.write((("GPU-a",), 60000), (("GPU-a", "GPU-b"), 20500))
         free("19456", "0")  # in steps of 1 GiB
         assignments.delete()
@@ -82,19 +80,19 @@ def test_where_the_list_may_not_be_read_all_else_goes_on(make_agent, account, no
     with make_agent("--namespace", "default", kubeconfig=account(RULES)) as agent:
         why = agent.wait_for(UNREAD)["why"]
         assert "configmaps" in why
-        node.wait_for(FULL, timeout=20)
+        node.wait_for(FULL)
         assert LABEL not in node.labels()
         account([*RULES, CONFIG_MAPS])
-        wait_until("the label", lambda: node.labels().get(LABEL) == "40340", timeout=30)
+        wait_until("the label", lambda: node.labels().get(LABEL) == "40340")
         assert len(agent.events(UNREAD)) == 1
 
 
 def test_the_label_that_somebody_removed_comes_back(make_agent, node, assignments, free):
     assignments.write((("GPU-a",), 60000))
     with make_agent("--namespace", "default"):
-        free("40340", "20480", timeout=20)
+        free("40340", "20480")
         node.patch({"metadata": {"labels": {LABEL: None}}})
-        free("40340", "20480", timeout=SECONDS)
+        free("40340", "20480")
 
 
 def test_one_scan_says_it_too(make_agent, assignments, node):

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.agent.nodes import BOTH, CONFIG_MAPS, FULL, RULES, SECONDS, SLICES
+from tests.agent.nodes import BOTH, CONFIG_MAPS, FULL, RULES, SLICES
 from tests.support.agents import wait_until
 from tests.support.control_planes import needs
 from webhook.core.node.sharing import SETTLE_S
@@ -28,7 +28,7 @@ TAINT = "startup-taint.cluster-autoscaler.kubernetes.io/vramwarden"
 OTHER = {"key": "nvidia.com/gpu", "effect": "NoSchedule"}
 
 
-SETTLED = SETTLE_S + SECONDS
+SETTLED = SETTLE_S + 60.0
 """Within which a node is shared that offers no whole GPUs any longer."""
 
 
@@ -112,8 +112,8 @@ def test_a_plugin_that_is_there_goes_and_comes_back(
     with make_agent(*options, kubeconfig=rights) as agent:
         line = agent.wait_for("the GPUs are not shared")
         assert "nvidia.com/gpu.deploy.device-plugin=false" in line["why"]
-        wait_until("an Event", lambda: told() == ["GPUsNotShared"], timeout=SECONDS)
-        wait_until("readiness", lambda: is_ready(agent), timeout=2 * SECONDS)
+        wait_until("an Event", lambda: told() == ["GPUsNotShared"])
+        wait_until("readiness", lambda: is_ready(agent))
         assert (node.amounts(), node.labels()) == ([None, None], {})
         plugin.goes()
         asked = wait_until(
@@ -126,10 +126,10 @@ def test_a_plugin_that_is_there_goes_and_comes_back(
         assert NODE_ASKS_LABEL not in node.labels()
         plugin.comes()
         node.wait_for("0")
-        wait_until("no label", lambda: node.labels() == {}, timeout=SECONDS)
+        wait_until("no label", lambda: node.labels() == {})
         assert "vramwarden.io/gpus" not in node.read()["metadata"].get("annotations", {})
         expected = ["GPUsShared", "GPUsNotShared x2"]
-        wait_until("Events", lambda: told() == expected, timeout=SECONDS)
+        wait_until("Events", lambda: told() == expected)
         assert not [event for event in agent.events() if event["level"] == "error"]
 
 
@@ -138,22 +138,22 @@ def test_a_plugin_that_comes_to_a_share_waits_until_that_has_ended(
 ):
     listed(SHARE)
     with make_agent("--namespace", "default") as agent:
-        node.wait_for(FULL, timeout=20)
+        node.wait_for(FULL)
         request.getfixturevalue("plugin").comes()
         assert "device plugin" in agent.wait_for("the GPUs are shared and offered whole")["why"]
-        wait_until("an Event", lambda: told() == ["SharedBesidePlugin"], timeout=SECONDS)
+        wait_until("an Event", lambda: told() == ["SharedBesidePlugin"])
         node.wait_for("1Gi")
         assert "no other pod is given any" in node.read()["metadata"]["annotations"][HELD]
         listed({})
         node.wait_for("0")
         expected = ["SharedBesidePlugin", "GPUsNotShared"]
-        wait_until("an Event", lambda: told() == expected, timeout=SECONDS)
+        wait_until("an Event", lambda: told() == expected)
 
 
 def test_a_restart_beside_a_plugin_and_a_share_changes_nothing(make_agent, node, listed, request):
     listed(SHARE)
     with make_agent("--namespace", "default") as agent:
-        node.wait_for(FULL, timeout=20)
+        node.wait_for(FULL)
         request.getfixturevalue("plugin").comes()
         node.wait_for("1Gi")
     with make_agent("--namespace", "default") as agent:
@@ -183,9 +183,9 @@ def test_a_slice_with_one_of_its_gpus_keeps_a_node_from_being_shared(
     rights = account([*RULES, CONFIG_MAPS, EVENTS, SLICES])
     with make_agent("--namespace", "default", kubeconfig=rights) as agent:
         assert "(gpu.nvidia.com)" in agent.wait_for("the GPUs are not shared")["why"]
-        wait_until("an Event", lambda: told() == ["GPUsNotShared"], timeout=SECONDS)
+        wait_until("an Event", lambda: told() == ["GPUsNotShared"])
         control_plane.api.delete(made)
-        wait_until("the mark", lambda: MARK in str(node.read()), timeout=SECONDS)
+        wait_until("the mark", lambda: MARK in str(node.read()))
         assert node.amounts() == [None, None]
 
 
@@ -194,32 +194,33 @@ def test_a_node_whose_gpus_are_in_use_begins_once_they_are_free(make_agent, node
     agent.script(IN_USE)
     with agent:
         assert "GPU-b" in agent.wait_for("the GPUs are in use; waiting until they are free")["why"]
-        wait_until("readiness", lambda: is_ready(agent), timeout=2 * SECONDS)
+        wait_until("readiness", lambda: is_ready(agent))
         assert (node.amounts(), node.labels()) == ([None, None], {})
         agent.script(BOTH)
         node.wait_for(FULL)
         agent.script(IN_USE)  # by a share
         expected = ["DrainWholeGPUPods", "GPUsShared"]
-        wait_until("Events", lambda: told() == expected, timeout=SECONDS)
+        wait_until("Events", lambda: told() == expected)
     again = make_agent()
     again.script(IN_USE)
     node.zero()
     with again:
-        node.wait_for(FULL, timeout=20)
+        node.wait_for(FULL)
 
 
 def test_the_startup_taint_goes_with_the_first_capacity_and_others_stay(make_agent, node):
     ours = {"key": TAINT, "value": "true", "effect": "NoSchedule"}
     node.patch({"spec": {"taints": [ours, OTHER]}})
     with make_agent("--startup-taint", TAINT):
-        wait_until("the taint", lambda: node.read()["spec"].get("taints") == [OTHER], timeout=20)
+        wait_until("the taint", lambda: node.read()["spec"].get("taints") == [OTHER])
         assert node.amounts() == [FULL, FULL]
 
 
-def test_without_the_right_to_write_events_everything_else_works(make_agent, account, node, plugin):
-    plugin.comes()
-    with make_agent(kubeconfig=account(RULES)) as agent:
+def test_without_the_right_to_write_events_everything_else_works(make_agent, account, node):
+    agent = make_agent(kubeconfig=account(RULES))
+    agent.script(IN_USE)
+    with agent:
         why = agent.wait_for("events of the node cannot be written")["why"]
         assert 'cannot create resource "events"' in why
-        plugin.goes()
-        node.wait_for(FULL, timeout=SETTLED)
+        agent.script(BOTH)
+        node.wait_for(FULL)
