@@ -50,7 +50,7 @@ def own_cgroup():
     try:
         yield made
     finally:
-        deadline_s = time.monotonic() + 20
+        deadline_s = time.monotonic() + 60
         while made.exists() and time.monotonic() < deadline_s:
             with contextlib.suppress(OSError):
                 for folder, _, _ in os.walk(made, topdown=False):

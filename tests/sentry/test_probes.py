@@ -55,7 +55,7 @@ def port(health, metrics):
 
 def ask(port, path):
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:
@@ -120,7 +120,7 @@ def test_silent_connections_keep_nobody_else_out(plain, source):
     before, address = threads(), ("127.0.0.1", plain)
     mine = socket.create_connection(address)
     silent = [
-        socket.create_connection(address, 5, (source, 0)) for _ in range(3 * MOST_CONNECTIONS)
+        socket.create_connection(address, 60, (source, 0)) for _ in range(3 * MOST_CONNECTIONS)
     ]
     assert ask(plain, "/livez") == (200, "ok\n")
     assert threads() - before <= MOST_CONNECTIONS
@@ -138,7 +138,7 @@ def test_a_request_has_an_end_however_it_comes(plain, monkeypatch):
         slow.sendall(b"GET /livez HTTP/1.1\r\n")
         slow.settimeout(0.05)
         came = None
-        for _ in range(100):
+        for _ in range(1200):  # a minute
             with contextlib.suppress(OSError):
                 slow.sendall(b"x")
             with contextlib.suppress(TimeoutError):
@@ -148,7 +148,7 @@ def test_a_request_has_an_end_however_it_comes(plain, monkeypatch):
 
 
 def test_headers_are_read_up_to_a_bound(plain):
-    with socket.create_connection(("127.0.0.1", plain), timeout=5) as greedy:
+    with socket.create_connection(("127.0.0.1", plain), timeout=60) as greedy:
         start = b"GET /livez HTTP/1.1\r\na: "
         greedy.sendall(start + b"x" * (MAX_PROBE_BYTES - len(start)))
         assert greedy.recv(12) == b"HTTP/1.0 200"
