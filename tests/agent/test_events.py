@@ -26,53 +26,84 @@ RESET = Scan(gpus=(replace(GPU, recovery=1),), driver_version="570.86.15")
 REMAP = Scan(gpus=(replace(GPU, remap_failed=True),), driver_version="570.86.15")
 PENDING = Scan(gpus=(replace(GPU, remap_pending=True),), driver_version="570.86.15")
 FINE_AND_SAID_SO = Scan(gpus=(replace(GPU, recovery=0),), driver_version="570.86.15")
-ILL = ["a GPU is not healthy; it gets no further pod", "node patched"]
-WELL = ["a GPU is healthy again", "node patched"]
+
+
+def told(bench):
+    """Return the Events that were told since the last time."""
+    waiting = bench.agent._events.waiting
+    found = [waiting.get_nowait() for _ in range(waiting.qsize())]
+    return [(one.reason, one.sentence, one.warning) for one in found]
+
+
+LOST = "GPU 0 (GPU-a) is lost; it leaves the list if that lasts for 300 s; it gets no further pod"
+SILENT = "GPU 0 (GPU-a) does not answer; it gets no further pod"
+BACK = ("GPUBack", "GPU 0 (GPU-a) is as advertised again", False)
+IN_MIG = "GPU 0 (GPU-a) left the list: it is in MIG mode now"
+NONE = ("VRAMCapacityChanged", "its GPUs have 0 to share now, and had 1000Mi", False)
+ITSELF = "it gets no further pod. It is taken back by itself once the driver no longer says so"
+NEEDS, FAILED = "needs a reset of the GPU", "row remapping failed"
+PENDS = "pending retirement of a bad row of memory: reset the GPU when it is idle"
+ALL = ("VRAMCapacityChanged", "its GPUs have 1000Mi to share now, and had 0", False)
+ILL = "a GPU is not healthy; it gets no further pod"
+WELL = "a GPU is healthy again"
+PATCHED = "node patched"
+
+
+def unhealthy(why):
+    return "GPUUnhealthy", f"GPU 0 (GPU-a): {why}; {ITSELF}", True
+
+
+def healthy(why):
+    return "GPUHealthy", f"GPU 0 (GPU-a) is healthy again; it was not: {why}", False
 
 
 @pytest.mark.parametrize(
-    ("scan", "first", "over"),
+    ("scan", "said", "events", "over", "events_over"),
     [
         (
             DOWN,
-            ["the driver does not answer; the node keeps what it shows"],
-            ["the driver answers"],
+            ["the driver does not answer; the node keeps what it shows"], [],
+            ["the driver answers"], [],
         ),
         (
             GONE,
-            ["a GPU is lost; it leaves the list if that lasts", "node patched"],
-            ["a GPU is as advertised", "node patched"],
+            ["a GPU is lost; it leaves the list if that lasts", PATCHED], [("GPULost", LOST, True)],
+            ["a GPU is as advertised", PATCHED], [BACK],
         ),
         (
             SMALLER,
-            ["a GPU reports another size; the node shows it if that lasts", "node patched"],
-            ["a GPU is as advertised", "node patched"],
+            ["a GPU reports another size; the node shows it if that lasts", PATCHED], [],
+            ["a GPU is as advertised", PATCHED], [BACK],
         ),
         (
             UNSURE,
-            ["a GPU does not answer; it gets no further pod", "node patched"],
-            ["every GPU answers, or is lost", "node patched"],
+            ["a GPU does not answer; it gets no further pod", PATCHED], [("GPULost", SILENT, True)],
+            ["every GPU answers, or is lost", PATCHED], [BACK],
         ),
-        (CANNOT, ["a sidecar cannot measure here"], ["a sidecar can measure here"]),
-        (RESET, ILL, WELL),
-        (REMAP, ILL, WELL),
-        (PENDING, [], []),
+        (CANNOT, ["a sidecar cannot measure here"], [], ["a sidecar can measure here"], []),
+        (RESET, [ILL, PATCHED], [unhealthy(NEEDS)], [WELL, PATCHED], [healthy(NEEDS)]),
+        (REMAP, [ILL, PATCHED], [unhealthy(FAILED)], [WELL, PATCHED], [healthy(FAILED)]),
+        (PENDING, [], [("GPURetirementPending", f"GPU 0 (GPU-a): {PENDS}", True)], [], []),
         (
             MIG,
-            ["GPU skipped", "a GPU left the list", "GPUs", "node patched"],
-            ["GPU no longer skipped", "GPUs", "node patched"],
+            ["GPU skipped", "a GPU left the list", "GPUs", PATCHED],
+            [("GPULost", IN_MIG, True), NONE],
+            ["GPU no longer skipped", "GPUs", PATCHED], [ALL],
         ),
     ],
-)
-def test_what_happens_is_reported_once_and_once_when_it_is_over(scan, first, over, bench):
+    ids=["down", "gone", "smaller", "unsure", "cannot", "reset", "remap", "pending", "MIG"],
+)  # fmt: skip
+def test_what_happens_is_logged_and_an_event_once_when_it_begins_and_when_it_is_over(
+    scan, said, events, over, events_over, bench
+):
     bench.hear(FINE, bench.see_node())
-    known = len(bench.said())
-    for _ in range(3):
-        bench.hear(scan, after_s=1)
-    assert bench.said()[known:] == first
-    for _ in range(3):
-        bench.hear(FINE, after_s=1)
-    assert bench.said()[known + len(first) :] == over
+    assert told(bench) == []
+    for _ in range(2):
+        for heard, lines, sent in ((scan, said, events), (FINE, over, events_over)):
+            known = len(bench.said())
+            for _ in range(3):
+                bench.hear(heard, after_s=1)
+            assert (bench.said()[known:], told(bench)) == (lines, sent)
 
 
 def test_a_gpu_that_is_lost_a_second_time_is_reported_a_second_time(bench):
@@ -93,54 +124,6 @@ def test_a_gpu_that_is_lost_a_second_time_is_reported_a_second_time(bench):
     assert bench.said()[known + 5 :] == ["GPUs", "node patched", *left[:2]]
 
 
-def told(bench):
-    """Return the Events that were told since the last time."""
-    waiting = bench.agent._events.waiting
-    found = [waiting.get_nowait() for _ in range(waiting.qsize())]
-    return [(one.reason, one.sentence, one.warning) for one in found]
-
-
-LOST = "GPU 0 (GPU-a) is lost; it leaves the list if that lasts for 300 s; it gets no further pod"
-SILENT = "GPU 0 (GPU-a) does not answer; it gets no further pod"
-BACK = ("GPUBack", "GPU 0 (GPU-a) is as advertised again", False)
-IN_MIG = "GPU 0 (GPU-a) left the list: it is in MIG mode now"
-NONE = ("VRAMCapacityChanged", "its GPUs have 0 to share now, and had 1000Mi", False)
-ITSELF = "it gets no further pod. It is taken back by itself once the driver no longer says so"
-NEEDS = "needs a reset of the GPU"
-PENDS = "pending retirement of a bad row of memory: reset the GPU when it is idle"
-ALL = ("VRAMCapacityChanged", "its GPUs have 1000Mi to share now, and had 0", False)
-
-
-@pytest.mark.parametrize(
-    ("scan", "first", "over"),
-    [
-        (DOWN, [], []),
-        (GONE, [("GPULost", LOST, True)], [BACK]),
-        (UNSURE, [("GPULost", SILENT, True)], [BACK]),
-        (SMALLER, [], [BACK]),
-        (MIG, [("GPULost", IN_MIG, True), NONE], [ALL]),
-        (
-            RESET,
-            [("GPUUnhealthy", f"GPU 0 (GPU-a): {NEEDS}; {ITSELF}", True)],
-            [("GPUHealthy", f"GPU 0 (GPU-a) is healthy again; it was not: {NEEDS}", False)],
-        ),
-        (PENDING, [("GPURetirementPending", f"GPU 0 (GPU-a): {PENDS}", True)], []),
-    ],
-)
-def test_what_an_admin_should_see_is_an_event_when_it_begins_and_when_it_is_over(
-    scan, first, over, bench
-):
-    bench.hear(FINE, bench.see_node())
-    assert told(bench) == []
-    for _ in range(2):
-        for _ in range(3):
-            bench.hear(scan, after_s=1)
-        assert told(bench) == first
-        for _ in range(3):
-            bench.hear(FINE, after_s=1)
-        assert told(bench) == over
-
-
 def test_an_xid_is_told_at_once_with_what_to_do_and_not_again_by_the_next_agent(bench):
     bench.hear(FINE, bench.see_node())
     for _ in range(2):
@@ -152,7 +135,7 @@ def test_an_xid_is_told_at_once_with_what_to_do_and_not_again_by_the_next_agent(
         " and reset the GPU, or reboot; if it is not taken back by that: kubectl annotate node n"
         " vramwarden.io/forget-xids=true"
     )
-    assert bench.said().count(ILL[0]) == 1
+    assert bench.said().count(ILL) == 1
     again = bench.restarted()
     again.hear(FINE, again.see_node())
     assert told(again) == []
