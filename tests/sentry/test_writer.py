@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.support.api_server import ApiServer
 from webhook.adapters.journal import Journal
+from webhook.adapters.kube.gpu_nodes import OwnNode
 from webhook.core.kinds.node_writes import LEAST_S, REGULAR_S
 from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures, write_gpu_node
 from webhook.sentry.writer import LONGEST_PAUSE_S, NODE_EVERY_S, UNKNOWN_KIND_S, GpuNodeWriter
@@ -208,48 +209,42 @@ def test_a_node_that_may_not_be_read_costs_only_the_owner():
     assert bench.messages() == ["the Node cannot be read; its GPUNode does not go with it"]
 
 
+def annotated(**annotations):
+    return {"metadata": {"annotations": {f"vramwarden.io/{k}": v for k, v in annotations.items()}}}
+
+
+def labelled(share):
+    return {"metadata": {"labels": {"vramwarden.io/share": share}}}
+
+
+GPU = {"uuid": "GPU-a", "memory": GIB, "product": "H200", "index": 0}
+BROKEN = {**GPU, "uuid": "GPU-b", "healthy": False, "fault": "Xid 79"}
+
+
 @pytest.mark.parametrize(
-    ("labels", "status", "why"),
+    ("node", "field", "known"),
     [
-        ({}, {"capacity": {"vramwarden.io/vram": "80Gi"}}, ""),
-        ({}, {"allocatable": {"nvidia.com/gpu": "2"}}, "nvidia.com/gpu is offered"),
-        ({"vramwarden.io/share": "true"}, {}, "its agent does not advertise them"),
-        ({"vramwarden.io/share": "false"}, {}, "vramwarden.io/share=false"),
+        ({"status": {"capacity": {"vramwarden.io/vram": "80Gi"}}}, "not_shared", ""),
+        (
+            {"status": {"allocatable": {"nvidia.com/gpu": "2"}}}, "not_shared",
+            "nvidia.com/gpu is offered",
+        ),
+        (labelled("true"), "not_shared", "its agent does not advertise them"),
+        (labelled("false"), "not_shared", "vramwarden.io/share=false"),
+        (annotated(), "held", ""),
+        (annotated(held="by others"), "held", "by others"),
+        (annotated(held="x" * 600), "held", "x" * 512),
+        (annotated(held=""), "held", "annotation vramwarden.io/held"),
+        (annotated(gpus=json.dumps([GPU, BROKEN])), "faults", {"GPU-b": "Xid 79"}),
     ],
-)
-def test_it_is_known_within_a_minute_whether_the_node_is_shared(labels, status, why):
+)  # fmt: skip
+def test_what_its_agent_says_of_the_node_is_known_within_a_minute(node, field, known):
     bench = Bench()
     bench.step(figures())
-    assert bench.writer.own.not_shared == ""
-    bench.api.put(NODE, {"metadata": {"labels": labels}, "status": status})
+    assert bench.writer.own == OwnNode("u-1", "sidecar")
+    bench.api.put(NODE, node)
     bench.step(figures(1), later_s=NODE_EVERY_S)
-    assert bench.writer.own.not_shared == why
-
-
-@pytest.mark.parametrize(
-    ("carried", "why"),
-    [
-        ({}, ""),
-        ({"vramwarden.io/held": "by others"}, "by others"),
-        ({"vramwarden.io/held": "x" * 600}, "x" * 512),
-        ({"vramwarden.io/held": ""}, "annotation vramwarden.io/held"),
-    ],
-)
-def test_it_is_known_why_the_node_is_held(carried, why):
-    bench = Bench()
-    bench.api.put(NODE, {"metadata": {"annotations": carried}})
-    bench.step(figures())
-    assert bench.writer.own.held == why
-
-
-def test_which_gpus_its_agent_calls_broken_is_known():
-    bench = Bench()
-    gpu = {"uuid": "GPU-a", "memory": GIB, "product": "H200", "index": 0}
-    broken = {**gpu, "uuid": "GPU-b", "healthy": False, "fault": "Xid 79"}
-    annotations = {"vramwarden.io/gpus": json.dumps([gpu, broken])}
-    bench.api.put(NODE, {"metadata": {"annotations": annotations}})
-    bench.step(figures())
-    assert bench.writer.own.faults == {"GPU-b": "Xid 79"}
+    assert getattr(bench.writer.own, field) == known
 
 
 def test_a_node_that_never_had_a_gpu_has_no_object_and_one_that_lost_them_has():
