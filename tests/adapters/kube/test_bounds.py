@@ -264,13 +264,6 @@ def test_an_answer_that_is_too_large_is_a_failure_and_the_next_is_read():
     assert kube.find_kept(THINGS, name_of) == "b"
 
 
-def test_of_an_object_that_does_not_exist_nothing_is_kept():
-    kube = serving(404, 403)
-    assert kube.find_kept(THINGS, name_of) is None
-    with pytest.raises(KubeError, match="our role"):
-        kube.find_kept(THINGS, name_of)
-
-
 def test_what_an_api_server_says_of_a_failure_is_cut():
     kube = serving((422, {"message": "x" * 10**6}), (422, b'{"message": "' + b"x" * 2**25))
     with pytest.raises(KubeError, match="answers 422: xxx") as caught:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import gc
 import json
 import weakref
+from functools import partial
 
 import pytest
 
 from webhook.adapters.kube import reading
-from webhook.adapters.kube.client import KubeError
+from webhook.adapters.kube.client import Kube, KubeError
 from webhook.adapters.kube.follow import Collection, Failed, follow
 
 THINGS = "/api/v1/things"
@@ -117,12 +118,17 @@ def test_a_list_with_nothing_in_it_has_a_version(kube, api_server):
     assert kube.list_all(THINGS, name_of) == ([], "3")
 
 
-def test_an_object_is_found_or_none(kube, api_server):
+def as_it_is(found):
+    return found
+
+
+@pytest.mark.parametrize("find", [Kube.find, partial(Kube.find_kept, keep=as_it_is)])
+def test_an_object_is_found_or_none(kube, api_server, find):
     api_server.answers = [(200, {"a": 1}), (404, {}), (403, {"message": "no"})]
-    assert kube.find(THINGS) == {"a": 1}
-    assert kube.find(THINGS) is None
+    assert find(kube, THINGS) == {"a": 1}
+    assert find(kube, THINGS) is None
     with pytest.raises(KubeError, match="our role"):
-        kube.find(THINGS)
+        find(kube, THINGS)
 
 
 @pytest.mark.parametrize(
