@@ -1,11 +1,11 @@
 """A Node of a real API server, an agent for it, and accounts with chosen rights."""
 
 import itertools
-import json
 
 import pytest
 
-from tests.support.agents import VRAM, AgentProcess, wait_until, write_kubeconfig
+from tests.support.agents import VRAM, AgentProcess, wait_until
+from tests.support.kube_api import account_kubeconfig
 from webhook.names import NODE_SHARE_LABEL
 
 GPU_A = "gpu GPU-a total=85899345920 reserved=650000000 name=NVIDIA_A100-SXM4-80GB\n"
@@ -111,14 +111,9 @@ def account(control_plane, node, tmp_path):
         ):
             control_plane.api.apply(one)
             made.append(one)
-        path = f"/api/v1/namespaces/default/serviceaccounts/{name}/token"
-        token = control_plane.api.request("POST", path, {"spec": {}})["status"]["token"]
-        written = write_kubeconfig(tmp_path / "kubeconfig", control_plane.url, token=token)
-        content = json.loads(written.read_text())
-        ca = str(control_plane.state / "ca.crt")
-        content["clusters"][0]["cluster"]["certificate-authority"] = ca
-        written.write_text(json.dumps(content))
-        return written
+        return account_kubeconfig(
+            control_plane.api, control_plane.kubeconfig, "default", name, tmp_path / "kubeconfig"
+        )
 
     yield make
     for one in made:
