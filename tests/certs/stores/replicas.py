@@ -1,25 +1,19 @@
-"""A cluster in memory, with time and turns in the test's hand.
+"""The API server in memory, with time and turns in the test's hand.
 
 Replicas run as they do for real, but each call of theirs waits until the test lets it through.
 """
 
 import threading
-from dataclasses import dataclass, field, replace
+from base64 import b64decode, b64encode
 from datetime import UTC, datetime, timedelta
 
 from cryptography import x509
 
-from certs import (
-    Bundle,
-    CertificatesError,
-    Configuration,
-    ConflictError,
-    Replica,
-    StoredBundle,
-    Terms,
-)
+from certs import Bundle, Configuration, Replica, StoredBundle, Terms
 from certs.pki.pem import readable_certificates
 from certs.rotation.replica import verified
+from tests.support.api_server import ApiServer
+from webhook.adapters.kube.certificates import KINDS, CertificatesApi
 
 NAMES = ("hook.gpu.svc",)
 START = datetime(2030, 5, 1, 12, tzinfo=UTC)
@@ -27,20 +21,33 @@ START = datetime(2030, 5, 1, 12, tzinfo=UTC)
 TERMS = Terms(ca_life_s=5 * 3600, serving_life_s=3600, overlap_s=60, settle_s=60)
 DELAY_S = 59
 
+PATH = "/api/v1/namespaces/gpu/secrets/certificate"
+MUTATING, VALIDATING = (f"{path}/ours" for path in KINDS.values())
+WEBHOOKS = {"a": MUTATING, "b": VALIDATING, "c": VALIDATING}
+RIGHTS = {
+    "get Secret": ("get", "secrets"),
+    "create Secret": ("create", "secrets"),
+    "get Mutating": ("get", "mutatingwebhookconfigurations"),
+    "patch Mutating": ("patch", "mutatingwebhookconfigurations"),
+    "patch Validating": ("patch", "validatingwebhookconfigurations"),
+}
 
-@dataclass
+
 class World:
-    """What all share: one Secret, two configurations of one and two webhooks, the time."""
+    """What all share: an API server with a Secret and two configurations, and the time."""
 
-    time_s: float = 0.0
-    secret: StoredBundle = field(default_factory=lambda: StoredBundle(Bundle(), ""))
-    configurations: tuple[Configuration, ...] = (
-        Configuration("Mutating", "ours", "1", (("a", b""),)),
-        Configuration("Validating", "ours", "1", (("b", b""), ("c", b""))),
-    )
-    versions: int = 1
-    past: list[tuple[float, tuple[Configuration, ...]]] = field(default_factory=list)
-    refusing: set[str] = field(default_factory=set)
+    def __init__(self, *denied: str) -> None:
+        self.time_s = 0.0
+        self.api = ApiServer()
+        self.deny(*denied)
+        self.past: list[tuple[float, frozenset[bytes]]] = []
+        for path in (MUTATING, VALIDATING):
+            names = [name for name, at in WEBHOOKS.items() if at == path]
+            self.api.put(path, {"webhooks": [{"name": one, "clientConfig": {}} for one in names]})
+
+    def deny(self, *rights: str) -> None:
+        """Take these rights away, and give back all others."""
+        self.api.denied = {RIGHTS[right] for right in rights}
 
     def now(self) -> datetime:
         return START + timedelta(seconds=self.time_s)
@@ -48,33 +55,46 @@ class World:
     def clock(self) -> float:
         return self.time_s
 
-    def fresh_version(self) -> str:
-        self.versions += 1
-        return str(self.versions)
+    @property
+    def bundle(self) -> Bundle:
+        """Return what the Secret holds."""
+        data = self.api.objects.get(PATH, {}).get("data", {})
+        return Bundle.from_files({name: b64decode(text) for name, text in data.items()})
 
-    def change(self, configurations: tuple[Configuration, ...]) -> None:
-        self.past.append((self.time_s, self.configurations))
-        self.configurations = configurations
+    @bundle.setter
+    def bundle(self, bundle: Bundle) -> None:
+        data = {name: b64encode(text).decode() for name, text in bundle.files().items()}
+        self.api.put(PATH, {"data": data})
+
+    def delete(self, *paths: str) -> None:
+        """Delete the Secret, or other objects."""
+        for path in paths or (PATH,):
+            if path in self.api.objects:
+                self.api.remove(path)
+
+    def ca_bundles(self) -> frozenset[bytes]:
+        found = [
+            self.api.objects[path] for path in (MUTATING, VALIDATING) if path in self.api.objects
+        ]
+        targets = [webhook["clientConfig"] for one in found for webhook in one["webhooks"]]
+        return frozenset(b64decode(target.get("caBundle") or "") for target in targets)
+
+    def damage(self, webhook: str, ca_bundle: bytes) -> None:
+        """Write another caBundle into a webhook, as somebody with kubectl does."""
+        self.past.append((self.time_s, self.ca_bundles()))
+        called = {"clientConfig": {"caBundle": b64encode(ca_bundle).decode()}}
+        webhooks = {"webhooks": [{"name": webhook, **called}]}
+        self.api.kube().patch(WEBHOOKS[webhook], webhooks)
 
     def bundles_in_use(self) -> set[frozenset[x509.Certificate]]:
         """Return every caBundle that some API server may still go by, each once."""
         recent = [old for until_s, old in self.past if until_s >= self.time_s - DELAY_S]
-        pems = {
-            pem
-            for configurations in (*recent, self.configurations)
-            for configuration in configurations
-            for _, pem in configuration.bundles
-        }
+        pems = self.ca_bundles().union(*recent)
         return {frozenset(readable_certificates(pem)) for pem in pems}
 
     def published(self) -> set[x509.Certificate]:
         """Return the CAs in the caBundles, which are the same in all."""
-        bundles = {
-            frozenset(readable_certificates(pem))
-            for configuration in self.configurations
-            for _, pem in configuration.bundles
-        }
-        (published,) = bundles
+        (published,) = {frozenset(readable_certificates(pem)) for pem in self.ca_bundles()}
         return set(published)
 
     def accepted(self, served: Bundle) -> bool:
@@ -87,49 +107,33 @@ class World:
         return self.now() > leaf.not_valid_after_utc
 
 
-@dataclass
-class Door:
+class Door(CertificatesApi):
     """One replica's access to the world."""
 
-    world: World
-    title = "Secret gpu/certificate"
+    def __init__(self, world: World) -> None:
+        super().__init__(world.api.kube(), "gpu", "certificate", ["ours"])
+        self.world = world
 
     def turn(self) -> None:
         """Wait for one's turn."""
 
-    def _refuse(self, what: str) -> None:
-        if what in self.world.refusing:
-            raise CertificatesError(what, "is forbidden", "grant it")
-
     def secret(self) -> StoredBundle:
         self.turn()
-        self._refuse("get secret")
-        return self.world.secret
+        return super().secret()
 
     def configurations(self) -> tuple[Configuration, ...]:
         self.turn()
-        self._refuse("get configurations")
-        return self.world.configurations
+        return super().configurations()
 
     def store(self, bundle, before) -> None:
         self.turn()
-        self._refuse("store")
-        if before.version != self.world.secret.version:
-            raise ConflictError
-        self.world.secret = StoredBundle(bundle, self.world.fresh_version())
+        super().store(bundle, before)
 
     def publish(self, configuration, bundles) -> None:
         self.turn()
-        self._refuse(f"publish {configuration.kind}")
-        if configuration not in self.world.configurations:
-            raise ConflictError
-        changed = replace(
-            configuration,
-            version=self.world.fresh_version(),
-            bundles=tuple((dict(configuration.bundles) | dict(bundles)).items()),
-        )
-        all_of_them = self.world.configurations
-        self.world.change(tuple(changed if c == configuration else c for c in all_of_them))
+        before = self.world.ca_bundles()
+        super().publish(configuration, bundles)
+        self.world.past.append((self.world.time_s, before))
 
 
 def replica(world: World, door: Door | None = None) -> Replica:

@@ -11,15 +11,25 @@ from hypothesis import strategies as st
 from certs import (
     Bundle,
     CertificatesError,
+    ConflictError,
     Publish,
     SetAction,
     Store,
-    StoredBundle,
     issue_ca,
     issue_serving,
 )
 from certs.pki import issue
-from tests.certs.stores.replicas import DELAY_S, NAMES, TERMS, Puppet, World, replica
+from tests.certs.stores.replicas import (
+    DELAY_S,
+    MUTATING,
+    NAMES,
+    TERMS,
+    VALIDATING,
+    Door,
+    Puppet,
+    World,
+    replica,
+)
 
 REPLICAS = 3
 TURNS = st.integers(0, REPLICAS - 1)
@@ -71,10 +81,10 @@ def test_whatever_replicas_do_in_whatever_order_what_they_serve_is_trusted(event
             elif kind == "kill":
                 puppets[number].kill()
                 puppets[number] = Puppet(world)
-            elif kind == "rotate" and world.secret.version:
+            elif kind == "rotate" and world.bundle != Bundle():
                 replica(world).rotate()
             elif kind == "delete the Secret":
-                world.secret = World().secret
+                world.delete()
             for puppet in puppets:
                 assert not puppet.fails_calls(), (kind, number)
     finally:
@@ -91,10 +101,21 @@ def test_of_two_that_issue_at_once_the_second_takes_what_the_first_wrote(lead):
         first.step()
     second.round()
     first.round()
-    assert first.served == second.served == world.secret.bundle
+    assert first.served == second.served == world.bundle
     assert len(world.published()) == 1
     first.kill()
     second.kill()
+
+
+def test_who_read_before_somebody_wrote_overwrites_nothing(world):
+    late = Door(world)
+    before, (mutating, _) = late.secret(), late.configurations()
+    replica(world).rotate()
+    world.damage("a", b"")
+    with pytest.raises(ConflictError):
+        late.store(before.bundle, before)
+    with pytest.raises(ConflictError):
+        late.publish(mutating, mutating.bundles)
 
 
 def test_a_rotation_publishes_both_cas_then_waits_then_switches_then_forgets(world):
@@ -104,10 +125,10 @@ def test_a_rotation_publishes_both_cas_then_waits_then_switches_then_forgets(wor
     world.time_s += 200
 
     one.rotate()
-    assert len(cas(world.secret.bundle.ca_pem)) == 2
+    assert len(cas(world.bundle.ca_pem)) == 2
     announced_s = world.time_s
     assert [type(step) for step in one.round().done] == [Publish, Publish]
-    assert world.published() == set(cas(world.secret.bundle.ca_pem))
+    assert world.published() == set(cas(world.bundle.ca_pem))
     world.time_s += TERMS.settle_s - 1
     assert (one.round().done, one.round().served.key_pem) == ((), before.key_pem)
 
@@ -125,24 +146,25 @@ def test_a_rotation_publishes_both_cas_then_waits_then_switches_then_forgets(wor
         assert len(world.published()) == 2
         world.time_s += 600
         one.round()
-    assert world.published() == set(cas(world.secret.bundle.ca_pem))
+    assert world.published() == set(cas(world.bundle.ca_pem))
     assert [ca.subject for ca in world.published()] == [signer(after)]
 
 
 def test_while_a_cabundle_cannot_be_written_the_old_ca_signs_and_it_is_reported(world):
     one = replica(world)
     before = one.round().served
-    world.refusing.add("publish Validating")
+    world.deny("patch Validating")
     one.rotate()
     for _ in range(5):
         world.time_s += 600
         found = one.round()
-        assert found.failures == ("publish Validating: is forbidden; grant it",)
+        (failure,) = found.failures
+        assert failure.startswith("ValidatingWebhookConfiguration ours (patch): failed ")
         assert signer(found.served) == signer(before)
         assert world.accepted(found.served)
     assert found.served.certificate_pem != before.certificate_pem
 
-    world.refusing.clear()
+    world.deny()
     one.round()
     world.time_s += TERMS.settle_s
     assert signer(one.round().served) != signer(before)
@@ -151,13 +173,13 @@ def test_while_a_cabundle_cannot_be_written_the_old_ca_signs_and_it_is_reported(
 def test_no_certificate_of_the_old_ca_outlives_the_moment_at_which_it_is_forgotten(world):
     one = replica(world)
     one.round()
-    world.refusing.add("publish Mutating")
+    world.deny("patch Mutating")
     one.rotate()
     forgotten = world.now() + timedelta(seconds=TERMS.overlap_s + TERMS.serving_life_s)
-    old = signer(world.secret.bundle)
+    old = signer(world.bundle)
     writes = 0
-    while signer(world.secret.bundle) == old:
-        assert leaf(world.secret.bundle).not_valid_after_utc <= forgotten
+    while signer(world.bundle) == old:
+        assert leaf(world.bundle).not_valid_after_utc <= forgotten
         world.time_s += 60
         writes += sum(isinstance(step, Store) for step in one.round().done)
     assert world.now() >= forgotten
@@ -166,17 +188,17 @@ def test_no_certificate_of_the_old_ca_outlives_the_moment_at_which_it_is_forgott
 
 
 def test_nothing_is_ready_before_every_cabundle_holds_the_ca():
-    world = World(refusing={"publish Validating"})
+    world = World("patch Validating")
     one = replica(world)
     found = one.round()
     assert found.unready == "a caBundle lacks the CA of the certificate"
     assert found.served.certificate_pem
-    world.refusing.clear()
+    world.deny()
     assert one.round().unready == ""
 
 
 def test_without_webhook_configurations_a_rotation_goes_by_the_certificates_alone(world):
-    world.configurations = ()
+    world.delete(MUTATING, VALIDATING)
     one = replica(world)
     found = one.round()
     assert found.unready == "there is no webhook configuration of that name yet"
@@ -188,10 +210,11 @@ def test_without_webhook_configurations_a_rotation_goes_by_the_certificates_alon
 def test_while_configurations_cannot_be_read_certificates_are_renewed(world):
     one = replica(world)
     before = one.round().served
-    world.refusing.add("get configurations")
+    world.deny("get Mutating")
     world.time_s += 1500
     found = one.round()
-    assert found.failures == ("get configurations: is forbidden; grant it",)
+    (failure,) = found.failures
+    assert failure.startswith("MutatingWebhookConfiguration ours (get): failed ")
     assert found.served.certificate_pem != before.certificate_pem
     assert world.accepted(found.served)
     assert found.unready == ""
@@ -202,29 +225,26 @@ def test_while_configurations_cannot_be_read_certificates_are_renewed(world):
 def test_a_cabundle_that_somebody_damaged_is_reconciled(world, edit):
     one = replica(world)
     one.round()
-    mutating, validating = world.configurations
-    spoilt = replace(validating, bundles=(("b", edit), validating.bundles[1]), version="x")
-    world.change((mutating, spoilt))
+    world.damage("b", edit)
     (repaired,) = one.round().done
-    assert repaired.configuration == spoilt
+    assert repaired.configuration.kind == "ValidatingWebhookConfiguration"
     assert [name for name, _ in repaired.bundles] == ["b"]
-    assert world.published() == set(cas(world.secret.bundle.ca_pem))
+    assert world.published() == set(cas(world.bundle.ca_pem))
 
 
 def test_another_ca_in_a_cabundle_stays_until_it_expires(world, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(issue, "CA_NAME_PREFIX", "Example Corp ")
         foreign = issue_ca(world.now(), life_s=4000).certificate_pem
-    mutating, validating = world.configurations
-    ours = mutating.bundles[0][1]
-    world.change((replace(mutating, bundles=(("a", foreign + ours),)), validating))
+    (ours,) = world.ca_bundles()
+    world.damage("a", foreign + ours)
     one = replica(world)
     assert one.round().done == ()
     world.time_s += 1800
     one.round()
     world.time_s += 1800
     one.round()
-    assert dict(world.configurations[0].bundles)["a"].startswith(foreign)
+    assert {pem.startswith(foreign) for pem in world.ca_bundles()} == {True, False}
     world.time_s += 600
     one.round()
     assert cas(foreign)[0] not in world.published()
@@ -238,29 +258,29 @@ def brought(world):
 
 
 def test_a_secret_of_somebody_else_is_published_and_never_written(world):
-    world.secret = StoredBundle(first := brought(world), "brought")
+    world.bundle = first = brought(world)
     one = replica(world)
     assert one.round().served == first
     assert {ca.subject for ca in world.published()} >= {signer(first)}
     world.time_s += 200
     one.round()
 
-    world.secret = StoredBundle(second := brought(world), "brought again")
+    world.bundle = second = brought(world)
     assert one.round().served == first
     world.time_s += TERMS.settle_s
     assert one.round().served == second
     with pytest.raises(CertificatesError, match="rotate where the certificates are issued"):
         one.rotate()
-    assert world.secret == StoredBundle(second, "brought again")
+    assert world.bundle == second
 
 
 def test_a_new_ca_that_nobody_could_publish_is_not_served(world):
-    world.secret = StoredBundle(first := brought(world), "brought")
+    world.bundle = first = brought(world)
     one = replica(world)
     one.round()
     world.time_s += 200
-    world.secret = StoredBundle(brought(world), "brought again")
-    world.refusing.add("get configurations")
+    world.bundle = brought(world)
+    world.deny("get Mutating")
     assert one.round().served == first
     world.time_s += 200
     assert one.round().served == first
@@ -268,7 +288,7 @@ def test_a_new_ca_that_nobody_could_publish_is_not_served(world):
 
 def test_a_secret_whose_cas_did_not_sign_directly_is_published_too(world):
     unrelated = replace(brought(world), ca_pem=issue_ca(world.now()).certificate_pem)
-    world.secret = StoredBundle(unrelated, "brought")
+    world.bundle = unrelated
     replica(world).round()
     assert cas(unrelated.ca_pem)[0] in world.published()
 
@@ -278,7 +298,7 @@ def test_a_set_of_somebody_else_whose_parts_do_not_match_is_not_served(world, pa
     one = replica(world)
     good = one.round().served
     wrong = replace(brought(world), **{part: getattr(good, part)})
-    world.secret = StoredBundle(wrong, "wrong")
+    world.bundle = wrong
     one.round()
     world.time_s += 1000
     assert one.round().served == good
@@ -286,7 +306,7 @@ def test_a_set_of_somebody_else_whose_parts_do_not_match_is_not_served(world, pa
 
 def test_a_public_certificate_without_a_ca_needs_no_cabundle():
     world = World()
-    world.secret = StoredBundle(replace(brought(world), ca_pem=b""), "brought")
+    world.bundle = replace(brought(world), ca_pem=b"")
     found = replica(world).round()
     assert (found.unready, found.done) == ("", ())
 
@@ -294,35 +314,34 @@ def test_a_public_certificate_without_a_ca_needs_no_cabundle():
 def test_a_deleted_secret_is_issued_again_and_what_was_served_is_served_on(world):
     one = replica(world)
     before = one.round().served
-    world.secret = World().secret
+    world.delete()
     assert one.round().served == before
-    assert signer(world.secret.bundle) != signer(before)
+    assert signer(world.bundle) != signer(before)
     assert len(world.published()) == 2
     late = replica(world).round()
     assert late.unready == (
         "the CA of the certificate is so new that an API server may not know it yet"
     )
     world.time_s += TERMS.settle_s
-    assert one.round().served == world.secret.bundle
+    assert one.round().served == world.bundle
 
 
 @pytest.mark.parametrize("part", ["key_pem", "ca_pem", "certificate_pem"])
 def test_a_broken_secret_is_an_error_and_is_not_overwritten(world, part):
-    broken = StoredBundle(replace(world.secret.bundle, **{part: b"junk"}), "broken")
-    world.secret = broken
+    world.bundle = broken = replace(world.bundle, **{part: b"junk"})
     with pytest.raises(CertificatesError):
         replica(world).round()
-    assert world.secret == broken
+    assert world.bundle == broken
 
 
-@pytest.mark.parametrize("what", ["get secret", "store"])
-def test_what_keeps_it_from_a_first_certificate_is_an_error(what):
-    with pytest.raises(CertificatesError, match=f"{what}: is forbidden; grant it"):
-        replica(World(refusing={what})).round()
+@pytest.mark.parametrize("verb", ["get", "create"])
+def test_what_keeps_it_from_a_first_certificate_is_an_error(verb):
+    with pytest.raises(CertificatesError, match=rf"Secret gpu/certificate \({verb}\): failed"):
+        replica(World(f"{verb} Secret")).round()
 
 
 def test_another_ca_is_announced_once(world):
     one = replica(world)
     assert one.rotate().action is SetAction.ROTATED
     assert one.rotate().action is SetAction.KEPT
-    assert len(cas(world.secret.bundle.ca_pem)) == 2
+    assert len(cas(world.bundle.ca_pem)) == 2
