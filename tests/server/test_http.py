@@ -61,6 +61,12 @@ def router(metrics, log):
     return Router(pods, bindings, metrics, log, binds_at="/secret/bind".__eq__)
 
 
+async def turns(count=10):
+    """Let the event loop do all that it can do now."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
 def received(router, *parts):
     """Let parts arrive on one connection; return what is written for each, and its transport."""
 
@@ -327,8 +333,7 @@ def test_who_does_not_read_answers_is_not_read_from(router, metrics, log, tmp_pa
         while len(log.lines) == sent < 400:
             writer.write(whole)
             sent += 1
-            for _ in range(200):  # turns of the loop in which all is done that can be done
-                await asyncio.sleep(0)
+            await turns(200)
         paused = connection._is_paused, len(log.lines)
         while read.count(b"HTTP/1.1 200 ") < sent:
             read += await reader.read(2**20)
@@ -491,7 +496,7 @@ def test_who_hung_up_is_not_answered_and_holds_nothing(router):
         await asyncio.sleep(0)
         stage = slot.stage
         connection.connection_lost(None)
-        await asyncio.sleep(0.01)
+        await turns()
         return stage, line.written, cancelled, line.connections.in_flight
 
     assert asyncio.run(story()) == (Stage.ANSWERING, b"", [True], 0)
@@ -509,7 +514,7 @@ def hang_up_as_the_answer_is_ready(router):
         while not task.done():  # noqa: ASYNC110 - in the same turn as its callbacks are due
             await asyncio.sleep(0)
         connection.connection_lost(None)
-        await asyncio.sleep(0.01)
+        await turns()
         del connection, task
         gc.collect()
         return line.written, problems, line.connections.in_flight
@@ -553,7 +558,7 @@ def test_who_is_cut_off_while_an_answer_is_made_is_counted_once(router, metrics)
         connection.data_received(WHOLE)
         counted = line.is_closed, line.counted, line.connections.in_flight
         wait.set()
-        await asyncio.sleep(0.01)
+        await turns()
         connection.connection_lost(None)
         return counted, line.written
 

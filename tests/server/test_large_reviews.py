@@ -31,12 +31,13 @@ class Scene:
     def __init__(self, monkeypatch, **bounds):
         self.log = io.BytesIO()
         self.metrics = Metrics()
-        self.may_go_on = threading.Event()
+        self.begun, self.may_go_on = threading.Event(), threading.Event()
         self.deciding = []
         decide = reviews.decide
 
         def slow(request, policy, cluster, phase):
             self.deciding.append(request.uid)
+            self.begun.set()
             if "note" in request.obj["metadata"].get("annotations", {}):
                 assert self.may_go_on.wait(60)
             return decide(request, policy, cluster, phase)
@@ -63,8 +64,7 @@ class Scene:
     async def busy(self, count):
         """Have large reviews wait, of which one is being judged."""
         tasks = [asyncio.create_task(self.review(f"l{i}", large=True)) for i in range(count)]
-        while not self.deciding:  # noqa: ASYNC110 - it signals nobody
-            await asyncio.sleep(0.001)
+        assert await asyncio.to_thread(self.begun.wait, 60)
         yield tasks
         self.may_go_on.set()
         await asyncio.gather(*tasks)
@@ -81,7 +81,7 @@ def scene(monkeypatch):
 def test_a_small_review_is_answered_while_a_large_one_is_judged(scene):
     async def story():
         async with scene.busy(3) as tasks:
-            small = await asyncio.wait_for(scene.review("small"), 10)
+            small = await asyncio.wait_for(scene.review("small"), 60)
             assert not any(task.done() for task in tasks)
         return small, [task.result() for task in tasks]
 
