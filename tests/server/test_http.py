@@ -16,8 +16,8 @@ import pytest
 import uvloop
 
 from tests.support.logs import RecordedLog
-from tests.support.pods import a_container, a_pod, a_policy, a_review
-from tests.support.routers import Clock, connected, no_connections, post
+from tests.support.pods import a_container, a_pod, a_review
+from tests.support.routers import Clock, a_router, connected, no_connections, post
 from webhook.server import http
 from webhook.server.bounds import MAX_HEAD_BYTES, MAX_HEADERS, MAX_UNSENT_BYTES
 from webhook.server.certificates import FolderKeeper
@@ -25,9 +25,6 @@ from webhook.server.connections import CLOSE_S, REQUEST_S, Stage
 from webhook.server.http import Answer
 from webhook.server.log import JsonLog
 from webhook.server.metrics import Metrics
-from webhook.server.placement.reviews import BindingReviews
-from webhook.server.reviews import PodReviews
-from webhook.server.router import Router
 
 REVIEW = json.dumps(a_review(a_pod(), uid="here")).encode()
 LINE = b"POST /mutate HTTP/1.1\r\n"
@@ -56,9 +53,7 @@ def log():
 
 @pytest.fixture
 def router(metrics, log):
-    pods = PodReviews(a_policy, metrics, log)
-    bindings = BindingReviews(None, metrics, log)
-    return Router(pods, bindings, metrics, log, binds_at="/secret/bind".__eq__)
+    return a_router(log, metrics)
 
 
 async def turns(count=10):

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.support import routers
-from tests.support.pods import a_pod, a_policy, a_review
+from tests.support.pods import a_pod, a_review
 from webhook.adapters import review_json
 from webhook.adapters.bounds import MOST_REVIEW_VALUES
 from webhook.server import connections, http, reviews
@@ -19,8 +19,7 @@ from webhook.server.bounds import MAX_BODY_BYTES
 from webhook.server.connections import SMALL_BODY_BYTES, Peer
 from webhook.server.log import JsonLog
 from webhook.server.metrics import Metrics
-from webhook.server.reviews import PodReviews
-from webhook.server.router import WAIT_S, Router
+from webhook.server.router import WAIT_S
 
 FILLER = {"note": "x" * SMALL_BODY_BYTES}
 
@@ -43,10 +42,8 @@ class Scene:
             return decide(request, policy, cluster, phase)
 
         monkeypatch.setattr(reviews, "decide", slow)
-        log = JsonLog(self.log)
-        pods = PodReviews(a_policy, self.metrics, log)
         self.connections = routers.no_connections()
-        self.router = Router(pods, None, self.metrics, log, binds_at="/bind".__eq__, **bounds)
+        self.router = routers.a_router(JsonLog(self.log), self.metrics, **bounds)
 
     async def post(self, *parts, announced=None):
         """Post a body in parts; return status, headers, body, and the parts left unread."""

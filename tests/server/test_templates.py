@@ -3,34 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 
 import pytest
 
 from tests.support import routers
+from tests.support.logs import RecordedLog
 from tests.support.pods import a_pod, a_policy
 from webhook.core.admission import templates as core_templates
-from webhook.server.log import JsonLog
 from webhook.server.metrics import Metrics
-from webhook.server.reviews import SMALL_BODY_BYTES, PodReviews, TemplateReviews
-from webhook.server.router import Router
+from webhook.server.reviews import SMALL_BODY_BYTES, TemplateReviews
 
 
 class Asked:
     """The router, and what it said of workloads."""
 
     def __init__(self, **options):
-        self.log, self.metrics = io.BytesIO(), Metrics()
-        log = JsonLog(self.log)
-        self.router = Router(
-            PodReviews(a_policy, self.metrics, log),
-            None,
-            self.metrics,
-            log,
-            binds_at="/bind".__eq__,
-            templates=TemplateReviews(a_policy, self.metrics, log, **options),
-        )
+        self.log, self.metrics = RecordedLog(), Metrics()
+        templates = TemplateReviews(a_policy, self.metrics, self.log, **options)
+        self.router = routers.a_router(self.log, self.metrics, templates=templates)
 
     def post(self, body: bytes, path: str = "/advise"):
         status, _, answer, _ = asyncio.run(routers.post(self.router, path, body))
@@ -67,9 +58,9 @@ def test_a_workload_is_allowed_with_warnings(asked):
     assert not {"patch", "patchType", "status"} & answer.keys()
     (warning,) = answer["warnings"]
     assert warning.startswith("its pods would be denied: InvalidQuantity: spec.template.metadata.")
-    line = json.loads(asked.log.getvalue())
+    ((_, _, line),) = asked.log.lines
     assert (line["webhook"], line["kind"], line["name"]) == ("advise", "apps/Deployment", "infer")
-    assert (line["decision"], line["reasons"]) == ("warned", ["InvalidQuantity"])
+    assert (line["decision"], line["reasons"]) == ("warned", ("InvalidQuantity",))
     counted = 'vramwarden_admission_requests_total{decision="warned",operation="CREATE"'
     assert f'{counted},reason="InvalidQuantity",webhook="advise"}} 1.0' in (
         asked.metrics.exposition().decode()
@@ -98,7 +89,7 @@ def test_a_bug_of_ours_allows_the_workload(monkeypatch, asked):
     answer = asked.advised(a_pod("8GB"))
     assert (answer["uid"], answer["allowed"]) == ("u-1", True)
     assert not {"warnings", "status"} & answer.keys()
-    assert json.loads(asked.log.getvalue())["msg"] == "review failed"
+    assert asked.log.messages == ["review failed"]
 
 
 def test_a_large_workload_takes_its_turn(asked):
@@ -125,11 +116,5 @@ def test_what_is_no_review_is_rejected(asked):
 
 
 def test_a_server_without_them_knows_no_such_path(asked):
-    asked.router = Router(
-        PodReviews(a_policy, asked.metrics, JsonLog(asked.log)),
-        None,
-        asked.metrics,
-        JsonLog(asked.log),
-        binds_at="/bind".__eq__,
-    )
+    asked.router = routers.a_router(asked.log, asked.metrics)
     assert asked.post(a_review(a_pod()))[0] == 404

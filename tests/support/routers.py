@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from tests.support.pods import a_policy
 from webhook.server.connections import Connections
 from webhook.server.http import Connection
+from webhook.server.placement.reviews import BindingReviews
+from webhook.server.reviews import PodReviews
+from webhook.server.router import Router
 
 if TYPE_CHECKING:
     from webhook.server.connections import Slot
-    from webhook.server.router import Router
+    from webhook.server.log import JsonLog
+    from webhook.server.metrics import Metrics
 
 HEAD = b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n%b\r\n"
+
+
+def a_router(log: JsonLog, metrics: Metrics, **more: Any) -> Router:
+    """Return what answers requests: reviews of pods, and bindings at `/secret/bind`."""
+    pods = PodReviews(a_policy, metrics, log)
+    bindings = BindingReviews(None, metrics, log)
+    return Router(pods, bindings, metrics, log, binds_at="/secret/bind".__eq__, **more)
 
 
 class Line:
