@@ -109,6 +109,21 @@ class Cluster:
         pod["metadata"] |= {"namespace": self.namespace, "name": name}
         return self.api.create(pod)
 
+    def binding(self, pod, node):
+        """Return what the scheduler posts to bind a pod."""
+        metadata = {key: pod["metadata"][key] for key in ("namespace", "name", "uid")}
+        target = {"apiVersion": "v1", "kind": "Node", "name": node}
+        return {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
+
+    def bind(self, pod, node, **query):
+        """Bind a pod as the scheduler does."""
+        self.post_binding(pod["metadata"]["name"], self.binding(pod, node), **query)
+
+    def post_binding(self, name, body, **query):
+        """Post a binding of a pod."""
+        path = f"/api/v1/namespaces/{self.namespace}/pods/{name}/binding"
+        self.api.request("POST", path, body, **query)
+
     def pods(self):
         """Return the pods as they are stored."""
         return self.api.list(f"/api/v1/namespaces/{self.namespace}/pods")

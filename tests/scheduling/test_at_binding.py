@@ -11,7 +11,7 @@ from tests.scheduling.replicas import BINDING, SYSTEM, Cluster, placing, replica
 from tests.support.control_planes import ApiError, free_port, wait_until
 from tests.support.our_server import refused
 from tests.support.pods import a_container, a_pod
-from tests.support.schedulers import GIB, bound, finish, messages, remove_pod
+from tests.support.schedulers import GIB, bound, finish, messages, patch, remove_pod
 from tests.support.webhook_configurations import installed, webhook_configurations
 from webhook.core.placement.assignments import (
     Assignment,
@@ -106,7 +106,7 @@ def test_containers_read_a_gpu_as_the_node_names_it_and_programs_their_share(clu
 def test_a_node_without_names_that_work_gets_no_pod(cluster, held):
     cluster.node("n1", 8, **{"vramwarden.io/device-names": "none"})
     pod = held("a", "5Gi")
-    error = refused(lambda: bind(cluster, pod, "n1"))
+    error = refused(lambda: cluster.bind(pod, "n1"))
     assert (error.code, error.status["reason"]) == (403, "Forbidden")
     assert (
         "resolves no name of its GPUs (label vramwarden.io/device-names is none)" in error.message
@@ -154,8 +154,7 @@ def test_a_node_that_asks_is_told_which_pods_with_whole_gpus_run_there(cluster):
 
     def ask(question):
         change = {"metadata": {"labels": {NODE_ASKS_LABEL: question}}}
-        kind = "application/merge-patch+json"
-        cluster.api.request("PATCH", "/api/v1/nodes/n1", change, content_type=kind)
+        patch(cluster.api, "/api/v1/nodes/n1", change)
 
     wait_until("an answer", lambda: answer() == Whole("1764000000", 0, ()))
     made = cluster.api.create(pod)
@@ -202,17 +201,6 @@ def entries(cluster):
     return list(read_assignments(cluster.api.request("GET", path)["data"])[0].values())
 
 
-def binding(cluster, pod, node):
-    metadata = {key: pod["metadata"][key] for key in ("namespace", "name", "uid")}
-    target = {"apiVersion": "v1", "kind": "Node", "name": node}
-    return {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
-
-
-def bind(cluster, pod, node, **query):
-    path = f"/api/v1/namespaces/{cluster.namespace}/pods/{pod['metadata']['name']}/binding"
-    return cluster.api.request("POST", path, binding(cluster, pod, node), **query)
-
-
 @pytest.fixture
 def held(cluster):
     """Return a function that creates a pod which the scheduler leaves alone."""
@@ -222,9 +210,9 @@ def held(cluster):
 def test_a_dry_run_of_a_binding_leaves_no_trace(cluster, held):
     cluster.node("n1", 8)
     pod = held("a", "5Gi")
-    bind(cluster, pod, "n1", dryRun="All")
+    cluster.bind(pod, "n1", dryRun="All")
     assert cluster.lists() == {}
-    bind(cluster, pod, "n1")
+    cluster.bind(pod, "n1")
     assert bound(cluster.api, cluster.namespace) == {"a": ("n1", "GPU-n1-0")}
 
 
@@ -234,7 +222,7 @@ def test_a_node_that_does_not_show_its_gpus_gets_no_pod_with_a_demand(cluster, h
 
     def refusal():
         with contextlib.suppress(AssertionError):
-            return refused(lambda: bind(cluster, pod, "n1", dryRun="All"))
+            return refused(lambda: cluster.bind(pod, "n1", dryRun="All"))
         return None
 
     # Until the pod is known no request is made for a node without GPUs: it can do no harm there.
@@ -248,7 +236,7 @@ def test_a_binding_by_the_old_resource_goes_on_without_a_gpu(cluster, held):
     cluster.node("n1", 8)
     pod = held("a", "5Gi")
     path = f"/api/v1/namespaces/{cluster.namespace}/bindings"
-    cluster.api.request("POST", path, binding(cluster, pod, "n1"))
+    cluster.api.request("POST", path, cluster.binding(pod, "n1"))
     assert bound(cluster.api, cluster.namespace)["a"][0] == "n1"
 
 
@@ -269,10 +257,9 @@ def test_what_a_binding_brings_along_does_not_replace_our_marks(cluster, held):
     plain["metadata"] |= {"namespace": cluster.namespace, "name": "plain"}
     for pod, given in ((held("a", "5Gi"), GIVEN), (cluster.api.create(plain), {})):
         before = pod["metadata"]
-        forged = binding(cluster, pod, "n1")
+        forged = cluster.binding(pod, "n1")
         forged["metadata"] |= FORGED
-        path = f"/api/v1/namespaces/{cluster.namespace}/pods/{before['name']}/binding"
-        cluster.api.request("POST", path, forged)
+        cluster.post_binding(before["name"], forged)
         after = cluster.api.get(pod)["metadata"]
         assert after["annotations"] == before.get("annotations", {}) | given | {"a": "b"}
         assert after.get("labels") == before.get("labels")
@@ -282,13 +269,12 @@ def test_what_a_binding_brings_along_does_not_replace_our_marks(cluster, held):
 def test_a_binding_by_name_alone_reserves_nothing(cluster, held):
     cluster.node("n1", 8)
     pod = held("a", "5Gi")
-    nameless = binding(cluster, pod, "n1")
+    nameless = cluster.binding(pod, "n1")
     del nameless["metadata"]["uid"]
     nameless["metadata"]["resourceVersion"] = "1"  # so it fails, after we were asked
-    path = f"/api/v1/namespaces/{cluster.namespace}/pods/a/binding"
-    assert refused(lambda: cluster.api.request("POST", path, nameless)).code == 409
+    assert refused(lambda: cluster.post_binding("a", nameless)).code == 409
     assert cluster.lists() == {}
-    bind(cluster, held("b", "8Gi"), "n1")
+    cluster.bind(held("b", "8Gi"), "n1")
     assert bound(cluster.api, cluster.namespace) == {"b": ("n1", "GPU-n1-0")}
 
 
@@ -310,7 +296,7 @@ def test_a_forged_pod_that_nobody_judged_takes_nothing_from_others(cluster, held
     forged["spec"]["nodeName"] = "n1"
     try:
         pod = cluster.api.create(forged)
-        bind(cluster, held("a", "8Gi"), "n1")
+        cluster.bind(held("a", "8Gi"), "n1")
         assert bound(cluster.api, cluster.namespace) == {"a": ("n1", "GPU-n1-0")}
         remove_pod(cluster.api, pod)
     finally:
@@ -319,16 +305,15 @@ def test_a_forged_pod_that_nobody_judged_takes_nothing_from_others(cluster, held
 
 def test_a_list_that_somebody_deleted_or_spoilt_is_made_anew_from_the_pods(cluster, held):
     cluster.node("n1", 8, 8)
-    bind(cluster, held("a", "5Gi"), "n1")
+    cluster.bind(held("a", "5Gi"), "n1")
     path = f"/api/v1/namespaces/{SYSTEM}/configmaps/gpu-assignments-n1"
     cluster.api.request("DELETE", path)
-    bind(cluster, held("b", "5Gi"), "n1")
+    cluster.bind(held("b", "5Gi"), "n1")
     assert set(cluster.lists()) == {"a", "b"}
-    kind = "application/merge-patch+json"
-    cluster.api.request("PATCH", path, {"data": {"assignments": "{"}}, content_type=kind)
-    error = refused(lambda: bind(cluster, held("c", "5Gi"), "n1"))
+    patch(cluster.api, path, {"data": {"assignments": "{"}})
+    error = refused(lambda: cluster.bind(held("c", "5Gi"), "n1"))
     assert "the largest free amount is 3Gi" in error.message
-    bind(cluster, held("d", "3Gi"), "n1")
+    cluster.bind(held("d", "3Gi"), "n1")
     assert set(cluster.lists()) == {"a", "b", "d"}
 
 
@@ -337,17 +322,15 @@ def test_a_pod_deleted_while_it_is_bound_leaves_nothing_reserved(cluster, held):
     pod = held("a", "5Gi")
     # As if the binding failed after we were asked: the reservation is there, the pod is not.
     path = f"/api/v1/namespaces/{SYSTEM}/configmaps/gpu-assignments-n1"
-    bind(cluster, held("other", "1Gi"), "n1")
+    cluster.bind(held("other", "1Gi"), "n1")
     assignments, _ = read_assignments(cluster.api.request("GET", path)["data"])
     name = f"{cluster.namespace}/a"
     assignments[pod["metadata"]["uid"]] = Assignment(
         pod=name, uuids=("GPU-n1-0",), memory_bytes=5 * GIB, since_s=1
     )
-    kind = "application/merge-patch+json"
-    change = {"data": write_assignments(assignments)}
-    cluster.api.request("PATCH", path, change, content_type=kind)
+    patch(cluster.api, path, {"data": write_assignments(assignments)})
     remove_pod(cluster.api, pod)
-    bind(cluster, held("b", "7Gi"), "n1")
+    cluster.bind(held("b", "7Gi"), "n1")
     wait_until("an entry less", lambda: set(cluster.lists()) == {"other", "b"})
 
 
@@ -367,7 +350,7 @@ def test_a_replica_that_does_not_reach_the_api_server_keeps_nobody_waiting(
         # Beside ours, and called after it.
         manifest["metadata"]["name"] = "zzz"
         with installed(control_plane.api, manifest):
-            bind(cluster, pod, "n1")
+            cluster.bind(pod, "n1")
         lines = [line for line in server.log() if line.get("webhook") == "bind"]
     assert [(line["decision"], line["reasons"]) for line in lines] == [
         ("untouched", ["APIServerAway"])

@@ -8,7 +8,7 @@ import pytest
 
 from tests.scheduling.replicas import BINDING, SYSTEM, Cluster, replica
 from tests.support.control_planes import wait_until
-from tests.support.schedulers import bound, remove_pod
+from tests.support.schedulers import bound, patch, remove_pod
 from tests.support.webhook_configurations import LOCAL, installed, webhook_configurations
 
 
@@ -37,12 +37,9 @@ def nobody_answers(control_plane, cluster, tmp_path):
         yield
 
 
-def bind(cluster, name, node):
-    path = f"/api/v1/namespaces/{cluster.namespace}/pods/{name}/binding"
-    target = {"apiVersion": "v1", "kind": "Node", "name": node}
-    metadata = {"name": name, "namespace": cluster.namespace}
-    body = {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
-    cluster.api.request("POST", path, body)
+def bind(cluster, name):
+    (pod,) = [pod for pod in cluster.pods() if pod["metadata"]["name"] == name]
+    cluster.bind(pod, "n1")
 
 
 def annotations(cluster):
@@ -68,7 +65,7 @@ NAMES = "vramwarden.io/device-names"
 def test_pods_that_were_bound_without_us_are_assigned_late(cluster, control_plane, tmp_path):
     cluster.node("n1", 8)
     for name in ("first", "second"):
-        bind(cluster, name, "n1")
+        bind(cluster, name)
     assert bound(cluster.api, cluster.namespace) == {"first": ("n1", ""), "second": ("n1", "")}
 
     with replica(control_plane, tmp_path / "after") as server:
@@ -97,13 +94,12 @@ def test_pods_that_were_bound_without_us_are_assigned_late(cluster, control_plan
 @pytest.mark.usefixtures("nobody_answers")
 def test_where_no_name_works_a_pod_waits_for_its_node(cluster, control_plane, tmp_path):
     cluster.node("n1", 8, **{NAMES: "none"})
-    bind(cluster, "first", "n1")
+    bind(cluster, "first")
     with replica(control_plane, tmp_path / "after"):
         waits = wait_until("it was looked at", lambda: annotations(cluster)["first"])
         assert list(waits) == ["gpu-waits"]
         assert f"(label {NAMES} is none)" in waits["gpu-waits"]
         label = {"metadata": {"labels": {NAMES: "runtime.nvidia.com"}}}
-        kind = "application/merge-patch+json"
-        cluster.api.request("PATCH", "/api/v1/nodes/n1", label, content_type=kind)
+        patch(cluster.api, "/api/v1/nodes/n1", label)
         named = ASSIGNED | {"visible-devices": "runtime.nvidia.com/gpu=GPU-n1-0"}
         wait_until("it is assigned", lambda: annotations(cluster)["first"] == named)

@@ -141,11 +141,7 @@ def test_two_hundred_bindings_in_turn_leave_the_exact_sum(control_plane, make_na
         cluster.node("alone", *(80 for _ in range(8)))
         for number in range(200):
             pod = cluster.create(f"alone-{number}", "3Gi", 1, schedulerName="nobody")
-            metadata = {key: pod["metadata"][key] for key in ("name", "namespace", "uid")}
-            target = {"kind": "Node", "name": "alone"}
-            body = {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
-            path = f"/api/v1/namespaces/{cluster.namespace}/pods/{metadata['name']}/binding"
-            cluster.api.request("POST", path, body)
+            cluster.bind(pod, "alone")
         free, waiting = free_by_gpu(cluster)
     assert waiting == []
     assert sum(free.values()) == 8 * 80 - 200 * 3

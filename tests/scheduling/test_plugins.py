@@ -15,10 +15,16 @@ from tests.support.our_server import (
     variables,
 )
 from tests.support.pods import a_container, a_pod
-from tests.support.schedulers import messages, remove_pod, scheduler, wait_bound
+from tests.support.schedulers import (
+    add_node,
+    messages,
+    patch,
+    remove_pod,
+    scheduler,
+    wait_bound,
+)
 from webhook.core.pod.findings import Reason
 
-MERGE = "application/merge-patch+json"
 SHARING = "nvidia.com/gpu.sharing-strategy"
 RULES = """\
 apiVersion: vramwarden.io/v1alpha1
@@ -61,23 +67,10 @@ def ours(control_plane, tmp_path_factory):
     """Run a server that knows the cluster, beside the stock scheduler."""
     folder = tmp_path_factory.mktemp("plugins")
     for name, (labels, offers) in NODES.items():
-        add_node(control_plane.api, name, labels, offers)
+        add_node(control_plane.api, name, [], offers, **labels)
     with knowing(control_plane, folder, RULES) as found, scheduler(control_plane, folder):
         wait_until("slices are known", lambda: known(found))
         yield found
-
-
-def add_node(api, name, labels, offers):
-    """Make a node without a kubelet."""
-    labels = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", **labels}
-    metadata = {"name": name, "labels": labels}
-    api.create({"apiVersion": "v1", "kind": "Node", "metadata": metadata})
-    amounts = {"cpu": "64", "memory": "1Ti", "pods": "100", "ephemeral-storage": "1Ti", **offers}
-    ready = {"type": "Ready", "status": "True", "reason": "Fake"}
-    status = {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}
-    api.request("PATCH", f"/api/v1/nodes/{name}/status", {"status": status}, content_type=MERGE)
-    # The API server taints what is new (TaintNodesByCondition); no controller is here to undo it.
-    api.request("PATCH", f"/api/v1/nodes/{name}", {"spec": {"taints": None}}, content_type=MERGE)
 
 
 def known(our_server):
@@ -143,7 +136,7 @@ def test_a_label_that_changes_is_known_at_once(make_team, ours, control_plane):
     for mib, profile in (("4000", "1g.10gb"), ("4864", "1g.5gb")):
         lines = len(known(ours))
         change = {"metadata": {"labels": {label: mib}}}
-        control_plane.api.request("PATCH", path, change, content_type=MERGE)
+        patch(control_plane.api, path, change)
         wait_until("it is known", lambda before=lines: len(known(ours)) > before)
         assert limits(team.accepts(a_pod("4Gi"))) == {f"nvidia.com/mig-{profile}": "1"}
 

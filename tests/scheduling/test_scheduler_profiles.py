@@ -7,7 +7,6 @@ the webhook and the agents as well.
 from __future__ import annotations
 
 import itertools
-import json
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,9 @@ from tests.support.control_planes import ControlPlane, wait_until
 from tests.support.paths import DEPLOY
 from tests.support.pods import a_container, a_pod, a_policy, a_request
 from tests.support.programs import start, stop
+from tests.support.schedulers import add_node, patch, remove_node, remove_pod
 from webhook.core.admission.decide import Phase, decide
+from webhook.core.pod.quantity import MIB
 from webhook.core.policy.cluster import UNKNOWN
 from webhook.names import MANAGED_LABEL, NODE_GPU_MEMORY_FREE_LABEL, VRAM_RESOURCE
 
@@ -28,8 +29,8 @@ Json = dict[str, Any]
 
 PROFILES = DEPLOY / "scheduler"
 KUBECONFIG = "/etc/kubernetes/scheduler.conf"
-MERGE = "application/merge-patch+json"
 NUMBERS = itertools.count(1)
+SMALL = {"cpu": "8", "memory": "32Gi"}
 SECOND = ("second-profile.yaml", "vramwarden-binpack")
 AS_DEFAULT = ("default-profile.yaml", "default-scheduler")
 UNTOUCHED = ("", "default-scheduler")
@@ -45,31 +46,13 @@ class SchedulerPlane:
 
     def node(self, name: str, *gpus_mib: int) -> None:
         """Create a node with these GPUs, as the agent shows them; all of them are free."""
-        gpus = [
-            {"uuid": f"GPU-{name}-{index}", "memory": mib * 2**20, "product": "X", "index": index}
-            for index, mib in enumerate(gpus_mib)
-        ]
-        labels = {
-            "kubernetes.io/hostname": name,
-            "vramwarden.io/gpu": "true",
-            "vramwarden.io/gpu-memory-mib": str(max(gpus_mib)),
-            "vramwarden.io/enforcement": "sidecar",
-            NODE_GPU_MEMORY_FREE_LABEL: str(max(gpus_mib)),
-        }
-        annotations = {"vramwarden.io/gpus": json.dumps(gpus)}
-        metadata = {"name": name, "labels": labels, "annotations": annotations}
-        self.api.create({"apiVersion": "v1", "kind": "Node", "metadata": metadata})
-        amounts = {"cpu": "8", "memory": "32Gi", "pods": "110"}
-        amounts[VRAM_RESOURCE] = f"{sum(gpus_mib)}Mi"
-        ready = {"type": "Ready", "status": "True", "reason": "Fake"}
-        status = {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}
-        self._patch_node(name, {"status": status}, "/status")
-        self._patch_node(name, {"spec": {"taints": None}})  # admission put one on: not ready yet
+        add_node(self.api, name, [mib * MIB for mib in gpus_mib], SMALL)
         self._until_seen(name, max(gpus_mib))
 
     def shows_free(self, name: str, mib: int) -> None:
         """Say what the agent says when GPUs of the node were given away."""
-        self._patch_node(name, {"metadata": {"labels": {NODE_GPU_MEMORY_FREE_LABEL: str(mib)}}})
+        labels = {NODE_GPU_MEMORY_FREE_LABEL: str(mib)}
+        patch(self.api, f"/api/v1/nodes/{name}", {"metadata": {"labels": labels}})
         self._until_seen(name, mib)
 
     def _until_seen(self, name: str, free_mib: int) -> None:
@@ -88,10 +71,6 @@ class SchedulerPlane:
         pod["metadata"] |= {"name": f"plain-{next(NUMBERS)}", "namespace": "default"}
         self.api.create(pod)
         wait_until("the binding", lambda: self.api.get(pod)["spec"].get("nodeName"))
-
-    def _patch_node(self, name: str, patch: Json, subresource: str = "") -> None:
-        path = f"/api/v1/nodes/{name}{subresource}"
-        self.api.request("PATCH", path, patch, content_type=MERGE)
 
     def create(self, memory: str, gpus: int = 1, **spec: Any) -> Json:
         """Create a pod as our webhook translates it."""
@@ -130,10 +109,9 @@ class SchedulerPlane:
     def clean(self) -> None:
         """Delete all pods and nodes."""
         for pod in self.api.list("/api/v1/namespaces/default/pods"):
-            path = f"/api/v1/namespaces/default/pods/{pod['metadata']['name']}"
-            self.api.request("DELETE", path, gracePeriodSeconds="0")
+            remove_pod(self.api, pod)
         for node in self.api.list("/api/v1/nodes"):
-            self.api.request("DELETE", f"/api/v1/nodes/{node['metadata']['name']}")
+            remove_node(self.api, node["metadata"]["name"])
         metadata = {"name": "replicas", "namespace": "default"}
         self.api.delete({"apiVersion": "v1", "kind": "Service", "metadata": metadata})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from tests.support.programs import find_binary, free_port, start, stop, wait_until
@@ -13,7 +14,7 @@ from webhook.core.pod.gpus import Gpu
 from webhook.core.pod.quantity import MIB, format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from tests.support.control_planes import Api, ControlPlane
@@ -65,15 +66,25 @@ def scheduler(
         stop(process)
 
 
-def add_node(api: Api, name: str, gpu_bytes: Sequence[int], pods: int = 300, **labels: str) -> None:
-    """Make a node with these GPUs, as kubelet and node agent would, and keep it there."""
+def add_node(
+    api: Api,
+    name: str,
+    gpu_bytes: Sequence[int],
+    amounts: Mapping[str, str] = MappingProxyType({}),
+    **labels: str,
+) -> None:
+    """Make a node with these GPUs, as kubelet and node agent would, and keep it there.
+
+    It is a large one, but for what `amounts` says.
+    """
     state = desired(_inventory(name, gpu_bytes), {})
-    amounts = {
+    offered = {
         "cpu": "256",
         "memory": "2Ti",
-        "pods": str(pods),
+        "pods": "300",
         "ephemeral-storage": "10Ti",
         "vramwarden.io/vram": format_bytes(state.vram_bytes or 0),
+        **amounts,
     }
     metadata = {
         "name": name,
@@ -84,11 +95,15 @@ def add_node(api: Api, name: str, gpu_bytes: Sequence[int], pods: int = 300, **l
     }
     api.create({"apiVersion": "v1", "kind": "Node", "metadata": metadata})
     ready = {"type": "Ready", "status": "True", "reason": "Fake"}
-    status = {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}
-    kind = "application/merge-patch+json"
-    api.request("PATCH", f"/api/v1/nodes/{name}/status", {"status": status}, content_type=kind)
+    status = {"capacity": offered, "allocatable": offered, "conditions": [ready]}
+    patch(api, f"/api/v1/nodes/{name}/status", {"status": status})
     # The API server taints what is new (TaintNodesByCondition); no controller is here to undo it.
-    api.request("PATCH", f"/api/v1/nodes/{name}", {"spec": {"taints": None}}, content_type=kind)
+    patch(api, f"/api/v1/nodes/{name}", {"spec": {"taints": None}})
+
+
+def patch(api: Api, path: str, change: Json) -> None:
+    """Change an object by a merge patch."""
+    api.request("PATCH", path, change, content_type="application/merge-patch+json")
 
 
 def _inventory(name: str, gpu_bytes: Sequence[int]) -> Inventory:
@@ -109,10 +124,7 @@ def _inventory(name: str, gpu_bytes: Sequence[int]) -> Inventory:
 def show_free(api: Api, name: str, gpu_bytes: Sequence[int], assignments: Assignments) -> None:
     """Let a node show what is free, as its agent would."""
     labels = dict(desired(_inventory(name, gpu_bytes), assignments).labels)
-    kind = "application/merge-patch+json"
-    api.request(
-        "PATCH", f"/api/v1/nodes/{name}", {"metadata": {"labels": labels}}, content_type=kind
-    )
+    patch(api, f"/api/v1/nodes/{name}", {"metadata": {"labels": labels}})
 
 
 def remove_node(api: Api, name: str) -> None:
@@ -124,8 +136,7 @@ def finish(api: Api, pod: Json, phase: str = "Succeeded") -> None:
     """Say of a bound pod that it finished, as its kubelet would."""
     metadata = pod["metadata"]
     path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}/status"
-    kind = "application/merge-patch+json"
-    api.request("PATCH", path, {"status": {"phase": phase}}, content_type=kind)
+    patch(api, path, {"status": {"phase": phase}})
 
 
 def remove_pod(api: Api, pod: Json) -> None:
