@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import median
 
 from tests.agent.stepped import CDI, NODE
+from tests.bench.figures import kib, row
 from tests.bench.stored_cluster import GIB, SINCE_S, StoredCluster, event
 from tests.support.agents import AgentProcess, ApiServer, ScriptedNvml, a_device
 from tests.support.nvml_stub import build, compiler
@@ -33,9 +34,9 @@ def bench_agent() -> None:
     """Print a table by the number of GPUs, and what many agents ask for."""
     print(f"\nnode agent: us of CPU; a list is of {PODS} pods")
     heads = ("GPUs", "turn", "scan", "node event", "own echo", "list", "writes", "ms per hour")
-    print(" ".join(f"{head:>11}" for head in heads))
+    row(*heads, width=11)
     for gpus in GPUS:
-        print(" ".join(f"{one:>11,}" for one in (gpus, *_measured(gpus))))
+        row(gpus, *_measured(gpus), width=11)
     asked = _asked_in_an_hour()
     print(
         "1,000 idle agents, per minute: "
@@ -155,8 +156,7 @@ def _resident() -> str:
             with agent:
                 wait_until("the agent", lambda: "GPUs" in (folder / "agent.log").read_text())
                 time.sleep(3)
-                status = Path(f"/proc/{agent.process.pid}/status").read_text()
-                mib = int(status.split("VmRSS:")[1].split()[0]) / 1024
+                mib = kib(Path(f"/proc/{agent.process.pid}/status"), "VmRSS") / 1024
     return f"{mib:.0f} MiB resident"
 
 

@@ -12,6 +12,7 @@ import statistics
 import tempfile
 from pathlib import Path
 
+from tests.bench.figures import percentile
 from tests.support.attacks import (
     BODIES,
     Damage,
@@ -32,9 +33,7 @@ CLIENTS = 4
 def show(title, server, damage):
     cells = ""
     for seconds in damage.waits_s.values():
-        ordered = sorted(seconds)
-        p99 = ordered[int(len(ordered) * 0.99)]
-        figures = (statistics.median(ordered), p99, ordered[-1])
+        figures = (statistics.median(seconds), percentile(seconds, 0.99), max(seconds))
         cells += "".join(f"{figure * 1e3:8.1f}" for figure in figures)
     told = " ".join(f"{status}: {count}" for status, count in sorted(damage.told.items()))
     print(f"  {title:<18}{cells}{peak_bytes(server) / 2**20:8.0f}  {told}")

@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.bench import peers, settings
 from tests.bench.baseline import OURS, sides
-from tests.bench.figures import cpu_s, percentile, ratio, times
+from tests.bench.figures import against, cpu_s, percentile
 from tests.bench.load import NUMBER, Target, ask, load
 from tests.bench.servers import RECORDED, empty, on_core, temporary_folder, webhook
 from tests.support.control_planes import MISSING, available
@@ -201,8 +201,8 @@ class Summary:
         """Write what the webhook itself takes, and how many times as much the baseline's does."""
         if self._webhook_ms is None:
             return f"{'-':>12}{'-':>7}"
-        of_base = ratio([base._webhook_ms], [self._webhook_ms]) if base else None
-        return f"{self._webhook_ms:12.2f}{times(of_base):>7}"
+        of_base = against(base and [base._webhook_ms], [self._webhook_ms])
+        return f"{self._webhook_ms:12.2f}{of_base}"
 
 
 def added(own, plain, base):
@@ -210,8 +210,8 @@ def added(own, plain, base):
     if own == plain:
         return f"{'-':>8}{'-':>7}"
     more = more_than(plain, own)
-    of_base = ratio([more_than(plain, base)], [more]) if base else None
-    return f"{more:8.2f}{times(of_base):>7}"
+    of_base = against(base and [more_than(plain, base)], [more])
+    return f"{more:8.2f}{of_base}"
 
 
 def more_than(plain, values):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.bench import settings
 from tests.bench.baseline import sides
-from tests.bench.figures import ratio, times
+from tests.bench.figures import against
 from tests.bench.servers import on_core
 from tests.support.paths import REVIEWS
 
@@ -77,5 +77,5 @@ def bench_decisions():
             )
             cells += f"{statistics.median(ours):7.1f}"
             cells += f"{statistics.median(base):7.1f}" if base else f"{'-':>7}"
-            cells += f"{times(ratio(base, ours) if base else None):>7}"
+            cells += against(base, ours)
         print(f"  {title:<36}{cells}")

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pynvml
 
+from tests.bench.figures import children_s
 from tests.support.nvml_stub import build, compiler
 from tests.support.paths import ROOT
 from webhook.sidecar.heartbeat import Heartbeat
@@ -63,16 +64,11 @@ def bench_probes(folder):
     environment = os.environ | {"VRAM_POLL_INTERVAL": "60s"}  # so that one beat does for all
     for kind in ("startup", "liveness"):
         command = ["/bin/sh", ROOT / "webhook/sidecar/probe.sh", kind, "0", folder]
-        before_s = cpu_of_children_s()
+        before_s = children_s()
         for _ in range(PROBES):
             subprocess.run(command, stdout=subprocess.DEVNULL, check=True, env=environment)
-        cost_ms = (cpu_of_children_s() - before_s) / PROBES * 1000
+        cost_ms = (children_s() - before_s) / PROBES * 1000
         print(f"  a {kind} probe {cost_ms:.2f} ms of CPU")
-
-
-def cpu_of_children_s():
-    used = os.times()
-    return used.children_user + used.children_system
 
 
 def bench_incidents(folder, python):

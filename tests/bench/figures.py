@@ -1,8 +1,9 @@
-"""The bench's arithmetic: ratios, percentiles, what /proc says of a process and its children."""
+"""What the tables have in common: ratios, percentiles, cells, what /proc says of processes."""
 
 from __future__ import annotations
 
 import os
+import resource
 import statistics
 from pathlib import Path
 
@@ -32,6 +33,17 @@ def times(value):
     return "-" if value is None or value <= 0 else f"x{value:.2f}"
 
 
+def against(baseline, ours):
+    """Write the ratio as a cell; without a baseline there is none."""
+    return f"{times(ratio(baseline, ours) if baseline else None):>7}"
+
+
+def row(*cells, width=9):
+    """Print cells, numbers with their thousands apart."""
+    written = (f"{one:,}" if isinstance(one, int | float) else one for one in cells)
+    print(" ".join(f"{cell:>{width}}" for cell in written), flush=True)
+
+
 def family(pid, proc=PROC):
     """Return the IDs of a process and of all that descend from it."""
     found = [int(pid)]
@@ -44,6 +56,12 @@ def family(pid, proc=PROC):
 def cpu_s(pid, proc=PROC):
     """Return the seconds of CPU that a process and its living descendants have taken so far."""
     return sum(map(_ticks, (proc / str(member) / "stat" for member in family(pid, proc)))) * TICK_S
+
+
+def children_s():
+    """Return the seconds of CPU of all children that have ended so far."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _ticks(stat):
@@ -61,11 +79,12 @@ def resident_bytes(pid, proc=PROC):
     are shared with strangers, too, so the largest member's stand for all.
     """
     members = [proc / str(member) for member in family(pid, proc)]
-    anonymous_kib = sum(_kib(member / "smaps_rollup", "Pss_Anon") for member in members)
-    files_kib = max(_kib(member / "status", "RssFile") for member in members)
+    anonymous_kib = sum(kib(member / "smaps_rollup", "Pss_Anon") for member in members)
+    files_kib = max(kib(member / "status", "RssFile") for member in members)
     return (anonymous_kib + files_kib) * 2**10
 
 
-def _kib(table, name):
+def kib(table, name):
+    """Return an amount of one of the tables in /proc."""
     (line,) = [line for line in table.read_text().splitlines() if line.startswith(f"{name}:")]
     return int(line.split()[1])

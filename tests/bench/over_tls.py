@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 from tests.bench import peers, settings
 from tests.bench.baseline import sides
-from tests.bench.figures import cpu_s, ratio, resident_bytes, times
+from tests.bench.figures import against, cpu_s, resident_bytes
 from tests.bench.load import load
 from tests.bench.servers import empty, on_core, temporary_folder, webhook
 
@@ -66,5 +66,5 @@ def show(label, connections, figures):
         value = statistics.median(column)
         cells += f"{1e6 / value if number == 2 else value:{width}.0f}"
         base = baseline and [figure[number] for figure in baseline]
-        cells += f"{times(ratio(base, column) if base else None):>7}"
+        cells += against(base, column)
     print(f"  {label:<15}{connections:>12}{cells}")

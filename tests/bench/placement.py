@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 from tests.bench.agent import bench_agent
+from tests.bench.figures import row
 from tests.bench.placement_memory import bench_memory
 
 NODES, PODS = (10, 100, 1000), (100, 1000, 10_000)
@@ -23,25 +24,20 @@ def bench_placement() -> None:
     )
     print("with what is written for it; ms for a round of tidying")
     heads = "nodes pods MiB list stranger binding asks node pod ended round"
-    _print(*heads.split())
+    row(*heads.split())
     for nodes in NODES:
         for pods in PODS:
-            _print(nodes, pods, *_in_a_child("measured", nodes, pods))
+            row(nodes, pods, *_in_a_child("measured", nodes, pods))
     print("all on one node of 8 GPUs: us per binding, bytes of its list")
-    _print("pods", "binding", "bytes")
+    row("pods", "binding", "bytes")
     for pods in CROWDED:
-        _print(pods, *_in_a_child("crowded", 1, pods))
+        row(pods, *_in_a_child("crowded", 1, pods))
     print("many wait on one full node: ms, reads and writes for a pod that ends there each 30 s")
-    _print("waiting", "ms", "reads", "writes")
+    row("waiting", "ms", "reads", "writes")
     for many in WAITING:
-        _print(many, *_in_a_child("waiting", 1, many))
+        row(many, *_in_a_child("waiting", 1, many))
     bench_agent()
     bench_memory()
-
-
-def _print(*row: object) -> None:
-    cells = (f"{one:,}" if isinstance(one, int | float) else one for one in row)
-    print(" ".join(f"{cell:>9}" for cell in cells), flush=True)
 
 
 def _in_a_child(function: str, *arguments: int) -> list[float]:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from tests.bench.figures import kib
 from tests.bench.stored_cluster import GIB, NAMESPACE, StoredCluster
 from tests.support.control_planes import ControlPlane
 from tests.support.servers import running
@@ -108,11 +108,10 @@ def _memory(master: int) -> str:
 
 
 def _held(pid: int | str) -> str:
-    status = Path(f"/proc/{pid}/status").read_text()
-    now, most = (int(re.search(rf"{key}:\s+(\d+)", status)[1]) / 1024 for key in ("VmRSS", "VmHWM"))
-    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
-    share = int(re.search(r"Pss:\s+(\d+)", rollup)[1]) / 1024
-    return f"{now:.0f} / {most:.0f} / {share:.0f}"
+    process = Path(f"/proc/{pid}")
+    held = [kib(process / "status", key) for key in ("VmRSS", "VmHWM")]
+    held.append(kib(process / "smaps_rollup", "Pss"))
+    return " / ".join(f"{one / 1024:.0f}" for one in held)
 
 
 if __name__ == "__main__":

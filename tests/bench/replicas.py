@@ -7,7 +7,7 @@ import time
 
 from tests.bench import settings
 from tests.bench.baseline import sides
-from tests.bench.figures import ratio, resident_bytes, times
+from tests.bench.figures import against, resident_bytes
 from tests.bench.load import load
 from tests.bench.servers import (
     RECORDED,
@@ -46,7 +46,7 @@ def bench_replicas():
                 for label in (side.label, "baseline")
             )
             cells += f"{statistics.median(own):{width}.0f}"
-            cells += f"{times(ratio(base, own) if base else None):>7}"
+            cells += against(base, own)
         print(f"  {side.label:<10}{cells}")
 
 

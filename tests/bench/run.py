@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 
 from tests.bench import settings
@@ -47,4 +48,6 @@ def main():
 
 
 if __name__ == "__main__":
+    epilog = f"Tables: {', '.join(TABLES)}. tests/bench/README.md explains them and the variables."
+    argparse.ArgumentParser(description=__doc__, epilog=epilog).parse_args()
     main()

@@ -18,7 +18,7 @@ from unittest import mock
 from tests.bench import peers, settings
 from tests.bench.baseline import OURS, Side, sides
 from tests.bench.creations import NONE, target
-from tests.bench.figures import cpu_s, ratio, times
+from tests.bench.figures import against, cpu_s, times
 from tests.bench.load import NUMBER, Target, load
 from tests.bench.servers import on_core, replica, temporary_folder, wait_until_ready
 from tests.chart.admission_policies import BINDING, PLURALS, POLICY, Line
@@ -224,7 +224,7 @@ def show(scenes, figures):
     for name, side in itertools.product(REQUESTS, scenes):
         none, own = (list(zip(*figures[name, label], strict=True)) for label in (NONE, side.label))
         cells = "".join(
-            f"{statistics.median(own[kind]):9.2f}{times(ratio(own[kind], none[kind])):>7}"
+            f"{statistics.median(own[kind]):9.2f}{against(own[kind], none[kind])}"
             for kind in (0, 1)
         )
         api_ms, reached = map(statistics.mean, own[2:])

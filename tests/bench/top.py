@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 
+from tests.bench.figures import children_s
 from tests.support.clusters import NOW_S, a_cluster, many_nodes
 from tests.support.control_planes import MISSING, ControlPlane, available
 from tests.support.gpu_nodes import GPU_NODES_PATH, define, store
@@ -65,7 +66,7 @@ def _whole(control_plane):
     for options in ([], ["-o", "wide"], ["-o", "json"]):
         taken_s, cpu_s = [], []
         for _ in range(ROUNDS):
-            started_s, before_s = time.perf_counter(), _children_s()
+            started_s, before_s = time.perf_counter(), children_s()
             subprocess.run(
                 [*command, *options],
                 env={**os.environ, "KUBECONFIG": str(control_plane.kubeconfig)},
@@ -73,15 +74,10 @@ def _whole(control_plane):
                 check=True,
             )
             taken_s.append(time.perf_counter() - started_s)
-            cpu_s.append(_children_s() - before_s)
+            cpu_s.append(children_s() - before_s)
         peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
         said = " ".join(["top", *options])
         print(
             f"{said}: {min(taken_s):.2f} s from start to end, {min(cpu_s):.2f} s of CPU, "
             f"{peak:.0f} MiB at most so far"
         )
-
-
-def _children_s():
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
