@@ -149,6 +149,7 @@ class World(ApiServer):
         self.now_s = lambda: self.time_s
         self.names: dict[str, list[DeviceNames]] = {}
         """Those that each node ever had and that show a GPU; the last ones may be old."""
+        self.replicas: list[Replica] = []
         self._api = self.placement_api()
         self._kept: dict[str, Any] = {}
         self._numbers = itertools.count(1)
@@ -292,6 +293,18 @@ class World(ApiServer):
         elif node in self.lists:
             self.remove(list_path(node))
 
+    # What all replicas hear.
+
+    def resync(self) -> None:
+        """Let all replicas list the pods again."""
+        for replica in self.replicas:
+            replica.resync()
+
+    def hear_node(self) -> None:
+        """Let all replicas hear of the first node as it is now."""
+        for replica in self.replicas:
+            replica.hear_node()
+
     # What is stored.
 
     @property
@@ -424,6 +437,7 @@ class Replica:
     """Of those, what assigns late."""
 
     def __post_init__(self) -> None:
+        self.world.replicas.append(self)
         counted = PlacementMetrics(Metrics())
         self.log = RecordedLog()
         self.api = self.world.placement_api()

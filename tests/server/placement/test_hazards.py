@@ -54,11 +54,20 @@ def replicas(world):
     return Replica(world), Replica(world)
 
 
-def create(world, replicas, *mib, **how):
+@pytest.fixture
+def first(replicas):
+    return replicas[0]
+
+
+@pytest.fixture
+def second(replicas):
+    return replicas[1]
+
+
+def create(world, *mib, **how):
     """Create pods of which all replicas know."""
     uids = [world.create(one, **how) for one in mib]
-    for replica in replicas:
-        replica.resync()
+    world.resync()
     return uids
 
 
@@ -78,15 +87,15 @@ def entered(world, node="n0"):
     return set(world.assignments(node))
 
 
-def test_of_two_replicas_that_decide_at_the_same_time_one_decides_again(world, replicas):
-    first, second, third = create(world, replicas, 1, 6, 6)
-    replicas[0].bind(first)
-    replicas[1].bind(first)
-    one, other = replicas[0].ask(second), replicas[1].ask(third)
+def test_of_two_replicas_that_decide_at_the_same_time_one_decides_again(world, first, second):
+    small, large, rival = create(world, 1, 6, 6)
+    first.bind(small)
+    second.bind(small)
+    one, other = first.ask(large), second.ask(rival)
     for request in (one, other):
         request.step()  # up to the write
     assert (one.done().outcome, other.done().outcome) == (PLACED, DENIED)
-    assert entered(world) == {first, second}
+    assert entered(world) == {small, large}
 
 
 def test_a_replica_that_knows_no_pod_yet_goes_by_the_list(world):
@@ -96,104 +105,103 @@ def test_a_replica_that_knows_no_pod_yet_goes_by_the_list(world):
     assert blind.bind(late).outcome is DENIED
 
 
-def test_a_binding_that_comes_twice_gets_the_same_gpu(world, replicas):
+def test_a_binding_that_comes_twice_gets_the_same_gpu(world, replicas, first):
     world.put_node("n0", 10, 10)
+    world.hear_node()
+    uid, other = create(world, 4, 3)
+    verdict = first.bind(uid, arrives=False)
+    first.bind(other)
     for replica in replicas:
-        replica.hear_node()
-    first, second = create(world, replicas, 4, 3)
-    verdict = replicas[0].bind(first, arrives=False)
-    replicas[0].bind(second)
-    for replica in replicas:
-        assert replica.bind(first, arrives=False).uuids == verdict.uuids
-    assert entered(world) == {first, second}
+        assert replica.bind(uid, arrives=False).uuids == verdict.uuids
+    assert entered(world) == {uid, other}
 
 
-def test_an_entry_is_renewed_so_that_a_late_binding_is_not_lost(world, replicas):
-    uid, rival = create(world, replicas, 6, 6)
-    replicas[0].bind(uid, arrives=False)
+def test_an_entry_is_renewed_so_that_a_late_binding_is_not_lost(world, first, second):
+    uid, rival = create(world, 6, 6)
+    first.bind(uid, arrives=False)
     world.time_s += UNBOUND_S - 10
-    request = replicas[1].ask(uid)
+    request = second.ask(uid)
     assert request.done().outcome is PLACED  # and the API server takes a while to write it
     world.time_s += 20
-    replicas[0].tidy_now()
+    first.tidy_now()
     assert entered(world) == {uid}
-    assert replicas[0].bind(rival).outcome is DENIED
-    replicas[1].answer(request, arrives=True)
+    assert first.bind(rival).outcome is DENIED
+    second.answer(request, arrives=True)
     assert world.pods[uid].node == "n0"
 
 
-def test_a_young_entry_is_not_written_again(world, replicas):
-    uid, *_ = create(world, replicas, 6)
-    replicas[0].bind(uid, arrives=False)
+def test_a_young_entry_is_not_written_again(world, first):
+    uid, *_ = create(world, 6)
+    first.bind(uid, arrives=False)
     lists = world.lists
     world.time_s += RENEW_S
-    replicas[0].bind(uid, arrives=False)
+    first.bind(uid, arrives=False)
     assert world.lists == lists
 
 
-def test_tidying_does_not_remove_what_was_renewed_meanwhile(world, replicas):
-    uid, *_ = create(world, replicas, 6)
-    replicas[0].bind(uid, arrives=False)
+def test_tidying_does_not_remove_what_was_renewed_meanwhile(world, first, second):
+    uid, *_ = create(world, 6)
+    first.bind(uid, arrives=False)
     world.time_s += UNBOUND_S + 1
-    tidying = replicas[1].tidy("n0", fresh=True)
+    tidying = second.tidy("n0", fresh=True)
     for _ in range(3):
         tidying.step()  # the list is read, and that the pod is not bound
-    request = replicas[0].ask(uid)
+    request = first.ask(uid)
     request.done()
-    replicas[1].finish(tidying)
+    second.finish(tidying)
     assert entered(world) == {uid}
 
 
-def test_an_entry_whose_binding_came_to_nothing_leaves_after_a_while(world, replicas):
-    uid, *_ = create(world, replicas, 6)
-    replicas[0].bind(uid, arrives=False)
+def test_an_entry_whose_binding_came_to_nothing_leaves_after_a_while(world, first):
+    uid, *_ = create(world, 6)
+    first.bind(uid, arrives=False)
     world.time_s += UNBOUND_S
-    replicas[0].tidy_now(fresh=False)
+    first.tidy_now(fresh=False)
     assert entered(world) == {uid}
     world.time_s += 1
-    replicas[0].tidy_now(fresh=False)
+    first.tidy_now(fresh=False)
     assert entered(world) == set()
 
 
-def test_an_entry_of_an_unknown_pod_is_asked_about(world, replicas):
+def test_an_entry_of_an_unknown_pod_is_asked_about(world, first, second):
     uid = world.create(6)
-    replicas[0].bind(uid, arrives=False)  # known by a request, not by the watch
-    replicas[0].tidy_now()
+    first.bind(uid, arrives=False)  # known by a request, not by the watch
+    first.tidy_now()
     assert entered(world) == {uid}
     world.delete(uid)
-    replicas[1].tidy_now()
+    second.tidy_now()
     assert entered(world) == set()
 
 
-def test_a_pod_deleted_while_it_is_bound_leaves_nothing(world, replicas):
-    uid, rival = create(world, replicas, 6, 6)
-    request = replicas[0].ask(uid)
+def test_a_pod_deleted_while_it_is_bound_leaves_nothing(world, first):
+    uid, rival = create(world, 6, 6)
+    request = first.ask(uid)
     request.step()
     world.delete(uid)
     request.done()
-    replicas[0].answer(request, arrives=True)
+    first.answer(request, arrives=True)
     assert entered(world) == {uid}
-    replicas[0].resync()
-    assert replicas[0].bind(rival).outcome is PLACED
+    first.resync()
+    assert first.bind(rival).outcome is PLACED
     assert entered(world) == {rival}
 
 
 @pytest.mark.parametrize("end", ["delete", "finish"])
-def test_what_a_pod_leaves_is_free_as_soon_as_a_replica_observes_it(world, replicas, end):
-    uid, rival = create(world, replicas, 6, 6)
-    replicas[0].bind(uid)
+def test_what_a_pod_leaves_is_free_as_soon_as_a_replica_observes_it(world, end, first, second):
+    uid, rival = create(world, 6, 6)
+    first.bind(uid)
     if end == "delete":
         world.delete(uid)
     else:
         world.finish(uid)
-    assert replicas[1].bind(rival).outcome is DENIED
-    replicas[1].resync()
-    assert replicas[1].bind(rival).outcome is PLACED
+    assert second.bind(rival).outcome is DENIED
+    second.resync()
+    assert second.bind(rival).outcome is PLACED
 
 
-def test_a_pod_that_only_lost_its_label_keeps_its_gpu(world, replicas):
-    uid, rival = create(world, replicas, 6, 6)
-    replicas[0].bind(uid)
+def test_a_pod_that_only_lost_its_label_keeps_its_gpu(world, replicas, first):
+    uid, rival = create(world, 6, 6)
+    first.bind(uid)
     world.label(uid, None)
     for replica in replicas:
         while replica.hear():
@@ -203,42 +211,42 @@ def test_a_pod_that_only_lost_its_label_keeps_its_gpu(world, replicas):
         replica.tidy_now()
     assert entered(world) == {uid}
     world.delete(uid)
-    assert replicas[0].bind(rival).outcome is PLACED
+    assert first.bind(rival).outcome is PLACED
 
 
-def test_a_pod_that_lost_its_label_while_it_waited_is_placed(world, replicas):
-    (uid,) = create(world, replicas, 6)
+def test_a_pod_that_lost_its_label_while_it_waited_is_placed(world, first):
+    (uid,) = create(world, 6)
     world.label(uid, None)
-    replicas[0].hear()
-    assert replicas[0].tracker.pod(uid).gone
-    assert replicas[0].bind(uid).outcome is PLACED
+    first.hear()
+    assert first.tracker.pod(uid).gone
+    assert first.bind(uid).outcome is PLACED
 
 
-def test_what_the_last_pod_of_a_node_that_is_gone_held_is_forgotten(world, replicas):
-    (uid,) = create(world, replicas, 6)
-    replicas[0].bind(uid)
+def test_what_the_last_pod_of_a_node_that_is_gone_held_is_forgotten(world, first):
+    (uid,) = create(world, 6)
+    first.bind(uid)
     world.remove_nodes()
-    replicas[0].hear_nodes()
+    first.hear_nodes()
     world.delete(uid)
-    replicas[0].resync()
-    replicas[0].tidy_now(fresh=False)
-    assert replicas[0].binder.nodes_of([replicas[0].tracker.pod(uid)]) == set()
+    first.resync()
+    first.tidy_now(fresh=False)
+    assert first.binder.nodes_of([first.tracker.pod(uid)]) == set()
 
 
-def test_what_another_replica_removed_is_read_before_a_denial(world, replicas):
-    uid, other, rival = create(world, replicas, 5, 2, 6)
-    replicas[0].bind(uid)
-    replicas[0].bind(other)
+def test_what_another_replica_removed_is_read_before_a_denial(world, first, second):
+    uid, other, rival = create(world, 5, 2, 6)
+    first.bind(uid)
+    first.bind(other)
     world.delete(uid)
-    replicas[1].resync()
-    replicas[1].tidy_now()
-    assert replicas[0].bind(rival).outcome is PLACED  # its own copy still has the first pod
+    second.resync()
+    second.tidy_now()
+    assert first.bind(rival).outcome is PLACED  # its own copy still has the first pod
 
 
 @pytest.mark.parametrize("lost", ["deleted", "spoilt"])
-def test_a_lost_list_is_rebuilt_from_the_pods_that_run(world, replicas, lost):
-    uid, rival, small = create(world, replicas, 6, 6, 3)
-    replicas[0].bind(uid)
+def test_a_lost_list_is_rebuilt_from_the_pods_that_run(world, lost, replicas, first):
+    uid, rival, small = create(world, 6, 6, 3)
+    first.bind(uid)
     world.lose_list("n0", spoilt=lost == "spoilt")
     if lost == "spoilt":
         for replica in replicas:
@@ -250,19 +258,21 @@ def test_a_lost_list_is_rebuilt_from_the_pods_that_run(world, replicas, lost):
 
 
 @pytest.mark.parametrize("lost", ["deleted", "spoilt"])
-def test_an_entry_that_was_lost_with_its_list_is_not_answered_from_memory(world, replicas, lost):
-    uid, rival = create(world, replicas, 6, 6)
-    replicas[0].bind(uid, arrives=False)
+def test_an_entry_that_was_lost_with_its_list_is_not_answered_from_memory(
+    world, lost, first, second
+):
+    uid, rival = create(world, 6, 6)
+    first.bind(uid, arrives=False)
     world.lose_list("n0", spoilt=lost == "spoilt")
-    assert replicas[1].bind(rival).outcome is PLACED
-    assert replicas[0].bind(uid).outcome is DENIED  # its own copy still has the entry
+    assert second.bind(rival).outcome is PLACED
+    assert first.bind(uid).outcome is DENIED  # its own copy still has the entry
     assert entered(world) == {rival}
 
 
-def test_tidying_does_not_make_a_whole_list_of_one_that_is_partly_damaged(world, replicas):
-    uid, gone, rival = create(world, replicas, 6, 2, 6)
-    replicas[0].bind(uid)
-    replicas[0].bind(gone)
+def test_tidying_does_not_make_a_whole_list_of_one_that_is_partly_damaged(world, first):
+    uid, gone, rival = create(world, 6, 2, 6)
+    first.bind(uid)
+    first.bind(gone)
     world.delete(gone)
     lines = world.data("n0")["assignments"].splitlines(True)
     world.spoil("n0", "".join("{\n" if uid in line else line for line in lines))
@@ -271,118 +281,118 @@ def test_tidying_does_not_make_a_whole_list_of_one_that_is_partly_damaged(world,
     assert late.bind(rival).outcome is DENIED
 
 
-def test_a_pod_bound_elsewhere_frees_what_it_held(world):
+def test_a_pod_bound_elsewhere_frees_what_it_held():
     world = World((10,), (10,))
-    replicas = (Replica(world), Replica(world))
-    uid, rival = create(world, replicas, 6, 6)
-    replicas[0].bind(uid, arrives=False)
-    replicas[0].bind(uid, "n1")
-    replicas[0].resync()
-    assert replicas[0].bind(rival).outcome is PLACED
+    first = Replica(world)
+    uid, rival = create(world, 6, 6)
+    first.bind(uid, arrives=False)
+    first.bind(uid, "n1")
+    first.resync()
+    assert first.bind(rival).outcome is PLACED
 
 
-def test_a_pod_that_sees_all_gpus_counts_on_each(world, replicas):
-    (uid,), (rival,) = seeing_all(world, replicas, 6), create(world, replicas, 6)
+def test_a_pod_that_sees_all_gpus_counts_on_each(world, first):
+    (uid,), (rival,) = seeing_all(world, 6), create(world, 6)
     world.bind_bare(uid, "n0")
-    replicas[0].resync()
-    assert replicas[0].bind(rival).outcome is DENIED
+    first.resync()
+    assert first.bind(rival).outcome is DENIED
 
 
 UNTOUCHED = BindingOutcome.UNTOUCHED, BindingReason.NO_DEMAND
 AWAY = BindingOutcome.UNTOUCHED, BindingReason.API_SERVER_AWAY
 
 
-def seeing_all(world, replicas, *mib):
+def seeing_all(world, *mib):
     """Create pods that see all GPUs, of which all replicas know."""
-    return create(world, replicas, *mib, at_binding=False)
+    return create(world, *mib, at_binding=False)
 
 
 def says(verdict):
     return verdict.outcome, verdict.reason
 
 
-def test_a_pod_that_sees_all_gpus_is_entered_before_it_is_bound(world, replicas):
-    (uid,) = seeing_all(world, replicas, 6)
-    rival, small = create(world, replicas, 6, 4)
-    assert says(replicas[0].bind(uid)) == UNTOUCHED
+def test_a_pod_that_sees_all_gpus_is_entered_before_it_is_bound(world, first, second):
+    (uid,) = seeing_all(world, 6)
+    rival, small = create(world, 6, 4)
+    assert says(first.bind(uid)) == UNTOUCHED
     (entry,) = world.assignments("n0").values()
     assert (entry.uuids, entry.memory_bytes, entry.hold) == ((EVERY_GPU,), 6 * MIB, HELD)
-    assert replicas[1].bind(rival).outcome is DENIED  # which has not heard of its binding
-    assert replicas[1].bind(small).outcome is PLACED
-    assert says(replicas[1].bind(uid)) == UNTOUCHED
+    assert second.bind(rival).outcome is DENIED  # which has not heard of its binding
+    assert second.bind(small).outcome is PLACED
+    assert says(second.bind(uid)) == UNTOUCHED
     assert entered(world) == {uid, small}
 
 
-def test_a_pod_that_sees_all_gpus_is_never_denied(world, replicas):
-    full, uid, over, unread = seeing_all(world, replicas, 10, 9, 9, 9)
+def test_a_pod_that_sees_all_gpus_is_never_denied(world, first):
+    full, uid, over, unread = seeing_all(world, 10, 9, 9, 9)
     world.annotate(unread, gpu_memory="8GB")
     world.create(4)
-    replicas[0].resync()
+    first.resync()
     for one in (full, uid, over, unread):
-        assert says(replicas[0].bind(one)) == UNTOUCHED
+        assert says(first.bind(one)) == UNTOUCHED
     assert entered(world) == {full, uid, over, unread}
     world.relabel("n0", DeviceNames.NONE)
-    replicas[0].hear_node()
+    first.hear_node()
     for node in ("n0", "elsewhere"):
-        (one,) = seeing_all(world, replicas, 9)
-        assert says(replicas[0].bind(one, node)) == UNTOUCHED
+        (one,) = seeing_all(world, 9)
+        assert says(first.bind(one, node)) == UNTOUCHED
         assert one in entered(world, node)
-    (one,) = seeing_all(world, replicas, 9)
+    (one,) = seeing_all(world, 9)
     world.fails(".", 0, forever=True)
-    verdict = replicas[0].bind(one)
+    verdict = first.bind(one)
     assert says(verdict) == AWAY
     assert verdict.message.endswith(f"could not be entered in its list: {SILENT}")
-    verdict = replicas[0].binder.uncertain(Binding("ns", one, one, "n0", {}), "slow")
+    verdict = first.binder.uncertain(Binding("ns", one, one, "n0", {}), "slow")
     assert says(verdict) == AWAY
     assert verdict.message.endswith("could not be entered in its list: slow")
 
 
-def test_one_that_is_denied_does_not_keep_out_one_that_sees_all_gpus(world, replicas):
-    (uid,) = seeing_all(world, replicas, 6)
-    (large,) = create(world, replicas, 11)
-    asked = [replicas[0].ask(one) for one in (large, uid)]
+def test_one_that_is_denied_does_not_keep_out_one_that_sees_all_gpus(world, first):
+    (uid,) = seeing_all(world, 6)
+    (large,) = create(world, 11)
+    asked = [first.ask(one) for one in (large, uid)]
     assert [says(one.done()) for one in asked] == [(DENIED, BindingReason.NO_GPU_FITS), UNTOUCHED]
     world.relabel("n0", DeviceNames.NONE)
-    replicas[0].hear_node()
-    (other,) = seeing_all(world, replicas, 6)
-    asked = [replicas[0].ask(one) for one in (large, other)]
+    first.hear_node()
+    (other,) = seeing_all(world, 6)
+    asked = [first.ask(one) for one in (large, other)]
     assert [one.done().outcome for one in asked] == [DENIED, BindingOutcome.UNTOUCHED]
     assert entered(world) == {uid, other}
 
 
-def test_a_dry_run_enters_nobody(world, replicas):
-    (uid,) = seeing_all(world, replicas, 6)
-    request = replicas[0].ask(uid, dry_run=True)
+def test_a_dry_run_enters_nobody(world, first):
+    (uid,) = seeing_all(world, 6)
+    request = first.ask(uid, dry_run=True)
     assert says(request.done()) == UNTOUCHED
     assert world.lists == {}
 
 
 def test_a_pod_that_sees_all_gpus_and_is_not_known_yet_is_entered_too(world):
     blind = Replica(world, knows=False)
-    (uid,) = seeing_all(world, [], 6)
+    uid = world.create(6, at_binding=False)
     assert says(blind.bind(uid)) == UNTOUCHED
     assert entered(world) == {uid}
 
 
-def test_late_assignment_leaves_alone_who_sees_all_gpus(world, replicas):
-    (uid,) = seeing_all(world, replicas, 6)
+def test_late_assignment_leaves_alone_who_sees_all_gpus(world, first):
+    (uid,) = seeing_all(world, 6)
     world.bind_bare(uid, "n0")
-    replicas[0].resync()
-    replicas[0].late_now()
-    assert (world.given(uid), entered(world), replicas[0].tracker.waiting()) == ({}, set(), [])
+    first.resync()
+    first.late_now()
+    assert (world.given(uid), entered(world), first.tracker.waiting()) == ({}, set(), [])
 
 
-def test_tidying_enters_who_was_bound_past_us(world, replicas):
-    missed, forged = seeing_all(world, replicas, 6, 6)
-    named, other = create(world, replicas, 3, 3)
-    replicas[0].bind(other)
+def test_tidying_enters_who_was_bound_past_us(world, first, second):
+    missed, forged = seeing_all(world, 6, 6)
+    named, other = create(world, 3, 3)
+    first.bind(other)
     world.bind_bare(missed, "n0")
     world.commit(named, "n0", {GPU_ANNOTATION: "G0-0"})
     world.bind_bare(forged, "n0")
-    replicas[1].resync()
+    second.resync()
     world.delete(forged)  # of which this replica has not heard
     world.asked.clear()
-    replicas[1].tidy_now()
+    second.tidy_now()
     assert asked(world) == (0, 3, 1)
     found = world.assignments("n0")
     assert {uid: one.uuids for uid, one in found.items()} == {
@@ -391,32 +401,31 @@ def test_tidying_enters_who_was_bound_past_us(world, replicas):
         missed: (EVERY_GPU,),
     }
     assert found[missed].hold == HELD
-    replicas[0].resync()
+    first.resync()
     world.asked.clear()
-    replicas[0].tidy_now()
+    first.tidy_now()
     assert (world.count(), world.count(READ_LIST)) == (1, 1)
 
 
-def test_many_who_were_bound_past_us_are_asked_for_in_several_rounds(world, replicas, monkeypatch):
+def test_many_who_were_bound_past_us_are_asked_for_in_several_rounds(world, monkeypatch, first):
     monkeypatch.setattr(binder, "ADOPTED_AT_ONCE", 3)
-    (other,) = create(world, replicas, 1)
-    replicas[0].bind(other)
-    uids = seeing_all(world, replicas, *[1] * 5)
+    (other,) = create(world, 1)
+    first.bind(other)
+    uids = seeing_all(world, *[1] * 5)
     for uid in uids:
         world.bind_bare(uid, "n0")
-    replicas[0].resync()
+    first.resync()
     many = []
     for _ in range(3):
         world.asked.clear()
-        replicas[0].tidy_now()
+        first.tidy_now()
         many.append((world.count(READ_POD), len(entered(world))))
     assert many == [(3, 4), (2, 6), (0, 6)]
 
 
-def test_a_list_that_was_never_made_is_made_of_the_pods_that_are_there(world, replicas):
+def test_a_list_that_was_never_made_is_made_of_the_pods_that_are_there(world, first):
     """As after an upgrade, on a node to which nobody is bound any more."""
-    first, *_ = replicas
-    uid, elsewhere = seeing_all(world, replicas, 2, 2)
+    uid, elsewhere = seeing_all(world, 2, 2)
     world.bind_bare(uid, "n0")
     world.bind_bare(elsewhere, "named-by-somebody")
     first.resync()
@@ -426,38 +435,36 @@ def test_a_list_that_was_never_made_is_made_of_the_pods_that_are_there(world, re
     assert first.binder.unlisted(["n0"]) == set()
 
 
-def test_nothing_is_written_for_a_node_whose_pods_have_no_gpus(world, replicas):
-    create(world, replicas, 2)
-    world.bind_bare(*create(world, replicas, 2), "n0")
-    first, *_ = replicas
+def test_nothing_is_written_for_a_node_whose_pods_have_no_gpus(world, first):
+    create(world, 2)
+    world.bind_bare(*create(world, 2), "n0")
     first.resync()
     world.asked.clear()
     first.finish(first.run(lambda: first.binder.tidy("n0", StoredList("n0", {}, False, ""))))
     assert (world.lists, world.count()) == ({}, 0)
 
 
-def test_tidying_completes_what_a_replica_of_an_older_release_wrote(world, replicas):
-    (uid,) = create(world, replicas, 2)
-    replicas[0].bind(uid)
+def test_tidying_completes_what_a_replica_of_an_older_release_wrote(world, first, second):
+    (uid,) = create(world, 2)
+    first.bind(uid)
     written = world.assignments("n0")
     older = {uid: replace(written[uid], hold=None)}
     world.spoil("n0", **write_assignments(older))
-    for replica in replicas:
-        replica.resync()
-    replicas[1].tidy_now()
+    world.resync()
+    second.tidy_now()
     assert world.assignments("n0") == written
     lists = world.lists
-    replicas[0].tidy_now()
+    first.tidy_now()
     assert world.lists == lists
 
 
-def test_a_line_that_says_badly_what_a_pod_is_held_to_is_written_again(world, replicas):
-    (uid,) = create(world, replicas, 2)
-    replicas[0].bind(uid)
+def test_a_line_that_says_badly_what_a_pod_is_held_to_is_written_again(world, first):
+    (uid,) = create(world, 2)
+    first.bind(uid)
     data = world.data("n0")
     world.spoil("n0", data["assignments"].replace('"act": true', '"act": 1'))
     assert world.data("n0") != data
-    replicas[0].tidy_now()
+    first.tidy_now()
     assert world.data("n0") == data
 
 
@@ -465,7 +472,7 @@ def answered(world, node="n0"):
     return read_whole(world.data(node))
 
 
-def test_of_two_replicas_that_answer_a_question_at_once_one_writes(world, replicas):
+def test_of_two_replicas_that_answer_a_question_at_once_one_writes(world, replicas, second):
     pods = [f"/api/v1/namespaces/ml/pods/{name}" for name in "abcd"]
     whole = [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]
     for pod in pods:
@@ -484,29 +491,28 @@ def test_of_two_replicas_that_answer_a_question_at_once_one_writes(world, replic
     assert world.lists == lists
     for pod in pods:
         world.remove(pod)
-    replicas[1].finish(replicas[1].answer_question("n0", "8"))
+    second.finish(second.answer_question("n0", "8"))
     assert answered(world) == Whole("8", 0, ())
 
 
-def test_neither_a_binding_nor_an_answer_loses_the_other(world, replicas):
-    one, two, three = create(world, replicas, 1, 1, 1)
-    replicas[0].bind(one)  # which therefore knows the list
-    task = replicas[1].answer_question("n0", "7")
+def test_neither_a_binding_nor_an_answer_loses_the_other(world, replicas, first, second):
+    one, two, three = create(world, 1, 1, 1)
+    first.bind(one)  # which therefore knows the list
+    task = second.answer_question("n0", "7")
     for _ in range(3):
         task.step()  # list, pods, and the list again, to be written
-    replicas[0].bind(two)
-    replicas[1].finish(task)
+    first.bind(two)
+    second.finish(task)
     assert (entered(world), answered(world)) == ({one, two}, Whole("7", 0, ()))
-    replicas[0].bind(three)  # by the list as it knew it
+    first.bind(three)  # by the list as it knew it
     world.finish(one)
+    world.resync()
     for replica in replicas:
-        replica.resync()
         replica.tidy_now()
     assert (entered(world), answered(world)) == ({two, three}, Whole("7", 0, ()))
 
 
-def test_an_answer_makes_the_list_and_tidying_keeps_it_while_the_node_is_there(world, replicas):
-    first, *_ = replicas
+def test_an_answer_makes_the_list_and_tidying_keeps_it_while_the_node_is_there(world, first):
     first.tracker._on_nodes([])  # not shared yet
     first.finish(first.answer_question("n0", "7"))
     first.tidy_now()
@@ -516,50 +522,48 @@ def test_an_answer_makes_the_list_and_tidying_keeps_it_while_the_node_is_there(w
     assert world.lists == {}
 
 
-def test_what_an_older_release_writes_is_answered_again(world, replicas):
-    (uid,) = create(world, replicas, 1)
-    replicas[0].finish(replicas[0].answer_question("n0", "7"))
-    replicas[0].bind(uid)
+def test_what_an_older_release_writes_is_answered_again(world, first):
+    (uid,) = create(world, 1)
+    first.finish(first.answer_question("n0", "7"))
+    first.bind(uid)
     data = world.data("n0")
     answer = data.keys() - {"assignments"}
     world.edit(list_path("n0"), data=dict.fromkeys(answer))
-    replicas[0].finish(replicas[0].answer_question("n0", "7"))
+    first.finish(first.answer_question("n0", "7"))
     assert world.data("n0") == data
 
 
-def test_on_a_node_that_is_held_only_what_was_promised_is_given(world, replicas):
-    (before,) = create(world, replicas, 2)
-    replicas[0].bind(before, arrives=False)
-    new, late = create(world, replicas, 2, 2)
+def test_on_a_node_that_is_held_only_what_was_promised_is_given(world, first, second):
+    (before,) = create(world, 2)
+    first.bind(before, arrives=False)
+    new, late = create(world, 2, 2)
     world.hold("n0", "a device plugin offers its GPUs")
-    for replica in replicas:
-        replica.hear_node()
-    verdict = replicas[0].bind(new)
+    world.hear_node()
+    verdict = first.bind(new)
     assert verdict.outcome is DENIED
     assert "node n0 gives no GPU to further pods now: a device plugin offers" in verdict.message
-    assert replicas[1].bind(before).outcome is PLACED
-    (all_of_them,) = seeing_all(world, replicas, 2)
-    assert says(replicas[0].bind(all_of_them)) == UNTOUCHED
+    assert second.bind(before).outcome is PLACED
+    (all_of_them,) = seeing_all(world, 2)
+    assert says(first.bind(all_of_them)) == UNTOUCHED
     world.bind_bare(late, "n0")
-    replicas[0].resync()
-    replicas[0].late_now()
+    first.resync()
+    first.late_now()
     assert "a device plugin offers its GPUs; it was bound while" in world.told(late)
     world.hold("n0", None)  # of which no replica has heard
-    assert replicas[0].bind(new).outcome is PLACED
+    assert first.bind(new).outcome is PLACED
 
 
-def test_a_demand_that_cannot_be_read_stops_only_who_waits_for_a_gpu_of_ours(world, replicas):
-    (uid, idle), (seeing,) = create(world, replicas, 6, None), seeing_all(world, replicas, 6)
+def test_a_demand_that_cannot_be_read_stops_only_who_waits_for_a_gpu_of_ours(world, first):
+    (uid, idle), (seeing,) = create(world, 6, None), seeing_all(world, 6)
     for one in (uid, seeing):
         world.annotate(one, gpu_memory="8GB")
-    replicas[0].resync()
-    verdicts = [says(replicas[0].bind(one)) for one in (uid, seeing, idle)]
+    first.resync()
+    verdicts = [says(first.bind(one)) for one in (uid, seeing, idle)]
     assert verdicts == [(DENIED, BindingReason.UNREADABLE_DEMAND), UNTOUCHED, UNTOUCHED]
 
 
-def test_a_binding_costs_the_requests_that_it_needs_and_no_more(world, replicas):
-    uid, other = create(world, replicas, 4, 4)
-    first, *_ = replicas
+def test_a_binding_costs_the_requests_that_it_needs_and_no_more(world, first):
+    uid, other = create(world, 4, 4)
     plain = world.create(None)
     assert requests(first.ask(plain, "elsewhere")) == 0  # no demand, no GPUs: from memory
     assert requests(first.ask(plain)) == 1  # which pod is it?
@@ -570,9 +574,8 @@ def test_a_binding_costs_the_requests_that_it_needs_and_no_more(world, replicas)
     assert requests(first.ask(other)) == 1  # again: list
 
 
-def test_what_is_answered_where_nothing_is_placed(world, replicas):
-    first, *_ = replicas
-    (uid,) = create(world, replicas, 4)
+def test_what_is_answered_where_nothing_is_placed(world, first):
+    (uid,) = create(world, 4)
     verdict = first.bind(uid, "elsewhere")
     assert (verdict.outcome, verdict.reason) == (DENIED, BindingReason.GPUS_UNKNOWN)
     assert "node elsewhere does not show its GPUs" in verdict.message
@@ -585,9 +588,8 @@ def test_what_is_answered_where_nothing_is_placed(world, replicas):
     assert "cannot be read: " in verdict.message
 
 
-def test_all_that_wait_for_a_node_are_written_at_once(world, replicas):
-    first, *_ = replicas
-    uids = create(world, replicas, *[1] * 9)
+def test_all_that_wait_for_a_node_are_written_at_once(world, first):
+    uids = create(world, *[1] * 9)
     asked = [first.ask(uids[0])]
     asked[0].step()
     asked += [first.ask(uid) for uid in uids[1:]]
@@ -597,29 +599,26 @@ def test_all_that_wait_for_a_node_are_written_at_once(world, replicas):
     assert entered(world) == set(uids)
 
 
-def test_who_does_not_wait_any_more_is_not_entered(world, replicas):
-    first, *_ = replicas
-    one, two, three = create(world, replicas, 1, 1, 1)
+def test_who_does_not_wait_any_more_is_not_entered(world, first):
+    one, two, three = create(world, 1, 1, 1)
     asked = [first.ask(uid) for uid in (one, two, three)]
     asked[1].answer.cancel()
     assert [request.done().outcome for request in (asked[0], asked[2])] == [PLACED] * 2
     assert entered(world) == {one, three}
 
 
-def test_an_answer_by_the_list_as_last_read_needs_its_write(world, replicas):
+def test_an_answer_by_the_list_as_last_read_needs_its_write(world, first, second):
     """With others in the line, too: what a write confirms holds for all of them."""
-    first, other = replicas
-    one, two, three = create(world, replicas, 2, 2, 6)
+    one, two, three = create(world, 2, 2, 6)
     first.bind(one, arrives=False)
-    other.bind(three)
+    second.bind(three)
     asked = [first.ask(one), first.ask(two)]
     assert [request.done().outcome for request in asked] == [PLACED] * 2
     assert entered(world) == {one, two, three}
 
 
-def test_nothing_is_kept_of_a_node_once_nobody_waits_for_it_and_it_is_gone(world, replicas):
-    first, *_ = replicas
-    (uid,) = create(world, replicas, 1)
+def test_nothing_is_kept_of_a_node_once_nobody_waits_for_it_and_it_is_gone(world, first):
+    (uid,) = create(world, 1)
     first.bind(uid)
     assert (first.binder._queues._queues, list(first.binder._copies)) == ({}, ["n0"])
     first.binder.forget("n0")
@@ -636,9 +635,8 @@ class Untouched(dict):
     __iter__ = __contains__
 
 
-def test_where_a_pod_that_ended_is_entered_is_found_without_reading_all_lists(world, replicas):
-    first, *_ = replicas
-    bound, reserved = create(world, replicas, 1, 1)
+def test_where_a_pod_that_ended_is_entered_is_found_without_reading_all_lists(world, first):
+    bound, reserved = create(world, 1, 1)
     first.bind(bound)
     first.bind(reserved, arrives=False)
     first.resync()
@@ -652,9 +650,8 @@ def test_where_a_pod_that_ended_is_entered_is_found_without_reading_all_lists(wo
     assert first.binder.nodes_of(pods[:1]) == {"n0"}
 
 
-def test_without_the_api_server_only_a_pod_known_to_be_ours_is_denied(world, replicas):
-    first, *_ = replicas
-    (ours,) = create(world, replicas, 1)
+def test_without_the_api_server_only_a_pod_known_to_be_ours_is_denied(world, first):
+    (ours,) = create(world, 1)
     unknown = world.create(1)
     world.fails(".", 0, forever=True)
     verdicts = [first.bind(uid) for uid in (ours, unknown)]
@@ -671,9 +668,8 @@ def stumble(_):
     raise RuntimeError("a bug")
 
 
-def test_after_a_bug_all_in_the_line_are_answered_and_the_next_ones_too(world, replicas):
-    first, *_ = replicas
-    uids = create(world, replicas, 1, 1, 1)
+def test_after_a_bug_all_in_the_line_are_answered_and_the_next_ones_too(world, first):
+    uids = create(world, 1, 1, 1)
     world.fails(LIST_PODS, stumble)
     asked = [first.ask(uid) for uid in uids[:2]]
     for request in asked:
@@ -682,9 +678,8 @@ def test_after_a_bug_all_in_the_line_are_answered_and_the_next_ones_too(world, r
     assert first.bind(uids[2]).outcome is PLACED
 
 
-def test_a_list_of_a_node_that_is_gone_is_deleted_once_it_is_empty(world, replicas):
-    first, *_ = replicas
-    bound, reserved = create(world, replicas, 3, 3)
+def test_a_list_of_a_node_that_is_gone_is_deleted_once_it_is_empty(world, first):
+    bound, reserved = create(world, 3, 3)
     first.bind(bound)
     first.bind(reserved, arrives=False)
     world.remove_nodes()
@@ -702,49 +697,48 @@ def test_a_list_of_a_node_that_is_gone_is_deleted_once_it_is_empty(world, replic
     assert world.lists == {}
 
 
-def test_a_damaged_list_is_restored_by_tidying(world, replicas):
-    uid, rival = create(world, replicas, 6, 6)
-    replicas[0].bind(uid)
+def test_a_damaged_list_is_restored_by_tidying(world, first, second):
+    uid, rival = create(world, 6, 6)
+    first.bind(uid)
     world.spoil("n0")
-    replicas[1].resync()
-    replicas[1].tidy_now()
+    second.resync()
+    second.tidy_now()
     assert read_assignments(world.data("n0")) == (world.assignments("n0"), True)
     assert entered(world) == {uid}
-    assert replicas[0].bind(rival).outcome is DENIED
+    assert first.bind(rival).outcome is DENIED
 
 
-def test_many_pods_that_are_gone_are_asked_for_by_name_and_written_once(world, replicas):
-    uids = create(world, replicas, *[1] * 8)
+def test_many_pods_that_are_gone_are_asked_for_by_name_and_written_once(world, first, second):
+    uids = create(world, *[1] * 8)
     for uid in uids:
-        replicas[0].bind(uid)
-    for replica in replicas:
-        replica.resync()
+        first.bind(uid)
+    world.resync()
     world.time_s += UNBOUND_S + 1
     for uid in uids[1:]:
         world.delete(uid)
-    replicas[1].resync()
+    second.resync()
     world.asked.clear()
-    replicas[1].tidy_now()
+    second.tidy_now()
     assert entered(world) == {uids[0]}
     assert asked(world) == (0, 7, 1)
 
 
-def test_entries_of_bindings_under_way_stay_where_another_pod_is_gone(world, replicas):
+def test_entries_of_bindings_under_way_stay_where_another_pod_is_gone(world, first, second):
     uids = [world.create(2) for _ in range(3)]
     for uid in uids:
-        replicas[0].bind(uid, arrives=False)  # which the other replica has not heard of
+        first.bind(uid, arrives=False)  # which the other replica has not heard of
     gone = uids.pop()
     world.delete(gone)
-    replicas[1].tidy_now()
+    second.tidy_now()
     assert entered(world) == set(uids)
 
 
-def test_of_two_replicas_one_deletes_the_list_of_a_node_that_is_gone(world, replicas):
-    (uid,) = create(world, replicas, 3)
-    replicas[0].bind(uid)
+def test_of_two_replicas_one_deletes_the_list_of_a_node_that_is_gone(world, replicas, first):
+    (uid,) = create(world, 3)
+    first.bind(uid)
     world.delete(uid)
     world.remove_nodes()
-    stored = replicas[0].api.assignments("n0")
+    stored = first.api.assignments("n0")
     for replica in replicas:
         replica.hear_nodes()
         replica.resync()
@@ -752,19 +746,20 @@ def test_of_two_replicas_one_deletes_the_list_of_a_node_that_is_gone(world, repl
     assert world.lists == {}
 
 
-def relabel(world, replicas, names):
+def relabel(world, names):
     """Let a node's agent find out which names work there, and all replicas hear of it."""
     world.relabel("n0", names)
-    for replica in replicas:
-        replica.hear_node()
+    world.hear_node()
 
 
-def test_a_binding_that_comes_again_gets_the_same_gpu_as_its_node_names_it_now(world, replicas):
+def test_a_binding_that_comes_again_gets_the_same_gpu_as_its_node_names_it_now(
+    world, replicas, first
+):
     world.put_node("n0", 10, 10)
-    relabel(world, replicas, DeviceNames.UUID)
-    other, uid = create(world, replicas, 5, 6)
-    replicas[0].bind(other)
-    verdict = replicas[0].bind(uid, arrives=False)
+    relabel(world, DeviceNames.UUID)
+    other, uid = create(world, 5, 6)
+    first.bind(other)
+    verdict = first.bind(uid, arrives=False)
     given = {
         GPU_ANNOTATION: "G0-1",
         VISIBLE_DEVICES_ANNOTATION: "G0-1",
@@ -772,17 +767,16 @@ def test_a_binding_that_comes_again_gets_the_same_gpu_as_its_node_names_it_now(w
     }
     assert verdict.annotations == given
     world.delete(other)  # now the first GPU would be chosen
-    relabel(world, replicas, DeviceNames.RUNTIME)
+    relabel(world, DeviceNames.RUNTIME)
     named = given | {VISIBLE_DEVICES_ANNOTATION: "runtime.nvidia.com/gpu=G0-1"}
+    world.resync()
     for replica in replicas:
-        replica.resync()
         assert replica.bind(uid, arrives=False).annotations == named
 
 
-def test_all_that_were_planned_together_get_what_is_theirs(world, replicas):
-    first, *_ = replicas
-    relabel(world, replicas, DeviceNames.RUNTIME)
-    asked = [first.ask(uid) for uid in create(world, replicas, 2, 4)]
+def test_all_that_were_planned_together_get_what_is_theirs(world, first):
+    relabel(world, DeviceNames.RUNTIME)
+    asked = [first.ask(uid) for uid in create(world, 2, 4)]
     for verdict, fraction in zip((one.done() for one in asked), ("0.1000", "0.2000"), strict=True):
         assert verdict.annotations == {
             GPU_ANNOTATION: "G0-0",
@@ -793,10 +787,9 @@ def test_all_that_were_planned_together_get_what_is_theirs(world, replicas):
 
 
 @pytest.mark.parametrize("names", [DeviceNames.NONE, None])
-def test_on_a_node_whose_gpus_have_no_name_nothing_is_entered(world, replicas, names):
-    first, *_ = replicas
-    (uid,) = create(world, replicas, 4)
-    relabel(world, replicas, names)
+def test_on_a_node_whose_gpus_have_no_name_nothing_is_entered(world, names, first):
+    (uid,) = create(world, 4)
+    relabel(world, names)
     verdict = first.bind(uid)
     assert (verdict.outcome, verdict.reason) == (DENIED, BindingReason.NO_DEVICE_NAMES)
     assert "label vramwarden.io/device-names" in verdict.message
@@ -805,13 +798,12 @@ def test_on_a_node_whose_gpus_have_no_name_nothing_is_entered(world, replicas, n
     assert first.bind(uid).annotations[VISIBLE_DEVICES_ANNOTATION] == "nvidia.com/gpu=G0-0"
 
 
-def test_what_has_gpus_of_a_node_whose_names_do_not_work_now_keeps_them(world, replicas):
-    uid, gone = create(world, replicas, 4, 4)
+def test_what_has_gpus_of_a_node_whose_names_do_not_work_now_keeps_them(world, first):
+    uid, gone = create(world, 4, 4)
     for one in (uid, gone):
-        replicas[0].bind(one)
-    relabel(world, replicas, DeviceNames.NONE)
+        first.bind(one)
+    relabel(world, DeviceNames.NONE)
     world.delete(gone)
-    for replica in replicas:
-        replica.resync()
-    replicas[0].tidy_now()
+    world.resync()
+    first.tidy_now()
     assert entered(world) == {uid}
