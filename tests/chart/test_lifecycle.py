@@ -274,7 +274,7 @@ def end_the_check(api, how):
 def test_policies_that_are_not_valid_and_images_that_are_not_there_install_nothing(release, how):
     """An image that cannot be pulled lets the Job wait until its deadline, or Helm's."""
     with ThreadPoolExecutor() as pool:
-        options = ("--timeout", "20s" if how == "Failed" else "1s")
+        options = ("--timeout", "60s" if how == "Failed" else "1s")
         installed = pool.submit(release.helm.run, *release.installing(), *options)
         if how == "Failed":
             end_the_check(release.api, how)
@@ -289,7 +289,7 @@ def test_policies_that_are_not_valid_and_images_that_are_not_there_install_nothi
 
 def test_policies_that_are_valid_are_installed(release):
     with ThreadPoolExecutor() as pool:
-        installed = pool.submit(release.helm.run, *release.installing(), "--timeout", "20s")
+        installed = pool.submit(release.helm.run, *release.installing(), "--timeout", "60s")
         end_the_check(release.api, "Complete")
         installed.result()
     left = release.left()

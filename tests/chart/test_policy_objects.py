@@ -75,7 +75,7 @@ class Cluster:
             )
 
         try:
-            wait_until(f"{name} says {wanted}", says, timeout=60)
+            wait_until(f"{name} says {wanted}", says)
         except TimeoutError as error:
             error.add_note(str(self.status(name)))
             raise

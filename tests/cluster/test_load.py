@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
@@ -16,15 +15,13 @@ from tests.support.our_server import OurServer, Team, container, serving, variab
 from tests.support.pods import a_pod
 from tests.support.webhook_configurations import apply, installed
 
-PODS = 500
+PODS = 200
 CLIENTS = 8
 
 
 def test_of_many_pods_created_at_once_none_is_lost_and_none_untranslated(team):
-    started = time.monotonic()
     with ThreadPoolExecutor(CLIENTS) as pool:
         created = list(pool.map(lambda _: team.accepts(a_pod("8Gi")), range(PODS)))
-    took_s = time.monotonic() - started
     stored = team.pods()
     assert {pod["metadata"]["uid"] for pod in stored} == {pod["metadata"]["uid"] for pod in created}
     assert len(stored) == PODS
@@ -35,7 +32,6 @@ def test_of_many_pods_created_at_once_none_is_lost_and_none_untranslated(team):
     decisions = [call[:2] for call in team.calls()]
     assert decisions.count(("mutate", "mutated")) == PODS
     assert decisions.count(("validate", "allowed")) == PODS
-    print(f"{PODS / took_s:.0f} pods/s")
 
 
 def test_the_server_refused_no_request_and_failed_on_none(ours):
@@ -91,7 +87,7 @@ def test_a_server_that_is_told_to_stop_answers_first_and_is_missed_by_name(own_t
     own_team.accepts(a_pod("8Gi"))
     server.process.terminate()
     own_team.accepts(a_pod("8Gi"))
-    assert server.process.wait(timeout=30) == 0
+    assert server.process.wait(timeout=60) == 0
 
     error = own_team.refuses(a_pod("8Gi"))
     assert error.code == 500
