@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from tests.support.control_planes import ApiError
 from tests.support.pki import Authority
-from tests.support.webhook_configurations import _serving as serving
-from tests.support.webhook_configurations import installed
+from tests.support.webhook_configurations import installed, serving
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from tests.support.control_planes import Api
 
@@ -81,13 +80,15 @@ def pointed(webhook: Json, url: str, ca_pem: bytes) -> Json:
     return {**webhook, "clientConfig": {"url": url, "caBundle": bundle}, "failurePolicy": "Fail"}
 
 
-def _keeping(requests: list[Json]):
-    def answer(review: Json) -> Json:
-        requests.append(review["request"])
-        response = {"uid": review["request"]["uid"], "allowed": True}
-        return {"apiVersion": review["apiVersion"], "kind": review["kind"], "response": response}
+def _keeping(requests: list[Json]) -> Callable[[Json], Json]:
+    return lambda review: allowing(review, requests)
 
-    return answer
+
+def allowing(review: Json, requests: list[Json]) -> Json:
+    """Keep what is asked, and allow it."""
+    requests.append(review["request"])
+    response = {"uid": review["request"]["uid"], "allowed": True}
+    return {"apiVersion": review["apiVersion"], "kind": review["kind"], "response": response}
 
 
 def denial(act) -> str:

@@ -12,12 +12,11 @@ from dataclasses import replace
 
 import pytest
 
-from tests.chart.recorded_reviews import pointed
+from tests.chart.recorded_reviews import allowing, pointed
 from tests.support.charts import one
 from tests.support.pki import Authority
 from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
-from tests.support.webhook_configurations import _serving as serving
-from tests.support.webhook_configurations import installed
+from tests.support.webhook_configurations import installed, serving
 from webhook.core.admission.templates import advise
 from webhook.core.pod.foreign import FOREIGN_ANNOTATIONS, FOREIGN_RESOURCES
 from webhook.core.policy.cluster import UNKNOWN
@@ -72,14 +71,8 @@ class Sent:
 def sent(control_plane, helm):
     requests = []
     found = one(helm.render(), VALIDATING)
-
-    def answer(review):
-        requests.append(review["request"])
-        response = {"uid": review["request"]["uid"], "allowed": True}
-        return {"apiVersion": review["apiVersion"], "kind": review["kind"], "response": response}
-
     authority = Authority("advice-ca")
-    with serving(authority, answer) as port:
+    with serving(authority, lambda review: allowing(review, requests)) as port:
         hook = pointed(entry([found]), f"https://127.0.0.1:{port}/", authority.pem)
         changed = {**found, "metadata": {"name": "advice"}, "webhooks": [hook]}
         with installed(control_plane.api, changed):

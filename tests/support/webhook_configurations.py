@@ -167,7 +167,7 @@ class OtherWebhook:
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
             authority = Authority("other-webhook-ca")
-            port = stack.enter_context(_serving(authority, self._answer))
+            port = stack.enter_context(serving(authority, self._answer))
             bundle = base64.b64encode(authority.pem).decode()
             target = {"url": f"https://127.0.0.1:{port}/", "caBundle": bundle}
             configuration = {
@@ -202,7 +202,7 @@ class OtherWebhook:
 
 
 @contextlib.contextmanager
-def _serving(authority: Authority, answer: Callable[[Manifest], Manifest]) -> Iterator[int]:
+def serving(authority: Authority, answer: Callable[[Manifest], Manifest]) -> Iterator[int]:
     """Serve reviews over TLS on a free loopback port, which is yielded."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     with tempfile.TemporaryDirectory() as folder:
