@@ -24,14 +24,31 @@ class Heard:
         self.log = folder / "termination-log"
         self.log.touch()
         self._out = (folder / "out").open("a+", encoding="utf-8")
+        self.begin()
+
+    def begin(self):
         self.journal = EnforcerJournal(self._out.fileno(), str(self.log))
 
     def events(self):
         self._out.seek(0)
         return events_of(self._out.read())
 
+    def messages(self):
+        return [event["msg"] for event in self.events()]
+
+    @property
+    def message(self):
+        return self.log.read_text(encoding="utf-8")
+
     def close(self):
         self._out.close()
+
+
+@pytest.fixture(scope="module")
+def heard_once(tmp_path_factory):
+    made = Heard(tmp_path_factory.mktemp("heard"))
+    yield made
+    made.close()
 
 
 @pytest.fixture
@@ -51,31 +68,20 @@ def test_an_event_is_one_json_line_with_time_level_and_words_first(heard):
     assert event == {"level": "info", "msg": "memory came back", "why": "a\nb", "pid": 7}
 
 
-def test_an_event_leaves_the_termination_log_alone(heard):
-    heard.journal.verdict("error", "cannot measure", "no driver")
-    heard.journal.event("info", "stopped")
-    assert heard.log.read_text(encoding="utf-8") == "cannot measure: no driver\n"
-
-
-def test_a_verdict_is_an_event_and_the_termination_message(heard):
-    heard.journal.verdict("warning", "self-test", "we are alone", ability="blind")
-    (event,) = heard.events()
-    assert (event["why"], event["ability"]) == ("we are alone", "blind")
-    assert heard.log.read_text(encoding="utf-8") == "self-test: we are alone\n"
-
-
-def test_the_last_verdict_wins_also_where_it_is_shorter(heard):
+def test_the_last_verdict_is_the_termination_message_also_where_it_is_shorter(heard):
     heard.journal.verdict("error", "cannot measure", "x" * 5000)
-    heard.journal.verdict("info", "measuring again", "all is well")
-    assert heard.log.read_text(encoding="utf-8") == "measuring again: all is well\n"
-    assert [event["msg"] for event in heard.events()] == ["cannot measure", "measuring again"]
+    heard.journal.verdict("info", "measuring again", "all is well", ability="full")
+    heard.journal.event("info", "stopped")
+    assert heard.message == "measuring again: all is well\n"
+    assert heard.messages() == ["cannot measure", "measuring again", "stopped"]
+    assert (heard.events()[1]["why"], heard.events()[1]["ability"]) == ("all is well", "full")
 
 
 def test_whoever_sees_the_event_of_a_verdict_finds_the_message_written(heard, monkeypatch):
     found = []
 
     def check(*_, **__):
-        found.append(heard.log.read_text(encoding="utf-8"))
+        found.append(heard.message)
 
     monkeypatch.setattr(heard.journal, "event", check)
     heard.journal.verdict("error", "self-test", "why")
@@ -92,7 +98,7 @@ def test_a_verdict_that_is_interrupted_leaves_a_message(call, heard, monkeypatch
     with pytest.raises(InterruptedByATestError):
         heard.journal.verdict("info", "measuring again", "all is well")
     begins = "cannot measure: " if call == "write" else "measuring again: all is well\n"
-    assert heard.log.read_text(encoding="utf-8").startswith(begins)
+    assert heard.message.startswith(begins)
 
 
 class InterruptedByATestError(Exception):
@@ -125,19 +131,17 @@ def test_a_long_verdict_is_cut_to_what_the_kubelet_takes_and_between_letters(let
 
 
 @given(TEXTS, TEXTS)
-def test_whatever_is_said_is_one_line_and_at_most_one_message(tmp_path_factory, why, value):
-    heard = Heard(tmp_path_factory.getbasetemp())
-    before = len(heard.events())
-    heard.journal.verdict("info", "self-test", why, value=value)
-    (event,) = heard.events()[before:]
+def test_whatever_is_said_is_one_line_and_at_most_one_message(heard_once, why, value):
+    before = len(heard_once.events())
+    heard_once.journal.verdict("info", "self-test", why, value=value)
+    (event,) = heard_once.events()[before:]
     assert (event["why"], event["value"]) == (why, value)
-    assert len(heard.log.read_bytes()) <= 4096
-    heard.close()
+    assert len(heard_once.log.read_bytes()) <= 4096
 
 
 def test_a_text_that_has_no_utf_8_is_written_all_the_same(heard):
     heard.journal.verdict("error", "self-test", "a\udc80b")
-    assert heard.log.read_text(encoding="utf-8") == "self-test: a?b\n"
+    assert heard.message == "self-test: a?b\n"
     assert heard.events()[0]["why"] == "a\udc80b"
 
 
@@ -148,7 +152,7 @@ WORDS = "ended: all was well\n{}\n"
 @example("ä" * 4096)
 def test_the_final_figures_stand_behind_the_last_verdict_whatever_that_says(heard_once, text):
     heard = heard_once
-    heard.journal = EnforcerJournal(heard.journal._write.args[0], str(heard.log))
+    heard.begin()
     heard.journal.final_figures = lambda: (WORDS, {"why": "all was well"})
     heard.journal.verdict("error", "cannot measure", text)
     heard.journal.end()
@@ -159,34 +163,24 @@ def test_the_final_figures_stand_behind_the_last_verdict_whatever_that_says(hear
     message.decode()
 
 
-@pytest.fixture(scope="module")
-def heard_once(tmp_path_factory):
-    made = Heard(tmp_path_factory.mktemp("heard"))
-    yield made
-    made.close()
-
-
-def test_the_end_is_an_event_and_where_nothing_was_guarded_none(heard):
-    heard.journal.verdict("info", "self-test", "fine")
-    heard.journal.end()
-    assert [event["msg"] for event in heard.events()] == ["self-test"]
-    assert heard.log.read_text(encoding="utf-8") == "self-test: fine\n"
-
-
 def test_a_verdict_after_sigterm_keeps_the_final_figures_behind_it(heard):
     heard.journal.final_figures = lambda: (WORDS, {})
     heard.journal.begin_to_end()
-    assert heard.log.read_text(encoding="utf-8") == WORDS
+    assert heard.message == WORDS
     heard.journal.verdict("warning", "stopping a process", "it grew")
-    assert heard.log.read_text(encoding="utf-8") == f"stopping a process: it grew\n{WORDS}"
+    assert heard.message == f"stopping a process: it grew\n{WORDS}"
 
 
-def test_without_a_verdict_the_words_stand_alone_and_before_the_end_there_are_none(heard):
-    heard.journal.final_figures = lambda: (WORDS, {"why": "all was well"})
+def test_final_figures_are_written_at_the_end_and_where_nothing_was_guarded_there_are_none(heard):
     heard.journal.verdict("info", "self-test", "fine")
-    assert heard.log.read_text(encoding="utf-8") == "self-test: fine\n"
     heard.journal.end()
-    assert [event["msg"] for event in heard.events()] == ["self-test", "last words"]
+    assert heard.messages() == ["self-test"]
+    heard.begin()
+    heard.journal.final_figures = lambda: (WORDS, {"why": "all was well"})
+    heard.journal.verdict("info", "self-test", "fine again")
+    assert heard.message == "self-test: fine again\n"
+    heard.journal.end()
+    assert heard.messages() == ["self-test", "self-test", "last words"]
 
 
 @pytest.mark.parametrize("kind", ["closed", "full", "nobody reads"])

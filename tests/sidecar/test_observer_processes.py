@@ -59,23 +59,25 @@ def test_a_process_is_told_with_its_command_container_and_start(pod):
     assert (usage.gpu, usage.used_bytes) == ("GPU-a", 70)
 
 
-def test_a_process_on_two_gpus_is_told_on_each(pod):
-    pod.nvml.listed["GPU-b"] = {7: 3}
-    assert listed(pod.observe(0)) == [("GPU-a", 7, 4711), ("GPU-b", 7, 4711)]
+@pytest.mark.parametrize("figure", [3, None], ids=["a figure", "none that is known"])
+def test_a_process_on_two_gpus_is_told_on_each_with_its_figure(figure, pod):
+    pod.nvml.listed["GPU-b"] = {7: figure}
+    seen = pod.observe(0)
+    assert listed(seen) == [("GPU-a", 7, 4711), ("GPU-b", 7, 4711)]
+    assert [one.used_bytes for one in seen.usages] == [70, figure]
 
 
-def test_a_process_without_a_figure_is_told_as_unknown(pod):
-    pod.nvml.listed["GPU-a"][7] = None
-    assert [one.used_bytes for one in pod.observe(0).usages] == [None]
-
-
-def test_a_process_that_is_over_and_still_listed_keeps_its_name(pod):
+@pytest.mark.parametrize("zombie", [False, True], ids=["over", "a zombie"])
+def test_a_process_that_is_over_and_still_listed_keeps_its_name(zombie, pod):
     first = pod.observe(0)
-    pod.ends(7)
-    second = pod.observe(1)
-    assert second.usages == first.usages
-    assert second.usages[0].process.command == "python train.py"
-    assert second.fault == ""
+    if zombie:
+        put(pod.folder, 7, stat=stat_line(7, state="Z"), cmdline="")
+    else:
+        pod.ends(7)
+    for now_s in (1, 20):
+        seen = pod.observe(now_s)
+        assert (seen.usages, seen.fault) == (first.usages, "")
+        assert seen.usages[0].process.command == "python train.py"
 
 
 @pytest.mark.parametrize("codes", [{"processes": 9}, {"processes GPU-b": 10}])
@@ -87,15 +89,6 @@ def test_a_process_that_is_over_keeps_its_name_through_a_failure(codes, pod):
     assert pod.observe(1).usages == ()
     pod.nvml.codes = {}
     assert (pod.observe(2).usages, pod.observe(3).fault) == (first.usages, "")
-
-
-def test_a_zombie_that_is_still_listed_keeps_its_name(pod):
-    first = pod.observe(0)
-    put(pod.folder, 7, stat=stat_line(7, state="Z"), cmdline="")
-    for now_s in (1, 20):
-        seen = pod.observe(now_s)
-        assert (seen.usages, seen.fault) == (first.usages, "")
-        assert seen.usages[0].process.command == "python train.py"
 
 
 def test_a_number_that_is_used_again_is_another_process(pod):
@@ -159,37 +152,30 @@ def crowded(pod, count, bytes_each):
         pod.runs(pid)
 
 
-def test_a_crowd_within_the_ceiling_is_added_up_and_not_identified(pod, asked):
-    crowded(pod, FEW + 1, 10)
-    seen = pod.observe(0, ())
-    assert asked == []
-    assert seen.fault == ""
-    assert seen.usages == tuple(
-        Usage("GPU-a", Process(pid, UNIDENTIFIED), 10) for pid in range(100, 101 + FEW)
-    )
-
-
-def test_a_few_are_identified_always(pod, asked):
-    crowded(pod, FEW, 10)
-    assert {one.process.started for one in pod.observe(0, ()).usages} == {4711}
-    assert sorted(asked) == list(range(100, 100 + FEW))
-
-
 @pytest.mark.parametrize(
-    ("over_bytes", "judged", "identified"),
-    [(0, (), False), (1, (), True), (0, ("GPU-b",), False), (0, ("GPU-a",), True)],
+    ("more", "over_bytes", "judged", "identified"),
+    [
+        pytest.param(0, 0, (), True, id="a few are identified always"),
+        pytest.param(1, 0, (), False, id="a crowd within the ceiling is added up"),
+        pytest.param(1, 1, (), True, id="a crowd over it is identified"),
+        pytest.param(1, 0, ("GPU-b",), False, id="another GPU is judged"),
+        pytest.param(1, 0, ("GPU-a",), True, id="it is judged"),
+    ],
 )
 def test_a_crowd_is_identified_over_the_ceiling_and_while_it_is_judged(
-    over_bytes, judged, identified, pod, asked
+    more, over_bytes, judged, identified, pod, asked
 ):
-    each = 1000
-    pod.observer = Observer(
-        pod.nvml, CAP_BYTES, ceiling_bytes=(FEW + 1) * each - over_bytes, proc=str(pod.folder)
+    count, each = FEW + more, 1000
+    ceiling_bytes = count * each - over_bytes
+    pod.observer = Observer(pod.nvml, CAP_BYTES, ceiling_bytes=ceiling_bytes, proc=str(pod.folder))
+    crowded(pod, count, each)
+    seen = pod.observe(0, judged)
+    assert seen.fault == ""
+    assert seen.usages == tuple(
+        Usage("GPU-a", Process(pid, 4711 if identified else UNIDENTIFIED), each)
+        for pid in range(100, 100 + count)
     )
-    crowded(pod, FEW + 1, each)
-    started = {one.process.started for one in pod.observe(0, judged).usages}
-    assert started == {4711 if identified else UNIDENTIFIED}
-    assert bool(asked) is identified
+    assert sorted(asked) == (list(range(100, 100 + count)) if identified else [])
 
 
 def test_in_a_crowd_a_process_without_a_figure_is_unknown_still(pod):
@@ -235,10 +221,12 @@ def test_a_number_that_was_listed_once_is_no_failure_however_old_that_list_gets(
         assert pod.observe(now_s, ()).fault == ""
 
 
-def test_a_number_that_lists_a_while_apart_both_show_is_a_failure(pod):
-    pod.nvml.listed["GPU-a"][99] = 10
+def test_a_number_that_lists_a_while_apart_both_show_is_a_failure_of_the_gpu_that_lists_it(pod):
+    pod.nvml.listed = {"GPU-a": {7: 70, 99: 1}, "GPU-b": {98: 1}}
     assert pod.observe(0, ()).fault == ""
-    assert "process 99" in pod.observe(LIST_EVERY_S, ()).fault
+    fault = pod.observe(LIST_EVERY_S, ()).fault
+    assert "process 99 on GPU GPU-a" in fault
+    assert "process 98 on GPU GPU-b" in fault
 
 
 @pytest.mark.parametrize("becomes", ["known", "unlisted"])
@@ -251,24 +239,6 @@ def test_a_failure_for_a_number_ends_when_it_is_somebody_or_gone(becomes, pod):
     else:
         del pod.nvml.listed["GPU-a"][99]
     assert pod.observe(STRANGER_AFTER_S + 1).fault == ""
-
-
-def test_a_pid_that_comes_back_is_waited_for_again(pod):
-    pod.nvml.listed["GPU-a"][99] = 10
-    pod.observe(0)
-    del pod.nvml.listed["GPU-a"][99]
-    pod.observe(1)
-    pod.nvml.listed["GPU-a"][99] = 10
-    assert pod.observe(STRANGER_AFTER_S).fault == ""
-    assert pod.observe(2 * STRANGER_AFTER_S).fault
-
-
-def test_a_number_is_a_failure_of_the_gpu_that_lists_it(pod):
-    pod.nvml.listed = {"GPU-a": {7: 70, 99: 1}, "GPU-b": {98: 1}}
-    pod.observe(0)
-    fault = pod.observe(STRANGER_AFTER_S).fault
-    assert "process 99 on GPU GPU-a" in fault
-    assert "process 98 on GPU GPU-b" in fault
 
 
 def test_lists_are_read_when_the_total_moved_over_the_cap_or_time_is_up(pod):
@@ -350,7 +320,9 @@ def test_a_stranger_that_was_not_listed_for_a_moment_is_waited_for_again(pod):
     del pod.nvml.listed["GPU-a"][99]
     pod.observe(5)
     pod.nvml.listed["GPU-a"][99] = 50
-    assert [len(pod.observe(now_s).usages) for now_s in (6, 15, 16)] == [1, 1, 2]
+    seen = [pod.observe(now_s) for now_s in (6, 6 + STRANGER_AFTER_S, 15, 16)]
+    assert [bool(one.fault) for one in seen] == [False, True, True, False]
+    assert [len(one.usages) for one in seen] == [1, 1, 1, 2]
 
 
 def test_a_stranger_without_a_figure_is_said_to_have_none(pod):

@@ -44,6 +44,24 @@ class Pod:
     def self_test(self, **settings):
         return self_test(self.nvml, proc=str(self.proc), **settings)
 
+    def has_kernel(self, banner):
+        (self.proc / "version").unlink()
+        if banner:
+            (self.proc / "version").write_text(banner, encoding="ascii")
+
+    def has_namespace(self, name):
+        (self.proc / "self" / "ns" / "pid").unlink()
+        (self.proc / "self" / "ns" / "pid").symlink_to(name)
+
+    def has_proc_of(self, pid):
+        """Let proc show another as ourselves, or nobody."""
+        (self.proc / "self").unlink()
+        if pid:
+            self.runs(pid)
+            (self.proc / str(pid) / "ns").mkdir()
+            (self.proc / str(pid) / "ns" / "pid").symlink_to("pid:[4026532198]")
+            (self.proc / "self").symlink_to(str(pid))
+
     def check(self, name):
         (found,) = (check for check in self.self_test().checks if check.name == name)
         return found
@@ -76,43 +94,64 @@ def test_every_check_says_a_sentence(pod):
             assert check.reason.endswith(".")
 
 
-@pytest.mark.parametrize(
-    ("banner", "holds"),
-    [
-        (LINUX, True),
-        ("Linux version 4.4.0 #1 SMP Sun Jan 10 15:06:54 PST 2016\n", False),
-        ("Linux version 5.15.90.1-microsoft-standard-WSL2 (o@b) (gcc) #1 SMP\n", False),
-        (None, None),
-    ],
-)
-def test_a_kernel_whose_figures_mean_nothing_makes_it_blind(banner, holds, pod):
-    (pod.proc / "version").unlink()
-    if banner:
-        (pod.proc / "version").write_text(banner, encoding="ascii")
-    assert pod.check("kernel").holds is holds
-    assert pod.self_test().ability is (Ability.BLIND if holds is False else Ability.FULL)
+BLIND = {
+    "gVisor": (
+        lambda pod: pod.has_kernel("Linux version 4.4.0 #1 SMP Sun Jan 10 15:06:54 PST 2016\n"),
+        ("kernel", ""),
+    ),
+    "WSL": (
+        lambda pod: pod.has_kernel(
+            "Linux version 5.15.90.1-microsoft-standard-WSL2 (o@b) (gcc) #1 SMP\n"
+        ),
+        ("kernel", ""),
+    ),
+    "the node's PID namespace": (
+        lambda pod: pod.has_namespace("pid:[4026531836]"),
+        ("process-namespace", "hostPID"),
+    ),
+    "a proc of another": (lambda pod: pod.has_proc_of(4711), ("process-namespace", "")),
+    "a proc without us": (lambda pod: pod.has_proc_of(None), ("process-namespace", "")),
+    "no GPU": (
+        lambda pod: pod.nvml.listed.clear(),
+        ("gpus", "The driver shows no GPU to this container."),
+    ),
+    "MIG mode": (
+        lambda pod: setattr(pod.nvml, "mig", True),
+        ("gpus", "GPU GPU-a is in MIG mode"),
+    ),
+} | {
+    f"driver {version}": (lambda pod, of=version: setattr(pod.nvml, "version", of), ("driver", why))
+    for version, why in {
+        "515.43.04": "host PIDs", "535.54.03": "a layout of its own",
+        "535.113.01": "does not report", "560.35.03": "does not report",
+        "565.57": "does not report", "": "cannot be read", "newest": "cannot be read",
+    }.items()
+} | {
+    f"{method} {code}": (
+        lambda pod, method=method, code=code: pod.nvml.codes.update({method: code}),
+        ("library" if method in ("open", "driver_version") else "gpus", f"returned {code})."),
+    )
+    for method in ("open", "driver_version", "devices", "device_used_bytes", "processes")
+    for code in CODES
+}  # fmt: skip
+"""What makes it blind: the check that fails, and what it says among others."""
 
 
-def test_the_nodes_pid_namespace_makes_it_blind(pod):
-    (pod.proc / "self" / "ns" / "pid").unlink()
-    (pod.proc / "self" / "ns" / "pid").symlink_to("pid:[4026531836]")
+@pytest.mark.parametrize(("change", "want"), BLIND.values(), ids=BLIND)
+def test_what_cannot_be_measured_makes_it_blind(change, want, pod):
+    change(pod)
     outcome = pod.self_test()
-    assert failing(outcome) == ["process-namespace"]
+    check, why = want
+    assert failing(outcome) == [check]
     assert outcome.ability is Ability.BLIND
-    assert "hostPID" in outcome.why
+    assert why in outcome.why
+    after = [] if check == "library" else WITH_LIBRARY[len(CHECKS) :]
+    assert [one.name for one in outcome.checks] == [*CHECKS, *after]
 
 
-@pytest.mark.parametrize("seen", ["4711", None])
-def test_a_proc_that_is_not_surely_ours_makes_it_blind(seen, pod):
-    (pod.proc / "self").unlink()
-    if seen:
-        pod.runs(int(seen))
-        (pod.proc / seen / "ns").mkdir()
-        (pod.proc / seen / "ns" / "pid").symlink_to("pid:[4026532198]")
-        (pod.proc / "self").symlink_to(seen)
-    outcome = pod.self_test()
-    assert failing(outcome) == ["process-namespace"]
-    assert outcome.ability is Ability.BLIND
+def test_a_kernel_without_a_banner_is_unknown_and_makes_it_no_blinder(pod):
+    pod.has_kernel(None)
+    assert (pod.check("kernel").holds, pod.self_test().ability) == (None, Ability.FULL)
 
 
 def test_being_alone_as_the_first_process_makes_it_blind(pod, monkeypatch):
@@ -170,58 +209,10 @@ def test_neither_the_first_process_nor_ourselves_nor_parents_are_asked_about(pod
     assert pod.self_test().ability is Ability.FULL
 
 
-@pytest.mark.parametrize("method", ["open", "driver_version"])
-@pytest.mark.parametrize("code", CODES)
-def test_a_library_that_does_not_start_makes_it_blind_and_ends_the_checks(code, method, pod):
-    pod.nvml.codes = {method: code}
-    outcome = pod.self_test()
-    assert [check.name for check in outcome.checks] == CHECKS
-    assert failing(outcome) == ["library"]
-    assert outcome.ability is Ability.BLIND
-    assert f"returned {code})." in outcome.why
-
-
-@pytest.mark.parametrize(
-    ("version", "word"),
-    [
-        ("515.43.04", "host PIDs"),
-        ("535.54.03", "a layout of its own"),
-        ("535.113.01", "does not report"),
-        ("560.35.03", "does not report"),
-        ("565.57", "does not report"),
-        ("", "cannot be read"),
-        ("newest", "cannot be read"),
-    ],
-)
-def test_a_driver_whose_figures_mean_nothing_makes_it_blind(version, word, pod):
-    pod.nvml.version = version
-    outcome = pod.self_test()
-    assert failing(outcome) == ["driver"]
-    assert outcome.ability is Ability.BLIND
-    assert word in outcome.why
-    assert outcome.checks[-1].holds is True
-
-
 @pytest.mark.parametrize("version", ["565.57.01", "580.65.06", "615.12"])
 def test_newer_drivers_work(version, pod):
     pod.nvml.version = version
     assert pod.self_test().ability is Ability.FULL
-
-
-@pytest.mark.parametrize("method", ["devices", "device_used_bytes", "processes"])
-@pytest.mark.parametrize("code", CODES)
-def test_a_gpu_that_does_not_answer_makes_it_blind(code, method, pod):
-    pod.nvml.codes = {method: code}
-    outcome = pod.self_test()
-    assert failing(outcome) == ["gpus"]
-    assert outcome.ability is Ability.BLIND
-    assert f"returned {code})." in outcome.why
-
-
-def test_no_gpu_makes_it_blind(pod):
-    pod.nvml.listed = {}
-    assert pod.self_test().ability is Ability.BLIND
-    assert pod.self_test().why == "The driver shows no GPU to this container."
 
 
 @pytest.mark.parametrize(("found", "ability"), [({}, Ability.BLIND), ({"GPU-a": {}}, Ability.FULL)])
@@ -230,12 +221,6 @@ def test_a_pod_that_no_gpu_was_chosen_for_is_told_so_where_none_is_seen(found, a
     outcome = pod.self_test(placed=False)
     assert outcome.ability is ability
     assert ("No GPU was chosen when the pod was bound to its node" in outcome.why) is (not found)
-
-
-def test_a_gpu_in_mig_mode_makes_it_blind(pod):
-    pod.nvml.mig = True
-    assert pod.self_test().ability is Ability.BLIND
-    assert "GPU GPU-a is in MIG mode" in pod.self_test().why
 
 
 def test_a_gpu_that_does_not_answer_beside_one_that_does_is_named(pod):
