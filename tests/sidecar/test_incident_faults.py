@@ -142,3 +142,17 @@ def test_a_driver_that_was_replaced_ends_the_program(pod):
     assert message.startswith("the driver changed: ")
     assert "the node's driver was replaced and does not fit the library mounted here" in message
     assert "only a new container gets the new one" in message
+
+
+def test_a_driver_that_does_not_do_keeps_the_workload_from_starting_and_stops_nobody(pod):
+    def incident(p):
+        mine = p.process("stays")
+        p.holds(mine, 1200)
+        p.script("driver 550.163.01")
+        p.guard()
+        return p.end(), p.probe(), mine.code, mine.notes, p.messages
+
+    blind = "does not report processes' memory in a container; 565.57.01 or newer is needed."
+    before = f"the one before failed: Driver 550.163.01 {blind}"
+    why = f"not guarding yet: the self-test has not finished; {before}"
+    assert pod.run(incident) == [70, [1, why], None, [], ["self-test"]]

@@ -5,22 +5,6 @@ import resource
 import pytest
 
 
-def test_a_stopped_enforcer_is_found_whatever_its_heartbeat_says(pod):
-    def incident(p):
-        p.guard()
-        before = p.probe()
-        p.pause()
-        p.forge(p.enforcer.pid)
-        said = p.probe()
-        p.go_on()
-        p.observations(2)
-        return before, said, p.probe(), p.enforcer.pid
-
-    before, said, after, pid = pod.run(incident)
-    assert before == after == [0, "guarding"]
-    assert said == [1, f"process {pid}, which guarded, is stopped (state T)"]
-
-
 def test_a_process_of_the_tenants_own_is_not_taken_for_the_enforcer(pod):
     def incident(p):
         try:

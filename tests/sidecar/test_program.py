@@ -7,26 +7,16 @@ import sys
 import pytest
 
 from tests.sidecar.parts import BY_HAND, CAP, ENDS_SOON, PROGRAM, Ground, a_ground
+from tests.sidecar.probes import GUARDING, NOT_YET
 from webhook.sidecar.__main__ import main
 from webhook.sidecar.heartbeat import Heartbeat, leave_verdict
 
 BOTH = (PROGRAM, BY_HAND)
 WRONG = [
-    ["--nonsense"],
-    ["enforce"],
-    ["--probe"],
-    ["--probe="],
-    ["--probe=", "startup"],
-    ["--probe", ""],
-    ["--probe", "readiness"],
-    ["--probe=self-test"],
-    ["--run-folder"],
-    ["--run-folder="],
-    ["--self-test=yes"],
-    ["--self-test", "--self-tests"],
-    ["startup"],
-    ["-x"],
-]
+    ["--nonsense"], ["enforce"], ["--probe"], ["--probe="], ["--probe=", "startup"],
+    ["--probe", ""], ["--probe", "readiness"], ["--probe=self-test"], ["--run-folder"],
+    ["--run-folder="], ["--self-test=yes"], ["--self-test", "--self-tests"], ["startup"], ["-x"],
+]  # fmt: skip
 
 
 @pytest.fixture
@@ -62,43 +52,29 @@ def test_wrong_usage_ends_with_two_whoever_starts_it(command, arguments, without
     assert "sage: " in ended.errors
 
 
-@pytest.mark.parametrize("joined", [False, True])
-def test_options_are_read_with_and_without_an_equals_sign(joined, tmp_path):
-    options = ["--probe=startup", f"--run-folder={tmp_path}"]
-    if not joined:
-        options = [word for option in options for word in option.split("=", 1)]
-    command = [sys.executable, *PROGRAM, *options]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    want = "not guarding yet: the self-test has not finished\n"
-    assert (ended.returncode, ended.stdout) == (1, want)
+@pytest.mark.parametrize("joined", [False, True], ids=["--probe startup", "--probe=startup"])
+@pytest.mark.parametrize("command", BOTH, ids=["sidecar", "by hand"])
+def test_a_probe_by_hand_answers_as_the_kubelets_does(command, joined, without_library):
+    """And as pods of a release before this one ask for it."""
+    folder = str(without_library.run_folder)
 
-
-@pytest.mark.parametrize("kind", ["startup", "liveness"])
-def test_a_probe_by_hand_answers_as_the_kubelets_does(kind, without_library):
-    for command in BOTH:
+    def asked(*options):
+        if not joined:
+            options = [word for option in options for word in option.split("=", 1)]
         ended = subprocess.run(
-            [sys.executable, *command, *without_library.options, "--probe", kind],
+            [sys.executable, *command, *without_library.options, *options],
             env=without_library.environment, capture_output=True, text=True, check=False,
         )  # fmt: skip
-        want = "not guarding yet: the self-test has not finished\n"
-        assert (ended.returncode, ended.stdout, ended.stderr) == (1, want, "")
+        assert ended.stderr == ""
+        return ended.returncode, ended.stdout
 
-
-@pytest.mark.parametrize("command", BOTH, ids=" ".join)
-def test_a_liveness_probe_by_hand_reports_a_verdict_once(command, tmp_path, without_library):
-    Heartbeat(str(tmp_path)).beat()
-    probe = [sys.executable, *command, "--probe", "liveness", "--run-folder", str(tmp_path)]
-
-    def asked():
-        ended = subprocess.run(
-            probe, env=without_library.environment, capture_output=True, text=True, check=False
-        )
-        return ended.returncode, ended.stdout, ended.stderr
-
-    assert asked() == (0, "guarding\n", "")
-    leave_verdict(str(tmp_path), "stopping a process: why")
-    assert asked() == (1, "stopping a process: why\n", "")
-    assert asked() == (0, "guarding\n", "")
+    assert [asked(f"--probe={kind}") for kind in ("startup", "liveness")] == [
+        (1, f"{NOT_YET}\n")
+    ] * 2
+    Heartbeat(folder).beat()
+    assert asked("--probe=startup", "--wait=25") == asked("--probe=liveness") == GUARDING
+    leave_verdict(folder, "why é")
+    assert [asked("--probe=liveness") for _ in range(2)] == [(1, "why é\n"), GUARDING]
 
 
 @pytest.mark.parametrize("arguments", [[], ["--self-test"]], ids=["guard", "self-test"])
@@ -140,15 +116,14 @@ def test_by_hand_it_is_the_same_program(environment, ground):
     assert "GPU-x" not in str(environment) or "GPU-x" in lines[0].events[0]["why"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_to_stop_ends_a_guard_with_nought(number, pod):
-    def incident(p, number):
-        p.guard()
-        p.enforcer.send_signal(number)
+def test_a_signal_to_stop_ends_a_guard_with_nought(pod):
+    def incident(p):
+        p.guard(by=PROGRAM)
+        p.enforcer.send_signal(signal.SIGTERM)
         figures = p.end(), p.messages, p.events("self-test")[0], p.events("last words")[0]["s"]
         return *figures, p.outputs[1].read_text()
 
-    code, messages, verdict, seconds, message = pod.run(incident, number)
+    code, messages, verdict, seconds, message = pod.run(incident)
     assert (code, messages, verdict["ability"]) == (0, ["self-test", "stopped"], "full")
     assert verdict["why"].startswith("Driver 565.57.01 ")
     peak = "no peak was measured, the cap is 1000Mi, nothing was stopped, guarded for"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.sidecar.parts import PROGRAM, wait_until
+from tests.sidecar.parts import wait_until
 from tests.sidecar.probes import GUARDING, NOT_YET, SCRIPT, Clock, asked
 from webhook.adapters import processes
 from webhook.core.admission.sidecar.container import _LIVENESS as LIVENESS
@@ -301,19 +301,3 @@ def test_no_report_is_ever_the_failure_that_restarts_the_sidecar(tmp_path_factor
             assert row.count(said) == 1
         elif code:
             assert said.startswith("the last observation was ")
-
-
-def test_a_probe_of_a_release_before_asks_the_same_script(tmp_path):
-    beat(tmp_path)
-    probe = [sys.executable, *PROGRAM, "--run-folder", str(tmp_path), "--probe"]
-
-    def ask(*arguments):
-        ended = subprocess.run(
-            [*probe, *arguments], env={}, capture_output=True, text=True, check=False, timeout=60
-        )
-        return ended.returncode, ended.stdout + ended.stderr
-
-    assert ask("startup", "--wait", "25") == GUARDING
-    assert ask("liveness") == GUARDING
-    leave_verdict(str(tmp_path), "why é")
-    assert [ask("liveness") for _ in range(2)] == [(1, "why é\n"), GUARDING]

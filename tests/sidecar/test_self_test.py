@@ -94,6 +94,7 @@ def test_every_check_says_a_sentence(pod):
             assert check.reason.endswith(".")
 
 
+NEEDED = "565.57.01 or newer is needed."
 BLIND = {
     "gVisor": (
         lambda pod: pod.has_kernel("Linux version 4.4.0 #1 SMP Sun Jan 10 15:06:54 PST 2016\n"),
@@ -122,9 +123,11 @@ BLIND = {
 } | {
     f"driver {version}": (lambda pod, of=version: setattr(pod.nvml, "version", of), ("driver", why))
     for version, why in {
-        "515.43.04": "host PIDs", "535.54.03": "a layout of its own",
-        "535.113.01": "does not report", "560.35.03": "does not report",
-        "565.57": "does not report", "": "cannot be read", "newest": "cannot be read",
+        "515.43.04": f"Driver 515.43.04 lists host PIDs, not the pod's; {NEEDED}",
+        "535.54.03": f"Driver 535.54.03 returns process lists in a layout of its own; {NEEDED}",
+        "535.113.01": f"does not report processes' memory in a container; {NEEDED}",
+        "560.35.03": "does not report", "565.57": "does not report", "": "cannot be read",
+        "newest": "cannot be read",
     }.items()
 } | {
     f"{method} {code}": (
