@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import threading
 import time
 
@@ -102,7 +101,7 @@ def test_a_thread_is_no_process():
     thread = threading.Thread(target=halt.wait)
     thread.start()
     try:
-        assert os.path.exists(f"/proc/{thread.native_id}/stat")  # noqa: PTH110
+        assert Path(f"/proc/{thread.native_id}/stat").exists()  # as the kernel shows it
         assert processes.identify(thread.native_id) is None
         its_stat = processes._stat(thread.native_id, "/proc")
         forged = Process(thread.native_id, int(its_stat[19]))
@@ -142,16 +141,12 @@ def test_a_process_that_ends_while_it_is_identified_is_nobody(monkeypatch):
 
 
 def test_parents_are_listed_from_the_nearest_up():
-    shell = subprocess.Popen(["sh", "-c", "sleep 120 & wait"])
-    try:
-        of_shell = Path(f"/proc/{shell.pid}/task/{shell.pid}/children")
-        sleeper = wait_until(lambda: of_shell.read_text(encoding="ascii").split())[0]
-        assert processes.parents(int(sleeper))[:2] == (shell.pid, os.getpid())
-        assert processes.parents(shell.pid) == (os.getpid(), *processes.parents(os.getpid()))
-        os.kill(int(sleeper), signal.SIGKILL)
-    finally:
-        shell.kill()
-        shell.wait()
+    code = "import os; child = os.fork(); child or os.execlp('sleep', 'sleep', '120'); "
+    parent = start(f"{code}print('ready', flush=True); print(child, flush=True); os.wait()")
+    child = int(parent.stdout.readline())
+    assert processes.parents(child)[:2] == (parent.pid, os.getpid())
+    assert processes.parents(parent.pid) == (os.getpid(), *processes.parents(os.getpid()))
+    os.kill(child, signal.SIGKILL)
 
 
 def test_parents_that_name_each_other_come_to_an_end(tmp_path):
@@ -200,20 +195,6 @@ def test_in_a_namespace_the_pids_are_the_namespaces_own():
 def test_a_thread_in_proc_is_recognized_by_having_no_signal_for_its_end(tmp_path):
     proc = put(tmp_path, 7, stat=stat_line(7, end=-1))
     assert processes.identify(7, proc=proc) is None
-
-
-def test_the_kernel_shows_threads_so():
-    found = []
-
-    def look():
-        me = threading.get_native_id()
-        found.extend((Path(f"/proc/{me}").exists(), processes.identify(me)))
-
-    thread = threading.Thread(target=look)
-    thread.start()
-    thread.join()
-    assert found == [True, None]
-    assert processes.identify(os.getpid()).pid == os.getpid()
 
 
 def test_who_has_many_groups_costs_no_more_than_others_and_hides_nothing():

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.fake_proc import ID, OTHER_ID, put, put_self, stat_line
-from tests.support.process_tools import in_namespace, processes, surroundings, time
+from tests.support.process_tools import in_namespace, processes, surroundings
 from webhook.core.enforcement.step import Process
 
 POD = "pod6f3a5a8e-0c8d-4a2e-9a53-2f6d0c6f1b11"
@@ -91,7 +91,7 @@ def test_with_real_cgroups_a_sidecar_sees_the_container_beside_it():
         )
         root = next((Path(words[4]) for words in mounts if "cgroup2" in words), None)
         ids = "0123456789abcdef" * 4, "fedcba9876543210" * 4
-        pod = Path(f"{root}/vramwarden-test-{time.time_ns()}")
+        pod = Path(f"{root}/vramwarden-test-{os.getpid()}-{id(ids)}")
         folders = [pod / f"cri-containerd-{container}.scope" for container in ids]
         try:
             for folder, pid in zip(folders, (1, os.getpid()), strict=True):
@@ -163,29 +163,23 @@ def test_a_sibling_shows_it_where_pid_1_does_not(tmp_path):
 @pytest.mark.parametrize(
     ("banner", "holds", "word"),
     [
-        (
-            "Linux version 6.8.0-45-generic (buildd@lcy02) (gcc-13) #45-Ubuntu SMP",
-            True,
-            "is Linux 6.8.0-45-generic.",
-        ),
-        ("Linux version 5.15.0-1041-azure (buildd@microsoft) (gcc) #48-Ubuntu", True, "azure"),
-        ("Linux version 4.4.0 #1 SMP Sun Jan 10 15:06:54 PST 2016", False, "gVisor"),
-        ("Linux version 4.19.0-gvisor #1 SMP Sun Jan 10 15:06:54 PST 2016", False, "gVisor"),
-        ("Linux version 6.1.0-gvisor (root@b) (go) #1 SMP", False, "gVisor"),
-        ("Linux version 6.6.9-custom-WSL2 (o@b) (gcc) #1 SMP", False, "WSL"),
-        ("Linux version 5.15.90.1-microsoft-standard-WSL2 (o@b) (gcc) #1 SMP", False, "WSL"),
-        ("Linux version 4.4.0-19041-Microsoft (Microsoft@Microsoft.com) (gcc)", False, "WSL"),
+        ("6.8.0-45-generic (buildd@lcy02) (gcc-13) #45-Ubuntu SMP", True, "is Linux 6.8.0-45-gen"),
+        ("5.15.0-1041-azure (buildd@microsoft) (gcc) #48-Ubuntu", True, "azure"),
+        ("4.4.0 #1 SMP Sun Jan 10 15:06:54 PST 2016", False, "gVisor"),
+        ("4.19.0-gvisor #1 SMP Sun Jan 10 15:06:54 PST 2016", False, "gVisor"),
+        ("6.1.0-gvisor (root@b) (go) #1 SMP", False, "gVisor"),
+        ("6.6.9-custom-WSL2 (o@b) (gcc) #1 SMP", False, "WSL"),
+        ("5.15.90.1-microsoft-standard-WSL2 (o@b) (gcc) #1 SMP", False, "WSL"),
+        ("4.4.0-19041-Microsoft (Microsoft@Microsoft.com) (gcc)", False, "WSL"),
+        (None, None, ""),
     ],
 )
 def test_kernels_whose_figures_cannot_be_trusted_are_named(banner, holds, word, tmp_path):
-    (tmp_path / "version").write_text(banner + "\n", encoding="ascii")
+    if banner:
+        (tmp_path / "version").write_text(f"Linux version {banner}\n", encoding="ascii")
     fact = surroundings.trustworthy_kernel(proc=str(tmp_path))
     assert fact.holds is holds
     assert word in fact.reason
-
-
-def test_a_kernel_without_a_banner_is_unknown(tmp_path):
-    assert surroundings.trustworthy_kernel(proc=str(tmp_path)).holds is None
 
 
 def test_this_kernel_can_be_judged():
