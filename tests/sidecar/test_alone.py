@@ -17,56 +17,26 @@ from webhook.names import ENFORCER_PROBE
 from webhook.sidecar.heartbeat import Heartbeat
 
 PROBE = "webhook/sidecar/probe.sh"
-# All that an image has to hold of this project.
-FILES = {
-    "webhook/__init__.py",
-    "webhook/adapters/__init__.py",
-    "webhook/adapters/journal.py",
-    "webhook/adapters/nvml.py",
-    "webhook/adapters/processes.py",
-    "webhook/adapters/surroundings.py",
-    "webhook/core/__init__.py",
-    "webhook/core/enforcement/__init__.py",
-    "webhook/core/nvidia/__init__.py",
-    "webhook/core/nvidia/drivers.py",
-    "webhook/core/nvidia/variables.py",
-    "webhook/core/pod/__init__.py",
-    "webhook/core/pod/duration.py",
-    "webhook/core/words.py",
-    "webhook/core/enforcement/bounds.py",
-    "webhook/core/enforcement/step.py",
-    "webhook/core/enforcement/explanation.py",
-    "webhook/core/enforcement/termination_message.py",
-    "webhook/core/enforcement/pacing.py",
-    "webhook/names.py",
-    "webhook/sidecar/__init__.py",
-    "webhook/sidecar/__main__.py",
-    "webhook/sidecar/ending.py",
-    "webhook/sidecar/guard.py",
-    "webhook/sidecar/heartbeat.py",
-    "webhook/sidecar/journal.py",
-    "webhook/sidecar/observer.py",
-    PROBE,
-    "webhook/sidecar/program.py",
-    "webhook/sidecar/selftest.py",
-    "webhook/sidecar/settings.py",
-    "webhook/sidecar/events.py",
-    "webhook/sidecar/waiting.py",
-}
 STARTED = "webhook/sidecar/__main__.py"
 WAITING = "webhook/sidecar/waiting.py"
-OF_A_WAIT = {
-    "webhook/__init__.py",
-    "webhook/adapters/__init__.py",
-    "webhook/adapters/journal.py",
-    "webhook/names.py",
-    "webhook/sidecar/__init__.py",
-    "webhook/sidecar/ending.py",
-    "webhook/sidecar/heartbeat.py",
-    "webhook/sidecar/journal.py",
-    WAITING,
-}
 OF_HELP = {"webhook/__init__.py", "webhook/sidecar/__init__.py", "webhook/sidecar/heartbeat.py"}
+OF_A_WAIT = {
+    *OF_HELP, WAITING, "webhook/adapters/__init__.py", "webhook/adapters/journal.py",
+    "webhook/names.py", "webhook/sidecar/ending.py", "webhook/sidecar/journal.py",
+}  # fmt: skip
+FILES = {
+    *OF_A_WAIT, STARTED, PROBE, "webhook/adapters/nvml.py", "webhook/adapters/processes.py",
+    "webhook/adapters/surroundings.py", "webhook/core/__init__.py",
+    "webhook/core/enforcement/__init__.py", "webhook/core/enforcement/bounds.py",
+    "webhook/core/enforcement/explanation.py", "webhook/core/enforcement/pacing.py",
+    "webhook/core/enforcement/step.py", "webhook/core/enforcement/termination_message.py",
+    "webhook/core/nvidia/__init__.py", "webhook/core/nvidia/drivers.py",
+    "webhook/core/nvidia/variables.py", "webhook/core/pod/__init__.py",
+    "webhook/core/pod/duration.py", "webhook/core/words.py", "webhook/sidecar/events.py",
+    "webhook/sidecar/guard.py", "webhook/sidecar/observer.py", "webhook/sidecar/program.py",
+    "webhook/sidecar/selftest.py", "webhook/sidecar/settings.py",
+}  # fmt: skip
+"""All that an image has to hold of this project."""
 ROOT = Path(webhook.__file__).parents[1]
 LISTING_IMPORTS = ("-I", "-X", "importtime", "-m", "webhook.sidecar")
 
@@ -181,13 +151,12 @@ def test_waiting_for_a_gpu_loads_little(gpus, alone, tmp_path):
     }  # fmt: skip
 
 
+@pytest.mark.skipif(not shutil.which("strace"), reason="needs strace")
 @pytest.mark.parametrize("kind", ["startup", "liveness"])
 def test_a_probe_starts_no_program(kind, tmp_path):
     """Except one that waits: mkfifo and sleep; what it costs is what a shell costs."""
-    command = ["strace", "-f", "-e", "trace=process", "-o", tmp_path / "trace"]
-    if not shutil.which("strace"):
-        pytest.skip("needs strace")
     Heartbeat(str(tmp_path)).beat()
+    command = ["strace", "-f", "-e", "trace=process", "-o", tmp_path / "trace"]
     probe = ["sh", ROOT / PROBE, kind, "25", tmp_path]
     ended = subprocess.run([*command, *probe], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (0, "guarding\n")
