@@ -18,6 +18,7 @@ from tests.support.process_tools import reuse, wait_until
 __all__ = ["play", "resource", "signal", "time"]
 
 MIB = 2**20
+NO_CGROUP = "no cgroup can be made here"
 CAP_MIB = 1000
 PROBE = Path(__file__).resolve().parents[2] / "webhook/sidecar/probe.sh"
 VERDICTS = {
@@ -57,6 +58,10 @@ def with_constants(text):
         "from webhook.sidecar import __main__, guard, program, settings"
     )
     return "-c", f"{imports}\n{text}\nos._exit(__main__.main(sys.argv[1:]))"
+
+
+class NoCgroupError(Exception):
+    """No cgroup can be made here, which what a workload starts would inherit."""
 
 
 class Workload:
@@ -129,6 +134,8 @@ class Pod:
         What starts processes itself needs a cage, whose cgroup they inherit.
         """
         self._workloads += 1
+        if cage:
+            self._make_cages()
         notes = self.folder / f"notes-{self._workloads}.txt"
         script = Path(__file__).with_name("incident_workload.py")
         outputs = ",".join(map(str, self.outputs[:2]))
@@ -154,6 +161,12 @@ class Pod:
             cgroup.write_text(f"0::/../cri-containerd-{container * 64}.scope\n", encoding="ascii")
             where = f"/proc/{pid}/cgroup".encode()
             assert LIBC.mount(bytes(cgroup), where, None, 4096, None) == 0  # MS_BIND
+
+    def _make_cages(self):
+        try:
+            self.cages.mkdir(exist_ok=True)
+        except OSError as error:
+            raise NoCgroupError from error
 
     def cage(self, pid, container):
         """Put a process into a real cgroup that is named as a container's."""
@@ -376,6 +389,8 @@ def play(scenario, sent):
     try:
         result = scenario(pod, *sent["arguments"])
         pod.finish()
+    except NoCgroupError:
+        return NO_CGROUP
     except BaseException:
         print(*(path.read_text() for path in pod.outputs), file=sys.stderr)
         raise

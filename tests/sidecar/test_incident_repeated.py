@@ -1,7 +1,5 @@
 """A cap that is exceeded again and again: at last a whole container ends, and then the pod."""
 
-import pytest
-
 
 def test_the_fourth_stop_is_of_all_that_the_victims_container_runs(pod):
     def incident(p):
@@ -31,20 +29,8 @@ def test_the_fourth_stop_is_of_all_that_the_victims_container_runs(pod):
     assert ", so all processes of its container end; " in stop["why"]
 
 
-def caged(pod, scenario):
-    """Run a scenario with real cgroups, which what a workload starts inherits."""
-    found = pod.run(scenario)
-    if found is None:
-        pytest.skip("no cgroup can be made here")
-    return found
-
-
 def test_a_supervisor_that_starts_what_is_stopped_again_and_holds_nothing_ends_for_good(pod):
     def incident(p):
-        try:
-            p.cages.mkdir(exist_ok=True)
-        except OSError:
-            return None
         p.contain(1, "f")
         neighbour = p.process("stays", container="b")
         p.holds(neighbour, 400)
@@ -57,7 +43,7 @@ def test_a_supervisor_that_starts_what_is_stopped_again_and_holds_nothing_ends_f
         asked = supervisor.notes.count("SIGTERM")
         return supervisor.wait(), len(children), asked, left, p.messages[1:]
 
-    code, children, asked, left, messages = caged(pod, incident)
+    code, children, asked, left, messages = pod.run(incident)
     assert (code, children, asked) == (-9, 4, 3)
     assert left == [[], []]
     assert messages == [
@@ -71,10 +57,6 @@ def test_what_breeds_ends_as_well_and_so_does_a_pod_that_does(pod):
     """A fork bomb within a limit to processes, as kubelets set one; and one that asks again."""
 
     def incident(p):
-        try:
-            p.cages.mkdir(exist_ok=True)
-        except OSError:
-            return None
         p.contain(1, "f")
         neighbour = p.process("plain", container="b")
         restless = [p.process("plain", cage="a") for _ in range(3)]
@@ -90,4 +72,4 @@ def test_what_breeds_ends_as_well_and_so_does_a_pod_that_does(pod):
         p.wait_until(lambda: not p.caged("b"))
         return code, breeds.wait(), neighbour.wait(), p.messages[-1]
 
-    assert caged(pod, incident) == [88, -9, -9, "the pod must restart"]
+    assert pod.run(incident) == [88, -9, -9, "the pod must restart"]

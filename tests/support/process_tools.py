@@ -43,20 +43,21 @@ if sys.platform != "linux":
     skip("processes are told from Linux's /proc", allow_module_level=True)
 
 
-def in_namespace(scenario, *, own_proc=True):
+def in_namespace(scenario, *arguments, own_proc=True):
     """Return what the scenario returns in a new PID namespace, with its own proc or ours."""
     if reason := scenes.missing():
         skip(reason)
-    return scenes.play(__name__, scenario, within=scenes.NAMESPACE[: None if own_proc else -1])
+    within = scenes.NAMESPACE[: None if own_proc else -1]
+    return scenes.play(__name__, scenario, *arguments, within=within)
 
 
 def in_fresh_process(scenario):
     return scenes.play(__name__, scenario, within=())
 
 
-def play(scenario, _sent):
+def play(scenario, sent):
     try:
-        return scenario()
+        return scenario(*sent["arguments"])
     finally:
         for started in STARTED:
             end(started)

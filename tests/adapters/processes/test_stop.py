@@ -125,56 +125,36 @@ def test_only_the_process_that_was_meant_ends_and_not_the_one_it_forked():
     end(parent)
 
 
-def test_a_pid_that_was_reused_between_sample_and_signal_is_left_alone():
-    def reused():
-        outcomes = []
-        for missing in ("", "pidfd_open"):
-            if missing:
-                delattr(os, missing)
-            old = start()
-            found = processes.identify(old.pid)
-            new = reuse(old)
-            outcomes += [processes.is_gone(found), processes.identify(new.pid) == found]
-            outcomes += [processes.stop(found, signal.SIGKILL).name, new.poll(), end(new)]
-        return outcomes
-
-    assert in_namespace(reused) == [True, False, "GONE", None, -9] * 2
-
-
-def test_a_pid_that_is_reused_just_before_or_after_its_pidfd_is_opened_is_left_alone():
-    def reused():
-        real, outcomes = os.pidfd_open, []
-        for first in ("open", "reuse"):
-            old, all_new = start(), []
-            found = processes.identify(old.pid)
-
-            def racing(pid, first=first, old=old, all_new=all_new):
-                pidfd = real(pid) if first == "open" else None
-                all_new.append(reuse(old))
-                return pidfd or real(pid)
-
-            os.pidfd_open = racing
-            outcomes += [processes.stop(found, signal.SIGKILL).name]
-            outcomes += [all_new[0].poll(), end(all_new[0])]
-        return outcomes
-
-    assert in_namespace(reused) == ["GONE", None, -9] * 2
-
-
-def test_a_pid_that_is_reused_just_before_the_signal_is_left_alone():
-    def reused():
-        old, real, all_new = start(), signal.pidfd_send_signal, []
+@pytest.mark.parametrize(
+    "moment", ["before", "without pidfds", "before open", "after open", "before send"]
+)
+def test_a_pid_that_was_reused_between_sample_and_signal_is_left_alone(moment):
+    def reused(moment):
+        old, found_new = start(), []
         found = processes.identify(old.pid)
 
-        def reuse_and_send(pidfd, number):
-            all_new.append(reuse(old))
-            real(pidfd, number)
+        def racing(real, *, first):
+            def called(*arguments):
+                result = None if first else real(*arguments)
+                found_new.append(reuse(old))
+                return real(*arguments) if first else result
 
-        signal.pidfd_send_signal = reuse_and_send
+            return called
+
+        if moment == "without pidfds":
+            del os.pidfd_open
+        if moment.endswith("open"):
+            os.pidfd_open = racing(os.pidfd_open, first=moment.startswith("before"))
+        elif moment == "before send":
+            signal.pidfd_send_signal = racing(signal.pidfd_send_signal, first=True)
+        else:
+            found_new.append(reuse(old))
         outcome = processes.stop(found, signal.SIGKILL).name
-        return [outcome, all_new[0].poll(), end(all_new[0])]
+        (new,) = found_new
+        known = [processes.is_gone(found), processes.identify(new.pid) == found]
+        return [outcome, *known, new.poll(), end(new)]
 
-    assert in_namespace(reused) == ["GONE", None, -9]
+    assert in_namespace(reused, moment) == ["GONE", True, False, None, -9]
 
 
 def test_what_is_read_of_a_process_never_comes_from_the_next_owner_of_its_pid():
