@@ -158,6 +158,15 @@ def test_node_selectors_count(today):
     ]
 
 
+def test_who_was_created_first_gets_a_gpu_first(today):
+    pods = [whole("a-late", "n"), whole("b-early", "n")]
+    for pod, day in zip(pods, (2, 1), strict=True):
+        pod["metadata"]["creationTimestamp"] = f"2026-01-0{day}T00:00:00Z"
+    sizes = "workload,memory\na-late,60Gi\nb-early,30Gi\n"
+    found = today(listed(gfd_node("n", 1), *pods), "--sizes", "s", s=sizes)
+    assert [one["first"] for one in found["wouldNotFit"]] == ["team/a-late"]
+
+
 def test_of_many_workloads_that_stay_whole_ten_are_named_and_the_rest_is_counted(simulate):
     pods = [whole(f"p{number:02}", "n") for number in range(13)]
     done = simulate("--nodes", "f", f=listed(gfd_node("n", 16), *pods))
