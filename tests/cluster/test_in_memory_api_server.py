@@ -293,6 +293,13 @@ def test_an_answer_that_waits_keeps_nobody_waiting_and_its_parts_arrive_one_by_o
         assert (happened, kube.read(f"{MAPS}/meanwhile")["kind"]) == ([None], "ConfigMap")
 
 
+def test_a_name_that_it_makes_up_is_free():
+    api = ApiServer()
+    for _ in range(5000):  # of a million
+        api.kube().create(MAPS, {"metadata": {"generateName": "one-"}})
+    assert len(api.objects) == 5000
+
+
 def test_when_it_stops_watches_end_and_nobody_answers(tmp_path):
     with ApiServer(tmp_path) as api:
         kube = connect(api.kubeconfig, tries=1)

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -409,8 +410,10 @@ class ApiServer:
             denied = (asked.get("verb"), asked.get("resource")) in self.denied
             return made | {"status": {"allowed": not denied}}
         metadata = made.setdefault("metadata", {})
-        if not metadata.get("name") and metadata.get("generateName"):
-            metadata["name"] = metadata["generateName"] + uuid.uuid4().hex[:5]
+        if prefix := not metadata.get("name") and metadata.get("generateName"):
+            made_up = (place._replace(name=prefix + uuid.uuid4().hex[:5]) for _ in count())
+            place = next(one for one in made_up if one.path not in self.objects)
+            metadata["name"] = place.name
         place = place._replace(name=metadata["name"])
         if place.path in self.objects:
             raise Denied(409, f'{place.kind} "{place.name}" already exists', "AlreadyExists")
