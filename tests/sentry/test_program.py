@@ -6,16 +6,19 @@ import json
 import subprocess
 import sys
 import threading
+import urllib.request
 
 import pytest
 
 from tests.sentry import nodes
 from tests.sentry.scenarios import uid_of
 from tests.support.paths import ROOT
+from tests.support.programs import wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("sentry")]
 
 UNFOLLOWED = "the list of who was promised what cannot be followed"
+UNMANAGED = "vramwarden_gpu_memory_unmanaged_bytes{"
 PROGRAM = (sys.executable, "-m", "webhook.cli", "sentry")
 
 
@@ -52,6 +55,12 @@ def watched(tmp_path, library, api, *options, until, meanwhile=lambda _: None):
         thread.join()
 
 
+def metrics_of(tmp_path):
+    started = json.loads((tmp_path / "sentry.log").read_text().splitlines()[0])
+    with urllib.request.urlopen(f"http://127.0.0.1:{started['port']}/metrics") as answer:
+        return answer.read().decode()
+
+
 def messages(result):
     return [one["msg"] for one in result["events"]]
 
@@ -77,17 +86,20 @@ def test_without_act_an_excess_is_reported_once_and_nothing_is_stopped(tmp_path,
 
 
 def test_an_api_server_that_is_away_delays_no_stop_and_takes_the_audit_away(tmp_path, library, api):
-    """The list was read, and audited; from then on nobody answers."""
+    """The list was read; from then on nobody answers."""
 
     def leave(over):
-        once_said(tmp_path, over, "unmanaged memory")
+        while not any("watch" in one.query for one in api.asked) and not over.wait(0.05):
+            pass
         api.stop()
+        once_said(tmp_path, over, *until)
+        wait_until("no audit", lambda: over.is_set() or UNMANAGED not in metrics_of(tmp_path))
 
     until = [UNFOLLOWED, "memory came back"]
     result = watched(tmp_path, library, api, until=until, meanwhile=leave)
     assert not result["greedy"]
     assert "stopping a process" in messages(result)
-    assert "vramwarden_gpu_memory_unmanaged_bytes{" not in result["metrics"]
+    assert UNMANAGED not in result["metrics"]
     assert (result["ready"], api.written[1:]) == ("ok\n", [])
 
 
