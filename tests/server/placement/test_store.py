@@ -144,7 +144,7 @@ def test_a_pod_is_deleted_only_as_it_was_read(api, server):
     assert api.stored_pod("team/train") is None
 
 
-@pytest.mark.parametrize("denied", [set(), {("patch", "pods")}])
+@pytest.mark.parametrize("denied", [set(), {("patch", "pods")}], ids=["we may", "we may not"])
 def test_our_rights_are_asked_for(api, server, denied):
     server.denied = denied
     assert api.may("patch", "pods", "status") is not bool(denied)
@@ -185,7 +185,7 @@ def test_all_lists_are_found_by_their_label(api, server):
     assert urls(server)[1:] == [wanted]
 
 
-@pytest.mark.parametrize("is_old", [False, True])
+@pytest.mark.parametrize("is_old", [False, True], ids=["the same version", "an older one"])
 def test_of_a_list_that_is_as_it_was_read_before_nothing_is_read_again(api, monkeypatch, is_old):
     read = []
     real = placement.read_assignments
@@ -232,6 +232,15 @@ def test_a_pod_or_a_node_that_is_gone_is_none(api, server):
         ({"vramwarden.io/device-names": "example.com"}, {}, {"device_names": None}),
         (None, {"vramwarden.io/held": "x" * 999}, {"held": "x" * 512}),
         (None, {"vramwarden.io/held": ""}, {"held": "annotation vramwarden.io/held"}),
+    ],
+    ids=[
+        "no labels",
+        "another label",
+        "names of its runtime",
+        "no name works",
+        "names of the future",
+        "held, at length",
+        "held without a reason",
     ],
 )
 def test_a_node_is_read_with_its_gpus_their_names_and_why_it_is_held(
