@@ -21,9 +21,10 @@ NOT_YET = "not guarding yet: the self-test has not finished"
 
 
 def asked(
-    folder, kind="liveness", seconds=0, *, proc="/proc", shell=("sh",), interval="", script=SCRIPT
-):
-    """Return a probe's exit code and what it said."""
+    folder, kind="liveness", seconds=0, *,
+    proc="/proc", shell=("sh",), interval="60s", script=SCRIPT,
+):  # fmt: skip
+    """Return a probe's exit code and what it said; a beat may get three intervals old."""
     ended = subprocess.run(
         [*shell, script, kind, str(seconds), folder, proc],
         capture_output=True, check=False, timeout=60,

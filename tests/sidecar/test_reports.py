@@ -94,7 +94,7 @@ def test_a_pass_that_tells_no_time_does_not_let_a_probe_report(text, shell, tmp_
 
 def test_a_stale_heartbeat_is_what_a_probe_says_and_the_verdict_stays(shell, tmp_path, clock):
     def ask():
-        return asked(tmp_path, proc=clock.proc, shell=shell)
+        return asked(tmp_path, proc=clock.proc, shell=shell, interval="")
 
     beat(tmp_path, clock.proc)
     ask()
@@ -290,7 +290,9 @@ def test_no_report_is_ever_the_failure_that_restarts_the_sidecar(tmp_path_factor
             beat(folder, clock.proc)
         beat_s = int((folder / "heartbeat").read_text(encoding="ascii").split()[2]) / 100
         stale = clock.now_s - beat_s > 15
-        code, said = asked(folder, proc=clock.proc) if moment["answers"] else (1, "timed out")
+        code, said = (
+            asked(folder, proc=clock.proc, interval="") if moment["answers"] else (1, "timed out")
+        )
         row = [*row, said] if code else []
         if not moment["answers"]:
             continue
