@@ -8,16 +8,9 @@ from pathlib import Path
 SOURCE = Path(__file__).with_name("nvml_stub.c")
 NAME = "libnvidia-ml.so.1"
 FLAGS = [
-    "-shared",
-    "-fPIC",
-    "-pthread",
-    "-O1",
-    "-std=c11",
-    "-Wall",
-    "-Wextra",
-    "-Werror",
+    "-shared", "-fPIC", "-pthread", "-O1", "-std=c11", "-Wall", "-Wextra", "-Werror",
     f"-Wl,-soname,{NAME}",
-]
+]  # fmt: skip
 
 
 def compiler():
