@@ -112,6 +112,7 @@ def test_the_cap_and_its_tolerance_are_of_each_gpu_by_itself(pod):
         p.observations(3)
         within = p.messages
         p.holds(on_one, 420, gpu="GPU-b", more_bytes=1)
+        p.later(10)  # after which lists are read though the total hardly moved
         stop = p.wait_for("stopping a process")
         on_one.wait()
         p.wait_for("memory came back")
