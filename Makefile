@@ -47,7 +47,7 @@ test-min: .venv-min/.ready  ## the parts with dependencies, with the oldest vers
 e2e: $(READY)  ## the whole product on a real node, KUBECONFIG's or one it starts (as root); tests/e2e/README.md
 	$(BIN)/pytest tests/e2e -rsP
 
-dev: $(READY)  ## a cluster with vramwarden, and a shell to try things in; COMMAND='...' in place of the shell
+dev: $(READY)  ## a cluster with vramwarden, and a shell; CLUSTER=node, parts or kind; COMMAND='...' for the shell
 	@$(BIN)/python -m tests.dev.run
 
 lint: $(READY)  ## ruff, mypy strict, the layers

@@ -55,12 +55,24 @@ def gpu_nodes(control_plane, folder):
             (folder / f"{name}.txt").write_text("\n".join(["driver 570.86.15", *lines, ""]))
         stack.enter_context(_kubelets(api))
         run("agent", "--interval=1s")
-        wait_until("VRAM on all nodes", lambda: _advertising(api) == GPUS.keys(), timeout=120)
+        wait_for_vram(api, len(GPUS))
         run("sentry", "--host=127.0.0.1", "--metrics-port=0")
-        wait_until(
-            "figures of all nodes", lambda: len(api.list(GPU_NODES)) == len(GPUS), timeout=120
-        )
+        wait_for_figures(api, len(GPUS))
         yield
+
+
+def wait_for_vram(api, count):
+    """Wait until the agents of so many nodes have shown their GPUs."""
+    wait_until("VRAM on all nodes", lambda: len(_advertising(api)) == count, timeout=120)
+
+
+def wait_for_figures(api, count):
+    """Wait until the sentries of so many nodes have said what is used of GPUs that are shared."""
+
+    def shared():
+        return [node for node in api.list(GPU_NODES) if "notShared" not in node["status"]]
+
+    wait_until("figures of all nodes", lambda: len(shared()) == count, timeout=120)
 
 
 def _advertising(api):

@@ -12,7 +12,9 @@ import tempfile
 from pathlib import Path
 
 from tests.chart.served import behind_the_service, own_address, served
-from tests.dev.nodes import gpu_nodes
+from tests.dev.nodes import gpu_nodes, wait_for_figures, wait_for_vram
+from tests.e2e import images
+from tests.e2e import node as e2e_node
 from tests.support import charts, nvml_stub, schedulers
 from tests.support.control_planes import ControlPlane, find_binary, free_port
 from tests.support.documents import commands
@@ -33,30 +35,50 @@ LACKS = {
 HELLO = """\
 {what}
 Try:
-    kubectl run train --image=example --annotations=vramwarden.io/gpu-memory=8Gi
-    vramwarden explain train; vramwarden top
-    kubectl run wrong --image=example --annotations=vramwarden.io/gpu-memory=8GB   # is denied
+    kubectl run train --image={image} --annotations=vramwarden.io/gpu-memory=8Gi{command}
+    vramwarden explain train; vramwarden top{more}
+    kubectl run wrong --image={image} --annotations=vramwarden.io/gpu-memory=8GB   # is denied
 {where}
 Ctrl-D ends the shell, and with it all of this.
 """
+PLAYED = {"image": "example", "command": "", "more": ""}
+HOLD = """
+    kubectl exec train -- sh -c 'echo 0 9000000000 > /scene/pids/$$; sleep 9'   # is stopped
+    kubectl logs train -c vram-enforcer"""
+RUNS = {"image": images.BUSYBOX, "command": " -- sleep 3600", "more": HOLD}
 
 
 def main() -> int:
     """Start what can be started here; return the exit code of COMMAND, or of the shell."""
     _on_ends(_leave)
-    cluster = from_parts
-    if reason := why_not():
-        cluster = in_kind
-        if not shutil.which("kind"):
-            sys.exit(
-                f"make dev needs {reason}; `setup-envtest use -p path` prints a folder for "
-                "KUBEBUILDER_ASSETS. With kind and Docker it needs Helm alone."
-            )
-    with (
-        tempfile.TemporaryDirectory(prefix="vramwarden-dev-") as folder,
-        cluster(Path(folder)) as (kubeconfig, hello),
-    ):
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="vramwarden-dev-"))
+        cluster = choose(Path(folder), os.environ.get("CLUSTER", ""))
+        kubeconfig, hello = stack.enter_context(cluster(Path(folder)))
         return work(kubeconfig, hello)
+
+
+def choose(folder: Path, wanted: str):
+    """Return the first cluster that can be had, or the one that is wanted; say which and why."""
+    clusters = {
+        "node": (no_node, on_a_node, "a node, whose kubelet runs pods"),
+        "parts": (no_parts, from_parts, "a control plane; nodes are played, and no pod runs"),
+        "kind": (no_kind, in_kind, "kind"),
+    }
+    if wanted not in ("", *clusters):
+        sys.exit(f"make dev: CLUSTER={wanted} is none of {', '.join(clusters)}")
+    why = "as CLUSTER says" if wanted else ""
+    for name, (why_not, cluster, what) in clusters.items():
+        if wanted in ("", name):
+            if not (reason := why_not(folder)):
+                print(f"make dev: {what}{why and f'; {why}'}", file=sys.stderr, flush=True)
+                return cluster
+            why = "; ".join(filter(None, (why, f"{name} needs {reason}")))
+    sys.exit(
+        f"make dev: {why}. `setup-envtest use -p path` prints a folder for KUBEBUILDER_ASSETS, "
+        "with which, Helm and a C compiler there is a control plane; with kind and Docker it "
+        "needs Helm alone"
+    )
 
 
 def _on_ends(handler) -> None:
@@ -69,7 +91,20 @@ def _leave(number: int, _: object) -> None:
     sys.exit(128 + number)
 
 
-def why_not() -> str:
+def no_node(folder: Path) -> str:
+    """Return what is missing for a node with a kubelet; build its images where nothing is."""
+    missing = [name for name in ("helm", "kubectl") if not find_binary(name)]
+    if reason := "; ".join(filter(None, (*missing, e2e_node.why_not()))):
+        return reason
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            images.product_archives(folder)
+    except RuntimeError as error:
+        return f"images, but {str(error).splitlines()[-1]}"
+    return ""
+
+
+def no_parts(_: Path) -> str:
     """Return what is missing for a cluster from the parts at hand; an empty text where nothing."""
     missing = [f"{name} ({source})" for name, source in PROGRAMS.items() if not find_binary(name)]
     if nvml_stub.compiler() is None:
@@ -77,6 +112,33 @@ def why_not() -> str:
     if not own_address():
         missing.append("an address of this machine that is not loopback")
     return ", ".join(missing)
+
+
+def no_kind(_: Path) -> str:
+    """Return what is missing for a cluster of kind; an empty text where nothing."""
+    return "" if shutil.which("kind") else "kind"
+
+
+@contextlib.contextmanager
+def on_a_node(folder):
+    """Run the node of `make e2e`: pods run for real, and hold VRAM by saying so."""
+    built = Path(os.environ.get("E2E_IMAGES") or folder)
+    with e2e_node.NodeCluster() as node:
+        node.start_node()
+        for name in images.NAMES:
+            node.import_image(built / f"{name}.tar")
+        helm = charts.Helm(folder, node.kubeconfig)
+        values = images.product_values() | e2e_node.NODE_VALUES
+        values |= {"rollout": "Enforce", "webhook": {"replicas": 1}}
+        helm.run(*charts.Release(helm).installing(values), "--wait", "--timeout=5m")
+        wait_for_vram(node.api, 1)
+        wait_for_figures(node.api, 1)
+        what = f"Kubernetes {node.api.version} with images of this checkout, on one node."
+        where = (
+            f"Policies: kubectl edit configmap vramwarden-policies -n {charts.NAMESPACE}\n"
+            f"Logs: kubectl logs; those of the node's own programs: {node.state}/*.log"
+        )
+        yield node.kubeconfig, HELLO.format(what=what, where=where, **RUNS)
 
 
 @contextlib.contextmanager
@@ -112,7 +174,7 @@ def from_parts(folder):
             f"Policies: {server.policy}, read again within two seconds. Logs: {folder}/*log\n"
             f"What the driver of node n1 says: {folder}/n1.txt, by tests/support/nvml_stub.c."
         )
-        yield control_plane.kubeconfig, HELLO.format(what=what, where=where)
+        yield control_plane.kubeconfig, HELLO.format(what=what, where=where, **PLAYED)
 
 
 @contextlib.contextmanager
@@ -136,7 +198,7 @@ def in_kind(folder):
                 stack.callback(run, "kind delete cluster")
         what = "A cluster of kind, whose nodes say that they have 16Gi; no GPU is chosen."
         where = "Policies: deploy/laptop.yaml, by the `helm upgrade` of README.md."
-        yield kubeconfig, HELLO.format(what=what, where=where)
+        yield kubeconfig, HELLO.format(what=what, where=where, **PLAYED)
 
 
 def work(kubeconfig, hello):

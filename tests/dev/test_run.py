@@ -42,9 +42,10 @@ def marked(folder):
     finally:
         pathlib.Path(sys.argv[1]).write_text(str(folder))
 
-run.why_not, run.from_parts = (lambda: ""), marked
+run.no_node, run.no_parts, run.from_parts = lambda _: "root", lambda _: "", marked
 sys.exit(run.main())
 """
+ROOT_ALONE = "make dev: a control plane; nodes are played, and no pod runs; node needs root\n"
 
 
 def run_dev(arguments, tmp_path, **environment):
@@ -72,10 +73,10 @@ def left(tmp_path):
 def test_a_pod_is_placed_explained_and_one_is_denied_and_nothing_is_left(
     can_start_control_planes, tmp_path
 ):
-    missing = [run.why_not(), *(name for name in run.LACKS if not find_binary(name))]
+    missing = [run.no_parts(tmp_path), *(name for name in run.LACKS if not find_binary(name))]
     if any(missing):
         pytest.skip(f"`make dev` needs {'; '.join(filter(None, missing))}")
-    process = run_dev(["-m", "tests.dev.run"], tmp_path, COMMAND=SESSION)
+    process = run_dev(["-m", "tests.dev.run"], tmp_path, COMMAND=SESSION, CLUSTER="parts")
     output, _ = process.communicate(timeout=300)
     assert re.fullmatch(SAID, output), output
     assert (process.returncode, left(tmp_path)) == (7, ([], []))
@@ -89,16 +90,49 @@ def test_a_signal_ends_it_and_takes_all_down(number, command, tmp_path):
         assert process.stdout.readline() == ("began\n" if command else "hello\n")
         process.send_signal(number)
         assert process.wait(60) == 128 + number
+        assert process.stderr.read() == ROOT_ALONE
     assert not Path(mark.read_text()).exists()
     assert left(tmp_path) == ([], [])
 
 
-def test_what_is_missing_is_said_with_what_to_do(tmp_path):
-    process = run_dev(["-m", "tests.dev.run"], tmp_path, PATH="", KUBEBUILDER_ASSETS="/none")
+PARTS = r"etcd \(envtest\), kube-apiserver \(envtest\), kubectl \(envtest\), helm \(https:.*"
+NOTHING = {"PATH": "", "KUBEBUILDER_ASSETS": "/none"}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        pytest.param("", rf"node needs helm; .*; parts needs {PARTS}; kind needs kind", id="all"),
+        pytest.param("node", r"as CLUSTER says; node needs helm; kubectl; .*", id="a node"),
+        pytest.param("parts", f"as CLUSTER says; parts needs {PARTS}", id="parts"),
+        pytest.param("kind", "as CLUSTER says; kind needs kind", id="kind"),
+    ],
+)
+def test_what_is_missing_is_said_with_what_to_do(wanted, said, tmp_path):
+    process = run_dev(["-m", "tests.dev.run"], tmp_path, **NOTHING, CLUSTER=wanted)
     output, error = process.communicate(timeout=60)
-    needed = r"etcd \(envtest\), kube-apiserver \(envtest\), kubectl \(envtest\), helm \(https:.*"
-    assert re.fullmatch(rf"make dev needs {needed}; `setup-envtest .* Helm alone\.\n", error), error
+    assert re.fullmatch(rf"make dev: {said}\. `setup-envtest .* Helm alone\n", error), error
     assert (output, process.returncode) == ("", 1)
+
+
+def test_a_cluster_that_nobody_knows_is_said_with_those_there_are(tmp_path):
+    process = run_dev(["-m", "tests.dev.run"], tmp_path, CLUSTER="minikube")
+    answer = process.communicate(timeout=60)
+    assert answer == ("", "make dev: CLUSTER=minikube is none of node, parts, kind\n")
+    assert process.returncode == 1
+
+
+def test_without_images_there_is_no_node_and_the_last_line_of_their_build_is_the_reason(
+    monkeypatch, tmp_path
+):
+    monkeypatch.setattr(run, "find_binary", lambda name: f"/bin/{name}")
+    monkeypatch.setattr(run.e2e_node, "why_not", lambda: "")
+    failing = tmp_path / "engine"
+    failing.write_text("#!/bin/sh\necho begins; echo no such base >&2; exit 1\n")
+    failing.chmod(0o755)
+    monkeypatch.setenv("ENGINE", str(failing))
+    monkeypatch.delenv("E2E_IMAGES", raising=False)
+    assert run.no_node(tmp_path) == "images, but no such base"
 
 
 def test_kind_is_set_up_by_the_readmes_commands_and_deleted(tmp_path):
@@ -107,7 +141,7 @@ def test_kind_is_set_up_by_the_readmes_commands_and_deleted(tmp_path):
     for name in ("kind", "make", "helm", "kubectl"):
         (fakes / name).write_text(f'#!/bin/sh\necho {name} "$1" "$2" $KIND_CLUSTER_NAME\n')
         (fakes / name).chmod(0o755)
-    code = MARKED.replace('(lambda: "")', '(lambda: "etcd")')
+    code = MARKED.replace('lambda _: ""', 'lambda _: "etcd"')
     path = f"{fakes}:{os.environ['PATH']}"
     process = run_dev(["-c", code], tmp_path, PATH=path, COMMAND="kubectl get pods; exit 3")
     output, _ = process.communicate(timeout=60)

@@ -9,7 +9,6 @@ from typing import Any, Protocol
 
 from kubernetes import client, config
 
-from tests.e2e.images import release
 from tests.e2e.node import why_not
 from tests.support import charts
 from tests.support.control_planes import Api, find_binary
@@ -82,9 +81,3 @@ def impossible() -> str:
     if not os.environ.get("KUBECONFIG") and (reason := why_not()):
         reasons.append(reason)
     return "; ".join(reasons)
-
-
-def image_names() -> tuple[str, str]:
-    """Return the names of both images as deploy/images/build gives them."""
-    prefix, version = os.environ.get("PREFIX", ""), os.environ.get("VERSION") or release()
-    return f"{prefix}vramwarden/vramwarden:{version}", f"{prefix}vramwarden/enforcer:{version}"

@@ -1,7 +1,8 @@
 """Fixtures of `make e2e`: a cluster, the product installed in it, and teams that use it.
 
-README.md has the settings. The files run in the order of their names: the first fails to install,
-on purpose, the second installs for a laptop, the third for all others; the last uninstalls.
+README.md has the settings. The files run in the order of their names: the first is `make dev`, the
+second fails to install, on purpose, the third installs for a laptop, the fourth for all others; the
+last uninstalls.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ import pytest
 
 from tests.e2e import images, nvidia_toolkit
 from tests.e2e.agent import NodeAgent
-from tests.e2e.cluster import SYSTEM, NamedCluster, Release, image_names, impossible
-from tests.e2e.node import NodeCluster
+from tests.e2e.cluster import SYSTEM, NamedCluster, Release, impossible
+from tests.e2e.node import NODE_VALUES, NodeCluster
 from tests.e2e.pods import GIB, holding, pod
 from tests.e2e.sentry import NAMESPACE as SENTRY
 from tests.e2e.sentry import NodeSentry
@@ -28,7 +29,15 @@ SKIPPED = "end-to-end tests need"
 
 
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory):
+def archives(tmp_path_factory):
+    """Return both images as archives."""
+    if not os.environ.get("KUBECONFIG") and (reason := impossible()):
+        pytest.skip(f"{SKIPPED} {reason}")
+    return images.product_archives(tmp_path_factory.mktemp("images"))
+
+
+@pytest.fixture(scope="session")
+def cluster(request):
     """Name the cluster; start it where KUBECONFIG names none."""
     if reason := impossible():
         pytest.skip(f"{SKIPPED} {reason}")
@@ -39,7 +48,7 @@ def cluster(tmp_path_factory):
         yield named
         named.close()
         return
-    archives = product_archives(tmp_path_factory.mktemp("images"))
+    archives = request.getfixturevalue("archives")
     began = time.monotonic()
     with NodeCluster() as started:
         started.start_node()
@@ -54,17 +63,6 @@ def cluster(tmp_path_factory):
                 shutil.copy(log, logs)
 
 
-def product_archives(folder):
-    """Return both images as archives: those that exist, or new ones."""
-    given = os.environ.get("E2E_IMAGES")
-    if given:
-        return [Path(given) / f"{name}.tar" for name in ("vramwarden", "enforcer")]
-    began = time.monotonic()
-    archives = images.build_product(folder)
-    print(f"images built: {time.monotonic() - began:.1f} s")
-    return archives
-
-
 @pytest.fixture(scope="session")
 def node(cluster):
     """Return the cluster where it is ours, for stories that stop a kubelet or play a GPU."""
@@ -76,16 +74,8 @@ def node(cluster):
 @pytest.fixture(scope="session")
 def values(cluster):
     """Return the values of the release."""
-    given = os.environ.get("E2E_IMAGES")
-    names = ("vramwarden", "enforcer")
-    named = [images.name_of(Path(given) / f"{n}.tar") for n in names] if given else None
-    split = [name.rpartition(":") for name in named or image_names()]
-    image, enforcer = ({"repository": name, "tag": tag} for name, _, tag in split)
-    found = {"image": image, "enforcer": enforcer}
-    if isinstance(cluster, NodeCluster):  # where nobody can write into /proc
-        kernel = {"name": "VRAMWARDEN_KERNEL_DRIVER", "value": "/kernel/version"}
-        found["agent"] = {"extraEnv": [kernel]}
-    return found
+    ours = NODE_VALUES if isinstance(cluster, NodeCluster) else {}
+    return images.product_values() | ours
 
 
 @pytest.fixture(scope="session")

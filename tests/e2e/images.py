@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import tarfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tests.support.paths import ROOT
 
 PAUSE = "localhost/pause:1"
 BUSYBOX = "localhost/busybox:1"
+NAMES = ("vramwarden", "enforcer")
 APPLETS = (
     "sh",
     "sleep",
@@ -54,9 +56,35 @@ def build_product(folder: Path) -> list[Path]:
     )
     if done.returncode:
         raise RuntimeError(f"deploy/images/build failed:\n{done.stdout}{done.stderr}"[-4000:])
+    pairs = zip(product_names(), NAMES, strict=True)
+    return [save(image, folder / f"{name}.tar") for image, name in pairs]
+
+
+def product_archives(folder: Path) -> list[Path]:
+    """Return both images as archives: those of E2E_IMAGES, or new ones."""
+    if given := os.environ.get("E2E_IMAGES"):
+        return [Path(given) / f"{name}.tar" for name in NAMES]
+    began = time.monotonic()
+    archives = build_product(folder)
+    print(f"images built: {time.monotonic() - began:.1f} s")
+    return archives
+
+
+def product_values() -> dict[str, dict[str, str]]:
+    """Return the chart's values that name both images."""
+    if given := os.environ.get("E2E_IMAGES"):
+        names = [name_of(Path(given) / f"{name}.tar") for name in NAMES]
+    else:
+        names = product_names()
+    split = [name.rpartition(":") for name in names]
+    image, enforcer = ({"repository": name, "tag": tag} for name, _, tag in split)
+    return {"image": image, "enforcer": enforcer}
+
+
+def product_names() -> list[str]:
+    """Return the names of both images as deploy/images/build gives them."""
     prefix, version = os.environ.get("PREFIX", ""), os.environ.get("VERSION") or release()
-    names = ("vramwarden", "enforcer")
-    return [save(f"{prefix}vramwarden/{name}:{version}", folder / f"{name}.tar") for name in names]
+    return [f"{prefix}vramwarden/{name}:{version}" for name in NAMES]
 
 
 def release() -> str:

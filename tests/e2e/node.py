@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 NODE = "node1"
 NODE_MANIFEST = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}
+# For the chart: nobody can write into /proc here.
+KERNEL = {"name": "VRAMWARDEN_KERNEL_DRIVER", "value": "/kernel/version"}
+NODE_VALUES = {"agent": {"extraEnv": [KERNEL]}}
 # Each with what brings it on Debian; the others come with Kubernetes.
 PROGRAMS = {
     "kube-apiserver": "",
