@@ -128,11 +128,21 @@ def _config_maps(script, kube):
 
 
 def watched(kube, path, most, **query):
-    """Return the first events of a watch, in the order of names where versions are no order."""
-    found = kube.watch(path, lasting_s=60, **query)
-    changes = ({"type": kind, "object": thing} for kind, thing in found if kind != "BOOKMARK")
-    events, by_name = list(islice(changes, most)), query["resourceVersion"] == ""
-    return sorted(events, key=lambda one: one["object"]["metadata"]["name"] if by_name else "")
+    """Return the first events of a watch, in the order of names where versions are no order.
+
+    Where a real one's cache is not as new as etcd within three seconds, it answers 504: ask again.
+    """
+    for left in reversed(range(20)):
+        found = kube.watch(path, lasting_s=60, **query)
+        changes = ({"type": kind, "object": thing} for kind, thing in found if kind != "BOOKMARK")
+        try:
+            events, by_name = list(islice(changes, most)), query["resourceVersion"] == ""
+        except KubeError as error:
+            if error.code == 504 and left:
+                continue
+            raise
+        return sorted(events, key=lambda one: one["object"]["metadata"]["name"] if by_name else "")
+    return []
 
 
 def _nodes_and_pods(script, kube):
