@@ -284,6 +284,13 @@ ENDLESS = {
 }
 
 
+def test_a_head_may_be_as_long_as_its_bound(router):
+    head, end = LINE + HEAD + LENGTH + b"X: ", b"\r\n\r\n"
+    longest = head + b"x" * (MAX_HEAD_BYTES - len(head + end))
+    assert statuses(router, longest + end + REVIEW) == ([200], True)
+    assert is_cut_off(router, longest + b"x" + end + REVIEW)
+
+
 @pytest.mark.parametrize("sent", ENDLESS.values(), ids=ENDLESS)
 def test_a_head_that_is_too_long_is_cut_off_however_it_comes(router, sent):
     assert is_cut_off(router, sent)
