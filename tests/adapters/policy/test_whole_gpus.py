@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 import pytest
@@ -23,6 +24,9 @@ RESOURCES = [
 ]
 
 
+loaded = functools.cache(load)
+
+
 def decided(policy, subject, resource):
     """Decide on a pod that asks for a share and for a resource."""
     container = a_container(resources={"limits": {resource: "1"}})
@@ -39,7 +43,7 @@ def decided(policy, subject, resource):
 @pytest.mark.parametrize("resource", RESOURCES)
 @pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.stem)
 def test_every_shipped_policy_denies_a_share_beside_a_whole_gpu(file, resource):
-    policy = load(file)
+    policy = loaded(file)
     # Whom the policy's own examples name, since some policies govern nobody else.
     subjects = [
         replace(one.subject, pod_labels={}, service_account="default") for one in policy.examples

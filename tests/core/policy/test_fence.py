@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 from dataclasses import replace
@@ -43,8 +44,13 @@ def lines(*rules, rollout=Rollout.ENFORCE, **policy):
     return fence_data(a_policy(*rules, **policy), rollout)[RULES_KEY].splitlines()
 
 
+@functools.cache
+def shipped_policy():
+    return PolicySource(shipped_policy_path(), "vramwarden/enforcer:1").current
+
+
 def test_the_shipped_policy_leaves_the_system_alone_and_holds_all_else():
-    shipped = PolicySource(shipped_policy_path(), "vramwarden/enforcer:1").current
+    shipped = shipped_policy()
     data = fence_data(shipped)
     system, default = data[RULES_KEY].splitlines()
     assert system.startswith(r"^(kube\-.*|vramwarden\-system|vramwarden\-sentry|gpu\-operator|")
@@ -67,7 +73,7 @@ BRINGING = {
 
 @pytest.mark.parametrize(("resource", "brings"), BRINGING.items())
 def test_what_brings_gpus_is_the_same_for_webhook_and_fence(resource, brings):
-    shipped = PolicySource(shipped_policy_path(), "vramwarden/enforcer:1").current
+    shipped = shipped_policy()
     assert brings_gpus(fence_data(shipped)[GPUS_KEY], resource) is brings
     # Of what is ours itself the webhook says more than that it may bring GPUs.
     assert shipped.may_bring_gpus(resource) is (brings and resource != "vramwarden.io/vram")
