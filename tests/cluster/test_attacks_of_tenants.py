@@ -477,8 +477,8 @@ TABLE = [
     ),
     shown(
         "B1 stopped, its heartbeat forged: by its probe",
-        SIDECARS,
-        "def test_a_stopped_enforcer_is_found_whatever_its_heartbeat_says(",
+        "tests/sidecar/test_incident_paused.py",
+        "def test_a_pause_fails_the_probe_and_is_told_and_then_the_cap_holds_again(",
     ),
     shown(
         "B1 a process that poses as it",
@@ -524,7 +524,7 @@ TABLE = [
     shown(
         "B9 a crowd",
         "tests/sidecar/test_observer_processes.py",
-        "def test_a_crowd_within_the_ceiling_is_added_up_and_not_identified(",
+        'id="a crowd within the ceiling is added up"',
     ),
     shown(
         "B10 a long end of a pod whose sidecar is no native one",

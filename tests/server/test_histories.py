@@ -246,7 +246,7 @@ def test_what_could_not_be_written_is_written_later(api, replica):
 def test_where_the_termination_message_is_missing_the_sentrys_peak_counts(api, replica):
     raw, state = a_pod(1)
     raw["status"]["initContainerStatuses"][0]["state"] = terminated()
-    api.put_figures(figures(7 * GIB, 1, uid=state.uid))
+    api.put_figures(figures(7, 1, uid=state.uid))
     replica.recorder.on_pod(raw, state)
     replica.turns()
     (run,) = api.stored[KEY].history.runs
@@ -276,7 +276,7 @@ def test_a_sentry_that_cannot_be_read_keeps_no_run_from_being_written(api, repli
 
 def test_a_pod_whose_node_was_lost_ends_when_it_is_gone(api, replica):
     raw, state = a_raw(enforcer={"running": {}}, deleted=True), STATE
-    api.put_figures(figures(7 * GIB, 0))
+    api.put_figures(figures(7, 0))
     api.time_s = (read_time(raw["metadata"]["deletionTimestamp"]) or 0.0) + 5
     replica.recorder.on_pod(raw, state)
     replica.turns()

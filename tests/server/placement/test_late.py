@@ -227,6 +227,15 @@ def test_a_pod_that_cannot_be_written_keeps_no_other_from_its_gpu(world):
     assert replica.late_assignments._metrics.late.labels("forbidden")._value.get() == 3
 
 
+def test_a_pod_that_was_changed_meanwhile_is_read_and_given_its_gpu_again(world):
+    (uid,) = bare(world, 6)
+    world.fails(f"{ANNOTATE}{uid}/", 409)
+    replica = Replica(world)
+    replica.late_now()
+    assert (world.pods[uid].uuids, world.count(ANNOTATE)) == (("G0-0",), 2)
+    assert said(replica) == [("info", "assigned late")]
+
+
 def test_while_the_api_server_is_away_nothing_is_decided(world):
     (uid,) = bare(world, 6)
     replica = Replica(world)
