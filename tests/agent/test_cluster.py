@@ -7,7 +7,8 @@ import sys
 import pytest
 
 from tests.agent.nodes import BOTH, FULL, RULES
-from tests.support.agents import MEASURED, VRAM, wait_until
+from tests.support.agents import MEASURED, VRAM
+from tests.support.programs import wait_until
 
 
 def health(node):

@@ -9,7 +9,8 @@ import yaml
 
 from tests.core.nvidia.test_xids import OF_PROGRAMS
 from tests.support import strangers
-from tests.support.agents import MEASURED, VRAM, AgentProcess, wait_until
+from tests.support.agents import MEASURED, VRAM, AgentProcess
+from tests.support.programs import wait_until
 from webhook.agent.heartbeat import probe
 from webhook.core.pod.quantity import MIB, parse_quantity
 

@@ -6,7 +6,8 @@ from contextlib import suppress
 import pytest
 
 from tests.core.nvidia.test_xids import OF_PROGRAMS
-from tests.support.agents import ScriptedNvml, a_device, wait_until
+from tests.support.agents import ScriptedNvml, a_device
+from tests.support.programs import wait_until
 from webhook.adapters.nvml import NvmlError
 from webhook.agent import scanner
 from webhook.agent.scanner import DriverLease, XidSeen, XidsWatched, watch_xids

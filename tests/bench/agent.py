@@ -14,7 +14,8 @@ from statistics import median
 from tests.agent.stepped import CDI, NODE
 from tests.bench.figures import kib, row
 from tests.bench.stored_cluster import GIB, SINCE_S, StoredCluster, event
-from tests.support.agents import AgentProcess, ApiServer, ScriptedNvml, a_device
+from tests.support.agents import AgentProcess, ScriptedNvml, a_device
+from tests.support.api_server import ApiServer
 from tests.support.nvml_stub import build, compiler
 from tests.support.programs import wait_until
 from webhook.adapters.journal import Journal

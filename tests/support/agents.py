@@ -8,17 +8,11 @@ from functools import cache
 
 import pytest
 
-from tests.support.api_server import ApiServer, write_kubeconfig
 from tests.support.nvml_stub import build, compiler
 from tests.support.programs import wait_until
 from webhook.adapters.nvml import NvmlError
 from webhook.adapters.surroundings import trustworthy_kernel
 from webhook.core.nvidia.drivers import SeenGpu
-
-__all__ = [
-    "MEASURED", "VRAM", "AgentProcess", "ApiServer", "ScriptedNvml", "a_device", "stub_library",
-    "wait_until", "write_kubeconfig",
-]  # fmt: skip
 
 VRAM = "vramwarden.io/vram"
 MEASURED = "none" if trustworthy_kernel().holds is False else "sidecar"
