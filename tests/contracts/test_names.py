@@ -112,6 +112,29 @@ def test_values_of_more_than_five_fields_are_made_by_keyword():
     assert found == []
 
 
+SERVES = {
+    "tests.support.api_server": "the one API server in memory",
+    "tests.support.registries": "images",
+    "tests.support.webhook_configurations": "webhooks of others",
+}
+
+
+def test_tests_have_one_api_server_in_memory():
+    """A second one would be wrong in its own ways, which nobody compares with a real one."""
+    found = [
+        f"{name}.{node.name}"
+        for name, path in MODULES.items()
+        if name.startswith("tests.") and name not in SERVES
+        for node in ast.walk(parse(path))
+        if isinstance(node, ast.ClassDef)
+        if any(re.search(r"Kube$|HTTPRequestHandler$", ast.unparse(base)) for base in node.bases)
+        or re.search(r"Kube$|Fake", node.name)
+        or {"list_cached", "list_first", "list_rows", "patch_node", "find_kept"}
+        & {getattr(one, "name", "") for one in node.body}
+    ]
+    assert found == []
+
+
 @pytest.mark.parametrize("room", ["webhook", "certs", "deploy", "tests"])
 def test_prose_says_what_is_probed_scanned_or_read(room):
     """A probe, a scan and a read are three things, for which that word would be one."""
