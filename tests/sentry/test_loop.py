@@ -200,6 +200,19 @@ def test_a_driver_that_gives_no_figure_acts_on_nobody(tmp_path, bench):
     assert (bench.events(), bench.reported()) == ([], [])
 
 
+def test_the_last_scan_is_the_last_that_saw_the_driver(bench):
+    def last():
+        lines = bench.metrics.exposition().decode().splitlines()
+        return [line for line in lines if line.startswith("vramwarden_sentry_last_look_")]
+
+    assert last() == []
+    bench.sentry.step(0.0)
+    seen = last()
+    bench.driver.codes["devices"] = 999
+    bench.sentry.step(1.0)
+    assert (len(seen), last()) == (1, seen)
+
+
 def test_who_cannot_be_stopped_is_tried_more_seldom_the_longer_that_takes(over, clock):
     bench = over()
     tried_s, again = [], []
