@@ -7,11 +7,13 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from tests.dev import run
+from tests.e2e import node
 from tests.support.paths import ROOT
 from tests.support.programs import find_binary
 
@@ -113,6 +115,14 @@ def test_what_is_missing_is_said_with_what_to_do(wanted, said, tmp_path):
     output, error = process.communicate(timeout=60)
     assert re.fullmatch(rf"make dev: {said}\. `setup-envtest .* Helm alone\n", error), error
     assert (output, process.returncode) == ("", 1)
+
+
+@pytest.mark.parametrize(("length", "is_too_long"), [(40, False), (41, True)])
+def test_a_node_needs_a_folder_in_which_paths_of_sockets_are_short(
+    length, is_too_long, monkeypatch
+):
+    monkeypatch.setattr(tempfile, "tempdir", "/" + "x" * (length - 1))
+    assert ("a shorter TMPDIR" in node.why_not()) is is_too_long
 
 
 def test_a_cluster_that_nobody_knows_is_said_with_those_there_are(tmp_path):

@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,6 +48,12 @@ PROGRAMS = {
 PLUGINS = Path("/usr/lib/cni")
 
 
+LONGEST_SOCKET = 104
+"""Characters in the path of a Unix socket, as containerd takes it."""
+A_SOCKET = "vramwarden-cluster-01234567/kubelet/device-plugins/kubelet.sock"
+"""The longest below the folder for temporary files."""
+
+
 def why_not() -> str:
     """Return why no node can be started here; an empty text where it can."""
     missing = [
@@ -60,6 +67,8 @@ def why_not() -> str:
         f"CNI plugins in {PLUGINS} (containernetworking-plugins)" * (not PLUGINS.is_dir()),
         "a C compiler" * (nvml_stub.compiler() is None),
         "buildah, podman or docker, or E2E_IMAGES" * (not images_possible()),
+        "a shorter TMPDIR, for sockets in it"
+        * (len(f"{tempfile.gettempdir()}/{A_SOCKET}") > LONGEST_SOCKET),
     ]
     return "; ".join(filter(None, reasons))
 
