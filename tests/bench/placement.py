@@ -22,7 +22,10 @@ def bench_placement() -> None:
     print(
         "of ours, which asks so often; us for an event of a node, of a pod, and of one that ended,"
     )
-    print("with what is written for it; ms for a round of tidying")
+    print(
+        "with what is written for it; ms for a round of tidying. What the client sends counts, what"
+    )
+    print("answers does not")
     heads = "nodes pods MiB list stranger binding asks node pod ended round"
     row(*heads.split())
     for nodes in NODES:

@@ -33,8 +33,8 @@ __all__ = [
 
 
 def skip(why, **options):
-    """Skip the test; pytest is imported here, as scenarios are without it."""
-    import pytest  # noqa: PLC0415
+    """Skip the test."""
+    import pytest  # noqa: PLC0415 - scenarios import this module without it
 
     pytest.skip(why, **options)
 
