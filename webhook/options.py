@@ -1,24 +1,28 @@
 """Options, failures and defaults that programs and tools share: durations, rollout, which cluster.
 
-A failure is a sentence on standard error and exit code 1; wrong usage is click's 2. Who asks a
-cluster acts with the user's own rights.
+A failure is a sentence on standard error and one of the exit codes below. Who asks a cluster acts
+with the user's own rights.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
+from enum import IntEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from webhook import __version__
+from webhook.adapters.kube.person import NO_LIMIT_S, Person
 from webhook.core.pod.duration import parse_seconds
 from webhook.names import ENFORCER_IMAGE_REPOSITORY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
+    from typing import Self
 
     from webhook.adapters.kube.client import Kube
     from webhook.adapters.policy.files import PolicyInvalidError
@@ -40,16 +44,46 @@ KUBECONFIG_OPTION = click.option(
 )
 
 
-class Failure(click.ClickException):
-    """Ends the command with exit code 1."""
+class ExitCode(IntEnum):
+    """What every command that people run ends with, and what that means."""
 
-    exit_code = 1
+    meaning: str
+
+    def __new__(cls, code: int, meaning: str) -> Self:
+        """Keep the meaning beside the number."""
+        made = int.__new__(cls, code)
+        made._value_, made.meaning = code, meaning
+        return made
+
+    DONE = 0, "done, allowed, or nothing is wrong"
+    FOUND = 1, "it found what is wrong: a denial, an invalid policy, a failed check"
+    WRONG = 2, "wrong usage, or input that cannot be read"
+    UNANSWERED = 3, "the cluster did not answer, or you have too few rights"
+
+
+def first_of(codes: Iterable[int]) -> ExitCode:
+    """Return the exit code of a command that met several: the first of 2, 1, 3; else 0."""
+    met = set(codes)
+    order = (ExitCode.WRONG, ExitCode.FOUND, ExitCode.UNANSWERED)
+    return next((one for one in order if one in met), ExitCode.DONE)
+
+
+class Failure(click.ClickException):
+    """Ends the command: it found what is wrong, or could not do what it was to do."""
+
+    exit_code = ExitCode.FOUND
+
+
+class WrongInput(click.ClickException):
+    """Ends a command that was given what cannot be read."""
+
+    exit_code = ExitCode.WRONG
 
 
 class NoCluster(click.ClickException):
-    """Ends a command that could read nothing."""
+    """Ends a command that could read nothing of a cluster."""
 
-    exit_code = 3
+    exit_code = ExitCode.UNANSWERED
 
 
 def default_enforcer_image() -> str:
@@ -121,13 +155,19 @@ class ReachedCluster:
 
 def cluster_options(command: _Command) -> _Command:
     """Take which cluster is asked, as kubectl does: `kubeconfig`, `context`, `namespace`."""
-    namespace = click.option(
-        "-n",
-        "--namespace",
-        metavar="NS",
-        help="The namespace.  [default: the kubeconfig's, else `default`]",
+    return connection_options(
+        namespace_option("The namespace.  [default: the kubeconfig's, else `default`]")(command)
     )
-    return connection_options(namespace(command))
+
+
+def namespace_option(text: str) -> Callable[[_Command], _Command]:
+    """Take `namespace`, of which `text` says what it means here."""
+    return click.option("-n", "--namespace", metavar="NS", callback=_namespace, help=text)
+
+
+def _namespace(_context: click.Context, _option: click.Parameter, text: str | None) -> str | None:
+    """Read `-n=team-a`, too, as kubectl does."""
+    return text.removeprefix("=") or None if text else None
 
 
 def output_option(text: str) -> Callable[[_Command], _Command]:
@@ -142,22 +182,102 @@ def output_option(text: str) -> Callable[[_Command], _Command]:
     )
 
 
+_ASKS: Final = f"{__name__}.person"
+"""Where a command keeps who asks, in click's `meta`."""
+_LIMIT_HELP: Final = (
+    "How long the answer to one request may take, e.g. 5s; 0: as long as it does.  [default: 30s]"
+)
+_GO_DURATION: Final = re.compile(r"([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)")
+_GO_UNITS_S: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3} | {
+    "s": 1.0, "m": 60.0, "h": 3600.0
+}  # fmt: skip
+
+
 def connection_options(command: _Command) -> _Command:
-    """Take which cluster is asked, and no namespace: `kubeconfig`, `context`."""
-    context = click.option("--context", metavar="NAME", help="A context of the kubeconfig.")
+    """Take which cluster is asked, and no namespace: `kubeconfig`, `context`.
+
+    Also who asks, and how long, which only `reach` needs to know: --as, --as-group, --as-uid,
+    --as-user-extra, --request-timeout.
+    """
     kubeconfig = click.option(
         "--kubeconfig",
         type=click.Path(dir_okay=False, path_type=Path),
         metavar="FILE",
         help="How to reach the API server.  [default: as kubectl finds it]",
     )
-    return kubeconfig(context(command))
+    context = click.option("--context", metavar="NAME", help="A context of the kubeconfig.")
+    return kubeconfig(context(_person_options(command)))
 
 
-def reach(kubeconfig: Path | None, context: str | None, namespace: str | None) -> ReachedCluster:
-    """Find the API server; raises NoClusterError where none is known, and asks nothing yet."""
+def _person_options(command: _Command) -> _Command:
+    for option in (
+        _asks("--request-timeout", "limit_s", _limit, metavar="TIME", help=_LIMIT_HELP),
+        _asks("--as-user-extra", "extra", _extra, multiple=True, hidden=True, help="KEY=VALUE."),
+        _asks("--as-uid", "uid", hidden=True, help="The UID of --as."),
+        _asks("--as-group", "groups", multiple=True, metavar="GROUP", help="A group of --as."),
+        _asks("--as", "user", metavar="USER", help="Act as somebody else, as kubectl."),
+    ):
+        command = option(command)
+    return command
+
+
+def _asks(
+    name: str, field: str, read: Callable[[Any], Any] = lambda value: value, **more: Any
+) -> Callable[[_Command], _Command]:
+    """Take an option that says who asks, and keep it for `reach` alone."""
+
+    def keep(context: click.Context, _option: click.Parameter, value: Any) -> None:
+        if value is not None and value != ():
+            context.meta.setdefault(_ASKS, {})[field] = read(value)
+
+    return click.option(name, f"asks_{field}", expose_value=False, callback=keep, **more)
+
+
+def pop_user(form: re.Pattern[str]) -> str | None:
+    """Return what --as says where that has this form, so that it is no user; forget it then."""
+    asks = click.get_current_context().meta.get(_ASKS, {})
+    return asks.pop("user") if form.fullmatch(asks.get("user", "")) else None
+
+
+def _extra(pairs: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    for one in pairs:
+        if "=" not in one:
+            raise click.BadParameter(f"{one!r} is no KEY=VALUE")
+    return tuple((key, value) for key, _, value in (one.partition("=") for one in pairs))
+
+
+def _limit(text: str) -> float | None:
+    """Read what kubectl takes: seconds without a unit, or a duration of Go's; empty is the usual.
+
+    Source: client-go, `clientcmd.ParseTimeout`.
+    """
+    if not text:
+        return None
+    unsigned = text.removeprefix("+")
+    if re.fullmatch(r"[0-9]{1,18}", unsigned):
+        limit_s = float(unsigned)
+    else:
+        parts = [one.group(0, 1, 3) for one in _GO_DURATION.finditer(unsigned[:64])]
+        if not parts or "".join(whole for whole, _, _ in parts) != unsigned:
+            raise click.BadParameter(f"{text[:64]!r} is no time; write e.g. 5, 10s or 1m30s")
+        limit_s = sum(float(number) * _GO_UNITS_S[unit] for _, number, unit in parts)
+    return min(limit_s, NO_LIMIT_S)
+
+
+def reach(
+    kubeconfig: Path | None, context: str | None, namespace: str | None, *, tries: int = 2
+) -> ReachedCluster:
+    """Find the API server, as who the command's options say; asks nothing yet.
+
+    Raises NoCluster where none is known, and WrongInput where one is named that cannot be used.
+    """
     # Imported here: the client would slow down every --help.
-    from webhook.adapters.kube.client import connect, namespace_of  # noqa: PLC0415
+    from webhook.adapters.kube.client import NoClusterError, connect  # noqa: PLC0415
 
-    kube = connect(kubeconfig, context=context, tries=2, answer_s=ANSWER_S)
-    return ReachedCluster(kube, namespace or namespace_of(kubeconfig, context) or "default")
+    running = click.get_current_context(silent=True)
+    person = Person(**(running.meta.get(_ASKS, {}) if running else {}))
+    try:
+        kube = connect(kubeconfig, context=context, tries=tries, answer_s=ANSWER_S, person=person)
+    except NoClusterError as error:
+        raise (WrongInput if error.is_named else NoCluster)(str(error)) from error
+    return ReachedCluster(kube, namespace or kube.namespace or "default")

@@ -51,10 +51,10 @@ def simulate(kubeconfig, *arguments):
 
 def test_a_cluster_without_vramwarden_is_compared(foreign):
     """By hand: `mixed_cluster`; its files give the same in tests/tools/simulate/test_today.py."""
-    done = simulate(foreign.kubeconfig, "--as", "8Gi")
+    done = simulate(foreign.kubeconfig, "--size", "8Gi")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("whole GPUs today 18, as shares 6\n")
-    found = json.loads(simulate(foreign.kubeconfig, "--as", "8Gi", "-o", "json").stdout)
+    found = json.loads(simulate(foreign.kubeconfig, "--size", "8Gi", "-o", "json").stdout)
     assert (found["gpusHeldNow"], found["gpusAskedForByWaitingPods"]) == (17, 1)
     assert (found["pods"], found["gpus"], found["gpusOfPodsThatStayWhole"]) == (23, 26, 2)
     assert sorted(found["freeNodes"]) == ["big-1", "hami-0", "kai-0", "sliced-0"]
@@ -96,7 +96,7 @@ def test_who_may_list_nodes_and_pods_needs_no_more(foreign, ann):
     api.apply(role)
     api.apply(binding)
     try:
-        done = simulate(ann, "--as", "8Gi")
+        done = simulate(ann, "--size", "8Gi")
     finally:
         api.delete(binding)
     assert (done.returncode, done.stderr) == (0, "")
@@ -132,6 +132,6 @@ def test_a_history_in_the_cluster_says_a_size(foreign):
     )
     written = write_history(History("team", "Pod", "two", runs))
     foreign.api.request("POST", HISTORIES, written)
-    found = json.loads(simulate(foreign.kubeconfig, "--as", "8Gi", "-o", "json").stdout)
+    found = json.loads(simulate(foreign.kubeconfig, "--size", "8Gi", "-o", "json").stdout)
     assert found["sizes"] == {"ITSELF": 7, "HISTORY": 1, "OPTION": 15}
     assert found["gpusOfPodsThatStayWhole"] == 0

@@ -633,7 +633,8 @@ def _handler_of(api: ApiServer) -> type[BaseHTTPRequestHandler]:
         def do_GET(self) -> None:
             length = int(self.headers.get("Content-Length") or 0)
             body = json.loads(self.rfile.read(length)) if length else None
-            request = Request(self.command, self.path, dict(self.headers), body)
+            headers = {name: ", ".join(self.headers.get_all(name) or ()) for name in self.headers}
+            request = Request(self.command, self.path, headers, body)
             if api._over or self.server is not api._server:  # it went away meanwhile
                 self.close_connection = True
                 return

@@ -106,7 +106,7 @@ def test_a_cluster_that_cannot_be_reached_is_one_sentence(tmp_path, options):
     url = "http://127.0.0.1:1"  # where nobody listens
     kubeconfig = write_kubeconfig(tmp_path / "kubeconfig", url)
     done = runner().invoke(main, ["check", "--kubeconfig", str(kubeconfig), *options])
-    assert (done.exit_code, done.stdout) == (1, "")
+    assert (done.exit_code, done.stdout) == (3, "")
     assert done.stderr.startswith(f"Error: {url} does not answer: ")
     assert len(done.stderr.splitlines()) == 1
 
@@ -115,7 +115,7 @@ def test_a_context_that_is_not_there_is_named(tmp_path):
     kubeconfig = write_kubeconfig(tmp_path / "kubeconfig", "http://127.0.0.1:1")
     arguments = ["check", "--kubeconfig", str(kubeconfig), "--context", "other"]
     done = runner().invoke(main, arguments)
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     assert "other" in done.stderr
 
 

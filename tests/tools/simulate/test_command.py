@@ -45,7 +45,7 @@ def test_a_cluster_of_everybody_is_compared(today):
     Shares: 18 of 8Gi, 3 halves of 49,140 MiB and one of 10Gi; a card of 81,920 MiB holds nine of
     8Gi. Two GPUs of one pod stay whole.
     """
-    found = today(MIXED, "--as", "8Gi")
+    found = today(MIXED, "--size", "8Gi")
     assert found["wholeGPUsToday"] == 18
     assert (found["gpusHeldNow"], found["gpusAskedForByWaitingPods"]) == (17, 1)
     assert (found["gpusAsShares"], found["gpusOfPodsThatStayWhole"]) == (6, 2)
@@ -74,7 +74,7 @@ def test_a_cluster_of_everybody_is_compared(today):
 
 
 def test_the_text_comes_out_as_recorded(simulate):
-    done = simulate("--nodes", "f", "--as", "8Gi", f=MIXED)
+    done = simulate("--nodes", "f", "--size", "8Gi", f=MIXED)
     assert_recorded(Path(__file__).parent / "golden" / "mixed.txt", done.stdout)
 
 
@@ -86,7 +86,7 @@ def test_without_a_size_pods_with_whole_gpus_stay_as_they_are(today):
 
 def test_pods_that_would_not_fit_are_in_the_first_line_and_explained(simulate):
     text = listed(gfd_node("n", 1), whole("a", "n"))
-    done = simulate("--nodes", "f", "--as", "100Gi", f=text)
+    done = simulate("--nodes", "f", "--size", "100Gi", f=text)
     assert done.stdout.startswith("whole GPUs today 1, as shares 0; 1 pod would not fit\n")
     assert "  larger than any GPU  " in done.stdout
     assert "    first: team/a\n" in done.stdout
@@ -108,7 +108,7 @@ def test_pods_that_would_not_fit_are_in_the_first_line_and_explained(simulate):
 )
 def test_every_form_of_a_file_is_read(today, write):
     text = write([gfd_node("n", 2)], [whole("a", "n"), whole("b", "n")])
-    assert today(text, "--as", "8Gi")["wholeGPUsToday"] == 2
+    assert today(text, "--size", "8Gi")["wholeGPUsToday"] == 2
 
 
 def test_nodes_and_pods_may_be_in_two_files_as_an_api_server_lists_them(today):
@@ -152,7 +152,7 @@ def test_node_selectors_count(today):
     pods = [whole("a", "n"), whole("b", "n")]
     for pod, zone in zip(pods, ("x", "y"), strict=True):
         pod["spec"]["nodeSelector"] = {"zone": zone}
-    found = today(listed(gfd_node("n", zone="x"), *pods), "--as", "8Gi")
+    found = today(listed(gfd_node("n", zone="x"), *pods), "--size", "8Gi")
     assert found["wouldNotFit"] == [
         {"why": "no node has the labels they select", "pods": 1, "first": "team/b"}
     ]
@@ -187,9 +187,9 @@ def api(monkeypatch):
 def test_a_cluster_says_what_a_file_of_its_objects_says(simulate, api):
     objects = api.add(*mixed_cluster()).objects
     file = listed(*(objects[path] for path in sorted(objects)))
-    given = simulate("--nodes", "f", "--as", "8Gi", f=file).stdout
+    given = simulate("--nodes", "f", "--size", "8Gi", f=file).stdout
     assert given.startswith("whole GPUs today 18, as shares 6\n")
-    assert simulate("--as", "8Gi").stdout == given
+    assert simulate("--size", "8Gi").stdout == given
 
 
 @pytest.mark.parametrize(
@@ -382,7 +382,7 @@ def test_a_wrong_row_is_said_once(simulate):
         (("--nodes", "nowhere"), "nowhere: cannot be read"),
         (("--nodes", "."), ".: cannot be read"),
         (("--nodes", "-", "--sizes", "-"), "only one of the files can be standard input"),
-        (("--nodes", "f", "--as", "8GB"), "--as: '8GB' is not a Kubernetes quantity"),
+        (("--nodes", "f", "--size", "8GB"), "--size: '8GB' is not a Kubernetes quantity"),
         (("--nodes", "f", "--gpu-memory", "a=b=80Gi"), "is not [NODES=][COUNTx]SIZE; write e.g."),
         (("--nodes", "f", "--gpu-memory", "80GB"), "'80GB' is not a Kubernetes quantity"),
         (("--nodes", "f", "-o", "html"), "is not one of 'text', 'json'"),

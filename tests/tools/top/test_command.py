@@ -25,7 +25,7 @@ from webhook.cli.main import main
 from webhook.tools.top.judge import join
 from webhook.tools.top.show.showing import Show
 
-MOST_MODULES = {"top": 48, "explain": 75}
+MOST_MODULES = {"top": 49, "explain": 75}
 """Of ours, that a command imports: each takes milliseconds before anything is seen."""
 
 NO_NODES = (200, {"kind": "GPUNodeList", "metadata": {}, "items": []})
@@ -163,7 +163,7 @@ def test_what_cannot_be_read_is_one_sentence_and_the_rest_is_shown(
 def test_where_nothing_may_be_read_the_command_fails_with_both_sentences(top, cluster):
     cluster.denied |= {("list", "gpunodes"), ("list", "pods")}
     code, out, err = top("-n", "team-a")
-    assert (code, out) == (1, "")
+    assert (code, out) == (3, "")
     assert "Error: no figures of GPUs: you may not list gpunodes;" in err
     assert "\nno pods: you may not list pods in namespace team-a;" in err
 
@@ -171,15 +171,15 @@ def test_where_nothing_may_be_read_the_command_fails_with_both_sentences(top, cl
 def test_who_is_not_known_learns_that(top, cluster):
     cluster.fails("/gpunodes", 401)
     code, out, err = top()
-    assert (code, out) == (1, "")
+    assert (code, out) == (3, "")
     assert "it does not accept our token or certificate" in err
 
 
-def test_a_cluster_that_cannot_be_reached_is_exit_code_1(top, tmp_path, monkeypatch):
+def test_a_cluster_that_cannot_be_reached_is_exit_code_3(top, tmp_path, monkeypatch):
     kubeconfig = write_kubeconfig(tmp_path / "gone", "http://127.0.0.1:1")  # nobody listens
     monkeypatch.setattr(time, "sleep", lambda _: None)
     code, out, err = top(kubeconfig=kubeconfig)
-    assert (code, out) == (1, "")
+    assert (code, out) == (3, "")
     assert err.startswith("Error: http://127.0.0.1:1 ")
     assert "does not answer" in err
     assert "no pods" not in err

@@ -3,6 +3,7 @@
 | module | |
 | --- | --- |
 | client | finds the API server; one request, a list page by page, a watch |
+| person | who asks, where a command is run: as whom, and for how long |
 | reading | reads what the API server sends in bounded memory, whatever tenants have stored |
 | follow | reports what exists and each change of it, forever: of a collection or one object |
 | placement | what placement reads, writes and follows |

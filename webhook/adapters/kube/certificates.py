@@ -38,15 +38,17 @@ class CertificatesApi:
         self, kube: Kube, namespace: str, name: str, configurations: Iterable[str]
     ) -> None:
         self._kube = kube
-        self._namespace = namespace
-        self._name = name
+        self.namespace = namespace
+        self.name = name
         self._configurations = tuple(configurations)
         self._secrets = joined("namespaces", namespace, "secrets")
+        self.is_unanswered = False
+        """A request got no answer, or failed for want of a right."""
 
     @property
     def title(self) -> str:
         """Return what people call the Secret."""
-        return f"Secret {self._namespace}/{self._name}"
+        return f"Secret {self.namespace}/{self.name}"
 
     def secret(self) -> StoredBundle:
         """Return what the Secret holds; raises CertificatesError where it cannot be read."""
@@ -73,15 +75,15 @@ class CertificatesApi:
             body: Json = {"metadata": {"resourceVersion": before.version}, "data": data | gone}
             self._patch(self.title, self._secret_path, body)
             return
-        metadata = {"name": self._name, "labels": LABELS}
+        metadata = {"name": self.name, "labels": LABELS}
         body = {"metadata": metadata, "type": "kubernetes.io/tls", "data": data}
         try:
             self._kube.create(self._secrets, body)
         except KubeError as error:
             if error.not_found:
-                cure = f"create the namespace {self._namespace}"
+                cure = f"create the namespace {self.namespace}"
                 raise CertificatesError(self.title, "has no namespace", cure) from error
-            raise _failure(f"{self.title} (create)", error) from error
+            raise self._failure(f"{self.title} (create)", error) from error
 
     def publish(self, configuration: Configuration, bundles: Iterable[tuple[str, bytes]]) -> None:
         """Give webhooks these caBundles; a strategic merge patch finds them by name."""
@@ -96,20 +98,20 @@ class CertificatesApi:
     def followed(self) -> tuple[Collection[None], ...]:
         """Return each object for `follow`, which then reports that it changed, not how."""
         paths = ((path, name) for path in KINDS.values() for name in self._configurations)
-        named = ((self._secrets, self._name), *paths)
+        named = ((self._secrets, self.name), *paths)
         return tuple(
             Collection(kube=self._kube, path=path, keep=_nothing, name=name) for path, name in named
         )
 
     @property
     def _secret_path(self) -> str:
-        return f"{self._secrets}/{quote(self._name, safe='')}"
+        return f"{self._secrets}/{quote(self.name, safe='')}"
 
     def _found(self, title: str, path: str) -> Json | None:
         try:
             return self._kube.find(path)
         except KubeError as error:
-            raise _failure(f"{title} (get)", error) from error
+            raise self._failure(f"{title} (get)", error) from error
 
     def _patch(self, title: str, path: str, body: Json) -> None:
         try:
@@ -117,7 +119,19 @@ class CertificatesApi:
         except KubeError as error:
             if error.not_found:
                 raise ConflictError(f"{title} was deleted meanwhile") from error
-            raise _failure(f"{title} (patch)", error) from error
+            raise self._failure(f"{title} (patch)", error) from error
+
+    def _failure(self, where: str, error: KubeError) -> Exception:
+        self.is_unanswered |= error.is_no_answer
+        if error.conflict:
+            return ConflictError(where)
+        if error.code in {401, 403}:
+            cure = "grant it, as certs/README.md lists"
+        elif error.code:
+            cure = "see what the API server says"
+        else:
+            cure = "check that the API server can be reached from here"
+        return CertificatesError(where, f"failed ({error})", cure)
 
 
 def _nothing(_found: Json) -> None:
@@ -131,15 +145,3 @@ def _configuration(kind: str, found: Json) -> Configuration:
     )
     metadata = found["metadata"]
     return Configuration(kind, metadata["name"], metadata["resourceVersion"], bundles)
-
-
-def _failure(where: str, error: KubeError) -> Exception:
-    if error.conflict:
-        return ConflictError(where)
-    if error.code in {401, 403}:
-        cure = "grant it, as certs/README.md lists"
-    elif error.code:
-        cure = "see what the API server says"
-    else:
-        cure = "check that the API server can be reached from here"
-    return CertificatesError(where, f"failed ({error})", cure)

@@ -9,23 +9,29 @@ caller's; one `Kube` may serve several.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import socket
 import time
-import warnings
 from contextlib import closing
+from copy import copy
 from email.utils import mktime_tz, parsedate_tz
+from functools import partial
 from pathlib import Path
+from queue import Empty, Queue
+from threading import Thread
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 from urllib.parse import quote, urlencode
 
 import urllib3
 import yaml
 from kubernetes import client, config
+from kubernetes.config import kube_config
 from kubernetes.config.config_exception import ConfigException
 
+from webhook.adapters.kube.person import NO_LIMIT_S, Person
 from webhook.adapters.kube.reading import (
     MOST_BYTES,
     ListReader,
@@ -41,11 +47,16 @@ from webhook.adapters.kube.reading import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
+    from typing import Self
 
     Json = dict[str, Any]
 
 T = TypeVar("T")
+
+_config: Any = config
+_kube_config: Any = kube_config
+"""Neither has types."""
 
 FIELD_MANAGER: Final = "vramwarden"
 """Who we are in `metadata.managedFields`."""
@@ -85,8 +96,12 @@ _CONFLICT, _GONE, _GATEWAY_TIMEOUT = 409, 410, 504
 _RETRYABLE: Final = frozenset({429, 500, 502, 503, _GATEWAY_TIMEOUT})
 """Overload, and failures of the API server or of a proxy in front of it."""
 
-_denied: Final = re.compile(r" denied (the )?request: ").search
-"""What the API server says where a webhook or a policy denied it, and not RBAC."""
+_denied: Final = re.compile(r" denied (the )?request: |: exceeded quota: ").search
+"""What the API server says where a webhook, a policy or a quota denied it, and not RBAC."""
+
+_OUR_RIGHT: Final = "the right is missing from our role"
+_YOUR_RIGHT: Final = "you lack this right; ask whoever administers this cluster for it"
+"""What stands behind an answer that a right is missing: of a program, and of who runs a command."""
 
 _FAILURES: Final = (urllib3.exceptions.HTTPError, OSError)  # a TimeoutError is an OSError
 _PART_BYTES: Final = 64 * 2**10
@@ -134,6 +149,11 @@ class KubeError(Exception):
         return self.code == _GONE
 
     @property
+    def is_no_answer(self) -> bool:
+        """Nothing is known of what was asked: no answer, or too few rights."""
+        return self.retryable or self.unauthorized or self.forbidden
+
+    @property
     def retryable(self) -> bool:
         """Whether the same request may succeed soon."""
         return self.code == 0 or self.code in _RETRYABLE
@@ -144,6 +164,11 @@ class NoClusterError(KubeError):
 
     retryable = False
 
+    def __init__(self, sentence: str, *, is_named: bool = False) -> None:
+        super().__init__(sentence)
+        self.is_named = is_named
+        """Somebody named what cannot be used: a file, a context, whom to act as."""
+
 
 def connect(
     kubeconfig: Path | None = None,
@@ -151,10 +176,12 @@ def connect(
     context: str | None = None,
     tries: int = _TRIES,
     answer_s: float = _ANSWER_S,
+    person: Person | None = None,
 ) -> Kube:
     """Find the API server as kubectl does; raises NoClusterError, and sends no request yet.
 
-    A `context` is one of a kubeconfig, so with it a pod's service account is not used.
+    A `context` is one of a kubeconfig, so with it a pod's service account is not used. With a
+    `person` failures say `you`, and their time limit takes the place of `answer_s`.
 
     | named by | used |
     | --- | --- |
@@ -164,51 +191,90 @@ def connect(
     | neither, elsewhere | `~/.kube/config` |
     """
     free_at_once()
-    loader: Any = config  # its functions have no types
     settings = client.Configuration()
     settings.retries = False  # ours are below
     settings.connection_pool_maxsize = _CONNECTIONS
-    named = kubeconfig or context or os.environ.get("KUBECONFIG")
-    in_pod = "KUBERNETES_SERVICE_HOST" in os.environ and not named
+    named = os.environ.get("KUBECONFIG") if kubeconfig is None else str(kubeconfig)
+    files = named or _kube_config.KUBE_CONFIG_DEFAULT_LOCATION
+    in_pod = "KUBERNETES_SERVICE_HOST" in os.environ and not named and not context
+    where, cure = _sought(kubeconfig, in_pod=in_pod)
+    user: Json = {}
     try:
         if in_pod:
-            loader.load_incluster_config(client_configuration=settings)
+            _config.load_incluster_config(client_configuration=settings)
+            namespace = _pod_namespace()
         else:
-            name = None if kubeconfig is None else str(kubeconfig)
-            loader.load_kube_config(
-                name, context, client_configuration=settings, persist_config=False
-            )
-        if not settings.verify_ssl:  # once: urllib3 would warn at every request
-            warnings.simplefilter("once", urllib3.exceptions.InsecureRequestWarning)
+            namespace, user = _load(files, context, settings)
         api_client = client.ApiClient(settings)
         pool: urllib3.PoolManager = api_client.rest_client.pool_manager
         pool.connection_pool_kw["socket_options"] = _socket_options()
-        return Kube(api_client, tries, answer_s)
     except (ConfigException, yaml.YAMLError, OSError, LookupError, *_MALFORMED) as error:
         said = " ".join(str(error).split()) or type(error).__name__
-        where, cure = _sought(kubeconfig, in_pod=in_pod)
-        if kubeconfig is not None and not kubeconfig.exists():
-            said = "there is no such file"
-        raise NoClusterError(f"no API server is known from {where}: {said}; {cure}") from error
-
-
-def namespace_of(kubeconfig: Path | None = None, context: str | None = None) -> str:
-    """Return the namespace of a kubeconfig's context, or of the pod; empty where neither says one.
-
-    Found as `connect` finds the API server; raises nothing, since that one reports what is wrong.
-    """
-    loader: Any = config
-    named = kubeconfig or context or os.environ.get("KUBECONFIG")
-    if "KUBERNETES_SERVICE_HOST" in os.environ and not named:
-        try:
-            return _POD_NAMESPACE.read_text(encoding="utf-8").strip()
-        except (OSError, ValueError):
-            return ""
+        is_named = bool(named or context)
+        if not in_pod and not _existing(files):
+            said, is_named = "there is no such file", bool(kubeconfig or context)
+        sentence = f"no API server is known from {where}: {said}; {cure}"
+        raise NoClusterError(sentence, is_named=is_named) from error
     try:
-        contexts, active = loader.list_kube_config_contexts(kubeconfig and str(kubeconfig))
-        chosen = [one for one in contexts if one["name"] == context] if context else [active]
-        return str((chosen[0].get("context") or {}).get("namespace") or "")
-    except (ConfigException, yaml.YAMLError, OSError, LookupError, *_MALFORMED):
+        headers = tuple((person or Person()).or_as(user).headers())
+    except ValueError as error:
+        raise NoClusterError(f"{where}: {error}", is_named=True) from error
+    kube = Kube(api_client, tries, answer_s, headers=headers, namespace=namespace)
+    return kube if person is None else kube.for_a_person(person.limit_s)
+
+
+def _load(names: str, context: str | None, settings: Any) -> tuple[str, Json]:
+    """Read how kubeconfigs reach an API server; return the namespace, and who the user is.
+
+    Of several files the first that has something counts, as with kubectl. A program that is to give
+    credentials and fails ends it: without them somebody else, or nobody, would ask.
+    """
+    merged = _kube_config.KubeConfigMerger(names)
+    if merged.config is None:
+        raise ConfigException("it holds nothing")
+    for path in reversed(merged.paths):
+        if current := merged.config_files[path].get("current-context"):
+            merged.config.value["current-context"] = current
+    loader = _kube_config.KubeConfigLoader(merged.config, context or None)
+    with _Said() as said:
+        loader.load_and_set(settings)
+    if said.texts:
+        raise ConfigException(said.texts[-1])
+    chosen = loader.current_context.get("context") or {}
+    users = (one for one in merged.config.value["users"] if one["name"] == chosen.get("user"))
+    user = next((one["user"] for one in users if one.value.get("user")), None)
+    return str(chosen.get("namespace") or ""), {} if user is None else user.value
+
+
+class _Said(logging.Handler):
+    """Keeps what a library logs as an error, in place of raising it, and shows none of it."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a text."""
+        self.texts.append(record.getMessage())
+
+    def __enter__(self) -> Self:
+        logging.getLogger().addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        logging.getLogger().removeHandler(self)
+
+
+def _existing(names: str) -> bool:
+    """Say whether there is any of these kubeconfigs."""
+    each = names.split(os.pathsep)
+    return any(Path(one).expanduser().exists() for one in each if one)
+
+
+def _pod_namespace() -> str:
+    try:
+        return _POD_NAMESPACE.read_text(encoding="utf-8").strip()
+    except (OSError, ValueError):
         return ""
 
 
@@ -240,11 +306,23 @@ class Kube:
     Paths begin at the root, as `/api/v1/nodes`; parts that come from elsewhere go through `joined`.
     """
 
-    def __init__(self, api_client: Any, tries: int = _TRIES, answer_s: float = _ANSWER_S) -> None:
+    def __init__(
+        self,
+        api_client: Any,
+        tries: int = _TRIES,
+        answer_s: float = _ANSWER_S,
+        *,
+        headers: Collection[tuple[str, str]] = (),
+        namespace: str = "",
+    ) -> None:
         """Prepare; a retryable request is sent `tries` times, `answer_s` each."""
         self._tries = tries
         self._answer_s = answer_s
-        self._api_client = api_client
+        self._limit_s: float | None = None
+        self._lacks_right = _OUR_RIGHT
+        self._headers = headers
+        self.namespace = namespace
+        """Of the kubeconfig's context, or of the pod; empty where neither says one."""
         self._settings = api_client.configuration
         self._pool = api_client.rest_client.pool_manager
         self._ahead_s: float | None = None
@@ -252,7 +330,23 @@ class Kube:
 
     def with_patience(self, tries: int, answer_s: float = _ANSWER_S) -> Kube:
         """Return the same connection, whose requests are sent so often and wait so long."""
-        return Kube(self._api_client, tries, answer_s)
+        kube = copy(self)
+        kube._tries, kube._answer_s = tries, answer_s  # noqa: SLF001 - of this class
+        return kube
+
+    def for_a_person(self, limit_s: float | None = None) -> Kube:
+        """Return the same connection, whose failures speak to who runs a command.
+
+        With a limit the answer to one request, all of it and with all retries, takes no longer: 0
+        is none, and None leaves it at the usual.
+        """
+        kube = copy(self)
+        kube._lacks_right = _YOUR_RIGHT  # noqa: SLF001 - of this class
+        if limit_s is not None:
+            kube._limit_s = limit_s or None  # noqa: SLF001
+            # What goes on beyond the limit ends, too.
+            kube._answer_s = limit_s + _CONNECT_S if limit_s else NO_LIMIT_S  # noqa: SLF001
+        return kube
 
     def disconnect(self) -> None:
         """Close what is open; a process that forks must not share it with its child."""
@@ -283,7 +377,7 @@ class Kube:
     def find_kept(self, path: str, keep: Callable[[Json], T]) -> T | None:
         """Return what `keep` makes of an object, the rest being freed; None where none exists."""
         try:
-            return self._object(self._answer("GET", path, {}), keep)
+            return self._within(lambda: self._object(self._answer("GET", path, {}), keep))
         except KubeError as error:
             if error.not_found:
                 return None
@@ -294,15 +388,18 @@ class Kube:
 
         What is no UTF-8 is replaced.
         """
-        with closing(self._answer("GET", path, query, accept=_TEXT)) as answer:
-            try:
-                with ReadLock(self._answer_s) as lock:
-                    read = gather(_parts(answer), most_bytes, lock)
-            except TooLargeError as error:
-                read = error.begun
-            except _FAILURES as error:
-                raise self._broke_off(error) from error
-        return read.decode(errors="replace")
+
+        def read() -> bytearray:
+            with closing(self._answer("GET", path, query, accept=_TEXT)) as answer:
+                try:
+                    with ReadLock(self._answer_s) as lock:
+                        return gather(_parts(answer), most_bytes, lock)
+                except TooLargeError as error:
+                    return error.begun
+                except _FAILURES as error:
+                    raise self._broke_off(error) from error
+
+        return self._within(read).decode(errors="replace")
 
     def list_all(self, path: str, keep: Callable[[Json], T], **query: str) -> tuple[list[T], str]:
         """Return what `keep` makes of each object of a collection, and the collection's version.
@@ -342,17 +439,19 @@ class Kube:
         answers without pages. What is larger than `MOST_AT_ONCE_BYTES` is read in pages after all.
         """
         reader = ListReader(keep)
-        answer = self._answer("GET", path, {**query, "resourceVersion": "0"}, gzip=True)
-        with closing(answer), ReadLock(self._answer_s) as lock:
-            try:
-                reader.read(gather(_parts(answer), MOST_AT_ONCE_BYTES, lock).decode())
-            except TooLargeError:
-                pass
-            except (*_FAILURES, UnicodeDecodeError, MalformedError) as error:
-                raise self._broke_off(error) from error
-            else:
-                return reader.kept
-        return self.list_all(path, keep, **query)[0]
+
+        def read() -> bool:
+            answer = self._answer("GET", path, {**query, "resourceVersion": "0"}, gzip=True)
+            with closing(answer), ReadLock(self._answer_s) as lock:
+                try:
+                    reader.read(gather(_parts(answer), MOST_AT_ONCE_BYTES, lock).decode())
+                except TooLargeError:
+                    return False
+                except (*_FAILURES, UnicodeDecodeError, MalformedError) as error:
+                    raise self._broke_off(error) from error
+                return True
+
+        return reader.kept if self._within(read) else self.list_all(path, keep, **query)[0]
 
     def _list(
         self,
@@ -367,12 +466,13 @@ class Kube:
         token, limit, largest, may_restart = "", FIRST_PAGE, PAGE, True
         while True:
             try:
-                page, version, token, fitting = self._page(path, keep, token, limit, query, accept)
+                asked = (path, keep, token, limit, query, accept)
+                page, version, token, fitting = self._within(partial(self._page, *asked))
             except _PageTooLargeError as error:
                 limit = min(max(1, error.fit), limit - 1)
                 continue
             except KubeError as error:
-                if error.slow and limit > 1:
+                if error.slow and limit > 1 and self._limit_s is None:
                     largest = limit = max(1, limit // 10)
                 elif error.expired and token and may_restart:
                     kept, token, may_restart = [], "", False
@@ -497,8 +597,27 @@ class Kube:
         **query: str,
     ) -> Json:
         """Send a request that may be sent twice; return the object in its answer."""
-        answer = self._answer(method, path, query, body, content_type)
-        return self._object(answer, lambda found: found)
+        return self._within(
+            lambda: self._object(
+                self._answer(method, path, query, body, content_type), lambda found: found
+            )
+        )
+
+    def _within(self, work: Callable[[], T]) -> T:
+        """Do what asks and reads one answer, within the limit that a person has set.
+
+        On a thread, which is left behind: a server may send headers, or a body, byte by byte.
+        """
+        if self._limit_s is None:
+            return work()
+        done: Queue[Callable[[], T]] = Queue()
+        Thread(target=lambda: done.put(_outcome(work)), name="request", daemon=True).start()
+        try:
+            outcome = done.get(timeout=self._limit_s)
+        except Empty:
+            why = f"{self.url} does not answer within {self._limit_s:g}s (--request-timeout)"
+            raise KubeError(why, slow=True) from None
+        return outcome()
 
     def _object(self, answer: Any, keep: Callable[[Json], T]) -> T:
         """Return what `keep` makes of the object in an answer."""
@@ -550,7 +669,9 @@ class Kube:
         wanted: Mapping[str, str] = MappingProxyType({"Accept": _JSON}),
     ) -> Any:
         """Return the answer, of which only the headers were read; raises where it is a failure."""
-        headers = {"User-Agent": FIELD_MANAGER, **wanted}
+        headers = urllib3.HTTPHeaderDict({"User-Agent": FIELD_MANAGER, **wanted})
+        for name, value in self._headers:
+            headers.add(name, value)
         if body is not None:
             headers["Content-Type"] = content_type
         try:
@@ -590,7 +711,7 @@ class Kube:
         if code == _UNAUTHORIZED:
             why += " (it does not accept our token or certificate)"
         elif code == _FORBIDDEN and not _denied(said):
-            why += " (the right is missing from our role)"
+            why += f" ({self._lacks_right})"
         seconds = float(retry_after) if retry_after.isdecimal() else 0.0
         return KubeError(why, code=code, retry_after_s=seconds)
 
@@ -607,6 +728,19 @@ class _PageTooLargeError(Exception):
         super().__init__(fit)
         self.fit = fit
         """So many of its objects are small enough together."""
+
+
+def _outcome(work: Callable[[], T]) -> Callable[[], T]:
+    """Do something, and return what returns or raises the same elsewhere."""
+    try:
+        done = work()
+    except Exception as error:  # noqa: BLE001 - raised again, where somebody waits
+        return partial(_raise, error)
+    return lambda: done
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error
 
 
 def _parts(answer: Any) -> Iterator[bytes]:

@@ -22,11 +22,17 @@ from certs import (
     service_names,
 )
 from webhook.cli.certs.options import CONFIGURATION_OPTION, SERVICE_OPTION, secret_option
-from webhook.options import Failure, default_certificate_folder
+from webhook.options import (
+    Failure,
+    NoCluster,
+    WrongInput,
+    cluster_options,
+    default_certificate_folder,
+    output_option,
+    reach,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from certs import CertificateStatus, Round, SharedCluster, Status
     from webhook.adapters.kube.certificates import CertificatesApi
 
@@ -37,17 +43,9 @@ _FOLDER = click.option(
     type=click.Path(file_okay=False, path_type=Path),
     help="The folder.  [default: the one `serve` uses]",
 )
-
-
-def _cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Take where the cluster is."""
-    where = click.option(
-        "--kubeconfig",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        help="Where the API server is.  [default: KUBECONFIG, the pod's account, ~/.kube/config]",
-    )
-    which = click.option("--context", "kube_context", help="Context of the kubeconfig.")
-    return where(which(command))
+_SECRET = secret_option(
+    "--secret", required=True, text="The Secret that all replicas share.", may_be_bare=True
+)
 
 
 @click.group("certs")
@@ -75,7 +73,7 @@ def issue(cert_dir: Path | None, names: tuple[str, ...], service: str | None) ->
     try:
         outcome = ensure(folder, wanted or ("localhost", "127.0.0.1", "::1"), datetime.now(UTC))
     except (CertificatesError, ValueError) as error:
-        raise Failure(str(error)) from error
+        raise WrongInput(str(error)) from error
     reasons = f" ({'; '.join(outcome.reasons)})" if outcome.reasons else ""
     click.echo(f"{folder}: {outcome.action}{reasons}")
     for problem in outcome.problems:
@@ -83,11 +81,11 @@ def issue(cert_dir: Path | None, names: tuple[str, ...], service: str | None) ->
 
 
 @certs_group.command("install")
-@secret_option("--secret", required=True, text="The Secret that all replicas share.")
+@_SECRET
 @SERVICE_OPTION
 @click.option("--name", "names", multiple=True, help="A further DNS name or address.")
 @CONFIGURATION_OPTION
-@_cluster_options
+@cluster_options
 def install(
     *,
     secret: tuple[str, str],
@@ -98,43 +96,49 @@ def install(
     """Issue certificates into a Secret, or adopt what it holds; put the CA into the caBundles.
 
     What each replica of `serve --cert-secret` does by itself, once and by hand. Safe to repeat.
+
+    Exit code 0: done; 1: something cannot be written; 2: wrong usage; 3: the cluster did not
+    answer, or you may not do it.
     """
-    wanted = (*service_names(service, secret[0]), *names)
+    cluster = cluster_of(secret, **where)
+    wanted = (*service_names(service, cluster.namespace), *names)
     try:
-        cluster = cluster_of(secret, **where)
         found = Replica(cluster, wanted).round()
     except CertificatesError as error:
-        raise Failure(str(error)) from error
+        raise _failure(cluster, str(error)) from error
     _report(cluster, found)
 
 
 @certs_group.command("rotate")
-@secret_option("--secret", required=True, text="The Secret that all replicas share.")
+@_SECRET
 @CONFIGURATION_OPTION
-@_cluster_options
+@cluster_options
 def rotate(*, secret: tuple[str, str], **where: Any) -> None:
     """Announce another CA, before the old one expires.
 
     The replicas publish it beside the old one, issue from it after their --ca-overlap, and forget
     the old one when none of its certificates can be valid any more.
+
+    Exit code 0: done; 1: there is none to rotate, or something cannot be written; 2: wrong usage;
+    3: the cluster did not answer, or you may not do it.
     """
+    cluster = cluster_of(secret, **where)
     try:
-        cluster = cluster_of(secret, **where)
         replica = Replica(cluster, ())
         outcome = replica.rotate()
         click.echo(f"{cluster.title}: {outcome.action} ({'; '.join(outcome.reasons)})")
         found = replica.round()
     except CertificatesError as error:
-        raise Failure(str(error)) from error
+        raise _failure(cluster, str(error)) from error
     _report(cluster, found)
 
 
 @certs_group.command("status")
 @_FOLDER
-@secret_option("--secret", text="Read this Secret instead of a folder.")
+@secret_option("--secret", text="Read this Secret instead of a folder.", may_be_bare=True)
 @CONFIGURATION_OPTION
-@_cluster_options
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
+@cluster_options
+@output_option("Lines for people, or everything for programs.")
 @click.pass_context
 def show(
     context: click.Context,
@@ -145,24 +149,28 @@ def show(
     output: str,
     **where: Any,
 ) -> None:
-    """Show certificates, their names and their days left; exit code 1 where something is wrong.
+    """Show certificates, their names and their days left.
 
     With --secret also whether each caBundle holds the CAs.
+
+    Exit code 0: nothing is wrong; 1: something is; 2: wrong usage; 3: the cluster did not answer,
+    or you may not read it.
     """
     if secret and cert_dir:
         raise click.UsageError("--cert-dir is a folder, --secret is not; drop one of the two")
     folder = cert_dir or default_certificate_folder()
     place, bundles = f"folder    {folder}", None
+    cluster = cluster_of(secret, **where) if secret else None
     try:
-        if secret:
-            cluster = cluster_of(secret, **where)
+        if cluster:
+            secret = cluster.namespace, cluster.name
             held = cluster.secret()
             stored, there = held.bundle, bool(held.version)
             place, bundles = f"secret    {'/'.join(secret)}", _bundle_lines(cluster, stored)
         else:
             stored, there = read(folder), folder.exists()
     except CertificatesError as error:
-        raise Failure(str(error)) from error
+        raise (_failure(cluster, str(error)) if cluster else WrongInput(str(error))) from error
     found = describe(stored, datetime.now(UTC))
     nothing = stored == Bundle()
     problems = [*found.problems, *_lacks(bundles)]
@@ -243,19 +251,21 @@ def cluster_of(
     secret: tuple[str, str],
     webhook_configuration: str,
     kubeconfig: Path | None,
-    kube_context: str | None,
+    context: str | None,
+    namespace: str | None,
 ) -> CertificatesApi:
     """Return the cluster that options name; ends the command where none is known."""
     # Imported here: the client takes a moment, and 35 MiB.
     from webhook.adapters.kube.certificates import CertificatesApi  # noqa: PLC0415
-    from webhook.adapters.kube.client import NoClusterError, connect  # noqa: PLC0415
 
-    try:
-        # Once: a round is repeated by whoever asked for it.
-        kube = connect(kubeconfig, context=kube_context, tries=1)
-    except NoClusterError as error:
-        raise Failure(str(error)) from error
-    return CertificatesApi(kube, *secret, (webhook_configuration,))
+    # Once: a round is repeated by whoever asked for it.
+    reached = reach(kubeconfig, context, namespace, tries=1)
+    of, name = secret
+    return CertificatesApi(reached.kube, of or reached.namespace, name, (webhook_configuration,))
+
+
+def _failure(cluster: CertificatesApi, sentences: str) -> click.ClickException:
+    return (NoCluster if cluster.is_unanswered else Failure)(sentences)
 
 
 def _bundle_lines(cluster: SharedCluster, bundle: Bundle) -> tuple[tuple[str, bool], ...]:
@@ -267,7 +277,7 @@ def _bundle_lines(cluster: SharedCluster, bundle: Bundle) -> tuple[tuple[str, bo
     )
 
 
-def _report(cluster: SharedCluster, found: Round) -> None:
+def _report(cluster: CertificatesApi, found: Round) -> None:
     for step in found.done:
         if isinstance(step, Store):
             click.echo(f"{cluster.title}: {step.action} ({'; '.join(step.reasons)})")
@@ -277,6 +287,6 @@ def _report(cluster: SharedCluster, found: Round) -> None:
     if not found.done:
         click.echo(f"{cluster.title}: kept")
     if found.failures:
-        raise Failure("\n".join(found.failures))
+        raise _failure(cluster, "\n".join(found.failures))
     if found.unready:
         click.echo(f"warning: {found.unready}", err=True)

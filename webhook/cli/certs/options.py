@@ -17,23 +17,27 @@ if TYPE_CHECKING:
 _Command = TypeVar("_Command", bound="Callable[..., Any]")
 
 
-def _secret_name(_context: Context, _option: Parameter, text: str | None) -> tuple[str, str] | None:
-    if text is None:
-        return None
-    namespace, slash, name = text.partition("/")
-    if not (namespace and slash and name) or "/" in name:
-        raise click.BadParameter("write NAMESPACE/NAME")
-    return namespace, name
-
-
 def secret_option(
-    name: str, *, text: str, required: bool = False
+    name: str, *, text: str, required: bool = False, may_be_bare: bool = False
 ) -> Callable[[_Command], _Command]:
-    """Take NAMESPACE/NAME of the Secret that replicas share."""
+    """Take NAMESPACE/NAME of the Secret that replicas share.
+
+    One that `may_be_bare` has no namespace where none is written: "".
+    """
+    form = "[NAMESPACE/]NAME" if may_be_bare else "NAMESPACE/NAME"
+
+    def read(_context: Context, _option: Parameter, text: str | None) -> tuple[str, str] | None:
+        if text is None:
+            return None
+        namespace, slash, name = text.rpartition("/")
+        if not name or "/" in namespace or not (namespace if slash else may_be_bare):
+            raise click.BadParameter(f"write {form}")
+        return namespace, name
+
     return click.option(
         name,
-        metavar="NAMESPACE/NAME",
-        callback=_secret_name,
+        metavar=form,
+        callback=read,
         required=required,
         envvar="VRAMWARDEN_CERT_SECRET",
         show_envvar=True,

@@ -59,7 +59,8 @@ def advise_command(
     vramwarden advise                 the workloads of your namespace
     vramwarden advise -A -o json      of all namespaces, for programs
 
-    Exit code 0: shown; 2: wrong usage; 3: the cluster cannot be asked, or keeps no histories.
+    Exit code 0: shown; 2: wrong usage; 3: the cluster did not answer, you may not
+    read it, or it keeps no histories.
     """  # noqa: D301 - click wants the character, not two
     # Imported here: the client takes a second, which --help need not wait for.
     from webhook.adapters.kube.client import KubeError  # noqa: PLC0415

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 from webhook import __version__
-from webhook.options import Failure, connection_options, output_option, reach
+from webhook.options import NoCluster, connection_options, namespace_option, output_option, reach
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,12 +19,9 @@ _SIGN = "✓"
 
 @click.command("check")
 @click.option("--pre", is_flag=True, help="Whether this cluster can take vramwarden, before that.")
-@click.option(
-    "-n",
-    "--namespace",
-    metavar="NS",
-    help="The release's namespace.  [default: where the webhook configurations lead, else "
-    "vramwarden-system]",
+@namespace_option(
+    "The release's namespace.  [default: where the webhook configurations lead, else "
+    "vramwarden-system]"
 )
 @click.option(
     "--test-namespace",
@@ -52,7 +49,8 @@ def check_command(
     rights: what they do not show is not looked at. Nothing is written; pods are created as a dry
     run.
 
-    Exit code 0: nothing has failed; 1: something has, or no API server answers; 2: wrong usage.
+    Exit code 0: nothing has failed; 1: something has; 2: wrong usage; 3: the cluster did not
+    answer.
     """
     # Imported here: client, certificates and policies would slow down every --help.
     from webhook.adapters.kube.client import KubeError  # noqa: PLC0415
@@ -66,7 +64,7 @@ def check_command(
             kube, __version__, pre=pre, namespace=namespace, test_namespace=test_namespace
         )
     except KubeError as error:
-        raise Failure(str(error)) from error
+        raise NoCluster(str(error)) from error
     results = run(facts, pre=pre)
     if output == "json":
         sys.stdout.write(as_json(results, facts, pre=pre))

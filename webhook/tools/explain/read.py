@@ -42,7 +42,7 @@ _FEW_LINES: Final = 20
 """Of a log of which `MOST_LOG_LINES` are larger than that."""
 _LONGEST_PREFIX: Final = 50
 _ANSWER: Final = re.compile(
-    r"\S+ answers 4[0-9][0-9]: (.*?)( \(the right is missing from our role\))?", re.DOTALL
+    r"\S+ answers 4[0-9][0-9]: (.*?)( \((?:you lack|the right is missing)[^()]*\))?", re.DOTALL
 )
 """What the API server said, in the words of a KubeError."""
 _NO_RIGHT: Final = "cannot create resource"

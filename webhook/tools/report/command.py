@@ -13,6 +13,7 @@ from webhook.options import (
     NoCluster,
     connection_options,
     default_enforcer_image,
+    namespace_option,
     output_option,
     policy_failure,
     reach,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 @click.command("report")
 @connection_options
-@click.option("-n", "--namespace", default="", metavar="NS", help="Only this one.  [default: all]")
+@namespace_option("Only this one.  [default: all]")
 @click.option(
     "--policy",
     "path",
@@ -48,7 +49,7 @@ def report_command(
     *,
     kubeconfig: Path | None,
     context: str | None,
-    namespace: str,
+    namespace: str | None,
     path: Path | None,
     release: str,
     output: str,
@@ -76,7 +77,7 @@ def report_command(
     try:
         kube = reach(kubeconfig, context, None).kube
         policy, where = _policy(kube, path, release)
-        found = report(kube, policy, where, namespace, release)
+        found = report(kube, policy, where, namespace or "", release)
     except PolicyInvalidError as error:
         raise policy_failure(error) from error
     except KubeError as error:

@@ -38,10 +38,6 @@ if TYPE_CHECKING:
 
 _SIZE_FIELDS: Final = ("namespace", "workload", "memory")
 _WHOLE: Final = "whole"
-_NOT_LISTED: Final = (
-    "you may not list pods of all namespaces, or nodes; ask an administrator for the output of "
-    "`kubectl get nodes,pods -A -o json`, and pass it: vramwarden simulate --nodes FILE"
-)
 _NO_SIZES: Final = (
     "no size in it; write sizes: [{namespace: research-*, workload: train*, memory: 20Gi}], or CSV "
     "with the first line namespace,workload,memory"
@@ -51,16 +47,19 @@ _NO_SIZES: Final = (
 # From an API server.
 
 
-def read_cluster(kubeconfig: Path | None, context: str | None) -> TodayObjects:
-    """Read with the user's own rights; raises NoCluster where the cluster cannot be asked."""
+def read_cluster(kubeconfig: Path | None, context: str | None, namespace: str = "") -> TodayObjects:
+    """Read with the user's own rights, of all namespaces for ""; raises NoCluster.
+
+    That is where the cluster cannot be asked.
+    """
     found = TodayObjects()
     try:
         kube = reach(kubeconfig, context, None).kube
-        list_pods_and_nodes(kube, found)
+        list_pods_and_nodes(kube, found, namespace)
     except KubeError as error:
-        raise NoCluster(_NOT_LISTED if error.forbidden else str(error)) from error
+        raise NoCluster(_not_listed(namespace) if error.forbidden else str(error)) from error
     try:
-        for history in HistoriesApi(kube).of():
+        for history in HistoriesApi(kube).of(namespace):
             found.add_history(history)
     except KubeError as error:
         if error.forbidden:
@@ -72,17 +71,26 @@ def read_cluster(kubeconfig: Path | None, context: str | None) -> TodayObjects:
     return found
 
 
-def list_pods_and_nodes(kube: Kube, found: TodayObjects) -> None:
+def list_pods_and_nodes(kube: Kube, found: TodayObjects, namespace: str = "") -> None:
     """Add each pod that has not finished and each node, once; raises KubeError."""
-    kube.list_all(joined("pods"), once(found.add_pod), fieldSelector=NOT_ENDED)
+    pods = joined("namespaces", namespace, "pods") if namespace else joined("pods")
+    kube.list_all(pods, once(found.add_pod), fieldSelector=NOT_ENDED)
     kube.list_all(joined("nodes"), once(found.add_node))
+
+
+def _not_listed(namespace: str) -> str:
+    where = f"namespace {namespace}" if namespace else "all namespaces"
+    return (
+        f"you may not list pods of {where}, or nodes; ask an administrator for the output of "
+        "`kubectl get nodes,pods -A -o json`, and pass it: vramwarden simulate --nodes FILE"
+    )
 
 
 # From files.
 
 
-def read_files(names: Sequence[str]) -> TodayObjects:
-    """Read files of objects; raises Unreadable."""
+def read_files(names: Sequence[str], namespace: str = "") -> TodayObjects:
+    """Read files of objects, of all namespaces for ""; raises Unreadable."""
     found = TodayObjects()
     for name in names:
         text = read_text(name)
@@ -90,6 +98,8 @@ def read_files(names: Sequence[str]) -> TodayObjects:
             continue
         for document in _documents(name_of_input(name), text):
             found.add(document.value)
+    if namespace:
+        found.pods = [(one, of) for one, of in found.pods if one.name.startswith(f"{namespace}/")]
     return found
 
 

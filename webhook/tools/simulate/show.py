@@ -97,7 +97,7 @@ def _lines(found: Comparison, left_out: Mapping[str, int], assumed: Sequence[str
         yield from _table("stay whole", ("pods", "GPUs"), named_first)
         if len(found.unsized) > _MOST_NAMED:
             yield f"  and {counted(len(found.unsized) - _MOST_NAMED, 'workload')} more"
-        yield "  give them a size with --as 8Gi (pods of one GPU), or by workload with --sizes FILE"
+        yield "  give them a size: --size 8Gi (pods of one GPU), or by workload --sizes FILE"
     if blocked:
         yield ""
         yield _row("would not fit", ["pods"])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from webhook.options import Failure, cluster_options, reach
+from webhook.options import NoCluster, cluster_options, reach
 from webhook.tools.top.judge import Order
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def top_command(
     vramwarden top --node n1 -w           one node, live
     vramwarden top -o html > top.html
 
-    Exit code 0: shown; 1: the cluster cannot be asked; 2: wrong usage.
+    Exit code 0: shown; 2: wrong usage; 3: the cluster did not answer, or you may not read it.
     """  # noqa: D301 - click wants the character, not two
     # Imported here: the client takes a second, which --help and completion need not wait for.
     from webhook.adapters.kube.client import KubeError  # noqa: PLC0415
@@ -149,9 +149,9 @@ def top_command(
         )
         report = read_report(cluster.kube, wanted)
     except KubeError as error:
-        raise Failure(str(error)) from error
+        raise NoCluster(str(error)) from error
     if report.nodes is None and report.pods is None:
-        raise Failure("\n".join(report.missing))
+        raise NoCluster("\n".join(report.missing))
     if every_s is None:
         show.once(report)
     else:

@@ -145,7 +145,7 @@ class TodayObjects:
         self.nodes.append((node, offered))
 
     def sized_pods(self, sizes: Sequence[Size], otherwise_bytes: int | None) -> list[TodayPod]:
-        """Return the pods with what files, histories and `--as` say of their size."""
+        """Return the pods with what files, histories and `--size` say of their size."""
         found = []
         for pod, workload in self.pods:
             namespace, _, name = pod.name.partition("/")

@@ -35,7 +35,7 @@ class SizedBy(StrEnum):
     FILE = "given by --sizes"
     ITSELF = "the pods say it"
     HISTORY = "the largest peak of their history and 15 %"
-    OPTION = "given by --as"
+    OPTION = "given by --size"
     REPLICA = "the part of a GPU that a replica is"
     WHOLE = "not known: they stay whole"
 
@@ -99,7 +99,7 @@ class TodayCluster:
         | has a size by a file | that; or it stays whole, if the file says so |
         | says itself how much | that; a part is one of its GPU, of the largest where it waits |
         | has a history | what that advises |
-        | asks for one GPU or replica, and --as is given | that |
+        | asks for one GPU or replica, and --size is given | that |
         | has replicas | as much of one GPU as these replicas are |
         | any other | it stays whole |
         """

@@ -1,0 +1,139 @@
+"""Whom a command acts as, and how long a request may take: read and sent as kubectl does."""
+
+from __future__ import annotations
+
+import subprocess
+from threading import Event
+
+import pytest
+
+from tests.support.api_server import write_kubeconfig
+from tests.support.commands import runner
+from tests.support.programs import find_binary
+from webhook.cli.main import main
+from webhook.options import _limit
+
+BOB = {"token": "t", "as": "bob", "as-groups": ["g", "h"], "as-uid": "u1"} | {
+    "as-user-extra": {"Scopes/of": ["a", "b"], "note": ["é"]}
+}
+BOBS = {
+    "Impersonate-User": "bob", "Impersonate-Group": "g, h", "Impersonate-Uid": "u1",
+    "Impersonate-Extra-Scopes%2fof": "a, b", "Impersonate-Extra-Note": "Ã©",
+}  # fmt: skip
+NOBODY = {"token": "t"}
+ROWS = {
+    "nobody": (NOBODY, [], {}),
+    "the kubeconfig's": (BOB, [], BOBS),
+    "a flag": (NOBODY, ["--as=eve"], {"Impersonate-User": "eve"}),
+    "a service account": (
+        NOBODY,
+        ["--as", "system:serviceaccount:ns:name"],
+        {"Impersonate-User": "system:serviceaccount:ns:name"},
+    ),
+    "groups and a UID": (
+        NOBODY,
+        ["--as=eve", "--as-group=a,b", "--as-group", "-c", "--as-uid=7"],
+        {"Impersonate-User": "eve", "Impersonate-Group": "a,b, -c", "Impersonate-Uid": "7"},
+    ),
+    "a flag before the kubeconfig": (BOB, ["--as=eve"], BOBS | {"Impersonate-User": "eve"}),
+    "groups before the kubeconfig's": (BOB, ["--as-group=x"], BOBS | {"Impersonate-Group": "x"}),
+    "an empty flag": (BOB, ["--as="], BOBS),
+    "groups of nobody": (NOBODY, ["--as-group=x"], None),
+    "a UID of nobody": (NOBODY, ["--as-uid=x"], None),
+    "groups of nobody in the file": ({"token": "t", "as-groups": ["x"]}, [], None),
+    "a number": ({"token": "t", "as": 7}, [], None),
+    "no list": ({"token": "t", "as": "bob", "as-groups": "x"}, [], None),
+    "no object": ({"token": "t", "as": "bob", "as-user-extra": ["x"]}, [], None),
+    "two lines": (NOBODY, ["--as=eve\r\nX-Evil: 1"], None),
+}
+"""The kubeconfig's user, what is typed, and the headers; None: an error, exit code 2."""
+
+
+def impersonated(api):
+    """Return such headers of the last request; names as HTTP reads them, whatever their case."""
+    headers = api.asked[-1].headers.items()
+    return {key.lower(): value for key, value in headers if key.startswith("Impersonate-")}
+
+
+@pytest.mark.parametrize(("user", "typed", "sent"), ROWS.values(), ids=ROWS)
+def test_who_is_impersonated_is_sent_with_each_request(api_server, user, typed, sent):
+    write_kubeconfig(api_server.kubeconfig, api_server.url, **user)
+    done = runner().invoke(main, ["top", f"--kubeconfig={api_server.kubeconfig}", *typed])
+    if sent is None:
+        assert (done.exit_code, done.stdout, api_server.asked) == (2, "", [])
+        assert done.stderr.startswith("Error: ")
+    else:
+        assert impersonated(api_server) == {key.lower(): one for key, one in sent.items()}
+
+
+@pytest.mark.process
+@pytest.mark.skipif(not find_binary("kubectl"), reason="needs kubectl")
+@pytest.mark.parametrize(("user", "typed", "sent"), ROWS.values(), ids=ROWS)
+def test_kubectl_sends_the_same(api_server, user, typed, sent):
+    write_kubeconfig(api_server.kubeconfig, api_server.url, **user)
+    command = ["kubectl", f"--kubeconfig={api_server.kubeconfig}", "get", "--raw=/api", *typed]
+    done = subprocess.run(command, capture_output=True, timeout=60, check=False)
+    if sent is None:
+        assert (done.returncode, api_server.asked) == (1, [])
+    else:
+        assert impersonated(api_server) == {key.lower(): one for key, one in sent.items()}
+
+
+LIMITS = {
+    "0": 0, "5": 5, "+5": 5, "10s": 10, "1m": 60, "1h30m": 5400, "1.5s": 1.5, "300ms": 0.3,
+    ".5s": 0.5, "0s": 0, "": None, "5ms": 0.005, "90h": 86400, "9" * 15: 86400,
+    "-5": False, "abc": False, "1.5": False, "5 s": False, "5S": False, "1d": False, "s": False,
+    "1s5": False, "0x5": False, " ": False,
+}  # fmt: skip
+"""What --request-timeout may be, and what it means in seconds; False: an error."""
+
+
+@pytest.mark.parametrize("text", LIMITS)
+def test_a_time_limit_is_read_as_kubectl_reads_it(api_server, text):
+    limit_s = LIMITS[text]
+    if limit_s is not False:
+        assert _limit(text) == limit_s
+    given = [f"--kubeconfig={api_server.kubeconfig}", f"--request-timeout={text}"]
+    done = runner().invoke(main, ["top", *given])
+    assert ("Invalid value for '--request-timeout'" in done.stderr) == (limit_s is False)
+    assert (done.exit_code == 2) == (limit_s is False)
+
+
+@pytest.mark.process
+@pytest.mark.skipif(not find_binary("kubectl"), reason="needs kubectl")
+@pytest.mark.parametrize("text", LIMITS)
+def test_kubectl_takes_the_same_times(api_server, text):
+    command = ["kubectl", f"--kubeconfig={api_server.kubeconfig}", "get", "--raw=/api"]
+    command.append(f"--request-timeout={text}")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ("Invalid timeout value" in done.stderr) == (LIMITS[text] is False)
+
+
+def drop_by_drop(piece, over):
+    """Return what answers without end, a piece at a time, so that no single wait is long."""
+
+    def answer(handler):
+        while not over.wait(0.05):
+            try:
+                handler.wfile.write(piece)
+            except OSError:
+                return
+
+    return answer
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    "piece", [b"", b"HTTP/1.1 200 OK\r\nX-Y: ", b"HTTP/1.1 200 OK\r\n\r\n{"],
+    ids=["nothing", "headers", "a body"],
+)  # fmt: skip
+@pytest.mark.parametrize("command", [["top"], ["simulate"], ["explain", "p"], ["check"]], ids=str)
+def test_a_limit_bounds_the_whole_answer(api_server, piece, command):
+    over = Event()
+    api_server.answers = [drop_by_drop(piece, over)]
+    given = [f"--kubeconfig={api_server.kubeconfig}", "--request-timeout=300ms"]
+    done = runner().invoke(main, [*command, *given])
+    over.set()
+    url = api_server.url
+    assert (done.exit_code, done.stdout) == (3, "")
+    assert done.stderr == f"Error: {url} does not answer within 0.3s (--request-timeout)\n"
