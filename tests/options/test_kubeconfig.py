@@ -1,7 +1,8 @@
-"""Kubeconfigs that name no cluster, or one whose certificate is not to be checked."""
+"""Kubeconfigs that name no cluster, several, or one whose certificate is not to be checked."""
 
 from __future__ import annotations
 
+import os
 import ssl
 import subprocess
 import sys
@@ -11,24 +12,9 @@ import pytest
 
 from certs import ensure, load_into
 from tests.support.api_server import ApiServer, write_kubeconfig
+from tests.support.commands import runner
 from webhook.adapters.kube.client import NoClusterError, connect
-
-READS = """
-import sys, pathlib
-from webhook.adapters.kube.client import KubeError, connect
-kube = connect(pathlib.Path(sys.argv[1]))
-for _ in range(3):
-    try:
-        kube.node("n")
-    except KubeError:
-        pass
-"""
-
-
-def command(*arguments):
-    return subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, timeout=60, check=False
-    )
+from webhook.cli.main import main
 
 
 @pytest.fixture(scope="module")
@@ -45,13 +31,42 @@ def unchecked(tmp_path_factory):
 
 @pytest.mark.process
 @pytest.mark.parametrize(
-    "arguments",
-    [("-c", READS), ("-m", "webhook.cli", "certs", "status", "--secret=gpu/tls", "--kubeconfig")],
+    ("arguments", "shown"),
+    [(["top"], False), (["certs", "status", "--secret=gpu/tls"], False), (["top"], True)],
+    ids=["a tool", "another", "who asks for warnings"],
 )
-def test_that_a_certificate_is_not_checked_is_said_once(unchecked, arguments):
-    done = command(*arguments, str(unchecked))
-    assert done.stderr.count("InsecureRequestWarning:") == 1
+def test_warnings_of_libraries_are_for_who_asks_for_them(unchecked, arguments, shown):
+    command = [sys.executable, *(["-W", "default"] if shown else []), "-m", "webhook.cli"]
+    done = subprocess.run(
+        [*command, *arguments, f"--kubeconfig={unchecked}"],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert ("InsecureRequestWarning" in done.stderr) == shown
     assert "Traceback" not in done.stderr
+
+
+FAILS = {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "false"}}
+"""Its program for credentials fails, which the library logs."""
+
+
+def test_what_libraries_log_is_a_sentence_of_ours(tmp_path, capfd):
+    kubeconfig = write_kubeconfig(tmp_path / "kubeconfig", "http://127.0.0.1:1", **FAILS)
+    with pytest.raises(SystemExit) as ended:
+        main.main(["top", f"--kubeconfig={kubeconfig}"])
+    said = f"Error: no API server is known from the kubeconfig {kubeconfig}: exec: process "
+    assert (ended.value.code, capfd.readouterr().err) == (
+        2, f"{said}returned 1; name another file with --kubeconfig\n",
+    )  # fmt: skip
+
+
+def test_of_several_kubeconfigs_the_first_current_context_counts(tmp_path, monkeypatch):
+    urls = ["http://first.example", "http://second.example"]
+    files = [write_kubeconfig(tmp_path / str(n), url) for n, url in enumerate(urls)]
+    for number, file in enumerate(files):
+        file.write_text(file.read_text().replace('"c"', f'"c{number}"'))
+    monkeypatch.setenv("KUBECONFIG", os.pathsep.join(map(str, [tmp_path / "none", *files])))
+    assert connect().url == urls[0]
+    assert connect(context="c1").url == urls[1]
 
 
 def test_a_kubeconfig_that_is_not_there_is_named(tmp_path):
@@ -77,19 +92,28 @@ def test_the_kubeconfig_that_says_nothing_is_named(tmp_path, monkeypatch):
         connect()
 
 
-@pytest.mark.process
-@pytest.mark.parametrize(
-    ("content", "code", "said"),
-    [
-        pytest.param(None, 2, "File '{}' does not exist.", id="not there"),
-        pytest.param("", 1, "Error: no API server is known from the kubeconfig {}: ", id="empty"),
-    ],
-)
-def test_commands_about_certificates_name_it_too(tmp_path, content, code, said):
+COMMANDS = {
+    "top": [], "explain": ["p"], "advise": [], "report": [], "check": [], "simulate": [],
+    "certs status": ["--secret=gpu/tls"], "certs install": ["--secret=gpu/tls"],
+    "certs rotate": ["--secret=gpu/tls"],
+}  # fmt: skip
+"""Each that asks a cluster, with what it needs."""
+
+
+@pytest.mark.parametrize("content", [None, "", "{"], ids=["not there", "empty", "broken"])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_kubeconfig_that_cannot_be_read_is_unreadable_input(tmp_path, name, content):
     path = tmp_path / "kubeconfig"
     if content is not None:
         path.write_text(content)
-    arguments = ("certs", "status", "--secret=gpu/tls", f"--kubeconfig={path}")
-    done = command("-m", "webhook.cli", *arguments)
-    assert done.returncode == code
-    assert said.format(path) in done.stderr
+    done = runner().invoke(main, [*name.split(), *COMMANDS[name], f"--kubeconfig={path}"])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"Error: no API server is known from the kubeconfig {path}: ")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_kubeconfig_at_all_is_no_answer(tmp_path, name):
+    environment = {"KUBECONFIG": str(tmp_path / "none")}
+    done = runner().invoke(main, [*name.split(), *COMMANDS[name]], env=environment)
+    assert (done.exit_code, done.stdout) == (3, "")
+    assert "there is no such file; name a file in KUBECONFIG\n" in done.stderr

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
+import warnings
 from functools import cache
 from importlib import import_module
 from typing import Any, Final
@@ -11,6 +13,7 @@ from typing import Any, Final
 import click
 
 from webhook import __version__
+from webhook.options import ExitCode
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -43,6 +46,19 @@ _SECTIONS: Final = {
 node, agent and sentry would hold 20 MB of what reads policies."""
 _COMMANDS: Final = {name: at for section in _SECTIONS.values() for name, at in section.items()}
 
+_EPILOG: Final = (
+    "\b\nExit codes, of several the first of 2, 1, 3:\n"
+    + "".join(f"  {code:d}  {code.meaning}\n" for code in ExitCode)
+    + """
+\b
+Completion of commands, options, pods, namespaces and nodes:
+  eval "$(_VRAMWARDEN_COMPLETE=bash_source vramwarden)"             in ~/.bashrc
+  eval "$(_VRAMWARDEN_COMPLETE=zsh_source vramwarden)"              in ~/.zshrc
+  _VRAMWARDEN_COMPLETE=fish_source vramwarden | source              in config.fish
+  kubectl completes `kubectl vramwarden` where its own completion is set up.
+"""
+)
+
 _WHOLE: Final = 200
 """Characters of the sentence about a command, which may take several lines."""
 
@@ -64,7 +80,7 @@ class _Commands(click.Group):
 
     def get_command(self, _context: click.Context, name: str) -> click.Command | None:
         """Import a command."""
-        return _imported(name) if name in _COMMANDS else None
+        return _version if name == "version" else _imported(name) if name in _COMMANDS else None
 
     def format_commands(self, _context: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands by who needs them, and what is said of each in full."""
@@ -72,6 +88,17 @@ class _Commands(click.Group):
             with formatter.section(title):
                 shown = [(name, _imported(name).get_short_help_str(_WHOLE)) for name in names]
                 formatter.write_dl(shown)
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Run the command line; what libraries warn of is for who changes the code.
+
+        PYTHONWARNINGS shows it all the same. What programs log has handlers of its own.
+        """
+        if not sys.warnoptions:
+            warnings.simplefilter("ignore")
+        if not logging.getLogger().handlers:  # else errors go to the terminal
+            logging.getLogger().addHandler(logging.NullHandler())
+        return super().main(*args, **extra)
 
     def invoke(self, context: click.Context) -> Any:
         """Run a command, and write what is left while a failure can still be reported."""
@@ -85,6 +112,12 @@ class _Commands(click.Group):
             context.exit(_BROKEN_PIPE)
 
 
+@click.command("version", hidden=True)
+def _version() -> None:
+    """Show the version, as --version does."""
+    click.echo(f"vramwarden, version {__version__}")
+
+
 def _drop_what_is_left() -> None:
     """Send the rest nowhere: Python writes it at the end, and would report another failure."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -96,7 +129,7 @@ def _drop_what_is_left() -> None:
 
 
 @click.version_option(__version__, prog_name="vramwarden")
-@click.group(cls=_Commands, context_settings=CONTEXT)
+@click.group(cls=_Commands, context_settings=CONTEXT, epilog=_EPILOG)
 def main() -> None:
     """Share NVIDIA GPUs by memory on any Kubernetes cluster, with the stock scheduler."""
 
