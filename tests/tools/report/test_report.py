@@ -6,17 +6,20 @@ import json
 from functools import partial
 
 import pytest
+import yaml
 
 from tests.support.api_server import ApiServer
 from tests.support.clusters import NOW_S, a_cluster, a_gpu, a_node, a_pod, ago, held
 from tests.support.commands import reached, runner
 from tests.support.injectors import DENIED, HONEST
+from tests.support.paths import DEPLOY
+from tests.support.paths import POLICIES as SHIPPED
 from tests.support.pods import a_container, a_rule
 from webhook.adapters.kube.policies import LAST_GOOD, last_good_data
 from webhook.cli.main import main
 from webhook.tools.report import command
 from webhook.tools.report import judge as judging
-from webhook.tools.report.read import POLICIES
+from webhook.tools.shared.release import POLICIES
 
 RELEASE = "vramwarden-system"
 COUNTERS = f"/api/v1/namespaces/{RELEASE}/pods/webhook-1:8081/proxy/metrics"
@@ -88,7 +91,7 @@ def test_it_says_whom_the_policy_in_force_would_deny_and_why(api):
     assert done.exit_code == 1, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0].startswith("If every rule enforced (vramwarden-system/vramwarden-policies, ")
-    assert lines[0].endswith("), of 5 pods that it governs:")
+    assert lines[0].endswith("), of 5 pods to which its rules apply:")
     assert "3 pods would be denied." in lines
     (wrong,) = [line for line in lines if " InvalidQuantity " in line]
     assert wrong.split() == ["team-a", "looks", "Audit", "InvalidQuantity", "2", "1", "wrong-1"]
@@ -151,7 +154,9 @@ def test_one_namespace_and_a_policy_that_is_not_installed(api, tmp_path):
     assert done.exit_code == 1
     assert "1 pod would be denied." in done.stdout
     assert str(path) in done.stdout
-    assert api.asked[0].path == "/api/v1/namespaces/other/pods"
+    pods = [one.path for one in api.asked if one.path.endswith("/pods")]
+    assert pods[0] == "/api/v1/namespaces/other/pods"
+    assert "/api/v1/pods" not in pods
 
 
 def test_what_may_not_be_read_is_named_and_the_rest_is_shown(api):
@@ -277,6 +282,65 @@ def test_without_such_rules_no_namespace_is_read(api):
     api.add(*PODS).denied.add(("list", "namespaces"))
     assert reported()["missing"] == []
     assert "/api/v1/namespaces" not in [one.path for one in api.asked]
+
+
+INSTALL = (DEPLOY / "install.yaml").read_text().partition("\n---\n")[2]
+MANIFESTS = [one for one in yaml.safe_load_all(INSTALL) if one]
+CONFIGURATIONS = [one for one in MANIFESTS if one["kind"] == "MutatingWebhookConfiguration"]
+ALL_GPUS = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}
+
+
+def plugin(namespace):
+    """Return a pod of NVIDIA's device plugin, which sees all GPUs of its node."""
+    container = a_container(env=[ALL_GPUS], securityContext={"privileged": True})
+    name = "nvidia-device-plugin"
+    return running(name, uid=namespace, namespace=namespace, containers=[container])
+
+
+OURS = [
+    running(f"{one['metadata']['name']}-x", namespace=one["metadata"]["namespace"])
+    | {"spec": one["spec"]["template"]["spec"] | {"nodeName": "n1"}}
+    for one in MANIFESTS
+    if one["kind"] in {"DaemonSet", "Deployment"}
+]
+SYSTEM = [*OURS, *map(plugin, ("gpu-operator", "kube-system", "nvidia-device-plugin"))]
+
+
+@pytest.mark.parametrize("installed", [CONFIGURATIONS, []], ids=["installed", "before"])
+@pytest.mark.parametrize("path", sorted(SHIPPED.glob("**/*.yaml")), ids=lambda path: path.stem)
+def test_beside_our_own_pods_and_nvidias_every_shipped_policy_denies_nobody(api, path, installed):
+    api.add(*installed, *SYSTEM)
+    report = reported("--policy", str(path))
+    assert [one for one in SYSTEM if one["metadata"]["name"].startswith("vramwarden-sentry")]
+    assert (report["denied"], report["missing"]) == ([], [])
+    exempt = (report["exemptPods"], report["exemptNamespaces"])
+    assert exempt == (len(SYSTEM) + 1, 5)  # with the fixture's replica
+    assert run("--policy", str(path)).exit_code == 0
+
+
+def test_namespaces_with_the_label_are_exempt_and_the_same_pod_elsewhere_is_denied(api):
+    names = {"labelled": {"vramwarden.io/webhook": "disabled"}, "other": {}}
+    api.add(*CONFIGURATIONS, *(a_namespace(name, **labels) for name, labels in names.items()))
+    api.add(*map(plugin, names))
+    done = run("--policy", str(SHIPPED / "examples" / "cap-a-team.yaml"))
+    assert "1 pod would be denied." in done.stdout
+    assert "2 pods in 2 exempt namespaces are not judged.\n" in done.stdout
+    api.denied.add(("list", "namespaces"))
+    (missing,) = reported("--policy", str(SHIPPED / "examples" / "strict.yaml"))["missing"]
+    assert missing.startswith("which namespaces are exempt by their label vramwarden.io/webhook, ")
+
+
+@pytest.mark.parametrize(
+    ("denied", "why"),
+    [
+        ([], "there is no webhook configuration"),
+        ([("get", "mutatingwebhookconfigurations")], "you may not read vramwarden's webhook"),
+    ],
+)
+def test_where_nobody_says_what_is_exempt_the_charts_defaults_count(api, denied, why):
+    api.add(*SYSTEM).denied.update(denied)
+    said = run("--policy", str(SHIPPED / "examples" / "strict.yaml")).stdout
+    assert f"are not judged, by the chart's defaults: {why}" in said
 
 
 def test_a_pod_that_a_list_brings_twice_counts_once(api):

@@ -38,7 +38,6 @@ from webhook.tools.check.installed import (
     shipped_policy,
 )
 from webhook.tools.check.judge.facts import (
-    SENTRY_NAMESPACE,
     DryRun,
     Facts,
     OtherWebhook,
@@ -61,6 +60,7 @@ from webhook.tools.shared.facts import Unreadable, known
 from webhook.tools.shared.node import ClusterNode
 from webhook.tools.shared.pod import ClusterPod
 from webhook.tools.shared.read import NOT_ENDED
+from webhook.tools.shared.release import CONFIGURATION, POLICIES, SENTRY_NAMESPACE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -71,12 +71,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-CONFIGURATION: Final = "vramwarden"
 _REGISTRATION: Final = "admissionregistration.k8s.io"
 _ACCESS_REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _OURS: Final = "app.kubernetes.io/name=vramwarden"
 _APPS: Final = "/apis/apps/v1"
-_POLICIES: Final = "vramwarden-policies"
 _CLAIMS: Final = "/apis/resource.k8s.io/v1/resourceclaims"
 _UUID: Final = "GPU-"
 """How NVML's names of GPUs begin: of a slice's attributes nothing else is compared."""
@@ -254,7 +252,7 @@ class _FactsReader:
             events=self._try("list events in namespace default", self._events),
         )
         objects = self._try("list vrampolicies", lambda: self._objects(known(webhook)))
-        files = self._try("get configmaps", lambda: self._data(namespace, _POLICIES))
+        files = self._try("get configmaps", lambda: self._data(namespace, POLICIES))
         secret = self._try("get secrets", lambda: self._secret(known(webhook)))
         return replace(
             facts,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from webhook.core.words import counted
+from webhook.core.words import named
 from webhook.names import DEFAULT_NAMESPACE
 from webhook.options import (
     NoCluster,
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from webhook.adapters.kube.client import Kube
     from webhook.core.policy.values import Policy
+    from webhook.tools.shared.release import Scope
 
 
 @click.command("report")
@@ -57,10 +58,11 @@ def report_command(
     """Say whom the policy would deny and who would be stopped, if every rule enforced.
 
     It judges the pods that run now as if they were created again, under the policy in force or the
-    one that you pass, with Enforce in place of Audit and Warn. Who would have been stopped is known
-    for pods whose policy says onExcess: Report. It acts with your own rights and changes nothing;
-    who created a pod is not stored, so rules by users and groups are judged as for nobody. Where
-    rules ask for labels of namespaces, you need the right to read these.
+    one that you pass, with Enforce in place of Audit and Warn. Pods of exempt namespaces, which
+    vramwarden never sees, are only counted. Who would have been stopped is known for pods whose
+    policy says onExcess: Report. It acts with your own rights and changes nothing; who created a
+    pod is not stored, so rules by users and groups are judged as for nobody. Where rules ask for
+    labels of namespaces, you need the right to read these.
 
     \b
     vramwarden report                        all namespaces, the policy in force
@@ -98,8 +100,10 @@ def report(kube: Kube, policy: Policy, where: str, namespace: str, release: str)
         why_no_pods,
     )
 
-    labels, why_no_labels = _namespace_labels(kube, policy, namespace)
-    judged, missing = RolloutJudge(policy, labels), []
+    scope, why_usual = _scope(kube, release)
+    wanted = policy.namespace_labels | scope.labels
+    labels, why_no_labels = _namespace_labels(kube, wanted, namespace)
+    judged, missing = RolloutJudge(policy, scope, labels), []
     try:
         read_each_pod(kube, namespace, judged.add)
     except KubeError as error:
@@ -113,11 +117,17 @@ def report(kube: Kube, policy: Policy, where: str, namespace: str, release: str)
     if why:
         missing.append(why)
     missing += judged.missing(why_no_labels)
+    if why_no_labels and scope.labels:
+        keys = named(scope.labels)
+        missing.append(f"which namespaces are exempt by their label {keys}, {why_no_labels}")
     return RolloutReport(
         policy=f"{where}, {policy.short_digest}",
         pods=judged.pods,
         denied_pods=judged.denied_pods,
         untranslated=judged.untranslated,
+        exempt_pods=judged.exempt_pods,
+        exempt_namespaces=judged.exempt_namespaces,
+        why_usual=why_usual,
         denied=judged.denied(),
         over_cap=judged.over_cap(nodes),
         counted=counters,
@@ -126,14 +136,27 @@ def report(kube: Kube, policy: Policy, where: str, namespace: str, release: str)
     )
 
 
+def _scope(kube: Kube, release: str) -> tuple[Scope, str]:
+    """Return which namespaces count, and why that is by the chart's defaults; raises KubeError."""
+    from webhook.adapters.kube.client import KubeError  # noqa: PLC0415 - as above
+    from webhook.tools.shared.release import read_scope, usual_scope  # noqa: PLC0415
+
+    try:
+        found = read_scope(kube)
+    except KubeError as error:
+        if not error.forbidden:
+            raise
+        return usual_scope(release), "you may not read vramwarden's webhook configuration"
+    return (found, "") if found else (usual_scope(release), "there is no webhook configuration")
+
+
 def _namespace_labels(
-    kube: Kube, policy: Policy, namespace: str
+    kube: Kube, wanted: frozenset[str], namespace: str
 ) -> tuple[Mapping[str, Mapping[str, str] | None], str]:
-    """Return the labels for which rules ask, by namespace, or why they are not known."""
+    """Return the wanted labels by namespace, or why they are not known."""
     from webhook.adapters.kube.client import KubeError  # noqa: PLC0415 - as above
     from webhook.adapters.kube.namespaces import read_labels  # noqa: PLC0415
 
-    wanted = policy.namespace_labels
     try:
         return (read_labels(kube, namespace, wanted) if wanted else {}), ""
     except KubeError as error:
@@ -144,22 +167,15 @@ def _namespace_labels(
 
 def _policy(kube: Kube, path: Path | None, release: str) -> tuple[Policy, str]:
     """Return the policy and where it is from; raises PolicyInvalidError or KubeError."""
-    from webhook.adapters.kube.policies import PoliciesApi  # noqa: PLC0415 - as above
-    from webhook.adapters.policy.files import load_config_map, load_policy  # noqa: PLC0415
-    from webhook.adapters.policy.objects import policy_text  # noqa: PLC0415
-    from webhook.tools.report.read import POLICIES, read_policy_texts  # noqa: PLC0415
+    from webhook.adapters.policy.files import load_policy  # noqa: PLC0415 - as above
+    from webhook.tools.shared.release import POLICIES, read_policy  # noqa: PLC0415
 
-    image = default_enforcer_image()
     if path is not None:
-        return load_policy(path, enforcer_image=image), str(path)
-    texts = read_policy_texts(kube, release)
-    if texts is None:
+        return load_policy(path, enforcer_image=default_enforcer_image()), str(path)
+    found = read_policy(kube, release)
+    if found is None:
         raise NoCluster(
             f"there is no policy in force: namespace {release} has no ConfigMap {POLICIES}; name "
             "the namespace of the release with --release, or a policy with --policy"
         )
-    where = f"{release}/{POLICIES}"
-    objects = PoliciesApi(kube, release).last_good() or []
-    beside = [policy_text(name, data) for name, data in objects]
-    policy = load_config_map(texts, where, beside, enforcer_image=image)
-    return policy, f"{where} and {counted(len(objects), 'object')}" if objects else where
+    return found

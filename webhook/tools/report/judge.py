@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from webhook.core.kinds.nodes import NodeFigures
-    from webhook.core.pod.fields import Json
     from webhook.tools.shared.pod import ClusterPod
+    from webhook.tools.shared.release import Scope
 
 LONGEST_SENTENCE: Final = 512
 _WORDS: Final = {Outcome.DENIED, Outcome.MALFORMED}
@@ -73,16 +73,20 @@ class RolloutJudge:
     """Judges one stored pod after the other, and remembers little of each."""
 
     def __init__(
-        self, policy: Policy, labels: Mapping[str, Mapping[str, str] | None] | None = None
+        self, policy: Policy, scope: Scope, labels: Mapping[str, Mapping[str, str] | None]
     ) -> None:
-        """`labels`: those of each namespace for which rules ask; None for one not known."""
+        """`labels`: those of each namespace for which rules or scope ask; None for unknown ones."""
         self._policy = enforcing(policy)
-        self._cluster = Cluster(namespaces=labels or {})
+        self._scope = scope
+        self._cluster = Cluster(namespaces=labels)
+        self._exempt: dict[str, bool] = {}
         self._actions = {rule.name: rule.action.value for rule in policy.rules}
         self._groups: dict[tuple[str, str, str], Denied] = {}
         self._names: dict[str, tuple[str, str]] = {}
         self.pods = 0
-        """That a rule governs."""
+        """To which a rule applies."""
+        self.exempt_pods = 0
+        """Of namespaces of which the API server sends us nothing."""
         self.denied_pods = 0
         self.untranslated = 0
         """Pods that ask for VRAM, have none today, and would get it."""
@@ -96,6 +100,9 @@ class RolloutJudge:
     def add(self, pod: ClusterPod) -> None:
         """Judge a stored pod as if it were created now."""
         raw, namespace = pod.raw, pod.namespace
+        if self._is_exempt(namespace):
+            self.exempt_pods += 1
+            return
         if pod.managed:
             self._names[pod.uid] = namespace, pod.name
         if not isinstance(raw.get("spec"), dict):
@@ -103,7 +110,7 @@ class RolloutJudge:
             return
         if MIRROR_POD_ANNOTATION in pod.annotations:
             return  # a kubelet's own, which nobody denies
-        creation = creation_of(_as_created(raw), namespace)
+        creation = creation_of(pod.as_created(), namespace)
         try:
             decision = decide(creation, self._policy, self._cluster, Phase.MUTATE)
         except NamespaceUnknownError:
@@ -119,6 +126,17 @@ class RolloutJudge:
                 self._note(pod, decision.rule, reason, sentence)
         elif asks_for_vram(raw) and not pod.managed:
             self.untranslated += 1
+
+    @property
+    def exempt_namespaces(self) -> int:
+        """Those with such pods."""
+        return sum(self._exempt.values())
+
+    def _is_exempt(self, namespace: str) -> bool:
+        if namespace not in self._exempt:
+            labels = self._cluster.labels_of(namespace)
+            self._exempt[namespace] = self._scope.exempts(namespace, labels)
+        return self._exempt[namespace]
 
     def denied(self) -> list[Denied]:
         """Return what would be denied, most pods first."""
@@ -179,13 +197,6 @@ class RolloutJudge:
         group.pods += 1
         if len(group.workloads) < MOST_NAMES:
             group.workloads.add(str(pod.workload))
-
-
-def _as_created(raw: Json) -> Json:
-    """Return a pod without what the scheduler and users of `kubectl debug` have added to it."""
-    added = {"nodeName", "ephemeralContainers"}
-    spec = {key: value for key, value in raw["spec"].items() if key not in added}
-    return {"metadata": raw["metadata"], "spec": spec}
 
 
 def _found(decision: Decision) -> Iterator[tuple[str, str]]:

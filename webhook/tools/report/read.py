@@ -1,7 +1,4 @@
-"""What `vramwarden report` reads: stored pods, the policy in force, and the replicas' counters.
-
-With the rights of who runs it. Pods come in pages, and of each only what `keep` remembers is kept.
-"""
+"""What `vramwarden report` alone reads: the replicas' counters, with the rights of who runs it."""
 
 from __future__ import annotations
 
@@ -21,8 +18,6 @@ if TYPE_CHECKING:
 
     Json = dict[str, Any]
 
-POLICIES: Final = "vramwarden-policies"
-"""The chart's ConfigMap with the policy in force."""
 _WEBHOOK_PODS: Final = "app.kubernetes.io/name=vramwarden,app.kubernetes.io/component=webhook"
 _FAMILY: Final = "vramwarden_admission_requests"
 _DECISIONS: Final = ("denied", "warned", "audited")
@@ -38,13 +33,6 @@ class ReplicaCounts:
     """Unix time."""
     reviews: dict[str, dict[str, int]]
     """Of new pods, by decision and reason."""
-
-
-def read_policy_texts(kube: Kube, namespace: str) -> dict[str, str] | None:
-    """Return the files of the policy in force; None where there are none; raises KubeError."""
-    found = kube.find(joined("namespaces", namespace, "configmaps", POLICIES))
-    data = as_object(found.get("data")) if found else {}
-    return {str(name): text for name, text in data.items() if isinstance(text, str)} or None
 
 
 def read_counters(kube: Kube, namespace: str) -> tuple[list[ReplicaCounts], str]:

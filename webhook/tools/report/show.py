@@ -29,6 +29,12 @@ class RolloutReport:
     pods: int
     denied_pods: int
     untranslated: int
+    exempt_pods: int
+    """Of namespaces of which the API server sends vramwarden nothing: not judged."""
+    exempt_namespaces: int
+    """With such pods."""
+    why_usual: str
+    """Why those are by the chart's defaults; empty where the cluster itself says it."""
     denied: Sequence[Denied]
     over_cap: Sequence[OverCap]
     counted: Sequence[ReplicaCounts]
@@ -44,17 +50,27 @@ class RolloutReport:
 
 def as_text(found: RolloutReport) -> str:
     """Draw the report for people."""
-    of = f"of {counted(found.pods, 'pod')} that it governs"
+    of = f"of {counted(found.pods, 'pod')} to which its rules apply"
     lines = [f"If every rule enforced ({found.policy}), {of}:", ""]
     lines += _denied(found)
     lines += ["", *_over_cap(found)]
     if found.untranslated:
         lines += ["", f"{counted(found.untranslated, 'pod')} would get the GPU memory asked for."]
+    if found.exempt_pods:
+        lines += ["", _exempt(found)]
     for one in found.counted:
         lines += ["", *_counted(one, found.now_s)]
     if found.missing:
         lines += ["", *(f"Not known: {sentence}" for sentence in found.missing)]
     return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
+def _exempt(found: RolloutReport) -> str:
+    pods = counted(found.exempt_pods, "pod")
+    namespaces = counted(found.exempt_namespaces, "exempt namespace")
+    are = "is" if found.exempt_pods == 1 else "are"
+    by = f", by the chart's defaults: {found.why_usual}" if found.why_usual else ""
+    return f"{pods} in {namespaces} {are} not judged{by}."
 
 
 def _denied(found: RolloutReport) -> list[str]:
@@ -104,6 +120,8 @@ def as_json(found: RolloutReport) -> str:
         "pods": found.pods,
         "deniedPods": found.denied_pods,
         "untranslatedPods": found.untranslated,
+        "exemptPods": found.exempt_pods,
+        "exemptNamespaces": found.exempt_namespaces,
         "denied": [
             {
                 "namespace": one.namespace,

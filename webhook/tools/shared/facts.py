@@ -14,6 +14,7 @@ from webhook.core.enforcement.bounds import LONGEST_MESSAGE
 from webhook.core.kinds.nodes import read_time
 from webhook.core.pod.fields import as_object, as_objects
 from webhook.core.words import shortened
+from webhook.tools.shared.bounds import MOST_TERMS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -165,6 +166,40 @@ def part(raw: object, *keys: str) -> Json:
 def bounded(value: object, most: int) -> str:
     """Return a text that somebody stored, cut before anything reads it; empty where it is none."""
     return shortened(value, most) if isinstance(value, str) else ""
+
+
+def holds(expression: Json, found: str | None) -> bool:
+    """Evaluate a requirement of a selector for a label's value; an unknown operator never holds.
+
+    | operator | holds where the label |
+    | --- | --- |
+    | In, NotIn | has one of the values; has none of them, or is absent |
+    | Exists, DoesNotExist | is there; is absent |
+    | Gt, Lt | is an integer, and larger or smaller than the one value |
+
+    Source: LabelSelectorRequirement and NodeSelectorRequirement in Kubernetes.
+    """
+    values = values_of(expression)
+    operator = expression.get("operator")
+    if operator in {"Gt", "Lt"}:
+        try:
+            mine, limit = int(found or ""), int(values[0])
+        except (ValueError, IndexError):
+            return False
+        return mine > limit if operator == "Gt" else mine < limit
+    return {
+        "In": found in values,
+        "NotIn": found not in values,
+        "Exists": found is not None,
+        "DoesNotExist": found is None,
+    }.get(str(operator), False)
+
+
+def values_of(expression: Json) -> list[str]:
+    """Return the values of a selector's requirement."""
+    values = expression.get("values")
+    listed = values[:MOST_TERMS] if isinstance(values, list) else ()
+    return [one for one in listed if isinstance(one, str)]
 
 
 def one_line(text: object, most: int = 300) -> str:

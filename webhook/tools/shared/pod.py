@@ -198,6 +198,12 @@ class ClusterPod(ClusterObject):
                 found.add(names)
         return frozenset() if self.ended else frozenset(found)
 
+    def as_created(self) -> Json:
+        """Return it as somebody would create it, without what was added to it since then."""
+        added = {"nodeName", "ephemeralContainers"}
+        spec = {key: value for key, value in self.part("spec").items() if key not in added}
+        return {"metadata": self.part("metadata"), "spec": spec}
+
     def statuses(self) -> Iterator[Json]:
         """Yield the statuses of all containers, native sidecars first."""
         for field in ("initContainerStatuses", "containerStatuses"):

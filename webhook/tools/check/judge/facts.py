@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     Json = dict[str, Any]
 
-SENTRY_NAMESPACE: Final = "vramwarden-sentry"
 KEY_VOLUME: Final = "key"
 NOT_ASKED: Final = Unreadable("was not asked for")
 

@@ -23,7 +23,7 @@ from webhook.names import (
     NOT_ENFORCED,
 )
 from webhook.tools.shared.bounds import MOST_TERMS
-from webhook.tools.shared.facts import bounded
+from webhook.tools.shared.facts import bounded, holds, values_of
 from webhook.tools.shared.node import CORDONED, REPELLING, ClusterNode, tolerates
 
 if TYPE_CHECKING:
@@ -103,37 +103,12 @@ def _failing(
     for one in as_objects(term.get("matchExpressions"), MOST_TERMS):
         key = _text(one, "key")
         is_read = key != NODE_GPU_MEMORY_LABEL and (has_all or key in labels)
-        if is_read and not _holds(one, labels.get(key)):
+        if is_read and not holds(one, labels.get(key)):
             return key, _words(one)
     for one in as_objects(term.get("matchFields"), MOST_TERMS):
-        if _text(one, "key") == _NAME_FIELD and not _holds(one, name):
+        if _text(one, "key") == _NAME_FIELD and not holds(one, name):
             return _NAME_FIELD, _words(one)
     return None
-
-
-def _holds(expression: Json, found: str | None) -> bool:
-    """Evaluate a NodeSelectorRequirement, as the scheduler does; an unknown operator never holds.
-
-    | operator | holds where the label |
-    | --- | --- |
-    | In, NotIn | has one of the values; has none of them, or is absent |
-    | Exists, DoesNotExist | is there; is absent |
-    | Gt, Lt | is an integer, and larger or smaller than the one value |
-    """
-    values = _values(expression)
-    operator = expression.get("operator")
-    if operator in {"Gt", "Lt"}:
-        try:
-            mine, limit = int(found or ""), int(values[0])
-        except (ValueError, IndexError):
-            return False
-        return mine > limit if operator == "Gt" else mine < limit
-    return {
-        "In": found in values,
-        "NotIn": found not in values,
-        "Exists": found is not None,
-        "DoesNotExist": found is None,
-    }.get(str(operator), False)
 
 
 def _mismatch(key: str, wanted: str, labels: Mapping[str, str]) -> NotHere:
@@ -148,7 +123,7 @@ def _mismatch(key: str, wanted: str, labels: Mapping[str, str]) -> NotHere:
 
 
 def _words(expression: Json) -> str:
-    values = [_shown(one) for one in _values(expression)[:3]]
+    values = [_shown(one) for one in values_of(expression)[:3]]
     listed = f" {', '.join(values)}" if values else ""
     return f"{_shown(_text(expression, 'key'))} {_shown(_text(expression, 'operator'))}{listed}"
 
@@ -159,9 +134,3 @@ def _shown(value: object) -> str:
 
 def _text(raw: Json, key: str) -> str:
     return bounded(raw.get(key), LONGEST_PAIR)
-
-
-def _values(expression: Json) -> list[str]:
-    values = expression.get("values")
-    listed = values[:MOST_TERMS] if isinstance(values, list) else ()
-    return [one for one in listed if isinstance(one, str)]

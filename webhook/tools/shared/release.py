@@ -1,0 +1,115 @@
+"""What is installed, read with the user's rights: the policy in force, and which namespaces count.
+
+The API server asks us about no pod of a namespace that the webhook configurations leave out.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from webhook.adapters.kube.certificates import KINDS
+from webhook.adapters.kube.client import joined
+from webhook.adapters.kube.policies import PoliciesApi
+from webhook.adapters.policy.files import load_config_map, load_policy, shipped_policy_path
+from webhook.adapters.policy.objects import policy_text
+from webhook.core.pod.fields import as_object, as_objects
+from webhook.core.policy.match import matches_any, with_name
+from webhook.core.policy.values import Action
+from webhook.core.words import counted
+from webhook.names import DEFAULT_NAMESPACE, LONGEST_PAIR
+from webhook.options import default_enforcer_image
+from webhook.tools.shared.bounds import MOST_TERMS
+from webhook.tools.shared.facts import bounded, holds, part
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from webhook.adapters.kube.client import Kube
+    from webhook.core.pod.fields import Json
+    from webhook.core.policy.values import Policy
+
+CONFIGURATION: Final = "vramwarden"
+"""Both of the chart's webhook configurations."""
+POLICIES: Final = "vramwarden-policies"
+"""The chart's ConfigMap with the policy in force."""
+SENTRY_NAMESPACE: Final = "vramwarden-sentry"
+_NAME_LABEL: Final = "kubernetes.io/metadata.name"
+_LONGEST_PATTERN: Final = 16 * 2**10
+_PATTERN: Final = re.compile(r"""!request\.namespace\.matches\('\^\(([a-z0-9.*|-]+)\)\$'\)""")
+"""How the chart writes names with a `*`: only so they are read, and none is run as it stands."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """Which namespaces the API server asks us about."""
+
+    names: tuple[str, ...] = ()
+    """Those that it leaves out by name; `*` is any text."""
+    expressions: tuple[Json, ...] = field(default=(), repr=False)
+    """What the labels of the others meet."""
+    release: str = DEFAULT_NAMESPACE
+    """The namespace to which the configuration leads."""
+
+    @property
+    def labels(self) -> frozenset[str]:
+        """By which labels it goes, beside names."""
+        keys = (bounded(one.get("key"), LONGEST_PAIR) for one in self.expressions)
+        return frozenset(keys) - {_NAME_LABEL}
+
+    def exempts(self, namespace: str, labels: Mapping[str, str] | None) -> bool:
+        """Say whether nobody asks us about a namespace; labels that are not known are absent."""
+        if matches_any(namespace, self.names):
+            return True
+        has = with_name(namespace, {**(labels or {})})
+        return not all(holds(one, has.get(str(one.get("key")))) for one in self.expressions)
+
+
+def read_scope(kube: Kube) -> Scope | None:
+    """Return what our webhook configuration says; None where there is none; raises KubeError."""
+    found = kube.find(f"{KINDS['MutatingWebhookConfiguration']}/{CONFIGURATION}")
+    hooks = as_objects(found.get("webhooks"), MOST_TERMS) if found else []
+    if not hooks:
+        return None
+    selector = as_object(hooks[0].get("namespaceSelector"))
+    equal = as_object(selector.get("matchLabels"))
+    conditions = (one for hook in hooks for one in as_objects(hook.get("matchConditions")))
+    written = (bounded(one.get("expression"), _LONGEST_PATTERN) for one in conditions)
+    patterns = (match[1] for text in written if (match := _PATTERN.search(text)))
+    names = {part.replace(".*", "*") for pattern in patterns for part in pattern.split("|")}
+    return Scope(
+        names=tuple(sorted(names)),
+        expressions=(
+            *({"key": key, "operator": "In", "values": [equal[key]]} for key in equal),
+            *as_objects(selector.get("matchExpressions"), MOST_TERMS),
+        ),
+        release=str(part(hooks[0], "clientConfig", "service").get("namespace") or "")
+        or DEFAULT_NAMESPACE,
+    )
+
+
+def usual_scope(release: str = DEFAULT_NAMESPACE) -> Scope:
+    """Return what the chart leaves out by default: what the shipped policy does, and itself."""
+    shipped = load_policy(
+        shipped_policy_path(), enforcer_image=default_enforcer_image(), run_examples=False
+    )
+    first = next(rule for rule in shipped.rules if rule.action is Action.IGNORE)
+    return Scope(names=(*first.match.namespaces, release, SENTRY_NAMESPACE), release=release)
+
+
+def read_policy(kube: Kube, release: str) -> tuple[Policy, str] | None:
+    """Return the policy in force and where it is from; None where a namespace has none.
+
+    Raises PolicyInvalidError, KubeError.
+    """
+    found = kube.find(joined("namespaces", release, "configmaps", POLICIES))
+    data = as_object(found.get("data")) if found else {}
+    texts = {str(name): text for name, text in data.items() if isinstance(text, str)}
+    if not texts:
+        return None
+    where = f"{release}/{POLICIES}"
+    objects = PoliciesApi(kube, release).last_good() or []
+    beside = [policy_text(name, content) for name, content in objects]
+    policy = load_config_map(texts, where, beside, enforcer_image=default_enforcer_image())
+    return policy, f"{where} and {counted(len(objects), 'object')}" if objects else where
