@@ -103,6 +103,10 @@ _OUR_RIGHT: Final = "the right is missing from our role"
 _YOUR_RIGHT: Final = "you lack this right; ask whoever administers this cluster for it"
 """What stands behind an answer that a right is missing: of a program, and of who runs a command."""
 
+_WARNING: Final = re.compile(r'299 \S+ "(.*)"\Z')
+"""A header `Warning` (RFC 7234, 5.5) as API servers write it: all are bounded there to 4 KiB."""
+_ESCAPED: Final = re.compile(r"\\(.)")
+
 _FAILURES: Final = (urllib3.exceptions.HTTPError, OSError)  # a TimeoutError is an OSError
 _PART_BYTES: Final = 64 * 2**10
 _LONGEST_MESSAGE: Final = 2000
@@ -534,6 +538,14 @@ class Kube:
         """
         query = {"fieldManager": FIELD_MANAGER} | ({"dryRun": "All"} if dry_run else {})
         return self._ask("POST", path, body, **query)
+
+    def try_create(self, path: str, body: Json) -> tuple[Json, tuple[str, ...]]:
+        """Create an object as a dry run; return it as it would be stored, and all warnings."""
+        query = {"fieldManager": FIELD_MANAGER, "dryRun": "All"}
+        answer = self._answer("POST", path, query, body)
+        warned = map(_WARNING.match, answer.headers.getlist("Warning"))
+        texts = tuple(_ESCAPED.sub(r"\1", one[1]) for one in warned if one)
+        return self._object(answer, lambda found: found), texts
 
     def replace(self, path: str, body: Json) -> Json:
         """Replace an object; a conflict where its `resourceVersion` is not the stored one."""
