@@ -20,9 +20,17 @@ from tests.support.clusters import (
 from tests.support.pods import a_container, a_rule
 from webhook.core.enforcement.termination_message import TerminationMessage, write_message
 from webhook.core.kinds.histories import History, Run
-from webhook.core.policy.values import Accounting, Placement
+from webhook.core.pod.findings import Finding, Reason
+from webhook.core.policy.values import Accounting, Action, Placement
 from webhook.tools.explain.judge.explain import explain_pod, explain_workload
-from webhook.tools.explain.judge.report import PodFacts, Report, WorkloadFacts
+from webhook.tools.explain.judge.report import (
+    Anew,
+    PodFacts,
+    Report,
+    Ruling,
+    Trial,
+    WorkloadFacts,
+)
 from webhook.tools.shared.pod import ClusterPod
 
 SLICED = replace(RULE, name="sliced", accounting=Accounting.MIG)
@@ -92,6 +100,7 @@ CLUSTER = a_cluster(
 )
 NODES, SEEN = CLUSTER.figures, CLUSTER.read_nodes
 NAMES = {name: name for name in ("train-0", "train-1", "idle")}
+LLAMA = {"u": "web-1", "v": "llama-7c9f-x2kq4"}
 HELD = "a device plugin offers them whole (nvidia.com/gpu), but pods may have VRAM here"
 OF_PLUGIN = tuple(replace(node, held=HELD) for node in NODES)
 UNHEALTHY = tuple(
@@ -226,10 +235,11 @@ class Case(NamedTuple):
 
 
 NO_TROUBLE = {
+    "owner",
     *("job-complete", "pending-not-yet", "running", "running-sees-all", "running-reported"),
     *("running-two-gpus", "running-in-place-of", "running-unmeasured", "ended", "gone"),
     *("no-demand", "no-demand-idiom", "no-demand-resource", "slice-running", "slot-starting"),
-    "slot-ended",
+    *("slot-ended", "untranslated-recorded", "untranslated-over-quota"),
 }
 """Where `explain` ends with 0."""
 
@@ -370,6 +380,11 @@ def _ended() -> dict[str, Case]:
         "gone": Case("gone", "", gone("eval-9", EVAL, OTHER)),
         "gone-stopped": Case("gone", "stopping a process", gone("embed-1", EMBED), run=11),
         "unknown": Case("unknown", "NotFound", gone("trian-1")),
+        "unknown-of-workload": Case(
+            "unknown",
+            "NotFound",
+            explain_pod(facts("llama", None, names=LLAMA, workloads=("deployment/llama",))),
+        ),
     }
 
 
@@ -388,6 +403,47 @@ def _without_demand() -> dict[str, Case]:
             "no-demand", "NotRead", explained("web", None, containers=asking)
         ),
         "not-translated": Case("no-demand", "Unmutated", explained("web", "8Gi", rule=None)),
+        **{f"untranslated-{name}": case for name, case in _untranslated().items()},
+    }
+
+
+def _untranslated() -> dict[str, Case]:
+    """Return pods that ask and have nothing, by what becomes of one like them."""
+    large = Finding(Reason.TOO_LARGE, "metadata.annotations[vramwarden.io/gpu-memory]", "is 80Gi")
+    none, left = {"trial": None}, {"trial": Trial()}
+
+    def case(
+        reasons: str,
+        action: Action | None = None,
+        *found: Finding,
+        malformed: str = "",
+        **anew: Any,
+    ) -> Case:
+        rule = "looking" if action else ""
+        known = {"trial": None, "ruling": Ruling(rule, action, found, malformed), "exempt": False}
+        report = explained("web", "8Gi", rule=None, anew=Anew(**(known | anew)))
+        return Case("no-demand", reasons, report)
+
+    def unread(reasons: str, trial: Trial | None) -> Case:
+        return case(reasons, trial=trial, ruling=None)
+
+    return {
+        "before": case("Unmutated", Action.WARN, trial=Trial(translated=True)),
+        "denied": case("Unmutated, InvalidQuantity", Action.ENFORCE, trial=Trial(denial=TRIED)),
+        "over-quota": case("NotInForce", Action.AUDIT, trial=Trial(denial=OUT_OF_QUOTA)),
+        "exempt": case("NotInForce", Action.ENFORCE, exempt=True, **left),
+        "no-rule": case("NotInForce", **left),
+        "ignored": case("NotInForce", Action.IGNORE, **left),
+        "recorded": case("NotInForce", Action.AUDIT, **left),
+        "recorded-wrong": case("NotInForce, TooLarge", Action.AUDIT, large, **none),
+        "recorded-malformed": case("NotInForce, CreationDenied", Action.AUDIT, malformed="spec: x"),
+        "warned": case("NotInForce, TooLarge", Action.WARN, large, **left),
+        "not-asked": case("NotInForce", Action.ENFORCE, **left),
+        "missed": case("Unmutated", Action.ENFORCE, **none),
+        "missed-wrong": case("Unmutated, TooLarge", Action.ENFORCE, large, **none),
+        "unread": unread("Unmutated", None),
+        "unread-left-alone": unread("NotInForce", Trial(warnings=("of others: x",))),
+        "unread-warned": unread("NotInForce, TooLarge", Trial(warnings=(str(large), "of others"))),
     }
 
 
@@ -397,6 +453,7 @@ def _workloads() -> dict[str, Case]:
     complete = "is complete: 1 pod succeeded, 0 failed"
     misplaced = {"pods": 3, "misplaced": ("vramwarden.io/gpu-memory",)}
     unknown = {"exists": False, "others": ("train", "llama")}
+    by_owner = {"by_owner": True, "wanted": None}
 
     def job(name: str, pod: Report | None = None, **changes: Any) -> Report:
         return explain_workload(workload("Job", name, **changes), pod)
@@ -426,6 +483,21 @@ def _workloads() -> dict[str, Case]:
         ),
         "deployment-misplaced": Case(
             "no-demand", "NotRead", deployment("train", explained("web", None), **misplaced)
+        ),
+        "owner": Case(
+            "running",
+            "",
+            explain_workload(workload("PyTorchJob", "ddp", pods=1, **by_owner), train()),
+        ),
+        "owner-refused": Case(
+            "refused",
+            "InvalidQuantity",
+            explain_workload(workload("PyTorchJob", "ddp", refusals=(TRIED,), **by_owner), None),
+        ),
+        "owner-unknown": Case(
+            "unknown",
+            "NotFound",
+            explain_workload(workload("Workflow", "eval", exists=False, **by_owner), None),
         ),
         "deployment-unknown": Case("unknown", "NotFound", deployment("trian", **unknown)),
     }

@@ -14,6 +14,7 @@ from tests.tools.explain.scene import (
     DENIED,
     EVAL,
     SCHEDULER,
+    TRIED,
     WEBHOOK,
     line,
     of_enforcer,
@@ -22,17 +23,19 @@ from tests.tools.explain.scene import (
 from webhook.adapters.kube.client import KubeError
 from webhook.core.kinds.histories import write_history
 from webhook.tools.explain.command import explain_command
-from webhook.tools.explain.read import (
+from webhook.tools.explain.judge.explain import explain_workload
+from webhook.tools.explain.judge.report import Trial
+from webhook.tools.explain.owners import read_owned_facts
+from webhook.tools.explain.read import read_pod_facts, read_workload_facts
+from webhook.tools.explain.reader import (
     CRON_JOB,
     DAEMON_SET,
     DEPLOYMENT,
     JOB,
     REPLICA_SET,
     STATEFUL_SET,
-    read_pod_facts,
-    read_workload_facts,
 )
-from webhook.tools.shared.bounds import MOST_LOG_BYTES
+from webhook.tools.shared.bounds import MOST_BETWEEN, MOST_LOG_BYTES, MOST_READ
 
 PODS = "/api/v1/namespaces/team-a/pods"
 LOG = f"{PODS}/p/log"
@@ -362,6 +365,175 @@ def test_of_a_workload_that_does_not_exist_others_are_named(api):
     assert (facts.exists, facts.others, pod) == (False, ("llama",), None)
 
 
+def read_owned(api, word, name, *stored):
+    return read_owned_facts(api.add(*stored).kube(), word, "team-a", name)
+
+
+def a_pod_below(owner, name="a", version="kubeflow.org/v1", **more):
+    """Return a pod with an owner of any kind, `Kind/name`."""
+    kind, _, whose = owner.partition("/")
+    made_by = {"apiVersion": version, "kind": kind, "name": whose, "controller": True, "uid": whose}
+    return a_pod(name, metadata={"ownerReferences": [made_by]}, **more)
+
+
+@pytest.mark.parametrize("word", ["pytorchjob", "pytorchjobs", "pytorchjobs.kubeflow.org"])
+def test_an_object_of_any_kind_is_found_by_its_pods_and_not_read(api, word):
+    stored = (a_pod_below("PyTorchJob/ddp"), a_pod_below("PyTorchJob/ddp-2", "b"), a_pod("c"))
+    facts, pod = read_owned(api, word, "ddp", *stored)
+    assert (facts.kind, facts.exists, facts.pods, pod.name) == ("PyTorchJob", True, 1, "a")
+    assert [one.path for one in api.asked] == [PODS, f"{PODS}/a"]
+
+
+def test_owners_between_a_pod_and_what_is_explained_are_read(api):
+    job = a_workload(JOB, name="set-workers-0", owner="set")
+    job["metadata"]["ownerReferences"][0] |= {"kind": "JobSet", "name": "set"}
+    below = a_pod_below("Job/set-workers-0", "b", "batch/v1", status="Running")
+    facts, pod = read_owned(api, "jobsets", "set", job, below)
+    assert (facts.kind, facts.pods, pod.name) == ("JobSet", 1, "b")
+
+
+def test_pods_that_have_ended_are_explained_where_there_are_no_others(api):
+    done, runs = (a_pod_below("Workflow/w", one, status=one) for one in ("Succeeded", "Running"))
+    assert read_owned(api, "workflow", "w", done)[1].phase == "Succeeded"
+    facts, pod = read_owned(api, "workflow", "w", runs)
+    assert (facts.pods, pod.phase) == (1, "Running")
+
+
+def test_many_owners_and_pods_cost_few_requests(api):
+    pods = [a_pod_below(f"Odd/x-{n}", f"p-{n}", "odd.example/v1") for n in range(20)]
+    assert read_owned(api, "strange", "x", *pods)[0].exists is False
+    assert len(api.asked) == 1 + MOST_BETWEEN + 1  # and its Events
+    mine = [a_pod_below("Odd/mine", f"q-{n}") for n in range(25)]
+    api.asked.clear()
+    assert read_owned(api, "odd", "mine", *mine)[0].pods == 25
+    assert len(api.asked) == 1 + MOST_READ
+
+
+@pytest.mark.parametrize("version", ["", "../v1", "a/b/v1", "x" * 999], ids=range(4))
+def test_an_owner_of_no_version_is_not_read(api, version):
+    assert read_owned(api, "set", "x", a_pod_below("Odd/x-1", version=version))[0].exists is False
+    assert [one.path for one in api.asked] == [PODS, EVENTS]
+
+
+def test_of_an_object_without_pods_the_event_of_its_denial_is_read(api):
+    said = f"Error creating: {WEBHOOK}TooLarge: x: y"
+    about = {"involvedObject": {"kind": "PyTorchJob", "name": "ddp"}, "type": "Warning"}
+    other = {"involvedObject": {"kind": "Service", "name": "ddp"}, "type": "Warning"}
+    events = (
+        an_event("a", said, "2026-01-01T00:00:00Z") | about,
+        an_event("b", said + "2", "2026-01-02T00:00:00Z") | other,
+        an_event("c", "all is well", "2026-01-03T00:00:00Z") | about,
+    )
+    facts, pod = read_owned(api, "pytorchjob", "ddp", *events)
+    assert (facts.refusals, facts.exists, pod) == ((said,), True, None)
+
+
+def test_without_pods_and_events_others_of_the_kind_are_named(api):
+    facts, _ = read_owned(api, "pytorchjobs", "dpp", a_pod_below("PyTorchJob/ddp"))
+    assert (facts.exists, facts.others) == (False, ("ddp",))
+    assert explain_workload(facts, None).causes[0].fix == "did you mean ddp?"
+
+
+POLICY = """\
+apiVersion: vramwarden.io/v1alpha1
+kind: VRAMPolicy
+metadata: {name: week}
+spec:
+  rules:
+  - {name: ours, match: {namespaces: [team-a], namespaceLabels: {tier: one}}, memory: {max: 1Gi}}
+  - {name: looking, action: Audit}
+"""
+UNSEEN = a_pod("p", "8Gi", rule=None, node="n1", status="Running")
+
+
+def a_release(text=POLICY):
+    metadata = {"namespace": "vramwarden-system", "name": "vramwarden-policies"}
+    data = {"week.yaml": text}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+
+
+def a_namespace(**labels):
+    metadata = {"name": "team-a", "labels": labels}
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata, "spec": {}}
+
+
+def ruled(anew):
+    return anew.ruling and (anew.ruling.rule, *(one.reason for one in anew.ruling.findings))
+
+
+@pytest.mark.parametrize(
+    ("stored", "denied", "found"),
+    [
+        pytest.param([a_release(), a_namespace()], (), ("looking",), id="recorded"),
+        pytest.param(
+            [a_release(), a_namespace(tier="one")], (), ("ours", "TooLarge"), id="by-label"
+        ),
+        pytest.param([a_release()], ("get", "namespaces"), None, id="labels-unread"),
+        pytest.param([a_release()], ("get", "configmaps"), None, id="policy-unread"),
+        pytest.param([a_release("no policy")], (), None, id="policy-invalid"),
+        pytest.param([], (), None, id="no-policy"),
+    ],
+)
+def test_what_the_policy_says_of_a_pod_that_asks_and_has_nothing(api, stored, denied, found):
+    api.denied.add(denied)
+    anew = read_pod(api, UNSEEN, *stored).anew
+    assert (ruled(anew), anew.trial, anew.exempt) == (found, Trial(), False)
+
+
+WARNED = {"Warning": '299 - "TooLarge: x: \\"80Gi\\""'}
+TRANSLATED = a_pod("p", "8Gi")
+
+
+@pytest.mark.parametrize(
+    ("answer", "trial"),
+    [
+        pytest.param((201, {"kind": "Pod"}), Trial(), id="as it is"),
+        pytest.param((201, TRANSLATED), Trial(translated=True), id="translated"),
+        pytest.param(
+            (201, {}, WARNED), Trial(warnings=('TooLarge: x: "80Gi"',)), id="with warnings"
+        ),
+        pytest.param((403, {"message": TRIED}), Trial(denial=TRIED), id="denied"),
+        pytest.param((403, {"message": NO_RIGHT}), None, id="no right"),
+        pytest.param(503, None, id="no answer"),
+    ],
+)
+def test_one_like_it_is_tried_as_the_user_and_not_stored(api, answer, trial):
+    api.fails(f"POST {PODS}", answer)
+    assert read_pod(api, UNSEEN).anew.trial == trial
+    ((_, _, body),) = api.sent()
+    assert "nodeName" not in body["spec"]
+    assert body["metadata"]["annotations"] == UNSEEN["metadata"]["annotations"]
+    assert [query["dryRun"] for query in queries(api, PODS, "POST")] == ["All"]
+
+
+def test_a_namespace_that_the_configuration_leaves_out_is_exempt(api):
+    hook = {
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "team-b"}},
+        "clientConfig": {"service": {"namespace": "elsewhere"}},
+    }
+    configuration = {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "MutatingWebhookConfiguration",
+        "metadata": {"name": "vramwarden"},
+        "webhooks": [hook],
+    }
+    assert read_pod(api, UNSEEN, configuration).anew.exempt
+    read = [one.path for one in api.asked if one.path.endswith("/vramwarden-policies")]
+    assert read == ["/api/v1/namespaces/elsewhere/configmaps/vramwarden-policies"]
+
+
+def test_of_a_pod_that_has_ended_none_like_it_is_tried(api):
+    ended = a_pod("p", "8Gi", rule=None, status="Succeeded")
+    assert read_pod(api, ended).anew is None
+    assert api.sent() == []
+
+
+def test_a_pod_that_does_not_exist_may_be_a_workloads(api):
+    facts = read_pod(api, a_pod_of("Deployment/llama", "llama-x"), a_pod("alone"))
+    assert facts.workloads == ("deployment/llama",)
+    assert set(facts.names.values()) == {"llama-x", "alone"}
+
+
 @pytest.fixture
 def explain(api):
     """Run the command as a user does."""
@@ -395,7 +567,7 @@ def test_the_command_explains_a_workload_and_its_pod_in_one(api, explain):
     assert second.startswith("Pod team-a/eval-x has waited")
 
 
-@pytest.mark.parametrize("wrong", ["node/n1", "Pod_1", "-", "deployment/", "a/b/c"])
+@pytest.mark.parametrize("wrong", ["No_de/n1", "Pod_1", "-", "deployment/", "a/b/c"])
 def test_what_cannot_be_explained_is_wrong_usage(explain, wrong):
     assert explain(wrong).exit_code == 2
 

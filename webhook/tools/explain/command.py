@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
     from webhook.adapters.kube.client import Kube
     from webhook.tools.explain.judge.report import Report
-    from webhook.tools.explain.read import WorkloadKind
+    from webhook.tools.explain.reader import WorkloadKind
 
+_KIND: Final = re.compile(r"[a-z]([a-z0-9.-]{0,251}[a-z0-9])?")
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 
 
@@ -24,15 +25,16 @@ def explain(kube: Kube, namespace: str, kind: WorkloadKind, name: str) -> Report
     """Explain a pod, or what creates pods; raises KubeError where that itself cannot be read."""
     # Imported here: it would slow down every --help.
     from webhook.tools.explain.judge.explain import explain_pod, explain_workload  # noqa: PLC0415
-    from webhook.tools.explain.read import (  # noqa: PLC0415
-        POD,
-        read_pod_facts,
-        read_workload_facts,
-    )
+    from webhook.tools.explain.owners import read_owned_facts  # noqa: PLC0415
+    from webhook.tools.explain.read import read_pod_facts, read_workload_facts  # noqa: PLC0415
+    from webhook.tools.explain.reader import POD  # noqa: PLC0415
 
     if kind is POD:
         return explain_pod(read_pod_facts(kube, namespace, name))
-    facts, pod = read_workload_facts(kube, kind, namespace, name)
+    if kind.path:
+        facts, pod = read_workload_facts(kube, kind, namespace, name)
+    else:
+        facts, pod = read_owned_facts(kube, kind.name, namespace, name)
     of = None if pod is None else explain_pod(read_pod_facts(kube, namespace, pod.name, pod))
     return explain_workload(facts, of)
 
@@ -41,14 +43,13 @@ def _subject(
     _context: click.Context, _parameter: click.Parameter, text: str
 ) -> tuple[WorkloadKind, str]:
     """Read `eval-4` or `deployment/llama`."""
-    from webhook.tools.explain.read import KINDS, POD  # noqa: PLC0415 - as above
+    from webhook.tools.explain.reader import KINDS, POD, WorkloadKind  # noqa: PLC0415 - as above
 
     word, slash, name = text.rpartition("/")
     word = word.lower() if slash else POD.words[0]
-    kind = next((one for one in (POD, *KINDS) if word in one.words), None)
-    if kind is None:
-        kinds = ", ".join(one.words[0] for one in (POD, *KINDS))
-        raise click.BadParameter(f"{word!r} is no kind that is known here; write one of {kinds}")
+    kind = next((one for one in (POD, *KINDS) if word in one.words), WorkloadKind(word, "", ()))
+    if not _KIND.fullmatch(word):
+        raise click.BadParameter(f"{word[:80]!r} is no kind; write KIND/NAME, as deployment/llama")
     if not _NAME.fullmatch(name):
         raise click.BadParameter(f"{name[:80]!r} is no name that Kubernetes allows")
     return kind, name
@@ -69,13 +70,15 @@ def explain_command(
     """Say why a pod waits, was denied or stopped, and what would be enough.
 
     Of a pod, or of what creates pods: deployment/NAME, job/NAME, also replicaset, statefulset,
-    daemonset and cronjob. It acts with your own rights: the role view in one namespace is enough,
-    and what you may not read is left out and named.
+    daemonset, cronjob, and any other kind, whose pods are found by their owners. It acts with your
+    own rights: the role view in one namespace is enough, and what you may not read is left out and
+    named. Where a pod has no GPU memory, one like it is tried as you, as a dry run.
 
     \b
     vramwarden explain eval-4
     vramwarden explain deployment/llama -n team-a
     vramwarden explain job/embed -o json
+    vramwarden explain pytorchjob/train
 
     Exit code 0: nothing is wrong; 1: something blocks or was stopped, or nothing has that name; 2:
     wrong usage; 3: the cluster did not answer, or you may not read it.

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from webhook.core.bounds import MOST_ENTRIES
 from webhook.core.enforcement.bounds import LONGEST_MESSAGE
 from webhook.core.kinds.nodes import read_time
+from webhook.core.kinds.workloads import Workload
 from webhook.core.pod.fields import as_object, as_objects
 from webhook.core.words import shortened
+from webhook.names import LONGEST_LABEL, LONGEST_NAME, LONGEST_PAIR
 from webhook.tools.shared.bounds import MOST_TERMS
 
 if TYPE_CHECKING:
@@ -123,11 +125,29 @@ class ClusterObject:
         """As they are stored."""
         return self.part("metadata", "annotations")
 
-    @property
+    @LazyFact
     def owner_uid(self) -> str:
         """Of its controller; empty without one."""
+        return str(self._controller().get("uid") or "")
+
+    @LazyFact
+    def owner(self) -> Workload | None:
+        """Its controller; None without one."""
+        found = self._controller()
+        kind, name = (
+            bounded(found.get("kind"), LONGEST_LABEL),
+            bounded(found.get("name"), LONGEST_NAME),
+        )
+        return Workload(kind, name) if kind and name else None
+
+    @LazyFact
+    def owner_version(self) -> str:
+        """The API version of its controller, as `apps/v1`."""
+        return bounded(self._controller().get("apiVersion"), LONGEST_PAIR)
+
+    def _controller(self) -> Json:
         owners = as_objects(self.part("metadata").get("ownerReferences"), MOST_ENTRIES)
-        return next((str(one.get("uid")) for one in owners if one.get("controller") is True), "")
+        return next((one for one in owners if one.get("controller") is True), {})
 
     def part(self, *keys: str) -> Json:
         """Return an object within it; an empty one where it is none."""

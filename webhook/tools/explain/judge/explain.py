@@ -5,7 +5,7 @@
 | does not exist, and a history knows it | gone | `VRAMHistory` |
 | does not exist otherwise | unknown | |
 | asks NVIDIA's device plugin, under a rule of ours | see `plugins` | the scheduler's condition |
-| asks for nothing | no-demand | |
+| has no VRAM | no-demand, see `untranslated` | a dry run, and the policy |
 | has no node | pending | our own `place`, then the scheduler's condition |
 | has a node | see `bound` | `GPUNode`, the enforcer's log, the pod's conditions |
 
@@ -18,27 +18,13 @@ from __future__ import annotations
 import difflib
 import re
 from dataclasses import replace
-from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.admission.rules.hints import candidates, near_miss
-from webhook.core.bounds import MOST_ENTRIES
 from webhook.core.enforcement.bounds import LONGEST_MESSAGE
 from webhook.core.placement.assignments import read_pod_state
-from webhook.core.pod.demand import asks_for_vram
-from webhook.core.pod.fields import as_objects
-from webhook.core.pod.findings import GUIDANCE, MalformedObjectError, Reason
-from webhook.core.pod.foreign import FOREIGN_RESOURCES
 from webhook.core.pod.quantity import QuantityError, parse_vram
-from webhook.core.words import named, span
-from webhook.names import (
-    CAP_HELD_CONDITION,
-    GPU_MEMORY_ANNOTATION,
-    IN_PLACE_OF_ANNOTATION,
-    LONGEST_NAME,
-    PREFIX,
-    VRAM_RESOURCE,
-)
+from webhook.core.words import counted, named, span
+from webhook.names import CAP_HELD_CONDITION, IN_PLACE_OF_ANNOTATION, LONGEST_NAME
 from webhook.tools.explain.judge.bound import explain_bound
 from webhook.tools.explain.judge.plugins import explain_by_plugin
 from webhook.tools.explain.judge.report import Cause, Enough, OtherReason, Report, Severity, State
@@ -50,9 +36,10 @@ from webhook.tools.explain.judge.stops import (
     peak_words,
     stops_words,
 )
+from webhook.tools.explain.judge.untranslated import refusal, without_demand
 from webhook.tools.explain.judge.waiting import explain_pending
 from webhook.tools.shared.bounds import MOST_NAMES
-from webhook.tools.shared.facts import bounded, part
+from webhook.tools.shared.facts import bounded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -62,10 +49,8 @@ if TYPE_CHECKING:
 
 MOST_REFUSALS: Final = 3
 _LIKE: Final = 0.5
+_MOST_NEAR: Final = 3
 
-_DENIED: Final = re.compile(r'admission webhook "[a-z]+\.vramwarden\.io" denied the request: ')
-_FINDING: Final = re.compile(f"(?:^|; )({'|'.join(Reason)}): ")
-_REASONS: Final = {one.value: one for one in Reason}
 _BOUND: Final = re.compile(r"allows at most ([0-9]{1,18}[KMGTPE]?i?)(?![0-9A-Za-z])")
 
 
@@ -76,7 +61,7 @@ def explain_pod(facts: PodFacts) -> Report:
     state = read_pod_state(facts.pod.raw)
     if state.need is None:
         given = explain_by_plugin(facts, facts.pod, state)
-        return given or _without_demand(facts, facts.pod)
+        return given or without_demand(facts, facts.pod)
     is_pending = not state.node and not state.finished
     report = (explain_pending if is_pending else explain_bound)(facts, facts.pod, state)
     asked = bounded(facts.pod.annotations.get(IN_PLACE_OF_ANNOTATION), LONGEST_NAME)
@@ -90,11 +75,13 @@ def explain_workload(facts: WorkloadFacts, pod: Report | None) -> Report:
     """Explain a workload: why its pods are not created, then one of its pods."""
     kind, namespace, name = facts.kind, facts.namespace, facts.name
     if not facts.exists:
-        return _not_found(kind, namespace, name, facts.others, facts.left_out)
+        found = _not_found(kind, namespace, name, _near(name, facts.others), facts.left_out)
+        return _no_pods_of(found) if facts.by_owner else found
     refusals = list(dict.fromkeys(facts.refusals))[:MOST_REFUSALS]
-    causes = tuple(dict.fromkeys(one for text in refusals for one in _refusal(text)))
-    of = "" if facts.wanted is None else f" of {facts.wanted}"
-    has = f"{facts.pods}{of} pods"
+    causes = tuple(dict.fromkeys(one for text in refusals for one in refusal(text)))
+    has = counted(facts.pods, "pod")
+    if facts.wanted is not None:
+        has = f"{facts.pods} of {facts.wanted} pods"
     if causes:
         how = "a pod of it, tried as you and not stored, is" if facts.tried else "pods of it are"
         state, headline = State.REFUSED, f"has {has}: {how} denied."
@@ -137,24 +124,6 @@ def _is_well(pod: ClusterPod) -> bool:
     return pod.ready and not any(one.get("restartCount") for one in pod.statuses())
 
 
-def _refusal(text: str) -> Iterator[Cause]:
-    """Yield what a denial says: each of our findings with its cure, others' text as it is."""
-    text = bounded(text, LONGEST_MESSAGE)
-    denied = _DENIED.search(text)
-    if denied is None:
-        yield Cause(Severity.ERROR, OtherReason.CREATION_DENIED, text)
-        return
-    said, _, guidance = text[denied.end() :].partition(f". {GUIDANCE}")
-    starts = list(_FINDING.finditer(said))
-    if not starts:
-        yield Cause(Severity.ERROR, OtherReason.CREATION_DENIED, said)
-    for found, end in zip(starts, [*(one.start() for one in starts[1:]), len(said)], strict=True):
-        reason = _REASONS[found[1]]
-        yield Cause(Severity.ERROR, reason, said[found.end() : end], reason.cure)
-    if guidance:
-        yield Cause(Severity.INFO, OtherReason.CREATION_DENIED, f"{GUIDANCE}{guidance}")
-
-
 def _failed(facts: WorkloadFacts) -> Iterator[Cause]:
     if facts.failed:
         yield Cause(Severity.ERROR, OtherReason.JOB_FAILED, bounded(facts.failed, LONGEST_MESSAGE))
@@ -185,8 +154,8 @@ def _without_pod(facts: PodFacts) -> Report:
         if run.pod == facts.name
     ]
     if not found:
-        names = tuple(facts.names.values())
-        return _not_found("Pod", facts.namespace, facts.name, names, facts.left_out)
+        near = _near(facts.name, [*facts.names.values(), *facts.workloads])
+        return _not_found("Pod", facts.namespace, facts.name, near, facts.left_out)
     ended_s, _, run, history = max(found)
     held = f"{peak_words(run.peak_bytes, run.asked_bytes)}, {stops_words(run.stops)}"
     ago = span(facts.now_s - ended_s)
@@ -202,10 +171,18 @@ def _without_pod(facts: PodFacts) -> Report:
     return facts.report(State.GONE, headline, causes, enough=Enough(run_bytes=enough), notes=notes)
 
 
+def _near(name: str, names: Sequence[str]) -> list[str]:
+    """Return a few names like one: what is made of it, as `llama-7c9f`, and `deployment/llama`."""
+    name, some = name[:LONGEST_NAME], names[:MOST_NAMES]
+    near = [one for one in some if one.rpartition("/")[2] == name]
+    near += [one for one in some if one.startswith(f"{name}-")][:_MOST_NEAR]
+    near += difflib.get_close_matches(name, some, _MOST_NEAR, _LIKE)
+    return list(dict.fromkeys(near))[:_MOST_NEAR]
+
+
 def _not_found(
-    kind: str, namespace: str, name: str, names: Sequence[str], left_out: tuple[str, ...]
+    kind: str, namespace: str, name: str, near: Sequence[str], left_out: tuple[str, ...]
 ) -> Report:
-    near = difflib.get_close_matches(name[:LONGEST_NAME], names[:MOST_NAMES], 3, _LIKE)
     meant = f"did you mean {named(near)}?" if near else ""
     detail = f"there is no {kind} {name} in namespace {namespace}"
     cause = Cause(Severity.ERROR, OtherReason.NOT_FOUND, detail, meant)
@@ -220,37 +197,11 @@ def _not_found(
     )
 
 
-def _without_demand(facts: PodFacts, pod: ClusterPod) -> Report:
-    """Explain a pod that takes no VRAM, though it may seem to ask for some."""
-    headline, causes = f"{facts.title} asks for no VRAM.", []
-    try:
-        asks = asks_for_vram(pod.raw)
-    except MalformedObjectError:
-        asks = False
-    if asks:
-        headline = f"{facts.title} asks for VRAM, and has none."
-        detail = (
-            "nothing in its resources is counted: vramwarden did not see it when it was created, "
-            "or leaves its namespace alone"
-        )
-        causes.append(Cause(Severity.WARNING, Reason.UNMUTATED, detail, Reason.UNMUTATED.cure))
-    elif idioms := dict(_idioms(pod)):
-        line = next(filter(None, idioms.values()), f"{GPU_MEMORY_ANNOTATION}: 8Gi, for example")
-        fix = f"{line}, as an annotation of the pod"
-        detail = f"vramwarden does not read {named(idioms)}"
-        causes.append(Cause(Severity.INFO, OtherReason.NOT_READ, detail, fix))
-    return facts.report(State.NO_DEMAND, headline, causes)
-
-
-def _idioms(pod: ClusterPod) -> Iterator[tuple[str, str]]:
-    """Yield what seems to ask for GPU memory, and the line to write instead where it is clear."""
-    for field in ("annotations", "labels"):
-        entries = pod.part("metadata", field)
-        for key in candidates(islice(entries, MOST_ENTRIES)):
-            line = "" if key.startswith(PREFIX) else near_miss(key, bounded(entries[key], 64))
-            if line:
-                yield f"the {field.removesuffix('s')} {bounded(key, 100)}", line
-    for container in as_objects(pod.part("spec").get("containers"), MOST_ENTRIES):
-        for key in islice(part(container, "resources", "limits"), MOST_ENTRIES):
-            if key in FOREIGN_RESOURCES or (key.startswith(PREFIX) and key != VRAM_RESOURCE):
-                yield f"the resource {bounded(key, 100)}", ""
+def _no_pods_of(found: Report) -> Report:
+    """Say of what was only sought by its pods that there are none, not that it does not exist."""
+    kind, name = found.kind, found.name
+    detail = f"no pod in namespace {found.namespace} belongs to {kind} {name}"
+    see = f"see what it says itself: kubectl describe {kind.lower()} {name} -n {found.namespace}"
+    cause = replace(found.causes[0], detail=detail, fix=found.causes[0].fix or see)
+    headline = f"{kind} {found.namespace}/{name} has no pods."
+    return replace(found, headline=headline, causes=(cause,))

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
     from webhook.core.kinds.histories import History
     from webhook.core.kinds.nodes import NodeFigures
-    from webhook.core.pod.findings import Reason
+    from webhook.core.pod.findings import Finding, Reason
+    from webhook.core.policy.values import Action
     from webhook.tools.explain.judge.eligible import Mismatch
     from webhook.tools.explain.judge.room import Blocker, NodeRoom
     from webhook.tools.explain.judge.stops import Said
@@ -76,6 +77,8 @@ class OtherReason(StrEnum):
     """Its pods failed too often, or it took too long."""
     NOT_READ = "NotRead"
     """It seems to ask for GPU memory in a way that vramwarden does not read."""
+    NOT_IN_FORCE = "NotInForce"
+    """The policy only records or warns of such pods, or leaves them alone."""
     NOT_FOUND = "NotFound"
 
 
@@ -134,6 +137,40 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """The API server's answer to a pod that was tried as the user, and not stored."""
+
+    translated: bool = False
+    """It would have GPU memory."""
+    warnings: tuple[str, ...] = ()
+    denial: str = ""
+    """Where it was denied: the API server's message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """What the policy in force says of a pod's creation."""
+
+    rule: str
+    action: Action | None
+    """None where no rule matches."""
+    findings: tuple[Finding, ...]
+    malformed: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Anew:
+    """What becomes of a pod like one that exists, if it is created now."""
+
+    trial: Trial | None
+    """None where none may be tried."""
+    ruling: Ruling | None
+    """None where the policy cannot be read."""
+    exempt: bool
+    """Whether the webhook configuration leaves its namespace out, as far as that can be read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PodFacts:
     """What could be read about a pod."""
 
@@ -148,6 +185,10 @@ class PodFacts:
     """Nodes by name; None where the user may not read them, or none was needed."""
     names: Mapping[str, str] = field(default_factory=dict)
     """Of the namespace's pods, by UID."""
+    workloads: tuple[str, ...] = ()
+    """Of those that have one, as `deployment/llama`; where the pod does not exist."""
+    anew: Anew | None = None
+    """Of a pod that asks for VRAM and has none."""
     log: tuple[str, ...] = ()
     """The enforcer's lines, the oldest first."""
     histories: tuple[History, ...] = ()
@@ -181,6 +222,8 @@ class WorkloadFacts:
     namespace: str
     name: str
     exists: bool = True
+    by_owner: bool = False
+    """Whether its pods alone were read, and not itself."""
     refusals: tuple[str, ...] = ()
     """What was said where pods could not be created: of conditions first, then of Events."""
     wanted: int | None = None

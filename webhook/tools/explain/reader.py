@@ -1,0 +1,203 @@
+"""Reads objects of a namespace for `vramwarden explain`, and remembers what could not be read."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from urllib.parse import quote
+
+from webhook.adapters.kube.client import KubeError
+from webhook.names import ENFORCER_CONTAINER
+from webhook.tools.explain.judge.report import Trial
+from webhook.tools.shared.bounds import MOST_EVENTS, MOST_LOG_BYTES, MOST_LOG_LINES, MOST_OWNED
+from webhook.tools.shared.facts import part
+from webhook.tools.shared.pod import ClusterPod
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from webhook.adapters.kube.client import Kube
+
+    Json = dict[str, Any]
+
+T = TypeVar("T")
+
+_FEW_LINES: Final = 20
+"""Of a log of which `MOST_LOG_LINES` are larger than that."""
+_LONGEST_PREFIX: Final = 50
+_ANSWER: Final = re.compile(
+    r"\S+ answers 4[0-9][0-9]: (.*?)( \((?:you lack|the right is missing)[^()]*\))?", re.DOTALL
+)
+"""What the API server said, in the words of a KubeError."""
+_NO_RIGHT: Final = "cannot create resource"
+_DENIED: Final = " denied the request: "
+
+
+class WorkloadKind(NamedTuple):
+    """A kind of workload, or of what belongs to one, and where it is read."""
+
+    name: str
+    path: str
+    words: tuple[str, ...]
+    """How kubectl lets people write it."""
+
+
+DEPLOYMENT: Final = WorkloadKind(
+    "Deployment", "/apis/apps/v1", ("deployment", "deployments", "deploy", "deployment.apps")
+)
+REPLICA_SET: Final = WorkloadKind(
+    "ReplicaSet", "/apis/apps/v1", ("replicaset", "replicasets", "rs")
+)
+STATEFUL_SET: Final = WorkloadKind(
+    "StatefulSet", "/apis/apps/v1", ("statefulset", "statefulsets", "sts")
+)
+DAEMON_SET: Final = WorkloadKind("DaemonSet", "/apis/apps/v1", ("daemonset", "daemonsets", "ds"))
+JOB: Final = WorkloadKind("Job", "/apis/batch/v1", ("job", "jobs", "job.batch"))
+CRON_JOB: Final = WorkloadKind("CronJob", "/apis/batch/v1", ("cronjob", "cronjobs", "cj"))
+POD: Final = WorkloadKind("Pod", "/api/v1", ("pod", "pods", "po"))
+EVENT: Final = WorkloadKind("Event", "/api/v1", ())
+KINDS: Final = (DEPLOYMENT, REPLICA_SET, STATEFUL_SET, DAEMON_SET, JOB, CRON_JOB)
+
+
+class ExplainReader:
+    """Reads objects of a namespace, and remembers what could not be read, with why."""
+
+    def __init__(self, kube: Kube, namespace: str) -> None:
+        self.kube = kube
+        self.namespace = namespace
+        self.left_out: list[str] = []
+
+    def pod_rows(self, *, must: bool = False) -> list[ClusterPod]:
+        """Return names, workloads and owners of all pods; raises KubeError only if `must`."""
+        read = partial(self.kube.list_rows, self.path(POD), pod_row)
+        return read() if must else self.tried(read) or []
+
+    def refusals_of(self, kinds: Collection[str], name: str) -> tuple[str, ...]:
+        """Return the newest Event by which a pod of an object was denied."""
+
+        def denied(event: Json) -> tuple[str, str]:
+            about, said = part(event, "involvedObject"), _said(event)
+            of_it = str(about.get("kind")).lower() in kinds and _DENIED in said[1]
+            return said if of_it else ("", "")
+
+        fields = f"involvedObject.name={name},type=Warning"
+        read = partial(self.kube.list_first, self.path(EVENT), denied, MOST_EVENTS)
+        found = self.tried(partial(read, fieldSelector=fields), lambda error: f"Events: {error}")
+        newest = max(found or [("", "")])[1]
+        return (newest,) if newest else ()
+
+    def path(self, kind: WorkloadKind, *rest: str) -> str:
+        """Return the path of the namespace's objects of a kind, or of what is below it."""
+        parts = ("namespaces", self.namespace, _plural(kind.name.lower()), *rest)
+        return "/".join((kind.path, *(quote(one, safe="") for one in parts)))
+
+    def tried(
+        self, read: Callable[[], T], why: Callable[[KubeError], str] | None = None
+    ) -> T | None:
+        """Return what was read; None where that failed, which `why` says where it matters."""
+        try:
+            return read()
+        except KubeError as error:
+            if why is not None:
+                self.left_out.append(why(error))
+            return None
+
+    def names(self, kind: WorkloadKind) -> dict[str, str]:
+        """Return the names of all objects of a kind, by UID."""
+        return dict(self.tried(lambda: self.kube.list_rows(self.path(kind), _row)) or ())
+
+    def owned(
+        self, kind: WorkloadKind, what: str, owners: Sequence[str], labels: str = ""
+    ) -> list[ClusterPod]:
+        """Return the objects of a kind that these own, none of which has to be a pod."""
+
+        def of_ours(raw: Json) -> ClusterPod | None:
+            found = ClusterPod(raw)
+            return found if found.owner_uid in owners else None
+
+        found = self.tried(
+            lambda: self.kube.list_first(
+                self.path(kind), of_ours, MOST_OWNED, labelSelector=labels
+            ),
+            lambda error: f"{what}: {error}",
+        )
+        return [one for one in found or () if one]
+
+    def log(self, pod: ClusterPod, name: str) -> list[str]:
+        """Return the newest lines of the enforcer's log, with those before its last restart."""
+        status = next((one for one in pod.statuses() if one.get("name") == ENFORCER_CONTAINER), {})
+        ran = part(status, "state").keys() & {"running", "terminated"}
+        if not ran and not status.get("restartCount"):
+            return []
+
+        def read(**query: str) -> list[str]:
+            path = self.path(POD, name, "log")
+            query |= {"container": ENFORCER_CONTAINER, "limitBytes": str(MOST_LOG_BYTES)}
+            text = self.kube.text(path, MOST_LOG_BYTES, tailLines=str(MOST_LOG_LINES), **query)
+            if len(text.encode()) >= MOST_LOG_BYTES:  # the oldest arrive first
+                text = self.kube.text(path, MOST_LOG_BYTES, tailLines=str(_FEW_LINES), **query)
+            return text.splitlines()[-MOST_LOG_LINES:]
+
+        before = self.tried(lambda: read(previous="true")) if status.get("restartCount") else None
+        return [*(before or ()), *(self.tried(read, _why_no_log) or ())]
+
+    def events(self, uids: Sequence[str]) -> list[str]:
+        """Return the newest message of FailedCreate: no condition of others says it."""
+        found: list[tuple[str, str]] = []
+        for uid in uids[-3:]:
+            fields = f"involvedObject.uid={uid},reason=FailedCreate"
+            read = partial(self.kube.list_first, self.path(EVENT), _said, MOST_EVENTS)
+            asked = partial(read, fieldSelector=fields)
+            found += self.tried(asked, lambda error: f"Events: {error}") or []
+        return [max(found)[1]] if found else []
+
+    def try_create(self, name: str, pod: Json, what: str) -> Trial | None:
+        """Return what the API server answers to such a pod; None where it cannot be tried."""
+        metadata = {key: part(pod, "metadata", key) for key in ("labels", "annotations")}
+        body = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {**metadata, "generateName": f"{name[:_LONGEST_PREFIX]}-"},
+            "spec": part(pod, "spec"),
+        }
+        try:
+            made, warnings = self.kube.try_create(self.path(POD), body)
+        except KubeError as error:
+            found = _ANSWER.fullmatch(str(error))
+            if found is None or _NO_RIGHT in found[1]:
+                self.left_out.append(f"whether {what}: you may not try one (create pods)")
+                return None
+            return Trial(denial=found[1])
+        return Trial(translated=ClusterPod(made).managed, warnings=warnings)
+
+
+def _why_no_log(error: KubeError) -> str:
+    if error.forbidden:
+        return "the log of container vram-enforcer: you may not read pods/log here"
+    return f"the log of container vram-enforcer: {error}"
+
+
+def _said(event: Json) -> tuple[str, str]:
+    at = event.get("lastTimestamp") or event.get("eventTime") or ""
+    return str(at), str(event.get("message") or "")
+
+
+def _plural(kind: str) -> str:
+    """Return the name of a kind in paths, as it is by convention."""
+    if kind.endswith("y"):
+        return f"{kind[:-1]}ies"
+    return f"{kind}es" if kind.endswith(("s", "x", "ch")) else f"{kind}s"
+
+
+def pod_row(row: Json) -> ClusterPod:
+    """Return little of a row of a table, or of a whole object."""
+    metadata = part(row, "object", "metadata") or part(row, "metadata")
+    one = ClusterPod({"metadata": metadata})
+    return one.keep("uid", "name", "workload", "owner", "owner_version", "created_s")
+
+
+def _row(row: Json) -> tuple[str, str]:
+    """Return UID and name of a row of a table, or of a whole object."""
+    metadata = part(row, "object", "metadata") or part(row, "metadata")
+    return str(metadata.get("uid")), str(metadata.get("name"))
