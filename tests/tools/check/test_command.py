@@ -23,8 +23,8 @@ from tests.support.recordings import assert_recorded
 from webhook.cli.main import main
 from webhook.tools.check.installed import read_authorities, read_certificate, read_policy
 from webhook.tools.check.judge.facts import SOUND, DryRun, Facts
-from webhook.tools.check.judge.table import run
-from webhook.tools.check.show import as_json, as_text, has_failed
+from webhook.tools.check.judge.table import run, verdict
+from webhook.tools.check.show import as_json, as_text
 from webhook.tools.shared.facts import Unreadable
 
 RECORDED = Path(__file__).parent / "golden"
@@ -50,12 +50,21 @@ TROUBLED = replace(
         SOUND,
     ),
 )
+UNSEEN = Unreadable("needs the right to list nodes")
+FEW_RIGHTS = replace(
+    INSTALLED,
+    nodes=UNSEEN,
+    pods=Unreadable("needs the right to list pods in all namespaces"),
+    certificate=Unreadable("needs the right to get secrets"),
+    **dict.fromkeys(("agent", "sentry"), Unreadable("needs the right to get daemonsets")),
+)
 CASES = {
     "before.txt": (BEFORE, "text"),
     "installed.txt": (INSTALLED, "text"),
     "troubled.txt": (TROUBLED, "text"),
     "troubled-ascii.txt": (TROUBLED, "ascii"),
     "troubled.json": (TROUBLED, "json"),
+    "few-rights.txt": (FEW_RIGHTS, "text"),
 }
 
 
@@ -84,13 +93,36 @@ def test_in_ascii_there_is_nothing_else_and_no_terminal_is_steered():
     assert {part[:3] for part in coloured.split("\x1b[")[1:]} == {"32m", "33m", "31m", "2m-", "0m "}
 
 
-def test_only_a_failure_makes_it_fail():
-    assert has_failed(run(TROUBLED, pre=False))
-    assert not has_failed(run(INSTALLED, pre=False))
-    warned = replace(INSTALLED, webhook=a_workload(ready=1))
-    assert not has_failed(run(warned, pre=False))
-    report = json.loads(written(warned, "json"))
-    assert (report["passed"], report["summary"]["warning"]) == (True, 1)
+BOUND_YET = replace(INSTALLED, pods=())
+"""No pod has a sidecar yet: nobody can see whether its image can be pulled."""
+
+
+@pytest.mark.parametrize(
+    ("facts", "said", "code"),
+    [
+        (INSTALLED, "works", 0),
+        (replace(INSTALLED, webhook=a_workload(ready=1)), "works", 0),
+        (BOUND_YET, "works", 0),
+        (TROUBLED, "failed", 1),
+        (FEW_RIGHTS, "unknown", 3),
+        (replace(FEW_RIGHTS, wrong=DryRun(created=True)), "failed", 1),
+        (replace(INSTALLED, nodes=UNSEEN), "works", 0),
+        (replace(INSTALLED, certificate=UNSEEN), "unknown", 3),
+        (replace(INSTALLED, fences=UNSEEN), "unknown", 3),
+        (replace(INSTALLED, webhook=UNSEEN), "unknown", 3),
+        (BEFORE, "works", 0),
+        (replace(BEFORE, denied=UNSEEN), "works", 0),
+        (replace(BEFORE, nodes=UNSEEN, denied=UNSEEN, shape=UNSEEN), "unknown", 3),
+    ],
+)
+def test_it_works_where_enough_was_looked_at_and_nothing_has_failed(facts, said, code):
+    pre = facts.webhook is None
+    assert verdict(run(facts, pre=pre)).value == code
+    report = json.loads(written(facts, "json"))
+    assert (report["verdict"], report["passed"]) == (said, said == "works")
+    last = written(facts, "text").splitlines()[-1]
+    assert last[0] == {"works": "✓", "failed": "✗", "unknown": "?"}[said]
+    assert (" works: " in last or " can be installed here: " in last) == (said == "works")
 
 
 def test_json_names_a_hundred_objects_and_counts_all():

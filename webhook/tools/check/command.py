@@ -46,17 +46,18 @@ def check_command(
     """See whether what is installed works, or with --pre whether the cluster can take it.
 
     One line per check, with its cure below where there is something to do. It asks with your own
-    rights: what they do not show is not looked at. Nothing is written; pods are created as a dry
-    run.
+    rights: what they do not show is not looked at. It only says that it works where it saw all
+    about the webhook and the fence, and at least half of everything. Nothing is written; pods are
+    created as a dry run.
 
-    Exit code 0: nothing has failed; 1: something has; 2: wrong usage; 3: the cluster did not
-    answer.
+    Exit code 0: it works; 1: something has failed; 2: wrong usage; 3: the cluster did not answer,
+    or nothing has failed and your rights show too little.
     """
     # Imported here: client, certificates and policies would slow down every --help.
     from webhook.adapters.kube.client import KubeError  # noqa: PLC0415
-    from webhook.tools.check.judge.table import run  # noqa: PLC0415
+    from webhook.tools.check.judge.table import run, verdict  # noqa: PLC0415
     from webhook.tools.check.read import read_facts  # noqa: PLC0415
-    from webhook.tools.check.show import as_json, as_text, has_failed  # noqa: PLC0415
+    from webhook.tools.check.show import as_json, as_text  # noqa: PLC0415
 
     try:
         kube = reach(kubeconfig, context, namespace).kube
@@ -71,7 +72,7 @@ def check_command(
     else:
         ascii_only, colour = not _can_write(_SIGN, sys.stdout), _is_coloured(sys.stdout)
         sys.stdout.write(as_text(results, pre=pre, ascii_only=ascii_only, colour=colour))
-    click_context.exit(int(has_failed(results)))
+    click_context.exit(verdict(results).value)
 
 
 def _can_write(text: str, stream: TextIO) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.core.words import counted
 from webhook.tools.check.judge.findings import Level
+from webhook.tools.check.judge.table import Verdict, verdict
 from webhook.tools.shared.output import as_report, write_json
 
 if TYPE_CHECKING:
@@ -16,20 +17,18 @@ if TYPE_CHECKING:
     from webhook.tools.check.judge.facts import Facts
     from webhook.tools.check.judge.table import Result
 
-_SIGNS: Final = {
+_SIGNS: Final[dict[Level | Verdict, tuple[str, str, str]]] = {
     Level.OK: ("✓", "[ok]", "32"),
     Level.WARNING: ("!", "[!]", "33"),
     Level.FAILED: ("✗", "[x]", "31"),
     Level.NOT_CHECKED: ("-", "[-]", "2"),
+    Verdict.WORKS: ("✓", "[ok]", "32"),
+    Verdict.FAILED: ("✗", "[x]", "31"),
+    Verdict.UNKNOWN: ("?", "[?]", "33"),
 }
-"""Of each level: the sign, the same in ASCII, and the colour (ECMA-48)."""
+"""Of each level and verdict: the sign, the same in ASCII, and the colour (ECMA-48)."""
 _MOST_NAMES: Final = 100
 """Objects that JSON names; a cluster may have 5,000 nodes."""
-
-
-def has_failed(results: Sequence[Result]) -> bool:
-    """Say whether anything does not work."""
-    return any(one.finding.level is Level.FAILED for one in results)
 
 
 def as_text(results: Sequence[Result], *, pre: bool, ascii_only: bool, colour: bool) -> str:
@@ -38,13 +37,17 @@ def as_text(results: Sequence[Result], *, pre: bool, ascii_only: bool, colour: b
 
 
 def as_json(results: Sequence[Result], facts: Facts, *, pre: bool) -> str:
-    """Write all of it; `result` is one of ok, warning, failed, notLookedAt."""
+    """Write all of it, unfolded.
+
+    `verdict` is one of works, failed, unknown; a `result` of ok, warning, failed, notLookedAt.
+    """
     values = {
         "mode": "pre" if pre else "installed",
         "command": facts.command,
         "server": {"url": facts.url, "version": facts.version},
         "namespace": facts.namespace,
-        "passed": not has_failed(results),
+        "passed": verdict(results) is Verdict.WORKS,
+        "verdict": verdict(results).name.lower(),
         "summary": {level.value: _counts(results)[level] for level in Level},
         "checks": [
             {
@@ -66,28 +69,56 @@ def as_json(results: Sequence[Result], facts: Facts, *, pre: bool) -> str:
 def _lines(
     results: Sequence[Result], *, pre: bool, ascii_only: bool, colour: bool
 ) -> Iterator[str]:
-    for group, members in groupby(results, key=lambda one: one.group):
-        yield group
-        yield "-" * len(group)
+    folded = {why for why, number in _whys(results).items() if number > 1}
+    shown = [one for one in results if not (one.unseen and one.finding.detail in folded)]
+    for group, members in groupby(shown, key=lambda one: one.group):
+        yield from _headed(group)
         for one in members:
             yield from _of_one(one, ascii_only=ascii_only, colour=colour)
         yield ""
-    counts = _counts(results)
+    if folded:
+        yield from _headed("not looked at")
+        sign = _sign(Level.NOT_CHECKED, ascii_only=ascii_only, colour=colour)
+        for why, number in _whys(results).most_common():
+            if why in folded:
+                yield f"{sign} {_printable(why, ascii_only=ascii_only)}: {number} checks"
+        yield ""
+    yield _summary(results, pre=pre, ascii_only=ascii_only, colour=colour)
+
+
+def _headed(group: str) -> Iterator[str]:
+    yield group
+    yield "-" * len(group)
+
+
+def _whys(results: Sequence[Result]) -> Counter[str]:
+    """Count why checks were not looked at that somebody with more rights could look at."""
+    return Counter(one.finding.detail for one in results if one.unseen)
+
+
+def _summary(results: Sequence[Result], *, pre: bool, ascii_only: bool, colour: bool) -> str:
+    counts, found = _counts(results), verdict(results)
+    unseen = sum(_whys(results).values())
+    are = "was" if unseen == 1 else "were"
     parts = [
         f"{counts[Level.OK]} ok",
         counted(counts[Level.WARNING], "warning"),
         f"{counts[Level.FAILED]} failed",
         f"{counts[Level.NOT_CHECKED]} not looked at",
     ]
-    failed = bool(counts[Level.FAILED])
-    said = {
-        (True, False): "vramwarden can be installed here",
-        (True, True): "vramwarden cannot be installed here as it is",
-        (False, False): "vramwarden works",
-        (False, True): "vramwarden does not work as it should",
-    }[pre, failed]
-    sign = _sign(Level.FAILED if failed else Level.OK, ascii_only=ascii_only, colour=colour)
-    yield f"{sign} {said}: {', '.join(parts)}"
+    words = {
+        (True, Verdict.WORKS): "vramwarden can be installed here",
+        (True, Verdict.FAILED): "vramwarden cannot be installed here as it is",
+        (False, Verdict.WORKS): "vramwarden works",
+        (False, Verdict.FAILED): "vramwarden does not work as it should",
+    }
+    said = f"{words.get((pre, found))}: {', '.join(parts)}"
+    if found is Verdict.UNKNOWN:
+        said = (
+            f"nothing has failed, but {unseen} of {len(results)} {are} not looked at: ask a "
+            "cluster admin to run this, or to give you the rights above"
+        )
+    return f"{_sign(found, ascii_only=ascii_only, colour=colour)} {said}"
 
 
 def _of_one(one: Result, *, ascii_only: bool, colour: bool) -> Iterator[str]:
@@ -111,7 +142,7 @@ def _counts(results: Sequence[Result]) -> Counter[Level]:
     return Counter(one.finding.level for one in results)
 
 
-def _sign(level: Level, *, ascii_only: bool, colour: bool) -> str:
+def _sign(level: Level | Verdict, *, ascii_only: bool, colour: bool) -> str:
     sign, plain, code = _SIGNS[level]
     text = plain if ascii_only else sign
     return f"\x1b[{code}m{text}\x1b[0m" if colour else text

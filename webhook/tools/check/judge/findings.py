@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from webhook.core import words
 from webhook.core.bounds import LONGEST_TEXT
+from webhook.tools.shared.facts import Unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -27,6 +28,10 @@ class Level(StrEnum):
     """Neither good nor bad: it could not be seen."""
 
 
+class NobodySees(Unreadable):
+    """That something cannot be seen by asking, whatever one's rights: not yet, or never."""
+
+
 @dataclass(frozen=True, slots=True)
 class CheckFinding:
     """What a check found."""
@@ -38,6 +43,8 @@ class CheckFinding:
     """What to do, with the command to type; there is one for a warning and a failure."""
     about: tuple[str, ...] = ()
     """Names of the objects that it is about."""
+    visible: bool = True
+    """Where it could not be seen: whether somebody with more rights could."""
 
 
 def ok(detail: str = "") -> CheckFinding:

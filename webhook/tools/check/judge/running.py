@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.core.words import counted
 from webhook.names import GPU_NODES, VRAM_HISTORIES
-from webhook.tools.check.judge.findings import CheckFinding, failed, named, ok, warning
+from webhook.tools.check.judge.findings import CheckFinding, NobodySees, failed, named, ok, warning
 from webhook.tools.check.judge.webhook import upgrade
-from webhook.tools.shared.facts import Unreadable, known
+from webhook.tools.shared.facts import known
 
 if TYPE_CHECKING:
     from webhook.tools.check.judge.facts import Facts, OwnWorkload
@@ -131,7 +131,7 @@ def sidecar_image(facts: Facts) -> CheckFinding:
         cure = "push it, or name a pull secret in the rule: enforcement.imagePullSecrets "
         return failed(why, f"{cure}(deploy/README.md#pull-secrets)", names)
     if not any(pod.sound for pod in pods):
-        raise Unreadable("no pod has a sidecar that has started; the first one will tell")
+        raise NobodySees("no pod has a sidecar that has started; the first one will tell")
     return ok()
 
 

@@ -7,13 +7,22 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from webhook.tools.check.judge import cluster, fence, nodes, running, webhook
-from webhook.tools.check.judge.findings import CheckFinding, Level
+from webhook.tools.check.judge.findings import CheckFinding, Level, NobodySees
 from webhook.tools.shared.facts import Unreadable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from webhook.tools.check.judge.facts import Facts
+
+
+class Verdict(Enum):
+    """What all findings together amount to; its value is the exit code."""
+
+    WORKS = 0
+    FAILED = 1
+    UNKNOWN = 3
+    """Nothing has failed, and too little was looked at to say that it works."""
 
 
 class When(Enum):
@@ -49,7 +58,14 @@ class Result:
     check: Check
     finding: CheckFinding
 
+    @property
+    def unseen(self) -> bool:
+        """Whether it was not looked at, and somebody with more rights could."""
+        return self.finding.level is Level.NOT_CHECKED and self.finding.visible
 
+
+WEBHOOK: Final = "webhook"
+FENCE: Final = "policy and fence"
 GROUPS: Final[dict[str, tuple[Check, ...]]] = {
     "Kubernetes": (
         Check(When.BOTH, cluster.api_server, "the API server answers"),
@@ -79,7 +95,7 @@ GROUPS: Final[dict[str, tuple[Check, ...]]] = {
         Check(When.INSTALLED, nodes.enforcement, "a sidecar can measure there"),
         Check(When.INSTALLED, nodes.device_names, "their runtime resolves names of GPUs"),
     ),
-    "webhook": (
+    WEBHOOK: (
         Check(When.INSTALLED, webhook.release, "vramwarden is installed"),
         Check(When.OF_RELEASE, webhook.release_version, "this command is of its version"),
         Check(When.OF_RELEASE, webhook.webhook_ready, "its replicas are ready"),
@@ -93,7 +109,7 @@ GROUPS: Final[dict[str, tuple[Check, ...]]] = {
         Check(When.OF_RELEASE, webhook.pod_plain, "a pod that asks for nothing is left alone"),
         Check(When.OF_RELEASE, webhook.binding, "a pod gets its GPU when it is bound"),
     ),
-    "policy and fence": (
+    FENCE: (
         Check(When.OF_RELEASE, webhook.policy_valid, "the policy is valid"),
         Check(When.OF_RELEASE, webhook.policy_in_force, "it is in force"),
         Check(When.OF_RELEASE, webhook.policy_objects, "its objects are in force"),
@@ -133,7 +149,26 @@ def run(facts: Facts, *, pre: bool) -> list[Result]:
             try:
                 finding = check.find(facts)
             except Unreadable as error:
-                finding = CheckFinding(Level.NOT_CHECKED, str(error))
+                visible = not isinstance(error, NobodySees)
+                finding = CheckFinding(Level.NOT_CHECKED, str(error), visible=visible)
             if finding is not None:
                 results.append(Result(group, check, finding))
     return results
+
+
+def verdict(results: Sequence[Result]) -> Verdict:
+    """Return what findings amount to. What nobody can see counts on neither side.
+
+    | failed | looked at | of webhook, policy and fence | verdict |
+    | --- | --- | --- | --- |
+    | one or more | any | any | failed |
+    | none | less than half | any | unknown |
+    | none | half or more | not all | unknown |
+    | none | half or more | all | works |
+    """
+    if any(one.finding.level is Level.FAILED for one in results):
+        return Verdict.FAILED
+    unseen = [one for one in results if one.unseen]
+    essential = any(one.group in {WEBHOOK, FENCE} for one in unseen)
+    seen = sum(one.finding.level is not Level.NOT_CHECKED for one in results)
+    return Verdict.UNKNOWN if essential or seen < len(unseen) else Verdict.WORKS

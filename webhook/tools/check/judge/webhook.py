@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.core.words import counted
 from webhook.tools.check.judge.cluster import VOID, text
-from webhook.tools.check.judge.findings import CheckFinding, failed, named, ok, shortened, warning
+from webhook.tools.check.judge.findings import (
+    CheckFinding,
+    NobodySees,
+    failed,
+    named,
+    ok,
+    shortened,
+    warning,
+)
 from webhook.tools.shared.facts import Unreadable, known
 from webhook.tools.shared.pod import PULLS
 
@@ -304,7 +312,7 @@ def binding(_facts: Facts) -> CheckFinding:
     | --- | --- |
     | there | not checked |
     """
-    raise Unreadable("a binding cannot be tried as a dry run; pods without a GPU are below")
+    raise NobodySees("a binding cannot be tried as a dry run; pods without a GPU are below")
 
 
 def policy_valid(facts: Facts) -> CheckFinding:
