@@ -56,6 +56,7 @@ from webhook.tools.check.judge.facts import (
     read_webhooks,
     read_workload,
 )
+from webhook.tools.check.judge.findings import NobodySees
 from webhook.tools.shared.facts import Unreadable, known
 from webhook.tools.shared.node import ClusterNode
 from webhook.tools.shared.pod import ClusterPod
@@ -332,7 +333,7 @@ class _FactsReader:
             if not error.not_found:
                 raise
             why = "needs resource.k8s.io/v1, which Kubernetes serves from 1.34 on"
-            raise Unreadable(why) from error
+            raise NobodySees(why) from error
 
     def _runtime_class(self) -> str:
         path = f"/apis/node.k8s.io/v1/runtimeclasses/{NVIDIA_RUNTIME_CLASS}"

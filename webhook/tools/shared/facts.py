@@ -38,7 +38,7 @@ class Unreadable(Exception):  # noqa: N818 - it also stands in place of a fact
 def known(fact: T | Unreadable) -> T:
     """Return a fact; raises Unreadable where it could not be read."""
     if isinstance(fact, Unreadable):
-        raise Unreadable(fact.why)
+        raise type(fact)(fact.why)
     return fact
 
 
