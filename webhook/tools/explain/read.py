@@ -15,7 +15,6 @@ from webhook.core.bounds import MOST_ENTRIES
 from webhook.core.pod.fields import as_objects
 from webhook.core.words import counted
 from webhook.names import ASKING_ANNOTATIONS, NODE_GPU_LABEL
-from webhook.tools.explain.anew import read_anew
 from webhook.tools.explain.judge.explain import newest_in_trouble
 from webhook.tools.explain.judge.report import PodFacts, WorkloadFacts
 from webhook.tools.explain.judge.untranslated import seems_to_ask
@@ -76,6 +75,9 @@ def read_pod_facts(
     elif pod.managed:
         log = reader.log(pod, name)
     elif not pod.ended and seems_to_ask(pod):
+        # Imported here: few need policies, which are slow to load.
+        from webhook.tools.explain.anew import read_anew  # noqa: PLC0415
+
         anew = read_anew(reader, pod)
     return PodFacts(
         namespace=namespace,
