@@ -6,14 +6,23 @@ import json
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.support.foreign_clusters import a_node, gfd_node
 from tests.support.strategies import ANY_JSON
+from webhook.core.kinds.workloads import Workload
 from webhook.core.pod.quantity import MIB
+from webhook.core.policy.match import matches_any
 from webhook.tools.shared.bounds import MOST_NODE_GPUS
 from webhook.tools.shared.node import ClusterNode
 from webhook.tools.simulate.judge import offered as judged
-from webhook.tools.simulate.judge.offered import GpuSource, Offered, usable_estimate
+from webhook.tools.simulate.judge.offered import (
+    GpuSource,
+    Offered,
+    Size,
+    SizeIndex,
+    usable_estimate,
+)
 
 GFD, PLUGIN = GpuSource.GFD, GpuSource.PLUGIN
 HAMI, GPUSHARE = GpuSource.HAMI, GpuSource.GPUSHARE
@@ -155,3 +164,22 @@ def test_whatever_stands_in_a_node_is_read(value):
         {"metadata": {"labels": {f"{GPU}.count": value}}, "status": {"capacity": {GPU: value}}},
     ):
         offered_of(node)
+
+
+NAMES = st.sampled_from(["a", "b", "*", "a*", "Job/a", "Job/*", "*b"])
+
+
+@given(
+    st.lists(st.builds(Size, NAMES, NAMES, st.integers(0, 99))),
+    *(st.sampled_from(["a", "b", "ab"]) for _ in range(3)),
+)
+def test_of_a_file_of_sizes_the_first_line_that_fits_counts(sizes, namespace, pod, workload):
+    names = (f"Job/{workload}", workload, pod)
+    fitting = [
+        size.memory_bytes
+        for size in sizes
+        if matches_any(namespace, (size.namespace,))
+        and any(matches_any(name, (size.workload,)) for name in names)
+    ]
+    found = SizeIndex(sizes).find(namespace, pod, Workload("Job", workload))
+    assert found == next(iter(fitting), None)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tools.simulate.scene import a_node
-from webhook.core.placement.fit import Need
+from webhook.core.placement.fit import Denial, Need, place
 from webhook.core.pod.quantity import MIB
 from webhook.tools.simulate.judge.packing import (
     BlockedBy,
+    Packing,
     Scheduling,
     SizedPod,
+    UsedGpu,
     fewest_gpus,
     martello_toth,
     pack,
@@ -106,6 +111,107 @@ def test_of_many_selectors_some_are_remembered(monkeypatch):
     labels = {str(number): "" for number in range(10)}
     pods = [a_pod(1, **{label: ""}) for label in labels] * 2
     assert not pack([a_node("n", 80, **labels)], pods, PACK).blocked
+
+
+def packed_plainly(nodes, pods, scheduling):
+    """Return what `pack` says, by asking each node for each pod."""
+    free = [{gpu.uuid: gpu.memory_bytes for gpu in node.gpus} for node in nodes]
+    sign = 1 if scheduling is PACK else -1
+    gpus, blocked, examples = {}, Counter(), {}
+
+    def rank(index):
+        total = sum(gpu.memory_bytes for gpu in nodes[index].gpus)
+        return sign * (sum(free[index].values()) * 10**6 // total), index
+
+    for pod in pods:
+        need, wanted = pod.need, dict(pod.selector).items()
+        allowed = [index for index, node in enumerate(nodes) if wanted <= node.labels.items()]
+        bound = [
+            (index, uuids)
+            for index in sorted(allowed, key=rank)
+            if not isinstance(uuids := place("", nodes[index].gpus, free[index], need), Denial)
+        ]
+        if bound:
+            index, uuids = bound[0]
+            for uuid in uuids:
+                free[index][uuid] -= need.memory_bytes
+                gpu = gpus.setdefault(uuid, UsedGpu(nodes[index].name, []))
+                gpu.pods.append((pod.name, need.memory_bytes))
+            continue
+        as_large = {
+            index: sum(gpu.memory_bytes >= need.memory_bytes for gpu in nodes[index].gpus)
+            for index in allowed
+        }
+        sums = {index: sum(free[index].values()) for index in allowed}
+        tried = [i for i in allowed if as_large[i] and sums[i] >= pod.total_bytes]
+        cause, sentence = BlockedBy.NO_ROOM, ""
+        if not allowed:
+            cause = BlockedBy.NODE_SELECTOR
+        elif not any(as_large.values()):
+            cause = BlockedBy.TOO_LARGE
+        elif max(as_large.values()) < need.gpu_count:
+            cause = BlockedBy.TOO_FEW_GPUS
+        elif tried:
+            index = min(tried, key=rank)
+            denial = place(nodes[index].name, nodes[index].gpus, free[index], need)
+            cause, sentence = BlockedBy.GPUS_SPLIT, denial.sentence
+        elif sum(sums.values()) >= pod.total_bytes:
+            cause = BlockedBy.NODES_SPLIT
+        blocked[cause] += 1
+        examples.setdefault(cause, (pod.name, sentence))
+    return Packing(list(gpus.values()), blocked, examples)
+
+
+LABELS = st.dictionaries(st.sampled_from(["rack", "zone"]), st.sampled_from("ab"))
+
+
+@given(st.data(), st.sampled_from(Scheduling))
+def test_the_answer_is_that_of_asking_each_node_for_each_pod(data, scheduling):
+    sizes = st.lists(st.integers(1, 12), min_size=1, max_size=4)
+    nodes = [
+        a_node(f"n{index}", *data.draw(sizes), **data.draw(LABELS))
+        for index in range(data.draw(st.integers(0, 6)))
+    ]
+    pods = [
+        a_pod(mib, count, str(name), **labels)
+        for name, (mib, count, labels) in enumerate(
+            data.draw(st.lists(st.tuples(st.integers(1, 14), st.integers(1, 3), LABELS)))
+        )
+    ]
+    assert pack(nodes, pods, scheduling) == packed_plainly(nodes, pods, scheduling)
+
+
+def steps_of(run):
+    """Return how many instructions of Python a call takes."""
+    steps = 0
+
+    def trace(frame, event, _):
+        nonlocal steps
+        frame.f_trace_opcodes = True
+        steps += event == "opcode"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        run()
+    finally:
+        sys.settrace(before)
+    return steps
+
+
+@pytest.mark.parametrize("scheduling", Scheduling)
+@pytest.mark.parametrize("mib", [3, 50], ids=["all fit", "most do not"])
+def test_a_cluster_of_twice_the_size_takes_little_more_than_twice_the_steps(scheduling, mib):
+    def steps(size):
+        nodes = [a_node(f"n{index}", 80, 80, zone=str(index % 3)) for index in range(size)]
+        pods = [
+            a_pod(mib + number % 30, 1 + (number % 8 == 7), zone=str(number % 4))
+            for number in range(4 * size)
+        ]
+        return steps_of(lambda: pack(nodes, pods, scheduling))
+
+    assert steps(128) < 2.3 * steps(64)
 
 
 NODES = st.lists(st.lists(st.integers(1, 12), min_size=1, max_size=4), min_size=1, max_size=4).map(

@@ -24,9 +24,9 @@ from webhook.tools.simulate.judge.asked import AskError, asked_of
 from webhook.tools.simulate.judge.comparison import TodayPod
 from webhook.tools.simulate.judge.offered import (
     GpuSource,
+    SizeIndex,
     TodayNode,
     offered_of,
-    size_of,
     usable_estimate,
     with_given,
 )
@@ -146,13 +146,13 @@ class TodayObjects:
 
     def sized_pods(self, sizes: Sequence[Size], otherwise_bytes: int | None) -> list[TodayPod]:
         """Return the pods with what files, histories and `--size` say of their size."""
-        found = []
+        found, index = [], SizeIndex(sizes)
         for pod, workload in self.pods:
             namespace, _, name = pod.name.partition("/")
             found.append(
                 replace(
                     pod,
-                    given_bytes=size_of(sizes, namespace, name, workload),
+                    given_bytes=index.find(namespace, name, workload),
                     history_bytes=self.histories.get((namespace, str(workload))),
                     otherwise_bytes=otherwise_bytes,
                 )

@@ -219,6 +219,7 @@ def _amount(capacity: Json, name: str) -> int:
         return 0
 
 
+_ANY: Final = "*"
 _GIVEN: Final = re.compile(r"(?:([^=]+)=)?(?:([1-9][0-9]?)x)?([^x=]+)")
 
 
@@ -233,18 +234,48 @@ class Size:
     """Per GPU; 0 where their pods are to stay whole."""
 
 
-def size_of(sizes: Sequence[Size], namespace: str, pod: str, workload: Workload) -> int | None:
-    """Return what the first size says that fits; a workload goes by `llama` or `Deployment/llama`.
+class SizeIndex:
+    """What a file of sizes says; of the lines that fit a pod, the first counts.
 
-    A pod that nothing creates, by its own name.
+    Lines without a pattern are found by name, so that there may be one for each workload.
     """
-    names = (str(workload), workload.name, pod)
-    for size in sizes:
-        if matches_any(namespace, (size.namespace,)) and any(
-            matches_any(name, (size.workload,)) for name in names
-        ):
-            return size.memory_bytes
-    return None
+
+    def __init__(self, sizes: Sequence[Size]) -> None:
+        self._named: dict[tuple[str, str], tuple[int, int]] = {}
+        """Of each name the first: its number and memory."""
+        self._patterns: list[tuple[int, Size]] = []
+        self._of_namespace: dict[str, list[tuple[int, Size]]] = {}
+        """Of these, those that fit it."""
+        for number, size in enumerate(sizes):
+            names = (size.namespace, size.workload)
+            if "*" in size.workload or ("*" in size.namespace and size.namespace != _ANY):
+                self._patterns.append((number, size))
+            else:
+                self._named.setdefault(names, (number, size.memory_bytes))
+
+    def find(self, namespace: str, pod: str, workload: Workload) -> int | None:
+        """Return the bytes per GPU of a workload, as `llama` or `Deployment/llama`, or of the pod.
+
+        None where no line fits.
+        """
+        names = (str(workload), workload.name, pod)
+        keys = ((where, name) for where in (namespace, _ANY) for name in names)
+        number, memory_bytes = min(filter(None, map(self._named.get, keys)), default=(None, None))
+        for earlier, size in self._patterns_of(namespace):
+            if number is not None and number < earlier:
+                break
+            if any(matches_any(name, (size.workload,)) for name in names):
+                return size.memory_bytes
+        return memory_bytes
+
+    def _patterns_of(self, namespace: str) -> list[tuple[int, Size]]:
+        if namespace not in self._of_namespace:
+            self._of_namespace[namespace] = [
+                (number, size)
+                for number, size in self._patterns
+                if matches_any(namespace, (size.namespace,))
+            ]
+        return self._of_namespace[namespace]
 
 
 @dataclass(frozen=True, slots=True)

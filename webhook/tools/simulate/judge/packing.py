@@ -27,6 +27,7 @@ Selector = tuple[tuple[str, str], ...]
 """Labels that a node must have."""
 
 _PARTS: Final = 10**6  # what of a node is free is compared in millionths
+_NONE: Final = -1  # less than any amount
 
 
 class Scheduling(StrEnum):
@@ -80,16 +81,21 @@ class Packing(NamedTuple):
 
 
 def pack(nodes: Sequence[TodayNode], pods: Iterable[SizedPod], scheduling: Scheduling) -> Packing:
-    """Give each pod its GPUs, in the order of the list; one without room holds nobody up."""
+    """Give each pod its GPUs, in the order of the list; one without room holds nobody up.
+
+    A pod takes steps like the logarithm of the nodes, whether it finds room or not.
+    """
     cluster, blocked = _Cluster(nodes, scheduling), Counter[BlockedBy]()
     examples: dict[BlockedBy, tuple[str, str]] = {}
     used: dict[tuple[int, str], UsedGpu] = {}
     for pod in pods:
         bound = cluster.bind(pod)
         if bound is None:
-            cause, sentence = cluster.why_not(pod)
+            cause = cluster.why_not(pod)
             blocked[cause] += 1
-            examples.setdefault(cause, (pod.name, sentence))
+            if cause not in examples:
+                sentence = cluster.denial(pod) if cause is BlockedBy.GPUS_SPLIT else ""
+                examples[cause] = (pod.name, sentence)
             continue
         index, uuids = bound
         for uuid in uuids:
@@ -98,29 +104,138 @@ def pack(nodes: Sequence[TodayNode], pods: Iterable[SizedPod], scheduling: Sched
     return Packing(list(used.values()), blocked, examples)
 
 
+class _Order:
+    """Numbers from 0 in their order, some with an amount; finds the first that has enough.
+
+    A binary tree over all numbers of so many bits, in which each place knows the largest amount
+    below it: 1 is the root, and below n are 2n and 2n + 1.
+    """
+
+    def __init__(self, bits: int) -> None:
+        self._first = 1 << bits
+        self._most: dict[int, int] = {}
+
+    def put(self, number: int, amount: int) -> None:
+        """Give a number an amount, in place of the one that it had; `_NONE` for none."""
+        place = self._first + number
+        while place and self._most.get(place, _NONE) != amount:
+            if amount == _NONE:
+                del self._most[place]
+            else:
+                self._most[place] = amount
+            amount = max(amount, self._most.get(place ^ 1, _NONE))
+            place >>= 1
+
+    def first(self, amount: int) -> int | None:
+        """Return the lowest number with at least this amount."""
+        place, most = 1, self._most
+        if most.get(place, _NONE) < amount:
+            return None
+        while place < self._first:
+            place *= 2
+            if most.get(place, _NONE) < amount:
+                place += 1
+        return place - self._first
+
+
+class _Node:
+    """A node, and what is free on its GPUs."""
+
+    def __init__(self, node: TodayNode, scheduling: Scheduling) -> None:
+        self.node = node
+        self.free = {gpu.uuid: gpu.memory_bytes for gpu in node.gpus}
+        self._spreads = scheduling is Scheduling.SPREAD
+        self._total_bytes = max(1, sum(self.free.values()))
+        self.count()
+        self.sizes = self.rooms
+        """Of its GPUs while they are empty, the largest first."""
+        self.largest_bytes = max(self.sizes, default=_NONE)
+
+    def count(self) -> None:
+        """Count again what is free, by GPU and in all, and how the scheduler ranks the node."""
+        # As the agent's labels say: at a number, what so many GPUs and one more have free at least.
+        self.rooms = sorted(self.free.values(), reverse=True)
+        self.free_bytes = sum(self.rooms)
+        part = self.free_bytes * _PARTS // self._total_bytes
+        self.rank = _PARTS - part if self._spreads else part  # the lowest is taken first
+
+
+class _Pool:
+    """The nodes that pods of one selector may run on, by their indexes.
+
+    In one order for each number of GPUs the scheduler's first node with room is found; in another,
+    by their largest GPUs, whether one has enough free in all.
+    """
+
+    def __init__(self, nodes: Sequence[_Node], indexes: Sequence[int]) -> None:
+        self.indexes = indexes
+        self.free_bytes = sum(nodes[index].free_bytes for index in indexes)
+        self._nodes = nodes
+        self._bits = len(nodes).bit_length()
+        self._sizes: dict[int, int] = {}
+        self._by_rank: dict[int, _Order] = {}
+        self._by_size = sorted(indexes, key=lambda index: -nodes[index].largest_bytes)
+        self._number_by_size = {index: number for number, index in enumerate(self._by_size)}
+        self._sums = _Order(self._bits)
+        for number, index in enumerate(self._by_size):
+            self._sums.put(number, nodes[index].free_bytes)
+
+    def best(self, need: Need) -> int | None:
+        """Return the node with room that the scheduler takes: of equals, the first."""
+        order = self._by_rank.get(need.gpu_count)
+        if order is None:
+            if self.largest(need.gpu_count) == _NONE:
+                return None
+            order = self._by_rank[need.gpu_count] = _Order(_PARTS.bit_length() + self._bits)
+            for index in self.indexes:
+                self._put(order, index, need.gpu_count)
+        number = order.first(need.memory_bytes)
+        return None if number is None else number & (1 << self._bits) - 1
+
+    def largest(self, gpus: int) -> int:
+        """Return what so many GPUs of one node have at least while they are empty, of the best."""
+        if gpus not in self._sizes:
+            sizes = (self._nodes[index].sizes for index in self.indexes)
+            most = max((one[gpus - 1] for one in sizes if len(one) >= gpus), default=_NONE)
+            self._sizes[gpus] = most
+        return self._sizes[gpus]
+
+    def has_sum(self, pod: SizedPod) -> bool:
+        """Return whether a node has enough free in all, and a GPU that would be large enough."""
+        number = self._sums.first(pod.total_bytes)
+        if number is None:
+            return False
+        return self._nodes[self._by_size[number]].largest_bytes >= pod.need.memory_bytes
+
+    def update(self, index: int, rank: int, spent_bytes: int) -> None:
+        """Note what a node has free now, which had another rank and so much more."""
+        self.free_bytes -= spent_bytes
+        self._sums.put(self._number_by_size[index], self._nodes[index].free_bytes)
+        for gpus, order in self._by_rank.items():
+            order.put(rank << self._bits | index, _NONE)
+            self._put(order, index, gpus)
+
+    def _put(self, order: _Order, index: int, gpus: int) -> None:
+        node = self._nodes[index]
+        if len(node.rooms) >= gpus:
+            order.put(node.rank << self._bits | index, node.rooms[gpus - 1])
+
+
 class _Cluster:
-    """Nodes, and what is free there; nodes go by their numbers."""
+    """Nodes, and what is free there; nodes go by their indexes."""
 
     def __init__(self, nodes: Sequence[TodayNode], scheduling: Scheduling) -> None:
-        self._nodes = nodes
-        self._free = [{gpu.uuid: gpu.memory_bytes for gpu in node.gpus} for node in nodes]
-        self._sign = 1 if scheduling is Scheduling.SPREAD else -1
-        self._totals = [sum(free.values()) for free in self._free]
-        self._scores = [0] * len(nodes)
-        most = max((len(node.gpus) for node in nodes), default=0)
-        # As in the agent's labels: by how many GPUs, then by node, what each has free at least.
-        self._rooms = [[-1] * len(nodes) for _ in range(most + 1)]
-        self._matching: dict[Selector, list[int]] = {}
-        for index in range(len(nodes)):
-            self._recount(index)
+        self._nodes = [_Node(node, scheduling) for node in nodes]
+        self._labelled: dict[tuple[str, str], list[int]] = {}
+        for index, node in enumerate(nodes):
+            for label in node.labels.items():
+                self._labelled.setdefault(label, []).append(index)
+        self._pools: dict[Selector, _Pool] = {}
+        self._pools_of: list[list[_Pool]] = [[] for _ in nodes]
 
     def choose(self, pod: SizedPod) -> int | None:
         """Return the node with room that the scheduler scores highest."""
-        if pod.need.gpu_count >= len(self._rooms):
-            return None
-        rooms, amount_bytes = self._rooms[pod.need.gpu_count], pod.need.memory_bytes
-        found = [index for index in self._match(pod.selector) if rooms[index] >= amount_bytes]
-        return max(found, key=self._scores.__getitem__) if found else None
+        return self._pool(pod.selector).best(pod.need)
 
     def bind(self, pod: SizedPod) -> tuple[int, tuple[str, ...]] | None:
         """Place a pod as the scheduler and the webhook do; None where it has no room."""
@@ -130,56 +245,62 @@ class _Cluster:
         uuids = self._placed(pod, index)
         if isinstance(uuids, Denial):
             return None
+        node = self._nodes[index]
+        rank = node.rank
         for uuid in uuids:
-            self._free[index][uuid] -= pod.need.memory_bytes
-        self._recount(index)
+            node.free[uuid] -= pod.need.memory_bytes
+        node.count()
+        for pool in self._pools_of[index]:
+            pool.update(index, rank, pod.total_bytes)
         return index, uuids
 
-    def why_not(self, pod: SizedPod) -> tuple[BlockedBy, str]:
-        """Return why no node has room, and the sentence of a binding that would be denied."""
-        need, matching = pod.need, self._match(pod.selector)
-        if not matching:
-            return BlockedBy.NODE_SELECTOR, ""
-        as_large = [
-            sum(gpu.memory_bytes >= need.memory_bytes for gpu in self._nodes[index].gpus)
-            for index in matching
-        ]
-        if not any(as_large):
-            return BlockedBy.TOO_LARGE, ""
-        if max(as_large) < need.gpu_count:
-            return BlockedBy.TOO_FEW_GPUS, ""
-        sums = [sum(self._free[index].values()) for index in matching]
+    def why_not(self, pod: SizedPod) -> BlockedBy:
+        """Return why no node has room."""
+        need, pool = pod.need, self._pool(pod.selector)
+        if not pool.indexes:
+            return BlockedBy.NODE_SELECTOR
+        if pool.largest(1) < need.memory_bytes:
+            return BlockedBy.TOO_LARGE
+        if pool.largest(need.gpu_count) < need.memory_bytes:
+            return BlockedBy.TOO_FEW_GPUS
+        if pool.has_sum(pod):
+            return BlockedBy.GPUS_SPLIT
+        fits_sum = pool.free_bytes >= pod.total_bytes
+        return BlockedBy.NODES_SPLIT if fits_sum else BlockedBy.NO_ROOM
+
+    def denial(self, pod: SizedPod) -> str:
+        """Return the sentence of the binding that would be denied, of a pod with GPUS_SPLIT."""
         tried = [
-            index
-            for index, has, free in zip(matching, as_large, sums, strict=True)
-            if has and free >= pod.total_bytes
+            (self._nodes[index].rank, index)
+            for index in self._pool(pod.selector).indexes
+            if self._nodes[index].largest_bytes >= pod.need.memory_bytes
+            and self._nodes[index].free_bytes >= pod.total_bytes
         ]
-        if tried:
-            denial = self._placed(pod, max(tried, key=self._scores.__getitem__))
-            return BlockedBy.GPUS_SPLIT, denial.sentence if isinstance(denial, Denial) else ""
-        fits_sum = sum(sums) >= pod.total_bytes
-        return (BlockedBy.NODES_SPLIT if fits_sum else BlockedBy.NO_ROOM), ""
+        denial = self._placed(pod, min(tried)[1])
+        return denial.sentence if isinstance(denial, Denial) else ""
 
     def _placed(self, pod: SizedPod, index: int) -> tuple[str, ...] | Denial:
-        node = self._nodes[index]
-        return place(node.name, node.gpus, self._free[index], pod.need)
+        one = self._nodes[index]
+        return place(one.node.name, one.node.gpus, one.free, pod.need)
 
-    def _match(self, selector: Selector) -> list[int]:
-        if selector not in self._matching:
-            if len(self._matching) >= MOST_SELECTORS:
-                self._matching.clear()
-            self._matching[selector] = [
-                index
-                for index, node in enumerate(self._nodes)
-                if all(node.labels.get(key) == value for key, value in selector)
-            ]
-        return self._matching[selector]
+    def _pool(self, selector: Selector) -> _Pool:
+        pool = self._pools.get(selector)
+        if pool is None:
+            if len(self._pools) >= MOST_SELECTORS:
+                self._pools.clear()
+                for pools in self._pools_of:
+                    pools.clear()
+            pool = self._pools[selector] = _Pool(self._nodes, self._match(selector))
+            for index in pool.indexes:
+                self._pools_of[index].append(pool)
+        return pool
 
-    def _recount(self, index: int) -> None:
-        free = sorted(self._free[index].values(), reverse=True)
-        for count, amount_bytes in enumerate(free, 1):
-            self._rooms[count][index] = amount_bytes
-        self._scores[index] = self._sign * (sum(free) * _PARTS // max(1, self._totals[index]))
+    def _match(self, selector: Selector) -> Sequence[int]:
+        if not selector:
+            return range(len(self._nodes))
+        fewest = min((self._labelled.get(label, []) for label in selector), key=len)
+        labels = ((index, self._nodes[index].node.labels) for index in fewest)
+        return [i for i, has in labels if all(has.get(key) == value for key, value in selector)]
 
 
 def fewest_gpus(nodes: Sequence[TodayNode], pods: Iterable[SizedPod]) -> int:
