@@ -7,6 +7,7 @@
 | the chart's files/default.yaml | policies/default.yaml |
 | the chart's files/policy-objects.json | the same models, by webhook/adapters/policy/crd.py |
 | the chart's files/admission.json | core/pod/complexity.py, core/nvidia/devices.py of webhook |
+| the chart's files/values.json | what `form` and `gone` say in the chart's values.schema.json |
 | block exempt-namespaces | the rule `system` of policies/default.yaml |
 | block chart-values | the chart's values.yaml and values.schema.json |
 | block denial-reasons | `Reason` in webhook/core/pod/findings.py |
@@ -121,7 +122,7 @@ def values_schema() -> Json:
 def chart_values(
     schema: Json, path: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], Json]]:
-    """Yield path and schema of every value that is not only a group of others."""
+    """Yield path and schema of every value, gone ones too, that is not only a group of others."""
     for name, found in schema["properties"].items():
         # What a group holds has its own lines; what is given as a whole has one.
         if found.get("properties") and name != "issuerRef":
@@ -240,6 +241,16 @@ def _admission() -> str:
     return _as_json({**bounds, "injectors": injectors, "likeInjectors": LIKE_INJECTORS})
 
 
+def _values() -> str:
+    return _as_json(
+        {
+            ".".join(path): {key: found[key] for key in ("gone", "form") if key in found}
+            for path, found in chart_values(values_schema())
+            if {"gone", "form"} & found.keys()
+        }
+    )
+
+
 # kubectl reads a file from its beginning, and stops where it is no YAML: `@` begins nothing. So the
 # file changes nothing where it is applied as it is, and does not leave pods that never start.
 _INSTALL_HEAD: Final = f"""\
@@ -272,6 +283,7 @@ _FILES: Final[dict[Path, Callable[[], str]]] = {
         {"definition": definition(), "validations": unknown_fields()}
     ),
     CHART / "files" / "admission.json": _admission,
+    CHART / "files" / "values.json": _values,
     CHART / "files" / "default.yaml": lambda: _DEFAULT_POLICY.read_text(encoding="utf-8"),
     INSTALL: install_file,
 }

@@ -38,7 +38,7 @@ REST = {
         "fence": dict.fromkeys(FENCE, False),
         "podDisruptionBudget": {"enabled": False},
         "networkPolicy": {"enabled": False},
-        "policies": {"shipped": False},
+        "policies": {"shipped": False, "files": {"none.yaml": ""}},
         "exemptNamespaces": [],
         "webhook": {"priorityClassName": "", "replicas": 1, "preStopSeconds": 0},
         "agent": {"priorityClassName": "", "affinity": None, "tolerations": []},

@@ -11,8 +11,7 @@ from jsonschema import Draft7Validator
 from deploy.generate import chart_values, values, values_schema
 from tests.support.charts import CHART, HelmError
 
-# Kubernetes' own types, which the API server checks, and maps of the user's own names.
-FREE = {"type": "object"}
+SCHEMA = values_schema()
 
 
 def nodes(node, path=""):
@@ -23,12 +22,12 @@ def nodes(node, path=""):
 
 
 def test_the_schema_is_a_valid_one_and_the_defaults_meet_it():
-    Draft7Validator.check_schema(values_schema())
-    assert list(Draft7Validator(values_schema()).iter_errors(values())) == []
+    Draft7Validator.check_schema(SCHEMA)
+    assert list(Draft7Validator(SCHEMA).iter_errors(values())) == []
 
 
 def test_the_schema_knows_the_same_values_as_the_file():
-    known = {path for path, _ in chart_values(values_schema())} - {("global",)}
+    known = {path for path, _ in chart_values(SCHEMA)} - {("global",)}
 
     def walk(found, path=()):
         for name, value in found.items():
@@ -42,7 +41,7 @@ def test_the_schema_knows_the_same_values_as_the_file():
 
 
 def test_every_value_is_described_and_closed():
-    for path, node in nodes(values_schema()):
+    for path, node in nodes(SCHEMA):
         assert "description" in node or re.search(r"(issuerRef)\.", path), path
         if "properties" in node:
             assert node["additionalProperties"] is False, path
@@ -59,10 +58,12 @@ def test_every_value_is_described_and_closed():
         ("certificates.mode=cert-manager", "mode"),
         ("certificates.existingSecret.secretName=x", "existingSecret"),
         ("image.digest=abc", "digest"),
-        ("image.repository=a/b:1", "repository"),
+        ("image.repository=a/b:1", 'image.repository: "a/b:1" is not the name of an image'),
         ("agent.gpuAccess=privileged", "gpuAccess"),
         ("agent.deviceNames=nvidia.com/gpu", "deviceNames"),
-        ("agent.runtimeClassName=auto!", "runtimeClassName"),
+        ("agent.runtimeClassName=auto!", 'agent.runtimeClassName: "auto!" is not the name of a'),
+        ("agent.runtimeClassName=auto", r'"auto" would be .+; did you mean Auto\?'),
+        ("agent.vram=16GB", 'agent.vram: "16GB" is not an amount of memory; write e.g. 48Gi'),
         ("agent.vram=48 GB", "vram"),
         ("agent.startupTaint=a' || true || 'b", "startupTaint"),
         ("agent.startupTaint=a=b:NoSchedule", "startupTaint"),
@@ -74,7 +75,10 @@ def test_every_value_is_described_and_closed():
         ("exemptNamespaces={kube-system,*}", "exemptNamespaces"),
         ("exemptNamespaces={**}", "exemptNamespaces"),
         ("exemptNamespaces={*-*}", "exemptNamespaces"),
-        ("policies.files.readme=x", "readme"),
+        ("policies.files.readme=x", 'policies.files: "readme" is not the name of a policy file'),
+        (r"policies.files.10\.txt=a: b", "policies.files: .10.txt. is not .+; write e.g. 10-teams"),
+        (r"policies.files.a\.yaml=b,policies.files.c=d: e", "a.yaml: is no policy.*"),
+        ("policies.shipped=false", "policies: no file is left, and without a rule every pod is"),
         ("rollout=Enforced", "rollout"),
         ("fence.secondline=false", "fence"),
         ("podDisruptionBudget.maxUnavailable=half", "maxUnavailable"),
@@ -84,6 +88,34 @@ def test_every_value_is_described_and_closed():
 def test_a_slip_of_the_pen_is_rejected(helm, wrong, said):
     with pytest.raises(HelmError, match=said):
         helm.render(None, "--set", wrong)
+
+
+def test_all_that_is_wrong_is_said_at_once(helm):
+    with pytest.raises(HelmError) as raised:
+        helm.render(None, "--set", "agent.vram=1GB,image.digest=x,policies.shipped=false")
+    assert re.findall(r"(\w+[.\w]*): (?:\"|no file)", str(raised.value)) == [
+        "agent.vram",
+        "image.digest",
+        "policies",
+    ]
+
+
+FORMS = {".".join(path): found["form"] for path, found in chart_values(SCHEMA) if "form" in found}
+
+
+def test_no_message_shows_a_pattern():
+    """Helm would: what it cannot say in a sentence is no keyword of the schema's own."""
+    shown = {"pattern", "propertyNames"}
+    assert [path for path, node in nodes(SCHEMA) if shown & node.keys()] == []
+    assert len(FORMS) > 12
+
+
+@pytest.mark.parametrize("path", FORMS)
+def test_what_a_sentence_says_to_write_is_taken(path):
+    form = FORMS[path]
+    written = form.get("words", []) + re.findall(r"e\.g\. (\S+)", form["wanted"])
+    assert all(re.search(form["pattern"], word) for word in written)
+    assert written or "; write " in form["wanted"]
 
 
 @pytest.mark.parametrize(
@@ -126,4 +158,4 @@ def test_a_parent_chart_may_share_values(helm):
 
 def test_the_schema_is_written_as_json_writes_it():
     text = (CHART / "values.schema.json").read_text()
-    assert text == json.dumps(values_schema(), indent=2) + "\n"
+    assert text == json.dumps(SCHEMA, indent=2) + "\n"
