@@ -156,7 +156,7 @@ def configurations(facts: Facts) -> CheckFinding:
            if policy == "Fail" != found[key]]  # fmt: skip
     if lax:
         why = f"{named(lax)} has failurePolicy Ignore: while no replica answers, the second line "
-        cure = "set webhook.mutating.failurePolicy and webhook.validating.failurePolicy to Fail"
+        cure = "set webhook.failurePolicy to Fail"
         return warning(f"{why}alone denies pods that were not translated", cure, lax)
     return ok(counted(len(found), "webhook"))
 
