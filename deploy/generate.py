@@ -119,16 +119,18 @@ def values_schema() -> Json:
     return dict(json.loads((CHART / "values.schema.json").read_text(encoding="utf-8")))
 
 
-def chart_values(
-    schema: Json, path: tuple[str, ...] = ()
-) -> Iterator[tuple[tuple[str, ...], Json]]:
-    """Yield path and schema of every value, gone ones too, that is not only a group of others."""
+def chart_values(schema: Json, *, gone: bool = False) -> Iterator[tuple[tuple[str, ...], Json]]:
+    """Yield path and schema of every value that is not only a group of others.
+
+    Or of those that are `gone`, which are known only so that Helm can say what is in their place.
+    """
     for name, found in schema["properties"].items():
         # What a group holds has its own lines; what is given as a whole has one.
         if found.get("properties") and name != "issuerRef":
-            yield from chart_values(found, (*path, name))
-        else:
-            yield (*path, name), found
+            for path, inside in chart_values(found, gone=gone):
+                yield (name, *path), inside
+        elif ("gone" in found) == gone:
+            yield (name,), found
 
 
 def _with_blocks() -> Iterator[Path]:
@@ -242,10 +244,11 @@ def _admission() -> str:
 
 
 def _values() -> str:
+    known = [*chart_values(values_schema()), *chart_values(values_schema(), gone=True)]
     return _as_json(
         {
             ".".join(path): {key: found[key] for key in ("gone", "form") if key in found}
-            for path, found in chart_values(values_schema())
+            for path, found in known
             if {"gone", "form"} & found.keys()
         }
     )

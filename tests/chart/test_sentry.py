@@ -144,7 +144,7 @@ def test_before_the_field_for_it_an_annotation_keeps_profiles_from_its_signals(h
 
 
 def test_it_is_told_who_and_where_it_is_and_answers_where_it_is_asked(helm):
-    objects = helm.render({"sentry": {"host": "::", "port": 10081}})
+    objects = helm.render({"host": "::"})
     container = container_of(objects)
     fields = {
         entry["name"]: entry["valueFrom"]["fieldRef"]["fieldPath"]
@@ -161,12 +161,12 @@ def test_it_is_told_who_and_where_it_is_and_answers_where_it_is_asked(helm):
         "node": "$(NODE_NAME)",
         "namespace": NAMESPACE,
         "host": "::",
-        "metrics_port": 10081,
+        "metrics_port": 8081,
     }
     named = {parameter.envvar for parameter in sentry_command.params}
     assert fields.keys() <= named
     (port,) = container["ports"]
-    assert port == {"name": "metrics", "containerPort": 10081}
+    assert port == {"name": "metrics", "containerPort": 8081}
     assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "metrics"}
     assert "livenessProbe" not in container  # whoever floods the port could have it restarted
     policy = one(objects, "NetworkPolicy", SENTRY)["spec"]
@@ -189,7 +189,6 @@ AGENT = {
     "extraVolumes": [{"name": "driver", "emptyDir": {}}],
     "extraVolumeMounts": [{"name": "driver", "mountPath": "/driver"}],
 }
-NOTHING = {key: type(value)() for key, value in AGENT.items()}
 
 
 def given(objects):
@@ -202,12 +201,10 @@ def given(objects):
     }
 
 
-def test_it_goes_where_the_agent_goes_unless_told_otherwise(helm):
+def test_it_goes_where_the_agent_goes(helm):
     only = {"affinity": {**AGENT["affinity"], "nodeAffinity": None}}
     assert given(helm.render({"agent": {**AGENT, **only}})) == AGENT
     assert pod_of(helm.render())["affinity"] == pod_of(helm.render(), "agent")["affinity"]
-    found = given(helm.render({"agent": AGENT, "sentry": NOTHING}))
-    assert {key for key, value in found.items() if value} == set()
 
 
 @pytest.mark.parametrize("access", ["Environment", "VolumeMounts", "Privileged"])

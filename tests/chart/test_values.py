@@ -52,8 +52,8 @@ def test_every_value_is_described_and_closed():
     [
         ("webhook.replica=3", "/webhook"),
         ("replicas=3", "replicas"),
-        ("webhook.mutating.failurePolicy=Fial", "failurePolicy"),
-        ("webhook.validating.timeoutSeconds=31", "timeoutSeconds"),
+        ("webhook.failurePolicy=Fial", "failurePolicy"),
+        ("webhook.timeoutSeconds=31", "timeoutSeconds"),
         ("webhook.replicas=0", "replicas"),
         ("certificates.mode=cert-manager", "mode"),
         ("certificates.existingSecret.secretName=x", "existingSecret"),
@@ -70,7 +70,6 @@ def test_every_value_is_described_and_closed():
         ("sentry.acts=true", "sentry"),
         ("sentry.act=no", "act"),
         ("sentry.namespace=Sentry", "namespace"),
-        ("sentry.runtimeClassName=auto!", "runtimeClassName"),
         ("exemptNamespaces={kube-system,Team}", "exemptNamespaces"),
         ("exemptNamespaces={kube-system,*}", "exemptNamespaces"),
         ("exemptNamespaces={**}", "exemptNamespaces"),
@@ -78,10 +77,9 @@ def test_every_value_is_described_and_closed():
         ("policies.files.readme=x", 'policies.files: "readme" is not the name of a policy file'),
         (r"policies.files.10\.txt=a: b", "policies.files: .10.txt. is not .+; write e.g. 10-teams"),
         (r"policies.files.a\.yaml=b,policies.files.c=d: e", "a.yaml: is no policy.*"),
-        ("policies.shipped=false", "policies: no file is left, and without a rule every pod is"),
         ("rollout=Enforced", "rollout"),
         ("fence.secondline=false", "fence"),
-        ("podDisruptionBudget.maxUnavailable=half", "maxUnavailable"),
+        ("priorityClassName=auto", r"did you mean Auto\?"),
         ("networkPolicy.apiServerCIDRs={everybody}", "apiServerCIDRs"),
     ],
 )
@@ -92,11 +90,11 @@ def test_a_slip_of_the_pen_is_rejected(helm, wrong, said):
 
 def test_all_that_is_wrong_is_said_at_once(helm):
     with pytest.raises(HelmError) as raised:
-        helm.render(None, "--set", "agent.vram=1GB,image.digest=x,policies.shipped=false")
-    assert re.findall(r"(\w+[.\w]*): (?:\"|no file)", str(raised.value)) == [
+        helm.render(None, "--set", "agent.vram=1GB,image.digest=x,sentry.port=1")
+    assert re.findall(r"(\w+[.]\w+)(?:: \"| is gone)", str(raised.value)) == [
         "agent.vram",
         "image.digest",
-        "policies",
+        "sentry.port",
     ]
 
 
@@ -116,6 +114,28 @@ def test_what_a_sentence_says_to_write_is_taken(path):
     written = form.get("words", []) + re.findall(r"e\.g\. (\S+)", form["wanted"])
     assert all(re.search(form["pattern"], word) for word in written)
     assert written or "; write " in form["wanted"]
+
+
+GONE = {".".join(path): found["gone"] for path, found in chart_values(SCHEMA, gone=True)}
+
+
+@pytest.mark.parametrize("path", GONE)
+def test_a_value_that_is_gone_is_rejected_with_what_is_in_its_place(helm, path):
+    with pytest.raises(HelmError, match=re.escape(f"{path} is gone: {GONE[path]}")):
+        helm.render(None, "--set", f"{path}=")
+
+
+def test_what_is_in_the_place_of_a_value_that_is_gone_exists():
+    known = {".".join(path) for path, _ in chart_values(SCHEMA)}
+    named = {path: re.findall(r"\bset (\S+?)[,:]? |and (\w+[.]\w+)", GONE[path]) for path in GONE}
+    assert {name for pairs in named.values() for pair in pairs for name in pair if name} <= known
+    assert {path for path in GONE if not named[path]} == {
+        "webhook.preStopSeconds",
+        "sentry.port",
+        "podDisruptionBudget",
+        "grafana.operator.allowCrossNamespaceImport",
+    }
+    assert {words.split()[0] for words in GONE.values()} <= {"set", "it", "there"}
 
 
 @pytest.mark.parametrize(

@@ -348,7 +348,7 @@ no pod without our label as long as the second line holds what was not translate
 {{/* Whether validation finds pods of ours by their label alone, which costs strangers nothing; empty for no.
 It must not where translation may have been skipped and nothing else would notice. */}}
 {{- define "vramwarden.selectsByLabel" -}}
-{{- if and (include "vramwarden.hasSecondLine" .) (eq .Values.webhook.mutating.failurePolicy "Fail") }}true{{ end }}
+{{- if and (include "vramwarden.hasSecondLine" .) (eq .Values.webhook.failurePolicy "Fail") }}true{{ end }}
 {{- end }}
 
 {{/* The other entry. A change of what is not ours matters by its annotations alone: of containers none but
