@@ -118,6 +118,7 @@ def test_a_rule_names_programs_in_any_number(tmp_path, programs):
         ("tolerations: [{key: a, effect: NoRun}]", 'tolerations[0].effect: "NoRun" is not one of NoSchedule, PreferNoSchedule, NoExecute'),
         ("tolerations: [{key: a, seconds: 5}]", "tolerations[0].seconds: unknown field"),
         ("runtimeClassName: Nvidia", "runtimeClassName: \"Nvidia\" is not a RuntimeClass's name; write Auto, null, or a name, e.g. nvidia"),
+        ("runtimeClassName: auto", 'runtimeClassName: "auto" would be taken for a name; did you mean Auto?'),
         ("runtimeClassName: ''", "runtimeClassName: \"\" is not a RuntimeClass's name"),
         ("isolation: nonroot", 'isolation: "nonroot" is not one of Any, NonRoot; did you mean NonRoot?'),
         ("enforcement: {runAs: Workload}\n    isolation: NonRoot", "enforcement: runAs Workload gives the sidecar a user that can be signalled, against isolation NonRoot; write runAs Auto, or isolation Any"),

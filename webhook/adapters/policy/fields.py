@@ -89,6 +89,13 @@ def _subdomain(what: str, pattern: str = DNS_SUBDOMAIN) -> tuple[AfterValidator,
     return _text(pattern, LONGEST_NAME, what)
 
 
+def _word_or_name(text: str, word: str) -> str:
+    """Reject a name that is the word in other letters: it would be taken for a name."""
+    if text != word and text.lower() == word.lower():
+        raise ValueError(f"{show(text)} would be taken for a name; did you mean {word}?")
+    return text
+
+
 def _one_line(what: str) -> tuple[AfterValidator, Shape]:
     return _text(_LINE, LONGEST_LINE, f"{what}; write one line of text without spaces around it")
 
@@ -257,7 +264,11 @@ MigProfile = Annotated[
     str, *_text(PROFILE, LONGEST_LABEL, "the name of a slice's profile; write e.g. 1g.10gb")
 ]
 _CHOSEN = f"a RuntimeClass's name; write {AUTO_RUNTIME_CLASS}, null, or a name, e.g. nvidia"
-ChosenRuntimeClass = Annotated[str, *_subdomain(_CHOSEN, f"({AUTO_RUNTIME_CLASS}|{DNS_SUBDOMAIN})")]
+ChosenRuntimeClass = Annotated[
+    str,
+    AfterValidator(partial(_word_or_name, word=AUTO_RUNTIME_CLASS)),
+    *_subdomain(_CHOSEN, f"({AUTO_RUNTIME_CLASS}|{DNS_SUBDOMAIN})"),
+]
 _EXPECTED = "a RuntimeClass's name; write e.g. nvidia, or '' for none"
 ExpectedRuntimeClass = Annotated[str, *_subdomain(_EXPECTED, f"({DNS_SUBDOMAIN})?")]
 _NAMESPACE = "a namespace; write lower-case letters, digits and -, and * for any text"
