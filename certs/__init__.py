@@ -22,7 +22,7 @@ from certs.pki.check import (
 from certs.pki.issue import issue_ca, issue_serving
 from certs.pki.names import service_names
 from certs.pki.pem import Bundle, CertificatesError, Pair, derived_secret
-from certs.rotation.authority import Terms
+from certs.rotation.authority import Terms, uses
 from certs.rotation.replica import Configuration, Publish, Store, StoredBundle, holds
 from certs.rotation.rotate import Advance, SetAction, advance, announce
 from certs.stores.folder import ensure, load_into, load_set_into, read, stamp
@@ -62,4 +62,5 @@ __all__ = [
     "renewal_due",
     "service_names",
     "stamp",
+    "uses",
 ]

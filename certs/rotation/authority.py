@@ -21,6 +21,7 @@ from certs.pki.pem import (
     certificates,
     key_text,
     private_keys,
+    readable_certificates,
 )
 
 
@@ -130,7 +131,7 @@ def issuer_of(
     oldest, *newer = usable(authorities, now)
     issuer = oldest
     for candidate in newer:
-        due = now >= _switch(candidate, issuer, terms)
+        due = now >= signs_from(candidate, issuer, terms)
         known = trusted is None or candidate.certificate in trusted
         last = now >= last_leaf_ends(candidate, terms)
         if candidate is signer or (due and known) or last:
@@ -138,7 +139,7 @@ def issuer_of(
     return issuer
 
 
-def _switch(newer: Authority, older: Authority, terms: Terms) -> datetime:
+def signs_from(newer: Authority, older: Authority, terms: Terms) -> datetime:
     """Return when leaves begin to be signed by the newer CA.
 
     After the overlap; but when the older CA ends before it, half-way to that end, so that clients
@@ -146,6 +147,38 @@ def _switch(newer: Authority, older: Authority, terms: Terms) -> datetime:
     """
     left = max(older.certificate.not_valid_after_utc - newer.announced, timedelta())
     return newer.announced + min(timedelta(seconds=terms.overlap_s), left / 2)
+
+
+def uses(bundle: Bundle, now: datetime, terms: Terms | None = None) -> tuple[str, ...]:
+    """Say of each CA of a set what it is for, in a few words; nothing where it cannot be read.
+
+    | CA | words |
+    | --- | --- |
+    | signed the serving certificate | signs |
+    | newer, with a key | announced: signs from ... on |
+    | another | is trusted only |
+    """
+    try:
+        authorities = authorities_of(bundle)
+    except CertificatesError:
+        return ("",) * len(readable_certificates(bundle.ca_pem))
+    leaf = next(iter(readable_certificates(bundle.certificate_pem)), None)
+    signer = signer_of(leaf, authorities)
+    able = usable(authorities, now)
+
+    def use(authority: Authority) -> str:
+        if authority is signer:
+            return "signs"
+        if signer and authority in able and authority.start > signer.start:
+            return announced(authority, signer, terms or Terms())
+        return "is trusted only"
+
+    return tuple(map(use, authorities))
+
+
+def announced(newer: Authority, older: Authority, terms: Terms) -> str:
+    """Say when the newer CA begins to sign in place of the older one."""
+    return f"announced: signs from {signs_from(newer, older, terms):%Y-%m-%d %H:%M} UTC on"
 
 
 def last_leaf_ends(newer: Authority, terms: Terms) -> datetime:

@@ -44,6 +44,7 @@ from certs.pki.pem import (
 from certs.rotation.authority import (
     Authority,
     Terms,
+    announced,
     authorities_of,
     is_obsolete,
     issuer_of,
@@ -118,6 +119,7 @@ def announce(bundle: Bundle, now: datetime, terms: Terms | None = None) -> Advan
     For the owner who wants one before that; ``advance`` does the rest. Kept where another CA is
     announced already. Raises CertificatesError as ``advance`` does, and for a set that is not ours.
     """
+    terms = terms or Terms()
     _reject_halves(bundle)
     leaf = _leaf(bundle)
     authorities = authorities_of(bundle) if bundle.ca_key_pem else ()
@@ -125,15 +127,17 @@ def announce(bundle: Bundle, now: datetime, terms: Terms | None = None) -> Advan
     if not (signer and signer.key):
         what = f"holds no CA with a key that signed {CERTIFICATE}"
         raise CertificatesError(AUTHORITIES, what, "rotate where the certificates are issued")
-    if any(authority.start > signer.start for authority in usable(authorities, now)):
-        return Advance(bundle, SetAction.KEPT, True, ("another CA is announced already",))
-    fresh = issue_ca(now, (terms or Terms()).ca_life_s)
+    newer = next((a for a in usable(authorities, now) if a.start > signer.start), None)
+    if newer:
+        return Advance(bundle, SetAction.KEPT, True, (announced(newer, signer, terms),))
+    fresh = issue_ca(now, terms.ca_life_s)
     grown = replace(
         bundle,
         ca_pem=fresh.certificate_pem + bundle.ca_pem,
         ca_key_pem=fresh.key_pem + bundle.ca_key_pem,
     )
-    return Advance(grown, SetAction.ROTATED, True, ("another CA was asked for",))
+    newer = authorities_of(grown)[0]
+    return Advance(grown, SetAction.ROTATED, True, (announced(newer, signer, terms),))
 
 
 def _grow(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import ssl
 from datetime import UTC, datetime, timedelta
 
@@ -210,6 +211,10 @@ def test_certificates_are_installed_and_checked_by_hand(tmp_path):
         done = runner().invoke(main, ["certs", command, *of, at, *options])
         return done.exit_code, done.stdout, done.stderr
 
+    def cas(out):
+        """Return what each CA is said to be for."""
+        return re.findall(r"^ca .+ renewal due \S+, (.+)$", out, re.MULTILINE)
+
     with ApiServer(tmp_path) as api:
         put_configurations(api)
         code, _, said = certs("status")
@@ -225,15 +230,21 @@ def test_certificates_are_installed_and_checked_by_hand(tmp_path):
         code, out, said = certs("status")
         assert (code, said) == (0, "")
         assert "for gpu-webhook.gpu.svc, gpu-webhook.gpu, gpu-webhook, " in out
+        assert cas(out) == ["signs"]
         # Of two CAs the newer is the one that starts in a later second.
         older = advance(Bundle(), ("localhost",), datetime.now(UTC) - timedelta(hours=1)).bundle
         data = {name: base64.b64encode(text).decode() for name, text in older.files().items()}
         api.put(SECRET, {"data": data})
         api.denied.add(TO_MUTATING)
         code, out, said = certs("rotate")
-        assert (code, "rotated (another CA was asked for)" in out) == (1, True)
+        assert code == 1
         assert "mutatingwebhookconfigurations is forbidden" in said
-        assert "kept (another CA is announced already)" in certs("rotate")[1]
+        (asked,) = re.findall(r"^Secret gpu/certificate: another CA is (.+)", out)
+        at = "announced: signs from %Y-%m-%d %H:%M %z on"
+        when = datetime.strptime(asked.replace("UTC", "+0000"), at)
+        assert round((when - datetime.now(UTC)) / timedelta(days=1)) == 1
+        assert asked in certs("rotate")[1].splitlines()[0]
+        assert cas(certs("status")[1]) == [asked, "signs"]
     code, _, said = certs("install")
     assert (code, "check that the API server can be reached from here" in said) == (1, True)
     assert certs("status", "--cert-dir=/tmp")[0] == 2

@@ -20,6 +20,7 @@ from certs import (
     holds,
     read,
     service_names,
+    uses,
 )
 from webhook.cli.certs.options import CONFIGURATION_OPTION, SERVICE_OPTION, secret_option
 from webhook.options import (
@@ -33,6 +34,8 @@ from webhook.options import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from certs import CertificateStatus, Round, SharedCluster, Status
     from webhook.adapters.kube.certificates import CertificatesApi
 
@@ -126,7 +129,7 @@ def rotate(*, secret: tuple[str, str], **where: Any) -> None:
     try:
         replica = Replica(cluster, ())
         outcome = replica.rotate()
-        click.echo(f"{cluster.title}: {outcome.action} ({'; '.join(outcome.reasons)})")
+        click.echo(f"{cluster.title}: another CA is {'; '.join(outcome.reasons)}")
         found = replica.round()
     except CertificatesError as error:
         raise _failure(cluster, str(error)) from error
@@ -171,17 +174,18 @@ def show(
             stored, there = read(folder), folder.exists()
     except CertificatesError as error:
         raise (_failure(cluster, str(error)) if cluster else WrongInput(str(error))) from error
-    found = describe(stored, datetime.now(UTC))
+    now = datetime.now(UTC)
+    found = describe(stored, now)
     nothing = stored == Bundle()
     problems = [*found.problems, *_lacks(bundles)]
     if nothing:
         problems = [_nothing(cert_dir, folder, secret, there=there)]
     if output == "json":
-        click.echo(json.dumps(_as_json(found, bundles, problems), indent=2))
+        click.echo(json.dumps(_as_json(found, uses(stored, now), bundles, problems), indent=2))
     elif not nothing:
         click.echo(place)
-        for role, certificate in _roles(found):
-            click.echo(_as_line(role, certificate))
+        for role, certificate, use in _roles(found, uses(stored, now)):
+            click.echo(_as_line(role, certificate, use))
         for webhook, holds in bundles or ():
             click.echo(f"caBundle  {webhook}: {'holds' if holds else 'lacks'} the CA")
         who = "by `serve` and by hand" if found.issues else "by whoever issued it"
@@ -214,23 +218,29 @@ def _lacks(bundles: Bundles | None) -> list[str]:
     return lacking or ([] if bundles else ["there is no webhook configuration of that name"])
 
 
-def _roles(found: Status) -> list[tuple[str, CertificateStatus]]:
-    serving = [("serving", found.serving)] if found.serving else []
-    return [*serving, *(("ca", authority) for authority in found.authorities)]
+def _roles(found: Status, used: Sequence[str]) -> Iterator[tuple[str, CertificateStatus, str]]:
+    """Yield each certificate with its role and what it is for."""
+    if found.serving:
+        names = ", ".join(found.serving.names)
+        yield "serving", found.serving, f"for {names}" if names else ""
+    for authority, use in zip(found.authorities, used, strict=True):
+        yield "ca", authority, use
 
 
-def _as_line(role: str, certificate: CertificateStatus) -> str:
-    names = f", for {', '.join(certificate.names)}" if certificate.names else ""
+def _as_line(role: str, certificate: CertificateStatus, use: str) -> str:
     return (
         f"{role:<9} {certificate.days_left:.1f} days left (until {certificate.not_after:%Y-%m-%d}),"
-        f" renewal due {certificate.renewal_due:%Y-%m-%d}{names}"
+        f" renewal due {certificate.renewal_due:%Y-%m-%d}{', ' * bool(use)}{use}"
     )
 
 
-def _as_json(found: Status, bundles: Bundles | None, problems: list[str]) -> dict[str, Any]:
+def _as_json(
+    found: Status, used: Sequence[str], bundles: Bundles | None, problems: list[str]
+) -> dict[str, Any]:
     certificates = [
         {
             "role": role,
+            "use": use,
             "subject": certificate.subject,
             "names": list(certificate.names),
             "notBefore": certificate.not_before.isoformat(),
@@ -239,7 +249,7 @@ def _as_json(found: Status, bundles: Bundles | None, problems: list[str]) -> dic
             "renewalDue": certificate.renewal_due.isoformat(),
             "sha256": certificate.fingerprint_sha256,
         }
-        for role, certificate in _roles(found)
+        for role, certificate, use in _roles(found, used)
     ]
     shown = {"certificates": certificates, "ownIssuer": found.issues, "problems": problems}
     if bundles is not None:
