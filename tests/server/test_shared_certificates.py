@@ -240,8 +240,8 @@ def test_certificates_are_installed_and_checked_by_hand(tmp_path):
         assert code == 1
         assert "mutatingwebhookconfigurations is forbidden" in said
         (asked,) = re.findall(r"^Secret gpu/certificate: another CA is (.+)", out)
-        at = "announced: signs from %Y-%m-%d %H:%M %z on"
-        when = datetime.strptime(asked.replace("UTC", "+0000"), at)
+        told = asked.replace("UTC", "+0000")
+        when = datetime.strptime(told, "announced: signs from %Y-%m-%d %H:%M %z on")
         assert round((when - datetime.now(UTC)) / timedelta(days=1)) == 1
         assert asked in certs("rotate")[1].splitlines()[0]
         assert cas(certs("status")[1]) == [asked, "signs"]
