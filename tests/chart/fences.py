@@ -13,7 +13,7 @@ import urllib3
 from tests.chart.admission_policies import BINDING, POLICY, apply
 from tests.chart.fenced import MERGE, STRATEGIC, allow, granted
 from tests.chart.recorded_reviews import denial
-from tests.support.charts import NAMESPACE, one
+from tests.support.charts import NAMESPACE, a_namespace, one
 from tests.support.control_planes import Api, needs, wait_until
 from tests.support.kube_api import token_of
 from tests.support.pods import a_container, a_pod
@@ -246,8 +246,7 @@ def fences_in_force(control_plane: ControlPlane, helm: Helm) -> Iterator[Fences]
         made.append({"apiVersion": "v1", "kind": "Node", "metadata": metadata})
     for name in (NAMESPACE, SENTRY, "default", "labelled-rights", "nvidia-rights"):
         labels = {EXEMPT_LABEL: "disabled"} if name.startswith("labelled") else {}
-        metadata = {"name": name, "labels": labels}
-        api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+        api.apply(a_namespace(name, labels))
         control_plane.ensure_service_account(name)
     for thing in made:
         api.apply(thing)

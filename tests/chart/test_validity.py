@@ -8,7 +8,7 @@ import pytest
 
 from tests.chart.admission_policies import POLICY
 from tests.chart.recorded_reviews import denial
-from tests.support.charts import DEPLOY, NAMESPACE, hooks, one, pod_templates
+from tests.support.charts import DEPLOY, NAMESPACE, a_namespace, hooks, one, pod_templates
 from tests.support.control_planes import needs
 from webhook import __version__
 
@@ -132,8 +132,7 @@ def cluster(control_plane):
         ("at-privileged", "privileged"),
     ):
         labels = {"pod-security.kubernetes.io/enforce": level} if level else {}
-        metadata = {"name": namespace, "labels": labels}
-        api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+        api.apply(a_namespace(namespace, labels))
         for name in (
             "default",
             *(f"vramwarden-{part}" for part in ("webhook", "agent", "sentry", "test")),

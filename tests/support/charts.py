@@ -110,6 +110,17 @@ class Release:
         return self.helm.run("uninstall", "vramwarden", "--namespace", NAMESPACE, *options)
 
 
+def a_namespace(name: str, labels: Json | None = None) -> Json:
+    """Return a namespace that Helm takes for one of the release's.
+
+    Nothing here deletes namespaces, so whichever test comes first makes those of the next.
+    """
+    of = {"meta.helm.sh/release-name": "vramwarden", "meta.helm.sh/release-namespace": NAMESPACE}
+    marks = {"app.kubernetes.io/managed-by": "Helm", **(labels or {})}
+    metadata = {"name": name, "labels": marks, "annotations": of}
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
+
+
 def one(objects: list[Json], kind: str, name: str = "") -> Json:
     """Return the only object of a kind, or of a kind and a name."""
     found = [
