@@ -125,6 +125,13 @@ def test_a_value_that_is_gone_is_rejected_with_what_is_in_its_place(helm, path):
         helm.render(None, "--set", f"{path}=")
 
 
+def test_a_release_that_has_a_value_that_is_gone_can_forget_it(helm):
+    with pytest.raises(HelmError, match="of a release that has it by --set NAME=null"):
+        helm.render({"sentry": {"port": 9000}})
+    nothing = helm.render({"sentry": {"port": 9000}}, "--set", "sentry.port=null")
+    assert nothing == helm.render()
+
+
 def test_what_is_in_the_place_of_a_value_that_is_gone_exists():
     known = {".".join(path) for path, _ in chart_values(SCHEMA)}
     named = {path: re.findall(r"\bset (\S+?)[,:]? |and (\w+[.]\w+)", GONE[path]) for path in GONE}
