@@ -396,13 +396,21 @@ def test_the_api_server_counts_what_the_alerts_ask_for(release, helm):
     )
 
 
-def test_who_needs_a_secret_to_pull_is_told_that_the_sidecar_does_too(live_helm):
+@pytest.mark.parametrize(
+    ("needed", "word"),
+    [
+        ({"imagePullSecrets": [{"name": "registry"}]}, "enforcement.imagePullSecrets"),
+        ({"policies": {"shipped": False}}, "There is no policy, and without a rule every pod is"),
+    ],
+    ids=["a secret for the sidecar", "a policy"],
+)
+def test_the_notes_say_what_is_needed_beside_a_value(live_helm, needed, word):
     def notes(values):
         command = ("install", "notes", str(CHART), "--namespace", NAMESPACE, "--dry-run=client")
         # Of its own namespace a release of another name may have been here.
         values = {**values, "sentry": {"createNamespace": False}, "crds": {"install": False}}
         return live_helm.run(*command, *live_helm.values(values)).partition("NOTES:")[2]
 
-    word = "enforcement.imagePullSecrets"
     assert word not in notes({})
-    assert word in notes({"imagePullSecrets": [{"name": "registry"}]})
+    assert word in notes(needed)
+    assert word not in notes({"policies": {"shipped": False}, "policyObjects": True})

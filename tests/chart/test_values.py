@@ -76,7 +76,7 @@ def test_every_value_is_described_and_closed():
         ("exemptNamespaces={*-*}", "exemptNamespaces"),
         ("policies.files.readme=x", 'policies.files: "readme" is not the name of a policy file'),
         (r"policies.files.10\.txt=a: b", "policies.files: .10.txt. is not .+; write e.g. 10-teams"),
-        (r"policies.files.a\.yaml=b,policies.files.c=d: e", "a.yaml: is no policy.*"),
+        (r"policies.files.a\.yaml=b,policies.files.c=d: e", "a.yaml: is no .+ no map of fields"),
         ("rollout=Enforced", "rollout"),
         ("fence.secondline=false", "fence"),
         ("priorityClassName=auto", r"did you mean Auto\?"),
