@@ -6,10 +6,10 @@ import pytest
 import yaml
 
 from webhook.core.bounds import DEEPEST_TEMPLATE
-from webhook.core.pod import templates
+from webhook.core.pod import shapes
+from webhook.core.pod.carried import carried_keys
+from webhook.core.pod.shapes import Form, TooMuchToSearchError, shown_path
 from webhook.core.pod.templates import (
-    Form,
-    TooMuchToSearchError,
     find_templates,
     is_own_kind,
     kind_meant,
@@ -156,6 +156,88 @@ def test_a_cron_workflow_is_one_level_deeper():
     ]
 
 
+KSERVE = """
+apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+metadata: {name: llama, annotations: {a: common, b: common}, labels: {c: d}}
+spec:
+  predictor:
+    annotations: {a: own}
+    nodeSelector: {e: f}
+    model: {modelFormat: {name: huggingface}, args: [x]}
+  transformer:
+    containers: [{image: example}, {name: side}]
+"""
+
+
+def test_kserves_components_are_pods_with_the_services_metadata():
+    predictor, transformer = found(KSERVE)
+    assert {one.form for one in (predictor, transformer)} == {Form.INLINE}
+    assert [one.field for one in (predictor, transformer)] == ["spec.predictor", "spec.transformer"]
+    metadata = {"annotations": {"a": "own", "b": "common"}, "labels": {"c": "d"}}
+    assert predictor.pod["metadata"] == metadata
+    (container,) = predictor.pod["spec"]["containers"]
+    assert (container["name"], container["args"]) == ("kserve-container", ["x"])
+    assert predictor.pod["spec"]["nodeSelector"] == {"e": "f"}
+    names = [one["name"] for one in transformer.pod["spec"]["containers"]]
+    assert names == ["kserve-container", "side"]
+    at = {
+        ("metadata", "annotations", "a"): "spec.predictor.annotations.a",
+        ("metadata", "annotations", "b"): "metadata.annotations.b",
+        ("metadata", "annotations", "new"): "spec.predictor.annotations.new",
+        ("spec", "containers", 0, "args"): "spec.predictor.model.args",
+        ("spec", "nodeSelector"): "spec.predictor.nodeSelector",
+    }
+    assert {path: shown_path(predictor.place(path)) for path in at} == at
+
+
+def test_a_workflows_fields_stand_where_they_were_written():
+    train, _, many = found(WORKFLOW)
+    at = {
+        ("metadata", "annotations", "a"): "spec.templates[0].metadata.annotations.a",
+        ("metadata", "annotations", "b"): "spec.podMetadata.annotations.b",
+        ("spec", "containers", 0, "image"): "spec.templates[0].container.image",
+        ("spec", "containers", 1): "spec.templates[0].sidecars[0]",
+        ("spec", "volumes"): "spec.templates[0].volumes",
+    }
+    assert {path: shown_path(train.place(path)) for path in at} == at
+    place = many.place(("spec", "containers", 0))
+    assert shown_path(place) == "spec.templates[3].containerSet.containers[0]"
+
+
+def test_only_kinds_of_others_may_leave_out_a_containers_name():
+    nameless = (
+        "spec: {template: {spec: {containers: [{image: a}, {name: b}], initContainers: [{}]}}}"
+    )
+    (knative,) = found(f"apiVersion: serving.knative.dev/v1\nkind: Service\n{nameless}")
+    spec = knative.pod["spec"]
+    assert [one["name"] for one in spec["containers"]] == ["user-container", "b"]
+    assert spec["initContainers"] == [{"name": "user-container-init"}]
+    (deployment,) = found(f"apiVersion: apps/v1\nkind: Deployment\n{nameless}")
+    assert deployment.pod["spec"]["containers"][0] == {"image": "a"}
+
+
+MEMORY = "vramwarden.io/gpu-memory"
+
+
+@pytest.mark.parametrize(
+    ("text", "fields"),
+    [
+        ({"a": {MEMORY: "8Gi"}, "b": [{"c": {MEMORY: 8}}]}, ["a", "b[0].c"]),
+        ({"limits": {"vramwarden.io/vram": "8Gi"}, "max": {"vramwarden.io/vram": 1}}, ["limits"]),
+        ({"a": f"x: y\n{MEMORY}: 8Gi", "b": f'"{MEMORY}" : 8Gi'}, ["a", "b"]),
+        ({"a": f"kind: VRAMPolicy\n{MEMORY}: 8Gi", "b": f"has({MEMORY})"}, []),
+        ({"template": {**POD, "spec": {**POD["spec"], "x": {MEMORY: 1}}}}, ["template.spec.x"]),
+        ({"template": POD, "a": f"{MEMORY}: 8Gi"}, []),
+    ],
+)
+def test_keys_that_no_template_has_are_found_and_in_texts_where_there_is_none(text, fields):
+    templates = find_templates(text, "A", "a.io/v1")
+    said = carried_keys(text, "a.io/v1", templates)
+    assert [one.field.partition("[vramwarden")[0] for one in said] == fields
+    assert carried_keys(text, "vramwarden.io/v1alpha1", []) == ()
+
+
 @pytest.mark.parametrize(
     ("kind", "above", "field"),
     [("VirtualMachine", "spec:\n  template:", "spec.template"), ("VirtualMachineInstance", "", "")],
@@ -223,6 +305,6 @@ def test_a_search_has_bounds_and_says_so(monkeypatch):
     with pytest.raises(TooMuchToSearchError, match="more than 1,000 pod templates; split it"):
         find_templates({"a": [POD] * 1001}, "A", "a.io/v1")
     assert len(find_templates({"a": [POD] * 1000}, "A", "a.io/v1")) == 1000
-    monkeypatch.setattr(templates, "MOST_VALUES", 100)
+    monkeypatch.setattr(shapes, "MOST_VALUES", 100)
     with pytest.raises(TooMuchToSearchError, match="holds more than 100 values; split it"):
         find_templates({"a": [0] * 101}, "A", "a.io/v1")

@@ -134,12 +134,55 @@ def test_what_yaml_takes_for_a_number_must_be_quoted(invoke, key, written, kind,
     assert result.stderr == f"standard input:6: Pod default/train: denied: {why}\n1 denied\n"
 
 
-def test_a_label_without_quotes_must_be_quoted(invoke):
-    result = invoke(
-        "-f", "-", stdin=POD.replace("  annotations:", "  labels: {a: 1}\n  annotations:")
-    )
+RULE = "rule default (8Gi on 1 GPU)"
+
+
+def test_what_the_api_server_alone_rejects_is_a_warning_and_the_rest_is_judged(invoke):
+    labelled = POD.replace("  annotations:", "  labels: {a: 1}\n  annotations:")
+    result = invoke("-f", "-", stdin=labelled)
+    where = "standard input:{}: Pod default/train:".format
     why = 'metadata.labels[a]: must be a string, not a number; put it in quotes: "1"'
-    assert result.stderr == f"standard input:5: Pod default/train: denied: {why}\n1 denied\n"
+    assert result.stdout == labelled
+    assert result.stderr.splitlines() == [
+        f"{where(1)} translated by {RULE} once the API server accepts it, and printed as it is",
+        f"{where(5)} warning: {why}; Kubernetes rejects that",
+        "1 translated, 1 warning",
+    ]
+    wrong = invoke("-f", "-", stdin=labelled.replace("8Gi", "8GB"))
+    assert wrong.exit_code == 1
+    assert wrong.stderr.startswith(f"{where(7)} denied: InvalidQuantity: ")
+
+
+def test_of_many_malformed_fields_each_is_told(invoke):
+    env = "".join(f"    - {{name: A{n}, value: {n}}}\n" for n in range(3))
+    text = f"{POD}    env:\n{env}    args: [1]\n".replace("- name: main\n   ", "-")
+    result = invoke("-f", "-", stdin=text)
+    said = [line.split(": ")[3] for line in result.stderr.splitlines()[1:-1]]
+    place = "spec.containers[0]"
+    fields = [f"{place}.env[{n}].value" for n in range(3)]
+    assert (result.exit_code, said) == (0, [f"{place}.name", *fields])
+
+
+def test_strict_fails_where_there_is_a_warning(invoke):
+    texts = {
+        "fine": POD,
+        "a key that nothing reads": POD.replace("gpu-memory", "gpu-mem"),
+        "a key at the wrong level": POD.replace("Pod", "PodTemplate")
+        .replace("v1", "v1")
+        .replace("spec:", "template:\n spec:"),
+    }
+    codes = [
+        (
+            invoke("-f", "-", stdin=text).exit_code,
+            invoke("--strict", "-f", "-", stdin=text).exit_code,
+        )
+        for text in texts.values()
+    ]
+    assert codes == [(0, 0), (0, 1), (0, 1)]
+    junit = invoke("--strict", "-f", "-", "-o", "junit", stdin=texts["a key that nothing reads"])
+    assert '<failure type="Warning" message="metadata.annotations[vramwarden.io/gpu-mem]: ' in (
+        junit.stdout
+    )
 
 
 def test_a_folders_manifests_are_read_in_the_order_of_their_names(invoke, tmp_path):
@@ -178,6 +221,15 @@ def test_wrong_usage_ends_with_2_and_says_what_to_do(invoke, tmp_path, arguments
     assert (result.exit_code, result.stdout) == (2, "")
     assert problem in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_an_address_says_how_it_is_read(invoke):
+    result = invoke("-f", "https://example.com/a.yaml")
+    assert result.exit_code == 2
+    assert result.stderr.endswith(
+        "https://example.com/a.yaml: addresses are not read; "
+        "run: curl --location https://example.com/a.yaml | vramwarden admit -f -\n"
+    )
 
 
 def test_an_invalid_policy_ends_with_1(invoke, tmp_path):

@@ -37,14 +37,6 @@ def an_object(kind: str) -> str:
     return f"{head}spec: {spec}\n"
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_pod_template_of_any_kind_is_judged(kind):
-    text = an_object(kind)
-    result = run(text)
-    what = f"metadata.annotations[{MEMORY}]: 8GB is not a Kubernetes quantity; use 8G or 8Gi"
-    assert result == (1, text, f"{kind} team-a/x: denied: InvalidQuantity: {what}\n")
-
-
 @pytest.mark.parametrize("kind", sorted(set(KINDS) - {"Workflow", "VirtualMachine"}))
 def test_a_pod_template_of_any_kind_is_translated(kind):
     result = run(an_object(kind).replace("8GB", "8Gi"))
@@ -162,54 +154,6 @@ def test_two_deployments_of_one_name_are_told_apart_by_file_and_line():
     assert first == "a.yaml:5: Deployment default/web: translated by rule default (8Gi on 1 GPU)"
     assert second.startswith("b.yaml:8: Deployment default/web: denied: InvalidQuantity: ")
     assert tally == "1 translated, 1 denied"
-
-
-def with_limit(name: str, amount: str) -> str:
-    text = POD.replace("  annotations:\n    vramwarden.io/gpu-memory: 8Gi\n", "")
-    return f"{text}    resources:\n      limits:\n        {name}: {amount}\n"
-
-
-def with_annotation(key: str, value: str) -> str:
-    return POD.replace("vramwarden.io/gpu-memory: 8Gi", f"{key}: {value}")
-
-
-@pytest.mark.parametrize(
-    ("text", "line", "write"),
-    [
-        (with_limit(MEMORY, "8Gi"), 11, f"{MEMORY}: 8Gi"),
-        (with_limit("nvidia.com/gpumem", "3000"), 11, f"{MEMORY}: 3000Mi"),
-        (with_limit("aliyun.com/gpu-mem", "3"), 11, f"{MEMORY}: 3Gi"),
-        (with_annotation("gpu-memory", '"2000"'), 6, f"{MEMORY}: 2000Mi"),
-        (with_annotation("gpu-fraction", '"0.5"'), 6, f"{MEMORY}: 8Gi, for example"),
-        (with_annotation("vramwarden/gpu-memory", "8Gi"), 6, f"{MEMORY}: 8Gi"),
-        (with_annotation("vram-warden.io/gpu-memory", "8Gi"), 6, f"{MEMORY}: 8Gi"),
-        (with_annotation("gpu-memory", "8Gi"), 6, f"{MEMORY}: 8Gi"),
-    ],
-)
-def test_other_names_earn_the_line_to_write(text, line, write):
-    code, out, err = run_in_full(text)
-    assert (code, out) == (0, text)
-    left, warning, tally = err.splitlines()
-    assert left.endswith("Pod default/train: left alone (asks for no VRAM)")
-    assert warning.startswith(f"a.yaml:{line}: Pod default/train: warning: ")
-    assert warning.endswith(write)
-    assert tally == "1 left alone"
-
-
-@pytest.mark.parametrize(
-    ("written", "said"),
-    [
-        ("8", "must be a string, not a number; write a size with its unit, e.g. 8Gi"),
-        ('"8"', "8 is 8 bytes; for MiB write 8Mi, for GiB 8Gi"),
-        ("main=8Gi; side=2Gi", "separate entries with a comma, name=size, e.g. trainer=8Gi"),
-        ("main:8Gi", "separate entries with a comma, name=size, e.g. trainer=8Gi"),
-    ],
-)
-def test_amounts_are_corrected_in_one_trip(written, said):
-    code, _, err = run_in_full(with_annotation(MEMORY, written))
-    assert code == 1
-    assert err.startswith("a.yaml:6: Pod default/train: denied: ")
-    assert said in err
 
 
 @pytest.mark.parametrize(

@@ -155,10 +155,18 @@ def test_what_cannot_be_read_is_one_line_that_says_where_and_why(text, place, pr
     assert problem.replace("\\", "") in err
 
 
-def test_nothing_is_printed_of_the_files_before_one_that_cannot_be_read():
-    code, out, err = run(POD, "a: [")
+@pytest.mark.parametrize("output", ["yaml", "json", "patch"])
+def test_beside_a_file_that_cannot_be_read_others_are_judged_and_none_is_printed(output):
+    code, out, err = run(POD, "a: [", POD.replace("8Gi", "8GB"), output=output)
     assert (code, out) == (2, "")
-    assert err.startswith("Error: b.yaml:2: ")
+    places = [line.split(": ")[:2] for line in err.splitlines()]
+    assert places == [
+        ["a.yaml:1", "Pod default/train"],
+        ["Error", "b.yaml:2"],
+        ["c.yaml:6", "Pod default/train"],
+        ["No manifests are printed", "first correct what cannot be read."],
+        ["1 translated, 1 denied, 1 unreadable"],
+    ]
 
 
 def test_a_surrogate_pair_in_json_is_one_character():

@@ -102,7 +102,9 @@ def test_the_report_says_what_became_of_each():
         "denied": 1,
         "warned": 0,
         "leftAlone": 2,
+        "notJudged": 0,
         "withoutTemplate": 2,
+        "unreadable": 0,
     }
     assert [one["decision"] for one in made["verdicts"]] == [
         "mutated",
@@ -114,6 +116,20 @@ def test_the_report_says_what_became_of_each():
     denied = made["verdicts"][1]
     assert (denied["reasons"], denied["line"]) == (["InvalidQuantity", "HostPID"], 29)
     assert [one["line"] for one in denied["findings"]] == [29, 31]
+
+
+def test_what_cannot_be_read_is_an_error_in_every_form():
+    texts = (POD, "a: [")
+    line = "not valid YAML: did not find expected node content"
+    github, junit, report = (run_in_full(*texts, output=form) for form in list(FILES)[1:])
+    assert {one.code for one in (github, junit, report)} == {2}
+    assert github.out == f"::error file=b.yaml,line=2,title=Unreadable::{line}\n"
+    root = ET.fromstring(junit.out)  # noqa: S314 - our own
+    assert (root.attrib["tests"], root.attrib["failures"], root.attrib["errors"]) == ("2", "0", "1")
+    assert root.find("testsuite[2]/testcase/error").attrib["message"] == line
+    made = json.loads(report.out)
+    assert (made["allowed"], made["summary"]["unreadable"]) == (False, 1)
+    assert made["unreadable"] == [{"file": "b.yaml", "line": 2, "sentence": line}]
 
 
 def test_a_summary_takes_some_ten_lines_a_pod():

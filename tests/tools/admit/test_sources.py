@@ -47,6 +47,35 @@ def test_a_folder_of_folders_says_how_to_read_them(invoke, folder):
     assert invoke("-R", "-f", "manifests").exit_code == 0
 
 
+BROKEN = {
+    "b.yaml": b"kind: Pod\n{% if x %}\n",
+    "c.yaml": b"kind: Pod\nmetadata: {{- toYaml .Values.x }}\n",
+    "d.yaml": b"a:\n\t- b\n",
+    "e.yaml": b"a: caf\xe9\n",
+    "f.yaml": b"kind: pod\n",
+    "g.yaml": b"- hosts: all\n",
+}
+
+
+def test_files_that_cannot_be_read_end_no_scan_of_a_folder(invoke, tmp_path):
+    made = tmp_path / "repo"
+    made.mkdir()
+    (made / "a.yaml").write_text(POD)
+    (made / "z.yaml").write_text(POD.replace("8Gi", "8GB"))
+    for name, data in BROKEN.items():
+        (made / name).write_bytes(data)
+    result = invoke("-R", "-f", "repo", "-o", "diff")
+    assert result.exit_code == 2
+    assert "+  shareProcessNamespace: true" in result.stdout
+    first, *errors, last, count = result.stderr.splitlines()
+    assert first.startswith("repo/a.yaml:1: Pod default/train: translated by rule ")
+    lines = {"b.yaml": 2, "c.yaml": 2, "d.yaml": 2, "e.yaml": 1, "f.yaml": 1, "g.yaml": 1}
+    for error, (name, line) in zip(errors, lines.items(), strict=True):
+        assert error.startswith(f"Error: repo/{name}:{line}: ")
+    assert last.startswith("repo/z.yaml:6: Pod default/train: denied: InvalidQuantity: ")
+    assert count == "1 translated, 1 denied, 6 unreadable"
+
+
 @pytest.fixture
 def chart(tmp_path):
     made = tmp_path / "manifests" / "chart"

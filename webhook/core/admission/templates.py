@@ -12,13 +12,21 @@ from typing import TYPE_CHECKING, Any, Final
 from webhook.core.admission.decide import Decision, Outcome, Phase, Skip, decide
 from webhook.core.admission.rules.hints import SHOWN, candidates, near_miss
 from webhook.core.bounds import LONGEST_KEY
-from webhook.core.pod.findings import Finding, annotation_path
+from webhook.core.pod.demand import read_demand
+from webhook.core.pod.findings import Finding, Reason, annotation_path
 from webhook.core.pod.patch import Operation, PatchError, apply_patch
 from webhook.core.pod.review import Request
-from webhook.core.pod.templates import Form, Template, find_templates, is_own_kind, shown_path
+from webhook.core.pod.shapes import Form, Template, shown_path
+from webhook.core.pod.templates import find_templates, is_own_kind
+from webhook.core.pod.views import read_pod
 from webhook.core.policy.match import ANYONE, Creator, controllers_of
 from webhook.core.words import shortened
-from webhook.names import ASKING_ANNOTATIONS
+from webhook.names import (
+    ASKING_ANNOTATIONS,
+    GPU_COUNT_ANNOTATION,
+    GPU_MEMORY_ANNOTATION,
+    VRAM_RESOURCE,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -34,6 +42,10 @@ if TYPE_CHECKING:
 _SILENT: Final = frozenset({Skip.NO_RULE, Skip.RULE_IGNORES})
 _MACHINE_CONTAINER: Final = "compute"
 """How KubeVirt calls the container in which a machine runs."""
+_OF_FORM: Final = frozenset({Reason.INVALID_QUANTITY, Reason.INVALID_COUNT, Reason.TOO_SMALL})
+"""What an amount is wrong for, whatever its pod and the rule."""
+_FILLED_IN: Final = ("{{", "${", "$(", "<")
+"""Begins what a chart, a pipeline or a person puts an amount in place of."""
 
 
 def decide_both(creation: Request, policy: Policy, cluster: Cluster) -> tuple[Decision, Decision]:
@@ -86,6 +98,29 @@ def hints_for_machine(template: Template) -> tuple[str, ...]:
     devices = shown_path((*template.path, "spec", "domain", "devices", "gpus"))
     detail = f"a share of a GPU reaches no virtual machine; remove the annotation and use {devices}"
     return tuple(f"{annotation_path(key)}: {detail}" for key in ASKING_ANNOTATIONS if key in asked)
+
+
+def wrong_amounts(key: str, value: object, path: str) -> Iterator[Finding]:
+    """Yield what is wrong with a key that asks for VRAM, at a path, whatever pod it is for.
+
+    A number is read as its digits, since a chart may put it in quotes.
+    """
+    text = str(value) if type(value) is not bool and isinstance(value, str | int | float) else ""
+    if not text or any(mark in text for mark in _FILLED_IN):
+        return
+    annotations: Json = {GPU_MEMORY_ANNOTATION: text} if key == GPU_MEMORY_ANNOTATION else {}
+    entries = (entry.partition("=") for entry in text.split(","))
+    names = dict.fromkeys(name.strip(" ") for name, equals, _ in entries if equals) or ("main",)
+    first: Json = {}
+    if key == GPU_COUNT_ANNOTATION:
+        annotations = {key: text, GPU_MEMORY_ANNOTATION: "1Gi"}
+    elif key == VRAM_RESOURCE:
+        first = {"resources": {"limits": {key: text}}}
+    containers = [{"name": name, **first} for name in names]
+    pod = {"metadata": {"annotations": annotations}, "spec": {"containers": containers}}
+    for finding in read_demand(read_pod(pod))[1]:
+        if finding.reason in _OF_FORM:
+            yield replace(finding, path=path)
 
 
 def misplaced(owner: Json, kind: str, template: Template) -> tuple[str, ...]:
@@ -255,7 +290,7 @@ def _outcome(warnings: tuple[str, ...]) -> Outcome:
 def _foreseen(decision: Decision, template: Template) -> Iterator[str]:
     """Yield what the pods' review would say, with the paths that the workload has."""
     if decision.malformed:
-        yield f"its pods would be denied: {template.field}.{decision.malformed}"
+        yield f"the API server would reject its pods: {template.field}.{decision.malformed}"
     elif decision.outcome is Outcome.DENIED:
         for finding in decision.findings:
             yield f"its pods would be denied: {_at(finding, template)}"

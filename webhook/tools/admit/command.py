@@ -16,8 +16,7 @@ from webhook.core.policy.match import ANYONE, Creator
 from webhook.core.policy.values import Rollout
 from webhook.options import default_enforcer_image, policy_failure, rollout_option
 from webhook.tools.admit.judge.migration.requests import PRODUCTS
-from webhook.tools.admit.judge.texts import UNRENDERED, judge_text, line_of_braces
-from webhook.tools.admit.judge.verdict import printable
+from webhook.tools.admit.judge.texts import judge_text, unreadable
 from webhook.tools.admit.read import (
     files,
     origin_of,
@@ -27,8 +26,9 @@ from webhook.tools.admit.read import (
     read_size,
 )
 from webhook.tools.admit.show.output import Output, show
-from webhook.tools.shared.manifests.files import name_of_input, read_text
+from webhook.tools.shared.manifests.files import name_of_input, try_text
 from webhook.tools.shared.manifests.reading import ManifestError
+from webhook.tools.shared.output import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -36,10 +36,11 @@ if TYPE_CHECKING:
 
     from webhook.core.policy.values import Policy
     from webhook.tools.admit.judge.migration.foreign_pod import Origin
+    from webhook.tools.admit.judge.texts import ManifestText
 
 
 def admit(
-    texts: Iterable[tuple[str, str]],
+    texts: Iterable[tuple[str, str | ManifestError]],
     policy: Policy,
     namespace: str,
     output: Output,
@@ -48,33 +49,35 @@ def admit(
     *,
     colour: bool,
     verbose: bool = False,
+    strict: bool = False,
     origin: Origin | None = None,
     creator: Creator = ANYONE,
     cluster: Cluster = UNKNOWN,
 ) -> int:
     """Decide every pod in the manifests, given as (name, text), and write the results.
 
-    Returns the exit code: 0 all allowed, 1 something denied or not migrated, 2 a manifest that
-    cannot be read, and then only the reason is written. With an origin, manifests are rewritten
-    from it first, and written so. Colours appear only on streams that are terminals.
+    In place of a text that cannot be read stands why. Returns the exit code: 2 where one cannot be
+    read, and the others are judged but no manifests written; else 1 where something is denied or
+    not migrated, and if strict where there is a warning; else 0. With an origin, manifests are
+    rewritten from it first, and written so. Colours appear only on streams that are terminals.
     """
-    sources = []
+    sources: list[ManifestText] = []
+    about = (policy, cluster, namespace, creator, origin)
     for name, text in texts:
         try:
-            sources.append(judge_text(name, text, policy, cluster, namespace, creator, origin))
+            if isinstance(text, ManifestError):
+                raise text
+            sources.append(judge_text(name, text, *about, is_strict=strict))
         except ManifestError as error:
-            braces = line_of_braces(text)
-            line, why = (braces, UNRENDERED) if braces else (error.line, str(error))
-            place = f"{name}:{line}" if line else name
-            stderr.write(printable(f"Error: {place}: {why}") + "\n")
-            return 2
-    if not any(document.value for source in sources for document in source.before):
+            sources.append(unreadable(name, text if isinstance(text, str) else "", error))
+    if not any(one.unreadable or any(doc.value for doc in one.before) for one in sources):
         names = ", ".join(source.name for source in sources)
         stderr.write(f"Error: {names}: no objects in it; pass manifests with a kind\n")
         return 2
     show(sources, output, stdout, stderr, colour=colour, verbose=verbose)
-    verdicts = [verdict for source in sources for verdict in source.verdicts]
-    return 0 if all(verdict.passed for verdict in verdicts) else 1
+    if any(source.unreadable for source in sources):
+        return 2
+    return 0 if all(verdict.passed for source in sources for verdict in source.verdicts) else 1
 
 
 _EXAMPLES: Final = """\b
@@ -123,6 +126,7 @@ Examples:
     "in ten lines a pod: summary. Verdicts for continuous integration: github (annotations of a "
     "workflow), junit (XML) or report (JSON).",
 )
+@click.option("--strict", is_flag=True, help="Warnings and hints fail, too: exit code 1.")
 @click.option("-v", "--verbose", is_flag=True, help="Name objects without a pod template as well.")
 @click.option(
     "--migrate",
@@ -195,6 +199,7 @@ def admit_command(
     output: str,
     *,
     recursive: bool,
+    strict: bool,
     verbose: bool,
     rollout: str,
     runtime_classes: tuple[str, ...],
@@ -215,7 +220,11 @@ def admit_command(
     With --migrate, manifests of another product are rewritten first, and printed so instead; what
     has no counterpart is named.
 
-    Exit code 0: all allowed; 1: something denied, or not migrated; 2: wrong usage.
+    An object with keys of ours whose pods are made elsewhere gets a line of its own; what is
+    wrong with its amounts is denied.
+
+    Exit code 0: all allowed; 1: something denied, or not migrated, with --strict also a warning;
+    2: wrong usage, or a file that cannot be read: the others are judged, and no manifests printed.
     """
     origin = origin_of(product, gpu_memory, unit)
     image = default_enforcer_image()
@@ -231,7 +240,7 @@ def admit_command(
         stderr.write(f"{printable(line)}\n")
 
     read = files(names, say, recursive=recursive)
-    texts = [(name_of_input(name), read_text(name)) for name in read]
+    texts = [(name_of_input(name), _text_or_error(name)) for name in read]
     colour = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     form = Output(output)
     code = admit(
@@ -243,11 +252,19 @@ def admit_command(
         stderr,
         colour=colour,
         verbose=verbose,
+        strict=strict,
         origin=origin,
         creator=Creator(user, groups, namespace_labels),
         cluster=cluster,
     )
     context.exit(code)
+
+
+def _text_or_error(name: str) -> str | ManifestError:
+    try:
+        return try_text(name)
+    except ManifestError as error:
+        return error
 
 
 def _stream(stream: TextIO) -> TextIO:

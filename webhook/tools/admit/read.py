@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 """A label as DNS has it (RFC 1123), which names of namespaces are."""
+_ADDRESS: Final = re.compile("https?://")
 _WHOLE: Final = "whole"
 _SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
 _CHART: Final = "Chart.yaml"
@@ -30,10 +31,13 @@ def files(names: Iterable[str], say: Callable[[str], None], *, recursive: bool) 
     """Yield the files: those of a folder in the order of their names, then its subfolders'.
 
     `say` is told what of a folder is not read. Raises click.UsageError for a folder without
-    manifests, and for a Helm chart.
+    manifests, for a Helm chart and for an address.
     """
     for name in names:
         folder = Path(name)
+        if _ADDRESS.match(name):
+            cure = f"run: curl --location {name} | vramwarden admit -f -"
+            raise click.UsageError(f"{name}: addresses are not read; {cure}")
         if name == STANDARD_INPUT or not folder.is_dir():
             yield name
             continue

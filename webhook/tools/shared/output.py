@@ -61,6 +61,11 @@ def clean(text: str) -> str:
     return "".join(one if " " <= one <= "~" else "?" for one in text)
 
 
+def printable(text: str) -> str:
+    """Show what could steer a terminal as escapes: names come from files of others."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
 def cut(text: str, width: int, dots: str, *, at_end: bool = False) -> str:
     """Shorten a text to a width; its middle goes, since names differ in their ends."""
     if len(text) <= width:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.pod.findings import MalformedObjectError
+from webhook.core.pod.shapes import Form
 from webhook.core.pod.templates import kind_meant
+from webhook.names import SEEING_API_VERSION, VRAM_POLICY_KIND
 from webhook.tools.admit.judge.migration.foreign_pod import notes_about_object, read_foreign_pod
 from webhook.tools.admit.judge.migration.rewrite import migrate
-from webhook.tools.admit.judge.verdict import Remark, Sort, judge, name_of, request_for
+from webhook.tools.admit.judge.verdict import Remark, Sort, judge, request_for, title_of
 from webhook.tools.shared.manifests.documents import (
     LineIndex,
     changed,
@@ -58,10 +60,12 @@ class Other:
     @property
     def title(self) -> str:
         """Which object it is; it may be one without a namespace."""
-        namespace = text_of(self.object.value, "metadata", "namespace")
-        name = name_of(self.object)
-        shown = f"{namespace}/{name}" if namespace else name
-        return f"{self.object.kind or '(no kind)'} {shown}"
+        return title_of(self.object)
+
+    @property
+    def is_policy(self) -> bool:
+        """Whether it is one of ours, which `policy check` judges."""
+        return (self.object.kind, self.object.version) == (VRAM_POLICY_KIND, SEEING_API_VERSION)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,11 +73,13 @@ class ManifestText:
     """One text with manifests: its documents before and after, and the verdicts in it."""
 
     name: str
-    text: str
-    before: list[ManifestDocument]
-    after: list[ManifestDocument]
-    verdicts: list[JudgedPod]
-    others: list[Other]
+    text: str = ""
+    before: list[ManifestDocument] = field(default_factory=list)
+    after: list[ManifestDocument] = field(default_factory=list)
+    verdicts: list[JudgedPod] = field(default_factory=list)
+    others: list[Other] = field(default_factory=list)
+    unreadable: Remark | None = None
+    """Why it cannot be read; then there is nothing else of it."""
     is_migrated: bool = False
     """Whether the documents after are rewritten for us, and not admitted."""
 
@@ -86,6 +92,8 @@ def judge_text(
     namespace: str,
     creator: Creator,
     origin: Origin | None,
+    *,
+    is_strict: bool = False,
 ) -> ManifestText:
     """Judge the pods of one text; raises ManifestError, also for what is no manifest yet."""
     before = read_documents(text)
@@ -112,6 +120,8 @@ def judge_text(
                 ]
             for verdict in judged if not origin else ():
                 changes |= verdict.target.changes(verdict.patch)
+            if is_strict:
+                judged = [replace(one, is_strict=True) for one in judged]
             if not judged and found.value:
                 notes = _notes_about(found, origin, lines) if origin else ()
                 others.append(Other(found, lines.of(found.at), notes))
@@ -160,7 +170,7 @@ def _rewritten(
 
 def _migration(target: Target, origin: Origin) -> Migration | None:
     """Rewrite one pod; None where there is none, or nobody can read it: admission says why."""
-    if target.found.pod is None:
+    if target.found.pod is None or target.found.form is Form.INLINE:
         return None
     pod = request_for(target, "").obj
     try:
@@ -182,6 +192,13 @@ def counts(sources: Iterable[ManifestText]) -> dict[str, int]:
     """Count the pods and pod templates by what became of them, in the order of the words."""
     found = Counter(verdict.sort for source in sources for verdict in source.verdicts)
     return {sort.value: found[sort] for sort in Sort if found[sort]}
+
+
+def unreadable(name: str, text: str, error: ManifestError) -> ManifestText:
+    """Return a text that cannot be read, with the line and what to do."""
+    line = line_of_braces(text)
+    remark = Remark(line, UNRENDERED) if line else Remark(error.line or 0, str(error))
+    return ManifestText(name=name, unreadable=remark)
 
 
 def line_of_braces(text: str) -> int:

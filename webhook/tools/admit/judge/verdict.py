@@ -7,26 +7,31 @@ from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.core.admission.decide import Outcome
+from webhook.core.admission.decide import Decision, Outcome
+from webhook.core.admission.rules.hints import SHOWN
 from webhook.core.admission.templates import (
     creation_of,
     decide_both,
     hints_for_machine,
     misplaced,
+    wrong_amounts,
 )
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.findings import MalformedObjectError
 from webhook.core.pod.quantity import format_bytes
-from webhook.core.pod.templates import Form, container_path, is_own_kind
+from webhook.core.pod.shapes import Form, shown_path
+from webhook.core.pod.templates import is_own_kind
 from webhook.core.pod.views import read_pod
 from webhook.core.policy.match import ANYONE, controllers_of, with_name
+from webhook.core.words import named
+from webhook.names import PREFIX
 from webhook.tools.shared.manifests.documents import parts_of, text_of
 from webhook.tools.shared.manifests.reading import ExactFloat
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from webhook.core.admission.decide import Decision
+    from webhook.adapters.yaml_documents import Path
     from webhook.core.pod.fields import Json
     from webhook.core.pod.patch import Operation
     from webhook.core.pod.review import Request
@@ -39,7 +44,16 @@ if TYPE_CHECKING:
 MIGRATED: Final = "migrated"
 NOT_MIGRATED: Final = "not migrated"
 NOTE: Final = "note"
+WARNS: Final = ("warning", "hint")
+"""Words of what the summary counts as warnings, and what `--strict` denies."""
 _LARGEST_INTEGER: Final = 2**64 - 1
+_MOST_REJECTED: Final = 32
+"""Malformed fields of one pod, beyond which nobody reads on."""
+
+
+_NO_NAME: Final = "(no name)"
+_MAKES_NO_PODS: Final = frozenset({"v1"})
+"""Versions of which every kind with pods is known."""
 
 
 class Sort(StrEnum):
@@ -50,6 +64,7 @@ class Sort(StrEnum):
     DENIED = "denied"
     WARNED = "allowed with a warning"
     LEFT_ALONE = "left alone"
+    NOT_JUDGED = "not judged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +91,12 @@ class JudgedPod:
     """What changes in the manifest."""
     notes: tuple[str, ...] = ()
     """What the API server would return as warnings beside the decision."""
+    rejected: tuple[str, ...] = ()
+    """What is malformed, and so no admission of ours sees the pod; it is judged without that."""
     is_translated: bool = False
     """Whether admission changes the pod, also where the manifest has no place for that."""
+    is_strict: bool = False
+    """Whether a warning counts as a denial."""
     migration: Migration | None = None
     """What became of it before; the manifest is then printed so, and not translated."""
 
@@ -89,18 +108,26 @@ class JudgedPod:
     @property
     def passed(self) -> bool:
         """Whether nothing is left to do: it is let in, and what it asked for is carried over."""
-        return self.allowed and not (self.migration and self.migration.problems)
+        if not self.allowed or (self.migration and self.migration.problems):
+            return False
+        return not self.is_strict or not (self.warnings or self.hints or self.sort is Sort.WARNED)
 
     @property
     def title(self) -> str:
         """Which object it is: `Deployment team-a/infer`."""
+        if self.target.found.form is Form.ELSEWHERE:
+            return title_of(self.target.object)
         name = f"{self.target.object.kind} {self.namespace}/{name_of(self.target.object)}"
         return f"{name} ({self.target.found.field})" if self.target.is_one_of_many else name
 
     @property
     def line(self) -> int:
         """Where the pod or the template stands, or what is wrong with it."""
-        return self.findings[0].line if self.findings else self.lines.of(self.target.at)
+        if self.findings:
+            return self.findings[0].line
+        is_apart = self.target.found.form is Form.ELSEWHERE
+        inside = self.target.carried[0].path if is_apart else ()
+        return self.lines.of((*self.target.at, *inside))
 
     @property
     def outcome(self) -> str:
@@ -131,12 +158,16 @@ class JudgedPod:
             return Sort.LEFT_ALONE, "left alone (no pod template)"
         if not decision.allowed:
             return Sort.DENIED, f"denied: {decision.message}"
+        if self.target.found.form is Form.ELSEWHERE:
+            return Sort.NOT_JUDGED, self.carries
         if decision.outcome is Outcome.WARNED:
             return Sort.WARNED, f"warning: {decision.message}"
         if self.is_translated:
             what = self.asked or "NVIDIA_VISIBLE_DEVICES set to void"
             where = "" if self.patch else " on the cluster, and printed as it is"
-            if self.migration and self.migration.operations:
+            if self.rejected:
+                where = " once the API server accepts it, and printed as it is"
+            elif self.migration and self.migration.operations:
                 where = " on the cluster"
             return Sort.TRANSLATED, f"translated by rule {decision.rule} ({what}){where}"
         if decision.outcome is Outcome.AUDITED:
@@ -152,6 +183,16 @@ class JudgedPod:
         else:
             why = "asks for no VRAM"
         return Sort.LEFT_ALONE, f"left alone ({why})"
+
+    @property
+    def carries(self) -> str:
+        """What stands in the object that nobody judged."""
+        carried, found = self.target.carried, self.target.object
+        keys = [f"{one.key} in a text" if one.is_in_text else one.key for one in carried]
+        made = "its pods are made elsewhere"
+        if found.version in _MAKES_NO_PODS and not any(one.is_in_text for one in carried):
+            made = f"of a {found.kind} no pods are made"
+        return f"carries {named(dict.fromkeys(keys))} and was not judged; {made}"
 
     @cached_property
     def findings(self) -> tuple[Remark, ...]:
@@ -170,7 +211,9 @@ class JudgedPod:
     @cached_property
     def warnings(self) -> tuple[Remark, ...]:
         """What the user should know beside the decision."""
-        notes = (*self.notes, *(hints_for_machine(self.target.found) if self.allowed else ()))
+        rejected = (f"{one}; Kubernetes rejects that" for one in self.rejected[:SHOWN])
+        machine = hints_for_machine(self.target.found) if self.allowed else ()
+        notes = (*self.notes, *machine, *rejected)
         return tuple(Remark(self.line_of(note.partition(": ")[0]), note) for note in notes)
 
     @property
@@ -183,30 +226,39 @@ class JudgedPod:
         """What was probably meant: annotations on the workload, where nothing reads them."""
         found = self.target.object
         at = (*found.at, "metadata", "annotations")
-        return tuple(
+        above = [
             Remark(self.lines.of((*at, text.partition(" ")[0])), text)
             for text in misplaced(found.value, found.kind, self.target.found)
-        )
+        ]
+        return (*above, *self._astray()) if self.target.found.form is not Form.ELSEWHERE else ()
+
+    def _astray(self) -> Iterator[Remark]:
+        """Yield what was meant by keys that no template of a known kind has."""
+        place = self.target.found.annotations_field
+        for path, key, value, _ in self.target.carried[:SHOWN]:
+            above = shown_path(path[:-1])
+            said = [f"{key} under {above} has no effect; put it under {place}"]
+            said += [one.detail for one in wrong_amounts(key, value, "")]
+            yield Remark(self.lines.of((*self.target.object.at, *path)), "; ".join(said))
 
     def line_of(self, shown: str) -> int:
         """Return the line of a field of the pod, by its path as messages write it."""
-        path, found = parts_of(shown), self.target.found
-        at = self.target.at
-        if path[:1] == ("metadata",) and found.metadata_path is not None:
-            at = (*self.target.object.at, *found.metadata_path)
-        match path:
-            case ("spec", "containers" | "initContainers" as field, int(index), *rest):
-                value = _value(self, at)
-                path = (*container_path(value, found.form, field, index), *rest)
-            case ("spec", *rest) if found.form is Form.CONTAINER:
-                path = tuple(rest)
-        return self.lines.of((*at, *path))
+        place = self.target.found.place(parts_of(shown))
+        return self.lines.of((*self.target.object.at, *place))
+
+
+def title_of(found: ManifestObject) -> str:
+    """Return which object it is; it may be one without a namespace."""
+    namespace, name = text_of(found.value, "metadata", "namespace"), name_of(found)
+    if not found.kind and name == _NO_NAME:
+        return "(no kind)"
+    return f"{found.kind or '(no kind)'} {f'{namespace}/{name}' if namespace else name}"
 
 
 def name_of(found: ManifestObject) -> str:
     """Return the name of an object, or the one that it asks to be generated from."""
     name = text_of(found.value, "metadata", "name")
-    return name or text_of(found.value, "metadata", "generateName") or "(no name)"
+    return name or text_of(found.value, "metadata", "generateName") or _NO_NAME
 
 
 def judge(
@@ -224,7 +276,9 @@ def judge(
     found = target.object
     namespace = text_of(found.value, "metadata", "namespace") or namespace
     if target.found.pod is None:
-        return JudgedPod(target=target, namespace=namespace, lines=lines, decision=None)
+        is_apart = target.found.form is Form.ELSEWHERE
+        decision = _of_amounts(target) if is_apart else None
+        return JudgedPod(target=target, namespace=namespace, lines=lines, decision=decision)
     controllers = controllers_of(found.kind) if is_own_kind(found.kind, found.version) else ()
     if controllers:
         creator = replace(controllers[0], namespace_labels=creator.namespace_labels)
@@ -232,6 +286,13 @@ def judge(
     creation = creation_of(_as_sent(target.pod), namespace, creator)
     known = replace(cluster, namespaces={namespace: labels})
     first, last = decide_both(creation, policy, known)
+    rejected: list[str] = []
+    while last.malformed and PREFIX not in last.malformed and len(rejected) < _MOST_REJECTED:
+        rejected.append(last.malformed)
+        field, _, why = last.malformed.partition(": ")
+        blank: str | Json = f"unnamed-{len(rejected)}" if "a string" in why else {}
+        creation = replace(creation, obj=_without(creation.obj, parts_of(field), blank))
+        first, last = decide_both(creation, policy, known)
     patch = first.patch if last.allowed else ()
     form = target.found.form
     return JudgedPod(
@@ -239,8 +300,9 @@ def judge(
         namespace=namespace,
         lines=lines,
         decision=last,
-        patch=patch if form is Form.POD else (),
+        patch=patch if form is Form.POD and not rejected else (),
         notes=first.notes,
+        rejected=tuple(rejected),
         is_translated=bool(patch) and form is not Form.MACHINE,
     )
 
@@ -250,12 +312,35 @@ def request_for(target: Target, namespace: str) -> Request:
     return creation_of(_as_sent(target.pod), namespace)
 
 
-def _value(judged: JudgedPod, at: tuple[str | int, ...]) -> Any:
-    """Return what stands at a path of the document that leads into the object."""
-    value: Any = judged.target.object.value
-    for part in at[len(judged.target.object.at) :]:
-        value = value[part]
-    return value
+def _of_amounts(target: Target) -> Decision:
+    """Decide what is wrong with amounts alone: somebody else makes their pods."""
+    findings = tuple(
+        finding
+        for one in target.carried
+        if not one.is_in_text and target.object.version not in _MAKES_NO_PODS
+        for finding in wrong_amounts(one.key, one.value, one.field)
+    )
+    return Decision(outcome=Outcome.DENIED if findings else Outcome.SKIPPED, findings=findings)
+
+
+def _without(value: Any, path: Path, blank: str | Json) -> Any:
+    """Return a copy without the field at a path, so that what else is there can be judged.
+
+    A name and an item of a list become blank, so that messages count as the manifest does. What
+    stands at no such path stays as it is.
+    """
+    if not path or not isinstance(value, (dict, list)):
+        return value
+    key, *rest = path
+    copied: Any = value.copy()
+    if rest:
+        inside = value.get(key) if isinstance(value, dict) else value[int(key)]
+        copied[key] = _without(inside, tuple(rest), blank)
+    elif key == "name" or isinstance(value, list):
+        copied[key] = blank
+    else:
+        copied.pop(key, None)
+    return copied
 
 
 def _as_sent(value: Any, above: tuple[str, str] = ("", "")) -> Any:
@@ -302,10 +387,7 @@ def remarks(judged: JudgedPod) -> Iterator[tuple[str, Remark]]:
         for word, notes in ((NOT_MIGRATED, migration.problems), (NOTE, migration.notes)):
             for note in notes:
                 yield word, Remark(judged.line_of(note.path), str(note), path=note.path)
+    if judged.target.found.form is Form.ELSEWHERE and not judged.allowed:
+        yield NOTE, Remark(judged.line, judged.carries)
     yield from (("warning", one) for one in judged.warnings)
     yield from (("hint", one) for one in judged.hints)
-
-
-def printable(text: str) -> str:
-    """Show what could steer a terminal as escapes: names come from files of others."""
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)

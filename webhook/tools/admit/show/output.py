@@ -10,17 +10,19 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.adapters.review_json import patch_bytes
+from webhook.core.words import counted
 from webhook.tools.admit.judge.texts import counts
 from webhook.tools.admit.judge.verdict import (
     MIGRATED,
     NOT_MIGRATED,
     NOTE,
-    printable,
+    WARNS,
     remarks,
 )
 from webhook.tools.admit.show import reports
 from webhook.tools.admit.show.added import described
 from webhook.tools.shared.manifests.documents import join
+from webhook.tools.shared.output import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,6 +59,8 @@ class Output(StrEnum):
     REPORT = "report"
 
 
+_MANIFESTS: Final = frozenset({Output.YAML, Output.JSON, Output.PATCH})
+"""Forms that a program may go on with: none is written where a file could not be read."""
 _SAYS_ALL: Final = frozenset({Output.SUMMARY, Output.GITHUB})
 """Forms that people read beside standard error, and that say each verdict themselves."""
 
@@ -71,11 +75,17 @@ def show(
     verbose: bool = False,
 ) -> None:
     """Write everything."""
+    is_held = output in _MANIFESTS and any(source.unreadable for source in sources)
     for source in sources:
+        if source.unreadable:
+            number, why = source.unreadable.line, source.unreadable.text
+            place = f"{source.name}:{number}" if number else source.name
+            error = printable(f"Error: {place}: {why}")
+            stderr.write(_painted(error, _RED, stderr, colour=colour) + "\n")
         for verdict in source.verdicts:
             if output not in _SAYS_ALL:
                 _report(source.name, verdict, stderr, colour=colour)
-            if output is Output.PATCH:
+            if output is Output.PATCH and not is_held:
                 stderr.flush()
                 stdout.write(patch_bytes(verdict.patch).decode() + "\n")
                 stdout.flush()
@@ -85,7 +95,10 @@ def show(
             for line, text in said:
                 shown = printable(f"{source.name}:{line}: {other.title}: {text}")
                 stderr.write(f"{shown}\n")
-    if output is Output.YAML:
+    if is_held:
+        if len(sources) > 1:
+            stderr.write("No manifests are printed: first correct what cannot be read.\n")
+    elif output is Output.YAML:
         stdout.write(join(_after(source) for source in sources))
     elif output is Output.JSON:
         documents = [document for source in sources for document in source.after]
@@ -96,7 +109,8 @@ def show(
     elif write := _REPORTS.get(output):
         stdout.write(write(sources))
     stdout.flush()
-    stderr.write(f"{printable(tally(sources))}\n")
+    if count := tally(sources):
+        stderr.write(f"{printable(count)}\n")
 
 
 def _summary(sources: Sequence[ManifestText]) -> str:
@@ -113,7 +127,7 @@ _REPORTS: Final = {
 
 
 def tally(sources: Sequence[ManifestText]) -> str:
-    """Return the last line: how many of what."""
+    """Return the last line: how many of what; empty where nothing could be read."""
     made = [one.migration for source in sources for one in source.verdicts if one.migration]
     migrated = {
         MIGRATED: sum(bool(one.asks) for one in made),
@@ -121,13 +135,20 @@ def tally(sources: Sequence[ManifestText]) -> str:
     }
     parts = [f"{count} {what}" for what, count in migrated.items() if count]
     parts += [f"{count} {what}" for what, count in counts(sources).items()]
-    kinds = Counter(
-        other.object.kind or "(no kind)" for source in sources for other in source.others
-    )
+    words = [word for one in sources for verdict in one.verdicts for word, _ in remarks(verdict)]
+    warned = sum(word in WARNS for word in words)
+    parts += [counted(warned, "warning")] if warned else []
+    others = [other for source in sources for other in source.others]
+    if policies := sum(other.is_policy for other in others):
+        parts.append(f"{counted(policies, 'policy')} (see `vramwarden policy check`)")
+    kinds = Counter(other.object.kind or "(no kind)" for other in others if not other.is_policy)
     if kinds:
         shown = [f"{count} {kind}" for kind, count in kinds.most_common(_SHOWN_KINDS)]
         more = ", ..." * (len(kinds) > _SHOWN_KINDS)
         parts.append(f"{kinds.total()} without a pod template ({', '.join(shown)}{more})")
+    unread = sum(bool(source.unreadable) for source in sources)
+    if unread and (parts or unread > 1):
+        parts.append(f"{unread} unreadable")
     return ", ".join(parts)
 
 

@@ -1,13 +1,8 @@
-"""Verdicts as continuous integration reads them: GitHub's annotations, JUnit, JSON.
-
-Sources: docs.github.com, "Workflow commands for GitHub Actions"; the JUnit XML that GitLab, Jenkins
-and others read (testmoapp/junitxml describes it).
-"""
+"""Verdicts as continuous integration reads them: GitHub's annotations, JUnit, JSON."""
 
 from __future__ import annotations
 
 import json
-from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook import __version__
@@ -17,14 +12,15 @@ from webhook.tools.admit.judge.verdict import (
     MIGRATED,
     NOT_MIGRATED,
     NOTE,
+    WARNS,
     Remark,
     Sort,
     name_of,
-    printable,
     remarks,
 )
+from webhook.tools.shared.ci import JUnitCase, annotation
+from webhook.tools.shared.ci import junit as write_junit
 from webhook.tools.shared.manifests.documents import text_of
-from webhook.tools.shared.manifests.files import STANDARD_INPUT, name_of_input
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -33,13 +29,14 @@ if TYPE_CHECKING:
     from webhook.tools.admit.judge.verdict import JudgedPod
     from webhook.tools.shared.manifests.documents import ManifestObject
 
-_STANDARD_INPUT: Final = name_of_input(STANDARD_INPUT)
+UNREADABLE: Final = "Unreadable"
 _COUNTED: Final = {
     Sort.TRANSLATED: "translated",
     Sort.ALREADY: "alreadyTranslated",
     Sort.DENIED: "denied",
     Sort.WARNED: "warned",
     Sort.LEFT_ALONE: "leftAlone",
+    Sort.NOT_JUDGED: "notJudged",
 }
 _NOT_MIGRATED_REASON: Final = "NotMigrated"
 _COMMANDS: Final = {
@@ -53,12 +50,15 @@ _COMMANDS: Final = {
 
 def github(sources: Iterable[ManifestText]) -> str:
     """Return workflow commands: an error for each finding that denies, a warning for others."""
-    return "".join(
-        f"{_command(command, source.name, verdict, one)}\n"
-        for source in sources
-        for verdict in source.verdicts
-        for command, one in _commands(verdict)
-    )
+    written = ""
+    for source in sources:
+        if one := source.unreadable:
+            written += annotation("error", source.name, one.line, one.text, UNREADABLE)
+        for verdict in source.verdicts:
+            for command, one in _commands(verdict):
+                text = f"{verdict.title}: {one.text}"
+                written += annotation(command, source.name, one.line, text, one.reason)
+    return written
 
 
 def _commands(verdict: JudgedPod) -> Iterator[tuple[str, Remark]]:
@@ -67,72 +67,47 @@ def _commands(verdict: JudgedPod) -> Iterator[tuple[str, Remark]]:
         yield from ((command, one) for one in verdict.findings)
     if verdict.guidance:
         yield "notice", Remark(verdict.line, verdict.guidance)
+    if verdict.sort is Sort.NOT_JUDGED:
+        yield "notice", Remark(verdict.line, verdict.summary)
     for word, one in remarks(verdict):
         yield _COMMANDS[word], one
 
 
-def _command(command: str, file: str, verdict: JudgedPod, one: Remark) -> str:
-    properties = {} if file == _STANDARD_INPUT else {"file": file}
-    properties |= {"line": str(one.line), "title": one.reason or "vramwarden"}
-    written = ",".join(f"{key}={_property(value)}" for key, value in properties.items())
-    return f"::{command} {written}::{_data(f'{verdict.title}: {one.text}')}"
-
-
-def _data(text: str) -> str:
-    """Escape as GitHub's runner reads it: no text of a manifest begins a command of its own."""
-    escaped = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-    return printable(escaped)
-
-
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
-
-
-def junit(sources: Sequence[ManifestText]) -> str:
+def junit(sources: Iterable[ManifestText]) -> str:
     """Return one test case per pod or pod template, and a suite per file."""
-    lines = ['<?xml version="1.0" encoding="UTF-8"?>']
-    total = [verdict for source in sources for verdict in source.verdicts]
-    lines.append(f'<testsuites name="vramwarden admit" {_totals(total)}>')
-    for source in sources:
-        lines.append(f'  <testsuite name="{_xml(source.name)}" {_totals(source.verdicts)}>')
-        for verdict in source.verdicts:
-            lines += _case(source.name, verdict)
-        lines.append("  </testsuite>")
-    lines.append("</testsuites>")
-    return "\n".join(lines) + "\n"
+    return write_junit("vramwarden admit", {source.name: _cases(source) for source in sources})
 
 
-def _totals(verdicts: Sequence[JudgedPod]) -> str:
-    failures = sum(not verdict.passed for verdict in verdicts)
-    return f'tests="{len(verdicts)}" failures="{failures}" errors="0"'
+def _cases(source: ManifestText) -> list[JUnitCase]:
+    if one := source.unreadable:
+        why = (UNREADABLE, one.text)
+        name = source.name
+        return [JUnitCase(name=name, file=name, line=one.line, failure=why, is_error=True)]
+    return [_case(source.name, verdict) for verdict in source.verdicts]
 
 
-def _case(file: str, verdict: JudgedPod) -> Iterator[str]:
-    about = {"name": verdict.title, "classname": file, "file": file, "line": str(verdict.line)}
-    written = " ".join(f'{key}="{_xml(value)}"' for key, value in about.items())
-    yield f"    <testcase {written}>"
-    if not verdict.passed:
-        reasons, why = _failure(verdict)
-        message = _xml(why)
-        yield f'      <failure type="{_xml(reasons)}" message="{message}">{message}</failure>'
+def _case(file: str, verdict: JudgedPod) -> JUnitCase:
     said = [] if not verdict.allowed else [verdict.summary]
     said += [f"{word}: {one.text}" for word, one in remarks(verdict)]
-    if said:
-        yield "      <system-out>" + "\n".join(map(_xml, said)) + "</system-out>"
-    yield "    </testcase>"
+    return JUnitCase(
+        name=verdict.title,
+        file=file,
+        line=verdict.line,
+        failure=None if verdict.passed else _failure(verdict),
+        said=tuple(said),
+    )
 
 
 def _failure(verdict: JudgedPod) -> tuple[str, str]:
     """Return the reasons of a failed case, and its sentence."""
-    if verdict.allowed:
-        problems = [one.text for word, one in remarks(verdict) if word == NOT_MIGRATED]
+    if not verdict.allowed:
+        reasons = dict.fromkeys(one.reason for one in verdict.findings)
+        return ",".join(reasons), verdict.summary
+    said = [*remarks(verdict)]
+    if problems := [one.text for word, one in said if word == NOT_MIGRATED]:
         return _NOT_MIGRATED_REASON, f"{NOT_MIGRATED}: {'; '.join(problems)}"
-    return ",".join(dict.fromkeys(one.reason for one in verdict.findings)), verdict.summary
-
-
-def _xml(text: str) -> str:
-    """Escape for XML, which knows no control characters, however they are written."""
-    return escape(printable(text))
+    warned = [one.text for word, one in said if word in WARNS]
+    return "Warning", "; ".join(warned) or verdict.summary
 
 
 def report(sources: Sequence[ManifestText]) -> str:
@@ -147,6 +122,7 @@ def report(sources: Sequence[ManifestText]) -> str:
     | verdicts[].findings[] | reason, field, line and sentence |
     | verdicts[].migration | with --migrate: product, asks, problems and notes as findings |
     | withoutTemplate[] | object, file, line |
+    | unreadable[] | file, line, sentence |
     """
     verdicts = [_verdict(source.name, one) for source in sources for one in source.verdicts]
     without = [
@@ -154,18 +130,25 @@ def report(sources: Sequence[ManifestText]) -> str:
         for source in sources
         for other in source.others
     ]
+    unreadable = [
+        {"file": source.name, **_remark(source.unreadable)}
+        for source in sources
+        if source.unreadable
+    ]
     counted = counts(sources)
     made = {
         "apiVersion": SEEING_API_VERSION,
         "kind": "AdmitReport",
         "release": __version__,
-        "allowed": all(one["allowed"] for one in verdicts),
+        "allowed": all(one["allowed"] for one in verdicts) and not unreadable,
         "summary": {
             **{name: counted.get(sort, 0) for sort, name in _COUNTED.items()},
             "withoutTemplate": len(without),
+            "unreadable": len(unreadable),
         },
         "verdicts": verdicts,
         "withoutTemplate": without,
+        "unreadable": unreadable,
     }
     return json.dumps(made, indent=2, ensure_ascii=False) + "\n"
 

@@ -11,8 +11,10 @@ import yaml
 
 from webhook.adapters.yaml_documents import BoundedReader, StopError
 from webhook.core.admission.templates import pod_of
+from webhook.core.pod.carried import carried_keys
 from webhook.core.pod.patch import apply_patch
-from webhook.core.pod.templates import TooMuchToSearchError, find_templates
+from webhook.core.pod.shapes import Form, Template, TooMuchToSearchError
+from webhook.core.pod.templates import find_templates, is_own_kind
 from webhook.tools.shared.manifests.reading import (
     KUBECTL,
     Layout,
@@ -26,9 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from webhook.adapters.yaml_documents import Path
+    from webhook.core.pod.carried import Carried
     from webhook.core.pod.fields import Json
     from webhook.core.pod.patch import Operation
-    from webhook.core.pod.templates import Template
 
 
 # What kubectl takes for a separator; YAML forbids such a line inside a scalar.
@@ -65,14 +67,28 @@ class ManifestObject:
     """Where in the document it stands."""
 
     def targets(self) -> Iterator[Target]:
-        """Yield its pods and pod templates; raises ManifestError where it is too large."""
+        """Yield its pods and pod templates, and keys that nobody judges, as one target.
+
+        Of a kind of which every template is known such keys have no effect, and belong to the
+        first. Raises ManifestError where it is too large.
+        """
         try:
             templates = find_templates(self.value, self.kind, self.version)
+            carried = carried_keys(self.value, self.version, templates)
         except TooMuchToSearchError as error:
             name = text_of(self.value, "metadata", "name") or "(no name)"
             raise ManifestError(f"{self.kind} {name} {error}") from None
+        is_apart = bool(carried) and not self._is_known(templates)
+        if is_apart:
+            templates = [*templates, Template((), None, Form.ELSEWHERE)]
         for template in templates:
-            yield Target(self, template, is_one_of_many=len(templates) > 1)
+            own = carried if template is templates[-1 if is_apart else 0] else ()
+            yield Target(self, template, own, is_one_of_many=len(templates) > 1)
+
+    def _is_known(self, templates: list[Template]) -> bool:
+        """Say whether its templates are all that its pods are made from."""
+        is_workflow = any(one.form is Form.CONTAINER for one in templates)
+        return is_workflow or (bool(templates) and is_own_kind(self.kind, self.version))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +97,8 @@ class Target:
 
     object: ManifestObject
     found: Template
+    carried: tuple[Carried, ...] = ()
+    """Keys of ours that no template of the object has."""
     is_one_of_many: bool = False
     """Whether the object holds more than this one."""
 

@@ -8,6 +8,8 @@ from typing import Final
 
 import click
 
+from webhook.tools.shared.manifests.reading import ManifestError
+
 STANDARD_INPUT: Final = "-"
 
 
@@ -19,17 +21,22 @@ def name_of_input(name: str) -> str:
 def read_text(name: str) -> str:
     """Read all of it; raises click.UsageError, with the line where it is not UTF-8."""
     try:
+        return try_text(name)
+    except ManifestError as error:
+        place = f"{name_of_input(name)}:{error.line}" if error.line else name_of_input(name)
+        raise click.UsageError(f"{place}: {error}") from None
+
+
+def try_text(name: str) -> str:
+    """Read all of it; raises ManifestError, with the line where it is not UTF-8."""
+    try:
         data = sys.stdin.buffer.read() if name == STANDARD_INPUT else Path(name).read_bytes()
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
-        raise click.UsageError(
-            f"{name_of_input(name)}: cannot be read ({why}); check the name and the permissions"
-        ) from None
+        raise ManifestError(f"cannot be read ({why}); check the name and the permissions") from None
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise click.UsageError(
-            f"{name_of_input(name)}:{line}: byte 0x{data[error.start]:02x} is not UTF-8; "
-            "save it as UTF-8"
-        ) from None
+        detail = f"byte 0x{data[error.start]:02x} is not UTF-8; save it as UTF-8"
+        raise ManifestError(detail, line) from None

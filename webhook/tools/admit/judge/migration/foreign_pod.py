@@ -18,7 +18,7 @@ from webhook.core.nvidia.variables import (
 )
 from webhook.core.pod.fields import as_object
 from webhook.core.pod.findings import annotation_path
-from webhook.core.pod.templates import Form, container_path
+from webhook.core.pod.shapes import Form
 from webhook.core.pod.views import read_pod
 from webhook.core.policy.match import matches_any
 from webhook.names import VRAM_RESOURCE
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from webhook.core.pod.fields import Json
     from webhook.core.pod.foreign import Product
     from webhook.core.pod.patch import Operation
-    from webhook.core.pod.templates import Path, Template
+    from webhook.core.pod.shapes import Path, Template
     from webhook.core.pod.views import Container, Pod
 
 
@@ -107,7 +107,7 @@ class ForeignPod:
     """A pod as its product was sent it, and what stands in the manifest."""
 
     pod: Pod
-    form: Form
+    template: Template
     raw: Json
     """What stands at the template's place."""
     above: Json
@@ -117,18 +117,19 @@ class ForeignPod:
 
     def place(self, container: Container) -> str:
         """Return the pointer to a container, from the template's place."""
-        path = container_path(self.raw, self.form, container.field, container.index)
-        return "".join(f"/{part}" for part in path)
+        path = self.template.place(("spec", container.field, container.index))
+        return "".join(f"/{part}" for part in path[len(self.template.path) :])
 
     @property
     def spec_place(self) -> str:
         """Return the pointer to the pod's specification."""
-        return "/spec" if self.form is Form.POD else ""
+        return "/spec" if self.template.form is Form.POD else ""
 
     @property
     def spec(self) -> Json:
         """Return the specification as it stands in the manifest."""
-        return as_object(self.raw.get("spec")) if self.form is Form.POD else self.raw
+        is_pod = self.template.form is Form.POD
+        return as_object(self.raw.get("spec")) if is_pod else self.raw
 
     def keys(self, kind: str) -> Json:
         """Return the annotations or labels that may be edited."""
@@ -141,7 +142,7 @@ def read_foreign_pod(pod: Json, template: Template, owner: Json) -> ForeignPod:
     raw = _at(owner, template.path)
     above = _at(owner, template.path[:-2]) if is_item else {}
     own = raw if is_item else template.pod or {}
-    return ForeignPod(read_pod(pod), template.form, raw, above, as_object(own.get("metadata")))
+    return ForeignPod(read_pod(pod), template, raw, above, as_object(own.get("metadata")))
 
 
 def _at(value: Any, path: Path) -> Any:

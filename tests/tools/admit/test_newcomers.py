@@ -1,0 +1,419 @@
+"""What newcomers write first: 0 wrong verdicts and 0 silences, row by row.
+
+Each row is a manifest, how the summary counts it, and what a line of it says beside that. How a
+line ends, the amount to write, is proved where that is made: tests/core/admission/rules.
+"""
+
+from __future__ import annotations
+
+import io
+from functools import cache
+from typing import NamedTuple
+
+import pytest
+
+from webhook.adapters.policy.files import load_policy, shipped_policy_path
+from webhook.tools.admit.command import admit
+from webhook.tools.admit.show.output import Output
+
+MEMORY = "vramwarden.io/gpu-memory"
+VRAM = "vramwarden.io/vram"
+NAME = "{name: x}"
+MAIN = "{name: main, image: example}"
+SPEC = f"{{containers: [{MAIN}]}}"
+ASKS = f"annotations: {{{MEMORY}: 8Gi}}"
+WRONG = f"annotations: {{{MEMORY}: 8GB}}"
+TEMPLATE = f"{{metadata: {{{WRONG}}}, spec: {SPEC}}}"
+
+TRANSLATED, LEFT, NOT_JUDGED = "translated", "left alone", "not judged"
+NOT_A_STRING = f"denied: metadata.annotations[{MEMORY}]: must be a string, not a number"
+ELSEWHERE = f"carries {MEMORY} and was not judged; its pods are made elsewhere"
+
+
+class Row(NamedTuple):
+    """A manifest and what is said of it."""
+
+    text: str
+    verdict: str
+    """A word of the summary, or the reason of a denial."""
+    said: str = ""
+
+
+def an_object(version: str, kind: str, spec: str, metadata: str = NAME) -> str:
+    head = f"apiVersion: {version}\nkind: {kind}\nmetadata: {metadata}\n"
+    return f"{head}spec: {spec}\n" if spec else head
+
+
+def asking(amount: str, key: str = MEMORY) -> str:
+    return f"{{name: x, annotations: {{{key}: {amount}}}}}"
+
+
+def a_pod(amount: str = "8Gi", key: str = MEMORY, spec: str = SPEC) -> str:
+    return an_object("v1", "Pod", spec, asking(amount, key))
+
+
+def a_container(fields: str, metadata: str = NAME, spec: str = "") -> str:
+    containers = f"containers: [{{name: main, image: example, {fields}}}]"
+    return an_object("v1", "Pod", f"{{{spec}{containers}}}", metadata)
+
+
+def limits(text: str, metadata: str = NAME, requests: str = "") -> str:
+    return a_container(f"resources: {{limits: {{{text}}}, requests: {{{requests}}}}}", metadata)
+
+
+def a_deployment(template: str, metadata: str = NAME, more: str = "") -> str:
+    return an_object("apps/v1", "Deployment", f"{{template: {{{template}}}{more}}}", metadata)
+
+
+AMOUNTS = {
+    **dict.fromkeys(("8Gi", "8G", "8192Mi", '"8e9"', '"8589934592"', "main=8Gi"), TRANSLATED),
+    **dict.fromkeys(("8GB", "8gb", "8gi", "8g", "8Go", "8GIB", '"8,5Gi"'), "InvalidQuantity"),
+    **dict.fromkeys(('"8 GiB"', '"8 Gi"', '"0.5"', '"50%"', "1/2", '""'), "InvalidQuantity"),
+    **dict.fromkeys(('"0"', "-8Gi", "NaN", '"main:8Gi"', '"main=8Gi; a=2Gi"'), "InvalidQuantity"),
+    **dict.fromkeys(('"8192"', '"8"'), "TooSmall"),
+    **dict.fromkeys(("8192", "8", "8e9", "0.5"), ""),
+    "trainr=8Gi": "UnknownContainer",
+}
+UNREAD = "nothing reads this key"
+AT_TEMPLATE = "put it under spec.template.metadata.annotations"
+KEYS = {
+    "without a prefix": Row(a_pod(key="gpu-memory"), LEFT, f"{UNREAD}; write {MEMORY}: 8Gi"),
+    "mistyped": Row(a_pod(key="vramwarden.io/gpu-mem"), LEFT, f"{UNREAD}; did you mean {MEMORY}?"),
+    "half a prefix": Row(a_pod(key="vramwarden/gpu-memory"), LEFT, UNREAD),
+    "another prefix": Row(a_pod(key="vram-warden.io/gpu-memory"), LEFT, UNREAD),
+    "a label": Row(
+        an_object("v1", "Pod", SPEC, f"{{name: x, labels: {{{MEMORY}: 8Gi}}}}"),
+        LEFT,
+        "as a label it asks for nothing",
+    ),
+    "a resource": Row(limits(f"{MEMORY}: 8Gi"), LEFT, "no node has this resource"),
+    "on the Deployment": Row(
+        a_deployment(f"spec: {SPEC}", asking("8Gi")), LEFT, f"has no effect; {AT_TEMPLATE}"
+    ),
+    "on the CronJob's Job": Row(
+        an_object(
+            "batch/v1",
+            "CronJob",
+            f"{{jobTemplate: {{metadata: {{{ASKS}}}, spec: {{template: {{spec: {SPEC}}}}}}}}}",
+        ),
+        LEFT,
+        "put it under spec.jobTemplate.spec.template.metadata.annotations",
+    ),
+    "in the template's spec": Row(
+        a_deployment(f"spec: {{{ASKS}, containers: [{MAIN}]}}"),
+        LEFT,
+        f"hint: {MEMORY} under spec.template.spec.annotations has no effect; {AT_TEMPLATE}",
+    ),
+    "in the template": Row(
+        a_deployment(f"{WRONG}, spec: {SPEC}"),
+        LEFT,
+        f"{MEMORY} under spec.template.annotations has no effect; {AT_TEMPLATE}; 8GB is not ",
+    ),
+    "in a container": Row(
+        a_container(ASKS), LEFT, f"{MEMORY} under spec.containers[0].annotations has no effect"
+    ),
+}
+ASKED = asking("8Gi")
+RESOURCES = {
+    "a limit": Row(limits(f"{VRAM}: 8Gi"), TRANSLATED, "(8Gi on 1 GPU)"),
+    "a request": Row(
+        a_container(f"resources: {{requests: {{{VRAM}: 8Gi}}}}"), "RequestsLimitsMismatch"
+    ),
+    "both": Row(limits(f"{VRAM}: 8Gi", requests=f"{VRAM}: 8Gi"), TRANSLATED),
+    "unequal": Row(limits(f"{VRAM}: 8Gi", requests=f"{VRAM}: 4Gi"), "RequestsLimitsMismatch"),
+    "beside another amount": Row(limits(f"{VRAM}: 8Gi", asking("4Gi")), "ConflictingAmounts"),
+    "a whole GPU": Row(limits("nvidia.com/gpu: 1"), LEFT),
+    "a whole GPU beside": Row(limits("nvidia.com/gpu: 1", ASKED), "WholeGPUAndShare"),
+    "half a GPU": Row(limits("nvidia.com/gpu: 0.5"), "FractionalWholeGPU"),
+    "a slice beside": Row(limits("nvidia.com/mig-1g.10gb: 1", ASKED), "WholeGPUAndShare"),
+    "a time slice beside": Row(limits("nvidia.com/gpu.shared: 1", ASKED), "WholeGPUAndShare"),
+    "a hand-set variable": Row(
+        a_container("env: [{name: NVIDIA_VISIBLE_DEVICES, value: all}]", ASKED),
+        "VisibleDevicesOverride",
+    ),
+}
+PRODUCTS = {
+    "HAMi": Row(limits("nvidia.com/gpu: 1, nvidia.com/gpumem: 3000"), LEFT, "HAMi reads it"),
+    "HAMi, as stored": Row(limits("nvidia.com/gpumem: 3k"), LEFT, "HAMi reads it"),
+    "KAI": Row(a_pod('"2000"', "gpu-memory"), LEFT, "KAI reads it"),
+    "KAI, a part": Row(a_pod('"0.5"', "gpu-fraction"), LEFT, "KAI reads it"),
+    "gpushare": Row(limits("aliyun.com/gpu-mem: 3"), LEFT, "gpushare reads it"),
+    "Volcano": Row(limits("volcano.sh/vgpu-memory: 10000"), LEFT, "Volcano reads it"),
+}
+PRIVILEGES = {
+    "privileged": Row(
+        a_container("securityContext: {privileged: true}", ASKED), "PrivilegedContainer"
+    ),
+    "hostIPC": Row(a_pod(spec=f"{{hostIPC: true, containers: [{MAIN}]}}"), "PrivilegedContainer"),
+    "hostPath": Row(
+        a_container("", ASKED, "volumes: [{name: d, hostPath: {path: /dev}}], "),
+        "PrivilegedContainer",
+    ),
+    "nodeName": Row(a_pod(spec=f"{{nodeName: a, containers: [{MAIN}]}}"), "NodeNamePreset"),
+    "a capability": Row(
+        a_container("securityContext: {capabilities: {add: [SYS_PTRACE]}}", ASKED),
+        "PrivilegedContainer",
+    ),
+}
+RAY = f"headGroupSpec: {{template: {TEMPLATE}}}"
+WORKFLOW = "argoproj.io/v1alpha1"
+BAD = "InvalidQuantity"
+OTHER_KINDS = {
+    "PyTorchJob": Row(
+        an_object(
+            "kubeflow.org/v1",
+            "PyTorchJob",
+            f"{{pytorchReplicaSpecs: {{Master: {{template: {TEMPLATE}}}}}}}",
+        ),
+        BAD,
+    ),
+    "RayCluster": Row(an_object("ray.io/v1", "RayCluster", f"{{{RAY}}}"), BAD),
+    "RayService": Row(
+        an_object("ray.io/v1", "RayService", f"{{rayClusterConfig: {{{RAY}}}}}"), BAD
+    ),
+    "LeaderWorkerSet": Row(
+        an_object(
+            "leaderworkerset.x-k8s.io/v1",
+            "LeaderWorkerSet",
+            f"{{leaderWorkerTemplate: {{workerTemplate: {TEMPLATE}}}}}",
+        ),
+        BAD,
+    ),
+    "JobSet": Row(
+        an_object(
+            "jobset.x-k8s.io/v1alpha2",
+            "JobSet",
+            f"{{replicatedJobs: [{{template: {{spec: {{template: {TEMPLATE}}}}}}}]}}",
+        ),
+        BAD,
+    ),
+    "Volcano's Job": Row(
+        an_object("batch.volcano.sh/v1alpha1", "Job", f"{{tasks: [{{template: {TEMPLATE}}}]}}"), BAD
+    ),
+    "VirtualMachine": Row(
+        an_object(
+            "kubevirt.io/v1",
+            "VirtualMachine",
+            f"{{template: {{metadata: {{{WRONG}}}, spec: {{domain: {{devices: {{}}}}}}}}}}",
+        ),
+        BAD,
+    ),
+    "Notebook": Row(
+        an_object("kubeflow.org/v1", "Notebook", f"{{template: {{spec: {SPEC}}}}}", asking("8GB")),
+        BAD,
+    ),
+    "Workflow": Row(
+        an_object(
+            WORKFLOW,
+            "Workflow",
+            f"{{templates: [{{metadata: {{{WRONG}}}, container: {{image: example}}}}]}}",
+        ),
+        BAD,
+    ),
+    "Workflow's podMetadata": Row(
+        an_object(
+            WORKFLOW,
+            "Workflow",
+            f"{{podMetadata: {{{WRONG}}}, templates: [{{container: {{image: example}}}}]}}",
+        ),
+        BAD,
+    ),
+    "Workflow's podMetadata that no template gets": Row(
+        an_object(
+            WORKFLOW,
+            "Workflow",
+            f"{{podMetadata: {{{WRONG}}}, "
+            f"templates: [{{metadata: {{{ASKS}}}, container: {{image: example}}}}]}}",
+        ),
+        TRANSLATED,
+        f"hint: {MEMORY} under spec.podMetadata.annotations has no effect; "
+        "put it under spec.templates[0].metadata.annotations; 8GB is not ",
+    ),
+}
+KNATIVE = "serving.knative.dev/v1"
+NAMELESS = "spec: {containers: [{image: example}]}"
+KSERVE = "serving.kserve.io/v1beta1"
+MODEL = "model: {modelFormat: {name: huggingface}, storageUri: hf://a/b"
+HELM_TEXT = f'"singleuser: {{extraAnnotations: {{{MEMORY}: 6GB}}}}"'
+MADE_ELSEWHERE = {
+    "Knative without a GPU": Row(
+        an_object(KNATIVE, "Service", f"{{template: {{{NAMELESS}}}}}"), LEFT, "asks for no VRAM"
+    ),
+    "Knative": Row(
+        an_object(KNATIVE, "Service", f"{{template: {{metadata: {{{WRONG}}}, {NAMELESS}}}}}"), BAD
+    ),
+    "Knative by name": Row(
+        an_object(
+            KNATIVE,
+            "Configuration",
+            f"{{template: {{metadata: {asking('user-container=8Gi')}, {NAMELESS}}}}}",
+        ),
+        TRANSLATED,
+    ),
+    "Knative's Revision": Row(
+        an_object(KNATIVE, "Revision", "{containers: [{image: example}]}", asking("8GB")), BAD
+    ),
+    "KServe beside a whole GPU": Row(
+        an_object(
+            KSERVE,
+            "InferenceService",
+            f"{{predictor: {{{MODEL}, resources: {{limits: {{nvidia.com/gpu: 1}}}}}}}}}}",
+            ASKED,
+        ),
+        "WholeGPUAndShare",
+    ),
+    "KServe's predictor": Row(
+        an_object(KSERVE, "InferenceService", f"{{predictor: {{{WRONG}, {MODEL}}}}}}}"), BAD
+    ),
+    "KServe's containers": Row(
+        an_object(
+            KSERVE, "InferenceService", f"{{predictor: {{{ASKS}, containers: [{{image: a}}]}}}}"
+        ),
+        TRANSLATED,
+        "on the cluster, and printed as it is",
+    ),
+    "KServe's tensorflow": Row(
+        an_object(
+            KSERVE,
+            "InferenceService",
+            f"{{predictor: {{tensorflow: {{resources: {{limits: {{{VRAM}: 8GB}}}}}}}}}}",
+        ),
+        BAD,
+    ),
+    "SparkApplication": Row(
+        an_object(
+            "sparkoperator.k8s.io/v1beta2",
+            "SparkApplication",
+            f"{{executor: {{{ASKS}, gpu: {{name: nvidia.com/gpu, quantity: 1}}}}}}",
+        ),
+        "WholeGPUAndShare",
+    ),
+    "JupyterHub's values": Row(
+        f"singleuser:\n  extraAnnotations:\n    {MEMORY}: 6GB\n", BAD, f"note: {ELSEWHERE}"
+    ),
+    "values to be filled in": Row(f"a:\n  {MEMORY}: '{{{{ x }}}}'\n", NOT_JUDGED, ELSEWHERE),
+    "HelmRelease": Row(
+        an_object(
+            "helm.toolkit.fluxcd.io/v2",
+            "HelmRelease",
+            f"{{values: {{singleuser: {{extraAnnotations: {{{MEMORY}: a=6GB}}}}}}}}",
+        ),
+        BAD,
+        f"spec.values.singleuser.extraAnnotations[{MEMORY}]: a=6GB is not ",
+    ),
+    "Argo CD's values in a text": Row(
+        an_object(WORKFLOW, "Application", f"{{source: {{helm: {{values: {HELM_TEXT}}}}}}}"),
+        NOT_JUDGED,
+        f"Application x: carries {MEMORY} in a text and was not judged; its pods are made",
+    ),
+    "TaskRun": Row(
+        an_object("tekton.dev/v1", "TaskRun", "{taskSpec: {steps: [{image: a}]}}", ASKED),
+        NOT_JUDGED,
+        f"x.yaml:3: TaskRun x: {ELSEWHERE}",
+    ),
+    "Task": Row(
+        an_object(
+            "tekton.dev/v1",
+            "Task",
+            f"{{steps: [{{image: a, computeResources: {{limits: {{{VRAM}: 8GB}}}}}}]}}",
+        ),
+        BAD,
+        f"spec.steps[0].computeResources.limits[{VRAM}]: 8GB is not ",
+    ),
+    "Pipeline": Row(
+        an_object("tekton.dev/v1", "Pipeline", "{tasks: []}", asking("main=8Gi")),
+        NOT_JUDGED,
+        ELSEWHERE,
+    ),
+    "a kind with a template and more": Row(
+        an_object("a.io/v1", "A", f"{{template: {{spec: {SPEC}}}, more: {{{WRONG}}}}}"),
+        BAD,
+        ELSEWHERE,
+    ),
+    "a Service of Kubernetes": Row(
+        an_object("v1", "Service", "", asking("8GB")), NOT_JUDGED, "of a Service no pods are made"
+    ),
+    "VRAM that is bounded, and not asked for": Row(
+        an_object("v1", "LimitRange", f"{{limits: [{{type: Container, max: {{{VRAM}: 8Gi}}}}]}}"),
+        "without a pod template",
+    ),
+    "a comment": Row(
+        f"apiVersion: a.io/v1\nkind: A\nmetadata: {NAME} # {MEMORY}: 8GB\n",
+        "without a pod template",
+    ),
+    "a policy": Row(
+        an_object("vramwarden.io/v1alpha1", "VRAMPolicy", f"{{examples: [{{pod: {{{WRONG}}}}}]}}"),
+        "1 policy (see `vramwarden policy check`)",
+    ),
+    "a policy in a text": Row(
+        'apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\ndata: {a.yaml: "kind: VRAMPolicy\\n'
+        f'x: {{{MEMORY}: 8Gi}}"}}\n',
+        "without a pod template",
+    ),
+}
+VLLM = "image: vllm/vllm-openai"
+UNBOUNDED = "vLLM takes most of a GPU"
+SERVERS = {
+    "vLLM in a shell": Row(
+        a_deployment(
+            f"metadata: {{{ASKS}}}, spec: {{containers: [{{name: v, {VLLM}, "
+            "command: [sh, -c], args: [vllm serve a/b --trust-remote-code]}]}"
+        ),
+        TRANSLATED,
+        f"spec.containers[0].args: {UNBOUNDED}",
+    ),
+    "vLLM": Row(
+        a_deployment(f"metadata: {{{ASKS}}}, spec: {{containers: [{{name: v, {VLLM}}}]}}"),
+        TRANSLATED,
+        UNBOUNDED,
+    ),
+    "vLLM with a whole GPU": Row(
+        a_deployment(
+            f"spec: {{containers: [{{name: v, {VLLM}, "
+            "resources: {limits: {nvidia.com/gpu: 1}}}]}"
+        ),
+        LEFT,
+    ),
+}
+GROUPS = {
+    "amount": {
+        written: Row(a_pod(written), verdict or "denied", "" if verdict else NOT_A_STRING)
+        for written, verdict in AMOUNTS.items()
+    },
+    "key": KEYS,
+    "resource": RESOURCES,
+    "product": PRODUCTS,
+    "privilege": PRIVILEGES,
+    "kind": OTHER_KINDS,
+    "elsewhere": MADE_ELSEWHERE,
+    "server": SERVERS,
+}
+ROWS = {f"{group}: {name}": row for group, rows in GROUPS.items() for name, row in rows.items()}
+
+
+@cache
+def the_shipped_policy():
+    return load_policy(shipped_policy_path(), enforcer_image="example")
+
+
+def judged(text: str) -> tuple[int, list[str]]:
+    out, err = io.StringIO(), io.StringIO()
+    texts = [("x.yaml", text)]
+    code = admit(texts, the_shipped_policy(), "default", Output.YAML, out, err, colour=False)
+    return code, err.getvalue().splitlines()
+
+
+@pytest.mark.parametrize(("text", "verdict", "said"), ROWS.values(), ids=ROWS)
+def test_each_gets_the_right_verdict_and_a_word(text, verdict, said):
+    code, (*lines, count) = judged(text)
+    is_denied = verdict == "denied" or verdict[0].isupper()
+    assert (code, "1 denied" in count) == (is_denied, is_denied)
+    assert any(f"denied: {verdict}: " in line for line in lines) or not verdict[0].isupper()
+    assert verdict in count or is_denied
+    assert any(said in line for line in lines) or not said
+
+
+def test_each_row_that_only_asks_in_the_right_words_is_translated_and_no_other():
+    """A law over the table: what is neither translated nor denied has a line of its own to say."""
+    quiet = [name for name, row in ROWS.items() if row.verdict == LEFT and not row.said]
+    assert quiet == ["resource: a whole GPU", "server: vLLM with a whole GPU"]

@@ -1,0 +1,97 @@
+"""Keys of ours that ask for VRAM where no template of an object has them: nobody judged them."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from webhook.core.pod.shapes import CONTAINER_FIELDS, in_order, objects_in, shown_path, walk
+from webhook.names import (
+    API_GROUP,
+    ASKING_ANNOTATIONS,
+    PREFIX,
+    VRAM_POLICY_KIND,
+    VRAM_RESOURCE,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from webhook.core.pod.fields import Json
+    from webhook.core.pod.shapes import Path, Template
+
+_HOLDS_AMOUNTS: Final = ("limits", "requests")
+_IN_TEXT: Final = re.compile(
+    rf"({'|'.join(map(re.escape, ASKING_ANNOTATIONS))}|{re.escape(VRAM_RESOURCE)})[\"']?[ \t]*:"
+)
+_POLICY_IN_TEXT: Final = f"kind: {VRAM_POLICY_KIND}"
+
+
+class Carried(NamedTuple):
+    """A key of ours that asks for VRAM and that no template has."""
+
+    path: Path
+    """Where it stands in its object, or the text that holds it."""
+    key: str
+    value: Any
+    """What it asks for; the text that holds it."""
+    is_in_text: bool = False
+
+    @property
+    def field(self) -> str:
+        """Its place as messages write it."""
+        above = shown_path(self.path[:-1])
+        return shown_path(self.path) if self.is_in_text else f"{above}[{self.key}]"
+
+
+def carried_keys(obj: Json, version: str, templates: Iterable[Template]) -> tuple[Carried, ...]:
+    """Return where keys of ours that ask stand in an object and no template of it has them.
+
+    That is every key of a map, and where the object has no template, also each text that holds one
+    as YAML would, once: values of a chart may be one text. A comment holds none. Raises
+    TooMuchToSearchError.
+    """
+    if version.rpartition("/")[0] == API_GROUP:
+        return ()
+    templates = list(templates)
+    judged = {at for template in templates for at in _judged(template)}
+    found: list[Carried] = []
+
+    def enter(value: Any, path: Path) -> bool:
+        if type(value) is dict:
+            asked = [key for key in ASKING_ANNOTATIONS if key in value]
+            if path[-1:] and path[-1] in _HOLDS_AMOUNTS and VRAM_RESOURCE in value:
+                asked.append(VRAM_RESOURCE)
+            found.extend(
+                Carried(at, key, value[key]) for key in asked if (at := (*path, key)) not in judged
+            )
+        for key, one in in_order(value) if not templates else ():
+            if type(one) is str and (asked_in := _asked_in(one)):
+                found.append(Carried((*path, key), asked_in, one, True))
+        return True
+
+    walk(obj, enter)
+    return tuple(found)
+
+
+def _asked_in(text: str) -> str:
+    """Return the first key that a text asks with; empty for none, and for a policy."""
+    found = _IN_TEXT.search(text) if PREFIX in text else None
+    return found[1] if found and _POLICY_IN_TEXT not in text else ""
+
+
+def _judged(template: Template) -> Iterator[Path]:
+    """Yield where each key of ours may stand that admission reads of a template, or warns of."""
+    for field in ("annotations", "labels"):
+        for key in ASKING_ANNOTATIONS:
+            yield template.place(("metadata", field, key))
+    # Above the template they have no effect, and it is said elsewhere.
+    for depth in range(len(template.path) + 1):
+        for field in ("annotations", "labels"):
+            for key in ASKING_ANNOTATIONS:
+                yield (*template.path[:depth], "metadata", field, key)
+    spec: Any = (template.pod or {}).get("spec")
+    for field in CONTAINER_FIELDS if type(spec) is dict else ():
+        for index, _ in enumerate(objects_in(spec.get(field))):
+            for kind in _HOLDS_AMOUNTS:
+                yield template.place(("spec", field, index, "resources", kind, VRAM_RESOURCE))

@@ -1,0 +1,148 @@
+"""What a pod template is, where its parts stand in its object, and how an object is searched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any, Final
+
+from webhook.core.bounds import DEEPEST_TEMPLATE, MOST_VALUES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from webhook.core.pod.fields import Json
+
+Path = tuple[str | int, ...]
+
+CONTAINER_FIELDS: Final = ("containers", "initContainers")
+
+
+class TooMuchToSearchError(ValueError):
+    """An object is too large to be searched; the message says what and what to do."""
+
+
+class Form(Enum):
+    """What a template is made of, and so what admission can do with it."""
+
+    POD = auto()
+    """`metadata` and `spec`, as a pod has them: it can be translated where it stands."""
+    CONTAINER = auto()
+    """One container, from which a pod is made: it has no place for a translation."""
+    INLINE = auto()
+    """Parts of a pod among fields of its kind's own: it has no place for a translation either."""
+    MACHINE = auto()
+    """A virtual machine, whose pod is made elsewhere."""
+    ELSEWHERE = auto()
+    """No template but keys of ours: somebody else makes pods of them, or nobody does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A pod, or what pods are made from."""
+
+    path: Path
+    """Where it stands in its object; empty for a pod."""
+    pod: Json | None
+    """`metadata` and `spec` as its pods get them; None where a workload has no template."""
+    form: Form = Form.POD
+    metadata_path: Path | None = None
+    """Where the metadata of its pods stands, if not beside the spec."""
+    places: tuple[tuple[Path, Path], ...] = ()
+    """Where parts of the pod stand in the object, if not below its path; the first match counts."""
+
+    def place(self, path: Path) -> Path:
+        """Return where a field of the pod stands in the object."""
+        for begin, at in self.places:
+            if path[: len(begin)] == begin:
+                return (*at, *path[len(begin) :])
+        if path[:1] == ("metadata",) and self.metadata_path is not None:
+            return (*self.metadata_path, *path)
+        return (*self.path, *path)
+
+    def named(self, owner: str) -> Json:
+        """Return the pod that the API server would be sent: itself, or one made of the template.
+
+        `owner` is the name of the object that makes it.
+        """
+        template = self.pod or {}
+        if not self.path:
+            return template
+        metadata = template.get("metadata")
+        if metadata is None or type(metadata) is dict:
+            metadata = {"generateName": f"{owner}-", **(metadata or {})}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata}
+        return {**pod, "spec": template["spec"]} if "spec" in template else pod
+
+    @property
+    def field(self) -> str:
+        """The path as messages write it: `spec.workerGroupSpecs[0].template`."""
+        return shown_path(self.path)
+
+    @property
+    def annotations_field(self) -> str:
+        """Where its annotations belong, as messages write it."""
+        return shown_path(self.place(("metadata", "annotations")))
+
+
+def walk(obj: Json, enter: Callable[[Any, Path], bool]) -> None:
+    """Read the maps and lists of an object in their order; `enter` says whether what is inside too.
+
+    By a stack of what is left to read, which no depth can exhaust. Raises TooMuchToSearchError.
+    """
+    values_read = 0
+    left: list[tuple[Any, Path]] = [(obj, ())]
+    while left:
+        value, path = left.pop()
+        if not enter(value, path):
+            continue
+        if len(path) >= DEEPEST_TEMPLATE:
+            raise TooMuchToSearchError(
+                f"nests more than {DEEPEST_TEMPLATE} levels deep; flatten it"
+            )
+        values_read += len(value)
+        if values_read > MOST_VALUES:
+            raise TooMuchToSearchError(f"holds more than {MOST_VALUES:,} values; split it")
+        inside = [(one, (*path, key)) for key, one in in_order(value) if type(one) in {dict, list}]
+        left += [(one, at) for one, at in reversed(inside) if one]
+
+
+def in_order(value: Any) -> Iterable[tuple[Any, Any]]:
+    """Return what a map or a list holds, by its keys or positions."""
+    return value.items() if type(value) is dict else enumerate(value)
+
+
+def places_above(common: Any, own: Any, at: Path) -> Iterator[tuple[Path, Path]]:
+    """Yield where those keys of a pod stand that it has from metadata above it alone."""
+    for field in ("annotations", "labels") if type(common) is dict else ():
+        mine = own.get(field) if type(own) is dict else None
+        for key in common[field] if type(common.get(field)) is dict else ():
+            if type(mine) is not dict or key not in mine:
+                yield ("metadata", field, key), (*at, field, key)
+
+
+def merged(common: Json, own: Json) -> Json:
+    """Return metadata with the keys of both, of which a pod's own count."""
+    both = {**common, **own}
+    for field in ("annotations", "labels"):
+        if type(common.get(field)) is type(own.get(field)) is dict:
+            both[field] = {**common[field], **own[field]}
+    return both
+
+
+def are_objects(value: object) -> bool:
+    """Say whether a value is a list of objects, and not an empty one."""
+    return type(value) is list and bool(value) and all(type(one) is dict for one in value)
+
+
+def objects_in(value: object) -> list[Json]:
+    """Return a list of objects; what is none as an empty one."""
+    return value if type(value) is list and are_objects(value) else []
+
+
+def shown_path(path: Path) -> str:
+    """Write a path as Kubernetes' own messages do."""
+    shown = ""
+    for part in path:
+        shown += f"[{part}]" if type(part) is int else f".{part}" if shown else str(part)
+    return shown

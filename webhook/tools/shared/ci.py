@@ -1,0 +1,93 @@
+"""Verdicts as continuous integration reads them: GitHub's annotations, and JUnit.
+
+Sources: docs.github.com, "Workflow commands for GitHub Actions"; the JUnit XML that GitLab, Jenkins
+and others read (testmoapp/junitxml describes it).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Final
+
+from webhook.tools.shared.manifests.files import STANDARD_INPUT, name_of_input
+from webhook.tools.shared.output import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+_STANDARD_INPUT: Final = name_of_input(STANDARD_INPUT)
+
+
+def annotation(command: str, file: str, line: int, text: str, title: str = "") -> str:
+    """Return a workflow command of GitHub's: `error`, `warning` or `notice`; line 0 is the file."""
+    properties = {} if file == _STANDARD_INPUT else {"file": file}
+    properties |= {"line": str(line)} if line else {}
+    properties["title"] = title or "vramwarden"
+    written = ",".join(f"{key}={_property(value)}" for key, value in properties.items())
+    return f"::{command} {written}::{_data(text)}\n"
+
+
+def _data(text: str) -> str:
+    """Escape as GitHub's runner reads it: no text of a manifest begins a command of its own."""
+    escaped = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return printable(escaped)
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JUnitCase:
+    """One test case."""
+
+    name: str
+    file: str
+    line: int = 0
+    """0 where it is the file as a whole."""
+    failure: tuple[str, str] | None = None
+    """What kind of failure, and its sentence."""
+    is_error: bool = False
+    """Whether it could not be judged at all."""
+    said: tuple[str, ...] = ()
+    """What else is said of it, as lines."""
+
+
+def junit(name: str, suites: Mapping[str, Sequence[JUnitCase]]) -> str:
+    """Return the cases of each suite, which is a file."""
+    every = [case for cases in suites.values() for case in cases]
+    lines = ['<?xml version="1.0" encoding="UTF-8"?>']
+    lines.append(f'<testsuites name="{_xml(name)}" {_totals(every)}>')
+    for suite, cases in suites.items():
+        lines.append(f'  <testsuite name="{_xml(suite)}" {_totals(cases)}>')
+        for case in cases:
+            lines += _case(case)
+        lines.append("  </testsuite>")
+    lines.append("</testsuites>")
+    return "\n".join(lines) + "\n"
+
+
+def _totals(cases: Sequence[JUnitCase]) -> str:
+    errors = sum(case.is_error for case in cases)
+    failures = sum(case.failure is not None for case in cases) - errors
+    return f'tests="{len(cases)}" failures="{failures}" errors="{errors}"'
+
+
+def _case(case: JUnitCase) -> Iterator[str]:
+    about = {"name": case.name, "classname": case.file, "file": case.file}
+    about |= {"line": str(case.line)} if case.line else {}
+    written = " ".join(f'{key}="{_xml(value)}"' for key, value in about.items())
+    yield f"    <testcase {written}>"
+    if case.failure:
+        kind, why = map(_xml, case.failure)
+        tag = "error" if case.is_error else "failure"
+        yield f'      <{tag} type="{kind}" message="{why}">{why}</{tag}>'
+    if case.said:
+        yield "      <system-out>" + "\n".join(map(_xml, case.said)) + "</system-out>"
+    yield "    </testcase>"
+
+
+def _xml(text: str) -> str:
+    """Escape for XML, which knows no control characters, however they are written."""
+    return escape(printable(text))
