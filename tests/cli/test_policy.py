@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -84,6 +85,58 @@ def test_all_paths_are_checked_although_the_first_is_bad(written):
     done = policy("check", written(BAD), ROOT / "policies")
     assert done.exit_code == 1
     assert "valid: 2 rules" in done.stdout
+
+
+def test_files_of_a_folder_that_are_alternatives_are_named_once():
+    folder = ROOT / "policies" / "examples"
+    done = policy("check", folder)
+    first, second = done.stderr.splitlines()
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert " is defined twice; it stands in " in first
+    assert second.startswith(f"{folder}: ")
+    assert second.endswith(
+        " names are defined twice, so its files are no policy together; where each is meant to "
+        f"stand alone, run: vramwarden policy check {folder}/*.yaml"
+    )
+
+
+def test_one_name_defined_twice_and_other_problems_are_all_shown(written):
+    folder = written(FAILING, "a.yaml").parent
+    written(FAILING, "b.yaml")
+    (only,) = policy("check", folder).stderr.splitlines()
+    assert only.startswith(f"{folder}/b.yaml:6: spec.rules[0].name: ")
+    written(BAD, "c.yaml")
+    assert len(policy("check", folder).stderr.splitlines()) == 3
+
+
+@BOTH
+def test_continuous_integration_reads_what_is_wrong(written, command):
+    bad, failing, doubtful = (
+        written(text, f"{name}.yaml")
+        for name, text in (("bad", BAD), ("failing", FAILING), ("doubtful", UNREACHED))
+    )
+    github = policy(command, bad, failing, doubtful, "-o", "github")
+    assert (github.exit_code, github.stderr) == (1, "")
+    begins = [
+        f"::error file={bad},line=7,title=InvalidPolicy::spec.rules[0].acton: unknown field",
+        f"::error file={bad},line=8,title=InvalidPolicy::spec.rules[0].memory.max: ",
+        f"::error file={failing},line=8,title=FailedExample::example 'everything is denied': ",
+        f'::warning file={doubtful},line=6,title=vramwarden::rule "labelled" matches by',
+        f'::warning file={doubtful},line=8,title=vramwarden::rule "team" governs no pod',
+    ]
+    for line, begin in zip(github.stdout.splitlines(), begins, strict=True):
+        assert line.startswith(begin)
+    junit = policy(command, bad, failing, doubtful, "-o", "junit")
+    root = ET.fromstring(junit.stdout)  # noqa: S314 - our own
+    assert junit.exit_code == 1
+    assert root.attrib == {
+        "name": f"vramwarden policy {command}",
+        "tests": "4",
+        "failures": "2",
+        "errors": "0",
+    }
+    kinds = [one.attrib["type"] for one in root.iter("failure")]
+    assert kinds == ["InvalidPolicy", "FailedExample"]
 
 
 @BOTH

@@ -4,27 +4,35 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from webhook.adapters.bounds import MOST_POLICY_BYTES
+from webhook.adapters.policy.build import DefinedTwice
 from webhook.adapters.policy.files import (
     PolicyInvalidError,
     PolicyText,
+    Problem,
     Snapshot,
     parse_policy,
+    place_of,
     read_files,
 )
 from webhook.adapters.policy.schema import json_schema
 from webhook.core.admission.examples import run_example
-from webhook.core.policy.reach import policy_warnings
+from webhook.core.policy.reach import PolicyWarning, policy_warnings
 from webhook.core.words import counted
 from webhook.options import default_enforcer_image
+from webhook.tools.shared.ci import JUnitCase, annotation, junit
 
 if TYPE_CHECKING:
-    from webhook.core.policy.values import Policy
+    from collections.abc import Callable, Iterator, Sequence
+
+    from webhook.core.policy.values import Example, Policy
 
 _STANDARD_INPUT = Path("-")
 _PATHS = click.argument(
@@ -35,6 +43,17 @@ _PATHS = click.argument(
 )
 
 
+_OUTPUT = click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["text", "github", "junit"]),
+    default="text",
+    show_default=True,
+    help="For people, or for continuous integration: github (annotations of a workflow) or junit "
+    "(XML).",
+)
+
+
 @click.group("policy")
 def policy_group() -> None:
     """Check, test and describe policy files."""
@@ -42,29 +61,32 @@ def policy_group() -> None:
 
 @policy_group.command("check")
 @_PATHS
+@_OUTPUT
 @click.pass_context
-def check(context: click.Context, paths: tuple[Path, ...]) -> None:
+def check(context: click.Context, paths: tuple[Path, ...], output: str) -> None:
     """Validate policies: the form of each file, and its examples.
 
     Each PATH is a folder of policy files or one file; - is standard input, for example of
     `kubectl get vrampolicy NAME -o yaml`. Exit code 1 where one is not valid, with every problem as
     file:line: path: what is wrong.
     """
-    results = [_check(path) for path in paths]
-    context.exit(0 if all(results) else 1)
+    context.exit(_report("check", [_read(path) for path in paths], output, _say_check))
 
 
 @policy_group.command("test")
 @_PATHS
 @click.option("--failed-only", is_flag=True, help="Show only examples that fail.")
+@_OUTPUT
 @click.pass_context
-def test(context: click.Context, paths: tuple[Path, ...], *, failed_only: bool) -> None:
+def test(
+    context: click.Context, paths: tuple[Path, ...], output: str, *, failed_only: bool
+) -> None:
     """Run the examples of policies and show each; exit code 1 where one fails.
 
     Each PATH is a folder of policy files or one file; - is standard input.
     """
-    results = [_test(path, failed_only=failed_only) for path in paths]
-    context.exit(0 if all(results) else 1)
+    say = partial(_say_test, failed_only=failed_only)
+    context.exit(_report("test", [_read(path) for path in paths], output, say))
 
 
 @policy_group.command("schema")
@@ -73,60 +95,127 @@ def schema() -> None:
     click.echo(json.dumps(json_schema(), indent=2, ensure_ascii=False))
 
 
-def _check(path: Path) -> bool:
-    policy = _read(path)
-    if policy is None:
-        return False
-    failures = [
-        f"{example.where}: example {example.name!r}: {mismatch}"
-        for example in policy.examples
-        for mismatch in run_example(example, policy)
-    ]
-    for failure in failures:
-        click.echo(failure, err=True)
-    if not failures:
-        rules, classes = counted(len(policy.rules), "rule"), counted(len(policy.classes), "class")
-        examples = counted(len(policy.examples), "example")
-        verb = "passes" if len(policy.examples) == 1 else "pass"
-        click.echo(f"{_shown(path)}: valid: {rules}, {classes}, {examples} {verb}")
-    return not failures
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """What is wrong with the policy of one path."""
+
+    path: Path
+    policy: Policy | None = None
+    """None where it cannot be used."""
+    problems: tuple[Problem, ...] = ()
+    warnings: tuple[PolicyWarning, ...] = ()
+    examples: tuple[tuple[Example, tuple[str, ...]], ...] = ()
+    """Each with what differs from what it expects."""
+
+    @property
+    def name(self) -> str:
+        return _shown(self.path)
+
+    @property
+    def failed(self) -> int:
+        return sum(bool(mismatches) for _, mismatches in self.examples)
+
+    @property
+    def passed(self) -> bool:
+        return self.policy is not None and not self.failed
 
 
-def _test(path: Path, *, failed_only: bool) -> bool:
-    policy = _read(path)
-    if policy is None:
-        return False
-    failed = 0
-    for example in policy.examples:
-        mismatches = run_example(example, policy)
-        failed += bool(mismatches)
+def _read(path: Path) -> _Checked:
+    """Read a policy and run its examples."""
+    try:
+        snapshot = _snapshot(path)
+        policy = parse_policy(snapshot, default_enforcer_image(), run_examples=False)
+    except PolicyInvalidError as error:
+        return _Checked(path, problems=_as_alternatives(path, error.problems))
+    warnings = [*policy_warnings(policy)]
+    if not policy.rules:
+        what = "rule" if snapshot.files else "*.yaml"
+        nothing = f"no {what} in it, so every pod is left alone"
+        warnings.insert(0, PolicyWarning(_shown(path), nothing))
+    examples = tuple((example, run_example(example, policy)) for example in policy.examples)
+    return _Checked(path, policy, warnings=tuple(warnings), examples=examples)
+
+
+def _as_alternatives(path: Path, problems: tuple[Problem, ...]) -> tuple[Problem, ...]:
+    """Return one problem for a folder whose files are each a policy of its own, as examples are."""
+    twice = [problem for problem in problems if isinstance(problem, DefinedTwice)]
+    if not twice[1:] or len(twice) < len(problems) or not path.is_dir():
+        return problems
+    detail = (
+        f"{len(twice)} names are defined twice, so its files are no policy together; where each is "
+        f"meant to stand alone, run: vramwarden policy check {path / '*.yaml'}"
+    )
+    return (twice[0], Problem(str(path), 0, "", detail))
+
+
+def _report(
+    command: str, results: Sequence[_Checked], output: str, say: Callable[[_Checked], None]
+) -> int:
+    """Write all results; return the exit code."""
+    if output == "junit":
+        suites = {one.name: list(_cases(one)) for one in results}
+        click.echo(junit(f"vramwarden policy {command}", suites), nl=False)
+    for one in results:
+        if output == "github":
+            click.echo("".join(_annotations(one)), nl=False)
+            continue
+        for problem in one.problems:
+            click.echo(str(problem), err=True)
+        for warning in one.warnings:
+            click.echo(f"warning: {warning}", err=True)
+        if output == "text" and one.policy is not None:
+            say(one)
+    return 0 if all(one.passed for one in results) else 1
+
+
+def _say_check(one: _Checked) -> None:
+    for example, mismatches in one.examples:
+        for mismatch in mismatches:
+            click.echo(f"{example.where}: example {example.name!r}: {mismatch}", err=True)
+    if one.policy is not None and one.passed:
+        rules = counted(len(one.policy.rules), "rule")
+        classes = counted(len(one.policy.classes), "class")
+        examples = counted(len(one.examples), "example")
+        verb = "passes" if len(one.examples) == 1 else "pass"
+        click.echo(f"{one.name}: valid: {rules}, {classes}, {examples} {verb}")
+
+
+def _say_test(one: _Checked, *, failed_only: bool) -> None:
+    for example, mismatches in one.examples:
         if failed_only and not mismatches:
             continue
         word = click.style("FAIL", fg="red") if mismatches else click.style("ok", fg="green") + "  "
         click.echo(f"{word}  {example.where}: {example.name}")
         for mismatch in mismatches:
             click.echo(f"      {mismatch}")
-    click.echo(f"{_shown(path)}: {len(policy.examples) - failed} passed, {failed} failed")
-    return not failed
+    click.echo(f"{one.name}: {len(one.examples) - one.failed} passed, {one.failed} failed")
 
 
-def _read(path: Path) -> Policy | None:
-    """Read a policy and warn of what it hardly means; None after its problems were shown."""
-    try:
-        snapshot = _snapshot(path)
-        policy = parse_policy(snapshot, default_enforcer_image(), run_examples=False)
-        if not policy.rules:
-            what = "rule" if snapshot.files else "*.yaml"
-            click.echo(
-                f"warning: {_shown(path)}: no {what} in it, so every pod is left alone", err=True
-            )
-        for warning in policy_warnings(policy):
-            click.echo(f"warning: {warning}", err=True)
-    except PolicyInvalidError as error:
-        for problem in error.problems:
-            click.echo(str(problem), err=True)
-        return None
-    return policy
+def _annotations(one: _Checked) -> Iterator[str]:
+    for problem in one.problems:
+        text = f"{problem.path}: {problem.detail}" if problem.path else problem.detail
+        yield annotation("error", problem.file, problem.line, text, "InvalidPolicy")
+    for warning in one.warnings:
+        yield annotation("warning", *place_of(warning.where), warning.text)
+    for example, mismatches in one.examples:
+        for mismatch in mismatches:
+            text = f"example {example.name!r}: {mismatch}"
+            yield annotation("error", *place_of(example.where), text, "FailedExample")
+
+
+def _cases(one: _Checked) -> Iterator[JUnitCase]:
+    """Yield a case for each example, and one for all else of a policy."""
+    yield JUnitCase(
+        name=one.name,
+        file=one.problems[0].file if one.problems else one.name,
+        line=one.problems[0].line if one.problems else 0,
+        failure=("InvalidPolicy", "\n".join(map(str, one.problems))) if one.problems else None,
+        said=tuple(f"warning: {warning}" for warning in one.warnings),
+    )
+    for example, mismatches in one.examples:
+        file, line = place_of(example.where)
+        failure = ("FailedExample", "; ".join(mismatches)) if mismatches else None
+        yield JUnitCase(name=example.name, file=file, line=line, failure=failure)
 
 
 def _snapshot(path: Path) -> Snapshot:

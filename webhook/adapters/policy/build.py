@@ -47,6 +47,11 @@ class PolicyDocument:
         return Problem(self.file, self.document.line(path), show_path(path), detail)
 
 
+@dataclass(frozen=True, slots=True)
+class DefinedTwice(Problem):
+    """A name that two files, or one file twice, give to a rule or a class."""
+
+
 @dataclass(slots=True)
 class _Found:
     """What the files hold together, and where each name was defined first."""
@@ -63,7 +68,8 @@ class _Found:
             self.places[kind, name] = source.where(*path)
             return True
         detail = f"{kind} {show(name)} is defined twice; it stands in {first} already"
-        self.problems.append(source.problem(path, detail))
+        place = (source.file, source.document.line(path), show_path(path))
+        self.problems.append(DefinedTwice(*place, detail))
         return False
 
 

@@ -34,6 +34,7 @@ __all__ = [
     "load_config_map",
     "load_policy",
     "parse_policy",
+    "place_of",
     "read_files",
     "shipped_policy_path",
 ]
@@ -320,11 +321,11 @@ def _ordered(problems: list[Problem]) -> list[Problem]:
 def _failures(policy: Policy) -> Iterator[FailedExample]:
     for example in policy.examples:
         for mismatch in run_example(example, policy):
-            place = _place(example.where)
+            place = place_of(example.where)
             yield FailedExample(*place, f"example {example.name!r}", mismatch, example.name)
 
 
-def _place(where: str) -> tuple[str, int]:
+def place_of(where: str) -> tuple[str, int]:
     """Return file and line; of an object, whose place ends with a path, line 0."""
     file, _, line = where.rpartition(":")
     return file, int(line) if line.isdecimal() else 0

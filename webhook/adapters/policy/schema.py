@@ -120,6 +120,15 @@ _WANTED: Final = {
     "int_type": "an integer",
     "bool_type": "true or false",
 }
+_SHOWN_FIELDS: Final = 5
+"""Of a map with many fields, beside the one that was meant."""
+_ALSO_CALLED: Final = {
+    "Enforce": ("deny", "block", "reject"),
+    "Warn": ("notify",),
+    "Audit": ("dryrun", "log", "observe", "record", "report"),
+    "Ignore": ("allow", "exempt", "none", "off", "skip"),
+}
+"""What people call an action who come from other policy engines."""
 _KEY: Final = "[key]"
 """Where pydantic puts an error about a map's key instead of its value."""
 
@@ -146,7 +155,7 @@ def _sentence(path: Path, details: ErrorDetails) -> str:
     if kind == "extra_forbidden":
         return _unknown_field(path)
     if kind == "missing":
-        return f"is missing; add it: {field_schema(path).get('description') or 'it is required'}"
+        return _missing(path)
     if kind in _WANTED:
         return _wrong_type(path, _WANTED[kind], value)
     if kind in {"enum", "literal_error"}:
@@ -159,11 +168,23 @@ def _sentence(path: Path, details: ErrorDetails) -> str:
     return f"{show(value)} does not fit: {details['msg']}"
 
 
+def _missing(path: Path) -> str:
+    schema = field_schema(path)
+    only = schema.get("enum", ())
+    if len(only) == 1:
+        return f'is missing; add "{path[-1]}: {only[0]}"'
+    return f"is missing; add it: {schema.get('description') or 'it is required'}"
+
+
 def _unknown_field(path: Path) -> str:
+    """Name the known fields: all, or where one of them was meant, those that stand first."""
     known = list(field_schema(path[:-1]).get("properties", ()))
     meant = closest(str(path[-1]), known)
-    question = f"did you mean {meant}? " if meant else ""
-    return f"unknown field; {question}known fields: {', '.join(known)}"
+    if not meant:
+        return f"unknown field; known fields: {', '.join(known)}"
+    shown = known if len(known) <= _SHOWN_FIELDS + 1 else known[:_SHOWN_FIELDS]
+    more = f" and {len(known) - len(shown)} more" if len(shown) < len(known) else ""
+    return f"unknown field; did you mean {meant}? known fields: {', '.join(shown)}{more}"
 
 
 def _wrong_type(path: Path, wanted: str, value: object) -> str:
@@ -184,4 +205,7 @@ def _not_a_choice(value: object, allowed: list[str]) -> str:
     if not isinstance(value, str):
         return f"must be {listed}"
     meant = closest(value, choices) if len(choices) > 1 else ""
+    meant = meant or next(
+        (one for one in choices if value.lower() in _ALSO_CALLED.get(one, ())), ""
+    )
     return f"{show(value)} is not {listed}{f'; did you mean {meant}?' if meant else ''}"
