@@ -79,6 +79,17 @@ def test_kubectl_sends_the_same(api_server, user, typed, sent):
         assert impersonated(api_server) == {key.lower(): one for key, one in sent.items()}
 
 
+@pytest.mark.parametrize("command", [["top"], ["simulate"], ["explain", "p"], ["check"]], ids=str)
+def test_who_may_not_act_as_somebody_learns_that(api_server, command):
+    no = 'nodes is forbidden: User "ann" cannot impersonate-on:user-info:list resource "nodes"'
+    api_server.fails("GET", (403, {"code": 403, "message": no}), forever=True)
+    given = [f"--kubeconfig={api_server.kubeconfig}", "--as=eve"]
+    done = runner().invoke(main, [*command, *given])
+    said = "you may not act as eve, as --as or `as` in the kubeconfig says"
+    assert (done.exit_code, done.stdout) == (3, "")
+    assert done.stderr == f"Error: {api_server.url} answers 403: {no} ({said})\n"
+
+
 LIMITS = {
     "0": 0, "5": 5, "+5": 5, "10s": 10, "1m": 60, "1h30m": 5400, "1.5s": 1.5, "300ms": 0.3,
     ".5s": 0.5, "0s": 0, "": None, "5ms": 0.005, "90h": 86400, "9" * 15: 86400,

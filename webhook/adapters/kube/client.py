@@ -106,6 +106,8 @@ _YOUR_RIGHT: Final = "you lack this right; ask whoever administers this cluster 
 _WARNING: Final = re.compile(r'299 \S+ "(.*)"\Z')
 """A header `Warning` (RFC 7234, 5.5) as API servers write it: all are bounded there to 4 KiB."""
 _ESCAPED: Final = re.compile(r"\\(.)")
+_impersonates: Final = re.compile(r" cannot impersonate[ -]").search
+"""What it says where whom we act as is the trouble, not what we ask."""
 
 _FAILURES: Final = (urllib3.exceptions.HTTPError, OSError)  # a TimeoutError is an OSError
 _PART_BYTES: Final = 64 * 2**10
@@ -118,7 +120,13 @@ class KubeError(Exception):
     """A request that failed: a sentence, and what kind of failure it is."""
 
     def __init__(
-        self, sentence: str, *, code: int = 0, retry_after_s: float = 0.0, slow: bool = False
+        self,
+        sentence: str,
+        *,
+        code: int = 0,
+        retry_after_s: float = 0.0,
+        slow: bool = False,
+        unauthorized: bool = False,
     ) -> None:
         super().__init__(sentence)
         self.code = code
@@ -126,6 +134,8 @@ class KubeError(Exception):
         self.retry_after_s = retry_after_s
         self.slow = slow or code == _GATEWAY_TIMEOUT
         """The API server takes too long, perhaps because too much was asked for."""
+        self.unauthorized = unauthorized or code == _UNAUTHORIZED
+        """The API server does not know who we are, or lets us act as nobody else."""
 
     @property
     def not_found(self) -> bool:
@@ -133,14 +143,9 @@ class KubeError(Exception):
         return self.code == _NOT_FOUND
 
     @property
-    def unauthorized(self) -> bool:
-        """The API server does not know who we are."""
-        return self.code == _UNAUTHORIZED
-
-    @property
     def forbidden(self) -> bool:
         """We may not do this, or an admission webhook or policy denied it."""
-        return self.code == _FORBIDDEN
+        return self.code == _FORBIDDEN and not self.unauthorized
 
     @property
     def conflict(self) -> bool:
@@ -198,8 +203,8 @@ def connect(
     settings = client.Configuration()
     settings.retries = False  # ours are below
     settings.connection_pool_maxsize = _CONNECTIONS
-    named = os.environ.get("KUBECONFIG") if kubeconfig is None else str(kubeconfig)
-    files = named or _kube_config.KUBE_CONFIG_DEFAULT_LOCATION
+    named = _named(kubeconfig)
+    files = _files(named)
     in_pod = "KUBERNETES_SERVICE_HOST" in os.environ and not named and not context
     where, cure = _sought(kubeconfig, in_pod=in_pod)
     user: Json = {}
@@ -225,6 +230,20 @@ def connect(
         raise NoClusterError(f"{where}: {error}", is_named=True) from error
     kube = Kube(api_client, tries, answer_s, headers=headers, namespace=namespace)
     return kube if person is None else kube.for_a_person(person.limit_s)
+
+
+def _named(kubeconfig: Path | None) -> str:
+    return os.environ.get("KUBECONFIG", "") if kubeconfig is None else str(kubeconfig)
+
+
+def _files(named: str) -> str:
+    return named or str(_kube_config.KUBE_CONFIG_DEFAULT_LOCATION)
+
+
+def context_names(kubeconfig: Path | None) -> list[str]:
+    """Return the contexts of a kubeconfig, found as by `connect`; raises what is wrong with it."""
+    merged = _kube_config.KubeConfigMerger(_files(_named(kubeconfig)))
+    return [str(one["name"]) for one in merged.config.value["contexts"]]
 
 
 def _load(names: str, context: str | None, settings: Any) -> tuple[str, Json]:
@@ -435,6 +454,15 @@ class Kube:
         Source: Kubernetes API concepts, "Receiving resources as Tables".
         """
         return self._list(path, keep, {"includeObject": "Metadata", **query}, _TABLE)[0]
+
+    def list_names(self, path: str) -> list[str]:
+        """Return the names of a collection's objects, and read little more than these."""
+
+        def name(row: Json) -> str:
+            cells, metadata = row.get("cells") or {}, row.get("metadata") or {}
+            return str(cells.get("Name") or metadata.get("name") or "")
+
+        return [*filter(None, self.list_rows(path, name, includeObject="None"))]
 
     def list_cached(self, path: str, keep: Callable[[Json], T], **query: str) -> list[T]:
         """Return what `keep` makes of each object of a collection, by one compressed answer.
@@ -722,10 +750,14 @@ class Kube:
         why = f"{self.url} answers {code}" + (f": {said}" if said else "")
         if code == _UNAUTHORIZED:
             why += " (it does not accept our token or certificate)"
+        acts_as = dict(self._headers).get("Impersonate-User")
+        may_not_act = bool(code == _FORBIDDEN and acts_as and _impersonates(said))
+        if may_not_act:
+            why += f" (you may not act as {acts_as}, as --as or `as` in the kubeconfig says)"
         elif code == _FORBIDDEN and not _denied(said):
             why += f" ({self._lacks_right})"
         seconds = float(retry_after) if retry_after.isdecimal() else 0.0
-        return KubeError(why, code=code, retry_after_s=seconds)
+        return KubeError(why, code=code, retry_after_s=seconds, unauthorized=may_not_act)
 
 
 def joined(*parts: str) -> str:
