@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -18,10 +21,10 @@ import click
 from webhook import __version__
 from webhook.adapters.kube.person import NO_LIMIT_S, Person
 from webhook.core.pod.duration import parse_seconds
-from webhook.names import ENFORCER_IMAGE_REPOSITORY
+from webhook.names import ENFORCER_IMAGE_REPOSITORY, GPU_NODES, SEEING_API_VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
     from typing import Self
 
     from webhook.adapters.kube.client import Kube
@@ -162,7 +165,14 @@ def cluster_options(command: _Command) -> _Command:
 
 def namespace_option(text: str) -> Callable[[_Command], _Command]:
     """Take `namespace`, of which `text` says what it means here."""
-    return click.option("-n", "--namespace", metavar="NS", callback=_namespace, help=text)
+    return click.option(
+        "-n",
+        "--namespace",
+        metavar="NS",
+        callback=_namespace,
+        shell_complete=names_of(NAMESPACES),
+        help=text,
+    )
 
 
 def _namespace(_context: click.Context, _option: click.Parameter, text: str | None) -> str | None:
@@ -205,7 +215,12 @@ def connection_options(command: _Command) -> _Command:
         metavar="FILE",
         help="How to reach the API server.  [default: as kubectl finds it]",
     )
-    context = click.option("--context", metavar="NAME", help="A context of the kubeconfig.")
+    context = click.option(
+        "--context",
+        metavar="NAME",
+        shell_complete=_complete_contexts,
+        help="A context of the kubeconfig.",
+    )
     return kubeconfig(context(_person_options(command)))
 
 
@@ -231,6 +246,70 @@ def _asks(
             context.meta.setdefault(_ASKS, {})[field] = read(value)
 
     return click.option(name, f"asks_{field}", expose_value=False, callback=keep, **more)
+
+
+Complete = Callable[[click.Context, click.Parameter, str], list[str]]
+"""What answers a Tab: with the options typed so far, and the word that has begun."""
+
+NAMESPACES: Final = "/api/v1/namespaces"
+PODS: Final = "/api/v1/namespaces/{namespace}/pods"
+NODES: Final = (f"/apis/{SEEING_API_VERSION}/{GPU_NODES}", "/api/v1/nodes")
+"""Collections: nodes with figures are all that a user may list, and those that have GPUs."""
+_TAB_S: Final = 2.0
+"""Who pressed Tab waits so long, and then types on."""
+
+
+def names_of(*paths: str) -> Complete:
+    """Return what completes names, of the first of these collections that shows the user any.
+
+    `{namespace}` in a path is the user's. No answer in time, or a failure, is no name.
+    """
+
+    def complete(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
+        return complete_names(context, paths, begun)
+
+    return complete
+
+
+def complete_names(context: click.Context, paths: Iterable[str], begun: str) -> list[str]:
+    """Return the names that begin so; see `names_of`."""
+
+    def read() -> list[str]:
+        from webhook.adapters.kube.client import KubeError  # noqa: PLC0415 - as in `reach`
+
+        with context.scope(cleanup=False):
+            typed = (context.params.get(name) for name in ("kubeconfig", "context", "namespace"))
+            reached = reach(*typed)
+        for path in paths:
+            with suppress(KubeError):
+                if names := reached.kube.list_names(path.format(namespace=reached.namespace)):
+                    return names
+        return []
+
+    return [name for name in _in_time(read) if name.startswith(begun)]
+
+
+def _complete_contexts(context: click.Context, _: click.Parameter, begun: str) -> list[str]:
+    def read() -> list[str]:
+        from webhook.adapters.kube.client import context_names  # noqa: PLC0415 - as in `reach`
+
+        return context_names(context.params.get("kubeconfig"))
+
+    return [name for name in _in_time(read) if name.startswith(begun)]
+
+
+def _in_time(read: Callable[[], list[str]]) -> list[str]:
+    """Read on a thread, which is left behind where it takes too long: even a name server may."""
+    found: list[str] = []
+
+    def run() -> None:
+        with suppress(Exception):  # a shell has nowhere to show it
+            found.extend(read())
+
+    thread = Thread(target=run, name="completion", daemon=True)
+    thread.start()
+    thread.join(_TAB_S)
+    return [] if thread.is_alive() else found
 
 
 def pop_user(form: re.Pattern[str]) -> str | None:

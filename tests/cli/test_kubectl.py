@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import sys
+from threading import Event
 
 import pytest
 
+from tests.support.api_server import write_kubeconfig
+from tests.support.clusters import a_cluster, a_node, a_pod, team_nodes
+from webhook import options
 from webhook.cli import kubectl
+from webhook.core.kinds.nodes import write_gpu_node
 
 
 @pytest.fixture
@@ -16,7 +21,9 @@ def completed(monkeypatch, capsys):
     def complete(*words):
         monkeypatch.setattr(sys, "argv", ["kubectl_complete-vramwarden", *words])
         kubectl.complete()
-        return capsys.readouterr().out.splitlines()
+        found, said = capsys.readouterr()
+        assert said == ""
+        return found.splitlines()
 
     return complete
 
@@ -59,3 +66,78 @@ def test_help_says_how_it_was_called(monkeypatch, capsys):
         kubectl.main()
     assert ended.value.code == 0
     assert capsys.readouterr().out.startswith("Usage: kubectl vramwarden top [OPTIONS]")
+
+
+DEPLOYMENT = {
+    "apiVersion": "apps/v1", "kind": "Deployment",
+    "metadata": {"name": "web", "namespace": "team-a"}, "spec": {},
+}  # fmt: skip
+
+
+@pytest.fixture
+def cluster(api_server, monkeypatch):
+    """Let kubectl's own variable name a cluster in which team-a has pods."""
+    write_kubeconfig(api_server.kubeconfig, api_server.url, namespace="team-a")
+    monkeypatch.setenv("KUBECONFIG", str(api_server.kubeconfig))
+    names = {"team-a": ("eval", "llama", "llama-2"), "team-b": ("other",)}
+    pods = [a_pod(name, namespace=of) for of, each in names.items() for name in each]
+    namespaces = [
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in names
+    ]
+    figures = map(write_gpu_node, a_cluster(team_nodes()).figures)
+    return api_server.add(*pods, *namespaces, DEPLOYMENT, *figures)
+
+
+TAB = [
+    (["explain", ""], ["eval", "llama", "llama-2"]),
+    (["explain", "ll"], ["llama", "llama-2"]),
+    (["explain", "-n", "team-b", ""], ["other"]),
+    (["explain", "--namespace=team-b", ""], ["other"]),
+    (["explain", "deploy/"], ["deploy/web"]),
+    (["explain", "pod/e"], ["pod/eval"]),
+    (["explain", "nothing/"], []),
+    (["top", "pods", "l"], ["llama", "llama-2"]),
+    (["top", "nodes", ""], ["n1", "n2", "n3"]),
+    (["top", "--node", "n"], ["n1", "n2", "n3"]),
+    (["top", "-n", ""], ["team-a", "team-b"]),
+    (["advise", "--namespace", "team-b"], ["team-b"]),
+    (["check", "--test-namespace", ""], ["team-a", "team-b"]),
+    (["report", "--release", "team-a"], ["team-a"]),
+    (["certs", "status", "-n", "x"], []),
+    (["simulate", "--context", ""], ["c"]),
+]
+
+
+@pytest.mark.parametrize(("words", "found"), TAB, ids=" ".join)
+def test_names_of_the_cluster_are_completed(completed, cluster, words, found):
+    assert completed(*words) == [*found, ":4"]
+
+
+def test_nodes_are_completed_where_none_has_figures(completed, cluster):
+    cluster.unknown.add("gpunodes")
+    cluster.add(a_node("plain").stored)
+    assert completed("top", "--node", "") == ["plain", ":4"]
+
+
+def test_options_that_were_typed_count_for_names(completed, cluster, tmp_path):
+    other = write_kubeconfig(tmp_path / "other", cluster.url, namespace="team-b")
+    typed = ["--kubeconfig", str(other), "--as=eve", "--as-group=g"]
+    assert completed("explain", *typed, "") == ["other", ":4"]
+    sent = cluster.asked[-1].headers
+    assert (sent["Impersonate-User"], sent["Impersonate-Group"]) == ("eve", "g")
+
+
+@pytest.mark.parametrize("fault", ["denied", "away", "slow", "no kubeconfig"])
+def test_where_no_name_is_known_nothing_is_said(completed, cluster, monkeypatch, tmp_path, fault):
+    over = Event()
+    if fault == "denied":
+        cluster.denied.add(("list", "pods"))
+    elif fault == "away":
+        cluster.answers = [0]
+    elif fault == "slow":
+        monkeypatch.setattr(options, "_TAB_S", 0.1)
+        cluster.fails("GET", lambda _: over.wait(), forever=True)
+    else:
+        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    assert completed("explain", "") == [":4"]
+    over.set()

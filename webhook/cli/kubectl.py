@@ -16,6 +16,7 @@ import click
 from click.shell_completion import CompletionItem, ShellComplete
 
 from webhook.cli.main import main as command
+from webhook.cli.main import quiet_libraries
 
 _NAME: Final = "kubectl vramwarden"
 _FILES, _NO_FILES = 0, 4
@@ -29,6 +30,7 @@ def main() -> None:
 
 def complete() -> None:
     """Write the words that may stand where the last argument stands, as kubectl reads them."""
+    quiet_libraries()
     *words, begun = sys.argv[1:] or [""]
     found = ShellComplete(command, {}, _NAME, "").get_completions(words, begun)
     directive = _NO_FILES

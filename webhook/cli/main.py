@@ -90,14 +90,8 @@ class _Commands(click.Group):
                 formatter.write_dl(shown)
 
     def main(self, *args: Any, **extra: Any) -> Any:
-        """Run the command line; what libraries warn of is for who changes the code.
-
-        PYTHONWARNINGS shows it all the same. What programs log has handlers of its own.
-        """
-        if not sys.warnoptions:
-            warnings.simplefilter("ignore")
-        if not logging.getLogger().handlers:  # else errors go to the terminal
-            logging.getLogger().addHandler(logging.NullHandler())
+        """Run the command line, or complete it."""
+        quiet_libraries()
         return super().main(*args, **extra)
 
     def invoke(self, context: click.Context) -> Any:
@@ -110,6 +104,17 @@ class _Commands(click.Group):
         except BrokenPipeError:
             _drop_what_is_left()
             context.exit(_BROKEN_PIPE)
+
+
+def quiet_libraries() -> None:
+    """Keep what libraries warn of from the terminal: it is for who changes the code.
+
+    PYTHONWARNINGS shows it all the same. What programs log has handlers of its own.
+    """
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")
+    if not logging.getLogger().handlers:  # else errors go to the terminal
+        logging.getLogger().addHandler(logging.NullHandler())
 
 
 @click.command("version", hidden=True)

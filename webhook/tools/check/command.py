@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 from webhook import __version__
-from webhook.options import NoCluster, connection_options, namespace_option, output_option, reach
+from webhook.options import (
+    NAMESPACES,
+    NoCluster,
+    connection_options,
+    names_of,
+    namespace_option,
+    output_option,
+    reach,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,6 +33,7 @@ _SIGN = "✓"
 )
 @click.option(
     "--test-namespace",
+    shell_complete=names_of(NAMESPACES),
     default="default",
     show_default=True,
     metavar="NS",

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from webhook.options import NoCluster, cluster_options, output_option, reach
+from webhook.options import (
+    NoCluster,
+    cluster_options,
+    complete_names,
+    output_option,
+    reach,
+)
 from webhook.tools.explain.show import as_json, as_text
 
 if TYPE_CHECKING:
@@ -55,8 +61,18 @@ def _subject(
     return kind, name
 
 
+def _complete(context: click.Context, _: click.Parameter, begun: str) -> list[str]:
+    """Return pods, or what has the kind that was typed."""
+    from webhook.tools.explain.read import KINDS, POD  # noqa: PLC0415 - as above
+
+    word, slash, name = begun.rpartition("/")
+    found = (one for one in (POD, *KINDS) if (word.lower() if slash else "pod") in one.words)
+    paths = [f"{one.path}/namespaces/{{namespace}}/{one.name.lower()}s" for one in found]
+    return [f"{word}{slash}{one}" for one in complete_names(context, paths, name)]
+
+
 @click.command("explain")
-@click.argument("subject", metavar="POD|KIND/NAME", callback=_subject)
+@click.argument("subject", metavar="POD|KIND/NAME", callback=_subject, shell_complete=_complete)
 @cluster_options
 @output_option("Lines for people, or everything for programs.")
 def explain_command(

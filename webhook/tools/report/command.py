@@ -10,9 +10,11 @@ import click
 from webhook.core.words import named
 from webhook.names import DEFAULT_NAMESPACE
 from webhook.options import (
+    NAMESPACES,
     NoCluster,
     connection_options,
     default_enforcer_image,
+    names_of,
     namespace_option,
     output_option,
     policy_failure,
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--release",
+    shell_complete=names_of(NAMESPACES),
     default=DEFAULT_NAMESPACE,
     show_default=True,
     metavar="NS",

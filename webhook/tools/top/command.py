@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from webhook.options import NoCluster, cluster_options, reach
+from webhook.options import (
+    NODES,
+    PODS,
+    NoCluster,
+    cluster_options,
+    complete_names,
+    names_of,
+    reach,
+)
 from webhook.tools.top.judge import Order
 
 if TYPE_CHECKING:
@@ -48,13 +56,25 @@ def _words(_: click.Context, __: click.Parameter, begun: str) -> list[str]:
     return [word for word in _ALL if word.startswith(begun)]
 
 
+def _names(context: click.Context, _: click.Parameter, begun: str) -> list[str]:
+    """Return the nodes or pods of which one may be shown alone."""
+    word = str(context.params.get("what") or "").removesuffix("s")
+    paths = {"node": NODES, "pod": (PODS,)}.get(word, ())
+    return complete_names(context, paths, begun)
+
+
 @click.command("top", cls=_Top)
 @click.argument("what", required=False, metavar="[nodes|pods|workloads]", shell_complete=_words)
-@click.argument("name", required=False, metavar="[NAME]")
+@click.argument("name", required=False, metavar="[NAME]", shell_complete=_names)
 @cluster_options
 @click.option("-A", "--all-namespaces", is_flag=True, help="Pods of all namespaces.")
 @click.option("-l", "--selector", metavar="SEL", help="Only pods with these labels, as kubectl.")
-@click.option("--node", metavar="NODE", help="Only this node, GPU by GPU, and its pods.")
+@click.option(
+    "--node",
+    metavar="NODE",
+    shell_complete=names_of(*NODES),
+    help="Only this node, GPU by GPU, and its pods.",
+)
 @click.option(
     "--sort",
     type=click.Choice([order.value for order in Order if order is not Order.NAME]),
