@@ -567,6 +567,13 @@ def test_the_command_explains_a_workload_and_its_pod_in_one(api, explain):
     assert second.startswith("Pod team-a/eval-x has waited")
 
 
+def test_a_workload_without_its_pods_is_trouble_also_where_nobody_says_why(api, explain):
+    api.add(a_workload(DEPLOYMENT, name="web"))
+    done = explain("deploy/web")
+    said = "Deployment team-a/web has 0 of 1 pods, and nobody says why.\n"
+    assert (done.exit_code, done.output) == (1, said)
+
+
 @pytest.mark.parametrize("wrong", ["No_de/n1", "Pod_1", "-", "deployment/", "a/b/c"])
 def test_what_cannot_be_explained_is_wrong_usage(explain, wrong):
     assert explain(wrong).exit_code == 2

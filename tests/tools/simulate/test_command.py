@@ -292,6 +292,38 @@ def test_what_has_no_gpus_is_no_cluster(simulate, text, said):
     assert said in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("nodes", "why"),
+    [
+        ([], "there are no nodes"),
+        ([a_node("a")], "none of 1 nodes says that it has GPUs: neither vramwarden's agent, nor"),
+    ],
+    ids=["no nodes", "no GPUs"],
+)
+def test_a_cluster_without_gpus_is_nothing_wrong(simulate, api, nodes, why):
+    api.add(*nodes, whole("a"))
+    done = simulate()
+    assert (done.exit_code, done.stdout.count("\n"), done.stderr) == (0, 1, "")
+    assert done.stdout.startswith(f"No GPU is there to share: {why}")
+    found = json.loads(simulate("-o", "json").stdout)
+    assert (found["gpus"], found["assumed"][-1].startswith(why)) == (0, True)
+
+
+def test_an_amount_behind_as_is_read_as_it_was(simulate):
+    done = simulate("--nodes", "f", "--as", "8Gi", f=MIXED)
+    assert done.stderr == "--as 8Gi is read as --size 8Gi; --as is a user\n"
+    assert done.stdout == simulate("--nodes", "f", "--size", "8Gi", f=MIXED).stdout
+
+
+def test_the_pods_of_one_namespace_are_compared_alone(simulate, api):
+    objects = [gfd_node("n"), whole("a", "n", namespace="x"), whole("b", "n", namespace="y")]
+    given = ["--nodes", "f", "-n", "x", "-o", "json"]
+    found = simulate(*given, f=listed(*objects))
+    api.add(*objects)
+    assert json.loads(found.stdout)["wholeGPUsToday"] == 1
+    assert simulate("-n", "x", "-o", "json").stdout == found.stdout
+
+
 def deployed(name, namespace, workload):
     pod = whole(name, "n", namespace=namespace)
     owner = {"kind": "ReplicaSet", "name": f"{workload}-5d9c7", "controller": True}

@@ -77,11 +77,12 @@ def simulate_command(
     The scheduler is a simple model: it counts VRAM and reads node selectors, and ignores CPU,
     memory, taints, affinity and priority.
 
-    Exit code 0: compared; 2: wrong usage, or a file that cannot be read; 3: the cluster did not
-    answer, or you may not read it.
+    Exit code 0: compared, or it has no GPUs; 2: wrong usage, or a file that cannot be read; 3: the
+    cluster did not answer, or you may not read it.
     """  # noqa: D301 - click wants the character, not two
     # Imported here: the client takes a second, which --help need not wait for.
     from webhook.tools.simulate import read, show  # noqa: PLC0415
+    from webhook.tools.simulate.judge.cluster import NoGPUs  # noqa: PLC0415
     from webhook.tools.simulate.judge.comparison import compare  # noqa: PLC0415
     from webhook.tools.simulate.judge.offered import read_given  # noqa: PLC0415
 
@@ -106,9 +107,18 @@ def simulate_command(
             if files
             else read.read_cluster(kubeconfig, context, namespace or "")
         )
-        nodes, sources = cluster.sized_nodes(given)
+        try:
+            nodes, sources = cluster.sized_nodes(given)
+        except NoGPUs as error:
+            if files:  # of a cluster that somebody meant to have some
+                raise
+            nodes, sources = [], {}
+            cluster.notes.append(str(error))
     except Unreadable as error:
         raise WrongInput(f"nothing was compared:\n{error}") from error
+    if output == "text" and not sources:
+        click.echo(f"No GPU is there to share: {cluster.notes[-1]}.")
+        return
     found = compare(nodes, cluster.sized_pods(sizes, otherwise_bytes))
     assumed = [*show.assumptions(found, sources), *cluster.notes]
     write = show.as_json if output == "json" else show.as_text

@@ -98,6 +98,8 @@ def read_files(names: Sequence[str], namespace: str = "") -> TodayObjects:
             continue
         for document in _documents(name_of_input(name), text):
             found.add(document.value)
+    if not (found.nodes or found.others):
+        raise Unreadable("no node in it; pass the output of: kubectl get nodes,pods -A -o json")
     if namespace:
         found.pods = [(one, of) for one, of in found.pods if one.name.startswith(f"{namespace}/")]
     return found

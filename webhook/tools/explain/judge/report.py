@@ -131,9 +131,10 @@ class Report:
 
     @property
     def is_trouble(self) -> bool:
-        """Whether something blocks, or was stopped."""
+        """Whether something blocks, or was stopped, also where nobody says what."""
         mine = any(cause.severity is not Severity.INFO for cause in self.causes)
-        return mine or bool(self.pod and self.pod.is_trouble)
+        lacks_pods = self.kind != "Pod" and self.state is State.PENDING and self.pod is None
+        return mine or lacks_pods or bool(self.pod and self.pod.is_trouble)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

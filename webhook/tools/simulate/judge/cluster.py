@@ -52,6 +52,10 @@ _UNREADABLE: Final = "pods whose GPUs cannot be read"
 _MOST_NAMED: Final = 5
 
 
+class NoGPUs(Unreadable):
+    """That nobody says that there are GPUs to share."""
+
+
 @dataclass(slots=True, kw_only=True)
 class TodayObjects:
     """What was read of a cluster so far, object by object."""
@@ -164,7 +168,7 @@ class TodayObjects:
     ) -> tuple[list[TodayNode], Mapping[GpuSource, int]]:
         """Return the nodes with their GPUs, and how many nodes each source describes.
 
-        Raises Unreadable where there is no GPU, or nobody says the memory of some.
+        Raises NoGPUs where there are none, and Unreadable where nobody says the memory of some.
         """
         nodes: list[TodayNode] = []
         sources: Counter[GpuSource] = Counter()
@@ -183,8 +187,10 @@ class TodayObjects:
             nodes.append(replace(node, gpus=gpus, labels=labels))
             if gpus:
                 sources[source] += 1
-        if unknown or not sources:
-            raise Unreadable(_unknown(unknown) if unknown else self._no_gpus())
+        if unknown:
+            raise Unreadable(_unknown(unknown))
+        if not sources:
+            raise NoGPUs(self._no_gpus())
         return nodes, sources
 
     def _no_gpus(self) -> str:
@@ -195,7 +201,7 @@ class TodayObjects:
                 f"none of {self.others:,} nodes says that it has GPUs: neither vramwarden's agent, "
                 "nor GPU feature discovery, nor HAMi, nor a device plugin has written to it"
             )
-        return "no node in it; pass the output of: kubectl get nodes,pods -A -o json"
+        return "there are no nodes"
 
 
 def _gpus(name: str, totals: Sequence[int], product: str) -> tuple[Gpu, ...]:
