@@ -70,6 +70,11 @@ def a_shared_node(name="n1", labels=None, *, vram="80Gi", gpus=({},), **changes)
     )
 
 
+def a_said_node(name="n1"):
+    """Return a node of which the agent says an amount, and asks no driver."""
+    return clusters.a_node(name, said=16).read
+
+
 def rules(text="^(.*)$ - ^$ - translated sidecar\n"):
     """Return the data of the ConfigMap that the fence reads."""
     whole = "^(nvidia\\.com/gpu)$"

@@ -134,9 +134,12 @@ def a_node(
     device_names: str = "runtime.nvidia.com",
     held: str = "",
     not_shared: str = "",
+    said: float | None = None,
     **spec: Any,
 ) -> SceneNode:
     """Return a node; one with GPUs is as its agent leaves it, and as its sentry saw it `age_s` ago.
+
+    One of which an amount is `said` (`agent.vram`) is as its agent leaves it, too.
 
     `labels`, `annotations` and `amounts` (its capacity, all of it allocatable) come on top; what is
     None in them is taken away. Further keywords are fields of its spec.
@@ -174,6 +177,8 @@ def a_node(
             held=held,
         )
         node = put_right(node, _inventory(figures, device_names))
+    elif said is not None:
+        node = put_right(node, Inventory(fixed_bytes=gib(said)))
     texts = {key: amount and str(amount) for key, amount in (amounts or {}).items()}
     changes = {
         "metadata": {"labels": labels or {}, "annotations": annotations or {}},

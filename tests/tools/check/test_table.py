@@ -12,6 +12,7 @@ from tests.support.checked import (
     INSTALLED,
     NOW_S,
     a_node,
+    a_said_node,
     a_shared_node,
     a_workload,
     checked_pod,
@@ -329,6 +330,7 @@ CASES = {
     ],
     "enforcement": [
         installed(),
+        shared(a_said_node()),
         one_shared(
             labels={
                 "vramwarden.io/enforcement": "none",

@@ -6,7 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.checked import BEFORE, INSTALLED, a_node, a_shared_node, a_workload, checked_pod
+from tests.support.checked import (
+    BEFORE,
+    INSTALLED,
+    a_node,
+    a_said_node,
+    a_shared_node,
+    a_workload,
+    checked_pod,
+)
 from tests.support.pods import a_container, a_pod
 from webhook.core.pod.whole import Slice
 from webhook.tools.check.judge.facts import DryRun, of_interest, read_gpu_claim
@@ -56,6 +64,15 @@ def test_what_a_version_lacks_is_said(version, words):
         assert (finding(name, of_release) is not None) == has_fence
 
 
+def test_where_amounts_are_said_nothing_of_nvidias_is_missed():
+    """As after the chart with deploy/laptop.yaml: no sentry, no driver, no RuntimeClass."""
+    agent = a_workload("agent", arguments=("--vram=16Gi",))
+    laptop = having(a_said_node(), agent=agent, sentry=None, runtime_class="", gpu_nodes={})
+    levels = {one.check.id: one.finding.level.value for one in run(laptop, pre=False)}
+    assert [name for name, level in levels.items() if level in {"warning", "failed"}] == []
+    assert not {"sentries", "figures", "runtime-class", "gpus-answer"} & levels.keys()
+
+
 STRICT = with_policy(restarts=("strict",))
 ASKED, WHOLE_NODE = a_shared_node("n1", SHARE, allocatable=WHOLE), a_node("n2", allocatable=WHOLE)
 BOTH = a_shared_node("n3", allocatable=WHOLE)
@@ -100,6 +117,11 @@ SAID = {
         "policy-features", replace(INSTALLED, version="v1.35.0", **STRICT), {"level": "warning"}),
     "a version that has them": (
         "policy-features", replace(INSTALLED, version="v1.36.0", **STRICT), {"level": "ok"}),
+    "a node whose amount is said": (
+        "enforcement", having(a_said_node()),
+        {"level": "ok", "detail": "amounts are said, not measured (agent.vram): n1"}),
+    "beside one that is measured": (
+        "enforcement", having(a_said_node("n2"), OLD), {"level": "warning", "about": ("n1",)}),
     "a node whose GPUs are whole, beside one that asks for both": (
         "whole-gpus", having(ASKED, WHOLE_NODE),
         {"level": "warning", "about": ("n2",),

@@ -21,7 +21,7 @@ from tests.support.pods import a_container, a_rule
 from webhook.core.enforcement.termination_message import TerminationMessage, write_message
 from webhook.core.kinds.histories import History, Run
 from webhook.core.pod.findings import Finding, Reason
-from webhook.core.policy.values import Accounting, Action, Placement
+from webhook.core.policy.values import Accounting, Action, EnforceBy, Placement
 from webhook.tools.explain.judge.explain import explain_pod, explain_workload
 from webhook.tools.explain.judge.report import (
     Anew,
@@ -36,6 +36,7 @@ from webhook.tools.shared.pod import ClusterPod
 SLICED = replace(RULE, name="sliced", accounting=Accounting.MIG)
 SLOTTED = replace(RULE, name="slotted", accounting=Accounting.CAP_ONLY)
 SEES_ALL = a_rule(name="team", placement=Placement.NONE)
+ON_LAPTOP = a_rule(name="laptop", placement=Placement.NONE, enforcement={"by": EnforceBy.NONE})
 PREEMPTION = (
     ". preemption: 0/3 nodes are available: 3 No preemption victims found for incoming pod."
 )
@@ -47,6 +48,7 @@ SCHEDULER = (
     "0/3 nodes are available: 1 node(s) didn't match Pod's node affinity/selector, "
     f"2 Insufficient vramwarden.io/vram{PREEMPTION}"
 )
+NO_CPU = "0/1 nodes are available: 1 Insufficient cpu."
 BINDING = (
     'binding rejected: running Bind plugin "DefaultBinder": admission webhook '
     '"bind.vramwarden.io" denied the request: no GPU of node n3 has 30Gi free, which this pod '
@@ -150,6 +152,18 @@ def pending(name: str, memory: str, message: str = SCHEDULER, **changes: Any) ->
     return explained(name, memory, status=scheduled(message), **changes)
 
 
+def on_laptop(
+    name: str, memory: str, message: str = "", others: str | None = "10Gi", **changes: Any
+) -> Report:
+    """Explain a pod beside one, on a node of which 16Gi are said."""
+    first = [] if others is None else [a_pod("first", others, node="laptop", rule=ON_LAPTOP)]
+    cluster = a_cluster([a_node("laptop", said=16)], first)
+    pods = None if others is None else tuple(cluster.listed_pods)
+    given = {"nodes": (), "seen": cluster.read_nodes, "pods": pods, "names": {"first": "first"}}
+    message = message or "0/1 nodes are available: 1 Insufficient vramwarden.io/vram."
+    return pending(name, memory, message, rule=ON_LAPTOP, **(given | changes))
+
+
 def bound(name: str, memory: str, node: str, gpus: str = "", **changes: Any) -> Report:
     status = {"startTime": ago(11_520), **changes.pop("status", {})}
     return explained(name, memory, node=node, gpus=gpus, status=status, **changes)
@@ -235,7 +249,7 @@ class Case(NamedTuple):
 
 
 NO_TROUBLE = {
-    "owner",
+    *("owner", "running-said"),
     *("job-complete", "pending-not-yet", "running", "running-sees-all", "running-reported"),
     *("running-two-gpus", "running-in-place-of", "running-unmeasured", "ended", "gone"),
     *("no-demand", "no-demand-idiom", "no-demand-resource", "slice-running", "slot-starting"),
@@ -290,6 +304,13 @@ def _pending() -> dict[str, Case]:
         "pending-unhealthy": case("UnhealthyGPUs", pending("ill", "8Gi", "", nodes=UNHEALTHY)),
         "pending-unreadable": case("InvalidQuantity", pending("forged", "8Gi", "", **asks("8GB"))),
         "pending-sees-all": case("Unschedulable", pending("all", "8Gi", rule=SEES_ALL)),
+        "pending-said": case("NoRoom", on_laptop("second", "10Gi"), 6),
+        "pending-said-too-large": case("TooLarge", on_laptop("huge", "20Gi"), 6),
+        "pending-said-of-others": case("NoRoom", on_laptop("second", "16Gi", names={}), 6),
+        "pending-said-full": case("NoRoom", on_laptop("second", "8Gi", others="16Gi")),
+        "pending-said-two": case("NoRoom", on_laptop("second", "8Gi", count=2), 3),
+        "pending-said-cpu": case("Unschedulable", on_laptop("busy", "6Gi", NO_CPU), 6),
+        "pending-said-unlisted": case("Unschedulable", on_laptop("second", "10Gi", others=None)),
         "pending-cpu": case(
             "Unschedulable",
             pending("busy", "8Gi", "0/3 nodes are available: 3 Insufficient cpu."),
@@ -347,6 +368,16 @@ def _bound() -> dict[str, Case]:
         "slot-starting": starting("", llama(rule=SLOTTED, status=pending)),
         "running": running(train()),
         "running-sees-all": running(bound("all-1", "8Gi", "n1", rule=SEES_ALL)),
+        "running-said": running(
+            bound(
+                "first",
+                "10Gi",
+                "laptop",
+                rule=ON_LAPTOP,
+                nodes=(),
+                seen={"laptop": a_node("laptop", said=16).read},
+            )
+        ),
         "running-on-a-broken-gpu": running(train(nodes=UNHEALTHY), "UnhealthyGPUs"),
         "running-reported": running(
             last_said("would stop a process"), "would stop a process", run=62

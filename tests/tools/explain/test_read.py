@@ -14,6 +14,7 @@ from tests.tools.explain.scene import (
     DENIED,
     EVAL,
     SCHEDULER,
+    SEES_ALL,
     TRIED,
     WEBHOOK,
     line,
@@ -111,6 +112,21 @@ def test_where_nodes_may_be_read_only_those_with_gpus_are(api):
     assert {name: one.labels for name, one in facts.seen.items()} == {
         name: one.labels for name, one in CLUSTER.read_nodes.items()
     }
+
+
+def test_pods_of_all_namespaces_are_read_for_one_that_a_whole_node_counts_for(api):
+    elsewhere = a_pod("x", "8Gi", node="n1", namespace="other")
+    facts = read_pod(api, a_pod("p", "8Gi", rule=SEES_ALL), elsewhere)
+    assert [one.name for one in facts.pods] == ["x", "p"]
+    assert facts.seen["n1"].vram_bytes == 158 * 2**30
+    assert set(facts.names.values()) == {"p"}
+    assert read_pod(api, WAITS).pods is None
+
+
+def test_of_a_pod_on_a_node_without_figures_the_node_is_read(api):
+    api.add(a_node("laptop", said=16).stored)
+    facts = read_pod(api, a_pod("p", "8Gi", node="laptop", rule=SEES_ALL))
+    assert facts.seen["laptop"].said
 
 
 def test_what_may_not_be_read_is_said_and_the_rest_is_read(api):

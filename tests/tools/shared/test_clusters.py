@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.support.api_server import ApiServer
 from tests.support.clusters import (
     GIB,
@@ -59,6 +61,20 @@ def test_words_about_a_node_and_a_pod_come_after_what_the_product_wrote():
     (read,) = a_cluster([], [pod]).read_pods
     assert (str(read.workload), read.managed) == ("Deployment/llama", True)
     assert not a_cluster([], [a_pod("p", "8Gi", rule=None)]).read_pods[0].managed
+
+
+@pytest.mark.parametrize(
+    ("node", "said"),
+    [
+        (a_node("n", said=16), True),
+        (a_node("n", a_gpu(16)), False),
+        (a_node("n"), False),
+        (a_node("n", amounts={"vramwarden.io/vram": 16 * GIB}), False),
+    ],
+    ids=["said", "measured", "no GPU", "of somebody else"],
+)
+def test_an_amount_is_said_where_the_agent_advertises_it_and_no_gpu(node, said):
+    assert node.read.said == said
 
 
 def test_no_two_of_many_nodes_have_a_gpu_of_one_name():

@@ -18,10 +18,11 @@ from contextlib import suppress
 import pytest
 
 from tests.support.api_server import write_kubeconfig
-from tests.support.clusters import NOW_S, a_cluster, a_pod, ago, team_nodes
+from tests.support.clusters import NOW_S, a_cluster, a_gpu, a_node, a_pod, ago, team_nodes
 from tests.support.gpu_nodes import GPU_NODES_PATH
 from tests.tools.top.pages import read_page, sections, texts
 from webhook.cli.main import main
+from webhook.tools.shared.node import SAID
 from webhook.tools.top.judge import join
 from webhook.tools.top.show.showing import Show
 
@@ -85,6 +86,27 @@ def test_nodes_and_then_the_pods_of_the_namespace(top, cluster):
 def test_parts_are_shown_alone(top, arguments, begins):
     code, out, _ = top(*arguments)
     assert (code, first_words(out)) == (0, begins)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "denied", "said"),
+    [
+        ([a_node("a", said=16), a_node("b", said=8)], (), f"amounts are {SAID}: a 16Gi, b 8Gi"),
+        ([a_node("a", said=16), a_node("n", a_gpu(79))], (), "no node has reported yet"),
+        ([a_node("a", said=16)], ("list", "nodes"), "no node has reported yet"),
+        ([], (), "no node has reported yet"),
+    ],
+)
+def test_without_figures_it_says_whether_amounts_are_only_said(top, cluster, nodes, denied, said):
+    for name in list(cluster.objects):
+        if "/nodes/" in name:
+            cluster.remove(name)
+    cluster.add(*(node.stored for node in nodes)).denied.add(denied)
+    cluster.fails("GET .*/gpunodes", NO_NODES)
+    code, out, _ = top()
+    assert code == 0
+    assert f"! no figures of GPUs: {said}" in out
+    assert "llama-0" in out
 
 
 def test_all_namespaces_are_asked_for_at_once(top, cluster):

@@ -131,7 +131,7 @@ GRANTED: Final = (
 _OF_NODES: Final = (
     *("name", "os", "arch", "kubelet", "ready", "brings_agent", "taints", "handlers", "whole"),
     *("replicas", "others", "share", "sharing", "agent_waits", "cure", "claimed_by", "gpus"),
-    *("advertised", "vram_bytes", "enforcement", "device_names", "driver"),
+    *("advertised", "vram_bytes", "said", "enforcement", "device_names", "driver"),
 )
 _OF_OWN_PODS: Final = ("name", "component", "node", "not_ready")
 

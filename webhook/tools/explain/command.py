@@ -31,7 +31,6 @@ def explain(kube: Kube, namespace: str, kind: WorkloadKind, name: str) -> Report
     """Explain a pod, or what creates pods; raises KubeError where that itself cannot be read."""
     # Imported here: it would slow down every --help.
     from webhook.tools.explain.judge.explain import explain_pod, explain_workload  # noqa: PLC0415
-    from webhook.tools.explain.owners import read_owned_facts  # noqa: PLC0415
     from webhook.tools.explain.read import read_pod_facts, read_workload_facts  # noqa: PLC0415
     from webhook.tools.explain.reader import POD  # noqa: PLC0415
 
@@ -40,6 +39,8 @@ def explain(kube: Kube, namespace: str, kind: WorkloadKind, name: str) -> Report
     if kind.path:
         facts, pod = read_workload_facts(kube, kind, namespace, name)
     else:
+        from webhook.tools.explain.owners import read_owned_facts  # noqa: PLC0415
+
         facts, pod = read_owned_facts(kube, kind.name, namespace, name)
     of = None if pod is None else explain_pod(read_pod_facts(kube, namespace, pod.name, pod))
     return explain_workload(facts, of)

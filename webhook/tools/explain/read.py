@@ -6,15 +6,14 @@ What may not be read is left out and said. Only the pod, or the workload, has to
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from webhook.adapters.kube.client import joined
 from webhook.adapters.kube.histories import HistoriesApi
 from webhook.core.bounds import MOST_ENTRIES
+from webhook.core.placement.assignments import read_pod_state
 from webhook.core.pod.fields import as_objects
 from webhook.core.words import counted
-from webhook.names import ASKING_ANNOTATIONS, NODE_GPU_LABEL
+from webhook.names import ASKING_ANNOTATIONS
 from webhook.tools.explain.judge.explain import newest_in_trouble
 from webhook.tools.explain.judge.report import PodFacts, WorkloadFacts
 from webhook.tools.explain.judge.untranslated import seems_to_ask
@@ -31,7 +30,12 @@ from webhook.tools.explain.reader import (
 from webhook.tools.shared.facts import ClusterObject
 from webhook.tools.shared.node import ClusterNode
 from webhook.tools.shared.pod import ClusterPod
-from webhook.tools.shared.read import read_gpu_nodes, read_pods, why_no_figures
+from webhook.tools.shared.read import (
+    read_gpu_nodes,
+    read_pods,
+    read_shared_nodes,
+    why_no_figures,
+)
 
 if TYPE_CHECKING:
     from webhook.adapters.kube.client import Kube
@@ -59,21 +63,24 @@ def read_pod_facts(
     names: dict[str, str] = {}
     workloads: set[str] = set()
     log: list[str] = []
-    anew = None
+    pods = anew = None
     if pod is None:
         rows = reader.pod_rows()
         names = {one.uid: one.name for one in rows}
         made = (one.workload for one in rows if one.owner is not None)
         workloads = {f"{one.kind.lower()}/{one.name}" for one in made}
     elif pod.managed and not pod.node:
-        labels = f"{NODE_GPU_LABEL}=true"
-        with_gpus = partial(kube.list_all, joined("nodes"), _node, labelSelector=labels)
-        found = reader.tried(with_gpus)
-        seen = None if found is None else {one.name: one for one in found[0]}
-        pods = reader.tried(lambda: read_pods(kube, namespace))
-        names = {one.uid: one.name for one in pods or ()}
+        found = reader.tried(lambda: read_shared_nodes(kube))
+        seen = None if found is None else {one.name: one for one in found}
+        own = reader.tried(lambda: read_pods(kube, namespace))
+        names = {one.uid: one.name for one in own or ()}
+        if not read_pod_state(pod.raw).at_binding and seen:
+            pods = reader.tried(lambda: tuple(read_pods(kube, "")))
     elif pod.managed:
         log = reader.log(pod, name)
+        if nodes is not None and all(one.name != pod.node for one in nodes):
+            node = reader.tried(lambda: kube.node(pod.node))
+            seen = None if node is None else {pod.node: ClusterNode(node)}
     elif not pod.ended and seems_to_ask(pod):
         # Imported here: few need policies, which are slow to load.
         from webhook.tools.explain.anew import read_anew  # noqa: PLC0415
@@ -86,6 +93,7 @@ def read_pod_facts(
         pod=pod,
         nodes=nodes,
         seen=seen,
+        pods=pods,
         names=names,
         workloads=tuple(sorted(workloads)),
         anew=anew,
@@ -222,7 +230,3 @@ def _selector(workload: _Workload) -> str:
     """
     labels = workload.part("spec", "selector", "matchLabels")
     return ",".join(f"{key}={value}" for key, value in labels.items())
-
-
-def _node(raw: Json) -> ClusterNode:
-    return ClusterNode(raw).keep("name", "labels", "taints", "unschedulable")

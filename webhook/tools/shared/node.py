@@ -27,6 +27,7 @@ from webhook.names import (
     NODE_DRIVER_LABEL,
     NODE_ENFORCEMENT_LABEL,
     NODE_GPU_LABEL,
+    NODE_GPUS_ANNOTATION,
     NODE_SHARE_LABEL,
     VRAM_RESOURCE,
 )
@@ -46,6 +47,8 @@ AGENT_KEYS: Final = ("nvidia.com/gpu.count", NODE_SHARE_LABEL)
 """Those that do whatever they are; GPU feature discovery by itself sets none that is `true`."""
 REPELLING: Final = ("NoSchedule", "NoExecute")
 """Effects of taints that keep pods away."""
+SAID: Final = "said, not measured (agent.vram)"
+"""What amounts are of nodes with `ClusterNode.said`."""
 _GPU_LABELS: Final = (
     "cloud.google.com/gke-accelerator",
     "k8s.amazonaws.com/accelerator",
@@ -190,6 +193,15 @@ class ClusterNode(ClusterObject):
     def vram_bytes(self) -> int:
         """Allocatable."""
         return self._amount(VRAM_RESOURCE)
+
+    @LazyFact
+    def said(self) -> bool:
+        """Whether its amount is said, not measured (`agent.vram`): no GPU stands behind it.
+
+        See `core.node.state.desired`: of a fixed amount there is no list of GPUs.
+        """
+        has_list = NODE_GPUS_ANNOTATION in self.annotations
+        return NODE_GPU_LABEL in self.labels and self.vram_bytes > 0 and not has_list
 
     @LazyFact
     def enforcement(self) -> str:

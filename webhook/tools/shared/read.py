@@ -8,17 +8,19 @@ from __future__ import annotations
 from sys import intern
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from webhook.adapters.kube.client import joined
+from webhook.adapters.kube.client import KubeError, joined
 from webhook.core.kinds.nodes import NodeFigures, read_gpu_node
 from webhook.core.pod.fields import as_object
-from webhook.names import GPU_NODES, MANAGED_LABEL, SEEING_API_VERSION
+from webhook.core.words import exactly, named
+from webhook.names import GPU_NODES, MANAGED_LABEL, NODE_GPU_LABEL, SEEING_API_VERSION
 from webhook.tools.shared.bounds import MOST_WHOLE
 from webhook.tools.shared.pod import ClusterPod
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from webhook.adapters.kube.client import Kube, KubeError
+    from webhook.adapters.kube.client import Kube
+    from webhook.tools.shared.node import ClusterNode
 
     Json = dict[str, Any]
 
@@ -28,6 +30,9 @@ _NO_NODE: Final = "<none>"
 NOT_ENDED: Final = "status.phase!=Succeeded,status.phase!=Failed"
 """Pods that ended hold nothing."""
 
+_OF_NODES: Final = (
+    *("name", "labels", "taints", "unschedulable", "vram_bytes", "said", "enforcement"),
+)
 _OF_PODS: Final = (
     *("uid", "namespace", "name", "status", "node", "created_s", "gpus", "asked_bytes"),
     *("gpu_count", "waits", "unscheduled", "managed", "workload"),
@@ -114,10 +119,31 @@ def why_no_figures(error: KubeError) -> str:
     return f"no figures of GPUs: {error}"
 
 
-NO_FIGURES_YET: Final = (
-    "no figures of GPUs: no node has reported yet; does the sentry run? "
-    "(kubectl get pods -A -l app.kubernetes.io/component=sentry -o wide)"
-)
+def read_shared_nodes(kube: Kube) -> list[ClusterNode]:
+    """Return the nodes that advertise VRAM; raises KubeError."""
+    from webhook.tools.shared.node import ClusterNode  # noqa: PLC0415 - few need what it loads
+
+    def keep(raw: Json) -> ClusterNode:
+        return ClusterNode(raw).keep(*_OF_NODES)
+
+    return kube.list_all(joined("nodes"), keep, labelSelector=f"{NODE_GPU_LABEL}=true")[0]
+
+
+def why_no_figures_yet(kube: Kube) -> str:
+    """Say why no node has figures, as far as nodes may be read; never raises KubeError."""
+    from webhook.tools.shared.node import SAID  # noqa: PLC0415 - as above
+
+    try:
+        nodes = read_shared_nodes(kube)
+    except KubeError:
+        nodes = []
+    if nodes and all(one.said for one in nodes):
+        has = named([f"{one.name} {exactly(one.vram_bytes)}" for one in nodes])
+        return f"no figures of GPUs: amounts are {SAID}: {has}"
+    return (
+        "no figures of GPUs: no node has reported yet; does the sentry run? "
+        "(kubectl get pods -A -l app.kubernetes.io/component=sentry -o wide)"
+    )
 
 
 def why_no_pods(error: KubeError, namespace: str) -> str:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from webhook.adapters.kube.client import KubeError
 from webhook.tools.shared.bounds import MOST_ASKED
 from webhook.tools.shared.read import (
-    NO_FIGURES_YET,
     read_gpu_nodes,
     read_pods,
     read_unmanaged_pods,
     why_no_figures,
+    why_no_figures_yet,
     why_no_pods,
 )
 from webhook.tools.top.judge import UNMANAGED_FROM_BYTES, Order, TopReport, join, ordered
@@ -48,7 +48,7 @@ def read_report(kube: Kube, wanted: Wanted) -> TopReport:
     try:
         nodes = read_gpu_nodes(kube)
         if not nodes:
-            missing.append(NO_FIGURES_YET)
+            missing.append(why_no_figures_yet(kube))
     except KubeError as error:
         missing.append(why_no_figures(_answered(error)))
     try:

@@ -21,7 +21,7 @@ from webhook.tools.check.judge.cluster import OLDEST, text
 from webhook.tools.check.judge.facts import Facts, minor
 from webhook.tools.check.judge.findings import CheckFinding, failed, named, ok, shortened, warning
 from webhook.tools.shared.facts import Unreadable, known
-from webhook.tools.shared.node import REPELLING, ClusterNode, tolerates
+from webhook.tools.shared.node import REPELLING, SAID, ClusterNode, tolerates
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -121,13 +121,15 @@ def kubelets(facts: Facts) -> CheckFinding | None:
 def runtime_class(facts: Facts) -> CheckFinding | None:
     """NVIDIA's container runtime can be had: by the RuntimeClass `nvidia`, or as the default one.
 
+    Nothing where all amounts are said (`agent.vram`): nobody is shown a GPU there.
+
     | RuntimeClass | nodes with its handler | result |
     | --- | --- | --- |
     | missing | - | warning |
     | there | all that say | ok |
     | there | not all | failed |
     """
-    nodes = known(facts.nodes)
+    nodes = [node for node in known(facts.nodes) if not node.said]
     if not nodes:
         return None
     handler = known(facts.runtime_class)
@@ -446,10 +448,14 @@ def enforcement(facts: Facts) -> CheckFinding | None:
     | label `enforcement` | driver | result |
     | --- | --- | --- |
     | sidecar | - | ok |
+    | none | not asked: the amount is said (`agent.vram`) | ok |
     | none | too old | warning, with the driver's class |
     | none | works | warning |
     """
-    nodes = [node for node in known(facts.nodes) if node.vram_bytes]
+    shared = [node for node in known(facts.nodes) if node.vram_bytes]
+    nodes = [node for node in shared if not node.said]
+    if shared and not nodes:
+        return ok(f"amounts are {SAID}: {named([node.name for node in shared])}")
     blind = [node for node in nodes if node.enforcement == NOT_ENFORCED]
     if not blind:
         return ok(_tally(node.driver for node in nodes)) if nodes else None

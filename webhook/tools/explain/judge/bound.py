@@ -24,6 +24,7 @@ from webhook.tools.explain.judge.stops import (
 )
 from webhook.tools.explain.judge.waiting import demand_words, old_figures, unreadable
 from webhook.tools.shared.facts import bounded, part
+from webhook.tools.shared.node import SAID
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -89,7 +90,12 @@ def explain_bound(facts: PodFacts, pod: ClusterPod, state: PodState) -> Report:
     left_out, remarks = list(facts.left_out), []
     if not state.finished:
         remarks = [*_why_those(node, state, mine), *old_figures([node] if node else [], now_s)]
-        if node is None and facts.nodes is not None:
+        seen = (facts.seen or {}).get(state.node)
+        if seen is not None and seen.said:
+            remarks.append(
+                f"the amounts of {state.node} are {SAID}: nobody knows what pods use there"
+            )
+        elif node is None and facts.nodes is not None:
             left_out.append(f"figures of node {state.node}: its sentry has written none")
     return facts.report(
         what,

@@ -184,6 +184,8 @@ class PodFacts:
     """None where they cannot be read."""
     seen: Mapping[str, ClusterNode] | None = None
     """Nodes by name; None where the user may not read them, or none was needed."""
+    pods: tuple[ClusterPod, ...] | None = None
+    """Managed ones of all namespaces; None where they cannot be listed, or were not needed."""
     names: Mapping[str, str] = field(default_factory=dict)
     """Of the namespace's pods, by UID."""
     workloads: tuple[str, ...] = ()

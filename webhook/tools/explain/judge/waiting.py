@@ -12,6 +12,8 @@ from webhook.tools.explain.judge.eligible import Mismatch
 from webhook.tools.explain.judge.report import Cause, Enough, OtherReason, Report, Severity, State
 from webhook.tools.explain.judge.room import OLD_S, Blocker, find_room, would_make_room
 from webhook.tools.explain.judge.stops import find_history, history_notes
+from webhook.tools.explain.judge.whole_node import COUNTED, whole_nodes, why_no_whole_node
+from webhook.tools.shared.node import SAID
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from webhook.core.placement.fit import Need
     from webhook.tools.explain.judge.report import PodFacts
     from webhook.tools.explain.judge.room import Making, Room
+    from webhook.tools.explain.judge.whole_node import WholeNode
     from webhook.tools.shared.pod import ClusterPod
 
 START_NOW: Final = "would start now"
@@ -51,9 +54,12 @@ def explain_pending(facts: PodFacts, pod: ClusterPod, state: PodState) -> Report
     causes: list[Cause] = []
     notes: list[tuple[str, str]] = []
     remarks: list[str] = []
-    room = None
+    room = whole = None
     if not state.at_binding:
-        remarks.append("its rule lets it see all GPUs of a node, so their sum alone counts")
+        whole = _whole_nodes(facts, pod)
+        cause = why_no_whole_node(need, whole or (), facts.names)
+        causes += [cause] if cause else []
+        remarks += _of_whole_nodes(facts)
     elif state.unreadable:
         causes.append(unreadable(state.unreadable))
     elif facts.nodes:
@@ -73,13 +79,16 @@ def explain_pending(facts: PodFacts, pod: ClusterPod, state: PodState) -> Report
         detail = "no node shows a GPU (kubectl get gpunodes)"
         fix = "see whether vramwarden's sentry and node agent run (vramwarden check)"
         causes.append(Cause(Severity.ERROR, Blocker.GPUS_UNKNOWN, detail, fix))
-    causes += of_scheduler(pod, room, judged=facts.seen is not None)
+    causes += of_scheduler(pod, room, judged=facts.seen is not None, explained=bool(causes))
     history = find_history(facts.histories, pod.workload)
     notes += history_notes(history, need.memory_bytes, facts.nodes, pod)
     start = room.start_now if room else None
+    start_now = start.largest_bytes if start else None
+    if whole and (free_bytes := whole[0].free_bytes // need.gpu_count):
+        start_now = free_bytes
     enough = Enough(
-        start_now_bytes=start.largest_bytes if start else None,
-        start_now_node=start.name if start else "",
+        start_now_bytes=start_now,
+        start_now_node=start.name if start else whole[0].name if whole and start_now else "",
     )
     return facts.report(
         State.PENDING,
@@ -91,6 +100,19 @@ def explain_pending(facts: PodFacts, pod: ClusterPod, state: PodState) -> Report
         remarks=tuple(remarks),
         left_out=tuple(left_out),
     )
+
+
+def _whole_nodes(facts: PodFacts, pod: ClusterPod) -> list[WholeNode] | None:
+    if facts.seen is None or facts.pods is None:
+        return None
+    return whole_nodes(pod, facts.seen, facts.pods)
+
+
+def _of_whole_nodes(facts: PodFacts) -> Iterator[str]:
+    yield COUNTED
+    said = [one.name for one in (facts.seen or {}).values() if one.said]
+    if said:
+        yield f"the amounts of {named(said)} are {SAID}"
 
 
 def unreadable(said: str) -> Cause:
@@ -211,10 +233,12 @@ def _making(facts: PodFacts, pods: Sequence[Making]) -> list[str]:
     return own[:_MOST_MAKING] + others[:1]
 
 
-def of_scheduler(pod: ClusterPod, room: Room | None, *, judged: bool) -> Iterator[Cause]:
+def of_scheduler(
+    pod: ClusterPod, room: Room | None, *, judged: bool, explained: bool = False
+) -> Iterator[Cause]:
     """Yield what the scheduler says besides VRAM; its condition stands as long as the pod waits.
 
-    `judged` says whether labels and taints were judged here.
+    `judged` says whether labels and taints were judged here, `explained` whether it is known why.
     """
     scheduled = pod.condition("PodScheduled")
     gates = pod.part("spec").get("schedulingGates")
@@ -232,12 +256,14 @@ def of_scheduler(pod: ClusterPod, room: Room | None, *, judged: bool) -> Iterato
     fits = bool(room) and room is not None and room.cause is None
     others = [one for one in _said(message) if not _is_ours(one, judged=judged)]
     if others:
-        severity = Severity.ERROR if room is None or fits else Severity.WARNING
+        alone = fits or (room is None and not explained)
+        severity = Severity.ERROR if alone else Severity.WARNING
         detail = f"the scheduler says: {', '.join(others)}"
         yield Cause(severity, OtherReason.UNSCHEDULABLE, detail)
-    elif message and room is None:
+    elif message and room is None and not explained:
         detail = f"the scheduler says: {message}"
-        yield Cause(Severity.ERROR, OtherReason.UNSCHEDULABLE, detail)
+        ask = "ask for less, or wait until pods end" if _OURS in message else ""
+        yield Cause(Severity.ERROR, OtherReason.UNSCHEDULABLE, detail, ask)
     elif fits and room is not None:
         has = named(node.name for node in room.nodes if node.fits)
         said = "has said nothing yet" if not message else f"said: {message}"
