@@ -104,6 +104,7 @@ NODES, SEEN = CLUSTER.figures, CLUSTER.read_nodes
 NAMES = {name: name for name in ("train-0", "train-1", "idle")}
 LLAMA = {"u": "web-1", "v": "llama-7c9f-x2kq4"}
 HELD = "a device plugin offers them whole (nvidia.com/gpu), but pods may have VRAM here"
+LEFT = a_node("n1", a_gpu(79, held("llama", 16, 6)), a_gpu(79, held("idle", 24), **H100)).figures
 OF_PLUGIN = tuple(replace(node, held=HELD) for node in NODES)
 UNHEALTHY = tuple(
     replace(node, gpus=tuple(replace(one, healthy=False, fault="Xid 79") for one in node.gpus))
@@ -249,7 +250,7 @@ class Case(NamedTuple):
 
 
 NO_TROUBLE = {
-    *("owner", "running-said"),
+    *("owner", "running-said", "running-where-others-left"),
     *("job-complete", "pending-not-yet", "running", "running-sees-all", "running-reported"),
     *("running-two-gpus", "running-in-place-of", "running-unmeasured", "ended", "gone"),
     *("no-demand", "no-demand-idiom", "no-demand-resource", "slice-running", "slot-starting"),
@@ -383,6 +384,9 @@ def _bound() -> dict[str, Case]:
             last_said("would stop a process"), "would stop a process", run=62
         ),
         "running-two-gpus": running(bound("train-0", "40Gi", "n1", both, count=2)),
+        "running-where-others-left": running(
+            bound("llama", "16Gi", "n1", "GPU-n1-0", nodes=(LEFT,), uid="llama")
+        ),
         "running-in-place-of": running(train(annotations=in_place)),
         "running-unmeasured": running(bound("quiet", "8Gi", "n4", "GPU-n4-0", left_out=(NO_LOG,))),
         "slice-running": running(bound("llama", "8Gi", "mig-1", rule=SLICED, count=2)),

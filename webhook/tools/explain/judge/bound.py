@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Final
 from webhook.core.bounds import LONGEST_SENTENCE
 from webhook.core.enforcement.termination_message import read_message
 from webhook.core.kinds.nodes import read_time
+from webhook.core.placement.fit import Denial, place
 from webhook.core.pod.gpus import LONGEST_FAULT
 from webhook.core.words import amount, exactly, named, span
 from webhook.names import CAP_HELD_CONDITION
 from webhook.tools.explain.judge.report import Cause, Enough, OtherReason, Report, Severity, State
-from webhook.tools.explain.judge.room import Blocker
+from webhook.tools.explain.judge.room import Blocker, advertised
 from webhook.tools.explain.judge.stops import (
     Said,
     enough_for,
@@ -275,25 +276,23 @@ def _enough_notes(run_bytes: int | None, mine: Mine) -> Iterator[tuple[str, str]
 
 
 def _why_those(node: NodeFigures | None, state: PodState, mine: Mine) -> Iterator[str]:
-    """Say by which rule the GPUs were chosen, with today's figures."""
-    if node is None or not mine or not state.uuids:
+    """Say by which rule the GPUs were chosen, and today's figures where these still show it."""
+    if node is None or not mine or not state.uuids or state.need is None:
         return
     own = {gpu.uuid: one.cap_bytes for gpu, one in mine}
+    gpus, free = advertised(node)
+    without = {uuid: free[uuid] + own.get(uuid, 0) for uuid in free}
+    again = place(node.name, gpus, without, state.need)
     shown = []
-    for gpu in sorted(node.gpus, key=lambda one: one.index):
-        if gpu.free_bytes is None:
-            continue
-        if gpu.uuid in own:
-            without = amount(max(0, gpu.free_bytes + own[gpu.uuid]), down=True)
-            shown.append(f"GPU {gpu.index} would have {without} without this pod")
-        else:
-            shown.append(f"GPU {gpu.index} has {amount(max(0, gpu.free_bytes), down=True)}")
+    for gpu in sorted(gpus, key=lambda one: one.index):
+        left = amount(max(0, without[gpu.uuid]), down=True)
+        pod = " without this pod" if gpu.uuid in own else ""
+        shown.append(f"GPU {gpu.index} {'would have' if pod else 'has'} {left}{pod}")
     indices = sorted(gpu.index for gpu, _ in mine)
     many = len(indices) > 1
     which = f"GPUs {', '.join(map(str, indices))}" if many else f"GPU {indices[0]}"
-    rule = (
-        "the GPUs with the least free memory that fit are"
-        if many
-        else ("the GPU with the least free memory that fits is")
-    )
-    yield f"Why {which} of {node.name}: {rule} taken; today {named(shown, 8)}."
+    rule = f"the GPU{'s' if many else ''} with the least free memory that fit"
+    rule += " are" if many else "s is"
+    same = not isinstance(again, Denial) and {*again} == own.keys()
+    today = f"; today {named(shown, 8)}" if same else ", by what was free when it was bound"
+    yield f"Why {which} of {node.name}: {rule} taken{today}."

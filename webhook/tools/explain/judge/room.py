@@ -163,7 +163,7 @@ def _judge(
 
 
 def _fits(need: Need, node: NodeFigures) -> tuple[bool, Blocker | None, str]:
-    gpus, free = _advertised(node)
+    gpus, free = advertised(node)
     if not node.gpus or len(free) < len(node.gpus):
         return False, Blocker.GPUS_UNKNOWN, "what is free on its GPUs is not known"
     if not isinstance(place(node.name, gpus, free, need), Denial):
@@ -184,7 +184,7 @@ def _fits(need: Need, node: NodeFigures) -> tuple[bool, Blocker | None, str]:
     return False, Blocker.NO_ROOM, f"{amount(room, down=True)} are free there"
 
 
-def _advertised(node: NodeFigures) -> tuple[list[Gpu], dict[str, int]]:
+def advertised(node: NodeFigures) -> tuple[list[Gpu], dict[str, int]]:
     """Return a node's GPUs and what is free on each, as `place` takes them.
 
     Without those of which nobody knows what is free.
@@ -206,7 +206,7 @@ def _advertised(node: NodeFigures) -> tuple[list[Gpu], dict[str, int]]:
 
 def _largest(node: NodeFigures, gpu_count: int) -> int:
     """Return the largest amount that `place` accepts on each of so many GPUs; 0 for none."""
-    gpus, free = _advertised(node)
+    gpus, free = advertised(node)
     amounts = sorted((free[gpu.uuid] for gpu in gpus if gpu.healthy), reverse=True)
     largest = amounts[gpu_count - 1] if gpu_count <= len(amounts) else 0
     if largest <= 0 or isinstance(place(node.name, gpus, free, Need(largest, gpu_count)), Denial):
@@ -237,7 +237,7 @@ def would_make_room(need: Need, nodes: Iterable[NodeFigures], room: Room) -> Ite
     may = {node.name for node in room.nodes if node.matches and not node.fits}
     found = []
     for node in nodes:
-        gpus, free = _advertised(node)
+        gpus, free = advertised(node)
         if node.name not in may or len(free) < len(node.gpus):
             continue
         held: dict[str, dict[str, int]] = {}
