@@ -97,7 +97,7 @@ def test_a_viewer_learns_why_a_pod_waits_and_what_would_start_now(team, as_viewe
             "✗ no GPU has 30Gi free now                                   "
             "the one node with GPUs is large enough"
         ),
-        "    -> ask for 23Gi or less, or wait",
+        "    → ask for 23Gi or less, or wait",
         "    n1  GPU 0: 23Gi free    GPU 1: 19Gi free",
         "  would start now:   23Gi (on n1)",
         (
@@ -167,7 +167,7 @@ def test_a_viewer_learns_why_the_pods_of_a_deployment_are_denied(team, as_viewer
             f"Deployment {team.namespace}/train has 0 of 2 pods: pods of it are denied.\n"
             "✗ metadata.annotations[vramwarden.io/gpu-memory]: 8GB is not a Kubernetes quantity; "
             "use 8G or 8Gi\n"
-            "    -> write a size with a unit\n"
+            "    → write a size with a unit\n"
         ),
     )
     assert as_viewer("explain", "deployment/trian").exit_code == 1
@@ -194,7 +194,7 @@ def test_where_nobody_tells_why_a_job_has_no_pods_one_is_tried(team, as_viewer, 
     assert done.output == (
         f"Job {team.namespace}/train has 0 of 1 pods: a pod of it, tried as you and not stored, is "
         "denied.\n✗ metadata.annotations[vramwarden.io/gpu-memory]: 8GB is not a Kubernetes "
-        "quantity; use 8G or 8Gi\n    -> write a size with a unit\n"
+        "quantity; use 8G or 8Gi\n    → write a size with a unit\n"
     )
     assert team.pods() == []
     done = as_viewer("explain", "job/train")

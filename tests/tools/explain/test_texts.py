@@ -103,10 +103,19 @@ def test_no_character_that_a_terminal_acts_on_is_written():
     assert not any(row.startswith("Pod is fine") for row in said.splitlines())
 
 
+def test_in_ascii_there_is_nothing_else():
+    report = explained("p", "30Gi", status=scheduled("für heute"))
+    said = as_text(report, ascii_only=True)
+    assert said.isascii()
+    assert "\n[x] no GPU has 30Gi free now" in said
+    assert "\n    -> ask for 23Gi or less, or wait" in said
+    assert "f\\xfcr heute" in said
+
+
 def test_line_breaks_of_others_become_single_spaces_and_nothing_else_is_moved():
     waits = "no room\r\n\n\there\u2028now  still"
     report = explained("p", "8Gi", node="n1", annotations={"vramwarden.io/gpu-waits": waits})
-    assert "✗ no room here now  still\n    -> wait" in as_text(report)
+    assert "✗ no room here now  still\n    → wait" in as_text(report)
 
 
 def test_what_would_start_now_is_by_figures_of_now_where_any_node_has_room_by_them():
@@ -122,8 +131,8 @@ def test_of_runs_of_which_some_were_not_measured_no_more_is_claimed():
     history = replace(EVAL, runs=runs)
     report = explained("eval-4", "30Gi", owner="Job/eval", histories=(history,))
     assert dict(report.notes)["history"] == (
-        "of the last 12 pods of Job eval 10 were measured, and peaked at 17.2Gi; 20Gi would do     "
-        "-> vramwarden.io/gpu-memory: 20Gi"
+        "of the last 12 pods of Job eval 10 were measured, and peaked at 17.2Gi; 20Gi would do: "
+        "vramwarden.io/gpu-memory: 20Gi"
     )
 
 

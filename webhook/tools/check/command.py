@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 import click
 
@@ -21,8 +20,6 @@ from webhook.options import (
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-_SIGN = "✓"
 
 
 @click.command("check")
@@ -67,6 +64,7 @@ def check_command(
     from webhook.tools.check.judge.table import run, verdict  # noqa: PLC0415
     from webhook.tools.check.read import read_facts  # noqa: PLC0415
     from webhook.tools.check.show import as_json, as_text  # noqa: PLC0415
+    from webhook.tools.shared.output import takes_colour, takes_signs  # noqa: PLC0415
 
     try:
         kube = reach(kubeconfig, context, namespace).kube
@@ -79,19 +77,6 @@ def check_command(
     if output == "json":
         sys.stdout.write(as_json(results, facts, pre=pre))
     else:
-        ascii_only, colour = not _can_write(_SIGN, sys.stdout), _is_coloured(sys.stdout)
+        ascii_only, colour = not takes_signs(sys.stdout), takes_colour(sys.stdout)
         sys.stdout.write(as_text(results, pre=pre, ascii_only=ascii_only, colour=colour))
     click_context.exit(verdict(results).value)
-
-
-def _can_write(text: str, stream: TextIO) -> bool:
-    try:
-        text.encode(stream.encoding or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True
-
-
-def _is_coloured(stream: TextIO) -> bool:
-    """Say whether to use colour; see no-color.org."""
-    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

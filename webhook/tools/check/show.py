@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from webhook.core.words import counted
 from webhook.tools.check.judge.findings import Level
 from webhook.tools.check.judge.table import Verdict, verdict
-from webhook.tools.shared.output import as_report, write_json
+from webhook.tools.shared.output import IN_ASCII, as_report, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from webhook.tools.check.judge.facts import Facts
     from webhook.tools.check.judge.table import Result
 
-_SIGNS: Final[dict[Level | Verdict, tuple[str, str, str]]] = {
-    Level.OK: ("✓", "[ok]", "32"),
-    Level.WARNING: ("!", "[!]", "33"),
-    Level.FAILED: ("✗", "[x]", "31"),
-    Level.NOT_CHECKED: ("-", "[-]", "2"),
-    Verdict.WORKS: ("✓", "[ok]", "32"),
-    Verdict.FAILED: ("✗", "[x]", "31"),
-    Verdict.UNKNOWN: ("?", "[?]", "33"),
+_SIGNS: Final[dict[Level | Verdict, tuple[str, str]]] = {
+    Level.OK: ("✓", "32"),
+    Level.WARNING: ("!", "33"),
+    Level.FAILED: ("✗", "31"),
+    Level.NOT_CHECKED: ("-", "2"),
+    Verdict.WORKS: ("✓", "32"),
+    Verdict.FAILED: ("✗", "31"),
+    Verdict.UNKNOWN: ("?", "33"),
 }
-"""Of each level and verdict: the sign, the same in ASCII, and the colour (ECMA-48)."""
+"""Of each level and verdict: the sign, and the colour (ECMA-48)."""
 _MOST_NAMES: Final = 100
 """Objects that JSON names; a cluster may have 5,000 nodes."""
 
@@ -134,7 +134,7 @@ def _of_one(one: Result, *, ascii_only: bool, colour: bool) -> Iterator[str]:
         return
     yield f"{sign} {title} [{one.check.id}]"
     yield f"    {_printable(detail, ascii_only=ascii_only)}"
-    arrow = "->" if ascii_only else "→"
+    arrow = IN_ASCII["→"] if ascii_only else "→"
     yield f"    {arrow} {_printable(finding.cure, ascii_only=ascii_only)}"
 
 
@@ -143,8 +143,8 @@ def _counts(results: Sequence[Result]) -> Counter[Level]:
 
 
 def _sign(level: Level | Verdict, *, ascii_only: bool, colour: bool) -> str:
-    sign, plain, code = _SIGNS[level]
-    text = plain if ascii_only else sign
+    sign, code = _SIGNS[level]
+    text = IN_ASCII[sign] if ascii_only else sign
     return f"\x1b[{code}m{text}\x1b[0m" if colour else text
 
 

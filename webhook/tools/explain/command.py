@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -15,6 +16,7 @@ from webhook.options import (
     reach,
 )
 from webhook.tools.explain.show import as_json, as_text
+from webhook.tools.shared.output import takes_signs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -107,6 +109,8 @@ def explain_command(
         report = explain(cluster.kube, cluster.namespace, *subject)
     except KubeError as error:
         raise NoCluster(str(error)) from error
-    click.echo(as_json(report) if output == "json" else as_text(report), nl=False)
+    ascii_only = not takes_signs(sys.stdout)
+    said = as_json(report) if output == "json" else as_text(report, ascii_only=ascii_only)
+    click.echo(said, nl=False)
     if report.is_trouble:
         click.get_current_context().exit(1)

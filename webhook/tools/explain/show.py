@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from webhook.core.words import amount, named, span
 from webhook.tools.explain.judge.report import Severity
 from webhook.tools.explain.judge.room import OLD_S, Blocker
-from webhook.tools.shared.output import as_report, known, write_json
+from webhook.tools.shared.output import IN_ASCII, as_report, known, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,9 +34,10 @@ _INDENT: Final = "    "
 _SPACES: Final = re.compile(r"\s+")
 
 
-def as_text(report: Report) -> str:
+def as_text(report: Report, *, ascii_only: bool = False) -> str:
     """Write lines for people."""
-    return "".join(f"{_printable(line)}\n" for line in _lines(report))
+    text = "".join(f"{_printable(line)}\n" for line in _lines(report, ascii_only=ascii_only))
+    return text.encode("ascii", "backslashreplace").decode() if ascii_only else text
 
 
 def as_json(report: Report) -> str:
@@ -44,10 +45,10 @@ def as_json(report: Report) -> str:
     return write_json(as_report(KIND, _value(report)))
 
 
-def _lines(report: Report) -> Iterator[str]:
+def _lines(report: Report, *, ascii_only: bool) -> Iterator[str]:
     yield report.headline
     for number, cause in enumerate(report.causes):
-        yield from _cause(cause)
+        yield from _cause(cause, ascii_only=ascii_only)
         if number == 0:
             yield from _nodes(report.nodes)
     width = max((len(label) for label, _ in report.notes), default=0) + 1
@@ -60,14 +61,17 @@ def _lines(report: Report) -> Iterator[str]:
         yield from (f"  {one}" for one in report.left_out)
     if report.pod is not None:
         yield ""
-        yield from _lines(report.pod)
+        yield from _lines(report.pod, ascii_only=ascii_only)
 
 
-def _cause(cause: Cause) -> Iterator[str]:
-    line = f"{_SIGNS[cause.severity]} {cause.detail}"
+def _cause(cause: Cause, *, ascii_only: bool) -> Iterator[str]:
+    sign, arrow = _SIGNS[cause.severity], "→"
+    if ascii_only:
+        sign, arrow = IN_ASCII[sign], IN_ASCII[arrow]
+    line = f"{sign} {cause.detail}"
     yield f"{line:<{_ASIDE_AT}} {cause.aside}" if cause.aside else line
     if cause.fix:
-        yield f"{_INDENT}-> {cause.fix}"
+        yield f"{_INDENT}{arrow} {cause.fix}"
 
 
 def _nodes(nodes: tuple[NodeRoom, ...]) -> Iterator[str]:

@@ -6,6 +6,7 @@ Of a table, what is too wide is cut in its middle, then left out.
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Final
@@ -14,6 +15,7 @@ from webhook.names import SEEING_API_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
+    from typing import TextIO
 
     Json = dict[str, Any]
 
@@ -22,6 +24,29 @@ _LONG: Final = 36
 """Characters of a sentence at the end of a row that should stand in one line."""
 _MOST_LINES: Final = 4
 """Of such a sentence, where it goes on below."""
+
+
+IN_ASCII: Final = {"✓": "[ok]", "✗": "[x]", "!": "[!]", "-": "[-]", "?": "[?]", "→": "->"}
+"""What stands for a sign where a stream takes no others."""
+_DUMB: Final = frozenset({"dumb", ""})
+
+
+def takes_signs(stream: TextIO) -> bool:
+    """Say whether signs and bars can be written to a stream, which is no terminal perhaps."""
+    try:
+        "✓█→".encode(stream.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def takes_colour(stream: TextIO) -> bool:
+    """Say whether to colour what is written: on a terminal, unless somebody says no.
+
+    Source: https://no-color.org.
+    """
+    dumb = os.environ.get("TERM", "") in _DUMB
+    return stream.isatty() and not (os.environ.get("NO_COLOR") or dumb)
 
 
 def as_report(kind: str, values: Json) -> Json:

@@ -248,7 +248,7 @@ def history_notes(
     said = f"{of} peaked at {amount(peak)}"
     if advice.amount_bytes is not None:
         would = exactly(advice.amount_bytes)
-        said += f"; {would} would do     -> {line_for(pod, advice.amount_bytes)}"
+        said += f"; {would} would do: {line_for(pod, advice.amount_bytes)}"
     yield HISTORY, said
 
 

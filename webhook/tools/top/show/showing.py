@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from webhook.tools.shared.output import clean, write_json
+from webhook.tools.shared.output import clean, takes_colour, takes_signs, write_json
 from webhook.tools.top.show.draw import Terminal, lines
 from webhook.tools.top.show.output import as_value, unchanging
 
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from typing import TextIO
 
     from webhook.tools.top.judge import TopReport
-
-
-_NO_COLOUR_TERMS: Final = frozenset({"dumb", ""})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,21 +101,14 @@ class Show:
         return [*drawn, *[""] * (size.lines - 1 - len(drawn)), last]
 
     def _terminal(self, width: int | None, height: int | None = None) -> Terminal:
-        encoding = (sys.stdout.encoding or "").lower().replace("-", "")
         return Terminal(
             width=width,
             height=height,
-            unicode=not self.plain and encoding == "utf8",
-            colour=_may_colour(no_color=self.no_color),
+            unicode=not self.plain and takes_signs(sys.stdout),
+            colour=not self.no_color and takes_colour(sys.stdout),
             wide=self.output == "wide",
             command=self.command,
         )
-
-
-def _may_colour(*, no_color: bool) -> bool:
-    """Say whether to colour: on a terminal, unless somebody says no (https://no-color.org)."""
-    dumb = os.environ.get("TERM", "") in _NO_COLOUR_TERMS
-    return sys.stdout.isatty() and not (no_color or os.environ.get("NO_COLOR") or dumb)
 
 
 _ENTER: Final = "\033[?1049h\033[?25l\033[?7l"
