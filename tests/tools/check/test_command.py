@@ -177,6 +177,29 @@ def test_a_policy_of_another_version_is_not_judged_by_this_one():
     assert read({"notes.txt": "no policy"}).rules == 0
 
 
+WEEK = """\
+apiVersion: vramwarden.io/v1alpha1
+kind: VRAMPolicy
+metadata: {name: week}
+spec:
+  rules:
+  - {name: others, match: {namespaces: [team-a]}}
+  - {name: looking, match: MATCH, action: Audit}
+"""
+
+
+@pytest.mark.parametrize(
+    ("match", "tried_by"),
+    [
+        ("{}", ("looking", "Audit")),
+        ("{namespaces: [team-b]}", ("", "")),
+        ("{namespaceLabels: {tier: one}}", ("", "")),
+    ],
+)
+def test_the_rule_for_pods_that_are_tried_is_known_where_names_decide(match, tried_by):
+    assert read({"a.yaml": WEEK.replace("MATCH", match)}).tried_by == tried_by
+
+
 def test_a_bundle_without_a_certificate_says_so():
     empty, *_ = INSTALLED.own_webhooks
     broken = replace(empty, ca_pem=b"-----BEGIN CERTIFICATE-----\nnope")

@@ -69,6 +69,11 @@ def one_shared(*node, **changes):
     return shared(a_shared_node(*node, **changes))
 
 
+def tried_by(action):
+    """Return a policy whose rule for the pods that are tried has this action."""
+    return replace(INSTALLED.policy, tried_by=("looking", action))
+
+
 def ours(name, **changes):
     """Change one of our webhooks."""
     return installed(
@@ -383,7 +388,12 @@ CASES = {
     ],
     "pod-asks": [
         (installed(), installed(asks=DryRun(created=True, admitted=True, rule="trusted"))),
-        installed(asks=DryRun(created=True)),
+        installed(asks=DryRun(created=True), policy=tried_by("Audit")),
+        (
+            installed(asks=DryRun(created=True)),
+            installed(asks=DryRun(created=True), policy=tried_by("Warn")),
+            installed(asks=DryRun(created=True), policy=Unreadable("x")),
+        ),
         installed(asks=denied(UNREACHED)),
         installed(asks=denied(BY_SECOND_LINE)),
         installed(asks=denied(BY_US)),
@@ -391,7 +401,14 @@ CASES = {
     ],
     "pod-wrong": [
         installed(),
-        installed(wrong=DryRun(created=True)),
+        tuple(
+            installed(wrong=DryRun(created=True), policy=tried_by(action))
+            for action in ("Audit", "Warn")
+        ),
+        (
+            installed(wrong=DryRun(created=True)),
+            installed(wrong=DryRun(created=True), policy=tried_by("Enforce")),
+        ),
         installed(wrong=denied(UNREACHED)),
         (installed(wrong=denied(BY_OTHERS)), installed(wrong=denied(BY_SECOND_LINE))),
     ],

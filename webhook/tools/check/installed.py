@@ -9,6 +9,7 @@ from certs import Bundle, describe, holds
 from webhook.adapters.policy.files import PolicyInvalidError, load_config_map, shipped_policy_path
 from webhook.adapters.policy.objects import policy_text
 from webhook.core.policy.fence import fence_data
+from webhook.core.policy.match import NamespaceUnknownError, Subject
 from webhook.core.policy.values import Accounting, EnforceBy, Rollout
 from webhook.tools.check.judge.facts import Certificate, OwnWorkload, PolicyFacts
 from webhook.tools.shared.facts import Unreadable
@@ -57,15 +58,18 @@ def read_policy(
     rollout = webhook.option("rollout") if webhook else ""
     known = rollout in tuple(Rollout)
     fence = fence_data(policy, Rollout(rollout)) if comparable and known else {}
-    return _facts_of(policy, image, fence)
+    return _facts_of(policy, image, fence, facts.test_namespace)
 
 
-def _facts_of(policy: Policy, image: str, fence: Mapping[str, str]) -> PolicyFacts:
+def _facts_of(
+    policy: Policy, image: str, fence: Mapping[str, str], test_namespace: str
+) -> PolicyFacts:
     held = [rule for rule in policy.rules if rule.enforcement.by is EnforceBy.SIDECAR]
     given = (policy.rules, policy.classes.values())
     return PolicyFacts(
         rules=len(policy.rules),
         digest=policy.short_digest,
+        tried_by=_tried_by(policy, test_namespace),
         pinned=tuple(
             (rule.name, rule.enforcement.image) for rule in held if rule.enforcement.image != image
         ),
@@ -78,6 +82,14 @@ def _facts_of(policy: Policy, image: str, fence: Mapping[str, str]) -> PolicyFac
             if rule.accounting is Accounting.CAP_ONLY
         ),
     )
+
+
+def _tried_by(policy: Policy, namespace: str) -> tuple[str, str]:
+    try:
+        rule = policy.rule_for(Subject(namespace=namespace, namespace_labels=None))
+    except NamespaceUnknownError:
+        return "", ""
+    return (rule.name, rule.action.value) if rule else ("", "")
 
 
 def read_authorities(

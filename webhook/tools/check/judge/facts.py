@@ -299,6 +299,9 @@ class PolicyFacts:
     rules: int = 0
     digest: str = ""
     """The first digits of it, as pods carry them."""
+    tried_by: tuple[str, str] = ("", "")
+    """The rule for pods that are tried, and its action; empty where there is none, or it depends on
+    more than the namespace's name."""
     pinned: tuple[tuple[str, str], ...] = ()
     """Rules that name a sidecar's image, and which."""
     restarts: tuple[str, ...] = ()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from webhook.core.policy.values import Action
 from webhook.core.words import counted
 from webhook.tools.check.judge.cluster import VOID, text
+from webhook.tools.check.judge.facts import PolicyFacts
 from webhook.tools.check.judge.findings import (
     CheckFinding,
     NobodySees,
@@ -234,21 +236,26 @@ def certificate(facts: Facts) -> CheckFinding | None:
 def pod_asks(facts: Facts) -> CheckFinding:
     """A pod that asks for 1Gi is translated, by a dry run.
 
-    | dry run | marks of ours | result |
-    | --- | --- | --- |
-    | created | yes | ok |
-    | created | no | failed |
-    | denied, since we were not reached | - | failed, with the cause |
-    | denied by the second line | - | failed: we were not asked |
-    | denied by us | - | warning: it is the policy |
-    | denied by others | - | warning |
+    | dry run | marks of ours | its rule's action | result |
+    | --- | --- | --- | --- |
+    | created | yes | - | ok |
+    | created | no | Audit | warning: the policy only records |
+    | created | no | another, or not known | failed |
+    | denied, since we were not reached | - | - | failed, with the cause |
+    | denied by the second line | - | - | failed: we were not asked |
+    | denied by us | - | - | warning: it is the policy |
+    | denied by others | - | - | warning |
     """
     found, where = known(facts.asks), f"in namespace {facts.test_namespace}"
+    rule, action = _tried_by(facts)
     if found.created and found.admitted:
         sidecar = "with a sidecar" if found.has_sidecar else "without a sidecar, as the rule says"
         return ok(f"{where}, by rule {found.rule}, {sidecar}")
+    if found.created and action == Action.AUDIT:
+        why = f"{where} rule {rule} has action Audit: it only records, and changes no pod"
+        return warning(why, f"set Warn or Enforce once you have seen enough{_ANOTHER}")
     if found.created:
-        why = f"{where} it was left alone: no rule governs it, or the namespace is exempt"
+        why = f"{where} it was left alone: no rule applies to it, or the namespace is exempt"
         return failed(
             why, f"`kubectl get namespace {facts.test_namespace} --show-labels`{_ANOTHER}"
         )
@@ -264,14 +271,20 @@ def pod_asks(facts: Facts) -> CheckFinding:
 def pod_wrong(facts: Facts) -> CheckFinding:
     """A pod that asks for 8GB, which is no quantity, is denied in our words, by a dry run.
 
-    | dry run | result |
-    | --- | --- |
-    | denied by us | ok |
-    | created | failed |
-    | denied, since we were not reached | failed, with the cause |
-    | denied by others | warning |
+    | dry run | its rule's action | result |
+    | --- | --- | --- |
+    | denied by us | - | ok |
+    | created | Audit, Warn | warning: it is the policy |
+    | created | another, or not known | failed |
+    | denied, since we were not reached | - | failed, with the cause |
+    | denied by others | - | warning |
     """
     found, where = known(facts.wrong), f"in namespace {facts.test_namespace}"
+    rule, action = _tried_by(facts)
+    if found.created and action in {Action.AUDIT, Action.WARN}:
+        does = "only records" if action == Action.AUDIT else "only warns"
+        why = f"{where} rule {rule} has action {action}: it {does}, and denies no pod"
+        return warning(why, f"set Enforce once you have seen enough{_ANOTHER}")
     if found.created:
         why = f"{where} it was created"
         cure = f"`kubectl get namespace {facts.test_namespace} --show-labels`, and see whether the "
@@ -421,6 +434,11 @@ def policy_features(facts: Facts) -> CheckFinding | None:
         why = f"podRestart needs Kubernetes {text(VOID)}: rule {named(held.restarts)}"
         return warning(why, "leave it out until then", held.restarts)
     return ok()
+
+
+def _tried_by(facts: Facts) -> tuple[str, str]:
+    policy = facts.policy
+    return policy.tried_by if isinstance(policy, PolicyFacts) else ("", "")
 
 
 def _release(facts: Facts) -> OwnWorkload:
