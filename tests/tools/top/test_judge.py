@@ -178,6 +178,10 @@ def test_pods_say_in_words_what_they_do():
 
 
 PENDING = PodPhase.PENDING
+SCHEDULER = (
+    "0/1 nodes are available: 1 Insufficient cpu. no new claims to deallocate, preemption: 0/1 "
+    "nodes are available: 1 No preemption victims found for incoming pod."
+)
 
 
 def asks(amount, **facts):
@@ -191,6 +195,8 @@ def asks(amount, **facts):
         ({"node": "", "status": "Pending"}, PENDING, "pending 60s"),
         ({"node": "", "created_s": None}, PENDING, "pending"),
         ({"node": "", "unscheduled": "0/1 nodes"}, PENDING, "pending 60s: 0/1 nodes"),
+        ({"node": "", "unscheduled": SCHEDULER}, PENDING, "pending 60s: 1 Insufficient cpu"),
+        ({"node": "", "unscheduled": "x" * 999}, PENDING, f"pending 60s: {'x' * 77}..."),
         (asks(60, unscheduled="0/1 nodes"), PENDING, "pending 60s: no GPU has 60Gi free"),
         (asks(50 + 1 / 1024), PENDING, "pending 60s: no GPU has 51201Mi free"),  # 50Gi it has
         (asks(40, gpu_count=2), PENDING, "pending 60s: no node has 2 GPUs with 40Gi free"),

@@ -33,12 +33,26 @@ if TYPE_CHECKING:
     from webhook.core.placement.fit import Need
     from webhook.core.pod.fields import Json
 
+_NODES: Final = re.compile(r"^[0-9]+/[0-9]+ nodes are available: ")
+_PREEMPTION: Final = re.compile(r"\.? ?(preemption: |no new claims to deallocate).*", re.DOTALL)
 PULLS: Final = frozenset(
     {"ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull"}
 )
 _MARK_PARTS: Final = 3
 _DEVICE: Final = re.compile(r"^deviceclass\.resource\.kubernetes\.io/|^(?!.*kubernetes\.io/).*/")
 """What a release before 0.3 took for one: of names with a domain all but Kubernetes' own."""
+
+
+def scheduler_says(message: str) -> list[str]:
+    """Return the parts of the scheduler's message, without what it says of preemption.
+
+    Source: FitError.Error in kubernetes/pkg/scheduler/framework/types.go.
+    """
+    beginning = _NODES.match(message)
+    if not beginning:
+        return [message] if message else []
+    parts = _PREEMPTION.sub("", message[beginning.end() :])
+    return [one.strip(" .") for one in parts.split(", ") if one.strip(" .")]
 
 
 class EndedContainer(NamedTuple):

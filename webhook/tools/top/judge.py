@@ -13,6 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from webhook.core.words import amount, counted, exactly, span
+from webhook.tools.shared.facts import one_line
+from webhook.tools.shared.pod import scheduler_says
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,6 +30,8 @@ T = TypeVar("T")
 STALE_S: Final = 180.0
 """A sentry writes at least each minute: older figures are shown, and said to be old."""
 NEAR_CAP_PERCENT: Final = 95
+_LONGEST_WHY: Final = 80
+"""Characters of what the scheduler says, in a table."""
 UNMANAGED_FROM_BYTES: Final = 256 * 2**20
 """Less is drawn, and not complained of: a display, a monitor's own context."""
 
@@ -99,7 +103,7 @@ class PodRow:
     state: str
     """The same for people, with what is to know besides."""
     why: str = ""
-    """Why it waits, as far as is known."""
+    """Why it waits, as far as is known; of the scheduler its own sentence."""
     created_s: float | None = None
     """Unix time."""
     kind: str = ""
@@ -406,7 +410,10 @@ def _state(row: PodRow, at_s: float) -> str:
     if row.is_waiting:
         begun = "pending" if row.phase is PodPhase.PENDING else "waits for a GPU"
         begun += "" if row.created_s is None else f" {span(at_s - row.created_s)}"
-        return f"{begun}: {row.why}" if row.why else begun
+        why = row.why
+        if row.phase is PodPhase.PENDING:  # explain has all that the scheduler says
+            why = one_line(", ".join(scheduler_says(why)), _LONGEST_WHY)
+        return f"{begun}: {why}" if why else begun
     says_more = row.phase is PodPhase.STARTING and row.status != "Pending"
     words = [row.status if says_more and row.status else row.phase.value]
     if row.near_cap:

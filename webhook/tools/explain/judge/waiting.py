@@ -14,6 +14,7 @@ from webhook.tools.explain.judge.room import OLD_S, Blocker, find_room, would_ma
 from webhook.tools.explain.judge.stops import find_history, history_notes
 from webhook.tools.explain.judge.whole_node import COUNTED, whole_nodes, why_no_whole_node
 from webhook.tools.shared.node import SAID
+from webhook.tools.shared.pod import scheduler_says
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -31,8 +32,6 @@ START_WHEN: Final = "would start when"
 _MOST_MAKING: Final = 2
 """Named of the user's own pods; others are one word more."""
 _BINDING_DENIED: Final = re.compile(r'"bind\.vramwarden\.io" denied the request: (.*)', re.DOTALL)
-_NODES: Final = re.compile(r"^[0-9]+/[0-9]+ nodes are available: ")
-_PREEMPTION: Final = re.compile(r"\.? ?(preemption: |no new claims to deallocate).*", re.DOTALL)
 _OURS: Final = f"Insufficient {VRAM_RESOURCE}"
 _SELECTION: Final = (
     "node(s) didn't match Pod's node affinity/selector",
@@ -254,7 +253,7 @@ def of_scheduler(
         yield Cause(severity, OtherReason.BINDING_DENIED, detail)
         return
     fits = bool(room) and room is not None and room.cause is None
-    others = [one for one in _said(message) if not _is_ours(one, judged=judged)]
+    others = [one for one in scheduler_says(message) if not _is_ours(one, judged=judged)]
     if others:
         alone = fits or (room is None and not explained)
         severity = Severity.ERROR if alone else Severity.WARNING
@@ -269,18 +268,6 @@ def of_scheduler(
         said = "has said nothing yet" if not message else f"said: {message}"
         detail = f"there is room for it on {has}, and the scheduler {said}"
         yield Cause(Severity.INFO, OtherReason.NOT_SCHEDULED_YET, detail)
-
-
-def _said(message: str) -> list[str]:
-    """Return the parts of the scheduler's message, without what it says of preemption.
-
-    Source: FitError.Error in kubernetes/pkg/scheduler/framework/types.go.
-    """
-    beginning = _NODES.match(message)
-    if not beginning:
-        return [message] if message else []
-    parts = _PREEMPTION.sub("", message[beginning.end() :])
-    return [one.strip(" .") for one in parts.split(", ") if one.strip(" .")]
 
 
 def _is_ours(said: str, *, judged: bool) -> bool:
