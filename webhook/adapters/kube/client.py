@@ -329,6 +329,9 @@ class Kube:
     Paths begin at the root, as `/api/v1/nodes`; parts that come from elsewhere go through `joined`.
     """
 
+    listed = 0
+    """Objects of lists that this process has read so far, for who says how far it is."""
+
     def __init__(
         self,
         api_client: Any,
@@ -481,6 +484,7 @@ class Kube:
                     return False
                 except (*_FAILURES, UnicodeDecodeError, MalformedError) as error:
                     raise self._broke_off(error) from error
+                Kube.listed += len(reader.kept)
                 return True
 
         return reader.kept if self._within(read) else self.list_all(path, keep, **query)[0]
@@ -512,6 +516,7 @@ class Kube:
                     raise
                 continue
             kept += page
+            Kube.listed += len(page)
             if not token or (most is not None and len(kept) >= most):
                 return kept[:most], version
             limit = max(1, min(largest, 2 * limit, fitting))
