@@ -36,7 +36,9 @@ def bench_simulate():
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "cluster.json"
             file.write_text(listed(*generate(pods, nodes)))
-            arguments = ["simulate", "--as", "8Gi", "--nodes", str(file)]
+            sizes = Path(folder) / "sizes.csv"
+            sizes.write_text("workload,memory\nwhole-*,8Gi\n")
+            arguments = ["simulate", "--nodes", str(file), "--sizes", str(sizes)]
             started_s, before_s = time.perf_counter(), children_s()
             done = subprocess.run(
                 [sys.executable, "-c", _PROGRAM, *arguments],

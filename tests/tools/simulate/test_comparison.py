@@ -174,3 +174,15 @@ def test_products_add_up_their_nodes():
 def test_a_cluster_without_pods_needs_nothing():
     today = compare([a_node("n1", 1000)], [])
     assert (today.whole_today, today.shares, today.fewest, today.free_nodes) == (0, 0, 0, ())
+
+
+def test_who_waits_is_said_how_many_pods_are_placed_in_which_way():
+    said = []
+
+    def watch(pods, text):
+        said.append((len(list(pods)), text))
+        return pods
+
+    nodes, pods = [a_node("n1", 1000)], [a_pod(otherwise_bytes=300)]
+    assert compare(nodes, pods, watch) == compare(nodes, pods)
+    assert said == [(1, f"placed {{}} of 1 pods, {way} of 3 ways") for way in (1, 2, 3)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from sys import intern
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from webhook.adapters.kube.client import KubeError, joined
+from webhook.adapters.kube.client import Kube, KubeError, joined
 from webhook.core.kinds.nodes import NodeFigures, read_gpu_node
 from webhook.core.pod.fields import as_object
 from webhook.core.words import exactly, named
@@ -19,7 +19,6 @@ from webhook.tools.shared.pod import ClusterPod
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from webhook.adapters.kube.client import Kube
     from webhook.tools.shared.node import ClusterNode
 
     Json = dict[str, Any]
@@ -102,6 +101,11 @@ def once(keep: Callable[[Json], None]) -> Callable[[Json], None]:
             keep(found)
 
     return kept
+
+
+def cluster_progress() -> str:
+    """Say for who waits how much was read of the cluster."""
+    return f"reading the cluster: {Kube.listed:,} objects"
 
 
 def why_no_figures(error: KubeError) -> str:

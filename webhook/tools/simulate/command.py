@@ -16,7 +16,7 @@ from webhook.options import (
     pop_user,
 )
 from webhook.tools.shared.facts import Unreadable
-from webhook.tools.shared.manifests.files import STANDARD_INPUT
+from webhook.tools.shared.manifests.files import STANDARD_INPUT, name_of_input
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,6 +81,8 @@ def simulate_command(
     cluster did not answer, or you may not read it.
     """  # noqa: D301 - click wants the character, not two
     # Imported here: the client takes a second, which --help need not wait for.
+    from webhook.tools.shared.progress import Progress  # noqa: PLC0415
+    from webhook.tools.shared.read import cluster_progress  # noqa: PLC0415
     from webhook.tools.simulate import read, show  # noqa: PLC0415
     from webhook.tools.simulate.judge.cluster import NoGPUs  # noqa: PLC0415
     from webhook.tools.simulate.judge.comparison import compare  # noqa: PLC0415
@@ -100,6 +102,10 @@ def simulate_command(
         given = [read_given(text) for text in gpu_memory]
     except ValueError as error:
         raise click.UsageError(f"--gpu-memory: {error}") from error
+    reading = f"reading {', '.join(map(name_of_input, files))}"
+    progress = click.get_current_context().with_resource(
+        Progress((lambda: reading) if files else cluster_progress)
+    )
     try:
         sizes = read.read_sizes(sizes_file) if sizes_file else []
         cluster = (
@@ -115,11 +121,14 @@ def simulate_command(
             nodes, sources = [], {}
             cluster.notes.append(str(error))
     except Unreadable as error:
-        raise WrongInput(f"nothing was compared:\n{error}") from error
+        raise WrongInput(f"nothing was compared:
+{error}") from error
     if output == "text" and not sources:
+        progress.end()
         click.echo(f"No GPU is there to share: {cluster.notes[-1]}.")
         return
-    found = compare(nodes, cluster.sized_pods(sizes, otherwise_bytes))
+    found = compare(nodes, cluster.sized_pods(sizes, otherwise_bytes), progress.each)
+    progress.end()
     assumed = [*show.assumptions(found, sources), *cluster.notes]
     write = show.as_json if output == "json" else show.as_text
     click.echo(write(found, cluster.left_out, assumed), nl=False)

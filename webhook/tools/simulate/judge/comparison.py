@@ -19,10 +19,13 @@ from webhook.tools.simulate.judge.offered import TodayNode
 from webhook.tools.simulate.judge.packing import Scheduling, SizedPod, fewest_gpus, pack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from webhook.tools.simulate.judge.asked import GpuRequest
     from webhook.tools.simulate.judge.packing import Packing, Selector
+
+    Watch = Callable[[Iterable[SizedPod], str], Iterable[SizedPod]]
+    """Hands pods on, and counts them: at `{}` in a text for who waits."""
 
 T = TypeVar("T")
 Tallies = dict[str, tuple[int, ...]]
@@ -214,8 +217,15 @@ class Comparison:
         return len(self.packed.gpus) + self.kept
 
 
-def compare(nodes: Sequence[TodayNode], pods: Sequence[TodayPod]) -> Comparison:
-    """Compare the GPUs that pods have now with those that they would need as shares."""
+def compare(
+    nodes: Sequence[TodayNode],
+    pods: Sequence[TodayPod],
+    watch: Watch = lambda pods, _: pods,
+) -> Comparison:
+    """Compare the GPUs that pods have now with those that they would need as shares.
+
+    They are placed in three ways: filling one node before the next, spread, and in no order.
+    """
     cluster = TodayCluster.of(nodes)
     found = [pod for pod in pods if cluster.how(pod) is not How.SLICE]
     found.sort(key=lambda pod: (pod.created_s, pod.name))
@@ -227,7 +237,11 @@ def compare(nodes: Sequence[TodayNode], pods: Sequence[TodayPod]) -> Comparison:
         kept[cluster.node_of(pod).name] += pod.asked.gpus
     unkept = (replace(node, gpus=node.gpus[kept[node.name] :]) for node in nodes)
     rest = [node for node in unkept if node.gpus]
-    packed = pack(rest, shares, Scheduling.PACK)
+
+    def watched(way: int) -> Iterable[SizedPod]:
+        return watch(shares, f"placed {{}} of {len(shares):,} pods, {way} of 3 ways")
+
+    packed = pack(rest, watched(1), Scheduling.PACK)
     held, used = cluster.held(found), Counter(gpu.node for gpu in packed.gpus)
     free = [one for one in nodes if held[one.name] and not used[one.name] + kept[one.name]]
     hows = _summed((cluster.how(pod), (1, int(need is not None))) for pod, need, _ in sized)
@@ -241,8 +255,8 @@ def compare(nodes: Sequence[TodayNode], pods: Sequence[TodayPod]) -> Comparison:
         wanted=held[""],
         kept=kept.total(),
         packed=packed,
-        spread=pack(rest, shares, Scheduling.SPREAD),
-        fewest=fewest_gpus(rest, shares),
+        spread=pack(rest, watched(2), Scheduling.SPREAD),
+        fewest=fewest_gpus(rest, watched(3)),
         products=_products(nodes, held, used, kept),
         hows={how.value: hows[how] for how in How if how in hows},
         sizes={by: sizes[by] for by in SizedBy if by in sizes},

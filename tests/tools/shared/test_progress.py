@@ -1,0 +1,132 @@
+"""One line on a terminal while work lasts, and nowhere else."""
+
+from __future__ import annotations
+
+import os
+import pty
+import sys
+import termios
+
+import pytest
+
+from webhook.tools.shared import progress
+from webhook.tools.shared.progress import EVERY_S, SILENT_S, Progress
+
+ERASE = "\r\x1b[K"
+
+
+class Scene:
+    """Standard error of a terminal, what was written there, and a clock that the test sets on."""
+
+    def __init__(self, monkeypatch, columns=40, out="terminal"):
+        self.mine, theirs = pty.openpty()
+        termios.tcsetwinsize(self.mine, (30, columns))
+        self.terminal = os.fdopen(theirs, "w")
+        self.pipe = [os.fdopen(end, mode) for end, mode in zip(os.pipe(), "rw", strict=True)]
+        self.waited = []
+        devnull = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+        outs = {"terminal": self.terminal, "pipe": self.pipe[1], "file": devnull}
+        monkeypatch.setattr(sys, "stderr", self.terminal)
+        monkeypatch.setattr(sys, "stdout", outs[out])
+        monkeypatch.setenv("TERM", "xterm")
+        self.files = [*outs.values(), *self.pipe]
+
+    def until(self, rounds):
+        """Return a `wait` that says for so many rounds that the work goes on."""
+
+        def wait(seconds):
+            self.waited.append(seconds)
+            return len(self.waited) > rounds
+
+        return wait
+
+    def written(self):
+        """Return what stands on the terminal; what ends it is written here."""
+        os.write(self.terminal.fileno(), b"\0")
+        text = b""
+        while not text.endswith(b"\0"):
+            text += os.read(self.mine, 1024)
+        return text[:-1].decode()
+
+
+@pytest.fixture
+def scene(monkeypatch):
+    made = []
+
+    def make(**options):
+        made.append(Scene(monkeypatch, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        for file in one.files:
+            file.close()
+        os.close(one.mine)
+
+
+def run(wait, say=lambda: "3 of 5"):
+    with Progress(say, wait) as shown:
+        if shown._thread:
+            shown._thread.join()
+        return shown
+
+
+def test_after_two_seconds_the_line_is_written_again_and_again_and_erased_at_the_end(scene):
+    on = scene()
+    numbers = iter(range(1, 9))
+    run(on.until(3), lambda: f"{next(numbers)} of 5")
+    assert on.written() == f"{ERASE}1 of 5{ERASE}2 of 5{ERASE}3 of 5{ERASE}"
+    assert on.waited == [SILENT_S, EVERY_S, EVERY_S, EVERY_S]
+    assert SILENT_S == 2.0
+
+
+def test_what_takes_less_than_two_seconds_says_nothing(scene):
+    on = scene()
+    run(on.until(0))
+    assert (on.written(), on.waited) == ("", [SILENT_S])
+
+
+def test_the_end_of_the_work_ends_the_line_by_itself(scene, monkeypatch):
+    monkeypatch.setattr(progress, "SILENT_S", 600.0)
+    on = scene()
+    with Progress(lambda: "3 of 5") as shown:
+        pass
+    assert (shown._thread.is_alive(), on.written()) == (False, "")
+
+
+def test_a_line_is_never_wider_than_the_terminal_nor_moves_on_it(scene):
+    on = scene(columns=12)
+    run(on.until(1), lambda: "reading a\x1b[2J very long name")
+    assert on.written() == f"{ERASE}read...name{ERASE}"
+
+
+@pytest.mark.parametrize(
+    ("out", "term", "shown"),
+    [
+        ("terminal", "xterm", True),
+        ("file", "xterm", True),
+        ("pipe", "xterm", False),
+        ("terminal", "dumb", False),
+        ("terminal", "", False),
+        ("terminal", None, False),
+    ],
+)
+def test_only_a_terminal_that_can_erase_it_has_the_line(scene, monkeypatch, out, term, shown):
+    on = scene(out=out)
+    monkeypatch.delenv("TERM")
+    if term is not None:
+        monkeypatch.setenv("TERM", term)
+    assert (run(on.until(1))._thread is not None) == shown
+    assert bool(on.written()) == shown
+
+
+def test_where_standard_error_is_no_terminal_there_is_none(scene, monkeypatch):
+    on = scene()
+    monkeypatch.setattr(sys, "stderr", on.pipe[1])
+    assert run(on.until(1))._thread is None
+
+
+def test_items_are_counted_as_they_are_handed_on(scene):
+    shown = Progress(lambda: "")
+    said = [(item, shown.say()) for item in shown.each("ab", "placed {} of 2 pods")]
+    assert said == [("a", "placed 1 of 2 pods"), ("b", "placed 2 of 2 pods")]

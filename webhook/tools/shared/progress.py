@@ -1,0 +1,100 @@
+"""How far long work is: one line on standard error, rewritten in its place and gone at the end.
+
+There is none in the first two seconds, nor where it could not be erased or would be kept: where
+standard error is no terminal, the terminal is `dumb`, or standard output is a pipe, whose reader
+may draw on the same terminal.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from stat import S_ISFIFO
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from webhook.tools.shared.output import clean, cut
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from types import TracebackType
+    from typing import Self, TextIO
+
+T = TypeVar("T")
+
+SILENT_S: Final = 2.0
+"""Work that takes less says nothing."""
+EVERY_S: Final = 0.1
+_WIDTH: Final = 80
+_ERASE: Final = "\r\x1b[K"
+"""To the start of the line, and nothing after it (ECMA-48, EL)."""
+
+
+class Progress:
+    """Says how far work is until `end`, or the end of the block; a thread of its own calls `say`.
+
+    So the work itself only does what it does anyway, and may wait as long as it has to. `wait`
+    returns after so many seconds whether the work ended meanwhile.
+    """
+
+    def __init__(self, say: Callable[[], str], wait: Callable[[float], bool] | None = None) -> None:
+        self.say = say
+        self._stream = sys.stderr
+        self._ended = Event()
+        self._wait = wait or self._ended.wait
+        self._thread: Thread | None = None
+
+    def __enter__(self) -> Self:
+        if _can_be_erased(self._stream):
+            self._thread = Thread(target=self._show, daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        _type: type[BaseException] | None,
+        _error: BaseException | None,
+        _: TracebackType | None,
+    ) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Erase the line: what follows is the answer."""
+        self._ended.set()
+        if self._thread:
+            self._thread.join()
+
+    def each(self, items: Iterable[T], said: str) -> Iterator[T]:
+        """Yield the items, and say how many so far: at `{}` in a text such as `{} of 50 pods`."""
+        done = 0
+        self.say = lambda: said.format(f"{done:,}")
+        for done, item in enumerate(items, 1):  # noqa: B007 - the other thread reads it
+            yield item
+
+    def _show(self) -> None:
+        with suppress(OSError):  # the terminal may be gone
+            every_s = SILENT_S
+            while not self._wait(every_s):
+                text = cut(clean(self.say()), _width(self._stream) - 1, "...")
+                self._stream.write(f"{_ERASE}{text}")
+                self._stream.flush()
+                every_s = EVERY_S
+            if every_s == EVERY_S:
+                self._stream.write(_ERASE)
+                self._stream.flush()
+
+
+def _can_be_erased(stream: TextIO) -> bool:
+    if not stream.isatty() or os.environ.get("TERM", "dumb") in {"dumb", ""}:
+        return False
+    try:
+        return not S_ISFIFO(os.fstat(sys.stdout.fileno()).st_mode)
+    except (OSError, ValueError):  # it is closed, or a test's
+        return False
+
+
+def _width(stream: TextIO) -> int:
+    with suppress(OSError):
+        return os.get_terminal_size(stream.fileno()).columns or _WIDTH
+    return _WIDTH
