@@ -21,8 +21,11 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import yaml
 
+from webhook.core.pod.foreign import WHOLE_GPU
 from webhook.core.pod.patch import apply_patch
+from webhook.names import GPU_MEMORY_ANNOTATION
 from webhook.options import Failure
+from webhook.tools.shared.progress import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,10 +34,21 @@ Json = dict[str, Any]
 
 _START_TIMEOUT_S: Final = 30.0
 _COLOURS: Final = {"+": "green", "-": "red", "@": "cyan"}
+_WRITTEN: Final = {
+    "vramwarden.io/vram: 8Gi": "the scheduler counts it on each node",
+    "- name: NVIDIA_VISIBLE_DEVICES": "the GPU, chosen when the pod gets its node",
+    "- name: VRAMWARDEN_GPU_MEMORY_FRACTION": "what a program may allocate of the GPU",
+    "- key: vramwarden.io/gpu-memory-mib": "only nodes with GPUs that are large enough",
+    "- name: vram-enforcer": "a sidecar, which keeps the pod within its 8Gi",
+}
+"""Of what is written into the pod, the lines that say most, and what they are for."""
+_NOTE: Final = 52
+"""The column of what they are for."""
 
 
 @click.command("demo")
-def demo_command() -> None:
+@click.option("--diff", "whole", is_flag=True, help="Show all that is written into the pod.")
+def demo_command(*, whole: bool) -> None:
     """Show everything at once on loopback: certificates, server, a review of each kind.
 
     Starts the webhook as it runs in a cluster (gunicorn, TLS, the shipped policy) on free ports,
@@ -45,12 +59,9 @@ def demo_command() -> None:
         with _server(certificates) as port:
             context = ssl.create_default_context(cafile=str(certificates / "ca.crt"))
             client = HTTPSConnection("localhost", port, timeout=10, context=context)
-            click.secho("\n1. A developer creates a pod with one annotation", bold=True)
-            _show_translation(client, _recorded("annotated"))
-            click.secho("\n2. Another one asks for half a GPU", bold=True)
+            _show_translation(client, _recorded("annotated"), whole=whole)
             _show_denial(client, _recorded("half-a-gpu"))
             client.close()
-    click.secho("\nThe server has drained and stopped.", bold=True)
 
 
 def _recorded(name: str) -> Json:
@@ -68,7 +79,8 @@ def _server(certificates: Path) -> Iterator[int]:
     click.echo(f"$ vramwarden {' '.join(command[3:])}")
     with subprocess.Popen(command, stderr=subprocess.PIPE) as process:  # noqa: S603 - ourselves
         try:
-            _wait_until_ready(process, operations_port)
+            with Progress(lambda: "waiting until the server is ready"):
+                _wait_until_ready(process, operations_port)
             click.echo(f"ready: https://localhost:{port}, certificate issued by {certificates}")
             yield port
         finally:
@@ -108,24 +120,48 @@ def _post(client: HTTPSConnection, review: Json) -> Json:
     return answer
 
 
-def _show_translation(client: HTTPSConnection, review: Json) -> None:
+def _show_translation(client: HTTPSConnection, review: Json, *, whole: bool) -> None:
     pod = review["request"]["object"]
     answer = _post(client, review)
-    translated = apply_patch(pod, json.loads(b64decode(answer["patch"])))
-    click.echo(f"   allowed: {answer['allowed']}; {answer['auditAnnotations']}; the pod changes:\n")
-    lines = difflib.unified_diff(
-        _yaml(pod), _yaml(translated), "as written", "as stored", lineterm="", n=2
-    )
-    for line in lines:
-        click.secho(f"   {line}", fg=_COLOURS.get(line[:1]))
+    lines = _diff(pod, apply_patch(pod, json.loads(b64decode(answer["patch"]))))
+    added = [line for line in lines if line.startswith("+ ")]
+    asked = f"{GPU_MEMORY_ANNOTATION}: {pod['metadata']['annotations'][GPU_MEMORY_ANNOTATION]}"
+    click.secho(f"\n1. A pod comes with one annotation, {asked}", bold=True)
+    rule = answer["auditAnnotations"]["rule"]
+    said = f"   Allowed by rule {rule}, which writes {len(added)} lines into it"
+    if whole:
+        click.echo(f"{said}:")
+        for line in lines:
+            click.secho(f"   {line}", fg=_COLOURS.get(line[:1]))
+        return
+    program = _as_typed()
+    click.echo(f"{said} (all: {program} demo --diff), such as:")
+    for text, what in _WRITTEN.items():
+        line = next(line for line in added if line.endswith(text))
+        click.echo(f"   {click.style(line, fg=_COLOURS['+'])}{'':{_NOTE - len(line)}}{what}")
+    click.echo(f"   For a pod of yours: {program} admit -f FILE -o diff")
 
 
 def _show_denial(client: HTTPSConnection, review: Json) -> None:
+    (container,) = review["request"]["object"]["spec"]["containers"]
+    asked = f"{WHOLE_GPU}: {container['resources']['limits'][WHOLE_GPU]}"
     answer = _post(client, review)
-    click.echo(f"   allowed: {answer['allowed']}; what kubectl shows:\n")
+    click.secho(f"\n2. Another comes with half a GPU, {asked}", bold=True)
+    click.echo("   Denied; kubectl shows why, and what to write instead:")
     status = answer["status"]
     shown = f'admission webhook "mutate.vramwarden.io" denied the request: {status["message"]}'
     click.secho(f"   Error from server ({status['reason']}): {shown}", fg="red")
+
+
+def _as_typed() -> str:
+    """Return how this command was called, where a shell would not find it by its name alone."""
+    called = Path(sys.argv[0])
+    return str(called) if called.name == "vramwarden" and not called.is_absolute() else "vramwarden"
+
+
+def _diff(pod: Json, translated: Json) -> list[str]:
+    files = ("as written", "as stored")
+    return [*difflib.unified_diff(_yaml(pod), _yaml(translated), *files, lineterm="", n=2)]
 
 
 def _yaml(pod: Json) -> list[str]:

@@ -121,8 +121,7 @@ def simulate_command(
             nodes, sources = [], {}
             cluster.notes.append(str(error))
     except Unreadable as error:
-        raise WrongInput(f"nothing was compared:
-{error}") from error
+        raise WrongInput(f"nothing was compared:\n{error}") from error
     if output == "text" and not sources:
         progress.end()
         click.echo(f"No GPU is there to share: {cluster.notes[-1]}.")
