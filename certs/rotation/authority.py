@@ -158,10 +158,12 @@ def uses(bundle: Bundle, now: datetime, terms: Terms | None = None) -> tuple[str
     | newer, with a key | announced: signs from ... on |
     | another | is trusted only |
     """
-    try:
-        authorities = authorities_of(bundle)
-    except CertificatesError:
-        return ("",) * len(readable_certificates(bundle.ca_pem))
+    authorities = tuple(Authority(ca, None) for ca in readable_certificates(bundle.ca_pem))
+    if bundle.ca_key_pem:
+        try:
+            authorities = authorities_of(bundle)
+        except CertificatesError:
+            return ("",) * len(authorities)
     leaf = next(iter(readable_certificates(bundle.certificate_pem)), None)
     signer = signer_of(leaf, authorities)
     able = usable(authorities, now)

@@ -157,6 +157,8 @@ def _grow(
         authorities = (*authorities_of(alone), *authorities)
         reasons.append(why)
     issuer = issuer_of(authorities, signer, now, terms, trusted)
+    if reasons and issuer is not authorities[0]:
+        reasons.append(f"another CA is {announced(authorities[0], issuer, terms)}")
     life_s = leaf_life_s(issuer, authorities, now, terms)
     if why := _why_new_leaf(leaf, signer, issuer, wanted, now, life_s):
         names = (*wanted, *(names_of(leaf) if leaf else ()))

@@ -12,10 +12,12 @@ from certs import (
     SetAction,
     Terms,
     advance,
+    announce,
     issue_ca,
     issue_serving,
     problems,
     renewal_due,
+    uses,
 )
 from certs.pki import issue
 from tests.certs.handshakes import DAY, NAMES, put, real_now, shake_hands
@@ -102,6 +104,32 @@ def test_a_ca_is_announced_then_signs_then_is_alone():
     assert announced - birth > old * 0.66
     assert switched - announced == DAY
     assert timedelta(366) <= forgotten - announced < timedelta(390)
+
+
+@pytest.mark.parametrize("asked", [True, False], ids=["asked for", "due"])
+def test_the_moment_at_which_another_ca_signs_is_said_and_kept(asked):
+    now = NOW if asked else renewal_due(cas(fresh())[0])
+    # A certificate that is not due itself: the CA's life ends before its own would be renewed.
+    before = fresh() if asked else advance(fresh(), NAMES, now - 30 * DAY).bundle
+    outcome = announce(before, now + HOUR) if asked else advance(before, NAMES, now + HOUR)
+    assert outcome.action is SetAction.ROTATED
+    said = f"announced: signs from {now + HOUR + DAY:%Y-%m-%d %H:%M} UTC on"
+    assert outcome.reasons[-1].removeprefix("another CA is ") == said
+    for moment, expected in (
+        (now + HOUR, (said, "signs")),
+        (now + HOUR + DAY - timedelta(minutes=1), (said, "signs")),
+        (now + HOUR + DAY, ("signs", "is trusted only")),
+    ):
+        assert uses(advance(outcome.bundle, NAMES, moment).bundle, moment) == expected
+
+
+def test_nothing_is_said_of_a_set_that_cannot_be_read():
+    whole = fresh()
+    assert uses(whole, NOW) == ("signs",)
+    assert uses(replace(whole, ca_key_pem=b""), NOW) == ("signs",)
+    assert uses(replace(whole, ca_key_pem=b"junk"), NOW) == ("",)
+    assert uses(replace(whole, ca_pem=b"junk"), NOW) == ()
+    assert uses(replace(whole, certificate_pem=b"junk"), NOW) == ("is trusted only",)
 
 
 def interesting_steps():
