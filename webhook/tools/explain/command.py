@@ -66,7 +66,7 @@ def _subject(
 
 def _complete(context: click.Context, _: click.Parameter, begun: str) -> list[str]:
     """Return pods, or what has the kind that was typed."""
-    from webhook.tools.explain.read import KINDS, POD  # noqa: PLC0415 - as above
+    from webhook.tools.explain.reader import KINDS, POD  # noqa: PLC0415 - as above
 
     word, slash, name = begun.rpartition("/")
     found = (one for one in (POD, *KINDS) if (word.lower() if slash else "pod") in one.words)
