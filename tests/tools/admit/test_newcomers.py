@@ -157,6 +157,7 @@ PRIVILEGES = {
 }
 RAY = f"headGroupSpec: {{template: {TEMPLATE}}}"
 WORKFLOW = "argoproj.io/v1alpha1"
+PARAMETER = '"{{inputs.parameters.vram}}"'
 BAD = "InvalidQuantity"
 OTHER_KINDS = {
     "PyTorchJob": Row(
@@ -217,6 +218,15 @@ OTHER_KINDS = {
             f"{{podMetadata: {{{WRONG}}}, templates: [{{container: {{image: example}}}}]}}",
         ),
         BAD,
+    ),
+    "Workflow with a parameter": Row(
+        an_object(
+            WORKFLOW,
+            "Workflow",
+            f"{{templates: [{{metadata: {asking(PARAMETER)}, container: {{image: example}}}}]}}",
+        ),
+        NOT_JUDGED,
+        ELSEWHERE,
     ),
     "Workflow's podMetadata that no template gets": Row(
         an_object(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from webhook.core.admission.decide import Decision, Outcome, Phase, Skip, decide
 from webhook.core.admission.rules.hints import SHOWN, candidates, near_miss
 from webhook.core.bounds import LONGEST_KEY
+from webhook.core.pod.carried import is_filled_in
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.findings import Finding, Reason, annotation_path
 from webhook.core.pod.patch import Operation, PatchError, apply_patch
@@ -44,8 +45,6 @@ _MACHINE_CONTAINER: Final = "compute"
 """How KubeVirt calls the container in which a machine runs."""
 _OF_FORM: Final = frozenset({Reason.INVALID_QUANTITY, Reason.INVALID_COUNT, Reason.TOO_SMALL})
 """What an amount is wrong for, whatever its pod and the rule."""
-_FILLED_IN: Final = ("{{", "${", "$(", "<")
-"""Begins what a chart, a pipeline or a person puts an amount in place of."""
 
 
 def decide_both(creation: Request, policy: Policy, cluster: Cluster) -> tuple[Decision, Decision]:
@@ -105,9 +104,9 @@ def wrong_amounts(key: str, value: object, path: str) -> Iterator[Finding]:
 
     A number is read as its digits, since a chart may put it in quotes.
     """
-    text = str(value) if type(value) is not bool and isinstance(value, str | int | float) else ""
-    if not text or any(mark in text for mark in _FILLED_IN):
+    if type(value) is bool or not isinstance(value, str | int | float) or is_filled_in(value):
         return
+    text = str(value)
     annotations: Json = {GPU_MEMORY_ANNOTATION: text} if key == GPU_MEMORY_ANNOTATION else {}
     entries = (entry.partition("=") for entry in text.split(","))
     names = dict.fromkeys(name.strip(" ") for name, equals, _ in entries if equals) or ("main",)

@@ -44,6 +44,20 @@ class Carried(NamedTuple):
         return shown_path(self.path) if self.is_in_text else f"{above}[{self.key}]"
 
 
+def is_filled_in(value: object) -> bool:
+    """Say whether a pipeline, a chart or a template puts an amount in place of a value."""
+    return type(value) is str and any(mark in value for mark in ("{{", "${", "$("))
+
+
+def is_open(template: Template) -> bool:
+    """Say whether nobody knows yet what the pods of a template ask for."""
+    metadata: Any = (template.pod or {}).get("metadata")
+    annotations: Any = metadata.get("annotations") if type(metadata) is dict else None
+    return type(annotations) is dict and any(
+        is_filled_in(annotations.get(key)) for key in ASKING_ANNOTATIONS
+    )
+
+
 def carried_keys(obj: Json, version: str, templates: Iterable[Template]) -> tuple[Carried, ...]:
     """Return where keys of ours that ask stand in an object and no template of it has them.
 

@@ -11,7 +11,7 @@ import yaml
 
 from webhook.adapters.yaml_documents import BoundedReader, StopError
 from webhook.core.admission.templates import pod_of
-from webhook.core.pod.carried import carried_keys
+from webhook.core.pod.carried import carried_keys, is_open
 from webhook.core.pod.patch import apply_patch
 from webhook.core.pod.shapes import Form, Template, TooMuchToSearchError
 from webhook.core.pod.templates import find_templates, is_own_kind
@@ -73,22 +73,20 @@ class ManifestObject:
         first. Raises ManifestError where it is too large.
         """
         try:
-            templates = find_templates(self.value, self.kind, self.version)
+            found = find_templates(self.value, self.kind, self.version)
+            is_own = is_own_kind(self.kind, self.version)
+            templates = [one for one in found if is_own or not is_open(one)]
             carried = carried_keys(self.value, self.version, templates)
         except TooMuchToSearchError as error:
             name = text_of(self.value, "metadata", "name") or "(no name)"
             raise ManifestError(f"{self.kind} {name} {error}") from None
-        is_apart = bool(carried) and not self._is_known(templates)
+        is_known = bool(found) and (is_own or any(one.form is Form.CONTAINER for one in found))
+        is_apart = bool(carried) and (not is_known or len(templates) < len(found))
         if is_apart:
             templates = [*templates, Template((), None, Form.ELSEWHERE)]
         for template in templates:
             own = carried if template is templates[-1 if is_apart else 0] else ()
             yield Target(self, template, own, is_one_of_many=len(templates) > 1)
-
-    def _is_known(self, templates: list[Template]) -> bool:
-        """Say whether its templates are all that its pods are made from."""
-        is_workflow = any(one.form is Form.CONTAINER for one in templates)
-        return is_workflow or (bool(templates) and is_own_kind(self.kind, self.version))
 
 
 @dataclass(frozen=True, slots=True)
