@@ -170,7 +170,7 @@ def top_command(
         report = read_report(cluster.kube, wanted)
     except KubeError as error:
         raise NoCluster(str(error)) from error
-    if report.nodes is None and report.pods is None:
+    if all((report.nodes if one == "nodes" else report.pods) is None for one in parts):
         raise NoCluster("\n".join(report.missing))
     if every_s is None:
         show.once(report)
