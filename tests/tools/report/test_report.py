@@ -265,6 +265,9 @@ def test_namespaces_whose_labels_may_not_be_read_are_named(labelled, namespace, 
         f"read; ask an administrator for the right to {verb} namespaces"
     )
     assert (report["denied"], report["pods"]) == ([], judged)
+    assert run("-n", namespace).exit_code == 3  # nobody would be denied, as far as one sees
+    labelled.add(running("wrong", "8GB", namespace="open"))
+    assert run().exit_code == 1
     assert report["policy"].startswith("vramwarden-system/vramwarden-policies, ")
 
 

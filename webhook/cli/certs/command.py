@@ -24,6 +24,7 @@ from certs import (
 )
 from webhook.cli.certs.options import CONFIGURATION_OPTION, SERVICE_OPTION, secret_option
 from webhook.options import (
+    ExitCode,
     Failure,
     NoCluster,
     WrongInput,
@@ -192,7 +193,7 @@ def show(
         click.echo(f"renewal   {who}")
     for problem in problems:
         click.echo(f"problem: {problem}", err=True)
-    context.exit(1 if problems else 0)
+    context.exit(ExitCode.FOUND if problems else ExitCode.DONE)
 
 
 def _nothing(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from webhook.options import (
+    ExitCode,
     NoCluster,
     cluster_options,
     complete_names,
@@ -113,4 +114,4 @@ def explain_command(
     said = as_json(report) if output == "json" else as_text(report, ascii_only=ascii_only)
     click.echo(said, nl=False)
     if report.is_trouble:
-        click.get_current_context().exit(1)
+        click.get_current_context().exit(ExitCode.FOUND)

@@ -11,9 +11,11 @@ from webhook.core.words import named
 from webhook.names import DEFAULT_NAMESPACE
 from webhook.options import (
     NAMESPACES,
+    ExitCode,
     NoCluster,
     connection_options,
     default_enforcer_image,
+    first_of,
     names_of,
     namespace_option,
     output_option,
@@ -73,7 +75,7 @@ def report_command(
     vramwarden report --policy next.yaml     what a policy would do that you have not installed
 
     Exit code 0: nobody would be denied or stopped; 1: somebody would, or the policy is not valid;
-    2: wrong usage; 3: the cluster did not answer, or you may not read it.
+    2: wrong usage; 3: the cluster did not answer, or you may not read what would say it.
     """  # noqa: D301 - click wants the character, not two
     # Imported here: the client and policies would slow down every --help.
     from webhook.adapters.kube.client import KubeError  # noqa: PLC0415
@@ -88,7 +90,9 @@ def report_command(
     except KubeError as error:
         raise NoCluster(str(error)) from error
     click.echo(as_json(found) if output == "json" else as_text(found), nl=False)
-    click.get_current_context().exit(int(found.would_change))
+    change = ExitCode.FOUND if found.would_change else ExitCode.DONE
+    unknown = ExitCode.UNANSWERED if found.unjudged else ExitCode.DONE
+    click.get_current_context().exit(first_of((change, unknown)))
 
 
 def report(kube: Kube, policy: Policy, where: str, namespace: str, release: str) -> RolloutReport:
@@ -135,6 +139,7 @@ def report(kube: Kube, policy: Policy, where: str, namespace: str, release: str)
         over_cap=judged.over_cap(nodes),
         counted=counters,
         missing=missing,
+        unjudged=judged.unjudged if why_no_labels else 0,
         now_s=kube.now_s(),
     )
 

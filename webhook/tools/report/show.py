@@ -40,6 +40,8 @@ class RolloutReport:
     counted: Sequence[ReplicaCounts]
     missing: Sequence[str]
     """What could not be read, and what to do."""
+    unjudged: int
+    """Pods of which it could not be said, for want of labels of their namespaces."""
     now_s: float
 
     @property
