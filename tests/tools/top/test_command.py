@@ -120,7 +120,7 @@ def test_all_namespaces_are_asked_for_at_once(top, cluster):
 def test_a_browser_gets_one_page_of_the_parts_that_are_named(top):
     page = read_page(top("-n", "team-a", "-o", "html")[1])
     assert list(sections(page)) == ["GPUs", "Pods that wait", "Pods with GPU memory"]
-    assert "team-a/llama-0: 6Gi used of 16Gi promised, at most 6.1Gi" in texts(page)
+    assert "team-a/llama-0: 6Gi used of its cap of 16Gi, at most 6.1Gi" in texts(page)
     assert list(sections(read_page(top("nodes", "-o", "html")[1]))) == ["GPUs"]
 
 

@@ -243,7 +243,7 @@ def test_troubles_are_said_the_gravest_first():
         a_listed_pod("v", "team-a", "p", status="Running", node="n7"),
     ]
     report = join([one.figures for one in nodes], pods, NOW_S)
-    nameless = "a pod without a promise (uid uid-x, none that you can list here)"
+    nameless = "a pod without a cap (uid uid-x, none that you can list here)"
     unreported = "1 of these pods is bound to it, and no sentry reports of it"
     assert [(one.reason, one.node, one.gpu, one.sentence) for one in report.troubles] == [
         (TopReason.OVERPROMISED, "n10", 0, "60Gi are promised of 50Gi usable"),
@@ -253,7 +253,7 @@ def test_troubles_are_said_the_gravest_first():
             TopReason.UNMANAGED,
             "n10",
             2,
-            "1Gi are held by pod team-a/shell, which was promised none",
+            "1Gi are held by pod team-a/shell, which has no cap",
         ),
         (TopReason.GPU_LOST, "n10", 1, "is lost or unhealthy; nothing new is placed on it"),
         (TopReason.UNREPORTED, "n7", None, unreported),

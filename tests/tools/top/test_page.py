@@ -100,13 +100,13 @@ def test_own_pods_have_names_and_those_of_others_have_none():
     assert titles == [
         "n1: seen 14s ago",
         "n1 GPU 0 NVIDIA H100 80GB: 32.5Gi used of 68Gi promised, 11Gi free",
-        "team-a/llama-7c9f-x2kq4: 6.1Gi used of 16Gi promised, at most 6.3Gi",
-        "team-a/train-0: 25Gi used of 40Gi promised, at most 38.3Gi",
+        "team-a/llama-7c9f-x2kq4: 6.1Gi used of its cap of 16Gi, at most 6.3Gi",
+        "team-a/train-0: 25Gi used of its cap of 40Gi, at most 38.3Gi",
         "1 pod of others: 1.5Gi used of 12Gi promised",
         "n1 GPU 1 NVIDIA H100 80GB: 35.9Gi used of 48Gi promised, 31Gi free",
-        "team-a/train-0: 25Gi used of 40Gi promised, at most 38.3Gi",
-        "team-a/embed-29411-8tq5w: 7.8Gi used of 8Gi promised, at most 8Gi",
-        "3.1Gi without a promise, held by pod 91ab",
+        "team-a/train-0: 25Gi used of its cap of 40Gi, at most 38.3Gi",
+        "team-a/embed-29411-8tq5w: 7.8Gi used of its cap of 8Gi, at most 8Gi",
+        "3.1Gi held by pod 91ab, without a cap",
     ]
 
 
@@ -115,7 +115,7 @@ def test_tables_say_who_waits_why_and_who_has_what():
     assert list(found) == ["GPUs", "Pods that wait", "Pods with GPU memory"]
     (waiting,) = tables(found["Pods that wait"])
     assert waiting == [
-        ["pod", "asks for", "since", "node", "why"],
+        ["pod", "cap", "since", "node", "why"],
         ["eval-4", "60Gi", "9m", "-", "no GPU has 60Gi free"],
     ]
     (pods,) = tables(found["Pods with GPU memory"])
@@ -128,6 +128,13 @@ def test_tables_say_who_waits_why_and_who_has_what():
     assert gpus[1] == [
         *("n1 GPU 0", "NVIDIA H100 80GB", "79Gi", "68Gi", "32.5Gi", "11Gi", "0", "3", "14s ago")
     ]
+
+
+def test_words_stand_at_the_left_and_are_broken_between_words():
+    root = read_page(as_html(small()))
+    heads = [(one.text, one.get("class")) for one in root.findall(".//thead/tr/th")]
+    assert {name for name, kind in heads if kind == "text"} == {"node", "product", "why", "state"}
+    assert "anywhere" not in "".join(one.text for one in root.iter("style"))
 
 
 def test_a_page_has_the_parts_that_are_asked_for():

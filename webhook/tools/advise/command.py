@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from webhook.adapters.kube.client import Kube, KubeError
     from webhook.core.kinds.histories import History
 
-_HEADS: Final = ("WORKLOAD", "RUNS", "ASKS", "PEAK", "MEDIAN", "STOPS", "ADVICE", "WHY")
-_RIGHT: Final = frozenset({"RUNS", "ASKS", "PEAK", "MEDIAN", "STOPS", "ADVICE"})
+_HEADS: Final = ("WORKLOAD", "RUNS", "CAP", "PEAK", "MEDIAN", "STOPS", "ADVICE", "WHY")
+_RIGHT: Final = frozenset({"RUNS", "CAP", "PEAK", "MEDIAN", "STOPS", "ADVICE"})
 _NOTHING: Final = "-"
 _LAST: Final = {Verdict.FITS: 1, Verdict.FILLS: 1, Verdict.FEW: 2}
 """Which rows stand below those that advise something."""
@@ -52,8 +52,9 @@ def advise_command(
 
     From what their last 20 pods held at most, which is kept for 30 days after they ended, as a
     VRAMHistory of their namespace. Advice is the largest peak and 15 %, and begins with 5 pods that
-    ran for an hour in sum. RUNS counts pods, STOPS those that were stopped at their cap. Pods of a
-    workload are known by what created them; the label vramwarden.io/workload names it otherwise.
+    ran for an hour in sum. RUNS counts pods, CAP is what they asked for, STOPS are those that were
+    stopped at it. Pods of a workload are known by what created them; the label
+    vramwarden.io/workload names it otherwise.
 
     \b
     vramwarden advise                 the workloads of your namespace

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     default="default",
     show_default=True,
     metavar="NS",
-    help="Where pods are created as a dry run: a namespace that the policy governs.",
+    help="Where pods are created as a dry run: a namespace to which the policy applies.",
 )
 @output_option("One line per check, or a CheckReport for programs.")
 @connection_options

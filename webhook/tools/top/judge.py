@@ -530,8 +530,8 @@ def _whose(report: TopReport, uid: str) -> str:
         return "processes of no pod"
     namespace, name = report.name_of(uid)
     if name:
-        return f"pod {namespace}/{name}, which was promised none"
-    return f"a pod without a promise (uid {uid}, none that you can list here)"
+        return f"pod {namespace}/{name}, which has no cap"
+    return f"a pod without a cap (uid {uid}, none that you can list here)"
 
 
 _NUMBERED: Final = re.compile(r"([^0-9]*)([0-9]{0,30})")

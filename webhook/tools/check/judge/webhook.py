@@ -157,7 +157,7 @@ def configurations(facts: Facts) -> CheckFinding:
     lax = [name for key, policy in EXPECTED.items() for name in key[1:]
            if policy == "Fail" != found[key]]  # fmt: skip
     if lax:
-        why = f"{named(lax)} has failurePolicy Ignore: while no replica answers, the second line "
+        why = f"{named(lax)} has failurePolicy Ignore: while no replica answers, the fence "
         cure = "set webhook.failurePolicy to Fail"
         return warning(f"{why}alone denies pods that were not translated", cure, lax)
     return ok(counted(len(found), "webhook"))
@@ -262,7 +262,7 @@ def pod_asks(facts: Facts) -> CheckFinding:
     if _UNREACHED in found.answer:
         return _not_reached(facts, found.answer)
     if _BY_SECOND_LINE in found.answer:
-        why = f"{where} only the second line denied it: the webhook was not asked"
+        why = f"{where} only the fence denied it: the webhook was not asked"
         return failed(why, upgrade(facts))
     who = "the policy denies it" if '.vramwarden.io" denied' in found.answer else "it was denied"
     return warning(f"{where} {who}: {shortened(found.answer)}", _MEANT + _ANOTHER)

@@ -68,7 +68,7 @@ def explain_pod(facts: PodFacts) -> Report:
     if not asked:
         return report
     text = f"{asked}, which the pod asked for: its rule has translateWholeGPU"
-    return replace(report, notes=(("A share in place of", text), *report.notes))
+    return replace(report, notes=(("GPU memory in place of", text), *report.notes))
 
 
 def explain_workload(facts: WorkloadFacts, pod: Report | None) -> Report:

@@ -383,7 +383,7 @@ def _wrapped(sentences: Iterable[str], term: Terminal, style: str = _RED) -> lis
 
 _MORE: Final = {
     TopReason.OVERPROMISED: "more is promised than there is",
-    TopReason.UNMANAGED: "memory is held by pods without a promise",
+    TopReason.UNMANAGED: "memory is held by pods without a cap",
     TopReason.GPU_LOST: "lost or unhealthy",
     TopReason.UNREPORTED: "nodes without figures",
     TopReason.STALE: "old figures",

@@ -195,7 +195,8 @@ table { margin-bottom: 12px; border-collapse: collapse; font-size: 13px;
   font-variant-numeric: tabular-nums; }
 th, td { padding: 3px 14px 3px 0; text-align: right; border-bottom: 1px solid var(--line);
   white-space: nowrap; }
-th:first-child, .text { text-align: left; white-space: normal; overflow-wrap: anywhere; }
+th:first-child, .text { text-align: left; white-space: normal; overflow-wrap: break-word; }
+th:first-child { min-width: 12ch; } .text { min-width: 8ch; }
 th { font-weight: 400; }
 thead th { font-weight: 600; }
 .troubles { padding: 10px 14px; border: 1px solid var(--line);

@@ -51,12 +51,14 @@ _NODE, _NUMBER = 190, 130
 """Room for names at the left, for figures at the right."""
 
 
+_TEXTS: Final = ("node", "product", "why", "state")
+"""Columns of tables that hold no figures."""
 _LEGEND: Final = {
     "b": "promised to a pod that you see",
     "a": "in use by it",
     "p": "promised to pods of others",
     "o": "in use by them",
-    "trouble": "in use without a promise",
+    "trouble": "in use without a cap",
     "empty": "free",
     "unknown": "not known",
     "alarm": "lost, or more promised than there is",
@@ -132,18 +134,18 @@ def _gpus(report: TopReport, nodes: Sequence[NodeFigures]) -> Element:
     if len(drawn) < len(nodes):
         some = (
             f" {len(drawn):,} of {len(nodes):,} nodes are drawn, first those with your pods or "
-            "with memory that nobody was promised."
+            "with memory in use without a cap."
         )
     rows = [_row(report, node, gpu) for node in nodes for gpu in node.gpus][:_MOST_ROWS]
     head = ["GPU", "product", "usable", "promised", "used", "free", "unmanaged", "pods", "seen"]
     what = "As a table" + f", the first {_MOST_ROWS}" * (len(gpus) > _MOST_ROWS)
     return section(
         "GPUs",
-        "Each bar is a GPU, as long as its usable memory. A block is what a pod was promised, the "
+        "Each bar is a GPU, as long as its usable memory. A block is a pod's cap, the "
         f"strip at its foot what of it is in use. Point at it for figures.{some}",
         legend(_LEGEND),
         picture("Memory of each GPU: promised, in use and free", height, *body),
-        folded(what, table(head, rows)),
+        folded(what, table(head, rows, _TEXTS)),
     )
 
 
@@ -246,7 +248,7 @@ def _gpu(
         left = _part(parts, slot, left, promised, sum(used), "po", title)
     for uid, held_bytes in gpu.unmanaged.items():
         whose = "/".join(report.name_of(uid)) if uid in report.names else f"pod {uid}"
-        title = f"{amount(held_bytes)} without a promise, held by {whose if uid else 'no pod'}"
+        title = f"{amount(held_bytes)} held by {whose if uid else 'no pod'}, without a cap"
         # It is there also where all is promised: then it takes what was promised to others.
         width = max(_LEAST_SEEN, held_bytes / slot.unit_bytes)
         left = max(slot.left, min(left, slot.left + slot.width - width))
@@ -283,7 +285,7 @@ def _part(
 
 def _said(held: PodFigures, report: TopReport) -> str:
     peak = "" if held.peak_bytes is None else f", at most {amount(held.peak_bytes)}"
-    used = _used_of(held.used_bytes, held.cap_bytes)
+    used = f"{amount_of(held.used_bytes, 'unknown')} used of its cap of {amount(held.cap_bytes)}"
     return f"{'/'.join(report.name_of(held.uid))}: {used}{peak}"
 
 
@@ -332,7 +334,7 @@ def _waiting(report: TopReport) -> Element:
     if not rows:
         return section("Pods that wait", "None of them waits for a GPU.")
     said = "They start nothing yet. vramwarden explain POD says more of each."
-    head = ["pod", "asks for", "since", "node", "why"]
+    head = ["pod", "cap", "since", "node", "why"]
     return _listed("Pods that wait", said, head, rows)
 
 
@@ -355,10 +357,10 @@ def _pods(report: TopReport) -> Element:
         for pod in placed
     ]
     said = (
-        "What each was promised on a GPU, what it uses and what it used at most. A pod that needs "
-        "more than its promise is stopped; one that needs far less keeps others waiting."
+        "The cap of each on a GPU, what it uses and what it used at most. A pod that needs more "
+        "than its cap is stopped; one that needs far less keeps others waiting."
     )
-    head = ["pod", "node", "GPU", "promised", "used", "of it", "at most", "state"]
+    head = ["pod", "node", "GPU", "cap", "used", "of it", "at most", "state"]
     return _listed("Pods with GPU memory", said, head, rows)
 
 
@@ -387,7 +389,7 @@ def _workloads(report: TopReport) -> Element:
 
 def _listed(heading: str, said: str, head: list[str], rows: list[list[str]]) -> Element:
     """Return a section with a table, and how many rows have no room in it."""
-    found = section(heading, said, table(head, rows[:_MOST_ROWS], texts=("why", "state")))
+    found = section(heading, said, table(head, rows[:_MOST_ROWS], _TEXTS))
     if len(rows) > _MOST_ROWS:
         found.append(tag("p", f"{len(rows) - _MOST_ROWS:,} more; vramwarden top shows them."))
     return found
