@@ -586,11 +586,11 @@ TABLE = [
     closed("B11 our volume", with_mount("8Gi", "vram-enforcer-run", "/x"), "ReservedName: "),
     closed("B11 the sidecar's image", changing_the_sidecar("", image="evil.example/x"), KEPT),
     closed("B11 the sidecar's amounts", changing_the_sidecar("/resize", resources=LESS), KEPT),
-    limit("B12 managed memory", "README.md", "`cudaMallocManaged` memory is never seen"),
+    limit("B12 managed memory", "SECURITY.md", "`cudaMallocManaged` is never seen"),
     limit(
         "B12 between two measurements",
-        "README.md",
-        "A burst can take a neighbor's memory first",
+        "SECURITY.md",
+        "a burst can take what is free",
     ),
     # C: containers that see a GPU and are not counted.
     closed("C1 a debugging container that shows GPUs", debugging(None, env=[ALL]), DEBUGGING),
