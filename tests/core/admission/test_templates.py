@@ -48,6 +48,13 @@ def test_what_the_pods_would_be_denied_for_is_said_with_the_workloads_path(kind,
     assert (advice.reasons, advice.rule) == (("InvalidQuantity",), "default")
 
 
+def test_what_the_api_server_alone_would_reject_is_called_no_denial():
+    advice = advised(a_pod("8Gi", containers=[{"image": "example"}]))
+    said = "the API server would reject its pods: spec.template.spec.containers[0].name: must be a"
+    (warning,) = advice.warnings
+    assert warning.startswith(said)
+
+
 def test_a_workload_whose_pods_are_fine_brings_no_warning():
     advice = advised(a_pod("8Gi"))
     assert (advice.warnings, advice.outcome) == ((), Outcome.ALLOWED)

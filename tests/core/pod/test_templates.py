@@ -23,6 +23,7 @@ def found(text: str):
     return find_templates(obj, obj["kind"], obj["apiVersion"])
 
 
+MEMORY = "vramwarden.io/gpu-memory"
 TEMPLATE = "{metadata: {annotations: {a: b}}, spec: {containers: [{name: main}]}}"
 KINDS = {
     "PyTorchJob": (
@@ -159,7 +160,7 @@ def test_a_cron_workflow_is_one_level_deeper():
 KSERVE = """
 apiVersion: serving.kserve.io/v1beta1
 kind: InferenceService
-metadata: {name: llama, annotations: {a: common, b: common}, labels: {c: d}}
+metadata: {name: llama, annotations: {a: common, vramwarden.io/gpu-memory: 8Gi}, labels: {c: d}}
 spec:
   predictor:
     annotations: {a: own}
@@ -174,7 +175,7 @@ def test_kserves_components_are_pods_with_the_services_metadata():
     predictor, transformer = found(KSERVE)
     assert {one.form for one in (predictor, transformer)} == {Form.INLINE}
     assert [one.field for one in (predictor, transformer)] == ["spec.predictor", "spec.transformer"]
-    metadata = {"annotations": {"a": "own", "b": "common"}, "labels": {"c": "d"}}
+    metadata = {"annotations": {"a": "own", MEMORY: "8Gi"}, "labels": {"c": "d"}}
     assert predictor.pod["metadata"] == metadata
     (container,) = predictor.pod["spec"]["containers"]
     assert (container["name"], container["args"]) == ("kserve-container", ["x"])
@@ -183,7 +184,7 @@ def test_kserves_components_are_pods_with_the_services_metadata():
     assert names == ["kserve-container", "side"]
     at = {
         ("metadata", "annotations", "a"): "spec.predictor.annotations.a",
-        ("metadata", "annotations", "b"): "metadata.annotations.b",
+        ("metadata", "annotations", MEMORY): f"metadata.annotations.{MEMORY}",
         ("metadata", "annotations", "new"): "spec.predictor.annotations.new",
         ("spec", "containers", 0, "args"): "spec.predictor.model.args",
         ("spec", "nodeSelector"): "spec.predictor.nodeSelector",
@@ -192,10 +193,11 @@ def test_kserves_components_are_pods_with_the_services_metadata():
 
 
 def test_a_workflows_fields_stand_where_they_were_written():
-    train, _, many = found(WORKFLOW)
+    common = f"podMetadata: {{annotations: {{{MEMORY}: 8Gi, "
+    train, _, many = found(WORKFLOW.replace("podMetadata: {annotations: {", common))
     at = {
         ("metadata", "annotations", "a"): "spec.templates[0].metadata.annotations.a",
-        ("metadata", "annotations", "b"): "spec.podMetadata.annotations.b",
+        ("metadata", "annotations", MEMORY): f"spec.podMetadata.annotations.{MEMORY}",
         ("spec", "containers", 0, "image"): "spec.templates[0].container.image",
         ("spec", "containers", 1): "spec.templates[0].sidecars[0]",
         ("spec", "volumes"): "spec.templates[0].volumes",
@@ -215,9 +217,6 @@ def test_only_kinds_of_others_may_leave_out_a_containers_name():
     assert spec["initContainers"] == [{"name": "user-container-init"}]
     (deployment,) = found(f"apiVersion: apps/v1\nkind: Deployment\n{nameless}")
     assert deployment.pod["spec"]["containers"][0] == {"image": "a"}
-
-
-MEMORY = "vramwarden.io/gpu-memory"
 
 
 @pytest.mark.parametrize(

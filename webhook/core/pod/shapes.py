@@ -7,6 +7,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.bounds import DEEPEST_TEMPLATE, MOST_VALUES
+from webhook.names import ASKING_ANNOTATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -113,11 +114,11 @@ def in_order(value: Any) -> Iterable[tuple[Any, Any]]:
 
 
 def places_above(common: Any, own: Any, at: Path) -> Iterator[tuple[Path, Path]]:
-    """Yield where those keys of a pod stand that it has from metadata above it alone."""
+    """Yield where those keys that ask stand that a pod has from metadata above it alone."""
     for field in ("annotations", "labels") if type(common) is dict else ():
-        mine = own.get(field) if type(own) is dict else None
-        for key in common[field] if type(common.get(field)) is dict else ():
-            if type(mine) is not dict or key not in mine:
+        mine, theirs = own.get(field) if type(own) is dict else None, common.get(field)
+        for key in ASKING_ANNOTATIONS if type(theirs) is dict else ():
+            if key in theirs and (type(mine) is not dict or key not in mine):
                 yield ("metadata", field, key), (*at, field, key)
 
 
