@@ -87,6 +87,16 @@ def test_all_paths_are_checked_although_the_first_is_bad(written):
     assert "valid: 2 rules" in done.stdout
 
 
+@BOTH
+def test_a_file_that_cannot_be_read_is_exit_code_2(written, command):
+    folder = written(BAD, "a.yaml").parent
+    (folder / "b.yaml").symlink_to("nowhere")
+    done = policy(command, folder)
+    assert done.exit_code == 2
+    *_, last = done.stderr.splitlines()
+    assert last == f"{folder}/b.yaml: cannot be read: no such file or directory"
+
+
 def test_files_of_a_folder_that_are_alternatives_are_named_once():
     folder = ROOT / "policies" / "examples"
     done = policy("check", folder)

@@ -18,6 +18,7 @@ from webhook.adapters.policy.files import (
     PolicyText,
     Problem,
     Snapshot,
+    UnreadablePolicy,
     parse_policy,
     place_of,
     read_files,
@@ -151,7 +152,7 @@ def _as_alternatives(path: Path, problems: tuple[Problem, ...]) -> tuple[Problem
 def _report(
     command: str, results: Sequence[_Checked], output: str, say: Callable[[_Checked], None]
 ) -> int:
-    """Write all results; return the exit code."""
+    """Write all results; return the exit code: 2 where a file cannot be read, 1 for the rest."""
     if output == "junit":
         suites = {one.name: list(_cases(one)) for one in results}
         click.echo(junit(f"vramwarden policy {command}", suites), nl=False)
@@ -165,6 +166,9 @@ def _report(
             click.echo(f"warning: {warning}", err=True)
         if output == "text" and one.policy is not None:
             say(one)
+    problems = [problem for one in results for problem in one.problems]
+    if any(isinstance(problem, UnreadablePolicy) for problem in problems):
+        return 2
     return 0 if all(one.passed for one in results) else 1
 
 

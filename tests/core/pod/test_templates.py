@@ -304,6 +304,8 @@ def test_a_search_has_bounds_and_says_so(monkeypatch):
     with pytest.raises(TooMuchToSearchError, match="more than 1,000 pod templates; split it"):
         find_templates({"a": [POD] * 1001}, "A", "a.io/v1")
     assert len(find_templates({"a": [POD] * 1000}, "A", "a.io/v1")) == 1000
+    with pytest.raises(TooMuchToSearchError, match="more than 1,000 keys of ours; split it"):
+        carried_keys({"a": [{MEMORY: "8Gi"}] * 1001}, "a.io/v1", [])
     monkeypatch.setattr(shapes, "MOST_VALUES", 100)
     with pytest.raises(TooMuchToSearchError, match="holds more than 100 values; split it"):
         find_templates({"a": [0] * 101}, "A", "a.io/v1")

@@ -1,7 +1,8 @@
 """What newcomers write first: 0 wrong verdicts and 0 silences, row by row.
 
 Each row is a manifest, how the summary counts it, and what a line of it says beside that. How a
-line ends, the amount to write, is proved where that is made: tests/core/admission/rules.
+line ends, the amount to write, is proved where that is made: tests/core/admission/rules. Charts,
+templates and kustomizations are in test_sources.py.
 """
 
 from __future__ import annotations
@@ -423,7 +424,6 @@ def test_each_gets_the_right_verdict_and_a_word(text, verdict, said):
     assert any(said in line for line in lines) or not said
 
 
-def test_each_row_that_only_asks_in_the_right_words_is_translated_and_no_other():
-    """A law over the table: what is neither translated nor denied has a line of its own to say."""
+def test_who_is_left_alone_without_a_word_asks_for_nothing_of_ours():
     quiet = [name for name, row in ROWS.items() if row.verdict == LEFT and not row.said]
     assert quiet == ["resource: a whole GPU", "server: vLLM with a whole GPU"]

@@ -31,6 +31,7 @@ __all__ = [
     "PolicyText",
     "Problem",
     "Snapshot",
+    "UnreadablePolicy",
     "load_config_map",
     "load_policy",
     "parse_policy",
@@ -67,6 +68,11 @@ class FailedExample(Problem):
 
     example: str
     """Its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadablePolicy(Problem):
+    """A file that cannot be read at all, so that nobody knows whether it is valid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +219,7 @@ def _read(path: Path, *, regular: bool = False) -> bytes:
 
 def _unreadable(file: str, error: OSError) -> Problem:
     reason = error.strerror or str(error)
-    return Problem(file, 0, "", f"cannot be read: {reason[:1].lower()}{reason[1:]}")
+    return UnreadablePolicy(file, 0, "", f"cannot be read: {reason[:1].lower()}{reason[1:]}")
 
 
 def parse_policy(snapshot: Snapshot, enforcer_image: str, *, run_examples: bool = True) -> Policy:

@@ -5,7 +5,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from webhook.core.pod.shapes import CONTAINER_FIELDS, in_order, objects_in, shown_path, walk
+from webhook.core.bounds import MOST_TEMPLATES
+from webhook.core.pod.shapes import (
+    CONTAINER_FIELDS,
+    TooMuchToSearchError,
+    in_order,
+    objects_in,
+    shown_path,
+    walk,
+)
 from webhook.names import (
     API_GROUP,
     ASKING_ANNOTATIONS,
@@ -82,6 +90,10 @@ def carried_keys(obj: Json, version: str, templates: Iterable[Template]) -> tupl
         for key, one in in_order(value) if not templates else ():
             if type(one) is str and (asked_in := _asked_in(one)):
                 found.append(Carried((*path, key), asked_in, one, True))
+        if len(found) > MOST_TEMPLATES:
+            raise TooMuchToSearchError(
+                f"carries more than {MOST_TEMPLATES:,} keys of ours; split it"
+            )
         return True
 
     walk(obj, enter)
