@@ -107,6 +107,29 @@ def test_a_workload_without_a_template_is_left_alone():
     assert "Deployment team-a/x: left alone (no pod template)" in result.err
 
 
+def test_what_has_no_place_for_a_pod_is_said_and_not_rewritten():
+    text = """\
+apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+metadata: {name: llama}
+spec:
+  predictor:
+    model:
+      resources: {limits: {nvidia.com/gpu: 1, nvidia.com/gpumem: 3000}}
+"""
+    result = migrated("hami", text)
+    said = (
+        "not migrated: spec.predictor.annotations: InferenceService is not rewritten; by hand, "
+        "write vramwarden.io/gpu-memory: 3000Mi"
+    )
+    assert (result.code, result.out) == (1, text)
+    assert said in result.err
+    asked = text.replace(
+        "predictor:", "predictor:\n    annotations: {vramwarden.io/gpu-memory: 3Gi}"
+    )
+    assert "by hand, remove what HAMi read" in migrated("hami", asked).err
+
+
 def test_a_json_list_holds_what_is_migrated():
     made = json.loads(migrated("hami", POD, output="json").out)
     assert made["metadata"]["annotations"] == {"vramwarden.io/gpu-memory": "3000Mi"}

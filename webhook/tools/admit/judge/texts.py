@@ -11,7 +11,12 @@ from webhook.core.pod.findings import MalformedObjectError
 from webhook.core.pod.shapes import Form
 from webhook.core.pod.templates import kind_meant
 from webhook.names import SEEING_API_VERSION, VRAM_POLICY_KIND
-from webhook.tools.admit.judge.migration.foreign_pod import notes_about_object, read_foreign_pod
+from webhook.tools.admit.judge.migration.foreign_pod import (
+    Migration,
+    Note,
+    notes_about_object,
+    read_foreign_pod,
+)
 from webhook.tools.admit.judge.migration.rewrite import migrate
 from webhook.tools.admit.judge.verdict import Remark, Sort, judge, request_for, title_of
 from webhook.tools.shared.manifests.documents import (
@@ -33,7 +38,7 @@ if TYPE_CHECKING:
     from webhook.core.policy.cluster import Cluster
     from webhook.core.policy.match import Creator
     from webhook.core.policy.values import Policy
-    from webhook.tools.admit.judge.migration.foreign_pod import Migration, Origin
+    from webhook.tools.admit.judge.migration.foreign_pod import Origin
     from webhook.tools.admit.judge.verdict import JudgedPod
     from webhook.tools.shared.manifests.documents import ManifestDocument, ManifestObject, Target
 
@@ -170,14 +175,20 @@ def _rewritten(
 
 def _migration(target: Target, origin: Origin) -> Migration | None:
     """Rewrite one pod; None where there is none, or nobody can read it: admission says why."""
-    if target.found.pod is None or target.found.form is Form.INLINE:
+    if target.found.pod is None:
         return None
     pod = request_for(target, "").obj
     try:
         source = read_foreign_pod(pod, target.found, target.object.value)
-        return migrate(source, origin)
+        made = migrate(source, origin)
     except MalformedObjectError:
         return None
+    if target.found.form is Form.INLINE and made.operations:
+        cure = f"write {made.asks}" if made.asks else f"remove what {made.product} read"
+        by_hand = f"{target.object.kind} is not rewritten; by hand, {cure}"
+        place = target.found.annotations_field
+        return Migration(made.product, problems=(Note(place, by_hand),), notes=made.notes)
+    return made
 
 
 def _notes_about(found: ManifestObject, origin: Origin, lines: LineIndex) -> tuple[Remark, ...]:
