@@ -124,6 +124,12 @@ def deep(levels):
         ("a: 1\nb: {c: 1, c: 2}\n", "a.yaml:2", 'key "c" is set twice'),
         ('{"a": 1}\n---\n{"b": 1,\n"b": 2}', "a.yaml:3", 'key "b" is set twice'),
         ("a:\n\t- b\n", "a.yaml:2", "indent with spaces, not tabs"),
+        (
+            "kind: A\n{% if x %}\n",
+            "a.yaml:2",
+            "any token; it looks like a template: render it first",
+        ),
+        ("a: 1\nb: @c\n", "a.yaml:2", "found character that cannot start any token"),
         ("a: {b: 1\n", "a.yaml:2", "not valid YAML: did not find expected ',' or '}'"),
         ('{"a": 1,\n"b": }}\n', "a.yaml:2", "not valid YAML"),
         ("a: 1\nb: \x00\n", "a.yaml:2", "control characters are not allowed"),

@@ -128,9 +128,9 @@ def read_yaml(text: str) -> tuple[Any, Layout]:
         raise ManifestError(stop.detail, stop.line) from None
     except yaml.MarkedYAMLError as error:
         problem = error.problem or error.context or "not YAML"
-        hint = "; indent with spaces, not tabs" if "start any token" in problem else ""
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else None
+        hint = _hint(text.split("\n", line)[line - 1]) if line and "token" in problem else ""
         if "nesting depth" in problem:  # from 6.0.4 on, PyYAML has a bound of its own
             raise ManifestError(KUBECTL.too_deep, line) from None
         raise ManifestError(f"not valid YAML: {problem}{hint}", line) from error
@@ -138,6 +138,13 @@ def read_yaml(text: str) -> tuple[Any, Layout]:
         line = text.count("\n", 0, error.position) + 1
         raise ManifestError(f"not valid YAML: {error.reason}; remove them", line) from error
     return value, reader.layout
+
+
+def _hint(line: str) -> str:
+    """Return what a line was probably meant to be, in which YAML finds no token."""
+    if "{%" in line:
+        return "; it looks like a template: render it first"
+    return "; indent with spaces, not tabs" if "\t" in line else ""
 
 
 class _ManifestReader(BoundedReader):
