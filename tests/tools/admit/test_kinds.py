@@ -16,7 +16,7 @@ from webhook.core.pod.findings import Finding, Reason
 from webhook.core.pod.patch import apply_patch
 from webhook.core.policy.cluster import UNKNOWN
 from webhook.core.policy.values import Action, VisibleDevices
-from webhook.tools.admit.judge.verdict import request_for
+from webhook.tools.admit.judge.creation import request_for
 from webhook.tools.shared.manifests.documents import find_targets
 from webhook.tools.shared.manifests.writing import fresh
 

@@ -11,6 +11,7 @@ from webhook.core.pod.findings import MalformedObjectError
 from webhook.core.pod.shapes import Form
 from webhook.core.pod.templates import kind_meant
 from webhook.names import SEEING_API_VERSION, VRAM_POLICY_KIND
+from webhook.tools.admit.judge.creation import request_for
 from webhook.tools.admit.judge.migration.foreign_pod import (
     Migration,
     Note,
@@ -18,7 +19,7 @@ from webhook.tools.admit.judge.migration.foreign_pod import (
     read_foreign_pod,
 )
 from webhook.tools.admit.judge.migration.rewrite import migrate
-from webhook.tools.admit.judge.verdict import Remark, Sort, judge, request_for, title_of
+from webhook.tools.admit.judge.verdict import Remark, Sort, judge, title_of
 from webhook.tools.shared.manifests.documents import (
     LineIndex,
     changed,

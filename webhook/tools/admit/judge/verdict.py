@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from webhook.core.admission.decide import Decision, Outcome
 from webhook.core.admission.rules.hints import SHOWN
 from webhook.core.admission.templates import (
     creation_of,
-    decide_both,
     hints_for_machine,
     misplaced,
     wrong_amounts,
@@ -24,17 +23,14 @@ from webhook.core.pod.templates import is_own_kind
 from webhook.core.pod.views import read_pod
 from webhook.core.policy.match import ANYONE, controllers_of, with_name
 from webhook.core.words import named
-from webhook.names import PREFIX
+from webhook.tools.admit.judge.creation import as_sent, decide_accepted
 from webhook.tools.shared.manifests.documents import parts_of, text_of
-from webhook.tools.shared.manifests.reading import ExactFloat
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from webhook.adapters.yaml_documents import Path
     from webhook.core.pod.fields import Json
     from webhook.core.pod.patch import Operation
-    from webhook.core.pod.review import Request
     from webhook.core.policy.cluster import Cluster
     from webhook.core.policy.match import Creator
     from webhook.core.policy.values import Policy
@@ -46,9 +42,6 @@ NOT_MIGRATED: Final = "not migrated"
 NOTE: Final = "note"
 WARNS: Final = ("warning", "hint")
 """Words of what the summary counts as warnings, and what `--strict` denies."""
-_LARGEST_INTEGER: Final = 2**64 - 1
-_MOST_REJECTED: Final = 32
-"""Malformed fields of one pod, beyond which nobody reads on."""
 
 
 _NO_NAME: Final = "(no name)"
@@ -283,16 +276,9 @@ def judge(
     if controllers:
         creator = replace(controllers[0], namespace_labels=creator.namespace_labels)
     labels = with_name(namespace, creator.namespace_labels)
-    creation = creation_of(_as_sent(target.pod), namespace, creator)
+    creation = creation_of(as_sent(target.pod), namespace, creator)
     known = replace(cluster, namespaces={namespace: labels})
-    first, last = decide_both(creation, policy, known)
-    rejected: list[str] = []
-    while last.malformed and PREFIX not in last.malformed and len(rejected) < _MOST_REJECTED:
-        rejected.append(last.malformed)
-        field, _, why = last.malformed.partition(": ")
-        blank: str | Json = f"unnamed-{len(rejected)}" if "a string" in why else {}
-        creation = replace(creation, obj=_without(creation.obj, parts_of(field), blank))
-        first, last = decide_both(creation, policy, known)
+    first, last, rejected = decide_accepted(creation, policy, known)
     patch = first.patch if last.allowed else ()
     form = target.found.form
     return JudgedPod(
@@ -302,14 +288,9 @@ def judge(
         decision=last,
         patch=patch if form is Form.POD and not rejected else (),
         notes=first.notes,
-        rejected=tuple(rejected),
+        rejected=rejected,
         is_translated=bool(patch) and form is not Form.MACHINE,
     )
-
-
-def request_for(target: Target, namespace: str) -> Request:
-    """Return the request that the API server would send for the pod's creation."""
-    return creation_of(_as_sent(target.pod), namespace)
 
 
 def _of_amounts(target: Target) -> Decision:
@@ -321,46 +302,6 @@ def _of_amounts(target: Target) -> Decision:
         for finding in wrong_amounts(one.key, one.value, one.field)
     )
     return Decision(outcome=Outcome.DENIED if findings else Outcome.SKIPPED, findings=findings)
-
-
-def _without(value: Any, path: Path, blank: str | Json) -> Any:
-    """Return a copy without the field at a path, so that what else is there can be judged.
-
-    A name and an item of a list become blank, so that messages count as the manifest does. What
-    stands at no such path stays as it is.
-    """
-    if not path or not isinstance(value, (dict, list)):
-        return value
-    key, *rest = path
-    copied: Any = value.copy()
-    if rest:
-        inside = value.get(key) if isinstance(value, dict) else value[int(key)]
-        copied[key] = _without(inside, tuple(rest), blank)
-    elif key == "name" or isinstance(value, list):
-        copied[key] = blank
-    else:
-        copied.pop(key, None)
-    return copied
-
-
-def _as_sent(value: Any, above: tuple[str, str] = ("", "")) -> Any:
-    """Return plain JSON; an amount that a manifest writes as a number is sent as its digits."""
-    if isinstance(value, dict):
-        return {
-            key: item.text
-            if isinstance(item, ExactFloat) and _holds_amounts(above)
-            else _as_sent(item, (above[1], key))
-            for key, item in value.items()
-        }
-    if isinstance(value, list):
-        return [_as_sent(item, above) for item in value]
-    if isinstance(value, ExactFloat) or (type(value) is int and abs(value) > _LARGEST_INTEGER):
-        return float(value)
-    return value
-
-
-def _holds_amounts(above: tuple[str, str]) -> bool:
-    return above in {("resources", "requests"), ("resources", "limits")}
 
 
 def _asked(pod: Json) -> str:

@@ -1,0 +1,88 @@
+"""The pod that the API server would be sent, and the decision about what it would accept of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from webhook.core.admission.templates import creation_of, decide_both
+from webhook.names import PREFIX
+from webhook.tools.shared.manifests.documents import parts_of
+from webhook.tools.shared.manifests.reading import ExactFloat
+
+if TYPE_CHECKING:
+    from webhook.adapters.yaml_documents import Path
+    from webhook.core.admission.decide import Decision
+    from webhook.core.pod.fields import Json
+    from webhook.core.pod.review import Request
+    from webhook.core.policy.cluster import Cluster
+    from webhook.core.policy.values import Policy
+    from webhook.tools.shared.manifests.documents import Target
+
+_LARGEST_INTEGER: Final = 2**64 - 1
+_MOST_REJECTED: Final = 32
+"""Malformed fields of one pod, beyond which nobody reads on."""
+
+
+def request_for(target: Target, namespace: str) -> Request:
+    """Return the request that the API server would send for the pod's creation."""
+    return creation_of(as_sent(target.pod), namespace)
+
+
+def decide_accepted(
+    creation: Request, policy: Policy, cluster: Cluster
+) -> tuple[Decision, Decision, tuple[str, ...]]:
+    """Decide a creation without what Kubernetes rejects by itself, and return that as well.
+
+    Such a pod never comes to us. A malformed key of ours stays: it never means that nothing is
+    asked for.
+    """
+    first, last = decide_both(creation, policy, cluster)
+    rejected: list[str] = []
+    while last.malformed and PREFIX not in last.malformed and len(rejected) < _MOST_REJECTED:
+        rejected.append(last.malformed)
+        field, _, why = last.malformed.partition(": ")
+        blank: str | Json = f"unnamed-{len(rejected)}" if "a string" in why else {}
+        creation = replace(creation, obj=_without(creation.obj, parts_of(field), blank))
+        first, last = decide_both(creation, policy, cluster)
+    return first, last, tuple(rejected)
+
+
+def _without(value: Any, path: Path, blank: str | Json) -> Any:
+    """Return a copy without the field at a path, so that what else is there can be judged.
+
+    A name and an item of a list become blank, so that messages count as the manifest does. What
+    stands at no such path stays as it is.
+    """
+    if not path or not isinstance(value, (dict, list)):
+        return value
+    key, *rest = path
+    copied: Any = value.copy()
+    if rest:
+        inside = value.get(key) if isinstance(value, dict) else value[int(key)]
+        copied[key] = _without(inside, tuple(rest), blank)
+    elif key == "name" or isinstance(value, list):
+        copied[key] = blank
+    else:
+        copied.pop(key, None)
+    return copied
+
+
+def as_sent(value: Any, above: tuple[str, str] = ("", "")) -> Any:
+    """Return plain JSON; an amount that a manifest writes as a number is sent as its digits."""
+    if isinstance(value, dict):
+        return {
+            key: item.text
+            if isinstance(item, ExactFloat) and _holds_amounts(above)
+            else as_sent(item, (above[1], key))
+            for key, item in value.items()
+        }
+    if isinstance(value, list):
+        return [as_sent(item, above) for item in value]
+    if isinstance(value, ExactFloat) or (type(value) is int and abs(value) > _LARGEST_INTEGER):
+        return float(value)
+    return value
+
+
+def _holds_amounts(above: tuple[str, str]) -> bool:
+    return above in {("resources", "requests"), ("resources", "limits")}
