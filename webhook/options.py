@@ -192,6 +192,10 @@ def output_option(text: str) -> Callable[[_Command], _Command]:
     )
 
 
+OF_KUBECTL: Final = frozenset(
+    ("--as", "--as-group", "--as-uid", "--as-user-extra", "--context", "--kubeconfig")
+) | {"-n", "--namespace", "--request-timeout"}
+"""Options of `cluster_options`, each with a value."""
 _ASKS: Final = f"{__name__}.person"
 """Where a command keeps who asks, in click's `meta`."""
 _LIMIT_HELP: Final = (

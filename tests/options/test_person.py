@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from itertools import chain
 from threading import Event
 
 import pytest
@@ -11,7 +12,7 @@ from tests.support.api_server import write_kubeconfig
 from tests.support.commands import runner
 from tests.support.programs import find_binary
 from webhook.cli.main import main
-from webhook.options import _limit
+from webhook.options import OF_KUBECTL, _limit
 
 BOB = {"token": "t", "as": "bob", "as-groups": ["g", "h"], "as-uid": "u1"} | {
     "as-user-extra": {"Scopes/of": ["a", "b"], "note": ["é"]}
@@ -47,6 +48,25 @@ ROWS = {
     "two lines": (NOBODY, ["--as=eve\r\nX-Evil: 1"], None),
 }
 """The kubeconfig's user, what is typed, and the headers; None: an error, exit code 2."""
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "--as eve -n x top pods", "--as=a --namespace=y top --as=eve pods -n x",
+        "-n x --as eve --as-group=a certs status --secret=s", "--as=eve -n=x explain p",
+    ],
+)  # fmt: skip
+def test_options_of_kubectl_stand_before_the_command_as_well(api_server, typed):
+    given = ["--kubeconfig", str(api_server.kubeconfig), *typed.split()]
+    runner().invoke(main, given)
+    assert impersonated(api_server)["impersonate-user"] == "eve"
+    assert all("/namespaces/x/" in one.path for one in api_server.asked if one.path[:5] == "/api/")
+
+
+def test_they_are_those_that_a_command_takes():
+    taken = (one.opts for one in main.get_command(None, "explain").params)
+    assert {*chain(*taken)} - {"subject", "-o", "--output", "--version"} == OF_KUBECTL
 
 
 def impersonated(api):

@@ -13,7 +13,7 @@ from typing import Any, Final
 import click
 
 from webhook import __version__
-from webhook.options import ExitCode
+from webhook.options import OF_KUBECTL, ExitCode
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -93,6 +93,15 @@ class _Commands(click.Group):
         """Run the command line, or complete it."""
         quiet_libraries()
         return super().main(*args, **extra)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Let options that kubectl takes anywhere stand before the command, too."""
+        at = 0
+        while at < len(args) and (name := args[at].partition("=")[0]) in OF_KUBECTL:
+            at += 1 if name != args[at] else 2
+        words = 2 if args[at : at + 1] in (["certs"], ["policy"]) else 1
+        behind = at + words
+        return super().parse_args(ctx, [*args[at:behind], *args[:at], *args[behind:]])
 
     def invoke(self, context: click.Context) -> Any:
         """Run a command, and write what is left while a failure can still be reported."""
