@@ -363,15 +363,14 @@ class Kube:
     def for_a_person(self, limit_s: float | None = None) -> Kube:
         """Return the same connection, whose failures speak to who runs a command.
 
-        With a limit the answer to one request, all of it and with all retries, takes no longer: 0
-        is none, and None leaves it at the usual.
+        With a limit the answer to one request, all of it, takes no longer, and one that fails to
+        come is not asked for again. 0 is no limit, and None leaves it at the usual.
         """
         kube = copy(self)
         kube._lacks_right = _YOUR_RIGHT  # noqa: SLF001 - of this class
         if limit_s is not None:
             kube._limit_s = limit_s or None  # noqa: SLF001
-            # What goes on beyond the limit ends, too.
-            kube._answer_s = limit_s + _CONNECT_S if limit_s else NO_LIMIT_S  # noqa: SLF001
+            kube._answer_s = limit_s or NO_LIMIT_S  # noqa: SLF001
         return kube
 
     def disconnect(self) -> None:
@@ -658,11 +657,12 @@ class Kube:
         done: Queue[Callable[[], T]] = Queue()
         Thread(target=lambda: done.put(_outcome(work)), name="request", daemon=True).start()
         try:
-            outcome = done.get(timeout=self._limit_s)
-        except Empty:
+            return done.get(timeout=self._limit_s)()
+        except (Empty, KubeError) as error:
+            if isinstance(error, KubeError) and (error.code or not error.slow):
+                raise
             why = f"{self.url} does not answer within {self._limit_s:g}s (--request-timeout)"
             raise KubeError(why, slow=True) from None
-        return outcome()
 
     def _object(self, answer: Any, keep: Callable[[Json], T]) -> T:
         """Return what `keep` makes of the object in an answer."""
@@ -697,7 +697,8 @@ class Kube:
             try:
                 return self._send(method, path, body, query, self._answer_s, content_type, wanted)
             except KubeError as error:
-                if not left or not error.retryable or (error.slow and may_be_slow):
+                is_late = (error.slow and may_be_slow) or (self._limit_s and not error.code)
+                if not left or not error.retryable or is_late:
                     raise
                 time.sleep(min(max(pause_s, error.retry_after_s), _LONGEST_PAUSE_S))
                 pause_s *= 2
