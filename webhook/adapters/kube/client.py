@@ -106,6 +106,9 @@ _YOUR_RIGHT: Final = "you lack this right; ask whoever administers this cluster 
 _WARNING: Final = re.compile(r'299 \S+ "(.*)"\Z')
 """A header `Warning` (RFC 7234, 5.5) as API servers write it: all are bounded there to 4 KiB."""
 _ESCAPED: Final = re.compile(r"\\(.)")
+_objects: Final = re.compile(
+    r"HTTPS?Connection(Pool)?\(host='[^']*', port=\w*\): |\[Errno -?\d+\] "
+).sub
 _impersonates: Final = re.compile(r" cannot impersonate[ -]").search
 """What it says where whom we act as is the trouble, not what we ask."""
 
@@ -734,7 +737,9 @@ class Kube:
             )
         except (*_FAILURES, ConfigException) as error:
             slow = isinstance(error, urllib3.exceptions.ReadTimeoutError)
-            raise KubeError(f"{self.url} does not answer: {error}", slow=slow) from error
+            raise KubeError(
+                f"{self.url} does not answer: {_without_objects(error)}", slow=slow
+            ) from error
         date = parsedate_tz(answer.headers.get("Date"))
         if date:
             self._ahead_s = mktime_tz(date) - time.monotonic()
@@ -748,7 +753,9 @@ class Kube:
 
     def _broke_off(self, error: Exception) -> KubeError:
         slow = isinstance(error, urllib3.exceptions.ReadTimeoutError)
-        return KubeError(f"{self.url}: reading its answer broke off: {error}", slow=slow)
+        return KubeError(
+            f"{self.url}: reading its answer broke off: {_without_objects(error)}", slow=slow
+        )
 
     def _failure(self, code: int, status: Json, retry_after: str = "") -> KubeError:
         """Return the failure that an answer means: the API server's message, and our hint."""
@@ -778,6 +785,11 @@ class _PageTooLargeError(Exception):
         super().__init__(fit)
         self.fit = fit
         """So many of its objects are small enough together."""
+
+
+def _without_objects(error: Exception) -> str:
+    """Return what went wrong, without the names of Python's objects."""
+    return _objects("", str(error))
 
 
 def _outcome(work: Callable[[], T]) -> Callable[[], T]:
