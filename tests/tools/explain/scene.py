@@ -311,6 +311,9 @@ def _pending() -> dict[str, Case]:
         "pending-said-full": case("NoRoom", on_laptop("second", "8Gi", others="16Gi")),
         "pending-said-two": case("NoRoom", on_laptop("second", "8Gi", count=2), 3),
         "pending-said-cpu": case("Unschedulable", on_laptop("busy", "6Gi", NO_CPU), 6),
+        "pending-said-not-yet": case(
+            "GPUsUnknown", on_laptop("first", "10Gi", seen={}, nodes=None, pods=None)
+        ),
         "pending-said-unlisted": case("Unschedulable", on_laptop("second", "10Gi", others=None)),
         "pending-cpu": case(
             "Unschedulable",

@@ -18,7 +18,7 @@ from webhook.names import (
     VRAM_RESOURCE,
 )
 from webhook.tools.check.judge.cluster import OLDEST, text
-from webhook.tools.check.judge.facts import Facts, minor
+from webhook.tools.check.judge.facts import Facts, OwnWorkload, minor
 from webhook.tools.check.judge.findings import CheckFinding, failed, named, ok, shortened, warning
 from webhook.tools.shared.facts import Unreadable, known
 from webhook.tools.shared.node import REPELLING, SAID, ClusterNode, tolerates
@@ -129,8 +129,8 @@ def runtime_class(facts: Facts) -> CheckFinding | None:
     | there | all that say | ok |
     | there | not all | failed |
     """
-    nodes = [node for node in known(facts.nodes) if not node.said]
-    if not nodes:
+    nodes, agent = known(facts.nodes), facts.agent
+    if not nodes or (isinstance(agent, OwnWorkload) and agent.option("vram")):
         return None
     handler = known(facts.runtime_class)
     if not handler:

@@ -57,6 +57,10 @@ def explain_pending(facts: PodFacts, pod: ClusterPod, state: PodState) -> Report
     if not state.at_binding:
         whole = _whole_nodes(facts, pod)
         cause = why_no_whole_node(need, whole or (), facts.names)
+        if facts.seen is not None and not facts.seen:
+            detail, fix = "no node shares its GPUs", "on a new node wait a minute; else"
+            fix += " see why (vramwarden check)"
+            cause = Cause(Severity.ERROR, Blocker.GPUS_UNKNOWN, detail, fix)
         causes += [cause] if cause else []
         remarks += _of_whole_nodes(facts)
     elif state.unreadable:
@@ -260,7 +264,7 @@ def of_scheduler(
         detail = f"the scheduler says: {', '.join(others)}"
         yield Cause(severity, OtherReason.UNSCHEDULABLE, detail)
     elif message and room is None and not explained:
-        detail = f"the scheduler says: {message}"
+        detail = f"the scheduler says: {', '.join(scheduler_says(message))}"
         ask = "ask for less, or wait until pods end" if _OURS in message else ""
         yield Cause(Severity.ERROR, OtherReason.UNSCHEDULABLE, detail, ask)
     elif fits and room is not None:
