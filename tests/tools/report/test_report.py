@@ -176,6 +176,7 @@ def test_what_may_not_be_read_is_named_and_the_rest_is_shown(api):
     [
         (("list", "pods"), "you may not list pods in all namespaces; name one of yours with -n"),
         (("get", "configmaps"), 'cannot get resource "configmaps"'),
+        (("get", "configmaps"), "; name a policy of your own with --policy"),
     ],
 )
 def test_without_pods_or_a_policy_there_is_no_report(api, denied, said):

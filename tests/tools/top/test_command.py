@@ -88,12 +88,18 @@ def test_parts_are_shown_alone(top, arguments, begins):
     assert (code, first_words(out)) == (0, begins)
 
 
+NOT_YET = (
+    "no node has reported yet; does the sentry run? "
+    "(kubectl get pods -A -l app.kubernetes.io/component=sentry -o wide)"
+)
+
+
 @pytest.mark.parametrize(
     ("nodes", "denied", "said"),
     [
         ([a_node("a", said=16), a_node("b", said=8)], (), f"amounts are {SAID}: a 16Gi, b 8Gi"),
         ([a_node("a", said=16), a_node("n", a_gpu(79))], (), "no node has reported yet"),
-        ([a_node("a", said=16)], ("list", "nodes"), "no node has reported yet"),
+        ([a_node("a", said=16)], ("list", "nodes"), f"{NOT_YET} There is none where amounts are"),
         ([], (), "no node has reported yet"),
     ],
 )
@@ -106,6 +112,7 @@ def test_without_figures_it_says_whether_amounts_are_only_said(top, cluster, nod
     code, out, _ = top()
     assert code == 0
     assert f"! no figures of GPUs: {said}" in out
+    assert "no sentry reports of it" not in out
     assert "llama-0" in out
 
 

@@ -175,12 +175,18 @@ def _namespace_labels(
 
 def _policy(kube: Kube, path: Path | None, release: str) -> tuple[Policy, str]:
     """Return the policy and where it is from; raises PolicyInvalidError or KubeError."""
-    from webhook.adapters.policy.files import load_policy  # noqa: PLC0415 - as above
+    from webhook.adapters.kube.client import KubeError  # noqa: PLC0415 - as above
+    from webhook.adapters.policy.files import load_policy  # noqa: PLC0415
     from webhook.tools.shared.release import POLICIES, read_policy  # noqa: PLC0415
 
     if path is not None:
         return load_policy(path, enforcer_image=default_enforcer_image()), str(path)
-    found = read_policy(kube, release)
+    try:
+        found = read_policy(kube, release)
+    except KubeError as error:
+        if error.forbidden:
+            raise NoCluster(f"{error}; name a policy of your own with --policy") from error
+        raise
     if found is None:
         raise NoCluster(
             f"there is no policy in force: namespace {release} has no ConfigMap {POLICIES}; name "

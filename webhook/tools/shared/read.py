@@ -137,16 +137,17 @@ def why_no_figures_yet(kube: Kube) -> str:
     """Say why no node has figures, as far as nodes may be read; never raises KubeError."""
     from webhook.tools.shared.node import SAID  # noqa: PLC0415 - as above
 
+    nodes, or_said = [], ""
     try:
         nodes = read_shared_nodes(kube)
     except KubeError:
-        nodes = []
+        or_said = f" There is none where amounts are {SAID}."
     if nodes and all(one.said for one in nodes):
         has = named([f"{one.name} {exactly(one.vram_bytes)}" for one in nodes])
         return f"no figures of GPUs: amounts are {SAID}: {has}"
     return (
         "no figures of GPUs: no node has reported yet; does the sentry run? "
-        "(kubectl get pods -A -l app.kubernetes.io/component=sentry -o wide)"
+        f"(kubectl get pods -A -l app.kubernetes.io/component=sentry -o wide){or_said}"
     )
 
 

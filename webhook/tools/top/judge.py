@@ -494,9 +494,8 @@ def _troubles(
         for gpu in node.gpus:
             yield from _of_gpu(report, node, gpu)
     reported = {node.name for node in nodes} | {""}
-    unreported = Counter(
-        pod.node for pod in pods if report.nodes is not None and pod.node not in reported
-    )
+    # Where no node has figures, that is said once.
+    unreported = Counter(pod.node for pod in pods if report.nodes and pod.node not in reported)
     for name, number in unreported.items():
         runs = "1 of these pods is" if number == 1 else f"{number} of these pods are"
         sentence = f"{runs} bound to it, and no sentry reports of it"
