@@ -17,6 +17,17 @@ from tests.support.pods import a_pod
 from webhook.cli.main import main
 from webhook.core.kinds.nodes import write_gpu_node
 
+TRIED = "a pod like it, tried as you and not stored, stays"
+RECORDED = (
+    f"! {TRIED} as it is: the policy only records here (action Audit), or leaves this namespace "
+    "alone\n    → ask your platform team which of the two\n"
+)
+WARNED = f"the policy only warns here (action Warn): {TRIED} without GPU memory"
+WRONG = (
+    "metadata.annotations[vramwarden.io/gpu-memory]: 8GB is not a Kubernetes quantity; use 8G or "
+    "8Gi"
+)
+
 
 def figures(*pods):
     """Return a node, just seen, whose GPUs have 23Gi and 19Gi free."""
@@ -202,3 +213,26 @@ def test_where_nobody_tells_why_a_job_has_no_pods_one_is_tried(team, as_viewer, 
         "Not looked at:",
         "  whether its pods are denied: you may not try one (create pods)",
     ]
+
+
+@pytest.mark.parametrize(
+    ("rule", "memory", "said"),
+    [
+        ("audited", "8Gi", RECORDED),
+        ("audited", "8GB", RECORDED),
+        ("watched", "8GB", f"- {WARNED}\n! {WRONG}\n    → write a size with a unit\n"),
+    ],
+)
+def test_while_a_policy_only_looks_nobody_is_told_to_create_a_pod_again(
+    make_team, control_plane, rule, memory, said
+):
+    """Who asks may create pods, and may not read the policy: there is none to read here."""
+    team = make_team(rule)
+    name = team.accepts(a_pod(memory))["metadata"]["name"]
+    options = ["-n", team.namespace, "--kubeconfig", str(control_plane.kubeconfig)]
+    done = runner().invoke(main, ["explain", name, *options])
+    assert (done.exit_code, done.output) == (
+        1,
+        f"Pod {team.namespace}/{name} asks for VRAM, and has none.\n{said}",
+    )
+    assert [pod["metadata"]["name"] for pod in team.pods()] == [name]

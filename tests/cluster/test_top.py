@@ -122,7 +122,7 @@ def test_who_may_view_one_namespace_sees_all_gpus_and_the_own_pods_by_name(
     assert done.stdout.startswith("3 nodes, 6 GPUs, 360Gi usable: 283Gi promised (78%)")
     assert f"POD ({namespace})" in done.stdout
     assert "no GPU is known to have 80Gi free" in done.stdout
-    assert f"! n2 GPU 1: 3.1Gi are held by pod {namespace}/shell, which was promised" in done.stdout
+    assert f"! n2 GPU 1: 3.1Gi are held by pod {namespace}/shell, which has no cap" in done.stdout
     assert "secret" not in done.stdout
     assert theirs not in done.stdout
 

@@ -197,7 +197,7 @@ def test_of_an_enforcer_that_never_ran_no_log_is_read(api, status):
 
 def test_of_a_pod_without_a_demand_nothing_else_is_read(api):
     read_pod(api, a_pod("p", node="n1"))
-    assert [one.path.rpartition("/")[2] for one in api.asked] == ["p", "gpunodes", "vramhistories"]
+    assert [one.path for one in api.asked] == [f"{PODS}/p"]
 
 
 def test_the_last_run_of_a_pod_that_is_gone_is_read(api):

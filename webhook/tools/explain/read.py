@@ -57,8 +57,10 @@ def read_pod_facts(
     if pod is None:
         raw = kube.find(reader.path(POD, name))
         pod = None if raw is None else ClusterPod(raw)
-    nodes = reader.tried(lambda: tuple(read_gpu_nodes(kube)), why_no_figures)
-    histories = reader.tried(lambda: HistoriesApi(kube).of(namespace))
+    nodes = histories = None
+    if pod is None or pod.managed:
+        nodes = reader.tried(lambda: tuple(read_gpu_nodes(kube)), why_no_figures)
+        histories = reader.tried(lambda: HistoriesApi(kube).of(namespace))
     seen: dict[str, ClusterNode] | None = None
     names: dict[str, str] = {}
     workloads: set[str] = set()
