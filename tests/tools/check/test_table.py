@@ -389,10 +389,10 @@ CASES = {
     "pod-asks": [
         (installed(), installed(asks=DryRun(created=True, admitted=True, rule="trusted"))),
         installed(asks=DryRun(created=True), policy=tried_by("Audit")),
+        installed(asks=DryRun(created=True), policy=Unreadable("x")),
         (
             installed(asks=DryRun(created=True)),
             installed(asks=DryRun(created=True), policy=tried_by("Warn")),
-            installed(asks=DryRun(created=True), policy=Unreadable("x")),
         ),
         installed(asks=denied(UNREACHED)),
         installed(asks=denied(BY_SECOND_LINE)),
@@ -405,6 +405,7 @@ CASES = {
             installed(wrong=DryRun(created=True), policy=tried_by(action))
             for action in ("Audit", "Warn")
         ),
+        installed(wrong=DryRun(created=True), policy=Unreadable("x")),
         (
             installed(wrong=DryRun(created=True)),
             installed(wrong=DryRun(created=True), policy=tried_by("Enforce")),

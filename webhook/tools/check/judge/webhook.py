@@ -47,6 +47,10 @@ _UPGRADE: Final = (
 )
 _MEANT: Final = "see whether that is meant"
 _ANOTHER: Final = "; --test-namespace names another namespace"
+_BY_POLICY: Final = (
+    "its rule only records or warns, no rule applies to it, or the namespace is exempt"
+)
+_SEE_POLICY: Final = "ask who may read the policy which it is"
 _CAUSES: Final = (
     ("signed by unknown authority", "the API server does not trust its certificate",
      "see ca-bundle above; in mode `self` a replica restores it within a second"),
@@ -240,7 +244,8 @@ def pod_asks(facts: Facts) -> CheckFinding:
     | --- | --- | --- | --- |
     | created | yes | - | ok |
     | created | no | Audit | warning: the policy only records |
-    | created | no | another, or not known | failed |
+    | created | no | the policy cannot be read | warning |
+    | created | no | another, or no rule is known | failed |
     | denied, since we were not reached | - | - | failed, with the cause |
     | denied by the second line | - | - | failed: we were not asked |
     | denied by us | - | - | warning: it is the policy |
@@ -254,6 +259,8 @@ def pod_asks(facts: Facts) -> CheckFinding:
     if found.created and action == Action.AUDIT:
         why = f"{where} rule {rule} has action Audit: it only records, and changes no pod"
         return warning(why, f"set Warn or Enforce once you have seen enough{_ANOTHER}")
+    if found.created and isinstance(facts.policy, Unreadable):
+        return warning(f"{where} it was left alone: {_BY_POLICY}", _SEE_POLICY + _ANOTHER)
     if found.created:
         why = f"{where} it was left alone: no rule applies to it, or the namespace is exempt"
         return failed(
@@ -275,7 +282,8 @@ def pod_wrong(facts: Facts) -> CheckFinding:
     | --- | --- | --- |
     | denied by us | - | ok |
     | created | Audit, Warn | warning: it is the policy |
-    | created | another, or not known | failed |
+    | created | the policy cannot be read | warning |
+    | created | another, or no rule is known | failed |
     | denied, since we were not reached | - | failed, with the cause |
     | denied by others | - | warning |
     """
@@ -285,6 +293,8 @@ def pod_wrong(facts: Facts) -> CheckFinding:
         does = "only records" if action == Action.AUDIT else "only warns"
         why = f"{where} rule {rule} has action {action}: it {does}, and denies no pod"
         return warning(why, f"set Enforce once you have seen enough{_ANOTHER}")
+    if found.created and isinstance(facts.policy, Unreadable):
+        return warning(f"{where} it was created: {_BY_POLICY}", _SEE_POLICY + _ANOTHER)
     if found.created:
         why = f"{where} it was created"
         cure = f"`kubectl get namespace {facts.test_namespace} --show-labels`, and see whether the "
