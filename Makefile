@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Stamps: what users need is installed; what developers need as well.
+INSTALLED := $(VENV)/.installed
 READY := $(VENV)/.ready
 # Half of its time a test waits, for a process or a grace: two workers keep one core busy.
 SPREAD := --numprocesses 4 --dist loadgroup
@@ -11,13 +13,30 @@ SPREAD := --numprocesses 4 --dist loadgroup
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-$(READY): pyproject.toml
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable . --group dev
+# Where uv is on PATH it installs in a second or two what takes pip ten; `make demo UV=` takes pip.
+UV ?= $(shell command -v uv)
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile
+
+# $(1), $(2): what is installed besides, in words and as options. One that was interrupted leaves no stamp, so
+# that the next begins with an empty environment: pip takes a package for whole that is there in part.
+define install
+@[ -e $(INSTALLED) ] || [ -e $(READY) ] || { echo "- an environment for Python in $(VENV)" && \
+    { $(if $(UV),$(UV) venv --quiet --clear --seed --python $(PYTHON) $(VENV) ||) \
+    { $(PYTHON) -m venv --clear $(VENV) && $(PIP) 'pip>=25.1'; }; } }
+@rm -f $(INSTALLED) $(READY)
+@echo "- vramwarden and the packages that it needs$(1), by $(if $(UV),uv,pip)"
+@$(if $(UV),$(UV) pip install --quiet --python $(BIN)/python --editable . $(2) ||) $(PIP) --editable . $(2)
+endef
+
+$(INSTALLED): pyproject.toml
+	$(call install)
 	@touch $@
 
-demo: $(READY)  ## certificates, server, one review translated and one denied, on loopback
+$(READY): pyproject.toml
+	$(call install, and its developers,--group dev)
+	@touch $(INSTALLED) $@
+
+demo: $(INSTALLED)  ## certificates, server, one review translated and one denied, on loopback
 	@$(BIN)/vramwarden demo
 
 test: $(READY)  ## the whole test suite

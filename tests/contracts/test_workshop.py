@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import subprocess
 
 import pytest
@@ -91,3 +93,77 @@ def test_a_merge_is_rejected_and_what_was_there_before_is_not_asked(git, tmp_pat
     assert ask(tmp_path, "--since", "before") == (1, "a merge: rebase in place of it")
     assert ask(tmp_path, "--since", "third") == (0,)
     assert ask(tmp_path, "--since", "nowhere") == (0,)
+
+
+STUB = """\
+#!/bin/sh
+# Python, uv and what they put into the environment: each says what it was asked to do.
+name=$(basename "$0")
+echo "$name $*" >> asked
+case "$name $*" in
+*"$(cat fails 2>/dev/null || echo nothing)"*) exit 1 ;;
+*" venv "*)
+    for last; do :; done
+    rm -rf "$last" && mkdir -p "$last/bin"
+    for made in pip python vramwarden; do cp "$0" "$last/bin/$made"; done ;;
+esac
+"""
+PIP = "pip install --quiet --disable-pip-version-check --no-compile"
+BY_PIP = ["python3 -m venv --clear .venv", f"{PIP} pip>=25.1"]
+BY_UV = ["uv venv --quiet --clear --seed --python python3 .venv"]
+ALONE, DEV = "--editable .", "--editable . --group dev"
+UV_INSTALLS = "uv pip install --quiet --python .venv/bin/python"
+
+
+@pytest.fixture
+def made(tmp_path):
+    """Return a function that makes targets with stubs, and returns what these were asked to do."""
+    if shutil.which("make") is None:
+        pytest.skip("make is not on PATH")
+    for name in ("Makefile", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path)
+    for name in ("python3", "uv"):
+        (tmp_path / name).write_text(STUB)
+        (tmp_path / name).chmod(0o755)
+
+    def run(*targets, uv="", fails="nothing"):
+        (tmp_path / "fails").write_text(fails)
+        (tmp_path / "asked").write_text("")
+        path = f"{tmp_path}:{os.environ['PATH']}"
+        command = ["make", *targets, f"UV={uv}"]
+        done = subprocess.run(
+            command, cwd=tmp_path, env={"PATH": path}, capture_output=True, check=False
+        )
+        return done.returncode, (tmp_path / "asked").read_text().splitlines()
+
+    run.folder = tmp_path
+    return run
+
+
+def test_the_demo_installs_what_users_need_and_the_tests_the_rest(made):
+    assert made("demo") == (0, [*BY_PIP, f"{PIP} {ALONE}", "vramwarden demo"])
+    assert made("demo") == (0, ["vramwarden demo"])
+    assert made(".venv/.ready") == (0, [f"{PIP} {DEV}"])
+    assert made(".venv/.ready", "demo") == (0, ["vramwarden demo"])
+
+
+def test_who_has_the_rest_has_what_the_demo_needs(made):
+    assert made(".venv/.ready") == (0, [*BY_PIP, f"{PIP} {DEV}"])
+    assert made("demo") == (0, ["vramwarden demo"])
+
+
+@pytest.mark.parametrize("target", [".venv/.installed", ".venv/.ready"])
+def test_what_was_interrupted_begins_again_with_an_empty_environment(made, target):
+    install = f"{PIP} {DEV if target.endswith('ready') else ALONE}"
+    assert made("demo")[0] == 0
+    os.utime(made.folder / "pyproject.toml")
+    assert made(target, fails="--editable") == (2, [install])
+    assert made(target) == (0, [*BY_PIP, install])
+
+
+def test_where_uv_is_it_installs_and_where_it_fails_pip_does(made):
+    demo = [*BY_UV, f"{UV_INSTALLS} {ALONE}", "vramwarden demo"]
+    assert made("demo", uv="uv") == (0, demo)
+    assert made("clean", uv="uv") == (0, [])
+    fallen_back = [*BY_UV, *BY_PIP, f"{UV_INSTALLS} {ALONE}", f"{PIP} {ALONE}", "vramwarden demo"]
+    assert made("demo", uv="uv", fails="uv ") == (0, fallen_back)
