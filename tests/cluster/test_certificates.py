@@ -160,7 +160,7 @@ def test_what_an_installation_by_hand_cannot_do_is_said(ours):
         done.stderr
     )
     done = vramwarden(ours, "install", "--context=other")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert f"no API server is known from the kubeconfig {ours.admin}: " in done.stderr
     ours.api.delete(ours.secret_object())
     done = vramwarden(ours, "rotate")

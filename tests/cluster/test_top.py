@@ -147,7 +147,7 @@ def test_what_a_user_may_not_see_is_said(control_plane, figures, viewer, namespa
     assert "no figures of GPUs: you may not list gpunodes;" in done.stdout
     assert "llama" in done.stdout
     everywhere = top(viewer, "-A")
-    assert everywhere.returncode == 1
+    assert everywhere.returncode == 3
     assert "you may not list pods in all namespaces; name one of yours with -n" in everywhere.stderr
 
 
