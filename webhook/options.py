@@ -295,9 +295,9 @@ def complete_names(context: click.Context, paths: Iterable[str], begun: str) -> 
 
 def _complete_contexts(context: click.Context, _: click.Parameter, begun: str) -> list[str]:
     def read() -> list[str]:
-        from webhook.adapters.kube.client import context_names  # noqa: PLC0415 - as in `reach`
+        from webhook.adapters.kube.kubeconfig import Kubeconfig  # noqa: PLC0415 - as in `reach`
 
-        return context_names(context.params.get("kubeconfig"))
+        return Kubeconfig(context.params.get("kubeconfig")).contexts()
 
     return [name for name in _in_time(read) if name.startswith(begun)]
 

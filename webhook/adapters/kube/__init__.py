@@ -2,7 +2,8 @@
 
 | module | |
 | --- | --- |
-| client | finds the API server; one request, a list page by page, a watch |
+| kubeconfig | finds the API server, and who asks it |
+| client | one request, a list page by page, a watch |
 | person | who asks, where a command is run: as whom, and for how long |
 | reading | reads what the API server sends in bounded memory, whatever tenants have stored |
 | follow | reports what exists and each change of it, forever: of a collection or one object |
@@ -17,6 +18,6 @@
 | policies | policies as objects, and their status |
 | certificates | what replicas share of their certificates, for `certs` |
 
-Nothing but `client` imports the modules `kubernetes` and `urllib3`. May import: `webhook.core`,
-`webhook.names` and `certs`.
+Nothing but `client` and `kubeconfig` imports `kubernetes`, and only the former `urllib3`. May
+import: `webhook.core`, `webhook.names` and `certs`.
 """

@@ -1,16 +1,13 @@
 """The only access to the API server: objects as plain JSON, so that no unknown field is lost.
 
-No other file imports `kubernetes`. From that client come the configuration (in a pod, or from a
-kubeconfig), the credentials, renewed where they expire, and the connection pool. Not its call
-layer, which changed between the versions we support and turns answers into models. Threads are the
-caller's; one `Kube` may serve several.
+From the client `kubernetes` come the configuration (see `kubeconfig`), the credentials, renewed
+where they expire, and the connection pool. Not its call layer, which changed between the versions
+we support and turns answers into models. Threads are the caller's; one `Kube` may serve several.
 """
 
 from __future__ import annotations
 
 import json
-import logging
-import os
 import re
 import socket
 import time
@@ -18,7 +15,6 @@ from contextlib import closing
 from copy import copy
 from email.utils import mktime_tz, parsedate_tz
 from functools import partial
-from pathlib import Path
 from queue import Empty, Queue
 from threading import Thread
 from types import MappingProxyType
@@ -26,11 +22,10 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 from urllib.parse import quote, urlencode
 
 import urllib3
-import yaml
-from kubernetes import client, config
-from kubernetes.config import kube_config
+from kubernetes import client
 from kubernetes.config.config_exception import ConfigException
 
+from webhook.adapters.kube.kubeconfig import Kubeconfig, KubeconfigError
 from webhook.adapters.kube.person import NO_LIMIT_S, Person
 from webhook.adapters.kube.reading import (
     MOST_BYTES,
@@ -48,15 +43,11 @@ from webhook.adapters.kube.reading import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
-    from typing import Self
+    from pathlib import Path
 
     Json = dict[str, Any]
 
 T = TypeVar("T")
-
-_config: Any = config
-_kube_config: Any = kube_config
-"""Neither has types."""
 
 FIELD_MANAGER: Final = "vramwarden"
 """Who we are in `metadata.managedFields`."""
@@ -73,7 +64,6 @@ asked for; a single one may have `MOST_BYTES`."""
 MOST_AT_ONCE_BYTES: Final = 64 * 2**20
 """Of a list that is read in one answer: our own small objects, of 10,000 nodes."""
 
-_POD_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _CONNECT_S: Final = 5.0
 _ANSWER_S: Final = 10.0
 _TRIES: Final = 3
@@ -115,8 +105,6 @@ _impersonates: Final = re.compile(r" cannot impersonate[ -]").search
 _FAILURES: Final = (urllib3.exceptions.HTTPError, OSError)  # a TimeoutError is an OSError
 _PART_BYTES: Final = 64 * 2**10
 _LONGEST_MESSAGE: Final = 2000
-_MALFORMED: Final = (ValueError, TypeError, AttributeError)
-"""What the client raises where a kubeconfig has the wrong form."""
 
 
 class KubeError(Exception):
@@ -179,7 +167,7 @@ class NoClusterError(KubeError):
     def __init__(self, sentence: str, *, is_named: bool = False) -> None:
         super().__init__(sentence)
         self.is_named = is_named
-        """Somebody named what cannot be used: a file, a context, whom to act as."""
+        """Somebody named what cannot be used, as KubeconfigError says."""
 
 
 def connect(
@@ -206,102 +194,15 @@ def connect(
     settings = client.Configuration()
     settings.retries = False  # ours are below
     settings.connection_pool_maxsize = _CONNECTIONS
-    named = _named(kubeconfig)
-    files = _files(named)
-    in_pod = "KUBERNETES_SERVICE_HOST" in os.environ and not named and not context
-    where, cure = _sought(kubeconfig, in_pod=in_pod)
-    user: Json = {}
+    found = Kubeconfig(kubeconfig, context)
     try:
-        if in_pod:
-            _config.load_incluster_config(client_configuration=settings)
-            namespace = _pod_namespace()
-        else:
-            namespace, user = _load(files, context, settings)
-        api_client = client.ApiClient(settings)
-        pool: urllib3.PoolManager = api_client.rest_client.pool_manager
-        pool.connection_pool_kw["socket_options"] = _socket_options()
-    except (ConfigException, yaml.YAMLError, OSError, LookupError, *_MALFORMED) as error:
-        said = " ".join(str(error).split()) or type(error).__name__
-        is_named = bool(named or context)
-        if not in_pod and not _existing(files):
-            said, is_named = "there is no such file", bool(kubeconfig or context)
-        sentence = f"no API server is known from {where}: {said}; {cure}"
-        raise NoClusterError(sentence, is_named=is_named) from error
-    try:
-        headers = tuple((person or Person()).or_as(user).headers())
-    except ValueError as error:
-        raise NoClusterError(f"{where}: {error}", is_named=True) from error
+        api_client, namespace, headers = found.load(settings, person or Person())
+    except KubeconfigError as error:
+        raise NoClusterError(str(error), is_named=error.is_named) from error
+    pool: urllib3.PoolManager = api_client.rest_client.pool_manager
+    pool.connection_pool_kw["socket_options"] = _socket_options()
     kube = Kube(api_client, tries, answer_s, headers=headers, namespace=namespace)
     return kube if person is None else kube.for_a_person(person.limit_s)
-
-
-def _named(kubeconfig: Path | None) -> str:
-    return os.environ.get("KUBECONFIG", "") if kubeconfig is None else str(kubeconfig)
-
-
-def _files(named: str) -> str:
-    return named or str(_kube_config.KUBE_CONFIG_DEFAULT_LOCATION)
-
-
-def context_names(kubeconfig: Path | None) -> list[str]:
-    """Return the contexts of a kubeconfig, found as by `connect`; raises what is wrong with it."""
-    merged = _kube_config.KubeConfigMerger(_files(_named(kubeconfig)))
-    return [str(one["name"]) for one in merged.config.value["contexts"]]
-
-
-def _load(names: str, context: str | None, settings: Any) -> tuple[str, Json]:
-    """Read how kubeconfigs reach an API server; return the namespace, and who the user is.
-
-    Of several files the first that has something counts, as with kubectl. A program that is to give
-    credentials and fails ends it: without them somebody else, or nobody, would ask.
-    """
-    merged = _kube_config.KubeConfigMerger(names)
-    if merged.config is None:
-        raise ConfigException("it holds nothing")
-    for path in reversed(merged.paths):
-        if current := merged.config_files[path].get("current-context"):
-            merged.config.value["current-context"] = current
-    loader = _kube_config.KubeConfigLoader(merged.config, context or None)
-    with _Said() as said:
-        loader.load_and_set(settings)
-    if said.texts:
-        raise ConfigException(said.texts[-1])
-    chosen = loader.current_context.get("context") or {}
-    users = (one for one in merged.config.value["users"] if one["name"] == chosen.get("user"))
-    user = next((one["user"] for one in users if one.value.get("user")), None)
-    return str(chosen.get("namespace") or ""), {} if user is None else user.value
-
-
-class _Said(logging.Handler):
-    """Keeps what a library logs as an error, in place of raising it, and shows none of it."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
-        self.texts: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep a text."""
-        self.texts.append(record.getMessage())
-
-    def __enter__(self) -> Self:
-        logging.getLogger().addHandler(self)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        logging.getLogger().removeHandler(self)
-
-
-def _existing(names: str) -> bool:
-    """Say whether there is any of these kubeconfigs."""
-    each = names.split(os.pathsep)
-    return any(Path(one).expanduser().exists() for one in each if one)
-
-
-def _pod_namespace() -> str:
-    try:
-        return _POD_NAMESPACE.read_text(encoding="utf-8").strip()
-    except (OSError, ValueError):
-        return ""
 
 
 def _socket_options() -> list[tuple[int, int, int]]:
@@ -313,17 +214,6 @@ def _socket_options() -> list[tuple[int, int, int]]:
         if hasattr(socket, name)
     ]
     return [*usual, (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1), *alive]
-
-
-def _sought(kubeconfig: Path | None, *, in_pod: bool) -> tuple[str, str]:
-    """Return where the API server was sought, and where it may be found instead."""
-    if kubeconfig is not None:
-        return f"the kubeconfig {kubeconfig}", "name another file with --kubeconfig"
-    if in_pod:
-        return "this pod's service account", "name a file in KUBECONFIG"
-    named = os.environ.get("KUBECONFIG")
-    where = f"KUBECONFIG={named}" if named else "a kubeconfig (~/.kube/config)"
-    return where, "name a file in KUBECONFIG"
 
 
 class Kube:
