@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.core.words import counted
 from webhook.tools.check.judge.findings import Level
-from webhook.tools.check.judge.table import Verdict, verdict
+from webhook.tools.check.judge.table import CheckVerdict, verdict
 from webhook.tools.shared.output import IN_ASCII, as_report, write_json
 
 if TYPE_CHECKING:
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from webhook.tools.check.judge.facts import Facts
     from webhook.tools.check.judge.table import Result
 
-_SIGNS: Final[dict[Level | Verdict, tuple[str, str]]] = {
+_SIGNS: Final[dict[Level | CheckVerdict, tuple[str, str]]] = {
     Level.OK: ("✓", "32"),
     Level.WARNING: ("!", "33"),
     Level.FAILED: ("✗", "31"),
     Level.NOT_CHECKED: ("-", "2"),
-    Verdict.WORKS: ("✓", "32"),
-    Verdict.FAILED: ("✗", "31"),
-    Verdict.UNKNOWN: ("?", "33"),
+    CheckVerdict.WORKS: ("✓", "32"),
+    CheckVerdict.FAILED: ("✗", "31"),
+    CheckVerdict.UNKNOWN: ("?", "33"),
 }
 """Of each level and verdict: the sign, and the colour (ECMA-48)."""
 _MOST_NAMES: Final = 100
@@ -46,7 +46,7 @@ def as_json(results: Sequence[Result], facts: Facts, *, pre: bool) -> str:
         "command": facts.command,
         "server": {"url": facts.url, "version": facts.version},
         "namespace": facts.namespace,
-        "passed": verdict(results) is Verdict.WORKS,
+        "passed": verdict(results) is CheckVerdict.WORKS,
         "verdict": verdict(results).name.lower(),
         "summary": {level.value: _counts(results)[level] for level in Level},
         "checks": [
@@ -92,7 +92,7 @@ def _headed(group: str) -> Iterator[str]:
 
 
 def _whys(results: Sequence[Result]) -> Counter[str]:
-    """Count why checks were not looked at that somebody with more rights could look at."""
+    """Count why checks saw nothing that somebody with more rights could see."""
     return Counter(one.finding.detail for one in results if one.unseen)
 
 
@@ -107,13 +107,13 @@ def _summary(results: Sequence[Result], *, pre: bool, ascii_only: bool, colour: 
         f"{counts[Level.NOT_CHECKED]} not looked at",
     ]
     words = {
-        (True, Verdict.WORKS): "vramwarden can be installed here",
-        (True, Verdict.FAILED): "vramwarden cannot be installed here as it is",
-        (False, Verdict.WORKS): "vramwarden works",
-        (False, Verdict.FAILED): "vramwarden does not work as it should",
+        (True, CheckVerdict.WORKS): "vramwarden can be installed here",
+        (True, CheckVerdict.FAILED): "vramwarden cannot be installed here as it is",
+        (False, CheckVerdict.WORKS): "vramwarden works",
+        (False, CheckVerdict.FAILED): "vramwarden does not work as it should",
     }
     said = f"{words.get((pre, found))}: {', '.join(parts)}"
-    if found is Verdict.UNKNOWN:
+    if found is CheckVerdict.UNKNOWN:
         said = (
             f"nothing has failed, but {unseen} of {len(results)} {are} not looked at: ask a "
             "cluster admin to run this, or to give you the rights above"
@@ -142,7 +142,7 @@ def _counts(results: Sequence[Result]) -> Counter[Level]:
     return Counter(one.finding.level for one in results)
 
 
-def _sign(level: Level | Verdict, *, ascii_only: bool, colour: bool) -> str:
+def _sign(level: Level | CheckVerdict, *, ascii_only: bool, colour: bool) -> str:
     sign, code = _SIGNS[level]
     text = IN_ASCII[sign] if ascii_only else sign
     return f"\x1b[{code}m{text}\x1b[0m" if colour else text

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from webhook.tools.check.judge.facts import Facts
 
 
-class Verdict(Enum):
+class CheckVerdict(Enum):
     """What all findings together amount to; its value is the exit code."""
 
     WORKS = 0
     FAILED = 1
     UNKNOWN = 3
-    """Nothing has failed, and too little was looked at to say that it works."""
+    """Nothing has failed, and too little was seen to say that it works."""
 
 
 class When(Enum):
@@ -60,7 +60,7 @@ class Result:
 
     @property
     def unseen(self) -> bool:
-        """Whether it was not looked at, and somebody with more rights could."""
+        """Whether it was not seen, and somebody with more rights could."""
         return self.finding.level is Level.NOT_CHECKED and self.finding.visible
 
 
@@ -156,10 +156,10 @@ def run(facts: Facts, *, pre: bool) -> list[Result]:
     return results
 
 
-def verdict(results: Sequence[Result]) -> Verdict:
+def verdict(results: Sequence[Result]) -> CheckVerdict:
     """Return what findings amount to. What nobody can see counts on neither side.
 
-    | failed | looked at | of webhook, policy and fence | verdict |
+    | failed | seen | of webhook, policy and fence | verdict |
     | --- | --- | --- | --- |
     | one or more | any | any | failed |
     | none | less than half | any | unknown |
@@ -167,8 +167,8 @@ def verdict(results: Sequence[Result]) -> Verdict:
     | none | half or more | all | works |
     """
     if any(one.finding.level is Level.FAILED for one in results):
-        return Verdict.FAILED
+        return CheckVerdict.FAILED
     unseen = [one for one in results if one.unseen]
     essential = any(one.group in {WEBHOOK, FENCE} for one in unseen)
     seen = sum(one.finding.level is not Level.NOT_CHECKED for one in results)
-    return Verdict.UNKNOWN if essential or seen < len(unseen) else Verdict.WORKS
+    return CheckVerdict.UNKNOWN if essential or seen < len(unseen) else CheckVerdict.WORKS
