@@ -519,6 +519,7 @@ def _workloads() -> dict[str, Case]:
             "CreationDenied",
             deployment("train", train(), refusals=(OUT_OF_QUOTA,), pods=2),
         ),
+        "deployment-silent": Case("pending", "NoPods", deployment("train")),
         "deployment-misplaced": Case(
             "no-demand", "NotRead", deployment("train", explained("web", None), **misplaced)
         ),

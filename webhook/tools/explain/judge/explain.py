@@ -89,7 +89,7 @@ def explain_workload(facts: WorkloadFacts, pod: Report | None) -> Report:
         state, headline = pod.state if pod else State.ENDED, f"{facts.ended}."
     elif pod is None:
         state = State.PENDING if facts.wanted else State.ENDED
-        headline = f"has {has}" + (", and nobody says why." if state is State.PENDING else " now.")
+        headline = f"has {has}" + ("." if state is State.PENDING else " now.")
     else:
         state, headline = pod.state, f"has {has}."
     admit = [bound for cause in causes if (bound := _bound_in(cause.detail))]
@@ -99,7 +99,7 @@ def explain_workload(facts: WorkloadFacts, pod: Report | None) -> Report:
         name=name,
         state=state,
         headline=f"{kind} {namespace}/{name} {headline}",
-        causes=(*causes, *_failed(facts), *_misplaced(facts)),
+        causes=(*causes, *_failed(facts), *_misplaced(facts), *_silent(facts, state, pod)),
         enough=Enough(admit_bytes=min(admit, default=None)),
         left_out=facts.left_out,
         pod=pod,
@@ -127,6 +127,14 @@ def _is_well(pod: ClusterPod) -> bool:
 def _failed(facts: WorkloadFacts) -> Iterator[Cause]:
     if facts.failed:
         yield Cause(Severity.ERROR, OtherReason.JOB_FAILED, bounded(facts.failed, LONGEST_MESSAGE))
+
+
+def _silent(facts: WorkloadFacts, state: State, pod: Report | None) -> Iterator[Cause]:
+    """Yield that it has no pods, where neither it nor an Event says why."""
+    if pod is None and state is State.PENDING:
+        see = f"kubectl describe {facts.kind.lower()} {facts.name} -n {facts.namespace}"
+        detail = "nobody says why it has no pods; does its controller run?"
+        yield Cause(Severity.ERROR, OtherReason.NO_PODS, detail, see)
 
 
 def _misplaced(facts: WorkloadFacts) -> Iterator[Cause]:

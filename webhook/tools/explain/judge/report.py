@@ -75,6 +75,8 @@ class OtherReason(StrEnum):
     """The sentry stopped it, from outside."""
     JOB_FAILED = "JobFailed"
     """Its pods failed too often, or it took too long."""
+    NO_PODS = "NoPods"
+    """It should have some, and neither it nor an Event says why it has none."""
     NOT_READ = "NotRead"
     """It seems to ask for GPU memory in a way that vramwarden does not read."""
     NOT_IN_FORCE = "NotInForce"
