@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from webhook.core.words import counted
 from webhook.tools.check.judge.findings import Level
 from webhook.tools.check.judge.table import CheckVerdict, verdict
-from webhook.tools.shared.output import IN_ASCII, as_report, write_json
+from webhook.tools.shared.output import IN_ASCII, as_report, printable, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -81,7 +81,7 @@ def _lines(
         sign = _sign(Level.NOT_CHECKED, ascii_only=ascii_only, colour=colour)
         for why, number in _whys(results).most_common():
             if why in folded:
-                yield f"{sign} {_printable(why, ascii_only=ascii_only)}: {number} checks"
+                yield f"{sign} {printable(why, ascii_only=ascii_only)}: {number} checks"
         yield ""
     yield _summary(results, pre=pre, ascii_only=ascii_only, colour=colour)
 
@@ -130,12 +130,12 @@ def _of_one(one: Result, *, ascii_only: bool, colour: bool) -> Iterator[str]:
     title = one.check.title
     if not finding.cure:
         line = f"{title}: {detail}" if detail else title
-        yield f"{sign} {_printable(line, ascii_only=ascii_only)}"
+        yield f"{sign} {printable(line, ascii_only=ascii_only)}"
         return
     yield f"{sign} {title} [{one.check.id}]"
-    yield f"    {_printable(detail, ascii_only=ascii_only)}"
+    yield f"    {printable(detail, ascii_only=ascii_only)}"
     arrow = IN_ASCII["→"] if ascii_only else "→"
-    yield f"    {arrow} {_printable(finding.cure, ascii_only=ascii_only)}"
+    yield f"    {arrow} {printable(finding.cure, ascii_only=ascii_only)}"
 
 
 def _counts(results: Sequence[Result]) -> Counter[Level]:
@@ -146,12 +146,3 @@ def _sign(level: Level | CheckVerdict, *, ascii_only: bool, colour: bool) -> str
     sign, code = _SIGNS[level]
     text = IN_ASCII[sign] if ascii_only else sign
     return f"\x1b[{code}m{text}\x1b[0m" if colour else text
-
-
-def _printable(text: str, *, ascii_only: bool) -> str:
-    """Show what could steer a terminal as escapes: objects are named by others."""
-    text = text.replace("…", "...") if ascii_only else text
-    return "".join(
-        char if char.isprintable() and (not ascii_only or char.isascii()) else ascii(char)[1:-1]
-        for char in text
-    )

@@ -6,14 +6,13 @@ them that a terminal would act on is written.
 
 from __future__ import annotations
 
-import re
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.words import amount, named, span
 from webhook.tools.explain.judge.report import Severity
 from webhook.tools.explain.judge.room import OLD_S, Blocker
-from webhook.tools.shared.output import IN_ASCII, as_report, known, write_json
+from webhook.tools.shared.output import IN_ASCII, as_report, known, printable, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,13 +30,12 @@ _WITH_ROOM: Final = {Blocker.GPUS_SPLIT, Blocker.NO_ROOM}
 """Reasons of nodes whose GPUs are drawn."""
 _ASIDE_AT: Final = 60
 _INDENT: Final = "    "
-_SPACES: Final = re.compile(r"\s+")
 
 
 def as_text(report: Report, *, ascii_only: bool = False) -> str:
     """Write lines for people."""
-    text = "".join(f"{_printable(line)}\n" for line in _lines(report, ascii_only=ascii_only))
-    return text.encode("ascii", "backslashreplace").decode() if ascii_only else text
+    lines = _lines(report, ascii_only=ascii_only)
+    return "".join(f"{printable(line, ascii_only=ascii_only)}\n" for line in lines)
 
 
 def as_json(report: Report) -> str:
@@ -157,9 +155,3 @@ def _node_value(node: NodeRoom) -> dict[str, Any]:
             for gpu in node.gpus
         ],
     )
-
-
-def _printable(line: str) -> str:
-    """Return a line of which nothing acts on a terminal; others' line breaks become a space."""
-    line = _SPACES.sub(lambda found: found[0] if set(found[0]) == {" "} else " ", line)
-    return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in line)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import dataclass
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Final
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     Json = dict[str, Any]
 
+_BREAKS: Final = re.compile(r" *[\t-\r\u2028\u2029][ \t-\r\u2028\u2029]*")
 _GAP: Final = 2
 _LONG: Final = 36
 """Characters of a sentence at the end of a row that should stand in one line."""
@@ -86,9 +88,17 @@ def clean(text: str) -> str:
     return "".join(one if " " <= one <= "~" else "?" for one in text)
 
 
-def printable(text: str) -> str:
-    """Show what could steer a terminal as escapes: names come from files of others."""
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+def printable(text: str, *, ascii_only: bool = False) -> str:
+    """Return a text of others of which nothing steers a terminal: line breaks become spaces.
+
+    What is not printable is shown as an escape, in ASCII all else, too.
+    """
+    text = _BREAKS.sub(" ", text)
+    text = text.replace("…", "...") if ascii_only else text
+    return "".join(
+        one if one.isprintable() and (not ascii_only or one.isascii()) else ascii(one)[1:-1]
+        for one in text
+    )
 
 
 def cut(text: str, width: int, dots: str, *, at_end: bool = False) -> str:
