@@ -24,8 +24,8 @@ RECORDED = (
 )
 WARNED = f"the policy only warns here (action Warn): {TRIED} without GPU memory"
 WRONG = (
-    "metadata.annotations[vramwarden.io/gpu-memory]: 8GB is not a Kubernetes quantity; use 8G or "
-    "8Gi"
+    "! metadata.annotations[vramwarden.io/gpu-memory]: 8GB is not a Kubernetes quantity; use 8G or "
+    "8Gi\n    → write a size with a unit\n"
 )
 
 
@@ -209,7 +209,10 @@ def test_where_nobody_tells_why_a_job_has_no_pods_one_is_tried(team, as_viewer, 
     )
     assert team.pods() == []
     done = as_viewer("explain", "job/train")
+    assert done.exit_code == 1
     assert done.output.splitlines()[1:] == [
+        "✗ nobody says why it has no pods; does its controller run?",
+        f"    → kubectl describe job train -n {team.namespace}",
         "Not looked at:",
         "  whether its pods are denied: you may not try one (create pods)",
     ]
@@ -219,8 +222,8 @@ def test_where_nobody_tells_why_a_job_has_no_pods_one_is_tried(team, as_viewer, 
     ("rule", "memory", "said"),
     [
         ("audited", "8Gi", RECORDED),
-        ("audited", "8GB", RECORDED),
-        ("watched", "8GB", f"- {WARNED}\n! {WRONG}\n    → write a size with a unit\n"),
+        ("audited", "8GB", RECORDED + WRONG),
+        ("watched", "8GB", f"- {WARNED}\n{WRONG}"),
     ],
 )
 def test_while_a_policy_only_looks_nobody_is_told_to_create_a_pod_again(

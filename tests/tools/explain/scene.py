@@ -459,11 +459,12 @@ def _untranslated() -> dict[str, Case]:
     ) -> Case:
         rule = "looking" if action else ""
         known = {"trial": None, "ruling": Ruling(rule, action, found, malformed), "exempt": False}
-        report = explained("web", "8Gi", rule=None, anew=Anew(**(known | anew)))
+        memory = anew.pop("memory", "8Gi")
+        report = explained("web", memory, rule=None, anew=Anew(**(known | anew)))
         return Case("no-demand", reasons, report)
 
-    def unread(reasons: str, trial: Trial | None) -> Case:
-        return case(reasons, trial=trial, ruling=None)
+    def unread(reasons: str, trial: Trial | None, **changes: Any) -> Case:
+        return case(reasons, trial=trial, ruling=None, **changes)
 
     return {
         "before": case("Unmutated", Action.WARN, trial=Trial(translated=True)),
@@ -481,6 +482,8 @@ def _untranslated() -> dict[str, Case]:
         "missed-wrong": case("Unmutated, TooLarge", Action.ENFORCE, large, **none),
         "unread": unread("Unmutated", None),
         "unread-left-alone": unread("NotInForce", Trial(warnings=("of others: x",))),
+        "unread-wrong": unread("NotInForce, InvalidQuantity", Trial(), memory="8GB"),
+        "unread-untried-wrong": unread("Unmutated, InvalidQuantity", None, memory="8GB"),
         "unread-warned": unread("NotInForce, TooLarge", Trial(warnings=(str(large), "of others"))),
     }
 

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Final
 from webhook.core.admission.rules.hints import candidates, near_miss
 from webhook.core.bounds import MOST_ENTRIES
 from webhook.core.enforcement.bounds import LONGEST_MESSAGE
-from webhook.core.pod.demand import asks_for_vram
+from webhook.core.pod.demand import asks_for_vram, read_demand
 from webhook.core.pod.fields import as_objects
 from webhook.core.pod.findings import GUIDANCE, MalformedObjectError, Reason, quoted
 from webhook.core.pod.foreign import FOREIGN_RESOURCES
+from webhook.core.pod.views import read_pod
 from webhook.core.policy.values import Action
 from webhook.core.words import named
 from webhook.names import GPU_MEMORY_ANNOTATION, PREFIX, VRAM_RESOURCE
@@ -21,8 +22,9 @@ from webhook.tools.shared.bounds import LONGEST_NAMED
 from webhook.tools.shared.facts import bounded, part
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
+    from webhook.core.pod.findings import Finding
     from webhook.tools.explain.judge.report import Anew, PodFacts, Ruling
     from webhook.tools.shared.pod import ClusterPod
 
@@ -76,7 +78,7 @@ def without_demand(facts: PodFacts, pod: ClusterPod) -> Report:
     """Explain a pod that takes no VRAM, though it may seem to ask for some."""
     if seems_to_ask(pod):
         headline = f"{facts.title} asks for VRAM, and has none."
-        return facts.report(State.NO_DEMAND, headline, _why_none(facts))
+        return facts.report(State.NO_DEMAND, headline, _why_none(facts, pod))
     causes = []
     if idioms := dict(_idioms(pod)):
         line = next(filter(None, idioms.values()), f"{GPU_MEMORY_ANNOTATION}: 8Gi, for example")
@@ -86,7 +88,7 @@ def without_demand(facts: PodFacts, pod: ClusterPod) -> Report:
     return facts.report(State.NO_DEMAND, f"{facts.title} asks for no VRAM.", causes)
 
 
-def _why_none(facts: PodFacts) -> Iterator[Cause]:
+def _why_none(facts: PodFacts, pod: ClusterPod) -> Iterator[Cause]:
     """Yield why a pod that asks has nothing.
 
     | one like it, tried | policy, for its namespace | the cause |
@@ -101,6 +103,8 @@ def _why_none(facts: PodFacts) -> Iterator[Cause]:
     | was not tried | Warn or Enforce | it was not seen, and what is wrong with it |
     | stays as it is | cannot be read | it only warns or records, or the namespace is exempt |
     | was not tried | cannot be read | one of all these |
+
+    In the last two rows also what is wrong with it under any policy: an amount that is none.
     """
     anew = facts.anew
     trial, ruling = (anew.trial, anew.ruling) if anew else (None, None)
@@ -116,7 +120,7 @@ def _why_none(facts: PodFacts) -> Iterator[Cause]:
     elif ruling:
         yield from _ruled(facts, ruling, tried=bool(trial and not trial.denial))
     else:
-        yield from _unruled(anew)
+        yield from _unruled(anew, pod)
 
 
 def _ruled(facts: PodFacts, ruling: Ruling, *, tried: bool) -> Iterator[Cause]:
@@ -148,7 +152,18 @@ def _ruled(facts: PodFacts, ruling: Ruling, *, tried: bool) -> Iterator[Cause]:
 def _wrong(ruling: Ruling) -> Iterator[Cause]:
     if ruling.malformed:
         yield Cause(Severity.WARNING, OtherReason.CREATION_DENIED, ruling.malformed)
-    for one in ruling.findings[:MOST_SHOWN]:
+    yield from _found(ruling.findings)
+
+
+def _wrong_anywhere(pod: ClusterPod) -> Iterator[Cause]:
+    try:
+        yield from _found(read_demand(read_pod(pod.raw))[1])
+    except MalformedObjectError:
+        return
+
+
+def _found(findings: Sequence[Finding]) -> Iterator[Cause]:
+    for one in findings[:MOST_SHOWN]:
         yield Cause(Severity.WARNING, one.reason, f"{one.path}: {one.detail}", one.reason.cure)
 
 
@@ -161,7 +176,7 @@ def _exempt(facts: PodFacts) -> Cause:
     return Cause(Severity.WARNING, OtherReason.NOT_IN_FORCE, detail, fix)
 
 
-def _unruled(anew: Anew | None) -> Iterator[Cause]:
+def _unruled(anew: Anew | None, pod: ClusterPod) -> Iterator[Cause]:
     """Yield what is known where the policy may not be read."""
     trial = anew.trial if anew else None
     if trial is None or trial.denial:
@@ -171,6 +186,7 @@ def _unruled(anew: Anew | None) -> Iterator[Cause]:
         )
         fix = f"create it again; if that does not help, {_ASK} what the policy does here"
         yield Cause(Severity.WARNING, Reason.UNMUTATED, detail, fix)
+        yield from _wrong_anywhere(pod)
         return
     wrong = [
         cause
@@ -187,6 +203,7 @@ def _unruled(anew: Anew | None) -> Iterator[Cause]:
         "namespace alone"
     )
     yield Cause(Severity.WARNING, OtherReason.NOT_IN_FORCE, detail, f"{_ASK} which of the two")
+    yield from _wrong_anywhere(pod)
 
 
 def _idioms(pod: ClusterPod) -> Iterator[tuple[str, str]]:
