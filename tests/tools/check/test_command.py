@@ -125,6 +125,17 @@ def test_it_works_where_enough_was_looked_at_and_nothing_has_failed(facts, said,
     assert (" works: " in last or " can be installed here: " in last) == (said == "works")
 
 
+@pytest.mark.parametrize(
+    ("why", "said"),
+    [
+        ("needs the right to get secrets", "1 of 47 was not looked at: ask a cluster admin"),
+        ("another version", "1 of 47 was not looked at: it is said above why"),
+    ],
+)
+def test_who_is_asked_for_rights_lacks_some(why, said):
+    assert said in written(replace(INSTALLED, certificate=Unreadable(why)), "text")
+
+
 def test_json_names_a_hundred_objects_and_counts_all():
     facts = replace(BEFORE, nodes=tuple(a_node(f"n{i}", allocatable=WHOLE) for i in range(5000)))
     checks = {one["id"]: one for one in json.loads(written(facts, "json"))["checks"]}

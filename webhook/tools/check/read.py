@@ -56,7 +56,7 @@ from webhook.tools.check.judge.facts import (
     read_webhooks,
     read_workload,
 )
-from webhook.tools.check.judge.findings import NobodySees
+from webhook.tools.check.judge.findings import NEEDS_RIGHT, NobodySees
 from webhook.tools.shared.facts import Unreadable, known
 from webhook.tools.shared.node import ClusterNode
 from webhook.tools.shared.pod import ClusterPod
@@ -282,7 +282,7 @@ class _FactsReader:
         except KubeError as error:
             if not error.code:
                 raise
-            why = f"needs the right to {what}" if error.forbidden else f"{what}: {error}"
+            why = f"{NEEDS_RIGHT}{what}" if error.forbidden else f"{what}: {error}"
             return Unreadable(why)
 
     def _served(self, group_version: str) -> frozenset[str]:
@@ -503,7 +503,7 @@ class _FactsReader:
             if not error.code:
                 raise
             if _NO_RIGHT in str(error):
-                return Unreadable(f"needs the right to create pods in {self._test_namespace}")
+                return Unreadable(f"{NEEDS_RIGHT}create pods in {self._test_namespace}")
             said = str(error).partition(f" answers {error.code}: ")[2]
             return DryRun(created=False, answer=said or str(error))
         return read_dry_run(created)

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.words import counted
-from webhook.tools.check.judge.findings import Level
+from webhook.tools.check.judge.findings import NEEDS_RIGHT, Level
 from webhook.tools.check.judge.table import CheckVerdict, verdict
 from webhook.tools.shared.output import IN_ASCII, as_report, printable, write_json
 
@@ -114,10 +114,10 @@ def _summary(results: Sequence[Result], *, pre: bool, ascii_only: bool, colour: 
     }
     said = f"{words.get((pre, found))}: {', '.join(parts)}"
     if found is CheckVerdict.UNKNOWN:
-        said = (
-            f"nothing has failed, but {unseen} of {len(results)} {are} not looked at: ask a "
-            "cluster admin to run this, or to give you the rights above"
-        )
+        ask = "ask a cluster admin to run this, or to give you the rights above"
+        if not any(why.startswith(NEEDS_RIGHT) for why in _whys(results)):
+            ask = "it is said above why"
+        said = f"nothing has failed, but {unseen} of {len(results)} {are} not looked at: {ask}"
     return f"{_sign(found, ascii_only=ascii_only, colour=colour)} {said}"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from webhook.core import words
 from webhook.core.bounds import LONGEST_TEXT
@@ -26,6 +26,10 @@ class Level(StrEnum):
     """Something does not work, or will not."""
     NOT_CHECKED = "notLookedAt"
     """Neither good nor bad: it could not be seen."""
+
+
+NEEDS_RIGHT: Final = "needs the right to "
+"""How it begins why something was not seen, where a right is missing."""
 
 
 class NobodySees(Unreadable):
