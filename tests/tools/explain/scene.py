@@ -154,11 +154,16 @@ def pending(name: str, memory: str, message: str = SCHEDULER, **changes: Any) ->
 
 
 def on_laptop(
-    name: str, memory: str, message: str = "", others: str | None = "10Gi", **changes: Any
+    name: str,
+    memory: str,
+    message: str = "",
+    others: str | None = "10Gi",
+    other_gpus: int = 1,
+    **changes: Any,
 ) -> Report:
     """Explain a pod beside one, on a node of which 16Gi are said."""
-    first = [] if others is None else [a_pod("first", others, node="laptop", rule=ON_LAPTOP)]
-    cluster = a_cluster([a_node("laptop", said=16)], first)
+    first = a_pod("first", others, node="laptop", rule=ON_LAPTOP, count=other_gpus)
+    cluster = a_cluster([a_node("laptop", said=16)], [] if others is None else [first])
     pods = None if others is None else tuple(cluster.listed_pods)
     given = {"nodes": (), "seen": cluster.read_nodes, "pods": pods, "names": {"first": "first"}}
     message = message or "0/1 nodes are available: 1 Insufficient vramwarden.io/vram."
@@ -309,6 +314,10 @@ def _pending() -> dict[str, Case]:
         "pending-said-too-large": case("TooLarge", on_laptop("huge", "20Gi"), 6),
         "pending-said-of-others": case("NoRoom", on_laptop("second", "16Gi", names={}), 6),
         "pending-said-full": case("NoRoom", on_laptop("second", "8Gi", others="16Gi")),
+        "pending-said-of-two": case(
+            "NoRoom", on_laptop("second", "8Gi", others="6Gi", other_gpus=2), 4
+        ),
+        "pending-said-unknown": case("Unschedulable", on_laptop("x", "8Gi", others="main=9Gi")),
         "pending-said-two": case("NoRoom", on_laptop("second", "8Gi", count=2), 3),
         "pending-said-cpu": case("Unschedulable", on_laptop("busy", "6Gi", NO_CPU), 6),
         "pending-said-not-yet": case(

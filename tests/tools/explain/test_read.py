@@ -496,6 +496,18 @@ def test_what_the_policy_says_of_a_pod_that_asks_and_has_nothing(api, stored, de
     assert (ruled(anew), anew.trial, anew.exempt) == (found, Trial(), False)
 
 
+BY_CONTROLLER = POLICY.replace(
+    "{namespaces: [team-a], namespaceLabels: {tier: one}}",
+    '{users: ["system:serviceaccount:kube-system:replicaset-controller"]}',
+)
+
+
+@pytest.mark.parametrize(("owner", "rule"), [("", "looking"), ("Deployment/web", "ours")])
+def test_a_pod_is_judged_as_whoever_makes_its_like_creates_it(api, owner, rule):
+    pod = a_pod("p", "8Gi", rule=None, owner=owner)
+    assert read_pod(api, pod, a_release(BY_CONTROLLER)).anew.ruling.rule == rule
+
+
 WARNED = {"Warning": '299 - "TooLarge: x: \\"80Gi\\""'}
 TRANSLATED = a_pod("p", "8Gi")
 
@@ -515,9 +527,10 @@ TRANSLATED = a_pod("p", "8Gi")
 )
 def test_one_like_it_is_tried_as_the_user_and_not_stored(api, answer, trial):
     api.fails(f"POST {PODS}", answer)
-    assert read_pod(api, UNSEEN).anew.trial == trial
+    debugged = {**UNSEEN, "spec": {**UNSEEN["spec"], "ephemeralContainers": [{"name": "debug"}]}}
+    assert read_pod(api, debugged).anew.trial == trial
     ((_, _, body),) = api.sent()
-    assert "nodeName" not in body["spec"]
+    assert list(body["spec"]) == ["containers"]
     assert body["metadata"]["annotations"] == UNSEEN["metadata"]["annotations"]
     assert [query["dryRun"] for query in queries(api, PODS, "POST")] == ["All"]
 
