@@ -6,12 +6,18 @@ import os
 import pty
 import sys
 import termios
+from typing import ClassVar
 
 import pytest
 
+from tests.support.commands import runner
+from tests.support.foreign_clusters import gfd_node, whole
+from tests.support.paths import ROOT
+from webhook.cli.main import main
 from webhook.tools.shared import progress
-from webhook.tools.shared.progress import EVERY_S, SILENT_S, Progress
+from webhook.tools.shared.progress import EVERY_S, SILENT_S, Progress, counted_off
 
+SHIPPED = ROOT / "policies" / "default.yaml"
 ERASE = "\r\x1b[K"
 
 
@@ -130,3 +136,67 @@ def test_items_are_counted_as_they_are_handed_on(scene):
     shown = Progress(lambda: "")
     said = [(item, shown.say()) for item in shown.each("ab", "placed {} of 2 pods")]
     assert said == [("a", "placed 1 of 2 pods"), ("b", "placed 2 of 2 pods")]
+
+
+class Recorder(Progress):
+    """Notes when it began and ended, what it says then, and whether the answer stands there."""
+
+    noted: ClassVar[list[tuple[str, str, bytes]]] = []
+
+    def _note(self, what):
+        sys.stdout.flush()
+        self.noted.append((what, self.say(), sys.stdout.buffer.getvalue()))
+
+    def __enter__(self):
+        self._note("begins")
+        return super().__enter__()
+
+    def end(self):
+        self._note("ends")
+        super().end()
+
+
+@pytest.fixture
+def noted(monkeypatch):
+    """Return what `Recorder` noted."""
+    for module in ("progress", "read"):
+        monkeypatch.setattr(f"webhook.tools.shared.{module}.Progress", Recorder)
+    monkeypatch.setattr(Recorder, "noted", [])
+    return Recorder.noted
+
+
+READS = ["top", "explain p", "advise", f"report --policy {SHIPPED}", "check", "simulate"]
+
+
+@pytest.mark.parametrize("command", READS)
+def test_who_reads_a_cluster_says_how_far_it_is_until_the_answer_comes(command, api_server, noted):
+    api_server.add(gfd_node("n"), whole("p", "n", namespace="default"))
+    api_server.texts["/version"] = '{"gitVersion": "v1.36.2"}'
+    arguments = [*command.split(), f"--kubeconfig={api_server.kubeconfig}"]
+    done = runner().invoke(main, arguments)
+    (begins, said, _), (ends, _, before), (again, _, after) = noted
+    assert (begins, ends, again) == ("begins", "ends", "ends")  # again with the command
+    assert said.startswith("reading the cluster: ")
+    assert (before, after) == (b"", done.stdout.encode())
+    assert done.stdout
+
+
+def test_where_the_cluster_cannot_be_read_the_line_is_gone_before_that_is_said(api_server, noted):
+    api_server.fails(".*", 403, forever=True)
+    done = runner().invoke(main, ["top", f"--kubeconfig={api_server.kubeconfig}"])
+    assert (done.exit_code != 0, noted[-1][0]) == (True, "ends")
+
+
+def test_admit_says_how_many_files_it_judged_until_the_answer_comes(tmp_path, noted):
+    for name in ("a.yaml", "b.yaml"):
+        (tmp_path / name).write_text(f"{{kind: ConfigMap, metadata: {{name: {name}}}}}")
+    done = runner().invoke(main, ["admit", "-f", str(tmp_path)])
+    assert done.exit_code == 0
+    assert noted == [("begins", "", b""), ("ends", "judged 2 of 2 files", b"")]
+
+
+def test_items_are_counted_off_and_then_the_line_is_gone(scene):
+    on = scene()
+    items = counted_off("ab", "judged {} of 2 files")
+    assert (next(items), next(items), next(items, None)) == ("a", "b", None)
+    assert on.written() == ""

@@ -29,6 +29,7 @@ from webhook.tools.admit.show.output import Output, show
 from webhook.tools.shared.manifests.files import name_of_input, try_text
 from webhook.tools.shared.manifests.reading import ManifestError
 from webhook.tools.shared.output import printable
+from webhook.tools.shared.progress import counted_off
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -244,7 +245,7 @@ def admit_command(
     colour = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     form = Output(output)
     code = admit(
-        texts,
+        counted_off(texts, f"judged {{}} of {len(texts):,} files"),
         policy,
         namespace,
         form,

@@ -66,9 +66,11 @@ def advise_command(
     # Imported here: the client takes a second, which --help need not wait for.
     from webhook.adapters.kube.client import KubeError  # noqa: PLC0415
     from webhook.adapters.kube.histories import HistoriesApi  # noqa: PLC0415
+    from webhook.tools.shared.read import reading  # noqa: PLC0415
 
     if all_namespaces and namespace:
         raise click.UsageError("pass -n or -A, not both", click.get_current_context())
+    progress = reading()
     try:
         cluster = reach(kubeconfig, context, namespace)
         where = "" if all_namespaces else cluster.namespace
@@ -76,6 +78,7 @@ def advise_command(
     except KubeError as error:
         raise NoCluster(_why_unread(error)) from error
     rows = ranked(histories, _largest_bytes(cluster.kube) if histories else None)
+    progress.end()
     click.echo(as_json(rows) if output == "json" else as_text(rows, where), nl=False)
 
 

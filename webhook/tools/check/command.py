@@ -65,12 +65,15 @@ def check_command(
     from webhook.tools.check.read import read_facts  # noqa: PLC0415
     from webhook.tools.check.show import as_json, as_text  # noqa: PLC0415
     from webhook.tools.shared.output import takes_colour, takes_signs  # noqa: PLC0415
+    from webhook.tools.shared.read import reading  # noqa: PLC0415
 
+    progress = reading()
     try:
         kube = reach(kubeconfig, context, namespace).kube
         facts = read_facts(
             kube, __version__, pre=pre, namespace=namespace, test_namespace=test_namespace
         )
+        progress.end()
     except KubeError as error:
         raise NoCluster(str(error)) from error
     results = run(facts, pre=pre)

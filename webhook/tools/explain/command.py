@@ -104,10 +104,13 @@ def explain_command(
     wrong usage; 3: the cluster did not answer, or you may not read it.
     """  # noqa: D301 - click wants the character, not two
     from webhook.adapters.kube.client import KubeError  # noqa: PLC0415 - as above
+    from webhook.tools.shared.read import reading  # noqa: PLC0415
 
+    progress = reading()
     try:
         cluster = reach(kubeconfig, context, namespace)
         report = explain(cluster.kube, cluster.namespace, *subject)
+        progress.end()
     except KubeError as error:
         raise NoCluster(str(error)) from error
     ascii_only = not takes_signs(sys.stdout)

@@ -85,6 +85,12 @@ class Progress:
                 self._stream.flush()
 
 
+def counted_off(items: Iterable[T], said: str) -> Iterator[T]:
+    """Yield the items, and say as `Progress.each` how many; behind the last the line is gone."""
+    with Progress(lambda: "") as progress:
+        yield from progress.each(items, said)
+
+
 def _can_be_erased(stream: TextIO) -> bool:
     if not stream.isatty() or os.environ.get("TERM", "dumb") in {"dumb", ""}:
         return False

@@ -8,6 +8,8 @@ from __future__ import annotations
 from sys import intern
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+import click
+
 from webhook.adapters.kube.client import Kube, KubeError, joined
 from webhook.core.kinds.nodes import NodeFigures, read_gpu_node
 from webhook.core.pod.fields import as_object
@@ -15,6 +17,7 @@ from webhook.core.words import exactly, named
 from webhook.names import GPU_NODES, MANAGED_LABEL, NODE_GPU_LABEL, SEEING_API_VERSION
 from webhook.tools.shared.bounds import MOST_WHOLE
 from webhook.tools.shared.pod import ClusterPod
+from webhook.tools.shared.progress import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,6 +104,11 @@ def once(keep: Callable[[Json], None]) -> Callable[[Json], None]:
             keep(found)
 
     return kept
+
+
+def reading() -> Progress:
+    """Say for who waits how much was read, until `end` is called or the command ends."""
+    return click.get_current_context().with_resource(Progress(cluster_progress))
 
 
 def cluster_progress() -> str:

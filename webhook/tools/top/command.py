@@ -134,6 +134,7 @@ def top_command(
     """  # noqa: D301 - click wants the character, not two
     # Imported here: the client takes a second, which --help and completion need not wait for.
     from webhook.adapters.kube.client import KubeError  # noqa: PLC0415
+    from webhook.tools.shared.read import reading  # noqa: PLC0415
     from webhook.tools.top.read import Wanted, read_report  # noqa: PLC0415
     from webhook.tools.top.show.showing import Show  # noqa: PLC0415
 
@@ -158,6 +159,7 @@ def top_command(
         no_color=no_color,
         command=command,
     )
+    progress = reading()
     try:
         cluster = reach(kubeconfig, options["context"], namespace)
         wanted = Wanted(
@@ -169,6 +171,7 @@ def top_command(
             order=Order(sort) if sort else Order.NAME,
         )
         report = read_report(cluster.kube, wanted)
+        progress.end()
     except KubeError as error:
         raise NoCluster(str(error)) from error
     if all((report.nodes if one == "nodes" else report.pods) is None for one in parts):
