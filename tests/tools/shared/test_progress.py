@@ -13,9 +13,11 @@ import pytest
 from tests.support.commands import runner
 from tests.support.foreign_clusters import gfd_node, whole
 from tests.support.paths import ROOT
+from webhook.adapters.kube.client import Kube
 from webhook.cli.main import main
 from webhook.tools.shared import progress
 from webhook.tools.shared.progress import EVERY_S, SILENT_S, Progress, counted_off
+from webhook.tools.shared.read import cluster_progress
 
 SHIPPED = ROOT / "policies" / "default.yaml"
 ERASE = "\r\x1b[K"
@@ -176,7 +178,7 @@ def test_who_reads_a_cluster_says_how_far_it_is_until_the_answer_comes(command, 
     done = runner().invoke(main, arguments)
     (begins, said, _), (ends, _, before), (again, _, after) = noted
     assert (begins, ends, again) == ("begins", "ends", "ends")  # again with the command
-    assert said.startswith("reading the cluster: ")
+    assert said.startswith("reading the cluster")
     assert (before, after) == (b"", done.stdout.encode())
     assert done.stdout
 
@@ -185,6 +187,15 @@ def test_where_the_cluster_cannot_be_read_the_line_is_gone_before_that_is_said(a
     api_server.fails(".*", 403, forever=True)
     done = runner().invoke(main, ["top", f"--kubeconfig={api_server.kubeconfig}"])
     assert (done.exit_code != 0, noted[-1][0]) == (True, "ends")
+
+
+@pytest.mark.parametrize(
+    ("listed", "said"),
+    [(0, "reading the cluster"), (12_400, "reading the cluster: 12,400 objects")],
+)
+def test_of_a_cluster_is_said_how_many_objects_were_read(monkeypatch, listed, said):
+    monkeypatch.setattr(Kube, "listed", listed)
+    assert cluster_progress() == said
 
 
 def test_admit_says_how_many_files_it_judged_until_the_answer_comes(tmp_path, noted):

@@ -113,7 +113,7 @@ def reading() -> Progress:
 
 def cluster_progress() -> str:
     """Say for who waits how much was read of the cluster."""
-    return f"reading the cluster: {Kube.listed:,} objects"
+    return "reading the cluster" + (f": {Kube.listed:,} objects" if Kube.listed else "")
 
 
 def why_no_figures(error: KubeError) -> str:
