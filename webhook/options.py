@@ -283,7 +283,7 @@ def complete_names(context: click.Context, paths: Iterable[str], begun: str) -> 
 
         with context.scope(cleanup=False):
             typed = (context.params.get(name) for name in ("kubeconfig", "context", "namespace"))
-            reached = reach(*typed)
+            reached = reach(*typed, tries=1)
         for path in paths:
             with suppress(KubeError):
                 if names := reached.kube.list_names(path.format(namespace=reached.namespace)):
