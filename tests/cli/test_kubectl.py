@@ -133,7 +133,7 @@ def test_where_no_name_is_known_nothing_is_said(completed, cluster, monkeypatch,
     if fault == "denied":
         cluster.denied.add(("list", "pods"))
     elif fault == "away":
-        cluster.answers = [0]
+        cluster.fails("GET", 0, forever=True)
     elif fault == "slow":
         monkeypatch.setattr(options, "_TAB_S", 0.1)
         cluster.fails("GET", lambda _: over.wait(), forever=True)
