@@ -96,7 +96,7 @@ def _config_maps(script, kube):
     does("replace another uid", lambda: kube.replace(one, a_map("one") | {"metadata": other}))
     does("replace what is not there", lambda: kube.replace(f"{MAPS}/none", a_map("none")))
     does("patch what is not there", lambda: kube.merge(f"{MAPS}/none", {"data": {}}))
-    does("a dry run", lambda: kube.create(MAPS, a_map("dry", d="1"), dry_run=True))
+    does("a dry run", lambda: kube.try_create(MAPS, a_map("dry", d="1"))[0])
     does("which stores nothing", lambda: kube.find(f"{MAPS}/dry"))
     does("delete another uid", lambda: kube.delete(one, uid="none"))
     does("delete another version", lambda: kube.delete(one, version="1"))

@@ -456,16 +456,15 @@ class Kube:
         version, token = str(metadata.get("resourceVersion", "")), metadata.get("continue") or ""
         return page.kept, version, token, len(page.kept) * PAGE_BYTES // max(1, read_bytes)
 
-    def create(self, path: str, body: Json, *, dry_run: bool = False) -> Json:
-        """Create an object in the collection at `path`; return it as it is stored.
-
-        A `dry_run` goes all the way through admission, and stores nothing.
-        """
-        query = {"fieldManager": FIELD_MANAGER} | ({"dryRun": "All"} if dry_run else {})
-        return self._ask("POST", path, body, **query)
+    def create(self, path: str, body: Json) -> Json:
+        """Create an object in the collection at `path`; return it as it is stored."""
+        return self._ask("POST", path, body, fieldManager=FIELD_MANAGER)
 
     def try_create(self, path: str, body: Json) -> tuple[Json, tuple[str, ...]]:
-        """Create an object as a dry run; return it as it would be stored, and all warnings."""
+        """Return an object as it would be stored if it were created, and all warnings.
+
+        A dry run: it goes all the way through admission, and nothing is stored.
+        """
         query = {"fieldManager": FIELD_MANAGER, "dryRun": "All"}
         answer = self._answer("POST", path, query, body)
         warned = map(_WARNING.match, answer.headers.getlist("Warning"))

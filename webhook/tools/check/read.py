@@ -498,7 +498,7 @@ class _FactsReader:
     def _dry_run(self, name: str, memory: str = "", *, native: bool = False) -> DryRun | Unreadable:
         path = joined("namespaces", self._test_namespace, "pods")
         try:
-            created = self._kube.create(path, _pod(name, memory, native=native), dry_run=True)
+            created, _ = self._kube.try_create(path, _pod(name, memory, native=native))
         except KubeError as error:
             if not error.code:
                 raise
