@@ -161,7 +161,7 @@ class _Node:
 
 
 class _Pool:
-    """The nodes that pods of one selector may run on, by their indexes.
+    """Nodes that pods with some selectors may run on, by their indexes.
 
     In one order for each number of GPUs the scheduler's first node with room is found; in another,
     by their largest GPUs, whether one has enough free in all.
@@ -231,6 +231,7 @@ class _Cluster:
             for label in node.labels.items():
                 self._labelled.setdefault(label, []).append(index)
         self._pools: dict[Selector, _Pool] = {}
+        self._pool_of_nodes: dict[tuple[int, ...], _Pool] = {}
         self._pools_of: list[list[_Pool]] = [[] for _ in nodes]
 
     def choose(self, pod: SizedPod) -> int | None:
@@ -288,19 +289,27 @@ class _Cluster:
         if pool is None:
             if len(self._pools) >= MOST_SELECTORS:
                 self._pools.clear()
+                self._pool_of_nodes.clear()
                 for pools in self._pools_of:
                     pools.clear()
-            pool = self._pools[selector] = _Pool(self._nodes, self._match(selector))
-            for index in pool.indexes:
+            pool = self._pools[selector] = self._shared_pool(self._match(selector))
+        return pool
+
+    def _shared_pool(self, indexes: tuple[int, ...]) -> _Pool:
+        """Return the pool of these nodes, which many selectors may have in common."""
+        pool = self._pool_of_nodes.get(indexes)
+        if pool is None:
+            pool = self._pool_of_nodes[indexes] = _Pool(self._nodes, indexes)
+            for index in indexes:
                 self._pools_of[index].append(pool)
         return pool
 
-    def _match(self, selector: Selector) -> Sequence[int]:
+    def _match(self, selector: Selector) -> tuple[int, ...]:
         if not selector:
-            return range(len(self._nodes))
+            return tuple(range(len(self._nodes)))
         fewest = min((self._labelled.get(label, []) for label in selector), key=len)
         labels = ((index, self._nodes[index].node.labels) for index in fewest)
-        return [i for i, has in labels if all(has.get(key) == value for key, value in selector)]
+        return tuple(i for i, has in labels if all(has.get(k) == value for k, value in selector))
 
 
 def fewest_gpus(nodes: Sequence[TodayNode], pods: Iterable[SizedPod]) -> int:
