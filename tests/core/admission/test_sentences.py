@@ -12,6 +12,7 @@ from webhook.core.policy.values import Bounds
 
 MEMORY = "metadata.annotations[vramwarden.io/gpu-memory]"
 VRAM = "vramwarden.io/vram"
+SLICE = "nvidia.com/mig-1g.10gb"
 FIRST = "spec.containers[0]"
 RULE = a_rule(memory=Bounds(64 * 2**20, 40 * 2**30), max_gpu_count=16)
 
@@ -40,7 +41,31 @@ DENIALS = [
     (
         asking(limits={VRAM: "500m"}),
         f"InvalidQuantity: {FIRST}.resources.limits[vramwarden.io/vram]",
-        "500m is a fraction of a byte; write a size and its unit, e.g. 512Mi",
+        (
+            "500m is a fraction of a byte, and parts of a GPU are not counted; write a size, "
+            "e.g. 8Gi"
+        ),
+    ),
+    (
+        a_pod("80GB"),
+        f"InvalidQuantity: {MEMORY}",
+        (
+            "80GB is not a Kubernetes quantity; 80G would be denied: asks for 76294Mi per GPU; "
+            'rule "default" allows at most 40Gi; write e.g. 8Gi'
+        ),
+    ),
+    (
+        a_pod("3k"),
+        f"TooSmall: {MEMORY}",
+        "3k is 3000 bytes; for MiB write 3000Mi",
+    ),
+    (
+        a_pod("8Gi", containers=[a_container(resources={"limits": {SLICE: "1"}})]),
+        f"WholeGPUAndShare: {FIRST}.resources.limits[{SLICE}]",
+        (
+            f"the pod asks for {SLICE} and for a share of a GPU; remove {SLICE} to share one, or "
+            "vramwarden.io/gpu-memory to have the slice"
+        ),
     ),
     (a_pod("8192"), f"TooSmall: {MEMORY}", "8192 is 8192 bytes; for MiB write 8192Mi"),
     (
@@ -87,7 +112,7 @@ DENIALS = [
         f"WholeGPUAndShare: {FIRST}.resources.limits[nvidia.com/gpu]",
         (
             "the pod asks for nvidia.com/gpu and for a share of a GPU; remove nvidia.com/gpu to "
-            "share one, or vramwarden.io/gpu-memory to have a whole one"
+            "share one, or vramwarden.io/vram to have a whole one"
         ),
     ),
     (

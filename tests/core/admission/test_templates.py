@@ -132,7 +132,7 @@ def test_hints_about_the_pods_are_said():
     pod = a_pod(containers=[a_container("main", resources=resources)])
     (note,) = advised(pod).warnings
     assert note.endswith(
-        f"HAMi reads it, vramwarden does not; write the annotation {MEMORY}: 3000Mi"
+        f"HAMi reads it, vramwarden does not; remove it, and write the annotation {MEMORY}: 3000Mi"
     )
 
 

@@ -154,6 +154,17 @@ WITHIN: dict[str, Callable[[], Json]] = {
             for n in range(256)
         ]
     ),
+    "amounts that are all wrong": lambda: a_pod(
+        ",".join(f"c{n}=8GB" for n in range(32)),
+        containers=named(32, resources={"limits": {"vramwarden.io/vram": "8GB"}}),
+        annotations={"vramwarden.io/gpu-count": "two", "vramwarden.io/gpu-class": "none"},
+    ),
+    "explicit amounts that are all wrong": lambda: a_pod(
+        containers=named(256, resources={"requests": {"vramwarden.io/vram": "8GB"}})
+    ),
+    "fractions of GPUs": lambda: a_pod(
+        containers=named(32, resources={"limits": amounts(8) | {"nvidia.com/gpu": "0.5"}})
+    ),
     "a resource with a name of 8 MiB": lambda: a_pod(
         "8Gi", **main_with(resources={"limits": {"nvidia.com/mig-" + "x" * ROOM: "1"}})
     ),

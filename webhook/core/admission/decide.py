@@ -16,15 +16,16 @@ from webhook.core.admission.rules.changes import new_debuggers
 from webhook.core.admission.rules.complexity import is_managed, is_ours_to_deny
 from webhook.core.admission.rules.table import findings_of, hints_of
 from webhook.core.admission.rules.translation import MARK
+from webhook.core.admission.rules.trial import Trial, case_of
 from webhook.core.admission.whole_gpu import Offer, offer
 from webhook.core.bounds import LONGEST_SENTENCE
 from webhook.core.nvidia.variables import hide_unless_set, hide_visible
 from webhook.core.pod.complexity import outgrown, too_complex
-from webhook.core.pod.demand import asks_for_vram, read_demand
+from webhook.core.pod.demand import asks_for_vram
 from webhook.core.pod.findings import GUIDANCE, Finding, MalformedObjectError, render
 from webhook.core.pod.patch import Edits, Operation, apply_patch
 from webhook.core.pod.review import BAD_REQUEST, FORBIDDEN, Request
-from webhook.core.pod.views import Pod, annotations_of, labels_of, read_pod, service_account_of
+from webhook.core.pod.views import annotations_of, labels_of, read_pod, service_account_of
 from webhook.core.policy.match import Subject
 from webhook.core.policy.values import Action, Policy, Rollout, Rule, VisibleDevices, Warnings
 from webhook.core.words import shortened
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from webhook.core.policy.cluster import Cluster
 
 
+SHOWN_BESIDE: Final = 3
+"""Of what else would be wrong with a pod that follows a hint."""
 LOGGED_FINDINGS: Final = 16
 """Of which the sentence in the logs is made."""
 
@@ -284,7 +287,8 @@ def _read(
 ) -> Decision:
     pod = read_pod(request.obj)
     if request.operation == "CREATE":
-        case = _creation(pod, rule, policy, cluster, mutating=mutating)
+        lines = Trial(pod, rule, policy, cluster)
+        case = case_of(pod, rule, policy, cluster, mutating=mutating, lines=lines)
         if not mutating:  # hints in both phases the user would read twice
             return _created(case)
         found = None if case.asks else offer(pod, rule, policy)
@@ -295,28 +299,12 @@ def _read(
         rule=rule,
         policy=policy,
         cluster=cluster,
+        lines=Trial(pod, rule, policy, cluster),
         mutating=mutating,
     )
     if request.subresource == "ephemeralcontainers":
         return _debugged(case)
     return _judged(case, findings_of(case, CaseKind.UPDATED))
-
-
-def _creation(pod: Pod, rule: Rule, policy: Policy, cluster: Cluster, *, mutating: bool) -> Case:
-    """Return the case of a pod that is created, with its rule as it is for the class asked for."""
-    demand, unreadable = read_demand(pod)
-    gpu_class = policy.class_for((demand and demand.gpu_class) or rule.default_class)
-    rule = rule.of_class(gpu_class)
-    return Case(
-        pod=pod,
-        old=pod,
-        rule=rule,
-        policy=policy,
-        cluster=cluster,
-        asked=demand,
-        unreadable=unreadable,
-        mutating=mutating,
-    )
 
 
 def _hinted(case: Case) -> Decision:
@@ -326,6 +314,8 @@ def _hinted(case: Case) -> Decision:
         return decision
     fine = decision.allowed and not decision.findings
     notes = hints_of(case, fine=fine)
+    if notes and fine and not case.asks:
+        notes += tuple(f"beside that, {found}" for found in _after_lines(case, ())[:SHOWN_BESIDE])
     # Of a slice nobody is told that it is too much: it has the size that it has.
     warns = case.rule.advice is Warnings.WARN and not case.rule.leaves_to_plugin
     advises = fine and case.asked is not None and warns
@@ -337,17 +327,18 @@ def _hinted(case: Case) -> Decision:
 
 def _offered(case: Case, found: Offer) -> Decision:
     """Decide a creation where a share may take the place of a whole GPU: see `whole_gpu`."""
-    if case.cluster.rollout is Rollout.OBSERVE:
-        return _noted(_hinted(case), found.foreseen)
     asking = tuple(found.edits.operations)
     pod = read_pod(apply_patch(case.pod.raw, asking))
+    judged_by = (case.rule, case.policy, case.cluster)
     try:
-        shared = _hinted(_creation(pod, case.rule, case.policy, case.cluster, mutating=True))
+        shared = _hinted(case_of(pod, *judged_by, lines=Trial(pod, *judged_by)))
         wrong = str(shared.findings[0]) if shared.findings else ""
     except MalformedObjectError as error:
         wrong = str(error)
     if wrong:
         return _noted(_hinted(case), found.declined(wrong))
+    if case.cluster.rollout is Rollout.OBSERVE:
+        return _noted(_hinted(case), found.foreseen)
     shared = replace(shared, patch=(*asking, *shared.patch), before=case.pod.raw)
     return _noted(shared, found.accepted)
 
@@ -371,12 +362,30 @@ def _created(case: Case) -> Decision:
     if not case.asks:
         return _without_demand(case)
     findings = findings_of(case, CaseKind.READABLE if case.asked else CaseKind.UNREADABLE)
+    if case.unreadable:
+        findings += _after_lines(case, findings)
     if findings or case.rule.action is Action.AUDIT:
         return _judged(case, findings)
     if not case.mutating:
         return _judged(case, findings_of(case, CaseKind.TRANSLATED))
     edits = mutate_pod(case.pod, case.demand, case.rule, case.policy, case.cluster, case.enforcer)
     return _mutated(case, edits)
+
+
+def _after_lines(case: Case, found: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    """Return what else would be found in a pod whose author writes what they are told to write.
+
+    So that they read it at once, not one after the other.
+    """
+    if not isinstance(case.lines, Trial) or case.lines.kept is None:
+        return ()
+    after = case.lines.case()
+    if after.asked is None:
+        return ()
+    known = {(one.reason, one.path) for one in found}
+    return tuple(
+        one for one in findings_of(after, CaseKind.READABLE) if (one.reason, one.path) not in known
+    )
 
 
 def _without_demand(case: Case) -> Decision:

@@ -24,8 +24,14 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from webhook.core.pod.fields import MOST_GIBIBYTES
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+UNITS: Final = {"Mi": 2**20, "Gi": 2**30}
+MOST_BYTES: Final = MOST_GIBIBYTES * 2**30
 
 
 class Meaning(Enum):
@@ -78,7 +84,20 @@ class Product:
     @property
     def unit_bytes(self) -> int:
         """Return what one of its units of memory is by default."""
-        return {"Mi": 2**20, "Gi": 2**30}[self.unit]
+        return UNITS[self.unit]
+
+    def unit_of(self, number: int) -> str:
+        """Return the unit that so many are of; empty where no GPU has so much.
+
+        Where the product's configuration says the unit, more than any GPU has of it is in MiB.
+        """
+        units = (self.unit, "Mi") if self.has_configurable_unit else (self.unit,)
+        return next((one for one in units if number * UNITS[one] <= MOST_BYTES), "")
+
+    def amount_of(self, number: int) -> str:
+        """Return so many of its units as a quantity; empty where no GPU has so much."""
+        unit = self.unit_of(number)
+        return f"{number}{unit}" if unit else ""
 
     def schedules(self, name: object) -> bool:
         """Say whether a scheduler is the product's own; in a manifest a name may be anything."""

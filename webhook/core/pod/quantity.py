@@ -8,11 +8,14 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 from functools import lru_cache
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from webhook.core.bounds import LARGEST_EXPONENT, LONGEST_QUANTITY
 from webhook.core.pod.fields import MOST_GIBIBYTES
-from webhook.core.words import MAX_BYTES
+from webhook.core.words import MAX_BYTES, MOST_GPU_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _Otherwise = TypeVar("_Otherwise")
 
@@ -32,12 +35,46 @@ _MULTIPLIERS: Final[dict[str, Fraction]] = {
 }
 
 
+class Meant(NamedTuple):
+    """An amount that was probably meant."""
+
+    amount: str
+    of: str = ""
+    """The unit that it has, where the one of a bare number is guessed."""
+
+
+EXAMPLE: Final = "8Gi"
+
+
 class QuantityError(ValueError):
-    """A text is not an amount; the message says why and, where it is clear, what was meant."""
+    """A text is not an amount; the message says why, and what to write."""
+
+    def __init__(self, why: str, *meant: Meant, verb: str = "use") -> None:
+        """Take what is wrong, and what was probably meant, the likeliest first."""
+        self.why = why
+        self.meant = meant
+        self._verb = verb
+        super().__init__(f"{why}; {self.cure(meant, EXAMPLE)}")
+
+    def cure(self, meant: Sequence[Meant], example: str) -> str:
+        """Say what to write: some of what was meant, else an example, else no amount."""
+        if not meant:
+            return f"write a size, e.g. {example}" if example else "write a size"
+        first, *others = meant
+        said = f"for {first.of} write " if first.of else f"{self._verb} "
+        more = (f", for {one.of} {one.amount}" if one.of else f" or {one.amount}" for one in others)
+        return f"{said}{first.amount}{''.join(more)}"
 
 
 class QuantityTooSmallError(QuantityError):
     """An amount of VRAM below one MiB."""
+
+
+class QuantityTooLargeError(QuantityError):
+    """More than Kubernetes can count."""
+
+    def __init__(self) -> None:
+        super().__init__("is larger than 2^63-1, the largest amount Kubernetes can count")
 
 
 # Both readers remember what they could read, which has at most LONGEST_QUANTITY characters.
@@ -52,7 +89,7 @@ def parse_quantity(text: str) -> Fraction:
     """
     match = _GRAMMAR.fullmatch(text) if len(text) <= LONGEST_QUANTITY else None
     if match is None:
-        raise QuantityError(_why_malformed(text))
+        raise _malformed(text)
     suffix = match["suffix"]
     multiplier = _MULTIPLIERS.get(suffix)
     if multiplier is None:
@@ -65,7 +102,7 @@ def parse_quantity(text: str) -> Fraction:
     if match["sign"] == "-":
         value = -value
     if abs(value) > MAX_BYTES:
-        raise QuantityError("is larger than 2^63-1, the largest amount Kubernetes can count")
+        raise QuantityTooLargeError
     return value
 
 
@@ -77,6 +114,14 @@ def amount_or(written: object, otherwise: _Otherwise) -> Fraction | _Otherwise:
         return otherwise
 
 
+def parse_count(text: str) -> int:
+    """Read a number of things, also as the API server writes it (`3k`); raises QuantityError."""
+    value = parse_quantity(text)
+    if value.denominator != 1 or value < 0:
+        raise QuantityError("is not a whole number")
+    return int(value)
+
+
 @lru_cache(maxsize=4096)
 def parse_vram(text: str) -> int:
     """Read an amount of VRAM in bytes, rounded up to a whole MiB.
@@ -86,14 +131,15 @@ def parse_vram(text: str) -> int:
     """
     value = parse_quantity(text)
     if value <= 0:
-        raise QuantityError("must be greater than zero; write a size, e.g. 8Gi")
+        raise QuantityError("must be greater than zero")
     if value.denominator != 1 and (value < 1 or not _has_unit(text)):
-        raise QuantityError("is a fraction of a byte; write a size and its unit, e.g. 512Mi")
+        part = f", and {_NO_PARTS}" if value < 1 else ""
+        raise QuantityError(f"is a fraction of a byte{part}")
     if value < MIB:
-        raise QuantityTooSmallError(_why_too_small(text, value))
+        raise _too_small(text, value)
     mebibytes = -(-value // MIB)
     if mebibytes * MIB > MAX_BYTES:
-        raise QuantityError("is larger than 2^63-1, the largest amount Kubernetes can count")
+        raise QuantityTooLargeError
     return mebibytes * MIB
 
 
@@ -111,29 +157,72 @@ def _has_unit(text: str) -> bool:
     return text.endswith(("i", "k", "M", "G", "T", "P", "E"))
 
 
-def _why_too_small(text: str, value: Fraction) -> str:
-    if _has_unit(text):
-        return "is less than 1Mi, the smallest share"
-    # Up to so many nearly everybody means GiB.
-    gibibytes = f", for GiB {value}Gi" if value <= MOST_GIBIBYTES else ""
-    return f"is {value} bytes; for MiB write {value}Mi{gibibytes}"
+_NO_PARTS: Final = "parts of a GPU are not counted"
+_PART: Final = re.compile(r"[0-9.,]+%|[0-9]+/[0-9]+|0*,[0-9]+")
+_NUMBER_AND_UNIT: Final = re.compile(r"([0-9.,_]+)([A-Za-z]*)")
+_NUMBER: Final = re.compile(r"[0-9]+\.?[0-9]*|\.[0-9]+")
+_THOUSANDS: Final = re.compile(r"[0-9]{1,3}(?:[,_][0-9]{3})+(?:\.[0-9]+)?")
+_UNIT: Final = re.compile(
+    "[kmgtpe](?:(?P<binary>i|[iex]bi)|ilo|ega?|iga?|era|eta|xa)?(?:s|b|o|bytes?|octets?)?",
+    re.IGNORECASE,
+)
+"""As people write units, in English and in French; the first letter says which."""
 
 
-def _why_malformed(text: str) -> str:
+def _too_small(text: str, value: Fraction) -> QuantityTooSmallError:
+    if text.endswith("i") or value.denominator != 1:
+        return QuantityTooSmallError("is less than 1Mi, the smallest share")
+    return QuantityTooSmallError(f"is {value} bytes", *_of_bare_number(str(value)))
+
+
+def _malformed(text: str) -> QuantityError:
     """Say what is wrong with a quantity, and what was probably meant."""
-    stripped = text.strip()
-    if not stripped:
-        return "is blank; write a size, e.g. 8Gi"
+    squeezed = "".join(text.split())
+    if not squeezed:
+        return QuantityError("is blank")
     if len(text) > LONGEST_QUANTITY:
-        return f"is {len(text)} characters long; write a size, e.g. 8Gi"
-    squeezed = "".join(stripped.split())
+        return QuantityError(f"is {len(text)} characters long")
     if squeezed != text and _GRAMMAR.fullmatch(squeezed):
-        return f"has a space in it; write {squeezed}"
-    unit = re.fullmatch(r"([0-9.]+) *([kKmMgGtTpPeE])(i?)[bB]?(ytes|its)?", stripped)
-    if unit and _GRAMMAR.fullmatch(unit[1]):
-        number, letter = unit[1], unit[2].upper()
-        decimal = "k" if letter == "K" else letter
-        if unit[3]:
-            return f"is not a Kubernetes quantity; use {number}{letter}i"
-        return f"is not a Kubernetes quantity; use {number}{decimal} or {number}{letter}i"
-    return "is not a Kubernetes quantity; write a size, e.g. 8Gi, 8192Mi or 8G"
+        return QuantityError("has a space in it", Meant(squeezed), verb="write")
+    if _PART.fullmatch(squeezed):
+        return QuantityError(f"is not a Kubernetes quantity, and {_NO_PARTS}")
+    return QuantityError("is not a Kubernetes quantity", *_meant_by(squeezed))
+
+
+def _meant_by(text: str) -> list[Meant]:
+    """Return what a malformed quantity probably means: a number, and a unit as people write it."""
+    written = _NUMBER_AND_UNIT.fullmatch(text)
+    number = _number(written[1]) if written else ""
+    if written is None or not number:
+        return []
+    if not written[2]:
+        found = _of_bare_number(number)
+    elif unit := _UNIT.fullmatch(written[2]):
+        letter = unit[0][0].upper()
+        decimal = [] if unit["binary"] else ["k" if letter == "K" else letter]
+        found = [Meant(number + one) for one in (*decimal, f"{letter}i")]
+    else:
+        return []
+    return [meant for meant in found if _is_vram(meant.amount)]
+
+
+def _number(written: str) -> str:
+    """Return a number without what divides thousands, with a point before decimals, or nothing."""
+    if _THOUSANDS.fullmatch(written):
+        written = written.replace(",", "").replace("_", "")
+    elif written.count(",") == 1:
+        written = written.replace(".", "").replace(",", ".")
+    return written if _NUMBER.fullmatch(written) else ""
+
+
+def _of_bare_number(number: str) -> list[Meant]:
+    """Return what a number without a unit may be; up to so many nearly everybody means GiB."""
+    is_small = Fraction(number) <= MOST_GIBIBYTES
+    return [Meant(f"{number}Mi", "MiB"), *[Meant(f"{number}Gi", "GiB")] * is_small]
+
+
+def _is_vram(amount: str) -> bool:
+    try:
+        return parse_vram(amount) <= MOST_GPU_BYTES
+    except QuantityError:
+        return False

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from webhook.core.pod.fields import Json, items, mapping, strings, text
 from webhook.core.pod.findings import MalformedObjectError
@@ -89,6 +90,47 @@ class Pod:
     """The user's containers: `spec.containers`, then `spec.initContainers`, without our sidecar."""
     enforcers: tuple[Container, ...]
     """Containers that bear the sidecar's reserved name, ours or not."""
+
+
+class Change(NamedTuple):
+    """What somebody may change of how a pod asks for GPUs; None takes away."""
+
+    annotations: Mapping[str, str | None] = MappingProxyType({})
+    resources: Mapping[str, Mapping[str, str | None]] = MappingProxyType({})
+    """By container; an amount is limit and request."""
+
+    def beside(self, other: Change) -> Change:
+        """Return both changes; of what both are about, this one counts."""
+        resources = {
+            name: {**other.resources.get(name, {}), **self.resources.get(name, {})}
+            for name in {**other.resources, **self.resources}
+        }
+        return Change({**other.annotations, **self.annotations}, resources)
+
+
+def changed(pod: Pod, change: Change) -> Pod:
+    """Return a view of a pod as it would be with a change; what is not read by rules stays."""
+    annotations = {**pod.annotations, **change.annotations}
+    containers = (
+        _with_amounts(container, amounts)
+        if (amounts := change.resources.get(container.name))
+        else container
+        for container in pod.containers
+    )
+    return dataclasses.replace(
+        pod,
+        annotations={key: value for key, value in annotations.items() if value is not None},
+        containers=tuple(containers),
+    )
+
+
+def _with_amounts(container: Container, amounts: Mapping[str, str | None]) -> Container:
+    both = {}
+    for kind in ("limits", "requests"):
+        merged = {**container.resources(kind), **amounts}
+        both[kind] = {name: amount for name, amount in merged.items() if amount is not None}
+    resources = {**mapping(container.raw, "resources", container.path), **both}
+    return dataclasses.replace(container, raw={**container.raw, "resources": resources})
 
 
 def read_pod(raw: Json) -> Pod:

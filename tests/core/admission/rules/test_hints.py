@@ -9,9 +9,10 @@ from tests.support.pods import a_container, a_pod, a_policy, a_rule
 from webhook.core.admission.decide import Phase
 from webhook.core.admission.rules.hints import candidates, near_miss
 from webhook.core.pod.foreign import FOREIGN_ANNOTATIONS
-from webhook.core.policy.values import WHOLE_GPU_RESOURCES, Action
+from webhook.core.policy.values import WHOLE_GPU_RESOURCES, Action, Bounds
 
 MEMORY, COUNT = "vramwarden.io/gpu-memory", "vramwarden.io/gpu-count"
+BESIDE = f" beside {MEMORY}: 8Gi, for example"
 
 
 def notes(pod, **rule):
@@ -25,13 +26,16 @@ def with_limits(**limits):
 
 
 def theirs(product, line):
-    return f"{product} reads it, vramwarden does not; write the annotation {line}"
+    return f"{product} reads it, vramwarden does not; remove it, and write the annotation {line}"
 
 
 @pytest.mark.parametrize(
     ("name", "amount", "said"),
     [
         ("nvidia.com/gpumem", "3000", theirs("HAMi", f"{MEMORY}: 3000Mi")),
+        ("nvidia.com/gpumem", "3k", theirs("HAMi", f"{MEMORY}: 3000Mi")),
+        ("aliyun.com/gpu-mem", "2k", theirs("gpushare", f"{MEMORY}: 2000Mi")),
+        ("volcano.sh/vgpu-memory", "10k", theirs("Volcano", f"{MEMORY}: 10000Mi")),
         ("nvidia.com/gpumem-percentage", "50", theirs("HAMi", f"{MEMORY}: 8Gi, for example")),
         ("aliyun.com/gpu-mem", "3", theirs("gpushare", f"{MEMORY}: 3Gi")),
         ("volcano.sh/vgpu-memory", "3000", theirs("Volcano", f"{MEMORY}: 3000Mi")),
@@ -55,7 +59,7 @@ def theirs(product, line):
         (
             "vramwarden.io/gpu-count",
             "2",
-            f'no node has this resource; write the annotation {COUNT}: "2"',
+            f'no node has this resource; write the annotation {COUNT}: "2"{BESIDE}',
         ),
         (
             "vramwarden.io/gpu",
@@ -81,6 +85,31 @@ def test_several_gpus_of_hami_become_a_count_and_one_needs_none(gpus, more):
     assert note.endswith(f"remove it and nvidia.com/gpu, and write the annotation {line}")
 
 
+def test_what_several_containers_ask_for_is_one_line():
+    limits = [{"nvidia.com/gpu": "1", "nvidia.com/gpumem": one} for one in ("3k", "1000")]
+    first, second = (
+        a_container(f"c{n}", resources={"limits": one}) for n, one in enumerate(limits)
+    )
+    line = f"{MEMORY}: c0=3000Mi, c1=1000Mi"
+    assert [
+        note.rpartition("write the annotation ")[2]
+        for note in notes(a_pod(containers=[first, second]))
+    ] == [line, line]
+    (note,) = notes(a_pod(containers=[a_container("web"), second]))
+    assert note.endswith(
+        f"remove it and nvidia.com/gpu, and write the annotation {MEMORY}: c1=1000Mi"
+    )
+
+
+def test_what_else_is_wrong_with_a_share_is_said_beside_the_line():
+    limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3k"}
+    pod = a_pod(containers=[a_container(resources={"limits": limits})], hostPID=True)
+    _, beside = notes(pod)
+    assert beside.startswith("beside that, HostPID: spec.hostPID: the sidecar")
+    (note,) = notes(pod | {"spec": {**pod["spec"], "hostPID": False}}, memory=Bounds(None, 2**31))
+    assert note.endswith(f'{MEMORY}: 2Gi, for example: rule "default" allows at most 2Gi')
+
+
 def test_a_request_without_a_limit_is_found_and_one_with_it_only_once():
     resources = {"requests": {"aliyun.com/gpu-mem": "3"}, "limits": {}}
     pod = a_pod(containers=[a_container("main", resources=resources)])
@@ -97,8 +126,9 @@ def test_a_request_without_a_limit_is_found_and_one_with_it_only_once():
         ("vram-warden.io/gpu-memory", "8Gi", f"{MEMORY}: 8Gi"),
         ("vramwarden.com/gpu-memory", "8Gi", f"{MEMORY}: 8Gi"),
         ("vramwarden.iox/gpu-mem", "8Gi", f"{MEMORY}: 8Gi"),
-        ("vramwardn.io/gpu-count", "2", f'{COUNT}: "2"'),
-        ("vramwarden/gpu-class", "a100", 'vramwarden.io/gpu-class: "a100"'),
+        ("vramwarden/gpu-memory", "8GB", f"{MEMORY}: 8G"),
+        ("vramwardn.io/gpu-count", "2", f'{COUNT}: "2"{BESIDE}'),
+        ("vramwarden/gpu-class", "a100", f'vramwarden.io/gpu-class: "a100"{BESIDE}'),
         ("gpu-memory", "8Gi", f"{MEMORY}: 8Gi"),
         ("gpu_memory", "8", f"{MEMORY}: 8Gi"),
         ("gpumemory", "8192", f"{MEMORY}: 8192Mi"),

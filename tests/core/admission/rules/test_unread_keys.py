@@ -68,15 +68,28 @@ def test_a_key_that_is_like_none_earns_a_warning_with_those_that_developers_set(
     assert notes(mistyped(name)) == (f"{sentence}developers set {', '.join(ASKING)}",)
 
 
-@pytest.mark.parametrize("key", ASKING)
-def test_an_annotation_of_ours_among_the_labels_earns_a_warning(key):
-    decision = decided(a_pod(labels={key: "8Gi", "app": "train"}))
+@pytest.mark.parametrize(
+    ("key", "value", "line"),
+    [
+        (ASKING[0], "8Gi", "it"),
+        (ASKING[0], "8GB", f"{ASKING[0]}: 8G"),
+        (ASKING[1], "a100", f'{ASKING[1]}: "a100" beside {ASKING[0]}: 8Gi, for example'),
+        (ASKING[2], "2", f'{ASKING[2]}: "2" beside {ASKING[0]}: 8Gi, for example'),
+    ],
+)
+def test_an_annotation_of_ours_among_the_labels_earns_a_warning(key, value, line):
+    decision = decided(a_pod(labels={key: value, "app": "train"}))
     assert_left(decision)
     (note,) = decision.notes
     assert note == (
         f"metadata.labels[{key}]: as a label it asks for nothing; "
-        "write it under metadata.annotations"
+        f"write {line} under metadata.annotations"
     )
+
+
+def test_a_mistyped_key_with_a_wrong_amount_earns_the_right_one():
+    (note,) = decided(a_pod(annotations={f"{PREFIX}gpu-mem": "8GB"})).notes
+    assert note.endswith("; did you mean vramwarden.io/gpu-memory: 8G?")
 
 
 def test_a_label_beside_the_annotation_of_the_same_name_is_no_slip():

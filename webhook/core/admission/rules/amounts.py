@@ -5,10 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from webhook.core.admission.accounting import is_counted_by_plugin
-from webhook.core.pod.demand import Demand, requests_limits_mismatch
+from webhook.core.nvidia.plugin import is_slice
+from webhook.core.pod.demand import (
+    Demand,
+    amounts_line,
+    of_resource,
+    unequal_amounts,
+)
 from webhook.core.pod.fields import items, mapping
 from webhook.core.pod.findings import Finding, Reason, annotation_path, quoted
-from webhook.core.pod.quantity import QuantityError, amount_or, format_bytes, parse_quantity
+from webhook.core.pod.foreign import FOREIGN_RESOURCES, WHOLE_GPU
+from webhook.core.pod.quantity import amount_or, format_bytes
+from webhook.core.pod.views import Change
+from webhook.core.policy.match import matches_any
 from webhook.core.policy.values import Accounting, Bounds, Policy, ResourceClaims, Rule, class_names
 from webhook.names import (
     ADMITTED_ANNOTATION,
@@ -21,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from webhook.core.admission.rules.case import Case
+    from webhook.core.pod.lines import Lines
     from webhook.core.pod.views import Container
 
 
@@ -48,7 +58,7 @@ def bounds(case: Case) -> Iterator[Finding]:
     """
     demand, rule, policy = case.demand, case.rule, case.policy
     asked = demand.per_gpu_bytes
-    for memory, owner, of_class in _bounds_on(demand, rule, policy):
+    for memory, owner, of_class in bounds_for(demand.gpu_class, rule, policy):
         least, most = memory.min_bytes, memory.max_bytes
         if most is not None and asked > most:
             detail = f"{owner} allows at most {format_bytes(most)}{of_class}"
@@ -64,17 +74,22 @@ def bounds(case: Case) -> Iterator[Finding]:
         yield Finding(Reason.INVALID_COUNT, annotation_path(GPU_COUNT_ANNOTATION), detail)
 
 
-def _bounds_on(demand: Demand, rule: Rule, policy: Policy) -> Iterator[tuple[Bounds, str, str]]:
-    """Yield all bounds on a demand, each with whose they are in words, and for which class."""
+def bounds_for(
+    gpu_class: str | None, rule: Rule, policy: Policy
+) -> Iterator[tuple[Bounds, str, str]]:
+    """Yield all bounds for a class that a pod names, or for none.
+
+    Each with whose it is in words, and for which class.
+    """
     owner = f"rule {quoted(rule.name)}"
     yield rule.memory, owner, ""
-    gpu_class = policy.class_for(demand.gpu_class or rule.default_class)
-    if gpu_class is None:
-        return
-    if gpu_class.name in rule.class_memory:
-        of_class = f" for class {quoted(gpu_class.name)} (its classes.memory)"
-        yield rule.class_memory[gpu_class.name], owner, of_class
-    yield gpu_class.memory, f"class {quoted(gpu_class.name)}", ""
+    known = policy.class_for(gpu_class or rule.default_class)
+    if known is None or (gpu_class and not matches_any(gpu_class, rule.allowed_classes)):
+        return  # what is wrong with it, `gpu_class_known` says
+    if known.name in rule.class_memory:
+        of_class = f" for class {quoted(known.name)} (its classes.memory)"
+        yield rule.class_memory[known.name], owner, of_class
+    yield known.memory, f"class {quoted(known.name)}", ""
 
 
 def _out_of_bounds(reason: Reason, demand: Demand, why: str) -> Finding:
@@ -96,9 +111,27 @@ def gpu_class_known(case: Case) -> tuple[Finding, ...]:
     if name in known:
         return ()
     why = "is not allowed here" if name in classes else "does not exist"
-    choice = f"allows {', '.join(known)}" if known else "allows no class, so remove the annotation"
-    detail = f"class {quoted(name)} {why}; rule {quoted(rule.name)} {choice}"
+    detail = f"class {quoted(name)} {why}; rule {quoted(rule.name)} {_choice(known, case.lines)}"
     return (Finding(Reason.UNKNOWN_CLASS, annotation_path(GPU_CLASS_ANNOTATION), detail),)
+
+
+def _choice(known: list[str], lines: Lines) -> str:
+    """Say what to write in place of a class: one of those known under which the pod is admitted."""
+    refused = {name: lines.why_not(_of_class(name)) for name in known}
+    fitting = [name for name, why in refused.items() if why is None]
+    if fitting:
+        lines.keep(_of_class(fitting[0]))
+        return f"{'allows' if fitting == known else 'has for this pod'} {', '.join(fitting)}"
+    if not known:
+        removed = lines.why_not(_of_class(None))
+        return "allows no class" + (", so remove the annotation" if removed is None else "")
+    names = ", ".join(known)
+    why = next(filter(None, refused.values()), "")
+    return f"allows {names}, with which the pod would be denied: {why}" if why else f"has {names}"
+
+
+def _of_class(name: str | None) -> Change:
+    return Change({GPU_CLASS_ANNOTATION: name})
 
 
 def whole_gpus(case: Case) -> Iterator[Finding]:
@@ -115,32 +148,62 @@ def whole_gpus(case: Case) -> Iterator[Finding]:
             for kind, amounts in (("limits", limits), ("requests", requests)):
                 if resource in amounts:
                     path = f"{container.path}.resources.{kind}[{resource}]"
-                    finding = _whole(amounts[resource], path)
+                    finding = _whole(container, resource, amounts[resource], path, case)
                     if finding:
                         yield finding
                         break
-            request, limit = requests.get(resource), limits.get(resource)
-            mismatch = requests_limits_mismatch(container, resource, request, limit)
-            if mismatch:
-                yield mismatch
+            unequal = unequal_amounts(container, resource)
+            if unequal:
+                path, cure = unequal
+                detail = cure(case.lines)
+                if _is_others(container, resource):
+                    detail = f"{detail.partition('; ')[0]}; remove it"
+                yield Finding(Reason.REQUESTS_LIMITS_MISMATCH, path, detail)
 
 
-def _whole(amount: str, path: str) -> Finding | None:
-    try:
-        value = parse_quantity(amount)
-    except QuantityError:
-        detail = f"{quoted(amount)} is not a number of GPUs; write a positive integer, e.g. 1"
-        return Finding(Reason.INVALID_QUANTITY, path, detail)
-    if value < 0:
-        detail = f"{amount} is not a whole number of GPUs; write a positive integer, e.g. 1"
-        return Finding(Reason.FRACTIONAL_WHOLE_GPU, path, detail)
-    if value.denominator == 1:
+def _whole(
+    container: Container, resource: str, amount: str, path: str, case: Case
+) -> Finding | None:
+    value = amount_or(amount, None)
+    if value is not None and value >= 0 and value.denominator == 1:
         return None
-    detail = (
-        f"{amount} is not a whole number of GPUs; to share a GPU remove it and set the annotation "
-        f"{GPU_MEMORY_ANNOTATION}, e.g. to 8Gi"
+    reason = Reason.INVALID_QUANTITY if value is None else Reason.FRACTIONAL_WHOLE_GPU
+    what = f"{quoted(amount) if value is None else amount} is not a whole number of GPUs"
+    if value is not None and value > 0 and not _is_others(container, resource):
+        return Finding(reason, path, f"{what}; {_share_instead(container, resource, case)}")
+    if case.asks or _is_others(container, resource):
+        return Finding(reason, path, f"{what}; remove it")
+    if case.lines.admitted(of_resource(container, resource, "1")):
+        return Finding(reason, path, f"{what}; write a positive integer, e.g. 1")
+    return Finding(reason, path, f"{what}; write a positive integer, or remove it")
+
+
+def _is_others(container: Container, resource: str) -> bool:
+    """Say whether a resource asks a product that shares GPUs: what to do, a hint says."""
+    kinds = ("limits", "requests")
+    named = {name for kind in kinds for name in container.resources(kind)}
+    return resource in FOREIGN_RESOURCES or (
+        resource == WHOLE_GPU and not named.isdisjoint(FOREIGN_RESOURCES)
     )
-    return Finding(Reason.FRACTIONAL_WHOLE_GPU, path, detail)
+
+
+def _share_instead(container: Container, resource: str, case: Case) -> str:
+    """Say how to have a share of a GPU in place of a part of a whole one."""
+    if case.asks:
+        return "to share a GPU remove it"
+    present = {**container.resources("requests"), **container.resources("limits")}
+    others = [one for one in present if one != resource and case.policy.may_bring_gpus(one)]
+    gone: dict[str, str | None] = dict.fromkeys((resource, *others))
+
+    def value(amount: str) -> str:
+        return amounts_line(case.pod, {container.name: amount})
+
+    example = case.lines.example(
+        lambda amount: Change({GPU_MEMORY_ANNOTATION: value(amount)}, {container.name: gone})
+    )
+    more = f", e.g. to {value(example)}" if example else ""
+    remove = " and ".join(("it", *others))
+    return f"to share a GPU remove {remove} and set the annotation {GPU_MEMORY_ANNOTATION}{more}"
 
 
 def whole_gpu_and_share(case: Case) -> Iterator[Finding]:
@@ -157,9 +220,9 @@ def whole_gpu_and_share(case: Case) -> Iterator[Finding]:
             yield from _beside_share(container, case)
         resources = mapping(container.raw, "resources", container.path)
         if resources and items(resources, "claims", container.path, "resources") and denies_claims:
-            yield _claimed(f"{container.path}.resources.claims")
+            yield _claimed(f"{container.path}.resources.claims", case)
     if items(case.pod.spec, "resourceClaims", "spec") and denies_claims:
-        yield _claimed("spec.resourceClaims")
+        yield _claimed("spec.resourceClaims", case)
 
 
 def _beside_share(container: Container, case: Case) -> Iterator[Finding]:
@@ -170,10 +233,8 @@ def _beside_share(container: Container, case: Case) -> Iterator[Finding]:
             if has_vram and _is_translations(resource, amount, case):
                 continue
             kind = "limits" if resource in limits else "requests"
-            detail = (
-                f"the pod asks for {resource} and for a share of a GPU; remove "
-                f"{resource} to share one, or {GPU_MEMORY_ANNOTATION} to have a whole one"
-            )
+            remove = _one_of(resource, case)
+            detail = f"the pod asks for {resource} and for a share of a GPU; {remove}"
             path = f"{container.path}.resources.{kind}[{resource}]"
             yield Finding(Reason.WHOLE_GPU_AND_SHARE, path, detail)
 
@@ -193,10 +254,20 @@ def _is_translations(resource: str, amount: str, case: Case) -> bool:
     return is_slot or ADMITTED_ANNOTATION in case.pod.annotations
 
 
-def _claimed(path: str) -> Finding:
+def _one_of(resource: str, case: Case) -> str:
+    """Say which of the two to remove; another product's amount is nothing to keep."""
+    if resource in FOREIGN_RESOURCES:
+        return f"remove {resource}, which {FOREIGN_RESOURCES[resource][0].name} reads"
+    keep = "have the slice" if is_slice(resource) else "keep it"
+    if resource == WHOLE_GPU:
+        keep = "have a whole one"
+    return f"remove {resource} to share one, or {case.asked_by} to {keep}"
+
+
+def _claimed(path: str, case: Case) -> Finding:
     detail = (
         "the pod has a resource claim and asks for a share; remove the claim to share a GPU, "
-        f"or {GPU_MEMORY_ANNOTATION} to keep the claim; where it is for another device, ask your "
+        f"or {case.asked_by} to keep the claim; where it is for another device, ask your "
         f"platform team for a rule with resourceClaims: {ResourceClaims.IGNORE}"
     )
     return Finding(Reason.WHOLE_GPU_AND_SHARE, path, detail)

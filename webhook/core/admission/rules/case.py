@@ -7,10 +7,11 @@ from enum import Flag, auto
 from typing import TYPE_CHECKING
 
 from webhook.core.admission.tiers import Tier, tier_of
+from webhook.core.pod.demand import Demand, asked_by
+from webhook.core.pod.lines import NO_LINES, Lines
 from webhook.core.policy.values import Action, Policy, Rollout, Rule, VisibleDevices
 
 if TYPE_CHECKING:
-    from webhook.core.pod.demand import Demand
     from webhook.core.pod.fields import Json
     from webhook.core.pod.findings import Finding
     from webhook.core.pod.views import Pod
@@ -53,6 +54,8 @@ class Case:
     rule: Rule
     policy: Policy
     cluster: Cluster
+    lines: Lines = NO_LINES
+    """Which lines what is found may tell people to write."""
     asked: Demand | None = None
     """None where the pod asks for nothing, and where its demand cannot be read."""
     unreadable: tuple[Finding, ...] = ()
@@ -60,6 +63,7 @@ class Case:
     mutating: bool = False
     """Whether translation may follow."""
     _names_whole_gpus: bool | None = field(default=None, init=False)
+    _asked_by: str = field(default="", init=False)
     _enforcer: tuple[Json | None, ...] = field(default=(), init=False)
     """Empty until it is asked for."""
 
@@ -67,6 +71,13 @@ class Case:
     def asks(self) -> bool:
         """Whether the pod asks for VRAM, readably or not."""
         return self.asked is not None or bool(self.unreadable)
+
+    @property
+    def asked_by(self) -> str:
+        """All by which the pod asks for VRAM, in words."""
+        if not self._asked_by:
+            self._asked_by = asked_by(self.pod)
+        return self._asked_by
 
     @property
     def finds_visible_devices(self) -> bool:

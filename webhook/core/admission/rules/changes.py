@@ -25,11 +25,13 @@ from webhook.core.nvidia.variables import (
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.fields import items, text
 from webhook.core.pod.findings import Finding, Reason, annotation_path, quoted
-from webhook.core.pod.views import Container, Pod, read_containers
+from webhook.core.pod.views import Change, Container, Pod, read_containers
 from webhook.core.policy.values import Isolation, VisibleDevices
 from webhook.names import (
+    ASKING_ANNOTATIONS,
     DEFAULT_CONTAINER_ANNOTATION,
     ENFORCER_CONTAINER,
+    GPU_MEMORY_ANNOTATION,
     MANAGED_LABEL,
     OUR_ANNOTATIONS,
     VRAM_RESOURCE,
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 
     from webhook.core.admission.rules.case import Case
 
+_WRITTEN_BY_DEVELOPERS: Final = {*ASKING_ANNOTATIONS, DEFAULT_CONTAINER_ANNOTATION, VRAM_RESOURCE}
 # No profile of `kubectl debug` asks for KILL, which reaches a sidecar that runs as another user.
 _DEBUGGERS_CAPABILITIES: Final = EVERYBODYS_CAPABILITIES - {"KILL"}
 
@@ -60,24 +63,27 @@ def immutable(case: Case) -> Iterator[Finding]:
         keys.append(key)
     for key in keys:
         yield from _unchanged(
-            annotation_path(key), old.annotations.get(key), new.annotations.get(key)
+            case, annotation_path(key), old.annotations.get(key), new.annotations.get(key), key
         )
     path = f"metadata.labels[{MANAGED_LABEL}]"
-    yield from _unchanged(path, old.labels.get(MANAGED_LABEL), new.labels.get(MANAGED_LABEL))
+    yield from _unchanged(case, path, old.labels.get(MANAGED_LABEL), new.labels.get(MANAGED_LABEL))
     limits = {container.name: counted_limit(container) for container in old.containers}
     for container in new.containers:
         path = f"{container.path}.resources.limits[{VRAM_RESOURCE}]"
-        yield from _unchanged(path, limits.get(container.name), counted_limit(container))
-    before = {container.field: container for container in old.enforcers}
+        before, after = limits.get(container.name), counted_limit(container)
+        yield from _unchanged(case, path, before, after, VRAM_RESOURCE)
+    enforcers = {container.field: container for container in old.enforcers}
     for container in new.enforcers:
-        ours = before.get(container.field)
+        ours = enforcers.get(container.field)
         for field in ("image", "resources"):
             if ours is not None and container.raw.get(field) != ours.raw.get(field):
                 detail = "the sidecar that holds the VRAM cap cannot be changed; leave it as it is"
                 yield Finding(Reason.IMMUTABLE, f"{container.path}.{field}", detail)
 
 
-def _unchanged(path: str, before: str | None, after: str | None) -> Iterator[Finding]:
+def _unchanged(
+    case: Case, path: str, before: str | None, after: str | None, key: str = ""
+) -> Iterator[Finding]:
     if before == after:
         return
     if before is None:
@@ -86,8 +92,24 @@ def _unchanged(path: str, before: str | None, after: str | None) -> Iterator[Fin
         what = f"cannot be removed (it was {quoted(before)})"
     else:
         what = f"cannot change from {quoted(before)} to {quoted(after)}"
-    detail = f"{what} on a pod that exists; delete the pod and create it again with the new value"
+    if key not in _WRITTEN_BY_DEVELOPERS:
+        do = "leave it as it was, for only vramwarden writes it"
+        if before is None:
+            do = f"remove it; for VRAM create it again with the annotation {GPU_MEMORY_ANNOTATION}"
+    elif wrong := case.lines.wrong(_again(case.pod)):
+        do = f"delete the pod and create it again, with another value: {wrong}"
+    else:
+        how = "without it" if after is None else "with the new value"
+        do = f"delete the pod and create it again {how}"
+    detail = f"{what} on a pod that exists; {do}"
     yield Finding(Reason.IMMUTABLE, path, detail)
+
+
+def _again(pod: Pod) -> Change:
+    """Return what makes a stored pod ask as its author wrote it: one way is enough."""
+    if GPU_MEMORY_ANNOTATION not in pod.annotations:
+        return Change()
+    return Change(resources={one.name: {VRAM_RESOURCE: None} for one in pod.containers})
 
 
 def new_debuggers(old: Pod, new: Pod) -> list[Container]:

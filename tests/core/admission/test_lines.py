@@ -1,0 +1,338 @@
+"""Each line that a message tells people to write is admitted by the rule that sent the message."""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from tests.core.admission.decisions import GI, a_full_pod, put_in
+from tests.core.admission.faults import CONTAINER_FAULTS, DEMAND_FAULTS, SPEC_FAULTS
+from tests.core.admission.test_sentences import DENIALS
+from tests.support.pods import A100, a_container, a_pod, a_policy, a_request, a_rule
+from tests.support.told import followed, respelled
+from webhook.core.admission.decide import Outcome, Phase, decide
+from webhook.core.pod.findings import Reason
+from webhook.core.pod.foreign import FOREIGN_ANNOTATIONS, FOREIGN_RESOURCES
+from webhook.core.policy.cluster import UNKNOWN
+from webhook.core.policy.values import WHOLE_GPU_RESOURCES, Accounting, Action, Bounds
+from webhook.names import ASKING_ANNOTATIONS
+
+MEMORY, CLASS, COUNT = ASKING_ANNOTATIONS
+VRAM = "vramwarden.io/vram"
+NO_CURE = ("TooComplex", "Unmutated")
+
+
+def judged(pod, policy):
+    return decide(a_request(respelled(pod)), policy, UNKNOWN, Phase.MUTATE)
+
+
+def messages(decision):
+    """Return reason, path and detail of all that a decision tells its reader.
+
+    What stands behind in a list comes first, so that the paths of the others stay right; bounds
+    come last.
+    """
+    said = [(found.reason, found.path, found.detail) for found in decision.findings]
+    for note in decision.notes:
+        path, detail = note.removeprefix("beside that, ").split(": ", 1)
+        said.append((path, *detail.split(": ", 1)) if path in {*Reason} else ("", path, detail))
+    said.reverse()
+    return sorted(said, key=lambda one: "GPU; " in one[2])
+
+
+def ways(pod, said):
+    """Yield a pod for each line of a decision, which is followed last, after the first of others.
+
+    With it comes what is still wrong, since there is no line for it.
+    """
+    lines = [len(followed(pod, path, detail)) for _, path, detail in said]
+    left = {(reason, path) for (reason, path, _), some in zip(said, lines, strict=True) if not some}
+    for chosen, (_, path, detail) in enumerate(said):
+        for number in range(lines[chosen]):
+            after = copy.deepcopy(pod)
+            asks_no_more = "to share" in detail and number
+            for index, (reason, where, what) in enumerate(said):
+                is_asked = asks_no_more and (
+                    index == chosen or not reason or "[vramwarden" in where
+                )
+                made = [] if is_asked else followed(after, where, what)
+                if made:
+                    after = made[number if index == chosen else 0]
+            if asks_no_more:
+                after = followed(after, path, detail)[number]
+            yield detail, after, left
+
+
+def assert_lines_are_admitted(pod, policy):
+    decision = judged(pod, policy)
+    if {*decision.reasons} & {*NO_CURE} or (decision.outcome is Outcome.MALFORMED):
+        return
+    for detail, after, left in ways(respelled(pod), messages(decision)):
+        again = judged(after, policy)
+        wrong = {(found.reason, found.path) for found in again.findings} - left
+        shown = json.dumps(after["metadata"]) + json.dumps(after["spec"])
+        assert not wrong, f"{detail}\n-> {again.message or again.findings}\n{shown}"
+
+
+A10 = replace(A100, name="a10", memory=Bounds(max_bytes=20 * GI), node_selector={})
+RULES = {
+    "no bounds": a_rule(),
+    "at most 4Gi": a_rule(memory=Bounds(max_bytes=4 * GI)),
+    "at most 8G": a_rule(memory=Bounds(max_bytes=7630 * 2**20)),
+    "at least 16Gi": a_rule(memory=Bounds(min_bytes=16 * GI)),
+    "between": a_rule(memory=Bounds(2 * GI, 3 * GI), max_gpu_count=1),
+    "of a class": a_rule(default_class="a100", class_memory={"a100": Bounds(GI, 6 * GI)}),
+    "a class alone": a_rule(allowed_classes=("a10",), max_gpu_count=1),
+    "no class": a_rule(allowed_classes=()),
+    "slots": a_rule(accounting=Accounting.CAP_ONLY),
+    "a share for a GPU": a_rule(translate_whole_gpu_bytes=2 * GI),
+    "warns": a_rule(action=Action.WARN, memory=Bounds(max_bytes=4 * GI)),
+}
+POLICIES = {
+    name: a_policy(
+        rule, classes={"a100": A100, "a10": A10}, whole_gpu_resources=WHOLE_GPU_RESOURCES
+    )
+    for name, rule in RULES.items()
+}
+AMOUNTS = (
+    *("8GB", "8gb", "8G", "8Gi", "8 Gi", "8 GiB", "8GIB", "8Go", "8,5Gi", "1,000Mi", "8", "8192"),
+    *("3k", "3000", "10k", "2k", "1Ki", "0.5", "500m", "50%", "1/2", "0", "-8Gi", "", "80GB"),
+    *("NaN", "9Ei", "20Mi", "2Ti", "3Gi", "90Gi", "x"),
+)
+LISTS = (
+    *("main=8GB", "main=8GB, side=4Gi", "main=3Gi,side=8,5Gi", "main:8Gi", "main=8Gi; side=2Gi"),
+    *("8Gi, 4Gi", "main=8Gi,", "main=8Gi,main=2Gi", "other=8Gi", "main=0.5,side=50%", "main=90Gi"),
+    *("main=8Gi side=2Gi", "main", "=8Gi", "main=", "side=8GB,other=1Gi", "main=2Gi,side=2Gi"),
+)
+
+
+def with_limits(**amounts):
+    resources = {"limits": {name.replace("__", "/"): one for name, one in amounts.items()}}
+    return a_pod(containers=[a_container("main", resources=resources), a_container("side")])
+
+
+def limited(*amounts, memory=None, **fields):
+    """Return a pod of a container with limits for each of these, and one without."""
+    made = [a_container(f"c{n}", resources={"limits": one}) for n, one in enumerate(amounts)]
+    return a_pod(memory, containers=[*made, a_container("rest")], **fields)
+
+
+GPU, HAMI, PERCENT = "nvidia.com/gpu", "nvidia.com/gpumem", "nvidia.com/gpumem-percentage"
+FOREIGN = {
+    "HAMi's example": limited({GPU: "1", HAMI: "3000"}),
+    "HAMi, two GPUs": limited({GPU: "2", HAMI: "3000"}),
+    "HAMi, two containers": limited({GPU: "1", HAMI: "3000"}, {GPU: "1", HAMI: "1000"}),
+    "HAMi, in the second container": limited({"cpu": "1"}, {GPU: "1", HAMI: "3000"}),
+    "HAMi, one of two in whole": limited({GPU: "1", HAMI: "3000"}, {GPU: "1"}),
+    "HAMi, in percent": limited({GPU: "1", PERCENT: "50"}),
+    "HAMi, both": limited({GPU: "1", HAMI: "6000"}, {GPU: "1", PERCENT: "50"}),
+    "HAMi, a unit": limited({GPU: "1", HAMI: "16Gi"}),
+    "HAMi, none": limited({GPU: "1", HAMI: "0"}),
+    "HAMi, too much": limited({GPU: "1", HAMI: "90000"}),
+    "HAMi, compute": limited({GPU: "1", HAMI: "3000", "nvidia.com/gpucores": "30"}),
+    "Volcano": limited({"volcano.sh/vgpu-number": "1", "volcano.sh/vgpu-memory": "10000"}),
+    "Volcano, in GPUs": limited({"volcano.sh/vgpu-number": "2"}),
+    "gpushare in GiB": limited({"aliyun.com/gpu-mem": "3"}),
+    "gpushare in MiB": limited({"aliyun.com/gpu-mem": "2000"}),
+    **{f"{name} alone": limited({name: "2"}) for name in FOREIGN_RESOURCES},
+    **{
+        f"{key} {one}": a_pod(annotations={key: one})
+        for key in FOREIGN_ANNOTATIONS
+        for one in ("2000", "0.5", "8Gi", "8GB")
+    },
+    "with a fault beside": limited({GPU: "1", HAMI: "3000"}, hostPID=True, nodeName="n"),
+    "on other nodes": limited({GPU: "1", HAMI: "3000"}, nodeSelector={"vramwarden.io/gpu": "no"}),
+}
+NEAR = (
+    {
+        f"{key}: {value}": a_pod(annotations={key: value})
+        for key in (
+            "vramwarden/gpu-memory",
+            "gpu-mem",
+            "vram",
+            "vramwarden.io/gpu-mem",
+            "vramwarden.io/memory",
+        )
+        for value in ("8Gi", "8GB", "8", "8192", "90Gi", "main=2Gi", "0.5", "a b", "\x1b[2J")
+    }
+    | {
+        f"{key}: {value}": a_pod(annotations={key: value})
+        for key in ("vramwarden/gpu-count", "vramwarden/gpu-class", "vramwarden.io/gpu-cuont")
+        for value in ("1", "2", "x", "a100", "a10")
+    }
+    | {
+        "all three": a_pod(
+            annotations={
+                "vramwarden/gpu-count": "2",
+                "vramwarden/gpu-class": "a10",
+                "vramwarden/gpu-memory": "2Gi",
+            }
+        ),
+        "a count beside": a_pod("2Gi", annotations={"vramwarden.com/gpu-count": "2"}),
+        **{
+            f"label {key}": a_pod(labels={key: value})
+            for key, value in (
+                (MEMORY, "3Gi"),
+                (MEMORY, "8GB"),
+                (CLASS, "a10"),
+                (COUNT, "1"),
+                ("vramwarden/gpu-memory", "8GB"),
+            )
+        },
+        **{
+            f"resource {name}": limited({name: one})
+            for name, one in (
+                ("vramwarden.io/gpu-memory", "8Gi"),
+                ("vramwarden.io/gpu-mem", "8"),
+                ("vramwarden.io/gpu-count", "2"),
+                ("vramwarden.io/gpu", "1"),
+                ("vram-warden.io/vram", "8GB"),
+            )
+        },
+    }
+)
+WHOLE = {
+    f"{resource} {one}{' and a share' if memory else ''}": limited({resource: one}, memory=memory)
+    for resource in (GPU, "nvidia.com/mig-1g.10gb", "amd.com/gpu", HAMI, "nvidia.com/gpu.shared")
+    for one in ("1", "0.5", "-1", "2")
+    for memory in (None, "3Gi", "8GB")
+} | {
+    "half of one in the second": limited({"cpu": "1"}, {GPU: "0.5"}),
+    "requests alone": a_pod(containers=[a_container(resources={"requests": {GPU: "1"}})]),
+    "half requested": a_pod(containers=[a_container(resources={"requests": {GPU: "0.5"}})]),
+    "unequal": a_pod(
+        containers=[a_container(resources={"requests": {GPU: "1"}, "limits": {GPU: "2"}})]
+    ),
+    "a claim": a_pod("3Gi", annotations={COUNT: "1"}, resourceClaims=[{"name": "g"}]),
+}
+
+
+def explicit(request=None, limit=None, memory=None, **notes):
+    resources = {"requests": {VRAM: request}, "limits": {VRAM: limit}}
+    kept = {kind: one for kind, one in resources.items() if one[VRAM] is not None}
+    return a_pod(memory, containers=[a_container(resources=kept)], annotations=notes)
+
+
+DEMANDS = {
+    **{f"memory {one}": a_pod(one) for one in AMOUNTS},
+    **{
+        f"list {one}": a_pod(one, containers=[a_container("main"), a_container("side")])
+        for one in LISTS
+    },
+    **{f"limit {one}": explicit(limit=one) for one in AMOUNTS},
+    **{f"request {one}": explicit(one) for one in AMOUNTS},
+    **{f"request {one} of 4Gi": explicit(one, "4Gi") for one in ("2Gi", "8GB", "0.5")},
+    **{f"{one} beside 2Gi": explicit(limit="2Gi", memory=one) for one in ("3Gi", "8GB", "90Gi")},
+    **{
+        f"count {one}": a_pod("3Gi", annotations={COUNT: one}) for one in ("two", "0", "2", "99999")
+    },
+    **{f"count {one} of 8GB": a_pod("8GB", annotations={COUNT: one}) for one in ("two", "2")},
+    **{
+        f"{key} alone": a_pod(annotations={key: one}) for key, one in ((COUNT, "1"), (CLASS, "a10"))
+    },
+    **{
+        f"class {one} of {size}": a_pod(size, annotations={CLASS: one})
+        for one in ("h100", "a100", "")
+        for size in ("3Gi", "30Gi", "8GB", "90Gi")
+    },
+    "the default container": a_pod(
+        "3Gi", annotations={"kubectl.kubernetes.io/default-container": "x"}
+    ),
+}
+
+
+def faulty():
+    for number, (_, fields, _) in enumerate(SPEC_FAULTS):
+        yield f"spec {number}", a_full_pod(**fields)
+    for number, (_, memory, notes, _) in enumerate(DEMAND_FAULTS):
+        yield f"demand {number}", a_full_pod(memory, annotations=notes)
+    for number, (_, _, fields, _) in enumerate(CONTAINER_FAULTS):
+        pod = a_full_pod()
+        put_in(pod, "main", fields)
+        yield f"container {number}", pod
+    for number, (pod, _, _) in enumerate(DENIALS):
+        yield f"denial {number}", pod
+
+
+PODS = {**FOREIGN, **NEAR, **WHOLE, **DEMANDS, **dict(faulty())}
+
+
+@pytest.mark.parametrize("pod", PODS.values(), ids=PODS)
+def test_what_a_message_tells_people_to_write_is_admitted(pod):
+    for policy in POLICIES.values():
+        assert_lines_are_admitted(pod, policy)
+
+
+NUMBERS = st.integers(0, 200_000).map(str) | st.fractions(0, 200, max_denominator=8).map(
+    lambda number: f"{float(number):g}"
+)
+UNITS = st.sampled_from(
+    ["", "", "Gi", "G", "Mi", "M", "GB", "gb", " GiB", "Go", "k", "Ki", "m", "%", "T"]
+)
+SIZES = st.builds(str.__add__, NUMBERS, UNITS) | st.sampled_from(AMOUNTS)
+BOUNDS = st.tuples(
+    *[st.none() | st.sampled_from([2**20, GI, 7630 * 2**20, 8 * GI, 40 * GI])] * 2
+).map(lambda pair: Bounds(*sorted(pair)) if None not in pair else Bounds(*pair))
+NAMES = ("main", "side")
+KEYS = [MEMORY, "gpu-memory", "vramwarden/gpu-memory", "vramwarden.io/gpu-mem"]
+
+
+@st.composite
+def asked(draw):
+    """Draw a pod that asks for VRAM by us or by others, well or badly."""
+    notes = {}
+    resources = [GPU, *FOREIGN_RESOURCES]
+    match draw(st.sampled_from(["list", "annotation", "resources"])):
+        case "list":
+            names = draw(st.lists(st.sampled_from([*NAMES, "other"]), min_size=1, unique=True))
+            entries = [f"{name}={draw(SIZES)}" for name in names]
+            notes[MEMORY] = draw(st.sampled_from([", ", ",", ";"])).join(entries)
+        case "annotation":
+            notes[draw(st.sampled_from(KEYS))] = draw(SIZES)
+        case "resources":
+            resources.append(VRAM)
+    for key, values in ((COUNT, ["1", "2", "9", "two"]), (CLASS, ["a100", "a10", "h100"])):
+        if draw(st.integers(0, 3)) == 0:
+            notes[key] = draw(st.sampled_from(values))
+    made = []
+    for name in NAMES:
+        limits = {
+            resource: draw(SIZES if resource == VRAM else NUMBERS)
+            for resource in draw(st.lists(st.sampled_from(resources), max_size=2))
+        }
+        kinds = draw(st.sampled_from([["limits"], ["limits", "requests"], ["requests"]]))
+        made.append(a_container(name, resources={kind: dict(limits) for kind in kinds}))
+    return a_pod(containers=made, annotations=notes)
+
+
+@given(
+    asked(),
+    BOUNDS,
+    BOUNDS,
+    BOUNDS,
+    st.sampled_from([None, 1, 4]),
+    st.sampled_from([("*",), ("a10",), ()]),
+    st.sampled_from([None, "a10"]),
+)
+def test_the_same_holds_for_any_amounts_and_bounds(
+    pod, bounds, of_class, of_rule, most, allowed, default
+):
+    every = (bounds, of_class, of_rule)
+    least = max(one.min_bytes or 0 for one in every)
+    assume(all(one.max_bytes is None or one.max_bytes >= least for one in every))
+    rule = a_rule(
+        memory=bounds,
+        max_gpu_count=most,
+        allowed_classes=allowed,
+        default_class=default,
+        class_memory={"a10": of_rule},
+    )
+    classes = {"a100": A100, "a10": replace(A10, memory=of_class)}
+    assert_lines_are_admitted(
+        pod, a_policy(rule, classes=classes, whole_gpu_resources=WHOLE_GPU_RESOURCES)
+    )

@@ -1,0 +1,509 @@
+"""Follow our messages, as their readers do: what they tell people to write is written literally.
+
+`CURES` knows each way in which a message says what to do; a message that none of them reads fails
+its test. So whoever adds one says here how it is followed, and the law in
+`tests/core/admission/test_lines.py` says whether the pod is admitted then.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from typing import TYPE_CHECKING, Any
+
+from webhook.core.pod.quantity import amount_or, parse_quantity
+from webhook.names import ASKING_ANNOTATIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+Json = dict[str, Any]
+MEMORY, CLASS, COUNT = ASKING_ANNOTATIONS
+VRAM = "vramwarden.io/vram"
+COMMA = re.compile("(?<![0-9]),|,(?![0-9]+ *[A-Za-z]* *(?:,|$))")
+"""Between entries of a list: no decimals follow."""
+PART = re.compile(r"\[([^\]]+)\]|([^.\[\]]+)")
+
+
+def keys_of(path: str) -> list[str]:
+    return [one[1] or one[2] for one in PART.finditer(path)]
+
+
+def holder_of(pod: Json, path: str) -> tuple[Any, Any]:
+    """Return what holds the field at a path, which is made where it is absent, and its key."""
+    *parents, last = keys_of(path)
+    holder: Any = pod
+    for key in parents:
+        if isinstance(holder, list):
+            holder = holder[int(key)]
+        else:
+            if holder.get(key) is None:
+                holder[key] = {}
+            holder = holder[key]
+    return holder, int(last) if isinstance(holder, list) else last
+
+
+def put(pod: Json, path: str, value: Any) -> Json:
+    holder, key = holder_of(pod, path)
+    holder[key] = value
+    return pod
+
+
+def drop(pod: Json, path: str) -> Json:
+    """Remove a field; of an amount both limit and request, since the API server copies it."""
+    holder, key = holder_of(pod, path)
+    if isinstance(holder, list):
+        del holder[key]
+    else:
+        holder.pop(key, None)
+    if ".resources." in path:
+        for one in (".limits[", ".requests["):
+            other, key = holder_of(pod, re.sub(r"\.(limits|requests)\[", one, path))
+            other.pop(key, None)
+    return pod
+
+
+def containers(pod: Json) -> Iterator[Json]:
+    for field in ("containers", "initContainers"):
+        yield from pod["spec"].get(field) or ()
+
+
+def annotate(pod: Json, key: str, value: str | None) -> Json:
+    notes = pod["metadata"].get("annotations") or {}
+    pod["metadata"]["annotations"] = notes
+    notes.pop(key, None)
+    if value is not None:
+        notes[key] = value
+    return pod
+
+
+def amount(pod: Json, path: str, value: str, entry: str = "") -> Json:
+    """Write an amount where another stands: in an annotation, in its list, in resources."""
+    if ".resources." in path:
+        for kind in ("limits", "requests"):
+            where = re.sub(r"\.(limits|requests)\[", f".{kind}[", path)
+            holder, key = holder_of(pod, where)
+            if key in holder or kind == "limits":
+                holder[key] = value
+        return pod
+    if not entry:
+        return put(pod, path, value)
+    written = pod["metadata"]["annotations"][MEMORY]
+    name = re.escape(entry)
+    found = re.compile(rf"(^|,)( *{name} *=).*?(?=,[^,=]*=|,[^=0-9]*$|$)")
+    annotate(pod, MEMORY, found.sub(rf"\g<1>\g<2>{value}", written, count=1))
+    return pod
+
+
+def lines(pod: Json, said: str) -> Json:
+    """Write the lines `KEY: VALUE` of a sentence into the annotations."""
+    for key, value in re.findall(
+        rf"({'|'.join(ASKING_ANNOTATIONS)}): (\"[^\"]*\"|[^,:;?\" ]+(?:, [^ ,=]+=[^ ,]+)*)", said
+    ):
+        annotate(pod, key, value.strip('"'))
+    return pod
+
+
+def without_demand(pod: Json, keys: str) -> Json:
+    for key in keys.split(" and "):
+        annotate(pod, key, None)
+        for container in containers(pod):
+            for kind in ("limits", "requests"):
+                ((container.get("resources") or {}).get(kind) or {}).pop(key, None)
+    return pod
+
+
+def within(pod: Json, path: str, found: re.Match[str]) -> Json:
+    """Ask for no more than a bound, or no less, in one container; the tightest bound counts."""
+    tighter = min if "at most" in found[0] else max
+    bound = parse_quantity(found[1])
+    if ".resources." in path:
+        count = int(pod["metadata"].get("annotations", {}).get(COUNT, "1"))
+        holder, key = holder_of(pod, path)
+        number = int(tighter(parse_quantity(holder[key]), bound * count))
+        without_demand(pod, VRAM)
+        return amount(pod, path, str(number))
+    written = pod["metadata"]["annotations"].get(MEMORY)
+    if written is None:  # another message had it removed
+        return pod
+    first, *others = COMMA.split(written)
+    name, equals, size = first.rpartition("=")
+    value = found[1] if others else str(int(tighter(parse_quantity(size.strip()), bound)))
+    return annotate(pod, MEMORY, name + equals + value)
+
+
+def said_amounts(pod: Json, path: str, found: re.Match[str]) -> list[Json]:
+    entry = re.match(r"([a-z0-9-]+)=", found.string)
+    every = [one for one in found.groups() if one]
+    return [amount(copy.deepcopy(pod), path, one, entry[1] if entry else "") for one in every]
+
+
+def one(do: Callable[[Json, str, re.Match[str]], Json]) -> Any:
+    """Follow the only way."""
+    return lambda pod, path, found: [do(copy.deepcopy(pod), path, found)]
+
+
+def nothing(_pod: Json, _path: str, _found: re.Match[str]) -> list[Json]:
+    """Write nothing: there is no line, or it is for somebody else to write."""
+    return []
+
+
+def removed(pod: Json, path: str, _found: re.Match[str]) -> Json:
+    return drop(pod, path)
+
+
+def classes(pod: Json, _path: str, found: re.Match[str]) -> list[Json]:
+    return [annotate(copy.deepcopy(pod), CLASS, name) for name in found[1].split(", ")]
+
+
+def one_of_two(pod: Json, path: str, found: re.Match[str]) -> list[Json]:
+    fewer = drop(copy.deepcopy(pod), path)
+    return [fewer, without_demand(copy.deepcopy(pod), found[1])]
+
+
+def agreeing(pod: Json, path: str, found: re.Match[str]) -> list[Json]:
+    ways = {"one of the two": [MEMORY, VRAM], "the annotation": [MEMORY], VRAM: [VRAM]}
+    return [without_demand(copy.deepcopy(pod), key) for key in ways[found[1]]]
+
+
+def same(pod: Json, path: str, _found: re.Match[str]) -> list[Json]:
+    holder, key = holder_of(pod, path)
+    limits, _ = holder_of(pod, path.replace(".requests[", ".limits["))
+    return [
+        amount(copy.deepcopy(pod), path, both)
+        for both in (holder[key], limits.get(key))
+        if both is not None
+    ]
+
+
+def renamed(pod: Json, path: str, found: re.Match[str]) -> list[Json]:
+    """Name a container of the pod, in the list or in the annotation for the default one."""
+    made = []
+    for name in found[2].split(", "):
+        if path.endswith("default-container]"):
+            made.append(put(copy.deepcopy(pod), path, name))
+            continue
+        written = pod["metadata"]["annotations"][MEMORY]
+        names = {entry.partition("=")[0].strip() for entry in COMMA.split(written)}
+        if name not in names:
+            wrong = re.escape(found[1])
+            again = re.sub(rf"(^|,)( *){wrong}( *=)", rf"\g<1>\g<2>{name}\g<3>", written, count=1)
+            made.append(annotate(copy.deepcopy(pod), MEMORY, again))
+    return made
+
+
+def entries(pod: Json, keep: Callable[[list[str]], list[str]]) -> Json:
+    written = [entry.strip() for entry in COMMA.split(pod["metadata"]["annotations"][MEMORY])]
+    return annotate(pod, MEMORY, ", ".join(keep(written)))
+
+
+def without_last(pod: Json, _path: str, found: re.Match[str]) -> Json:
+    """Remove the last entry of a name."""
+    written = COMMA.split(pod["metadata"]["annotations"][MEMORY])
+    places = [n for n, entry in enumerate(written) if entry.partition("=")[0].strip() == found[1]]
+    del written[places[-1]]
+    return annotate(pod, MEMORY, ",".join(written))
+
+
+def rewritten(pod: Json, _path: str, found: re.Match[str]) -> Json:
+    """Write another entry in place of one whose size cannot be read, either."""
+    written = pod["metadata"]["annotations"][MEMORY]
+    size = "(?:[^,]|(?<=[0-9]),(?=[0-9]+ *[A-Za-z]* *(?:,|$)))*"
+    sizes = re.finditer(rf"{re.escape(found[1])} *= *({size})", written)
+    wrong = next(one for one in sizes if amount_or(one[1].strip(), 0) < 2**20)
+    return annotate(pod, MEMORY, written[: wrong.start()] + found[2] + written[wrong.end() :])
+
+
+def unnamed(written: list[str]) -> list[str]:
+    return [entry for entry in written if re.fullmatch("[^=]+=.*", entry)]
+
+
+def once(written: list[str]) -> list[str]:
+    return list({entry.partition("=")[0]: entry for entry in reversed(written)}.values())
+
+
+def theirs(pod: Json, path: str, found: re.Match[str]) -> Json:
+    """Remove what a hint names, and write its line."""
+    drop(pod, path)
+    for name in filter(None, (found["more"] or "").split(" and ")):
+        drop(pod, re.sub(r"\[[^\]]*\]$", f"[{name}]", path))
+    return lines(pod, found["line"])
+
+
+def shared(pod: Json, path: str, found: re.Match[str]) -> Json:
+    for name in found[1].split(" and ")[1:]:
+        drop(pod, re.sub(r"\[[^\]]*\]$", f"[{name}]", path))
+    return annotate(drop(pod, path), MEMORY, found[2])
+
+
+def meant(pod: Json, path: str, found: re.Match[str]) -> list[Json]:
+    if ": " in found[1]:
+        return [lines(copy.deepcopy(pod), found[1])]
+    return []  # which key, and not what to write
+
+
+def hostname(pod: Json, _path: str, _found: re.Match[str]) -> Json:
+    node = pod["spec"].pop("nodeName")
+    pod["spec"]["nodeSelector"] = {
+        **(pod["spec"].get("nodeSelector") or {}),
+        "kubernetes.io/hostname": node,
+    }
+    return pod
+
+
+def in_container(pod: Json, path: str) -> Json:
+    holder, _ = holder_of(pod, path.partition("]")[0] + "].name")
+    return holder
+
+
+def as_user(pod: Json, path: str, _found: re.Match[str]) -> Json:
+    for container in containers(pod):
+        container["securityContext"] = {
+            **(container.get("securityContext") or {}),
+            "runAsUser": 1000,
+        }
+    return pod
+
+
+def served(pod: Json, path: str, found: re.Match[str]) -> Json:
+    container = in_container(pod, path)
+    container["args"] = [*(container.get("args") or []), found[1]]
+    return pod
+
+
+def memory_shm(pod: Json, _path: str, _found: re.Match[str]) -> Json:
+    del pod["spec"]["hostIPC"]
+    pod["spec"].setdefault("volumes", []).append({"name": "shm", "emptyDir": {"medium": "Memory"}})
+    return pod
+
+
+def in_place(pod: Json, path: str, _found: re.Match[str]) -> Json:
+    drop(pod, path)
+    name = in_container(pod, path)["name"]
+    return annotate(pod, MEMORY, f"{name}=1Gi")
+
+
+def alike(pod: Json, path: str, _found: re.Match[str]) -> Json:
+    for container in containers(pod):
+        (container.get("securityContext") or {}).pop(keys_of(path)[-1], None)
+    return pod
+
+
+def created(pod: Json) -> Json:
+    """Take off what its author did not write of a stored pod."""
+    notes = pod["metadata"].get("annotations") or {}
+    for container in [*containers(pod)] if MEMORY in notes else ():
+        for kind in ("limits", "requests"):
+            ((container.get("resources") or {}).get(kind) or {}).pop(VRAM, None)
+    return pod
+
+
+E = r"(?:, or ask your platform team .*)?$"
+LINE = rf"(?P<line>(?:{'|'.join(ASKING_ANNOTATIONS)}): .*)$"
+CURES: list[tuple[str, Any]] = [
+    # what no line is for
+    (r"; write e\.g\. (\S+)$", said_amounts),
+    (r"(?:; \S+|the pod|it) would be denied(?: as \S+)?(?:: .*)?$", nothing),
+    # amounts
+    (r"; use (\S+)(?: or (\S+))?$", said_amounts),
+    (r"has a space in it; write (\S+)$", said_amounts),
+    (r"; for (?:MiB|GiB) write (\S+?)(?:, for GiB (\S+))?$", said_amounts),
+    (r"; write a size, e\.g\. (\S+)$", said_amounts),
+    (r"; write a size$", nothing),
+    (r"write a positive integer, e\.g\. (\S+)$", said_amounts),
+    (r"; write a positive integer$", nothing),
+    (r"write a positive integer, or remove it$", one(removed)),
+    (
+        r"add the VRAM per GPU, e\.g\. (\S+)$",
+        one(lambda pod, _, found: annotate(pod, MEMORY, found[1])),
+    ),
+    (r"add the VRAM per GPU$", nothing),
+    (
+        r"name=size(?: for each container)?, e\.g\. (.+)$",
+        one(lambda pod, _, found: annotate(pod, MEMORY, found[1])),
+    ),
+    (r"name=size(?: for each container)?$", nothing),
+    (
+        r"is not of the form name=size; correct or remove it$",
+        one(lambda pod, _p, _f: entries(pod, unnamed)),
+    ),
+    (r"stands twice in the list; keep one entry$", one(lambda pod, _p, _f: entries(pod, once))),
+    (r'no container "(.*)"; it has .+; remove the entry$', one(without_last)),
+    (r'no container "(.*)"; it has .+; write (\S+)$', one(rewritten)),
+    (r"; its size is none, either$", nothing),
+    (r'no container "(.*)"; it has (.+)$', renamed),
+    (r"has no container that could get the VRAM$", nothing),
+    (
+        r"; (?:rule|class) .* (?:allows at most|wants at least) (\S+i)(?: for class .*)?$",
+        one(within),
+    ),
+    (
+        r"; the largest slice .* allows at most (\S+)$",
+        one(within),
+    ),
+    (
+        r"GPUs; rule .* allows at most (\d+)$",
+        one(lambda pod, _, found: annotate(pod, COUNT, found[1])),
+    ),
+    (r"cannot be counted; ask for less$", nothing),
+    (r"two slots may be of one GPU: remove the annotation$", one(removed)),
+    (r"so nothing would hold the pod to \S+; tell your platform team .*$", nothing),
+    # classes
+    (r"; rule \S+ allows no class, so remove the annotation$", one(removed)),
+    (r"; rule \S+ allows no class$", nothing),
+    (r"; rule \S+ (?:allows|has for this pod) ([a-z0-9., -]+)$", classes),
+    (r"; rule \S+ (?:allows no class|has .*)$", nothing),
+    (r"; rule \S+ allows .*, with which the pod would be denied: .*$", nothing),
+    # whole GPUs
+    (r"remove it((?: and \S+)*) and set the annotation \S+, e\.g\. to (.+)$", one(shared)),
+    (r"to share a GPU remove it$", one(removed)),
+    (r"to share a GPU remove it.* and set the annotation \S+$", nothing),
+    (r"has no limit; set limits\[\S+\] to (\S+) as well$", said_amounts),
+    (r"; write (\S+) in both$", said_amounts),
+    (r"; write the same amount in both$", same),
+    (r"; make them equal$", nothing),
+    (r"; name its container$", nothing),
+    (r"; remove (one of the two|the annotation|vramwarden.io/vram), or make them agree$", agreeing),
+    (r"; make them agree$", nothing),
+    (
+        r"; remove \S+ to share one, or (.+) to (?:have a whole one|have the slice|keep it)$",
+        one_of_two,
+    ),
+    (r"; remove \S+, which \S+ reads$", one(removed)),
+    (r"; remove the claim to share a GPU, or (.+) to keep the claim; .*$", one_of_two),
+    # what goes
+    (
+        r"; remove (?:it|the line|the mount|hostPID)(?:, or use kubectl debug .*?)?" + E,
+        one(removed),
+    ),
+    (
+        r"; remove it: GPUs come with the annotation \S+, or whole with nvidia.com/gpu$",
+        one(removed),
+    ),
+    (
+        r"remove the mount: GPUs come with the annotation \S+, or whole with nvidia.com/gpu$",
+        one(lambda pod, path, _: drop(pod, path.removesuffix(".mountPath"))),
+    ),
+    (r"; remove the annotation$", one(removed)),
+    (
+        r"; remove the request for VRAM$",
+        one(
+            lambda pod, _p, _f: without_demand(pod, f"{MEMORY} and {CLASS} and {COUNT} and {VRAM}")
+        ),
+    ),
+    (r"; remove it and use nodeSelector kubernetes.io/hostname$", one(hostname)),
+    (
+        r"remove it, and for more shared memory mount an emptyDir with medium Memory at /dev/shm$",
+        one(memory_shm),
+    ),
+    (
+        r"remove the volume, or ask your platform team for a rule whose hostPaths name it$",
+        one(lambda pod, path, _: drop(pod, path.removesuffix(".hostPath.path"))),
+    ),
+    (r"; remove it, or ask your platform team for a rule whose hostPaths name it$", one(removed)),
+    (r"; remove it, or ask with the annotation \S+$", one(removed)),
+    (
+        r"the name vram-enforcer is reserved; give the container another name$",
+        one(lambda pod, path, _: put(pod, path, "another")),
+    ),
+    (r"; give the volume another name$", one(lambda pod, path, _: put(pod, path, "another"))),
+    (r"; remove the mount$", one(lambda pod, path, _: drop(pod, path.removesuffix(".name")))),
+    # users, and room for the sidecar
+    (
+        r"; set (runAsNonRoot: true|allowPrivilegeEscalation: false)$",
+        one(lambda pod, path, found: put(pod, path, "true" in found[1])),
+    ),
+    (r"; set runAsUser to the image's user id(?:, which is not 0)?" + E, one(as_user)),
+    (r"; give them the same runAsUser" + E, one(as_user)),
+    (r"; give both the same" + E, one(alike)),
+    (
+        r"; add \S+ of \S+ to what the containers have, at least (\S+) in all$",
+        one(lambda pod, path, found: put(pod, path, found[1])),
+    ),
+    (r"so split the pod$|, so .* (?:from a ConfigMap .*|fewer .*)$", nothing),
+    # what exists
+    (
+        r"; delete the pod and create it again with the new value$",
+        one(lambda pod, _p, _f: created(pod)),
+    ),
+    (r"; delete the pod and create it again without it$", one(lambda pod, _p, _f: created(pod))),
+    (r"; delete the pod and create it again, with another value: .*$", nothing),
+    (r"; remove it; for VRAM create it again with the annotation \S+$", one(removed)),
+    (
+        r"; leave it as it (?:is|was, for only vramwarden writes it)$",
+        nothing,
+    ),
+    # hints
+    (r"remove it(?P<more>(?: and [^ ,]+)*), and write the annotation " + LINE, one(theirs)),
+    (
+        r"(?:nothing reads this key|vramwarden does not); write (?:the annotation )?" + LINE,
+        one(lambda pod, _, found: lines(pod, found["line"])),
+    ),
+    (
+        r"no node has this resource; write the annotation " + LINE,
+        one(lambda pod, path, found: lines(drop(pod, path), found["line"])),
+    ),
+    (
+        r"no node has this resource; the only one is \S+, e\.g\. (\S+)$",
+        one(
+            lambda pod, path, found: put(
+                drop(pod, path),
+                re.sub(r"\[[^\]]*\]$", f"[{VRAM}]", path.replace("requests[", "limits[")),
+                found[1],
+            )
+        ),
+    ),
+    (r"no node has this resource; the only one is \S+$", nothing),
+    (r"; did you mean (.*)\?$", meant),
+    (r"; developers set .*$", nothing),
+    (
+        r"; write it under metadata.annotations$",
+        one(
+            lambda pod, path, _: annotate(
+                pod, keys_of(path)[-1], pod["metadata"]["labels"][keys_of(path)[-1]]
+            )
+        ),
+    ),
+    (r"; write (.*) under metadata.annotations$", one(lambda pod, _, found: lines(pod, found[1]))),
+    (r"vramwarden does not; remove it$|compute is not divided here, so remove it$", one(removed)),
+    (r"would be stopped; add (\S+)(?: for a tenth of the GPU)?$", one(served)),
+    (r"in place of a whole one; for another size write \S+ in its place.*$", one(in_place)),
+    (r"and others there may take the memory first$", nothing),
+]
+_CURES = [(re.compile(pattern), do) for pattern, do in CURES]
+
+
+def followed(pod: Json, path: str, detail: str) -> list[Json]:
+    """Return the pods that a message makes of one, a pod for each way that it names."""
+    for pattern, do in _CURES:
+        found = pattern.search(detail)
+        if found:
+            return do(pod, path, found)
+    raise AssertionError(f"say in tests/support/told.py how to follow: {detail}")
+
+
+def respelled(pod: Json) -> Json:
+    """Return a pod as an API server sends it: amounts in its spelling, limits as requests too."""
+    pod = copy.deepcopy(pod)
+    for container in containers(pod):
+        resources = container.get("resources") or {}
+        for kind in ("limits", "requests"):
+            for name, written in (resources.get(kind) or {}).items():
+                resources[kind][name] = _canonical(str(written))
+        for name, written in (resources.get("limits") or {}).items():
+            if "/" in name:
+                resources.setdefault("requests", {}).setdefault(name, written)
+    return pod
+
+
+def _canonical(written: str) -> str:
+    if not re.fullmatch(r"[0-9]*\.?[0-9]+", written):
+        return written
+    value = parse_quantity(written)
+    if value.denominator != 1:
+        return f"{-(-value * 1000 // 1)}m"
+    number, letters = int(value), ["", "k", "M", "G", "T", "P", "E"]
+    while number and number % 1000 == 0:
+        number //= 1000
+        letters.pop(0)
+    return f"{number}{letters[0]}"
