@@ -14,6 +14,7 @@ from tests.cluster.test_pods_created import GPU, WHOLE_GPU_SAID
 from tests.support.control_planes import find_binary, free_port, wait_until
 from tests.support.our_server import container
 from tests.support.pods import a_container, a_pod
+from tests.support.told import followed
 from tests.support.webhook_configurations import installed
 
 MEMORY = "vramwarden.io/gpu-memory"
@@ -67,6 +68,33 @@ def test_kubectl_warns_of_what_the_pods_would_be_denied_for(make_team, kubectl, 
     assert (done.stderr, "created" in done.stdout) == (denied(KINDS[kind]), True)
     if kind == "CronJob":
         assert team.calls() == []  # it is no pod
+
+
+OTHERS = {
+    "HAMi": ({GPU: 1, "nvidia.com/gpumem": 3000}, "3000Mi"),
+    "Volcano": ({"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 10000}, "10000Mi"),
+    "gpushare": ({"aliyun.com/gpu-mem": 2000}, "2000Mi"),
+}
+
+
+@pytest.mark.parametrize("kind", ["Pod", "Deployment"])
+@pytest.mark.parametrize(("limits", "memory"), OTHERS.values(), ids=OTHERS)
+def test_the_line_that_kubectl_shows_for_another_product_is_admitted(
+    team, kubectl, kind, limits, memory
+):
+    """Before the amount comes here, the API server spells 3000 as 3k."""
+    whole = a_pod(containers=[a_container(resources={"limits": limits})])
+    make = {"Pod": team.pod}.get(kind, lambda pod: a_workload(kind, team.namespace, pod))
+    done = kubectl("create", make(whole))
+    assert done.returncode == 0
+    (warning,) = done.stderr.splitlines()
+    path, detail = warning.removeprefix("Warning: ").split(": ", 1)
+    (after,) = followed(whole, path, detail)
+    assert after["metadata"]["annotations"] == {MEMORY: memory}
+    done = kubectl("create" if kind == "Pod" else "replace", make(after))
+    assert (done.returncode, done.stderr) == (0, "")
+    pod = team.accepts(after)
+    assert container(pod, "main")["resources"]["limits"].keys() == {"vramwarden.io/vram"}
 
 
 def test_a_change_is_warned_of_as_well(team, kubectl):
