@@ -118,7 +118,8 @@ def within(pod: Json, path: str, found: re.Match[str]) -> Json:
     tighter = min if "at most" in found[0] else max
     bound = parse_quantity(found[1])
     if ".resources." in path:
-        count = int(pod["metadata"].get("annotations", {}).get(COUNT, "1"))
+        number = pod["metadata"].get("annotations", {}).get(COUNT, "1")
+        count = int(number) if number.isdigit() else 1
         holder, key = holder_of(pod, path)
         number = int(tighter(parse_quantity(holder[key]), bound * count))
         without_demand(pod, VRAM)
@@ -421,6 +422,19 @@ CURES: list[tuple[str, Any]] = [
         one(lambda pod, path, found: put(pod, path, found[1])),
     ),
     (r"so split the pod$|, so .* (?:from a ConfigMap .*|fewer .*)$", nothing),
+    # what `--migrate` says
+    (
+        r"promised no second GPU; for two GPUs add (\S+: \"2\")$",
+        one(lambda pod, _, found: lines(pod, found[1])),
+    ),
+    (
+        (
+            r"(?:is|was) removed: |stays(?: without effect)?: |is of all templates, and stays|"
+            r"could get a GPU of its own; here they share|each gets its part|"
+            r"is removed, so the default scheduler|is removed$|is reserved as well|is read here: "
+        ),
+        nothing,
+    ),
     # what exists
     (
         r"; delete the pod and create it again with the new value$",

@@ -53,6 +53,7 @@ VOLCANO = "volcano.sh/vgpu"
         ),
         (kai("p", **{"gpu-memory": "8Gi"}), None),  # KAI reads plain numbers
         (a_pod("p", **{"aliyun.com/gpu-mem": 3}), GpuRequest(How.GPUSHARE, 1, 3 * GIB)),
+        (a_pod("p", **{"aliyun.com/gpu-mem": "2k"}), GpuRequest(How.GPUSHARE, 1, 2000 * 2**20)),
         (
             a_pod("p", annotations={"ALIYUN_COM_GPU_MEM_IDX": "1"}, **{"aliyun.com/gpu-mem": 3}),
             GpuRequest(How.GPUSHARE, 1, 3 * GIB, cards=("index 1",)),
@@ -114,8 +115,8 @@ def test_requests_count_where_there_is_no_limit():
     ("pod", "said"),
     [
         (whole("p", gpus="some"), "nvidia.com/gpu: some is not a Kubernetes quantity"),
-        (whole("p", gpus="0.5"), "nvidia.com/gpu: 0.5 is no whole number"),
-        (whole("p", gpus="-1"), "nvidia.com/gpu: -1 is no whole number"),
+        (whole("p", gpus="0.5"), "nvidia.com/gpu: 0.5 is not a whole number"),
+        (whole("p", gpus="-1"), "nvidia.com/gpu: -1 is not a whole number"),
         ({"kind": "Pod", "metadata": {}, "spec": "too large to be read"}, "spec"),
         (a_pod("p", annotations={"vramwarden.io/gpu-memory": "8GB"}), "InvalidQuantity"),
     ],

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from webhook.core.bounds import LONGEST_WORD, MOST_DEMAND_FINDINGS
 from webhook.core.pod.fields import Json, items, mapping
 from webhook.core.pod.findings import Finding, Reason, annotation_path, quoted
-from webhook.core.pod.lines import Lines, instead_of
+from webhook.core.pod.lines import LineCheck, instead_of
 from webhook.core.pod.quantity import (
     MIB,
     QuantityError,
@@ -52,7 +52,7 @@ _PLAIN: Final = re.compile(r"[0-9A-Za-z.,/%+-]{1,64}")
 _PLAIN_LIST: Final = re.compile("[0-9A-Za-z.,:;= -]{1,128}")
 _KINDS: Final = ("limits", "requests")
 _SHOWN_NAMES: Final = 10
-_ANY_LINES: Final = Lines()
+_ANY_LINES: Final = LineCheck()
 
 
 class Demand(NamedTuple):
@@ -74,7 +74,7 @@ class _Faults:
     """What is found wrong while a demand is read; what to write instead is known at the end."""
 
     findings: list[Finding] = field(default_factory=list)
-    cures: list[tuple[int, Callable[[Lines], str]]] = field(default_factory=list)
+    cures: list[tuple[int, Callable[[LineCheck], str]]] = field(default_factory=list)
     """What to say of the finding at an index."""
     amounts: set[int] = field(default_factory=set)
     """Which of them are about an amount."""
@@ -86,18 +86,18 @@ class _Faults:
         self.findings.append(Finding(reason, path, detail))
 
     def add_cured(
-        self, reason: Reason, path: str, cure: Callable[[Lines], str], readable: Change
+        self, reason: Reason, path: str, cure: Callable[[LineCheck], str], readable: Change
     ) -> None:
         self.cures.append((len(self.findings), cure))
         self.annotations |= readable.annotations
         self.resources |= readable.resources
         self.add(reason, path, "")
 
-    def said(self, lines: Lines) -> tuple[Finding, ...]:
+    def said(self, lines: LineCheck) -> tuple[Finding, ...]:
         """Return the findings, each with what to write; a count by what becomes of the amounts."""
         lines.keep(Change(self.annotations, self.resources))
 
-        def counts_last(one: tuple[int, Callable[[Lines], str]]) -> bool:
+        def counts_last(one: tuple[int, Callable[[LineCheck], str]]) -> bool:
             return self.findings[one[0]].reason is Reason.INVALID_COUNT
 
         details = {index: cure(lines) for index, cure in sorted(self.cures, key=counts_last)}
@@ -108,7 +108,9 @@ class _Faults:
         return tuple(self.findings)
 
 
-def read_demand(pod: Pod, lines: Lines = _ANY_LINES) -> tuple[Demand | None, tuple[Finding, ...]]:
+def read_demand(
+    pod: Pod, lines: LineCheck = _ANY_LINES
+) -> tuple[Demand | None, tuple[Finding, ...]]:
     """Read a pod's demand: None without findings where it asks for nothing.
 
     | annotation | explicit amounts | demand |
@@ -201,7 +203,7 @@ def _annotated_amounts(pod: Pod, memory: str, faults: _Faults) -> dict[str, int]
         name = _default_container(pod, faults)
         return {name: amount} if name is not None and amount else {}
 
-    def cure(lines: Lines) -> str:
+    def cure(lines: LineCheck) -> str:
         line = next((one for one in _lists(pod, memory, lines) if one), "")
         return f"{quoted(memory)} {wrong}" + (f", e.g. {line}" if line else "")
 
@@ -209,7 +211,7 @@ def _annotated_amounts(pod: Pod, memory: str, faults: _Faults) -> dict[str, int]
     return {}
 
 
-def _lists(pod: Pod, memory: str, lines: Lines) -> Iterator[str]:
+def _lists(pod: Pod, memory: str, lines: LineCheck) -> Iterator[str]:
     """Yield what a list that cannot be read may mean, then a list of this pod's containers."""
     names = [one.name for one in pod.containers if one.field == "containers"]
     if _PLAIN_LIST.fullmatch(memory):
@@ -254,7 +256,7 @@ def _listed_amounts(pod: Pod, memory: str, faults: _Faults) -> dict[str, int]:
     return amounts
 
 
-def _nameless(pod: Pod, entry: str, written: Mapping[str, str], lines: Lines) -> str:
+def _nameless(pod: Pod, entry: str, written: Mapping[str, str], lines: LineCheck) -> str:
     wrong = f"the entry {quoted(entry)} is not of the form name=size"
     if written:
         return f"{wrong}; correct or remove it"
@@ -268,7 +270,7 @@ def _unknown_entry(
     known: Collection[str],
     listed: Collection[str],
     written: dict[str, str],
-    lines: Lines,
+    lines: LineCheck,
 ) -> str:
     said = _unknown(name, known)
     instead = next((one for one in known if one not in listed and one not in written), None)
@@ -308,7 +310,7 @@ def _default_container(pod: Pod, faults: _Faults) -> str | None:
             return named
         gone = Change({DEFAULT_CONTAINER_ANNOTATION: None})
 
-        def cure(lines: Lines) -> str:
+        def cure(lines: LineCheck) -> str:
             why = lines.why_not(gone)
             denied = f"; with another the pod would be denied: {why}" if why else ""
             return _unknown(named, known) + denied
@@ -372,7 +374,7 @@ def _read_amount(
         )
         shown = written if _PLAIN.fullmatch(written) else quoted(written)
 
-        def cure(lines: Lines, error: QuantityError = error) -> str:
+        def cure(lines: LineCheck, error: QuantityError = error) -> str:
             said, instead = instead_of(error, write, lines)
             if instead and keep:
                 keep(instead)
@@ -387,7 +389,7 @@ def _read_count(count: str, faults: _Faults) -> int:
     if _COUNT.fullmatch(count):
         return int(count)
 
-    def cure(lines: Lines) -> str:
+    def cure(lines: LineCheck) -> str:
         number = next((one for one in ("2", "1") if lines.admitted(_of_count(one))), "")
         example = f", e.g. {number}" if number else ""
         return f"{quoted(count)} is not a number of GPUs; write a positive integer{example}"
@@ -403,7 +405,7 @@ def _of_count(number: str | None) -> Change:
 def _check_orphans(gpu_class: str | None, count: str | None, faults: _Faults) -> None:
     """Reject annotations that shape a demand on a pod that has none: it would run without a GPU."""
 
-    def cure(lines: Lines) -> str:
+    def cure(lines: LineCheck) -> str:
         example = lines.example(_of_memory)
         more = f", e.g. {example}" if example else ""
         return f"needs {GPU_MEMORY_ANNOTATION} beside it; add the VRAM per GPU{more}"
@@ -432,7 +434,7 @@ def _check_agreement(
         there = f"asks for {format_bytes(wanted * count)}" if wanted else "gives it none"
         what = f"sets {here} but the annotation {GPU_MEMORY_ANNOTATION} {there}"
 
-        def cure(lines: Lines, what: str = what) -> str:
+        def cure(lines: LineCheck, what: str = what) -> str:
             ways = [one for one in (_of_memory(None), by_annotation) if not lines.why_not(one)]
             if len(ways) == 1:
                 gone = "the annotation" if ways[0] is not by_annotation else VRAM_RESOURCE
@@ -456,7 +458,7 @@ def of_resource(container: Container, resource: str, amount: str | None) -> Chan
 
 def unequal_amounts(
     container: Container, resource: str
-) -> tuple[str, Callable[[Lines], str]] | None:
+) -> tuple[str, Callable[[LineCheck], str]] | None:
     """Check that an extended resource's request equals its limit; return what to say at its path.
 
     Rule: an extended resource cannot be overcommitted.
@@ -475,7 +477,7 @@ def unequal_amounts(
         except QuantityError:
             pass
 
-    def cure(lines: Lines) -> str:
+    def cure(lines: LineCheck) -> str:
         what = f"the request of {asked} has no limit"
         if limit is not None:
             what = f"the request is {asked} but the limit is {shortened(limit, LONGEST_WORD)}"

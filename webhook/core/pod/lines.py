@@ -1,7 +1,7 @@
 """What a message tells people to write: only lines with which their pod would be admitted.
 
 Whoever finds something wrong proposes lines, the likeliest first, each as the `Change` of the pod
-that it is; `Lines` knows which of them the rule that sends the message would admit.
+that it is; `LineCheck` knows which of them the rule that sends the message would admit.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from webhook.core.pod.views import Change
 
 
-class Lines:
+class LineCheck:
     """Where no rule is known, all lines are admitted."""
 
     __slots__ = ()
@@ -54,7 +54,7 @@ class Lines:
         return next((one for one in self.examples() if self.admitted(write(one))), "")
 
 
-class NoLines(Lines):
+class NothingToWrite(LineCheck):
     """None is admitted: where nobody reads what to write."""
 
     __slots__ = ()
@@ -65,11 +65,11 @@ class NoLines(Lines):
         return ""
 
 
-NO_LINES: Final = NoLines()
+NO_LINES: Final = NothingToWrite()
 
 
 def instead_of(
-    error: QuantityError, write: Callable[[str], Change], lines: Lines
+    error: QuantityError, write: Callable[[str], Change], lines: LineCheck
 ) -> tuple[str, str]:
     """Say why a text is no amount and what to write at its place, which is returned as well."""
     refused = [lines.why_not(write(meant.amount)) for meant in error.meant]

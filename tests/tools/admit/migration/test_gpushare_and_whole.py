@@ -36,6 +36,7 @@ def test_a_unit_that_is_too_large_is_reported():
             "GPU has; say what one unit is, e.g. --gpu-memory-unit 1Mi, or correct the number"
         )
     ]
+    assert move("gpushare", pod, unit_bytes=2**20).memory == "16276Mi"
 
 
 def test_memory_of_several_gpus_is_divided():

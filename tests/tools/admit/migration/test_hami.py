@@ -15,6 +15,7 @@ SIXTEEN = {"gpu_bytes": 16 * GIB}
     ("amounts", "scale", "memory", "count"),
     [
         ({"gpu": "1", "gpumem": "3000"}, {}, "3000Mi", None),
+        ({"gpu": "1", "gpumem": "3k"}, {}, "3000Mi", None),
         ({"gpu": "2", "gpumem": "3000"}, {}, "3000Mi", "2"),
         ({"gpumem": "2048"}, {}, "2Gi", None),
         ({"gpu": "1", "gpumem": "3"}, {"unit_bytes": GIB}, "3Gi", None),
@@ -46,10 +47,7 @@ def test_memory_in_the_requests_alone_asks_for_nothing():
 
 NOT_WHOLE = "is not a whole number; correct it first"
 UNIT = "is a plain number of MiB for HAMi, which rejects a unit; write the number first"
-TOO_MANY = (
-    "1048577 units of 1Mi are more than any GPU has; say what one unit is, e.g. --gpu-memory-unit "
-    "1Mi, or correct the number"
-)
+TOO_MANY = "1048577 units of 1Mi are more than any GPU has; correct the number"
 UNSIZED = "of a GPU, and nothing here says how much that is; say it: --gpu-memory 16Gi"
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.pods import a_container, a_pod, a_policy, a_request
+from tests.support.told import followed, lines, respelled
 from tests.tools.admit.migration.moving import GIB, a_limited, limits, move
-from webhook.core.admission.decide import Phase, decide
+from webhook.core.admission.decide import Outcome, Phase, decide
 from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV, visible_devices
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.views import read_pod
@@ -194,11 +197,19 @@ def test_what_is_carried_over_asks_us_and_nothing_is_left_to_carry(
     again = move(product, made.pod, **SIXTEEN)
     assert again.pod == made.pod
     assert not again.asks
+    assert move(product, respelled(pod), **SIXTEEN).asks == made.asks
     if made.problems or not made.asks:
         assert made.pod == pod
         return
+    assert lines(copy.deepcopy(pod), made.asks)["metadata"]["annotations"].items() >= {
+        (key, one) for key, one in made.annotations.items() if key.startswith("vramwarden.io/")
+    }
     demand, findings = read_demand(read_pod(made.pod))
     assert demand
     assert not findings
     if not any("resources" in container for container in made.pod["spec"]["containers"]):
-        assert decide(a_request(made.pod), a_policy(), UNKNOWN, Phase.MUTATE).allowed
+        for note in made.notes:
+            path, detail = note.split(": ", 1)
+            for after in [made.pod, *followed(made.pod, path, detail)]:
+                decision = decide(a_request(after), a_policy(), UNKNOWN, Phase.MUTATE)
+                assert decision.outcome is Outcome.MUTATED

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from webhook.core.admission.rules.case import Case
-    from webhook.core.pod.lines import Lines
+    from webhook.core.pod.lines import LineCheck
     from webhook.core.pod.views import Container
 
 
@@ -115,7 +115,7 @@ def gpu_class_known(case: Case) -> tuple[Finding, ...]:
     return (Finding(Reason.UNKNOWN_CLASS, annotation_path(GPU_CLASS_ANNOTATION), detail),)
 
 
-def _choice(known: list[str], lines: Lines) -> str:
+def _choice(known: list[str], lines: LineCheck) -> str:
     """Say what to write in place of a class: one of those known under which the pod is admitted."""
     refused = {name: lines.why_not(_of_class(name)) for name in known}
     fitting = [name for name, why in refused.items() if why is None]

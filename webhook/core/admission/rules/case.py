@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from webhook.core.admission.tiers import Tier, tier_of
 from webhook.core.pod.demand import Demand, asked_by
-from webhook.core.pod.lines import NO_LINES, Lines
+from webhook.core.pod.lines import NO_LINES, LineCheck
 from webhook.core.policy.values import Action, Policy, Rollout, Rule, VisibleDevices
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Case:
     rule: Rule
     policy: Policy
     cluster: Cluster
-    lines: Lines = NO_LINES
+    lines: LineCheck = NO_LINES
     """Which lines what is found may tell people to write."""
     asked: Demand | None = None
     """None where the pod asks for nothing, and where its demand cannot be read."""

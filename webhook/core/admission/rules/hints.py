@@ -18,7 +18,7 @@ from webhook.core.pod.demand import amounts_line, of_resource
 from webhook.core.pod.fields import with_unit
 from webhook.core.pod.findings import annotation_path, quoted
 from webhook.core.pod.foreign import FOREIGN_ANNOTATIONS, FOREIGN_RESOURCES, WHOLE_GPU, Meaning
-from webhook.core.pod.lines import Lines
+from webhook.core.pod.lines import LineCheck
 from webhook.core.pod.quantity import QuantityError, amount_or, parse_count, parse_vram
 from webhook.core.pod.views import Change
 from webhook.core.words import shortened
@@ -56,7 +56,7 @@ _WITHOUT_PREFIX: Final = frozenset(
 """Keys without a domain that can hardly mean anything else."""
 
 _SIMPLE: Final = re.compile(r"[0-9A-Za-z.,=+/% _-]{1,256}")
-_ANY_LINES: Final = Lines()
+_ANY_LINES: Final = LineCheck()
 _NO_CHANGE: Final = Change()
 _COUNTING: Final = {
     WHOLE_GPU,
@@ -117,7 +117,7 @@ def _in_units(value: str, product: Product | None, meaning: Meaning) -> str:
 def _line(
     key: str,
     value: str,
-    lines: Lines,
+    lines: LineCheck,
     shape: Callable[[str], str] = str,
     beside: Change = _NO_CHANGE,
 ) -> tuple[str, str]:
@@ -164,7 +164,7 @@ def _readings(value: str) -> Iterator[str]:
         yield value
 
 
-def _shaping_line(key: str, value: str, lines: Lines) -> tuple[str, str]:
+def _shaping_line(key: str, value: str, lines: LineCheck) -> tuple[str, str]:
     """Return the line of a key that asks for nothing by itself, beside one that does if needed."""
     line, alone = f"{key}: {quoted(value)}", Change({key: value})
     why = lines.why_not(alone)
@@ -176,7 +176,7 @@ def _shaping_line(key: str, value: str, lines: Lines) -> tuple[str, str]:
     return (line + more, "") if amount else ("", why)
 
 
-def _to_write(key: str, value: str, lines: Lines, what: str = "") -> str:
+def _to_write(key: str, value: str, lines: LineCheck, what: str = "") -> str:
     """Say what to write, or why not."""
     line, why = _line(key, value, lines)
     denied = f": {why}" if why else ""
@@ -314,8 +314,10 @@ def _line_for_all(case: Case) -> tuple[str, str]:
     if not line:
         line, _ = _line(GPU_MEMORY_ANNOTATION, "", case.lines, for_each, beside)
         line = line and _example(line.partition(": ")[2].removesuffix(", for example"), why)
-    more = f" and {GPU_COUNT_ANNOTATION}: {quoted(count)}" if number and line else ""
-    return line + more, why
+    if number and line:
+        amount, comma, example = line.partition(", for example")
+        line = f"{amount} and {GPU_COUNT_ANNOTATION}: {quoted(count)}{comma}{example}"
+    return line, why
 
 
 def _is_theirs(resource: str) -> bool:
@@ -371,7 +373,7 @@ def unread_keys(case: Case) -> tuple[str, ...]:
     return (*labels, *(_unread(key, pod.annotations[key], case.lines) for key in unread[:SHOWN]))
 
 
-def _misplaced(key: str, value: str, lines: Lines) -> str:
+def _misplaced(key: str, value: str, lines: LineCheck) -> str:
     line, why = _line(key, value, lines)
     here = "under metadata.annotations"
     if line in {f"{key}: {value}", f"{key}: {quoted(value)}"}:
@@ -381,7 +383,7 @@ def _misplaced(key: str, value: str, lines: Lines) -> str:
     return f"metadata.labels[{key}]: as a label it asks for nothing; {said}"
 
 
-def _unread(key: str, value: str, lines: Lines) -> str:
+def _unread(key: str, value: str, lines: LineCheck) -> str:
     shown = key if len(key) <= _LONGEST_KEY else f"{key[:_LONGEST_KEY]}…"
     meant = get_close_matches(shown.removeprefix(PREFIX).lower(), MEANT, n=1)
     known = ", ".join(ASKING_ANNOTATIONS)

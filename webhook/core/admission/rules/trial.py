@@ -8,7 +8,7 @@ from webhook.core.admission.rules import amounts, nodes
 from webhook.core.admission.rules.case import Case
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.findings import Reason
-from webhook.core.pod.lines import NO_LINES, Lines
+from webhook.core.pod.lines import NO_LINES, LineCheck
 from webhook.core.pod.quantity import EXAMPLE, format_bytes
 from webhook.core.pod.views import Change, changed
 from webhook.names import GPU_CLASS_ANNOTATION
@@ -40,7 +40,13 @@ _OF_DEMANDS: Final = (amounts.bounds, nodes.slices, nodes.one_slot)
 
 
 def case_of(
-    pod: Pod, rule: Rule, policy: Policy, cluster: Cluster, *, lines: Lines, mutating: bool = True
+    pod: Pod,
+    rule: Rule,
+    policy: Policy,
+    cluster: Cluster,
+    *,
+    lines: LineCheck,
+    mutating: bool = True,
 ) -> Case:
     """Return the case of a pod that is created, with its rule as it is for the class asked for."""
     demand, unreadable = read_demand(pod, lines)
@@ -71,7 +77,7 @@ def _key(found: Finding) -> tuple[str, str, str]:
     return found.reason, found.path, found.detail if found.reason in _OF_BOUNDS else ""
 
 
-class Trial(Lines):
+class Trial(LineCheck):
     """A pod that is created, under the rule that judges it."""
 
     __slots__ = ("_before", "_judged_by", "_left", "kept", "pod")

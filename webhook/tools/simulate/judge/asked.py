@@ -8,7 +8,7 @@
 | HAMi | resources nvidia.com/gpu, gpumem, gpumem-percentage | GPUs, MiB of each, percent |
 | Volcano | resources volcano.sh/vgpu-number, vgpu-memory, vgpu-memory-percentage | as HAMi |
 | KAI | annotations gpu-fraction or gpu-memory, gpu-fraction-num-devices | parts, MiB, GPUs |
-| gpushare | resource aliyun.com/gpu-mem | GiB |
+| gpushare | resource aliyun.com/gpu-mem | GiB; MiB where no GPU has so many |
 
 Sources: README.md of NVIDIA/k8s-device-plugin; pkg/device/nvidia/device.go of Project-HAMi/HAMi
 (`GenerateResourceRequests`); pkg/common/constants/constants.go of NVIDIA/KAI-Scheduler;
@@ -29,6 +29,7 @@ from webhook.core.nvidia.plugin import SLICE_PREFIX
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.findings import MalformedObjectError, render
 from webhook.core.pod.foreign import (
+    GPUSHARE,
     GPUSHARE_MEMORY,
     HAMI_MEMORY,
     HAMI_PERCENTAGE,
@@ -36,12 +37,13 @@ from webhook.core.pod.foreign import (
     KAI_FRACTION,
     KAI_MEMORY,
     SHARED_GPU,
+    UNITS,
     VOLCANO_MEMORY,
     VOLCANO_NUMBER,
     VOLCANO_PERCENTAGE,
     WHOLE_GPU,
 )
-from webhook.core.pod.quantity import MIB, QuantityError, parse_quantity
+from webhook.core.pod.quantity import MIB, QuantityError, parse_count
 from webhook.core.pod.views import effective_amount, read_pod
 from webhook.names import GPU_ANNOTATION
 from webhook.tools.shared.bounds import LONGEST_GIVEN, LONGEST_NAMED, MOST_CARDS, MOST_POD_GPUS
@@ -147,12 +149,13 @@ def _kai(pod: Pod) -> GpuRequest | None:
 
 
 def _gpushare(pod: Pod) -> GpuRequest | None:
-    gibibytes = _summed(pod, partial(_whole, name=GPUSHARE_MEMORY))
-    if not gibibytes:
+    units = _summed(pod, partial(_whole, name=GPUSHARE_MEMORY))
+    if not units:
         return None
+    memory_bytes = units * UNITS[GPUSHARE.unit_of(units) or GPUSHARE.unit]
     index = pod.annotations.get(_GPUSHARE_GIVEN, "")
     cards = (f"index {index}",) if _PLAIN.fullmatch(index) else ()
-    return GpuRequest(How.GPUSHARE, 1, gibibytes * GIB, cards=cards)
+    return GpuRequest(How.GPUSHARE, 1, memory_bytes, cards=cards)
 
 
 def _by_family(pod: Pod, *, how: How, number: str, memory: str, percent: str) -> GpuRequest | None:
@@ -220,12 +223,9 @@ def _whole(amounts: Mapping[str, str], name: str) -> int:
     if text is None:
         return 0
     try:
-        value = parse_quantity(text)
+        return parse_count(text)
     except QuantityError as error:
-        raise AskError(f"{name}: {text[:LONGEST_NAMED]} {error}") from error
-    if value.denominator != 1 or value < 0:
-        raise AskError(f"{name}: {text[:LONGEST_NAMED]} is no whole number")
-    return int(value)
+        raise AskError(f"{name}: {text[:LONGEST_NAMED]} {error.why}") from error
 
 
 def _plain(text: str) -> Fraction:

@@ -55,7 +55,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.bounds import LARGEST_INT32, MOST_GPUS_ASKED
-from webhook.core.pod.fields import MOST_GIBIBYTES
 from webhook.core.pod.findings import annotation_path, quoted
 from webhook.core.pod.foreign import (
     DEVICE_PLUGIN,
@@ -70,10 +69,18 @@ from webhook.core.pod.foreign import (
     KAI_DEVICES,
     KAI_FRACTION,
     KAI_MEMORY,
+    MOST_BYTES,
     SHARED_GPU,
     WHOLE_GPU,
 )
-from webhook.core.pod.quantity import MIB, QuantityError, format_bytes, parse_quantity, parse_vram
+from webhook.core.pod.quantity import (
+    MIB,
+    QuantityError,
+    format_bytes,
+    parse_count,
+    parse_quantity,
+    parse_vram,
+)
 from webhook.names import GPU_COUNT_ANNOTATION
 from webhook.tools.admit.judge.migration.foreign_pod import (
     ContainerRequest,
@@ -90,7 +97,6 @@ if TYPE_CHECKING:
     from webhook.core.pod.views import Container
     from webhook.tools.admit.judge.migration.foreign_pod import ForeignPod, Origin
 
-_MOST_BYTES: Final = MOST_GIBIBYTES * 2**30
 _HAMI_ALONE: Final = (HAMI_CORES, HAMI_MEMORY, HAMI_PERCENTAGE)
 """Each of them in the limits asks for one GPU where no number of GPUs is said."""
 _ALL: Final = 100
@@ -328,12 +334,10 @@ def _whole_number(container: Container, name: str) -> tuple[str, int] | None:
 def _read_whole(path: str, text: str) -> int:
     """Read a number that has no unit and no fraction; raises NotCarriedError."""
     try:
-        number = parse_quantity(text)
+        return parse_count(text)
     except QuantityError:
-        number = None
-    if number is None or number.denominator != 1 or number < 0:
-        raise NotCarriedError(path, f"{quoted(text)} is not a whole number; correct it first")
-    return int(number)
+        detail = f"{quoted(text)} is not a whole number; correct it first"
+        raise NotCarriedError(path, detail) from None
 
 
 def _gpu_count(path: str, number: int) -> int:
@@ -346,13 +350,13 @@ def _gpu_count(path: str, number: int) -> int:
 def _in_units(path: str, number: int, unit_bytes: int) -> int:
     """Return an amount in bytes, in whole MiB and rounded up."""
     amount_bytes = -(-number * unit_bytes // MIB) * MIB
-    if amount_bytes <= _MOST_BYTES:
+    if amount_bytes <= MOST_BYTES:
         return amount_bytes
-    detail = (
-        f"{number} units of {format_bytes(unit_bytes)} are more than any GPU has; "
-        "say what one unit is, e.g. --gpu-memory-unit 1Mi, or correct the number"
-    )
-    raise NotCarriedError(path, detail)
+    say = ""
+    if unit_bytes > MIB and number * MIB <= MOST_BYTES:
+        say = "say what one unit is, e.g. --gpu-memory-unit 1Mi, or "
+    detail = f"{number} units of {format_bytes(unit_bytes)} are more than any GPU has"
+    raise NotCarriedError(path, f"{detail}; {say}correct the number")
 
 
 def _part_of_gpu(path: str, what: str, part: Fraction, origin: Origin) -> int:

@@ -17,14 +17,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.nvidia.plugin import SLICE_PREFIX
-from webhook.core.pod.demand import asks_for_vram
-from webhook.core.pod.fields import MOST_GIBIBYTES
+from webhook.core.pod.demand import amounts_line, asks_for_vram
 from webhook.core.pod.findings import annotation_path
+from webhook.core.pod.foreign import MOST_BYTES
 from webhook.core.pod.patch import Edits
 from webhook.core.pod.quantity import format_bytes
 from webhook.core.pod.views import effective_amount
 from webhook.names import (
-    DEFAULT_CONTAINER_ANNOTATION,
     GPU_COUNT_ANNOTATION,
     GPU_MEMORY_ANNOTATION,
 )
@@ -99,11 +98,7 @@ def _impossible(asked: PodRequest) -> Iterator[Note]:
 def _memory(source: ForeignPod, asked: PodRequest) -> str:
     """Return the annotation's value: one amount where it reaches the right container."""
     written = {name: format_bytes(one.memory_bytes) for name, one in asked.containers.items()}
-    first = next((one.name for one in source.pod.containers if one.field == "containers"), "")
-    default = source.pod.annotations.get(DEFAULT_CONTAINER_ANNOTATION, first)
-    if [*written] == [default]:
-        return written[default]
-    return ", ".join(f"{name}={amount}" for name, amount in written.items())
+    return amounts_line(source.pod, written)
 
 
 def _shared(source: ForeignPod, product: Product, asked: PodRequest) -> Iterator[Note]:
@@ -118,7 +113,7 @@ def _shared(source: ForeignPod, product: Product, asked: PodRequest) -> Iterator
         f"each of {names} could get a GPU of its own; here they share the pod's, which must hold "
         f"{format_bytes(sum_bytes)}"
     )
-    if sum_bytes > MOST_GIBIBYTES * 2**30:
+    if sum_bytes > MOST_BYTES:
         detail += ", more than any GPU has"
     yield Note("spec.containers", detail)
 
