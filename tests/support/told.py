@@ -153,6 +153,10 @@ def removed(pod: Json, path: str, _found: re.Match[str]) -> Json:
     return drop(pod, path)
 
 
+def as_it_is(pod: Json, _path: str, _found: re.Match[str]) -> Json:
+    return pod
+
+
 def classes(pod: Json, _path: str, found: re.Match[str]) -> list[Json]:
     return [annotate(copy.deepcopy(pod), CLASS, name) for name in found[1].split(", ")]
 
@@ -290,15 +294,6 @@ def alike(pod: Json, path: str, _found: re.Match[str]) -> Json:
     return pod
 
 
-def created(pod: Json) -> Json:
-    """Take off what its author did not write of a stored pod."""
-    notes = pod["metadata"].get("annotations") or {}
-    for container in [*containers(pod)] if MEMORY in notes else ():
-        for kind in ("limits", "requests"):
-            ((container.get("resources") or {}).get(kind) or {}).pop(VRAM, None)
-    return pod
-
-
 E = r"(?:, or ask your platform team .*)?$"
 LINE = rf"(?P<line>(?:{'|'.join(ASKING_ANNOTATIONS)}): .*)$"
 CURES: list[tuple[str, Any]] = [
@@ -313,7 +308,6 @@ CURES: list[tuple[str, Any]] = [
     (r"; write a size$", nothing),
     (r"write a positive integer, e\.g\. (\S+)$", said_amounts),
     (r"; write a positive integer$", nothing),
-    (r"write a positive integer, or remove it$", one(removed)),
     (
         r"add the VRAM per GPU, e\.g\. (\S+)$",
         one(lambda pod, _, found: annotate(pod, MEMORY, found[1])),
@@ -436,12 +430,7 @@ CURES: list[tuple[str, Any]] = [
         nothing,
     ),
     # what exists
-    (
-        r"; delete the pod and create it again with the new value$",
-        one(lambda pod, _p, _f: created(pod)),
-    ),
-    (r"; delete the pod and create it again without it$", one(lambda pod, _p, _f: created(pod))),
-    (r"; delete the pod and create it again, with another value: .*$", nothing),
+    (r"; delete the pod and create it again (?:with the new value|without it)$", one(as_it_is)),
     (r"; remove it; for VRAM create it again with the annotation \S+$", one(removed)),
     (
         r"; leave it as it (?:is|was, for only vramwarden writes it)$",

@@ -16,9 +16,9 @@ WHOLE = SHIPPED[1:]
 REQUEST = "pod: {namespace: a, annotations: {vramwarden.io/gpu-memory: 8Gi}}"
 
 
-def documented() -> str:
-    """Return the file that the README says to put beside default.yaml."""
-    return re.search(r"```yaml\n(# 10-teams\.yaml\n.*?)```", README, re.DOTALL)[1]
+def documented(name: str = "10-teams.yaml") -> str:
+    """Return a file that the README says to put beside default.yaml."""
+    return re.search(rf"```yaml\n(# {re.escape(name)}\n.*?)```", README, re.DOTALL)[1]
 
 
 def beside_default(folder, name: str, text: str):
@@ -27,11 +27,14 @@ def beside_default(folder, name: str, text: str):
     return folder
 
 
-def test_the_documented_file_is_valid_beside_the_shipped_policy(tmp_path):
-    policy = load(beside_default(tmp_path, "10-teams.yaml", documented()))
-    assert [rule.name for rule in policy.rules] == ["students", "system", "default"]
+@pytest.mark.parametrize(
+    ("name", "rule"), [("10-teams.yaml", "students"), ("10-interns.yaml", "interns")]
+)
+def test_a_documented_file_is_valid_beside_the_shipped_policy(tmp_path, name, rule):
+    policy = load(beside_default(tmp_path, name, documented(name)))
+    assert [one.name for one in policy.rules] == [rule, "system", "default"]
     files = {example.where.split("/")[-1].split(":")[0] for example in policy.examples}
-    assert files == {"10-teams.yaml", "default.yaml"}
+    assert files == {name, "default.yaml"}
 
 
 def test_after_the_shipped_policy_the_documented_file_is_of_no_use(tmp_path):

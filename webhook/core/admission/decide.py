@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from webhook.core.policy.cluster import Cluster
 
 
-SHOWN_BESIDE: Final = 3
+SHOWN_BESIDE: Final = 10
 """Of what else would be wrong with a pod that follows a hint."""
 LOGGED_FINDINGS: Final = 16
 """Of which the sentence in the logs is made."""
@@ -314,8 +314,9 @@ def _hinted(case: Case) -> Decision:
         return decision
     fine = decision.allowed and not decision.findings
     notes = hints_of(case, fine=fine)
-    if notes and fine and not case.asks:
-        notes += tuple(f"beside that, {found}" for found in _after_lines(case, ())[:SHOWN_BESIDE])
+    if case.lines.kept is not None and not case.asks:
+        beside = _after_lines(case, decision.findings)[:SHOWN_BESIDE]
+        notes += tuple(f"beside that, {found}" for found in beside)
     # Of a slice nobody is told that it is too much: it has the size that it has.
     warns = case.rule.advice is Warnings.WARN and not case.rule.leaves_to_plugin
     advises = fine and case.asked is not None and warns
@@ -362,7 +363,7 @@ def _created(case: Case) -> Decision:
     if not case.asks:
         return _without_demand(case)
     findings = findings_of(case, CaseKind.READABLE if case.asked else CaseKind.UNREADABLE)
-    if case.unreadable:
+    if case.unreadable and case.lines.kept is not None:
         findings += _after_lines(case, findings)
     if findings or case.rule.action is Action.AUDIT:
         return _judged(case, findings)
@@ -377,9 +378,7 @@ def _after_lines(case: Case, found: tuple[Finding, ...]) -> tuple[Finding, ...]:
 
     So that they read it at once, not one after the other.
     """
-    if not isinstance(case.lines, Trial) or case.lines.kept is None:
-        return ()
-    after = case.lines.case()
+    after = case.lines.case() if isinstance(case.lines, Trial) else case
     if after.asked is None:
         return ()
     known = {(one.reason, one.path) for one in found}

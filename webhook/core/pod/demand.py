@@ -436,6 +436,8 @@ def _check_agreement(
 
         def cure(lines: LineCheck, what: str = what) -> str:
             ways = [one for one in (_of_memory(None), by_annotation) if not lines.why_not(one)]
+            if ways:
+                lines.keep(ways[0])
             if len(ways) == 1:
                 gone = "the annotation" if ways[0] is not by_annotation else VRAM_RESOURCE
                 return f"{what}; remove {gone}, or make them agree"
@@ -491,6 +493,8 @@ def unequal_amounts(
             number = "1" if lines.why_not(both("1")) is None else ""
             one = shortened(fitting[0], LONGEST_WORD) if fitting else number or lines.example(both)
             do = f"write {one} in both" if one else "make them equal"
+        if fitting:
+            lines.keep(both(fitting[0]))
         return f"{what}; {do}"
 
     return f"{container.path}.resources.requests[{resource}]", cure

@@ -21,6 +21,8 @@ class LineCheck:
     """Where no rule is known, all lines are admitted."""
 
     __slots__ = ()
+    kept: Change | None = None
+    """The lines that a message has already; None for none, and where they do not matter."""
 
     def why_not(self, change: Change) -> str | None:
         """Say why a pod with a change would be denied for what it asks; None where it would not.

@@ -171,11 +171,10 @@ def _whole(
     what = f"{quoted(amount) if value is None else amount} is not a whole number of GPUs"
     if value is not None and value > 0 and not _is_others(container, resource):
         return Finding(reason, path, f"{what}; {_share_instead(container, resource, case)}")
-    if case.asks or _is_others(container, resource):
-        return Finding(reason, path, f"{what}; remove it")
-    if case.lines.admitted(of_resource(container, resource, "1")):
+    is_fine = not case.asks and not _is_others(container, resource)
+    if is_fine and case.lines.admitted(of_resource(container, resource, "1")):
         return Finding(reason, path, f"{what}; write a positive integer, e.g. 1")
-    return Finding(reason, path, f"{what}; write a positive integer, or remove it")
+    return Finding(reason, path, f"{what}; remove it")
 
 
 def _is_others(container: Container, resource: str) -> bool:

@@ -96,7 +96,7 @@ def _unchanged(
         do = "leave it as it was, for only vramwarden writes it"
         if before is None:
             do = f"remove it; for VRAM create it again with the annotation {GPU_MEMORY_ANNOTATION}"
-    elif wrong := case.lines.wrong(_again(case.pod)):
+    elif wrong := case.lines.wrong(_again(case)):
         do = f"delete the pod and create it again, with another value: {wrong}"
     else:
         how = "without it" if after is None else "with the new value"
@@ -105,11 +105,11 @@ def _unchanged(
     yield Finding(Reason.IMMUTABLE, path, detail)
 
 
-def _again(pod: Pod) -> Change:
-    """Return what makes a stored pod ask as its author wrote it: one way is enough."""
-    if GPU_MEMORY_ANNOTATION not in pod.annotations:
+def _again(case: Case) -> Change:
+    """Return what makes a stored pod ask as its author wrote it: translation wrote its amounts."""
+    if not any(GPU_MEMORY_ANNOTATION in pod.annotations for pod in (case.old, case.pod)):
         return Change()
-    return Change(resources={one.name: {VRAM_RESOURCE: None} for one in pod.containers})
+    return Change(resources={one.name: {VRAM_RESOURCE: None} for one in case.pod.containers})
 
 
 def new_debuggers(old: Pod, new: Pod) -> list[Container]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from difflib import get_close_matches
-from functools import cache, partial
+from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
@@ -224,7 +224,7 @@ def _of_resources(case: Case) -> Iterator[str]:
     """Yield hints about resources that nothing of ours counts."""
     compared = 0
     said_of: set[str] = set()
-    line_for_all = cache(partial(_line_for_all, case))
+    all_of_it: list[tuple[str, str]] = []
     for container in case.pod.containers:
         limits = container.resources("limits")
         for kind in ("limits", "requests"):
@@ -233,7 +233,7 @@ def _of_resources(case: Case) -> Iterator[str]:
                     continue
                 said = ""
                 if name in FOREIGN_RESOURCES:
-                    said = _theirs(case, container, name, said_of, line_for_all)
+                    said = _theirs(case, container, name, said_of, all_of_it)
                 elif name.startswith(_FIRST_LETTER) and name != VRAM_RESOURCE:
                     compared += 1
                     said = _no_resource(case, container, name) if compared <= MOST_COMPARED else ""
@@ -246,11 +246,11 @@ def _theirs(
     container: Container,
     name: str,
     said_of: set[str],
-    line_for_all: Callable[[], tuple[str, str]],
+    all_of_it: list[tuple[str, str]],
 ) -> str:
     """Say what to write instead of another product's resource; empty where that is said already.
 
-    `said_of` are the containers of which it is.
+    `said_of` are the containers of which it is, and `all_of_it` is the line, once it is known.
     """
     product, meaning = FOREIGN_RESOURCES[name]
     who = f"{product.name} reads it, vramwarden does not"
@@ -264,7 +264,9 @@ def _theirs(
     said_of.add(container.name)
     gone = [one for one in amounts if one != name and _is_theirs(one)]
     gone = [one for one in gone if _means(one) is not Meaning.COMPUTE]
-    line, why = line_for_all()
+    if not all_of_it:
+        all_of_it.append(_line_for_all(case))
+    ((line, why),) = all_of_it
     if not line:
         return f"{who}; for a share the pod would be denied" + (f": {why}" if why else "")
     return f"{who}; remove {' and '.join(('it', *gone))}, and write the annotation {line}"

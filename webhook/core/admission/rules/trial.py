@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.core.admission.rules import amounts, nodes
 from webhook.core.admission.rules.case import Case
-from webhook.core.pod.demand import read_demand
+from webhook.core.pod.demand import asked_by, read_demand
 from webhook.core.pod.findings import Reason
 from webhook.core.pod.lines import NO_LINES, LineCheck
 from webhook.core.pod.quantity import EXAMPLE, format_bytes
@@ -64,10 +64,10 @@ def case_of(
     )
 
 
-def _wrong(case: Case) -> Iterator[Finding]:
-    """Yield what is wrong with what a pod asks for, and nothing else."""
+def _wrong(case: Case, *, asks: bool = False) -> Iterator[Finding]:
+    """Yield what is wrong with what a pod asks for, or `asks` before the change."""
     yield from case.unreadable
-    asks, asked = case.asks, case.asked is not None
+    asks, asked = asks or case.asks, case.asked is not None
     for rule in (*_OF_ALL, *(_OF_ASKING if asks else ()), *(_OF_DEMANDS if asked else ())):
         yield from rule(case)
 
@@ -80,8 +80,6 @@ def _key(found: Finding) -> tuple[str, str, str]:
 class Trial(LineCheck):
     """A pod that is created, under the rule that judges it."""
 
-    __slots__ = ("_before", "_judged_by", "_left", "kept", "pod")
-
     def __init__(
         self,
         pod: Pod,
@@ -92,8 +90,6 @@ class Trial(LineCheck):
     ) -> None:
         """Begin with the pod as it came; `left` says how many changes are tried."""
         self.pod = pod
-        self.kept: Change | None = None
-        """The lines that the message has already; None for none."""
         self._judged_by = (rule, policy, cluster)
         self._left = left
         self._before: set[tuple[str, str, str]] | None = None
@@ -151,4 +147,5 @@ class Trial(LineCheck):
 
     def _wrong(self, change: Change) -> list[Finding]:
         pod = changed(self.pod, self._with(change))
-        return [*_wrong(case_of(pod, *self._judged_by, lines=NO_LINES))]
+        case = case_of(pod, *self._judged_by, lines=NO_LINES)
+        return [*_wrong(case, asks=bool(asked_by(self.pod)))]
