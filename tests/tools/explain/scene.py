@@ -28,7 +28,7 @@ from webhook.tools.explain.judge.report import (
     PodFacts,
     Report,
     Ruling,
-    Trial,
+    TriedPod,
     WorkloadFacts,
 )
 from webhook.tools.shared.pod import ClusterPod
@@ -457,7 +457,7 @@ def _without_demand() -> dict[str, Case]:
 def _untranslated() -> dict[str, Case]:
     """Return pods that ask and have nothing, by what becomes of one like them."""
     large = Finding(Reason.TOO_LARGE, "metadata.annotations[vramwarden.io/gpu-memory]", "is 80Gi")
-    none, left = {"trial": None}, {"trial": Trial()}
+    none, left = {"trial": None}, {"trial": TriedPod()}
 
     def case(
         reasons: str,
@@ -472,13 +472,13 @@ def _untranslated() -> dict[str, Case]:
         report = explained("web", memory, rule=None, anew=Anew(**(known | anew)))
         return Case("no-demand", reasons, report)
 
-    def unread(reasons: str, trial: Trial | None, **changes: Any) -> Case:
+    def unread(reasons: str, trial: TriedPod | None, **changes: Any) -> Case:
         return case(reasons, trial=trial, ruling=None, **changes)
 
     return {
-        "before": case("Unmutated", Action.WARN, trial=Trial(translated=True)),
-        "denied": case("Unmutated, InvalidQuantity", Action.ENFORCE, trial=Trial(denial=TRIED)),
-        "over-quota": case("NotInForce", Action.AUDIT, trial=Trial(denial=OUT_OF_QUOTA)),
+        "before": case("Unmutated", Action.WARN, trial=TriedPod(translated=True)),
+        "denied": case("Unmutated, InvalidQuantity", Action.ENFORCE, trial=TriedPod(denial=TRIED)),
+        "over-quota": case("NotInForce", Action.AUDIT, trial=TriedPod(denial=OUT_OF_QUOTA)),
         "exempt": case("NotInForce", Action.ENFORCE, exempt=True, **left),
         "no-rule": case("NotInForce", **left),
         "ignored": case("NotInForce", Action.IGNORE, **left),
@@ -490,10 +490,12 @@ def _untranslated() -> dict[str, Case]:
         "missed": case("Unmutated", Action.ENFORCE, **none),
         "missed-wrong": case("Unmutated, TooLarge", Action.ENFORCE, large, **none),
         "unread": unread("Unmutated", None),
-        "unread-left-alone": unread("NotInForce", Trial(warnings=("of others: x",))),
-        "unread-wrong": unread("NotInForce, InvalidQuantity", Trial(), memory="8GB"),
+        "unread-left-alone": unread("NotInForce", TriedPod(warnings=("of others: x",))),
+        "unread-wrong": unread("NotInForce, InvalidQuantity", TriedPod(), memory="8GB"),
         "unread-untried-wrong": unread("Unmutated, InvalidQuantity", None, memory="8GB"),
-        "unread-warned": unread("NotInForce, TooLarge", Trial(warnings=(str(large), "of others"))),
+        "unread-warned": unread(
+            "NotInForce, TooLarge", TriedPod(warnings=(str(large), "of others"))
+        ),
     }
 
 

@@ -25,7 +25,7 @@ from webhook.adapters.kube.client import KubeError
 from webhook.core.kinds.histories import write_history
 from webhook.tools.explain.command import explain_command
 from webhook.tools.explain.judge.explain import explain_workload
-from webhook.tools.explain.judge.report import Trial
+from webhook.tools.explain.judge.report import TriedPod
 from webhook.tools.explain.owners import read_owned_facts
 from webhook.tools.explain.read import read_pod_facts, read_workload_facts
 from webhook.tools.explain.reader import (
@@ -493,7 +493,7 @@ def ruled(anew):
 def test_what_the_policy_says_of_a_pod_that_asks_and_has_nothing(api, stored, denied, found):
     api.denied.add(denied)
     anew = read_pod(api, UNSEEN, *stored).anew
-    assert (ruled(anew), anew.trial, anew.exempt) == (found, Trial(), False)
+    assert (ruled(anew), anew.trial, anew.exempt) == (found, TriedPod(), False)
 
 
 BY_CONTROLLER = POLICY.replace(
@@ -515,12 +515,12 @@ TRANSLATED = a_pod("p", "8Gi")
 @pytest.mark.parametrize(
     ("answer", "trial"),
     [
-        pytest.param((201, {"kind": "Pod"}), Trial(), id="as it is"),
-        pytest.param((201, TRANSLATED), Trial(translated=True), id="translated"),
+        pytest.param((201, {"kind": "Pod"}), TriedPod(), id="as it is"),
+        pytest.param((201, TRANSLATED), TriedPod(translated=True), id="translated"),
         pytest.param(
-            (201, {}, WARNED), Trial(warnings=('TooLarge: x: "80Gi"',)), id="with warnings"
+            (201, {}, WARNED), TriedPod(warnings=('TooLarge: x: "80Gi"',)), id="with warnings"
         ),
-        pytest.param((403, {"message": TRIED}), Trial(denial=TRIED), id="denied"),
+        pytest.param((403, {"message": TRIED}), TriedPod(denial=TRIED), id="denied"),
         pytest.param((403, {"message": NO_RIGHT}), None, id="no right"),
         pytest.param(503, None, id="no answer"),
     ],

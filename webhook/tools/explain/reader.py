@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from webhook.adapters.kube.client import KubeError
 from webhook.names import ENFORCER_CONTAINER
-from webhook.tools.explain.judge.report import Trial
+from webhook.tools.explain.judge.report import TriedPod
 from webhook.tools.shared.bounds import MOST_EVENTS, MOST_LOG_BYTES, MOST_LOG_LINES, MOST_OWNED
 from webhook.tools.shared.facts import part
 from webhook.tools.shared.pod import ClusterPod
@@ -152,7 +152,7 @@ class ExplainReader:
             found += self.tried(asked, lambda error: f"Events: {error}") or []
         return [max(found)[1]] if found else []
 
-    def try_create(self, name: str, pod: Json, what: str) -> Trial | None:
+    def try_create(self, name: str, pod: Json, what: str) -> TriedPod | None:
         """Return what the API server answers to such a pod; None where it cannot be tried."""
         metadata = {key: part(pod, "metadata", key) for key in ("labels", "annotations")}
         body = {
@@ -168,8 +168,8 @@ class ExplainReader:
             if found is None or _NO_RIGHT in found[1]:
                 self.left_out.append(f"whether {what}: you may not try one (create pods)")
                 return None
-            return Trial(denial=found[1])
-        return Trial(translated=ClusterPod(made).managed, warnings=warnings)
+            return TriedPod(denial=found[1])
+        return TriedPod(translated=ClusterPod(made).managed, warnings=warnings)
 
 
 def _why_no_log(error: KubeError) -> str:

@@ -140,7 +140,7 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class TriedPod:
     """The API server's answer to a pod that was tried as the user, and not stored."""
 
     translated: bool = False
@@ -165,7 +165,7 @@ class Ruling:
 class Anew:
     """What becomes of a pod like one that exists, if it is created now."""
 
-    trial: Trial | None
+    trial: TriedPod | None
     """None where none may be tried."""
     ruling: Ruling | None
     """None where the policy cannot be read."""
