@@ -415,7 +415,10 @@ SAYS_WHAT_TO_DO = re.compile(
 )
 SOURCES = [
     *sorted((ROOT / "webhook/core/admission/rules").glob("*.py")),
-    *(ROOT / f"webhook/core/pod/{name}.py" for name in ("demand", "quantity", "lines")),
+    *(
+        ROOT / f"webhook/core/pod/{name}.py"
+        for name in ("annotated", "demand", "quantity", "lines")
+    ),
     ROOT / "webhook/core/admission/whole_gpu.py",
 ]
 

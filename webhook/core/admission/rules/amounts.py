@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from webhook.core.admission.accounting import is_counted_by_plugin
 from webhook.core.nvidia.plugin import is_slice
+from webhook.core.pod.annotated import amounts_line
 from webhook.core.pod.demand import (
     Demand,
-    amounts_line,
     of_resource,
     unequal_amounts,
 )

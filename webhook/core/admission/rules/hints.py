@@ -14,7 +14,8 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.bounds import LONGEST_COMPARED, MOST_COMPARED, MOST_GPUS_ASKED, MOST_HINT_KEYS
-from webhook.core.pod.demand import amounts_line, of_resource
+from webhook.core.pod.annotated import amounts_line
+from webhook.core.pod.demand import of_resource
 from webhook.core.pod.fields import with_unit
 from webhook.core.pod.findings import annotation_path, quoted
 from webhook.core.pod.foreign import FOREIGN_ANNOTATIONS, FOREIGN_RESOURCES, WHOLE_GPU, Meaning

@@ -17,7 +17,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.nvidia.plugin import SLICE_PREFIX
-from webhook.core.pod.demand import amounts_line, asks_for_vram
+from webhook.core.pod.annotated import amounts_line
+from webhook.core.pod.demand import asks_for_vram
 from webhook.core.pod.findings import annotation_path
 from webhook.core.pod.foreign import MOST_BYTES
 from webhook.core.pod.patch import Edits
