@@ -132,7 +132,7 @@ def test_continuous_integration_reads_what_is_wrong(written, command):
         f"::error file={bad},line=8,title=InvalidPolicy::spec.rules[0].memory.max: ",
         f"::error file={failing},line=8,title=FailedExample::example 'everything is denied': ",
         f'::warning file={doubtful},line=6,title=vramwarden::rule "labelled" matches by',
-        f'::warning file={doubtful},line=8,title=vramwarden::rule "team" governs no pod',
+        f'::warning file={doubtful},line=8,title=vramwarden::rule "team" applies to no pod',
     ]
     for line, begin in zip(github.stdout.splitlines(), begins, strict=True):
         assert line.startswith(begin)
@@ -183,7 +183,7 @@ def test_a_rule_for_people_is_valid_with_a_warning():
     assert done.exit_code == 0
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"warning: {file}:")
-    assert ': rule "interns" governs no pods of Deployments, Jobs and the like: a contr' in line
+    assert ': rule "interns" applies to no pods of Deployments, Jobs and the like: a contr' in line
 
 
 @BOTH
@@ -194,7 +194,7 @@ def test_rules_that_hardly_do_what_they_say_are_warned_of(written, command):
     labelled, team = done.stderr.splitlines()
     assert labelled.startswith(f'warning: {file}:6: rule "labelled" matches by podLabels, which')
     assert team == (
-        f'warning: {file}:8: rule "team" governs no pod: "everybody" in {file}:7 matches all of '
+        f'warning: {file}:8: rule "team" applies to no pod: "everybody" in {file}:7 matches all of '
         "its pods before it; move it up, or narrow what stands before it"
     )
 

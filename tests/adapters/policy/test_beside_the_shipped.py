@@ -51,7 +51,7 @@ def test_no_example_policy_goes_beside_the_shipped_one_and_the_problems_say_why(
         assert re.search(
             "is defined twice; it stands in 10-teams.yaml:"
             "|^default.yaml:.*; rule [a-z-]+ in 10-teams.yaml:[0-9]+ matched first: "
-            "|^10-teams.yaml:.*; rule default in default.yaml:[0-9]+ governs the pod, ",
+            "|^10-teams.yaml:.*; rule default in default.yaml:[0-9]+ applies to the pod, ",
             problem,
         ), problem
 
@@ -93,7 +93,7 @@ def test_an_example_that_a_rule_of_a_later_file_breaks_names_both(tmp_path):
     (problem,) = problems(folder)
     assert problem == (
         "a.yaml:6: example 'one': wanted vram 0, got 8Gi; "
-        "rule late in b.yaml:6 governs the pod, for no rule of this file matches it"
+        "rule late in b.yaml:6 applies to the pod, for no rule of this file matches it"
     )
 
 

@@ -66,7 +66,7 @@ def test_rules_that_hardly_do_what_they_say_are_one_warning(folder):
     (line,) = server.lines()
     words = "the policy has rules that hardly do what they say; move or narrow them"
     assert (line["level"], line["msg"]) == ("warning", words)
-    assert ["governs no pod" in text for text in line["rules"]] == [True, True]
+    assert ["applies to no pod" in text for text in line["rules"]] == [True, True]
 
 
 def test_a_reload_that_takes_the_last_rule_away_is_a_warning_once(folder):

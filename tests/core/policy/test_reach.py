@@ -61,7 +61,7 @@ def test_whoever_meets_a_covered_match_meets_the_one_that_covers_it(data, wide, 
 @given(st.lists(MATCHES, min_size=2, max_size=4), SUBJECTS)
 def test_a_rule_that_is_said_to_govern_no_pod_governs_none(matches, subject):
     rules = [a_rule(name=str(n), match=match) for n, match in enumerate(matches)]
-    dead = [one.text for one in rule_warnings(rules) if "governs no pod" in one.text]
+    dead = [one.text for one in rule_warnings(rules) if "applies to no pod" in one.text]
     first = next((rule for rule in rules if rule.match.holds(subject)), None)
     assert not [text for text in dead if first and text.startswith(f'rule "{first.name}"')]
 
@@ -106,7 +106,7 @@ def test_a_rule_after_a_catch_all_is_named_with_both_places():
     )
     (text,) = said(*rules)
     assert text == (
-        'b.yaml:9: rule "team" governs no pod: "all" in a.yaml:3 matches all of its pods before '
+        'b.yaml:9: rule "team" applies to no pod: "all" in a.yaml:3 matches all of its pods before '
         "it; move it up, or narrow what stands before it"
     )
 
@@ -118,7 +118,7 @@ def test_several_rules_may_leave_one_without_pods_together():
         a_rule(name="both", namespaces=("a-1", "c")),
     )
     (text,) = said(*rules)
-    assert text.startswith('rule "both" governs no pod: "a" and "b" match all of its pods before')
+    assert text.startswith('rule "both" applies to no pod: "a" and "b" match all of its pods before')
     assert said(*rules[:2], a_rule(name="both", namespaces=("a-1", "d"))) == []
 
 
@@ -193,10 +193,10 @@ ACCOUNT = "system:serviceaccount:kube-system:job-controller"
 )
 def test_a_rule_for_people_leaves_out_what_controllers_create(rule, warned):
     policy = a_policy(a_rule(name="first", where="a.yaml:7", **rule), a_rule(name="other"))
-    found = [one for one in map(str, policy_warnings(policy)) if "governs no pod:" not in one]
+    found = [one for one in map(str, policy_warnings(policy)) if "applies to no pod:" not in one]
     assert len(found) == warned
     assert all(
-        one.startswith('a.yaml:7: rule "first" governs no pods of Deployments') for one in found
+        one.startswith('a.yaml:7: rule "first" applies to no pods of Deployments') for one in found
     )
 
 

@@ -149,7 +149,7 @@ class ExceptPart(CriteriaPart):
 
 
 class MatchPart(CriteriaPart):
-    """Which pods a rule governs: those that meet every field given."""
+    """Which pods a rule applies to: those that meet every field given."""
 
     namespaces: NamespacePatterns = ["*"]
     """Namespaces, with * for any text; absent is every namespace."""
@@ -231,14 +231,14 @@ class EnforcementPart(Part):
 
 
 class RulePart(Part):
-    """One rule: which pods it governs and what happens to them."""
+    """One rule: which pods it applies to, and what happens to them."""
 
     builds = Rule
 
     name: Name
     """The rule's name, unique in the policy; shown on pods."""
     match: MatchPart = MatchPart()
-    """Which pods the rule governs; absent is every pod."""
+    """Which pods the rule applies to; absent is every pod."""
     action: Annotated[Action, _Lax] = Action.ENFORCE
     """Enforce denies; Warn allows with a warning; Audit records and changes no pod; Ignore leaves
     the pods alone."""
@@ -347,7 +347,7 @@ class ExpectPart(Part):
     reasons: list[Annotated[Reason, _Lax, _AsText]] | None = None
     """The reasons found, all of them, in any order."""
     rule: Name | None = None
-    """The rule that governs the pod."""
+    """The rule that applies to the pod."""
     vram: Quantity | None = None
     """The VRAM that the scheduler counts for the pod; 0 is none."""
     resources: dict[LabelKey, Quantity] | None = None
@@ -393,7 +393,7 @@ class SpecPart(Part):
     classes: dict[Name, ClassPart] = {}
     """Kinds of GPUs, by name."""
     rules: list[RulePart] = []
-    """Rules; the first that matches a pod governs it."""
+    """Rules; the first that matches a pod applies to it."""
     examples: list[ExamplePart] = []
     """Pods and the decisions about them, checked whenever the policy is loaded."""
 

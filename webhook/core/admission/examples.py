@@ -57,7 +57,7 @@ def run_example(example: Example, policy: Policy) -> tuple[str, ...]:
 
 
 def _other_file(example: Example, name: str, policy: Policy) -> str:
-    """Say that a rule of another file governs the pod, which the example's author cannot see."""
+    """Say that a rule of another file applies to the pod, which the example's author cannot see."""
     rule = next((rule for rule in policy.rules if rule.name == name), None)
     if rule is None or not rule.where:
         return ""
@@ -69,7 +69,7 @@ def _other_file(example: Example, name: str, policy: Policy) -> str:
         "matched first: files are read in the order of their names; narrow its match, "
         "or rename a file"
         if any(other.where.rpartition(":")[0] == own for other in later)
-        else "governs the pod, for no rule of this file matches it"
+        else "applies to the pod, for no rule of this file matches it"
     )
     return f"; rule {rule.name} in {rule.where} {why}"
 

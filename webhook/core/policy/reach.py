@@ -1,6 +1,6 @@
 """All that `policy check` and the webhook's log warn of: what authors of a policy rarely mean.
 
-Which rules govern no pod, which ones tenants can leave, and what nobody holds. Nothing here is ever
+Which rules apply to no pod, which ones tenants can leave, and what nobody holds. Nothing here is ever
 wrong about a rule that it names: what cannot be proven is not said.
 """
 
@@ -37,7 +37,7 @@ def rule_warnings(rules: Sequence[Rule]) -> Iterator[PolicyWarning]:
             verb = "match" if len(before) > 1 else "matches"
             yield PolicyWarning(
                 rule.where,
-                f'rule "{rule.name}" governs no pod: {shown} {verb} all of its pods before it; '
+                f'rule "{rule.name}" applies to no pod: {shown} {verb} all of its pods before it; '
                 "move it up, or narrow what stands before it",
             )
         elif rule.match.pod_labels:
@@ -208,7 +208,7 @@ def _overlooked(policy: Policy) -> Iterator[PolicyWarning]:
         if rule.action is not Action.IGNORE and _overlooks_controllers(rule):
             yield PolicyWarning(
                 rule.where,
-                f'rule "{rule.name}" governs no pods of Deployments, Jobs and the like: a '
+                f'rule "{rule.name}" applies to no pods of Deployments, Jobs and the like: a '
                 "controller creates them, which its users and groups leave out; use "
                 "namespaceLabels or serviceAccounts for them, in a rule of their own",
             )
