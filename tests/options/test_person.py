@@ -11,6 +11,8 @@ import pytest
 from tests.support.api_server import write_kubeconfig
 from tests.support.commands import runner
 from tests.support.programs import find_binary
+from webhook.adapters.kube.client import KubeError, connect
+from webhook.adapters.kube.person import Person
 from webhook.cli.main import main
 from webhook.options import OF_KUBECTL, _limit
 
@@ -177,3 +179,21 @@ def test_a_limit_bounds_the_whole_answer(api_server, piece, command):
     url = api_server.url
     assert (done.exit_code, done.stdout) == (3, "")
     assert done.stderr == f"Error: {url} does not answer within 0.3s (--request-timeout)\n"
+
+
+THINGS = "/api/v1/configmaps"
+ASKS = {
+    "find": (THINGS,), "text": (THINGS, 9), "list_all": (THINGS, str), "list_cached": (THINGS, str),
+    "create": (THINGS, {}), "try_create": (THINGS, {}), "delete": (THINGS,),
+}  # fmt: skip
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("method", "given"), ASKS.items(), ids=ASKS)
+def test_a_limit_bounds_whatever_is_asked(api_server, method, given):
+    over = Event()
+    api_server.answers = [drop_by_drop(b"HTTP/1.1 200 OK\r\n\r\n{", over)]
+    kube = connect(api_server.kubeconfig, person=Person(limit_s=0.3))
+    with pytest.raises(KubeError, match=r"does not answer within 0\.3s"):
+        getattr(kube, method)(*given)
+    over.set()

@@ -47,6 +47,7 @@ READY = {"conditions": [{"type": "Ready", "status": "True"}]}
 LABELS = {"app": "train"}
 SELECTOR = {"selector": {"matchLabels": LABELS}}
 NO_TRIAL = "whether its pods are denied: you may not try one (create pods)"
+AWAY = "whether its pods are denied: http://in-memory answers 503: away"
 
 
 @pytest.fixture
@@ -255,7 +256,8 @@ NO_RIGHT = 'pods is forbidden: User "v" cannot create resource "pods"'
         pytest.param(None, (), (), id="a pod would be created"),
         pytest.param((403, NO_RIGHT), (), (NO_TRIAL,), id="no right"),
         pytest.param((403, QUOTA), (QUOTA,), (), id="denied"),
-        pytest.param((503, "away"), (), (NO_TRIAL,), id="no answer"),
+        pytest.param((422, "no name"), ("no name",), (), id="not valid"),
+        pytest.param((503, "away"), (), (AWAY,), id="no answer"),
     ],
 )
 def test_what_the_trial_says_is_told_and_a_missing_right_is_none(api, trial, refusals, left_out):

@@ -101,6 +101,8 @@ _objects: Final = re.compile(
 ).sub
 _impersonates: Final = re.compile(r" cannot impersonate[ -]").search
 """What it says where whom we act as is the trouble, not what we ask."""
+_lacks: Final = re.compile(r' cannot \S+ (resource|path) "').search
+"""What RBAC says, and no admission plugin."""
 
 _FAILURES: Final = (urllib3.exceptions.HTTPError, OSError)  # a TimeoutError is an OSError
 _PART_BYTES: Final = 64 * 2**10
@@ -115,6 +117,7 @@ class KubeError(Exception):
         sentence: str,
         *,
         code: int = 0,
+        said: str = "",
         retry_after_s: float = 0.0,
         slow: bool = False,
         unauthorized: bool = False,
@@ -122,6 +125,8 @@ class KubeError(Exception):
         super().__init__(sentence)
         self.code = code
         """HTTP's; 0 where there was no answer."""
+        self.said = said
+        """The API server's message alone."""
         self.retry_after_s = retry_after_s
         self.slow = slow or code == _GATEWAY_TIMEOUT
         """The API server takes too long, perhaps because too much was asked for."""
@@ -137,6 +142,11 @@ class KubeError(Exception):
     def forbidden(self) -> bool:
         """We may not do this, or an admission webhook or policy denied it."""
         return self.code == _FORBIDDEN and not self.unauthorized
+
+    @property
+    def lacks_right(self) -> bool:
+        """Who asks has no right to it, so nothing judged what was asked."""
+        return self.forbidden and bool(_lacks(self.said))
 
     @property
     def conflict(self) -> bool:
@@ -285,12 +295,7 @@ class Kube:
 
     def find(self, path: str) -> Json | None:
         """Read an object; None where it does not exist."""
-        try:
-            return self.read(path)
-        except KubeError as error:
-            if error.not_found:
-                return None
-            raise
+        return self.find_kept(path, _whole)
 
     def find_kept(self, path: str, keep: Callable[[Json], T]) -> T | None:
         """Return what `keep` makes of an object, the rest being freed; None where none exists."""
@@ -466,10 +471,14 @@ class Kube:
         A dry run: it goes all the way through admission, and nothing is stored.
         """
         query = {"fieldManager": FIELD_MANAGER, "dryRun": "All"}
-        answer = self._answer("POST", path, query, body)
-        warned = map(_WARNING.match, answer.headers.getlist("Warning"))
-        texts = tuple(_ESCAPED.sub(r"\1", one[1]) for one in warned if one)
-        return self._object(answer, lambda found: found), texts
+
+        def ask() -> tuple[Json, tuple[str, ...]]:
+            answer = self._answer("POST", path, query, body)
+            warned = map(_WARNING.match, answer.headers.getlist("Warning"))
+            texts = tuple(_ESCAPED.sub(r"\1", one[1]) for one in warned if one)
+            return self._object(answer, _whole), texts
+
+        return self._within(ask)
 
     def replace(self, path: str, body: Json) -> Json:
         """Replace an object; a conflict where its `resourceVersion` is not the stored one."""
@@ -534,9 +543,7 @@ class Kube:
     ) -> Json:
         """Send a request that may be sent twice; return the object in its answer."""
         return self._within(
-            lambda: self._object(
-                self._answer(method, path, query, body, content_type), lambda found: found
-            )
+            lambda: self._object(self._answer(method, path, query, body, content_type), _whole)
         )
 
     def _within(self, work: Callable[[], T]) -> T:
@@ -635,7 +642,7 @@ class Kube:
         if answer.status < _BAD_REQUEST:
             return answer
         try:
-            status = self._object(answer, lambda found: found)
+            status = self._object(answer, _whole)
         except KubeError:
             status = {}
         raise self._failure(answer.status, status, answer.headers.get("Retry-After", ""))
@@ -659,7 +666,7 @@ class Kube:
         elif code == _FORBIDDEN and not _denied(said):
             why += f" ({self._lacks_right})"
         seconds = float(retry_after) if retry_after.isdecimal() else 0.0
-        return KubeError(why, code=code, retry_after_s=seconds, unauthorized=may_not_act)
+        return KubeError(why, code=code, said=said, retry_after_s=seconds, unauthorized=may_not_act)
 
 
 def joined(*parts: str) -> str:
@@ -674,6 +681,11 @@ class _PageTooLargeError(Exception):
         super().__init__(fit)
         self.fit = fit
         """So many of its objects are small enough together."""
+
+
+def _whole(found: Json) -> Json:
+    """Keep all of an object."""
+    return found
 
 
 def _without_objects(error: Exception) -> str:

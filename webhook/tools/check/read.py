@@ -79,8 +79,6 @@ _APPS: Final = "/apis/apps/v1"
 _CLAIMS: Final = "/apis/resource.k8s.io/v1/resourceclaims"
 _UUID: Final = "GPU-"
 """How NVML's names of GPUs begin: of a slice's attributes nothing else is compared."""
-_NO_RIGHT: Final = 'cannot create resource "pods"'
-"""What RBAC says, and no admission plugin."""
 _CERTIFICATES: Final = ("tls.crt", "ca.crt")
 """Of a Secret, what is no secret."""
 
@@ -502,10 +500,9 @@ class _FactsReader:
         except KubeError as error:
             if not error.code:
                 raise
-            if _NO_RIGHT in str(error):
+            if error.lacks_right:
                 return Unreadable(f"{NEEDS_RIGHT}create pods in {self._test_namespace}")
-            said = str(error).partition(f" answers {error.code}: ")[2]
-            return DryRun(created=False, answer=said or str(error))
+            return DryRun(created=False, answer=error.said or str(error))
         return read_dry_run(created)
 
 

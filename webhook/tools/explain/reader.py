@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from urllib.parse import quote
@@ -26,11 +25,6 @@ T = TypeVar("T")
 _FEW_LINES: Final = 20
 """Of a log of which `MOST_LOG_LINES` are larger than that."""
 _LONGEST_PREFIX: Final = 50
-_ANSWER: Final = re.compile(
-    r"\S+ answers 4[0-9][0-9]: (.*?)( \((?:you lack|the right is missing)[^()]*\))?", re.DOTALL
-)
-"""What the API server said, in the words of a KubeError."""
-_NO_RIGHT: Final = "cannot create resource"
 _DENIED: Final = " denied the request: "
 
 
@@ -164,11 +158,11 @@ class ExplainReader:
         try:
             made, warnings = self.kube.try_create(self.path(POD), body)
         except KubeError as error:
-            found = _ANSWER.fullmatch(str(error))
-            if found is None or _NO_RIGHT in found[1]:
-                self.left_out.append(f"whether {what}: you may not try one (create pods)")
+            if error.lacks_right or error.unauthorized or error.retryable:
+                why = "you may not try one (create pods)" if error.lacks_right else str(error)
+                self.left_out.append(f"whether {what}: {why}")
                 return None
-            return TriedPod(denial=found[1])
+            return TriedPod(denial=error.said)
         return TriedPod(translated=ClusterPod(made).managed, warnings=warnings)
 
 
