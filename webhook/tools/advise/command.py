@@ -19,7 +19,7 @@ from webhook.core.kinds.histories import (
 from webhook.core.kinds.workloads import Workload
 from webhook.core.words import amount, exactly
 from webhook.names import VRAM_HISTORIES
-from webhook.options import NoCluster, cluster_options, output_option, reach
+from webhook.options import cluster_options, output_option, reach
 from webhook.tools.shared.output import as_report, known, plain_table, write_json
 
 if TYPE_CHECKING:
@@ -64,21 +64,16 @@ def advise_command(
     read it, or it keeps no histories.
     """  # noqa: D301 - click wants the character, not two
     # Imported here: the client takes a second, which --help need not wait for.
-    from webhook.adapters.kube.client import KubeError  # noqa: PLC0415
     from webhook.adapters.kube.histories import HistoriesApi  # noqa: PLC0415
     from webhook.tools.shared.read import reading  # noqa: PLC0415
 
     if all_namespaces and namespace:
         raise click.UsageError("pass -n or -A, not both", click.get_current_context())
-    progress = reading()
-    try:
+    with reading(_why_unread):
         cluster = reach(kubeconfig, context, namespace)
         where = "" if all_namespaces else cluster.namespace
         histories = HistoriesApi(cluster.kube).of(where)
-    except KubeError as error:
-        raise NoCluster(_why_unread(error)) from error
-    rows = ranked(histories, _largest_bytes(cluster.kube) if histories else None)
-    progress.end()
+        rows = ranked(histories, _largest_bytes(cluster.kube) if histories else None)
     click.echo(as_json(rows) if output == "json" else as_text(rows, where), nl=False)
 
 

@@ -10,7 +10,6 @@ import click
 from webhook import __version__
 from webhook.options import (
     NAMESPACES,
-    NoCluster,
     connection_options,
     names_of,
     namespace_option,
@@ -60,22 +59,17 @@ def check_command(
     or nothing has failed and your rights show too little.
     """
     # Imported here: client, certificates and policies would slow down every --help.
-    from webhook.adapters.kube.client import KubeError  # noqa: PLC0415
     from webhook.tools.check.judge.table import run, verdict  # noqa: PLC0415
     from webhook.tools.check.read import read_facts  # noqa: PLC0415
     from webhook.tools.check.show import as_json, as_text  # noqa: PLC0415
     from webhook.tools.shared.output import takes_colour, takes_signs  # noqa: PLC0415
     from webhook.tools.shared.read import reading  # noqa: PLC0415
 
-    progress = reading()
-    try:
+    with reading():
         kube = reach(kubeconfig, context, namespace).kube
         facts = read_facts(
             kube, __version__, pre=pre, namespace=namespace, test_namespace=test_namespace
         )
-        progress.end()
-    except KubeError as error:
-        raise NoCluster(str(error)) from error
     results = run(facts, pre=pre)
     if output == "json":
         sys.stdout.write(as_json(results, facts, pre=pre))

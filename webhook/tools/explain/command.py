@@ -10,7 +10,6 @@ import click
 
 from webhook.options import (
     ExitCode,
-    NoCluster,
     cluster_options,
     complete_names,
     output_option,
@@ -103,16 +102,11 @@ def explain_command(
     Exit code 0: nothing is wrong; 1: something blocks or was stopped, or nothing has that name; 2:
     wrong usage; 3: the cluster did not answer, or you may not read it.
     """  # noqa: D301 - click wants the character, not two
-    from webhook.adapters.kube.client import KubeError  # noqa: PLC0415 - as above
-    from webhook.tools.shared.read import reading  # noqa: PLC0415
+    from webhook.tools.shared.read import reading  # noqa: PLC0415 - as above
 
-    progress = reading()
-    try:
+    with reading():
         cluster = reach(kubeconfig, context, namespace)
         report = explain(cluster.kube, cluster.namespace, *subject)
-        progress.end()
-    except KubeError as error:
-        raise NoCluster(str(error)) from error
     ascii_only = not takes_signs(sys.stdout)
     said = as_json(report) if output == "json" else as_text(report, ascii_only=ascii_only)
     click.echo(said, nl=False)

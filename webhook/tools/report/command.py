@@ -78,20 +78,16 @@ def report_command(
     2: wrong usage; 3: the cluster did not answer, or you may not read what would say it.
     """  # noqa: D301 - click wants the character, not two
     # Imported here: the client and policies would slow down every --help.
-    from webhook.adapters.kube.client import KubeError  # noqa: PLC0415
     from webhook.adapters.policy.files import PolicyInvalidError  # noqa: PLC0415
     from webhook.tools.shared.read import reading  # noqa: PLC0415
 
-    progress = reading()
     try:
-        kube = reach(kubeconfig, context, None).kube
-        policy, where = _policy(kube, path, release)
-        found = report(kube, policy, where, namespace or "", release)
+        with reading():
+            kube = reach(kubeconfig, context, None).kube
+            policy, where = _policy(kube, path, release)
+            found = report(kube, policy, where, namespace or "", release)
     except PolicyInvalidError as error:
         raise policy_failure(error) from error
-    except KubeError as error:
-        raise NoCluster(str(error)) from error
-    progress.end()
     click.echo(as_json(found) if output == "json" else as_text(found), nl=False)
     change = ExitCode.FOUND if found.would_change else ExitCode.DONE
     unknown = ExitCode.UNANSWERED if found.unjudged else ExitCode.DONE

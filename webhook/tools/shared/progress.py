@@ -18,7 +18,6 @@ from webhook.tools.shared.output import clean, cut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from types import TracebackType
     from typing import Self, TextIO
 
 T = TypeVar("T")
@@ -32,7 +31,7 @@ _ERASE: Final = "\r\x1b[K"
 
 
 class Progress:
-    """Says how far work is until `end`, or the end of the block; a thread of its own calls `say`.
+    """Says how far work is until the block ends; a thread of its own calls `say`.
 
     So the work itself only does what it does anyway, and may wait as long as it has to. `wait`
     returns after so many seconds whether the work ended meanwhile.
@@ -51,15 +50,7 @@ class Progress:
             self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        _type: type[BaseException] | None,
-        _error: BaseException | None,
-        _: TracebackType | None,
-    ) -> None:
-        self.end()
-
-    def end(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """Erase the line: what follows is the answer."""
         self._ended.set()
         if self._thread:

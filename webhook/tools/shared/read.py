@@ -5,22 +5,22 @@ Anything may be forbidden, or not installed: what fails is one sentence, and the
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from sys import intern
 from typing import TYPE_CHECKING, Any, Final, TypeVar
-
-import click
 
 from webhook.adapters.kube.client import Kube, KubeError, joined
 from webhook.core.kinds.nodes import NodeFigures, read_gpu_node
 from webhook.core.pod.fields import as_object
 from webhook.core.words import exactly, named
 from webhook.names import GPU_NODES, MANAGED_LABEL, NODE_GPU_LABEL, SEEING_API_VERSION
+from webhook.options import NoCluster
 from webhook.tools.shared.bounds import MOST_WHOLE
 from webhook.tools.shared.pod import ClusterPod
 from webhook.tools.shared.progress import Progress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from webhook.tools.shared.node import ClusterNode
 
@@ -106,9 +106,17 @@ def once(keep: Callable[[Json], None]) -> Callable[[Json], None]:
     return kept
 
 
-def reading() -> Progress:
-    """Say for who waits how much was read, until `end` is called or the command ends."""
-    return click.get_current_context().with_resource(Progress(cluster_progress))
+@contextmanager
+def reading(why: Callable[[KubeError], str] = str) -> Iterator[None]:
+    """Say for who waits how much was read, until the block ends.
+
+    Raises NoCluster in place of a KubeError, which `why` says in words.
+    """
+    with Progress(cluster_progress):
+        try:
+            yield
+        except KubeError as error:
+            raise NoCluster(why(error)) from error
 
 
 def cluster_progress() -> str:

@@ -103,31 +103,29 @@ def simulate_command(
     except ValueError as error:
         raise click.UsageError(f"--gpu-memory: {error}") from error
     reading = f"reading {', '.join(map(name_of_input, files))}"
-    progress = click.get_current_context().with_resource(
-        Progress((lambda: reading) if files else cluster_progress)
-    )
     try:
-        sizes = read.read_sizes(sizes_file) if sizes_file else []
-        cluster = (
-            read.read_files(files, namespace or "")
-            if files
-            else read.read_cluster(kubeconfig, context, namespace or "")
-        )
-        try:
-            nodes, sources = cluster.sized_nodes(given)
-        except NoGPUs as error:
-            if files:  # of a cluster that somebody meant to have some
-                raise
-            nodes, sources = [], {}
-            cluster.notes.append(str(error))
+        with Progress((lambda: reading) if files else cluster_progress) as progress:
+            sizes = read.read_sizes(sizes_file) if sizes_file else []
+            cluster = (
+                read.read_files(files, namespace or "")
+                if files
+                else read.read_cluster(kubeconfig, context, namespace or "")
+            )
+            try:
+                nodes, sources = cluster.sized_nodes(given)
+            except NoGPUs as error:
+                if files:  # of a cluster that somebody meant to have some
+                    raise
+                nodes, sources = [], {}
+                cluster.notes.append(str(error))
+            pods = cluster.sized_pods(sizes, otherwise_bytes)
+            is_empty = output == "text" and not sources
+            found = None if is_empty else compare(nodes, pods, progress.each)
     except Unreadable as error:
         raise WrongInput(f"nothing was compared:\n{error}") from error
-    if output == "text" and not sources:
-        progress.end()
+    if found is None:
         click.echo(f"No GPU is there to share: {cluster.notes[-1]}.")
         return
-    found = compare(nodes, cluster.sized_pods(sizes, otherwise_bytes), progress.each)
-    progress.end()
     assumed = [*show.assumptions(found, sources), *cluster.notes]
     write = show.as_json if output == "json" else show.as_text
     click.echo(write(found, cluster.left_out, assumed), nl=False)

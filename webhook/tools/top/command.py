@@ -159,8 +159,7 @@ def top_command(
         no_color=no_color,
         command=command,
     )
-    progress = reading()
-    try:
+    with reading():
         cluster = reach(kubeconfig, options["context"], namespace)
         wanted = Wanted(
             namespace="" if all_namespaces else cluster.namespace,
@@ -171,9 +170,6 @@ def top_command(
             order=Order(sort) if sort else Order.NAME,
         )
         report = read_report(cluster.kube, wanted)
-        progress.end()
-    except KubeError as error:
-        raise NoCluster(str(error)) from error
     if all((report.nodes if one == "nodes" else report.pods) is None for one in parts):
         raise NoCluster("\n".join(report.missing))
     if every_s is None:
