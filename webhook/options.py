@@ -21,7 +21,7 @@ import click
 from webhook import __version__
 from webhook.adapters.kube.person import NO_LIMIT_S, Person
 from webhook.core.pod.duration import parse_seconds
-from webhook.names import ENFORCER_IMAGE_REPOSITORY, GPU_NODES, SEEING_API_VERSION
+from webhook.names import ENFORCER_IMAGE_REPOSITORY, GPU_NODES_PATH
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -257,7 +257,7 @@ Complete = Callable[[click.Context, click.Parameter, str], list[str]]
 
 NAMESPACES: Final = "/api/v1/namespaces"
 PODS: Final = "/api/v1/namespaces/{namespace}/pods"
-NODES: Final = (f"/apis/{SEEING_API_VERSION}/{GPU_NODES}", "/api/v1/nodes")
+NODES: Final = (GPU_NODES_PATH, "/api/v1/nodes")
 """Collections: nodes with figures are all that a user may list, and those that have GPUs."""
 _TAB_S: Final = 2.0
 """Who pressed Tab waits so long, and then types on."""

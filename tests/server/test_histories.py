@@ -22,12 +22,12 @@ from tests.core.kinds.test_endings import (
 )
 from tests.core.kinds.test_histories import LLAMA
 from tests.support.api_server import ApiServer
+from tests.support.gpu_nodes import GPU_NODES_PATH
 from tests.support.logs import RecordedLog
 from tests.support.pods import a_pod as a_new_pod
 from tests.support.pods import a_policy, a_request, a_review, a_rule
 from webhook.adapters.kube.client import KubeError
 from webhook.adapters.kube.follow import Changed, Failed, Listed
-from webhook.adapters.kube.gpu_nodes import COLLECTION as GPU_NODES
 from webhook.adapters.kube.histories import HistoriesApi, StoredHistory
 from webhook.core.admission.decide import Phase
 from webhook.core.kinds.histories import OLDEST_S, History
@@ -76,7 +76,7 @@ class Api(ApiServer):
         return [path.split("/")[-1] for _, path, _ in self.sent("GET") if "/gpunodes/" in path]
 
     def put_figures(self, figures):
-        self.put(f"{GPU_NODES}/{figures.name}", write_gpu_node(figures))
+        self.put(f"{GPU_NODES_PATH}/{figures.name}", write_gpu_node(figures))
 
 
 class Replica:

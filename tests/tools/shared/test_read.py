@@ -16,11 +16,11 @@ from tests.support.clusters import (
     many_nodes,
     team_nodes,
 )
+from tests.support.gpu_nodes import GPU_NODES_PATH
 from webhook.adapters.kube import client
 from webhook.adapters.kube.client import KubeError
 from webhook.core.kinds.workloads import Workload
 from webhook.tools.shared.read import (
-    GPU_NODES_PATH,
     once,
     read_each_pod,
     read_gpu_nodes,

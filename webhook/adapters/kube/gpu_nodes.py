@@ -13,20 +13,13 @@ from webhook.adapters.kube.client import KubeError, joined
 from webhook.core.kinds.nodes import read_gpu_node, write_gpu_node
 from webhook.core.node.sharing import given_away, is_advertised, why_held
 from webhook.core.node.state import labels_of, read_inventory
-from webhook.names import (
-    GPU_NODES,
-    NODE_ENFORCEMENT_LABEL,
-    NODE_SHARE_LABEL,
-    SEEING_API_VERSION,
-)
+from webhook.names import GPU_NODES_PATH, NODE_ENFORCEMENT_LABEL, NODE_SHARE_LABEL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from webhook.adapters.kube.client import Kube
     from webhook.core.kinds.nodes import NodeFigures
-
-COLLECTION: Final = f"/apis/{SEEING_API_VERSION}/{GPU_NODES}"
 
 _MAYBE_IN_SUMMARY: Final = ("promised", "used", "largestFree", "unmanaged")
 """Absent where unknown, so a patch has to take them out: it merges objects, and replaces lists."""
@@ -91,8 +84,8 @@ def write_figures(kube: Kube, figures: NodeFigures, node_uid: str = "") -> None:
     except KubeError as error:
         if not error.not_found:
             raise
-        kube.create(COLLECTION, written)
+        kube.create(GPU_NODES_PATH, written)
 
 
 def _path(name: str) -> str:
-    return f"{COLLECTION}/{quote(name, safe='')}"
+    return f"{GPU_NODES_PATH}/{quote(name, safe='')}"

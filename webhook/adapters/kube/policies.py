@@ -21,7 +21,7 @@ from webhook.adapters.bounds import MOST_POLICY_BYTES
 from webhook.adapters.kube.client import joined
 from webhook.adapters.kube.follow import Collection
 from webhook.core.policy.fence import seal_age_s
-from webhook.names import SEEING_API_VERSION, VRAM_POLICIES, VRAM_POLICY_KIND
+from webhook.names import SEEING_API_VERSION, VRAM_POLICIES_PATH, VRAM_POLICY_KIND
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -34,7 +34,6 @@ _KEY: Final = "objects.v1"
 """Of its `data`; 0.2.0 had it in `binaryData`."""
 _MOST_LAST_GOOD_BYTES: Final = 4 * 2**20
 """Of the last good set, unpacked: JSON in JSON, in which each quote is two characters."""
-_PATH: Final = f"/apis/{SEEING_API_VERSION}/{VRAM_POLICIES}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,17 +59,17 @@ class PoliciesApi:
         self.now_s = kube.now_s
         self._namespace = namespace
         self._config_maps = joined("namespaces", namespace, "configmaps")
-        self.all = Collection(kube=kube, path=_PATH, keep=read_stored)
+        self.all = Collection(kube=kube, path=VRAM_POLICIES_PATH, keep=read_stored)
         """For `follow`."""
 
     def read(self) -> list[StoredPolicy]:
         """Read all of them."""
-        return self._kube.list_all(_PATH, read_stored)[0]
+        return self._kube.list_all(VRAM_POLICIES_PATH, read_stored)[0]
 
     def write_status(self, stored: StoredPolicy, status: Json) -> StoredPolicy:
         """Write a status, unless somebody wrote the object since; return it as it is stored."""
         body = {"metadata": {"resourceVersion": stored.version}, "status": status}
-        path = f"{_PATH}/{quote(stored.name, safe='')}/status"
+        path = f"{VRAM_POLICIES_PATH}/{quote(stored.name, safe='')}/status"
         return read_stored(self._kube.merge(path, body))
 
     def last_good(self, key: bytes | None = None) -> list[tuple[str, bytes]] | None:

@@ -26,10 +26,12 @@ from webhook.names import (
     DEFAULT_NAMESPACE,
     GPU_MEMORY_ANNOTATION,
     GPU_NODES,
+    GPU_NODES_PATH,
     NVIDIA_RUNTIME_CLASS,
     SEEING_API_VERSION,
     VRAM_HISTORIES,
     VRAM_POLICIES,
+    VRAM_POLICIES_PATH,
 )
 from webhook.tools.check.installed import (
     read_authorities,
@@ -268,8 +270,7 @@ class _FactsReader:
         def keep(found: Json) -> PolicyObject:
             return replace(read_policy_object(found), data=read_stored(found).data)
 
-        path = f"/apis/{API_GROUP}/v1alpha1/{VRAM_POLICIES}"
-        return tuple(self._kube.list_all(path, keep)[0])
+        return tuple(self._kube.list_all(VRAM_POLICIES_PATH, keep)[0])
 
     def _try(self, what: str, read: Callable[[], T]) -> T | Unreadable:
         """Return what is read, or why it cannot be; raises KubeError without any answer."""
@@ -469,8 +470,7 @@ class _FactsReader:
             status = found.get("status") or {}
             return str(found["metadata"]["name"]), read_time(status.get("observedAt"))
 
-        path = f"/apis/{API_GROUP}/v1alpha1/{GPU_NODES}"
-        found, _ = self._kube.list_all(path, keep)
+        found, _ = self._kube.list_all(GPU_NODES_PATH, keep)
         return {name: at_s for name, at_s in found if at_s is not None}
 
     def _pods(self, *, has_void: bool) -> tuple[ClusterPod, ...]:

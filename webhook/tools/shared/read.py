@@ -13,7 +13,7 @@ from webhook.adapters.kube.client import Kube, KubeError, joined
 from webhook.core.kinds.nodes import NodeFigures, read_gpu_node
 from webhook.core.pod.fields import as_object
 from webhook.core.words import exactly, named
-from webhook.names import GPU_NODES, MANAGED_LABEL, NODE_GPU_LABEL, SEEING_API_VERSION
+from webhook.names import GPU_NODES_PATH, MANAGED_LABEL, NODE_GPU_LABEL
 from webhook.options import NoCluster
 from webhook.tools.shared.bounds import MOST_WHOLE
 from webhook.tools.shared.pod import ClusterPod
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     Json = dict[str, Any]
 
-GPU_NODES_PATH: Final = f"/apis/{SEEING_API_VERSION}/{GPU_NODES}"
 _NO_NODE: Final = "<none>"
 """In that column of the table."""
 NOT_ENDED: Final = "status.phase!=Succeeded,status.phase!=Failed"
@@ -55,7 +54,7 @@ def read_pods(kube: Kube, namespace: str, *, selector: str = "") -> list[Cluster
     those without a node the first hundred are read whole: only so it is known exactly what they ask
     for, and what the scheduler says.
     """
-    path, labels = _pods(namespace), ",".join(filter(None, (f"{MANAGED_LABEL}=true", selector)))
+    path, labels = pods_path(namespace), ",".join(filter(None, (f"{MANAGED_LABEL}=true", selector)))
     rows = kube.list_rows(path, _row, labelSelector=labels, fieldSelector=NOT_ENDED)
     pods = {pod.uid: pod for pod in _found(rows)}
     if any(not pod.node for pod in pods.values()):
@@ -71,7 +70,7 @@ def read_unmanaged_pods(kube: Kube, namespace: str, node: str) -> list[ClusterPo
     """Return those pods of a node that asked for nothing, for their names; raises KubeError."""
     return _found(
         kube.list_rows(
-            _pods(namespace),
+            pods_path(namespace),
             _row,
             labelSelector=f"{MANAGED_LABEL}!=true",
             fieldSelector=f"spec.nodeName={node}",
@@ -85,7 +84,7 @@ def read_each_pod(kube: Kube, namespace: str, add: Callable[[ClusterPod], None])
     Raises KubeError.
     """
     each = once(lambda raw: add(ClusterPod(raw)))
-    kube.list_all(_pods(namespace), each, fieldSelector=NOT_ENDED)
+    kube.list_all(pods_path(namespace), each, fieldSelector=NOT_ENDED)
 
 
 def once(keep: Callable[[Json], None]) -> Callable[[Json], None]:
@@ -179,7 +178,8 @@ def why_no_pods(error: KubeError, namespace: str) -> str:
     return f"no pods: {error}"
 
 
-def _pods(namespace: str) -> str:
+def pods_path(namespace: str) -> str:
+    """Return where the pods of a namespace are, or of all for ""."""
     return joined("namespaces", namespace, "pods") if namespace else joined("pods")
 
 

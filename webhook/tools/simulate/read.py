@@ -20,7 +20,7 @@ from webhook.tools.shared.facts import Unreadable
 from webhook.tools.shared.manifests.documents import LineIndex, read_documents, text_of
 from webhook.tools.shared.manifests.files import name_of_input, read_text
 from webhook.tools.shared.manifests.reading import ManifestError
-from webhook.tools.shared.read import NOT_ENDED, once
+from webhook.tools.shared.read import NOT_ENDED, once, pods_path
 from webhook.tools.simulate.judge.cluster import TodayObjects
 from webhook.tools.simulate.judge.offered import Size
 
@@ -73,8 +73,7 @@ def read_cluster(kubeconfig: Path | None, context: str | None, namespace: str = 
 
 def list_pods_and_nodes(kube: Kube, found: TodayObjects, namespace: str = "") -> None:
     """Add each pod that has not finished and each node, once; raises KubeError."""
-    pods = joined("namespaces", namespace, "pods") if namespace else joined("pods")
-    kube.list_all(pods, once(found.add_pod), fieldSelector=NOT_ENDED)
+    kube.list_all(pods_path(namespace), once(found.add_pod), fieldSelector=NOT_ENDED)
     kube.list_all(joined("nodes"), once(found.add_node))
 
 
