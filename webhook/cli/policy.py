@@ -29,21 +29,19 @@ from webhook.core.policy.reach import PolicyWarning, policy_warnings
 from webhook.core.words import counted
 from webhook.options import default_enforcer_image
 from webhook.tools.shared.ci import JUnitCase, annotation, junit
+from webhook.tools.shared.manifests.files import STANDARD_INPUT, name_of_input
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from webhook.core.policy.values import Example, Policy
 
-_STANDARD_INPUT = Path("-")
 _PATHS = click.argument(
     "paths",
     nargs=-1,
     required=True,
     type=click.Path(exists=True, path_type=Path, allow_dash=True),
 )
-
-
 _OUTPUT = click.option(
     "-o",
     "--output",
@@ -110,7 +108,7 @@ class _Checked:
 
     @property
     def name(self) -> str:
-        return _shown(self.path)
+        return name_of_input(str(self.path))
 
     @property
     def failed(self) -> int:
@@ -132,7 +130,7 @@ def _read(path: Path) -> _Checked:
     if not policy.rules:
         what = "rule" if snapshot.files else "*.yaml"
         nothing = f"no {what} in it, so every pod is left alone"
-        warnings.insert(0, PolicyWarning(_shown(path), nothing))
+        warnings.insert(0, PolicyWarning(name_of_input(str(path)), nothing))
     examples = tuple((example, run_example(example, policy)) for example in policy.examples)
     return _Checked(path, policy, warnings=tuple(warnings), examples=examples)
 
@@ -223,11 +221,7 @@ def _cases(one: _Checked) -> Iterator[JUnitCase]:
 
 
 def _snapshot(path: Path) -> Snapshot:
-    if path != _STANDARD_INPUT:
+    if str(path) != STANDARD_INPUT:
         return read_files(path)
-    text = PolicyText(_shown(path), _shown(path), sys.stdin.buffer.read(MOST_POLICY_BYTES + 1))
-    return Snapshot((text,))
-
-
-def _shown(path: Path) -> str:
-    return "standard input" if path == _STANDARD_INPUT else str(path)
+    name, content = name_of_input(STANDARD_INPUT), sys.stdin.buffer.read(MOST_POLICY_BYTES + 1)
+    return Snapshot((PolicyText(name, name, content),))
