@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import socket
 from functools import partial
+from itertools import product
 
 import pytest
 
@@ -18,6 +19,7 @@ from tests.support.commands import runner
 from tests.support.control_planes import ControlPlane
 from tests.support.gpu_nodes import READABLE_BY_ALL, define, store
 from webhook.cli.main import main
+from webhook.options import first_of
 
 POLICY = "apiVersion: vramwarden.io/v1alpha1\nkind: VRAMPolicy\nmetadata: {name: p}\nspec: "
 FILES = {
@@ -125,14 +127,16 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def codes(commands, *options):
-    """Return what each command ends with; one that asks in vain says one line."""
+def codes(commands, *options, why=""):
+    """Return what each command ends with; one that asks in vain says one line, with why."""
     found = {}
     for command in commands:
         done = runner().invoke(main, [*command.split(), *options])
         found[command] = done.exit_code
         if done.exit_code == 3 and not done.stdout:
             assert done.stderr.startswith("Error: ")
+            assert why in done.stderr
+            assert done.stderr.count("\n") == 1 or not why
     return found
 
 
@@ -172,13 +176,21 @@ def test_without_an_answer_it_is_three(folder, listens):
         port = server.getsockname()[1]
         if not listens:
             server.close()
-        kubeconfig = write_kubeconfig(folder / "k", f"http://127.0.0.1:{port}")
-        found = codes(ASKING, f"--kubeconfig={kubeconfig}", "--request-timeout=200ms")
+        url = f"http://127.0.0.1:{port}"
+        options = [f"--kubeconfig={write_kubeconfig(folder / 'k', url)}", "--request-timeout=200ms"]
+        found = codes(ASKING, *options, why=f"{url} does not answer")
     assert found == {command: row[UNANSWERED] for command, row in ASKING.items()}
 
 
 def test_what_asks_no_cluster_ends_with(folder):
     assert codes(ALONE) == ALONE
+
+
+def test_of_several_exit_codes_the_first_of_2_1_and_3_counts():
+    for several in product(range(4), repeat=3):
+        order = sorted(several, key=(2, 1, 3, 0).index)
+        assert first_of(several) == order[0]
+    assert first_of([]) == 0
 
 
 def test_wrong_usage_is_two(folder):

@@ -105,11 +105,6 @@ def test_standard_input_namespace_and_policy_are_accepted(invoke):
     assert result.stderr == f"standard input:1: {verdict}\n1 translated\n"
 
 
-def test_a_denial_ends_with_1(invoke):
-    result = invoke("-f", "-", stdin=POD.replace("8Gi", "-1"))
-    assert (result.exit_code, result.stdout) == (1, POD.replace("8Gi", "-1"))
-
-
 @pytest.mark.parametrize(
     ("written", "kind", "quoted"),
     [

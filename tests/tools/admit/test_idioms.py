@@ -1,59 +1,35 @@
-"""What newcomers write first, row by row: each is answered in words that help."""
+"""Kinds of others, and what is no manifest yet: all that is said of them, word by word."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.tools.admit.runs import POD, run, run_in_full
+from tests.tools.admit.test_newcomers import MEMORY, NAME, OTHER_KINDS, TEMPLATE, WRONG, asking
 from webhook.tools.admit.judge.texts import UNRENDERED
 
-MEMORY = "vramwarden.io/gpu-memory"
-TEMPLATE = "metadata: {annotations: {vramwarden.io/gpu-memory: 8GB}}"
 CONTAINERS = "containers: [{name: main, image: example}]"
-KINDS = {
-    "PyTorchJob": (
-        "kubeflow.org/v1",
-        "{pytorchReplicaSpecs: {Master: {template: {%s, spec: {%s}}}}}",
-    ),
-    "RayCluster": ("ray.io/v1", "{headGroupSpec: {template: {%s, spec: {%s}}}}"),
-    "Service": ("serving.knative.dev/v1", "{template: {%s, spec: {%s}}}"),
-    "JobSet": (
-        "jobset.x-k8s.io/v1alpha2",
-        "{replicatedJobs: [{template: {spec: {template: {%s, spec: {%s}}}}}]}",
-    ),
-    "Job": ("batch.volcano.sh/v1alpha1", "{tasks: [{template: {%s, spec: {%s}}}]}"),
-    "Workflow": ("argoproj.io/v1alpha1", "{templates: [{%s, container: {image: example}}]}"),
-    "VirtualMachine": (
-        "kubevirt.io/v1",
-        "{template: {%s, spec: {domain: {devices: {}}}}}",
-    ),
-}
+WITH_TEMPLATE = {name: row.text for name, row in OTHER_KINDS.items() if TEMPLATE in row.text}
 
 
-def an_object(kind: str) -> str:
-    version, spec = KINDS[kind]
-    spec = spec.replace("%s", TEMPLATE, 1).replace("%s", CONTAINERS)
-    head = f"apiVersion: {version}\nkind: {kind}\nmetadata: {{name: x, namespace: team-a}}\n"
-    return f"{head}spec: {spec}\n"
-
-
-@pytest.mark.parametrize("kind", sorted(set(KINDS) - {"Workflow", "VirtualMachine"}))
-def test_a_pod_template_of_any_kind_is_translated(kind):
-    result = run(an_object(kind).replace("8GB", "8Gi"))
+@pytest.mark.parametrize("text", WITH_TEMPLATE.values(), ids=WITH_TEMPLATE)
+def test_a_pod_template_of_any_kind_is_translated(text):
+    result = run(text.replace("8GB", "8Gi"))
+    kind = result.value["kind"]
     assert result.code == 0
-    assert result.err == f"{kind} team-a/x: translated by rule default (8Gi on 1 GPU)\n"
+    assert result.err == f"{kind} default/x: translated by rule default (8Gi on 1 GPU)\n"
     assert result.out.count("name: vram-enforcer,") == 1
 
 
 def test_a_workflow_is_judged_and_printed_as_it_is():
-    text = an_object("Workflow").replace("8GB", "8Gi")
-    said = "Workflow team-a/x: translated by rule default (8Gi on 1 GPU) on the cluster, "
+    text = OTHER_KINDS["Workflow"].text.replace("8GB", "8Gi")
+    said = "Workflow default/x: translated by rule default (8Gi on 1 GPU) on the cluster, "
     assert run(text) == (0, text, f"{said}and printed as it is\n")
     assert run(text, output="patch").out == "[]\n"
 
 
 def test_a_virtual_machine_is_told_that_no_share_reaches_it():
-    text = an_object("VirtualMachine").replace("8GB", "8Gi")
+    text = OTHER_KINDS["VirtualMachine"].text.replace("8GB", "8Gi")
     said = (
         f"metadata.annotations[{MEMORY}]: a share of a GPU reaches no virtual machine; remove the "
         "annotation and use spec.template.spec.domain.devices.gpus"
@@ -62,8 +38,8 @@ def test_a_virtual_machine_is_told_that_no_share_reaches_it():
         0,
         text,
         (
-            "VirtualMachine team-a/x: left alone (a virtual machine)\n"
-            f"VirtualMachine team-a/x: warning: {said}\n"
+            "VirtualMachine default/x: left alone (a virtual machine)\n"
+            f"VirtualMachine default/x: warning: {said}\n"
         ),
     )
 
@@ -105,14 +81,10 @@ def test_a_notebooks_annotation_at_its_template_is_at_the_wrong_place():
 
 
 def test_an_annotation_on_an_unknown_kind_itself_earns_a_hint():
-    text = (
-        an_object("PyTorchJob")
-        .replace(TEMPLATE, "metadata: {}")
-        .replace("namespace: team-a", f"namespace: team-a, annotations: {{{MEMORY}: 8Gi}}")
-    )
+    text = OTHER_KINDS["PyTorchJob"].text.replace(WRONG, "").replace(NAME, asking("8Gi"))
     place = "spec.pytorchReplicaSpecs.Master.template.metadata.annotations"
     assert run(text).err.splitlines()[1] == (
-        f"PyTorchJob team-a/x: hint: {MEMORY} on the PyTorchJob itself has no effect; "
+        f"PyTorchJob default/x: hint: {MEMORY} on the PyTorchJob itself has no effect; "
         f"put it under {place}"
     )
 
@@ -120,7 +92,7 @@ def test_an_annotation_on_an_unknown_kind_itself_earns_a_hint():
 def test_several_templates_of_one_object_are_told_apart():
     text = (
         "apiVersion: ray.io/v1\nkind: RayCluster\nmetadata: {name: x}\nspec:\n"
-        f"  headGroupSpec: {{template: {{{TEMPLATE}, spec: {{{CONTAINERS}}}}}}}\n"
+        f"  headGroupSpec: {{template: {TEMPLATE}}}\n"
         f"  workerGroupSpecs: [{{template: {{spec: {{{CONTAINERS}}}}}}}]\n"
     )
     head, worker = run_in_full(text).err.splitlines()[:2]
@@ -176,7 +148,7 @@ def test_what_is_no_manifest_yet_is_rejected(text, said):
 
 
 def test_an_expression_of_argos_is_no_template_of_helm():
-    text = an_object("Workflow").replace("image: example", 'image: "{{inputs.parameters.image}}"')
+    text = OTHER_KINDS["Workflow"].text.replace("example", '"{{inputs.parameters.image}}"')
     assert run(text.replace("8GB", "8Gi")).code == 0
     assert run(f"{text}\tx: y\n").err.startswith("Error: a.yaml:5: not valid YAML: ")
 

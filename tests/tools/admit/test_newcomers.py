@@ -7,15 +7,13 @@ templates and kustomizations are in test_sources.py.
 
 from __future__ import annotations
 
-import io
 from functools import cache
 from typing import NamedTuple
 
 import pytest
 
+from tests.tools.admit.runs import run_in_full
 from webhook.adapters.policy.files import load_policy, shipped_policy_path
-from webhook.tools.admit.command import admit
-from webhook.tools.admit.show.output import Output
 
 MEMORY = "vramwarden.io/gpu-memory"
 VRAM = "vramwarden.io/vram"
@@ -320,7 +318,7 @@ MADE_ELSEWHERE = {
     "TaskRun": Row(
         an_object("tekton.dev/v1", "TaskRun", "{taskSpec: {steps: [{image: a}]}}", ASKED),
         NOT_JUDGED,
-        f"x.yaml:3: TaskRun x: {ELSEWHERE}",
+        f"a.yaml:3: TaskRun x: {ELSEWHERE}",
     ),
     "Task": Row(
         an_object(
@@ -407,16 +405,10 @@ def the_shipped_policy():
     return load_policy(shipped_policy_path(), enforcer_image="example")
 
 
-def judged(text: str) -> tuple[int, list[str]]:
-    out, err = io.StringIO(), io.StringIO()
-    texts = [("x.yaml", text)]
-    code = admit(texts, the_shipped_policy(), "default", Output.YAML, out, err, colour=False)
-    return code, err.getvalue().splitlines()
-
-
 @pytest.mark.parametrize(("text", "verdict", "said"), ROWS.values(), ids=ROWS)
 def test_each_gets_the_right_verdict_and_a_word(text, verdict, said):
-    code, (*lines, count) = judged(text)
+    code, _, err = run_in_full(text, policy=the_shipped_policy())
+    *lines, count = err.splitlines()
     is_denied = verdict == "denied" or verdict[0].isupper()
     assert (code, "1 denied" in count) == (is_denied, is_denied)
     assert any(f"denied: {verdict}: " in line for line in lines) or not verdict[0].isupper()

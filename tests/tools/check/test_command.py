@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.api_server import write_kubeconfig
 from tests.support.checked import (
     BEFORE,
     INSTALLED,
@@ -18,9 +17,7 @@ from tests.support.checked import (
     a_workload,
     checked_pod,
 )
-from tests.support.commands import runner
 from tests.support.recordings import assert_recorded
-from webhook.cli.main import main
 from webhook.tools.check.installed import read_authorities, read_certificate, read_policy
 from webhook.tools.check.judge.facts import SOUND, DryRun, Facts
 from webhook.tools.check.judge.table import run, verdict
@@ -141,30 +138,6 @@ def test_json_names_a_hundred_objects_and_counts_all():
     checks = {one["id"]: one for one in json.loads(written(facts, "json"))["checks"]}
     assert len(checks["whole-gpus"]["objects"]) == 100
     assert checks["whole-gpus"]["objectCount"] == 5000
-
-
-@pytest.mark.process  # it is asked twice
-@pytest.mark.parametrize("options", [[], ["--pre"], ["-o", "json"]], ids=str)
-def test_a_cluster_that_cannot_be_reached_is_one_sentence(tmp_path, options):
-    url = "http://127.0.0.1:1"  # where nobody listens
-    kubeconfig = write_kubeconfig(tmp_path / "kubeconfig", url)
-    done = runner().invoke(main, ["check", "--kubeconfig", str(kubeconfig), *options])
-    assert (done.exit_code, done.stdout) == (3, "")
-    assert done.stderr.startswith(f"Error: {url} does not answer: ")
-    assert len(done.stderr.splitlines()) == 1
-
-
-def test_a_context_that_is_not_there_is_named(tmp_path):
-    kubeconfig = write_kubeconfig(tmp_path / "kubeconfig", "http://127.0.0.1:1")
-    arguments = ["check", "--kubeconfig", str(kubeconfig), "--context", "other"]
-    done = runner().invoke(main, arguments)
-    assert done.exit_code == 2
-    assert "other" in done.stderr
-
-
-def test_wrong_usage_is_two():
-    assert runner().invoke(main, ["check", "-o", "yaml"]).exit_code == 2
-    assert runner().invoke(main, ["check", "what"]).exit_code == 2
 
 
 def read(policies, version="0.1.0"):

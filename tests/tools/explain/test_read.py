@@ -611,12 +611,6 @@ def test_what_cannot_be_explained_is_wrong_usage(explain, wrong):
     assert explain(wrong).exit_code == 2
 
 
-def test_a_kubeconfig_that_cannot_be_read_is_two(tmp_path):
-    missing = ["p", "--kubeconfig", str(tmp_path / "none")]
-    done = runner().invoke(explain_command, missing)
-    assert (done.exit_code, "there is no such file" in done.stderr) == (2, True)
-
-
 def test_a_pod_that_the_user_may_not_read_is_three(api, explain):
     api.denied.add(("get", "pods"))
     done = explain("p")

@@ -204,16 +204,6 @@ def test_who_is_not_known_learns_that(top, cluster):
     assert "it does not accept our token or certificate" in err
 
 
-def test_a_cluster_that_cannot_be_reached_is_exit_code_3(top, tmp_path, monkeypatch):
-    kubeconfig = write_kubeconfig(tmp_path / "gone", "http://127.0.0.1:1")  # nobody listens
-    monkeypatch.setattr(time, "sleep", lambda _: None)
-    code, out, err = top(kubeconfig=kubeconfig)
-    assert (code, out) == (3, "")
-    assert err.startswith("Error: http://127.0.0.1:1 ")
-    assert "does not answer" in err
-    assert "no pods" not in err
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
