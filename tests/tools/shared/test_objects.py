@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from tests.support.clusters import GIB, NOW_S, a_pod, ago
 from webhook.core.bounds import MOST_ENTRIES
 from webhook.core.enforcement.bounds import LONGEST_MESSAGE
-from webhook.tools.shared.facts import LazyFact, part
+from webhook.core.pod.fields import part
+from webhook.tools.shared.facts import LazyFact
 from webhook.tools.shared.pod import ClusterPod, EndedContainer
 
 

@@ -14,6 +14,7 @@ from webhook.core.admission.rules.hints import SHOWN, candidates, near_miss
 from webhook.core.bounds import LONGEST_KEY
 from webhook.core.pod.carried import is_filled_in
 from webhook.core.pod.demand import read_demand
+from webhook.core.pod.fields import part, text_of
 from webhook.core.pod.findings import Finding, Reason, annotation_path
 from webhook.core.pod.patch import Operation, PatchError, apply_patch
 from webhook.core.pod.review import Request
@@ -60,15 +61,13 @@ def decide_both(creation: Request, policy: Policy, cluster: Cluster) -> tuple[De
 
 def creation_of(pod: Json, namespace: str, creator: Creator = ANYONE) -> Request:
     """Return the request that the API server would send for a pod's creation."""
-    metadata = pod.get("metadata")
-    name = metadata.get("name") if type(metadata) is dict else None
     return Request(
         uid="template",
         kind="Pod",
         operation="CREATE",
         subresource="",
         namespace=namespace,
-        name=name if type(name) is str else "",
+        name=text_of(pod, "metadata", "name"),
         dry_run=True,
         obj=pod,
         old={},
@@ -93,7 +92,7 @@ def hints_for_machine(template: Template) -> tuple[str, ...]:
     """Return a hint for each key by which a virtual machine asks: no share reaches one."""
     if template.form is not Form.MACHINE:
         return ()
-    asked = _keys(template.pod or {}, "annotations")
+    asked = part(template.pod, "metadata", "annotations")
     devices = shown_path((*template.path, "spec", "domain", "devices", "gpus"))
     detail = f"a share of a GPU reaches no virtual machine; remove the annotation and use {devices}"
     return tuple(f"{annotation_path(key)}: {detail}" for key in ASKING_ANNOTATIONS if key in asked)
@@ -125,14 +124,14 @@ def wrong_amounts(key: str, value: object, path: str) -> Iterator[Finding]:
 def misplaced(owner: Json, kind: str, template: Template) -> tuple[str, ...]:
     """Return hints about keys that stand above the template, where nothing reads them."""
     place = template.annotations_field
-    own = _keys(template.pod or {}, "annotations")
-    labels = _keys(template.pod or {}, "labels")
+    own = part(template.pod, "metadata", "annotations")
+    labels = part(template.pod, "metadata", "labels")
     hints: list[str] = []
     for where, holder in _elsewhere(owner, kind, template):
-        for key, value in _asking(_keys(holder, "annotations")):
+        for key, value in _asking(part(holder, "metadata", "annotations")):
             if key not in own:
                 hints.append(_belongs(key, value, where, place))
-        for key, value in _asking(_keys(holder, "labels")):
+        for key, value in _asking(part(holder, "metadata", "labels")):
             if key not in own and key not in labels and "/" in key:
                 hints.append(_belongs(key, value, f"as a label of the {kind}", place))
     return tuple(dict.fromkeys(hints))[:SHOWN]
@@ -154,10 +153,10 @@ def _elsewhere(owner: Json, kind: str, template: Template) -> Iterator[tuple[str
     if template.pod is None or not template.path:
         return
     holder: Any = owner
-    for part in template.path:
+    for key in template.path:
         if type(holder) is dict and template.metadata_path is None:
             yield f"on the {kind} itself", holder
-        holder = holder[part]
+        holder = holder[key]
     if template.metadata_path is not None:
         yield f"under {template.field}", holder
 
@@ -171,12 +170,6 @@ def _asking(keys: Json) -> Iterator[tuple[str, str]]:
         value = keys[key]
         if key not in ASKING_ANNOTATIONS and type(value) is str and near_miss(key, value):
             yield key, value
-
-
-def _keys(holder: Json, field: str) -> Json:
-    metadata = holder.get("metadata")
-    found = metadata.get(field) if type(metadata) is dict else None
-    return found if type(found) is dict else {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

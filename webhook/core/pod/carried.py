@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from webhook.core.bounds import MOST_TEMPLATES
+from webhook.core.pod.fields import part
 from webhook.core.pod.shapes import (
     CONTAINER_FIELDS,
     TooMuchToSearchError,
@@ -59,11 +60,8 @@ def is_filled_in(value: object) -> bool:
 
 def is_open(template: Template) -> bool:
     """Say whether nobody knows yet what the pods of a template ask for."""
-    metadata: Any = (template.pod or {}).get("metadata")
-    annotations: Any = metadata.get("annotations") if type(metadata) is dict else None
-    return type(annotations) is dict and any(
-        is_filled_in(annotations.get(key)) for key in ASKING_ANNOTATIONS
-    )
+    annotations = part(template.pod, "metadata", "annotations")
+    return any(is_filled_in(annotations.get(key)) for key in ASKING_ANNOTATIONS)
 
 
 def carried_keys(obj: Json, version: str, templates: Iterable[Template]) -> tuple[Carried, ...]:
@@ -116,8 +114,8 @@ def _judged(template: Template) -> Iterator[Path]:
         for field in ("annotations", "labels"):
             for key in ASKING_ANNOTATIONS:
                 yield (*template.path[:depth], "metadata", field, key)
-    spec: Any = (template.pod or {}).get("spec")
-    for field in CONTAINER_FIELDS if type(spec) is dict else ():
+    spec = part(template.pod, "spec")
+    for field in CONTAINER_FIELDS:
         for index, _ in enumerate(objects_in(spec.get(field))):
             for kind in _HOLDS_AMOUNTS:
                 yield template.place(("spec", field, index, "resources", kind, VRAM_RESOURCE))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from webhook.core.pod.fields import part
 from webhook.core.pod.shapes import Form, Template, are_objects, merged, objects_in, places_above
 
 if TYPE_CHECKING:
@@ -49,21 +50,18 @@ INLINE: Final = {
 
 def of_components(obj: Json, inline: Inline) -> list[Template]:
     """Return the pods that an object describes by fields of its own kind, with their metadata."""
-    above: Any = obj
-    for part in inline.path:
-        above = above.get(part) if type(above) is dict else None
-    found = []
+    above, found = part(obj, *inline.path), []
     for field, name in inline.components.items():
-        component: Any = above.get(field) if type(above) is dict else None
+        component: Any = above.get(field)
         if type(component) is dict:
-            common = obj.get("metadata") if inline.gets_metadata else None
+            common = part(obj, "metadata") if inline.gets_metadata else {}
             found.append(_of_component(component, (*inline.path, field), name, common, inline))
     return found
 
 
-def _of_component(component: Json, path: Path, name: str, common: Any, inline: Inline) -> Template:
+def _of_component(component: Json, path: Path, name: str, common: Json, inline: Inline) -> Template:
     own = {key: component[key] for key in ("annotations", "labels") if component.get(key)}
-    metadata = merged(common if type(common) is dict else {}, own)
+    metadata = merged(common, own)
     kept = {key: metadata[key] for key in ("annotations", "labels") if key in metadata}
     places = [*places_above(common, own, ("metadata",)), (("metadata",), path)]
     containers: Any = component.get("containers")

@@ -4,8 +4,8 @@ Every reader takes its holder's path and raises MalformedObjectError where the t
 of Kubernetes' API, so no rule ever mistakes a malformed field for an absent one. The path may come
 in parts, which are joined for a message only: there are far more fields than messages.
 
-`as_object` and `as_objects` alone take what is malformed for absent: they are for what is shown or
-compared, and decide about no pod.
+`as_object`, `as_objects`, `part` and `text_of` alone take what is malformed for absent: they are
+for what is shown, searched or compared, and decide about no pod.
 """
 
 from __future__ import annotations
@@ -144,6 +144,19 @@ def _join(*path: str) -> str:
 def as_object(value: object) -> Json:
     """Return an object as it is, anything else as an empty one."""
     return value if isinstance(value, dict) else {}
+
+
+def part(value: object, *keys: str) -> Json:
+    """Return an object within an object; an empty one where it is none."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return as_object(value)
+
+
+def text_of(value: object, *keys: str) -> str:
+    """Return a text within an object; an empty one where it is none."""
+    found = part(value, *keys[:-1]).get(keys[-1])
+    return found if isinstance(found, str) else ""
 
 
 def as_objects(value: object, most: int | None = None) -> list[Json]:

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from webhook.core.bounds import MOST_TEMPLATES
 from webhook.core.pod.components import INLINE, of_components
+from webhook.core.pod.fields import part
 from webhook.core.pod.shapes import (
     CONTAINER_FIELDS,
     Form,
@@ -98,8 +99,8 @@ def find_templates(obj: Json, kind: str, version: str) -> list[Template]:
     if is_own_kind(kind, version):
         path = _OWN_KINDS[kind].path
         found: Any = obj
-        for part in path:
-            found = found.get(part) if type(found) is dict else None
+        for key in path:
+            found = found.get(key) if type(found) is dict else None
         return [Template(path, found if type(found) is dict else None)]
     group = version.rpartition("/")[0]
     if group == API_GROUP:
@@ -121,18 +122,17 @@ def _of_notebook(obj: Json, template: Template) -> Template:
 
 def _with_names(template: Template, name: str) -> Template:
     """Return a template in which each container has a name, as its controller will give it one."""
-    pod: Json = template.pod or {}
-    spec: Any = pod.get("spec")
-    given = {}
-    for field in CONTAINER_FIELDS if type(spec) is dict else ():
-        containers = spec.get(field)
-        if are_objects(containers) and any(one.get("name") is None for one in containers):
+    spec, given = part(template.pod, "spec"), {}
+    for field in CONTAINER_FIELDS:
+        containers = objects_in(spec.get(field))
+        if any(one.get("name") is None for one in containers):
             called = name if field == "containers" else f"{name}-init"
             given[field] = [
                 {"name": f"{called}-{index}" if index else called, **_given(one)}
                 for index, one in enumerate(containers)
             ]
-    return replace(template, pod={**pod, "spec": {**spec, **given}}) if given else template
+    pod = {**(template.pod or {}), "spec": {**spec, **given}}
+    return replace(template, pod=pod) if given else template
 
 
 def _given(container: Json) -> Json:
@@ -191,8 +191,8 @@ def _of_workflow(value: Json, path: Path, obj: Json) -> Template | None:
     sidecars = objects_in(value.get("sidecars"))
     at += [(*path, "sidecars", index) for index, _ in enumerate(sidecars)]
     above: Any = obj
-    for part in path[:-2]:
-        above = above[part]
+    for key in path[:-2]:
+        above = above[key]
     metadata: Any = value.get("metadata")
     common = above.get("podMetadata")
     if type(common) is dict and (metadata is None or type(metadata) is dict):

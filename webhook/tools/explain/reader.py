@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from webhook.adapters.kube.client import KubeError
+from webhook.core.pod.fields import part
 from webhook.names import ENFORCER_CONTAINER
 from webhook.tools.explain.judge.report import TriedPod
 from webhook.tools.shared.bounds import MOST_EVENTS, MOST_LOG_BYTES, MOST_LOG_LINES, MOST_OWNED
-from webhook.tools.shared.facts import part
 from webhook.tools.shared.pod import ClusterPod
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from webhook.core.bounds import MOST_ENTRIES
 from webhook.core.enforcement.bounds import LONGEST_MESSAGE
 from webhook.core.kinds.nodes import read_time
 from webhook.core.kinds.workloads import Workload
-from webhook.core.pod.fields import as_object, as_objects
+from webhook.core.pod.fields import as_objects, part, text_of
 from webhook.core.words import shortened
 from webhook.names import LONGEST_LABEL, LONGEST_NAME, LONGEST_PAIR
 from webhook.tools.shared.bounds import MOST_TERMS
@@ -172,15 +172,7 @@ class ClusterObject:
         return found is not None and found.status == "True"
 
     def _text(self, *keys: str) -> str:
-        value = self.part(*keys[:-1]).get(keys[-1])
-        return value if isinstance(value, str) else ""
-
-
-def part(raw: object, *keys: str) -> Json:
-    """Return an object within an object; an empty one where it is none."""
-    for key in keys:
-        raw = raw.get(key) if isinstance(raw, dict) else None
-    return as_object(raw)
+        return text_of(self.raw, *keys)
 
 
 def bounded(value: object, most: int) -> str:

@@ -14,14 +14,14 @@ from webhook.adapters.kube.client import joined
 from webhook.adapters.kube.policies import PoliciesApi
 from webhook.adapters.policy.files import load_config_map, load_policy, shipped_policy_path
 from webhook.adapters.policy.objects import policy_text
-from webhook.core.pod.fields import as_object, as_objects
+from webhook.core.pod.fields import as_object, as_objects, part
 from webhook.core.policy.match import matches_any, with_name
 from webhook.core.policy.values import Action
 from webhook.core.words import counted
 from webhook.names import DEFAULT_NAMESPACE, LONGEST_PAIR
 from webhook.options import default_enforcer_image
 from webhook.tools.shared.bounds import MOST_TERMS
-from webhook.tools.shared.facts import bounded, holds, part
+from webhook.tools.shared.facts import bounded, holds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -77,7 +77,7 @@ def read_scope(kube: Kube) -> Scope | None:
     conditions = (one for hook in hooks for one in as_objects(hook.get("matchConditions")))
     written = (bounded(one.get("expression"), _LONGEST_PATTERN) for one in conditions)
     patterns = (match[1] for text in written if (match := _PATTERN.search(text)))
-    names = {part.replace(".*", "*") for pattern in patterns for part in pattern.split("|")}
+    names = {one.replace(".*", "*") for pattern in patterns for one in pattern.split("|")}
     return Scope(
         names=tuple(sorted(names)),
         expressions=(

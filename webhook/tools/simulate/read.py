@@ -14,10 +14,11 @@ from webhook.adapters.kube.client import KubeError, joined
 from webhook.adapters.kube.histories import HistoriesApi
 from webhook.adapters.kube.reading import ListReader, MalformedError
 from webhook.adapters.yaml_documents import Problem, show, show_path
+from webhook.core.pod.fields import text_of
 from webhook.core.pod.quantity import QuantityError, parse_vram
 from webhook.options import NoCluster, reach
 from webhook.tools.shared.facts import Unreadable
-from webhook.tools.shared.manifests.documents import LineIndex, read_documents, text_of
+from webhook.tools.shared.manifests.documents import LineIndex, read_documents
 from webhook.tools.shared.manifests.files import name_of_input, read_text
 from webhook.tools.shared.manifests.reading import ManifestError
 from webhook.tools.shared.read import NOT_ENDED, once, pods_path

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+from webhook.core.pod.fields import text_of
 from webhook.core.pod.findings import MalformedObjectError
 from webhook.core.pod.shapes import Form
 from webhook.core.pod.templates import kind_meant
@@ -27,7 +28,6 @@ from webhook.tools.shared.manifests.documents import (
     find_targets,
     parts_of,
     read_documents,
-    text_of,
 )
 from webhook.tools.shared.manifests.reading import ManifestError
 

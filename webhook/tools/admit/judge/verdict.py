@@ -16,6 +16,7 @@ from webhook.core.admission.templates import (
     wrong_amounts,
 )
 from webhook.core.pod.demand import read_demand
+from webhook.core.pod.fields import text_of
 from webhook.core.pod.findings import MalformedObjectError
 from webhook.core.pod.quantity import format_bytes
 from webhook.core.pod.shapes import Form, shown_path
@@ -24,7 +25,7 @@ from webhook.core.pod.views import read_pod
 from webhook.core.policy.match import ANYONE, controllers_of, with_name
 from webhook.core.words import named
 from webhook.tools.admit.judge.creation import as_sent, decide_accepted
-from webhook.tools.shared.manifests.documents import parts_of, text_of
+from webhook.tools.shared.manifests.documents import parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from webhook.core.pod.fields import part
 from webhook.core.pod.quantity import format_bytes
 from webhook.names import CAP_BYTES_ENV, ENFORCER_CONTAINER, VRAM_RESOURCE
 from webhook.tools.admit.judge.verdict import Sort, remarks
-from webhook.tools.shared.facts import part
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook import __version__
+from webhook.core.pod.fields import text_of
 from webhook.names import SEEING_API_VERSION
 from webhook.tools.admit.judge.texts import counts
 from webhook.tools.admit.judge.verdict import (
@@ -20,7 +21,6 @@ from webhook.tools.admit.judge.verdict import (
 )
 from webhook.tools.shared.ci import JUnitCase, annotation
 from webhook.tools.shared.ci import junit as write_junit
-from webhook.tools.shared.manifests.documents import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

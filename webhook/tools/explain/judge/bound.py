@@ -8,6 +8,7 @@ from webhook.core.bounds import LONGEST_SENTENCE
 from webhook.core.enforcement.termination_message import read_message
 from webhook.core.kinds.nodes import read_time
 from webhook.core.placement.fit import Denial, place
+from webhook.core.pod.fields import part
 from webhook.core.pod.gpus import LONGEST_FAULT
 from webhook.core.words import amount, exactly, named, span
 from webhook.names import CAP_HELD_CONDITION
@@ -24,7 +25,7 @@ from webhook.tools.explain.judge.stops import (
     stops_words,
 )
 from webhook.tools.explain.judge.waiting import demand_words, old_figures, unreadable
-from webhook.tools.shared.facts import bounded, part
+from webhook.tools.shared.facts import bounded
 from webhook.tools.shared.node import SAID
 
 if TYPE_CHECKING:

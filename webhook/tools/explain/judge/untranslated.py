@@ -10,7 +10,7 @@ from webhook.core.admission.rules.hints import candidates, near_miss
 from webhook.core.bounds import MOST_ENTRIES
 from webhook.core.enforcement.bounds import LONGEST_MESSAGE
 from webhook.core.pod.demand import asks_for_vram, read_demand
-from webhook.core.pod.fields import as_objects
+from webhook.core.pod.fields import as_objects, part
 from webhook.core.pod.findings import GUIDANCE, MalformedObjectError, Reason, quoted
 from webhook.core.pod.foreign import FOREIGN_RESOURCES
 from webhook.core.pod.views import read_pod
@@ -19,7 +19,7 @@ from webhook.core.words import named
 from webhook.names import GPU_MEMORY_ANNOTATION, PREFIX, VRAM_RESOURCE
 from webhook.tools.explain.judge.report import Cause, OtherReason, Report, Severity, State
 from webhook.tools.shared.bounds import LONGEST_NAMED
-from webhook.tools.shared.facts import bounded, part
+from webhook.tools.shared.facts import bounded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

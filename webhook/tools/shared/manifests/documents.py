@@ -12,6 +12,7 @@ import yaml
 from webhook.adapters.yaml_documents import BoundedReader, StopError
 from webhook.core.admission.templates import pod_of
 from webhook.core.pod.carried import carried_keys, is_open
+from webhook.core.pod.fields import text_of
 from webhook.core.pod.patch import apply_patch
 from webhook.core.pod.shapes import Form, Template, TooMuchToSearchError
 from webhook.core.pod.templates import find_templates, is_own_kind
@@ -119,13 +120,6 @@ class Target:
         of_metadata = [one for one in operations if one["path"].startswith("/metadata")]
         of_spec = [one for one in operations if one not in of_metadata]
         return {(*self.object.at, *above): of_metadata, self.at: of_spec}
-
-
-def text_of(holder: Any, *path: str) -> str:
-    """Return a nested string, empty where there is none."""
-    for part in path:
-        holder = holder.get(part) if isinstance(holder, dict) else None
-    return holder if isinstance(holder, str) else ""
 
 
 def read_documents(text: str) -> list[ManifestDocument]:
