@@ -1,7 +1,7 @@
-"""Options, failures and defaults that programs and tools share: durations, rollout, which cluster.
+"""What commands share: how they end, their options, which cluster they ask, and completion.
 
 A failure is a sentence on standard error and one of the exit codes below. Who asks a cluster acts
-with the user's own rights.
+with the user's own rights. Options of programs alone are in `cli.programs`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import click
 
 from webhook import __version__
 from webhook.adapters.kube.person import NO_LIMIT_S, Person
-from webhook.core.pod.duration import parse_seconds
 from webhook.names import ENFORCER_IMAGE_REPOSITORY, GPU_NODES_PATH
 
 if TYPE_CHECKING:
@@ -31,20 +30,6 @@ if TYPE_CHECKING:
     from webhook.adapters.policy.files import PolicyInvalidError
 
 _Command = TypeVar("_Command", bound="Callable[..., Any]")
-
-ENFORCER_IMAGE_VARIABLE = "VRAMWARDEN_ENFORCER_IMAGE"
-ANSWER_S = 30.0
-"""A person waits; a list of all nodes may take a while."""
-
-
-NODE_OPTION = click.option(
-    "--node", default="", envvar="NODE_NAME", show_envvar=True, help="The node that this is."
-)
-KUBECONFIG_OPTION = click.option(
-    "--kubeconfig",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Where the API server is.  [default: KUBECONFIG, the pod's account, ~/.kube/config]",
-)
 
 
 class ExitCode(IntEnum):
@@ -89,53 +74,25 @@ class NoCluster(click.ClickException):
     exit_code = ExitCode.UNANSWERED
 
 
-def default_enforcer_image() -> str:
-    """Return the image that rules use where they name none: this release's, or the platform's."""
-    return os.environ.get(ENFORCER_IMAGE_VARIABLE) or f"{ENFORCER_IMAGE_REPOSITORY}:{__version__}"
-
-
-def default_certificate_folder() -> Path:
-    """Return where `serve` keeps its own certificates (XDG Base Directory Specification)."""
-    state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    return Path(state) / "vramwarden" / "certs"
-
-
 def policy_failure(error: PolicyInvalidError) -> Failure:
     """Return the failure that lists all problems of a policy, one per line."""
     lines = [str(problem) for problem in error.problems]
     return Failure("\n".join(["the policy is not valid:", *lines]))
 
 
-def duration(least_s: float = 0.0, most_s: float = float("inf")) -> Callable[..., float]:
-    """Return what reads a duration within bounds, as the callback of an option."""
+# What tools share with the server.
 
-    def read(_context: click.Context, _option: click.Parameter, text: str) -> float:
-        try:
-            return parse_seconds(text, least_s, most_s)
-        except ValueError as error:
-            raise click.BadParameter(str(error)) from error
-
-    return read
+ENFORCER_IMAGE_VARIABLE = "VRAMWARDEN_ENFORCER_IMAGE"
 
 
-def kernel_driver_option(command: _Command) -> _Command:
-    """Take the file that shows a driver, which agent and sentry share, as `kernel_driver`."""
-    from webhook.core.node.driver import KERNEL_DRIVER  # noqa: PLC0415 - tools need none of it
-
-    return click.option(
-        "--kernel-driver",
-        metavar="FILE",
-        default=KERNEL_DRIVER,
-        envvar="VRAMWARDEN_KERNEL_DRIVER",
-        show_envvar=True,
-        show_default=True,
-        help="The file that exists while the kernel has a driver.",
-    )(command)
+def default_enforcer_image() -> str:
+    """Return the image that rules use where they name none: this release's, or the platform's."""
+    return os.environ.get(ENFORCER_IMAGE_VARIABLE) or f"{ENFORCER_IMAGE_REPOSITORY}:{__version__}"
 
 
 def rollout_option(command: _Command) -> _Command:
     """Take the option --rollout, which the server and `admit` share."""
-    from webhook.core.policy.values import Rollout  # noqa: PLC0415 - agents read durations here
+    from webhook.core.policy.values import Rollout  # noqa: PLC0415 - few need what it loads
 
     return click.option(
         "--rollout",
@@ -147,13 +104,19 @@ def rollout_option(command: _Command) -> _Command:
     )(command)
 
 
-@dataclass(frozen=True, slots=True)
-class ReachedCluster:
-    """An API server as the user reaches it."""
+# What tools share: the form of what they write; which cluster, and as whom.
 
-    kube: Kube
-    namespace: str
-    """The user's: named, else of the kubeconfig's context, else `default`."""
+
+def output_option(text: str, *others: str) -> Callable[[_Command], _Command]:
+    """Take what is written as `output`: `text` for people, or others, usually `json`."""
+    return click.option(
+        "-o",
+        "--output",
+        type=click.Choice(["text", *(others or ("json",))]),
+        default="text",
+        show_default=True,
+        help=text,
+    )
 
 
 def cluster_options(command: _Command) -> _Command:
@@ -180,22 +143,12 @@ def _namespace(_context: click.Context, _option: click.Parameter, text: str | No
     return text.removeprefix("=") or None if text else None
 
 
-def output_option(text: str) -> Callable[[_Command], _Command]:
-    """Take what is written, `text` for people or `json` for programs, as `output`."""
-    return click.option(
-        "-o",
-        "--output",
-        type=click.Choice(["text", "json"]),
-        default="text",
-        show_default=True,
-        help=text,
-    )
-
-
 OF_KUBECTL: Final = frozenset(
     ("--as", "--as-group", "--as-uid", "--as-user-extra", "--context", "--kubeconfig")
 ) | {"-n", "--namespace", "--request-timeout"}
 """Options of `cluster_options`, each with a value."""
+ANSWER_S: Final = 30.0
+"""A person waits; a list of all nodes may take a while."""
 _ASKS: Final = f"{__name__}.person"
 """Where a command keeps who asks, in click's `meta`."""
 _LIMIT_HELP: Final = (
@@ -251,6 +204,67 @@ def _asks(
 
     return click.option(name, f"asks_{field}", expose_value=False, callback=keep, **more)
 
+
+def pop_user(form: re.Pattern[str]) -> str | None:
+    """Return what --as says where that has this form, so that it is no user; forget it then."""
+    asks = click.get_current_context().meta.get(_ASKS, {})
+    return asks.pop("user") if form.fullmatch(asks.get("user", "")) else None
+
+
+def _extra(pairs: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    for one in pairs:
+        if "=" not in one:
+            raise click.BadParameter(f"{one!r} is no KEY=VALUE")
+    return tuple((key, value) for key, _, value in (one.partition("=") for one in pairs))
+
+
+def _limit(text: str) -> float | None:
+    """Read what kubectl takes: seconds without a unit, or a duration of Go's; empty is the usual.
+
+    Source: client-go, `clientcmd.ParseTimeout`.
+    """
+    if not text:
+        return None
+    unsigned = text.removeprefix("+")
+    if re.fullmatch(r"[0-9]{1,18}", unsigned):
+        limit_s = float(unsigned)
+    else:
+        parts = [one.group(0, 1, 3) for one in _GO_DURATION.finditer(unsigned[:64])]
+        if not parts or "".join(whole for whole, _, _ in parts) != unsigned:
+            raise click.BadParameter(f"{text[:64]!r} is no time; write e.g. 5, 10s or 1m30s")
+        limit_s = sum(float(number) * _GO_UNITS_S[unit] for _, number, unit in parts)
+    return min(limit_s, NO_LIMIT_S)
+
+
+@dataclass(frozen=True, slots=True)
+class ReachedCluster:
+    """An API server as the user reaches it."""
+
+    kube: Kube
+    namespace: str
+    """The user's: named, else of the kubeconfig's context, else `default`."""
+
+
+def reach(
+    kubeconfig: Path | None, context: str | None, namespace: str | None, *, tries: int = 2
+) -> ReachedCluster:
+    """Find the API server, as who the command's options say; asks nothing yet.
+
+    Raises NoCluster where none is known, and WrongInput where one is named that cannot be used.
+    """
+    # Imported here: the client would slow down every --help.
+    from webhook.adapters.kube.client import NoClusterError, connect  # noqa: PLC0415
+
+    running = click.get_current_context(silent=True)
+    person = Person(**(running.meta.get(_ASKS, {}) if running else {}))
+    try:
+        kube = connect(kubeconfig, context=context, tries=tries, answer_s=ANSWER_S, person=person)
+    except NoClusterError as error:
+        raise (WrongInput if error.is_named else NoCluster)(str(error)) from error
+    return ReachedCluster(kube, namespace or kube.namespace or "default")
+
+
+# Completion.
 
 Complete = Callable[[click.Context, click.Parameter, str], list[str]]
 """What answers a Tab: with the options typed so far, and the word that has begun."""
@@ -314,53 +328,3 @@ def _in_time(read: Callable[[], list[str]]) -> list[str]:
     thread.start()
     thread.join(_TAB_S)
     return [] if thread.is_alive() else found
-
-
-def pop_user(form: re.Pattern[str]) -> str | None:
-    """Return what --as says where that has this form, so that it is no user; forget it then."""
-    asks = click.get_current_context().meta.get(_ASKS, {})
-    return asks.pop("user") if form.fullmatch(asks.get("user", "")) else None
-
-
-def _extra(pairs: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    for one in pairs:
-        if "=" not in one:
-            raise click.BadParameter(f"{one!r} is no KEY=VALUE")
-    return tuple((key, value) for key, _, value in (one.partition("=") for one in pairs))
-
-
-def _limit(text: str) -> float | None:
-    """Read what kubectl takes: seconds without a unit, or a duration of Go's; empty is the usual.
-
-    Source: client-go, `clientcmd.ParseTimeout`.
-    """
-    if not text:
-        return None
-    unsigned = text.removeprefix("+")
-    if re.fullmatch(r"[0-9]{1,18}", unsigned):
-        limit_s = float(unsigned)
-    else:
-        parts = [one.group(0, 1, 3) for one in _GO_DURATION.finditer(unsigned[:64])]
-        if not parts or "".join(whole for whole, _, _ in parts) != unsigned:
-            raise click.BadParameter(f"{text[:64]!r} is no time; write e.g. 5, 10s or 1m30s")
-        limit_s = sum(float(number) * _GO_UNITS_S[unit] for _, number, unit in parts)
-    return min(limit_s, NO_LIMIT_S)
-
-
-def reach(
-    kubeconfig: Path | None, context: str | None, namespace: str | None, *, tries: int = 2
-) -> ReachedCluster:
-    """Find the API server, as who the command's options say; asks nothing yet.
-
-    Raises NoCluster where none is known, and WrongInput where one is named that cannot be used.
-    """
-    # Imported here: the client would slow down every --help.
-    from webhook.adapters.kube.client import NoClusterError, connect  # noqa: PLC0415
-
-    running = click.get_current_context(silent=True)
-    person = Person(**(running.meta.get(_ASKS, {}) if running else {}))
-    try:
-        kube = connect(kubeconfig, context=context, tries=tries, answer_s=ANSWER_S, person=person)
-    except NoClusterError as error:
-        raise (WrongInput if error.is_named else NoCluster)(str(error)) from error
-    return ReachedCluster(kube, namespace or kube.namespace or "default")

@@ -11,6 +11,12 @@ import click
 import yaml
 
 from webhook.agent.settings import INTERVAL_S, AgentSettings
+from webhook.cli.programs import (
+    KERNEL_DRIVER_OPTION,
+    KUBECONFIG_OPTION,
+    NODE_OPTION,
+    duration,
+)
 from webhook.core.node.access import Access, GpuAccess
 from webhook.core.node.autoscaling import (
     INSTANCE_TYPE_LABEL,
@@ -23,13 +29,7 @@ from webhook.core.node.inventory import GRACE_S
 from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
 from webhook.core.pod.quantity import MIB, QuantityError, parse_quantity
-from webhook.options import (
-    KUBECONFIG_OPTION,
-    NODE_OPTION,
-    Failure,
-    duration,
-    kernel_driver_option,
-)
+from webhook.options import Failure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -141,7 +141,7 @@ def _taint_key(_context: click.Context, _option: click.Parameter, key: str) -> s
     is_flag=True,
     help="The chart's fence.void holds: NVIDIA's runtime may be the default one.",
 )
-@kernel_driver_option
+@KERNEL_DRIVER_OPTION
 @click.option(
     "--startup-taint",
     metavar="KEY",

@@ -27,7 +27,7 @@ from webhook.adapters.policy.schema import json_schema
 from webhook.core.admission.examples import run_example
 from webhook.core.policy.reach import PolicyWarning, policy_warnings
 from webhook.core.words import counted
-from webhook.options import default_enforcer_image
+from webhook.options import default_enforcer_image, output_option
 from webhook.tools.shared.ci import JUnitCase, annotation, junit
 from webhook.tools.shared.manifests.files import STANDARD_INPUT, name_of_input
 
@@ -42,14 +42,9 @@ _PATHS = click.argument(
     required=True,
     type=click.Path(exists=True, path_type=Path, allow_dash=True),
 )
-_OUTPUT = click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["text", "github", "junit"]),
-    default="text",
-    show_default=True,
-    help="For people, or for continuous integration: github (annotations of a workflow) or junit "
-    "(XML).",
+_OUTPUT = output_option(
+    "For people, or for continuous integration: github (annotations of a workflow) or junit (XML).",
+    *("github", "junit"),
 )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from webhook.options import KUBECONFIG_OPTION, NODE_OPTION, kernel_driver_option
+from webhook.cli.programs import KERNEL_DRIVER_OPTION, KUBECONFIG_OPTION, NODE_OPTION
 from webhook.sentry.settings import HOST, METRICS_PORT, SentrySettings
 
 
@@ -52,7 +52,7 @@ from webhook.sentry.settings import HOST, METRICS_PORT, SentrySettings
     show_envvar=True,
     help="UID of our own pod, by which the node's names of cgroups are learned.",
 )
-@kernel_driver_option
+@KERNEL_DRIVER_OPTION
 @KUBECONFIG_OPTION
 def sentry_command(*, node: str, namespace: str, **settings: Any) -> None:
     """Hold the pods of this node to their VRAM caps where their sidecars do not.

@@ -16,6 +16,7 @@ from webhook.cli.certs.options import (
     OVERLAP_OPTION,
     REGISTERING_OPTION,
     SERVICE_OPTION,
+    default_certificate_folder,
     overlapping,
     secret_option,
 )
@@ -23,7 +24,6 @@ from webhook.core.policy.values import Rollout
 from webhook.options import (
     ENFORCER_IMAGE_VARIABLE,
     Failure,
-    default_certificate_folder,
     default_enforcer_image,
     policy_failure,
     rollout_option,

@@ -22,14 +22,18 @@ from certs import (
     service_names,
     uses,
 )
-from webhook.cli.certs.options import CONFIGURATION_OPTION, SERVICE_OPTION, secret_option
+from webhook.cli.certs.options import (
+    CONFIGURATION_OPTION,
+    SERVICE_OPTION,
+    default_certificate_folder,
+    secret_option,
+)
 from webhook.options import (
     ExitCode,
     Failure,
     NoCluster,
     WrongInput,
     cluster_options,
-    default_certificate_folder,
     output_option,
     reach,
 )

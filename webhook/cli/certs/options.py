@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from certs import Terms
-from webhook.options import duration
+from webhook.cli.programs import duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,6 +17,12 @@ if TYPE_CHECKING:
     from click import Context, Parameter
 
 _Command = TypeVar("_Command", bound="Callable[..., Any]")
+
+
+def default_certificate_folder() -> Path:
+    """Return where `serve` keeps its own certificates (XDG Base Directory Specification)."""
+    state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(state) / "vramwarden" / "certs"
 
 
 def secret_option(

@@ -1,0 +1,44 @@
+"""Options of what runs in a cluster: durations; of agent and sentry which node, by which driver."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from webhook.core.node.driver import KERNEL_DRIVER
+from webhook.core.pod.duration import parse_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NODE_OPTION = click.option(
+    "--node", default="", envvar="NODE_NAME", show_envvar=True, help="The node that this is."
+)
+KUBECONFIG_OPTION = click.option(
+    "--kubeconfig",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Where the API server is.  [default: KUBECONFIG, the pod's account, ~/.kube/config]",
+)
+KERNEL_DRIVER_OPTION = click.option(
+    "--kernel-driver",
+    metavar="FILE",
+    default=KERNEL_DRIVER,
+    envvar="VRAMWARDEN_KERNEL_DRIVER",
+    show_envvar=True,
+    show_default=True,
+    help="The file that exists while the kernel has a driver.",
+)
+
+
+def duration(least_s: float = 0.0, most_s: float = float("inf")) -> Callable[..., float]:
+    """Return what reads a duration within bounds, as the callback of an option."""
+
+    def read(_context: click.Context, _option: click.Parameter, text: str) -> float:
+        try:
+            return parse_seconds(text, least_s, most_s)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from error
+
+    return read
