@@ -16,7 +16,7 @@ from webhook.names import MIRROR_POD_ANNOTATION
 from webhook.tools.shared.bounds import MOST_GROUPS, MOST_NAMES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from webhook.core.kinds.nodes import NodeFigures
     from webhook.tools.shared.pod import ClusterPod
@@ -58,6 +58,47 @@ class OverCap:
     times: int
     since_s: float
     """Unix time of the first time."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaCounts:
+    """What a replica has counted since it started."""
+
+    replica: str
+    since_s: float | None
+    """Unix time."""
+    reviews: dict[str, dict[str, int]]
+    """Of new pods, by decision and reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutReport:
+    """Everything that a report says."""
+
+    policy: str
+    """Where it is from, and the first digits of its digest."""
+    pods: int
+    denied_pods: int
+    untranslated: int
+    exempt_pods: int
+    """Of namespaces of which the API server sends vramwarden nothing: not judged."""
+    exempt_namespaces: int
+    """With such pods."""
+    why_usual: str
+    """Why those are by the chart's defaults; empty where the cluster itself says it."""
+    denied: Sequence[Denied]
+    over_cap: Sequence[OverCap]
+    counted: Sequence[ReplicaCounts]
+    missing: Sequence[str]
+    """What could not be read, and what to do."""
+    unjudged: int
+    """Pods of which it could not be said, for want of labels of their namespaces."""
+    now_s: float
+
+    @property
+    def would_change(self) -> bool:
+        """Whether anybody would be denied or stopped."""
+        return bool(self.denied_pods or self.over_cap)
 
 
 def enforcing(policy: Policy) -> Policy:

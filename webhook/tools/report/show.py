@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.kinds.nodes import write_time
@@ -10,44 +9,11 @@ from webhook.core.words import amount, counted, exactly, span
 from webhook.tools.shared.output import as_report, known, plain_table, write_json
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from webhook.tools.report.judge import Denied, OverCap
-    from webhook.tools.report.read import ReplicaCounts
+    from webhook.tools.report.judge import ReplicaCounts, RolloutReport
 
 _HEADS: Final = ("NAMESPACE", "RULE", "NOW", "REASON", "PODS", "WORKLOADS", "EXAMPLE")
 _HEADS_OVER: Final = ("NAMESPACE", "POD", "NODE", "GPU", "CAP", "PEAK", "TIMES", "SINCE")
 _RIGHT: Final = frozenset({"PODS", "WORKLOADS", "GPU", "CAP", "PEAK", "TIMES", "SINCE"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RolloutReport:
-    """Everything that a report says."""
-
-    policy: str
-    """Where it is from, and the first digits of its digest."""
-    pods: int
-    denied_pods: int
-    untranslated: int
-    exempt_pods: int
-    """Of namespaces of which the API server sends vramwarden nothing: not judged."""
-    exempt_namespaces: int
-    """With such pods."""
-    why_usual: str
-    """Why those are by the chart's defaults; empty where the cluster itself says it."""
-    denied: Sequence[Denied]
-    over_cap: Sequence[OverCap]
-    counted: Sequence[ReplicaCounts]
-    missing: Sequence[str]
-    """What could not be read, and what to do."""
-    unjudged: int
-    """Pods of which it could not be said, for want of labels of their namespaces."""
-    now_s: float
-
-    @property
-    def would_change(self) -> bool:
-        """Whether anybody would be denied or stopped."""
-        return bool(self.denied_pods or self.over_cap)
 
 
 def as_text(found: RolloutReport) -> str:
