@@ -118,7 +118,7 @@ def test_several_rules_may_leave_one_without_pods_together():
         a_rule(name="both", namespaces=("a-1", "c")),
     )
     (text,) = said(*rules)
-    assert text.startswith('rule "both" applies to no pod: "a" and "b" match all of its pods before')
+    assert text.startswith('rule "both" applies to no pod: "a" and "b" match all of its pods ')
     assert said(*rules[:2], a_rule(name="both", namespaces=("a-1", "d"))) == []
 
 

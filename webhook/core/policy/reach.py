@@ -1,7 +1,7 @@
 """All that `policy check` and the webhook's log warn of: what authors of a policy rarely mean.
 
-Which rules apply to no pod, which ones tenants can leave, and what nobody holds. Nothing here is ever
-wrong about a rule that it names: what cannot be proven is not said.
+Which rules apply to no pod, which ones tenants can leave, and what nobody holds. Nothing here is
+ever wrong about a rule that it names: what cannot be proven is not said.
 """
 
 from __future__ import annotations
