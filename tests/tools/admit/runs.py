@@ -53,7 +53,6 @@ def run_in_full(
     output: str = "yaml",
     namespace: str = "default",
     terminal: bool = False,
-    colour: bool = True,
     verbose: bool = False,
     origin: Origin | None = None,
 ) -> Run:
@@ -62,7 +61,7 @@ def run_in_full(
     named = [(f"{letter}.yaml", text) for letter, text in zip("abcdefgh", texts, strict=False)]
     chosen = policy or a_policy()
     form = Output(output)
-    more = {"colour": colour, "verbose": verbose, "origin": origin}
+    more = {"verbose": verbose, "origin": origin}
     code = admit(named, chosen, namespace, form, out, err, **more)
     return Run(code, out.getvalue(), err.getvalue())
 

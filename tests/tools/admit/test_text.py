@@ -396,16 +396,19 @@ def test_a_strings_style_is_chosen_so_that_every_reader_takes_it_for_a_string():
         assert f"    {key}: {styles[text]}\n" in out
 
 
-def test_a_diff_shows_the_change_alone_and_is_coloured_on_a_terminal_only():
+def test_a_diff_shows_the_change_alone_and_is_coloured_on_a_terminal_only(monkeypatch):
     plain = run(POD, output="diff").out
     assert plain.startswith("--- a.yaml\n+++ a.yaml (admitted)\n@@ -4,7 +4,")
     assert "\n+  shareProcessNamespace: true" in plain
     assert not re.search("^-(?!-- )", plain, re.MULTILINE)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
     shown = run(POD, output="diff", terminal=True)
     assert "\x1b[32m+  shareProcessNamespace: true\x1b[0m\n" in shown.out
     assert shown.err.startswith("\x1b[32mPod default/train: translated")
     assert re.sub("\x1b\\[[0-9]+m", "", shown.out) == plain
-    assert run(POD, output="diff", terminal=True, colour=False).out == plain
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert run(POD, output="diff", terminal=True).out == plain
 
 
 def test_a_diff_is_empty_where_nothing_changes_and_shows_a_missing_line_end():

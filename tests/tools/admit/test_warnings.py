@@ -46,5 +46,7 @@ def test_a_denied_pod_has_the_line_too():
     assert (result.code, line) == (1, UNREAD)
 
 
-def test_the_line_is_yellow_on_a_terminal():
+def test_the_line_is_yellow_on_a_terminal(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
     assert f"\x1b[33m{UNREAD}\x1b[0m\n" in run(MISTYPED, terminal=True).err

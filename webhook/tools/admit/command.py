@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -48,7 +47,6 @@ def admit(
     stdout: TextIO,
     stderr: TextIO,
     *,
-    colour: bool,
     verbose: bool = False,
     strict: bool = False,
     origin: Origin | None = None,
@@ -60,7 +58,7 @@ def admit(
     In place of a text that cannot be read stands why. Returns the exit code: 2 where one cannot be
     read, and the others are judged but no manifests written; else 1 where something is denied or
     not migrated, and if strict where there is a warning; else 0. With an origin, manifests are
-    rewritten from it first, and written so. Colours appear only on streams that are terminals.
+    rewritten from it first, and written so.
     """
     sources: list[ManifestText] = []
     about = (policy, cluster, namespace, creator, origin)
@@ -75,7 +73,7 @@ def admit(
         names = ", ".join(source.name for source in sources)
         stderr.write(f"Error: {names}: no objects in it; pass manifests with a kind\n")
         return 2
-    show(sources, output, stdout, stderr, colour=colour, verbose=verbose)
+    show(sources, output, stdout, stderr, verbose=verbose)
     if any(source.unreadable for source in sources):
         return 2
     return 0 if all(verdict.passed for source in sources for verdict in source.verdicts) else 1
@@ -242,7 +240,6 @@ def admit_command(
 
     read = files(names, say, recursive=recursive)
     texts = [(name_of_input(name), _text_or_error(name)) for name in read]
-    colour = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     form = Output(output)
     code = admit(
         counted_off(texts, f"judged {{}} of {len(texts):,} files"),
@@ -251,7 +248,6 @@ def admit_command(
         form,
         stdout,
         stderr,
-        colour=colour,
         verbose=verbose,
         strict=strict,
         origin=origin,

@@ -30,7 +30,6 @@ _MOST_LINES: Final = 4
 
 IN_ASCII: Final = {"✓": "[ok]", "✗": "[x]", "!": "[!]", "-": "[-]", "?": "[?]", "→": "->"}
 """What stands for a sign where a stream takes no others."""
-_DUMB: Final = frozenset({"dumb", ""})
 
 
 def takes_signs(stream: TextIO) -> bool:
@@ -42,13 +41,17 @@ def takes_signs(stream: TextIO) -> bool:
     return True
 
 
+def is_dumb() -> bool:
+    """Say whether the terminal writes lines, and nothing else."""
+    return os.environ.get("TERM", "") in {"dumb", ""}
+
+
 def takes_colour(stream: TextIO) -> bool:
     """Say whether to colour what is written: on a terminal, unless somebody says no.
 
     Source: https://no-color.org.
     """
-    dumb = os.environ.get("TERM", "") in _DUMB
-    return stream.isatty() and not (os.environ.get("NO_COLOR") or dumb)
+    return stream.isatty() and not (os.environ.get("NO_COLOR") or is_dumb())
 
 
 def as_report(kind: str, values: Json) -> Json:

@@ -14,7 +14,7 @@ from stat import S_ISFIFO
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from webhook.tools.shared.output import clean, cut
+from webhook.tools.shared.output import clean, cut, is_dumb
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -83,7 +83,7 @@ def counted_off(items: Iterable[T], said: str) -> Iterator[T]:
 
 
 def _can_be_erased(stream: TextIO) -> bool:
-    if not stream.isatty() or os.environ.get("TERM", "dumb") in {"dumb", ""}:
+    if not stream.isatty() or is_dumb():
         return False
     try:
         return not S_ISFIFO(os.fstat(sys.stdout.fileno()).st_mode)

@@ -22,7 +22,7 @@ from webhook.tools.admit.judge.verdict import (
 from webhook.tools.admit.show import reports
 from webhook.tools.admit.show.added import described
 from webhook.tools.shared.manifests.documents import join
-from webhook.tools.shared.output import printable
+from webhook.tools.shared.output import printable, takes_colour
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,7 +71,6 @@ def show(
     stdout: TextIO,
     stderr: TextIO,
     *,
-    colour: bool,
     verbose: bool = False,
 ) -> None:
     """Write everything."""
@@ -81,10 +80,10 @@ def show(
             number, why = source.unreadable.line, source.unreadable.text
             place = f"{source.name}:{number}" if number else source.name
             error = printable(f"Error: {place}: {why}")
-            stderr.write(_painted(error, _RED, stderr, colour=colour) + "\n")
+            stderr.write(_painted(error, _RED, stderr) + "\n")
         for verdict in source.verdicts:
             if output not in _SAYS_ALL:
-                _report(source.name, verdict, stderr, colour=colour)
+                _report(source.name, verdict, stderr)
             if output is Output.PATCH and not is_held:
                 stderr.flush()
                 stdout.write(patch_bytes(verdict.patch).decode() + "\n")
@@ -105,7 +104,7 @@ def show(
         stdout.write(_as_json([document.value for document in documents if document.value]))
     elif output is Output.DIFF:
         for source in sources:
-            _diff(source, stdout, colour=colour)
+            _diff(source, stdout)
     elif write := _REPORTS.get(output):
         stdout.write(write(sources))
     stdout.flush()
@@ -152,13 +151,13 @@ def tally(sources: Sequence[ManifestText]) -> str:
     return ", ".join(parts)
 
 
-def _report(name: str, verdict: JudgedPod, stderr: TextIO, *, colour: bool) -> None:
+def _report(name: str, verdict: JudgedPod, stderr: TextIO) -> None:
     said = [(verdict.line, verdict.summary)]
     said += [(one.line, f"{word}: {one.text}") for word, one in remarks(verdict)]
     for number, line in said:
         shown = printable(f"{name}:{number}: {verdict.title}: {line}")
         start = next((start for start in _SUMMARY_COLOURS if line.startswith(start)), "")
-        stderr.write(_painted(shown, _SUMMARY_COLOURS.get(start, ""), stderr, colour=colour) + "\n")
+        stderr.write(_painted(shown, _SUMMARY_COLOURS.get(start, ""), stderr) + "\n")
 
 
 def _after(source: ManifestText) -> str:
@@ -173,7 +172,7 @@ def _as_json(values: list[Any]) -> str:
     return json.dumps(value, indent=4, ensure_ascii=False) + "\n"
 
 
-def _diff(source: ManifestText, stdout: TextIO, *, colour: bool) -> None:
+def _diff(source: ManifestText, stdout: TextIO) -> None:
     """Write a unified diff; JSON that changed is compared as YAML, its new form."""
     pairs = list(zip(source.before, source.after, strict=True))
     before = join(old.text if new is old else old.as_yaml for old, new in pairs)
@@ -187,7 +186,7 @@ def _diff(source: ManifestText, stdout: TextIO, *, colour: bool) -> None:
     for line in lines:
         text = line.removesuffix("\n")
         code = next((code for start, code in _DIFF_COLOURS.items() if text.startswith(start)), "")
-        stdout.write(_painted(text, code, stdout, colour=colour) + "\n")
+        stdout.write(_painted(text, code, stdout) + "\n")
         if not line.endswith("\n"):
             stdout.write("\\ No newline at end of file\n")
 
@@ -197,5 +196,5 @@ def _lines(text: str) -> list[str]:
     return [line for line in _LINE_START.split(text) if line]
 
 
-def _painted(text: str, code: str, stream: TextIO, *, colour: bool) -> str:
-    return f"\x1b[{code}m{text}\x1b[0m" if code and colour and stream.isatty() else text
+def _painted(text: str, code: str, stream: TextIO) -> str:
+    return f"\x1b[{code}m{text}\x1b[0m" if code and takes_colour(stream) else text
