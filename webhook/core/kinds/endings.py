@@ -15,7 +15,7 @@ from webhook.core.enforcement.termination_message import TerminationMessage, rea
 from webhook.core.kinds.histories import Run
 from webhook.core.kinds.nodes import NodeFigures, read_time
 from webhook.core.kinds.workloads import Workload, workload_of
-from webhook.core.pod.fields import Json, as_object, as_objects
+from webhook.core.pod.fields import Json, as_object, as_objects, part
 from webhook.names import ENFORCER_CONTAINER, LONGEST_LABEL
 
 if TYPE_CHECKING:
@@ -156,4 +156,4 @@ def _words(enforcers: Sequence[Json]) -> TerminationMessage | None:
 
 
 def _terminated(container: Json, state: str) -> Json:
-    return as_object(as_object(container.get(state)).get("terminated"))
+    return part(container, state, "terminated")

@@ -70,7 +70,7 @@ def _complete(context: click.Context, _: click.Parameter, begun: str) -> list[st
 
     word, slash, name = begun.rpartition("/")
     found = (one for one in (POD, *KINDS) if (word.lower() if slash else "pod") in one.words)
-    paths = [f"{one.path}/namespaces/{{namespace}}/{one.name.lower()}s" for one in found]
+    paths = [f"{one.path}/namespaces/{{namespace}}/{one.plural}" for one in found]
     return [f"{word}{slash}{one}" for one in complete_names(context, paths, name)]
 
 

@@ -36,6 +36,14 @@ class WorkloadKind(NamedTuple):
     words: tuple[str, ...]
     """How kubectl lets people write it."""
 
+    @property
+    def plural(self) -> str:
+        """Its name in paths, as it is by convention."""
+        kind = self.name.lower()
+        if kind.endswith("y"):
+            return f"{kind[:-1]}ies"
+        return f"{kind}es" if kind.endswith(("s", "x", "ch")) else f"{kind}s"
+
 
 DEPLOYMENT: Final = WorkloadKind(
     "Deployment", "/apis/apps/v1", ("deployment", "deployments", "deploy", "deployment.apps")
@@ -83,7 +91,7 @@ class ExplainReader:
 
     def path(self, kind: WorkloadKind, *rest: str) -> str:
         """Return the path of the namespace's objects of a kind, or of what is below it."""
-        parts = ("namespaces", self.namespace, _plural(kind.name.lower()), *rest)
+        parts = ("namespaces", self.namespace, kind.plural, *rest)
         return "/".join((kind.path, *(quote(one, safe="") for one in parts)))
 
     def tried(
@@ -175,13 +183,6 @@ def _why_no_log(error: KubeError) -> str:
 def _said(event: Json) -> tuple[str, str]:
     at = event.get("lastTimestamp") or event.get("eventTime") or ""
     return str(at), str(event.get("message") or "")
-
-
-def _plural(kind: str) -> str:
-    """Return the name of a kind in paths, as it is by convention."""
-    if kind.endswith("y"):
-        return f"{kind[:-1]}ies"
-    return f"{kind}es" if kind.endswith(("s", "x", "ch")) else f"{kind}s"
 
 
 def pod_row(row: Json) -> ClusterPod:

@@ -9,7 +9,7 @@ from webhook.core.bounds import LONGEST_TEXT, MOST_ENTRIES
 from webhook.core.enforcement.bounds import LONGEST_MESSAGE
 from webhook.core.kinds.workloads import workload_of
 from webhook.core.placement.pods import counted_need, named_gpus
-from webhook.core.pod.fields import as_object, as_objects
+from webhook.core.pod.fields import as_object, as_objects, part
 from webhook.core.pod.findings import MalformedObjectError, quoted
 from webhook.core.pod.quantity import QuantityError, parse_vram
 from webhook.core.pod.views import read_pod
@@ -227,7 +227,7 @@ class ClusterPod(ClusterObject):
         """Return how its enforcer ended, now or before its last restart."""
         for one in self._sidecars():
             for when in ("state", "lastState"):
-                ended = as_object(as_object(one.get(when)).get("terminated"))
+                ended = part(one, when, "terminated")
                 if ended:
                     code = ended.get("exitCode")
                     message = bounded(ended.get("message"), LONGEST_MESSAGE)
@@ -246,5 +246,5 @@ class ClusterPod(ClusterObject):
 
 
 def _waiting(status: Json) -> tuple[str, str]:
-    waiting = as_object(as_object(status.get("state")).get("waiting"))
+    waiting = part(status, "state", "waiting")
     return str(waiting.get("reason") or ""), str(waiting.get("message") or "")

@@ -11,7 +11,7 @@ from base64 import b64decode
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.core.pod.fields import as_object, as_objects
+from webhook.core.pod.fields import as_object, as_objects, part
 from webhook.core.pod.whole import is_gpu_claim
 from webhook.names import (
     ADMITTED_ANNOTATION,
@@ -172,7 +172,7 @@ class DryRun:
 
 def read_dry_run(pod: Mapping[str, Any]) -> DryRun:
     """Read a pod as it would have been stored."""
-    annotations = as_object(as_object(pod.get("metadata")).get("annotations"))
+    annotations = part(pod, "metadata", "annotations")
     spec = as_object(pod.get("spec"))
     initial = as_objects(spec.get("initContainers"))
     mark = str(annotations.get(ADMITTED_ANNOTATION) or "")
@@ -221,7 +221,7 @@ def read_workload(found: Mapping[str, Any]) -> OwnWorkload:
     """Read a Deployment or a DaemonSet."""
     metadata, spec = as_object(found.get("metadata")), as_object(found.get("spec"))
     status, labels = as_object(found.get("status")), as_object(metadata.get("labels"))
-    pod = as_object(as_object(spec.get("template")).get("spec"))
+    pod = part(spec, "template", "spec")
     container = next(iter(as_objects(pod.get("containers"))), {})
     secrets = [
         str(as_object(volume.get("secret")).get("secretName"))
