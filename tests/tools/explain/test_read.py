@@ -26,9 +26,7 @@ from webhook.core.kinds.histories import write_history
 from webhook.tools.explain.command import explain_command
 from webhook.tools.explain.judge.explain import explain_workload
 from webhook.tools.explain.judge.report import TriedPod
-from webhook.tools.explain.owners import read_owned_facts
-from webhook.tools.explain.read import read_pod_facts, read_workload_facts
-from webhook.tools.explain.reader import (
+from webhook.tools.explain.kinds import (
     CRON_JOB,
     DAEMON_SET,
     DEPLOYMENT,
@@ -36,6 +34,9 @@ from webhook.tools.explain.reader import (
     REPLICA_SET,
     STATEFUL_SET,
 )
+from webhook.tools.explain.read.owners import read_owned_facts
+from webhook.tools.explain.read.pods import read_pod_facts
+from webhook.tools.explain.read.workloads import read_workload_facts
 from webhook.tools.shared.bounds import MOST_BETWEEN, MOST_LOG_BYTES, MOST_READ
 
 PODS = "/api/v1/namespaces/team-a/pods"

@@ -15,6 +15,7 @@ from webhook.options import (
     output_option,
     reach,
 )
+from webhook.tools.explain.kinds import KINDS, POD, WorkloadKind
 from webhook.tools.explain.show import as_json, as_text
 from webhook.tools.shared.output import takes_signs
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
     from webhook.adapters.kube.client import Kube
     from webhook.tools.explain.judge.report import Report
-    from webhook.tools.explain.reader import WorkloadKind
 
 _KIND: Final = re.compile(r"[a-z]([a-z0-9.-]{0,251}[a-z0-9])?")
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
@@ -33,15 +33,16 @@ def explain(kube: Kube, namespace: str, kind: WorkloadKind, name: str) -> Report
     """Explain a pod, or what creates pods; raises KubeError where that itself cannot be read."""
     # Imported here: it would slow down every --help.
     from webhook.tools.explain.judge.explain import explain_pod, explain_workload  # noqa: PLC0415
-    from webhook.tools.explain.read import read_pod_facts, read_workload_facts  # noqa: PLC0415
-    from webhook.tools.explain.reader import POD  # noqa: PLC0415
+    from webhook.tools.explain.read.pods import read_pod_facts  # noqa: PLC0415
 
     if kind is POD:
         return explain_pod(read_pod_facts(kube, namespace, name))
     if kind.path:
+        from webhook.tools.explain.read.workloads import read_workload_facts  # noqa: PLC0415
+
         facts, pod = read_workload_facts(kube, kind, namespace, name)
     else:
-        from webhook.tools.explain.owners import read_owned_facts  # noqa: PLC0415
+        from webhook.tools.explain.read.owners import read_owned_facts  # noqa: PLC0415
 
         facts, pod = read_owned_facts(kube, kind.name, namespace, name)
     of = None if pod is None else explain_pod(read_pod_facts(kube, namespace, pod.name, pod))
@@ -52,8 +53,6 @@ def _subject(
     _context: click.Context, _parameter: click.Parameter, text: str
 ) -> tuple[WorkloadKind, str]:
     """Read `eval-4` or `deployment/llama`."""
-    from webhook.tools.explain.reader import KINDS, POD, WorkloadKind  # noqa: PLC0415 - as above
-
     word, slash, name = text.rpartition("/")
     word = word.lower() if slash else POD.words[0]
     kind = next((one for one in (POD, *KINDS) if word in one.words), WorkloadKind(word, "", ()))
@@ -66,8 +65,6 @@ def _subject(
 
 def _complete(context: click.Context, _: click.Parameter, begun: str) -> list[str]:
     """Return pods, or what has the kind that was typed."""
-    from webhook.tools.explain.reader import KINDS, POD  # noqa: PLC0415 - as above
-
     word, slash, name = begun.rpartition("/")
     found = (one for one in (POD, *KINDS) if (word.lower() if slash else "pod") in one.words)
     paths = [f"{one.path}/namespaces/{{namespace}}/{one.plural}" for one in found]

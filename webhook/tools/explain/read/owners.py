@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.tools.explain.judge.explain import newest_in_trouble
 from webhook.tools.explain.judge.report import WorkloadFacts
-from webhook.tools.explain.reader import POD, ExplainReader, WorkloadKind, pod_row
+from webhook.tools.explain.kinds import POD, WorkloadKind
+from webhook.tools.explain.read.reader import ExplainReader, pod_row
 from webhook.tools.shared.bounds import MOST_BETWEEN, MOST_READ
 from webhook.tools.shared.pod import ClusterPod
 

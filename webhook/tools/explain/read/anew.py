@@ -17,7 +17,7 @@ from webhook.tools.shared.release import read_policy, read_scope
 if TYPE_CHECKING:
     from webhook.core.policy.cluster import Namespaces
     from webhook.core.policy.values import Policy
-    from webhook.tools.explain.reader import ExplainReader
+    from webhook.tools.explain.read.reader import ExplainReader
     from webhook.tools.shared.pod import ClusterPod
 
 

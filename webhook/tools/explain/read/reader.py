@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote
 
 from webhook.adapters.kube.client import KubeError
 from webhook.core.pod.fields import part
 from webhook.names import ENFORCER_CONTAINER
 from webhook.tools.explain.judge.report import TriedPod
+from webhook.tools.explain.kinds import EVENT, POD
 from webhook.tools.shared.bounds import MOST_EVENTS, MOST_LOG_BYTES, MOST_LOG_LINES, MOST_OWNED
 from webhook.tools.shared.pod import ClusterPod
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from webhook.adapters.kube.client import Kube
+    from webhook.tools.explain.kinds import WorkloadKind
 
     Json = dict[str, Any]
 
@@ -26,40 +28,6 @@ _FEW_LINES: Final = 20
 """Of a log of which `MOST_LOG_LINES` are larger than that."""
 _LONGEST_PREFIX: Final = 50
 _DENIED: Final = " denied the request: "
-
-
-class WorkloadKind(NamedTuple):
-    """A kind of workload, or of what belongs to one, and where it is read."""
-
-    name: str
-    path: str
-    words: tuple[str, ...]
-    """How kubectl lets people write it."""
-
-    @property
-    def plural(self) -> str:
-        """Its name in paths, as it is by convention."""
-        kind = self.name.lower()
-        if kind.endswith("y"):
-            return f"{kind[:-1]}ies"
-        return f"{kind}es" if kind.endswith(("s", "x", "ch")) else f"{kind}s"
-
-
-DEPLOYMENT: Final = WorkloadKind(
-    "Deployment", "/apis/apps/v1", ("deployment", "deployments", "deploy", "deployment.apps")
-)
-REPLICA_SET: Final = WorkloadKind(
-    "ReplicaSet", "/apis/apps/v1", ("replicaset", "replicasets", "rs")
-)
-STATEFUL_SET: Final = WorkloadKind(
-    "StatefulSet", "/apis/apps/v1", ("statefulset", "statefulsets", "sts")
-)
-DAEMON_SET: Final = WorkloadKind("DaemonSet", "/apis/apps/v1", ("daemonset", "daemonsets", "ds"))
-JOB: Final = WorkloadKind("Job", "/apis/batch/v1", ("job", "jobs", "job.batch"))
-CRON_JOB: Final = WorkloadKind("CronJob", "/apis/batch/v1", ("cronjob", "cronjobs", "cj"))
-POD: Final = WorkloadKind("Pod", "/api/v1", ("pod", "pods", "po"))
-EVENT: Final = WorkloadKind("Event", "/api/v1", ())
-KINDS: Final = (DEPLOYMENT, REPLICA_SET, STATEFUL_SET, DAEMON_SET, JOB, CRON_JOB)
 
 
 class ExplainReader:
