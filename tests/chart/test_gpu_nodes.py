@@ -19,7 +19,6 @@ from tests.support.control_planes import Api, ApiError, wait_until
 from webhook import names
 from webhook.adapters.journal import Journal
 from webhook.adapters.kube.client import KubeError, connect
-from webhook.adapters.kube.gpu_nodes import COLLECTION as GPU_NODES
 from webhook.adapters.kube.gpu_nodes import read_figures, read_own_node, write_figures
 from webhook.core.kinds.nodes import (
     MOST_PODS,
@@ -31,6 +30,7 @@ from webhook.core.kinds.nodes import (
     write_time,
 )
 from webhook.core.pod.gpus import MOST_GPUS
+from webhook.names import GPU_NODES_PATH as GPU_NODES
 from webhook.sentry.writer import GpuNodeWriter
 
 

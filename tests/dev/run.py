@@ -192,7 +192,7 @@ def in_kind(folder):
 
     with contextlib.ExitStack() as stack:
         for command in commands(ROOT / "README.md", "deploy/laptop.yaml"):
-            if not command.startswith("kubectl"):
+            if not command.startswith(("kubectl", ".venv")):
                 run(command)
             if command.startswith("kind create"):
                 stack.callback(run, "kind delete cluster")
