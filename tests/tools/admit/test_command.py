@@ -105,27 +105,32 @@ def test_standard_input_namespace_and_policy_are_accepted(invoke):
     assert result.stderr == f"standard input:1: {verdict}\n1 translated\n"
 
 
+SIZE = "; write a size with its unit, e.g. {}"
+COUNT = '; write a whole number in quotes, e.g. "1"'
+
+
 @pytest.mark.parametrize(
-    ("written", "kind", "quoted"),
+    ("written", "kind", "memory", "count"),
     [
-        ("2", "a number", '; put it in quotes: "2"'),
-        ("0.5", "a number", '; put it in quotes: "0.5"'),
-        ("8e9", "a number", '; put it in quotes: "8000000000.0"'),
-        ("true", "a boolean", '; put it in quotes: "true"'),
-        ("[8Gi]", "a list", ""),
-        ("{}", "an object", ""),
+        ("2", "a number", SIZE.format("2Gi"), '; put it in quotes: "2"'),
+        ("0.5", "a number", SIZE.format("512Mi"), COUNT),
+        ("8e9", "a number", '; put it in quotes: "8000000000.0"', COUNT),
+        ("8000000000", "a number", '; put it in quotes: "8000000000"', COUNT),
+        ("0", "a number", SIZE.format("8Gi"), COUNT),
+        ("-1", "a number", SIZE.format("8Gi"), COUNT),
+        ("true", "a boolean", SIZE.format("8Gi"), COUNT),
+        ("[8Gi]", "a list", "", ""),
+        ("{}", "an object", "", ""),
     ],
 )
 @pytest.mark.parametrize("key", ["gpu-memory", "gpu-count"])
-def test_what_yaml_takes_for_a_number_must_be_quoted(invoke, key, written, kind, quoted):
+def test_what_yaml_takes_for_a_number_must_be_quoted(invoke, key, written, kind, memory, count):
     pod = POD.replace("vramwarden.io/gpu-memory: 8Gi", f"vramwarden.io/{key}: {written}")
     path = f"metadata.annotations[vramwarden.io/{key}]"
     result = invoke("-f", "-", stdin=pod)
-    if key == "gpu-memory":  # in quotes it would be so many bytes, and denied again
-        amount = {"2": "2Gi", "0.5": "512Mi"}.get(written)
-        quoted = f"; write a size with its unit, e.g. {amount}" if amount else quoted
     assert result.exit_code == 1
-    why = f"{path}: must be a string, not {kind}{quoted}"
+    # In quotes a number may be so many bytes, or none, and would be denied again.
+    why = f"{path}: must be a string, not {kind}{memory if key == 'gpu-memory' else count}"
     assert result.stderr == f"standard input:6: Pod default/train: denied: {why}\n1 denied\n"
 
 

@@ -10,16 +10,20 @@ for what is shown, searched or compared, and decide about no pod.
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
+from webhook.core.bounds import MOST_GPUS_ASKED
 from webhook.core.pod.findings import MalformedObjectError, quoted
-from webhook.names import GPU_MEMORY_ANNOTATION
+from webhook.names import GPU_COUNT_ANNOTATION, GPU_MEMORY_ANNOTATION
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 Json = dict[str, Any]
 
+EXAMPLE: Final = "8Gi"
+"""A size to write, where nobody knows better."""
 MOST_GIBIBYTES: Final = 1024
 """As much memory as a GPU may have: a larger number without a unit is meant in smaller ones."""
 _MIB: Final = 2**20
@@ -118,14 +122,16 @@ def _not_a_list_of(kind: type, wanted: str, found: Any, path: str) -> MalformedO
 
 
 def _cure(name: str, value: object) -> str:
-    """Return what to do about what YAML made of a text; an amount lacks its unit as well."""
-    if type(value) is bool:
-        value = str(value).lower()
-    elif type(value) not in (int, float):
+    """Return what to do about what YAML made of a text; in quotes it may be no amount, either."""
+    if type(value) not in (bool, int, float):
         return ""
-    elif name == GPU_MEMORY_ANNOTATION and (amount := with_unit(float(str(value)))):
-        return f"; write a size with its unit, e.g. {amount}"
-    return f"; put it in quotes: {quoted(value)}"
+    number = 0.0 if type(value) is bool else float(str(value))
+    if name == GPU_MEMORY_ANNOTATION and not _MIB <= number < inf:
+        return f"; write a size with its unit, e.g. {with_unit(number) or EXAMPLE}"
+    counts = type(value) is int and 1 <= number <= MOST_GPUS_ASKED
+    if name == GPU_COUNT_ANNOTATION and not counts:
+        return '; write a whole number in quotes, e.g. "1"'
+    return f"; put it in quotes: {quoted(str(value).lower() if type(value) is bool else value)}"
 
 
 def with_unit(number: float) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.pod.quantity import EXAMPLE
+from webhook.core.pod.fields import EXAMPLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

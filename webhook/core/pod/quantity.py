@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from webhook.core.bounds import LARGEST_EXPONENT, LONGEST_QUANTITY
-from webhook.core.pod.fields import MOST_GIBIBYTES
+from webhook.core.pod.fields import EXAMPLE, MOST_GIBIBYTES
 from webhook.core.words import MAX_BYTES, MOST_GPU_BYTES
 
 if TYPE_CHECKING:
@@ -41,9 +41,6 @@ class Meant(NamedTuple):
     amount: str
     of: str = ""
     """The unit that it has, where the one of a bare number is guessed."""
-
-
-EXAMPLE: Final = "8Gi"
 
 
 class QuantityError(ValueError):

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Final
 from webhook.core.admission.rules import amounts, nodes
 from webhook.core.admission.rules.case import Case
 from webhook.core.pod.demand import asked_by, read_demand
+from webhook.core.pod.fields import EXAMPLE
 from webhook.core.pod.findings import Reason
 from webhook.core.pod.lines import NO_LINES, LineCheck
-from webhook.core.pod.quantity import EXAMPLE, format_bytes
+from webhook.core.pod.quantity import format_bytes
 from webhook.core.pod.views import Change, changed
 from webhook.names import GPU_CLASS_ANNOTATION
 
