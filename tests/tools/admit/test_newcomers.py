@@ -300,6 +300,11 @@ MADE_ELSEWHERE = {
     "JupyterHub's values": Row(
         f"singleuser:\n  extraAnnotations:\n    {MEMORY}: 6GB\n", BAD, f"note: {ELSEWHERE}"
     ),
+    "a JSON patch": Row(
+        f"- {{op: add, path: /metadata/annotations, value: {{{MEMORY}: 6GB}}}}\n",
+        BAD,
+        f"note: {ELSEWHERE}",
+    ),
     "values to be filled in": Row(f"a:\n  {MEMORY}: '{{{{ x }}}}'\n", NOT_JUDGED, ELSEWHERE),
     "HelmRelease": Row(
         an_object(

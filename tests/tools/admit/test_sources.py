@@ -53,7 +53,7 @@ BROKEN = {
     "d.yaml": b"a:\n\t- b\n",
     "e.yaml": b"a: caf\xe9\n",
     "f.yaml": b"kind: pod\n",
-    "g.yaml": b"- hosts: all\n",
+    "g.yaml": b"- kind: Pod\n",
 }
 
 
@@ -61,6 +61,7 @@ def test_files_that_cannot_be_read_end_no_scan_of_a_folder(invoke, tmp_path):
     made = tmp_path / "repo"
     made.mkdir()
     (made / "a.yaml").write_text(POD)
+    (made / "playbook.yaml").write_text("- hosts: all\n")
     (made / "z.yaml").write_text(POD.replace("8Gi", "8GB"))
     for name, data in BROKEN.items():
         (made / name).write_bytes(data)
@@ -73,7 +74,7 @@ def test_files_that_cannot_be_read_end_no_scan_of_a_folder(invoke, tmp_path):
     for error, (name, line) in zip(errors, lines.items(), strict=True):
         assert error.startswith(f"Error: repo/{name}:{line}: ")
     assert last.startswith("repo/z.yaml:6: Pod default/train: denied: InvalidQuantity: ")
-    assert count == "1 translated, 1 denied, 6 unreadable"
+    assert count == "1 translated, 1 denied, 1 without a pod template (1 (no kind)), 6 unreadable"
 
 
 @pytest.fixture

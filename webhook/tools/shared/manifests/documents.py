@@ -159,11 +159,18 @@ def _read_part(text: str, header: str, first_line: int) -> Iterator[ManifestDocu
                 start = end
             return
     value, layout = read_yaml(body)
-    if value is not None and not isinstance(value, dict):
+    if value is not None and not isinstance(value, dict) and not _is_of_others(value):
         what = "a list" if isinstance(value, list) else "a plain value"
         detail = f"{what} at the top level; write an object, several of them in a kind: List"
         raise ManifestError(detail)
     yield ManifestDocument(text, value, layout, first_line)
+
+
+def _is_of_others(value: object) -> bool:
+    """Say whether it is a list as other programs have them: JSON patches, playbooks."""
+    return isinstance(value, list) and all(
+        isinstance(one, dict) and not text_of(one, "kind") for one in value
+    )
 
 
 def find_objects(
@@ -173,6 +180,9 @@ def find_objects(
 
     Items of a typed list such as PodList may leave out kind and version: `of` and `version` say.
     """
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from find_objects(item, (*at, index), of, version)
     if not isinstance(value, dict):
         return
     kind, version = text_of(value, "kind") or of, text_of(value, "apiVersion") or version
