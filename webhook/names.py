@@ -31,10 +31,13 @@ GPU_MEMORY_FRACTION_ANNOTATION: Final = PREFIX + "gpu-memory-fraction"
 """The share of its GPU that a program may use."""
 GPU_WAITS_ANNOTATION: Final = PREFIX + "gpu-waits"
 """Why a pod that is bound has no GPU yet."""
+DRIVER_LIMIT_ANNOTATION: Final = PREFIX + "driver-limit"
+"""`Auto` or `Require`: the pod's node can have the driver hold its cap; absent elsewhere."""
 BINDING_ANNOTATIONS: Final = (
     GPU_ANNOTATION,
     VISIBLE_DEVICES_ANNOTATION,
     GPU_MEMORY_FRACTION_ANNOTATION,
+    DRIVER_LIMIT_ANNOTATION,
     GPU_WAITS_ANNOTATION,
 )
 """What only a binding, or the late assignment in its place, writes."""
@@ -65,6 +68,8 @@ NOT_ENFORCED: Final = "none"
 NODE_ENFORCEMENTS: Final = (ENFORCED_BY_SIDECAR, NOT_ENFORCED)
 NODE_DEVICE_NAMES_LABEL: Final = PREFIX + "device-names"
 """Which names of GPUs the node's container runtime resolves; see `core.nvidia.device_names`."""
+NODE_DRIVER_LIMIT_LABEL: Final = DRIVER_LIMIT_ANNOTATION
+"""`"true"` where the limiter proved that the driver holds cgroups to an amount; else absent."""
 NODE_GPUS_ANNOTATION: Final = PREFIX + "gpus"
 """JSON list, one object per GPU: `uuid`, `memory` (usable bytes), `total` (bytes), `product`,
 `index`, and `healthy: false` for one that must not be chosen now."""
@@ -126,6 +131,8 @@ ENFORCER_GPU_PATH: Final = "/run/vram-enforcer-gpu"
 
 GPUS_ENV: Final = "VRAM_GPUS"
 """The annotation `gpu`, as it was when the sidecar's container started."""
+DRIVER_LIMIT_ENV: Final = "VRAM_DRIVER_LIMIT"
+"""The annotation `driver-limit`, as it was when the sidecar's container started."""
 CAP_BYTES_ENV: Final = "VRAM_CAP_BYTES"
 POLL_INTERVAL_ENV: Final = "VRAM_POLL_INTERVAL"
 GRACE_ENV: Final = "VRAM_GRACE"
@@ -139,6 +146,10 @@ ASSIGNED_LATE_EXIT_CODE: Final = 76
 """The sidecar ends with it once its pod has a GPU, to be started again with that one."""
 POD_RESTART_EXIT_CODE: Final = 88
 """The sidecar ends with it where the whole pod must start anew."""
+
+# What the limiter leaves on its node, for the sentry.
+LIMITER_FOLDER: Final = "/run/vramwarden-limiter"
+"""A folder of the node that the limiter writes and the sentry reads; see `core.node.limits`."""
 
 # What the sentry writes.
 CAP_HELD_CONDITION: Final = PREFIX + "CapHeld"

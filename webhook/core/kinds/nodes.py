@@ -20,6 +20,7 @@ from webhook.names import GPU_NODE_KIND, LONGEST_HELD, SEEING_API_VERSION
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from webhook.core.node.limits import Proof
 
 MOST_PODS: Final = 256
 """Of a GPU, managed ones and others each."""
@@ -40,6 +41,11 @@ class PodFigures:
     """Of how many excesses it was only reported that they would be stopped."""
     would_stop_since_s: float | None = None
     """Unix time of the first of them."""
+    held_by: str = ""
+    """`driver`, `driver, late`, `sidecar` or `sentry`: who holds it to its cap now, the strongest;
+    empty where nobody does or that is unknown."""
+    idle_since_s: float | None = None
+    """Unix time since when none of its kernels was seen to run; None where one runs, or unknown."""
     processes: int | None = field(default=None, compare=False)
     """That the driver lists on the GPU; for metrics alone, the object has them not."""
 
@@ -88,6 +94,8 @@ class NodeFigures:
     gpus: tuple[GpuFigures, ...] = ()
     not_shared: str = ""
     """Why its GPUs are not shared, and nothing of them can be promised; empty where they are."""
+    limit: Proof | None = None
+    """Whether the driver can hold caps, by the node's limiter; None where there is none."""
     held: str = ""
     """Why what is free on them is promised to nobody; empty where it may be."""
 
