@@ -34,6 +34,24 @@
    in the cgroups' paths of its processes and of no others. They are listed with the caller's numbers.
    A position of a GPU is one of the caller's, so such files name the UUID.
 
+   Samples of processes: `ran 0 4242 7 90` is one of this GPU and pid, of 7 seconds ago and 90 percent;
+   in a file of `pids`, a line `<GPU> <percent> ran <Unix time>`. Each process has its newest.
+
+   Limits of cgroups, as memacct.c of NVIDIA's kernel modules 615.71.09 has them:
+
+     limits misc                        or dmem, or off (NOT_SUPPORTED); no such line: 13, as before r615
+     limits misc cgroups=/sys/fs/cgroup in=/limits own=/sys/fs/cgroup context=1000
+
+   `cgroups` is where all of the node's tree is seen, `own` where our own part of it is mounted (or our
+   cgroup itself, where /proc/self/cgroup leads nowhere there), `in` a folder of the node where limits and charges are kept (by default the folder `limits` beside
+   NVML_STUB_FILE). A cgroup is known by its inode, so a limit holds in every mount and namespace, and
+   needs no controller: with `enabled=1` dmem plays one whose files are in no cgroup. A process is in
+   the lists with a context of so many bytes, and no driver counts that.
+
+   As libcuda.so.1 it allocates for the process that calls: the lists and the limits know of it, and
+   an allocation beyond a limit, or beyond the GPU, fails with CUDA_ERROR_OUT_OF_MEMORY (2). Who is
+   charged is the cgroup of the process that called cuInit; if that has gone, nobody.
+
    Xids: a line `<GPU's position or UUID> <number>` that is added to the file `xids` beside
    NVML_STUB_FILE is an event for each event set that was made before; `?` is a GPU that cannot be told.
 
@@ -47,12 +65,14 @@
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -61,6 +81,7 @@
 #define UNINITIALIZED 1
 #define INVALID_ARGUMENT 2
 #define NOT_SUPPORTED 3
+#define NO_PERMISSION 4
 #define NOT_FOUND 6
 #define INSUFFICIENT_SIZE 7
 #define DRIVER_NOT_LOADED 9
@@ -71,6 +92,7 @@
 #define NOT_AVAILABLE (~0ULL)
 #define FOREVER (~0U)
 #define NO_GPU (-1)
+#define ALL (-1)
 #define COUNT(array) (sizeof(array) / sizeof(*(array)))
 
 typedef unsigned long long bytes_t;
@@ -89,15 +111,18 @@ struct memory_v2 {
     bytes_t total, reserved, free, used;
 };
 
-enum list { COMPUTE, GRAPHICS, MPS, LISTS };
-static const char *const LIST_NAMES[LISTS] = {"compute", "graphics", "mps"};
+enum list { COMPUTE, GRAPHICS, MPS, LISTS, RAN = LISTS, KINDS };
+static const char *const LIST_NAMES[KINDS] = {"compute", "graphics", "mps", "ran"};
+
+enum limits { BEFORE_R615, SWITCHED_OFF, MISC, DMEM, LIMIT_MODES };
+static const char *const LIMIT_NAMES[LIMIT_MODES] = {"missing", "off", "misc", "dmem"};
 
 enum live { FIGURES, ZEROS, UNAVAILABLE, OFF, LIVES };
 static const char *const LIVE_NAMES[LIVES] = {"figures", "zeros", "unavailable", "off"};
 
 struct options {
-    bytes_t total, reserved, used, mig, recovery, remap, gpu, from, until;
-    char name[96], node[96];
+    bytes_t total, reserved, used, mig, recovery, remap, gpu, from, until, context, enabled;
+    char name[96], node[96], cgroups[160], own[160], in[160];
 };
 struct gpu {
     char uuid[96];
@@ -116,6 +141,10 @@ struct rule {
     int value;
     struct options when;
 };
+struct sample {
+    int gpu;
+    unsigned pid, ago_s, percent;
+};
 struct pci_info {
     char bus_id_legacy[16];
     unsigned domain, bus, device, device_id, subsystem_id;
@@ -132,8 +161,11 @@ static _Thread_local struct {
     struct entry entries[1024];
     struct rule rules[256];
     struct counter counters[64];
-    unsigned gpu_count, gpu_lines, entry_count, rule_count;
+    struct sample samples[64];
+    unsigned gpu_count, gpu_lines, entry_count, rule_count, sample_count;
     enum live live;
+    enum limits limits;
+    struct options limit;
     char pods[256];
     struct stat read;
 } script;
@@ -200,12 +232,23 @@ static struct options read_options(char **rest)
         bytes_t *to;
     } numbers[] = {{"total=", &read.total}, {"reserved=", &read.reserved}, {"used=", &read.used},
                    {"mig=", &read.mig},     {"gpu=", &read.gpu},           {"from=", &read.from},
-                   {"until=", &read.until}, {"recovery=", &read.recovery}, {"remap=", &read.remap}};
+                   {"until=", &read.until}, {"recovery=", &read.recovery}, {"remap=", &read.remap},
+                   {"context=", &read.context}, {"enabled=", &read.enabled}};
+    struct {
+        const char *key;
+        char *to;
+        size_t room;
+    } texts[] = {{"name=", read.name, sizeof read.name}, {"node=", read.node, sizeof read.node},
+                 {"cgroups=", read.cgroups, sizeof read.cgroups}, {"own=", read.own, sizeof read.own},
+                 {"in=", read.in, sizeof read.in}};
     strcpy(read.name, "Stub GPU");
     for (char *word; (word = word_of(rest));) {
-        int named = !strncmp(word, "name=", 5), known = named || !strncmp(word, "node=", 5);
-        if (known)
-            copy(named ? read.name : read.node, sizeof read.name, word + 5);
+        int known = 0;
+        for (size_t i = 0; i < COUNT(texts); i++)
+            if (!strncmp(word, texts[i].key, strlen(texts[i].key))) {
+                copy(texts[i].to, texts[i].room, word + strlen(texts[i].key));
+                known = 1;
+            }
         for (size_t i = 0; i < COUNT(numbers); i++)
             if (!strncmp(word, numbers[i].key, strlen(numbers[i].key))) {
                 *numbers[i].to = number(word + strlen(numbers[i].key));
@@ -241,6 +284,22 @@ static void read_entry(char **rest, int crowd)
     entry->when = read_options(rest);
 }
 
+static void read_sample(char **rest)
+{
+    struct sample *sample =
+        grow(script.samples, sizeof *sample, &script.sample_count, COUNT(script.samples));
+    sample->gpu = (int)number(word_of(rest));
+    sample->pid = (unsigned)number(word_of(rest));
+    sample->ago_s = (unsigned)number(word_of(rest));
+    sample->percent = (unsigned)number(word_of(rest));
+}
+
+static void read_limits(char **rest)
+{
+    script.limits = (enum limits)choice(word_of(rest), LIMIT_NAMES, LIMIT_MODES);
+    script.limit = read_options(rest);
+}
+
 static void read_rule(char **rest, int does, const char *fixed)
 {
     struct rule *rule = grow(script.rules, sizeof *rule, &script.rule_count, COUNT(script.rules));
@@ -272,6 +331,10 @@ static void read_line(char *line)
         read_rule(&rest, HOLDS, "0");
     else if (!strcmp(word, "live"))
         script.live = (enum live)choice(word_of(&rest), LIVE_NAMES, LIVES);
+    else if (!strcmp(word, "ran"))
+        read_sample(&rest);
+    else if (!strcmp(word, "limits"))
+        read_limits(&rest);
     else if (!strcmp(word, "pods"))
         copy(script.pods, sizeof script.pods, word_of(&rest));
     else
@@ -453,9 +516,12 @@ static void add_live_file(struct listing *listing, const char *path, unsigned pi
         used = word_of(&rest);
         kind = word_of(&rest);
         int where = isdigit((unsigned char)*name) ? (int)number(name) : find_gpu(name);
-        int which = kind ? choice(kind, LIST_NAMES, LISTS) : COMPUTE;
-        if (where == gpu && (list == LISTS || list == which))
-            add(listing, pid, number(used));
+        int which = kind ? choice(kind, LIST_NAMES, KINDS) : COMPUTE;
+        if (where != gpu || (list != which && (list != ALL || which == RAN)))
+            continue;
+        add(listing, pid, number(used));
+        if (which == RAN && listing->count <= listing->room)
+            listing->at[listing->count - 1].gpu_instance = (unsigned)number(word_of(&rest));
     }
     if (file)
         fclose(file);
@@ -469,6 +535,16 @@ static const char *text_of(char *text, size_t room, const char *path)
     if (file)
         fclose(file);
     return text;
+}
+
+/* Name what lies in the folder of NVML_STUB_FILE. */
+static const char *beside_script(char *path, size_t room, const char *name)
+{
+    const char *script_path = getenv("NVML_STUB_FILE");
+    const char *slash = strrchr(script_path, '/');
+    int length = slash ? (int)(slash - script_path) : 1;
+    snprintf(path, room, "%.*s%s", length, slash ? script_path : ".", name);
+    return path;
 }
 
 /* Return the number here of a process that its pod knows as `pid`; 0 where there is none. */
@@ -517,14 +593,11 @@ static void add_folder(struct listing *listing, const char *parent, const char *
         closedir(pids);
 }
 
-/* Add the live processes of one list, or with LISTS of all of them. */
+/* Add the live processes of one list, or with ALL of all of them. */
 static void add_live(struct listing *listing, int gpu, int list)
 {
     char folder[2048], path[2560], pod[64];
-    const char *script_path = getenv("NVML_STUB_FILE");
-    const char *slash = strrchr(script_path, '/');
-    int length = slash ? (int)(slash - script_path) : 1;
-    snprintf(folder, sizeof folder, "%.*s", length, slash ? script_path : ".");
+    beside_script(folder, sizeof folder, "");
     add_folder(listing, folder, NULL, gpu, list);
     DIR *pods = *script.pods ? opendir(script.pods) : NULL;
     for (struct dirent *one; pods && (one = readdir(pods));) {
@@ -584,6 +657,455 @@ LIST_FUNCTION(nvmlDeviceGetGraphicsRunningProcesses_v2, GRAPHICS)
 LIST_FUNCTION(nvmlDeviceGetMPSComputeRunningProcesses_v2, MPS)
 #endif
 #endif
+
+/* ---- limits of cgroups ---- */
+
+struct limit {
+    bytes_t soft, hard;
+};
+
+/* The cgroups from one up to the root's child; a limit is known by the inode. */
+struct chain {
+    ino_t at[32];
+    int length;
+};
+
+static const char *limits_folder(char *path, size_t room)
+{
+    if (*script.limit.in)
+        snprintf(path, room, "%s", script.limit.in);
+    else
+        beside_script(path, room, "/limits");
+    mkdir(path, 0777);
+    chmod(path, 0777); /* containers write as whoever they are */
+    return path;
+}
+
+static int find_in(const char *folder, ino_t wanted, struct chain *chain)
+{
+    char path[3072];
+    struct stat is;
+    int found = 0;
+    DIR *tree = opendir(folder);
+    for (struct dirent *one; !found && tree && (one = readdir(tree));) {
+        if (one->d_type != DT_DIR || *one->d_name == '.')
+            continue;
+        snprintf(path, sizeof path, "%s/%s", folder, one->d_name);
+        if (stat(path, &is))
+            continue;
+        found = is.st_ino == wanted || find_in(path, wanted, chain);
+        if (found && chain->length < (int)COUNT(chain->at))
+            chain->at[chain->length++] = is.st_ino;
+    }
+    if (tree)
+        closedir(tree);
+    return found;
+}
+
+/* Find a cgroup in the node's tree; an empty chain is the root. */
+static int find_chain(const char *path, struct chain *chain)
+{
+    struct stat is, root;
+    const char *cgroups = *script.limit.cgroups ? script.limit.cgroups : "/sys/fs/cgroup";
+    chain->length = 0;
+    if (stat(path, &is) || !S_ISDIR(is.st_mode) || stat(cgroups, &root))
+        return INVALID_ARGUMENT;
+    if (is.st_ino == root.st_ino)
+        return SUCCESS;
+    return find_in(cgroups, is.st_ino, chain) ? SUCCESS : INVALID_ARGUMENT;
+}
+
+static const char *own_cgroup(char *path, size_t room)
+{
+    char text[4096];
+    const char *own = *script.limit.own ? script.limit.own : "/sys/fs/cgroup";
+    char *line = strstr(text_of(text, sizeof text, "/proc/self/cgroup"), "0::");
+    snprintf(path, room, "%s%s", own, line ? strtok(line + 3, "\n") : "/");
+    if (access(path, F_OK))
+        snprintf(path, room, "%s", own);
+    return path;
+}
+
+static int read_limit(ino_t group, int gpu, struct limit *limit)
+{
+    char folder[2048], path[2304], text[64];
+    snprintf(path, sizeof path, "%s/limit-%llu-%s", limits_folder(folder, sizeof folder),
+             (bytes_t)group, script.gpus[gpu].uuid);
+    return sscanf(text_of(text, sizeof text, path), "%llu %llu", &limit->soft, &limit->hard) == 2;
+}
+
+/* Sum what living processes were charged for: a charge's file is locked while its process lives.
+
+   By `owner`: the limit it was charged to, on misc; or any of the cgroups it is in. NULL: everything. */
+static bytes_t charged(int gpu, const ino_t *owner, int by_group)
+{
+    char folder[2048], path[2560], uuid[96], text[1024];
+    bytes_t sum = 0;
+    DIR *files = opendir(limits_folder(folder, sizeof folder));
+    for (struct dirent *one; files && (one = readdir(files));) {
+        if (strncmp(one->d_name, "charge-", 7))
+            continue;
+        snprintf(path, sizeof path, "%s/%s", folder, one->d_name);
+        int file = open(path, O_RDWR | O_CLOEXEC), dead = file >= 0 && !flock(file, LOCK_EX | LOCK_NB);
+        if (file >= 0)
+            close(file);
+        if (dead)
+            unlink(path);
+        bytes_t bytes, limited;
+        int at = 0, counts = owner == NULL;
+        text_of(text, sizeof text, path);
+        if (dead || file < 0 || sscanf(text, "%95s %llu %llu %n", uuid, &bytes, &limited, &at) < 3 ||
+            strcmp(uuid, script.gpus[gpu].uuid))
+            continue;
+        if (owner && !by_group)
+            counts = limited == (bytes_t)*owner;
+        char *group = text + at, *before = NULL;
+        while (owner && by_group && group != before) {
+            before = group;
+            counts |= strtoull(before, &group, 10) == (bytes_t)*owner;
+        }
+        sum += counts ? bytes : 0;
+    }
+    if (files)
+        closedir(files);
+    return sum;
+}
+
+/* Return the nearest of a chain that has a limit, or NULL. */
+static const ino_t *nearest(const struct chain *chain, int gpu, struct limit *limit)
+{
+    for (int i = 0; i < chain->length; i++)
+        if (read_limit(chain->at[i], gpu, limit))
+            return &chain->at[i];
+    return NULL;
+}
+
+/* Within a limited cgroup the GPU looks as large as the limit. */
+static void limit_memory(int gpu, struct memory_v2 *memory)
+{
+    char path[4352];
+    struct chain chain;
+    struct limit limit;
+    if (script.limits < MISC || find_chain(own_cgroup(path, sizeof path), &chain))
+        return;
+    const ino_t *group = nearest(&chain, gpu, &limit);
+    if (!group || limit.hard >= memory->total)
+        return;
+    bytes_t used = charged(gpu, group, script.limits == DMEM);
+    bytes_t rest = limit.hard > used ? limit.hard - used : 0;
+    *memory = (struct memory_v2){memory->version, limit.hard, 0, rest < memory->free ? rest : memory->free, used};
+}
+
+/* CAP_SYS_ADMIN in the first user namespace. */
+static int may_set(void)
+{
+    char text[4096];
+    char *line = strstr(text_of(text, sizeof text, "/proc/self/status"), "CapEff:");
+    int has = line && strtoull(line + 7, NULL, 16) >> 21 & 1;
+    return has && strstr(text_of(text, sizeof text, "/proc/self/uid_map"), "4294967295");
+}
+
+static int has_files(const char *path)
+{
+    char file[4352];
+    snprintf(file, sizeof file, "%s/dmem.max", path);
+    return script.limit.enabled == 1 || !access(file, F_OK);
+}
+
+static int enter_limits(const char *path, int gpu, struct chain *chain)
+{
+    if (script.limits == BEFORE_R615)
+        return FUNCTION_NOT_FOUND;
+    if (script.limits == SWITCHED_OFF || script.gpus[gpu].is.mig == 1)
+        return NOT_SUPPORTED;
+    int code = path ? find_chain(path, chain) : INVALID_ARGUMENT;
+    if (code == SUCCESS && !chain->length)
+        return NOT_SUPPORTED;
+    return code == SUCCESS && script.limits == DMEM && !has_files(path) ? NOT_FOUND : code;
+}
+
+struct set_limits {
+    const char *path;
+    bytes_t soft, hard;
+};
+struct get_limits {
+    const char *path;
+    bytes_t soft, hard, used;
+};
+
+int nvmlDeviceSetMemoryLimits_v1(nvmlDevice_t handle, const struct set_limits *set)
+{
+    char folder[2048], path[2304], new[2368];
+    struct chain chain;
+    struct limit before;
+    ENTER_DEVICE(__func__, handle);
+    if (script.limits != BEFORE_R615 && !may_set())
+        return NO_PERMISSION;
+    if ((code = enter_limits(set->path, gpu, &chain)) != SUCCESS)
+        return code;
+    const ino_t *group = &chain.at[0];
+    int had = read_limit(*group, gpu, &before);
+    if (set->soft > set->hard ||
+        (script.limits == MISC && had && set->hard < before.hard && set->hard < charged(gpu, group, 0)))
+        return INVALID_ARGUMENT;
+    snprintf(path, sizeof path, "%s/limit-%llu-%s", limits_folder(folder, sizeof folder),
+             (bytes_t)*group, script.gpus[gpu].uuid);
+    snprintf(new, sizeof new, "%s.%d", path, getpid());
+    FILE *file = fopen(new, "we");
+    if (!file)
+        die("no folder for limits", folder);
+    fprintf(file, "%llu %llu\n", set->soft, set->hard);
+    fclose(file);
+    rename(new, path);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetMemoryLimits_v1(nvmlDevice_t handle, struct get_limits *get)
+{
+    struct chain chain;
+    struct limit limit = {0, NOT_AVAILABLE};
+    ENTER_DEVICE(__func__, handle);
+    if ((code = enter_limits(get->path, gpu, &chain)) != SUCCESS)
+        return code;
+    const ino_t *group = &chain.at[0];
+    if (script.limits == DMEM)
+        read_limit(*group, gpu, &limit);
+    else if (!(group = nearest(&chain, gpu, &limit)))
+        return NOT_SUPPORTED;
+    get->soft = limit.soft;
+    get->hard = limit.hard;
+    get->used = charged(gpu, group, script.limits == DMEM);
+    return SUCCESS;
+}
+
+/* ---- what processes did ---- */
+
+struct utilization {
+    unsigned pid;
+    bytes_t at_us;
+    unsigned sm, memory, encoder, decoder;
+};
+
+int nvmlDeviceGetProcessUtilization(nvmlDevice_t handle, struct utilization *at, unsigned *count,
+                                    bytes_t since_us)
+{
+    struct process_info live[256];
+    struct utilization found[256];
+    unsigned many = 0;
+    struct timespec now;
+    ENTER_DEVICE(__func__, handle);
+    clock_gettime(CLOCK_REALTIME, &now);
+    for (unsigned i = 0; i < script.sample_count; i++) {
+        const struct sample *one = &script.samples[i];
+        bytes_t at_us = ((bytes_t)now.tv_sec - one->ago_s) * 1000000;
+        if (one->gpu == gpu && at_us > since_us)
+            found[many++] = (struct utilization){one->pid, at_us, one->percent, one->percent, 0, 0};
+    }
+    struct listing listing = {live, COUNT(live) - COUNT(script.samples), 0, 0};
+    add_live(&listing, gpu, RAN);
+    for (unsigned i = 0; i < listing.count && i < listing.room; i++) {
+        bytes_t at_us = (bytes_t)live[i].gpu_instance * 1000000;
+        unsigned percent = (unsigned)live[i].used;
+        if (at_us > since_us)
+            found[many++] = (struct utilization){live[i].pid, at_us, percent, percent, 0, 0};
+    }
+    if (!many)
+        return NOT_FOUND;
+    unsigned room = at ? *count : 0;
+    *count = many;
+    if (room < many)
+        return INSUFFICIENT_SIZE;
+    memcpy(at, found, many * sizeof *at);
+    return SUCCESS;
+}
+
+/* ---- libcuda.so.1: its first GPU, one thread ---- */
+
+#define OUT_OF_MEMORY 2
+#define NO_DEVICE 100
+#define NOT_INITIALISED 3
+
+static struct {
+    pid_t creator;
+    struct chain chain; /* the creator's */
+    bytes_t held, sizes[256];
+    ino_t charged_to[256];
+    int charges[33]; /* open files: one per limit that was charged, and one for none */
+    ino_t limited[33];
+    unsigned charge_count;
+} client;
+
+static void list_client(void)
+{
+    char folder[2048], path[2304], new[2368];
+    beside_script(folder, sizeof folder, "/pids");
+    mkdir(folder, 0777);
+    snprintf(path, sizeof path, "%s/%d", folder, getpid());
+    snprintf(new, sizeof new, "%s/new.%d", folder, getpid());
+    FILE *file = fopen(new, "we");
+    if (!file)
+        die("no folder for processes", folder);
+    fprintf(file, "%s %llu\n", script.gpus[0].uuid, client.held + script.limit.context);
+    fclose(file);
+    rename(new, path);
+}
+
+/* Add to what is charged to a limit, or to none (0); its file is ours until we end. */
+static void charge(ino_t limited, long long bytes)
+{
+    char folder[2048], path[2304], text[1024] = "";
+    unsigned place = 0;
+    while (place < client.charge_count && client.limited[place] != limited)
+        place++;
+    if (place == client.charge_count) {
+        snprintf(path, sizeof path, "%s/charge-%d-%lld-%llu", limits_folder(folder, sizeof folder),
+                 getpid(), (long long)time(NULL) * 1000 + random() % 1000, (bytes_t)limited);
+        client.charges[place] = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+        if (client.charges[place] < 0 || flock(client.charges[place], LOCK_EX))
+            die("no folder for charges", path);
+        client.limited[place] = limited;
+        client.charge_count++;
+    }
+    int file = client.charges[place];
+    bytes_t before = 0;
+    if (pread(file, text, sizeof text - 1, 0) > 0)
+        sscanf(text, "%*s %llu", &before);
+    int length = snprintf(text, sizeof text, "%s %llu %llu ", script.gpus[0].uuid,
+                          (bytes_t)((long long)before + bytes), (bytes_t)limited);
+    for (int i = 0; limited && i < client.chain.length; i++)
+        length += snprintf(text + length, sizeof text - (size_t)length, "%llu ",
+                           (bytes_t)client.chain.at[i]);
+    if (ftruncate(file, 0) || pwrite(file, text, (size_t)length, 0) != length)
+        die("a charge cannot be written", script.gpus[0].uuid);
+}
+
+/* Say whether so much more may be allocated, and to which limit it is charged: 0 for none. */
+static int may_allocate(bytes_t bytes, ino_t *limited)
+{
+    struct limit limit;
+    const struct options *is = &script.gpus[0].is;
+    *limited = 0;
+    if (charged(0, NULL, 0) + bytes + is->used + is->reserved > is->total)
+        return 0;
+    if (script.limits < MISC || (client.creator != getpid() && kill(client.creator, 0)))
+        return 1;
+    if (script.limits == MISC) {
+        const ino_t *group = nearest(&client.chain, 0, &limit);
+        *limited = group ? *group : 0;
+        return !group || (limit.hard >= bytes && charged(0, group, 0) <= limit.hard - bytes);
+    }
+    for (int i = 0; i < client.chain.length; i++)
+        if (read_limit(client.chain.at[i], 0, &limit) &&
+            (limit.hard < bytes || charged(0, &client.chain.at[i], 1) > limit.hard - bytes))
+            return 0;
+    *limited = client.chain.length ? client.chain.at[0] : 0;
+    return 1;
+}
+
+static int enter_cuda(const char *function)
+{
+    return enter(function, 0) == SUCCESS && script.gpu_count ? SUCCESS : NO_DEVICE;
+}
+
+int cuInit(unsigned flags)
+{
+    char path[4352];
+    int code = enter_cuda(__func__);
+    (void)flags;
+    if (code == SUCCESS && !client.creator) {
+        client.creator = getpid();
+        if (script.limits >= MISC && find_chain(own_cgroup(path, sizeof path), &client.chain))
+            die("our own cgroup is not in the node's tree", path);
+    }
+    return code;
+}
+
+int cuDeviceGet(int *device, int ordinal)
+{
+    *device = ordinal;
+    return client.creator ? enter_cuda(__func__) : NOT_INITIALISED;
+}
+
+int cuDevicePrimaryCtxRetain(void **context, int device)
+{
+    static int one;
+    (void)device;
+    *context = &one;
+    int code = enter_cuda(__func__);
+    if (code == SUCCESS)
+        list_client();
+    return code;
+}
+
+int cuCtxSetCurrent(void *context)
+{
+    return context ? enter_cuda(__func__) : NOT_INITIALISED;
+}
+
+int cuCtxSynchronize(void)
+{
+    return enter_cuda(__func__);
+}
+
+int cuMemsetD8_v2(bytes_t address, unsigned char value, size_t bytes)
+{
+    (void)address, (void)value, (void)bytes;
+    return enter_cuda(__func__);
+}
+
+int cuMemAlloc_v2(bytes_t *address, size_t bytes)
+{
+    char folder[2048], path[2304];
+    ino_t limited;
+    int code = enter_cuda(__func__), place = 0;
+    if (code != SUCCESS)
+        return code;
+    while (place < (int)COUNT(client.sizes) && client.sizes[place])
+        place++;
+    snprintf(path, sizeof path, "%s/lock", limits_folder(folder, sizeof folder));
+    int lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (lock < 0 || flock(lock, LOCK_EX) || place == (int)COUNT(client.sizes))
+        die("no lock, or too many allocations", path);
+    code = may_allocate(bytes, &limited) ? SUCCESS : OUT_OF_MEMORY;
+    if (code == SUCCESS) {
+        charge(limited, (long long)bytes);
+        client.sizes[place] = bytes;
+        client.charged_to[place] = limited;
+        client.held += bytes;
+        *address = (bytes_t)place + 1;
+        list_client();
+    }
+    close(lock);
+    return code;
+}
+
+int cuMemFree_v2(bytes_t address)
+{
+    int code = enter_cuda(__func__);
+    bytes_t *size = &client.sizes[(address - 1) % COUNT(client.sizes)];
+    if (code != SUCCESS || !*size)
+        return code ? code : INVALID_ARGUMENT;
+    charge(client.charged_to[address - 1], -(long long)*size);
+    client.held -= *size;
+    *size = 0;
+    list_client();
+    return SUCCESS;
+}
+
+int cuMemGetInfo_v2(size_t *rest, size_t *total)
+{
+    struct memory_v2 memory = {0};
+    int code = enter_cuda(__func__);
+    const struct options *is = &script.gpus[0].is;
+    bytes_t held = charged(0, NULL, 0) + is->used, whole = is->total - is->reserved;
+    memory.total = whole;
+    memory.free = whole > held ? whole - held : 0;
+    if (code == SUCCESS)
+        limit_memory(0, &memory);
+    *rest = memory.free;
+    *total = memory.total;
+    return code;
+}
 
 /* ---- the library ---- */
 
@@ -681,10 +1203,11 @@ static int look_at_memory(const char *function, nvmlDevice_t handle, struct memo
     const struct options *is = &script.gpus[gpu].is;
     struct listing live = {NULL, 0, 0, 0};
     if (script.live != OFF)
-        add_live(&live, gpu, LISTS);
+        add_live(&live, gpu, ALL);
     bytes_t used = is->used + live.sum, taken = used + is->reserved;
     bytes_t rest = is->total > taken ? is->total - taken : 0;
     *memory = (struct memory_v2){memory->version, is->total, is->reserved, rest, used};
+    limit_memory(gpu, memory);
     return SUCCESS;
 }
 

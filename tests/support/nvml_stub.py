@@ -7,6 +7,8 @@ from pathlib import Path
 
 SOURCE = Path(__file__).with_name("nvml_stub.c")
 NAME = "libnvidia-ml.so.1"
+CUDA = "libcuda.so.1"
+"""The same library by the name under which programs allocate."""
 FLAGS = [
     "-shared", "-fPIC", "-pthread", "-O1", "-std=c11", "-Wall", "-Wextra", "-Werror",
     f"-Wl,-soname,{NAME}",
@@ -31,4 +33,6 @@ def build(folder, *without):
     left_out = [f"-DWITHOUT_{name}" for name in without]
     command = [compiler(), *FLAGS, *left_out, str(SOURCE), "-o", str(folder / NAME)]
     subprocess.run(command, check=True)
+    (folder / CUDA).unlink(missing_ok=True)
+    (folder / CUDA).symlink_to(NAME)
     return folder
