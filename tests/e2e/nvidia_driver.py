@@ -14,7 +14,7 @@ from pathlib import Path
 
 import yaml
 
-from tests.e2e.nvidia_runtime import DRIVER, LIBRARIES, LIBRARY, UUIDS
+from tests.e2e.nvidia_runtime import DRIVER, LIBRARIES, LIBRARY, R615, UUIDS
 from tests.support import nvml_stub, strangers
 
 # NVIDIA's numbers. No driver answers to them here: who opens such a node gets an error.
@@ -29,6 +29,7 @@ class Driver:
         self._root = state / "driver"
         self._away = state / "driver-to-come"
         self._kernel = state / "kernel"
+        self._limits = state / "limits"
 
     def install(self) -> None:
         """Make it, readable for containers whatever their user."""
@@ -53,6 +54,16 @@ class Driver:
         """Bring it back, for containers that are created from now on."""
         self._away.rename(self._root)
         self._load()
+
+    def replace(self, limits: str) -> None:
+        """Have one of r615 in its place, for containers that are created from now on.
+
+        `limits` says how it holds cgroups, as in the line of that name of the stub's file.
+        """
+        self._limits.mkdir(exist_ok=True)
+        self._limits.chmod(0o777)
+        (self._limits / "mode").write_text(limits)
+        self._load(R615)
 
     def play_mock(self, name: str = "a100") -> None:
         """Have NVIDIA's mock in the stub's place, with as many GPUs of one of its machines."""

@@ -14,6 +14,8 @@ find as /scene: a process that wants to hold VRAM writes `0 BYTES` into /scene/p
 Where the library is NVIDIA's own mock, it plays FOLDER/driver/mock.json, with the pod's GPUs alone.
 FOLDER/kernel, which they find as /kernel, plays /proc/driver/nvidia, where nobody can write.
 A container with hostPID sees all scenes as /scenes, and the node's numbers of their processes.
+Where FOLDER/limits exists the driver is R615 and holds cgroups to amounts, as FOLDER/limits/mode
+says; programs then find libcuda.so.1, and allocate through it.
 """
 
 from __future__ import annotations
@@ -28,10 +30,15 @@ from pathlib import Path
 LIBRARY = "libnvidia-ml.so.1"
 LIBRARIES = f"usr/lib/{sysconfig.get_config_var('MULTIARCH')}"
 DRIVER = "565.57.01"
+R615 = "615.71.09"
+CUDA = "libcuda.so.1"
 DRIVER_ANNOTATION = "stub.nvml/driver"  # on a pod: the driver's version, if not DRIVER
 # NVIDIA's container toolkit takes nothing else for the UUID of a GPU.
 UUIDS = tuple(f"GPU-{number}0000000-0000-4000-8000-000000000000" for number in range(2))
 GPU_BYTES = 80 * 2**30
+CGROUPS = Path("/sys/fs/cgroup")
+UNIFIED = CGROUPS / "unified"
+"""Where cgroup v2 lies on a machine that has both versions: pods' are made there, too."""
 
 
 def main(folder: Path, role: str, runc: str, arguments: list[str]) -> None:
@@ -69,7 +76,12 @@ def equip(folder: Path, role: str, config: dict) -> bool:
         gpus.append("pods /scenes")
         config["mounts"].append(mount(scenes, "/scenes", "ro"))
     pod = re.search("pod[-0-9a-f]{36}", config["linux"]["cgroupsPath"])
-    set_up(scene, play(annotations.get(DRIVER_ANNOTATION, DRIVER), gpus), pod.group())
+    version = DRIVER
+    if (limits := folder / "limits").exists():
+        version = R615
+        gpus.append(f"limits {(limits / 'mode').read_text()} cgroups=/cgroups in=/limits")
+        show_limits(config, limits)
+    set_up(scene, play(annotations.get(DRIVER_ANNOTATION, version), gpus), pod.group())
     config["mounts"] += [mount(scene, "/scene", "rw"), mount(folder / "kernel", "/kernel", "ro")]
     environment.append("NVML_STUB_FILE=/scene/stub.txt")
     mock = folder / "driver" / "mock.json"
@@ -77,6 +89,21 @@ def equip(folder: Path, role: str, config: dict) -> bool:
         environment.append("MOCK_NVML_CONFIG=/scene/mock.json")
         (scene / "mock.json").write_text(play_mock(mock.read_text(), " ".join(gpus)))
     return True
+
+
+def show_limits(config: dict, limits: Path) -> None:
+    """Give a container what the driver needs to know of cgroups, and the name to allocate by."""
+    mounts = config["mounts"]
+    tree = UNIFIED if UNIFIED.is_dir() else CGROUPS
+    for one in mounts if tree is UNIFIED else ():
+        if one["destination"] == str(CGROUPS) or one.get("source") == str(CGROUPS):
+            one.update(mount(tree, one["destination"], "ro"))
+    mounts += [
+        {**one, "destination": str(Path(one["destination"]).with_name(CUDA))}
+        for one in mounts
+        if Path(one["destination"]).name == LIBRARY
+    ]
+    mounts += [mount(limits, "/limits", "rw"), mount(tree, "/cgroups", "ro")]
 
 
 def lines(uuids) -> list[str]:
