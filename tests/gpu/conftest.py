@@ -1,51 +1,50 @@
-"""A real GPU, or one line that says why these tests are skipped."""
+"""A real GPU, or one line that says why these tests are skipped; the table at the end."""
 
-import ctypes
-import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from webhook.adapters.nvml import Nvml, NvmlError
-
-HERE = Path(__file__).parent
-NAMESPACE = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+from tests.gpu import machine
+from webhook.adapters.nvml import Nvml
 
 
-def _missing():
-    try:
-        with Nvml() as nvml:
-            if not nvml.devices():
-                return "the NVIDIA driver shows no GPU"
-        ctypes.CDLL("libcuda.so.1")
-    except (NvmlError, OSError) as error:
-        return f"no NVIDIA GPU to test with: {error}"
-    ended = subprocess.run([*NAMESPACE, "true"], capture_output=True, text=True, check=False)
-    return ended.stderr.strip() and f"no PID namespace can be made here: {ended.stderr.strip()}"
+@pytest.fixture(scope="session", autouse=True)
+def _gpu_there():
+    if why := machine.missing():
+        pytest.skip(why)
 
 
 @pytest.fixture(scope="session")
-def seen():
-    """Play the scene once, scan the GPU from the node's side meanwhile, and keep the figures.
+def nvml():
+    with Nvml() as opened:
+        device = opened.devices()[0]
+        machine.answer("GPU", f"{device.product}, driver {opened.driver_version()}")
+        yield opened
 
-    With GPU_FIGURES they are written to that file, for the table in README.md.
-    """
-    if why := _missing():
-        pytest.skip(why)
-    command = [*NAMESPACE, sys.executable, str(HERE / "scene.py")]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, **pipes) as scene:
-        first = scene.stdout.readline()
-        assert first, "the scene ended before its end; its error stands above"
-        gpu = json.loads(first)["gpu"]
-        with Nvml() as nvml:
-            nvml.devices()
-            outside = nvml.processes(gpu)
-        figures, _ = scene.communicate("go on\n", timeout=200)
-    seen = {**json.loads(figures), "outside": outside}
-    if name := os.environ.get("GPU_FIGURES"):
-        Path(name).write_text(json.dumps(seen, indent=1), encoding="utf-8")
-    return seen
+
+@pytest.fixture(scope="session")
+def gpu(nvml):
+    """Return the UUID of the first GPU."""
+    return nvml.devices()[0].uuid
+
+
+@pytest.fixture(scope="session")
+def limits(nvml, gpu):
+    """Skip where this driver holds no cgroup to an amount; return a function that sets a limit."""
+    if not machine.cgroup_root():
+        pytest.skip("no cgroup of version 2 can be made here")
+    with machine.cgroups("proof") as (proof,):
+        if not nvml.set_limit(gpu, str(proof), 0, machine.MIB):
+            machine.answer("limits of cgroups", "this driver sets none")
+            pytest.skip("this driver holds no cgroup to an amount; r615 or newer does")
+        back_end = "dmem" if (proof / "dmem.max").exists() else "misc"
+    machine.answer("limits of cgroups", f"set, back end {back_end}")
+    return back_end
+
+
+def pytest_terminal_summary(terminalreporter):
+    if machine.ANSWERS:
+        terminalreporter.write_line(machine.table())
+        if name := os.environ.get("GPU_TABLE"):
+            Path(name).write_text(machine.table() + "\n", encoding="utf-8")

@@ -1,0 +1,71 @@
+"""What programs take that are told their cap by our variables, until they say that it is enough."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.gpu.machine import MIB, answer, mib
+from webhook.core.nvidia.programs import SETTINGS, Program
+from webhook.core.placement.pods import memory_fraction
+
+CAP_BYTES = 8192 * MIB
+# Each allocates until it is refused, says `full`, and waits.
+PYTORCH = """
+import torch
+held = []
+try:
+    while True: held.append(torch.ones(64 * 2**20, dtype=torch.uint8, device="cuda"))
+except torch.cuda.OutOfMemoryError: pass
+"""
+JAX = """
+import jax, jax.numpy as jnp
+held = []
+try:
+    while len(held) < 2000: held.append(jnp.ones(64 * 2**20, dtype=jnp.uint8).block_until_ready())
+except Exception as error:
+    assert "RESOURCE_EXHAUSTED" in str(error), error
+"""
+GROWS = """
+import jax, jax.numpy as jnp
+held = [jnp.ones(64 * 2**20, dtype=jnp.uint8).block_until_ready() for _ in range(8)]
+"""
+CUPY = """
+import cupy
+held = []
+try:
+    while True: held.append(cupy.ones(64 * 2**20, dtype=cupy.uint8))
+except cupy.cuda.memory.OutOfMemoryError: pass
+"""
+END = "\nprint('full', flush=True)\ninput()\n"
+
+
+@pytest.mark.parametrize(
+    ("program", "module", "script"),
+    [
+        (Program.PYTORCH, "torch", PYTORCH),
+        (Program.JAX_FRACTION, "jax", JAX),
+        (Program.JAX, "jax", GROWS),
+        (Program.CUPY, "cupy", CUPY),
+    ],
+)
+def test_a_program_with_its_variables_stays_within_the_cap(program, module, script, nvml, gpu):
+    pytest.importorskip(module)
+    device = nvml.devices()[0]
+    fraction = memory_fraction(CAP_BYTES, [device.total_bytes])
+    settings = [setting.entry(CAP_BYTES) for setting in SETTINGS[program]]
+    values = {
+        one["name"]: one["value"].replace("$(VRAMWARDEN_GPU_MEMORY_FRACTION)", fraction)
+        for one in settings
+    }
+    with subprocess.Popen(
+        [sys.executable, "-c", script + END], env={**os.environ, **values},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as running:  # fmt: skip
+        said = running.stdout.readline()
+        held_bytes = nvml.processes(gpu).get(running.pid)
+        running.stdin.close()
+        assert said == "full\n", running.stderr.read()[-2000:]
+    answer(f"{program}, cap 8Gi: holds when it is refused more", mib(held_bytes))
+    assert held_bytes <= CAP_BYTES
