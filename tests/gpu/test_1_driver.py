@@ -19,6 +19,8 @@ from tests.gpu.machine import (
     programs,
 )
 
+INSIDE = (sys.executable, "-m", "tests.gpu.inside")
+
 
 def test_a_context_takes_what_a_share_has_to_leave_for_it(nvml, gpu):
     before = nvml.device_used_bytes(gpu)
@@ -74,7 +76,7 @@ def test_a_process_in_a_namespace_of_its_own_is_listed_with_our_number(more, nvm
 
 
 def test_inside_a_namespace_its_numbers_and_figures_are_those_of_outside(nvml, gpu):
-    command = [*NAMESPACE, sys.executable, "-m", "tests.gpu.inside"]
+    command = [*NAMESPACE, *INSIDE, "start"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, cwd=ROOT, **pipes) as scene:
         seen = json.loads(scene.stdout.readline())
@@ -83,6 +85,29 @@ def test_inside_a_namespace_its_numbers_and_figures_are_those_of_outside(nvml, g
     assert sorted(map(int, seen["listed"])) == sorted(seen["pids"])
     assert sorted(seen["listed"].values()) == sorted(outside.values())
     assert max(seen["pids"]) < 50  # they are the namespace's
+
+
+def test_memory_whose_creator_has_ended_is_listed_nowhere_else(nvml, gpu):
+    """The driver's client belongs to who opened it; a child has it open still."""
+    with programs(1, *NAMESPACE, "sh", "-c", '"$0" "$@"; sleep 60') as (one,):
+        one.does(f"alloc {512 * MIB}")
+        first = Path(f"/proc/{one.pid}/task/{one.pid}/children").read_text().strip()
+        enter = ("nsenter", f"--target={first}", "--pid", "--mount")
+        assert one.does("leave") == "ok"
+        time.sleep(0.5)
+        used = mib(nvml.device_used_bytes(gpu))
+        lists = [nvml.processes(gpu)]
+        for before in (enter, NAMESPACE):
+            said = subprocess.run(
+                [*before, *INSIDE], capture_output=True, text=True, cwd=ROOT, check=True
+            )
+            lists.append(json.loads(said.stdout)["listed"])
+    seen = [{pid: mib(held) for pid, held in one.items()} for one in lists]
+    answer(
+        "creator ended, a child has it open: use; outside, in its namespace, in another",
+        [used, *seen],
+    )
+    assert lists[2] == {}
 
 
 @pytest.mark.parametrize("count", [1, 8, 32])

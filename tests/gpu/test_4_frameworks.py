@@ -67,5 +67,5 @@ def test_a_program_with_its_variables_stays_within_the_cap(program, module, scri
         held_bytes = nvml.processes(gpu).get(running.pid)
         running.stdin.close()
         assert said == "full\n", running.stderr.read()[-2000:]
-    answer(f"{program}, cap 8Gi: holds when it is refused more", mib(held_bytes))
+    answer(f"{program}, cap 8Gi: holds when no more is allocated", mib(held_bytes))
     assert held_bytes <= CAP_BYTES
