@@ -36,9 +36,10 @@ WHOLE = {
                 "capabilities": ["NET_ADMIN", "IPC_LOCK"],
                 "resourceClaims": "Ignore",
                 "advice": "Off",
-                "placement": "None",
+                "placement": "Binding",
                 "enforcement": {
                     "by": "Sidecar",
+                    "driverLimit": "Require",
                     "grace": "5s",
                     "tolerance": "2%",
                     "image": "x",

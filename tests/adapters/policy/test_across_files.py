@@ -154,6 +154,16 @@ def test_whole_gpu_resources_of_the_files_are_added_up(tmp_path):
             'a.yaml:7: spec.rules[0].nodeSelector.gpu: wants "a100" but class "t4" in {}b.yaml:5 wants "t4", so no node fits; make them agree, or leave the class out of classes.allowed',
         ),
         (
+            "  rules:\n  - name: x\n    enforcement: {driverLimit: Require}\n",
+            "  classes: {t4: {nodeSelector: {vramwarden.io/driver-limit: 'no'}}}\n",
+            'a.yaml:7: spec.rules[0].enforcement.driverLimit: wants "true" but class "t4" in {}b.yaml:5 wants "no", so no node fits; make them agree, or leave the class out of classes.allowed',
+        ),
+        (
+            "  rules:\n  - name: x\n    enforcement: {driverLimit: Require}\n",
+            "  classes: {t4: {accounting: CapOnly}}\n",
+            'a.yaml:7: spec.rules[0].enforcement.driverLimit: Require needs accounting VRAM, also of class "t4" in {}b.yaml:5; write Auto, or leave the class out of classes.allowed',
+        ),
+        (
             "  rules:\n  - name: x\n    classes: {memory: {t5: {max: 8Gi}}}\n",
             "  classes: {t4: {}}\n",
             'a.yaml:7: spec.rules[0].classes.memory.t5: class "t5" is not defined; the policy has t4',

@@ -21,6 +21,7 @@ from webhook.core.policy.values import (
     Action,
     Amounts,
     Bounds,
+    DriverLimit,
     EnforceBy,
     Isolation,
     Placement,
@@ -63,7 +64,7 @@ def test_what_is_left_out_has_the_documented_default(tmp_path):
     assert (held.image, held.poll_interval, held.grace) == (IMAGE, "1s", "5s")
     assert (held.tolerance, held.blind_after) == ("2%", "60s")
     assert held.when_blind is WhenBlind.REPORT
-    assert held.pod_restart is PodRestart.NONE
+    assert (held.pod_restart, held.driver_limit) == (PodRestart.NONE, DriverLimit.AUTO)
     assert (held.image_pull_secrets, held.resources) == ((), Amounts())
     assert policy.whole_gpu_resources == WHOLE_GPU_RESOURCES
 
@@ -197,6 +198,14 @@ def test_a_rule_names_programs_in_any_number(tmp_path, programs):
         ("enforcement: {style: native}", 'enforcement.style: "native" is not one of Native, Container; did you mean Native?'),
         ("enforcement: {podRestart: restart}", 'enforcement.podRestart: "restart" is not one of None, RestartAllContainers'),
         ("enforcement: {style: Container, podRestart: RestartAllContainers}", "enforcement.podRestart: RestartAllContainers needs style Native; change the style, or write None"),
+        ("enforcement: {driverLimit: require}", 'enforcement.driverLimit: "require" is not one of Auto, Require, Off; did you mean Require?'),
+        ("enforcement: {by: None, driverLimit: Require}", "enforcement.driverLimit: Require needs by Sidecar: without a sidecar no container waits for the limit; change by, or write Auto"),
+        ("enforcement: {style: Container, driverLimit: Require}", "enforcement.driverLimit: Require needs style Native: beside a plain container the others start at once; change style, or write Auto"),
+        ("enforcement: {onExcess: Report, driverLimit: Require}", "enforcement.driverLimit: Require needs onExcess Stop: Report holds nobody to the cap, and the limit would; change onExcess, or write Auto"),
+        ("enforcement: {by: None, onExcess: Report, driverLimit: Require}", "change by, or write Auto; it needs onExcess Stop: Report holds"),
+        ("enforcement: {driverLimit: Require}\n    placement: None", "enforcement: driverLimit Require needs placement Binding: what sees all GPUs is promised none; change placement, or write driverLimit Auto"),
+        ("enforcement: {driverLimit: Require}\n    accounting: MIG", "enforcement: driverLimit Require needs accounting VRAM: a device plugin gives the GPU, and says not which; change accounting, or write driverLimit Auto"),
+        ("enforcement: {driverLimit: Require}\n    nodeSelector: {vramwarden.io/driver-limit: 'false'}", 'enforcement.driverLimit: Require selects "true"; remove nodeSelector[vramwarden.io/driver-limit] of the rule'),
     ],
 )  # fmt: skip
 def test_a_mistake_in_a_rule_is_told_with_line_and_path(tmp_path, field, problem):
@@ -302,6 +311,10 @@ KEPT = [
     ("enforcement: {podRestart: RestartAllContainers}", "enforcement.restarts_pod", True),
     ("enforcement: {podRestart: RestartAllContainers, style: Native}", "enforcement.restarts_pod", True),
     ("enforcement: {podRestart: None, style: Container}", "enforcement.restarts_pod", False),
+    # what is promised of the driver's limit, and on which nodes; Auto never is where nothing waits
+    *((f"enforcement: {{driverLimit: {each}}}", "driver_limit", each) for each in DriverLimit),
+    *((f"enforcement: {{{each}}}", "driver_limit", "Off") for each in ("by: None", "style: Container", "onExcess: Report")),
+    ("placement: None", "driver_limit", "Off"),
     # durations, as the sidecar reads them
     ("enforcement: {grace: 1m30s}", "enforcement.grace", "90s"),
     ("enforcement: {grace: 0.5s}", "enforcement.grace", "500ms"),

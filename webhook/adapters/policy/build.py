@@ -16,12 +16,14 @@ from webhook.core.policy.values import (
     WHOLE_GPU_RESOURCES,
     Action,
     Bounds,
+    DriverLimit,
     Enforcement,
     Example,
     GPUClass,
     Policy,
     Rule,
 )
+from webhook.names import NODE_DRIVER_LIMIT_LABEL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -97,7 +99,7 @@ def build_policy(
             path: Path = ("spec", "rules", index)
             found.problems.extend(_check_classes(source, path, rule, known))
             found.problems.extend(_check_bounds(source, path, rule, found))
-            found.problems.extend(_check_selectors(source, path, rule, found))
+            found.problems.extend(_check_nodes(source, path, rule, found))
     policy = Policy(
         rules=tuple(found.rules.values()),
         classes=found.classes,
@@ -178,24 +180,40 @@ def _clashes(memory: Bounds, other: Bounds, words: str) -> Iterator[tuple[str, s
         yield "max", f"{detail}; make them agree"
 
 
-def _check_selectors(
-    source: PolicyDocument, path: Path, rule: RulePart, found: _Found
+def _check_nodes(
+    source: PolicyDocument, path: Path, part: RulePart, found: _Found
 ) -> Iterator[Problem]:
-    """Yield labels for which a rule and a class that it allows want different values."""
+    """Yield labels for which a rule and a class that it allows want different values.
+
+    And where a rule requires the driver's limit: a label of its own against it, and classes of
+    which another accounting promises nothing.
+    """
+    rule = found.rules[part.name]
     if rule.action is Action.IGNORE:
         return
+    limits: Path = (*path, "enforcement", "driverLimit")
+    wanted = rule.selector_with(None)
+    label = wanted.get(NODE_DRIVER_LIMIT_LABEL)
+    if label != rule.node_selector.get(NODE_DRIVER_LIMIT_LABEL, label):
+        key = f"nodeSelector[{NODE_DRIVER_LIMIT_LABEL}]"
+        yield source.problem(limits, f"Require selects {show(label)}; remove {key} of the rule")
     for name, gpu_class in found.classes.items():
-        if not matches_any(name, tuple(rule.classes.allowed_classes)):
+        if not matches_any(name, rule.allowed_classes):
             continue
+        where = f"class {show(name)} in {found.places['class', name]}"
+        leave = "leave the class out of classes.allowed"
         for key, value in gpu_class.node_selector.items():
-            wanted = rule.node_selector.get(key, value)
-            if wanted != value:
+            if wanted.get(key, value) != value:
                 detail = (
-                    f"wants {show(wanted)} but class {show(name)} in "
-                    f"{found.places['class', name]} wants {show(value)}, so no node fits; "
-                    "make them agree, or leave the class out of classes.allowed"
+                    f"wants {show(wanted[key])} but {where} wants {show(value)}, so no node fits; "
+                    f"make them agree, or {leave}"
                 )
-                yield source.problem((*path, "nodeSelector", key), detail)
+                at = (*path, "nodeSelector", key) if key in rule.node_selector else limits
+                yield source.problem(at, detail)
+        of_class = rule.of_class(gpu_class)
+        if rule.driver_limit is DriverLimit.REQUIRE and not of_class.chooses_gpus:
+            detail = f"Require needs accounting VRAM, also of {where}; write Auto, or {leave}"
+            yield source.problem(limits, detail)
 
 
 def _whole_gpu_resources(sources: list[PolicyDocument]) -> tuple[str, ...]:

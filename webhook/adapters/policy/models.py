@@ -6,10 +6,12 @@ Names, defaults and descriptions here are what editors and the table in policies
 # ruff: noqa: RUF012 - pydantic copies a default
 
 from collections import Counter
+from enum import StrEnum
 from functools import partial
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic.alias_generators import to_camel
 
 from webhook.adapters.policy.fields import (
     AnnotationPattern,
@@ -63,6 +65,7 @@ from webhook.core.policy.values import (
     WHOLE_GPU_RESOURCES,
     Accounting,
     Action,
+    DriverLimit,
     EnforceBy,
     Enforcement,
     GPUClass,
@@ -175,6 +178,22 @@ class ClassesPart(Part):
     """Bounds for pods of a class under this rule, by the class's name, beside the others."""
 
 
+def _require(
+    limit: DriverLimit,
+    needs: dict[str, tuple[StrEnum, str]],
+    given: dict[str, Any],
+    field: str = "",
+) -> None:
+    """Reject Require beside a field that is given otherwise than it needs; `needs` says why."""
+    lacks = [
+        f"needs {to_camel(name)} {value}: {why}; change {to_camel(name)}, or write {field}Auto"
+        for name, (value, why) in needs.items()
+        if given.get(name, value) != value
+    ]
+    if lacks and limit is DriverLimit.REQUIRE:
+        raise ValueError(f"{field}{limit} {'; it '.join(lacks)}")
+
+
 class EnforcementPart(Part):
     """How the cap is held while the pod runs."""
 
@@ -212,6 +231,11 @@ class EnforcementPart(Part):
     """Report says so and continues; Terminate ends the pod."""
     on_excess: Annotated[OnExcess, _Lax] = OnExcess.STOP
     """Stop ends what exceeds the cap; Report says what would be stopped, and stops nothing."""
+    driver_limit: Annotated[DriverLimit, _Lax] = DriverLimit.AUTO
+    """Where the node's driver can hold a pod to its cap, its containers wait for that: 2s at most
+    under Auto, until it holds under Require, which selects such nodes, not at all under Off. Auto
+    is Off under by None, style Container, onExcess Report, placement None, accounting MIG and
+    CapOnly."""
     pod_restart: Annotated[PodRestart, _Lax] = PodRestart.NONE
     """RestartAllContainers restarts the pod's containers where the sidecar ends, whoever ended it,
     or may not stop what exceeds the cap; as of Kubernetes 1.36."""
@@ -221,6 +245,17 @@ class EnforcementPart(Part):
     to the pod."""
     resources: ResourcesPart | None = None
     """The sidecar's CPU and memory, in place of the usual amounts; null is those."""
+
+    @field_validator("driver_limit")
+    @classmethod
+    def _can_be_required(cls, limit: DriverLimit, info: ValidationInfo) -> DriverLimit:
+        needs = {
+            "by": (EnforceBy.SIDECAR, "without a sidecar no container waits for the limit"),
+            "style": (Style.NATIVE, "beside a plain container the others start at once"),
+            "on_excess": (OnExcess.STOP, "Report holds nobody to the cap, and the limit would"),
+        }
+        _require(limit, needs, info.data)
+        return limit
 
     @field_validator("pod_restart")
     @classmethod
@@ -303,6 +338,18 @@ class RulePart(Part):
     """Binding chooses the GPU when the pod is bound to a node; None shows all."""
     enforcement: EnforcementPart = EnforcementPart()
     """How the cap is held while the pod runs."""
+
+    @field_validator("enforcement")
+    @classmethod
+    def _can_require_the_limit(
+        cls, enforcement: EnforcementPart, info: ValidationInfo
+    ) -> EnforcementPart:
+        needs = {
+            "accounting": (Accounting.VRAM, "a device plugin gives the GPU, and says not which"),
+            "placement": (Placement.BINDING, "what sees all GPUs is promised none"),
+        }
+        _require(enforcement.driver_limit, needs, info.data, "driverLimit ")
+        return enforcement
 
     @field_validator("enforcement")
     @classmethod

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.pod.foreign import GIVEN_BY_OTHERS, SHARED_GPU, WHOLE_GPU
 from webhook.core.policy.match import Match, Subject, matches_any
-from webhook.names import NODE_GPU_LABEL
+from webhook.names import NODE_DRIVER_LIMIT_LABEL, NODE_GPU_LABEL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -148,6 +148,16 @@ class OnExcess(StrEnum):
     """Everything but the stop: what a cluster begins with that wants to see reports first."""
 
 
+class DriverLimit(StrEnum):
+    """Whether a pod waits for the driver's own limit, where its node's driver can set one."""
+
+    AUTO = "Auto"
+    """For a moment, and goes on without."""
+    REQUIRE = "Require"
+    """Until the limit stands; it runs on no other nodes."""
+    OFF = "Off"
+
+
 class Accounting(StrEnum):
     """What the scheduler counts for a demand."""
 
@@ -210,6 +220,7 @@ class Enforcement:
     blind_after: str
     when_blind: WhenBlind
     on_excess: OnExcess
+    driver_limit: DriverLimit
     pod_restart: PodRestart
     image_pull_secrets: tuple[str, ...]
     """Names of Secrets in the pod's namespace by which the kubelet may pull the image."""
@@ -223,6 +234,20 @@ class Enforcement:
     def restarts_pod(self) -> bool:
         """Whether an excess can be ended without a signal to any process."""
         return self.pod_restart is PodRestart.ALL_CONTAINERS
+
+    def promised_limit(self, placement: Placement) -> DriverLimit:
+        """Return what pods are promised of the driver's limit.
+
+        | by | onExcess | style | placement | promised |
+        | --- | --- | --- | --- | --- |
+        | Sidecar | Stop | Native | Binding | what `driverLimit` says |
+        | any other of these | | | | Off: nothing in the pod would wait, or nothing is to hold it |
+        """
+        gates = self.by, self.on_excess, self.style, placement
+        return self.driver_limit if gates == _GATES else DriverLimit.OFF
+
+
+_GATES: Final = (EnforceBy.SIDECAR, OnExcess.STOP, Style.NATIVE, Placement.BINDING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,6 +309,20 @@ class Rule:
     def chooses_gpus(self) -> bool:
         """Whether a pod's GPUs are chosen at binding; otherwise it sees all of its node's."""
         return self.placement is Placement.BINDING
+
+    @property
+    def driver_limit(self) -> DriverLimit:
+        """What its pods are promised of the driver's limit."""
+        return self.enforcement.promised_limit(self.placement)
+
+    def selector_with(self, gpu_class: GPUClass | None) -> Mapping[str, str]:
+        """Return the labels of nodes that pods of a class, or of none, select."""
+        selector = dict(self.node_selector)
+        if gpu_class:
+            selector |= gpu_class.node_selector
+        if self.driver_limit is DriverLimit.REQUIRE:
+            selector[NODE_DRIVER_LIMIT_LABEL] = "true"
+        return selector
 
     @property
     def leaves_to_plugin(self) -> bool:
