@@ -26,6 +26,7 @@ from webhook.core.policy.values import (
     Accounting,
     Action,
     Amounts,
+    DriverLimit,
     EnforceBy,
     Isolation,
     Placement,
@@ -52,6 +53,7 @@ RULES = st.builds(
         {
             "by": st.sampled_from(EnforceBy),
             "style": st.sampled_from(Style),
+            "driver_limit": st.sampled_from(DriverLimit),
             "run_as": st.sampled_from([RunAs.AUTO, RunAs.ROOT]),
             "pod_restart": st.sampled_from(PodRestart),
             "image_pull_secrets": st.sampled_from([(), ("registry",), ("registry", "other")]),

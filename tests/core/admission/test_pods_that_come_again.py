@@ -52,7 +52,8 @@ def as_0_1_wrote(pod):
             container["startupProbe"] |= {"failureThreshold": 4, "initialDelaySeconds": 5}
             amounts = {"cpu": "10m", "memory": "64Mi"}
             container["resources"] = {"requests": amounts, "limits": amounts}
-            container["env"] = [one for one in container["env"] if one["name"] != "VRAM_GPUS"]
+            later = {"VRAM_GPUS", "VRAM_DRIVER_LIMIT"}
+            container["env"] = [one for one in container["env"] if one["name"] not in later]
             container["volumeMounts"] = container["volumeMounts"][:2]
             spec["volumes"] = [one for one in spec["volumes"] if one["name"] != "vram-enforcer-gpu"]
     for term in required_terms(pod):
@@ -300,6 +301,10 @@ FROM_MAP = {"configMapKeyRef": {"name": "m", "key": "k"}}
         "another GPU": with_variable(VISIBLE, "GPU-2"),
         "GPUs by hand": with_variable("VRAM_GPUS", "GPU-2"),
         "GPUs from another annotation": with_variable("VRAM_GPUS", **field("annotations['mine']")),
+        "a limit by hand": with_variable("VRAM_DRIVER_LIMIT", "Auto"),
+        "a limit from another annotation": with_variable(
+            "VRAM_DRIVER_LIMIT", **field("annotations['vramwarden.io/gpu']")
+        ),
         "a cap from a map": with_variable("VRAM_CAP_BYTES", **FROM_MAP),
         "a setting from a map": with_variable("VRAM_GRACE", **FROM_MAP),
         "a setting from the pod": with_variable("VRAM_GRACE", **field("labels['grace']")),
@@ -364,7 +369,7 @@ def test_a_stored_pod_of_0_1_may_change_as_before(by, change, phase, name):
         assert_left(updated(old, new, policy=policy, phase=phase, subresource=subresource))
 
 
-@pytest.mark.parametrize("key", ["gpu", "visible-devices", "gpu-waits"])
+@pytest.mark.parametrize("key", ["gpu", "visible-devices", "driver-limit", "gpu-waits"])
 def test_a_stored_pod_of_0_1_gets_no_gpu_by_hand(key):
     old = of_0_1()
     new = copy.deepcopy(old)

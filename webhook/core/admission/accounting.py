@@ -117,9 +117,7 @@ def selected_nodes(
     pod: Pod, rule: Rule, gpu_class: GPUClass | None, cluster: Cluster
 ) -> list[SlicedNode]:
     """Return the nodes with slices that a pod's node selector selects, once it is translated."""
-    selector = {**(pod.spec.get("nodeSelector") or {}), **rule.node_selector}
-    if gpu_class:
-        selector |= gpu_class.node_selector
+    selector = {**(pod.spec.get("nodeSelector") or {}), **rule.selector_with(gpu_class)}
     return [node for node in cluster.sliced_nodes if node.is_selected(selector)]
 
 

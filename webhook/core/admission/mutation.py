@@ -123,11 +123,10 @@ def edit_debuggers(
 def _select_nodes(edits: Edits, pod: Pod, rule: Rule, gpu_class: GPUClass | None) -> None:
     """Step 2: the node selector."""
     selector = pod.spec.get("nodeSelector")
-    wanted = rule.node_selector
-    if gpu_class:
-        wanted = {**wanted, **gpu_class.node_selector}
     missing = {
-        key: value for key, value in wanted.items() if not selector or selector.get(key) != value
+        key: value
+        for key, value in rule.selector_with(gpu_class).items()
+        if not selector or selector.get(key) != value
     }
     edits.merge("/spec", "nodeSelector", selector, missing)
 

@@ -1,8 +1,9 @@
-"""GPUs as nodes advertise them: what placement, the agent and a pod's preference share."""
+"""GPUs as nodes advertise them, and what pods are promised: what several rooms share."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Protocol
 
 from webhook.names import NODE_GPU_MEMORY_FREE_LABEL
@@ -22,6 +23,16 @@ MOST_GPUS: Final = 64
 
 LONGEST_FAULT: Final = 120
 """Characters that say why a GPU is not healthy."""
+
+
+class DriverLimit(StrEnum):
+    """Whether a pod waits for the driver's own limit, where its node's driver can set one."""
+
+    AUTO = "Auto"
+    """For a moment, and goes on without."""
+    REQUIRE = "Require"
+    """Until the limit stands; it runs on no other nodes."""
+    OFF = "Off"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,6 +43,8 @@ class Cluster:
     """For rules that choose by what exists."""
     sliced_nodes: tuple[SlicedNode, ...] = ()
     """Nodes with MIG, for rules whose accounting is MIG."""
+    limits: bool | None = None
+    """Whether the driver of some node holds caps, by its label; None where that is not known."""
     namespaces: Namespaces = field(default_factory=dict)
     """Labels for which rules ask: no review carries them."""
 

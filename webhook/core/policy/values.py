@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.pod.foreign import GIVEN_BY_OTHERS, SHARED_GPU, WHOLE_GPU
+from webhook.core.pod.gpus import DriverLimit as DriverLimit  # noqa: PLC0414 - one of these values
 from webhook.core.policy.match import Match, Subject, matches_any
 from webhook.names import NODE_DRIVER_LIMIT_LABEL, NODE_GPU_LABEL
 
@@ -146,16 +147,6 @@ class OnExcess(StrEnum):
     STOP = "Stop"
     REPORT = "Report"
     """Everything but the stop: what a cluster begins with that wants to see reports first."""
-
-
-class DriverLimit(StrEnum):
-    """Whether a pod waits for the driver's own limit, where its node's driver can set one."""
-
-    AUTO = "Auto"
-    """For a moment, and goes on without."""
-    REQUIRE = "Require"
-    """Until the limit stands; it runs on no other nodes."""
-    OFF = "Off"
 
 
 class Accounting(StrEnum):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.core.admission.decisions import (
@@ -19,8 +21,11 @@ from tests.core.admission.decisions import (
     variable,
 )
 from tests.core.admission.faults import SHM, SPEC_FAULTS
+from tests.support.pods import a_rule
 from webhook.core.admission.decide import Phase
 from webhook.core.pod.findings import Reason
+from webhook.core.policy.cluster import Cluster
+from webhook.core.policy.values import DriverLimit, Warnings
 
 
 @pytest.mark.parametrize(("reason", "fields", "path"), SPEC_FAULTS, ids=str)
@@ -114,3 +119,51 @@ def test_only_a_pod_that_a_kubelet_mirrors_is_left_alone(annotations, groups, sk
     else:
         assert not decision.allowed
         assert decision.reasons == ("NodeNamePreset", "HostPID")
+
+
+LIMITED = "vramwarden.io/driver-limit"
+REQUIRES = a_rule(default_class="a100", enforcement={"driver_limit": DriverLimit.REQUIRE})
+OF_THE_RULE = {"vramwarden.io/gpu": "true", "nvidia.com/gpu.product": "A100"}
+
+
+@pytest.mark.parametrize("selector", [{}, {LIMITED: "true"}, {LIMITED: "false"}], ids=str)
+@pytest.mark.parametrize("limit", DriverLimit)
+def test_who_requires_the_drivers_limit_selects_nodes_that_have_it_beside_all_others(
+    limit, selector
+):
+    rule = replace(REQUIRES, enforcement=replace(REQUIRES.enforcement, driver_limit=limit))
+    pod = a_full_pod(nodeSelector=selector)
+    if limit is DriverLimit.REQUIRE and "false" in selector.values():
+        path = f"spec.nodeSelector[{LIMITED}]"
+        for phase in Phase:
+            assert_denied(decided(pod, rule, phase), Reason.NODE_SELECTOR_CONFLICT, path)
+        return
+    required = {LIMITED: "true"} if limit is DriverLimit.REQUIRE else {}
+    assert translated(pod, rule)["spec"]["nodeSelector"] == OF_THE_RULE | selector | required
+
+
+QUIET = replace(REQUIRES, advice=Warnings.OFF)
+
+
+@pytest.mark.parametrize(
+    ("rule", "limits", "warned"),
+    [
+        (REQUIRES, False, 1),
+        (REQUIRES, True, 0),
+        (REQUIRES, None, 0),
+        (QUIET, False, 0),
+        (a_rule(), False, 0),
+    ],
+)
+def test_where_no_node_has_the_limit_that_a_pod_requires_it_is_warned_and_not_denied(
+    rule, limits, warned
+):
+    decision = decided(a_full_pod(), rule, cluster=Cluster(limits=limits))
+    assert decision.allowed
+    said = (
+        f"spec.nodeSelector[{LIMITED}]: rule default requires a node whose driver holds caps, and "
+        "no node has that label now: the pod waits until one has"
+    )
+    assert decision.notes == (said,) * warned
+    stored = decided(decision.obj, rule, Phase.VALIDATE, cluster=Cluster(limits=limits))
+    assert (stored.allowed, stored.notes) == (True, ())

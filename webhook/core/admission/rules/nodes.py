@@ -13,8 +13,13 @@ from webhook.core.pod.fields import mapping, strings, text
 from webhook.core.pod.findings import Finding, Reason, annotation_path, quoted
 from webhook.core.pod.quantity import format_bytes
 from webhook.core.policy.cluster import largest, smallest
-from webhook.core.policy.values import Accounting, Warnings
-from webhook.names import GPU_CLASS_ANNOTATION, GPU_COUNT_ANNOTATION, OS_LABEL
+from webhook.core.policy.values import Accounting, DriverLimit, Warnings
+from webhook.names import (
+    GPU_CLASS_ANNOTATION,
+    GPU_COUNT_ANNOTATION,
+    NODE_DRIVER_LIMIT_LABEL,
+    OS_LABEL,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -36,8 +41,7 @@ def node_selector(case: Case) -> Iterator[Finding]:
         return
     name = pod.annotations.get(GPU_CLASS_ANNOTATION) or rule.default_class
     gpu_class = case.policy.class_for(name)
-    wanted = {**rule.node_selector, **(gpu_class.node_selector if gpu_class else {})}
-    for key, value in wanted.items():
+    for key, value in rule.selector_with(gpu_class).items():
         if key in present and present[key] != value:
             yield _conflict(case, key, f" but pods with VRAM need {quoted(value)}")
     for term in working_nodes(rule):
@@ -135,6 +139,24 @@ def one_slot(case: Case) -> Iterator[Finding]:
         )
         path = annotation_path(GPU_COUNT_ANNOTATION)
         yield Finding(Reason.INVALID_COUNT, path, detail)
+
+
+def no_limits(case: Case) -> tuple[str, ...]:
+    """Rule: who creates a pod that requires the driver's limit knows that no node has one now.
+
+    Fields: spec.nodeSelector[vramwarden.io/driver-limit]
+    Allowed values: any; it returns a warning and not a finding, since such nodes may come, unless
+    the rule's `advice` is Off
+    """
+    rule = case.rule
+    requires = rule.driver_limit is DriverLimit.REQUIRE and rule.advice is Warnings.WARN
+    if case.asked is None or not requires or case.cluster.limits is not False:
+        return ()
+    hint = (
+        f"spec.nodeSelector[{NODE_DRIVER_LIMIT_LABEL}]: rule {rule.name} requires a node whose "
+        "driver holds caps, and no node has that label now: the pod waits until one has"
+    )
+    return (hint,)
 
 
 def unpromised(case: Case) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from webhook.core.pod.fields import Json, mapping
 from webhook.core.pod.quantity import amount_or, parse_quantity
 from webhook.core.policy.values import (
     Amounts,
+    DriverLimit,
     Enforcement,
     OnExcess,
     Placement,
@@ -24,6 +25,8 @@ from webhook.names import (
     ASSIGNED_LATE_EXIT_CODE,
     BLIND_AFTER_ENV,
     CAP_BYTES_ENV,
+    DRIVER_LIMIT_ANNOTATION,
+    DRIVER_LIMIT_ENV,
     ENFORCER_COMMAND,
     ENFORCER_CONTAINER,
     ENFORCER_GPU_PATH,
@@ -58,7 +61,15 @@ def _field(key: str) -> Json:
     return {"apiVersion": "v1", "fieldPath": f"metadata.annotations['{key}']"}
 
 
-GPUS_VARIABLE: Final = {"name": GPUS_ENV, "valueFrom": {"fieldRef": _field(GPU_ANNOTATION)}}
+def _variable(name: str, annotation: str) -> Json:
+    return {"name": name, "valueFrom": {"fieldRef": _field(annotation)}}
+
+
+GPUS_VARIABLE: Final = _variable(GPUS_ENV, GPU_ANNOTATION)
+LIMIT_VARIABLE: Final = _variable(DRIVER_LIMIT_ENV, DRIVER_LIMIT_ANNOTATION)
+"""Of pods to which a rule promises the driver's limit; empty where their node has none."""
+OF_BINDING: Final = {one["name"]: one for one in (GPUS_VARIABLE, LIMIT_VARIABLE)}
+"""Variables that no release spells otherwise."""
 
 _MEMORY: Final = "64Mi"
 _USUAL: Final = ("10m", "1")
@@ -198,6 +209,8 @@ def _variables(enforcement: Enforcement, placement: Placement, cap_bytes: int) -
     chosen = placement is Placement.BINDING
     if chosen:
         yield GPUS_VARIABLE
+    if enforcement.promised_limit(placement) is not DriverLimit.OFF:
+        yield LIMIT_VARIABLE
     yield visible_devices(chosen=chosen)
     yield driver_capabilities(MEASURING)
 

@@ -6,7 +6,7 @@ import posixpath
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.admission.sidecar.container import GPUS_VARIABLE, restart_rules
+from webhook.core.admission.sidecar.container import OF_BINDING, restart_rules
 from webhook.core.nvidia.variables import chooses_devices, shows_all, shows_chosen
 from webhook.core.pod.fields import Json, mapping, text, texts
 from webhook.core.pod.quantity import MIB, amount_or, parse_quantity
@@ -15,7 +15,6 @@ from webhook.names import (
     ENFORCER_CONTAINER,
     ENFORCER_GPU_VOLUME,
     ENFORCER_RUN_PATH,
-    GPUS_ENV,
     PREFIX,
 )
 
@@ -251,8 +250,8 @@ def _steers_as_a_release(env: list[Json]) -> bool:
 def _is_of_a_release(entry: Json) -> bool:
     if chooses_devices(entry):
         return shows_chosen(entry) or shows_all(entry)
-    if entry["name"] == GPUS_ENV:
-        return entry == GPUS_VARIABLE
+    if entry["name"] in OF_BINDING:
+        return entry == OF_BINDING[entry["name"]]
     source = entry.get("valueFrom")
     if source is None:
         return True
