@@ -49,9 +49,15 @@ class Replica:
     def __init__(self, policy=ASKS):
         self.policy = policy
         self.now_s = 1000.0
+        self.limits = None
         self.api, self.log = ApiServer(), RecordedLog()
         self.cache = ClusterCache(
-            self.api.kube(), lambda: self.policy, Rollout.OBSERVE, self.log, lambda: self.now_s
+            self.api.kube(),
+            lambda: self.policy,
+            Rollout.OBSERVE,
+            self.log,
+            lambda: self.now_s,
+            lambda: self.limits,
         )
         self.followed = None
         self.polls()
@@ -197,6 +203,8 @@ def test_slices_are_known_as_the_api_server_said_last(plain, reports, known):
 def test_what_is_known_is_the_same_object_until_it_changes(plain):
     """A node's status changes often."""
     plain.reports(plain.cache.nodes, BOTH)
+    for plain.limits in (False, True):  # as placement knows it, of its nodes
+        assert plain.known.limits is plain.limits
     before = plain.known
     same = SlicedNode({"1g.10gb": 9728 * MIB}, {"a": "b"})
     plain.reports(plain.cache.nodes, Changed("MODIFIED", ("a", same)))

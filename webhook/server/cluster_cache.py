@@ -4,6 +4,7 @@
 | --- | --- | --- |
 | whether there is a RuntimeClass `nvidia` | with runtimeClassName `Auto` | there is none |
 | nodes with slices of GPUs (MIG) | with accounting `MIG` | there are none |
+| whether the driver of some node holds caps, by placement | with driverLimit `Require` | no word |
 | labels of namespaces | that ask for some, and those alone | the review is not answered |
 
 Placement follows the nodes whose memory our own agent advertises. Those with slices are others: an
@@ -59,8 +60,10 @@ class ClusterCache:
         rollout: Rollout,
         log: JsonLog,
         clock: Callable[[], float] = time.monotonic,
+        limits: Callable[[], bool | None] = lambda: None,
     ) -> None:
-        """Send no request yet; `policy` returns the one in force."""
+        """Send no request yet; `policy` returns the one in force, `limits` what `Cluster` says."""
+        self._limits = limits
         self._kube = kube
         self._policy = policy
         self._log = log
@@ -112,6 +115,9 @@ class ClusterCache:
 
     def known_for(self, policy: Policy) -> Cluster:
         """Return what is known; of namespaces nothing, where the policy asks for other labels."""
+        limits = self._limits()
+        if limits is not self._known[0].limits:
+            self._replace(limits=limits)
         cluster, labels = self._known  # once: another thread may replace it
         return cluster if self._wanted_by(policy) <= labels else replace(cluster, namespaces={})
 

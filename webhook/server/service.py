@@ -141,7 +141,8 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
             if not settings.key:
                 self._log.warning("there is no key: what fences read is not proven to be ours")
             placement = self._part(PlacementService(kube, namespace, self._metrics, self._log))
-            cache = ClusterCache(kube, self._policy, settings.rollout, self._log)
+            known = kube, self._policy, settings.rollout, self._log
+            cache = ClusterCache(*known, limits=placement.limits)
             known_for = self._part(cache).known_for
         told = self._metrics, self._log
         binder = placement.binder if placement else None

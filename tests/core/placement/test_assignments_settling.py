@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.support.assignments import NODE, NOW_S, entry, pod
@@ -17,6 +19,7 @@ from webhook.core.placement.assignments import (
 from webhook.core.placement.pods import Hold
 from webhook.core.pod.gpus import EVERY_GPU
 from webhook.core.pod.quantity import MIB
+from webhook.core.policy.values import DriverLimit
 
 HOLD, OTHER = Hold(300 * MIB, 6 * MIB, 6.5, may_act=True), Hold(1, 0, 0.0, may_act=False)
 
@@ -61,6 +64,18 @@ def test_entries_of_older_releases_learn_what_their_pods_are_held_to():
     new = old | {"p": entry("a", since_s=1, hold=HOLD)}
     known = {one.uid: one for one in pods}
     assert complete(old, known) == adopt(NODE, old, pods, NOW_S) == new
+    assert complete(new, known) is new
+
+
+@pytest.mark.parametrize("promised", DriverLimit)
+@pytest.mark.parametrize("entered", DriverLimit)
+def test_an_entry_learns_what_its_pod_is_promised_where_it_says_nothing(entered, promised):
+    """As where an older replica wrote the list anew."""
+    known = {"p": pod("p", 300, node=NODE, gpus="b", hold=replace(OTHER, limit=promised))}
+    old = {"p": entry("a", since_s=1, hold=replace(HOLD, limit=entered))}
+    limit = promised if entered is DriverLimit.OFF else entered
+    new = complete(old, known)
+    assert new == {"p": entry("a", since_s=1, hold=replace(HOLD, limit=limit))}
     assert complete(new, known) is new
 
 

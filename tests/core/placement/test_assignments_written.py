@@ -25,6 +25,7 @@ from webhook.core.placement.assignments import (
 from webhook.core.placement.pods import Hold
 from webhook.core.pod.gpus import MOST_GPUS
 from webhook.core.pod.quantity import MIB
+from webhook.core.policy.values import DriverLimit
 from webhook.names import GPU_ANNOTATION, VRAM_RESOURCE
 
 
@@ -179,6 +180,7 @@ def test_what_a_pod_is_held_to_is_read():
         {"report": True},  # and acts
         {"act": False, "report": 1},
         {"act": False, "report": None},
+        *({"limit": limit} for limit in ("auto", "", None, True, 1, [], {})),
     ],
 )
 def test_a_line_that_does_not_say_well_what_a_pod_is_held_to_counts_and_is_reported(change):
@@ -190,13 +192,15 @@ def test_a_line_that_does_not_say_well_what_a_pod_is_held_to_counts_and_is_repor
     assert not whole
 
 
+@pytest.mark.parametrize("limit", DriverLimit)
 @pytest.mark.parametrize(("act", "report"), [(True, False), (False, False), (False, True)])
-def test_whether_the_sentry_stops_or_reports_is_written_and_read(act, report):
-    hold = Hold(5, 0, 6.0, may_act=act, reports=report)
+def test_whether_the_sentry_stops_or_reports_and_what_is_promised_is_kept(act, report, limit):
+    hold = Hold(5, 0, 6.0, may_act=act, reports=report, limit=limit)
     entered = {"u": Assignment(pod="ns/p", uuids=("GPU-a",), memory_bytes=5, since_s=1, hold=hold)}
     data = write_assignments(entered)
     assert read_assignments(data) == (entered, True)
     assert ("report" in data["assignments"]) is report
+    assert ("limit" in data["assignments"]) is (limit is not DriverLimit.OFF)
 
 
 def test_no_pod_has_a_line_that_is_much_longer_than_others():

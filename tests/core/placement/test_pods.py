@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
+from itertools import product
 
 import pytest
 from hypothesis import example, given
@@ -11,16 +13,18 @@ from hypothesis import strategies as st
 
 from tests.support.gpus import a_gpu
 from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
+from tests.support.policies import load_spec
+from webhook.adapters.policy.files import PolicyInvalidError
 from webhook.core.admission.decide import Phase, decide
 from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.nvidia.programs import CONTEXT_BYTES
 from webhook.core.placement import pods
-from webhook.core.placement.assignments import read_pod_state
+from webhook.core.placement.assignments import Assignment, read_pod_state, write_assignments
 from webhook.core.placement.pods import Hold, gpu_annotations, memory_fraction
 from webhook.core.pod.patch import apply_patch
 from webhook.core.pod.quantity import MIB
 from webhook.core.policy.cluster import UNKNOWN
-from webhook.core.policy.values import EnforceBy, OnExcess, Placement, Style
+from webhook.core.policy.values import DriverLimit, EnforceBy, OnExcess, Placement, Style
 from webhook.sidecar import guard
 from webhook.sidecar.settings import SettingsError, read_settings
 
@@ -33,6 +37,13 @@ NAMES = (
     "VRAM_ON_EXCESS",
 )
 COMMAND = ["python3", "-I", "-m", "webhook.sidecar"]
+LIMIT, LIMIT_OF_GPU = (
+    {
+        "name": "VRAM_DRIVER_LIMIT",
+        "valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['vramwarden.io/{key}']"}},
+    }
+    for key in ("driver-limit", "gpu")
+)
 ALONE = Hold(8 * GIB, 8 * GIB // 50, 6.5, may_act=False)
 
 
@@ -59,6 +70,7 @@ def held_to(*init, **more):
 def test_a_pod_with_our_sidecar_may_be_acted_on_and_one_without_may_not(style, placement):
     for by, may_act in ((EnforceBy.SIDECAR, True), (EnforceBy.NONE, False)):
         enforcement = {"by": by, "style": style, "tolerance": "1048576", "grace": "1m"}
+        enforcement["driver_limit"] = DriverLimit.OFF
         rule = a_rule(placement=placement, enforcement=enforcement)
         raw = a_pod("8Gi")
         decision = decide(a_request(raw), a_policy(rule), UNKNOWN, Phase.MUTATE)
@@ -109,10 +121,65 @@ def test_it_is_late_by_a_poll_a_confirmation_and_the_grace():
         [enforcer(*[variable("VRAM_CAP_BYTES", "5")] * 2)],
         [enforcer(variable("VRAM_CAP_BYTES", "5"), variable("VRAM_GRACE", "9" * 2**20))],
         [enforcer(variable("VRAM_CAP_BYTES", "5" + " " * 64))],
+        [enforcer(variable("VRAM_CAP_BYTES", "5"), variable("VRAM_DRIVER_LIMIT", "Auto"))],
+        [enforcer(variable("VRAM_CAP_BYTES", "5"), *[LIMIT] * 2)],
+        [enforcer(variable("VRAM_CAP_BYTES", "5"), LIMIT_OF_GPU)],
     ],
 )
 def test_what_no_sidecar_of_ours_says_well_is_measured_alone_by_what_was_asked_for(init):
     assert held_to(*init) == ALONE
+
+
+LABEL = "vramwarden.io/driver-limit"
+
+
+@pytest.mark.parametrize(
+    ("env", "selector", "limit"),
+    [
+        ([], {}, "Off"),
+        ([], {LABEL: "true"}, "Off"),
+        ([LIMIT], None, "Auto"),
+        ([LIMIT], {LABEL: "false"}, "Auto"),
+        ([LIMIT], {"a": "b", LABEL: "true"}, "Require"),  # whoever wrote that
+    ],
+)
+def test_a_pods_own_spec_says_what_it_was_promised_of_the_drivers_limit(env, selector, limit):
+    env = [variable("VRAM_CAP_BYTES", "5"), *env]
+    assert held_to(enforcer(env=env), nodeSelector=selector).limit == limit
+
+
+@pytest.mark.parametrize("gates", [*product(EnforceBy, OnExcess, Style, Placement)])
+@pytest.mark.parametrize("mode", DriverLimit)
+def test_each_rule_promises_the_drivers_limit_whole_or_not_at_all_or_is_no_rule(
+    tmp_path, mode, gates
+):
+    """The law: variable, node selector, line and annotation agree, in every combination."""
+    by, excess, style, placement = gates
+    enforcement = f"{{by: {by}, onExcess: {excess}, style: {style}, driverLimit: {mode}}}"
+    spec = f"  rules: [{{name: a, placement: {placement}, enforcement: {enforcement}}}]\n"
+    opens = gates == ("Sidecar", "Stop", "Native", "Binding")
+    if mode == "Require" and not opens:
+        with pytest.raises(PolicyInvalidError, match="Require needs"):
+            load_spec(tmp_path, spec)
+        return
+    promised = mode if opens else DriverLimit.OFF
+    raw = a_pod("6000Mi")
+    decision = decide(a_request(raw), load_spec(tmp_path, spec), UNKNOWN, Phase.MUTATE)
+    state = read_pod_state(apply_patch(raw, decision.patch))
+    named = [
+        env["name"] for one in decision.obj["spec"].get("initContainers", ()) for env in one["env"]
+    ]
+    assert named.count("VRAM_DRIVER_LIMIT") == (promised != "Off")
+    assert decision.obj["spec"]["nodeSelector"].get(LABEL) == (
+        "true" if promised == "Require" else None
+    )
+    assert state.limit is promised
+    entry = Assignment(pod="a/b", uuids=("x",), memory_bytes=5, since_s=6, hold=state.hold)
+    ((line,),) = map(str.splitlines, write_assignments({"u": entry}).values())
+    assert json.loads(line).get("limit", "Off") == promised
+    given = gpu_annotations(("GPU-a",), [SMALL], DeviceNames.UUID, 6000 * MIB, state.limit)
+    assert given.get(LABEL, "Off") == promised
+    assert given[f"{OURS}gpu-memory-fraction"] == ("0.3375" if promised == "Off" else "0.9000")
 
 
 def test_an_annotation_says_nothing():
@@ -189,6 +256,18 @@ def test_a_pod_is_given_its_gpus_for_people_for_containers_and_for_programs(name
 def test_the_fraction_is_the_smallest_over_the_gpus(uuids, fraction):
     given = gpu_annotations(uuids, [SMALL, LARGE, SILENT], DeviceNames.UUID, 8600 * MIB)
     assert given[f"{OURS}gpu-memory-fraction"] == fraction
+
+
+@pytest.mark.parametrize("limit", [DriverLimit.AUTO, DriverLimit.REQUIRE])
+def test_under_a_limit_the_fraction_is_of_the_cap_that_programs_take_for_the_card(limit):
+    for uuids in (("GPU-a",), ("GPU-a", "GPU-b"), ("GPU-lost",)):
+        given = gpu_annotations(uuids, [SMALL, LARGE], DeviceNames.UUID, 6000 * MIB, limit)
+        assert given == {
+            f"{OURS}gpu": ",".join(uuids),
+            f"{OURS}visible-devices": ",".join(uuids),
+            f"{OURS}gpu-memory-fraction": "0.9000",  # 5400 / 6000
+            f"{OURS}driver-limit": limit.value,
+        }
 
 
 def test_where_no_name_works_nothing_is_given():

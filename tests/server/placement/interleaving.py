@@ -19,6 +19,7 @@ from tests.support.api_server import ApiServer, merged
 from tests.support.logs import RecordedLog
 from webhook.adapters.kube.client import KubeError
 from webhook.adapters.kube.placement import GpuNode, PlacementApi, Question
+from webhook.core.admission.sidecar.container import LIMIT_VARIABLE
 from webhook.core.node.inventory import Inventory, TrackedGpu
 from webhook.core.node.state import desired
 from webhook.core.nvidia.device_names import DeviceNames
@@ -32,20 +33,20 @@ from webhook.core.placement.assignments import (
 from webhook.core.placement.binding_review import Binding, BindingVerdict
 from webhook.core.pod.gpus import Gpu
 from webhook.core.pod.quantity import MIB
+from webhook.core.policy.values import DriverLimit
 from webhook.names import (
     ASSIGNMENTS_NODE_ANNOTATION,
+    BINDING_ANNOTATIONS,
     CAP_BYTES_ENV,
     ENFORCER_COMMAND,
     ENFORCER_CONTAINER,
-    GPU_ANNOTATION,
     GPU_COUNT_ANNOTATION,
     GPU_MEMORY_ANNOTATION,
-    GPU_MEMORY_FRACTION_ANNOTATION,
     GPU_WAITS_ANNOTATION,
     MANAGED_LABEL,
     NODE_DEVICE_NAMES_LABEL,
+    NODE_DRIVER_LIMIT_LABEL,
     NODE_HELD_ANNOTATION,
-    VISIBLE_DEVICES_ANNOTATION,
     VRAM_RESOURCE,
 )
 from webhook.server.metrics import Metrics, PlacementMetrics
@@ -199,6 +200,11 @@ class World(ApiServer):
         if names not in {None, DeviceNames.NONE}:
             self.names.setdefault(node, []).append(names)
 
+    def limit(self, node: str, *, proven: bool) -> None:
+        """Let a node's agent say whether its driver holds caps."""
+        label = {NODE_DRIVER_LIMIT_LABEL: "true" if proven else None}
+        self.edit(f"{NODES}/{node}", metadata={"labels": label})
+
     def hold(self, node: str, why: str | None) -> None:
         """Let a node give its GPUs to no further pods."""
         self.edit(f"{NODES}/{node}", metadata={"annotations": {NODE_HELD_ANNOTATION: why}})
@@ -216,10 +222,12 @@ class World(ApiServer):
         owned: bool = False,
         native: bool = True,
         at_binding: bool = True,
+        limit: DriverLimit = DriverLimit.OFF,
     ) -> str:
         """Create a pod that waits for a node; it sees all GPUs where none is chosen at binding.
 
-        `owned` by a controller; with a `native` sidecar, which waits for the pod's GPUs.
+        `owned` by a controller; with a `native` sidecar, which waits for the pod's GPUs; promised
+        that of the driver's limit.
         """
         uid = f"p{next(self._numbers)}"
         main: dict[str, Any] = {"name": "main"}
@@ -236,6 +244,9 @@ class World(ApiServer):
             "command": list(ENFORCER_COMMAND),
             "env": [{"name": CAP_BYTES_ENV, "value": str((mib or 0) * MIB)}],
         }
+        if limit is not DriverLimit.OFF:
+            sidecar["env"].append(LIMIT_VARIABLE)
+        selector = {NODE_DRIVER_LIMIT_LABEL: "true"} if limit is DriverLimit.REQUIRE else {}
         started = {"initContainers": [sidecar | {"restartPolicy": "Always"}], "containers": [main]}
         metadata = {
             "uid": uid,
@@ -244,6 +255,7 @@ class World(ApiServer):
             "ownerReferences": [{"controller": True}] if owned else [],
         }
         spec = started if native else {"containers": [sidecar, main]}
+        spec["nodeSelector"] = selector
         self.put(f"{PODS}/{uid}", {"metadata": metadata, "spec": spec})
         return uid
 
@@ -349,9 +361,8 @@ class World(ApiServer):
 
     def given(self, uid: str) -> dict[str, str]:
         """Return what a pod carries of GPUs."""
-        of = (GPU_ANNOTATION, VISIBLE_DEVICES_ANNOTATION, GPU_MEMORY_FRACTION_ANNOTATION)
         found = self._annotations(uid)
-        return {key: found[key] for key in of if key in found}
+        return {key: found[key] for key in BINDING_ANNOTATIONS if key in found}
 
     def _annotations(self, uid: str) -> dict[str, str]:
         return self.objects[f"{PODS}/{uid}"]["metadata"].get("annotations") or {}
@@ -376,9 +387,11 @@ class World(ApiServer):
     def fits(self, node: GpuNode, pod: PodState) -> bool:
         """Say whether a node has room by what its pods use, and can show it to a pod.
 
-        A pod that sees all GPUs uses whichever it likes.
+        A pod that sees all GPUs uses whichever it likes. What was entered for one that waits stays
+        its own, also while its node has not the limit that it requires.
         """
-        if node.device_names in {None, DeviceNames.NONE}:
+        is_without = pod.limit is DriverLimit.REQUIRE and not node.driver_limit
+        if node.device_names in {None, DeviceNames.NONE} or is_without:
             return False
         used_bytes = self.used(node)
         seen_bytes = sum(
@@ -386,6 +399,11 @@ class World(ApiServer):
             for one in self.pods.values()
             if one.node == node.name and not (one.finished or one.at_binding) and one.need
         )
+        for uid, entry in self.assignments(node.name).items():
+            one = self.pods.get(uid)
+            if one and one.waits and one.limit is DriverLimit.REQUIRE and one is not pod:
+                for uuid in entry.uuids:
+                    used_bytes[uuid] += entry.memory_bytes
         free = [gpu.memory_bytes - used_bytes[gpu.uuid] - seen_bytes for gpu in node.gpus]
         return sum(one >= pod.need.memory_bytes for one in free) >= pod.need.gpu_count
 

@@ -28,10 +28,13 @@ from webhook.core.placement.assignments import (
     write_assignments,
 )
 from webhook.core.placement.binding_review import Binding, BindingOutcome, BindingReason
+from webhook.core.placement.fit import unlimited_node
 from webhook.core.placement.pods import Hold
 from webhook.core.pod.gpus import EVERY_GPU
 from webhook.core.pod.quantity import MIB
+from webhook.core.policy.values import DriverLimit
 from webhook.names import (
+    DRIVER_LIMIT_ANNOTATION,
     GPU_ANNOTATION,
     GPU_MEMORY_FRACTION_ANNOTATION,
     VISIBLE_DEVICES_ANNOTATION,
@@ -807,3 +810,24 @@ def test_what_has_gpus_of_a_node_whose_names_do_not_work_now_keeps_them(world, f
     world.resync()
     first.tidy_now()
     assert entered(world) == {uid}
+
+
+def test_who_requires_the_drivers_limit_is_placed_where_the_node_has_it_alone(world, first):
+    promised = DriverLimit.AUTO, DriverLimit.REQUIRE
+    auto, requiring = (create(world, 4, limit=limit)[0] for limit in promised)
+    verdict = first.bind(requiring)
+    assert (verdict.outcome, verdict.reason) == (DENIED, BindingReason.NO_DRIVER_LIMIT)
+    assert verdict.message == unlimited_node("n0").sentence
+    assert DRIVER_LIMIT_ANNOTATION not in first.bind(auto, arrives=False).annotations
+    world.limit("n0", proven=True)  # of which this replica has not heard
+    verdict = first.bind(requiring, arrives=False)
+    assert verdict.annotations[DRIVER_LIMIT_ANNOTATION] == "Require"
+    assert verdict.annotations[GPU_MEMORY_FRACTION_ANNOTATION] == "0.5000"  # of the cap
+    world.hear_node()
+    assert first.bind(auto, arrives=False).annotations[DRIVER_LIMIT_ANNOTATION] == "Auto"
+    world.limit("n0", proven=False)
+    world.hear_node()
+    assert first.bind(requiring).outcome is DENIED  # although it is entered
+    assert DRIVER_LIMIT_ANNOTATION not in first.bind(auto).annotations
+    limits = {uid: one.hold.limit for uid, one in world.assignments("n0").items()}
+    assert limits == dict(zip((auto, requiring), promised, strict=True))

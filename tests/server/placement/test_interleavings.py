@@ -2,7 +2,8 @@
 
 Replicas take steps between which anything may happen: other bindings, deletions, finishes,
 restarts, lists that are lost, watches that are late, answers that never arrive, pods that the API
-server bound without us and that are assigned late, nodes whose runtime resolves other names now.
+server bound without us and that are assigned late, nodes whose runtime resolves other names now
+or whose driver holds caps now, or does not any more.
 Some pods see all GPUs of their node: nobody denies them, and all are in the lists in the end.
 """
 
@@ -18,7 +19,9 @@ from webhook.core.nvidia.device_names import DeviceNames, spell
 from webhook.core.placement.assignments import UNBOUND_S
 from webhook.core.placement.binding_review import BindingOutcome
 from webhook.core.pod.gpus import EVERY_GPU
+from webhook.core.policy.values import DriverLimit
 from webhook.names import (
+    DRIVER_LIMIT_ANNOTATION,
     GPU_ANNOTATION,
     GPU_MEMORY_FRACTION_ANNOTATION,
     VISIBLE_DEVICES_ANNOTATION,
@@ -43,7 +46,8 @@ class Story:
         self.world = World(*map(tuple, sizes))
         self.needs = needs
         for number, need in enumerate(needs):
-            self.world.create(*need, owned=bool(number % 2), at_binding=number != 1)
+            owned, limit = bool(number % 2), pick(DriverLimit, number)
+            self.world.create(*need, owned=owned, at_binding=number != 1, limit=limit)
         self.replicas = [Replica(self.world), Replica(self.world)]
         self.checked = set()
 
@@ -52,8 +56,8 @@ class Story:
         return [task for replica in self.replicas for task in replica.tasks if not task.done]
 
     def create(self, need, owned, seeing):
-        owned, at_binding = bool(owned % 2), bool(seeing % 4)
-        self.world.create(*pick(self.needs, need), owned=owned, at_binding=at_binding)
+        how = {"at_binding": bool(seeing % 4), "limit": pick(DriverLimit, seeing)}
+        self.world.create(*pick(self.needs, need), owned=bool(owned % 2), **how)
 
     def ask(self, pod, node, replica):
         waiting = [uid for uid, one in self.world.pods.items() if not one.node]
@@ -120,6 +124,9 @@ class Story:
 
     def relabel(self, node, names, *_):
         self.world.relabel(pick(self.world.nodes, node), pick(NAMES, names))
+
+    def limit(self, node, proven, *_):
+        self.world.limit(pick(self.world.nodes, node), proven=bool(proven % 2))
 
     def resync(self, replica, *_):
         pick(self.replicas, replica).resync()
@@ -200,11 +207,18 @@ def check_given(world, uid):
     sizes = {gpu.uuid: gpu.total_bytes or gpu.memory_bytes for gpu in world.nodes[pod.node].gpus}
     # Amounts are a few MiB here, so half of the cap is more than the cap less a context.
     fraction = min(Fraction(entry.memory_bytes // 2, sizes[uuid]) for uuid in entry.uuids)
-    assert given == {
+    assert entry.hold.limit is pod.limit
+    limit = given.get(DRIVER_LIMIT_ANNOTATION)
+    assert limit in {pod.limit.value, None}
+    assert limit or pod.limit is not DriverLimit.REQUIRE
+    expected = {
         GPU_ANNOTATION: ",".join(entry.uuids),
         VISIBLE_DEVICES_ANNOTATION: given[VISIBLE_DEVICES_ANNOTATION],
         GPU_MEMORY_FRACTION_ANNOTATION: f"0.{max(1, int(fraction * 10_000)):04}",
     }
+    if limit:
+        expected |= {GPU_MEMORY_FRACTION_ANNOTATION: "0.5000", DRIVER_LIMIT_ANNOTATION: limit}
+    assert given == expected
     assert len(entry.uuids) == pod.need.gpu_count
     spelled = [spell(entry.uuids, names) for names in world.names[pod.node]]
     assert given[VISIBLE_DEVICES_ANNOTATION] in spelled
@@ -212,7 +226,7 @@ def check_given(world, uid):
 
 OFTEN = ["work"] * 16 + ["ask"] * 6 + ["answer"] * 6 + ["hear"] * 3 + ["late"] * 3
 SELDOM = ["bare"] * 4 + ["create", "tidy", "tidy", "wait", "delete", "finish", "unlabel"]
-SELDOM += ["resync", "restart", "lose_list", "relabel"]
+SELDOM += ["resync", "restart", "lose_list", "relabel", "limit", "limit"]
 NUMBER = st.integers(0, 59)
 HAPPENINGS = st.lists(
     st.tuples(st.sampled_from(OFTEN + SELDOM), NUMBER, NUMBER, NUMBER), min_size=60, max_size=150

@@ -16,8 +16,10 @@ from tests.server.placement.interleaving import (
 )
 from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.placement.binding_review import BindingOutcome
-from webhook.core.placement.fit import RETRIES, unnamed_gpus
+from webhook.core.placement.fit import RETRIES, unlimited_node, unnamed_gpus
+from webhook.core.policy.values import DriverLimit
 from webhook.names import (
+    DRIVER_LIMIT_ANNOTATION,
     GPU_ANNOTATION,
     GPU_MEMORY_FRACTION_ANNOTATION,
     VISIBLE_DEVICES_ANNOTATION,
@@ -389,6 +391,20 @@ def test_on_a_node_whose_gpus_have_no_name_a_pod_waits_until_the_node_changes(wo
         assert replica.late_assignments._next(world.time_s) == due
     late(replica)
     assert (world.pods[uid].uuids, world.told(uid)) == (("G0-0",), "")
+
+
+def test_who_requires_the_drivers_limit_waits_for_it_and_keeps_no_other_waiting(world):
+    requiring, other = bare(world, 6, limit=DriverLimit.REQUIRE) + bare(world, 6)
+    replica = Replica(world)
+    replica.late_now()
+    assert world.told(requiring).startswith(unlimited_node("n0").sentence.removesuffix(RETRIES))
+    assert world.given(other)[GPU_ANNOTATION] == "G0-0"
+    world.delete(other)
+    world.limit("n0", proven=True)
+    replica.hear_node()
+    late(replica)
+    assert world.given(requiring)[DRIVER_LIMIT_ANNOTATION] == "Require"
+    assert world.told(requiring) == ""
 
 
 def test_a_gpu_that_is_healthy_again_is_given_to_who_waits(world):

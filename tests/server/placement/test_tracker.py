@@ -94,25 +94,29 @@ def test_it_keeps_the_server_unready_until_both_lists_were_read(tracker, monkeyp
     assert not tracker.has("team/plain")
 
 
-def test_it_knows_what_the_largest_gpu_has_while_nodes_come_and_go(tracker):
+def test_it_knows_what_the_largest_gpu_has_and_if_a_driver_limits_as_nodes_come_and_go(tracker):
     large = GpuNode(
         "n2",
         (
             Gpu(uuid="GPU-b", memory_bytes=5, product="X", index=0),
             Gpu(uuid="GPU-c", memory_bytes=80, product="X", index=1, healthy=False),
         ),
+        driver_limit=True,
     )
-    known = [tracker.largest_bytes()]
+    known = [(tracker.largest_bytes(), tracker.limits())]
     for act in (
         lambda: tracker._on_nodes([NODE]),
         lambda: tracker._on_node("ADDED", large),
         lambda: tracker._on_node("MODIFIED", replace(large, gpus=large.gpus[:1])),
+        lambda: tracker._on_node("MODIFIED", replace(large, driver_limit=False)),
         lambda: tracker._on_node("DELETED", NODE),
         lambda: tracker._on_nodes([]),
     ):
         act()
-        known.append(tracker.largest_bytes())
-    assert known == [None, 10, 80, 10, 5, None]
+        known.append((tracker.largest_bytes(), tracker.limits()))
+    largest, limits = zip(*known, strict=True)
+    assert largest == (None, 10, 80, 10, 80, 80, None)
+    assert limits == (None, False, True, True, False, False, False)
 
 
 def test_what_a_new_list_does_not_have_any_more_is_gone(tracker):

@@ -11,7 +11,7 @@ from webhook.adapters.kube.client import Kube, KubeError, joined
 from webhook.adapters.kube.events import Events
 from webhook.adapters.kube.follow import Collection
 from webhook.core.node.sharing import why_held
-from webhook.core.node.state import read_inventory
+from webhook.core.node.state import labels_of, read_inventory
 from webhook.core.nvidia.device_names import DeviceNames, read_device_names
 from webhook.core.placement.assignments import (
     Assignments,
@@ -31,6 +31,7 @@ from webhook.names import (
     MANAGED_LABEL,
     NODE_ASKS_LABEL,
     NODE_DEVICE_NAMES_LABEL,
+    NODE_DRIVER_LIMIT_LABEL,
     NODE_GPU_LABEL,
     WEBHOOK_REPORTER,
 )
@@ -58,6 +59,8 @@ class GpuNode:
     """Which names of them its runtime resolves; None for what this release does not know."""
     held: str = ""
     """Why none of them is given to further pods; empty where they are."""
+    driver_limit: bool = False
+    """Whether its driver holds pods to their caps, as its agent says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,10 +265,10 @@ class PlacementApi:
 
 
 def _gpu_node(node: Json) -> GpuNode:
-    metadata = node["metadata"]
-    label = (metadata.get("labels") or {}).get(NODE_DEVICE_NAMES_LABEL)
-    names = read_device_names(label)
-    return GpuNode(metadata["name"], read_inventory(node).gpus, names, why_held(node))
+    name, labels = node["metadata"]["name"], labels_of(node)
+    names = read_device_names(labels.get(NODE_DEVICE_NAMES_LABEL))
+    limits = labels.get(NODE_DRIVER_LIMIT_LABEL) == "true"
+    return GpuNode(name, read_inventory(node).gpus, names, why_held(node), limits)
 
 
 def _question(node: Json) -> Question:

@@ -18,10 +18,24 @@ from typing import TYPE_CHECKING, Final
 from webhook.core.bounds import LATEST_S, LONGEST_LATE_S, LONGEST_SENTENCE, LONGEST_WHOLE
 from webhook.core.nvidia.variables import CHOSEN_PATHS, VISIBLE_DEVICES_ENV
 from webhook.core.placement.fit import Denial, Need, held_node, place
-from webhook.core.placement.pods import Hold, counted_need, hold_of, named_gpus, shared_hold
+from webhook.core.placement.pods import (
+    Hold,
+    counted_need,
+    hold_of,
+    named_gpus,
+    promised,
+    shared_hold,
+)
 from webhook.core.pod.fields import Json, as_object, mapping, text
 from webhook.core.pod.findings import MalformedObjectError
-from webhook.core.pod.gpus import EVERY_GPU, MOST_GPUS, Gpu, allocate, free_bytes
+from webhook.core.pod.gpus import (
+    EVERY_GPU,
+    MOST_GPUS,
+    DriverLimit,
+    Gpu,
+    allocate,
+    free_bytes,
+)
 from webhook.core.pod.quantity import MIB
 from webhook.core.pod.views import Pod, read_pod
 from webhook.core.pod.whole import has_ended
@@ -49,6 +63,10 @@ _WHOLE_KEY: Final = "whole"
 _HOLD_KEYS: Final = ("cap", "tolerance", "late_s", "act")
 _REPORTS: Final = ', "report": true'
 """In a line beside `"act": false`; readers of releases before 0.2 pass over it."""
+_LIMITS: Final = {
+    limit: "" if limit is DriverLimit.OFF else f', "limit": "{limit}"' for limit in DriverLimit
+}
+"""In a line what the driver's limit is promised of; readers before 0.3 pass over it."""
 _NO_HOLD: Final = (None,) * len(_HOLD_KEYS)
 
 
@@ -126,6 +144,11 @@ class PodState:
     def places(self) -> bool:
         """Whether it is known to be ours to place."""
         return self.need is not None and self.at_binding and not self.finished
+
+    @property
+    def limit(self) -> DriverLimit:
+        """What it is promised of the driver's limit."""
+        return self.hold.limit if self.hold else DriverLimit.OFF
 
 
 def read_pod_state(raw: Json) -> PodState:
@@ -297,12 +320,16 @@ def _completed(one: Assignment, pod: PodState | None) -> Assignment:
     if pod is None:
         return one
     hold, count = one.hold or pod.hold, max(one.count, _asked_for(pod, one.uuids))
+    if hold and pod.hold and hold.limit is DriverLimit.OFF:
+        hold = promised(hold, pod.hold.limit)
     is_same = hold is one.hold and count == one.count
     return one if is_same else replace(one, hold=hold, count=count)
 
 
 def complete(assignments: Assignments, pods: Mapping[str, PodState]) -> Assignments:
-    """Add what entries, as of older releases, do not say: what pods are held to, how many GPUs.
+    """Add what entries, as of older releases, do not say.
+
+    That is what pods are held to, what they are promised of the driver's limit, how many GPUs.
 
     Returns the same list where nothing is missing.
     """
@@ -468,7 +495,7 @@ def _write_hold(hold: Hold | None) -> str:
     return (
         f', "cap": {hold.cap_bytes}, "tolerance": {hold.tolerance_bytes}, '
         f'"late_s": {hold.late_s}, "act": {"true" if hold.may_act else "false"}'
-        f"{_REPORTS if hold.reports else ''}"
+        f"{_REPORTS if hold.reports else ''}{_LIMITS[hold.limit]}"
     )
 
 
@@ -541,7 +568,7 @@ def _read_entry(line: str) -> tuple[str, Assignment, bool] | None:
 
 def _read_hold(entry: Json) -> tuple[Hold | None, bool]:
     cap, tolerance, late_s, act = written = tuple(map(entry.get, _HOLD_KEYS))
-    reports = entry.get("report", False)
+    reports, limit = entry.get("report", False), entry.get("limit", "Off")
     if written == _NO_HOLD:
         return None, True
     if (
@@ -553,8 +580,11 @@ def _read_hold(entry: Json) -> tuple[Hold | None, bool]:
         and type(act) is bool
         and type(reports) is bool
         and not (act and reports)
+        and type(limit) is str
+        and limit in _LIMITS
     ):
-        return shared_hold(cap, tolerance, float(late_s), may_act=act, reports=reports), True
+        hold = shared_hold(cap, tolerance, float(late_s), may_act=act, reports=reports)
+        return promised(hold, DriverLimit(limit)), True
     return None, False
 
 

@@ -44,6 +44,7 @@ class BindingReason(StrEnum):
     NO_GPU_FITS = "NoGPUFits"
     GPUS_UNKNOWN = "GPUsUnknown"
     NO_DEVICE_NAMES = "NoDeviceNames"
+    NO_DRIVER_LIMIT = "NoDriverLimit"
     UNREADABLE_DEMAND = "UnreadableDemand"
     API_SERVER_AWAY = "APIServerAway"
     NOT_CONFIGURED = "NotConfigured"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.pod.quantity import format_bytes
-from webhook.names import NODE_DEVICE_NAMES_LABEL, NODE_GPUS_ANNOTATION
+from webhook.names import NODE_DEVICE_NAMES_LABEL, NODE_DRIVER_LIMIT_LABEL, NODE_GPUS_ANNOTATION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -103,6 +103,15 @@ def unnamed_gpus(node: str, names: DeviceNames | None) -> Denial:
         f"{NODE_DEVICE_NAMES_LABEL}), so none can be chosen for this pod; see that label and the "
         "log of vramwarden's node agent there, and let agent and webhook be of one release"
         f"{RETRIES}"
+    )
+
+
+def unlimited_node(node: str) -> Denial:
+    """Return the denial for a pod that requires the driver's limit, on a node that has none."""
+    return Denial(
+        "this pod requires a node whose driver holds caps (driverLimit: Require), and node "
+        f"{node} has no label {NODE_DRIVER_LIMIT_LABEL}: its limiter does not run, or could not "
+        f"prove it; GPUNode {node} says why{RETRIES}"
     )
 
 

@@ -32,17 +32,21 @@ from webhook.core.nvidia.programs import usable_bytes
 from webhook.core.placement.fit import Need
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.duration import parse_seconds
+from webhook.core.pod.fields import part, strings
 from webhook.core.pod.findings import render
-from webhook.core.pod.gpus import MOST_GPUS
+from webhook.core.pod.gpus import MOST_GPUS, DriverLimit
 from webhook.core.pod.quantity import MIB, QuantityError, parse_quantity
 from webhook.core.pod.views import Container, Pod, effective_amount
 from webhook.core.words import MAX_BYTES
 from webhook.names import (
     CAP_BYTES_ENV,
+    DRIVER_LIMIT_ANNOTATION,
+    DRIVER_LIMIT_ENV,
     ENFORCER_COMMAND,
     GPU_ANNOTATION,
     GPU_MEMORY_FRACTION_ANNOTATION,
     GRACE_ENV,
+    NODE_DRIVER_LIMIT_LABEL,
     ON_EXCESS_ENV,
     POLL_INTERVAL_ENV,
     TOLERANCE_ENV,
@@ -60,7 +64,11 @@ _UUID: Final = re.compile(f"[0-9A-Za-z-]{{1,{LONGEST_UUID}}}")
 CONFIRMING_S: Final = 0.5
 """The longest pause between two measurements over the cap (`JUDGING_S` of the sidecar's guard)."""
 
-_READ: Final = (CAP_BYTES_ENV, TOLERANCE_ENV, POLL_INTERVAL_ENV, GRACE_ENV, ON_EXCESS_ENV)
+_READ: Final = (
+    *(CAP_BYTES_ENV, TOLERANCE_ENV, POLL_INTERVAL_ENV, GRACE_ENV, ON_EXCESS_ENV),
+    DRIVER_LIMIT_ENV,
+)
+_LIMIT_PATH: Final = f"metadata.annotations['{DRIVER_LIMIT_ANNOTATION}']"
 _COMMAND: Final = list(ENFORCER_COMMAND)
 _PARTS: Final = 10_000  # a fraction is written with four decimals
 
@@ -118,6 +126,8 @@ class Hold:
     """Whether the sentry may stop it; otherwise it is measured alone."""
     reports: bool = False
     """Whether the sentry reports what it would stop, where it may not."""
+    limit: DriverLimit = DriverLimit.OFF
+    """What it is promised of the driver's limit, wherever it runs."""
 
 
 def hold_of(pod: Pod, memory_bytes: int) -> Hold:
@@ -129,6 +139,14 @@ def hold_of(pod: Pod, memory_bytes: int) -> Hold:
     | one, with our command alone | set once at most, as it accepts; it reports | reports it |
     | one, with our command alone | anything else | measures it, by the defaults |
     | none, several, or with another command | any | measures it, by the defaults |
+
+    What is promised of the driver's limit, the pod's own spec says as it was admitted:
+
+    | the sidecar's variable for it | the pod selects nodes that have it | promised |
+    | --- | --- | --- |
+    | as we write it | yes, whoever wrote that | Require |
+    | as we write it | no | Auto |
+    | absent, or the sidecar is only measured as above | either | Off |
     """
     written = _written(pod)
     return (_read(*written) if written else None) or _measured(memory_bytes)
@@ -137,21 +155,36 @@ def hold_of(pod: Pod, memory_bytes: int) -> Hold:
 # Many pods are held to the same.
 @lru_cache(maxsize=1024)
 def shared_hold(
-    cap_bytes: int, tolerance_bytes: int, late_s: float, *, may_act: bool, reports: bool
+    cap_bytes: int,
+    tolerance_bytes: int,
+    late_s: float,
+    *,
+    may_act: bool,
+    reports: bool,
+    limit: DriverLimit = DriverLimit.OFF,
 ) -> Hold:
     """Return the one value for all pods that are held to the same."""
-    return Hold(cap_bytes, tolerance_bytes, late_s, may_act, reports)
+    return Hold(cap_bytes, tolerance_bytes, late_s, may_act, reports, limit)
+
+
+def promised(hold: Hold, limit: DriverLimit) -> Hold:
+    """Return what is held to the same, and promised that of the driver's limit."""
+    if hold.limit is limit:
+        return hold
+    amounts = hold.cap_bytes, hold.tolerance_bytes, hold.late_s
+    return shared_hold(*amounts, may_act=hold.may_act, reports=hold.reports, limit=limit)
 
 
 def _measured(cap_bytes: int) -> Hold:
-    hold = _read(str(cap_bytes), "", "", "", "") or Hold(cap_bytes, 0, 0.0, may_act=False)
+    hold = _read(str(cap_bytes)) or Hold(cap_bytes, 0, 0.0, may_act=False)
     return shared_hold(cap_bytes, hold.tolerance_bytes, hold.late_s, may_act=False, reports=False)
 
 
 def _written(pod: Pod) -> list[str] | None:
     """Return the sidecar's variables in the order of `_READ`, empty where unset; None for no such.
 
-    The rest of the environment is not read: this is done for each change of a pod.
+    That of the driver's limit stands for what it promises. The rest of the environment is not read:
+    this is done for each change of a pod.
     """
     if len(pod.enforcers) != 1:
         return None
@@ -162,16 +195,31 @@ def _written(pod: Pod) -> list[str] | None:
     for entry in enforcer.env():
         name = entry["name"]
         if name in _READ:
-            value = entry.get("value") or ""
-            if name in found or len(value) > LONGEST_WORD or entry.get("valueFrom"):
+            value, field = entry.get("value") or "", part(entry, "valueFrom", "fieldRef")
+            if name == DRIVER_LIMIT_ENV and field.get("fieldPath") == _LIMIT_PATH:
+                value = DriverLimit.REQUIRE if _requires_limit(pod) else DriverLimit.AUTO
+            elif name == DRIVER_LIMIT_ENV or entry.get("valueFrom"):
+                return None
+            if name in found or len(value) > LONGEST_WORD:
                 return None
             found[name] = value.strip()
     return [found.get(name, "") for name in _READ]
 
 
+def _requires_limit(pod: Pod) -> bool:
+    return strings(pod.spec, "nodeSelector", "spec").get(NODE_DRIVER_LIMIT_LABEL) == "true"
+
+
 # By numbers and by what policies say; one that got past admission only costs others the memory.
 @lru_cache(maxsize=256)
-def _read(cap: str, tolerance: str, poll: str, grace: str, excess: str) -> Hold | None:
+def _read(
+    cap: str,
+    tolerance: str = "",
+    poll: str = "",
+    grace: str = "",
+    excess: str = "",
+    limit: str = DriverLimit.OFF,
+) -> Hold | None:
     try:
         stops = parse_stops(excess)
         cap_bytes = parse_cap(cap)
@@ -181,7 +229,12 @@ def _read(cap: str, tolerance: str, poll: str, grace: str, excess: str) -> Hold 
         return None
     late_s = poll_s + min(poll_s, CONFIRMING_S) + grace_s
     return shared_hold(
-        cap_bytes, tolerance_bytes, round(late_s, 3), may_act=stops, reports=not stops
+        cap_bytes,
+        tolerance_bytes,
+        round(late_s, 3),
+        may_act=stops,
+        reports=not stops,
+        limit=DriverLimit(limit or DriverLimit.OFF),
     )
 
 
@@ -191,24 +244,34 @@ def _seconds(text: str, span: Span) -> float:
 
 
 def gpu_annotations(
-    uuids: Sequence[str], gpus: Iterable[Gpu], names: DeviceNames, cap_bytes: int
+    uuids: Sequence[str],
+    gpus: Iterable[Gpu],
+    names: DeviceNames,
+    cap_bytes: int,
+    limit: DriverLimit = DriverLimit.OFF,
 ) -> dict[str, str]:
     """Return what gives a pod these GPUs of a node: for people and the sidecar, for its containers.
 
     `gpus` are those that the node shows, `names` those that its container runtime resolves,
-    `cap_bytes` is the pod's amount on each of its GPUs. Raises ValueError for `DeviceNames.NONE`.
+    `cap_bytes` is the pod's amount on each of its GPUs, `limit` what it is promised of the driver's
+    limit, Off also where the node has none. Under a limit programs take that for the size of the
+    card (cuMemGetInfo). Raises ValueError for `DeviceNames.NONE`.
     """
     # An agent of an old release says no total.
     totals = {gpu.uuid: gpu.total_bytes or gpu.memory_bytes for gpu in gpus}
-    return {
+    seen = [totals.get(uuid) for uuid in uuids] if limit is DriverLimit.OFF else [cap_bytes]
+    given = {
         GPU_ANNOTATION: ",".join(uuids),
         VISIBLE_DEVICES_ANNOTATION: spell(uuids, names),
-        GPU_MEMORY_FRACTION_ANNOTATION: memory_fraction(cap_bytes, map(totals.get, uuids)),
+        GPU_MEMORY_FRACTION_ANNOTATION: memory_fraction(cap_bytes, seen),
     }
+    if limit is not DriverLimit.OFF:
+        given[DRIVER_LIMIT_ANNOTATION] = limit.value
+    return given
 
 
 def memory_fraction(cap_bytes: int, totals_bytes: Iterable[int | None]) -> str:
-    """Return the share of a GPU's total memory that a framework may take, like `0.1234`.
+    """Return the share of the memory that a framework sees that it may take, like `0.1234`.
 
     What a program may use (`usable_bytes`) of the total, rounded down; the smallest over all GPUs,
     since a program is told one.
@@ -223,5 +286,5 @@ def memory_fraction(cap_bytes: int, totals_bytes: Iterable[int | None]) -> str:
     """
     usable = usable_bytes(cap_bytes)
     parts = [usable * _PARTS // total if total else 0 for total in totals_bytes]
-    whole, part = divmod(min(max(1, min(parts, default=0)), _PARTS), _PARTS)
-    return f"{whole}.{part:04}"
+    whole, rest = divmod(min(max(1, min(parts, default=0)), _PARTS), _PARTS)
+    return f"{whole}.{rest:04}"

@@ -25,8 +25,9 @@ from webhook.core.placement.assignments import (
     to_ask_at_once,
 )
 from webhook.core.placement.binding_review import BindingOutcome, BindingReason, BindingVerdict
-from webhook.core.placement.fit import Denial, unknown_gpus, unnamed_gpus
+from webhook.core.placement.fit import Denial, unknown_gpus, unlimited_node, unnamed_gpus
 from webhook.core.placement.pods import gpu_annotations
+from webhook.core.pod.gpus import DriverLimit
 from webhook.server.placement.node_queue import NodeQueue
 
 if TYPE_CHECKING:
@@ -164,6 +165,7 @@ class Binder:
         | it sees all GPUs | any | untouched, once it is entered |
         | it sees all GPUs | any, and the API server is away | untouched |
         | with a demand | without GPUs, or without names of them, as read now | denied |
+        | requires the driver's limit | without its label, as read now | denied |
         | with a demand | with GPUs | placed or denied (`plan`) |
         | any | the API server is away | `uncertain` |
         """
@@ -361,19 +363,19 @@ class Binder:
     def _node(self, name: str, jobs: list[_Job]) -> GpuNode:
         """Return a node with its GPUs; where it shows none, deny who wants one.
 
-        What keeps all from having one is read again: it may be over.
+        Or who requires more than it has. What keeps them from having one is read again: it may be
+        over.
         """
         node = self._tracker.node(name)
-        chooses = any(job.chooses for job in jobs)
-        if chooses and (_unshown(name, node) or (node and node.held)):
+        choosing = [(job, job.pod) for job in jobs if job.pod and job.chooses]
+        if any(_unusable(name, node, pod) for _, pod in choosing) or (
+            choosing and node and node.held
+        ):
             node = self._api.node(name)
-        unshown = _unshown(name, node)
-        if node and not unshown:
-            return node
-        for job in jobs:
-            if job.chooses and unshown:
-                job.resolve(unshown)
-        return GpuNode(name, ())
+        for job, pod in choosing:
+            if unusable := _unusable(name, node, pod):
+                job.resolve(unusable)
+        return node if node and not _unshown(name, node) else GpuNode(name, ())
 
     def _plan(self, node: GpuNode, jobs: list[_Job], stored: StoredList) -> _Made:
         """Plan all in a line, first those that wait on the node already; see `plan`.
@@ -393,7 +395,9 @@ class Binder:
         is_for_good = any(not job.dry_run for job in jobs)
         keeps = gpus and is_for_good and self.assigns_late
         waiting = [
-            pod for pod in self._tracker.waiting(name) if pod.waits and pod.waits.native and keeps
+            pod
+            for pod in self._tracker.waiting(name)
+            if pod.waits and pod.waits.native and keeps and not _unusable(name, node, pod)
         ]
         spoken_for = {job.enters.uid: job.enters for job in jobs if job.enters}
         wanted = {pod.uid: pod for pod in waiting} | spoken_for
@@ -449,7 +453,8 @@ class Binder:
             else:
                 cap_bytes = job.pod.need.memory_bytes if job.pod.need else 0
                 names = node.device_names or DeviceNames.NONE
-                given = gpu_annotations(got, node.gpus, names, cap_bytes)
+                limit = job.pod.limit if node.driver_limit else DriverLimit.OFF
+                given = gpu_annotations(got, node.gpus, names, cap_bytes, limit)
                 job.resolve(
                     BindingVerdict(outcome=BindingOutcome.PLACED, uuids=got, annotations=given)
                 )
@@ -510,6 +515,17 @@ def _unshown(name: str, node: GpuNode | None) -> BindingVerdict | None:
             outcome=denied, reason=BindingReason.NO_DEVICE_NAMES, message=sentence
         )
     return None
+
+
+def _unusable(name: str, node: GpuNode | None, pod: PodState) -> BindingVerdict | None:
+    """Return why a pod can be given no GPU of a node, whatever is free there."""
+    unshown = _unshown(name, node)
+    if unshown or pod.limit is not DriverLimit.REQUIRE or (node and node.driver_limit):
+        return unshown
+    sentence = unlimited_node(name).sentence
+    return BindingVerdict(
+        outcome=BindingOutcome.DENIED, reason=BindingReason.NO_DRIVER_LIMIT, message=sentence
+    )
 
 
 def _unavailable(node: str, why: str) -> BindingVerdict:

@@ -52,6 +52,7 @@ class PlacementService:
             self._tidying.asked,
         )
         self.binder = Binder(at_once, self._tracker, counted, self._late.waits)
+        self.limits = self._tracker.limits
         self.advisor = Advisor(self._known, self._tracker.largest_bytes)
 
     def start(self) -> None:

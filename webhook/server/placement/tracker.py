@@ -66,6 +66,7 @@ class Tracker:
         self._gone: deque[str] = deque()
         self._nodes: dict[str, GpuNode] = {}
         self._largest_bytes: int | None = None
+        self._limits: bool | None = None
         self._failing: dict[str, str] = {}
         self.pods = self._mirror("pods", api.pods, self._on_pods, self._on_pod)
         self.nodes = self._mirror("nodes", api.nodes, self._on_nodes, self._on_node)
@@ -100,6 +101,10 @@ class Tracker:
     def largest_bytes(self) -> int | None:
         """Return the usable memory of the largest GPU of all nodes; None where none is known."""
         return self._largest_bytes
+
+    def limits(self) -> bool | None:
+        """Say whether the driver of some node holds caps; None while nodes are not known."""
+        return self._limits
 
     def relevant(self, node: str, uids: Iterable[str]) -> dict[str, PodState]:
         """Return what is known of these pods and of those on a node."""
@@ -179,6 +184,7 @@ class Tracker:
     def _compare(self) -> None:
         gpus = (gpu for node in self._nodes.values() for gpu in node.gpus)
         self._largest_bytes = max((gpu.memory_bytes for gpu in gpus), default=None)
+        self._limits = any(node.driver_limit for node in self._nodes.values())
 
     def _on_pods(self, pods: Sequence[PodState]) -> None:
         """Take a complete list: what is no longer in it is gone."""
