@@ -46,12 +46,18 @@ def test_a_long_command_is_cut_in_the_sentence():
 
 
 SLOW = {"call_s": 0.05}  # a crowded GPU
+LIMITED = {"limited": True}  # the total is what the driver counts of the pod
 
 
 @pytest.mark.parametrize(
     ("judging", "total", "since_s", "more", "want"),
     [
         (True, 0, 0.0, {}, True),
+        (False, CAP - MOVED_BYTES, LIST_FLOOR_S, LIMITED, True),
+        (False, CAP - MOVED_BYTES, LIST_FLOOR_S / 2, LIMITED, False),
+        (False, CAP - MOVED_BYTES + 1, LIST_EVERY_S / 2, LIMITED, False),
+        (False, CAP, LIST_EVERY_S, LIMITED, True),
+        (False, CAP - MOVED_BYTES, LIST_FLOOR_S, {}, False),
         (False, CAP + MOVED_BYTES, LIST_FLOOR_S / 2, {}, False),
         (False, None, LIST_FLOOR_S, {}, True),
         (False, CAP + 2 * MOVED_BYTES, LIST_FLOOR_S, {}, True),
@@ -63,8 +69,10 @@ SLOW = {"call_s": 0.05}  # a crowded GPU
     ],
 )
 def test_lists_are_read_where_something_moved_or_time_is_up(judging, total, since_s, more, want):
-    pace = Pace(listed_at_s=100.0, listed_total_bytes=CAP, highest_bytes=CAP, **more)
-    assert wants_lists(pace, total, CAP, 100.0 + since_s, judging=judging) is want
+    slow = {} if more is LIMITED else more
+    pace = Pace(listed_at_s=100.0, listed_total_bytes=CAP, highest_bytes=CAP, **slow)
+    limited, now_s = more is LIMITED, 100.0 + since_s
+    assert wants_lists(pace, total, CAP, now_s, judging=judging, limited=limited) is want
 
 
 @pytest.mark.parametrize(
