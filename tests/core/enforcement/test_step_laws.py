@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.enforcement.observations import CAP, MIB
+from webhook.core.enforcement.limits import CONTEXT_BYTES, judged_bytes
 from webhook.core.enforcement.step import (
     ESCALATE_AFTER,
     EndPod,
@@ -188,3 +189,40 @@ def test_one_process_is_stopped_at_a_time_until_that_was_not_enough_then_a_conta
             else:
                 assert isinstance(action, EndPod)
             stops[gpu] += 1
+
+
+AMOUNTS = st.integers(0, 10 * CONTEXT_BYTES)
+
+
+@given(AMOUNTS, AMOUNTS | st.none(), st.integers(0, 5))
+def test_what_the_driver_does_not_count_is_judged_beyond_a_context_per_process(
+    listed, counted, processes
+):
+    judged = judged_bytes(listed, processes, counted)
+    margin = processes * CONTEXT_BYTES
+    assert listed - margin <= judged <= listed
+    if counted is None or counted >= listed:
+        assert judged == listed
+    else:
+        assert judged == counted + max(0, listed - counted - margin)
+
+
+@given(
+    st.lists(usages(*OVER).filter(len), min_size=1, max_size=20),
+    st.dictionaries(st.sampled_from(GPUS), st.integers(0, 3000)),
+)
+def test_under_a_limit_a_pod_is_acted_on_by_what_is_judged_and_by_nothing_else(lists, counted):
+    """On each GPU that has a limit the driver counts so many MiB, whatever the lists say."""
+    held = {gpu: mib * MIB for gpu, mib in counted.items()}
+    script = [Observation(tuple(listed), counted=held) for listed in lists for _ in range(50)]
+    acted = {now_s // 50 for now_s, _, actions in played(script) for one in actions
+             if isinstance(one, ACTS) and not isinstance(one, Kill)}  # fmt: skip
+    for number, listed in enumerate(lists):
+        uses = {}
+        for one in listed:
+            of_gpu = uses.setdefault(one.gpu, {})
+            of_gpu[one.process] = max(of_gpu.get(one.process, 0), one.used_bytes)
+        judged = (
+            judged_bytes(sum(used.values()), len(used), held.get(gpu)) for gpu, used in uses.items()
+        )
+        assert (number in acted) == any(one > CAP.ceiling_bytes for one in judged)

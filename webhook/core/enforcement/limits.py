@@ -20,7 +20,8 @@ CONTEXT_BYTES: Final = 600 * 2**20
 were seen on an H100 with driver 580; whether r615 counts it, no hardware has said yet."""
 
 
-DRIVER_LIMITS: Final = ("Auto", "Require")
+REQUIRE: Final = "Require"
+DRIVER_LIMITS: Final = ("Auto", REQUIRE)
 """What the annotation `driver-limit` says: go on where the limit does not come, or wait for it."""
 
 

@@ -34,6 +34,8 @@ import enum
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+from webhook.core.enforcement.limits import judged_bytes
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -110,6 +112,8 @@ class Observation:
     listed_at_s: Mapping[str, float] = field(default_factory=dict)
     """When a GPU's list was read, where that was before this observation; a GPU that is named here
     was seen, whatever the fault says of others."""
+    counted: Mapping[str, int] = field(default_factory=dict)
+    """What the driver counts of the pod, by each GPU on which it holds the pod to its cap."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,15 +328,16 @@ def step(
     state = _follow(state, known, observation, now_s)
     state, stopped = _follow_victims(state, observation, known, cap, now_s)
     sums = _sums(known)
+    judged = {gpu: _judged(gpu, known, observation) for gpu in sums}
     state = replace(
         state,
-        over={gpu: state.over.get(gpu, 0) + 1 for gpu in sums if sums[gpu] > cap.ceiling_bytes},
-        lateness=_count_time_over(state, observation, sums, cap, now_s),
+        over={gpu: state.over.get(gpu, 0) + 1 for gpu in sums if judged[gpu] > cap.ceiling_bytes},
+        lateness=_count_time_over(state, observation, judged, cap, now_s),
         peaks={
             gpu: max(state.peaks.get(gpu, 0), sums.get(gpu, 0)) for gpu in {*state.peaks, *sums}
         },
     )
-    state = replace(state, reported=_still_over(state, observation, sums, cap))
+    state = replace(state, reported=_still_over(state, observation, judged, cap))
     for gpu in sorted(state.over):
         late = state.lateness[gpu].over_s >= cap.late_s
         if gpu in state.reported:
@@ -370,6 +375,14 @@ def _sums(known: Mapping[tuple[str, Process], int | None]) -> dict[str, int]:
     for (gpu, _), used_bytes in known.items():
         sums[gpu] = sums.get(gpu, 0) + (used_bytes or 0)
     return sums
+
+
+def _judged(
+    gpu: str, known: Mapping[tuple[str, Process], int | None], observation: Observation
+) -> int:
+    """Return what the pod is judged by on a GPU; what is said of it is what the lists sum to."""
+    figures = [used for (where, _), used in known.items() if where == gpu and used]
+    return judged_bytes(sum(figures), len(figures), observation.counted.get(gpu))
 
 
 def _count_time_over(
