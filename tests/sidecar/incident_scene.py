@@ -4,6 +4,7 @@ It runs as `tests.support.scenes` says; the names imported here are known to eac
 """
 
 import ctypes
+import fcntl
 import json
 import os
 import resource
@@ -24,13 +25,14 @@ PROBE = Path(__file__).resolve().parents[2] / "webhook/sidecar/probe.sh"
 VERDICTS = {
     "self-test", "stopping a process", "stopping a container", "would stop a process",
     "memory did not come back", "cannot measure", "measuring again", "the pod must restart",
-    "the driver changed",
+    "the driver changed", "not held by the driver", "held by the driver, late",
 }  # fmt: skip
 GAP = "no observation for a while"
 PAUSE_S = 5
 EVENTS = VERDICTS | {
     "killing a process", "memory came back", GAP, "a signal was rejected",
     "no heartbeat", "out of descriptors", "guarding on", "last words", "stopped",
+    "held by the driver", "waiting for the driver's limit",
 }  # fmt: skip
 CGROUPS = next(
     (path for path in map(Path, ("/sys/fs/cgroup/unified", "/sys/fs/cgroup/freezer"))
@@ -44,6 +46,7 @@ NOT_PROBED = "program._PROBED_WITHIN_S = 0"
 SOON = f"""{NOT_PROBED}; pacing.LIST_FLOOR_S = 0.0
 settings.POLL_INTERVAL = settings.BLIND_AFTER = bounds.Span('1s', '1ms', '24h')
 real = time.monotonic
+limit.own_cgroup = lambda proc: os.environ["LEAF"]
 time.monotonic = lambda: real() + os.path.getsize(os.environ['LATER'])
 """
 """Lists as often as the total moves, shorter settings, a clock that `Pod.later` sets forward."""
@@ -55,7 +58,7 @@ def with_constants(text):
     """Return the program's arguments with other constants, for which no test has to wait."""
     imports = (
         "import os, sys, time; from webhook.core.enforcement import bounds, pacing; "
-        "from webhook.sidecar import __main__, guard, program, settings"
+        "from webhook.sidecar import __main__, guard, limit, program, settings"
     )
     return "-c", f"{imports}\n{text}\nos._exit(__main__.main(sys.argv[1:]))"
 
@@ -110,6 +113,7 @@ class Pod:
             "VRAM_GRACE": "3s",
             "VRAM_BLIND_AFTER": "100ms",
             "LATER": str(self.seconds),
+            "LEAF": str(folder / "cgroups" / "pod" / "leaf"),
         }
         (folder / "run").mkdir()
         (folder / "pids").mkdir()
@@ -117,6 +121,8 @@ class Pod:
             path.touch()
         (folder / "pids").chmod(0o777)  # a workload says by itself what it holds
         self.cages = CGROUPS / f"vramwarden-{folder.parent.name}-{folder.name}"
+        self.leaf = folder / "cgroups" / "pod" / "leaf"
+        self._charges = []
         self._workloads = 0
         self.script()
 
@@ -191,6 +197,28 @@ class Pod:
     def gives_back(self, who):
         """Make a process hold nothing anywhere."""
         (self.folder / "pids" / str(who.pid)).unlink()
+
+    def has_limits(self, back_end="misc", **script):
+        """Let the driver have limits; a folder plays the node's cgroups, and has the enforcer's."""
+        self.leaf.mkdir(parents=True, exist_ok=True)
+        tree = self.leaf.parents[1]
+        self.script(f"limits {back_end} cgroups={tree} own={self.leaf}\n", **script)
+
+    def limits(self, mib, gpu="GPU-a"):
+        """Let the driver hold the pod to so much, or to nothing any more."""
+        name = f"limit-{self.leaf.parent.stat().st_ino}-{gpu}"
+        write(self._limits() / name, f"{mib * MIB} {mib * MIB}" if mib else "")
+
+    def counts(self, mib, gpu="GPU-a"):
+        """Let the driver count so much of the pod."""
+        path = self._limits() / f"charge-{gpu}"
+        write(path, f"{gpu} {mib * MIB} {self.leaf.parent.stat().st_ino}")
+        self._charges.append(path.open(encoding="ascii"))
+        fcntl.flock(self._charges[-1], fcntl.LOCK_EX)
+
+    def _limits(self):
+        (self.folder / "limits").mkdir(exist_ok=True)
+        return self.folder / "limits"
 
     def guard(self, **options):
         """Start the enforcer, and wait for its first observation or its end."""

@@ -28,13 +28,14 @@ FILES = {
     *OF_A_WAIT, STARTED, PROBE, "webhook/adapters/nvml.py", "webhook/adapters/processes.py",
     "webhook/adapters/surroundings.py", "webhook/core/__init__.py",
     "webhook/core/enforcement/__init__.py", "webhook/core/enforcement/bounds.py",
-    "webhook/core/enforcement/explanation.py", "webhook/core/enforcement/pacing.py",
+    "webhook/core/enforcement/explanation.py", "webhook/core/enforcement/limits.py",
+    "webhook/core/enforcement/pacing.py",
     "webhook/core/enforcement/step.py", "webhook/core/enforcement/termination_message.py",
     "webhook/core/nvidia/__init__.py", "webhook/core/nvidia/drivers.py",
     "webhook/core/nvidia/variables.py", "webhook/core/pod/__init__.py",
     "webhook/core/pod/duration.py", "webhook/core/words.py", "webhook/sidecar/events.py",
-    "webhook/sidecar/guard.py", "webhook/sidecar/observer.py", "webhook/sidecar/program.py",
-    "webhook/sidecar/selftest.py", "webhook/sidecar/settings.py",
+    "webhook/sidecar/guard.py", "webhook/sidecar/limit.py", "webhook/sidecar/observer.py",
+    "webhook/sidecar/program.py", "webhook/sidecar/selftest.py", "webhook/sidecar/settings.py",
 }  # fmt: skip
 """All that an image has to hold of this project."""
 ROOT = Path(webhook.__file__).parents[1]

@@ -30,6 +30,7 @@ MALFORMED = {
     "VRAM_BLIND_AFTER": ["3601s", "2h", "999ms", "0s", "-0s", "never", "1e9", "0x1s"],
     "VRAM_WHEN_BLIND": ["report", "TERMINATE", "Ignore", "Report,Terminate", "0"],
     "VRAM_ON_EXCESS": ["None", "report", "Ignore", "0"],
+    "VRAM_DRIVER_LIMIT": ["auto", "Off", "Require,Auto", "true", "0"],
 }  # fmt: skip
 CASES = [(name, text) for name, texts in MALFORMED.items() for text in texts]
 SAYS_WHAT_TO_WRITE = {
@@ -40,6 +41,7 @@ SAYS_WHAT_TO_WRITE = {
     "VRAM_BLIND_AFTER": ["e.g. 500ms", "between 1s and 3600s"],
     "VRAM_WHEN_BLIND": ["one of Report, Terminate"],
     "VRAM_ON_EXCESS": ["one of Stop, Report", "one of Report, Stop"],
+    "VRAM_DRIVER_LIMIT": ["one of Auto, Require"],
 }
 TEXTS = st.one_of(
     st.text(max_size=30),
@@ -91,7 +93,7 @@ def test_a_policys_word_reaches_the_sidecar(on_excess):
 
 @pytest.mark.parametrize("blank", ["", " ", "\n"])
 def test_a_blank_variable_counts_as_absent(blank):
-    names = ["VRAM_TOLERANCE", *BOUNDS, "VRAM_WHEN_BLIND", "VRAM_ON_EXCESS", "VRAM_GPUS"]
+    names = {*MALFORMED, "VRAM_GPUS"} - {"VRAM_CAP_BYTES"}
     assert settings(**dict.fromkeys(names, blank)) == settings()
 
 
@@ -113,6 +115,7 @@ READ = {
     ),
     "VRAM_WHEN_BLIND": ("terminate_when_blind", {"Report": False, "Terminate": True}),
     "VRAM_ON_EXCESS": ("stops", {"Stop": True, "Report": False}),
+    "VRAM_DRIVER_LIMIT": ("driver_limit", {"Auto": "Auto", " Require": "Require"}),
 }  # fmt: skip
 
 

@@ -247,6 +247,18 @@ def _is_at_every_root(cgroups: str) -> bool:
     return bool(first) and all(parts[-1] == "/" for parts in first)
 
 
+def own_cgroup(*, proc: str = "/proc", root: str = "/sys/fs/cgroup") -> str:
+    """Return the folder of our own cgroup; empty where no cgroup of version 2 is mounted there.
+
+    Our own may be all that is mounted, while proc names it from the node's root.
+    """
+    lines = read_cgroups(os.getpid(), proc).split("\n")
+    path = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), "/")
+    folders = f"{root}{path}".rstrip("/"), root
+    # Each cgroup of version 2 has this file, cgroups(7), and none of version 1.
+    return next((one for one in folders if os.path.exists(f"{one}/cgroup.controllers")), "")  # noqa: PTH110
+
+
 def read_file(path: str, most: int = _LARGEST_FILE) -> str:
     """Return a file of /proc as text, cut where it is too long; raises OSError."""
     with open(path, "rb") as file:  # noqa: PTH123

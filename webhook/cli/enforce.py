@@ -58,7 +58,8 @@ def enforce_command(
 
     Settings come from the environment: VRAM_CAP_BYTES (per GPU; the only one without a default),
     VRAM_GPUS (which ones; all if it is not set), VRAM_POLL_INTERVAL, VRAM_GRACE, VRAM_TOLERANCE,
-    VRAM_BLIND_AFTER, VRAM_WHEN_BLIND and VRAM_ON_EXCESS (Stop; Report stops nothing).
+    VRAM_BLIND_AFTER, VRAM_WHEN_BLIND, VRAM_ON_EXCESS (Stop; Report stops nothing) and
+    VRAM_DRIVER_LIMIT (Auto or Require; empty asks the driver for no limit).
 
     Exit codes: 0 stopped, 70 the self-test failed, 75 the driver changed, 76 the pod has a GPU now
     and had none before, 88 the pod must restart, 142 the self-test hung.

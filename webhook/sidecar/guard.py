@@ -32,6 +32,7 @@ from webhook.names import POD_RESTART_EXIT_CODE
 from webhook.sidecar.ending import delay_exit_while
 from webhook.sidecar.events import report, values_of
 from webhook.sidecar.heartbeat import Heartbeat
+from webhook.sidecar.limit import DriverLimit
 from webhook.sidecar.observer import Observer
 
 if TYPE_CHECKING:
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
     from webhook.core.enforcement.step import Action, Process
     from webhook.sidecar.journal import EnforcerJournal
     from webhook.sidecar.settings import EnforcerSettings
+
+WAITING_S: Final = 0.25
+"""Between observations, at most, while the pod waits for the driver's limit."""
 
 JUDGING_S: Final = 0.5
 """Between observations, at most, while an excess is confirmed or ended."""
@@ -91,11 +95,17 @@ class Guard:
             reports_only=not settings.stops,
             protected=frozenset({1, me, *processes.parents(me, proc=proc)}),
         )
+        self._limit = None
+        if settings.driver_limit:
+            self._limit = DriverLimit(settings, nvml, journal, run_folder, proc=proc)
+        self._waits = self._limit is not None
+        """Whether the pod is not to start yet."""
         self._observer = Observer(
             nvml,
             settings.cap_bytes,
             ceiling_bytes=self._cap.ceiling_bytes,
             counts_strangers=counts_strangers,
+            limit=self._limit,
             proc=proc,
         )
         self._began_s = self._observed_s = time.monotonic()
@@ -111,6 +121,10 @@ class Guard:
         delay_exit_while(self._is_needed)
         self._journal.final_figures = self._final_figures
         last_s = time.monotonic()
+        if self._limit and self._settings.only:
+            # Where the limit stands, the pod need not wait for the first observation.
+            self._waits = not self._limit.lets_start(self._settings.only, last_s)
+            self._beat()
         while True:
             now_s = time.monotonic()
             if now_s - last_s > max(PAUSE_S, PAUSE_INTERVALS * self._settings.poll_interval_s):
@@ -122,6 +136,9 @@ class Guard:
                     self._end_pod(action)
                     return POD_RESTART_EXIT_CODE
                 self._perform(action)
+            if self._limit:
+                gpus = self._settings.only or self._observer.gpus
+                self._waits = not self._limit.lets_start(gpus, now_s)
             if not self._beat():
                 return POD_RESTART_EXIT_CODE
             last_s = self._observed_s = now_s
@@ -179,6 +196,8 @@ class Guard:
         A grace may be over without a kill, while the driver does not show its victim.
         """
         pause_s = self._settings.poll_interval_s
+        if self._waits:
+            pause_s = min(pause_s, WAITING_S)
         if self._state.victims or any(self._state.over.values()):
             pause_s = min(pause_s, JUDGING_S)
         for victim in self._state.victims:
@@ -188,11 +207,13 @@ class Guard:
         return pause_s
 
     def _beat(self) -> bool:
-        """Beat; return False where that shows that we can see nothing any more.
+        """Beat, once the pod may start; return False where that shows that we can see nothing more.
 
         A process of our user may lower our limit of descriptors (prlimit(2)). Nothing of proc can
         be opened then, and a new container has its own limit. What else fails is said once.
         """
+        if self._waits:
+            return True
         try:
             self._heartbeat.beat()
         except OSError as error:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.adapters import processes
 from webhook.adapters.nvml import NvmlError
+from webhook.core.enforcement.limits import judged_bytes
 from webhook.core.enforcement.pacing import Pace, wants_lists
 from webhook.core.enforcement.step import UNIDENTIFIED, Observation, Process, Usage
 from webhook.core.nvidia.drivers import Fault
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from webhook.adapters.nvml import Nvml
+    from webhook.sidecar.limit import DriverLimit
 
 SEARCH_EVERY_S: Final = 30.0
 """How often a lost GPU is searched for again: it may come back from a reset."""
@@ -59,6 +61,7 @@ class Observer:
         *,
         ceiling_bytes: int | None = None,
         counts_strangers: bool = False,
+        limit: DriverLimit | None = None,
         proc: str = "/proc",
     ) -> None:
         """See what is over `ceiling_bytes` in detail; the cap where that is None."""
@@ -66,8 +69,10 @@ class Observer:
         self._cap_bytes = cap_bytes
         self._ceiling_bytes = cap_bytes if ceiling_bytes is None else ceiling_bytes
         self._counts_strangers = counts_strangers
+        self._limit = limit
         self._proc = proc
-        self._gpus: tuple[str, ...] = ()
+        self.gpus: tuple[str, ...] = ()
+        """All that were found so far."""
         self._searched_s = float("-inf")
         self._pause_s = 0.0
         self._next_attempt_s = float("-inf")
@@ -76,6 +81,8 @@ class Observer:
         self._paces: dict[str, Pace] = {}
         self._usages: dict[str, tuple[Usage, ...]] = {}
         """By each GPU's last list, reported while it has a pace; names are kept by it longer."""
+        self._counted: dict[str, int | None] = {}
+        """What the driver counted at that list, where it holds a limit."""
         self._processes: dict[int, Process] = {}
         self._strangers: dict[tuple[str, int], Unidentified] = {}
 
@@ -87,7 +94,7 @@ class Observer:
         if self._down and not self._retry(now_s):
             return Observation((), self._down)
         faults = [fault for fault in [self._find_gpus(now_s)] if fault]
-        for gpu in self._gpus:
+        for gpu in self.gpus:
             if self._down:
                 break
             try:
@@ -102,11 +109,12 @@ class Observer:
             tuple(usage for gpu in self._paces for usage in self._usages[gpu]),
             "; ".join(faults),
             listed_at_s={gpu: pace.listed_at_s for gpu, pace in self._paces.items()},
+            counted={gpu: held for gpu in self._paces if (held := self._counted[gpu]) is not None},
         )
 
     def _find_gpus(self, now_s: float) -> str:
         """Find the GPUs, at first and while one of them is missing; return why one is."""
-        complete = not self._missing and all(gpu in self._paces for gpu in self._gpus)
+        complete = not self._missing and all(gpu in self._paces for gpu in self.gpus)
         if not complete and now_s - self._searched_s >= SEARCH_EVERY_S:
             self._searched_s = now_s
             try:
@@ -114,24 +122,29 @@ class Observer:
             except NvmlError as error:
                 self._missing = self._note(error, now_s)
                 return self._missing
-            self._gpus = tuple(dict.fromkeys([*self._gpus, *found]))
+            self.gpus = tuple(dict.fromkeys([*self.gpus, *found]))
             # One that never answered may be what the pod computes on: unknown is not zero.
             self._missing = "; ".join(
-                str(error) for error in self._nvml.unreachable if error.gpu not in self._gpus
+                str(error) for error in self._nvml.unreachable if error.gpu not in self.gpus
             )
-            if not self._gpus:
+            if not self.gpus:
                 self._missing = "the driver shows no GPU to this container"
         return self._missing
 
     def _observe_gpu(self, gpu: str, now_s: float, *, judging: bool) -> list[str]:
-        total_bytes = self._nvml.device_used_bytes(gpu)
+        counted = self._limit.counted(gpu, now_s) if self._limit else None
+        limited = counted is not None
+        total_bytes = counted if limited else self._nvml.device_used_bytes(gpu)
         pace = self._paces.get(gpu, Pace())
-        if wants_lists(pace, total_bytes, self._cap_bytes, now_s, judging=judging):
+        cap_bytes = self._cap_bytes
+        if wants_lists(pace, total_bytes, cap_bytes, now_s, judging=judging, limited=limited):
             started_s = time.monotonic()
             listed = self._nvml.processes(gpu)
             self._paces[gpu] = pace.after(now_s, total_bytes, time.monotonic() - started_s)
+            self._counted[gpu] = counted
             crowd = len(listed) > FEW and not judging
-            if crowd and sum(used or 0 for used in listed.values()) <= self._ceiling_bytes:
+            figures = [used for used in listed.values() if used]
+            if crowd and judged_bytes(sum(figures), len(figures), counted) <= self._ceiling_bytes:
                 named = ((self._name(pid), used) for pid, used in listed.items())
                 self._usages[gpu] = tuple(Usage(gpu, who, used) for who, used in named)
             else:
@@ -155,7 +168,7 @@ class Observer:
         """Say whether a stranger's memory is our pod's, beyond doubt."""
         return (
             self._counts_strangers
-            and len(self._gpus) == 1
+            and len(self.gpus) == 1
             and now_s - stranger.since_s >= STRANGER_COUNTS_S
         )
 

@@ -15,11 +15,13 @@ from webhook.core.enforcement.bounds import (
     parse_stops,
     parse_tolerance,
 )
+from webhook.core.enforcement.limits import DRIVER_LIMITS
 from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
 from webhook.core.pod.duration import parse_seconds
 from webhook.names import (
     BLIND_AFTER_ENV,
     CAP_BYTES_ENV,
+    DRIVER_LIMIT_ENV,
     GPUS_ENV,
     GRACE_ENV,
     ON_EXCESS_ENV,
@@ -60,6 +62,9 @@ class EnforcerSettings:
     """The UUIDs of the pod's GPUs; None for all that the driver shows."""
     stops: bool = True
     """Whether something is stopped for an excess; otherwise it is only reported."""
+    driver_limit: str = ""
+    """Whether the driver is to hold the pod as well: one of `DRIVER_LIMITS`; empty where it is not
+    asked."""
 
 
 def read_settings(environment: Mapping[str, str]) -> EnforcerSettings:
@@ -93,8 +98,9 @@ def read_settings(environment: Mapping[str, str]) -> EnforcerSettings:
         poll_interval_s=seconds(POLL_INTERVAL_ENV, POLL_INTERVAL),
         grace_s=seconds(GRACE_ENV, GRACE),
         blind_after_s=seconds(BLIND_AFTER_ENV, BLIND_AFTER),
-        terminate_when_blind=read(WHEN_BLIND_ENV, _when_blind, "Report") == "Terminate",
+        terminate_when_blind=read(WHEN_BLIND_ENV, _one_of(_WHEN_BLIND), "Report") == "Terminate",
         stops=read(ON_EXCESS_ENV, parse_stops, default=True) is not False,
+        driver_limit=read(DRIVER_LIMIT_ENV, _one_of(DRIVER_LIMITS), "") or "",
         only=read(gpus, _only),
     )
     if problems:
@@ -102,10 +108,13 @@ def read_settings(environment: Mapping[str, str]) -> EnforcerSettings:
     return settings
 
 
-def _when_blind(text: str) -> str:
-    if text not in _WHEN_BLIND:
-        raise ValueError(f"{text!r} must be one of {', '.join(_WHEN_BLIND)}")
-    return text
+def _one_of(words: tuple[str, ...]) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text not in words:
+            raise ValueError(f"{text!r} must be one of {', '.join(words)}")
+        return text
+
+    return read
 
 
 def _only(text: str) -> frozenset[str] | None:

@@ -53,6 +53,26 @@ def test_the_container_is_read_from_every_runtimes_cgroup(cgroup, container, tmp
     assert (found.command, found.container) == ("python train.py", container)
 
 
+@pytest.mark.parametrize(
+    ("cgroup", "mounted", "own"),
+    [
+        ("0::/\n", [""], ""),
+        ("0::/kubepods/pod1/leaf\n", ["", "/kubepods/pod1/leaf"], "/kubepods/pod1/leaf"),
+        ("0::/kubepods/pod1/leaf\n", [""], ""),  # it is all that is mounted
+        ("9:cpu:/pod1\n0::/pod2\n", ["", "/pod1", "/pod2"], "/pod2"),
+        ("9:cpu:/pod1\n0::/pod2\n", [], None),  # version 1
+        ("", [], None),
+    ],
+)
+def test_our_own_cgroup_is_found_where_version_2_is_mounted(cgroup, mounted, own, tmp_path):
+    proc, root = put_self(tmp_path / "proc", cgroup=cgroup), tmp_path / "cgroups"
+    for path in mounted:
+        (root / path.removeprefix("/")).mkdir(parents=True, exist_ok=True)
+        (root / path.removeprefix("/") / "cgroup.controllers").touch()
+    found = processes.own_cgroup(proc=proc, root=str(root))
+    assert found == ("" if own is None else f"{root}{own}")
+
+
 def test_a_kernel_without_cgroups_leaves_the_container_unknown(tmp_path):
     proc = put(tmp_path, 7)
     (tmp_path / "7" / "cgroup").unlink()

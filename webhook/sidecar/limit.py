@@ -1,0 +1,115 @@
+"""Whether the driver itself holds the pod to its cap: the sidecar asks it, from within the pod.
+
+| the driver holds it on all its GPUs | `VRAM_DRIVER_LIMIT` | asked for | the pod |
+| --- | --- | --- | --- |
+| yes | `Auto`, `Require` | any time | may start |
+| no | `Auto` | less than `WAIT_S` | waits |
+| no | `Auto` | longer | may start, and this is reported |
+| no | `Require` | any time | waits, and the startup probe says why |
+
+A pod that could start once goes on, whatever becomes of the limit: that is reported at each change.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from webhook.adapters.nvml import NvmlError
+from webhook.adapters.processes import own_cgroup
+from webhook.core.enforcement.limits import NO_LIMIT, REQUIRE, WAIT_S
+from webhook.core.enforcement.pacing import LIST_EVERY_S
+from webhook.core.words import exactly
+from webhook.sidecar.heartbeat import leave_waiting
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from webhook.adapters.nvml import Nvml
+    from webhook.sidecar.journal import EnforcerJournal
+    from webhook.sidecar.settings import EnforcerSettings
+
+ASK_EVERY_S: Final = LIST_EVERY_S
+"""How often a GPU without a limit is asked again, for one that comes late."""
+
+HELD: Final = "held by the driver"
+HELD_LATE: Final = "held by the driver, late"
+NOT_HELD: Final = "not held by the driver"
+WAITING: Final = "waiting for the driver's limit"
+
+
+class DriverLimit:
+    """What the driver said last of the pod's limit on each GPU."""
+
+    def __init__(
+        self,
+        settings: EnforcerSettings,
+        nvml: Nvml,
+        journal: EnforcerJournal,
+        run_folder: str,
+        *,
+        proc: str = "/proc",
+    ) -> None:
+        self._settings = settings
+        self._nvml = nvml
+        self._journal = journal
+        self._run_folder = run_folder
+        self._cgroup = own_cgroup(proc=proc)
+        self._began_s: float | None = None
+        self._asked_s: dict[str, float] = {}
+        self._why: dict[str, str] = {}
+        self._held: bool | None = None
+        """What was reported last; None while the pod waits."""
+
+    def counted(self, gpu: str, now_s: float) -> int | None:
+        """Return what the driver counts of the pod; None where it does not hold it to its cap."""
+        waits = self._held is None
+        if not waits and self._why.get(gpu) and now_s - self._asked_s[gpu] < ASK_EVERY_S:
+            return None
+        self._asked_s[gpu] = now_s
+        counted, self._why[gpu] = self._ask(gpu)
+        return counted
+
+    def lets_start(self, gpus: Iterable[str], now_s: float) -> bool:
+        """Say whether the pod may start, by what was said of its GPUs; report a change."""
+        if self._began_s is None:
+            self._began_s = now_s
+        for gpu in gpus:
+            if gpu not in self._why:
+                self.counted(gpu, now_s)
+        found = [self._why[gpu] for gpu in gpus]
+        why = "; ".join(filter(None, found)) if found else "no GPU has been found yet"
+        if self._held is None and why:
+            if self._settings.driver_limit == REQUIRE:
+                leave_waiting(self._run_folder, f"{WAITING}: {why}")
+                self._journal.once(WAITING, "warning", WAITING, why)
+                return False
+            if now_s - self._began_s < WAIT_S:
+                return False
+        self._report(why)
+        return True
+
+    def _report(self, why: str) -> None:
+        before, self._held = self._held, not why
+        if why and before is not False:
+            instead = "what is over its cap is stopped and not denied memory"
+            self._journal.verdict("warning", NOT_HELD, f"{why}; {instead}")
+        elif not why and before is None:
+            self._journal.event("info", HELD, why="an allocation over the cap fails")
+        elif not why and not before:
+            said = "what was allocated before the limit came does not count to it"
+            self._journal.verdict("info", HELD_LATE, said)
+
+    def _ask(self, gpu: str) -> tuple[int | None, str]:
+        if not self._cgroup:
+            return None, "/sys/fs/cgroup is not of cgroup v2"
+        try:
+            limit = self._nvml.limit(gpu, self._cgroup)
+        except NvmlError as error:  # what is wrong with the GPU itself, the next call says, too
+            return None, str(error)
+        if limit is None or limit.hard_bytes == NO_LIMIT:
+            return None, f"the driver has no limit for this pod on GPU {gpu}"
+        cap_bytes = self._settings.cap_bytes
+        if limit.hard_bytes > cap_bytes:
+            more = f"{exactly(limit.hard_bytes)}, more than the cap of {exactly(cap_bytes)}"
+            return None, f"the driver's limit for this pod on GPU {gpu} is {more}"
+        return limit.used_bytes, ""
