@@ -22,6 +22,7 @@ from webhook.core.policy.cluster import UNKNOWN
 from webhook.core.policy.values import EnforceBy
 from webhook.names import (
     CAP_BYTES_ENV,
+    DRIVER_LIMIT_ENV,
     ENFORCER_CONTAINER,
     GPU_ANNOTATION,
     GPUS_ENV,
@@ -128,7 +129,8 @@ def test_every_variable_that_a_policy_sets_is_compared_here(policy_folder):
     assert sent - {CAP_BYTES_ENV, GPUS_ENV} == fields, (
         "add rows to ENFORCEMENT, LONGEST and assert_same"
     )
-    assert set(re.findall("VRAM_[A-Z_]+", enforce_command.help)) == sent | {ON_EXCESS_ENV}
+    others = {ON_EXCESS_ENV, DRIVER_LIMIT_ENV}
+    assert set(re.findall("VRAM_[A-Z_]+", enforce_command.help)) == sent | others
 
 
 @given(ENFORCEMENT)

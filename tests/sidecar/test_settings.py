@@ -195,7 +195,7 @@ def test_no_cap_is_read_as_anything_but_its_own_figures(text):
         cap_bytes = settings(VRAM_CAP_BYTES=text).cap_bytes
     except SettingsError:
         return
-    assert 0 < cap_bytes == int(text) < 2**63
+    assert 0 < cap_bytes == int(text.strip()) < 2**63
     assert text.strip().isascii()
     assert text.strip().isdigit()
 
