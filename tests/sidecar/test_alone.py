@@ -26,6 +26,7 @@ OF_A_WAIT = {
 }  # fmt: skip
 FILES = {
     *OF_A_WAIT, STARTED, PROBE, "webhook/adapters/nvml.py", "webhook/adapters/processes.py",
+    "webhook/core/frozen.py",
     "webhook/adapters/surroundings.py", "webhook/core/__init__.py",
     "webhook/core/enforcement/__init__.py", "webhook/core/enforcement/bounds.py",
     "webhook/core/enforcement/explanation.py", "webhook/core/enforcement/limits.py",
@@ -38,6 +39,8 @@ FILES = {
     "webhook/sidecar/program.py", "webhook/sidecar/selftest.py", "webhook/sidecar/settings.py",
 }  # fmt: skip
 """All that an image has to hold of this project."""
+LARGE = {"dataclasses", "inspect", "logging", "pathlib", "shutil", "subprocess", "tempfile"}
+"""Of the standard library, what made up half of a start, or would be as much of one."""
 ROOT = Path(webhook.__file__).parents[1]
 LISTING_IMPORTS = ("-I", "-X", "importtime", "-m", "webhook.sidecar")
 
@@ -127,6 +130,7 @@ def test_a_whole_guard_needs_these_files_and_no_other_packages(alone, by_any_mod
     others = tops(names - by_any_module) - sys.stdlib_module_names
     assert others - {"org"} == {"pynvml", "webhook"}  # copy searches for Jython's org.python.core
     assert files(names) == FILES - {STARTED, WAITING, PROBE}
+    assert not names & LARGE
 
 
 @pytest.mark.parametrize("gpus", ["GPU-a", ""], ids=["it has come", "it waits"])

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from webhook.adapters.processes import (
@@ -20,6 +19,7 @@ from webhook.adapters.processes import (
     read_status,
     require_same,
 )
+from webhook.core.frozen import dataclass
 
 if TYPE_CHECKING:
     from webhook.core.enforcement.step import Process

@@ -7,7 +7,6 @@ import errno
 import os
 import signal
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.adapters import processes, surroundings
@@ -28,6 +27,7 @@ from webhook.core.enforcement.termination_message import (
     write_message,
     write_process_name,
 )
+from webhook.core.frozen import replace
 from webhook.names import POD_RESTART_EXIT_CODE
 from webhook.sidecar.ending import delay_exit_while
 from webhook.sidecar.events import report, values_of

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from webhook.adapters import processes
@@ -11,6 +10,7 @@ from webhook.adapters.nvml import NvmlError
 from webhook.core.enforcement.limits import judged_bytes
 from webhook.core.enforcement.pacing import Pace, wants_lists
 from webhook.core.enforcement.step import UNIDENTIFIED, Observation, Process, Usage
+from webhook.core.frozen import dataclass
 from webhook.core.nvidia.drivers import Fault
 from webhook.core.words import amount
 

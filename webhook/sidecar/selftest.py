@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import enum
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.adapters import processes, surroundings
 from webhook.adapters.nvml import NvmlError
+from webhook.core.frozen import dataclass
 from webhook.core.nvidia.drivers import DriverClass, driver_class, explain_driver
 
 if TYPE_CHECKING:

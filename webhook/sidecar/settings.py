@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from webhook.core.enforcement.bounds import (
@@ -16,6 +15,7 @@ from webhook.core.enforcement.bounds import (
     parse_tolerance,
 )
 from webhook.core.enforcement.limits import DRIVER_LIMITS
+from webhook.core.frozen import dataclass
 from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
 from webhook.core.pod.duration import parse_seconds
 from webhook.names import (

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
+from webhook.core.frozen import dataclass
 from webhook.core.words import MAX_BYTES
 
 

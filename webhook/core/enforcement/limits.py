@@ -6,8 +6,9 @@ Sources: nvml.h of r615 (nvmlDeviceSetMemoryLimits_v1), memacct.c of NVIDIA's op
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from webhook.core.frozen import dataclass
 
 NO_LIMIT: Final = (1 << 64) - 1
 """NVML_DEVICE_MEMORY_LIMIT_MAX."""

@@ -8,8 +8,9 @@ being judged, and now and then.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from webhook.core.frozen import dataclass
 
 MOVED_BYTES: Final = 64 * 2**20
 """A total that moved by less since the last list is noise of contexts and caches."""

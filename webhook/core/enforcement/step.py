@@ -31,10 +31,10 @@ would have been stopped.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.enforcement.limits import judged_bytes
+from webhook.core.frozen import dataclass, field, replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -12,10 +12,10 @@ forge it, for its own pod alone, so nothing is decided by it.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.enforcement.bounds import LONGEST_MESSAGE
+from webhook.core.frozen import dataclass
 from webhook.core.words import MOST_GPU_BYTES, amount, exactly, span
 
 if TYPE_CHECKING:

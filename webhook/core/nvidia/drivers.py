@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import enum
 import re
-from dataclasses import dataclass
 from typing import Final
+
+from webhook.core.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
