@@ -29,6 +29,7 @@ from webhook.core.kinds.nodes import (
     write_gpu_node,
     write_time,
 )
+from webhook.core.node.limits import Proof
 from webhook.core.pod.gpus import MOST_GPUS
 from webhook.names import GPU_NODES_PATH as GPU_NODES
 from webhook.sentry.writer import GpuNodeWriter
@@ -45,6 +46,8 @@ def figures(node=OWN, **gpu):
             stops=1,
             would_stop=2,
             would_stop_since_s=1_799_000_000.0,
+            held_by="driver, late",
+            idle_since_s=1_799_999_000.0,
         ),
     )
     others = {"": 2**30, "91ab-2": 3 * 2**30}
@@ -60,6 +63,7 @@ def figures(node=OWN, **gpu):
         driver_version="580.95.05",
         enforcement="sidecar",
         gpus=(replace(one, **gpu),),
+        limit=Proof(holds=True, back_end="misc"),
     )
 
 
@@ -104,6 +108,7 @@ def test_it_writes_the_figures_of_its_node_and_reads_them_again(fences, kube, wr
     ]
     assert written["status"] == write_gpu_node(figures())["status"]
     less = figures(promised_bytes=None, used_bytes=None, free_bytes=None, unattributed_bytes=None)
+    less = replace(less, limit=None)
     write_figures(kube, less, node["uid"])
     stored = fences.admin.request("GET", f"{GPU_NODES}/{OWN}")
     assert stored["status"] == write_gpu_node(less)["status"]

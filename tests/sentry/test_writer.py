@@ -15,6 +15,7 @@ from webhook.adapters.journal import Journal
 from webhook.adapters.kube.gpu_nodes import OwnNode
 from webhook.core.kinds.node_writes import LEAST_S, REGULAR_S
 from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures, write_gpu_node
+from webhook.core.node.limits import Proof
 from webhook.sentry.writer import LONGEST_PAUSE_S, NODE_EVERY_S, UNKNOWN_KIND_S, GpuNodeWriter
 
 GIB = 2**30
@@ -133,6 +134,7 @@ def test_figures_that_do_not_move_are_written_once_a_minute_and_its_jitter():
 
 
 UNKNOWN = replace(figures().gpus[0], promised_bytes=None, used_bytes=None)
+WHYS = {"not_shared": "x", "held": "x", "limit": Proof(holds=False, why="x")}
 
 
 @pytest.mark.parametrize(
@@ -143,7 +145,7 @@ UNKNOWN = replace(figures().gpus[0], promised_bytes=None, used_bytes=None)
             id="what became unknown leaves it",
         ),
         pytest.param(
-            SHARED, replace(figures(), not_shared="x", held="x"), lambda _: None, figures(), "u-1",
+            SHARED, replace(figures(), **WHYS), lambda _: None, figures(), "u-1",
             id="the node is shared again",
         ),
         pytest.param(

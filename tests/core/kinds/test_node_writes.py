@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.support.clusters import GIB, NOW_S, a_gpu, a_node, held
 from webhook.core.kinds.node_writes import JITTER_S, LEAST_S, REGULAR_S, due_after_s, has_moved
 from webhook.core.kinds.nodes import MOST_PODS, GpuFigures, NodeFigures, PodFigures
+from webhook.core.node.limits import Proof
 
 MIB = 2**20
 POD = held("u1", 8, 4, 5)
@@ -46,6 +47,8 @@ def test_what_did_not_move_is_due_a_minute_and_a_bounded_jitter_later(jitter_s):
     later = replace(NODE, observed_s=NOW_S)
     expected = REGULAR_S + min(max(jitter_s, 0), JITTER_S)
     assert due_after_s(NODE, later, jitter_s) == expected
+    for idle_since_s in (NOW_S, None):
+        assert due_after_s(NODE, with_pod(idle_since_s=idle_since_s), jitter_s) == expected
 
 
 AMOUNTS = [
@@ -95,6 +98,8 @@ def test_of_a_large_gpu_two_percent_count():
         with_pod(stops=1),
         with_pod(would_stop=1, would_stop_since_s=5.0),
         with_pod(stops=None),
+        with_pod(held_by="driver"),
+        replace(NODE, limit=Proof(holds=False, why="x")),
         with_pod(used_bytes=None),
         with_pod(peak_bytes=None),
         with_gpu(used_bytes=None),

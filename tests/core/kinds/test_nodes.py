@@ -1,4 +1,4 @@
-"""Times as Kubernetes writes them: what is read can be written again."""
+"""What is read of a stored object can be written again, and what cannot be read is left out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webhook.core.kinds.nodes import read_time, write_time
+from tests.support.clusters import a_gpu, a_node, held
+from webhook.core.kinds.nodes import read_gpu_node, read_time, write_gpu_node, write_time
+from webhook.core.node.limits import Proof
+
+HELD = {"heldBy": "driver", "idleSince": "2026-11-21T20:15:04Z"}
+PROVEN = {"proven": True, "backEnd": "misc", "why": "", "of": "a newer release"}
+
+
+@pytest.mark.parametrize(
+    ("driver_limit", "pod", "limit", "figures"),
+    [
+        (PROVEN, HELD, Proof(True, "misc"), ("driver", read_time(HELD["idleSince"]))),
+        ({"proven": False, "why": "x"}, {}, Proof(False, "", "x"), ("", None)),
+        ({"proven": "true"}, {"heldBy": 5, "idleSince": "x"}, None, ("", None)),
+        (None, {}, None, ("", None)),
+    ],
+    ids=["all", "not proven", "malformed", "an older release"],
+)
+def test_how_pods_are_held_and_since_when_they_idle_is_read(driver_limit, pod, limit, figures):
+    stored = write_gpu_node(a_node("n1", a_gpu(9, held("u1", 8))).figures)
+    stored["status"]["driverLimit"] = driver_limit
+    stored["status"]["gpus"][0]["pods"][0] |= pod
+    found = read_gpu_node(stored)
+    (of_pod,) = found.gpus[0].pods
+    assert (found.limit, (of_pod.held_by, of_pod.idle_since_s)) == (limit, figures)
 
 
 @pytest.mark.parametrize(

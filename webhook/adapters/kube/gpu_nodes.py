@@ -74,7 +74,7 @@ def write_figures(kube: Kube, figures: NodeFigures, node_uid: str = "") -> None:
     Not found means that the cluster does not know the kind: its CRD is missing.
     """
     written = write_gpu_node(figures, node_uid)
-    status = {"notShared": None, "held": None, **written["status"]}
+    status = {"notShared": None, "held": None, "driverLimit": None, **written["status"]}
     status["summary"] = dict.fromkeys(_MAYBE_IN_SUMMARY) | status["summary"]
     patch: dict[str, Any] = {"status": status}
     if owners := written["metadata"].get("ownerReferences"):

@@ -41,6 +41,8 @@ def due_after_s(written: NodeFigures | None, newest: NodeFigures, jitter_s: floa
     | figures | a figure moved, was not known before, or is not known now | `LEAST_S` |
     | figures | it, a pod with a promise or a holder without one came or went | `LEAST_S` |
     | figures | one more stop, done or only reported; other health, names, versions | `LEAST_S` |
+    | figures | another word on how a pod is held, or on the driver's limit | `LEAST_S` |
+    | figures | a pod does something, or nothing any longer, and none of the above | as below |
     | figures | nothing of these | `REGULAR_S` and the node's jitter |
     """
     jitter_s = min(max(jitter_s, 0.0), JITTER_S)
@@ -68,10 +70,11 @@ def _names(node: NodeFigures) -> object:
         node.enforcement,
         node.not_shared,
         node.held,
+        node.limit,
         [
             (
                 (gpu.uuid, gpu.index, gpu.product, gpu.healthy, gpu.fault),
-                [(pod.uid, pod.stops, pod.would_stop) for pod in gpu.pods[:MOST_PODS]],
+                [(pod.uid, pod.stops, pod.would_stop, pod.held_by) for pod in gpu.pods[:MOST_PODS]],
                 list(gpu.unmanaged)[:MOST_PODS],
             )
             for gpu in node.gpus

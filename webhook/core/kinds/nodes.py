@@ -11,7 +11,8 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.core.bounds import LONGEST_TEXT
+from webhook.core.bounds import LONGEST_SENTENCE, LONGEST_TEXT, LONGEST_WORD
+from webhook.core.node.limits import Proof
 from webhook.core.pod.fields import Json, as_object, as_objects
 from webhook.core.pod.gpus import LONGEST_FAULT, MOST_GPUS
 from webhook.core.pod.quantity import MIB, format_bytes
@@ -20,10 +21,11 @@ from webhook.names import GPU_NODE_KIND, LONGEST_HELD, SEEING_API_VERSION
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from webhook.core.node.limits import Proof
-
 MOST_PODS: Final = 256
 """Of a GPU, managed ones and others each."""
+HELD_BY_DRIVER, HELD_LATE = "driver", "driver, late"
+HOLDERS: Final = (HELD_BY_DRIVER, HELD_LATE, "sidecar", "sentry")
+"""Who may hold a pod to its cap, the strongest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +133,7 @@ def read_gpu_node(raw: Mapping[str, Any]) -> NodeFigures | None:
         enforcement=_text(status, "enforcement"),
         gpus=tuple(gpus),
         not_shared=_text(status, "notShared")[:LONGEST_TEXT],
+        limit=_limit(as_object(status.get("driverLimit"))),
         held=_text(status, "held")[:LONGEST_HELD],
     )
 
@@ -175,6 +178,12 @@ def _status(node: NodeFigures) -> Json:
         "summary": summary,
         "gpus": [_write_gpu(gpu) for gpu in gpus],
     }
+    if (limit := node.limit) is not None:
+        status["driverLimit"] = {
+            "proven": limit.holds,
+            "backEnd": limit.back_end,
+            "why": limit.why[:LONGEST_SENTENCE],
+        }
     whys = {"notShared": node.not_shared[:LONGEST_TEXT], "held": node.held[:LONGEST_HELD]}
     return status | {key: why for key, why in whys.items() if why}
 
@@ -212,7 +221,18 @@ def _write_pod(pod: PodFigures) -> Json:
     if pod.would_stop is not None and pod.would_stop_since_s is not None:
         written["wouldStop"] = pod.would_stop
         written["wouldStopSince"] = write_time(pod.would_stop_since_s)
+    if pod.held_by:
+        written["heldBy"] = pod.held_by
+    if pod.idle_since_s is not None:
+        written["idleSince"] = write_time(pod.idle_since_s)
     return written
+
+
+def _limit(raw: Json) -> Proof | None:
+    proven, why = raw.get("proven"), _text(raw, "why")[:LONGEST_SENTENCE]
+    if type(proven) is not bool:
+        return None
+    return Proof(proven, _text(raw, "backEnd")[:LONGEST_WORD], why)
 
 
 def _gpu(raw: Json) -> GpuFigures | None:
@@ -256,6 +276,8 @@ def _pod(raw: Json) -> PodFigures | None:
         stops=_count(raw, "stops"),
         would_stop=would_stop,
         would_stop_since_s=since_s,
+        held_by=_text(raw, "heldBy")[:LONGEST_WORD],
+        idle_since_s=read_time(raw.get("idleSince")),
     )
 
 
