@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -22,9 +23,11 @@ from webhook.core.nvidia.drivers import Fault
 from webhook.core.placement.assignments import Assignment
 from webhook.sentry.figures import REMEMBER_S, Figures
 from webhook.sentry.holdings import OLD_LIST_S, Holdings
+from webhook.sentry.limits import Limits
 from webhook.sentry.scanner import ProcessScan
 
 USABLE = (TOTAL_MIB - 1) * MIB
+share = partial(PodFigures, held_by="sidecar")
 THIRD = "cccccccc-0000-4000-8000-000000000003"
 LOST = ProcessScan(failed="gone", fault=Fault.DRIVER_DOWN)
 
@@ -53,7 +56,7 @@ class Scanned(Figures):
 
     def __init__(self):
         self.holdings, self.promises, self.stats = Holdings(), {}, {}
-        super().__init__("n1", self.holdings)
+        super().__init__("n1", self.holdings, Limits("/dev/null"))
 
     def on_list(self, promises):
         self.promises = promises
@@ -80,9 +83,7 @@ def pods_of(figures, gpu=0, **options):
 
 def a_pod(uid, cap_mib, used_mib):
     used_bytes = used_mib * MIB
-    return PodFigures(
-        uid=uid, cap_bytes=cap_mib * MIB, used_bytes=used_bytes, peak_bytes=used_bytes
-    )
+    return share(uid=uid, cap_bytes=cap_mib * MIB, used_bytes=used_bytes, peak_bytes=used_bytes)
 
 
 def test_a_node_with_everything_known():
@@ -131,9 +132,7 @@ def test_before_the_list_was_read_and_while_it_cannot_be_followed_nothing_is_sai
     away = shown(seen(scan, lines={TRAINER: a_line()}), followed=False).gpus[0]
     assert (away.promised_bytes, away.free_bytes) == (None, None)
     assert away.pods == (
-        PodFigures(
-            uid=TRAINER, cap_bytes=CAP_MIB * MIB, used_bytes=900 * MIB, peak_bytes=900 * MIB
-        ),
+        share(uid=TRAINER, cap_bytes=CAP_MIB * MIB, used_bytes=900 * MIB, peak_bytes=900 * MIB),
     )
 
 
@@ -148,7 +147,7 @@ def test_what_cannot_be_measured_is_absent_and_never_zero():
     assert (first.used_bytes, first.unattributed_bytes) == (None, None)
     assert (first.pods[0].used_bytes, first.pods[0].peak_bytes) == (None, None)
     assert second.pods == (
-        PodFigures(uid=OTHER, cap_bytes=CAP_MIB * MIB, used_bytes=0, peak_bytes=None),
+        share(uid=OTHER, cap_bytes=CAP_MIB * MIB, used_bytes=0, peak_bytes=None),
     )
     assert second.unattributed_bytes == 290 * MIB
 
@@ -185,7 +184,7 @@ def test_a_gpu_that_cannot_be_seen_is_not_healthy_and_leaves_after_a_while():
         assert (gpu.healthy, gpu.used_bytes, gpu.unattributed_bytes) == (False, None, None)
         assert gpu.promised_bytes == CAP_MIB * MIB
         assert gpu.pods == (
-            PodFigures(uid=TRAINER, cap_bytes=CAP_MIB * MIB, used_bytes=None, peak_bytes=400 * MIB),
+            share(uid=TRAINER, cap_bytes=CAP_MIB * MIB, used_bytes=None, peak_bytes=400 * MIB),
         )
     figures.see(only_b, REMEMBER_S)
     assert [gpu.uuid for gpu in shown(figures).gpus] == ["GPU-b"]
@@ -365,7 +364,7 @@ def test_a_peak_is_honest_and_no_restart_forgets_it(done, with_company):
             peak = (pod.peak_bytes or 0) // MIB
             listed = most_listed.get(uid, 0)
             assert listed <= peak <= max(listed, most_used if not with_company else 0)
-            was = before.get(uid, PodFigures(uid=uid, cap_bytes=1))
+            was = before.get(uid, share(uid=uid, cap_bytes=1))
             assert peak * MIB >= (was.peak_bytes or 0)
             assert (pod.stops or 0) >= (was.stops or 0)
             before[uid] = pod

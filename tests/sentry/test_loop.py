@@ -26,11 +26,20 @@ from webhook.core.kinds.nodes import (
     write_gpu_node,
 )
 from webhook.core.node.driver import CHANGED_AFTER_S
+from webhook.core.node.limits import (
+    FILE,
+    Limited,
+    LimiterState,
+    Proof,
+    Told,
+    write_limiter_state,
+)
 from webhook.core.placement.pods import Hold
 from webhook.nodekit.program import NewContainerNeededError
 from webhook.sentry import loop
 from webhook.sentry.intervals import DUTY
 from webhook.sentry.killer import PodEnd
+from webhook.sentry.limits import Limits
 from webhook.sentry.loop import UNREAD, Sentry
 from webhook.sentry.metrics import SentryMetrics
 from webhook.sentry.probes import Liveness
@@ -198,6 +207,31 @@ def test_a_driver_that_gives_no_figure_acts_on_nobody(tmp_path, bench):
     for second in range(60):
         bench.sentry.step(float(second))
     assert (bench.events(), bench.reported()) == ([], [])
+
+
+def test_what_the_limiter_says_is_shown_and_told_of_pods_on_the_list(tmp_path, bench, offered):
+    told = tuple(Told(number, TRAINER, "an image set 1Gi") for number in (1, 2))
+    state = LimiterState(
+        written_s=time.time(), started_s=1.0, proof=Proof(holds=True, back_end="misc"), told=told,
+        limited=(Limited(TRAINER, "GPU-a", 1, 0, late=True),),
+    )  # fmt: skip
+    (tmp_path / FILE).write_text(write_limiter_state(state))
+    bench.sentry._limits = bench.sentry._figures._limits = Limits(str(tmp_path))
+    bench.sentry.step(0.0)
+    assert bench.reported() == []
+    bench.sentry.on_report(SEEN)
+    bench.sentry.on_report(NOTHING_STORED)
+    for second in (1.0, 2.0):
+        bench.sentry.step(second)
+    first, second = bench.reported()
+    about = {"kind": "Pod", "namespace": "team", "name": "train", "uid": TRAINER}
+    assert (first.about, first.reason, first.sentence, first.condition) == (
+        about, "VRAMLimitReset", "an image set 1Gi", None,
+    )  # fmt: skip
+    assert first == second
+    assert bench.events() == ["what became of a pod's limit"] * 2
+    assert [one.limit for one in offered] == [state.proof] * 2
+    assert offered[-1].gpus[0].pods[0].held_by == "driver, late"
 
 
 def test_the_last_scan_is_the_last_that_saw_the_driver(bench):

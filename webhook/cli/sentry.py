@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from webhook.cli.programs import KERNEL_DRIVER_OPTION, KUBECONFIG_OPTION, NODE_OPTION
+from webhook.names import LIMITER_FOLDER
 from webhook.sentry.settings import HOST, METRICS_PORT, SentrySettings
 
 
@@ -51,6 +52,12 @@ from webhook.sentry.settings import HOST, METRICS_PORT, SentrySettings
     envvar="POD_UID",
     show_envvar=True,
     help="UID of our own pod, by which the node's names of cgroups are learned.",
+)
+@click.option(
+    "--limiter-folder",
+    default=LIMITER_FOLDER,
+    show_default=True,
+    help="Where this node's limiter, if it has one, leaves what it did.",
 )
 @KERNEL_DRIVER_OPTION
 @KUBECONFIG_OPTION

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from webhook.adapters.kube.gpu_nodes import OwnNode
     from webhook.core.placement.assignments import Assignments
     from webhook.sentry.holdings import Holdings, Unmanaged
+    from webhook.sentry.limits import Limits
     from webhook.sentry.scanner import ProcessScan
     from webhook.sentry.sidecar_stats import Stats
 
@@ -49,9 +50,12 @@ class _Stops:
 class Figures:
     """Remembers each GPU, and of each pod on the list its peaks and stops."""
 
-    def __init__(self, node: str, holdings: Holdings) -> None:
+    def __init__(self, node: str, holdings: Holdings, limits: Limits, *, acts: bool = True) -> None:
+        """Prepare; `acts` is whether the sentry may stop anybody."""
         self._node = node
         self._holdings = holdings
+        self._limits = limits
+        self._acts = acts
         self._driver_version = ""
         self._gpus: dict[str, tuple[GpuFigures, float]] = {}
         """What they are, and when each was seen last."""
@@ -158,7 +162,7 @@ class Figures:
                 free_bytes=free[gpu.uuid] if followed else None,
                 unattributed_bytes=self._holdings.unattributed_bytes.get(gpu.uuid),
                 healthy=gpu.uuid in self._used and gpu.uuid not in own.faults,
-                pods=tuple(self._pods_on(gpu.uuid)),
+                pods=tuple(self._pods_on(gpu.uuid, own.enforcement)),
                 unmanaged=dict(islice(holders.get(gpu.uuid, {}).items(), MOST_PODS)),
                 fault=own.faults.get(gpu.uuid, ""),
             )
@@ -171,10 +175,11 @@ class Figures:
             enforcement=own.enforcement,
             gpus=made,
             not_shared=own.not_shared,
+            limit=self._limits.proof,
             held=own.held,
         )
 
-    def _pods_on(self, gpu: str) -> Iterator[PodFigures]:
+    def _pods_on(self, gpu: str, enforcement: str) -> Iterator[PodFigures]:
         """Yield all that were promised some of a GPU, in the order of the list."""
         held = self._holdings.held.get(gpu, {})
         for uid, promise in (self._promises or {}).items():
@@ -191,6 +196,9 @@ class Figures:
                 stops=stops.total() if stops else None,
                 would_stop=would_stop,
                 would_stop_since_s=since_s,
+                held_by=self._limits.holder(
+                    uid, promise, gpu, enforcement=enforcement, acts=self._acts
+                ),
                 processes=processes,
             )
 

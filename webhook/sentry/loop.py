@@ -31,6 +31,7 @@ from webhook.core.words import amount
 from webhook.names import (
     CAP_EXCEEDED_REASON,
     CAP_HELD_CONDITION,
+    LIMIT_RESET_REASON,
     SENTRY_REPORTER,
     UNMANAGED_REASON,
 )
@@ -41,6 +42,7 @@ from webhook.sentry.holdings import REPORTED_BYTES, Holdings, describe_unmanaged
 from webhook.sentry.intervals import DUTY, HOLDING_S, pause_s
 from webhook.sentry.judge import LATER_S, Judge
 from webhook.sentry.killer import Killer
+from webhook.sentry.limits import Limits
 from webhook.sentry.scanner import ProcessScanner
 from webhook.sentry.sidecar_stats import SidecarStats
 from webhook.sentry.writer import GpuNodeWriter
@@ -104,6 +106,7 @@ class Sentry:
             kernel_driver=settings.kernel_driver,
             outermost=surroundings.own_pid_namespace(proc=settings.proc).holds is False,
         )
+        self._limits = Limits(settings.limiter_folder)
         self._judge = Judge(acts=settings.act)
         self._holdings = Holdings()
         self._killer = Killer(node)
@@ -116,7 +119,7 @@ class Sentry:
             action="Audit",
             what="Events and conditions",
         )
-        self._figures = Figures(settings.node, self._holdings)
+        self._figures = Figures(settings.node, self._holdings, self._limits, acts=settings.act)
         self._writer = GpuNodeWriter(kube, settings.node, journal, random.uniform(0, JITTER_S))  # noqa: S311 - no secret
         self._stats = SidecarStats(NodeProcesses(settings.pod_uid, proc=settings.proc))
         self._is_seeded = False
@@ -173,6 +176,7 @@ class Sentry:
 
     def step(self, now_s: float) -> ProcessScan:
         """Scan once, and do what follows from it."""
+        self._limits.read()
         pods = self._judge.judged()
         scan = self._scanner.scan(now_s, self._judge.above, pods)
         if self._obstacle:  # nobody's memory is nobody's
@@ -181,6 +185,7 @@ class Sentry:
         for uid, action in actions:
             self._perform(uid, action, scan, now_s)
         self._report_freed(actions)
+        self._report_limits()
         self._metrics.scanned(scan.took_s)
         promises = self._promises or {}
         self._holdings.on_scan(scan, now_s, promises)
@@ -340,6 +345,13 @@ class Sentry:
         pod = self._judge.promises[uid].pod
         self._events.report(report_of_pod(pod, uid, why, stopped=stopped))
 
+    def _report_limits(self) -> None:
+        """Report what the limiter says of limits of pods."""
+        for uid, told in self._limits.news(self._promises or {}):
+            pod, why = (self._promises or {})[uid].pod, told.why
+            self._journal.event("warning", "what became of a pod's limit", why=why, pod=pod, uid=uid)
+            self._events.report(report_of_limit(pod, uid, why))
+
     def _values_of(self, uid: str, process: Process) -> dict[str, Any]:
         return {
             "pod": self._judge.promises[uid].pod,
@@ -388,9 +400,15 @@ def _obstacle(node: NodeProcesses) -> str:
     return ""
 
 
+def report_of_limit(pod: str, uid: str, why: str) -> EventReport:
+    """Report what became of the driver's limit of a pod."""
+    return EventReport(
+        about=_reference(pod, uid), reason=LIMIT_RESET_REASON, sentence=why, action="Limit"
+    )
+
+
 def report_of_pod(pod: str, uid: str, why: str, *, stopped: bool) -> EventReport:
     """Report that a pod was over its cap; where nothing was stopped, by an Event alone."""
-    namespace, _, name = pod.partition("/")
     condition = {
         "type": CAP_HELD_CONDITION,
         "status": "False",
@@ -398,9 +416,14 @@ def report_of_pod(pod: str, uid: str, why: str, *, stopped: bool) -> EventReport
         "message": why,
     }
     return EventReport(
-        about={"kind": "Pod", "namespace": namespace, "name": name, "uid": uid},
+        about=_reference(pod, uid),
         reason=CAP_EXCEEDED_REASON,
         sentence=why,
         action="Stop" if stopped else "Report",
         condition=condition if stopped else None,
     )
+
+
+def _reference(pod: str, uid: str) -> dict[str, str]:
+    namespace, _, name = pod.partition("/")
+    return {"kind": "Pod", "namespace": namespace, "name": name, "uid": uid}

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.node.driver import KERNEL_DRIVER
+from webhook.names import LIMITER_FOLDER
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,5 +35,7 @@ class SentrySettings:
     """Our own, by which we find out how this node names pods' cgroups."""
     kernel_driver: str = KERNEL_DRIVER
     """The file that exists while the kernel has a driver."""
+    limiter_folder: str = LIMITER_FOLDER
+    """Where the node's limiter leaves what it did; it may not be there."""
     kubeconfig: Path | None = None
     proc: str = "/proc"

@@ -1,0 +1,149 @@
+"""What the node's limiter left in its file, and what follows from it for pods of the list."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import pytest
+
+from tests.sentry.worlds import CAP_MIB, MIB, OTHER, TRAINER, a_line, hold
+from webhook.core.node.limits import (
+    FILE,
+    LARGEST_FILE,
+    STALE_S,
+    Limited,
+    LimiterState,
+    Proof,
+    Told,
+    write_limiter_state,
+)
+from webhook.sentry.limits import SILENT, UNREADABLE, Limits
+
+PROVEN = Proof(holds=True, back_end="misc")
+HELD = Limited(TRAINER, "GPU-a", CAP_MIB * MIB, 400 * MIB, late=False)
+STATE = LimiterState(written_s=1000.0, started_s=5.0, proof=PROVEN, limited=(HELD,))
+
+
+class Left:
+    """A limiter's file, and who reads it."""
+
+    def __init__(self, folder):
+        self.path, self.now_s = folder / FILE, 1000.0
+        self.limits = Limits(str(folder), clock=lambda: self.now_s)
+
+    def leave(self, state=STATE, **more):
+        text = state if isinstance(state, str) else write_limiter_state(replace(state, **more))
+        fresh = self.path.with_suffix(".new")
+        fresh.write_text(text)
+        fresh.replace(self.path)
+        return self
+
+    def proof(self, after_s=0.0):
+        self.now_s += after_s
+        self.limits.read()
+        return self.limits.proof
+
+    def holder(self, line=None, gpu="GPU-a", enforcement="sidecar", *, acts=True):
+        of = {"enforcement": enforcement, "acts": acts}
+        return self.limits.holder(TRAINER, line or a_line("*"), gpu, **of)
+
+    def counted(self):
+        return self.limits.counted(TRAINER, "GPU-a", CAP_MIB * MIB)
+
+
+@pytest.fixture
+def left(tmp_path):
+    return Left(tmp_path)
+
+
+NOT_READ, OLD = Proof(holds=False, why=UNREADABLE), Proof(holds=False, why=SILENT)
+
+
+def elsewhere(path):
+    path.with_suffix(".other").write_text(write_limiter_state(STATE))
+    path.symlink_to(path.with_suffix(".other"))
+
+
+@pytest.mark.parametrize(
+    ("make", "proof"),
+    [
+        (lambda _: None, None),
+        (lambda path: path.write_text(write_limiter_state(STATE)), PROVEN),
+        (lambda path: path.write_text("{"), NOT_READ),
+        (lambda path: path.write_bytes(b"\xff"), NOT_READ),
+        (lambda path: path.write_text(" " * LARGEST_FILE + write_limiter_state(STATE)), NOT_READ),
+        (elsewhere, NOT_READ),
+        (os.mkfifo, NOT_READ),
+        (lambda path: path.mkdir(), NOT_READ),
+        (lambda path: path.parent.rmdir(), None),
+    ],
+    ids=["none", "ours", "cut", "bytes", "large", "link", "pipe", "folder", "no folder"],
+)
+def test_the_proof_is_what_a_file_of_ours_says(left, make, proof):
+    make(left.path)
+    assert [left.proof(), left.proof()] == [proof, proof]
+    left.path.parent.mkdir(exist_ok=True)
+
+
+def test_what_is_too_old_or_of_the_future_proves_nothing_and_its_limits_count_on(left):
+    left.leave()
+    assert [left.proof(STALE_S), left.holder(), left.counted()] == [PROVEN, "driver", 400 * MIB]
+    for after_s in (1.0, -2 * STALE_S - 2):
+        assert [left.proof(after_s), left.holder()] == [OLD, "sidecar"]
+        assert left.counted() == 400 * MIB
+    left.leave("{")
+    assert [left.proof(), left.holder(), left.counted()] == [NOT_READ, "sidecar", 400 * MIB]
+    left.leave(written_s=left.now_s, limited=())
+    assert [left.proof(), left.holder(), left.counted()] == [PROVEN, "sidecar", None]
+    left.leave()
+    left.proof()
+    left.path.unlink()
+    assert [left.proof(), left.holder(), left.counted()] == [None, "sidecar", None]
+
+
+MORE = {"hard_bytes": CAP_MIB * MIB + 1}
+NO_ACT, REPORTS = hold(may_act=False), replace(hold(may_act=False), reports=True)
+
+
+@pytest.mark.parametrize(
+    ("limited", "line", "asked", "holder"),
+    [
+        ({}, a_line(), {"enforcement": ""}, "driver"),
+        ({"uid": TRAINER.upper()}, a_line(), {}, "driver"),
+        ({"hard_bytes": 5}, a_line(held=NO_ACT), {"acts": False}, "driver"),
+        ({"late": True}, a_line(), {}, "driver, late"),
+        ({}, replace(a_line(), hold=None), {}, "driver"),
+        (MORE, a_line(), {}, "sidecar"),
+        (MORE, a_line(), {"acts": False}, "sidecar"),
+        ({"gpu": "GPU-b"}, a_line(), {}, "sidecar"),
+        ({"uid": OTHER}, a_line(), {}, "sidecar"),
+        (MORE, a_line(), {"enforcement": "none"}, "sentry"),
+        (MORE, a_line(), {"enforcement": "none", "acts": False}, ""),
+        (MORE, a_line(held=NO_ACT), {}, ""),
+        (MORE, a_line(held=REPORTS), {"enforcement": "none"}, ""),
+        (MORE, replace(a_line(), hold=None), {}, ""),
+    ],
+)
+def test_the_strongest_holds_a_pod(left, limited, line, asked, holder):
+    left.leave(limited=(replace(HELD, **limited),)).proof()
+    assert left.holder(line, **asked) == holder
+    assert (left.counted() is None) == (holder not in {"driver", "driver, late"})
+
+
+def test_what_happened_to_a_pods_limit_is_told_once_of_pods_on_the_list(left):
+    line = {TRAINER: a_line()}
+    numbers = []
+
+    def tell(promises, **more):
+        left.leave(**more).proof()
+        numbers.append([(uid, one.number) for uid, one in left.limits.news(promises)])
+
+    first, second = Told(1, TRAINER.upper(), "a"), Told(2, OTHER, "b")
+    assert left.limits.news(line) == []
+    tell({}, told=(first,))
+    tell(line, told=(first, second))
+    tell(line, told=(first, second, replace(first, number=3)))
+    tell(line | {OTHER: a_line()}, told=(first, second))
+    tell(line, told=(first,), started_s=6.0)
+    assert numbers == [[], [(TRAINER, 1)], [(TRAINER, 3)], [(OTHER, 2)], [(TRAINER, 1)]]

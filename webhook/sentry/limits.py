@@ -1,0 +1,140 @@
+"""What the node's limiter says: whether the driver holds caps, whom it holds, and what happened."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from typing import TYPE_CHECKING, Final
+
+from webhook.core.kinds.nodes import HOLDERS
+from webhook.core.node.cgroups import comparable_uid
+from webhook.core.node.limits import FILE, LARGEST_FILE, STALE_S, Proof, read_limiter_state
+from webhook.names import ENFORCED_BY_SIDECAR
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from webhook.core.node.limits import Limited, LimiterState, Told
+    from webhook.core.placement.assignments import Assignment, Assignments
+
+UNREADABLE: Final = "what the node's limiter says cannot be read"
+SILENT: Final = f"the node's limiter has said nothing for more than {STALE_S:g} s"
+
+_DRIVER, _LATE, _SIDECAR, _SENTRY = HOLDERS
+
+
+class Limits:
+    """The limiter's file, as it was read last."""
+
+    def __init__(self, folder: str, *, clock: Callable[[], float] = time.time) -> None:
+        """Prepare; `clock` returns Unix time."""
+        self._path = f"{folder}/{FILE}"
+        self._clock = clock
+        self._read: tuple[int, int, int] | None = None
+        """Which file that was."""
+        self._state: LimiterState | None = None
+        self._limited: Mapping[tuple[str, str], Limited] = {}
+        self._told: set[tuple[float, int]] = set()
+        self.proof: Proof | None = None
+        """None where the node has no limiter."""
+
+    def read(self) -> None:
+        """Read the file where it is another one now; never fails.
+
+        | the file | the proof | who is limited |
+        | --- | --- | --- |
+        | is not there | there is no limiter | nobody |
+        | is no file of ours, too large, or cannot be read | does not hold | as read last |
+        | was written longer than `STALE_S` ago, or will be | does not hold | as read last |
+        | was written since | as it says | as it says |
+
+        The driver goes on holding whom it holds, whatever becomes of the limiter.
+        """
+        try:
+            found = os.lstat(self._path)
+            which = found.st_ino, found.st_mtime_ns, found.st_size
+            if which != self._read:
+                self._read, self._state = which, None
+                self._state = read_limiter_state(_text_of(self._path))
+                if self._state is not None:
+                    limited = self._state.limited
+                    self._limited = {(comparable_uid(one.uid), one.gpu): one for one in limited}
+        except (FileNotFoundError, NotADirectoryError):
+            self._read = self._state = self.proof = None
+            self._limited = {}
+            return
+        except (OSError, ValueError):
+            self._state = None
+        state = self._state
+        if state is None:
+            self.proof = Proof(holds=False, why=UNREADABLE)
+        else:
+            fresh = abs(self._clock() - state.written_s) <= STALE_S
+            self.proof = state.proof if fresh else Proof(holds=False, why=SILENT)
+
+    @property
+    def _is_fresh(self) -> bool:
+        return self._state is not None and self.proof is self._state.proof
+
+    def counted(self, uid: str, gpu: str, cap_bytes: int) -> int | None:
+        """Return what the driver counts of a pod; None where it does not hold it to its cap."""
+        limited = self._limited.get((uid, gpu))
+        return limited.used_bytes if limited and limited.hard_bytes <= cap_bytes else None
+
+    def holder(
+        self, uid: str, promise: Assignment, gpu: str, *, enforcement: str, acts: bool
+    ) -> str:
+        """Return who holds a pod of the list to its cap on a GPU that it was given.
+
+        `enforcement` is the node's label, `acts` whether the sentry may stop anybody.
+
+        | the driver's hard limit, by a fresh file | the line | the node's label | acts | held by |
+        | --- | --- | --- | --- | --- |
+        | at most the cap, before it held memory | any | any | any | `driver` |
+        | at most the cap, perhaps later | any | any | any | `driver, late` |
+        | more, none, or nobody knows | may be stopped | `sidecar` | any | `sidecar` |
+        | more, none, or nobody knows | may be stopped | any other | yes | `sentry` |
+        | more, none, or nobody knows | may be stopped | any other | no | nobody |
+        | more, none, or nobody knows | anything else | any | any | nobody |
+        """
+        limited = self._limited.get((uid, gpu)) if self._is_fresh else None
+        if limited and limited.hard_bytes <= _cap_bytes(promise):
+            return _LATE if limited.late else _DRIVER
+        if promise.hold is None or not promise.hold.may_act:
+            return ""
+        if enforcement == ENFORCED_BY_SIDECAR:
+            return _SIDECAR
+        return _SENTRY if acts else ""
+
+    def news(self, promises: Assignments) -> list[tuple[str, Told]]:
+        """Return what has not been told yet of pods of the list, each once, by UID.
+
+        Who is not on the list may come there still, while the limiter says it.
+        """
+        if self._state is None:
+            return []
+        said = {(self._state.started_s, one.number): one for one in self._state.told}
+        self._told &= said.keys()
+        news = [
+            (key, comparable_uid(one.uid), one)
+            for key, one in said.items()
+            if key not in self._told and comparable_uid(one.uid) in promises
+        ]
+        self._told.update(key for key, _, _ in news)
+        return [(uid, one) for _, uid, one in news]
+
+
+def _cap_bytes(promise: Assignment) -> int:
+    return promise.hold.cap_bytes if promise.hold else promise.memory_bytes
+
+
+def _text_of(path: str) -> str:
+    """Return what a file holds, no more than is read of it; raises OSError for what is no file."""
+    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise OSError
+        return os.read(file, LARGEST_FILE + 1).decode()
+    finally:
+        os.close(file)
