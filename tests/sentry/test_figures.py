@@ -64,7 +64,7 @@ class Scanned(Figures):
 
     def see(self, scan, now_s):
         self.holdings.on_scan(scan, now_s, self.promises)
-        self.on_scan(scan, self.stats, now_s)
+        self.on_scan(scan, self.stats, now_s, 1000.0 + now_s)
 
 
 def seen(*scans, lines=None, stats=None):
@@ -247,6 +247,20 @@ def test_what_a_sidecar_says_counts_for_a_pod_alone_up_to_what_was_in_use(
     lines, stats = {TRAINER: a_line(*gpus)} | company, {TRAINER: (0, said * MIB)}
     figures = seen(a_scan(500, 0, [held(50, 100)], []), a_scan(200), lines=lines, stats=stats)
     assert pods_of(figures)[TRAINER].peak_bytes == peak * MIB
+
+
+def test_since_when_a_pod_idles_is_kept_by_the_sentry_that_comes_after():
+    quiet = replace(a_scan(500, 0, [held(50, 100)], []), ran={"GPU-a": {}})
+    figures = seen(quiet, quiet, lines={TRAINER: a_line(), OTHER: a_line()})
+    idle = {uid: one.idle_since_s for uid, one in pods_of(figures).items()}
+    assert idle == {TRAINER: 1000.0, OTHER: None}
+    stored = replace(shown(figures), observed_s=1001.0)
+    later = Scanned()
+    later.seed(stored, 0.0)
+    later.on_list({TRAINER: a_line()})
+    for second in (100.0, 110.0):
+        later.see(quiet, second)
+    assert pods_of(later)[TRAINER].idle_since_s == 1000.0
 
 
 def test_what_a_sidecar_says_later_counts_up_to_what_was_in_use_while_the_pod_was_alone():

@@ -10,6 +10,7 @@ import sys
 import threading
 import urllib.error
 import urllib.request
+from dataclasses import replace
 
 import pytest
 from prometheus_client import generate_latest
@@ -293,10 +294,20 @@ def test_a_full_node_stays_below_what_prometheus_takes(metrics):
     gpus = tuple(f"GPU-{n}" for n in range(64))
     gpu = SeenGpu(uuid="GPU-0", product="H200", index=1, usable_bytes=None)
     unmanaged = {gpu: {f"u{n}": n + 1 for n in range(2000)}}
-    metrics.show(*shown(*shares(300), gpus=gpus), unmanaged, 5.0)
+    pods = shares(300, idle_since_s=1.0)
+    metrics.show(*shown(*pods, gpus=gpus), unmanaged, 5.0)
     assert len(samples(metrics)) <= SAMPLE_LIMIT
-    metrics.show(*shown(*shares(300), gpus=gpus, on=4), unmanaged, 5.0)
+    metrics.show(*shown(*pods, gpus=gpus, on=4), unmanaged, 5.0)
     assert 4000 < len(samples(metrics)) <= SAMPLE_LIMIT
+
+
+def test_for_how_long_a_pod_does_nothing_is_told_once_and_never_as_0_of_who_is_not_known(metrics):
+    idle, unknown = shares(2)
+    pods = (replace(idle, idle_since_s=2.0), unknown)
+    metrics.show(*shown(*pods, gpus=("GPU-A", "GPU-B")), {}, 5.0)
+    name = "vramwarden_sentry_pod_idle_seconds"
+    found = {key: one for key, one in samples(metrics).items() if key.startswith(name)}
+    assert found == {f'{name}{{namespace="team",node="n1",pod="p0"}}': 3.0}
 
 
 def test_without_series_of_pods_no_pod_is_named():

@@ -151,6 +151,23 @@ def test_a_gpu_that_fails_does_not_hide_the_others():
     assert scan.failed.startswith("GPU-a: ")
 
 
+def test_a_gpu_with_processes_is_asked_each_ten_seconds_who_ran_since_the_last_time():
+    driver = Driver()
+    driver.lists["GPU-a"], driver.samples["GPU-a"] = {50: 1}, {50: (1, True)}
+    since_us = []
+    driver.ran = lambda gpu, us: since_us.append(us) or Driver.ran(driver, gpu, us)
+    scanner = ProcessScanner(driver, Node(owner(50)), wall_s=lambda: 1000.0)
+    ran = [scanner.scan(at_s, NEVER).ran for at_s in (0.0, 1.0, 10.5, 30.5)]
+    assert ran == [{"GPU-a": {50: (1, True)}}, {}, ran[0], ran[0]]
+    assert since_us == [990_000_000, 989_500_000, 980_000_000]
+    driver.codes["ran GPU-a"] = 999
+    scan = scanner.scan(40.5, ALWAYS)
+    assert (scan.ran, scan.failed, len(scan.lists)) == ({"GPU-a": None}, "", 2)
+    driver.lists["GPU-a"] = {}
+    scanner.scan(41.0, ALWAYS)
+    assert scanner.scan(60.0, ALWAYS).ran == {}
+
+
 def test_a_gpu_in_mig_mode_is_left_alone():
     driver = Driver()
     driver.mig = {"GPU-a"}

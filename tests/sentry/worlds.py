@@ -67,6 +67,7 @@ class Driver:
     def __init__(self, *gpus):
         self.used = dict.fromkeys(gpus or GPUS, 0)
         self.lists = {gpu: {} for gpu in self.used}
+        self.samples = {}
         self.codes = {}
         self.version = "580.65.06"
         self.unreachable = ()
@@ -96,6 +97,10 @@ class Driver:
     def processes(self, gpu):
         self._meet(f"list {gpu}", gpu)
         return self.lists[gpu]
+
+    def ran(self, gpu, _since_us):
+        self._meet(f"ran {gpu}", gpu)
+        return self.samples.get(gpu)
 
     def _meet(self, call, gpu=""):
         self.calls.append(call)

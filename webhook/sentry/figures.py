@@ -15,6 +15,7 @@ from webhook.core.node.cgroups import comparable_uid
 from webhook.core.node.inventory import GRACE_S, advertised_bytes
 from webhook.core.pod.gpus import EVERY_GPU, MOST_GPUS, allocate
 from webhook.sentry.holdings import gives
+from webhook.sentry.idleness import Idleness
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -56,6 +57,7 @@ class Figures:
         self._holdings = holdings
         self._limits = limits
         self._acts = acts
+        self._idleness = Idleness()
         self._driver_version = ""
         self._gpus: dict[str, tuple[GpuFigures, float]] = {}
         """What they are, and when each was seen last."""
@@ -76,6 +78,9 @@ class Figures:
 
     def seed(self, stored: NodeFigures, now_s: float) -> None:
         """Take what was stored before we started: peaks, stops, and GPUs that may be lost."""
+        idle = ((pod.uid, pod.idle_since_s) for gpu in stored.gpus for pod in gpu.pods)
+        idle_s = {comparable_uid(uid): since_s for uid, since_s in idle if since_s is not None}
+        self._idleness.seed(idle_s, stored.observed_s)
         self._driver_version = self._driver_version or stored.driver_version
         for gpu in stored.gpus:
             if gpu.usable_bytes:
@@ -103,8 +108,12 @@ class Figures:
             count, since_s = self._would_stop.get(uid, (0, at_s))
             self._would_stop[uid] = min(count + 1, LARGEST_INT32), since_s
 
-    def on_scan(self, scan: ProcessScan, stats: Mapping[str, Stats], now_s: float) -> None:
+    def on_scan(
+        self, scan: ProcessScan, stats: Mapping[str, Stats], now_s: float, seen_s: float
+    ) -> None:
         """Take a scan that the holdings have taken, and what sidecars say of themselves.
+
+        `seen_s` is its Unix time.
 
         A GPU that cannot be seen is kept for `REMEMBER_S`. What a sidecar says its tenant can forge
         for its own pod, so it only raises, and no peak above what was seen.
@@ -131,6 +140,7 @@ class Figures:
                 known.before = max(0, known.before - said)
             known.said = max(known.said or 0, said)
         self._note_peaks(scan.lists.keys() & self._used.keys(), stats)
+        self._idleness.on_scan(scan, self._holdings.lists, self._promises or (), seen_s)
 
     def show(
         self,
@@ -199,6 +209,7 @@ class Figures:
                 held_by=self._limits.holder(
                     uid, promise, gpu, enforcement=enforcement, acts=self._acts
                 ),
+                idle_since_s=self._idleness.since_s.get(uid),
                 processes=processes,
             )
 

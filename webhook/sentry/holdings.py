@@ -43,7 +43,7 @@ class Holdings:
     def __init__(self) -> None:
         self._gpus: Mapping[str, SeenGpu] = {}
         """As the last scan saw them."""
-        self._lists: dict[str, tuple[GpuProcess, ...]] = {}
+        self.lists: dict[str, tuple[GpuProcess, ...]] = {}
         """By UUID; GPUs that cannot be seen have none, for nobody knows what became of theirs."""
         self._read_s: dict[str, float] = {}
         self.held: dict[str, Mapping[str, tuple[int | None, int]]] = {}
@@ -55,7 +55,7 @@ class Holdings:
         self._seen_s: dict[str, float] = {}
 
     def __bool__(self) -> bool:
-        return any(self._lists.values())
+        return any(self.lists.values())
 
     def on_scan(self, scan: ProcessScan, now_s: float, promised: Iterable[str]) -> None:
         """Remember the lists of a scan; what could not be read again for `OLD_LIST_S` goes."""
@@ -66,9 +66,9 @@ class Holdings:
                 self._read_s[uuid] = now_s
         for uuid, read_s in tuple(self._read_s.items()):
             if uuid not in self._gpus or now_s - read_s >= OLD_LIST_S:
-                del self._lists[uuid], self._read_s[uuid]
+                del self.lists[uuid], self._read_s[uuid]
                 del self.held[uuid], self.unattributed_bytes[uuid]
-        owners = (one.owner for listed in self._lists.values() for one in listed)
+        owners = (one.owner for listed in self.lists.values() for one in listed)
         pods = {owner.place.pod for owner in owners if owner}
         self._seen_s = {pod: self._seen_s.get(pod, now_s) for pod in pods}
 
@@ -82,8 +82,8 @@ class Holdings:
             if one.owner is not None and (pod := one.owner.place.pod):
                 before, count = held.get(pod, (0, 0))
                 held[pod] = _plus(before, one.used_bytes), count + 1
-        self._lists.pop(gpu.uuid, None)  # what was not read now is reported first
-        self._lists[gpu.uuid], self.held[gpu.uuid] = processes, held
+        self.lists.pop(gpu.uuid, None)  # what was not read now is reported first
+        self.lists[gpu.uuid], self.held[gpu.uuid] = processes, held
         self.unattributed_bytes[gpu.uuid] = None if left is None else max(0, left)
 
     def unmanaged(self, promises: Assignments, now_s: float, fresh_s: float | None) -> Unmanaged:
@@ -109,7 +109,7 @@ class Holdings:
             return not pod or now_s - max(self._seen_s.get(pod, now_s), fresh_s) >= NEW_S
 
         found: dict[SeenGpu, Mapping[str, int]] = {}
-        for uuid, processes in self._lists.items():
+        for uuid, processes in self.lists.items():
             sums: dict[str, int] = {}
             for one in processes:
                 pod = one.owner.place.pod if one.owner else ""

@@ -202,8 +202,8 @@ class Sentry:
 
     def _show(self, scan: ProcessScan, unmanaged: Unmanaged, now_s: float) -> None:
         """Have figures and metrics say what this scan showed."""
-        self._figures.on_scan(scan, self._stats.stats, now_s)
         seen_s, followed = time.time(), self._fresh_s is not None
+        self._figures.on_scan(scan, self._stats.stats, now_s, seen_s)
         node = self._figures.show(seen_s, unmanaged, self._writer.own, followed=followed)
         names = {uid: promise.pod for uid, promise in (self._promises or {}).items()}
         scanned_s = seen_s if scan.fault is None else None
@@ -349,7 +349,9 @@ class Sentry:
         """Report what the limiter says of limits of pods."""
         for uid, told in self._limits.news(self._promises or {}):
             pod, why = (self._promises or {})[uid].pod, told.why
-            self._journal.event("warning", "what became of a pod's limit", why=why, pod=pod, uid=uid)
+            self._journal.event(
+                "warning", "what became of a pod's limit", why=why, pod=pod, uid=uid
+            )
             self._events.report(report_of_limit(pod, uid, why))
 
     def _values_of(self, uid: str, process: Process) -> dict[str, Any]:

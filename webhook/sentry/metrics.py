@@ -152,8 +152,21 @@ class _Snapshot(Collector):
                 if figures and len(known) == len(figures) and name != _PEAK:
                     family.add_metric([*self._gpu(gpu), _OTHER, _OTHER], sum(known))
             yield family
+        yield self._of_idleness(kept, node.observed_s)
         if self.counts:
             yield self._of_stops(kept, rest)
+
+    def _of_idleness(self, kept: OnGpus, observed_s: float) -> Metric:
+        idle = GaugeMetricFamily(
+            "vramwarden_sentry_pod_idle_seconds",
+            "For how long no kernel of a pod was seen to run. Absent where one runs, or unknown.",
+            labels=["node", *_POD],
+        )
+        since_s = {name: pod.idle_since_s for name, _, pod in kept}
+        for name, at_s in since_s.items():
+            if at_s is not None:
+                idle.add_metric([self._node, *name.split("/")], max(0.0, observed_s - at_s))
+        return idle
 
     def _of_stops(self, kept: OnGpus, rest: OnGpus) -> Metric:
         stops = CounterMetricFamily(

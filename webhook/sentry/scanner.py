@@ -22,11 +22,17 @@ if TYPE_CHECKING:
     from webhook.adapters.nvml import Nvml
     from webhook.core.nvidia.drivers import SeenGpu
 
+    Samples = Mapping[int, tuple[int, bool]]
+    """As `Nvml.ran` has them."""
+
 LIST_EVERY_S: Final = 10.0
 """However little of a GPU is in use, its processes come and go."""
 
 CHECK_EVERY_S: Final = 10.0
 """How often a process that stays listed is asked whether it still lives, while its pod is calm."""
+
+RAN_EVERY_S: Final = 10.0
+"""How often a GPU of which a process holds memory is asked who ran: its driver keeps 14 s."""
 
 FORGET_AFTER_S: Final = 60.0
 """How long a GPU may fail to answer before it is forgotten who held its memory."""
@@ -51,6 +57,8 @@ class ProcessScan(Scan):
 
     lists: Mapping[str, tuple[GpuProcess, ...]] = field(default_factory=dict)
     """By UUID; of the GPUs whose lists were read this time."""
+    ran: Mapping[str, Samples | None] = field(default_factory=dict)
+    """By UUID; of the GPUs that were asked this time who ran. None where it was not told."""
     took_s: float = 0.0
 
     def held_by_containers(self, pod: str) -> Mapping[str, int]:
@@ -86,9 +94,11 @@ class ProcessScanner:
         kernel_driver: str = KERNEL_DRIVER,
         outermost: bool = True,
         boot_s: Callable[[], float] = _boot_s,
+        wall_s: Callable[[], float] = time.time,
     ) -> None:
         """Prepare; `outermost` is whether our processes' numbers are the kernel's own."""
         self._boot_s = boot_s
+        self._wall_s = wall_s
         self._nvml = nvml
         self._node = node
         self._kernel_driver = kernel_driver
@@ -97,6 +107,8 @@ class ProcessScanner:
         self._listed: dict[str, frozenset[int]] = {}
         """The pids of each GPU's last list."""
         self._listed_s: dict[str, float] = {}
+        self._ran_s: dict[str, float] = {}
+        """When each GPU was asked last who ran."""
         self._nobodys_s: dict[int, float] = {}
         """When pids were first listed that were nobody's, in seconds since the node started."""
 
@@ -116,7 +128,8 @@ class ProcessScanner:
         | not more, or there is no bound | LIST_EVERY_S or more | yes |
         | not more, or there is no bound | less | no |
 
-        Each process of `pods` is asked whether it lives; those of others now and then.
+        Each process of `pods` is asked whether it lives; those of others now and then. A GPU is
+        asked who ran each `RAN_EVERY_S`, where somebody is on its list.
         """
         began_s = time.monotonic()
         scan = scan_with(
@@ -138,6 +151,7 @@ class ProcessScanner:
             return ProcessScan(failed=explain_driver(version), driver_version=version)
         gpus: list[SeenGpu] = []
         lists: dict[str, tuple[GpuProcess, ...]] = {}
+        ran: dict[str, Samples | None] = {}
         failed: list[str] = []
         for gpu in answering(self._nvml):
             if gpu.mig:
@@ -151,13 +165,27 @@ class ProcessScanner:
                 due = now_s - self._listed_s.get(uuid, float("-inf")) >= LIST_EVERY_S
                 if over or due:
                     lists[uuid] = self._list(uuid, now_s, pods)
+                since_s = now_s - self._ran_s.get(uuid, now_s - RAN_EVERY_S)
+                if since_s >= RAN_EVERY_S and self._listed.get(uuid):
+                    self._ran_s[uuid] = now_s
+                    ran[uuid] = self._ran(uuid, since_s)
             except NvmlError as error:
                 failed.append(str(error))
         failed += [str(error) for error in self._nvml.unreachable]
         self._forget(now_s)
         return ProcessScan(
-            gpus=tuple(gpus), driver_version=version, lists=lists, failed="; ".join(failed)
+            gpus=tuple(gpus),
+            driver_version=version,
+            lists=lists,
+            ran=ran,
+            failed="; ".join(failed),
         )
+
+    def _ran(self, uuid: str, within_s: float) -> Samples | None:
+        try:
+            return self._nvml.ran(uuid, int((self._wall_s() - within_s) * 1e6))
+        except NvmlError:
+            return None
 
     def _is_trusted(self, version: str) -> bool:
         """Say whether a driver's lists mean our processes, and have their figures.
