@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,9 +25,9 @@ from webhook.sentry.scanner import ProcessScan
 LATE_S = 6.5 + LATER_S
 
 
-def played(scans, lines=None, *, every_s=0.5):
+def played(scans, lines=None, *, every_s=0.5, counted=lambda *_: None):
     """Yield each time with its actions; scans are `every_s` apart."""
-    judge = Judge()
+    judge = Judge(counted)
     judge.on_list(lines if lines is not None else {TRAINER: a_line()})
     for number, scan in enumerate(scans):
         yield number * every_s, judge.judge(scan, number * every_s)
@@ -69,6 +70,32 @@ def test_who_ends_by_our_signal_and_leaves_its_memory_to_others_does_not_keep_it
     scans = [a_scan(held(50, 5000))] * 24 + [a_scan(held(50, 5000, dead=True))] * 4
     assert [who for _, _, who in stops(scans)] == [50, None]
     assert stops(scans)[-1][0] <= 15.0
+
+
+@pytest.mark.parametrize(
+    ("listed", "counted_mib", "stopped"),
+    [
+        ([900, 590], 900, False),
+        ([900, 590], None, True),
+        ([1510, 600, None], 900, False),
+        ([1520, 700], 900, False),
+        ([1530, 700], 900, True),
+        ([1530], 1530, True),
+    ],
+)
+def test_a_context_of_each_process_that_the_driver_does_not_count_is_not_judged(
+    listed, counted_mib, stopped
+):
+    asked = []
+
+    def counted(*of):
+        asked.append(of)
+        return counted_mib and counted_mib * 2**20
+
+    scan = a_scan(*(held(50 + number, mib) for number, mib in enumerate(listed)))
+    found = stops([scan] * 24, {TRAINER: a_line("*")}, counted=counted)
+    assert [who for _, _, who in found] == [50] * stopped
+    assert set(asked) == {(TRAINER, "GPU-a", CAP_MIB * 2**20)}
 
 
 def test_processes_that_are_started_again_and_again_do_not_begin_at_zero():

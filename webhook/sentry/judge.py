@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from webhook.core.enforcement.limits import judged_bytes
 from webhook.core.enforcement.step import Cap, First, Observation, StepState, Usage, step
 from webhook.sentry.holdings import gives
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from webhook.core.enforcement.step import Action, Process
     from webhook.core.placement.assignments import Assignment, Assignments
     from webhook.core.placement.pods import Hold
     from webhook.sentry.scanner import GpuProcess, ProcessScan
+
+    Counted = Callable[[str, str, int], int | None]
 
 LATER_S: Final = 5.0
 """So much later than a healthy sidecar we act, so that in honest times we never have to."""
@@ -29,8 +32,13 @@ ALWAYS: Final = -1
 class Judge:
     """Remembers of each pod what `step` does, for as long as the list has it."""
 
-    def __init__(self, *, acts: bool = True) -> None:
-        """Prepare; `acts` is whether anything may be stopped at all."""
+    def __init__(self, counted: Counted = lambda *_: None, *, acts: bool = True) -> None:
+        """Prepare; `acts` is whether anything may be stopped at all.
+
+        `counted` returns what the driver counts of a pod on a GPU on which it holds the pod to this
+        cap; None where it does not.
+        """
+        self._counted = counted
         self._acts = acts
         self.promises: Mapping[str, Assignment] = {}
         """What pods that are judged were promised, by UID as it is compared."""
@@ -108,9 +116,11 @@ class Judge:
                 continue
             theirs = held.get(uid, [])
             state = self._states.get(uid, StepState())
-            if uid not in judged and not state.reported and not _is_over(theirs, promise.hold):
+            counted = self._counted_of(uid, promise.hold, theirs)
+            within = not _is_over(theirs, promise.hold, counted)
+            if uid not in judged and not state.reported and within:
                 continue
-            observation = self._observation(uid, theirs, scan, now_s)
+            observation = self._observation(uid, theirs, scan, now_s, counted)
             dead = frozenset(one.owner.process.pid for _, one in theirs if one.owner and one.dead)
             cap = cap_of(promise.hold, dead, acts=self._acts)
             self._states[uid], chosen = step(state, observation, cap, now_s)
@@ -129,8 +139,19 @@ class Judge:
                     held.setdefault(one.owner.place.pod, []).append((gpu, one))
         return held
 
+    def _counted_of(
+        self, uid: str, hold: Hold, held: list[tuple[str, GpuProcess]]
+    ) -> dict[str, int]:
+        found = {gpu: self._counted(uid, gpu, hold.cap_bytes) for gpu, _ in held}
+        return {gpu: counted for gpu, counted in found.items() if counted is not None}
+
     def _observation(
-        self, uid: str, held: list[tuple[str, GpuProcess]], scan: ProcessScan, now_s: float
+        self,
+        uid: str,
+        held: list[tuple[str, GpuProcess]],
+        scan: ProcessScan,
+        now_s: float,
+        counted: Mapping[str, int],
     ) -> Observation:
         usages = (
             Usage(gpu, one.owner.process, one.used_bytes)
@@ -144,7 +165,7 @@ class Judge:
         }
         rejected = long_dead | self._rejected.pop(uid, set())
         seen_s = dict.fromkeys(scan.lists, now_s)
-        return Observation(tuple(usages), scan.failed, frozenset(rejected), seen_s)
+        return Observation(tuple(usages), scan.failed, frozenset(rejected), seen_s, counted)
 
     def _note_who_holds(self, scan: ProcessScan) -> None:
         """Remember who holds memory on which GPU, and let go of who left the list and holds none.
@@ -206,9 +227,13 @@ def is_calm(state: StepState) -> bool:
     return not (waiting or state.victims or any(state.over.values()))
 
 
-def _is_over(held: list[tuple[str, GpuProcess]], hold: Hold) -> bool:
-    """Say whether the known sum on one GPU is over; what has no figure never makes it so."""
-    sums: dict[str, int] = {}
+def _is_over(held: list[tuple[str, GpuProcess]], hold: Hold, counted: Mapping[str, int]) -> bool:
+    """Say whether what is judged on one GPU is over; what has no figure never makes it so."""
+    figures: dict[str, list[int]] = {}
     for gpu, one in held:
-        sums[gpu] = sums.get(gpu, 0) + (one.used_bytes or 0)
-    return any(sum_bytes > ceiling_of(hold) for sum_bytes in sums.values())
+        if one.used_bytes:
+            figures.setdefault(gpu, []).append(one.used_bytes)
+    return any(
+        judged_bytes(sum(known), len(known), counted.get(gpu)) > ceiling_of(hold)
+        for gpu, known in figures.items()
+    )

@@ -107,7 +107,7 @@ class Sentry:
             outermost=surroundings.own_pid_namespace(proc=settings.proc).holds is False,
         )
         self._limits = Limits(settings.limiter_folder)
-        self._judge = Judge(acts=settings.act)
+        self._judge = Judge(self._limits.counted, acts=settings.act)
         self._holdings = Holdings()
         self._killer = Killer(node)
         self._events = EventWriter(
