@@ -46,6 +46,9 @@ class Clock:
     def monotonic(self):
         return self.now_s
 
+    def time(self):
+        return API_NOW_S + self.now_s
+
 
 class Bench:
     """An agent whose threads do not run; messages and time come from the test."""

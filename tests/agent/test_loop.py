@@ -1,19 +1,27 @@
 """What the loop makes of GPUs and node, with messages by hand and a clock of our own."""
 
 import json
+import time
 from dataclasses import replace
 
 import pytest
 
-from tests.agent.stepped import DOWN, FINE, GONE, MISSING, NODE, ZEROED, Bench
+from tests.agent.stepped import DOWN, FINE, GONE, MISSING, NOBODY, NODE, ZEROED, Bench
 from tests.support.agents import VRAM
+from tests.support.api_server import ApiServer
+from tests.support.clusters import a_gpu, a_node
 from webhook.adapters.kube.node_watch import NodeSeen, NodeUnread
 from webhook.agent import loop
+from webhook.agent.limit import FRESH_S, FiguresSeen, FiguresUnread, watch_figures
 from webhook.agent.scanner import XidSeen, XidsWatched
+from webhook.core.kinds.nodes import write_gpu_node
 from webhook.core.node.access import Access, GpuAccess
 from webhook.core.node.inventory import Scan
+from webhook.core.node.limits import Proof
 from webhook.core.nvidia.drivers import SeenGpu
 from webhook.nodekit.program import NewContainerNeededError
+
+PROVEN = Proof(holds=True, back_end="misc")
 
 
 @pytest.mark.parametrize("scan_first", [True, False])
@@ -391,3 +399,86 @@ def test_where_nothing_changes_nothing_is_written(bench):
     for _ in range(120):
         bench.hear(FINE, bench.see_node(), after_s=30.0)
     assert bench.sent == sent
+
+
+LIMIT = "vramwarden.io/driver-limit"
+FIGURES = a_node("n", a_gpu(9), age_s=0).figures
+
+
+def figures(bench, *, old_s=0.0, limit=PROVEN):
+    """Return what the node's sentry wrote so long ago."""
+    return FiguresSeen(replace(FIGURES, observed_s=bench.api_now_s() - old_s, limit=limit))
+
+
+@pytest.mark.parametrize("carried", [None, "true"])
+@pytest.mark.parametrize(
+    ("said", "label"),
+    [
+        (lambda _: [], "as it was"),
+        (lambda _: [FiguresUnread("why")], "as it was"),
+        (lambda _: [FiguresSeen(None)], None),
+        (figures, "true"),
+        (lambda bench: figures(bench, old_s=FRESH_S), "true"),
+        (lambda bench: figures(bench, old_s=FRESH_S + 1), None),
+        (lambda bench: figures(bench, old_s=-FRESH_S - 1), None),
+        (lambda bench: figures(bench, limit=Proof(holds=False, why="x")), None),
+        (lambda bench: figures(bench, limit=None), None),
+    ],
+    ids=[
+        "not read yet", "it cannot be read", "there is none", "proven", "still", "too old",
+        "of the future", "not proven", "no limiter",
+    ],
+)  # fmt: skip
+def test_the_label_says_that_the_driver_holds_caps_where_its_gpu_node_does(
+    said, label, carried, bench
+):
+    bench.hear(FINE, bench.edit({"metadata": {"labels": {LIMIT: carried}}}))
+    assert bench.labels.get(LIMIT) == carried
+    messages = said(bench)
+    bench.hear(*(messages if isinstance(messages, list) else [messages]))
+    assert bench.labels.get(LIMIT) == (carried if label == "as it was" else label)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_where_the_gpu_node_cannot_be_read_the_label_stays_for_a_moment(first, bench):
+    bench.hear(FINE, bench.see_node(), figures(bench))
+    bench = bench.restarted() if first else bench
+    for after_s, label in ((0.0, "true"), (FRESH_S - 1, "true"), (2.0, None)):
+        bench.hear(FINE, bench.see_node(), FiguresUnread("why"), after_s=after_s)
+        assert bench.labels.get(LIMIT) == label
+    bench.hear(figures(bench))
+    assert bench.labels[LIMIT] == "true"
+    cannot, can = "the node's GPUNode cannot be read", "the node's GPUNode can be read"
+    assert [said.partition(";")[0] for said in bench.said() if "GPUNode" in said] == [cannot, can]
+
+
+@pytest.mark.parametrize("change", [{"vramwarden.io/share": "false"}, {}], ids=["share", "gone"])
+def test_a_node_that_shares_nothing_says_nothing_of_its_driver(change, bench):
+    bench.hear(FINE, bench.see_node(), figures(bench))
+    bench.hear(NOBODY, bench.edit({"metadata": {"labels": change}}))
+    assert (LIMIT in bench.labels) == (not change)
+    if not change:
+        bench.hear(GONE, after_s=30)
+        bench.hear(GONE, after_s=300)
+    assert LIMIT not in bench.labels
+
+
+def test_the_gpu_node_is_read_from_the_api_servers_memory(monkeypatch):
+    api, heard = ApiServer(), []
+    path = "/apis/vramwarden.io/v1alpha1/gpunodes/n"
+
+    def sleep(pause_s):
+        assert pause_s == 5.0
+        if len(heard) == 1:
+            api.put(path, write_gpu_node(FIGURES))
+        elif len(heard) == 2:
+            api.denied.add(("get", "gpunodes"))
+        else:
+            raise InterruptedError
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    with pytest.raises(InterruptedError):
+        watch_figures(api.kube(), "n", 5.0, heard.append)
+    assert [type(one) for one in heard] == [FiguresSeen, FiguresSeen, FiguresUnread]
+    assert (heard[0].figures, heard[1].figures.name) == (None, "n")
+    assert all((one.path, one.query) == (path, {"resourceVersion": "0"}) for one in api.asked)

@@ -266,6 +266,7 @@ def test_rights_are_narrowed_by_name_wherever_a_name_is_known(rendered):
         ("vramwarden-agent", "nodes"),  # the fence narrows these two
         ("vramwarden-agent", "nodes/status"),
         ("vramwarden-agent", "resourceslices"),  # to read
+        ("vramwarden-agent", "gpunodes"),  # likewise
         ("vramwarden-agent-events", "events"),  # likewise
         ("vramwarden-agent", "configmaps"),  # named after its node, in this namespace alone
         ("vramwarden-webhook", "configmaps"),  # likewise

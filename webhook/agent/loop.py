@@ -22,6 +22,7 @@ from webhook.adapters.kube.node_watch import (
 from webhook.adapters.nvml import Nvml
 from webhook.agent.events import report, report_changes, report_health
 from webhook.agent.heartbeat import beat
+from webhook.agent.limit import DriverLimit, FiguresSeen, FiguresUnread, watch_figures
 from webhook.agent.scanner import DriverLease, XidSeen, XidsWatched, watch_gpus, watch_xids
 from webhook.agent.sharing import Assigned, SharingOfNode
 from webhook.core.node.access import advise, named
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
 
     Message = (
         Scan | XidSeen | XidsWatched | NodeSeen | NodeUnread | AssignmentsSeen | AssignmentsUnread
-        | SlicesSeen | SlicesUnread
+        | SlicesSeen | SlicesUnread | FiguresSeen | FiguresUnread
     )  # fmt: skip
 
 LONGEST_WAIT_S: Final = 5.0
@@ -89,6 +90,7 @@ class Agent:
         self._pause_s = FIRST_PAUSE_S
         self._allowance = Allowance(PATCHES, PATCH_EVERY_S)
         self._assigned = Assigned(None if settings.namespace else {})
+        self._limit = DriverLimit(time.time())
         self._promised_bytes: int | None = None
         """What the node's pods have of its GPUs; None where that is not known."""
         self._owed = False
@@ -128,6 +130,7 @@ class Agent:
             start(watch_gpus, *driver, settings.interval_s, self._scan_now, self._lease, send)
             start(watch_xids, Nvml(), self._lease, send)
             start(watch_slices, self._kube, settings.node, send)
+            start(watch_figures, self._kube, settings.node, settings.interval_s, send)
             if settings.namespace:
                 start(watch_assignments, self._kube, settings.namespace, settings.node, send)
         while True:
@@ -185,6 +188,14 @@ class Agent:
                     what = "ResourceSlices cannot be read; only a label tells of a DRA driver"
                     self._sharing.on_slices(None)
                 self._journal.once("slices", "info" if refused else "warning", what, why)
+            case FiguresSeen():
+                self._journal.over("figures", "the node's GPUNode can be read")
+                self._limit.on_figures(message)
+            case FiguresUnread(why):
+                what = (
+                    "the node's GPUNode cannot be read; whether its driver holds caps may be stale"
+                )
+                self._journal.once("figures", "warning", what, why)
 
     def _on_node(self, node: dict[str, Any] | None, *, watched: bool) -> None:
         if watched:
@@ -287,7 +298,7 @@ class Agent:
         """Return what the node lacks; its startup taint goes once it lacks nothing else."""
         state = limited(
             node,
-            desired(inventory, self._assigned.shown),
+            desired(inventory, self._assigned.shown, driver_holds=self._limit.holds(time.time())),
             found,
             promised_bytes=self._promised_bytes,
             asks=self._sharing.asks,

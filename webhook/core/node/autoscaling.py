@@ -16,6 +16,7 @@ from webhook.core.node.state import NodeState, labels_of
 from webhook.core.pod.quantity import format_bytes
 from webhook.names import (
     NODE_DEVICE_NAMES_LABEL,
+    NODE_DRIVER_LIMIT_LABEL,
     NODE_ENFORCEMENT_LABEL,
     NODE_GPU_LABEL,
     NODE_GPU_MEMORY_LABEL,
@@ -36,6 +37,7 @@ _SELECTED: Final = (
     NODE_GPU_MEMORY_LABEL,
     NODE_ENFORCEMENT_LABEL,
     NODE_DEVICE_NAMES_LABEL,
+    NODE_DRIVER_LIMIT_LABEL,
 )
 _TEMPLATE: Final = "k8s.io/cluster-autoscaler/node-template"
 _TAINT_VALUE, _TAINT_EFFECT = "true", "NoSchedule"

@@ -33,6 +33,7 @@ from webhook.names import (
     NODE_BOOT_ANNOTATION,
     NODE_DEVICE_NAMES_LABEL,
     NODE_DRIVER_LABEL,
+    NODE_DRIVER_LIMIT_LABEL,
     NODE_ENFORCEMENT_LABEL,
     NODE_ENFORCEMENTS,
     NODE_FORGET_XIDS_ANNOTATION,
@@ -63,6 +64,7 @@ _ALL_LABELS: Final = (
     NODE_DRIVER_LABEL,
     NODE_ENFORCEMENT_LABEL,
     NODE_DEVICE_NAMES_LABEL,
+    NODE_DRIVER_LIMIT_LABEL,
 )
 
 
@@ -143,15 +145,20 @@ def boot_id(node: Mapping[str, Any]) -> str:
     return str(info.get("bootID") or "")[:LONGEST_WORD]
 
 
-def desired(inventory: Inventory, assignments: Mapping[str, Allocation] | None = None) -> NodeState:
+def desired(
+    inventory: Inventory,
+    assignments: Mapping[str, Allocation] | None = None,
+    *,
+    driver_holds: bool | None = None,
+) -> NodeState:
     """Return what the node should carry, given who has its GPUs; None where that is not known.
 
-    | there are | capacity | `gpu`, `gpu-memory-mib` | other labels, annotations | `enforcement` |
-    | --- | --- | --- | --- | --- |
-    | GPUs | their sum | set | set | as probed |
-    | a fixed amount | that | set, as of one GPU | removed | `none` |
-    | no GPUs any longer | 0 | removed | removed | removed |
-    | no GPUs, as ever | left alone | left alone | left alone | left alone |
+    | there are | capacity | `gpu`, `gpu-memory-mib` | others | `enforcement` | `driver-limit` |
+    | --- | --- | --- | --- | --- | --- |
+    | GPUs | their sum | set | set | as probed | set or removed, as `driver_holds` says |
+    | a fixed amount | that | set, as of one GPU | removed | `none` | removed |
+    | no GPUs any longer | 0 | removed | removed | removed | removed |
+    | no GPUs, as ever | left alone | left alone | left alone | left alone | left alone |
 
     A fixed amount has no UUIDs, so pods placed at binding do not go there; of what is free nothing
     is said. What is not known yet, such as the driver's version, or who has GPUs, is left alone.
@@ -174,7 +181,9 @@ def desired(inventory: Inventory, assignments: Mapping[str, Allocation] | None =
         }
         return NodeState(
             inventory.vram_bytes,
-            labels=_labels(largest.memory_bytes, more) | _free_labels(gpus, assignments),
+            labels=_labels(largest.memory_bytes, more)
+            | _free_labels(gpus, assignments)
+            | _limit_label(driver_holds),
             annotations={
                 NODE_GPUS_ANNOTATION: _write_gpus(gpus),
                 NODE_FORGET_XIDS_ANNOTATION: None,
@@ -238,6 +247,12 @@ def label_safe(text: str) -> str:
 def _labels(largest_bytes: int, more: Mapping[str, str]) -> dict[str, str | None]:
     labels = {NODE_GPU_LABEL: "true", NODE_GPU_MEMORY_LABEL: str(largest_bytes // MIB), **more}
     return {key: value for key, value in labels.items() if value}
+
+
+def _limit_label(driver_holds: bool | None) -> dict[str, str | None]:
+    if driver_holds is None:
+        return {}
+    return {NODE_DRIVER_LIMIT_LABEL: "true" if driver_holds else None}
 
 
 def _free_labels(
