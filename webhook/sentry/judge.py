@@ -116,11 +116,10 @@ class Judge:
                 continue
             theirs = held.get(uid, [])
             state = self._states.get(uid, StepState())
-            counted = self._counted_of(uid, promise.hold, theirs)
-            within = not _is_over(theirs, promise.hold, counted)
-            if uid not in judged and not state.reported and within:
+            followed = uid in judged or state.reported
+            if not followed and not self._is_over(uid, promise.hold, theirs):
                 continue
-            observation = self._observation(uid, theirs, scan, now_s, counted)
+            observation = self._observation(uid, promise.hold, theirs, scan, now_s)
             dead = frozenset(one.owner.process.pid for _, one in theirs if one.owner and one.dead)
             cap = cap_of(promise.hold, dead, acts=self._acts)
             self._states[uid], chosen = step(state, observation, cap, now_s)
@@ -139,19 +138,27 @@ class Judge:
                     held.setdefault(one.owner.place.pod, []).append((gpu, one))
         return held
 
-    def _counted_of(
-        self, uid: str, hold: Hold, held: list[tuple[str, GpuProcess]]
-    ) -> dict[str, int]:
-        found = {gpu: self._counted(uid, gpu, hold.cap_bytes) for gpu, _ in held}
-        return {gpu: counted for gpu, counted in found.items() if counted is not None}
+    def _is_over(self, uid: str, hold: Hold, held: list[tuple[str, GpuProcess]]) -> bool:
+        """Say whether what is judged on one GPU is over; what has no figure never makes it so."""
+        ceiling_bytes = ceiling_of(hold)
+        sums: dict[str, int] = {}
+        for gpu, one in held:
+            sums[gpu] = sums.get(gpu, 0) + (one.used_bytes or 0)
+        for gpu, sum_bytes in sums.items():
+            if sum_bytes > ceiling_bytes:
+                processes = sum(where == gpu and bool(one.used_bytes) for where, one in held)
+                counted = self._counted(uid, gpu, hold.cap_bytes)
+                if judged_bytes(sum_bytes, processes, counted) > ceiling_bytes:
+                    return True
+        return False
 
     def _observation(
         self,
         uid: str,
+        hold: Hold,
         held: list[tuple[str, GpuProcess]],
         scan: ProcessScan,
         now_s: float,
-        counted: Mapping[str, int],
     ) -> Observation:
         usages = (
             Usage(gpu, one.owner.process, one.used_bytes)
@@ -164,8 +171,14 @@ class Judge:
             if now_s - since_s >= HELD_ON_S
         }
         rejected = long_dead | self._rejected.pop(uid, set())
-        seen_s = dict.fromkeys(scan.lists, now_s)
-        return Observation(tuple(usages), scan.failed, frozenset(rejected), seen_s, counted)
+        counted = {gpu: self._counted(uid, gpu, hold.cap_bytes) for gpu, _ in held}
+        return Observation(
+            tuple(usages),
+            scan.failed,
+            frozenset(rejected),
+            dict.fromkeys(scan.lists, now_s),
+            {gpu: one for gpu, one in counted.items() if one is not None},
+        )
 
     def _note_who_holds(self, scan: ProcessScan) -> None:
         """Remember who holds memory on which GPU, and let go of who left the list and holds none.
@@ -225,15 +238,3 @@ def is_calm(state: StepState) -> bool:
         for gpu, late in state.lateness.items()
     )
     return not (waiting or state.victims or any(state.over.values()))
-
-
-def _is_over(held: list[tuple[str, GpuProcess]], hold: Hold, counted: Mapping[str, int]) -> bool:
-    """Say whether what is judged on one GPU is over; what has no figure never makes it so."""
-    figures: dict[str, list[int]] = {}
-    for gpu, one in held:
-        if one.used_bytes:
-            figures.setdefault(gpu, []).append(one.used_bytes)
-    return any(
-        judged_bytes(sum(known), len(known), counted.get(gpu)) > ceiling_of(hold)
-        for gpu, known in figures.items()
-    )
