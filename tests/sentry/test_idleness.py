@@ -8,6 +8,7 @@ import pytest
 
 from tests.sentry.worlds import OTHER, TRAINER, a_scan, held
 from webhook.sentry.idleness import STORED_S, Idleness
+from webhook.sentry.scanner import ProcessScan
 
 US = 1_000_000
 BOTH = (TRAINER, OTHER)
@@ -106,10 +107,19 @@ def test_who_lets_go_of_its_memory_is_not_known_and_begins_anew():
     assert told(idleness, {}, first=4, promised=(OTHER,))[-1] == {OTHER: 40.0}
 
 
+def test_who_let_go_of_its_memory_is_not_known_from_the_next_list_on():
+    idleness = Idleness()
+    told(idleness, {}, {})
+    on_a = ON_A["GPU-a"]
+    for listed, since in ((on_a, {TRAINER, OTHER}), (on_a[2:], {OTHER}), ((), set())):
+        idleness.on_scan(a_scan(*listed), {"GPU-a": listed}, BOTH, 21.0)
+        assert idleness.since_s.keys() == since
+
+
 def test_of_a_gpu_that_is_gone_nothing_is_known():
     idleness = Idleness()
     told(idleness, {}, {})
-    idleness.on_scan(replace(a_scan(), gpus=()), ON_A, BOTH, 25.0)
+    idleness.on_scan(ProcessScan(failed="gone"), ON_A, BOTH, 25.0)
     assert idleness.since_s == {}
     assert told(idleness, {}, {}, first=3) == [{}, {TRAINER: 10.0, OTHER: 10.0}]
 

@@ -75,9 +75,15 @@ class Idleness:
         gone = self._readings.keys() - {gpu.uuid for gpu in scan.gpus}
         for gpu in gone:
             self._readings[gpu] = 0
+        left = False
+        for gpu, listed in scan.lists.items():
+            if since_s := self._since_s.get(gpu):
+                for uid in since_s.keys() - _pods(listed).values():
+                    del since_s[uid]
+                    left = True
         for gpu, samples in scan.ran.items():
             self._on_reading(gpu, samples, lists.get(gpu, ()), promised, now_s)
-        if gone or scan.ran:
+        if gone or left or scan.ran:
             self.since_s = self._found()
 
     def _on_reading(
@@ -88,7 +94,7 @@ class Idleness:
         promised: Collection[str],
         now_s: float,
     ) -> None:
-        pods = {one.pid: one.owner.place.pod for one in listed if one.owner is not None}
+        pods = _pods(listed)
         before = self._samples.get(gpu) if self._readings.get(gpu) else None
         known = self._pods.get(gpu, {}) | pods
         ran = frozenset(known.get(pid, "") for pid in _ran(before, samples or {}))
@@ -113,6 +119,10 @@ class Idleness:
             for uid, at_s in since_s.items():
                 found[uid] = max(at_s, found.get(uid, at_s))
         return {uid: at_s for uid, at_s in found.items() if uid not in unknown}
+
+
+def _pods(listed: Iterable[GpuProcess]) -> dict[int, str]:
+    return {one.pid: one.owner.place.pod for one in listed if one.owner is not None}
 
 
 def _ran(before: Samples | None, samples: Samples) -> set[int]:
