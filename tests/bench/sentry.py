@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
 from pathlib import Path
 
 from tests.sentry import nodes
+from tests.sentry.scenarios import uid_of
 from tests.support.nvml_stub import build
+from webhook.core.node.limits import FILE, Limited, LimiterState, Proof, write_limiter_state
 
 SECONDS = float(os.environ.get("BENCH_SENTRY_SECONDS", "40"))
 GIB = 2**30
@@ -16,19 +19,30 @@ USED = {"within the caps": 4 * GIB, "fuller than a cap": 40 * GIB}
 lists are read each ten seconds then, and each second otherwise."""
 
 
+def limited(folder):
+    """Leave there what a limiter does that holds all pods of the scenario; return the folder."""
+    gpus = [f"GPU-{number:08}-2222-3333-4444-555555555555" for number in range(8)]
+    held = (Limited(uid_of(n + 1), gpus[n % 8], 8 * GIB, GIB, late=False) for n in range(32))
+    proof = Proof(holds=True, back_end="misc")
+    state = LimiterState(written_s=time.time(), started_s=1.0, proof=proof, limited=tuple(held))
+    (folder / FILE).write_text(write_limiter_state(state))
+    return folder
+
+
 def bench_sentry():
     print()
     if reason := nodes.missing():
         print(f"the sentry: skipped: {reason}")
         return
-    print("the sentry with 8 GPUs and 32 processes, 4 on each, of 8 pods")
+    print("the sentry with 8 GPUs and 32 pods, 4 on each, which the driver holds and which idle")
     for title, used_bytes in USED.items():
         with tempfile.TemporaryDirectory(prefix="vramwarden-bench-") as name:
             folder = Path(name)
             (folder / "node").mkdir()
             library = build(folder / "library")
             with nodes.Api(folder) as api:
-                sent = {"used": used_bytes, "for_s": SECONDS}
+                options = [f"--limiter-folder={limited(folder)}"]
+                sent = {"used": used_bytes, "for_s": SECONDS, "options": options}
                 cost = nodes.play(folder / "node", library, api, "measured", **sent)
         print(
             f"  {title:<26}{cost['rss_kb'] / 1000:6.1f} MB resident"

@@ -127,12 +127,12 @@ def watched(node, sent):
 
 
 def measured(node, sent):
-    """Let the sentry see eight GPUs with four processes each, nobody over the cap."""
-    pods = [uid_of(number) for number in range(1, 9)]
+    """Let the sentry see eight GPUs with four pods each, which idle, and nobody over the cap."""
+    pods = [uid_of(number) for number in range(1, 33)]
     gpus = [f"GPU-{number:08}-2222-3333-4444-555555555555" for number in range(8)]
     line = {"memory": 8 * 2**30, "since": 1, "cap": 8 * 2**30, "tolerance": 2**27}
     lines = [
-        line | {"uid": uid, "pod": f"team/p{n}", "gpus": [gpus[n]], "late_s": 6.5, "act": True}
+        line | {"uid": uid, "pod": f"team/p{n}", "gpus": [gpus[n % 8]], "late_s": 6.5, "act": True}
         for n, uid in enumerate(pods)
     ]
     Path(sent["lines"]).write_text("".join(f"{json.dumps(one)}\n" for one in lines))
@@ -141,10 +141,11 @@ def measured(node, sent):
     sleeps = [*PYTHON, "-c", "import time; time.sleep(3600)"]
     for number in range(32):
         gpu = number % 8
-        cgroup = f"kubepods/burstable/pod{pods[gpu]}/{number:064x}"
-        script.append(f"process {gpu} compute {node.process(cgroup, sleeps)} {2**30}\n")
+        cgroup = f"kubepods/burstable/pod{pods[number]}/{number:064x}"
+        pid = node.process(cgroup, sleeps)
+        script.append(f"process {gpu} compute {pid} {2**30}\nran {gpu} {pid} {number} 0\n")
     (node.driver.folder / "stub.txt").write_text("".join(script))
-    node.start_sentry(uid_of(200), sent["kubeconfig"])
+    node.start_sentry(uid_of(200), sent["kubeconfig"], *sent["options"])
     time.sleep(5)
     before, looks = cpu_ns(node.sentry), node.scans()
     time.sleep(sent["for_s"])
