@@ -32,7 +32,7 @@ from webhook.core.pod.gpus import Gpu
 from webhook.core.policy.fence import RULES_KEY, fence_data, sealed
 from webhook.core.policy.values import VisibleDevices
 from webhook.nodekit.events import EventWriter
-from webhook.sentry.loop import report_of_pod
+from webhook.sentry.loop import report_of_limit, report_of_pod
 from webhook.server.metrics import Metrics, PlacementMetrics
 from webhook.server.placement.late import LateAssignments
 
@@ -298,6 +298,7 @@ def test_what_the_sentry_writes_is_let_through(fences, events):
     name, uid = (pod["metadata"][key] for key in ("name", "uid"))
     for stopped in (True, False, True):
         assert not events.write(report_of_pod(f"default/{name}", uid, "why", stopped=stopped))
+    assert not events.write(report_of_limit(f"default/{name}", uid, "an image had its own"))
     events.report_node(names.UNMANAGED_REASON, "who holds what")
     assert not events.write(events.waiting.get_nowait())
     after = fences.read(pod)
@@ -306,8 +307,12 @@ def test_what_the_sentry_writes_is_let_through(fences, events):
     written = fences.admin.list("/api/v1/namespaces/default/events", **about)
     counted = {one["reason"]: (one.get("series") or {}).get("count") for one in written}
     assert (len(written), counted) == (
-        2,
-        {names.CAP_EXCEEDED_REASON: 3, names.UNMANAGED_REASON: None},
+        3,
+        {
+            names.CAP_EXCEEDED_REASON: 3,
+            names.LIMIT_RESET_REASON: None,
+            names.UNMANAGED_REASON: None,
+        },
     )
     for event in written:
         fences.admin.delete({**event, "apiVersion": "v1", "kind": "Event"})
