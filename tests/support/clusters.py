@@ -31,6 +31,7 @@ from webhook.core.kinds.nodes import (
 )
 from webhook.core.kinds.workloads import Workload
 from webhook.core.node.inventory import Inventory, TrackedGpu
+from webhook.core.node.limits import Proof
 from webhook.core.pod.gpus import Gpu
 from webhook.tools.shared.node import ClusterNode
 from webhook.tools.shared.pod import ClusterPod
@@ -134,6 +135,7 @@ def a_node(
     device_names: str = "runtime.nvidia.com",
     held: str = "",
     not_shared: str = "",
+    limit: Proof | None = None,
     said: float | None = None,
     **spec: Any,
 ) -> SceneNode:
@@ -174,6 +176,7 @@ def a_node(
                 for index, one in numbered
             ),
             not_shared=not_shared,
+            limit=limit,
             held=held,
         )
         node = put_right(node, _inventory(figures, device_names))
@@ -320,6 +323,30 @@ def a_cluster(
 ) -> SceneCluster:
     """Return a cluster of nodes, pods, and other objects as they are stored."""
     return SceneCluster(tuple(nodes or ()), tuple(pods or ()), others)
+
+
+def held_nodes() -> list[SceneNode]:
+    """Return two nodes, of which the driver holds the caps of one, and pods that do nothing."""
+    late = {"held_by": "driver, late", "idle_since_s": NOW_S - 21_600}
+    train = held("train", 40, 40, 40, held_by="driver", idle_since_s=NOW_S - 60)
+    other = replace(train, held_by="sidecar", idle_since_s=NOW_S - 30)
+    asleep = held("asleep", 8, 2, 2, held_by="sentry", idle_since_s=NOW_S - 90_000)
+    return [
+        a_node(
+            "n1",
+            a_gpu(79, train, held("llama", 16, 6, 6.1, **late)),
+            a_gpu(79, other, held("embed", 8, 7.9, 7.9, held_by="driver")),
+            limit=Proof(holds=True, back_end="misc"),
+        ),
+        a_node("n2", a_gpu(22, asleep), age_s=245, limit=Proof(holds=False, why="it is old")),
+    ]
+
+
+def held_pods() -> list[Json]:
+    """Return the pods of these nodes."""
+    both = a_pod("train", "40Gi", node="n1", gpus="GPU-n1-0,GPU-n1-1", count=2)
+    nodes = {"llama": "n1", "embed": "n1", "asleep": "n2"}
+    return [both, *(a_pod(name, "8Gi", node=node) for name, node in nodes.items())]
 
 
 def team_nodes() -> list[SceneNode]:

@@ -16,8 +16,11 @@ from tests.support.clusters import (
     a_listed_pod,
     a_node,
     a_pod,
+    ago,
     gib,
     held,
+    held_nodes,
+    held_pods,
     team_nodes,
     team_pods,
 )
@@ -117,6 +120,44 @@ def test_sums_of_rows_are_the_totals(cluster):
     assert known_sum(row.promised_bytes for row in per_workload) == known_sum(
         one.cap_bytes if one else pod.cap_bytes for pod in report.pods for _, one in pod.held
     )
+
+
+@pytest.mark.parametrize(
+    ("holders", "idle", "said"),
+    [
+        (["driver"], [5], ("driver", 5)),
+        (["driver", "driver, late"], [5, 3], ("driver, late", 5)),
+        (["sentry", "sidecar"], [5, None], ("sentry", None)),
+        (["driver", ""], [None, None], ("", None)),
+        (["driver", "another"], [0, 5], ("", 5)),
+        ([], [], ("", None)),
+    ],
+)
+def test_a_pod_is_held_as_on_its_worst_gpu_and_idle_where_it_is_so_on_each(holders, idle, said):
+    gpus = [
+        a_gpu(79, held("p", 8, held_by=by, idle_since_s=since_s))
+        for by, since_s in zip(holders, idle, strict=True)
+    ]
+    (row,) = joined([a_node("n1", *gpus)] if gpus else [], [a_pod("p", "8Gi", node="n1")]).pods
+    assert (row.held_by, row.idle_since_s) == said
+
+
+def test_programs_read_who_holds_a_pod_since_when_it_idles_and_what_the_driver_can():
+    report = as_value(joined(held_nodes(), held_pods()), ("nodes", "pods"))
+    limits = [node["driverLimit"] for node in report["nodes"]]
+    assert limits == [{"proven": True, "backEnd": "misc"}, {"proven": False, "why": "it is old"}]
+    keys = ("name", "heldBy", "idleSince")
+    assert [tuple(pod.get(key) for key in keys) for pod in report["pods"]] == [
+        ("asleep", "sentry", None),  # of old figures nobody knows whether it still idles
+        ("embed", "driver", None),
+        ("llama", "driver, late", ago(21_600)),
+        ("train", "sidecar", ago(30)),
+    ]
+    train = report["pods"][-1]["gpus"]
+    assert [tuple(one[key] for key in keys[1:]) for one in train] == [
+        ("driver", ago(60)),
+        ("sidecar", ago(30)),
+    ]
 
 
 @given(clusters())

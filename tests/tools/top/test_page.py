@@ -25,8 +25,10 @@ def seen(nodes=(), pods=(), **options):
 def small():
     """Return two GPUs: own pods, one of others, memory without a promise, one that waits."""
     train = held("train-0", 40, 25, 38.2)
+    asleep = {"held_by": "driver", "idle_since_s": NOW_S - 21_600}
+    llama = held("llama", 16, 6.1, 6.2, **asleep)
     gpus = (
-        a_gpu(79, held("llama", 16, 6.1, 6.2), train, held("x", 12, 1.4, 3), product=PRODUCT),
+        a_gpu(79, llama, train, held("x", 12, 1.4, 3), product=PRODUCT),
         a_gpu(79, train, held("embed", 8, 7.8, 7.9), unmanaged={"91ab": 3.1}, product=PRODUCT),
     )
     pods = [
@@ -120,9 +122,15 @@ def test_tables_say_who_waits_why_and_who_has_what():
     ]
     (pods,) = tables(found["Pods with GPU memory"])
     assert pods[1:] == [
-        ["embed-29411-8tq5w", "n1", "1", "8Gi", "7.8Gi", "97%", "8Gi", "running, near its cap"],
-        ["llama-7c9f-x2kq4", "n1", "0", "16Gi", "6.1Gi", "38%", "6.3Gi", "running"],
-        ["train-0", "n1", "0,1", "2 x 40Gi", "25Gi", "62%", "38.3Gi", "running"],
+        [
+            *("embed-29411-8tq5w", "n1", "1", "8Gi", "7.8Gi", "97%", "8Gi"),
+            *("-", "-", "running, near its cap"),
+        ],
+        [
+            *("llama-7c9f-x2kq4", "n1", "0", "16Gi", "6.1Gi", "38%", "6.3Gi"),
+            *("driver", "6h", "running"),
+        ],
+        ["train-0", "n1", "0,1", "2 x 40Gi", "25Gi", "62%", "38.3Gi", "-", "-", "running"],
     ]
     (gpus,) = tables(found["GPUs"])
     assert gpus[1] == [
@@ -133,7 +141,8 @@ def test_tables_say_who_waits_why_and_who_has_what():
 def test_words_stand_at_the_left_and_are_broken_between_words():
     root = read_page(as_html(small()))
     heads = [(one.text, one.get("class")) for one in root.findall(".//thead/tr/th")]
-    assert {name for name, kind in heads if kind == "text"} == {"node", "product", "why", "state"}
+    written = {"node", "product", "why", "held by", "state"}
+    assert {name for name, kind in heads if kind == "text"} == written
     assert "anywhere" not in "".join(one.text for one in root.iter("style"))
 
 

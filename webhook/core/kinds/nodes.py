@@ -19,7 +19,7 @@ from webhook.core.pod.quantity import MIB, format_bytes
 from webhook.names import GPU_NODE_KIND, LONGEST_HELD, SEEING_API_VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 MOST_PODS: Final = 256
 """Of a GPU, managed ones and others each."""
@@ -155,6 +155,28 @@ def read_time(value: object) -> float | None:
         return at.astimezone(UTC).timestamp() if at.tzinfo else None
     except (ValueError, OverflowError):
         return None
+
+
+def held_by(figures: Iterable[PodFigures]) -> str:
+    """Return who holds a pod to its cap, on the GPU on which it is held the least.
+
+    Empty where nobody does on one of them, or that is unknown.
+    """
+    found = {one.held_by for one in figures} or {""}
+    return "" if found - {*HOLDERS} else max(found, key=HOLDERS.index)
+
+
+def idle_since(figures: Iterable[PodFigures]) -> float | None:
+    """Return since when (Unix time) no kernel of a pod was seen to run on any of its GPUs.
+
+    None where one runs, or where that is unknown of a GPU.
+    """
+    since_s: float | None = None
+    for one in figures:
+        if one.idle_since_s is None:
+            return None
+        since_s = max(since_s or 0.0, one.idle_since_s)
+    return since_s
 
 
 def _status(node: NodeFigures) -> Json:

@@ -117,7 +117,9 @@ def top_command(
     First each GPU of the cluster, then the pods of the namespace, with your own rights: the
     built-in role `view` is enough. Pods of others have no names. A bar shows what is used, what is
     promised besides, `!` what a pod without a cap holds, and what is free. To a pod its cap is
-    promised: PROMISED sums the caps on a GPU.
+    promised: PROMISED sums the caps on a GPU. HELD BY is who holds it to that (driver, sidecar or
+    sentry), and IDLE since when none of its kernels was seen to run; without -o wide they stand
+    there where there is room.
 
     Figures come from the sentries, which look each few seconds and report within a minute; a dash
     stands for what is not known. More than 40 GPUs have one line per node. Without figures the

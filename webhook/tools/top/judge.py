@@ -12,6 +12,7 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from webhook.core.kinds.nodes import held_by, idle_since
 from webhook.core.words import amount, counted, exactly, span
 from webhook.tools.shared.facts import one_line
 from webhook.tools.shared.pod import scheduler_says
@@ -128,6 +129,16 @@ class PodRow:
     def peak_bytes(self) -> int | None:
         """The most it held on one GPU."""
         return _largest(one.peak_bytes for one in self.figures)
+
+    @property
+    def held_by(self) -> str:
+        """Who holds it to its cap, where it is held the least; empty where that is unknown."""
+        return held_by(self.figures)
+
+    @property
+    def idle_since_s(self) -> float | None:
+        """Unix time since when it did nothing on any of its GPUs; None where that is unknown."""
+        return idle_since(self.figures)
 
     @property
     def near_cap(self) -> bool:
@@ -345,10 +356,12 @@ def _pod_rows(
     pods: Sequence[ClusterPod], report: TopReport, nodes: Sequence[NodeFigures]
 ) -> tuple[PodRow, ...]:
     held: dict[str, list[tuple[str, PodFigures]]] = {pod.uid: [] for pod in pods}
-    for gpu in (gpu for node in nodes for gpu in node.gpus):
-        for one in gpu.pods:
+    for node in nodes:
+        stale = report.stale(node)  # then nobody knows whether what did nothing still does
+        for uuid, one in ((gpu.uuid, one) for gpu in node.gpus for one in gpu.pods):
             if one.uid in held:
-                held[one.uid].append((gpu.uuid, one))
+                known = replace(one, idle_since_s=None) if stale else one
+                held[one.uid].append((uuid, known))
     room = _Room(report, nodes)
     rows = [_pod(pod, held[pod.uid], room, report.at_s) for pod in pods]
     return tuple(sorted(rows, key=lambda row: (row.namespace, _natural(row.name))))

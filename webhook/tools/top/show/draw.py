@@ -156,6 +156,7 @@ def _nodes(report: TopReport, term: Terminal) -> list[str]:
             columns[-1:-1] = [
                 of_gpus("UNMANAGED", lambda gpu: amount_of(gpu.unmanaged_bytes)),
                 of_gpus("OTHER", lambda gpu: amount_of(gpu.unattributed_bytes)),
+                Column(title="DRIVER LIMIT", texts=[_limit(node) for node, _ in rows]),
             ]
             columns += [
                 Column(title="UUID", texts=[clean(gpu.uuid) for _, gpu in rows]),
@@ -252,6 +253,9 @@ def _pods(report: TopReport, term: Terminal) -> list[str]:
     if not report.pods:
         return _no_pods(report)
     where, pods = clean(report.namespace), report.pods
+    held = Column(title="HELD BY", texts=[clean(pod.held_by) or "-" for pod in pods])
+    idle = _figures(pods, "IDLE", lambda pod: idle_of(pod, report.at_s))
+    more = [one for one in (held, idle) if term.wide or {*one.texts} != {"-"}]
 
     def made(cells: int) -> list[Column]:
         used = [_of_cap(pod.used_bytes, pod.cap_bytes, cells, term) for pod in pods]
@@ -276,9 +280,12 @@ def _pods(report: TopReport, term: Terminal) -> list[str]:
             columns += [
                 _figures(pods, "STOPS", lambda pod: _count(pod.stops)),
                 _figures(pods, "AGE", lambda pod: _age(pod, report.at_s)),
+                *more,
                 Column(title="WORKLOAD", texts=[_workload_of(pod) for pod in pods]),
                 Column(title="UID", texts=[clean(pod.uid) for pod in pods]),
             ]
+        else:
+            columns += more
         states = Column(
             title="STATE",
             texts=[clean(pod.state) for pod in pods],
@@ -288,7 +295,10 @@ def _pods(report: TopReport, term: Terminal) -> list[str]:
         )
         return [*columns, states]
 
-    return _fitting(made, term, (10, 8, 6, 4))
+    sizes = (10, 8, 6, 4)
+    while more and not (term.wide or fits(made(sizes[-1]), term.width)):
+        more.pop()
+    return _fitting(made, term, sizes)
 
 
 def _named(
@@ -454,6 +464,18 @@ def amount_of(known: int | None, otherwise: str = "-", *, down: bool = False) ->
 def cap_of(known: int | None) -> str:
     """Say a cap that may be unknown, exactly."""
     return "-" if known is None else exactly(known)
+
+
+def idle_of(pod: PodRow, at_s: float) -> str:
+    """Say for how long a pod did nothing; a dash where that is unknown, or it does something."""
+    return "-" if pod.idle_since_s is None else span(at_s - pod.idle_since_s)
+
+
+def _limit(node: NodeFigures) -> str:
+    """Say by what the driver holds caps on a node."""
+    if node.limit is None:
+        return "-"
+    return clean(node.limit.back_end) or "yes" if node.limit.holds else "no"
 
 
 def _free(node: NodeFigures, place: GpuFigures | GpuSums) -> str:

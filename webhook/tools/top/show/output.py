@@ -13,7 +13,7 @@ from webhook.tools.top.judge import sums_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from webhook.core.kinds.nodes import GpuFigures, NodeFigures
+    from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures
     from webhook.tools.top.judge import PodRow, TopReport
 
     Json = dict[str, Any]
@@ -26,7 +26,7 @@ _KEYS: Final = {
     "why": "reason",
 }
 """Those that are not a field's name in camel case."""
-_OF_POD: Final = "cap_bytes used_bytes peak_bytes stops"
+_OF_POD: Final = "cap_bytes used_bytes peak_bytes stops held_by"
 
 
 def as_value(report: TopReport, parts: Sequence[str]) -> Json:
@@ -81,6 +81,7 @@ def _node(node: NodeFigures, report: TopReport) -> Json:
     return {
         **known(name=node.name, observedAt=write_time(node.observed_s), stale=report.stale(node)),
         **_row(node, "driver_version enforcement not_shared held"),
+        **known(driverLimit=_limit(node)),
         "totals": _row(sums_of(node.gpus)),
         "gpus": [_gpu(gpu, report) for gpu in node.gpus],
     }
@@ -90,11 +91,27 @@ def _gpu(gpu: GpuFigures, report: TopReport) -> Json:
     return {
         **_row(gpu, "uuid index product healthy fault total_bytes usable_bytes promised_bytes"),
         **_row(gpu, "used_bytes free_bytes unmanaged_bytes unattributed_bytes"),
-        "pods": [_named(report, one.uid) | _row(one, _OF_POD) for one in gpu.pods],
+        "pods": [_named(report, one.uid) | _of_pod(one) for one in gpu.pods],
         "unmanaged": [
             _named(report, uid) | known(usedBytes=held) for uid, held in gpu.unmanaged.items()
         ],
     }
+
+
+def _limit(node: NodeFigures) -> Json | None:
+    """Return whether the driver holds caps there, as the object says it."""
+    if node.limit is None:
+        return None
+    proof = node.limit
+    return known(proven=proof.holds, backEnd=proof.back_end, why=proof.why)
+
+
+def _of_pod(one: PodFigures) -> Json:
+    return _row(one, _OF_POD) | _idle(one)
+
+
+def _idle(one: PodFigures | PodRow) -> Json:
+    return known(idleSince=None if one.idle_since_s is None else write_time(one.idle_since_s))
 
 
 def _named(report: TopReport, uid: str) -> Json:
@@ -109,10 +126,12 @@ def _pod(pod: PodRow, report: TopReport) -> Json:
         **_row(pod, "namespace name uid node"),
         **known(createdAt=created),
         **_row(pod, "phase status why gpu_count cap_bytes used_bytes peak_bytes near_cap stops"),
+        **_row(pod, "held_by"),
+        **_idle(pod),
         **known(workload=workload or None),
         "gpus": [
             known(uuid=uuid, index=report.indexes.get(uuid))
-            | (_row(one, _OF_POD) if one else known(capBytes=pod.cap_bytes))
+            | (_of_pod(one) if one else known(capBytes=pod.cap_bytes))
             for uuid, one in pod.held
         ],
     }

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from webhook.core.words import amount, counted, span
 from webhook.tools.top.judge import sums_of
-from webhook.tools.top.show.draw import amount_of, cap_of, free_of, left_out, sentence_of, summed
+from webhook.tools.top.show.draw import (
+    amount_of,
+    cap_of,
+    free_of,
+    idle_of,
+    left_out,
+    sentence_of,
+    summed,
+)
 from webhook.tools.top.show.drawing import (
     WIDTH,
     cut,
@@ -51,7 +59,7 @@ _NODE, _NUMBER = 190, 130
 """Room for names at the left, for figures at the right."""
 
 
-_TEXTS: Final = ("node", "product", "why", "state")
+_TEXTS: Final = ("node", "product", "why", "held by", "state")
 """Columns of tables that hold no figures."""
 _LEGEND: Final = {
     "b": "promised to a pod that you see",
@@ -352,15 +360,18 @@ def _pods(report: TopReport) -> Element:
             amount_of(pod.used_bytes),
             _percent(pod),
             amount_of(pod.peak_bytes),
+            pod.held_by or "-",
+            idle_of(pod, report.at_s),
             pod.state,
         ]
         for pod in placed
     ]
     said = (
-        "The cap of each on a GPU, what it uses and what it used at most. A pod that needs more "
-        "than its cap is stopped; one that needs far less keeps others waiting."
+        "The cap of each on a GPU, what it uses and what it used at most. What a pod needs beyond "
+        "its cap is denied where the driver holds it; elsewhere the pod is stopped. One that needs "
+        "far less keeps others waiting, as one does that is idle."
     )
-    head = ["pod", "node", "GPU", "cap", "used", "of it", "at most", "state"]
+    head = ["pod", "node", "GPU", "cap", "used", "of it", "at most", "held by", "idle", "state"]
     return _listed("Pods with GPU memory", said, head, rows)
 
 
