@@ -20,6 +20,7 @@ from tests.support.clusters import (
 from tests.support.pods import a_container, a_rule
 from webhook.core.enforcement.termination_message import TerminationMessage, write_message
 from webhook.core.kinds.histories import History, Run
+from webhook.core.node.limits import Proof
 from webhook.core.pod.findings import Finding, Reason
 from webhook.core.policy.values import Accounting, Action, EnforceBy, Placement
 from webhook.tools.explain.judge.explain import explain_pod, explain_workload
@@ -105,6 +106,9 @@ NAMES = {name: name for name in ("train-0", "train-1", "idle")}
 LLAMA = {"u": "web-1", "v": "llama-7c9f-x2kq4"}
 HELD = "a device plugin offers them whole (nvidia.com/gpu), but pods may have VRAM here"
 LEFT = a_node("n1", a_gpu(79, held("llama", 16, 6)), a_gpu(79, held("idle", 24), **H100)).figures
+HOLDS = Proof(holds=True, back_end="misc")
+CANNOT = Proof(holds=False, why="driver 580.95.05 has no such call; r615 has")
+LIMITED = (replace(NODES[0], limit=CANNOT), *NODES[1:])
 OF_PLUGIN = tuple(replace(node, held=HELD) for node in NODES)
 UNHEALTHY = tuple(
     replace(node, gpus=tuple(replace(one, healthy=False, fault="Xid 79") for one in node.gpus))
@@ -178,6 +182,22 @@ def bound(name: str, memory: str, node: str, gpus: str = "", **changes: Any) -> 
 def train(**changes: Any) -> Report:
     """Explain a pod that runs on the second GPU of n3."""
     return bound("train-1", "60Gi", "n3", "GPU-n3-1", **changes)
+
+
+def on_limited(
+    by: str, mode: str = "Auto", peak: float = 6, *, proof: Proof | None = HOLDS, **changes: Any
+) -> Report:
+    """Explain a pod with a cap of 8Gi on the one GPU of a node whose driver was to hold it."""
+    gpu = a_gpu(changes.pop("size", 79), held("rag", 8, peak, peak, held_by=by), **H100)
+    nodes = a_cluster([a_node("n1", gpu, limit=proof)]).figures
+    notes = {"annotations": {"vramwarden.io/driver-limit": mode} if mode else {}}
+    return bound("rag", "8Gi", "n1", "GPU-n1-0", nodes=nodes, **notes, **changes)
+
+
+def fails(code: int, when: str = "state", **values: Any):
+    """Return the status of a pod whose container ended by itself, if nothing else is said."""
+    ended = {"exitCode": code, "reason": "Error", "finishedAt": ago(300), **values}
+    return {"containerStatuses": [{"name": "main", when: {"terminated": ended}}]}
 
 
 def llama(**changes: Any) -> Report:
@@ -259,6 +279,9 @@ NO_TROUBLE = {
     *("job-complete", "pending-not-yet", "running", "running-sees-all", "running-reported"),
     *("running-two-gpus", "running-in-place-of", "running-unmeasured", "ended", "gone"),
     *("no-demand", "no-demand-idiom", "no-demand-resource", "slice-running", "slot-starting"),
+    *("held-by-driver", "held-late", "held-by-sidecar", "held-by-sentry", "held-without-limit"),
+    *("held-no-more", "starting-without-limiter", "cap-not-hit", "cap-not-hit-killed"),
+    *("cap-not-held",),
     *("slot-ended", "untranslated-recorded", "untranslated-over-quota"),
 }
 """Where `explain` ends with 0."""
@@ -274,6 +297,7 @@ def _pending() -> dict[str, Case]:
         return Case("pending", reasons, report, start)
 
     n9 = {"kubernetes.io/hostname": "n9"}
+    wants_limit = {"nodeSelector": {"vramwarden.io/driver-limit": "true"}}
     taint = ({"key": "maintenance", "effect": "NoSchedule"},)
     elsewhere = {"n9": a_node("n9", a_gpu(79)).read}
     unread = {"nodes": None, "seen": None}
@@ -295,6 +319,10 @@ def _pending() -> dict[str, Case]:
         ),
         "pending-enforcement": case(
             "NoEnforcement", pending("unheld", "8Gi", seen=seen(enforcement="none"))
+        ),
+        "pending-driver-limit": case(
+            "NoDriverLimit",
+            pending("rag", "8Gi", nodes=LIMITED, **wants_limit),
         ),
         "pending-taint": case("Taint", pending("repelled", "8Gi", seen=seen(taints=taint))),
         "pending-cordoned": case("Cordoned", pending("held", "8Gi", seen=seen(unschedulable=True))),
@@ -410,6 +438,26 @@ def _bound() -> dict[str, Case]:
             train(status={"conditions": [not_held]}), "VRAMCapExceeded"
         ),
         "slot-stopped": stopped(llama(rule=SLOTTED, log=LOG)),
+        "held-by-driver": running(on_limited("driver")),
+        "held-late": running(on_limited("driver, late")),
+        "held-by-sidecar": running(on_limited("sidecar", mode="")),
+        "held-by-sentry": running(on_limited("sentry", mode="")),
+        "held-without-limit": running(on_limited("sidecar"), "NoDriverLimit"),
+        "held-no-more": running(on_limited("sidecar", proof=CANNOT), "NoDriverLimit"),
+        "starting-without-limit": starting(
+            "NoDriverLimit", on_limited("", "Require", status=pending)
+        ),
+        "starting-without-limiter": starting(
+            "NoDriverLimit",
+            on_limited("", "Require", proof=None, status=pending | {"startTime": ago(9)}),
+        ),
+        "cap-hit": running(on_limited("driver", peak=7.9, status=fails(1, "lastState")), "CapHit"),
+        "cap-hit-nowhere-more": running(
+            on_limited("driver", peak=8.1, size=9, status=fails(134)), "CapHit"
+        ),
+        "cap-not-hit": running(on_limited("driver", peak=6, status=fails(1))),
+        "cap-not-hit-killed": running(on_limited("driver", peak=8, status=fails(137))),
+        "cap-not-held": running(on_limited("sidecar", "", peak=8, status=fails(1))),
         "blind": Case("blind", "cannot measure", blind),
     }
 
@@ -417,12 +465,18 @@ def _bound() -> dict[str, Case]:
 def _ended() -> dict[str, Case]:
     last = of_enforcer("terminated", exitCode=0, finishedAt=ago(7200), message=LAST_MESSAGE)
     done = {"phase": "Succeeded", **last}
+    words = write_message(TerminationMessage(8 * GIB, {"GPU-n1-0": int(7.9 * GIB)}, 0, 11_520))
+    told = of_enforcer("terminated", exitCode=0, finishedAt=ago(290), message=words)
+    ended = {"phase": "Failed", **told, **fails(1)}
+    promised = {"annotations": {"vramwarden.io/driver-limit": "Require"}}
+    denied = bound("rag", "8Gi", "n1", "GPU-n1-0", status=ended, **promised)
 
     def gone(name: str, *histories: History) -> Report:
         return explain_pod(facts(name, None, histories=histories))
 
     return {
         "ended": Case("ended", "", bound("done", "16Gi", "n1", "GPU-n1-0", status=done)),
+        "cap-hit-ended": Case("ended", "CapHit", denied),
         "slot-ended": Case("ended", "", llama(rule=SLOTTED, status={"phase": "Succeeded"})),
         "gone": Case("gone", "", gone("eval-9", EVAL, OTHER)),
         "gone-stopped": Case("gone", "stopping a process", gone("embed-1", EMBED), run=11),

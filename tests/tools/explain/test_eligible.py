@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.clusters import a_gpu, a_node
+from webhook.core.node.limits import Proof
 from webhook.tools.explain.judge import eligible
 from webhook.tools.explain.judge.eligible import Mismatch
 from webhook.tools.shared.node import ClusterNode
@@ -96,6 +97,25 @@ def test_the_figures_alone_say_where_no_sidecar_can_measure():
     pod = requires(expression("vramwarden.io/enforcement", "In", "sidecar"))
     assert why_not(pod, NODE, None) is None
     assert why_not(pod, UNENFORCED, None)[0] is Mismatch.NO_ENFORCEMENT
+
+
+@pytest.mark.parametrize(
+    ("limit", "label", "why"),
+    [
+        (Proof(holds=True), None, ""),
+        (Proof(holds=True), {}, "it proved that its driver holds caps, and its agent has not"),
+        (Proof(holds=False, why="too old"), None, "its driver holds no caps: too old"),
+        (Proof(holds=False), {}, "its driver holds no caps"),
+        (None, None, "no limiter reports there (limiter.enabled)"),
+        (None, {"vramwarden.io/driver-limit": "true"}, ""),
+    ],
+)
+def test_a_node_whose_driver_does_not_hold_caps_says_why(limit, label, why):
+    pod = {"spec": {"nodeSelector": {"vramwarden.io/driver-limit": "true"}}}
+    node = a_node("n1", a_gpu(79), limit=limit).figures
+    found = why_not(pod, node, None if label is None else labelled(**label))
+    assert bool(found) == bool(why)
+    assert found is None or (found[0] is Mismatch.NO_DRIVER_LIMIT and found[1].startswith(why))
 
 
 def test_a_runtime_that_resolves_no_name_has_a_reason_of_its_own():

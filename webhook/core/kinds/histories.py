@@ -265,7 +265,7 @@ def advise(history: History, asked: int | None = None, largest_bytes: int | None
             why += f", and no GPU here has {exactly(amount)}"
             return Advice(None, why, Verdict.MORE)
         return Advice(amount, why, Verdict.MORE)
-    if all((_held(run) or 0) * 100 >= run.asked_bytes * _FULL for run in runs):
+    if all(fills(_held(run) or 0, run.asked_bytes) for run in runs):
         why = "fills what it gets: look at --gpu-memory-utilization"
         return Advice(None, why, Verdict.FILLS)
     saves = asked - amount
@@ -274,6 +274,11 @@ def advise(history: History, asked: int | None = None, largest_bytes: int | None
         why = f"largest peak + {_MARGIN} %; saves {exactly(saves)} {of}"
         return Advice(amount, why, Verdict.LESS)
     return Advice(None, "asks for what it needs, or near to that", Verdict.FITS)
+
+
+def fills(peak_bytes: int, cap_bytes: int) -> bool:
+    """Say whether somebody who held so much took, as far as one can see, all of their cap."""
+    return peak_bytes * 100 >= cap_bytes * _FULL
 
 
 def with_margin(need_bytes: int) -> int:

@@ -9,6 +9,7 @@
 | untranslated | a pod that has no VRAM, though it may ask for some |
 | room | which nodes have room, by our own `place`, and what would make some |
 | eligible | which nodes the pod may run on, by what it selects |
+| held | who holds a pod to its cap, and what the driver denied it |
 | stops | what the pod's enforcer says it did; what it held, and the pods before it, in words |
 | report | the facts and the report, values only |
 """

@@ -11,7 +11,12 @@ from webhook.core.placement.fit import Denial, place
 from webhook.core.pod.fields import part
 from webhook.core.pod.gpus import LONGEST_FAULT
 from webhook.core.words import amount, exactly, named, span
-from webhook.names import CAP_HELD_CONDITION
+from webhook.tools.explain.judge.held import (
+    denied_by_driver,
+    held_from_outside,
+    held_notes,
+    without_limit,
+)
 from webhook.tools.explain.judge.report import Cause, Enough, OtherReason, Report, Severity, State
 from webhook.tools.explain.judge.room import Blocker, advertised
 from webhook.tools.explain.judge.stops import (
@@ -65,11 +70,14 @@ def explain_bound(facts: PodFacts, pod: ClusterPod, state: PodState) -> Report:
     node = next((one for one in facts.nodes or () if one.name == state.node), None)
     mine = [(gpu, one) for gpu in (node.gpus if node else ()) for one in gpu.pods]
     mine = [(gpu, one) for gpu, one in mine if one.uid == state.uid]
-    causes = [*_stopped(pod, log, now_s), *_held_from_outside(pod, now_s)]
-    run_bytes = _enough_to_run(pod, log, mine) if causes or log.reports else None
+    figures, peaks = [one for _, one in mine], _peaks(pod, log, mine)
+    causes = [*_stopped(pod, log, now_s), *held_from_outside(pod, now_s)]
+    run_bytes = enough_for(max(peaks)) if peaks and (causes or log.reports) else None
     what, headline = _headline(facts, pod, state, node, mine)
     if causes and what is not State.WAITING:
         what = State.STOPPED
+    elif not causes:
+        causes += denied_by_driver(facts, pod, state, figures, peaks)
     causes += _reported(pod, log, now_s)
     if log.blind and not state.finished:
         fix = "kubectl logs, container vram-enforcer, says more; or ask your platform team"
@@ -85,7 +93,9 @@ def explain_bound(facts: PodFacts, pod: ClusterPod, state: PodState) -> Report:
         if state.unreadable and not state.uuids:
             causes.insert(0, unreadable(state.unreadable))
         causes += _waiting_containers(pod)
+        causes += without_limit(facts, pod, what, node, figures)
     notes = list(_enough_notes(run_bytes, mine))
+    notes += [] if state.finished else held_notes(state, figures)
     if state.need:
         history = find_history(facts.histories, pod.workload)
         notes += history_notes(history, state.need.memory_bytes, facts.nodes, pod)
@@ -216,17 +226,6 @@ def _stop_words(pod: ClusterPod, stop: Stop, now_s: float) -> str:
     return f"{when}: {what} {held}{back}"
 
 
-def _held_from_outside(pod: ClusterPod, now_s: float) -> Iterator[Cause]:
-    """Yield what the sentry did, which leaves a condition and not only an Event."""
-    found = pod.condition(CAP_HELD_CONDITION)
-    if found is None or found.status != "False":
-        return
-    at_s = read_time(found.since)
-    when = "" if at_s is None else f"{span(now_s - at_s)} ago, by the node's sentry: "
-    detail = when + bounded(found.message, LONGEST_SENTENCE)
-    yield Cause(Severity.WARNING, OtherReason.CAP_EXCEEDED, detail)
-
-
 def _broken(node: NodeFigures | None, state: PodState) -> Iterator[Cause]:
     """Yield those of its GPUs that are lost or broken: its programs may fail for that."""
     for gpu in node.gpus if node else ():
@@ -251,13 +250,12 @@ def _waiting_containers(pod: ClusterPod) -> Iterator[Cause]:
             return
 
 
-def _enough_to_run(pod: ClusterPod, log: EnforcerLog, mine: Mine) -> int | None:
-    """Return what would have been enough until now, by the largest peak that anybody saw."""
+def _peaks(pod: ClusterPod, log: EnforcerLog, mine: Mine) -> list[int]:
+    """Return all peaks that anybody saw: the largest would have been enough until now."""
     peaks = [stop.peak_bytes for stop in log.stops if stop.peak_bytes]
     peaks += [one.peak_bytes for _, one in mine if one.peak_bytes]
     words = read_message(pod.enforcer_ended().message)
-    peaks += list(words.peaks.values()) if words else []
-    return enough_for(max(peaks)) if peaks else None
+    return peaks + (list(words.peaks.values()) if words else [])
 
 
 def _enough_notes(run_bytes: int | None, mine: Mine) -> Iterator[tuple[str, str]]:

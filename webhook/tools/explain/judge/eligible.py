@@ -18,6 +18,7 @@ from webhook.core.pod.findings import quoted
 from webhook.names import (
     LONGEST_PAIR,
     NODE_DEVICE_NAMES_LABEL,
+    NODE_DRIVER_LIMIT_LABEL,
     NODE_ENFORCEMENT_LABEL,
     NODE_GPU_MEMORY_LABEL,
     NOT_ENFORCED,
@@ -53,6 +54,8 @@ class Mismatch(StrEnum):
     """Its container runtime resolves no name of its GPUs."""
     NO_ENFORCEMENT = "NoEnforcement"
     """No sidecar can measure there."""
+    NO_DRIVER_LIMIT = "NoDriverLimit"
+    """The driver is to hold the pod to its cap, and does not, there or any more."""
     TAINT = "Taint"
     """It repels pods that do not tolerate its taint."""
     CORDONED = "Cordoned"
@@ -71,17 +74,18 @@ def why_not(pod: ClusterPod, node: NodeFigures, seen: ClusterNode | None) -> Not
     the GPUs themselves.
     """
     spec = pod.part("spec")
-    written = {NODE_ENFORCEMENT_LABEL: node.enforcement} if node.enforcement else {}
+    written = {NODE_DRIVER_LIMIT_LABEL: "true" if holds_caps(node) else ""}
+    written |= {NODE_ENFORCEMENT_LABEL: node.enforcement} if node.enforcement else {}
     labels, has_all = (seen.labels, True) if seen else (written, False)
     for key, value in islice(as_object(spec.get("nodeSelector")).items(), MOST_TERMS):
         if (has_all or key in labels) and labels.get(key) != value:
-            return _mismatch(key, f"{_shown(key)}={_shown(value)}", labels)
+            return _mismatch(key, f"{_shown(key)}={_shown(value)}", labels, node)
     affinity = pod.part("spec", "affinity", "nodeAffinity")
     terms = as_objects(as_object(affinity.get(_REQUIRED)).get("nodeSelectorTerms"), MOST_TERMS)
     failing = [_failing(term, labels, node.name, has_all=has_all) for term in terms]
     if failing and all(failing):
         key, wanted = failing[0] or ("", "")
-        return _mismatch(key, wanted, labels)
+        return _mismatch(key, wanted, labels, node)
     if node.held:
         return Mismatch.HELD, node.held
     if seen is None:
@@ -111,13 +115,29 @@ def _failing(
     return None
 
 
-def _mismatch(key: str, wanted: str, labels: Mapping[str, str]) -> NotHere:
+def holds_caps(node: NodeFigures) -> bool:
+    """Say whether it was proved that a node's driver holds caps."""
+    return node.limit is not None and node.limit.holds
+
+
+def why_no_limit(node: NodeFigures) -> str:
+    """Say why pods that require it do not find a node's driver to hold their caps."""
+    if node.limit is None:
+        return "no limiter reports there (limiter.enabled)"
+    if node.limit.holds:
+        return "it proved that its driver holds caps, and its agent has not labelled it yet"
+    return "its driver holds no caps" + (f": {node.limit.why}" if node.limit.why else "")
+
+
+def _mismatch(key: str, wanted: str, labels: Mapping[str, str], node: NodeFigures) -> NotHere:
     found = labels.get(key)
     if key == NODE_DEVICE_NAMES_LABEL and found == DeviceNames.NONE:
         detail = "its container runtime resolves no name of its GPUs (label device-names is none)"
         return Mismatch.NO_DEVICE_NAMES, detail
     if key == NODE_ENFORCEMENT_LABEL and found in {None, NOT_ENFORCED}:
         return Mismatch.NO_ENFORCEMENT, "no sidecar can measure there (enforcement: none)"
+    if key == NODE_DRIVER_LIMIT_LABEL:
+        return Mismatch.NO_DRIVER_LIMIT, why_no_limit(node)
     has = "has no such label" if found is None else f"has {_shown(found)}"
     return Mismatch.NODE_SELECTOR, f"the pod wants {wanted}, and it {has}"
 

@@ -73,6 +73,8 @@ class OtherReason(StrEnum):
     """The kubelet cannot start a container."""
     CAP_EXCEEDED = "VRAMCapExceeded"
     """The sentry stopped it, from outside."""
+    CAP_HIT = "CapHit"
+    """It ended by itself, when the driver gave it no more."""
     JOB_FAILED = "JobFailed"
     """Its pods failed too often, or it took too long."""
     NO_PODS = "NoPods"

@@ -1,0 +1,147 @@
+"""Who holds a pod to its cap, whether the driver was to do so, and what it denied the pod."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from webhook.core.bounds import LONGEST_SENTENCE
+from webhook.core.kinds.histories import fills
+from webhook.core.kinds.nodes import HELD_BY_DRIVER, HELD_LATE, held_by, read_time
+from webhook.core.pod.fields import part
+from webhook.core.words import amount, exactly, span
+from webhook.names import CAP_HELD_CONDITION, DRIVER_LIMIT_ANNOTATION, ENFORCER_CONTAINER
+from webhook.tools.explain.judge.eligible import Mismatch, holds_caps, why_no_limit
+from webhook.tools.explain.judge.report import Cause, OtherReason, Severity, State
+from webhook.tools.explain.judge.stops import enough_for, line_for
+from webhook.tools.shared.facts import bounded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from webhook.core.kinds.nodes import NodeFigures, PodFigures
+    from webhook.core.placement.assignments import PodState
+    from webhook.tools.explain.judge.report import PodFacts
+    from webhook.tools.shared.pod import ClusterPod
+
+HELD: Final = "held by"
+_BY_DRIVER: Final = {HELD_BY_DRIVER, HELD_LATE}
+_FAILS: Final = "an allocation beyond {} fails inside the program with an out-of-memory error"
+_MEANS: Final = {
+    HELD_BY_DRIVER: f"the driver: {_FAILS}; nothing is stopped",
+    HELD_LATE: f"the driver, but late: {_FAILS}; what it held before is outside of that, and what "
+    "exceeds the cap with it is stopped",
+    "sidecar": "its sidecar: what exceeds {} is stopped, about a second later",
+    "sentry": "the sentry of its node, from outside: what exceeds {} is stopped, within 15 s",
+}
+_KILLED: Final = {0, 137, 143}
+"""Exit codes of who ended well, or by SIGKILL or SIGTERM, which somebody else sent."""
+_STARTS_S: Final = 30.0
+"""For so long a limit that has not come yet is no trouble."""
+
+
+def held_notes(state: PodState, figures: Sequence[PodFigures]) -> Iterator[tuple[str, str]]:
+    """Say who holds a pod now, and what that means for its programs."""
+    means = _MEANS.get(held_by(figures))
+    if means and state.hold:
+        several = " on each" if len(figures) > 1 else ""
+        yield HELD, means.format(f"{exactly(state.hold.cap_bytes)}{several}")
+
+
+def without_limit(
+    facts: PodFacts,
+    pod: ClusterPod,
+    what: State,
+    node: NodeFigures | None,
+    figures: Sequence[PodFigures],
+) -> Iterator[Cause]:
+    """Yield that the driver was to hold a pod, by what its binding wrote, and does not.
+
+    | annotation `driver-limit` | the pod | held by | then |
+    | --- | --- | --- | --- |
+    | any | any | the driver, or is to get a GPU yet | nothing |
+    | `Require` | starts | anybody else, or unknown | it waits for the limit |
+    | `Auto` | runs | sidecar or sentry | it went on without |
+    | else | | | nothing |
+    """
+    mode, by = pod.annotations.get(DRIVER_LIMIT_ANNOTATION), held_by(figures)
+    if by in _BY_DRIVER:
+        return
+    why, fix = "", "the log of vramwarden's limiter there says why"
+    if node and not holds_caps(node):
+        why = f"; {why_no_limit(node)}"
+        fix = "ask your platform team to see to it (vramwarden check)"
+    reason = Mismatch.NO_DRIVER_LIMIT
+    if mode == "Require" and what is State.STARTING:
+        since_s = read_time(pod.part("status").get("startTime"))
+        late = since_s is not None and facts.now_s - since_s > _STARTS_S
+        severity = Severity.ERROR if late else Severity.INFO
+        detail = f"it starts nothing before the driver holds it to its cap (Require){why}"
+        yield Cause(severity, reason, detail, fix if late else "")
+    elif mode == "Auto" and what is State.RUNNING and by:
+        detail = (
+            "the driver was to hold it, and does not, as far as its node knows: the limit did not "
+            f"come within 2 s, so it started without (Auto), or was lost{why}"
+        )
+        yield Cause(Severity.INFO, reason, detail, fix)
+
+
+def denied_by_driver(
+    facts: PodFacts,
+    pod: ClusterPod,
+    state: PodState,
+    figures: Sequence[PodFigures],
+    peaks: Sequence[int],
+) -> Iterator[Cause]:
+    """Yield that a container ended by itself when the pod held all that the driver gives it.
+
+    What the denied allocation asked for is told to nobody. A quarter more is worth a try.
+
+    | held by | the most it held | a container ended | then |
+    | --- | --- | --- | --- |
+    | the driver | fills its cap | by an error of its own | this |
+    | unknown, and its binding was to the driver | likewise | likewise | this |
+    | else | any | any | nothing |
+    """
+    by = held_by(figures)
+    promised = not by and DRIVER_LIMIT_ANNOTATION in pod.annotations
+    cap, peak = state.hold.cap_bytes if state.hold else 0, max(peaks, default=0)
+    if not ((by in _BY_DRIVER or promised) and cap and fills(peak, cap)):
+        return
+    found = max(_failures(pod), default=None)
+    if found is None:
+        return
+    at_s, name, code = found
+    when = f"{span(facts.now_s - at_s)} ago: " if at_s else ""
+    detail = (
+        f"{when}container {name} ended by itself (exit code {code}), and the pod had held "
+        f"{amount(peak)} of {exactly(cap)}: the cap was hit, and the driver denied an allocation "
+        "beyond it. How large that was nobody knows, so a quarter more is a try"
+    )
+    more = enough_for(cap + cap // 4)
+    sizes = [gpu.usable_bytes for one in facts.nodes or () for gpu in one.gpus]
+    fix = line_for(pod, more)
+    if sizes and more > max(sizes):
+        fix = f"no GPU here has {exactly(more)}: let it take less at a time, as by smaller batches"
+    yield Cause(Severity.WARNING, OtherReason.CAP_HIT, detail, fix)
+
+
+def held_from_outside(pod: ClusterPod, now_s: float) -> Iterator[Cause]:
+    """Yield what the sentry did, which leaves a condition and not only an Event."""
+    found = pod.condition(CAP_HELD_CONDITION)
+    if found is None or found.status != "False":
+        return
+    at_s = read_time(found.since)
+    when = "" if at_s is None else f"{span(now_s - at_s)} ago, by the node's sentry: "
+    detail = when + bounded(found.message, LONGEST_SENTENCE)
+    yield Cause(Severity.WARNING, OtherReason.CAP_EXCEEDED, detail)
+
+
+def _failures(pod: ClusterPod) -> Iterator[tuple[float, str, int]]:
+    """Yield when a container of the user's ended with an error of its own, which, and its code."""
+    for one in pod.statuses():
+        name = bounded(one.get("name"), 63)
+        for when in ("state", "lastState") if name != ENFORCER_CONTAINER else ():
+            ended = part(one, when, "terminated")
+            code = ended.get("exitCode")
+            if type(code) is int and code not in _KILLED and ended.get("reason") != "OOMKilled":
+                yield read_time(ended.get("finishedAt")) or 0.0, name, code
