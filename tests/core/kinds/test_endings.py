@@ -117,9 +117,9 @@ def test_a_sidecar_that_was_started_again_says_what_both_saw():
     assert found.words == TerminationMessage(16 * GIB, peaks, 2, 11_060)
 
 
-def figures(peak=None, stops=None, uid="u1"):
+def figures(peak=None, stops=None, uid="u1", **more):
     """Return what the node's sentry reports of a pod; its peak in GiB."""
-    return a_node("n1", a_gpu(79, held(uid, 16, None, peak, stops), uuid="GPU-a")).figures
+    return a_node("n1", a_gpu(79, held(uid, 16, None, peak, stops, **more), uuid="GPU-a")).figures
 
 
 def ending(words):
@@ -144,6 +144,21 @@ def ending(words):
 def test_of_the_words_and_the_sentry_the_larger_counts(words, seen, peak, stops):
     run = run_of(ending(words), GPUS, seen)
     assert (run.peak_bytes, run.stops) == (peak, stops)
+
+
+@pytest.mark.parametrize(
+    ("by", "uid", "limited"),
+    [
+        ("driver", "u1", True),
+        ("driver, late", "u1", True),
+        ("driver", "other", False),
+        ("sidecar", "u1", False),
+        ("", "u1", False),
+    ],
+)
+def test_the_driver_held_a_run_where_the_sentry_says_so(by, uid, limited):
+    assert run_of(ending(WORDS), GPUS, figures(7, uid=uid, held_by=by)).limited is limited
+    assert not run_of(ending(WORDS), GPUS, None).limited
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,14 @@ EMBED = a_history(
 )
 VLLM = a_history(*runs(20, asked_bytes=20 * GIB, peak_bytes=20_070 * MIB), workload="vllm")
 
+RAG = a_history(
+    *runs(6, asked_bytes=8 * GIB, peak_bytes=4 * GIB, limited=True),
+    a_run(6, asked_bytes=8 * GIB, peak_bytes=8000 * MIB, limited=True),
+    workload="rag",
+)
+FILLS = "fills what it gets: look at --gpu-memory-utilization"
+FULL = a_history(*(replace(run, limited=True) for run in VLLM.runs))
+
 UNMEASURED = a_history(*runs(1, peak_bytes=None))
 
 
@@ -108,6 +116,7 @@ A_RUN = st.builds(
     stops=st.integers(0, 1_000),
     seconds=st.integers(0, 10**8).map(float),
     product=st.sampled_from(["", "H100"]),
+    limited=st.booleans(),
 )
 HISTORIES = st.lists(A_RUN, max_size=MOST_RUNS).map(lambda found: a_history(*found))
 
@@ -241,12 +250,19 @@ ROWS = {
         (VLLM, 60 * GIB, None),
         (a_history(*runs(5, peak_bytes=16 * GIB * 97 // 100 + 1)), 40 * GIB, None),
     ],
+    "denied": [
+        (RAG, None, None),
+        (replace(VLLM, runs=RAG.runs[:1] + RAG.runs[-1:] * 4), 9 * GIB, None),
+    ],
     "less": [
         (LLAMA, None, None),
         (a_history(*runs(5, seconds=720.0)), None, None),
         (a_history(*runs(6, asked_bytes=6 * GIB, peak_bytes=int(3.4 * GIB))), None, None),
     ],
     "fits": [
+        (RAG, 10 * GIB, None),  # has asked for more since
+        (RAG, 40 * GIB, None),  # but who fills a cap is not advised less
+        (a_history(*runs(6, limited=True, peak_bytes=12 * GIB)), None, None),
         (EMBED, 12 * GIB, None),  # has asked for more since
         (a_history(*runs(5, peak_bytes=11 * GIB)), None, None),
         (a_history(*runs(5, asked_bytes=2 * GIB, peak_bytes=GIB // 8)), None, None),
@@ -275,7 +291,9 @@ def test_the_table_of_advice(verdict, history, asked, largest):
     [
         (LLAMA, 7.25, "largest peak + 15 %; saves 8.75Gi a pod"),
         (EMBED, 12, "stopped at its cap; the largest held 10.4Gi"),
-        (VLLM, None, "fills what it gets: look at --gpu-memory-utilization"),
+        (VLLM, None, FILLS),
+        (FULL, None, f"{FILLS}, or its cap is too small"),
+        (RAG, None, "filled its cap, beyond which the driver denies: it may be too small"),
         (a_history(*runs(2)), None, "2 runs; advice begins with 5"),
         (UNMEASURED, None, "1 run, 0 of them measured; advice begins with 5"),
     ],

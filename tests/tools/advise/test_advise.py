@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.core.kinds.test_histories import EMBED, GIB, LLAMA, MIB, VLLM, a_history, runs
+from tests.core.kinds.test_histories import EMBED, GIB, LLAMA, MIB, RAG, VLLM, a_history, runs
 from tests.support.api_server import ApiServer
 from tests.support.clusters import a_cluster, a_gpu, a_node
 from tests.support.commands import reached, runner
@@ -21,7 +21,7 @@ from webhook.tools.advise import command as advise
 DRAWN = Path(__file__).with_name("advised")
 TINY = a_history(*runs(2, asked_bytes=4 * GIB, peak_bytes=1126 * MIB), kind="Job", workload="tiny")
 SILENT = a_history(*runs(5, peak_bytes=None), workload="silent")
-ALL = [TINY, VLLM, LLAMA, EMBED, SILENT, replace(LLAMA, namespace="team-b")]
+ALL = [TINY, VLLM, RAG, LLAMA, EMBED, SILENT, replace(LLAMA, namespace="team-b")]
 
 
 @pytest.fixture
@@ -50,7 +50,14 @@ def test_the_report_for_programs_says_what_the_table_says(api):
     assert (report["apiVersion"], report["kind"]) == ("vramwarden.io/v1alpha1", "AdviceReport")
     advised = {one["name"]: one.get("adviceBytes") for one in report["workloads"]}
     less, more = 29 * GIB // 4, 12 * GIB
-    assert advised == {"llama": less, "embed": more, "vllm": None, "tiny": None, "silent": None}
+    assert advised == {
+        "llama": less,
+        "embed": more,
+        "vllm": None,
+        "rag": None,
+        "tiny": None,
+        "silent": None,
+    }
 
 
 def test_what_no_gpu_of_the_cluster_has_is_not_advised(api):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from webhook.core.bounds import MOST_ENTRIES, MOST_RUN_STOPS
 from webhook.core.enforcement.termination_message import TerminationMessage, read_message
 from webhook.core.kinds.histories import Run
-from webhook.core.kinds.nodes import NodeFigures, read_time
+from webhook.core.kinds.nodes import BY_DRIVER, NodeFigures, held_by, read_time
 from webhook.core.kinds.workloads import Workload, workload_of
 from webhook.core.pod.fields import Json, as_object, as_objects, part
 from webhook.names import ENFORCER_CONTAINER, LONGEST_LABEL
@@ -107,17 +107,21 @@ def run_of(ending: Ending, gpus: Sequence[Gpu], figures: NodeFigures | None) -> 
     | no | no | no peak, no stops |
 
     No peak is more than its GPU has, where the node's GPUs are known; and none lasted longer than
-    the pod.
+    the pod. The driver held it where the sentry's last figures say so of each of its GPUs.
     """
     totals = {gpu.uuid: gpu.total_bytes or gpu.memory_bytes for gpu in gpus}
     words = ending.words
     peaks = dict(words.peaks) if words else {}
     stops = words.stops if words else 0
-    for gpu in figures.gpus if figures else ():
-        for pod in gpu.pods:
-            if pod.uid == ending.uid:
-                peaks[gpu.uuid] = max(peaks.get(gpu.uuid, 0), pod.peak_bytes or 0)
-                stops = max(stops, pod.stops or 0)
+    own = [
+        (gpu.uuid, pod)
+        for gpu in (figures.gpus if figures else ())
+        for pod in gpu.pods
+        if pod.uid == ending.uid
+    ]
+    for uuid, pod in own:
+        peaks[uuid] = max(peaks.get(uuid, 0), pod.peak_bytes or 0)
+        stops = max(stops, pod.stops or 0)
     bounded = {
         uuid: min(peak, totals.get(uuid, peak))
         for uuid, peak in peaks.items()
@@ -134,6 +138,7 @@ def run_of(ending: Ending, gpus: Sequence[Gpu], figures: NodeFigures | None) -> 
         stops=min(stops, MOST_RUN_STOPS),
         seconds=min(float(words.seconds), lived_s) if words else lived_s,
         product=next((gpu.product for gpu in gpus if gpu.uuid == where), "")[:LONGEST_LABEL],
+        limited=held_by(pod for _, pod in own) in BY_DRIVER,
     )
 
 

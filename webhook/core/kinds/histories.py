@@ -67,6 +67,8 @@ class Run:
     seconds: float
     """For how long it was guarded."""
     product: str = ""
+    limited: bool = False
+    """The driver held it to its cap: it took no more, whatever it wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,8 @@ class Verdict(enum.Enum):
     FEW = "few"
     """Too little is known."""
     MORE = "more"
+    DENIED = "denied"
+    """The driver may have denied it more than its cap, so nobody knows what it needs."""
     FILLS = "fills"
     """It takes what it gets, so nobody knows what it needs."""
     LESS = "less"
@@ -242,11 +246,13 @@ def advise(history: History, asked: int | None = None, largest_bytes: int | None
     | for more than the largest GPU has | any | never | none |
     | any | fewer than 5 that were measured, or less than an hour in sum | few | none |
     | for less than the amount | one of the last 5 was stopped | more | the amount |
-    | any | each held 97 % of its cap or more | fills | none |
-    | amount is at most 2/3 of it, and 2Gi less | none was stopped | less | the amount |
+    | any | each filled its cap | fills | none |
+    | for less than the amount | one of the last 5 filled the driver's cap | denied | none |
+    | amount is at most 2/3 of it, and 2Gi less | none was stopped or denied | less | the amount |
     | any | any | fits | none |
 
-    An amount that no GPU has is none; the sentence says so.
+    A cap is filled by who held 97 % of it or more. An amount that no GPU has is none; the sentence
+    says so.
     """
     asked = asked_bytes(history) if asked is None else asked
     if asked is not None and largest_bytes is not None and asked > largest_bytes:
@@ -265,11 +271,17 @@ def advise(history: History, asked: int | None = None, largest_bytes: int | None
             why += f", and no GPU here has {exactly(amount)}"
             return Advice(None, why, Verdict.MORE)
         return Advice(amount, why, Verdict.MORE)
+    denied = amount > asked and any(map(_denied, history.runs[-_RECENT_RUNS:]))
     if all(fills(_held(run) or 0, run.asked_bytes) for run in runs):
         why = "fills what it gets: look at --gpu-memory-utilization"
+        why += ", or its cap is too small" if denied else ""
         return Advice(None, why, Verdict.FILLS)
+    if denied:
+        why = "filled its cap, beyond which the driver denies: it may be too small"
+        return Advice(None, why, Verdict.DENIED)
     saves = asked - amount
-    if amount * 3 <= asked * 2 and saves >= _WORTH_BYTES and not stops(history):
+    known = not (stops(history) or any(map(_denied, history.runs)))
+    if amount * 3 <= asked * 2 and saves >= _WORTH_BYTES and known:
         of = "a pod" if history.runs[-1].gpus == 1 else "on each GPU of a pod"
         why = f"largest peak + {_MARGIN} %; saves {exactly(saves)} {of}"
         return Advice(amount, why, Verdict.LESS)
@@ -326,10 +338,15 @@ def _too_little(runs: int, measured_runs: int) -> str:
 
 
 def _held(run: Run) -> int | None:
-    """Return what a run held at most; at least its cap, where something was stopped for that."""
-    if run.stops:
+    """Return what a run held at most; at least its cap, where it was stopped or denied at that."""
+    if run.stops or _denied(run):
         return max(run.asked_bytes, run.peak_bytes or 0)
     return run.peak_bytes
+
+
+def _denied(run: Run) -> bool:
+    """Say whether the driver may have denied a run more than its cap."""
+    return run.limited and fills(run.peak_bytes or 0, run.asked_bytes)
 
 
 def _key(run: Run) -> tuple[str, int]:
@@ -350,6 +367,8 @@ def _write_run(run: Run) -> Json:
         written["peakMi"] = -(-run.peak_bytes // MIB)
     if run.product:
         written["product"] = run.product
+    if run.limited:
+        written["limited"] = True
     return written
 
 
@@ -370,6 +389,7 @@ def _run(raw: Json) -> Run | None:
         stops=stopped or 0,
         seconds=float(seconds or 0),
         product=_text(raw, "product"),
+        limited=raw.get("limited") is True,
     )
 
 

@@ -26,6 +26,7 @@ MOST_PODS: Final = 256
 HELD_BY_DRIVER, HELD_LATE = "driver", "driver, late"
 HOLDERS: Final = (HELD_BY_DRIVER, HELD_LATE, "sidecar", "sentry")
 """Who may hold a pod to its cap, the strongest first."""
+BY_DRIVER: Final = (HELD_BY_DRIVER, HELD_LATE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

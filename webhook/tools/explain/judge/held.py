@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.core.bounds import LONGEST_SENTENCE
 from webhook.core.kinds.histories import fills
-from webhook.core.kinds.nodes import HELD_BY_DRIVER, HELD_LATE, held_by, read_time
+from webhook.core.kinds.nodes import BY_DRIVER, HELD_BY_DRIVER, HELD_LATE, held_by, read_time
 from webhook.core.pod.fields import part
 from webhook.core.words import amount, exactly, span
 from webhook.names import CAP_HELD_CONDITION, DRIVER_LIMIT_ANNOTATION, ENFORCER_CONTAINER
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from webhook.tools.shared.pod import ClusterPod
 
 HELD: Final = "held by"
-_BY_DRIVER: Final = {HELD_BY_DRIVER, HELD_LATE}
 _FAILS: Final = "an allocation beyond {} fails inside the program with an out-of-memory error"
 _MEANS: Final = {
     HELD_BY_DRIVER: f"the driver: {_FAILS}; nothing is stopped",
@@ -64,7 +63,7 @@ def without_limit(
     | else | | | nothing |
     """
     mode, by = pod.annotations.get(DRIVER_LIMIT_ANNOTATION), held_by(figures)
-    if by in _BY_DRIVER:
+    if by in BY_DRIVER:
         return
     why, fix = "", "the log of vramwarden's limiter there says why"
     if node and not holds_caps(node):
@@ -105,7 +104,7 @@ def denied_by_driver(
     by = held_by(figures)
     promised = not by and DRIVER_LIMIT_ANNOTATION in pod.annotations
     cap, peak = state.hold.cap_bytes if state.hold else 0, max(peaks, default=0)
-    if not ((by in _BY_DRIVER or promised) and cap and fills(peak, cap)):
+    if not ((by in BY_DRIVER or promised) and cap and fills(peak, cap)):
         return
     found = max(_failures(pod), default=None)
     if found is None:

@@ -99,7 +99,7 @@ class TodayObjects:
     def add_history(self, history: History) -> None:
         """Keep what a history advises, where it knows enough."""
         peak, verdict = peak_bytes(history), advise(history).verdict
-        if peak is not None and verdict not in (Verdict.FEW, Verdict.FILLS):
+        if peak is not None and verdict not in (Verdict.FEW, Verdict.FILLS, Verdict.DENIED):
             workload = Workload(history.kind, history.workload)
             self.histories[history.namespace, str(workload)] = with_margin(peak)
 
