@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 MOST_PODS: Final = 256
 """Of a GPU, managed ones and others each."""
+STALE_S: Final = 180.0
+"""Figures that are older are said to be old: a sentry writes them at least each minute."""
 HELD_BY_DRIVER, HELD_LATE = "driver", "driver, late"
 HOLDERS: Final = (HELD_BY_DRIVER, HELD_LATE, "sidecar", "sentry")
 """Who may hold a pod to its cap, the strongest first."""

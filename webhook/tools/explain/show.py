@@ -9,9 +9,10 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+from webhook.core.kinds.nodes import STALE_S
 from webhook.core.words import amount, named, span
 from webhook.tools.explain.judge.report import Severity
-from webhook.tools.explain.judge.room import OLD_S, Blocker
+from webhook.tools.explain.judge.room import Blocker
 from webhook.tools.shared.output import IN_ASCII, as_report, known, printable, write_json
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def _gpus(node: NodeRoom) -> str:
     parts = [_gpu(gpu) for gpu in gpus[:_MOST_GPUS]]
     if len(gpus) > _MOST_GPUS:
         parts.append(f"and {len(gpus) - _MOST_GPUS} more with less")
-    old = f"  ({span(node.age_s)} old)" if node.age_s > OLD_S else ""
+    old = f"  ({span(node.age_s)} old)" if node.age_s > STALE_S else ""
     return "    ".join(parts) + old
 
 

@@ -12,7 +12,7 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from webhook.core.kinds.nodes import held_by, idle_since
+from webhook.core.kinds.nodes import STALE_S, held_by, idle_since
 from webhook.core.words import amount, counted, exactly, span
 from webhook.tools.shared.facts import one_line
 from webhook.tools.shared.pod import scheduler_says
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-STALE_S: Final = 180.0
-"""A sentry writes at least each minute: older figures are shown, and said to be old."""
 NEAR_CAP_PERCENT: Final = 95
 _LONGEST_WHY: Final = 80
 """Characters of what the scheduler says, in a table."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from webhook.core.kinds.nodes import STALE_S
 from webhook.core.words import counted
 from webhook.names import GPU_NODES, VRAM_HISTORIES
 from webhook.tools.check.judge.findings import CheckFinding, NobodySees, failed, named, ok, warning
@@ -12,9 +13,6 @@ from webhook.tools.shared.facts import known
 
 if TYPE_CHECKING:
     from webhook.tools.check.judge.facts import Facts, OwnWorkload
-
-STALE_S: Final = 180.0
-"""A GPUNode that was not written for so long shows nothing that is true now."""
 
 
 def agents(facts: Facts) -> CheckFinding:

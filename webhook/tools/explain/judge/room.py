@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from webhook.core.kinds.nodes import STALE_S
 from webhook.core.placement.fit import Denial, Need, place
 from webhook.core.pod.gpus import Gpu
 from webhook.core.words import amount, counted, exactly
@@ -17,9 +18,6 @@ if TYPE_CHECKING:
     from webhook.core.kinds.nodes import GpuFigures, NodeFigures
     from webhook.tools.shared.node import ClusterNode
     from webhook.tools.shared.pod import ClusterPod
-
-OLD_S: Final = 180.0
-"""Figures of a node that are older say so: its sentry writes at least once a minute."""
 
 
 class Blocker(StrEnum):
@@ -109,7 +107,9 @@ def find_room(
     small = {Blocker.TOO_LARGE, Blocker.TOO_FEW_GPUS}
     together = sum(_free(node.gpus) for node in matching if node.reason not in small)
     some = [node for node in matching if node.largest_bytes]
-    start_now = max(some, key=lambda node: (node.age_s <= OLD_S, node.largest_bytes), default=None)
+    start_now = max(
+        some, key=lambda node: (node.age_s <= STALE_S, node.largest_bytes), default=None
+    )
     return Room(judged, _cause(judged, matching, need, together), start_now, together)
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from webhook.core.kinds.nodes import STALE_S
 from webhook.core.pod.findings import Reason
 from webhook.core.words import amount, counted, exactly, named, span
 from webhook.names import GPU_COUNT_ANNOTATION, GPU_MEMORY_ANNOTATION, VRAM_RESOURCE
 from webhook.tools.explain.judge.eligible import Mismatch
 from webhook.tools.explain.judge.report import Cause, Enough, OtherReason, Report, Severity, State
-from webhook.tools.explain.judge.room import OLD_S, Blocker, find_room, would_make_room
+from webhook.tools.explain.judge.room import Blocker, find_room, would_make_room
 from webhook.tools.explain.judge.stops import find_history, history_notes
 from webhook.tools.explain.judge.whole_node import COUNTED, whole_nodes, why_no_whole_node
 from webhook.tools.shared.node import SAID
@@ -137,7 +138,7 @@ def demand_words(state: PodState, rule: str) -> str:
 def old_figures(nodes: Iterable[NodeFigures], now_s: float) -> Iterator[str]:
     """Say whose figures are old."""
     ages = {one.name: now_s - one.observed_s for one in nodes}
-    old = {name: age_s for name, age_s in sorted(ages.items()) if age_s > OLD_S}
+    old = {name: age_s for name, age_s in sorted(ages.items()) if age_s > STALE_S}
     if old:
         whose = named(old)
         are = f"are {span(min(old.values()))} old" + (" or older" if len(old) > 1 else "")
@@ -216,7 +217,7 @@ def _notes(
     if start:
         most = amount(start.largest_bytes, down=True)
         on = "" if need.gpu_count == 1 else f" on each of {need.gpu_count} GPUs"
-        old = f", by figures of {span(start.age_s)} ago" if start.age_s > OLD_S else ""
+        old = f", by figures of {span(start.age_s)} ago" if start.age_s > STALE_S else ""
         yield START_NOW, f"{most}{on} (on {start.name}{old})"
     else:
         yield START_NOW, "nothing"
