@@ -54,7 +54,8 @@ def report_command(
     It judges the pods that run now as if they were created again, under the policy in force or the
     one that you pass, with Enforce in place of Audit and Warn. Pods of exempt namespaces, which
     vramwarden never sees, are only counted. Who would have been stopped is known for pods whose
-    policy says onExcess: Report. It acts with your own rights and changes nothing; who created a
+    policy says onExcess: Report. What pods hold that did nothing for more than 6 h is summed, where
+    the driver tells. It acts with your own rights and changes nothing; who created a
     pod is not stored, so rules by users and groups are judged as for nobody. Where rules ask for
     labels of namespaces, you need the right to read these.
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.core.admission.decide import Decision, Outcome, Phase, decide
 from webhook.core.admission.templates import creation_of
+from webhook.core.kinds.nodes import STALE_S, idle_since
 from webhook.core.pod.demand import asks_for_vram
 from webhook.core.policy.cluster import Cluster
 from webhook.core.policy.match import NamespaceUnknownError
@@ -18,11 +19,13 @@ from webhook.tools.shared.bounds import MOST_GROUPS, MOST_NAMES
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from webhook.core.kinds.nodes import NodeFigures
+    from webhook.core.kinds.nodes import NodeFigures, PodFigures
     from webhook.tools.shared.pod import ClusterPod
     from webhook.tools.shared.release import Scope
 
 LONGEST_SENTENCE: Final = 512
+IDLE_S: Final = 6 * 3600.0
+"""As the alert VramwardenIdlePromise has it."""
 _WORDS: Final = {Outcome.DENIED, Outcome.MALFORMED}
 _RECORDING: Final = {Action.WARN, Action.AUDIT}
 MALFORMED: Final = "Malformed"
@@ -61,6 +64,15 @@ class OverCap:
 
 
 @dataclass(frozen=True, slots=True)
+class IdlePods:
+    """Pods that did nothing on any of their GPUs for more than `IDLE_S`."""
+
+    pods: int
+    held_bytes: int
+    """By all of them together, now."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaCounts:
     """What a replica has counted since it started."""
 
@@ -88,6 +100,8 @@ class RolloutReport:
     """Why those are by the chart's defaults; empty where the cluster itself says it."""
     denied: Sequence[Denied]
     over_cap: Sequence[OverCap]
+    idle: IdlePods | None
+    """None where there are none, as far as anybody knows."""
     counted: Sequence[ReplicaCounts]
     missing: Sequence[str]
     """What could not be read, and what to do."""
@@ -218,6 +232,23 @@ class RolloutJudge:
             if pod.would_stop and pod.would_stop_since_s is not None and pod.uid in self._names
         ]
         return sorted(found, key=lambda one: (one.since_s, one.namespace, one.pod, one.gpu))
+
+    def idle(self, nodes: Iterable[NodeFigures], now_s: float) -> IdlePods | None:
+        """Return what idle pods hold, of those that were added, by figures that are not old."""
+        found: dict[str, list[PodFigures]] = {}
+        for node in nodes:
+            fresh = now_s - node.observed_s <= STALE_S
+            for pod in (pod for gpu in node.gpus for pod in gpu.pods if fresh):
+                if pod.uid in self._names:
+                    found.setdefault(pod.uid, []).append(pod)
+        since_s = {uid: idle_since(figures) for uid, figures in found.items()}
+        held = [
+            sum(one.used_bytes or 0 for one in figures)
+            for uid, figures in found.items()
+            if (idle_s := since_s[uid]) is not None and now_s - idle_s > IDLE_S
+        ]
+        holding = [one for one in held if one]
+        return IdlePods(len(holding), sum(holding)) if holding else None
 
     def _note(self, pod: ClusterPod, rule: str, reason: str, sentence: str) -> None:
         key = pod.namespace, rule, reason

@@ -55,6 +55,7 @@ def read_report(
     except KubeError as error:
         nodes = []
         missing.append(why_no_figures(error))
+    now_s = kube.now_s()
     counters, why = read_counters(kube, release)
     if why:
         missing.append(why)
@@ -72,10 +73,11 @@ def read_report(
         why_usual=why_usual,
         denied=judged.denied(),
         over_cap=judged.over_cap(nodes),
+        idle=judged.idle(nodes, now_s),
         counted=counters,
         missing=missing,
         unjudged=judged.unjudged if why_no_labels else 0,
-        now_s=kube.now_s(),
+        now_s=now_s,
     )
 
 

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.core.kinds.nodes import write_time
 from webhook.core.words import amount, counted, exactly, span
+from webhook.tools.report.judge import IDLE_S
 from webhook.tools.shared.output import as_report, known, plain_table, write_json
 
 if TYPE_CHECKING:
-    from webhook.tools.report.judge import ReplicaCounts, RolloutReport
+    from webhook.tools.report.judge import IdlePods, ReplicaCounts, RolloutReport
 
 _HEADS: Final = ("NAMESPACE", "RULE", "NOW", "REASON", "PODS", "WORKLOADS", "EXAMPLE")
 _HEADS_OVER: Final = ("NAMESPACE", "POD", "NODE", "GPU", "CAP", "PEAK", "TIMES", "SINCE")
@@ -24,6 +25,8 @@ def as_text(found: RolloutReport) -> str:
     lines += ["", *_over_cap(found)]
     if found.untranslated:
         lines += ["", f"{counted(found.untranslated, 'pod')} would get the GPU memory asked for."]
+    if found.idle:
+        lines += ["", _idle(found.idle)]
     if found.exempt_pods:
         lines += ["", _exempt(found)]
     for one in found.counted:
@@ -31,6 +34,14 @@ def as_text(found: RolloutReport) -> str:
     if found.missing:
         lines += ["", *(f"Not known: {sentence}" for sentence in found.missing)]
     return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
+def _idle(idle: IdlePods) -> str:
+    pods = counted(idle.pods, "pod")
+    return (
+        f"{amount(idle.held_bytes)} are held by {pods} that did nothing for more than "
+        f"{IDLE_S // 3600:.0f} h (vramwarden top pods -A -o wide)."
+    )
 
 
 def _exempt(found: RolloutReport) -> str:
@@ -116,6 +127,14 @@ def as_json(found: RolloutReport) -> str:
             }
             for one in found.over_cap
         ],
+        **known(
+            idle=found.idle
+            and {
+                "pods": found.idle.pods,
+                "heldBytes": found.idle.held_bytes,
+                "forMoreThanSeconds": int(IDLE_S),
+            }
+        ),
         "replicas": [
             {
                 "name": one.replica,
