@@ -97,6 +97,14 @@ def a_workload(name="webhook", **changes):
     return replace(there, **changes)
 
 
+def seen(limits=(), not_shared="", **written):
+    """Return what GPUNodes say, by when each was written and what its node's limiter proved."""
+    node = replace(clusters.a_node("n1", clusters.a_gpu(79)).figures, gpus=())
+    node = replace(node, not_shared=not_shared)
+    found = {name: replace(node, name=name, observed_s=at_s) for name, at_s in written.items()}
+    return found | {name: replace(found[name], limit=proof) for name, proof in dict(limits).items()}
+
+
 BEFORE = Facts(
     url="https://10.0.0.1:6443",
     version="v1.36.2",
@@ -164,7 +172,7 @@ INSTALLED = replace(
     fence_rules=rules(),
     sources=("192.0.2.0/24",),
     has_key=True,
-    gpu_nodes={"n1": NOW_S - 20, "n2": NOW_S - 60},
+    gpu_nodes=seen(n1=NOW_S - 20, n2=NOW_S - 60),
     pods=(SOUND,),
     events={},
 )

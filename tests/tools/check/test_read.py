@@ -309,7 +309,7 @@ def test_what_is_not_so_is_named(cluster, change, found, said):
         ("get daemonsets", "", {"agents", "weakened"}),
         ("get configmaps", "", {*OF_POLICY, "fence-rules", "taints"}),
         ("get secrets", "", {"certificate", "weakened"}),
-        ("list gpunodes", "", {"figures"}),
+        ("list gpunodes", "", {"figures", "driver-limits"}),
         ("list resourceslices", "", {"resource-claims"}),
         ("create pods", "create pods in default", {*DRY_RUNS, "policy-in-force"}),
     ],

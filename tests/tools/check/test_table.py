@@ -17,8 +17,10 @@ from tests.support.checked import (
     a_workload,
     checked_pod,
     rules,
+    seen,
 )
 from tests.support.documents import table_of
+from webhook.core.node.limits import Proof
 from webhook.core.pod.whole import DRA_DRIVER, Slice
 from webhook.core.policy.fence import RULES_KEY
 from webhook.tools.check.judge.facts import (
@@ -113,6 +115,11 @@ def own_pod(node, why):
     return checked_pod("x/agent-x", component="agent", node=node, not_ready=why)
 
 
+def limited(**limits):
+    return installed(gpu_nodes=seen(limits, n1=NOW_S, n2=NOW_S))
+
+
+HOLDS, CANNOT = Proof(holds=True, back_end="misc"), Proof(holds=False, why="it is old")
 WHOLE = {"nvidia.com/gpu": "8"}
 SHARE, KEEP = ({"vramwarden.io/share": value} for value in ("true", "false"))
 UNREACHED = 'failed calling webhook "mutate.vramwarden.io": no endpoints available'
@@ -497,7 +504,18 @@ CASES = {
     "figures": [
         (installed(sentry=None), installed(crds=frozenset()), installed(nodes=(a_node(),))),
         installed(),
-        (installed(gpu_nodes={"n1": NOW_S}), installed(gpu_nodes={"n1": NOW_S, "n2": NOW_S - 181})),
+        (
+            installed(gpu_nodes=seen(n1=NOW_S)),
+            installed(gpu_nodes=seen(n1=NOW_S, n2=NOW_S - 181)),
+        ),
+    ],
+    "driver-limits": [
+        (
+            installed(),
+            installed(gpu_nodes=seen({"n9": HOLDS}, "offered whole", n9=NOW_S)),
+        ),
+        (limited(n1=HOLDS), limited(n1=HOLDS, n2=HOLDS), limited(n1=CANNOT, n2=HOLDS)),
+        (limited(n1=CANNOT), limited(n1=CANNOT, n2=CANNOT)),
     ],
     "sidecar-image": [
         (installed(pods=(PULLS,)), installed(pods=(SOUND, PULLS))),

@@ -14,8 +14,10 @@ from tests.support.checked import (
     a_shared_node,
     a_workload,
     checked_pod,
+    seen,
 )
 from tests.support.pods import a_container, a_pod
+from webhook.core.node.limits import Proof
 from webhook.core.pod.whole import Slice
 from webhook.tools.check.judge.facts import DryRun, of_interest, read_gpu_claim
 from webhook.tools.check.judge.findings import named, shortened
@@ -105,7 +107,12 @@ def fenced(names):
 
 
 def figures_of_n1(at_s):
-    return replace(INSTALLED, gpu_nodes={"n1": INSTALLED.now_s + at_s, "n2": INSTALLED.now_s})
+    return replace(INSTALLED, gpu_nodes=seen(n1=INSTALLED.now_s + at_s, n2=INSTALLED.now_s))
+
+
+def limited(**limits):
+    now = dict.fromkeys(("n1", "n2"), INSTALLED.now_s)
+    return replace(INSTALLED, gpu_nodes=seen(limits, **now))
 
 
 def tried(answer):
@@ -185,6 +192,14 @@ SAID = {
     "figures of a clock that is ahead": (
         "figures", figures_of_n1(181),
         {"about": ("n1",), "cure has": "`kubectl -n vramwarden-sentry logs "}),
+    "a driver that holds caps, beside one that does not": (
+        "driver-limits", limited(n1=Proof(holds=True), n2=Proof(holds=False, why="it is old")),
+        {"detail": "on 1 of 2 nodes; not on n2 (it is old)", "cure": ""}),
+    "a driver that holds caps where there is no limiter elsewhere": (
+        "driver-limits", limited(n1=Proof(holds=True)), {"detail": "on 1 of 2 nodes"}),
+    "drivers that hold none": (
+        "driver-limits", limited(n1=Proof(holds=False, why="it is old")),
+        {"level": "warning", "detail": "not on n1 (it is old)", "about": ("n1",)}),
     "a sidecar's image without a name": (
         "sidecar-image", replace(INSTALLED, pods=(NAMELESS,)), {"level": "failed"}),
     "a policy that is missing, by its value": (

@@ -17,7 +17,7 @@ from webhook.adapters.kube.events import OF_NODES
 from webhook.adapters.kube.fence import CONFIG_MAP
 from webhook.adapters.kube.node_watch import SLICES
 from webhook.adapters.kube.policies import read_stored
-from webhook.core.kinds.nodes import read_time
+from webhook.core.kinds.nodes import read_gpu_node
 from webhook.core.node.sharing import DRAIN
 from webhook.core.pod.fields import as_object
 from webhook.core.pod.whole import Slice, read_slice
@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from webhook.adapters.kube.client import Kube
+    from webhook.core.kinds.nodes import NodeFigures
 
     Json = dict[str, Any]
 
@@ -465,13 +466,13 @@ class _FactsReader:
                 self._kube.list_all(path, partial(keep, kind), labelSelector=_OURS)
         return frozenset(names)
 
-    def _gpu_nodes(self) -> Mapping[str, float]:
-        def keep(found: Json) -> tuple[str, float | None]:
-            status = found.get("status") or {}
-            return str(found["metadata"]["name"]), read_time(status.get("observedAt"))
+    def _gpu_nodes(self) -> Mapping[str, NodeFigures]:
+        def keep(raw: Json) -> NodeFigures | None:
+            figures = read_gpu_node(raw)
+            return figures and replace(figures, gpus=())
 
         found, _ = self._kube.list_all(GPU_NODES_PATH, keep)
-        return {name: at_s for name, at_s in found if at_s is not None}
+        return {one.name: one for one in found if one}
 
     def _pods(self, *, has_void: bool) -> tuple[ClusterPod, ...]:
         def keep(raw: Json) -> ClusterPod | None:

@@ -25,6 +25,7 @@ from webhook.tools.shared.pod import ClusterPod
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from webhook.core.kinds.nodes import NodeFigures
     from webhook.tools.shared.node import ClusterNode
 
     Json = dict[str, Any]
@@ -402,8 +403,8 @@ class Facts:
     """See `read_sources`."""
     has_key: bool | Unreadable = NOT_ASKED
     """The Secret with the replicas' key exists."""
-    gpu_nodes: Mapping[str, float] | Unreadable = NOT_ASKED
-    """When each GPUNode was written, Unix time."""
+    gpu_nodes: Mapping[str, NodeFigures] | Unreadable = NOT_ASKED
+    """What each GPUNode says of its node, without its GPUs."""
     pods: tuple[ClusterPod, ...] | Unreadable = NOT_ASKED
     """Those of which there is something to say; `devices` only where the fence voids containers."""
     events: Mapping[str, str] | Unreadable = NOT_ASKED

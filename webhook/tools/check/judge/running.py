@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 from webhook.core.kinds.nodes import STALE_S
 from webhook.core.words import counted
 from webhook.names import GPU_NODES, VRAM_HISTORIES
-from webhook.tools.check.judge.findings import CheckFinding, NobodySees, failed, named, ok, warning
+from webhook.tools.check.judge.findings import (
+    CheckFinding,
+    NobodySees,
+    failed,
+    named,
+    ok,
+    shortened,
+    warning,
+)
 from webhook.tools.check.judge.webhook import upgrade
 from webhook.tools.shared.facts import known
 
@@ -102,7 +110,7 @@ def figures(facts: Facts) -> CheckFinding | None:
     shared = [node.name for node in known(facts.nodes) if node.vram_bytes]
     if not shared:
         return None
-    written = known(facts.gpu_nodes)
+    written = {name: one.observed_s for name, one in known(facts.gpu_nodes).items()}
     old = [name for name in shared if abs(facts.now_s - written.get(name, 0.0)) > STALE_S]
     if old:
         sentry = known(facts.sentry)
@@ -110,6 +118,31 @@ def figures(facts: Facts) -> CheckFinding | None:
         cure = f"`kubectl -n {where} logs -l app.kubernetes.io/component=sentry --prefix`"
         return warning(f"none of the last 180 s: {named(old)}", cure, old)
     return ok(counted(len(shared), "node"))
+
+
+def driver_limits(facts: Facts) -> CheckFinding | None:
+    """The driver holds pods to their caps, where the limiter was switched on.
+
+    | a limiter reports of a shared node | its driver holds caps | result |
+    | --- | --- | --- |
+    | no | - | nothing |
+    | yes | on one or more | ok, and where not |
+    | yes | on none | warning |
+    """
+    figures = known(facts.gpu_nodes)
+    shared = {name: one.limit for name, one in figures.items() if not one.not_shared}
+    proofs = {name: proof for name, proof in sorted(shared.items()) if proof}
+    if not proofs:
+        return None
+    able = [name for name, proof in proofs.items() if proof.holds]
+    unable = {name: proof.why for name, proof in proofs.items() if not proof.holds}
+    said = [f"{name} ({shortened(why)})" if why else name for name, why in unable.items()]
+    where = f"not on {named(said)}" if unable else ""
+    if able:
+        on = f"on {len(able)} of {counted(len(shared), 'node')}"
+        return ok(f"{on}; {where}" if where else on)
+    cure = "upgrade the driver there to r615; until then their sidecars hold pods to their caps"
+    return warning(where, cure, unable)
 
 
 def sidecar_image(facts: Facts) -> CheckFinding:
