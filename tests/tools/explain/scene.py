@@ -231,6 +231,7 @@ LOG = (
     ),
     line(358, "memory came back", why="it left", gpu="GPU-n3-1", after_s=2.4, pid=41),
 )
+NO_LIMIT = "the driver has no limit for this pod on GPU GPU-n1-0"
 BLIND = line(100, "cannot measure", why="the driver gives no figure of process 12")
 NO_LOG = "the log of container vram-enforcer: you may not read pods/log here"
 LAST_MESSAGE = write_message(TerminationMessage(16 * GIB, {"GPU-n1-0": int(6.1 * GIB)}, 0, 11_520))
@@ -280,7 +281,8 @@ NO_TROUBLE = {
     *("running-two-gpus", "running-in-place-of", "running-unmeasured", "ended", "gone"),
     *("no-demand", "no-demand-idiom", "no-demand-resource", "slice-running", "slot-starting"),
     *("held-by-driver", "held-late", "held-by-sidecar", "held-by-sentry", "held-without-limit"),
-    *("held-no-more", "starting-without-limiter", "cap-not-hit", "cap-not-hit-killed"),
+    *("held-by-nobody-known", "held-no-more"),
+    *("starting-without-limiter", "cap-not-hit", "cap-not-hit-killed"),
     *("cap-not-held",),
     *("slot-ended", "untranslated-recorded", "untranslated-over-quota"),
 }
@@ -397,6 +399,8 @@ def _bound() -> dict[str, Case]:
     }
     in_place = {"vramwarden.io/in-place-of": "nvidia.com/gpu"}
     both = "GPU-n1-0,GPU-n1-1"
+    unheld = (line(90, "not held by the driver", why=f"{NO_LIMIT}; what is over is stopped"),)
+    waits = (line(90, "waiting for the driver's limit", why=NO_LIMIT),)
     blind = bound("dark", "60Gi", "n3", "GPU-n3-1", log=(BLIND,))
     return {
         "bound-unreadable": starting(
@@ -442,10 +446,11 @@ def _bound() -> dict[str, Case]:
         "held-late": running(on_limited("driver, late")),
         "held-by-sidecar": running(on_limited("sidecar", mode="")),
         "held-by-sentry": running(on_limited("sentry", mode="")),
-        "held-without-limit": running(on_limited("sidecar"), "NoDriverLimit"),
+        "held-without-limit": running(on_limited("sidecar", log=unheld), "NoDriverLimit"),
+        "held-by-nobody-known": running(on_limited("", log=unheld), "NoDriverLimit"),
         "held-no-more": running(on_limited("sidecar", proof=CANNOT), "NoDriverLimit"),
         "starting-without-limit": starting(
-            "NoDriverLimit", on_limited("", "Require", status=pending)
+            "NoDriverLimit", on_limited("", "Require", status=pending, log=waits)
         ),
         "starting-without-limiter": starting(
             "NoDriverLimit",

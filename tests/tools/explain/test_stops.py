@@ -116,6 +116,20 @@ def test_the_last_word_on_measuring_counts(written):
     assert read_log(lines).blind == ""
 
 
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (["waiting for the driver's limit"], "0"),
+        (["waiting for the driver's limit", "held by the driver"], ""),
+        (["not held by the driver", "held by the driver, late"], ""),
+        (["held by the driver", "not held by the driver"], "1"),
+    ],
+)
+def test_the_last_word_on_the_driver_counts(said, why):
+    lines = [json.dumps({"msg": one, "why": str(number)}) for number, one in enumerate(said)]
+    assert read_log(lines).not_held == why
+
+
 def test_the_termination_message_counts_where_the_log_is_gone(written):
     lines = written.lines(Terminate(TRAINER, EXCESS))
     message = written.message.read_text() + write_message(TerminationMessage(1, {}, 1, 60))

@@ -93,7 +93,7 @@ def explain_bound(facts: PodFacts, pod: ClusterPod, state: PodState) -> Report:
         if state.unreadable and not state.uuids:
             causes.insert(0, unreadable(state.unreadable))
         causes += _waiting_containers(pod)
-        causes += without_limit(facts, pod, what, node, figures)
+        causes += without_limit(facts, pod, what, node, figures, log.not_held)
     notes = list(_enough_notes(run_bytes, mine))
     notes += [] if state.finished else held_notes(state, figures)
     if state.need:

@@ -52,6 +52,7 @@ def without_limit(
     what: State,
     node: NodeFigures | None,
     figures: Sequence[PodFigures],
+    told: str,
 ) -> Iterator[Cause]:
     """Yield that the driver was to hold a pod, by what its binding wrote, and does not.
 
@@ -59,15 +60,17 @@ def without_limit(
     | --- | --- | --- | --- |
     | any | any | the driver, or is to get a GPU yet | nothing |
     | `Require` | starts | anybody else, or unknown | it waits for the limit |
-    | `Auto` | runs | sidecar or sentry | it went on without |
+    | `Auto` | runs | sidecar or sentry, or the sidecar said so | it went on without |
     | else | | | nothing |
+
+    `told` is why not, as the sidecar said it last.
     """
     mode, by = pod.annotations.get(DRIVER_LIMIT_ANNOTATION), held_by(figures)
     if by in BY_DRIVER:
         return
-    why, fix = "", "the log of vramwarden's limiter there says why"
+    why, fix = f": {told}" if told else "", "the log of vramwarden's limiter there says why"
     if node and not holds_caps(node):
-        why = f"; {why_no_limit(node)}"
+        why += f"; {why_no_limit(node)}"
         fix = "ask your platform team to see to it (vramwarden check)"
     reason = Mismatch.NO_DRIVER_LIMIT
     if mode == "Require" and what is State.STARTING:
@@ -76,10 +79,10 @@ def without_limit(
         severity = Severity.ERROR if late else Severity.INFO
         detail = f"it starts nothing before the driver holds it to its cap (Require){why}"
         yield Cause(severity, reason, detail, fix if late else "")
-    elif mode == "Auto" and what is State.RUNNING and by:
+    elif mode == "Auto" and what is State.RUNNING and (by or told):
         detail = (
-            "the driver was to hold it, and does not, as far as its node knows: the limit did not "
-            f"come within 2 s, so it started without (Auto), or was lost{why}"
+            "the driver does not hold it, though it was to: the limit did not come within 2 s, so "
+            f"it started without (Auto), or was lost{why}"
         )
         yield Cause(Severity.INFO, reason, detail, fix)
 

@@ -50,6 +50,10 @@ class Said(StrEnum):
     SELF_TEST = "self-test"
     DRIVER_CHANGED = "the driver changed"
     WAITING = "waiting for a GPU"
+    WAITING_FOR_LIMIT = "waiting for the driver's limit"
+    HELD = "held by the driver"
+    HELD_LATE = "held by the driver, late"
+    NOT_HELD = "not held by the driver"
 
 
 _STOPS: Final = {Said.STOPPING, Said.STOPPING_CONTAINER, Said.ENDING_POD}
@@ -91,6 +95,8 @@ class EnforcerLog:
     """What it would have stopped, and only reported; the newest last."""
     blind: str = ""
     """Why it cannot measure, where that was its last word on it."""
+    not_held: str = ""
+    """Why the driver does not hold the pod to its cap, likewise."""
 
 
 def read_log(
@@ -105,13 +111,14 @@ def read_log(
     | reports what would be stopped | a report more |
     | tells how a stop went on | it completes the last stop of that process |
     | says that nothing, or that everything can be measured | the last one counts |
+    | says whether the driver holds the pod | the last one counts |
 
     The message counts where no line says the same: a log may be gone while the pod still is there.
     That of a self-test is a failure only where the exit code says so.
     """
     stops: list[Stop] = []
     reports: list[Stop] = []
-    blind = ""
+    blind = not_held = ""
     for line in lines:
         event = _read(line)
         if event is None:
@@ -130,6 +137,10 @@ def read_log(
             blind = ""
         elif said is Said.SELF_TEST:
             blind = why if values.get("ability") == "blind" else ""
+        elif said in {Said.NOT_HELD, Said.WAITING_FOR_LIMIT}:
+            not_held = why
+        elif said in {Said.HELD, Said.HELD_LATE}:
+            not_held = ""
     left = _last_verdict(terminated)
     if left and left[0] in _STOPS and all(stop.why != left[1] for stop in stops):
         stops.append(_stop(left[0], left[1], {}))
@@ -138,7 +149,7 @@ def read_log(
     if left and not blind and not stops:
         is_blind = left[0] in {Said.BLIND, Said.DRIVER_CHANGED}
         blind = left[1] if is_blind or (self_test_failed and left[0] is Said.SELF_TEST) else ""
-    return EnforcerLog(tuple(stops), tuple(reports), blind)
+    return EnforcerLog(tuple(stops), tuple(reports), blind, not_held)
 
 
 def _last_verdict(terminated: str) -> tuple[Said, str] | None:
