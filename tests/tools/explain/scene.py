@@ -237,7 +237,9 @@ NO_LOG = "the log of container vram-enforcer: you may not read pods/log here"
 LAST_MESSAGE = write_message(TerminationMessage(16 * GIB, {"GPU-n1-0": int(6.1 * GIB)}, 0, 11_520))
 
 
-def a_run(name: str, hours: float, peak: float, *, asked: int = 16, stops: int = 0) -> Run:
+def a_run(
+    name: str, hours: float, peak: float, *, asked: int = 16, stops: int = 0, limited: bool = False
+) -> Run:
     return Run(
         pod=name,
         ended_s=NOW_S - hours * 3600,
@@ -246,6 +248,7 @@ def a_run(name: str, hours: float, peak: float, *, asked: int = 16, stops: int =
         peak_bytes=int(peak * GIB),
         stops=stops,
         seconds=3600.0,
+        limited=limited,
     )
 
 
@@ -256,6 +259,7 @@ EVAL = History(
     tuple(a_run(f"eval-{n}", 50 - n, 17.2 - n / 10, asked=30) for n in range(12)),
 )
 EMBED = History("team-a", "Job", "embed", (a_run("embed-1", 2, 10.4, asked=8, stops=2),))
+RAG = History("team-a", "Job", "rag", (a_run("rag-1", 2, 7.9, asked=8, limited=True),))
 OTHER = replace(EVAL, kind="Pod", workload="x", runs=())
 
 
@@ -283,7 +287,7 @@ NO_TROUBLE = {
     *("held-by-driver", "held-late", "held-by-sidecar", "held-by-sentry", "held-without-limit"),
     *("held-by-nobody-known", "held-no-more"),
     *("starting-without-limiter", "cap-not-hit", "cap-not-hit-killed"),
-    *("cap-not-held",),
+    *("cap-not-held", "gone-filled"),
     *("slot-ended", "untranslated-recorded", "untranslated-over-quota"),
 }
 """Where `explain` ends with 0."""
@@ -485,6 +489,7 @@ def _ended() -> dict[str, Case]:
         "slot-ended": Case("ended", "", llama(rule=SLOTTED, status={"phase": "Succeeded"})),
         "gone": Case("gone", "", gone("eval-9", EVAL, OTHER)),
         "gone-stopped": Case("gone", "stopping a process", gone("embed-1", EMBED), run=11),
+        "gone-filled": Case("gone", "CapHit", gone("rag-1", RAG)),
         "unknown": Case("unknown", "NotFound", gone("trian-1")),
         "unknown-of-workload": Case(
             "unknown",

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.clusters import GIB
+from tests.core.admission.plugins import translated, under
+from tests.support.clusters import GIB, RULE
 from tests.support.paths import TESTS
+from tests.support.pods import a_pod
 from tests.support.recordings import assert_recorded
 from tests.tools.explain.scene import NO_TROUBLE, cases
 from webhook.core.pod.findings import Reason
+from webhook.core.pod.quantity import parse_vram
 from webhook.tools.explain.judge.eligible import Mismatch
 from webhook.tools.explain.judge.report import OtherReason, State
 from webhook.tools.explain.judge.room import Blocker
@@ -33,6 +37,20 @@ def test_every_state_is_named_with_its_reasons_and_what_would_be_enough(name):
     assert ", ".join(cause.reason.value for cause in case.report.causes) == case.reasons
     amounts = (enough.start_now_bytes, enough.run_bytes, enough.admit_bytes)
     assert [amount and amount / GIB for amount in amounts] == [case.start, case.run, case.admit]
+
+
+def test_each_line_to_write_is_translated_under_the_rule_and_asks_for_more():
+    fixes = {
+        name: re.findall(r"^vramwarden\.io/gpu-memory: (\S+)$", cause.fix)
+        for name, case in CASES.items()
+        for cause in case.report.causes
+        if cause.reason in {OtherReason.CAP_HIT, Said.STOPPING}
+    }
+    assert {"cap-hit", "cap-hit-ended", "gone-filled", "stopped"} <= fixes.keys()
+    for amounts in fixes.values():
+        for amount in amounts:
+            assert translated(a_pod(amount), under(RULE))
+            assert parse_vram(amount) > 8 * GIB
 
 
 def test_where_something_is_to_be_done_the_command_fails():

@@ -52,9 +52,9 @@ def advise_command(
 
     From what their last 20 pods held at most, which is kept for 30 days after they ended, as a
     VRAMHistory of their namespace. Advice is the largest peak and 15 %, and begins with 5 pods that
-    ran for an hour in sum; who filled a cap that the driver holds is advised no less. RUNS counts pods, CAP is what they asked for, STOPS are those that were
-    stopped at it. Pods of a workload are known by what created them; the label
-    vramwarden.io/workload names it otherwise.
+    ran for an hour in sum; who filled a cap that the driver holds is advised no less. RUNS counts
+    pods, CAP is what they asked for, STOPS are those that were stopped at it. Pods of a workload
+    are known by what created them; the label vramwarden.io/workload names it otherwise.
 
     \b
     vramwarden advise                 the workloads of your namespace

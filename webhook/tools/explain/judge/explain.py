@@ -26,6 +26,7 @@ from webhook.core.pod.quantity import QuantityError, parse_vram
 from webhook.core.words import counted, named, span
 from webhook.names import CAP_HELD_CONDITION, IN_PLACE_OF_ANNOTATION, LONGEST_NAME
 from webhook.tools.explain.judge.bound import explain_bound
+from webhook.tools.explain.judge.held import filled
 from webhook.tools.explain.judge.plugins import explain_by_plugin
 from webhook.tools.explain.judge.report import Cause, Enough, OtherReason, Report, Severity, State
 from webhook.tools.explain.judge.stops import (
@@ -168,7 +169,7 @@ def _without_pod(facts: PodFacts) -> Report:
     held = f"{peak_words(run.peak_bytes, run.asked_bytes)}, {stops_words(run.stops)}"
     ago = span(facts.now_s - ended_s)
     headline = f"{facts.title} is gone; it ended {ago} ago: {held}."
-    causes: tuple[Cause, ...] = ()
+    causes = tuple(filled(facts, run))
     enough = None
     if run.stops:
         enough = None if run.peak_bytes is None else enough_for(run.peak_bytes)

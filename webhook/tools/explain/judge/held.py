@@ -18,6 +18,7 @@ from webhook.tools.shared.facts import bounded
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from webhook.core.kinds.histories import Run
     from webhook.core.kinds.nodes import NodeFigures, PodFigures
     from webhook.core.placement.assignments import PodState
     from webhook.tools.explain.judge.report import PodFacts
@@ -119,12 +120,24 @@ def denied_by_driver(
         f"{amount(peak)} of {exactly(cap)}: the cap was hit, and the driver denied an allocation "
         "beyond it. How large that was nobody knows, so a quarter more is a try"
     )
-    more = enough_for(cap + cap // 4)
+    yield Cause(Severity.WARNING, OtherReason.CAP_HIT, detail, _a_try(facts, pod, cap))
+
+
+def filled(facts: PodFacts, run: Run) -> Iterator[Cause]:
+    """Yield that a pod which is gone had filled a cap that the driver held, if it had."""
+    cap = run.asked_bytes
+    if run.limited and fills(run.peak_bytes or 0, cap):
+        detail = "it filled its cap, beyond which the driver denies memory: that may be too small"
+        yield Cause(Severity.INFO, OtherReason.CAP_HIT, detail, _a_try(facts, None, cap))
+
+
+def _a_try(facts: PodFacts, pod: ClusterPod | None, cap_bytes: int) -> str:
+    """Say what to write for a quarter more; where no GPU has that, what to do instead."""
+    more = enough_for(cap_bytes + cap_bytes // 4)
     sizes = [gpu.usable_bytes for one in facts.nodes or () for gpu in one.gpus]
-    fix = line_for(pod, more)
     if sizes and more > max(sizes):
-        fix = f"no GPU here has {exactly(more)}: let it take less at a time, as by smaller batches"
-    yield Cause(Severity.WARNING, OtherReason.CAP_HIT, detail, fix)
+        return f"no GPU here has {exactly(more)}: let it take less at a time, as by smaller batches"
+    return line_for(pod, more)
 
 
 def held_from_outside(pod: ClusterPod, now_s: float) -> Iterator[Cause]:
