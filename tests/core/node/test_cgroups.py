@@ -22,7 +22,16 @@ from tests.core.node.cgroup_trees import (
     Tree,
     systemd,
 )
-from webhook.core.node.cgroups import NOWHERE, Place, comparable_uid, place_of
+from webhook.core.node.cgroups import (
+    NOWHERE,
+    Place,
+    comparable_uid,
+    container_in,
+    kubepods_of,
+    place_of,
+    pod_directories,
+    pod_in,
+)
 
 V1 = ("name=systemd", "cpu,cpuacct", "memory", "pids")
 
@@ -95,6 +104,47 @@ def test_uids_are_compared_in_lower_case_and_with_dashes():
     assert comparable_uid("FEEDFACE_AAAA_4BBB_9CCC_DDDD00001111") == THEIRS
     assert comparable_uid(THEIRS) == THEIRS
     assert place_of(f"0::{BURST}/{SCOPE}\n", f"0::{CONTAINERD}\n", OURS.upper()).pod == THEIRS
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        kind
+        for kind, tree in TREES.items()
+        if tree.pod and not kind.startswith(("private", "we ", "ourselves"))
+    ],
+)
+def test_beside_our_own_each_pods_directory_is_known_by_its_uid(kind):
+    tree = TREES[kind]
+    parts = tree.theirs.removesuffix(" (deleted)").strip("/").split("/")
+    at = next(n for n, part in enumerate(parts) if pod_in(part) == tree.pod)
+    found = pod_directories(kubepods_of(tree.ours, OURS), tree.pod)
+    assert "/".join(parts[: at + 1]) in found
+    assert len(set(found)) == 3
+    assert {pod_in(path.rpartition("/")[2]) for path in found} == {tree.pod}
+    assert {container_in(part) for part in parts[at + 1 : at + 2]} <= {tree.container}
+
+
+@pytest.mark.parametrize(
+    ("path", "own"),
+    [
+        ("/", OURS),
+        ("/user.slice", OURS),
+        (CONTAINERD, THEIRS),
+        (CONTAINERD, ""),
+        (f"/pod{OURS}/{OUR_ID}", OURS),
+        (f"/elsewhere/burstable/pod{OURS}", OURS),
+    ],
+)
+def test_without_a_directory_of_all_pods_none_is_guessed(path, own):
+    assert kubepods_of(path, own) == ""
+
+
+@pytest.mark.parametrize(
+    "uid", ["", "..", "../x", OURS.upper(), systemd(OURS), f"{OURS}/..", f"{OURS}\n", f" {OURS}"]
+)
+def test_what_is_no_uid_has_no_directory(uid):
+    assert pod_directories("kubepods", uid) == pod_directories("kubepods.slice", uid) == ()
 
 
 NAMES = st.one_of(

@@ -20,9 +20,14 @@ _UID: Final = (
 _POD: Final = re.compile(rf"(?:.*-)?pod({_UID})(?:\.slice)?", re.DOTALL)
 """A static pod's is a hash without dashes; systemd's drivers write `_` for `-`."""
 
+_ONLY_UID: Final = re.compile("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}")
+"""As the API server writes it."""
+
 _CONTAINER: Final = re.compile(r"(?:[a-z][a-z0-9-]*-)?([0-9a-f]{64})(?:\.scope)?")
-_QUALITY: Final = re.compile(r"(?:[^/]*-)?(?:kubepods|burstable|besteffort)(?:\.slice)?")
+_QUALITY: Final = re.compile(r"(?:[^/]*-)?(kubepods|burstable|besteffort)(?:\.slice)?")
 """The kubelet's own parts between its root and a pod."""
+_QUALITIES: Final = ("burstable", "besteffort")
+"""Those that have a directory of their own; guaranteed pods are beside these."""
 
 _DELETED: Final = " (deleted)"
 
@@ -87,6 +92,61 @@ def place_of(cgroups: str, own_cgroups: str, own_uid: str) -> Place:
     return Place(others.pop().pod, containers.pop() if len(containers) == 1 else "")
 
 
+def pod_in(name: str) -> str:
+    """Return the UID that a directory's name has, as `comparable_uid` writes it, or nothing."""
+    found = _POD.fullmatch(name)
+    return comparable_uid(found[1]) if found else ""
+
+
+def container_in(name: str) -> str:
+    """Return the 64 hex digits in a directory's name, or nothing."""
+    found = _CONTAINER.fullmatch(name)
+    return found[1] if found else ""
+
+
+def kubepods_of(path: str, own_uid: str) -> str:
+    """Return the kubelet's directory of all pods in a path that names our own pod.
+
+    Empty where it names it not, or the kubelet keeps none (`cgroupsPerQOS: false`). What stands
+    before, as by `cgroupRoot` or a node that is a container, is in it.
+    """
+    uids, own = _uids(path), comparable_uid(own_uid)
+    if not own or own not in uids:
+        return ""
+    above = _parts(path)[: uids.index(own)]
+    while above and (found := _QUALITY.fullmatch(above[-1])) and found[1] in _QUALITIES:
+        above.pop()
+    found = _QUALITY.fullmatch(above[-1]) if above else None
+    return "/".join(above) if found and found[1] == "kubepods" else ""
+
+
+def pod_directories(kubepods: str, uid: str) -> tuple[str, ...]:
+    """Return where a pod's cgroup may be, as only its quality of service is unknown.
+
+    None for what is no pod's UID. By the name of the kubelet's directory:
+
+    | its driver | guaranteed | burstable, and so for best effort |
+    | --- | --- | --- |
+    | systemd: `kubepods.slice` | `kubepods-pod<uid>.slice` | ... below `kubepods-burstable.slice` |
+    | cgroupfs: `kubepods` | `pod<uid>` | `burstable/pod<uid>` |
+
+    systemd's names repeat all that is above them, and write `_` for `-` in a UID.
+    """
+    if not _ONLY_UID.fullmatch(uid):
+        return ()
+    name = kubepods.rpartition("/")[2]
+    stem = name.removesuffix(".slice")
+    if stem == name:
+        below = (f"{kubepods}/{quality}" for quality in _QUALITIES)
+        return tuple(f"{above}/pod{uid}" for above in (kubepods, *below))
+    pod = f"pod{uid.replace('-', '_')}.slice"
+    stems = (f"{stem}-{quality}" for quality in _QUALITIES)
+    return (
+        f"{kubepods}/{stem}-{pod}",
+        *(f"{kubepods}/{one}.slice/{one}-{pod}" for one in stems),
+    )
+
+
 def _lines(cgroups: str) -> dict[str, str]:
     """Return the path in each hierarchy, named by its controllers; empty for version 2's."""
     lines = (line.split(":", 2) for line in cgroups.split("\n"))
@@ -120,20 +180,14 @@ def _private(path: str, own: str) -> Place:
 
 def _first_pod(parts: list[str]) -> Place:
     for at, part in enumerate(parts):
-        if uid := _uid_in(part):
-            containers = (_CONTAINER.fullmatch(below) for below in parts[at + 1 :])
-            return Place(uid, next((found[1] for found in containers if found), ""))
+        if uid := pod_in(part):
+            return Place(uid, next(filter(None, map(container_in, parts[at + 1 :])), ""))
     return NOWHERE
 
 
 def _uids(path: str) -> list[str]:
     """Return the UID in each part of a path, empty where there is none."""
-    return [_uid_in(part) for part in _parts(path)]
-
-
-def _uid_in(part: str) -> str:
-    found = _POD.fullmatch(part)
-    return comparable_uid(found[1]) if found else ""
+    return [pod_in(part) for part in _parts(path)]
 
 
 def _parts(path: str) -> list[str]:
