@@ -19,8 +19,8 @@
 
    All sizes are bytes. In `gpu`, everything but the UUID may be left out; `used` excludes what is
    reserved; mig is 0, 1 or left out (not supported); so are recovery= (the action asked for) and
-   remap= (0, or 1 for pending, plus 2 for failed); an underscore in a name is a space; with
-   node=/dev/nvidia0 the GPU is there only while that path is, as with a real driver: a container
+   remap= (0, or 1 for pending, plus 2 for failed); compute= and virtual= are modes; an underscore in a
+   name is a space; with node=/dev/nvidia0 the GPU is there only while that path is, as with a real driver: a container
    sees the GPUs whose device nodes it has. Its minor number is its place among all `gpu` lines.
    Entries are listed as they are written, so the same pid twice is a duplicate.
 
@@ -121,7 +121,8 @@ enum live { FIGURES, ZEROS, UNAVAILABLE, OFF, LIVES };
 static const char *const LIVE_NAMES[LIVES] = {"figures", "zeros", "unavailable", "off"};
 
 struct options {
-    bytes_t total, reserved, used, mig, recovery, remap, gpu, from, until, context, enabled;
+    bytes_t total, reserved, used, mig, recovery, remap, compute, virtual, gpu, from, until, context,
+        enabled;
     char name[96], node[96], cgroups[160], own[160], in[160];
 };
 struct gpu {
@@ -226,6 +227,7 @@ static char *word_of(char **rest)
 static struct options read_options(char **rest)
 {
     struct options read = {.mig = NOT_AVAILABLE, .recovery = NOT_AVAILABLE, .remap = NOT_AVAILABLE,
+                           .compute = NOT_AVAILABLE, .virtual = NOT_AVAILABLE,
                            .gpu = NOT_AVAILABLE, .until = NOT_AVAILABLE};
     struct {
         const char *key;
@@ -233,6 +235,7 @@ static struct options read_options(char **rest)
     } numbers[] = {{"total=", &read.total}, {"reserved=", &read.reserved}, {"used=", &read.used},
                    {"mig=", &read.mig},     {"gpu=", &read.gpu},           {"from=", &read.from},
                    {"until=", &read.until}, {"recovery=", &read.recovery}, {"remap=", &read.remap},
+                   {"compute=", &read.compute}, {"virtual=", &read.virtual},
                    {"context=", &read.context}, {"enabled=", &read.enabled}};
     struct {
         const char *key;
@@ -1235,6 +1238,20 @@ int nvmlDeviceGetMigMode(nvmlDevice_t handle, unsigned *current, unsigned *pendi
     ENTER_DEVICE(__func__, handle);
     *current = *pending = (unsigned)script.gpus[gpu].is.mig;
     return script.gpus[gpu].is.mig == NOT_AVAILABLE ? NOT_SUPPORTED : SUCCESS;
+}
+
+int nvmlDeviceGetComputeMode(nvmlDevice_t handle, unsigned *mode)
+{
+    ENTER_DEVICE(__func__, handle);
+    *mode = (unsigned)script.gpus[gpu].is.compute;
+    return script.gpus[gpu].is.compute == NOT_AVAILABLE ? NOT_SUPPORTED : SUCCESS;
+}
+
+int nvmlDeviceGetVirtualizationMode(nvmlDevice_t handle, unsigned *mode)
+{
+    ENTER_DEVICE(__func__, handle);
+    *mode = (unsigned)script.gpus[gpu].is.virtual;
+    return script.gpus[gpu].is.virtual == NOT_AVAILABLE ? NOT_SUPPORTED : SUCCESS;
 }
 
 /* ---- broken GPUs ---- */

@@ -214,6 +214,14 @@ class Nvml:
         limits = _SetLimits(cgroup=cgroup.encode(), soft=soft_bytes, hard=hard_bytes)
         return self._about(uuid, self._limits, "nvmlDeviceSetMemoryLimits_v1", limits) is not None
 
+    def modes(self, uuid: str) -> tuple[int, int]:
+        """Return a GPU's compute mode and its virtualization mode; 0, the usual one, for neither.
+
+        As nvmlComputeMode_t and nvmlGpuVirtualizationMode_t of nvml.h have them.
+        """
+        found: tuple[int, int] = self._about(uuid, self._modes)
+        return found
+
     def ran(self, uuid: str, since_us: int) -> dict[int, tuple[int, bool]] | None:
         """Return which processes the driver sampled on a GPU since a time, by PID.
 
@@ -331,6 +339,14 @@ class Nvml:
             if error.code == pynvml.NVML_ERROR_INVALID_ARGUMENT:
                 raise LimitDeniedError(name, error.code, gpu=uuid) from None
             raise
+
+    def _modes(self, uuid: str, handle: Any) -> tuple[int, int]:
+        compute = pynvml.nvmlDeviceGetComputeMode
+        name, virtual = "nvmlDeviceGetVirtualizationMode", pynvml.nvmlDeviceGetVirtualizationMode
+        return (
+            int(_ask_if_supported("nvmlDeviceGetComputeMode", compute, handle, gpu=uuid) or 0),
+            int(_ask_if_supported(name, virtual, handle, gpu=uuid) or 0),
+        )
 
     def _samples(self, uuid: str, handle: Any, since_us: int) -> dict[int, tuple[int, bool]] | None:
         name, ask = "nvmlDeviceGetProcessUtilization", pynvml.nvmlDeviceGetProcessUtilization

@@ -204,3 +204,14 @@ def test_a_gpu_that_comes_back_at_another_place_is_the_same_gpu(stub):
     assert lost == [["gpu-lost", "nvmlDeviceGetMemoryInfo_v2", 15], 5]
     assert places == [["GPU-b", 0], ["GPU-a", 1]]
     assert used == 10
+
+
+@pytest.mark.parametrize(
+    ("gpu", "modes"), [("", [0, 0]), ("compute=3", [3, 0]), ("virtual=2", [0, 2])]
+)
+def test_modes_are_as_usual_where_a_gpu_has_none(gpu, modes, stub):
+    def scenario(s, gpu):
+        s.script("", gpu=f"gpu GPU-a total=1000 {gpu}\n")
+        return s.open().modes("GPU-a")
+
+    assert stub.run(scenario, gpu) == modes

@@ -11,6 +11,7 @@ from webhook.core.nvidia.drivers import (
     counts_strangers,
     driver_class,
     explain_driver,
+    limits_cgroups,
 )
 
 ROWS = re.findall(r"\| ([0-9.]+) +\| ([0-9.]+) +\| ([A-Z_]+) +\|", driver_class.__doc__ or "")
@@ -100,3 +101,11 @@ def test_a_strangers_memory_counts_on_branches_where_that_was_seen_alone(version
 @given(st.integers(0, 2000), st.integers(0, 99))
 def test_it_was_seen_nowhere_yet(major, minor):
     assert not counts_strangers(f"{major}.{minor}.1")
+
+
+@pytest.mark.parametrize(
+    ("version", "limits"),
+    [("615.71.09", True), ("1000.1", True), ("610.99", False), ("580.65.06", False), ("", False)],
+)
+def test_limits_are_of_r615_and_newer(version, limits):
+    assert limits_cgroups(version) is limits

@@ -58,6 +58,8 @@ class DriverClass(enum.Enum):
 _TRANSLATES_PIDS: Final = (535, 113, 1)
 _TRANSLATES_MEMORY: Final = (565, 57, 1)
 _WIDE_ENTRIES: Final = ((535, 43), (535, 86))
+LIMITS_FROM: Final = 615
+"""The branch from which on a driver can hold cgroups to amounts."""
 _VERSION: Final = re.compile(r"([0-9]{1,6})\.([0-9]{1,6})(?:\.([0-9]{1,6}))?(?:[-+~ ].*)?")
 
 _LISTS_OUR_PROCESSES_ALONE: Final[frozenset[int]] = frozenset()
@@ -109,6 +111,15 @@ def counts_strangers(version: str, seen: frozenset[int] = _LISTS_OUR_PROCESSES_A
     """
     parts = _parts(version)
     return parts is not None and parts[0] in seen and driver_class(version) is DriverClass.WORKS
+
+
+def limits_cgroups(version: str) -> bool:
+    """Say whether a driver is one that can hold a cgroup to an amount: r615 or newer.
+
+    What it says then depends on the kernel, on its modes and on the GPU.
+    """
+    parts = _parts(version)
+    return parts is not None and parts[0] >= LIMITS_FROM
 
 
 def explain_driver(version: str) -> str:
