@@ -149,16 +149,6 @@ class OnExcess(StrEnum):
     """Everything but the stop: what a cluster begins with that wants to see reports first."""
 
 
-class DriverLimit(StrEnum):
-    """Whether a pod waits for the driver's own limit, where its node's driver can set one."""
-
-    AUTO = "Auto"
-    """For a moment, and goes on without."""
-    REQUIRE = "Require"
-    """Until the limit stands; it runs on no other nodes."""
-    OFF = "Off"
-
-
 class Accounting(StrEnum):
     """What the scheduler counts for a demand."""
 
