@@ -38,12 +38,13 @@ _SECTIONS: Final = {
         "serve": "webhook.cli.serve:serve_command",
         "agent": "webhook.cli.agent:agent_command",
         "sentry": "webhook.cli.sentry:sentry_command",
+        "limiter": "webhook.cli.limiter:limiter_command",
         "enforce": "webhook.cli.enforce:enforce_command",
     },
     "A first try": {"demo": "webhook.cli.demo:demo_command"},
 }
 """As `--help` shows them, and where each is. Only the one that is asked for is imported: on every
-node, agent and sentry would hold 20 MB of what reads policies."""
+node, agent, sentry and limiter would hold 20 MB of what reads policies."""
 _COMMANDS: Final = {name: at for section in _SECTIONS.values() for name, at in section.items()}
 
 _EPILOG: Final = (

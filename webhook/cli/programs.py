@@ -1,4 +1,4 @@
-"""Options of what runs in a cluster: durations; of agent and sentry which node, by which driver."""
+"""Options of what runs in a cluster: durations, which node, by which driver."""
 
 from __future__ import annotations
 
@@ -16,6 +16,18 @@ if TYPE_CHECKING:
 NODE_OPTION = click.option(
     "--node", default="", envvar="NODE_NAME", show_envvar=True, help="The node that this is."
 )
+LISTS_OPTION = click.option(
+    "--namespace",
+    default="",
+    help="Namespace of the webhook's GPU assignments: the release's.",
+)
+POD_UID_OPTION = click.option(
+    "--pod-uid",
+    default="",
+    envvar="POD_UID",
+    show_envvar=True,
+    help="UID of our own pod, by which the node's names of cgroups are learned.",
+)
 KUBECONFIG_OPTION = click.option(
     "--kubeconfig",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -30,6 +42,14 @@ KERNEL_DRIVER_OPTION = click.option(
     show_default=True,
     help="The file that exists while the kernel has a driver.",
 )
+
+
+def require_place(node: str, namespace: str) -> None:
+    """Raise UsageError where a program does not know its node, or where its list is."""
+    if not node:
+        raise click.UsageError("no node is named; use --node or set NODE_NAME")
+    if not namespace:
+        raise click.UsageError("no namespace is named; use --namespace, the release's")
 
 
 def duration(least_s: float = 0.0, most_s: float = float("inf")) -> Callable[..., float]:

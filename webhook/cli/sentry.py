@@ -7,18 +7,21 @@ from typing import Any
 
 import click
 
-from webhook.cli.programs import KERNEL_DRIVER_OPTION, KUBECONFIG_OPTION, NODE_OPTION
+from webhook.cli.programs import (
+    KERNEL_DRIVER_OPTION,
+    KUBECONFIG_OPTION,
+    LISTS_OPTION,
+    NODE_OPTION,
+    POD_UID_OPTION,
+    require_place,
+)
 from webhook.names import LIMITER_FOLDER
 from webhook.sentry.settings import HOST, METRICS_PORT, SentrySettings
 
 
 @click.command("sentry")
 @NODE_OPTION
-@click.option(
-    "--namespace",
-    default="",
-    help="Namespace of the webhook's GPU assignments: the release's.",
-)
+@LISTS_OPTION
 @click.option(
     "--act/--no-act",
     default=True,
@@ -46,13 +49,7 @@ from webhook.sentry.settings import HOST, METRICS_PORT, SentrySettings
     show_envvar=True,
     help="Name of our own pod, for the Events.",
 )
-@click.option(
-    "--pod-uid",
-    default="",
-    envvar="POD_UID",
-    show_envvar=True,
-    help="UID of our own pod, by which the node's names of cgroups are learned.",
-)
+@POD_UID_OPTION
 @click.option(
     "--limiter-folder",
     default=LIMITER_FOLDER,
@@ -69,10 +66,7 @@ def sentry_command(*, node: str, namespace: str, **settings: Any) -> None:
     Exit codes: 0 stopped, 1 failed, 75 a new container is needed for a new driver, 142 the driver
     kept it waiting for a minute.
     """
-    if not node:
-        raise click.UsageError("no node is named; use --node or set NODE_NAME")
-    if not namespace:
-        raise click.UsageError("no namespace is named; use --namespace, the release's")
+    require_place(node, namespace)
     # Imported here: pynvml and kubernetes would slow down every other command.
     from webhook.sentry.program import sentry  # noqa: PLC0415
 

@@ -1,0 +1,34 @@
+"""The limiter's settings; the command line reads them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from webhook.core.node.driver import KERNEL_DRIVER
+from webhook.names import LIMITER_FOLDER
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CGROUPS: Final = "/host/sys/fs/cgroup"
+"""Where the chart mounts the node's cgroups."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimiterSettings:
+    """Which node, and how."""
+
+    node: str
+    namespace: str
+    """Where the webhook keeps the lists of who has which GPUs."""
+    pod_uid: str = ""
+    """Our own, by which our cgroup is found, and so the kubelet's."""
+    cgroups: str = CGROUPS
+    dmem: bool = False
+    """Whether to enable the kernel's controller dmem down to each pod where the driver uses it."""
+    folder: str = LIMITER_FOLDER
+    """Where what was done is written, for the sentry."""
+    kernel_driver: str = KERNEL_DRIVER
+    """The file that exists while the kernel has a driver."""
+    kubeconfig: Path | None = None
