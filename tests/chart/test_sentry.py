@@ -1,4 +1,4 @@
-"""What the sentry is given by the chart: its rights, its namespace, its view of the GPUs."""
+"""What sentry and limiter are given by the chart: rights, namespace, their view of the GPUs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from tests.sentry.test_probes import SAMPLE_LIMIT
 from tests.support.charts import CHART, NAMESPACE, binding_webhook, one, webhook
 from tests.support.paths import ROOT
 from webhook import names
+from webhook.cli.limiter import limiter_command
 from webhook.cli.sentry import sentry_command
+from webhook.limiter.settings import CGROUPS
 
 SENTRY = "vramwarden-sentry"
 ENFORCE = "pod-security.kubernetes.io/enforce"
@@ -24,12 +26,12 @@ def container_of(objects, part="sentry"):
     return container
 
 
-def kinds(objects):
-    """Return what is rendered of the sentry, as kind and namespace."""
+def kinds(objects, part="sentry"):
+    """Return what is rendered of a part, as kind and namespace."""
     return {
         (thing["kind"], thing["metadata"].get("namespace"))
         for thing in objects
-        if thing["metadata"]["labels"].get("app.kubernetes.io/component") == "sentry"
+        if thing["metadata"]["labels"].get("app.kubernetes.io/component") == part
     }
 
 
@@ -43,6 +45,7 @@ OTHERS = {
     ("ClusterRole", None),
     ("ClusterRoleBinding", None),
 }
+LIMITED = {"limiter": {"enabled": True}}
 MONITORED = {"podMonitor": {"enabled": True}}
 MONITORING = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
 
@@ -52,6 +55,59 @@ def test_it_is_there_with_all_it_needs_unless_switched_off(helm):
     off = {"sentry": {"enabled": False}, **MONITORED}
     assert kinds(helm.render(off)) == set()
     assert SENTRY not in str(helm.render({**off, "policies": {"shipped": False}}))
+
+
+@pytest.mark.parametrize("namespace", [SENTRY, NAMESPACE])
+def test_the_limiter_is_beside_it_where_a_value_says_so_and_reads_lists_alone(helm, namespace):
+    where = {"sentry": {"namespace": namespace}}
+    assert kinds(helm.render(where), "limiter") == set()
+    objects = helm.render({**where, **LIMITED})
+    assert kinds(objects, "limiter") == {
+        *((kind, namespace) for kind in ("DaemonSet", "ServiceAccount", "NetworkPolicy")),
+        *((kind, NAMESPACE) for kind in ("Role", "RoleBinding")),
+    }
+    name = "vramwarden-limiter"
+    (rule,) = one(objects, "Role", name)["rules"]
+    assert rule == {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "watch"]}
+    (subject,) = one(objects, "RoleBinding", name)["subjects"]
+    assert (subject["name"], subject["namespace"]) == (name, namespace)
+    policy = one(objects, "NetworkPolicy", name)["spec"]
+    assert (policy["policyTypes"], "ingress" in policy) == (["Ingress"], False)
+
+
+@pytest.mark.parametrize("dmem", [False, True])
+@pytest.mark.parametrize("version", ["1.36", "1.29"])
+def test_the_limiter_has_one_capability_and_writes_cgroups_for_dmem_alone(helm, version, dmem):
+    values = {"limiter": {"enabled": True, "dmem": dmem}}
+    objects = helm.render(values, "--kube-version", version)
+    pod, container = pod_of(objects, "limiter"), container_of(objects, "limiter")
+    assert not {"hostPID", "hostIPC", "hostNetwork", "hostUsers"} & pod.keys()
+    assert pod["securityContext"] == {
+        "runAsUser": 0,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    profile = {"appArmorProfile": {"type": "RuntimeDefault"}} if version == "1.36" else {}
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"], "add": ["SYS_ADMIN"]},
+        **profile,
+    }
+    assert not {"ports", "livenessProbe", "readinessProbe"} & container.keys()
+    found = options(limiter_command, container)
+    assert found["dmem"] is dmem
+    assert (found["node"], found["namespace"]) == ("$(NODE_NAME)", NAMESPACE)
+    assert {entry["name"] for entry in container["env"]} >= {"NODE_NAME", "POD_UID"}
+    mounts = {one["mountPath"]: one.get("readOnly", False) for one in container["volumeMounts"]}
+    assert mounts == {CGROUPS: not dmem, names.LIMITER_FOLDER: False}
+    assert found["cgroups"] == CGROUPS
+    assert found["folder"] == names.LIMITER_FOLDER
+    hosts = [one["hostPath"]["path"] for one in pod["volumes"]]
+    assert hosts == ["/sys/fs/cgroup", names.LIMITER_FOLDER]
+    (seen,) = container_of(objects)["volumeMounts"]
+    assert seen == {"name": "limiter", "mountPath": names.LIMITER_FOLDER, "readOnly": True}
+    (volume,) = pod_of(objects)["volumes"]
+    assert volume == pod["volumes"][1]
 
 
 def test_where_no_driver_is_asked_there_is_none(helm):
@@ -191,30 +247,38 @@ AGENT = {
 }
 
 
-def given(objects):
-    pod, container = pod_of(objects), container_of(objects)
+def given(objects, part):
+    pod, container = pod_of(objects, part), container_of(objects, part)
     return {
         **{key: pod.get(key) for key in ("nodeSelector", "affinity", "tolerations")},
         "extraEnv": [entry for entry in container["env"] if entry["name"] == "LD_LIBRARY_PATH"],
-        "extraVolumes": pod.get("volumes"),
-        "extraVolumeMounts": container.get("volumeMounts"),
+        "extraVolumes": [one for one in pod["volumes"] if one["name"] == "driver"],
+        "extraVolumeMounts": [one for one in container["volumeMounts"] if one["name"] == "driver"],
     }
 
 
-def test_it_goes_where_the_agent_goes(helm):
+@pytest.mark.parametrize("part", ["sentry", "limiter"])
+def test_it_goes_where_the_agent_goes(helm, part):
     only = {"affinity": {**AGENT["affinity"], "nodeAffinity": None}}
-    assert given(helm.render({"agent": {**AGENT, **only}})) == AGENT
-    assert pod_of(helm.render())["affinity"] == pod_of(helm.render(), "agent")["affinity"]
+    assert given(helm.render({"agent": {**AGENT, **only}, **LIMITED}), part) == AGENT
+    objects = helm.render(LIMITED)
+    assert pod_of(objects, part)["affinity"] == pod_of(objects, "agent")["affinity"]
 
 
-@pytest.mark.parametrize("access", ["Environment", "VolumeMounts", "Privileged"])
-def test_it_sees_the_gpus_as_the_agent_does(helm, access):
-    objects = helm.render({"agent": {"gpuAccess": access}})
-    ours, theirs = container_of(objects), container_of(objects, "agent")
+@pytest.mark.parametrize(
+    ("part", "access"),
+    [("sentry", access) for access in ("Environment", "VolumeMounts", "Privileged")]
+    + [("limiter", access) for access in ("Environment", "VolumeMounts")],
+)
+def test_it_sees_the_gpus_as_the_agent_does(helm, part, access):
+    values = LIMITED if part == "limiter" else {}
+    objects = helm.render({"agent": {"gpuAccess": access}, **values})
+    ours, theirs = container_of(objects, part), container_of(objects, "agent")
     for name in ("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"):
         assert variables(ours)[name] == variables(theirs)[name]
     mounts = [one for one in theirs["volumeMounts"] if one["name"] == "all-gpus"]
-    assert ours.get("volumeMounts", []) == mounts
+    found = ours.get("volumeMounts", [])
+    assert [one for one in found if one["name"] not in ("cgroups", "limiter")] == mounts
     assert ours["securityContext"].get("privileged") == theirs["securityContext"].get("privileged")
 
 
@@ -306,9 +370,10 @@ def test_it_changes_pods_only_where_it_acts_and_the_fence_holds_it(helm, values,
     assert found == RIGHTS | ({("pods/status", "patch")} if fenced else set())
 
 
-def notes(live_helm, **sentry):
+def notes(live_helm, *, limited=False, **sentry):
     """Return what Helm tells who installs it, where no namespace is in the way."""
     given = {"sentry": {"createNamespace": False, **sentry}, "crds": {"install": False}}
+    given |= LIMITED if limited else {}
     values = live_helm.values(given)
     where = ("--namespace", NAMESPACE, "--dry-run=client")
     text = live_helm.run("install", "notes", str(CHART), *where, *values).partition("NOTES:")[2]
@@ -326,9 +391,12 @@ def test_the_notes_say_what_it_does_what_it_needs_and_how_to_be_rid_of_it(live_h
         label,
     ):
         assert said in acting
+    assert "to switch it on: limiter.enabled=true" in acting
+    assert "Who breaks into it is root of that node" in notes(live_helm, limited=True)
     looking = notes(live_helm, act=False, namespace="watch")
     assert "stops none" in looking
     assert label in looking
     off = notes(live_helm, enabled=False)
     assert "The sentry is off: a pod whose user stops its sidecar keeps what it holds" in off
     assert "label namespace" not in off
+    assert "limiter" not in off

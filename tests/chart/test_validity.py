@@ -89,6 +89,7 @@ REST = {
             "podLabels": {"a": "b"},
             "podAnnotations": {"a": "b"},
         },
+        "limiter": {"dmem": True, "podLabels": {"a": "b"}, "podAnnotations": {"a": "b"}},
         "networkPolicy": {"apiServerCIDRs": ["192.0.2.0/24", "2001:db8::/32"], "metricsFrom": []},
         "serviceMonitor": {"enabled": True},
         "podMonitor": {"enabled": True},
@@ -110,6 +111,8 @@ def values_of(mode, access, rest):
     found["certificates"] = {"mode": mode.split()[0], **MODES[mode]}
     chosen = {"gpuAccess": access} if access else {"enabled": False}
     found["agent"] = {**found.get("agent", {}), **chosen}
+    if "limiter" in found:
+        found["limiter"]["enabled"] = access != "Privileged"
     return found
 
 
@@ -135,7 +138,7 @@ def cluster(control_plane):
         api.apply(a_namespace(namespace, labels))
         for name in (
             "default",
-            *(f"vramwarden-{part}" for part in ("webhook", "agent", "sentry", "test")),
+            *(f"vramwarden-{part}" for part in ("webhook", "agent", "sentry", "limiter", "test")),
         ):
             metadata = {"name": name, "namespace": namespace}
             accounts.append({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata})
@@ -184,8 +187,8 @@ def test_the_api_server_accepts_what_is_rendered(cluster, live_helm, mode, acces
             namespaced = thing["metadata"].get("namespace")
             # Events of nodes, which have no namespace, are in this one.
             of_events = thing["metadata"]["name"] == "vramwarden-agent-events"
-            of_sentry = thing["metadata"]["labels"]["app.kubernetes.io/component"] == "sentry"
-            own = (SENTRY,) * of_sentry
+            part = thing["metadata"]["labels"]["app.kubernetes.io/component"]
+            own = (SENTRY,) * (part in ("sentry", "limiter"))
             assert namespaced in (("default",) if of_events else (None, NAMESPACE, *own))
 
 

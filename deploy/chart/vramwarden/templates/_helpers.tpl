@@ -72,10 +72,118 @@ a cluster, as in `helm template`, `Auto` finds none, and for a fixed amount none
 {{- if and (include "vramwarden.hasSentry" .) (eq .Values.sentry.namespace .Release.Namespace) }}true{{ end }}
 {{- end }}
 
-{{/* Of what is in the sentry's namespace. */}}
+{{/* Whether the limiter is installed, too; empty for no. It tells the sentry alone what it does. */}}
+{{- define "vramwarden.hasLimiter" -}}
+{{- if and .Values.limiter.enabled (include "vramwarden.hasSentry" .) }}true{{ end }}
+{{- end }}
+
+{{/* Of what is in the sentry's namespace; call with a dict of root and component. */}}
+{{- define "vramwarden.besideSentry" -}}
+namespace: {{ .root.Values.sentry.namespace | quote }}
+{{ include "vramwarden.metadata" . }}
+{{- end }}
+
+{{/* Where the limiter leaves what it did, of the node. */}}
+{{- define "vramwarden.limiterFolder" -}}
+- name: limiter
+  hostPath: {path: /run/vramwarden-limiter, type: DirectoryOrCreate}
+{{- end }}
+
+{{/* Of the sentry itself. */}}
 {{- define "vramwarden.sentryMetadata" -}}
-namespace: {{ .Values.sentry.namespace | quote }}
-{{ include "vramwarden.metadata" (dict "root" . "component" "sentry") }}
+{{- include "vramwarden.besideSentry" (dict "root" . "component" "sentry") }}
+{{- end }}
+
+{{/* The account of what reads its node's list of which pods have which of the GPUs, and what each may use; it
+reads no pods. Call with a dict of root and component. */}}
+{{- define "vramwarden.readsLists" -}}
+apiVersion: v1
+kind: ServiceAccount
+metadata:
+  {{- include "vramwarden.besideSentry" . | nindent 2 }}
+automountServiceAccountToken: false
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata:
+  {{- include "vramwarden.namespacedMetadata" . | nindent 2 }}
+rules:
+- {apiGroups: [""], resources: [configmaps], verbs: [get, watch]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata:
+  {{- include "vramwarden.namespacedMetadata" . | nindent 2 }}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: vramwarden-{{ .component }}}
+subjects:
+- {kind: ServiceAccount, name: vramwarden-{{ .component }}, namespace: {{ .root.Values.sentry.namespace | quote }}}
+{{- end }}
+
+{{/* Of a pod that is on each of the agent's nodes and sees their GPUs as it does: where it goes. */}}
+{{- define "vramwarden.onGpuNodes" -}}
+{{- $of := .Values.agent -}}
+automountServiceAccountToken: true
+{{- with eq .Values.priorityClassName "Auto" | ternary "system-node-critical" .Values.priorityClassName }}
+priorityClassName: {{ . | quote }}
+{{- end }}
+{{- with include "vramwarden.runtimeClass" (dict "root" . "name" $of.runtimeClassName) }}
+runtimeClassName: {{ . | quote }}
+{{- end }}
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $of.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $of.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $of.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* Of the container of such a pod: its image, its variables, what it mounts. The webhook does not see such
+pods, since their namespaces are exempt: the driver's library is for reading, and none to compute with. A
+toolkit that reads volume mounts reads them first. One that does not starts the container all the same with
+void, and the agent says what is missing; with the mounts' folder, as NVIDIA's device plugin sets it, mode cdi
+would not start it. */}}
+{{- define "vramwarden.gpuImage" -}}
+image: {{ include "vramwarden.image" (dict "image" .Values.image "root" .) | quote }}
+imagePullPolicy: {{ .Values.image.pullPolicy }}
+{{- end }}
+
+{{- define "vramwarden.gpuEnv" -}}
+- {name: NVIDIA_VISIBLE_DEVICES, value: {{ eq .Values.agent.gpuAccess "VolumeMounts" | ternary "void" "all" }}}
+- {name: NVIDIA_DRIVER_CAPABILITIES, value: utility}
+{{- with .Values.agent.extraEnv }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- define "vramwarden.gpuMounts" -}}
+{{- if eq .Values.agent.gpuAccess "VolumeMounts" }}
+- {name: all-gpus, mountPath: /var/run/nvidia-container-devices/all}
+{{- end }}
+{{- with .Values.agent.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* What mounts them. */}}
+{{- define "vramwarden.gpuVolumes" -}}
+{{- if eq .Values.agent.gpuAccess "VolumeMounts" }}
+# What the toolkit reads is the name under which it is mounted.
+- name: all-gpus
+  hostPath: {path: /dev/null}
+{{- end }}
+{{- with .Values.agent.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 
 {{/* The policy files, by name, as one JSON object. */}}
