@@ -85,7 +85,7 @@ def rules(text="^(.*)$ - ^$ - translated sidecar\n"):
 def a_workload(name="webhook", **changes):
     """Return a Deployment or a DaemonSet of ours that is ready."""
     there = OwnWorkload(
-        namespace={"sentry": "vramwarden-sentry"}.get(name, "vramwarden-system"),
+        namespace=f"vramwarden-{'sentry' if name in ('sentry', 'limiter') else 'system'}",
         desired=2,
         ready=2,
         present=2,
@@ -136,6 +136,7 @@ INSTALLED = replace(
     webhook=a_workload(),
     agent=a_workload("agent"),
     sentry=a_workload("sentry"),
+    limiter=None,
     own_pods=(),
     own_webhooks=tuple(
         OurWebhook(

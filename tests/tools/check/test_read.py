@@ -299,14 +299,18 @@ def test_what_is_not_so_is_named(cluster, change, found, said):
 @pytest.mark.parametrize(
     ("denied", "right", "unseen"),
     [
-        ("list nodes", "", {check.id for check in GROUPS["nodes with GPUs"]} | {"figures"}),
+        (
+            "list nodes",
+            "",
+            {check.id for check in GROUPS["nodes with GPUs"]} | {"figures", "limiters"},
+        ),
         (
             *("list mutatingwebhookconfigurations", "list webhook configurations"),
             {"other-webhooks", "configurations", "bind-path", "ca-bundle"},
         ),
         ("get runtimeclasses", "", {"runtime-class"}),
         ("get namespaces", "", {"sentry-namespace"}),
-        ("get daemonsets", "", {"agents", "weakened"}),
+        ("get daemonsets", "", {"agents", "weakened", "limiters"}),
         ("get configmaps", "", {*OF_POLICY, "fence-rules", "taints"}),
         ("get secrets", "", {"certificate", "weakened"}),
         ("list gpunodes", "", {"figures", "driver-limits"}),

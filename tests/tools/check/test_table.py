@@ -54,6 +54,9 @@ def installed(**changes):
     return replace(INSTALLED, **changes)
 
 
+R615 = (a_shared_node("n1", labels={"vramwarden.io/driver-version": "615.71.09"}),)
+
+
 def nodes(*found, **changes):
     return before(nodes=found, **changes)
 
@@ -499,6 +502,15 @@ CASES = {
         installed(),
         installed(sentry=a_workload("sentry", ready=1)),
         installed(sentry=a_workload("sentry", ready=0, present=0)),
+    ],
+    "limiters": [
+        installed(nodes=R615, sentry=None),
+        installed(),
+        installed(nodes=R615),
+        installed(limiter=a_workload("limiter", desired=0, ready=0, present=0), nodes=R615),
+        installed(limiter=a_workload("limiter")),
+        installed(limiter=a_workload("limiter", ready=1)),
+        installed(limiter=a_workload("limiter", ready=0, present=0), nodes=R615),
     ],
     "kinds": [installed(), (installed(crds=frozenset()), installed(crds=frozenset({"gpunodes"})))],
     "figures": [

@@ -223,6 +223,10 @@ class _FactsReader:
             webhook=webhook,
             agent=agent,
             sentry=sentry,
+            limiter=self._try(
+                "get daemonsets",
+                lambda: self._workload(of_sentry, "daemonsets/vramwarden-limiter"),
+            ),
             sentry_namespace=self._namespace_facts(of_sentry),
             own_pods=self._try(
                 "list pods in our namespaces", lambda: self._own_pods({namespace, of_sentry})

@@ -380,6 +380,7 @@ class Facts:
     webhook: OwnWorkload | Unreadable | None = NOT_ASKED
     agent: OwnWorkload | Unreadable | None = NOT_ASKED
     sentry: OwnWorkload | Unreadable | None = NOT_ASKED
+    limiter: OwnWorkload | Unreadable | None = NOT_ASKED
     own_pods: tuple[ClusterPod, ...] | Unreadable = NOT_ASKED
     """Those of the release that are not ready."""
     own_webhooks: tuple[OurWebhook, ...] | Unreadable = NOT_ASKED

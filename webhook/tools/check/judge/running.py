@@ -1,10 +1,11 @@
-"""Agents and sentries on each node, and pods with VRAM that do not start."""
+"""Agents, sentries and limiters on each node, and pods with VRAM that do not start."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from webhook.core.kinds.nodes import STALE_S
+from webhook.core.nvidia.drivers import limits_cgroups
 from webhook.core.words import counted
 from webhook.names import GPU_NODES, VRAM_HISTORIES
 from webhook.tools.check.judge.findings import (
@@ -61,12 +62,40 @@ def sentries(facts: Facts) -> CheckFinding | None:
             return None  # no driver is asked there
         why = "there is no sentry: who stops their sidecar keeps what they hold, and no figures"
         return warning(why, upgrade(facts, "sentry.enabled=true"))
+    return _ready_on_each(facts, found, "sentry")
+
+
+def limiters(facts: Facts) -> CheckFinding | None:
+    """A limiter is ready on each of its nodes.
+
+    | DaemonSet | sentry | drivers | nodes | pods | ready | result |
+    | --- | --- | --- | --- | --- | --- | --- |
+    | missing | missing | any | - | - | - | nothing |
+    | missing | there | none of r615 or newer | - | - | - | nothing |
+    | missing | there | one of r615 or newer | - | - | - | warning |
+    | there | any | any | none | - | - | nothing |
+    | there | any | any | some | all | all | ok |
+    | there | any | any | some | all | not all | failed |
+    | there | any | any | some | none | - | failed: something denies them |
+    """
+    found = known(facts.limiter)
+    if found is not None:
+        return _ready_on_each(facts, found, "limiter")
+    able = [node.name for node in known(facts.nodes) if limits_cgroups(node.driver)]
+    if not able or not known(facts.sentry):
+        return None
+    why = f"the driver could hold caps itself on {named(able)}, and no limiter has it do so"
+    return warning(why, upgrade(facts, "limiter.enabled=true"), able)
+
+
+def _ready_on_each(facts: Facts, found: OwnWorkload, component: str) -> CheckFinding | None:
     if not found.desired:
         return None
     if not found.present:
+        name = f"vramwarden-{component}"
         why = f"none of {counted(found.desired, 'pod')} could be created in {found.namespace}"
-        return failed(why, f"`kubectl -n {found.namespace} describe daemonset vramwarden-sentry`")
-    return _ready(facts, found, "sentry")
+        return failed(why, f"`kubectl -n {found.namespace} describe daemonset {name}`")
+    return _ready(facts, found, component)
 
 
 def _ready(facts: Facts, found: OwnWorkload, component: str) -> CheckFinding:

@@ -127,6 +127,7 @@ GROUPS: Final[dict[str, tuple[Check, ...]]] = {
     "agents, sentries and pods": (
         Check(When.OF_RELEASE, running.agents, "agents are ready"),
         Check(When.OF_RELEASE, running.sentries, "sentries are ready"),
+        Check(When.OF_RELEASE, running.limiters, "limiters are ready, where drivers can hold caps"),
         Check(When.OF_RELEASE, running.kinds, "our kinds are served"),
         Check(When.OF_RELEASE, running.figures, "sentries write figures of their nodes"),
         Check(When.OF_RELEASE, running.driver_limits, "the driver holds caps, by the limiter"),
