@@ -42,9 +42,7 @@ OWN, OTHER = "watched-1", "watched-2"
 TAINT = "startup-taint.cluster-autoscaler.kubernetes.io/vramwarden"
 LABEL = {"vramwarden.io/managed": "true"}
 EXEMPT_LABEL = "vramwarden.io/webhook"
-GPU, VISIBLE, FRACTION, WAITS = (
-    f"vramwarden.io/{key}" for key in ("gpu", "visible-devices", "gpu-memory-fraction", "gpu-waits")
-)
+GPU, VISIBLE, FRACTION, LIMIT, WAITS = names.BINDING_ANNOTATIONS
 GIVEN = {GPU: "GPU-1", VISIBLE: "GPU-1", FRACTION: "0.1000"}
 HELD = {
     "type": names.CAP_HELD_CONDITION,

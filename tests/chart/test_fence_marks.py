@@ -9,10 +9,10 @@ from tests.chart.fenced import MERGE, Fenced, granted
 from tests.chart.recorded_reviews import denial
 from tests.support.charts import NAMESPACE
 from tests.support.pods import a_pod, a_policy
+from webhook.names import BINDING_ANNOTATIONS
 
 US = f"system:serviceaccount:{NAMESPACE}:vramwarden-webhook"
-KEYS = ("gpu", "visible-devices", "gpu-memory-fraction", "gpu-waits")
-OURS = {f"vramwarden.io/{key}": "1" for key in KEYS}
+OURS = dict.fromkeys(BINDING_ANNOTATIONS, "1")
 LABEL = {"vramwarden.io/managed": "true"}
 HELD = {
     "vramwarden-sidecar": [("marked", ""), ("marked", "/status")],
@@ -43,15 +43,15 @@ def cluster(request, control_plane, helm):
 
 
 def annotation(key, value):
-    return {"metadata": {"annotations": {f"vramwarden.io/{key}": value}}}
+    return {"metadata": {"annotations": {key: value}}}
 
 
 def label(value):
     return {"metadata": {"labels": {"vramwarden.io/managed": value}}}
 
 
-CHANGES = [*(annotation(key, "2") for key in KEYS), label("x")]
-REMOVALS = [*(annotation(key, None) for key in KEYS), label(None)]
+CHANGES = [*(annotation(key, "2") for key in OURS), label("x")]
+REMOVALS = [*(annotation(key, None) for key in OURS), label(None)]
 OTHERS = [
     {"metadata": {"annotations": {"example.com/a": "1"}, "labels": {"app": "web"}}},
     {"metadata": {"annotations": {"vramwarden.io/gpu-memory": "1"}}},

@@ -24,6 +24,7 @@ from tests.chart.fences import (
     GIVEN,
     GPU,
     HELD,
+    LIMIT,
     OTHER,
     OWN,
     TAINT,
@@ -213,6 +214,7 @@ def notes(**fields: Any) -> Json:
 
 WAITING = {
     "gives it a GPU": {**GIVEN, WAITS: None},
+    **{f"and the limit {one}": {**GIVEN, LIMIT: one, WAITS: None} for one in ("Auto", "Require")},
     "says another reason": {WAITS: "another reason"},
     "takes the reason away": {WAITS: None},
     "changes nothing": {},
@@ -224,6 +226,9 @@ IN_PART = {
     "all but the GPU": {VISIBLE: "GPU-1", FRACTION: "0.1000"},
     "all but the fraction": {GPU: "GPU-1", VISIBLE: "GPU-1", WAITS: None},
     **{f"{key} empty": {**GIVEN, key: "", WAITS: None} for key in (GPU, VISIBLE, FRACTION)},
+    **{f"the limit {one!r}": {**GIVEN, LIMIT: one, WAITS: None} for one in ("", "Off", "true")},
+    "the limit alone": {LIMIT: "Auto"},
+    "the limit without a fraction": {GPU: "GPU-1", VISIBLE: "GPU-1", LIMIT: "Auto", WAITS: None},
     "a GPU and another reason": {**GIVEN, WAITS: "still"},
     "a GPU and the reason": GIVEN,
     "another's annotation changed": {**GIVEN, WAITS: None, "example.com/a": "2"},
@@ -260,6 +265,7 @@ WAITING_PODS = [
         row(f"{what}, a pod that {pod}", WEBHOOK, tries(pod), "waiting pods")
         for pod in NOT_WAITING
         for what, tries in {
+            "gives it a limit": lambda pod: annotates(pod, {LIMIT: "Auto"}),
             "gives another GPU": lambda pod: annotates(pod, {**GIVEN, GPU: "GPU-2"}),
             "says a reason": lambda pod: annotates(pod, {WAITS: "x"}),
             "takes the GPU away": lambda pod: annotates(pod, {GPU: None}),

@@ -10,7 +10,7 @@ import pytest
 from certs import Configuration
 from tests.chart.admission_policies import parameter
 from tests.chart.fenced import MERGE, STRATEGIC
-from tests.chart.fences import FRACTION, GPU, HELD, OWN, TAINT, VISIBLE, WAITS, path_of
+from tests.chart.fences import FRACTION, GPU, HELD, LIMIT, OWN, TAINT, VISIBLE, WAITS, path_of
 from tests.chart.test_fences import LABELS, LIST_OF_OWN, MAPS, OURS, THEIRS, TWICE, tells
 from tests.support.charts import NAMESPACE
 from tests.support.control_planes import ApiError, wait_until
@@ -30,7 +30,7 @@ from webhook.core.placement.binding_review import BindingOutcome, BindingVerdict
 from webhook.core.placement.pods import gpu_annotations
 from webhook.core.pod.gpus import Gpu
 from webhook.core.policy.fence import RULES_KEY, fence_data, sealed
-from webhook.core.policy.values import VisibleDevices
+from webhook.core.policy.values import DriverLimit, VisibleDevices
 from webhook.nodekit.events import EventWriter
 from webhook.sentry.loop import report_of_limit, report_of_pod
 from webhook.server.metrics import Metrics, PlacementMetrics
@@ -89,7 +89,7 @@ def test_it_is_let_through_what_a_replica_does_to_assign_late(fences, replica):
 
     def marks(pod):
         written = fences.read(pod)["metadata"]["annotations"]
-        return {key: written[key] for key in (GPU, VISIBLE, FRACTION, WAITS) if key in written}
+        return {key: written[key] for key in names.BINDING_ANNOTATIONS if key in written}
 
     told, at_once, other = (waits(fences) for _ in range(3))
     for reason in ("no room", "still no room"):
@@ -101,15 +101,12 @@ def test_it_is_let_through_what_a_replica_does_to_assign_late(fences, replica):
         for number in (1, 2)
     ]
     uuids = ("GPU-1", "GPU-2")
-    given = gpu_annotations(uuids, gpus, DeviceNames.SPECIFICATION, 4 * GIB)
-    verdict = BindingVerdict(outcome=BindingOutcome.PLACED, uuids=uuids, annotations=given)
-    for pod in (told, at_once):
+    for pod, limit in ((told, DriverLimit.OFF), (at_once, DriverLimit.REQUIRE)):
+        given = gpu_annotations(uuids, gpus, DeviceNames.SPECIFICATION, 4 * GIB, limit)
+        verdict = BindingVerdict(outcome=BindingOutcome.PLACED, uuids=uuids, annotations=given)
         assert assigning._assign(stored(pod).state, verdict) == "assigned"
-        assert marks(pod) == {
-            GPU: "GPU-1,GPU-2",
-            VISIBLE: "nvidia.com/gpu=GPU-1,nvidia.com/gpu=GPU-2",
-            FRACTION: "0.0853",
-        }
+        assert marks(pod) == given
+    assert given.keys() == {GPU, VISIBLE, FRACTION, LIMIT}
     placement.warn_of(stored(other).state, "BoundWithoutGPU", "why")
     placement.delete_pod(stored(other))
     assert stored(other).state.waits is None  # it is being deleted

@@ -33,6 +33,7 @@ from webhook.core.policy.values import (
     Style,
     VisibleDevices,
 )
+from webhook.names import BINDING_ANNOTATIONS
 
 NAME = "vramwarden-second-line"
 SAYS = {
@@ -141,8 +142,7 @@ INJECTING_NONE = {
     "example.com/cdi.k8s.io": "nvidia.com/gpu=0",
     "cdi.k8s.iox": "nvidia.com/gpu=0",
 }
-MARKS = [f"vramwarden.io/{key}" for key in ("gpu", "visible-devices", "gpu-memory-fraction")]
-MARKS.append("vramwarden.io/gpu-waits")
+MARKS = [*BINDING_ANNOTATIONS]
 LABEL = {"vramwarden.io/managed": "true"}
 MARKED = a_pod(labels=LABEL, annotations={"vramwarden.io/gpu": "GPU-1"})
 NOBODY_HELD = ("watched-a", "audited", "an-ignored", "team-a", "observed")

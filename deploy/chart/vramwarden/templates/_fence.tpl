@@ -132,16 +132,21 @@ key.startsWith('vramwarden.io/') || {{ include "vramwarden.isDeviceKey" . }})
 && object.metadata.annotations[key] != oldObject.metadata.?annotations.orValue({})[?key].orValue('')))))
 {{- end }}
 
+{{/* In CEL: the keys, without our prefix, that only a binding or the late assignment writes. */}}
+{{- define "vramwarden.marks" -}}
+['gpu', 'visible-devices', 'gpu-memory-fraction', 'driver-limit', 'gpu-waits']
+{{- end }}
+
 {{/* In CEL: whether an update changes what only we write: which GPUs a pod has. */}}
 {{- define "vramwarden.marksDiffer" -}}
 (object.metadata.?labels[?'vramwarden.io/managed'] != oldObject.metadata.?labels[?'vramwarden.io/managed']
-|| ['gpu', 'visible-devices', 'gpu-memory-fraction', 'gpu-waits'].exists(key,
+|| {{ include "vramwarden.marks" . }}.exists(key,
 object.metadata.?annotations[?'vramwarden.io/' + key] != oldObject.metadata.?annotations[?'vramwarden.io/' + key]))
 {{- end }}
 
 {{- define "vramwarden.marksMessage" -}}
-vramwarden: the annotations vramwarden.io/gpu, visible-devices, gpu-memory-fraction and gpu-waits
-and the label vramwarden.io/managed are changed by vramwarden alone
+vramwarden: the annotations vramwarden.io/gpu, visible-devices, gpu-memory-fraction, driver-limit and
+gpu-waits and the label vramwarden.io/managed are changed by vramwarden alone
 {{- end }}
 
 {{/* The name by which the API server knows an account of ours; call with a dict of root and component, and
