@@ -130,7 +130,9 @@ def test_a_pod_that_sees_all_gpus_is_entered_and_counts_on_each(cluster, make_na
         seeing.wait(1)
         (entry,) = entries(cluster)
         assert (entry.pod, entry.uuids) == (f"{seeing.namespace}/all", (EVERY_GPU,))
-        assert entry.hold == Hold(5 * GIB, 5 * GIB // 50, 6.5, may_act=True)
+        assert entry.hold == Hold(
+            cap_bytes=5 * GIB, tolerance_bytes=5 * GIB // 50, late_s=6.5, may_act=True
+        )
         cluster.create("large", "5Gi")
         cluster.create("small", "3Gi")
         assert list(cluster.wait(1)) == ["small"]

@@ -273,7 +273,7 @@ def test_a_process_has_the_number_that_its_owner_sees(tmp_path, over, act):
     assert act or "process 7 (" in bench.reported()[0].sentence
 
 
-MEASURED = Hold(GIB, 0, 6.5, may_act=False, reports=False)
+MEASURED = Hold(cap_bytes=GIB, tolerance_bytes=0, late_s=6.5, may_act=False, reports=False)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ ID, OTHER_ID = "1" * 64, "2" * 64
 
 
 def hold(*, late_s=6.5, may_act=True, cap_mib=CAP_MIB):
-    return Hold(cap_mib * MIB, 20 * MIB, late_s, may_act)
+    return Hold(cap_bytes=cap_mib * MIB, tolerance_bytes=20 * MIB, late_s=late_s, may_act=may_act)
 
 
 def a_line(*gpus, held=None, pod="team/train"):

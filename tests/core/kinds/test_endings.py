@@ -28,7 +28,7 @@ STATE = PodState(
     need=Need(16 * GIB),
     node="n1",
     uuids=("GPU-a",),
-    hold=Hold(16 * GIB, 0, 6.5, may_act=True),
+    hold=Hold(cap_bytes=16 * GIB, tolerance_bytes=0, late_s=6.5, may_act=True),
 )
 FINISHED = replace(STATE, finished=True)
 WORDS = TerminationMessage(16 * GIB, {"GPU-a": 6 * GIB}, 0, 11_000)

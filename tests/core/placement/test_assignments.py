@@ -23,7 +23,7 @@ from webhook.core.placement.fit import RETRIES, Denial, unknown_gpus
 from webhook.core.placement.pods import Hold
 from webhook.core.pod.quantity import MIB
 
-HOLD = Hold(300 * MIB, 6 * MIB, 6.5, may_act=True)
+HOLD = Hold(cap_bytes=300 * MIB, tolerance_bytes=6 * MIB, late_s=6.5, may_act=True)
 
 
 def planned(assignments, pods, one, gpus=TWO, **more):

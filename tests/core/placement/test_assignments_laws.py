@@ -30,6 +30,7 @@ from webhook.core.placement.assignments import (
 )
 from webhook.core.placement.pods import Hold
 from webhook.core.pod.gpus import EVERY_GPU
+from webhook.core.policy.values import DriverLimit
 
 GPUS = [a_gpu("a", 100), a_gpu("b", 60, 1), a_gpu("c", 100, 2)]
 UUIDS = st.lists(st.sampled_from("abcx"), min_size=1, unique=True).map(
@@ -37,10 +38,11 @@ UUIDS = st.lists(st.sampled_from("abcx"), min_size=1, unique=True).map(
 )
 HOLDS = st.builds(
     Hold,
-    st.integers(1, 2**63 - 1),
-    st.integers(0, 2**63 - 1),
-    st.floats(0, 86_400),
+    cap_bytes=st.integers(1, 2**63 - 1),
+    tolerance_bytes=st.integers(0, 2**63 - 1),
+    late_s=st.floats(0, 86_400),
     may_act=st.booleans(),
+    limit=st.sampled_from(DriverLimit),
 )
 PODS = st.builds(
     pod,
@@ -159,7 +161,10 @@ def test_completing_changes_nothing_that_is_said_and_comes_to_an_end(entered, po
     assert complete(found, pods) is found
     for uid, one in found.items():
         known = pods[uid].hold if uid in pods else None
-        assert one.hold == (entered[uid].hold or known)
+        hold = entered[uid].hold or known
+        if hold and known and hold.limit is DriverLimit.OFF:
+            hold = replace(hold, limit=known.limit)
+        assert one.hold == hold
         asked = pods[uid].need.gpu_count if uid in pods and pods[uid].need else 1
         assert one.count == max(entered[uid].count, asked if one.uuids == (EVERY_GPU,) else 1)
 

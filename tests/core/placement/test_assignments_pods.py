@@ -70,7 +70,7 @@ def test_a_bound_pod_is_read_with_all_that_placement_needs():
         uuids=("GPU-a", "GPU-b"),
         finished=False,
         unreadable="",
-        hold=Hold(8 * GIB, 8 * GIB // 50, 6.5, may_act=False),
+        hold=Hold(cap_bytes=8 * GIB, tolerance_bytes=8 * GIB // 50, late_s=6.5, may_act=False),
     )
 
 

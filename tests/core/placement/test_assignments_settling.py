@@ -21,7 +21,10 @@ from webhook.core.pod.gpus import EVERY_GPU
 from webhook.core.pod.quantity import MIB
 from webhook.core.policy.values import DriverLimit
 
-HOLD, OTHER = Hold(300 * MIB, 6 * MIB, 6.5, may_act=True), Hold(1, 0, 0.0, may_act=False)
+HOLD, OTHER = (
+    Hold(cap_bytes=300 * MIB, tolerance_bytes=6 * MIB, late_s=6.5, may_act=True),
+    Hold(cap_bytes=1, tolerance_bytes=0, late_s=0.0, may_act=False),
+)
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_a_name_that_would_be_too_long_is_a_digest_of_its_own():
     assert all(len(name) == 80 for name in names)
 
 
-HOLD = Hold(300 * MIB, 6 * MIB, 6.5, may_act=True)
+HOLD = Hold(cap_bytes=300 * MIB, tolerance_bytes=6 * MIB, late_s=6.5, may_act=True)
 ENTERED = {
     "u-2": entry("a", "b", mib=300, since_s=5, pod="ns/two", hold=HOLD),
     "u-1": entry("a", mib=1, since_s=6, pod="ns/one"),
@@ -145,7 +145,7 @@ HELD = {"cap": 5, "tolerance": 0, "late_s": 6, "act": True}
 
 def test_what_a_pod_is_held_to_is_read():
     read = read_assignments({"assignments": written(**HELD)})
-    hold = Hold(5, 0, 6.0, may_act=True)
+    hold = Hold(cap_bytes=5, tolerance_bytes=0, late_s=6.0, may_act=True)
     assert read == (
         {"u": Assignment(pod="ns/p", uuids=("GPU-a",), memory_bytes=5, since_s=1, hold=hold)},
         True,
@@ -195,7 +195,9 @@ def test_a_line_that_does_not_say_well_what_a_pod_is_held_to_counts_and_is_repor
 @pytest.mark.parametrize("limit", DriverLimit)
 @pytest.mark.parametrize(("act", "report"), [(True, False), (False, False), (False, True)])
 def test_whether_the_sentry_stops_or_reports_and_what_is_promised_is_kept(act, report, limit):
-    hold = Hold(5, 0, 6.0, may_act=act, reports=report, limit=limit)
+    hold = Hold(
+        cap_bytes=5, tolerance_bytes=0, late_s=6.0, may_act=act, reports=report, limit=limit
+    )
     entered = {"u": Assignment(pod="ns/p", uuids=("GPU-a",), memory_bytes=5, since_s=1, hold=hold)}
     data = write_assignments(entered)
     assert read_assignments(data) == (entered, True)

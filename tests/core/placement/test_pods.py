@@ -44,7 +44,7 @@ LIMIT, LIMIT_OF_GPU = (
     }
     for key in ("driver-limit", "gpu")
 )
-ALONE = Hold(8 * GIB, 8 * GIB // 50, 6.5, may_act=False)
+ALONE = Hold(cap_bytes=8 * GIB, tolerance_bytes=8 * GIB // 50, late_s=6.5, may_act=False)
 
 
 def enforcer(*env, **more):
@@ -74,7 +74,11 @@ def test_a_pod_with_our_sidecar_may_be_acted_on_and_one_without_may_not(style, p
         rule = a_rule(placement=placement, enforcement=enforcement)
         raw = a_pod("8Gi")
         decision = decide(a_request(raw), a_policy(rule), UNKNOWN, Phase.MUTATE)
-        expected = Hold(8 * GIB, 2**20, 61.5, may_act=True) if may_act else ALONE
+        expected = (
+            Hold(cap_bytes=8 * GIB, tolerance_bytes=2**20, late_s=61.5, may_act=True)
+            if may_act
+            else ALONE
+        )
         assert read_pod_state(apply_patch(raw, decision.patch)).hold == expected
 
 
@@ -82,7 +86,9 @@ def test_a_pod_whose_sidecar_only_reports_is_reported_and_not_acted_on():
     raw = a_pod("8Gi")
     rule = a_rule(enforcement={"on_excess": OnExcess.REPORT})
     decision = decide(a_request(raw), a_policy(rule), UNKNOWN, Phase.MUTATE)
-    expected = Hold(8 * GIB, 8 * GIB // 50, 6.5, may_act=False, reports=True)
+    expected = Hold(
+        cap_bytes=8 * GIB, tolerance_bytes=8 * GIB // 50, late_s=6.5, may_act=False, reports=True
+    )
     assert read_pod_state(apply_patch(raw, decision.patch)).hold == expected
 
 
@@ -210,9 +216,9 @@ def test_it_is_what_the_sidecar_reads_itself(environment):
     else:
         late_s = settings.poll_interval_s + min(settings.poll_interval_s, 0.5) + settings.grace_s
         assert hold == Hold(
-            settings.cap_bytes,
-            settings.tolerance_bytes,
-            pytest.approx(late_s),
+            cap_bytes=settings.cap_bytes,
+            tolerance_bytes=settings.tolerance_bytes,
+            late_s=pytest.approx(late_s),
             may_act=settings.stops,
             reports=not settings.stops,
         )

@@ -41,7 +41,7 @@ from webhook.names import (
 )
 from webhook.server.placement import binder
 
-HELD = Hold(6 * MIB, 125_829, 6.5, may_act=True)
+HELD = Hold(cap_bytes=6 * MIB, tolerance_bytes=125_829, late_s=6.5, may_act=True)
 """What a pod of 6 MiB is held to."""
 PLACED, DENIED = BindingOutcome.PLACED, BindingOutcome.DENIED
 

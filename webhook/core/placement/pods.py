@@ -114,7 +114,7 @@ def _requested(container: Container) -> Fraction:
     return parse_quantity(requests.get(VRAM_RESOURCE, limits.get(VRAM_RESOURCE, "0")))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
     """What a pod is held to on each of its GPUs, as the sentry has to know it."""
 
@@ -164,7 +164,14 @@ def shared_hold(
     limit: DriverLimit = DriverLimit.OFF,
 ) -> Hold:
     """Return the one value for all pods that are held to the same."""
-    return Hold(cap_bytes, tolerance_bytes, late_s, may_act, reports, limit)
+    return Hold(
+        cap_bytes=cap_bytes,
+        tolerance_bytes=tolerance_bytes,
+        late_s=late_s,
+        may_act=may_act,
+        reports=reports,
+        limit=limit,
+    )
 
 
 def promised(hold: Hold, limit: DriverLimit) -> Hold:
@@ -176,8 +183,9 @@ def promised(hold: Hold, limit: DriverLimit) -> Hold:
 
 
 def _measured(cap_bytes: int) -> Hold:
-    hold = _read(str(cap_bytes)) or Hold(cap_bytes, 0, 0.0, may_act=False)
-    return shared_hold(cap_bytes, hold.tolerance_bytes, hold.late_s, may_act=False, reports=False)
+    hold = _read(str(cap_bytes))
+    by_default = (hold.tolerance_bytes, hold.late_s) if hold else (0, 0.0)
+    return shared_hold(cap_bytes, *by_default, may_act=False, reports=False)
 
 
 def _written(pod: Pod) -> list[str] | None:

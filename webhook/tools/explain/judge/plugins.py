@@ -62,7 +62,10 @@ def explain_by_plugin(facts: PodFacts, pod: ClusterPod, state: PodState) -> Repo
     remark = _SLICE if is_slice(asked[0][0]) else _SLOT
     need = Need(demand.per_gpu_bytes, demand.gpu_count)
     state = replace(
-        state, need=need, at_binding=False, hold=Hold(need.memory_bytes, 0, 0.0, may_act=False)
+        state,
+        need=need,
+        at_binding=False,
+        hold=Hold(cap_bytes=need.memory_bytes, tolerance_bytes=0, late_s=0.0, may_act=False),
     )
     asks = demand_words(state, pod.rule)
     how = f"{what}, given by NVIDIA's device plugin"
