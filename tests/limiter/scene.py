@@ -54,7 +54,9 @@ class LimitedNode:
         self.tree = stub.file.parent / "tree"
         self.kubepods = self.tree / kubepods
         self.tree.mkdir(exist_ok=True)
-        self.control(self.tree, controllers)
+        self.control(self.tree, controllers or "")
+        if controllers is None:  # as with version 1
+            (self.tree / "cgroup.controllers").unlink()
         own_pod = f"besteffort/pod{OWN}"
         self.run(self.container(own_pod, 1), os.getpid())
         (stub.file.parent / "run").mkdir(exist_ok=True)

@@ -14,7 +14,7 @@ NOT_TRIED = {
     "no GPU": ({"gpus": ""}, "no GPU"),
     "MPS": ({"gpus": GPUS.replace("mig=0", "mig=0 compute=3")}, "as under MPS"),
     "a vGPU": ({"gpus": GPUS.replace("mig=0", "mig=0 virtual=2")}, "is a vGPU"),
-    "cgroup v1": ({"controllers": ""}, "no mount of cgroup v2"),
+    "cgroup v1": ({"controllers": None}, "no mount of cgroup v2"),
     "no cgroups of pods": ({"kubepods": "elsewhere"}, "cgroupsPerQOS"),
     "another pod's UID": ({"own": uid_of(9)}, "set POD_UID"),
     "no UID": ({"own": ""}, "set POD_UID"),

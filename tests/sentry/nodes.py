@@ -19,23 +19,23 @@ HIERARCHIES = ("/sys/fs/cgroup/systemd", "/sys/fs/cgroup/unified", "/sys/fs/cgro
 
 
 @cache
-def missing():
+def missing(file="cgroup.procs"):
     """Say why no scenario can run here; empty where it can."""
     if os.geteuid() != 0:
         return "only root can make the cgroups of a node"
-    if not _hierarchy():
+    if not _hierarchy(file):
         return "no cgroup can be made here"
     return incidents.missing()
 
 
 @cache
-def _hierarchy():
-    """Return where a cgroup can be made, or nothing."""
+def _hierarchy(file="cgroup.procs"):
+    """Return where a cgroup can be made that has this file, or nothing."""
     for hierarchy in HIERARCHIES:
         made = Path(hierarchy, f"vramwarden-sentry-{os.getpid()}-try")
         with contextlib.suppress(OSError):
             made.mkdir()
-            usable = (made / "cgroup.procs").exists()
+            usable = (made / file).exists()
             made.rmdir()
             if usable:
                 return hierarchy
@@ -43,9 +43,9 @@ def _hierarchy():
 
 
 @contextlib.contextmanager
-def own_cgroup():
-    """Make a cgroup for a node; everything in it has ended when this does."""
-    made = Path(_hierarchy(), f"vramwarden-sentry-{os.getpid()}-{time.monotonic_ns()}")
+def own_cgroup(file="cgroup.procs"):
+    """Make a cgroup with this file for a node; everything in it has ended when this does."""
+    made = Path(_hierarchy(file), f"vramwarden-sentry-{os.getpid()}-{time.monotonic_ns()}")
     made.mkdir()
     try:
         yield made

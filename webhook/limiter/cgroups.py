@@ -67,7 +67,7 @@ class NodeCgroups:
         if self._kubepods and self._holds_us(self.own_pod):
             return ""
         self.own_pod = self.own_leaf = self._kubepods = ""
-        if not self._read("", "cgroup.controllers"):
+        if not os.path.lexists(f"{self._mount}/cgroup.controllers"):
             return f"{self._mount} is no mount of cgroup v2, which the driver's limits need"
         for path, name in self._directories(""):
             if pod_in(name) == self._own_uid != "" and self._holds_us(path):
