@@ -133,6 +133,14 @@ def test_a_whole_guard_needs_these_files_and_no_other_packages(alone, by_any_mod
     assert not names & LARGE
 
 
+def test_what_pynvml_is_loaded_without_is_there_for_others(alone):
+    code = "import webhook.adapters.nvml, ctypes.util; print(callable(ctypes.util.find_library))"
+    ended = subprocess.run(
+        [alone, "-I", "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert ended.stdout == "True\n"
+
+
 @pytest.mark.parametrize("gpus", ["GPU-a", ""], ids=["it has come", "it waits"])
 def test_waiting_for_a_gpu_loads_little(gpus, alone, tmp_path):
     (tmp_path / "gpu").write_text(gpus, encoding="ascii")
