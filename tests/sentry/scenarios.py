@@ -143,7 +143,8 @@ def measured(node, sent):
         gpu = number % 8
         cgroup = f"kubepods/burstable/pod{pods[number]}/{number:064x}"
         pid = node.process(cgroup, sleeps)
-        script.append(f"process {gpu} compute {pid} {2**30}\nran {gpu} {pid} {number} 0\n")
+        script.append(f"process {gpu} compute {pid} {2**30}\n")
+        script += [f"ran {gpu} {pid} 0 0\n"] if number < len(gpus) else []
     (node.driver.folder / "stub.txt").write_text("".join(script))
     node.start_sentry(uid_of(200), sent["kubeconfig"], *sent["options"])
     time.sleep(5)

@@ -11,19 +11,18 @@ from webhook.sentry.idleness import STORED_S, Idleness
 from webhook.sentry.scanner import ProcessScan
 
 US = 1_000_000
-BOTH = (TRAINER, OTHER)
 ON_A = {"GPU-a": (held(50, 900), held(51, 30), held(60, 40, OTHER), held(70, 1, ""))}
 ON_BOTH = ON_A | {"GPU-b": (held(60, 600, OTHER),)}
 
 
-def told(idleness, *readings, lists=ON_A, every_s=10, promised=BOTH, first=1):
+def told(idleness, *readings, lists=ON_A, every_s=10, first=1):
     """Take readings, the first at 10 s; return since when each pod idles after each of them."""
     found = []
     for number, samples in enumerate(readings, first):
         ran = samples if isinstance(samples, dict) and "GPU-a" in samples else {"GPU-a": samples}
         scan = replace(a_scan(**{gpu[-1]: lists[gpu] for gpu in lists}), ran=ran)
-        idleness.on_scan(scan, lists, promised, float(every_s * number))
-        found.append(dict(idleness.since_s))
+        idleness.on_scan(scan, lists, float(every_s * number))
+        found.append({uid: at_s for uid, at_s in idleness.since_s.items() if uid})
     return found
 
 
@@ -104,7 +103,7 @@ def test_who_lets_go_of_its_memory_is_not_known_and_begins_anew():
     idleness = Idleness()
     told(idleness, {}, {})
     assert told(idleness, {}, lists={"GPU-a": ON_A["GPU-a"][:2]}, first=3)[-1] == {TRAINER: 10.0}
-    assert told(idleness, {}, first=4, promised=(OTHER,))[-1] == {OTHER: 40.0}
+    assert told(idleness, {}, first=4)[-1] == {TRAINER: 10.0, OTHER: 40.0}
 
 
 def test_who_let_go_of_its_memory_is_not_known_from_the_next_list_on():
@@ -112,14 +111,14 @@ def test_who_let_go_of_its_memory_is_not_known_from_the_next_list_on():
     told(idleness, {}, {})
     on_a = ON_A["GPU-a"]
     for listed, since in ((on_a, {TRAINER, OTHER}), (on_a[2:], {OTHER}), ((), set())):
-        idleness.on_scan(a_scan(*listed), {"GPU-a": listed}, BOTH, 21.0)
-        assert idleness.since_s.keys() == since
+        idleness.on_scan(a_scan(*listed), {"GPU-a": listed}, 21.0)
+        assert idleness.since_s.keys() - {""} == since
 
 
 def test_of_a_gpu_that_is_gone_nothing_is_known():
     idleness = Idleness()
     told(idleness, {}, {})
-    idleness.on_scan(ProcessScan(failed="gone"), ON_A, BOTH, 25.0)
+    idleness.on_scan(ProcessScan(failed="gone"), ON_A, 25.0)
     assert idleness.since_s == {}
     assert told(idleness, {}, {}, first=3) == [{}, {TRAINER: 10.0, OTHER: 10.0}]
 

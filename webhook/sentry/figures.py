@@ -140,7 +140,7 @@ class Figures:
                 known.before = max(0, known.before - said)
             known.said = max(known.said or 0, said)
         self._note_peaks(scan.lists.keys() & self._used.keys(), stats)
-        self._idleness.on_scan(scan, self._holdings.lists, self._promises or (), seen_s)
+        self._idleness.on_scan(scan, self._holdings.lists, seen_s)
 
     def show(
         self,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from webhook.sentry.scanner import GpuProcess, ProcessScan, Samples
 
@@ -56,7 +56,6 @@ class Idleness:
         self,
         scan: ProcessScan,
         lists: Mapping[str, Iterable[GpuProcess]],
-        promised: Collection[str],
         now_s: float,
     ) -> None:
         """Take what GPUs were asked in a scan, and their last lists, at this Unix time.
@@ -82,7 +81,7 @@ class Idleness:
                     del since_s[uid]
                     left = True
         for gpu, samples in scan.ran.items():
-            self._on_reading(gpu, samples, lists.get(gpu, ()), promised, now_s)
+            self._on_reading(gpu, samples, lists.get(gpu, ()), now_s)
         if gone or left or scan.ran:
             self.since_s = self._found()
 
@@ -91,7 +90,6 @@ class Idleness:
         gpu: str,
         samples: Samples | None,
         listed: Iterable[GpuProcess],
-        promised: Collection[str],
         now_s: float,
     ) -> None:
         pods = _pods(listed)
@@ -106,7 +104,6 @@ class Idleness:
         self._since_s[gpu] = {
             uid: now_s if uid in ran else since_s.get(uid) or self._first_s(uid, now_s)
             for uid in set(pods.values())
-            if uid in promised
         }
 
     def _found(self) -> dict[str, float]:
