@@ -287,7 +287,7 @@ NO_TROUBLE = {
     *("held-by-driver", "held-late", "held-by-sidecar", "held-by-sentry", "held-without-limit"),
     *("held-by-nobody-known", "held-no-more"),
     *("starting-without-limiter", "cap-not-hit", "cap-not-hit-killed"),
-    *("cap-not-held", "gone-filled"),
+    *("cap-not-hit-of-the-host", "cap-not-held", "gone-filled"),
     *("slot-ended", "untranslated-recorded", "untranslated-over-quota"),
 }
 """Where `explain` ends with 0."""
@@ -466,6 +466,12 @@ def _bound() -> dict[str, Case]:
         ),
         "cap-not-hit": running(on_limited("driver", peak=6, status=fails(1))),
         "cap-not-hit-killed": running(on_limited("driver", peak=8, status=fails(137))),
+        "cap-not-hit-of-the-host": running(
+            on_limited("driver", peak=8, status=fails(1, reason="OOMKilled"))
+        ),
+        "cap-hit-stopped": stopped(
+            on_limited("driver, late", peak=8.1, log=LOG, status=fails(1)),
+        ),
         "cap-not-held": running(on_limited("sidecar", "", peak=8, status=fails(1))),
         "blind": Case("blind", "cannot measure", blind),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -395,8 +396,10 @@ def test_histories_in_a_file_say_sizes(today):
     runs = [Run(pod=f"a-{n}", ended_s=1e9 + n, seconds=3600.0, **run) for n in range(5)]
     known = write_history(History("prod", "Deployment", "chat", tuple(runs)))
     few = write_history(History("prod", "Deployment", "llm-a", tuple(runs[:2])))
+    held = replace(runs[0], pod="b", asked_bytes=4 * GIB, limited=True)  # who knows what it needs
+    denied = write_history(History("research-2", "Deployment", "llm-b", (*runs[:4], held)))
     text = json.loads(SIZED)
-    text["items"] += [known, few]
+    text["items"] += [known, few, denied]
     found = today(json.dumps(text))
     assert found["sizes"] == {"HISTORY": 1, "WHOLE": 3}
 
