@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from webhook.adapters.journal import Journal
     from webhook.adapters.kube.client import Kube
     from webhook.adapters.nvml import Nvml
-    from webhook.core.placement.assignments import Assignment
     from webhook.limiter.cgroups import Leaf
     from webhook.limiter.settings import LimiterSettings
 
@@ -71,6 +70,7 @@ _STUCK: Final = 142
 _NOT_YET: Final = "not tried yet: no driver has answered"
 _FIRST: Final = 2
 """Containers that run before any of the user's can: the sandbox and the sidecar."""
+_NAMED: Final = 3
 _FAILED: Final = frozenset({Fault.LIBRARY_MISSING, Fault.DRIVER_DOWN, Fault.DRIVER_CHANGED})
 
 
@@ -89,6 +89,8 @@ class _LimitedPod:
     set_s: float = float("inf")
     """When all of its GPUs first had its limit."""
     held: dict[str, Limited] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    """Why it could not be limited the last time, by GPU."""
 
     def is_young(self, now_s: float) -> bool:
         """Say whether its cgroups are searched for in short steps."""
@@ -115,15 +117,19 @@ class Limiter:
         self._told: deque[Told] = deque(maxlen=MOST_TOLD)
         self._tellings = 0
         self._reading_s = float("-inf")
-        """When the driver is to be asked next; and when the file was written last."""
+        """When the driver is to be asked next."""
+        self._again_s = float("inf")
+        """When it is to be asked once more about what is new."""
         self._written_s = float("-inf")
+        """When the file was written last."""
         self._changed = True
         self._started_s = time.time()
         self._beat_s = time.monotonic()
         self._driver = Driver(scanned_s=self._beat_s, answered_s=self._beat_s)
         self._failing_s: float | None = None
         """Since when the driver does not answer."""
-        self._before = self._read_before()
+        self._late = self._read_late()
+        """Of each limit, by pod, GPU and amount, whether it came late; the newest of them."""
 
     def run(self) -> NoReturn:
         """Run until an exception: a bug, a signal, or NewContainerNeededError."""
@@ -146,10 +152,18 @@ class Limiter:
             return
         self._journal.over("list", "the list of who was promised what is followed again")
         listed: dict[str, _LimitedPod] = {}
+        unreadable: list[str] = []
         for uid, one in message.assignments.items():
-            if len(listed) >= MOST_LIMITED or (pod := self._wanted(uid, one, now_s)) is None:
+            hold = one.hold
+            if hold is None or hold.limit is DriverLimit.OFF or len(listed) >= MOST_LIMITED:
                 continue
-            listed[uid] = pod
+            if pod_directories("kubepods", uid) and 0 < hold.cap_bytes < NO_LIMIT:
+                listed[uid] = self._wanted(uid, hold.cap_bytes, one.uuids, now_s)
+            else:
+                unreadable.append(one.pod)
+        if unreadable:
+            what = "lines of the list have no UID or no cap"
+            self._journal.once("lines", "error", what, ", ".join(unreadable[:_NAMED]))
         self._changed = self._changed or listed.keys() != self._pods.keys()
         self._pods = listed
 
@@ -157,34 +171,29 @@ class Limiter:
         """Do what is due, and return how long to wait."""
         if self._proof.holds:
             self._find_cgroups(now_s)
-        if now_s >= self._reading_s:
+        if now_s >= min(self._reading_s, self._again_s):
+            self._again_s = float("inf") if now_s >= self._again_s else self._again_s
             self._reading_s = now_s + (EVERY_S if self._proof.holds and self._pods else RETRY_S)
             self._ask(now_s)
         if self._changed or now_s - self._written_s >= EVERY_S:
             self._write(now_s)
-        soonest_s = min(self._reading_s, self._written_s + EVERY_S)
+        soonest_s = min(self._reading_s, self._again_s, self._written_s + EVERY_S)
         if self._proof.holds and self._pods:
             young = any(pod.is_young(now_s) for pod in self._pods.values())
             soonest_s = min(soonest_s, now_s + (STEP_S if young else SELDOM_S))
         return max(STEP_S, soonest_s - now_s)
 
-    def _wanted(self, uid: str, one: Assignment, now_s: float) -> _LimitedPod | None:
-        """Return what is known of a listed pod, None for one that the driver is not to hold.
+    def _wanted(self, uid: str, cap_bytes: int, gpus: tuple[str, ...], now_s: float) -> _LimitedPod:
+        """Return what is known of a pod that the driver is to hold.
 
         Its cap is never less than it was: the driver's entry would count what is held already.
         """
-        hold = one.hold
-        if hold is None or hold.limit is DriverLimit.OFF:
-            return None
-        if not pod_directories("kubepods", uid) or not 0 < hold.cap_bytes < NO_LIMIT:
-            self._journal.once(uid, "error", "a line of the list cannot be held", one.pod)
-            return None
-        known = self._pods.get(uid) or _LimitedPod(
-            uid=uid, cap_bytes=hold.cap_bytes, gpus=one.uuids, since_s=now_s
-        )
-        if hold.cap_bytes > known.cap_bytes or set(one.uuids) - set(known.gpus):
-            known.cap_bytes = max(hold.cap_bytes, known.cap_bytes)
-            known.gpus, self._reading_s = one.uuids, now_s
+        known = self._pods.get(uid)
+        if known is None:
+            return _LimitedPod(uid=uid, cap_bytes=cap_bytes, gpus=gpus, since_s=now_s)
+        if cap_bytes > known.cap_bytes or set(gpus) - set(known.gpus):
+            known.cap_bytes = max(cap_bytes, known.cap_bytes)
+            known.gpus, self._reading_s = gpus, now_s
         return known
 
     def _find_cgroups(self, now_s: float) -> None:
@@ -199,7 +208,7 @@ class Limiter:
                 pod.path, pod.held, pod.set_s = path, {}, float("inf")
                 self._reading_s = now_s
             if {leaf.number for leaf in leaves} - {leaf.number for leaf in pod.leaves}:
-                self._reading_s = now_s
+                self._reading_s, self._again_s = now_s, now_s + AGAIN_S
             pod.leaves = leaves
 
     def _ask(self, now_s: float) -> None:
@@ -257,41 +266,37 @@ class Limiter:
         if not pod.path:
             return
         named = gpus if pod.gpus == (EVERY_GPU,) else pod.gpus
-        new = False
         for uuid in named:
             if uuid not in gpus:
                 continue
-            about = f"{pod.uid} {uuid}"
             try:
-                new |= self._limit_on(pod, uuid)
+                self._limit_on(pod, uuid)
                 self._limit_leaves(pod, uuid)
-                self._journal.over(about, "a pod is limited again")
+                why = ""
             except NvmlError as error:
                 if error.fault in _FAILED:
                     raise
-                if self._cgroups.pod(pod.uid) != pod.path:
-                    return  # it ended meanwhile
-                self._journal.once(
-                    about, "error", "a pod cannot be limited", why_denied(error), uid=pod.uid
-                )
+                why = why_denied(error)
                 if not isinstance(error, LimitDeniedError):
                     self._proved_s = float("-inf")
             except OSError as error:
-                if self._cgroups.pod(pod.uid) == pod.path:
-                    self._journal.once(about, "error", "a pod cannot be limited", str(error))
-        if new:
-            self._changed = True
-            self._reading_s = min(self._reading_s, now_s + AGAIN_S)
+                why = f"its cgroup cannot be used: {error}"
+            if self._cgroups.pod(pod.uid) != pod.path:
+                return  # it ended meanwhile
+            if why and pod.failed.get(uuid, "") != why:
+                what = f"the driver does not hold it to its cap on {uuid}: {why}"
+                self._add_event(pod, "a pod cannot be limited", what)
+            pod.failed[uuid] = why
         if pod.set_s > now_s and pod.held.keys() >= set(named):
             pod.set_s = now_s
 
-    def _limit_on(self, pod: _LimitedPod, uuid: str) -> bool:
-        """Set and read the limit of a pod's cgroup; return whether it was set.
+    def _limit_on(self, pod: _LimitedPod, uuid: str) -> None:
+        """Set and read the limit of a pod's cgroup.
 
         It is set the first time also where it is read already: that may be an ancestor's, or what
         the driver keeps of a cgroup that is gone. It came late where none of ours was there and
         more containers ran than the sandbox and the sidecar, which waits for it: what they held by
-        then is never counted. What this limiter's last run said of that is kept.
+        then is never counted. What was said of that before is kept, also over a restart.
         """
         path, want = self._cgroups.for_driver(pod.path), self._want(pod)
         if not self._is_misc():
@@ -299,12 +304,10 @@ class Limiter:
         found = self._nvml.limit(uuid, path)
         stands = found is not None and (found.soft_bytes, found.hard_bytes) == want
         held = pod.held.get(uuid)
-        new = held is None or not stands
-        if new:
+        key = pod.uid, uuid, pod.cap_bytes
+        if held is None or not stands:
             containers = {leaf.container for leaf in pod.leaves if leaf.runs and leaf.container}
-            late = not stands and len(containers) > _FIRST
-            if held is not None or (pod.uid, uuid, pod.cap_bytes) in self._before:
-                late = held.late if held else self._before[pod.uid, uuid, pod.cap_bytes]
+            late = self._late.get(key, not stands and len(containers) > _FIRST)
             self._set(uuid, path, want)
             found = self._nvml.limit(uuid, path)
             if found is None or (found.soft_bytes, found.hard_bytes) != want:
@@ -314,11 +317,11 @@ class Limiter:
             what = "a pod is limited" if held is None else "a pod's limit was lost, and is set anew"
             values = {"uid": pod.uid, "gpu": uuid, "limit": amount(pod.cap_bytes), "late": late}
             self._journal.event("info" if held is None else "warning", what, **values)
-        else:
-            late = held.late if held else False
+            self._late[key], self._changed = late, True
+            while len(self._late) > MOST_LIMITED:
+                del self._late[next(iter(self._late))]
         used_bytes = found.used_bytes if found else 0
-        pod.held[uuid] = Limited(pod.uid, uuid, pod.cap_bytes, used_bytes, late)
-        return new
+        pod.held[uuid] = Limited(pod.uid, uuid, pod.cap_bytes, used_bytes, self._late[key])
 
     def _limit_leaves(self, pod: _LimitedPod, uuid: str) -> None:
         """Have no container's own limit be another than its pod's.
@@ -362,18 +365,23 @@ class Limiter:
         )
         if self._is_misc():
             why += "; the driver counts it apart from its pod, whose sum sidecar and sentry hold"
+        self._add_event(pod, "a container had a limit of its own", why)
+
+    def _add_event(self, pod: _LimitedPod, what: str, why: str) -> None:
+        """Log it, and have the sentry report it as an Event of the pod."""
         self._tellings += 1
         self._told.append(Told(self._tellings, pod.uid, why))
         self._changed = True
-        self._journal.event("warning", "a container had a limit of its own", why=why, uid=pod.uid)
+        self._journal.event("warning", what, why=why, uid=pod.uid)
 
     def _write(self, now_s: float) -> None:
         """Write the file for the sentry by a rename; a full disk must not stop us."""
+        held = self._pods.values() if self._proof.holds else ()
         state = LimiterState(
             written_s=time.time(),
             started_s=self._started_s,
             proof=self._proof,
-            limited=tuple(one for pod in self._pods.values() for one in pod.held.values()),
+            limited=tuple(one for pod in held for one in pod.held.values()),
             told=tuple(self._told),
         )
         path = f"{self._settings.folder}/{FILE}"
@@ -389,8 +397,8 @@ class Limiter:
             what = "what was done cannot be written for the sentry"
             self._journal.once("file", "error", what, str(error))
 
-    def _read_before(self) -> dict[tuple[str, str, int], bool]:
-        """Return what the last run knew: which limits came late."""
+    def _read_late(self) -> dict[tuple[str, str, int], bool]:
+        """Return what the last run knew of limits that it set."""
         path = f"{self._settings.folder}/{FILE}"
         try:
             with open(path, "rb") as file:  # noqa: PTH123 - as above
