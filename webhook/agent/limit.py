@@ -46,7 +46,7 @@ def watch_figures(
         time.sleep(every_s)
 
 
-class DriverLimit:
+class LimitLabel:
     """Remembers the node's GPUNode as it was read last."""
 
     def __init__(self, started_s: float) -> None:

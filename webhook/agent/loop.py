@@ -22,7 +22,7 @@ from webhook.adapters.kube.node_watch import (
 from webhook.adapters.nvml import Nvml
 from webhook.agent.events import report, report_changes, report_health
 from webhook.agent.heartbeat import beat
-from webhook.agent.limit import DriverLimit, FiguresSeen, FiguresUnread, watch_figures
+from webhook.agent.limit import FiguresSeen, FiguresUnread, LimitLabel, watch_figures
 from webhook.agent.scanner import DriverLease, XidSeen, XidsWatched, watch_gpus, watch_xids
 from webhook.agent.sharing import Assigned, SharingOfNode
 from webhook.core.node.access import advise, named
@@ -90,7 +90,7 @@ class Agent:
         self._pause_s = FIRST_PAUSE_S
         self._allowance = Allowance(PATCHES, PATCH_EVERY_S)
         self._assigned = Assigned(None if settings.namespace else {})
-        self._limit = DriverLimit(time.time())
+        self._limit = LimitLabel(time.time())
         self._promised_bytes: int | None = None
         """What the node's pods have of its GPUs; None where that is not known."""
         self._owed = False

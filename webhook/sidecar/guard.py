@@ -32,7 +32,7 @@ from webhook.names import POD_RESTART_EXIT_CODE
 from webhook.sidecar.ending import delay_exit_while
 from webhook.sidecar.events import report, values_of
 from webhook.sidecar.heartbeat import Heartbeat
-from webhook.sidecar.limit import DriverLimit
+from webhook.sidecar.limit import PodLimit
 from webhook.sidecar.observer import Observer
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class Guard:
         )
         self._limit = None
         if settings.driver_limit:
-            self._limit = DriverLimit(settings, nvml, journal, run_folder, proc=proc)
+            self._limit = PodLimit(settings, nvml, journal, run_folder, proc=proc)
         self._waits = self._limit is not None
         """Whether the pod is not to start yet."""
         self._observer = Observer(

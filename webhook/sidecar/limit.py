@@ -37,7 +37,7 @@ NOT_HELD: Final = "not held by the driver"
 WAITING: Final = "waiting for the driver's limit"
 
 
-class DriverLimit:
+class PodLimit:
     """What the driver said last of the pod's limit on each GPU."""
 
     def __init__(

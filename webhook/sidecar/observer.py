@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from webhook.adapters.nvml import Nvml
-    from webhook.sidecar.limit import DriverLimit
+    from webhook.sidecar.limit import PodLimit
 
 SEARCH_EVERY_S: Final = 30.0
 """How often a lost GPU is searched for again: it may come back from a reset."""
@@ -61,7 +61,7 @@ class Observer:
         *,
         ceiling_bytes: int | None = None,
         counts_strangers: bool = False,
-        limit: DriverLimit | None = None,
+        limit: PodLimit | None = None,
         proc: str = "/proc",
     ) -> None:
         """See what is over `ceiling_bytes` in detail; the cap where that is None."""
