@@ -105,7 +105,9 @@ class LimitedNode:
         from webhook.core.placement.pods import Hold  # noqa: PLC0415
         from webhook.core.policy.values import DriverLimit  # noqa: PLC0415
 
-        hold = Hold(cap, 0, 6.5, may_act=True, limit=DriverLimit(limit))
+        hold = Hold(
+            cap_bytes=cap, tolerance_bytes=0, late_s=6.5, may_act=True, limit=DriverLimit(limit)
+        )
         lines = {
             uid: Assignment(pod="team/a", uuids=gpus, memory_bytes=cap, since_s=1, hold=hold)
             for uid in uids or map(uid_of, numbers)

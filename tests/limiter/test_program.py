@@ -72,7 +72,9 @@ class Machine:
         return self.start(f"besteffort/pod{OWN}", self.containers, *CONTAINER, *program)
 
     def list(self, *numbers):
-        hold = Hold(CAP, 0, 6.5, may_act=True, limit=DriverLimit.AUTO)
+        hold = Hold(
+            cap_bytes=CAP, tolerance_bytes=0, late_s=6.5, may_act=True, limit=DriverLimit.AUTO
+        )
         lines = {
             uid_of(number): Assignment(
                 pod=f"team/p{number}", uuids=(GPU,), memory_bytes=CAP, since_s=1, hold=hold
