@@ -52,6 +52,7 @@ STORED_SIDECAR = {
         {"name": "VRAM_BLIND_AFTER", "value": "60s"},
         {"name": "VRAM_WHEN_BLIND", "value": "Report"},
         {"name": "VRAM_GPUS", "valueFrom": {"fieldRef": of_annotation("gpu")}},
+        {"name": "VRAM_DRIVER_LIMIT", "valueFrom": {"fieldRef": of_annotation("driver-limit")}},
         {"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": CHOSEN_AT_BINDING},
         {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "utility"},
     ],
