@@ -114,6 +114,34 @@ def test_a_node_without_names_that_work_gets_no_pod(cluster, held):
     assert cluster.lists() == {}
 
 
+def test_of_two_nodes_who_requires_the_drivers_limit_runs_on_the_one_that_has_it(cluster):
+    label = {"vramwarden.io/driver-limit": "true"}
+    cluster.node("n1", 16)
+    pod = cluster.create("a", "5Gi", nodeSelector=label)
+    error = refused(lambda: cluster.bind(pod, "n1"))
+    assert "requires a node whose driver holds caps (driverLimit: Require)" in error.message
+    cluster.node("n2", 16, **label)
+    cluster.create("b", "5Gi", nodeSelector={"kubernetes.io/hostname": "n2"})
+    cluster.create("c", "5Gi", nodeSelector={"kubernetes.io/hostname": "n1"})
+    assert {name: node for name, (node, _) in cluster.wait(3).items()} == {
+        "a": "n2",
+        "b": "n2",
+        "c": "n1",
+    }
+    of_cap = {"vramwarden.io/gpu-memory-fraction": "0.8828"}  # 5Gi less 600Mi, of 5Gi
+    given = {
+        pod["metadata"]["name"]: {
+            key: pod["metadata"]["annotations"].get(key) for key in (*label, *of_cap)
+        }
+        for pod in cluster.pods()
+    }
+    assert given == {
+        "a": dict.fromkeys(label, "Require") | of_cap,
+        "b": dict.fromkeys(label, "Auto") | of_cap,
+        "c": dict.fromkeys(label) | {"vramwarden.io/gpu-memory-fraction": "0.2758"},
+    }
+
+
 def test_other_pods_are_bound_untouched(cluster):
     cluster.node("n1", 8)
     pod = a_pod(None)
