@@ -76,7 +76,7 @@ class PodLimit:
         for gpu in gpus:
             if gpu not in self._why:
                 self.counted(gpu, now_s)
-        found = [self._why[gpu] for gpu in gpus]
+        found = dict.fromkeys(self._why[gpu] for gpu in sorted(gpus))
         why = "; ".join(filter(None, found)) if found else "no GPU has been found yet"
         if self._held is None and why:
             if self._settings.driver_limit == REQUIRE:
