@@ -15,7 +15,7 @@ pods, and no other than these:
 
 | thread | does |
 | --- | --- |
-| main | scans, judges, stops, reports; never waits for the API server |
+| main | scans, judges, stops, reports, reads the limiter's file; never waits for the API server |
 | watcher | reports each change of the list of who has which of the node's GPUs |
 | writer | writes Events and conditions, and waits for the API server as long as that takes |
 | writer | writes the newest figures as the node's `GPUNode`, at most one each 15 s |
