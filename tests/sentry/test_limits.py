@@ -94,6 +94,9 @@ def test_what_is_too_old_or_of_the_future_proves_nothing_and_its_limits_count_on
         assert left.counted() == 400 * MIB
     left.leave("{")
     assert [left.proof(), left.holder(), left.counted()] == [NOT_READ, "sidecar", 400 * MIB]
+    failed = Proof(holds=False, why="x")
+    left.leave(written_s=left.now_s, limited=(), proof=failed)
+    assert [left.proof(), left.holder(), left.counted()] == [failed, "sidecar", 400 * MIB]
     left.leave(written_s=left.now_s, limited=())
     assert [left.proof(), left.holder(), left.counted()] == [PROVEN, "sidecar", None]
     left.leave()

@@ -47,7 +47,8 @@ class Limits:
         | is not there | there is no limiter | nobody |
         | is no file of ours, too large, or cannot be read | does not hold | as read last |
         | was written longer than `STALE_S` ago, or will be | does not hold | as read last |
-        | was written since | as it says | as it says |
+        | was written since, and could prove nothing | does not hold | as read last |
+        | was written since, with a proof | holds | as it says |
 
         The driver goes on holding whom it holds, whatever becomes of the limiter.
         """
@@ -57,7 +58,7 @@ class Limits:
             if which != self._read:
                 self._read, self._state = which, None
                 self._state = read_limiter_state(_text_of(self._path))
-                if self._state is not None:
+                if self._state is not None and self._state.proof.holds:
                     limited = self._state.limited
                     self._limited = {(comparable_uid(one.uid), one.gpu): one for one in limited}
         except (FileNotFoundError, NotADirectoryError):
@@ -73,10 +74,6 @@ class Limits:
             fresh = abs(self._clock() - state.written_s) <= STALE_S
             self.proof = state.proof if fresh else Proof(holds=False, why=SILENT)
 
-    @property
-    def _is_fresh(self) -> bool:
-        return self._state is not None and self.proof is self._state.proof
-
     def counted(self, uid: str, gpu: str, cap_bytes: int) -> int | None:
         """Return what the driver counts of a pod; None where it does not hold it to its cap."""
         limited = self._limited.get((uid, gpu))
@@ -89,7 +86,7 @@ class Limits:
 
         `enforcement` is the node's label, `acts` whether the sentry may stop anybody.
 
-        | the driver's hard limit, by a fresh file | the line | the node's label | acts | held by |
+        | the driver's hard limit, while proven | the line | the node's label | acts | held by |
         | --- | --- | --- | --- | --- |
         | at most the cap, before it held memory | any | any | any | `driver` |
         | at most the cap, perhaps later | any | any | any | `driver, late` |
@@ -98,7 +95,7 @@ class Limits:
         | more, none, or nobody knows | may be stopped | any other | no | nobody |
         | more, none, or nobody knows | anything else | any | any | nobody |
         """
-        limited = self._limited.get((uid, gpu)) if self._is_fresh else None
+        limited = self._limited.get((uid, gpu)) if self.proof and self.proof.holds else None
         if limited and limited.hard_bytes <= _cap_bytes(promise):
             return _LATE if limited.late else _DRIVER
         if promise.hold is None or not promise.hold.may_act:
