@@ -197,6 +197,27 @@ def test_a_containers_own_limit_becomes_the_cap_and_is_told_once(limits, own, to
     assert all(one["uid"] == uid_of(1) and told in one["why"] for one in events)
 
 
+def test_a_container_that_holds_more_by_its_own_limit_keeps_no_other_from_the_cap(play):
+    def scenario(node):
+        pod = "pod" + uid_of(1)
+        leaves = [f"{pod}/{id_of(number)}" for number in (1, 2, 3)]
+        for number in (1, 2, 3):
+            node.container(pod, number)
+        node.list(1)
+        node.limiter.step(0.0)
+        for leaf in leaves:
+            node.set_limit(leaf, 0, 99 * CAP)
+        node.play(more="fail nvmlDeviceSetMemoryLimits_v1 2 until=1\n")
+        node.limiter.step(20.0)
+        told = node.state()["told"]
+        return [node.limit(leaf)[1] for leaf in leaves], [one["why"] for one in told]
+
+    limits, told = play(scenario)
+    assert sorted(limits) == [CAP, CAP, 99 * CAP]
+    assert ["denies this limit" in why for why in told].count(True) == 1
+    assert len(told) == 3
+
+
 def test_dmem_is_enabled_down_to_each_pod_and_again_where_it_was_dropped(play):
     def scenario(node):
         pod = node.container("pod" + uid_of(1), 1).parent

@@ -81,11 +81,16 @@ class NodeCgroups:
 
     def pod(self, uid: str) -> str:
         """Return where a pod's cgroup is; empty where it has none, or none yet."""
-        for path in pod_directories(self._kubepods, uid) if self._kubepods else ():
-            with contextlib.suppress(OSError):
-                os.close(self._open(path))
-                return path
-        return ""
+        paths = pod_directories(self._kubepods, uid) if self._kubepods else ()
+        return next(filter(self.exists, paths), "")
+
+    def exists(self, path: str) -> bool:
+        """Say whether there is such a cgroup."""
+        try:
+            os.close(self._open(path))
+        except OSError:
+            return False
+        return True
 
     def leaves(self, pod: str) -> tuple[Leaf, ...]:
         """Return what is below a pod's, nearest first; nothing where it is gone."""

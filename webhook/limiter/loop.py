@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections import deque
@@ -304,10 +303,13 @@ class Limiter:
         found = self._nvml.limit(uuid, path)
         stands = found is not None and (found.soft_bytes, found.hard_bytes) == want
         held = pod.held.get(uuid)
-        key = pod.uid, uuid, pod.cap_bytes
-        if held is None or not stands:
+        if held is None:
             containers = {leaf.container for leaf in pod.leaves if leaf.runs and leaf.container}
-            late = self._late.get(key, not stands and len(containers) > _FIRST)
+            late = not stands and len(containers) > _FIRST
+            late = self._late.get((pod.uid, uuid, pod.cap_bytes), late)
+        else:
+            late = held.late
+        if held is None or not stands:
             self._set(uuid, path, want)
             found = self._nvml.limit(uuid, path)
             if found is None or (found.soft_bytes, found.hard_bytes) != want:
@@ -317,11 +319,11 @@ class Limiter:
             what = "a pod is limited" if held is None else "a pod's limit was lost, and is set anew"
             values = {"uid": pod.uid, "gpu": uuid, "limit": amount(pod.cap_bytes), "late": late}
             self._journal.event("info" if held is None else "warning", what, **values)
-            self._late[key], self._changed = late, True
+            self._late[pod.uid, uuid, pod.cap_bytes], self._changed = late, True
             while len(self._late) > MOST_LIMITED:
                 del self._late[next(iter(self._late))]
         used_bytes = found.used_bytes if found else 0
-        pod.held[uuid] = Limited(pod.uid, uuid, pod.cap_bytes, used_bytes, self._late[key])
+        pod.held[uuid] = Limited(pod.uid, uuid, pod.cap_bytes, used_bytes, late)
 
     def _limit_leaves(self, pod: _LimitedPod, uuid: str) -> None:
         """Have no container's own limit be another than its pod's.
@@ -335,15 +337,23 @@ class Limiter:
         | dmem | another amount | ours in its place, and told |
         """
         want = self._want(pod)
+        denied: LimitDeniedError | None = None
         for leaf in pod.leaves:
-            with contextlib.suppress(OSError):  # it ended meanwhile
+            try:
                 path = self._cgroups.for_driver(leaf.path)
                 found = self._nvml.limit(uuid, path)
                 if found is None or (found.soft_bytes, found.hard_bytes) == want:
                     continue
                 self._set(uuid, path, want)
-                if self._is_misc() or found.hard_bytes != NO_LIMIT:
-                    self._report(pod, uuid, leaf, found.hard_bytes)
+            except OSError:  # it ended meanwhile
+                continue
+            except LimitDeniedError as error:  # it holds more already, or ended meanwhile
+                denied = error if self._cgroups.exists(leaf.path) else denied
+                continue
+            if self._is_misc() or found.hard_bytes != NO_LIMIT:
+                self._report(pod, uuid, leaf, found.hard_bytes)
+        if denied is not None:
+            raise denied
 
     def _set(self, uuid: str, path: str, want: tuple[int, int]) -> None:
         if not self._nvml.set_limit(uuid, path, *want):
