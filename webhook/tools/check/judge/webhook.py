@@ -123,7 +123,7 @@ def webhook_ready(facts: Facts) -> CheckFinding:
 
 
 def own_images(facts: Facts) -> CheckFinding:
-    """The image of webhook, agent and sentry can be pulled.
+    """The image of all but the sidecar can be pulled.
 
     | a pod of ours waits for its image | result |
     | --- | --- |
