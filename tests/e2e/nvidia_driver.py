@@ -8,18 +8,33 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import stat
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import yaml
 
-from tests.e2e.nvidia_runtime import DRIVER, LIBRARIES, LIBRARY, R615, UUIDS
+from tests.e2e.nvidia_runtime import DRIVER, LIBRARIES, LIBRARY, R615, TREE, UUIDS
 from tests.support import nvml_stub, strangers
+from tests.support.paths import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 # NVIDIA's numbers. No driver answers to them here: who opens such a node gets an error.
 MAJOR = 195
 MINORS = {**{f"nvidia{number}": number for number in range(len(UUIDS))}, "nvidiactl": 255}
+
+SETS = """
+import sys
+from webhook.adapters.nvml import Nvml
+nvml = Nvml().open()
+nvml.devices()
+assert nvml.set_limit(*sys.argv[1:3], 0, int(sys.argv[3]))
+"""
 
 
 class Driver:
@@ -62,8 +77,33 @@ class Driver:
         """
         self._limits.mkdir(exist_ok=True)
         self._limits.chmod(0o777)
-        (self._limits / "mode").write_text(limits)
+        self.limit_by(limits)
         self._load(R615)
+
+    def limit_by(self, limits: str) -> None:
+        """Have it hold cgroups in another way from now on, or `off`."""
+        (self._limits / "mode").write_text(limits)
+        for stub in (self._limits.parent / "scenes").glob("*/stub.txt"):
+            text = re.sub(
+                "^limits .*(?= cgroups=)", f"limits {limits}", stub.read_text(), flags=re.MULTILINE
+            )
+            stub.with_suffix(".new").write_text(text)
+            stub.with_suffix(".new").rename(stub)
+
+    def set_limit(self, run: Callable[..., str], pid: int, gpu: str, limit_bytes: int) -> None:
+        """Limit a process's cgroup as the toolkit's hook does for an image with its variables."""
+        stub = self._limits / "stub.txt"
+        mode = (self._limits / "mode").read_text()
+        stub.write_text(f"gpu {gpu}\nlimits {mode} cgroups={TREE} in={self._limits}\n")
+        lines = run("cat", f"/proc/{pid}/cgroup").splitlines()
+        (path,) = (line.removeprefix("0::") for line in lines if line.startswith("0::"))
+        variables = {
+            "NVML_STUB_FILE": stub,
+            "LD_LIBRARY_PATH": self._root / LIBRARIES,
+            "PYTHONPATH": ROOT,
+        }
+        named = [f"{name}={value}" for name, value in variables.items()]
+        run("env", *named, sys.executable, "-c", SETS, gpu, f"{TREE}{path}", str(limit_bytes))
 
     def play_mock(self, name: str = "a100") -> None:
         """Have NVIDIA's mock in the stub's place, with as many GPUs of one of its machines."""

@@ -39,6 +39,7 @@ GPU_BYTES = 80 * 2**30
 CGROUPS = Path("/sys/fs/cgroup")
 UNIFIED = CGROUPS / "unified"
 """Where cgroup v2 lies on a machine that has both versions: pods' are made there, too."""
+TREE = UNIFIED if UNIFIED.is_dir() else CGROUPS
 
 
 def main(folder: Path, role: str, runc: str, arguments: list[str]) -> None:
@@ -94,16 +95,15 @@ def equip(folder: Path, role: str, config: dict) -> bool:
 def show_limits(config: dict, limits: Path) -> None:
     """Give a container what the driver needs to know of cgroups, and the name to allocate by."""
     mounts = config["mounts"]
-    tree = UNIFIED if UNIFIED.is_dir() else CGROUPS
-    for one in mounts if tree is UNIFIED else ():
+    for one in mounts if TREE is UNIFIED else ():
         if one["destination"] == str(CGROUPS) or one.get("source") == str(CGROUPS):
-            one.update(mount(tree, one["destination"], "ro"))
+            one.update(mount(TREE, one["destination"], "ro"))
     mounts += [
         {**one, "destination": str(Path(one["destination"]).with_name(CUDA))}
         for one in mounts
         if Path(one["destination"]).name == LIBRARY
     ]
-    mounts += [mount(limits, "/limits", "rw"), mount(tree, "/cgroups", "ro")]
+    mounts += [mount(limits, "/limits", "rw"), mount(TREE, "/cgroups", "ro")]
 
 
 def lines(uuids) -> list[str]:

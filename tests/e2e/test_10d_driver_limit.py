@@ -1,0 +1,315 @@
+"""A driver of r615 holds pods to their caps: programs get an error, and nothing is stopped.
+
+By the stub, which plays both ways in which such a driver limits cgroups; from here on the node has
+that driver.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from tests.e2e.asking import ask
+from tests.e2e.node import NODE
+from tests.e2e.pods import (
+    GIB,
+    HOLD,
+    STEPS,
+    allocating,
+    container,
+    holding,
+    is_ready,
+    pod,
+    statuses,
+)
+from tests.e2e.sentry import NAMESPACE, NodeSentry
+from tests.e2e.team import Team
+from tests.e2e.test_08_outage import GATE, remove_gate, scale
+from tests.support.control_planes import wait_until
+
+CAP_MIB, CONTEXT = 2048, 500 * 2**20
+LABEL = "vramwarden.io/driver-limit"
+FULL = 2  # CUDA_ERROR_OUT_OF_MEMORY
+STARTS, AT_ONCE = 50, 5
+# The first thing that a program does: what it sees as the GPU's size is its limit.
+AT_FIRST = "two = ctypes.c_size_t(); cuda.cuMemGetInfo_v2(ctypes.byref(one), ctypes.byref(two))\n"
+LIMITED_AT_FIRST = f"{AT_FIRST}raise SystemExit(two.value != {CAP_MIB} * mib)\n"
+RULE = """\
+apiVersion: vramwarden.io/v1alpha1
+kind: VRAMPolicy
+metadata: {{name: limits}}
+spec:
+  rules:
+  - name: requires
+    match: {{namespaces: ["{namespace}"]}}
+    enforcement: {{driverLimit: Require}}
+"""
+
+
+@pytest.fixture(scope="module", params=["misc", "dmem enabled=1"], ids=["misc", "dmem"])
+def mode(request):
+    """Say how the driver limits."""
+    return f"{request.param} context={CONTEXT}"
+
+
+@pytest.fixture(scope="module")
+def limited(mode, gpu_node, release, values, agent):
+    """Have a driver that limits, and the limiter on the node; return the release's values."""
+    gpu_node.driver.replace(mode)
+    wanted = values | {"limiter": {"enabled": True, "dmem": "dmem" in mode}}
+    began = time.monotonic()
+    release.install(wanted)
+    agent.replace()  # whose containers, and the sentry's, have the older library
+    NodeSentry(gpu_node, Team(gpu_node, NAMESPACE)).delete()
+    Team(gpu_node, NAMESPACE).wait("the node labelled", lambda: agent.labels().get(LABEL) == "true")
+    print(f"{mode}: labelled {time.monotonic() - began:.1f} s after the upgrade")
+    return wanted
+
+
+@pytest.fixture(scope="module")
+def tenant(limited, make_team):
+    return make_team()
+
+
+@pytest.fixture
+def program(values):
+    """Return the manifest of a pod that allocates as its file of steps says."""
+    enforcer = values["enforcer"]
+    image = f"{enforcer['repository']}:{enforcer['tag']}"
+
+    def make(name, script=STEPS, **spec):
+        main = {**container(allocating(script)), "image": image}
+        return pod(name, f"{CAP_MIB}Mi", [], containers=[main], **spec)
+
+    return make
+
+
+class Running:
+    """A pod that runs STEPS."""
+
+    def __init__(self, team, name):
+        self.team, self.name, self.steps = team, name, 0
+
+    def step(self, mib):
+        """Have it allocate; return its answer, what it holds in all and how large its GPU is."""
+        self.steps += 1
+        self.team.run(self.name, "sh", "-c", f"echo {mib} >> /scene/steps")
+
+        def answers():
+            said = self.team.run(self.name, "sh", "-c", "cat /scene/answers || true").splitlines()
+            return said[self.steps - 1 :]
+
+        (said,) = self.team.wait("an answer", answers)
+        return tuple(map(int, said.split()))
+
+
+def run(team, manifest):
+    """Create a pod that runs STEPS; return it once it is ready."""
+    name = team.create(manifest)["metadata"]["name"]
+    team.wait_ready(name)
+    return Running(team, name)
+
+
+def restarts(team, name):
+    return sum(one["restartCount"] for one in statuses(team.pod(name)).values())
+
+
+def test_a_program_over_its_cap_gets_an_error_and_lives(tenant, gpu_node, program):
+    neighbour = run(tenant, program("neighbour"))
+    assert neighbour.step(CAP_MIB) == (0, CAP_MIB, CAP_MIB)
+    greedy = run(tenant, program("greedy"))
+    assert greedy.step(1024) == (0, 1024, CAP_MIB)
+    assert greedy.step(1536) == (FULL, 1024, CAP_MIB)
+    assert greedy.step(1024) == (0, CAP_MIB, CAP_MIB)
+    assert greedy.step(1) == (FULL, CAP_MIB, CAP_MIB)
+    time.sleep(15)  # longer than sidecar and sentry take for an excess
+    assert greedy.step(1) == (FULL, CAP_MIB, CAP_MIB)
+    assert neighbour.step(1) == (FULL, CAP_MIB, CAP_MIB)
+    assert restarts(tenant, "greedy") == restarts(tenant, "neighbour") == 0
+
+    def held():
+        found = json.loads(ask(gpu_node.kubeconfig, "top", "-n", tenant.namespace, "-o", "json"))
+        kinds = {one["name"]: one.get("heldBy") for one in found["pods"]}
+        return kinds == {"greedy": "driver", "neighbour": "driver"}
+
+    tenant.wait("top", held)
+    print(ask(gpu_node.kubeconfig, "top", "pods", "-n", tenant.namespace))
+    said = ask(gpu_node.kubeconfig, "explain", "greedy", "-n", tenant.namespace)
+    print(said)
+    assert "the driver" in said
+    for name in ("greedy", "neighbour"):
+        tenant.delete_pod(name)
+
+
+def test_what_ends_by_itself_at_its_cap_is_explained(tenant, gpu_node, program):
+    script = f"step({CAP_MIB})\ntime.sleep(20)\nstep(64)\nraise SystemExit(1)\n"
+    tenant.create(program("full", script, restartPolicy="Never"))
+    tenant.wait_ended("full")
+    said = ask(gpu_node.kubeconfig, "explain", "full", "-n", tenant.namespace, code=1)
+    print(said)
+    assert "2Gi" in said
+    assert "vramwarden.io/gpu-memory" in said
+    tenant.delete_pod("full")
+
+
+@pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
+def test_the_limit_stands_before_the_first_instruction(busy, tenant, gpu_node, program):
+    made = program("x", LIMITED_AT_FIRST, restartPolicy="Never")
+    template = {"metadata": made["metadata"], "spec": made["spec"]}
+    del template["metadata"]["name"]
+    name = "busy" if busy else "idle"
+    limits = {"backoffLimit": STARTS, "completions": STARTS, "parallelism": AT_ONCE}
+    job = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name},
+        "spec": {**limits, "template": template},
+    }
+    loops = ("sh", "-c", "while :; do :; done & while :; do :; done")
+    began = time.monotonic()
+    if busy:
+        with gpu_node.running(*loops):
+            status = done(tenant, job)
+    else:
+        status = done(tenant, job)
+    print(f"{name}: {status.get('succeeded', 0)} of {STARTS} in {time.monotonic() - began:.0f} s")
+    assert (status.get("succeeded"), status.get("failed", 0)) == (STARTS, 0)
+
+
+def done(team, job):
+    name = team.create(job)["metadata"]["name"]
+    path = f"/apis/batch/v1/namespaces/{team.namespace}/jobs/{name}"
+
+    def status():
+        found = team.api.request("GET", path)["status"]
+        return found if found.get("completionTime") or found.get("failed") else None
+
+    found = team.wait("its end", status, timeout=1200)
+    team.api.request("DELETE", path, propagationPolicy="Background")
+    return found
+
+
+def test_it_stays_through_restarts(tenant, gpu_node, program):
+    kept = run(tenant, program("kept"))
+    assert kept.step(1024) == (0, 1024, CAP_MIB)
+    limiter = Team(gpu_node, NAMESPACE)
+
+    def found():
+        pods = limiter.pods(labelSelector="app.kubernetes.io/component=limiter")
+        staying = [one for one in pods if "deletionTimestamp" not in one["metadata"]]
+        return staying[0] if len(pods) == len(staying) == 1 and is_ready(staying[0]) else None
+
+    gpu_node.kill_container(statuses(found())["limiter"]["containerID"])
+    assert kept.step(1536) == (FULL, 1024, CAP_MIB)
+    before = limiter.wait("the limiter back", found)["metadata"]
+    limiter.delete_pod(before["name"])
+    limiter.wait("another limiter", lambda: (found() or {"metadata": before})["metadata"] != before)
+    assert kept.step(1536) == (FULL, 1024, CAP_MIB)
+    gpu_node.stop_kubelet()
+    gpu_node.start_kubelet()
+    wait_until("the node ready", gpu_node.is_ready, timeout=120)
+    assert kept.step(1536) == (FULL, 1024, CAP_MIB)
+    tenant.run("kept", "rm", "/scene/steps", "/scene/answers")
+    gpu_node.kill_container(statuses(tenant.pod("kept"))["main"]["containerID"])
+
+    def back():
+        one = statuses(tenant.pod("kept"))["main"]
+        return one["restartCount"] == 1 and "running" in one["state"]
+
+    tenant.wait("its container back", back)
+    again = Running(tenant, "kept")
+    assert again.step(1536) == (0, 1536, CAP_MIB)
+    assert again.step(1024) == (FULL, 1536, CAP_MIB)
+    new = run(tenant, program("new"))
+    assert new.step(CAP_MIB + 1) == (FULL, 0, CAP_MIB)
+    for name in ("kept", "new"):
+        tenant.delete_pod(name)
+
+
+def test_a_pod_that_got_its_gpu_late_is_held_from_then_on(tenant, system, program):
+    tenant.create(program("late", schedulingGates=GATE))
+    scale(system, 0)
+    try:
+        remove_gate(tenant, "late")
+        tenant.wait("it bound", lambda: tenant.pod("late")["spec"].get("nodeName"))
+    finally:
+        scale(system, 2)
+    tenant.wait_ready("late")
+    late = Running(tenant, "late")
+    assert late.step(1024) == (0, 1024, CAP_MIB)
+    assert late.step(1536) == (FULL, 1024, CAP_MIB)
+    assert tenant.pod("late")["metadata"]["annotations"][LABEL] == "Auto"
+    tenant.delete_pod("late")
+
+
+def test_a_containers_own_limit_becomes_its_pods(tenant, gpu_node, program):
+    one = run(tenant, program("image"))
+    uid = tenant.pod("image")["metadata"]["uid"]
+    gpu = tenant.pod("image")["metadata"]["annotations"]["vramwarden.io/gpu"]
+    pid, _ = gpu_node.process_of(statuses(tenant.pod("image"))["main"]["containerID"])
+    gpu_node.driver.set_limit(gpu_node.run, pid, gpu, 16 * GIB)
+    assert one.step(1024)[0] == 0
+
+    def told():
+        events = gpu_node.api.list("/api/v1/events", fieldSelector=f"involvedObject.uid={uid}")
+        return [found for found in events if found["reason"] == "VRAMLimitReset"]
+
+    event, *_ = tenant.wait("an Event", told)
+    print(event["message"])
+    assert one.step(CAP_MIB - 1023)[0] == FULL
+    assert one.step(1024) == (0, CAP_MIB, CAP_MIB)
+    tenant.delete_pod("image")
+
+
+def test_memory_that_the_driver_does_not_count_is_held_by_the_sidecar(tenant, program):
+    """So it comes by IPC, and for a child whose creator has gone."""
+    one = run(tenant, program("uncounted"))
+    assert one.step(CAP_MIB) == (0, CAP_MIB, CAP_MIB)
+    script = f"{HOLD.replace('$$', '$')}hold {GIB}; sleep 60"
+    where = ("--namespace", tenant.namespace, "exec", "uncounted", "-c", "main")
+    done = tenant.cluster.kubectl(*where, "--", "sh", "-c", script)
+    assert done.returncode == 143, (done.returncode, done.stdout, done.stderr)
+    assert one.step(1) == (FULL, CAP_MIB, CAP_MIB)
+    assert restarts(tenant, "uncounted") == 0
+    tenant.delete_pod("uncounted")
+
+
+def test_who_requires_it_waits_for_a_node_that_can(
+    limited, mode, gpu_node, release, make_team, program, agent
+):
+    team = make_team()
+    release.install(
+        limited | {"policies": {"files": {"10-limits.yaml": RULE.format(namespace=team.namespace)}}}
+    )
+    selects = {"vramwarden.io/driver-limit": "true"}
+
+    def translated():
+        made = team.create(program("asks"), dry_run=True)
+        return made["spec"]["nodeSelector"].items() >= selects.items()
+
+    for _ in range(6):
+        team.wait("the rule in force", translated)
+    one = run(team, program("requires"))
+    assert one.step(CAP_MIB + 1) == (FULL, 0, CAP_MIB)
+    assert team.pod("requires")["spec"]["nodeName"] == NODE
+    gpu_node.driver.limit_by("off")
+    team.wait("the label gone", lambda: LABEL not in agent.labels())
+    assert one.step(1024)[:2] == (0, 1024)  # it runs on, held by its sidecar
+    team.create(program("waits"))
+    team.wait("why", lambda: [line for line in team.events("waits") if "FailedScheduling" in line])
+    said = ask(gpu_node.kubeconfig, "explain", "waits", "-n", team.namespace, code=1)
+    print(said)
+    assert LABEL in said
+    gpu_node.driver.limit_by(mode)
+    team.wait_ready("waits")
+    for name in ("requires", "waits"):
+        team.delete_pod(name)
+    release.install(limited)
+
+
+def test_a_pod_without_gpus_of_ours_is_left_as_it_was(tenant):
+    tenant.create(pod("plain", None, holding("forever")))
+    assert tenant.wait_ready("plain")["spec"].get("initContainers") is None
+    tenant.delete_pod("plain")
