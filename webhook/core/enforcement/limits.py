@@ -20,6 +20,8 @@ CONTEXT_BYTES: Final = 600 * 2**20
 """Of each process, what the lists may show and the driver may not count: a CUDA context. 518 MiB
 were seen on an H100 with driver 580; whether r615 counts it, no hardware has said yet."""
 
+MOST_CONTEXTS: Final = 8
+"""Of a pod, that are let pass so: else a crowd of processes could hold memory that nobody counts."""
 
 REQUIRE: Final = "Require"
 DRIVER_LIMITS: Final = ("Auto", REQUIRE)
@@ -44,9 +46,9 @@ def judged_bytes(listed_bytes: int, processes: int, counted_bytes: int | None) -
     | --- | --- |
     | holds no limit: it counts nothing | what is listed |
     | counts all of it, or more | what is listed |
-    | counts less | what is listed, less the difference, or less a context per process |
+    | counts less | what is listed, less the difference, at most a context for each of eight |
     """
     if counted_bytes is None:
         return listed_bytes
     uncounted = max(0, listed_bytes - counted_bytes)
-    return listed_bytes - min(uncounted, processes * CONTEXT_BYTES)
+    return listed_bytes - min(uncounted, min(processes, MOST_CONTEXTS) * CONTEXT_BYTES)
