@@ -1,4 +1,4 @@
-"""Pods under `runtimeClassName: Auto`, on a cluster whose RuntimeClass `nvidia` comes and goes."""
+"""Pods under rules that heed what a cluster has: a RuntimeClass, nodes with the driver's limit."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from tests.support.control_planes import wait_until
 from tests.support.our_server import container, knowing
 from tests.support.pods import a_container, a_pod
+from tests.support.schedulers import GIB, add_node
 
 OVERHEAD = {"cpu": "100m", "memory": "120Mi"}
 OURS = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
@@ -97,3 +98,20 @@ def test_a_guaranteed_pod_stays_so_with_the_class(team):
         pod = team.accepts(a_pod("8Gi", containers=[a_container(resources=resources)]))
     assert pod["status"]["qosClass"] == "Guaranteed"
     assert container(pod, "vram-enforcer")["resources"]["limits"]["cpu"] == "200m"
+
+
+def test_who_requires_the_drivers_limit_is_warned_while_no_node_has_it(make_team):
+    team, label = make_team("required"), {"vramwarden.io/driver-limit": "true"}
+
+    def hints():
+        team.accepts(a_pod("8Gi"), dry_run=True)
+        mutated, _ = team.ours.reviews(team.namespace)[-2:]
+        return mutated.get("notes", [])
+
+    (said,) = hints()
+    assert "no node has that label now: the pod waits until one has" in said
+    add_node(team.api, "limited", [8 * GIB], **label)
+    try:
+        wait_until("it is known", lambda: not hints())
+    finally:
+        team.api.request("DELETE", "/api/v1/nodes/limited")

@@ -44,6 +44,7 @@ spec:
   - name: restarted
     match: {namespaces: ["restarted-*"]}
     enforcement: {podRestart: RestartAllContainers}
+  - {name: required, match: {namespaces: ["required-*"]}, enforcement: {driverLimit: Require}}
   - {name: isolated, match: {namespaces: ["isolated-*"]}, isolation: NonRoot}
   - {name: watched, match: {namespaces: ["watched-*"]}, action: Warn}
   - {name: audited, match: {namespaces: ["audited-*"]}, action: Audit}
