@@ -2,11 +2,13 @@
 
 import pytest
 
+from webhook.sidecar.limit import INSTEAD
+
 ASKED = "nvmlDeviceGetMemoryLimits_v1"
 HELD, LATE, NOT = "held by the driver", "held by the driver, late", "not held by the driver"
 MORE = "the driver's limit for this pod on GPU GPU-a is 1001Mi, more than the cap of 1000Mi"
 NONE = "the driver has no limit for this pod on GPU GPU-a"
-STOPPED_INSTEAD = "; what is over its cap is stopped and not denied memory"
+STOPPED_INSTEAD = f"; {INSTEAD}"
 
 
 @pytest.mark.parametrize("asks", [None, "", " "], ids=["absent", "empty", "blank"])

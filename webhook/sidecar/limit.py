@@ -36,6 +36,11 @@ HELD_LATE: Final = "held by the driver, late"
 NOT_HELD: Final = "not held by the driver"
 WAITING: Final = "waiting for the driver's limit"
 
+INSTEAD: Final = (
+    "what is over its cap is stopped and not denied memory; VRAMWARDEN_GPU_MEMORY_FRACTION is of the"
+    " cap here, and too much of the whole GPU: where a program takes it, create the pod again"
+)
+
 
 class PodLimit:
     """What the driver said last of the pod's limit on each GPU."""
@@ -91,8 +96,7 @@ class PodLimit:
     def _report(self, why: str) -> None:
         before, self._held = self._held, not why
         if why and before is not False:
-            instead = "what is over its cap is stopped and not denied memory"
-            self._journal.verdict("warning", NOT_HELD, f"{why}; {instead}")
+            self._journal.verdict("warning", NOT_HELD, f"{why}; {INSTEAD}")
         elif not why and before is None:
             self._journal.event("info", HELD, why="an allocation over the cap fails")
         elif not why and not before:

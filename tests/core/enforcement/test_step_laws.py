@@ -195,9 +195,7 @@ AMOUNTS = st.integers(0, 10 * CONTEXT_BYTES)
 
 
 @given(AMOUNTS, AMOUNTS | st.none(), st.integers(0, 20))
-def test_what_the_driver_does_not_count_is_judged_beyond_eight_contexts(
-    listed, counted, processes
-):
+def test_what_the_driver_does_not_count_is_judged_beyond_eight_contexts(listed, counted, processes):
     judged = judged_bytes(listed, processes, counted)
     margin = min(processes, 8) * CONTEXT_BYTES
     assert listed - margin <= judged <= listed

@@ -21,7 +21,7 @@ CONTEXT_BYTES: Final = 600 * 2**20
 were seen on an H100 with driver 580; whether r615 counts it, no hardware has said yet."""
 
 MOST_CONTEXTS: Final = 8
-"""Of a pod, that are let pass so: else a crowd of processes could hold memory that nobody counts."""
+"""Of a pod, that are let pass so: else a crowd of processes could hold what nobody counts."""
 
 REQUIRE: Final = "Require"
 DRIVER_LIMITS: Final = ("Auto", REQUIRE)
