@@ -37,8 +37,8 @@ NOT_HELD: Final = "not held by the driver"
 WAITING: Final = "waiting for the driver's limit"
 
 INSTEAD: Final = (
-    "what is over its cap is stopped and not denied memory; VRAMWARDEN_GPU_MEMORY_FRACTION is of the"
-    " cap here, and too much of the whole GPU: where a program takes it, create the pod again"
+    "what is over its cap is stopped and not denied memory; VRAMWARDEN_GPU_MEMORY_FRACTION is of"
+    " the cap here, and too much of the whole GPU: where a program takes it, create the pod again"
 )
 
 
