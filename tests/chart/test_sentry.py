@@ -86,12 +86,10 @@ def test_the_limiter_has_one_capability_and_writes_cgroups_for_dmem_alone(helm, 
         "runAsUser": 0,
         "seccompProfile": {"type": "RuntimeDefault"},
     }
-    profile = {"appArmorProfile": {"type": "RuntimeDefault"}} if version == "1.36" else {}
     assert container["securityContext"] == {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
         "capabilities": {"drop": ["ALL"], "add": ["SYS_ADMIN"]},
-        **profile,
     }
     assert not {"ports", "livenessProbe", "readinessProbe"} & container.keys()
     found = options(limiter_command, container)

@@ -182,7 +182,7 @@ def _require_on_nodes(
             gone = [
                 one
                 for one in found
-                if one.get("key") in replaced
+                if any(one.get("key") == label for label in replaced)
                 and one.get("operator") == "Gt"
                 and one not in expressions
             ]
