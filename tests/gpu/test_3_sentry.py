@@ -5,8 +5,10 @@ import json
 import subprocess
 import sys
 import time
+import urllib.request
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.gpu.machine import (
     MIB,
@@ -75,9 +77,7 @@ def test_who_has_no_sidecar_is_stopped_and_its_neighbour_is_seen(node):
     api, (_, honest, over), log = node
     quiet, loud = Program(*POD, cgroup=honest), Program(*POD, cgroup=over)
     quiet.does(f"alloc {512 * MIB}")
-    deadline_s = time.monotonic() + WAIT_S
-    while "usedMi" not in seen_of(api, UIDS[1]) and time.monotonic() < deadline_s:
-        time.sleep(0.5)
+    wait_for(lambda: "usedMi" in seen_of(api, UIDS[1]))
     grown_s = time.monotonic()
     loud.does(f"alloc {4096 * MIB}")
     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -90,5 +90,35 @@ def test_who_has_no_sidecar_is_stopped_and_its_neighbour_is_seen(node):
     used = seen_of(api, UIDS[1])["usedMi"] * MIB
     answer("a pod with 512Mi allocated, by GPUNode", mib(used))
     assert 512 * MIB <= used < CAP_BYTES
-    quiet.end()
     loud.end()
+    began_s = time.monotonic()
+    idle = wait_for(lambda: idle_s(log).get(UIDS[1][:8]))
+    answer(
+        "held 512Mi and did nothing: first told after, then",
+        f"{time.monotonic() - began_s:.0f} s, {idle:.0f} s",
+    )
+    quiet.does("write 12 s")
+    assert wait_for(lambda: UIDS[1][:8] not in idle_s(log))
+    quiet.end()
+
+
+def wait_for(check):
+    """Return what a check returns once it is true, or at last."""
+    deadline_s = time.monotonic() + WAIT_S
+    while not (found := check()) and time.monotonic() < deadline_s:
+        time.sleep(0.5)
+    return found
+
+
+def idle_s(log):
+    """Return what the sentry's metrics say of idleness, by pod."""
+    port = json.loads(log.read_text().splitlines()[0])["port"]
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answered:
+        text = answered.read().decode()
+    families = text_string_to_metric_families(text)
+    return {
+        one.labels["pod"]: one.value
+        for family in families
+        for one in family.samples
+        if one.name == "vramwarden_sentry_pod_idle_seconds"
+    }
