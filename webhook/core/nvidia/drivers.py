@@ -62,9 +62,9 @@ LIMITS_FROM: Final = 615
 """The branch from which on a driver can hold cgroups to amounts."""
 _VERSION: Final = re.compile(r"([0-9]{1,6})\.([0-9]{1,6})(?:\.([0-9]{1,6}))?(?:[-+~ ].*)?")
 
-_LISTS_OUR_PROCESSES_ALONE: Final[frozenset[int]] = frozenset()
-"""Branches on which tests/gpu saw that a process whose owner is dead is listed in its own PID
-namespace and in no other; none yet."""
+_LISTS_OUR_PROCESSES_ALONE: Final = frozenset({580})
+"""Branches on which tests/gpu saw that memory whose process is dead, and that a child has open
+still, is listed in its own PID namespace, by the dead one's number, and in no other."""
 
 _REASONS: Final = {
     DriverClass.HOST_PIDS: "driver {} lists host PIDs, not the pod's; 565.57.01 or newer is needed",
