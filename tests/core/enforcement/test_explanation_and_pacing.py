@@ -4,6 +4,7 @@ import pytest
 
 from webhook.core.enforcement.explanation import explain_stop
 from webhook.core.enforcement.pacing import (
+    LIMITED_EVERY_S,
     LIST_EVERY_S,
     LIST_FLOOR_S,
     MOVED_BYTES,
@@ -55,8 +56,8 @@ LIMITED = {"limited": True}  # the total is what the driver counts of the pod
         (True, 0, 0.0, {}, True),
         (False, CAP - MOVED_BYTES, LIST_FLOOR_S, LIMITED, True),
         (False, CAP - MOVED_BYTES, LIST_FLOOR_S / 2, LIMITED, False),
-        (False, CAP - MOVED_BYTES + 1, LIST_EVERY_S / 2, LIMITED, False),
-        (False, CAP, LIST_EVERY_S, LIMITED, True),
+        (False, CAP - MOVED_BYTES + 1, LIMITED_EVERY_S * 0.9, LIMITED, False),
+        (False, CAP, LIMITED_EVERY_S, LIMITED, True),
         (False, CAP - MOVED_BYTES, LIST_FLOOR_S, {}, False),
         (False, CAP + MOVED_BYTES, LIST_FLOOR_S / 2, {}, False),
         (False, None, LIST_FLOOR_S, {}, True),

@@ -18,6 +18,9 @@ MOVED_BYTES: Final = 64 * 2**20
 LIST_EVERY_S: Final = 10.0
 """However stable the total, processes come and go, and managed memory hides in it."""
 
+LIMITED_EVERY_S: Final = 2.0
+"""Where the driver holds a limit, no total shows what it does not count."""
+
 LIST_FLOOR_S: Final = 1.0
 """Lists are never read more often, except over the cap."""
 
@@ -60,7 +63,7 @@ def wants_lists(
     | no | moved, over the cap | over the floor | yes |
     | no | moved, of a pod that is limited | over the floor | yes |
     | no | moved, higher than ever | over the floor | yes |
-    | no | any other | over the ceiling | yes |
+    | no | any other | over the ceiling, which is lower where a limit holds | yes |
     | no | any other | between | no |
 
     While the total itself is within the cap no pod can be over it. Then only time counts, and that
@@ -83,4 +86,4 @@ def wants_lists(
     peaks = total_bytes >= pace.highest_bytes + MOVED_BYTES
     if moved and (limited or total_bytes > cap_bytes):
         return True
-    return peaks or since_s >= LIST_EVERY_S * slow
+    return peaks or since_s >= (LIMITED_EVERY_S if limited else LIST_EVERY_S) * slow
