@@ -519,7 +519,7 @@ TABLE = [
     limit(
         "B5 in the sidecar",
         SECURITY_MD,
-        "is reported by the sidecar and not counted, until that was seen on a GPU",
+        "with other drivers it is reported and not counted",
     ),
     shown(
         "B9 a crowd",

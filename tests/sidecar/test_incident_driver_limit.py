@@ -119,6 +119,7 @@ def test_what_a_limit_leaves_to_the_sidecar_is_judged_less_what_the_driver_count
         hog = p.process("plain")
         p.holds(hog, 1300)  # a context's worth of it is not counted
         p.guard(VRAM_DRIVER_LIMIT="Auto", VRAM_GPUS="GPU-a")
+        p.observations(1)  # which finds the GPUs
         asked = len(p.calls(total))
         p.observations(5)
         spared, asked = hog.code, len(p.calls(total)) - asked
