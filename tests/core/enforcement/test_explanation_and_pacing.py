@@ -4,7 +4,6 @@ import pytest
 
 from webhook.core.enforcement.explanation import explain_stop
 from webhook.core.enforcement.pacing import (
-    LIMITED_EVERY_S,
     LIST_EVERY_S,
     LIST_FLOOR_S,
     MOVED_BYTES,
@@ -54,10 +53,8 @@ LIMITED = {"limited": True}  # the total is what the driver counts of the pod
     ("judging", "total", "since_s", "more", "want"),
     [
         (True, 0, 0.0, {}, True),
-        (False, CAP - MOVED_BYTES, LIST_FLOOR_S, LIMITED, True),
-        (False, CAP - MOVED_BYTES, LIST_FLOOR_S / 2, LIMITED, False),
-        (False, CAP - MOVED_BYTES + 1, LIMITED_EVERY_S * 0.9, LIMITED, False),
-        (False, CAP, LIMITED_EVERY_S, LIMITED, True),
+        (False, CAP, LIST_FLOOR_S, LIMITED, True),
+        (False, CAP, LIST_FLOOR_S / 2, LIMITED, False),
         (False, CAP - MOVED_BYTES, LIST_FLOOR_S, {}, False),
         (False, CAP + MOVED_BYTES, LIST_FLOOR_S / 2, {}, False),
         (False, None, LIST_FLOOR_S, {}, True),

@@ -18,9 +18,6 @@ MOVED_BYTES: Final = 64 * 2**20
 LIST_EVERY_S: Final = 10.0
 """However stable the total, processes come and go, and managed memory hides in it."""
 
-LIMITED_EVERY_S: Final = 2.0
-"""Where the driver holds a limit, no total shows what it does not count."""
-
 LIST_FLOOR_S: Final = 1.0
 """Lists are never read more often, except over the cap."""
 
@@ -60,19 +57,19 @@ def wants_lists(
     | yes | any | any | yes |
     | no | any | under the floor | no |
     | no | unknown | over the floor | yes |
+    | no | any, of a pod that is limited | over the floor | yes |
     | no | moved, over the cap | over the floor | yes |
-    | no | moved, of a pod that is limited | over the floor | yes |
     | no | moved, higher than ever | over the floor | yes |
-    | no | any other | over the ceiling, which is lower where a limit holds | yes |
+    | no | any other | over the ceiling | yes |
     | no | any other | between | no |
 
     While the total itself is within the cap no pod can be over it. Then only time counts, and that
     peaks are to be seen: a total higher than at any list shows one, of a pod that is alone on its
     GPU. So many lists fit into a GPU's memory that this costs little.
 
-    Where the driver holds a limit, `total_bytes` is what it counts of the pod, and says nothing of
-    what it does not count: the card's total is the limit's in there (nvml.h of r615). Lists are
-    then read by time, and whenever that amount moved.
+    Where the driver holds a limit, `total_bytes` is what it counts of the pod: the card's total is
+    the limit's in there (nvml.h of r615). What it does not count moves neither, so lists alone show
+    that, and who holds it is to be stopped as soon as elsewhere.
     """
     if judging:
         return True
@@ -80,10 +77,8 @@ def wants_lists(
     slow = 2.0 if pace.call_s > SLOW_CALL_S else 1.0
     if since_s < LIST_FLOOR_S * slow:
         return False
-    if total_bytes is None or pace.listed_total_bytes is None:
+    if limited or total_bytes is None or pace.listed_total_bytes is None:
         return True
     moved = abs(total_bytes - pace.listed_total_bytes) >= MOVED_BYTES
     peaks = total_bytes >= pace.highest_bytes + MOVED_BYTES
-    if moved and (limited or total_bytes > cap_bytes):
-        return True
-    return peaks or since_s >= (LIMITED_EVERY_S if limited else LIST_EVERY_S) * slow
+    return (moved and total_bytes > cap_bytes) or peaks or since_s >= LIST_EVERY_S * slow
