@@ -97,7 +97,8 @@ def show_limits(config: dict, limits: Path) -> None:
     mounts = config["mounts"]
     for one in mounts if TREE is UNIFIED else ():
         if one["destination"] == str(CGROUPS) or one.get("source") == str(CGROUPS):
-            one.update(mount(TREE, one["destination"], "ro"))
+            writable = "rw" in one.get("options", ())
+            one.update(mount(TREE, one["destination"], "rw" if writable else "ro"))
     mounts += [
         {**one, "destination": str(Path(one["destination"]).with_name(CUDA))}
         for one in mounts

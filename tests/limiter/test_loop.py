@@ -228,7 +228,8 @@ def test_dmem_is_enabled_down_to_each_pod_and_again_where_it_was_dropped(play):
         node.limiter.step(20.0)
         return [*enabled, control.read_text()]
 
-    assert play(scenario, limits="dmem enabled=1", dmem=True) == ["+dmem"] * 3
+    settings = {"limits": "dmem enabled=1", "controllers": "memory dmem"}
+    assert play(scenario, dmem=True, **settings) == ["+dmem"] * 3
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,12 @@ class NodeCgroups:
         return DMEM in self._read("", "cgroup.controllers").split()
 
     def enable_dmem(self, path: str) -> None:
-        """Have everything below this cgroup have the controller's files; raises OSError."""
+        """Have everything below this cgroup have the controller's files; raises OSError.
+
+        Without effect on a kernel without it: what the driver can do there, it says itself.
+        """
+        if not self.offers_dmem():
+            return
         parts = path.split("/") if path else []
         for depth in range(len(parts) + 1):
             above = "/".join(parts[:depth])
