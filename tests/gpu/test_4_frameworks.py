@@ -7,13 +7,22 @@ import sys
 import pytest
 
 from tests.gpu.machine import MIB, answer, mib
+from webhook.core.enforcement.bounds import parse_tolerance
 from webhook.core.nvidia.programs import SETTINGS, Program
 from webhook.core.placement.pods import memory_fraction
 
 CAP_BYTES = 8192 * MIB
-# Each allocates until it is refused, says `full`, and waits.
+# Each works, so that it loads what it has of kernels and libraries, allocates until it gets no more,
+# says `full`, and waits.
 PYTORCH = """
 import torch
+x = torch.randn(2048, 2048, device="cuda")
+(x @ x).sum(), (x.bfloat16() @ x.bfloat16()).sum()
+torch.nn.Conv2d(64, 128, 3, device="cuda")(torch.randn(8, 64, 128, 128, device="cuda")).sum().backward()
+torch.fft.fft(x), torch.linalg.svd(x[:256, :256]), torch.linalg.solve(x[:512, :512], x[:512, :512])
+x.sort(), x.topk(5), x.softmax(0)
+layer = torch.nn.TransformerEncoderLayer(512, 8, device="cuda", batch_first=True)
+layer(torch.randn(8, 128, 512, device="cuda")).sum().backward()
 held = []
 try:
     while True: held.append(torch.ones(64 * 2**20, dtype=torch.uint8, device="cuda"))
@@ -21,6 +30,8 @@ except torch.cuda.OutOfMemoryError: pass
 """
 JAX = """
 import jax, jax.numpy as jnp
+x = jnp.ones((2048, 2048))
+(x @ x), jnp.linalg.svd(x[:256, :256]), jnp.fft.fft(x), jnp.sort(x)
 held = []
 try:
     while len(held) < 2000: held.append(jnp.ones(64 * 2**20, dtype=jnp.uint8).block_until_ready())
@@ -50,7 +61,7 @@ END = "\nprint('full', flush=True)\ninput()\n"
         (Program.CUPY, "cupy", CUPY),
     ],
 )
-def test_a_program_with_its_variables_stays_within_the_cap(program, module, script, nvml, gpu):
+def test_a_program_with_its_variables_is_not_stopped(program, module, script, nvml, gpu):
     pytest.importorskip(module)
     device = nvml.devices()[0]
     fraction = memory_fraction(CAP_BYTES, [device.total_bytes])
@@ -68,4 +79,4 @@ def test_a_program_with_its_variables_stays_within_the_cap(program, module, scri
         running.stdin.close()
         assert said == "full\n", running.stderr.read()[-2000:]
     answer(f"{program}, cap 8Gi: holds when no more is allocated", mib(held_bytes))
-    assert held_bytes <= CAP_BYTES
+    assert held_bytes <= CAP_BYTES + parse_tolerance("", CAP_BYTES)
