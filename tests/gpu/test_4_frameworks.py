@@ -18,8 +18,10 @@ PYTORCH = """
 import torch
 x = torch.randn(2048, 2048, device="cuda")
 (x @ x).sum(), (x.bfloat16() @ x.bfloat16()).sum()
-torch.nn.Conv2d(64, 128, 3, device="cuda")(torch.randn(8, 64, 128, 128, device="cuda")).sum().backward()
-torch.fft.fft(x), torch.linalg.svd(x[:256, :256]), torch.linalg.solve(x[:512, :512], x[:512, :512])
+images = torch.randn(8, 64, 128, 128, device="cuda")
+torch.nn.Conv2d(64, 128, 3, device="cuda")(images).sum().backward()
+small = x[:256, :256]
+torch.fft.fft(x), torch.linalg.svd(small), torch.linalg.solve(small, small)
 x.sort(), x.topk(5), x.softmax(0)
 layer = torch.nn.TransformerEncoderLayer(512, 8, device="cuda", batch_first=True)
 layer(torch.randn(8, 128, 512, device="cuda")).sum().backward()
