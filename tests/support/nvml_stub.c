@@ -962,7 +962,8 @@ static void charge(ino_t limited, long long bytes)
         place++;
     if (place == client.charge_count) {
         snprintf(path, sizeof path, "%s/charge-%d-%lld-%llu", limits_folder(folder, sizeof folder),
-                 getpid(), (long long)time(NULL) * 1000 + random() % 1000, (bytes_t)limited);
+                 getpid(), (long long)time(NULL) * 1000 + random() % 1000,
+                 (bytes_t)(limited ? limited : client.chain.at[0]));
         client.charges[place] = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
         if (client.charges[place] < 0 || flock(client.charges[place], LOCK_EX))
             die("no folder for charges", path);
