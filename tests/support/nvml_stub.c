@@ -956,16 +956,19 @@ static void list_client(void)
 /* Add to what is charged to a limit, or to none (0); its file is ours until we end. */
 static void charge(ino_t limited, long long bytes)
 {
-    char folder[2048], path[2304], text[1024] = "";
+    char folder[2048], name[64], path[2304], new[2304], text[1024] = "";
     unsigned place = 0;
     while (place < client.charge_count && client.limited[place] != limited)
         place++;
     if (place == client.charge_count) {
-        snprintf(path, sizeof path, "%s/charge-%d-%lld-%llu", limits_folder(folder, sizeof folder),
-                 getpid(), (long long)time(NULL) * 1000 + random() % 1000,
+        limits_folder(folder, sizeof folder);
+        snprintf(name, sizeof name, "%d-%lld-%llu", getpid(),
+                 (long long)time(NULL) * 1000 + random() % 1000,
                  (bytes_t)(limited ? limited : client.chain.at[0]));
-        client.charges[place] = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-        if (client.charges[place] < 0 || flock(client.charges[place], LOCK_EX))
+        snprintf(path, sizeof path, "%s/charge-%s", folder, name);
+        snprintf(new, sizeof new, "%s/new-%s", folder, name); /* who sums finds none unlocked */
+        client.charges[place] = open(new, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+        if (client.charges[place] < 0 || flock(client.charges[place], LOCK_EX) || rename(new, path))
             die("no folder for charges", path);
         client.limited[place] = limited;
         client.charge_count++;
