@@ -19,7 +19,6 @@ from webhook.core.policy.values import DriverLimit
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("limiter")]
 
-V2 = "cgroup.events"
 JOIN = """
 import os, sys
 open(sys.argv[1] + "/cgroup.procs", "w").write("0")
@@ -103,11 +102,11 @@ class Machine:
 
 @pytest.fixture
 def machine(tmp_path):
-    if why := nodes.missing(V2):
+    if why := nodes.missing(nodes.V2):
         pytest.skip(why)
     folder = tmp_path / "node"
     folder.mkdir()
-    with nodes.Api(tmp_path) as api, nodes.own_cgroup(V2) as tree:
+    with nodes.Api(tmp_path) as api, nodes.own_cgroup(nodes.V2) as tree:
         try:
             yield Machine(folder, api, tree)
         finally:

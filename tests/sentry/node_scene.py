@@ -2,7 +2,8 @@
 
 Pods are as a runtime makes them: a first process that only waits, per container a cgroup and a
 mount namespace, all in one PID namespace. What NVML lists is the stub's; who is in a list is taken
-from the processes' names, see `tenant.py`.
+from the processes' names, see `tenant.py`. Where the driver has limits, a limiter runs, too, and
+what the driver counts of a pod is what its tenants allocate by the stub's libcuda.so.1.
 """
 
 import contextlib
@@ -21,7 +22,7 @@ from tests.sidecar.incident_scene import LIBC, MIB, become, write
 CAP_MIB = 8192
 PATH = "/usr/bin:/bin"
 NEWNS, NEWPID = 0x00020000, 0x20000000
-CAP_KILL = 5
+CAP_KILL, CAP_SYS_ADMIN = 5, 21
 BIND, REC_PRIVATE, DETACH = 0x1000, 0x4000 | 0x40000, 2
 TENANT = Path(__file__).with_name("tenant.py")
 GPU = "GPU-11111111-2222-3333-4444-555555555555"
@@ -31,6 +32,11 @@ import signal
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 while True:
     signal.pause()
+"""
+CGROUPS, STATE = "/run/cgroups", Path("/run/vramwarden-limiter/state.json")
+LIMITED = f"""driver 615.71.09
+limits misc cgroups={CGROUPS} own=/sys/fs/cgroup in=/run/limits
+live off
 """
 VOLUME_IS_IN = ("enforcer", "debug")
 VOLUME = "volumes/kubernetes.io~empty-dir/vram-enforcer-run"
@@ -46,10 +52,14 @@ def mount(source, target, kind=None, flags=0):
 
 
 class Driver:
-    """The stub's file as one PID namespace sees it."""
+    """The stub's file as one PID namespace sees it; it may hold cgroups to limits."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, library, *, limits=False):
         self.folder = folder
+        self.limits = limits
+        self.environment = {
+            "NVML_STUB_FILE": str(folder / "stub.txt"), "LD_LIBRARY_PATH": library
+        }  # fmt: skip
         folder.mkdir(parents=True)
         folder.chmod(0o755)
         self._listed = None
@@ -63,13 +73,11 @@ class Driver:
         lines = [f"process 0 compute {pid} {mib * MIB}\n" for pid, mib in listed.items()]
         used = sum(listed.values()) * MIB
         gpus = (
-            f"gpu {GPU} total={used + MIB} used={used} mig=0\ngpu {OTHER_GPU} total={MIB} mig=0\n"
+            f"gpu {GPU} total={used + 2**40} used={used} mig=0\n"
+            f"gpu {OTHER_GPU} total={2**40} mig=0\n"
         )
-        write(self.folder / "stub.txt", "".join(["driver 580.65.06\n", gpus, *lines]))
-
-    @property
-    def environment(self):
-        return {"NVML_STUB_FILE": str(self.folder / "stub.txt")}
+        driver = LIMITED if self.limits else "driver 580.65.06\n"
+        write(self.folder / "stub.txt", "".join([driver, gpus, *lines]))
 
 
 class Pod:
@@ -78,7 +86,7 @@ class Pod:
     def __init__(self, node, name, uid, quality="burstable"):
         self.node, self.name, self.uid = node, name, uid
         self.cgroup = node.cgroups / "kubepods" / quality / f"pod{uid}"
-        self.driver = Driver(node.folder / name)
+        self.driver = node.has_driver(name)
         self.run = node.folder / "kubelet/pods" / uid / VOLUME
         self.run.mkdir(parents=True)
         self.notes = node.folder / f"{name}.notes"
@@ -100,7 +108,7 @@ class Pod:
 
     def sidecar(self, user=0):
         environment = self.driver.environment | {
-            "LD_LIBRARY_PATH": self.node.library,
+            "VRAM_DRIVER_LIMIT": "Auto" if self.driver.limits else "",
             "VRAM_CAP_BYTES": str(CAP_MIB * MIB),
             "VRAM_TOLERANCE": "2%",
             "VRAM_GRACE": "1s",
@@ -118,7 +126,8 @@ class Pod:
 
     def tenant(self, how, user=0, container="train"):
         command = [sys.executable, "-I", "-S", str(TENANT), how, str(self.notes)]
-        return self._start(container, command, user)
+        allocates = self.driver.environment if self.driver.limits else {}
+        return self._start(container, command, user, allocates)
 
     def _start(self, container, command, user=0, environment=None, output=None):
         """Start it in its container; return its number on the node."""
@@ -152,6 +161,7 @@ class Pod:
         mount("proc", "/proc", b"proc")
         if container in VOLUME_IS_IN:
             mount(self.run, "/run/vram-enforcer", None, BIND)
+        mount(self.container(container), "/sys/fs/cgroup", None, BIND)
         check(LIBC.umount2(os.fsencode(self.run), DETACH))
         with Path(output or os.devnull).open("ab") as out:
             os.dup2(out.fileno(), 1)
@@ -165,12 +175,12 @@ class Pod:
         for path in self.cgroup.rglob("cgroup.procs"):
             alive |= set(map(int, path.read_text().split()))
         tenants = alive - {self.pause, self.enforcer}
-        for pid in tenants - self.held.keys():
+        for pid in tenants:
             with contextlib.suppress(OSError):
                 named = Path(f"/proc/{pid}/comm").read_text().strip()
                 kind = "ghost" if named.startswith("ghost") else "gpu"
                 if named.startswith(kind) and named.removeprefix(kind).isdecimal():
-                    self.inner[pid] = int(status(pid)["NSpid"].split()[1])
+                    self.inner[pid] = self.inner.get(pid) or int(status(pid)["NSpid"].split()[1])
                     self.held[pid] = int(named.removeprefix(kind))
                     self.ghosts |= {pid} if kind == "ghost" else set()
         self.tenants = len([pid for pid in tenants if is_alive(pid)])
@@ -201,10 +211,10 @@ class Pod:
 
     def line(self):
         return {
-            "uid": self.uid, "pod": f"team/{self.name}", "gpus": [GPU], "memory": CAP_MIB * MIB,
-            "since": 1, "cap": CAP_MIB * MIB, "tolerance": CAP_MIB * MIB // 50, "late_s": 6.5,
-            "act": True,
-        }  # fmt: skip
+            "uid": self.uid, "pod": f"team/{self.name}", "gpus": [GPU, OTHER_GPU],
+            "memory": CAP_MIB * MIB, "since": 1, "cap": CAP_MIB * MIB,
+            "tolerance": CAP_MIB * MIB // 50, "late_s": 6.5, "act": True,
+        } | ({"limit": "Auto"} if self.driver.limits else {})  # fmt: skip
 
 
 class Node:
@@ -213,11 +223,17 @@ class Node:
         self.library = sent["library"]
         self.cgroups = Path(sent["cgroups"])
         mount("tmpfs", "/run", b"tmpfs")
-        Path("/run/vram-enforcer").mkdir()
-        self.driver = Driver(self.folder / "node")
+        for folder in (Path("/run/vram-enforcer"), Path(CGROUPS), STATE.parent):
+            folder.mkdir()
+        mount(self.cgroups, CGROUPS, None, BIND)
+        self.limits = sent.get("limits", False)
+        self.driver = self.has_driver("node")
         self.sentry = None
         self.scanned = {}
         """How many scans there had been, when a process was noted."""
+
+    def has_driver(self, name):
+        return Driver(self.folder / name, self.library, limits=self.limits)
 
     def quietly(self, work):
         try:
@@ -276,17 +292,29 @@ class Node:
 
     def start_sentry(self, uid, kubeconfig, *options, private=False, constants="pass"):
         log = self.folder / "sentry.log"
-        imports = "from webhook.cli.main import main; from webhook.sentry import intervals, judge"
-        code = f"{imports}; {constants}; main()"
-        command = [sys.executable, "-c", code, "sentry", "--node=n1", "--namespace=sys",
-                   "--host=127.0.0.1", "--metrics-port=0", f"--kubeconfig={kubeconfig}",
-                   *options]  # fmt: skip
+        imports = "from webhook.sentry import intervals, judge"
+        options = ("--host=127.0.0.1", "--metrics-port=0", *options)
+        command = ["sentry", f"--kubeconfig={kubeconfig}", *options]
+        self.sentry = self._ours(uid, command, f"{imports}; {constants}", log, private, CAP_KILL)
+
+    def start_limiter(self, uid, kubeconfig):
+        command = ["limiter", f"--kubeconfig={kubeconfig}", f"--cgroups={CGROUPS}"]
+        return self._ours(uid, command, "pass", self.folder / "limiter.log", False, CAP_SYS_ADMIN)
+
+    def _ours(self, uid, command, constants, *how):
+        """Start a program of ours in a pod of its own."""
+        code = f"from webhook.cli.main import main; {constants}; main()"
+        command = [sys.executable, "-c", code, *command, "--node=n1", "--namespace=sys"]
         environment = self.driver.environment | {
-            "LD_LIBRARY_PATH": self.library, "POD_UID": uid, "POD_NAME": "sentry-x",
-            "PYTHONPATH": str(Path(__file__).parents[2]),
+            "POD_UID": uid, "POD_NAME": "sentry-x", "PYTHONPATH": str(Path(__file__).parents[2])
         }  # fmt: skip
         cgroup = f"kubepods/besteffort/pod{uid}/{'5' * 64}"
-        self.sentry = self.process(cgroup, command, environment, log, private, CAP_KILL)
+        return self.process(cgroup, command, environment, *how)
+
+    def limited(self):
+        """Return the UIDs of pods that the limiter says the driver holds."""
+        text = STATE.read_text() if STATE.exists() else '{"limited": []}'
+        return {one["uid"] for one in json.loads(text)["limited"]}
 
     def events(self):
         log = self.folder / "sentry.log"

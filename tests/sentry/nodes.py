@@ -15,6 +15,8 @@ from tests.support.api_server import ApiServer
 from webhook.core.placement.assignments import read_assignments
 
 NAMESPACES = (*scenes.NAMESPACE, "--mount")
+V2 = "cgroup.events"
+"""A file that cgroups of version 2 alone have."""
 HIERARCHIES = ("/sys/fs/cgroup/systemd", "/sys/fs/cgroup/unified", "/sys/fs/cgroup")
 
 
@@ -113,7 +115,7 @@ def play(folder, library, api, name, **sent):
         "lines": str(api.lines),
     }  # fmt: skip
     log = folder / "sentry.log"
-    with own_cgroup() as cgroups:
+    with own_cgroup(*[V2] if sent.get("limits") else []) as cgroups:
         try:
             return scenes.play(
                 "tests.sentry.scenarios", name,

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 from tests.sentry.node_scene import TENANT, Pod, is_alive, play
+from tests.support.process_tools import wait_until
 
 __all__ = ["play"]
 
@@ -25,8 +26,13 @@ ATTACKS = {
     "leaderless": ("leaderless", 0, 0),
     "swapped": ("alone", 0, None, "enforcer"),
     "debugger": ("stop", 0, 0, "debug"),
+    "orphan": ("orphan", 0, 0),
+    "imports": ("imports", 0, 0),
 }
 """What the workload does, as which user, the sidecar's (None: its image was changed), and where."""
+
+GUARDED = {"honest": 101, "orphaned": 104, "crowded": 106}
+"""Who leaves its sidecar alone, which is to stop it: what it does, and its pod's number."""
 
 ENDED_WHOLE = ("again", "crowd", "ghost", "supervisor")
 """Who starts again what is stopped, or holds what nobody owns, ends with all of its pod."""
@@ -40,19 +46,27 @@ def uid_of(number):
 
 
 def attacked(node, sent):
-    """Let every tenant attack at once, beside an honest one and bystanders."""
+    """Let every tenant attack at once, beside those who are held by a sidecar, and bystanders."""
+    if node.limits:
+        node.start_limiter(uid_of(201), sent["kubeconfig"])
     pods = {name: Pod(node, name, uid_of(n)) for n, name in enumerate(ATTACKS, 1)}
     bystander = Pod(node, "bystander", uid_of(100))
-    honest = Pod(node, "honest", uid_of(101))
+    guarded = {name: Pod(node, name, uid_of(n)) for name, n in GUARDED.items()}
     stranger = Pod(node, "stranger", uid_of(102), "besteffort")
     unheld = Pod(node, "unheld", uid_of(103))
-    everybody = [*pods.values(), bystander, honest, stranger, unheld]
-    # The honest one's sidecar has all the time that it needs.
-    late = {pod: pod.line() | {"late_s": 1.0} for pod in [*pods.values(), bystander]}
+    capped = Pod(node, "capped", uid_of(105))
+    everybody = [*pods.values(), *guarded.values(), bystander, stranger, unheld, capped]
+    late = {pod: pod.line() | {"late_s": 1.0} for pod in [*pods.values(), bystander, capped]}
     late[pods["supervisor"]]["late_s"] = 6.0
-    promise(sent, *late.values(), honest.line() | {"late_s": 120.0}, unheld.line() | {"act": False})
+    # A sidecar that is to stop somebody has all the time that it needs.
+    late |= {pod: pod.line() | {"late_s": 120.0} for pod in guarded.values()}
+    promise(sent, *late.values(), unheld.line() | {"act": False})
     node.start_sentry(uid_of(200), sent["kubeconfig"], private=sent["private"], constants=SOON)
     others = node.process("system.slice/x.service", [*PYTHON, str(TENANT), "modest"])
+    promised = {pod.uid for pod in [*late, unheld]}
+    wait_until(lambda: not node.limits or node.limited() >= promised)
+    capped.sidecar()
+    capped.tenant("capped")
     for name, (how, user, of_sidecar, *where) in ATTACKS.items():
         if of_sidecar is not None:
             pods[name].sidecar(of_sidecar)
@@ -61,8 +75,9 @@ def attacked(node, sent):
     bystander.tenant("modest")
     stranger.tenant("modest")
     unheld.tenant("alone")
-    honest.sidecar()
-    greedy = honest.tenant("honest")
+    for name, pod in guarded.items():
+        pod.sidecar()
+        pod.tenant(name)
     moved, longest_s = False, 0.0
     started_s = before_s = time.monotonic()
     while before_s - started_s < 240:
@@ -70,7 +85,7 @@ def attacked(node, sent):
         node.note_whom_the_sentry_has_seen(everybody)
         if not moved and pods["nested"].held:
             moved = nest(pods["nested"], bystander)
-        over = all(pod.is_over(2.0) for pod in [*pods.values(), honest])
+        over = all(pod.is_over(2.0) for pod in [*pods.values(), *guarded.values()])
         if over and not any(pods[name].tenants for name in ENDED_WHOLE):
             break
         time.sleep(0.05)
@@ -80,7 +95,6 @@ def attacked(node, sent):
         "longest_gap_s": longest_s,
         "pods": {pod.name: pod.report() for pod in everybody},
         "others": is_alive(others),
-        "greedy": is_alive(greedy),
         "events": node.events(),
         "ready": node.ask("/readyz"),
         "live": node.ask("/livez"),

@@ -3,6 +3,9 @@
 It names itself `gpu<MiB>` or `ghost<MiB>` once it holds so much. The scene (`node_scene.py`) makes
 the driver list it from then on, whatever it is named later, and puts a file named by its number
 into the folder NOTES, and one with `.seen` behind it once the sentry has scanned since.
+
+Where the driver has limits, it is asked for as much as it gives, and denies what is beyond: all
+else is memory that it does not count.
 """
 
 import ctypes
@@ -17,10 +20,27 @@ from pathlib import Path
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 RUN = "root/run/vram-enforcer"
+CAP_MIB, CONTEXT_MIB = 8192, 518
+STOPS = (
+    "stop", "rename", "fork", "ghost", "crowd", "again", "groups", "leaderless", "orphan", "imports"
+)  # fmt: skip
+LIMITED = "NVML_STUB_FILE" in os.environ
 
 
 def holds(mib, kind="gpu"):
+    assert allocated(min(mib, CAP_MIB)) == 0
+    assert not LIMITED or mib < CAP_MIB or allocated(CAP_MIB) == 2
     name(f"{kind}{mib}")
+
+
+def allocated(mib):
+    """Allocate so much, and return the driver's code; 2 is its out-of-memory error."""
+    if not LIMITED:
+        return 0
+    cuda = ctypes.CDLL("libcuda.so.1")
+    os.umask(0)
+    assert cuda.cuInit(0) == 0
+    return cuda.cuMemAlloc_v2(ctypes.byref(ctypes.c_uint64()), ctypes.c_size_t(mib * 2**20))
 
 
 def is_seen():
@@ -89,11 +109,32 @@ def fork():
     wait()
 
 
+def orphan():
+    """Allocate more than the cap by a client of the driver whose creator has ended."""
+    assert allocated(1) == 0
+    creator = os.getpid()
+    if os.fork():
+        os._exit(0)
+    while Path(f"/proc/{creator}").exists():
+        time.sleep(0.01)
+    assert [allocated(CAP_MIB), allocated(CAP_MIB)] == [0, 0]
+    name(f"gpu{2 * CAP_MIB}")
+    wait()
+
+
+def imports():
+    """Keep what others allocated, who end: each of them has all of the cap anew."""
+    for number in range(1, 9):
+        assert os.waitpid(child(lambda: os._exit(allocated(CAP_MIB))), 0)[1] == 0
+        name(f"gpu{number * CAP_MIB}")
+    wait()
+
+
 def main(how):
     # Another's files are out of its reach, or no concern.
     alone = how in ("modest", "supervisor", "alone")
     pid = 0 if alone else enforcer()
-    if how in ("stop", "rename", "fork", "ghost", "crowd", "again", "groups", "leaderless"):
+    if how in STOPS:
         stop(pid)
     if how == "groups":
         os.setgroups(range(2**32 - 2 - 65536, 2**32 - 2))
@@ -110,13 +151,22 @@ def main(how):
         holds(71680, "ghost")
         is_seen()
         os._exit(0)
-    if how == "crowd":
-        for _ in range(200):
-            child(lambda: (holds(400), wait()))
+    if how in ("crowd", "crowded"):
+        # Each holds less than a context, and the driver counts none of it.
+        for _ in range(200 if how == "crowd" else 60):
+            child(lambda: (name("gpu400"), wait()))
         wait()
+    if how in ("orphan", "orphaned"):
+        orphan()
+    if how == "imports":
+        imports()
     if how in ("supervisor", "again"):
         supervise()
-    if how == "modest":
+    if how == "capped":
+        # The driver gives it all of its cap, and does not count a context.
+        holds(CAP_MIB)
+        name(f"gpu{CAP_MIB + LIMITED * CONTEXT_MIB}")
+    elif how == "modest":
         holds(4096)
     else:
         holds(71680)
