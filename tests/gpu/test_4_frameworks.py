@@ -12,8 +12,8 @@ from webhook.core.nvidia.programs import SETTINGS, Program
 from webhook.core.placement.pods import memory_fraction
 
 CAP_BYTES = 8192 * MIB
-# Each works, so that it loads what it has of kernels and libraries, allocates until it gets no more,
-# says `full`, and waits.
+# Each works, so that it loads what it has of kernels and libraries, allocates until it gets no
+# more, says `full`, and waits.
 PYTORCH = """
 import torch
 x = torch.randn(2048, 2048, device="cuda")
