@@ -182,25 +182,24 @@ class NodeCgroups:
     def _read(self, path: str, file: str) -> str:
         """Return a file of a cgroup; empty where it, or its cgroup, is not there."""
         try:
-            at = self._open(path)
-            try:
-                descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=at)
-            finally:
-                os.close(at)
-            try:
+            with self._file(path, file, os.O_RDONLY) as descriptor:
                 return os.read(descriptor, _LONGEST_FILE).decode(errors="replace")
-            finally:
-                os.close(descriptor)
         except OSError:
             return ""
 
     def _write(self, path: str, file: str, text: str) -> None:
+        with self._file(path, file, os.O_WRONLY) as descriptor:
+            os.write(descriptor, text.encode())
+
+    @contextlib.contextmanager
+    def _file(self, path: str, file: str, flags: int) -> Iterator[int]:
+        """Open a file of a cgroup for the length of a block; raises OSError."""
         at = self._open(path)
         try:
-            descriptor = os.open(file, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=at)
+            descriptor = os.open(file, flags | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=at)
         finally:
             os.close(at)
         try:
-            os.write(descriptor, text.encode())
+            yield descriptor
         finally:
             os.close(descriptor)
