@@ -28,6 +28,15 @@ if TYPE_CHECKING:
 MAJOR = 195
 MINORS = {**{f"nvidia{number}": number for number in range(len(UUIDS))}, "nvidiactl": 255}
 
+# What is asked again and again; programs allocate on, which no driver that is gone would let them.
+ASKED = (
+    "nvmlInitWithFlags",
+    "nvmlDeviceGetCount_v2",
+    "nvmlDeviceGetMemoryInfo_v2",
+    "nvmlDeviceGetMemoryLimits_v1",
+    "nvmlDeviceGetComputeRunningProcesses_v3",
+)
+UNLOADED = [f"fail {function} 9" for function in ASKED]
 SETS = """
 import sys
 from webhook.adapters.nvml import Nvml
@@ -83,11 +92,25 @@ class Driver:
     def limit_by(self, limits: str) -> None:
         """Have it hold cgroups in another way from now on, or `off`."""
         (self._limits / "mode").write_text(limits)
+        self._rewrite("^limits .*(?= cgroups=)", f"limits {limits}")
+
+    def unload(self) -> None:
+        """Have the kernel without it; what asks NVML in a container that is there hears so."""
+        (self._kernel / "version").unlink()
+        self._rewrite("^live figures$", "\\n".join(["live figures", *UNLOADED]))
+
+    def load(self) -> None:
+        """Have it back; it keeps no limit over that."""
+        for limit in self._limits.glob("limit-*"):
+            limit.unlink()
+        self._rewrite("^fail .*\n", "")
+        self._load(R615)
+
+    def _rewrite(self, pattern: str, text: str) -> None:
+        """Change what the library plays in all pods."""
         for stub in (self._limits.parent / "scenes").glob("*/stub.txt"):
-            text = re.sub(
-                "^limits .*(?= cgroups=)", f"limits {limits}", stub.read_text(), flags=re.MULTILINE
-            )
-            stub.with_suffix(".new").write_text(text)
+            changed = re.sub(pattern, text, stub.read_text(), flags=re.MULTILINE)
+            stub.with_suffix(".new").write_text(changed)
             stub.with_suffix(".new").rename(stub)
 
     def set_limit(self, run: Callable[..., str], pid: int, gpu: str, limit_bytes: int) -> None:

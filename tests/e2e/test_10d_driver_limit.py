@@ -314,6 +314,29 @@ def test_who_requires_it_waits_for_a_node_that_can(
     release.install(limited)
 
 
+def test_a_driver_that_goes_and_comes_back_holds_who_is_there(tenant, gpu_node, program, agent):
+    one = run(tenant, program("through"))
+    assert one.step(1024) == (0, 1024, CAP_MIB)
+    began = time.monotonic()
+    gpu_node.driver.unload()
+    try:
+        tenant.wait("the label gone", lambda: LABEL not in agent.labels(), timeout=400)
+        print(f"label gone {time.monotonic() - began:.0f} s after the driver")
+    finally:
+        gpu_node.driver.load()
+    began = time.monotonic()
+    tenant.wait("its limit again", lambda: one.step(0)[2] == CAP_MIB)
+    print(f"limited again after {time.monotonic() - began:.0f} s")
+    tenant.wait("the label back", lambda: agent.labels().get(LABEL) == "true")
+    print(f"label back after {time.monotonic() - began:.0f} s")
+    new = run(tenant, program("after"))
+    assert new.step(CAP_MIB + 1) == (FULL, 0, CAP_MIB)
+    assert one.step(CAP_MIB)[0] == FULL
+    assert statuses(tenant.pod("through"))["main"]["restartCount"] == 0
+    for name in ("through", "after"):
+        tenant.delete_pod(name)
+
+
 def test_a_pod_without_gpus_of_ours_is_left_as_it_was(tenant):
     tenant.create(pod("plain", None, holding("forever")))
     assert tenant.wait_ready("plain")["spec"].get("initContainers") is None
