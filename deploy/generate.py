@@ -11,7 +11,7 @@
 | block exempt-namespaces | the rule `system` of policies/default.yaml |
 | block chart-values | the chart's values.yaml and values.schema.json |
 | block denial-reasons | `Reason` in webhook/core/pod/findings.py |
-| block version, tag of the image in README.md | `__version__` in webhook/__init__.py |
+| block version, tag of the image in deploy/laptop.md | `__version__` in webhook/__init__.py |
 | deploy/install.yaml | the chart, as Helm renders it |
 
 A block stands between the lines `<!-- generated: NAME -->` and `<!-- end -->` of any Markdown file,
@@ -53,7 +53,7 @@ IMAGES: Final = {"image": "WEBHOOK_IMAGE", "enforcer": "ENFORCER_IMAGE"}
 _DEFAULT_POLICY: Final = ROOT / "policies" / "default.yaml"
 _VALUES: Final = CHART / "values.yaml"
 _CHART_FILE: Final = CHART / "Chart.yaml"
-_README: Final = ROOT / "README.md"
+_LAPTOP: Final = ROOT / "deploy" / "laptop.md"
 _TAG: Final = re.compile(r"\b(vramwarden/(?:vramwarden|enforcer)):\d+\.\d+\.\d+\b")
 _SHORT: Final = 40
 NO_HELM: Final = "it needs helm, e.g. by `go install helm.sh/helm/v3/cmd/helm@latest`"
@@ -84,7 +84,7 @@ def main() -> int:
 
 def targets() -> list[Path]:
     """Return the files that are generated, or have a block that is."""
-    return list(dict.fromkeys([_VALUES, _CHART_FILE, _README, *_with_blocks(), *_FILES]))
+    return list(dict.fromkeys([_VALUES, _CHART_FILE, _LAPTOP, *_with_blocks(), *_FILES]))
 
 
 def content(path: Path) -> str:
@@ -92,7 +92,7 @@ def content(path: Path) -> str:
     if path in _FILES:
         return _FILES[path]()
     renewed = _renewed(path.read_text(encoding="utf-8"))
-    return _TAG.sub(rf"\1:{__version__}", renewed) if path == _README else renewed
+    return _TAG.sub(rf"\1:{__version__}", renewed) if path == _LAPTOP else renewed
 
 
 def names_of_blocks(path: Path) -> list[str]:
@@ -257,9 +257,9 @@ def _values() -> str:
 # kubectl reads a file from its beginning, and stops where it is no YAML: `@` begins nothing. So the
 # file changes nothing where it is applied as it is, and does not leave pods that never start.
 _INSTALL_HEAD: Final = f"""\
-# Both images need names first, which the command in deploy/README.md puts in place of
+# Both images need names first, which the command in deploy/install.md puts in place of
 # {" and ".join(IMAGES.values())}; it also takes out the next line.
-@ name both images first, as deploy/README.md says under Install
+@ name both images first, as deploy/install.md says
 """
 
 

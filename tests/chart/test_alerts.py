@@ -195,11 +195,11 @@ def test_alerts_name_nobody_in_their_sentence_and_say_how_bad_it_is(rules):
 
 def test_every_alert_leads_to_its_row_where_the_page_is_known(helm, rules):
     assert all("runbook_url" not in rule["annotations"] for rule in rules.values())
-    page = "https://git.example/vramwarden/deploy/README.md"
+    page = "https://git.example/vramwarden/deploy/alerts.md"
     values = {"prometheusRule": {"enabled": True, "runbookURL": page}}
     (group,) = one(helm.render(values), "PrometheusRule")["spec"]["groups"]
     row = r'^\| `(\w+)` \| <a id="(.+?)"></a>'
-    rows = re.findall(row, (DEPLOY / "README.md").read_text(), re.MULTILINE)
+    rows = re.findall(row, (DEPLOY / "alerts.md").read_text(), re.MULTILINE)
     assert {rule["alert"]: rule["annotations"].pop("runbook_url") for rule in group["rules"]} == {
         name: f"{page}#{anchor}" for name, anchor in rows
     }

@@ -1,4 +1,4 @@
-"""What README.md and deploy/nodes.md ask platform teams to run and to write, tried."""
+"""What the pages in deploy/ ask platform teams to run and to write, tried."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from deploy.generate import chart_values, policy_fields, values, values_schema
 from tests.support.charts import CHART, DEPLOY, KUBE_VERSION, NAMESPACE, one
 from tests.support.commands import runner
 from tests.support.control_planes import find_binary
-from tests.support.documents import commands
+from tests.support.documents import asked, commands
 from tests.support.paths import ROOT
 from webhook import __version__
 from webhook.adapters.policy.schema import json_schema
@@ -30,24 +30,24 @@ from webhook.core.policy.values import EnforceBy, Placement
 from webhook.names import NODE_GPU_LABEL, VRAM_RESOURCE
 
 NODES = DEPLOY / "nodes.md"
+TAKE_OFF = DEPLOY / "take-the-plugin-off.md"
 LAPTOP = DEPLOY / "laptop.yaml"
 LOADED = f"vramwarden/vramwarden:{__version__}"
 
 
 @pytest.fixture(scope="module")
 def laptop(helm):
-    """Render the chart with the values for a laptop and nothing else, as the README installs it."""
+    """Render the chart with the values for a laptop and nothing else, as the page installs it."""
     where = ("--namespace", NAMESPACE, "--kube-version", KUBE_VERSION)
     text = helm.run("template", "vramwarden", str(CHART), *where, "--values", str(LAPTOP))
     return [thing for thing in yaml.safe_load_all(text) if thing]
 
 
-def test_a_laptop_runs_the_image_that_the_readme_loads(laptop):
-    (line,) = (
-        line for line in commands(ROOT / "README.md", LAPTOP.name) if line.startswith("kind load")
-    )
+def test_a_laptop_runs_the_image_that_the_page_loads(laptop):
+    (line,) = asked("kind load")
+    line = line.partition(" #")[0]
     assert line.split() == ["kind", "load", "docker-image", LOADED]
-    assert f"minikube image load {LOADED}\n" in (ROOT / "README.md").read_text()
+    assert f"minikube image load {LOADED}\n" in (DEPLOY / "laptop.md").read_text()
     for kind, name in (("Deployment", "vramwarden-webhook"), ("DaemonSet", "vramwarden-agent")):
         (container,) = one(laptop, kind, name)["spec"]["template"]["spec"]["containers"]
         assert container["image"] == LOADED
@@ -113,7 +113,9 @@ def test_the_notes_say_how_to_see_what_is_shared_where_a_driver_is_asked(live_he
 
 
 @pytest.mark.parametrize(
-    "line", re.findall(r"`(kubectl label node NODE [^`]+)`", NODES.read_text()), ids=str
+    "line",
+    re.findall(r"`(kubectl label node NODE [^`]+)`", NODES.read_text() + TAKE_OFF.read_text()),
+    ids=str,
 )
 def test_the_labels_can_be_set(kubectl, api, node, line):
     assert kubectl(*shlex.split(line.replace("NODE", node))[1:]).returncode == 0
@@ -122,8 +124,9 @@ def test_the_labels_can_be_set(kubectl, api, node, line):
 
 
 def manifests():
-    """Return the YAML documents of nodes.md, by what they are."""
-    blocks = re.findall(r"^```yaml\n(.*?)^```", NODES.read_text(), re.MULTILINE | re.DOTALL)
+    """Return the YAML documents of both pages, by what they are."""
+    text = NODES.read_text() + TAKE_OFF.read_text()
+    blocks = re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     found = [document for block in blocks for document in yaml.safe_load_all(block)]
     return {document.get("kind", "affinity"): document for document in found}
 
@@ -154,11 +157,11 @@ def test_the_plugin_heeds_the_label_that_the_steps_set():
     (expression,) = term["matchExpressions"]
     assert expression["operator"] == "NotIn"
     (value,) = expression["values"]
-    assert f"`kubectl label node NODE {expression['key']}={value}`" in NODES.read_text()
+    assert f"`kubectl label node NODE {expression['key']}={value}`" in TAKE_OFF.read_text()
 
 
 def test_pull_secrets_are_written_as_documented(tmp_path):
-    text = (DEPLOY / "README.md").read_text()
+    text = (DEPLOY / "install.md").read_text()
     (block,) = re.findall(
         r"^```yaml\n(rules:\n- name: default\n.*?)^```", text, re.MULTILINE | re.DOTALL
     )

@@ -14,8 +14,9 @@ import pytest
 from tests.chart.admission_policies import PLURALS, POLICY, write_parameter
 from tests.chart.recorded_reviews import denial
 from tests.chart.test_rendering import EMERGENCY
-from tests.support.charts import CHART, DEPLOY, NAMESPACE, HelmError, Release, hooks
+from tests.support.charts import CHART, NAMESPACE, HelmError, Release, hooks
 from tests.support.control_planes import ApiError, needs, wait_until
+from tests.support.documents import asked
 from tests.support.pods import a_container, a_pod, a_request
 from webhook.adapters.policy.files import shipped_policy_path
 from webhook.adapters.policy.source import PolicySource
@@ -311,12 +312,9 @@ def test_another_way_to_certificates_is_an_upgrade_and_a_second_release_none(rel
     assert not release.bundle()
 
 
-def the_readme(control_plane, beginning):
-    """Run the lines of the README that begin so, as a reader does."""
-    text = (DEPLOY / "README.md").read_text()
-    lines = re.findall(rf"^({re.escape(beginning)}.*)$", text, re.MULTILINE)
-    assert lines, beginning
-    for line in lines:
+def do_as_asked(control_plane, beginning):
+    """Run the lines of the pages that begin so, as a reader does."""
+    for line in asked(re.escape(beginning)):
         done = control_plane.shell(line)
         assert done.returncode == 0, done.stderr
 
@@ -327,12 +325,12 @@ def test_the_emergency_exit_leaves_the_second_line_and_an_upgrade_mends_it(relea
     write_parameter(release.api, SHIPPED)  # as the replicas do
     is_called(release)
     before = release.left()
-    the_readme(control_plane, EMERGENCY)
+    do_as_asked(control_plane, EMERGENCY)
     wait_until("it is not", lambda: 'webhook "' not in release.denies(a_pod("8Gi")))
     wait_until("the second line holds", lambda: release.denies(a_pod("8Gi")))
     assert "vramwarden: the pod asks for GPU memory" in release.denies(a_pod("8Gi"))
     assert release.denies(a_pod()) == ""
-    the_readme(control_plane, "kubectl delete validatingadmissionpolicybindings")
+    do_as_asked(control_plane, "kubectl delete validatingadmissionpolicybindings")
     wait_until("nothing holds", lambda: not release.denies(a_pod("8Gi")))
     release.install()
     assert release.left() == before
@@ -344,13 +342,13 @@ def test_what_outlives_a_namespace_that_was_deleted_first_has_our_label(
     needs(release.api, POLICY)
     release.install()
     before = release.left()
-    the_readme(control_plane, f"{EMERGENCY.rpartition(' ')[0]},")
+    do_as_asked(control_plane, f"{EMERGENCY.rpartition(' ')[0]},")
     kinds = [
         {name.split(".")[0].split("/")[0] for name in names} for names in (before, release.left())
     ]
     objects = [thing for thing in helm.render() if not hooks(thing)]
     lasting = {thing["kind"].lower() for thing in objects if "namespace" not in thing["metadata"]}
-    # The sentry's, which another command of the README deletes; and what is to stay.
+    # The sentry's, which another command deletes; and what is to stay.
     lasting -= {"namespace", "customresourcedefinition"}
     assert kinds[0] - kinds[1] == lasting
     ours = ("get", "roles,rolebindings", "--namespace=default", f"--selector={LABEL}", "-o=name")
@@ -375,7 +373,7 @@ def test_nodes_are_rid_of_what_the_agent_wrote(control_plane):
     kind = "application/merge-patch+json"
     api.request("PATCH", f"{path}/status", change, content_type=kind)
     for beginning in ("for node in", "kubectl annotate nodes"):
-        the_readme(control_plane, beginning)
+        do_as_asked(control_plane, beginning)
     node = api.request("GET", path)
     assert "vramwarden.io" not in json.dumps([node["metadata"]["labels"], node["status"]])
     assert "vramwarden.io/gpus" not in node["metadata"].get("annotations", {})

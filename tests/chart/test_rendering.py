@@ -430,7 +430,7 @@ EMERGENCY = (
 
 def test_the_command_for_emergencies_names_what_stands_in_the_way(rendered):
     for text in (
-        (DEPLOY / "README.md").read_text(),
+        (DEPLOY / "outage.md").read_text(),
         (CHART / "templates" / "NOTES.txt").read_text(),
     ):
         assert EMERGENCY in text

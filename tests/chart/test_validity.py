@@ -10,6 +10,7 @@ from tests.chart.admission_policies import POLICY
 from tests.chart.recorded_reviews import denial
 from tests.support.charts import DEPLOY, NAMESPACE, a_namespace, hooks, one, pod_templates
 from tests.support.control_planes import needs
+from tests.support.documents import asked
 from webhook import __version__
 
 # Kinds that come with an operator; their own schemas are not at hand here.
@@ -240,12 +241,9 @@ def test_hardened_toolkits_cost_the_level_and_the_namespace_says_so(cluster, liv
     assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "privileged"
 
 
-def in_the_readme(verb):
-    """Return the one command of the README that does something with install.yaml."""
-    text = (DEPLOY / "README.md").read_text()
-    (line,) = re.findall(
-        rf"^sed .+ deploy/install\.yaml \| kubectl {verb} -f -$", text, re.MULTILINE
-    )
+def asked_for(verb):
+    """Return the one command of the pages that does something with install.yaml."""
+    (line,) = asked(rf"sed .+ deploy/install\.yaml \| kubectl {verb} -f -$")
     return line
 
 
@@ -256,7 +254,7 @@ def kubectl(control_plane):
 
 def test_the_file_for_people_without_helm_can_be_applied_and_deleted(control_plane, kubectl):
     needs(control_plane.api, POLICY)
-    applied = kubectl(in_the_readme("apply"))
+    applied = kubectl(asked_for("apply"))
     assert applied.returncode == 0, applied.stderr
     warnings = [line for line in applied.stderr.splitlines() if "last-applied" not in line]
     assert not warnings
@@ -265,7 +263,7 @@ def test_the_file_for_people_without_helm_can_be_applied_and_deleted(control_pla
     assert container["image"] == f"registry.example/team/vramwarden/vramwarden:{__version__}"
     sidecar = f"registry.example/team/vramwarden/enforcer:{__version__}"
     assert f"--enforcer-image={sidecar}" in container["args"]
-    deleted = kubectl(in_the_readme("delete").replace("delete", "delete --dry-run=server"))
+    deleted = kubectl(asked_for("delete").replace("delete", "delete --dry-run=server"))
     assert deleted.returncode == 0, deleted.stderr
     assert deleted.stdout.startswith(f'namespace "{NAMESPACE}" deleted')
     assert len(deleted.stdout.splitlines()) == len(applied.stdout.splitlines())
@@ -284,5 +282,5 @@ def test_without_names_for_the_images_nothing_of_it_is_applied(control_plane, ku
     assert (applied.stdout, applied.stderr.count("\n")) == ("", 1)
     line = int(re.search("yaml: line ([0-9]+)", applied.stderr)[1])
     said = (DEPLOY / "install.yaml").read_text().splitlines()[line - 1]
-    assert said == "@ name both images first, as deploy/README.md says under Install"
+    assert said == "@ name both images first, as deploy/install.md says"
     assert kubectl(f"kubectl {listed} {kinds}").stdout == before

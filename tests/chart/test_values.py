@@ -166,7 +166,7 @@ def test_what_a_mode_needs_is_asked_for(helm, incomplete, said):
 )
 def test_images_have_to_be_named(helm, named, missing):
     one = f"{named}.repository=registry.example/one"
-    with pytest.raises(HelmError, match=rf"{missing}: name the image .+Before you install"):
+    with pytest.raises(HelmError, match=rf"{missing}: name the image .+deploy/install.md"):
         helm.run("template", "vramwarden", str(CHART), "--set", one)
 
 

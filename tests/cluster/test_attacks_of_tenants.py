@@ -403,7 +403,7 @@ EXEMPTED = by("exemption", "the label vramwarden.io/webhook is set and removed b
 
 PRIVILEGED, DEBUGGING = "PrivilegedContainer: ", "EphemeralContainer: "
 BY_HAND, FIXED = "VisibleDevicesOverride: ", "Immutable: "
-POLICIES_MD, SECURITY_MD = "policies/README.md", "SECURITY.md"
+FIELDS_MD, SECURITY_MD = "policies/fields.md", "SECURITY.md"
 SIDECARS = "tests/sidecar/test_incident_tenant.py"
 LESS = {"requests": {"cpu": "1m"}, "limits": {"cpu": "1m"}}
 HOST_PATHS = (
@@ -471,7 +471,7 @@ TABLE = [
     closed("B1 no user named under NonRoot", with_security("8Gi", "strict-a"), PRIVILEGED),
     limit(
         "B1 root otherwise",
-        POLICIES_MD,
+        FIELDS_MD,
         "a container that is root can stop a sidecar that is",
         with_security("8Gi", runAsUser=0),
     ),
@@ -557,7 +557,7 @@ TABLE = [
     ),
     limit(
         "B3 a debugging container as root otherwise",
-        POLICIES_MD,
+        FIELDS_MD,
         "a process may signal whatever runs as its own user",
         debugging("8Gi", securityContext={"runAsUser": 0}),
     ),
@@ -658,7 +658,7 @@ TABLE = [
     closed("C5 a claim", claiming("8Gi"), "WholeGPUAndShare: "),
     limit(
         "C5 a claim without a share",
-        "deploy/nodes.md",
+        "deploy/take-the-plugin-off.md",
         "a DRA driver gives them away by resource claims",
         claiming(None),
     ),
@@ -702,7 +702,7 @@ TABLE = [
     harmless("C7 gates", is_translated(schedulingGates=[{"name": "a/b"}])),
     limit(
         "C8 labels that choose a rule",
-        POLICIES_MD,
+        "policies/README.md",
         "`podLabels` are written by whoever writes the pod",
     ),
     # D and E: marks, bindings, GPUs of others.
@@ -722,7 +722,7 @@ TABLE = [
     closed("D1 a binding past the API server", posting_a_binding, "404"),
     limit(
         "D1 reviews past the API server",
-        "deploy/README.md",
+        "deploy/values.md",
         "Who reaches it can send reviews of pods, which cost time",
     ),
     harmless("D2 marks in a Binding", binding_brings_marks),
@@ -737,7 +737,7 @@ TABLE = [
     harmless("E1 pods that nobody judged", poison_takes_nothing),
     limit(
         "E2 forged content while the webhook is gone",
-        "deploy/README.md",
+        "deploy/fence.md",
         "it checks that a pod was translated, not how well",
     ),
 ]

@@ -1,4 +1,4 @@
-"""The profiles of `kubectl debug` that policies/pods.md promises, and those that it warns of."""
+"""The profiles of `kubectl debug` that policies/trouble.md promises, and those that it warns of."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tests.support.paths import ROOT
 from tests.support.pods import a_container, a_pod
 from webhook.names import GPU_ANNOTATION
 
-PODS = (ROOT / "policies" / "pods.md").read_text()
+PAGE = (ROOT / "policies" / "trouble.md").read_text()
 
 
 def profiles(answer: str) -> list[str]:
     """Return the profiles of the row that ends so."""
-    row = re.search(rf"^\| (.+) \| {answer}", PODS, re.MULTILINE)
+    row = re.search(rf"^\| (.+) \| {answer}", PAGE, re.MULTILINE)
     return re.findall(r"`(\w+)`", row[1])
 
 
@@ -60,7 +60,7 @@ def test_profiles_that_are_denied_are(debug, profile):
 def test_without_a_profile_the_default_is_as_documented(debug, control_plane):
     options = control_plane.kubectl("debug", "--help").stdout
     default = re.search(r"--profile='(\w+)'", options)[1]
-    assert f"`{default}` (the default " in PODS
+    assert f"`{default}` (the default " in PAGE
     assert ("EphemeralContainer: " in debug()) == (default in profiles("denied"))
 
 
@@ -87,7 +87,7 @@ def test_under_non_root_one_profile_works_with_a_user(
         return
     if not of_pod:
         assert "--custom=FILE, with securityContext.runAsUser in FILE" in debug(*chosen)
-        assert "`securityContext: {runAsUser: 1000}`" in PODS
+        assert "`securityContext: {runAsUser: 1000}`" in PAGE
         custom = tmp_path / "user.yaml"
         custom.write_text("securityContext: {runAsUser: 1000}")
         chosen.append(f"--custom={custom}")

@@ -9,6 +9,7 @@ import sys
 import click
 import pytest
 
+from tests.support.documents import PAGES
 from tests.support.paths import ROOT
 from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from webhook import names
@@ -24,11 +25,7 @@ from webhook.core.policy.values import Bounds
 
 README = (ROOT / "README.md").read_text()
 PODS = (ROOT / "policies" / "pods.md").read_text()
-DOCUMENTS = [
-    path
-    for path in ROOT.rglob("*.md")
-    if not path.relative_to(ROOT).parts[0].startswith(".")  # made by tools
-]
+FRAMEWORKS = (ROOT / "policies" / "frameworks.md").read_text()
 
 
 def subcommands(command):
@@ -145,7 +142,7 @@ def blocks(text):
     return [line for block in found for line in block.splitlines() if line.strip()]
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("document", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_commands_in_documents_exist(document):
     targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     known = {" ".join(path) for path in commands(main)}
@@ -166,7 +163,7 @@ def anchors(text):
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("document", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_lead_somewhere(document):
     for target, anchor in re.findall(r"\]\(([^)#]*)(?:#([^)]+))?\)", document.read_text()):
         if not target.startswith("https://"):
@@ -191,7 +188,13 @@ def admit(manifest):
     )
 
 
-DEPLOYMENT, SERVERS = re.findall(r"^```yaml\n(.*?)^```", PODS, re.MULTILINE | re.DOTALL)
+def manifest(page):
+    """Return the one block of manifests of a page."""
+    (block,) = re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    return block
+
+
+DEPLOYMENT, SERVERS = manifest(PODS), manifest(FRAMEWORKS)
 
 
 def test_the_deployment_that_users_copy_is_translated():
@@ -215,7 +218,7 @@ def test_the_servers_that_users_copy_are_translated_without_a_warning():
 
 @pytest.mark.parametrize("flag", [server.flag for server in SERVERS_WARNED_OF])
 def test_without_its_flag_a_server_that_users_copy_is_warned_of(flag):
-    assert f"`{flag}`" in PODS
+    assert f"`{flag}`" in FRAMEWORKS
     manifest = re.sub(rf"{flag}=\S+\w\)", "--other", SERVERS)
     warned = [line for line in admit(manifest).stderr.splitlines() if ": warning: " in line]
     assert len(warned) == (flag in SERVERS)
@@ -224,19 +227,18 @@ def test_without_its_flag_a_server_that_users_copy_is_warned_of(flag):
 
 @pytest.mark.parametrize("name", [names.GPU_MEMORY_MIB_ENV, names.GPU_MEMORY_FRACTION_ENV])
 def test_every_variable_that_programs_are_told_is_documented(name):
-    assert f"| `{name}` |" in PODS
+    assert f"| `{name}` |" in FRAMEWORKS
 
 
 @pytest.mark.parametrize("program", Program)
 def test_every_program_of_a_policy_is_documented_with_its_variables(program):
-    text = (ROOT / "policies" / "README.md").read_text()
-    (row,) = re.findall(rf"^\| `{program}` \|.*$", text, re.MULTILINE)
+    (row,) = re.findall(rf"^\| `{program}` \|.*$", FRAMEWORKS, re.MULTILINE)
     for setting in SETTINGS[program]:
         assert f"`{setting.name}" in row
 
 
 def test_every_alert_is_documented_and_no_other():
-    text = (ROOT / "deploy" / "README.md").read_text()
+    text = (ROOT / "deploy" / "alerts.md").read_text()
     rules = (ROOT / "deploy/chart/vramwarden/templates/monitoring.yaml").read_text()
     documented = re.findall(r"^\| `(Vramwarden\w+)` \| .+ \|$", text, re.MULTILINE)
     assert documented == re.findall(r"- alert: (\w+)", rules)
@@ -269,7 +271,7 @@ WORDS = {
 }
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("document", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_documents_use_kubernetes_words(document):
     """Outside of code and of the table itself."""
     text = document.read_text()
@@ -292,7 +294,7 @@ def test_the_words_are_listed_for_people_who_write():
         assert re.search(WORDS[word], dialect), word
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("document", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_prose_has_one_width(document):
     """Tables and code may be wider."""
     text = re.sub(r"^```.*?^```", "", document.read_text(), flags=re.MULTILINE | re.DOTALL)

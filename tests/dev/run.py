@@ -179,7 +179,7 @@ def from_parts(folder):
 
 @contextlib.contextmanager
 def in_kind(folder):
-    """Run the README's commands for a laptop, in a cluster of kind that is ours alone."""
+    """Run the commands of deploy/laptop.md, in a cluster of kind that is ours alone."""
     kubeconfig = folder / "kubeconfig"
     variables = {"KUBECONFIG": str(kubeconfig), "KIND_CLUSTER_NAME": "vramwarden-dev"}
 
@@ -191,13 +191,13 @@ def in_kind(folder):
             sys.exit(f"make dev: this failed: {command}")
 
     with contextlib.ExitStack() as stack:
-        for command in commands(ROOT / "README.md", "deploy/laptop.yaml"):
+        for command in commands(ROOT / "deploy" / "laptop.md", "helm upgrade"):
             if not command.startswith(("kubectl", ".venv")):
                 run(command)
             if command.startswith("kind create"):
                 stack.callback(run, "kind delete cluster")
         what = "A cluster of kind, whose nodes say that they have 16Gi; no GPU is chosen."
-        where = "Policies: deploy/laptop.yaml, by the `helm upgrade` of README.md."
+        where = "Policies: deploy/laptop.yaml, by the `helm upgrade` of deploy/laptop.md."
         yield kubeconfig, HELLO.format(what=what, where=where, **PLAYED)
 
 

@@ -80,7 +80,7 @@ def values(cluster):
 
 @pytest.fixture(scope="session")
 def release(cluster, values, tmp_path_factory):
-    """Install the product as deploy/README.md says."""
+    """Install the product as deploy/install.md says."""
     helm = charts.Helm(tmp_path_factory.mktemp("helm"), cluster.kubeconfig)
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     cluster.api.create(namespace(SYSTEM, labels))

@@ -61,7 +61,7 @@ HEEDS = {
         }
     }
 }
-"""What deploy/nodes.md gives a DaemonSet that does not know the label."""
+"""What deploy/take-the-plugin-off.md gives a DaemonSet that does not know the label."""
 
 
 class Mock:

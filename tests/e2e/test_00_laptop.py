@@ -1,4 +1,4 @@
-"""The README's commands for a laptop, on a node whose GPUs nobody asks.
+"""The commands of deploy/laptop.md, on a node whose GPUs nobody asks.
 
 What is not tried: that kind and minikube load an image, and their nodes.
 """
@@ -22,7 +22,7 @@ from tests.support.documents import commands
 from tests.support.paths import ROOT
 from webhook.core.node.sharing import SETTLE_S
 
-COMMANDS = commands(ROOT / "README.md", "deploy/laptop.yaml")
+COMMANDS = commands(ROOT / "deploy" / "laptop.md", "helm upgrade")
 NODE = f"/api/v1/nodes/{NODE_MANIFEST['metadata']['name']}"
 OURS = "vramwarden.io/"
 MERGE = "application/merge-patch+json"
@@ -36,7 +36,7 @@ def words_of(beginning):
 
 @pytest.fixture(scope="module")
 def installed(node, values, tmp_path_factory):
-    """Install by the README's command, under the names that the images have here."""
+    """Install by the page's command, under the names that the images have here."""
     helm = charts.Helm(tmp_path_factory.mktemp("helm"), node.kubeconfig)
     _, *words = words_of("helm upgrade")
     words[words.index("deploy/chart/vramwarden")] = str(charts.CHART)
@@ -51,7 +51,7 @@ def installed(node, values, tmp_path_factory):
 
 
 def forget(api):
-    """Take off the node what the agent wrote, as deploy/README.md says."""
+    """Take off the node what the agent wrote, as deploy/uninstall.md says."""
     found = api.request("GET", NODE)["metadata"]
     gone = {
         kind: {key: None for key in found.get(kind) or {} if key.startswith(OURS)}
@@ -65,7 +65,7 @@ def forget(api):
 
 @pytest.fixture(scope="module")
 def reader(node, installed):
-    """Be who reads the README; what was created goes at the end."""
+    """Be who reads the page; what was created goes at the end."""
     team = Team(node, "default")
     yield team
     for found in team.pods():
@@ -73,7 +73,7 @@ def reader(node, installed):
 
 
 def run(reader, beginning):
-    """Run the README's command that begins so; with an image that is here."""
+    """Run the page's command that begins so; with an image that is here."""
     _, *words = words_of(beginning)
     return reader.cluster.kubectl(
         *(f"--image={PAUSE}" if word.startswith("--image=") else word for word in words)

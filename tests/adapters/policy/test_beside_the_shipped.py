@@ -1,4 +1,4 @@
-"""Rules of one's own beside the shipped ones, or in their place, as policies/README.md says."""
+"""Rules of one's own beside the shipped ones, or in their place, as policies/change.md says."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import pytest
 from tests.support.paths import ROOT
 from tests.support.policies import SHIPPED, load, problems, write
 
-README = (ROOT / "policies" / "README.md").read_text()
+PAGES = "".join((ROOT / "policies" / f"{name}.md").read_text() for name in ("change", "back-ends"))
 DEFAULT = SHIPPED[0]
 WHOLE = SHIPPED[1:]
 REQUEST = "pod: {namespace: a, annotations: {vramwarden.io/gpu-memory: 8Gi}}"
 
 
 def documented(name: str = "10-teams.yaml") -> str:
-    """Return a file that the README says to put beside default.yaml."""
-    return re.search(rf"```yaml\n(# {re.escape(name)}\n.*?)```", README, re.DOTALL)[1]
+    """Return a file that a page says to put beside default.yaml."""
+    return re.search(rf"```yaml\n(# {re.escape(name)}\n.*?)```", PAGES, re.DOTALL)[1]
 
 
 def beside_default(folder, name: str, text: str):

@@ -125,8 +125,8 @@ def test_the_readme_links_every_example_policy():
         assert f"(examples/{file.name})" in text
 
 
-def test_the_errors_that_the_readme_shows_are_real(tmp_path):
-    text = (POLICIES / "README.md").read_text()
+def test_the_errors_that_the_page_shows_are_real(tmp_path):
+    text = (POLICIES / "change.md").read_text()
     shown = re.search(r"```yaml\n(# broken\.yaml.*?)```\n.*?```text\n(.*?)```", text, re.DOTALL)
     file = tmp_path / "broken.yaml"
     file.write_text(shown[1])

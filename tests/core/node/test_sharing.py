@@ -94,7 +94,7 @@ PLUGIN, DRA = "nvidia.com/gpu.deploy.device-plugin", "nvidia.com/gpu.deploy.dra-
 TEN_MINUTES = 600
 OFFERED, HEEDLESS, FORGOTTEN, OPERATOR, CLAIMS, HAMI = (
     f"label the node {PLUGIN}=false",
-    "give its DaemonSet the affinity of deploy/nodes.md#take-the-device-plugin-off-a-node",
+    "give its DaemonSet the affinity of deploy/take-the-plugin-off.md",
     "the kubelet forgets it within five minutes",
     "share at once with vramwarden.io/share=true",
     f"with NVIDIA's operator by the label {DRA}=false",

@@ -1,6 +1,6 @@
 """The shape of a policy file: pydantic models, strict.
 
-Names, defaults and descriptions here are what editors and the table in policies/README.md show.
+Names, defaults and descriptions here are what editors and the table in policies/fields.md show.
 """
 
 # ruff: noqa: RUF012 - pydantic copies a default

@@ -79,7 +79,7 @@ _CURES: Final = {
     ),
     "heedless": (
         f"the label {DEPLOY_PLUGIN_LABEL}=false is set, and the plugin does not heed it: give its "
-        "DaemonSet the affinity of deploy/nodes.md#take-the-device-plugin-off-a-node, "
+        "DaemonSet the affinity of deploy/take-the-plugin-off.md, "
         f"{_BOTH_WAYS}"
     ),
     "forgotten": (

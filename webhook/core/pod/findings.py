@@ -23,7 +23,7 @@ class Reason(StrEnum):
     """The closed set of reasons that users, metrics and policy examples see.
 
     Each has its most common text and what to do about it, from which `make generate` writes the
-    table of reasons in policies/pods.md.
+    table of reasons in policies/reasons.md.
     """
 
     example: str

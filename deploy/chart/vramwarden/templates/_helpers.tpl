@@ -1,7 +1,7 @@
 {{/*
 All names are fixed, whatever the release is called: the annotations on pods are one per cluster, so a
-second release would translate every pod twice. As it is, Helm rejects it, and each command in
-deploy/README.md is right everywhere.
+second release would translate every pod twice. As it is, Helm rejects it, and each command in the
+pages of deploy/ is right everywhere.
 */}}
 
 {{- define "vramwarden.labels" -}}

@@ -44,7 +44,7 @@ def kubernetes_version(facts: Facts) -> CheckFinding:
     | unreadable | warning |
 
     1.29: native sidecars; 1.30: admission policies; 1.36: mutating ones, and `RestartAllContainers`
-    (deploy/README.md).
+    (deploy/install.md).
     """
     minor = facts.minor
     if minor == (0, 0):

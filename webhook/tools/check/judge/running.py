@@ -189,7 +189,7 @@ def sidecar_image(facts: Facts) -> CheckFinding:
         names, (_, image, said) = [name for name, _, _ in waiting], waiting[0]
         why = f"{image} for {named(names)}: {said}"
         cure = "push it, or name a pull secret in the rule: enforcement.imagePullSecrets "
-        return failed(why, f"{cure}(deploy/README.md#pull-secrets)", names)
+        return failed(why, f"{cure}(deploy/install.md#pull-secrets)", names)
     if not any(pod.sound for pod in pods):
         raise NobodySees("no pod has a sidecar that has started; the first one will tell")
     return ok()

@@ -39,7 +39,7 @@ _OURS: Final = " denied the request: "
 _UNREACHED: Final = "failed calling webhook"
 _BY_SECOND_LINE: Final = "vramwarden-second-line"
 _INSTALL: Final = (
-    "install it (README.md#five-minutes): `helm install vramwarden deploy/chart/vramwarden "
+    "install it (deploy/install.md#install): `helm install vramwarden deploy/chart/vramwarden "
     "--namespace {} --create-namespace --set image.repository=IMAGE,enforcer.repository=SIDECAR`"
 )
 _UPGRADE: Final = (
