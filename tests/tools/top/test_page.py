@@ -267,7 +267,7 @@ def test_nothing_lies_outside_of_the_picture(report):
         assert w >= 0
         assert h > 0
     for text in svg.iter("text"):
-        long = 0 if "end" in text.get("class", "") else 6 * len("".join(text.itertext()))
+        long = 0 if "end" in text.get("class", "") else 7 * len("".join(text.itertext()))
         assert 0 <= float(text.get("x")) <= wide
         assert text.find("title") is not None or float(text.get("x")) + long <= wide
         assert 8 <= float(text.get("y")) <= high

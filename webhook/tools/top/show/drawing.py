@@ -173,11 +173,11 @@ section p { color: var(--faint); }
 .lead { font-size: 17px; }
 .wide { overflow-x: auto; }
 svg { display: block; width: 100%; min-width: 900px; height: auto; }
-svg text { font-size: 12px; fill: var(--ink); }
+svg text { font-size: 13px; fill: var(--ink); }
 svg .faint { fill: var(--faint); }
 svg .name { font-weight: 500; }
 svg .end { text-anchor: end; }
-svg .in-b { fill: var(--on-sky); font-size: 11px; }
+svg .in-b { fill: var(--on-sky); font-size: 12px; }
 .empty { fill: var(--empty); stroke: var(--faint); stroke-width: .6; }
 .a { fill: var(--blue); } .b { fill: var(--sky); }
 .p { fill: var(--other); } .o { fill: var(--other-used); }

@@ -55,8 +55,8 @@ _LEAST_NAMED: Final = 50
 """How wide a part is that has a name in it."""
 _LEAST_SEEN: Final = 4
 """How wide a part is that nobody may miss."""
-_NODE, _NUMBER = 190, 130
-"""Room for names at the left, for figures at the right."""
+_NODE, _FIGURES, _NUMBERS = 190, 390, 130
+"""Room for names at the left, for figures at the right: of a GPU, and of a node."""
 
 
 _TEXTS: Final = ("node", "product", "why", "held by", "state")
@@ -179,7 +179,7 @@ def _lines(report: TopReport, nodes: Sequence[NodeFigures]) -> tuple[list[Elemen
     """Draw a line for each GPU, its figures beside it."""
     body: list[Element] = []
     left, top = _NODE, 0.0
-    room = WIDTH - left - 350
+    room = WIDTH - left - _FIGURES
     unit = max(1, *(gpu.usable_bytes for node in nodes for gpu in node.gpus)) / room
     for node in nodes:
         top += 8
@@ -199,7 +199,7 @@ def _rows(report: TopReport, nodes: Sequence[NodeFigures]) -> tuple[list[Element
     """Draw the GPUs of a node side by side, and behind them what is free there."""
     body: list[Element] = [words(WIDTH, 12, "free: on one GPU, in all", "faint end")]
     top = 20.0
-    room = (WIDTH - _NODE - _NUMBER) / _SIDE_BY_SIDE
+    room = (WIDTH - _NODE - _NUMBERS) / _SIDE_BY_SIDE
     unit = max(1, *(gpu.usable_bytes for node in nodes for gpu in node.gpus)) / (room - 6)
     for node in nodes:
         body.append(_name(report, node, top + 11, _NODE - 10))
