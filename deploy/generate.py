@@ -13,6 +13,7 @@
 | block denial-reasons | `Reason` in webhook/core/pod/findings.py |
 | block version, tag of the image in deploy/laptop.md | `__version__` in webhook/__init__.py |
 | deploy/install.yaml | the chart, as Helm renders it |
+| deploy/pictures/top.svg | the page of `vramwarden top -o html`, by deploy/picture.py |
 
 A block stands between the lines `<!-- generated: NAME -->` and `<!-- end -->` of any Markdown file,
 or `# generated: NAME` and `# end` of the chart's values.yaml and Chart.yaml.
@@ -280,6 +281,13 @@ def install_file(chart: Path = CHART, repositories: Mapping[str, str] = IMAGES) 
     return (_INSTALL_HEAD if repositories == IMAGES else "") + done.stdout
 
 
+def _top_picture() -> str:
+    # Imported here: a release, which renders the chart by this module, needs no tests.
+    from deploy.picture import top_picture  # noqa: PLC0415
+
+    return top_picture()
+
+
 _FILES: Final[dict[Path, Callable[[], str]]] = {
     ROOT / "policies" / "policy.schema.json": lambda: _as_json(json_schema(), 2),
     CHART / "files" / "policy-objects.json": lambda: _as_json(
@@ -289,6 +297,7 @@ _FILES: Final[dict[Path, Callable[[], str]]] = {
     CHART / "files" / "values.json": _values,
     CHART / "files" / "default.yaml": lambda: _DEFAULT_POLICY.read_text(encoding="utf-8"),
     INSTALL: install_file,
+    ROOT / "deploy" / "pictures" / "top.svg": _top_picture,
 }
 
 if __name__ == "__main__":

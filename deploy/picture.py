@@ -1,0 +1,101 @@
+# ruff: noqa: INP001 - beside scripts, and no package: it goes into no wheel
+"""The picture of `vramwarden top -o html`: the page of a small cluster, as an SVG.
+
+The cluster is stored in the tests' API server and read as `top` reads any. Browsers draw the page
+within the SVG (`foreignObject`) also where a README has it as an image, light or dark.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from xml.etree import ElementTree as ET
+
+from tests.support.api_server import ApiServer
+from tests.support.clusters import NOW_S, SceneCluster, a_cluster, a_gpu, a_node, a_pod, held
+from webhook.tools.top.read import Wanted, read_report
+from webhook.tools.top.show.drawing import tag
+from webhook.tools.top.show.page import as_html
+
+WIDTH: Final = 940
+"""Of the page: the least at which nothing of it has to be scrolled, so its text stays large."""
+HEIGHT: Final = 1040
+"""Of `body` in chromium with DejaVu Sans, whose letters are wide: 1073, of which the last 60 are
+empty. With other fonts lines are broken less, and the space of a line or two stays empty, too. A
+test says for which page it was measured."""
+_STRANGER: Final = "7d1f9a04-3a52-4f0e-9c1e-0b6f2d0c91ab"
+_TITLE: Final = "What vramwarden top -o html shows of a small cluster"
+_AROUND: Final = f"""\
+:root {{ width: {WIDTH}px; min-width: 0; height: {HEIGHT}px; background: var(--paper);
+  outline: 1px solid var(--line); outline-offset: -1px; }}
+.wide {{ overflow: visible; }}
+"""
+"""The page says of its pictures how wide an `svg` is, and scrolls; this one has room for all."""
+_SVG: Final = "http://www.w3.org/2000/svg"
+_XHTML: Final = "http://www.w3.org/1999/xhtml"
+
+
+def top_page() -> str:
+    """Return the page of the scene, as somebody of team-a gets it."""
+    kube = scene().stored_in(ApiServer()).kube()
+    return as_html(read_report(kube, Wanted(namespace="team-a")))
+
+
+def top_picture() -> str:
+    """Return the page as an SVG that is complete in itself."""
+    root = ET.fromstring(top_page().partition("\n")[2])  # noqa: S314 - our own page
+    for drawn in root.iter("svg"):  # HTML knows where each name belongs, XML has to be told
+        drawn.set("xmlns", _SVG)
+    (style,), (body,) = root.iter("style"), root.iter("body")
+    body.set("xmlns", _XHTML)
+    style.text = (style.text or "") + _AROUND
+    body.insert(0, style)
+    whole = tag(
+        "svg",
+        tag("title", _TITLE),
+        tag("foreignObject", body, width=WIDTH, height=HEIGHT),
+        xmlns=_SVG,
+        width=WIDTH,
+        height=HEIGHT,
+        viewBox=f"0 0 {WIDTH} {HEIGHT}",
+        role="img",
+    )
+    ET.indent(whole, " ")  # a change of the scene is a change of few lines
+    return ET.tostring(whole, encoding="unicode") + "\n"
+
+
+def scene() -> SceneCluster:
+    """Return three nodes that teams share: one pod is near its cap, one idle, one waits."""
+    h100, l40s, a10 = (
+        {"product": f"NVIDIA-{name}", "unattributed_bytes": 0}
+        for name in ("H100-80GB-HBM3", "L40S", "A10")
+    )
+    sidecar = {"held_by": "sidecar"}
+    train = held("train-0", 40, 31.4, 38.2, **sidecar)
+    idle = {"idle_since_s": NOW_S - 6 * 3600}
+    llama = held("llama", 16, 6.1, 6.2, **sidecar, **idle)
+    nodes = [
+        a_node(
+            "gpu-1",
+            a_gpu(79, train, llama, held("other-1", 12, 9.4), **h100),
+            a_gpu(79, train, held("other-2", 20, 14), held("other-3", 8, 6.5), **h100),
+        ),
+        a_node(
+            "gpu-2",
+            a_gpu(44, held("embed", 12, 11.8, 11.9, **sidecar), held("other-4", 16, 9), **l40s),
+            a_gpu(44, held("whisper", 16, 10.3, 13.6, **sidecar), held("other-5", 24, 20), **l40s),
+        ),
+        a_node(
+            "gpu-3",
+            a_gpu(22, held("notebook", 16, 5.3, 12.7, **sidecar), **a10),
+            a_gpu(22, held("other-6", 8, 2), unmanaged={_STRANGER: 3.1}, **a10),
+        ),
+    ]
+    pods = [
+        a_pod("train-0", "40Gi", node="gpu-1", count=2, owner="Job/train", age_s=86_400),
+        a_pod("llama-7c9f-x2kq4", "16Gi", uid="llama", node="gpu-1", age_s=86_400),
+        a_pod("embed-1", "12Gi", uid="embed", node="gpu-2"),
+        a_pod("whisper-1", "16Gi", uid="whisper", node="gpu-2"),
+        a_pod("notebook-0", "16Gi", uid="notebook", node="gpu-3"),
+        a_pod("eval-4", "60Gi"),
+    ]
+    return a_cluster(nodes, pods)
