@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 # Half of its time a test waits, for a process or a grace: two workers keep one core busy.
 SPREAD := --numprocesses 4 --dist loadgroup
 
-.PHONY: help demo test test-fast test-changed test-min e2e dev lint format bench image lock release generate clean
+.PHONY: help demo test test-fast test-changed test-min e2e dev lint format bench image lock release generate docs clean
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -60,7 +60,7 @@ test-min: .venv-min/.ready  ## the parts with dependencies, with the oldest vers
 
 .venv-min/.ready: pyproject.toml $(READY)
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv-min
-	VIRTUAL_ENV=.venv-min $(BIN)/uv pip install --quiet --compile-bytecode --resolution lowest-direct --editable . --group test
+	VIRTUAL_ENV=.venv-min $(BIN)/uv pip install --quiet --compile-bytecode --resolution lowest-direct --editable . --group test --group docs
 	@touch $@
 
 e2e: $(READY)  ## the whole product on a real node, KUBECONFIG's or one it starts (as root); tests/e2e/README.md
@@ -93,6 +93,10 @@ release: $(READY)  ## all of a release into dist/, the same bytes each time; CON
 
 generate: $(READY)  ## write what is derived: schema, tables in READMEs, the chart's policy, install.yaml
 	@$(BIN)/python deploy/generate.py
+
+docs: $(READY)  ## the documents as a site with search, into dist/docs; a dead link fails it
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --config-file deploy/mkdocs.yml
+	@echo "dist/docs/index.html; to search, serve the folder: $(PYTHON) -m http.server --bind 127.0.0.1 --directory dist/docs"
 
 clean:  ## remove what these commands made
 	rm -rf $(VENV) .venv-min .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .bench dist
