@@ -126,14 +126,14 @@ def _listing(folder: str, paths: list[str]) -> str:
     """Return the page of a folder. What lies deeper than its own files is named, and no link."""
     way = relpath(folder, f"source/{folder}")
     rows = [
-        f"- {name}" if name.endswith("/") else f"- [{name}]({way}/{name})"
+        f"- `{name}`" if name.endswith("/") else f"- [`{name}`]({way}/{name})"
         for name in _within(folder, paths)
     ]
-    return "\n".join([f"{_HEAD}# {folder}/\n", *rows])
+    return "\n".join([f"{_HEAD}# `{folder}/`\n", *rows])
 
 
 def _shown(path: str, text: str) -> str:
     """Return the page of a file."""
     lexer = find_lexer_class_for_filename(basename(path))
     fence = "`" * (1 + max(map(len, re.findall("`{2,}", text)), default=2))
-    return f"{_HEAD}# {path}\n\n{fence}{lexer.aliases[0] if lexer else ''}\n{text}\n{fence}\n"
+    return f"{_HEAD}# `{path}`\n\n{fence}{lexer.aliases[0] if lexer else ''}\n{text}\n{fence}\n"
