@@ -12,7 +12,7 @@ from posixpath import dirname, join, normpath
 
 import pytest
 
-from tests.contracts.test_docs import DOCUMENTS
+from tests.support.documents import PAGES as DOCUMENTS
 from tests.support.paths import DEPLOY, ROOT
 
 pytestmark = pytest.mark.xdist_group("site")  # it is built once
