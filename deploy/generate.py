@@ -11,6 +11,7 @@
 | block exempt-namespaces | the rule `system` of policies/default.yaml |
 | block chart-values | the chart's values.yaml and values.schema.json |
 | block denial-reasons | `Reason` in webhook/core/pod/findings.py |
+| block commands | what each command of vramwarden says by --help, and recordings of the tests |
 | block version, tag of the image in deploy/laptop.md | `__version__` in webhook/__init__.py |
 | deploy/install.yaml | the chart, as Helm renders it |
 | deploy/pictures/top.svg | the page of `vramwarden top -o html`, by deploy/picture.py |
@@ -31,6 +32,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
+from deploy import references
+from deploy.references import table
 from webhook import __version__
 from webhook.adapters.policy.crd import definition, unknown_fields
 from webhook.adapters.policy.schema import json_schema
@@ -164,7 +167,7 @@ def _renewed(text: str) -> str:
 
 
 def _policy_fields() -> Iterator[str]:
-    yield from _table(
+    yield from table(
         ["field", "default", "what it is"],
         (
             [f"`{path}`", _policy_default(field), field["description"]]
@@ -182,7 +185,7 @@ def _policy_default(field: Json) -> str:
 
 def _chart_values() -> Iterator[str]:
     defaults = values()
-    yield from _table(
+    yield from table(
         ["value", "default", "what it is"],
         (
             [f"`{'.'.join(path)}`", _value_default(defaults, path), found["description"]]
@@ -200,16 +203,10 @@ def _value_default(found: Any, path: tuple[str, ...]) -> str:
 
 
 def _denial_reasons() -> Iterator[str]:
-    yield from _table(
+    yield from table(
         ["reason", "typical text", "what to do"],
         ([f"`{reason}`", f"`{reason.example}`", reason.cure] for reason in Reason),
     )
-
-
-def _table(head: list[str], rows: Iterable[list[str]]) -> Iterator[str]:
-    """Yield the lines of a Markdown table."""
-    for row in (head, ["---"] * len(head), *rows):
-        yield f"| {' | '.join(row)} |"
 
 
 def _exempt_namespaces() -> Iterator[str]:
@@ -227,6 +224,7 @@ BLOCKS: Final[dict[str, Callable[[], Iterable[str]]]] = {
     "version": lambda: [f"version: {__version__}", f"appVersion: {__version__}"],
     "chart-values": _chart_values,
     "denial-reasons": _denial_reasons,
+    "commands": references.commands,
 }
 
 

@@ -124,6 +124,12 @@ def test_every_level_of_the_command_has_help_and_version(path, option):
     assert done.stdout.startswith(("Usage:", "vramwarden, version"))
 
 
+def test_every_command_has_a_section_of_the_reference():
+    text = (ROOT / "deploy" / "commands.md").read_text()
+    sections = re.findall(r"^##+ ([a-z ]+)$", text, re.MULTILINE)
+    assert sorted(sections) == sorted(" ".join(path) for path in commands(main) if path)
+
+
 def test_every_command_and_option_has_help():
     def check(command, path):
         assert command.help, path

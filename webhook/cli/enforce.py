@@ -61,9 +61,10 @@ def enforce_command(
     VRAM_BLIND_AFTER, VRAM_WHEN_BLIND, VRAM_ON_EXCESS (Stop; Report stops nothing) and
     VRAM_DRIVER_LIMIT (Auto or Require; empty asks the driver for no limit).
 
+    The same program is `python -m webhook.sidecar`, which needs only pynvml.
+
     Exit codes: 0 stopped, 70 the self-test failed, 75 the driver changed, 76 the pod has a GPU now
     and had none before, 88 the pod must restart, 142 the self-test hung.
-    The same program is `python -m webhook.sidecar`, which needs only pynvml.
     """
     if kind:
         sys.exit(answer(run_folder, kind, wait_s))

@@ -20,7 +20,7 @@ CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 _BROKEN_PIPE: Final = 141
 """What shells report of a program that SIGPIPE ended; 1 would mean that something was denied."""
 
-_SECTIONS: Final = {
+SECTIONS: Final = {
     "Your pods": {
         "admit": "webhook.tools.admit.command:admit_command",
         "top": "webhook.tools.top.command:top_command",
@@ -45,7 +45,7 @@ _SECTIONS: Final = {
 }
 """As `--help` shows them, and where each is. Only the one that is asked for is imported: on every
 node, agent, sentry and limiter would hold 20 MB of what reads policies."""
-_COMMANDS: Final = {name: at for section in _SECTIONS.values() for name, at in section.items()}
+_COMMANDS: Final = {name: at for section in SECTIONS.values() for name, at in section.items()}
 
 _EPILOG: Final = (
     "\b\nExit codes, of several the first of 2, 1, 3:\n"
@@ -56,7 +56,8 @@ Completion of commands, options, pods, namespaces and nodes:
   eval "$(_VRAMWARDEN_COMPLETE=bash_source vramwarden)"             in ~/.bashrc
   eval "$(_VRAMWARDEN_COMPLETE=zsh_source vramwarden)"              in ~/.zshrc
   _VRAMWARDEN_COMPLETE=fish_source vramwarden | source              in config.fish
-  kubectl completes `kubectl vramwarden` where its own completion is set up.
+
+kubectl completes `kubectl vramwarden` where its own completion is set up.
 """
 )
 
@@ -85,7 +86,7 @@ class _Commands(click.Group):
 
     def format_commands(self, _context: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands by who needs them, and what is said of each in full."""
-        for title, names in _SECTIONS.items():
+        for title, names in SECTIONS.items():
             with formatter.section(title):
                 shown = [(name, _imported(name).get_short_help_str(_WHOLE)) for name in names]
                 formatter.write_dl(shown)

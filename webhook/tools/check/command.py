@@ -51,7 +51,7 @@ def check_command(
     """See whether what is installed works, or with --pre whether the cluster can take it.
 
     One line per check, with its cure below where there is something to do. It asks with your own
-    rights: what they do not show is not looked at. It only says that it works where it saw all
+    rights: what they do not show is not checked. It only says that it works where it saw all
     about the webhook and the fence, and at least half of everything. Nothing is written; pods are
     created as a dry run.
 

@@ -1,0 +1,209 @@
+# ruff: noqa: INP001 - of a script, and no package: it goes into no wheel
+"""The references that are read from the program itself: its commands.
+
+Each function yields the lines of a block that `deploy.generate` writes.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from webhook.cli.main import SECTIONS, main
+from webhook.options import OF_KUBECTL, ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_TESTS: Final = Path(__file__).resolve().parents[1] / "tests"
+_NAME: Final = "vramwarden"
+_WIDTH: Final = 110
+_LONGEST_SAMPLE: Final = 25
+_AS_IS: Final = "\b\n"
+"""Begins a paragraph whose lines click leaves as they are."""
+_WHICH_CLUSTER: Final = "[which cluster, and as whom](#which-cluster-and-as-whom)"
+_COMMON_CODES: Final = "Exit codes: [the common ones](#exit-codes)."
+_CONNECTION: Final = OF_KUBECTL - {"-n", "--namespace"}
+"""Options of a cluster, which mean the same to each command; a namespace does not."""
+
+SAMPLES: Final = {
+    "admit": ("-f a.yaml > admitted.yaml", "golden/action-enforce/expected.txt"),
+    "top": ("-n team-a", "tools/top/golden/file.txt"),
+    "explain": ("huge -n team-a", "tools/explain/explained/pending-no-room.txt"),
+    "advise": ("-n team-a", "tools/advise/advised/one.txt"),
+    "check": ("", "tools/check/golden/troubled.txt"),
+    "simulate": ("--size 8Gi", "tools/simulate/golden/mixed.txt"),
+}
+"""Arguments, and what is written for them: a recording of the tests, which compare it."""
+
+
+def table(head: list[str], rows: Iterable[list[str]]) -> Iterator[str]:
+    """Yield the lines of a Markdown table."""
+    for row in (head, ["---"] * len(head), *rows):
+        yield f"| {' | '.join(row)} |"
+
+
+def commands() -> Iterator[str]:
+    """Yield a table of all commands, what they share, and a section for each."""
+    found = [(title, _of(name)) for title, names in SECTIONS.items() for name in names]
+    yield from table(
+        ["for", "command", "what it does"],
+        (
+            [title, f"[`{one.info_name}`](#{one.info_name})", _first(one.command)]
+            for title, one in found
+        ),
+    )
+    yield from ["", "## Exit codes", ""]
+    yield from _wrapped(
+        "Those of every command; where several apply, the first of 2, 1, 3. What a code says "
+        "exactly, and which others a program of the cluster has, is in the section of each."
+    )
+    yield ""
+    yield from _codes((f"{code:d}", code.meaning) for code in ExitCode)
+    yield from ["", "## Which cluster, and as whom", ""]
+    yield from _wrapped("Every command that asks a cluster takes these options, as kubectl does:")
+    yield ""
+    yield from _options(_of("top"), of_connection=True)
+    yield from ["", "## Completion"]
+    _, *completion = _paragraphs(main.epilog)  # the first has the exit codes
+    yield from _text(completion)
+    for _, one in found:
+        yield from _section(one, "##")
+
+
+def _of(name: str) -> click.Context:
+    command = main.get_command(click.Context(main), name)
+    if command is None:
+        raise LookupError(f"SECTIONS names {name}, and there is no such command")
+    return click.Context(command, info_name=name, parent=click.Context(main, info_name=_NAME))
+
+
+def _section(context: click.Context, level: str) -> Iterator[str]:
+    command = context.command
+    yield from ["", f"{level} {_path(context)}", ""]
+    first, *others = _paragraphs(command.help)
+    yield from _wrapped(first)
+    if isinstance(command, click.Group):
+        for name, sub in command.commands.items():
+            yield from _section(click.Context(sub, info_name=name, parent=context), f"{level}#")
+        return
+    yield from ["", *_code("console", [_usage(context)])]
+    said = [*others, *_paragraphs(command.epilog)]
+    codes = [code for one in said for code in _exit_codes(one)]
+    yield from _text(one for one in said if not _exit_codes(one))
+    if options := list(_options(context)):
+        yield from ["", *options]
+    if _asks_a_cluster(command):
+        yield from ["", f"And the options that say {_WHICH_CLUSTER}."]
+    yield from ["", *(_codes(codes) if codes else [_COMMON_CODES])]
+    if recorded := SAMPLES.get(_path(context)):
+        yield from ["", *_sample(context.command_path, *recorded)]
+
+
+def _path(context: click.Context) -> str:
+    return context.command_path.removeprefix(f"{_NAME} ")
+
+
+def _usage(context: click.Context) -> str:
+    return " ".join([context.command_path, *context.command.collect_usage_pieces(context)])
+
+
+def _first(command: click.Command) -> str:
+    return " ".join(_paragraphs(command.help)[0].split())
+
+
+def _paragraphs(text: str | None) -> list[str]:
+    return inspect.cleandoc(text or "").split("\n\n") if text else []
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
+
+
+def _text(paragraphs: Iterable[str]) -> Iterator[str]:
+    """Yield paragraphs, each behind an empty line; what is no prose as code, behind its head."""
+    for one in paragraphs:
+        if not one.startswith(_AS_IS):
+            yield from ["", *_wrapped(one)]
+            continue
+        lines = one.removeprefix(_AS_IS).splitlines()
+        if re.match(" +[^ ]", lines[-1]) and lines[0].endswith(":"):
+            yield from ["", lines.pop(0)]
+        language = "console" if _NAME in lines[0] else "text"
+        code = textwrap.dedent("\n".join(lines))
+        if language == "console":  # what is said of a command behind it is a comment there
+            code = re.sub(r"(?<=\S) {3,}(?=\S)", r"\g<0># ", code)
+        yield from ["", *_code(language, code.splitlines())]
+
+
+def _code(language: str, lines: Iterable[str]) -> list[str]:
+    return [f"```{language}", *lines, "```"]
+
+
+def _exit_codes(paragraph: str) -> list[tuple[str, str]]:
+    """Read `Exit code 0: ...; 1: ...` and `Exit codes: 0 ..., 1 ....`; of other text nothing."""
+    text = " ".join(paragraph.split())
+    if not re.match(r"Exit codes?:? \d+", text):
+        return []
+    return re.findall(r"\b(\d+):? (.*?)(?=[;,] \d+:? |\.?$)", text)
+
+
+def _codes(codes: Iterable[tuple[str, str]]) -> Iterator[str]:
+    yield from table(["exit code", "means"], ([f"`{code}`", what] for code, what in codes))
+
+
+def _asks_a_cluster(command: click.Command) -> bool:
+    """Say whether it has `connection_options`; a program of the cluster has its own."""
+    return any("--context" in one.opts for one in command.params)
+
+
+def _options(context: click.Context, *, of_connection: bool = False) -> Iterator[str]:
+    """Yield the table of a command's options; nothing where it has none."""
+    shared = _CONNECTION if _asks_a_cluster(context.command) else frozenset()
+    rows = [
+        _option(one, context)
+        for one in context.command.params
+        if isinstance(one, click.Option)
+        and not one.hidden
+        and one.name != "version"
+        and bool(shared & {*one.opts}) == of_connection
+    ]
+    if rows:
+        yield from table(["option", "default", "what it is"], rows)
+
+
+def _option(option: click.Option, context: click.Context) -> list[str]:
+    """Return the row of an option; what --help writes in brackets gets a column or a sentence.
+
+    No `|` is in it: what makes the site shows the backslash that GitHub needs before it.
+    """
+    names, text = option.get_help_record(context) or ("", "")
+    text, *brackets = re.split(r"  \[", text)
+    default = ""
+    for one in (part for group in brackets for part in group.removesuffix("]").split("; ")):
+        kind, _, said = one.partition(": ")
+        if kind == "default":
+            default = f"`{said}`" if said == str(option.default) else said
+        elif kind == "env var":
+            text += f" Or the variable `{said}`."
+        elif kind == "required":
+            default = "required"
+        elif found := re.fullmatch(r"(\d+)<=x<=(\d+)", kind):
+            text += f" From {found[1]} to {found[2]}."
+    if isinstance(option.type, click.Choice) and option.metavar is None:
+        names = names.partition(" [")[0]
+        text += f" One of {', '.join(f'`{one}`' for one in option.type.choices if one)}."
+    return [f"`{names.replace('|', ' or ')}`", default, text]
+
+
+def _sample(command: str, arguments: str, recording: str) -> list[str]:
+    """Return what a command writes, as the tests have recorded it."""
+    text = (_TESTS / recording).read_text(encoding="utf-8")
+    lines = re.sub(r"^exit code \d+\n", "", text, flags=re.MULTILINE).splitlines()
+    more = ["..."] if len(lines) > _LONGEST_SAMPLE else []
+    return _code("console", [f"$ {command} {arguments}".rstrip(), *lines[:_LONGEST_SAMPLE], *more])
