@@ -1,5 +1,5 @@
 # ruff: noqa: INP001 - of a script, and no package: it goes into no wheel
-"""The references that are read from the program itself: its commands.
+"""The references that are read from the program itself: its commands and metrics.
 
 Each function yields the lines of a block that `deploy.generate` writes.
 """
@@ -15,10 +15,25 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from webhook.cli.main import SECTIONS, main
+from webhook.core.admission.decide import Outcome, Phase
+from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures
+from webhook.core.nvidia.drivers import SeenGpu
+from webhook.core.placement.binding_review import BindingOutcome
+from webhook.core.policy.values import Policy
 from webhook.options import OF_KUBECTL, ExitCode
+from webhook.sentry.metrics import SentryMetrics
+from webhook.server.metrics import (
+    HistoryMetrics,
+    Metrics,
+    PlacementMetrics,
+    SharedCertificateMetrics,
+)
+from webhook.server.reviews import ADVISE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from prometheus_client import CollectorRegistry, Metric
 
 _TESTS: Final = Path(__file__).resolve().parents[1] / "tests"
 _NAME: Final = "vramwarden"
@@ -207,3 +222,86 @@ def _sample(command: str, arguments: str, recording: str) -> list[str]:
     lines = re.sub(r"^exit code \d+\n", "", text, flags=re.MULTILINE).splitlines()
     more = ["..."] if len(lines) > _LONGEST_SAMPLE else []
     return _code("console", [f"$ {command} {arguments}".rstrip(), *lines[:_LONGEST_SAMPLE], *more])
+
+
+def webhook_metrics() -> Metrics:
+    """Return the webhook's metrics with all of its parts, and a sample of each."""
+    metrics = Metrics()
+    SharedCertificateMetrics(metrics).ca_bundle_published.set(1)
+    PlacementMetrics(metrics)
+    HistoryMetrics(metrics)
+    of = {Phase.MUTATE: Outcome, Phase.VALIDATE: Outcome, ADVISE: Outcome, "bind": BindingOutcome}
+    for webhook, outcomes in of.items():
+        for outcome in (*outcomes, "failed"):
+            metrics.count(webhook, "CREATE", outcome, "", 0.001)
+    metrics.count_refused(400)
+    metrics.certificate_loads.labels("loaded")
+    metrics.certificate_loads.labels("refused")
+    for role in ("serving", "ca"):
+        metrics.certificate_expiry.labels(role).set(1)
+        metrics.certificate_days_left.labels(role).set(1)
+    metrics.show_policy(Policy())
+    return metrics
+
+
+def sentry_metrics() -> SentryMetrics:
+    """Return what a sentry shows of a GPU with a pod, and memory without a promise."""
+    metrics = SentryMetrics("n1")
+    pod = PodFigures(
+        uid="uid", cap_bytes=8, used_bytes=4, peak_bytes=5, stops=1, processes=1, idle_since_s=0.0
+    )
+    gpu = GpuFigures(
+        uuid="GPU-1",
+        index=0,
+        product="H100",
+        total_bytes=100,
+        usable_bytes=90,
+        promised_bytes=8,
+        used_bytes=7,
+        free_bytes=82,
+        unattributed_bytes=1,
+        pods=(pod,),
+    )
+    node = NodeFigures(
+        name="n1", observed_s=0.0, driver_version="580.95.05", enforcement="sidecar", gpus=(gpu,)
+    )
+    seen = SeenGpu(uuid="GPU-1", product="H100", index=0, usable_bytes=None)
+    metrics.show(node, {"uid": "team/p"}, {seen: {"other": 3}}, 1.0)
+    metrics.scanned(0.01)
+    metrics.stopped("pod")
+    return metrics
+
+
+def metrics_of(registry: CollectorRegistry, *, besides: str = "") -> Iterator[str]:
+    """Yield the table of the metrics of ours, without the label that all of them have."""
+    found = [one for one in registry.collect() if one.name.startswith(_NAME)]
+    head = f"labels besides `{besides}`" if besides else "labels"
+    yield from table(
+        ["metric", "kind", head, "what it is"],
+        ([f"`{_scraped(one)}`", *_labels(one, besides), one.documentation] for one in found),
+    )
+
+
+def _scraped(metric: Metric) -> str:
+    """Return the name by which one asks for it; of a histogram without `_bucket`."""
+    return metric.name + {"counter": "_total", "info": "_info"}.get(metric.type, "")
+
+
+def _labels(metric: Metric, besides: str) -> list[str]:
+    """Return a metric's kind, and its labels with their values where these are a closed set.
+
+    Raises LookupError where the metric has no sample: then nobody knows its labels.
+    """
+    if not metric.samples:
+        raise LookupError(f"{metric.name} has no sample; make one in {__name__}")
+    values: dict[str, dict[str, None]] = {}
+    for sample in metric.samples:
+        for label, value in sample.labels.items():
+            if label not in {besides, "le"}:
+                values.setdefault(label, {})[value] = None
+    kind = "gauge, always 1" if metric.type == "info" else metric.type
+    closed = {
+        label: f" ({', '.join(f'`{one}`' for one in found)})" if len(found) > 1 else ""
+        for label, found in values.items()
+    }
+    return [kind, ", ".join(f"`{label}`{found}" for label, found in closed.items())]

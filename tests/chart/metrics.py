@@ -7,55 +7,18 @@ from collections import defaultdict
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures
-from webhook.core.nvidia.drivers import SeenGpu
-from webhook.sentry.metrics import SentryMetrics
-from webhook.server.metrics import Metrics, PlacementMetrics, SharedCertificateMetrics
+from deploy.references import sentry_metrics, webhook_metrics
 
 
 def webhook_exposition():
     """Return what the webhook shows with all of its parts."""
-    metrics = Metrics()
-    SharedCertificateMetrics(metrics)
-    PlacementMetrics(metrics)
-    metrics.count("mutate", "CREATE", "denied", "TooLarge", 0.001)
-    metrics.count_proof(held=True)
-    metrics.certificate_expiry.labels("serving").set(1)
-    metrics.certificate_days_left.labels("serving").set(1)
-    metrics._policy.info({"digest": "abc"})
-    return metrics.exposition().decode()
-
-
-def sentry_exposition():
-    """Return what a sentry shows of a GPU with a pod, and memory without a promise."""
-    metrics = SentryMetrics("n1")
-    pod = PodFigures(uid="uid", cap_bytes=8, used_bytes=4, peak_bytes=5, stops=1, processes=1)
-    gpu = GpuFigures(
-        uuid="GPU-1",
-        index=0,
-        product="H100",
-        total_bytes=100,
-        usable_bytes=90,
-        promised_bytes=8,
-        used_bytes=7,
-        free_bytes=82,
-        unattributed_bytes=1,
-        pods=(pod,),
-    )
-    node = NodeFigures(
-        name="n1", observed_s=0.0, driver_version="580.95.05", enforcement="sidecar", gpus=(gpu,)
-    )
-    seen = SeenGpu(uuid="GPU-1", product="H100", index=0, usable_bytes=None)
-    metrics.show(node, {"uid": "team/p"}, {seen: {"other": 3}}, 1.0)
-    metrics.scanned(0.01)
-    metrics.stopped("pod")
-    return metrics.exposition().decode()
+    return webhook_metrics().exposition().decode()
 
 
 def known_metrics():
     """Return each sample's name with the labels that it has."""
     found = defaultdict(set)
-    for text in (webhook_exposition(), sentry_exposition()):
+    for text in (webhook_exposition(), sentry_metrics().exposition().decode()):
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
                 found[sample.name] |= sample.labels.keys()

@@ -41,15 +41,16 @@ _PEAK: Final = "memory_peak_bytes"
 _BUCKETS_S: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 
 _FIGURES_OF_GPUS: Final[tuple[tuple[str, str, Callable[[GpuFigures], int | None]], ...]] = (
-    ("total", "All of a GPU's memory.", lambda gpu: gpu.total_bytes),
-    ("usable", "What programs can share of it: less the driver's reserve.",
+    ("total", "All memory of a GPU.", lambda gpu: gpu.total_bytes),
+    ("usable", "What pods can share of a GPU: all of it but the driver's reserve.",
      lambda gpu: gpu.usable_bytes),
-    ("promised", "What its pods were promised; pods that see every GPU count on each.",
+    ("promised", "What pods on a GPU were promised; a pod that sees every GPU counts on each.",
      lambda gpu: gpu.promised_bytes),
-    ("used", "In use by everybody, as the driver says of the device.", lambda gpu: gpu.used_bytes),
-    ("free", "What may still be promised; below zero where more was promised than there is.",
+    ("used", "In use on a GPU by all programs, as the driver says of the device.",
+     lambda gpu: gpu.used_bytes),
+    ("free", "What of a GPU may still be promised; below 0 where too much was promised.",
      lambda gpu: gpu.free_bytes),
-    ("unattributed", "In use, and listed for no process: contexts, managed memory.",
+    ("unattributed", "In use on a GPU and listed for no process: contexts, managed memory.",
      lambda gpu: gpu.unattributed_bytes),
 )  # fmt: skip
 
@@ -81,7 +82,7 @@ class _Snapshot(Collector):
         if self.scanned_s is not None:
             last = GaugeMetricFamily(
                 "vramwarden_sentry_last_look_timestamp_seconds",
-                "Unix time of the last look at the GPUs that the driver answered.",
+                "Unix time of the last scan of the GPUs that the driver answered.",
                 labels=["node"],
             )
             last.add_metric([self._node], self.scanned_s)
@@ -107,7 +108,8 @@ class _Snapshot(Collector):
         yield info
         healthy = GaugeMetricFamily(
             "vramwarden_gpu_healthy",
-            "Whether a GPU can be seen, and the node agent did not find it broken.",
+            "0 where a GPU cannot be seen or the agent found it broken, at most two minutes "
+            "late; else 1.",
             labels=_GPU,
         )
         for gpu in node.gpus:
@@ -123,8 +125,8 @@ class _Snapshot(Collector):
     def _of_unmanaged(self, unmanaged: Unmanaged) -> Metric:
         held = GaugeMetricFamily(
             "vramwarden_gpu_memory_unmanaged_bytes",
-            "Memory held by a pod without a promise, or by processes of no pod (pod_uid empty). "
-            "Absent while the list of who was promised what cannot be followed.",
+            "Memory held by a pod that was promised none, or by processes of no pod (pod_uid is "
+            "empty). Absent while the list of what each pod was promised cannot be watched.",
             labels=[*_GPU, "pod_uid"],
         )
         all_held = [(gpu, *one) for gpu, pods in unmanaged.items() for one in pods.items()]
@@ -159,7 +161,8 @@ class _Snapshot(Collector):
     def _of_idleness(self, kept: OnGpus, observed_s: float) -> Metric:
         idle = GaugeMetricFamily(
             "vramwarden_sentry_pod_idle_seconds",
-            "For how long no kernel of a pod was seen to run. Absent where one runs, or unknown.",
+            "For how long no kernel of a pod ran on a GPU of which it holds memory, by samples "
+            "that the driver takes each 10 s. Absent where one runs, or the driver takes none.",
             labels=["node", *_POD],
         )
         since_s = {name: pod.idle_since_s for name, _, pod in kept}
@@ -171,7 +174,7 @@ class _Snapshot(Collector):
     def _of_stops(self, kept: OnGpus, rest: OnGpus) -> Metric:
         stops = CounterMetricFamily(
             "vramwarden_pod_stops",
-            "How often something of the pod was stopped for its cap, as far as is known.",
+            "How often a process, or all, of a pod was stopped for its cap, as far as is known.",
             labels=["node", *_POD],
         )
         counted = {name: pod.stops for name, _, pod in kept}
@@ -205,8 +208,7 @@ class SentryMetrics:
     """The metrics, in a registry of their own."""
 
     def __init__(self, node: str, *, of_pods: bool = True) -> None:
-        registry = CollectorRegistry()
-        self._registry = registry
+        self.registry = registry = CollectorRegistry()
         self._lock = Lock()
         self._changes = 0
         """Counted by the main thread alone."""
@@ -216,7 +218,7 @@ class SentryMetrics:
         registry.register(self._snapshot)
         duration = Histogram(
             "vramwarden_sentry_look_duration_seconds",
-            "How long a look at all GPUs took: NVML opened, read and closed.",
+            "How long a scan of all GPUs took: NVML opened, read and closed.",
             ["node"],
             buckets=_BUCKETS_S,
             registry=registry,
@@ -224,7 +226,7 @@ class SentryMetrics:
         self._duration = duration.labels(node)
         stops = Counter(
             "vramwarden_sentry_stops",
-            "What was stopped for holding more than its cap: one process, or all of a pod.",
+            "What the sentry stopped for holding more than its cap: a process, or all of a pod.",
             ["node", "of"],
             registry=registry,
         )
@@ -232,7 +234,7 @@ class SentryMetrics:
 
         would_stop = Counter(
             "vramwarden_sentry_would_stop",
-            "Excesses that were reported and not stopped, as the policy or sentry.act says.",
+            "Excesses that were reported and not stopped: onExcess: Report, or sentry.act=false.",
             ["node"],
             registry=registry,
         )
@@ -282,5 +284,5 @@ class SentryMetrics:
         with self._lock:
             changes = self._changes
             if self._written[0] != changes:
-                self._written = changes, generate_latest(self._registry)
+                self._written = changes, generate_latest(self.registry)
             return self._written[1]

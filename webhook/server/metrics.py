@@ -43,7 +43,7 @@ class Metrics:
         self._counted: dict[tuple[str, str, str, str], Counter] = {}
         self._duration = Histogram(
             "vramwarden_admission_duration_seconds",
-            "Time from a review's last byte in to its answer's first byte out.",
+            "Seconds from a review's last byte in to its answer's first byte out.",
             ["webhook"],
             buckets=_BUCKETS_S,
             registry=self.registry,
@@ -73,7 +73,9 @@ class Metrics:
         )
         self._proven = {held: self._proofs.labels(result) for held, result in _RESULTS.items()}
         self.policy_loads = counter(
-            "vramwarden_policy_loads", "Policies read after a change, by result.", ["result"]
+            "vramwarden_policy_loads",
+            "Policies read after a change, by result; one that is not valid counts as `refused`.",
+            ["result"],
         )
         self.policy_stale = gauge(
             "vramwarden_policy_stale",
@@ -89,7 +91,8 @@ class Metrics:
         self._policy = Info("vramwarden_policy", "The policy in force.", registry=self.registry)
         self.certificate_loads = counter(
             "vramwarden_certificate_loads",
-            "Serving certificates read after a change, by result.",
+            "Serving certificates read after a change, by result; one that cannot be used counts "
+            "as `refused`.",
             ["result"],
         )
         self.certificate_days_left = gauge(
@@ -169,14 +172,15 @@ class PlacementMetrics:
         )
         self.unfollowed = metrics.gauge(
             "vramwarden_placement_unfollowed",
-            "1 while pods, nodes or what nodes ask cannot be watched; bindings are still decided.",
+            "1 while pods, nodes or questions of nodes cannot be watched; bindings are still "
+            "decided.",
             ["resource"],
         )
         for resource in ("pods", "nodes", "questions"):
             self.unfollowed.labels(resource)
         self.entries = metrics.gauge(
             "vramwarden_placement_entries",
-            "Pods in the lists of who has which GPU, as this replica last read them.",
+            "Pods in the lists of which pod has which GPU, as this replica last read them.",
         )
         self.waiting = metrics.gauge(
             "vramwarden_placement_waiting",
@@ -184,7 +188,10 @@ class PlacementMetrics:
         )
         self.late = metrics.counter(
             "vramwarden_placement_late",
-            "Tries to give GPUs to pods that were bound without us, by outcome.",
+            "Tries to give GPUs to pods that were bound without us: `assigned`; `waits` for room "
+            "on its node; `deleted`, for its controller to make another; `told` by an Event to its "
+            "owner, where it has no controller; `settled` by another replica; `forbidden`, since "
+            "the webhook lacks a right; `failed`.",
             ["outcome"],
         )
         for outcome in ("assigned", "settled", "waits", "deleted", "told", "forbidden", "failed"):
