@@ -12,6 +12,7 @@
 | block chart-values | the chart's values.yaml and values.schema.json |
 | block denial-reasons | `Reason` in webhook/core/pod/findings.py |
 | block commands | what each command of vramwarden says by --help, and recordings of the tests |
+| block alerts | templates/monitoring.yaml of the chart |
 | blocks webhook-metrics, sentry-metrics | what both register and show at /metrics |
 | block version, tag of the image in deploy/laptop.md | `__version__` in webhook/__init__.py |
 | deploy/install.yaml | the chart, as Helm renders it |
@@ -226,6 +227,7 @@ BLOCKS: Final[dict[str, Callable[[], Iterable[str]]]] = {
     "chart-values": _chart_values,
     "denial-reasons": _denial_reasons,
     "commands": references.commands,
+    "alerts": references.alerts,
     "webhook-metrics": lambda: references.metrics_of(references.webhook_metrics().registry),
     "sentry-metrics": lambda: references.metrics_of(
         references.sentry_metrics().registry, besides="node"

@@ -1,5 +1,5 @@
 # ruff: noqa: INP001 - of a script, and no package: it goes into no wheel
-"""The references that are read from the program itself: its commands and metrics.
+"""The references that are read from the program itself: its commands, metrics and alerts.
 
 Each function yields the lines of a block that `deploy.generate` writes.
 """
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
+import yaml
 
 from webhook.cli.main import SECTIONS, main
 from webhook.core.admission.decide import Outcome, Phase
@@ -35,7 +36,9 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry, Metric
 
-_TESTS: Final = Path(__file__).resolve().parents[1] / "tests"
+_ROOT: Final = Path(__file__).resolve().parents[1]
+_TESTS: Final = _ROOT / "tests"
+_MONITORING: Final = _ROOT / "deploy" / "chart" / "vramwarden" / "templates" / "monitoring.yaml"
 _NAME: Final = "vramwarden"
 _WIDTH: Final = 110
 _LONGEST_SAMPLE: Final = 25
@@ -305,3 +308,21 @@ def _labels(metric: Metric, besides: str) -> list[str]:
         for label, found in values.items()
     }
     return [kind, ", ".join(f"`{label}`{found}" for label, found in closed.items())]
+
+
+def alerts() -> Iterator[str]:
+    """Yield a table of the chart's alerts, each linked to the section that bears its name."""
+    text = _MONITORING.read_text(encoding="utf-8")
+    defined = text.partition('{{- define "vramwarden.alerts" -}}')[2].partition("{{- end }}")[0]
+    yield from table(
+        ["alert", "severity", "after", "says"],
+        (
+            [
+                f"[{rule['alert']}](#{rule['alert'].lower()})",
+                rule["labels"]["severity"],
+                rule.get("for", "at once"),
+                rule["annotations"]["summary"],
+            ]
+            for rule in yaml.safe_load(defined)
+        ),
+    )

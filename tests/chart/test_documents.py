@@ -123,6 +123,37 @@ def test_the_labels_can_be_set(kubectl, api, node, line):
     assert api.request("GET", f"/api/v1/nodes/{node}")["metadata"]["labels"][key] == value
 
 
+RUNBOOK = (DEPLOY / "alerts.md").read_text()
+FIND_OUT = sorted(set(re.findall(r"^(?:kubectl|vramwarden) .+$", RUNBOOK, re.MULTILINE)))
+
+
+@pytest.fixture(scope="module")
+def release(control_plane, helm):
+    """Have of a release what is named at night: its Deployment and its policy."""
+    api = control_plane.api
+    api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+    rendered = helm.render()
+    named = one(rendered, "Deployment"), one(rendered, "ConfigMap", "vramwarden-policies")
+    for thing in named:
+        api.apply(thing)
+    yield
+    for thing in named:
+        api.delete(thing)
+
+
+@pytest.mark.parametrize("line", [one for one in FIND_OUT if one.startswith("kubectl")])
+def test_what_kubectl_is_asked_at_night_it_answers(control_plane, release, line):
+    done = control_plane.shell(line)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("line", [one for one in FIND_OUT if not one.startswith("kubectl")])
+def test_what_the_command_is_asked_at_night_it_knows(line):
+    program, *words = shlex.split(line)
+    done = runner().invoke(main, [*words, "--help"])
+    assert (program, done.exit_code) == ("vramwarden", 0), done.stderr
+
+
 def manifests():
     """Return the YAML documents of both pages, by what they are."""
     text = NODES.read_text() + TAKE_OFF.read_text()

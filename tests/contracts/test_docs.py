@@ -245,9 +245,12 @@ def test_every_program_of_a_policy_is_documented_with_its_variables(program):
 
 def test_every_alert_is_documented_and_no_other():
     text = (ROOT / "deploy" / "alerts.md").read_text()
+    _, *sections = re.split(r"^## ", text, flags=re.MULTILINE)
     rules = (ROOT / "deploy/chart/vramwarden/templates/monitoring.yaml").read_text()
-    documented = re.findall(r"^\| `(Vramwarden\w+)` \| .+ \|$", text, re.MULTILINE)
-    assert documented == re.findall(r"- alert: (\w+)", rules)
+    assert [one.split()[0] for one in sections] == re.findall(r"- alert: (\w+)", rules)
+    for section in sections:
+        said = re.findall(r"^(?:- )?\*\*(.+?):\*\*", section, re.MULTILINE)
+        assert said == ["Means", "Who notices", "Do"], section
 
 
 @pytest.mark.parametrize("names_of_gpus", DeviceNames)
