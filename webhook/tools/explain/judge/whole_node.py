@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from webhook.tools.shared.node import ClusterNode
     from webhook.tools.shared.pod import ClusterPod
 
-COUNTED: Final = "a pod of this rule is counted on a node as a whole, and not on one of its GPUs"
+COUNTED: Final = "its rule chooses no GPU; a node counts by what all its GPUs have free together"
 _MOST_NAMED: Final = 2
 
 
