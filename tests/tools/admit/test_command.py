@@ -43,7 +43,7 @@ spec: {rules: [{name: sliced, accounting: MIG}]}
 SUMMARY = """\
 standard input:1: Pod default/train: translated by rule sliced (8Gi on 1 GPU)
   resources   main nvidia.com/mig-1g.10gb: 1
-  nodes       nvidia.com/mig-1g.10gb.memory > 8191
+  nodes       nvidia.com/mig-1g.10gb.memory of at least 8Gi
 """
 
 

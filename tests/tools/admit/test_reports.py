@@ -144,3 +144,10 @@ def test_what_the_platform_team_says_stands_behind_the_findings():
     *_, last = written("github", text, policy=policy).out.splitlines()
     assert last.startswith("::notice file=a.yaml,line=6,title=vramwarden::Pod team-a/train: Your")
     assert written("report", text, policy=policy).out.count(said) == 1
+
+
+def test_the_summary_writes_memory_that_nodes_need_as_people_do():
+    asks = 'gpu-memory: 8.5Gi\n    vramwarden.io/gpu-count: "2"'
+    said = written("summary", POD.replace("gpu-memory: 8Gi", asks)).out
+    assert "; GPUs of at least 8704Mi; " in said
+    assert "\n  prefers     GPUs with at least 8704Mi free\n" in said

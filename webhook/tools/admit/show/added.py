@@ -8,8 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.pod.fields import part
-from webhook.core.pod.quantity import format_bytes
-from webhook.names import CAP_BYTES_ENV, ENFORCER_CONTAINER, VRAM_RESOURCE
+from webhook.core.pod.quantity import MIB, format_bytes
+from webhook.names import (
+    CAP_BYTES_ENV,
+    ENFORCER_CONTAINER,
+    NODE_GPU_MEMORY_FREE_LABEL,
+    NODE_GPU_MEMORY_LABEL,
+    VRAM_RESOURCE,
+)
 from webhook.tools.admit.judge.verdict import Sort, remarks
 
 if TYPE_CHECKING:
@@ -20,7 +26,7 @@ if TYPE_CHECKING:
 
 _WIDTH: Final = 11
 _POD_FIELDS: Final = ("shareProcessNamespace", "runtimeClassName")
-_OPERATORS: Final = {"Gt": ">", "Lt": "<", "In": "in", "NotIn": "not in"}
+_OPERATORS: Final = {"In": "in", "NotIn": "not in"}
 _AFFINITY: Final = ("affinity", "nodeAffinity")
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
@@ -63,8 +69,8 @@ def _added(before: Json, after: Json) -> Iterator[tuple[str, str]]:
     )
     yield "resources", ", ".join(others)
     yield "sidecar", _sidecar(now[ENFORCER_CONTAINER]) if ENFORCER_CONTAINER in now else ""
-    yield "nodes", "; ".join(_more(list(_nodes(old)), list(_nodes(new))))
-    yield "prefers", "; ".join(_more(list(_preferred(old)), list(_preferred(new))))
+    yield "nodes", "; ".join(map(_worded, _more(list(_nodes(old)), list(_nodes(new)))))
+    yield "prefers", "; ".join(map(_worded, _more(list(_preferred(old)), list(_preferred(new)))))
     tolerations = _more(_list(old, "tolerations"), _list(new, "tolerations"))
     yield "tolerations", ", ".join(str(one.get("key", "all")) for one in tolerations)
     variables = (
@@ -77,13 +83,10 @@ def _added(before: Json, after: Json) -> Iterator[tuple[str, str]]:
     yield "volumes", ", ".join(str(one.get("name")) for one in volumes)
     fields = (f"{key}: {_shown(new[key])}" for key in _POD_FIELDS if new.get(key) != old.get(key))
     yield "pod", ", ".join(fields)
-    marks = (
-        f"{key}={value}"
-        for field in ("labels", "annotations")
-        for key, value in part(after, "metadata", field).items()
-        if key not in part(before, "metadata", field)
-    )
-    yield "marks", ", ".join(marks)
+    for field in ("labels", "annotations"):
+        had = part(before, "metadata", field)
+        has = part(after, "metadata", field)
+        yield field, ", ".join(f"{key}={value}" for key, value in has.items() if key not in had)
 
 
 def _sidecar(container: Json) -> str:
@@ -91,31 +94,49 @@ def _sidecar(container: Json) -> str:
     cap = next(caps, None)
     limits = _limits(container)
     bounds = ", ".join(f"{amount} {name}" for name, amount in limits.items())
-    held = f"holds {format_bytes(int(cap))} per GPU; " if cap else ""
-    return f"{ENFORCER_CONTAINER} ({held}at most {bounds})"
+    held = f"cap {format_bytes(int(cap))} per GPU; " if cap else ""
+    return f"{ENFORCER_CONTAINER} ({held}limits {bounds})"
 
 
 def _limits(container: Json) -> Json:
     return part(container, "resources", "limits")
 
 
-def _nodes(spec: Json) -> Iterator[str]:
+def _nodes(spec: Json) -> Iterator[Json]:
     for key, value in part(spec, "nodeSelector").items():
-        yield f"{key}={value}"
+        yield {"key": key, "operator": "In", "values": [value]}
     for term in _list(part(spec, *_AFFINITY, _REQUIRED), "nodeSelectorTerms"):
-        yield from _expressions(term)
+        yield from _list(term, "matchExpressions")
 
 
-def _preferred(spec: Json) -> Iterator[str]:
+def _preferred(spec: Json) -> Iterator[Json]:
     for term in _list(part(spec, *_AFFINITY), _PREFERRED):
-        yield from _expressions(part(term, "preference"))
+        yield from _list(part(term, "preference"), "matchExpressions")
 
 
-def _expressions(term: Json) -> Iterator[str]:
-    for one in _list(term, "matchExpressions"):
-        operator = str(one.get("operator"))
-        values = ", ".join(map(str, one.get("values") or ()))
-        yield f"{one.get('key')} {_OPERATORS.get(operator, operator)} {values}".rstrip()
+def _worded(expression: Json) -> str:
+    """Return what an expression that admission added asks of nodes.
+
+    It compares memory alone by `Gt`, in MiB.
+
+    | added | in words |
+    | --- | --- |
+    | `vramwarden.io/gpu-memory-mib Gt 8191` | `GPUs of at least 8Gi` |
+    | `vramwarden.io/gpu-memory-free-mib.2 Gt 8191` | `GPUs with at least 8Gi free` |
+    | another label, `Gt 8191` | `nvidia.com/mig-1g.10gb.memory of at least 8Gi` |
+    | a label in one value | `vramwarden.io/gpu=true` |
+    | otherwise | `vramwarden.io/device-names not in none` |
+    """
+    key, operator = str(expression.get("key")), str(expression.get("operator"))
+    values = [str(value) for value in expression.get("values") or ()]
+    if operator == "Gt":
+        least = f"at least {format_bytes((int(values[0]) + 1) * MIB)}"
+        if key.startswith(NODE_GPU_MEMORY_FREE_LABEL):
+            return f"GPUs with {least} free"
+        return f"{'GPUs' if key == NODE_GPU_MEMORY_LABEL else key} of {least}"
+    if operator == "In" and len(values) == 1:
+        return f"{key}={values[0]}"
+    return f"{key} {_OPERATORS.get(operator, operator)} {', '.join(values)}".rstrip()
 
 
 def _variables(before: Json, after: Json) -> list[str]:
