@@ -312,11 +312,16 @@ def test_another_way_to_certificates_is_an_upgrade_and_a_second_release_none(rel
     assert not release.bundle()
 
 
-def do_as_asked(control_plane, beginning):
-    """Run the lines of the pages that begin so, as a reader does."""
-    for line in asked(re.escape(beginning)):
+def do_as_asked(control_plane, beginning, containing=""):
+    """Run the lines of the pages that begin so and have a text, as a reader does."""
+    for line in asked(f"{re.escape(beginning)}.*{re.escape(containing)}"):
         done = control_plane.shell(line)
         assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("verb", ["get", "describe", "logs"])
+def test_what_is_typed_first_at_night_can_be_asked_of_any_cluster(control_plane, verb):
+    do_as_asked(control_plane, f"kubectl -n {NAMESPACE} {verb}", "component=webhook")
 
 
 def test_the_emergency_exit_leaves_the_second_line_and_an_upgrade_mends_it(release, control_plane):
