@@ -114,7 +114,11 @@ def test_the_notes_say_how_to_see_what_is_shared_where_a_driver_is_asked(live_he
 
 @pytest.mark.parametrize(
     "line",
-    re.findall(r"`(kubectl label node NODE [^`]+)`", NODES.read_text() + TAKE_OFF.read_text()),
+    re.findall(
+        r"(?:^|`)(kubectl label node NODE [^`\n]+)",
+        NODES.read_text() + TAKE_OFF.read_text(),
+        re.MULTILINE,
+    ),
     ids=str,
 )
 def test_the_labels_can_be_set(kubectl, api, node, line):
@@ -154,6 +158,15 @@ def test_what_the_command_is_asked_at_night_it_knows(line):
     assert (program, done.exit_code) == ("vramwarden", 0), done.stderr
 
 
+def test_a_node_is_emptied_and_let_in_again(kubectl, api, node):
+    for beginning, closed in (("kubectl drain NODE --ignore", True), ("kubectl uncordon", None)):
+        (line,) = (one for one in asked(beginning) if "selector" not in one)
+        done = kubectl(*shlex.split(line.replace("NODE", node))[1:])
+        assert done.returncode == 0, done.stderr
+        spec = api.request("GET", f"/api/v1/nodes/{node}")["spec"]
+        assert spec.get("unschedulable") is closed
+
+
 def manifests():
     """Return the YAML documents of both pages, by what they are."""
     text = NODES.read_text() + TAKE_OFF.read_text()
@@ -188,7 +201,7 @@ def test_the_plugin_heeds_the_label_that_the_steps_set():
     (expression,) = term["matchExpressions"]
     assert expression["operator"] == "NotIn"
     (value,) = expression["values"]
-    assert f"`kubectl label node NODE {expression['key']}={value}`" in TAKE_OFF.read_text()
+    assert f"\nkubectl label node NODE {expression['key']}={value}\n" in TAKE_OFF.read_text()
 
 
 def test_pull_secrets_are_written_as_documented(tmp_path):
