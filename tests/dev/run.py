@@ -192,8 +192,7 @@ def in_kind(folder):
 
     with contextlib.ExitStack() as stack:
         for command in commands(ROOT / "deploy" / "laptop.md", "helm upgrade"):
-            if not command.startswith(("kubectl", ".venv")):
-                run(command)
+            run(command)
             if command.startswith("kind create"):
                 stack.callback(run, "kind delete cluster")
         what = "A cluster of kind, whose nodes say that they have 16Gi; no GPU is chosen."

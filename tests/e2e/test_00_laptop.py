@@ -22,7 +22,8 @@ from tests.support.documents import commands
 from tests.support.paths import ROOT
 from webhook.core.node.sharing import SETTLE_S
 
-COMMANDS = commands(ROOT / "deploy" / "laptop.md", "helm upgrade")
+PAGE = ROOT / "deploy" / "laptop.md"
+COMMANDS = [*commands(PAGE, "helm upgrade"), *commands(PAGE, "kubectl run first")]
 NODE = f"/api/v1/nodes/{NODE_MANIFEST['metadata']['name']}"
 OURS = "vramwarden.io/"
 MERGE = "application/merge-patch+json"
