@@ -1,3 +1,3 @@
 """vramwarden: share NVIDIA GPUs by memory. README.md beside this file has the rooms."""
 
-__version__ = "0.2.1"
+__version__ = "0.3.0"
