@@ -1,5 +1,5 @@
 # ruff: noqa: INP001 - of a script, and no package: it goes into no wheel
-"""The references that are read from the program itself: its commands, metrics and alerts.
+"""The references that are read from the program itself: its commands, metrics, alerts and Events.
 
 Each function yields the lines of a block that `deploy.generate` writes.
 """
@@ -18,6 +18,7 @@ import yaml
 from webhook.cli.main import SECTIONS, main
 from webhook.core.admission.decide import Outcome, Phase
 from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures
+from webhook.core.node.events import EventReason
 from webhook.core.nvidia.drivers import SeenGpu
 from webhook.core.placement.binding_review import BindingOutcome
 from webhook.core.policy.values import Policy
@@ -324,5 +325,23 @@ def alerts() -> Iterator[str]:
                 rule["annotations"]["summary"],
             ]
             for rule in yaml.safe_load(defined)
+        ),
+    )
+
+
+def events() -> Iterator[str]:
+    """Yield the table of the Events that parts of ours write."""
+    yield from table(
+        ["reason", "on", "type", "by the", "means", "what to do"],
+        (
+            [
+                f"`{one}`",
+                one.about,
+                "Warning" if one.warning else "Normal",
+                one.by,
+                one.means,
+                one.cure,
+            ]
+            for one in EventReason
         ),
     )

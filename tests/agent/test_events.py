@@ -32,7 +32,7 @@ def told(bench):
     """Return the Events that were told since the last time."""
     waiting = bench.agent._events.waiting
     found = [waiting.get_nowait() for _ in range(waiting.qsize())]
-    return [(one.reason, one.sentence, one.warning) for one in found]
+    return [(one.reason, one.sentence, one.reason.warning) for one in found]
 
 
 LOST = "GPU 0 (GPU-a) is lost; it leaves the list if that lasts for 300 s; it gets no further pod"

@@ -364,7 +364,7 @@ def test_why_a_node_is_not_shared_is_logged_and_an_event(bench):
     assert line["level"] == "info"
     assert "nvidia.com/gpu.deploy.device-plugin=false" in line["why"]
     event = bench.agent._events.waiting.get_nowait()
-    assert (event.reason, event.sentence, event.warning) == (NOT_SHARED, line["why"], False)
+    assert (event.reason, event.sentence, event.reason.warning) == (NOT_SHARED, line["why"], False)
 
 
 NEW = Driver(scanned_s=0, answered_s=0)

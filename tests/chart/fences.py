@@ -19,6 +19,7 @@ from tests.support.kube_api import token_of
 from tests.support.pods import a_container, a_pod
 from webhook import names
 from webhook.adapters.kube.certificates import KINDS
+from webhook.core.node.events import EventReason
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +48,7 @@ GIVEN = {GPU: "GPU-1", VISIBLE: "GPU-1", FRACTION: "0.1000"}
 HELD = {
     "type": names.CAP_HELD_CONDITION,
     "status": "False",
-    "reason": names.CAP_EXCEEDED_REASON,
+    "reason": EventReason.CAP_EXCEEDED,
     "message": "python (pid 41) held 61.3Gi on GPU-1, more than 60Gi",
     "lastTransitionTime": "2026-11-22T12:00:00Z",
 }

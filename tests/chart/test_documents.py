@@ -19,11 +19,9 @@ from tests.support.paths import ROOT
 from webhook import __version__
 from webhook.adapters.policy.schema import json_schema
 from webhook.adapters.policy.source import PolicySource
-from webhook.agent.sharing import GPUS_SHARED
 from webhook.cli.main import main
-from webhook.core.node import sharing
-from webhook.core.node.access import Access, GpuAccess, advise
 from webhook.core.node.driver import Driver, why_unready
+from webhook.core.node.events import EventReason
 from webhook.core.node.inventory import Scan, skipped
 from webhook.core.nvidia.drivers import Fault, SeenGpu
 from webhook.core.policy.values import EnforceBy, Placement
@@ -272,9 +270,12 @@ def test_every_test_that_security_names_exists():
             assert list((ROOT / "tests" / folder).glob(pattern)), pattern
 
 
+ABOUT_GPUS = {one for one in EventReason if one.startswith(("GPU", "VRAM"))} - {
+    EventReason.NOT_SHARED, EventReason.GPUS_SHARED
+}  # fmt: skip
+
+
 def test_every_event_of_a_node_is_listed_and_no_other():
-    known = {sharing.NOT_SHARED, sharing.DRAIN, sharing.BESIDE_PLUGIN, sharing.UNTIL_PODS_END}
-    mounts, default = Access(GpuAccess.VOLUME_MOUNTS), Access(visible_devices="all")
-    known |= {advice.reason for access in (mounts, default) for advice in advise(access)}
+    known = {one for one in EventReason if one.by == "agent"} - ABOUT_GPUS
     listed = re.findall(r"^\| Event `(\w+)` \|", NODES.read_text(), re.MULTILINE)
-    assert sorted(listed) == sorted(known | {GPUS_SHARED})
+    assert sorted(listed) == sorted(known)

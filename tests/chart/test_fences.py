@@ -37,6 +37,7 @@ from tests.support.charts import NAMESPACE
 from webhook import names
 from webhook.adapters.kube.certificates import KINDS
 from webhook.adapters.kube.registration import BIND_WEBHOOK
+from webhook.core.node.events import EventReason
 from webhook.core.placement.assignments import config_map_name
 from webhook.names import ASSIGNMENTS_LABEL, ASSIGNMENTS_NODE_ANNOTATION
 
@@ -153,7 +154,7 @@ def an_event(kind: str = "Pod", name: str = "train", namespace: str = "default",
         "eventTime": "2026-11-22T12:00:00.000000Z",
         "regarding": about,
         "type": "Warning",
-        "reason": names.CAP_EXCEEDED_REASON,
+        "reason": EventReason.CAP_EXCEEDED,
         "action": "Stop",
         "note": "an example",
         **fields,
@@ -521,7 +522,7 @@ EVENTS = [
     row("deletes one", AGENT, touches("DELETE", "agent", *MINE), no("delete")),
     row("of a pod", SENTRY, says("sentry")),
     row("of a pod elsewhere", SENTRY, says("sentry", "Pod", "train", "labelled-rights")),
-    row("of its node", SENTRY, says("sentry", *MINE, reason=names.UNMANAGED_REASON)),
+    row("of its node", SENTRY, says("sentry", *MINE, reason=EventReason.UNMANAGED)),
     *rows("{}", SENTRY, lambda it: says("sentry", **it), {
         "as another reporter": {"reportingController": "kubelet"},
         "as nearly this one": {"reportingController": "vramwarden.io/sentry-2"},

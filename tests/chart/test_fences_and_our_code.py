@@ -24,6 +24,7 @@ from webhook.adapters.kube.client import KubeError, connect
 from webhook.adapters.kube.events import Events, node_reference
 from webhook.adapters.kube.placement import PlacementApi
 from webhook.adapters.kube.registration import RegistrationApi
+from webhook.core.node.events import EventReason
 from webhook.core.node.patching import without_taint
 from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.placement.binding_review import BindingOutcome, BindingVerdict
@@ -107,7 +108,7 @@ def test_it_is_let_through_what_a_replica_does_to_assign_late(fences, replica):
         assert assigning._assign(stored(pod).state, verdict) == "assigned"
         assert marks(pod) == given
     assert given.keys() == {GPU, VISIBLE, FRACTION, LIMIT}
-    placement.warn_of(stored(other).state, "BoundWithoutGPU", "why")
+    placement.warn_of(stored(other).state, EventReason.BOUND_WITHOUT_GPU, "why")
     placement.delete_pod(stored(other))
     assert stored(other).state.waits is None  # it is being deleted
     with pytest.raises(KubeError) as caught:
@@ -296,7 +297,7 @@ def test_what_the_sentry_writes_is_let_through(fences, events):
     for stopped in (True, False, True):
         assert not events.write(report_of_pod(f"default/{name}", uid, "why", stopped=stopped))
     assert not events.write(report_of_limit(f"default/{name}", uid, "an image had its own"))
-    events.report_node(names.UNMANAGED_REASON, "who holds what")
+    events.report_node(EventReason.UNMANAGED, "who holds what")
     assert not events.write(events.waiting.get_nowait())
     after = fences.read(pod)
     assert conditions(after) == {"PodScheduled": "True", "Ready": "True", HELD["type"]: "False"}
@@ -306,9 +307,9 @@ def test_what_the_sentry_writes_is_let_through(fences, events):
     assert (len(written), counted) == (
         3,
         {
-            names.CAP_EXCEEDED_REASON: 3,
-            names.LIMIT_RESET_REASON: None,
-            names.UNMANAGED_REASON: None,
+            EventReason.CAP_EXCEEDED: 3,
+            EventReason.LIMIT_RESET: None,
+            EventReason.UNMANAGED: None,
         },
     )
     for event in written:

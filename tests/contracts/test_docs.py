@@ -16,6 +16,7 @@ from webhook import names
 from webhook.cli.main import main
 from webhook.core.admission.decide import Phase, decide
 from webhook.core.admission.rules.servers import SERVERS as SERVERS_WARNED_OF
+from webhook.core.node.events import EventReason
 from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.nvidia.programs import FRACTION_REFERENCE, SETTINGS, Program
 from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
@@ -46,6 +47,13 @@ def test_every_reason_says_what_users_read_and_what_to_do(reason):
     assert reason.example
     assert reason.cure
     assert not {"|", "\n"} & {*reason.example, *reason.cure}  # they stand in a table
+
+
+@pytest.mark.parametrize("reason", EventReason)
+def test_every_event_says_what_it_means_and_each_warning_what_to_do(reason):
+    assert reason.means
+    assert bool(reason.cure) >= reason.warning
+    assert not {"|", "\n"} & {*reason.means, *reason.cure}
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.api_server import ApiServer
 from webhook.adapters.journal import Journal
+from webhook.core.node.events import EventReason
 from webhook.nodekit.events import (
     OF_AN_OBJECT,
     OF_AN_OBJECT_EVERY_S,
@@ -28,6 +29,8 @@ def of_pod(*, stopped=True, uid=TRAINER, sentence="it held too much"):
 
 
 STOPPED = of_pod()
+
+A, B = EventReason.GPU_LOST, EventReason.GPU_UNHEALTHY
 
 
 class Bench:
@@ -65,9 +68,12 @@ def bench():
     return Bench()
 
 
-@pytest.mark.parametrize(("warning", "kind"), [(True, "Warning"), (False, "Normal")])
-def test_an_event_of_a_node_names_it_as_its_kubelet_does(bench, warning, kind):
-    bench.events.once("GPUsNotShared", "because", warning=warning)
+@pytest.mark.parametrize(
+    ("reason", "kind"),
+    [(EventReason.DRAIN, "Warning"), (EventReason.NOT_SHARED, "Normal")],
+)
+def test_an_event_of_a_node_names_it_as_its_kubelet_does(bench, reason, kind):
+    bench.events.once(reason, "because")
     bench.write()
     event = {
         "apiVersion": "events.k8s.io/v1",
@@ -76,7 +82,7 @@ def test_an_event_of_a_node_names_it_as_its_kubelet_does(bench, warning, kind):
         "eventTime": "2027-01-15T08:00:00.000000Z",
         "regarding": {"apiVersion": "v1", "kind": "Node", "name": "gpu-1", "uid": "gpu-1"},
         "type": kind,
-        "reason": "GPUsNotShared",
+        "reason": reason,
         "note": "because",
         "action": "Advertise",
         "reportingController": "vramwarden.io/agent",
@@ -116,24 +122,24 @@ def test_what_has_no_condition_is_an_event_alone(bench):
 
 def test_the_same_sentence_is_reported_once_by_reason_and_again_when_it_was_over(bench):
     for sentence in ("one", "one", "two", "two", "one"):
-        bench.events.once("A", sentence)
-    bench.events.once("B", "one")
-    assert bench.write() == [("A", "one", 2), ("A", "two", 1), ("B", "one", 1)]
-    bench.events.over("A")
-    bench.events.once("A", "one")
-    bench.events.once("B", "one")
-    assert bench.write() == [("A", "one", 3), ("A", "two", 1), ("B", "one", 1)]
+        bench.events.once(A, sentence)
+    bench.events.once(B, "one")
+    assert bench.write() == [(A, "one", 2), (A, "two", 1), (B, "one", 1)]
+    bench.events.over(A)
+    bench.events.once(A, "one")
+    bench.events.once(B, "one")
+    assert bench.write() == [(A, "one", 3), (A, "two", 1), (B, "one", 1)]
 
 
 def test_a_long_sentence_is_cut_to_what_an_event_holds(bench):
-    bench.events.once("A", "x" * 5000)
-    assert bench.write() == [("A", "x" * 1024, 1)]
+    bench.events.once(A, "x" * 5000)
+    assert bench.write() == [(A, "x" * 1024, 1)]
 
 
 def test_events_of_an_object_are_few_however_much_happens(bench):
     for number in range(1000):
         bench.now_s = number / 1000
-        bench.events.once("A", str(number))
+        bench.events.once(A, str(number))
         bench.events.report(of_pod(sentence=str(number), stopped=False))
         bench.write()
     assert len(bench.written) == 2 * OF_AN_OBJECT
@@ -141,8 +147,8 @@ def test_events_of_an_object_are_few_however_much_happens(bench):
     bench.write()
     assert len(bench.written) == 2 * OF_AN_OBJECT + 1
     bench.now_s = 2 * OF_AN_OBJECT_EVERY_S
-    bench.events.once("A", "later")
-    assert bench.write()[-1] == ("A", "later", 1)
+    bench.events.once(A, "later")
+    assert bench.write()[-1] == (A, "later", 1)
 
 
 @pytest.mark.parametrize(
@@ -177,12 +183,12 @@ def test_what_fails_is_retried_where_that_may_help_and_logged_where_somebody_sho
 def test_a_failure_is_logged_once_and_so_is_its_end(bench):
     bench.api.denied.add(("create", "events"))
     for number in range(3):
-        bench.events.once("A", str(number))
+        bench.events.once(A, str(number))
         assert bench.write() == []
     assert bench.messages() == ["events of the node cannot be written"]
     bench.api.denied.clear()
-    bench.events.once("A", "now")
-    assert bench.write() == [("A", "now", 1)]
+    bench.events.once(A, "now")
+    assert bench.write() == [(A, "now", 1)]
     assert bench.messages()[1:] == ["events of the node can be written"]
 
 
@@ -204,7 +210,7 @@ def test_a_report_is_retried_until_it_is_written_and_not_forever(bench):
     bench.api.fails("PATCH", 0, forever=True)
     bench.api.fails("POST", end)
     bench.events.report(STOPPED)
-    bench.events.report_node("VRAMUnmanaged", "300Mi are held")
+    bench.events.report_node(EventReason.UNMANAGED, "300Mi are held")
     with pytest.raises(OverError):
         bench.events.write_all(sleep=sleep)
     assert (pauses[:6], max(pauses)) == ([1, 2, 4, 8, 16, 30], 30)

@@ -6,6 +6,7 @@ import pytest
 
 from webhook.adapters.journal import Journal
 from webhook.adapters.kube.client import connect
+from webhook.core.node.events import EventReason
 from webhook.nodekit.events import EventWriter
 from webhook.sentry.loop import report_of_pod
 
@@ -62,7 +63,7 @@ def test_condition_and_event_are_stored_beside_others(control_plane, pod):
     assert [held[key] for key in ("status", "reason", "message")] == [
         "False", "VRAMCapExceeded", "again",
     ]  # fmt: skip
-    events_of.report_node("VRAMUnmanaged", "3Gi are held")
+    events_of.report_node(EventReason.UNMANAGED, "3Gi are held")
     assert events_of.write(events_of.waiting.get_nowait()) is False
     (node,) = events(control_plane, "VRAMUnmanaged")
     assert node["involvedObject"]["name"] == "n1"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from webhook.core.node.events import EventReason
 from webhook.core.node.inventory import LOST, SILENT, UNSEEN, skipped
 from webhook.core.pod.quantity import format_bytes
 from webhook.names import NODE_FORGET_XIDS_ANNOTATION, NOT_ENFORCED
@@ -19,14 +20,6 @@ if TYPE_CHECKING:
     from webhook.core.node.inventory import Inventory, Scan
     from webhook.core.pod.gpus import Gpu
     from webhook.nodekit.events import EventWriter
-
-GPU_LOST: Final = "GPULost"
-GPU_BACK: Final = "GPUBack"
-GPU_UNHEALTHY: Final = "GPUUnhealthy"
-GPU_HEALTHY: Final = "GPUHealthy"
-RETIREMENT_PENDING: Final = "GPURetirementPending"
-DRIVER_UNFIT: Final = "GPUDriverUnfit"
-CAPACITY_CHANGED: Final = "VRAMCapacityChanged"
 
 _CURE: Final = "It is taken back by itself once the driver no longer says so"
 _CURE_OF_XID: Final = (
@@ -134,39 +127,32 @@ def _report_unsure(
 def report_changes(
     events: EventWriter, scan: Scan, before: Inventory, after: Inventory, grace_s: float
 ) -> None:
-    """Write an Event of each change that an admin of the node should see.
+    """Write an Event of each change that an admin of the node should see; see `EventReason`.
 
-    | what | Event |
-    | --- | --- |
-    | a GPU that was healthy is lost, does not answer, or left the list | Warning `GPULost` |
-    | a GPU that was not there is as advertised again | Normal `GPUBack` |
-    | the driver calls a GPU broken, or now for another reason | Warning `GPUUnhealthy` |
-    | a GPU that was broken no longer is | Normal `GPUHealthy` |
-    | a row of a GPU's memory is to be retired at its next reset | Warning `GPURetirementPending` |
-    | a sidecar cannot measure here, and the node shows that | Warning `GPUDriverUnfit` |
-    | what is advertised already is another amount now | Normal `VRAMCapacityChanged` |
-    | the driver as a whole does not answer | none: the node keeps what it shows |
+    Where the driver as a whole does not answer there is none: the node keeps what it shows.
     """
-    for reason, sentence, warning in _changes(events.node, scan, before, after, grace_s):
+    for reason, sentence in _changes(events.node, scan, before, after, grace_s):
         events.over(reason)  # it happened again, whatever was told before
-        events.once(reason, sentence, warning=warning)
+        events.once(reason, sentence)
     if scan.failed:
         return
     pending = [f"{gpu.index} ({gpu.uuid})" for gpu in scan.gpus if gpu.remap_pending]
     if pending:
         what = "pending retirement of a bad row of memory: reset the GPU when it is idle"
-        events.once(RETIREMENT_PENDING, f"GPU {', '.join(pending)}: {what}")
+        events.once(EventReason.RETIREMENT_PENDING, f"GPU {', '.join(pending)}: {what}")
     else:
-        events.over(RETIREMENT_PENDING)
+        events.over(EventReason.RETIREMENT_PENDING)
     if scan.cannot_measure and after.gpus and after.enforcement == NOT_ENFORCED:
-        events.once(DRIVER_UNFIT, f"a sidecar cannot measure here: {scan.cannot_measure}")
+        events.once(
+            EventReason.DRIVER_UNFIT, f"a sidecar cannot measure here: {scan.cannot_measure}"
+        )
     elif not scan.cannot_measure:
-        events.over(DRIVER_UNFIT)
+        events.over(EventReason.DRIVER_UNFIT)
 
 
 def _changes(
     node: str, scan: Scan, before: Inventory, after: Inventory, grace_s: float
-) -> Iterator[tuple[str, str, bool]]:
+) -> Iterator[tuple[EventReason, str]]:
     seen = {gpu.uuid for gpu in scan.gpus}
     now = {one.gpu.uuid: one for one in after.known}
     known = {gpu.uuid: gpu.fault for gpu in before.gpus}
@@ -174,27 +160,24 @@ def _changes(
         if gpu.fault and gpu.fault not in UNSEEN and gpu.fault != known.get(gpu.uuid):
             named = f"GPU {gpu.index} ({gpu.uuid})"
             cure = _CURE_OF_XID.format(node) if gpu.xid else _CURE
-            yield GPU_UNHEALTHY, f"{named}: {gpu.fault}; it gets no further pod. {cure}", True
+            yield EventReason.GPU_UNHEALTHY, f"{named}: {gpu.fault}; it gets no further pod. {cure}"
     for was in before.gpus:
         named = f"GPU {was.index} ({was.uuid})"
         one = now.get(was.uuid)
         if one is None:
             if was.healthy:
                 why = "it is in MIG mode now" if was.uuid in seen else "the machine has others"
-                yield GPU_LOST, f"{named} left the list: {why}", True
+                yield EventReason.GPU_LOST, f"{named} left the list: {why}"
         elif was.healthy and one.gpu.fault in {LOST, SILENT}:
             until = f"; it leaves the list if that lasts for {grace_s:g} s"
             doubt = f"{one.gpu.fault}{until if one.gpu.fault == LOST else ''}"
-            yield GPU_LOST, f"{named} {doubt}; it gets no further pod", True
+            yield EventReason.GPU_LOST, f"{named} {doubt}; it gets no further pod"
         elif not was.healthy and one.gpu.healthy and was.memory_bytes == one.gpu.memory_bytes:
             if was.fault and was.fault not in UNSEEN:
-                yield GPU_HEALTHY, f"{named} is healthy again; it was not: {was.fault}", False
+                yield EventReason.GPU_HEALTHY, f"{named} is healthy again; it was not: {was.fault}"
             else:
-                yield GPU_BACK, f"{named} is as advertised again", False
+                yield EventReason.GPU_BACK, f"{named} is as advertised again"
     if before.advertised and after.vram_bytes != before.vram_bytes:
         amounts = format_bytes(after.vram_bytes), format_bytes(before.vram_bytes)
-        yield (
-            CAPACITY_CHANGED,
-            f"its GPUs have {amounts[0]} to share now, and had {amounts[1]}",
-            False,
-        )
+        sentence = f"its GPUs have {amounts[0]} to share now, and had {amounts[1]}"
+        yield EventReason.CAPACITY_CHANGED, sentence

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.kinds.nodes import read_time
-from webhook.core.node import sharing
+from webhook.core.node.events import EventReason
 from webhook.core.node.sharing import (
     CLAIMED_S,
     SETTLE_S,
@@ -33,13 +33,11 @@ if TYPE_CHECKING:
     from webhook.nodekit.events import EventWriter
 
 _MESSAGES: Final = {
-    sharing.NOT_SHARED: ("info", "the GPUs are not shared"),
-    sharing.DRAIN: ("warning", "the GPUs are in use; waiting until they are free"),
-    sharing.BESIDE_PLUGIN: ("warning", "the GPUs are shared and offered whole"),
-    sharing.UNTIL_PODS_END: ("warning", "the GPUs stay shared until their pods have ended"),
+    EventReason.NOT_SHARED: "the GPUs are not shared",
+    EventReason.DRAIN: "the GPUs are in use; waiting until they are free",
+    EventReason.BESIDE_PLUGIN: "the GPUs are shared and offered whole",
+    EventReason.UNTIL_PODS_END: "the GPUs stay shared until their pods have ended",
 }
-GPUS_SHARED: Final = "GPUsShared"
-
 
 ASK_EVERY_S: Final = 30.0
 """Between questions for pods with whole GPUs, while one keeps the node from being shared; and so
@@ -90,7 +88,7 @@ class SharingOfNode:
         """Whether they were advertised, also where somebody took all of it off the node since."""
         self._last: Sharing | None = None
         self._settles = False
-        self._reason = ""
+        self._reason: EventReason | None = None
         self._asked: tuple[str, ...] = ()
         """The names of this wait's first and last question for pods with whole GPUs."""
         self._asked_s = self._asked_first_s = float("-inf")
@@ -252,18 +250,17 @@ class SharingOfNode:
         if found.shared is Shared.NOT_YET and not found.reason:
             return  # a scan is on its way, or an answer
         before, self._reason = self._reason, found.reason
-        if before != found.reason:
+        if before and before != found.reason:
             self._events.over(before)
         if found.reason:
-            level, message = _MESSAGES[found.reason]
-            self._journal.once("sharing", level, message, found.sentence)
-            warning = level == "warning"
-            self._events.once(found.reason, found.sentence, warning=warning)
+            level = "warning" if found.reason.warning else "info"
+            self._journal.once("sharing", level, _MESSAGES[found.reason], found.sentence)
+            self._events.once(found.reason, found.sentence)
         elif before and found.shared is Shared.YES:
             self._journal.over("sharing", "the GPUs are shared")
-            self._events.over(GPUS_SHARED)
+            self._events.over(EventReason.GPUS_SHARED)
             sentence = "the GPUs of this node are shared by memory"
-            self._events.once(GPUS_SHARED, sentence, warning=False)
+            self._events.once(EventReason.GPUS_SHARED, sentence)
         else:
             self._journal.over("sharing", "the GPUs are not shared any longer")
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from webhook.adapters.journal import Journal
     from webhook.adapters.kube.client import Json, Kube
+    from webhook.core.node.events import EventReason
 
 WAITING: Final = 200
 """Reports that wait; what does not fit is in the log alone."""
@@ -48,12 +49,10 @@ class EventReport:
 
     about: Json
     """An ObjectReference, with the UID."""
-    reason: str
-    """One word in UpperCamelCase."""
+    reason: EventReason
     sentence: str
     action: str
     """One word for what was done or seen."""
-    warning: bool = True
     condition: Json | None = None
     """A condition that the pod gets as well, without its time."""
 
@@ -82,31 +81,23 @@ class EventWriter:
         self._what = what
         self._clock = clock
         self._allowances: dict[str, Allowance] = {}
-        self._last: dict[str, str] = {}
+        self._last: dict[EventReason, str] = {}
         self.waiting: queue.Queue[EventReport] = queue.Queue(WAITING)
 
-    def once(self, reason: str, sentence: str, *, warning: bool = True) -> None:
+    def once(self, reason: EventReason, sentence: str) -> None:
         """Report something of the node, unless it was the last thing with this reason."""
         if self._last.get(reason) != sentence:
             self._last[reason] = sentence
-            self.report_node(reason, sentence, warning=warning)
+            self.report_node(reason, sentence)
 
-    def over(self, reason: str) -> None:
+    def over(self, reason: EventReason) -> None:
         """Let `once` report the next thing with this reason, whatever the last one was."""
         self._last.pop(reason, None)
 
-    def report_node(self, reason: str, sentence: str, *, warning: bool = True) -> None:
+    def report_node(self, reason: EventReason, sentence: str) -> None:
         """Report something of the node."""
         about = node_reference(self.node)
-        self.report(
-            EventReport(
-                about=about,
-                reason=reason,
-                sentence=sentence,
-                action=self._action,
-                warning=warning,
-            )
-        )
+        self.report(EventReport(about=about, reason=reason, sentence=sentence, action=self._action))
 
     def report(self, report: EventReport) -> None:
         """Report something, if it is allowed now; never waits."""
@@ -149,7 +140,7 @@ class EventWriter:
                 report.reason,
                 report.sentence,
                 action=report.action,
-                warning=report.warning,
+                warning=report.reason.warning,
             )
         except KubeError as error:
             if report.about["kind"] == "Pod" and _is_another(error):

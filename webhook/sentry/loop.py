@@ -27,14 +27,9 @@ from webhook.core.kinds.node_writes import JITTER_S
 from webhook.core.kinds.nodes import NodeFigures
 from webhook.core.node.cgroups import Place, comparable_uid
 from webhook.core.node.driver import Driver, after_scan, needs_new_container, why_unready
+from webhook.core.node.events import EventReason
 from webhook.core.words import amount
-from webhook.names import (
-    CAP_EXCEEDED_REASON,
-    CAP_HELD_CONDITION,
-    LIMIT_RESET_REASON,
-    SENTRY_REPORTER,
-    UNMANAGED_REASON,
-)
+from webhook.names import CAP_HELD_CONDITION, SENTRY_REPORTER
 from webhook.nodekit.events import EventReport, EventWriter
 from webhook.nodekit.program import Inbox, NewContainerNeededError
 from webhook.sentry.figures import Figures
@@ -376,7 +371,7 @@ class Sentry:
                     why = describe_unmanaged(gpu, uid, held_bytes, listed=listed)
                     values = {"gpu": gpu.uuid, "uid": uid, "held": amount(held_bytes)}
                     self._journal.event("warning", "unmanaged memory", why=why, **values)
-                    self._events.report_node(UNMANAGED_REASON, why)
+                    self._events.report_node(EventReason.UNMANAGED, why)
         self._reported = large
 
     def _check_driver(self, scan: ProcessScan, now_s: float) -> None:
@@ -405,7 +400,7 @@ def _obstacle(node: NodeProcesses) -> str:
 def report_of_limit(pod: str, uid: str, why: str) -> EventReport:
     """Report what became of the driver's limit of a pod."""
     return EventReport(
-        about=_reference(pod, uid), reason=LIMIT_RESET_REASON, sentence=why, action="Limit"
+        about=_reference(pod, uid), reason=EventReason.LIMIT_RESET, sentence=why, action="Limit"
     )
 
 
@@ -414,12 +409,12 @@ def report_of_pod(pod: str, uid: str, why: str, *, stopped: bool) -> EventReport
     condition = {
         "type": CAP_HELD_CONDITION,
         "status": "False",
-        "reason": CAP_EXCEEDED_REASON,
+        "reason": EventReason.CAP_EXCEEDED,
         "message": why,
     }
     return EventReport(
         about=_reference(pod, uid),
-        reason=CAP_EXCEEDED_REASON,
+        reason=EventReason.CAP_EXCEEDED,
         sentence=why,
         action="Stop" if stopped else "Report",
         condition=condition if stopped else None,

@@ -71,7 +71,7 @@ def judged(case):
     node["metadata"]["annotations"] = {f"vramwarden.io/{key}": one for key, one in marks.items()}
     found = judged_beside(node, **known)
     assert bool(found.sentence) == bool(found.reason)
-    return found.shared, found.reason
+    return found.shared, found.reason or ""
 
 
 @pytest.mark.parametrize(("case", "expected"), list(rows()), ids=str)

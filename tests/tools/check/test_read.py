@@ -20,7 +20,7 @@ from webhook import __version__
 from webhook.adapters.kube.client import KubeError
 from webhook.adapters.policy.files import load_config_map, shipped_policy_path
 from webhook.core.admission.decide import Phase, decide
-from webhook.core.node.sharing import DRAIN
+from webhook.core.node.events import EventReason
 from webhook.core.policy.cluster import Cluster
 from webhook.core.policy.fence import fence_data
 from webhook.tools.check.judge.findings import Level
@@ -221,7 +221,7 @@ def fresh(age_s, **node):
 def an_event(message, at_s, name="n2"):
     return {
         "apiVersion": "v1", "kind": "Event", "metadata": {"name": message, "namespace": "default"},
-        "involvedObject": {"kind": "Node", "name": name}, "reason": DRAIN,
+        "involvedObject": {"kind": "Node", "name": name}, "reason": EventReason.DRAIN,
         "lastTimestamp": ago(at_s), "message": message,
     }  # fmt: skip
 

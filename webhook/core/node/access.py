@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.bounds import LONGEST_WORD
+from webhook.core.node.events import EventReason
 from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
 
@@ -47,8 +48,7 @@ class Access:
 class AccessProblem:
     """What a cluster admin should change: for a log line and an Event."""
 
-    reason: str
-    """In CamelCase, as an Event's."""
+    reason: EventReason
     what: str
     why: str
     """With the cure."""
@@ -112,7 +112,7 @@ def advise(access: Access) -> tuple[AccessProblem, ...]:
 
 
 _DEFAULT_RUNTIME: Final = AccessProblem(
-    "DefaultRuntime",
+    EventReason.DEFAULT_RUNTIME,
     "NVIDIA's runtime is the default one here: any image can show itself GPUs",
     "the agent sees GPUs without a RuntimeClass; the chart's value fence.void closes that",
 )
@@ -125,7 +125,7 @@ def _unknown_names(access: Access) -> AccessProblem:
     else:
         why = f"the agent's own access, {access.by}, does not tell"
     return AccessProblem(
-        "DeviceNamesUnknown",
+        EventReason.NAMES_UNKNOWN,
         "no pod is given a GPU here: nobody knows which names of GPUs the node's runtime resolves",
         f"{why}; if the runtime reads {VISIBLE_DEVICES_ENV} of unprivileged containers (toolkit:"
         " accept-nvidia-visible-devices-envvar-when-unprivileged = true), use the chart's value"

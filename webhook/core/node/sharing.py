@@ -13,6 +13,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.bounds import LONGEST_STORED
+from webhook.core.node.events import EventReason
 from webhook.core.node.inventory import Scan, skipped
 from webhook.core.node.state import (
     NodeState,
@@ -42,12 +43,6 @@ if TYPE_CHECKING:
 FREE_BYTES: Final = 256 * MIB
 """A GPU on which no more is in use is free: a CUDA context alone takes more, and what stays for
 ever, such as a display server or a persistence daemon, less."""
-
-NOT_SHARED: Final = "GPUsNotShared"
-DRAIN: Final = "DrainWholeGPUPods"
-BESIDE_PLUGIN: Final = "SharedBesidePlugin"
-UNTIL_PODS_END: Final = "SharedUntilPodsEnd"
-"""Reasons of Node Events."""
 
 SETTLE_S: Final = 60.0
 """So long no sign of another allocator must have stood before a node begins to be shared.
@@ -117,8 +112,8 @@ class Sharing:
     """What becomes of a node's GPUs, and what is to be said about it."""
 
     shared: Shared
-    reason: str = ""
-    """Of a Node Event; empty where there is nothing to say."""
+    reason: EventReason | None = None
+    """None where there is nothing to say."""
     sentence: str = ""
     """Why, and what to do about it."""
 
@@ -192,20 +187,21 @@ def judge(node: Mapping[str, Any], beside: Beside) -> Sharing:
     if label == "false":
         why = f"its label {NODE_SHARE_LABEL} is false"
         drain = "drain them to end this now"
-        return _staying(UNTIL_PODS_END, why, drain) if stays else Sharing(Shared.NO)
+        return _staying(EventReason.UNTIL_PODS_END, why, drain) if stays else Sharing(Shared.NO)
     if label not in {None, "true"}:
         why = f"its label {NODE_SHARE_LABEL} is {str(label)!r}, which is neither true nor false"
         cure = "correct it"
-        return _staying(UNTIL_PODS_END, why, cure) if stays else _not_shared(why, cure)
+        return _staying(EventReason.UNTIL_PODS_END, why, cure) if stays else _not_shared(why, cure)
     if found and label is None:
         why, cure = found.why, found.cure
-        return _staying(BESIDE_PLUGIN, why, cure) if stays else _not_shared(why, cure)
+        return _staying(EventReason.BESIDE_PLUGIN, why, cure) if stays else _not_shared(why, cure)
     if beside.shares:
         held = beside.settles and label is None and annotations_of(node).get(NODE_HELD_ANNOTATION)
-        return Sharing(Shared.HELD, BESIDE_PLUGIN, str(held)) if held else Sharing(Shared.YES)
+        beside_plugin = Sharing(Shared.HELD, EventReason.BESIDE_PLUGIN, str(held))
+        return beside_plugin if held else Sharing(Shared.YES)
     whole_pods = beside.whole_pods if label is None else ()
     if beside.in_use or whole_pods:
-        return Sharing(Shared.NOT_YET, DRAIN, _drain(beside, whole_pods or ()))
+        return Sharing(Shared.NOT_YET, EventReason.DRAIN, _drain(beside, whole_pods or ()))
     waits = None in {beside.in_use, whole_pods} or (beside.settles and label is None)
     return Sharing(Shared.NOT_YET if waits else Shared.YES)
 
@@ -263,7 +259,7 @@ def _sign_of_plugin(node: Mapping[str, Any], offered: tuple[str, ...]) -> Sign:
     return Sign(why, _CURES["heedless" if _offers(node, "allocatable") else "forgotten"])
 
 
-def _staying(reason: str, why: str, cure: str) -> Sharing:
+def _staying(reason: EventReason, why: str, cure: str) -> Sharing:
     sentence = (
         f"{why}, but pods may have VRAM here, so the GPUs stay shared until these have ended, and "
         f"no other pod is given any; until then one card may be given twice; {cure}"
@@ -273,7 +269,7 @@ def _staying(reason: str, why: str, cure: str) -> Sharing:
 
 def _not_shared(why: str, cure: str) -> Sharing:
     sentence = f"the GPUs of this node are not shared by memory: {why}; {cure}"
-    return Sharing(Shared.NO, NOT_SHARED, sentence)
+    return Sharing(Shared.NO, EventReason.NOT_SHARED, sentence)
 
 
 def limited(

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from webhook.adapters.kube.client import KubeError
 from webhook.adapters.kube.follow import SPREAD
 from webhook.core.bounds import LONGEST_SENTENCE
+from webhook.core.node.events import EventReason
 from webhook.core.placement.binding_review import BindingOutcome
 from webhook.core.placement.fit import RETRIES
 from webhook.names import GPU_WAITS_ANNOTATION
@@ -250,7 +251,7 @@ class LateAssignments:
             times_s.append(now_s)
             return self._delete(pod, _STARTED)
         if self._annotate(pod, _STARTED):
-            self._api.warn_of(pod, "BoundWithoutGPU", _STARTED)
+            self._api.warn_of(pod, EventReason.BOUND_WITHOUT_GPU, _STARTED)
         return "told"
 
     def _delete(self, pod: PodState, why: str) -> str:

@@ -18,7 +18,7 @@ from webhook.adapters.kube.fence import CONFIG_MAP
 from webhook.adapters.kube.node_watch import SLICES
 from webhook.adapters.kube.policies import read_stored
 from webhook.core.kinds.nodes import read_gpu_node
-from webhook.core.node.sharing import DRAIN
+from webhook.core.node.events import EventReason
 from webhook.core.pod.fields import as_object
 from webhook.core.pod.whole import Slice, read_slice
 from webhook.names import (
@@ -494,7 +494,7 @@ class _FactsReader:
             return str(at), str(about.get("name")), str(event.get("message"))
 
         path = joined("namespaces", OF_NODES, "events")
-        selector = f"involvedObject.kind=Node,reason={DRAIN}"
+        selector = f"involvedObject.kind=Node,reason={EventReason.DRAIN}"
         found, _ = self._kube.list_all(path, keep, fieldSelector=selector)
         return {name: message for _, name, message in sorted(found)}
 
