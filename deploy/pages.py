@@ -92,7 +92,8 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
         elif path.endswith(_PICTURES):
             files.append(File.generated(config, path, abs_src_path=str(root / path)))
     for folder in sorted(linked.difference(paths)):
-        add(_page(folder, paths), _listing(folder, paths))
+        content = _listing(folder, paths)
+        files.append(File.generated(config, _page(folder, paths), content=content))
     for path in sorted(linked.intersection(paths)):
         text = _shown(path, (root / path).read_text(errors="replace"))
         files.append(File.generated(config, _page(path, paths), content=text))
@@ -123,12 +124,8 @@ def _page(path: str, paths: list[str]) -> str:
 
 
 def _listing(folder: str, paths: list[str]) -> str:
-    """Return the page of a folder. What lies deeper than its own files is named, and no link."""
-    way = relpath(folder, f"source/{folder}")
-    rows = [
-        f"- `{name}`" if name.endswith("/") else f"- [`{name}`]({way}/{name})"
-        for name in _within(folder, paths)
-    ]
+    """Return the page of a folder: names, and no links, or half of the code would become pages."""
+    rows = [f"- `{name}`" for name in _within(folder, paths)]
     return "\n".join([f"{_HEAD}# `{folder}/`\n", *rows])
 
 
