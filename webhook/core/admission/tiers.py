@@ -1,6 +1,20 @@
 """What may hold a cap: what each tier adds to a pod, and asks of its node.
 
-A tier's own rules are the rows of `rules/table.py` that name it.
+A tier's own rules are the rows of `rules/table.py` that name it. One that sets a variable takes
+eleven product files, two of them the agent's:
+
+| where | what |
+| --- | --- |
+| `core/policy/values.py`, `adapters/policy/models.py` | `EnforceBy`, and what `by` says of it |
+| `names.py`, deploy/nodes.md | its value of the label `enforcement`, names that only it may set |
+| here | a `Tier` in `_TIERS`; what it adds besides a container is a field |
+| `mutation.py` | that field's user; no test asks for the next one |
+| `_missing_essentials` in `rules/translation.py` | the same, for pods of another policy |
+| `rules`, with `tier=` in their rows | what it forbids, at least to set by hand what it adds |
+| `core/policy/fence.py`, the chart's `fence-second-line.yaml` | where our marks are not enough |
+| `agent/scanner.py`, `_judge_enforcement` in `core/node/inventory.py` | which nodes can do it |
+
+A node with two tiers needs a second label. Tests: `tests/golden/enforcer-NAME`.
 """
 
 from __future__ import annotations
