@@ -157,7 +157,8 @@ class MatchPart(CriteriaPart):
     namespaces: NamespacePatterns = ["*"]
     """Namespaces, with * for any text; absent is every namespace."""
     exception: ExceptPart | None = Field(None, alias="except")
-    """Pods that the rule leaves to the rules after it, although all else is met; null is none."""
+    """Pods that the rule does not match although they meet the rest, so that the rules after it are
+    asked; null is none."""
 
 
 class GpuCountPart(Part):
@@ -202,7 +203,7 @@ class EnforcementPart(Part):
     by: Annotated[EnforceBy, _Lax] = EnforceBy.SIDECAR
     """Sidecar adds a container that stops what exceeds the cap; None adds nothing."""
     style: Annotated[Style, _Lax] = Style.NATIVE
-    """Native is a sidecar of Kubernetes; Container is for clusters without these."""
+    """Native is a native sidecar of Kubernetes; Container is for clusters that have none."""
     run_as: Annotated[RunAs, _Lax] = RunAs.AUTO
     """The sidecar's user: Root, the Workload's own, or Auto, which reads the pod's security
     context."""
@@ -232,13 +233,13 @@ class EnforcementPart(Part):
     on_excess: Annotated[OnExcess, _Lax] = OnExcess.STOP
     """Stop ends what exceeds the cap; Report says what would be stopped, and stops nothing."""
     driver_limit: Annotated[DriverLimit, _Lax] = DriverLimit.AUTO
-    """Where the node's driver can hold a pod to its cap, its containers wait for that: 2s at most
-    under Auto, until it holds under Require, which selects such nodes, not at all under Off. Auto
-    is Off under by None, style Container, onExcess Report, placement None, accounting MIG and
-    CapOnly."""
+    """How long containers wait for the node's driver to hold the pod to its cap, where it can (from
+    r615 on): Auto is 2s at most; Require is until it does, on nodes that can; Off is not at all.
+    Auto is Off with by None, style Container, onExcess Report, placement None, and accounting MIG
+    or CapOnly."""
     pod_restart: Annotated[PodRestart, _Lax] = PodRestart.NONE
-    """RestartAllContainers restarts the pod's containers where the sidecar ends, whoever ended it,
-    or may not stop what exceeds the cap; as of Kubernetes 1.36."""
+    """RestartAllContainers restarts all containers of the pod where the sidecar ends, whoever ended
+    it, or may not stop what exceeds the cap; from Kubernetes 1.36 on. None restarts none."""
 
     image_pull_secrets: Annotated[list[SecretName], _NamesOnce] = []
     """Secrets in the pods' namespaces by which the sidecar's image is pulled; their names are added
@@ -305,9 +306,9 @@ class RulePart(Part):
     """What happens to a hand-set NVIDIA_VISIBLE_DEVICES: Deny the pod, Void the variable, or Ignore
     it."""
     isolation: Annotated[Isolation, _Lax] = Isolation.ANY
-    """Any user may run what has VRAM; NonRoot asks every container of such a pod, debugging ones
-    too, for a known user other than root and for no privilege escalation, and the sidecar is
-    root."""
+    """Any lets containers of pods with VRAM run as any user. Under NonRoot each of them, debugging
+    ones too, must name a user other than root and allow no privilege escalation, and the sidecar
+    runs as root, so that they cannot stop it."""
     host_paths: HostPaths = Field(SAFE_HOST_PATHS, validate_default=True)
     """Paths of the node that pods with VRAM may mount: a list, each with what is below it, [] for
     none; or Safe, all but what leads to devices, runtimes or the kubelet."""
@@ -315,8 +316,8 @@ class RulePart(Part):
     """Capabilities that containers of pods with VRAM may add, beside the fourteen that runtimes
     give every container."""
     device_annotations: list[AnnotationPattern] = []
-    """Keys of annotations by which container runtimes and their plug-ins inject devices that the
-    rule's pods may have, whatever they name, with * for any text."""
+    """Annotations by which container runtimes and their plug-ins inject devices, and which the
+    rule's pods may have, whatever their values: keys, with * for any text."""
     resource_claims: Annotated[ResourceClaims, _Lax] = ResourceClaims.DENY
     """What happens to a resource claim (DRA) beside VRAM: Deny the pod, or Ignore it."""
     translate_whole_gpu_bytes: Vram | None = Field(None, alias="translateWholeGPU")
@@ -335,7 +336,8 @@ class RulePart(Part):
     """Warn who creates a pod that asks for far more or less than the last pods of its workload
     held, or for more than any GPU has; or Off."""
     placement: Annotated[Placement, _Lax] = Placement.BINDING
-    """Binding chooses the GPU when the pod is bound to a node; None shows all."""
+    """Binding chooses the GPU when the pod is bound to a node; None chooses none, and the pod sees
+    every GPU of its node."""
     enforcement: EnforcementPart = EnforcementPart()
     """How the cap is held while the pod runs."""
 
@@ -449,11 +451,11 @@ class MetadataPart(Part):
     """The file's name for itself."""
 
     name: Name
-    """A name for people; of an object it is also its place among the files."""
+    """A name for people; by that of an object it also has its place in the order of the files."""
     labels: dict[str, str] = {}
-    """Of an object; nothing depends on them."""
+    """Labels of an object; vramwarden reads none."""
     annotations: dict[str, str] = {}
-    """Of an object; nothing depends on them."""
+    """Annotations of an object; vramwarden reads none."""
 
 
 class PolicyFile(Part):
