@@ -9,7 +9,7 @@ import sys
 import click
 import pytest
 
-from tests.support.documents import PAGES
+from tests.support.documents import PAGES, all_commands
 from tests.support.paths import ROOT
 from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from webhook import names
@@ -150,18 +150,12 @@ def test_every_command_and_option_has_help():
     check(main, ())
 
 
-def blocks(text):
-    """Return the lines of the sh blocks."""
-    found = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    return [line for block in found for line in block.splitlines() if line.strip()]
-
-
 @pytest.mark.parametrize("document", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_commands_in_documents_exist(document):
     targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     known = {" ".join(path) for path in commands(main)}
-    for line in blocks(document.read_text()):
-        words = line.split("#")[0].split()
+    for line in all_commands(document):
+        words = line.split()
         if words[:1] == ["make"]:
             assert words[1] in targets, line
         elif words and words[0].endswith("vramwarden"):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from typing import TYPE_CHECKING
 
 from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 PAGES = sorted(
@@ -18,22 +20,41 @@ PAGES = sorted(
 
 
 def commands(document: Path, containing: str) -> list[str]:
-    """Return the lines of the one `sh` block of a document that has a text, without comments."""
-    blocks = re.findall(r"^```sh\n(.*?)^```", document.read_text(), re.MULTILINE | re.DOTALL)
-    (block,) = (one for one in blocks if containing in one)
-    return [re.sub(r"\s+# .*", "", line) for line in block.splitlines()]
+    """Return the commands of the one `sh` block of a document that has a text, without comments."""
+    (block,) = (one for one in blocks(document) if containing in one)
+    return list(_statements(block))
+
+
+def all_commands(document: Path) -> list[str]:
+    """Return the commands of all `sh` blocks of a document, as `commands` does."""
+    return [command for block in blocks(document) for command in _statements(block)]
 
 
 def asked(pattern: str) -> list[str]:
-    """Return the lines in `sh` blocks of all pages that are of a pattern, each once."""
-    blocks = [
-        block
-        for page in PAGES
-        for block in re.findall(r"^```sh\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
-    ]
-    lines = [line for block in blocks for line in block.splitlines() if re.match(pattern, line)]
-    assert lines, pattern
-    return list(dict.fromkeys(lines))
+    """Return the commands of all pages that begin with a pattern, each once."""
+    found = [one for page in PAGES for one in all_commands(page) if re.match(pattern, one)]
+    assert found, pattern
+    return list(dict.fromkeys(found))
+
+
+def blocks(document: Path, language: str = "sh") -> list[str]:
+    """Return the code blocks of a document that are in a language."""
+    found = re.findall(
+        rf"^ *```{language}\n.*?^ *```$", document.read_text(), re.MULTILINE | re.DOTALL
+    )
+    return [textwrap.dedent(block).partition("\n")[2].removesuffix("```") for block in found]
+
+
+def _statements(block: str) -> Iterator[str]:
+    """Yield each command with its continuation lines, its loop's body or its here-document."""
+    lines = iter(block.splitlines())
+    for line in filter(str.strip, lines):
+        command = [re.sub(r"(^|\s+)# .*", "", line)]
+        last = re.search(r"<<'?(\w+)|^(?:for|while) .*\bdo$", line)
+        while command[-1].endswith("\\") or (last and command[-1] != (last[1] or "done")):
+            command.append(next(lines))
+        if any(command):
+            yield "\n".join(command)
 
 
 def table_of(function):
