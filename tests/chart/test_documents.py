@@ -231,7 +231,7 @@ def test_what_autoscalers_need_is_printed_as_documented():
     prefix = "k8s.io/cluster-autoscaler/node-template"
     assert tags[f"{prefix}/resources/{VRAM_RESOURCE}"] == "22Gi"
     assert f"{prefix}/label/{NODE_GPU_LABEL}" in tags
-    text = NODES.read_text()
+    text = (DEPLOY / "autoscaling.md").read_text()
     assert f"`{prefix}/resources/{VRAM_RESOURCE}`, and `.../label/...`" in text
     azure = f"{prefix}/resources/{VRAM_RESOURCE}".replace("/", "_")
     assert f"`{azure}`" in text

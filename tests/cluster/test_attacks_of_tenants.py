@@ -703,7 +703,7 @@ TABLE = [
     limit(
         "C8 labels that choose a rule",
         "policies/README.md",
-        "`podLabels` are written by whoever writes the pod",
+        "`podLabels` are written by the author of the pod",
     ),
     # D and E: marks, bindings, GPUs of others.
     *(closed(f"D0 {what}", changing("8Gi", change), why) for what, change, why in CHANGES),
