@@ -35,7 +35,7 @@ from webhook.tools.explain.kinds import (
     STATEFUL_SET,
 )
 from webhook.tools.explain.read.owners import read_owned_facts
-from webhook.tools.explain.read.pods import read_pod_facts
+from webhook.tools.explain.read.reader import read_pod_facts
 from webhook.tools.explain.read.workloads import read_workload_facts
 from webhook.tools.shared.bounds import MOST_BETWEEN, MOST_LOG_BYTES, MOST_READ
 

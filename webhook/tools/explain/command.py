@@ -33,7 +33,7 @@ def explain(kube: Kube, namespace: str, kind: WorkloadKind, name: str) -> Report
     """Explain a pod, or what creates pods; raises KubeError where that itself cannot be read."""
     # Imported here: it would slow down every --help.
     from webhook.tools.explain.judge.explain import explain_pod, explain_workload  # noqa: PLC0415
-    from webhook.tools.explain.read.pods import read_pod_facts  # noqa: PLC0415
+    from webhook.tools.explain.read.reader import read_pod_facts  # noqa: PLC0415
 
     if kind is POD:
         return explain_pod(read_pod_facts(kube, namespace, name))
