@@ -156,15 +156,6 @@ def test_what_the_command_is_asked_at_night_it_knows(line):
     assert (program, done.exit_code) == ("vramwarden", 0), done.stderr
 
 
-def test_a_node_is_emptied_and_let_in_again(kubectl, api, node):
-    for beginning, closed in (("kubectl drain NODE --ignore", True), ("kubectl uncordon", None)):
-        (line,) = (one for one in asked(beginning) if "selector" not in one)
-        done = kubectl(*shlex.split(line.replace("NODE", node))[1:])
-        assert done.returncode == 0, done.stderr
-        spec = api.request("GET", f"/api/v1/nodes/{node}")["spec"]
-        assert spec.get("unschedulable") is closed
-
-
 def manifests():
     """Return the YAML documents of both pages, by what they are."""
     text = NODES.read_text() + TAKE_OFF.read_text()

@@ -1,0 +1,102 @@
+"""What pages ask their readers to run, in the cluster of `make dev` in which no pod runs."""
+
+from __future__ import annotations
+
+import re
+from itertools import filterfalse
+
+import pytest
+
+from tests.dev import run
+from tests.support.documents import blocks
+from tests.support.ledger import commands_of
+from tests.support.paths import ROOT
+from tests.support.programs import find_binary
+from tests.support.readers import Reader
+
+COMMANDS = commands_of(__file__)
+FINDS = re.compile(r"(\S+/)?vramwarden (advise|check|report|explain)\b")
+"""Commands that end with 1 where something is wrong, and with 3 where too little was seen."""
+CHANGES = re.compile(r"helm (upgrade|rollback) ")
+"""Commands with hooks; no kubelet is here to end their Jobs."""
+OBJECTS = "helm upgrade vramwarden deploy/chart/vramwarden -n vramwarden-system --reuse-values"
+BEFORE = {
+    "certs/README.md": ["kubectl -n vramwarden-system delete secret vramwarden-key"],
+    "deploy/take-the-plugin-off.md": ["kubectl delete pod train --ignore-not-found"],
+    "policies/change.md": [f"{OBJECTS} --set policyObjects=true"],
+}
+"""What is so for whom a page asks it."""
+SCENE = """\
+apiVersion: v1
+kind: Namespace
+metadata: {name: team-a}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: held, annotations: {vramwarden.io/gpu-memory: 8Gi}}
+spec:
+  nodeSelector: {kubernetes.io/hostname: n1}
+  containers: [{name: main, image: example}]
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: infer, namespace: team-a}
+spec:
+  selector: {matchLabels: {app: infer}}
+  template:
+    metadata: {labels: {app: infer}, annotations: {vramwarden.io/gpu-memory: 4Gi}}
+    spec:
+      nodeSelector: {kubernetes.io/hostname: n2}
+      containers: [{name: main, image: example}]
+"""
+"""A pod on one node, and a Deployment on the other, which a page empties."""
+AGENT = (
+    "$(kubectl -n vramwarden-system get pods -l app.kubernetes.io/component=agent"
+    " -o jsonpath='{.items[0].metadata.name}')"
+)
+
+
+@pytest.fixture(scope="module")
+def reader(can_start_control_planes, tmp_path_factory):
+    """Be who reads the pages, with the files that they ask to write."""
+    missing = [run.no_parts(tmp_path_factory.getbasetemp()), *filterfalse(find_binary, run.LACKS)]
+    if any(missing):
+        pytest.skip(f"needs {'; '.join(filter(None, missing))}")
+    with run.from_parts(tmp_path_factory.mktemp("cluster")) as (kubeconfig, _):
+        found = Reader(tmp_path_factory.mktemp("reader"), kubeconfig)
+        for name, text in files().items():
+            (found.folder / name).write_text(text)
+        found.run("kubectl apply -f scene.yaml")
+        found.run("kubectl -n team-a rollout status deployment infer --timeout=60s")
+        found.run("kubectl wait pod held --for=condition=Ready --timeout=60s")
+        found.replaced = {
+            "IMAGE": "example",
+            "NODE": "n2",
+            "AGENT": AGENT,
+            "POD": "held",
+            "deployment/NAME": "deployment/infer",
+        }
+        yield found
+
+
+def files():
+    """Return the files that the pages ask to write."""
+    teams, *_ = (one for one in blocks(ROOT / "policies/change.md", "yaml") if "10-teams" in one)
+    deployment, *_ = blocks(ROOT / "policies/pods.md", "yaml")
+    week, *_ = blocks(ROOT / "deploy/one-week.md", "yaml")
+    names = {"10-teams.yaml": teams, "teams.yaml": teams, "deployment.yaml": deployment}
+    return {
+        **names,
+        "scene.yaml": SCENE,
+        "week.yaml": week,
+        "sizes.csv": "workload,memory\ninfer,4Gi\n",
+    }
+
+
+@pytest.mark.cluster
+@pytest.mark.xdist_group("pages")
+@pytest.mark.parametrize("page", dict.fromkeys(page for page, _ in COMMANDS))
+def test_the_commands_of_a_page_run(reader, page):
+    for command in BEFORE.get(page, []) + [one for where, one in COMMANDS if where == page]:
+        more = " --no-hooks" if CHANGES.match(command) else ""
+        reader.run(command + more, *((0, 1, 3) if FINDS.match(command) else ()))

@@ -1,0 +1,86 @@
+"""Where each command of each page is run, and which are not: what `test_commands_run.py` holds.
+
+A pattern is matched against `PAGE: COMMAND`, from its beginning.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tests.support.documents import PAGES, all_commands
+from tests.support.paths import ROOT
+
+KUBELET = r"kubectl (-n \S+ )?(logs|exec|debug)\b"
+SYSTEM = "namespace vramwarden-system"
+APPLIED = r"deploy/(install|tutorial)\.md: "
+SHOWN = rf"(?!{KUBELET})(kubectl|vramwarden|mkdir)"
+
+RUN = {
+    ".ci/run": [r"\S+: make (demo|lint|test)$"],
+    "tests/chart/test_lifecycle.py": [
+        r"deploy/outage\.md: kubectl delete",
+        r"deploy/uninstall\.md: (for node|kubectl (annotate|label|delete mutating))",
+    ],
+    "tests/chart/test_validity.py": [
+        r"deploy/install\.md: sed",
+        r"deploy/uninstall\.md: sed",
+    ],
+    "tests/cluster/test_first_change.py": [r"webhook/first-change\.md: "],
+    "tests/contracts/test_coming_over.py": [r"deploy/coming-over\.md: "],
+    "tests/dev/test_pages.py": [
+        rf"deploy/(alerts|capacity|nodes|one-week|placement|sentry)\.md: ({SHOWN}|helm)",
+        rf"deploy/(outage|take\S+|upgrade)\.md: (?!helm test|kubectl delete)({SHOWN}|helm)",
+        rf"(certs/README|policies/(change|pods|trouble))\.md: ({SHOWN}|helm)",
+        rf"{APPLIED}(REGISTRY=|\.venv)",
+        r"deploy/install\.md: (kubectl (get|run)|vramwarden|helm (template|upgrade vramwarden))",
+    ],
+    "tests/e2e/cluster.py": [r"\S+: helm test"],
+    "tests/e2e/conftest.py": [
+        rf"{APPLIED}(kubectl (create|label) {SYSTEM}|helm upgrade --install)",
+    ],
+    "tests/e2e/test_00_laptop.py": [
+        r"deploy/laptop\.md: (helm|kubectl|\.venv)",
+        rf"deploy/(tutorial|uninstall)\.md: (helm uninstall|kubectl delete (crd|{SYSTEM}))",
+    ],
+    "tests/e2e/test_03c_tutorial.py": [
+        r"deploy/tutorial\.md: (kubectl (-n|get|apply|\w+ namespace team-a)|vramwarden|cat)",
+    ],
+    "tests/e2e/test_03d_pages.py": [rf"(?!deploy/tutorial)\S+: {KUBELET}"],
+    "tests/scheduling/test_scheduler_profiles.py": [r"deploy/scheduler/README\.md: sed"],
+}
+"""By file, which takes them from the pages. `.ci/run` has them as they stand there."""
+
+MADE = {
+    "make bench$": ("tests/bench/test_run.py", "tests.bench"),
+    "make dev$": ("tests/dev/test_run.py", "tests.dev.run"),
+    "make docs$": ("tests/contracts/test_site.py", "mkdocs"),
+    "make generate$": ("tests/contracts/test_generated.py", "generate"),
+    "make image PREFIX=": ("tests/e2e/images.py", "deploy/images/build"),
+    "make release": ("tests/release/test_release.py", "deploy.release"),
+    "make test-changed$": ("tests/contracts/test_lanes.py", "tests.support.changed"),
+    "make test-fast$": ("tests/core/test_fast_lane.py", "tests.support.fast_lane"),
+}
+"""Targets, each with the file that runs its recipe, and words that stand in both."""
+
+NOT_RUN = {
+    r"(CONTRIBUTING|tests/e2e/README)\.md: ([A-Z]\S+ )*make e2e": "it runs the tests named above",
+    r"CONTRIBUTING\.md: skopeo": "a registry to push to",
+    r"deploy/laptop\.md: (BUILDX\S+ make|kind)": "kind, and Docker",
+    r"tests/(bench|e2e)/README\.md: (\(cd|export|for|git clone)": "other projects' sources",
+    r"tests/bench/README\.md: make bench BENCH_HAMI": "other projects' programs",
+    r"tests/e2e/README\.md: apt-get": "a Debian to change",
+    r"tests/gpu/README\.md: ": "a GPU",
+}
+"""What no test of ours can run, and what it would need."""
+
+
+def commands_of(file: Path | str) -> list[tuple[str, str]]:
+    """Return what a file, named by its `__file__`, is to run: pages' names and commands."""
+    place = str(Path(file).relative_to(ROOT))
+    return [one for one in every_command() if any(re.match(p, ": ".join(one)) for p in RUN[place])]
+
+
+def every_command() -> list[tuple[str, str]]:
+    """Return all commands of all pages, each with its page's name."""
+    return [(str(page.relative_to(ROOT)), one) for page in PAGES for one in all_commands(page)]
