@@ -7,13 +7,16 @@ the webhook and the agents as well.
 from __future__ import annotations
 
 import itertools
+import re
+import subprocess
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.support.control_planes import ControlPlane, wait_until
-from tests.support.paths import DEPLOY
+from tests.support.ledger import commands_of
+from tests.support.paths import ROOT
 from tests.support.pods import a_container, a_pod, a_policy, a_request
 from tests.support.programs import start, stop
 from tests.support.schedulers import add_node, patch, remove_node, remove_pod
@@ -27,8 +30,6 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
-PROFILES = DEPLOY / "scheduler"
-KUBECONFIG = "/etc/kubernetes/scheduler.conf"
 NUMBERS = itertools.count(1)
 SMALL = {"cpu": "8", "memory": "32Gi"}
 SECOND = ("second-profile.yaml", "vramwarden-binpack")
@@ -120,10 +121,13 @@ class SchedulerPlane:
 def scheduling(plane: ControlPlane, profile: str, folder: Path):
     """Run kube-scheduler with one of our files, or as it comes, until the end of the block."""
     if profile:
-        text = (PROFILES / profile).read_text()
-        assert text.count(KUBECONFIG) == 1
+        ((_, command),) = commands_of(__file__)
         config = folder / profile
-        config.write_text(text.replace(KUBECONFIG, str(plane.kubeconfig)))
+        place, written = re.search(r"\|(/var/\S+)\|.* > (\S+)$", command).groups()
+        for there, here in ((place, plane.kubeconfig), (written, config), (SECOND[0], profile)):
+            command = command.replace(there, str(here))
+        subprocess.run(["bash", "-ec", command], cwd=ROOT, check=True)
+        assert config.read_text().count(str(plane.kubeconfig)) == 1
         options = [f"--config={config}"]
     else:
         options = [f"--kubeconfig={plane.kubeconfig}"]
