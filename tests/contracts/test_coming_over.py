@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from tests.support.ledger import commands_of
 from tests.support.paths import ROOT
 from webhook.cli.main import main
 from webhook.tools.admit.judge.migration.requests import PRODUCTS
@@ -16,7 +17,7 @@ from webhook.tools.admit.judge.migration.requests import PRODUCTS
 PAGE = (ROOT / "deploy" / "coming-over.md").read_text()
 BEFORE, AFTER = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 (SAID,) = re.findall(r"(?<=\n\n)```\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-COMMANDS = re.findall(r"^(vramwarden admit .*)$", PAGE, re.MULTILINE)
+COMMANDS = [command for _, command in commands_of(__file__)]
 PIPED = re.findall(r"\| (vramwarden admit [^`]+)`", PAGE)
 
 
