@@ -22,7 +22,11 @@ CHANGES = re.compile(r"helm (upgrade|rollback) ")
 OBJECTS = "helm upgrade vramwarden deploy/chart/vramwarden -n vramwarden-system --reuse-values"
 BEFORE = {
     "certs/README.md": ["kubectl -n vramwarden-system delete secret vramwarden-key"],
-    "deploy/take-the-plugin-off.md": ["kubectl delete pod train --ignore-not-found"],
+    "deploy/take-the-plugin-off.md": [
+        "kubectl delete pod train --ignore-not-found",
+        # No controller is here that would count the pods that may be evicted.
+        "kubectl -n vramwarden-system delete poddisruptionbudgets --all",
+    ],
     "policies/change.md": [f"{OBJECTS} --set policyObjects=true"],
 }
 """What is so for whom a page asks it."""

@@ -14,7 +14,8 @@ from tests.support.paths import ROOT
 KUBELET = r"kubectl (-n \S+ )?(logs|exec|debug)\b"
 SYSTEM = "namespace vramwarden-system"
 APPLIED = r"deploy/(install|tutorial)\.md: "
-SHOWN = rf"(?!{KUBELET})(kubectl|vramwarden|mkdir)"
+SHOWN = rf"(?!{KUBELET})(helm|kubectl|mkdir|vramwarden)"
+OTHERS = r"(?!(coming-over|install|laptop|tutorial|uninstall)\.md)[\w-]+"
 
 RUN = {
     ".ci/run": [r"\S+: make (demo|lint|test)$"],
@@ -29,9 +30,8 @@ RUN = {
     "tests/cluster/test_first_change.py": [r"webhook/first-change\.md: "],
     "tests/contracts/test_coming_over.py": [r"deploy/coming-over\.md: "],
     "tests/dev/test_pages.py": [
-        rf"deploy/(alerts|capacity|nodes|one-week|placement|sentry)\.md: ({SHOWN}|helm)",
-        rf"deploy/(outage|take\S+|upgrade)\.md: (?!helm test|kubectl delete)({SHOWN}|helm)",
-        rf"(certs/README|policies/(change|pods|trouble))\.md: ({SHOWN}|helm)",
+        rf"deploy/{OTHERS}\.md: (?!helm test|kubectl delete (mutating|validating)){SHOWN}",
+        rf"(certs/README|policies/[\w-]+)\.md: {SHOWN}",
         rf"{APPLIED}(REGISTRY=|\.venv)",
         r"deploy/install\.md: (kubectl (get|run)|vramwarden|helm (template|upgrade vramwarden))",
     ],
