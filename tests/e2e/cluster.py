@@ -12,6 +12,7 @@ from kubernetes import client, config
 from tests.e2e.node import why_not
 from tests.support import charts
 from tests.support.control_planes import Api, find_binary
+from tests.support.documents import asked
 
 SYSTEM = charts.NAMESPACE
 
@@ -63,8 +64,9 @@ class Release(charts.Release):
         return self._run("upgrade", "--install", "--reset-values", *self.helm.values(values))
 
     def test(self) -> str:
-        """Run `helm test`."""
-        return self.helm.run("test", "vramwarden", "--namespace", SYSTEM, "--timeout=3m")
+        """Run `helm test` as the pages do."""
+        (command,) = asked("helm test")
+        return self.helm.run(*command.split()[1:], "--timeout=3m")
 
     def is_installed(self) -> bool:
         """Say whether the release is installed."""

@@ -24,6 +24,8 @@ from tests.e2e.sentry import NAMESPACE as SENTRY
 from tests.e2e.sentry import NodeSentry
 from tests.e2e.team import Team
 from tests.support import charts, strangers
+from tests.support.ledger import commands_of
+from tests.support.readers import Reader
 
 SKIPPED = "end-to-end tests need"
 
@@ -81,14 +83,14 @@ def values(cluster):
 @pytest.fixture(scope="session")
 def release(cluster, values, tmp_path_factory):
     """Install the product as deploy/install.md says."""
-    helm = charts.Helm(tmp_path_factory.mktemp("helm"), cluster.kubeconfig)
-    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
-    cluster.api.create(namespace(SYSTEM, labels))
-    found = Release(helm)
+    found = Release(charts.Helm(tmp_path_factory.mktemp("helm"), cluster.kubeconfig))
+    reader = Reader(tmp_path_factory.mktemp("reader"), cluster.kubeconfig)
     if isinstance(cluster, NodeCluster):  # somebody else's GPUs, until `gpu_node` or a story
         cluster.offer_whole_gpus(1)
-    began = time.monotonic()
-    found.install(values)
+    here = f" --timeout=5m {' '.join(found.helm.values(values))} {images.naming(values)}"
+    for command in dict.fromkeys(command for _, command in commands_of(__file__)):
+        began = time.monotonic()
+        reader.run(command + here if command.startswith("helm ") else command)
     print(f"helm install --wait: {time.monotonic() - began:.1f} s")
     yield found
     if found.is_installed():

@@ -81,6 +81,14 @@ def product_values() -> dict[str, dict[str, str]]:
     return {"image": image, "enforcer": enforcer}
 
 
+def naming(values: dict[str, dict[str, str]]) -> str:
+    """Return the options by which a command of a page installs images under other names."""
+    names = {image: values[image] for image in ("image", "enforcer")}
+    return " ".join(
+        f"--set={image}.{key}={one}" for image in names for key, one in names[image].items()
+    )
+
+
 def product_names() -> list[str]:
     """Return the names of both images as deploy/images/build gives them."""
     prefix, version = os.environ.get("PREFIX", ""), os.environ.get("VERSION") or release()
