@@ -11,7 +11,7 @@
 | block exempt-namespaces | the rule `system` of policies/default.yaml |
 | block chart-values | the chart's values.yaml and values.schema.json |
 | block denial-reasons | `Reason` in webhook/core/pod/findings.py |
-| block events | `EventReason` in webhook/core/node/events.py |
+| blocks pod-events, node-events | `EventReason` in webhook/core/node/events.py |
 | block commands | what each command of vramwarden says by --help, and recordings of the tests |
 | block alerts | templates/monitoring.yaml of the chart |
 | blocks webhook-metrics, sentry-metrics | what both register and show at /metrics |
@@ -229,7 +229,8 @@ BLOCKS: Final[dict[str, Callable[[], Iterable[str]]]] = {
     "denial-reasons": _denial_reasons,
     "commands": references.commands,
     "alerts": references.alerts,
-    "events": references.events,
+    "pod-events": lambda: references.events("Pod"),
+    "node-events": lambda: references.events("Node"),
     "webhook-metrics": lambda: references.metrics_of(references.webhook_metrics().registry),
     "sentry-metrics": lambda: references.metrics_of(
         references.sentry_metrics().registry, besides="node"

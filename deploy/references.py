@@ -329,19 +329,9 @@ def alerts() -> Iterator[str]:
     )
 
 
-def events() -> Iterator[str]:
-    """Yield the table of the Events that parts of ours write."""
+def events(about: str) -> Iterator[str]:
+    """Yield the table of the Events that parts of ours write on objects of a kind."""
     yield from table(
-        ["reason", "on", "type", "by the", "means", "what to do"],
-        (
-            [
-                f"`{one}`",
-                one.about,
-                "Warning" if one.warning else "Normal",
-                one.by,
-                one.means,
-                one.cure,
-            ]
-            for one in EventReason
-        ),
+        ["reason", "means", "what to do"],
+        ([f"`{one}`", one.means, one.cure] for one in EventReason if one.about == about),
     )
