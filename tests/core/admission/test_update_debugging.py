@@ -21,6 +21,7 @@ from tests.core.admission.decisions import (
 from tests.core.admission.faults import DEBUGGER_FAULTS, FROM_MAP
 from tests.support.pods import a_container, a_pod, a_policy, a_rule
 from webhook.core.admission.decide import Outcome, Phase
+from webhook.core.pod.findings import Reason
 from webhook.core.policy.values import Action, Isolation, VisibleDevices
 
 
@@ -39,8 +40,7 @@ def test_the_default_profile_of_kubectl_debug_is_denied_with_one_that_works():
     assert debugged(a_bound_pod(), debugger).message == (
         "EphemeralContainer: "
         "spec.ephemeralContainers[0].securityContext.capabilities.add[0]: "
-        'container "debug" adds the capability SYS_PTRACE, which defeats the VRAM cap; '
-        "use kubectl debug --profile=baseline"
+        f"{Reason.EPHEMERAL_CONTAINER.example}"
     )
 
 

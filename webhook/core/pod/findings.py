@@ -142,7 +142,10 @@ class Reason(StrEnum):
     )
     EPHEMERAL_CONTAINER = (
         "EphemeralContainer",
-        "NVIDIA_VISIBLE_DEVICES shows a debugging container the GPU; remove it",
+        (
+            'container "debug" adds the capability SYS_PTRACE, which defeats the VRAM cap; '
+            "use kubectl debug --profile=baseline"
+        ),
         "debug without the GPU, with the profile that the message names",
     )
     TOO_COMPLEX = (
