@@ -327,7 +327,7 @@ def test_the_median_is_of_runs_that_were_measured():
 
 
 LESS = "the last 20 pods of Deployment llama peaked at 6.1Gi; 7.25Gi would do (vramwarden advise)"
-MORE = "3 of the last 12 pods of Job embed were stopped at {}; 12Gi would have been enough"
+MORE = "3 of the last 12 pods of Job embed were stopped at {}; 12Gi would do"
 NEVER = "the largest GPU here has {}: this pod will never start"
 
 

@@ -319,7 +319,7 @@ def warn(history: History | None, asked: int, largest_bytes: int | None = None) 
         before = f"{asks}; {stops(history)} of the last {count} pods of "
         cap = max((run.asked_bytes for run in history.runs if run.stops), default=asked)
         at = "that" if cap == asked else exactly(cap)
-        after = f" were stopped at {at}; {amount} would have been enough"
+        after = f" were stopped at {at}; {amount} would do"
     else:
         peak = in_words(peak_bytes(history) or 0)
         known = measured_runs(history)
