@@ -197,9 +197,8 @@ def admit(manifest):
 
 
 def manifest(page):
-    """Return the one block of manifests of a page."""
-    (block,) = re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    return block
+    """Return the manifests of a page."""
+    return "---\n".join(re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL))
 
 
 DEPLOYMENT, SERVERS = manifest(PODS), manifest(FRAMEWORKS)
