@@ -28,7 +28,7 @@ ENDS_WITH = {"exec notebook-0 -- python": [143], "explain": [0, 1], "check": [0,
 def here(command):
     """Return a command with what is on this node in place of a notebook and of PyTorch."""
     takes = f"sh -c '{HOLD.replace('$$', '$')}hold {HELD}; forever'"
-    command = re.sub(r"python -c '.+'$", lambda _: takes, command)
+    command = re.sub(r"python -c \\\n  '.+'$", lambda _: takes, command)
     runs = f"image: {IMAGE}\n        imagePullPolicy: IfNotPresent\n        command: {IDLE}"
     command = command.replace(f"image: {NOTEBOOK}", runs)
     return command.replace(f"--image={NOTEBOOK}", f"--image={PAUSE}")
