@@ -132,7 +132,7 @@ SAID = {
     "a node whose GPUs are whole, beside one that asks for both": (
         "whole-gpus", having(ASKED, WHOLE_NODE),
         {"level": "warning", "about": ("n2",),
-         "cure has": "`kubectl label node n2 nvidia.com/gpu.deploy.device-plugin=false`"}),
+         "cure has": "label node n2 nvidia.com/gpu.deploy.device-plugin=false --overwrite`"}),
     "a node that is shared both ways and did not ask": (
         "whole-gpus", having(ASKED, WHOLE_NODE, BOTH), {"level": "failed", "about": ("n3",)}),
     "a node that is shared both ways and asked": (

@@ -216,9 +216,9 @@ def whole_gpus(facts: Facts) -> CheckFinding | None:
 
 def _removal(name: str, nodes: Iterable[ClusterNode]) -> str:
     cure = next(node.cure for node in nodes if node.name == name)
-    label = f"{DEPLOY_PLUGIN_LABEL}=false"
-    cure = cure.replace(f"label the node {label}", f"`kubectl label node {name} {label}`")
-    whole = f"or leave it whole by `kubectl label node {name} {NODE_SHARE_LABEL}=false`"
+    label, labeling = f"{DEPLOY_PLUGIN_LABEL}=false", f"kubectl label node {name}"
+    cure = cure.replace(f"label the node {label}", f"`{labeling} {label} --overwrite`")
+    whole = f"or leave it whole by `{labeling} {NODE_SHARE_LABEL}=false --overwrite`"
     return f"drain its whole-GPU pods, then {cure}; {whole}"
 
 
