@@ -110,19 +110,24 @@ def test_the_notes_say_how_to_see_what_is_shared_where_a_driver_is_asked(live_he
     assert "nvidia.com/gpu" not in told["nobody"]
 
 
-@pytest.mark.parametrize(
-    "line",
-    re.findall(
-        r"(?:^|`)(kubectl label node NODE [^`\n]+)",
-        NODES.read_text() + TAKE_OFF.read_text(),
-        re.MULTILINE,
-    ),
-    ids=str,
+LABELED = "".join(page.read_text() for page in (NODES, TAKE_OFF, DEPLOY / "coming-over.md"))
+LABELING = sorted(
+    set(re.findall(r"(?:^ *|`)(kubectl label node NODE [^`\n]+)", LABELED, re.MULTILINE))
 )
-def test_the_labels_can_be_set(kubectl, api, node, line):
-    assert kubectl(*shlex.split(line.replace("NODE", node))[1:]).returncode == 0
-    key, value = line.split()[-1].split("=")
-    assert api.request("GET", f"/api/v1/nodes/{node}")["metadata"]["labels"][key] == value
+
+
+@pytest.mark.parametrize("line", LABELING)
+def test_the_labels_can_be_set_also_where_they_are_there(kubectl, api, node, line):
+    """As NVIDIA's operator, or a step before, has set them."""
+    key, to_set, value = line.split()[4].partition("=")
+    key = key if to_set else key.removesuffix("-")
+    before = {"metadata": {"labels": {key: "true"}}}
+    kind = "application/merge-patch+json"
+    api.request("PATCH", f"/api/v1/nodes/{node}", before, content_type=kind)
+    done = kubectl(*shlex.split(line.replace("NODE", node))[1:])
+    assert done.returncode == 0, done.stderr
+    labels = api.request("GET", f"/api/v1/nodes/{node}")["metadata"].get("labels") or {}
+    assert labels.get(key) == (value if to_set else None)
 
 
 RUNBOOK = (DEPLOY / "alerts.md").read_text()
@@ -190,7 +195,7 @@ def test_the_plugin_heeds_the_label_that_the_steps_set():
     (expression,) = term["matchExpressions"]
     assert expression["operator"] == "NotIn"
     (value,) = expression["values"]
-    assert f"\nkubectl label node NODE {expression['key']}={value}\n" in TAKE_OFF.read_text()
+    assert f"kubectl label node NODE {expression['key']}={value} --overwrite" in LABELING
 
 
 def test_pull_secrets_are_written_as_documented(tmp_path):
