@@ -22,7 +22,7 @@ def test_the_demo_ends_in_a_few_lines_about_a_translation_and_a_denial():
     done = vramwarden("demo")
     assert done.returncode == 0, done.stderr
     *_, first, second = done.stdout.split("\n\n")
-    title, allowed, *written, own = first.splitlines()
+    title, allowed, *written, own, rollout = first.splitlines()
     assert title == "1. A pod comes with one annotation, vramwarden.io/gpu-memory: 8Gi"
     assert re.fullmatch(
         "   Allowed by rule default, which writes [0-9]{3} lines into it "
@@ -31,11 +31,13 @@ def test_the_demo_ends_in_a_few_lines_about_a_translation_and_a_denial():
     )
     assert [line[3:50].rstrip() for line in written] == TRANSLATED
     assert own == "   For a pod of yours: vramwarden admit -f FILE -o diff"
+    assert rollout == "   Demo and admit judge as under rollout: Enforce; a new install begins with Observe"
     title, denied, why = second.splitlines()
-    assert title == "2. Another comes with half a GPU, nvidia.com/gpu: 500m"
+    assert title == "2. Another comes with a wrong amount, vramwarden.io/gpu-memory: 8GB"
     assert denied == "   Denied; kubectl shows why, and what to write instead:"
     assert why.startswith("   Error from server (Forbidden): admission webhook")
-    assert "FractionalWholeGPU: spec.containers[0].resources.limits[nvidia.com/gpu]" in why
+    assert why.count("InvalidQuantity: metadata.annotations[vramwarden.io/gpu-memory]") == 1
+    assert "8GB is not a Kubernetes quantity; use 8G or 8Gi" in why
     assert "\x1b[" not in done.stdout
 
 

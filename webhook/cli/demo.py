@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import yaml
 
-from webhook.core.pod.foreign import WHOLE_GPU
 from webhook.core.pod.patch import apply_patch
 from webhook.names import GPU_MEMORY_ANNOTATION
 from webhook.options import Failure
@@ -60,7 +59,7 @@ def demo_command(*, whole: bool) -> None:
             context = ssl.create_default_context(cafile=str(certificates / "ca.crt"))
             client = HTTPSConnection("localhost", port, timeout=10, context=context)
             _show_translation(client, _recorded("annotated"), whole=whole)
-            _show_denial(client, _recorded("half-a-gpu"))
+            _show_denial(client, _recorded("wrong-amount"))
             client.close()
 
 
@@ -125,8 +124,7 @@ def _show_translation(client: HTTPSConnection, review: Json, *, whole: bool) -> 
     answer = _post(client, review)
     lines = _diff(pod, apply_patch(pod, json.loads(b64decode(answer["patch"]))))
     added = [line for line in lines if line.startswith("+ ")]
-    asked = f"{GPU_MEMORY_ANNOTATION}: {pod['metadata']['annotations'][GPU_MEMORY_ANNOTATION]}"
-    click.secho(f"\n1. A pod comes with one annotation, {asked}", bold=True)
+    click.secho(f"\n1. A pod comes with one annotation, {_asked(pod)}", bold=True)
     rule = answer["auditAnnotations"]["rule"]
     said = f"   Allowed by rule {rule}, which writes {len(added)} lines into it"
     if whole:
@@ -140,17 +138,21 @@ def _show_translation(client: HTTPSConnection, review: Json, *, whole: bool) -> 
         line = next(line for line in added if line.endswith(text))
         click.echo(f"   {click.style(line, fg=_COLOURS['+'])}{'':{_NOTE - len(line)}}{what}")
     click.echo(f"   For a pod of yours: {program} admit -f FILE -o diff")
+    click.echo("   Demo and admit judge as under rollout: Enforce; a new install begins with Observe")
 
 
 def _show_denial(client: HTTPSConnection, review: Json) -> None:
-    (container,) = review["request"]["object"]["spec"]["containers"]
-    asked = f"{WHOLE_GPU}: {container['resources']['limits'][WHOLE_GPU]}"
+    asked = _asked(review["request"]["object"])
     answer = _post(client, review)
-    click.secho(f"\n2. Another comes with half a GPU, {asked}", bold=True)
+    click.secho(f"\n2. Another comes with a wrong amount, {asked}", bold=True)
     click.echo("   Denied; kubectl shows why, and what to write instead:")
     status = answer["status"]
     shown = f'admission webhook "mutate.vramwarden.io" denied the request: {status["message"]}'
     click.secho(f"   Error from server ({status['reason']}): {shown}", fg="red")
+
+
+def _asked(pod: Json) -> str:
+    return f"{GPU_MEMORY_ANNOTATION}: {pod['metadata']['annotations'][GPU_MEMORY_ANNOTATION]}"
 
 
 def _as_typed() -> str:
