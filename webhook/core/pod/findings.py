@@ -125,7 +125,10 @@ class Reason(StrEnum):
     ENFORCEMENT_IMPOSSIBLE = (
         "EnforcementImpossible",
         "is not set, so the sidecar cannot run as the same user and stop its processes; ...",
-        "set `runAsUser`, give the containers one profile, or ask for a rule with `podRestart`",
+        (
+            "set `runAsUser`, give the containers one AppArmor or SELinux profile, or ask your "
+            "platform team for a rule with `podRestart`"
+        ),
     )
     UNSUPPORTED_OS = (
         "UnsupportedOS",
