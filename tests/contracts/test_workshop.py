@@ -156,7 +156,10 @@ def test_who_has_the_rest_has_what_the_demo_needs(made):
 def test_what_was_interrupted_begins_again_with_an_empty_environment(made, target):
     install = f"{PIP} {DEV if target.endswith('ready') else ALONE}"
     assert made("demo")[0] == 0
-    os.utime(made.folder / "pyproject.toml")
+    installed = (made.folder / ".venv" / ".installed").stat().st_mtime_ns
+    os.utime(
+        made.folder / "pyproject.toml", ns=(installed + 1, installed + 1)
+    )  # clocks tick slowly
     assert made(target, fails="--editable") == (2, [install])
     assert made(target) == (0, [*BY_PIP, install])
 
