@@ -16,8 +16,18 @@ from webhook.core.admission.decide import Outcome, Phase, decide
 from webhook.core.policy.cluster import UNKNOWN
 
 PAGE = ROOT / "deploy" / "one-week.md"
-DAYS = re.findall(r"^```yaml\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-STOPPING = DAYS[-1].replace("    enforcement: {onExcess: Report}\n", "")
+TEXT = PAGE.read_text()
+FIRST, RULE = re.findall(r"^```yaml\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
+(ABOVE,) = re.findall(r"^Write a rule for the team above `(\w+)`:$", TEXT, re.MULTILINE)
+((ENFORCE, WARN, NAME),) = re.findall(
+    r"write `(.+?)` in\s+place of `(.+?)` in the rule `(\w+)`", TEXT
+)
+(GONE,) = re.findall(r"^Remove the line `(.+?)`", TEXT, re.MULTILINE)
+WARNING = FIRST.replace(f"  - name: {ABOVE}\n", f"{RULE}  - name: {ABOVE}\n")
+ENFORCING = WARNING.replace(WARN, ENFORCE)
+STOPPING = ENFORCING.replace(f"    {GONE}\n", "")
+DAYS = (FIRST, WARNING, ENFORCING, STOPPING)
+"""The file of each day, edited as the page says."""
 REPORTS = {"name": "VRAM_ON_EXCESS", "value": "Report"}
 
 
@@ -29,16 +39,16 @@ def decided(text, memory, namespace):
 @pytest.mark.parametrize(
     ("day", "right", "wrong", "reports"),
     [
-        (DAYS[0], Outcome.ALLOWED, Outcome.AUDITED, None),
-        (DAYS[1], Outcome.MUTATED, Outcome.WARNED, True),
-        (DAYS[2], Outcome.MUTATED, Outcome.DENIED, True),
+        (FIRST, Outcome.ALLOWED, Outcome.AUDITED, None),
+        (WARNING, Outcome.MUTATED, Outcome.WARNED, True),
+        (ENFORCING, Outcome.MUTATED, Outcome.DENIED, True),
         (STOPPING, Outcome.MUTATED, Outcome.DENIED, False),
     ],
     ids=["record", "warn", "enforce", "stop"],
 )
 def test_each_day_does_what_the_page_says(day, right, wrong, reports):
-    assert len(DAYS) == 3
-    assert DAYS[-1] != STOPPING
+    assert len(set(DAYS)) == len(DAYS)
+    assert f"- name: {NAME}\n" in RULE
     fine, faulty = (decided(day, memory, "team-a") for memory in ("8Gi", "8GB"))
     assert (fine.outcome, faulty.outcome) == (right, wrong)
     if reports is None:
@@ -61,15 +71,15 @@ def test_the_policy_check_of_the_page_passes(tmp_path):
         assert done.exit_code == 0, done.stderr
 
 
-def test_the_upgrade_of_the_page_puts_the_policy_in_place_of_the_shipped_one(helm, tmp_path):
-    _, *lines = commands(PAGE, "policy check")
-    assert "--set-file 'policies.files.default\\.yaml=week.yaml'" in lines[-1]
-    (tmp_path / "week.yaml").write_text(DAYS[0])
-    flag = f"policies.files.default\\.yaml={tmp_path / 'week.yaml'}"
+def test_the_options_of_the_page_put_the_policy_in_place_of_the_shipped_one(helm, tmp_path):
+    """At the install, which must not enforce for a moment, and at each upgrade."""
+    given = re.findall(r"--set-file '(policies\S+=)week\.yaml'", TEXT)
+    assert given == [given[0]] * 2
+    (tmp_path / "week.yaml").write_text(FIRST)
     chart = str(ROOT / "deploy" / "chart" / "vramwarden")
     text = helm.run(
         "template", "vramwarden", chart, "--namespace", "vramwarden-system",
-        "--kube-version", "1.36.0", "--set-file", flag,
+        "--kube-version", "1.36.0", "--set-file", f"{given[0]}{tmp_path / 'week.yaml'}",
         "--set", "image.repository=x,enforcer.repository=x",
         "--show-only", "templates/policies.yaml",
     )  # fmt: skip
