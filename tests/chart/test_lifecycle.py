@@ -14,7 +14,7 @@ import pytest
 from tests.chart.admission_policies import PLURALS, POLICY, write_parameter
 from tests.chart.recorded_reviews import denial
 from tests.chart.test_rendering import EMERGENCY
-from tests.support.charts import CHART, NAMESPACE, HelmError, Release, hooks
+from tests.support.charts import CHART, NAMESPACE, HelmError, Release, hooks, one
 from tests.support.control_planes import ApiError, needs, wait_until
 from tests.support.documents import asked
 from tests.support.pods import a_container, a_pod, a_request
@@ -385,8 +385,9 @@ def test_nodes_are_rid_of_what_the_agent_wrote(control_plane):
 def test_the_api_server_counts_what_the_alerts_ask_for(release, helm):
     release.install()
     found = is_called(release).api.request("GET", "/metrics")["message"]
-    rules = helm.text({"prometheusRule": {"enabled": True}})
-    name, selector = re.search(r"(apiserver_\w+_rejection_count)\{([^}]*)\}", rules).groups()
+    rendered = helm.render({"prometheusRule": {"enabled": True}})
+    rule = one(rendered, "PrometheusRule")["spec"]["groups"][0]["rules"][0]
+    name, selector = re.search(r"(\w+_rejection_count)\{(.*?)\}", rule["expr"]).groups()
     labels = re.findall(r'(\w+)=~?"(.*?)"', selector)
     lines = [line for line in found.splitlines() if line.startswith(name)]
     assert any(
