@@ -319,7 +319,9 @@ def do_as_asked(control_plane, beginning):
         assert done.returncode == 0, done.stderr
 
 
-def test_the_emergency_exit_leaves_the_second_line_and_an_upgrade_mends_it(release, control_plane):
+def test_the_emergency_exit_leaves_the_second_line_and_helm_restores_what_went(
+    release, control_plane
+):
     needs(release.api, POLICY)
     release.install()
     write_parameter(release.api, SHIPPED)  # as the replicas do
@@ -332,6 +334,9 @@ def test_the_emergency_exit_leaves_the_second_line_and_an_upgrade_mends_it(relea
     assert release.denies(a_pod()) == ""
     do_as_asked(control_plane, "kubectl delete validatingadmissionpolicybindings")
     wait_until("nothing holds", lambda: not release.denies(a_pod("8Gi")))
+    release.helm.run("rollback", "vramwarden", "1", "--namespace", NAMESPACE)  # to where it is
+    assert release.left() == before
+    do_as_asked(control_plane, EMERGENCY)
     release.install()
     assert release.left() == before
 
