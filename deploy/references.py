@@ -312,20 +312,15 @@ def _labels(metric: Metric, besides: str) -> list[str]:
 
 
 def alerts() -> Iterator[str]:
-    """Yield a table of the chart's alerts, each linked to the section that bears its name."""
+    """Yield a table of the chart's alerts by severity, each linked to its section."""
     text = _MONITORING.read_text(encoding="utf-8")
     defined = text.partition('{{- define "vramwarden.alerts" -}}')[2].partition("{{- end }}")[0]
+    found: dict[str, list[str]] = {}
+    for rule in yaml.safe_load(defined):
+        link = f"[{rule['alert'].removeprefix('Vramwarden')}](#{rule['alert'].lower()})"
+        found.setdefault(rule["labels"]["severity"], []).append(link)
     yield from table(
-        ["alert", "severity", "after", "says"],
-        (
-            [
-                f"[{rule['alert']}](#{rule['alert'].lower()})",
-                rule["labels"]["severity"],
-                rule.get("for", "at once"),
-                rule["annotations"]["summary"],
-            ]
-            for rule in yaml.safe_load(defined)
-        ),
+        ["severity", "alerts"], ([severity, ", ".join(links)] for severity, links in found.items())
     )
 
 
