@@ -94,6 +94,15 @@ CASES = {
         {'vramwarden_sentry_last_look_timestamp_seconds{node="n1"}': "3000x90"},
         {'vramwarden_sentry_last_look_timestamp_seconds{node="n1"}': "0+60x90"},
     ),
+    "VramwardenSentryDown": (
+        {"namespace": "ours", "pod": "a"},
+        {'up{job="ours/vramwarden-sentry",namespace="ours",pod="a"}': "0x90"},
+        {
+            'up{job="ours/vramwarden-sentry",namespace="ours",pod="a"}': "1x52 0x30",
+            'up{job="ours/vramwarden-sentry",namespace="ours",pod="gone"}': "0x40 stale",
+            'up{job="vramwarden-webhook",namespace="ours",pod="b"}': "0x90",
+        },
+    ),
     "VramwardenPodStopped": (
         NAMED,
         {'vramwarden_pod_stops_total{node="n1",namespace="team",pod="p"}': "0x55 1x30"},
@@ -182,7 +191,7 @@ def test_every_metric_and_label_of_an_alert_exists(rules):
     assert len({metric for rule in rules.values() for metric, _ in asked_of(rule["expr"])}) > 12
     for name, rule in rules.items():
         ours = asked_of(rule["expr"])
-        assert ours or "apiserver_" in rule["expr"], name
+        assert ours or re.search(r"\bapiserver_|\bup\{", rule["expr"]), name
         if ours:
             assert unknown(rule["expr"], known) == [], name
 
