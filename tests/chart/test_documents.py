@@ -272,6 +272,6 @@ ABOUT_GPUS = {one for one in EventReason if one.startswith(("GPU", "VRAM"))} - {
 
 
 def test_every_event_of_a_node_is_listed_and_no_other():
-    known = {one for one in EventReason if one.by == "agent"} - ABOUT_GPUS
+    known = {one for one in EventReason if one.about == "Node"} - ABOUT_GPUS
     listed = re.findall(r"^\| Event `(\w+)` \|", NODES.read_text(), re.MULTILINE)
     assert sorted(listed) == sorted(known)
