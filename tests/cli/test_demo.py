@@ -31,7 +31,7 @@ def test_the_demo_ends_in_a_few_lines_about_a_translation_and_a_denial():
     )
     assert [line[3:50].rstrip() for line in written] == TRANSLATED
     assert own == "   For a pod of yours: vramwarden admit -f FILE -o diff"
-    assert rollout == "   Judged as under rollout: Enforce; a new install begins with Observe"
+    assert rollout == "   At first (rollout: Observe) only pods that ask for GPU memory are judged"
     title, denied, why = second.splitlines()
     assert title == "2. Another comes with a wrong amount, vramwarden.io/gpu-memory: 8GB"
     assert denied == "   Denied; kubectl shows why, and what to write instead:"

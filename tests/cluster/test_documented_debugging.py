@@ -1,4 +1,4 @@
-"""The profiles of `kubectl debug` that policies/trouble.md promises, and those that it warns of."""
+"""The profiles of `kubectl debug` that policies/debug.md promises, and those that it warns of."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.paths import ROOT
 from tests.support.pods import a_container, a_pod
 from webhook.names import GPU_ANNOTATION
 
-PAGE = (ROOT / "policies" / "trouble.md").read_text()
+PAGE = (ROOT / "policies" / "debug.md").read_text()
 
 
 def profiles(answer: str) -> list[str]:

@@ -138,7 +138,7 @@ def _show_translation(client: HTTPSConnection, review: Json, *, whole: bool) -> 
         line = next(line for line in added if line.endswith(text))
         click.echo(f"   {click.style(line, fg=_COLOURS['+'])}{'':{_NOTE - len(line)}}{what}")
     click.echo(f"   For a pod of yours: {program} admit -f FILE -o diff")
-    click.echo("   Judged as under rollout: Enforce; a new install begins with Observe")
+    click.echo("   At first (rollout: Observe) only pods that ask for GPU memory are judged")
 
 
 def _show_denial(client: HTTPSConnection, review: Json) -> None:
