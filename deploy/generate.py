@@ -291,7 +291,7 @@ def install_file(chart: Path = CHART, repositories: Mapping[str, str] = IMAGES) 
 
 def _top_picture() -> str:
     # Imported here: a release, which renders the chart by this module, needs no tests.
-    from deploy.picture import top_picture  # noqa: PLC0415
+    from deploy.picture import top_picture  # noqa: PLC0415 - the scene is of the tests
 
     return top_picture()
 

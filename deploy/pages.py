@@ -48,10 +48,10 @@ class _Lists(Extension):
 class _NextItem(BlockProcessor):
     """The item after a paragraph of another item needs no empty line before it."""
 
-    def test(self, parent: Element, block: str) -> bool:  # noqa: ARG002
+    def test(self, parent: Element, block: str) -> bool:  # noqa: ARG002 - as the parser calls it
         return bool(_NEXT_ITEM.match(block))
 
-    def run(self, parent: Element, blocks: list[str]) -> None:  # noqa: ARG002
+    def run(self, parent: Element, blocks: list[str]) -> None:  # noqa: ARG002 - as above
         blocks[:1] = _NEXT_ITEM.match(blocks[0]).groups()
 
 

@@ -219,7 +219,7 @@ def decide(request: Request, policy: Policy, cluster: Cluster, phase: Phase) -> 
 
 
 def governing_rule(request: Request, policy: Policy, cluster: Cluster) -> Rule | None:
-    """Return the rule that governs the pod of a request, or None: it is left alone.
+    """Return the rule that applies to the pod of a request, or None: it is left alone.
 
     Both phases of a creation have the same user. An update has another one: see
     `Policy.rule_for_stored`. The mark of the rule that admitted a pod is believed where the pod has

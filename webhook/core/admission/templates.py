@@ -213,9 +213,9 @@ def advise(
     | --- | --- |
     | would be denied | each finding |
     | would be warned of | each finding |
-    | are governed by a rule that records alone (Audit) | none at all |
-    | are governed by no rule, or one that ignores them | none at all |
-    | are governed by a rule that cannot be foreseen: it asks who creates them | none of that |
+    | come under a rule that records alone (Audit) | none at all |
+    | come under no rule, or one that ignores them | none at all |
+    | come under a rule that cannot be foreseen: it asks who creates them | none of that |
 
     Beside them stand hints: names of other products, near misses of ours, keys at the wrong level,
     and what `more` says. What was deleted, and what is no workload of Kubernetes' own, is silent.

@@ -188,7 +188,7 @@ def uid_in_prefix(first_bytes: bytes) -> str | None:
 def encode_too_large(uid: str, limit_bytes: int) -> Json:
     """Build the answer to a review whose body is larger than `limit_bytes` and was not read.
 
-    It is denied: nobody can say which rule governs the pod, nor that it asks for no GPU.
+    It is denied: nobody can say which rule applies to the pod, nor that it asks for no GPU.
     """
     return _too_complex(uid, f"is larger than {limit_bytes // 2**20} MiB")
 

@@ -1,7 +1,7 @@
 """What the API server needs of a policy to hold part of it by itself: the fence's parameter.
 
 The chart's admission policies (its templates fence-*.yaml) read it from a ConfigMap: one line per
-rule, in order, and the first that matches a pod's namespace governs the pod.
+rule, in order, and the first that matches a pod's namespace applies to the pod.
 
     ^(kube-.*|gpu-operator)$ - ^$ -
     ^(team-.*)$ tier=intern,zone=a ^(team-x)$ - translated sidecar marks
@@ -28,7 +28,7 @@ rule, in order, and the first that matches a pod's namespace governs the pod.
 
 A line without words is left to the webhook, or to nobody. So is a rule that does not enforce, and
 one that matches by more than namespaces and their labels: the API server cannot say which pods it
-governs, and its line matches all that it might. While a policy is only observed, the words from
+applies to, and its line matches all that it might. While a policy is only observed, the words from
 `marks` on are not written.
 
 What replicas keep together in a ConfigMap is sealed, so that they know what one of them wrote. With

@@ -1,4 +1,4 @@
-"""Which pods a rule governs: by where and by whom they are created, and what they are.
+"""Which pods a rule applies to: by where and by whom they are created, and what they are.
 
 Names are compared with patterns in which `*` is any text, here and wherever policies list names.
 """

@@ -1,4 +1,4 @@
-"""What a platform team decides: rules, classes, and which rule governs a pod.
+"""What a platform team decides: rules, classes, and which rule applies to a pod.
 
 Values only: the files they come from are read by `webhook.adapters.policy.files`.
 """
@@ -255,7 +255,7 @@ class GPUClass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One rule: which pods it governs and what happens to them."""
+    """One rule: which pods it applies to and what happens to them."""
 
     name: str
     match: Match
@@ -404,12 +404,12 @@ class Policy:
         return next((rule for rule in self.rules if rule.match.holds(subject)), None)
 
     def rule_for_stored(self, subject: Subject, admitted_by: str) -> Rule | None:
-        """Return the rule that governs a pod that is stored; who changes it did not create it.
+        """Return the rule that applies to a stored pod; who changes it did not create it.
 
         `admitted_by` is the rule that admitted the pod; empty where it bears no mark that only we
         can have written.
 
-        | a rule, in order | that admitted the pod | governs it |
+        | a rule, in order | that admitted the pod | applies to it |
         | --- | --- | --- |
         | does not ask for users and groups | - | if it matches |
         | asks for them | is this one | if all else of it matches |
@@ -434,7 +434,7 @@ class Policy:
 
     @property
     def asks_who(self) -> bool:
-        """Whether it depends on who creates a pod which rule governs it."""
+        """Whether it depends on who creates a pod which rule applies to it."""
         return any(rule.match.asks_who for rule in self.rules)
 
     @property

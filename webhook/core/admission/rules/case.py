@@ -1,4 +1,4 @@
-"""What the rules judge: a pod, what it asks for, the policy that governs it, and its cluster."""
+"""What the rules judge: a pod, what it asks for, the policy in force, and its cluster."""
 
 from __future__ import annotations
 
