@@ -56,7 +56,12 @@ SAMPLES: Final = {
     "explain": ("huge -n team-a", "tools/explain/explained/pending-no-room.txt"),
     "advise": ("-n team-a", "tools/advise/advised/one.txt"),
     "check": ("", "tools/check/golden/troubled.txt"),
+    "report": ("", "tools/report/recorded.txt"),
+    "policy check": ("policies/default.yaml", "cli/recorded/policy-check.txt"),
+    "policy test": ("policies/examples/mig.yaml", "cli/recorded/policy-test.txt"),
     "simulate": ("--size 8Gi", "tools/simulate/golden/mixed.txt"),
+    "certs status": ("--cert-dir certs", "cli/recorded/certs-status.txt"),
+    "demo": ("", "cli/recorded/demo.txt"),
 }
 """Arguments, and what is written for them: a recording of the tests, which compare it."""
 

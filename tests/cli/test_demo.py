@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import re
+from pathlib import Path
 
 import pytest
 
 from tests.support.commands import vramwarden
+from tests.support.recordings import assert_recorded
+
+RECORDED = Path(__file__).with_name("recorded")
 
 TRANSLATED = [
     "+        vramwarden.io/vram: 8Gi",
@@ -22,23 +25,7 @@ def test_the_demo_ends_in_a_few_lines_about_a_translation_and_a_denial():
     done = vramwarden("demo")
     assert done.returncode == 0, done.stderr
     *_, first, second = done.stdout.split("\n\n")
-    title, allowed, *written, own, rollout = first.splitlines()
-    assert title == "1. A pod comes with one annotation, vramwarden.io/gpu-memory: 8Gi"
-    assert re.fullmatch(
-        "   Allowed by rule default, which writes [0-9]{3} lines into it "
-        r"\(all: vramwarden demo --diff\), such as:",
-        allowed,
-    )
-    assert [line[3:50].rstrip() for line in written] == TRANSLATED
-    assert own == "   For a pod of yours: vramwarden admit -f FILE -o diff"
-    assert rollout == "   At first (rollout: Observe) only pods that ask for GPU memory are judged"
-    title, denied, why = second.splitlines()
-    assert title == "2. Another comes with a wrong amount, vramwarden.io/gpu-memory: 8GB"
-    assert denied == "   Denied; kubectl shows why, and what to write instead:"
-    assert why.startswith("   Error from server (Forbidden): admission webhook")
-    assert why.count("InvalidQuantity: metadata.annotations[vramwarden.io/gpu-memory]") == 1
-    assert "8GB is not a Kubernetes quantity; use 8G or 8Gi" in why
-    assert "\x1b[" not in done.stdout
+    assert_recorded(RECORDED / "demo.txt", f"{first}\n\n{second}")
 
 
 @pytest.mark.process

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -10,9 +11,11 @@ import pytest
 from tests.support.commands import runner
 from tests.support.paths import POLICIES, ROOT
 from tests.support.policies import HEAD
+from tests.support.recordings import assert_recorded
 from webhook.adapters.bounds import MOST_POLICY_BYTES
 from webhook.cli.main import main
 
+RECORDED = Path(__file__).with_name("recorded")
 BAD = f"{HEAD}  rules:\n  - name: one\n    acton: Enforce\n    memory: {{max: 40GB}}\n"
 FAILING = f"""\
 {HEAD}  rules:
@@ -36,6 +39,17 @@ UNREACHED = f"""\
   - {{name: team, match: {{namespaces: [team-a]}}}}
 """
 BOTH = pytest.mark.parametrize("command", ["check", "test"])
+
+
+@pytest.mark.parametrize(
+    ("command", "path"),
+    [("check", "policies/default.yaml"), ("test", "policies/examples/mig.yaml")],
+)
+def test_what_is_said_of_a_shipped_policy(monkeypatch, command, path):
+    monkeypatch.chdir(ROOT)
+    done = runner().invoke(main, ["policy", command, path])
+    assert done.exit_code == 0, done.stderr
+    assert_recorded(RECORDED / f"policy-{command}.txt", done.stdout)
 
 
 def policy(*arguments, **options):
