@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 
 import click
 import pytest
 
-from tests.support.documents import PAGES, all_commands
+from tests.support.commands import runner
+from tests.support.documents import PAGES, all_commands, in_sentences
 from tests.support.paths import ROOT
 from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from webhook import names
@@ -163,6 +165,14 @@ def test_commands_in_documents_exist(document):
             while subcommand and " ".join(subcommand) not in known:
                 subcommand.pop()
             assert subcommand, line
+
+
+@pytest.mark.parametrize("line", in_sentences("vramwarden"))
+def test_commands_in_sentences_are_known_with_their_options(line):
+    if line != "vramwarden failed on this review":  # which is what a denial says
+        words = shlex.split(re.split("[>|]", line)[0])[1:]
+        done = runner().invoke(main, [*words, "--help"])
+        assert done.exit_code == 0, done.stderr
 
 
 def anchors(text):

@@ -8,7 +8,7 @@ from itertools import filterfalse
 import pytest
 
 from tests.dev import run
-from tests.support.documents import blocks
+from tests.support.documents import blocks, in_sentences
 from tests.support.ledger import commands_of
 from tests.support.paths import ROOT
 from tests.support.programs import find_binary
@@ -54,6 +54,17 @@ spec:
       containers: [{name: main, image: example}]
 """
 """A pod on one node, and a Deployment on the other, which a page empties."""
+FRAGMENT = re.compile(
+    r"kubectl (apply|debug|describe( pod)?|drain|exec|get -o yaml|logs|run|vram.*)$|.*\.\.\."
+)
+"""What a sentence says of a command without all of its words."""
+ELSEWHERE = {
+    r"kubectl .*\b(logs|exec)\b": "needs a kubelet: tests/e2e/test_03d_pages.py has their like",
+    "kubectl .* describe certificate": "cert-manager's kind",
+    "kubectl (create serviceaccount|delete -f)": "tests/cluster/test_first_change.py",
+    "kubectl kustomize": "of manifests that are the reader's",
+    "kubectl get runtimeclass nvidia": "tells whether there is one",
+}
 AGENT = (
     "$(kubectl -n vramwarden-system get pods -l app.kubernetes.io/component=agent"
     " -o jsonpath='{.items[0].metadata.name}')"
@@ -97,6 +108,13 @@ def files():
     }
 
 
+TYPED = [
+    one
+    for one in in_sentences("kubectl")
+    if not FRAGMENT.match(one) and not any(re.match(where, one) for where in ELSEWHERE)
+]
+
+
 @pytest.mark.cluster
 @pytest.mark.xdist_group("pages")
 @pytest.mark.parametrize("page", dict.fromkeys(page for page, _ in COMMANDS))
@@ -104,3 +122,16 @@ def test_the_commands_of_a_page_run(reader, page):
     for command in BEFORE.get(page, []) + [one for where, one in COMMANDS if where == page]:
         more = " --no-hooks" if CHANGES.match(command) else ""
         reader.run(command + more, *((0, 1, 3) if FINDS.match(command) else ()))
+
+
+@pytest.mark.cluster
+@pytest.mark.xdist_group("pages")
+@pytest.mark.parametrize("line", TYPED)
+def test_what_a_sentence_says_to_type_runs(reader, line):
+    reader.run(
+        re.sub(
+            r"(?<=namespace )NAME\w*|(?<=-n )NAMESPACE",
+            "default",
+            line.replace("policy NAME", "policy"),
+        )
+    )

@@ -37,6 +37,16 @@ def asked(pattern: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def in_sentences(program: str) -> list[str]:
+    """Return what the sentences and tables of all pages say to type of a program, each once."""
+    prose = (
+        re.sub(r"^ *```.*?^ *```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+        for page in PAGES
+    )
+    found = (" ".join(one.split()) for text in prose for one in re.findall(r"`([^`]+)`", text))
+    return list(dict.fromkeys(one for one in found if one.startswith(f"{program} ")))
+
+
 def blocks(document: Path, language: str = "sh") -> list[str]:
     """Return the code blocks of a document that are in a language."""
     found = re.findall(
