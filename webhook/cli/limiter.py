@@ -7,22 +7,13 @@ from typing import Any
 
 import click
 
-from webhook.cli.programs import (
-    KERNEL_DRIVER_OPTION,
-    KUBECONFIG_OPTION,
-    LISTS_OPTION,
-    NODE_OPTION,
-    POD_UID_OPTION,
-    require_place,
-)
+from webhook.cli.programs import holds_caps, require_place
 from webhook.limiter.settings import CGROUPS, LimiterSettings
 from webhook.names import LIMITER_FOLDER
 
 
 @click.command("limiter")
-@NODE_OPTION
-@LISTS_OPTION
-@POD_UID_OPTION
+@holds_caps
 @click.option(
     "--cgroups",
     metavar="FOLDER",
@@ -43,8 +34,6 @@ from webhook.names import LIMITER_FOLDER
     show_default=True,
     help="Where to leave what was done, for the sentry.",
 )
-@KERNEL_DRIVER_OPTION
-@KUBECONFIG_OPTION
 def limiter_command(*, node: str, namespace: str, **settings: Any) -> None:
     """Have the driver hold the pods of this node to their VRAM caps, from driver r615 on.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -42,6 +42,14 @@ KERNEL_DRIVER_OPTION = click.option(
     show_default=True,
     help="The file that exists while the kernel has a driver.",
 )
+
+
+def holds_caps(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of what holds the caps of a node's pods by its list: sentry and limiter."""
+    options = KUBECONFIG_OPTION, KERNEL_DRIVER_OPTION, POD_UID_OPTION, LISTS_OPTION, NODE_OPTION
+    for option in options:
+        command = option(command)
+    return command
 
 
 def require_place(node: str, namespace: str) -> None:

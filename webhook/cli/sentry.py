@@ -7,21 +7,13 @@ from typing import Any
 
 import click
 
-from webhook.cli.programs import (
-    KERNEL_DRIVER_OPTION,
-    KUBECONFIG_OPTION,
-    LISTS_OPTION,
-    NODE_OPTION,
-    POD_UID_OPTION,
-    require_place,
-)
+from webhook.cli.programs import holds_caps, require_place
 from webhook.names import LIMITER_FOLDER
 from webhook.sentry.settings import HOST, METRICS_PORT, SentrySettings
 
 
 @click.command("sentry")
-@NODE_OPTION
-@LISTS_OPTION
+@holds_caps
 @click.option(
     "--act/--no-act",
     default=True,
@@ -49,15 +41,12 @@ from webhook.sentry.settings import HOST, METRICS_PORT, SentrySettings
     show_envvar=True,
     help="Name of our own pod, for the Events.",
 )
-@POD_UID_OPTION
 @click.option(
     "--limiter-folder",
     default=LIMITER_FOLDER,
     show_default=True,
     help="Where this node's limiter, if it has one, leaves what it did.",
 )
-@KERNEL_DRIVER_OPTION
-@KUBECONFIG_OPTION
 def sentry_command(*, node: str, namespace: str, **settings: Any) -> None:
     """Hold the pods of this node to their VRAM caps where their sidecars do not.
 
