@@ -11,7 +11,7 @@ import copy
 import re
 from typing import TYPE_CHECKING, Any
 
-from webhook.core.pod.quantity import amount_or, parse_quantity
+from webhook.core.pod.quantity import parse_quantity
 from webhook.names import ASKING_ANNOTATIONS
 
 if TYPE_CHECKING:
@@ -121,6 +121,8 @@ def within(pod: Json, path: str, found: re.Match[str]) -> Json:
         number = pod["metadata"].get("annotations", {}).get(COUNT, "1")
         count = int(number) if number.isdigit() else 1
         holder, key = holder_of(pod, path)
+        if key not in holder:  # another bound moved it to the limits
+            holder, key = holder_of(pod, path.replace(".requests[", ".limits["))
         number = int(tighter(parse_quantity(holder[key]), bound * count))
         without_demand(pod, VRAM)
         return amount(pod, path, str(number))
@@ -166,21 +168,6 @@ def one_of_two(pod: Json, path: str, found: re.Match[str]) -> list[Json]:
     return [fewer, without_demand(copy.deepcopy(pod), found[1])]
 
 
-def agreeing(pod: Json, path: str, found: re.Match[str]) -> list[Json]:
-    ways = {"one of the two": [MEMORY, VRAM], "the annotation": [MEMORY], VRAM: [VRAM]}
-    return [without_demand(copy.deepcopy(pod), key) for key in ways[found[1]]]
-
-
-def same(pod: Json, path: str, _found: re.Match[str]) -> list[Json]:
-    holder, key = holder_of(pod, path)
-    limits, _ = holder_of(pod, path.replace(".requests[", ".limits["))
-    return [
-        amount(copy.deepcopy(pod), path, both)
-        for both in (holder[key], limits.get(key))
-        if both is not None
-    ]
-
-
 def renamed(pod: Json, path: str, found: re.Match[str]) -> list[Json]:
     """Name a container of the pod, in the list or in the annotation for the default one."""
     made = []
@@ -208,15 +195,6 @@ def without_last(pod: Json, _path: str, found: re.Match[str]) -> Json:
     places = [n for n, entry in enumerate(written) if entry.partition("=")[0].strip() == found[1]]
     del written[places[-1]]
     return annotate(pod, MEMORY, ",".join(written))
-
-
-def rewritten(pod: Json, _path: str, found: re.Match[str]) -> Json:
-    """Write another entry in place of one whose size cannot be read, either."""
-    written = pod["metadata"]["annotations"][MEMORY]
-    size = "(?:[^,]|(?<=[0-9]),(?=[0-9]+ *[A-Za-z]* *(?:,|$)))*"
-    sizes = re.finditer(rf"{re.escape(found[1])} *= *({size})", written)
-    wrong = next(one for one in sizes if amount_or(one[1].strip(), 0) < 2**20)
-    return annotate(pod, MEMORY, written[: wrong.start()] + found[2] + written[wrong.end() :])
 
 
 def unnamed(written: list[str]) -> list[str]:
@@ -307,7 +285,6 @@ CURES: list[tuple[str, Any]] = [
     (r"; write a size, e\.g\. (\S+)$", said_amounts),
     (r"; write a size$", nothing),
     (r"write a positive integer, e\.g\. (\S+)$", said_amounts),
-    (r"; write a positive integer$", nothing),
     (
         r"add the VRAM per GPU, e\.g\. (\S+)$",
         one(lambda pod, _, found: annotate(pod, MEMORY, found[1])),
@@ -324,8 +301,6 @@ CURES: list[tuple[str, Any]] = [
     ),
     (r"stands twice in the list; keep one entry$", one(lambda pod, _p, _f: entries(pod, once))),
     (r'no container "(.*)"; it has .+; remove the entry$', one(without_last)),
-    (r'no container "(.*)"; it has .+; write (\S+)$', one(rewritten)),
-    (r"; its size is none, either$", nothing),
     (r'no container "(.*)"; it has (.+)$', renamed),
     (r"has no container that could get the VRAM$", nothing),
     (
@@ -355,11 +330,11 @@ CURES: list[tuple[str, Any]] = [
     (r"to share a GPU remove it.* and set the annotation \S+$", nothing),
     (r"has no limit; set limits\[\S+\] to (\S+) as well$", said_amounts),
     (r"; write (\S+) in both$", said_amounts),
-    (r"; write the same amount in both$", same),
     (r"; make them equal$", nothing),
-    (r"; name its container$", nothing),
-    (r"; remove (one of the two|the annotation|vramwarden.io/vram), or make them agree$", agreeing),
-    (r"; make them agree$", nothing),
+    (
+        r"; remove vramwarden.io/vram, or make them agree$",
+        one(lambda pod, _p, _f: without_demand(pod, VRAM)),
+    ),
     (
         r"; remove \S+ to share one, or (.+) to (?:have a whole one|have the slice|keep it)$",
         one_of_two,

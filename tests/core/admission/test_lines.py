@@ -417,7 +417,7 @@ SOURCES = [
     *sorted((ROOT / "webhook/core/admission/rules").glob("*.py")),
     *(
         ROOT / f"webhook/core/pod/{name}.py"
-        for name in ("annotated", "demand", "quantity", "lines")
+        for name in ("memory_annotation", "demand", "quantity", "suggestions")
     ),
     ROOT / "webhook/core/admission/whole_gpu.py",
 ]

@@ -97,7 +97,7 @@ DENIALS = [
     (
         asking(requests={"nvidia.com/gpu": "1"}, limits={"nvidia.com/gpu": "2"}),
         f"RequestsLimitsMismatch: {FIRST}.resources.requests[nvidia.com/gpu]",
-        "the request is 1 but the limit is 2; write the same amount in both",
+        "the request is 1 but the limit is 2; write 2 in both",
     ),
     (
         asking(limits={"nvidia.com/gpu": "0.5"}),
@@ -128,8 +128,8 @@ DENIALS = [
         a_pod("8Gi", containers=[a_container(resources={"limits": {VRAM: "4Gi"}})]),
         f"ConflictingAmounts: {FIRST}.resources.limits[vramwarden.io/vram]",
         (
-            "sets 4Gi but the annotation vramwarden.io/gpu-memory asks for 8Gi; remove one of the "
-            "two, or make them agree"
+            "sets 4Gi but the annotation vramwarden.io/gpu-memory asks for 8Gi; remove "
+            "vramwarden.io/vram, or make them agree"
         ),
     ),
     (

@@ -11,12 +11,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.admission.mutation import edit_debuggers, mutate_pod, void_visible_devices
-from webhook.core.admission.rules.case import Case, CaseKind
+from webhook.core.admission.rules.case import Case, CaseKind, case_of
 from webhook.core.admission.rules.changes import new_debuggers
 from webhook.core.admission.rules.complexity import is_managed, is_ours_to_deny
+from webhook.core.admission.rules.suggestions import suggestions_for
 from webhook.core.admission.rules.table import findings_of, hints_of
 from webhook.core.admission.rules.translation import MARK
-from webhook.core.admission.rules.trial import Trial, case_of
 from webhook.core.admission.whole_gpu import Offer, offer
 from webhook.core.bounds import LONGEST_SENTENCE
 from webhook.core.nvidia.variables import hide_unless_set, hide_visible
@@ -25,7 +25,13 @@ from webhook.core.pod.demand import asks_for_vram
 from webhook.core.pod.findings import GUIDANCE, Finding, MalformedObjectError, render
 from webhook.core.pod.patch import Edits, Operation, apply_patch
 from webhook.core.pod.review import BAD_REQUEST, FORBIDDEN, Request
-from webhook.core.pod.views import annotations_of, labels_of, read_pod, service_account_of
+from webhook.core.pod.views import (
+    annotations_of,
+    changed,
+    labels_of,
+    read_pod,
+    service_account_of,
+)
 from webhook.core.policy.match import Subject
 from webhook.core.policy.values import Action, Policy, Rollout, Rule, VisibleDevices, Warnings
 from webhook.core.words import shortened
@@ -287,8 +293,7 @@ def _read(
 ) -> Decision:
     pod = read_pod(request.obj)
     if request.operation == "CREATE":
-        lines = Trial(pod, rule, policy, cluster)
-        case = case_of(pod, rule, policy, cluster, mutating=mutating, lines=lines)
+        case = case_of(pod, rule, policy, cluster, mutating=mutating)
         if not mutating:  # hints in both phases the user would read twice
             return _created(case)
         found = None if case.asks else offer(pod, rule, policy)
@@ -299,7 +304,7 @@ def _read(
         rule=rule,
         policy=policy,
         cluster=cluster,
-        lines=Trial(pod, rule, policy, cluster),
+        suggestions=suggestions_for(pod, None, rule, policy, cluster),
         mutating=mutating,
     )
     if request.subresource == "ephemeralcontainers":
@@ -314,8 +319,8 @@ def _hinted(case: Case) -> Decision:
         return decision
     fine = decision.allowed and not decision.findings
     notes = hints_of(case, fine=fine)
-    if case.lines.kept is not None and not case.asks:
-        beside = _after_lines(case, decision.findings)[:SHOWN_BESIDE]
+    if case.lines.annotations:
+        beside = _found_after_lines(case, decision.findings)[:SHOWN_BESIDE]
         notes += tuple(f"beside that, {found}" for found in beside)
     # Of a slice nobody is told that it is too much: it has the size that it has.
     warns = case.rule.advice is Warnings.WARN and not case.rule.leaves_to_plugin
@@ -330,9 +335,8 @@ def _offered(case: Case, found: Offer) -> Decision:
     """Decide a creation where a share may take the place of a whole GPU: see `whole_gpu`."""
     asking = tuple(found.edits.operations)
     pod = read_pod(apply_patch(case.pod.raw, asking))
-    judged_by = (case.rule, case.policy, case.cluster)
     try:
-        shared = _hinted(case_of(pod, *judged_by, lines=Trial(pod, *judged_by)))
+        shared = _hinted(case_of(pod, case.rule, case.policy, case.cluster))
         wrong = str(shared.findings[0]) if shared.findings else ""
     except MalformedObjectError as error:
         wrong = str(error)
@@ -362,9 +366,7 @@ def _created(case: Case) -> Decision:
     """
     if not case.asks:
         return _without_demand(case)
-    findings = findings_of(case, CaseKind.READABLE if case.asked else CaseKind.UNREADABLE)
-    if case.unreadable and case.lines.kept is not None:
-        findings += _after_lines(case, findings)
+    findings = findings_of(case, _kind_of(case))
     if findings or case.rule.action is Action.AUDIT:
         return _judged(case, findings)
     if not case.mutating:
@@ -373,18 +375,21 @@ def _created(case: Case) -> Decision:
     return _mutated(case, edits)
 
 
-def _after_lines(case: Case, found: tuple[Finding, ...]) -> tuple[Finding, ...]:
-    """Return what else would be found in a pod whose author writes what they are told to write.
+def _found_after_lines(case: Case, found: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    """Return what else would be found if the pod's author follows all suggested lines.
 
-    So that they read it at once, not one after the other.
+    So the author reads it at once. This is the only second judgement of a pod.
     """
-    after = case.lines.case() if isinstance(case.lines, Trial) else case
-    if after.asked is None:
-        return ()
+    pod = changed(case.pod, case.lines.annotations, case.lines.removed)
+    after = case_of(pod, case.rule, case.policy, case.cluster)
     known = {(one.reason, one.path) for one in found}
     return tuple(
-        one for one in findings_of(after, CaseKind.READABLE) if (one.reason, one.path) not in known
+        one for one in findings_of(after, _kind_of(after)) if (one.reason, one.path) not in known
     )
+
+
+def _kind_of(case: Case) -> CaseKind:
+    return CaseKind.READABLE if case.asked else CaseKind.UNREADABLE
 
 
 def _without_demand(case: Case) -> Decision:

@@ -1,29 +1,31 @@
-"""What VRAM a pod asks for: read from its annotation and from explicit amounts."""
+"""The VRAM that a pod asks for: read from its annotation and from explicit amounts."""
 
 from __future__ import annotations
 
 import re
-from functools import partial
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from webhook.core.bounds import LONGEST_WORD
-from webhook.core.pod.annotated import (
-    MEMORY_PATH,
-    Faults,
-    annotated_amounts,
-    of_memory,
-    read_amount,
-)
+from webhook.core.bounds import LONGEST_WORD, MOST_DEMAND_FINDINGS
 from webhook.core.pod.fields import Json, items, mapping
 from webhook.core.pod.findings import Finding, Reason, annotation_path, quoted
-from webhook.core.pod.lines import LineCheck
+from webhook.core.pod.memory_annotation import (
+    MEMORY_PATH,
+    Faults,
+    Gap,
+    default_container,
+    read_amount,
+    read_memory,
+)
 from webhook.core.pod.quantity import (
     MIB,
     QuantityError,
     format_bytes,
     parse_quantity,
+    parse_vram,
 )
-from webhook.core.pod.views import Change, Container, Pod, effective_amount
+from webhook.core.pod.suggestions import Suggestions
+from webhook.core.pod.views import Container, Pod, effective_amount
 from webhook.core.words import MAX_BYTES, shortened
 from webhook.names import (
     ASKING_ANNOTATIONS,
@@ -34,17 +36,19 @@ from webhook.names import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 
 _COUNT_PATH: Final = annotation_path(GPU_COUNT_ANNOTATION)
-_CLASS_PATH: Final = annotation_path(GPU_CLASS_ANNOTATION)
 
+_TOO_MANY_BYTES: Final = (
+    "the pod's containers ask together for more than 2^63-1 bytes, which cannot be counted; ask "
+    "for less"
+)
 _RESOURCES_PATH: Final = "spec.containers[*].resources"
 
 _COUNT: Final = re.compile(r"[1-9][0-9]{0,3}")
 _KINDS: Final = ("limits", "requests")
-_ANY_LINES: Final = LineCheck()
 
 
 class Demand(NamedTuple):
@@ -61,10 +65,8 @@ class Demand(NamedTuple):
     """Where the developer wrote the demand."""
 
 
-def read_demand(
-    pod: Pod, lines: LineCheck = _ANY_LINES
-) -> tuple[Demand | None, tuple[Finding, ...]]:
-    """Read a pod's demand: None without findings where it asks for nothing.
+def read_demand(pod: Pod) -> tuple[Demand | None, tuple[Finding, ...]]:
+    """Read a pod's demand: None without findings if it asks for nothing.
 
     | annotation | explicit amounts | demand |
     | --- | --- | --- |
@@ -74,34 +76,179 @@ def read_demand(
     | present | present, equal | the same |
     | present | present, different | denied: ConflictingAmounts |
 
-    `lines` knows what findings may tell people to write.
+    The findings suggest any readable line, since no rule is known here.
     """
-    memory = pod.annotations.get(GPU_MEMORY_ANNOTATION)
-    gpu_class = pod.annotations.get(GPU_CLASS_ANNOTATION)
-    count_text = pod.annotations.get(GPU_COUNT_ANNOTATION)
-    faults = Faults()
-    count = 1 if count_text is None else _read_count(count_text, faults)
-    explicit = _explicit_amounts(pod, count, faults)
-    if memory is None and not explicit:
-        if not faults.findings:
-            _check_orphans(gpu_class, count_text, faults)
-        return None, faults.said(lines) if faults.findings else ()
+    demand, findings = plan_demand(pod, Suggestions(pod.containers))
+    return None if findings else demand, findings
 
-    annotated = {} if memory is None else annotated_amounts(pod, memory, faults)
-    if annotated and not faults.findings:
-        _check_agreement(pod, annotated, explicit, count, faults)
-    if faults.findings:
-        return None, faults.said(lines)
-    amounts = annotated or explicit
-    per_gpu_bytes = effective_amount(pod.containers, amounts, 0)
-    path = MEMORY_PATH if memory is not None else _explicit_path(pod, amounts)
-    if per_gpu_bytes * count > MAX_BYTES:
-        detail = (
-            "the pod's containers ask together for more than 2^63-1 bytes, which cannot be "
-            "counted; ask for less"
+
+def plan_demand(pod: Pod, suggestions: Suggestions) -> tuple[Demand | None, tuple[Finding, ...]]:
+    """Return the demand, or the one that the findings suggest in its place, and the findings.
+
+    With findings the demand is None if they suggest no complete one.
+    """
+    faults: Faults = []
+    plan = _scan(pod, faults, suggestions)
+    findings = tuple(
+        fault if isinstance(fault, Finding) else _fill(fault, plan, suggestions) for fault in faults
+    )
+    if plan.explicit and plan.annotated and plan.complete:
+        findings += tuple(_disagreements(pod, plan))
+    demand = plan.demand(pod) if plan.complete else None
+    if demand is not None and demand.per_gpu_bytes * demand.gpu_count > MAX_BYTES:
+        findings += (Finding(Reason.TOO_LARGE, demand.path, _TOO_MANY_BYTES),)
+    return demand, findings
+
+
+@dataclass(slots=True)
+class _Plan:
+    """Amounts that can be read, and those that are suggested in place of the others."""
+
+    explicit: dict[str, int]
+    """Amounts of the resource, in bytes over all GPUs by container."""
+    annotated: dict[str, int]
+    """Amounts of the annotation, in bytes per GPU by container."""
+    count: int
+    """Number of GPUs."""
+    complete: bool = True
+    """Whether each amount can be read or has a suggestion."""
+
+    def amounts(self) -> dict[str, int]:
+        """Return bytes per GPU by container."""
+        return self.annotated or _per_gpu(self.explicit, self.count)
+
+    def demand(self, pod: Pod) -> Demand | None:
+        """Return the demand of all amounts; None if there is none."""
+        amounts = self.amounts()
+        if not amounts:
+            return None
+        path = MEMORY_PATH
+        if not self.annotated:
+            first = next(container for container in pod.containers if container.name in amounts)
+            path = _resource_path(first)
+        per_gpu_bytes = effective_amount(pod.containers, amounts, 0)
+        gpu_class = pod.annotations.get(GPU_CLASS_ANNOTATION)
+        return Demand(amounts, per_gpu_bytes, self.count, gpu_class, path)
+
+
+def _per_gpu(totals: Mapping[str, int], count: int) -> dict[str, int]:
+    return {name: -(-total // (count * MIB)) * MIB for name, total in totals.items()}
+
+
+def _scan(pod: Pod, faults: Faults, suggestions: Suggestions) -> _Plan:
+    """Read all that a pod asks for, and add what of it cannot be read to the faults."""
+    memory = pod.annotations.get(GPU_MEMORY_ANNOTATION)
+    count_text = pod.annotations.get(GPU_COUNT_ANNOTATION)
+    asks, explicit = _explicit_amounts(pod, faults)
+    count = int(count_text) if count_text and _COUNT.fullmatch(count_text) else 1
+    if count_text is not None and str(count) != count_text:
+        # An explicit amount is for all GPUs together, so another number would change each GPU's.
+        count = 1 if asks or suggestions.max_count == 1 else 2
+        sentence = f"is not a number of GPUs; write a positive integer, e.g. {count}"
+        faults.insert(
+            0, Finding(Reason.INVALID_COUNT, _COUNT_PATH, f"{quoted(count_text)} {sentence}")
         )
-        return None, (Finding(Reason.TOO_LARGE, path, detail),)
-    return Demand(amounts, per_gpu_bytes, count, gpu_class, path), ()
+    annotated = {} if memory is None else read_memory(pod, memory, faults)
+    if memory is None and not asks:
+        _check_orphans(pod, faults)
+    return _Plan(explicit, annotated, count, complete=len(faults) < MOST_DEMAND_FINDINGS)
+
+
+def _explicit_amounts(pod: Pod, faults: Faults) -> tuple[bool, dict[str, int]]:
+    """Read the amounts of the extended resource that the pod sets itself, over all GPUs.
+
+    Also return whether there is one, readable or not.
+    """
+    asks, totals = False, {}
+    for container in pod.containers:
+        request = container.resources("requests").get(VRAM_RESOURCE)
+        limit = container.resources("limits").get(VRAM_RESOURCE)
+        written = limit if limit is not None else request
+        if written is None:
+            continue
+        asks = True
+        if len(faults) >= MOST_DEMAND_FINDINGS:
+            break
+        total = read_amount(written, _resource_path(container), container.name, faults)
+        if total:
+            totals[container.name] = total
+        unequal = unequal_amounts(container, VRAM_RESOURCE, _is_vram)
+        if unequal:
+            faults.append(unequal)
+    return asks, totals
+
+
+def _resource_path(container: Container) -> str:
+    kind = "limits" if VRAM_RESOURCE in container.resources("limits") else "requests"
+    return f"{container.path}.resources.{kind}[{VRAM_RESOURCE}]"
+
+
+def _check_orphans(pod: Pod, faults: Faults) -> None:
+    """Add a fault for each annotation that shapes a demand on a pod that has none.
+
+    Without it the pod would run without a GPU.
+    """
+    orphans = [
+        (reason, annotation_path(key))
+        for key, reason in (
+            (GPU_COUNT_ANNOTATION, Reason.INVALID_COUNT),
+            (GPU_CLASS_ANNOTATION, Reason.INVALID_QUANTITY),
+        )
+        if key in pod.annotations
+    ]
+    if not orphans:
+        return
+    name = default_container(pod, faults)
+    sentence = f"needs {GPU_MEMORY_ANNOTATION} beside it; add the VRAM per GPU"
+    faults += [Gap(reason, path, sentence, name) for reason, path in orphans]
+
+
+def _fill(gap: Gap, plan: _Plan, suggestions: Suggestions) -> Finding:
+    """Plan for an amount that is admitted, and return the finding that suggests it.
+
+    The amounts planned so far count, so that all suggestions can be followed together.
+    """
+    name, in_list = gap.container, gap.path == MEMORY_PATH
+    by_hand = gap.error is not None and not in_list
+    amounts = plan.explicit if by_hand else plan.annotated
+
+    def amounts_with(amount: int) -> Mapping[str, int]:
+        both = {**amounts, name: amount}
+        return _per_gpu(both, plan.count) if by_hand else both
+
+    if gap.error is None and in_list and amounts:
+        return Finding(gap.reason, gap.path, f"{gap.sentence}; correct or remove it")
+    if gap.error is None:
+        # The fault before may have had the same suggestion.
+        amount = format_bytes(amounts[name]) if amounts else suggestions.example(amounts_with)
+        line = f"{name}={amount}" if in_list else amount
+        detail = f"{gap.sentence}, e.g. {line}" if amount else gap.sentence
+    else:
+        wanted = _per_gpu(plan.explicit, plan.count) if in_list else plan.annotated
+        agreed = wanted.get(name, 0) * (1 if in_list else plan.count)
+        said, amount = suggestions.instead_of(gap.error, amounts_with, agreed)
+        detail = f"{gap.sentence} {said}"
+    if amount and name:
+        amounts[name] = parse_vram(amount)
+    else:
+        plan.complete = False
+    return Finding(gap.reason, gap.path, detail)
+
+
+def _disagreements(pod: Pod, plan: _Plan) -> Iterator[Finding]:
+    """Compare the annotation with the amounts set by hand, container by container."""
+    by_hand = _per_gpu(plan.explicit, plan.count)
+    for container in pod.containers:
+        amount, wanted = by_hand.get(container.name), plan.annotated.get(container.name)
+        if amount is None or amount == wanted:
+            continue
+        there = f"asks for {format_bytes(wanted * plan.count)}" if wanted else "gives it none"
+        detail = (
+            f"sets {format_bytes(amount * plan.count)} but the annotation "
+            f"{GPU_MEMORY_ANNOTATION} {there}; remove {VRAM_RESOURCE}, or make them agree"
+        )
+        path = f"{container.path}.resources.limits[{VRAM_RESOURCE}]"
+        yield Finding(Reason.CONFLICTING_AMOUNTS, path, detail)
 
 
 def asked_by(pod: Pod) -> str:
@@ -113,9 +260,9 @@ def asked_by(pod: Pod) -> str:
 
 
 def asks_for_vram(pod: Json) -> bool:
-    """Say whether a pod as it came asks for VRAM, whether that can be read or not.
+    """Return True if a pod as it came asks for VRAM, readable or not.
 
-    In one pass over its containers, and whatever their number; raises MalformedObjectError.
+    It makes one pass over the containers, whatever their number; raises MalformedObjectError.
     """
     annotations = mapping(mapping(pod, "metadata", ""), "annotations", "metadata")
     if any(key in annotations for key in ASKING_ANNOTATIONS):
@@ -130,104 +277,10 @@ def asks_for_vram(pod: Json) -> bool:
     )
 
 
-def _explicit_amounts(pod: Pod, count: int, faults: Faults) -> dict[str, int]:
-    """Read the amounts of the extended resource that the pod sets itself, per GPU."""
-    amounts: dict[str, int] = {}
-    for container in pod.containers:
-        request = container.resources("requests").get(VRAM_RESOURCE)
-        limit = container.resources("limits").get(VRAM_RESOURCE)
-        written = limit if limit is not None else request
-        if written is None:
-            continue
-        kind = "limits" if limit is not None else "requests"
-        path = f"{container.path}.resources.{kind}[{VRAM_RESOURCE}]"
-        write = partial(of_resource, container, VRAM_RESOURCE)
-        total = read_amount(written, path, faults, write)
-        amounts[container.name] = -(-total // (count * MIB)) * MIB
-        unequal = unequal_amounts(container, VRAM_RESOURCE)
-        if unequal:
-            path, cure = unequal
-            faults.add_cured(Reason.REQUESTS_LIMITS_MISMATCH, path, cure, write(None))
-    return amounts
-
-
-def _read_count(count: str, faults: Faults) -> int:
-    if _COUNT.fullmatch(count):
-        return int(count)
-
-    def cure(lines: LineCheck) -> str:
-        number = next((one for one in ("2", "1") if lines.admitted(_of_count(one))), "")
-        example = f", e.g. {number}" if number else ""
-        return f"{quoted(count)} is not a number of GPUs; write a positive integer{example}"
-
-    faults.add_cured(Reason.INVALID_COUNT, _COUNT_PATH, cure, _of_count(None))
-    return 1
-
-
-def _of_count(number: str | None) -> Change:
-    return Change({GPU_COUNT_ANNOTATION: number})
-
-
-def _check_orphans(gpu_class: str | None, count: str | None, faults: Faults) -> None:
-    """Reject annotations that shape a demand on a pod that has none: it would run without a GPU."""
-
-    def cure(lines: LineCheck) -> str:
-        example = lines.example(of_memory)
-        more = f", e.g. {example}" if example else ""
-        return f"needs {GPU_MEMORY_ANNOTATION} beside it; add the VRAM per GPU{more}"
-
-    if count is not None:
-        faults.add_cured(Reason.INVALID_COUNT, _COUNT_PATH, cure, Change())
-    if gpu_class is not None:
-        faults.add_cured(Reason.INVALID_QUANTITY, _CLASS_PATH, cure, Change())
-
-
-def _check_agreement(
-    pod: Pod,
-    annotated: Mapping[str, int],
-    explicit: Mapping[str, int],
-    count: int,
-    faults: Faults,
-) -> None:
-    """Compare the annotation with the amounts set by hand, container by container."""
-    by_annotation = Change(resources={name: {VRAM_RESOURCE: None} for name in explicit})
-    for container in pod.containers:
-        amount = explicit.get(container.name)
-        wanted = annotated.get(container.name)
-        if amount is None or amount == wanted:
-            continue
-        here = format_bytes(amount * count)
-        there = f"asks for {format_bytes(wanted * count)}" if wanted else "gives it none"
-        what = f"sets {here} but the annotation {GPU_MEMORY_ANNOTATION} {there}"
-
-        def cure(lines: LineCheck, what: str = what) -> str:
-            ways = [one for one in (of_memory(None), by_annotation) if not lines.why_not(one)]
-            if ways:
-                lines.keep(ways[0])
-            if len(ways) == 1:
-                gone = "the annotation" if ways[0] is not by_annotation else VRAM_RESOURCE
-                return f"{what}; remove {gone}, or make them agree"
-            remove = "remove one of the two, or " if ways else ""
-            return f"{what}; {remove}make them agree"
-
-        path = f"{container.path}.resources.limits[{VRAM_RESOURCE}]"
-        faults.add_cured(Reason.CONFLICTING_AMOUNTS, path, cure, Change())
-
-
-def _explicit_path(pod: Pod, amounts: Mapping[str, int]) -> str:
-    first = next(container for container in pod.containers if container.name in amounts)
-    return f"{first.path}.resources.limits[{VRAM_RESOURCE}]"
-
-
-def of_resource(container: Container, resource: str, amount: str | None) -> Change:
-    """Return the change by which a container asks for an amount of a resource, or for none."""
-    return Change(resources={container.name: {resource: amount}})
-
-
 def unequal_amounts(
-    container: Container, resource: str
-) -> tuple[str, Callable[[LineCheck], str]] | None:
-    """Check that an extended resource's request equals its limit; return what to say at its path.
+    container: Container, resource: str, is_valid: Callable[[str], bool]
+) -> Finding | None:
+    """Return a finding if the request of an extended resource differs from its limit.
 
     Rule: an extended resource cannot be overcommitted.
     Fields: spec.[initContainers,containers][*].resources.requests|limits[resource]
@@ -237,30 +290,28 @@ def unequal_amounts(
     limit = container.resources("limits").get(resource)
     if request is None or request == limit:
         return None
-    asked = shortened(request, LONGEST_WORD)
-    if limit is not None:
+    shown = shortened(request if limit is None else limit, LONGEST_WORD)
+    if limit is None:
+        what, do = (
+            f"the request of {shown} has no limit",
+            f"set limits[{resource}] to {shown} as well",
+        )
+    else:
         try:
             if parse_quantity(request) == parse_quantity(limit):
                 return None
         except QuantityError:
             pass
+        what = f"the request is {shortened(request, LONGEST_WORD)} but the limit is {shown}"
+        do = f"write {shown} in both"
+    if not is_valid(request if limit is None else limit):
+        do = "make them equal"
+    path = f"{container.path}.resources.requests[{resource}]"
+    return Finding(Reason.REQUESTS_LIMITS_MISMATCH, path, f"{what}; {do}")
 
-    def cure(lines: LineCheck) -> str:
-        what = f"the request of {asked} has no limit"
-        if limit is not None:
-            what = f"the request is {asked} but the limit is {shortened(limit, LONGEST_WORD)}"
-        both = partial(of_resource, container, resource)
-        fitting = [one for one in (request, limit) if one and lines.why_not(both(one)) is None]
-        if limit is None and fitting:
-            do = f"set limits[{resource}] to {asked} as well"
-        elif len(fitting) > 1:
-            do = "write the same amount in both"
-        else:
-            number = "1" if lines.why_not(both("1")) is None else ""
-            one = shortened(fitting[0], LONGEST_WORD) if fitting else number or lines.example(both)
-            do = f"write {one} in both" if one else "make them equal"
-        if fitting:
-            lines.keep(both(fitting[0]))
-        return f"{what}; {do}"
 
-    return f"{container.path}.resources.requests[{resource}]", cure
+def _is_vram(text: str) -> bool:
+    try:
+        return parse_vram(text) > 0
+    except QuantityError:
+        return False

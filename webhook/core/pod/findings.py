@@ -64,7 +64,7 @@ class Reason(StrEnum):
     )
     REQUESTS_LIMITS_MISMATCH = (
         "RequestsLimitsMismatch",
-        "the request is 2 but the limit is 1; write the same amount in both",
+        "the request is 2 but the limit is 1; write 1 in both",
         "make them equal, or write the limit alone",
     )
     FRACTIONAL_WHOLE_GPU = (

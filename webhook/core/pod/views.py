@@ -5,15 +5,14 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from fractions import Fraction
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from webhook.core.pod.fields import Json, items, mapping, strings, text
 from webhook.core.pod.findings import MalformedObjectError
 from webhook.names import ENFORCER_CONTAINER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
 
 Number = TypeVar("Number", int, Fraction)
@@ -92,44 +91,25 @@ class Pod:
     """Containers that bear the sidecar's reserved name, ours or not."""
 
 
-class Change(NamedTuple):
-    """What somebody may change of how a pod asks for GPUs; None takes away."""
-
-    annotations: Mapping[str, str | None] = MappingProxyType({})
-    resources: Mapping[str, Mapping[str, str | None]] = MappingProxyType({})
-    """By container; an amount is limit and request."""
-
-    def beside(self, other: Change) -> Change:
-        """Return both changes; of what both are about, this one counts."""
-        resources = {
-            name: {**other.resources.get(name, {}), **self.resources.get(name, {})}
-            for name in {**other.resources, **self.resources}
-        }
-        return Change({**other.annotations, **self.annotations}, resources)
-
-
-def changed(pod: Pod, change: Change) -> Pod:
-    """Return a view of a pod as it would be with a change; what is not read by rules stays."""
-    annotations = {**pod.annotations, **change.annotations}
-    containers = (
-        _with_amounts(container, amounts)
-        if (amounts := change.resources.get(container.name))
-        else container
-        for container in pod.containers
-    )
+def changed(
+    pod: Pod, annotations: Mapping[str, str], removed: Mapping[str, Collection[str]]
+) -> Pod:
+    """Return a view of a pod with other annotations, and without resources of some containers."""
     return dataclasses.replace(
         pod,
-        annotations={key: value for key, value in annotations.items() if value is not None},
-        containers=tuple(containers),
+        annotations={**pod.annotations, **annotations},
+        containers=tuple(
+            _without(container, names) if (names := removed.get(container.name)) else container
+            for container in pod.containers
+        ),
     )
 
 
-def _with_amounts(container: Container, amounts: Mapping[str, str | None]) -> Container:
-    both = {}
+def _without(container: Container, names: Collection[str]) -> Container:
+    resources = dict(mapping(container.raw, "resources", container.path))
     for kind in ("limits", "requests"):
-        merged = {**container.resources(kind), **amounts}
-        both[kind] = {name: amount for name, amount in merged.items() if amount is not None}
-    resources = {**mapping(container.raw, "resources", container.path), **both}
+        amounts = container.resources(kind)
+        resources[kind] = {name: amount for name, amount in amounts.items() if name not in names}
     return dataclasses.replace(container, raw={**container.raw, "resources": resources})
 
 

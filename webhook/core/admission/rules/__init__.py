@@ -13,7 +13,7 @@
 `changes`      what may not change after creation, and debugging containers
 `hints`        names that nothing of ours reads: warnings, not findings
 `servers`      servers of models that nothing bounds: warnings, not findings
-`trial`        what messages tell people to write, tried before they say it
+`suggestions`  bounds on what a pod asks for, and the amounts that messages suggest
 `complexity`   which of the pods that are too large to be judged are denied
 
 A rule's docstring says Rule, Fields, Allowed values.

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from webhook.core.admission.accounting import is_counted_by_plugin
+from webhook.core.admission.rules.suggestions import bounds_for, suggestions_for
 from webhook.core.nvidia.plugin import is_slice
-from webhook.core.pod.annotated import amounts_line
-from webhook.core.pod.demand import (
-    Demand,
-    of_resource,
-    unequal_amounts,
-)
-from webhook.core.pod.fields import items, mapping
+from webhook.core.pod.demand import unequal_amounts
+from webhook.core.pod.fields import items, mapping, strings
 from webhook.core.pod.findings import Finding, Reason, annotation_path, quoted
 from webhook.core.pod.foreign import FOREIGN_RESOURCES, WHOLE_GPU
-from webhook.core.pod.quantity import amount_or, format_bytes
-from webhook.core.pod.views import Change
-from webhook.core.policy.match import matches_any
-from webhook.core.policy.values import Accounting, Bounds, Policy, ResourceClaims, Rule, class_names
+from webhook.core.pod.memory_annotation import memory_line
+from webhook.core.pod.quantity import amount_or
+from webhook.core.policy.values import Accounting, ResourceClaims, class_names
 from webhook.names import (
     ADMITTED_ANNOTATION,
     GPU_CLASS_ANNOTATION,
@@ -30,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from webhook.core.admission.rules.case import Case
-    from webhook.core.pod.lines import LineCheck
     from webhook.core.pod.views import Container
 
 
@@ -56,45 +51,16 @@ def bounds(case: Case) -> Iterator[Finding]:
     | the rule, for the pod's class or the rule's default | spec.rules[].classes.memory.NAME |
     | that class, under every rule | spec.classes.NAME.memory |
     """
-    demand, rule, policy = case.demand, case.rule, case.policy
-    asked = demand.per_gpu_bytes
-    for memory, owner, of_class in bounds_for(demand.gpu_class, rule, policy):
-        least, most = memory.min_bytes, memory.max_bytes
-        if most is not None and asked > most:
-            detail = f"{owner} allows at most {format_bytes(most)}{of_class}"
-            yield _out_of_bounds(Reason.TOO_LARGE, demand, detail)
-        if least is not None and asked < least:
-            detail = f"{owner} wants at least {format_bytes(least)}{of_class}"
-            yield _out_of_bounds(Reason.TOO_SMALL, demand, detail)
+    demand, rule = case.demand, case.rule
+    for bound in bounds_for(demand.gpu_class, rule, case.policy):
+        for reason, sentence in bound.violations(demand.per_gpu_bytes):
+            yield Finding(reason, demand.path, sentence)
     if rule.max_gpu_count is not None and demand.gpu_count > rule.max_gpu_count:
         detail = (
             f"asks for {demand.gpu_count} GPUs; rule {quoted(rule.name)} allows at most "
             f"{rule.max_gpu_count}"
         )
         yield Finding(Reason.INVALID_COUNT, annotation_path(GPU_COUNT_ANNOTATION), detail)
-
-
-def bounds_for(
-    gpu_class: str | None, rule: Rule, policy: Policy
-) -> Iterator[tuple[Bounds, str, str]]:
-    """Yield all bounds for a class that a pod names, or for none.
-
-    Each with whose it is in words, and for which class.
-    """
-    owner = f"rule {quoted(rule.name)}"
-    yield rule.memory, owner, ""
-    known = policy.class_for(gpu_class or rule.default_class)
-    if known is None or (gpu_class and not matches_any(gpu_class, rule.allowed_classes)):
-        return  # what is wrong with it, `gpu_class_known` says
-    if known.name in rule.class_memory:
-        of_class = f" for class {quoted(known.name)} (its classes.memory)"
-        yield rule.class_memory[known.name], owner, of_class
-    yield known.memory, f"class {quoted(known.name)}", ""
-
-
-def _out_of_bounds(reason: Reason, demand: Demand, why: str) -> Finding:
-    asked = format_bytes(demand.per_gpu_bytes)
-    return Finding(reason, demand.path, f"asks for {asked} per GPU; {why}")
 
 
 def gpu_class_known(case: Case) -> tuple[Finding, ...]:
@@ -111,27 +77,37 @@ def gpu_class_known(case: Case) -> tuple[Finding, ...]:
     if name in known:
         return ()
     why = "is not allowed here" if name in classes else "does not exist"
-    detail = f"class {quoted(name)} {why}; rule {quoted(rule.name)} {_choice(known, case.lines)}"
+    detail = f"class {quoted(name)} {why}; rule {quoted(rule.name)} {_choice(known, case)}"
     return (Finding(Reason.UNKNOWN_CLASS, annotation_path(GPU_CLASS_ANNOTATION), detail),)
 
 
-def _choice(known: list[str], lines: LineCheck) -> str:
-    """Say what to write in place of a class: one of those known under which the pod is admitted."""
-    refused = {name: lines.why_not(_of_class(name)) for name in known}
-    fitting = [name for name, why in refused.items() if why is None]
+def _choice(known: list[str], case: Case) -> str:
+    """Return the classes that admit the pod; if there is none, all of them and why not."""
+    rejections = {name: _class_rejection(name, case) for name in known}
+    fitting = [name for name, why in rejections.items() if why is None]
     if fitting:
-        lines.keep(_of_class(fitting[0]))
         return f"{'allows' if fitting == known else 'has for this pod'} {', '.join(fitting)}"
     if not known:
-        removed = lines.why_not(_of_class(None))
-        return "allows no class" + (", so remove the annotation" if removed is None else "")
+        can_go = _class_rejection(None, case) is None
+        return "allows no class" + (", so remove the annotation" if can_go else "")
     names = ", ".join(known)
-    why = next(filter(None, refused.values()), "")
+    why = next(filter(None, rejections.values()), "")
     return f"allows {names}, with which the pod would be denied: {why}" if why else f"has {names}"
 
 
-def _of_class(name: str | None) -> Change:
-    return Change({GPU_CLASS_ANNOTATION: name})
+def _class_rejection(name: str | None, case: Case) -> str | None:
+    """Return the reason why a pod of a class would be denied; None if admitted."""
+    gpu_class = case.policy.class_for(name or case.rule.default_class)
+    for key, value in (gpu_class.node_selector if gpu_class else {}).items():
+        selected = strings(case.pod.spec, "nodeSelector", "spec").get(key, value)
+        if selected != value:
+            return f"selects {quoted(selected)} by {key}, but the class needs {quoted(value)}"
+    if case.asked is None:
+        return None
+    allowed = suggestions_for(case.pod, name, case.rule, case.policy, case.cluster)
+    if allowed.max_count is not None and case.asked.gpu_count > allowed.max_count:
+        return f"asks for {case.asked.gpu_count} GPUs; at most {allowed.max_count} are allowed"
+    return allowed.rejection(case.asked.amounts)
 
 
 def whole_gpus(case: Case) -> Iterator[Finding]:
@@ -152,57 +128,77 @@ def whole_gpus(case: Case) -> Iterator[Finding]:
                     if finding:
                         yield finding
                         break
-            unequal = unequal_amounts(container, resource)
+            unequal = unequal_amounts(container, resource, _is_whole)
+            if unequal and _is_others(container, resource):
+                unequal = replace(unequal, detail=f"{unequal.detail.partition('; ')[0]}; remove it")
             if unequal:
-                path, cure = unequal
-                detail = cure(case.lines)
-                if _is_others(container, resource):
-                    detail = f"{detail.partition('; ')[0]}; remove it"
-                yield Finding(Reason.REQUESTS_LIMITS_MISMATCH, path, detail)
+                yield unequal
+
+
+def _is_whole(amount: str) -> bool:
+    value = amount_or(amount, None)
+    return value is not None and value >= 0 and value.denominator == 1
 
 
 def _whole(
     container: Container, resource: str, amount: str, path: str, case: Case
 ) -> Finding | None:
-    value = amount_or(amount, None)
-    if value is not None and value >= 0 and value.denominator == 1:
+    if _is_whole(amount):
         return None
+    value = amount_or(amount, None)
     reason = Reason.INVALID_QUANTITY if value is None else Reason.FRACTIONAL_WHOLE_GPU
     what = f"{quoted(amount) if value is None else amount} is not a whole number of GPUs"
-    if value is not None and value > 0 and not _is_others(container, resource):
+    if _is_others(container, resource):
+        return Finding(reason, path, f"{what}; remove it")
+    if value is not None and value > 0:
         return Finding(reason, path, f"{what}; {_share_instead(container, resource, case)}")
-    is_fine = not case.asks and not _is_others(container, resource)
-    if is_fine and case.lines.admitted(of_resource(container, resource, "1")):
-        return Finding(reason, path, f"{what}; write a positive integer, e.g. 1")
-    return Finding(reason, path, f"{what}; remove it")
+    do = "remove it" if case.asks else "write a positive integer, e.g. 1"
+    return Finding(reason, path, f"{what}; {do}")
 
 
 def _is_others(container: Container, resource: str) -> bool:
-    """Say whether a resource asks a product that shares GPUs: what to do, a hint says."""
-    kinds = ("limits", "requests")
-    named = {name for kind in kinds for name in container.resources(kind)}
+    """Return True if a resource asks a product that shares GPUs; a hint has the line for it."""
     return resource in FOREIGN_RESOURCES or (
-        resource == WHOLE_GPU and not named.isdisjoint(FOREIGN_RESOURCES)
+        resource == WHOLE_GPU and not FOREIGN_RESOURCES.keys().isdisjoint(_amounts(container))
     )
+
+
+def _amounts(container: Container) -> dict[str, str]:
+    return {**container.resources("requests"), **container.resources("limits")}
 
 
 def _share_instead(container: Container, resource: str, case: Case) -> str:
-    """Say how to have a share of a GPU in place of a part of a whole one."""
+    """Return how to have a share of a GPU in place of a part of a whole one."""
     if case.asks:
         return "to share a GPU remove it"
-    present = {**container.resources("requests"), **container.resources("limits")}
-    others = [one for one in present if one != resource and case.policy.may_bring_gpus(one)]
-    gone: dict[str, str | None] = dict.fromkeys((resource, *others))
-
-    def value(amount: str) -> str:
-        return amounts_line(case.pod, {container.name: amount})
-
-    example = case.lines.example(
-        lambda amount: Change({GPU_MEMORY_ANNOTATION: value(amount)}, {container.name: gone})
-    )
-    more = f", e.g. to {value(example)}" if example else ""
+    others = [
+        one for one in _amounts(container) if one != resource and case.policy.may_bring_gpus(one)
+    ]
     remove = " and ".join(("it", *others))
-    return f"to share a GPU remove {remove} and set the annotation {GPU_MEMORY_ANNOTATION}{more}"
+    do = f"to share a GPU remove {remove} and set the annotation {GPU_MEMORY_ANNOTATION}"
+    if not _is_only_user(container, case):
+        return do
+    name = container.name
+    example = case.suggestions.example(lambda amount: {name: amount})
+    if not example:
+        return do
+    line = memory_line(case.pod, {name: example})
+    case.lines.annotations[GPU_MEMORY_ANNOTATION] = line
+    case.lines.remove(name, (resource, *others))
+    return f"{do}, e.g. to {line}"
+
+
+def _is_only_user(container: Container, case: Case) -> bool:
+    """Return True if only this container of the pod may have GPUs in another way than a share."""
+    if items(case.pod.spec, "resourceClaims", "spec"):
+        return False
+    return (
+        all(
+            one is container or not any(map(case.policy.may_bring_gpus, _amounts(one)))
+            for one in case.pod.containers
+        )
+        and container in case.pod.containers
+    )
 
 
 def whole_gpu_and_share(case: Case) -> Iterator[Finding]:

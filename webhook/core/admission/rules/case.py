@@ -6,14 +6,18 @@ from dataclasses import dataclass, field
 from enum import Flag, auto
 from typing import TYPE_CHECKING
 
+from webhook.core.admission.rules.suggestions import suggestions_for
 from webhook.core.admission.tiers import Tier, tier_of
-from webhook.core.pod.demand import Demand, asked_by
-from webhook.core.pod.lines import NO_LINES, LineCheck
+from webhook.core.pod.demand import Demand, asked_by, plan_demand
 from webhook.core.policy.values import Action, Policy, Rollout, Rule, VisibleDevices
+from webhook.names import GPU_CLASS_ANNOTATION
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from webhook.core.pod.fields import Json
     from webhook.core.pod.findings import Finding
+    from webhook.core.pod.suggestions import Suggestions
     from webhook.core.pod.views import Pod
     from webhook.core.policy.cluster import Cluster
 
@@ -40,6 +44,19 @@ class CaseKind(Flag):
     CREATED = WITHOUT_DEMAND | ASKING
 
 
+@dataclass(slots=True)
+class SuggestedLines:
+    """Changes of a pod that hints suggest, to be followed together."""
+
+    annotations: dict[str, str] = field(default_factory=dict)
+    removed: dict[str, set[str]] = field(default_factory=dict)
+    """Names of resources, by container."""
+
+    def remove(self, container: str, resources: Iterable[str]) -> None:
+        """Add resources that a container should no longer ask for."""
+        self.removed.setdefault(container, set()).update(resources)
+
+
 @dataclass(slots=True, kw_only=True)
 class Case:
     """One pod to judge; like `Pod` it is changed by nobody, though it is not frozen.
@@ -54,12 +71,14 @@ class Case:
     rule: Rule
     policy: Policy
     cluster: Cluster
-    lines: LineCheck = NO_LINES
-    """Which lines what is found may tell people to write."""
+    suggestions: Suggestions
+    """Amounts that messages may suggest."""
+    lines: SuggestedLines = field(default_factory=SuggestedLines)
+    """Lines that messages suggest so far."""
     asked: Demand | None = None
-    """None where the pod asks for nothing, and where its demand cannot be read."""
+    """The demand. If it cannot be read, the one that the findings suggest, or None."""
     unreadable: tuple[Finding, ...] = ()
-    """Why the demand cannot be read."""
+    """Reasons why the demand cannot be read."""
     mutating: bool = False
     """Whether translation may follow."""
     _names_whole_gpus: bool | None = field(default=None, init=False)
@@ -118,3 +137,23 @@ class Case:
         if not self._enforcer:
             self._enforcer = (self.tier.adds(self.pod, self.demand, self.rule),)
         return self._enforcer[0]
+
+
+def case_of(
+    pod: Pod, rule: Rule, policy: Policy, cluster: Cluster, *, mutating: bool = True
+) -> Case:
+    """Return the case of a pod that is created, with its rule as it is for the class asked for."""
+    name = pod.annotations.get(GPU_CLASS_ANNOTATION)
+    suggestions = suggestions_for(pod, name, rule, policy, cluster)
+    demand, unreadable = plan_demand(pod, suggestions)
+    return Case(
+        pod=pod,
+        old=pod,
+        rule=rule.of_class(policy.class_for(name or rule.default_class)),
+        policy=policy,
+        cluster=cluster,
+        suggestions=suggestions,
+        asked=demand,
+        unreadable=unreadable,
+        mutating=mutating,
+    )

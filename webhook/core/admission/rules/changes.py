@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.admission.accounting import counted_limit
+from webhook.core.admission.rules.amounts import bounds, gpu_class_known
+from webhook.core.admission.rules.case import case_of
 from webhook.core.admission.rules.complexity import is_managed
 from webhook.core.admission.rules.devices import mounts_of_devices
 from webhook.core.admission.rules.isolation import (
@@ -15,6 +18,7 @@ from webhook.core.admission.rules.isolation import (
     like_the_sidecar,
     mounted_volumes_of_ours,
 )
+from webhook.core.admission.rules.nodes import one_slot, slices
 from webhook.core.nvidia.variables import (
     VISIBLE_DEVICES_ENV,
     chooses_devices,
@@ -25,7 +29,7 @@ from webhook.core.nvidia.variables import (
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.fields import items, text
 from webhook.core.pod.findings import Finding, Reason, annotation_path, quoted
-from webhook.core.pod.views import Change, Container, Pod, read_containers
+from webhook.core.pod.views import Container, Pod, changed, read_containers
 from webhook.core.policy.values import Isolation, VisibleDevices
 from webhook.names import (
     ASKING_ANNOTATIONS,
@@ -42,6 +46,10 @@ if TYPE_CHECKING:
 
     from webhook.core.admission.rules.case import Case
 
+_DEFAULT_CONTAINER: Final = (
+    DEFAULT_CONTAINER_ANNOTATION,
+    annotation_path(DEFAULT_CONTAINER_ANNOTATION),
+)
 _WRITTEN_BY_DEVELOPERS: Final = {*ASKING_ANNOTATIONS, DEFAULT_CONTAINER_ANNOTATION, VRAM_RESOURCE}
 # No profile of `kubectl debug` asks for KILL, which reaches a sidecar that runs as another user.
 _DEBUGGERS_CAPABILITIES: Final = EVERYBODYS_CAPABILITIES - {"KILL"}
@@ -51,27 +59,19 @@ def immutable(case: Case) -> Iterator[Finding]:
     """Rule: a demand, our marks and the sidecar stay as they were admitted.
 
     Fields: our annotations and label; limits[vram]; image and resources of vram-enforcer;
-    the annotation of the default container, where another would make the demand ambiguous
+    the annotation of the default container, if another would make the demand ambiguous
     Allowed values: those of the pod before the update
     """
     old, new = case.old, case.pod
-    keys = [*OUR_ANNOTATIONS]
-    key = DEFAULT_CONTAINER_ANNOTATION
-    named_other = old.annotations.get(key) != new.annotations.get(key)
-    if named_other and read_demand(new)[1] and not read_demand(old)[1]:
-        # It says which container an annotation's VRAM is for, and would now contradict the amounts.
-        keys.append(key)
-    for key in keys:
-        yield from _unchanged(
-            case, annotation_path(key), old.annotations.get(key), new.annotations.get(key), key
-        )
-    path = f"metadata.labels[{MANAGED_LABEL}]"
-    yield from _unchanged(case, path, old.labels.get(MANAGED_LABEL), new.labels.get(MANAGED_LABEL))
-    limits = {container.name: counted_limit(container) for container in old.containers}
-    for container in new.containers:
-        path = f"{container.path}.resources.limits[{VRAM_RESOURCE}]"
-        before, after = limits.get(container.name), counted_limit(container)
-        yield from _unchanged(case, path, before, after, VRAM_RESOURCE)
+    before, after = _fixed_fields(old), _fixed_fields(new)
+    changes = [place for place in after if after[place] != before.get(place)]
+    if _DEFAULT_CONTAINER in changes and not (read_demand(new)[1] and not read_demand(old)[1]):
+        # Only a name that contradicts the amounts would change the demand.
+        changes.remove(_DEFAULT_CONTAINER)
+    by_developers = any(key in _WRITTEN_BY_DEVELOPERS for key, _ in changes)
+    problem = _recreation_problem(case) if by_developers else ""
+    for place in changes:
+        yield _unchanged(*place, before.get(place), after[place], problem)
     enforcers = {container.field: container for container in old.enforcers}
     for container in new.enforcers:
         ours = enforcers.get(container.field)
@@ -81,11 +81,35 @@ def immutable(case: Case) -> Iterator[Finding]:
                 yield Finding(Reason.IMMUTABLE, f"{container.path}.{field}", detail)
 
 
-def _unchanged(
-    case: Case, path: str, before: str | None, after: str | None, key: str = ""
-) -> Iterator[Finding]:
-    if before == after:
-        return
+def _fixed_fields(pod: Pod) -> dict[tuple[str, str], str | None]:
+    """Return the demand and the marks of a pod by key and path."""
+    fields = {
+        (key, annotation_path(key)): pod.annotations.get(key)
+        for key in (*OUR_ANNOTATIONS, _DEFAULT_CONTAINER[0])
+    }
+    fields[MANAGED_LABEL, f"metadata.labels[{MANAGED_LABEL}]"] = pod.labels.get(MANAGED_LABEL)
+    for container in pod.containers:
+        path = f"{container.path}.resources.limits[{VRAM_RESOURCE}]"
+        fields[VRAM_RESOURCE, path] = counted_limit(container)
+    return fields
+
+
+def _recreation_problem(case: Case) -> str:
+    """Return why the changed pod would be denied if it is created; empty if it would be admitted.
+
+    It reads the demand once for all changes. In a pod with the annotation, translation wrote the
+    explicit amounts.
+    """
+    pod = case.pod
+    if any(GPU_MEMORY_ANNOTATION in one.annotations for one in (case.old, pod)):
+        pod = changed(pod, {}, {one.name: {VRAM_RESOURCE} for one in pod.containers})
+    again = case_of(pod, case.rule, case.policy, case.cluster)
+    rules = (gpu_class_known, bounds, slices, one_slot) if again.asked else (gpu_class_known,)
+    problems = chain(again.unreadable, chain.from_iterable(rule(again) for rule in rules))
+    return next((one.detail for one in problems), "")
+
+
+def _unchanged(key: str, path: str, before: str | None, after: str | None, problem: str) -> Finding:
     if before is None:
         what = f"cannot be added ({quoted(after)})"
     elif after is None:
@@ -96,20 +120,12 @@ def _unchanged(
         do = "leave it as it was, for only vramwarden writes it"
         if before is None:
             do = f"remove it; for VRAM create it again with the annotation {GPU_MEMORY_ANNOTATION}"
-    elif wrong := case.lines.wrong(_again(case)):
-        do = f"delete the pod and create it again, with another value: {wrong}"
+    elif problem:
+        do = f"delete the pod and create it again, with another value: {problem}"
     else:
         how = "without it" if after is None else "with the new value"
         do = f"delete the pod and create it again {how}"
-    detail = f"{what} on a pod that exists; {do}"
-    yield Finding(Reason.IMMUTABLE, path, detail)
-
-
-def _again(case: Case) -> Change:
-    """Return what makes a stored pod ask as its author wrote it: translation wrote its amounts."""
-    if not any(GPU_MEMORY_ANNOTATION in pod.annotations for pod in (case.old, case.pod)):
-        return Change()
-    return Change(resources={one.name: {VRAM_RESOURCE: None} for one in case.pod.containers})
+    return Finding(Reason.IMMUTABLE, path, f"{what} on a pod that exists; {do}")
 
 
 def new_debuggers(old: Pod, new: Pod) -> list[Container]:

@@ -13,18 +13,29 @@ from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.bounds import LONGEST_COMPARED, MOST_COMPARED, MOST_GPUS_ASKED, MOST_HINT_KEYS
-from webhook.core.pod.annotated import amounts_line
-from webhook.core.pod.demand import of_resource
-from webhook.core.pod.fields import with_unit
+from webhook.core.bounds import (
+    LONGEST_COMPARED,
+    LONGEST_WORD,
+    MOST_COMPARED,
+    MOST_GPUS_ASKED,
+    MOST_HINT_KEYS,
+)
+from webhook.core.pod.fields import EXAMPLE, with_unit
 from webhook.core.pod.findings import annotation_path, quoted
 from webhook.core.pod.foreign import FOREIGN_ANNOTATIONS, FOREIGN_RESOURCES, WHOLE_GPU, Meaning
-from webhook.core.pod.lines import LineCheck
-from webhook.core.pod.quantity import QuantityError, amount_or, parse_count, parse_vram
-from webhook.core.pod.views import Change
+from webhook.core.pod.memory_annotation import memory_line, read_memory
+from webhook.core.pod.quantity import (
+    QuantityError,
+    amount_or,
+    format_bytes,
+    parse_count,
+    parse_vram,
+)
+from webhook.core.policy.values import class_names
 from webhook.core.words import shortened
 from webhook.names import (
     ASKING_ANNOTATIONS,
+    GPU_CLASS_ANNOTATION,
     GPU_COUNT_ANNOTATION,
     GPU_MEMORY_ANNOTATION,
     IN_PLACE_OF_ANNOTATION,
@@ -40,7 +51,8 @@ if TYPE_CHECKING:
 
     from webhook.core.admission.rules.case import Case
     from webhook.core.pod.foreign import Product
-    from webhook.core.pod.views import Container
+    from webhook.core.pod.memory_annotation import Faults
+    from webhook.core.pod.views import Container, Pod
 
 MEANT: Final = {key.removeprefix(PREFIX): key for key in ASKING_ANNOTATIONS} | {
     # The resource asks for the same, so its name is a likely guess at the annotation's.
@@ -57,8 +69,6 @@ _WITHOUT_PREFIX: Final = frozenset(
 """Keys without a domain that can hardly mean anything else."""
 
 _SIMPLE: Final = re.compile(r"[0-9A-Za-z.,=+/% _-]{1,256}")
-_ANY_LINES: Final = LineCheck()
-_NO_CHANGE: Final = Change()
 _COUNTING: Final = {
     WHOLE_GPU,
     *(name for name, (_, meaning) in FOREIGN_RESOURCES.items() if meaning is Meaning.GPUS),
@@ -84,10 +94,15 @@ def foreign_requests(case: Case) -> tuple[str, ...]:
 def near_miss(key: str, value: str) -> str:
     """Return the line to write instead of a key that nearly is one of ours; empty for others.
 
-    Of any line: here no rule is known.
+    No rule is known here, so any amount fits.
     """
     meant = _meant(key, value)
-    return _line(*meant, _ANY_LINES)[0] if meant else ""
+    if meant is None:
+        return ""
+    our_key, text = meant
+    if our_key != GPU_MEMORY_ANNOTATION:
+        return f"{our_key}: {quoted(text)}"
+    return f"{our_key}: {next(_readings(text), f'{EXAMPLE}, for example')}"
 
 
 def _meant(key: str, value: str) -> tuple[str, str] | None:
@@ -115,39 +130,59 @@ def _in_units(value: str, product: Product | None, meaning: Meaning) -> str:
     return (product.amount_of(number) if product else with_unit(number)) or value
 
 
-def _line(
-    key: str,
-    value: str,
-    lines: LineCheck,
-    shape: Callable[[str], str] = str,
-    beside: Change = _NO_CHANGE,
-) -> tuple[str, str]:
-    """Return the line of a manifest with a value, with what that may mean, or with an example.
+def _line(case: Case, key: str, value: str) -> str:
+    """Return the line of a manifest with a value, with its likely meaning, or with an example.
 
-    Or an empty one, and why the pod would be denied. `shape` makes the annotation's value of an
-    amount, and `beside` is what goes with it.
+    It is added to the lines that the review suggests; empty if no value would be admitted.
     """
-    if key != GPU_MEMORY_ANNOTATION:
-        return _shaping_line(key, value, lines)
+    if key == GPU_MEMORY_ANNOTATION:
+        return _memory_line(case, _readings(value))
+    if not _is_allowed(case, key, value):
+        return ""
+    case.lines.annotations[key] = value
+    line = f"{key}: {quoted(value)}"
+    if case.asks or GPU_MEMORY_ANNOTATION in case.lines.annotations:
+        return line
+    example = _memory_line(case, ())
+    return f"{line} beside {example}" if example else ""
 
-    def write(amount: str) -> Change:
-        return Change({key: shape(amount)}).beside(beside)
 
+def _is_allowed(case: Case, key: str, value: str) -> bool:
+    """Return True if the rule allows a number of GPUs or a class."""
+    if key == GPU_CLASS_ANNOTATION:
+        return value in class_names(case.policy.classes, case.rule.allowed_classes)
+    most = case.suggestions.max_count or MOST_GPUS_ASKED
+    return value.isdecimal() and 1 <= int(value[:LONGEST_WORD]) <= most
+
+
+def _memory_line(case: Case, values: Iterable[str], example_for: Callable[[str], str] = str) -> str:
+    """Return the line of `gpu-memory` with the first value that is admitted, or an example.
+
+    `example_for` returns the value with an example's amount. The line says which bound denies the
+    first value, and is added to those that the review suggests.
+    """
     why = ""
-    for amount in _readings(value):
-        refused = lines.why_not(write(amount))
-        if refused is None:
-            lines.keep(write(amount))
-            return f"{key}: {shape(amount)}", ""
-        why = why or refused
-    example = lines.example(write)
-    return _example(shape(example), why) if example else "", why
-
-
-def _example(value: str, why: str) -> str:
-    """Return a line with an example, and by what bound it is not what was meant."""
+    for value in values:
+        rejection = case.suggestions.rejection(_readable(case.pod, value))
+        if rejection is None:
+            case.lines.annotations[GPU_MEMORY_ANNOTATION] = value
+            return f"{GPU_MEMORY_ANNOTATION}: {value}"
+        why = why or rejection
+    example = case.suggestions.example(
+        lambda amount: _readable(case.pod, example_for(format_bytes(amount)))
+    )
+    if not example:
+        return ""
+    value = case.lines.annotations[GPU_MEMORY_ANNOTATION] = example_for(example)
     bound = f": {why.rpartition('; ')[2]}" if why else ""
     return f"{GPU_MEMORY_ANNOTATION}: {value}, for example{bound}"
+
+
+def _readable(pod: Pod, value: str) -> Mapping[str, int]:
+    """Return the amounts of a value of the annotation; none if a part cannot be read."""
+    faults: Faults = []
+    amounts = read_memory(pod, value, faults)
+    return {} if faults else amounts
 
 
 def _readings(value: str) -> Iterator[str]:
@@ -165,23 +200,10 @@ def _readings(value: str) -> Iterator[str]:
         yield value
 
 
-def _shaping_line(key: str, value: str, lines: LineCheck) -> tuple[str, str]:
-    """Return the line of a key that asks for nothing by itself, beside one that does if needed."""
-    line, alone = f"{key}: {quoted(value)}", Change({key: value})
-    why = lines.why_not(alone)
-    if why is None:
-        lines.keep(alone)
-        return line, ""
-    amount = lines.example(lambda one: Change({key: value, GPU_MEMORY_ANNOTATION: one}))
-    more = f" beside {GPU_MEMORY_ANNOTATION}: {amount}, for example"
-    return (line + more, "") if amount else ("", why)
-
-
-def _to_write(key: str, value: str, lines: LineCheck, what: str = "") -> str:
-    """Say what to write, or why not."""
-    line, why = _line(key, value, lines)
-    denied = f": {why}" if why else ""
-    return f"write {what}{line}" if line else f"as {key} the pod would be denied{denied}"
+def _to_write(case: Case, key: str, value: str, what: str = "") -> str:
+    """Return what to write in place of a key that nothing reads."""
+    line = _line(case, key, value)
+    return f"write {what}{line}" if line else f"as {key} the pod would be denied"
 
 
 def _is_like_ours(domain: str) -> bool:
@@ -218,59 +240,59 @@ def _of_keys(case: Case) -> Iterator[str]:
     # An amount first: number and class of GPUs are nothing without.
     found.sort(key=lambda one: one[1] != GPU_MEMORY_ANNOTATION)
     for before, key, value, what in found[:SHOWN]:
-        yield before + _to_write(key, value, case.lines, what)
+        yield before + _to_write(case, key, value, what)
 
 
 def _of_resources(case: Case) -> Iterator[str]:
     """Yield hints about resources that nothing of ours counts."""
     compared = 0
-    said_of: set[str] = set()
-    all_of_it: list[tuple[str, str]] = []
+    theirs = _ForeignResources(case)
     for container in case.pod.containers:
         limits = container.resources("limits")
         for kind in ("limits", "requests"):
             for name in container.resources(kind):
                 if "/" not in name or (kind == "requests" and name in limits):
                     continue
-                said = ""
+                hint = ""
                 if name in FOREIGN_RESOURCES:
-                    said = _theirs(case, container, name, said_of, all_of_it)
+                    hint = theirs.hint(container, name)
                 elif name.startswith(_FIRST_LETTER) and name != VRAM_RESOURCE:
                     compared += 1
-                    said = _no_resource(case, container, name) if compared <= MOST_COMPARED else ""
-                if said:
-                    yield f"{container.path}.resources.{kind}[{shortened(name, 64)}]: {said}"
+                    hint = _no_resource(case, container, name) if compared <= MOST_COMPARED else ""
+                if hint:
+                    yield f"{container.path}.resources.{kind}[{shortened(name, 64)}]: {hint}"
 
 
-def _theirs(
-    case: Case,
-    container: Container,
-    name: str,
-    said_of: set[str],
-    all_of_it: list[tuple[str, str]],
-) -> str:
-    """Say what to write instead of another product's resource; empty where that is said already.
+class _ForeignResources:
+    """Hints about other products' resources of a pod: one line in place of all of them."""
 
-    `said_of` are the containers of which it is, and `all_of_it` is the line, once it is known.
-    """
-    product, meaning = FOREIGN_RESOURCES[name]
-    who = f"{product.name} reads it, vramwarden does not"
-    if case.asks:
-        return "" if case.policy.is_whole_gpu(name) else f"{who}; remove it"
-    if meaning is Meaning.COMPUTE:
-        return f"{who}; compute is not divided here, so remove it"
-    amounts = _asked(container)
-    if container.name in said_of or (meaning is not Meaning.MEMORY and _memory_of(amounts)):
-        return ""
-    said_of.add(container.name)
-    gone = [one for one in amounts if one != name and _is_theirs(one)]
-    gone = [one for one in gone if _means(one) is not Meaning.COMPUTE]
-    if not all_of_it:
-        all_of_it.append(_line_for_all(case))
-    ((line, why),) = all_of_it
-    if not line:
-        return f"{who}; for a share the pod would be denied" + (f": {why}" if why else "")
-    return f"{who}; remove {' and '.join(('it', *gone))}, and write the annotation {line}"
+    def __init__(self, case: Case) -> None:
+        self._case = case
+        self._with_hint: set[str] = set()
+        """Names of containers that have a hint with the line."""
+        self._line: str | None = None
+
+    def hint(self, container: Container, name: str) -> str:
+        """Return what to write instead of a resource; empty if another hint has it already."""
+        case, (product, meaning) = self._case, FOREIGN_RESOURCES[name]
+        who = f"{product.name} reads it, vramwarden does not"
+        if case.asks:
+            return "" if case.policy.is_whole_gpu(name) else f"{who}; remove it"
+        if meaning is Meaning.COMPUTE:
+            return f"{who}; compute is not divided here, so remove it"
+        amounts = _asked(container)
+        has_memory = meaning is not Meaning.MEMORY and _memory_of(amounts)
+        if container.name in self._with_hint or has_memory:
+            return ""
+        self._with_hint.add(container.name)
+        others = [one for one in amounts if one != name and _is_theirs(one)]
+        others = [one for one in others if _means(one) is not Meaning.COMPUTE]
+        if self._line is None:
+            self._line = _line_for_all(case)
+        if not self._line:
+            return f"{who}; for a share the pod would be denied"
+        remove = " and ".join(("it", *others))
+        return f"{who}; remove {remove}, and write the annotation {self._line}"
 
 
 def _asked(container: Container) -> Mapping[str, str]:
@@ -278,7 +300,7 @@ def _asked(container: Container) -> Mapping[str, str]:
 
 
 def _memory_of(amounts: Mapping[str, str]) -> str:
-    """Return the name of another product's resource that says memory; empty for none."""
+    """Return the name of another product's resource for memory; empty if there is none."""
     return next((one for one in amounts if _means(one) is Meaning.MEMORY), "")
 
 
@@ -286,41 +308,40 @@ def _means(resource: str) -> Meaning:
     return FOREIGN_RESOURCES[resource][1] if resource in FOREIGN_RESOURCES else Meaning.OTHER
 
 
-def _line_for_all(case: Case) -> tuple[str, str]:
-    """Return the line that stands for what all containers ask other products for, or why none."""
+def _line_for_all(case: Case) -> str:
+    """Return the line in place of all that containers ask other products for; empty for none."""
     known: dict[str, str] = {}
-    gone: dict[str, dict[str, None]] = {}
+    removed: dict[str, list[str]] = {}
     counts: set[int] = set()
     for container in case.pod.containers:
         amounts = _asked(container)
         theirs = [one for one in amounts if one in FOREIGN_RESOURCES]
+        removed[container.name] = theirs
         if all(_means(one) is Meaning.COMPUTE for one in theirs):
-            gone[container.name] = dict.fromkeys(theirs)
             continue
+        removed[container.name] = list(filter(_is_theirs, amounts))
         memory = _memory_of(amounts)
         product = FOREIGN_RESOURCES[memory][0] if memory else None
-        known[container.name] = _in_units(amounts.get(memory, ""), product, _means(memory))
-        gone[container.name] = {one: None for one in amounts if _is_theirs(one)}
+        amount = _in_units(amounts.get(memory, ""), product, _means(memory))
+        known[container.name] = next(_readings(amount), "")
         counts.update(int(amount_or(amounts[one], 1)) for one in amounts if one in _COUNTING)
     count = counts.pop() if len(counts) == 1 else 1
-    number = {GPU_COUNT_ANNOTATION: str(count)} if 1 < count <= MOST_GPUS_ASKED else {}
-    beside = Change(dict(number), gone)
-
-    def known_or(amount: str) -> str:
-        return amounts_line(case.pod, {name: one or amount for name, one in known.items()})
+    count = count if 1 < count <= (case.suggestions.max_count or MOST_GPUS_ASKED) else 1
+    values = [memory_line(case.pod, known)] if all(known.values()) else []
 
     def for_each(amount: str) -> str:
-        return amounts_line(case.pod, dict.fromkeys(known, amount))
+        return memory_line(case.pod, dict.fromkeys(known, amount))
 
-    value = next(filter(None, known.values()), "")
-    line, why = _line(GPU_MEMORY_ANNOTATION, value, case.lines, known_or, beside)
+    line = _memory_line(case, values, for_each)
     if not line:
-        line, _ = _line(GPU_MEMORY_ANNOTATION, "", case.lines, for_each, beside)
-        line = line and _example(line.partition(": ")[2].removesuffix(", for example"), why)
-    if number and line:
+        return ""
+    for name, resources in removed.items():
+        case.lines.remove(name, resources)
+    if count > 1:
+        case.lines.annotations[GPU_COUNT_ANNOTATION] = str(count)
         amount, comma, example = line.partition(", for example")
         line = f"{amount} and {GPU_COUNT_ANNOTATION}: {quoted(count)}{comma}{example}"
-    return line, why
+    return line
 
 
 def _is_theirs(resource: str) -> bool:
@@ -328,14 +349,17 @@ def _is_theirs(resource: str) -> bool:
 
 
 def _no_resource(case: Case, container: Container, name: str) -> str:
-    """Say what to write instead of a resource of ours that does not exist; empty for others'."""
+    """Return what to write instead of a resource of ours that does not exist; empty for others'."""
     amount = _asked(container)[name]
     meant: tuple[str, str] | None
     if name.startswith(PREFIX):
         near = get_close_matches(name[len(PREFIX) : LONGEST_COMPARED].lower(), MEANT, n=1)
         if not near:
-            of_ours = partial(of_resource, container, VRAM_RESOURCE)
-            example = case.lines.example(of_ours)
+            name = container.name
+            example = case.suggestions.example(lambda amount: {name: amount})
+            if example:
+                line = memory_line(case.pod, {name: example})
+                case.lines.annotations[GPU_MEMORY_ANNOTATION] = line
             more = f", e.g. {example}" if example else ""
             return f"no node has this resource; the only one is {VRAM_RESOURCE}{more}"
         meant = MEANT[near[0]], amount
@@ -343,16 +367,20 @@ def _no_resource(case: Case, container: Container, name: str) -> str:
         meant = _meant(name, amount)
     if meant is None:
         return ""
-
-    def shape(one: str) -> str:
-        return amounts_line(case.pod, {container.name: one})
-
-    line, why = _line(*meant, case.lines, shape)
-    denied = f": {why}" if why else ""
-    written = (
-        f"write the annotation {line}" if line else f"it would be denied as {meant[0]}{denied}"
-    )
+    key, value = meant
+    value_for = partial(_value_for, case, container)
+    if key == GPU_MEMORY_ANNOTATION:
+        values = map(value_for, _readings(value))
+        line = _memory_line(case, values, value_for)
+    else:
+        line = _line(case, key, value)
+    written = f"write the annotation {line}" if line else f"it would be denied as {key}"
     return f"no node has this resource; {written}"
+
+
+def _value_for(case: Case, container: Container, amount: str) -> str:
+    """Return the annotation's value that gives a container an amount."""
+    return memory_line(case.pod, {container.name: amount})
 
 
 def unread_keys(case: Case) -> tuple[str, ...]:
@@ -371,28 +399,28 @@ def unread_keys(case: Case) -> tuple[str, ...]:
     ]
     if not unread and not misplaced:
         return ()
-    labels = [_misplaced(key, pod.labels[key], case.lines) for key in misplaced]
+    labels = [_misplaced(case, key, pod.labels[key]) for key in misplaced]
     # Comparing words takes time, and a pod may have thousands of annotations.
-    return (*labels, *(_unread(key, pod.annotations[key], case.lines) for key in unread[:SHOWN]))
+    return (*labels, *(_unread(case, key, pod.annotations[key]) for key in unread[:SHOWN]))
 
 
-def _misplaced(key: str, value: str, lines: LineCheck) -> str:
-    line, why = _line(key, value, lines)
+def _misplaced(case: Case, key: str, value: str) -> str:
+    line = _line(case, key, value)
     here = "under metadata.annotations"
     if line in {f"{key}: {value}", f"{key}: {quoted(value)}"}:
-        said = f"write it {here}"
+        do = f"write it {here}"
     else:
-        said = f"write {line} {here}" if line else f"{here} it would be denied: {why}"
-    return f"metadata.labels[{key}]: as a label it asks for nothing; {said}"
+        do = f"write {line} {here}" if line else f"{here} it would be denied"
+    return f"metadata.labels[{key}]: as a label it asks for nothing; {do}"
 
 
-def _unread(key: str, value: str, lines: LineCheck) -> str:
+def _unread(case: Case, key: str, value: str) -> str:
     shown = key if len(key) <= _LONGEST_KEY else f"{key[:_LONGEST_KEY]}…"
     meant = get_close_matches(shown.removeprefix(PREFIX).lower(), MEANT, n=1)
     known = ", ".join(ASKING_ANNOTATIONS)
-    what = f"developers set {known}"
+    do = f"developers set {known}"
     if meant:
-        line, _ = _line(MEANT[meant[0]], value, lines)
+        line = _line(case, MEANT[meant[0]], value)
         is_same = not line or line.partition(": ")[2] in {value, quoted(value)}
-        what = f"did you mean {MEANT[meant[0]] if is_same else line}?"
-    return f"{annotation_path(shown)}: nothing reads this key; {what}"
+        do = f"did you mean {MEANT[meant[0]] if is_same else line}?"
+    return f"{annotation_path(shown)}: nothing reads this key; {do}"

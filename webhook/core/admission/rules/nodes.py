@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from webhook.core.admission.accounting import selected_nodes
 from webhook.core.admission.mutation import working_nodes
+from webhook.core.admission.rules.suggestions import slice_bounds
 from webhook.core.pod.fields import mapping, strings, text
 from webhook.core.pod.findings import Finding, Reason, annotation_path, quoted
 from webhook.core.pod.quantity import format_bytes
-from webhook.core.policy.cluster import largest, smallest
 from webhook.core.policy.values import Accounting, DriverLimit, Warnings
 from webhook.names import (
     GPU_CLASS_ANNOTATION,
@@ -101,29 +100,21 @@ def slices(case: Case) -> Iterator[Finding]:
     """
     if case.rule.accounting is not Accounting.MIG or not case.mutating:
         return
-    demand, rule, policy = case.demand, case.rule, case.policy
-    gpu_class = policy.class_for(demand.gpu_class or rule.default_class)
-    nodes = selected_nodes(case.pod, rule, gpu_class, case.cluster)
-    amounts = [*demand.amounts.values()]
-    if smallest(nodes, amounts) is not None:
+    demand, rule = case.demand, case.rule
+    bounds = slice_bounds(case.pod, demand.gpu_class, rule, case.policy, case.cluster)
+    largest_bytes = max(demand.amounts.values())
+    bound = next(bounds, None)
+    if bound is not None:
+        for reason, sentence in bound.violations(largest_bytes):
+            yield Finding(reason, demand.path, sentence)
         return
-    asked_bytes = max(amounts)
-    most_bytes, profile = largest(nodes)
-    if not nodes:
-        which = "that this pod selects " if case.cluster.sliced_nodes else ""
-        detail = (
-            f"no node {which}is known to have slices of GPUs (MIG), so nothing would hold the pod "
-            f"to {format_bytes(asked_bytes)}; tell your platform team that rule {rule.name} wants "
-            "nodes with the labels nvidia.com/mig-<profile>.memory of GPU feature discovery"
-        )
-        yield Finding(Reason.ENFORCEMENT_IMPOSSIBLE, demand.path, detail)
-    else:
-        # A node whose largest slice holds the largest amount holds the others as well.
-        detail = (
-            f"asks for {format_bytes(asked_bytes)} in one container; the largest slice (MIG) that "
-            f"this pod can get is {profile}, which allows at most {format_bytes(most_bytes)}"
-        )
-        yield Finding(Reason.TOO_LARGE, demand.path, detail)
+    which = "that this pod selects " if case.cluster.sliced_nodes else ""
+    detail = (
+        f"no node {which}is known to have slices of GPUs (MIG), so nothing would hold the pod "
+        f"to {format_bytes(largest_bytes)}; tell your platform team that rule {rule.name} wants "
+        "nodes with the labels nvidia.com/mig-<profile>.memory of GPU feature discovery"
+    )
+    yield Finding(Reason.ENFORCEMENT_IMPOSSIBLE, demand.path, detail)
 
 
 def one_slot(case: Case) -> Iterator[Finding]:

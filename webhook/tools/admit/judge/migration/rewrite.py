@@ -17,10 +17,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.nvidia.plugin import SLICE_PREFIX
-from webhook.core.pod.annotated import amounts_line
 from webhook.core.pod.demand import asks_for_vram
 from webhook.core.pod.findings import annotation_path
 from webhook.core.pod.foreign import MOST_BYTES
+from webhook.core.pod.memory_annotation import memory_line
 from webhook.core.pod.patch import Edits
 from webhook.core.pod.quantity import format_bytes
 from webhook.core.pod.views import effective_amount
@@ -99,7 +99,7 @@ def _impossible(asked: PodRequest) -> Iterator[Note]:
 def _memory(source: ForeignPod, asked: PodRequest) -> str:
     """Return the annotation's value: one amount where it reaches the right container."""
     written = {name: format_bytes(one.memory_bytes) for name, one in asked.containers.items()}
-    return amounts_line(source.pod, written)
+    return memory_line(source.pod, written)
 
 
 def _shared(source: ForeignPod, product: Product, asked: PodRequest) -> Iterator[Note]:

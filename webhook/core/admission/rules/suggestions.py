@@ -1,0 +1,68 @@
+"""Bounds on what a pod asks for, and the suggestions that follow from them."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from webhook.core.admission.accounting import selected_nodes
+from webhook.core.pod.findings import quoted
+from webhook.core.pod.suggestions import AmountBounds, Suggestions
+from webhook.core.policy.cluster import largest
+from webhook.core.policy.match import matches_any
+from webhook.core.policy.values import Accounting
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from webhook.core.pod.views import Pod
+    from webhook.core.policy.cluster import Cluster
+    from webhook.core.policy.values import Policy, Rule
+
+
+def suggestions_for(
+    pod: Pod, class_name: str | None, rule: Rule, policy: Policy, cluster: Cluster
+) -> Suggestions:
+    """Return the amounts and counts that a rule admits for a pod of a class, or of none."""
+    rule = rule.of_class(policy.class_for(class_name or rule.default_class))
+    bounds = chain(
+        bounds_for(class_name, rule, policy),
+        slice_bounds(pod, class_name, rule, policy, cluster),
+    )
+    most = 1 if rule.accounting is Accounting.CAP_ONLY else rule.max_gpu_count
+    return Suggestions(pod.containers, bounds, most)
+
+
+def bounds_for(name: str | None, rule: Rule, policy: Policy) -> Iterator[AmountBounds]:
+    """Yield the bounds for the class that a pod names, or for a pod that names none.
+
+    An unknown or forbidden class has none; see `gpu_class_known`.
+    """
+    owner = f"rule {quoted(rule.name)}"
+    yield AmountBounds(owner, rule.memory.min_bytes, rule.memory.max_bytes)
+    known = policy.class_for(name or rule.default_class)
+    if known is None or (name and not matches_any(name, rule.allowed_classes)):
+        return
+    if known.name in rule.class_memory:
+        bounds = rule.class_memory[known.name]
+        scope = f" for class {quoted(known.name)} (its classes.memory)"
+        yield AmountBounds(owner, bounds.min_bytes, bounds.max_bytes, scope)
+    owner = f"class {quoted(known.name)}"
+    yield AmountBounds(owner, known.memory.min_bytes, known.memory.max_bytes)
+
+
+def slice_bounds(
+    pod: Pod, class_name: str | None, rule: Rule, policy: Policy, cluster: Cluster
+) -> Iterator[AmountBounds]:
+    """Yield the bound on each container under `accounting: MIG`, if a node with slices is known.
+
+    A node whose largest slice holds the largest amount holds the others as well.
+    """
+    if rule.accounting is not Accounting.MIG:
+        return
+    gpu_class = policy.class_for(class_name or rule.default_class)
+    nodes = selected_nodes(pod, rule, gpu_class, cluster)
+    most_bytes, profile = largest(nodes)
+    if nodes:
+        owner = f"the largest slice (MIG) that this pod can get is {profile}, which"
+        yield AmountBounds(owner, None, most_bytes, per_container=True)
