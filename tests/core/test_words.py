@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from webhook.core.pod.quantity import parse_quantity
-from webhook.core.words import amount, counted, exactly, named, shortened, span
+from webhook.core.words import amount, counted, exactly, named, printable, shortened, span
 
 MIB, GIB, TIB = 2**20, 2**30, 2**40
 
@@ -97,3 +97,15 @@ def test_a_row_of_names_is_as_long_as_it_may_be():
 @pytest.mark.parametrize(("text", "said"), [("", ""), ("abcd", "abcd"), ("abcde", "abc…")])
 def test_what_is_too_long_is_cut_and_says_so(text, said):
     assert shortened(text, 4) == said
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("", ""),
+        ("NVIDIA H200", "NVIDIA H2"),
+        ("\x1b]0;é\x07\n\u202e\ud800", "?]0;é????"),
+    ],
+)
+def test_a_text_of_a_node_is_cut_and_steers_no_terminal(text, shown):
+    assert printable(text, 9) == shown

@@ -231,6 +231,76 @@ def entries(cluster):
     return list(read_assignments(cluster.api.request("GET", path)["data"])[0].values())
 
 
+ESCAPE = "\x1b]0;pwn\x07\n\u202e"
+
+
+@pytest.mark.parametrize(
+    "malformed",
+    [
+        {"gpus": {"uuid": f"GPU-{ESCAPE}evil"}},
+        {"gpus": {"uuid": "G" * 100_000}},
+        {"gpus": {"uuid": "GPU-x", "index": 10**300}},
+        {"held": ESCAPE + "h" * 100_000},
+    ],
+    ids=["raw", "long", "index", "held"],
+)
+def test_no_text_of_a_node_reaches_pods_lists_and_events_raw_or_long(cluster, replicas, malformed):
+    """Of two GPUs that the node lists one is malformed: the other one is used and quoted."""
+    cluster.node("n1", 8, 8)
+    (node,) = (one for one in cluster.api.list("/api/v1/nodes") if one["metadata"]["name"] == "n1")
+    shown = json.loads(node["metadata"]["annotations"]["vramwarden.io/gpus"])
+    annotations = {
+        "vramwarden.io/gpus": json.dumps([shown[0] | malformed.get("gpus", {}), shown[1]])
+    }
+    if "held" in malformed:
+        annotations["vramwarden.io/held"] = malformed["held"]
+    logged = [len(server.log()) for server in replicas]
+    patch(cluster.api, "/api/v1/nodes/n1", {"metadata": {"annotations": annotations}})
+    if "gpus" in malformed:
+        wait_until(
+            "a report of each replica",
+            lambda: all(
+                any("malformed" in line["msg"] for line in server.log()[before:])
+                for server, before in zip(replicas, logged, strict=True)
+            ),
+        )
+    for name in ("a", "b", "c"):
+        cluster.create(name, "7Gi")
+
+    def says():
+        return [
+            line
+            for name in "abc"
+            for line in messages(cluster.api, cluster.namespace, name)
+            if "bind.vramwarden.io" in line
+        ]
+
+    wait_until("a denial", says)
+    if "gpus" in malformed:
+        placed = bound(cluster.api, cluster.namespace)
+        assert list(placed.values()) == [("n1", "GPU-n1-1")]
+    conditions = [
+        condition.get("message", "")
+        for pod in cluster.pods()
+        for condition in pod["status"].get("conditions", [])
+    ]
+    notes = [
+        value
+        for pod in cluster.pods()
+        for key, value in pod["metadata"].get("annotations", {}).items()
+        if key.startswith("vramwarden.io/")
+    ]
+    entries = [
+        line
+        for config_map in cluster.api.list(f"/api/v1/namespaces/{SYSTEM}/configmaps")
+        for text in config_map.get("data", {}).values()
+        for line in text.splitlines()
+        if config_map["metadata"]["name"] == "gpu-assignments-n1"
+    ]
+    texts = [*says(), *conditions, *notes, *entries]
+    assert [text for text in texts if not text.isprintable() or len(text) > 1024] == []
+
+
 @pytest.fixture
 def held(cluster):
     """Return a function that creates a pod which the scheduler leaves alone."""

@@ -7,6 +7,7 @@
 | asked for, a cap, what would be enough | `exactly` | it can be written into a pod |
 | how long, how old | `span`, rounded down | it has the form of kubectl's column AGE |
 | a text of somebody else | `shortened` | nobody fills a line of ours |
+| a text of a node | `printable` | in addition, it steers no terminal |
 
 What programs read is not written here: JSON has bytes and seconds as numbers, and a pod's own
 quantities are those of `pod.quantity`. The sidecar loads this, so it needs nothing but `typing`.
@@ -85,6 +86,11 @@ def named(names: Iterable[str], most: int = 3) -> str:
     every = list(names)
     more = f" and {len(every) - most:,} more" if len(every) > most else ""
     return ", ".join(every[:most]) + more
+
+
+def printable(text: str, limit: int) -> str:
+    """Cut a text to `limit` characters, with `?` for each that could steer a terminal."""
+    return "".join(one if one.isprintable() else "?" for one in text[:limit])
 
 
 def shortened(text: str, limit: int) -> str:

@@ -35,6 +35,42 @@ def test_how_pods_are_held_and_since_when_they_idle_is_read(driver_limit, pod, l
     assert (found.limit, (of_pod.held_by, of_pod.idle_since_s)) == (limit, figures)
 
 
+LONG = "\x1b[31m" + "x" * 5000
+
+
+def test_no_text_of_a_stored_object_is_long_or_steers_a_terminal():
+    stored = write_gpu_node(a_node("n1", a_gpu(9, held("u1", 8))).figures)
+    status = stored["status"]
+    status |= dict.fromkeys(("driverVersion", "enforcement", "notShared", "held"), LONG)
+    status["driverLimit"] = PROVEN | {"backEnd": LONG, "why": LONG}
+    status["gpus"][0] |= {"product": LONG, "fault": LONG}
+    status["gpus"][0]["pods"][0] |= {"uid": LONG, "heldBy": LONG}
+    found = read_gpu_node(stored)
+    (gpu,) = found.gpus
+    texts = {
+        64: [found.driver_version, found.enforcement, found.limit.back_end],
+        96: [gpu.product],
+        120: [gpu.fault],
+        256: [found.held],
+        300: [found.not_shared],
+        1024: [found.limit.why],
+    }
+    texts[64] += [gpu.pods[0].uid, gpu.pods[0].held_by]
+    cut = {limit: f"?[31m{'x' * (limit - 5)}" for limit in texts}
+    assert texts == {limit: [cut[limit]] * len(texts[limit]) for limit in texts}
+
+
+@pytest.mark.parametrize(
+    "malformed",
+    [{"uuid": LONG}, {"uuid": "G" * 49}, {"uuid": "*"}, {"index": 10**300}, {"index": True}],
+    ids=["raw", "long", "every", "large", "bool"],
+)
+def test_a_gpu_of_a_stored_object_that_is_malformed_is_left_out(malformed):
+    stored = write_gpu_node(a_node("n1", a_gpu(9), a_gpu(8)).figures)
+    stored["status"]["gpus"][0] |= malformed
+    assert [gpu.index for gpu in read_gpu_node(stored).gpus] == [1]
+
+
 @pytest.mark.parametrize(
     ("written", "read"),
     [

@@ -37,9 +37,11 @@ from webhook.core.node.state import (
     forgets_xids,
     label_safe,
     patches,
+    read_gpus,
     read_inventory,
 )
 from webhook.core.nvidia.device_names import DeviceNames
+from webhook.core.pod.gpus import UUID
 from webhook.core.pod.quantity import MIB
 
 VRAM = "vramwarden.io/vram"
@@ -354,6 +356,55 @@ def test_an_annotation_that_cannot_be_read_was_not_advertised(text):
     assert read_inventory({"metadata": {"annotations": {GPUS: text}}}) == Inventory()
 
 
+ESCAPE = "\x1b]0;pwn\x07\n\u202eevil"
+
+
+@pytest.mark.parametrize(
+    "malformed",
+    [
+        {"uuid": f"GPU-{ESCAPE}"},
+        {"uuid": "GPU-b\n"},
+        {"uuid": "GPU-b,GPU-a"},
+        {"uuid": "G" * 49},
+        {"uuid": "G" * 200_000},
+        {"uuid": "*"},
+        {"uuid": "GPU-é"},
+        {"index": 10**300},
+        {"index": 256},
+        {"index": True},
+    ],
+    ids=str,
+)
+def test_an_entry_that_is_malformed_is_no_gpu_and_the_others_are(malformed):
+    entries = [ENTRY | {"uuid": "GPU-b"} | malformed, ENTRY]
+    node = {"metadata": {"annotations": {GPUS: json.dumps(entries)}}}
+    assert read_gpus(node) == ((a_gpu(),), 1)
+
+
+def test_of_a_node_64_gpus_are_read():
+    entries = [ENTRY | {"uuid": f"GPU-{number}", "index": number} for number in range(70)]
+    node = {"metadata": {"annotations": {GPUS: json.dumps(entries)}}}
+    gpus, unread = read_gpus(node)
+    assert [gpu.index for gpu in gpus] == list(range(64))
+    assert unread == 6
+
+
+@pytest.mark.parametrize("text", ["{", "null", "3", "[" * 100_000, f"[{'9' * 5000}]"])
+def test_a_list_that_cannot_be_read_counts_as_one_entry(text):
+    assert read_gpus({"metadata": {"annotations": {GPUS: text}}}) == ((), 1)
+
+
+def test_texts_of_a_gpu_are_printable_and_bounded():
+    entry = ENTRY | {"product": ESCAPE + "x" * 999, "healthy": False, "fault": ESCAPE + "y" * 999}
+    node = {"metadata": {"annotations": {GPUS: json.dumps([entry])}}}
+    ((gpu,), unread) = read_gpus(node)
+    assert (gpu.product, gpu.fault, unread) == (
+        "?]0;pwn???evil" + "x" * 82,
+        "?]0;pwn???evil" + "y" * 106,
+        0,
+    )
+
+
 def test_a_gpu_listed_twice_is_one():
     node = {"metadata": {"annotations": {GPUS: json.dumps([ENTRY, ENTRY])}}}
     assert read_inventory(node).gpus == (a_gpu(),)
@@ -439,3 +490,27 @@ def test_every_name_becomes_a_valid_label_and_a_label_stays_itself(name):
 @given(ANY_JSON)
 def test_recalling_never_fails_whatever_the_annotation_says(value):
     read_inventory({"metadata": {"annotations": {GPUS: json.dumps(value)}}})
+
+
+ANY_ENTRY = st.fixed_dictionaries(
+    {
+        "uuid": st.text(max_size=60) | st.from_regex(UUID, fullmatch=True),
+        "memory": st.integers(-MIB, 2**51),
+        "product": st.text(max_size=120),
+        "index": st.integers(-1, 300) | st.booleans(),
+    },
+    optional={"healthy": st.booleans(), "fault": st.text(max_size=150)},
+)
+
+
+@given(st.lists(ANY_ENTRY, max_size=80))
+def test_whatever_a_node_lists_no_text_of_it_is_long_or_steers_a_terminal(entries):
+    gpus, unread = read_gpus({"metadata": {"annotations": {GPUS: json.dumps(entries)}}})
+    assert len(gpus) <= 64
+    assert 0 <= unread <= len(entries)
+    for gpu in gpus:
+        assert re.fullmatch("[0-9A-Za-z-]{1,48}", gpu.uuid)
+        assert type(gpu.index) is int
+        assert 0 <= gpu.index <= 255
+        assert (gpu.product + gpu.fault).isprintable()
+        assert (len(gpu.product) <= 96, len(gpu.fault) <= 120) == (True, True)

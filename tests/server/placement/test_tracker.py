@@ -119,6 +119,25 @@ def test_it_knows_what_the_largest_gpu_has_and_if_a_driver_limits_as_nodes_come_
     assert limits == (None, False, True, True, False, False, False)
 
 
+def test_malformed_gpus_of_a_node_are_reported_once(tracker):
+    ill = replace(NODE, unread=2)
+    for act in (
+        lambda: tracker._on_nodes([ill]),
+        lambda: tracker._on_node("MODIFIED", replace(ill, held="x")),
+        lambda: tracker._on_node("MODIFIED", NODE),
+        lambda: tracker._on_nodes([ill]),
+        lambda: tracker._on_node("DELETED", ill),
+    ):
+        act()
+    warning = ("warning", "GPUs of a node's list that are malformed are not used")
+    assert [(level, message) for level, message, _ in tracker.log.lines] == [
+        warning,
+        ("info", "all GPUs of a node's list can be read again"),
+        warning,
+    ]
+    assert tracker.log.lines[0][2] == {"node": NODE.name, "why": 2}
+
+
 def test_what_a_new_list_does_not_have_any_more_is_gone(tracker):
     tracker.hear([BOUND], KubeError("away"), [])
     assert tracker.freed == [replace(BOUND, gone=True)]

@@ -11,7 +11,7 @@ from webhook.adapters.kube.client import Kube, KubeError, joined
 from webhook.adapters.kube.events import Events
 from webhook.adapters.kube.follow import Collection
 from webhook.core.node.sharing import why_held
-from webhook.core.node.state import labels_of, read_inventory
+from webhook.core.node.state import labels_of, read_gpus
 from webhook.core.nvidia.device_names import DeviceNames, read_device_names
 from webhook.core.placement.assignments import (
     Assignments,
@@ -61,6 +61,8 @@ class GpuNode:
     """Why none of them is given to further pods; empty where they are."""
     driver_limit: bool = False
     """Whether its driver holds pods to their caps, as its agent says."""
+    unread: int = 0
+    """Number of entries of its list of GPUs that are malformed, so no GPU is chosen for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +270,8 @@ def _gpu_node(node: Json) -> GpuNode:
     name, labels = node["metadata"]["name"], labels_of(node)
     names = read_device_names(labels.get(NODE_DEVICE_NAMES_LABEL))
     limits = labels.get(NODE_DRIVER_LIMIT_LABEL) == "true"
-    return GpuNode(name, read_inventory(node).gpus, names, why_held(node), limits)
+    gpus, unread = read_gpus(node)
+    return GpuNode(name, gpus, names, why_held(node), limits, unread)
 
 
 def _question(node: Json) -> Question:

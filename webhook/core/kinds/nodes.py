@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 from webhook.core.bounds import LONGEST_SENTENCE, LONGEST_TEXT, LONGEST_WORD
 from webhook.core.node.limits import Proof
 from webhook.core.pod.fields import Json, as_object, as_objects
-from webhook.core.pod.gpus import LONGEST_FAULT, MOST_GPUS
+from webhook.core.pod.gpus import LONGEST_FAULT, LONGEST_PRODUCT, MOST_GPUS, names_gpu
 from webhook.core.pod.quantity import MIB, format_bytes
+from webhook.core.words import printable
 from webhook.names import GPU_NODE_KIND, LONGEST_HELD, SEEING_API_VERSION
 
 if TYPE_CHECKING:
@@ -135,9 +136,9 @@ def read_gpu_node(raw: Mapping[str, Any]) -> NodeFigures | None:
         driver_version=_text(status, "driverVersion"),
         enforcement=_text(status, "enforcement"),
         gpus=tuple(gpus),
-        not_shared=_text(status, "notShared")[:LONGEST_TEXT],
+        not_shared=_text(status, "notShared", LONGEST_TEXT),
         limit=_limit(as_object(status.get("driverLimit"))),
-        held=_text(status, "held")[:LONGEST_HELD],
+        held=_text(status, "held", LONGEST_HELD),
     )
 
 
@@ -254,21 +255,21 @@ def _write_pod(pod: PodFigures) -> Json:
 
 
 def _limit(raw: Json) -> Proof | None:
-    proven, why = raw.get("proven"), _text(raw, "why")[:LONGEST_SENTENCE]
+    proven, why = raw.get("proven"), _text(raw, "why", LONGEST_SENTENCE)
     if type(proven) is not bool:
         return None
-    return Proof(proven, _text(raw, "backEnd")[:LONGEST_WORD], why)
+    return Proof(proven, _text(raw, "backEnd"), why)
 
 
 def _gpu(raw: Json) -> GpuFigures | None:
-    uuid, total, usable = _text(raw, "uuid"), _bytes(raw, "totalMi"), _bytes(raw, "usableMi")
-    index = raw.get("index")
-    if not uuid or usable is None or type(index) is not int:
+    uuid, index = raw.get("uuid", ""), raw.get("index", -1)
+    total, usable = _bytes(raw, "totalMi"), _bytes(raw, "usableMi")
+    if usable is None or not names_gpu(uuid, index):
         return None
     return GpuFigures(
         uuid=uuid,
         index=index,
-        product=_text(raw, "product"),
+        product=_text(raw, "product", LONGEST_PRODUCT),
         total_bytes=usable if total is None else total,
         usable_bytes=usable,
         promised_bytes=_bytes(raw, "promisedMi"),
@@ -282,7 +283,7 @@ def _gpu(raw: Json) -> GpuFigures | None:
             for one in as_objects(raw.get("unmanaged"), MOST_PODS)
             if (used := _bytes(one, "usedMi")) is not None
         },
-        fault=_text(raw, "fault")[:LONGEST_FAULT],
+        fault=_text(raw, "fault", LONGEST_FAULT),
     )
 
 
@@ -301,7 +302,7 @@ def _pod(raw: Json) -> PodFigures | None:
         stops=_count(raw, "stops"),
         would_stop=would_stop,
         would_stop_since_s=since_s,
-        held_by=_text(raw, "heldBy")[:LONGEST_WORD],
+        held_by=_text(raw, "heldBy"),
         idle_since_s=read_time(raw.get("idleSince")),
     )
 
@@ -335,6 +336,6 @@ def _count(raw: Json, key: str) -> int | None:
     return value if type(value) is int and value >= 0 else None
 
 
-def _text(raw: Json, key: str) -> str:
+def _text(raw: Json, key: str, limit: int = LONGEST_WORD) -> str:
     value = raw.get(key)
-    return value if isinstance(value, str) else ""
+    return printable(value, limit) if isinstance(value, str) else ""

@@ -26,6 +26,7 @@ from webhook.core.node.state import (
 from webhook.core.pod.foreign import WHOLE_GPU
 from webhook.core.pod.quantity import MIB
 from webhook.core.pod.whole import gives_gpus, is_more_than_nothing
+from webhook.core.words import printable, shortened
 from webhook.names import (
     LONGEST_HELD,
     LONGEST_LABEL,
@@ -116,6 +117,8 @@ class Sharing:
     """None where there is nothing to say."""
     sentence: str = ""
     """Why, and what to do about it."""
+    why: str = ""
+    """Why nothing more of them is promised, for the node's annotation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +199,8 @@ def judge(node: Mapping[str, Any], beside: Beside) -> Sharing:
         why, cure = found.why, found.cure
         return _staying(EventReason.BESIDE_PLUGIN, why, cure) if stays else _not_shared(why, cure)
     if beside.shares:
-        held = beside.settles and label is None and annotations_of(node).get(NODE_HELD_ANNOTATION)
-        beside_plugin = Sharing(Shared.HELD, EventReason.BESIDE_PLUGIN, str(held))
+        held = why_held(node) if beside.settles and label is None else ""
+        beside_plugin = Sharing(Shared.HELD, EventReason.BESIDE_PLUGIN, held, held)
         return beside_plugin if held else Sharing(Shared.YES)
     whole_pods = beside.whole_pods if label is None else ()
     if beside.in_use or whole_pods:
@@ -260,11 +263,12 @@ def _sign_of_plugin(node: Mapping[str, Any], offered: tuple[str, ...]) -> Sign:
 
 
 def _staying(reason: EventReason, why: str, cure: str) -> Sharing:
-    sentence = (
+    held = (
         f"{why}, but pods may have VRAM here, so the GPUs stay shared until these have ended, and "
-        f"no other pod is given any; until then one card may be given twice; {cure}"
+        "no other pod is given any"
     )
-    return Sharing(Shared.HELD, reason, sentence)
+    sentence = f"{held}; until then one card may be given twice; {cure}"
+    return Sharing(Shared.HELD, reason, sentence, shortened(held, LONGEST_HELD))
 
 
 def _not_shared(why: str, cure: str) -> Sharing:
@@ -301,7 +305,7 @@ def limited(
         amount = amount if promised_bytes is None else min(promised_bytes, state.vram_bytes or 0)
     marks = {NODE_DRA_ANNOTATION: ",".join(claimed_by)[:LONGEST_STORED] or None}
     if shared is not Shared.NOT_YET:
-        marks[NODE_HELD_ANNOTATION] = sharing.sentence if shared is Shared.HELD else None
+        marks[NODE_HELD_ANNOTATION] = sharing.why if shared is Shared.HELD else None
     return replace(
         state,
         vram_bytes=amount,
@@ -347,14 +351,16 @@ def _amounts(node: Mapping[str, Any], part: str) -> Mapping[str, Any]:
 
 def claimed_before(node: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the DRA drivers that offer a node's GPUs, or did five minutes ago, as it shows."""
-    shown = str(annotations_of(node).get(NODE_DRA_ANNOTATION) or "")[:LONGEST_STORED]
-    return tuple(filter(None, shown.split(",")))
+    shown = str(annotations_of(node).get(NODE_DRA_ANNOTATION) or "")
+    return tuple(filter(None, printable(shown, LONGEST_STORED).split(",")))
 
 
 def why_held(node: Mapping[str, Any]) -> str:
     """Return why nothing more of a node's GPUs is promised; empty where it is not held."""
     why = annotations_of(node).get(NODE_HELD_ANNOTATION)
-    return "" if why is None else why[:LONGEST_HELD] or f"annotation {NODE_HELD_ANNOTATION}"
+    if why is None:
+        return ""
+    return printable(str(why), LONGEST_HELD) or f"annotation {NODE_HELD_ANNOTATION}"
 
 
 def is_advertised(node: Mapping[str, Any]) -> bool:

@@ -20,14 +20,17 @@ from webhook.core.nvidia.drivers import LARGEST_XID
 from webhook.core.pod.fields import Json, as_object
 from webhook.core.pod.gpus import (
     LONGEST_FAULT,
+    LONGEST_PRODUCT,
     MOST_COUNTED,
+    MOST_GPUS,
     Allocation,
     Gpu,
     free_bytes,
     free_label,
+    names_gpu,
 )
 from webhook.core.pod.quantity import MIB, amount_or, format_bytes
-from webhook.core.words import MOST_GPU_BYTES
+from webhook.core.words import MOST_GPU_BYTES, printable
 from webhook.names import (
     LONGEST_LABEL,
     NODE_BOOT_ANNOTATION,
@@ -118,7 +121,7 @@ def read_inventory(node: Mapping[str, Any]) -> Inventory:
     So a restart of the agent while the driver is down forgets nothing.
     """
     labels, annotations = labels_of(node), annotations_of(node)
-    known = tuple(map(TrackedGpu, _read_gpus(annotations)))
+    known = tuple(map(TrackedGpu, read_gpus(node)[0]))
     enforcement = labels.get(NODE_ENFORCEMENT_LABEL, "")
     device_names = labels.get(NODE_DEVICE_NAMES_LABEL, "")
     return Inventory(
@@ -329,27 +332,37 @@ def _written(gpu: Gpu) -> Json:
     return {"uuid": gpu.uuid, "memory": gpu.memory_bytes, **total, **named, **health}
 
 
-def _read_gpus(annotations: Mapping[str, Any]) -> tuple[Gpu, ...]:
-    """Read the annotation, which anybody with the right to patch nodes may have written."""
+def read_gpus(node: Mapping[str, Any]) -> tuple[tuple[Gpu, ...], int]:
+    """Return the GPUs that a node lists, and how many of its entries are none.
+
+    An agent's token can write anything there, and its UUIDs reach pods, lists and messages. So an
+    entry that is malformed, or beyond the first `MOST_GPUS`, is no GPU, and its texts are printable
+    and bounded. A list that cannot be read at all counts as one such entry.
+    """
+    written = annotations_of(node).get(NODE_GPUS_ANNOTATION)
+    if written is None:
+        return (), 0
     try:
-        listed = json.loads(annotations.get(NODE_GPUS_ANNOTATION, ""))
+        listed = json.loads(written)
     except (ValueError, TypeError, RecursionError):
-        return ()
-    entries = listed if isinstance(listed, list) else []
-    gpus = [gpu for gpu in map(_read_gpu, entries) if gpu is not None]
-    return tuple({gpu.uuid: gpu for gpu in gpus}.values())
+        listed = None
+    entries = listed if isinstance(listed, list) else [None]
+    gpus = [gpu for gpu in map(_read_gpu, entries[:MOST_GPUS]) if gpu is not None]
+    unread = len(entries) - len(gpus)
+    gpus.sort(key=lambda gpu: (gpu.index, gpu.uuid))
+    return tuple({gpu.uuid: gpu for gpu in gpus}.values()), unread
 
 
 def _read_gpu(entry: Any) -> Gpu | None:
     match entry:
         case {"uuid": str(uuid), "memory": int(memory), "product": str(name), "index": int(index)}:
             amount_bytes = memory // MIB * MIB
-            if uuid and MIB <= amount_bytes <= MOST_GPU_BYTES and index >= 0:
+            if names_gpu(uuid, index) and MIB <= amount_bytes <= MOST_GPU_BYTES:
                 healthy, fault, xid, resets = _health(entry)
                 return Gpu(
                     uuid=uuid,
                     memory_bytes=amount_bytes,
-                    product=name,
+                    product=printable(name, LONGEST_PRODUCT),
                     index=index,
                     total_bytes=_total(entry, amount_bytes),
                     healthy=healthy,
@@ -369,7 +382,7 @@ def _health(entry: Mapping[str, Any]) -> tuple[bool, str, int, bool]:
     latched = xid if type(xid) is int and 0 < xid <= LARGEST_XID else 0
     if entry.get("healthy") is not False and not latched:
         return True, "", 0, False
-    why = fault[:LONGEST_FAULT] if isinstance(fault, str) else ""
+    why = printable(fault, LONGEST_FAULT) if isinstance(fault, str) else ""
     return False, why, latched, bool(latched) and entry.get("resets") is True
 
 

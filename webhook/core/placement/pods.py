@@ -12,13 +12,12 @@ admission can write any, and thereby says when their own pod is stopped, and no 
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.bounds import LONGEST_REASON, LONGEST_UUID, LONGEST_WORD
+from webhook.core.bounds import LONGEST_REASON, LONGEST_WORD
 from webhook.core.enforcement.bounds import (
     GRACE,
     POLL_INTERVAL,
@@ -34,7 +33,7 @@ from webhook.core.pod.demand import read_demand
 from webhook.core.pod.duration import parse_seconds
 from webhook.core.pod.fields import part, strings
 from webhook.core.pod.findings import render
-from webhook.core.pod.gpus import MOST_GPUS, DriverLimit
+from webhook.core.pod.gpus import MOST_GPUS, UUID, DriverLimit
 from webhook.core.pod.quantity import MIB, QuantityError, parse_quantity
 from webhook.core.pod.views import Container, Pod, effective_amount
 from webhook.core.words import MAX_BYTES
@@ -58,8 +57,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from webhook.core.pod.gpus import Gpu
-
-_UUID: Final = re.compile(f"[0-9A-Za-z-]{{1,{LONGEST_UUID}}}")
 
 CONFIRMING_S: Final = 0.5
 """The longest pause between two measurements over the cap (`JUDGING_S` of the sidecar's guard)."""
@@ -105,7 +102,7 @@ def named_gpus(pod: Pod) -> tuple[str, ...]:
     Whoever may patch `pods/status` can write it, so it is bounded.
     """
     written = pod.annotations.get(GPU_ANNOTATION, "").split(",", MOST_GPUS)[:MOST_GPUS]
-    return tuple(dict.fromkeys(filter(_UUID.fullmatch, written)))
+    return tuple(dict.fromkeys(filter(UUID.fullmatch, written)))
 
 
 def _requested(container: Container) -> Fraction:

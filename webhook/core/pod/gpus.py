@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Protocol
 
+from webhook.core.bounds import LONGEST_UUID
 from webhook.names import NODE_GPU_MEMORY_FREE_LABEL
 
 if TYPE_CHECKING:
@@ -23,6 +25,15 @@ MOST_GPUS: Final = 64
 
 LONGEST_FAULT: Final = 120
 """Characters that say why a GPU is not healthy."""
+
+UUID: Final = re.compile(f"[0-9A-Za-z-]{{1,{LONGEST_UUID}}}")
+"""A GPU's UUID, wherever it is read from an object."""
+
+LONGEST_PRODUCT: Final = 96
+"""Characters of a product's name (NVML_DEVICE_NAME_V2_BUFFER_SIZE)."""
+
+LARGEST_INDEX: Final = 255
+"""Largest index of a GPU; the driver has fewer minor numbers for GPUs of one machine."""
 
 
 class DriverLimit(StrEnum):
@@ -66,6 +77,19 @@ class Allocation(Protocol):
     @property
     def memory_bytes(self) -> int:
         """The amount on each of them."""
+
+
+def names_gpu(uuid: object, index: object) -> bool:
+    """Return True if UUID and index have the form and size that a driver's have.
+
+    Both are quoted in pods, lists and messages, and whoever can write a node's objects wrote them.
+    """
+    return (
+        isinstance(uuid, str)
+        and UUID.fullmatch(uuid) is not None
+        and type(index) is int
+        and 0 <= index <= LARGEST_INDEX
+    )
 
 
 def free_label(gpu_count: int) -> str:

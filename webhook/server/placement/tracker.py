@@ -151,6 +151,8 @@ class Tracker:
 
     def _on_nodes(self, nodes: Sequence[GpuNode]) -> None:
         before, self._nodes = self._nodes, {node.name: node for node in nodes}
+        for node in nodes:
+            self._report_unread(node)
         self._compare()
         for name in before.keys() - self._nodes.keys():
             self._lost(name)
@@ -159,12 +161,25 @@ class Tracker:
     def _on_node(self, kind: str, node: GpuNode) -> None:
         if kind == "DELETED":
             self._nodes.pop(node.name, None)
+            self._log.forget(f"gpus of {node.name}")
             self._compare()
             self._lost(node.name)
         elif self._nodes.get(node.name) != node:
             self._nodes[node.name] = node
+            self._report_unread(node)
             self._compare()
             self._changed({node.name})
+
+    def _report_unread(self, node: GpuNode) -> None:
+        """Log once that a node lists GPUs of which none is chosen, as with a stolen token."""
+        about, what = (
+            f"gpus of {node.name}",
+            "GPUs of a node's list that are malformed are not used",
+        )
+        if node.unread:
+            self._log.once(about, "warning", what, node.unread, node=node.name)
+        else:
+            self._log.over(about, "all GPUs of a node's list can be read again", node=node.name)
 
     def _on_questions(self, questions: Sequence[Question]) -> None:
         for name in self._questions.keys() - {question.node for question in questions}:
