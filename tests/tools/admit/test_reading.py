@@ -97,6 +97,10 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
 )
 
 
+def aliased(length, times):
+    return f"a: &a {'x' * length}\nb: [{', '.join(['*a'] * times)}]\nkind: A\n"
+
+
 def deep(levels):
     return '{"kind": "A", "a":' + '{"a":' * (levels - 1) + "1" + "}" * levels
 
@@ -105,6 +109,8 @@ def deep(levels):
     ("text", "place", "problem"),
     [
         (BOMB, "a.yaml:6", f"aliases stand for more than {MAX_ALIASED} values"),
+        (aliased(20_000, 500), "a.yaml:2", f"aliases stand for more than {MAX_ALIASED} values"),
+        (aliased(20_000, 490), "a.yaml:1", "it would be written with 9,8"),
         ("a: &a [*a]", "a.yaml:1", "anchor &a contains itself"),
         ("a: 1\nb: *c", "a.yaml:2", r"alias \*c has no anchor &c before it"),
         (
@@ -177,6 +183,30 @@ def test_beside_a_file_that_cannot_be_read_others_are_judged_and_none_is_printed
 
 def test_a_surrogate_pair_in_json_is_one_character():
     assert "😀" in run('{"kind": "A", "b": "\\ud83d\\ude00"}', output="json").out
+
+
+BLANKS = " " * 50_000
+INDENTED = {
+    "a mapping": POD.replace("  name: train\n  annotations:\n", f"{BLANKS}annotations:\n").replace(
+        "    vramwarden", f" {BLANKS}vramwarden"
+    ),
+    "a list": POD.replace("  - name: main\n    image", f"{BLANKS}- name: main\n{BLANKS}  image"),
+    "a text": POD.replace("  name: train", f"  labels:\n    a: |\n{BLANKS}x\n  name: train"),
+    "a comment": POD.replace("  name: train", f"{BLANKS}# here\n  name: train"),
+    "a scalar": POD.replace("name: train", f"name:\n{BLANKS}train"),
+}
+
+
+@pytest.mark.parametrize("output", ["yaml", "json", "diff", "patch", "summary", "report"])
+@pytest.mark.parametrize("text", INDENTED.values(), ids=INDENTED)
+def test_one_line_that_is_indented_far_is_not_what_new_lines_are_indented_by(text, output):
+    code, out, err = run(text, output=output)
+    assert (code, err.count("\n")) == (0, 1 if output != "summary" else 0)
+    assert len(out) < 4 * len(text)
+    if output == "yaml":
+        value = read_yaml(text)[0]
+        assert [one["name"] for one in value["spec"]["containers"]] == ["main"]
+        assert read_yaml(out)[0] == run(text, output="json").value
 
 
 def test_aliases_that_stand_for_little_are_fine():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from dataclasses import dataclass, field, replace
@@ -21,6 +22,7 @@ from webhook.tools.admit.judge.migration.foreign_pod import (
 )
 from webhook.tools.admit.judge.migration.rewrite import migrate
 from webhook.tools.admit.judge.verdict import Remark, Sort, judge, title_of
+from webhook.tools.shared.bounds import LEAST_WRITTEN, MOST_GROWTH
 from webhook.tools.shared.manifests.documents import (
     LineIndex,
     changed,
@@ -32,7 +34,7 @@ from webhook.tools.shared.manifests.documents import (
 from webhook.tools.shared.manifests.reading import ManifestError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from webhook.adapters.yaml_documents import Path
     from webhook.core.pod.patch import Operation
@@ -132,7 +134,7 @@ def judge_text(
                 notes = _notes_about(found, origin, lines) if origin else ()
                 others.append(Other(found, lines.of(found.at), notes))
             verdicts += judged
-        after.append(changed(document, changes))
+        after.append(_bounded(changed(document, changes), read, changes))
     return ManifestText(
         name=name,
         text=text,
@@ -153,6 +155,25 @@ def _check(found: ManifestObject, lines: LineIndex) -> None:
     if meant:
         detail = f'"{found.kind}" is no kind of Kubernetes; write kind: {meant}'
         raise ManifestError(detail, lines.of((*found.at, "kind")))
+
+
+def _bounded(
+    document: ManifestDocument, read: ManifestDocument, changes: Mapping[Path, list[Operation]]
+) -> ManifestDocument:
+    """Return a document; raises ManifestError where it is out of proportion to what was read.
+
+    An author's indentation and aliases would otherwise multiply what is written.
+    """
+    added = sum(len(json.dumps(operations)) for operations in changes.values())
+    most = MOST_GROWTH * (len(read.text) + added) + LEAST_WRITTEN
+    written = max(len(document.text), len(json.dumps(document.value)))
+    if written > most:
+        detail = (
+            f"it would be written with {written:,} characters, more than {most:,}, the most for "
+            "its length; indent it less, and write its aliases out"
+        )
+        raise ManifestError(detail, read.first_line)
+    return document
 
 
 def _rewritten(

@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 import yaml
 
 from webhook.adapters.yaml_documents import BoundedReader, Dialect, StopError
-from webhook.tools.shared.bounds import DEEPEST_MANIFEST, MAX_ALIASED, MAX_DIGITS
+from webhook.tools.shared.bounds import DEEPEST_MANIFEST, LONGEST_VALUE, MAX_ALIASED, MAX_DIGITS
 
 _WORDS: Final[dict[str, bool | None]] = {
     word: meaning
@@ -47,7 +47,10 @@ KUBECTL: Final = Dialect(
     counts_aliased_only=True,
     is_strict=False,
     too_deep=f"nested more than {DEEPEST_MANIFEST} levels deep; flatten it",
-    too_many=f"its aliases stand for more than {MAX_ALIASED} values; write them out",
+    too_many=(
+        f"its aliases stand for more than {MAX_ALIASED} values, of which a text is one for each "
+        f"{LONGEST_VALUE} characters; write them out"
+    ),
     endless="anchor &{0} contains itself; write the value out",
     undefined="alias *{0} has no anchor &{0} before it",
 )
@@ -156,7 +159,7 @@ class _ManifestReader(BoundedReader):
 
     def make(self, event: Any, depth: int, column: int | None) -> tuple[Any, int]:
         if isinstance(event, yaml.ScalarEvent):
-            return _scalar(event), 1
+            return _scalar(event), 1 + len(event.value) // LONGEST_VALUE
         is_list = isinstance(event, yaml.SequenceStartEvent)
         if column is not None and not event.flow_style:
             steps = self.layout.dashes if is_list else self.layout.steps
@@ -171,10 +174,10 @@ class _ManifestReader(BoundedReader):
         while not self.parser.check_event(yaml.MappingEndEvent):
             key = self.parser.peek_event()
             line = key.start_mark.line + 1
-            written, _ = self.node(depth + 1)
+            written, of_key = self.node(depth + 1)
             name = None if _is_merge(key) else _key(written, line)
             value, part = self.node(depth + 1, column)
-            size += part + 1
+            size += of_key + part
             if name is None:
                 merged = {**_merged(value, line), **merged}
             elif name in own:

@@ -24,6 +24,7 @@ from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 from ruamel.yaml.tag import Tag
 from ruamel.yaml.tokens import CommentToken
 
+from webhook.tools.shared.bounds import WIDEST_STEP
 from webhook.tools.shared.manifests.reading import needs_quotes
 
 if TYPE_CHECKING:
@@ -53,8 +54,8 @@ def edited(text: str, changes: Mapping[Path, Iterable[Operation]], layout: Layou
     yaml.Resolver = _TextResolver
     yaml.preserve_quotes = True
     yaml.width = _UNFOLDED
-    dash = max(layout.dashes, key=layout.dashes.__getitem__, default=0)
-    step = max(layout.steps, key=layout.steps.__getitem__, default=2)
+    dash = min(max(layout.dashes, key=layout.dashes.__getitem__, default=0), WIDEST_STEP)
+    step = min(max(layout.steps, key=layout.steps.__getitem__, default=2), WIDEST_STEP)
     yaml.indent(mapping=step, sequence=dash + 2, offset=dash)
     tree = yaml.load(text)
     editor = _Editor(tree)

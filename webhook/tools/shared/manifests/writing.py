@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import yaml
 from ruamel.yaml.error import YAMLError
 
-from webhook.tools.shared.bounds import MOST_COMPARED_LINES
+from webhook.tools.shared.bounds import DEEPEST_COLUMN, MOST_COMPARED_LINES
 from webhook.tools.shared.manifests.reading import (
     ExactFloat,
     ManifestError,
@@ -136,7 +136,8 @@ def _shift(column: int, above: list[str], before: list[str], places: dict[int, i
         if above[index].strip() and _column(above[index]) <= column:
             place = places.get(index)
             original = before[place] if place is not None and place < len(before) else above[index]
-            return max(_column(original) - _column(above[index]), -column)
+            shift = min(_column(original) - _column(above[index]), DEEPEST_COLUMN)
+            return max(shift, -column)
     return 0
 
 
