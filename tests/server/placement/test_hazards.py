@@ -570,7 +570,7 @@ def test_a_binding_costs_the_requests_that_it_needs_and_no_more(world, first):
     plain = world.create(None)
     assert requests(first.ask(plain, "elsewhere")) == 0  # no demand, no GPUs: from memory
     assert requests(first.ask(plain)) == 1  # which pod is it?
-    first.tracker._on_node("MODIFIED", GpuNode("silent", ()))
+    first.tracker._on_node("MODIFIED", GpuNode(name="silent", gpus=()))
     assert requests(first.ask(plain, "silent")) == 1
     assert requests(first.ask(uid)) == 4  # list, pods, write and its answer
     assert requests(first.ask(other)) == 2  # write and its answer

@@ -15,7 +15,11 @@ from webhook.core.pod.gpus import Gpu
 from webhook.server.metrics import Metrics
 from webhook.server.placement.service import PlacementService
 
-NODE = GpuNode("n1", (Gpu(uuid="GPU-a", memory_bytes=10, product="X", index=0),), DeviceNames.NONE)
+NODE = GpuNode(
+    name="n1",
+    gpus=(Gpu(uuid="GPU-a", memory_bytes=10, product="X", index=0),),
+    device_names=DeviceNames.NONE,
+)
 WAITS = PodState(uid="p1", name="team/train", need=Need(5), node="n1", waits=Waits())
 
 

@@ -24,7 +24,7 @@ from webhook.core.pod.gpus import Gpu
 from webhook.core.pod.quantity import MIB
 
 GPUS = '[{"uuid":"GPU-a","memory":10485760,"product":"X","index":0}]'
-NODE = GpuNode("n1", (Gpu(uuid="GPU-a", memory_bytes=10 * MIB, product="X", index=0),))
+NODE = GpuNode(name="n1", gpus=(Gpu(uuid="GPU-a", memory_bytes=10 * MIB, product="X", index=0),))
 ENTRY = {"p1": Assignment(pod="team/train", uuids=("GPU-a",), memory_bytes=5 * MIB, since_s=7)}
 ANSWER = Whole("1764000000", 1, ("team/whole",))
 LISTS = "/api/v1/namespaces/sys/configmaps"

@@ -23,7 +23,7 @@ from webhook.server.mirror import Mirror
 from webhook.server.placement import tracker as module
 from webhook.server.placement.tracker import Tracker
 
-NODE = GpuNode("n1", (Gpu(uuid="GPU-a", memory_bytes=10, product="X", index=0),))
+NODE = GpuNode(name="n1", gpus=(Gpu(uuid="GPU-a", memory_bytes=10, product="X", index=0),))
 POD = PodState(uid="p1", name="team/train", need=Need(5))
 BOUND = replace(POD, node="n1", uuids=("GPU-a",))
 WAITS = replace(BOUND, uuids=(), waits=Waits())
@@ -89,15 +89,15 @@ def test_it_keeps_the_server_unready_until_both_lists_were_read(tracker, monkeyp
         ("nodes not read yet", False, None),
     ]
     assert tracker.obstacle() == ""
-    assert (tracker.pod("p1").gone, tracker.node("n1")) == (True, GpuNode("n1", ()))
+    assert (tracker.pod("p1").gone, tracker.node("n1")) == (True, GpuNode(name="n1", gpus=()))
     assert [pod.name for pod in tracker.freed] == ["team/train"]
     assert not tracker.has("team/plain")
 
 
 def test_it_knows_what_the_largest_gpu_has_and_if_a_driver_limits_as_nodes_come_and_go(tracker):
     large = GpuNode(
-        "n2",
-        (
+        name="n2",
+        gpus=(
             Gpu(uuid="GPU-b", memory_bytes=5, product="X", index=0),
             Gpu(uuid="GPU-c", memory_bytes=80, product="X", index=1, healthy=False),
         ),

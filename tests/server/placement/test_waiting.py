@@ -39,7 +39,7 @@ class Scene:
         metrics = Metrics()
         counted = PlacementMetrics(metrics)
         tracker = Tracker(api, counted, RecordedLog())
-        tracker._on_nodes([GpuNode("with-gpus", ())])
+        tracker._on_nodes([GpuNode(name="with-gpus", gpus=())])
         tracker.pods.is_listed = tracker.nodes.is_listed = True
         bindings = BindingReviews(Binder(api, tracker, counted), metrics, RecordedLog())
         self.tracker = tracker
@@ -148,7 +148,7 @@ def test_an_api_server_that_is_slow_holds_up_no_pod_that_is_not_known_to_be_ours
 ):
     monkeypatch.setattr(placement_reviews, "WITHIN_S", 0.05)
     gpus = (Gpu(uuid="GPU-a", memory_bytes=10, product="X", index=0),)
-    scene.tracker._on_nodes([GpuNode("with-gpus", gpus)])
+    scene.tracker._on_nodes([GpuNode(name="with-gpus", gpus=gpus)])
     scene.tracker._on_pods([PodState(uid="ours", name="team/ours", need=Need(5))])
 
     async def story():
@@ -176,7 +176,7 @@ def test_a_bug_of_ours_holds_up_no_pod_that_is_not_known_to_be_ours(scene, monke
     scene.server.recovers()
     scene.server.fails(".", stumble, forever=True)
     if node == "with-gpus":  # known from memory, so that it is read
-        monkeypatch.setattr(scene.tracker, "node", lambda name: GpuNode(name, ()))
+        monkeypatch.setattr(scene.tracker, "node", lambda name: GpuNode(name=name, gpus=()))
     _, _, body = asyncio.run(scene.bind(node, uid=uid, name=uid))
     response = json.loads(body)["response"]
     assert response["uid"] == review()["request"]["uid"]

@@ -48,7 +48,7 @@ WITH_GPU: Final = f"{NODE_GPU_LABEL}=true"
 _ACCESS_REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GpuNode:
     """A node, as far as placement is concerned."""
 
@@ -271,7 +271,14 @@ def _gpu_node(node: Json) -> GpuNode:
     names = read_device_names(labels.get(NODE_DEVICE_NAMES_LABEL))
     limits = labels.get(NODE_DRIVER_LIMIT_LABEL) == "true"
     gpus, unread = read_gpus(node)
-    return GpuNode(name, gpus, names, why_held(node), limits, unread)
+    return GpuNode(
+        name=name,
+        gpus=gpus,
+        device_names=names,
+        held=why_held(node),
+        driver_limit=limits,
+        unread=unread,
+    )
 
 
 def _question(node: Json) -> Question:

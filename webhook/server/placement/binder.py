@@ -375,7 +375,7 @@ class Binder:
         for job, pod in choosing:
             if unusable := _unusable(name, node, pod):
                 job.resolve(unusable)
-        return node if node and not _unshown(name, node) else GpuNode(name, ())
+        return node if node and not _unshown(name, node) else GpuNode(name=name, gpus=())
 
     def _plan(self, node: GpuNode, jobs: list[_Job], stored: StoredList) -> _Made:
         """Plan all in a line, first those that wait on the node already; see `plan`.
