@@ -20,7 +20,7 @@ from tests.core.kinds.test_endings import (
     figures,
     terminated,
 )
-from tests.core.kinds.test_histories import LLAMA
+from tests.core.kinds.test_histories import LLAMA, a_run
 from tests.support.api_server import ApiServer
 from tests.support.gpu_nodes import GPU_NODES_PATH
 from tests.support.logs import RecordedLog
@@ -310,6 +310,30 @@ def test_a_namespace_begins_no_more_histories_than_it_may(api, replica, monkeypa
     assert replica.counts("runs") == {"dropped": 1}
     why = "namespace team-a has as many histories as it may"
     assert replica.log.lines == [("warning", "a history is not begun", {"why": why})]
+
+
+def test_in_a_full_memory_the_namespace_with_most_gives_way(api, replica, monkeypatch):
+    """A tenant with several namespaces fills it: others still have their part of it."""
+    monkeypatch.setattr(module, "MOST_OF_NAMESPACE", 3)
+    monkeypatch.setattr(module, "MOST_KNOWN", 5)
+    for number, namespace in enumerate(["a-1", "a-1", "a-1", "a-2", "a-2"]):
+        history = History(namespace, "Pod", f"w{number}", runs=(a_run(ended_s=ENDED_S - number),))
+        api.histories.store(history, "")
+    for number, workload in enumerate(("x", "y")):
+        replica.learns()
+        raw, state = a_pod(number)
+        raw["metadata"]["labels"] = {"vramwarden.io/workload": workload}
+        replica.recorder.on_pod(raw, state)
+        replica.turns()
+    left = sorted((namespace, workload.name) for namespace, workload in api.stored)
+    assert left == [
+        ("a-1", "w0"),
+        ("a-1", "w1"),  # w2 ended first
+        ("a-2", "w3"),
+        ("a-2", "w4"),
+        ("team-a", "x"),  # y is not begun: nobody has two more than its namespace
+    ]
+    assert replica.counts("runs") == {"kept": 1, "dropped": 1}
 
 
 def test_what_tenants_can_make_many_of_is_bounded(api, monkeypatch):

@@ -38,12 +38,12 @@ MOST_HELD: Final = 10_000
 """Of each: pods about to end, pods whose end was heard, ends that wait for the thread, workloads
 whose runs wait to be written."""
 MOST_KNOWN: Final = 4_096
-"""Histories in memory, with some 6 KiB each at most: 24 MiB. Beyond it we begin no other: what is
-not known warns nobody, and is never swept."""
+"""Number of histories in memory and in the API server, each of at most some 6 KiB: 24 MiB. Beyond
+it a new one takes the place of the oldest of the namespace that has most, if that has at least two
+more than the new one's namespace. Otherwise it is not begun."""
 MOST_SAID: Final = 1_024  # sentences that are remembered, each with its history
 MOST_OF_NAMESPACE: Final = 512
-"""Histories of a namespace, which each name of a pod or a label of it can make: whoever writes into
-one namespace leaves seven eighths of the memory to the others."""
+"""Number of histories of a namespace, in which each name or label of a pod can make one."""
 
 # The API server, which we ask and tell.
 MOST_TOLD: Final = 10
