@@ -3,6 +3,7 @@
 import pytest
 
 from tests.limiter.scene import CAP, GPU, GPUS, MIB, NONE, OTHER, OWN, id_of, uid_of
+from webhook.limiter.cgroups import NodeCgroups
 from webhook.limiter.proof import PROOF_BYTES
 
 MIG = GPUS.replace("mig=0", "mig=1")
@@ -360,3 +361,15 @@ def test_its_pace_follows_the_youngest_pod(play):
 
 def test_the_proof_takes_an_amount_that_no_cap_is_below():
     assert PROOF_BYTES == 64 * MIB
+
+
+def test_every_container_of_the_largest_pod_is_seen_whatever_a_tenant_makes_below_one(tmp_path):
+    """256 containers, a sidecar and a sandbox; each may have a limit of its own image."""
+    for number in range(258):
+        (tmp_path / "pod" / id_of(number)).mkdir(parents=True)
+    for number in range(900):
+        (tmp_path / "pod" / id_of(0) / f"of-a-tenant-{number}").mkdir()
+    leaves = NodeCgroups(str(tmp_path), OWN).leaves("pod")
+    containers = {leaf.path.removeprefix("pod/") for leaf in leaves}
+    assert {id_of(number) for number in range(258)} < containers
+    assert len(leaves) == 512

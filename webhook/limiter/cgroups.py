@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 MOST_SEARCHED: Final = 10_000
 """Directories, until our own is found."""
-MOST_LEAVES: Final = 128
-"""Of a pod, which has at most some hundred containers; a tenant may make more below its own."""
+MOST_LEAVES: Final = 512
+"""Number of cgroups read below a pod's. It has at most 256 containers (`TooComplex`), a sidecar and
+a sandbox, which come first; a tenant may make any number below its own."""
 DEEPEST_LEAF: Final = 2
 """Below a pod's: a container's, and `container` below that, where crun puts its processes."""
 DMEM: Final = "dmem"
