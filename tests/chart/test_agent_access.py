@@ -114,6 +114,26 @@ def test_the_agent_goes_to_nodes_by_each_of_these_labels(labels, there, helm):
     assert any(found) is there
 
 
+@pytest.mark.parametrize(
+    ("labels", "preferred"),
+    [
+        ({}, True),
+        ({"vramwarden.io/gpu": "true"}, False),
+        ({"nvidia.com/gpu.present": "true"}, False),
+        ({"feature.node.kubernetes.io/pci-10de.present": "true"}, False),
+    ],
+)
+def test_a_replica_of_the_webhook_prefers_nodes_without_gpus(labels, preferred, helm):
+    """And runs on others too: a laptop has one node."""
+    spec = one(helm.render(), "Deployment", "vramwarden-webhook")["spec"]["template"]["spec"]
+    ((kind, terms),) = spec["affinity"]["nodeAffinity"].items()
+    assert kind == "preferredDuringSchedulingIgnoredDuringExecution"
+    (expressions,) = (term["preference"]["matchExpressions"] for term in terms)
+    assert {one["operator"] for one in expressions} == {"DoesNotExist"}
+    assert all(one["key"] not in labels for one in expressions) is preferred
+    assert not spec.get("nodeSelector")
+
+
 @pytest.fixture
 def asked(live_helm):
     """Return what Helm would install in the cluster that is there."""
