@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import shlex
@@ -256,6 +257,46 @@ def test_every_switch_that_security_names_exists():
 def test_every_policy_of_the_fence_is_named_with_what_it_buys():
     named = re.findall(r"^\| `fence\.(\w+)`", SECURITY, re.MULTILINE)
     assert sorted(named) == sorted(values()["fence"])
+
+
+def test_what_the_webhooks_token_reads_is_what_security_says(helm):
+    objects = helm.render()
+    rules = [
+        rule
+        for kind in ("ClusterRole", "Role")
+        for rule in one(objects, kind, "vramwarden-webhook")["rules"]
+        if {"get", "list", "watch"} & {*rule["verbs"]} and rule["apiGroups"] != ["vramwarden.io"]
+    ]
+    of_all = {name for rule in rules if not rule.get("resourceNames") for name in rule["resources"]}
+    assert of_all == {"pods", "nodes", "namespaces", "resourceclaims", "configmaps"}
+    assert "read all pods, nodes, namespaces and resource claims" in SECURITY
+    named = {
+        (what, name)
+        for rule in rules
+        for what in rule["resources"]
+        for name in rule.get("resourceNames", ())
+    }
+    assert named == {
+        ("secrets", "vramwarden-certificate"),
+        ("runtimeclasses", "nvidia"),
+        ("configmaps", "vramwarden-fence"),
+        ("mutatingwebhookconfigurations", "vramwarden"),
+        ("validatingwebhookconfigurations", "vramwarden"),
+    }
+    assert "- read the key of our server's certificate" in SECURITY
+
+
+def test_the_sentry_reads_no_memory_file_or_command_line_of_others():
+    """SECURITY.md says so: command lines may hold secrets."""
+    secret = re.compile(r"/(cmdline|environ|mem|s?maps|root|cwd|exe|fd)\b")
+    paths = [*(ROOT / "webhook/sentry").glob("*.py"), ROOT / "webhook/adapters/node_processes.py"]
+    nodes = [node for path in paths for node in ast.walk(ast.parse(path.read_text()))]
+    texts = [node.value for node in nodes if isinstance(node, ast.Constant)]
+    assert [text for text in texts if isinstance(text, str) and secret.search(text)] == []
+    names = {getattr(node, "attr", getattr(node, "id", "")) for node in nodes}
+    assert "read_file" in names
+    assert "identify" not in names  # of `processes`: reads command lines
+    assert "reads neither memory nor files of a pod, nor command lines" in SECURITY
 
 
 def test_every_test_that_security_names_exists():
