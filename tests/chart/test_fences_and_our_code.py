@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import time
 
 import pytest
@@ -199,6 +200,21 @@ def test_the_agent_shows_on_its_node_what_it_found(fences, agent):
     assert shown["capacity"] == AMOUNTS
     assert {key: len(shown[key]) for key in KUBELET} == dict.fromkeys(KUBELET, 1)
     patch_node(agent, {"metadata": {"labels": {"vramwarden.io/gpu": None}}})
+
+
+def test_a_stolen_token_of_an_agent_brings_no_raw_or_long_text_to_the_replicas(agent, replica):
+    """The policy `accounts` lets it write its node's annotations; see also tests/scheduling."""
+    raw = "\x1b]0;pwn\x07\n\u202e"
+    entry = {"memory": 8 * GIB, "product": "x", "index": 0}
+    gpus = [{**entry, "uuid": uuid} for uuid in (f"GPU-{raw}", "G" * 100_000, "GPU-a")]
+    notes = {"vramwarden.io/gpus": json.dumps(gpus), names.NODE_HELD_ANNOTATION: raw + "h" * 9999}
+    patch_node(agent, {"metadata": {"annotations": notes}})
+    try:
+        node = PlacementApi(replica, NAMESPACE).node(OWN)
+    finally:
+        patch_node(agent, {"metadata": {"annotations": dict.fromkeys(notes)}})
+    assert ([gpu.uuid for gpu in node.gpus], node.unread) == (["GPU-a"], 2)
+    assert (node.held.isprintable(), len(node.held)) == (True, 256)
 
 
 def test_the_agent_and_the_sentry_read_who_has_their_gpus_and_the_agent_watches(fences, agent):
