@@ -81,7 +81,7 @@ NODE_ASKS_LABEL: Final = PREFIX + "whole-gpu-pods"
 replicas answer in the node's list of assignments."""
 NODE_HELD_ANNOTATION: Final = PREFIX + "held"
 """Why nobody is newly given a GPU of this node; absent where somebody may be."""
-LONGEST_HELD: Final = 256
+LONGEST_HELD: Final = 512
 """Number of its characters that are read."""
 NODE_DRA_ANNOTATION: Final = PREFIX + "dra-driver"
 """The DRA drivers that offer the node's GPUs, or did five minutes ago, with commas."""

@@ -226,16 +226,9 @@ def test_who_waits_is_told_for_which_gpus():
     assert "on GPU-0, GPU-1, GPU-2 and 2 more;" in sentence
 
 
-def test_a_sentence_fits_an_event_and_why_a_node_is_held_its_annotation():
+def test_a_sentence_fits_an_event():
     names = {f"nvidia.com/gpu-{'x' * 200}{number}": "1" for number in range(100)}
     assert len(said(names)) < 1024
-    held = judged_beside(a_node(names), shares=True, has_pods=True)
-    assert (len(held.sentence) < 1024, len(held.why)) == (True, 256)
-    plugin = judged_beside(a_node({"nvidia.com/gpu": "8"}), shares=True, has_pods=True)
-    assert plugin.why == (
-        "a device plugin offers them whole (nvidia.com/gpu), but pods may have VRAM here, so the "
-        "GPUs stay shared until these have ended, and no other pod is given any"
-    )
     assert len(said({}, "x" * 63)) < 1024
 
 
@@ -388,8 +381,7 @@ def test_where_nothing_of_ours_is_shown_nothing_is_withdrawn(state):
 def test_what_is_held_shows_what_its_pods_have_and_why(shows, promised_bytes, amount):
     node = {"status": {"capacity": {VRAM_RESOURCE: shows}, "allocatable": {VRAM_RESOURCE: shows}}}
     whole = NodeState(8 * MIB, {"vramwarden.io/gpu": "true"})
-    found = Sharing(Shared.HELD, "x", "why, and what to do", "why")
-    held = limited(node, whole, found, promised_bytes=promised_bytes)
+    held = limited(node, whole, Sharing(Shared.HELD, "x", "why"), promised_bytes=promised_bytes)
     assert held.vram_bytes == amount
     assert held.annotations == {"vramwarden.io/held": "why"}
 
@@ -400,7 +392,7 @@ def test_what_is_held_shows_what_its_pods_have_and_why(shows, promised_bytes, am
         (None, ""),
         ("", "annotation vramwarden.io/held"),
         ("a plugin", "a plugin"),
-        ("\x1b]0;pwn\x07" + "h" * 600, "?]0;pwn?" + "h" * 248),
+        ("\x1b]0;pwn\x07" + "h" * 600, "?]0;pwn?" + "h" * 504),
     ],
 )
 def test_why_a_node_is_held_is_read_printable_and_bounded(written, read):
@@ -408,7 +400,7 @@ def test_why_a_node_is_held_is_read_printable_and_bounded(written, read):
     node["metadata"]["annotations"] = {} if written is None else {"vramwarden.io/held": written}
     assert why_held(node) == read
     settling = judged_beside(node, shares=True, settles=True)
-    assert (settling.sentence, settling.why) == (read, read)
+    assert settling.sentence == read
 
 
 def test_drivers_that_claimed_a_node_are_read_printable_and_bounded():
@@ -421,7 +413,7 @@ def test_drivers_that_claimed_a_node_are_read_printable_and_bounded():
 def test_question_claim_and_hold_stand_while_they_hold(shared):
     old = dict.fromkeys(("vramwarden.io/held", "vramwarden.io/dra-driver"), "old")
     node = {"metadata": {"labels": {"vramwarden.io/whole-gpu-pods": "1"}, "annotations": old}}
-    found = Sharing(shared, "x", "why, and what to do", "why")
+    found = Sharing(shared, "x", "why")
     gone = limited(node, NodeState(), found)
     assert gone.labels["vramwarden.io/whole-gpu-pods"] is None
     assert gone.annotations["vramwarden.io/dra-driver"] is None

@@ -230,7 +230,7 @@ def test_a_pod_or_a_node_that_is_gone_is_none(api, server):
         ),
         ({"vramwarden.io/device-names": "none"}, {}, {"device_names": DeviceNames.NONE}),
         ({"vramwarden.io/device-names": "example.com"}, {}, {"device_names": None}),
-        (None, {"vramwarden.io/held": "x" * 999}, {"held": "x" * 256}),
+        (None, {"vramwarden.io/held": "x" * 999}, {"held": "x" * 512}),
         (None, {"vramwarden.io/held": ""}, {"held": "annotation vramwarden.io/held"}),
     ],
     ids=[

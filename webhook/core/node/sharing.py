@@ -26,7 +26,7 @@ from webhook.core.node.state import (
 from webhook.core.pod.foreign import WHOLE_GPU
 from webhook.core.pod.quantity import MIB
 from webhook.core.pod.whole import gives_gpus, is_more_than_nothing
-from webhook.core.words import printable, shortened
+from webhook.core.words import printable
 from webhook.names import (
     LONGEST_HELD,
     LONGEST_LABEL,
@@ -117,8 +117,6 @@ class Sharing:
     """None where there is nothing to say."""
     sentence: str = ""
     """Why, and what to do about it."""
-    why: str = ""
-    """Why nothing more of them is promised, for the node's annotation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +198,7 @@ def judge(node: Mapping[str, Any], beside: Beside) -> Sharing:
         return _staying(EventReason.BESIDE_PLUGIN, why, cure) if stays else _not_shared(why, cure)
     if beside.shares:
         held = why_held(node) if beside.settles and label is None else ""
-        beside_plugin = Sharing(Shared.HELD, EventReason.BESIDE_PLUGIN, held, held)
+        beside_plugin = Sharing(Shared.HELD, EventReason.BESIDE_PLUGIN, held)
         return beside_plugin if held else Sharing(Shared.YES)
     whole_pods = beside.whole_pods if label is None else ()
     if beside.in_use or whole_pods:
@@ -263,12 +261,11 @@ def _sign_of_plugin(node: Mapping[str, Any], offered: tuple[str, ...]) -> Sign:
 
 
 def _staying(reason: EventReason, why: str, cure: str) -> Sharing:
-    held = (
+    sentence = (
         f"{why}, but pods may have VRAM here, so the GPUs stay shared until these have ended, and "
-        "no other pod is given any"
+        f"no other pod is given any; until then one card may be given twice; {cure}"
     )
-    sentence = f"{held}; until then one card may be given twice; {cure}"
-    return Sharing(Shared.HELD, reason, sentence, shortened(held, LONGEST_HELD))
+    return Sharing(Shared.HELD, reason, sentence)
 
 
 def _not_shared(why: str, cure: str) -> Sharing:
@@ -305,7 +302,7 @@ def limited(
         amount = amount if promised_bytes is None else min(promised_bytes, state.vram_bytes or 0)
     marks = {NODE_DRA_ANNOTATION: ",".join(claimed_by)[:LONGEST_STORED] or None}
     if shared is not Shared.NOT_YET:
-        marks[NODE_HELD_ANNOTATION] = sharing.why if shared is Shared.HELD else None
+        marks[NODE_HELD_ANNOTATION] = sharing.sentence if shared is Shared.HELD else None
     return replace(
         state,
         vram_bytes=amount,
