@@ -29,6 +29,9 @@ RUN = {
     ],
     "tests/cluster/test_first_change.py": [r"webhook/first-change\.md: "],
     "tests/contracts/test_coming_over.py": [r"deploy/coming-over\.md: "],
+    "tests/contracts/test_other_programs.py": [
+        r"tests/e2e/README\.md: (\(cd|export|for|git clone)",
+    ],
     "tests/dev/test_pages.py": [
         rf"deploy/{OTHERS}\.md: (?!helm test|kubectl delete (mutating|validating)){SHOWN}",
         rf"(certs/README|policies/[\w-]+)\.md: {SHOWN}",
@@ -67,8 +70,7 @@ NOT_RUN = {
     r"(CONTRIBUTING|tests/e2e/README)\.md: ([A-Z]\S+ )*make e2e": "it runs the tests named above",
     r"CONTRIBUTING\.md: skopeo": "a registry to push to",
     r"deploy/laptop\.md: (BUILDX\S+ make|kind)": "kind, and Docker",
-    r"tests/(bench|e2e)/README\.md: (\(cd|export|for|git clone)": "other projects' sources",
-    r"tests/bench/README\.md: make bench BENCH_HAMI": "other projects' programs",
+    r"tests/bench/README\.md: (\(cd|make bench BENCH_HAMI)": "other projects' sources",
     r"tests/e2e/README\.md: apt-get": "a Debian to change",
     r"tests/gpu/README\.md: ": "a GPU",
 }

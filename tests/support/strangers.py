@@ -19,8 +19,6 @@ class Stranger:
     what: str
     files: tuple[str, ...]
     repository: str
-    build: str
-    """The command that builds them, in a clone of the repository."""
 
 
 LIBRARY = "libnvidia-ml.so.1"
@@ -29,27 +27,23 @@ STRANGERS = {
         "NVIDIA's container toolkit",
         ("nvidia-container-runtime", "nvidia-cdi-hook", "nvidia-ctk"),
         f"{GITHUB}/NVIDIA/nvidia-container-toolkit",
-        "make cmds",
     ),
     "NVIDIA_MOCK": Stranger(
         "NVIDIA's mock of the driver's library",
         (LIBRARY, "configs"),
         f"{GITHUB}/NVIDIA/k8s-test-infra",
-        "make -C pkg/gpu/mocknvml",
     ),
     "NVIDIA_PLUGIN": Stranger(
         "NVIDIA's device plugin",
         ("nvidia-device-plugin", "gpu-feature-discovery"),
         f"{GITHUB}/NVIDIA/k8s-device-plugin",
-        "make cmds",
     ),
     "NVIDIA_DRA": Stranger(
         "NVIDIA's DRA driver",
         ("gpu-kubelet-plugin",),
         f"{GITHUB}/NVIDIA/k8s-dra-driver-gpu",
-        "make cmds",
     ),
-    "HAMI": Stranger("HAMi", ("scheduler",), f"{GITHUB}/Project-HAMi/HAMi", "make build"),
+    "HAMI": Stranger("HAMi", ("scheduler",), f"{GITHUB}/Project-HAMi/HAMi"),
 }
 """By the variable that names the folder."""
 
@@ -58,11 +52,11 @@ PROFILES = ("a100", "b200", "gb200", "gb300", "h100", "l40s", "t4")
 
 
 def why_not(variable: str) -> str:
-    """Return what is missing, and how to get it; an empty text where all is there."""
+    """Return which programs are missing, and how to get them; an empty text if none is."""
     one = STRANGERS[variable]
     missing = ", ".join(name for name in one.files if not find(variable, name))
-    get = f"git clone --depth=1 {one.repository}, `{one.build}` in it, and name their folder"
-    return f"{one.what} ({missing}): {get} in {variable}" if missing else ""
+    get = f"build {one.repository} as tests/e2e/README.md says, and name the folder in {variable}"
+    return f"{one.what} ({missing}): {get}" if missing else ""
 
 
 def find(variable: str, name: str) -> str | None:

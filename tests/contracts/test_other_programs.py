@@ -1,0 +1,79 @@
+"""Run the commands of tests/e2e/README.md that build other people's programs, in fake clones."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.ledger import commands_of
+from tests.support.nvml_stub import compiler
+from tests.support.strangers import STRANGERS, find, why_not
+
+GIT = """\
+#!/bin/sh
+cp -r "$FAKE_CLONES/$(basename "$3")" .
+"""
+# Like NVIDIA's bindings, it calls a function that only the driver's library has.
+MAIN = """\
+package main
+
+// #cgo LDFLAGS: -Wl,--export-dynamic -Wl,--unresolved-symbols=ignore-in-object-files
+// int of_the_driver(void);
+import "C"
+import "os"
+
+func main() {
+	if len(os.Args) > 1 {
+		C.of_the_driver()
+	}
+}
+"""
+MAKEFILES = {"NVIDIA_TOOLKIT": ".", "NVIDIA_MOCK": "pkg/gpu/mocknvml"}
+"""Folder in each clone in which the commands run `make`. They run `go build` in the others."""
+
+
+def make_clone(variable: str, clone: Path) -> None:
+    """Write the least that a repository's build needs."""
+    files = STRANGERS[variable].files
+    if variable in MAKEFILES:
+        folder = clone / MAKEFILES[variable]
+        folder.mkdir(parents=True)
+        (folder / "Makefile").write_text(f"all cmds:\n\ttouch {' '.join(files)}\n")
+        return
+    for name in files:
+        (clone / "cmd" / name).mkdir(parents=True)
+        (clone / "cmd" / name / "main.go").write_text(MAIN)
+    (clone / "go.mod").write_text("module example\n\ngo 1.21\n")
+
+
+def test_the_commands_build_programs_that_start_without_a_driver(tmp_path, monkeypatch):
+    missing = [name for name in ("bash", "go", "make") if not shutil.which(name)]
+    missing += ["a C compiler"] * (compiler() is None)
+    if missing:
+        pytest.skip(f"needs {', '.join(missing)}")
+    for variable, one in STRANGERS.items():
+        make_clone(variable, tmp_path / "clones" / Path(one.repository).name)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "git").write_text(GIT)
+    (tmp_path / "bin" / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.setenv("FAKE_CLONES", str(tmp_path / "clones"))
+    monkeypatch.delenv("CGO_LDFLAGS_ALLOW", raising=False)
+    monkeypatch.setenv("NVIDIA_TOOLKIT", str(tmp_path / "nvidia-container-toolkit"))
+    commands = [command for _, command in commands_of(__file__)]
+    done = subprocess.run(
+        ["bash", "-e", "-c", "\n".join([*commands, f"printenv {' '.join(STRANGERS)}"])],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for variable, folder in zip(
+        STRANGERS, done.stdout.splitlines()[-len(STRANGERS) :], strict=True
+    ):
+        monkeypatch.setenv(variable, folder)
+        assert why_not(variable) == ""
+        for name in STRANGERS[variable].files if variable not in MAKEFILES else ():
+            subprocess.run([str(find(variable, name))], check=True, timeout=10)
