@@ -23,6 +23,7 @@ RESOURCES = "/apis/resource.k8s.io/v1"
 
 @pytest.fixture(scope="module")
 def own(strange, system, agent, make_team):
+    agent.replace()  # an agent writes ten Events of its node; the stories before made it write more
     system.wait("VRAM advertised", agent.advertised)
     yield make_team()
     share(strange, None)
