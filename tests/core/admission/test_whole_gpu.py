@@ -129,7 +129,6 @@ def test_while_a_rollout_observes_the_pod_reads_what_it_will_be():
     ("fields", "why"),
     [
         ({"hostPID": True}, "HostPID: spec.hostPID: "),
-        ({"nodeName": "node1"}, "NodeNamePreset: spec.nodeName: "),
         ({"nodeSelector": {"vramwarden.io/gpu": "false"}}, "NodeSelectorConflict: "),
         ({"tolerations": {}}, "spec.tolerations: must be a list, not an object"),
     ],
@@ -141,6 +140,13 @@ def test_what_would_be_denied_as_a_share_keeps_its_gpu_and_reads_why(fields, why
     (said,) = decision.warnings
     start = f'{PATH}: the pod keeps its whole GPU, for a share of 16Gi by rule "default" would be '
     assert said.startswith(f"{start}denied: {why}")
+
+
+@pytest.mark.parametrize("action", [Action.ENFORCE, Action.WARN])
+def test_a_pod_that_names_its_node_gets_neither(action):
+    decision = decided(a_whole_pod(nodeName="node1"), a_policy_that_shares(action=action))
+    assert (decision.reasons, decision.patch) == (("NodeNamePreset",), ())
+    assert decision.allowed is (action is Action.WARN)
 
 
 def test_a_class_by_default_bounds_the_share_too():

@@ -155,6 +155,25 @@ def test_a_whole_gpu_resource_of_zero_is_none(resource):
 
 
 @pytest.mark.parametrize(
+    ("key", "value", "resource"),
+    [
+        ("cdi.k8s.io/x", "nvidia.com/gpu=0,nvidia.com/gpu=1", "nvidia.com/gpu"),
+        ("devices.gke.io/pod", "- path: /dev/nvidia0\n- path: /dev/nvidiactl\n", "nvidia.com/gpu"),
+        ("cdi.k8s.io/x", "nvidia.com/pgpu=0", "nvidia.com/pgpu"),
+    ],
+)
+def test_whoever_names_the_node_has_no_cards_that_an_annotation_may_name(key, value, resource):
+    pod = asking(key, value, {resource: "8"})
+    assert_left(decided(pod))
+    pod["spec"]["nodeName"] = "node-1"
+    denied = ("VisibleDevicesOverride", path_of(key))
+    assert findings_of(pod) == [("NodeNamePreset", "spec.nodeName"), denied]
+    bound = copy.deepcopy(pod)
+    del pod["metadata"]["annotations"]
+    assert_left(updated(pod, bound))
+
+
+@pytest.mark.parametrize(
     "value",
     [
         "- {source: /etc, destination: /x}",

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.core.admission.decisions import (
+    EVERYWHERE,
     WITHOUT_SIDECAR,
     a_full_pod,
     assert_denied,
@@ -15,6 +16,7 @@ from tests.core.admission.decisions import (
     decided,
     ended,
     host_path,
+    limits,
     put,
     put_in,
     translated,
@@ -22,10 +24,10 @@ from tests.core.admission.decisions import (
 )
 from tests.core.admission.faults import SHM, SPEC_FAULTS
 from tests.support.pods import a_rule
-from webhook.core.admission.decide import Phase
+from webhook.core.admission.decide import Outcome, Phase
 from webhook.core.pod.findings import Reason
 from webhook.core.policy.cluster import Cluster
-from webhook.core.policy.values import DriverLimit, Warnings
+from webhook.core.policy.values import Action, DriverLimit, Rollout, Warnings
 
 
 @pytest.mark.parametrize(("reason", "fields", "path"), SPEC_FAULTS, ids=str)
@@ -90,6 +92,47 @@ def test_a_pod_without_a_demand_may_do_all_this():
     put_in(pod, "second", variable("CUDA_MPS_PIPE_DIRECTORY", "/mps"))
     for phase in Phase:
         assert_left(decided(pod, phase=phase))
+
+
+# --- a node named by whoever creates the pod
+
+
+BRINGING = (
+    *("nvidia.com/gpu", "amd.com/gpu", "nvidia.com/mig-1g.10gb", "nvidia.com/gpu.shared"),
+    *("nvidia.com/x", "tencent.com/vcuda-core"),
+)
+
+
+@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize("container", EVERYWHERE)
+@pytest.mark.parametrize("resource", BRINGING)
+def test_only_the_scheduler_binds_a_pod_with_whole_gpus(resource, container, phase):
+    pod = a_full_pod(None, nodeName="node-1")
+    put_in(pod, container, limits(resource, "1"))
+    decision = decided(pod, phase=phase)
+    assert_denied(decision, "NodeNamePreset", "spec.nodeName")
+    assert "nodeSelector kubernetes.io/hostname" in decision.message
+    assert "DaemonSet" in decision.message
+    observed = decided(pod, phase=phase, cluster=Cluster(Rollout.OBSERVE))
+    assert (observed.outcome, observed.reasons) == (Outcome.WARNED, ("NodeNamePreset",))
+    ignored = decided(pod, a_rule(action=Action.IGNORE), phase)
+    assert ignored.reasons == ("RuleIgnores",)
+    pod["metadata"]["annotations"] = MIRROR
+    assert decided(pod, phase=phase, groups=("system:nodes",)).reasons == ("MirrorPod",)
+
+
+@pytest.mark.parametrize(
+    ("resource", "node"),
+    [
+        *((("nvidia.com/gpu", "1"), node) for node in ("", None)),
+        *((resource, "node-1") for resource in (("nvidia.com/gpu", "0"), ("rdma/hca", "1"))),
+        (("nvidia.com/hostdev", "1"), "node-1"),
+    ],
+)
+def test_a_pod_without_whole_gpus_or_node_name_is_left_alone(resource, node):
+    pod = a_full_pod(None, nodeName=node)
+    put_in(pod, "main", limits(*resource))
+    assert_left(decided(pod))
 
 
 # --- mirror pods

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from webhook.core.admission.rules.suggestions import suggestions_for
 from webhook.core.admission.tiers import Tier, tier_of
 from webhook.core.pod.demand import Demand, asked_by, plan_demand
+from webhook.core.pod.quantity import amount_or
 from webhook.core.policy.values import Action, Policy, Rollout, Rule, VisibleDevices
 from webhook.names import GPU_CLASS_ANNOTATION
 
@@ -130,6 +131,21 @@ class Case:
                 names.update(container.resources("requests"), container.resources("limits"))
             self._names_whole_gpus = any(map(self.policy.may_bring_gpus, names))
         return self._names_whole_gpus
+
+    @property
+    def has_whole_gpus(self) -> bool:
+        """Whether any container asks for more than zero of such a resource."""
+        return self.names_whole_gpus and any(
+            self.policy.may_bring_gpus(name) and amount_or(amount, None) != 0
+            for container in (*self.pod.containers, *self.pod.enforcers)
+            for kind in ("requests", "limits")
+            for name, amount in container.resources(kind).items()
+        )
+
+    @property
+    def names_node(self) -> bool:
+        """Whether whoever creates the pod names its node; later the scheduler has named it."""
+        return self.old is self.pod and bool(self.pod.spec.get("nodeName"))
 
     @property
     def enforcer(self) -> Json | None:

@@ -130,7 +130,8 @@ def device_annotations(case: Case) -> Iterator[Finding]:
     Allowed values: devices of others than NVIDIA; the rule's `deviceAnnotations`, any where its
     visibleDevices is Ignore, and those of the pod before an update; without a demand as many GPUs
     as its containers limit of whole nvidia.com/gpu, and cards for virtual machines beside such a
-    resource. With a demand no renderers, and mounts as the rule's `hostPaths` say
+    resource, but none if its creator set spec.nodeName. With a demand no renderers, and mounts as
+    the rule's `hostPaths` say
 
     Under Void it denies, too: a variable can be voided, but an annotation has no such value, and
     one that is taken off would come back with the next apply.
@@ -172,15 +173,17 @@ def _may_mount(source: str, case: Case) -> bool:
 
 
 class _Cards:
-    """The cards that a pod without a demand has, as far as its annotations may name them.
+    """The cards that the annotations of a pod without a demand may name.
 
-    Of whole GPUs all its annotations together may name as many as it has: the daemons of Google's
-    TCPX and TCPXO are shown those of the container beside. A slice excuses nothing, since who names
-    a card has all of it.
+    All of them together may name as many as the pod's containers limit of whole GPUs: the daemons
+    of Google's TCPX and TCPXO are shown those of another container. A slice allows none, since an
+    annotation names whole cards. Nor does any resource of a pod whose creator names its node: no
+    scheduler has checked that the pod gets it.
     """
 
     def __init__(self, case: Case) -> None:
         self._case = case
+        self._containers = () if case.names_node else case.pod.containers
 
     def all_of(self, named: Named) -> bool:
         """Say whether it has all that one of its annotations names."""
@@ -192,18 +195,18 @@ class _Cards:
     def _passes_through(self) -> bool:
         return any(
             devices.passes_through(resource) and _amount(amount)
-            for container in self._case.pod.containers
+            for container in self._containers
             for resource, amount in container.resources("limits").items()
         )
 
     @cached_property
     def _enough(self) -> bool:
-        containers = self._case.pod.containers
         whole = {
-            one.name: _amount(one.resources("limits").get(WHOLE_GPU, "0")) for one in containers
+            one.name: _amount(one.resources("limits").get(WHOLE_GPU, "0"))
+            for one in self._containers
         }
         cards = {card for _, named in _injected(self._case, {}) for card in named.cards}
-        return 0 < effective_amount(containers, whole, 0) >= len(cards)
+        return 0 < effective_amount(self._containers, whole, 0) >= len(cards)
 
 
 def _amount(text: str) -> int:

@@ -72,16 +72,22 @@ def operating_system(case: Case) -> tuple[Finding, ...]:
 
 
 def node_name(case: Case) -> tuple[Finding, ...]:
-    """Rule: the scheduler chooses the node, because it counts the VRAM.
+    """Rule: the scheduler chooses the node of a pod with VRAM or whole GPUs.
 
     Fields: spec.nodeName
-    Allowed values: absent on create
+    Allowed values: absent on create; anything in a pod that has neither
+
+    A kubelet ignores a resource that its node does not know, so only the scheduler checks that the
+    GPUs exist (kubernetes/pkg/kubelet/lifecycle/predicate.go, removeMissingExtendedResources).
     """
+    if not (case.asks or case.has_whole_gpus):
+        return ()
     name = text(case.pod.spec, "nodeName", "spec")
     if not name:
         return ()
+    counted = "VRAM" if case.asks else "GPUs (DaemonSets use node affinity since Kubernetes 1.12)"
     detail = (
-        f"{quoted(name)} bypasses the scheduler, which counts the VRAM; remove it and use "
+        f"{quoted(name)} bypasses the scheduler, which counts the {counted}; remove it and use "
         "nodeSelector kubernetes.io/hostname"
     )
     return (Finding(Reason.NODE_NAME_PRESET, "spec.nodeName", detail),)

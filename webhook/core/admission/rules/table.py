@@ -46,7 +46,7 @@ RULES: Final = (
     RuleRow(CaseKind.ASKING, translation.translatable),
     RuleRow(CaseKind.ASKING, amounts.whole_gpu_and_share),
     RuleRow(CaseKind.ASKING, nodes.operating_system),
-    RuleRow(CaseKind.ASKING, nodes.node_name),
+    RuleRow(CaseKind.CREATED, nodes.node_name),
     RuleRow(CaseKind.ASKING, isolation.privileged_pod),
     RuleRow(CaseKind.ASKING, isolation.non_root),
     RuleRow(CaseKind.ASKING, devices.visible_devices_of_demand),
