@@ -388,9 +388,11 @@ ours, or a container would be (which was there before is for the webhook to know
 [object, oldObject].exists(pod, has(pod.metadata.labels) && 'vramwarden.io/managed' in pod.metadata.labels)
 {{- end }}
 
-{{/* Whether `key`, of an annotation, asks for something of us; one says which container an amount is for. */}}
+{{/* Whether `key`, of an annotation, asks for something of us, says which container an amount is for, or names
+the sidecar to a container runtime. */}}
 {{- define "vramwarden.isOurKey" -}}
 key.startsWith('vramwarden.io/') || key == 'kubectl.kubernetes.io/default-container'
+|| key.endsWith('vram-enforcer')
 {{- end }}
 
 {{/* Whether an update changes keys; call with root, a field of metadata and a condition on `key`. What is

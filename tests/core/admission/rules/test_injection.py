@@ -208,6 +208,45 @@ def test_a_list_of_host_paths_counts_for_mounts_by_annotation():
     ]
 
 
+OF_THE_SIDECAR = {
+    "mounts.nri.io/container.vram-enforcer": "- {source: /data/py, destination: /usr, type: bind}",
+    "devices.nri.io/container.vram-enforcer": "- path: /dev/fuse",
+    "ulimits.nri.containerd.io/container.vram-enforcer": "- {type: RLIMIT_NOFILE, hard: 3}",
+    "io.kubernetes.cri-o.UnifiedCgroup.vram-enforcer": "cpu.max=1000 100000",
+    "unified-cgroup.crio.io/vram-enforcer": "cpu.max=1000 100000",
+    "rdt.resources.beta.kubernetes.io/container.vram-enforcer": "slow",
+}
+
+
+@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize("key", OF_THE_SIDECAR)
+def test_no_annotation_changes_the_container_of_a_sidecar(key, phase):
+    denied = [("ReservedName", path_of(key))]
+    value = OF_THE_SIDECAR[key]
+    assert_left(decided(asking(key, value), phase=phase))
+    pod = asking(key, value, memory="8Gi")
+    for rule in (a_rule(), a_rule(device_annotations=("*",)), a_rule(host_paths=("/data",))):
+        assert findings_of(pod, rule, phase) == denied
+    old = stored_pod()
+    new = copy.deepcopy(old)
+    new["metadata"]["annotations"][key] = value
+    assert found_in(updated(old, new, phase=phase)) == denied
+    assert_left(updated(new, new, phase=phase))
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "ad.datadoghq.com/vram-enforcer.logs",
+        "x/not-vram-enforcer",
+        "vram-enforcer",
+        "x/vram-enforcer-2",
+    ],
+)
+def test_a_key_that_names_no_container_to_a_runtime_passes(key):
+    assert findings_of(a_pod("8Gi", annotations={key: "x"})) == []
+
+
 def test_so_much_of_such_annotations_is_read_and_no_more():
     half = "x" * (MOST_READ // 2)
     pod = a_pod(annotations={"cdi.k8s.io/a": half, "cdi.k8s.io/b": half})

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from webhook.core.admission.accounting import counted_for, uncounted
 from webhook.core.admission.rules.complexity import is_managed
 from webhook.core.admission.rules.isolation import may_mount
+from webhook.core.admission.sidecar.user import NOTE
 from webhook.core.nvidia import devices
 from webhook.core.nvidia.variables import (
     DRIVER_CAPABILITIES_ENV,
@@ -26,7 +27,7 @@ from webhook.core.pod.quantity import amount_or
 from webhook.core.pod.views import Container, effective_amount
 from webhook.core.policy.match import matches_any
 from webhook.core.policy.values import VisibleDevices
-from webhook.names import BINDING_ANNOTATIONS, GPU_MEMORY_ANNOTATION
+from webhook.names import BINDING_ANNOTATIONS, ENFORCER_CONTAINER, GPU_MEMORY_ANNOTATION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 # A pod may have any number of annotations.
 _SHOWN: Final = 16
+_OF_ENFORCER: Final = (f"/{ENFORCER_CONTAINER}", f".{ENFORCER_CONTAINER}")
 _HOW_GPUS_COME: Final = (
     f"GPUs come with the annotation {GPU_MEMORY_ANNOTATION}, or whole with {WHOLE_GPU}"
 )
@@ -136,10 +138,35 @@ def device_annotations(case: Case) -> Iterator[Finding]:
     Under Void it denies, too: a variable can be voided, but an annotation has no such value, and
     one that is taken off would come back with the next apply.
     """
-    managed = case.asks or (case.old is not case.pod and is_managed(case.old.raw))
     before = {} if case.old is case.pod else case.old.annotations
-    found = _denied(case, before, managed=managed)
+    found = _denied(case, before, managed=_is_managed(case))
     yield from islice(found, _SHOWN)
+
+
+def _is_managed(case: Case) -> bool:
+    return case.asks or (case.old is not case.pod and is_managed(case.old.raw))
+
+
+def enforcer_annotations(case: Case) -> Iterator[Finding]:
+    """Rule: no annotation has a container runtime, or a plug-in of it, change the sidecar.
+
+    Fields: metadata.annotations whose key ends in the sidecar's name, after a slash or a dot
+    Allowed values: none with a demand, except the key for AppArmor, which translation writes, and
+    those of the pod before an update
+
+    Runtimes and plug-ins name a container so: `mounts.nri.io/container.NAME`,
+    `io.kubernetes.cri-o.UnifiedCgroup.NAME`.
+    """
+    before = {} if case.old is case.pod else case.old.annotations
+    keys = [
+        key
+        for key, value in case.pod.annotations.items()
+        if key.endswith(_OF_ENFORCER) and key != NOTE and before.get(key) != value
+    ]
+    if keys and _is_managed(case):
+        for key in keys[:_SHOWN]:
+            detail = f"would change {ENFORCER_CONTAINER}, which holds the VRAM cap; remove it"
+            yield Finding(Reason.RESERVED_NAME, annotation_path(key), detail)
 
 
 def _denied(case: Case, before: Mapping[str, str], *, managed: bool) -> Iterator[Finding]:

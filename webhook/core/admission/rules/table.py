@@ -51,6 +51,7 @@ RULES: Final = (
     RuleRow(CaseKind.ASKING, isolation.non_root),
     RuleRow(CaseKind.ASKING, devices.visible_devices_of_demand),
     RuleRow(CaseKind.CREATED | CaseKind.UPDATED, devices.device_annotations),
+    RuleRow(CaseKind.ASKING | CaseKind.UPDATED, devices.enforcer_annotations),
     RuleRow(CaseKind.CREATED, devices.device_mounts),
     RuleRow(CaseKind.ASKING, amounts.gpu_class_known),
     RuleRow(CaseKind.ASKING, nodes.node_selector),
