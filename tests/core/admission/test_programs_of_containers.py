@@ -16,6 +16,8 @@ from tests.core.admission.decisions import (
     translated,
     variable,
 )
+from tests.core.admission.plugins import CAP_ONLY, MIG, under
+from tests.core.admission.plugins import translated as plugins_translated
 from tests.support.pods import a_container, a_pod, a_rule
 from webhook.core.admission.decide import Phase
 from webhook.core.nvidia.programs import Program
@@ -32,6 +34,10 @@ FIELD = {
 ALL = tuple(Program)
 DEFAULT = ("jax", "tensorflow")
 FROM = {"envFrom": [{"configMapRef": {"name": "settings"}}]}
+WIDENING = [
+    *("NVIDIA_IMEX_CHANNELS", "NVIDIA_MIG_CONFIG_DEVICES"),
+    *("NVIDIA_MIG_MONITOR_DEVICES", "NVIDIA_NVSWITCH"),
+]
 
 
 def env_of(pod, name="main"):
@@ -124,10 +130,39 @@ def test_what_a_map_of_variables_may_bring_is_left_to_it():
         "NVIDIA_VISIBLE_DEVICES",
         "OURS",
         "NVIDIA_DRIVER_CAPABILITIES",
+        *WIDENING,
     ]
     assert_fine(pod, rule)
     container_of(pod, "main")["envFrom"] = []
     assert "CUPY_GPU_MEMORY_LIMIT" in names_of(translated(pod, rule))
+
+
+@pytest.mark.parametrize("name", EVERYWHERE)
+@pytest.mark.parametrize("devices", VisibleDevices)
+def test_a_map_of_variables_brings_no_more_than_the_share(devices, name):
+    rule = a_rule(visible_devices=devices)
+    pod = a_full_pod(f"{name}=8Gi")
+    for each in EVERYWHERE:
+        put_in(pod, each, FROM)
+    put_in(pod, name, variable("NVIDIA_NVSWITCH", "void"))
+    after = translated(pod, rule)
+    empty = dict.fromkeys(WIDENING[:3], "")
+    assert env_of(after, name).items() >= {**empty, "NVIDIA_NVSWITCH": "void"}.items()
+    for other in {*EVERYWHERE} - {name}:
+        assert env_of(after, other) == {"NVIDIA_VISIBLE_DEVICES": "void"}
+    for container in (*after["spec"]["containers"], *after["spec"]["initContainers"]):
+        for entry in container["env"]:  # the API server stores no empty value
+            if entry.get("value") == "":
+                del entry["value"]
+    assert_left(decided(after, rule, Phase.VALIDATE))
+    del container_of(after, name)["env"][-1]
+    assert decided(after, rule, Phase.VALIDATE).reasons == ("Unmutated",)
+
+
+@pytest.mark.parametrize("known", [under(MIG), under(CAP_ONLY)], ids=["MIG", "CapOnly"])
+def test_nor_does_it_beside_what_a_device_plugin_gives(known):
+    after = plugins_translated(a_pod("4Gi", containers=[a_container(**FROM)]), known)
+    assert names_of(after)[-4:] == WIDENING
 
 
 @pytest.mark.parametrize("program", Program)

@@ -21,6 +21,7 @@ from webhook.core.nvidia.variables import (
     hide_visible,
     leave_devices,
     show_devices,
+    unset_widening,
 )
 from webhook.core.pod.patch import Edits
 from webhook.core.pod.quantity import format_bytes
@@ -237,8 +238,15 @@ def _env(container: Json, env: list[Json], demand: Demand, rule: Rule) -> list[J
         return hide(show_cap(env, None, fraction=False))
     # The annotation is of the whole pod: of two containers neither may take all of it.
     fraction = rule.chooses_gpus and len(demand.amounts) == 1
-    # What envFrom brings, `env` would override.
-    programs = () if container.get("envFrom") else rule.programs
+    if not container.get("envFrom"):
+        return _env_for_vram(env, amount, rule, rule.programs, fraction=fraction)
+    # `env` overrides envFrom: that is a user's choice for programs, and not for what gives more.
+    return unset_widening(_env_for_vram(env, amount, rule, (), fraction=fraction))
+
+
+def _env_for_vram(
+    env: list[Json], amount: int, rule: Rule, programs: tuple[str, ...], *, fraction: bool
+) -> list[Json]:
     if not env and not rule.env and not rule.leaves_to_plugin:
         return _env_of_ours(amount, programs, chosen=rule.chooses_gpus, fraction=fraction)
     if rule.leaves_to_plugin:

@@ -33,11 +33,9 @@ _LIMITING: Final = ("NVIDIA_GPU_MEMORY_", "CUDA_MPS_")
 
 # Those by which a container gets hold of more than the GPUs that it sees. Not NVIDIA_GDRCOPY,
 # NVIDIA_GDS and NVIDIA_MOFED, which show none.
-_WIDENING: Final = frozenset(
-    {
-        *("NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES"),
-        *("NVIDIA_IMEX_CHANNELS", "NVIDIA_NVSWITCH"),
-    }
+_WIDENING: Final = (
+    *("NVIDIA_IMEX_CHANNELS", "NVIDIA_MIG_CONFIG_DEVICES"),
+    *("NVIDIA_MIG_MONITOR_DEVICES", "NVIDIA_NVSWITCH"),
 )
 
 
@@ -99,6 +97,24 @@ def hide_visible(env: list[Json]) -> list[Json]:
     if all(map(sees_no_gpu, env)):
         return env
     return [entry if sees_no_gpu(entry) else _VOID for entry in env]
+
+
+def unset_widening(env: list[Json]) -> list[Json]:
+    """Add the variables that give more than a share, empty, where a container does not set them.
+
+    They override those of `envFrom`, which admission cannot read
+    (kubernetes/pkg/kubelet/kubelet_pods.go, makeEnvironmentVariables). To NVIDIA Container Toolkit
+    1.20 an empty value means the same as none:
+
+    | variable | empty | source |
+    | --- | --- | --- |
+    | NVIDIA_IMEX_CHANNELS | no channel | internal/config/image/cuda_image.go, devicesFromEnvvars |
+    | NVIDIA_MIG_*_DEVICES | none | cmd/nvidia-container-runtime-hook/container_config.go |
+    | NVIDIA_NVSWITCH | off, as all but `enabled` | internal/modifier/cdi.go, gatedDevices |
+    """
+    names = {entry["name"] for entry in env}
+    added = [{"name": name, "value": ""} for name in _WIDENING if name not in names]
+    return [*env, *added] if added else env
 
 
 def hide_unless_set(env: list[Json]) -> list[Json]:
