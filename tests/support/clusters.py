@@ -258,6 +258,7 @@ def a_pod(
     }
     if node:
         changes["spec"] = {"nodeName": node}
+        changes["status"].setdefault("startTime", ago(age_s))
     on_top = {"metadata": (metadata or {}) | {"annotations": annotations or {}}}
     return merged(merged(pod, changes), on_top)
 

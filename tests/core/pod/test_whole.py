@@ -8,13 +8,20 @@ from tests.support.pods import a_container, a_pod
 from webhook.core.pod.whole import MOST_CLAIMS, claim_names, has_whole_gpu, is_gpu_claim
 
 
-def asking(resource, amount="1", kind="limits", **more):
-    return a_pod(containers=[a_container(resources={kind: {resource: amount}})], **more)
+ADMITTED = {"phase": "Pending", "startTime": "2026-01-01T00:00:00Z"}
+SCHEDULED = {"type": "PodScheduled", "status": "True"}
+BOUND = {"phase": "Pending", "conditions": [{"type": "Ready", "status": "False"}, SCHEDULED]}
+NAMED = {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False"}]}
+
+
+def asking(resource, amount="1", kind="limits", status=ADMITTED):
+    pod = a_pod(containers=[a_container(resources={kind: {resource: amount}})])
+    return pod | {"status": status}
 
 
 def mapped(resource):
     status = {"requestMappings": [{"resourceName": resource}], "resourceClaimName": "made"}
-    return a_pod(None) | {"status": {"phase": "Running", "extendedResourceClaimStatus": status}}
+    return a_pod(None) | {"status": {**BOUND, "extendedResourceClaimStatus": status}}
 
 
 @pytest.mark.parametrize(
@@ -36,13 +43,17 @@ def mapped(resource):
         (asking("aliyun.com/gpu-mem"), True),
         (asking("aliyun.com/gpu-count"), False),
         (
-            a_pod(None, initContainers=[a_container(resources={"limits": {"nvidia.com/gpu": 1}})]),
+            a_pod(None, initContainers=[a_container(resources={"limits": {"nvidia.com/gpu": 1}})])
+            | {"status": ADMITTED},
             True,
         ),
-        (a_pod(None, resources={"requests": {"nvidia.com/gpu": "1"}}), True),
-        (asking("nvidia.com/gpu") | {"status": {"phase": "Running"}}, True),
-        (asking("nvidia.com/gpu") | {"status": {"phase": "Succeeded"}}, False),
-        (asking("nvidia.com/gpu") | {"status": {"phase": "Failed"}}, False),
+        (a_pod(resources={"requests": {"nvidia.com/gpu": "1"}}) | {"status": ADMITTED}, True),
+        (asking("nvidia.com/gpu", status=ADMITTED | {"phase": "Running"}), True),
+        (asking("nvidia.com/gpu", status=BOUND), True),
+        (asking("nvidia.com/gpu", status=NAMED), False),
+        (asking("nvidia.com/gpu", status={}), False),
+        (asking("nvidia.com/gpu", status=BOUND | {"phase": "Succeeded"}), False),
+        (asking("nvidia.com/gpu", status=ADMITTED | {"phase": "Failed"}), False),
         (mapped("nvidia.com/gpu"), True),
         (mapped("example.com/nic"), False),
         ({"metadata": {"name": "giant"}, "spec": "too large to be read"}, True),
@@ -58,13 +69,16 @@ def test_the_claims_of_a_pod_are_named_once_each():
     pod = a_pod(None, resourceClaims=claims)
     of_b = {"name": "b", "resourceClaimName": "b-x7z"}
     status = {
+        **ADMITTED,
         "resourceClaimStatuses": [{"name": "a", "resourceClaimName": "mine"}, 7, of_b],
         "extendedResourceClaimStatus": {"resourceClaimName": "made"},
     }
     assert claim_names(pod | {"status": status}) == ("mine", "b-x7z", "made")
+    assert claim_names(pod | {"status": BOUND}) == ("mine",)
+    assert claim_names(pod | {"status": NAMED}) == claim_names(pod) == ()
     assert claim_names(pod | {"status": status | {"phase": "Failed"}}) == ()
     pod["spec"]["resourceClaims"] = [{"resourceClaimName": str(number)} for number in range(999)]
-    assert len(claim_names(pod)) == MOST_CLAIMS + 1
+    assert len(claim_names(pod | {"status": BOUND})) == MOST_CLAIMS + 1
     assert claim_names({"spec": "too large to be read"}) == ()
 
 

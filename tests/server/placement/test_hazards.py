@@ -479,7 +479,8 @@ def test_of_two_replicas_that_answer_a_question_at_once_one_writes(world, replic
     pods = [f"/api/v1/namespaces/ml/pods/{name}" for name in "abcd"]
     whole = [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]
     for pod in pods:
-        world.put(pod, {"spec": {"nodeName": "n0", "containers": whole}})
+        status = {"startTime": "2026-01-01T00:00:00Z"}
+        world.put(pod, {"spec": {"nodeName": "n0", "containers": whole}, "status": status})
     tasks = [replica.answer_question("n0", "7") for replica in replicas]
     while not all(task.done for task in tasks):
         for task in [task for replica in replicas for task in replica.tasks if not task.done]:

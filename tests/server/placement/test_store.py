@@ -263,10 +263,13 @@ def test_the_nodes_that_ask_are_found_by_their_label(api, server):
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/team/resourceclaims"
 
 
-def put_on_node(server, name, *claims, **limits):
+BOUND = {"conditions": [{"type": "PodScheduled", "status": "True"}]}
+
+
+def put_on_node(server, name, *claims, status=BOUND, **limits):
     spec = {"containers": [{"name": "main", "resources": {"limits": limits}}]}
     spec |= {"nodeName": "n1", "resourceClaims": [{"resourceClaimName": one} for one in claims]}
-    server.put(f"{PODS}/{name}", {"spec": spec})
+    server.put(f"{PODS}/{name}", {"spec": spec, "status": status})
 
 
 def test_the_pods_with_whole_gpus_of_a_node_are_named(api, server):
@@ -277,11 +280,27 @@ def test_the_pods_with_whole_gpus_of_a_node_are_named(api, server):
     put_on_node(server, "a", "gone", "gpu")
     put_on_node(server, "b", "denied")
     put_on_node(server, "d", "gone")
-    put_on_node(server, "many", *(f"c{number}" for number in range(17)))
-    assert api.whole_gpu_pods("n1") == ["team/a", "team/many", "team/z"]
+    put_on_node(server, "named", "gpu", status={"phase": "Pending"}, **{"nvidia.com/gpu": "1"})
+    assert api.whole_gpu_pods("n1") == ["team/a", "team/z"]
     on_node = "GET /api/v1/pods?fieldSelector=spec.nodeName%3Dn1&resourceVersion=0"
     claims = [f"GET {CLAIMS}/{name}" for name in ("gone", "gpu", "denied", "gone")]
     assert urls(server) == [on_node, *claims]
+
+
+def test_of_many_claims_some_are_read_and_none_counts_that_is_not_allocated(api, server):
+    names = [f"c{number:02}" for number in range(20)]
+    put_on_node(server, "many", *names)
+    assert api.whole_gpu_pods("n1") == []
+    assert urls(server)[1:] == [f"GET {CLAIMS}/{name}" for name in names[:16]]
+    devices = {"results": [{"driver": "nic.example"}]}
+    for name in names[:15]:
+        server.put(f"{CLAIMS}/{name}", {"status": {"allocation": {"devices": devices}}})
+    server.put(f"{CLAIMS}/{names[15]}", {})
+    assert api.whole_gpu_pods("n1") == []
+    server.put(f"{CLAIMS}/{names[15]}", {"status": {"allocation": {"devices": devices}}})
+    assert api.whole_gpu_pods("n1") == ["team/many"]  # of the rest nobody knows
+    put_on_node(server, "many", *names[:16])
+    assert api.whole_gpu_pods("n1") == []
 
 
 def test_claims_that_cannot_be_read_for_now_are_no_answer(api, server):

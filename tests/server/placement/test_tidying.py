@@ -68,7 +68,8 @@ def server():
     whole = [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]
     for name in "abcd":
         path = f"/api/v1/namespaces/ml/pods/{name}"
-        found.put(path, {"spec": {"nodeName": "n2", "containers": whole}})
+        status = {"startTime": "2026-01-01T00:00:00Z"}
+        found.put(path, {"spec": {"nodeName": "n2", "containers": whole}, "status": status})
     labels = {"vramwarden.io/gpu-assignments": "true"}
     found.put("/api/v1/namespaces/sys/configmaps/other", {"metadata": {"labels": labels}})
     return found

@@ -249,7 +249,8 @@ def a_pod_on_n1(name, *, limits=None, status=None, **spec):
     containers = [a_container("main", resources={"limits": limits or {}})]
     pod = a_pod(containers=containers, nodeName="n1", **spec)
     pod["metadata"]["name"] = name
-    return {**pod, "status": {"phase": "Running", **(status or {})}}
+    started = {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"}
+    return {**pod, "status": {**started, **(status or {})}}
 
 
 CLAIM = {

@@ -24,7 +24,13 @@ from webhook.core.placement.assignments import (
     write_assignments,
     write_whole,
 )
-from webhook.core.pod.whole import MOST_CLAIMS, claim_names, has_whole_gpu, is_gpu_claim
+from webhook.core.pod.whole import (
+    DRA_DRIVER,
+    MOST_CLAIMS,
+    claim_drivers,
+    claim_names,
+    has_whole_gpu,
+)
 from webhook.names import (
     ASSIGNMENTS_LABEL,
     ASSIGNMENTS_NODE_ANNOTATION,
@@ -202,18 +208,24 @@ class PlacementApi:
         )
 
     def _claims_gpu(self, pod: str, claims: tuple[str, ...]) -> bool:
-        """Say whether one of a pod's claims has a GPU; not where we may not read them."""
+        """Return True if one of a pod's claims has a GPU; False if we may not read them.
+
+        Of a pod with more than `MOST_CLAIMS` it is not known; it counts if all that are read are
+        allocated. No pod runs with a claim that is not.
+        """
         namespace = quote(pod.partition("/")[0], safe="")
         path = f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims"
         try:
-            return len(claims) > MOST_CLAIMS or any(
-                self._kube.find_kept(f"{path}/{quote(claim, safe='')}", is_gpu_claim)
-                for claim in claims
-            )
+            drivers = [
+                self._kube.find_kept(f"{path}/{quote(claim, safe='')}", claim_drivers)
+                for claim in claims[:MOST_CLAIMS]
+            ]
         except KubeError as error:
             if not error.forbidden:
                 raise
             return False
+        has_gpu = any(DRA_DRIVER in found for found in drivers if found)
+        return has_gpu or (len(claims) > MOST_CLAIMS and all(drivers))
 
     def assignments(self, node: str) -> StoredList:
         """Read a node's assignments."""

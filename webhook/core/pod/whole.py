@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 DRA_DRIVER: Final = "gpu.nvidia.com"
 
 MOST_CLAIMS: Final = 16
-"""So many claims of a pod are read; of one that has more nobody knows what it has."""
+"""Maximum number of claims read of one pod; of one with more nobody knows all that it has."""
 
 
 def gives_gpus(resource: str) -> bool:
@@ -45,19 +45,38 @@ def has_ended(pod: Mapping[str, Any]) -> bool:
     return str(as_object(pod.get("status")).get("phase")) in {"Succeeded", "Failed"}
 
 
+def _has_node(pod: Mapping[str, Any]) -> bool:
+    """Return True if a scheduler bound the pod, or a kubelet admitted it, and it has not ended.
+
+    A pod that was only created with `spec.nodeName` shows neither until its kubelet admits it, and
+    has no device until then. The API server sets the condition when it stores a Binding
+    (kubernetes/pkg/registry/core/pod/storage/storage.go, setPodNodeAndMetadata). A kubelet sets it
+    and `startTime` with its first status (pkg/kubelet/kubelet_pods.go, generateAPIPodStatus). So a
+    pod that was bound with GPUs and waits for its kubelet counts.
+    """
+    status = as_object(pod.get("status"))
+    conditions = as_objects(status.get("conditions"))
+    scheduled = any(
+        one.get("type") == "PodScheduled" and one.get("status") == "True" for one in conditions
+    )
+    return (scheduled or bool(status.get("startTime"))) and not has_ended(pod)
+
+
 def has_whole_gpu(pod: Mapping[str, Any]) -> bool:
-    """Say whether a pod has GPUs from another product, apart from its claims (`claim_names`).
+    """Return True if a pod has GPUs from another product, apart from its claims (`claim_names`).
 
     | the pod | has |
     | --- | --- |
-    | ended | none |
     | is too large to be read | some: nobody knows |
+    | ended, or was neither bound by a scheduler nor admitted by a kubelet | none |
     | asks for more than nothing of such a resource, or for what cannot be read | some |
     | its status maps such a resource to a claim | some |
     """
     spec, status = pod.get("spec"), as_object(pod.get("status"))
-    if has_ended(pod) or not isinstance(spec, dict):
+    if not isinstance(spec, dict):
         return not has_ended(pod)
+    if not _has_node(pod):
+        return False
     holders = (spec, *as_objects(spec.get("containers")), *as_objects(spec.get("initContainers")))
     extended = as_object(status.get("extendedResourceClaimStatus"))
     mappings = as_objects(extended.get("requestMappings"))
@@ -70,8 +89,11 @@ def has_whole_gpu(pod: Mapping[str, Any]) -> bool:
 
 
 def claim_names(pod: Mapping[str, Any]) -> tuple[str, ...]:
-    """Name the ResourceClaims of a pod that has not ended, at most one more than `MOST_CLAIMS`."""
-    if has_ended(pod):
+    """Name the ResourceClaims of a pod on a node, at most one more than `MOST_CLAIMS`.
+
+    As above, of a pod that ended or only names its node there are none.
+    """
+    if not _has_node(pod):
         return ()
     spec, status = as_object(pod.get("spec")), as_object(pod.get("status"))
     claims = (
@@ -83,11 +105,16 @@ def claim_names(pod: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(name) for name in names if name))[: MOST_CLAIMS + 1]
 
 
-def is_gpu_claim(claim: Mapping[str, Any]) -> bool:
-    """Say whether a ResourceClaim has a device of NVIDIA's driver for GPUs."""
+def claim_drivers(claim: Mapping[str, Any]) -> frozenset[str]:
+    """Return the drivers of a ResourceClaim's devices; empty if it is not allocated."""
     allocation = as_object(as_object(claim.get("status")).get("allocation"))
     results = as_objects(as_object(allocation.get("devices")).get("results"))
-    return any(one.get("driver") == DRA_DRIVER for one in results)
+    return frozenset(str(one.get("driver")) for one in results)
+
+
+def is_gpu_claim(claim: Mapping[str, Any]) -> bool:
+    """Return True if a ResourceClaim has a device of NVIDIA's driver for GPUs."""
+    return DRA_DRIVER in claim_drivers(claim)
 
 
 _MOST_DEVICES: Final = 128  # the API's own bounds on a slice and on a device
