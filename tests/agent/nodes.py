@@ -82,7 +82,7 @@ def make_agent(control_plane, node, library, tmp_path):
     def make(*options, folder=tmp_path, kubeconfig=control_plane.kubeconfig):
         folder.mkdir(exist_ok=True)
         usual = ("--node", node.name, "--kubeconfig", str(kubeconfig), "--interval", "1s")
-        agent = AgentProcess(folder, library, *usual, "--runtime-class=nvidia", *options)
+        agent = AgentProcess(folder, library, *usual, "--fence-void", *options)
         agent.script(BOTH)
         return agent
 

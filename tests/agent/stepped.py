@@ -29,7 +29,7 @@ NOBODY = AssignmentsSeen({})
 SOMEBODY = AssignmentsSeen(
     {"uid": Assignment(pod="team/train", uuids=("GPU-a",), memory_bytes=2**28, since_s=1)}
 )
-CDI = Access(visible_devices="void", runtime_class="nvidia")
+CDI = Access(visible_devices="void", runtime_class="nvidia", voided=True)
 
 
 API_NOW_S = 1_700_000_000.0

@@ -25,7 +25,7 @@ DRY = ("--once", "--dry-run")
 
 @pytest.fixture
 def agent(tmp_path, library):
-    made = AgentProcess(tmp_path, library, "--runtime-class=nvidia")
+    made = AgentProcess(tmp_path, library, "--fence-void")
     made.script(GPUS.format(version="570.86.15"))
     return made
 
@@ -121,15 +121,16 @@ def test_once_fails_with_the_server_s_words(agent, cluster, deny, said, asked):
 @pytest.mark.parametrize(
     ("options", "inside", "label", "advice"),
     [
-        (("--runtime-class=nvidia",), "void", "runtime.nvidia.com", ""),
-        (("--runtime-class=nvidia",), "all", "uuid", ""),
+        (("--runtime-class=nvidia",), "void", "runtime.nvidia.com", "fence.void"),
+        (("--runtime-class=nvidia",), "all", "uuid", "RuntimeClass nvidia"),
+        (("--runtime-class=nvidia", "--fence-void"), "all", "uuid", ""),
         ((), "void", "runtime.nvidia.com", "fence.void"),
         (("--runtime-class=",), "all", "uuid", "fence.void"),
         ((), "", "none", "agent.deviceNames"),
         (("--gpu-access=VolumeMounts",), "all", "none", "agent.gpuAccess"),
         (("--gpu-access=Privileged", "--device-names=uuid"), "all", "uuid", ""),
         (("--gpu-access=Privileged", "--device-names="), "void", "none", "agent.deviceNames"),
-        (("--runtime-class=a", "--device-names=nvidia.com"), "void", "nvidia.com", ""),
+        (("--fence-void", "--device-names=nvidia.com"), "void", "nvidia.com", ""),
     ],
 )
 def test_a_dry_run_shows_which_names_pods_get_and_what_to_change(

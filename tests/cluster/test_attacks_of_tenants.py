@@ -19,9 +19,11 @@ from tests.chart.fenced import granted
 from tests.chart.recorded_reviews import denial
 from tests.cluster.attacked import NODE, STRATEGIC, Tenant, attacked
 from tests.support import charts
+from tests.support.charts import NAMESPACE
 from tests.support.control_planes import ApiError, needs, needs_pod_level_resources, wait_until
 from tests.support.paths import ROOT
 from tests.support.pods import a_container, a_pod
+from webhook.core.placement.assignments import Whole, config_map_name, read_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,6 +95,13 @@ def from_source(**source: Json) -> Json:
 def with_resource(memory: str | None, name: str, amount: str = "1") -> Callable[[Tenant], Json]:
     amounts = {name: amount}
     return with_container(memory, resources={"requests": amounts, "limits": amounts})
+
+
+def on_node(name: str, amount: str = "1", *annotation: str) -> Callable[[Tenant], Json]:
+    """Create a pod past the scheduler, with a resource that its node may not have."""
+    amounts = {"limits": {name: amount}}
+    notes = {"annotations": dict([annotation])} if annotation else {}
+    return with_container(resources=amounts, spec={"nodeName": NODE, **notes})
 
 
 def claiming(memory: str | None) -> Callable[[Tenant], Json]:
@@ -238,6 +247,46 @@ def is_voided(*arguments: Any, **more: Any) -> Callable[[Tenant], None]:
             assert VOID in container["env"], container
 
     return check
+
+
+def takes_nothing_from_a_map(tenant: Tenant) -> None:
+    """Bring variables of NVIDIA's runtime by a ConfigMap; the pod's own override them."""
+    source = [{"prefix": "NVIDIA_", "configMapRef": {"name": "c"}}]
+    pod = tenant.create(a_pod("1Gi", containers=[a_container(envFrom=source)]))
+    (container,) = pod["spec"]["containers"]
+    for name in ("IMEX_CHANNELS", "MIG_CONFIG_DEVICES", "MIG_MONITOR_DEVICES", "NVSWITCH"):
+        assert {"name": f"NVIDIA_{name}"} in container["env"]  # an empty value is not stored
+
+
+def whole_gpu_pods(tenant: Tenant, asked: str) -> tuple[str, ...]:
+    """Ask as the node's agent does which pods have whole GPUs there; a replica answers."""
+    label = {"metadata": {"labels": {"vramwarden.io/whole-gpu-pods": asked}}}
+    tenant.admin.request("PATCH", f"/api/v1/nodes/{NODE}", label, content_type=STRATEGIC)
+    path = f"/api/v1/namespaces/{NAMESPACE}/configmaps/{config_map_name(NODE)}"
+
+    def answer() -> Whole | None:
+        if denial(lambda: tenant.admin.request("GET", path)):
+            return None  # nobody has made the list yet
+        found = read_whole(tenant.admin.request("GET", path)["data"])
+        return found if found and found.asked == asked else None
+
+    return wait_until("a replica answers", answer).pods
+
+
+def keeps_no_node(tenant: Tenant) -> None:
+    """Name a node in pods that no kubelet ever admits; one that a scheduler bound counts."""
+    tenant.namespace("opted-out", {"vramwarden.io/webhook": "disabled"})
+    whole = [a_container(resources={"limits": {GPU: "1"}})]
+    claims = [{"name": f"a{n}", "resourceClaimName": f"b{n}"} for n in range(17)]
+    named = [
+        tenant.create(a_pod(nodeName=NODE, **fields), "opted-out", tenant.admin, dry_run=False)
+        for fields in ({"containers": whole}, {"resourceClaims": claims})
+    ]
+    bound = tenant.create(a_pod(containers=whole), "opted-out", tenant.admin, dry_run=False)
+    assert whole_gpu_pods(tenant, "1") == ()
+    tenant.bind(bound, NODE)
+    assert whole_gpu_pods(tenant, "2") == (f"opted-out/{bound['metadata']['name']}",)
+    tenant.delete(bound, *named)
 
 
 def is_translated(generateName: str = "", **spec: Any) -> Callable[[Tenant], None]:  # noqa: N803 - as in a pod
@@ -459,6 +508,13 @@ CHANGES = (
     ("its mark", annotations(admitted="x"), FIXED),
     ("its label", {"metadata": {"labels": {"vramwarden.io/managed": None}}}, MARKED),
 )
+GPU = "nvidia.com/gpu"
+TWO_CARDS = ("devices.gke.io/pod", "- path: /dev/nvidia0\n- path: /dev/nvidia1\n")
+MOUNT = "- {source: /home/x/py, destination: /usr/lib/python3.11, type: bind}"
+OF_SIDECAR = (
+    *("mounts.nri.io/container.vram-enforcer", "io.kubernetes.cri-o.UnifiedCgroup.vram-enforcer"),
+    "ulimits.nri.containerd.io/container.vram-enforcer",
+)
 DEVICES = "/var/run/nvidia-container-devices/all"
 MIRROR = {"kubernetes.io/config.mirror": "x"}
 FORGED = {
@@ -583,6 +639,23 @@ TABLE = [
         with_env("8Gi", {"name": "CUDA_MPS_PIPE_DIRECTORY", "value": "/x"}),
         BY_HAND,
     ),
+    *(
+        closed(f"B11 {key}", creating("8Gi", annotations={key: MOUNT}), "ReservedName: ")
+        for key in OF_SIDECAR
+    ),
+    closed(
+        "B11 a mount in every container",
+        creating("8Gi", annotations={"mounts.nri.io/pod": MOUNT}),
+        PRIVILEGED,
+    ),
+    *(
+        closed(
+            f"B11 {key}, later",
+            changing("8Gi", {"metadata": {"annotations": {key: MOUNT}}}),
+            "ReservedName: ",
+        )
+        for key in OF_SIDECAR
+    ),
     closed("B11 our volume", with_mount("8Gi", "vram-enforcer-run", "/x"), "ReservedName: "),
     closed("B11 the sidecar's image", changing_the_sidecar("", image="evil.example/x"), KEPT),
     closed("B11 the sidecar's amounts", changing_the_sidecar("/resize", resources=LESS), KEPT),
@@ -642,6 +715,7 @@ TABLE = [
         for name, fields in UNNAMED.items()
     ),
     harmless("C3 a RuntimeClass alone", has_a_runtime_class),
+    harmless("C3 a variable of NVIDIA's from a map", takes_nothing_from_a_map),
     limit(
         "C3 without fence.void",
         "deploy/nodes.md",
@@ -656,6 +730,15 @@ TABLE = [
     ),
     *(closed(f"C5 {name}", with_resource("8Gi", name), "WholeGPUAndShare: ") for name in WHOLE),
     closed("C5 a claim", claiming("8Gi"), "WholeGPUAndShare: "),
+    *(
+        closed(f"C5 {name} on a node of her choice", on_node(name), "NodeNamePreset: ")
+        for name in (*WHOLE[1:], "tencent.com/vcuda-core", "amd.com/gpu")
+    ),
+    *(
+        closed(f"C5 cards that she has not: {key}", on_node(GPU, "8", key, value), BY_HAND)
+        for key, value in (("cdi.k8s.io/x", "nvidia.com/gpu=0"), TWO_CARDS)
+    ),
+    harmless("C5 a node that is to be shared", keeps_no_node),
     limit(
         "C5 a claim without a share",
         "deploy/take-the-plugin-off.md",

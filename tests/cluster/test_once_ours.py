@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.chart.admission_policies import POLICY, is_denied_by
 from tests.chart.recorded_reviews import denial
-from tests.cluster.attacked import attacked
+from tests.cluster.attacked import NODE, attacked
 from tests.support import charts
 from tests.support.control_planes import ApiError, needs, wait_until
 from tests.support.pods import a_container, a_pod
@@ -108,6 +108,34 @@ SWAPS = {
     ),
     "more annotations than are judged": noting(4100),
 }
+
+
+WHOLE_ON_A_NODE = a_pod(
+    containers=[a_container(resources={"limits": {"nvidia.com/gpu": "1"}})], nodeName=NODE
+)
+MOUNT = "- {source: /home/x/py, destination: /usr/lib/python3.11, type: bind}"
+
+
+def test_whole_gpus_past_the_scheduler_are_denied_once_a_rollout_enforces(mallory):
+    denied = denial(lambda: mallory.create(WHOLE_ON_A_NODE))
+    if mallory.cluster.rollout is Rollout.OBSERVE:
+        assert denied == ""
+    else:
+        assert "NodeNamePreset: spec.nodeName: " in denied
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["mounts.nri.io/container.vram-enforcer", "io.kubernetes.cri-o.UnifiedCgroup.vram-enforcer"],
+)
+def test_no_annotation_of_a_runtime_names_the_sidecar_under_any_rollout(mallory, small, key):
+    notes = {key: MOUNT}
+    later = {"metadata": {"annotations": notes}}
+    for attempt in (
+        lambda: mallory.create(a_pod("8Gi", annotations=notes)),
+        lambda: mallory.patch(small, later),
+    ):
+        assert f"ReservedName: metadata.annotations[{key}]" in denial(attempt)
 
 
 @pytest.mark.parametrize("tries", SWAPS.values(), ids=SWAPS)

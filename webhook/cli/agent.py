@@ -139,7 +139,7 @@ def _taint_key(_context: click.Context, _option: click.Parameter, key: str) -> s
 @click.option(
     "--fence-void",
     is_flag=True,
-    help="The chart's fence.void holds: NVIDIA's runtime may be the default one.",
+    help="The chart's fence.void holds: images show themselves no GPUs.",
 )
 @KERNEL_DRIVER_OPTION
 @click.option(

@@ -62,8 +62,9 @@ def test_names_that_changed_are_the_new_ones_at_once():
 @pytest.mark.parametrize(
     ("access", "reasons"),
     [
-        (CDI, ()),
-        (replace(CDI, visible_devices="all"), ()),
+        (CDI, (DEFAULT,)),
+        (replace(CDI, visible_devices="all"), (DEFAULT,)),
+        (replace(CDI, voided=True), ()),
         (replace(CDI, runtime_class=""), (DEFAULT,)),
         (replace(CDI, runtime_class="", voided=True), ()),
         (replace(CDI, visible_devices="GPU-a", voided=True), (UNKNOWN,)),
@@ -86,6 +87,7 @@ def test_what_a_cluster_admin_should_change_is_said(access, reasons):
         (Access(GpuAccess.PRIVILEGED), ("Privileged", "agent.deviceNames", "unprivileged = true")),
         (Access(visible_devices="x" * 9999), ("'xxx", "agent.deviceNames")),
         (Access(visible_devices="all"), ("fence.void",)),
+        (CDI, ("fence.void", "every pod may name")),
     ],
 )
 def test_the_advice_names_what_was_found_and_the_cure_in_a_few_words(access, words):

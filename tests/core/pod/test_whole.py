@@ -7,7 +7,6 @@ import pytest
 from tests.support.pods import a_container, a_pod
 from webhook.core.pod.whole import MOST_CLAIMS, claim_names, has_whole_gpu, is_gpu_claim
 
-
 ADMITTED = {"phase": "Pending", "startTime": "2026-01-01T00:00:00Z"}
 SCHEDULED = {"type": "PodScheduled", "status": "True"}
 BOUND = {"phase": "Pending", "conditions": [{"type": "Ready", "status": "False"}, SCHEDULED]}

@@ -100,22 +100,28 @@ def advise(access: Access) -> tuple[AccessProblem, ...]:
     | a GPU is seen | advice |
     | --- | --- |
     | names are `none`, and the option does not say so | `DeviceNamesUnknown` |
-    | by a runtime that read the variable, with neither RuntimeClass nor `void` | `DefaultRuntime` |
+    | by a runtime that read the variable, without `void` | `DefaultRuntime` |
+
+    Every pod may name the RuntimeClass by which the agent sees GPUs.
     """
     found = []
     if access.device_names is None and find_device_names(access) is DeviceNames.NONE:
         found.append(_unknown_names(access))
     injected = access.by is GpuAccess.ENVIRONMENT and access.visible_devices in _INJECTED
-    if injected and not access.runtime_class and not access.voided:
-        found.append(_DEFAULT_RUNTIME)
+    if injected and not access.voided:
+        found.append(_shown_by_images(access.runtime_class[:LONGEST_WORD]))
     return tuple(found)
 
 
-_DEFAULT_RUNTIME: Final = AccessProblem(
-    EventReason.DEFAULT_RUNTIME,
-    "NVIDIA's runtime is the default one here: any image can show itself GPUs",
-    "the agent sees GPUs without a RuntimeClass; the chart's value fence.void closes that",
-)
+def _shown_by_images(runtime_class: str) -> AccessProblem:
+    if runtime_class:
+        what = f"any image can show itself GPUs here if its pod names RuntimeClass {runtime_class}"
+        why = "the agent sees GPUs by that class, which every pod may name"
+    else:
+        what = "NVIDIA's runtime is the default one here: any image can show itself GPUs"
+        why = "the agent sees GPUs without a RuntimeClass"
+    cure = "the chart's value fence.void closes that"
+    return AccessProblem(EventReason.DEFAULT_RUNTIME, what, f"{why}; {cure}")
 
 
 def _unknown_names(access: Access) -> AccessProblem:

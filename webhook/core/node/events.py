@@ -75,7 +75,10 @@ class EventReason(StrEnum):
         "DefaultRuntime",
         "Node",
         "Warning",
-        "the node is shared, any image can show itself its GPUs, and `fence.void` is off",
+        (
+            "the node is shared, `fence.void` is off, and images can show themselves its GPUs: by "
+            "the default runtime, or by a RuntimeClass that every pod may name"
+        ),
         "set `fence.void`",
     )
     GPU_LOST = (

@@ -354,11 +354,12 @@ gone through: then its size is judged. Without a second line also GPUs named by 
 {{- if $alone }} || {{ include "vramwarden.namesDevices" . }}{{ end }})))
 {{- end }}
 
-{{/* What else of a new pod we judge: whole GPUs, which in any policy have a domain; mounts by which some
-container toolkits show GPUs; GPUs named by hand. */}}
+{{/* What else of a new pod we judge: NVIDIA's RuntimeClass; whole GPUs, which in any policy have a domain;
+mounts by which some container toolkits show GPUs; GPUs named by hand. */}}
 {{- define "vramwarden.isNewAdvice" -}}
 {{- $most := (include "vramwarden.bounds" . | fromJson).unread -}}
-((has(object.metadata.annotations) && object.metadata.annotations.size() <= {{ $most.entries }}
+((has(object.spec.runtimeClassName) && object.spec.runtimeClassName.startsWith('nvidia'))
+|| (has(object.metadata.annotations) && object.metadata.annotations.size() <= {{ $most.entries }}
 && object.metadata.annotations.exists(key, {{ include "vramwarden.isDeviceKey" . }}))
 || [{{ include "vramwarden.newContainers" . }}].exists(all, !{{ include "vramwarden.areMany" . }}
 && all.exists(container, !({{ include "vramwarden.isLong" . }})

@@ -115,6 +115,42 @@ def test_variables_that_show_no_gpu_pass_beside_a_demand(name, value):
 
 
 @pytest.mark.parametrize("devices", VisibleDevices)
+@pytest.mark.parametrize("name", ["nvidia", "nvidia-legacy"])
+def test_a_pod_that_names_nvidias_runtime_and_asks_for_no_gpu_is_warned_of(name, devices):
+    rule = a_rule(visible_devices=devices)
+    decision = decided(a_full_pod(None, runtimeClassName=name), rule)
+    assert_left(decision)
+    start = (
+        f'spec.runtimeClassName: with "{name}" an image can show the pod every GPU of its node; '
+    )
+    warned = [one.startswith(start) for one in decision.warnings]
+    assert warned == ([] if devices is VisibleDevices.IGNORE else [True])
+
+
+def with_claim(pod):
+    pod["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": "one"}]
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda pod: put_in(pod, "main", limits("nvidia.com/gpu", "1")),
+        lambda pod: [put_in(pod, name, variable(VISIBLE, "void")) for name in EVERYWHERE],
+        lambda pod: pod["spec"].update(runtimeClassName="gvisor"),
+        with_claim,
+    ],
+    ids=["a whole GPU", "void by hand", "another class", "a claim"],
+)
+def test_nobody_else_is_warned_of_a_runtime_class(edit):
+    pod = a_full_pod(None, runtimeClassName="nvidia")
+    edit(pod)
+    assert decided(pod).warnings == ()
+    assert not any(
+        "RuntimeClass" in one for one in decided(a_full_pod(runtimeClassName="nvidia")).warnings
+    )
+
+
+@pytest.mark.parametrize("devices", VisibleDevices)
 def test_limits_of_the_driver_are_denied_whatever_the_rule_says_of_devices(devices):
     pod = a_full_pod()
     holder = put_in(pod, "init", variable("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=1G"))

@@ -1,4 +1,4 @@
-"""Rules about what decides which GPUs a container sees: variables, annotations, mounts."""
+"""Rules about what decides which GPUs a container sees: variables, annotations, mounts, runtime."""
 
 from __future__ import annotations
 
@@ -14,20 +14,26 @@ from webhook.core.nvidia import devices
 from webhook.core.nvidia.variables import (
     DRIVER_CAPABILITIES_ENV,
     VISIBLE_DEVICES_ENV,
+    chooses_devices,
     limits_memory,
     sees_no_gpu,
     shows_all,
     shows_chosen,
     widens,
 )
-from webhook.core.pod.fields import Json, items
+from webhook.core.pod.fields import Json, items, text
 from webhook.core.pod.findings import Finding, Reason, annotation_path, quoted
 from webhook.core.pod.foreign import WHOLE_GPU
 from webhook.core.pod.quantity import amount_or
 from webhook.core.pod.views import Container, effective_amount
 from webhook.core.policy.match import matches_any
 from webhook.core.policy.values import VisibleDevices
-from webhook.names import BINDING_ANNOTATIONS, ENFORCER_CONTAINER, GPU_MEMORY_ANNOTATION
+from webhook.names import (
+    BINDING_ANNOTATIONS,
+    ENFORCER_CONTAINER,
+    GPU_MEMORY_ANNOTATION,
+    NVIDIA_RUNTIME_CLASS,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -123,6 +129,31 @@ def visible_devices_without_demand(case: Case) -> Iterator[Finding]:
             if not sees_no_gpu(entry):
                 path = f"{container.path}.env[{index}]"
                 yield Finding(Reason.VISIBLE_DEVICES_OVERRIDE, path, _BY_HAND)
+
+
+def shown_by_runtime(case: Case) -> tuple[str, ...]:
+    """Rule: a pod that names NVIDIA's RuntimeClass also asks for a GPU.
+
+    Fields: spec.runtimeClassName
+    Allowed values: any; it returns a warning and not a finding, if the name begins with `nvidia`,
+    the pod has no demand, whole GPU or claim, some container does not set NVIDIA_VISIBLE_DEVICES,
+    and the rule's visibleDevices is not Ignore
+    """
+    pod = case.pod
+    name = text(pod.spec, "runtimeClassName", "spec")
+    if not name.startswith(NVIDIA_RUNTIME_CLASS) or case.asks or case.has_whole_gpus:
+        return ()
+    if case.rule.visible_devices is VisibleDevices.IGNORE or items(
+        pod.spec, "resourceClaims", "spec"
+    ):
+        return ()
+    if all(any(map(chooses_devices, container.env())) for container in pod.containers):
+        return ()
+    hint = (
+        f"spec.runtimeClassName: with {quoted(name)} an image can show the pod every GPU of its "
+        f"node; remove it: {_HOW_GPUS_COME}"
+    )
+    return (hint,)
 
 
 def device_annotations(case: Case) -> Iterator[Finding]:

@@ -75,7 +75,10 @@ RULES: Final = (
 
 HINTS: Final = (hints.unread_keys, hints.foreign_requests)
 """Rules that deny nothing: for each creation, from a case to warnings."""
-HINTS_IF_FINE: Final = (servers.unbounded_servers, nodes.unpromised, nodes.no_limits)
+HINTS_IF_FINE: Final = (
+    *(servers.unbounded_servers, nodes.unpromised, nodes.no_limits),
+    devices.shown_by_runtime,
+)
 """The same, where nothing is wrong: about what the pod will do."""
 _HINTS: Final = (*HINTS, *HINTS_IF_FINE)
 
