@@ -19,6 +19,7 @@ from tests.support.checked import INSTALLED
 from tests.support.commands import runner
 from tests.support.control_planes import free_port, needs, wait_until
 from tests.support.kube_api import _collection
+from tests.support.pods import a_container
 from webhook.cli.main import main
 from webhook.tools.check.judge.facts import read_sources, read_workload
 from webhook.tools.check.judge.fence import KEY, PARTS, WEAK, weakened
@@ -129,6 +130,28 @@ def test_the_notes_name_each_value_that_weakens_it(api, live_helm, named, values
         return re.findall(r"^- (\S+) is ", notes, re.MULTILINE)
 
     assert (said(STRONG), said({**STRONG, **values})) == ([], [named])
+
+
+def test_the_notes_name_the_namespace_in_which_nvidias_operator_validates(api, live_helm):
+    def notes():
+        command = ("install", "notes", str(CHART), "--namespace", NAMESPACE, "--dry-run=server")
+        values = {"sentry": {"createNamespace": False}, "crds": {"install": False}}
+        return live_helm.run(*command, *live_helm.values(values)).partition("NOTES:")[2]
+
+    pod = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [a_container()]}}
+    spec = {"selector": {"matchLabels": {"a": "b"}}, "template": pod}
+    kind = {"apiVersion": "apps/v1", "kind": "DaemonSet", "spec": spec}
+    made = []
+    for namespace in ("gpu-operator", "gpu-drivers"):
+        api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+        name = {"name": "nvidia-operator-validator", "namespace": namespace}
+        made.append(kind | {"metadata": name})
+        api.apply(made[-1])
+    found = notes()
+    for thing in made:
+        api.delete(thing)
+    assert "NVIDIA's operator validates nodes in gpu-drivers by pods" in found
+    assert "NVIDIA's operator" not in notes()
 
 
 class Checked:

@@ -156,7 +156,9 @@ def test_of_a_release_that_works_all_is_seen(cluster):
     assert not_ok(found) == {}
     seen = {
         "gpu-nodes": "1 of 2 nodes",
-        "runtime-class": "handler nvidia",
+        "runtime-class": (
+            "handler nvidia; every pod may name it, and sees GPUs unless fence.void is on"
+        ),
         "advertised": "80Gi on 1 of 1 node",
         "release": f"{__version__} in namespace {SYSTEM}",
         "webhook-ready": "2 of 2 replicas",
@@ -193,6 +195,10 @@ CLAIM = OF_DRA | {
 }  # fmt: skip
 CLAIMS = a_pod("claims", node="n1", resourceClaims=[{"name": "a", "resourceClaimName": "gpu"}])
 HAS_WHOLE = a_pod("whole", node="n1", containers=[{"name": "main", "resources": {"limits": WHOLE}}])
+VALIDATOR = a_pod(
+    "v", node="n1", namespace="gpu", status="Succeeded",
+    metadata={"labels": {"app": "nvidia-device-plugin-validator"}},
+)  # fmt: skip
 PULLS = sidecar(waiting={"reason": "ImagePullBackOff", "message": "Back-off"})
 
 
@@ -276,6 +282,7 @@ NOT_SO = {
     "a slice of a shared GPU": (added(SLICE), {"resource-claims": FAILED}, ["n1"]),
     "a claim of a shared GPU": (added(CLAIM, CLAIMS), {"resource-claims": FAILED},
                                 ["team-a/claims"]),
+    "a validator of NVIDIA's operator": (added(VALIDATOR), {"validators": WARNING}, ["gpu"]),
     "a pod with whole GPUs": (added(HAS_WHOLE), {"whole-gpu-pods": FAILED}, ["team-a/whole"]),
     "a configuration without webhooks": (
         patched(HOOKS[1], {"webhooks": None}), {"configurations": FAILED},

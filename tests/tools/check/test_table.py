@@ -132,6 +132,7 @@ BY_OTHERS = 'pods "x" is forbidden: exceeded quota'
 OTHER = OtherWebhook("MutatingWebhookConfiguration istio, a.b", fails=True, selects=False)
 WAITS = checked_pod(managed=True, waits="no GPU of n1 has 8Gi free")
 PULLS = checked_pod(managed=True, pull_failure=(IMAGE, "not found"))
+VALIDATING = replace(INSTALLED, validators=frozenset({"gpu"}))
 UNBOUND = INSTALLED.fences - {"vramwarden-second-line"}
 VOID = {
     "fences": INSTALLED.fences | {"vramwarden-void"},
@@ -483,6 +484,11 @@ CASES = {
             installed(**VOID, pods=(GPU_TOO, checked_pod("kube-system/net", **RDMA))),
         ),
         installed(**VOID, pods=(GPU_TOO, checked_pod(**RDMA))),
+    ],
+    "validators": [
+        installed(),
+        VALIDATING,
+        replace(VALIDATING, policy=replace(INSTALLED.policy, validated=("gpu",))),
     ],
     "agents": [
         installed(agent=None),

@@ -10,7 +10,7 @@ from webhook.adapters.policy.files import PolicyInvalidError, load_config_map, s
 from webhook.adapters.policy.objects import policy_text
 from webhook.core.policy.fence import fence_data
 from webhook.core.policy.match import NamespaceUnknownError, Subject
-from webhook.core.policy.values import Accounting, EnforceBy, Rollout
+from webhook.core.policy.values import Accounting, Action, EnforceBy, Rollout
 from webhook.tools.check.judge.facts import Certificate, OwnWorkload, PolicyFacts
 from webhook.tools.shared.facts import Unreadable
 
@@ -58,18 +58,20 @@ def read_policy(
     rollout = webhook.option("rollout") if webhook else ""
     known = rollout in tuple(Rollout)
     fence = fence_data(policy, Rollout(rollout)) if comparable and known else {}
-    return _facts_of(policy, image, fence, facts.test_namespace)
+    return _facts_of(policy, image, fence, facts)
 
 
-def _facts_of(
-    policy: Policy, image: str, fence: Mapping[str, str], test_namespace: str
-) -> PolicyFacts:
+def _facts_of(policy: Policy, image: str, fence: Mapping[str, str], facts: Facts) -> PolicyFacts:
+    validators = () if isinstance(facts.validators, Unreadable) else sorted(facts.validators)
     held = [rule for rule in policy.rules if rule.enforcement.by is EnforceBy.SIDECAR]
     given = (policy.rules, policy.classes.values())
     return PolicyFacts(
         rules=len(policy.rules),
         digest=policy.short_digest,
-        tried_by=_tried_by(policy, test_namespace),
+        tried_by=_tried_by(policy, facts.test_namespace),
+        validated=tuple(
+            name for name in validators if _tried_by(policy, name)[1] not in {"", Action.IGNORE}
+        ),
         pinned=tuple(
             (rule.name, rule.enforcement.image) for rule in held if rule.enforcement.image != image
         ),

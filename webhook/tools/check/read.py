@@ -15,6 +15,7 @@ from webhook.adapters.kube.certificates import KINDS
 from webhook.adapters.kube.client import KubeError, joined
 from webhook.adapters.kube.events import OF_NODES
 from webhook.adapters.kube.fence import CONFIG_MAP
+from webhook.adapters.kube.namespaces import read_labels
 from webhook.adapters.kube.node_watch import SLICES
 from webhook.adapters.kube.policies import read_stored
 from webhook.core.kinds.nodes import read_gpu_node
@@ -63,7 +64,13 @@ from webhook.tools.shared.facts import Unreadable, known
 from webhook.tools.shared.node import ClusterNode
 from webhook.tools.shared.pod import ClusterPod
 from webhook.tools.shared.read import NOT_ENDED
-from webhook.tools.shared.release import CONFIGURATION, POLICIES, SENTRY_NAMESPACE
+from webhook.tools.shared.release import (
+    CONFIGURATION,
+    POLICIES,
+    SENTRY_NAMESPACE,
+    Scope,
+    read_scope,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -260,6 +267,8 @@ class _FactsReader:
         objects = self._try("list vrampolicies", lambda: self._objects(known(webhook)))
         files = self._try("get configmaps", lambda: self._data(namespace, POLICIES))
         secret = self._try("get secrets", lambda: self._secret(known(webhook)))
+        validators = self._try("list pods in all namespaces", self._validators)
+        facts = replace(facts, validators=validators)
         return replace(
             facts,
             policy_objects=objects,
@@ -484,6 +493,16 @@ class _FactsReader:
 
         found, _ = self._kube.list_all(joined("pods"), keep, fieldSelector=NOT_ENDED)
         return tuple(pod for pod in found if pod is not None)
+
+    def _validators(self) -> frozenset[str]:
+        scope = read_scope(self._kube) or Scope()
+        found, _ = self._kube.list_all(
+            joined("pods"),
+            lambda pod: str(pod["metadata"]["namespace"]),
+            labelSelector="app=nvidia-device-plugin-validator",
+        )
+        labels = {name: read_labels(self._kube, name, scope.labels).get(name) for name in {*found}}
+        return frozenset(name for name, has in labels.items() if not scope.exempts(name, has))
 
     def _events(self) -> Mapping[str, str]:
         """Return what agents said last of nodes whose GPUs are in use."""

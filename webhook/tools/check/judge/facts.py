@@ -311,6 +311,8 @@ class PolicyFacts:
     """Of all rules and classes."""
     slots: tuple[tuple[str, str], ...] = ()
     """Rules with `accounting: CapOnly`, and which slots their pods ask for."""
+    validated: tuple[str, ...] = ()
+    """Namespaces of `Facts.validators` whose rule has another action than Ignore."""
     fence: Mapping[str, str] = field(default_factory=dict)
     """What the replicas write for the API server's own policies; empty where the release is not of
     this command's version, so that it may read files and digests otherwise."""
@@ -386,6 +388,8 @@ class Facts:
     own_webhooks: tuple[OurWebhook, ...] | Unreadable = NOT_ASKED
     authorities: tuple[Certificate, ...] | Unreadable = NOT_ASKED
     certificate: Certificate | Unreadable | None = NOT_ASKED
+    validators: frozenset[str] | Unreadable = frozenset()
+    """Namespaces, exempt ones left out, in which NVIDIA's operator validates its device plugin."""
     policy: PolicyFacts | Unreadable | None = NOT_ASKED
     policy_objects: tuple[PolicyObject, ...] | Unreadable | None = NOT_ASKED
     """None where the replicas read none."""

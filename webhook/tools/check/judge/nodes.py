@@ -147,7 +147,7 @@ def runtime_class(facts: Facts) -> CheckFinding | None:
         cure = "install NVIDIA's container toolkit there: "
         cure += "`nvidia-ctk runtime configure --runtime=containerd`, then restart the runtime"
         return failed(f"{why}configured on {named(without)}", cure, without)
-    return ok(f"handler {handler}; a pod that names it sees GPUs by its image, unless voided")
+    return ok(f"handler {handler}; every pod may name it, and sees GPUs unless fence.void is on")
 
 
 def taints(facts: Facts) -> CheckFinding | None:

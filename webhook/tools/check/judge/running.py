@@ -195,6 +195,30 @@ def sidecar_image(facts: Facts) -> CheckFinding:
     return ok()
 
 
+def validators(facts: Facts) -> CheckFinding | None:
+    """Pods by which NVIDIA's operator validates its device plugin are left alone by the policy.
+
+    The operator creates them with `spec.nodeName` and a whole GPU.
+
+    | such pods, in namespaces that are not exempt | the rule there | result |
+    | --- | --- | --- |
+    | none | - | nothing |
+    | some | none, or its action is Ignore | ok |
+    | some | another | warning |
+    """
+    policy = facts.policy
+    if not known(facts.validators) or policy is None:
+        return None
+    names = known(policy).validated
+    if names:
+        why = (
+            f"rollout Enforce denies NVIDIA's pods nvidia-device-plugin-validator in {named(names)}"
+        )
+        cure = "add the namespace to a rule with action: Ignore, before all others, as `system` "
+        return warning(why, f"{cure}in policies/default.yaml", names)
+    return ok()
+
+
 def pods_without_gpu(facts: Facts) -> CheckFinding:
     """No pod is bound and waits for a GPU.
 

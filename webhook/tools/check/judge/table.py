@@ -132,6 +132,7 @@ GROUPS: Final[dict[str, tuple[Check, ...]]] = {
         Check(When.OF_RELEASE, running.figures, "sentries write figures of their nodes"),
         Check(When.OF_RELEASE, running.driver_limits, "the driver holds caps, by the limiter"),
         Check(When.OF_RELEASE, running.sidecar_image, "the sidecar's image can be pulled"),
+        Check(When.OF_RELEASE, running.validators, "NVIDIA's operator may validate its nodes"),
         Check(When.OF_RELEASE, running.pods_without_gpu, "no pod is bound and waits for a GPU"),
     ),
 }
