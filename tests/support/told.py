@@ -225,6 +225,16 @@ def meant(pod: Json, path: str, found: re.Match[str]) -> list[Json]:
     return []  # which key, and not what to write
 
 
+def for_each(pod: Json, path: str, found: re.Match[str]) -> Json:
+    """Write an annotation for each container in place of one for all of them."""
+    key = keys_of(path)[-1]
+    value = pod["metadata"]["annotations"][key]
+    annotate(pod, key, None)
+    for container in containers(pod):
+        annotate(pod, f"{found[1]}{container['name']}", value)
+    return pod
+
+
 def hostname(pod: Json, _path: str, _found: re.Match[str]) -> Json:
     node = pod["spec"].pop("nodeName")
     pod["spec"]["nodeSelector"] = {
@@ -362,6 +372,7 @@ CURES: list[tuple[str, Any]] = [
         ),
     ),
     (r"; remove it and use nodeSelector kubernetes.io/hostname$", one(hostname)),
+    (r"; write (\S+/container\.)NAME for each of your containers$", one(for_each)),
     (
         r"remove it, and for more shared memory mount an emptyDir with medium Memory at /dev/shm$",
         one(memory_shm),

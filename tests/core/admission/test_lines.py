@@ -304,6 +304,13 @@ SECURED = {
         "3Gi",
         containers=[a_container(volumeMounts=[{"name": "vram-enforcer-run", "mountPath": "/x"}])],
     ),
+    "NVIDIA's runtime alone": a_pod(runtimeClassName="nvidia"),
+    "a mount in every container": a_pod(
+        "8Gi", annotations={"mounts.nri.io/pod": "- {source: /models, destination: /m, type: bind}"}
+    ),
+    "an annotation for the sidecar": a_pod(
+        "8Gi", annotations={"unified-cgroup.crio.io/vram-enforcer": "cpu.max=1"}
+    ),
     "a mount by annotation": a_pod(
         "3Gi",
         annotations={"mounts.nri.io/container.main": "- source: /models\n  destination: /m\n"},
