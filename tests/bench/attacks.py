@@ -17,13 +17,12 @@ from tests.support.attacks import (
     BODIES,
     Damage,
     after,
-    as_the_api_server_writes_it,
     crowding,
     peak_bytes,
     posting,
+    slow,
     watched,
 )
-from tests.support.pods import a_pod, a_review
 from tests.support.servers import running
 
 SECONDS = float(os.environ.get("BENCH_SECONDS", "4"))
@@ -43,7 +42,6 @@ def bench_attacks():
     print()
     print(f"a bystander's wait while {CLIENTS} clients post, p50 p99 max in ms; peak memory in MiB")
     print(f"  {'':<18}{'review':>24}{'binding':>24}{'/livez':>24}{'MiB':>8}  attackers were told")
-    large = as_the_api_server_writes_it(a_review(a_pod("8Gi", annotations={"note": "x" * 10**5})))
     bodies = {"nothing": None, **{name: make() for name, make in BODIES.items()}}
     for title, body in bodies.items():
         with tempfile.TemporaryDirectory() as folder, running(Path(folder)) as server:
@@ -55,7 +53,7 @@ def bench_attacks():
     program = "tests.server.slow_judge"
     with tempfile.TemporaryDirectory() as folder, running(Path(folder), program=program) as server:
         damage = Damage()
-        with posting(server, large, CLIENTS, damage.told):
+        with posting(server, slow(3, note="x" * 10**5), CLIENTS, damage.told):
             watched(server, damage, after(SECONDS))
         show("3 s each", server, damage)
     with (

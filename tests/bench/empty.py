@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from functools import partial
+from ipaddress import ip_network
 from pathlib import Path
 
 import orjson
@@ -50,5 +51,6 @@ if __name__ == "__main__":
             operations_host="127.0.0.1",
             operations_port=operations_port,
             enforcer_image="bench",
+            api_servers=[ip_network("127.0.0.1/32")],
         )
     ).run()

@@ -81,10 +81,13 @@ def started(log, program, *arguments, folder, **environment):
 def replica(side, folder, **environment):
     """Run one replica of a commit; yield its process and its ports, at once."""
     port, operations_port = free_port(), free_port()
+    options = [f"--port={port}", f"--operations-port={operations_port}"]
+    if "--api-server" in (side.root / "webhook/cli/serve.py").read_text():
+        options.append("--api-server=127.0.0.1/32")  # others get a share of its time
     with started(
         folder / f"{side.label}.log", side.python,
         *("-P", "-m", "webhook.cli", "serve", f"--cert-dir={folder / 'certs'}"),
-        *(f"--port={port}", f"--operations-port={operations_port}"),
+        *options,
         folder=side.root, **environment,
     ) as process:  # fmt: skip
         yield process, port, operations_port

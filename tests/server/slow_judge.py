@@ -1,4 +1,4 @@
-"""The server, whose judgement of large reviews takes long; run as `python -m`."""
+"""The server, whose judgement of a pod takes the seconds that the pod says; run as `python -m`."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import time
 from webhook.cli.main import main
 from webhook.server import reviews
 
-SLOW_S = 3.0
+SECONDS = "seconds"
+"""The annotation that says how long."""
 
 
 def slow(request, policy, cluster, phase):
     """Keep the interpreter busy, as a rule with a bad bound would."""
-    if "note" in request.obj["metadata"].get("annotations", {}):
-        end = time.monotonic() + SLOW_S
-        while time.monotonic() < end:
-            sum(range(1000))
+    end = time.monotonic() + float(request.obj["metadata"].get("annotations", {}).get(SECONDS, 0))
+    while time.monotonic() < end:
+        sum(range(1000))
     return _decide(request, policy, cluster, phase)
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import socket
+from collections import Counter
 
 import pytest
 
 from tests.support.attacks import (
     BODIES,
+    JSON,
     Damage,
-    as_the_api_server_writes_it,
     peak_bytes,
     posting,
+    slow,
     watched,
 )
 from tests.support.pods import a_pod, a_review
@@ -46,14 +48,32 @@ def test_while_somebody_posts_the_worst_bodies_others_are_answered(tmp_path, nam
 
 def test_while_a_judgement_takes_seconds_others_are_answered(tmp_path):
     """And of those who attack some: whose turn does not come within 4 s may retry."""
-    pod = a_pod("8Gi", annotations={"note": "x" * 100_000})
-    body = as_the_api_server_writes_it(a_review(pod))
+    body = slow(3, note="x" * 100_000)
     with running(tmp_path, program="tests.server.slow_judge") as server:
         damage = Damage()
         with posting(server, body, CLIENTS, damage.told):
             watched(server, damage, lambda: {200, 503} <= set(damage.told))
         assert set(damage.told) == {200, 503}
         assert damage.rounds() > damage.told.total()  # they need not wait for one another
+
+
+@pytest.mark.parametrize("note", ["", "x" * 100_000], ids=["small", "large"])
+def test_while_strangers_post_costly_reviews_an_api_server_is_answered(tmp_path, note):
+    """Before it gives up, which is after 5 s; a round of the others' reviews takes 6 s."""
+    strangers, told = ("127.0.0.2", "127.0.0.3"), Counter()
+    options = "--api-server=127.0.0.1/32"
+    program = "tests.server.slow_judge"
+    with (
+        running(tmp_path, options, program=program) as server,
+        posting(server, slow(0.1, note=note), 60, told, strangers),
+    ):
+        server.wait_for("the bound", lambda: told.total() > 60)
+        for body in [slow(0), slow(0, note="x" * 100_000)] * 5:
+            with contextlib.closing(server.client(timeout=5)) as client:
+                client.request("POST", "/mutate", body, JSON)
+                assert client.getresponse().status == 200
+    assert told[200] > 0
+    assert told[503] > told[200]
 
 
 def test_while_somebody_holds_a_thousand_connections_others_are_answered(tmp_path):

@@ -19,7 +19,15 @@ from tests.support import routers
 from tests.support.attacks import peak_bytes
 from tests.support.pods import a_pod, a_review
 from tests.support.servers import JSON, running
-from webhook.server.bounds import MAX_CONNECTIONS, MAX_PER_ADDRESS, MAX_TRUSTED
+from webhook.server.bounds import (
+    MAX_AT_ONCE_OF_ADDRESS_S,
+    MAX_AT_ONCE_OF_UNTRUSTED_S,
+    MAX_CONNECTIONS,
+    MAX_PER_ADDRESS,
+    MAX_TIME_OF_ADDRESS,
+    MAX_TIME_OF_UNTRUSTED,
+    MAX_TRUSTED,
+)
 from webhook.server.connections import (
     TRUST_S,
     Connections,
@@ -28,6 +36,7 @@ from webhook.server.connections import (
     Stage,
     to_give_up,
 )
+from webhook.server.http import Answer, Endpoint, rejection
 
 NEW, IDLE, RECEIVING, ANSWERING = Stage
 
@@ -53,7 +62,7 @@ NEW, IDLE, RECEIVING, ANSWERING = Stage
     ],
 )
 def test_who_has_to_go_for_a_new_connection(held, newcomer, given_up):
-    peers = {name: Peer(name, is_trusted=name.isupper()) for name in (*held[::2], newcomer)}
+    peers = {name: Peer(address=name, is_trusted=name.isupper()) for name in (*held[::2], newcomer)}
     slots = []
     for name, stage in zip(held[::2], held[1::2], strict=True):
         slots.append(Slot(peers[name], lambda: None, 0.0, stage))
@@ -63,6 +72,58 @@ def test_who_has_to_go_for_a_new_connection(held, newcomer, given_up):
 
 
 API_SERVER = "192.0.2.1"
+
+
+class Costly:
+    """A handler whose answers take time of the test's clock."""
+
+    def __init__(self, cost_s):
+        self.clock, self.cost_s = routers.Clock(), cost_s
+        self.connections = routers.no_connections(self.clock, clock=self.clock.time)
+
+    def route(self, _method, path, _content_type):
+        secret = path == b"/secret"
+        return Endpoint(max_bytes=9, answer=self.answer, too_large=bytes, is_secret=secret)
+
+    def answer(self, _body, _peer):
+        self.clock.now_s += self.cost_s
+        return Answer(200, b"")
+
+    def overloaded(self):
+        return rejection(503, "later")
+
+    def asked(self, address, path=b"/"):
+        """Return the head of the answer to a request on a new connection, 0.1 ms later."""
+        self.clock.now_s += 0.0001
+        connection, line, slot = routers.connected(self, self.connections, address)
+        connection.data_received(routers.HEAD % (path, b"Content-Length: 0\r\n"))
+        self.connections.forget(slot)
+        return line.written
+
+
+@pytest.mark.parametrize("cost_s", [0.0003, 0.025, 0.1])
+@pytest.mark.parametrize(
+    ("addresses", "share"),
+    [(1, MAX_TIME_OF_ADDRESS), (2, MAX_TIME_OF_UNTRUSTED), (10, MAX_TIME_OF_UNTRUSTED)],
+)
+def test_reviews_of_strangers_take_a_share_of_the_time(cost_s, addresses, share):
+    """However many connections they open; what an API server asks for does not count."""
+    handler, answered = Costly(cost_s), 0
+    strangers = [str(IPv4Address("10.0.0.0") + one) for one in range(addresses)]
+    for _ in range(4):
+        handler.connections._sweep()
+        end_s = handler.clock.now_s + 1
+        while handler.clock.now_s < end_s:
+            answered += sum(b" 200 OK" in handler.asked(one) for one in strangers)
+    at_once_s = MAX_AT_ONCE_OF_UNTRUSTED_S if addresses > 1 else MAX_AT_ONCE_OF_ADDRESS_S
+    most_s = at_once_s + share * handler.clock.now_s + cost_s
+    assert most_s * 0.9 < answered * cost_s <= most_s
+    assert any(b"retry-after: 1\r\n" in handler.asked(strangers[0]) for _ in range(9))
+    handler.cost_s = 5.0
+    for path in (b"/secret", b"/", b"/"):
+        assert b" 200 OK" in handler.asked(API_SERVER, path)
+    handler.connections._sweep()
+    assert [*handler.connections.peers] == [API_SERVER]
 
 
 @pytest.fixture

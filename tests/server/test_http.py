@@ -17,7 +17,7 @@ import uvloop
 
 from tests.support.logs import RecordedLog
 from tests.support.pods import a_container, a_pod, a_review
-from tests.support.routers import Clock, a_router, connected, no_connections, post
+from tests.support.routers import Clock, a_router, connected, no_connections, post, turns
 from webhook.server import http
 from webhook.server.bounds import MAX_HEAD_BYTES, MAX_HEADERS, MAX_UNSENT_BYTES
 from webhook.server.certificates import FolderKeeper
@@ -54,12 +54,6 @@ def log():
 @pytest.fixture
 def router(metrics, log):
     return a_router(log, metrics)
-
-
-async def turns(count=10):
-    """Let the event loop do all that it can do now."""
-    for _ in range(count):
-        await asyncio.sleep(0)
 
 
 def received(router, *parts):
@@ -355,7 +349,7 @@ def test_who_does_not_read_answers_is_not_read_from(router, metrics, log, tmp_pa
 def answering(router, answer):
     """Have all requests answered by a function instead."""
     route = router.route
-    router.route = lambda *asked: replace(route(*asked), answer=lambda _: answer())
+    router.route = lambda *asked: replace(route(*asked), answer=lambda _body, _peer: answer())
 
 
 def test_a_caller_who_does_not_read_is_read_from_once_they_do(router):

@@ -7,6 +7,7 @@ import io
 import json
 import threading
 from contextlib import asynccontextmanager
+from ipaddress import ip_network
 
 import pytest
 
@@ -21,6 +22,7 @@ from webhook.server.log import JsonLog
 from webhook.server.metrics import Metrics
 from webhook.server.router import WAIT_S
 
+API_SERVER = "192.0.2.9"
 FILLER = {"note": "x" * SMALL_BODY_BYTES}
 
 
@@ -37,24 +39,28 @@ class Scene:
         def slow(request, policy, cluster, phase):
             self.deciding.append(request.uid)
             self.begun.set()
+            self.clock.now_s += self.cost_s
             if "note" in request.obj["metadata"].get("annotations", {}):
                 assert self.may_go_on.wait(60)
             return decide(request, policy, cluster, phase)
 
         monkeypatch.setattr(reviews, "decide", slow)
-        self.connections = routers.no_connections()
+        self.clock, self.cost_s = routers.Clock(), 0.0
+        self.connections = routers.no_connections(
+            api_servers=[ip_network(API_SERVER)], clock=self.clock.time
+        )
         self.router = routers.a_router(JsonLog(self.log), self.metrics, **bounds)
 
-    async def post(self, *parts, announced=None):
+    async def post(self, *parts, **more):
         """Post a body in parts; return status, headers, body, and the parts left unread."""
         return await routers.post(
-            self.router, "/mutate", *parts, announced=announced, connections=self.connections
+            self.router, "/mutate", *parts, connections=self.connections, **more
         )
 
-    async def review(self, uid, *, large=False):
+    async def review(self, uid, *, large=False, **more):
         """Post one review; return its status and the uid of the answer."""
         pod = a_pod(annotations=FILLER if large else {})
-        status, _, body, _ = await self.post(json.dumps(a_review(pod, uid=uid)).encode())
+        status, _, body, _ = await self.post(json.dumps(a_review(pod, uid=uid)).encode(), **more)
         return status, json.loads(body)["response"]["uid"] if status == 200 else body
 
     @asynccontextmanager
@@ -87,6 +93,22 @@ def test_a_small_review_is_answered_while_a_large_one_is_judged(scene):
     assert large == [(200, "l0"), (200, "l1"), (200, "l2")]
     assert scene.deciding == ["l0", "small", "l1", "l2"]
     assert scene.connections.body_bytes == 0
+
+
+def test_large_reviews_of_trusted_addresses_come_first_and_others_have_a_share(scene):
+    """Those that wait when their address has used up its time are asked to retry."""
+    scene.cost_s = 0.6
+
+    async def story():
+        async with scene.busy(5) as tasks:
+            trusted = asyncio.create_task(scene.review("API", large=True, address=API_SERVER))
+            await routers.turns()
+        return await trusted, [task.result()[0] for task in tasks]
+
+    trusted, others = asyncio.run(story())
+    assert trusted == (200, "API")
+    assert scene.deciding == ["l0", "API", "l1"]
+    assert others == [200, 200, 503, 503, 503]
 
 
 def test_large_reviews_beyond_a_bound_are_asked_to_retry_and_small_ones_are_not(monkeypatch):
@@ -124,7 +146,7 @@ def test_large_reviews_beyond_a_bound_are_asked_to_retry_and_small_ones_are_not(
 )
 def test_no_address_takes_the_room_of_all_for_large_bodies(held, one_more):
     """One by four posts of 8 MiB, or many: what is left is for API servers."""
-    peers = {name: Peer(name, is_trusted=name.isupper()) for name in (*held, "a", "API")}
+    peers = {name: Peer(address=name, is_trusted=name.isupper()) for name in (*held, "a", "API")}
     hold = routers.no_connections().hold
     for name, mebibytes in held.items():
         assert hold(peers[name], mebibytes * 2**20)

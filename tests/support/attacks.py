@@ -18,7 +18,7 @@ from tests.server.placement.binding_reviews import review as binding_review
 from tests.support.pods import a_container, a_pod, a_review
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from tests.support.servers import Server
 
@@ -72,6 +72,12 @@ BODIES: dict[str, Callable[[], bytes]] = {
 }
 
 
+def slow(seconds: float, **annotations: str) -> bytes:
+    """A review that takes so long; of `tests.server.slow_judge`."""
+    pod = a_pod("8Gi", annotations={"seconds": str(seconds), **annotations})
+    return as_the_api_server_writes_it(a_review(pod))
+
+
 @dataclass
 class Damage:
     """How long a bystander waited for each thing it asked, and what the attacker was told."""
@@ -85,12 +91,18 @@ class Damage:
 
 
 @contextlib.contextmanager
-def posting(server: Server, body: bytes, clients: int, told: Counter[int]) -> Iterator[None]:
-    """Post a body without pause from some clients until the block ends."""
+def posting(
+    server: Server,
+    body: bytes,
+    clients: int,
+    told: Counter[int],
+    sources: Sequence[str] = ("127.0.0.1",),
+) -> Iterator[None]:
+    """Post a body without pause from some clients at `sources`, until the block ends."""
     stop = threading.Event()
 
-    def post() -> None:
-        client = server.client(timeout=60)
+    def post(source: str) -> None:
+        client = server.client(timeout=60, source=source)
         while not stop.is_set():
             try:
                 client.request("POST", "/mutate", body, JSON)
@@ -102,7 +114,8 @@ def posting(server: Server, body: bytes, clients: int, told: Counter[int]) -> It
             client.close()
         client.close()
 
-    threads = [threading.Thread(target=post, daemon=True) for _ in range(clients)]
+    addresses = itertools.islice(itertools.cycle(sources), clients)
+    threads = [threading.Thread(target=post, args=(one,), daemon=True) for one in addresses]
     for thread in threads:
         thread.start()
     try:

@@ -14,6 +14,7 @@ from webhook.server.router import Router
 
 if TYPE_CHECKING:
     from webhook.server.connections import Slot
+    from webhook.server.http import Handler
     from webhook.server.log import JsonLog
     from webhook.server.metrics import Metrics
 
@@ -67,26 +68,32 @@ class Clock:
         """Forget it."""
 
 
-def no_connections(loop: object = None) -> Connections:
+def no_connections(loop: object = None, **more: Any) -> Connections:
     """Return bounds of connections that have no socket; `closed` says why some were closed."""
     closed = []
-    connections = Connections(loop, None, None, None, closed.append)
+    connections = Connections(loop, None, None, None, closed.append, **more)
     connections.closed = closed
     return connections
 
 
 def connected(
-    router: Router, connections: Connections | None = None
+    router: Handler, connections: Connections | None = None, address: str = "192.0.2.1"
 ) -> tuple[Connection, Line, Slot]:
     """Return a connection on which nothing was sent, what it writes to, and its slot."""
     line = Line()
     line.connections = connections or no_connections()
     line.connections.loop = line.connections.loop or asyncio.get_running_loop()
     line.counted = line.connections.closed
-    slot = line.connections.place("192.0.2.1")
+    slot = line.connections.place(address)
     connection = Connection(router, line.connections, slot)
     connection.connection_made(line)
     return connection, line, slot
+
+
+async def turns(count: int = 10) -> None:
+    """Let the event loop do all that it can do now."""
+    for _ in range(count):
+        await asyncio.sleep(0)
 
 
 async def post(
@@ -95,13 +102,14 @@ async def post(
     *parts: bytes,
     announced: int | None = None,
     connections: Connections | None = None,
+    address: str = "192.0.2.1",
 ) -> tuple[int, dict[bytes, bytes], bytes, list[bytes]]:
     """Post a body in parts, each of which arrives alone, until there is an answer.
 
     `announced` is its length, 0 for one in chunks. Returns status, headers, body, and the parts
     that were not read.
     """
-    connection, line, _ = connected(router, connections)
+    connection, line, _ = connected(router, connections, address)
     length = sum(map(len, parts)) if announced is None else announced
     left = list(parts)
     if parts and not length:

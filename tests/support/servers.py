@@ -65,9 +65,15 @@ class Server:
         """Return the path for bindings, which follows from the certificate that is served."""
         return bind_path(read(self.certificates).key_pem)
 
-    def client(self, timeout: float = 60) -> HTTPSConnection:
-        """Return a connection that keeps alive."""
-        return HTTPSConnection("localhost", self.port, timeout=timeout, context=self.context())
+    def client(self, timeout: float = 60, source: str = "127.0.0.1") -> HTTPSConnection:
+        """Return a connection that keeps alive, from an address of this machine."""
+        return HTTPSConnection(
+            "127.0.0.1",
+            self.port,
+            timeout=timeout,
+            context=self.context(),
+            source_address=(source, 0),
+        )
 
     def raw(self, timeout: float = 60, source: str = "127.0.0.1") -> ssl.SSLSocket:
         """Return a TLS connection on which nothing was sent, from an address of this machine."""

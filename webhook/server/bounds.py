@@ -16,6 +16,15 @@ MAX_LARGE_BYTES: Final = 24 * 2**20
 A third of it is the most of an address that is not trusted, two thirds of all of those. Small
 bodies are bounded by the number of connections, and always pass.
 """
+MAX_TIME_OF_ADDRESS: Final = 0.25
+"""Part of each second in which reviews from one untrusted address may be judged.
+
+A usual review takes 0.4 ms, and ten times as long on a node whose CPUs are all busy: an API server
+that is not known yet gets 600 or 60 answers a second, and some hundreds at once.
+"""
+MAX_AT_ONCE_OF_ADDRESS_S: Final = 1.0
+MAX_TIME_OF_UNTRUSTED: Final = 0.5  # part of each second for all untrusted addresses together
+MAX_AT_ONCE_OF_UNTRUSTED_S: Final = 0.5  # an API server waits 2 s for the answer to a Binding
 MAX_HEAD_BYTES: Final = 32 * 2**10  # all but the body, chunks' framing too; an API server sends 300
 MAX_HEADERS: Final = 100  # an API server sends six
 MAX_CHUNKS: Final = 4096

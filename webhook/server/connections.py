@@ -6,25 +6,40 @@ who connects next takes the place of another one, of the address with most first
 API servers are known to be at is trusted: it has no bound of its own, and nobody else takes its
 places. So one gets in, however many a tenant's pods hold. Of others each gets as many as any does;
 and behind an address that tenants share with it nobody can tell them apart.
+
+The time that reviews take has a bound per address, too, and one for all addresses that are not
+trusted. Beyond it they are asked to retry, and their reviews are not judged.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from enum import IntEnum
 from ipaddress import IPv6Address, ip_address
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
-from webhook.server.bounds import MAX_CONNECTIONS, MAX_LARGE_BYTES, MAX_PER_ADDRESS, MAX_TRUSTED
+from webhook.server.bounds import (
+    MAX_AT_ONCE_OF_ADDRESS_S,
+    MAX_AT_ONCE_OF_UNTRUSTED_S,
+    MAX_CONNECTIONS,
+    MAX_LARGE_BYTES,
+    MAX_PER_ADDRESS,
+    MAX_TIME_OF_ADDRESS,
+    MAX_TIME_OF_UNTRUSTED,
+    MAX_TRUSTED,
+)
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Iterable
     from ipaddress import IPv4Network, IPv6Network
 
+P = ParamSpec("P")
+T = TypeVar("T")
 
 TRUST_S: Final = 600.0
 """How long an address is trusted that used the path of `bind`, which API servers alone know."""
@@ -66,6 +81,25 @@ class Stage(IntEnum):
 
 
 @dataclass(eq=False, slots=True)
+class TimeShare:
+    """A share of each second; a leaky bucket."""
+
+    share: float
+    at_once_s: float
+    """How much of it is saved up while it is not used."""
+    paid_at_s: float = 0.0
+    """When the share covers the time used so far."""
+
+    def is_left(self, now_s: float) -> bool:
+        """Return True if more time may be used."""
+        return (self.paid_at_s - now_s) * self.share < self.at_once_s
+
+    def use(self, used_s: float, now_s: float) -> None:
+        """Charge time that was used."""
+        self.paid_at_s = max(self.paid_at_s, now_s) + used_s / self.share
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
 class Peer:
     """An address that connections come from, as far as bounds are concerned."""
 
@@ -77,6 +111,28 @@ class Peer:
     """Its connections, in the order in which they came."""
     body_bytes: int = 0
     """Of large bodies from there."""
+    shares: tuple[TimeShare, ...] = ()
+    """Its own share of the time, then that of all addresses that are not trusted."""
+    clock: Callable[[], float] = time.monotonic
+
+    def has_time(self) -> bool:
+        """Return True if a review from there may be judged."""
+        now_s = self.clock()
+        return self.is_trusted or all(one.is_left(now_s) for one in self.shares)
+
+    def timed(self, judge: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return what `judge` returns, and charge the time that it took.
+
+        Two threads that charge at once may lose one of the two charges.
+        """
+        began_s = self.clock()
+        try:
+            return judge(*args, **kwargs)
+        finally:
+            now_s = self.clock()
+            if not self.is_trusted:
+                for one in self.shares:
+                    one.use(now_s - began_s, now_s)
 
 
 @dataclass(eq=False, slots=True)
@@ -129,16 +185,18 @@ class Connections:
         connect: Callable[[Connections, Slot], asyncio.Protocol],
         count_closed: Callable[[str], None],
         api_servers: Iterable[IPv4Network | IPv6Network] = (),
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Serve with what `connect` makes; count a connection that was closed, by why.
 
         Addresses in `api_servers` are trusted; 0.0.0.0/0 names everybody, and so nobody.
+        `clock` measures reviews: the loop's own time stands still while one is judged.
         """
         self.loop = loop
         self.slots: dict[Slot, None] = {}
         """In the order in which they came."""
         self.peers: dict[str, Peer] = {}
-        """Those of connections, and those that are trusted, by address."""
+        """Those of connections, those that are trusted, and those that used up time, by address."""
         self.date = b""
         """The date of an answer's head (RFC 9110 section 6.6.1)."""
         self.count_closed = count_closed
@@ -150,6 +208,8 @@ class Connections:
         self._context = context
         self._connect = connect
         self._api_servers = [one for one in api_servers if one.prefixlen]
+        self._clock = clock
+        self._untrusted = TimeShare(MAX_TIME_OF_UNTRUSTED, MAX_AT_ONCE_OF_UNTRUSTED_S)
         self._trusted: dict[Peer, float] = {}
         """Who used the path of `bind`, and until when that counts; who did so last at the end."""
 
@@ -213,7 +273,14 @@ class Connections:
     def _peer(self, address: str) -> Peer:
         found = ip_address(address)
         is_named = any(found in network for network in self._api_servers)
-        return Peer(address, is_named, is_named)
+        shares = TimeShare(MAX_TIME_OF_ADDRESS, MAX_AT_ONCE_OF_ADDRESS_S), self._untrusted
+        return Peer(
+            address=address,
+            is_named=is_named,
+            is_trusted=is_named,
+            shares=shares,
+            clock=self._clock,
+        )
 
     def trust(self, slot: Slot) -> None:
         """Trust, for a while, the address of a connection on which the path of `bind` came."""
@@ -239,7 +306,9 @@ class Connections:
         self._drop(peer)
 
     def _drop(self, peer: Peer) -> None:
-        if not peer.slots and peer not in self._trusted:
+        """Forget an address, unless a new connection from there would gain time by that."""
+        is_paid = peer.shares[0].paid_at_s <= self._clock()
+        if not peer.slots and peer not in self._trusted and is_paid:
             self.peers.pop(peer.address, None)
 
     async def _shake_hands(self, slot: Slot, accepted: socket.socket) -> None:
@@ -272,6 +341,8 @@ class Connections:
                 self.count_closed("slow")
         for peer in [one for one, until_s in self._trusted.items() if until_s <= now_s]:
             self._distrust(peer)
+        for peer in list(self.peers.values()):
+            self._drop(peer)
         self.loop.call_later(_SWEEP_S, self._sweep)
 
 

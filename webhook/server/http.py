@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from typing import Any
 
-    from webhook.server.connections import Connections, Slot
+    from webhook.server.connections import Connections, Peer, Slot
 
 BODY_TIMEOUT_S: Final = 5.0
 """Our webhooks are registered with `timeoutSeconds: 5` at most: afterwards nobody waits."""
@@ -69,8 +69,8 @@ class Endpoint:
 
     max_bytes: int
     """Of a body."""
-    answer: Callable[[bytes], Answer | Coroutine[Any, Any, Answer]]
-    """Answers a body: at once where that is possible."""
+    answer: Callable[[bytes, Peer], Answer | Coroutine[Any, Any, Answer]]
+    """Answers a body from an address: at once where that is possible."""
     too_large: Callable[[bytes], Answer]
     """Answers a body that is too large, by the first `prefix_bytes` of it."""
     prefix_bytes: int = 0
@@ -88,7 +88,7 @@ class Handler(Protocol):
         """Count a request that is answered here, or is cut off (400)."""
 
     def overloaded(self) -> Answer:
-        """Answer a request for whose body there is no room."""
+        """Answer a request for whose body there is no room, or whose address has no time left."""
 
     def failed(self) -> Answer:
         """Answer a request on which the handler failed; called as it happens."""
@@ -308,18 +308,18 @@ class Connection(asyncio.Protocol):
 
     def _respond(self) -> None:
         """Answer a request that is complete."""
-        endpoint = self._endpoint
+        endpoint, peer = self._endpoint, self._slot.peer
         if isinstance(endpoint, Answer):
             self._write(endpoint)
         elif endpoint is None or len(self._body) > endpoint.max_bytes:
             self._give_up_large()
-        elif not self._has_room(len(self._body)):
+        elif not (self._has_room(len(self._body)) and peer.has_time()):
             self._write(self._handler.overloaded())
         else:
             body = self._body if type(self._body) is bytes else bytes(self._body)
             self._release()
             try:
-                answer = endpoint.answer(body)
+                answer = peer.timed(endpoint.answer, body, peer)
             except Exception:  # noqa: BLE001 - whatever the bug, the caller gets an answer
                 answer = self._handler.failed()
             if isinstance(answer, Answer):

@@ -2,14 +2,17 @@
 
 The port has no authentication: any pod that reaches it can post, so nothing is trusted until read.
 Small reviews are answered where they arrive, on the event loop, since that costs less than any
-hand-over. Large ones take their turn on one thread, so that the loop goes on answering the others.
+hand-over. Large ones take their turn on one thread, so that the loop goes on answering the others;
+those from trusted addresses first.
 Decoding holds the interpreter, for 25 ms at most (`MOST_REVIEW_VALUES`); deciding shares it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from typing import Any
 
+    from webhook.server.connections import Peer
     from webhook.server.log import JsonLog
     from webhook.server.metrics import Metrics
     from webhook.server.placement.reviews import BindingReviews, WaitingBinding
@@ -85,7 +89,9 @@ class Router:
         self._binds_at = binds_at
         self._bindings = bindings
         # One: two would decode at the same time, and hold up the event loop twice as long.
-        self._large_reviews = ThreadPoolExecutor(1, "large-review")
+        self._thread = ThreadPoolExecutor(1, "large-review")
+        self._large_reviews: dict[bool, deque[_LargeReview]] = {True: deque(), False: deque()}
+        """Those that wait for the thread, by whether their address is trusted."""
         self.count_refused = metrics.count_refused
         self._log = log
         self._wait_s = wait_s
@@ -122,8 +128,10 @@ class Router:
     ) -> Endpoint:
         """Return what answers reviews of pods or workloads."""
 
-        def answer(body: bytes) -> Answer | Coroutine[Any, Any, Answer]:
-            return judge(body) if len(body) <= SMALL_BODY_BYTES else self._in_turn(judge, body)
+        def answer(body: bytes, peer: Peer) -> Answer | Coroutine[Any, Any, Answer]:
+            if len(body) <= SMALL_BODY_BYTES:
+                return judge(body)
+            return self._in_turn(_LargeReview(judge, body, peer))
 
         return Endpoint(
             max_bytes=MAX_BODY_BYTES,
@@ -132,16 +140,31 @@ class Router:
             prefix_bytes=PREFIX_BYTES,
         )
 
-    async def _in_turn(self, judge: Callable[[bytes], Answer], body: bytes) -> Answer:
+    async def _in_turn(self, review: _LargeReview) -> Answer:
         """Answer a large review on the thread for those."""
-        loop = asyncio.get_running_loop()
+        self._large_reviews[review.peer.is_trusted].append(review)
+        self._thread.submit(self._judge_next)
         try:
             async with asyncio.timeout(self._wait_s):
-                return await loop.run_in_executor(self._large_reviews, judge, body)
+                return await asyncio.wrap_future(review.answer)
         except TimeoutError:
             return self.overloaded()
 
-    def _bind(self, body: bytes) -> Answer | Coroutine[Any, Any, Answer]:
+    def _judge_next(self) -> None:
+        """Answer the large review whose turn it is; called on the thread, once for each."""
+        review = (self._large_reviews[True] or self._large_reviews[False]).popleft()
+        peer, answer = review.peer, review.answer
+        if not answer.set_running_or_notify_cancel():
+            return  # its caller does not wait any more
+        try:
+            has_time = peer.has_time()
+            answer.set_result(
+                peer.timed(review.judge, review.body) if has_time else self.overloaded()
+            )
+        except Exception as error:  # noqa: BLE001 - as on the event loop
+            answer.set_exception(error)
+
+    def _bind(self, body: bytes, _peer: Peer) -> Answer | Coroutine[Any, Any, Answer]:
         """Answer a Binding: at once from memory, else when its turn has come."""
         begun = self._bindings.begin(body)
         if isinstance(begun, Answer):
@@ -159,6 +182,16 @@ class Router:
         finally:
             self._buffered_bytes -= size
             self._waiting_bindings -= 1
+
+
+@dataclass(eq=False, slots=True)
+class _LargeReview:
+    """A review that waits for the thread."""
+
+    judge: Callable[[bytes], Answer]
+    body: bytes
+    peer: Peer
+    answer: Future[Answer] = field(default_factory=Future)
 
 
 _OR: Final = " or ".join(PHASES)
