@@ -14,7 +14,7 @@ from webhook.core.pod.patch import PatchError
 from webhook.server import reviews
 from webhook.server.log import JsonLog
 from webhook.server.metrics import Metrics
-from webhook.server.reviews import PROVEN_EVERY, PodReviews
+from webhook.server.reviews import MOST_PROVEN_BYTES, PROVEN_EVERY, PodReviews
 
 
 class Scene:
@@ -68,6 +68,12 @@ def test_the_first_patch_under_each_policy_is_proven_and_then_one_in_256(scene):
     for uid in ("new policy", "again"):
         assert scene.asks(uid)["patch"]
     assert scene.proven[2:] == [("new policy", "f" * 64)]
+
+
+def test_no_patch_of_a_larger_review_is_proven(scene):
+    large = a_pod("8Gi", annotations={"note": "x" * MOST_PROVEN_BYTES})
+    assert scene.asks("large", large)["patch"]
+    assert scene.proven == []
 
 
 @pytest.mark.parametrize("wrong", [PatchError("planted"), KeyError("planted")])

@@ -51,6 +51,9 @@ PREFIX_BYTES: Final = 1024
 
 PROVEN_EVERY: Final = 256
 """Of so many patches under one policy one is proven as it is sent: less than one in a hundred."""
+MOST_PROVEN_BYTES: Final = 16 * 2**10
+"""Size of the largest review whose patch may be proven. A proof takes two to five times as long as
+the decision, and both together must not keep the event loop for long."""
 
 
 _SILENCE: Final = WorkloadAdvice()
@@ -182,13 +185,14 @@ class PodReviews:
         # Each read once: a policy that is replaced meanwhile cannot split a decision.
         policy = self._policy()
         cluster = self._known_for(policy)
-        request, is_small = review.request, len(body) <= SMALL_BODY_BYTES
+        request = review.request
         try:
             decision = self._advised(request, decide(request, policy, cluster, phase))
             patch: Sequence[Operation] = decision.patch
-            if patch and is_small:
+            if patch and len(body) <= SMALL_BODY_BYTES:
                 patch = condense(request.obj, patch, "spec")
-                self._proofs.sample(request, patch, policy, cluster)
+                if len(body) <= MOST_PROVEN_BYTES:
+                    self._proofs.sample(request, patch, policy, cluster)
             return self._reviews.write(review, decision, patch)
         except NamespaceUnknownError as error:
             self._log.warning("review not answered", **_about(review), why=str(error))
