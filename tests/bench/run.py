@@ -19,6 +19,7 @@ from tests.bench.sentry import bench_sentry
 from tests.bench.simulate import bench_simulate
 from tests.bench.strangers import bench_strangers
 from tests.bench.top import bench_top
+from tests.bench.worst import bench_worst
 
 TABLES = {
     "decide": bench_decisions,
@@ -27,6 +28,7 @@ TABLES = {
     "strangers": bench_strangers,
     "replica": bench_replicas,
     "attacks": bench_attacks,
+    "worst": bench_worst,
     "lists": bench_lists,
     "top": bench_top,
     "placement": bench_placement,

@@ -12,10 +12,12 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from http.client import HTTPException
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tests.server.placement.binding_reviews import review as binding_review
-from tests.support.pods import a_container, a_pod, a_review
+from tests.support.drawn_reviews import NAMES_OF_OTHERS, UNEQUAL_AMOUNTS
+from tests.support.drawn_reviews import review as drawn_review
+from tests.support.pods import a_container, a_pod, a_review, as_the_api_server_writes_it
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -23,12 +25,6 @@ if TYPE_CHECKING:
     from tests.support.servers import Server
 
 JSON = {"Content-Type": "application/json"}
-
-
-def as_the_api_server_writes_it(review: dict[str, Any]) -> bytes:
-    """Return a review as bytes, its envelope first."""
-    envelope = {"kind": review["kind"], "apiVersion": review["apiVersion"]}
-    return json.dumps(envelope | review, separators=(",", ":")).encode()
 
 
 def many_pairs() -> bytes:
@@ -69,6 +65,8 @@ BODIES: dict[str, Callable[[], bytes]] = {
     "many values": many_values,
     "too large": too_large,
     "long names": long_names,
+    "unequal amounts": lambda: drawn_review("update", UNEQUAL_AMOUNTS),
+    "names of others": lambda: drawn_review("create", NAMES_OF_OTHERS),
 }
 
 

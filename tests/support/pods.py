@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from dataclasses import fields, replace
 from typing import Any
 
@@ -178,3 +179,9 @@ def a_review(pod: Any, **fields: Any) -> Json:
     }
     request.update(fields)
     return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+
+
+def as_the_api_server_writes_it(review: Json) -> bytes:
+    """Return a review as bytes, its envelope first."""
+    envelope = {"kind": review["kind"], "apiVersion": review["apiVersion"]}
+    return json.dumps(envelope | review, separators=(",", ":")).encode()

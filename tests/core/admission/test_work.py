@@ -15,12 +15,22 @@ from hypothesis import strategies as st
 
 from tests.core.admission.decisions import VISIBLE
 from tests.support.calls import calls
+from tests.support.drawn_reviews import (
+    NAMES_OF_OTHERS,
+    OPERATIONS,
+    UNEQUAL_AMOUNTS,
+    answer,
+    drawn,
+    fitting,
+    review,
+)
 from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from webhook.adapters.review_json import write_review
 from webhook.core.admission.decide import Phase, decide
 from webhook.core.pod.patch import condense
 from webhook.core.policy.cluster import UNKNOWN
 from webhook.core.policy.values import VisibleDevices
+from webhook.server.connections import SMALL_BODY_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +39,8 @@ pytestmark = pytest.mark.process  # half a minute, for counting slows each call 
 
 Json = dict[str, Any]
 
+MOST_SMALL_CALLS = 250_000
+"""For the worst review of `SMALL_BODY_BYTES`, which takes 22 ms: most of its calls are cheap."""
 MOST_CALLS = 600_000
 """For the worst pod within all bounds, which takes less than a tenth of a second."""
 BYTES_PER_CALL = 8
@@ -178,6 +190,41 @@ WITHIN: dict[str, Callable[[], Json]] = {
 }
 
 
+HOST_PATHS = {"volumes": 1000, "volume": {"hostPath": {"path": "/"}}, "vram request": "9 GB"}
+SHOWING = {"mounts": 14, "mount path": "/var/run/nvidia-container-devices/all", "privileged": True}
+SMALL: list[tuple[str, Phase, Json]] = [
+    ("update", Phase.VALIDATE, UNEQUAL_AMOUNTS),
+    ("update", Phase.VALIDATE, {**UNEQUAL_AMOUNTS, "containers": 32, "resources": 6, "limit": "1"}),
+    ("create", Phase.MUTATE, NAMES_OF_OTHERS),
+    ("create", Phase.VALIDATE, NAMES_OF_OTHERS),
+    ("create", Phase.MUTATE, {**NAMES_OF_OTHERS, "policy": "gpu-classes"}),
+    ("create", Phase.MUTATE, {**HOST_PATHS, "label": "1", "labels": 32, "keys": 200}),
+    (
+        "create",
+        Phase.VALIDATE,
+        {"containers": 85, "request": "8 GB", "memory": "{c}=8", "resources": 6, "limit": "2"},
+    ),
+    (
+        "debug",
+        Phase.MUTATE,
+        {"debuggers": 133, "capabilities": 6, "variables": 1, "vram": "0.5", "containers": 13},
+    ),
+    ("debug", Phase.VALIDATE, {"debuggers": 50, "old": "annotations", "vram": "0", **SHOWING}),
+    (
+        "resize",
+        Phase.MUTATE,
+        {"containers": 135, "user": 1000, "vram": "8Gi", "memory": "9 GB", "injectors": 42},
+    ),
+    (
+        "resize",
+        Phase.VALIDATE,
+        {"containers": 226, "old": "nothing", "memory": "{c}=1e3", "policy": "mig", "vram": ""},
+    ),
+    ("bind", Phase.MUTATE, {"keys": 1788, "value": "2", "other keys": 690}),
+]
+"""The worst reviews that the table `worst` of the bench found, and those of attackers."""
+
+
 def assert_bounded(count: int, size_bytes: int) -> None:
     assert count <= MOST_CALLS + size_bytes // BYTES_PER_CALL
 
@@ -285,3 +332,19 @@ def as_it_can_arrive(pod: Json) -> Json:
 @given(PODS.map(as_it_can_arrive), st.sampled_from(Phase), st.sampled_from(VisibleDevices))
 def test_no_pod_costs_more_than_the_worst_that_we_know(pod, phase, devices):
     assert_bounded(creation(pod, phase, devices), len(orjson.dumps(pod)))
+
+
+@pytest.mark.parametrize(("operation", "phase", "parts"), SMALL)
+def test_the_worst_reviews_on_the_event_loop_cost_a_bounded_number_of_calls(
+    operation, phase, parts
+):
+    body = review(operation, parts)
+    assert len(body) <= SMALL_BODY_BYTES
+    assert calls(answer(operation, phase, parts, body)) <= MOST_SMALL_CALLS
+
+
+@settings(max_examples=40)
+@given(st.randoms(use_true_random=False), st.sampled_from(OPERATIONS), st.sampled_from(Phase))
+def test_no_review_on_the_event_loop_costs_more_than_the_worst(random, operation, phase):
+    parts, body = fitting(random, operation, drawn(random, {}, 12), SMALL_BODY_BYTES)
+    assert calls(answer(operation, phase, parts, body)) <= MOST_SMALL_CALLS

@@ -1,0 +1,59 @@
+"""The costliest reviews of each operation and phase, found by search: up to 64 KiB, and 3 MiB.
+
+The search climbs by calls of functions, which are the same on each machine; what it found is then
+timed. Each review meets a server that just took its policy, so its patch is proven as well.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from operator import itemgetter
+from random import Random
+
+from tests.support.calls import calls
+from tests.support.drawn_reviews import OPERATIONS, answer, drawn, fitting
+from webhook.core.admission.decide import Phase
+
+TRIES = int(os.environ.get("BENCH_TRIES", "300"))
+"""Reviews of each operation and phase; a quarter of it of large ones."""
+SIZES = {"64 KiB": (64 * 2**10, 1), "3 MiB": (3 * 2**20, 4)}
+
+
+def climbed(random, operation, phase, most_bytes, tries):
+    """Return calls, parts and body of the costliest review that was found."""
+    best = (0, {}, b"")
+
+    def tried(parts):
+        parts, body = fitting(random, operation, parts, most_bytes)
+        return calls(answer(operation, phase, parts, body)), parts, body
+
+    for number in range(tries):
+        # A tenth begins anew, so that it does not end on the first hill.
+        before, most = ({}, 12) if number < tries // 10 else (best[1], 4)
+        best = max(best, tried(drawn(random, before, most)), key=itemgetter(0))
+    least = best[0] * 0.98
+    for name in [*best[1]]:
+        fewer = tried({one: value for one, value in best[1].items() if one != name})
+        if fewer[0] >= least:  # what it costs is not because of this part
+            best = fewer
+    return best
+
+
+def bench_worst():
+    print("the costliest reviews that were found, CPU in ms, the least of 5")
+    print(f"  {'':<8}{'':<18}{'ms':>8}{'calls':>11}{'KiB':>7}  made of")
+    for size, (most_bytes, fewer) in SIZES.items():
+        for operation in OPERATIONS:
+            for phase in Phase if operation != "bind" else [Phase.MUTATE]:
+                random = Random(f"{size} {operation} {phase.value}")
+                found = climbed(random, operation, phase, most_bytes, TRIES // fewer)
+                count, parts, body = found
+                taken_s = []
+                for _ in range(5):
+                    began_s = time.process_time()
+                    answer(operation, phase, parts, body)()
+                    taken_s.append(time.process_time() - began_s)
+                title = operation if operation == "bind" else f"{operation} {phase.value}"
+                ms, kib = min(taken_s) * 1e3, len(body) / 2**10
+                print(f"  {size:<8}{title:<18}{ms:8.1f}{count:11,}{kib:7.0f}  {parts}", flush=True)
