@@ -77,6 +77,19 @@ class HistoryCache:
         """Say whether a namespace may have one history more, as far as is known."""
         return _has_room(self._kept, namespace)
 
+    def gives_way(self, namespace: str) -> StoredHistory | None:
+        """Return the history that goes so that a namespace can have one more; None for no such.
+
+        Whoever has several namespaces would otherwise leave others nothing for `OLDEST_S`.
+        """
+        histories, counts = self._kept[0], dict(self._kept[1])  # a copy: the watch changes them
+        most = max(counts, key=counts.__getitem__, default="")
+        own = counts.get(namespace, 0)
+        if own >= MOST_OF_NAMESPACE or len(histories) < MOST_KNOWN or counts[most] < own + 2:
+            return None
+        theirs = [one for key, one in list(histories.items()) if key[0] == most]
+        return min(theirs, key=_last_end_s, default=None)
+
     def over(self, now_s: float) -> list[StoredHistory]:
         """Return those whose last run ended too long ago."""
         return [one for one in list(self._kept[0].values()) if is_over(one.history, now_s)]
@@ -102,6 +115,11 @@ _WRITES: Final = "histories written"
 def _key(stored: StoredHistory) -> Key:
     history = stored.history
     return history.namespace, Workload(history.kind, history.workload)
+
+
+def _last_end_s(stored: StoredHistory) -> float:
+    runs = stored.history.runs
+    return runs[-1].ended_s if runs else 0.0
 
 
 def _has_room(kept: _Kept, namespace: str) -> bool:
@@ -342,7 +360,7 @@ class HistoryWriter:
             if _key(stored) != key:  # its object is another's, which must not shrink
                 self._metrics.runs.labels("dropped").inc(len(runs))
                 return False
-            if not stored.version and not self._known.has_room(key[0]):
+            if not stored.version and not self._may_begin(key[0]):
                 self._metrics.runs.labels("dropped").inc(len(runs))
                 why = f"namespace {key[0]} has as many histories as it may"
                 self._log.once(key[0], "warning", "a history is not begun", why)
@@ -367,6 +385,21 @@ class HistoryWriter:
             self._metrics.runs.labels("kept").inc(added)
             return True
         return False
+
+    def _may_begin(self, namespace: str) -> bool:
+        """Return True if a namespace may have one more history, for which another's may go.
+
+        Raises KubeError.
+        """
+        if self._known.has_room(namespace):
+            return True
+        known = self._known.gives_way(namespace)
+        stored = known and self._api.read(*_key(known))
+        if not stored or not stored.version:  # the watch has not seen yet that it is gone
+            return False
+        self._api.remove(stored)
+        self._metrics.writes.labels("swept").inc()
+        return True
 
     def _sweep(self) -> None:
         """Delete histories whose last run ended too long ago, as they are stored now."""
