@@ -39,7 +39,7 @@ pytestmark = pytest.mark.process  # half a minute, for counting slows each call 
 
 Json = dict[str, Any]
 
-MOST_SMALL_CALLS = 250_000
+MOST_SMALL_CALLS = 125_000
 """For the worst review of `SMALL_BODY_BYTES`, which takes 22 ms: most of its calls are cheap."""
 MOST_CALLS = 600_000
 """For the worst pod within all bounds, which takes less than a tenth of a second."""

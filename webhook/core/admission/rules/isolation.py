@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.admission.sidecar.container import VOLUME_NAMES
@@ -37,10 +38,10 @@ EVERYBODYS_CAPABILITIES: Final = frozenset(
 _SHOWN: Final = 8
 _STATE: Final = ("kubelet", "containerd", "containers", "docker", "cni", "etcd", "rancher", "k0s")
 _HARMFUL: Final = (
-    *("/dev", "/proc", "/sys", "/run", "/var/run", "/etc"),
-    *(f"/var/lib/{name}" for name in _STATE),
+    *("/dev/", "/proc/", "/sys/", "/run/", "/var/run/", "/etc/"),
+    *(f"/var/lib/{name}/" for name in _STATE),
 )
-_HARMLESS: Final = ("/dev/shm", "/dev/hugepages", "/etc/localtime")  # noqa: S108 - a node's paths
+_HARMLESS: Final = ("/dev/shm/", "/dev/hugepages/", "/etc/localtime/")  # noqa: S108 - a node's paths
 _MARKS: Final = (ADMITTED_ANNOTATION, *BINDING_ANNOTATIONS)
 
 
@@ -90,16 +91,17 @@ def may_mount(host_path: str, allowed: tuple[str, ...] | None) -> bool:
 
     A path is listed where it is one of the list, or below one.
     """
-    path = posixpath.normpath(f"/{host_path.lstrip('/')}")
+    path = posixpath.normpath(f"/{host_path.lstrip('/')}").rstrip("/") + "/"
     if allowed is not None:
-        return _is_below(path, allowed)
-    if _is_below(path, _HARMLESS):
+        return path.startswith(_folders(allowed))
+    if path.startswith(_HARMLESS):
         return True
-    return not _is_below(path, _HARMFUL) and not any(_is_below(one, (path,)) for one in _HARMFUL)
+    return not path.startswith(_HARMFUL) and not any(one.startswith(path) for one in _HARMFUL)
 
 
-def _is_below(path: str, others: tuple[str, ...]) -> bool:
-    return path in others or any(path.startswith(f"{other.rstrip('/')}/") for other in others)
+@lru_cache(maxsize=64)
+def _folders(paths: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(f"{path.rstrip('/')}/" for path in paths)
 
 
 def _mounts(host_path: str, rule: Rule) -> str:
