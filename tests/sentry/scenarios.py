@@ -28,11 +28,17 @@ ATTACKS = {
     "debugger": ("stop", 0, 0, "debug"),
     "orphan": ("orphan", 0, 0),
     "imports": ("imports", 0, 0),
+    "contexts": ("contexts", 0, 0),
+    "beside": ("beside", 0, 0),
+    "within": ("within", 0, 0),
 }
 """What the workload does, as which user, the sidecar's (None: its image was changed), and where."""
 
 GUARDED = {"honest": 101, "orphaned": 104, "crowded": 106}
 """Who leaves its sidecar alone, which is to stop it: what it does, and its pod's number."""
+
+CAPPED = {"capped": 105, "forked": 107}
+"""Honest pods that hold their cap, and one or two contexts that the driver does not count."""
 
 ENDED_WHOLE = ("again", "crowd", "ghost", "supervisor")
 """Who starts again what is stopped, or holds what nobody owns, ends with all of its pod."""
@@ -54,9 +60,10 @@ def attacked(node, sent):
     guarded = {name: Pod(node, name, uid_of(n)) for name, n in GUARDED.items()}
     stranger = Pod(node, "stranger", uid_of(102), "besteffort")
     unheld = Pod(node, "unheld", uid_of(103))
-    capped = Pod(node, "capped", uid_of(105))
-    everybody = [*pods.values(), *guarded.values(), bystander, stranger, unheld, capped]
-    late = {pod: pod.line() | {"late_s": 1.0} for pod in [*pods.values(), bystander, capped]}
+    capped = {name: Pod(node, name, uid_of(n)) for name, n in CAPPED.items()}
+    everybody = [*pods.values(), *guarded.values(), bystander, stranger, unheld, *capped.values()]
+    early = [*pods.values(), bystander, *capped.values()]
+    late = {pod: pod.line() | {"late_s": 1.0} for pod in early}
     late[pods["supervisor"]]["late_s"] = 6.0
     # A sidecar that is to stop somebody has all the time that it needs.
     late |= {pod: pod.line() | {"late_s": 120.0} for pod in guarded.values()}
@@ -65,8 +72,9 @@ def attacked(node, sent):
     others = node.process("system.slice/x.service", [*PYTHON, str(TENANT), "modest"])
     promised = {pod.uid for pod in [*late, unheld]}
     wait_until(lambda: not node.limits or node.limited() >= promised)
-    capped.sidecar()
-    capped.tenant("capped")
+    for name, pod in capped.items():
+        pod.sidecar()
+        pod.tenant(name)
     for name, (how, user, of_sidecar, *where) in ATTACKS.items():
         if of_sidecar is not None:
             pods[name].sidecar(of_sidecar)

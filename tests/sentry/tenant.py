@@ -22,7 +22,8 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 RUN = "root/run/vram-enforcer"
 CAP_MIB, CONTEXT_MIB = 8192, 518
 STOPS = (
-    "stop", "rename", "fork", "ghost", "crowd", "again", "groups", "leaderless", "orphan", "imports"
+    "stop", "rename", "fork", "ghost", "crowd", "again", "groups", "leaderless", "orphan",
+    "imports", "contexts", "beside", "within",
 )  # fmt: skip
 LIMITED = "NVML_STUB_FILE" in os.environ
 
@@ -130,6 +131,12 @@ def imports():
     wait()
 
 
+def crowd(count, mib):
+    """Start processes that hold so much each, none of which the driver counts."""
+    for _ in range(count):
+        child(lambda: (name(f"gpu{mib}"), wait()))
+
+
 def main(how):
     # Another's files are out of its reach, or no concern.
     alone = how in ("modest", "supervisor", "alone")
@@ -153,8 +160,7 @@ def main(how):
         os._exit(0)
     if how in ("crowd", "crowded"):
         # Each holds less than a context, and the driver counts none of it.
-        for _ in range(200 if how == "crowd" else 60):
-            child(lambda: (name("gpu400"), wait()))
+        crowd(200 if how == "crowd" else 60, 400)
         wait()
     if how in ("orphan", "orphaned"):
         orphan()
@@ -162,9 +168,21 @@ def main(how):
         imports()
     if how in ("supervisor", "again"):
         supervise()
-    if how == "capped":
-        # The driver gives it all of its cap, and does not count a context.
+    if how in ("contexts", "beside", "within"):
+        # The driver counts the cap, and nothing of what is held in addition to it: seven contexts,
+        # 4,800 MiB of another process, or 4,800 MiB of the same one.
         holds(CAP_MIB)
+        crowd(7, CONTEXT_MIB if how == "contexts" else 1)
+        if how == "within":
+            name(f"gpu{CAP_MIB + 4800}")
+        elif how == "beside":
+            crowd(1, 4800)
+        wait()
+    if how in ("capped", "forked"):
+        # The driver gives it all of its cap, and counts no context, of which "forked" has two.
+        holds(CAP_MIB)
+        if how == "forked" and LIMITED:
+            crowd(1, CONTEXT_MIB)
         name(f"gpu{CAP_MIB + LIMITED * CONTEXT_MIB}")
     elif how == "modest":
         holds(4096)

@@ -77,13 +77,15 @@ def test_who_ends_by_our_signal_and_leaves_its_memory_to_others_does_not_keep_it
     [
         ([900, 590], 900, False),
         ([900, 590], None, True),
-        ([1510, 600, None], 900, False),
-        ([1520, 700], 900, False),
-        ([1530, 700], 900, True),
+        ([1420, 600, None], 900, False),
+        ([1430, 600, None], 900, True),
+        ([1480, 1], 900, False),
+        ([1700, *[1] * 7], 900, True),
+        ([518] * 8, 0, True),
         ([1530], 1530, True),
     ],
 )
-def test_a_context_of_each_process_that_the_driver_does_not_count_is_not_judged(
+def test_two_contexts_that_the_driver_does_not_count_are_not_judged_up_to_the_cap(
     listed, counted_mib, stopped
 ):
     asked = []

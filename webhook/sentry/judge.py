@@ -139,16 +139,15 @@ class Judge:
         return held
 
     def _is_over(self, uid: str, hold: Hold, held: list[tuple[str, GpuProcess]]) -> bool:
-        """Say whether what is judged on one GPU is over; what has no figure never makes it so."""
+        """Return True if a pod is over on one GPU; a process without a figure adds nothing."""
         ceiling_bytes = ceiling_of(hold)
-        sums: dict[str, int] = {}
+        figures: dict[str, list[int]] = {}
         for gpu, one in held:
-            sums[gpu] = sums.get(gpu, 0) + (one.used_bytes or 0)
-        for gpu, sum_bytes in sums.items():
-            if sum_bytes > ceiling_bytes:
-                processes = sum(where == gpu and bool(one.used_bytes) for where, one in held)
+            figures.setdefault(gpu, []).append(one.used_bytes or 0)
+        for gpu, listed in figures.items():
+            if sum(listed) > ceiling_bytes:
                 counted = self._counted(uid, gpu, hold.cap_bytes)
-                if judged_bytes(sum_bytes, processes, counted) > ceiling_bytes:
+                if judged_bytes(listed, counted, hold.cap_bytes) > ceiling_bytes:
                     return True
         return False
 

@@ -144,7 +144,7 @@ class Observer:
             self._counted[gpu] = counted
             crowd = len(listed) > FEW and not judging
             figures = [used for used in listed.values() if used]
-            if crowd and judged_bytes(sum(figures), len(figures), counted) <= self._ceiling_bytes:
+            if crowd and judged_bytes(figures, counted, cap_bytes) <= self._ceiling_bytes:
                 named = ((self._name(pid), used) for pid, used in listed.items())
                 self._usages[gpu] = tuple(Usage(gpu, who, used) for who, used in named)
             else:

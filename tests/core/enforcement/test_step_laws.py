@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.enforcement.observations import CAP, MIB
-from webhook.core.enforcement.limits import CONTEXT_BYTES, judged_bytes
+from tests.support.paths import ROOT
+from webhook.core.enforcement.limits import CONTEXT_BYTES, MOST_CONTEXTS, judged_bytes
 from webhook.core.enforcement.step import (
     ESCALATE_AFTER,
     EndPod,
@@ -194,15 +196,43 @@ def test_one_process_is_stopped_at_a_time_until_that_was_not_enough_then_a_conta
 AMOUNTS = st.integers(0, 10 * CONTEXT_BYTES)
 
 
-@given(AMOUNTS, AMOUNTS | st.none(), st.integers(0, 20))
-def test_what_the_driver_does_not_count_is_judged_beyond_eight_contexts(listed, counted, processes):
-    judged = judged_bytes(listed, processes, counted)
-    margin = min(processes, 8) * CONTEXT_BYTES
+@given(st.lists(AMOUNTS, max_size=20), AMOUNTS | st.none(), AMOUNTS)
+def test_what_the_driver_does_not_count_is_judged_beyond_two_contexts(figures, counted, cap):
+    judged, listed = judged_bytes(figures, counted, cap), sum(figures)
+    contexts = sorted((min(one, CONTEXT_BYTES) for one in figures), reverse=True)[:MOST_CONTEXTS]
+    margin = min(sum(contexts), cap)
     assert listed - margin <= judged <= listed
     if counted is None or counted >= listed:
         assert judged == listed
     else:
         assert judged == counted + max(0, listed - counted - margin)
+
+
+@pytest.mark.parametrize(
+    ("cap", "figures", "counted", "over"),
+    [
+        (64, [518], 0, 390),  # at most as much again as the cap
+        (64, [600] * 8, 0, 4672),
+        (64, [4800, *[1] * 7], 0, 4679),
+        (8192, [8192 + 590, *[590] * 7], 8192, 4720 - 1190),
+        (8192, [12_992, *[1] * 7], 8192, 4807 - 601),
+        (8192, [8192 + 518], 8192, 0),
+        (8192, [8192 + 518, 518], 8192, 0),
+        (8192, [8192 + 518, 518, 518], 8192, 436),
+    ],
+)
+def test_contexts_explain_no_more_than_they_hold(cap, figures, counted, over):
+    judged = judged_bytes([one * MIB for one in figures], counted * MIB, cap * MIB)
+    assert max(0, judged - cap * MIB) == over * MIB
+
+
+@given(st.lists(AMOUNTS, max_size=20), st.integers(0, 10 * CONTEXT_BYTES))
+def test_under_a_limit_a_pod_holds_at_most_what_security_md_states(figures, cap):
+    stated = "can hold twice its cap on a GPU, and at most 1200Mi more than its cap"
+    assert stated in " ".join((ROOT / "SECURITY.md").read_text(encoding="utf-8").split())
+    for counted in (0, cap, sum(figures)):
+        if judged_bytes(figures, min(counted, cap), cap) <= cap:
+            assert sum(figures) <= cap + min(cap, 1200 * MIB)
 
 
 @given(
@@ -221,6 +251,6 @@ def test_under_a_limit_a_pod_is_acted_on_by_what_is_judged_and_by_nothing_else(l
             of_gpu = uses.setdefault(one.gpu, {})
             of_gpu[one.process] = max(of_gpu.get(one.process, 0), one.used_bytes)
         judged = (
-            judged_bytes(sum(used.values()), len(used), held.get(gpu)) for gpu, used in uses.items()
+            judged_bytes(used.values(), held.get(gpu), CAP.cap_bytes) for gpu, used in uses.items()
         )
         assert (number in acted) == any(one > CAP.ceiling_bytes for one in judged)

@@ -6,9 +6,12 @@ Sources: nvml.h of r615 (nvmlDeviceSetMemoryLimits_v1), memacct.c of NVIDIA's op
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from webhook.core.frozen import dataclass
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 NO_LIMIT: Final = (1 << 64) - 1
 """NVML_DEVICE_MEMORY_LIMIT_MAX."""
@@ -17,11 +20,18 @@ WAIT_S: Final = 2.0
 """So long a sidecar waits for its pod's limit under `Auto`."""
 
 CONTEXT_BYTES: Final = 600 * 2**20
-"""Of each process, what the lists may show and the driver may not count: a CUDA context. 518 MiB
-were seen on an H100 with driver 580; whether r615 counts it, no hardware has said yet."""
+"""Upper bound for a CUDA context, which the lists show and the driver may not count.
 
-MOST_CONTEXTS: Final = 8
-"""Of a pod, that are let pass so: else a crowd of processes could hold what nobody counts."""
+518 MiB were measured on H100 and H200 with driver 580 (`tests/gpu/README.md`), and other GPUs may
+need somewhat more. Memory that libraries load later is not added: it belongs within the cap.
+Whether r615 counts a context has not been measured.
+"""
+
+MOST_CONTEXTS: Final = 2
+"""Maximum number of contexts of a pod on one GPU that are not judged: a program and its child.
+
+More would let a crowd of processes hold memory that the driver does not count.
+"""
 
 REQUIRE: Final = "Require"
 DRIVER_LIMITS: Final = ("Auto", REQUIRE)
@@ -39,16 +49,24 @@ class Limit:
     """What it counts: no managed memory, nothing from before the limit, no import by IPC."""
 
 
-def judged_bytes(listed_bytes: int, processes: int, counted_bytes: int | None) -> int:
-    """Return what a pod is judged by that holds so much by the lists, in so many processes.
+def judged_bytes(figures: Iterable[int], counted_bytes: int | None, cap_bytes: int) -> int:
+    """Return the amount by which a pod is judged on a GPU.
+
+    `figures` has the listed bytes of each process, `counted_bytes` is the driver's own figure.
 
     | the driver | judged |
     | --- | --- |
-    | holds no limit: it counts nothing | what is listed |
-    | counts all of it, or more | what is listed |
-    | counts less | what is listed, less the difference, at most a context for each of eight |
+    | holds no limit (None) | the sum of the list |
+    | counts all of it, or more | the sum of the list |
+    | counts less | the sum, less the part of the difference that contexts can explain |
+
+    Contexts explain at most `CONTEXT_BYTES` of a process and at most what it holds, of the
+    `MOST_CONTEXTS` largest processes, and never more than the cap.
     """
+    largest = sorted(figures, reverse=True)
+    listed_bytes = sum(largest)
     if counted_bytes is None:
         return listed_bytes
-    uncounted = max(0, listed_bytes - counted_bytes)
-    return listed_bytes - min(uncounted, min(processes, MOST_CONTEXTS) * CONTEXT_BYTES)
+    contexts_bytes = sum(min(held, CONTEXT_BYTES) for held in largest[:MOST_CONTEXTS])
+    uncounted_bytes = max(0, listed_bytes - counted_bytes)
+    return listed_bytes - min(uncounted_bytes, contexts_bytes, cap_bytes)

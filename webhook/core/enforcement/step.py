@@ -328,7 +328,7 @@ def step(
     state = _follow(state, known, observation, now_s)
     state, stopped = _follow_victims(state, observation, known, cap, now_s)
     sums = _sums(known)
-    judged = {gpu: _judged(gpu, known, observation) for gpu in sums}
+    judged = {gpu: _judged(gpu, known, observation, cap.cap_bytes) for gpu in sums}
     state = replace(
         state,
         over={gpu: state.over.get(gpu, 0) + 1 for gpu in sums if judged[gpu] > cap.ceiling_bytes},
@@ -378,11 +378,14 @@ def _sums(known: Mapping[tuple[str, Process], int | None]) -> dict[str, int]:
 
 
 def _judged(
-    gpu: str, known: Mapping[tuple[str, Process], int | None], observation: Observation
+    gpu: str,
+    known: Mapping[tuple[str, Process], int | None],
+    observation: Observation,
+    cap_bytes: int,
 ) -> int:
-    """Return what the pod is judged by on a GPU; what is said of it is what the lists sum to."""
+    """Return the amount by which the pod is judged on a GPU; reports name the sum of the list."""
     figures = [used for (where, _), used in known.items() if where == gpu and used]
-    return judged_bytes(sum(figures), len(figures), observation.counted.get(gpu))
+    return judged_bytes(figures, observation.counted.get(gpu), cap_bytes)
 
 
 def _count_time_over(
