@@ -18,7 +18,7 @@ from webhook.core.kinds.nodes import write_gpu_node
 from webhook.core.node.access import Access, GpuAccess
 from webhook.core.node.inventory import Scan
 from webhook.core.node.limits import Proof
-from webhook.core.nvidia.drivers import SeenGpu
+from webhook.core.nvidia.drivers import Fault, SeenGpu
 from webhook.nodekit.program import NewContainerNeededError
 
 PROVEN = Proof(holds=True, back_end="misc")
@@ -402,7 +402,7 @@ def test_where_nothing_changes_nothing_is_written(bench):
 
 
 LIMIT = "vramwarden.io/driver-limit"
-FIGURES = a_node("n", a_gpu(9), age_s=0).figures
+FIGURES = replace(a_node("n", a_gpu(9), age_s=0).figures, driver_version=FINE.driver_version)
 
 
 def figures(bench, *, old_s=0.0, limit=PROVEN):
@@ -450,6 +450,34 @@ def test_where_the_gpu_node_cannot_be_read_the_label_stays_for_a_moment(first, b
     assert bench.labels[LIMIT] == "true"
     cannot, can = "the node's GPUNode cannot be read", "the node's GPUNode can be read"
     assert [said.partition(";")[0] for said in bench.said() if "GPUNode" in said] == [cannot, can]
+
+
+@pytest.mark.parametrize(
+    ("scan", "label"),
+    [
+        (DOWN, None),
+        (MISSING, None),
+        (Scan(fault=Fault.DRIVER_CHANGED, failed="why"), None),
+        (Scan(fault=Fault.UNKNOWN, failed="why"), "true"),
+        (replace(FINE, driver_version="550.90.07"), None),
+    ],
+    ids=["gone", "no library", "replaced", "failed once", "another one"],
+)
+def test_the_label_goes_with_the_driver_that_was_proven_whatever_the_gpu_node_says(
+    scan, label, bench
+):
+    bench.hear(FINE, bench.see_node(), figures(bench))
+    assert bench.labels[LIMIT] == "true"
+    bench.hear(scan, figures(bench))
+    assert bench.labels.get(LIMIT) == label
+    bench.hear(FINE, figures(bench))
+    assert bench.labels[LIMIT] == "true"
+
+
+def test_a_new_agent_labels_by_no_gpu_node_of_a_driver_before(bench):
+    """Found by `make e2e`: the sentry's container had the library of the driver before."""
+    bench.hear(replace(FINE, driver_version="550.90.07"), bench.see_node(), figures(bench))
+    assert LIMIT not in bench.labels
 
 
 @pytest.mark.parametrize("change", [{"vramwarden.io/share": "false"}, {}], ids=["share", "gone"])

@@ -158,6 +158,7 @@ class Agent:
                 self._journal.over("stuck", "the driver no longer hangs")
                 self._scan = message
                 self._sharing.on_scan(message)
+                self._limit.on_scan(message)
                 self._driver = after_scan(self._driver, message, time.monotonic())
                 self._observe()
             case XidSeen():

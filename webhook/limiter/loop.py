@@ -51,7 +51,10 @@ have set one moments later."""
 PROVE_EVERY_S: Final = 600.0
 RETRY_S: Final = 60.0
 WITHDRAW_AFTER_S: Final = STALE_S
-"""For so long a driver may fail before the proof is withdrawn: a node's label is no lamp."""
+"""How long the driver may fail before the proof is withdrawn, so that a short failure is none.
+
+The agent withdraws the label itself once its own scan finds the driver gone or replaced.
+"""
 
 _STUCK: Final = 142
 _NOT_YET: Final = "not tried yet: no driver has answered"
@@ -185,9 +188,9 @@ class Limiter:
         self._journal.once("driver", "warning", "the driver does not answer", scan.failed)
         self._reading_s = min(self._reading_s, now_s + EVERY_S)
         self._failing_s = now_s if self._failing_s is None else self._failing_s
+        self._proved_s = float("-inf")  # it may come back in another mode
         if not self._proof.holds or now_s - self._failing_s >= WITHDRAW_AFTER_S:
             self._prove(Proof(holds=False, why=scan.failed))
-            self._proved_s = float("-inf")
 
     def _limit_all(self, version: str, now_s: float) -> Scan:
         gpus = answering(self._nvml)
