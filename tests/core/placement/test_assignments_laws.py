@@ -122,6 +122,17 @@ def test_it_is_told_exactly_when_the_list_has_changed(entered, pods, one, now_s)
         assert result.changed == (result.assignments != entered)
 
 
+@given(LISTS, KNOWN, BINDABLE, TIMES, st.booleans())
+def test_an_entry_has_the_limit_that_is_written_with_its_gpus(entered, pods, one, now_s, limits):
+    pods = pods | {one.uid: one}
+    result = plan(NODE, GPUS, entered, pods, one, now_s, driver_limits=limits)
+    if isinstance(result, Plan) and (hold := result.assignments[one.uid].hold):
+        before = entered.get(one.uid)
+        limit = one.limit_on(driver_limits=limits)
+        assert limit is (one.limit if limits or one.uuids else DriverLimit.OFF)
+        assert hold.limit is limit or (before and before.hold and before.hold.limit is hold.limit)
+
+
 @given(LISTS, KNOWN, st.lists(BINDABLE, max_size=5, unique_by=lambda one: one.uid), TIMES)
 def test_planning_many_is_planning_each_on_what_the_one_before_left(entered, pods, wanted, now_s):
     uids = {one.uid for one in wanted}
@@ -162,8 +173,9 @@ def test_completing_changes_nothing_that_is_said_and_comes_to_an_end(entered, po
     for uid, one in found.items():
         known = pods[uid].hold if uid in pods else None
         hold = entered[uid].hold or known
-        if hold and known and hold.limit is DriverLimit.OFF:
-            hold = replace(hold, limit=known.limit)
+        if hold and uid in pods and (pods[uid].uuids or entered[uid].hold is None):
+            limit = pods[uid].limit if pods[uid].uuids else DriverLimit.OFF
+            hold = replace(hold, limit=limit)
         assert one.hold == hold
         asked = pods[uid].need.gpu_count if uid in pods and pods[uid].need else 1
         assert one.count == max(entered[uid].count, asked if one.uuids == (EVERY_GPU,) else 1)

@@ -72,12 +72,13 @@ def test_entries_of_older_releases_learn_what_their_pods_are_held_to():
 
 @pytest.mark.parametrize("promised", DriverLimit)
 @pytest.mark.parametrize("entered", DriverLimit)
-def test_an_entry_learns_what_its_pod_is_promised_where_it_says_nothing(entered, promised):
-    """As where an older replica wrote the list anew."""
-    known = {"p": pod("p", 300, node=NODE, gpus="b", hold=replace(OTHER, limit=promised))}
+@pytest.mark.parametrize("gpus", ["b", ""])
+def test_an_entry_has_the_limit_of_its_pod_once_that_has_its_gpus(entered, promised, gpus):
+    """Two bindings of one pod may see two states of its node, and the pod keeps the first."""
+    known = {"p": pod("p", 300, node=NODE, gpus=gpus, hold=replace(OTHER, limit=promised))}
     old = {"p": entry("a", since_s=1, hold=replace(HOLD, limit=entered))}
-    limit = promised if entered is DriverLimit.OFF else entered
     new = complete(old, known)
+    limit = promised if gpus else entered
     assert new == {"p": entry("a", since_s=1, hold=replace(HOLD, limit=limit))}
     assert complete(new, known) is new
 

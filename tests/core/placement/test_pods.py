@@ -154,6 +154,18 @@ def test_a_pods_own_spec_says_what_it_was_promised_of_the_drivers_limit(env, sel
     assert held_to(enforcer(env=env), nodeSelector=selector).limit == limit
 
 
+@pytest.mark.parametrize(
+    ("written", "limit"),
+    [({}, "Off"), ({LABEL: "Auto"}, "Auto"), ({LABEL: "Require"}, "Require"), ({LABEL: ""}, "Off")],
+)
+@pytest.mark.parametrize("selector", [{}, {LABEL: "true"}])
+def test_a_pod_with_gpus_has_the_limit_that_was_written_with_them(written, limit, selector):
+    env = [variable("VRAM_CAP_BYTES", "5"), LIMIT]
+    annotations = {f"{OURS}gpu": "GPU-a", **written}
+    made = held_to(enforcer(env=env), annotations=annotations, nodeSelector=selector)
+    assert made.limit == limit
+
+
 @pytest.mark.parametrize("gates", [*product(EnforceBy, OnExcess, Style, Placement)])
 @pytest.mark.parametrize("mode", DriverLimit)
 def test_each_rule_promises_the_drivers_limit_whole_or_not_at_all_or_is_no_rule(

@@ -259,6 +259,10 @@ class World(ApiServer):
         self.put(f"{PODS}/{uid}", {"metadata": metadata, "spec": spec})
         return uid
 
+    def requires_limit(self, uid: str) -> bool:
+        """Return True if a pod runs only on nodes whose driver holds caps."""
+        return bool(self.objects[f"{PODS}/{uid}"]["spec"]["nodeSelector"])
+
     def change(self, uid: str, **patch: Any) -> None:
         """Change a pod as it is stored, by a merge patch."""
         self.edit(f"{PODS}/{uid}", **patch)

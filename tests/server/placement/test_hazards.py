@@ -820,15 +820,33 @@ def test_who_requires_the_drivers_limit_is_placed_where_the_node_has_it_alone(wo
     assert (verdict.outcome, verdict.reason) == (DENIED, BindingReason.NO_DRIVER_LIMIT)
     assert verdict.message == unlimited_node("n0").sentence
     assert DRIVER_LIMIT_ANNOTATION not in first.bind(auto, arrives=False).annotations
+    assert world.assignments("n0")[auto].hold.limit is DriverLimit.OFF
     world.limit("n0", proven=True)  # of which this replica has not heard
     verdict = first.bind(requiring, arrives=False)
     assert verdict.annotations[DRIVER_LIMIT_ANNOTATION] == "Require"
     assert verdict.annotations[GPU_MEMORY_FRACTION_ANNOTATION] == "0.5000"  # of the cap
     world.hear_node()
-    assert first.bind(auto, arrives=False).annotations[DRIVER_LIMIT_ANNOTATION] == "Auto"
+    # By its entry, which the limiter may have read.
+    assert DRIVER_LIMIT_ANNOTATION not in first.bind(auto, arrives=False).annotations
     world.limit("n0", proven=False)
     world.hear_node()
     assert first.bind(requiring).outcome is DENIED  # although it is entered
     assert DRIVER_LIMIT_ANNOTATION not in first.bind(auto).annotations
     limits = {uid: one.hold.limit for uid, one in world.assignments("n0").items()}
-    assert limits == dict(zip((auto, requiring), promised, strict=True))
+    assert limits == {auto: DriverLimit.OFF, requiring: DriverLimit.REQUIRE}
+
+
+@pytest.mark.parametrize("proven", [True, False])
+def test_fraction_entry_and_annotation_agree_also_when_the_label_changes(proven, world, first):
+    """The label may go a moment after a pod was entered: it waits for the limit then."""
+    world.limit("n0", proven=proven)
+    world.hear_node()
+    (uid,) = create(world, 4, limit=DriverLimit.AUTO)
+    given = first.bind(uid, arrives=False).annotations
+    assert given.get(DRIVER_LIMIT_ANNOTATION) == ("Auto" if proven else None)
+    assert (given[GPU_MEMORY_FRACTION_ANNOTATION] == "0.5000") is proven  # of the cap
+    world.limit("n0", proven=not proven)
+    world.hear_node()
+    assert first.bind(uid).annotations == given
+    limit = DriverLimit.AUTO if proven else DriverLimit.OFF
+    assert world.assignments("n0")[uid].hold.limit is limit

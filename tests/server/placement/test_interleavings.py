@@ -207,10 +207,9 @@ def check_given(world, uid):
     sizes = {gpu.uuid: gpu.total_bytes or gpu.memory_bytes for gpu in world.nodes[pod.node].gpus}
     # Amounts are a few MiB here, so half of the cap is more than the cap less a context.
     fraction = min(Fraction(entry.memory_bytes // 2, sizes[uuid]) for uuid in entry.uuids)
-    assert entry.hold.limit is pod.limit
     limit = given.get(DRIVER_LIMIT_ANNOTATION)
-    assert limit in {pod.limit.value, None}
-    assert limit or pod.limit is not DriverLimit.REQUIRE
+    assert entry.hold.limit is pod.limit is DriverLimit(limit or "Off")
+    assert limit or not world.requires_limit(uid)
     expected = {
         GPU_ANNOTATION: ",".join(entry.uuids),
         VISIBLE_DEVICES_ANNOTATION: given[VISIBLE_DEVICES_ANNOTATION],

@@ -66,7 +66,7 @@ _REPORTS: Final = ', "report": true'
 _LIMITS: Final = {
     limit: "" if limit is DriverLimit.OFF else f', "limit": "{limit}"' for limit in DriverLimit
 }
-"""In a line what the driver's limit is promised of; readers before 0.3 pass over it."""
+"""The key of a line for the driver's limit; readers before 0.3 ignore it."""
 _NO_HOLD: Final = (None,) * len(_HOLD_KEYS)
 
 
@@ -150,6 +150,13 @@ class PodState:
         """What it is promised of the driver's limit."""
         return self.hold.limit if self.hold else DriverLimit.OFF
 
+    def limit_on(self, *, driver_limits: bool) -> DriverLimit:
+        """Return its driver's limit on a node whose driver has limits, or has none.
+
+        The limit that was written with its GPUs is final.
+        """
+        return self.limit if driver_limits or self.uuids else DriverLimit.OFF
+
 
 def read_pod_state(raw: Json) -> PodState:
     """Read a stored pod; never fails: what an API server would not store takes no GPU."""
@@ -224,16 +231,19 @@ def plan_all(
     wanted: Iterable[PodState],
     now_s: float,
     held: str = "",
+    *,
+    driver_limits: bool = False,
 ) -> Draft:
     """Choose GPUs for pods and enter them, each on what the one before left.
 
     `assignments` are those of the ConfigMap, `pods` all that are known, on any node; `held` says
-    why the node gives no GPU to further pods, where it does not.
+    why the node gives no GPU to further pods, where it does not. `driver_limits` is True if the
+    node's driver holds caps; otherwise no new entry has a limit.
 
     | the pod | then |
     | --- | --- |
     | sees all GPUs | entered with `EVERY_GPU`, whatever is free |
-    | is entered, with GPUs that still exist | the same GPUs: its binding came twice |
+    | is entered, with GPUs that still exist | the same GPUs and limit: its binding came twice |
     | is not entered, GPUs are free and the node is not held | entered with them |
     | otherwise | denied |
 
@@ -271,7 +281,8 @@ def plan_all(
             continue
         is_new |= kept.pop(pod.uid, None) is not None or bool(pod.need)
         if pod.need:
-            kept[pod.uid] = _entry(pod, got, pod.need.memory_bytes, now_s)
+            limit = pod.limit_on(driver_limits=driver_limits)
+            kept[pod.uid] = _entry(pod, got, pod.need.memory_bytes, now_s, limit)
             allocate(left, got, pod.need.memory_bytes)
         free = left
     if all(isinstance(got, Denial) for got in gets):
@@ -299,14 +310,16 @@ def _has_its_gpus(pod: PodState, entered: Assignment, free: Mapping[str, int]) -
     return all(uuid in free for uuid in entered.uuids)
 
 
-def _entry(pod: PodState, uuids: tuple[str, ...], memory_bytes: int, now_s: float) -> Assignment:
+def _entry(
+    pod: PodState, uuids: tuple[str, ...], memory_bytes: int, now_s: float, limit: DriverLimit
+) -> Assignment:
     count = _asked_for(pod, uuids)
     return Assignment(
         pod=pod.name,
         uuids=uuids,
         memory_bytes=memory_bytes,
         since_s=int(now_s),
-        hold=pod.hold,
+        hold=pod.hold and promised(pod.hold, limit),
         count=count,
     )
 
@@ -320,8 +333,8 @@ def _completed(one: Assignment, pod: PodState | None) -> Assignment:
     if pod is None:
         return one
     hold, count = one.hold or pod.hold, max(one.count, _asked_for(pod, one.uuids))
-    if hold and pod.hold and hold.limit is DriverLimit.OFF:
-        hold = promised(hold, pod.hold.limit)
+    if hold and (pod.uuids or one.hold is None):
+        hold = promised(hold, pod.limit_on(driver_limits=False))
     is_same = hold is one.hold and count == one.count
     return one if is_same else replace(one, hold=hold, count=count)
 
@@ -329,7 +342,8 @@ def _completed(one: Assignment, pod: PodState | None) -> Assignment:
 def complete(assignments: Assignments, pods: Mapping[str, PodState]) -> Assignments:
     """Add what entries, as of older releases, do not say.
 
-    That is what pods are held to, what they are promised of the driver's limit, how many GPUs.
+    That is what pods are held to, and how many GPUs. The driver's limit is that of the pod's
+    annotation, once it has one.
 
     Returns the same list where nothing is missing.
     """
@@ -389,7 +403,7 @@ def adopt(
     """
     known = {pod.uid: pod for pod in pods}
     found = {
-        pod.uid: _entry(pod, *_taken_unlisted(pod, node), now_s)
+        pod.uid: _entry(pod, *_taken_unlisted(pod, node), now_s, pod.limit)
         for pod in to_adopt(node, {}, known)
     }
     return found | complete(assignments, known)

@@ -66,6 +66,7 @@ _READ: Final = (
     DRIVER_LIMIT_ENV,
 )
 _LIMIT_PATH: Final = f"metadata.annotations['{DRIVER_LIMIT_ANNOTATION}']"
+_LIMITS: Final = frozenset(DriverLimit)
 _COMMAND: Final = list(ENFORCER_COMMAND)
 _PARTS: Final = 10_000  # a fraction is written with four decimals
 
@@ -124,7 +125,7 @@ class Hold:
     reports: bool = False
     """Whether the sentry reports what it would stop, where it may not."""
     limit: DriverLimit = DriverLimit.OFF
-    """What it is promised of the driver's limit, wherever it runs."""
+    """Whether the driver is to hold it; in the entry of a node without such a driver it is Off."""
 
 
 def hold_of(pod: Pod, memory_bytes: int) -> Hold:
@@ -137,13 +138,14 @@ def hold_of(pod: Pod, memory_bytes: int) -> Hold:
     | one, with our command alone | anything else | measures it, by the defaults |
     | none, several, or with another command | any | measures it, by the defaults |
 
-    What is promised of the driver's limit, the pod's own spec says as it was admitted:
+    The driver's limit:
 
-    | the sidecar's variable for it | the pod selects nodes that have it | promised |
+    | the sidecar's variable for it | the pod | its limit |
     | --- | --- | --- |
-    | as we write it | yes, whoever wrote that | Require |
-    | as we write it | no | Auto |
-    | absent, or the sidecar is only measured as above | either | Off |
+    | as we write it | has its GPUs | the annotation `driver-limit`, Off without one |
+    | as we write it | has none, and selects nodes whose driver holds caps | Require |
+    | as we write it | has none | Auto |
+    | absent, or the sidecar is only measured as above | any | Off |
     """
     written = _written(pod)
     return (_read(*written) if written else None) or _measured(memory_bytes)
@@ -172,7 +174,7 @@ def shared_hold(
 
 
 def promised(hold: Hold, limit: DriverLimit) -> Hold:
-    """Return what is held to the same, and promised that of the driver's limit."""
+    """Return the same terms with this driver's limit."""
     if hold.limit is limit:
         return hold
     amounts = hold.cap_bytes, hold.tolerance_bytes, hold.late_s
@@ -202,7 +204,7 @@ def _written(pod: Pod) -> list[str] | None:
         if name in _READ:
             value, field = entry.get("value") or "", part(entry, "valueFrom", "fieldRef")
             if name == DRIVER_LIMIT_ENV and field.get("fieldPath") == _LIMIT_PATH:
-                value = DriverLimit.REQUIRE if _requires_limit(pod) else DriverLimit.AUTO
+                value = _limit_of(pod)
             elif name == DRIVER_LIMIT_ENV or entry.get("valueFrom"):
                 return None
             if name in found or len(value) > LONGEST_WORD:
@@ -211,8 +213,12 @@ def _written(pod: Pod) -> list[str] | None:
     return [found.get(name, "") for name in _READ]
 
 
-def _requires_limit(pod: Pod) -> bool:
-    return strings(pod.spec, "nodeSelector", "spec").get(NODE_DRIVER_LIMIT_LABEL) == "true"
+def _limit_of(pod: Pod) -> DriverLimit:
+    if pod.annotations.get(GPU_ANNOTATION):
+        written = pod.annotations.get(DRIVER_LIMIT_ANNOTATION, "")
+        return DriverLimit(written) if written in _LIMITS else DriverLimit.OFF
+    selected = strings(pod.spec, "nodeSelector", "spec").get(NODE_DRIVER_LIMIT_LABEL)
+    return DriverLimit.REQUIRE if selected == "true" else DriverLimit.AUTO
 
 
 # By numbers and by what policies say; one that got past admission only costs others the memory.

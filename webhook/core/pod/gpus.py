@@ -37,12 +37,12 @@ LARGEST_INDEX: Final = 255
 
 
 class DriverLimit(StrEnum):
-    """Whether a pod waits for the driver's own limit, where its node's driver can set one."""
+    """Whether the driver holds a pod to its cap. Its containers wait until the limit is set."""
 
     AUTO = "Auto"
-    """For a moment, and goes on without."""
+    """On nodes whose driver holds caps."""
     REQUIRE = "Require"
-    """Until the limit stands; it runs on no other nodes."""
+    """Always: it runs on no other nodes."""
     OFF = "Off"
 
 

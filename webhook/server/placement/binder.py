@@ -405,7 +405,10 @@ class Binder:
         def draft(entered: Assignments, pods: Iterable[PodState]) -> Draft:
             known = self._tracker.relevant(name, entered)
             now_s = self._api.now_s()
-            return plan_all(name, gpus, entered, known, pods, now_s, held=node.held)
+            limits = node.driver_limit
+            return plan_all(
+                name, gpus, entered, known, pods, now_s, node.held, driver_limits=limits
+            )
 
         made = draft(entered, wanted.values())
         gets = dict(zip(wanted, made.gets, strict=True))
@@ -453,7 +456,13 @@ class Binder:
             else:
                 cap_bytes = job.pod.need.memory_bytes if job.pod.need else 0
                 names = node.device_names or DeviceNames.NONE
-                limit = job.pod.limit if node.driver_limit else DriverLimit.OFF
+                # A dry run is not entered.
+                entered = made.assignments.get(job.pod.uid)
+                limit = (
+                    entered.hold.limit
+                    if entered and entered.hold
+                    else job.pod.limit_on(driver_limits=node.driver_limit)
+                )
                 given = gpu_annotations(got, node.gpus, names, cap_bytes, limit)
                 job.resolve(
                     BindingVerdict(outcome=BindingOutcome.PLACED, uuids=got, annotations=given)
