@@ -8,7 +8,6 @@ ASKED = "nvmlDeviceGetMemoryLimits_v1"
 HELD, LATE, NOT = "held by the driver", "held by the driver, late", "not held by the driver"
 MORE = "the driver's limit for this pod on GPU GPU-a is 1001Mi, more than the cap of 1000Mi"
 NONE = "the driver has no limit for this pod on GPU GPU-a"
-STOPPED_INSTEAD = f"; {INSTEAD}"
 
 
 @pytest.mark.parametrize("asks", [None, "", " "], ids=["absent", "empty", "blank"])
@@ -42,53 +41,62 @@ def test_a_pod_that_is_held_starts_before_the_first_observation(mode, pod):
     [
         ("missing", 0, NONE),
         ("off", 0, NONE),
-        ("misc", 0, NONE),
         ("dmem", 0, NONE),
         ("dmem enabled=1", 0, NONE),  # it answers that there is none
         ("misc", 1001, MORE),
     ],
 )
-def test_under_auto_the_pod_starts_without_a_limit_after_a_while_and_it_is_told(
+def test_without_a_limit_that_is_enough_nothing_starts_and_the_startup_probe_says_why(
     back_end, mib, why, pod
 ):
     def incident(p, back_end, mib):
         p.has_limits(back_end)
         p.limits(mib)
-        p.guard(VRAM_DRIVER_LIMIT="Auto", VRAM_GPUS="GPU-a", constants="limit.WAIT_S = 0.3")
-        return [p.probe() for _ in range(3)], p.messages
+        p.enforcer = p.start(VRAM_DRIVER_LIMIT="Auto", VRAM_GPUS="GPU-a")
+        p.wait_for("waiting for the driver's limit")
+        p.later(3600)
+        waited = p.probe("startup"), p.heartbeat.exists(), p.messages
+        p.has_limits()
+        p.limits(1000)
+        p.wait_for("held by the driver")
+        p.observations(1)
+        return waited
 
-    probes, messages = pod.run(incident, back_end, mib)
-    assert messages == ["self-test", NOT]
-    assert probes == [[0, "guarding"], [1, f"{NOT}: {why}{STOPPED_INSTEAD}"], [0, "guarding"]]
+    waiting = "waiting for the driver's limit"
+    said = pod.run(incident, back_end, mib)
+    assert said[:2] == [[1, f"{waiting}: {why}"], False]
+    assert said[2][:2] == ["self-test", waiting]
 
 
-def test_under_auto_it_waits_for_a_limit_and_tells_one_that_comes_late_or_goes(pod):
+def test_a_limit_that_is_lost_or_comes_back_is_told_and_the_pod_goes_on(pod):
     def incident(p):
         p.has_limits(gpus="ab")
-        p.enforcer = p.start(VRAM_DRIVER_LIMIT="Auto", constants="limit.ASK_EVERY_S = 0.0")
-        p.wait_until(lambda: len(p.calls("GetMemoryLimits")) > 4)
-        waited = p.heartbeat.exists()
-        p.later(2)
-        p.wait_for("not held by the driver")
         p.limits(1000)
-        p.observations(3)
-        half = p.messages
+        p.limits(1000, "GPU-b")
+        p.guard(VRAM_DRIVER_LIMIT="Auto", constants="limit.ASK_EVERY_S = 0.0")
+        p.limits(0, "GPU-b")
+        p.wait_for("not held by the driver")
+        probes = [p.probe() for _ in range(3)]
         p.limits(1000, "GPU-b")
         p.wait_for("held by the driver, late")
         p.limits(0)
         p.wait_for("not held by the driver", 2)
         p.observations(3)
-        return waited, half, p.messages, p.probe()[0]
+        return probes, p.messages
 
-    told = ["self-test", NOT]
-    assert pod.run(incident) == [False, told, [*told, LATE, NOT], 0]
+    probes, messages = pod.run(incident)
+    lost = [1, f"{NOT}: {NONE.replace('GPU-a', 'GPU-b')}; {INSTEAD}"]
+    assert probes == [[0, "guarding"], lost, [0, "guarding"]]
+    assert messages[0] == "self-test"
+    assert messages[-4:] == [HELD, NOT, LATE, NOT]
 
 
+@pytest.mark.parametrize("mode", ["Auto", "Require"])
 @pytest.mark.parametrize("gpus", ["GPU-a", "all"], ids=["of the binding", "all that are seen"])
-def test_under_require_the_pod_waits_without_end_and_the_startup_probe_says_why(gpus, pod):
-    def incident(p, gpus):
+def test_the_pod_waits_without_end_and_the_startup_probe_says_why(gpus, mode, pod):
+    def incident(p, gpus, mode):
         p.has_limits()
-        p.enforcer = p.start(VRAM_DRIVER_LIMIT="Require", VRAM_GPUS=gpus)
+        p.enforcer = p.start(VRAM_DRIVER_LIMIT=mode, VRAM_GPUS=gpus)
         p.wait_for("waiting for the driver's limit")
         p.later(3600)
         asked = len(p.calls("GetMemoryLimits"))
@@ -102,7 +110,7 @@ def test_under_require_the_pod_waits_without_end_and_the_startup_probe_says_why(
         p.limits(1000)
         return [*probes, answer(), p.probe("startup")], p.messages
 
-    probes, messages = pod.run(incident, gpus)
+    probes, messages = pod.run(incident, gpus, mode)
     waits = f"waiting for the driver's limit: {NONE}"
     assert probes[0] == [1, waits]
     assert probes[1][1].endswith("; then: guarding")
@@ -128,3 +136,32 @@ def test_what_a_limit_leaves_to_the_sidecar_is_judged_less_what_the_driver_count
         return spared, asked, hog.wait(), p.events("stopping a process")[0]["sum_bytes"]
 
     assert pod.run(incident, "MemoryInfo") == [None, 0, -15, 1700 * 2**20]
+
+
+@pytest.mark.parametrize(
+    ("holds", "counted", "stops"),
+    [
+        ([1518], 1000, False),
+        ([1480, 480], 1000, False),
+        ([518] * 8, 0, True),
+        ([4800, *[1] * 7], 0, True),
+        ([5800, *[1] * 7], 1000, True),
+    ],
+    ids=["one context", "two contexts", "eight contexts", "one large", "the cap and one large"],
+)
+def test_what_the_driver_does_not_count_is_let_pass_as_far_as_contexts_explain_it(
+    holds, counted, stops, pod
+):
+    def incident(p, holds, counted, stops):
+        p.has_limits()
+        p.limits(1000)
+        p.counts(counted)
+        for mib in holds:
+            p.holds(p.process("plain"), mib)
+        p.guard(VRAM_DRIVER_LIMIT="Auto", VRAM_GPUS="GPU-a")
+        if stops:
+            p.wait_for("stopping a process")
+        p.observations(5)
+        return len(p.events("stopping a process"))
+
+    assert bool(pod.run(incident, holds, counted, stops)) is stops

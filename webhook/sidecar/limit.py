@@ -1,13 +1,14 @@
 """Whether the driver itself holds the pod to its cap: the sidecar asks it, from within the pod.
 
-| the driver holds it on all its GPUs | `VRAM_DRIVER_LIMIT` | asked for | the pod |
-| --- | --- | --- | --- |
-| yes | `Auto`, `Require` | any time | may start |
-| no | `Auto` | less than `WAIT_S` | waits |
-| no | `Auto` | longer | may start, and this is reported |
-| no | `Require` | any time | waits, and the startup probe says why |
+Where `VRAM_DRIVER_LIMIT` is set, the pod's fraction was computed for the limit: a program that took
+it of a whole GPU would exceed the cap.
 
-A pod that could start once goes on, whatever becomes of the limit: that is reported at each change.
+| the driver holds it on all its GPUs | the pod |
+| --- | --- |
+| yes | may start |
+| no | waits, without end, and the startup probe reports why |
+
+A pod that could start once goes on if the limit is lost. Each change is reported.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.adapters.nvml import NvmlError
 from webhook.adapters.processes import own_cgroup
-from webhook.core.enforcement.limits import NO_LIMIT, REQUIRE, WAIT_S
+from webhook.core.enforcement.limits import NO_LIMIT
 from webhook.core.enforcement.pacing import LIST_EVERY_S
 from webhook.core.words import exactly
 from webhook.sidecar.heartbeat import leave_waiting
@@ -37,8 +38,8 @@ NOT_HELD: Final = "not held by the driver"
 WAITING: Final = "waiting for the driver's limit"
 
 INSTEAD: Final = (
-    "what is over its cap is stopped and not denied memory; VRAMWARDEN_GPU_MEMORY_FRACTION is of"
-    " the cap here, and too much of the whole GPU: where a program takes it, create the pod again"
+    "what exceeds the cap is stopped; VRAMWARDEN_GPU_MEMORY_FRACTION is of the cap here, and too"
+    " much of the whole GPU: if a program uses it, create the pod again"
 )
 
 
@@ -59,7 +60,6 @@ class PodLimit:
         self._journal = journal
         self._run_folder = run_folder
         self._cgroup = own_cgroup(proc=proc)
-        self._began_s: float | None = None
         self._asked_s: dict[str, float] = {}
         self._why: dict[str, str] = {}
         self._held: bool | None = None
@@ -75,27 +75,22 @@ class PodLimit:
         return counted
 
     def lets_start(self, gpus: Iterable[str], now_s: float) -> bool:
-        """Say whether the pod may start, by what was said of its GPUs; report a change."""
-        if self._began_s is None:
-            self._began_s = now_s
+        """Return True if the pod may start, by the last answer for each GPU; report a change."""
         for gpu in gpus:
             if gpu not in self._why:
                 self.counted(gpu, now_s)
         found = dict.fromkeys(self._why[gpu] for gpu in sorted(gpus))
         why = "; ".join(filter(None, found)) if found else "no GPU has been found yet"
         if self._held is None and why:
-            if self._settings.driver_limit == REQUIRE:
-                leave_waiting(self._run_folder, f"{WAITING}: {why}")
-                self._journal.once(WAITING, "warning", WAITING, why)
-                return False
-            if now_s - self._began_s < WAIT_S:
-                return False
+            leave_waiting(self._run_folder, f"{WAITING}: {why}")
+            self._journal.once(WAITING, "warning", WAITING, why)
+            return False
         self._report(why)
         return True
 
     def _report(self, why: str) -> None:
         before, self._held = self._held, not why
-        if why and before is not False:
+        if why and before:
             self._journal.verdict("warning", NOT_HELD, f"{why}; {INSTEAD}")
         elif not why and before is None:
             self._journal.event("info", HELD, why="an allocation over the cap fails")

@@ -175,6 +175,7 @@ def a_status(name, reason, message=""):
     return {"name": name, "image": IMAGE, "state": {"waiting": waiting}}
 
 
+RUNS = {"state": {"running": {"startedAt": "2027-01-15T08:00:00Z"}}}
 WAITS = {"vramwarden.io/gpu-waits": "no GPU fits\n\n" + "x" * 999}
 
 
@@ -197,6 +198,27 @@ def test_managed_pods_are_kept_where_sidecar_or_gpu_is_missing():
         for name, expected in (("vram-enforcer", SOUND), ("main", None)):
             one = {"name": name, "state": {state: {"startedAt": "x"}}}
             assert of_interest(a_managed_pod(initContainerStatuses=[one])) == expected
+
+
+@pytest.mark.parametrize(
+    ("limit", "status", "since_s"),
+    [
+        ("Auto", RUNS, 1_800_000_000),
+        ("Require", {"started": False, "state": {"running": {"startedAt": "x"}}}, None),
+        ("Auto", {"started": True, **RUNS}, None),
+        ("Auto", {"state": {"waiting": {"reason": "PodInitializing"}}}, None),
+        ("", RUNS, None),
+    ],
+    ids=["waits", "no time", "started", "not created", "no limit"],
+)
+def test_a_pod_waits_for_the_drivers_limit_while_its_sidecar_has_not_started(
+    limit, status, since_s
+):
+    notes = {"vramwarden.io/driver-limit": limit} if limit else {}
+    pod = a_managed_pod(notes, initContainerStatuses=[{"name": "vram-enforcer", **status}])
+    assert pod.waits_for_limit_s == since_s
+    kept = of_interest(pod)
+    assert getattr(kept, "waits_for_limit_s", None) == since_s
 
 
 def test_a_dry_run_shows_what_admission_made_of_the_pod():

@@ -118,6 +118,10 @@ def own_pod(node, why):
     return checked_pod("x/agent-x", component="agent", node=node, not_ready=why)
 
 
+def waits_for_limit(age_s):
+    return checked_pod(managed=True, waits_for_limit_s=NOW_S - age_s)
+
+
 def limited(**limits):
     return installed(gpu_nodes=seen(limits, n1=NOW_S, n2=NOW_S))
 
@@ -529,6 +533,11 @@ CASES = {
     ],
     "driver-limits": [
         (
+            installed(pods=(waits_for_limit(40),)),
+            replace(limited(n1=HOLDS), pods=(SOUND, waits_for_limit(40))),
+        ),
+        (
+            installed(pods=(waits_for_limit(20),)),
             installed(),
             installed(gpu_nodes=seen({"n9": HOLDS}, "offered whole", n9=NOW_S)),
         ),

@@ -115,6 +115,9 @@ def limited(**limits):
     return replace(INSTALLED, gpu_nodes=seen(limits, **now))
 
 
+UNLIMITED = checked_pod(managed=True, waits_for_limit_s=INSTALLED.now_s - 40)
+
+
 def tried(answer):
     return replace(INSTALLED, asks=DryRun(created=False, answer=answer))
 
@@ -200,6 +203,11 @@ SAID = {
     "drivers that hold none": (
         "driver-limits", limited(n1=Proof(holds=False, why="it is old")),
         {"level": "warning", "detail": "not on n1 (it is old)", "about": ("n1",)}),
+    "a pod that waits for the driver's limit": (
+        "driver-limits", replace(INSTALLED, pods=(UNLIMITED,)),
+        {"level": "warning", "about": ("team-a/eval",),
+         "detail": "team-a/eval: nothing starts there before the driver holds the cap",
+         "cure": "`vramwarden explain eval -n team-a`"}),
     "a sidecar's image without a name": (
         "sidecar-image", replace(INSTALLED, pods=(NAMELESS,)), {"level": "failed"}),
     "a policy that is missing, by its value": (

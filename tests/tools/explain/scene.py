@@ -454,7 +454,7 @@ def _bound() -> dict[str, Case]:
         "held-by-nobody-known": running(on_limited("", log=unheld), "NoDriverLimit"),
         "held-no-more": running(on_limited("sidecar", proof=CANNOT), "NoDriverLimit"),
         "starting-without-limit": starting(
-            "NoDriverLimit", on_limited("", "Require", status=pending, log=waits)
+            "NoDriverLimit", on_limited("", status=pending, log=waits)
         ),
         "starting-without-limiter": starting(
             "NoDriverLimit",

@@ -233,8 +233,8 @@ class EnforcementPart(Part):
     on_excess: Annotated[OnExcess, _Lax] = OnExcess.STOP
     """Stop ends what exceeds the cap; Report says what would be stopped, and stops nothing."""
     driver_limit: Annotated[DriverLimit, _Lax] = DriverLimit.AUTO
-    """How long containers wait for the node's driver to hold the pod to its cap, where it can (from
-    r615 on): Auto is 2s at most; Require is until it does, on nodes that can; Off is not at all.
+    """Whether the node's driver holds the pod to its cap (from r615 on): Auto on nodes that can;
+    Require always, since the pod runs on no other nodes; Off never. Containers start once it does.
     Auto is Off with by None, style Container, onExcess Report, placement None, and accounting MIG
     or CapOnly."""
     pod_restart: Annotated[PodRestart, _Lax] = PodRestart.NONE

@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 NO_LIMIT: Final = (1 << 64) - 1
 """NVML_DEVICE_MEMORY_LIMIT_MAX."""
 
-WAIT_S: Final = 2.0
-"""So long a sidecar waits for its pod's limit under `Auto`."""
-
 CONTEXT_BYTES: Final = 600 * 2**20
 """Upper bound for a CUDA context, which the lists show and the driver may not count.
 
@@ -33,9 +30,8 @@ MOST_CONTEXTS: Final = 2
 More would let a crowd of processes hold memory that the driver does not count.
 """
 
-REQUIRE: Final = "Require"
-DRIVER_LIMITS: Final = ("Auto", REQUIRE)
-"""What the annotation `driver-limit` says: go on where the limit does not come, or wait for it."""
+DRIVER_LIMITS: Final = ("Auto", "Require")
+"""Values of the annotation `driver-limit`. Containers wait for the limit under both."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,8 @@ EVERY_S: Final = 10.0
 """So often it is written anew at least."""
 STALE_S: Final = 60.0
 """What is older proves nothing: its writer has gone."""
+LIMIT_COMES_S: Final = 30.0
+"""Grace period before commands report a pod that waits for its limit, in seconds."""
 MOST_LIMITED: Final = 1024
 MOST_TOLD: Final = 64
 

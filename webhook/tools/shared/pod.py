@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from webhook.core.bounds import LONGEST_TEXT, MOST_ENTRIES
 from webhook.core.enforcement.bounds import LONGEST_MESSAGE
+from webhook.core.kinds.nodes import read_time
 from webhook.core.kinds.workloads import workload_of
 from webhook.core.placement.pods import counted_need, named_gpus
 from webhook.core.pod.fields import as_object, as_objects, part
@@ -16,6 +17,7 @@ from webhook.core.pod.views import read_pod
 from webhook.core.pod.whole import claim_names, has_whole_gpu
 from webhook.names import (
     ADMITTED_ANNOTATION,
+    DRIVER_LIMIT_ANNOTATION,
     ENFORCER_CONTAINER,
     GPU_ANNOTATION,
     GPU_COUNT_ANNOTATION,
@@ -139,6 +141,18 @@ class ClusterPod(ClusterObject):
         """Why it is bound and has no GPU yet: its annotation `gpu-waits`."""
         said = self._text("metadata", "annotations", GPU_WAITS_ANNOTATION)
         return one_line(said, LONGEST_TEXT)
+
+    @LazyFact
+    def waits_for_limit_s(self) -> float | None:
+        """When its sidecar began to wait for the driver's limit (Unix time); None if it does not.
+
+        By the annotation `driver-limit`, and a sidecar that runs and whose startup probe fails.
+        """
+        if DRIVER_LIMIT_ANNOTATION not in self.annotations:
+            return None
+        starting = (one for one in self._sidecars() if one.get("started") is not True)
+        began = (read_time(part(one, "state", "running").get("startedAt")) for one in starting)
+        return next(began, None)
 
     @LazyFact
     def unscheduled(self) -> str:

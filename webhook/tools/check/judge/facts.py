@@ -265,14 +265,15 @@ SOUND: Final = ClusterPod({"metadata": {"labels": {MANAGED_LABEL: "true"}}}, sou
 """Any pod of which there is nothing else to say: a cluster may have 20,000."""
 _OF_PODS: Final = (
     *("path", "namespace", "node", "managed", "pull_failure", "waits", "sound"),
-    *("whole", "claims", "devices"),
+    *("waits_for_limit_s", "whole", "claims", "devices"),
 )
 
 
 def of_interest(pod: ClusterPod) -> ClusterPod | None:
     """Return little of a pod of which there is something to say; SOUND for another that works."""
     has_gpus = pod.node and (pod.whole or pod.claims)
-    has_trouble = pod.managed and not pod.ended and (pod.pull_failure or pod.waits)
+    waits = pod.waits or pod.waits_for_limit_s is not None
+    has_trouble = pod.managed and not pod.ended and (pod.pull_failure or waits)
     if has_gpus or has_trouble or pod.devices:
         return pod.keep(*_OF_PODS)
     return SOUND if pod.sound else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from webhook.core.kinds.nodes import STALE_S
+from webhook.core.node.limits import LIMIT_COMES_S
 from webhook.core.nvidia.drivers import limits_cgroups
 from webhook.core.words import counted
 from webhook.names import GPU_NODES, VRAM_HISTORIES
@@ -152,12 +153,22 @@ def figures(facts: Facts) -> CheckFinding | None:
 def driver_limits(facts: Facts) -> CheckFinding | None:
     """The driver holds pods to their caps, where the limiter was switched on.
 
-    | a limiter reports of a shared node | its driver holds caps | result |
-    | --- | --- | --- |
-    | no | - | nothing |
-    | yes | on one or more | ok, and where not |
-    | yes | on none | warning |
+    | a pod waits | a limiter reports of a shared node | its driver holds caps | result |
+    | --- | --- | --- | --- |
+    | for more than `LIMIT_COMES_S` | - | - | warning |
+    | no | no | - | nothing |
+    | no | yes | on one or more | ok, and where not |
+    | no | yes | on none | warning |
     """
+    if isinstance(facts.pods, tuple):
+        began = {pod.path: pod.waits_for_limit_s for pod in facts.pods if pod.managed}
+        waiting = sorted(
+            path for path, at_s in began.items() if at_s and facts.now_s - at_s > LIMIT_COMES_S
+        )
+        if waiting:
+            namespace, _, name = waiting[0].partition("/")
+            why = f"{named(waiting)}: nothing starts there before the driver holds the cap"
+            return warning(why, f"`vramwarden explain {name} -n {namespace}`", waiting)
     figures = known(facts.gpu_nodes)
     shared = {name: one.limit for name, one in figures.items() if not one.not_shared}
     proofs = {name: proof for name, proof in sorted(shared.items()) if proof}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from webhook.core.bounds import LONGEST_SENTENCE
 from webhook.core.kinds.histories import fills
 from webhook.core.kinds.nodes import BY_DRIVER, HELD_BY_DRIVER, HELD_LATE, held_by, read_time
+from webhook.core.node.limits import LIMIT_COMES_S
 from webhook.core.pod.fields import part
 from webhook.core.words import amount, exactly, span
 from webhook.names import CAP_HELD_CONDITION, DRIVER_LIMIT_ANNOTATION, ENFORCER_CONTAINER
@@ -35,8 +36,10 @@ _MEANS: Final = {
 }
 _KILLED: Final = {0, 137, 143}
 """Exit codes of who ended well, or by SIGKILL or SIGTERM, which somebody else sent."""
-_STARTS_S: Final = 30.0
-"""For so long a limit that has not come yet is no trouble."""
+_AGAIN: Final = (
+    "or delete the pod: created again, it waits for no limit on a node without the label "
+    "vramwarden.io/driver-limit, unless its rule requires one"
+)
 
 
 def held_notes(state: PodState, figures: Sequence[PodFigures]) -> Iterator[tuple[str, str]]:
@@ -55,36 +58,33 @@ def without_limit(
     figures: Sequence[PodFigures],
     told: str,
 ) -> Iterator[Cause]:
-    """Yield that the driver was to hold a pod, by what its binding wrote, and does not.
+    """Yield that the driver was to hold a pod, by the annotation `driver-limit`, and does not.
 
-    | annotation `driver-limit` | the pod | held by | then |
-    | --- | --- | --- | --- |
-    | any | any | the driver, or is to get a GPU yet | nothing |
-    | `Require` | starts | anybody else, or unknown | it waits for the limit |
-    | `Auto` | runs | sidecar or sentry, or the sidecar said so | it went on without |
-    | else | | | nothing |
+    | the pod | held by | then |
+    | --- | --- | --- |
+    | has no such annotation | any | nothing |
+    | any | the driver | nothing |
+    | starts | another, or unknown | it waits for the limit |
+    | runs | sidecar or sentry, or its sidecar logged that | the limit was lost |
 
-    `told` is why not, as the sidecar said it last.
+    `told` is the reason that the sidecar logged last.
     """
-    mode, by = pod.annotations.get(DRIVER_LIMIT_ANNOTATION), held_by(figures)
-    if by in BY_DRIVER:
+    by = held_by(figures)
+    if by in BY_DRIVER or DRIVER_LIMIT_ANNOTATION not in pod.annotations:
         return
     why, fix = f": {told}" if told else "", "the log of vramwarden's limiter there says why"
     if node and not holds_caps(node):
         why += f"; {why_no_limit(node)}"
         fix = "ask your platform team to see to it (vramwarden check)"
     reason = Mismatch.NO_DRIVER_LIMIT
-    if mode == "Require" and what is State.STARTING:
+    if what is State.STARTING:
         since_s = read_time(pod.part("status").get("startTime"))
-        late = since_s is not None and facts.now_s - since_s > _STARTS_S
+        late = since_s is not None and facts.now_s - since_s > LIMIT_COMES_S
         severity = Severity.ERROR if late else Severity.INFO
-        detail = f"it starts nothing before the driver holds it to its cap (Require){why}"
-        yield Cause(severity, reason, detail, fix if late else "")
-    elif mode == "Auto" and what is State.RUNNING and (by or told):
-        detail = (
-            "the driver does not hold it, though it was to: the limit did not come within 2 s, so "
-            f"it started without (Auto), or was lost{why}"
-        )
+        detail = f"it starts nothing before the driver holds it to its cap{why}"
+        yield Cause(severity, reason, detail, f"{fix}; {_AGAIN}" if late else "")
+    elif what is State.RUNNING and (by or told):
+        detail = f"the driver no longer holds it to its cap{why}"
         yield Cause(Severity.INFO, reason, detail, fix)
 
 
