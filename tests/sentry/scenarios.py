@@ -65,6 +65,7 @@ def attacked(node, sent):
     early = [*pods.values(), bystander, *capped.values()]
     late = {pod: pod.line() | {"late_s": 1.0} for pod in early}
     late[pods["supervisor"]]["late_s"] = 6.0
+    late[pods["ghost"]]["late_s"] = 6.0  # it has to be seen, and to end by itself, before that
     # A sidecar that is to stop somebody has all the time that it needs.
     late |= {pod: pod.line() | {"late_s": 120.0} for pod in guarded.values()}
     promise(sent, *late.values(), unheld.line() | {"act": False})
