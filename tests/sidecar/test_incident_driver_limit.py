@@ -145,7 +145,7 @@ def test_what_a_limit_leaves_to_the_sidecar_is_judged_less_what_the_driver_count
         ([1480, 480], 1000, False),
         ([518] * 8, 0, True),
         ([4800, *[1] * 7], 0, True),
-        ([5800, *[1] * 7], 1000, True),
+        ([5700, *[1] * 7], 1000, True),
     ],
     ids=["one context", "two contexts", "eight contexts", "one large", "the cap and one large"],
 )
