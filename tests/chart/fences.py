@@ -17,6 +17,7 @@ from tests.support.charts import NAMESPACE, a_namespace, one
 from tests.support.control_planes import Api, needs, wait_until
 from tests.support.kube_api import token_of
 from tests.support.pods import a_container, a_pod
+from tests.support.schedulers import SCHEDULER
 from webhook import names
 from webhook.adapters.kube.certificates import KINDS
 from webhook.core.node.events import EventReason
@@ -122,7 +123,7 @@ class Fences:
         self._made: list[Json] = []
         self._pods: dict[str, Json] = {}
         self._who = {"the administrator": self.admin}
-        for user in ("alice", "bob", "carol", "dora"):
+        for user in ("alice", "bob", "carol", "dora", SCHEDULER):
             self._who[user] = self.admin.acting_as(user, "system:authenticated")
 
     def who(self, name: str) -> Api:

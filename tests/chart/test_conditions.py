@@ -608,6 +608,14 @@ def lists(**more):
     def variables(count, start=0):
         return [{"name": f"A{number}", "value": ""} for number in range(start, start + count)]
 
+    def limits(*names):
+        return {"resources": {"limits": dict.fromkeys(names, "0")}}
+
+    def with_domain(count, letters):
+        return [f"x.io/{number:0{letters - 5}}" for number in range(count)]
+
+    native = ("cpu", "memory", "ephemeral-storage", "hugepages-2Mi", "hugepages-1Gi")
+    full, rest = divmod(at("allResources"), len(native))
     volume = {"volumes": [{"name": "v", "emptyDir": {}}]}
 
     def mounts(count):
@@ -649,6 +657,27 @@ def lists(**more):
                 )
             ]
         ),
+        "allResources": a_pod(
+            containers=[
+                *(a_container(f"c{number}", **limits(*native)) for number in range(full)),
+                a_container("rest", **limits(*native[:rest])),
+            ]
+        ),
+        **{
+            what: a_pod(
+                containers=[
+                    a_container(f"c{start}", **limits(*names[start : start + 64]))
+                    for start in range(0, len(names), 64)
+                ]
+            )
+            for what, names in {
+                "domainResources": with_domain(at("domainResources"), 10),
+                "domainCharacters": [
+                    *with_domain(at("domainCharacters") // 64 - 1, 64),
+                    *with_domain(1, 64 + at("domainCharacters") % 64),
+                ],
+            }.items()
+        },
     }
 
 
@@ -685,7 +714,8 @@ def test_the_largest_lists_that_are_gone_through_cost_no_more_than_an_expression
     room = {"entries": -1, "volumes": -2, "mounts": -1, "allMounts": -16}  # for a token, and that
     pod = copy.deepcopy(lists(**room)[name])
     found, _ = sent.creating(pod)
-    assert found["mutate"][1:] == (("advice",) if name == "resources" else ())
+    has_domain = name in {"resources", "domainResources", "domainCharacters"}
+    assert found["mutate"][1:] == (("advice",) if has_domain else ())
     if name == "entries":
         pod["metadata"]["annotations"]["vramwarden.io/zzz"] = ""
     else:

@@ -84,6 +84,17 @@ def test_whatever_reads_rules_holds_nothing_without_them(helm):
         }
 
 
-def test_the_void_never_stands_in_a_pods_way(helm):
+def test_the_void_fails_closed(helm):
     spec = one(helm.render({"fence": ALL}), "MutatingAdmissionPolicy", "vramwarden-void")["spec"]
-    assert (spec["failurePolicy"], spec["reinvocationPolicy"]) == ("Ignore", "IfNeeded")
+    assert (spec["failurePolicy"], spec["reinvocationPolicy"]) == ("Fail", "IfNeeded")
+
+
+def test_the_accounts_of_schedulers_are_a_value(helm):
+    accounts = ["system:kube-scheduler", "system:serviceaccount:volcano-system:*"]
+    policy = one(
+        helm.render({"fence": {"schedulers": accounts}}),
+        *("ValidatingAdmissionPolicy", "vramwarden-accounts"),
+    )
+    expressions = [validation["expression"] for validation in policy["spec"]["validations"]]
+    pattern = "^(system:kube-scheduler|system:serviceaccount:volcano-system:.*)$"
+    assert sum(f"matches('{pattern}')" in expression for expression in expressions) == 1

@@ -10,15 +10,17 @@ import copy
 
 import pytest
 
-from tests.chart.admission_policies import apply, parameter, write_parameter
+from tests.chart.admission_policies import BINDING, POLICY, apply, parameter, write_parameter
 from tests.chart.fenced import Fenced, mirrored, with_observed
-from tests.support.charts import one
+from tests.chart.fences import SENTRY
+from tests.support.charts import NAMESPACE, one
 from tests.support.control_planes import needs, wait_until
 from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from tests.support.webhook_configurations import installed
 from webhook.core.admission.decide import Outcome, Phase, decide
 from webhook.core.pod.complexity import UNREAD
 from webhook.core.policy.cluster import UNKNOWN
+from webhook.core.policy.fence import GPUS_KEY, WHOLE_GPUS_BYTES, _pattern, fence_data
 from webhook.core.policy.match import Match
 from webhook.core.policy.values import WHOLE_GPU_RESOURCES, Action, VisibleDevices
 
@@ -169,6 +171,16 @@ ROWS = [
         for field in FIELDS[:2]
         for what, fields in PROMISED.items()
     ),
+    *(  # no scheduler saw that the node has it
+        row(f"{field} with {what}, whose creator chose the node", "next",
+            *["main"] * (field != "containers"),
+            *["promised"] * (what not in {"a claim", "the sidecar"}), nodeName="n1", **{
+            "containers": [a_container()],
+            field: [{**a_container("promised"), **fields}, a_container("next")],
+        }, **CLAIM)
+        for field in FIELDS[:2]
+        for what, fields in PROMISED.items()
+    ),
     *(  # which is for the rule to judge
         row(f"names it: {entry}", "other",
             containers=[a_container(env=[{"name": VISIBLE, **entry}]), a_container("other")])
@@ -259,6 +271,119 @@ def test_a_plain_pod_is_voided_without_a_call_of_ours(cluster, helm):
         assert voided(pod, cluster.create(pod)) == {"main", "init"}
         whole = a_container(env=[{"name": VISIBLE, "value": "all"}])
         assert "failed calling webhook" in cluster.denies(a_pod(containers=[whole]))
+
+
+def test_without_a_second_line_it_denies_what_is_too_large(cluster, helm):
+    objects = helm.render({"fence": {"void": True, "secondLine": False}})
+    apply(cluster.api, one(objects, KIND, NAME))
+    large = a_pod(containers=[a_container(env=MANY)])
+    wait_until("it does", lambda: cluster.denies(large))
+    assert NAME in cluster.denies(large)
+    assert "the pod is too large to be judged" in cluster.denies(large)
+    assert is_voided(cluster)
+    assert cluster.denies(large, "ignored") == ""
+    apply(cluster.api, one(cluster.objects, KIND, NAME))
+    wait_until("it is as before", lambda: cluster.denies(large) == "")
+
+
+LONG = ".".join(letter * 58 for letter in "abcd")
+
+
+def zero(containers, count, name="r{}.io/x"):
+    """Return a pod whose containers have limits of zero of so many resources."""
+    limits = {name.format(f"{number:02}"): "0" for number in range(count)}
+    return a_pod(
+        containers=[
+            a_container(f"c{number}", resources={"limits": limits}) for number in range(containers)
+        ]
+    )
+
+
+ZEROS = {
+    **{
+        f"{containers} x {count}, long names": zero(
+            containers, count, f"r{{}}.{LONG}.io/{'e' * 63}"
+        )
+        for containers, count in ((1, 66), (2, 30), (2, 66), (3, 40), (4, 32))
+    },
+    **{
+        f"{containers} x {count}": zero(containers, count)
+        for containers, count in ((12, 30), (40, 66), (80, 60), (120, 60))
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def second_line(cluster):
+    """Put the second line into force, too."""
+    made = [one(cluster.objects, kind, "vramwarden-second-line") for kind in (BINDING, POLICY)]
+    for thing in made:
+        apply(cluster.api, thing)
+    wait_until("it denies", lambda: cluster.denies(a_pod(containers=[a_container(env=MANY)])))
+    yield cluster
+    for thing in made:
+        cluster.api.delete(thing)
+    wait_until("it is gone", lambda: not cluster.denies(a_pod(containers=[a_container(env=MANY)])))
+
+
+@pytest.mark.parametrize("what", ZEROS)
+def test_no_number_of_resources_keeps_a_container_from_being_voided(second_line, what):
+    """The pod is denied, or all its containers are voided."""
+    pod = ZEROS[what]
+    if not (why := second_line.denies(pod)):
+        assert voided(pod, second_line.create(pod)) == {
+            container["name"] for container in pod["spec"]["containers"]
+        }
+    else:
+        assert "the pod is too large to be judged" in why
+
+
+def as_many_as_fit():
+    """Return as many names of resources that bring GPUs as the parameter takes."""
+    names = list(WHOLE_GPU_RESOURCES)
+    while len(_pattern([*names, "example.com/gpu-0000"])) <= WHOLE_GPUS_BYTES:
+        names.append(f"example.com/gpu-{len(names):04}")
+    return tuple(names)
+
+
+def test_the_largest_pod_that_is_read_costs_no_more_than_an_expression_may(second_line):
+    """Each name is matched with both patterns, and the first one is as long as it may be."""
+    data = fence_data(a_policy(a_rule(), whole_gpu_resources=as_many_as_fit()))
+    write_parameter(second_line.api, data)
+    count = UNREAD["domainCharacters"] // 30
+    names = [f"nvidia.com/net{number:016}" for number in range(count)]
+    for each in (64, 1):
+        containers = [
+            a_container(
+                f"c{start}",
+                env=[OTHER] * 40,
+                resources={"limits": dict.fromkeys(names[start : start + each], "1")},
+            )
+            for start in range(0, count, each)
+        ]
+        containers += [
+            a_container(f"d{number}") for number in range(UNREAD["containers"] - len(containers))
+        ]
+        pod = a_pod(containers=containers)
+        found = second_line.create(pod)
+        assert voided(pod, found) == {container["name"] for container in containers}
+    write_parameter(second_line.api, with_observed(VOIDING, OBSERVED))
+
+
+def test_it_fails_closed_but_where_a_cluster_recovers(cluster):
+    """An expression that cannot be evaluated denies the pods of those whom a rule may void."""
+    pod = a_pod(containers=[a_container(resources={"limits": {"example.com/fpga": "1"}})])
+    data = with_observed(VOIDING, OBSERVED)
+    write_parameter(cluster.api, {**data, GPUS_KEY: "( ^$"})
+    wait_until("that is read", lambda: cluster.denies(pod))
+    assert "vramwarden-void" in cluster.denies(pod)
+    for namespace in (
+        *("kube-system", NAMESPACE, SENTRY, "gpu-operator", "nvidia-void", "labelled-void"),
+        *("ignored", "warned", "audited", "ignoring", "by-labels", "observed"),
+    ):
+        assert cluster.denies(pod, namespace) == "", namespace
+    write_parameter(cluster.api, data)
+    wait_until("it holds these rules", lambda: cluster.denies(pod) == "")
 
 
 def test_without_the_parameter_nothing_is_voided(cluster, api):

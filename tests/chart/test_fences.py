@@ -24,6 +24,7 @@ from tests.chart.fences import (
     GIVEN,
     GPU,
     HELD,
+    LABEL,
     LIMIT,
     OTHER,
     OWN,
@@ -34,6 +35,7 @@ from tests.chart.fences import (
 )
 from tests.chart.recorded_reviews import denial
 from tests.support.charts import NAMESPACE
+from tests.support.schedulers import SCHEDULER
 from webhook import names
 from webhook.adapters.kube.certificates import KINDS
 from webhook.adapters.kube.registration import BIND_WEBHOOK
@@ -76,6 +78,7 @@ SAYS = {
     "sentry's condition": "nothing of a pod but its condition",
     "CapHeld": "only write that vramwarden.io/CapHeld is False",
     "sentry's Events": "Events only as vramwarden.io/sentry",
+    "scheduler": "only a scheduler binds a pod with VRAM",
     "its node's Events": "Events of pods and of its own node only",
 }
 NO_NODE = ("", "does not have a host assigned")
@@ -138,6 +141,26 @@ def uses(method: str, pod: str, part: str = "", **query: str) -> Tries:
         found = fences.pod(pod)
         body = found if method == "PUT" else None
         return api.request(method, path_of(found, part), body, dryRun="All", **query)
+
+    return tries
+
+
+def binds(pod: str, part: str = "/binding", **metadata: Json) -> Tries:
+    """Bind a pod of `PODS`; without a part by the older way, the collection of bindings."""
+
+    def tries(fences: Fences, api: Api) -> Any:
+        found = fences.pod(pod)
+        about = {"name": found["metadata"]["name"], "namespace": found["metadata"]["namespace"]}
+        body = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {**about, **metadata},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": OWN},
+        }
+        path = (
+            path_of(found, part) if part else f"{path_of(found).rpartition('/pods/')[0]}/bindings"
+        )
+        return api.request("POST", path, body, dryRun="All")
 
     return tries
 
@@ -496,6 +519,35 @@ CAPS = [
 ]  # fmt: skip
 
 
+# Bindings, while no replica answers: nothing takes our keys off them.
+
+ALL_GPUS = {GPU: "GPU-1,GPU-2", VISIBLE: "all"}
+KEYS = {
+    "all GPUs": {"annotations": ALL_GPUS},
+    "an annotation of ours": {"annotations": {"vramwarden.io/new": ""}},
+    "our label": {"labels": LABEL},
+}
+BINDINGS = [
+    *(
+        row(f"binds a pod by {part or 'the collection'}", TENANT, binds("is not bound", part))
+        for part in ("/binding", "")
+    ),
+    row("binds with keys of others", TENANT, binds("is not bound", annotations={"a.io/b": "1"})),
+    *(
+        row(f"binds with {what} by {part or 'the collection'}", who,
+            binds("is not bound", part, **keys), *said)
+        for who, said in ((TENANT, ["scheduler"]), (ADMIN, ["scheduler"]), (SCHEDULER, []))
+        for what, keys in KEYS.items()
+        for part in ("/binding", "")
+    ),
+    *(
+        row(f"binds one that is in {namespace}", TENANT,
+            binds(f"is in {namespace}", annotations=ALL_GPUS))
+        for namespace in ("labelled-rights", "nvidia-rights")
+    ),
+]  # fmt: skip
+
+
 # Events, of all three.
 
 OLDER = {"apiVersion": "v1", "eventTime": None, "regarding": None, "note": None, "message": "x"}
@@ -637,7 +689,7 @@ RIGHTS = [
 
 
 @pytest.mark.parametrize(
-    ("who", "tries", "said"), [*WAITING_PODS, *CALLED, *NODES, *CAPS, *EVENTS, *RIGHTS]
+    ("who", "tries", "said"), [*WAITING_PODS, *CALLED, *NODES, *CAPS, *BINDINGS, *EVENTS, *RIGHTS]
 )
 def test_what_the_api_server_answers(fences, who, tries, said):
     check(fences, who, tries, said)
@@ -732,3 +784,29 @@ def test_it_writes_no_config_map_but_its_own_and_deletes_lists_alone(fences, nam
     admin.delete(made)
     assert {what for what, why in said.items() if not why} == set(allowed.split())
     assert all(is_denied_by(why, ACCOUNTS) for why in said.values() if why)
+
+
+# ConfigMaps: which the programs of a node read.
+
+
+@pytest.mark.parametrize("who", [AGENT, SENTRY])
+def test_programs_of_a_node_read_config_maps_of_the_release_and_no_more(fences, who):
+    """SECURITY.md says so: names of lists are those of nodes, which RBAC cannot describe."""
+
+    def may(verb, resource="configmaps", namespace=NAMESPACE):
+        attributes = {"verb": verb, "resource": resource, "namespace": namespace}
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": attributes},
+        }
+        path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+        return fences.who(who).request("POST", path, review)["status"]["allowed"]
+
+    assert may("get")
+    assert may("watch")
+    for verb in ("list", "create", "update", "patch", "delete", "deletecollection"):
+        assert not may(verb), verb
+    for resource in ("secrets", "pods", "serviceaccounts"):
+        assert not may("get", resource), resource
+    assert not may("get", namespace="default")

@@ -207,11 +207,23 @@ LARGE = {
     },
     "containers": a_pod(containers=[a_container(f"c{number}") for number in range(515)]),
     "annotations": a_pod(annotations={f"a{number}": "" for number in range(2561)}),
-    "resources": a_pod(
-        containers=[
-            a_container(resources={"limits": {f"a.com/{number}": "1" for number in range(67)}})
-        ]
-    ),
+    **{
+        what: a_pod(
+            containers=[
+                a_container(f"c{index}", resources={"limits": dict.fromkeys(names, "0")})
+                for index, names in enumerate(each)
+            ]
+        )
+        for what, each in {
+            "resources": [[f"a.com/{number}" for number in range(67)]],
+            "resources in all": [
+                ["cpu", "memory", "ephemeral-storage", "hugepages-2Mi", "hugepages-1Gi"]
+            ]
+            * 513,
+            "resources with a domain": [[f"a{i}.com/{n}" for n in range(33)] for i in range(8)],
+            "characters": [[f"a{i}.com/{'x' * 57}{n:02}" for n in range(16)] for i in range(7)],
+        }.items()
+    },
 }
 WHOLE = {"limits": {"nvidia.com/gpu": "1"}, "requests": {"nvidia.com/gpu": "1"}}
 WHOLE_GPU = a_pod(containers=[a_container(resources=WHOLE)])
@@ -253,6 +265,18 @@ INJECTORS = {
     "none of GPUs": (a_pod(), INJECTING_NONE, ""),
 }
 """A pod, annotations, and what it is denied for with them."""
+OF_GPUS = {
+    f"honest: {what}"
+    for what in ("TCPX", "TCPXO", "G4", "Kata", "Kata by model", "its own card", "two of two")
+}
+"""Honest pods that name GPUs because they have some."""
+
+
+def placed(pod):
+    """Return a pod whose creator chose the node."""
+    return changed(pod, ("spec", "nodeName"), "n1")
+
+
 CREATED = [
     # A demand, translated or not.
     *(new(f"asks by {how}", pod, "untranslated") for how, pod in ASKING.items()),
@@ -334,6 +358,11 @@ CREATED = [
         new(f"is annotated, {what}", annotated(pod, notes), said)
         for what, (pod, notes, said) in INJECTORS.items()
     ),
+    *(
+        new(f"is annotated where its creator chose the node, {what}",
+            placed(annotated(pod, notes)), "annotation" if what in OF_GPUS else said)
+        for what, (pod, notes, said) in INJECTORS.items()
+    ),
     # What is gone through is bounded by what the webhook would read.
     new("one more among many", a_pod(annotations={**MOST, "cdi.k8s.io/b": ""}), "annotation"),
     new(
@@ -401,6 +430,15 @@ def debugging(container, name="new"):
 CHANGED = [
     *(
         later(f"is annotated, {what}", pod, annotating(**notes), said)
+        for what, (pod, notes, said) in INJECTORS.items()
+    ),
+    *(
+        later(
+            f"is annotated once it is bound, {what}",
+            placed(pod),
+            annotating(**notes),
+            "annotation" if what in OF_GPUS else said,
+        )
         for what, (pod, notes, said) in INJECTORS.items()
     ),
     *(

@@ -25,7 +25,7 @@ from tests.chart.recorded_reviews import denial
 from tests.support.charts import NAMESPACE, Helm
 from tests.support.control_planes import ControlPlane, needs, wait_until
 from tests.support.pods import a_pod
-from tests.support.schedulers import GIB, add_node, remove_node
+from tests.support.schedulers import GIB, SCHEDULER, add_node, remove_node
 from tests.support.servers import Server, running
 from tests.support.webhook_configurations import installed
 from webhook.adapters.policy.files import load_policy, shipped_policy_path
@@ -140,7 +140,8 @@ class Tenant:
         target = {"apiVersion": "v1", "kind": "Node", "name": node}
         body = {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
         query = {"dryRun": "All"} if dry_run else {}
-        (api or self.admin).request("POST", self.path(pod, "/binding"), body, **query)
+        scheduler = api or self.admin.acting_as(SCHEDULER, "system:authenticated")
+        scheduler.request("POST", self.path(pod, "/binding"), body, **query)
 
     def stored(self, pod: Json) -> Json:
         """Read a pod."""

@@ -21,6 +21,7 @@ from tests.e2e.nvidia_toolkit import Toolkit
 from tests.support import nvml_stub, strangers
 from tests.support.control_planes import ControlPlane
 from tests.support.programs import find_binary, start, stop, wait_until
+from tests.support.schedulers import SCHEDULER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -115,7 +116,8 @@ class NodeCluster(ControlPlane):
     def start_node(self) -> None:
         """Start what the control plane lacks for running pods; return when the node is ready."""
         self.start_controllers()
-        scheduler = (f"--kubeconfig={self.kubeconfig}", "--secure-port=0", "--leader-elect=false")
+        config = self.kubeconfig_of(self.state, SCHEDULER, "schedulers")
+        scheduler = (f"--kubeconfig={config}", "--secure-port=0", "--leader-elect=false")
         self._start("kube-scheduler", *scheduler)
         self._start_containerd()
         self.start_kubelet()

@@ -24,6 +24,8 @@ Json = dict[str, Any]
 
 MISSING = "placement tests need kube-scheduler beside kube-apiserver; `setup-envtest` has none"
 GIB = 2**30
+SCHEDULER = "system:kube-scheduler"
+"""The account of the stock scheduler, to which the API server itself gives its rights."""
 
 CONFIGURATION: Json = {
     "apiVersion": "kubescheduler.config.k8s.io/v1",
@@ -47,7 +49,7 @@ def scheduler(
     settings = {**CONFIGURATION, **(configuration or {})}
     settings["clientConnection"] = {
         **CONFIGURATION["clientConnection"],
-        "kubeconfig": str(control_plane.kubeconfig),
+        "kubeconfig": str(control_plane.kubeconfig_of(folder, SCHEDULER, "schedulers")),
     }
     written = folder / "scheduler.json"
     written.write_text(json.dumps(settings))  # JSON is YAML

@@ -88,6 +88,23 @@ def all_mounts(count: int) -> dict[str, Any]:
     return {"containers": [a_container(), *named(full, volumeMounts=many(1024)), last]}
 
 
+def all_resources(count: int, name: str = "hugepages-{}Mi") -> dict[str, Any]:
+    """Return a main container, and others with limits of at most 32 resources each."""
+    containers = [a_container()]
+    for start in range(0, count, 32):
+        amounts = {name.format(n): "0" for n in range(start, min(count, start + 32))}
+        containers.append(a_container(f"r{start}", resources={"limits": amounts}))
+    return {"containers": containers}
+
+
+def long_names(count: int) -> dict[str, Any]:
+    """Return a container whose names of resources have so many characters; ours do not count."""
+    names = [f"example.com/{'x' * 50}{n:02}" for n in range(30)]
+    names.append("example.com/".ljust(count - 30 * 64, "x"))
+    limits = dict.fromkeys([*names, VRAM], "8Gi")
+    return {"containers": [a_container(), a_container("r", resources={"limits": limits})]}
+
+
 ALL, MAIN, AFFINITY = "spec.containers", "spec.containers[0]", "spec.affinity"
 NODE = "nodeAffinity"
 TERMS = f"{AFFINITY}.{NODE}.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
@@ -111,6 +128,9 @@ BOUNDS = [
     (lambda n: {"resourceClaims": many(n)}, 256, "spec.resourceClaims", ""),
     (lambda n: with_main(resources={"claims": many(n)}), 256, f"{MAIN}.resources.claims", ""),
     (lambda n: with_main(resources={"limits": entries(n)}), 32, f"{MAIN}.resources.limits", ""),
+    (all_resources, 1024, ALL, "resources in all"),
+    (lambda n: all_resources(n, name="example.com/{}"), 64, ALL, "resources with a domain in all"),
+    (long_names, 2048, ALL, "characters in the names"),
     (
         lambda n: with_main(**capabilities(n - 4, 4)),
         *(64, f"{MAIN}.securityContext.capabilities", ""),
@@ -445,7 +465,7 @@ def test_what_a_kubelet_shows_of_a_static_pod_is_never_denied_for_its_size():
 
 
 def test_a_path_and_a_text_are_cut_whatever_users_call_their_things():
-    name = "nvidia.com/mig-" + "x" * 100_000
+    name = "nvidia.com/mig-" + "x" * 2000
     pod = a_pod("8Gi", **with_main(resources={"limits": {name: "0.5"}, "requests": {name: "1"}}))
     decision = decided(pod)
     assert set(decision.reasons) == {

@@ -7,22 +7,29 @@ Translation adds to a pod, and what it made is judged again: in the validating p
 it comes again. So a pod that bears our mark may have more, by what translation adds; a quarter more
 where a policy says how much that is. Whoever forges the mark gains no more.
 
-Conditions in CEL stand before this code (the chart's matchConditions and admission policies), and
-for a list API servers up to 1.36 take a time that grows with the square of its length. So what is
-longer than `UNREAD` they do not go through: twice what is admitted here, so that whatever was
-admitted is read for as long as it lives. The chart has both from here (`make generate`).
+CEL expressions in the API server come before this code: the chart's matchConditions and admission
+policies. The time that API servers up to 1.36 take for a list grows with the square of its length,
+and an expression that costs more than 1,000,000 units fails, which denies the pod. So each list
+that a tenant can make longer has a second bound, `UNREAD`: twice the first one, so that CEL reads
+whatever was admitted here. The second line denies what exceeds it. The chart gets both bounds by
+`make generate`.
 
-Measured in Kubernetes 1.36.3, of the costliest of our expressions; one may cost 1,000,000:
+Costs in Kubernetes 1.36.2, each of the costliest of our expressions:
 
-| as many as are read of | cost | of what it may | takes |
+| a pod has | at most | cost | share of the budget |
 | --- | --- | --- | --- |
-| annotations, each key 24 letters | 153,669 | 15 % | 15 ms |
-| annotations, keys of 256 KiB in all | 522,309 | 52 % | 16 ms |
-| variables in all | 143,602 | 14 % | 91 ms |
-| mounts in all | 148,019 | 15 % | 53 ms |
-| containers | 23,189 | 2 % | 5 ms |
-| volumes | 14,438 | 1 % | 9 ms |
-| all of these, keys of 24 letters | 434,910 | 43 % | 152 ms |
+| annotations, with keys of 24 letters | 2,560 | 202,312 | 20 % |
+| the same, with keys of 256 KiB in all | 2,560 | 591,432 | 59 % |
+| variables, 1,024 in a container | 20,480 | 145,772 | 15 % |
+| variables, 40 in a container | 20,480 | 203,336 | 20 % |
+| mounts | 16,390 | 149,571 | 15 % |
+| containers | 514 | 63,333 | 6 % |
+| volumes | 2,054 | 14,459 | 1 % |
+| resources | 2,564 | 83,895 | 8 % |
+| resources with a domain, all of 7,168 characters | 256 | 247,860 | 25 % |
+| the same, and the longest pattern for GPUs | 256 | 650,894 | 65 % |
+| all of these, with keys of 24 letters | | 456,395 | 46 % |
+| the same, and the longest pattern for GPUs | | 844,704 | 84 % |
 """
 
 from __future__ import annotations
@@ -33,7 +40,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.pod.fields import Json
 from webhook.core.pod.findings import Finding, Reason, annotation_path
-from webhook.names import ADMITTED_ANNOTATION, MANAGED_LABEL, OUR_ANNOTATIONS
+from webhook.names import ADMITTED_ANNOTATION, MANAGED_LABEL, OUR_ANNOTATIONS, VRAM_RESOURCE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,6 +72,15 @@ VOLUMES: Final = Bound(1024, "volumes", ours=3)
 MOUNTS: Final = Bound(1024, "mounts")
 ALL_MOUNTS: Final = Bound(8192, "mounts in all", ours=3)
 RESOURCES: Final = Bound(32, "resources", ours=1)
+ALL_RESOURCES: Final = Bound(1024, "resources in all", ours=258)
+DOMAIN_RESOURCES: Final = Bound(64, "resources with a domain in all", ours=64)
+"""Resources such as `nvidia.com/gpu`, except our own: each container may have VRAM.
+
+Translation adds slices of GPUs here. A node has at most seven on each of sixteen GPUs.
+"""
+DOMAIN_CHARACTERS: Final = Bound(
+    2048, "characters in the names of resources with a domain", ours=1536
+)
 CLAIMS: Final = Bound(256, "resource claims")
 CAPABILITIES: Final = Bound(64, "capabilities")
 AFFINITY_TERMS: Final = Bound(256, "affinity terms", ours=2)
@@ -84,6 +100,9 @@ UNREAD: Final[Mapping[str, int]] = {
         "mounts": MOUNTS,
         "allMounts": ALL_MOUNTS,
         "resources": RESOURCES,
+        "allResources": ALL_RESOURCES,
+        "domainResources": DOMAIN_RESOURCES,
+        "domainCharacters": DOMAIN_CHARACTERS,
         "entries": ENTRIES,
     }.items()
 }
@@ -128,7 +147,8 @@ def too_complex(pod: Json) -> tuple[Finding, ...]:
     """Return what of a pod is too much to judge: one finding per bound, at its first place.
 
     The pod is as it came: a field of a wrong type counts as nothing here, and is found when it is
-    read. At most 257 containers are visited, and of those nothing but lengths.
+    read. At most 257 containers are visited, and of those nothing but
+    lengths, and the names of at most 33 resources each.
 
     | of | counted |
     | --- | --- |
@@ -139,7 +159,8 @@ def too_complex(pod: Json) -> tuple[Finding, ...]:
     | each term of node affinity | matchExpressions |
     | each container | env, envFrom, volumeMounts, requests, limits, claims, each |
     | each container | capabilities, added and dropped together |
-    | all containers | env, volumeMounts |
+    | all containers | env, volumeMounts, resources |
+    | all containers | resources with a domain, and the characters of their names |
     """
     return tuple(finding for finding, _ in _exceeded(pod).values())
 
@@ -231,7 +252,8 @@ def _measure_affinity(over: list[_Excess], affinity: Json) -> None:
 
 
 def _measure_containers(over: list[_Excess], spec: Json) -> None:
-    count = variables = mounts = 0
+    count = variables = mounts = resources = 0
+    names: list[str] = []
     most = CONTAINERS.most_of(translated=True)
     for field in CONTAINER_FIELDS:
         containers = _list(spec, field)
@@ -243,14 +265,37 @@ def _measure_containers(over: list[_Excess], spec: Json) -> None:
                 continue
             variables += len(_list(container, "env"))
             mounts += len(_list(container, "volumeMounts"))
+            amounts = _resources(container)
+            resources += len(amounts)
+            if amounts and len(amounts) <= RESOURCES.most_of(translated=True):
+                names += [name for name in amounts if "/" in name and name != VRAM_RESOURCE]
             found: list[_Excess] = []
             _measure_container(found, container)
             for bound, path, size in found:
                 over.append((bound, f"spec.{field}[{index}].{path}", size))
         count += len(containers)
-    for bound, total in ((ALL_VARIABLES, variables), (ALL_MOUNTS, mounts), (CONTAINERS, count)):
+    for bound, total in (
+        (ALL_VARIABLES, variables),
+        (ALL_MOUNTS, mounts),
+        (ALL_RESOURCES, resources),
+        (DOMAIN_RESOURCES, len(names)),
+        (DOMAIN_CHARACTERS, sum(map(len, names))),
+        (CONTAINERS, count),
+    ):
         if total > bound.most:
             over.append((bound, "spec.containers", total))
+
+
+def _resources(container: Json) -> Json:
+    """Return the larger of a container's requests and limits.
+
+    The API server makes a request of each limit, and a resource with a domain has both.
+    """
+    resources = container.get("resources")
+    if type(resources) is not dict or not resources:
+        return _NOTHING
+    requests, limits = _object(resources, "requests"), _object(resources, "limits")
+    return limits if len(limits) > len(requests) else requests
 
 
 def _measure_container(over: list[_Excess], container: Json) -> None:

@@ -88,7 +88,9 @@ SEAL_KEY: Final = "seal.v1"
 
 RULES_BYTES: Final = 32 * 1024
 """Far below a ConfigMap's 1 MiB: for pods that matter the API server compiles every pattern."""
-WHOLE_GPUS_BYTES: Final = 8 * 1024
+WHOLE_GPUS_BYTES: Final = 2 * 1024
+"""The API server matches each resource of a container with this pattern, and bounds what that costs
+(webhook/core/pod/complexity.py)."""
 _ANY: Final = ".*"
 _NOWHERE: Final = "^$"
 _NO_LABELS: Final = "-"

@@ -104,8 +104,7 @@ change. */}}
 {{- define "vramwarden.fenceTooMany" -}}
 (!{{ include "vramwarden.isDebugged" . }}
 && object.metadata.?annotations.orValue({}).size() > {{ (include "vramwarden.bounds" . | fromJson).unread.entries }})
-|| [{{ include "vramwarden.fenceContainers" . }}].exists(all, {{ include "vramwarden.areMany" . }}
-|| all.exists(container, {{ include "vramwarden.isLong" . }}))
+|| [{{ include "vramwarden.fenceContainers" . }}].exists(all, {{ include "vramwarden.areMany" . }})
 {{- end }}
 
 {{/* In CEL: what the second line may have to say of a new pod, of debugging containers, and of an update: those

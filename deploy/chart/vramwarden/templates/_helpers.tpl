@@ -284,16 +284,26 @@ translated, `unread` what is not gone through in CEL. */}}
 + (has(object.spec.initContainers) ? object.spec.initContainers : []))
 {{- end }}
 
-{{/* Whether `all`, a pod's containers, hold more than is gone through. Below nine of them each one's bounds
-are enough. */}}
+{{/* In CEL: whether `all`, the containers of a pod, hold more than an expression goes through: a list of one of
+them, or all of them together. The bounds of each come first, so that no loop is longer. What eight containers with
+four resources each may have costs no more than the bounds of all. */}}
 {{- define "vramwarden.areMany" -}}
 {{- $most := (include "vramwarden.bounds" . | fromJson).unread -}}
-(all.size() > 8 && (all.size() > {{ $most.containers }}
-|| all.map(container, has(container.env) ? container.env.size() : 0).sum() > {{ $most.allVariables }}
+{{- $requests := "has(container.resources) && has(container.resources.requests)" -}}
+(all.size() > {{ $most.containers }} || all.exists(container, {{ include "vramwarden.isLong" . }})
+|| (all.size() > 8 && (
+all.map(container, has(container.env) ? container.env.size() : 0).sum() > {{ $most.allVariables }}
 || all.map(container, has(container.volumeMounts) ? container.volumeMounts.size() : 0).sum() > {{ $most.allMounts }}))
+|| ((all.size() > 8 || all.exists(container, {{ $requests }} && container.resources.requests.size() > 4))
+&& (all.map(container, {{ $requests }} ? container.resources.requests.size() : 0).sum() > {{ $most.allResources }}
+|| [all.map(container, {{ $requests }}
+? container.resources.requests.filter(name, name.contains('/') && name != 'vramwarden.io/vram') : [])].exists(names,
+names.map(some, some.size()).sum() > {{ $most.domainResources }}
+|| names.map(some, some.map(name, name.size()).sum()).sum() > {{ $most.domainCharacters }}))))
 {{- end }}
 
-{{/* Whether `container` has a list that is too long to be gone through. */}}
+{{/* In CEL: whether a list of `container` is longer than an expression goes through. Every limit is a request,
+too: the API server sees to it. */}}
 {{- define "vramwarden.isLong" -}}
 {{- $most := (include "vramwarden.bounds" . | fromJson).unread -}}
 (has(container.env) && container.env.size() > {{ $most.variables }})
@@ -348,7 +358,7 @@ gone through: then its size is judged. Without a second line also GPUs named by 
 || (has(object.spec.volumes) && (object.spec.volumes.size() > {{ $most.volumes }}
 || object.spec.volumes.exists(volume, volume.name.startsWith('vram-enforcer'))))
 || [{{ include "vramwarden.newContainers" . }}].exists(all, {{ include "vramwarden.areMany" . }}
-|| all.exists(container, {{ include "vramwarden.isLong" . }} || {{ include "vramwarden.isNamedOurs" . }}
+|| all.exists(container, {{ include "vramwarden.isNamedOurs" . }}
 || (has(container.resources) && has(container.resources.requests)
 && 'vramwarden.io/vram' in container.resources.requests)
 {{- if $alone }} || {{ include "vramwarden.namesDevices" . }}{{ end }})))
@@ -362,12 +372,11 @@ mounts by which some container toolkits show GPUs; GPUs named by hand. */}}
 || (has(object.metadata.annotations) && object.metadata.annotations.size() <= {{ $most.entries }}
 && object.metadata.annotations.exists(key, {{ include "vramwarden.isDeviceKey" . }}))
 || [{{ include "vramwarden.newContainers" . }}].exists(all, !{{ include "vramwarden.areMany" . }}
-&& all.exists(container, !({{ include "vramwarden.isLong" . }})
-&& ((has(container.resources) && has(container.resources.requests)
+&& all.exists(container, (has(container.resources) && has(container.resources.requests)
 && container.resources.requests.exists(name, name.contains('/')))
 || (has(container.volumeMounts)
 && container.volumeMounts.exists(mount, mount.mountPath.contains('nvidia-container-devices')))
-|| {{ include "vramwarden.namesDevices" . }}))))
+|| {{ include "vramwarden.namesDevices" . }})))
 {{- end }}
 
 {{/* Whether an update adds debugging containers, and to which entry that goes: to the first where the pod is
@@ -379,8 +388,7 @@ ours, or a container would be (which was there before is for the webhook to know
 {{- define "vramwarden.isDebuggedDemand" -}}
 ({{ include "vramwarden.isLabelled" . }}
 || (has(object.spec.ephemeralContainers) && [object.spec.ephemeralContainers].exists(all,
-{{ include "vramwarden.areMany" . }} || all.exists(container, {{ include "vramwarden.isLong" . }}
-|| {{ include "vramwarden.isDebuggerLikeOurs" . }}
+{{ include "vramwarden.areMany" . }} || all.exists(container, {{ include "vramwarden.isDebuggerLikeOurs" . }}
 {{- if not (include "vramwarden.hasSecondLine" .) }} || {{ include "vramwarden.namesDevices" . }}{{ end }}))))
 {{- end }}
 
