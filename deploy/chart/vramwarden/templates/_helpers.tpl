@@ -340,9 +340,10 @@ MOUNTS), or YAML, for how they are read. */}}
 {{- printf "[%s]" (join ", " $found) }}
 {{- end }}
 
-{{/* Whether `key` is one of those, or like one. */}}
+{{/* In CEL: whether `key` is one of those, or like one. What follows the slash has at most 63 characters, so that
+longer keys are not matched: on an update that would cost all that an expression may. */}}
 {{- define "vramwarden.isDeviceKey" -}}
-key.matches('{{ (include "vramwarden.bounds" . | fromJson).likeInjectors }}')
+(key.size() < 128 && key.matches('{{ (include "vramwarden.bounds" . | fromJson).likeInjectors }}'))
 {{- end }}
 
 {{/* Whether a new pod bears anything of ours (a demand, our marks, the resource, or names that are reserved for
