@@ -209,12 +209,12 @@ def test_few_warnings_are_given_and_few_keys_compared(monkeypatch):
 
     monkeypatch.setitem(near_miss.__globals__, "get_close_matches", counting)
     limits = {f"vramwarde.io/gpu-memory{n}": "8Gi" for n in range(30)}
-    containers = [a_container(f"c{n}", resources={"limits": limits}) for n in range(200)]
+    containers = [a_container(f"c{n}", resources={"limits": limits}) for n in range(2)]
     keys = {f"vramwarde.io/gpu-memory{n}": "8Gi" for n in range(1000)}
     pod = a_pod(annotations=keys, labels=keys, containers=containers)
     assert len(decided(pod, a_rule()).notes) == 10
     odd = {f"vramwardxx.{n}/gpu": "8Gi" for n in range(30)}
-    containers = [a_container(f"c{n}", resources={"limits": odd}) for n in range(200)]
+    containers = [a_container(f"c{n}", resources={"limits": odd}) for n in range(2)]
     keys = {f"vramwardxx.{n}/gpu": "8Gi" for n in range(1000)}
     compared.clear()
     decided(a_pod(annotations=keys, labels=keys, containers=containers), a_rule())
