@@ -192,7 +192,7 @@ NEAR = (
     | {
         f"{key}: {value}": a_pod(annotations={key: value})
         for key in ("vramwarden/gpu-count", "vramwarden/gpu-class", "vramwarden.io/gpu-cuont")
-        for value in ("1", "2", "x", "a100", "a10")
+        for value in ("1", "2", "x", "a100", "a10", "02", "٣")
     }
     | {
         "all three": a_pod(

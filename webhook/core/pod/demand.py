@@ -47,7 +47,8 @@ _TOO_MANY_BYTES: Final = (
 )
 _RESOURCES_PATH: Final = "spec.containers[*].resources"
 
-_COUNT: Final = re.compile(r"[1-9][0-9]{0,3}")
+COUNT: Final = re.compile(r"[1-9][0-9]{0,3}")
+"""A number of GPUs, as an annotation has it."""
 _KINDS: Final = ("limits", "requests")
 
 
@@ -140,7 +141,7 @@ def _scan(pod: Pod, faults: Faults, suggestions: Suggestions) -> _Plan:
     memory = pod.annotations.get(GPU_MEMORY_ANNOTATION)
     count_text = pod.annotations.get(GPU_COUNT_ANNOTATION)
     asks, explicit = _explicit_amounts(pod, faults)
-    count = int(count_text) if count_text and _COUNT.fullmatch(count_text) else 1
+    count = int(count_text) if count_text and COUNT.fullmatch(count_text) else 1
     if count_text is not None and str(count) != count_text:
         # An explicit amount is for all GPUs together, so another number would change each GPU's.
         count = 1 if asks or suggestions.max_count == 1 else 2

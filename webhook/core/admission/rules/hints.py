@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.core.bounds import (
     LONGEST_COMPARED,
-    LONGEST_WORD,
     MOST_COMPARED,
     MOST_GPUS_ASKED,
     MOST_HINT_KEYS,
 )
+from webhook.core.pod.demand import COUNT
 from webhook.core.pod.fields import EXAMPLE, with_unit
 from webhook.core.pod.findings import annotation_path, quoted
 from webhook.core.pod.foreign import FOREIGN_ANNOTATIONS, FOREIGN_RESOURCES, WHOLE_GPU, Meaning
@@ -152,7 +152,7 @@ def _is_allowed(case: Case, key: str, value: str) -> bool:
     if key == GPU_CLASS_ANNOTATION:
         return value in class_names(case.policy.classes, case.rule.allowed_classes)
     most = case.suggestions.max_count or MOST_GPUS_ASKED
-    return value.isdecimal() and 1 <= int(value[:LONGEST_WORD]) <= most
+    return COUNT.fullmatch(value) is not None and int(value) <= most
 
 
 def _memory_line(case: Case, values: Iterable[str], example_for: Callable[[str], str] = str) -> str:
