@@ -643,11 +643,6 @@ TABLE = [
         closed(f"B11 {key}", creating("8Gi", annotations={key: MOUNT}), "ReservedName: ")
         for key in OF_SIDECAR
     ),
-    closed(
-        "B11 a mount in every container",
-        creating("8Gi", annotations={"mounts.nri.io/pod": MOUNT}),
-        PRIVILEGED,
-    ),
     *(
         closed(
             f"B11 {key}, later",

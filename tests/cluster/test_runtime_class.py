@@ -115,3 +115,11 @@ def test_who_requires_the_drivers_limit_is_warned_while_no_node_has_it(make_team
         wait_until("it is known", lambda: not hints())
     finally:
         team.api.request("DELETE", "/api/v1/nodes/limited")
+
+
+def test_kubectl_warns_of_nvidias_class_on_a_pod_without_a_gpu(team, kubectl):
+    with runtime_class(team):
+        warned = kubectl("create", team.pod(a_pod(runtimeClassName="nvidia")))
+        silent = kubectl("create", team.pod(a_pod("8Gi", runtimeClassName="nvidia")))
+    assert (warned.returncode, silent.returncode, silent.stderr) == (0, 0, "")
+    assert warned.stderr.startswith('Warning: spec.runtimeClassName: with "nvidia" an image can ')
