@@ -68,7 +68,7 @@ class Server:
     def client(self, timeout: float = 60, source: str = "127.0.0.1") -> HTTPSConnection:
         """Return a connection that keeps alive, from an address of this machine."""
         return HTTPSConnection(
-            "127.0.0.1",
+            "localhost",
             self.port,
             timeout=timeout,
             context=self.context(),
