@@ -30,7 +30,6 @@ from webhook.core.policy.values import (
     EnforceBy,
     GPUClass,
     Placement,
-    Style,
     VisibleDevices,
 )
 from webhook.names import BINDING_ANNOTATIONS
@@ -57,7 +56,6 @@ GOVERNED = {
     "letting": {"device_annotations": ("devices.gke.io/*", "cdi.k8s.io/x")},
     "unplaced": {"placement": Placement.NONE},
     "trusted": {"placement": Placement.NONE, "enforcement": {"by": EnforceBy.NONE}},
-    "contained": {"enforcement": {"style": Style.CONTAINER}},
     "sharing": {"translate_whole_gpu_bytes": 16 * 2**30},
     "sliced": {"accounting": Accounting.MIG},
     "slotted": {"accounting": Accounting.CAP_ONLY},
@@ -287,7 +285,7 @@ CREATED = [
         for said, names in {
             "untranslated": (
                 *("my-kube-x", "kube", "gpu-operator-2", "a-nvidia-b"),  # nearly exempt
-                *("watched", "a-watched-a", "ignored", "a-team", "contained", "observed"),
+                *("watched", "a-watched-a", "ignored", "a-team", "observed"),
             ),
             "": ("watched-a", "audited", "an-ignored", "team-a", "team-team", "labelled"),
         }.items()
@@ -295,7 +293,7 @@ CREATED = [
     ),
     *(
         new(f"is translated in {name}", translated(a_pod("8Gi"), name), "", name)
-        for name in ("default", "a-team", "contained", "trusted", "unplaced", "observed")
+        for name in ("default", "a-team", "trusted", "unplaced", "observed")
     ),
     *(
         new(f"lost {what}", changed(translated(a_pod("8Gi")), *change), said)

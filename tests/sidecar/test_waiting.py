@@ -161,7 +161,7 @@ def test_a_pod_with_its_gpu_waits_for_nothing(environment, pod):
 @pytest.mark.parametrize(
     "environment",
     [UNPLACED, CAP | {"NVIDIA_VISIBLE_DEVICES": ""}, UNPLACED | {"NVIDIA_VISIBLE_DEVICES": "void"}],
-    ids=["a plain container", "a pod of 0.1", "where devices are injected"],
+    ids=["no file", "a pod of 0.1", "where devices are injected"],
 )
 def test_a_sidecar_that_is_shown_no_file_says_what_to_do(environment, pod):
     ended = pod.run(command=ENDS_SOON, **environment)

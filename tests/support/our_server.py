@@ -50,7 +50,6 @@ spec:
   - {name: audited, match: {namespaces: ["audited-*"]}, action: Audit}
   - {name: shared, match: {namespaces: ["shared-*"]}, translateWholeGPU: 16Gi}
   - {name: void, match: {namespaces: ["void-*"]}, visibleDevices: Void}
-  - {name: plain, match: {namespaces: ["plain-*"]}, enforcement: {style: Container}}
   - name: supplied
     match: {namespaces: ["supplied-*"]}
     enforcement:

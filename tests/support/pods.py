@@ -28,7 +28,6 @@ from webhook.core.policy.values import (
     ResourceClaims,
     Rule,
     RunAs,
-    Style,
     VisibleDevices,
     Warnings,
     WhenBlind,
@@ -39,7 +38,6 @@ Json = dict[str, Any]
 
 ENFORCEMENT = Enforcement(
     by=EnforceBy.SIDECAR,
-    style=Style.NATIVE,
     run_as=RunAs.AUTO,
     image="vramwarden/enforcer:1",
     poll_interval="1s",

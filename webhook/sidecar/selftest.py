@@ -80,8 +80,8 @@ _NEVER_PLACED: Final = (
 def self_test(nvml: Nvml, *, placed: bool = True, proc: str = "/proc") -> SelfTest:
     """Check all that the cap depends on; leaves NVML open where it could be opened.
 
-    A pod that no GPU was `placed` for is shown none by NVIDIA's runtime; what then fails says so,
-    where the sidecar did not wait: a plain container, or a pod that an older release translated.
+    NVIDIA's runtime shows no GPU to a pod that none was `placed` for. What then fails reports that.
+    Only in a pod that an older release translated does the sidecar not wait for its GPU.
 
     | check | where it fails |
     | --- | --- |

@@ -28,7 +28,6 @@ from webhook.core.policy.values import (
     PodRestart,
     ResourceClaims,
     RunAs,
-    Style,
     VisibleDevices,
     Warnings,
     WhenBlind,
@@ -60,7 +59,7 @@ def test_what_is_left_out_has_the_documented_default(tmp_path):
     assert (rule.host_paths, rule.capabilities) == (None, {"NET_ADMIN", "NET_RAW", "IPC_LOCK"})
     assert rule.placement is Placement.BINDING
     held = rule.enforcement
-    assert (held.by, held.style, held.run_as) == (EnforceBy.SIDECAR, Style.NATIVE, RunAs.AUTO)
+    assert (held.by, held.run_as) == (EnforceBy.SIDECAR, RunAs.AUTO)
     assert (held.image, held.poll_interval, held.grace) == (IMAGE, "1s", "5s")
     assert (held.tolerance, held.blind_after) == ("2%", "60s")
     assert held.when_blind is WhenBlind.REPORT
@@ -195,12 +194,9 @@ def test_a_rule_names_programs_in_any_number(tmp_path, programs):
         ("enforcement: {resources: {requests: {cpu: 0.0005}}}", 'enforcement.resources.requests.cpu: "0.0005" is finer than 1m, a thousandth of a CPU; write e.g. 100m'),
         ("enforcement: {resources: {requests: {cpu: 1}, limits: {cpu: 500m}}}", "enforcement.resources.limits: cpu is 500m, less than the request, 1; raise it"),
         ("enforcement: {resources: {requests: {memory: 1Gi}, limits: {memory: 64Mi}}}", "enforcement.resources.limits: memory is 64Mi, less than the request, 1Gi; raise it"),
-        ("enforcement: {style: native}", 'enforcement.style: "native" is not one of Native, Container; did you mean Native?'),
         ("enforcement: {podRestart: restart}", 'enforcement.podRestart: "restart" is not one of None, RestartAllContainers'),
-        ("enforcement: {style: Container, podRestart: RestartAllContainers}", "enforcement.podRestart: RestartAllContainers needs style Native; change the style, or write None"),
         ("enforcement: {driverLimit: require}", 'enforcement.driverLimit: "require" is not one of Auto, Require, Off; did you mean Require?'),
         ("enforcement: {by: None, driverLimit: Require}", "enforcement.driverLimit: Require needs by Sidecar: without a sidecar no container waits for the limit; change by, or write Auto"),
-        ("enforcement: {style: Container, driverLimit: Require}", "enforcement.driverLimit: Require needs style Native: beside a plain container the others start at once; change style, or write Auto"),
         ("enforcement: {onExcess: Report, driverLimit: Require}", "enforcement.driverLimit: Require needs onExcess Stop: Report holds nobody to the cap, and the limit would; change onExcess, or write Auto"),
         ("enforcement: {by: None, onExcess: Report, driverLimit: Require}", "change by, or write Auto; it needs onExcess Stop: Report holds"),
         ("enforcement: {driverLimit: Require}\n    placement: None", "enforcement: driverLimit Require needs placement Binding: what sees all GPUs is promised none; change placement, or write driverLimit Auto"),
@@ -309,11 +305,10 @@ KEPT = [
     ("enforcement: {image: mirror/enforcer@sha256:a}", "enforcement.image", "mirror/enforcer@sha256:a"),
     ("enforcement: {imagePullSecrets: [registry, a.b]}", "enforcement.image_pull_secrets", ("registry", "a.b")),
     ("enforcement: {podRestart: RestartAllContainers}", "enforcement.restarts_pod", True),
-    ("enforcement: {podRestart: RestartAllContainers, style: Native}", "enforcement.restarts_pod", True),
-    ("enforcement: {podRestart: None, style: Container}", "enforcement.restarts_pod", False),
+    ("enforcement: {podRestart: None}", "enforcement.restarts_pod", False),
     # what is promised of the driver's limit, and on which nodes; Auto never is where nothing waits
     *((f"enforcement: {{driverLimit: {each}}}", "driver_limit", each) for each in DriverLimit),
-    *((f"enforcement: {{{each}}}", "driver_limit", "Off") for each in ("by: None", "style: Container", "onExcess: Report")),
+    *((f"enforcement: {{{each}}}", "driver_limit", "Off") for each in ("by: None", "onExcess: Report")),
     ("placement: None", "driver_limit", "Off"),
     # durations, as the sidecar reads them
     ("enforcement: {grace: 1m30s}", "enforcement.grace", "90s"),

@@ -33,7 +33,6 @@ from webhook.core.policy.values import (
     PodRestart,
     ResourceClaims,
     RunAs,
-    Style,
     VisibleDevices,
 )
 from webhook.names import ENFORCER_CONTAINER
@@ -52,7 +51,6 @@ RULES = st.builds(
     enforcement=st.fixed_dictionaries(
         {
             "by": st.sampled_from(EnforceBy),
-            "style": st.sampled_from(Style),
             "driver_limit": st.sampled_from(DriverLimit),
             "run_as": st.sampled_from([RunAs.AUTO, RunAs.ROOT]),
             "pod_restart": st.sampled_from(PodRestart),

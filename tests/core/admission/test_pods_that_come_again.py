@@ -28,7 +28,7 @@ from tests.support.paths import GOLDEN
 from tests.support.pods import a_policy, a_rule
 from tests.support.strategies import asking_pods
 from webhook.core.admission.decide import Phase
-from webhook.core.policy.values import EnforceBy, Placement, Style
+from webhook.core.policy.values import EnforceBy, Placement
 from webhook.names import BINDING_ANNOTATIONS, ENFORCER_CONTAINER
 from webhook.tools.shared.manifests.reading import read_yaml
 
@@ -110,10 +110,9 @@ def test_a_pod_that_comes_again_is_translated_as_if_it_were_new(pod, rule):
         assert mutated(comes, policy).obj == once
 
 
-@pytest.mark.parametrize("style", Style)
 @pytest.mark.parametrize("name", ["release-0.1", "release-0.1-none", "before-device-names"])
-def test_a_pod_of_an_older_release_is_taken_as_it_is_and_shown_the_gpu_it_gets(name, style):
-    assert_fine(of_0_1(name), a_rule(enforcement={"style": style}))
+def test_a_pod_of_an_older_release_is_taken_as_it_is_and_shown_the_gpu_it_gets(name):
+    assert_fine(of_0_1(name))
     env = container_of(translated(of_0_1(name)), "main")["env"]
     (shown,) = (entry for entry in env if entry["name"] == VISIBLE)
     field = shown["valueFrom"]["fieldRef"]

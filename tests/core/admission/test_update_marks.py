@@ -19,7 +19,7 @@ from tests.core.admission.decisions import (
 )
 from tests.support.pods import RULE, a_container, a_pod, a_policy, a_rule
 from webhook.core.admission.decide import Outcome, Phase
-from webhook.core.policy.values import Action, Style
+from webhook.core.policy.values import Action
 
 ANNOTATIONS = (
     *("gpu-memory", "gpu-class", "gpu-count", "admitted"),
@@ -72,7 +72,6 @@ def amounts_with(memory):
     return {kind: amounts | {"memory": memory} for kind, amounts in ours.items()}
 
 
-@pytest.mark.parametrize("style", Style)
 @pytest.mark.parametrize("subresource", ["", "resize"])
 @pytest.mark.parametrize(
     ("field", "value"),
@@ -86,12 +85,12 @@ def amounts_with(memory):
         ("resources", None),
     ],
 )
-def test_the_sidecar_keeps_its_image_and_resources(field, value, subresource, style):
-    old = stored_pod(a_rule(enforcement={"style": style}))
+def test_the_sidecar_keeps_its_image_and_resources(field, value, subresource):
+    old = stored_pod()
     new = copy.deepcopy(old)
     container_of(new, "vram-enforcer")[field] = value
-    place = "initContainers[0]" if style is Style.NATIVE else "containers[2]"
-    assert_immutable(updated(old, new, subresource=subresource), f"spec.{place}.{field}")
+    decision = updated(old, new, subresource=subresource)
+    assert_immutable(decision, f"spec.initContainers[0].{field}")
 
 
 @pytest.mark.parametrize("name", ["main", "second", "init"])

@@ -24,7 +24,7 @@ from webhook.core.placement.pods import Hold, gpu_annotations, memory_fraction
 from webhook.core.pod.patch import apply_patch
 from webhook.core.pod.quantity import MIB
 from webhook.core.policy.cluster import UNKNOWN
-from webhook.core.policy.values import DriverLimit, EnforceBy, OnExcess, Placement, Style
+from webhook.core.policy.values import DriverLimit, EnforceBy, OnExcess, Placement
 from webhook.sidecar import guard
 from webhook.sidecar.settings import SettingsError, read_settings
 
@@ -66,10 +66,9 @@ def held_to(*init, **more):
 
 
 @pytest.mark.parametrize("placement", Placement)
-@pytest.mark.parametrize("style", Style)
-def test_a_pod_with_our_sidecar_may_be_acted_on_and_one_without_may_not(style, placement):
+def test_a_pod_with_our_sidecar_may_be_acted_on_and_one_without_may_not(placement):
     for by, may_act in ((EnforceBy.SIDECAR, True), (EnforceBy.NONE, False)):
-        enforcement = {"by": by, "style": style, "tolerance": "1048576", "grace": "1m"}
+        enforcement = {"by": by, "tolerance": "1048576", "grace": "1m"}
         enforcement["driver_limit"] = DriverLimit.OFF
         rule = a_rule(placement=placement, enforcement=enforcement)
         raw = a_pod("8Gi")
@@ -166,16 +165,16 @@ def test_a_pod_with_gpus_has_the_limit_that_was_written_with_them(written, limit
     assert made.limit == limit
 
 
-@pytest.mark.parametrize("gates", [*product(EnforceBy, OnExcess, Style, Placement)])
+@pytest.mark.parametrize("gates", [*product(EnforceBy, OnExcess, Placement)])
 @pytest.mark.parametrize("mode", DriverLimit)
 def test_each_rule_promises_the_drivers_limit_whole_or_not_at_all_or_is_no_rule(
     tmp_path, mode, gates
 ):
     """The law: variable, node selector, line and annotation agree, in every combination."""
-    by, excess, style, placement = gates
-    enforcement = f"{{by: {by}, onExcess: {excess}, style: {style}, driverLimit: {mode}}}"
+    by, excess, placement = gates
+    enforcement = f"{{by: {by}, onExcess: {excess}, driverLimit: {mode}}}"
     spec = f"  rules: [{{name: a, placement: {placement}, enforcement: {enforcement}}}]\n"
-    opens = gates == ("Sidecar", "Stop", "Native", "Binding")
+    opens = gates == ("Sidecar", "Stop", "Binding")
     if mode == "Require" and not opens:
         with pytest.raises(PolicyInvalidError, match="Require needs"):
             load_spec(tmp_path, spec)

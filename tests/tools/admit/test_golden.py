@@ -16,7 +16,7 @@ from tests.support.pods import a_policy
 from tests.support.policies import load
 from tests.support.recordings import assert_recorded, how, recorded
 from tests.tools.admit.runs import run_in_full
-from webhook.core.policy.values import Action, EnforceBy, Style
+from webhook.core.policy.values import Action, EnforceBy
 from webhook.tools.shared.manifests.documents import read_documents
 
 CASES = sorted(path.name for path in GOLDEN.iterdir() if path.is_dir())
@@ -50,9 +50,7 @@ def test_manifests_come_out_as_recorded(case):
 
 def test_every_action_and_every_enforcer_has_a_case():
     actions = {f"action-{action.lower()}" for action in Action}
-    # The sidecar has a case for each of its styles.
-    tiers = set(EnforceBy) - {EnforceBy.SIDECAR}
-    enforcers = {f"enforcer-{name.lower()}" for name in (*Style, *tiers)}
+    enforcers = {f"enforcer-{by.lower()}" for by in EnforceBy}
     missing = (actions | enforcers) - set(CASES)
     assert not missing, (
         f"add input.yaml and policy.yaml in tests/golden/ for {missing}; then {how()}"

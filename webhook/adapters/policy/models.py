@@ -76,7 +76,6 @@ from webhook.core.policy.values import (
     ResourceClaims,
     Rule,
     RunAs,
-    Style,
     TimeSliced,
     VisibleDevices,
     Warnings,
@@ -202,8 +201,6 @@ class EnforcementPart(Part):
 
     by: Annotated[EnforceBy, _Lax] = EnforceBy.SIDECAR
     """Sidecar adds a container that stops what exceeds the cap; None adds nothing."""
-    style: Annotated[Style, _Lax] = Style.NATIVE
-    """Native is a native sidecar of Kubernetes; Container is for clusters that have none."""
     run_as: Annotated[RunAs, _Lax] = RunAs.AUTO
     """The sidecar's user: Root, the Workload's own, or Auto, which reads the pod's security
     context."""
@@ -235,7 +232,7 @@ class EnforcementPart(Part):
     driver_limit: Annotated[DriverLimit, _Lax] = DriverLimit.AUTO
     """Whether the node's driver holds the pod to its cap (from r615 on): Auto on nodes that can;
     Require always, since the pod runs on no other nodes; Off never. Containers start once it does.
-    Auto is Off with by None, style Container, onExcess Report, placement None, and accounting MIG
+    Auto is Off with by None, onExcess Report, placement None, and accounting MIG
     or CapOnly."""
     pod_restart: Annotated[PodRestart, _Lax] = PodRestart.NONE
     """RestartAllContainers restarts all containers of the pod where the sidecar ends, whoever ended
@@ -252,18 +249,10 @@ class EnforcementPart(Part):
     def _can_be_required(cls, limit: DriverLimit, info: ValidationInfo) -> DriverLimit:
         needs = {
             "by": (EnforceBy.SIDECAR, "without a sidecar no container waits for the limit"),
-            "style": (Style.NATIVE, "beside a plain container the others start at once"),
             "on_excess": (OnExcess.STOP, "Report holds nobody to the cap, and the limit would"),
         }
         _require(limit, needs, info.data)
         return limit
-
-    @field_validator("pod_restart")
-    @classmethod
-    def _is_native(cls, restart: PodRestart, info: ValidationInfo) -> PodRestart:
-        if restart is not PodRestart.NONE and info.data.get("style") is Style.CONTAINER:
-            raise ValueError(f"{restart} needs style Native; change the style, or write None")
-        return restart
 
 
 class RulePart(Part):

@@ -119,13 +119,6 @@ class EnforceBy(StrEnum):
     NONE = "None"
 
 
-class Style(StrEnum):
-    """How the sidecar stands in the pod: a native sidecar (KEP-753) or a plain container."""
-
-    NATIVE = "Native"
-    CONTAINER = "Container"
-
-
 class RunAs(StrEnum):
     """Which user the sidecar runs as."""
 
@@ -201,7 +194,6 @@ class Enforcement:
     """How a rule's pods are held to their cap. Durations are text, as the sidecar reads them."""
 
     by: EnforceBy
-    style: Style
     run_as: RunAs
     image: str
     poll_interval: str
@@ -229,16 +221,16 @@ class Enforcement:
     def promised_limit(self, placement: Placement) -> DriverLimit:
         """Return what pods are promised of the driver's limit.
 
-        | by | onExcess | style | placement | promised |
-        | --- | --- | --- | --- | --- |
-        | Sidecar | Stop | Native | Binding | what `driverLimit` says |
-        | any other of these | | | | Off: nothing in the pod would wait, or nothing is to hold it |
+        | by | onExcess | placement | promised |
+        | --- | --- | --- | --- |
+        | Sidecar | Stop | Binding | what `driverLimit` says |
+        | any other of these | | | Off: nothing in the pod would wait, or nothing is to hold it |
         """
-        gates = self.by, self.on_excess, self.style, placement
+        gates = self.by, self.on_excess, placement
         return self.driver_limit if gates == _GATES else DriverLimit.OFF
 
 
-_GATES: Final = (EnforceBy.SIDECAR, OnExcess.STOP, Style.NATIVE, Placement.BINDING)
+_GATES: Final = (EnforceBy.SIDECAR, OnExcess.STOP, Placement.BINDING)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from tests.core.admission.decisions import (
 )
 from tests.support.pods import RULE, a_pod, a_rule
 from webhook.core.admission.decide import Outcome, Phase
-from webhook.core.policy.values import EnforceBy, Placement, PodRestart, Style
+from webhook.core.policy.values import EnforceBy, Placement, PodRestart
 from webhook.names import ASSIGNED_LATE_EXIT_CODE, POD_RESTART_EXIT_CODE
 from webhook.sidecar.program import DRIVER_CHANGED, SELF_TEST_FAILED
 
@@ -49,11 +49,6 @@ def test_the_rule_is_all_that_the_setting_changes_for_a_pod_that_can_be_stopped(
     found = sidecar(a_plain_pod(), RESTARTING)
     assert found.pop("restartPolicyRules")
     assert found == sidecar(a_plain_pod(), RULE)
-
-
-def test_a_plain_container_restarts_no_pod():
-    plain = {"pod_restart": PodRestart.ALL_CONTAINERS, "style": Style.CONTAINER}
-    assert "restartPolicyRules" not in sidecar(a_plain_pod(), a_rule(enforcement=plain))
 
 
 def test_a_pod_that_is_translated_already_is_left_as_it_is():
@@ -105,13 +100,11 @@ CASES = {
 
 
 @pytest.mark.parametrize(("before", "after"), CASES.values(), ids=CASES)
-@pytest.mark.parametrize("style", Style)
-def test_names_are_added_once_after_the_users(before, after, style):
-    rule = a_rule(enforcement={"image_pull_secrets": ("registry", "mirror"), "style": style})
-    pod = translated(a_pod("8Gi", imagePullSecrets=before), rule)
+def test_names_are_added_once_after_the_users(before, after):
+    pod = translated(a_pod("8Gi", imagePullSecrets=before), NAMED)
     assert pod["spec"]["imagePullSecrets"] == after
-    assert_fine(pod, rule)
-    assert decided(pod, rule).patch == ()
+    assert_fine(pod, NAMED)
+    assert decided(pod, NAMED).patch == ()
 
 
 NO_SIDECAR = a_rule(enforcement={"image_pull_secrets": ("registry",), "by": EnforceBy.NONE})
@@ -161,21 +154,15 @@ CHOSEN = {"valueFrom": {"fieldRef": SEEN}}
 
 
 @pytest.mark.parametrize(
-    ("style", "placement", "gpus", "seen", "waits"),
+    ("placement", "gpus", "seen", "waits"),
     [
-        (Style.NATIVE, Placement.BINDING, [{"valueFrom": {"fieldRef": GPUS}}], CHOSEN, True),
-        # Nobody waits for a plain container, so it must not wait either.
-        (Style.CONTAINER, Placement.BINDING, [{"valueFrom": {"fieldRef": GPUS}}], CHOSEN, False),
+        (Placement.BINDING, [{"valueFrom": {"fieldRef": GPUS}}], CHOSEN, True),
         # No annotation will ever come: a sidecar with that variable would wait forever.
-        (Style.NATIVE, Placement.NONE, [], {"value": "all"}, False),
-        (Style.CONTAINER, Placement.NONE, [], {"value": "all"}, False),
+        (Placement.NONE, [], {"value": "all"}, False),
     ],
 )
-def test_the_sidecar_waits_only_where_a_gpu_may_come_and_somebody_waits_for_it(
-    style, placement, gpus, seen, waits
-):
-    rule = a_rule(placement=placement, enforcement={"style": style})
-    pod = translated(a_plain_pod(), rule)
+def test_the_sidecar_waits_only_if_a_gpu_may_come(placement, gpus, seen, waits):
+    pod = translated(a_plain_pod(), a_rule(placement=placement))
     enforcer = container_of(pod, "vram-enforcer")
     assert [
         {key: value for key, value in entry.items() if key != "name"}

@@ -23,7 +23,7 @@ from tests.core.admission.decisions import (
 from tests.support.pods import RULE, a_rule
 from webhook.core.admission.decide import Outcome, Phase
 from webhook.core.admission.sidecar.user import enforcer_profiles
-from webhook.core.policy.values import PodRestart, Style
+from webhook.core.policy.values import PodRestart
 
 APP_ARMOR, SELINUX = "appArmorProfile", "seLinuxOptions"
 UNCONFINED = {"type": "Unconfined"}
@@ -218,16 +218,12 @@ def test_no_webhook_gives_the_sidecar_another_profile(profile):
         assert decided(pod, phase=Phase.VALIDATE).reasons == ("Unmutated",)
 
 
-@pytest.mark.parametrize("style", Style)
-def test_the_denial_names_both_containers_and_the_setting_that_would_help(style):
-    decision = decided(a_confined_pod(APP_ARMOR, LOCAL), a_rule(enforcement={"style": style}))
-    (finding,) = decision.findings
-    hint = (
-        ", or ask your platform team for a rule with enforcement.podRestart: RestartAllContainers"
-    )
+def test_the_denial_names_both_containers_and_the_setting_that_would_help():
+    (finding,) = decided(a_confined_pod(APP_ARMOR, LOCAL)).findings
     assert finding.detail == (
         'is not that of container "main", and one sidecar can stop processes of one '
-        "appArmorProfile only; give both the same" + hint * (style is Style.NATIVE)
+        "appArmorProfile only; give both the same, or ask your platform team for a rule with "
+        "enforcement.podRestart: RestartAllContainers"
     )
 
 

@@ -25,7 +25,7 @@ from tests.core.admission.decisions import (
 )
 from tests.support.pods import RULE, a_container, a_policy, a_rule
 from webhook.core.admission.decide import Outcome, Phase
-from webhook.core.policy.values import Style, VisibleDevices
+from webhook.core.policy.values import VisibleDevices
 
 FORGERIES = [
     {"command": ["sleep", "inf"]},
@@ -137,14 +137,12 @@ def test_what_the_api_servers_plugins_set_stays_where_all_else_is_written_again(
 
 
 @pytest.mark.parametrize("added", [*OF_THE_API_SERVER, *OF_WEBHOOKS])
-@pytest.mark.parametrize("style", Style)
-def test_what_others_add_in_good_faith_is_stored_but_of_webhooks_never_taken_over(added, style):
-    rule = a_rule(enforcement={"style": style})
-    clean = translated(a_full_pod(), rule)
+def test_what_others_add_in_good_faith_is_stored_but_of_webhooks_never_taken_over(added):
+    clean = translated(a_full_pod())
     pod = copy.deepcopy(clean)
     put_in(pod, "vram-enforcer", (OF_THE_API_SERVER | OF_WEBHOOKS)[added])
-    assert decided(pod, rule).obj == (clean if added in OF_WEBHOOKS else pod)
-    assert_left(decided(pod, rule, Phase.VALIDATE))
+    assert decided(pod).obj == (clean if added in OF_WEBHOOKS else pod)
+    assert_left(decided(pod, phase=Phase.VALIDATE))
 
 
 HARMFUL = {
@@ -266,7 +264,6 @@ def test_where_no_sidecar_is_wanted_ours_is_taken_out_and_is_not_stored():
         assert stored.findings[0].path.startswith("spec.containers[2]")
 
 
-@pytest.mark.parametrize("style", Style)
 @pytest.mark.parametrize(
     "fields",
     [
@@ -277,13 +274,12 @@ def test_where_no_sidecar_is_wanted_ours_is_taken_out_and_is_not_stored():
     ],
     ids=str,
 )
-def test_the_sidecar_gets_no_gpu_of_its_own(fields, style):
-    rule = a_rule(enforcement={"style": style})
-    clean = translated(a_full_pod(), rule)
+def test_the_sidecar_gets_no_gpu_of_its_own(fields):
+    clean = translated(a_full_pod())
     pod = copy.deepcopy(clean)
     put_in(pod, "vram-enforcer", fields)
-    assert not decided(pod, rule, Phase.VALIDATE).allowed
-    again = decided(pod, rule)
+    assert not decided(pod, phase=Phase.VALIDATE).allowed
+    again = decided(pod)
     assert not again.allowed or again.obj == clean
 
 

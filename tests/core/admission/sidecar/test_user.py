@@ -27,7 +27,7 @@ from webhook.core.admission.decide import Outcome, Phase
 from webhook.core.admission.sidecar.user import OWN_UID, enforcer_user
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.views import read_pod
-from webhook.core.policy.values import Isolation, PodRestart, RunAs, Style
+from webhook.core.policy.values import Isolation, PodRestart, RunAs
 
 
 class Row(NamedTuple):
@@ -109,20 +109,17 @@ def test_an_impossible_enforcement_names_the_container(users, pod_user, path, ru
 
 
 @pytest.mark.parametrize(
-    ("run_as", "style", "settings"),
+    ("run_as", "settings"),
     [
-        (RunAs.AUTO, Style.NATIVE, ["runAs: Root", "podRestart: RestartAllContainers"]),
-        (RunAs.WORKLOAD, Style.NATIVE, ["podRestart: RestartAllContainers"]),
-        (RunAs.AUTO, Style.CONTAINER, ["runAs: Root"]),
-        (RunAs.WORKLOAD, Style.CONTAINER, []),
+        (RunAs.AUTO, ["runAs: Root", "podRestart: RestartAllContainers"]),
+        (RunAs.WORKLOAD, ["podRestart: RestartAllContainers"]),
     ],
 )
-def test_an_impossible_enforcement_names_the_settings_that_would_help(run_as, style, settings):
+def test_an_impossible_enforcement_names_the_settings_that_would_help(run_as, settings):
     pod = a_hardened_pod(restricted=True, users=(None, None))
-    message = decided(pod, a_rule(enforcement={"run_as": run_as, "style": style})).message
+    message = decided(pod, a_rule(enforcement={"run_as": run_as})).message
     asked = " or ".join(f"enforcement.{setting}" for setting in settings)
-    wanted = f", or ask your platform team for a rule with {asked}" if settings else "user id"
-    assert message.endswith(wanted)
+    assert message.endswith(f", or ask your platform team for a rule with {asked}")
 
 
 @pytest.mark.parametrize(

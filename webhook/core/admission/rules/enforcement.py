@@ -12,7 +12,7 @@ from webhook.core.pod.compute import limited, requested
 from webhook.core.pod.fields import flag, mapping
 from webhook.core.pod.findings import Finding, Reason, quoted
 from webhook.core.pod.quantity import amount_or, format_bytes
-from webhook.core.policy.values import PodRestart, Rule, RunAs, Style
+from webhook.core.policy.values import PodRestart, RunAs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -46,7 +46,7 @@ def one_user(case: Case) -> tuple[Finding, ...]:
     """
     if case.enforcer is not None:
         return ()
-    rule, users = case.rule, users_of(case.pod, case.demand)
+    users = users_of(case.pod, case.demand)
     unknown = [container for container, user in users if user is None]
     if unknown:
         path = f"{unknown[0].path}.securityContext.runAsUser"
@@ -61,8 +61,8 @@ def one_user(case: Case) -> tuple[Finding, ...]:
             f"the containers with VRAM run as different users ({shown}), and one sidecar can stop "
             "processes of one user only; give them the same runAsUser"
         )
-    roots = ("enforcement.runAs: Root",) if rule.enforcement.run_as is RunAs.AUTO else ()
-    return (Finding(Reason.ENFORCEMENT_IMPOSSIBLE, path, detail + _or_ask_for(rule, *roots)),)
+    roots = ("enforcement.runAs: Root",) if case.rule.enforcement.run_as is RunAs.AUTO else ()
+    return (Finding(Reason.ENFORCEMENT_IMPOSSIBLE, path, detail + _or_ask_for(*roots)),)
 
 
 def one_profile(case: Case) -> Iterable[Finding]:
@@ -79,19 +79,16 @@ def one_profile(case: Case) -> Iterable[Finding]:
             Reason.ENFORCEMENT_IMPOSSIBLE,
             f"{confined.odd.path}.securityContext.{confined.name}",
             f"is not that of container {quoted(confined.first.name)}, and one sidecar can stop "
-            f"processes of one {confined.name} only; give both the same{_or_ask_for(case.rule)}",
+            f"processes of one {confined.name} only; give both the same{_or_ask_for()}",
         )
         for confined in confinements(case.pod, case.demand)
         if confined.odd is not None
     ]
 
 
-def _or_ask_for(rule: Rule, *settings: str) -> str:
+def _or_ask_for(*settings: str) -> str:
     """Name the settings of the rule that would help, to append to what the pod's author can do."""
-    if rule.enforcement.style is Style.NATIVE:
-        settings = (*settings, f"enforcement.podRestart: {PodRestart.ALL_CONTAINERS}")
-    if not settings:
-        return ""
+    settings = (*settings, f"enforcement.podRestart: {PodRestart.ALL_CONTAINERS}")
     return f", or ask your platform team for a rule with {' or '.join(settings)}"
 
 

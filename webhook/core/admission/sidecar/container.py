@@ -19,7 +19,6 @@ from webhook.core.policy.values import (
     PodRestart,
     Rule,
     RunAs,
-    Style,
 )
 from webhook.names import (
     ASSIGNED_LATE_EXIT_CODE,
@@ -123,15 +122,14 @@ def _shared(enforcement: Enforcement, placement: Placement, cap_bytes: int, user
         "command": list(ENFORCER_COMMAND),
         "env": list(_variables(enforcement, placement, cap_bytes)),
         "resources": {},
-        "volumeMounts": list(_mounts(enforcement, placement)),
+        "volumeMounts": list(_mounts(placement)),
         "startupProbe": _probe(_STARTUP, "startup", str(_STARTUP_WAIT_S)),
         "livenessProbe": _probe(_LIVENESS, "liveness"),
         "securityContext": _security_context(user, enforcement),
+        "restartPolicy": "Always",
     }
-    if enforcement.style is Style.NATIVE:
-        container["restartPolicy"] = "Always"
-        if enforcement.restarts_pod:
-            container["restartPolicyRules"] = restart_rules()
+    if enforcement.restarts_pod:
+        container["restartPolicyRules"] = restart_rules()
     return container
 
 
@@ -215,10 +213,10 @@ def _variables(enforcement: Enforcement, placement: Placement, cap_bytes: int) -
     yield driver_capabilities(MEASURING)
 
 
-def _mounts(enforcement: Enforcement, placement: Placement) -> Iterator[Json]:
+def _mounts(placement: Placement) -> Iterator[Json]:
     yield {"name": ENFORCER_RUN_VOLUME, "mountPath": ENFORCER_RUN_PATH}
     yield {"name": ENFORCER_NO_TOKEN_VOLUME, "mountPath": TOKEN_PATH, "readOnly": True}
-    if _waits_for_gpus(enforcement, placement):
+    if placement is Placement.BINDING:
         yield {"name": ENFORCER_GPU_VOLUME, "mountPath": ENFORCER_GPU_PATH, "readOnly": True}
 
 
@@ -238,17 +236,7 @@ _GPU_VOLUME: Final = {
 
 def enforcer_volumes(rule: Rule) -> tuple[Json, ...]:
     """Return the volumes that the sidecar mounts, with the API server's defaults."""
-    waits = _waits_for_gpus(rule.enforcement, rule.placement)
-    return (*_VOLUMES, _GPU_VOLUME) if waits else _VOLUMES
-
-
-def _waits_for_gpus(enforcement: Enforcement, placement: Placement) -> bool:
-    """Say whether the pod's containers wait for the sidecar, and the sidecar for a GPU.
-
-    A plain container holds nobody up: what starts beside it would keep an empty variable, so a GPU
-    that comes later helps nobody, and the sidecar is not shown that it came.
-    """
-    return placement is Placement.BINDING and enforcement.style is Style.NATIVE
+    return (*_VOLUMES, _GPU_VOLUME) if rule.chooses_gpus else _VOLUMES
 
 
 def restart_rules() -> list[Json]:

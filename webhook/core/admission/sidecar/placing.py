@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from webhook.core.admission.sidecar.container import VOLUME_NAMES, enforcer_volumes
 from webhook.core.admission.sidecar.recognition import as_written, holds, is_intact
-from webhook.core.policy.values import Rule, Style
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -15,6 +14,10 @@ if TYPE_CHECKING:
     from webhook.core.pod.fields import Json
     from webhook.core.pod.patch import Edits
     from webhook.core.pod.views import Pod
+    from webhook.core.policy.values import Rule
+
+
+_FIELD: Final = "initContainers"
 
 
 def place_enforcer(
@@ -28,10 +31,8 @@ def place_enforcer(
     """
     if pod.spec.get("shareProcessNamespace") is not True:
         edits.put("/spec", "shareProcessNamespace", value=True)
-    native = rule.enforcement.style is Style.NATIVE
-    field = "initContainers" if native else "containers"
-    if not _stands_intact(pod, field, wanted, demand, stored=stored):
-        _replace_enforcers(edits, pod, field, wanted, last=not native)
+    if not _stands_intact(pod, wanted, demand, stored=stored):
+        _replace_enforcers(edits, pod, wanted)
     _set_volumes(edits, pod, enforcer_volumes(rule))
     if rule.enforcement.image_pull_secrets:
         _add_pull_secrets(edits, pod, rule.enforcement.image_pull_secrets)
@@ -43,21 +44,17 @@ def remove_enforcer(edits: Edits, pod: Pod) -> None:
     _set_volumes(edits, pod, ())
 
 
-def _replace_enforcers(edits: Edits, pod: Pod, field: str, wanted: Json, *, last: bool) -> None:
-    """Put the wanted sidecar in the place of what a pod has of it: the first place, or the last."""
-    count = len(pod.spec.get(field) or ())
-    if not count:
+def _replace_enforcers(edits: Edits, pod: Pod, wanted: Json) -> None:
+    """Put the wanted sidecar first, in place of every sidecar that the pod has."""
+    if not pod.spec.get(_FIELD):
         _remove_enforcers(edits, pod)
-        edits.put("/spec", field, [wanted])
-        return
-    place = count - 1 if last else 0
-    if [(enforcer.field, enforcer.index) for enforcer in pod.enforcers] == [(field, place)]:
+        edits.put("/spec", _FIELD, [wanted])
+    elif [(enforcer.field, enforcer.index) for enforcer in pod.enforcers] == [(_FIELD, 0)]:
         present = pod.enforcers[0].raw
-        edits.rewrite(f"/spec/{field}/{place}", present, as_written(present, wanted))
-        return
-    _remove_enforcers(edits, pod)
-    others = count - sum(1 for enforcer in pod.enforcers if enforcer.field == field)
-    edits.insert(f"/spec/{field}", others if last else 0, wanted)
+        edits.rewrite(f"/spec/{_FIELD}/0", present, as_written(present, wanted))
+    else:
+        _remove_enforcers(edits, pod)
+        edits.insert(f"/spec/{_FIELD}", 0, wanted)
 
 
 def _remove_enforcers(edits: Edits, pod: Pod) -> None:
@@ -94,15 +91,15 @@ def _add_pull_secrets(edits: Edits, pod: Pod, names: Iterable[str]) -> None:
     edits.append("/spec", "imagePullSecrets", present, missing)
 
 
-def _stands_intact(pod: Pod, field: str, wanted: Json, demand: Demand, *, stored: bool) -> bool:
+def _stands_intact(pod: Pod, wanted: Json, demand: Demand, *, stored: bool) -> bool:
     """Say whether the sidecar exists, unchanged, and starts before any container with VRAM."""
     if len(pod.enforcers) != 1:
         return False
     (enforcer,) = pod.enforcers
-    if enforcer.field != field or not is_intact(enforcer, wanted, stored=stored):
+    if enforcer.field != _FIELD or not is_intact(enforcer, wanted, stored=stored):
         return False
-    return field == "containers" or not any(
-        container.field == field
+    return not any(
+        container.field == _FIELD
         and container.index < enforcer.index
         and container.name in demand.amounts
         for container in pod.containers

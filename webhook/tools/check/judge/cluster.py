@@ -130,7 +130,7 @@ def pod_shape(facts: Facts) -> CheckFinding:
         cure = "see whether it would deny your users' pods as well; --test-namespace names another"
         return warning(f"a dry run {where} was denied: {shortened(shape.answer)}", cure)
     if not shape.native:
-        cure = "switch on the feature gate SidecarContainers, or set enforcement.style: Container"
+        cure = "switch on the feature gate SidecarContainers"
         return failed(f"{where} a native sidecar was stored as an init container", cure)
     pulls = "; AlwaysPullImages is on, so each start asks the registry"
     return ok(f"by a dry run {where}{pulls if shape.pulls_always else ''}")
