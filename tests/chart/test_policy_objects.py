@@ -191,7 +191,7 @@ def test_the_kind_takes_every_shipped_policy_as_it_is(cluster, file):
 TYPOS = {
     "{rulez: []}": "unknown field in spec; known fields: wholeGPUResources, classes, rules",
     "{rules: [{name: a, memory: {maxx: 8Gi}}]}": "unknown field in spec.rules[].memory; known",
-    "{classes: {a: {memory: {mx: 8Gi}}}}": "unknown field in spec.classes.NAME.memory; known",
+    "{classes: {a: {memory: {max: 8Gi}}}}": "unknown field in spec.classes.NAME; known",
     "{rules: [{name: a, match: {except: {namespace: [b]}}}]}": "in spec.rules[].match.except; ",
     "{rules: [{name: a, enforcement: {resources: {limits: {gpu: 1}}}}]}": "resources.limits; known",
     "{examples: [{name: a, pod: {namespace: a, label: {}}, expect: {allowed: true}}]}": (

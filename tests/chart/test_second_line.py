@@ -26,7 +26,6 @@ from webhook.core.policy.cluster import Cluster, SlicedNode
 from webhook.core.policy.values import (
     Accounting,
     Action,
-    Bounds,
     EnforceBy,
     GPUClass,
     Placement,
@@ -67,7 +66,7 @@ RULES = [
     a_rule(name=f"r{number}", namespaces=(pattern,), **{"allowed_classes": ("a100",), **fields})
     for number, (pattern, fields) in enumerate(GOVERNED.items())
 ]
-SLICED = GPUClass("sliced", {}, (), Bounds(), Accounting.MIG)
+SLICED = GPUClass("sliced", {}, (), Accounting.MIG)
 POLICY = a_policy(*RULES, classes={"a100": A100, "sliced": SLICED})
 KNOWN = Cluster(sliced_nodes=(SlicedNode({"1g.10gb": 9728 * 2**20}),))
 OBSERVED = a_policy(a_rule(namespaces=("observed",)))

@@ -177,7 +177,7 @@ def test_one_runtime_class_alone_is_read_and_watched(monkeypatch):
 
 
 SLICED = a_policy(a_rule(accounting=Accounting.MIG))
-BY_CLASS = a_policy(classes={"m": GPUClass("m", {}, (), Bounds(), Accounting.MIG)})
+BY_CLASS = a_policy(classes={"m": GPUClass("m", {}, (), Accounting.MIG)})
 SMALL = SlicedNode({"1g.10gb": 9728 * MIB}, {"a": "b"})
 LARGE = SlicedNode({"3g.40gb": 40192 * MIB}, {})
 NONE = SlicedNode({}, {})
@@ -235,7 +235,7 @@ def test_only_nodes_that_offer_slices_by_profile_are_read(monkeypatch):
 
 
 def test_classes_that_a_rule_does_not_allow_ask_for_nothing():
-    classes = {"m": GPUClass("m", {}, (), Bounds(), Accounting.MIG), "a100": A100}
+    classes = {"m": GPUClass("m", {}, (), Accounting.MIG), "a100": A100}
     replica = Replica(a_policy(a_rule(allowed_classes=("a100",)), classes=classes))
     assert replica.cache.obstacle() == CLASS_WAITS
 

@@ -37,7 +37,7 @@ kind: VRAMPolicy
 metadata: {name: special}
 spec:
   classes:
-    a100: {nodeSelector: {nvidia.com/gpu.product: A100}, memory: {max: 78Gi}}
+    a100: {nodeSelector: {nvidia.com/gpu.product: A100}}
   rules:
   - {name: capped, match: {namespaces: ["capped-*"]}, memory: {max: 40Gi}}
   - {name: workload, match: {namespaces: ["workload-*"]}, enforcement: {runAs: Workload}}

@@ -60,7 +60,6 @@ RULE = Rule(
     max_gpu_count=None,
     allowed_classes=("*",),
     default_class=None,
-    class_memory={},
     node_selector={"vramwarden.io/gpu": "true"},
     tolerations=(),
     runtime_class_name=AUTO_RUNTIME_CLASS,
@@ -83,7 +82,6 @@ A100 = GPUClass(
     name="a100",
     node_selector={"nvidia.com/gpu.product": "A100"},
     tolerations=({"key": "a100", "operator": "Exists"},),
-    memory=Bounds(max_bytes=78 * 2**30),
 )
 
 

@@ -14,7 +14,6 @@ WHOLE = {
             "a": {
                 "nodeSelector": {"b": "c"},
                 "tolerations": [{"key": "a", "operator": "Equal", "value": "b"}],
-                "memory": {"min": "1Gi", "max": "2Gi"},
             }
         },
         "rules": [

@@ -103,11 +103,11 @@ def test_classes_are_shared_by_all_files(tmp_path):
     folder = write(
         tmp_path / "policy",
         a="  rules: [{name: a, classes: {allowed: [t4, 'a*'], default: t4}}]",
-        b="  classes: {t4: {memory: {max: 15Gi}}, a100: {}}",
+        b="  classes: {t4: {nodeSelector: {gpu: t4}}, a100: {}}",
     )
     policy = load(folder)
     assert set(policy.classes) == {"t4", "a100"}
-    assert policy.classes["t4"].memory.max_bytes == 15 * 2**30
+    assert policy.classes["t4"].node_selector == {"gpu": "t4"}
 
 
 def test_whole_gpu_resources_of_the_files_are_added_up(tmp_path):
@@ -164,39 +164,14 @@ def test_whole_gpu_resources_of_the_files_are_added_up(tmp_path):
             'a.yaml:7: spec.rules[0].enforcement.driverLimit: Require needs accounting VRAM, also of class "t4" in {}b.yaml:5; write Auto, or leave the class out of classes.allowed',
         ),
         (
-            "  rules:\n  - name: x\n    classes: {memory: {t5: {max: 8Gi}}}\n",
-            "  classes: {t4: {}}\n",
-            'a.yaml:7: spec.rules[0].classes.memory.t5: class "t5" is not defined; the policy has t4',
-        ),
-        (
-            "  rules:\n  - name: x\n    classes: {allowed: ['a*'], memory: {t4: {max: 8Gi}}}\n",
-            "  classes: {t4: {}}\n",
-            'a.yaml:7: spec.rules[0].classes.memory.t4: class "t4" is not in classes.allowed; add it there',
-        ),
-        (
-            "  rules:\n  - name: x\n    memory: {max: 8Gi}\n    classes: {memory: {t4: {min: 9Gi}}}\n",
-            "  classes: {t4: {memory: {max: 9Gi}}}\n",
-            "a.yaml:8: spec.rules[0].classes.memory.t4.min: 9Gi is more than memory in {}a.yaml:7 allows, 8Gi; make them agree, or no pod can meet both",
-        ),
-        (
-            "  rules:\n  - name: x\n    memory: {max: 8Gi}\n    classes: {memory: {t4: {max: 8Gi}}}\n",
-            "  classes: {t4: {memory: {min: 9Gi}}}\n",
-            'a.yaml:8: spec.rules[0].classes.memory.t4.max: 8Gi is less than class "t4" in {}b.yaml:5 wants, 9Gi; make them agree, or no pod can meet both',
-        ),
-        (
             "  rules:\n  - name: x\n    memory: {max: 8Gi}\n    translateWholeGPU: 16Gi\n",
-            "  classes: {t4: {memory: {max: 8Gi}}}\n",
+            "  rules: []\n",
             "a.yaml:8: spec.rules[0].translateWholeGPU: 16Gi is more than memory in {}a.yaml:7 allows, 8Gi; make them agree, or no pod is translated",
         ),
         (
-            "  rules:\n  - name: x\n    translateWholeGPU: 16Gi\n    classes: {default: t4, memory: {t4: {max: 8Gi}}}\n",
-            "  classes: {t4: {memory: {min: 1Gi}}}\n",
-            "a.yaml:7: spec.rules[0].translateWholeGPU: 16Gi is more than classes.memory in {}a.yaml:8 allows, 8Gi; make them agree, or no pod is translated",
-        ),
-        (
-            "  rules:\n  - name: x\n    translateWholeGPU: 16Gi\n    classes: {default: t4}\n",
-            "  classes: {t4: {memory: {min: 17Gi}}}\n",
-            'a.yaml:7: spec.rules[0].translateWholeGPU: 16Gi is less than class "t4" in {}b.yaml:5 wants, 17Gi; make them agree, or no pod is translated',
+            "  rules:\n  - name: x\n    memory: {min: 17Gi}\n    translateWholeGPU: 16Gi\n",
+            "  rules: []\n",
+            "a.yaml:8: spec.rules[0].translateWholeGPU: 16Gi is less than memory in {}a.yaml:7 wants, 17Gi; make them agree, or no pod is translated",
         ),
     ],
 )
@@ -220,7 +195,7 @@ def test_a_class_in_a_file_that_cannot_be_used_causes_no_second_message(tmp_path
     folder = write(
         tmp_path / "policy",
         a="  rules: [{name: x, classes: {allowed: [t4]}}]",
-        b="  classes: {t4: {memory: {max: 8GB}}}",
+        b="  classes: {t4: {accounting: None}}",
     )
     assert len(problems(folder)) == 1
 

@@ -218,7 +218,7 @@ def test_a_mistake_in_a_rule_is_told_with_line_and_path(tmp_path, field, problem
         ("  wholeGPUResources: ['*']\n", "a.yaml:5: spec.wholeGPUResources[0]: \"*\" is not a resource's full name"),
         ("  wholeGPUResources: ['v*/*']\n", 'a.yaml:5: spec.wholeGPUResources[0]: "v*/*" covers vramwarden.io/vram too'),
         ("  classes: {A: {}}\n", 'a.yaml:5: spec.classes.A: "A" is not a name'),
-        ("  classes: {a: {max: 1Gi}}\n", "a.yaml:5: spec.classes.a.max: unknown field; known fields: nodeSelector, tolerations, memory"),
+        ("  classes: {a: {memory: {max: 1Gi}}}\n", "a.yaml:5: spec.classes.a.memory: unknown field; known fields: nodeSelector, tolerations, accounting"),
         ("  examples: [{name: a, pod: {namespace: a}, expect: {}}]\n", "a.yaml:5: spec.examples[0].expect.allowed: is missing"),
         ("  examples: [{name: a, pod: {namespace: a, annotations: {b: 5}}, expect: {allowed: true}}]\n", "spec.examples[0].pod.annotations.b: must be text, not 5; put it in quotes"),
         ("  examples: [{name: a, pod: {namespace: a}, expect: {allowed: false, reasons: [toolarge]}}]\n", "Unmutated; did you mean TooLarge?"),

@@ -150,7 +150,6 @@ DEMAND_FAULTS: list[tuple[Reason, str | None, dict[str, str], str]] = [
     (Reason.UNKNOWN_CLASS, "8Gi", {"vramwarden.io/gpu-class": "h100"}, CLASS),
     (Reason.UNKNOWN_CLASS, "8Gi", {"vramwarden.io/gpu-class": ""}, CLASS),
     (Reason.UNKNOWN_CLASS, "8Gi", {"vramwarden.io/gpu-class": "A100"}, CLASS),
-    (Reason.TOO_LARGE, "79Gi", {"vramwarden.io/gpu-class": "a100"}, MEMORY),
 ]
 
 

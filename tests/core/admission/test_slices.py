@@ -24,9 +24,9 @@ from tests.support.pods import a_container, a_pod, a_policy, a_rule
 from webhook.core.admission.decide import Phase
 from webhook.core.pod.findings import Reason
 from webhook.core.policy.cluster import UNKNOWN, Cluster
-from webhook.core.policy.values import Accounting, Bounds, GPUClass
+from webhook.core.policy.values import Accounting, GPUClass
 
-MIG_CLASS = GPUClass("sliced", {"pool": "mig"}, (), Bounds(), Accounting.MIG)
+MIG_CLASS = GPUClass("sliced", {"pool": "mig"}, (), Accounting.MIG)
 
 # What is asked for, and the smallest profile that has it by its label, not by its name.
 SIZES = {
@@ -112,7 +112,7 @@ SELECTED = {
     "the rule's": (a_rule(accounting=Accounting.MIG, node_selector={"pool": "b"}), {}, {}),
     "the class's": (
         MIG,
-        {"classes": {"b": GPUClass("b", {"pool": "b"}, (), Bounds())}},
+        {"classes": {"b": GPUClass("b", {"pool": "b"}, ())}},
         {"annotations": {"vramwarden.io/gpu-class": "b"}},
     ),
 }
@@ -136,7 +136,7 @@ def test_a_class_may_have_slices_where_the_rule_has_none_and_the_other_way_round
     assert "initContainers" not in pod["spec"]
     assert limits_of(translated(a_pod("8Gi"), policy)) == {"main": {"vramwarden.io/vram": "8Gi"}}
 
-    vram = GPUClass("whole", {}, (), Bounds(), Accounting.VRAM)
+    vram = GPUClass("whole", {}, (), Accounting.VRAM)
     policy = under(MIG, classes={"whole": vram})
     pod = translated(a_pod("8Gi", annotations={"vramwarden.io/gpu-class": "whole"}), policy)
     assert limits_of(pod) == {"main": {"vramwarden.io/vram": "8Gi"}}

@@ -18,7 +18,7 @@ from webhook.core.pod.demand import read_demand
 from webhook.core.pod.patch import apply_patch, condense
 from webhook.core.pod.views import read_pod
 from webhook.core.policy.cluster import UNKNOWN, Cluster
-from webhook.core.policy.values import WHOLE_GPU_RESOURCES, Action, Bounds, Rollout
+from webhook.core.policy.values import WHOLE_GPU_RESOURCES, Action, Rollout
 
 GPU = "nvidia.com/gpu"
 PATH = f"spec.containers[0].resources.limits[{GPU}]"
@@ -147,13 +147,6 @@ def test_a_pod_that_names_its_node_gets_neither(action):
     decision = decided(a_whole_pod(nodeName="node1"), a_policy_that_shares(action=action))
     assert (decision.reasons, decision.patch) == (("NodeNamePreset",), ())
     assert decision.allowed is (action is Action.WARN)
-
-
-def test_a_class_by_default_bounds_the_share_too():
-    policy = a_policy_that_shares(default_class="a100", class_memory={"a100": Bounds(None, GI)})
-    decision = decided(a_whole_pod(), policy)
-    assert_left(decision)
-    assert "for a share of 16Gi" in decision.warnings[0]
 
 
 @pytest.mark.parametrize(

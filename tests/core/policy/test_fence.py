@@ -29,7 +29,6 @@ from webhook.core.policy.match import Match, Subject, matches_any
 from webhook.core.policy.values import (
     Accounting,
     Action,
-    Bounds,
     EnforceBy,
     GPUClass,
     Placement,
@@ -134,7 +133,7 @@ def test_fields_say_which_namespaces_a_rule_is_for(match, fields):
     [(("*",), ALL.replace("sidecar", "plugin")), (("a100",), ALL)],
 )
 def test_a_class_that_pods_may_name_counts_for_all_of_them(allowed, words):
-    sliced = GPUClass("sliced", {}, (), Bounds(), Accounting.MIG)
+    sliced = GPUClass("sliced", {}, (), Accounting.MIG)
     classes = {"sliced": sliced, "a100": A100}
     assert lines(a_rule(allowed_classes=allowed), classes=classes) == [f"^(.*)$ - ^$ - {words}"]
 

@@ -15,7 +15,6 @@ from webhook.core.policy.match import Subject, matches_any, with_name
 from webhook.core.policy.values import (
     WHOLE_GPU_RESOURCES,
     Action,
-    Bounds,
     DriverLimit,
     Enforcement,
     Example,
@@ -98,7 +97,7 @@ def build_policy(
         for index, rule in enumerate(source.content.spec.rules):
             path: Path = ("spec", "rules", index)
             found.problems.extend(_check_classes(source, path, rule, known))
-            found.problems.extend(_check_bounds(source, path, rule, found))
+            found.problems.extend(_check_translation(source, path, found.rules[rule.name]))
             found.problems.extend(_check_nodes(source, path, rule, found))
     policy = Policy(
         rules=tuple(found.rules.values()),
@@ -123,61 +122,30 @@ def _check_classes(
         if "*" not in name and name not in known:
             place = (*path, "classes", "allowed", index)
             yield source.problem(place, f"class {show(name)} is not defined; {have}")
-    named: list[tuple[Path, str]]
-    named = [((*path, "classes", "memory", name), name) for name in rule.classes.class_memory]
-    if rule.classes.default_class is not None:
-        named.append(((*path, "classes", "default"), rule.classes.default_class))
-    for at, name in named:
-        if name not in known:
-            yield source.problem(at, f"class {show(name)} is not defined; {have}")
-        elif not matches_any(name, tuple(rule.classes.allowed_classes)):
-            yield source.problem(at, f"class {show(name)} is not in classes.allowed; add it there")
-
-
-def _check_bounds(
-    source: PolicyDocument, path: Path, part: RulePart, found: _Found
-) -> Iterator[Problem]:
-    """Yield bounds of a rule, its classes and what it translates to, that no pod can meet together.
-
-    A class whose bounds leave nothing of the rule's own is left out: a rule for small shares may
-    well stand beside a class for large ones. What a rule says of a class it says on purpose.
-    """
-    rule = found.rules[part.name]
-
-    def others(name: str | None) -> Iterator[tuple[Bounds, str]]:
-        """Yield the bounds on pods of a class, without those that the rule has for it."""
-        yield rule.memory, f"memory in {source.where(*path, 'memory')}"
-        if name is not None and name in found.classes:
-            yield found.classes[name].memory, f"class {show(name)} in {found.places['class', name]}"
-
-    for name, memory in rule.class_memory.items():
-        for other, words in others(name):
-            for bound, detail in _clashes(memory, other, words):
-                place: Path = (*path, "classes", "memory", name, bound)
-                yield source.problem(place, f"{detail}, or no pod can meet both")
-    amount_bytes, default = rule.translate_whole_gpu_bytes, rule.default_class
-    if amount_bytes is None:
+    default, at = rule.classes.default_class, (*path, "classes", "default")
+    if default is None:
         return
-    bounds = [*others(default)]
-    if default is not None and default in rule.class_memory:
-        where = source.where(*path, "classes", "memory", default)
-        bounds.append((rule.class_memory[default], f"classes.memory in {where}"))
-    for other, words in bounds:
-        for _, detail in _clashes(Bounds(amount_bytes, amount_bytes), other, words):
-            place = (*path, "translateWholeGPU")
-            yield source.problem(place, f"{detail}, or no pod is translated")
+    if default not in known:
+        yield source.problem(at, f"class {show(default)} is not defined; {have}")
+    elif not matches_any(default, tuple(rule.classes.allowed_classes)):
+        detail = f"class {show(default)} is not in classes.allowed; add it there"
+        yield source.problem(at, detail)
 
 
-def _clashes(memory: Bounds, other: Bounds, words: str) -> Iterator[tuple[str, str]]:
-    """Yield which bounds leave nothing of others, and how; `words` are what the others are."""
-    least, most = memory.min_bytes, other.max_bytes
-    if least is not None and most is not None and least > most:
-        detail = f"{format_bytes(least)} is more than {words} allows, {format_bytes(most)}"
-        yield "min", f"{detail}; make them agree"
-    least, most = other.min_bytes, memory.max_bytes
-    if least is not None and most is not None and least > most:
-        detail = f"{format_bytes(most)} is less than {words} wants, {format_bytes(least)}"
-        yield "max", f"{detail}; make them agree"
+def _check_translation(source: PolicyDocument, path: Path, rule: Rule) -> Iterator[Problem]:
+    """Yield the bound of a rule that denies the amount to which it translates a whole GPU."""
+    amount, memory = rule.translate_whole_gpu_bytes, rule.memory
+    if amount is None:
+        return
+    where = f"memory in {source.where(*path, 'memory')}"
+    if memory.max_bytes is not None and amount > memory.max_bytes:
+        clash = f"is more than {where} allows, {format_bytes(memory.max_bytes)}"
+    elif memory.min_bytes is not None and amount < memory.min_bytes:
+        clash = f"is less than {where} wants, {format_bytes(memory.min_bytes)}"
+    else:
+        return
+    detail = f"{format_bytes(amount)} {clash}; make them agree, or no pod is translated"
+    yield source.problem((*path, "translateWholeGPU"), detail)
 
 
 def _check_nodes(

@@ -110,8 +110,6 @@ class ClassPart(Part):
     """Labels of the nodes that have such GPUs."""
     tolerations: list[TolerationPart] = []
     """Tolerations that pods of this class get."""
-    memory: MemoryPart = MemoryPart()
-    """Bounds for pods of this class, beside those of the rule."""
     accounting: Annotated[Accounting, _Lax] | None = None
     """What the scheduler counts for this class; null is what the rule says."""
 
@@ -174,8 +172,6 @@ class ClassesPart(Part):
     """Classes that may be named, with * for any text."""
     default_class: Name | None = Field(None, alias="default")
     """The class of pods that name none; null is no class."""
-    class_memory: dict[Name, MemoryPart] = Field({}, alias="memory")
-    """Bounds for pods of a class under this rule, by the class's name, beside the others."""
 
 
 def _require(

@@ -34,8 +34,6 @@ class AmountBounds(NamedTuple):
     owner: str
     min_bytes: int | None
     max_bytes: int | None
-    scope: str = ""
-    """Text behind a bound: the class for which it holds."""
     per_container: bool = False
     """Whether it bounds each container's amount; otherwise the pod's amount per GPU."""
 
@@ -45,9 +43,9 @@ class AmountBounds(NamedTuple):
         asked = f"asks for {format_bytes(asked_bytes)} {unit}; {self.owner}"
         most, least = self.max_bytes, self.min_bytes
         if most is not None and asked_bytes > most:
-            yield Reason.TOO_LARGE, f"{asked} allows at most {format_bytes(most)}{self.scope}"
+            yield Reason.TOO_LARGE, f"{asked} allows at most {format_bytes(most)}"
         if least is not None and asked_bytes < least:
-            yield Reason.TOO_SMALL, f"{asked} wants at least {format_bytes(least)}{self.scope}"
+            yield Reason.TOO_SMALL, f"{asked} wants at least {format_bytes(least)}"
 
 
 class Suggestions:

@@ -240,7 +240,6 @@ class GPUClass:
     name: str
     node_selector: Mapping[str, str]
     tolerations: tuple[dict[str, Any], ...]
-    memory: Bounds
     accounting: Accounting | None = None
     """What the scheduler counts for pods of this class; None is what the rule says."""
 
@@ -256,8 +255,6 @@ class Rule:
     max_gpu_count: int | None
     allowed_classes: tuple[str, ...]
     default_class: str | None
-    class_memory: Mapping[str, Bounds]
-    """Bounds for pods of a class under this rule, by the class's name; beside all other bounds."""
     node_selector: Mapping[str, str]
     tolerations: tuple[dict[str, Any], ...]
     runtime_class_name: str | None

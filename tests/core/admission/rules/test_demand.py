@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tests.core.admission.decisions import (
@@ -19,7 +17,7 @@ from tests.core.admission.decisions import (
     translated,
 )
 from tests.core.admission.faults import CLASS, COUNT, DEMAND_FAULTS, MEMORY
-from tests.support.pods import A100, a_pod, a_policy, a_rule
+from tests.support.pods import a_pod, a_rule
 from webhook.core.admission.decide import Phase
 from webhook.core.policy.values import Bounds, EnforceBy
 
@@ -61,63 +59,6 @@ def test_the_bounds_of_a_rule_are_inclusive_and_for_all_containers(memory, reaso
         assert_denied(decision, reason, MEMORY)
         assert ("40Gi" if reason == "TooLarge" else "64Mi") in decision.message
         assert '"default"' in decision.message
-
-
-@pytest.mark.parametrize(("memory", "wanted"), [("78Gi", []), ("79873Mi", ["TooLarge"])])
-def test_the_bounds_of_a_class_hold_too(memory, wanted):
-    pod = a_pod(memory, annotations={"vramwarden.io/gpu-class": "a100"})
-    assert [reason for reason, _ in findings_of(pod)] == wanted
-    by_default = a_rule(default_class="a100")
-    assert [reason for reason, _ in findings_of(a_pod(memory), by_default)] == wanted
-
-
-def test_a_class_has_a_lower_bound_as_well():
-    large = A100.__class__("large", {}, (), Bounds(min_bytes=8 * GI))
-    policy = a_policy(a_rule(default_class="large"), classes={"large": large})
-    assert decided(a_pod("8Gi"), policy=policy).allowed
-    decision = decided(a_pod("8191Mi"), policy=policy)
-    assert_denied(decision, "TooSmall", MEMORY)
-    assert 'class "large" wants at least 8Gi' in decision.message
-
-
-def test_a_demand_outside_both_bounds_reports_both():
-    rule = a_rule(memory=Bounds(max_bytes=40 * GI))
-    pod = a_pod("80Gi", annotations={"vramwarden.io/gpu-class": "a100"})
-    decision = decided(pod, rule)
-    assert findings_of(pod, rule) == [("TooLarge", MEMORY), ("TooLarge", MEMORY)]
-    assert 'rule "default" allows at most 40Gi' in decision.message
-    assert 'class "a100" allows at most 78Gi' in decision.message
-
-
-@pytest.mark.parametrize(
-    ("memory", "named", "wanted"),
-    [
-        ("20Gi", "a100", ""),
-        ("20481Mi", "a100", 'rule "default" allows at most 20Gi for class "a100"'),
-        ("3Gi", "a100", 'rule "default" wants at least 4Gi for class "a100"'),
-        ("20481Mi", None, ""),
-    ],
-)
-def test_a_rule_may_have_bounds_of_its_own_for_a_class(memory, named, wanted):
-    rule = a_rule(memory=Bounds(max_bytes=40 * GI), class_memory={"a100": Bounds(4 * GI, 20 * GI)})
-    pod = a_pod(memory, annotations={"vramwarden.io/gpu-class": named} if named else None)
-    decision = decided(pod, rule)
-    assert [finding.path for finding in decision.findings] == [MEMORY] * bool(wanted)
-    assert f"{wanted} (its classes.memory)" in decision.message or not wanted
-    by_default = replace(rule, default_class=named)
-    assert decided(a_pod(memory), by_default).findings == decision.findings
-
-
-def test_of_all_bounds_on_a_class_the_tightest_counts():
-    rule = a_rule(memory=Bounds(max_bytes=8 * GI), class_memory={"a100": Bounds(None, 20 * GI)})
-    pod = a_pod("9Gi", annotations={"vramwarden.io/gpu-class": "a100"})
-    assert 'rule "default" allows at most 8Gi' in decided(pod, rule).message
-    narrow = replace(A100, memory=Bounds(max_bytes=8 * GI))
-    wide = a_rule(class_memory={"a100": Bounds(None, 20 * GI)})
-    policy = a_policy(wide, classes={"a100": narrow})
-    decision = decided(pod, policy=policy)
-    assert_denied(decision, "TooLarge", MEMORY)
-    assert 'class "a100" allows at most 8Gi' in decision.message
 
 
 def test_bounds_are_per_gpu_whatever_the_count():

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from webhook.core.admission.accounting import is_counted_by_plugin
-from webhook.core.admission.rules.suggestions import bounds_for, suggestions_for
+from webhook.core.admission.rules.suggestions import bounds_of, suggestions_for
 from webhook.core.nvidia.plugin import is_slice
 from webhook.core.pod.demand import unequal_amounts
 from webhook.core.pod.fields import items, mapping, strings
@@ -39,22 +39,15 @@ def readable_demand(case: Case) -> Iterable[Finding]:
 
 
 def bounds(case: Case) -> Iterator[Finding]:
-    """Rule: the demand lies within the bounds of the rule and of the class.
+    """Rule: the demand lies within the bounds of the rule.
 
     Fields: metadata.annotations[gpu-memory|gpu-count], resources.limits[vram]
-    Allowed values: min <= VRAM per GPU <= max, of all bounds that there are, so that the tightest
-    counts; gpu-count <= the rule's max
-
-    | bounds of | stand in |
-    | --- | --- |
-    | the rule | spec.rules[].memory |
-    | the rule, for the pod's class or the rule's default | spec.rules[].classes.memory.NAME |
-    | that class, under every rule | spec.classes.NAME.memory |
+    Allowed values: the rule's memory.min <= VRAM per GPU <= its memory.max; gpu-count <= the rule's
+    max
     """
     demand, rule = case.demand, case.rule
-    for bound in bounds_for(demand.gpu_class, rule, case.policy):
-        for reason, sentence in bound.violations(demand.per_gpu_bytes):
-            yield Finding(reason, demand.path, sentence)
+    for reason, sentence in bounds_of(rule).violations(demand.per_gpu_bytes):
+        yield Finding(reason, demand.path, sentence)
     if rule.max_gpu_count is not None and demand.gpu_count > rule.max_gpu_count:
         detail = (
             f"asks for {demand.gpu_count} GPUs; rule {quoted(rule.name)} allows at most "

@@ -9,7 +9,6 @@ from webhook.core.admission.accounting import selected_nodes
 from webhook.core.pod.findings import quoted
 from webhook.core.pod.suggestions import AmountBounds, Suggestions
 from webhook.core.policy.cluster import largest
-from webhook.core.policy.match import matches_any
 from webhook.core.policy.values import Accounting
 
 if TYPE_CHECKING:
@@ -25,30 +24,15 @@ def suggestions_for(
 ) -> Suggestions:
     """Return the amounts and counts that a rule admits for a pod of a class, or of none."""
     rule = rule.of_class(policy.class_for(class_name or rule.default_class))
-    bounds = chain(
-        bounds_for(class_name, rule, policy),
-        slice_bounds(pod, class_name, rule, policy, cluster),
-    )
+    bounds = chain((bounds_of(rule),), slice_bounds(pod, class_name, rule, policy, cluster))
     most = 1 if rule.accounting is Accounting.CAP_ONLY else rule.max_gpu_count
     return Suggestions(pod.containers, bounds, most)
 
 
-def bounds_for(name: str | None, rule: Rule, policy: Policy) -> Iterator[AmountBounds]:
-    """Yield the bounds for the class that a pod names, or for a pod that names none.
-
-    An unknown or forbidden class has none; see `gpu_class_known`.
-    """
+def bounds_of(rule: Rule) -> AmountBounds:
+    """Return the rule's bounds on the VRAM per GPU of a pod."""
     owner = f"rule {quoted(rule.name)}"
-    yield AmountBounds(owner, rule.memory.min_bytes, rule.memory.max_bytes)
-    known = policy.class_for(name or rule.default_class)
-    if known is None or (name and not matches_any(name, rule.allowed_classes)):
-        return
-    if known.name in rule.class_memory:
-        bounds = rule.class_memory[known.name]
-        scope = f" for class {quoted(known.name)} (its classes.memory)"
-        yield AmountBounds(owner, bounds.min_bytes, bounds.max_bytes, scope)
-    owner = f"class {quoted(known.name)}"
-    yield AmountBounds(owner, known.memory.min_bytes, known.memory.max_bytes)
+    return AmountBounds(owner, rule.memory.min_bytes, rule.memory.max_bytes)
 
 
 def slice_bounds(
