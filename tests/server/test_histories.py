@@ -25,7 +25,7 @@ from tests.support.api_server import ApiServer
 from tests.support.gpu_nodes import GPU_NODES_PATH
 from tests.support.logs import RecordedLog
 from tests.support.pods import a_pod as a_new_pod
-from tests.support.pods import a_policy, a_request, a_review, a_rule
+from tests.support.pods import a_policy, a_request, a_review
 from webhook.adapters.kube.client import KubeError
 from webhook.adapters.kube.follow import Changed, Failed, Listed
 from webhook.adapters.kube.histories import HistoriesApi, StoredHistory
@@ -33,7 +33,6 @@ from webhook.core.admission.decide import Phase
 from webhook.core.kinds.histories import OLDEST_S, History
 from webhook.core.kinds.nodes import read_time, write_gpu_node
 from webhook.core.kinds.workloads import Workload, workload_of
-from webhook.core.policy.values import Warnings
 from webhook.server import histories as module
 from webhook.server.histories import EVERY_S, Advisor, HistoryCache, HistoryWriter
 from webhook.server.metrics import HistoryMetrics, Metrics
@@ -510,12 +509,11 @@ def test_the_author_of_a_workload_reads_of_the_same_history_as_its_pods():
 class Asked:
     """Reviews of pods whose author is told what `says` returns."""
 
-    def __init__(self, **rule):
+    def __init__(self):
         self.says = lambda *_: ""
         self.asked = []
         self.log = RecordedLog()
-        policy = a_policy(a_rule(**rule))
-        self.reviews = PodReviews(lambda: policy, Metrics(), self.log, self.warn)
+        self.reviews = PodReviews(a_policy, Metrics(), self.log, self.warn)
 
     def warn(self, namespace, metadata, asked_bytes):
         self.asked.append((namespace, metadata["name"], asked_bytes))
@@ -539,10 +537,10 @@ def test_a_warning_is_returned_once_and_is_not_remembered_with_the_template():
     assert asked.asked == 5 * [("team-a", "train", 8 * GIB)]
 
 
-def test_where_the_rule_says_off_or_nothing_is_asked_for_nobody_is_asked():
-    for asked, pod in ((Asked(advice=Warnings.OFF), a_new_pod("8Gi")), (Asked(), a_new_pod())):
-        assert asked.creates(pod) == ([[], []], True)
-        assert asked.asked == []
+def test_a_pod_without_a_demand_gets_no_advice():
+    asked = Asked()
+    assert asked.creates(a_new_pod()) == ([[], []], True)
+    assert asked.asked == []
 
 
 def test_advice_that_fails_costs_no_pod_anything():

@@ -29,7 +29,6 @@ from webhook.core.policy.values import (
     Rule,
     RunAs,
     VisibleDevices,
-    Warnings,
     WhenBlind,
 )
 from webhook.names import GPU_MEMORY_ANNOTATION
@@ -73,7 +72,6 @@ RULE = Rule(
     resource_claims=ResourceClaims.DENY,
     translate_whole_gpu_bytes=None,
     accounting=Accounting.VRAM,
-    advice=Warnings.WARN,
     placement=Placement.BINDING,
     enforcement=ENFORCEMENT,
 )

@@ -34,7 +34,6 @@ WHOLE = {
                 "hostPaths": ["/data"],
                 "capabilities": ["NET_ADMIN", "IPC_LOCK"],
                 "resourceClaims": "Ignore",
-                "advice": "Off",
                 "placement": "Binding",
                 "enforcement": {
                     "by": "Sidecar",

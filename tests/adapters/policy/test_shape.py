@@ -29,7 +29,6 @@ from webhook.core.policy.values import (
     ResourceClaims,
     RunAs,
     VisibleDevices,
-    Warnings,
     WhenBlind,
 )
 
@@ -55,7 +54,6 @@ def test_what_is_left_out_has_the_documented_default(tmp_path):
     assert rule.programs == ("jax", "tensorflow")
     assert rule.visible_devices is VisibleDevices.DENY
     assert (rule.isolation, rule.resource_claims) == (Isolation.ANY, ResourceClaims.DENY)
-    assert rule.advice is Warnings.WARN
     assert (rule.host_paths, rule.capabilities) == (None, {"NET_ADMIN", "NET_RAW", "IPC_LOCK"})
     assert rule.placement is Placement.BINDING
     held = rule.enforcement
@@ -85,7 +83,7 @@ def test_a_rule_names_programs_in_any_number(tmp_path, programs):
         ("match: {podLabels: {a: '*'}}", "match.podLabels.a: \"*\" is not a label's value"),
         ("action: deny", 'action: "deny" is not one of Enforce, Warn, Audit, Ignore; did you mean Enforce?'),
         ("action: dryrun", 'action: "dryrun" is not one of Enforce, Warn, Audit, Ignore; did you mean Audit?'),
-        ("mesage: x", "mesage: unknown field; did you mean message? known fields: name, match, action, message, memory and 19 more"),
+        ("mesage: x", "mesage: unknown field; did you mean message? known fields: name, match, action, message, memory and 18 more"),
         ("action: enforce", 'action: "enforce" is not one of Enforce, Warn, Audit, Ignore; did you mean Enforce?'),
         ("action: 5", "action: must be one of Enforce, Warn, Audit, Ignore"),
         ("action: null", "action: must be one of Enforce, Warn, Audit, Ignore"),
@@ -126,8 +124,6 @@ def test_a_rule_names_programs_in_any_number(tmp_path, programs):
         ("isolation: nonroot", 'isolation: "nonroot" is not one of Any, NonRoot; did you mean NonRoot?'),
         ("enforcement: {runAs: Workload}\n    isolation: NonRoot", "enforcement: runAs Workload gives the sidecar a user that can be signalled, against isolation NonRoot; write runAs Auto, or isolation Any"),
         ("resourceClaims: Allow", 'resourceClaims: "Allow" is not one of Deny, Ignore; did you mean Ignore?'),
-        ("advice: Cap", 'advice: "Cap" is not one of Warn, Off'),
-        ("advice: No", 'advice: "No" is not one of Warn, Off'),
         ("hostPaths: safe", "hostPaths: must be Safe, or a list of paths, e.g. [/data]; [] allows none"),
         ("hostPaths: null", "hostPaths: must be Safe, or a list of paths, e.g. [/data]; [] allows none"),
         ("hostPaths: /data", "hostPaths: must be Safe, or a list of paths"),
@@ -278,8 +274,6 @@ def test_a_file_with_thousands_of_mistakes_shows_the_first_hundred(tmp_path):
 
 
 KEPT = [
-    ("advice: Off", "advice", Warnings.OFF),
-    ('advice: "Off"', "advice", Warnings.OFF),
     ("hostPaths: Safe", "host_paths", None),
     ("hostPaths: []", "host_paths", ()),
     ("hostPaths: [/]", "host_paths", ("/",)),

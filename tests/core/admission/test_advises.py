@@ -8,7 +8,7 @@ from tests.core.admission.decisions import decided
 from tests.support.pods import a_pod, a_policy, a_request, a_rule
 from webhook.core.admission.decide import Phase, decide
 from webhook.core.policy.cluster import UNKNOWN, Cluster
-from webhook.core.policy.values import Action, Rollout, Warnings
+from webhook.core.policy.values import Action, Rollout
 
 GIB = 2**30
 MUTATE, VALIDATE = Phase.MUTATE, Phase.VALIDATE
@@ -20,7 +20,6 @@ MUTATE, VALIDATE = Phase.MUTATE, Phase.VALIDATE
         (a_pod("8Gi"), {}, MUTATE, 8 * GIB),
         (a_pod("8Gi", annotations={"vramwarden.io/gpu-count": "2"}), {}, MUTATE, 8 * GIB),
         (a_pod("8Gi"), {"action": Action.WARN}, MUTATE, 8 * GIB),
-        (a_pod("8Gi"), {"advice": Warnings.OFF}, MUTATE, None),
         (a_pod("8Gi"), {"action": Action.AUDIT}, MUTATE, None),
         (a_pod("8Gi"), {"action": Action.IGNORE}, MUTATE, None),
         (a_pod("8Gi"), {}, VALIDATE, None),

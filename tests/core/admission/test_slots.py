@@ -17,7 +17,7 @@ from tests.core.admission.plugins import (
 from tests.support.pods import a_container, a_pod, a_rule
 from webhook.core.admission.decide import Phase
 from webhook.core.pod.findings import Reason
-from webhook.core.policy.values import Accounting, TimeSliced, Warnings
+from webhook.core.policy.values import Accounting, TimeSliced
 
 
 def test_a_pod_gets_one_slot_and_a_sidecar_that_sees_all_gpus_of_its_node():
@@ -84,8 +84,6 @@ def test_two_slots_are_no_two_gpus():
 def test_who_creates_such_a_pod_reads_that_nobody_keeps_its_memory_free():
     (note,) = answered(a_pod("8Gi"), under(CAP_ONLY)).notes
     assert "8Gi is the most that this pod may use, and nobody keeps it free" in note
-    quiet = a_rule(accounting=Accounting.CAP_ONLY, advice=Warnings.OFF)
-    assert answered(a_pod("8Gi"), under(quiet)).notes == ()
     assert answered(a_pod(), under(CAP_ONLY)).notes == ()
     pod = translated(a_pod("8Gi"), under(CAP_ONLY))
     assert answered(pod, under(CAP_ONLY), Phase.VALIDATE).notes == ()

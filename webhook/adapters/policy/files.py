@@ -43,7 +43,7 @@ __all__ = [
 _SUFFIXES: Final = frozenset({".yaml", ".yml"})
 _CONFIG_MAP_DATA: Final = "..data"
 """The link by which the kubelet replaces all files of a mounted ConfigMap at once."""
-_WORDS_IN: Final = frozenset({"advice", "driverLimit"})
+_WORDS_IN: Final = frozenset({"driverLimit"})
 """Fields of which a value is a word that some YAML reads as a boolean: Off."""
 _OF_THE_API_SERVER: Final = frozenset(
     {

@@ -78,7 +78,6 @@ from webhook.core.policy.values import (
     RunAs,
     TimeSliced,
     VisibleDevices,
-    Warnings,
     WhenBlind,
 )
 from webhook.names import NODE_GPU_LABEL, NVIDIA_RUNTIME_CLASS
@@ -317,9 +316,6 @@ class RulePart(Part):
     )
     """The resource of which pods get one under CapOnly; nvidia.com/gpu.shared where NVIDIA's device
     plugin has renameByDefault: true."""
-    advice: Annotated[Warnings, _Lax] = Warnings.WARN
-    """Warn who creates a pod that asks for far more or less than the last pods of its workload
-    held, or for more than any GPU has; or Off."""
     placement: Annotated[Placement, _Lax] = Placement.BINDING
     """Binding chooses the GPU when the pod is bound to a node; None chooses none, and the pod sees
     every GPU of its node."""

@@ -33,7 +33,7 @@ from webhook.core.pod.views import (
     service_account_of,
 )
 from webhook.core.policy.match import Subject
-from webhook.core.policy.values import Action, Policy, Rollout, Rule, VisibleDevices, Warnings
+from webhook.core.policy.values import Action, Policy, Rollout, Rule, VisibleDevices
 from webhook.core.words import shortened
 from webhook.names import ADMITTED_ANNOTATION, MIRROR_POD_ANNOTATION, NODES_GROUP
 
@@ -322,9 +322,8 @@ def _hinted(case: Case) -> Decision:
     if case.lines.annotations:
         beside = _found_after_lines(case, decision.findings)[:SHOWN_BESIDE]
         notes += tuple(f"beside that, {found}" for found in beside)
-    # Of a slice nobody is told that it is too much: it has the size that it has.
-    warns = case.rule.advice is Warnings.WARN and not case.rule.leaves_to_plugin
-    advises = fine and case.asked is not None and warns
+    # Advice on the amount does not apply to a slice, whose size is fixed.
+    advises = fine and case.asked is not None and not case.rule.leaves_to_plugin
     asked = case.demand.per_gpu_bytes if advises else None
     if not notes and asked is None:
         return decision

@@ -98,13 +98,6 @@ class ResourceClaims(StrEnum):
     IGNORE = "Ignore"
 
 
-class Warnings(StrEnum):
-    """Whether who creates a pod is warned that it asks for too much or too little."""
-
-    WARN = "Warn"
-    OFF = "Off"
-
-
 class Placement(StrEnum):
     """When the GPU is chosen."""
 
@@ -275,7 +268,6 @@ class Rule:
     translate_whole_gpu_bytes: int | None
     """What a pod that asks for one whole GPU gets of it in its place; None leaves it its GPU."""
     accounting: Accounting
-    advice: Warnings
     placement: Placement
     enforcement: Enforcement
     message: str | None = None

@@ -27,7 +27,7 @@ from tests.support.pods import a_rule
 from webhook.core.admission.decide import Outcome, Phase
 from webhook.core.pod.findings import Reason
 from webhook.core.policy.cluster import Cluster
-from webhook.core.policy.values import Action, DriverLimit, Rollout, Warnings
+from webhook.core.policy.values import Action, DriverLimit, Rollout
 
 
 @pytest.mark.parametrize(("reason", "fields", "path"), SPEC_FAULTS, ids=str)
@@ -185,16 +185,12 @@ def test_who_requires_the_drivers_limit_selects_nodes_that_have_it_beside_all_ot
     assert translated(pod, rule)["spec"]["nodeSelector"] == OF_THE_RULE | selector | required
 
 
-QUIET = replace(REQUIRES, advice=Warnings.OFF)
-
-
 @pytest.mark.parametrize(
     ("rule", "limits", "warned"),
     [
         (REQUIRES, False, 1),
         (REQUIRES, True, 0),
         (REQUIRES, None, 0),
-        (QUIET, False, 0),
         (a_rule(), False, 0),
     ],
 )

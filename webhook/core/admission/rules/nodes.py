@@ -12,7 +12,7 @@ from webhook.core.admission.rules.suggestions import slice_bounds
 from webhook.core.pod.fields import mapping, strings, text
 from webhook.core.pod.findings import Finding, Reason, annotation_path, quoted
 from webhook.core.pod.quantity import format_bytes
-from webhook.core.policy.values import Accounting, DriverLimit, Warnings
+from webhook.core.policy.values import Accounting, DriverLimit
 from webhook.names import (
     GPU_CLASS_ANNOTATION,
     GPU_COUNT_ANNOTATION,
@@ -142,11 +142,10 @@ def no_limits(case: Case) -> tuple[str, ...]:
     """Rule: who creates a pod that requires the driver's limit knows that no node has one now.
 
     Fields: spec.nodeSelector[vramwarden.io/driver-limit]
-    Allowed values: any; it returns a warning and not a finding, since such nodes may come, unless
-    the rule's `advice` is Off
+    Allowed values: any; it returns a warning and not a finding, since such nodes may come
     """
     rule = case.rule
-    requires = rule.driver_limit is DriverLimit.REQUIRE and rule.advice is Warnings.WARN
+    requires = rule.driver_limit is DriverLimit.REQUIRE
     if case.asked is None or not requires or case.cluster.limits is not False:
         return ()
     hint = (
@@ -160,11 +159,9 @@ def unpromised(case: Case) -> tuple[str, ...]:
     """Rule: who creates a pod under `accounting: CapOnly` knows what nobody promises.
 
     Fields: metadata.annotations[gpu-memory]
-    Allowed values: any; it returns a warning and not a finding, unless the rule's `advice` is Off
+    Allowed values: any; it returns a warning and not a finding
     """
-    rule = case.rule
-    warns = rule.advice is Warnings.WARN and rule.accounting is Accounting.CAP_ONLY
-    if case.asked is None or not warns:
+    if case.asked is None or case.rule.accounting is not Accounting.CAP_ONLY:
         return ()
     cap = format_bytes(case.asked.per_gpu_bytes)
     hint = (
