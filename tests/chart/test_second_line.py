@@ -18,7 +18,7 @@ from tests.chart.admission_policies import is_denied_by, parameter
 from tests.chart.fenced import Fenced, mirrored, with_observed
 from tests.support.charts import NAMESPACE
 from tests.support.control_planes import needs, wait_until
-from tests.support.injectors import DENIED, HONEST, asking
+from tests.support.injectors import DENIED, HONEST
 from tests.support.pods import A100, a_container, a_pod, a_policy, a_request, a_rule
 from tests.support.strategies import asking_pods
 from webhook.core.admission.decide import Outcome, Phase, decide
@@ -52,7 +52,6 @@ GOVERNED = {
     "*-team": {},
     "lenient": {"visible_devices": VisibleDevices.IGNORE},
     "voiding": {"visible_devices": VisibleDevices.VOID},
-    "letting": {"device_annotations": ("devices.gke.io/*", "cdi.k8s.io/x")},
     "unplaced": {"placement": Placement.NONE},
     "trusted": {"placement": Placement.NONE, "enforcement": {"by": EnforceBy.NONE}},
     "sharing": {"translate_whole_gpu_bytes": 16 * 2**30},
@@ -365,15 +364,6 @@ CREATED = [
     new(
         "the last of many",
         a_pod(annotations={**dict(list(MOST.items())[1:]), "cdi.k8s.io/b": ""}),
-    ),
-    *(
-        new(f"{key}, which a rule lets pass or not", asking(key, value), said, "letting")
-        for key, value, said in (
-            ("devices.gke.io/pod", "- path: /dev/nvidia0", ""),
-            ("devices.gke.io", "- path: /dev/nvidia0", "annotation"),
-            ("cdi.k8s.io/x", "nvidia.com/gpu=all", ""),
-            ("cdi.k8s.io/xx", "nvidia.com/gpu=all", "annotation"),
-        )
     ),
     # What only we write.
     new("our label without a demand", a_pod(labels=LABEL), "marks"),

@@ -68,7 +68,6 @@ RULE = Rule(
     isolation=Isolation.ANY,
     host_paths=None,
     capabilities=frozenset(CAPABILITIES),
-    device_annotations=(),
     resource_claims=ResourceClaims.DENY,
     translate_whole_gpu_bytes=None,
     accounting=Accounting.VRAM,

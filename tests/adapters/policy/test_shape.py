@@ -83,7 +83,7 @@ def test_a_rule_names_programs_in_any_number(tmp_path, programs):
         ("match: {podLabels: {a: '*'}}", "match.podLabels.a: \"*\" is not a label's value"),
         ("action: deny", 'action: "deny" is not one of Enforce, Warn, Audit, Ignore; did you mean Enforce?'),
         ("action: dryrun", 'action: "dryrun" is not one of Enforce, Warn, Audit, Ignore; did you mean Audit?'),
-        ("mesage: x", "mesage: unknown field; did you mean message? known fields: name, match, action, message, memory and 18 more"),
+        ("mesage: x", "mesage: unknown field; did you mean message? known fields: name, match, action, message, memory and 17 more"),
         ("action: enforce", 'action: "enforce" is not one of Enforce, Warn, Audit, Ignore; did you mean Enforce?'),
         ("action: 5", "action: must be one of Enforce, Warn, Audit, Ignore"),
         ("action: null", "action: must be one of Enforce, Warn, Audit, Ignore"),

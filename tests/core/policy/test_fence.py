@@ -88,7 +88,6 @@ def test_what_brings_gpus_is_the_same_for_webhook_and_fence(resource, brings):
         ({"accounting": Accounting.CAP_ONLY}, ALL.replace("sidecar", "sidecar plugin sees-all")),
         ({"visible_devices": VisibleDevices.VOID}, ALL.replace("variables ", "")),
         ({"visible_devices": VisibleDevices.IGNORE}, "translated sidecar marks"),
-        ({"device_annotations": ("a.b/*", "c")}, rf"{ALL} lets:^(a\.b/.*|c)$"),
         ({"action": Action.WARN}, ""),
         ({"action": Action.AUDIT}, ""),
         ({"action": Action.IGNORE}, ""),

@@ -47,7 +47,6 @@ LABEL_VALUE: Final = rf"({LABEL_NAME})?"
 NAMESPACE_PATTERN: Final = r"[a-z0-9*]([-a-z0-9*]*[a-z0-9*])?"
 SERVICE_ACCOUNT_PATTERN: Final = r"[a-z0-9*]([-.a-z0-9*]*[a-z0-9*])?"
 RESOURCE_PATTERN: Final = r"[a-z0-9.*-]+/[A-Za-z0-9_.*-]+"
-ANNOTATION_PATTERN: Final = r"[A-Za-z0-9.*_-]+(/[A-Za-z0-9_.*-]+)?"
 ENV_NAME: Final = r"[-._A-Za-z][-._A-Za-z0-9]*"
 _WORD: Final = r"\S+"
 _LINE: Final = r"\S(.*\S)?"
@@ -285,8 +284,6 @@ ClassPattern = Annotated[
 ResourcePattern = Annotated[
     str, AfterValidator(_resource_pattern), Shape({"pattern": f"^{RESOURCE_PATTERN}$"})
 ]
-_KEY = "an annotation's key; write e.g. devices.gke.io/container.tcpx-daemon, and * for any text"
-AnnotationPattern = Annotated[str, *_text(ANNOTATION_PATTERN, LONGEST_PAIR, _KEY)]
 LabelKey = Annotated[str, AfterValidator(_label_key), Shape({"pattern": f"^{LABEL_KEY}$"})]
 LabelValue = Annotated[
     str, *_text(LABEL_VALUE, LONGEST_LABEL, "a label's value; write letters, digits, - _ .")

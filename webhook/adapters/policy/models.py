@@ -14,7 +14,6 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator, mod
 from pydantic.alias_generators import to_camel
 
 from webhook.adapters.policy.fields import (
-    AnnotationPattern,
     Capability,
     ChosenRuntimeClass,
     ClassPattern,
@@ -299,9 +298,6 @@ class RulePart(Part):
     capabilities: Annotated[list[Capability], _NamesOnce] = list(CAPABILITIES)
     """Capabilities that containers of pods with VRAM may add, beside the fourteen that runtimes
     give every container."""
-    device_annotations: list[AnnotationPattern] = []
-    """Annotations by which container runtimes and their plug-ins inject devices, and which the
-    rule's pods may have, whatever their values: keys, with * for any text."""
     resource_claims: Annotated[ResourceClaims, _Lax] = ResourceClaims.DENY
     """What happens to a resource claim (DRA) beside VRAM: Deny the pod, or Ignore it."""
     translate_whole_gpu_bytes: Vram | None = Field(None, alias="translateWholeGPU")

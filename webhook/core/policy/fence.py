@@ -24,7 +24,6 @@ rule, in order, and the first that matches a pod's namespace applies to the pod.
 | `variables` | NVIDIA_VISIBLE_DEVICES set by hand is denied, in a debugging container, too |
 | `annotations` | so are annotations by which a container runtime is asked for devices (CDI) |
 | `void` | a container that nobody promised a GPU gets a variable by which it sees none |
-| `lets:` and a pattern | annotations that are let pass, by their keys |
 
 A line without words is left to the webhook, or to nobody. So is a rule that does not enforce, and
 one that matches by more than namespaces and their labels: the API server cannot say which pods it
@@ -218,8 +217,6 @@ def _words(rule: Rule, rollout: Rollout, accountings: set[Accounting]) -> Iterab
     if rule.visible_devices is not VisibleDevices.IGNORE:
         yield "annotations"
         yield "void"
-        if rule.device_annotations:
-            yield f"lets:{_pattern(rule.device_annotations)}"
 
 
 def _code(data: Mapping[str, str | None], head: str, key: bytes) -> str:

@@ -262,8 +262,6 @@ class Rule:
     `core/admission/rules/isolation.py` takes for safe."""
     capabilities: frozenset[str]
     """Which containers of pods with VRAM may add beside what runtimes give everybody."""
-    device_annotations: tuple[str, ...]
-    """Keys, or patterns with `*`, of annotations that may give a pod devices."""
     resource_claims: ResourceClaims
     translate_whole_gpu_bytes: int | None
     """What a pod that asks for one whole GPU gets of it in its place; None leaves it its GPU."""

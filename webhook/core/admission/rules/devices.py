@@ -26,7 +26,6 @@ from webhook.core.pod.findings import Finding, Reason, annotation_path, quoted
 from webhook.core.pod.foreign import WHOLE_GPU
 from webhook.core.pod.quantity import amount_or
 from webhook.core.pod.views import Container, effective_amount
-from webhook.core.policy.match import matches_any
 from webhook.core.policy.values import VisibleDevices
 from webhook.names import (
     BINDING_ANNOTATIONS,
@@ -160,11 +159,10 @@ def device_annotations(case: Case) -> Iterator[Finding]:
     """Rule: no annotation makes a container runtime, or a plug-in of it, give the pod GPUs.
 
     Fields: metadata.annotations, those of `devices.INJECTORS`
-    Allowed values: devices of others than NVIDIA; the rule's `deviceAnnotations`, any where its
-    visibleDevices is Ignore, and those of the pod before an update; without a demand as many GPUs
-    as its containers limit of whole nvidia.com/gpu, and cards for virtual machines beside such a
-    resource, but none if its creator set spec.nodeName. With a demand no renderers, and mounts as
-    the rule's `hostPaths` say
+    Allowed values: devices of others than NVIDIA; any where the rule's visibleDevices is Ignore,
+    and those of the pod before an update; without a demand as many GPUs as its containers limit of
+    whole nvidia.com/gpu, and cards for virtual machines beside such a resource, but none if its
+    creator set spec.nodeName. With a demand no renderers, and mounts as the rule's `hostPaths` say
 
     Under Void it denies, too: a variable can be voided, but an annotation has no such value, and
     one that is taken off would come back with the next apply.
@@ -206,7 +204,7 @@ def _denied(case: Case, before: Mapping[str, str], *, managed: bool) -> Iterator
     if not judges and not managed:
         return
     has = _Cards(case)
-    for key, named in _injected(case, before):
+    for key, named in devices.injected(case.pod.annotations, before):
         path = annotation_path(key)
         shows = named.shows_gpus or (managed and named.renders)
         if judges and shows and (managed or not has.all_of(named)):
@@ -218,12 +216,6 @@ def _denied(case: Case, before: Mapping[str, str], *, managed: bool) -> Iterator
                 "it, or ask your platform team for a rule whose hostPaths name it"
             )
             yield Finding(Reason.PRIVILEGED_CONTAINER, path, detail)
-
-
-def _injected(case: Case, before: Mapping[str, str]) -> Iterator[tuple[str, Named]]:
-    for key, named in devices.injected(case.pod.annotations, before):
-        if not matches_any(key, case.rule.device_annotations):
-            yield key, named
 
 
 def _may_mount(source: str, case: Case) -> bool:
@@ -240,7 +232,7 @@ class _Cards:
     """
 
     def __init__(self, case: Case) -> None:
-        self._case = case
+        self._annotations = case.pod.annotations
         self._containers = () if case.names_node else case.pod.containers
 
     def all_of(self, named: Named) -> bool:
@@ -263,7 +255,8 @@ class _Cards:
             one.name: _amount(one.resources("limits").get(WHOLE_GPU, "0"))
             for one in self._containers
         }
-        cards = {card for _, named in _injected(self._case, {}) for card in named.cards}
+        injected = devices.injected(self._annotations, {})
+        cards = {card for _, named in injected for card in named.cards}
         return 0 < effective_amount(self._containers, whole, 0) >= len(cards)
 
 
