@@ -583,7 +583,7 @@ TABLE = [
         'id="a crowd within the ceiling is added up"',
     ),
     shown(
-        "B10 a long end of a pod whose sidecar is no native one",
+        "B10 a SIGTERM to the sidecar while the workload runs",
         "tests/sidecar/test_incident_paused.py",
         "def test_told_to_end_it_guards_on_while_a_container_that_held_memory_runs_anything(",
     ),

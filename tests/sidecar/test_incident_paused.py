@@ -64,7 +64,7 @@ def test_one_that_is_killed_and_restarted_takes_over(pod):
 
 
 def test_told_to_end_it_guards_on_while_a_container_that_held_memory_runs_anything(pod):
-    """As a plain container, whose SIGTERM comes with everybody's; a workload may ignore its own."""
+    """A SIGTERM may come from the workload; the kubelet ends a native sidecar after the others."""
 
     def incident(p):
         p.contain(1, "f")

@@ -5,9 +5,9 @@ late where the sidecar gets a hundredth of a busy core. So a thread waits for th
 the process itself: no exception finds its way out, NVML is not asked once more, and the interpreter
 does not tidy up.
 
-A guard goes on after SIGTERM while the kubelet ends containers that held memory, and ends after
-them or by the kubelet's SIGKILL: a workload that ignores its own SIGTERM is not to have the GPU for
-itself. A native sidecar is told after those, so it ends at once.
+The kubelet ends a native sidecar after the other containers, so it then ends at once. A SIGTERM
+that comes while a container that held memory still runs may be the workload's: the guard goes on,
+and ends after that container or by SIGKILL.
 
 Before `end_on_signals` the kernel ends the process (143), which has done nothing yet. What hangs
 within the kernel is ended by no signal, not by SIGKILL either.
