@@ -67,7 +67,7 @@ def messages(decision):
         path, detail = note.removeprefix("beside that, ").split(": ", 1)
         said.append((path, *detail.split(": ", 1)) if path in {*Reason} else ("", path, detail))
     said.reverse()
-    return sorted(said, key=lambda one: "GPU; " in one[2])
+    return sorted(said, key=lambda one: one[2].startswith("asks for "))
 
 
 def ways(pod, said):
