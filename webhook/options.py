@@ -205,12 +205,6 @@ def _asks(
     return click.option(name, f"asks_{field}", expose_value=False, callback=keep, **more)
 
 
-def pop_user(form: re.Pattern[str]) -> str | None:
-    """Return what --as says where that has this form, so that it is no user; forget it then."""
-    asks = click.get_current_context().meta.get(_ASKS, {})
-    return asks.pop("user") if form.fullmatch(asks.get("user", "")) else None
-
-
 def _extra(pairs: Iterable[str]) -> tuple[tuple[str, str], ...]:
     for one in pairs:
         if "=" not in one:

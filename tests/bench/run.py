@@ -16,7 +16,6 @@ from tests.bench.over_tls import bench_over_tls
 from tests.bench.placement import bench_placement
 from tests.bench.replicas import bench_replicas
 from tests.bench.sentry import bench_sentry
-from tests.bench.simulate import bench_simulate
 from tests.bench.strangers import bench_strangers
 from tests.bench.top import bench_top
 from tests.bench.worst import bench_worst
@@ -33,7 +32,6 @@ TABLES = {
     "top": bench_top,
     "placement": bench_placement,
     "orders": bench_orders,
-    "simulate": bench_simulate,
     "enforcer": bench_enforcer,
     "sentry": bench_sentry,
 }

@@ -8,17 +8,11 @@ import subprocess
 import sys
 
 import pytest
-import yaml
 
-from tests.support.control_planes import ApiError, ControlPlane, wait_until
+from tests.support.control_planes import ControlPlane
 from tests.support.foreign_clusters import a_pod, mixed_cluster
-from tests.support.paths import ROOT
-from webhook.core.kinds.histories import History, Run, write_history
 
 MORE_THAN_A_PAGE = 60
-GIB = 2**30
-DEFINITION = "vramhistories.vramwarden.io"
-HISTORIES = "/apis/vramwarden.io/v1alpha1/namespaces/team/vramhistories"
 
 
 @pytest.fixture(scope="module")
@@ -50,14 +44,13 @@ def simulate(kubeconfig, *arguments):
 
 
 def test_a_cluster_without_vramwarden_is_compared(foreign):
-    """By hand: `mixed_cluster`; its files give the same in tests/tools/simulate/test_today.py."""
+    """By hand: `mixed_cluster`; its files give the same in tests/tools/simulate/test_command.py."""
     done = simulate(foreign.kubeconfig, "--size", "8Gi")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("whole GPUs today 18, as shares 6\n")
     found = json.loads(simulate(foreign.kubeconfig, "--size", "8Gi", "-o", "json").stdout)
     assert (found["gpusHeldNow"], found["gpusAskedForByWaitingPods"]) == (17, 1)
     assert (found["pods"], found["gpus"], found["gpusOfPodsThatStayWhole"]) == (23, 26, 2)
-    assert sorted(found["freeNodes"]) == ["big-1", "hami-0", "kai-0", "sliced-0"]
 
 
 def test_pods_that_finished_are_not_asked_for(foreign):
@@ -101,37 +94,3 @@ def test_who_may_list_nodes_and_pods_needs_no_more(foreign, ann):
         api.delete(binding)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("whole GPUs today 18, as shares 6\n")
-    assert "no VRAMHistory says a size: you may not list them, if there are any" in done.stdout
-
-
-def _is_served(api):
-    try:
-        api.list(HISTORIES)
-    except ApiError:
-        return False
-    return True
-
-
-def test_a_history_in_the_cluster_says_a_size(foreign):
-    text = (ROOT / "deploy" / "install.yaml").read_text()
-    written = next(one for one in text.split("\n---\n") if f"\n  name: {DEFINITION}\n" in one)
-    definition = yaml.safe_load(written)
-    foreign.api.apply(definition)
-    wait_until("VRAMHistory is served", lambda: _is_served(foreign.api))
-    runs = tuple(
-        Run(
-            pod=f"two-{n}",
-            ended_s=1e9 + n,
-            asked_bytes=9 * GIB,
-            gpus=2,
-            peak_bytes=4 * GIB,
-            stops=0,
-            seconds=3600.0,
-        )
-        for n in range(5)
-    )
-    written = write_history(History("team", "Pod", "two", runs))
-    foreign.api.request("POST", HISTORIES, written)
-    found = json.loads(simulate(foreign.kubeconfig, "--size", "8Gi", "-o", "json").stdout)
-    assert found["sizes"] == {"ITSELF": 7, "HISTORY": 1, "OPTION": 15}
-    assert found["gpusOfPodsThatStayWhole"] == 0

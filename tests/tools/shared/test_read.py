@@ -29,8 +29,7 @@ from webhook.tools.shared.read import (
     why_no_figures,
     why_no_pods,
 )
-from webhook.tools.simulate.judge.cluster import TodayObjects
-from webhook.tools.simulate.read import list_pods_and_nodes
+from webhook.tools.simulate.read import TodayObjects, read_cluster
 
 PODS = "/api/v1/namespaces/team-a/pods"
 NO_NODE = "0/3 nodes are available"
@@ -195,5 +194,6 @@ def test_what_reads_pods_and_nodes_takes_each_once_though_a_page_expires(api):
     read_each_pod(api.kube(), "", taken.append)
     for kind in ("pods", "nodes"):
         api.fails(f"{kind}.*continue=", 410)
-    list_pods_and_nodes(api.kube(), found)
-    assert (len(taken), found.left_out.total(), found.others) == (60, 60, 60)
+    read_cluster(found, api.kube())
+    (claiming,) = found.left_out.values()
+    assert (len(taken), len(claiming), found.others) == (60, 60, 60)

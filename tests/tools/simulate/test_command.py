@@ -1,9 +1,8 @@
-"""`vramwarden simulate` with files, run as a user runs it."""
+"""`vramwarden simulate` as a user runs it."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,25 +11,36 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.api_server import ApiServer
+from tests.support.commands import runner
 from tests.support.foreign_clusters import a_node, a_pod, gfd_node, listed, mixed_cluster, whole
 from tests.support.recordings import assert_recorded
 from tests.support.strategies import ANY_JSON
-from webhook.cli.main import main
-from webhook.core.kinds.histories import History, Run, write_history
 from webhook.options import ReachedCluster
-from webhook.tools.simulate import read
+from webhook.tools.simulate import command
 from webhook.tools.simulate.command import simulate_command
-from webhook.tools.simulate.judge.cluster import TodayObjects
 from webhook.tools.simulate.judge.comparison import compare
-from webhook.tools.simulate.judge.offered import GivenMemory
+from webhook.tools.simulate.judge.node_gpus import read_given
+from webhook.tools.simulate.read import TodayObjects
 
-GIB = 2**30
 MIXED = listed(*mixed_cluster())
 
 
 @pytest.fixture
+def simulate(tmp_path, monkeypatch):
+    """Run the command in a folder with these files."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments, stdin="", **files):
+        for name, text in files.items():
+            (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+        return runner().invoke(simulate_command, arguments, input=stdin, catch_exceptions=False)
+
+    return run
+
+
+@pytest.fixture
 def today(simulate):
-    """Compare the objects of one text; return what JSON says."""
+    """Compare the objects of one text; return the JSON."""
 
     def run(text, *arguments, **files):
         done = simulate("--nodes", "f", "-o", "json", *arguments, f=text, **files)
@@ -40,7 +50,7 @@ def today(simulate):
     return run
 
 
-def test_a_cluster_of_everybody_is_compared(today):
+def test_a_cluster_with_every_product_is_compared(today):
     """The figures are counted by hand: `mixed_cluster`.
 
     Shares: 18 of 8Gi, 3 halves of 49,140 MiB and one of 10Gi; a card of 81,920 MiB holds nine of
@@ -50,7 +60,6 @@ def test_a_cluster_of_everybody_is_compared(today):
     assert found["wholeGPUsToday"] == 18
     assert (found["gpusHeldNow"], found["gpusAskedForByWaitingPods"]) == (17, 1)
     assert (found["gpusAsShares"], found["gpusOfPodsThatStayWhole"]) == (6, 2)
-    assert found["gpusAsSharesAtLeast"] == 5
     assert (found["nodes"], found["gpus"], found["pods"]) == (5, 26, 23)
     assert {row["name"]: row["gpusHeldNow"] for row in found["products"]} == {
         "A40": 2,
@@ -58,20 +67,12 @@ def test_a_cluster_of_everybody_is_compared(today):
         "NVIDIA-A100-SXM4-80GB": 11,
         "NVIDIA-L40": 2,
     }
-    assert found["asks"] == [
-        {"name": "whole GPUs", "pods": 11, "podsAsShares": 10},
-        {"name": "replicas (time-slicing, MPS)", "pods": 5, "podsAsShares": 5},
-        {"name": "HAMi", "pods": 3, "podsAsShares": 3},
-        {"name": "KAI", "pods": 4, "podsAsShares": 4},
-    ]
-    assert found["sizes"] == {"ITSELF": 7, "OPTION": 15, "WHOLE": 1}
-    assert found["stayWhole"] == [{"name": "team Pod/two", "pods": 1, "gpus": 2}]
+    assert found["stayWhole"] == {"team/two": 2}
+    assert (found["wouldNotFit"], len(found["assumed"])) == ([], 6)
     assert found["leftOut"] == {
-        "pods of namespaces of the system with GPUs": 1,
-        "pods on MIG slices, which stay as they are": 1,
+        "of system namespaces": ["kai-resource-reservation/gpu-reservation-1"],
+        "with MIG slices": ["team/slice"],
     }
-    assert found["freeNodes"] == ["big-1", "sliced-0", "hami-0", "kai-0"]
-    assert len(found["assumed"]) == 4
 
 
 def test_the_text_comes_out_as_recorded(simulate):
@@ -79,19 +80,12 @@ def test_the_text_comes_out_as_recorded(simulate):
     assert_recorded(Path(__file__).parent / "golden" / "mixed.txt", done.stdout)
 
 
-def test_without_a_size_pods_with_whole_gpus_stay_as_they_are(today):
-    found = today(listed(gfd_node("n"), whole("a", "n"), whole("b", "n", 2)))
-    assert (found["wholeGPUsToday"], found["gpusAsShares"]) == (3, 3)
-    assert found["freeNodes"] == []
-
-
-def test_pods_that_would_not_fit_are_in_the_first_line_and_explained(simulate):
+def test_pods_that_would_not_fit_are_in_the_first_line_and_named(simulate):
     text = listed(gfd_node("n", 1), whole("a", "n"))
     done = simulate("--nodes", "f", "--size", "100Gi", f=text)
     assert done.stdout.startswith("whole GPUs today 1, as shares 0; 1 pod would not fit\n")
-    assert "  larger than any GPU  " in done.stdout
-    assert "    first: team/a\n" in done.stdout
-    assert "No node that has pods now would be free." not in done.stdout
+    assert "Would not fit: team/a (1 x 100Gi)\n" in done.stdout
+    assert "(no known node)" not in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -108,7 +102,7 @@ def test_pods_that_would_not_fit_are_in_the_first_line_and_explained(simulate):
     ],
 )
 def test_every_form_of_a_file_is_read(today, write):
-    text = write([gfd_node("n", 2)], [whole("a", "n"), whole("b", "n")])
+    text = write([gfd_node("n1", 2)], [whole("a", "n1"), whole("b", "n1")])
     assert today(text, "--size", "8Gi")["wholeGPUsToday"] == 2
 
 
@@ -122,31 +116,30 @@ def test_nodes_and_pods_may_be_in_two_files_as_an_api_server_lists_them(today):
     assert today(nodes, "--pods", "g", g=pods)["gpusHeldNow"] == 1
 
 
-def test_what_is_our_own_counts_as_it_is(today):
+def test_our_own_nodes_and_pods_count(today):
     gpu = {"uuid": "GPU-1", "memory": 1000 * 2**20, "product": "T4", "index": 0, "healthy": False}
     node = a_node("n", None, {"vramwarden.io/gpus": json.dumps([gpu])})
-    pod = a_pod("a", "n", annotations={"vramwarden.io/gpu-memory": "300Mi"})
-    found = today(listed(node, pod))
-    assert (found["memoryBytes"], found["gpusAsShares"]) == (1000 * 2**20, 1)
-    assert found["asks"] == [{"name": "vramwarden", "pods": 1, "podsAsShares": 1}]
-    assert len(found["assumed"]) == 1  # nothing is an estimate
+    pods = [a_pod(name, "n", annotations={"vramwarden.io/gpu-memory": "500Mi"}) for name in "abc"]
+    found = today(listed(node, *pods))
+    assert (found["gpus"], found["gpusAsShares"]) == (1, 1)
+    unfit = {"pod": "team/c", "gpus": 1, "memoryBytes": 500 * 2**20}
+    assert found["wouldNotFit"] == [unfit]  # usable is what the agent reports
 
 
-def test_pods_that_are_not_counted_are_said(today):
+def test_pods_that_are_not_counted_are_named(simulate, today):
     done = whole("done", "n")
     done["status"] = {"phase": "Succeeded"}
     claims = a_pod("claims", "n")
     claims["spec"]["resourceClaims"] = [{"name": "gpu"}]
     bad = [whole(name, "n", gpus="some") for name in ("bad", "worse")]
-    found = today(listed(gfd_node("n"), done, claims, *bad, whole("a", "n")))
+    text = listed(gfd_node("n"), done, claims, *bad, whole("a", "n"))
+    found = today(text)
     assert found["wholeGPUsToday"] == 1
-    (unreadable,) = (one for one in found["leftOut"] if one.startswith("pods whose GPUs cannot"))
-    assert "(first: team/bad: nvidia.com/gpu: some is not" in unreadable
-    assert found["leftOut"] == {
-        "pods that finished": 1,
-        "pods with resource claims (DRA), whose GPUs nobody counts here": 1,
-        unreadable: 2,
-    }
+    unreadable = found["leftOut"].pop("with unreadable requests")
+    assert found["leftOut"] == {"with resource claims (DRA)": ["team/claims"]}
+    assert unreadable[0].startswith("team/bad: nvidia.com/gpu: some is not a Kubernetes quantity")
+    line = "Left out: 1 pod with resource claims (DRA) (team/claims); 2 pods with unreadable "
+    assert f"{line}requests (team/bad: " in simulate("--nodes", "f", f=text).stdout
 
 
 def test_node_selectors_count(today):
@@ -154,56 +147,34 @@ def test_node_selectors_count(today):
     for pod, zone in zip(pods, ("x", "y"), strict=True):
         pod["spec"]["nodeSelector"] = {"zone": zone}
     found = today(listed(gfd_node("n", zone="x"), *pods), "--size", "8Gi")
-    assert found["wouldNotFit"] == [
-        {"why": "no node has the labels they select", "pods": 1, "first": "team/b"}
-    ]
+    assert [one["pod"] for one in found["wouldNotFit"]] == ["team/b"]
 
 
-def test_who_was_created_first_gets_a_gpu_first(today):
-    pods = [whole("a-late", "n"), whole("b-early", "n")]
-    for pod, day in zip(pods, (2, 1), strict=True):
-        pod["metadata"]["creationTimestamp"] = f"2026-01-0{day}T00:00:00Z"
-    sizes = "workload,memory\na-late,60Gi\nb-early,30Gi\n"
-    found = today(listed(gfd_node("n", 1), *pods), "--sizes", "s", s=sizes)
-    assert [one["first"] for one in found["wouldNotFit"]] == ["team/a-late"]
-
-
-def test_of_many_workloads_that_stay_whole_ten_are_named_and_the_rest_is_counted(simulate):
-    pods = [whole(f"p{number:02}", "n") for number in range(13)]
-    done = simulate("--nodes", "f", f=listed(gfd_node("n", 16), *pods))
-    assert [line.split()[1] for line in done.stdout.splitlines() if line.startswith("  team ")] == [
-        f"Pod/p{number:02}" for number in range(10)
-    ]
-    assert "  and 3 workloads more\n" in done.stdout
+def test_sizes_may_be_by_workload(today):
+    pods = [whole("lone", "n"), whole("llm-5d9c7-x", "n", 2), whole("train", "n")]
+    owner = {"kind": "ReplicaSet", "name": "llm-5d9c7", "controller": True}
+    pods[1]["metadata"] |= {"ownerReferences": [owner], "labels": {"pod-template-hash": "5d9c7"}}
+    options = ("team/llm*=20Gi", "*/train=whole", "8Gi")
+    sizes = [part for one in options for part in ("--size", one)]
+    found = today(listed(gfd_node("n"), *pods), *sizes)
+    assert (found["wholeGPUsToday"], found["gpusAsShares"]) == (4, 3)
+    assert found["stayWhole"] == {"team/train": 1}
 
 
 @pytest.fixture
 def api(monkeypatch):
     """Serve an empty cluster to the command."""
     server = ApiServer()
-    monkeypatch.setattr(read, "reach", lambda *_: ReachedCluster(server.kube(), "default"))
+    monkeypatch.setattr(command, "reach", lambda *_: ReachedCluster(server.kube(), "default"))
     return server
 
 
-def test_a_cluster_says_what_a_file_of_its_objects_says(simulate, api):
+def test_a_cluster_and_a_file_of_its_objects_have_the_same_answer(simulate, api):
     objects = api.add(*mixed_cluster()).objects
     file = listed(*(objects[path] for path in sorted(objects)))
-    given = simulate("--nodes", "f", "--size", "8Gi", f=file).stdout
-    assert given.startswith("whole GPUs today 18, as shares 6\n")
-    assert simulate("--size", "8Gi").stdout == given
-
-
-@pytest.mark.parametrize(
-    ("code", "notes"),
-    [
-        (403, ["no VRAMHistory says a size: you may not list them, if there are any"]),
-        (404, []),  # without vramwarden there are none
-        (500, ["no VRAMHistory says a size: http://in-memory answers 500: the script says 500"]),
-    ],
-)
-def test_why_no_history_says_a_size_is_noted(api, code, notes):
-    api.fails("/vramhistories", code)
-    assert read.read_cluster(None, None).notes == notes
+    done = simulate("--nodes", "f", "--size", "8Gi", f=file).stdout
+    assert done.startswith("whole GPUs today 18, as shares 6\n")
+    assert simulate("--size", "8Gi").stdout == done
 
 
 @pytest.mark.parametrize(
@@ -221,194 +192,47 @@ def test_a_cluster_that_cannot_be_asked_is_exit_code_3(simulate, api, kind, code
     assert said in done.stderr
 
 
-NODES = [a_node(f"old-{index}", **{"nvidia.com/gpu": 2}) for index in range(7)]
-
-
-def test_nodes_whose_memory_nobody_says_are_named_with_what_to_give(simulate):
-    done = simulate("--nodes", "f", f=listed(*NODES, whole("a", "old-0")))
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert done.stderr == (
-        "Error: nothing was compared:\n"
-        "nobody says how much memory the GPUs of old-0, old-1, old-2, old-3, old-4 and 2 more "
-        "have; pass --gpu-memory 80Gi, or by node --gpu-memory 'old-0=8x80Gi', or install GPU "
-        "feature discovery\n"
-    )
-
-
-@pytest.mark.parametrize(
-    ("given", "totals"),
-    [
-        (["24Gi"], [24] * 14),
-        (["old-0=80Gi", "24Gi"], [80] * 2 + [24] * 12),
-        (["24Gi", "old-0=80Gi"], [24] * 14),  # the first that applies
-        (["old-0=3x80Gi", "old-*=24Gi"], [80] * 3 + [24] * 12),
-        (["1x16Gi"], [16] * 7),
-    ],
-)
-def test_the_memory_of_nodes_may_be_given(today, given, totals):
-    options = [part for one in given for part in ("--gpu-memory", one)]
-    found = today(listed(*NODES, whole("a", "old-0")), *options)
-
-    def usable(total):
-        mib = total * 1024
-        return mib - max(512, -(-mib * 15 // 1000))
-
-    assert found["gpus"] == len(totals)
-    assert found["memoryBytes"] == sum(map(usable, totals)) * 2**20
-    assert "7 by --gpu-memory" in found["assumed"][0]
-
-
-def test_what_is_given_by_name_counts_before_what_a_node_says(today):
-    text = listed(gfd_node("n"), whole("a", "n"))
-    assert today(text, "--gpu-memory", "16Gi")["memoryBytes"] > 8 * 70 * GIB
-    assert today(text, "--gpu-memory", "n=16Gi")["memoryBytes"] < 8 * 16 * GIB
-
-
-def test_replicas_of_an_unknown_number_of_gpus_need_the_number(simulate):
-    text = listed(a_node("n", **{"nvidia.com/gpu.shared": 8}))
-    done = simulate("--nodes", "f", "--gpu-memory", "24Gi", f=text)
-    assert done.exit_code == 2
-    assert "nobody says how much memory the GPUs of n have" in done.stderr
-    assert simulate("--nodes", "f", "--gpu-memory", "2x24Gi", f=text).exit_code == 0
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (
-            listed(whole("a")),
-            "no node in it; pass the output of: kubectl get nodes,pods -A -o json",
-        ),
-        (listed(a_node("a"), a_node("b")), "none of 2 nodes says that it has GPUs: neither"),
-        (
-            listed(gfd_node("n", 7, "9728", "A100-MIG-1g.10gb")),
-            "all GPUs of these nodes are divided by MIG, and vramwarden shares whole ones",
-        ),
-        ("a: [", "f:2: not valid YAML"),
-    ],
-)
-def test_what_has_no_gpus_is_no_cluster(simulate, text, said):
+def test_nodes_of_unknown_memory_are_named_with_the_option(simulate):
+    nodes = [a_node(f"old-{index}", **{"nvidia.com/gpu": 2}) for index in range(7)]
+    text = listed(*nodes, whole("a", "old-0"))
     done = simulate("--nodes", "f", f=text)
     assert (done.exit_code, done.stdout) == (2, "")
-    assert said in done.stderr
+    assert done.stderr == (
+        "Error: unknown memory of the GPUs of old-0, old-1, old-2, old-3, old-4 and 2 more; pass "
+        "--gpu-memory 80Gi, or by node --gpu-memory 'old-0=8x80Gi', or install GPU feature "
+        "discovery\n"
+    )
+    options = ("--gpu-memory", "old-0=1x80Gi", "--gpu-memory", "24Gi")
+    assert json.loads(simulate("--nodes", "f", "-o", "json", *options).stdout)["gpus"] == 13
 
 
 @pytest.mark.parametrize(
-    ("nodes", "why"),
+    ("nodes", "counts"),
     [
-        ([], "there are no nodes"),
-        ([a_node("a")], "none of 1 nodes says that it has GPUs: neither vramwarden's agent, nor"),
+        ([], "0 nodes without GPUs, 0 nodes with MIG slices alone"),
+        ([a_node("a"), a_node("b")], "2 nodes without GPUs, 0 nodes with MIG slices alone"),
+        (
+            [gfd_node("n", 7, "9728", "A100-MIG-1g.10gb")],
+            "0 nodes without GPUs, 1 node with MIG slices alone",
+        ),
     ],
-    ids=["no nodes", "no GPUs"],
 )
-def test_a_cluster_without_gpus_is_nothing_wrong(simulate, api, nodes, why):
+def test_a_cluster_without_gpus_is_no_error(simulate, api, nodes, counts):
     api.add(*nodes, whole("a"))
     done = simulate()
-    assert (done.exit_code, done.stdout.count("\n"), done.stderr) == (0, 1, "")
-    assert done.stdout.startswith(f"No GPU is there to share: {why}")
-    found = json.loads(simulate("-o", "json").stdout)
-    assert (found["gpus"], found["assumed"][-1].startswith(why)) == (0, True)
-
-
-def test_an_amount_behind_as_is_read_as_it_was(simulate):
-    done = simulate("--nodes", "f", "--as", "8Gi", f=MIXED)
-    assert done.stderr == "--as 8Gi is read as --size 8Gi; --as is a user\n"
-    assert done.stdout == simulate("--nodes", "f", "--size", "8Gi", f=MIXED).stdout
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout == f"No GPU is there to share: {counts}.\n"
+    assert json.loads(simulate("-o", "json").stdout)["gpus"] == 0
+    if nodes:
+        assert simulate("--nodes", "f", f=listed(*nodes)).stdout == done.stdout
 
 
 def test_the_pods_of_one_namespace_are_compared_alone(simulate, api):
     objects = [gfd_node("n"), whole("a", "n", namespace="x"), whole("b", "n", namespace="y")]
-    given = ["--nodes", "f", "-n", "x", "-o", "json"]
-    found = simulate(*given, f=listed(*objects))
+    found = simulate("--nodes", "f", "-n", "x", "-o", "json", f=listed(*objects))
     api.add(*objects)
     assert json.loads(found.stdout)["wholeGPUsToday"] == 1
     assert simulate("-n", "x", "-o", "json").stdout == found.stdout
-
-
-def deployed(name, namespace, workload):
-    pod = whole(name, "n", namespace=namespace)
-    owner = {"kind": "ReplicaSet", "name": f"{workload}-5d9c7", "controller": True}
-    pod["metadata"] |= {"ownerReferences": [owner], "labels": {"pod-template-hash": "5d9c7"}}
-    return pod
-
-
-SIZED = listed(
-    gfd_node("n"),
-    deployed("a", "research-1", "llm-a"),
-    deployed("b", "research-2", "llm-b"),
-    deployed("c", "prod", "llm-a"),
-    deployed("d", "prod", "chat"),
-)
-BY_YAML = """\
-sizes:
-- {namespace: "research-*", workload: "Deployment/llm*", memory: 20Gi}
-- {namespace: prod, workload: chat, memory: whole}
-- {memory: 8Gi}
-"""
-BY_CSV = """\
-namespace, workload, memory
-research-*, Deployment/llm*, 20Gi
-prod, chat, whole
-,,8Gi
-"""
-
-
-@pytest.mark.parametrize("sizes", [BY_YAML, BY_CSV])
-def test_sizes_by_namespace_and_workload(today, sizes):
-    found = today(SIZED, "--sizes", "s", s=sizes)
-    assert found["sizes"] == {"FILE": 3, "WHOLE": 1}
-    assert found["stayWhole"] == [{"name": "prod Deployment/chat", "pods": 1, "gpus": 1}]
-    assert (found["gpusAsShares"], found["gpusOfPodsThatStayWhole"]) == (2, 1)
-
-
-def test_a_pod_that_nothing_creates_goes_by_its_name(today):
-    text = listed(gfd_node("n"), whole("lone", "n"))
-    assert today(text, "--sizes", "s", s="memory,workload\n8Gi,lone\n")["sizes"] == {"FILE": 1}
-
-
-@pytest.mark.parametrize(
-    ("sizes", "said"),
-    [
-        ("sizes: []", "s: no size in it; write sizes: [{namespace: research-*"),
-        ("sizes: [{workload: a}]", "s:1: sizes[0]: has no memory; write the VRAM per GPU"),
-        ("sizes:\n- {name: a, memory: 8Gi}", "s:2: sizes[0].name: unknown field; known fields:"),
-        ("sizes: [{workload: 7, memory: 8Gi}]", "s:1: sizes[0].workload: must be text; put it in"),
-        ("sizes: [{workload: n, memory: 8Gi}]", "s:1: sizes[0].workload: must be text"),  # false
-        ("sizes: [{memory: 8192}]", '[0].memory: "8192" is 8192 bytes; for MiB write 8192Mi'),
-        ("sizes: [{memory: [8Gi]}]", "[0].memory: a list is not a Kubernetes quantity; write"),
-        ("sizes: [{memory: 8GB}, 7]", "s:1: sizes[1]: must be an object with namespace, workload"),
-        ("sizes: 7", "s:1: sizes: must be a list"),
-        ("size: []", "s:1: size: unknown field; known fields: sizes"),
-        ("memory\n8Gi\n8GB\n", 's:3: "8GB" is not a Kubernetes quantity; use 8G or 8Gi'),
-        ("workload,memory\na,8Gi,b\n", "s:2: has more cells than the first line"),
-        ("workload,memory\na\n", "s:2: has no memory; write the VRAM per GPU"),
-        ("workload,memory\n", "s: no size in it; write sizes: "),
-    ],
-)
-def test_sizes_that_cannot_be_read_are_said_with_their_lines(simulate, sizes, said):
-    done = simulate("--nodes", "f", "--sizes", "s", f=SIZED, s=sizes)
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert said in done.stderr
-
-
-def test_histories_in_a_file_say_sizes(today):
-    run = {"asked_bytes": 20 * GIB, "gpus": 1, "peak_bytes": 4 * GIB, "stops": 0}
-    runs = [Run(pod=f"a-{n}", ended_s=1e9 + n, seconds=3600.0, **run) for n in range(5)]
-    known = write_history(History("prod", "Deployment", "chat", tuple(runs)))
-    few = write_history(History("prod", "Deployment", "llm-a", tuple(runs[:2])))
-    held = replace(runs[0], pod="b", asked_bytes=4 * GIB, limited=True)  # who knows what it needs
-    denied = write_history(History("research-2", "Deployment", "llm-b", (*runs[:4], held)))
-    text = json.loads(SIZED)
-    text["items"] += [known, few, denied]
-    found = today(json.dumps(text))
-    assert found["sizes"] == {"HISTORY": 1, "WHOLE": 3}
-
-
-def test_a_wrong_row_is_said_once(simulate):
-    done = simulate("--nodes", "f", "--sizes", "s", f=SIZED, s="memory\n8GB\n8Gi\n")
-    assert [line for line in done.stderr.splitlines() if "8GB" in line] == [
-        's:2: "8GB" is not a Kubernetes quantity; use 8G or 8Gi'
-    ]
 
 
 @pytest.mark.parametrize(
@@ -416,47 +240,45 @@ def test_a_wrong_row_is_said_once(simulate):
     [
         (("--nodes", "nowhere"), "nowhere: cannot be read"),
         (("--nodes", "."), ".: cannot be read"),
-        (("--nodes", "-", "--sizes", "-"), "only one of the files can be standard input"),
-        (("--nodes", "f", "--size", "8GB"), "--size: '8GB' is not a Kubernetes quantity"),
-        (("--nodes", "f", "--gpu-memory", "a=b=80Gi"), "is not [NODES=][COUNTx]SIZE; write e.g."),
-        (("--nodes", "f", "--gpu-memory", "80GB"), "'80GB' is not a Kubernetes quantity"),
-        (("--nodes", "f", "-o", "html"), "is not one of 'text', 'json'"),
-        (("--generate", "10,1"), "No such option"),
         (("--nodes", "latin"), "latin:2: byte 0xff is not UTF-8; save it as UTF-8"),
+        (("--nodes", "broken"), "broken:2: not valid YAML"),
+        (("--nodes", "cut"), "cut: not valid JSON: expected one of"),
+        (("--nodes", "pod"), "no node in it; pass the output of: kubectl get nodes,pods -A -o"),
+        (("--nodes", "f", "--size", "8GB"), "'8GB' is not a Kubernetes quantity; use 8G or 8Gi"),
+        (("--nodes", "f", "--gpu-memory", "a=b=80Gi"), "is not [NAMES=][COUNTx]SIZE; write e.g."),
+        (("--nodes", "f", "-o", "html"), "is not one of 'text', 'json'"),
+        (("--nodes", "f", "--today"), "No such option"),
     ],
 )
-def test_wrong_usage_is_exit_code_2_with_a_word_of_what_to_do(simulate, arguments, said):
-    done = simulate(*arguments, f=MIXED, latin=b"a: 1\nb: \xff\n")
+def test_wrong_usage_is_exit_code_2_with_a_hint(simulate, arguments, said):
+    files = {"latin": b"a: 1\nb: \xff\n", "broken": "a: [", "cut": MIXED[:-9]}
+    done = simulate(*arguments, f=MIXED, pod=listed(whole("a")), **files)
     assert (done.exit_code, done.stdout) == (2, "")
     assert said in done.stderr
 
 
-def test_standard_input_is_a_file_too_and_what_was_written_before_still_works(simulate):
+def test_standard_input_is_a_file_too(simulate):
     done = simulate("--nodes", "f", f=MIXED)
     assert (done.exit_code, done.stderr) == (0, "")
     assert simulate("--nodes", "-", stdin=MIXED).stdout == done.stdout
-    assert simulate("--today", "--nodes", "f").stdout == done.stdout
-
-
-def test_the_command_is_one_of_vramwarden_s():
-    assert main.get_command(None, "simulate") is simulate_command
 
 
 PARTS = ["kind", "metadata", "spec", "status", "items"]
 WITHIN = [
     *("name", "namespace", "labels", "annotations", "creationTimestamp", "containers", "phase"),
-    *("nodeSelector", "nodeName", "resourceClaims", "ownerReferences", "capacity", "runs"),
+    *("nodeSelector", "nodeName", "resourceClaims", "ownerReferences", "capacity"),
 ]
-OBJECTS = st.sampled_from([gfd_node("n"), whole("p", "n"), {"kind": "VRAMHistory"}])
 
 
 @given(
-    OBJECTS, st.sampled_from(PARTS), ANY_JSON | st.dictionaries(st.sampled_from(WITHIN), ANY_JSON)
+    st.sampled_from([gfd_node("n"), whole("p", "n")]),
+    st.sampled_from(PARTS),
+    ANY_JSON | st.dictionaries(st.sampled_from(WITHIN), ANY_JSON),
 )
-def test_whatever_an_object_holds_it_is_read_or_left_out(whose, part, value):
+def test_any_object_is_read_or_left_out(whose, part, value):
     one = {**whose, part: value}
-    found = TodayObjects()
+    found = TodayObjects(given=[read_given("*=1x1Gi")])
     for raw in (one, {"kind": "List", "items": [one, value]}, gfd_node("other")):
         found.add(raw)
-    nodes, _ = found.sized_nodes([GivenMemory("*", 1, GIB)])
-    compare(nodes, found.sized_pods([], GIB))
+    found.check_nodes()
+    compare(found.nodes, found.pods, [read_given("1Gi")])

@@ -1,4 +1,4 @@
-"""Today's GPUs beside those that shares would need."""
+"""Today's GPUs compared with those that shares would need."""
 
 from __future__ import annotations
 
@@ -6,183 +6,205 @@ from dataclasses import replace
 from fractions import Fraction
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tests.tools.simulate.scene import a_node
-from webhook.core.placement.fit import Need
+from tests.support.gpus import a_gpu
+from webhook.core.placement.fit import Denial, Need, place
 from webhook.core.pod.quantity import MIB
-from webhook.tools.simulate.judge.asked import GpuRequest, How
-from webhook.tools.simulate.judge.comparison import SizedBy, TodayPod, compare
-from webhook.tools.simulate.judge.offered import TodayNode
-from webhook.tools.simulate.judge.packing import BlockedBy
+from webhook.tools.simulate.judge import comparison
+from webhook.tools.simulate.judge.comparison import GpuCounts, TodayPod, compare
+from webhook.tools.simulate.judge.gpu_requests import GpuRequest, RequestForm
+from webhook.tools.simulate.judge.node_gpus import Given, NodeGpus
+
+SMALL = (Given("", 0, 300 * MIB),)
 
 
-def a_pod(name="p", at="n1", how=How.WHOLE, gpus=1, mib=0, part=0, cards=(), **more):
-    asked = GpuRequest(how, gpus, mib * MIB, Fraction(part), cards)
-    more = {key: value * MIB if key.endswith("_bytes") else value for key, value in more.items()}
-    return TodayPod(name=name, asked=asked, node=at, **more)
+def a_node(name="n1", *sizes, replicas=1, **labels):
+    """Return a node with GPUs of these MiB."""
+    gpus = tuple(a_gpu(f"{name}-{index}", mib, index) for index, mib in enumerate(sizes))
+    return NodeGpus(name, gpus, labels, replicas)
 
 
-def shares(today):
-    """Return what each pod got, in MiB, by pod."""
-    gpus = today.packed.gpus
-    return {name: amount // MIB for gpu in gpus for name, amount in gpu.pods}
+def a_pod(name="p", at="n1", form=RequestForm.WHOLE, gpus=1, mib=0, part=0, cards=(), **more):
+    if mib or part:
+        form = RequestForm.SHARE
+    request = GpuRequest(form, gpus, mib * MIB, Fraction(part), frozenset(cards))
+    return TodayPod(path=f"team/{name}", request=request, node=at, workload=f"team/{name}", **more)
 
 
-def test_pods_with_a_size_share_and_the_others_keep_what_they_have():
-    nodes = [a_node("n1", 1000, 1000, 1000), a_node("n2", 1000, 1000)]
-    pods = [
-        a_pod("a", otherwise_bytes=300),
-        a_pod("b", otherwise_bytes=300),
-        a_pod("c", "n2", gpus=2, otherwise_bytes=300, workload="team Job/c"),
-        a_pod("d", "", otherwise_bytes=300),
-    ]
-    today = compare(nodes, pods)
-    assert (today.held, today.wanted, today.whole_today) == (4, 1, 5)
-    assert (today.kept, len(today.packed.gpus), today.shares) == (2, 1, 3)
-    assert (today.fewest, len(today.spread.gpus)) == (1, 1)
-    assert (today.nodes, today.gpus, today.memory_bytes) == (2, 5, 5000 * MIB)
-    assert today.unsized == {"team Job/c": (1, 2)}
-    assert today.sizes == {SizedBy.OPTION: 3, SizedBy.WHOLE: 1}
-    assert today.hows == {"whole GPUs": (4, 3)}
-    assert today.free_nodes == ()
-    assert shares(today) == {"a": 300, "b": 300, "d": 300}
+def total(found):
+    return comparison.sum_counts(found.elsewhere, *found.products.values())
 
 
-def test_nodes_that_nobody_needs_any_more_are_named():
-    nodes = [a_node("n1", 1000), a_node("n2", 1000, 1000), a_node("idle", 1000)]
-    pods = [a_pod("a", otherwise_bytes=300), a_pod("b", "n2", otherwise_bytes=300)]
-    today = compare(nodes, pods)
-    assert (today.free_nodes, today.free_gpus) == (("n2",), 2)
+def test_pods_with_a_size_share_and_the_others_keep_their_gpus():
+    nodes = [a_node("n1", 1000, 1000, 1000), a_node("n2", 1000, 1000), a_node("idle", 500)]
+    pods = [a_pod("a"), a_pod("b"), a_pod("c", "n2", gpus=2), a_pod("d", "")]
+    found = compare(nodes, pods, SMALL)
+    assert total(found) == GpuCounts(nodes=3, gpus=6, held=5, shares=3)
+    assert found.elsewhere == GpuCounts(held=1)
+    assert (found.whole, found.blocked, found.pods) == ({"team/c": 2}, [], 4)
 
 
 @pytest.mark.parametrize(
     ("pods", "held"),
     [
         ([a_pod(gpus=2), a_pod()], 3),
-        ([a_pod(gpus=9)], 4),  # no node has more than it has
-        ([a_pod(how=How.HAMI, mib=10, cards=("A",))] * 3, 1),
-        ([a_pod(how=How.HAMI, mib=10, cards=("A",)), a_pod(how=How.KAI, mib=10, cards=("B",))], 2),
-        ([a_pod(how=How.KAI, mib=600)] * 2, 2),
-        ([a_pod(how=How.KAI, part=Fraction(1, 2))] * 2, 1),
-        ([a_pod(how=How.KAI, mib=100, gpus=2)], 2),
-        ([a_pod(how=How.KAI, mib=900, gpus=2), a_pod(how=How.KAI, mib=900)], 3),
-        ([a_pod(), a_pod(how=How.HAMI, mib=10, cards=("A",)), a_pod(how=How.KAI, mib=10)], 3),
+        ([a_pod(gpus=9)], 4),  # no more than the node has
+        ([a_pod(mib=10, cards="A")] * 3, 1),
+        ([a_pod(mib=10, cards="A"), a_pod(mib=10, cards="B")], 2),
+        ([a_pod(mib=600)] * 2, 2),
+        ([a_pod(part=Fraction(1, 2))] * 2, 1),
+        ([a_pod(mib=100, gpus=2)], 2),
+        ([a_pod(mib=900, gpus=2), a_pod(mib=900)], 3),
+        ([a_pod(), a_pod(mib=10, cards="A"), a_pod(mib=10)], 3),
         ([a_pod(at="")], 1),
-        ([a_pod(at="gone")], 1),
+        ([a_pod(at="gone", mib=10, cards="AB")], 1),  # a pod's word alone
     ],
 )
-def test_gpus_that_are_held_are_counted_each_once(pods, held):
-    assert compare([a_node("n1", 1000, 1000, 1000, 1000)], pods).whole_today == held
-
-
-def test_replicas_hold_as_few_gpus_as_they_fit_on_and_are_a_part_of_one_each():
-    nodes = [a_node("n1", 1000, 1000, replicas=4)]
-    today = compare(nodes, [a_pod(str(number)) for number in range(5)])
-    assert (today.held, today.shares) == (2, 2)
-    assert shares(today) == dict.fromkeys("01234", 250)
-    assert today.sizes == {SizedBy.REPLICA: 5}
-    assert today.has_replicas
-    assert not compare([a_node("n1", 1000)], [a_pod()]).has_replicas
-
-
-def test_several_replicas_are_of_one_gpu():
-    two = compare([a_node("n1", 1000, 1000, replicas=4)], [a_pod(gpus=2)])
-    assert shares(two) == {"p": 500}
-    many = compare([a_node("n1", 1000, 1000, replicas=4)], [a_pod(gpus=8)])
-    assert shares(many) == {"p": 1000}
-    given = compare([a_node("n1", 1000, replicas=4)], [a_pod(gpus=2, otherwise_bytes=100)])
-    assert shares(given) == {"p": 100}
-
-
-def test_who_waits_may_get_a_replica_only_where_all_are_such():
-    some = compare([a_node("n1", 1000, replicas=4), a_node("n2", 1000)], [a_pod(at="")])
-    assert (some.wanted, some.kept) == (1, 1)
-    every = compare([a_node("n1", 1000, replicas=4)], [a_pod(at="")])
-    assert (every.wanted, every.kept, shares(every)) == (1, 0, {"p": 250})
+def test_held_gpus_count_once(pods, held):
+    assert total(compare([a_node("n1", 1000, 1000, 1000, 1000)], pods)).held == held
 
 
 @pytest.mark.parametrize(
-    ("one", "need", "by"),
+    ("pods", "held", "shares"),
     [
-        (a_pod(given_bytes=5, history_bytes=6, otherwise_bytes=7), Need(5 * MIB, 1), SizedBy.FILE),
-        (a_pod(given_bytes=0, history_bytes=6, otherwise_bytes=7), None, SizedBy.WHOLE),
-        (a_pod(history_bytes=6, otherwise_bytes=7), Need(6 * MIB, 1), SizedBy.HISTORY),
-        (a_pod(otherwise_bytes=7), Need(7 * MIB, 1), SizedBy.OPTION),
-        (a_pod(), None, SizedBy.WHOLE),
-        (a_pod(gpus=2, otherwise_bytes=7), None, SizedBy.WHOLE),
-        (a_pod(gpus=2, given_bytes=5), Need(5 * MIB, 2), SizedBy.FILE),
-        (a_pod(gpus=2, history_bytes=5), Need(5 * MIB, 2), SizedBy.HISTORY),
-        (a_pod(how=How.HAMI, mib=9, otherwise_bytes=7), Need(9 * MIB, 1), SizedBy.ITSELF),
-        (a_pod(how=How.HAMI, mib=9, given_bytes=5), Need(5 * MIB, 1), SizedBy.FILE),
-        # A part is one of the total, 7 more than is usable here, and never more than that.
-        (a_pod(how=How.KAI, part=Fraction(1, 2)), Need(504 * MIB, 1), SizedBy.ITSELF),
-        (a_pod(how=How.KAI, part=1), Need(1000 * MIB, 1), SizedBy.ITSELF),
-        (a_pod(how=How.KAI, part=Fraction(1, 2), at=""), Need(500 * MIB, 1), SizedBy.ITSELF),
-        (a_pod(how=How.REPLICA), None, SizedBy.WHOLE),
+        ([a_pod(str(number)) for number in range(5)], 2, 2),
+        ([a_pod(gpus=2)], 1, 1),
+        ([a_pod(gpus=8)], 2, 1),  # all of one GPU
+        ([a_pod(str(number), form=RequestForm.REPLICA, gpus=2) for number in range(4)], 2, 2),
     ],
 )
-def test_the_first_who_knows_a_size_says_it(one, need, by):
-    gpus = tuple(
+def test_replicas_hold_as_few_gpus_as_they_fit_on_and_are_parts_of_one(pods, held, shares):
+    found = total(compare([a_node("n1", 1000, 1000, replicas=4)], pods))
+    assert (found.held, found.shares) == (held, shares)
+
+
+def test_a_waiting_pod_may_get_a_replica_only_if_every_node_has_some():
+    some = compare([a_node("n1", 1000, replicas=4), a_node("n2", 1000)], [a_pod(at="")])
+    assert (some.elsewhere.held, some.whole) == (1, {"team/p": 1})
+    every = compare([a_node("n1", 1000, replicas=4)], [a_pod(at="")])
+    assert (every.elsewhere.held, every.whole) == (1, {})
+
+
+@pytest.mark.parametrize(
+    ("one", "sizes", "need"),
+    [
+        (a_pod(), ["team/p=5Mi", "7Mi"], Need(5 * MIB)),
+        (a_pod(), ["*/x=5Mi", "te*=6Mi", "*=7Mi"], Need(6 * MIB)),
+        (a_pod(), ["7Mi", "team/*=whole"], None),
+        (a_pod(), ["7Mi"], Need(7 * MIB)),
+        (a_pod(), ["2x7Mi"], Need(7 * MIB, 2)),
+        (a_pod(), [], None),
+        (a_pod(gpus=2), ["7Mi"], None),
+        (a_pod(gpus=2), ["*=5Mi"], Need(5 * MIB, 2)),
+        (a_pod(mib=9), ["7Mi"], Need(9 * MIB)),
+        (a_pod(mib=9), ["*=5Mi"], Need(5 * MIB)),
+        # A part is one of the total, 7 more than is usable here, and never more than that.
+        (a_pod(part=Fraction(1, 2)), [], Need(504 * MIB)),
+        (a_pod(part=1), [], Need(1000 * MIB)),
+        (a_pod(part=Fraction(1, 2), at=""), [], Need(504 * MIB)),
+        (a_pod(form=RequestForm.REPLICA), [], None),
+        (a_pod(form=RequestForm.REPLICA, gpus=3), ["7Mi"], Need(7 * MIB)),
+    ],
+)
+def test_the_first_known_size_counts(monkeypatch, one, sizes, need):
+    placed = []
+    monkeypatch.setattr(comparison, "_place_all", lambda _, pods: placed.extend(pods) or [])
+    gpus = [
         replace(gpu, total_bytes=gpu.memory_bytes + 7 * MIB)
         for gpu in a_node("n1", 1000, 1000).gpus
-    )
-    today = compare([TodayNode("n1", gpus)], [one])
-    assert list(today.sizes) == [by]
-    filled = [gpu.pods for gpu in today.packed.gpus]
-    expected = [] if need is None else [[("p", need.memory_bytes)]] * need.gpu_count
-    assert filled == expected
+    ]
+    compare([NodeGpus("n1", tuple(gpus))], [one], [comparison_given(size) for size in sizes])
+    assert placed == ([(one, need)] if need else [])
 
 
-def test_slices_are_counted_apart():
-    nodes = [a_node("single", is_sliced=True), a_node("mixed", 1000, is_sliced=True)]
+def comparison_given(text):
+    names, _, size = text.rpartition("=")
+    count, _, mib = size.rpartition("x")
+    return Given(names, int(count or 0), 0 if mib == "whole" else int(mib[:-2]) * MIB)
+
+
+def test_pods_with_slices_are_counted_apart():
+    nodes = [a_node("single"), a_node("mixed", 1000)]
     pods = [
         a_pod("a", "single"),
         a_pod("b", "mixed"),
-        a_pod("c", "mixed", how=How.SLICE),
-        a_pod("d", "", how=How.SLICE),
+        a_pod("c", "mixed", form=RequestForm.SLICE),
+        a_pod("d", "single", mib=5),
     ]
-    today = compare(nodes, pods)
-    assert (today.slices, today.pods, today.held, today.nodes) == (3, 1, 1, 1)
+    found = compare(nodes, pods)
+    assert (found.sliced, found.pods, total(found).held) == (["team/a", "team/c", "team/d"], 1, 1)
 
 
-def test_pods_that_would_not_fit_are_said_with_their_cause():
+def test_pods_that_would_not_fit_are_named_with_their_need():
     nodes = [a_node("n1", 1000, zone="a")]
+    here, away = (("zone", "a"),), (("zone", "b"),)
     pods = [
-        a_pod("huge", otherwise_bytes=2000),
-        a_pod("away", otherwise_bytes=10, selector=(("zone", "b"),)),
-        a_pod("here", otherwise_bytes=10, selector=(("zone", "a"),)),
+        a_pod("away", mib=10, selector=away),
+        a_pod("here", mib=10, selector=here),
+        a_pod("huge", mib=2000),
+        a_pod("many", mib=10, gpus=2),
     ]
-    packed = compare(nodes, pods).packed
-    assert packed.blocked == {BlockedBy.TOO_LARGE: 1, BlockedBy.NODE_SELECTOR: 1}
+    assert compare(nodes, pods).blocked == [
+        (pods[0], Need(10 * MIB)),
+        (pods[2], Need(2000 * MIB)),
+        (pods[3], Need(10 * MIB, 2)),
+    ]
 
 
-def test_pods_come_in_the_order_in_which_they_were_created():
-    pods = [
-        a_pod("late", otherwise_bytes=800, created_s=2.0),
-        a_pod("early", otherwise_bytes=300, created_s=1.0),
-    ]
-    assert shares(compare([a_node("n1", 1000)], pods)) == {"early": 300}
+def test_a_gpu_that_a_pod_keeps_whole_has_no_shares():
+    pods = [a_pod("a"), a_pod("b", "", mib=10)]
+    assert compare([a_node("n1", 1000)], pods).blocked == [(pods[1], Need(10 * MIB))]
+
+
+def test_a_part_is_one_of_the_usable_memory_if_the_total_is_unknown():
+    pods = [a_pod(name, part=Fraction(1, 2)) for name in "ab"]
+    assert compare([a_node("n1", 1000)], pods).blocked == []
+
+
+def test_pods_come_in_the_order_of_their_creation():
+    pods = [a_pod("a-late", mib=800, created_s=2.0), a_pod("b-early", mib=300, created_s=1.0)]
+    assert compare([a_node("n1", 1000)], pods).blocked == [(pods[0], Need(800 * MIB))]
 
 
 def test_products_add_up_their_nodes():
     nodes = [a_node("n1", 1000, 1000), a_node("n2", 1000)]
-    pods = [a_pod("a", gpus=2), a_pod("b", "n2", otherwise_bytes=10)]
+    pods = [a_pod("a", gpus=2), a_pod("b", "n2", mib=10)]
     product = nodes[0].gpus[0].product
-    assert compare(nodes, pods).products == {product: (2, 3, 3, 3)}
+    assert compare(nodes, pods).products == {product: GpuCounts(2, 3, 3, 3)}
 
 
 def test_a_cluster_without_pods_needs_nothing():
-    today = compare([a_node("n1", 1000)], [])
-    assert (today.whole_today, today.shares, today.fewest, today.free_nodes) == (0, 0, 0, ())
+    assert total(compare([a_node("n1", 1000)], [])) == GpuCounts(1, 1, 0, 0)
+    assert total(compare([], [])) == GpuCounts()
 
 
-def test_who_waits_is_said_how_many_pods_are_placed_in_which_way():
-    said = []
+LABELS = st.dictionaries(st.sampled_from(["rack", "zone"]), st.sampled_from("ab"))
+NODES = st.lists(
+    st.tuples(st.lists(st.integers(1, 12), min_size=1, max_size=4), LABELS), max_size=5
+)
+PODS = st.lists(st.tuples(st.integers(1, 14), st.integers(1, 3), LABELS), max_size=14)
 
-    def watch(pods, text):
-        said.append((len(list(pods)), text))
-        return pods
 
-    nodes, pods = [a_node("n1", 1000)], [a_pod(otherwise_bytes=300)]
-    assert compare(nodes, pods, watch) == compare(nodes, pods)
-    assert said == [(1, f"placed {{}} of 1 pods, {way} of 3 ways") for way in (1, 2, 3)]
+@given(NODES, PODS)
+def test_the_answer_is_that_of_asking_the_product_for_each_pod_and_node(nodes, pods):
+    nodes = [a_node(f"n{at}", *sizes, **labels) for at, (sizes, labels) in enumerate(nodes)]
+    pods = [
+        a_pod(f"{at:02}", "", mib=mib, gpus=gpus, selector=tuple(labels.items()))
+        for at, (mib, gpus, labels) in enumerate(pods)
+    ]
+    free = {gpu.uuid: gpu.memory_bytes for node in nodes for gpu in node.gpus}
+    used, blocked = set(), []
+    for pod in pods:
+        need = Need(pod.request.memory_bytes, pod.request.gpus)
+        allowed = [node for node in nodes if dict(pod.selector).items() <= node.labels.items()]
+        tried = (place(node.name, node.gpus, free, need) for node in allowed)
+        uuids = next((one for one in tried if not isinstance(one, Denial)), ())
+        for uuid in uuids:
+            free[uuid] -= need.memory_bytes
+        used.update(uuids)
+        if not uuids:
+            blocked.append((pod, need))
+    found = compare(nodes, pods)
+    assert (found.blocked, total(found).shares) == (blocked, len(used))

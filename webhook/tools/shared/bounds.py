@@ -23,13 +23,7 @@ MOST_ASKED: Final = 8  # nodes whose pods without a promise are read, by a reque
 MOST_REPLICAS: Final = 16  # of the webhook, whose metrics are read
 MOST_METRICS_BYTES: Final = 4 * 2**20  # of one replica's
 MOST_GROUPS: Final = 500  # of a report; pods of further ones are counted alone
-MOST_SELECTORS: Final = 1024  # with their nodes, of which many meet it; each pod may have its own
 MOST_NODE_GPUS: Final = 256  # no machine has as many; a node's labels may say any number
-MOST_GPU_MIB: Final = 2**24  # of a GPU, by a node's labels
-LONGEST_HAMI: Final = 256 * 2**10  # characters of HAMi's list of a node
-LONGEST_GIVEN: Final = 10_000  # characters of HAMi's annotation of a pod
-MOST_POD_GPUS: Final = 10_000  # of a pod that asks for whole ones
-MOST_CARDS: Final = 64  # kinds of cards that a pod names
 
 # Files that people give a command.
 DEEPEST_MANIFEST: Final = 100  # no Kubernetes object nests deeper; keeps recursion bounded

@@ -1,211 +1,171 @@
-"""Read nodes, pods and histories, of an API server or files, and a file of sizes.
+"""Reads nodes and pods, from an API server or from files, and keeps those with GPUs.
 
-What is wrong with a file of sizes is reported at once, with its lines.
-
-Rights: list on `pods` and `nodes`, and on `vramhistories` where there are any.
+Rights: list on `pods` and `nodes`.
 """
 
 from __future__ import annotations
 
-import csv
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.adapters.kube.client import KubeError, joined
-from webhook.adapters.kube.histories import HistoriesApi
 from webhook.adapters.kube.reading import ListReader, MalformedError
-from webhook.adapters.yaml_documents import Problem, show, show_path
-from webhook.core.pod.fields import text_of
-from webhook.core.pod.quantity import QuantityError, parse_vram
-from webhook.options import NoCluster, reach
-from webhook.tools.shared.facts import Unreadable
-from webhook.tools.shared.manifests.documents import LineIndex, read_documents
+from webhook.adapters.yaml_documents import Problem
+from webhook.core.pod.fields import as_object, text_of
+from webhook.core.policy.match import matches_any
+from webhook.core.words import named
+from webhook.options import NoCluster, WrongInput
+from webhook.tools.shared.manifests.documents import read_documents
 from webhook.tools.shared.manifests.files import name_of_input, read_text
 from webhook.tools.shared.manifests.reading import ManifestError
+from webhook.tools.shared.node import ClusterNode
+from webhook.tools.shared.pod import ClusterPod
 from webhook.tools.shared.read import NOT_ENDED, once, pods_path
-from webhook.tools.simulate.judge.cluster import TodayObjects
-from webhook.tools.simulate.judge.offered import Size
+from webhook.tools.simulate.judge.comparison import TodayPod
+from webhook.tools.simulate.judge.gpu_requests import read_request
+from webhook.tools.simulate.judge.node_gpus import read_node_gpus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
+    from collections.abc import Sequence
 
     from webhook.adapters.kube.client import Kube
-    from webhook.adapters.yaml_documents import Path as FieldPath
-    from webhook.tools.shared.manifests.documents import ManifestDocument
+    from webhook.tools.simulate.judge.node_gpus import Given, NodeGpus
 
     Json = dict[str, Any]
-    Wrong = list[tuple[FieldPath, str]]
-    """What is wrong with a document, and where."""
 
-_SIZE_FIELDS: Final = ("namespace", "workload", "memory")
-_WHOLE: Final = "whole"
-_NO_SIZES: Final = (
-    "no size in it; write sizes: [{namespace: research-*, workload: train*, memory: 20Gi}], or CSV "
-    "with the first line namespace,workload,memory"
+_SYSTEM: Final = (
+    *("kube-system", "gpu-operator", "nvidia-gpu-operator", "nvidia-device-plugin"),
+    "hami-system",
+    # Pods that hold a GPU for KAI, which gives parts of it to other pods.
+    *("kai-resource-reservation", "runai-reservation"),
 )
+_MOST_NAMED: Final = 5
 
 
-# From an API server.
+@dataclass(slots=True, kw_only=True)
+class TodayObjects:
+    """Nodes with GPUs, and pods that have or want GPUs.
 
-
-def read_cluster(kubeconfig: Path | None, context: str | None, namespace: str = "") -> TodayObjects:
-    """Read with the user's own rights, of all namespaces for ""; raises NoCluster.
-
-    That is where the cluster cannot be asked.
+    Only a few fields of an object stay in memory: most pods of a large cluster have no GPU.
     """
-    found = TodayObjects()
-    try:
-        kube = reach(kubeconfig, context, None).kube
-        list_pods_and_nodes(kube, found, namespace)
-    except KubeError as error:
-        raise NoCluster(_not_listed(namespace) if error.forbidden else str(error)) from error
-    try:
-        for history in HistoriesApi(kube).of(namespace):
-            found.add_history(history)
-    except KubeError as error:
-        if error.forbidden:
-            found.notes.append(
-                "no VRAMHistory says a size: you may not list them, if there are any"
+
+    given: Sequence[Given] = ()
+    """Values of `--gpu-memory`."""
+    namespace: str = ""
+    """Namespace of the pods; empty for all."""
+    nodes: list[NodeGpus] = field(default_factory=list)
+    pods: list[TodayPod] = field(default_factory=list)
+    others: int = 0
+    """Number of nodes without GPUs."""
+    left_out: dict[str, list[str]] = field(default_factory=dict)
+    """Pods that are not counted, by reason."""
+
+    def add(self, value: Json, of: str = "") -> None:
+        """Add an object of any kind; `of` is the kind of a list's items that have none."""
+        kind, items = value.get("kind") or of, value.get("items")
+        if isinstance(kind, str) and kind.endswith("List") and isinstance(items, list):
+            for item in filter(None, map(as_object, items)):
+                self.add(item, kind.removesuffix("List"))
+        elif kind == "Pod":
+            self.add_pod(value)
+        elif kind == "Node":
+            self.add_node(value)
+
+    def add_node(self, raw: Json) -> None:
+        """Keep a node with GPUs."""
+        if found := read_node_gpus(ClusterNode(raw), self.given):
+            self.nodes.append(found)
+        else:
+            self.others += 1
+
+    def add_pod(self, raw: Json) -> None:
+        """Keep a pod that has GPUs or waits for them, unless it finished."""
+        pod = ClusterPod(raw)
+        namespace = pod.namespace or "default"
+        path = f"{namespace}/{pod.name}"
+        if pod.ended or self.namespace not in ("", namespace):
+            return
+        try:
+            request = read_request(raw)
+        except ValueError as error:
+            self._leave_out("with unreadable requests", f"{path}: {error}")
+            return
+        if request is None:
+            if pod.part("spec").get("resourceClaims"):
+                self._leave_out("with resource claims (DRA)", path)
+        elif matches_any(namespace, _SYSTEM):
+            self._leave_out("of system namespaces", path)
+        else:
+            selector = pod.part("spec", "nodeSelector").items()
+            self.pods.append(
+                TodayPod(
+                    path=path,
+                    request=request,
+                    node=pod.node,
+                    selector=tuple(sorted((str(key), str(one)) for key, one in selector)),
+                    created_s=pod.created_s or 0.0,
+                    workload=f"{namespace}/{pod.workload.name}",
+                )
             )
-        elif not error.not_found:  # without vramwarden there are none
-            found.notes.append(f"no VRAMHistory says a size: {error}")
-    return found
+
+    def _leave_out(self, reason: str, pod: str) -> None:
+        self.left_out.setdefault(reason, []).append(pod)
+
+    def check_nodes(self) -> None:
+        """Raise WrongInput if the memory of a node's GPUs is unknown."""
+        names = [one.name for one in self.nodes if not all(gpu.memory_bytes for gpu in one.gpus)]
+        if names:
+            raise WrongInput(
+                f"unknown memory of the GPUs of {named(names, _MOST_NAMED)}; pass --gpu-memory "
+                f"80Gi, or by node --gpu-memory '{names[0]}=8x80Gi', or install GPU feature "
+                "discovery"
+            )
 
 
-def list_pods_and_nodes(kube: Kube, found: TodayObjects, namespace: str = "") -> None:
-    """Add each pod that has not finished and each node, once; raises KubeError."""
-    kube.list_all(pods_path(namespace), once(found.add_pod), fieldSelector=NOT_ENDED)
-    kube.list_all(joined("nodes"), once(found.add_node))
-
-
-def _not_listed(namespace: str) -> str:
-    where = f"namespace {namespace}" if namespace else "all namespaces"
-    return (
-        f"you may not list pods of {where}, or nodes; ask an administrator for the output of "
-        "`kubectl get nodes,pods -A -o json`, and pass it: vramwarden simulate --nodes FILE"
-    )
-
-
-# From files.
-
-
-def read_files(names: Sequence[str], namespace: str = "") -> TodayObjects:
-    """Read files of objects, of all namespaces for ""; raises Unreadable."""
-    found = TodayObjects()
-    for name in names:
-        text = read_text(name)
-        if text.lstrip().startswith("{") and _read_json(text, found):
-            continue
-        for document in _documents(name_of_input(name), text):
-            found.add(document.value)
-    if not (found.nodes or found.others):
-        raise Unreadable("no node in it; pass the output of: kubectl get nodes,pods -A -o json")
-    if namespace:
-        found.pods = [(one, of) for one, of in found.pods if one.name.startswith(f"{namespace}/")]
-    return found
-
-
-def _read_json(text: str, found: TodayObjects) -> bool:
-    """Read a stream of objects and lists, if it is one; of any other text nothing is kept."""
-    part, at, end = TodayObjects(), 0, len(text.rstrip())
+def read_cluster(found: TodayObjects, kube: Kube) -> None:
+    """Add each node and each pod that has not finished, once; raises NoCluster."""
     try:
-        while at < end:
-            at = _read_list(text, at, part)
-    except MalformedError:
-        return False
-    found.merge(part)
-    return True
+        kube.list_all(pods_path(found.namespace), once(found.add_pod), fieldSelector=NOT_ENDED)
+        kube.list_all(joined("nodes"), once(found.add_node))
+    except KubeError as error:
+        where = f"namespace {found.namespace}" if found.namespace else "all namespaces"
+        why = (
+            f"you may not list pods of {where}, or nodes; ask an administrator for the output of "
+            "`kubectl get nodes,pods -A -o json`, and pass it: vramwarden simulate --nodes FILE"
+        )
+        raise NoCluster(why if error.forbidden else str(error)) from error
+
+
+def read_files(found: TodayObjects, names: Sequence[str]) -> None:
+    """Add the objects of files; raises WrongInput."""
+    for name in names:
+        shown, text = name_of_input(name), read_text(name)
+        try:
+            if text.lstrip().startswith("{"):
+                _read_json(text, found)
+            else:
+                for document in read_documents(text):
+                    found.add(as_object(document.value))
+        except MalformedError as error:
+            raise WrongInput(f"{shown}: not valid JSON: {error}") from error
+        except ManifestError as error:
+            raise WrongInput(str(Problem(shown, error.line or 0, "", str(error)))) from error
+    if not (found.nodes or found.others):
+        raise WrongInput("no node in it; pass the output of: kubectl get nodes,pods -A -o json")
+
+
+def _read_json(text: str, found: TodayObjects) -> None:
+    """Read a stream of objects and lists, with one object in memory at a time."""
+    at, end = 0, len(text.rstrip())
+    while at < end:
+        at = _read_list(text, at, found)
 
 
 def _read_list(text: str, at: int, found: TodayObjects) -> int:
-    # An API server's list says its kind before its items, and kubectl's items say their own.
+    # The API server's lists have their kind before their items; kubectl's items have their own.
     reader: ListReader[None] = ListReader(
         lambda item: found.add(item, text_of(reader.rest, "kind").removesuffix("List"))
     )
     at = reader.read(text, at)
     found.add(reader.rest)
     return at
-
-
-def read_sizes(name: str) -> list[Size]:
-    """Read CSV with a line of names, or YAML; raises Unreadable."""
-    shown, text = name_of_input(name), read_text(name)
-    first, _, _ = text.partition("\n")
-    is_csv = {one.strip() for one in first.split(",")} <= set(_SIZE_FIELDS) and "memory" in first
-    problems: list[Problem] = []
-    sizes = list((_csv_sizes if is_csv else _yaml_sizes)(shown, text, problems))
-    if problems or not sizes:
-        wrong = problems or [Problem(shown, 0, "", _NO_SIZES)]
-        raise Unreadable("\n".join(dict.fromkeys(map(str, wrong))))
-    return sizes
-
-
-def _csv_sizes(name: str, text: str, problems: list[Problem]) -> Iterator[Size]:
-    rows = csv.DictReader(text.splitlines(), skipinitialspace=True)
-    for row in rows:
-        wrong: Wrong = []
-        yield _size(
-            {key.strip(): one.strip() for key, one in row.items() if key and one}, (), wrong
-        )
-        if None in row:
-            wrong.append(
-                ((), "has more cells than the first line; put a pattern with a comma in quotes")
-            )
-        problems += [Problem(name, rows.line_num, "", detail) for _, detail in wrong]
-
-
-def _yaml_sizes(name: str, text: str, problems: list[Problem]) -> Iterator[Size]:
-    for document in _documents(name, text):
-        wrong: Wrong = []
-        _check_fields(document.value, (), ("sizes",), wrong)
-        entries = document.value.get("sizes", [])
-        if not isinstance(entries, list):
-            wrong.append((("sizes",), "must be a list"))
-            entries = []
-        for index, entry in enumerate(entries):
-            path = ("sizes", index)
-            if isinstance(entry, dict):
-                _check_fields(entry, path, _SIZE_FIELDS, wrong)
-                yield _size(entry, path, wrong)
-            else:
-                wrong.append((path, f"must be an object with {', '.join(_SIZE_FIELDS)}"))
-        lines = LineIndex(document.text, document.first_line)
-        found = [Problem(name, lines.of(path), show_path(path), detail) for path, detail in wrong]
-        problems += sorted(found, key=lambda problem: problem.line)
-
-
-def _check_fields(value: Json, path: FieldPath, known: Sequence[str], wrong: Wrong) -> None:
-    """Note unknown fields, which are typing errors."""
-    detail = f"unknown field; known fields: {', '.join(known)}"
-    wrong += [((*path, key), detail) for key in value.keys() - known]
-
-
-def _size(entry: Json, path: FieldPath, wrong: Wrong) -> Size:
-    """Read one entry; what is wrong is noted, and something harmless stands for it."""
-    memory, memory_bytes = entry.get("memory"), 0
-    if memory is None:
-        wrong.append((path, "has no memory; write the VRAM per GPU, e.g. memory: 8Gi"))
-    elif memory != _WHOLE:
-        try:
-            memory_bytes = parse_vram(str(memory))
-        except QuantityError as error:
-            wrong.append(((*path, "memory"), f"{_shown(memory)} {error}"))
-    patterns = {key: entry.get(key) for key in ("namespace", "workload")}
-    for key, value in patterns.items():
-        if value is not None and not isinstance(value, str):
-            wrong.append(((*path, key), "must be text; put it in quotes"))
-    return Size(patterns["namespace"] or "*", patterns["workload"] or "*", memory_bytes)
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, dict | list):
-        return "an object" if isinstance(value, dict) else "a list"
-    return show(value)
-
-
-def _documents(name: str, text: str) -> list[ManifestDocument]:
-    """Return the documents that are not empty."""
-    try:
-        return [one for one in read_documents(text) if one.value]
-    except ManifestError as error:
-        raise Unreadable(str(Problem(name, error.line or 0, "", str(error)))) from error

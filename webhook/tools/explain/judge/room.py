@@ -21,10 +21,7 @@ if TYPE_CHECKING:
 
 
 class Blocker(StrEnum):
-    """Why a pod has no room, on a node or anywhere; the first that holds.
-
-    The first words are those of `vramwarden simulate`.
-    """
+    """Why a pod has no room, on a node or anywhere; the first that holds."""
 
     TOO_LARGE = "TooLarge"
     """No GPU is as large, whatever is free on it."""

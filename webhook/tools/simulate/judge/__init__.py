@@ -1,4 +1,1 @@
-"""What pods ask of GPUs today, which GPUs nodes have, and how many are needed as shares; pure.
-
-Sources are named in each file, by the paths of the product's own repository.
-"""
+"""Judges pods and nodes without I/O. Each file names its sources by paths of their repositories."""

@@ -1,295 +1,223 @@
-"""How many GPUs today's pods hold, and how many they would need as shares.
+"""The GPUs that today's pods have, and the GPUs that they would need as shares.
 
-Pods whose size is known or given are placed in the order in which they were created, on the GPUs
-that remain; the others keep the whole GPUs that they have.
+Pods of a known or given size are placed in the order of their creation: on the first node with
+room, and there on the GPUs that the webhook's own `place` chooses. Other pods keep whole GPUs.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
-from enum import StrEnum
-from operator import add
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
-from webhook.core.placement.fit import Need
+from webhook.core.placement.fit import Denial, Need, place
+from webhook.core.pod.gpus import allocate
 from webhook.core.pod.quantity import MIB
-from webhook.tools.simulate.judge.asked import How
-from webhook.tools.simulate.judge.offered import TodayNode
-from webhook.tools.simulate.judge.packing import Scheduling, SizedPod, fewest_gpus, pack
+from webhook.core.policy.match import matches_any
+from webhook.tools.simulate.judge.gpu_requests import RequestForm
+from webhook.tools.simulate.judge.node_gpus import NodeGpus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from webhook.tools.simulate.judge.asked import GpuRequest
-    from webhook.tools.simulate.judge.packing import Packing, Selector
-
-    Watch = Callable[[Iterable[SizedPod], str], Iterable[SizedPod]]
-    """Hands pods on, and counts them: at `{}` in a text for who waits."""
-
-T = TypeVar("T")
-Tallies = dict[str, tuple[int, ...]]
-"""Pods by their kind, or the GPUs by product; in the order in which they are shown."""
-
-
-class SizedBy(StrEnum):
-    """How the size of a pod's share is known."""
-
-    FILE = "given by --sizes"
-    ITSELF = "the pods say it"
-    HISTORY = "the largest peak of their history and 15 %"
-    OPTION = "given by --size"
-    REPLICA = "the part of a GPU that a replica is"
-    WHOLE = "not known: they stay whole"
+    from webhook.core.pod.gpus import Gpu
+    from webhook.tools.simulate.judge.gpu_requests import GpuRequest
+    from webhook.tools.simulate.judge.node_gpus import Given
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TodayPod:
-    """A pod that holds GPUs, or waits for them."""
+    """A pod that has GPUs or waits for them."""
 
-    name: str
-    asked: GpuRequest
+    path: str
+    request: GpuRequest
     node: str = ""
-    """Empty where it waits."""
-    selector: Selector = ()
+    """Empty if it waits."""
+    selector: tuple[tuple[str, str], ...] = ()
+    """Labels that its node must have."""
     created_s: float = 0.0
     workload: str = ""
-    given_bytes: int | None = None
-    """Per GPU, by a file; 0 where it is to stay whole."""
-    history_bytes: int | None = None
-    """What its workload's history advises."""
-    otherwise_bytes: int | None = None
-    """For a pod of one GPU of which nothing else is known."""
+    """As `namespace/name`."""
 
 
-@dataclass(frozen=True, slots=True)
-class TodayCluster:
-    """What of a pod depends on where it is."""
+class GpuCounts(NamedTuple):
+    """Numbers of nodes and GPUs."""
 
-    nodes: Mapping[str, TodayNode]
-    elsewhere: TodayNode
-    """Stands for the node of a pod that waits, or that runs where no GPU is known."""
-    largest_bytes: int
+    nodes: int = 0
+    gpus: int = 0
+    held: int = 0
+    """GPUs that pods have or wait for; at least, if pods do not report which they have."""
+    shares: int = 0
+    """GPUs in use if pods of known size have shares."""
 
-    @classmethod
-    def of(cls, nodes: Sequence[TodayNode]) -> TodayCluster:
-        """Return a cluster of these nodes."""
-        with_gpus = [node for node in nodes if node.gpus]
-        # Where some nodes have replicas and some whole GPUs, who waits for one may get either.
-        replicas = min((node.replicas for node in with_gpus), default=1)
-        largest = max((gpu.memory_bytes for node in with_gpus for gpu in node.gpus), default=0)
-        by_name = {node.name: node for node in nodes}
-        return cls(by_name, TodayNode("", (), replicas=replicas), largest)
 
-    def node_of(self, pod: TodayPod) -> TodayNode:
-        """Return the pod's node, or what stands for it."""
-        return self.nodes.get(pod.node, self.elsewhere)
-
-    def how(self, pod: TodayPod) -> How:
-        """Return by which product a pod asks: of `nvidia.com/gpu` its node decides."""
-        how, node = pod.asked.how, self.node_of(pod)
-        if how not in (How.WHOLE, How.REPLICA):
-            return how
-        if node.is_sliced and not node.gpus:
-            return How.SLICE
-        return How.REPLICA if node.replicas > 1 else how
-
-    def share_of(self, pod: TodayPod) -> tuple[Need | None, SizedBy]:
-        """Return what a pod would ask for as a share, None where it stays whole; and by whom.
-
-        | the pod | then |
-        | --- | --- |
-        | has a size by a file | that; or it stays whole, if the file says so |
-        | says itself how much | that; a part is one of its GPU, of the largest where it waits |
-        | has a history | what that advises |
-        | asks for one GPU or replica, and --size is given | that |
-        | has replicas | as much of one GPU as these replicas are |
-        | any other | it stays whole |
-        """
-        asked, node, replicated = pod.asked, self.node_of(pod), self.how(pod) is How.REPLICA
-        gpus = 1 if replicated else asked.gpus
-        memory = max((gpu.memory_bytes for gpu in node.gpus), default=self.largest_bytes)
-        if pod.given_bytes == 0:
-            return None, SizedBy.WHOLE
-        if pod.given_bytes is not None:
-            return Need(pod.given_bytes, gpus), SizedBy.FILE
-        if asked.has_size:
-            total = max((gpu.total_bytes or 0 for gpu in node.gpus), default=0) or memory
-            part = -(-asked.part * total // MIB) * MIB
-            # All memory of a GPU is what is usable of it.
-            return Need(asked.memory_bytes + min(int(part), memory), gpus), SizedBy.ITSELF
-        if pod.history_bytes is not None:
-            return Need(pod.history_bytes, gpus), SizedBy.HISTORY
-        if pod.otherwise_bytes is not None and gpus == 1:
-            return Need(pod.otherwise_bytes, gpus), SizedBy.OPTION
-        if replicated and node.replicas > 1:
-            part = memory * min(asked.gpus, node.replicas) // node.replicas
-            return Need(max(MIB, part // MIB * MIB), 1), SizedBy.REPLICA
-        return None, SizedBy.WHOLE
-
-    def held(self, pods: Sequence[TodayPod]) -> Counter[str]:
-        """Return how many GPUs pods have at least, by node; under "" what waiting ones ask for.
-
-        | pods | GPUs |
-        | --- | --- |
-        | with whole GPUs | as many |
-        | that say which ones they have | these, each once |
-        | with replicas | as few as these replicas fit on |
-        | with parts, which do not say where | as few as the sum fits on; a pod's all differ |
-        """
-        by_node: dict[str, list[TodayPod]] = {}
-        for pod in pods:
-            by_node.setdefault(self.node_of(pod).name, []).append(pod)
-        return Counter({name: self._held(name, some) for name, some in by_node.items()})
-
-    def _held(self, name: str, pods: Sequence[TodayPod]) -> int:
-        node = self.nodes.get(name, self.elsewhere)
-        memory = max((gpu.memory_bytes for gpu in node.gpus), default=self.largest_bytes) or 1
-        whole = replicas = parts_bytes = widest = 0
-        cards: set[str] = set()
-        for pod in pods:
-            how = self.how(pod)
-            if how is How.WHOLE:
-                whole += pod.asked.gpus
-            elif how is How.REPLICA:
-                replicas += pod.asked.gpus
-            elif pod.asked.cards:
-                cards.update(pod.asked.cards)
-            else:
-                part = pod.asked.memory_bytes + int(pod.asked.part * memory)
-                parts_bytes += min(part, memory) * pod.asked.gpus
-                widest = max(widest, pod.asked.gpus)
-        parts = max(widest, -(-parts_bytes // memory))
-        found = whole + len(cards) - (-replicas // node.replicas) + parts
-        return min(found, len(node.gpus)) if node.gpus else found
+def sum_counts(*counts: GpuCounts) -> GpuCounts:
+    """Return the sum of each number."""
+    return GpuCounts(*map(sum, zip(*counts, strict=True)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """The answer."""
 
-    nodes: int
-    gpus: int
-    memory_bytes: int
-    """Usable."""
+    products: Mapping[str, GpuCounts]
+    """Counts of the nodes with each product."""
+    elsewhere: GpuCounts
+    """Counts of pods that wait, or whose nodes are unknown."""
     pods: int
-    """That have GPUs or wait for them, and are counted."""
-    held: int
-    """GPUs that pods have now; at least, where they do not say which."""
-    wanted: int
-    """GPUs that waiting pods ask for; at least."""
-    kept: int
-    """GPUs of pods that stay whole, on either side."""
-    packed: Packing
-    """The shares, where the scheduler fills one node before the next."""
-    spread: Packing
-    """The same, where it takes the emptiest."""
-    fewest: int
-    """GPUs that the shares need at least, whatever the order."""
-    products: Tallies
-    """Nodes, GPUs, held now, in use as shares and whole."""
-    hows: Tallies
-    """By product that pods use today: pods, those that would be shares."""
-    sizes: Mapping[SizedBy, int]
-    """Pods."""
-    unsized: Tallies
-    """Workloads whose pods stay whole: pods, GPUs; those with most GPUs first."""
-    slices: int
-    """Pods on MIG slices, which are not counted."""
-    free_nodes: tuple[str, ...]
-    """Those that have pods now and would have none."""
-    free_gpus: int
-    """Of these nodes."""
+    whole: Counter[str]
+    """GPUs of pods that keep whole GPUs, by workload."""
+    sliced: list[str]
+    """Pods with MIG slices, which no other field counts."""
+    blocked: list[tuple[TodayPod, Need]]
+    """Pods that would not fit."""
 
-    @property
-    def has_replicas(self) -> bool:
-        """Whether pods have replicas."""
-        return How.REPLICA.value in self.hows
 
-    @property
-    def whole_today(self) -> int:
-        """Whole GPUs today."""
-        return self.held + self.wanted
+class _FreeGpus:
+    """Free memory on a node's GPUs."""
 
-    @property
-    def shares(self) -> int:
-        """GPUs as shares, with those that stay whole."""
-        return len(self.packed.gpus) + self.kept
+    def __init__(self, node: NodeGpus, gpus: Sequence[Gpu]) -> None:
+        self.node, self.gpus = node, gpus
+        self.free = {gpu.uuid: gpu.memory_bytes for gpu in gpus}
+        self.most_free = sorted(self.free.values(), reverse=True)
+        self.used: set[str] = set()
+
+    def allocate(self, uuids: Iterable[str], memory_bytes: int) -> None:
+        self.used.update(uuids)
+        allocate(self.free, uuids, memory_bytes)
+        self.most_free = sorted(self.free.values(), reverse=True)
+
+
+def _place_all(
+    rooms: Sequence[_FreeGpus], pods: Iterable[tuple[TodayPod, Need]]
+) -> list[tuple[TodayPod, Need]]:
+    """Place each pod on the first node with room; return those that do not fit."""
+    blocked = []
+    without_room: set[object] = set()  # no pod ends, so a later pod finds no more room
+    for pod, need in pods:
+        key = need, pod.selector
+        if key in without_room or not _place(rooms, need, dict(pod.selector)):
+            without_room.add(key)
+            blocked.append((pod, need))
+    return blocked
+
+
+def _place(rooms: Sequence[_FreeGpus], need: Need, selector: Mapping[str, str]) -> bool:
+    last = need.gpu_count - 1
+    for room in rooms:
+        has_room = len(room.most_free) > last and room.most_free[last] >= need.memory_bytes
+        if has_room and selector.items() <= room.node.labels.items():
+            uuids = place(room.node.name, room.gpus, room.free, need)
+            if not isinstance(uuids, Denial):
+                room.allocate(uuids, need.memory_bytes)
+                return True
+    return False
 
 
 def compare(
-    nodes: Sequence[TodayNode],
-    pods: Sequence[TodayPod],
-    watch: Watch = lambda pods, _: pods,
+    nodes: Sequence[NodeGpus], pods: Sequence[TodayPod], sizes: Sequence[Given] = ()
 ) -> Comparison:
-    """Compare the GPUs that pods have now with those that they would need as shares.
-
-    They are placed in three ways: filling one node before the next, spread, and in no order.
-    """
-    cluster = TodayCluster.of(nodes)
-    found = [pod for pod in pods if cluster.how(pod) is not How.SLICE]
-    found.sort(key=lambda pod: (pod.created_s, pod.name))
-    sized = [(pod, *cluster.share_of(pod)) for pod in found]
-    shares = [SizedPod(pod.name, need, pod.selector) for pod, need, _ in sized if need]
-    whole = [pod for pod, need, _ in sized if need is None]
-    kept = Counter[str]()
-    for pod in whole:
-        kept[cluster.node_of(pod).name] += pod.asked.gpus
-    unkept = (replace(node, gpus=node.gpus[kept[node.name] :]) for node in nodes)
-    rest = [node for node in unkept if node.gpus]
-
-    def watched(way: int) -> Iterable[SizedPod]:
-        return watch(shares, f"placed {{}} of {len(shares):,} pods, {way} of 3 ways")
-
-    packed = pack(rest, watched(1), Scheduling.PACK)
-    held, used = cluster.held(found), Counter(gpu.node for gpu in packed.gpus)
-    free = [one for one in nodes if held[one.name] and not used[one.name] + kept[one.name]]
-    hows = _summed((cluster.how(pod), (1, int(need is not None))) for pod, need, _ in sized)
-    sizes = Counter(by for _, _, by in sized)
+    """Compare the GPUs that pods have now with those that they would need as shares."""
+    by_name = {node.name: node for node in nodes}
+    with_gpus = [node for node in nodes if node.gpus]
+    largest = max((gpu for node in with_gpus for gpu in node.gpus), key=_size, default=None)
+    # A waiting pod may get a whole GPU unless every node has replicas.
+    replicas = min((node.replicas for node in with_gpus), default=1)
+    elsewhere = NodeGpus("", (largest,) if largest else (), replicas=replicas)
+    on_nodes: dict[str, list[TodayPod]] = {node.name: [] for node in (elsewhere, *with_gpus)}
+    shares, sliced, whole, kept = [], [], Counter[str](), Counter[str]()
+    for pod in sorted(pods, key=lambda pod: (pod.created_s, pod.path)):
+        node = by_name.get(pod.node, elsewhere)
+        if _form(pod, node) is RequestForm.SLICE:
+            sliced.append(pod.path)
+            continue
+        on_nodes[node.name].append(pod)
+        if need := _share(pod, node, sizes):
+            shares.append((pod, need))
+        else:
+            whole[pod.workload] += pod.request.gpus
+            kept[node.name] += pod.request.gpus
+    rooms = [_FreeGpus(node, node.gpus[kept[node.name] :]) for node in with_gpus]
+    blocked = _place_all(rooms, shares)
+    products: dict[str, GpuCounts] = {}
+    for room in rooms:
+        node, gpus = room.node, len(room.node.gpus)
+        held = min(_held(node, on_nodes[node.name]), gpus)
+        counts = GpuCounts(1, gpus, held, len(room.used) + min(kept[node.name], gpus))
+        product = node.gpus[0].product or "unknown"
+        products[product] = sum_counts(products.get(product, GpuCounts()), counts)
     return Comparison(
-        nodes=sum(1 for node in nodes if node.gpus),
-        gpus=sum(len(node.gpus) for node in nodes),
-        memory_bytes=sum(gpu.memory_bytes for node in nodes for gpu in node.gpus),
-        pods=len(found),
-        held=held.total() - held[""],
-        wanted=held[""],
-        kept=kept.total(),
-        packed=packed,
-        spread=pack(rest, watched(2), Scheduling.SPREAD),
-        fewest=fewest_gpus(rest, watched(3)),
-        products=_products(nodes, held, used, kept),
-        hows={how.value: hows[how] for how in How if how in hows},
-        sizes={by: sizes[by] for by in SizedBy if by in sizes},
-        unsized=_unsized(whole),
-        slices=len(pods) - len(found),
-        free_nodes=tuple(node.name for node in free),
-        free_gpus=sum(len(node.gpus) for node in free),
+        products=dict(sorted(products.items())),
+        elsewhere=GpuCounts(held=_held(elsewhere, on_nodes[""]), shares=kept[""]),
+        pods=sum(map(len, on_nodes.values())),
+        whole=whole,
+        sliced=sliced,
+        blocked=blocked,
     )
 
 
-def _products(
-    nodes: Sequence[TodayNode], held: Counter[str], used: Counter[str], kept: Counter[str]
-) -> Tallies:
-    rows = (
-        (
-            node.gpus[0].product or "not said",
-            (1, gpus, held[node.name], used[node.name] + min(kept[node.name], gpus)),
-        )
-        for node in nodes
-        if (gpus := len(node.gpus))
+def _form(pod: TodayPod, node: NodeGpus) -> RequestForm:
+    """Return the form of a request; the resource `nvidia.com/gpu` has the form of its node."""
+    if node.name and not node.gpus:
+        return RequestForm.SLICE
+    form = pod.request.form
+    return RequestForm.REPLICA if form is RequestForm.WHOLE and node.replicas > 1 else form
+
+
+def _share(pod: TodayPod, node: NodeGpus, sizes: Sequence[Given]) -> Need | None:
+    """Return the share that a pod would request, None if it keeps whole GPUs.
+
+    | the pod | share |
+    | --- | --- |
+    | has a workload that --size names | that size; none if it is `whole` |
+    | requests memory | that; a part is one of its GPU, or of the largest GPU if it waits |
+    | requests one GPU, or replicas, and --size has a size without a name | that size |
+    | has replicas | the part of one GPU that these replicas are |
+    | any other | none |
+    """
+    request, is_replica = pod.request, _form(pod, node) is RequestForm.REPLICA
+    gpus = 1 if is_replica else request.gpus
+    memory = max(map(_size, node.gpus), default=0)
+    given = next((one for one in sizes if matches_any(pod.workload, (one.names,))), None)
+    if not given and request.form is RequestForm.SHARE:
+        total = max((gpu.total_bytes or 0 for gpu in node.gpus), default=0) or memory
+        part = int(-(-request.part * total // MIB) * MIB)
+        # All memory of a GPU is what is usable of it.
+        return Need(request.memory_bytes + min(part, memory), gpus)
+    if not given and gpus == 1:
+        given = next((one for one in sizes if not one.names), None)
+    if given:
+        return Need(given.memory_bytes, given.gpus or gpus) if given.memory_bytes else None
+    if is_replica and node.replicas > 1:
+        part = memory * min(request.gpus, node.replicas) // node.replicas
+        return Need(max(MIB, part // MIB * MIB))
+    return None
+
+
+def _held(node: NodeGpus, pods: Sequence[TodayPod]) -> int:
+    """Return the smallest number of GPUs that can hold the pods of a node.
+
+    GPUs that pods report count once. Replicas, and shares of pods that report no GPUs, hold as few
+    as their sum fits on; the GPUs of one pod differ.
+    """
+    memory = max(map(_size, node.gpus), default=0) or 1
+    number, shared_bytes, widest = Counter[RequestForm](), 0, 0
+    cards: set[str] = set()
+    for pod in pods:
+        request, form = pod.request, _form(pod, node)
+        if form is not RequestForm.SHARE:
+            number[form] += request.gpus
+        elif request.cards and node.name:
+            cards |= request.cards
+        else:
+            amount = request.memory_bytes + int(request.part * memory)
+            shared_bytes += min(amount, memory) * request.gpus
+            widest = max(widest, request.gpus)
+    replicas = -(-number[RequestForm.REPLICA] // node.replicas)
+    return (
+        number[RequestForm.WHOLE] + replicas + len(cards) + max(widest, -(-shared_bytes // memory))
     )
-    return dict(sorted(_summed(rows).items()))
 
 
-def _unsized(pods: Sequence[TodayPod]) -> Tallies:
-    rows = _summed((pod.workload or pod.name, (1, pod.asked.gpus)) for pod in pods)
-    return dict(sorted(rows.items(), key=lambda row: (-row[1][1], row[0])))
-
-
-def _summed(rows: Iterable[tuple[T, tuple[int, ...]]]) -> dict[T, tuple[int, ...]]:
-    """Add up the counts of rows with the same name."""
-    sums: dict[T, tuple[int, ...]] = {}
-    for name, counts in rows:
-        before = sums.get(name, (0,) * len(counts))
-        sums[name] = tuple(map(add, before, counts))
-    return sums
+def _size(gpu: Gpu) -> int:
+    return gpu.memory_bytes

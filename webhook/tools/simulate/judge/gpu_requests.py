@@ -1,0 +1,144 @@
+"""The GPUs that a pod requests. The first row counts that the pod has above 0.
+
+| product | request | unit |
+| --- | --- | --- |
+| vramwarden | a demand | bytes on each GPU |
+| KAI | annotations gpu-fraction or gpu-memory, gpu-fraction-num-devices | parts, MiB, GPUs |
+| gpushare | resource aliyun.com/gpu-mem | GiB; MiB if no GPU has that many GiB |
+| HAMi | resources nvidia.com/gpu with gpumem or gpumem-percentage | GPUs, MiB of each, percent |
+| Volcano | resources volcano.sh/vgpu-number, vgpu-memory, vgpu-memory-percentage | as HAMi |
+| device plugin | resources nvidia.com/mig-* | slices |
+| device plugin | resource nvidia.com/gpu.shared | replicas of GPUs |
+| device plugin | resource nvidia.com/gpu | GPUs, or replicas if the node has replicas |
+
+Sources: README.md of NVIDIA/k8s-device-plugin; pkg/device/nvidia/device.go of Project-HAMi/HAMi
+(`GenerateResourceRequests`); pkg/common/constants/constants.go of NVIDIA/KAI-Scheduler;
+pkg/utils/const.go of AliyunContainerService/gpushare-scheduler-extender;
+volcano-sh/volcano-vgpu-device-plugin.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from enum import Enum, auto
+from fractions import Fraction
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from webhook.core.nvidia.plugin import SLICE_PREFIX
+from webhook.core.pod import foreign
+from webhook.core.pod.demand import read_demand
+from webhook.core.pod.findings import render
+from webhook.core.pod.quantity import MIB, QuantityError, parse_count
+from webhook.core.pod.views import effective_amount, read_pod
+from webhook.names import GPU_ANNOTATION
+
+if TYPE_CHECKING:
+    from webhook.core.pod.fields import Json
+    from webhook.core.pod.views import Container, Pod
+
+_PREFIXES: Final = ("nvidia.com/", "volcano.sh/", "aliyun.com/")
+_BY_MEMORY: Final = (
+    (foreign.WHOLE_GPU, foreign.HAMI_MEMORY, foreign.HAMI_PERCENTAGE),
+    (foreign.VOLCANO_NUMBER, foreign.VOLCANO_MEMORY, foreign.VOLCANO_PERCENTAGE),
+)
+_KAI_GROUP: Final = "runai-gpu-group"
+_PLAIN: Final = re.compile(r"[0-9]{1,10}(\.[0-9]{1,10})?")
+
+
+class RequestForm(Enum):
+    """The form in which a pod requests GPUs."""
+
+    WHOLE = auto()
+    REPLICA = auto()
+    SLICE = auto()
+    SHARE = auto()
+    """Memory on each GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuRequest:
+    """A pod's request for GPUs."""
+
+    form: RequestForm
+    gpus: int
+    """Number of GPUs, replicas or slices."""
+    memory_bytes: int = 0
+    """Memory of a share on each GPU."""
+    part: Fraction = Fraction(0)
+    """Part of each GPU's memory, added to `memory_bytes`."""
+    cards: frozenset[str] = frozenset()
+    """GPUs of its node that a pod with a share has, if its product reports them."""
+
+
+def read_request(raw: Json) -> GpuRequest | None:
+    """Return a pod's request, None if it requests no GPU; raises ValueError with a sentence.
+
+    Containers count by Kubernetes' effective-request rule. A container that requests a GPU of HAMi
+    or Volcano without an amount takes all of its memory.
+    """
+    pod = read_pod(raw)
+    demand, findings = read_demand(pod)
+    if findings:
+        raise ValueError(render(findings))
+    share = partial(GpuRequest, RequestForm.SHARE, cards=_cards(pod))
+    if demand is not None:
+        return share(demand.gpu_count, demand.per_gpu_bytes)
+    keys = (foreign.KAI_FRACTION, foreign.KAI_MEMORY, foreign.KAI_DEVICES)
+    fraction, mebibytes, devices = (_plain(pod.annotations.get(key, "")) for key in keys)
+    if fraction or mebibytes:
+        amount = 0 if fraction else int(mebibytes) * MIB  # KAI denies a pod that has both
+        return share(int(devices) or 1, amount, min(fraction, Fraction(1)))
+    each = {one.name: _counts(one) for one in pod.containers}
+    total = Counter[str]()
+    for name in {name for counts in each.values() for name in counts}:
+        of_name = {container: counts[name] for container, counts in each.items()}
+        total[name] = effective_amount(pod.containers, of_name, 0)
+    if units := total[foreign.GPUSHARE_MEMORY]:
+        amount = units * foreign.UNITS[foreign.GPUSHARE.unit_of(units) or foreign.GPUSHARE.unit]
+        return share(1, amount)
+    for number, memory, percent in _BY_MEMORY:
+        gpus = max((counts[number] for counts in each.values()), default=0)
+        if total[memory] or total[percent] or (gpus and number == foreign.VOLCANO_NUMBER):
+            takes_all = any(
+                counts[number] and not (counts[memory] or counts[percent])
+                for counts in each.values()
+            )
+            part = Fraction(100 if takes_all else min(total[percent], 100), 100)
+            return share(max(1, gpus), total[memory] * MIB, part)
+    numbers = {
+        RequestForm.SLICE: sum(total[name] for name in total if name.startswith(SLICE_PREFIX)),
+        RequestForm.REPLICA: total[foreign.SHARED_GPU],
+        RequestForm.WHOLE: total[foreign.WHOLE_GPU],
+    }
+    return next((GpuRequest(form, number) for form, number in numbers.items() if number), None)
+
+
+def _cards(pod: Pod) -> frozenset[str]:
+    """Return the GPUs that products report: each product writes one of these."""
+    ours = pod.annotations.get(GPU_ANNOTATION, "").split(",")
+    # As `GPU-1,NVIDIA,3000,30:;GPU-2,NVIDIA,3000,30:;`.
+    hami = re.split("[:;]", pod.annotations.get("hami.io/vgpu-devices-allocated", ""))
+    gpushare = pod.annotations.get("ALIYUN_COM_GPU_MEM_IDX", "")
+    kai = (one for key, one in pod.labels.items() if key.partition("/")[0] == _KAI_GROUP)
+    found = {*ours, *(one.partition(",")[0] for one in hami), *kai}
+    return frozenset(found | {gpushare if _PLAIN.fullmatch(gpushare) else ""}) - {""}
+
+
+def _counts(container: Container) -> Counter[str]:
+    amounts = {**container.resources("requests"), **container.resources("limits")}
+    counts = Counter[str]()
+    for name, amount in amounts.items():
+        if name.startswith(_PREFIXES):
+            try:
+                counts[name] = parse_count(amount)
+            except QuantityError as error:
+                raise ValueError(f"{name}: {amount} {error.why}") from error
+    return counts
+
+
+def _plain(text: str) -> Fraction:
+    """Return a number without a unit; 0 for any other text."""
+    return Fraction(text) if _PLAIN.fullmatch(text) else Fraction(0)
