@@ -59,15 +59,17 @@ def judged(pod, policy):
 def messages(decision):
     """Return reason, path and detail of all that a decision tells its reader.
 
-    What stands behind in a list comes first, so that the paths of the others stay right; bounds
-    come last.
+    Lines that add a limit come first, since another may remove the resource; then later places of
+    a list, so that the paths of the others stay right; bounds come last.
     """
     said = [(found.reason, found.path, found.detail) for found in decision.findings]
     for note in decision.notes:
         path, detail = note.removeprefix("beside that, ").split(": ", 1)
         said.append((path, *detail.split(": ", 1)) if path in {*Reason} else ("", path, detail))
     said.reverse()
-    return sorted(said, key=lambda one: one[2].startswith("asks for "))
+    return sorted(
+        said, key=lambda one: (one[2].startswith("asks for "), "; set limits[" not in one[2])
+    )
 
 
 def ways(pod, said):
@@ -234,6 +236,9 @@ WHOLE = {
     "half of one in the second": limited({"cpu": "1"}, {GPU: "0.5"}),
     "requests alone": a_pod(containers=[a_container(resources={"requests": {GPU: "1"}})]),
     "half requested": a_pod(containers=[a_container(resources={"requests": {GPU: "0.5"}})]),
+    "requests alone, and a share": a_pod(
+        "8GB", containers=[a_container(resources={"requests": {GPU: "1"}})]
+    ),
     "unequal": a_pod(
         containers=[a_container(resources={"requests": {GPU: "1"}, "limits": {GPU: "2"}})]
     ),

@@ -111,12 +111,19 @@ class _Plan:
     """Amounts of the annotation, in bytes per GPU by container."""
     count: int
     """Number of GPUs."""
+    divisor: int
+    """The same, or as many as the rule allows: a message asks for no more."""
     complete: bool = True
     """Whether each amount can be read or has a suggestion."""
 
+    def per_gpu(self, totals: Mapping[str, int]) -> dict[str, int]:
+        """Divide amounts over all GPUs that the rule allows, rounded up to a MiB."""
+        part_bytes = self.divisor * MIB
+        return {name: -(-total // part_bytes) * MIB for name, total in totals.items()}
+
     def amounts(self) -> dict[str, int]:
         """Return bytes per GPU by container."""
-        return self.annotated or _per_gpu(self.explicit, self.count)
+        return self.annotated or self.per_gpu(self.explicit)
 
     def demand(self, pod: Pod) -> Demand | None:
         """Return the demand of all amounts; None if there is none."""
@@ -130,10 +137,6 @@ class _Plan:
         per_gpu_bytes = effective_amount(pod.containers, amounts, 0)
         gpu_class = pod.annotations.get(GPU_CLASS_ANNOTATION)
         return Demand(amounts, per_gpu_bytes, self.count, gpu_class, path)
-
-
-def _per_gpu(totals: Mapping[str, int], count: int) -> dict[str, int]:
-    return {name: -(-total // (count * MIB)) * MIB for name, total in totals.items()}
 
 
 def _scan(pod: Pod, faults: Faults, suggestions: Suggestions) -> _Plan:
@@ -152,7 +155,9 @@ def _scan(pod: Pod, faults: Faults, suggestions: Suggestions) -> _Plan:
     annotated = {} if memory is None else read_memory(pod, memory, faults)
     if memory is None and not asks:
         _check_orphans(pod, faults)
-    return _Plan(explicit, annotated, count, complete=len(faults) < MOST_DEMAND_FINDINGS)
+    divisor = min(count, suggestions.max_count or count)
+    complete = len(faults) < MOST_DEMAND_FINDINGS
+    return _Plan(explicit, annotated, count, divisor, complete)
 
 
 def _explicit_amounts(pod: Pod, faults: Faults) -> tuple[bool, dict[str, int]]:
@@ -215,7 +220,7 @@ def _fill(gap: Gap, plan: _Plan, suggestions: Suggestions) -> Finding:
 
     def amounts_with(amount: int) -> Mapping[str, int]:
         both = {**amounts, name: amount}
-        return _per_gpu(both, plan.count) if by_hand else both
+        return plan.per_gpu(both) if by_hand else both
 
     if gap.error is None and in_list and amounts:
         return Finding(gap.reason, gap.path, f"{gap.sentence}; correct or remove it")
@@ -225,8 +230,8 @@ def _fill(gap: Gap, plan: _Plan, suggestions: Suggestions) -> Finding:
         line = f"{name}={amount}" if in_list else amount
         detail = f"{gap.sentence}, e.g. {line}" if amount else gap.sentence
     else:
-        wanted = _per_gpu(plan.explicit, plan.count) if in_list else plan.annotated
-        agreed = wanted.get(name, 0) * (1 if in_list else plan.count)
+        wanted = plan.per_gpu(plan.explicit) if in_list else plan.annotated
+        agreed = wanted.get(name, 0) * (1 if in_list else plan.divisor)
         said, amount = suggestions.instead_of(gap.error, amounts_with, agreed)
         detail = f"{gap.sentence} {said}"
     if amount and name:
@@ -238,7 +243,7 @@ def _fill(gap: Gap, plan: _Plan, suggestions: Suggestions) -> Finding:
 
 def _disagreements(pod: Pod, plan: _Plan) -> Iterator[Finding]:
     """Compare the annotation with the amounts set by hand, container by container."""
-    by_hand = _per_gpu(plan.explicit, plan.count)
+    by_hand = plan.per_gpu(plan.explicit)
     for container in pod.containers:
         amount, wanted = by_hand.get(container.name), plan.annotated.get(container.name)
         if amount is None or amount == wanted:

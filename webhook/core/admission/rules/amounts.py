@@ -122,7 +122,7 @@ def whole_gpus(case: Case) -> Iterator[Finding]:
                         yield finding
                         break
             unequal = unequal_amounts(container, resource, _is_whole)
-            if unequal and _is_others(container, resource):
+            if unequal and (case.asks or _is_others(container, resource)):
                 unequal = replace(unequal, detail=f"{unequal.detail.partition('; ')[0]}; remove it")
             if unequal:
                 yield unequal
