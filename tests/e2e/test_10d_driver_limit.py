@@ -57,7 +57,10 @@ def mode(request):
 
 @pytest.fixture(scope="module")
 def limited(mode, gpu_node, release, values, agent):
-    """Have a driver that limits, and the limiter on the node; return the release's values."""
+    """Have a driver that limits, and the limiter on the node; yield the release's values.
+
+    At the end no driver limits, as the stories after this expect.
+    """
     if not (TREE / "cgroup.controllers").exists():
         pytest.skip("needs cgroup v2: no driver limits others")
     gpu_node.driver.replace(mode)
@@ -68,7 +71,10 @@ def limited(mode, gpu_node, release, values, agent):
     NodeSentry(gpu_node, Team(gpu_node, NAMESPACE)).delete()
     Team(gpu_node, NAMESPACE).wait("the node labelled", lambda: agent.labels().get(LABEL) == "true")
     print(f"{mode}: labelled {time.monotonic() - began:.1f} s after the upgrade")
-    return wanted
+    yield wanted
+    gpu_node.driver.limit_by("off")
+    Team(gpu_node, NAMESPACE).wait("the label gone", lambda: LABEL not in agent.labels())
+    release.install(values)
 
 
 @pytest.fixture(scope="module")
