@@ -90,6 +90,8 @@ def plan_demand(pod: Pod, suggestions: Suggestions) -> tuple[Demand | None, tupl
     """
     faults: Faults = []
     plan = _scan(pod, faults, suggestions)
+    if not (plan.explicit or plan.annotated or faults):
+        return None, ()
     findings = tuple(
         fault if isinstance(fault, Finding) else _fill(fault, plan, suggestions) for fault in faults
     )

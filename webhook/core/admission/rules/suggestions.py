@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from webhook.core.admission.accounting import selected_nodes
@@ -24,9 +23,16 @@ def suggestions_for(
 ) -> Suggestions:
     """Return the amounts and counts that a rule admits for a pod of a class, or of none."""
     rule = rule.of_class(policy.class_for(class_name or rule.default_class))
-    bounds = chain((bounds_of(rule),), slice_bounds(pod, class_name, rule, policy, cluster))
     most = 1 if rule.accounting is Accounting.CAP_ONLY else rule.max_gpu_count
-    return Suggestions(pod.containers, bounds, most)
+    return Suggestions(pod.containers, _bounds(pod, class_name, rule, policy, cluster), most)
+
+
+def _bounds(
+    pod: Pod, class_name: str | None, rule: Rule, policy: Policy, cluster: Cluster
+) -> Iterator[AmountBounds]:
+    """Yield all bounds; few reviews suggest anything, so none is made before."""
+    yield bounds_of(rule)
+    yield from slice_bounds(pod, class_name, rule, policy, cluster)
 
 
 def bounds_of(rule: Rule) -> AmountBounds:
