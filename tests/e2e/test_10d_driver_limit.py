@@ -73,8 +73,9 @@ def limited(mode, gpu_node, release, values, agent):
     print(f"{mode}: labelled {time.monotonic() - began:.1f} s after the upgrade")
     yield wanted
     gpu_node.driver.limit_by("off")
-    Team(gpu_node, NAMESPACE).wait("the label gone", lambda: LABEL not in agent.labels())
-    release.install(values)
+    release.install(values)  # without a limiter, whose proof is as much as ten minutes old
+    gone = "the label gone"
+    Team(gpu_node, NAMESPACE).wait(gone, lambda: LABEL not in agent.labels(), timeout=400)
 
 
 @pytest.fixture(scope="module")
