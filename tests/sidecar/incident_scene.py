@@ -311,6 +311,9 @@ class Pod:
 
         return wait_until(found)[0]
 
+    def wait_for_heartbeat(self):
+        wait_until(self.heartbeat.exists)
+
     def observations(self, count):
         """Wait for as many observations from now on; the first may be under way already."""
         for _ in range(count + 1):

@@ -59,7 +59,7 @@ def test_without_a_limit_that_is_enough_nothing_starts_and_the_startup_probe_say
         p.has_limits()
         p.limits(1000)
         p.wait_for("held by the driver")
-        wait_until(p.heartbeat.exists)  # noqa: F821 - a name of the scene
+        p.wait_for_heartbeat()
         return waited
 
     waiting = "waiting for the driver's limit"

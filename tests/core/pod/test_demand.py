@@ -4,8 +4,9 @@ from dataclasses import replace
 import pytest
 
 from tests.support.pods import a_container, a_pod
-from webhook.core.pod.demand import read_demand
+from webhook.core.pod.demand import plan_demand, read_demand
 from webhook.core.pod.quantity import format_bytes
+from webhook.core.pod.suggestions import Suggestions
 from webhook.core.pod.views import read_pod
 
 VRAM = "vramwarden.io/vram"
@@ -233,3 +234,12 @@ def test_a_list_is_read_until_sixteen_entries_are_wrong():
     demand, findings = read_demand(pod)
     assert (demand, len(findings)) == (None, 16)
     assert CountedName.compared <= 256
+
+
+def test_an_amount_for_an_unknown_container_is_planned_for_the_first_free_one():
+    """The plan decides what else a message says, so it must not depend on the order of a set."""
+    names = [f"c{number}" for number in range(20)]
+    pod = read_pod(a_pod("x=8Gi,y=4Gi,c1=1Gi", containers=named(*names)))
+    demand, findings = plan_demand(pod, Suggestions(pod.containers))
+    assert [finding.reason.value for finding in findings] == ["UnknownContainer"] * 2
+    assert demand.amounts == {"c0": 8 * 2**30, "c1": 2**30, "c2": 4 * 2**30}

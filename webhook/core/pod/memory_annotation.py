@@ -70,7 +70,8 @@ def _read_list(pod: Pod, memory: str, faults: Faults) -> dict[str, int]:
         (entry, *(part.strip(" ") for part in entry.partition("=")))
         for entry in _COMMA.split(memory)
     ]
-    free = iter(known.keys() - {name for _, name, *_ in entries})
+    listed = {name for _, name, *_ in entries}
+    free = (name for name in known if name not in listed)
     amounts: dict[str, int] = {}
     for entry, name, equals, size in entries:
         if len(faults) >= MOST_DEMAND_FINDINGS:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 WORK_BUDGET: Final = 2048
 """Amounts that are added up for the suggestions of one review, and entries of lists.
 
-The worst pod within the bounds of `complexity` reaches this in some 2 ms. Beyond it the verdict is
-the same, without suggestions. Work is counted, not timed, so that no message depends on load.
+Beyond it the verdict is the same, without suggestions. Work is counted, not timed, so that no
+message depends on load.
 """
 _SMALL_EXAMPLES: Final = ("4Gi", "1Gi")
 """Examples if other containers leave no room for the usual one."""

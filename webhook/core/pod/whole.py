@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 DRA_DRIVER: Final = "gpu.nvidia.com"
 
 MOST_CLAIMS: Final = 16
-"""Maximum number of claims read of one pod; of one with more nobody knows all that it has."""
+"""Maximum number of claims that are read of one pod; the others are unknown."""
 
 
 def gives_gpus(resource: str) -> bool:
