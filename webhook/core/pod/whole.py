@@ -67,7 +67,7 @@ def has_whole_gpu(pod: Mapping[str, Any]) -> bool:
 
     | the pod | has |
     | --- | --- |
-    | is too large to be read | some: nobody knows |
+    | is too large to be read | some, since what it has is unknown |
     | ended, or was neither bound by a scheduler nor admitted by a kubelet | none |
     | asks for more than nothing of such a resource, or for what cannot be read | some |
     | its status maps such a resource to a claim | some |
