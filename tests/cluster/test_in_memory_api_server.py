@@ -12,6 +12,7 @@ from tests.support.control_planes import wait_until
 from tests.support.gpu_nodes import CRD
 from tests.support.programs import free_port
 from webhook.adapters.kube.client import KubeError, connect
+from webhook.adapters.kube.follow import ANY
 from webhook.adapters.policy.crd import definition
 
 NODES, PODS = "/api/v1/nodes", "/api/v1/namespaces/scripted/pods"
@@ -123,7 +124,7 @@ def _config_maps(script, kube):
     does("watch one", lambda: watched(kube, MAPS, 1, **query))
     does(
         "watch from nowhere",
-        lambda: watched(kube, MAPS, 2, labelSelector="even=true", resourceVersion=""),
+        lambda: watched(kube, MAPS, 2, labelSelector="even=true", resourceVersion=ANY),
     )
 
 
@@ -136,7 +137,7 @@ def watched(kube, path, most, **query):
         found = kube.watch(path, lasting_s=60, **query)
         changes = ({"type": kind, "object": thing} for kind, thing in found if kind != "BOOKMARK")
         try:
-            events, by_name = list(islice(changes, most)), query["resourceVersion"] == ""
+            events, by_name = list(islice(changes, most)), query["resourceVersion"] == ANY
         except KubeError as error:
             if error.code == 504 and left:
                 continue

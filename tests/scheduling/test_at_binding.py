@@ -174,8 +174,8 @@ def test_a_node_that_asks_is_told_which_pods_with_whole_gpus_run_there(cluster):
     """As its agent asks before it shares; nobody schedules such a pod here any more."""
     cluster.node("n1", 8, **{NODE_ASKS_LABEL: "1764000000"})
     amounts = {"limits": {"nvidia.com/gpu": "1"}}
-    pod = a_pod(None, containers=[a_container(resources=amounts)], nodeName="n1")
-    pod["metadata"] |= {"namespace": cluster.namespace, "name": "whole"}
+    whole = a_pod(None, containers=[a_container(resources=amounts)], schedulerName="nobody")
+    whole["metadata"] |= {"namespace": cluster.namespace, "name": "whole"}
 
     def answer():
         path = f"/api/v1/namespaces/{SYSTEM}/configmaps"
@@ -187,7 +187,8 @@ def test_a_node_that_asks_is_told_which_pods_with_whole_gpus_run_there(cluster):
         patch(cluster.api, "/api/v1/nodes/n1", change)
 
     wait_until("an answer", lambda: answer() == Whole("1764000000", 0, ()))
-    made = cluster.api.create(pod)
+    made = cluster.api.create(whole)
+    cluster.bind(made, "n1")
     finish(cluster.api, made, "Running")
     ask("1764000030")
     running = Whole("1764000030", 1, (f"{cluster.namespace}/whole",))
@@ -200,10 +201,10 @@ def test_a_node_that_asks_is_told_which_pods_with_whole_gpus_run_there(cluster):
     wait_until("an answer", lambda: answer() == Whole("1764000060", 0, ()))
     assert list(cluster.lists()) == ["share"]
     if claim_a_gpu(cluster):
-        pod = a_pod(None, nodeName="n1")
+        pod = a_pod(None, schedulerName="nobody")
         pod["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": "one"}]
         pod["metadata"] |= {"namespace": cluster.namespace, "name": "claiming"}
-        cluster.api.create(pod)
+        cluster.bind(cluster.api.create(pod), "n1")
         ask("1764000090")
         claiming = Whole("1764000090", 1, (f"{cluster.namespace}/claiming",))
         wait_until("an answer", lambda: answer() == claiming)
