@@ -17,12 +17,14 @@ from tests.sentry.worlds import (
     held,
     hold,
 )
+from tests.support.paths import TESTS
 from webhook.core.enforcement.step import EndPod, Kill, Terminate
 from webhook.core.nvidia.drivers import Fault
 from webhook.sentry.judge import LATER_S, Judge
 from webhook.sentry.scanner import ProcessScan
 
 LATE_S = 6.5 + LATER_S
+SECURITY = " ".join((TESTS.parent / "SECURITY.md").read_text(encoding="utf-8").split())
 
 
 def played(scans, lines=None, *, every_s=0.5, counted=lambda *_: None):
@@ -113,6 +115,14 @@ def test_each_pod_has_a_judgement_of_its_own():
     assert stops([scan] * 24, lines) == [(LATE_S, TRAINER, 50)]
 
 
+def test_eleven_seconds_of_excess_and_as_long_within_the_cap_are_never_stopped():
+    stated = "holds too much for eleven seconds and then little for as long, is never stopped"
+    assert stated in SECURITY
+    over, within = a_scan(held(50, 5000)), a_scan(held(50, 10))
+    assert stops(([over] * 22 + [within] * 22) * 5) == []
+    assert stops(([over] * 22 + [within] * 11) * 5) != []
+
+
 def test_memory_on_a_gpu_that_the_line_does_not_name_is_not_judged():
     scan = a_scan(b=(held(50, 5000),))
     assert stops([scan] * 60) == []
@@ -147,6 +157,8 @@ def test_a_pod_that_was_deleted_by_force_is_held_to_its_cap_until_it_holds_nothi
     assert set(judge.promises) == {OTHER}
     judge.judge(a_scan(b=[]), 23.0)
     assert judge.promises == {}
+    assert "forgets them where it restarts" in SECURITY
+    assert stops([a_scan(held(50, 5000))] * 60, {}) == []
 
 
 def test_a_line_that_says_something_else_now_counts_at_once():
