@@ -58,8 +58,13 @@ def namespace(make_namespace, request):
 
 @pytest.fixture(scope="package")
 def server(control_plane, tmp_path_factory):
-    """Run `vramwarden serve` under the shipped policy, and rules for namespaces of a few names."""
-    with serving(tmp_path_factory.mktemp("our-server")) as running_server:
+    """Run `vramwarden serve` under the shipped policy, and rules for namespaces of a few names.
+
+    It is told where the API server is, which binds no pod here: on a busy machine it would soon
+    have no time left.
+    """
+    folder = tmp_path_factory.mktemp("our-server")
+    with serving(folder, "--api-server=127.0.0.1/32") as running_server:
         yield running_server
 
 

@@ -60,7 +60,9 @@ spec:
 
 
 @contextmanager
-def serving(folder: Path, *, port: int | None = None, **env: str) -> Iterator[servers.Server]:
+def serving(
+    folder: Path, *options: str, port: int | None = None, **env: str
+) -> Iterator[servers.Server]:
     """Run the real server until the block ends, at a free port or a given one."""
     policies = folder / "policies"
     policies.mkdir(exist_ok=True)
@@ -70,7 +72,7 @@ def serving(folder: Path, *, port: int | None = None, **env: str) -> Iterator[se
     ports = itertools.chain([port] if port else [], iter(free_port, None))
     with (
         mock.patch.object(servers, "free_port", ports.__next__),
-        servers.running(folder, policy=None, **env) as server,
+        servers.running(folder, *options, policy=None, **env) as server,
     ):
         yield server
 
