@@ -60,8 +60,8 @@ def namespace(make_namespace, request):
 def server(control_plane, tmp_path_factory):
     """Run `vramwarden serve` under the shipped policy, and rules for namespaces of a few names.
 
-    It is told where the API server is, which binds no pod here: on a busy machine it would soon
-    have no time left.
+    The API server binds no pods here, so its address is configured. An untrusted address may be
+    refused on a busy machine.
     """
     folder = tmp_path_factory.mktemp("our-server")
     with serving(folder, "--api-server=127.0.0.1/32") as running_server:

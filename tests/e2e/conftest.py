@@ -194,7 +194,7 @@ def strange(node, release, values, system, agent):
     node.set_amount("nvidia.com/gpu", None)
     began = time.monotonic()
     with node.without_api_server():
-        pass  # else it keeps the rules of the fence that was uninstalled, see deploy/uninstall.md
+        pass  # Without a restart it keeps the rules of the uninstalled fence (deploy/uninstall.md).
     release.install(values)
     agent.replace()
     NodeSentry(node, Team(node, SENTRY)).delete()

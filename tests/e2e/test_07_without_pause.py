@@ -95,7 +95,7 @@ def settle(system):
 
 
 def test_while_a_replica_is_deleted(system, clients):
-    """With its grace, as by a drain of its node; without it, calls are lost as in a crash."""
+    """Delete it with its grace period, as a drain does. A forced deletion loses calls."""
     victim, _ = system.pods(**WEBHOOK)
     system.delete_pod(victim["metadata"]["name"], victim["spec"]["terminationGracePeriodSeconds"])
     settle(system)
