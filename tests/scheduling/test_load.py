@@ -46,17 +46,21 @@ def percentiles(durations_ms):
 
 
 def free_by_gpu(cluster):
-    """Return what is free on each GPU in GiB, by the pods' own requests and annotations."""
+    """Return what is free on each GPU in GiB, and size, GPU count and node of each pod without one.
+
+    A replica that is killed leaves pods that are bound without a GPU; another assigns one later.
+    """
     free = {gpu: size for gpus in cluster.sizes.values() for gpu, size in gpus.items()}
     waiting = []
     for pod in cluster.pods():
         count = int(pod["metadata"]["annotations"].get("vramwarden.io/gpu-count", "1"))
         size = int(pod["metadata"]["annotations"]["vramwarden.io/gpu-memory"].removesuffix("Gi"))
         node = pod["spec"].get("nodeName")
-        if node is None:
-            waiting.append((size, count))
+        if not (gpu_names := pod["metadata"]["annotations"].get("vramwarden.io/gpu")):
+            waiting.append((size, count, node))
             continue
-        gpus = pod["metadata"]["annotations"]["vramwarden.io/gpu"].split(",")
+        assert node, pod["metadata"]
+        gpus = gpu_names.split(",")
         assert len(set(gpus)) == count, pod["metadata"]
         for gpu in gpus:
             assert gpu in cluster.sizes[node], (gpu, node)
@@ -64,9 +68,10 @@ def free_by_gpu(cluster):
     return free, waiting
 
 
-def would_fit(cluster, free, size, count):
-    """Say whether some node has room for a pod that waits."""
-    return any(sum(free[gpu] >= size for gpu in gpus) >= count for gpus in cluster.sizes.values())
+def would_fit(cluster, free, size, count, node):
+    """Return True if some node, or the one that the pod is bound to, has room for a waiting pod."""
+    nodes = [cluster.sizes[node]] if node else cluster.sizes.values()
+    return any(sum(free[gpu] >= size for gpu in gpus) >= count for gpus in nodes)
 
 
 @pytest.fixture
