@@ -384,7 +384,7 @@ def test_an_agent_that_was_there_before_the_driver_ends_once_the_kernel_has_one(
     agent.options = options
     with agent:  # the new container, with the library
         agent.wait_for("node patched")
-        assert readiness(agent) == ""
+        wait_until("ready", lambda: readiness(agent) == "")
 
 
 @pytest.mark.parametrize(

@@ -243,6 +243,7 @@ def test_the_bill_of_materials_is_valid_and_says_what_is_in_each_image(made, che
 @needs_helm
 def test_without_images_it_says_loudly_what_is_missing(checkout, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(release, "ROOT", checkout)
+    monkeypatch.delenv("PREFIX", raising=False)
     output = tmp_path / "out"
     assert release.main(["--without-images", "--output", str(output)]) == 0
     said = capsys.readouterr()
