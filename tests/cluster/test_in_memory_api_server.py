@@ -186,6 +186,12 @@ def _nodes_and_pods(script, kube):
     does("it is gone", lambda: kube.find(f"{PODS}/p"))
 
 
+def _current(kube, path):
+    """Return what the API server's cache holds; None while that is older than the last write."""
+    cached = kube.list_cached(path, dict)
+    return cached if cached == kube.list_all(path, dict)[0] else None
+
+
 def _ours(script, kube):
     does, one = script.does, f"{GPU_NODES}/n"
     body = {"apiVersion": "vramwarden.io/v1alpha1", "kind": "GPUNode", "metadata": {"name": "n"}}
@@ -193,7 +199,7 @@ def _ours(script, kube):
     does("its status has no path", lambda: kube.merge(f"{one}/status", {"status": {"phase": "b"}}))
     does("a strategic patch", lambda: kube.patch(one, {"status": {"phase": "b"}}))
     does("a merge patch", lambda: kube.merge(one, {"status": {"phase": "b"}}))
-    does("list ours", lambda: kube.list_cached(GPU_NODES, dict))
+    does("list ours", lambda: wait_until("a current cache", lambda: _current(kube, GPU_NODES)))
     does("replace ours without a version", lambda: kube.replace(one, body))
     policy = {
         "apiVersion": "vramwarden.io/v1alpha1", "kind": "VRAMPolicy", "metadata": {"name": "p"},
