@@ -73,8 +73,6 @@ NODE_DRIVER_LIMIT_LABEL: Final = DRIVER_LIMIT_ANNOTATION
 NODE_GPUS_ANNOTATION: Final = PREFIX + "gpus"
 """JSON list, one object per GPU: `uuid`, `memory` (usable bytes), `total` (bytes), `product`,
 `index`, and `healthy: false` for one that must not be chosen now."""
-NODE_BOOT_ANNOTATION: Final = PREFIX + "boot-id"
-"""The `bootID` of the machine whose GPUs `gpus` lists."""
 
 NODE_ASKS_LABEL: Final = PREFIX + "whole-gpu-pods"
 """The agent's question which pods on its node have whole GPUs, named by its value; the webhook's
@@ -96,8 +94,6 @@ LONGEST_PAIR: Final = LONGEST_NAME + 1 + LONGEST_LABEL
 # What a cluster admin writes on a node.
 NODE_SHARE_LABEL: Final = PREFIX + "share"
 """`"true"`: share its GPUs although a device plugin offers them whole; `"false"`: never do."""
-NODE_FORGET_XIDS_ANNOTATION: Final = PREFIX + "forget-xids"
-"""`"true"`: the GPUs with recorded Xids are sound again; the agent forgets those and removes it."""
 
 # What containers with VRAM know of their cap.
 GPU_MEMORY_MIB_ENV: Final = "VRAMWARDEN_GPU_MEMORY_MIB"

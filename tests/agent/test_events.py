@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from tests.agent.stepped import DOWN, FINE, GONE, GPU, UNSURE, ZEROED, Bench
-from webhook.agent.scanner import XidSeen
 from webhook.core.node.access import Access
 from webhook.core.node.inventory import Scan
 from webhook.core.nvidia.drivers import Fault, SeenGpu
@@ -122,32 +121,6 @@ def test_a_gpu_that_is_lost_a_second_time_is_reported_a_second_time(bench):
     bench.hear(FINE, after_s=1)
     bench.hear(GONE, after_s=1)
     assert bench.said()[known + 5 :] == ["GPUs", "node patched", *left[:2]]
-
-
-def test_an_xid_is_told_at_once_with_what_to_do_and_not_again_by_the_next_agent(bench):
-    bench.hear(FINE, bench.see_node())
-    for _ in range(2):
-        bench.hear(XidSeen("GPU-a", 79), FINE, DOWN, after_s=1)
-    ((reason, sentence, warning),) = told(bench)
-    assert (reason, warning) == ("GPUUnhealthy", True)
-    assert sentence == (
-        "GPU 0 (GPU-a): Xid 79: it has fallen off the bus; it gets no further pod. Drain the node"
-        " and reset the GPU, or reboot; if it is not taken back by that: kubectl annotate node n"
-        " vramwarden.io/forget-xids=true"
-    )
-    assert bench.said().count(ILL) == 1
-    again = bench.restarted()
-    again.hear(FINE, again.see_node())
-    assert told(again) == []
-    again.hear(RESET, after_s=1)
-    again.hear(FINE_AND_SAID_SO, after_s=1)
-    assert [reason for reason, *_ in told(again)] == ["GPUUnhealthy", "GPUHealthy"]
-
-
-def test_an_xid_while_the_driver_as_a_whole_fails_is_told_as_that(bench):
-    bench.hear(FINE, bench.see_node())
-    bench.hear(DOWN, XidSeen("GPU-a", 79), after_s=1)
-    assert [reason for reason, *_ in told(bench)] == ["GPUUnhealthy"]
 
 
 def test_a_gpu_that_stays_lost_is_another_amount_at_last(bench):

@@ -1,6 +1,5 @@
 """What the loop makes of GPUs and node, with messages by hand and a clock of our own."""
 
-import json
 import time
 from dataclasses import replace
 
@@ -13,12 +12,11 @@ from tests.support.clusters import a_gpu, a_node
 from webhook.adapters.kube.node_watch import NodeSeen, NodeUnread
 from webhook.agent import loop
 from webhook.agent.limit import FRESH_S, FiguresSeen, FiguresUnread, watch_figures
-from webhook.agent.scanner import XidSeen, XidsWatched
 from webhook.core.kinds.nodes import write_gpu_node
 from webhook.core.node.access import Access, GpuAccess
 from webhook.core.node.inventory import Scan
 from webhook.core.node.limits import Proof
-from webhook.core.nvidia.drivers import Fault, SeenGpu
+from webhook.core.nvidia.drivers import Fault
 from webhook.nodekit.program import NewContainerNeededError
 
 PROVEN = Proof(holds=True, back_end="misc")
@@ -88,128 +86,14 @@ def test_a_lost_gpu_leaves_after_the_grace(bench):
     assert "a GPU left the list" in bench.said()
 
 
-def boot(started):
-    return {"status": {"nodeInfo": {"bootID": started}}}
-
-
-OTHER = Scan(
-    gpus=(SeenGpu(uuid="GPU-z", product="NVIDIA H200", index=0, usable_bytes=3000 * 2**20),),
-    driver_version="570.86.15",
-)
-
-
-def test_another_machine_behind_the_same_node_shows_its_own_gpus_alone(bench):
-    bench.hear(FINE, bench.edit(boot("one")))
-    again = bench.restarted()
-    again.hear(DOWN, again.edit(boot("two")))
-    again.hear(GONE, after_s=30)
-    assert again.capacity == "1000Mi"
-    again.hear(OTHER, after_s=30)
-    assert again.capacity == "3000Mi"
-    assert again.annotations["vramwarden.io/boot-id"] == "two"
-    (left,) = (line for line in again.lines() if line["msg"] == "a GPU left the list")
-    assert (left["gpu"], left["why"]) == ("GPU-a", "the machine has others")
-
-
 def test_a_machine_that_started_again_keeps_its_gpus_while_the_driver_is_not_ready(bench):
-    bench.hear(FINE, bench.edit(boot("one")))
+    bench.hear(FINE, bench.see_node())
     again = bench.restarted()
-    again.hear(DOWN, again.edit(boot("two")))
+    again.hear(DOWN, again.see_node())
     for scan in (DOWN, GONE, DOWN, FINE):
         again.hear(scan, after_s=30)
         assert again.capacity == "1000Mi"
     assert "a GPU left the list" not in again.said()
-
-
-def shown(bench):
-    """Return why the one GPU must not be chosen, as the node shows it; empty where it may."""
-    (gpu,) = json.loads(bench.annotations["vramwarden.io/gpus"])
-    assert ("fault" in gpu) == (gpu.get("healthy") is False)
-    assert bench.capacity == "1000Mi"
-    return gpu.get("fault", "")
-
-
-FELL = "Xid 79: it has fallen off the bus"
-FORGET = {"metadata": {"annotations": {"vramwarden.io/forget-xids": "true"}}}
-
-
-def test_an_xid_is_shown_at_once_and_kept_by_the_next_agent_until_the_machine_starts_again(bench):
-    bench.hear(FINE, bench.edit(boot("one")))
-    bench.hear(XidSeen("GPU-a", 79), after_s=1)
-    assert bench.agent._scan_now.is_set()
-    again = bench.restarted()
-    for messages in ([again.see_node()], [DOWN], [FINE], [GONE], [FINE]):
-        again.hear(*messages, after_s=1)
-        assert FELL in shown(again)
-    again.hear(DOWN, again.edit(boot("two")), after_s=1)
-    assert shown(again) == FELL
-    again.hear(FINE, after_s=1)
-    assert shown(again) == ""
-
-
-@pytest.mark.parametrize("restarts", [False, True])
-def test_a_cluster_admin_s_word_takes_a_gpu_back_and_is_removed_in_the_same_patch(restarts, bench):
-    bench.hear(FINE, bench.see_node())
-    bench.hear(XidSeen("GPU-a", 79), after_s=1)
-    edited = bench.edit(FORGET)
-    if restarts:
-        bench = bench.restarted()
-        bench.hear(FINE)
-    bench.hear(edited, after_s=1)
-    assert shown(bench) == ""
-    *_, (status, patch) = bench.sent
-    assert not status
-    assert set(patch["metadata"]["annotations"]) >= {
-        "vramwarden.io/gpus",
-        "vramwarden.io/forget-xids",
-    }
-    assert "vramwarden.io/forget-xids" not in bench.annotations
-    bench.hear(XidSeen("GPU-a", 48), after_s=1)
-    assert shown(bench) == "Xid 48: uncorrectable memory error"
-
-
-def test_an_admin_s_word_while_the_driver_is_down_waits_for_the_driver_s(bench):
-    bench.hear(FINE, bench.see_node())
-    bench.hear(XidSeen("GPU-a", 79), after_s=1)
-    bench.hear(DOWN, bench.edit(FORGET), after_s=1)
-    assert shown(bench) == FELL
-    bench.hear(FINE, after_s=1)
-    assert shown(bench) == ""
-
-
-def test_xids_before_the_first_scan_or_of_strangers_change_nothing(bench):
-    bench.hear(XidSeen("GPU-a", 79), bench.see_node())
-    bench.hear(FINE, XidSeen("GPU-z", 79))
-    assert shown(bench) == ""
-
-
-def test_that_xids_are_not_watched_is_reported_once_and_once_that_they_are(bench):
-    bench.hear(XidsWatched())
-    for _ in range(3):
-        bench.hear(XidsWatched("why"))
-    bench.hear(XidsWatched(), XidsWatched())
-    assert bench.said() == ["GPUs are not watched for Xids", "GPUs are watched for Xids"]
-
-
-@pytest.mark.parametrize(
-    ("messages", "node", "may"),
-    [
-        ([FINE], {}, True),
-        ([], {}, False),
-        ([GONE], {}, False),
-        ([FINE], {"spec": {"unschedulable": True}}, False),
-        ([FINE], {"metadata": {"labels": {"nvidia.com/gpu.deploy.dcgm": "paused-for-x"}}}, False),
-        ([FINE], {"metadata": {"labels": {"vramwarden.io/share": "false"}}}, False),
-    ],
-)
-def test_the_driver_is_held_only_where_gpus_are_shared_and_nobody_may_replace_it(
-    messages, node, may, bench
-):
-    assert not bench.agent._may_hold()
-    bench.hear(*messages, bench.edit(node))
-    assert bench.agent._may_hold() == may
-    bench.hear(NodeSeen(None), after_s=10)
-    assert not bench.agent._may_hold()
 
 
 @pytest.mark.parametrize("scan", [DOWN, MISSING])

@@ -192,7 +192,7 @@ def test_links_lead_somewhere(document):
 
 def test_the_readme_says_what_it_cannot_do_on_the_first_screen():
     assert README.index("## What it cannot do") < 1000
-    assert "565.57.01" in README
+    assert "NVIDIA driver 570 or newer" in README
 
 
 def admit(manifest):

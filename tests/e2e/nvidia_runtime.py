@@ -29,7 +29,7 @@ from pathlib import Path
 
 LIBRARY = "libnvidia-ml.so.1"
 LIBRARIES = f"usr/lib/{sysconfig.get_config_var('MULTIARCH')}"
-DRIVER = "565.57.01"
+DRIVER = "570.86.15"
 R615 = "615.71.09"
 CUDA = "libcuda.so.1"
 DRIVER_ANNOTATION = "stub.nvml/driver"  # on a pod: the driver's version, if not DRIVER

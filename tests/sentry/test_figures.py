@@ -114,11 +114,11 @@ def test_a_node_with_everything_known():
 
 def test_what_its_agent_says_of_the_node_is_shown():
     whys = {"not_shared": "nvidia.com/gpu is offered", "held": "others give them away, too"}
-    own = replace(OWN, **whys, faults={"GPU-b": "Xid 79"})
+    own = replace(OWN, **whys, faults={"GPU-b": "is broken"})
     node = shown(seen(a_scan(0, 500)), own=own)
     assert {name: getattr(node, name) for name in whys} == whys
     assert [(gpu.healthy, gpu.fault, gpu.used_bytes) for gpu in node.gpus] == [
-        (True, "", 0), (False, "Xid 79", 500 * MIB),
+        (True, "", 0), (False, "is broken", 500 * MIB),
     ]  # fmt: skip
     assert read_gpu_node(write_gpu_node(node)) == node
     assert "largestFree" not in write_gpu_node(node)["status"]["summary"]

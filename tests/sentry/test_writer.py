@@ -219,7 +219,7 @@ def labelled(share):
 
 
 GPU = {"uuid": "GPU-a", "memory": GIB, "product": "H200", "index": 0}
-BROKEN = {**GPU, "uuid": "GPU-b", "healthy": False, "fault": "Xid 79"}
+BROKEN = {**GPU, "uuid": "GPU-b", "healthy": False, "fault": "is broken"}
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ BROKEN = {**GPU, "uuid": "GPU-b", "healthy": False, "fault": "Xid 79"}
         (annotated(held="by others"), "held", "by others"),
         (annotated(held="x" * 600), "held", "x" * 512),
         (annotated(held=""), "held", "annotation vramwarden.io/held"),
-        (annotated(gpus=json.dumps([GPU, BROKEN])), "faults", {"GPU-b": "Xid 79"}),
+        (annotated(gpus=json.dumps([GPU, BROKEN])), "faults", {"GPU-b": "is broken"}),
     ],
 )  # fmt: skip
 def test_what_its_agent_says_of_the_node_is_known_within_a_minute(node, field, known):

@@ -41,7 +41,7 @@ class ScriptedNvml:
         self.listed = {f"GPU-{name}": used for name, used in listed.items()}
         self.total_bytes = 0
         self.codes = {}
-        self.version = "565.57.01"
+        self.version = "570.86.15"
         self.mig = False
         self.unreachable = ()
         self.now_s = 0.0

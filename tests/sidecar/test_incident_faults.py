@@ -152,7 +152,7 @@ def test_a_driver_that_does_not_do_keeps_the_workload_from_starting_and_stops_no
         p.guard()
         return p.end(), p.probe(), mine.code, mine.notes, p.messages
 
-    blind = "does not report processes' memory in a container; 565.57.01 or newer is needed."
+    blind = "is too old for a sidecar; 570 or newer is needed."
     before = f"the one before failed: Driver 550.163.01 {blind}"
     why = f"not guarding yet: the self-test has not finished; {before}"
     assert pod.run(incident) == [70, [1, why], None, [], ["self-test"]]

@@ -125,7 +125,7 @@ def test_a_signal_to_stop_ends_a_guard_with_nought(pod):
 
     code, messages, verdict, seconds, message = pod.run(incident)
     assert (code, messages, verdict["ability"]) == (0, ["self-test", "stopped"], "full")
-    assert verdict["why"].startswith("Driver 565.57.01 ")
+    assert verdict["why"].startswith("Driver 570.86.15 ")
     peak = "no peak was measured, the cap is 1000Mi, nothing was stopped, guarded for"
     figures = f'{{"v":1,"cap":1048576000,"peak":{{}},"stops":0,"s":{seconds}}}'
     said = f"ended: {peak} {seconds}s"

@@ -82,7 +82,7 @@ def test_where_all_is_well_every_check_holds(pod):
         (name, True) for name in WITH_LIBRARY
     ]
     assert outcome.ability is Ability.FULL
-    assert outcome.why == "Driver 565.57.01 reports processes' memory in a container."
+    assert outcome.why == "Driver 570.86.15 reports processes' memory in a container."
     assert outcome.checks[-1].reason == "Visible: GPU-a (H200)."
 
 
@@ -94,7 +94,6 @@ def test_every_check_says_a_sentence(pod):
             assert check.reason.endswith(".")
 
 
-NEEDED = "565.57.01 or newer is needed."
 BLIND = {
     "gVisor": (
         lambda pod: pod.has_kernel("Linux version 4.4.0 #1 SMP Sun Jan 10 15:06:54 PST 2016\n"),
@@ -123,11 +122,8 @@ BLIND = {
 } | {
     f"driver {version}": (lambda pod, of=version: setattr(pod.nvml, "version", of), ("driver", why))
     for version, why in {
-        "515.43.04": f"Driver 515.43.04 lists host PIDs, not the pod's; {NEEDED}",
-        "535.54.03": f"Driver 535.54.03 returns process lists in a layout of its own; {NEEDED}",
-        "535.113.01": f"does not report processes' memory in a container; {NEEDED}",
-        "560.35.03": "does not report", "565.57": "does not report", "": "cannot be read",
-        "newest": "cannot be read",
+        "535.54.03": "Driver 535.54.03 is too old for a sidecar; 570 or newer is needed.",
+        "565.77": "is too old", "": "cannot be read", "newest": "cannot be read",
     }.items()
 } | {
     f"{method} {code}": (
@@ -212,7 +208,7 @@ def test_neither_the_first_process_nor_ourselves_nor_parents_are_asked_about(pod
     assert pod.self_test().ability is Ability.FULL
 
 
-@pytest.mark.parametrize("version", ["565.57.01", "580.65.06", "615.12"])
+@pytest.mark.parametrize("version", ["570.86.15", "580.65.06", "615.12"])
 def test_newer_drivers_work(version, pod):
     pod.nvml.version = version
     assert pod.self_test().ability is Ability.FULL

@@ -16,7 +16,7 @@ FOUND = {
     f"{GPU}fail * 999\n": (70, "blind", ["library"]),
     f"{GPU}fail nvmlSystemGetDriverVersion 18\n": (70, "blind", ["library"]),
     f"driver 550.54.14\n{GPU}": (70, "blind", ["driver"]),
-    "driver 565.57.01\n": (70, "blind", ["gpus"]),
+    "driver 570.86.15\n": (70, "blind", ["gpus"]),
     "gpu GPU-a total=1000 mig=1\n": (70, "blind", ["gpus"]),
     f"{GPU}fail {LISTS} 4\n": (70, "blind", ["gpus"]),
 }

@@ -5,7 +5,7 @@
    starts the counting of calls anew. Replace it by a rename: a line that cannot be read ends the
    process. Without a file, the driver is not loaded (9).
 
-     driver 565.57.01
+     driver 570.86.15
      gpu GPU-a total=1000 reserved=100 used=0 mig=0 name=NVIDIA_H200
      process 0 compute 4242 500         GPU by position, list, pid, bytes or `unavailable`
      process 0 mps 4243 0 from=2        only from the second call of that list's function on
@@ -51,9 +51,6 @@
    As libcuda.so.1 it allocates for the process that calls: the lists and the limits know of it, and
    an allocation beyond a limit, or beyond the GPU, fails with CUDA_ERROR_OUT_OF_MEMORY (2). Who is
    charged is the cgroup of the process that called cuInit; if that has gone, nobody.
-
-   Xids: a line `<GPU's position or UUID> <number>` that is added to the file `xids` beside
-   NVML_STUB_FILE is an event for each event set that was made before; `?` is a GPU that cannot be told.
 
    NVML_STUB_LOG names a file that gets a line for every call.
 
@@ -359,7 +356,7 @@ static int read_script(void)
         now.st_mtim.tv_sec != script.read.st_mtim.tv_sec ||
         now.st_mtim.tv_nsec != script.read.st_mtim.tv_nsec) {
         memset(&script, 0, sizeof script);
-        strcpy(script.driver, "565.57.01");
+        strcpy(script.driver, "570.86.15");
         script.read = now;
         while (fgets(line, sizeof line, file))
             read_line(line);
@@ -1263,7 +1260,6 @@ int nvmlDeviceGetVirtualizationMode(nvmlDevice_t handle, unsigned *mode)
 #ifndef WITHOUT_HEALTH
 #define RECOVERY_ACTION 230
 #define UNSIGNED_INT 1
-#define XID_CRITICAL_ERROR 8ULL
 
 struct field_value {
     unsigned field, scope;
@@ -1273,15 +1269,6 @@ struct field_value {
         unsigned number;
         bytes_t wide;
     } value;
-};
-struct event {
-    nvmlDevice_t handle;
-    bytes_t type, data;
-    unsigned gpu_instance, compute_instance;
-};
-struct event_set {
-    long read;
-    unsigned registered; /* a bit for each GPU's position */
 };
 
 int nvmlDeviceGetFieldValues(nvmlDevice_t handle, int count, struct field_value *values)
@@ -1308,80 +1295,6 @@ int nvmlDeviceGetRemappedRows(nvmlDevice_t handle, unsigned *correctable, unsign
     return remap == NOT_AVAILABLE ? NOT_SUPPORTED : SUCCESS;
 }
 
-static FILE *open_xids(void)
-{
-    char path[2048];
-    const char *script_path = getenv("NVML_STUB_FILE");
-    const char *slash = strrchr(script_path, '/');
-    int length = slash ? (int)(slash - script_path) : 1;
-    snprintf(path, sizeof path, "%.*s/xids", length, slash ? script_path : ".");
-    return fopen(path, "re");
-}
-
-int nvmlEventSetCreate(struct event_set **set)
-{
-    int code = enter_initialised(__func__, NO_GPU);
-    if (code != SUCCESS)
-        return code;
-    *set = calloc(1, sizeof **set);
-    FILE *file = open_xids();
-    if (file) {
-        fseek(file, 0, SEEK_END);
-        (*set)->read = ftell(file);
-        fclose(file);
-    }
-    return SUCCESS;
-}
-
-int nvmlEventSetFree(struct event_set *set)
-{
-    int code = enter_initialised(__func__, NO_GPU);
-    free(set);
-    return code;
-}
-
-int nvmlDeviceRegisterEvents(nvmlDevice_t handle, bytes_t types, struct event_set *set)
-{
-    ENTER_DEVICE(__func__, handle);
-    set->registered |= (types & XID_CRITICAL_ERROR) ? 1U << gpu : 0;
-    return SUCCESS;
-}
-
-/* Read the next whole line of the file that is about a registered GPU. */
-static int take_event(struct event_set *set, struct event *event)
-{
-    char line[256], *rest;
-    int found = 0;
-    FILE *file = open_xids();
-    if (file)
-        fseek(file, set->read, SEEK_SET);
-    while (file && !found && fgets(line, sizeof line, file) && strchr(line, '\n')) {
-        set->read = ftell(file);
-        line[strcspn(line, "#\r\n")] = 0;
-        char *name = strtok_r(line, " \t", &rest);
-        if (!name)
-            continue;
-        int unknown = !strcmp(name, "?");
-        int gpu = isdigit((unsigned char)*name) ? (int)number(name) : find_gpu(name);
-        found = unknown || (gpu != NO_GPU && set->registered >> gpu & 1);
-        *event = (struct event){unknown || !found ? NULL : handle_of(gpu), XID_CRITICAL_ERROR,
-                                number(word_of(&rest)), FOREVER, FOREVER};
-    }
-    if (file)
-        fclose(file);
-    return found;
-}
-
-int nvmlEventSetWait_v2(struct event_set *set, struct event *event, unsigned wait_ms)
-{
-    struct timespec slice = {0, 10 * 1000000L};
-    int code = enter_initialised(__func__, NO_GPU);
-    for (unsigned waited_ms = 0; code == SUCCESS && !take_event(set, event); waited_ms += 10) {
-        code = waited_ms < wait_ms ? SUCCESS : TIMEOUT;
-        nanosleep(&slice, NULL);
-    }
-    return code;
-}
 #endif
 
 /* GPUs here have no MIG instances to tell of. */

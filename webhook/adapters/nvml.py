@@ -96,7 +96,6 @@ class Nvml:
         self.unreachable: tuple[NvmlError, ...] = ()
         """Why GPUs are missing from what `devices` returned last."""
         self._buffer = _entries(_FIRST_SIZE)
-        self._events: Any = None
 
     def open(self) -> Self:
         """Load the library and start it; without effect where it is open.
@@ -112,10 +111,6 @@ class Nvml:
     def close(self) -> None:
         """Release the library; never raise, since a driver that is gone cannot be asked."""
         self._handles.clear()
-        events, self._events = self._events, None
-        if events is not None:
-            with contextlib.suppress(NvmlError):
-                _ask("nvmlEventSetFree", pynvml.nvmlEventSetFree, events)
         if self._is_open:
             self._is_open = False
             with contextlib.suppress(NvmlError):
@@ -248,43 +243,6 @@ class Nvml:
         """
         rows = self._about(uuid, self._remaps)
         return (bool(rows[2]), bool(rows[3])) if rows else (False, False)
-
-    def register_xids(self) -> None:
-        """Let `next_xid` hear of the GPUs that `devices` returned last, until NVML is closed.
-
-        Raises where none of them offers it. What was reported before is never heard.
-        """
-        name, register = "nvmlDeviceRegisterEvents", pynvml.nvmlDeviceRegisterEvents
-        wanted = pynvml.nvmlEventTypeXidCriticalError
-        self._events = _ask("nvmlEventSetCreate", pynvml.nvmlEventSetCreate)
-        missed = []
-        for gpu, handle in self._handles.items():
-            try:
-                _ask(name, register, handle, wanted, self._events, gpu=gpu)
-            except NvmlError as error:
-                missed.append(error)
-        if len(missed) == len(self._handles):
-            raise missed[0] if missed else NvmlError(name, pynvml.NVML_ERROR_NOT_FOUND)
-
-    def next_xid(self, wait_s: float) -> tuple[str, int] | None:
-        """Wait so long for a critical Xid; return its GPU and number, or None where none came.
-
-        None also for one without a GPU that can be named, as it may be any.
-        """
-        wait, wait_ms = pynvml.nvmlEventSetWait_v2, int(wait_s * 1000)
-        try:
-            event = _ask("nvmlEventSetWait_v2", wait, self._events, wait_ms)
-        except NvmlError as error:
-            if error.fault is Fault.STUCK:  # its timeout
-                return None
-            raise
-        if event.eventType != pynvml.nvmlEventTypeXidCriticalError:
-            return None
-        try:
-            uuid = _ask("nvmlDeviceGetUUID", pynvml.nvmlDeviceGetUUID, event.device)
-        except NvmlError:
-            return None
-        return str(uuid), int(event.eventData)
 
     def _open_gpu(self, index: int) -> SeenGpu | None:
         """Keep the handle of the GPU at this place; None for one that is not ours to see."""

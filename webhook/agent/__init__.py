@@ -19,7 +19,6 @@ policy can, by `authentication.kubernetes.io/node-name` in the extra fields of t
 | --- | --- |
 | main | observes scans, reconciles the node with the inventory, beats; never asks a driver |
 | scanner | opens NVML, scans, closes: an open NVML keeps the node's driver from being replaced |
-| watcher | hears of Xids, and holds NVML open for that while `core.node.driver` lets it |
 | watcher | reports each change of the node |
 | watcher | reports each change of the list of who has which of its GPUs |
 | watcher | reports each change of the ResourceSlices of its node |

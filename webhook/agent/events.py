@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from webhook.core.node.events import EventReason
 from webhook.core.node.inventory import LOST, SILENT, UNSEEN, skipped
 from webhook.core.pod.quantity import format_bytes
-from webhook.names import NODE_FORGET_XIDS_ANNOTATION, NOT_ENFORCED
+from webhook.names import NOT_ENFORCED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,10 +22,6 @@ if TYPE_CHECKING:
     from webhook.nodekit.events import EventWriter
 
 _CURE: Final = "It is taken back by itself once the driver no longer says so"
-_CURE_OF_XID: Final = (
-    "Drain the node and reset the GPU, or reboot; if it is not taken back by that: "
-    f"kubectl annotate node {{}} {NODE_FORGET_XIDS_ANNOTATION}=true"
-)
 
 
 def report(
@@ -44,7 +40,7 @@ def report(
         else:
             journal.over(f"skipped {gpu.uuid}", "GPU no longer skipped", gpu=gpu.uuid)
     _report_unsure(journal, scan, before, after, grace_s)
-    report_health(journal, after)
+    _report_health(journal, after)
     if scan.cannot_measure and after.gpus:
         what = "a sidecar cannot measure here"
         journal.once("measure", "warning", what, scan.cannot_measure, label=after.enforcement)
@@ -66,10 +62,10 @@ def report(
 
 def _shared(inventory: Inventory) -> list[Gpu]:
     """Return what is shared; whether a GPU is healthy has a line of its own (`_report_unsure`)."""
-    return [replace(gpu, healthy=True, fault="", xid=0, resets=False) for gpu in inventory.gpus]
+    return [replace(gpu, healthy=True, fault="") for gpu in inventory.gpus]
 
 
-def report_health(journal: Journal, after: Inventory) -> None:
+def _report_health(journal: Journal, after: Inventory) -> None:
     """Write which GPUs the driver calls broken, and which no longer."""
     for gpu in after.gpus:
         about = f"health {gpu.uuid}"
@@ -100,10 +96,8 @@ def _report_unsure(
 ) -> None:
     seen = {gpu.uuid for gpu in scan.gpus}
     left = {one.gpu.uuid for one in before.known} - {one.gpu.uuid for one in after.known}
-    restarted = before.boot_id not in {"", after.boot_id}
-    lost = "the machine has others" if restarted else f"it was lost for {grace_s:g} s"
     for uuid in sorted(left):
-        why = "it is in MIG mode now" if uuid in seen else lost
+        why = "it is in MIG mode now" if uuid in seen else f"it was lost for {grace_s:g} s"
         journal.event("warning", "a GPU left the list", why=why, gpu=uuid)
         journal.forget(f"gpu {uuid}")
         journal.forget(f"health {uuid}")
@@ -131,7 +125,7 @@ def report_changes(
 
     Where the driver as a whole does not answer there is none: the node keeps what it shows.
     """
-    for reason, sentence in _changes(events.node, scan, before, after, grace_s):
+    for reason, sentence in _changes(scan, before, after, grace_s):
         events.over(reason)  # it happened again, whatever was told before
         events.once(reason, sentence)
     if scan.failed:
@@ -151,7 +145,7 @@ def report_changes(
 
 
 def _changes(
-    node: str, scan: Scan, before: Inventory, after: Inventory, grace_s: float
+    scan: Scan, before: Inventory, after: Inventory, grace_s: float
 ) -> Iterator[tuple[EventReason, str]]:
     seen = {gpu.uuid for gpu in scan.gpus}
     now = {one.gpu.uuid: one for one in after.known}
@@ -159,15 +153,14 @@ def _changes(
     for gpu in after.gpus:
         if gpu.fault and gpu.fault not in UNSEEN and gpu.fault != known.get(gpu.uuid):
             named = f"GPU {gpu.index} ({gpu.uuid})"
-            cure = _CURE_OF_XID.format(node) if gpu.xid else _CURE
-            yield EventReason.GPU_UNHEALTHY, f"{named}: {gpu.fault}; it gets no further pod. {cure}"
+            sentence = f"{named}: {gpu.fault}; it gets no further pod. {_CURE}"
+            yield EventReason.GPU_UNHEALTHY, sentence
     for was in before.gpus:
         named = f"GPU {was.index} ({was.uuid})"
         one = now.get(was.uuid)
         if one is None:
-            if was.healthy:
-                why = "it is in MIG mode now" if was.uuid in seen else "the machine has others"
-                yield EventReason.GPU_LOST, f"{named} left the list: {why}"
+            if was.healthy and was.uuid in seen:
+                yield EventReason.GPU_LOST, f"{named} left the list: it is in MIG mode now"
         elif was.healthy and one.gpu.fault in {LOST, SILENT}:
             until = f"; it leaves the list if that lasts for {grace_s:g} s"
             doubt = f"{one.gpu.fault}{until if one.gpu.fault == LOST else ''}"

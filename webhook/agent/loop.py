@@ -19,30 +19,26 @@ from webhook.adapters.kube.node_watch import (
     watch_node,
     watch_slices,
 )
-from webhook.adapters.nvml import Nvml
-from webhook.agent.events import report, report_changes, report_health
+from webhook.agent.events import report, report_changes
 from webhook.agent.heartbeat import beat
 from webhook.agent.limit import FiguresSeen, FiguresUnread, LimitLabel, watch_figures
-from webhook.agent.scanner import DriverLease, XidSeen, XidsWatched, watch_gpus, watch_xids
+from webhook.agent.scanner import watch_gpus
 from webhook.agent.sharing import Assigned, SharingOfNode
 from webhook.core.node.access import advise, named
 from webhook.core.node.driver import (
     Driver,
     after_scan,
     hangs,
-    must_let_go,
     needs_new_container,
     why_unready,
 )
-from webhook.core.node.inventory import Inventory, Scan, forget_xids, observe, strike
+from webhook.core.node.inventory import Inventory, Scan, observe
 from webhook.core.node.patching import Allowance, is_echo, without_taint
 from webhook.core.node.sharing import Shared, Sharing, limited
 from webhook.core.node.state import (
     Patches,
-    boot_id,
     changes,
     desired,
-    forgets_xids,
     is_free_alone,
     patches,
     read_inventory,
@@ -55,10 +51,11 @@ from webhook.nodekit.program import Inbox, NewContainerNeededError
 if TYPE_CHECKING:
     from webhook.adapters.journal import Journal
     from webhook.adapters.kube.client import Kube
+    from webhook.adapters.nvml import Nvml
     from webhook.agent.settings import AgentSettings
 
     Message = (
-        Scan | XidSeen | XidsWatched | NodeSeen | NodeUnread | AssignmentsSeen | AssignmentsUnread
+        Scan | NodeSeen | NodeUnread | AssignmentsSeen | AssignmentsUnread
         | SlicesSeen | SlicesUnread | FiguresSeen | FiguresUnread
     )  # fmt: skip
 
@@ -99,7 +96,6 @@ class Agent:
         self._failures: dict[str, str] = {}
         self._beats = bool(settings.run_folder)
         self._scan_now = threading.Event()
-        self._lease = DriverLease()
         self._events = EventWriter(
             kube,
             journal,
@@ -127,8 +123,7 @@ class Agent:
             start(self._events.write_all)
         if settings.fixed_bytes is None:
             driver = (self._nvml, settings.kernel_driver)
-            start(watch_gpus, *driver, settings.interval_s, self._scan_now, self._lease, send)
-            start(watch_xids, Nvml(), self._lease, send)
+            start(watch_gpus, *driver, settings.interval_s, self._scan_now, send)
             start(watch_slices, self._kube, settings.node, send)
             start(watch_figures, self._kube, settings.node, settings.interval_s, send)
             if settings.namespace:
@@ -139,7 +134,6 @@ class Agent:
             now_s = time.monotonic()
             self._reconcile(now_s)
             self._check_driver(now_s)
-            self._lease.allow(self._may_hold())
 
     def _receive(self) -> None:
         """Take what was reported; wait a while for it."""
@@ -161,12 +155,6 @@ class Agent:
                 self._limit.on_scan(message)
                 self._driver = after_scan(self._driver, message, time.monotonic())
                 self._observe()
-            case XidSeen():
-                self._strike(message)
-            case XidsWatched(""):
-                self._journal.over("xids", "GPUs are watched for Xids")
-            case XidsWatched(why):
-                self._journal.once("xids", "warning", "GPUs are not watched for Xids", why)
             case NodeUnread(why):
                 self._fail("watch", "the node cannot be watched; retrying", why)
             case AssignmentsSeen(assignments, watched, whole):
@@ -231,31 +219,11 @@ class Agent:
         if self._scan is None or self._inventory is None:
             return
         before, grace_s = self._inventory, self._settings.grace_s
-        boot = boot_id(self._node) if self._node else ""
-        after = observe(before, self._scan, self._driver.scanned_s, grace_s, boot)
+        after = observe(before, self._scan, self._driver.scanned_s, grace_s)
         self._inventory = named(after, self._scan, self._settings.access)
         report(self._journal, self._scan, before, self._inventory, grace_s)
-        self._report_changes(self._scan, before, self._inventory)
-
-    def _strike(self, seen: XidSeen) -> None:
-        """Take a GPU that reported an Xid for broken; the next scan, at once, says what it asks."""
-        if self._scan is None or self._inventory is None:
-            return
-        before, boot = self._inventory, boot_id(self._node) if self._node else ""
-        self._inventory = strike(before, seen.uuid, seen.xid, boot)
-        report_health(self._journal, self._inventory)
-        self._report_changes(self._scan, before, self._inventory)
-        self._scan_now.set()
-
-    def _report_changes(self, scan: Scan, before: Inventory, after: Inventory) -> None:
         if not self._sharing.is_off:
-            report_changes(self._events, scan, before, after, self._settings.grace_s)
-
-    def _may_hold(self) -> bool:
-        """Say whether the watch for Xids may hold the driver: where GPUs are shared, in use."""
-        if self._node is None or self._scan is None or self._sharing.is_off:
-            return False
-        return bool(self._inventory and self._inventory.known) and not must_let_go(self._node)
+            report_changes(self._events, self._scan, before, self._inventory, grace_s)
 
     def _advise(self, shared: Shared, inventory: Inventory) -> None:
         """Say once what a cluster admin should change of how GPUs that are shared are shown."""
@@ -270,9 +238,6 @@ class Agent:
         self._owed |= self._assigned.poll(now_s)
         if self._node is None or self._inventory is None or now_s < self._next_try_s:
             return
-        if forgets_xids(self._node):
-            self._inventory = forget_xids(self._inventory)
-            self._observe()
         found = self._sharing.judge(self._node, self._inventory, now_s)
         self._advise(found.shared, self._inventory)
         made, listed = self._missing(found, self._node, self._inventory)

@@ -13,7 +13,7 @@ from webhook.agent.loop import Agent
 from webhook.agent.scanner import scan
 from webhook.core.kinds.nodes import read_time
 from webhook.core.node.access import advise, named
-from webhook.core.node.inventory import Inventory, Scan, forget_xids, observe, skipped
+from webhook.core.node.inventory import Inventory, Scan, observe, skipped
 from webhook.core.node.sharing import (
     Beside,
     Shared,
@@ -22,7 +22,7 @@ from webhook.core.node.sharing import (
     judge,
     limited,
 )
-from webhook.core.node.state import boot_id, changes, desired, forgets_xids, patches, read_inventory
+from webhook.core.node.state import changes, desired, patches, read_inventory
 from webhook.core.placement.assignments import promised_bytes
 from webhook.core.pod.whole import claimants
 from webhook.nodekit.program import run_program
@@ -76,9 +76,7 @@ def scan_once(settings: AgentSettings) -> Once:
     seen = scan(Nvml(), settings.kernel_driver) if settings.fixed_bytes is None else Scan()
     inventory = Inventory(fixed_bytes=settings.fixed_bytes)
     if settings.fixed_bytes is None:
-        before = read_inventory(node)
-        before = forget_xids(before) if forgets_xids(node) else before
-        inventory = observe(before, seen, 0.0, settings.grace_s, boot_id(node))
+        inventory = observe(read_inventory(node), seen, 0.0, settings.grace_s)
         inventory = named(inventory, seen, settings.access)
     age_s, claimed_by = _age_and_claims(settings, node, inventory)
     beside = Beside(

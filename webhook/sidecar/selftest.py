@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from webhook.adapters import processes, surroundings
 from webhook.adapters.nvml import NvmlError
 from webhook.core.frozen import dataclass
-from webhook.core.nvidia.drivers import DriverClass, driver_class, explain_driver
+from webhook.core.nvidia.drivers import explain_support, supports_sidecar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,7 +89,7 @@ def self_test(nvml: Nvml, *, placed: bool = True, proc: str = "/proc") -> SelfTe
     | process-namespace | the node's own, or proc is another's: PIDs would mean strangers |
     | shared-processes | the sidecar is alone in its namespace |
     | library | libnvidia-ml.so.1 is missing or does not fit the driver |
-    | driver | too old to report the memory of a container's processes |
+    | driver | older than 570 |
     | gpus | none visible, one of them in MIG mode, or its lists cannot be read |
     | permission | a process that already exists cannot be signalled |
     """
@@ -134,8 +134,8 @@ def _driver(nvml: Nvml, hint: str) -> Iterator[SelfCheck]:
         yield SelfCheck("library", holds=False, reason=_sentence(error) + hint)
         return
     yield SelfCheck("library", holds=True, reason="libnvidia-ml.so.1 was loaded and started.")
-    works = driver_class(version) is DriverClass.WORKS
-    yield SelfCheck("driver", works, f"{_capital(explain_driver(version))}.")
+    works = supports_sidecar(version)
+    yield SelfCheck("driver", works, f"{_capital(explain_support(version))}.")
     yield _gpus(nvml, hint)
 
 

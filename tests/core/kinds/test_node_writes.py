@@ -89,7 +89,7 @@ def test_of_a_large_gpu_two_percent_count():
         replace(NODE, gpus=(SMALL,)),
         replace(NODE, gpus=()),
         with_gpu(healthy=False),
-        with_gpu(healthy=False, fault="Xid 79"),
+        with_gpu(healthy=False, fault="is lost"),
         with_gpu(product="A10G"),
         with_gpu(index=7),
         with_gpu(pods=()),

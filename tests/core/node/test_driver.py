@@ -15,7 +15,6 @@ from webhook.core.node.driver import (
     Driver,
     after_scan,
     hangs,
-    must_let_go,
     needs_new_container,
     why_unready,
 )
@@ -140,23 +139,3 @@ def test_a_scan_that_does_not_come_hangs_and_one_that_fails_does_not(scan):
 
 def test_a_driver_that_hangs_from_the_start_is_detected_too():
     assert hangs(START, STUCK_AFTER_S + 30.1, 30.0)
-
-
-OPERATOR = "nvidia.com/gpu.deploy."
-
-
-@pytest.mark.parametrize(
-    ("node", "lets_go"),
-    [
-        ({}, False),
-        ({"metadata": {"labels": {}}, "spec": {"unschedulable": False}}, False),
-        ({"spec": {"unschedulable": True}}, True),
-        ({"metadata": {"labels": {f"{OPERATOR}device-plugin": "false"}}}, False),
-        ({"metadata": {"labels": {f"{OPERATOR}client": "paused-for-driver-upgrade"}}}, True),
-        ({"metadata": {"labels": {f"{OPERATOR}dcgm": "paused"}}, "spec": {}}, True),
-        ({"metadata": {"labels": {"other/label": "paused"}}}, False),
-        ({"metadata": None, "spec": []}, False),
-    ],
-)
-def test_a_driver_that_may_be_about_to_be_replaced_is_not_held(node, lets_go):
-    assert must_let_go(node) == lets_go

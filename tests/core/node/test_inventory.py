@@ -12,17 +12,14 @@ from tests.support.gpus import (
     DOWN,
     GRACE_S,
     INVENTORIES,
-    NODE,
     SCANS,
     a_gpu,
     a_scan,
     after,
-    put_right,
     seen,
 )
-from webhook.core.node.inventory import Inventory, TrackedGpu, forget_xids, observe, skipped, strike
-from webhook.core.node.state import read_inventory
-from webhook.core.nvidia.drivers import SeenGpu
+from webhook.core.node.inventory import Inventory, TrackedGpu, observe, skipped
+from webhook.core.nvidia.drivers import RECOVERIES, SeenGpu
 from webhook.core.pod.quantity import MIB
 
 FINE = a_scan(seen("a"), seen("b", 2000, 1))
@@ -130,136 +127,10 @@ def test_a_gpu_is_as_healthy_as_the_driver_s_state_says_new_known_or_back(state,
     assert after((10.0, FINE), start=inventory).gpus == BOTH.gpus  # as soon as that is fine
 
 
-STRUCK = strike(BOTH, "GPU-b", 79)
-FELL = "Xid 79: it has fallen off the bus"
-
-
-def b_asks(recovery):
-    return a_scan(A, replace(seen("b", 2000, 1), recovery=recovery))
-
-
-@pytest.mark.parametrize(
-    ("scans", "fault"),
-    [
-        ([], FELL),
-        ([DOWN], FELL),
-        ([b_asks(None)], FELL),
-        ([b_asks(0)], FELL),
-        ([b_asks(99), b_asks(0)], FELL),
-        ([b_asks(1)], f"{FELL}; needs a reset of the GPU"),
-        ([b_asks(1), DOWN], f"{FELL}; needs a reset of the GPU"),
-        ([b_asks(1), b_asks(None)], FELL),
-        ([a_scan(A)], f"{FELL}; is lost"),
-        ([a_scan(A), b_asks(0)], FELL),
-        ([b_asks(1), b_asks(0)], ""),
-        ([b_asks(2), DOWN, b_asks(0)], ""),
-        ([b_asks(4), b_asks(None), a_scan(A), b_asks(0)], ""),
-        ([b_asks(1), b_asks(0), b_asks(1)], "needs a reset of the GPU"),
-    ],
-)
-@pytest.mark.parametrize("restarts", [False, True])
-def test_an_xid_stays_until_the_driver_asked_for_a_recovery_and_no_longer_does(
-    scans, fault, restarts
-):
-    inventory = STRUCK
-    for now_s, scan in enumerate(scans):
-        inventory = observe(inventory, scan, now_s, GRACE_S)
-        if restarts:  # as the agent reads it back
-            inventory = read_inventory(put_right(NODE, inventory))
-    (a, b) = inventory.gpus
-    assert (a, b.healthy, b.fault) == (a_gpu("a"), not fault, fault)
-    assert bool(b.xid) == ("Xid" in fault)
-    assert inventory.vram_bytes == 3000 * MIB
-
-
-def test_a_second_xid_keeps_the_first_and_waits_for_another_recovery():
-    asked = observe(STRUCK, b_asks(1), 0.0)
-    again = observe(strike(asked, "GPU-b", 95), b_asks(0), 1.0)
-    assert [(gpu.xid, gpu.healthy) for gpu in again.gpus] == [(0, True), (79, False)]
-
-
-@pytest.mark.parametrize(
-    ("recorded", "now", "xid"),
-    [("boot-1", "boot-1", 79), ("boot-1", "boot-2", 0), ("boot-1", "", 79), ("", "boot-2", 79)],
-)
-def test_an_xid_is_forgotten_after_a_reboot(recorded, now, xid):
-    later = at_once(b_asks(None), now, replace(STRUCK, boot_id=recorded))
-    assert (later.gpus[1].xid, later.gpus[1].healthy) == (xid, not xid)
-    assert later.boot_id == now or recorded
-
-
-def test_an_xid_after_a_reboot_is_of_that_start_also_where_no_gpu_answered_in_it_yet():
-    silent = a_scan(unsure=frozenset({"GPU-a", "GPU-b"}))
-    struck = strike(at_once(silent, "boot-2"), "GPU-b", 79, "boot-2")
-    assert at_once(b_asks(0), "boot-2", struck).gpus[1].xid == 79
-    both = strike(strike(OLD, "GPU-a", 48, "boot-1"), "GPU-b", 79, "boot-2")
-    assert [gpu.xid for gpu in both.gpus] == [0, 79]
-
-
-def test_who_forgets_xids_waits_for_the_driver_s_word():
-    forgotten = forget_xids(STRUCK)
-    assert [(gpu.xid, gpu.healthy) for gpu in forgotten.gpus] == [(0, True), (0, False)]
-    assert observe(forgotten, DOWN, 0.0).gpus == forgotten.gpus
-    assert observe(forgotten, b_asks(None), 0.0).gpus == BOTH.gpus
-    assert not observe(forgotten, b_asks(1), 0.0).gpus[1].healthy
-
-
-@pytest.mark.parametrize("inventory", [BOTH, Inventory(), Inventory(fixed_bytes=MIB)])
-def test_an_xid_of_a_gpu_that_is_not_advertised_changes_nothing(inventory):
-    assert strike(inventory, "GPU-z", 79, "boot-2") == inventory
-
-
-OLD = replace(BOTH, boot_id="boot-1")
-NEW = (a_gpu("x", 3000), a_gpu("y", 3000, 1))
-OTHERS = (seen("x", 3000), seen("y", 3000, 1))
-
-
-def at_once(scan, boot_id, start=OLD):
-    """Return the inventory after one scan, in which nothing's grace is over."""
-    return observe(start, scan, 10.0, GRACE_S, boot_id)
-
-
-def test_another_machine_behind_the_same_node_shows_its_own_gpus_alone_and_at_once():
-    later = at_once(a_scan(*OTHERS), "boot-2")
-    assert later.gpus == NEW
-    assert (later.vram_bytes, later.boot_id) == (6000 * MIB, "boot-2")
-
-
-@pytest.mark.parametrize(
-    ("scan", "boot_id"),
-    [
-        (a_scan(*OTHERS), "boot-1"),  # the same start: somebody added GPUs while it ran
-        (a_scan(*OTHERS), ""),
-        (a_scan(*OTHERS, seen("a")), "boot-2"),  # the same machine, and one GPU is late
-        (a_scan(*OTHERS, unsure=frozenset({"GPU-a"})), "boot-2"),
-        (a_scan(*OTHERS, unsure=frozenset({""})), "boot-2"),
-        (a_scan(), "boot-2"),  # its GPUs are on their way
-        (a_scan(unsure=frozenset({"GPU-x"})), "boot-2"),
-        (DOWN, "boot-2"),
-    ],
-)
-def test_a_machine_that_may_be_the_same_keeps_its_gpus_for_the_grace(scan, boot_id):
-    later = at_once(scan, boot_id)
-    assert {"GPU-a", "GPU-b"} <= {gpu.uuid for gpu in later.gpus}
-    assert later.vram_bytes >= BOTH.vram_bytes
-
-
-def test_where_nobody_recorded_a_start_there_is_a_grace():
-    assert at_once(a_scan(*OTHERS), "boot-2", BOTH).vram_bytes == 9000 * MIB
-
-
-@pytest.mark.parametrize("start", [BOTH, OLD])
-@pytest.mark.parametrize("scan", [a_scan(seen("a")), FINE])
-def test_the_start_in_which_a_gpu_answered_last_is_recorded(scan, start):
-    assert at_once(scan, "boot-2", start).boot_id == "boot-2"
-
-
-@pytest.mark.parametrize("scan", [DOWN, a_scan(), a_scan(unsure=frozenset({"GPU-a", "GPU-b"}))])
-def test_a_start_in_which_none_answered_yet_is_not_recorded_so_others_still_replace_them(scan):
-    first = at_once(scan, "boot-2")
-    assert first.boot_id == "boot-1"
-    assert at_once(a_scan(*OTHERS), "boot-2", first).gpus == NEW
-    assert at_once(FINE, "").boot_id == "boot-1"  # nor one that is not known any more
+def test_the_longest_fault_fits_into_an_entry():
+    longest = max(RECOVERIES, key=lambda action: len(RECOVERIES[action]))
+    (gpu,) = after((0.0, a_scan(replace(A, remap_failed=True, recovery=longest)))).gpus
+    assert gpu.fault == f"row remapping failed; needs {RECOVERIES[longest]}"
 
 
 CANNOT = a_scan(seen("a"), cannot_measure="the lists cannot be read")
@@ -342,18 +213,6 @@ def test_whatever_fails_for_less_than_the_grace_lowers_nothing(inventory, scans)
         if inventory.enforcement == "sidecar" and not scan.never_measures:
             assert later.enforcement == "sidecar"
         inventory = later
-
-
-@given(INVENTORIES, SCANS, st.sampled_from(["", "boot-1"]), st.sampled_from(["", "boot-2"]))
-def test_a_start_changes_only_what_becomes_of_gpus_of_which_none_is_left(scanned, scan, old, new):
-    before = replace(settled(scanned), boot_id=old)
-    plain, started = observe(before, scan, 0.0), observe(before, scan, 0.0, boot_id=new)
-    mentioned = {gpu.uuid for gpu in scan.gpus} | scan.unsure
-    left = {gpu.uuid for gpu in before.gpus} & mentioned
-    if old and new and scan.gpus and not left and "" not in scan.unsure and not scan.failed:
-        assert {gpu.uuid for gpu in started.gpus} <= mentioned
-    else:
-        assert started.known == plain.known
 
 
 @given(INVENTORIES, st.lists(st.floats(0, 1e9)))

@@ -26,15 +26,12 @@ from tests.support.gpus import (
     put_right,
     seen,
 )
-from tests.support.merge_patches import merged
 from tests.support.strategies import ANY_JSON
 from webhook.core.node.inventory import Inventory, TrackedGpu
 from webhook.core.node.state import (
     NodeState,
-    boot_id,
     changes,
     desired,
-    forgets_xids,
     label_safe,
     patches,
     read_gpus,
@@ -86,9 +83,7 @@ def test_a_gpu_s_total_is_shown_and_that_it_must_not_be_chosen_now():
             a_gpu("b", 2000, 1),
             total_bytes=2100 * MIB,
             healthy=False,
-            fault="Xid 79",
-            xid=79,
-            resets=True,
+            fault="needs a reset",
         ),
     )
     node = put_right(NODE, Inventory(known=tuple(map(TrackedGpu, gpus)), advertised=True))
@@ -107,9 +102,7 @@ def test_a_gpu_s_total_is_shown_and_that_it_must_not_be_chosen_now():
             "product": "NVIDIA H200",
             "index": 1,
             "healthy": False,
-            "fault": "Xid 79",
-            "xid": 79,
-            "resets": True,
+            "fault": "needs a reset",
         },
     ]
     assert node["status"]["capacity"][VRAM] == "3000Mi"
@@ -130,10 +123,7 @@ ENTRY = {"uuid": "GPU-a", "memory": 1000 * MIB, "product": "NVIDIA H200", "index
         ({"total": True, "healthy": 0}, None, True),
         ({"total": None, "healthy": None}, None, True),
         ({"healthy": False, "of": "the future"}, None, False),
-        ({"healthy": True, "fault": "x", "xid": "79", "resets": True}, None, True),
-        ({"xid": 0}, None, True),
-        ({"xid": 10_000}, None, True),
-        ({"xid": True}, None, True),
+        ({"healthy": True, "fault": "x"}, None, True),
     ],
 )
 def test_what_an_entry_says_besides_may_be_missing_or_wrong(more, total_bytes, healthy):
@@ -144,19 +134,13 @@ def test_what_an_entry_says_besides_may_be_missing_or_wrong(more, total_bytes, h
 
 
 @pytest.mark.parametrize(
-    ("more", "fault", "xid", "resets"),
-    [
-        ({"healthy": False, "fault": "Xid 79", "xid": 79}, "Xid 79", 79, False),
-        ({"healthy": False, "fault": 5, "resets": True}, "", 0, False),
-        ({"healthy": False, "fault": "x" * 1000, "xid": 79.0}, "x" * 120, 0, False),
-        ({"healthy": True, "xid": 79, "resets": "yes"}, "", 79, False),
-        ({"xid": 79, "resets": True}, "", 79, True),
-        ({"xid": 1}, "", 1, False),
-    ],
+    ("written", "fault"),
+    [("is lost", "is lost"), (5, ""), ("x" * 1000, "x" * 120), ("is\nlost", "is?lost")],
 )
-def test_a_recorded_xid_switches_a_gpu_off_whatever_else_its_entry_says(more, fault, xid, resets):
+def test_why_a_gpu_is_not_healthy_is_read_as_a_short_line(written, fault):
+    more = {"healthy": False, "fault": written}
     node = {"metadata": {"annotations": {GPUS: json.dumps([ENTRY | more])}}}
-    off = replace(a_gpu("a"), healthy=False, fault=fault, xid=xid, resets=resets)
+    off = replace(a_gpu("a"), healthy=False, fault=fault)
     assert read_inventory(node).gpus == (off,)
 
 
@@ -167,11 +151,11 @@ def test_a_recorded_xid_switches_a_gpu_off_whatever_else_its_entry_says(more, fa
         {"metadata": {"labels": "x", "annotations": "x"}},
         {"metadata": {"annotations": {GPUS: None}}},
         {"metadata": {"annotations": {GPUS: 5}}},
-        {"metadata": {"annotations": {GPUS: json.dumps([ENTRY]), "vramwarden.io/boot-id": 5}}},
+        {"metadata": {"labels": "x", "annotations": {GPUS: json.dumps([ENTRY])}}},
     ],
 )
 def test_a_node_of_a_file_may_have_any_form(node):
-    assert len(read_inventory(node).gpus) == ("boot-id" in str(node))
+    assert len(read_inventory(node).gpus) == ("GPU-a" in str(node))
 
 
 def test_a_fixed_amount_is_one_gpu_without_a_name_where_nothing_is_enforced():
@@ -212,30 +196,6 @@ def test_the_names_of_its_gpus_are_shown_and_read_back(names):
     assert put_right(node, replace(TWO, device_names="")) == node  # not known now
 
 
-FORGET = "vramwarden.io/forget-xids"
-
-
-@pytest.mark.parametrize(
-    ("node", "forgets"),
-    [
-        ({"metadata": {"annotations": {FORGET: "true"}}}, True),
-        ({"metadata": {"annotations": {FORGET: "false"}}}, False),
-        ({"metadata": {"annotations": {"a": "true"}}}, False),
-        ({"metadata": {"annotations": [FORGET]}}, False),
-        ({"metadata": None}, False),
-    ],
-)
-def test_an_admin_s_word_that_gpus_are_sound_is_read(node, forgets):
-    assert forgets_xids(node) == forgets
-
-
-@pytest.mark.parametrize("inventory", [TWO, FIXED, GONE])
-def test_an_admin_s_word_goes_with_the_patch_that_shows_what_came_of_it(inventory):
-    node = merged(NODE, {"metadata": {"annotations": {FORGET: "true"}}})
-    made = patches(node, desired(inventory))
-    assert made.metadata["metadata"]["annotations"][FORGET] is None
-
-
 @pytest.mark.parametrize("label", ["", "UUID", "of.the.future"])
 def test_a_word_that_this_release_does_not_know_is_none(label):
     node = put_right(NODE, TWO)
@@ -243,40 +203,6 @@ def test_a_word_that_this_release_does_not_know_is_none(label):
     node["metadata"]["labels"] |= dict.fromkeys(keys, label)
     read = read_inventory(node)
     assert (read.device_names, read.enforcement) == ("", "")
-
-
-BOOT = "vramwarden.io/boot-id"
-
-
-def test_the_start_under_which_gpus_were_seen_is_kept_on_the_node_and_goes_with_them():
-    started = replace(TWO, boot_id="boot-1")
-    node = put_right(NODE, started)
-    assert node["metadata"]["annotations"][BOOT] == "boot-1"
-    assert read_inventory(node).boot_id == "boot-1"
-    assert put_right(node, TWO) == node  # not known now
-    for gone in (GONE, FIXED):
-        assert put_right(node, gone)["metadata"]["annotations"] == {"a": "b"}
-
-
-@pytest.mark.parametrize(
-    ("status", "start"),
-    [
-        ({"nodeInfo": {"bootID": "boot-1"}}, "boot-1"),
-        ({"nodeInfo": {"bootID": "x" * 999}}, "x" * 64),
-        ({"nodeInfo": {"bootID": None}}, ""),
-        ({"nodeInfo": {}}, ""),
-        ({"nodeInfo": None}, ""),
-        ({}, ""),
-        (None, ""),
-    ],
-)
-def test_which_start_a_node_reports(status, start):
-    assert boot_id({"status": status}) == start
-
-
-def test_a_start_without_gpus_says_nothing():
-    node = {"metadata": {"annotations": {BOOT: "boot-1", GPUS: "[]"}}}
-    assert read_inventory(node) == Inventory()
 
 
 def test_what_is_not_known_yet_is_left_alone():

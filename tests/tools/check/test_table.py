@@ -161,7 +161,7 @@ GPU_CLAIMS = frozenset({"ml/gpu"})
 CLAIMED = Slice("n1-gpu", DRA_DRIVER, frozenset({"GPU-a", "gpu", "H100"}))
 OTHER_TEXTS = frozenset({"GPU-b", "channel"})
 CAP_ONLY = replace(BEFORE.policy, slots=(("notebooks", "nvidia.com/gpu"),))
-LOST = {"uuid": "GPU-b", "index": 1, "healthy": False, "fault": "Xid 79", "xid": 79}
+LOST = {"uuid": "GPU-b", "index": 1, "healthy": False}
 NO_FENCE = frozenset({"vramwarden-agent"})
 
 CASES = {

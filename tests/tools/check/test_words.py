@@ -159,13 +159,7 @@ SAID = {
         "advertised", having(SEEN_DRIVER), {"detail": "none is to be shared"}),
     "a GPU that is lost": (
         "gpus-answer", having(a_shared_node(gpus=({}, LOST))),
-        {"detail": "nothing new is placed on GPU 1 of n1 (is lost or unhealthy)",
-         "cure has not": "forget-xids"}),
-    "a GPU with an Xid": (
-        "gpus-answer",
-        having(a_shared_node(gpus=({}, LOST | {"fault": "Xid 79", "xid": 79}))),
-        {"detail": "nothing new is placed on GPU 1 of n1 (Xid 79)",
-         "cure has": "`kubectl annotate node n1 vramwarden.io/forget-xids=true`"}),
+        {"detail": "nothing new is placed on GPU 1 of n1 (is lost or unhealthy)"}),
     "slots of another name than the rule's": (
         "time-slicing", having(SLOTS, **with_policy(slots=(("notebooks", "nvidia.com/gpu"),))),
         {"detail": "pods of rule notebooks ask for nvidia.com/gpu, and nodes offer "
@@ -173,8 +167,8 @@ SAID = {
          "cure": "set timeSlicedResource: nvidia.com/gpu.shared in that rule"}),
     "a driver that is too old, beside one that is not": (
         "enforcement", having(NEW, OLD),
-        {"detail has": "driver 535.129.03 does not report processes' memory",
-         "cure": "upgrade the driver there to 565.57.01 or newer"}),
+        {"detail has": "driver 535.129.03 is too old for a sidecar",
+         "cure": "upgrade the driver there to 570 or newer"}),
     "a driver that is new enough": (
         "enforcement", having(NEW), {"detail has": "though the driver is new enough"}),
     "no agent": ("agents", having(a_node(), agent=None), {"level": "warning"}),

@@ -111,7 +111,9 @@ CANNOT = Proof(holds=False, why="driver 580.95.05 has no such call; r615 has")
 LIMITED = (replace(NODES[0], limit=CANNOT), *NODES[1:])
 OF_PLUGIN = tuple(replace(node, held=HELD) for node in NODES)
 UNHEALTHY = tuple(
-    replace(node, gpus=tuple(replace(one, healthy=False, fault="Xid 79") for one in node.gpus))
+    replace(
+        node, gpus=tuple(replace(one, healthy=False, fault="needs a reset") for one in node.gpus)
+    )
     for node in NODES
 )
 

@@ -78,7 +78,7 @@ def without_figures():
 
 
 def beside_the_plugin():
-    broken = a_gpu(79, used=0, healthy=False, fault="Xid 79")
+    broken = a_gpu(79, used=0, healthy=False, fault="row remapping failed")
     whole = a_gpu(79, unmanaged={"u": 60})
     return seen(
         [

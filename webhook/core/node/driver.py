@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from webhook.core.node.state import labels_of
 from webhook.core.nvidia.drivers import Fault
-from webhook.core.pod.fields import as_object
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from webhook.core.node.inventory import Scan
 
 KERNEL_DRIVER: Final = "/proc/driver/nvidia/version"
@@ -114,19 +110,6 @@ def why_unready(driver: Driver) -> str:
         " made without NVIDIA's runtime (chart value agent.runtimeClassName; what Auto means was"
         " decided when Helm installed: run `helm upgrade` again if the RuntimeClass came later), or"
         " by one that ignores NVIDIA_VISIBLE_DEVICES of unprivileged containers (agent.gpuAccess)"
-    )
-
-
-def must_let_go(node: Mapping[str, Any]) -> bool:
-    """Say whether the node's driver may be about to be replaced, or a GPU to be reset.
-
-    Neither can be while anybody holds the driver open. Who does it drains the node first, and
-    NVIDIA's operator pauses what it deploys there: labels `nvidia.com/gpu.deploy.*` with a value
-    such as `paused-for-driver-upgrade` (NVIDIA/k8s-driver-manager, driver-manager.sh).
-    """
-    return bool(as_object(node.get("spec")).get("unschedulable")) or any(
-        key.startswith("nvidia.com/gpu.deploy.") and str(value).startswith("paused")
-        for key, value in labels_of(node).items()
     )
 
 

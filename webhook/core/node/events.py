@@ -109,7 +109,7 @@ class EventReason(StrEnum):
         "Node",
         "Warning",
         "a sidecar cannot measure on the node: pods whose rule enforces do not go there",
-        "install driver 565.57.01 or newer",
+        "install driver 570 or newer",
     )
     CAPACITY_CHANGED = (
         "VRAMCapacityChanged",

@@ -8,15 +8,12 @@ stays as it was, and what is certain changes at once. `webhook.core.node.state` 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from webhook.core.nvidia.drivers import RECOVERIES, Fault, SeenGpu, explain_xid
+from webhook.core.nvidia.drivers import RECOVERIES, Fault, SeenGpu
 from webhook.core.pod.gpus import LONGEST_FAULT, Gpu
 from webhook.core.pod.quantity import MIB
 from webhook.names import ENFORCED_BY_SIDECAR, NOT_ENFORCED
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 GRACE_S: Final = 300.0
 """How long a GPU may be lost before it leaves the list: longer than a reset of the GPU or a reload
@@ -76,9 +73,6 @@ class Inventory:
     """There were GPUs at some time, so that their absence must be shown, too."""
     fixed_bytes: int | None = None
     """An amount that an option sets, whatever a driver says."""
-    boot_id: str = ""
-    """The start of the machine (`nodeInfo.bootID`) in which one of these GPUs answered last; empty
-    where that is not known."""
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
@@ -92,38 +86,32 @@ class Inventory:
         return total if self.fixed_bytes is None else self.fixed_bytes
 
 
-def observe(
-    inventory: Inventory, scan: Scan, now_s: float, grace_s: float = GRACE_S, boot_id: str = ""
-) -> Inventory:
-    """Return the inventory after a scan; `boot_id` is that of the machine, empty where unknown.
+def observe(inventory: Inventory, scan: Scan, now_s: float, grace_s: float = GRACE_S) -> Inventory:
+    """Return the inventory after a scan.
 
     | the driver | a GPU that is advertised | then | healthy |
     | --- | --- | --- | --- |
     | does not answer | - | stays as it is, and every grace begins again | as it was |
-    | answers | answers as advertised | stays | by state and Xid (`_judge_health`) |
+    | answers | answers as advertised | stays | by its state (`_judge_health`) |
     | answers | answers with another size | stays, and has the other size after the grace | then |
     | answers | answers in MIG mode | leaves at once: nobody uses it, or MIG were off | - |
     | answers | exists, but fails in another way than being lost | stays | no |
     | answers | is lost, or missing | stays, and leaves after the grace | no |
 
     A GPU that is new joins at once. Only a grace that is over lowers anything, and MIG. One that is
-    not healthy is given to no further pod: that pod would keep it, and never start. Another machine
-    (`_is_another_machine`) has no grace: its GPUs and those of the last are never shown together.
+    not healthy is given to no further pod: that pod would keep it, and never start.
     """
     if inventory.fixed_bytes is not None:
         return inventory
     if scan.failed:
         known = tuple(TrackedGpu(one.gpu) for one in inventory.known)
         return replace(inventory, known=known, doubted_since_s=None)
-    inventory = _of_this_start(inventory, boot_id)
     seen = {gpu.uuid: gpu for gpu in scan.gpus}
-    left_s = 0.0 if _is_another_machine(inventory, scan, boot_id) else grace_s
-    judged = (_judge(one, seen.get(one.gpu.uuid), scan, now_s, left_s) for one in inventory.known)
+    judged = (_judge(one, seen.get(one.gpu.uuid), scan, now_s, grace_s) for one in inventory.known)
     old = {one.gpu.uuid for one in inventory.known}
     new = ((as_advertised(gpu), gpu) for gpu in seen.values() if gpu.uuid not in old)
-    joined = (TrackedGpu(_judge_health(gpu, by, gpu)) for gpu, by in new if gpu is not None)
+    joined = (TrackedGpu(_judge_health(gpu, by)) for gpu, by in new if gpu is not None)
     known = (*filter(None, judged), *joined)
-    answered = boot_id and not seen.keys().isdisjoint(one.gpu.uuid for one in known)
     enforcement, doubted_since_s = _judge_enforcement(inventory, scan, now_s, grace_s)
     return replace(
         inventory,
@@ -132,41 +120,7 @@ def observe(
         enforcement=enforcement,
         doubted_since_s=doubted_since_s,
         advertised=inventory.advertised or bool(known),
-        boot_id=boot_id if answered else inventory.boot_id,
     )
-
-
-def strike(inventory: Inventory, uuid: str, xid: int, boot_id: str = "") -> Inventory:
-    """Return the inventory once a GPU reported an Xid of `BROKEN`, in this start of the machine.
-
-    The first is kept: what follows it is often its consequence. Without effect on a GPU that is not
-    advertised.
-    """
-    if all(one.gpu.uuid != uuid for one in inventory.known):
-        return inventory
-    inventory = _of_this_start(inventory, boot_id)
-    known = tuple(
-        replace(one, gpu=_ill(replace(one.gpu, xid=one.gpu.xid or xid, resets=False)))
-        if one.gpu.uuid == uuid
-        else one
-        for one in inventory.known
-    )
-    return replace(inventory, known=known, boot_id=boot_id or inventory.boot_id)
-
-
-def forget_xids(inventory: Inventory) -> Inventory:
-    """Forget every Xid; what is not healthy by it is until the next scan says more."""
-    known = (
-        replace(one, gpu=replace(one.gpu, xid=0, resets=False)) if one.gpu.xid else one
-        for one in inventory.known
-    )
-    return replace(inventory, known=tuple(known))
-
-
-def _of_this_start(inventory: Inventory, boot_id: str) -> Inventory:
-    """Forget the Xids of an earlier start of the machine: a reboot resets its GPUs."""
-    restarted = boot_id and inventory.boot_id not in {"", boot_id}
-    return forget_xids(inventory) if restarted else inventory
 
 
 def skipped(scan: Scan) -> dict[str, str]:
@@ -182,22 +136,6 @@ def skipped(scan: Scan) -> dict[str, str]:
     return reasons
 
 
-def _is_another_machine(inventory: Inventory, scan: Scan, boot_id: str) -> bool:
-    """Say whether the machine behind the Node was replaced since its GPUs were recorded.
-
-    | since then | the scan shows | another machine |
-    | --- | --- | --- |
-    | the machine started again | GPUs, and none of those that are known | yes |
-    | the machine started again | one that is known, answering or not | no |
-    | the machine started again | no GPU, or the driver does not answer | no: it may be on its way |
-    | it did not, or nobody knows | anything | no |
-    """
-    if not scan.gpus or not boot_id or inventory.boot_id in {"", boot_id}:
-        return False
-    there = {gpu.uuid for gpu in scan.gpus} | scan.unsure
-    return not there & {one.gpu.uuid for one in inventory.known}
-
-
 def _judge(
     known: TrackedGpu, seen: SeenGpu | None, scan: Scan, now_s: float, grace_s: float
 ) -> TrackedGpu | None:
@@ -206,41 +144,30 @@ def _judge(
     if seen and seen.mig:
         return None
     if seen and now:
-        now = _judge_health(now, seen, known.gpu)
+        now = _judge_health(now, seen)
         if now.memory_bytes == known.gpu.memory_bytes:
             return TrackedGpu(now)
     if not now and (seen or {known.gpu.uuid, ""} & scan.unsure):
-        return TrackedGpu(_ill(known.gpu, (RESIZED if seen else SILENT,)))
+        return TrackedGpu(_ill(known.gpu, RESIZED if seen else SILENT))
     since_s = now_s if known.doubted_since_s is None else known.doubted_since_s
     if now_s - since_s < grace_s:
-        return TrackedGpu(_ill(known.gpu, (RESIZED if seen else LOST,)), since_s)
+        return TrackedGpu(_ill(known.gpu, RESIZED if seen else LOST), since_s)
     return TrackedGpu(now) if now else None
 
 
-def _judge_health(gpu: Gpu, seen: SeenGpu, was: Gpu) -> Gpu:
-    """Say whether a GPU that answers is healthy, by the driver's state and what it `was`.
+def _judge_health(gpu: Gpu, seen: SeenGpu) -> Gpu:
+    """Return the GPU as healthy as its driver's state says.
 
-    | an Xid is recorded | the driver asked for a recovery since | now it asks for | the Xid |
-    | --- | --- | --- | --- |
-    | no | - | any, or does not say | - |
-    | yes | no | none, or does not say | stays |
-    | yes | no | one | stays, and that it asked is remembered |
-    | yes | yes | one, or does not say | stays |
-    | yes | yes | none | is forgotten: there was a reset |
-
-    What the driver does not say makes no GPU healthy, and none unhealthy.
+    A GPU is not healthy while the driver asks for a recovery, or after the remapping of a bad row
+    failed. A state that the driver does not report makes no GPU unhealthy.
     """
     needs = RECOVERIES.get(seen.recovery or 0)
-    xid = 0 if was.resets and seen.recovery == 0 else was.xid
-    gpu = replace(gpu, xid=xid, resets=bool(xid and (was.resets or needs)))
-    state = ("row remapping failed" * seen.remap_failed, needs and f"needs {needs}")
-    return _ill(gpu, filter(None, state)) if xid or any(state) else gpu
+    faults = ("row remapping failed" * seen.remap_failed, needs and f"needs {needs}")
+    return _ill(gpu, "; ".join(filter(None, faults))) if any(faults) else gpu
 
 
-def _ill(gpu: Gpu, faults: Iterable[str] = ()) -> Gpu:
-    """Return the GPU as one that is not healthy, for its Xid and these."""
-    said = (*((explain_xid(gpu.xid),) if gpu.xid else ()), *faults)
-    return replace(gpu, healthy=False, fault="; ".join(said)[:LONGEST_FAULT])
+def _ill(gpu: Gpu, fault: str) -> Gpu:
+    return replace(gpu, healthy=False, fault=fault[:LONGEST_FAULT])
 
 
 def _judge_enforcement(

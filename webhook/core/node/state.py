@@ -13,10 +13,8 @@ from dataclasses import dataclass, field
 from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.core.bounds import LONGEST_WORD
 from webhook.core.node.inventory import Inventory, TrackedGpu
 from webhook.core.nvidia.device_names import DeviceNames
-from webhook.core.nvidia.drivers import LARGEST_XID
 from webhook.core.pod.fields import Json, as_object
 from webhook.core.pod.gpus import (
     LONGEST_FAULT,
@@ -33,13 +31,11 @@ from webhook.core.pod.quantity import MIB, amount_or, format_bytes
 from webhook.core.words import MOST_GPU_BYTES, printable
 from webhook.names import (
     LONGEST_LABEL,
-    NODE_BOOT_ANNOTATION,
     NODE_DEVICE_NAMES_LABEL,
     NODE_DRIVER_LABEL,
     NODE_DRIVER_LIMIT_LABEL,
     NODE_ENFORCEMENT_LABEL,
     NODE_ENFORCEMENTS,
-    NODE_FORGET_XIDS_ANNOTATION,
     NODE_GPU_COUNT_LABEL,
     NODE_GPU_LABEL,
     NODE_GPU_MEMORY_LABEL,
@@ -57,7 +53,6 @@ _NAMELESS: Final = "unknown"
 _LARGEST_STEP_MIB: Final = 1024
 _FEWEST_STEPS: Final = 16
 _FREE_LABELS: Final = tuple(map(free_label, range(1, MOST_COUNTED + 1)))
-_ANNOTATIONS: Final = (NODE_GPUS_ANNOTATION, NODE_BOOT_ANNOTATION, NODE_FORGET_XIDS_ANNOTATION)
 _ALL_LABELS: Final = (
     *_FREE_LABELS,
     NODE_GPU_LABEL,
@@ -120,7 +115,7 @@ def read_inventory(node: Mapping[str, Any]) -> Inventory:
 
     So a restart of the agent while the driver is down forgets nothing.
     """
-    labels, annotations = labels_of(node), annotations_of(node)
+    labels = labels_of(node)
     known = tuple(map(TrackedGpu, read_gpus(node)[0]))
     enforcement = labels.get(NODE_ENFORCEMENT_LABEL, "")
     device_names = labels.get(NODE_DEVICE_NAMES_LABEL, "")
@@ -130,22 +125,7 @@ def read_inventory(node: Mapping[str, Any]) -> Inventory:
         enforcement=enforcement if enforcement in NODE_ENFORCEMENTS else "",
         device_names=device_names if device_names in tuple(DeviceNames) else "",
         advertised=bool(known),
-        boot_id=str(annotations.get(NODE_BOOT_ANNOTATION, ""))[:LONGEST_WORD] if known else "",
     )
-
-
-def forgets_xids(node: Mapping[str, Any]) -> bool:
-    """Say whether a cluster admin wrote that GPUs with recorded Xids are sound again.
-
-    Whoever shows an inventory on such a node forgets them first: that removes the annotation.
-    """
-    return annotations_of(node).get(NODE_FORGET_XIDS_ANNOTATION) == "true"
-
-
-def boot_id(node: Mapping[str, Any]) -> str:
-    """Return which start of its machine a node reports; empty where it reports none."""
-    info = (node.get("status") or {}).get("nodeInfo") or {}
-    return str(info.get("bootID") or "")[:LONGEST_WORD]
 
 
 def desired(
@@ -171,7 +151,7 @@ def desired(
         removed: dict[str, str | None] = dict.fromkeys(_ALL_LABELS)
         set_to = _labels(inventory.fixed_bytes, {NODE_ENFORCEMENT_LABEL: NOT_ENFORCED})
         return NodeState(
-            inventory.fixed_bytes, labels=removed | set_to, annotations=dict.fromkeys(_ANNOTATIONS)
+            inventory.fixed_bytes, labels=removed | set_to, annotations={NODE_GPUS_ANNOTATION: None}
         )
     if gpus:
         largest = min(gpus, key=lambda gpu: (-gpu.memory_bytes, gpu.index, gpu.uuid))
@@ -187,18 +167,14 @@ def desired(
             labels=_labels(largest.memory_bytes, more)
             | _free_labels(gpus, assignments)
             | _limit_label(driver_holds),
-            annotations={
-                NODE_GPUS_ANNOTATION: _write_gpus(gpus),
-                NODE_FORGET_XIDS_ANNOTATION: None,
-            }
-            | ({NODE_BOOT_ANNOTATION: inventory.boot_id} if inventory.boot_id else {}),
+            annotations={NODE_GPUS_ANNOTATION: _write_gpus(gpus)},
         )
     return withdrawn() if inventory.advertised else NodeState()
 
 
 def withdrawn() -> NodeState:
     """Return what a node should carry of whose GPUs nothing is shared: nothing of ours."""
-    return NodeState(0, labels=dict.fromkeys(_ALL_LABELS), annotations=dict.fromkeys(_ANNOTATIONS))
+    return NodeState(0, labels=dict.fromkeys(_ALL_LABELS), annotations={NODE_GPUS_ANNOTATION: None})
 
 
 def patches(node: Mapping[str, Any], state: NodeState) -> Patches:
@@ -327,8 +303,6 @@ def _written(gpu: Gpu) -> Json:
     named = {"product": gpu.product, "index": gpu.index}
     health: Json = {} if gpu.healthy else {"healthy": False}
     health |= {"fault": gpu.fault} if gpu.fault else {}
-    health |= {"xid": gpu.xid} if gpu.xid else {}
-    health |= {"resets": True} if gpu.resets else {}
     return {"uuid": gpu.uuid, "memory": gpu.memory_bytes, **total, **named, **health}
 
 
@@ -358,7 +332,7 @@ def _read_gpu(entry: Any) -> Gpu | None:
         case {"uuid": str(uuid), "memory": int(memory), "product": str(name), "index": int(index)}:
             amount_bytes = memory // MIB * MIB
             if names_gpu(uuid, index) and MIB <= amount_bytes <= MOST_GPU_BYTES:
-                healthy, fault, xid, resets = _health(entry)
+                healthy = entry.get("healthy") is not False
                 return Gpu(
                     uuid=uuid,
                     memory_bytes=amount_bytes,
@@ -366,24 +340,13 @@ def _read_gpu(entry: Any) -> Gpu | None:
                     index=index,
                     total_bytes=_total(entry, amount_bytes),
                     healthy=healthy,
-                    fault=fault,
-                    xid=xid,
-                    resets=resets,
+                    fault="" if healthy else _fault(entry.get("fault")),
                 )
     return None
 
 
-def _health(entry: Mapping[str, Any]) -> tuple[bool, str, int, bool]:
-    """Return whether a GPU is healthy, why not, its Xid, and whether a reset was asked for.
-
-    An Xid that can be read switches the GPU off, whatever else the entry says.
-    """
-    xid, fault = entry.get("xid"), entry.get("fault")
-    latched = xid if type(xid) is int and 0 < xid <= LARGEST_XID else 0
-    if entry.get("healthy") is not False and not latched:
-        return True, "", 0, False
-    why = printable(fault, LONGEST_FAULT) if isinstance(fault, str) else ""
-    return False, why, latched, bool(latched) and entry.get("resets") is True
+def _fault(fault: object) -> str:
+    return printable(fault, LONGEST_FAULT) if isinstance(fault, str) else ""
 
 
 def _total(entry: Mapping[str, Any], usable_bytes: int) -> int | None:

@@ -1,12 +1,7 @@
-"""NVIDIA's drivers: what they say of GPUs, which of them report processes' memory, their failures.
+"""NVIDIA's drivers: the state of GPUs, which drivers report processes' memory, and failures.
 
-An Xid says that a GPU itself is broken only where NVIDIA names neither the program nor the bus, a
-cable or another GPU as its usual cause (`BROKEN`): a tenant's faulty program must switch no GPU
-off. Of the others, also those after which a GPU really is unusable, the driver's state speaks
-(`RECOVERIES`).
-
-Sources: NVIDIA's Xid catalog (docs.nvidia.com/deploy/xid-errors); what its device plugin leaves
-out (NVIDIA/k8s-device-plugin v0.20, internal/rm/health.go); nvml.h, nvmlDeviceGpuRecoveryAction_t.
+Only the driver's state makes a GPU unhealthy, never an Xid: a tenant's faulty program can cause
+most of those.
 """
 
 from __future__ import annotations
@@ -58,6 +53,8 @@ class DriverClass(enum.Enum):
 _TRANSLATES_PIDS: Final = (535, 113, 1)
 _TRANSLATES_MEMORY: Final = (565, 57, 1)
 _WIDE_ENTRIES: Final = ((535, 43), (535, 86))
+SIDECAR_FROM: Final = 570
+"""The oldest branch of drivers with which a sidecar is supported."""
 LIMITS_FROM: Final = 615
 """The branch from which on a driver can hold cgroups to amounts."""
 _VERSION: Final = re.compile(r"([0-9]{1,6})\.([0-9]{1,6})(?:\.([0-9]{1,6}))?(?:[-+~ ].*)?")
@@ -66,11 +63,11 @@ _LISTS_OUR_PROCESSES_ALONE: Final = frozenset({580})
 """Branches on which tests/gpu saw that memory whose process is dead, and that a child has open
 still, is listed in its own PID namespace, by the dead one's number, and in no other."""
 
+_NO_VERSION: Final = "the driver's version {!r} cannot be read, so its figures are not trusted"
 _REASONS: Final = {
     DriverClass.HOST_PIDS: "driver {} lists host PIDs, not the pod's; 565.57.01 or newer is needed",
     DriverClass.BLIND: "driver {} does not report processes' memory in a container;"
     " 565.57.01 or newer is needed",
-    DriverClass.WORKS: "driver {} reports processes' memory in a container",
     DriverClass.UNREADABLE: "driver {} returns process lists in a layout of its own;"
     " 565.57.01 or newer is needed",
 }
@@ -103,14 +100,29 @@ def driver_class(version: str) -> DriverClass:
     return DriverClass.BLIND if parts < _TRANSLATES_MEMORY else DriverClass.WORKS
 
 
-def counts_strangers(version: str, seen: frozenset[int] = _LISTS_OUR_PROCESSES_ALONE) -> bool:
-    """Say whether memory of a listed process that nobody can identify is surely our own pod's.
+def supports_sidecar(version: str) -> bool:
+    """Return True if a sidecar can measure with a driver of this version."""
+    parts = _parts(version)
+    return parts is not None and parts[0] >= SIDECAR_FROM
+
+
+def explain_support(version: str) -> str:
+    """Return the sentence behind `supports_sidecar`."""
+    if _parts(version) is None:
+        return _NO_VERSION.format(version)
+    if supports_sidecar(version):
+        return f"driver {version.strip()} reports processes' memory in a container"
+    return f"driver {version.strip()} is too old for a sidecar; {SIDECAR_FROM} or newer is needed"
+
+
+def counts_strangers(version: str) -> bool:
+    """Return True if the memory of a listed but unidentified process is surely the pod's own.
 
     Drivers that translate PIDs should list our own namespace alone, but what they do with a client
-    whose process has ended was read, not seen. So a branch counts once it was `seen`.
+    whose process has ended was read, not seen. So a branch counts once that was seen on it.
     """
     parts = _parts(version)
-    return parts is not None and parts[0] in seen and driver_class(version) is DriverClass.WORKS
+    return parts is not None and parts[0] in _LISTS_OUR_PROCESSES_ALONE
 
 
 def limits_cgroups(version: str) -> bool:
@@ -123,9 +135,9 @@ def limits_cgroups(version: str) -> bool:
 
 
 def explain_driver(version: str) -> str:
-    """Return the sentence behind `driver_class`, and what to do about it."""
+    """Return why the lists of a driver of another class than WORKS are not trusted."""
     if _parts(version) is None:
-        return f"the driver's version {version!r} cannot be read, so its figures are not trusted"
+        return _NO_VERSION.format(version)
     return _REASONS[driver_class(version)].format(version.strip())
 
 
@@ -208,16 +220,6 @@ def explain_fault(fault: Fault) -> str:
     return _SENTENCES[fault]
 
 
-BROKEN: Final = {
-    48: "uncorrectable memory error",
-    64: "a bad row of its memory could not be put out of use",
-    79: "it has fallen off the bus",
-    95: "uncontained memory error",
-    140: "unrecovered memory error",
-}
-"""Not 62, 119 and 120, which the driver's firmware gives up with: workloads were seen to bring that
-about again and again."""
-
 RECOVERIES: Final = {
     1: "a reset of the GPU",
     2: "a reboot of the node",
@@ -227,12 +229,7 @@ RECOVERIES: Final = {
     6: "a reset of the bus",
     7: "a reboot of the system",
 }
-"""The recovery actions that a driver from r570 on asks for; 0 is none."""
+"""Recovery actions that a driver from r570 on asks for; 0 is none.
 
-LARGEST_XID: Final = 9999
-"""What may be one: the catalog's have three digits."""
-
-
-def explain_xid(xid: int) -> str:
-    """Say what an Xid means; one that another release recorded may not be in the table."""
-    return f"Xid {xid}: {BROKEN[xid]}" if xid in BROKEN else f"Xid {xid}"
+Source: nvml.h, nvmlDeviceGpuRecoveryAction_t.
+"""

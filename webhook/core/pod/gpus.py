@@ -61,10 +61,6 @@ class Gpu:
     """Whether it may be chosen now; where not, its memory still counts into the capacity."""
     fault: str = ""
     """Why it is not healthy, in a few words; empty where an older agent gave no reason."""
-    xid: int = 0
-    """The critical Xid for which it is switched off until a reset or a reboot; 0 for none."""
-    resets: bool = False
-    """Since that Xid the driver asked for a reset: once it no longer does, there was one."""
 
 
 class Allocation(Protocol):

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.core.node.sharing import DEPLOY_PLUGIN_LABEL, Shared
 from webhook.core.nvidia.device_names import DeviceNames
-from webhook.core.nvidia.drivers import DriverClass, driver_class, explain_driver
+from webhook.core.nvidia.drivers import SIDECAR_FROM, explain_support, supports_sidecar
 from webhook.core.pod.quantity import format_bytes
 from webhook.core.words import counted
 from webhook.names import (
-    NODE_FORGET_XIDS_ANNOTATION,
     NODE_SHARE_LABEL,
     NOT_ENFORCED,
     NVIDIA_RUNTIME_CLASS,
@@ -435,9 +434,6 @@ def gpus_answer(facts: Facts) -> CheckFinding | None:
     why = f"nothing new is placed on {named(said)}"
     name = broken[0][0].name
     cure = f"`kubectl describe node {name}`; drain it, then reset the GPU or reboot the machine"
-    if any(gpu.xid for _, gpu in broken):
-        cure += f"; once its GPUs are known to be sound, `kubectl annotate node {name} "
-        cure += f"{NODE_FORGET_XIDS_ANNOTATION}=true`"
     names = list(dict.fromkeys(node.name for node, _ in broken))
     return (failed if gone else warning)(why, cure, names)
 
@@ -449,7 +445,7 @@ def enforcement(facts: Facts) -> CheckFinding | None:
     | --- | --- | --- |
     | sidecar | - | ok |
     | none | not asked: the amount is said (`agent.vram`) | ok |
-    | none | too old | warning, with the driver's class |
+    | none | too old | warning |
     | none | works | warning |
     """
     shared = [node for node in known(facts.nodes) if node.vram_bytes]
@@ -461,10 +457,10 @@ def enforcement(facts: Facts) -> CheckFinding | None:
         return ok(_tally(node.driver for node in nodes)) if nodes else None
     names = [node.name for node in blind]
     nobody = "no pod that is held to its cap goes to"
-    old = [node for node in blind if driver_class(node.driver) is not DriverClass.WORKS]
+    old = [node for node in blind if not supports_sidecar(node.driver)]
     if old:
-        why = f"{nobody} {named(names)}: {explain_driver(old[0].driver)}"
-        return warning(why, "upgrade the driver there to 565.57.01 or newer", names)
+        why = f"{nobody} {named(names)}: {explain_support(old[0].driver)}"
+        return warning(why, f"upgrade the driver there to {SIDECAR_FROM} or newer", names)
     why = f"{nobody} {named(names)}, though the driver is new enough"
     cure = f"see what its agent says: `kubectl -n {facts.namespace} logs -l "
     return warning(why, f"{cure}app.kubernetes.io/component=agent --prefix`", names)
