@@ -112,17 +112,12 @@ BEFORE = Facts(
     command="0.1.0",
     admission=frozenset({"validatingadmissionpolicies", "mutatingadmissionpolicies"}),
     groups=frozenset({"apps", "nvidia.com"}),
-    crds=frozenset(),
     nodes=(a_node("n1"), a_node("n2")),
     node_count=3,
     slices=frozenset(),
     runtime_class="nvidia",
-    other_webhooks=(),
     own_webhooks=(),
     sentry_namespace=Namespace("vramwarden-sentry", exists=False),
-    denied=(),
-    not_granted=(),
-    shape=DryRun(created=True),
     webhook=None,
     policy=PolicyFacts(rules=2, digest="0123456789ab", tolerations=(TOLERATION,)),
 )
@@ -130,7 +125,6 @@ BEFORE = Facts(
 
 INSTALLED = replace(
     BEFORE,
-    crds=frozenset({"gpunodes", "vramhistories"}),
     nodes=(a_shared_node("n1"), a_shared_node("n2")),
     sentry_namespace=Namespace("vramwarden-sentry", level="privileged", helms=True),
     webhook=a_workload(),
@@ -171,7 +165,6 @@ INSTALLED = replace(
         )
     ),
     fence_rules=rules(),
-    sources=("192.0.2.0/24",),
     has_key=True,
     gpu_nodes=seen(n1=NOW_S - 20, n2=NOW_S - 60),
     pods=(SOUND,),

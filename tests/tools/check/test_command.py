@@ -108,8 +108,8 @@ BOUND_YET = replace(INSTALLED, pods=())
         (replace(INSTALLED, fences=UNSEEN), "unknown", 3),
         (replace(INSTALLED, webhook=UNSEEN), "unknown", 3),
         (BEFORE, "works", 0),
-        (replace(BEFORE, denied=UNSEEN), "works", 0),
-        (replace(BEFORE, nodes=UNSEEN, denied=UNSEEN, shape=UNSEEN), "unknown", 3),
+        (replace(BEFORE, runtime_class=UNSEEN), "works", 0),
+        (replace(BEFORE, nodes=UNSEEN), "unknown", 3),
     ],
 )
 def test_it_works_where_enough_was_looked_at_and_nothing_has_failed(facts, said, code):
@@ -125,8 +125,8 @@ def test_it_works_where_enough_was_looked_at_and_nothing_has_failed(facts, said,
 @pytest.mark.parametrize(
     ("why", "said"),
     [
-        ("needs the right to get secrets", "1 of 47 was not looked at: ask a cluster admin"),
-        ("another version", "1 of 47 was not looked at: it is said above why"),
+        ("needs the right to get secrets", "1 of 37 was not looked at: ask a cluster admin"),
+        ("another version", "1 of 37 was not looked at: it is said above why"),
     ],
 )
 def test_who_is_asked_for_rights_lacks_some(why, said):

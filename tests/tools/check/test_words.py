@@ -51,9 +51,9 @@ def said(name, facts):
     ("version", "words"),
     [
         ("v1.29.0", "1.29 has no admission policies"),
-        ("v1.30.0", "1.30; fence.void and podRestart need 1.36"),
-        ("v1.35.9", "1.35; fence.void and podRestart need 1.36"),
-        ("v1.36.0", "1.36"),
+        ("v1.30.0", "1.30, https://10.0.0.1:6443; fence.void and podRestart need 1.36"),
+        ("v1.35.9", "1.35, https://10.0.0.1:6443; fence.void and podRestart need 1.36"),
+        ("v1.36.0", "1.36, https://10.0.0.1:6443"),
     ],
 )
 def test_what_a_version_lacks_is_said(version, words):
@@ -75,7 +75,6 @@ def test_where_amounts_are_said_nothing_of_nvidias_is_missed():
     assert not {"sentries", "figures", "runtime-class", "gpus-answer"} & levels.keys()
 
 
-STRICT = with_policy(restarts=("strict",))
 ASKED, WHOLE_NODE = a_shared_node("n1", SHARE, allocatable=WHOLE), a_node("n2", allocatable=WHOLE)
 BOTH = a_shared_node("n3", allocatable=WHOLE)
 UNHEEDED = {"labels": {"nvidia.com/gpu.deploy.device-plugin": "false"}, "allocatable": WHOLE}
@@ -83,10 +82,6 @@ DRIVER = Slice("n1-gpu.nvidia.com-x", "gpu.nvidia.com", frozenset({"GPU-a"}))
 # What the agent saw is believed where nobody else may read it, and of a driver that restarts.
 SEEN_DRIVER = a_node(metadata={"annotations": {"vramwarden.io/dra-driver": "gpu.nvidia.com"}})
 LOST = {"uuid": "GPU-b", "index": 1, "healthy": False}
-SLOTS = a_node(
-    labels={"nvidia.com/gpu.replicas": "4", "vramwarden.io/share": "false"},
-    allocatable={"nvidia.com/gpu.shared": "4"},
-)
 UNMEASURED = {"vramwarden.io/enforcement": "none"}
 OLD = a_shared_node("n1", UNMEASURED | {"vramwarden.io/driver-version": "535.129.03"})
 NEW = a_shared_node("n2", UNMEASURED)
@@ -123,10 +118,6 @@ def tried(answer):
 
 
 SAID = {
-    "a version without restarts of the pod": (
-        "policy-features", replace(INSTALLED, version="v1.35.0", **STRICT), {"level": "warning"}),
-    "a version that has them": (
-        "policy-features", replace(INSTALLED, version="v1.36.0", **STRICT), {"level": "ok"}),
     "a node whose amount is said": (
         "enforcement", having(a_said_node()),
         {"level": "ok", "detail": "amounts are said, not measured (agent.vram): n1"}),
@@ -160,11 +151,6 @@ SAID = {
     "a GPU that is lost": (
         "gpus-answer", having(a_shared_node(gpus=({}, LOST))),
         {"detail": "nothing new is placed on GPU 1 of n1 (is lost or unhealthy)"}),
-    "slots of another name than the rule's": (
-        "time-slicing", having(SLOTS, **with_policy(slots=(("notebooks", "nvidia.com/gpu"),))),
-        {"detail": "pods of rule notebooks ask for nvidia.com/gpu, and nodes offer "
-                   "nvidia.com/gpu.shared",
-         "cure": "set timeSlicedResource: nvidia.com/gpu.shared in that rule"}),
     "a driver that is too old, beside one that is not": (
         "enforcement", having(NEW, OLD),
         {"detail has": "driver 535.129.03 is too old for a sidecar",
@@ -185,6 +171,17 @@ SAID = {
         "agents", replace(INSTALLED, agent=a_workload("agent", ready=1), own_pods=UNREADY),
         {"detail": "ready: 1 of 2 nodes: no driver yet (node unknown)", "about": (),
          "cure": "`kubectl -n vramwarden-system describe pods agent-x`"}),
+    "a replica that is not ready, by its own reason": (
+        "webhook-ready",
+        replace(
+            INSTALLED,
+            webhook=a_workload(ready=1),
+            own_pods=(checked_pod("x/w-y", component="webhook", node="n1", not_ready="no image"),),
+        ),
+        {"level": "warning", "detail": "ready: 1 of 2 replicas: no image (node n1)"}),
+    "a key that is missing": (
+        "replicas-key", replace(INSTALLED, has_key=False),
+        {"cure has": "`kubectl -n vramwarden-system create secret generic vramwarden-key "}),
     "figures that are three minutes old": ("figures", figures_of_n1(-180), {"level": "ok"}),
     "figures of a clock that is ahead": (
         "figures", figures_of_n1(181),
@@ -324,22 +321,3 @@ def test_a_certificate_warns_from_a_week_on_and_fails_once_it_has_expired(days, 
     authorities = (replace(INSTALLED.authorities[0], days_left=days),)
     facts = replace(INSTALLED, certificate=certificate, authorities=authorities)
     assert [finding(name, facts).level for name in ("certificate", "ca-bundle")] == [level] * 2
-
-
-def test_containers_that_void_left_alone_for_a_device_are_found_by_their_resources():
-    pod = a_pod(
-        containers=[
-            a_container("net", resources={"limits": {"rdma/hca": "1", "cpu": "1"}}),
-            a_container("claims", resources={"requests": {"a/b": "1"}, "claims": [{"name": "x"}]}),
-            a_container(
-                "named",
-                resources={"limits": {"a/b": "1"}},
-                env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}],
-            ),
-            a_container("own", resources={"limits": {"x.kubernetes.io/y": "1"}}),
-        ]
-    )
-    found = of_interest(ClusterPod(pod))
-    assert (found.path, found.devices) == ("team-a/train", {("rdma/hca",)})
-    del pod["spec"]["containers"][0]
-    assert of_interest(ClusterPod(pod)) is None

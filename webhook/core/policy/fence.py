@@ -51,7 +51,6 @@ from webhook.core.bounds import LONGEST_TIME
 from webhook.core.policy.match import Match
 from webhook.core.policy.values import (
     BRINGING_GPUS,
-    NVIDIA_DOMAIN,
     OF_NETWORKS,
     Accounting,
     Action,
@@ -122,26 +121,6 @@ def fence_data(policy: Policy, rollout: Rollout = Rollout.ENFORCE) -> dict[str, 
         GPUS_KEY: f"{gpus} {_pattern(OF_NETWORKS)}",
     }
     return {**data, SUM_KEY: _sum(data)}
-
-
-def brings_gpus(patterns: str, resource: str) -> bool:
-    """Say whether a resource brings GPUs, by what stands under GPUS_KEY."""
-    bringing, networks = patterns.split(" ")
-    if re.search(bringing, resource):
-        return True
-    return resource.startswith(NVIDIA_DOMAIN) and not re.search(networks, resource)
-
-
-def may_void(lines: str, namespace: str) -> bool:
-    """Say whether the lines under RULES_KEY have a namespace voided, whatever its labels are."""
-    for line in lines.splitlines():
-        place, labels, left_out, _, *words = line.split(" ")
-        if re.search(place, namespace):
-            if "void" in words:
-                return True
-            if (labels, left_out) == (_NO_LABELS, _NOWHERE):
-                return False
-    return False
 
 
 def is_intact(data: Mapping[str, str]) -> bool:

@@ -10,7 +10,7 @@ from webhook.adapters.policy.files import PolicyInvalidError, load_config_map, s
 from webhook.adapters.policy.objects import policy_text
 from webhook.core.policy.fence import fence_data
 from webhook.core.policy.match import NamespaceUnknownError, Subject
-from webhook.core.policy.values import Accounting, Action, EnforceBy, Rollout
+from webhook.core.policy.values import Action, Rollout
 from webhook.tools.check.judge.facts import Certificate, OwnWorkload, PolicyFacts
 from webhook.tools.shared.facts import Unreadable
 
@@ -58,12 +58,11 @@ def read_policy(
     rollout = webhook.option("rollout") if webhook else ""
     known = rollout in tuple(Rollout)
     fence = fence_data(policy, Rollout(rollout)) if comparable and known else {}
-    return _facts_of(policy, image, fence, facts)
+    return _facts_of(policy, fence, facts)
 
 
-def _facts_of(policy: Policy, image: str, fence: Mapping[str, str], facts: Facts) -> PolicyFacts:
+def _facts_of(policy: Policy, fence: Mapping[str, str], facts: Facts) -> PolicyFacts:
     validators = () if isinstance(facts.validators, Unreadable) else sorted(facts.validators)
-    held = [rule for rule in policy.rules if rule.enforcement.by is EnforceBy.SIDECAR]
     given = (policy.rules, policy.classes.values())
     return PolicyFacts(
         rules=len(policy.rules),
@@ -72,17 +71,8 @@ def _facts_of(policy: Policy, image: str, fence: Mapping[str, str], facts: Facts
         validated=tuple(
             name for name in validators if _tried_by(policy, name)[1] not in {"", Action.IGNORE}
         ),
-        pinned=tuple(
-            (rule.name, rule.enforcement.image) for rule in held if rule.enforcement.image != image
-        ),
-        restarts=tuple(rule.name for rule in held if rule.enforcement.restarts_pod),
         tolerations=tuple(one for owners in given for owner in owners for one in owner.tolerations),
         fence=fence,
-        slots=tuple(
-            (rule.name, rule.time_sliced_resource)
-            for rule in policy.rules
-            if rule.accounting is Accounting.CAP_ONLY
-        ),
     )
 
 

@@ -6,7 +6,7 @@ created as a dry run alone. Lists come in pages, and little is kept of each obje
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote
@@ -23,15 +23,10 @@ from webhook.core.node.events import EventReason
 from webhook.core.pod.fields import as_object
 from webhook.core.pod.whole import Slice, read_slice
 from webhook.names import (
-    API_GROUP,
     DEFAULT_NAMESPACE,
     GPU_MEMORY_ANNOTATION,
-    GPU_NODES,
     GPU_NODES_PATH,
     NVIDIA_RUNTIME_CLASS,
-    SEEING_API_VERSION,
-    VRAM_HISTORIES,
-    VRAM_POLICIES,
     VRAM_POLICIES_PATH,
 )
 from webhook.tools.check.installed import (
@@ -43,11 +38,9 @@ from webhook.tools.check.installed import (
 from webhook.tools.check.judge.facts import (
     DryRun,
     Facts,
-    OtherWebhook,
     OurWebhook,
     OwnWorkload,
     PolicyObject,
-    Right,
     of_interest,
     read_bytes,
     read_dry_run,
@@ -55,8 +48,6 @@ from webhook.tools.check.judge.facts import (
     read_namespace,
     read_own_webhooks,
     read_policy_object,
-    read_sources,
-    read_webhooks,
     read_workload,
 )
 from webhook.tools.check.judge.findings import NEEDS_RIGHT, NobodySees
@@ -83,7 +74,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _REGISTRATION: Final = "admissionregistration.k8s.io"
-_ACCESS_REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _OURS: Final = "app.kubernetes.io/name=vramwarden"
 _APPS: Final = "/apis/apps/v1"
 _CLAIMS: Final = "/apis/resource.k8s.io/v1/resourceclaims"
@@ -92,53 +82,10 @@ _UUID: Final = "GPU-"
 _CERTIFICATES: Final = ("tls.crt", "ca.crt")
 """Of a Secret, what is no secret."""
 
-_RBAC: Final = "rbac.authorization.k8s.io"
-CREATED: Final = (
-    ("", "configmaps"),
-    ("", "secrets"),
-    ("", "serviceaccounts"),
-    ("", "services"),
-    ("apps", "daemonsets"),
-    ("apps", "deployments"),
-    ("batch", "jobs"),
-    ("networking.k8s.io", "networkpolicies"),
-    ("policy", "poddisruptionbudgets"),
-    (_RBAC, "rolebindings"),
-    (_RBAC, "roles"),
-)
-"""What the chart creates in the release's namespace."""
-CREATED_IN_CLUSTER: Final = (
-    ("", "namespaces"),
-    (_RBAC, "clusterrolebindings"),
-    (_RBAC, "clusterroles"),
-    ("apiextensions.k8s.io", "customresourcedefinitions"),
-    (_REGISTRATION, "mutatingwebhookconfigurations"),
-    (_REGISTRATION, "validatingwebhookconfigurations"),
-)
-CREATED_WHERE_SERVED: Final = (
-    (_REGISTRATION, "validatingadmissionpolicies"),
-    (_REGISTRATION, "validatingadmissionpolicybindings"),
-)
-GRANTED: Final = (
-    ("", "namespaces", ("get", "list", "watch")),
-    ("", "nodes", ("get", "list", "watch", "patch")),
-    ("", "nodes/status", ("patch",)),
-    ("", "pods", ("get", "list", "watch", "delete")),
-    ("", "pods/status", ("patch",)),
-    ("", "events", ("create", "patch")),
-    ("events.k8s.io", "events", ("create", "patch")),
-    (API_GROUP, GPU_NODES, ("get", "list", "watch", "create", "patch")),
-    (API_GROUP, VRAM_HISTORIES, ("get", "list", "watch", "create", "patch", "delete")),
-    (API_GROUP, VRAM_POLICIES, ("get", "list", "watch")),
-    (API_GROUP, f"{VRAM_POLICIES}/status", ("patch",)),
-    ("resource.k8s.io", "resourceclaims", ("get",)),
-    ("resource.k8s.io", "resourceslices", ("list", "watch")),
-)
-"""Group, resource and verbs that the chart's ClusterRoles give to our accounts, all objects."""
 
 _OF_NODES: Final = (
-    *("name", "os", "arch", "kubelet", "ready", "brings_agent", "taints", "handlers", "whole"),
-    *("replicas", "others", "share", "sharing", "agent_waits", "cure", "claimed_by", "gpus"),
+    *("name", "ready", "brings_agent", "taints", "handlers", "whole"),
+    *("others", "share", "sharing", "agent_waits", "cure", "claimed_by", "gpus"),
     *("advertised", "vram_bytes", "said", "enforcement", "device_names", "driver"),
 )
 _OF_OWN_PODS: Final = ("name", "component", "node", "not_ready")
@@ -175,41 +122,28 @@ class _FactsReader:
         slices = self._try("list resourceslices", self._slices)
         of_nodes = {} if isinstance(slices, Unreadable) else slices
         nodes = self._try("list nodes", lambda: self._nodes(of_nodes, facts.now_s))
-        hooks = self._try("list webhook configurations", self._webhooks)
-        own, others = (hooks, hooks) if isinstance(hooks, Unreadable) else hooks
-        ours = () if isinstance(own, Unreadable) else own
+        hooks = self._try("get webhook configurations", self._webhooks)
+        ours = () if isinstance(hooks, Unreadable) else hooks
         led_to = (hook.namespace for hook in ours if hook.namespace)
         return replace(
             facts,
             namespace=self._namespace or next(led_to, DEFAULT_NAMESPACE),
             admission=self._try("read /apis", lambda: self._served(f"{_REGISTRATION}/v1")),
             groups=self._try("read /apis", self._groups),
-            crds=self._try("read /apis", lambda: self._served(SEEING_API_VERSION)),
             nodes=nodes if isinstance(nodes, Unreadable) else nodes[0],
             node_count=0 if isinstance(nodes, Unreadable) else nodes[1],
             slices=slices
             if isinstance(slices, Unreadable)
             else frozenset(one.driver for of_node in slices.values() for one in of_node),
             runtime_class=self._try("get runtimeclasses", self._runtime_class),
-            other_webhooks=others,
-            own_webhooks=own,
+            own_webhooks=hooks,
         )
 
     def before(self, facts: Facts) -> Facts:
         """Add what an installation needs."""
-        served = frozenset() if isinstance(facts.admission, Unreadable) else facts.admission
-        wanted = [
-            *(Right("create", group, name, facts.namespace) for group, name in CREATED),
-            *(Right("create", group, name) for group, name in CREATED_IN_CLUSTER),
-            *(Right("create", *one) for one in CREATED_WHERE_SERVED if one[1] in served),
-        ]
-        sentry = SENTRY_NAMESPACE
         return replace(
             facts,
-            denied=self._try("ask for rights", lambda: self._denied(*wanted)),
-            not_granted=self._try("ask for rights", self._not_granted),
-            shape=self._dry_run("shape", native=True),
-            sentry_namespace=self._namespace_facts(sentry),
+            sentry_namespace=self._namespace_facts(SENTRY_NAMESPACE),
             webhook=None,
             policy=shipped_policy(facts),
         )
@@ -244,9 +178,6 @@ class _FactsReader:
         fences = self._try(
             "list admission policies", lambda: self._fence("policies", facts.admission)
         )
-        has_void = not isinstance(fences, Unreadable) and "vramwarden-void" in fences
-        pods = self._try("list pods in all namespaces", lambda: self._pods(has_void=has_void))
-        has_figures = not isinstance(facts.crds, Unreadable) and GPU_NODES in facts.crds
         facts = replace(
             facts,
             asks=self._dry_run("asks", "1Gi"),
@@ -257,10 +188,9 @@ class _FactsReader:
                 "list admission policies", lambda: self._fence("policybindings", facts.admission)
             ),
             fence_rules=self._try("get configmaps", lambda: self._data(namespace, CONFIG_MAP)),
-            sources=self._try("get networkpolicies", lambda: self._sources(namespace)),
             has_key=self._try("get secrets", lambda: self._has_key(namespace)),
-            gpu_nodes=self._try("list gpunodes", self._gpu_nodes) if has_figures else {},
-            pods=pods,
+            gpu_nodes=self._try("list gpunodes", self._gpu_nodes),
+            pods=self._try("list pods in all namespaces", self._pods),
             claimed=self._try("list resourceclaims in all namespaces", self._claimed),
             events=self._try("list events in namespace default", self._events),
         )
@@ -352,45 +282,12 @@ class _FactsReader:
         path = f"/apis/node.k8s.io/v1/runtimeclasses/{NVIDIA_RUNTIME_CLASS}"
         return str((self._kube.find(path) or {}).get("handler") or "")
 
-    def _webhooks(self) -> tuple[tuple[OurWebhook, ...], tuple[OtherWebhook, ...]]:
-        """Return our webhooks, and those of others that are asked about pods."""
-
-        def keep(kind: str, found: Json) -> tuple[list[OurWebhook], list[OtherWebhook]]:
-            if (found.get("metadata") or {}).get("name") == CONFIGURATION:
-                return read_own_webhooks(kind, found), []
-            return [], read_webhooks(kind, found)
-
-        found = [
-            hooks
+    def _webhooks(self) -> tuple[OurWebhook, ...]:
+        return tuple(
+            hook
             for kind, path in KINDS.items()
-            for hooks in self._kube.list_all(path, partial(keep, kind))[0]
-        ]
-        own = tuple(hook for ours, _ in found for hook in ours)
-        return own, tuple(hook for _, others in found for hook in others)
-
-    def _may(self, right: Right) -> bool:
-        body = {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": asdict(right)},
-        }
-        answer = self._kube.create(_ACCESS_REVIEWS, body)
-        return (answer.get("status") or {}).get("allowed") is True
-
-    def _denied(self, *rights: Right) -> tuple[Right, ...]:
-        """Return those of the rights that the user has not; an admin is asked for once."""
-        if self._may(Right("*", "*", "*")):
-            return ()
-        return tuple(right for right in rights if not self._may(right))
-
-    def _not_granted(self) -> tuple[Right, ...]:
-        if self._may(Right("escalate", _RBAC, "clusterroles")):
-            return ()
-        rights = []
-        for group, resource, verbs in GRANTED:
-            name, _, below = resource.partition("/")
-            rights += [Right(verb, group, name, subresource=below) for verb in verbs]
-        return self._denied(*rights)
+            for hook in read_own_webhooks(kind, self._kube.find(f"{path}/{CONFIGURATION}") or {})
+        )
 
     def _namespace_facts(self, name: str) -> Any:
         path = joined("namespaces", name)
@@ -457,10 +354,6 @@ class _FactsReader:
         path = joined("namespaces", namespace, "secrets", "vramwarden-key")
         return self._kube.find_kept(path, bool) is True
 
-    def _sources(self, namespace: str) -> tuple[str, ...] | None:
-        where = f"namespaces/{quote(namespace, safe='')}/networkpolicies/vramwarden-webhook"
-        return read_sources(self._kube.find(f"/apis/networking.k8s.io/v1/{where}"))
-
     def _fence(self, what: str, served: frozenset[str] | Unreadable) -> frozenset[str]:
         """Return the names of our admission policies, or of those that a binding makes deny."""
         names: list[str] = []
@@ -479,29 +372,34 @@ class _FactsReader:
                 self._kube.list_all(path, partial(keep, kind), labelSelector=_OURS)
         return frozenset(names)
 
-    def _gpu_nodes(self) -> Mapping[str, NodeFigures]:
+    def _gpu_nodes(self) -> Mapping[str, NodeFigures] | None:
         def keep(raw: Json) -> NodeFigures | None:
             figures = read_gpu_node(raw)
             return figures and replace(figures, gpus=())
 
-        found, _ = self._kube.list_all(GPU_NODES_PATH, keep)
+        try:
+            found, _ = self._kube.list_all(GPU_NODES_PATH, keep)
+        except KubeError as error:
+            if not error.not_found:
+                raise
+            return None
         return {one.name: one for one in found if one}
 
-    def _pods(self, *, has_void: bool) -> tuple[ClusterPod, ...]:
-        def keep(raw: Json) -> ClusterPod | None:
-            return of_interest(ClusterPod(raw, **({} if has_void else {"devices": frozenset()})))
-
-        found, _ = self._kube.list_all(joined("pods"), keep, fieldSelector=NOT_ENDED)
+    def _pods(self) -> tuple[ClusterPod, ...]:
+        found, _ = self._kube.list_all(
+            joined("pods"), lambda raw: of_interest(ClusterPod(raw)), fieldSelector=NOT_ENDED
+        )
         return tuple(pod for pod in found if pod is not None)
 
     def _validators(self) -> frozenset[str]:
-        scope = read_scope(self._kube) or Scope()
-        found, _ = self._kube.list_all(
+        found = self._try("get webhook configurations", lambda: read_scope(self._kube) or Scope())
+        scope = known(found)
+        pods, _ = self._kube.list_all(
             joined("pods"),
             lambda pod: str(pod["metadata"]["namespace"]),
             labelSelector="app=nvidia-device-plugin-validator",
         )
-        labels = {name: read_labels(self._kube, name, scope.labels).get(name) for name in {*found}}
+        labels = {name: read_labels(self._kube, name, scope.labels).get(name) for name in {*pods}}
         return frozenset(name for name, has in labels.items() if not scope.exempts(name, has))
 
     def _events(self) -> Mapping[str, str]:
@@ -517,10 +415,10 @@ class _FactsReader:
         found, _ = self._kube.list_all(path, keep, fieldSelector=selector)
         return {name: message for _, name, message in sorted(found)}
 
-    def _dry_run(self, name: str, memory: str = "", *, native: bool = False) -> DryRun | Unreadable:
+    def _dry_run(self, name: str, memory: str = "") -> DryRun | Unreadable:
         path = joined("namespaces", self._test_namespace, "pods")
         try:
-            created, _ = self._kube.try_create(path, _pod(name, memory, native=native))
+            created, _ = self._kube.try_create(path, _pod(name, memory))
         except KubeError as error:
             if not error.code:
                 raise
@@ -530,12 +428,11 @@ class _FactsReader:
         return read_dry_run(created)
 
 
-def _pod(name: str, memory: str, *, native: bool) -> Json:
+def _pod(name: str, memory: str) -> Json:
     """Return a pod that any Pod Security level allows."""
     container: Json = {
         "name": "main",
         "image": "example",
-        "imagePullPolicy": "IfNotPresent",
         "resources": {"limits": {"cpu": "100m", "memory": "64Mi"}},
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
     }
@@ -547,9 +444,6 @@ def _pod(name: str, memory: str, *, native: bool) -> Json:
         },
         "containers": [container],
     }
-    if native:
-        spec["shareProcessNamespace"] = True
-        spec["initContainers"] = [{**container, "name": "sidecar", "restartPolicy": "Always"}]
     annotations = {GPU_MEMORY_ANNOTATION: memory} if memory else {}
     return {
         "apiVersion": "v1",

@@ -9,7 +9,6 @@ MOST_TERMS: Final = 256  # of a selection, of tolerations; more than admission l
 MOST_NAMES: Final = 10_000  # that are compared, and workloads of a group that are counted
 LONGEST_NAMED: Final = 100  # characters of a rule's name, of a card's
 LONGEST_COUNT: Final = 4  # digits of a pod's count of GPUs
-MOST_REPLICAS_DIGITS: Final = 6  # of a node's label
 MOST_WHOLE: Final = 100  # pods without a node that are read whole
 MOST_OWNED: Final = 500  # objects of a workload
 MOST_BETWEEN: Final = 16  # owners between a pod and what is explained, a request each

@@ -31,7 +31,7 @@ from webhook.names import (
     NODE_SHARE_LABEL,
     VRAM_RESOURCE,
 )
-from webhook.tools.shared.bounds import MOST_REPLICAS_DIGITS, MOST_TERMS
+from webhook.tools.shared.bounds import MOST_TERMS
 from webhook.tools.shared.facts import ClusterObject, LazyFact, bounded
 
 if TYPE_CHECKING:
@@ -88,24 +88,6 @@ class ClusterNode(ClusterObject):
         return self.part("spec").get("unschedulable") is True
 
     @LazyFact
-    def os(self) -> str:
-        """As `linux`."""
-        return self._info("operatingSystem") or self.labels.get("kubernetes.io/os") or "linux"
-
-    @LazyFact
-    def arch(self) -> str:
-        """As `amd64`; empty where nobody says it."""
-        return self._info("architecture") or self.labels.get("kubernetes.io/arch") or ""
-
-    @LazyFact
-    def kubelet(self) -> str:
-        """Its version."""
-        return self._info("kubeletVersion")
-
-    def _info(self, key: str) -> str:
-        return self._text("status", "nodeInfo", key)
-
-    @LazyFact
     def handlers(self) -> frozenset[str] | None:
         """Of its container runtime; None where the kubelet does not say (before 1.30)."""
         found = self.part("status").get("runtimeHandlers")
@@ -123,13 +105,6 @@ class ClusterNode(ClusterObject):
     def whole(self) -> tuple[str, ...]:
         """Resources by which a device plugin offers its GPUs."""
         return whole_gpus(self.raw)
-
-    @LazyFact
-    def replicas(self) -> int:
-        """So often a device plugin offers each GPU; 1 where it does not say."""
-        text = self.labels.get("nvidia.com/gpu.replicas", "")
-        is_count = text.isascii() and text.isdecimal() and len(text) <= MOST_REPLICAS_DIGITS
-        return int(text) if is_count else 1
 
     @LazyFact
     def others(self) -> tuple[str, ...]:

@@ -37,12 +37,10 @@ if TYPE_CHECKING:
 
 _NODES: Final = re.compile(r"^[0-9]+/[0-9]+ nodes are available: ")
 _PREEMPTION: Final = re.compile(r"\.? ?(preemption: |no new claims to deallocate).*", re.DOTALL)
-PULLS: Final = frozenset(
+_PULLS: Final = frozenset(
     {"ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull"}
 )
 _MARK_PARTS: Final = 3
-_DEVICE: Final = re.compile(r"^deviceclass\.resource\.kubernetes\.io/|^(?!.*kubernetes\.io/).*/")
-"""What a release before 0.3 took for one: of names with a domain all but Kubernetes' own."""
 
 
 def scheduler_says(message: str) -> list[str]:
@@ -188,7 +186,7 @@ class ClusterPod(ClusterObject):
         """The sidecar's image where it cannot be pulled, and what the kubelet says of that."""
         for one in self._sidecars():
             reason, message = _waiting(one)
-            if reason in PULLS:
+            if reason in _PULLS:
                 return one_line(one.get("image") or ""), one_line(message or reason, LONGEST_TEXT)
         return None
 
@@ -209,22 +207,6 @@ class ClusterPod(ClusterObject):
     def claims(self) -> tuple[str, ...]:
         """Its ResourceClaims, `namespace/name`, of whatever kind."""
         return tuple(f"{self.namespace}/{claim}" for claim in claim_names(self.raw))
-
-    @LazyFact
-    def devices(self) -> frozenset[tuple[str, ...]]:
-        """What each container asks for that a release before 0.3 left its GPUs for that."""
-        # Imported here: of the tools, check alone needs it.
-        from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV  # noqa: PLC0415
-
-        spec, found = self.part("spec"), set()
-        for one in (*as_objects(spec.get("containers")), *as_objects(spec.get("initContainers"))):
-            resources = as_object(one.get("resources"))
-            amounts = {**as_object(resources.get("requests")), **as_object(resources.get("limits"))}
-            names = tuple(sorted(filter(_DEVICE.search, amounts)))
-            env = {entry.get("name") for entry in as_objects(one.get("env"))}
-            if names and VISIBLE_DEVICES_ENV not in env and not resources.get("claims"):
-                found.add(names)
-        return frozenset() if self.ended else frozenset(found)
 
     def as_created(self) -> Json:
         """Return it as somebody would create it, without what was added to it since then."""

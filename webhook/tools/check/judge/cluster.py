@@ -1,15 +1,14 @@
-"""The API server, what its user may do, and other products' webhooks."""
+"""The API server, and the sentry's namespace."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.words import counted
-from webhook.tools.check.judge.findings import CheckFinding, failed, named, ok, shortened, warning
+from webhook.tools.check.judge.findings import CheckFinding, failed, ok, shortened, warning
 from webhook.tools.shared.facts import known
 
 if TYPE_CHECKING:
-    from webhook.tools.check.judge.facts import Facts, Right
+    from webhook.tools.check.judge.facts import Facts
 
 OLDEST: Final = (1, 29)
 FENCE: Final = (1, 30)
@@ -19,18 +18,6 @@ VOID: Final = (1, 36)
 def text(minor: tuple[int, int]) -> str:
     """Return a version of Kubernetes as people say it."""
     return f"{minor[0]}.{minor[1]}"
-
-
-def api_server(facts: Facts) -> CheckFinding:
-    """The API server answers.
-
-    | answer | result |
-    | --- | --- |
-    | yes | ok |
-
-    Without an answer there is no report at all: the command ends with one sentence.
-    """
-    return ok(f"{facts.url}, Kubernetes {facts.version}")
 
 
 def kubernetes_version(facts: Facts) -> CheckFinding:
@@ -57,7 +44,7 @@ def kubernetes_version(facts: Facts) -> CheckFinding:
         why = f"{text(minor)} has no admission policies, so nothing holds without us"
         return warning(why, f"upgrade Kubernetes to {text(FENCE)} or newer")
     left = f"; fence.void and podRestart need {text(VOID)}" if minor < VOID else ""
-    return ok(f"{text(minor)}{left}")
+    return ok(f"{text(minor)}, {facts.url}{left}")
 
 
 def admission_policies(facts: Facts) -> CheckFinding | None:
@@ -82,76 +69,6 @@ def admission_policies(facts: Facts) -> CheckFinding | None:
         why = "MutatingAdmissionPolicy is not served, so fence.void is left out"
         return warning(why, "switch on its feature gate at the API server, or do without")
     return ok()
-
-
-def may_install(facts: Facts) -> CheckFinding:
-    """The user may create what the chart consists of.
-
-    | rights | result |
-    | --- | --- |
-    | all | ok |
-    | one is missing | failed |
-    """
-    cure = "install as somebody with cluster-admin, or ask for these rights"
-    return _lacked(known(facts.denied), "you may not", cure)
-
-
-def may_grant(facts: Facts) -> CheckFinding:
-    """The user has the rights that the chart gives to our accounts, or may give away any.
-
-    RBAC lets nobody grant what they have not, short of the verb `escalate`. Rights to single
-    objects, by name, are not asked for.
-
-    | rights | result |
-    | --- | --- |
-    | `escalate`, or all of them | ok |
-    | one is missing | failed |
-    """
-    cure = "install as somebody with cluster-admin: RBAC lets nobody grant rights they lack"
-    return _lacked(known(facts.not_granted), "you may not grant", cure)
-
-
-def _lacked(rights: tuple[Right, ...], why: str, cure: str) -> CheckFinding:
-    what = [str(right) for right in rights]
-    return failed(f"{why} {named(what)}", cure, what) if what else ok()
-
-
-def pod_shape(facts: Facts) -> CheckFinding:
-    """A pod with a native sidecar is stored as such, seen by a dry run.
-
-    | dry run | native sidecar | result |
-    | --- | --- | --- |
-    | created | kept | ok |
-    | created | dropped | failed |
-    | denied | - | warning |
-    """
-    shape, where = known(facts.shape), f"in namespace {facts.test_namespace}"
-    if not shape.created:
-        cure = "see whether it would deny your users' pods as well; --test-namespace names another"
-        return warning(f"a dry run {where} was denied: {shortened(shape.answer)}", cure)
-    if not shape.native:
-        cure = "switch on the feature gate SidecarContainers"
-        return failed(f"{where} a native sidecar was stored as an init container", cure)
-    pulls = "; AlwaysPullImages is on, so each start asks the registry"
-    return ok(f"by a dry run {where}{pulls if shape.pulls_always else ''}")
-
-
-def other_webhooks(facts: Facts) -> CheckFinding:
-    """No webhook of others keeps our own pods from being created while it is down.
-
-    | asked about every pod | `failurePolicy` | result |
-    | --- | --- | --- |
-    | yes | Fail | warning |
-    | yes | Ignore | ok |
-    | no | either | ok |
-    """
-    found = known(facts.other_webhooks)
-    names = [one.name for one in found if one.fails and not one.selects]
-    if names:
-        why = f"{counted(len(names), 'webhook')} with failurePolicy Fail asked about every pod: "
-        cure = f"exempt namespace {facts.namespace} by its namespaceSelector, or our pods wait for "
-        return warning(why + named(names), f"{cure}it whenever it is down", names)
-    return ok(f"{counted(len(found), 'other webhook')} asked about pods" if found else "")
 
 
 def sentry_namespace(facts: Facts) -> CheckFinding | None:

@@ -36,18 +36,6 @@ NOT_ASKED: Final = Unreadable("was not asked for")
 _VERSION: Final = re.compile(r"v?([0-9]{1,4})\.([0-9]{1,4})")
 
 
-@dataclass(frozen=True, slots=True)
-class OtherWebhook:
-    """Somebody else's webhook that is asked about pods."""
-
-    name: str
-    """Of the configuration and the webhook."""
-    fails: bool
-    """No pod is created while it does not answer."""
-    selects: bool
-    """It selects namespaces or objects, or has conditions; else it is asked about every pod."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OurWebhook:
     """A webhook of one of our two configurations."""
@@ -62,20 +50,6 @@ class OurWebhook:
     """On the Service, or the URL."""
     ca_pem: bytes = b""
     """Its `caBundle`."""
-
-
-def read_webhooks(kind: str, configuration: Mapping[str, Any]) -> list[OtherWebhook]:
-    """Read those webhooks of somebody else's configuration that are asked about new pods."""
-    name = str(as_object(configuration.get("metadata")).get("name"))
-    found = []
-    for hook in as_objects(configuration.get("webhooks")):
-        if not any(map(_is_for_pods, as_objects(hook.get("rules")))):
-            continue
-        selectors = (hook.get("namespaceSelector"), hook.get("objectSelector"))
-        selects = any(selectors) or bool(hook.get("matchConditions"))
-        fails = hook.get("failurePolicy", "Fail") == "Fail"
-        found.append(OtherWebhook(f"{kind} {name}, {hook.get('name')}", fails, selects))
-    return found
 
 
 def read_own_webhooks(kind: str, configuration: Mapping[str, Any]) -> list[OurWebhook]:
@@ -100,31 +74,6 @@ def read_bytes(text: object) -> bytes:
         return b64decode(str(text or ""))
     except ValueError:
         return b""
-
-
-def _is_for_pods(rule: Json) -> bool:
-    def has(key: str, *wanted: str) -> bool:
-        return not {"*", *wanted}.isdisjoint(map(str, rule.get(key) or ()))
-
-    return has("operations", "CREATE") and has("apiGroups", "") and has("resources", "pods", "*/*")
-
-
-@dataclass(frozen=True, slots=True)
-class Right:
-    """Something that an account may do, or may not."""
-
-    verb: str
-    group: str
-    resource: str
-    namespace: str = ""
-    """Empty for all of them, and for what has none."""
-    subresource: str = ""
-
-    def __str__(self) -> str:
-        """Return it as people say it, e.g. `create daemonsets.apps in vramwarden-system`."""
-        of = f"{self.resource}.{self.group}" if self.group else self.resource
-        below = f"{of}/{self.subresource}" if self.subresource else of
-        return f"{self.verb} {below}" + (f" in {self.namespace}" if self.namespace else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,17 +114,12 @@ class DryRun:
     """The first digits of that policy's digest."""
     has_sidecar: bool = False
     """It has a container `vram-enforcer`."""
-    native: bool = True
-    """Of a pod with a native sidecar: it is still one."""
-    pulls_always: bool = False
-    """Its images are pulled at each start, whatever it says (the plugin AlwaysPullImages)."""
 
 
 def read_dry_run(pod: Mapping[str, Any]) -> DryRun:
     """Read a pod as it would have been stored."""
     annotations = part(pod, "metadata", "annotations")
     spec = as_object(pod.get("spec"))
-    initial = as_objects(spec.get("initContainers"))
     mark = str(annotations.get(ADMITTED_ANNOTATION) or "")
     _, rule, digest, *_ = [*mark.split(" "), "", "", ""]
     return DryRun(
@@ -185,11 +129,8 @@ def read_dry_run(pod: Mapping[str, Any]) -> DryRun:
         digest=digest,
         has_sidecar=any(
             one.get("name") == ENFORCER_CONTAINER
-            for one in (*initial, *as_objects(spec.get("containers")))
-        ),
-        native=all(one.get("restartPolicy") == "Always" for one in initial),
-        pulls_always=any(
-            one.get("imagePullPolicy") == "Always" for one in as_objects(spec.get("containers"))
+            for field in ("initContainers", "containers")
+            for one in as_objects(spec.get(field))
         ),
     )
 
@@ -209,7 +150,6 @@ class OwnWorkload:
     arguments: tuple[str, ...]
     secret: str
     """The Secret of a certificate that is mounted; empty for none."""
-    privileged: bool = False
 
     def option(self, name: str) -> str:
         """Return what its program is given as `--name=...`, empty for nothing."""
@@ -239,18 +179,6 @@ def read_workload(found: Mapping[str, Any]) -> OwnWorkload:
         image=str(container.get("image") or ""),
         arguments=tuple(map(str, container.get("args") or ())),
         secret=secrets[0] if secrets else "",
-        privileged=as_object(container.get("securityContext")).get("privileged") is True,
-    )
-
-
-def read_sources(policy: Mapping[str, Any] | None) -> tuple[str, ...] | None:
-    """Read whom the webhook's NetworkPolicy lets in; empty for everybody, None without one."""
-    if policy is None:
-        return None
-    ways = as_objects(as_object(policy.get("spec")).get("ingress"))
-    return tuple(
-        str(as_object(one.get("ipBlock")).get("cidr"))
-        for one in as_objects(next(iter(ways), {}).get("from"))
     )
 
 
@@ -265,7 +193,7 @@ SOUND: Final = ClusterPod({"metadata": {"labels": {MANAGED_LABEL: "true"}}}, sou
 """Any pod of which there is nothing else to say: a cluster may have 20,000."""
 _OF_PODS: Final = (
     *("path", "namespace", "node", "managed", "pull_failure", "waits", "sound"),
-    *("waits_for_limit_s", "whole", "claims", "devices"),
+    *("waits_for_limit_s", "whole", "claims"),
 )
 
 
@@ -274,7 +202,7 @@ def of_interest(pod: ClusterPod) -> ClusterPod | None:
     has_gpus = pod.node and (pod.whole or pod.claims)
     waits = pod.waits or pod.waits_for_limit_s is not None
     has_trouble = pod.managed and not pod.ended and (pod.pull_failure or waits)
-    if has_gpus or has_trouble or pod.devices:
+    if has_gpus or has_trouble:
         return pod.keep(*_OF_PODS)
     return SOUND if pod.sound else None
 
@@ -304,14 +232,8 @@ class PolicyFacts:
     tried_by: tuple[str, str] = ("", "")
     """The rule for pods that are tried, and its action; empty where there is none, or it depends on
     more than the namespace's name."""
-    pinned: tuple[tuple[str, str], ...] = ()
-    """Rules that name a sidecar's image, and which."""
-    restarts: tuple[str, ...] = ()
-    """Rules with `podRestart: RestartAllContainers`."""
     tolerations: tuple[Mapping[str, Any], ...] = ()
     """Of all rules and classes."""
-    slots: tuple[tuple[str, str], ...] = ()
-    """Rules with `accounting: CapOnly`, and which slots their pods ask for."""
     validated: tuple[str, ...] = ()
     """Namespaces of `Facts.validators` whose rule has another action than Ignore."""
     fence: Mapping[str, str] = field(default_factory=dict)
@@ -361,8 +283,6 @@ class Facts:
     """Resources of admissionregistration.k8s.io/v1 that are served."""
     groups: frozenset[str] | Unreadable = NOT_ASKED
     """API groups that are served."""
-    crds: frozenset[str] | Unreadable = NOT_ASKED
-    """Our own resources that are served."""
     nodes: tuple[ClusterNode, ...] | Unreadable = NOT_ASKED
     node_count: int = 0
     slices: frozenset[str] | Unreadable = NOT_ASKED
@@ -371,14 +291,7 @@ class Facts:
     """ResourceClaims, `namespace/name`, that have GPUs of NVIDIA's driver."""
     runtime_class: str | Unreadable = NOT_ASKED
     """The handler of the RuntimeClass `nvidia`; empty where there is none."""
-    other_webhooks: tuple[OtherWebhook, ...] | Unreadable = NOT_ASKED
     sentry_namespace: Namespace | Unreadable = NOT_ASKED
-    denied: tuple[Right, ...] | Unreadable = NOT_ASKED
-    """What the user may not, of what an installation needs."""
-    not_granted: tuple[Right, ...] | Unreadable = NOT_ASKED
-    """What our accounts need and the user may not grant."""
-    shape: DryRun | Unreadable = NOT_ASKED
-    """A pod like ours, before we are there."""
 
     webhook: OwnWorkload | Unreadable | None = NOT_ASKED
     agent: OwnWorkload | Unreadable | None = NOT_ASKED
@@ -405,14 +318,12 @@ class Facts:
     fence_bindings: frozenset[str] | Unreadable = NOT_ASKED
     fence_rules: Mapping[str, str] | Unreadable | None = NOT_ASKED
     """The data of the ConfigMap `vramwarden-fence`."""
-    sources: tuple[str, ...] | Unreadable | None = NOT_ASKED
-    """See `read_sources`."""
     has_key: bool | Unreadable = NOT_ASKED
     """The Secret with the replicas' key exists."""
-    gpu_nodes: Mapping[str, NodeFigures] | Unreadable = NOT_ASKED
-    """What each GPUNode says of its node, without its GPUs."""
+    gpu_nodes: Mapping[str, NodeFigures] | Unreadable | None = NOT_ASKED
+    """What each GPUNode says of its node, without its GPUs; None if the kind is not served."""
     pods: tuple[ClusterPod, ...] | Unreadable = NOT_ASKED
-    """Those of which there is something to say; `devices` only where the fence voids containers."""
+    """Those of which there is something to say."""
     events: Mapping[str, str] | Unreadable = NOT_ASKED
     """What agents say of nodes whose GPUs are in use: the newest such Event of each."""
 

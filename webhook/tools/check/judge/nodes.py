@@ -16,8 +16,7 @@ from webhook.names import (
     NVIDIA_RUNTIME_CLASS,
     VRAM_RESOURCE,
 )
-from webhook.tools.check.judge.cluster import OLDEST, text
-from webhook.tools.check.judge.facts import Facts, OwnWorkload, minor
+from webhook.tools.check.judge.facts import Facts, OwnWorkload
 from webhook.tools.check.judge.findings import CheckFinding, failed, named, ok, shortened, warning
 from webhook.tools.shared.facts import Unreadable, known
 from webhook.tools.shared.node import REPELLING, SAID, ClusterNode, tolerates
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from webhook.tools.shared.pod import ClusterPod
 
 
-ARCHITECTURES: Final = frozenset({"amd64", "arm64"})
 _OWN_TAINTS: Final = "node.kubernetes.io/"
 """How those of a node's state begin."""
 OTHER_GROUPS: Final = {
@@ -73,48 +71,6 @@ def agent_labels(facts: Facts) -> CheckFinding | None:
         cure = f"`kubectl label node {missing[0]} nvidia.com/gpu.present=true`"
         return warning(f"no agent goes to {named(missing)}", cure, missing)
     return ok() if nodes else None
-
-
-def node_systems(facts: Facts) -> CheckFinding | None:
-    """They run Linux, on processors of one kind that the images are built for.
-
-    | system | processors | result |
-    | --- | --- | --- |
-    | another than Linux | - | failed |
-    | Linux | others than amd64 and arm64 | failed |
-    | Linux | amd64 and arm64 | warning |
-    | Linux | one of the two | ok |
-    """
-    nodes = known(facts.nodes)
-    strange = [node.name for node in nodes if node.os != "linux"]
-    if strange:
-        cure = "keep the agent away by agent.nodeSelector: GPUs are shared on Linux alone"
-        return failed(f"not Linux: {named(strange)}", cure, strange)
-    archs = {node.arch for node in nodes} - {""}
-    unknown = [node.name for node in nodes if node.arch in archs - ARCHITECTURES]
-    if unknown:
-        cure = "keep the agent away by agent.nodeSelector"
-        return failed(f"processors without an image of ours: {named(unknown)}", cure, unknown)
-    if len(archs) > 1:
-        why = "nodes with GPUs have processors of both amd64 and arm64"
-        return warning(why, "build both images for both, and push them as one name")
-    return ok(", ".join(archs)) if nodes else None
-
-
-def kubelets(facts: Facts) -> CheckFinding | None:
-    """Their kubelets are new enough for native sidecars.
-
-    | kubelet | result |
-    | --- | --- |
-    | before 1.29 | failed |
-    | 1.29 and newer, or unknown | ok |
-    """
-    nodes = known(facts.nodes)
-    old = [node.name for node in nodes if (0, 0) < minor(node.kubelet) < OLDEST]
-    if old:
-        why = f"kubelets before {text(OLDEST)} start no native sidecar: {named(old)}"
-        return failed(why, "upgrade these nodes", old)
-    return ok(_tally(node.kubelet for node in nodes)) if nodes else None
 
 
 def runtime_class(facts: Facts) -> CheckFinding | None:
@@ -285,37 +241,6 @@ def _given_twice(
         return failed(why, cure, names)
     why += f" ({NODE_SHARE_LABEL}=true)"
     return warning(why, f"nothing where that is wanted; else {cure}", names)
-
-
-def time_slicing(facts: Facts) -> CheckFinding | None:
-    """No device plugin offers one GPU several times without a cap, by time-slicing or MPS.
-
-    | plugin's replicas | offered | label `share` | rules with CapOnly ask for | result |
-    | --- | --- | --- | --- | --- |
-    | 1 | any | any | any | ok |
-    | more | no: the labels stayed | any | any | ok |
-    | more | yes | false | nothing, or what is offered | ok |
-    | more | yes | any other | what is offered | ok |
-    | more | yes | any other | nothing | warning |
-    | more | yes | any | a slot of another name | failed |
-    """
-    nodes = known(facts.nodes)
-    sliced = [node for node in nodes if node.whole and node.replicas > 1]
-    offered = {name for node in sliced for name in node.whole}
-    policy = facts.policy
-    slots = () if policy is None or isinstance(policy, Unreadable) else policy.slots
-    missing = [(rule, slot) for rule, slot in slots if slot not in offered]
-    if sliced and missing:
-        rule, slot = missing[0]
-        why = f"pods of rule {rule} ask for {slot}, and nodes offer {named(offered)}"
-        cure = f"set timeSlicedResource: {min(offered)} in that rule"
-        return failed(why, cure, [node.name for node in sliced])
-    names = [node.name for node in sliced if node.share != "false"]
-    if names and not slots:
-        why = f"a device plugin offers each GPU several times, without any cap: {named(names)}"
-        cure = "take `sharing` out of the device plugin's configuration for nodes to share"
-        return warning(why, cure, names)
-    return ok() if nodes else None
 
 
 def share_label(facts: Facts) -> CheckFinding | None:

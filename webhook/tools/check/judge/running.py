@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING
 
 from webhook.core.kinds.nodes import STALE_S
 from webhook.core.node.limits import LIMIT_COMES_S
-from webhook.core.nvidia.drivers import limits_cgroups
 from webhook.core.words import counted
-from webhook.names import GPU_NODES, VRAM_HISTORIES
 from webhook.tools.check.judge.findings import (
     CheckFinding,
     NobodySees,
@@ -18,7 +16,7 @@ from webhook.tools.check.judge.findings import (
     shortened,
     warning,
 )
-from webhook.tools.check.judge.webhook import upgrade
+from webhook.tools.check.judge.webhook import not_ready, upgrade
 from webhook.tools.shared.facts import known
 
 if TYPE_CHECKING:
@@ -69,24 +67,16 @@ def sentries(facts: Facts) -> CheckFinding | None:
 def limiters(facts: Facts) -> CheckFinding | None:
     """A limiter is ready on each of its nodes.
 
-    | DaemonSet | sentry | drivers | nodes | pods | ready | result |
-    | --- | --- | --- | --- | --- | --- | --- |
-    | missing | missing | any | - | - | - | nothing |
-    | missing | there | none of r615 or newer | - | - | - | nothing |
-    | missing | there | one of r615 or newer | - | - | - | warning |
-    | there | any | any | none | - | - | nothing |
-    | there | any | any | some | all | all | ok |
-    | there | any | any | some | all | not all | failed |
-    | there | any | any | some | none | - | failed: something denies them |
+    | DaemonSet | nodes | pods | ready | result |
+    | --- | --- | --- | --- | --- |
+    | missing | - | - | - | nothing |
+    | there | none | - | - | nothing |
+    | there | some | all | all | ok |
+    | there | some | all | not all | failed |
+    | there | some | none | - | failed: something denies them |
     """
     found = known(facts.limiter)
-    if found is not None:
-        return _ready_on_each(facts, found, "limiter")
-    able = [node.name for node in known(facts.nodes) if limits_cgroups(node.driver)]
-    if not able or not known(facts.sentry):
-        return None
-    why = f"the driver could hold caps itself on {named(able)}, and no limiter has it do so"
-    return warning(why, upgrade(facts, "limiter.enabled=true"), able)
+    return _ready_on_each(facts, found, "limiter") if found else None
 
 
 def _ready_on_each(facts: Facts, found: OwnWorkload, component: str) -> CheckFinding | None:
@@ -103,44 +93,29 @@ def _ready(facts: Facts, found: OwnWorkload, component: str) -> CheckFinding:
     said = f"{found.ready} of {counted(found.desired, 'node')}"
     if found.ready >= found.desired:
         return ok(said)
-    pods = facts.own_pods if isinstance(facts.own_pods, tuple) else ()
-    broken = [pod for pod in pods if pod.component == component]
-    first = f": {broken[0].not_ready} (node {broken[0].node or 'unknown'})" if broken else ""
-    which = broken[0].name if broken else f"-l app.kubernetes.io/component={component}"
-    cure = f"`kubectl -n {found.namespace} describe pods {which}`"
-    return failed(f"ready: {said}{first}", cure, [pod.node for pod in broken if pod.node])
-
-
-def kinds(facts: Facts) -> CheckFinding:
-    """The API server knows our kinds, which `top`, `explain` and `advise` read.
-
-    | GPUNode | VRAMHistory | result |
-    | --- | --- | --- |
-    | served | served | ok |
-    | one of them is not | | warning |
-    """
-    missing = sorted({GPU_NODES, VRAM_HISTORIES} - known(facts.crds))
-    if missing:
-        why = f"not served: {named(missing)}, so there are no figures or no advice"
-        return warning(why, upgrade(facts, "crds.install=true"), missing)
-    return ok("GPUNode, VRAMHistory")
+    why, cure, nodes = not_ready(facts, found.namespace, component)
+    return failed(f"ready: {said}{why}", cure, nodes)
 
 
 def figures(facts: Facts) -> CheckFinding | None:
     """Each node that is shared has figures that are not old.
 
-    | sentry, kind, shared nodes | GPUNode | result |
+    | sentry, shared nodes | GPUNode | result |
     | --- | --- | --- |
     | one of them missing | - | nothing |
-    | all there | seen in the last 180 s | ok |
-    | all there | missing, older, or of so far in the future | warning |
+    | both there | seen in the last 180 s | ok |
+    | both there | missing, older, or of so far in the future | warning |
+    | both there | the kind is not served | warning |
     """
-    if not known(facts.sentry) or GPU_NODES not in known(facts.crds):
+    if not known(facts.sentry):
         return None
     shared = [node.name for node in known(facts.nodes) if node.vram_bytes]
     if not shared:
         return None
-    written = {name: one.observed_s for name, one in known(facts.gpu_nodes).items()}
+    found = known(facts.gpu_nodes)
+    if found is None:
+        return warning("GPUNode is not served", upgrade(facts, "crds.install=true"))
+    written = {name: one.observed_s for name, one in found.items()}
     old = [name for name in shared if abs(facts.now_s - written.get(name, 0.0)) > STALE_S]
     if old:
         sentry = known(facts.sentry)
@@ -169,7 +144,7 @@ def driver_limits(facts: Facts) -> CheckFinding | None:
             namespace, _, name = waiting[0].partition("/")
             why = f"{named(waiting)}: nothing starts there before the driver holds the cap"
             return warning(why, f"`vramwarden explain {name} -n {namespace}`", waiting)
-    figures = known(facts.gpu_nodes)
+    figures = known(facts.gpu_nodes) or {}
     shared = {name: one.limit for name, one in figures.items() if not one.not_shared}
     proofs = {name: proof for name, proof in sorted(shared.items()) if proof}
     if not proofs:

@@ -26,9 +26,8 @@ class CheckVerdict(Enum):
 
 
 class When(Enum):
-    """Before an installation, or of what is installed."""
+    """Also before an installation, or only of what is installed."""
 
-    PRE = "pre"
     INSTALLED = "installed"
     OF_RELEASE = "of a release"
     """Of what is installed, where there is a release: without one `release` has failed."""
@@ -68,26 +67,18 @@ WEBHOOK: Final = "webhook"
 FENCE: Final = "policy and fence"
 GROUPS: Final[dict[str, tuple[Check, ...]]] = {
     "Kubernetes": (
-        Check(When.BOTH, cluster.api_server, "the API server answers"),
         Check(When.BOTH, cluster.kubernetes_version, "Kubernetes is new enough"),
         Check(When.BOTH, cluster.admission_policies, "admission policies are served"),
-        Check(When.PRE, cluster.may_install, "you may create what the chart creates"),
-        Check(When.PRE, cluster.may_grant, "you may grant what its accounts need"),
-        Check(When.PRE, cluster.pod_shape, "a pod with a native sidecar is stored as such"),
-        Check(When.BOTH, cluster.other_webhooks, "no other webhook holds up our pods"),
         Check(When.BOTH, cluster.sentry_namespace, "the sentry's namespace allows hostPID"),
     ),
     "nodes with GPUs": (
         Check(When.BOTH, nodes.gpu_nodes, "there are nodes with GPUs"),
         Check(When.BOTH, nodes.agent_labels, "labels bring the agent to them"),
-        Check(When.BOTH, nodes.node_systems, "they run Linux on a known processor"),
-        Check(When.BOTH, nodes.kubelets, "their kubelets start native sidecars"),
         Check(When.BOTH, nodes.runtime_class, "NVIDIA's runtime can be had"),
         Check(When.BOTH, nodes.taints, "the policy's pods tolerate their taints"),
         Check(When.BOTH, nodes.whole_gpus, "no device plugin offers their GPUs whole"),
         Check(When.INSTALLED, nodes.whole_gpu_pods, "no pod has GPUs whole that are shared"),
         Check(When.BOTH, nodes.resource_claims, "no DRA driver gives away GPUs that are shared"),
-        Check(When.BOTH, nodes.time_slicing, "no device plugin offers one GPU several times"),
         Check(When.BOTH, nodes.share_label, "their label vramwarden.io/share is true or false"),
         Check(When.BOTH, nodes.other_products, "nobody else shares their GPUs"),
         Check(When.INSTALLED, nodes.advertised, "they show their memory to the scheduler"),
@@ -99,7 +90,6 @@ GROUPS: Final[dict[str, tuple[Check, ...]]] = {
         Check(When.INSTALLED, webhook.release, "vramwarden is installed"),
         Check(When.OF_RELEASE, webhook.release_version, "this command is of its version"),
         Check(When.OF_RELEASE, webhook.webhook_ready, "its replicas are ready"),
-        Check(When.OF_RELEASE, webhook.own_images, "its image can be pulled"),
         Check(When.OF_RELEASE, webhook.configurations, "it is registered with the API server"),
         Check(When.OF_RELEASE, webhook.bind_path, "the path for bindings is written"),
         Check(When.OF_RELEASE, webhook.ca_bundle, "the API server trusts it"),
@@ -107,28 +97,19 @@ GROUPS: Final[dict[str, tuple[Check, ...]]] = {
         Check(When.OF_RELEASE, webhook.pod_asks, "a pod that asks for 1Gi is translated"),
         Check(When.OF_RELEASE, webhook.pod_wrong, "a pod that asks for 8GB is denied"),
         Check(When.OF_RELEASE, webhook.pod_plain, "a pod that asks for nothing is left alone"),
-        Check(When.OF_RELEASE, webhook.binding, "a pod gets its GPU when it is bound"),
     ),
     FENCE: (
         Check(When.OF_RELEASE, webhook.policy_valid, "the policy is valid"),
         Check(When.OF_RELEASE, webhook.policy_in_force, "it is in force"),
         Check(When.OF_RELEASE, webhook.policy_objects, "its objects are in force"),
-        Check(
-            When.OF_RELEASE,
-            webhook.policy_features,
-            "it asks for nothing that this Kubernetes lacks",
-        ),
-        Check(When.OF_RELEASE, webhook.pinned_images, "no rule pins another sidecar"),
         Check(When.OF_RELEASE, fence.fence_policies, "the fence stands"),
         Check(When.OF_RELEASE, fence.fence_rules, "the fence knows the policy's rules"),
-        Check(When.OF_RELEASE, fence.weakened, "nothing else weakens it"),
-        Check(When.OF_RELEASE, fence.void_pods, "no pod loses what fence.void left it before"),
+        Check(When.OF_RELEASE, fence.replicas_key, "the replicas have their key"),
     ),
     "agents, sentries and pods": (
         Check(When.OF_RELEASE, running.agents, "agents are ready"),
         Check(When.OF_RELEASE, running.sentries, "sentries are ready"),
-        Check(When.OF_RELEASE, running.limiters, "limiters are ready, where drivers can hold caps"),
-        Check(When.OF_RELEASE, running.kinds, "our kinds are served"),
+        Check(When.OF_RELEASE, running.limiters, "limiters are ready"),
         Check(When.OF_RELEASE, running.figures, "sentries write figures of their nodes"),
         Check(When.OF_RELEASE, running.driver_limits, "the driver holds caps, by the limiter"),
         Check(When.OF_RELEASE, running.sidecar_image, "the sidecar's image can be pulled"),
@@ -142,7 +123,7 @@ GROUPS: Final[dict[str, tuple[Check, ...]]] = {
 def run(facts: Facts, *, pre: bool) -> list[Result]:
     """Return what each check found that has something to judge here."""
     results = []
-    left_out = {When.INSTALLED, When.OF_RELEASE} if pre else {When.PRE}
+    left_out = {When.INSTALLED, When.OF_RELEASE} if pre else set()
     if facts.webhook is None:
         left_out.add(When.OF_RELEASE)
     for group, checks in GROUPS.items():

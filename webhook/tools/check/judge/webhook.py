@@ -6,11 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.core.policy.values import Action
 from webhook.core.words import counted
-from webhook.tools.check.judge.cluster import VOID, text
 from webhook.tools.check.judge.facts import PolicyFacts
 from webhook.tools.check.judge.findings import (
     CheckFinding,
-    NobodySees,
     failed,
     named,
     ok,
@@ -18,7 +16,6 @@ from webhook.tools.check.judge.findings import (
     warning,
 )
 from webhook.tools.shared.facts import Unreadable, known
-from webhook.tools.shared.pod import PULLS
 
 if TYPE_CHECKING:
     from webhook.tools.check.judge.facts import Facts, OwnWorkload
@@ -118,25 +115,18 @@ def webhook_ready(facts: Facts) -> CheckFinding:
     said = f"{found.ready} of {counted(found.desired, 'replica')}"
     if found.ready >= found.desired > 0:
         return ok(said)
-    cure = f"`kubectl -n {facts.namespace} describe pods -l app.kubernetes.io/component=webhook`"
-    return (warning if found.ready else failed)(f"ready: {said}", cure)
+    why, cure, _ = not_ready(facts, found.namespace, "webhook")
+    return (warning if found.ready else failed)(f"ready: {said}{why}", cure)
 
 
-def own_images(facts: Facts) -> CheckFinding:
-    """The image of all but the sidecar can be pulled.
-
-    | a pod of ours waits for its image | result |
-    | --- | --- |
-    | yes | failed |
-    | no | ok |
-    """
-    found = _release(facts)
-    waiting = [pod for pod in known(facts.own_pods) if pod.not_ready.split(" ")[0] in PULLS]
-    if waiting:
-        names = [pod.name for pod in waiting]
-        cure = "push it there, or name it by image.repository and imagePullSecrets: "
-        return failed(f"{named(names)}: {waiting[0].not_ready}", cure + upgrade(facts), names)
-    return ok(shortened(found.image))
+def not_ready(facts: Facts, namespace: str, component: str) -> tuple[str, str, list[str]]:
+    """Return why the first pod of a component is not ready, the cure, and the nodes of all."""
+    pods = facts.own_pods if isinstance(facts.own_pods, tuple) else ()
+    broken = [pod for pod in pods if pod.component == component]
+    first = f": {broken[0].not_ready} (node {broken[0].node or 'unknown'})" if broken else ""
+    which = broken[0].name if broken else f"-l app.kubernetes.io/component={component}"
+    cure = f"`kubectl -n {namespace} describe pods {which}`"
+    return first, cure, [pod.node for pod in broken if pod.node]
 
 
 def configurations(facts: Facts) -> CheckFinding:
@@ -328,16 +318,6 @@ def pod_plain(facts: Facts) -> CheckFinding:
     return warning(f"{where} others denied it: {shortened(found.answer)}", _MEANT + _ANOTHER)
 
 
-def binding(_facts: Facts) -> CheckFinding:
-    """A pod gets a GPU when it is bound: nobody can see that by a dry run.
-
-    | release | result |
-    | --- | --- |
-    | there | not checked |
-    """
-    raise NobodySees("a binding cannot be tried as a dry run; pods without a GPU are below")
-
-
 def policy_valid(facts: Facts) -> CheckFinding:
     """The policy in the release's ConfigMap is valid, and its examples pass.
 
@@ -404,46 +384,6 @@ def policy_objects(facts: Facts) -> CheckFinding | None:
         why = f"no replica has judged {named(new)} yet"
         return warning(why, f"that takes seconds; if it stays: {_logs(facts)}", new)
     return ok(counted(len(found), "object"))
-
-
-def pinned_images(facts: Facts) -> CheckFinding:
-    """Rules that name a sidecar's image name the release's.
-
-    | `enforcement.image` | result |
-    | --- | --- |
-    | none, or the release's | ok |
-    | another | warning |
-
-    The sidecar's probes are a program of its image, which old ones lack: their pods never start.
-    """
-    found, held = _release(facts), known(facts.policy)
-    image = found.option("enforcer-image")
-    old = [] if held is None or held.problems else [one for one in held.pinned if one[1] != image]
-    if old:
-        rules = [rule for rule, _ in old]
-        why = (
-            f"rule {named(rules)} pins {shortened(old[0][1])}; the release's is {shortened(image)}"
-        )
-        cure = "name the release's image there, or none: an image without its probe starts no pod"
-        return warning(why, cure, rules)
-    return ok(shortened(image))
-
-
-def policy_features(facts: Facts) -> CheckFinding | None:
-    """The policy asks for nothing that this Kubernetes lacks.
-
-    | the policy has | Kubernetes | result |
-    | --- | --- | --- |
-    | `podRestart: RestartAllContainers` | before 1.36 | warning |
-    | the same | 1.36 and newer | ok |
-    """
-    held = known(facts.policy)
-    if held is None or held.problems:
-        return None
-    if held.restarts and (0, 0) < facts.minor < VOID:
-        why = f"podRestart needs Kubernetes {text(VOID)}: rule {named(held.restarts)}"
-        return warning(why, "leave it out until then", held.restarts)
-    return ok()
 
 
 def _tried_by(facts: Facts) -> tuple[str, str]:
