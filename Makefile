@@ -8,10 +8,10 @@ READY := $(VENV)/.ready
 # Half of its time a test waits, for a process or a grace: two workers keep one core busy.
 SPREAD := --numprocesses 4 --dist loadgroup
 
-.PHONY: help demo test test-fast test-changed test-min e2e dev lint format bench image lock release generate docs clean
+.PHONY: help demo test test-fast test-changed test-min e2e dev lint format bench image lock release install.yaml generate docs clean
 
 help:  ## this list
-	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z0-9.-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 # Where uv is on PATH it installs in a second or two what takes pip ten; `make demo UV=` takes pip.
 UV ?= $(shell command -v uv)
@@ -91,7 +91,10 @@ lock: $(READY)  ## choose again what the images install, by version and hash; UP
 release: $(READY)  ## all of a release into dist/, the same bytes each time; CONTRIBUTING.md, How to release
 	@$(BIN)/python -m deploy.release $(if $(WITHOUT_IMAGES),--without-images)
 
-generate: $(READY)  ## write what is derived: schema, tables in READMEs, the chart's policy, install.yaml
+install.yaml: $(READY)  ## the chart rendered with its defaults, for clusters without Helm; needs helm
+	@$(BIN)/python -m deploy.release --only-install-file $@
+
+generate: $(READY)  ## write what is derived: schema, tables in READMEs, the chart's policy
 	@$(BIN)/python deploy/generate.py
 
 docs: $(READY)  ## the documents as a site with search, into dist/docs; a dead link fails it

@@ -16,7 +16,6 @@
 | block alerts | templates/monitoring.yaml of the chart |
 | blocks webhook-metrics, sentry-metrics | what both register and show at /metrics |
 | block version, tag of the image in deploy/laptop.md | `__version__` in webhook/__init__.py |
-| deploy/install.yaml | the chart, as Helm renders it |
 | deploy/pictures/top.svg | the page of `vramwarden top -o html`, by deploy/picture.py |
 
 A block stands between the lines `<!-- generated: NAME -->` and `<!-- end -->` of any Markdown file,
@@ -27,8 +26,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -45,25 +42,20 @@ from webhook.core.pod.complexity import JUDGED, UNREAD
 from webhook.core.pod.findings import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator
 
 Json = dict[str, Any]
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 CHART: Final = ROOT / "deploy" / "chart" / "vramwarden"
-INSTALL: Final = ROOT / "deploy" / "install.yaml"
-NAMESPACE: Final = "vramwarden-system"
-OWN_NAMESPACES: Final = frozenset({NAMESPACE, "vramwarden-sentry"})
+OWN_NAMESPACES: Final = frozenset({"vramwarden-system", "vramwarden-sentry"})
 """Which the chart exempts by itself, under whatever names they have there."""
-IMAGES: Final = {"image": "WEBHOOK_IMAGE", "enforcer": "ENFORCER_IMAGE"}
-"""What stands for the names of both images in install.yaml, by the value that gives them."""
 _DEFAULT_POLICY: Final = ROOT / "policies" / "default.yaml"
 _VALUES: Final = CHART / "values.yaml"
 _CHART_FILE: Final = CHART / "Chart.yaml"
 _LAPTOP: Final = ROOT / "deploy" / "laptop.md"
 _TAG: Final = re.compile(r"\b(vramwarden/(?:vramwarden|enforcer)):\d+\.\d+\.\d+\b")
 _SHORT: Final = 40
-NO_HELM: Final = "it needs helm, e.g. by `go install helm.sh/helm/v3/cmd/helm@latest`"
 _BEGIN: Final = re.compile(r"^(?:<!--|#) generated: (.+?)(?: -->)?$", re.MULTILINE)
 _END: Final = frozenset({"<!-- end -->", "# end"})
 
@@ -263,34 +255,8 @@ def _values() -> str:
     )
 
 
-# kubectl reads a file from its beginning, and stops where it is no YAML: `@` begins nothing. So the
-# file changes nothing where it is applied as it is, and does not leave pods that never start.
-_INSTALL_HEAD: Final = f"""\
-# Both images need names first, which the command in deploy/install.md puts in place of
-# {" and ".join(IMAGES.values())}; it also takes out the next line.
-@ name both images first, as deploy/install.md says
-"""
-
-
-def install_file(chart: Path = CHART, repositories: Mapping[str, str] = IMAGES) -> str:
-    """Render the chart without what only Helm can use; raises GenerateError.
-
-    A repository that is only a stand-in for a name keeps the file from being applied as it is.
-    """
-    helm = shutil.which("helm")
-    if helm is None:
-        raise GenerateError(NO_HELM)
-    options = ["--namespace", NAMESPACE, "--set", "namespace.create=true", "--no-hooks"]
-    names = [f"--set={value}.repository={name}" for value, name in repositories.items()]
-    command = [helm, "template", "vramwarden", str(chart), *options, *names]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - Helm
-    if done.returncode:
-        raise GenerateError(done.stderr.strip())
-    return (_INSTALL_HEAD if repositories == IMAGES else "") + done.stdout
-
-
 def _top_picture() -> str:
-    # Imported here: a release, which renders the chart by this module, needs no tests.
+    # Imported here, since most users of this module need no tests.
     from deploy.picture import top_picture  # noqa: PLC0415 - the scene is of the tests
 
     return top_picture()
@@ -304,7 +270,6 @@ _FILES: Final[dict[Path, Callable[[], str]]] = {
     CHART / "files" / "admission.json": _admission,
     CHART / "files" / "values.json": _values,
     CHART / "files" / "default.yaml": lambda: _DEFAULT_POLICY.read_text(encoding="utf-8"),
-    INSTALL: install_file,
     ROOT / "deploy" / "pictures" / "top.svg": _top_picture,
 }
 

@@ -12,6 +12,7 @@
 
 All is built from the commit, never from the working tree, and all times are the commit's: the same
 commit, base image and tools give the same bytes. Chart and install.yaml name the images by digest.
+`make install.yaml` renders that file alone, from the working tree.
 Settings of deploy/images/build (BASE, PREFIX, BUILD_FLAGS) count here too.
 """
 
@@ -34,7 +35,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import yaml
 
-from deploy import generate, oci, sbom
+from deploy import oci, sbom
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -42,13 +43,24 @@ if TYPE_CHECKING:
 ROOT: Final = Path(__file__).resolve().parents[1]
 IMAGES: Final = {"image": "vramwarden", "enforcer": "enforcer"}
 """Our images' names, by the chart's value that names them."""
+STAND_INS: Final = {"image": "WEBHOOK_IMAGE", "enforcer": "ENFORCER_IMAGE"}
+"""Stand-ins for the images' names in install.yaml, used without PREFIX, by the chart's value."""
 _CHART: Final = Path("deploy/chart/vramwarden")
+_NAMESPACE: Final = "vramwarden-system"
 _LOCK: Final = Path("deploy/images/runtime.txt")
 _VERSION: Final = re.compile(r'^__version__ = "(\d+\.\d+\.\d+)"$', re.MULTILINE)
+_NO_HELM: Final = "this needs Helm, e.g. by `go install helm.sh/helm/v3/cmd/helm@latest`"
 _NO_BUILDER: Final = (
     "images need buildah, which is not on PATH: install it, or leave them out by"
     " `make release WITHOUT_IMAGES=yes`"
 )
+# kubectl stops reading at the `@`, which begins no YAML. So a file without image names changes
+# nothing if it is applied unedited, and no pod is created that could never start.
+_INSTALL_HEAD: Final = f"""\
+# Name both images first: the command in deploy/install.md replaces
+# {" and ".join(STAND_INS.values())}, and removes the next line.
+@ name both images first, as deploy/install.md says
+"""
 _WITHOUT: Final = """\
 make release: WITHOUT IMAGES, as you asked. This is no whole release:
   - no image is in it, and the bill of materials says nothing of any
@@ -74,14 +86,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="make release", description="Build a release.")
     parser.add_argument("--without-images", action="store_true", help="where nothing builds them")
     parser.add_argument("--output", type=Path, default=ROOT / "dist", help="default: dist")
+    parser.add_argument("--only-install-file", type=Path, help="render the chart into this file")
     options = parser.parse_args(arguments)
     try:
+        if options.only_install_file:
+            options.only_install_file.write_text(install_file(ROOT / _CHART), encoding="utf-8")
+            return 0
         release = checked(ROOT)
         if options.without_images:
             sys.stderr.write(_WITHOUT)
         made = build(ROOT, release, options.output, with_images=not options.without_images)
-    except (ReleaseError, generate.GenerateError, oci.OCIError) as error:
-        sys.stderr.write(f"make release: {error}\n")
+    except (ReleaseError, oci.OCIError) as error:
+        target = "install.yaml" if options.only_install_file else "release"
+        sys.stderr.write(f"make {target}: {error}\n")
         return 1
     sys.stdout.write(f"{made}, of commit {release.commit}:\n{(made / 'SHA256SUMS').read_text()}")
     return 0
@@ -126,9 +143,7 @@ def build(root: Path, release: Release, output: Path, *, with_images: bool) -> P
             _pack_image(name, layout, release, made)
         name_images(source / _CHART / "values.yaml", images)
         chart(source / _CHART, release, made)
-        named = {value: _repository(name) for value, name in IMAGES.items()}
-        install = generate.install_file(source / _CHART, named if _prefix() else generate.IMAGES)
-        (made / "install.yaml").write_text(install, encoding="utf-8")
+        (made / "install.yaml").write_text(install_file(source / _CHART), encoding="utf-8")
         bill = sbom.write(*release, (source / _LOCK).read_text(encoding="utf-8"), images, tools)
         (made / f"vramwarden-{release.version}.cdx.json").write_text(bill, encoding="utf-8")
         (made / "SHA256SUMS").write_text(checksums(made), encoding="utf-8")
@@ -196,6 +211,18 @@ def chart(folder: Path, release: Release, made: Path) -> None:
     )
 
 
+def install_file(chart: Path) -> str:
+    """Render the chart with its defaults, without Helm's hooks, for `kubectl apply`.
+
+    Without PREFIX the images have stand-ins for names, and the file cannot be applied unedited.
+    """
+    names = {value: _repository(name) for value, name in IMAGES.items()} if _prefix() else STAND_INS
+    options = ["--namespace", _NAMESPACE, "--set", "namespace.create=true", "--no-hooks"]
+    options += [f"--set={value}.repository={name}" for value, name in names.items()]
+    rendered = _run([_helm(), "template", "vramwarden", str(chart), *options], ROOT)
+    return f"{'' if _prefix() else _INSTALL_HEAD}{rendered}\n"
+
+
 def checksums(folder: Path) -> str:
     """Return a line for each file of a folder, as sha256sum writes and checks them."""
     return "".join(
@@ -250,7 +277,7 @@ def _tools(*, with_images: bool) -> dict[str, str]:
 def _helm() -> str:
     helm = shutil.which("helm")
     if helm is None:
-        raise ReleaseError(f"the chart is packed by Helm: {generate.NO_HELM}")
+        raise ReleaseError(_NO_HELM)
     return helm
 
 

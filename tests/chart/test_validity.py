@@ -6,9 +6,10 @@ import re
 
 import pytest
 
+from deploy import release
 from tests.chart.admission_policies import POLICY
 from tests.chart.recorded_reviews import denial
-from tests.support.charts import DEPLOY, NAMESPACE, a_namespace, hooks, one, pod_templates
+from tests.support.charts import NAMESPACE, a_namespace, hooks, one, pod_templates
 from tests.support.control_planes import needs
 from tests.support.documents import asked
 from webhook import __version__
@@ -243,13 +244,18 @@ def test_hardened_toolkits_cost_the_level_and_the_namespace_says_so(cluster, liv
 
 def asked_for(verb):
     """Return the one command of the pages that does something with install.yaml."""
-    (line,) = asked(rf"sed .+ deploy/install\.yaml \| kubectl {verb} -f -$")
+    (line,) = asked(rf"sed .+ install\.yaml \| kubectl {verb} -f -$")
     return line
 
 
 @pytest.fixture
-def kubectl(control_plane):
-    return lambda command: control_plane.shell(command, REGISTRY="registry.example/team")
+def kubectl(control_plane, tmp_path, monkeypatch):
+    """Run a command of the pages in a folder with what `make install.yaml` writes."""
+    monkeypatch.delenv("PREFIX", raising=False)
+    assert release.main(["--only-install-file", str(tmp_path / "install.yaml")]) == 0
+    return lambda command: control_plane.shell(
+        f"cd {tmp_path}; {command}", REGISTRY="registry.example/team"
+    )
 
 
 def test_the_file_for_people_without_helm_can_be_applied_and_deleted(control_plane, kubectl):
@@ -268,19 +274,19 @@ def test_the_file_for_people_without_helm_can_be_applied_and_deleted(control_pla
     assert deleted.stdout.startswith(f'namespace "{NAMESPACE}" deleted')
     assert len(deleted.stdout.splitlines()) == len(applied.stdout.splitlines())
     # The namespace stays: no controller runs here that empties it.
-    rest = "sed '/^@/d; /^kind: Namespace/,/^---/d' deploy/install.yaml | kubectl delete -f -"
+    rest = "sed '/^@/d; /^kind: Namespace/,/^---/d' install.yaml | kubectl delete -f -"
     assert kubectl(rest).returncode == 0
     assert denial(lambda: control_plane.api.request("GET", path)).endswith("not found")
 
 
-def test_without_names_for_the_images_nothing_of_it_is_applied(control_plane, kubectl):
+def test_without_names_for_the_images_nothing_of_it_is_applied(kubectl, tmp_path):
     listed = "get -A -l app.kubernetes.io/name=vramwarden -o name"
     kinds = "all,configmaps,mutatingwebhookconfigurations,validatingadmissionpolicies,clusterroles"
     before = kubectl(f"kubectl {listed} {kinds}").stdout
-    applied = kubectl("kubectl apply -f deploy/install.yaml")
+    applied = kubectl("kubectl apply -f install.yaml")
     assert applied.returncode == 1
     assert (applied.stdout, applied.stderr.count("\n")) == ("", 1)
     line = int(re.search("yaml: line ([0-9]+)", applied.stderr)[1])
-    said = (DEPLOY / "install.yaml").read_text().splitlines()[line - 1]
+    said = (tmp_path / "install.yaml").read_text().splitlines()[line - 1]
     assert said == "@ name both images first, as deploy/install.md says"
     assert kubectl(f"kubectl {listed} {kinds}").stdout == before

@@ -62,7 +62,7 @@ TREE = {
         ("tests/core/node/golden/one.yaml", ["tests/core/node/golden"]),
         ("tests/support/clocks.py", ["tests/server/test_http.py"]),
         ("tests/e2e/pods.py tests/e2e/test_node.py", []),
-        ("deploy/install.yaml", ["tests/chart", "tests/contracts", "tests/release"]),
+        ("deploy/laptop.yaml", ["tests/chart", "tests/contracts", "tests/release"]),
         ("certs/pki/keys.py", ["tests/certs", "tests/cli"]),
         ("README.md .ci/run", ["tests/contracts"]),
         ("README.md pyproject.toml", ["tests"]),

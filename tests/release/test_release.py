@@ -165,7 +165,7 @@ def test_chart_and_install_file_name_the_images_by_digest(
     before["enforcer"] |= {"digest": enforcer, "repository": repositories[1]}
     assert values == before
     text = (made / "install.yaml").read_text()
-    names = repositories if prefix else list(generate.IMAGES.values())
+    names = repositories if prefix else list(release.STAND_INS.values())
     assert set(re.findall(r'image: "(.*)"', text)) == {f"{names[0]}@{webhook}"}
     assert re.findall(r"--enforcer-image=(.*)", text) == [f"{names[1]}@{enforcer}"]
     # What has no names yet cannot be applied as it is.
@@ -280,10 +280,11 @@ def test_without_helm_it_says_what_to_do(checkout, tmp_path, monkeypatch, capsys
     (tmp_path / "git").symlink_to(shutil.which("git"))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(release, "ROOT", checkout)
+    needs = "this needs Helm, e.g. by `go install helm.sh/helm/v3/cmd/helm@latest`\n"
     assert release.main([]) == 1
-    assert capsys.readouterr().err.startswith(
-        "make release: the chart is packed by Helm: it needs helm, e.g. by `go install"
-    )
+    assert capsys.readouterr().err == f"make release: {needs}"
+    assert release.main(["--only-install-file", str(tmp_path / "install.yaml")]) == 1
+    assert capsys.readouterr().err == f"make install.yaml: {needs}"
 
 
 @needs_helm

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
+import pytest
 import yaml
 
 from tests.support.paths import DEPLOY
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 Json = dict[str, Any]
 
@@ -32,6 +32,15 @@ MISSING = "chart tests need helm, e.g. by `go install helm.sh/helm/v3/cmd/helm@l
 def available() -> bool:
     """Tell whether there is a Helm."""
     return shutil.which("helm") is not None
+
+
+def rendered(values: Json | None = None) -> list[Json]:
+    """Return what `kubectl apply` stores of the chart; skips the test if there is no Helm."""
+    if not available():
+        pytest.skip(MISSING)
+    with TemporaryDirectory() as folder:
+        values = {"namespace": {"create": True}, **(values or {})}
+        return Helm(Path(folder)).render(values, "--no-hooks")
 
 
 class HelmError(Exception):

@@ -8,12 +8,11 @@ from base64 import b64encode
 from datetime import UTC, datetime
 
 import pytest
-import yaml
 
 from certs import ensure
+from tests.support import charts
 from tests.support.api_server import KINDS, ApiServer, merged
 from tests.support.clusters import NOW_S, a_cluster, a_gpu, a_node, a_pod, ago, held
-from tests.support.paths import ROOT
 from tests.support.pki import Authority
 from tests.support.pods import a_request
 from webhook import __version__
@@ -27,6 +26,7 @@ from webhook.tools.check.judge.findings import Level
 from webhook.tools.check.judge.table import GROUPS, run
 from webhook.tools.check.read import read_facts
 
+pytestmark = pytest.mark.process  # Helm renders the chart
 SYSTEM, SENTRY = "vramwarden-system", "vramwarden-sentry"
 IN_SYSTEM = f"/api/v1/namespaces/{SYSTEM}"
 REGISTRATION = "/apis/admissionregistration.k8s.io/v1"
@@ -52,11 +52,9 @@ KINDS_SERVED = {
 
 
 def manifests():
-    """Return what `kubectl apply` of the chart's objects stores, as far as `check` reads it."""
-    text = (ROOT / "deploy" / "install.yaml").read_text().partition("\n---\n")[2]
-    text = text.replace("--rollout=Observe", "--rollout=Enforce")
-    found = yaml.safe_load_all(text.replace("ENFORCER_IMAGE:", "registry.example/enforcer:"))
-    return [one for one in found if one and one["kind"] in KINDS.values()]
+    """Return the chart's objects with `rollout: Enforce`, as far as `check` reads them."""
+    values = {"enforcer": {"repository": "registry.example/enforcer"}, "rollout": "Enforce"}
+    return [one for one in charts.rendered(values) if one["kind"] in KINDS.values()]
 
 
 @pytest.fixture(scope="module")

@@ -8,13 +8,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import yaml
 
+from tests.support import charts
 from tests.support.api_server import ApiServer
 from tests.support.clusters import NOW_S, a_cluster, a_gpu, a_node, a_pod, ago, held
 from tests.support.commands import reached, runner
 from tests.support.injectors import DENIED, HONEST
-from tests.support.paths import DEPLOY
 from tests.support.paths import POLICIES as SHIPPED
 from tests.support.pods import a_container, a_rule
 from tests.support.recordings import assert_recorded
@@ -315,9 +314,7 @@ def test_without_such_rules_no_namespace_is_read(api):
     assert "/api/v1/namespaces" not in [one.path for one in api.asked]
 
 
-INSTALL = (DEPLOY / "install.yaml").read_text().partition("\n---\n")[2]
-MANIFESTS = [one for one in yaml.safe_load_all(INSTALL) if one]
-CONFIGURATIONS = [one for one in MANIFESTS if one["kind"] == "MutatingWebhookConfiguration"]
+renders = pytest.mark.process  # Helm renders the chart
 ALL_GPUS = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}
 
 
@@ -328,30 +325,49 @@ def plugin(namespace):
     return running(name, uid=namespace, namespace=namespace, containers=[container])
 
 
-OURS = [
-    running(f"{one['metadata']['name']}-x", namespace=one["metadata"]["namespace"])
-    | {"spec": one["spec"]["template"]["spec"] | {"nodeName": "n1"}}
-    for one in MANIFESTS
-    if one["kind"] in {"DaemonSet", "Deployment"}
-]
-SYSTEM = [*OURS, *map(plugin, ("gpu-operator", "kube-system", "nvidia-device-plugin"))]
+@pytest.fixture(scope="module")
+def manifests():
+    return charts.rendered()
 
 
-@pytest.mark.parametrize("installed", [CONFIGURATIONS, []], ids=["installed", "before"])
+@pytest.fixture(scope="module")
+def configurations(manifests):
+    return [one for one in manifests if one["kind"] == "MutatingWebhookConfiguration"]
+
+
+@pytest.fixture(scope="module")
+def system(manifests):
+    """Return a pod of each program of the release, and pods of NVIDIA's device plugin."""
+    ours = [
+        running(f"{one['metadata']['name']}-x", namespace=one["metadata"]["namespace"])
+        | {"spec": one["spec"]["template"]["spec"] | {"nodeName": "n1"}}
+        for one in manifests
+        if one["kind"] in {"DaemonSet", "Deployment"}
+    ]
+    return [*ours, *map(plugin, ("gpu-operator", "kube-system", "nvidia-device-plugin"))]
+
+
+@renders
+@pytest.mark.parametrize("is_installed", [True, False], ids=["installed", "before"])
 @pytest.mark.parametrize("path", sorted(SHIPPED.glob("**/*.yaml")), ids=lambda path: path.stem)
-def test_beside_our_own_pods_and_nvidias_every_shipped_policy_denies_nobody(api, path, installed):
-    api.add(*installed, *SYSTEM)
+def test_beside_our_own_pods_and_nvidias_every_shipped_policy_denies_nobody(
+    api, path, is_installed, configurations, system
+):
+    api.add(*(configurations if is_installed else []), *system)
     report = reported("--policy", str(path))
-    assert [one for one in SYSTEM if one["metadata"]["name"].startswith("vramwarden-sentry")]
+    assert [one for one in system if one["metadata"]["name"].startswith("vramwarden-sentry")]
     assert (report["denied"], report["missing"]) == ([], [])
     exempt = (report["exemptPods"], report["exemptNamespaces"])
-    assert exempt == (len(SYSTEM) + 1, 5)  # with the fixture's replica
+    assert exempt == (len(system) + 1, 5)  # with the fixture's replica
     assert run("--policy", str(path)).exit_code == 0
 
 
-def test_namespaces_with_the_label_are_exempt_and_the_same_pod_elsewhere_is_denied(api):
+@renders
+def test_namespaces_with_the_label_are_exempt_and_the_same_pod_elsewhere_is_denied(
+    api, configurations
+):
     names = {"labelled": {"vramwarden.io/webhook": "disabled"}, "other": {}}
-    api.add(*CONFIGURATIONS, *(a_namespace(name, **labels) for name, labels in names.items()))
+    api.add(*configurations, *(a_namespace(name, **labels) for name, labels in names.items()))
     api.add(*map(plugin, names))
     done = run("--policy", str(SHIPPED / "examples" / "cap-a-team.yaml"))
     assert "1 pod would be denied." in done.stdout
@@ -361,6 +377,7 @@ def test_namespaces_with_the_label_are_exempt_and_the_same_pod_elsewhere_is_deni
     assert missing.startswith("which namespaces are exempt by their label vramwarden.io/webhook, ")
 
 
+@renders
 @pytest.mark.parametrize(
     ("denied", "why"),
     [
@@ -368,8 +385,8 @@ def test_namespaces_with_the_label_are_exempt_and_the_same_pod_elsewhere_is_deni
         ([("get", "mutatingwebhookconfigurations")], "you may not read vramwarden's webhook"),
     ],
 )
-def test_where_nobody_says_what_is_exempt_the_charts_defaults_count(api, denied, why):
-    api.add(*SYSTEM).denied.update(denied)
+def test_where_nobody_says_what_is_exempt_the_charts_defaults_count(api, denied, why, system):
+    api.add(*system).denied.update(denied)
     said = run("--policy", str(SHIPPED / "examples" / "strict.yaml")).stdout
     assert f"are not judged, by the chart's defaults: {why}" in said
 
