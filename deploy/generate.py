@@ -7,7 +7,7 @@
 | the chart's files/default.yaml | policies/default.yaml |
 | the chart's files/policy-objects.json | the same models, by webhook/adapters/policy/crd.py |
 | the chart's files/admission.json | core/pod/complexity.py, core/nvidia/devices.py of webhook |
-| the chart's files/values.json | what `form` and `gone` say in the chart's values.schema.json |
+| the chart's files/values.json | what `form` says in the chart's values.schema.json |
 | block exempt-namespaces | the rule `system` of policies/default.yaml |
 | block chart-values | the chart's values.yaml and values.schema.json |
 | block denial-reasons | `Reason` in webhook/core/pod/findings.py |
@@ -118,17 +118,14 @@ def values_schema() -> Json:
     return dict(json.loads((CHART / "values.schema.json").read_text(encoding="utf-8")))
 
 
-def chart_values(schema: Json, *, gone: bool = False) -> Iterator[tuple[tuple[str, ...], Json]]:
-    """Yield path and schema of every value that is not only a group of others.
-
-    Or of those that are `gone`, which are known only so that Helm can say what is in their place.
-    """
+def chart_values(schema: Json) -> Iterator[tuple[tuple[str, ...], Json]]:
+    """Yield path and schema of every value that is not only a group of others."""
     for name, found in schema["properties"].items():
         # What a group holds has its own lines; what is given as a whole has one.
         if found.get("properties") and name != "issuerRef":
-            for path, inside in chart_values(found, gone=gone):
+            for path, inside in chart_values(found):
                 yield (name, *path), inside
-        elif ("gone" in found) == gone:
+        else:
             yield (name,), found
 
 
@@ -245,14 +242,8 @@ def _admission() -> str:
 
 
 def _values() -> str:
-    known = [*chart_values(values_schema()), *chart_values(values_schema(), gone=True)]
-    return _as_json(
-        {
-            ".".join(path): {key: found[key] for key in ("gone", "form") if key in found}
-            for path, found in known
-            if {"gone", "form"} & found.keys()
-        }
-    )
+    known = chart_values(values_schema())
+    return _as_json({".".join(path): found["form"] for path, found in known if "form" in found})
 
 
 def _top_picture() -> str:

@@ -94,12 +94,8 @@ def test_a_slip_of_the_pen_is_rejected(helm, wrong, said):
 
 def test_all_that_is_wrong_is_said_at_once(helm):
     with pytest.raises(HelmError) as raised:
-        helm.render(None, "--set", "agent.vram=1GB,image.digest=x,sentry.port=1")
-    assert re.findall(r"(\w+[.]\w+)(?:: \"| is gone)", str(raised.value)) == [
-        "agent.vram",
-        "image.digest",
-        "sentry.port",
-    ]
+        helm.render(None, "--set", "agent.vram=1GB,image.digest=x")
+    assert re.findall(r"(\w+[.]\w+): \"", str(raised.value)) == ["agent.vram", "image.digest"]
 
 
 FORMS = {".".join(path): found["form"] for path, found in chart_values(SCHEMA) if "form" in found}
@@ -118,35 +114,6 @@ def test_what_a_sentence_says_to_write_is_taken(path):
     written = form.get("words", []) + re.findall(r"e\.g\. (\S+)", form["wanted"])
     assert all(re.search(form["pattern"], word) for word in written)
     assert written or "; write " in form["wanted"]
-
-
-GONE = {".".join(path): found["gone"] for path, found in chart_values(SCHEMA, gone=True)}
-
-
-@pytest.mark.parametrize("path", GONE)
-def test_a_value_that_is_gone_is_rejected_with_what_is_in_its_place(helm, path):
-    with pytest.raises(HelmError, match=re.escape(f"{path} is gone: {GONE[path]}")):
-        helm.render(None, "--set", f"{path}=")
-
-
-def test_a_release_that_has_a_value_that_is_gone_can_forget_it(helm):
-    with pytest.raises(HelmError, match="of a release that has it by --set NAME=null"):
-        helm.render({"sentry": {"port": 9000}})
-    nothing = helm.render({"sentry": {"port": 9000}}, "--set", "sentry.port=null")
-    assert nothing == helm.render()
-
-
-def test_what_is_in_the_place_of_a_value_that_is_gone_exists():
-    known = {".".join(path) for path, _ in chart_values(SCHEMA)}
-    named = {path: re.findall(r"\bset (\S+?)[,:]? |and (\w+[.]\w+)", GONE[path]) for path in GONE}
-    assert {name for pairs in named.values() for pair in pairs for name in pair if name} <= known
-    assert {path for path in GONE if not named[path]} == {
-        "webhook.preStopSeconds",
-        "sentry.port",
-        "podDisruptionBudget",
-        "grafana.operator.allowCrossNamespaceImport",
-    }
-    assert {words.split()[0] for words in GONE.values()} <= {"set", "it", "there"}
 
 
 @pytest.mark.parametrize(
