@@ -9,7 +9,7 @@ from tests.support.logs import RecordedLog
 from tests.support.pods import a_policy, a_rule
 from webhook.adapters.kube.fence import FenceApi
 from webhook.adapters.policy.source import PolicyReview
-from webhook.core.policy.fence import RULES_KEY, SEAL_KEY, WHOLE_GPUS_KEY, _code, fence_data, sealed
+from webhook.core.policy.fence import GPUS_KEY, RULES_KEY, SEAL_KEY, _code, fence_data, sealed
 from webhook.core.policy.values import Action
 from webhook.server.fence import SETTLE_S, FenceKeeper
 
@@ -114,7 +114,7 @@ def test_another_replicas_policy_is_left_alone_until_it_has_settled(replica, fen
 
 
 FORGED = {
-    "with a right sum, as of 0.2.0": fence_data(THEIRS),
+    "without a seal": fence_data(THEIRS),
     "sealed without a key": sealed(fence_data(THEIRS), b"", NOW_S),
     "sealed with another key": of_theirs(KEY[1:]),
     "sealed, and changed": {**of_theirs(), **fence_data(THIRD)},
@@ -148,7 +148,7 @@ def test_without_a_key_anybody_can_seal_but_no_time_is_forever(fence, at):
     assert replica.keep() == 1
 
 
-LESS = {key: text for key, text in fence_data(THEIRS).items() if key != WHOLE_GPUS_KEY}
+LESS = {key: text for key, text in fence_data(THEIRS).items() if key != GPUS_KEY}
 OTHER_RELEASES = {"more": {**fence_data(THEIRS), "new.v1": "x"}, "less": LESS}
 
 

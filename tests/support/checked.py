@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tests.support import clusters
 from tests.support.api_server import merged
-from webhook.core.policy.fence import GPUS_KEY, RULES_KEY, SUM_KEY, WHOLE_GPUS_KEY, _sum
+from webhook.core.policy.fence import GPUS_KEY, RULES_KEY
 from webhook.tools.check.judge.facts import (
     SOUND,
     Certificate,
@@ -77,9 +77,7 @@ def a_said_node(name="n1"):
 
 def rules(text="^(.*)$ - ^$ - translated sidecar\n"):
     """Return the data of the ConfigMap that the fence reads."""
-    whole = "^(nvidia\\.com/gpu)$"
-    data = {RULES_KEY: text, WHOLE_GPUS_KEY: whole, GPUS_KEY: f"{whole} ^$"}
-    return {**data, SUM_KEY: _sum(data)}
+    return {RULES_KEY: text, GPUS_KEY: "^(nvidia\\.com/gpu)$ ^$"}
 
 
 def a_workload(name="webhook", **changes):

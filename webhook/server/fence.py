@@ -41,9 +41,8 @@ class FenceKeeper(ServerPart):
     | nothing | yes |
     | another text, and ours is new | yes |
     | what a replica sealed less than `SETTLE_S` ago | no |
-    | anything else: an older text, one of no replica, one of 0.2.0 | yes |
+    | anything else: an older text, one of no replica | yes |
 
-    A replica of 0.2.0 takes our text for another's, and overwrites it every two minutes at most.
     Nobody waits for it: without it the API server holds nothing by itself, and the webhook judges.
     """
 

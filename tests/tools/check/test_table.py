@@ -22,7 +22,6 @@ from tests.support.checked import (
 from tests.support.documents import table_of
 from webhook.core.node.limits import Proof
 from webhook.core.pod.whole import DRA_DRIVER, Slice
-from webhook.core.policy.fence import RULES_KEY
 from webhook.tools.check.judge.facts import (
     SOUND,
     Certificate,
@@ -401,7 +400,6 @@ CASES = {
     "fence-rules": [
         (installed(fences=NO_FENCE), installed(version="v1.29.4")),
         installed(fence_rules=None),
-        installed(fence_rules=rules() | {RULES_KEY: "^(.*)$ - ^$ -\n"}),
         installed(fence_rules=rules("^(a)$ translated\n")),
         (installed(), policy(fence={})),
     ],

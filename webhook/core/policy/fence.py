@@ -40,7 +40,6 @@ can seal.
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import json
 import math
@@ -67,19 +66,12 @@ if TYPE_CHECKING:
 
 
 RULES_KEY: Final = "rules.v2"
-WHOLE_GPUS_KEY: Final = "whole-gpus.v2"
-"""A pattern for names of resources; fences of releases before 0.3 read it."""
 GPUS_KEY: Final = "brings-gpus.v2"
 """Two patterns for names of resources: one that brings GPUs, and of others below nvidia.com, which
-bring some too, one that brings none: a container that asks for what brings GPUs is not voided."""
-SUM_KEY: Final = "sum.v2"
-"""SHA-256 of the rules and the first pattern, by which `check` and replicas of 0.2.0 see whether
-they were changed.
+bring some too, one that brings none: a container that asks for what brings GPUs is not voided.
 
-Replicas know by the seal what one of them wrote: anybody can make this sum.
-
-The `v2` in the keys is the format. A release with another one uses keys of its own and leaves these
-alone, so that two releases never overwrite each other's during an upgrade.
+The `v2` in the keys is the format. A release with another format uses other keys and leaves these
+alone, so that two releases never overwrite each other's data during an upgrade.
 """
 
 SEAL_KEY: Final = "seal.v1"
@@ -111,21 +103,13 @@ def fence_data(policy: Policy, rollout: Rollout = Rollout.ENFORCE) -> dict[str, 
             lines.append(rest)
             break
         lines.append(line)
-    whole = _pattern(policy.whole_gpu_resources) if policy.whole_gpu_resources else "^$"
     gpus = _pattern((VRAM_RESOURCE, *BRINGING_GPUS, *policy.whole_gpu_resources))
-    if len(whole) > WHOLE_GPUS_BYTES:
-        whole = gpus = "/"
-    data = {
+    if len(_pattern(policy.whole_gpu_resources)) > WHOLE_GPUS_BYTES:
+        gpus = "/"
+    return {
         RULES_KEY: "".join(f"{line}\n" for line in lines),
-        WHOLE_GPUS_KEY: whole,
         GPUS_KEY: f"{gpus} {_pattern(OF_NETWORKS)}",
     }
-    return {**data, SUM_KEY: _sum(data)}
-
-
-def is_intact(data: Mapping[str, str]) -> bool:
-    """Say whether its parts go together; otherwise somebody changed one."""
-    return data.get(SUM_KEY) == _sum(data)
 
 
 def sealed(data: Mapping[str, str], key: bytes, now_s: float) -> dict[str, str]:
@@ -148,11 +132,6 @@ def seal_age_s(data: Mapping[str, str], names: Iterable[str], key: bytes, now_s:
         return math.inf
     is_time = at.isascii() and at.isdecimal() and len(at) <= LONGEST_TIME
     return abs(now_s - int(at)) if is_time else math.inf
-
-
-def _sum(data: Mapping[str, str]) -> str:
-    text = f"{data.get(RULES_KEY)}\0{data.get(WHOLE_GPUS_KEY)}"
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _line(match: Match, words: Iterable[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.policy.fence import RULES_KEY, is_intact
+from webhook.core.policy.fence import RULES_KEY
 from webhook.core.words import counted
 from webhook.tools.check.judge.cluster import FENCE
 from webhook.tools.check.judge.findings import CheckFinding, failed, named, ok, warning
@@ -54,15 +54,14 @@ def fence_policies(facts: Facts) -> CheckFinding | None:
 
 
 def fence_rules(facts: Facts) -> CheckFinding | None:
-    """The ConfigMap from which they read the policy's rules is there, and is what replicas wrote.
+    """The ConfigMap from which they read the policy's rules is there, and has these rules.
 
-    | second line, or void | ConfigMap | its sum | the policy's | result |
-    | --- | --- | --- | --- | --- |
-    | no | - | - | - | nothing |
-    | yes | missing | - | - | failed |
-    | yes | there | wrong | - | failed |
-    | yes | there | right | no | warning |
-    | yes | there | right | yes or unknown | ok |
+    | second line, or void | ConfigMap | the policy's rules | result |
+    | --- | --- | --- | --- |
+    | no | - | - | nothing |
+    | yes | missing | - | failed |
+    | yes | there | no | warning |
+    | yes | there | yes or unknown | ok |
     """
     if facts.minor < FENCE:
         return None
@@ -74,15 +73,12 @@ def fence_rules(facts: Facts) -> CheckFinding | None:
     if found is None:
         why = f"{where} does not exist, so they hold nothing"
         return failed(why, f"the replicas write it; see why not: {logs}")
-    if not is_intact(found):
-        why = f"{where} was changed by somebody else"
-        return failed(why, f"a replica restores it within seconds; if not: {logs}")
     policy = facts.policy
     expected = getattr(policy, "fence", None)
     if expected and found.get(RULES_KEY) != expected.get(RULES_KEY):
         why = f"{where} holds other rules than the policy"
         return warning(why, f"replicas follow within a minute or two; if it stays: {logs}")
-    return ok(counted(found[RULES_KEY].count("\n"), "rule"))
+    return ok(counted(found.get(RULES_KEY, "").count("\n"), "rule"))
 
 
 def replicas_key(facts: Facts) -> CheckFinding:
