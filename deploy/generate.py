@@ -5,7 +5,6 @@
 | --- | --- |
 | policies/policy.schema.json, block policy-fields | the models in webhook/adapters/policy |
 | the chart's files/default.yaml | policies/default.yaml |
-| the chart's files/policy-objects.json | the same models, by webhook/adapters/policy/crd.py |
 | the chart's files/admission.json | core/pod/complexity.py, core/nvidia/devices.py of webhook |
 | the chart's files/values.json | what `form` says in the chart's values.schema.json |
 | block exempt-namespaces | the rule `system` of policies/default.yaml |
@@ -35,7 +34,6 @@ import yaml
 from deploy import references
 from deploy.references import table
 from webhook import __version__
-from webhook.adapters.policy.crd import definition, unknown_fields
 from webhook.adapters.policy.schema import json_schema
 from webhook.core.nvidia.devices import INJECTORS, LIKE_INJECTORS
 from webhook.core.pod.complexity import JUDGED, UNREAD
@@ -255,9 +253,6 @@ def _top_picture() -> str:
 
 _FILES: Final[dict[Path, Callable[[], str]]] = {
     ROOT / "policies" / "policy.schema.json": lambda: _as_json(json_schema(), 2),
-    CHART / "files" / "policy-objects.json": lambda: _as_json(
-        {"definition": definition(), "validations": unknown_fields()}
-    ),
     CHART / "files" / "admission.json": _admission,
     CHART / "files" / "values.json": _values,
     CHART / "files" / "default.yaml": lambda: _DEFAULT_POLICY.read_text(encoding="utf-8"),

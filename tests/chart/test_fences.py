@@ -757,7 +757,6 @@ HASHED = config_map_name(LONG)
         (HASHED, "node-1", "change delete"),
         ("vramwarden-fence", "", "create change"),
         ("vramwarden-policies", "", ""),
-        ("vramwarden-policy-objects", "", ""),
         ("kube-root-ca.crt", "", ""),
         ("my-gpu-assignments-node-1", "node-1", ""),
     ],

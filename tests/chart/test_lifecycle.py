@@ -417,4 +417,3 @@ def test_the_notes_say_what_is_needed_beside_a_value(live_helm, needed, word):
 
     assert word not in notes({})
     assert word in notes(needed)
-    assert word not in notes({"policies": {"shipped": False}, "policyObjects": True})

@@ -13,17 +13,15 @@ from tests.support.gpu_nodes import CRD
 from tests.support.programs import free_port
 from webhook.adapters.kube.client import KubeError, connect
 from webhook.adapters.kube.follow import ANY
-from webhook.adapters.policy.crd import definition
 
 NODES, PODS = "/api/v1/nodes", "/api/v1/namespaces/scripted/pods"
 MAPS = "/api/v1/namespaces/scripted/configmaps"
 EVENTS = "/apis/events.k8s.io/v1/namespaces/scripted/events"
 HOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 GPU_NODES = "/apis/vramwarden.io/v1alpha1/gpunodes"
-POLICIES = "/apis/vramwarden.io/v1alpha1/vrampolicies"
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 GONE = "/api/v1/namespaces/scripted/nothings"
-SHOWN = ("data", "labels", "annotations", "phase", "capacity", "spec", "inForce", "note", "series")
+SHOWN = ("data", "labels", "annotations", "phase", "capacity", "spec", "note", "series")
 """What is compared of an object: no defaults, since the one in memory has none."""
 
 
@@ -201,23 +199,6 @@ def _ours(script, kube):
     does("a merge patch", lambda: kube.merge(one, {"status": {"phase": "b"}}))
     does("list ours", lambda: wait_until("a current cache", lambda: _current(kube, GPU_NODES)))
     does("replace ours without a version", lambda: kube.replace(one, body))
-    policy = {
-        "apiVersion": "vramwarden.io/v1alpha1", "kind": "VRAMPolicy", "metadata": {"name": "p"},
-        "spec": {"rules": [{"name": "a"}]}, "status": {"inForce": True},
-    }  # fmt: skip
-    does("a policy begins without a status", lambda: kube.create(POLICIES, policy))
-    path = f"{POLICIES}/p"
-    does("its generation", lambda: generation(kube.read(path)))
-    said = {"status": {"inForce": True}, "metadata": {"annotations": {"a": "b"}}}
-    does("its status' path leaves the rest", lambda: kube.merge(f"{path}/status", said))
-    does("its own path leaves the status", lambda: kube.merge(path, {"status": {"inForce": False}}))
-    does("annotating is no generation", lambda: generation(kube.merge(path, said)))
-    changed = {"spec": {"rules": [{"name": "b"}]}}
-    does("changing is one", lambda: generation(kube.merge(path, changed)))
-
-
-def generation(found):
-    return found["metadata"]["generation"]
 
 
 def _others(script, kube):
@@ -272,10 +253,8 @@ def test_the_one_in_memory_answers_as_a_real_one(control_plane):
     api, kube = control_plane.api, connect(control_plane.kubeconfig, tries=1)
     api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "scripted"}})
     control_plane.ensure_service_account("scripted")
-    for crd in (CRD, a_definition(definition())):
-        api.apply(crd)
-    for path in (GPU_NODES, POLICIES):
-        wait_until(path, lambda path=path: _serves(kube, path))
+    api.apply(CRD)
+    wait_until(GPU_NODES, lambda: _serves(kube, GPU_NODES))
     real = play(kube)
     assert play(ApiServer().kube()) == real
 
@@ -327,11 +306,6 @@ def test_when_it_stops_watches_end_and_nobody_answers(tmp_path):
         with pytest.raises(KubeError):
             kube.list_all(MAPS, dict)
         assert len(api.asked) == 2
-
-
-def a_definition(spec):
-    name = f"{spec['names']['plural']}.{spec['group']}"
-    return {**CRD, "metadata": {"name": name}, "spec": spec}
 
 
 def _serves(kube, path):

@@ -34,7 +34,7 @@ NAMES = {
     ),
     "`allocate`, `add`, `remove`, `spend`, `poll`": r"\._?take(_\w+)?$|\.Taken$",
     "`ReadLock`, `PodFigures`, `GpuProcess`, `Slot`": r"\.(Share|Held|Stranger)$",
-    "`HistoryCache`, `TrackedGpu`, `PolicyReview`": r"\.(Known\w*|Judged|Heard|Ended)$",
+    "`HistoryCache`, `TrackedGpu`": r"\.(Known\w*|Judged|Heard|Ended)$",
     "`Assignment`, `NodeQueue`, `LineIndex`": r"\.Lines?$|placement\.\w+\.\w+_line$",
     "`EventWriter`, `Killer`, `intervals`": r"\.(Teller|Actor)$|sentry\.(pace|names)$",
     "`Router`, `Endpoint`, `cluster_cache`": (

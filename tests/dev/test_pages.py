@@ -19,7 +19,6 @@ FINDS = re.compile(r"(\S+/)?vramwarden (advise|check|report|explain)\b")
 """Commands that end with 1 where something is wrong, and with 3 where too little was seen."""
 CHANGES = re.compile(r"helm (upgrade|rollback) ")
 """Commands with hooks; no kubelet is here to end their Jobs."""
-OBJECTS = "helm upgrade vramwarden deploy/chart/vramwarden -n vramwarden-system --reuse-values"
 BEFORE = {
     "certs/README.md": ["kubectl -n vramwarden-system delete secret vramwarden-key"],
     "deploy/take-the-plugin-off.md": [
@@ -27,7 +26,6 @@ BEFORE = {
         # No controller is here that would count the pods that may be evicted.
         "kubectl -n vramwarden-system delete poddisruptionbudgets --all",
     ],
-    "policies/change.md": [f"{OBJECTS} --set policyObjects=true"],
 }
 """What is so for whom a page asks it."""
 SCENE = """\

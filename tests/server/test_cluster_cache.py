@@ -22,7 +22,7 @@ from webhook.core.policy.match import Match
 from webhook.core.policy.values import Accounting, Bounds, GPUClass, Rollout
 from webhook.server import cluster_cache as module
 from webhook.server import mirror
-from webhook.server.cluster_cache import KNOWN_WITHIN_S, POLL_S, ClusterCache
+from webhook.server.cluster_cache import KNOWN_WITHIN_S, ClusterCache
 from webhook.server.metrics import Metrics
 from webhook.server.reviews import PodReviews, TemplateReviews
 
@@ -60,10 +60,10 @@ class Replica:
             lambda: self.limits,
         )
         self.followed = None
-        self.polls()
+        self.reloads()
 
-    def polls(self):
-        """Do what the thread does every two seconds; return whether it begins to follow."""
+    def reloads(self):
+        """Do what a reload of the policy does; return True if the cache begins to follow labels."""
         begins = self.cache.follow_labels()
         self.followed = begins or self.followed
         return begins is not None
@@ -296,10 +296,10 @@ def test_labels_for_which_only_an_exception_asks_are_known():
 def test_a_new_policy_is_served_from_what_is_listed_for_it(replica):
     replica.lists(a_namespace(tier="intern", zone="a"))
     first = replica.followed
-    assert not replica.polls()
+    assert not replica.reloads()
     replica.policy = OTHERS
     assert replica.knows() is None
-    assert replica.polls()
+    assert replica.reloads()
     assert replica.followed is not first
     assert replica.known == Cluster(Rollout.OBSERVE)
     # The one before goes on, for requests that were read under its policy.
@@ -323,18 +323,18 @@ def test_a_policy_that_asks_for_less_is_served_at_once():
 def test_when_no_rule_asks_any_more_all_is_forgotten(replica):
     replica.lists(a_namespace(tier="intern"))
     replica.policy = PLAIN
-    assert not replica.polls()
+    assert not replica.reloads()
     assert replica.cache._known[0].namespaces == {}
     with pytest.raises(mirror._OverError):
         replica.followed._sleep(0.0)
     replica.policy = ASKS
-    assert replica.polls()
+    assert replica.reloads()
 
 
 def test_what_was_never_listed_ends_when_the_policy_changes_again(replica):
     first = replica.followed
     replica.policy = OTHERS
-    replica.polls()
+    replica.reloads()
     with pytest.raises(mirror._OverError):
         first.on_report(DOWN)
 
@@ -343,7 +343,7 @@ def test_all_namespaces_are_listed_and_watched_until_that_is_over(replica, monke
     def nobody_asks():
         known.append(replica.knows())
         replica.policy = PLAIN
-        replica.polls()
+        replica.reloads()
 
     known = []
     replica.api.put(f"{PATH}/team-a", a_namespace())
@@ -404,7 +404,7 @@ def test_a_replica_is_ready_once_it_knows_and_stays_so(replica):
     replica.lists()
     assert replica.cache.obstacle() == ""
     replica.policy = OTHERS
-    replica.polls()
+    replica.reloads()
     assert replica.cache.obstacle() == ""
 
 
@@ -423,37 +423,25 @@ def test_a_bug_is_logged_with_its_trace(replica):
     assert replica.log.said == [("exception", "following namespaces failed")]
 
 
-class Enough(BaseException):
-    """Ends what works forever."""
-
-
-def test_it_begins_by_itself_and_looks_every_two_seconds(monkeypatch):
-    begun, slept = [], []
+def test_it_follows_from_its_start_and_after_a_reload_that_asks_for_other_labels(monkeypatch):
+    begun = []
 
     class Thread:
-        def __init__(self, target, name, daemon):
-            assert daemon
-            self.target, self.name = target, name
+        def __init__(self, name, **others):
+            assert others["daemon"]
+            self.name = name
 
         def start(self):
-            begun.append(self)
+            begun.append(self.name)
 
-    def sleep(pause_s):
-        slept.append(pause_s)
-        if len(slept) == 2:
-            raise Enough
-
-    for room in (module, mirror):
-        monkeypatch.setattr(room, "Thread", Thread)
-    monkeypatch.setattr(module.time, "sleep", sleep)
+    monkeypatch.setattr(mirror, "Thread", Thread)
     replica = Replica(PLAIN)
-    replica.policy = ASKS
     replica.cache.start()
-    with pytest.raises(Enough):
-        begun[-1].target()
-    names = ["RuntimeClasses, watch", "nodes with slices, watch", "namespaces", "namespaces, watch"]
-    assert [thread.name for thread in begun] == names
-    assert slept == [POLL_S, POLL_S]
+    assert begun == ["RuntimeClasses, watch", "nodes with slices, watch"]
+    replica.policy = ASKS
+    for _ in range(2):
+        replica.cache.policy_changed()
+        assert begun[2:] == ["namespaces, watch"]
 
 
 class Answers:

@@ -8,9 +8,8 @@ from tests.support.api_server import ApiServer
 from tests.support.logs import RecordedLog
 from tests.support.pods import a_policy, a_rule
 from webhook.adapters.kube.fence import FenceApi
-from webhook.adapters.policy.source import PolicyReview
 from webhook.core.policy.fence import GPUS_KEY, RULES_KEY, SEAL_KEY, _code, fence_data, sealed
-from webhook.core.policy.values import Action
+from webhook.core.policy.values import Action, Rollout
 from webhook.server.fence import SETTLE_S, FenceKeeper
 
 OURS, THEIRS = a_policy(), a_policy(a_rule(action=Action.WARN), digest="fedcba9876543210")
@@ -47,8 +46,8 @@ class Replica:
         self.log = RecordedLog()
         self.keeper = FenceKeeper(
             FenceApi(fence.api.kube(now_s=lambda: fence.at_s), "gpu"),
-            lambda: PolicyReview(self.policy, {}, {}),
-            lambda judged: fence_data(judged.policy),
+            lambda: self.policy,
+            Rollout.ENFORCE,
             key,
             self.log,
         )

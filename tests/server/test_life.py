@@ -16,13 +16,18 @@ import pytest
 
 from certs import ensure
 from tests.support import routers, servers
+from tests.support.api_server import ApiServer
 from tests.support.commands import runner
 from tests.support.logs import RecordedLog
 from tests.support.pods import a_container, a_pod, a_review
 from tests.support.servers import JSON, POLICY, free_port, running
+from webhook.adapters.kube.namespaces import PATH
 from webhook.cli.main import main
+from webhook.core.policy.fence import RULES_KEY
 from webhook.server import service as module
 from webhook.server.operations import OPERATIONS_PORT
+
+FENCE = "/api/v1/namespaces/gpu/configmaps/vramwarden-fence"
 
 
 def served_serial(server):
@@ -94,6 +99,38 @@ def test_an_edited_policy_is_in_force_without_a_restart(tmp_path):
         assert server.review(pod)["allowed"] is True
         (server.policy / "policy.yaml").write_text(POLICY.replace("max: 40Gi", "max: 10Gi"))
         server.wait_for("the reload", lambda: not server.review(pod)["allowed"])
+
+
+OF_LABELS = """\
+  - name: interns
+    match: {namespaceLabels: {tier: intern}}
+    memory: {max: 10Gi}
+"""
+
+
+def test_a_reload_reaches_the_fence_and_the_labels_of_namespaces_at_once(tmp_path):
+    """The fence's keeper reads every 30 s without a notification, the cache never."""
+    with ApiServer(tmp_path) as api:
+        api.put("/api/v1/namespaces/team", {"metadata": {"labels": {"tier": "intern"}}, "spec": {}})
+        options = ("--placement-namespace=gpu",)
+        with running(tmp_path, *options, KUBECONFIG=str(api.kubeconfig)) as server:
+            pod = a_review(a_pod("8Gi"), namespace="team")
+
+            def rule():
+                status, body = server.post(pod)  # 503 until the labels are known
+                return status == 200 and json.loads(body)["response"]["auditAnnotations"]["rule"]
+
+            def lines():
+                return api.objects.get(FENCE, {"data": {}})["data"].get(RULES_KEY, "")
+
+            server.wait_for("the first rules", lambda: lines().count("\n") == 2)
+            assert rule() == "default"
+            assert not any(request.path == PATH for request in api.asked)
+            edited = POLICY.replace("  - name: default", f"{OF_LABELS}  - name: default")
+            (server.policy / "policy.yaml").write_text(edited)
+            server.wait_for("the labels", lambda: rule() == "interns", timeout_s=15)
+            server.wait_for("the fence", lambda: " tier=intern " in lines(), timeout_s=5)
+        assert server.messages().count("policy loaded") == 1
 
 
 def test_a_restart_need_not_wait_for_connections_of_the_server_before(tmp_path, monkeypatch):

@@ -48,14 +48,12 @@ KINDS = {
         *("SelfSubjectAccessReview", "CustomResourceDefinition", "ValidatingAdmissionPolicy"),
         *("ValidatingAdmissionPolicyBinding", "MutatingAdmissionPolicy"),
         *("MutatingAdmissionPolicyBinding", "MutatingWebhookConfiguration"),
-        *("ValidatingWebhookConfiguration", "GPUNode", "VRAMHistory", "VRAMPolicy"),
+        *("ValidatingWebhookConfiguration", "GPUNode", "VRAMHistory"),
     )
 }
 """Which kinds it serves, by their paths."""
-HAVE_STATUS = {"pods", "nodes", "namespaces", "deployments", "daemonsets", "vrampolicies"}
+HAVE_STATUS = {"pods", "nodes", "namespaces", "deployments", "daemonsets"}
 """Kinds whose status is changed through `/status` alone."""
-UNCOUNTED = {"nodes", "namespaces", "secrets", "events", "configmaps"}
-"""Kinds without `metadata.generation`."""
 SELECTABLE = {
     "pods": {"spec.nodeName", "status.phase", "status.podIP", "spec.restartPolicy"},
     "nodes": {"spec.unschedulable"},
@@ -319,7 +317,7 @@ class ApiServer:
         if verb == "create":
             return 201, self._create(place, request.body, query)
         found = self.objects.get(place.path)
-        if place.part == "status" and place.is_ours and place.kind not in HAVE_STATUS:
+        if place.part == "status" and place.is_ours:
             raise Denied(404, "the server could not find the requested resource")
         if found is None or place.part not in {"", "status"}:
             raise Denied(404, f'{place.kind} "{place.name}" not found')
@@ -419,14 +417,14 @@ class ApiServer:
             raise Denied(409, f'{place.kind} "{place.name}" already exists', "AlreadyExists")
         if metadata.get("resourceVersion"):
             raise Denied(500, "resourceVersion should not be set on objects to be created")
-        for key in ("uid", "creationTimestamp", "generation"):
+        for key in ("uid", "creationTimestamp"):
             metadata.pop(key, None)
         if place.kind == "pods":
             made["status"] = {"phase": "Pending"}
         elif place.kind in HAVE_STATUS - {"nodes", "namespaces"}:
             made.pop("status", None)
         if query.get("dryRun"):
-            made = self._stamped(place, None, made, 0)
+            made = self._stamped(place, made, 0)
             del made["metadata"]["resourceVersion"]
             return made
         return self._store(place, None, made)
@@ -434,12 +432,11 @@ class ApiServer:
     def _update(self, place: Place, found: Json, new: Json) -> Json:
         """Store what a request made of an object, as far as its path may change it."""
         if place.part == "status":
-            metadata = found["metadata"] if place.is_ours else new["metadata"]
-            new = {**found, "metadata": metadata, "status": new.get("status")}
+            new = {**found, "metadata": new["metadata"], "status": new.get("status")}
         elif place.kind in HAVE_STATUS:
             new = {**new, "status": found.get("status")}
         new = {key: value for key, value in new.items() if value is not None}
-        kept = ("uid", "resourceVersion", "creationTimestamp", "generation", "name", "namespace")
+        kept = ("uid", "resourceVersion", "creationTimestamp", "name", "namespace")
         old = {key: found["metadata"][key] for key in kept if key in found["metadata"]}
         new["metadata"] = {**new["metadata"], **old}
         return found if new == found else self._store(place, found, new)
@@ -452,13 +449,13 @@ class ApiServer:
             gone["metadata"]["resourceVersion"] = str(self._version)
             self._changes.append(Change(self._version, place, gone, None))
         else:
-            after = self._stamped(place, before, after, self._version)
+            after = self._stamped(place, after, self._version)
             self.objects[place.path] = after
             self._changes.append(Change(self._version, place, before, after))
         self._changed.notify_all()
         return after or {}
 
-    def _stamped(self, place: Place, before: Json | None, after: Json, version: int) -> Json:
+    def _stamped(self, place: Place, after: Json, version: int) -> Json:
         after = {"apiVersion": _version_of(place), "kind": KINDS[place.kind]} | after
         now = datetime.fromtimestamp(self.now_s(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         metadata = {
@@ -467,10 +464,6 @@ class ApiServer:
         }  # fmt: skip
         if place.namespace:
             metadata["namespace"] = place.namespace
-        if place.kind not in UNCOUNTED:
-            done = (before or {}).get("metadata", {}).get("generation", 0)
-            same = before is not None and _wanted(before) == _wanted(after)
-            metadata["generation"] = done + (not same)
         return {**after, "metadata": metadata}
 
     @staticmethod
@@ -500,10 +493,6 @@ def _version_of(place: Place) -> str:
 
 def _not_found(path: str) -> Json:
     raise Denied(404, f"the server could not find {path}")
-
-
-def _wanted(found: Json) -> Json:
-    return {key: value for key, value in found.items() if key not in {"metadata", "status", *TYPE}}
 
 
 def _check_preconditions(place: Place, found: Json, wanted: Json) -> None:

@@ -17,7 +17,6 @@ from webhook.tools.check.judge.facts import (
     OurWebhook,
     OwnWorkload,
     PolicyFacts,
-    PolicyObject,
 )
 from webhook.tools.check.judge.webhook import EXPECTED
 from webhook.tools.shared.node import ClusterNode
@@ -145,7 +144,6 @@ INSTALLED = replace(
     ),
     certificate=Certificate("vramwarden-system/vramwarden-certificate", days_left=320),
     policy=replace(BEFORE.policy, fence=rules()),
-    policy_objects=(PolicyObject("teams", in_force=True, message=""),),
     asks=DryRun(
         created=True, admitted=True, rule="default", digest="0123456789ab", has_sidecar=True
     ),

@@ -10,13 +10,9 @@ LONGEST_HOST_PATH: Final = 4096  # Linux opens no longer path (PATH_MAX)
 MOST_CPU: Final = 1024  # typing errors: more than a node has; a size such as 64Mi is a number, too
 LEAST_CPU_LIMIT: Final = "10m"  # the sidecar, whose start takes half a second of a core
 LEAST_MEMORY: Final = 48 * 2**20  # it takes 18 MB without NVML; a probe may be an interpreter more
-MOST_OBJECTS: Final = 64  # replicas read them all; together they have the bytes of one file
-STATUS_PROBLEMS: Final = 20  # an object's status; its schema has the same bound
-STATUS_LETTERS: Final = 512  # of each; the schema has the same bound
-COLUMN_LETTERS: Final = 160  # the table that `kubectl get` prints
 
 # Bytes that become values: the time and the memory that decoding takes.
-MOST_POLICY_BYTES: Final = 2**20  # a file, or what is kept of an object: as a ConfigMap holds
+MOST_POLICY_BYTES: Final = 2**20  # a file: as much as a ConfigMap holds
 MOST_YAML_VALUES: Final = 20_000  # of a file, aliases expanded
 DEEPEST_YAML: Final = 40  # of its values
 MOST_REVIEW_VALUES: Final = 2**18

@@ -60,9 +60,8 @@ def policy_group() -> None:
 def check(context: click.Context, paths: tuple[Path, ...], output: str) -> None:
     """Validate policies: the form of each file, and its examples.
 
-    Each PATH is a folder of policy files or one file; - is standard input, for example of
-    `kubectl get vrampolicy NAME -o yaml`. Exit code 1 where one is not valid, with every problem as
-    file:line: path: what is wrong.
+    Each PATH is a folder of policy files or one file; - is standard input. Exit code 1 if one is
+    not valid, with every problem as file:line: path: what is wrong.
     """
     context.exit(_report("check", [_read(path) for path in paths], output, _say_check))
 

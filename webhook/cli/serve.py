@@ -55,11 +55,6 @@ def _networks(
     type=click.Path(exists=True, path_type=Path),
     help="Folder of policy files, or one file.  [default: the shipped policy]",
 )
-@click.option(
-    "--policy-objects",
-    is_flag=True,
-    help="Read objects of the kind VRAMPolicy beside the files, and write their status.",
-)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address of the TLS port.")
 @click.option(
     "--port", type=_PORT, default=8443, show_default=True, help="TLS port, for reviews; 0 is any."
@@ -107,7 +102,7 @@ def _networks(
 @click.option(
     "--key-file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Key of all replicas: it seals what they keep in ConfigMaps, and makes the path of bind.",
+    help="Key of all replicas: it seals the fence's rules, and makes the path of bind.",
 )
 @click.option(
     "--enforcer-image",
@@ -118,7 +113,6 @@ def _networks(
 @rollout_option
 def serve_command(
     policy: Path | None,
-    policy_objects: bool,
     host: str,
     operations_host: str,
     cert_dir: Path | None,
@@ -155,7 +149,7 @@ def serve_command(
     key = _key(key_file)
     keeper: Callable[..., CertificateKeeper]
     registration: Callable[..., Registration] | None = None
-    needs_cluster = cert_secret or webhook_configuration or policy_objects or placement_namespace
+    needs_cluster = cert_secret or webhook_configuration or placement_namespace
     try:
         kube = connect() if needs_cluster else None
         if kube and cert_secret:
@@ -172,7 +166,6 @@ def serve_command(
             registration = partial(Registration, api, settle_s=settle_s)
         settings = ServerSettings(
             policy=policy or shipped_policy_path(),
-            policy_objects=policy_objects,
             certificates=keeper,
             registration=registration,
             host=host,

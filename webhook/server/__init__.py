@@ -11,8 +11,8 @@
 `metrics`     what is counted
 `log`         one JSON line per event
 `worker`      gunicorn's worker class, with a drain that loses no review
-`policies`    read again when they change; objects of the kind VRAMPolicy, and their status
-`fence`       the rules in force, where the fence reads them, and the last good policy objects
+`policies`    reload of the policy, and the notification of parts that depend on it
+`fence`       writes the rules in force to the ConfigMap that the fence reads
 `cluster_cache`  what decisions follow from beside the policy: slices, labels, the RuntimeClass
 `mirror`      takes what watches report of objects, and wakes what keeps one as it should be
 `placement/`  which GPU a pod gets when it is bound

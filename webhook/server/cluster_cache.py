@@ -16,7 +16,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from functools import partial
-from threading import Lock, Thread
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from webhook.adapters.kube.follow import Collection
@@ -40,9 +40,6 @@ T = TypeVar("T")
 KNOWN_WITHIN_S: Final = 10.0
 """How long a replica that cannot find out stays unready: what is decided without may be poorer, but
 a pod that nobody decides about is denied for certain."""
-
-POLL_S: Final = 2.0
-"""How soon a reloaded policy is seen that asks for other labels."""
 
 
 class ClusterCache:
@@ -92,7 +89,7 @@ class ClusterCache:
         self._started_s = self._clock()
         self.classes.start()
         self.nodes.start()
-        Thread(target=self._run, name="namespaces", daemon=True).start()
+        self.policy_changed()
 
     def obstacle(self) -> str:
         """Return why no traffic should come yet; empty once all is known, cannot be, or need not.
@@ -120,6 +117,12 @@ class ClusterCache:
             self._replace(limits=limits)
         cluster, labels = self._known  # once: another thread may replace it
         return cluster if self._wanted_by(policy) <= labels else replace(cluster, namespaces={})
+
+    def policy_changed(self) -> None:
+        """Follow the labels for which the policy in force asks; called by one thread at a time."""
+        begun = self.follow_labels()
+        if begun:
+            begun.start()
 
     def follow_labels(self) -> Mirror[Any] | None:
         """Return what follows from now on; None where that goes on already, or need not begin.
@@ -202,13 +205,6 @@ class ClusterCache:
             wanted = policy.namespace_labels
             self._of_rules = policy.rules, wanted
         return wanted
-
-    def _run(self) -> None:
-        while True:
-            begun = self.follow_labels()
-            if begun:
-                begun.start()
-            time.sleep(POLL_S)
 
 
 def _name_of(found: Json) -> tuple[str, None]:

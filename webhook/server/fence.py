@@ -1,4 +1,4 @@
-"""Keeps what the API server's admission policies and starting replicas read in ConfigMaps."""
+"""Writes the ConfigMap that the API server's admission policies read, and reverts other writes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, Final
 
 from webhook.adapters.kube.client import KubeError
-from webhook.core.policy.fence import seal_age_s, sealed
+from webhook.core.policy.fence import fence_data, seal_age_s, sealed
 from webhook.server.mirror import trigger
 from webhook.server.operations import ServerPart
 
@@ -15,25 +15,26 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from webhook.adapters.kube.fence import FenceApi
-    from webhook.adapters.policy.source import PolicyReview
+    from webhook.core.policy.values import Policy, Rollout
     from webhook.server.log import JsonLog
 
-POLL_S: Final = 2.0
-"""How soon a reloaded policy is seen, without a request."""
+_RULES: Final = "the fence's rules"
+"""Name in log lines, and of the threads."""
 
 SYNC_S: Final = 30.0
-"""Between two reads where no watch reports a change; after a failure, too."""
+"""Interval between two reads if neither the watch nor a reload reports a change; also the delay
+before a retry."""
 
 PAUSE_S: Final = 0.5
-"""After each, so that a conflict with another writer stays a slow one."""
+"""Delay after each read, which slows down a conflict with another writer."""
 
 SETTLE_S: Final = 120.0
-"""How long another replica's text is left alone: a changed policy reaches the replicas within a
-minute or two of each other, and meanwhile they would only overwrite one another's."""
+"""How long another replica's text is left unchanged: a changed policy reaches the replicas within a
+minute or two of each other, and until then they would only overwrite each other's."""
 
 
 class FenceKeeper(ServerPart):
-    """Writes one such ConfigMap together with other replicas.
+    """Writes the ConfigMap together with other replicas.
 
     | stored | written |
     | --- | --- |
@@ -49,47 +50,49 @@ class FenceKeeper(ServerPart):
     def __init__(
         self,
         api: FenceApi,
-        judged: Callable[[], PolicyReview],
-        data: Callable[[PolicyReview], Mapping[str, str]],
+        policy: Callable[[], Policy],
+        rollout: Rollout,
         key: bytes,
         log: JsonLog,
-        title: str = "the fence's rules",
     ) -> None:
-        """Send no request yet; `data` returns what goes with the policy in force."""
+        """Send no request yet; `policy` returns the policy in force."""
         self._api = api
-        self._judged = judged
-        self._make = data
+        self._policy = policy
+        self._rollout = rollout
         self._key = key
         self._log = log
-        self._title = title
-        self._changed = Event()
-        self._shown: PolicyReview | None = None
+        self._due = Event()
+        self._due.set()
+        self._shown: Policy | None = None
         self._data: Mapping[str, str] = {}
         self._is_new = True
 
     def start(self) -> None:
         """Begin on daemon threads."""
-        Thread(target=self._run, name=self._title, daemon=True).start()
-        trigger(self._changed, self._api.followed(), self._log, f"{self._title}, watch")
+        Thread(target=self._run, name=_RULES, daemon=True).start()
+        trigger(self._due, self._api.followed(), self._log, f"{_RULES}, watch")
+
+    def policy_changed(self) -> None:
+        """Have the new policy written at once; returns immediately."""
+        self._due.set()
 
     def keep(self) -> bool:
-        """Write what is due, and log it; return whether that succeeded."""
-        judged = self._judged()
-        if judged is not self._shown:
-            data = self._make(judged)
+        """Write what is due, and log it; return True if that succeeded."""
+        policy = self._policy()
+        if policy is not self._shown:
+            data = fence_data(policy, self._rollout)
             self._is_new |= data != self._data
-            self._shown, self._data = judged, data
+            self._shown, self._data = policy, data
         try:
             written = self._write()
         except KubeError as error:
             if not error.conflict:
-                said = f"{self._title} cannot be written"
-                self._log.once(self._title, "error", said, str(error))
+                self._log.once(_RULES, "error", f"{_RULES} cannot be written", str(error))
             return False
         self._is_new = False
-        self._log.over(self._title, f"{self._title} are written again")
+        self._log.over(_RULES, f"{_RULES} are written again")
         if written:
-            self._log.info(f"{self._title} are written", policy=judged.policy.short_digest)
+            self._log.info(f"{_RULES} are written", policy=policy.short_digest)
         return True
 
     def _write(self) -> bool:
@@ -104,16 +107,11 @@ class FenceKeeper(ServerPart):
         return True
 
     def _run(self) -> None:
-        due_s = 0.0
         while True:
-            if self._changed.wait(POLL_S) or self._judged() is not self._shown:
-                due_s = 0.0
-            self._changed.clear()
-            if time.monotonic() < due_s:
-                continue
+            self._due.wait(SYNC_S)
+            self._due.clear()
             try:
                 self.keep()
             except Exception:  # noqa: BLE001 - the next turn may succeed; a dead thread never would
-                self._log.exception(f"writing {self._title} failed")
-            due_s = time.monotonic() + SYNC_S
+                self._log.exception(f"writing {_RULES} failed")
             time.sleep(PAUSE_S)

@@ -15,10 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from gunicorn.app.base import BaseApplication
 
 from webhook.adapters.kube.fence import FenceApi
-from webhook.adapters.kube.policies import LAST_GOOD, PoliciesApi, last_good_data
 from webhook.adapters.policy.source import PolicySource
 from webhook.core.policy.cluster import Cluster
-from webhook.core.policy.fence import fence_data
 from webhook.core.policy.values import Rollout
 from webhook.server.cluster_cache import ClusterCache
 from webhook.server.connections import Connections
@@ -29,18 +27,17 @@ from webhook.server.metrics import Metrics
 from webhook.server.operations import Health, ServerPart, bind_port, create_app
 from webhook.server.placement.reviews import BindingReviews
 from webhook.server.placement.service import PlacementService
-from webhook.server.policies import PolicyObjects, PolicyReload
+from webhook.server.policies import PolicyReload
 from webhook.server.reviews import PodReviews, TemplateReviews
 from webhook.server.router import Router
 from webhook.server.worker import DRAIN_S, DrainingWorker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from ipaddress import IPv4Network, IPv6Network
     from pathlib import Path
 
     from webhook.adapters.kube.client import Kube
-    from webhook.adapters.policy.source import PolicyReview
     from webhook.core.policy.values import Policy
     from webhook.server.bind_path import BindPath
     from webhook.server.certificates import CertificateKeeper
@@ -78,10 +75,8 @@ class ServerSettings:
     placement_namespace: str = ""
     """Where the lists of who has which GPU are kept, and the fence's rules; empty for a server that
     neither places nor writes them, and follows no cluster."""
-    policy_objects: bool = False
-    """Whether objects of the kind VRAMPolicy take part in the policy."""
     key: bytes = b""
-    """Seals what replicas keep in ConfigMaps; the same in all of them."""
+    """Seals the fence's rules; the same in all replicas."""
 
 
 class CannotListenError(Exception):
@@ -121,30 +116,23 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
         if settings.registration:
             self._part(settings.registration(self.certificates.bind_path, self._log))
         kube, namespace = settings.kube, settings.placement_namespace
-        objects: PolicyObjects | None = None
-        beside: dict[str, Any] = {}
-        if kube and settings.policy_objects:
-            api = PoliciesApi(kube, namespace)
-            objects = PolicyObjects(api, self._judged, settings.key, self._log)
-            self._part(objects).read_first()
-            beside = {"objects": objects.texts, "remembered": objects.remembered}
-        self._policies = PolicySource(settings.policy, settings.enforcer_image, **beside)
-        self._policy_reload = self._part(PolicyReload(self._policies, self._metrics, self._log))
+        self._policies = PolicySource(settings.policy, settings.enforcer_image)
+        dependents: list[Callable[[], None]] = []
         placement: PlacementService | None = None
         known_for: Callable[[Policy], Cluster] = partial(_alone, Cluster(settings.rollout))
         if kube and namespace:
-            data = lambda judged: fence_data(judged.policy, settings.rollout)  # noqa: E731
-            self._keep(FenceApi(kube, namespace), data)
-            if objects:
-                last_good = FenceApi(kube, namespace, LAST_GOOD, "policies")
-                self._keep(last_good, _last_good, title="the last good policy objects")
+            rules = FenceApi(kube, namespace), self._policy, settings.rollout
+            keeper = self._part(FenceKeeper(*rules, settings.key, self._log))
             if not settings.key:
                 self._log.warning("there is no key: what fences read is not proven to be ours")
             placement = self._part(PlacementService(kube, namespace, self._metrics, self._log))
             known = kube, self._policy, settings.rollout, self._log
-            cache = ClusterCache(*known, limits=placement.limits)
-            known_for = self._part(cache).known_for
+            cache = self._part(ClusterCache(*known, limits=placement.limits))
+            known_for = cache.known_for
+            dependents += keeper.policy_changed, cache.policy_changed
         told = self._metrics, self._log
+        # The last part, so that the others have started before a reload reaches them.
+        self._policy_reload = self._part(PolicyReload(self._policies, *told, dependents))
         binder = placement.binder if placement else None
         warn: dict[str, Any] = {"warn": placement.advisor.warn} if placement else {}
         more: dict[str, Any] = {"more": placement.advisor.warn_author} if placement else {}
@@ -229,16 +217,6 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
         self._health.wait_for(part.obstacle)
         return part
 
-    def _keep(
-        self, api: FenceApi, data: Callable[[PolicyReview], Mapping[str, str]], **title: str
-    ) -> None:
-        """Keep a ConfigMap in our namespace."""
-        key = self._settings.key
-        self._part(FenceKeeper(api, self._judged, data, key, self._log, **title))
-
-    def _judged(self) -> PolicyReview:
-        return self._policies.judged
-
     def _policy(self) -> Policy:
         return self._policies.current
 
@@ -254,12 +232,6 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
 def _alone(cluster: Cluster, _policy: Policy) -> Cluster:
     """Return what a server knows that follows no cluster."""
     return cluster
-
-
-def _last_good(judged: PolicyReview) -> Mapping[str, str]:
-    """Return what a replica takes that starts while an object is not valid."""
-    held = judged.in_force.items()
-    return last_good_data((name.removesuffix(".yaml"), data) for name, data in held)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -125,12 +126,13 @@ def test_it_works_where_enough_was_looked_at_and_nothing_has_failed(facts, said,
 @pytest.mark.parametrize(
     ("why", "said"),
     [
-        ("needs the right to get secrets", "1 of 37 was not looked at: ask a cluster admin"),
-        ("another version", "1 of 37 was not looked at: it is said above why"),
+        ("needs the right to get secrets", "ask a cluster admin"),
+        ("another version", "it is said above why"),
     ],
 )
 def test_who_is_asked_for_rights_lacks_some(why, said):
-    assert said in written(replace(INSTALLED, certificate=Unreadable(why)), "text")
+    shown = written(replace(INSTALLED, certificate=Unreadable(why)), "text")
+    assert re.search(rf"\b1 of \d+ was not looked at: {said}", shown)
 
 
 def test_json_names_a_hundred_objects_and_counts_all():
@@ -148,7 +150,7 @@ def read(policies, version="0.1.0"):
         command="0.1.0",
         webhook=a_workload(version=version),
     )
-    return read_policy(policies, (), facts)
+    return read_policy(policies, facts)
 
 
 BROKEN = {"a.yaml": "kind: What\n", "notes.txt": "no policy"}

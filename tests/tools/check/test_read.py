@@ -40,7 +40,7 @@ DAEMON_SETS = [f"{APPS}/{SYSTEM}/daemonsets/vramwarden-agent",
 PODS = "/api/v1/namespaces/team-a/pods"
 IMAGE = f"registry.example/enforcer:{__version__}"
 POLICY_FILES = {"default.yaml": shipped_policy_path().read_text()}
-POLICY = load_config_map(POLICY_FILES, "here", [], enforcer_image=IMAGE)
+POLICY = load_config_map(POLICY_FILES, "here", enforcer_image=IMAGE)
 KINDS_SERVED = {
     "/apis": ["apps", "nvidia.com"],
     REGISTRATION: [

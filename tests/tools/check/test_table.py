@@ -27,7 +27,6 @@ from webhook.tools.check.judge.facts import (
     Certificate,
     DryRun,
     Namespace,
-    PolicyObject,
 )
 from webhook.tools.check.judge.findings import Level
 from webhook.tools.check.judge.table import GROUPS, When, run
@@ -384,12 +383,6 @@ CASES = {
         installed(),
         installed(asks=DryRun(created=True, admitted=True, rule="a", digest="ffffffffffff")),
         (policy(problems=("no",)), policy(fence={}), installed(policy=None)),
-    ],
-    "policy-objects": [
-        installed(policy_objects=None),
-        (installed(), installed(policy_objects=())),
-        installed(policy_objects=(PolicyObject("teams", None, ""),)),
-        installed(policy_objects=(PolicyObject("a", True, ""), PolicyObject("b", False, "no"))),
     ],
     "fence-policies": [
         installed(version="v1.29.4"),

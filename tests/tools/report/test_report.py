@@ -17,7 +17,6 @@ from tests.support.injectors import DENIED, HONEST
 from tests.support.paths import POLICIES as SHIPPED
 from tests.support.pods import a_container, a_rule
 from tests.support.recordings import assert_recorded
-from webhook.adapters.kube.policies import LAST_GOOD, last_good_data
 from webhook.cli.main import main
 from webhook.tools.report import command
 from webhook.tools.report import judge as judging
@@ -395,21 +394,6 @@ def test_a_pod_that_a_list_brings_twice_counts_once(api):
     api.add(*(running(f"p-{number}", "8GB") for number in range(60)))
     api.fails("continue=", 410)  # after the first page, so it is read again
     assert reported()["deniedPods"] == 60
-
-
-def test_policies_that_are_objects_are_in_force_beside_the_files(api):
-    spec = {"rules": [{"name": "small", "match": {"namespaces": ["*"]}, "memory": {"max": "1Gi"}}]}
-    written = {
-        "apiVersion": "vramwarden.io/v1alpha1",
-        "kind": "VRAMPolicy",
-        "metadata": {"name": "aaa"},
-        "spec": spec,
-    }
-    kept = a_config_map(LAST_GOOD, last_good_data([("aaa", json.dumps(written).encode())]))
-    api.add(kept, running("elsewhere", "8Gi", namespace="other"))
-    report = reported()
-    assert [one["rule"] for one in report["denied"]] == ["small"]
-    assert report["policy"].startswith("vramwarden-system/vramwarden-policies and 1 object, ")
 
 
 def test_pods_that_a_runtime_would_give_gpus_are_named_before_anybody_denies_them(api):

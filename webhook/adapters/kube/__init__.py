@@ -10,12 +10,11 @@
 | placement | what placement reads, writes and follows |
 | node_watch | one object for long, as each node follows its own: itself, who has its GPUs |
 | events | events of pods and nodes |
-| fence | ConfigMaps that all replicas write: the fence's rules, the last good policies |
+| fence | the ConfigMap with the fence's rules, which all replicas write |
 | gpu_nodes | the GPUNode of one node, as its sentry writes it |
 | histories | VRAMHistory objects |
 | namespaces | labels of namespaces, for which rules ask |
 | registration | our webhook configurations: where /bind is called, whose they are |
-| policies | policies as objects, and their status |
 | certificates | what replicas share of their certificates, for `certs` |
 
 Nothing but `client` and `kubeconfig` imports `kubernetes`, and only the former `urllib3`. May

@@ -39,9 +39,8 @@ class PolicyDocument:
     content: PolicyFile
 
     def where(self, *path: str | int) -> str:
-        """Return file and line of a path; of an object, which has no lines, the path itself."""
-        line = self.document.line(path)
-        return f"{self.file}:{line}" if line else f"{self.file}: {show_path(path)}"
+        """Return file and line of a path."""
+        return f"{self.file}:{self.document.line(path)}"
 
     def problem(self, path: Path, detail: str) -> Problem:
         """Return a problem at a path."""

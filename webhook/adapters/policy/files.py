@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import stat
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
 
 import webhook
-from webhook.adapters.bounds import MOST_OBJECTS, MOST_POLICY_BYTES
+from webhook.adapters.bounds import MOST_POLICY_BYTES
 from webhook.adapters.policy.build import PolicyDocument, build_policy
 from webhook.adapters.policy.models import PolicyFile
 from webhook.adapters.policy.schema import sentences
 from webhook.adapters.yaml_documents import Document, Problem, read_documents, show_path
 from webhook.core.admission.examples import run_example
 from webhook.core.bounds import SHOWN_FINDINGS
-from webhook.names import VRAM_POLICIES
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from webhook.core.policy.values import Policy
 
 __all__ = [
-    "FailedExample",
     "PolicyInvalidError",
     "PolicyText",
     "Problem",
@@ -45,13 +43,6 @@ _CONFIG_MAP_DATA: Final = "..data"
 """The link by which the kubelet replaces all files of a mounted ConfigMap at once."""
 _WORDS_IN: Final = frozenset({"driverLimit"})
 """Fields of which a value is a word that some YAML reads as a boolean: Off."""
-_OF_THE_API_SERVER: Final = frozenset(
-    {
-        *("creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "finalizers"),
-        *("generation", "managedFields", "ownerReferences", "resourceVersion", "selfLink", "uid"),
-    }
-)
-"""Of metadata, what a stored object has and no policy: what `kubectl get -o yaml` prints is one."""
 
 
 class PolicyInvalidError(ValueError):
@@ -63,29 +54,18 @@ class PolicyInvalidError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class FailedExample(Problem):
-    """An example that does not hold."""
-
-    example: str
-    """Its name."""
-
-
-@dataclass(frozen=True, slots=True)
 class UnreadablePolicy(Problem):
     """A file that cannot be read at all, so that nobody knows whether it is valid."""
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyText:
-    """A file of a policy, or an object that takes part as if it were one."""
+    """A file of a policy."""
 
     name: str
-    """By which it is sorted among the others."""
     shown: str
-    """The path that messages show."""
+    """Path shown in messages."""
     data: bytes
-    is_object: bool = False
-    """It is JSON in one line, so messages say no line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,26 +75,6 @@ class Snapshot:
     files: tuple[PolicyText, ...]
     """In the order of names."""
     unreadable: tuple[Problem, ...] = ()
-
-    def beside(self, objects: Collection[PolicyText]) -> Snapshot:
-        """Return these files and objects as one list, in the order of names.
-
-        An object with the name of a file takes no part, and is a problem that names both. Where
-        there are too many objects, or too much is in them, none is read.
-        """
-        problem = _too_much(objects)
-        if problem:
-            return Snapshot(self.files, (*self.unreadable, problem))
-        shown = {file.name: file.shown for file in self.files}
-        new, twice = [], []
-        for one in objects:
-            if one.name in shown:
-                detail = f"takes the place of {one.name} in the list, as {shown[one.name]} does"
-                twice.append(Problem(one.shown, 0, "metadata.name", f"{detail}; rename one"))
-            else:
-                new.append(one)
-        files = sorted((*self.files, *new), key=lambda file: file.name)
-        return Snapshot(tuple(files), (*self.unreadable, *twice))
 
     def digest(self, enforcer_image: str, release: str = webhook.__version__) -> str:
         """Return a SHA-256 over all that makes a translation: files, the sidecar's image, release.
@@ -132,32 +92,12 @@ class Snapshot:
         return digest.hexdigest()
 
 
-def _too_much(objects: Collection[PolicyText]) -> Problem | None:
-    """Return why these objects are not read; None where they may be.
-
-    Together they are as much as the ConfigMap of a folder can hold.
-    """
-    if len(objects) > MOST_OBJECTS:
-        detail = f"are {len(objects)} objects; at most {MOST_OBJECTS} are read: join some"
-    elif (held := sum(len(one.data) for one in objects)) > MOST_POLICY_BYTES:
-        detail = f"hold {held} bytes; at most {MOST_POLICY_BYTES} (1Mi) are read: shorten some"
-    else:
-        return None
-    return Problem(VRAM_POLICIES, 0, "", detail)
-
-
 def load_policy(path: Path, *, enforcer_image: str, run_examples: bool = True) -> Policy:
     """Read a policy from a file or a folder; raises PolicyInvalidError with all problems."""
     return parse_policy(read_files(path), enforcer_image, run_examples=run_examples)
 
 
-def load_config_map(
-    data: Mapping[str, str],
-    where: str,
-    objects: Collection[PolicyText] = (),
-    *,
-    enforcer_image: str,
-) -> Policy:
+def load_config_map(data: Mapping[str, str], where: str, *, enforcer_image: str) -> Policy:
     """Read a policy from a ConfigMap's data; raises PolicyInvalidError with all problems.
 
     Its digest is that of the same files in a folder.
@@ -171,7 +111,7 @@ def load_config_map(
         for name in sorted(data)
         if Path(name).suffix in _SUFFIXES and not name.startswith(".")
     ]
-    return parse_policy(Snapshot(tuple(files)).beside(objects), enforcer_image)
+    return parse_policy(Snapshot(tuple(files)), enforcer_image)
 
 
 def shipped_policy_path() -> Path:
@@ -231,7 +171,7 @@ def parse_policy(snapshot: Snapshot, enforcer_image: str, *, run_examples: bool 
     sources: list[PolicyDocument] = []
     unusable_classes: set[str] = set()
     for file in snapshot.files:
-        documents, found = _documents(file)
+        documents, found = read_documents(file.shown, file.data, _WORDS_IN)
         for document in documents:
             source = _shape(file.shown, document, found)
             if source is None:
@@ -253,46 +193,10 @@ def parse_policy(snapshot: Snapshot, enforcer_image: str, *, run_examples: bool 
     return policy
 
 
-def _documents(file: PolicyText) -> tuple[list[Document], list[Problem]]:
-    """Read the YAML of a file; an object's JSON is YAML, too, and is held to the same bounds."""
-    documents, found = read_documents(file.shown, file.data, _WORDS_IN)
-    documents = [one for document in documents for one in _items(document)]
-    if file.is_object:
-        documents = [Document(document.value, {(): 0}) for document in documents]
-        found = [replace(problem, line=0) for problem in found]
-    return documents, found
-
-
-def _items(document: Document) -> Iterator[Document]:
-    """Yield what a document holds: the items of a List, as kubectl prints several objects."""
-    value = document.value
-    items = value.get("items") if isinstance(value, dict) and value.get("kind") == "List" else None
-    if not isinstance(items, list):
-        yield document
-        return
-    for index, item in enumerate(items):
-        at = ("items", index)
-        lines = {path[2:]: line for path, line in document.lines.items() if path[:2] == at}
-        yield Document(item, lines)
-
-
-def _written(value: Any) -> Any:
-    """Return a document without what the API server adds to what somebody wrote."""
-    if not isinstance(value, dict):
-        return value
-    written = {key: part for key, part in value.items() if key != "status"}
-    metadata = written.get("metadata")
-    if isinstance(metadata, dict):
-        kept = {key: part for key, part in metadata.items() if key not in _OF_THE_API_SERVER}
-        written["metadata"] = kept
-    return written
-
-
 def _shape(file: str, document: Document, problems: list[Problem]) -> PolicyDocument | None:
     """Check a document's shape and add its problems to those of its YAML."""
     try:
-        content = PolicyFile.model_validate(_written(document.value))
-        return PolicyDocument(file, document, content)
+        return PolicyDocument(file, document, PolicyFile.model_validate(document.value))
     except ValidationError as error:
         known = {(problem.line, problem.path) for problem in problems}
         for path, detail in sentences(error):
@@ -324,14 +228,13 @@ def _ordered(problems: list[Problem]) -> list[Problem]:
     return sorted(problems, key=lambda found: (found.file, not found.line, found.line))
 
 
-def _failures(policy: Policy) -> Iterator[FailedExample]:
+def _failures(policy: Policy) -> Iterator[Problem]:
     for example in policy.examples:
         for mismatch in run_example(example, policy):
-            place = place_of(example.where)
-            yield FailedExample(*place, f"example {example.name!r}", mismatch, example.name)
+            yield Problem(*place_of(example.where), f"example {example.name!r}", mismatch)
 
 
 def place_of(where: str) -> tuple[str, int]:
-    """Return file and line; of an object, whose place ends with a path, line 0."""
+    """Return file and line; line 0 if the place has none."""
     file, _, line = where.rpartition(":")
     return file, int(line) if line.isdecimal() else 0

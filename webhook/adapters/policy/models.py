@@ -428,11 +428,7 @@ class MetadataPart(Part):
     """The file's name for itself."""
 
     name: Name
-    """A name for people; by that of an object it also has its place in the order of the files."""
-    labels: dict[str, str] = {}
-    """Labels of an object; vramwarden reads none."""
-    annotations: dict[str, str] = {}
-    """Annotations of an object; vramwarden reads none."""
+    """A name for people."""
 
 
 class PolicyFile(Part):

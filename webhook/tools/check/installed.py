@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 
 from certs import Bundle, describe, holds
 from webhook.adapters.policy.files import PolicyInvalidError, load_config_map, shipped_policy_path
-from webhook.adapters.policy.objects import policy_text
 from webhook.core.policy.fence import fence_data
 from webhook.core.policy.match import NamespaceUnknownError, Subject
 from webhook.core.policy.values import Action, Rollout
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from webhook.core.policy.values import Policy
-    from webhook.tools.check.judge.facts import Facts, OurWebhook, PolicyObject
+    from webhook.tools.check.judge.facts import Facts, OurWebhook
 
     Secret = tuple[str, Mapping[str, bytes]]
     """Name and files of the Secret with our certificate, without keys."""
@@ -31,26 +30,21 @@ _ANOTHER_VERSION: Final = Unreadable(
 def shipped_policy(facts: Facts) -> PolicyFacts | Unreadable | None:
     """Read the policy that counts where nothing is installed."""
     shipped = shipped_policy_path()
-    return read_policy({shipped.name: shipped.read_text()}, None, facts)
+    return read_policy({shipped.name: shipped.read_text()}, facts)
 
 
 def read_policy(
-    files: Mapping[str, str] | Unreadable | None,
-    objects: tuple[PolicyObject, ...] | Unreadable | None,
-    facts: Facts,
+    files: Mapping[str, str] | Unreadable | None, facts: Facts
 ) -> PolicyFacts | Unreadable | None:
-    """Read the files of a release's policy, and its objects; None where there is no ConfigMap."""
+    """Read the files of a release's policy; return None if there is no ConfigMap."""
     if isinstance(files, Unreadable) or files is None:
         return files
-    if isinstance(objects, Unreadable):
-        return objects
     webhook = facts.webhook if isinstance(facts.webhook, OwnWorkload) else None
     image = webhook.option("enforcer-image") if webhook else ""
     comparable = webhook is not None and webhook.version == facts.command
     where = f"{facts.namespace}/vramwarden-policies"
     try:
-        beside = [policy_text(one.name, one.data) for one in objects or ()]
-        policy = load_config_map(files, where, beside, enforcer_image=image)
+        policy = load_config_map(files, where, enforcer_image=image)
     except PolicyInvalidError as error:
         if webhook is not None and not comparable:
             return _ANOTHER_VERSION

@@ -17,7 +17,6 @@ from webhook.adapters.kube.events import OF_NODES
 from webhook.adapters.kube.fence import CONFIG_MAP
 from webhook.adapters.kube.namespaces import read_labels
 from webhook.adapters.kube.node_watch import SLICES
-from webhook.adapters.kube.policies import read_stored
 from webhook.core.kinds.nodes import read_gpu_node
 from webhook.core.node.events import EventReason
 from webhook.core.pod.fields import as_object
@@ -27,7 +26,6 @@ from webhook.names import (
     GPU_MEMORY_ANNOTATION,
     GPU_NODES_PATH,
     NVIDIA_RUNTIME_CLASS,
-    VRAM_POLICIES_PATH,
 )
 from webhook.tools.check.installed import (
     read_authorities,
@@ -40,14 +38,12 @@ from webhook.tools.check.judge.facts import (
     Facts,
     OurWebhook,
     OwnWorkload,
-    PolicyObject,
     of_interest,
     read_bytes,
     read_dry_run,
     read_gpu_claim,
     read_namespace,
     read_own_webhooks,
-    read_policy_object,
     read_workload,
 )
 from webhook.tools.check.judge.findings import NEEDS_RIGHT, NobodySees
@@ -194,27 +190,16 @@ class _FactsReader:
             claimed=self._try("list resourceclaims in all namespaces", self._claimed),
             events=self._try("list events in namespace default", self._events),
         )
-        objects = self._try("list vrampolicies", lambda: self._objects(known(webhook)))
         files = self._try("get configmaps", lambda: self._data(namespace, POLICIES))
         secret = self._try("get secrets", lambda: self._secret(known(webhook)))
         validators = self._try("list pods in all namespaces", self._validators)
         facts = replace(facts, validators=validators)
         return replace(
             facts,
-            policy_objects=objects,
-            policy=read_policy(files, objects, facts),
+            policy=read_policy(files, facts),
             authorities=read_authorities(facts.own_webhooks, secret, facts.now_s),
             certificate=read_certificate(secret, facts.now_s),
         )
-
-    def _objects(self, webhook: OwnWorkload) -> tuple[PolicyObject, ...] | None:
-        if "--policy-objects" not in webhook.arguments:
-            return None
-
-        def keep(found: Json) -> PolicyObject:
-            return replace(read_policy_object(found), data=read_stored(found).data)
-
-        return tuple(self._kube.list_all(VRAM_POLICIES_PATH, keep)[0])
 
     def _try(self, what: str, read: Callable[[], T]) -> T | Unreadable:
         """Return what is read, or why it cannot be; raises KubeError without any answer."""

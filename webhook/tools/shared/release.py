@@ -11,13 +11,10 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.adapters.kube.certificates import KINDS
 from webhook.adapters.kube.client import joined
-from webhook.adapters.kube.policies import PoliciesApi
 from webhook.adapters.policy.files import load_config_map, load_policy, shipped_policy_path
-from webhook.adapters.policy.objects import policy_text
 from webhook.core.pod.fields import as_object, as_objects, part
 from webhook.core.policy.match import matches_any, with_name
 from webhook.core.policy.values import Action
-from webhook.core.words import counted
 from webhook.names import DEFAULT_NAMESPACE, LONGEST_PAIR
 from webhook.options import default_enforcer_image
 from webhook.tools.shared.bounds import MOST_TERMS
@@ -109,7 +106,4 @@ def read_policy(kube: Kube, release: str) -> tuple[Policy, str] | None:
     if not texts:
         return None
     where = f"{release}/{POLICIES}"
-    objects = PoliciesApi(kube, release).last_good() or []
-    beside = [policy_text(name, content) for name, content in objects]
-    policy = load_config_map(texts, where, beside, enforcer_image=default_enforcer_image())
-    return policy, f"{where} and {counted(len(objects), 'object')}" if objects else where
+    return load_config_map(texts, where, enforcer_image=default_enforcer_image()), where

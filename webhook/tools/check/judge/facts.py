@@ -241,30 +241,6 @@ class PolicyFacts:
     this command's version, so that it may read files and digests otherwise."""
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyObject:
-    """A policy that is an object, and what the replicas say of it."""
-
-    name: str
-    in_force: bool | None
-    """None where nobody has said it yet of what it holds now."""
-    message: str
-    """What keeps it from being in force."""
-    data: bytes = b""
-    """What it holds."""
-
-
-def read_policy_object(found: Mapping[str, Any]) -> PolicyObject:
-    """Read a VRAMPolicy."""
-    metadata, status = as_object(found.get("metadata")), as_object(found.get("status"))
-    is_known = status.get("observedGeneration") == metadata.get("generation")
-    return PolicyObject(
-        str(metadata.get("name")),
-        status.get("inForce") is True if is_known else None,
-        str(status.get("message") or ""),
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """What is known of a cluster; what could not be seen says why."""
@@ -305,8 +281,6 @@ class Facts:
     validators: frozenset[str] | Unreadable = frozenset()
     """Namespaces, exempt ones left out, in which NVIDIA's operator validates its device plugin."""
     policy: PolicyFacts | Unreadable | None = NOT_ASKED
-    policy_objects: tuple[PolicyObject, ...] | Unreadable | None = NOT_ASKED
-    """None where the replicas read none."""
     asks: DryRun | Unreadable = NOT_ASKED
     """A pod that asks for 1Gi."""
     wrong: DryRun | Unreadable = NOT_ASKED

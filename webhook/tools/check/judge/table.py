@@ -101,7 +101,6 @@ GROUPS: Final[dict[str, tuple[Check, ...]]] = {
     FENCE: (
         Check(When.OF_RELEASE, webhook.policy_valid, "the policy is valid"),
         Check(When.OF_RELEASE, webhook.policy_in_force, "it is in force"),
-        Check(When.OF_RELEASE, webhook.policy_objects, "its objects are in force"),
         Check(When.OF_RELEASE, fence.fence_policies, "the fence stands"),
         Check(When.OF_RELEASE, fence.fence_rules, "the fence knows the policy's rules"),
         Check(When.OF_RELEASE, fence.replicas_key, "the replicas have their key"),

@@ -361,31 +361,6 @@ def policy_in_force(facts: Facts) -> CheckFinding | None:
     return ok(f"digest {held.digest}")
 
 
-def policy_objects(facts: Facts) -> CheckFinding | None:
-    """Policies that are objects are in force, as the replicas say in their status.
-
-    | the replicas read them | what an object holds now | result |
-    | --- | --- | --- |
-    | no | - | nothing |
-    | yes | all in force, or there are none | ok |
-    | yes | one is not judged yet | warning |
-    | yes | one is not in force | failed |
-    """
-    found = known(facts.policy_objects)
-    if found is None:
-        return None
-    out = [one for one in found if one.in_force is False]
-    if out:
-        why = f"{named([one.name for one in out])}: {shortened(out[0].message)}"
-        cure = f"see its errors: `kubectl get vrampolicy {out[0].name} -o yaml`"
-        return failed(why, cure, [one.name for one in out])
-    new = [one.name for one in found if one.in_force is None]
-    if new:
-        why = f"no replica has judged {named(new)} yet"
-        return warning(why, f"that takes seconds; if it stays: {_logs(facts)}", new)
-    return ok(counted(len(found), "object"))
-
-
 def _tried_by(facts: Facts) -> tuple[str, str]:
     policy = facts.policy
     return policy.tried_by if isinstance(policy, PolicyFacts) else ("", "")
