@@ -47,6 +47,7 @@ STAND_INS: Final = {"image": "WEBHOOK_IMAGE", "enforcer": "ENFORCER_IMAGE"}
 """Stand-ins for the images' names in install.yaml, used without PREFIX, by the chart's value."""
 _CHART: Final = Path("deploy/chart/vramwarden")
 _NAMESPACE: Final = "vramwarden-system"
+_OLDEST_KUBERNETES: Final = "1.31"
 _LOCK: Final = Path("deploy/images/runtime.txt")
 _VERSION: Final = re.compile(r'^__version__ = "(\d+\.\d+\.\d+)"$', re.MULTILINE)
 _NO_HELM: Final = "this needs Helm, e.g. by `go install helm.sh/helm/v3/cmd/helm@latest`"
@@ -219,6 +220,7 @@ def install_file(chart: Path) -> str:
     names = {value: _repository(name) for value, name in IMAGES.items()} if _prefix() else STAND_INS
     options = ["--namespace", _NAMESPACE, "--set", "namespace.create=true", "--no-hooks"]
     options += [f"--set={value}.repository={name}" for value, name in names.items()]
+    options += ["--kube-version", _OLDEST_KUBERNETES]
     rendered = _run([_helm(), "template", "vramwarden", str(chart), *options], ROOT)
     return f"{'' if _prefix() else _INSTALL_HEAD}{rendered}\n"
 

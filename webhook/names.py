@@ -177,7 +177,7 @@ MIRROR_POD_ANNOTATION: Final = "kubernetes.io/config.mirror"
 NODES_GROUP: Final = "system:nodes"
 TOKEN_PATH: Final = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 - a path, not a token
 APP_ARMOR_ANNOTATION_PREFIX: Final = "container.apparmor.security.beta.kubernetes.io/"
-"""Before a container's name; API servers of 1.30 and newer turn it into `appArmorProfile`."""
+"""Before a container's name. API servers make the field `appArmorProfile` of it after mutation."""
 OS_LABEL: Final = "kubernetes.io/os"
 NVIDIA_RUNTIME_CLASS: Final = "nvidia"
 """The RuntimeClass that NVIDIA's GPU Operator, k3s and others make."""

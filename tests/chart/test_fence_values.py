@@ -47,13 +47,12 @@ def test_each_can_be_switched_off_alone(helm, value):
 @pytest.mark.parametrize(
     ("version", "expected"),
     [
-        ("1.29", set()),
-        ("1.30", set().union(*POLICIES.values()) - {"void"} | ALWAYS),
-        ("1.35", set().union(*POLICIES.values()) - {"void"} | ALWAYS),
+        ("1.31", set().union(*POLICIES.values()) - {"void"} | ALWAYS),
+        ("1.35.3", set().union(*POLICIES.values()) - {"void"} | ALWAYS),
         ("1.36", set().union(*POLICIES.values()) | ALWAYS),
     ],
 )
-def test_what_an_older_cluster_does_not_know_is_left_out(helm, version, expected):
+def test_void_is_left_out_before_kubernetes_1_36(helm, version, expected):
     objects = helm.render({"fence": ALL}, "--kube-version", version)
     assert policies(objects) == policies(objects, "Binding") == expected
 

@@ -327,21 +327,18 @@ EXISTING = {
 
 
 @pytest.mark.parametrize(
-    ("values", "version", "rights"),
+    ("values", "rights"),
     [
-        pytest.param({}, "1.36", RIGHTS | FENCED | SECRETS, id="by default"),
-        pytest.param(EXISTING, "1.36", RIGHTS | FENCED, id="no certificates of our own"),
+        pytest.param({}, RIGHTS | FENCED | SECRETS, id="by default"),
+        pytest.param(EXISTING, RIGHTS | FENCED, id="no certificates of our own"),
         pytest.param(
-            {"certificates": {"mode": "certManager"}}, "1.36", RIGHTS | FENCED, id="cert-manager's"
+            {"certificates": {"mode": "certManager"}}, RIGHTS | FENCED, id="cert-manager's"
         ),
-        pytest.param(
-            {"fence": {"accounts": False}}, "1.36", RIGHTS | SECRETS, id="no fence, so no pods"
-        ),
-        pytest.param(EXISTING, "1.29", RIGHTS, id="an older cluster, so no fence"),
+        pytest.param({"fence": {"accounts": False}}, RIGHTS | SECRETS, id="no fence, so no pods"),
     ],
 )
-def test_the_webhook_has_no_right_that_it_does_not_need(helm, values, version, rights):
-    assert rights_of_the_webhook(helm.render(values, "--kube-version", version)) == rights
+def test_the_webhook_has_no_right_that_it_does_not_need(helm, values, rights):
+    assert rights_of_the_webhook(helm.render(values)) == rights
 
 
 def test_bindings_wait_for_nobody_and_exempt_namespaces_stay_exempt(helm):
@@ -383,15 +380,13 @@ def test_cert_manager_issues_for_the_service_into_what_is_mounted(helm):
         assert "caBundle" not in webhook(objects, kind)["clientConfig"]
 
 
-@pytest.mark.parametrize(("version", "sleep"), [("1.29", "exec"), ("1.30", "sleep")])
-def test_an_older_cluster_sleeps_by_a_program(helm, version, sleep):
-    objects = helm.render(None, "--kube-version", version)
-    assert list(container_of(objects, "Deployment")["lifecycle"]["preStop"]) == [sleep]
-
-
-def test_a_cluster_without_native_sidecars_is_rejected(helm):
-    with pytest.raises(HelmError, match=r"needs Kubernetes 1\.29"):
-        helm.render(None, "--kube-version", "1.28")
+@pytest.mark.parametrize("version", ["1.30.14", "1.31.0-alpha.1", "1.31.5-gke.100", "1.40.0"])
+def test_a_cluster_before_1_31_is_rejected(helm, version):
+    if version < "1.31":
+        with pytest.raises(HelmError, match=r"incompatible with Kubernetes v1\.30\.14"):
+            helm.render(None, "--kube-version", version)
+    else:
+        assert helm.render(None, "--kube-version", version)
 
 
 def test_who_applies_all_that_is_rendered_gets_each_object_once(rendered):

@@ -76,10 +76,8 @@ def test_the_limiter_is_beside_it_where_a_value_says_so_and_reads_lists_alone(he
 
 
 @pytest.mark.parametrize("dmem", [False, True])
-@pytest.mark.parametrize("version", ["1.36", "1.29"])
-def test_the_limiter_has_one_capability_and_writes_cgroups_for_dmem_alone(helm, version, dmem):
-    values = {"limiter": {"enabled": True, "dmem": dmem}}
-    objects = helm.render(values, "--kube-version", version)
+def test_the_limiter_has_one_capability_and_writes_cgroups_for_dmem_alone(helm, dmem):
+    objects = helm.render({"limiter": {"enabled": True, "dmem": dmem}})
     pod, container = pod_of(objects, "limiter"), container_of(objects, "limiter")
     assert not {"hostPID", "hostIPC", "hostNetwork", "hostUsers"} & pod.keys()
     assert pod["securityContext"] == {
@@ -186,17 +184,6 @@ def test_without_the_kinds_everything_else_is_as_before(helm):
     assert len(helm.render()) == len(without(helm.render())) + 2
 
 
-def test_before_the_field_for_it_an_annotation_keeps_profiles_from_its_signals(helm):
-    """Under AppArmor's default profile it could signal only processes under the same one."""
-    older = ("--kube-version", "1.29")
-    template = one(helm.render(None, *older), "DaemonSet", SENTRY)["spec"]["template"]
-    key = "container.apparmor.security.beta.kubernetes.io/sentry"
-    assert template["metadata"]["annotations"] == {key: "unconfined"}
-    assert "appArmorProfile" not in template["spec"]["containers"][0]["securityContext"]
-    looking = helm.render({"sentry": {"act": False}}, *older)
-    assert "annotations" not in one(looking, "DaemonSet", SENTRY)["spec"]["template"]["metadata"]
-
-
 def test_it_is_told_who_and_where_it_is_and_answers_where_it_is_asked(helm):
     objects = helm.render({"host": "::"})
     container = container_of(objects)
@@ -280,10 +267,9 @@ def test_it_sees_the_gpus_as_the_agent_does(helm, part, access):
     assert ours["securityContext"].get("privileged") == theirs["securityContext"].get("privileged")
 
 
-@pytest.mark.parametrize("version", ["1.36", "1.29"])
-def test_its_pods_are_never_sent_to_us(helm, version):
+def test_its_pods_are_never_sent_to_us(helm):
     """They see every GPU by the variable that our rules deny."""
-    objects = helm.render({"sentry": {"namespace": "watch"}}, "--kube-version", version)
+    objects = helm.render({"sentry": {"namespace": "watch"}})
     kind = "MutatingWebhookConfiguration"
     judging = [
         webhook(objects, kind)["namespaceSelector"],
@@ -294,7 +280,7 @@ def test_its_pods_are_never_sent_to_us(helm, version):
         for thing in objects
         if thing["kind"] == "ValidatingAdmissionPolicyBinding" and "matchResources" in thing["spec"]
     ]
-    assert len(judging) == (6 if version == "1.36" else 2)
+    assert len(judging) == 6
     for selector in judging:
         exempt = selector["matchExpressions"][0]["values"]
         assert {"watch", NAMESPACE} <= set(exempt)
@@ -349,16 +335,11 @@ RIGHTS = {
 
 
 @pytest.mark.parametrize(
-    ("values", "version", "fenced"),
-    [
-        ({}, "1.36", True),
-        ({"sentry": {"act": False}}, "1.36", False),
-        ({"fence": {"accounts": False}}, "1.36", False),
-        ({}, "1.29", False),
-    ],
+    ("values", "fenced"),
+    [({}, True), ({"sentry": {"act": False}}, False), ({"fence": {"accounts": False}}, False)],
 )
-def test_it_changes_pods_only_where_it_acts_and_the_fence_holds_it(helm, values, version, fenced):
-    objects = helm.render(values, "--kube-version", version)
+def test_it_changes_pods_only_where_it_acts_and_the_fence_holds_it(helm, values, fenced):
+    objects = helm.render(values)
     found = {
         (resource, *rule["verbs"])
         for kind in ("Role", "ClusterRole")

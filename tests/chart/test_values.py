@@ -9,7 +9,7 @@ import pytest
 from jsonschema import Draft7Validator
 
 from deploy.generate import chart_values, values, values_schema
-from tests.support.charts import CHART, HelmError
+from tests.support.charts import CHART, KUBE_VERSION, HelmError
 
 SCHEMA = values_schema()
 
@@ -134,7 +134,7 @@ def test_what_a_mode_needs_is_asked_for(helm, incomplete, said):
 def test_images_have_to_be_named(helm, named, missing):
     one = f"{named}.repository=registry.example/one"
     with pytest.raises(HelmError, match=rf"{missing}: name the image .+deploy/install.md"):
-        helm.run("template", "vramwarden", str(CHART), "--set", one)
+        helm.run("template", "vramwarden", str(CHART), "--kube-version", KUBE_VERSION, "--set", one)
 
 
 def test_namespaces_are_exempt_by_a_part_of_their_names(helm):

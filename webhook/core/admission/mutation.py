@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.core.admission.accounting import CountedAmounts, count, counted_for, preferred_on_nodes
 from webhook.core.admission.sidecar.placing import place_enforcer, remove_enforcer
-from webhook.core.admission.sidecar.user import NOTE, enforcer_note
+from webhook.core.admission.sidecar.user import NOTE, keeps_annotation
 from webhook.core.admission.tiers import node_terms
 from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.nvidia.programs import configure_programs, show_cap
@@ -95,7 +95,8 @@ def mutate_pod(
         remove_enforcer(edits, pod)
     else:
         place_enforcer(edits, pod, demand, rule, enforcer, stored=stored)
-    _mark(edits, pod, demand, rule, policy, enforcer_note(pod, demand) if enforcer else None)
+    keeps = enforcer is not None and keeps_annotation(pod, demand)
+    _mark(edits, pod, demand, rule, policy, keeps=keeps)
     return edits
 
 
@@ -268,11 +269,12 @@ def _env_of_ours(
 
 
 def _mark(
-    edits: Edits, pod: Pod, demand: Demand, rule: Rule, policy: Policy, note: str | None
+    edits: Edits, pod: Pod, demand: Demand, rule: Rule, policy: Policy, *, keeps: bool
 ) -> None:
-    """Step 6: the label that selects managed pods, what admitted this one, the sidecar's `note`.
+    """Write step 6: the label that selects managed pods, and the annotation `admitted`.
 
-    What a binding wrote is of the pod that this one was copied from. Where the amounts that asked
+    What a binding wrote is of the pod that this one was copied from. `keeps`: the sidecar's
+    AppArmor annotation stays. Where the amounts that asked
     were replaced by something else, the annotation asks for the same in their place.
     """
     metadata = pod.raw.get("metadata")
@@ -280,7 +282,7 @@ def _mark(
         edits.put("", "metadata", metadata := {})
     if pod.labels.get(MANAGED_LABEL) != "true":
         edits.merge("/metadata", "labels", metadata.get("labels"), {MANAGED_LABEL: "true"})
-    for key in BINDING_ANNOTATIONS if note else (*BINDING_ANNOTATIONS, NOTE):
+    for key in BINDING_ANNOTATIONS if keeps else (*BINDING_ANNOTATIONS, NOTE):
         if key in pod.annotations:
             edits.remove("/metadata/annotations", key)
     mark = f"v1 {rule.name} {policy.short_digest}"
@@ -292,6 +294,4 @@ def _mark(
         written[GPU_MEMORY_ANNOTATION] = ", ".join(
             f"{name}={format_bytes(amount)}" for name, amount in amounts
         )
-    if note and pod.annotations.get(NOTE) != note:
-        written[NOTE] = note
     edits.merge("/metadata", "annotations", metadata.get("annotations"), written)

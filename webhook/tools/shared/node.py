@@ -89,7 +89,7 @@ class ClusterNode(ClusterObject):
 
     @LazyFact
     def handlers(self) -> frozenset[str] | None:
-        """Of its container runtime; None where the kubelet does not say (before 1.30)."""
+        """Handlers of its container runtime; None if the kubelet does not report them."""
         found = self.part("status").get("runtimeHandlers")
         names = frozenset(str(one.get("name")) for one in as_objects(found))
         return names if isinstance(found, list) else None

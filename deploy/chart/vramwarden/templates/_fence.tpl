@@ -5,34 +5,14 @@ replicas write (webhook/core/policy/fence.py says how). Where it is missing, bef
 ready and after the namespace is deleted, those policies hold nothing.
 */}}
 
-{{/* Whether the cluster has a kind of admission policy; empty for no. Call with a dict of root and, unless
-it is a ValidatingAdmissionPolicy of Kubernetes 1.30, kind and version. */}}
-{{- define "vramwarden.hasAdmissionPolicies" -}}
-{{- $before := include "vramwarden.isBefore" (dict "root" .root "version" (.version | default "1.30")) }}
-{{- $kind := printf "admissionregistration.k8s.io/v1/%s" (.kind | default "ValidatingAdmissionPolicy") }}
-{{- $known := or (.root.Capabilities.APIVersions.Has $kind) (not (include "vramwarden.isLive" .root)) }}
-{{- if and (not $before) $known }}true{{ end }}
-{{- end }}
-
-{{/* Whether a policy of the fence is installed; empty for no. Call with a dict as above, and name: the
-value's. */}}
-{{- define "vramwarden.hasFence" -}}
-{{- if index .root.Values.fence .name }}{{ include "vramwarden.hasAdmissionPolicies" . }}{{ end }}
-{{- end }}
-
-{{/* Whether the second line is installed; empty for no. */}}
-{{- define "vramwarden.hasSecondLine" -}}
-{{- include "vramwarden.hasFence" (dict "root" . "name" "secondLine") }}
-{{- end }}
-
 {{/* Whether our own accounts are held to what is theirs; empty for no. */}}
 {{- define "vramwarden.hasAccountsFence" -}}
-{{- include "vramwarden.hasFence" (dict "root" . "name" "accounts") }}
+{{- if .Values.fence.accounts }}true{{ end }}
 {{- end }}
 
-{{/* Whether unclaimed containers are voided; empty for no. */}}
+{{/* Whether unclaimed containers are voided; empty for no. MutatingAdmissionPolicy is of Kubernetes 1.36. */}}
 {{- define "vramwarden.hasVoid" -}}
-{{- include "vramwarden.hasFence" (dict "root" . "name" "void" "kind" "MutatingAdmissionPolicy" "version" "1.36") }}
+{{- if and .Values.fence.void (semverCompare ">=1.36.0-0" .Capabilities.KubeVersion.Version) }}true{{ end }}
 {{- end }}
 
 {{/* The binding of a ValidatingAdmissionPolicy; call with a dict of root and component, and inNamespaces where

@@ -351,7 +351,7 @@ the sidecar and its volumes; of a limit alone the API server has made a request,
 gone through: then its size is judged. Without a second line also GPUs named by hand. */}}
 {{- define "vramwarden.isNewDemand" -}}
 {{- $most := (include "vramwarden.bounds" . | fromJson).unread -}}
-{{- $alone := not (include "vramwarden.hasSecondLine" .) -}}
+{{- $alone := not .Values.fence.secondLine -}}
 ((has(object.metadata.annotations) && (object.metadata.annotations.size() > {{ $most.entries }}
 || object.metadata.annotations.exists(key, key.startsWith('vramwarden.io/')
 {{- if $alone }} || {{ include "vramwarden.isDeviceKey" . }}{{ end }})))
@@ -390,7 +390,7 @@ ours, or a container would be (which was there before is for the webhook to know
 ({{ include "vramwarden.isLabelled" . }}
 || (has(object.spec.ephemeralContainers) && [object.spec.ephemeralContainers].exists(all,
 {{ include "vramwarden.areMany" . }} || all.exists(container, {{ include "vramwarden.isDebuggerLikeOurs" . }}
-{{- if not (include "vramwarden.hasSecondLine" .) }} || {{ include "vramwarden.namesDevices" . }}{{ end }}))))
+{{- if not .Values.fence.secondLine }} || {{ include "vramwarden.namesDevices" . }}{{ end }}))))
 {{- end }}
 
 {{/* Whether the pod is or was ours, by its label. */}}
@@ -468,7 +468,7 @@ no pod without our label as long as the second line holds what was not translate
 {{/* Whether validation finds pods of ours by their label alone, which costs strangers nothing; empty for no.
 It must not where translation may have been skipped and nothing else would notice. */}}
 {{- define "vramwarden.selectsByLabel" -}}
-{{- if and (include "vramwarden.hasSecondLine" .) (eq .Values.webhook.failurePolicy "Fail") }}true{{ end }}
+{{- if and .Values.fence.secondLine (eq .Values.webhook.failurePolicy "Fail") }}true{{ end }}
 {{- end }}
 
 {{/* The other entry. A change of what is not ours matters by its annotations alone: of containers none but
@@ -574,10 +574,4 @@ labels:
 {{/* Whether Helm speaks to a cluster, and so knows its kinds; empty for no, as in `helm template`. */}}
 {{- define "vramwarden.isLive" -}}
 {{- if .Capabilities.APIVersions.Has "v1/Pod" }}true{{ end }}
-{{- end }}
-
-{{/* Whether the cluster is older than a version, e.g. "1.30"; empty for no. A Helm that was built with
-`go install` takes 1.20.0 for the version of a cluster that it does not speak to, hence the lower end. */}}
-{{- define "vramwarden.isBefore" -}}
-{{- if semverCompare (printf ">=1.21.0-0 <%s.0-0" .version) .root.Capabilities.KubeVersion.Version }}true{{ end }}
 {{- end }}

@@ -60,24 +60,20 @@ def case(field, *own, wanted=None, **more):
     )
 
 
-def stored(pod, *, knows_the_field=True):
-    """Return what an API server of 1.30 and newer makes of a pod before it is validated, or 1.29.
+def stored(pod, *, notes_fields=True):
+    """Return what an API server makes of a pod before it is validated.
 
-    Source: applyAppArmorVersionSkew in k8s.io/kubernetes/pkg/registry/core/pod/strategy.go; before,
-    the field was unknown, and dropped when the request was read.
+    Source: applyAppArmorVersionSkew in k8s.io/kubernetes/pkg/registry/core/pod/strategy.go. Not all
+    versions write an annotation for a field.
     """
     pod = deepcopy(pod)
     spec, notes = pod["spec"], pod["metadata"]["annotations"]
     of_pod = spec.get("securityContext", {})
-    if not knows_the_field:
-        of_pod.pop(APP_ARMOR, None)
     for one in spec["initContainers"] + spec["containers"]:
         context = one.setdefault("securityContext", {})
-        if not knows_the_field:
-            context.pop(APP_ARMOR, None)
-        elif profile := NOTES.get(notes.get(NOTE + one["name"])):
+        if profile := NOTES.get(notes.get(NOTE + one["name"])):
             context.setdefault(APP_ARMOR, profile)
-        elif profile := context.get(APP_ARMOR) or of_pod.get(APP_ARMOR):
+        elif notes_fields and (profile := context.get(APP_ARMOR) or of_pod.get(APP_ARMOR)):
             spelt = (text for text, known in NOTES.items() if known == profile)
             notes[NOTE + one["name"]] = next(spelt)
     return pod
@@ -185,20 +181,19 @@ def test_a_profile_is_the_only_thing_that_changes():
     assert found == plain
 
 
-@pytest.mark.parametrize("knows_the_field", [True, False])
+@pytest.mark.parametrize("notes_fields", [True, False])
 @pytest.mark.parametrize(
     "pod", [a_confined_pod(APP_ARMOR, **noted(one)) for one in NOTES], ids=NOTES
 )
-def test_what_any_api_server_stores_is_what_we_asked_for(knows_the_field, pod):
-    kept = stored(translated(pod), knows_the_field=knows_the_field)
+def test_what_any_api_server_stores_is_what_we_asked_for(notes_fields, pod):
+    kept = stored(translated(pod), notes_fields=notes_fields)
     assert_left(decided(kept, phase=Phase.VALIDATE))
     assert decided(kept).patch == ()
-    found = []
-    for name in ("main", "vram-enforcer"):
-        by_field = container_of(kept, name)["securityContext"].get(APP_ARMOR)
-        by_note = NOTES.get(kept["metadata"]["annotations"].get(NOTE + name))
-        found.append((by_field if knows_the_field else by_note) or DEFAULT)
-    assert found[0] == found[1]
+    main, sidecar = (
+        container_of(kept, name)["securityContext"].get(APP_ARMOR, DEFAULT)
+        for name in ("main", "vram-enforcer")
+    )
+    assert main == sidecar
 
 
 @pytest.mark.parametrize("rule", [RULE, WITHOUT_SIDECAR])

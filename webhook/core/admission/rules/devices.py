@@ -180,8 +180,8 @@ def enforcer_annotations(case: Case) -> Iterator[Finding]:
     """Rule: no annotation has a container runtime, or a plug-in of it, change the sidecar.
 
     Fields: metadata.annotations whose key ends in the sidecar's name, after a slash or a dot
-    Allowed values: none with a demand, except the key for AppArmor, which translation writes, and
-    those of the pod before an update
+    Allowed values: none with a demand, except the key for AppArmor, which the API server may
+    write, and those of the pod before an update
 
     Runtimes and plug-ins name a container so: `mounts.nri.io/container.NAME`,
     `io.kubernetes.cri-o.UnifiedCgroup.NAME`.

@@ -150,8 +150,6 @@ class Confinement:
     """What the first of them has."""
     odd: Container | None
     """The first of the others that has something else."""
-    note: str | None
-    """The annotation by which the first of them has it, instead of the field."""
 
     @property
     def enforcers(self) -> Json:
@@ -177,9 +175,7 @@ def confinements(pod: Pod, demand: Demand) -> Iterator[Confinement]:
             _read(context, setting, container.path)
             for container, context in zip(holders, contexts, strict=True)
         ]
-        note = None
         if setting is _APP_ARMOR:
-            note = annotated[0] if each[0] is None else None
             each = list(map(_or_annotated, each, annotated))
         wanted, *others = (inherited if own is None else own for own in each)
         odd = (one for one, own in zip(holders[1:], others, strict=True) if own != wanted)
@@ -189,7 +185,6 @@ def confinements(pod: Pod, demand: Demand) -> Iterator[Confinement]:
             first=holders[0],
             wanted=wanted,
             odd=next(odd, None),
-            note=note,
         )
 
 
@@ -209,24 +204,20 @@ def enforcer_profiles(pod: Pod, demand: Demand) -> dict[str, Json]:
     return {
         confined.name: confined.enforcers
         for confined in confinements(pod, demand)
-        if confined.enforcers != confined.inherited and not confined.note
+        if confined.enforcers != confined.inherited
     }
 
 
-def enforcer_note(pod: Pod, demand: Demand) -> str | None:
-    """Return the AppArmor annotation of the sidecar; None where it may have none.
+def keeps_annotation(pod: Pod, demand: Demand) -> bool:
+    """Return True if the sidecar's AppArmor annotation may stay: it states the sidecar's profile.
 
-    API servers before 1.30 drop the field; newer ones make it of the annotation, and write an
-    annotation for a field, after translation. So what came by annotation is passed on by
-    annotation, which is right for both; any other stays only where it says what the sidecar has.
+    The API server makes a field of such an annotation, and some versions write one for a field.
     """
-    present = pod.annotations.get(NOTE)
-    for confined in confinements(pod, demand):
-        if confined.name == _APP_ARMOR.name:
-            if confined.note and confined.enforcers != confined.inherited:
-                return confined.note
-            return present if _or_annotated(None, present) == confined.enforcers else None
-    return None
+    if NOTE not in pod.annotations:
+        return False
+    named = _or_annotated(None, pod.annotations[NOTE])
+    (wanted,) = (one for one in confinements(pod, demand) if one.name == _APP_ARMOR.name)
+    return named == wanted.enforcers
 
 
 def _read(context: Mapping[str, Any], setting: _Setting, path: str) -> Json | None:
