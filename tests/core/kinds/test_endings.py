@@ -43,15 +43,14 @@ def terminated(words=None, at=ENDED, verdict=""):
     return {"terminated": {"finishedAt": at, "message": message, "exitCode": 0}}
 
 
-def a_raw(*, enforcer=None, native=True, main=None, other=None, deleted=False, last=None):
+def a_raw(*, enforcer=None, main=None, other=None, deleted=False, last=None):
     """Return a pod whose containers have these states; those that are None have no status."""
     sidecar = {"name": "vram-enforcer", "state": enforcer, "lastState": last or {}}
     containers = [{"name": "main", "state": main}, {"name": "other", "state": other}]
-    inits, others = ([sidecar], containers) if native else ([], [sidecar, *containers])
     status = {
         "startTime": BEGAN,
-        "initContainerStatuses": [one for one in inits if one["state"] is not None],
-        "containerStatuses": [one for one in others if one["state"] is not None],
+        "initContainerStatuses": [one for one in [sidecar] if one["state"] is not None],
+        "containerStatuses": [one for one in containers if one["state"] is not None],
     }
     metadata = {"deletionTimestamp": DELETED} if deleted else {}
     return a_pod("llama-5d9c7-x2x2x", owner="Deployment/llama", status=status, metadata=metadata)
@@ -62,7 +61,7 @@ RUNS = {"running": {}}
 ROWS = [
     ("over", FINISHED, a_raw(enforcer=terminated(WORDS), main=RUNS)),
     ("over", FINISHED, a_raw(main=terminated())),
-    ("over", STATE, a_raw(enforcer=terminated(WORDS), deleted=True, native=False)),
+    ("over", STATE, a_raw(enforcer=terminated(WORDS), deleted=True)),
     ("about to end", STATE, a_raw(enforcer=RUNS, main=terminated(), deleted=True)),
     ("about to end", STATE, a_raw(main=terminated(), other=RUNS, deleted=True)),
     ("about to end", STATE, a_raw(deleted=True)),

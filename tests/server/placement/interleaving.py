@@ -254,7 +254,7 @@ class World(ApiServer):
             "annotations": annotations,
             "ownerReferences": [{"controller": True}] if owned else [],
         }
-        spec = started if native else {"containers": [sidecar, main]}
+        spec = started if native else {"containers": [main]}
         spec["nodeSelector"] = selector
         self.put(f"{PODS}/{uid}", {"metadata": metadata, "spec": spec})
         return uid
