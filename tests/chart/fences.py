@@ -14,7 +14,7 @@ from tests.chart.admission_policies import BINDING, POLICY, apply
 from tests.chart.fenced import MERGE, STRATEGIC, allow, granted
 from tests.chart.recorded_reviews import denial
 from tests.support.charts import NAMESPACE, a_namespace, one
-from tests.support.control_planes import Api, needs, wait_until
+from tests.support.control_planes import Api, wait_until
 from tests.support.kube_api import token_of
 from tests.support.pods import a_container, a_pod
 from tests.support.schedulers import SCHEDULER
@@ -234,7 +234,6 @@ def registrations(objects: list[Json]) -> list[Json]:
 def fences_in_force(control_plane: ControlPlane, helm: Helm) -> Iterator[Fences]:
     """Install what the fence is made of, and whom it concerns; take all of it away again."""
     api, objects = control_plane.api, helm.render()
-    needs(api, POLICY)  # before anything is made
     made: list[Json] = [
         thing
         for thing in objects

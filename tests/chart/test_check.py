@@ -10,11 +10,10 @@ import re
 
 import pytest
 
-from tests.chart.admission_policies import POLICY
 from tests.chart.served import behind_the_service, own_address, served, show_ready
 from tests.support.charts import CHART, NAMESPACE, Release, one
 from tests.support.commands import runner
-from tests.support.control_planes import free_port, needs, wait_until
+from tests.support.control_planes import free_port, wait_until
 from tests.support.pods import a_container
 from webhook.cli.main import main
 from webhook.tools.check.judge.fence import PARTS
@@ -52,8 +51,6 @@ def test_the_labels_that_bring_the_agent_are_the_charts(helm):
     assert keys == {*AGENT_LABELS, *AGENT_KEYS, "vramwarden.io/gpu"}
 
 
-OF_VERSION = {"kubernetes-version", "admission-policies"}
-"""Checks whose result is another before Kubernetes 1.30."""
 STRONG = {"networkPolicy": {"apiServerCIDRs": ["192.0.2.0/24"]}}
 OPEN = {
     "networkPolicy.enabled": {"networkPolicy": {"enabled": False}},
@@ -71,8 +68,6 @@ OPEN = {
     ],
 )
 def test_the_notes_name_each_value_that_weakens_it(api, live_helm, named, values):
-    needs(api, POLICY)  # without it they name each part of the fence
-
     def said(values):
         command = ("install", "notes", str(CHART), "--namespace", NAMESPACE, "--dry-run=client")
         # Of its own namespace a release of another name may have been here.
@@ -135,7 +130,7 @@ def test_an_empty_cluster_can_take_it_and_lacks_nodes_alone(check):
     assert found.code == 0
     assert found.report["kind"] == "CheckReport"
     assert found.report["mode"] == "pre"
-    assert found.named("warning", "failed", "notLookedAt") - OF_VERSION == {"gpu-nodes"}
+    assert found.named("warning", "failed", "notLookedAt") == {"gpu-nodes"}
 
 
 def test_what_is_not_there_is_one_failure_with_the_command_that_installs_it(check):
@@ -159,7 +154,7 @@ def test_a_user_without_rights_learns_which_and_what_is_left_is_looked_at(
     (tmp_path / "kubeconfig").write_text(json.dumps(content))
     found = Checked(tmp_path / "kubeconfig", "--pre")
     assert (found.code, found.report["verdict"]) == (3, "unknown")
-    assert found.named("failed", "ok") - OF_VERSION == set()
+    assert found.named("failed", "ok") == {"kubernetes-version"}
     assert found.checks["gpu-nodes"]["detail"] == "needs the right to list nodes"
     installed = Checked(tmp_path / "kubeconfig")
     assert (installed.code, installed.report["verdict"]) == (3, "unknown")
@@ -172,7 +167,6 @@ def test_a_user_without_rights_learns_which_and_what_is_left_is_looked_at(
 @pytest.fixture(scope="module")
 def server(check, control_plane, live_helm, tmp_path_factory):
     """Install the chart and run what it would run."""
-    needs(control_plane.api, POLICY)
     if not own_address():
         pytest.skip("needs an address that is not loopback")
     ports = {"webhook": {"port": free_port(), "operationsPort": free_port()}}

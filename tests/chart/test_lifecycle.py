@@ -15,7 +15,7 @@ from tests.chart.admission_policies import PLURALS, POLICY, write_parameter
 from tests.chart.recorded_reviews import denial
 from tests.chart.test_rendering import EMERGENCY
 from tests.support.charts import CHART, NAMESPACE, HelmError, Release, hooks, one
-from tests.support.control_planes import ApiError, needs, wait_until
+from tests.support.control_planes import ApiError, wait_until
 from tests.support.documents import asked
 from tests.support.pods import a_container, a_pod, a_request
 from webhook.adapters.policy.files import shipped_policy_path
@@ -322,7 +322,6 @@ def do_as_asked(control_plane, beginning):
 def test_the_emergency_exit_leaves_the_second_line_and_helm_restores_what_went(
     release, control_plane
 ):
-    needs(release.api, POLICY)
     release.install()
     write_parameter(release.api, SHIPPED)  # as the replicas do
     is_called(release)
@@ -344,7 +343,6 @@ def test_the_emergency_exit_leaves_the_second_line_and_helm_restores_what_went(
 def test_what_outlives_a_namespace_that_was_deleted_first_has_our_label(
     release, control_plane, helm
 ):
-    needs(release.api, POLICY)
     release.install()
     before = release.left()
     do_as_asked(control_plane, f"{EMERGENCY.rpartition(' ')[0]},")

@@ -13,11 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.chart.admission_policies import POLICY as POLICY_KIND
 from tests.chart.admission_policies import is_denied_by, parameter
 from tests.chart.fenced import Fenced, mirrored, with_observed
 from tests.support.charts import NAMESPACE
-from tests.support.control_planes import needs, wait_until
+from tests.support.control_planes import wait_until
 from tests.support.injectors import DENIED, HONEST
 from tests.support.pods import A100, a_container, a_pod, a_policy, a_request, a_rule
 from tests.support.strategies import asking_pods
@@ -387,7 +386,6 @@ CREATED = [
 @pytest.fixture(scope="module")
 def cluster(control_plane, helm):
     """Be that cluster; two pods are there before it, which could not be created later."""
-    needs(control_plane.api, POLICY_KIND)
     found = Fenced(control_plane, helm, NAME)
     found.namespace("labelled", {"vramwarden.io/webhook": "disabled"})
     found.stored = {name: found.create(pod, dry_run=False) for name, pod in STORED.items()}

@@ -107,7 +107,6 @@ BEFORE = Facts(
     version="v1.36.2",
     now_s=NOW_S,
     command="0.1.0",
-    admission=frozenset({"validatingadmissionpolicies", "mutatingadmissionpolicies"}),
     groups=frozenset({"apps", "nvidia.com"}),
     nodes=(a_node("n1"), a_node("n2")),
     node_count=3,

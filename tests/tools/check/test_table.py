@@ -144,17 +144,9 @@ NO_FENCE = frozenset({"vramwarden-agent"})
 
 CASES = {
     "kubernetes-version": [
-        before(version="v1.28.9"),
-        before(version="v1.29.0+k3s1"),
-        (before(version="v1.30.0"), before(version="v1.36.2"), before(version="v1.40.1")),
+        before(version="v1.30.14+k3s1"),
+        (before(version="v1.31.0"), before(version="v1.36.2"), before(version="v1.40.1")),
         before(version=""),
-    ],
-    "admission-policies": [
-        before(version="v1.29.1", admission=frozenset()),
-        before(admission=frozenset()),
-        before(version="v1.35.1", admission=frozenset({"validatingadmissionpolicies"})),
-        before(),
-        before(admission=frozenset({"validatingadmissionpolicies"})),
     ],
     "sentry-namespace": [
         (sentry(there=False), sentry(there=False, release=True)),
@@ -385,13 +377,12 @@ CASES = {
         (policy(problems=("no",)), policy(fence={}), installed(policy=None)),
     ],
     "fence-policies": [
-        installed(version="v1.29.4"),
         installed(),
         installed(fence_bindings=UNBOUND),
         installed(fences=UNBOUND, fence_bindings=UNBOUND),
     ],
     "fence-rules": [
-        (installed(fences=NO_FENCE), installed(version="v1.29.4")),
+        installed(fences=NO_FENCE),
         installed(fence_rules=None),
         installed(fence_rules=rules("^(a)$ translated\n")),
         (installed(), policy(fence={})),

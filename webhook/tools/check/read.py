@@ -124,7 +124,6 @@ class _FactsReader:
         return replace(
             facts,
             namespace=self._namespace or next(led_to, DEFAULT_NAMESPACE),
-            admission=self._try("read /apis", lambda: self._served(f"{_REGISTRATION}/v1")),
             groups=self._try("read /apis", self._groups),
             nodes=nodes if isinstance(nodes, Unreadable) else nodes[0],
             node_count=0 if isinstance(nodes, Unreadable) else nodes[1],
@@ -171,9 +170,7 @@ class _FactsReader:
         )
         if not webhook:
             return replace(facts, policy=shipped_policy(facts))
-        fences = self._try(
-            "list admission policies", lambda: self._fence("policies", facts.admission)
-        )
+        fences = self._try("list admission policies", lambda: self._fence("policies"))
         facts = replace(
             facts,
             asks=self._dry_run("asks", "1Gi"),
@@ -181,7 +178,7 @@ class _FactsReader:
             plain=self._dry_run("plain"),
             fences=fences,
             fence_bindings=self._try(
-                "list admission policies", lambda: self._fence("policybindings", facts.admission)
+                "list admission policies", lambda: self._fence("policybindings")
             ),
             fence_rules=self._try("get configmaps", lambda: self._data(namespace, CONFIG_MAP)),
             has_key=self._try("get secrets", lambda: self._has_key(namespace)),
@@ -212,10 +209,6 @@ class _FactsReader:
                 raise
             why = f"{NEEDS_RIGHT}{what}" if error.forbidden else f"{what}: {error}"
             return Unreadable(why)
-
-    def _served(self, group_version: str) -> frozenset[str]:
-        found = self._kube.find(f"/apis/{group_version}") or {}
-        return frozenset(str(one.get("name")) for one in found.get("resources") or ())
 
     def _groups(self) -> frozenset[str]:
         found = self._kube.read("/apis").get("groups") or ()
@@ -339,8 +332,11 @@ class _FactsReader:
         path = joined("namespaces", namespace, "secrets", "vramwarden-key")
         return self._kube.find_kept(path, bool) is True
 
-    def _fence(self, what: str, served: frozenset[str] | Unreadable) -> frozenset[str]:
-        """Return the names of our admission policies, or of those that a binding makes deny."""
+    def _fence(self, what: str) -> frozenset[str]:
+        """Return the names of our admission policies, or of those that a binding makes deny.
+
+        Kubernetes serves mutating ones from 1.36 on.
+        """
         names: list[str] = []
 
         def keep(kind: str, found: Json) -> None:
@@ -351,10 +347,12 @@ class _FactsReader:
                 names.append(str(spec.get("policyName")))
 
         for kind in ("validating", "mutating"):
-            resource = f"{kind}admission{what}"
-            if isinstance(served, Unreadable) or resource in served:
-                path = f"/apis/{_REGISTRATION}/v1/{resource}"
+            path = f"/apis/{_REGISTRATION}/v1/{kind}admission{what}"
+            try:
                 self._kube.list_all(path, partial(keep, kind), labelSelector=_OURS)
+            except KubeError as error:
+                if kind == "validating" or not error.not_found:
+                    raise
         return frozenset(names)
 
     def _gpu_nodes(self) -> Mapping[str, NodeFigures] | None:

@@ -10,8 +10,7 @@ from webhook.tools.shared.facts import known
 if TYPE_CHECKING:
     from webhook.tools.check.judge.facts import Facts
 
-OLDEST: Final = (1, 29)
-FENCE: Final = (1, 30)
+OLDEST: Final = (1, 31)
 VOID: Final = (1, 36)
 
 
@@ -25,50 +24,21 @@ def kubernetes_version(facts: Facts) -> CheckFinding:
 
     | version | result |
     | --- | --- |
-    | before 1.29 | failed |
-    | 1.29 | warning |
-    | 1.30 to 1.35, 1.36 and newer | ok |
+    | before 1.31 | failed |
+    | 1.31 to 1.35, 1.36 and newer | ok |
     | unreadable | warning |
 
-    1.29: native sidecars; 1.30: admission policies; 1.36: mutating ones, and `RestartAllContainers`
-    (deploy/install.md).
+    1.36: mutating admission policies, and `RestartAllContainers` (deploy/install.md).
     """
     minor = facts.minor
     if minor == (0, 0):
         cure = f"see that it is {text(OLDEST)} or newer: `kubectl version`"
         return warning(f"its version cannot be read: {shortened(facts.version)!r}", cure)
     if minor < OLDEST:
-        why = f"{text(minor)} has no native sidecars, so nothing would hold the cap of a pod"
+        why = f"{text(minor)} is not supported, and Helm rejects the chart"
         return failed(why, f"upgrade Kubernetes to {text(OLDEST)} or newer")
-    if minor < FENCE:
-        why = f"{text(minor)} has no admission policies, so nothing holds without us"
-        return warning(why, f"upgrade Kubernetes to {text(FENCE)} or newer")
     left = f"; fence.void and podRestart need {text(VOID)}" if minor < VOID else ""
     return ok(f"{text(minor)}, {facts.url}{left}")
-
-
-def admission_policies(facts: Facts) -> CheckFinding | None:
-    """The API server evaluates the kinds of admission policies that the fence consists of.
-
-    | version | validating ones | mutating ones | result |
-    | --- | --- | --- | --- |
-    | before 1.30 | - | - | nothing |
-    | 1.30 and newer | no | - | warning |
-    | 1.30 to 1.35 | yes | - | ok |
-    | 1.36 and newer | yes | yes | ok |
-    | 1.36 and newer | yes | no | warning |
-    """
-    if facts.minor < FENCE:
-        return None
-    served = known(facts.admission)
-    if "validatingadmissionpolicies" not in served:
-        why = "ValidatingAdmissionPolicy of admissionregistration.k8s.io/v1 is not served"
-        cure = "switch it on by --runtime-config of the API server; without it there is no fence"
-        return warning(why, cure)
-    if facts.minor >= VOID and "mutatingadmissionpolicies" not in served:
-        why = "MutatingAdmissionPolicy is not served, so fence.void is left out"
-        return warning(why, "switch on its feature gate at the API server, or do without")
-    return ok()
 
 
 def sentry_namespace(facts: Facts) -> CheckFinding | None:

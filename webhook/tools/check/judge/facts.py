@@ -255,8 +255,6 @@ class Facts:
     namespace: str = DEFAULT_NAMESPACE
     """The release's."""
     test_namespace: str = "default"
-    admission: frozenset[str] | Unreadable = NOT_ASKED
-    """Resources of admissionregistration.k8s.io/v1 that are served."""
     groups: frozenset[str] | Unreadable = NOT_ASKED
     """API groups that are served."""
     nodes: tuple[ClusterNode, ...] | Unreadable = NOT_ASKED

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.core.policy.fence import RULES_KEY
 from webhook.core.words import counted
-from webhook.tools.check.judge.cluster import FENCE
 from webhook.tools.check.judge.findings import CheckFinding, failed, named, ok, warning
 from webhook.tools.check.judge.webhook import upgrade
 from webhook.tools.shared.facts import known
@@ -24,18 +23,15 @@ PARTS: Final = {
 """Values of the chart, and the admission policies that each installs."""
 
 
-def fence_policies(facts: Facts) -> CheckFinding | None:
+def fence_policies(facts: Facts) -> CheckFinding:
     """The chart's admission policies are there, and bound.
 
-    | Kubernetes | policy | its binding | result |
-    | --- | --- | --- | --- |
-    | before 1.30 | - | - | nothing |
-    | 1.30 | there | there | ok |
-    | 1.30 | there | missing, or denies nothing | failed |
-    | 1.30 | missing | - | warning: a value may have left it out |
+    | policy | its binding | result |
+    | --- | --- | --- |
+    | there | there | ok |
+    | there | missing, or denies nothing | failed |
+    | missing | - | warning: a value may have left it out |
     """
-    if facts.minor < FENCE:
-        return None
     policies, bindings = known(facts.fences), known(facts.fence_bindings)
     loose = sorted(policies - bindings)
     if loose:
@@ -63,8 +59,6 @@ def fence_rules(facts: Facts) -> CheckFinding | None:
     | yes | there | no | warning |
     | yes | there | yes or unknown | ok |
     """
-    if facts.minor < FENCE:
-        return None
     if not known(facts.fences) & {"vramwarden-second-line", "vramwarden-void"}:
         return None
     where = f"ConfigMap {facts.namespace}/vramwarden-fence"

@@ -68,7 +68,6 @@ FENCE: Final = "policy and fence"
 GROUPS: Final[dict[str, tuple[Check, ...]]] = {
     "Kubernetes": (
         Check(When.BOTH, cluster.kubernetes_version, "Kubernetes is new enough"),
-        Check(When.BOTH, cluster.admission_policies, "admission policies are served"),
         Check(When.BOTH, cluster.sentry_namespace, "the sentry's namespace allows hostPID"),
     ),
     "nodes with GPUs": (
