@@ -108,7 +108,6 @@ def _config_maps(script, kube):
         does(f"list {labels}", lambda q=labels: kube.list_all(MAPS, dict, labelSelector=q)[0])
     does("list by name", lambda: kube.list_all(MAPS, dict, fieldSelector="metadata.name=one")[0])
     does("list by data", lambda: kube.list_all(MAPS, dict, fieldSelector="data.a=1")[0])
-    does("list the first", lambda: kube.list_first(MAPS, dict, 2, labelSelector="even"))
     does("list from the cache", lambda: len(kube.list_cached(MAPS, dict, labelSelector="even")))
     does("list an unknown kind", lambda: kube.list_all(GONE, dict))
     does("label", lambda: kube.merge(f"{MAPS}/many-1", {"metadata": {"labels": {"even": "true"}}}))

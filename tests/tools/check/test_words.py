@@ -20,7 +20,7 @@ from tests.support.pods import a_container, a_pod
 from webhook.core.node.limits import Proof
 from webhook.core.pod.whole import Slice
 from webhook.tools.check.judge.facts import DryRun, of_interest, read_gpu_claim
-from webhook.tools.check.judge.findings import named, shortened
+from webhook.tools.check.judge.findings import named
 from webhook.tools.check.judge.table import run
 from webhook.tools.shared.pod import ClusterPod
 
@@ -303,8 +303,6 @@ def test_why_an_api_server_does_not_reach_it_is_said(answer, why):
 def test_names_and_counts_are_short():
     assert named(["b", "a"]) == "a, b"
     assert named(["d", "c", "b", "a"]) == "a, b, c and 1 more"
-    assert shortened("a\n b") == "a b"
-    assert shortened("x" * 400) == "x" * 299 + "…"
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from tests.tools.explain.scene import (
     SEES_ALL,
     TRIED,
     WEBHOOK,
-    line,
     of_enforcer,
     scheduled,
 )
@@ -37,7 +36,7 @@ from webhook.tools.explain.kinds import (
 from webhook.tools.explain.read.owners import read_owned_facts
 from webhook.tools.explain.read.reader import read_pod_facts
 from webhook.tools.explain.read.workloads import read_workload_facts
-from webhook.tools.shared.bounds import MOST_BETWEEN, MOST_LOG_BYTES, MOST_READ
+from webhook.tools.shared.bounds import MOST_BETWEEN, MOST_READ
 
 PODS = "/api/v1/namespaces/team-a/pods"
 LOG = f"{PODS}/p/log"
@@ -145,19 +144,10 @@ def test_a_pod_that_may_not_be_read_is_an_error(api):
         read_pod(api)
 
 
-def test_the_newest_lines_of_the_log_are_read_and_no_more(api):
-    lines = [line(n, "another") for n in range(600)]
-    api.texts[LOG] = "\n".join(lines)
-    assert read_pod(api, running()).log == tuple(lines[-500:])
-    assert queries(api, LOG) == [
-        {"container": "vram-enforcer", "limitBytes": str(MOST_LOG_BYTES), "tailLines": "500"}
-    ]
-
-
-def test_of_lines_that_are_huge_the_newest_few_are_read(api):
-    api.fails(LOG, (200, "x" * MOST_LOG_BYTES), (200, "newest"))
-    assert read_pod(api, running()).log == ("newest",)
-    assert [query["tailLines"] for query in queries(api, LOG)] == ["500", "20"]
+def test_the_newest_lines_of_the_log_are_asked_for(api):
+    api.texts[LOG] = "one\ntwo\n"
+    assert read_pod(api, running()).log == ("one", "two")
+    assert queries(api, LOG) == [{"container": "vram-enforcer", "tailLines": "500"}]
 
 
 def test_a_text_is_read_in_bounded_memory(api):

@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from webhook.core.bounds import LONGEST_SENTENCE
 from webhook.core.enforcement.step import (
     EndPod,
     Excess,
@@ -26,7 +25,6 @@ from webhook.core.enforcement.termination_message import (
 from webhook.sidecar.events import report
 from webhook.sidecar.journal import EnforcerJournal
 from webhook.tools.explain.judge.stops import Said, read_log
-from webhook.tools.shared.bounds import LONGEST_LOG_LINE
 
 MIB = 2**20
 TRAINER = Process(41, 1, "python train.py", "c" * 64)
@@ -162,19 +160,18 @@ def test_a_failed_self_test_is_heard_from_the_log():
         '{"msg": "another"}',
         '{"msg": "self-test", "ability": []}',
         "[" * 5000,
-        json.dumps({"msg": "stopping a process", "why": "x" * LONGEST_LOG_LINE}),
     ],
 )
 def test_what_no_enforcer_writes_is_passed_over(line):
     assert read_log([line]).stops == ()
 
 
-def test_what_a_tenant_forges_is_bounded_and_has_no_type():
+def test_what_a_tenant_forges_has_no_type():
     line = json.dumps(
         {
             "msg": "stopping a process",
-            "why": "w" * 8000,
-            "command": "c" * 5000,
+            "why": ["w"],
+            "command": 5,
             "pid": 10**30,
             "peak_bytes": -1,
             "sum_bytes": "much",
@@ -182,13 +179,13 @@ def test_what_a_tenant_forges_is_bounded_and_has_no_type():
         }
     )
     (stop,) = read_log([line]).stops
-    assert (len(stop.why), len(stop.command)) == (LONGEST_SENTENCE, 120)
+    assert (stop.why, stop.command) == ("", "")
     assert (stop.pid, stop.peak_bytes, stop.sum_bytes, stop.at_s) == (None, None, None, None)
 
 
-@pytest.mark.parametrize("after", ["1e999", "NaN", "-5", '"2"', "true"])
+@pytest.mark.parametrize("after", ["1e999", "NaN", "-5.0", '"2"', "true", "9" * 400])
 def test_a_time_that_is_none_breaks_nothing(after):
     stopping = json.dumps({"msg": "stopping a process", "why": "w", "pid": 1})
     line = f'{{"msg": "memory came back", "pid": 1, "after_s": {after}}}'
     (stop,) = read_log([stopping, line]).stops
-    assert stop.freed_after_s is None or 0 <= stop.freed_after_s <= 1e6
+    assert stop.freed_after_s is None

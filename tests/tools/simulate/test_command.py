@@ -247,7 +247,6 @@ def test_the_pods_of_one_namespace_are_compared_alone(simulate, api):
         (("--nodes", "f", "--size", "8GB"), "'8GB' is not a Kubernetes quantity; use 8G or 8Gi"),
         (("--nodes", "f", "--gpu-memory", "a=b=80Gi"), "is not [NAMES=][COUNTx]SIZE; write e.g."),
         (("--nodes", "f", "-o", "html"), "is not one of 'text', 'json'"),
-        (("--nodes", "f", "--today"), "No such option"),
     ],
 )
 def test_wrong_usage_is_exit_code_2_with_a_hint(simulate, arguments, said):

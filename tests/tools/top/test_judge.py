@@ -237,7 +237,7 @@ def asks(amount, **facts):
         ({"node": "", "created_s": None}, PENDING, "pending"),
         ({"node": "", "unscheduled": "0/1 nodes"}, PENDING, "pending 60s: 0/1 nodes"),
         ({"node": "", "unscheduled": SCHEDULER}, PENDING, "pending 60s: 1 Insufficient cpu"),
-        ({"node": "", "unscheduled": "x" * 999}, PENDING, f"pending 60s: {'x' * 77}..."),
+        ({"node": "", "unscheduled": "no " * 99}, PENDING, f"pending 60s: {'no ' * 25}no..."),
         (asks(60, unscheduled="0/1 nodes"), PENDING, "pending 60s: no GPU has 60Gi free"),
         (asks(50 + 1 / 1024), PENDING, "pending 60s: no GPU has 51201Mi free"),  # 50Gi it has
         (asks(40, gpu_count=2), PENDING, "pending 60s: no node has 2 GPUs with 40Gi free"),

@@ -341,10 +341,6 @@ class Kube:
         """
         return self._list(path, keep, query)
 
-    def list_first(self, path: str, keep: Callable[[Json], T], most: int, **query: str) -> list[T]:
-        """Return what `keep` makes of the first objects of a collection, at `most` so many."""
-        return self._list(path, keep, query, most=most)[0]
-
     def list_rows(self, path: str, keep: Callable[[Json], T], **query: str) -> list[T]:
         """Return what `keep` makes of each row of a collection's table, in pages as `list_all`.
 
@@ -392,9 +388,8 @@ class Kube:
         keep: Callable[[Json], T],
         query: Mapping[str, str],
         accept: str = _JSON,
-        most: int | None = None,
     ) -> tuple[list[T], str]:
-        """Read page after page as `list_all` says, until there are `most` objects."""
+        """Read page after page as `list_all` says."""
         kept: list[T] = []
         token, limit, largest, may_restart = "", FIRST_PAGE, PAGE, True
         while True:
@@ -414,8 +409,8 @@ class Kube:
                 continue
             kept += page
             Kube.listed += len(page)
-            if not token or (most is not None and len(kept) >= most):
-                return kept[:most], version
+            if not token:
+                return kept, version
             limit = max(1, min(largest, 2 * limit, fitting))
 
     def _page(

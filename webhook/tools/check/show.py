@@ -27,8 +27,6 @@ _SIGNS: Final[dict[Level | CheckVerdict, tuple[str, str]]] = {
     CheckVerdict.UNKNOWN: ("?", "33"),
 }
 """Of each level and verdict: the sign, and the colour (ECMA-48)."""
-_MOST_NAMES: Final = 100
-"""Objects that JSON names; a cluster may have 5,000 nodes."""
 
 
 def as_text(results: Sequence[Result], *, pre: bool, ascii_only: bool, colour: bool) -> str:
@@ -57,8 +55,7 @@ def as_json(results: Sequence[Result], facts: Facts, *, pre: bool) -> str:
                 "result": one.finding.level.value,
                 "detail": one.finding.detail,
                 "cure": one.finding.cure,
-                "objects": list(one.finding.about[:_MOST_NAMES]),
-                "objectCount": len(one.finding.about),
+                "objects": list(one.finding.about),
             }
             for one in results
         ],

@@ -12,9 +12,8 @@ from webhook.core.pod.demand import asks_for_vram
 from webhook.core.policy.cluster import Cluster
 from webhook.core.policy.match import NamespaceUnknownError
 from webhook.core.policy.values import Action, Policy
-from webhook.core.words import counted, named, shortened
+from webhook.core.words import counted, named
 from webhook.names import MIRROR_POD_ANNOTATION
-from webhook.tools.shared.bounds import MOST_GROUPS, MOST_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from webhook.tools.shared.pod import ClusterPod
     from webhook.tools.shared.release import Scope
 
-LONGEST_SENTENCE: Final = 512
 IDLE_S: Final = 6 * 3600.0
 """As the alert VramwardenIdlePromise has it."""
 _WORDS: Final = {Outcome.DENIED, Outcome.MALFORMED}
@@ -254,8 +252,6 @@ class RolloutJudge:
         key = pod.namespace, rule, reason
         group = self._groups.get(key)
         if group is None:
-            if len(self._groups) == MOST_GROUPS:
-                return
             action = self._actions.get(rule, "")
             group = Denied(
                 namespace=pod.namespace,
@@ -267,17 +263,16 @@ class RolloutJudge:
             )
             self._groups[key] = group
         group.pods += 1
-        if len(group.workloads) < MOST_NAMES:
-            group.workloads.add(str(pod.workload))
+        group.workloads.add(str(pod.workload))
 
 
 def _found(decision: Decision) -> Iterator[tuple[str, str]]:
     """Yield each reason once, with the first sentence of it."""
     if decision.malformed:
-        yield MALFORMED, shortened(decision.malformed, LONGEST_SENTENCE)
+        yield MALFORMED, decision.malformed
     seen: set[str] = set()
     for finding in decision.findings:
         reason = finding.reason.value
         if reason not in seen:
             seen.add(reason)
-            yield reason, shortened(str(finding), LONGEST_SENTENCE)
+            yield reason, str(finding)

@@ -18,7 +18,7 @@ from webhook.core.pod.fields import as_object, as_objects
 from webhook.core.words import named
 from webhook.options import NoCluster, default_enforcer_image
 from webhook.tools.report.judge import ReplicaCounts, RolloutJudge, RolloutReport
-from webhook.tools.shared.bounds import MOST_METRICS_BYTES, MOST_REPLICAS
+from webhook.tools.shared.bounds import MOST_METRICS_BYTES
 from webhook.tools.shared.read import read_each_pod, read_gpu_nodes, why_no_figures, why_no_pods
 from webhook.tools.shared.release import POLICIES, read_policy, read_scope, usual_scope
 
@@ -126,7 +126,7 @@ def read_counters(kube: Kube, namespace: str) -> tuple[list[ReplicaCounts], str]
     """Return what each replica counted, and why that is not all of it; never raises KubeError."""
     path = joined("namespaces", namespace, "pods")
     try:
-        replicas = kube.list_first(path, _replica, MOST_REPLICAS, labelSelector=_WEBHOOK_PODS)
+        replicas = kube.list_all(path, _replica, labelSelector=_WEBHOOK_PODS)[0]
         return [
             ReplicaCounts(
                 name,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from webhook.core.kinds.nodes import write_time
 from webhook.core.words import amount, counted, exactly, span
 from webhook.tools.report.judge import IDLE_S
-from webhook.tools.shared.output import as_report, known, plain_table, write_json
+from webhook.tools.shared.output import as_report, known, plain_table, printable, write_json
 
 if TYPE_CHECKING:
     from webhook.tools.report.judge import IdlePods, ReplicaCounts, RolloutReport
@@ -33,7 +33,7 @@ def as_text(found: RolloutReport) -> str:
         lines += ["", *_counted(one, found.now_s)]
     if found.missing:
         lines += ["", *(f"Not known: {sentence}" for sentence in found.missing)]
-    return "".join(f"{line.rstrip()}\n" for line in lines)
+    return "".join(f"{printable(line).rstrip()}\n" for line in lines)
 
 
 def _idle(idle: IdlePods) -> str:
@@ -61,9 +61,10 @@ def _denied(found: RolloutReport) -> list[str]:
         for one in found.denied
     ]  # fmt: skip
     heads, *drawn = plain_table(_HEADS, rows, _RIGHT)
-    sentences = (one.sentence for one in found.denied)
-    below = (f"{row}\n    {said}" for row, said in zip(drawn, sentences, strict=True))
-    return [f"{counted(found.denied_pods, 'pod')} would be denied.", "", heads, *below]
+    lines = [f"{counted(found.denied_pods, 'pod')} would be denied.", "", heads]
+    for row, one in zip(drawn, found.denied, strict=True):
+        lines += [row, f"    {one.sentence}"]
+    return lines
 
 
 def _over_cap(found: RolloutReport) -> list[str]:

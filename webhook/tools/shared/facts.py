@@ -9,14 +9,9 @@ from dataclasses import dataclass
 from sys import intern
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from webhook.core.bounds import MOST_ENTRIES
-from webhook.core.enforcement.bounds import LONGEST_MESSAGE
 from webhook.core.kinds.nodes import read_time
 from webhook.core.kinds.workloads import Workload
 from webhook.core.pod.fields import as_objects, part, text_of
-from webhook.core.words import shortened
-from webhook.names import LONGEST_LABEL, LONGEST_NAME, LONGEST_PAIR
-from webhook.tools.shared.bounds import MOST_TERMS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -134,19 +129,16 @@ class ClusterObject:
     def owner(self) -> Workload | None:
         """Its controller; None without one."""
         found = self._controller()
-        kind, name = (
-            bounded(found.get("kind"), LONGEST_LABEL),
-            bounded(found.get("name"), LONGEST_NAME),
-        )
+        kind, name = text_of(found, "kind"), text_of(found, "name")
         return Workload(kind, name) if kind and name else None
 
     @LazyFact
     def owner_version(self) -> str:
         """The API version of its controller, as `apps/v1`."""
-        return bounded(self._controller().get("apiVersion"), LONGEST_PAIR)
+        return text_of(self._controller(), "apiVersion")
 
     def _controller(self) -> Json:
-        owners = as_objects(self.part("metadata").get("ownerReferences"), MOST_ENTRIES)
+        owners = as_objects(self.part("metadata").get("ownerReferences"))
         return next((one for one in owners if one.get("controller") is True), {})
 
     def part(self, *keys: str) -> Json:
@@ -155,12 +147,12 @@ class ClusterObject:
 
     def condition(self, kind: str) -> Condition | None:
         """Return its condition of a type."""
-        for one in as_objects(self.part("status").get("conditions"), MOST_ENTRIES):
+        for one in as_objects(self.part("status").get("conditions")):
             if one.get("type") == kind:
                 return Condition(
-                    bounded(one.get("status"), 20),
-                    bounded(one.get("reason"), 128),
-                    bounded(one.get("message"), LONGEST_MESSAGE),
+                    text_of(one, "status"),
+                    text_of(one, "reason"),
+                    text_of(one, "message"),
                     one.get("lastTransitionTime"),
                 )
         return None
@@ -173,11 +165,6 @@ class ClusterObject:
 
     def _text(self, *keys: str) -> str:
         return text_of(self.raw, *keys)
-
-
-def bounded(value: object, most: int) -> str:
-    """Return a text that somebody stored, cut before anything reads it; empty where it is none."""
-    return shortened(value, most) if isinstance(value, str) else ""
 
 
 def holds(expression: Json, found: str | None) -> bool:
@@ -210,11 +197,5 @@ def holds(expression: Json, found: str | None) -> bool:
 def values_of(expression: Json) -> list[str]:
     """Return the values of a selector's requirement."""
     values = expression.get("values")
-    listed = values[:MOST_TERMS] if isinstance(values, list) else ()
+    listed = values if isinstance(values, list) else ()
     return [one for one in listed if isinstance(one, str)]
-
-
-def one_line(text: object, most: int = 300) -> str:
-    """Return what somebody else wrote, so that it fits into a sentence."""
-    line = " ".join(str(text).split())
-    return line if len(line) <= most else line[: most - 3] + "..."

@@ -16,12 +16,11 @@ from webhook.core.node.sharing import (
     whole_gpus,
 )
 from webhook.core.node.state import read_inventory
-from webhook.core.pod.fields import as_objects
+from webhook.core.pod.fields import as_objects, text_of
 from webhook.core.pod.foreign import GIVEN_BY_OTHERS
 from webhook.core.pod.quantity import QuantityError, parse_quantity
 from webhook.core.pod.whole import DRA_DRIVER, claimants
 from webhook.names import (
-    LONGEST_PAIR,
     NODE_ASKS_LABEL,
     NODE_DEVICE_NAMES_LABEL,
     NODE_DRIVER_LABEL,
@@ -31,8 +30,7 @@ from webhook.names import (
     NODE_SHARE_LABEL,
     VRAM_RESOURCE,
 )
-from webhook.tools.shared.bounds import MOST_TERMS
-from webhook.tools.shared.facts import ClusterObject, LazyFact, bounded
+from webhook.tools.shared.facts import ClusterObject, LazyFact
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -77,10 +75,9 @@ class ClusterNode(ClusterObject):
     def taints(self) -> tuple[tuple[str, str, str], ...]:
         """Key, value and effect of each."""
         return tuple(
-            (bounded(one.get("key"), LONGEST_PAIR), bounded(one.get("value"), LONGEST_PAIR),
-             bounded(one.get("effect"), LONGEST_PAIR))
-            for one in as_objects(self.part("spec").get("taints"), MOST_TERMS)
-        )  # fmt: skip
+            (text_of(one, "key"), text_of(one, "value"), text_of(one, "effect"))
+            for one in as_objects(self.part("spec").get("taints"))
+        )
 
     @LazyFact
     def unschedulable(self) -> bool:

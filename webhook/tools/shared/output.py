@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Final
 
+from webhook.core.words import shortened
 from webhook.names import SEEING_API_VERSION
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     Json = dict[str, Any]
 
 _BREAKS: Final = re.compile(r" *[\t-\r\u2028\u2029][ \t-\r\u2028\u2029]*")
+_LONGEST_LINE: Final = 4096
+"""Characters of a line that is printed."""
 _GAP: Final = 2
 _LONG: Final = 36
 """Characters of a sentence at the end of a row that should stand in one line."""
@@ -75,6 +78,8 @@ class Column:
 
     title: str
     texts: Sequence[str]
+    bars: bool = False
+    """Holds characters of ours that are not ASCII; all other texts are cleaned."""
     right: bool = False
     least: int = 0
     """May be cut to so many characters; 0: never."""
@@ -85,18 +90,26 @@ class Column:
     style: Callable[[str, int], str] | None = None
     """Colours a text, given the number of its row."""
 
+    def __post_init__(self) -> None:
+        """Clean title and texts, so that no table has to be given clean ones."""
+        if not self.bars:
+            object.__setattr__(self, "title", clean(self.title))
+            object.__setattr__(self, "texts", [*map(clean, self.texts)])
+
 
 def clean(text: str) -> str:
-    """Return a text of others so that a terminal only ever prints it: ASCII, nothing that moves."""
+    """Return a text of others for a cell: ASCII of the same length, nothing moves a terminal."""
+    if text.isascii() and text.isprintable():
+        return text
     return "".join(one if " " <= one <= "~" else "?" for one in text)
 
 
 def printable(text: str, *, ascii_only: bool = False) -> str:
-    """Return a text of others of which nothing steers a terminal: line breaks become spaces.
+    """Return a text of others for a line: nothing steers a terminal, line breaks become spaces.
 
-    What is not printable is shown as an escape, in ASCII all else, too.
+    What is not printable is shown as an escape, in ASCII all else, too. A longer text is cut.
     """
-    text = _BREAKS.sub(" ", text)
+    text = _BREAKS.sub(" ", shortened(text, _LONGEST_LINE))
     text = text.replace("…", "...") if ascii_only else text
     return "".join(
         one if one.isprintable() and (not ascii_only or one.isascii()) else ascii(one)[1:-1]

@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from webhook.core.bounds import LONGEST_TEXT, MOST_ENTRIES
-from webhook.core.enforcement.bounds import LONGEST_MESSAGE
 from webhook.core.kinds.nodes import read_time
 from webhook.core.kinds.workloads import workload_of
 from webhook.core.placement.pods import counted_need, named_gpus
-from webhook.core.pod.fields import as_object, as_objects, part
+from webhook.core.pod.fields import as_object, as_objects, part, text_of
 from webhook.core.pod.findings import MalformedObjectError, quoted
 from webhook.core.pod.quantity import QuantityError, parse_vram
 from webhook.core.pod.views import read_pod
@@ -25,8 +23,7 @@ from webhook.names import (
     GPU_WAITS_ANNOTATION,
     MANAGED_LABEL,
 )
-from webhook.tools.shared.bounds import LONGEST_COUNT, LONGEST_NAMED
-from webhook.tools.shared.facts import ClusterObject, LazyFact, bounded, one_line
+from webhook.tools.shared.facts import ClusterObject, LazyFact
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,6 +38,8 @@ _PULLS: Final = frozenset(
     {"ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull"}
 )
 _MARK_PARTS: Final = 3
+_COUNT: Final = re.compile("[0-9]{1,4}")
+"""Values of `gpu-count` that admission accepts."""
 
 
 def scheduler_says(message: str) -> list[str]:
@@ -125,8 +124,7 @@ class ClusterPod(ClusterObject):
         if need := self._need():
             return need.gpu_count
         text = self._text("metadata", "annotations", GPU_COUNT_ANNOTATION)
-        is_count = text.isascii() and text.isdecimal() and len(text) <= LONGEST_COUNT
-        return max(1, int(text)) if is_count else 1
+        return max(1, int(text)) if _COUNT.fullmatch(text) else 1
 
     def _need(self) -> Need | None:
         try:
@@ -137,8 +135,7 @@ class ClusterPod(ClusterObject):
     @LazyFact
     def waits(self) -> str:
         """Why it is bound and has no GPU yet: its annotation `gpu-waits`."""
-        said = self._text("metadata", "annotations", GPU_WAITS_ANNOTATION)
-        return one_line(said, LONGEST_TEXT)
+        return self._text("metadata", "annotations", GPU_WAITS_ANNOTATION)
 
     @LazyFact
     def waits_for_limit_s(self) -> float | None:
@@ -156,13 +153,13 @@ class ClusterPod(ClusterObject):
     def unscheduled(self) -> str:
         """What the scheduler says of it."""
         found = self.condition("PodScheduled")
-        return found.message[:LONGEST_TEXT] if found and found.status == "False" else ""
+        return found.message if found and found.status == "False" else ""
 
     @LazyFact
     def rule(self) -> str:
         """Name of the rule that admitted it, in quotes; empty where none is said."""
-        words = bounded(self.annotations.get(ADMITTED_ANNOTATION), 500).split(" ")
-        return quoted(words[1], LONGEST_NAMED) if len(words) == _MARK_PARTS else ""
+        words = self._text("metadata", "annotations", ADMITTED_ANNOTATION).split(" ")
+        return quoted(words[1]) if len(words) == _MARK_PARTS else ""
 
     @LazyFact
     def component(self) -> str:
@@ -175,11 +172,9 @@ class ClusterPod(ClusterObject):
         if self.ended or self.ready:
             return ""
         ready = self.condition("Ready")
-        waits = map(
-            _waiting, as_objects(self.part("status").get("containerStatuses"), MOST_ENTRIES)
-        )
+        waits = map(_waiting, as_objects(self.part("status").get("containerStatuses")))
         said = next((f"{reason} {message}".strip() for reason, message in waits if reason), "")
-        return one_line(said or (ready.message if ready else "") or "it is not ready", LONGEST_TEXT)
+        return said or (ready.message if ready else "") or "it is not ready"
 
     @LazyFact
     def pull_failure(self) -> tuple[str, str] | None:
@@ -187,7 +182,7 @@ class ClusterPod(ClusterObject):
         for one in self._sidecars():
             reason, message = _waiting(one)
             if reason in _PULLS:
-                return one_line(one.get("image") or ""), one_line(message or reason, LONGEST_TEXT)
+                return text_of(one, "image"), message or reason
         return None
 
     @LazyFact
@@ -217,7 +212,7 @@ class ClusterPod(ClusterObject):
     def statuses(self) -> Iterator[Json]:
         """Yield the statuses of all containers, native sidecars first."""
         for field in ("initContainerStatuses", "containerStatuses"):
-            yield from as_objects(self.part("status").get(field), MOST_ENTRIES)
+            yield from as_objects(self.part("status").get(field))
 
     def enforcer_ended(self) -> EndedContainer:
         """Return how its enforcer ended, now or before its last restart."""
@@ -226,15 +221,15 @@ class ClusterPod(ClusterObject):
                 ended = part(one, when, "terminated")
                 if ended:
                     code = ended.get("exitCode")
-                    message = bounded(ended.get("message"), LONGEST_MESSAGE)
+                    message = text_of(ended, "message")
                     return EndedContainer(code if type(code) is int else None, message)
         return EndedContainer(None, "")
 
     def container_name(self, container_id: str) -> str:
         """Return the name of the container that has an id; empty where no status says it."""
         for one in self.statuses():
-            if container_id and bounded(one.get("containerID"), 200).endswith(f"//{container_id}"):
-                return bounded(one.get("name"), 63)
+            if container_id and text_of(one, "containerID").endswith(f"//{container_id}"):
+                return text_of(one, "name")
         return ""
 
     def _sidecars(self) -> list[Json]:

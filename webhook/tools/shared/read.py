@@ -15,7 +15,6 @@ from webhook.core.pod.fields import as_object
 from webhook.core.words import exactly, named
 from webhook.names import GPU_NODES_PATH, MANAGED_LABEL, NODE_GPU_LABEL
 from webhook.options import NoCluster
-from webhook.tools.shared.bounds import MOST_WHOLE
 from webhook.tools.shared.pod import ClusterPod
 from webhook.tools.shared.progress import Progress
 
@@ -50,18 +49,16 @@ def read_gpu_nodes(kube: Kube) -> list[NodeFigures]:
 def read_pods(kube: Kube, namespace: str, *, selector: str = "") -> list[ClusterPod]:
     """Return the managed pods of a namespace, or of all for ""; raises KubeError.
 
-    As metadata and two columns of the table: whole pods of a large cluster are hundreds of MB. Of
-    those without a node the first hundred are read whole: only so it is known exactly what they ask
-    for, and what the scheduler says.
+    As metadata and two columns of the table: whole pods of a large cluster are hundreds of MB.
+    Those without a node are read whole: only so it is known exactly what they ask for, and what the
+    scheduler says.
     """
     path, labels = pods_path(namespace), ",".join(filter(None, (f"{MANAGED_LABEL}=true", selector)))
     rows = kube.list_rows(path, _row, labelSelector=labels, fieldSelector=NOT_ENDED)
     pods = {pod.uid: pod for pod in _found(rows)}
     if any(not pod.node for pod in pods.values()):
         waiting = f"spec.nodeName=,{NOT_ENDED}"
-        whole = kube.list_first(
-            path, _whole, MOST_WHOLE, labelSelector=labels, fieldSelector=waiting
-        )
+        whole, _ = kube.list_all(path, _whole, labelSelector=labels, fieldSelector=waiting)
         pods |= {pod.uid: pod for pod in _found(whole) if pod.uid in pods}
     return list(pods.values())
 

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Final
 from webhook.adapters.kube.certificates import KINDS
 from webhook.adapters.kube.client import joined
 from webhook.adapters.policy.files import load_config_map, load_policy, shipped_policy_path
-from webhook.core.pod.fields import as_object, as_objects, part
+from webhook.core.pod.fields import as_object, as_objects, part, text_of
 from webhook.core.policy.match import matches_any, with_name
 from webhook.core.policy.values import Action
-from webhook.names import DEFAULT_NAMESPACE, LONGEST_PAIR
+from webhook.names import DEFAULT_NAMESPACE
 from webhook.options import default_enforcer_image
-from webhook.tools.shared.bounds import MOST_TERMS
-from webhook.tools.shared.facts import bounded, holds
+from webhook.tools.shared.facts import holds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,7 +32,6 @@ POLICIES: Final = "vramwarden-policies"
 """The chart's ConfigMap with the policy in force."""
 SENTRY_NAMESPACE: Final = "vramwarden-sentry"
 _NAME_LABEL: Final = "kubernetes.io/metadata.name"
-_LONGEST_PATTERN: Final = 16 * 2**10
 _PATTERN: Final = re.compile(r"""!request\.namespace\.matches\('\^\(([a-z0-9.*|-]+)\)\$'\)""")
 """How the chart writes names with a `*`: only so they are read, and none is run as it stands."""
 
@@ -52,7 +50,7 @@ class Scope:
     @property
     def labels(self) -> frozenset[str]:
         """By which labels it goes, beside names."""
-        keys = (bounded(one.get("key"), LONGEST_PAIR) for one in self.expressions)
+        keys = (text_of(one, "key") for one in self.expressions)
         return frozenset(keys) - {_NAME_LABEL}
 
     def exempts(self, namespace: str, labels: Mapping[str, str] | None) -> bool:
@@ -66,20 +64,20 @@ class Scope:
 def read_scope(kube: Kube) -> Scope | None:
     """Return what our webhook configuration says; None where there is none; raises KubeError."""
     found = kube.find(f"{KINDS['MutatingWebhookConfiguration']}/{CONFIGURATION}")
-    hooks = as_objects(found.get("webhooks"), MOST_TERMS) if found else []
+    hooks = as_objects(found.get("webhooks")) if found else []
     if not hooks:
         return None
     selector = as_object(hooks[0].get("namespaceSelector"))
     equal = as_object(selector.get("matchLabels"))
     conditions = (one for hook in hooks for one in as_objects(hook.get("matchConditions")))
-    written = (bounded(one.get("expression"), _LONGEST_PATTERN) for one in conditions)
+    written = (text_of(one, "expression") for one in conditions)
     patterns = (match[1] for text in written if (match := _PATTERN.search(text)))
     names = {one.replace(".*", "*") for pattern in patterns for one in pattern.split("|")}
     return Scope(
         names=tuple(sorted(names)),
         expressions=(
             *({"key": key, "operator": "In", "values": [equal[key]]} for key in equal),
-            *as_objects(selector.get("matchExpressions"), MOST_TERMS),
+            *as_objects(selector.get("matchExpressions")),
         ),
         release=str(part(hooks[0], "clientConfig", "service").get("namespace") or "")
         or DEFAULT_NAMESPACE,

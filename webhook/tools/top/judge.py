@@ -10,11 +10,11 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
+from textwrap import shorten
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from webhook.core.kinds.nodes import STALE_S, held_by, idle_since
 from webhook.core.words import amount, counted, exactly, span
-from webhook.tools.shared.facts import one_line
 from webhook.tools.shared.pod import scheduler_says
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 NEAR_CAP_PERCENT: Final = 95
 _LONGEST_WHY: Final = 80
-"""Characters of what the scheduler says, in a table."""
+"""Characters of the scheduler's message in a table."""
 UNMANAGED_FROM_BYTES: Final = 256 * 2**20
 """Less is drawn, and not complained of: a display, a monitor's own context."""
 
@@ -423,7 +423,7 @@ def _state(row: PodRow, at_s: float) -> str:
         begun += "" if row.created_s is None else f" {span(at_s - row.created_s)}"
         why = row.why
         if row.phase is PodPhase.PENDING:  # explain has all that the scheduler says
-            why = one_line(", ".join(scheduler_says(why)), _LONGEST_WHY)
+            why = shorten(", ".join(scheduler_says(why)), _LONGEST_WHY, placeholder="...")
         return f"{begun}: {why}" if why else begun
     says_more = row.phase is PodPhase.STARTING and row.status != "Pending"
     words = [row.status if says_more and row.status else row.phase.value]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from webhook.tools.check.judge.findings import CheckFinding, failed, ok, shortened, warning
+from webhook.tools.check.judge.findings import CheckFinding, failed, ok, warning
 from webhook.tools.shared.facts import known
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def kubernetes_version(facts: Facts) -> CheckFinding:
     minor = facts.minor
     if minor == (0, 0):
         cure = f"see that it is {text(OLDEST)} or newer: `kubectl version`"
-        return warning(f"its version cannot be read: {shortened(facts.version)!r}", cure)
+        return warning(f"its version cannot be read: {facts.version!r}", cure)
     if minor < OLDEST:
         why = f"{text(minor)} is not supported, and Helm rejects the chart"
         return failed(why, f"upgrade Kubernetes to {text(OLDEST)} or newer")

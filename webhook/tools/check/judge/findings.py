@@ -7,7 +7,6 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from webhook.core import words
-from webhook.core.bounds import LONGEST_TEXT
 from webhook.tools.shared.facts import Unreadable
 
 if TYPE_CHECKING:
@@ -69,8 +68,3 @@ def failed(detail: str, cure: str, about: Iterable[str] = ()) -> CheckFinding:
 def named(names: Collection[str]) -> str:
     """Return the first names by the alphabet, and how many more there are; JSON has more."""
     return words.named(sorted(names))
-
-
-def shortened(text: object) -> str:
-    """Return what somebody else wrote, so that it fits into a sentence."""
-    return words.shortened(" ".join(str(text).split()), LONGEST_TEXT)

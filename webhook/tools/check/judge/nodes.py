@@ -17,7 +17,7 @@ from webhook.names import (
     VRAM_RESOURCE,
 )
 from webhook.tools.check.judge.facts import Facts, OwnWorkload
-from webhook.tools.check.judge.findings import CheckFinding, failed, named, ok, shortened, warning
+from webhook.tools.check.judge.findings import CheckFinding, failed, named, ok, warning
 from webhook.tools.shared.facts import Unreadable, known
 from webhook.tools.shared.node import REPELLING, SAID, ClusterNode, tolerates
 
@@ -324,7 +324,7 @@ def advertised(facts: Facts) -> CheckFinding | None:
         return failed(why, cure.format(broken[0]), broken)
     if in_use:
         cure = f"`kubectl drain {in_use[0]} --ignore-daemonsets --delete-emptydir-data`"
-        return warning(f"{in_use[0]}: {shortened(events[in_use[0]])}", cure, in_use)
+        return warning(f"{in_use[0]}: {events[in_use[0]]}", cure, in_use)
     if waiting:
         name = waiting[0].name
         why = f"{name}: its agent waits {waiting[0].agent_waits}"

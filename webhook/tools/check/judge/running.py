@@ -13,7 +13,6 @@ from webhook.tools.check.judge.findings import (
     failed,
     named,
     ok,
-    shortened,
     warning,
 )
 from webhook.tools.check.judge.webhook import not_ready, upgrade
@@ -151,7 +150,7 @@ def driver_limits(facts: Facts) -> CheckFinding | None:
         return None
     able = [name for name, proof in proofs.items() if proof.holds]
     unable = {name: proof.why for name, proof in proofs.items() if not proof.holds}
-    said = [f"{name} ({shortened(why)})" if why else name for name, why in unable.items()]
+    said = [f"{name} ({why})" if why else name for name, why in unable.items()]
     where = f"not on {named(said)}" if unable else ""
     if able:
         on = f"on {len(able)} of {counted(len(shared), 'node')}"

@@ -12,7 +12,6 @@ from webhook.tools.check.judge.findings import (
     failed,
     named,
     ok,
-    shortened,
     warning,
 )
 from webhook.tools.shared.facts import Unreadable, known
@@ -220,7 +219,7 @@ def certificate(facts: Facts) -> CheckFinding | None:
         return None
     cure = f"in mode `self` the replicas renew it: {_logs(facts)}; else renew it"
     if found.problem:
-        return failed(f"Secret {found.name}: {shortened(found.problem)}", cure)
+        return failed(f"Secret {found.name}: {found.problem}", cure)
     said = f"Secret {found.name}: {counted(int(found.days_left), 'day')} left"
     if found.days_left <= 0:
         return failed(f"Secret {found.name}: it has expired", cure)
@@ -262,7 +261,7 @@ def pod_asks(facts: Facts) -> CheckFinding:
         why = f"{where} only the fence denied it: the webhook was not asked"
         return failed(why, upgrade(facts))
     who = "the policy denies it" if '.vramwarden.io" denied' in found.answer else "it was denied"
-    return warning(f"{where} {who}: {shortened(found.answer)}", _MEANT + _ANOTHER)
+    return warning(f"{where} {who}: {found.answer}", _MEANT + _ANOTHER)
 
 
 def pod_wrong(facts: Facts) -> CheckFinding:
@@ -290,10 +289,10 @@ def pod_wrong(facts: Facts) -> CheckFinding:
         cure = f"`kubectl get namespace {facts.test_namespace} --show-labels`, and see whether the "
         return failed(why, f"{cure}rule's action is Enforce; --test-namespace names another")
     if '.vramwarden.io" denied' in found.answer:
-        return ok(shortened(found.answer.partition(_OURS)[2]))
+        return ok(found.answer.partition(_OURS)[2])
     if _UNREACHED in found.answer:
         return _not_reached(facts, found.answer)
-    return warning(f"{where} others denied it first: {shortened(found.answer)}", _MEANT + _ANOTHER)
+    return warning(f"{where} others denied it first: {found.answer}", _MEANT + _ANOTHER)
 
 
 def pod_plain(facts: Facts) -> CheckFinding:
@@ -314,8 +313,8 @@ def pod_plain(facts: Facts) -> CheckFinding:
         return failed(why, f"report it; to keep us out: `kubectl label namespace "
                       f"{facts.test_namespace} vramwarden.io/webhook=disabled`")  # fmt: skip
     if "vramwarden" in found.answer:
-        return failed(f"{where} it was denied: {shortened(found.answer)}", upgrade(facts))
-    return warning(f"{where} others denied it: {shortened(found.answer)}", _MEANT + _ANOTHER)
+        return failed(f"{where} it was denied: {found.answer}", upgrade(facts))
+    return warning(f"{where} others denied it: {found.answer}", _MEANT + _ANOTHER)
 
 
 def policy_valid(facts: Facts) -> CheckFinding:
@@ -336,7 +335,7 @@ def policy_valid(facts: Facts) -> CheckFinding:
         more = f" and {len(found.problems) - 1} more" if len(found.problems) > 1 else ""
         cure = "correct it, and see the rest: `vramwarden policy check FOLDER`; the last good "
         cure += "policy stays in force, but a replica that starts does not come up"
-        return failed(f"{shortened(found.problems[0])}{more}", cure)
+        return failed(f"{found.problems[0]}{more}", cure)
     if not found.rules:
         return warning("it has no rule, so every pod is left alone", "set policies.files")
     return ok(f"{counted(found.rules, 'rule')}, digest {found.digest}")
@@ -382,6 +381,6 @@ def _not_reached(facts: Facts, answer: str) -> CheckFinding:
     """Return what an API server means that could not call us."""
     for words, why, cure in _CAUSES:
         if words in answer:
-            return failed(f"{why}: {shortened(answer)}", cure.format(facts.namespace))
+            return failed(f"{why}: {answer}", cure.format(facts.namespace))
     cure = f"`kubectl -n {facts.namespace} describe pods -l app.kubernetes.io/component=webhook`"
-    return failed(f"the API server does not reach it: {shortened(answer)}", cure)
+    return failed(f"the API server does not reach it: {answer}", cure)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.bounds import LONGEST_SENTENCE
 from webhook.core.enforcement.termination_message import read_message
 from webhook.core.kinds.nodes import read_time
 from webhook.core.placement.fit import Denial, place
-from webhook.core.pod.fields import part
-from webhook.core.pod.gpus import LONGEST_FAULT
+from webhook.core.pod.fields import part, text_of
 from webhook.core.words import amount, exactly, named, span
 from webhook.tools.explain.judge.held import (
     denied_by_driver,
@@ -30,7 +28,6 @@ from webhook.tools.explain.judge.stops import (
     stops_words,
 )
 from webhook.tools.explain.judge.waiting import demand_words, old_figures, unreadable
-from webhook.tools.shared.facts import bounded
 from webhook.tools.shared.node import SAID
 
 if TYPE_CHECKING:
@@ -149,7 +146,7 @@ def _ended(pod: ClusterPod, now_s: float) -> str:
         if (found := read_time(part(one, "state", "terminated").get("finishedAt"))) is not None
     ]
     ago = f" {span(now_s - max(at_s))} ago" if at_s else ""
-    phase = bounded(status.get("phase"), 20)
+    phase = text_of(status, "phase")
     words = read_message(pod.enforcer_ended().message)
     if words is None:
         return f"ended{ago} ({phase}); nobody says what it held."
@@ -165,7 +162,7 @@ def _gpus(node: NodeFigures | None, state: PodState) -> str:
     said = []
     for uuid in state.uuids:
         gpu = known.get(uuid)
-        product = f"{bounded(gpu.product, 40)}, " if gpu and gpu.product else ""
+        product = f"{gpu.product}, " if gpu and gpu.product else ""
         said.append(f"GPU {gpu.index} ({product}{uuid})" if gpu else uuid)
     return named(said, 4)
 
@@ -230,7 +227,7 @@ def _broken(node: NodeFigures | None, state: PodState) -> Iterator[Cause]:
     """Yield those of its GPUs that are lost or broken: its programs may fail for that."""
     for gpu in node.gpus if node else ():
         if gpu.uuid in state.uuids and not gpu.healthy:
-            why = f": {bounded(gpu.fault, LONGEST_FAULT)}" if gpu.fault else ""
+            why = f": {gpu.fault}" if gpu.fault else ""
             detail = f"its GPU {gpu.index} is lost or unhealthy{why}"
             fix = "once it has saved its work, delete it, so that another GPU is chosen"
             yield Cause(Severity.WARNING, Blocker.UNHEALTHY, detail, fix)
@@ -240,10 +237,10 @@ def _waiting_containers(pod: ClusterPod) -> Iterator[Cause]:
     """Yield the first container that the kubelet cannot start."""
     for one in pod.statuses():
         waits = part(one, "state", "waiting")
-        reason = bounded(waits.get("reason"), 100)
+        reason = text_of(waits, "reason")
         if reason and reason not in _ORDINARY:
-            said = bounded(waits.get("message"), LONGEST_SENTENCE)
-            detail = f"container {bounded(one.get('name'), 63)}: {reason}"
+            said = text_of(waits, "message")
+            detail = f"container {text_of(one, 'name')}: {reason}"
             yield Cause(
                 Severity.ERROR, OtherReason.CONTAINER_WAITS, f"{detail}: {said}" if said else detail
             )

@@ -9,22 +9,18 @@ Source: Kubernetes, "Assigning Pods to Nodes" and "Taints and Tolerations".
 from __future__ import annotations
 
 from enum import StrEnum
-from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.nvidia.device_names import DeviceNames
-from webhook.core.pod.fields import as_object, as_objects
-from webhook.core.pod.findings import quoted
+from webhook.core.pod.fields import as_object, as_objects, text_of
 from webhook.names import (
-    LONGEST_PAIR,
     NODE_DEVICE_NAMES_LABEL,
     NODE_DRIVER_LIMIT_LABEL,
     NODE_ENFORCEMENT_LABEL,
     NODE_GPU_MEMORY_LABEL,
     NOT_ENFORCED,
 )
-from webhook.tools.shared.bounds import MOST_TERMS
-from webhook.tools.shared.facts import bounded, holds, values_of
+from webhook.tools.shared.facts import holds, values_of
 from webhook.tools.shared.node import CORDONED, REPELLING, ClusterNode, tolerates
 
 if TYPE_CHECKING:
@@ -77,11 +73,11 @@ def why_not(pod: ClusterPod, node: NodeFigures, seen: ClusterNode | None) -> Not
     written = {NODE_DRIVER_LIMIT_LABEL: "true" if holds_caps(node) else ""}
     written |= {NODE_ENFORCEMENT_LABEL: node.enforcement} if node.enforcement else {}
     labels, has_all = (seen.labels, True) if seen else (written, False)
-    for key, value in islice(as_object(spec.get("nodeSelector")).items(), MOST_TERMS):
+    for key, value in as_object(spec.get("nodeSelector")).items():
         if (has_all or key in labels) and labels.get(key) != value:
-            return _mismatch(key, f"{_shown(key)}={_shown(value)}", labels, node)
+            return _mismatch(key, f"{key}={value}", labels, node)
     affinity = pod.part("spec", "affinity", "nodeAffinity")
-    terms = as_objects(as_object(affinity.get(_REQUIRED)).get("nodeSelectorTerms"), MOST_TERMS)
+    terms = as_objects(as_object(affinity.get(_REQUIRED)).get("nodeSelectorTerms"))
     failing = [_failing(term, labels, node.name, has_all=has_all) for term in terms]
     if failing and all(failing):
         key, wanted = failing[0] or ("", "")
@@ -90,12 +86,12 @@ def why_not(pod: ClusterPod, node: NodeFigures, seen: ClusterNode | None) -> Not
         return Mismatch.HELD, node.held
     if seen is None:
         return None
-    tolerations = as_objects(spec.get("tolerations"), MOST_TERMS)
+    tolerations = as_objects(spec.get("tolerations"))
     if seen.unschedulable and not tolerates(tolerations, CORDONED):
         return Mismatch.CORDONED, "is cordoned (kubectl uncordon)"
     for taint in seen.taints:
         if taint[2] in REPELLING and not tolerates(tolerations, taint):
-            shown = _shown(f"{taint[0]}={taint[1]}" if taint[1] else taint[0])
+            shown = f"{taint[0]}={taint[1]}" if taint[1] else taint[0]
             return Mismatch.TAINT, f"has the taint {shown}, which the pod does not tolerate"
     return None
 
@@ -104,13 +100,13 @@ def _failing(
     term: Json, labels: Mapping[str, str], name: str, *, has_all: bool
 ) -> tuple[str, str] | None:
     """Return key and words of the first expression of a term that does not hold."""
-    for one in as_objects(term.get("matchExpressions"), MOST_TERMS):
-        key = _text(one, "key")
+    for one in as_objects(term.get("matchExpressions")):
+        key = text_of(one, "key")
         is_read = key != NODE_GPU_MEMORY_LABEL and (has_all or key in labels)
         if is_read and not holds(one, labels.get(key)):
             return key, _words(one)
-    for one in as_objects(term.get("matchFields"), MOST_TERMS):
-        if _text(one, "key") == _NAME_FIELD and not holds(one, name):
+    for one in as_objects(term.get("matchFields")):
+        if text_of(one, "key") == _NAME_FIELD and not holds(one, name):
             return _NAME_FIELD, _words(one)
     return None
 
@@ -138,19 +134,10 @@ def _mismatch(key: str, wanted: str, labels: Mapping[str, str], node: NodeFigure
         return Mismatch.NO_ENFORCEMENT, "no sidecar can measure there (enforcement: none)"
     if key == NODE_DRIVER_LIMIT_LABEL:
         return Mismatch.NO_DRIVER_LIMIT, why_no_limit(node)
-    has = "has no such label" if found is None else f"has {_shown(found)}"
+    has = "has no such label" if found is None else f"has {found}"
     return Mismatch.NODE_SELECTOR, f"the pod wants {wanted}, and it {has}"
 
 
 def _words(expression: Json) -> str:
-    values = [_shown(one) for one in values_of(expression)[:3]]
-    listed = f" {', '.join(values)}" if values else ""
-    return f"{_shown(_text(expression, 'key'))} {_shown(_text(expression, 'operator'))}{listed}"
-
-
-def _shown(value: object) -> str:
-    return bounded(value, 80) if isinstance(value, str) else quoted(value)
-
-
-def _text(raw: Json, key: str) -> str:
-    return bounded(raw.get(key), LONGEST_PAIR)
+    listed = ", ".join(values_of(expression)[:3])
+    return f"{text_of(expression, 'key')} {text_of(expression, 'operator')} {listed}".rstrip()

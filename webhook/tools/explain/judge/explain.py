@@ -20,11 +20,11 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.enforcement.bounds import LONGEST_MESSAGE
 from webhook.core.placement.assignments import read_pod_state
+from webhook.core.pod.fields import text_of
 from webhook.core.pod.quantity import QuantityError, parse_vram
 from webhook.core.words import counted, named, span
-from webhook.names import CAP_HELD_CONDITION, IN_PLACE_OF_ANNOTATION, LONGEST_NAME
+from webhook.names import CAP_HELD_CONDITION, IN_PLACE_OF_ANNOTATION
 from webhook.tools.explain.judge.bound import explain_bound
 from webhook.tools.explain.judge.held import filled
 from webhook.tools.explain.judge.plugins import explain_by_plugin
@@ -39,8 +39,6 @@ from webhook.tools.explain.judge.stops import (
 )
 from webhook.tools.explain.judge.untranslated import refusal, without_demand
 from webhook.tools.explain.judge.waiting import explain_pending
-from webhook.tools.shared.bounds import MOST_NAMES
-from webhook.tools.shared.facts import bounded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -65,7 +63,7 @@ def explain_pod(facts: PodFacts) -> Report:
         return given or without_demand(facts, facts.pod)
     is_pending = not state.node and not state.finished
     report = (explain_pending if is_pending else explain_bound)(facts, facts.pod, state)
-    asked = bounded(facts.pod.annotations.get(IN_PLACE_OF_ANNOTATION), LONGEST_NAME)
+    asked = text_of(facts.pod.annotations, IN_PLACE_OF_ANNOTATION)
     if not asked:
         return report
     text = f"{asked}, which the pod asked for: its rule has translateWholeGPU"
@@ -111,7 +109,7 @@ def newest_in_trouble(pods: Sequence[ClusterPod]) -> ClusterPod | None:
     """Return the newest pod that waits, failed, was stopped or is not ready, else the newest."""
 
     def key(pod: ClusterPod) -> tuple[bool, float, str]:
-        return not _is_well(pod), pod.created_s or 0.0, bounded(pod.name, LONGEST_NAME)
+        return not _is_well(pod), pod.created_s or 0.0, pod.name
 
     return max(pods, key=key, default=None)
 
@@ -127,7 +125,7 @@ def _is_well(pod: ClusterPod) -> bool:
 
 def _failed(facts: WorkloadFacts) -> Iterator[Cause]:
     if facts.failed:
-        yield Cause(Severity.ERROR, OtherReason.JOB_FAILED, bounded(facts.failed, LONGEST_MESSAGE))
+        yield Cause(Severity.ERROR, OtherReason.JOB_FAILED, facts.failed)
 
 
 def _silent(facts: WorkloadFacts, state: State, pod: Report | None) -> Iterator[Cause]:
@@ -182,10 +180,9 @@ def _without_pod(facts: PodFacts) -> Report:
 
 def _near(name: str, names: Sequence[str]) -> list[str]:
     """Return a few names like one: what is made of it, as `llama-7c9f`, and `deployment/llama`."""
-    name, some = name[:LONGEST_NAME], names[:MOST_NAMES]
-    near = [one for one in some if one.rpartition("/")[2] == name]
-    near += [one for one in some if one.startswith(f"{name}-")][:_MOST_NEAR]
-    near += difflib.get_close_matches(name, some, _MOST_NEAR, _LIKE)
+    near = [one for one in names if one.rpartition("/")[2] == name]
+    near += [one for one in names if one.startswith(f"{name}-")][:_MOST_NEAR]
+    near += difflib.get_close_matches(name, names, _MOST_NEAR, _LIKE)
     return list(dict.fromkeys(near))[:_MOST_NEAR]
 
 

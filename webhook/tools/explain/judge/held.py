@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.bounds import LONGEST_SENTENCE
 from webhook.core.kinds.histories import fills
 from webhook.core.kinds.nodes import BY_DRIVER, HELD_BY_DRIVER, HELD_LATE, held_by, read_time
 from webhook.core.node.limits import LIMIT_COMES_S
-from webhook.core.pod.fields import part
+from webhook.core.pod.fields import part, text_of
 from webhook.core.words import amount, exactly, span
 from webhook.names import CAP_HELD_CONDITION, DRIVER_LIMIT_ANNOTATION, ENFORCER_CONTAINER
 from webhook.tools.explain.judge.eligible import Mismatch, holds_caps, why_no_limit
 from webhook.tools.explain.judge.report import Cause, OtherReason, Severity, State
 from webhook.tools.explain.judge.stops import enough_for, line_for
-from webhook.tools.shared.facts import bounded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -147,14 +145,14 @@ def held_from_outside(pod: ClusterPod, now_s: float) -> Iterator[Cause]:
         return
     at_s = read_time(found.since)
     when = "" if at_s is None else f"{span(now_s - at_s)} ago, by the node's sentry: "
-    detail = when + bounded(found.message, LONGEST_SENTENCE)
+    detail = when + found.message
     yield Cause(Severity.WARNING, OtherReason.CAP_EXCEEDED, detail)
 
 
 def _failures(pod: ClusterPod) -> Iterator[tuple[float, str, int]]:
     """Yield when a container of the user's ended with an error of its own, which, and its code."""
     for one in pod.statuses():
-        name = bounded(one.get("name"), 63)
+        name = text_of(one, "name")
         for when in ("state", "lastState") if name != ENFORCER_CONTAINER else ():
             ended = part(one, when, "terminated")
             code = ended.get("exitCode")

@@ -22,7 +22,6 @@ from webhook.names import MANAGED_LABEL
 from webhook.tools.explain.judge.bound import explain_bound
 from webhook.tools.explain.judge.report import State
 from webhook.tools.explain.judge.waiting import demand_words, of_scheduler
-from webhook.tools.shared.facts import bounded
 
 if TYPE_CHECKING:
     from webhook.core.placement.assignments import PodState
@@ -48,7 +47,7 @@ def explain_by_plugin(facts: PodFacts, pod: ClusterPod, state: PodState) -> Repo
         if demand is None or found.labels.get(MANAGED_LABEL) != "true":
             return None
         asked = [
-            (resource, bounded(amount, 20))
+            (resource, amount)
             for container in found.containers
             if container.name in demand.amounts
             for resource, amount in container.resources("limits").items()
@@ -58,7 +57,7 @@ def explain_by_plugin(facts: PodFacts, pod: ClusterPod, state: PodState) -> Repo
         return None
     if not asked:
         return None
-    what = named([f"{amount} {bounded(resource, 100)}" for resource, amount in asked], 4)
+    what = named([f"{amount} {resource}" for resource, amount in asked], 4)
     remark = _SLICE if is_slice(asked[0][0]) else _SLOT
     need = Need(demand.per_gpu_bytes, demand.gpu_count)
     state = replace(

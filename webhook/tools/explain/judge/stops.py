@@ -2,7 +2,7 @@
 
 What it did is read back from its log lines and its termination message, which
 `webhook.sidecar.events` writes. A tenant may run the sidecar's image in a pod of its own, so
-each line is bounded before it is read, and nothing in it is believed to have a type.
+nothing in a line is believed to have a type.
 """
 
 from __future__ import annotations
@@ -11,15 +11,14 @@ import json
 import re
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.core.bounds import LARGEST_INT32, LONGEST_SENTENCE
 from webhook.core.kinds.histories import advise, measured_runs, peak_bytes
 from webhook.core.kinds.nodes import read_time
-from webhook.core.words import MAX_BYTES, amount, counted, exactly, shortened
+from webhook.core.pod.fields import text_of
+from webhook.core.words import MAX_BYTES, amount, counted, exactly
 from webhook.names import GPU_MEMORY_ANNOTATION, VRAM_RESOURCE
-from webhook.tools.shared.bounds import LONGEST_LOG_COMMAND, LONGEST_LOG_LINE
-from webhook.tools.shared.facts import bounded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 HISTORY: Final = "history"
 _GIB: Final = 2**30
 _COARSE_FROM: Final = 8 * _GIB
-_LONGEST_NAME: Final = 80
 
 
 class Said(StrEnum):
@@ -106,7 +104,7 @@ def read_log(
 
     | line | then |
     | --- | --- |
-    | longer than `LONGEST_LOG_LINE`, no JSON object, another message | passed over |
+    | no JSON object, another message | passed over |
     | begins a stop | a stop more |
     | reports what would be stopped | a report more |
     | tells how a stop went on | it completes the last stop of that process |
@@ -124,7 +122,7 @@ def read_log(
         if event is None:
             continue
         said, values = event
-        why = bounded(values.get("why"), LONGEST_SENTENCE)
+        why = text_of(values, "why")
         if said in _STOPS:
             stops.append(_stop(said, why, values))
         elif said is Said.WOULD_STOP:
@@ -154,16 +152,14 @@ def read_log(
 
 def _last_verdict(terminated: str) -> tuple[Said, str] | None:
     """Return the verdict in a termination message: the first line that is one."""
-    for line in terminated[:LONGEST_LOG_LINE].splitlines():
+    for line in terminated.splitlines():
         found = _VERDICT.fullmatch(line)
         if found:
-            return Said(found[1]), bounded(found[2], LONGEST_SENTENCE)
+            return Said(found[1]), found[2]
     return None
 
 
 def _read(line: str) -> tuple[Said, Mapping[str, Any]] | None:
-    if len(line) > LONGEST_LOG_LINE:
-        return None
     try:
         values = json.loads(line)
         return Said(values["msg"]), values
@@ -177,32 +173,32 @@ def _stop(said: Said, why: str, values: Mapping[str, Any]) -> Stop:
     return Stop(
         reason=said,
         why=why,
-        at_s=read_time(bounded(values.get("ts"), 64)),
+        at_s=read_time(values.get("ts")),
         sum_bytes=_number(values, "sum_bytes"),
         cap_bytes=_number(values, "cap_bytes"),
         peak_bytes=_number(values, "peak_bytes") or told,
-        pid=_number(values, "pid", LARGEST_INT32),
-        command=" ".join(bounded(values.get("command"), LONGEST_LOG_COMMAND).split()),
-        container=bounded(values.get("container"), 80),
+        pid=_number(values, "pid"),
+        command=text_of(values, "command"),
+        container=text_of(values, "container"),
     )
 
 
 def _go_on(stops: list[Stop], said: Said, values: Mapping[str, Any]) -> None:
-    pid = _number(values, "pid", LARGEST_INT32)
+    pid = _number(values, "pid")
     for index in range(len(stops) - 1, -1, -1):
         stop = stops[index]
         if pid is not None and stop.pid == pid:
             after = values.get("after_s")
             if said is Said.KILLING:
                 stops[index] = replace(stop, killed=True)
-            elif said is Said.CAME_BACK and isinstance(after, int | float):
-                stops[index] = replace(stop, freed_after_s=max(0.0, min(float(after), 1e6)))
+            elif said is Said.CAME_BACK and type(after) is float and 0 <= after < inf:
+                stops[index] = replace(stop, freed_after_s=after)
             return
 
 
-def _number(values: Mapping[str, Any], key: str, most: int = MAX_BYTES) -> int | None:
+def _number(values: Mapping[str, Any], key: str) -> int | None:
     value = values.get(key)
-    return value if type(value) is int and 0 <= value <= most else None
+    return value if type(value) is int and 0 <= value <= MAX_BYTES else None
 
 
 def enough_for(peak_bytes: int) -> int:
@@ -248,7 +244,7 @@ def history_notes(
         return
     sizes = [gpu.usable_bytes for node in nodes or () for gpu in node.gpus]
     advice = advise(history, asked_bytes, max(sizes, default=None))
-    whose = f"{history.kind} {shortened(history.workload, _LONGEST_NAME)}"
+    whose = f"{history.kind} {history.workload}"
     runs, known = len(history.runs), measured_runs(history)
     last = "the last pod" if runs == 1 else f"the last {counted(runs, 'pod')}"
     of = (

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import re
-from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.admission.rules.hints import candidates, near_miss
-from webhook.core.bounds import MOST_ENTRIES
-from webhook.core.enforcement.bounds import LONGEST_MESSAGE
 from webhook.core.pod.demand import asks_for_vram, read_demand
 from webhook.core.pod.fields import as_objects, part
 from webhook.core.pod.findings import GUIDANCE, MalformedObjectError, Reason, quoted
@@ -18,8 +15,6 @@ from webhook.core.policy.values import Action
 from webhook.core.words import named
 from webhook.names import GPU_MEMORY_ANNOTATION, PREFIX, VRAM_RESOURCE
 from webhook.tools.explain.judge.report import Cause, OtherReason, Report, Severity, State
-from webhook.tools.shared.bounds import LONGEST_NAMED
-from webhook.tools.shared.facts import bounded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -44,7 +39,6 @@ _LATER: Final = "nothing yet; once your platform team changes that, create the p
 
 def refusal(text: str) -> Iterator[Cause]:
     """Yield what a denial says: each of our findings with its cure, others' text as it is."""
-    text = bounded(text, LONGEST_MESSAGE)
     denied = _DENIED.search(text)
     if denied is None:
         yield Cause(Severity.ERROR, OtherReason.CREATION_DENIED, text)
@@ -111,7 +105,7 @@ def _why_none(facts: PodFacts, pod: ClusterPod) -> Iterator[Cause]:
     if trial and trial.translated:
         detail = f"{_BEFORE}; {_TRIED} gets what it asks for"
         yield Cause(Severity.WARNING, Reason.UNMUTATED, detail, _AGAIN)
-    elif trial and _DENIED.search(bounded(trial.denial, LONGEST_MESSAGE)):
+    elif trial and _DENIED.search(trial.denial):
         detail = f"{_BEFORE}; {_TRIED} is denied"
         yield Cause(Severity.WARNING, Reason.UNMUTATED, detail)
         yield from refusal(trial.denial)
@@ -125,7 +119,7 @@ def _why_none(facts: PodFacts, pod: ClusterPod) -> Iterator[Cause]:
 
 def _ruled(facts: PodFacts, ruling: Ruling, *, tried: bool) -> Iterator[Cause]:
     """Yield what the policy says of a pod, of which one like it was not translated if `tried`."""
-    rule, wrong = f"rule {quoted(ruling.rule, LONGEST_NAMED)}", list(_wrong(ruling))
+    rule, wrong = f"rule {quoted(ruling.rule)}", list(_wrong(ruling))
     if ruling.action is None:
         detail = "no rule of the policy matches it, so it is left alone"
         yield Cause(Severity.WARNING, OtherReason.NOT_IN_FORCE, detail, _ASK)
@@ -189,9 +183,7 @@ def _unruled(anew: Anew | None, pod: ClusterPod) -> Iterator[Cause]:
         yield from _wrong_anywhere(pod)
         return
     wrong = [
-        cause
-        for text in trial.warnings[:MOST_SHOWN]
-        for cause in _findings(bounded(text, LONGEST_MESSAGE), Severity.WARNING)
+        cause for text in trial.warnings[:MOST_SHOWN] for cause in _findings(text, Severity.WARNING)
     ]
     if wrong:
         detail = f"the policy only warns here (action Warn): {_TRIED} stays without GPU memory"
@@ -210,11 +202,11 @@ def _idioms(pod: ClusterPod) -> Iterator[tuple[str, str]]:
     """Yield what seems to ask for GPU memory, and the line to write instead where it is clear."""
     for field in ("annotations", "labels"):
         entries = pod.part("metadata", field)
-        for key in candidates(islice(entries, MOST_ENTRIES)):
-            line = "" if key.startswith(PREFIX) else near_miss(key, bounded(entries[key], 64))
+        for key in candidates(entries):
+            line = "" if key.startswith(PREFIX) else near_miss(key, str(entries[key]))
             if line:
-                yield f"the {field.removesuffix('s')} {bounded(key, 100)}", line
-    for container in as_objects(pod.part("spec").get("containers"), MOST_ENTRIES):
-        for key in islice(part(container, "resources", "limits"), MOST_ENTRIES):
+                yield f"the {field.removesuffix('s')} {key}", line
+    for container in as_objects(pod.part("spec").get("containers")):
+        for key in part(container, "resources", "limits"):
             if key in FOREIGN_RESOURCES or (key.startswith(PREFIX) and key != VRAM_RESOURCE):
-                yield f"the resource {bounded(key, 100)}", ""
+                yield f"the resource {key}", ""

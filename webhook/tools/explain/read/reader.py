@@ -14,7 +14,7 @@ from webhook.names import ENFORCER_CONTAINER
 from webhook.tools.explain.judge.report import PodFacts, TriedPod
 from webhook.tools.explain.judge.untranslated import seems_to_ask
 from webhook.tools.explain.kinds import EVENT, POD
-from webhook.tools.shared.bounds import MOST_EVENTS, MOST_LOG_BYTES, MOST_LOG_LINES, MOST_OWNED
+from webhook.tools.shared.bounds import MOST_LOG_BYTES, MOST_LOG_LINES
 from webhook.tools.shared.node import ClusterNode
 from webhook.tools.shared.pod import ClusterPod
 from webhook.tools.shared.read import (
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_FEW_LINES: Final = 20
-"""Of a log of which `MOST_LOG_LINES` are larger than that."""
 _LONGEST_PREFIX: Final = 50
 _DENIED: Final = " denied the request: "
 
@@ -62,8 +60,7 @@ class ExplainReader:
             return said if of_it else ("", "")
 
         fields = f"involvedObject.name={name},type=Warning"
-        read = partial(self.kube.list_first, self.path(EVENT), denied, MOST_EVENTS)
-        found = self.tried(partial(read, fieldSelector=fields), lambda error: f"Events: {error}")
+        found = self._events(denied, fields)
         newest = max(found or [("", "")])[1]
         return (newest,) if newest else ()
 
@@ -97,9 +94,7 @@ class ExplainReader:
             return found if found.owner_uid in owners else None
 
         found = self.tried(
-            lambda: self.kube.list_first(
-                self.path(kind), of_ours, MOST_OWNED, labelSelector=labels
-            ),
+            lambda: self.kube.list_all(self.path(kind), of_ours, labelSelector=labels)[0],
             lambda error: f"{what}: {error}",
         )
         return [one for one in found or () if one]
@@ -113,11 +108,8 @@ class ExplainReader:
 
         def read(**query: str) -> list[str]:
             path = self.path(POD, name, "log")
-            query |= {"container": ENFORCER_CONTAINER, "limitBytes": str(MOST_LOG_BYTES)}
-            text = self.kube.text(path, MOST_LOG_BYTES, tailLines=str(MOST_LOG_LINES), **query)
-            if len(text.encode()) >= MOST_LOG_BYTES:  # the oldest arrive first
-                text = self.kube.text(path, MOST_LOG_BYTES, tailLines=str(_FEW_LINES), **query)
-            return text.splitlines()[-MOST_LOG_LINES:]
+            query |= {"container": ENFORCER_CONTAINER, "tailLines": str(MOST_LOG_LINES)}
+            return self.kube.text(path, MOST_LOG_BYTES, **query).splitlines()
 
         before = self.tried(lambda: read(previous="true")) if status.get("restartCount") else None
         return [*(before or ()), *(self.tried(read, _why_no_log) or ())]
@@ -127,10 +119,16 @@ class ExplainReader:
         found: list[tuple[str, str]] = []
         for uid in uids[-3:]:
             fields = f"involvedObject.uid={uid},reason=FailedCreate"
-            read = partial(self.kube.list_first, self.path(EVENT), _said, MOST_EVENTS)
-            asked = partial(read, fieldSelector=fields)
-            found += self.tried(asked, lambda error: f"Events: {error}") or []
+            found += self._events(_said, fields) or []
         return [max(found)[1]] if found else []
+
+    def _events(
+        self, keep: Callable[[Json], tuple[str, str]], fields: str
+    ) -> list[tuple[str, str]] | None:
+        return self.tried(
+            lambda: self.kube.list_all(self.path(EVENT), keep, fieldSelector=fields)[0],
+            lambda error: f"Events: {error}",
+        )
 
     def try_create(self, name: str, pod: Json, what: str) -> TriedPod | None:
         """Return what the API server answers to such a pod; None where it cannot be tried."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from webhook.core.bounds import MOST_ENTRIES
 from webhook.core.pod.fields import as_objects
 from webhook.core.words import counted
 from webhook.names import ASKING_ANNOTATIONS
@@ -98,7 +97,7 @@ def _conditions(workload: _Workload) -> list[str]:
     """Return what a controller says in the status: as long as it holds, so better than an Event."""
     return [
         str(one.get("message") or "")
-        for one in as_objects(workload.part("status").get("conditions"), MOST_ENTRIES)
+        for one in as_objects(workload.part("status").get("conditions"))
         if one.get("type") == "ReplicaFailure" and one.get("status") == "True"
     ]
 
@@ -128,7 +127,7 @@ def _ended(workload: _Workload) -> tuple[str, str]:
     counts = f"{counted(succeeded, 'pod')} succeeded, {failed} failed"
     held = {
         one.get("type"): one
-        for one in as_objects(status.get("conditions"), MOST_ENTRIES)
+        for one in as_objects(status.get("conditions"))
         if one.get("status") == "True"
     }
     for kind in ("Failed", "FailureTarget"):

@@ -28,9 +28,6 @@ from webhook.core.pod.foreign import GPUSHARE_COUNT, GPUSHARE_MEMORY, SHARED_GPU
 from webhook.core.pod.gpus import Gpu
 from webhook.core.pod.quantity import MIB, QuantityError, amount_or, parse_vram
 from webhook.core.policy.match import matches_any
-from webhook.core.words import printable
-from webhook.names import LONGEST_LABEL
-from webhook.tools.shared.bounds import MOST_NODE_GPUS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,6 +37,8 @@ if TYPE_CHECKING:
 
 _HAMI_FIELDS: Final = 7
 _COUNT: Final = re.compile(r"[0-9]{1,9}")
+_MOST_GPUS: Final = 256
+"""Maximum number of GPUs of a node: its labels may claim any number."""
 _SLICED: Final = re.compile(r"-MIG(-|$)")
 _RESERVE_BYTES: Final = 512 * MIB
 _RESERVE_PER_MILLE: Final = 15
@@ -128,17 +127,17 @@ def _discover(node: ClusterNode) -> tuple[list[int], str] | None:
     plugin offers the others.
     """
     labels, capacity = node.labels, node.part("status", "capacity")
-    product = labels.get(f"{WHOLE_GPU}.product", "")[:LONGEST_LABEL].removesuffix("-SHARED")
+    product = labels.get(f"{WHOLE_GPU}.product", "").removesuffix("-SHARED")
     if _SLICED.search(product):
         return [], product
     slots = _amount(capacity, WHOLE_GPU) + _amount(capacity, SHARED_GPU)
-    offered = min(slots // _replicas(node), MOST_NODE_GPUS)
-    number = counted = min(_count(labels.get(f"{WHOLE_GPU}.count")), MOST_NODE_GPUS)
+    offered = slots // _replicas(node)
+    number = counted = _count(labels.get(f"{WHOLE_GPU}.count"))
     counts = capacity | {key: one for key, one in labels.items() if key.endswith(".count")}
     is_sliced = any(_amount(counts, key) for key in counts if key.startswith(SLICE_PREFIX))
     is_mixed = MIXED.items() <= labels.items() and labels.get("nvidia.com/mig.capable") == "true"
     if is_sliced or is_mixed:
-        number = min(number or MOST_NODE_GPUS, offered)
+        number = min(number or offered, offered)
         is_sliced = is_sliced or number < counted
     memory_bytes = _count(labels.get(CARD_MEMORY_LABEL)) * MIB
     if not is_sliced and not (number and memory_bytes):
@@ -146,7 +145,7 @@ def _discover(node: ClusterNode) -> tuple[list[int], str] | None:
         if found := hami or _by_gpushare(capacity, product):
             return found
         number = number or offered
-    return ([memory_bytes] * number, product) if number or is_sliced else None
+    return ([memory_bytes] * min(number, _MOST_GPUS), product) if number or is_sliced else None
 
 
 def _by_hami(written: object) -> tuple[list[int], str] | None:
@@ -166,15 +165,16 @@ def _by_hami(written: object) -> tuple[list[int], str] | None:
             if len(row) >= _HAMI_FIELDS
         ]
     whole = [one for one in listed if one.get("mode") != "mig"]
-    totals = [_count(str(one.get("devmem"))) * MIB for one in whole[:MOST_NODE_GPUS]]
-    product = printable(str(whole[0].get("type") or ""), LONGEST_LABEL) if whole else ""
+    totals = [_count(str(one.get("devmem"))) * MIB for one in whole]
+    product = str(whole[0].get("type") or "") if whole else ""
     return (totals, product) if listed else None
 
 
 def _by_gpushare(capacity: Json, product: str) -> tuple[list[int], str] | None:
     number, gibibytes = _amount(capacity, GPUSHARE_COUNT), _amount(capacity, GPUSHARE_MEMORY)
-    number = min(number, MOST_NODE_GPUS)
-    return ([gibibytes // number * 2**30] * number, product) if number and gibibytes else None
+    if not number or not gibibytes:
+        return None
+    return [gibibytes // number * 2**30] * min(number, _MOST_GPUS), product
 
 
 def _replicas(node: ClusterNode) -> int:

@@ -136,7 +136,7 @@ def _nodes(report: TopReport, term: Terminal) -> list[str]:
     if _has_node_lines(report, term):
         return _node_lines(report, report.nodes, term)
     rows = [(node, gpu) for node in report.nodes for gpu in node.gpus]
-    names = [clean(node.name) if gpu is node.gpus[0] else "" for node, gpu in rows]
+    names = [node.name if gpu is node.gpus[0] else "" for node, gpu in rows]
     of_gpus = partial(_figures, [gpu for _, gpu in rows])
 
     def made(cells: int) -> list[Column]:
@@ -159,7 +159,7 @@ def _nodes(report: TopReport, term: Terminal) -> list[str]:
                 Column(title="DRIVER LIMIT", texts=[_limit(node) for node, _ in rows]),
             ]
             columns += [
-                Column(title="UUID", texts=[clean(gpu.uuid) for _, gpu in rows]),
+                Column(title="UUID", texts=[gpu.uuid for _, gpu in rows]),
                 Column(title="WHO", texts=[_who(gpu, report) for _, gpu in rows]),
             ]
         return columns
@@ -180,7 +180,10 @@ def _products_of(products: list[str], optional: int) -> Column:
 
 def _bars(bars: list[str], cells: int, term: Terminal) -> Column:
     return Column(
-        title=_bar_title(cells, term), texts=bars, style=lambda text, _: _painted(text, term)
+        title=_bar_title(cells, term),
+        texts=bars,
+        bars=True,
+        style=lambda text, _: _painted(text, term),
     )
 
 
@@ -211,7 +214,7 @@ def _node_lines(report: TopReport, nodes: Sequence[NodeFigures], term: Terminal)
                 " ".join(gpu_bar(gpu, cells, term.shades) for gpu in node.gpus) for node in nodes
             ]
         return [
-            Column(title="NODE", texts=[clean(node.name) for node in nodes], least=_NODE_LEAST),
+            Column(title="NODE", texts=[node.name for node in nodes], least=_NODE_LEAST),
             _figures(nodes, "GPUS", lambda node: str(len(node.gpus)), 2),
             _products_of([_products(node) for node in nodes], optional=5),
             _bars(bars, max(map(len, bars)), term),
@@ -252,8 +255,8 @@ def _pods(report: TopReport, term: Terminal) -> list[str]:
         return []
     if not report.pods:
         return _no_pods(report)
-    where, pods = clean(report.namespace), report.pods
-    held = Column(title="HELD BY", texts=[clean(pod.held_by) or "-" for pod in pods])
+    where, pods = report.namespace, report.pods
+    held = Column(title="HELD BY", texts=[pod.held_by or "-" for pod in pods])
     idle = _figures(pods, "IDLE", lambda pod: idle_of(pod, report.at_s))
     more = [one for one in (held, idle) if term.wide or {*one.texts} != {"-"}]
 
@@ -263,7 +266,7 @@ def _pods(report: TopReport, term: Terminal) -> list[str]:
             *_named("POD", where, pods, [pod.name for pod in pods]),
             Column(
                 title="NODE",
-                texts=[clean(pod.node) or "-" for pod in pods],
+                texts=[pod.node or "-" for pod in pods],
                 least=_NODE_LEAST,
                 optional=1,
             ),
@@ -272,6 +275,7 @@ def _pods(report: TopReport, term: Terminal) -> list[str]:
             Column(
                 title="USED OF CAP",
                 texts=used,
+                bars=True,
                 style=lambda text, number: _full(text, pods[number], term),
             ),
             _figures(pods, "PEAK", lambda pod: amount_of(pod.peak_bytes), 3),
@@ -282,13 +286,13 @@ def _pods(report: TopReport, term: Terminal) -> list[str]:
                 _figures(pods, "AGE", lambda pod: _age(pod, report.at_s)),
                 *more,
                 Column(title="WORKLOAD", texts=[_workload_of(pod) for pod in pods]),
-                Column(title="UID", texts=[clean(pod.uid) for pod in pods]),
+                Column(title="UID", texts=[pod.uid for pod in pods]),
             ]
         else:
             columns += more
         states = Column(
             title="STATE",
-            texts=[clean(pod.state) for pod in pods],
+            texts=[pod.state for pod in pods],
             least=_STATE_LEAST,
             at_end=True,
             style=lambda text, number: _alarming(text, pods[number], term),
@@ -305,19 +309,18 @@ def _named(
     title: str, where: str, rows: Sequence[PodRow | WorkloadRow], names: list[str]
 ) -> list[Column]:
     """Return the columns that name a row; the namespace is one where there are several."""
-    shown = [clean(name) for name in names]
     if where:
-        return [Column(title=f"{title} ({where})", texts=shown, least=_POD_LEAST)]
-    namespaces = [clean(row.namespace) for row in rows]
+        return [Column(title=f"{title} ({where})", texts=names, least=_POD_LEAST)]
+    namespaces = [row.namespace for row in rows]
     return [
         Column(title="NAMESPACE", texts=namespaces, least=_NODE_LEAST),
-        Column(title=title, texts=shown, least=_POD_LEAST),
+        Column(title=title, texts=names, least=_POD_LEAST),
     ]
 
 
 def _no_pods(report: TopReport) -> list[str]:
-    where = clean(report.namespace)
-    return [f"no pods with VRAM in {f'namespace {where}' if where else 'any namespace'}"]
+    where = f"namespace {report.namespace}" if report.namespace else "any namespace"
+    return [clean(f"no pods with VRAM in {where}")]
 
 
 def _workloads(report: TopReport, term: Terminal) -> list[str]:
@@ -325,7 +328,7 @@ def _workloads(report: TopReport, term: Terminal) -> list[str]:
         return []
     if not report.workloads:
         return _no_pods(report)
-    where, rows = clean(report.namespace), report.workloads
+    where, rows = report.namespace, report.workloads
 
     def made(cells: int) -> list[Column]:
         used = [_of_cap(row.used_bytes, row.promised_bytes, cells, term) for row in rows]
@@ -337,7 +340,10 @@ def _workloads(report: TopReport, term: Terminal) -> list[str]:
             _figures(rows, "CAP", lambda row: cap_of(row.cap_bytes), 3),
             _figures(rows, "PROMISED", lambda row: amount_of(row.promised_bytes)),
             Column(
-                title="USED OF PROMISED", texts=used, style=lambda text, _: _painted(text, term)
+                title="USED OF PROMISED",
+                texts=used,
+                bars=True,
+                style=lambda text, _: _painted(text, term),
             ),
             _figures(rows, "PEAK", lambda row: amount_of(row.peak_bytes)),
             _figures(rows, "STOPS", lambda row: _count(row.stops), 4),
@@ -359,11 +365,11 @@ def _tail(report: TopReport, term: Terminal, parts: Sequence[str]) -> list[str]:
         if len(alike) > _MOST_ALIKE:
             said.append(f"! {len(alike) - _MOST_ALIKE:,} more: {_MORE[reason]}")
         painted += _wrapped(said, term)
-        painted += [f"  {clean(alike[0].fix)}"] if alike[0].fix else []
+        painted += [f"  {alike[0].fix}"] if alike[0].fix else []
     waiting = [pod for pod in report.pods or () if pod.is_waiting]
     if "pods" in parts and waiting:
-        which = f"{clean(waiting[0].name)} -n {clean(waiting[0].namespace)}"
-        painted.append(f"why a pod waits: {term.command} explain {which}")
+        which = f"{waiting[0].name} -n {waiting[0].namespace}"
+        painted.append(clean(f"why a pod waits: {term.command} explain {which}"))
     if "nodes" in parts:
         painted += _wrapped(left_out(report), term, _DIM)
     if "nodes" in parts and _has_node_lines(report, term):
@@ -475,7 +481,7 @@ def _limit(node: NodeFigures) -> str:
     """Say by what the driver holds caps on a node."""
     if node.limit is None:
         return "-"
-    return clean(node.limit.back_end) or "yes" if node.limit.holds else "no"
+    return node.limit.back_end or "yes" if node.limit.holds else "no"
 
 
 def _free(node: NodeFigures, place: GpuFigures | GpuSums) -> str:
@@ -502,7 +508,7 @@ def _number_of_pods(gpu: GpuFigures) -> str:
 
 
 def _product(gpu: GpuFigures) -> str:
-    return clean(gpu.product.removeprefix("NVIDIA-").removeprefix("NVIDIA "))
+    return gpu.product.removeprefix("NVIDIA-").removeprefix("NVIDIA ")
 
 
 def _products(node: NodeFigures) -> str:
@@ -512,7 +518,7 @@ def _products(node: NodeFigures) -> str:
 def _who(gpu: GpuFigures, report: TopReport) -> str:
     """Return the pods of a GPU by their letters; those of others have no names."""
     return " ".join(
-        f"{letter_of(number)}={clean(report.name_of(pod.uid)[1]) or '*'}"
+        f"{letter_of(number)}={report.name_of(pod.uid)[1] or '*'}"
         for number, pod in enumerate(gpu.pods)
     )
 
@@ -520,7 +526,7 @@ def _who(gpu: GpuFigures, report: TopReport) -> str:
 def _gpus(pod: PodRow, report: TopReport) -> str:
     """Return the numbers of its GPUs; where no figures tell them, how their UUIDs begin."""
     known = sorted(report.indexes[uuid] for uuid, _ in pod.held if uuid in report.indexes)
-    rest = [clean(uuid)[:_UUID_SHOWN] for uuid, _ in pod.held if uuid not in report.indexes]
+    rest = [uuid[:_UUID_SHOWN] for uuid, _ in pod.held if uuid not in report.indexes]
     return ",".join([*map(str, known), *rest]) or "-"
 
 
@@ -534,4 +540,4 @@ def _age(pod: PodRow, at_s: float) -> str:
 
 
 def _workload_of(pod: PodRow) -> str:
-    return clean(f"{pod.kind}/{pod.workload}") if pod.workload else "-"
+    return f"{pod.kind}/{pod.workload}" if pod.workload else "-"

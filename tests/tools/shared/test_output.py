@@ -1,0 +1,105 @@
+"""Texts of tenants and nodes, as each command prints them: no character acts on a terminal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from tests.support.checked import INSTALLED
+from tests.support.clusters import NOW_S, a_gpu, a_listed_pod, a_node, held
+from webhook.core.kinds.histories import Advice, History
+from webhook.tools.advise.command import as_text as advise_text
+from webhook.tools.check.judge.findings import warning
+from webhook.tools.check.judge.table import run
+from webhook.tools.check.show import as_text as check_text
+from webhook.tools.explain.judge.report import Cause, OtherReason, Report, Severity, State
+from webhook.tools.explain.show import as_text as explain_text
+from webhook.tools.report.judge import Denied, OverCap, ReplicaCounts, RolloutReport
+from webhook.tools.report.show import as_text as report_text
+from webhook.tools.shared.output import Column, printable, table
+from webhook.tools.simulate.judge.comparison import Comparison, GpuCounts
+from webhook.tools.simulate.read import TodayObjects
+from webhook.tools.simulate.show import as_text as simulate_text
+from webhook.tools.top.judge import join
+from webhook.tools.top.show.draw import Terminal, lines
+
+EVIL = "\x1b]0;owned\x07\x1b[2J\u202emoc\u200b\x9b31m\r\nPod is fine"
+
+
+def explain():
+    cause = Cause(Severity.ERROR, OtherReason.NOT_FOUND, EVIL, EVIL, EVIL)
+    texts = {"notes": ((EVIL, EVIL),), "remarks": (EVIL,), "left_out": (EVIL,)}
+    pod = Report(kind=EVIL, namespace=EVIL, name=EVIL, state=State.PENDING, headline=EVIL)
+    return explain_text(replace(pod, causes=(cause,), pod=pod, **texts))
+
+
+def check():
+    first, second, *rest = run(INSTALLED, pre=False)
+    found = replace(first, finding=warning(EVIL, EVIL))
+    said = replace(second, finding=replace(second.finding, detail=EVIL))
+    return check_text([found, said, *rest], pre=False, ascii_only=False, colour=False)
+
+
+def report():
+    denied = Denied(
+        namespace=EVIL, rule=EVIL, action=EVIL, reason=EVIL, example=EVIL, sentence=EVIL
+    )
+    over = OverCap(
+        namespace=EVIL, pod=EVIL, node=EVIL, gpu=0, cap_bytes=1, peak_bytes=None, times=1, since_s=0
+    )
+    return report_text(
+        RolloutReport(
+            policy=EVIL, pods=1, denied_pods=1, untranslated=0, exempt_pods=1,
+            exempt_namespaces=1, why_usual=EVIL, denied=[denied], over_cap=[over], idle=None,
+            counted=[ReplicaCounts(EVIL, None, {EVIL: {EVIL: 1}})], missing=[EVIL], unjudged=0,
+            now_s=NOW_S,
+        )
+    )  # fmt: skip
+
+
+def simulate():
+    found = Comparison(
+        products={EVIL: GpuCounts()},
+        elsewhere=GpuCounts(),
+        pods=0,
+        whole=Counter({EVIL: 1}),
+        sliced=[EVIL],
+        blocked=[],
+    )
+    return simulate_text(found, TodayObjects(left_out={EVIL: [EVIL]}))
+
+
+def advise():
+    return advise_text([(History(EVIL, EVIL, EVIL), Advice(None, EVIL))], "")
+
+
+def top():
+    gpu = a_gpu(24, held("1", 8, 1, 1), held("2", 8, 1, 1), product=EVIL)
+    node = replace(a_node("n1", gpu).figures, name=EVIL, not_shared=EVIL)
+    pods = [
+        a_listed_pod("1", EVIL, EVIL, node=EVIL, status=EVIL),
+        a_listed_pod("3", EVIL, EVIL, status="Pending", unscheduled=EVIL),
+    ]
+    found = join([node, replace(node, not_shared="")], pods, NOW_S, missing=[EVIL])
+    parts = ("nodes", "pods", "workloads")
+    drawn = (lines(found, Terminal(wide=wide, command="v"), parts) for wide in (False, True))
+    return "\n".join(line for one in drawn for line in one)
+
+
+@pytest.mark.parametrize("command", [explain, check, report, simulate, advise, top])
+def test_no_text_of_others_acts_on_a_terminal_or_begins_a_line(command):
+    text = command()
+    assert "Pod is fine" in text
+    assert all(one.isprintable() for one in text.replace("\n", ""))
+    assert not any(line.lstrip().startswith("Pod is fine") for line in text.splitlines())
+
+
+def test_a_text_that_is_too_long_is_cut():
+    assert len(printable("x" * 10**6)) == 4096
+
+
+def test_only_bars_keep_characters_that_are_not_ascii():
+    columns = [Column(title="a\x1b", texts=["ä"]), Column(title="b", texts=["█"], bars=True)]
+    assert table(columns, None, "") == ["a?  b", "?   █"]
