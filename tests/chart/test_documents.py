@@ -199,17 +199,6 @@ def test_the_plugin_heeds_the_label_that_the_steps_set():
     assert f"kubectl label node NODE {expression['key']}={value} --overwrite" in LABELING
 
 
-def test_pull_secrets_are_written_as_documented(tmp_path):
-    text = (DEPLOY / "install.md").read_text()
-    (block,) = re.findall(
-        r"^```yaml\n(rules:\n- name: default\n.*?)^```", text, re.MULTILINE | re.DOTALL
-    )
-    head = {"apiVersion": "vramwarden.io/v1alpha1", "kind": "VRAMPolicy", "metadata": {"name": "x"}}
-    (tmp_path / "x.yaml").write_text(yaml.safe_dump({**head, "spec": yaml.safe_load(block)}))
-    (rule,) = PolicySource(tmp_path, "vramwarden/enforcer:1").current.rules
-    assert rule.enforcement.image_pull_secrets == ("registry",)
-
-
 def test_what_the_agent_says_is_listed():
     """In its own words, as far as they are the same on each node."""
     waiting = Driver(scanned_s=0.0, answered_s=0.0, fault=Fault.LIBRARY_MISSING)

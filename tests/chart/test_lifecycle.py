@@ -401,7 +401,10 @@ def test_the_api_server_counts_what_the_alerts_ask_for(release, helm):
 @pytest.mark.parametrize(
     ("needed", "word"),
     [
-        ({"imagePullSecrets": [{"name": "registry"}]}, "enforcement.imagePullSecrets"),
+        (
+            {"imagePullSecrets": [{"name": "registry"}]},
+            "with the Secrets of their pods or ServiceAccounts",
+        ),
         ({"policies": {"shipped": False}}, "There is no policy, and without a rule every pod is"),
     ],
     ids=["a secret for the sidecar", "a policy"],

@@ -191,15 +191,6 @@ def test_one_is_counted_as_one_and_a_policy_with_rules_brings_no_warning(written
     assert done.stderr == ""
 
 
-def test_a_rule_for_people_is_valid_with_a_warning():
-    file = ROOT / "policies" / "examples" / "interns-by-group.yaml"
-    done = policy("check", file)
-    assert done.exit_code == 0
-    (line,) = done.stderr.splitlines()
-    assert line.startswith(f"warning: {file}:")
-    assert ': rule "interns" applies to no pods of Deployments, Jobs and the like: a contr' in line
-
-
 @BOTH
 def test_rules_that_hardly_do_what_they_say_are_warned_of(written, command):
     file = written(UNREACHED)

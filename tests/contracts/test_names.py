@@ -45,7 +45,7 @@ NAMES = {
         r"\.(seeing|explaining|checks|today)$|kube\.(assigned|checked|explained|reported|once)$"
     ),
     "`PolicyWarning`, `obstacle`": r"_?[Dd]oubts?$|_lame$",
-    "`ANYONE`, `is_virtual_machine`": r"\.NOBODY$|\.of_machine$",
+    "`is_virtual_machine`": r"\.of_machine$",
 }
 LOOK = re.compile(r"\blook(s|ed|ing)?\b", re.IGNORECASE)
 

@@ -53,7 +53,6 @@ spec:
   - name: supplied
     match: {namespaces: ["supplied-*"]}
     enforcement:
-      imagePullSecrets: [registry, of-the-account]
       resources: {requests: {cpu: 0.05}, limits: {cpu: 1500m, memory: 100M}}
   - {name: trusted, match: {namespaces: ["trusted-*"]}, enforcement: {by: None}, placement: None}
 """

@@ -47,7 +47,6 @@ ENFORCEMENT = Enforcement(
     on_excess=OnExcess.STOP,
     driver_limit=DriverLimit.AUTO,
     pod_restart=PodRestart.NONE,
-    image_pull_secrets=(),
     resources=Amounts(),
 )
 

@@ -41,7 +41,6 @@ WHOLE = {
                     "grace": "5s",
                     "tolerance": "2%",
                     "image": "x",
-                    "imagePullSecrets": ["x"],
                     "resources": {"requests": {"cpu": "10m"}, "limits": {"memory": "64Mi"}},
                 },
             }

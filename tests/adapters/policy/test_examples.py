@@ -4,15 +4,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tests.support.policies import SHIPPED, load, load_spec, problems_of_spec
 from webhook.core.admission import decide as admission
 from webhook.core.admission import templates
 from webhook.core.admission.examples import run_example
-from webhook.core.pod.views import service_account_of
+from webhook.core.pod.views import labels_of, service_account_of
 from webhook.core.policy.match import Subject
 
 RULES = """  rules:
@@ -184,7 +182,12 @@ def test_every_rule_of_a_shipped_policy_has_an_example(file):
     policy = load(file)
     proven = set()
     for example in policy.examples:
-        subject = replace(example.subject, service_account=service_account_of(example.pod))
+        subject = Subject(
+            namespace=example.namespace,
+            namespace_labels=example.namespace_labels,
+            pod_labels=labels_of(example.pod),
+            service_account=service_account_of(example.pod),
+        )
         rule = policy.rule_for(subject)
         proven.add(rule and rule.name)
     assert {rule.name for rule in policy.rules} <= proven

@@ -62,7 +62,7 @@ def test_what_is_left_out_has_the_documented_default(tmp_path):
     assert (held.tolerance, held.blind_after) == ("2%", "60s")
     assert held.when_blind is WhenBlind.REPORT
     assert (held.pod_restart, held.driver_limit) == (PodRestart.NONE, DriverLimit.AUTO)
-    assert (held.image_pull_secrets, held.resources) == ((), Amounts())
+    assert held.resources == Amounts()
     assert policy.whole_gpu_resources == WHOLE_GPU_RESOURCES
 
 
@@ -167,12 +167,6 @@ def test_a_rule_names_programs_in_any_number(tmp_path, programs):
         ("enforcement: {tolerance: 2}", 'enforcement.tolerance: "2" is no sensible tolerance; write a percentage, e.g. 2%, or at least 1Mi'),
         ("enforcement: {tolerance: -1Gi}", 'enforcement.tolerance: "-1Gi" is no sensible tolerance'),
         ("enforcement: {tolerance: 1048576.5}", 'enforcement.tolerance: "1048576.5" is a fraction of a byte; write e.g. 256Mi'),
-        ("enforcement: {imagePullSecrets: registry}", 'enforcement.imagePullSecrets: must be a list, not "registry"'),
-        ("enforcement: {imagePullSecrets: [{name: a}]}", "enforcement.imagePullSecrets[0]: must be text, not a map"),
-        ("enforcement: {imagePullSecrets: [a_b]}", 'enforcement.imagePullSecrets[0]: "a_b" is not a Secret\'s name; write lower-case letters, digits, - and . alone'),
-        ("enforcement: {imagePullSecrets: ['']}", 'enforcement.imagePullSecrets[0]: "" is not a Secret\'s name'),
-        (f"enforcement: {{imagePullSecrets: [{'a' * 254}]}}", "is longer than 253 characters"),
-        ("enforcement: {imagePullSecrets: [a, b, a]}", "enforcement.imagePullSecrets: names a more than once; keep one entry"),
         ("enforcement: {resources: 64Mi}", 'enforcement.resources: must be a map of fields, not "64Mi"'),
         ("enforcement: {resources: {cpu: 1}}", "enforcement.resources.cpu: unknown field; known fields: requests, limits"),
         ("enforcement: {resources: {limits: {nvidia.com/gpu: 1}}}", "enforcement.resources.limits[nvidia.com/gpu]: unknown field; known fields: cpu, memory"),
@@ -297,7 +291,6 @@ KEPT = [
     ("enforcement: {resources: {requests: {cpu: null}, limits: {memory: null}}}", "enforcement.resources", Amounts()),
     # its image, secrets and restarts
     ("enforcement: {image: mirror/enforcer@sha256:a}", "enforcement.image", "mirror/enforcer@sha256:a"),
-    ("enforcement: {imagePullSecrets: [registry, a.b]}", "enforcement.image_pull_secrets", ("registry", "a.b")),
     ("enforcement: {podRestart: RestartAllContainers}", "enforcement.restarts_pod", True),
     ("enforcement: {podRestart: None}", "enforcement.restarts_pod", False),
     # what is promised of the driver's limit, and on which nodes; Auto never is where nothing waits

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import replace
 
 import pytest
 
@@ -12,6 +11,7 @@ from tests.support.policies import SHIPPED, load
 from webhook.core.admission.decide import Outcome, Phase, decide
 from webhook.core.pod.findings import Reason
 from webhook.core.policy.cluster import Cluster
+from webhook.core.policy.match import Subject
 from webhook.core.policy.values import WHOLE_GPU_RESOURCES, Accounting, Action
 
 RESOURCES = [
@@ -27,16 +27,20 @@ RESOURCES = [
 loaded = functools.cache(load)
 
 
-def decided(policy, subject, resource):
+def a_subject(example):
+    """Return a pod without labels in the namespace of an example."""
+    labels = example.namespace_labels
+    return Subject(namespace=example.namespace, namespace_labels=labels)
+
+
+def decided(policy, example, resource):
     """Decide on a pod that asks for a share and for a resource."""
     container = a_container(resources={"limits": {resource: "1"}})
     request = a_request(
         a_pod("8Gi", containers=[container]),
-        namespace=subject.namespace,
-        user=subject.user,
-        groups=subject.groups,
+        namespace=example.namespace,
     )
-    cluster = Cluster(namespaces={subject.namespace: subject.namespace_labels})
+    cluster = Cluster(namespaces={example.namespace: example.namespace_labels})
     return decide(request, policy, cluster, Phase.MUTATE)
 
 
@@ -45,17 +49,14 @@ def decided(policy, subject, resource):
 def test_every_shipped_policy_denies_a_share_beside_a_whole_gpu(file, resource):
     policy = loaded(file)
     # Whom the policy's own examples name, since some policies govern nobody else.
-    subjects = [
-        replace(one.subject, pod_labels={}, service_account="default") for one in policy.examples
-    ]
     judged = [
-        (subject, rule)
-        for subject in subjects
-        if (rule := policy.rule_for(subject)) and rule.action is not Action.IGNORE
+        (one, rule)
+        for one in policy.examples
+        if (rule := policy.rule_for(a_subject(one))) and rule.action is not Action.IGNORE
     ]
     assert judged
-    for subject, rule in judged:
-        found = decided(policy, subject, resource)
+    for example, rule in judged:
+        found = decided(policy, example, resource)
         if rule.accounting is Accounting.CAP_ONLY and resource == rule.time_sliced_resource:
             assert found.outcome is Outcome.MUTATED  # the slot that the rule itself gives
             continue

@@ -33,7 +33,6 @@ RICH_RULE = a_rule(
     runtime_class_name="nvidia",
     env=({"name": "XLA_PYTHON_CLIENT_PREALLOCATE", "value": "false"},),
     default_class="a100",
-    enforcement={"image_pull_secrets": ("registry",)},
 )
 
 

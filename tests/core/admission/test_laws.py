@@ -54,7 +54,6 @@ RULES = st.builds(
             "driver_limit": st.sampled_from(DriverLimit),
             "run_as": st.sampled_from([RunAs.AUTO, RunAs.ROOT]),
             "pod_restart": st.sampled_from(PodRestart),
-            "image_pull_secrets": st.sampled_from([(), ("registry",), ("registry", "other")]),
             "resources": st.sampled_from(
                 [Amounts(), Amounts("20m", None, None, "1000000000"), Amounts("50m", "50m")]
             ),
@@ -197,7 +196,6 @@ def test_everything_else_in_the_pod_stays_as_it_was(pod, rule):
         "spec": {
             "affinity",
             "containers",
-            "imagePullSecrets",
             "initContainers",
             "nodeSelector",
             "runtimeClassName",

@@ -13,6 +13,7 @@ from webhook.core.admission import templates
 from webhook.core.admission.decide import Outcome
 from webhook.core.admission.templates import WorkloadAdvice, advise
 from webhook.core.policy.cluster import UNKNOWN, Cluster
+from webhook.core.policy.match import NamespaceUnknownError
 from webhook.core.policy.values import Action, Bounds, Rollout
 
 MEMORY = "vramwarden.io/gpu-memory"
@@ -185,3 +186,13 @@ def test_the_largest_workload_costs_no_more_than_the_largest_pod(key):
 def test_a_workload_without_a_template_is_silent(spec):
     request = replace(a_review(a_pod()), obj={"kind": "Deployment", "spec": spec})
     assert advise(request, a_policy(), UNKNOWN).warnings == ()
+
+
+def test_a_workload_is_judged_by_the_labels_of_its_namespace():
+    labelled = a_rule(name="labelled", namespace_labels={"tier": "intern"})
+    policy = a_policy(labelled, a_rule(name="everybody"))
+    review = a_review(a_pod("8Gi"))
+    for labels, rule in (({"tier": "intern"}, "labelled"), ({}, "everybody")):
+        assert advise(review, policy, Cluster(namespaces={"team-a": labels})).rule == rule
+    with pytest.raises(NamespaceUnknownError):
+        advise(review, policy, UNKNOWN)

@@ -124,7 +124,6 @@ BOUNDS = [
     (lambda n: {"affinity": terms(n - 9, NODE) | preferred(9, "podAffinity")}, 256, AFFINITY, ""),
     (lambda n: {"affinity": expressions(n)}, 64, f"{TERMS}[1]", "in one term"),
     (lambda n: {"tolerations": [{"operator": "Exists"}] * n}, 256, "spec.tolerations", ""),
-    (lambda n: {"imagePullSecrets": [{"name": "x"}] * n}, 256, "spec.imagePullSecrets", ""),
     (lambda n: {"resourceClaims": many(n)}, 256, "spec.resourceClaims", ""),
     (lambda n: with_main(resources={"claims": many(n)}), 256, f"{MAIN}.resources.claims", ""),
     (lambda n: with_main(resources={"limits": entries(n)}), 32, f"{MAIN}.resources.limits", ""),
@@ -158,7 +157,6 @@ def test_a_pod_at_a_bound_is_as_fine_with_what_we_add(make, most, path, word):
         env=tuple({"name": f"R{n}", "value": "1"} for n in range(9)),
         tolerations=tuple({"key": f"r{n}", "operator": "Exists"} for n in range(9)),
         node_selector={f"example.com/s{n}": "1" for n in range(9)},
-        enforcement={"image_pull_secrets": tuple(f"s{n}" for n in range(9))},
     )
     pod = a_pod("main=8Gi", **make(most))
     assert too_complex(pod) == ()

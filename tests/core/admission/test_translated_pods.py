@@ -100,7 +100,7 @@ STEPS = """
 resources.requests nodeSelector.vramwarden.io/gpu nodeSelector.nvidia.com/gpu.product
 matchExpressions.0 matchExpressions.1 matchExpressions.2 tolerations.0 tolerations.1
 runtimeClassName containers.0.env.0 containers.0.env.1 containers.0.env.2 containers.0.env.3
-containers.0.env.4 containers.1.env initContainers.0 imagePullSecrets.0 shareProcessNamespace
+containers.0.env.4 containers.1.env initContainers.0 shareProcessNamespace
 volumes.0 volumes.1 volumes.2 vramwarden.io/managed vramwarden.io/admitted
 """
 

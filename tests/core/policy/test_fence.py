@@ -90,9 +90,6 @@ def test_what_brings_gpus_is_the_same_for_webhook_and_fence(resource, brings):
         ({"action": Action.IGNORE}, ""),
         ({"pod_labels": {"tier": "free"}}, ""),
         ({"service_accounts": ("trainer",)}, ""),
-        ({"users": ("ada",)}, ""),
-        ({"groups": ("interns",)}, ""),
-        ({"exception": Match(users=("ada",))}, ""),
         ({"exception": Match(service_accounts=("trainer",))}, ""),
     ],
 )
@@ -116,11 +113,11 @@ A, B = Match(namespaces=("a-*",)), Match(namespace_labels={"b/c": "", "a": "d"})
 def test_fields_say_which_namespaces_a_rule_is_for(match, fields):
     assert lines(a_rule(match=match)) == [f"{fields} {ALL}"]
     # What the API server cannot see of a pod makes the line one for all that it might match.
-    for more in ({"users": ("ada",)}, {"pod_labels": {"x": "y"}}, {"action": Action.IGNORE}):
+    for more in ({"pod_labels": {"x": "y"}}, {"action": Action.IGNORE}):
         rule = {"match": match, **more} if "action" in more else {"match": replace(match, **more)}
         assert lines(a_rule(**rule)) == [fields]
     if match.exception:
-        wider = replace(match, exception=replace(match.exception, groups=("interns",)))
+        wider = replace(match, exception=replace(match.exception, service_accounts=("x",)))
         assert lines(a_rule(match=wider)) == [" ".join([*fields.split(" ")[:2], "^$ -"])]
 
 

@@ -16,8 +16,6 @@ POD = Subject(
     pod_labels={"app": "web", "tier": "free"},
     namespace_labels={"tier": "intern", "kubernetes.io/metadata.name": "team-a"},
     service_account="trainer",
-    user="oidc:ada",
-    groups=("oidc:interns", "system:authenticated"),
 )
 TABLE = [
     ("namespaces", ("team-*",), True),
@@ -32,10 +30,6 @@ TABLE = [
     ("pod_labels", {"app": "web", "tier": "paid"}, False),
     ("service_accounts", ("train*",), True),
     ("service_accounts", ("default",), False),
-    ("users", ("oidc:*",), True),
-    ("users", ("ada",), False),
-    ("groups", ("x", "oidc:int*"), True),
-    ("groups", ("oidc:staff",), False),
 ]
 CRITERIA = [field.name for field in fields(Match) if field.name != "exception"]
 MET = {name: value for name, value, met in reversed(TABLE) if met}
@@ -62,10 +56,8 @@ def test_every_criterion_given_must_be_met_and_an_exception_in_all_of_its_own(me
     assert replace(match, exception=match).holds(POD) is False
 
 
-def test_nothing_given_is_met_by_all_and_a_creator_without_groups_is_in_none():
+def test_nothing_given_is_met_by_all():
     assert Match().holds(Subject(namespace="x"))
-    assert not Match(groups=("*",)).holds(Subject(namespace="x"))
-    assert Match(users=("*",)).holds(Subject(namespace="x"))
 
 
 UNKNOWN = replace(POD, namespace_labels=None)
@@ -77,8 +69,6 @@ def test_a_namespace_that_is_not_known_gives_no_answer(criteria):
     for depends in (match, Match(exception=match)):
         with pytest.raises(NamespaceUnknownError, match=r"labels of namespace team-a are not"):
             depends.holds(UNKNOWN)
-    with pytest.raises(NamespaceUnknownError):
-        match.may_hold(UNKNOWN)
 
 
 @pytest.mark.parametrize("name", sorted({*CRITERIA} - {"namespace_labels"}))
@@ -96,30 +86,10 @@ def test_rules_before_the_one_that_asks_for_labels_govern_without_them():
         a_policy(asks, first).rule_for(UNKNOWN)
 
 
-@pytest.mark.parametrize("unmet", CRITERIA)
-def test_whether_a_match_may_hold_does_not_depend_on_the_creator(unmet):
-    match = Match(**{**MET, unmet: UNMET[unmet]})
-    assert match.may_hold(POD) is (unmet in {"users", "groups"})
-
-
-@pytest.mark.parametrize(
-    ("exception", "may"),
-    [
-        (Match(namespaces=("team-a",)), False),
-        (Match(namespaces=("team-b",)), True),
-        (Match(namespaces=("team-a",), users=("oidc:ada",)), True),
-        (Match(groups=("oidc:interns",)), True),
-    ],
-)
-def test_an_exception_for_creators_leaves_open_whether_a_match_holds(exception, may):
-    assert Match(exception=exception).may_hold(POD) is may
-
-
 @pytest.mark.parametrize("name", CRITERIA)
 def test_what_a_match_asks_for(name):
     match = Match(**{name: MET[name]})
     for one in (match, Match(exception=match)):
-        assert one.asks_who is (name in {"users", "groups"})
         assert one.asks_for_pod is (name in {"pod_labels", "service_accounts"})
         labels = a_policy(a_rule(match=one)).namespace_labels
         assert labels == (frozenset({"tier"}) if name == "namespace_labels" else frozenset())

@@ -25,8 +25,6 @@ CRITERIA = st.builds(
     pod_labels=LABELS,
     namespace_labels=LABELS,
     service_accounts=PATTERNS,
-    users=PATTERNS,
-    groups=PATTERNS,
 )
 MATCHES = st.builds(
     lambda match, exception: replace(match, exception=exception), CRITERIA, st.none() | CRITERIA
@@ -37,8 +35,6 @@ SUBJECTS = st.builds(
     pod_labels=LABELS,
     namespace_labels=LABELS,
     service_account=NAMES,
-    user=NAMES,
-    groups=st.lists(NAMES, max_size=2).map(tuple),
 )
 
 
@@ -47,7 +43,10 @@ def narrowed(match: Match) -> st.SearchStrategy[Match]:
     return st.builds(
         lambda other, keep: replace(match, **{name: getattr(other, name) for name in keep}),
         MATCHES,
-        st.lists(st.sampled_from(["namespaces", "pod_labels", "groups", "exception"]), max_size=2),
+        st.lists(
+            st.sampled_from(["namespaces", "pod_labels", "service_accounts", "exception"]),
+            max_size=2,
+        ),
     )
 
 
@@ -68,12 +67,12 @@ def test_a_rule_that_is_said_to_govern_no_pod_governs_none(matches, subject):
 
 COVERED = [
     (Match(), Match()),
-    (Match(namespaces=("*",)), Match(namespaces=("a",), pod_labels={"x": "1"}, users=("u",))),
+    (Match(namespaces=("*",)), Match(namespaces=("a",), pod_labels={"x": "1"})),
     (Match(namespaces=("team-*",)), Match(namespaces=("team-a", "team-b-*"))),
     (Match(namespaces=("a", "b*")), Match(namespaces=("bc", "a"))),
     (Match(pod_labels={"x": "1"}), Match(pod_labels={"x": "1", "y": "1"})),
     (Match(namespace_labels={"x": "1"}), Match(namespaces=("a",), namespace_labels={"x": "1"})),
-    (Match(groups=("oidc:*",)), Match(groups=("oidc:interns",))),
+    (Match(service_accounts=("ci-*",)), Match(service_accounts=("ci-a",))),
     (Match(exception=Match(namespaces=("a",))), Match(exception=Match(namespaces=("a*",)))),
 ]
 NOT_COVERED = [
@@ -82,9 +81,8 @@ NOT_COVERED = [
     (Match(namespaces=("a",)), Match()),
     (Match(pod_labels={"x": "1"}), Match(pod_labels={"x": "2"})),
     (Match(namespace_labels={"x": "1"}), Match(namespaces=("a",))),
-    (Match(users=("*x",)), Match(users=("*",))),
+    (Match(service_accounts=("*x",)), Match(service_accounts=("*",))),
     (Match(service_accounts=("ci",)), Match()),
-    (Match(groups=("*",)), Match()),
     (Match(exception=Match(namespaces=("a",))), Match()),
     (Match(exception=Match(namespaces=("a*",))), Match(exception=Match(namespaces=("a",)))),
 ]
@@ -151,8 +149,7 @@ def test_labels_by_which_tenants_choose_the_laxer_rule_are_warned_of(rule, other
     start = 'rule "gold" matches by podLabels, which tenants choose: '
     assert text.startswith(f"{start}{by} a pod gets {what}")
     assert text.endswith(
-        'beside rule "all"; match by namespaces, namespaceLabels, users or groups, which they do '
-        "not choose"
+        'beside rule "all"; match by namespaces or namespaceLabels, which they do not choose'
     )
 
 
@@ -168,36 +165,6 @@ def test_an_ignored_label_is_a_way_round_any_rule_of_the_same_namespaces():
 def test_labels_that_allow_as_much_either_way_are_fine():
     assert said(a_rule(**LABELLED, programs=("jax",)), a_rule(name="all")) == []
     assert said(a_rule(**LABELLED)) == []
-
-
-ACCOUNT = "system:serviceaccount:kube-system:job-controller"
-
-
-@pytest.mark.parametrize(
-    ("rule", "warned"),
-    [
-        ({}, False),
-        ({"users": ("ada",)}, True),
-        ({"groups": ("oidc:interns",)}, True),
-        ({"users": ("ada",), "namespaces": ("team-*",)}, True),
-        ({"users": ("ada",), "action": Action.WARN}, True),
-        ({"users": ("ada",), "action": Action.AUDIT}, True),
-        ({"users": ("ada",), "action": Action.IGNORE}, False),
-        ({"users": ("*",)}, False),
-        ({"users": ("ada", ACCOUNT)}, False),
-        ({"groups": ("system:authenticated",)}, False),
-        ({"users": (ACCOUNT,), "groups": ("oidc:interns",)}, True),
-        ({"service_accounts": ("trainer",)}, False),
-        ({"exception": Match(users=("ada",))}, False),
-    ],
-)
-def test_a_rule_for_people_leaves_out_what_controllers_create(rule, warned):
-    policy = a_policy(a_rule(name="first", where="a.yaml:7", **rule), a_rule(name="other"))
-    found = [one for one in map(str, policy_warnings(policy)) if "applies to no pod:" not in one]
-    assert len(found) == warned
-    assert all(
-        one.startswith('a.yaml:7: rule "first" applies to no pods of Deployments') for one in found
-    )
 
 
 @pytest.mark.parametrize(

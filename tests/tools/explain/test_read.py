@@ -489,18 +489,6 @@ def test_what_the_policy_says_of_a_pod_that_asks_and_has_nothing(api, stored, de
     assert (ruled(anew), anew.trial, anew.exempt) == (found, TriedPod(), False)
 
 
-BY_CONTROLLER = POLICY.replace(
-    "{namespaces: [team-a], namespaceLabels: {tier: one}}",
-    '{users: ["system:serviceaccount:kube-system:replicaset-controller"]}',
-)
-
-
-@pytest.mark.parametrize(("owner", "rule"), [("", "looking"), ("Deployment/web", "ours")])
-def test_a_pod_is_judged_as_whoever_makes_its_like_creates_it(api, owner, rule):
-    pod = a_pod("p", "8Gi", rule=None, owner=owner)
-    assert read_pod(api, pod, a_release(BY_CONTROLLER)).anew.ruling.rule == rule
-
-
 WARNED = {"Warning": '299 - "TooLarge: x: \\"80Gi\\""'}
 TRANSLATED = a_pod("p", "8Gi")
 

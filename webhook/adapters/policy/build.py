@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from webhook.adapters.policy.parts import ResourcesPart
 from webhook.adapters.yaml_documents import Document, Path, Problem, show, show_path
 from webhook.core.pod.quantity import format_bytes
-from webhook.core.policy.match import Subject, matches_any, with_name
+from webhook.core.policy.match import matches_any, with_name
 from webhook.core.policy.values import (
     WHOLE_GPU_RESOURCES,
     Action,
@@ -221,13 +221,8 @@ def _example(part: ExamplePart, where: str) -> Example:
         **expect.build_fields(
             name=part.name,
             where=where,
-            subject=Subject(
-                namespace=pod.namespace,
-                pod_labels=pod.labels,
-                namespace_labels=with_name(pod.namespace, pod.namespace_labels),
-                user=pod.user,
-                groups=tuple(pod.groups),
-            ),
+            namespace=pod.namespace,
+            namespace_labels=with_name(pod.namespace, pod.namespace_labels),
             pod={"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec},
             runtime_classes=frozenset(part.runtime_classes),
             mig_profiles=part.mig_profiles,

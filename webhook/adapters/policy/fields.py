@@ -255,9 +255,6 @@ Name = Annotated[
     str, *_text(DNS_LABEL, LONGEST_LABEL, "a name; write lower-case letters, digits and -")
 ]
 PodName = Annotated[str, *_subdomain("a pod's name; write e.g. train")]
-SecretName = Annotated[
-    str, *_subdomain("a Secret's name; write lower-case letters, digits, - and . alone")
-]
 RuntimeClassName = Annotated[str, *_subdomain("a RuntimeClass's name; write e.g. nvidia")]
 MigProfile = Annotated[
     str, *_text(PROFILE, LONGEST_LABEL, "the name of a slice's profile; write e.g. 1g.10gb")
@@ -274,8 +271,6 @@ _NAMESPACE = "a namespace; write lower-case letters, digits and -, and * for any
 NamespacePattern = Annotated[str, *_text(NAMESPACE_PATTERN, LONGEST_LABEL, _NAMESPACE)]
 _ACCOUNT = "a ServiceAccount's name; write it without its namespace, and * for any text"
 ServiceAccountPattern = Annotated[str, *_subdomain(_ACCOUNT, SERVICE_ACCOUNT_PATTERN)]
-_SUBJECT = "the name of a user or a group; write one line, e.g. oidc:interns, and * for any text"
-SubjectPattern = Annotated[str, *_text(_LINE, LONGEST_REFERENCE, _SUBJECT)]
 Message = Annotated[str, *_one_line("a message")]
 Title = Annotated[str, *_one_line("a title")]
 ClassPattern = Annotated[

@@ -31,9 +31,7 @@ from webhook.adapters.policy.fields import (
     Quantity,
     ResourcePattern,
     RuntimeClassName,
-    SecretName,
     ServiceAccountPattern,
-    SubjectPattern,
     Title,
     Tolerance,
     Vram,
@@ -125,12 +123,6 @@ class CriteriaPart(Part):
     service_accounts: list[ServiceAccountPattern] = []
     """Names of the pod's own ServiceAccount, with * for any text; [] is any. A pod that names none
     has default."""
-    users: list[SubjectPattern] = []
-    """Who creates the pod, with * for any text; [] is anybody. The pods of a Deployment or a Job
-    are created by a controller's account: use serviceAccounts or namespaceLabels for them."""
-    groups: list[SubjectPattern] = []
-    """Groups of who creates the pod, with * for any text, one of which is enough; [] is anybody. A
-    controller is in groups of its own."""
 
 
 class ExceptPart(CriteriaPart):
@@ -231,10 +223,6 @@ class EnforcementPart(Part):
     pod_restart: Annotated[PodRestart, _Lax] = PodRestart.NONE
     """RestartAllContainers restarts all containers of the pod where the sidecar ends, whoever ended
     it, or may not stop what exceeds the cap; from Kubernetes 1.36 on. None restarts none."""
-
-    image_pull_secrets: Annotated[list[SecretName], _NamesOnce] = []
-    """Secrets in the pods' namespaces by which the sidecar's image is pulled; their names are added
-    to the pod."""
     resources: ResourcesPart | None = None
     """The sidecar's CPU and memory, in place of the usual amounts; null is those."""
 
@@ -353,10 +341,6 @@ class ExamplePodPart(Part):
     """The labels of its namespace."""
     name: PodName = "example"
     """The pod's name."""
-    user: str = ""
-    """Who creates the pod."""
-    groups: list[str] = []
-    """The groups of who creates it."""
     labels: Selector = {}
     """The pod's labels."""
     annotations: dict[LabelKey, str] = {}

@@ -16,7 +16,6 @@ from webhook.core.admission.rules.changes import new_debuggers
 from webhook.core.admission.rules.complexity import is_managed, is_ours_to_deny
 from webhook.core.admission.rules.suggestions import suggestions_for
 from webhook.core.admission.rules.table import findings_of, hints_of
-from webhook.core.admission.rules.translation import MARK
 from webhook.core.admission.whole_gpu import Offer, offer
 from webhook.core.bounds import LONGEST_SENTENCE
 from webhook.core.nvidia.variables import hide_unless_set, hide_visible
@@ -35,7 +34,7 @@ from webhook.core.pod.views import (
 from webhook.core.policy.match import Subject
 from webhook.core.policy.values import Action, Policy, Rollout, Rule, VisibleDevices
 from webhook.core.words import shortened
-from webhook.names import ADMITTED_ANNOTATION, MIRROR_POD_ANNOTATION, NODES_GROUP
+from webhook.names import MIRROR_POD_ANNOTATION, NODES_GROUP
 
 if TYPE_CHECKING:
     from webhook.core.pod.fields import Json
@@ -225,31 +224,19 @@ def decide(request: Request, policy: Policy, cluster: Cluster, phase: Phase) -> 
 
 
 def governing_rule(request: Request, policy: Policy, cluster: Cluster) -> Rule | None:
-    """Return the rule that applies to the pod of a request, or None: it is left alone.
+    """Return the rule that applies to the pod of a request; None if no rule matches it.
 
-    Both phases of a creation have the same user. An update has another one: see
-    `Policy.rule_for_stored`. The mark of the rule that admitted a pod is believed where the pod has
-    a demand: otherwise translation did not write it.
-
-    Raises MalformedObjectError, NamespaceUnknownError.
+    The rule for an update is the one for the pod as it is stored. Raises MalformedObjectError,
+    NamespaceUnknownError.
     """
-    if request.operation != "UPDATE":
-        return policy.rule_for(_subject(request, request.obj, cluster))
-    pod = request.old
-    mark = MARK.fullmatch(annotations_of(pod).get(ADMITTED_ANNOTATION, ""))
-    admitted_by = mark["rule"] if mark and asks_for_vram(pod) else ""
-    return policy.rule_for_stored(_subject(request, pod, cluster), admitted_by)
-
-
-def _subject(request: Request, pod: Json, cluster: Cluster) -> Subject:
-    return Subject(
+    pod = request.old if request.operation == "UPDATE" else request.obj
+    subject = Subject(
         namespace=request.namespace,
         pod_labels=labels_of(pod),
         namespace_labels=cluster.labels_of(request.namespace),
         service_account=service_account_of(pod),
-        user=request.user,
-        groups=request.groups,
     )
+    return policy.rule_for(subject)
 
 
 _SUBRESOURCES: Final = frozenset({"", "ephemeralcontainers", "resize"})

@@ -19,7 +19,6 @@ from webhook.core.pod.patch import PatchError
 from webhook.core.pod.quantity import format_bytes
 from webhook.core.pod.views import Pod, read_pod
 from webhook.core.policy.cluster import Cluster, SlicedNode
-from webhook.core.policy.match import Creator
 from webhook.core.words import shortened
 from webhook.names import ADMITTED_ANNOTATION
 
@@ -43,12 +42,10 @@ def run_example(example: Example, policy: Policy) -> tuple[str, ...]:
     cluster = Cluster(
         runtime_classes=example.runtime_classes,
         sliced_nodes=nodes,
-        namespaces={example.subject.namespace: example.subject.namespace_labels},
+        namespaces={example.namespace: example.namespace_labels},
     )
-    subject = example.subject
-    creation = creation_of(example.pod, subject.namespace, Creator(subject.user, subject.groups))
     try:
-        first, last = decide_both(creation, policy, cluster)
+        first, last = decide_both(creation_of(example.pod, example.namespace), policy, cluster)
     except PatchError as error:
         return (f"vramwarden failed on this pod, which is a bug: {error}",)
     findings = tuple(dict.fromkeys((*first.findings, *last.findings)))

@@ -21,7 +21,6 @@ from webhook.core.pod.review import Request
 from webhook.core.pod.shapes import Form, Template, shown_path
 from webhook.core.pod.templates import find_templates, is_own_kind
 from webhook.core.pod.views import read_pod
-from webhook.core.policy.match import ANYONE, Creator, controllers_of
 from webhook.core.words import shortened
 from webhook.names import (
     ASKING_ANNOTATIONS,
@@ -59,7 +58,7 @@ def decide_both(creation: Request, policy: Policy, cluster: Cluster) -> tuple[De
     return first, decide(replace(creation, obj=first.obj), policy, cluster, Phase.VALIDATE)
 
 
-def creation_of(pod: Json, namespace: str, creator: Creator = ANYONE) -> Request:
+def creation_of(pod: Json, namespace: str) -> Request:
     """Return the request that the API server would send for a pod's creation."""
     return Request(
         uid="template",
@@ -71,8 +70,6 @@ def creation_of(pod: Json, namespace: str, creator: Creator = ANYONE) -> Request
         dry_run=True,
         obj=pod,
         old={},
-        user=creator.user,
-        groups=creator.groups,
     )
 
 
@@ -215,7 +212,6 @@ def advise(
     | would be warned of | each finding |
     | come under a rule that records alone (Audit) | none at all |
     | come under no rule, or one that ignores them | none at all |
-    | come under a rule that cannot be foreseen: it asks who creates them | none of that |
 
     Beside them stand hints: names of other products, near misses of ours, keys at the wrong level,
     and what `more` says. What was deleted, and what is no workload of Kubernetes' own, is silent.
@@ -233,10 +229,7 @@ def advise(
         if template.pod is None or not template.path:
             continue
         pod = pod_of(template, request.name)
-        decision = _foreseen_decision(pod, kind, request, policy, cluster)
-        if decision is None:
-            warnings = misplaced(request.obj, kind, template)
-            return replace(advice, warnings=warnings, outcome=_outcome(warnings))
+        decision = decide(creation_of(pod, request.namespace), policy, cluster, Phase.MUTATE)
         if decision.skip in _SILENT:
             return replace(advice, outcome=Outcome.SKIPPED, reasons=decision.reasons)
         if decision.silent:
@@ -256,23 +249,6 @@ def advise(
             rule=decision.rule,
         )
     return advice
-
-
-def _foreseen_decision(
-    pod: Json, kind: str, request: Request, policy: Policy, cluster: Cluster
-) -> Decision | None:
-    """Return what would be decided of a workload's pods; None where that cannot be foreseen.
-
-    A controller creates them. There are clusters with and without an account for each, and what is
-    said must be right in both.
-    """
-    creators = controllers_of(kind) or (ANYONE,)
-    decisions = [
-        decide(creation_of(pod, request.namespace, creator), policy, cluster, Phase.MUTATE)
-        for creator in (creators if policy.asks_who else creators[:1])
-    ]
-    first, *others = decisions
-    return first if all(other.rule == first.rule for other in others) else None
 
 
 def _outcome(warnings: tuple[str, ...]) -> Outcome:

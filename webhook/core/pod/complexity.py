@@ -87,7 +87,6 @@ CAPABILITIES: Final = Bound(64, "capabilities")
 AFFINITY_TERMS: Final = Bound(256, "affinity terms", ours=2)
 EXPRESSIONS: Final = Bound(64, "expressions in one term", ours=3)
 TOLERATIONS: Final = Bound(256, "tolerations", ours=64)
-PULL_SECRETS: Final = Bound(256, "pull secrets", ours=64)
 ENTRIES: Final = Bound(1024, "entries", ours=256)
 CHARACTERS: Final = Bound(4096, "characters", "shorten it")
 
@@ -129,7 +128,6 @@ _OF_NODES: Final[_Bounds] = (("nodeSelector", dict, ENTRIES),)
 _OF_SPEC: Final[_Bounds] = (
     ("volumes", list, VOLUMES),
     ("tolerations", list, TOLERATIONS),
-    ("imagePullSecrets", list, PULL_SECRETS),
     ("resourceClaims", list, CLAIMS),
 )
 _OF_CONTAINER: Final[_Bounds] = (
@@ -153,8 +151,7 @@ def too_complex(pod: Json) -> tuple[Finding, ...]:
 
     | of | counted |
     | --- | --- |
-    | the pod | containers of all three kinds, volumes, tolerations |
-    | the pod | pull secrets, resource claims |
+    | the pod | containers of all three kinds, volumes, tolerations, resource claims |
     | the pod | terms of node, pod and pod anti-affinity together, required and preferred |
     | the pod | annotations, labels and the node selector, each; the length of each of ours |
     | each term of node affinity | matchExpressions |

@@ -137,7 +137,7 @@ def seal_age_s(data: Mapping[str, str], names: Iterable[str], key: bytes, now_s:
 def _line(match: Match, words: Iterable[str]) -> str:
     exception = match.exception
     # What more an exception asks for makes it one for fewer pods, and the line must match the rest.
-    if exception is None or exception.asks_who or exception.asks_for_pod:
+    if exception is None or exception.asks_for_pod:
         left_out = (_NOWHERE, _NO_LABELS)
     else:
         left_out = _place(exception)
@@ -158,7 +158,7 @@ def _pattern(names: Iterable[str]) -> str:
 
 def _words(rule: Rule, rollout: Rollout, accountings: set[Accounting]) -> Iterable[str]:
     """Yield what is held of a rule's pods, whatever class they name: what not all have is not."""
-    if rule.action is not Action.ENFORCE or rule.match.asks_who or rule.match.asks_for_pod:
+    if rule.action is not Action.ENFORCE or rule.match.asks_for_pod:
         return
     yield "translated"
     if rule.enforcement.by is EnforceBy.SIDECAR and Accounting.MIG not in accountings:

@@ -1,4 +1,4 @@
-"""Which pods a rule applies to: by where and by whom they are created, and what they are.
+"""Which pods a rule applies to: by their namespace, labels and ServiceAccount.
 
 Names are compared with patterns in which `*` is any text, here and wherever policies list names.
 """
@@ -25,17 +25,14 @@ class NamespaceUnknownError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """What a rule's match is compared with: where, by whom and as what a pod is created."""
+    """Properties of a pod that a rule's match is compared with."""
 
     namespace: str
     pod_labels: Mapping[str, str] = field(default_factory=dict)
     namespace_labels: Mapping[str, str] | None = field(default_factory=dict)
-    """None where they are not known."""
+    """None if unknown."""
     service_account: str = "default"
     """The name of the pod's own ServiceAccount, in its namespace."""
-    user: str = ""
-    """Who creates the pod; a controller's account for the pods of a Deployment or a Job."""
-    groups: tuple[str, ...] = ()
 
 
 def with_name(namespace: str, labels: Mapping[str, str]) -> dict[str, str]:
@@ -53,9 +50,7 @@ class Match:
     | namespace_labels | namespace has all of these labels, with these values |
     | pod_labels | own labels are all of these, with these values, among others |
     | service_accounts | ServiceAccount's name is among the patterns |
-    | users | creator's name is among the patterns |
-    | groups | creator is in a group that is among the patterns |
-    | exception | namespace, labels and creator do not meet all of these, another match |
+    | exception | namespace, labels and ServiceAccount do not meet all of these, another match |
 
     Where a namespace's labels are not known and a match depends on them, since all else is met,
     there is no answer: `holds` raises NamespaceUnknownError. Either answer could be the one that
@@ -66,34 +61,20 @@ class Match:
     pod_labels: Mapping[str, str] = field(default_factory=dict)
     namespace_labels: Mapping[str, str] = field(default_factory=dict)
     service_accounts: tuple[str, ...] = ()
-    users: tuple[str, ...] = ()
-    groups: tuple[str, ...] = ()
     exception: Match | None = None
 
     def holds(self, subject: Subject) -> bool:
-        """Say whether a pod meets this match; raises NamespaceUnknownError."""
-        if not self._is_met(subject) or not self._is_met_by_creator(subject):
+        """Return True if a pod meets this match; raises NamespaceUnknownError."""
+        if not self._is_met(subject):
             return False
         # The labels last: they need not be known for what is not met anyhow.
         if not self._is_met_by_namespace(subject):
             return False
         return self.exception is None or not self.exception.holds(subject)
 
-    def may_hold(self, subject: Subject) -> bool:
-        """Say whether a pod meets this match if its creator does; raises NamespaceUnknownError."""
-        if not self._is_met(subject) or not self._is_met_by_namespace(subject):
-            return False
-        exception = self.exception
-        return exception is None or exception.asks_who or not exception.holds(subject)
-
-    @property
-    def asks_who(self) -> bool:
-        """Whether it depends on who creates a pod."""
-        return any(match.users or match.groups for match in self.parts)
-
     @property
     def asks_for_pod(self) -> bool:
-        """Whether it depends on what a pod is, and not on its namespace and its creator alone."""
+        """Whether it depends on more of a pod than its namespace."""
         return any(match.pod_labels or match.service_accounts for match in self.parts)
 
     @property
@@ -110,11 +91,6 @@ class Match:
         if accounts and not matches_any(subject.service_account, accounts):
             return False
         return not self.pod_labels or self.pod_labels.items() <= subject.pod_labels.items()
-
-    def _is_met_by_creator(self, subject: Subject) -> bool:
-        if self.users and not matches_any(subject.user, self.users):
-            return False
-        return not self.groups or any(matches_any(one, self.groups) for one in subject.groups)
 
     def _is_met_by_namespace(self, subject: Subject) -> bool:
         if not self.namespace_labels:
@@ -152,59 +128,3 @@ def _expression(pattern: str) -> str:
     # Each text is taken where it first occurs, for good: many stars must not cost exponential time.
     middle = "".join(f"(?>.*?{text})" for text in rest[:-1])
     return f"{head}{middle}.*{rest[-1]}"
-
-
-_AUTHENTICATED: Final = "system:authenticated"
-_CONTROLLERS: Final = {
-    "Deployment": "replicaset-controller",
-    "ReplicaSet": "replicaset-controller",
-    "ReplicationController": "replication-controller",
-    "StatefulSet": "statefulset-controller",
-    "DaemonSet": "daemon-set-controller",
-    "Job": "job-controller",
-    "CronJob": "job-controller",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Creator:
-    """Who creates a pod, where no review says it, in a namespace with which labels.
-
-    The pods of Kubernetes' own workloads are created by kube-controller-manager, whoever made the
-    workload. Each of its controllers has an account of its own where it runs with
-    `--use-service-account-credentials`, as kubeadm and most platforms have it, and otherwise all
-    are `system:kube-controller-manager`.
-
-    Sources: k8s.io/kubernetes
-    plugin/pkg/auth/authorizer/rbac/bootstrappolicy/controller_policy.go (the names of the
-    accounts); cmd/kube-controller-manager/app/options/generic.go (the flag).
-    """
-
-    user: str = ""
-    groups: tuple[str, ...] = ()
-    namespace_labels: Mapping[str, str] = field(default_factory=dict)
-
-
-ANYONE: Final = Creator()
-
-
-def controllers_of(kind: str) -> tuple[Creator, ...]:
-    """Return who may create the pods of a workload of Kubernetes' own, the likeliest first.
-
-    None for a pod, for kinds of others, and for a kind from which nothing is made.
-    """
-    name = _CONTROLLERS.get(kind)
-    return (_service_account(name), _WITHOUT_ACCOUNTS) if name else ()
-
-
-CONTROLLERS: Final = tuple(sorted({*_CONTROLLERS}))
-"""The workloads whose pods a controller of Kubernetes' own creates."""
-
-
-def _service_account(name: str) -> Creator:
-    namespace = "kube-system"
-    groups = ("system:serviceaccounts", f"system:serviceaccounts:{namespace}", _AUTHENTICATED)
-    return Creator(f"system:serviceaccount:{namespace}:{name}", groups)
-
-
-_WITHOUT_ACCOUNTS: Final = Creator("system:kube-controller-manager", (_AUTHENTICATED,))

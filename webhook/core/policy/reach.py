@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from webhook.core.pod.quantity import format_bytes
-from webhook.core.policy.match import CONTROLLERS, Match, Subject, controllers_of, matches_any
+from webhook.core.policy.match import Match, matches_any
 from webhook.core.policy.values import Accounting, Action, EnforceBy, OnExcess, Policy, Rule
 
 if TYPE_CHECKING:
@@ -51,7 +51,6 @@ def covers(wide: Match, narrow: Match) -> bool:
     | --- | --- |
     | patterns of names | each of the narrow match's is covered by one of the wide one's |
     | labels | the wide match's are among the narrow one's |
-    | groups | as patterns, and the narrow match wants one: a user may have none |
     | exception | the narrow match leaves out all that the wide one leaves out |
 
     The star of a pattern counts as a character that only a star can match: then one pattern matches
@@ -60,9 +59,6 @@ def covers(wide: Match, narrow: Match) -> bool:
     return (
         _covers_names(wide.namespaces, narrow.namespaces)
         and _covers_names(wide.service_accounts, narrow.service_accounts)
-        and _covers_names(wide.users, narrow.users)
-        and (not wide.groups or bool(narrow.groups))
-        and _covers_names(wide.groups, narrow.groups)
         and wide.pod_labels.items() <= narrow.pod_labels.items()
         and wide.namespace_labels.items() <= narrow.namespace_labels.items()
         and (
@@ -100,7 +96,7 @@ def _choices(rule: Rule, after: Sequence[Rule]) -> Iterator[PolicyWarning]:
     """
     unlabelled = replace(rule.match, pod_labels={})
     other = next((one for one in after if covers(one.match, unlabelled)), None)
-    cure = "match by namespaces, namespaceLabels, users or groups, which they do not choose"
+    cure = "match by namespaces or namespaceLabels, which they do not choose"
     if other is None:
         if any(
             _RANKS[one.action] > _RANKS[rule.action] and _may_meet(one.match, rule.match)
@@ -171,7 +167,6 @@ def _at(rule: Rule) -> str:
 def policy_warnings(policy: Policy) -> Iterator[PolicyWarning]:
     """Yield what is doubtful about a policy."""
     yield from rule_warnings(policy.rules)
-    yield from _overlooked(policy)
     yield from _unheld(policy)
 
 
@@ -192,33 +187,3 @@ def _unheld(policy: Policy) -> Iterator[PolicyWarning]:
                 f'rule "{rule.name}" holds nobody to the memory asked for: accounting CapOnly is a '
                 "cap alone, and enforcement.by None leaves it out; write enforcement.by: Sidecar",
             )
-
-
-def _overlooked(policy: Policy) -> Iterator[PolicyWarning]:
-    """Yield each rule that restricts people and not what controllers make for them.
-
-    | a rule | its users and groups | warning |
-    | --- | --- | --- |
-    | Enforce, Warn or Audit | are met by the controllers of Deployments, Jobs, ... | no |
-    | Enforce, Warn or Audit | are met by none of those | yes |
-    | Ignore | - | no: such a pod is left to stricter rules |
-    | any | are not asked for | no |
-    """
-    for rule in policy.rules:
-        if rule.action is not Action.IGNORE and _overlooks_controllers(rule):
-            yield PolicyWarning(
-                rule.where,
-                f'rule "{rule.name}" applies to no pods of Deployments, Jobs and the like: a '
-                "controller creates them, which its users and groups leave out; use "
-                "namespaceLabels or serviceAccounts for them, in a rule of their own",
-            )
-
-
-def _overlooks_controllers(rule: Rule) -> bool:
-    asks = Match(users=rule.match.users, groups=rule.match.groups)
-    subject = Subject(namespace="")
-    return asks.asks_who and not any(
-        asks.holds(replace(subject, user=one.user, groups=one.groups))
-        for kind in CONTROLLERS
-        for one in controllers_of(kind)
-    )

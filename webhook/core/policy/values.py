@@ -198,8 +198,6 @@ class Enforcement:
     on_excess: OnExcess
     driver_limit: DriverLimit
     pod_restart: PodRestart
-    image_pull_secrets: tuple[str, ...]
-    """Names of Secrets in the pod's namespace by which the kubelet may pull the image."""
     resources: Amounts
 
     def __hash__(self) -> int:
@@ -334,8 +332,8 @@ class Example:
     name: str
     where: str
     """File and line, for the message."""
-    subject: Subject
-    """Who creates the pod, and where."""
+    namespace: str
+    namespace_labels: Mapping[str, str]
     pod: dict[str, Any]
     allowed: bool
     reasons: tuple[str, ...] | None
@@ -381,40 +379,6 @@ class Policy:
         Raises NamespaceUnknownError.
         """
         return next((rule for rule in self.rules if rule.match.holds(subject)), None)
-
-    def rule_for_stored(self, subject: Subject, admitted_by: str) -> Rule | None:
-        """Return the rule that applies to a stored pod; who changes it did not create it.
-
-        `admitted_by` is the rule that admitted the pod; empty where it bears no mark that only we
-        can have written.
-
-        | a rule, in order | that admitted the pod | applies to it |
-        | --- | --- | --- |
-        | does not ask for users and groups | - | if it matches |
-        | asks for them | is this one | if all else of it matches |
-        | asks for them | is another that still may match, and does not ignore | no |
-        | asks for them | is none, or gone from the policy | if it matches who makes the change |
-
-        In the last row nobody gets past a rule by a change, since it takes him for who made what is
-        new; and nobody is denied what he did not change himself. Raises NamespaceUnknownError.
-        """
-        admitting = next((rule for rule in self.rules if rule.name == admitted_by), None)
-        if admitting and (
-            admitting.action is Action.IGNORE or not admitting.match.may_hold(subject)
-        ):
-            admitting = None
-        for rule in self.rules:
-            if admitting is None or not rule.match.asks_who:
-                if rule.match.holds(subject):
-                    return rule
-            elif rule is admitting:
-                return rule
-        return None
-
-    @property
-    def asks_who(self) -> bool:
-        """Whether it depends on who creates a pod which rule applies to it."""
-        return any(rule.match.asks_who for rule in self.rules)
 
     @property
     def namespace_labels(self) -> frozenset[str]:

@@ -11,7 +11,6 @@ import click
 
 from webhook.adapters.policy.files import PolicyInvalidError, load_policy, shipped_policy_path
 from webhook.core.policy.cluster import UNKNOWN, Cluster, SlicedNode
-from webhook.core.policy.match import ANYONE, Creator
 from webhook.core.policy.values import Rollout
 from webhook.options import default_enforcer_image, policy_failure, rollout_option
 from webhook.tools.admit.judge.migration.requests import PRODUCTS
@@ -31,7 +30,7 @@ from webhook.tools.shared.output import printable
 from webhook.tools.shared.progress import counted_off
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from typing import TextIO
 
     from webhook.core.policy.values import Policy
@@ -50,7 +49,7 @@ def admit(
     verbose: bool = False,
     strict: bool = False,
     origin: Origin | None = None,
-    creator: Creator = ANYONE,
+    namespace_labels: Mapping[str, str] | None = None,
     cluster: Cluster = UNKNOWN,
 ) -> int:
     """Decide every pod in the manifests, given as (name, text), and write the results.
@@ -61,7 +60,7 @@ def admit(
     rewritten from it first, and written so.
     """
     sources: list[ManifestText] = []
-    about = (policy, cluster, namespace, creator, origin)
+    about = (policy, cluster, namespace, namespace_labels or {}, origin)
     for name, text in texts:
         try:
             if isinstance(text, ManifestError):
@@ -159,20 +158,6 @@ Examples:
     "Auto). May be given several times.",
 )
 @click.option(
-    "--user",
-    default="",
-    metavar="NAME",
-    help="Who creates the pods, for rules that ask for users. The pods of a Deployment, a Job and "
-    "other workloads of Kubernetes' own are always judged as their controller's.",
-)
-@click.option(
-    "--group",
-    "groups",
-    multiple=True,
-    metavar="NAME",
-    help="A group of that user. May be given several times.",
-)
-@click.option(
     "--namespace-label",
     "namespace_labels",
     multiple=True,
@@ -205,8 +190,6 @@ def admit_command(
     product: str | None,
     gpu_memory: int | None,
     unit: int | None,
-    user: str,
-    groups: tuple[str, ...],
     namespace_labels: dict[str, str],
     mig_profiles: dict[str, int],
 ) -> None:
@@ -251,7 +234,7 @@ def admit_command(
         verbose=verbose,
         strict=strict,
         origin=origin,
-        creator=Creator(user, groups, namespace_labels),
+        namespace_labels=namespace_labels,
         cluster=cluster,
     )
     context.exit(code)

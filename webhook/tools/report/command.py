@@ -55,9 +55,8 @@ def report_command(
     one that you pass, with Enforce in place of Audit and Warn. Pods of exempt namespaces, which
     vramwarden never sees, are only counted. Who would have been stopped is known for pods whose
     policy says onExcess: Report. What pods hold that did nothing for more than 6 h is summed, where
-    the driver reports it. It acts with your own rights and changes nothing; who created a
-    pod is not stored, so rules by users and groups are judged as for nobody. Where rules ask for
-    labels of namespaces, you need the right to read these.
+    the driver reports it. It acts with your own rights and changes nothing. Where rules ask
+    for labels of namespaces, you need the right to read these.
 
     \b
     vramwarden report                        all namespaces, the policy in force

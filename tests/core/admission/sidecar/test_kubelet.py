@@ -10,16 +10,14 @@ from tests.core.admission.decisions import (
     VISIBLE,
     a_hardened_pod,
     a_plain_pod,
-    another_policy,
     assert_fine,
-    assert_left,
     container_of,
     decided,
     translated,
 )
-from tests.support.pods import RULE, a_pod, a_rule
+from tests.support.pods import RULE, a_rule
 from webhook.core.admission.decide import Outcome, Phase
-from webhook.core.policy.values import EnforceBy, Placement, PodRestart
+from webhook.core.policy.values import Placement, PodRestart
 from webhook.names import ASSIGNED_LATE_EXIT_CODE, POD_RESTART_EXIT_CODE
 from webhook.sidecar.program import DRIVER_CHANGED, SELF_TEST_FAILED
 
@@ -83,62 +81,6 @@ def test_a_sidecar_without_the_rule_is_repaired_and_otherwise_not_stored(rules):
 def test_a_rule_that_nobody_asked_for_is_not_stored():
     decision = decided(translated(a_plain_pod(), RESTARTING), RULE, Phase.VALIDATE)
     assert decision.outcome is Outcome.DENIED
-
-
-NAMED = a_rule(enforcement={"image_pull_secrets": ("registry", "mirror")})
-REGISTRY, MIRROR, OWN = ({"name": name} for name in ("registry", "mirror", "own"))
-
-CASES = {
-    "none": (None, [REGISTRY, MIRROR]),
-    "empty": ([], [REGISTRY, MIRROR]),
-    "the user's": ([OWN], [OWN, REGISTRY, MIRROR]),
-    "one of ours": ([MIRROR, OWN], [MIRROR, OWN, REGISTRY]),
-    "all of ours": ([MIRROR, REGISTRY], [MIRROR, REGISTRY]),
-    "the user's twice": ([OWN, OWN], [OWN, OWN, REGISTRY, MIRROR]),
-    "one without a name": ([{}], [{}, REGISTRY, MIRROR]),
-}
-
-
-@pytest.mark.parametrize(("before", "after"), CASES.values(), ids=CASES)
-def test_names_are_added_once_after_the_users(before, after):
-    pod = translated(a_pod("8Gi", imagePullSecrets=before), NAMED)
-    assert pod["spec"]["imagePullSecrets"] == after
-    assert_fine(pod, NAMED)
-    assert decided(pod, NAMED).patch == ()
-
-
-NO_SIDECAR = a_rule(enforcement={"image_pull_secrets": ("registry",), "by": EnforceBy.NONE})
-
-
-@pytest.mark.parametrize(
-    ("pod", "rule", "after"),
-    [
-        (a_pod("8Gi"), RULE, None),
-        (a_pod("8Gi", imagePullSecrets=[OWN]), RULE, [OWN]),
-        (a_pod("8Gi"), NO_SIDECAR, None),
-        (a_pod(), NAMED, None),
-    ],
-    ids=["a rule that names none", "the user's alone", "no sidecar", "no demand"],
-)
-def test_where_nothing_is_pulled_by_a_name_none_is_added(pod, rule, after):
-    assert decided(pod, rule).obj["spec"].get("imagePullSecrets") == after
-
-
-def test_a_pod_that_lacks_one_is_not_stored_but_under_another_policy_it_is():
-    pod = translated(a_pod("8Gi"), NAMED)
-    pod["spec"]["imagePullSecrets"].pop()
-    decision = decided(pod, NAMED, Phase.VALIDATE)
-    assert decision.reasons == ("Unmutated",)
-    assert decision.findings[0].path == "spec.imagePullSecrets[1]"
-    assert_left(decided(pod, phase=Phase.VALIDATE, policy=another_policy(NAMED)))
-
-
-@pytest.mark.parametrize("phase", Phase)
-@pytest.mark.parametrize("value", ["registry", {"name": "x"}, ["registry"], [None]], ids=str)
-def test_a_list_of_a_wrong_type_is_a_malformed_object(value, phase):
-    decision = decided(a_pod("8Gi", imagePullSecrets=value), NAMED, phase)
-    assert decision.outcome is Outcome.MALFORMED
-    assert decision.malformed.startswith("spec.imagePullSecrets")
 
 
 GPUS = {"apiVersion": "v1", "fieldPath": "metadata.annotations['vramwarden.io/gpu']"}

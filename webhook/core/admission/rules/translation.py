@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from webhook.core.admission.rules.case import Case
 
-MARK: Final = re.compile(r"v1 (?P<rule>[a-z0-9.-]+) (?P<digest>[0-9a-f]{12})")
+MARK: Final = re.compile(r"v1 [a-z0-9.-]+ (?P<digest>[0-9a-f]{12})")
 """What a translated pod's annotation says: the rule that admitted it, and of which policy."""
 _SHOWN_DIFFERENCES: Final = 4
 
@@ -26,7 +26,7 @@ _SHOWN_DIFFERENCES: Final = 4
 def translatable(case: Case) -> tuple[()]:
     """Rule: the fields that translation edits have the types of Kubernetes' API.
 
-    Fields: spec.affinity.nodeAffinity, spec.tolerations, spec.imagePullSecrets, spec.volumes
+    Fields: spec.affinity.nodeAffinity, spec.tolerations, spec.volumes
     Allowed values: absent, or objects and lists as the API has them; raises MalformedObjectError
     """
     spec = case.pod.spec
@@ -38,7 +38,6 @@ def translatable(case: Case) -> tuple[()]:
         items(term, "matchExpressions", f"{path}.{field}.nodeSelectorTerms[{index}]")
     items(affinity, "preferredDuringSchedulingIgnoredDuringExecution", path)
     items(spec, "tolerations", "spec")
-    items(spec, "imagePullSecrets", "spec")
     items(spec, "volumes", "spec")
     return ()
 

@@ -34,8 +34,6 @@ def place_enforcer(
     if not _stands_intact(pod, wanted, demand, stored=stored):
         _replace_enforcers(edits, pod, wanted)
     _set_volumes(edits, pod, enforcer_volumes(rule))
-    if rule.enforcement.image_pull_secrets:
-        _add_pull_secrets(edits, pod, rule.enforcement.image_pull_secrets)
 
 
 def remove_enforcer(edits: Edits, pod: Pod) -> None:
@@ -79,16 +77,6 @@ def _set_volumes(edits: Edits, pod: Pod, wanted: Iterable[Json]) -> None:
     after.extend(missing.values())
     if after != present:
         edits.change("/spec", "volumes", present, after)
-
-
-def _add_pull_secrets(edits: Edits, pod: Pod, names: Iterable[str]) -> None:
-    """Name the Secrets by which the sidecar's image is pulled, after those that the pod names.
-
-    They stay where a rule no longer names them: nobody knows whose they are.
-    """
-    present: list[Json] = pod.spec.get("imagePullSecrets") or []
-    missing = [secret for name in names if (secret := {"name": name}) not in present]
-    edits.append("/spec", "imagePullSecrets", present, missing)
 
 
 def _stands_intact(pod: Pod, wanted: Json, demand: Demand, *, stored: bool) -> bool:

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from webhook.adapters.yaml_documents import Path
     from webhook.core.pod.patch import Operation
     from webhook.core.policy.cluster import Cluster
-    from webhook.core.policy.match import Creator
     from webhook.core.policy.values import Policy
     from webhook.tools.admit.judge.migration.foreign_pod import Origin
     from webhook.tools.admit.judge.verdict import JudgedPod
@@ -98,7 +97,7 @@ def judge_text(
     policy: Policy,
     cluster: Cluster,
     namespace: str,
-    creator: Creator,
+    namespace_labels: Mapping[str, str],
     origin: Origin | None,
     *,
     is_strict: bool = False,
@@ -117,7 +116,8 @@ def judge_text(
         for found in find_objects(document.value):
             targets = found.targets()
             judged = [
-                judge(target, policy, cluster, namespace, lines, creator) for target in targets
+                judge(target, policy, cluster, namespace, lines, namespace_labels)
+                for target in targets
             ]
             if origin:
                 made = [(one, migrations.get(one.target.at)) for one in judged]

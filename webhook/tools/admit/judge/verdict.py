@@ -20,20 +20,18 @@ from webhook.core.pod.fields import text_of
 from webhook.core.pod.findings import MalformedObjectError
 from webhook.core.pod.quantity import format_bytes
 from webhook.core.pod.shapes import Form, shown_path
-from webhook.core.pod.templates import is_own_kind
 from webhook.core.pod.views import read_pod
-from webhook.core.policy.match import ANYONE, controllers_of, with_name
+from webhook.core.policy.match import with_name
 from webhook.core.words import named
 from webhook.tools.admit.judge.creation import as_sent, decide_accepted
 from webhook.tools.shared.manifests.documents import parts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from webhook.core.pod.fields import Json
     from webhook.core.pod.patch import Operation
     from webhook.core.policy.cluster import Cluster
-    from webhook.core.policy.match import Creator
     from webhook.core.policy.values import Policy
     from webhook.tools.admit.judge.migration.foreign_pod import Migration
     from webhook.tools.shared.manifests.documents import LineIndex, ManifestObject, Target
@@ -261,24 +259,17 @@ def judge(
     cluster: Cluster,
     namespace: str,
     lines: LineIndex,
-    creator: Creator = ANYONE,
+    namespace_labels: Mapping[str, str],
 ) -> JudgedPod:
-    """Decide a pod as the API server would have it decided on creation: mutate, then validate.
-
-    A controller creates the pods of Kubernetes' own workloads, and the creator given all others.
-    """
+    """Decide a pod as the API server would have it decided on creation: mutate, then validate."""
     found = target.object
     namespace = text_of(found.value, "metadata", "namespace") or namespace
     if target.found.pod is None:
         is_apart = target.found.form is Form.ELSEWHERE
         decision = _of_amounts(target) if is_apart else None
         return JudgedPod(target=target, namespace=namespace, lines=lines, decision=decision)
-    controllers = controllers_of(found.kind) if is_own_kind(found.kind, found.version) else ()
-    if controllers:
-        creator = replace(controllers[0], namespace_labels=creator.namespace_labels)
-    labels = with_name(namespace, creator.namespace_labels)
-    creation = creation_of(as_sent(target.pod), namespace, creator)
-    known = replace(cluster, namespaces={namespace: labels})
+    creation = creation_of(as_sent(target.pod), namespace)
+    known = replace(cluster, namespaces={namespace: with_name(namespace, namespace_labels)})
     first, last, rejected = decide_accepted(creation, policy, known)
     patch = first.patch if last.allowed else ()
     form = target.found.form

@@ -173,8 +173,8 @@ def sidecar_image(facts: Facts) -> CheckFinding:
     if waiting:
         names, (_, image, said) = [name for name, _, _ in waiting], waiting[0]
         why = f"{image} for {named(names)}: {said}"
-        cure = "push it, or name a pull secret in the rule: enforcement.imagePullSecrets "
-        return failed(why, f"{cure}(deploy/install.md#pull-secrets)", names)
+        cure = "push it, or give the namespace a pull secret (deploy/install.md#pull-secrets)"
+        return failed(why, cure, names)
     if not any(pod.sound for pod in pods):
         raise NobodySees("no pod has a sidecar that has started; the first one will tell")
     return ok()

@@ -9,7 +9,7 @@ from webhook.adapters.policy.files import PolicyInvalidError
 from webhook.core.admission.decide import Phase, decide
 from webhook.core.admission.templates import creation_of
 from webhook.core.policy.cluster import Cluster
-from webhook.core.policy.match import ANYONE, NamespaceUnknownError, controllers_of
+from webhook.core.policy.match import NamespaceUnknownError
 from webhook.names import DEFAULT_NAMESPACE
 from webhook.tools.explain.judge.report import Anew, Ruling
 from webhook.tools.shared.release import read_policy, read_scope
@@ -46,9 +46,8 @@ def _policy(reader: ExplainReader, release: str) -> Policy | None:
 
 
 def _ruling(pod: ClusterPod, policy: Policy, labels: Namespaces) -> Ruling | None:
-    """Decide the pod's creation by whoever usually creates its like."""
-    creator = next(iter(controllers_of(pod.workload.kind)), ANYONE)
-    creation = creation_of(pod.as_created(), pod.namespace, creator)
+    """Decide the pod's creation; return None if its rule depends on unknown labels."""
+    creation = creation_of(pod.as_created(), pod.namespace)
     try:
         decision = decide(creation, policy, Cluster(namespaces=labels), Phase.MUTATE)
     except NamespaceUnknownError:
