@@ -18,7 +18,7 @@ from webhook.tools.explain.judge.report import Cause, OtherReason, Report, Sever
 from webhook.tools.explain.show import as_text as explain_text
 from webhook.tools.report.judge import Denied, OverCap, ReplicaCounts, RolloutReport
 from webhook.tools.report.show import as_text as report_text
-from webhook.tools.shared.output import Column, printable, table
+from webhook.tools.shared.output import Column, table, write_lines
 from webhook.tools.simulate.judge.comparison import Comparison, GpuCounts
 from webhook.tools.simulate.read import TodayObjects
 from webhook.tools.simulate.show import as_text as simulate_text
@@ -97,7 +97,7 @@ def test_no_text_of_others_acts_on_a_terminal_or_begins_a_line(command):
 
 
 def test_a_text_that_is_too_long_is_cut():
-    assert len(printable("x" * 10**6)) == 4096
+    assert len(write_lines(["x" * 10**6])) == 4096 + len("\n")
 
 
 def test_only_bars_keep_characters_that_are_not_ascii():

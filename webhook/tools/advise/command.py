@@ -20,7 +20,7 @@ from webhook.core.kinds.workloads import Workload
 from webhook.core.words import amount, exactly
 from webhook.names import VRAM_HISTORIES
 from webhook.options import cluster_options, output_option, reach
-from webhook.tools.shared.output import as_report, known, plain_table, write_json
+from webhook.tools.shared.output import as_report, known, plain_table, write_json, write_lines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -103,7 +103,7 @@ def as_text(rows: Sequence[tuple[History, Advice]], namespace: str) -> str:
         )
     heads = _HEADS if namespace else ("NAMESPACE", *_HEADS)
     drawn = plain_table(heads, [_cells(*row, named=not namespace) for row in rows], _RIGHT)
-    return "".join(f"{line}\n" for line in drawn)
+    return write_lines(drawn)
 
 
 def _cells(history: History, advice: Advice, *, named: bool) -> tuple[str, ...]:

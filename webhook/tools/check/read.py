@@ -77,8 +77,6 @@ _UUID: Final = "GPU-"
 """How NVML's names of GPUs begin: of a slice's attributes nothing else is compared."""
 _CERTIFICATES: Final = ("tls.crt", "ca.crt")
 """Of a Secret, what is no secret."""
-
-
 _OF_NODES: Final = (
     *("name", "ready", "brings_agent", "taints", "handlers", "whole"),
     *("others", "share", "sharing", "agent_waits", "cure", "claimed_by", "gpus"),

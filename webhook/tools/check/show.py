@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from webhook.core.words import counted
 from webhook.tools.check.judge.findings import NEEDS_RIGHT, Level
 from webhook.tools.check.judge.table import CheckVerdict, verdict
-from webhook.tools.shared.output import IN_ASCII, as_report, printable, write_json
+from webhook.tools.shared.output import IN_ASCII, as_report, line_of, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -78,7 +78,7 @@ def _lines(
         sign = _sign(Level.NOT_CHECKED, ascii_only=ascii_only, colour=colour)
         for why, number in _whys(results).most_common():
             if why in folded:
-                yield f"{sign} {printable(why, ascii_only=ascii_only)}: {number} checks"
+                yield f"{sign} {line_of(why, ascii_only=ascii_only)}: {number} checks"
         yield ""
     yield _summary(results, pre=pre, ascii_only=ascii_only, colour=colour)
 
@@ -127,12 +127,12 @@ def _of_one(one: Result, *, ascii_only: bool, colour: bool) -> Iterator[str]:
     title = one.check.title
     if not finding.cure:
         line = f"{title}: {detail}" if detail else title
-        yield f"{sign} {printable(line, ascii_only=ascii_only)}"
+        yield f"{sign} {line_of(line, ascii_only=ascii_only)}"
         return
     yield f"{sign} {title} [{one.check.id}]"
-    yield f"    {printable(detail, ascii_only=ascii_only)}"
+    yield f"    {line_of(detail, ascii_only=ascii_only)}"
     arrow = IN_ASCII["→"] if ascii_only else "→"
-    yield f"    {arrow} {printable(finding.cure, ascii_only=ascii_only)}"
+    yield f"    {arrow} {line_of(finding.cure, ascii_only=ascii_only)}"
 
 
 def _counts(results: Sequence[Result]) -> Counter[Level]:

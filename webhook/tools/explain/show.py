@@ -13,7 +13,7 @@ from webhook.core.kinds.nodes import STALE_S
 from webhook.core.words import amount, named, span
 from webhook.tools.explain.judge.report import Severity
 from webhook.tools.explain.judge.room import Blocker
-from webhook.tools.shared.output import IN_ASCII, as_report, known, printable, write_json
+from webhook.tools.shared.output import IN_ASCII, as_report, known, write_json, write_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,8 +35,7 @@ _INDENT: Final = "    "
 
 def as_text(report: Report, *, ascii_only: bool = False) -> str:
     """Write lines for people."""
-    lines = _lines(report, ascii_only=ascii_only)
-    return "".join(f"{printable(line, ascii_only=ascii_only)}\n" for line in lines)
+    return write_lines(_lines(report, ascii_only=ascii_only), ascii_only=ascii_only)
 
 
 def as_json(report: Report) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from webhook.core.kinds.nodes import write_time
 from webhook.core.words import amount, counted, exactly, span
 from webhook.tools.report.judge import IDLE_S
-from webhook.tools.shared.output import as_report, known, plain_table, printable, write_json
+from webhook.tools.shared.output import as_report, known, plain_table, write_json, write_lines
 
 if TYPE_CHECKING:
     from webhook.tools.report.judge import IdlePods, ReplicaCounts, RolloutReport
@@ -33,7 +33,7 @@ def as_text(found: RolloutReport) -> str:
         lines += ["", *_counted(one, found.now_s)]
     if found.missing:
         lines += ["", *(f"Not known: {sentence}" for sentence in found.missing)]
-    return "".join(f"{printable(line).rstrip()}\n" for line in lines)
+    return write_lines(lines)
 
 
 def _idle(idle: IdlePods) -> str:

@@ -16,7 +16,7 @@ from webhook.core.words import shortened
 from webhook.names import SEEING_API_VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
     from typing import TextIO
 
     Json = dict[str, Any]
@@ -107,14 +107,24 @@ def clean(text: str) -> str:
 def printable(text: str, *, ascii_only: bool = False) -> str:
     """Return a text of others for a line: nothing steers a terminal, line breaks become spaces.
 
-    What is not printable is shown as an escape, in ASCII all else, too. A longer text is cut.
+    What is not printable is shown as an escape, in ASCII all else, too.
     """
-    text = _BREAKS.sub(" ", shortened(text, _LONGEST_LINE))
+    text = _BREAKS.sub(" ", text)
     text = text.replace("…", "...") if ascii_only else text
     return "".join(
         one if one.isprintable() and (not ascii_only or one.isascii()) else ascii(one)[1:-1]
         for one in text
     )
+
+
+def write_lines(lines: Iterable[str], *, ascii_only: bool = False) -> str:
+    """Write lines for people, as `line_of` returns each."""
+    return "".join(f"{line_of(line, ascii_only=ascii_only)}\n" for line in lines)
+
+
+def line_of(text: str, *, ascii_only: bool = False) -> str:
+    """Return a printable text, cut if it is too long."""
+    return printable(shortened(text, _LONGEST_LINE), ascii_only=ascii_only)
 
 
 def cut(text: str, width: int, dots: str, *, at_end: bool = False) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.core.pod.quantity import format_bytes
 from webhook.core.words import counted, named
-from webhook.tools.shared.output import plain_table, printable, write_json
+from webhook.tools.shared.output import plain_table, write_json, write_lines
 from webhook.tools.simulate.judge.comparison import sum_counts
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _ASSUMED: Final = (
 
 def as_text(found: Comparison, objects: TodayObjects) -> str:
     """Return the lines for people."""
-    return "".join(f"{printable(line)}\n" for line in _lines(found, objects))
+    return write_lines(_lines(found, objects))
 
 
 def _lines(found: Comparison, objects: TodayObjects) -> Iterator[str]:

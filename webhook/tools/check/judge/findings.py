@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from webhook.core import words
 from webhook.tools.shared.facts import Unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
-
-T = TypeVar("T")
 
 
 class Level(StrEnum):
