@@ -46,7 +46,7 @@ def main(gpu, cgroup=""):
                 **os.environ,
                 "VRAM_CAP_BYTES": str(CAP_BYTES),
                 "VRAM_TOLERANCE": str(CONTEXT_BYTES),
-                "NVIDIA_VISIBLE_DEVICES": gpu,
+                "VRAM_GPUS": gpu,
             },
         )  # fmt: skip
         seen = {"self_test": json.loads(enforcer.stdout.readline())}

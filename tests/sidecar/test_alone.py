@@ -33,7 +33,7 @@ FILES = {
     "webhook/core/enforcement/pacing.py",
     "webhook/core/enforcement/step.py", "webhook/core/enforcement/termination_message.py",
     "webhook/core/nvidia/__init__.py", "webhook/core/nvidia/drivers.py",
-    "webhook/core/nvidia/variables.py", "webhook/core/pod/__init__.py",
+    "webhook/core/pod/__init__.py",
     "webhook/core/pod/duration.py", "webhook/core/words.py", "webhook/sidecar/events.py",
     "webhook/sidecar/guard.py", "webhook/sidecar/limit.py", "webhook/sidecar/observer.py",
     "webhook/sidecar/program.py", "webhook/sidecar/selftest.py", "webhook/sidecar/settings.py",
@@ -114,17 +114,15 @@ def test_a_whole_guard_needs_these_files_and_no_other_packages(alone, by_any_mod
         hog = p.process("plain")
         p.holds(hog, 1200)
         p.wait_for("memory came back")
-        said = p.folder / "said"
-        with said.open("wb") as output:
-            probed = p.start("--probe=liveness", by=by, output=output).wait()
+        probed = p.probe("liveness")
         p.enforcer.send_signal(signal.SIGTERM)
-        found = [p.end(), hog.wait(), probed, said.read_text()], p.messages
+        found = [p.end(), hog.wait(), *probed], p.messages
         errors = p.outputs[2].read_text()
         p.outputs[2].write_text("")
         return *found, errors
 
     codes, events, importtime = pod.run(incident, str(alone), LISTING_IMPORTS)
-    assert codes == [0, -signal.SIGTERM, 0, "guarding\n"]
+    assert codes == [0, -signal.SIGTERM, 0, "guarding"]
     assert events == ["self-test", "stopping a process", "memory came back", "stopped"]
     names = imported(importtime)
     others = tops(names - by_any_module) - sys.stdlib_module_names

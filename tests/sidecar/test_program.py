@@ -1,21 +1,16 @@
 """The program as the kubelet starts it, and as a person does: words, exit codes, signals."""
 
 import signal
-import subprocess
-import sys
 
 import pytest
 
 from tests.sidecar.parts import BY_HAND, CAP, ENDS_SOON, PROGRAM, Ground, a_ground
-from tests.sidecar.probes import GUARDING, NOT_YET
 from webhook.sidecar.__main__ import main
-from webhook.sidecar.heartbeat import Heartbeat, leave_verdict
 
 BOTH = (PROGRAM, BY_HAND)
 WRONG = [
-    ["--nonsense"], ["enforce"], ["--probe"], ["--probe="], ["--probe=", "startup"],
-    ["--probe", ""], ["--probe", "readiness"], ["--probe=self-test"], ["--run-folder"],
-    ["--run-folder="], ["--self-test=yes"], ["--self-test", "--self-tests"], ["startup"], ["-x"],
+    ["--nonsense"], ["enforce"], ["--run-folder"], ["--run-folder="], ["--run-folder", ""],
+    ["--self-test=yes"], ["--self-test", "--self-tests"], ["startup"], ["-x"],
 ]  # fmt: skip
 
 
@@ -40,41 +35,16 @@ def test_wrong_usage_is_told_and_nothing_is_done(arguments, capsys):
 @pytest.mark.parametrize("word", ["-h", "--help"])
 def test_help_is_no_error(word, capsys):
     assert main([word]) == 0
-    assert "--probe startup|liveness" in capsys.readouterr().err
+    assert "[--run-folder FOLDER]" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", [None, BY_HAND], ids=["sidecar", "by hand"])
-@pytest.mark.parametrize("arguments", [["--nonsense"], ["--probe", "readiness"]], ids=" ".join)
+@pytest.mark.parametrize("arguments", [["--nonsense"], ["startup"]], ids=" ".join)
 def test_wrong_usage_ends_with_two_whoever_starts_it(command, arguments, without_library):
     more = {} if command is None else {"command": command}
     ended = without_library.run(*arguments, **more)
     assert (ended.code, ended.events) == (2, [])
     assert "sage: " in ended.errors
-
-
-@pytest.mark.parametrize("joined", [False, True], ids=["--probe startup", "--probe=startup"])
-@pytest.mark.parametrize("command", BOTH, ids=["sidecar", "by hand"])
-def test_a_probe_by_hand_answers_as_the_kubelets_does(command, joined, without_library):
-    """And as pods of a release before this one ask for it."""
-    folder = str(without_library.run_folder)
-
-    def asked(*options):
-        if not joined:
-            options = [word for option in options for word in option.split("=", 1)]
-        ended = subprocess.run(
-            [sys.executable, *command, *without_library.options, *options],
-            env=without_library.environment, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert ended.stderr == ""
-        return ended.returncode, ended.stdout
-
-    assert [asked(f"--probe={kind}") for kind in ("startup", "liveness")] == [
-        (1, f"{NOT_YET}\n")
-    ] * 2
-    Heartbeat(folder).beat()
-    assert asked("--probe=startup", "--wait=25") == asked("--probe=liveness") == GUARDING
-    leave_verdict(folder, "why é")
-    assert [asked("--probe=liveness") for _ in range(2)] == [(1, "why é\n"), GUARDING]
 
 
 @pytest.mark.parametrize("arguments", [[], ["--self-test"]], ids=["guard", "self-test"])
@@ -101,13 +71,11 @@ def test_no_library_ends_it_with_seventy_and_one_line(arguments, without_library
 
 
 def test_a_pod_bound_past_the_webhook_is_told_why_it_has_no_library(without_library):
-    (verdict,) = without_library.run(command=ENDS_SOON, **CAP, NVIDIA_VISIBLE_DEVICES="").events
+    (verdict,) = without_library.run(command=ENDS_SOON, **CAP, VRAM_GPUS="").events
     assert verdict["why"].endswith("Delete the pod, so that it is bound again.")
 
 
-@pytest.mark.parametrize(
-    "environment", [CAP, {}, {"VRAM_CAP_BYTES": "1", "NVIDIA_VISIBLE_DEVICES": "GPU-x"}]
-)
+@pytest.mark.parametrize("environment", [CAP, {}, {"VRAM_CAP_BYTES": "1", "VRAM_GPUS": "GPU-x"}])
 def test_by_hand_it_is_the_same_program(environment, ground):
     lines = [ground.run("--self-test", command=command, **environment) for command in BOTH]
     for one in lines:

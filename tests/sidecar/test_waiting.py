@@ -147,7 +147,7 @@ def test_a_variable_that_stays_empty_ends_it_again_and_again(pod):
 @pytest.mark.parametrize(
     "environment",
     [{"VRAM_GPUS": GPU}, {"VRAM_GPUS": None, "NVIDIA_VISIBLE_DEVICES": "all"}],
-    ids=["placed", "a pod of 0.1"],
+    ids=["placed", "sees all"],
 )
 def test_a_pod_with_its_gpu_waits_for_nothing(environment, pod):
     pod.annotate()
@@ -160,8 +160,8 @@ def test_a_pod_with_its_gpu_waits_for_nothing(environment, pod):
 
 @pytest.mark.parametrize(
     "environment",
-    [UNPLACED, CAP | {"NVIDIA_VISIBLE_DEVICES": ""}, UNPLACED | {"NVIDIA_VISIBLE_DEVICES": "void"}],
-    ids=["no file", "a pod of 0.1", "where devices are injected"],
+    [UNPLACED, UNPLACED | {"NVIDIA_VISIBLE_DEVICES": "void"}],
+    ids=["by the legacy hook", "where devices are injected"],
 )
 def test_a_sidecar_that_is_shown_no_file_says_what_to_do(environment, pod):
     ended = pod.run(command=ENDS_SOON, **environment)

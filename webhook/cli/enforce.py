@@ -7,7 +7,7 @@ import sys
 import click
 
 from webhook.sidecar.__main__ import GPU_FOLDER, TERMINATION_LOG, start
-from webhook.sidecar.heartbeat import RUN_FOLDER, answer
+from webhook.sidecar.heartbeat import RUN_FOLDER
 
 
 @click.command("enforce")
@@ -17,13 +17,6 @@ from webhook.sidecar.heartbeat import RUN_FOLDER, answer
     help="Say what could be enforced here, and exit. On a node's shell run it by `unshare --pid "
     "--fork --mount-proc`: in the node's own process namespace it always fails.",
 )
-@click.option(
-    "--probe",
-    "kind",
-    type=click.Choice(["startup", "liveness"]),
-    help="Ask the enforcer that runs here whether it is at work, as the kubelet does.",
-)
-@click.option("--wait", "wait_s", default=0, help="How many seconds a probe waits for it.")
 @click.option(
     "--run-folder",
     type=click.Path(file_okay=False),
@@ -48,8 +41,6 @@ from webhook.sidecar.heartbeat import RUN_FOLDER, answer
 def enforce_command(
     *,
     self_test: bool,
-    kind: str | None,
-    wait_s: int,
     run_folder: str,
     gpu_folder: str,
     termination_log: str,
@@ -66,6 +57,4 @@ def enforce_command(
     Exit codes: 0 stopped, 70 the self-test failed, 75 the driver changed, 76 the pod has a GPU now
     and had none before, 88 the pod must restart, 142 the self-test hung.
     """
-    if kind:
-        sys.exit(answer(run_folder, kind, wait_s))
     sys.exit(start(gpu_folder, run_folder, termination_log, only_test=self_test))

@@ -1,14 +1,13 @@
-"""`python3 -I -m webhook.sidecar`: the enforcer, and with --probe the kubelet's probes of it."""
+"""`python3 -I -m webhook.sidecar`: the enforcer."""
 
 import os
 import sys
 
-from webhook.sidecar.heartbeat import RUN_FOLDER, answer
+from webhook.sidecar.heartbeat import RUN_FOLDER
 
 USAGE = """\
 usage: python3 -m webhook.sidecar [--self-test] [--run-folder FOLDER] [--gpu-folder FOLDER]
-                                  [--termination-log FILE]
-       python3 -m webhook.sidecar --probe startup|liveness [--wait SECONDS] [--run-folder FOLDER]"""
+                                  [--termination-log FILE]"""
 WRONG_USAGE = 2
 GPU_FOLDER = "/run/vram-enforcer-gpu"
 TERMINATION_LOG = "/dev/termination-log"
@@ -18,8 +17,6 @@ TERMINATION_LOG = "/dev/termination-log"
 def main(arguments: list[str]) -> int:
     """Return the exit code; by hand, since argparse would be a tenth of the start."""
     options = {
-        "--probe": "",
-        "--wait": "0",
         "--run-folder": RUN_FOLDER,
         "--gpu-folder": GPU_FOLDER,
         "--termination-log": TERMINATION_LOG,
@@ -35,19 +32,13 @@ def main(arguments: list[str]) -> int:
         else:
             print(USAGE, file=sys.stderr)  # noqa: T201
             return 0 if word in ("-h", "--help") else WRONG_USAGE
-    seconds = options["--wait"]
-    if options["--probe"] not in ("", "startup", "liveness") or not seconds.isdecimal():
-        print(USAGE, file=sys.stderr)  # noqa: T201
-        return WRONG_USAGE
-    if options["--probe"]:
-        answer(options["--run-folder"], options["--probe"], int(seconds))
     folders = options["--gpu-folder"], options["--run-folder"]
     return start(*folders, options["--termination-log"], only_test=only_test)
 
 
 def start(gpu_folder: str, run_folder: str, termination_log: str, *, only_test: bool) -> int:
     """Wait for a GPU where the pod has none yet, else enforce; return the exit code."""
-    # Imported here: a probe has no use for all this, and what is large comes after `ending`.
+    # Imported here, since large imports come after `ending`.
     from webhook.names import GPUS_ENV  # noqa: PLC0415
     from webhook.sidecar.ending import end_on_signals  # noqa: PLC0415
     from webhook.sidecar.journal import EnforcerJournal  # noqa: PLC0415
@@ -57,7 +48,7 @@ def start(gpu_folder: str, run_folder: str, termination_log: str, *, only_test: 
     # A self-test by hand, beside the enforcer that guards, leaves nothing for that one's probes.
     journal = EnforcerJournal(output, termination_log, "" if only_test else run_folder)
     end_on_signals(journal)
-    # Where it is not set, a release before 0.2 wrote the container, or the pod sees every GPU.
+    # If it is not set, the pod sees every GPU.
     if os.environ.get(GPUS_ENV) == "" and not only_test:
         from webhook.sidecar.waiting import wait_for_gpus  # noqa: PLC0415
 

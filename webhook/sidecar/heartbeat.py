@@ -32,13 +32,8 @@ import os
 import signal
 import stat
 import time
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from typing import NoReturn
 
 RUN_FOLDER = "/run/vram-enforcer"
-_PROBE = f"{os.path.dirname(__file__)}/probe.sh"  # noqa: PTH120 - pathlib is large
 WAKING = signal.SIGURG
 """What a probe sends the guard: ignored by whoever has no handler for it."""
 
@@ -97,14 +92,6 @@ def one_line(text: str, longest: int = _LONGEST) -> str:
     """Return a text as one line that any Event can hold, cut to so many bytes."""
     shown = "".join(letter if letter.isprintable() else " " for letter in text)
     return " ".join(shown.split()).encode()[:longest].decode(errors="ignore")
-
-
-def answer(folder: str, kind: str, seconds: int) -> NoReturn:
-    """Become the probe of this kind; raises OSError where it cannot be started.
-
-    For people, and for pods of a release before this one, which asked Python.
-    """
-    os.execv("/bin/sh", ["sh", _PROBE, kind, str(seconds), folder])  # noqa: S606
 
 
 def _leave(folder: str, name: str, text: str) -> None:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.adapters.nvml import Nvml, NvmlError
 from webhook.core.nvidia.drivers import counts_strangers
-from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
 from webhook.names import GPUS_ENV
 from webhook.sidecar.ending import STOPPED, leave_final_figures
 from webhook.sidecar.guard import Guard
@@ -80,8 +79,7 @@ def _enforce(
     if not only_test:
         signal.alarm(SELF_TEST_S)
     # Taken from an annotation that the binding sets: without that one it exists, and is empty.
-    gpus = environment.get(GPUS_ENV, environment.get(VISIBLE_DEVICES_ENV))
-    result = self_test(nvml, placed=gpus != "")
+    result = self_test(nvml, placed=environment.get(GPUS_ENV) != "")
     signal.alarm(0)
     level = {Ability.FULL: "info", Ability.OBSERVE: "warning"}.get(result.ability, "error")
     if result.ability is Ability.BLIND and not only_test:

@@ -81,7 +81,6 @@ def self_test(nvml: Nvml, *, placed: bool = True, proc: str = "/proc") -> SelfTe
     """Check all that the cap depends on; leaves NVML open where it could be opened.
 
     NVIDIA's runtime shows no GPU to a pod that none was `placed` for. What then fails reports that.
-    Only in a pod that an older release translated does the sidecar not wait for its GPU.
 
     | check | where it fails |
     | --- | --- |

@@ -16,7 +16,6 @@ from webhook.core.enforcement.bounds import (
 )
 from webhook.core.enforcement.limits import DRIVER_LIMITS
 from webhook.core.frozen import dataclass
-from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
 from webhook.core.pod.duration import parse_seconds
 from webhook.names import (
     BLIND_AFTER_ENV,
@@ -89,9 +88,6 @@ def read_settings(environment: Mapping[str, str]) -> EnforcerSettings:
         return read(name, lambda text: parse_seconds(text, *bounds_s), default_s) or 0.0
 
     cap_bytes = read(CAP_BYTES_ENV, parse_cap) or 0
-    # The runtime of a node may overwrite NVIDIA's variable, or spell the GPUs its own way. Releases
-    # before 0.2 wrote no other.
-    gpus = GPUS_ENV if GPUS_ENV in environment else VISIBLE_DEVICES_ENV
     settings = EnforcerSettings(
         cap_bytes=cap_bytes,
         tolerance_bytes=read(TOLERANCE_ENV, lambda text: parse_tolerance(text, cap_bytes)) or 0,
@@ -101,7 +97,7 @@ def read_settings(environment: Mapping[str, str]) -> EnforcerSettings:
         terminate_when_blind=read(WHEN_BLIND_ENV, _one_of(_WHEN_BLIND), "Report") == "Terminate",
         stops=read(ON_EXCESS_ENV, parse_stops, default=True) is not False,
         driver_limit=read(DRIVER_LIMIT_ENV, _one_of(DRIVER_LIMITS), "") or "",
-        only=read(gpus, _only),
+        only=read(GPUS_ENV, _only),
     )
     if problems:
         raise SettingsError(tuple(problems))
@@ -118,6 +114,9 @@ def _one_of(words: tuple[str, ...]) -> Callable[[str], str]:
 
 
 def _only(text: str) -> frozenset[str] | None:
-    """Read the GPUs that the pod was given; `all` and the like leave it to the runtime."""
+    """Read the UUIDs of the pod's GPUs; None, for every GPU, if a name is no UUID.
+
+    NVIDIA's variable is not read: a runtime may overwrite it, or name the GPUs differently.
+    """
     names = [name.strip() for name in text.split(",")]
     return frozenset(names) if all(map(_UUID.fullmatch, names)) else None

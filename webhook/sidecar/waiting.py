@@ -34,7 +34,7 @@ def wait_for_gpus(gpu_folder: str, run_folder: str, journal: EnforcerJournal) ->
 
     | the file `gpu` | then |
     | --- | --- |
-    | is not there: an older release translated the pod | None, at once |
+    | does not exist, so there is nothing to wait for | None, at once |
     | is empty | wait |
     | names GPUs | 76, at once, also after a restart that did not help |
     """

@@ -33,17 +33,6 @@ def test_a_pod_bears_the_digest_of_the_policy_that_translated_it():
     assert notes["vramwarden.io/admitted"] == "v1 default 0123456789ab"
 
 
-def test_a_pod_whose_probes_ask_python_as_an_older_release_wrote_them_is_stored():
-    pod = stored_pod()
-    sidecar = container_of(pod, "vram-enforcer")
-    asked = ["python3", "-I", "-m", "webhook.sidecar", "--probe"]
-    sidecar["startupProbe"]["exec"]["command"] = [*asked, "startup", "--wait", "25"]
-    sidecar["livenessProbe"]["exec"]["command"] = [*asked, "liveness"]
-    assert_left(stored_under_another_policy(pod))
-    again = decided(pod)
-    assert again.obj == stored_pod()
-
-
 RESTARTING = a_rule(enforcement={"pod_restart": PodRestart.ALL_CONTAINERS})
 OF_ANOTHER_RELEASE = {"image": "vramwarden/enforcer:2", "grace": "0s", "tolerance": "5%"}
 OF_THE_POLICY = {
