@@ -136,7 +136,7 @@ TOLERANCE_ENV: Final = "VRAM_TOLERANCE"
 BLIND_AFTER_ENV: Final = "VRAM_BLIND_AFTER"
 WHEN_BLIND_ENV: Final = "VRAM_WHEN_BLIND"
 ON_EXCESS_ENV: Final = "VRAM_ON_EXCESS"
-"""`Stop` where it is not set, as in pods of releases before 0.2; otherwise `Report`."""
+"""`Stop` if unset, or `Report`."""
 
 ASSIGNED_LATE_EXIT_CODE: Final = 76
 """The sidecar ends with it once its pod has a GPU, to be started again with that one."""

@@ -242,7 +242,7 @@ def test_only_a_pods_own_living_processes_are_stopped(script):
 @given(st.lists(LOOKS, max_size=60), st.booleans())
 def test_a_pod_that_may_not_be_stopped_never_is(script, known):
     lines = {TRAINER: a_line("*", held=hold(may_act=False))}
-    if not known:  # a line of an older release
+    if not known:  # its terms cannot be read
         lines = {TRAINER: replace(a_line("*"), memory_bytes=1, hold=None)}
     assert list(signals(script, lines)) == []
 

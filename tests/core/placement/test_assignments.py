@@ -112,21 +112,24 @@ def test_what_a_pod_takes_that_sees_all_gpus_is_not_free_on_any():
     assert isinstance(planned(draft.assignments, [], after), Denial)
 
 
-def test_whoever_is_planned_entries_of_older_releases_are_completed():
+def test_entries_whose_terms_could_not_be_read_take_them_from_their_pods():
     old, new = pod("old", 300, node=NODE, hold=HOLD), pod("new", 300, hold=HOLD)
-    seeing = pod("seeing", 1, 99, node=NODE, at_binding=False)
-    entered = {"old": entry("a"), "else": entry("a"), "seeing": entry("*", mib=1)}
-    result = planned(entered, [old, new, seeing], new)
-    assert {uid: (one.hold, one.count) for uid, one in result.assignments.items()} == {
-        "old": (HOLD, 1),
-        "else": (None, 1),
-        "seeing": (None, 64),
-        "new": (HOLD, 1),
+    entered = {"old": entry("a"), "else": entry("a")}
+    result = planned(entered, [old, new], new)
+    assert {uid: one.hold for uid, one in result.assignments.items()} == {
+        "old": HOLD,
+        "else": None,
+        "new": HOLD,
     }
-    assert promised_bytes(entered) == 201 * MIB
-    assert promised_bytes(result.assignments | {"two": entry("a", "b")}) == (564 + 200) * MIB
     again = planned({"old": entry("a"), "new": entry("b")}, [old], replace(new, hold=None))
     assert again.changed
+
+
+def test_a_pod_that_sees_all_gpus_is_promised_its_amount_for_each_gpu_of_its_request():
+    seeing = pod("seeing", 1, 99, at_binding=False)
+    entered = planned({}, [], seeing).assignments
+    assert entered["seeing"].count == 64
+    assert promised_bytes(entered | {"two": entry("a", "b")}) == (64 + 200) * MIB
 
 
 def test_who_is_planned_after_another_gets_what_that_one_left():

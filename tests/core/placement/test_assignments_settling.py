@@ -61,7 +61,7 @@ def test_what_is_entered_already_is_not_changed_by_adopting():
     assert adopt(NODE, entered, [known], NOW_S) == entered
 
 
-def test_entries_of_older_releases_learn_what_their_pods_are_held_to():
+def test_entries_without_readable_terms_take_those_of_their_pods():
     pods = [pod("p", 300, node=NODE, gpus="b", hold=HOLD), pod("q", 300, node=NODE, gpus="b")]
     old = {"p": entry("a", since_s=1), "q": entry("b"), "unknown": entry("b")}
     new = old | {"p": entry("a", since_s=1, hold=HOLD)}

@@ -44,7 +44,7 @@ def test_a_name_that_would_be_too_long_is_a_digest_of_its_own():
 HOLD = Hold(cap_bytes=300 * MIB, tolerance_bytes=6 * MIB, late_s=6.5, may_act=True)
 ENTERED = {
     "u-2": entry("a", "b", mib=300, since_s=5, pod="ns/two", hold=HOLD),
-    "u-1": entry("a", mib=1, since_s=6, pod="ns/one"),
+    "u-1": entry("a", mib=1, since_s=6, pod="ns/one", hold=HOLD),
     "u-3": entry("*", mib=1, since_s=7, hold=replace(HOLD, late_s=0.2, may_act=False), count=2),
 }
 
@@ -64,7 +64,17 @@ def test_one_line_is_written_for_each_pod():
             "late_s": 6.5,
             "act": True,
         },
-        {"uid": "u-1", "pod": "ns/one", "gpus": ["GPU-a"], "memory": MIB, "since": 6},
+        {
+            "uid": "u-1",
+            "pod": "ns/one",
+            "gpus": ["GPU-a"],
+            "memory": MIB,
+            "since": 6,
+            "cap": 300 * MIB,
+            "tolerance": 6 * MIB,
+            "late_s": 6.5,
+            "act": True,
+        },
         {
             "uid": "u-3",
             "pod": "ns/p",
@@ -155,6 +165,7 @@ def test_what_a_pod_is_held_to_is_read():
 @pytest.mark.parametrize(
     "change",
     [
+        dict.fromkeys(HELD, ...),
         *({key: ...} for key in HELD),
         *({key: None} for key in HELD),
         {"cap": 0},

@@ -447,12 +447,12 @@ def test_nothing_is_written_for_a_node_whose_pods_have_no_gpus(world, first):
     assert (world.lists, world.count()) == ({}, 0)
 
 
-def test_tidying_completes_what_a_replica_of_an_older_release_wrote(world, first, second):
+def test_tidying_restores_terms_that_were_removed(world, first, second):
     (uid,) = create(world, 2)
     first.bind(uid)
     written = world.assignments("n0")
-    older = {uid: replace(written[uid], hold=None)}
-    world.spoil("n0", **write_assignments(older))
+    without = {uid: replace(written[uid], hold=None)}
+    world.spoil("n0", **write_assignments(without))
     world.resync()
     second.tidy_now()
     assert world.assignments("n0") == written
@@ -526,7 +526,7 @@ def test_an_answer_makes_the_list_and_tidying_keeps_it_while_the_node_is_there(w
     assert world.lists == {}
 
 
-def test_what_an_older_release_writes_is_answered_again(world, first):
+def test_an_answer_that_was_removed_is_given_again(world, first):
     (uid,) = create(world, 1)
     first.finish(first.answer_question("n0", "7"))
     first.bind(uid)

@@ -20,12 +20,16 @@ from webhook.core.placement.assignments import (
     write_whole,
 )
 from webhook.core.placement.fit import Need
+from webhook.core.placement.pods import Hold
 from webhook.core.pod.gpus import Gpu
 from webhook.core.pod.quantity import MIB
 
 GPUS = '[{"uuid":"GPU-a","memory":10485760,"product":"X","index":0}]'
 NODE = GpuNode(name="n1", gpus=(Gpu(uuid="GPU-a", memory_bytes=10 * MIB, product="X", index=0),))
-ENTRY = {"p1": Assignment(pod="team/train", uuids=("GPU-a",), memory_bytes=5 * MIB, since_s=7)}
+HOLD = Hold(cap_bytes=5 * MIB, tolerance_bytes=0, late_s=6.5, may_act=True)
+ENTRY = {
+    "p1": Assignment(pod="team/train", uuids=("GPU-a",), memory_bytes=5 * MIB, since_s=7, hold=HOLD)
+}
 ANSWER = Whole("1764000000", 1, ("team/whole",))
 LISTS = "/api/v1/namespaces/sys/configmaps"
 LIST = f"{LISTS}/gpu-assignments-n1"

@@ -60,14 +60,12 @@ MOST_NAMED: Final = 3
 
 _KEY: Final = "assignments"
 _WHOLE_KEY: Final = "whole"
-_HOLD_KEYS: Final = ("cap", "tolerance", "late_s", "act")
 _REPORTS: Final = ', "report": true'
-"""In a line beside `"act": false`; readers of releases before 0.2 pass over it."""
+"""In a line beside `"act": false`."""
 _LIMITS: Final = {
     limit: "" if limit is DriverLimit.OFF else f', "limit": "{limit}"' for limit in DriverLimit
 }
-"""The key of a line for the driver's limit; readers before 0.3 ignore it."""
-_NO_HOLD: Final = (None,) * len(_HOLD_KEYS)
+"""The driver's limit in a line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +81,7 @@ class Assignment:
     since_s: int
     """Unix time at which it was entered."""
     hold: Hold | None = None
-    """None in the lines of older releases, and where it cannot be read: nobody acts on them."""
+    """None if it cannot be read; then the sentry only measures the pod."""
     count: int = 1
     """Of `EVERY_GPU`, for how many GPUs its pod asked: so often the amount was promised."""
 
@@ -332,20 +330,17 @@ def _asked_for(pod: PodState, uuids: tuple[str, ...]) -> int:
 def _completed(one: Assignment, pod: PodState | None) -> Assignment:
     if pod is None:
         return one
-    hold, count = one.hold or pod.hold, max(one.count, _asked_for(pod, one.uuids))
+    hold = one.hold or pod.hold
     if hold and (pod.uuids or one.hold is None):
         hold = promised(hold, pod.limit_on(driver_limits=False))
-    is_same = hold is one.hold and count == one.count
-    return one if is_same else replace(one, hold=hold, count=count)
+    return one if hold is one.hold else replace(one, hold=hold)
 
 
 def complete(assignments: Assignments, pods: Mapping[str, PodState]) -> Assignments:
-    """Add what entries, as of older releases, do not say.
+    """Return the list with each entry's terms completed from its pod.
 
-    That is what pods are held to, and how many GPUs. The driver's limit is that of the pod's
-    annotation, once it has one.
-
-    Returns the same list where nothing is missing.
+    Terms that could not be read are taken from the pod. The driver's limit is that of the pod's
+    annotation, once the pod has its GPUs. The same list is returned if nothing changes.
     """
     completed = ((uid, one, _completed(one, pods.get(uid))) for uid, one in assignments.items())
     found = {uid: now for uid, one, now in completed if now is not one}
@@ -399,7 +394,7 @@ def adopt(
 ) -> Assignments:
     """Enter the pods of a node that have GPUs already, where the list was lost or never made.
 
-    Entries of theirs that are there already are completed, see `complete`.
+    Their existing entries are completed, see `complete`.
     """
     known = {pod.uid: pod for pod in pods}
     found = {
@@ -483,7 +478,7 @@ def write_assignments(assignments: Assignments) -> dict[str, str]:
 
     Each is a JSON object, put together by hand: every binding writes all lines of its node, and
     `json` takes four times as long. In one key, since the API server keeps a record of who wrote
-    each key (`managedFields`). Readers of older releases pass over what they do not know.
+    each key (`managedFields`). Readers ignore keys that they do not know.
 
     No line is longer than some 4 KiB, whatever anybody wrote on the pod (`counted.named_gpus`).
     """
@@ -523,7 +518,6 @@ def read_assignments(data: object) -> tuple[Assignments, bool]:
     | --- | --- |
     | the pod, its GPUs or its amount cannot be read | not all could be read; it does not count |
     | what the pod is held to cannot be read | not all could be read; it counts, nobody acts on it |
-    | it does not say what the pod is held to: an older release | it counts, nobody acts on it |
     """
     written = data.get(_KEY) if isinstance(data, dict) else None
     if not isinstance(written, str):
@@ -535,14 +529,14 @@ def read_assignments(data: object) -> tuple[Assignments, bool]:
         if found is None:
             whole = False
         else:
-            uid, one, said_all = found
+            uid, one = found
             read[uid] = one
-            whole = whole and said_all
+            whole = whole and one.hold is not None
     return read, whole and len(read) == len(lines)
 
 
-def _read_entry(line: str) -> tuple[str, Assignment, bool] | None:
-    """Read a line; also say whether what the pod is held to could be read."""
+def _read_entry(line: str) -> tuple[str, Assignment] | None:
+    """Return a pod's UID and its entry, or None if the line cannot be read."""
     try:
         entry = json.loads(line)
     except (ValueError, RecursionError):
@@ -564,27 +558,20 @@ def _read_entry(line: str) -> tuple[str, Assignment, bool] | None:
         and pod.count("/") == 1
         and "" not in pod.split("/")
     ):
-        hold, could = _read_hold(entry)
-        return (
-            uid,
-            Assignment(
-                pod=pod,
-                uuids=tuple(map(intern, gpus)),
-                memory_bytes=memory,
-                since_s=since,
-                hold=hold,
-                count=count,
-            ),
-            could,
+        return uid, Assignment(
+            pod=pod,
+            uuids=tuple(map(intern, gpus)),
+            memory_bytes=memory,
+            since_s=since,
+            hold=_read_hold(entry),
+            count=count,
         )
     return None
 
 
-def _read_hold(entry: Json) -> tuple[Hold | None, bool]:
-    cap, tolerance, late_s, act = written = tuple(map(entry.get, _HOLD_KEYS))
+def _read_hold(entry: Json) -> Hold | None:
+    cap, tolerance, late_s, act = map(entry.get, ("cap", "tolerance", "late_s", "act"))
     reports, limit = entry.get("report", False), entry.get("limit", "Off")
-    if written == _NO_HOLD:
-        return None, True
     if (
         type(cap) is type(tolerance) is int
         and 0 < cap <= MAX_BYTES
@@ -598,8 +585,8 @@ def _read_hold(entry: Json) -> tuple[Hold | None, bool]:
         and limit in _LIMITS
     ):
         hold = shared_hold(cap, tolerance, float(late_s), may_act=act, reports=reports)
-        return promised(hold, DriverLimit(limit)), True
-    return None, False
+        return promised(hold, DriverLimit(limit))
+    return None
 
 
 def write_whole(whole: Whole | None) -> dict[str, str]:

@@ -209,8 +209,8 @@ class Binder:
 
         `stored` is the list as it was just read; without, it is as it was last read here. What the
         API server has to be asked, others do not wait for. A list that is damaged or lost is
-        restored, pods that came past us are entered, and entries of older releases completed; a
-        list of a node that is gone is deleted, once it is empty.
+        restored, pods that came past us are entered, and terms completed (`complete`); a list of a
+        node that is gone is deleted, once it is empty.
         """
         stored = stored or self._copies.get(name) or self._api.assignments(name)
         pods = self._tracker.relevant(name, stored.assignments)
