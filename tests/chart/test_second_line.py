@@ -93,7 +93,7 @@ def changed(pod, path, value):
 # What shows GPUs, and what does not
 
 VISIBLE, VRAM = "NVIDIA_VISIBLE_DEVICES", "vramwarden.io/vram"
-OURS, BEFORE = (
+OURS, OTHER = (
     {"fieldRef": {"fieldPath": f"metadata.annotations['vramwarden.io/{key}']"}}
     for key in ("visible-devices", "gpu")
 )
@@ -114,7 +114,7 @@ SHOWING = {
     "another variable": {"value": "$(A)"},
     "another annotation": {"valueFrom": {"fieldRef": {"fieldPath": "metadata.annotations['a']"}}},
     "our annotation": {"valueFrom": OURS},
-    "our annotation of before": {"valueFrom": BEFORE},
+    "another annotation of ours": {"valueFrom": OTHER},
     "a ConfigMap": {"valueFrom": {"configMapKeyRef": {"name": "m", "key": "k"}}},
 }
 SHOWING_NONE = [{"value": "void"}, {"value": "none"}, {"value": ""}, {}]
@@ -330,7 +330,7 @@ CREATED = [
     new("by variable, where it is voided", BY_VARIABLE, "", "voiding"),
     new("by annotation, where variables are voided", CDI, "annotation", "voiding"),
     new("as translation does", shown([{"valueFrom": OURS}])),
-    new("as translation did", shown([{"valueFrom": BEFORE}])),
+    new("from another annotation", shown([{"valueFrom": OTHER}]), "variable"),
     new("as translation does, elsewhere", shown((), [{"valueFrom": OURS}]), "variable"),
     new("in place of translation", shown([{"value": "all"}]), "variable"),
     new("all, where none are chosen", shown(namespace="unplaced"), "", "unplaced"),

@@ -1,4 +1,4 @@
-"""What a release of ours wrote is never held against a pod that is restored, copied or applied."""
+"""What vramwarden wrote is never held against a pod that is restored, copied or applied."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from tests.core.admission.decisions import (
     a_plain_pod,
     another_policy,
     assert_denied,
-    assert_fine,
     assert_left,
     container_of,
     decided,
@@ -24,50 +23,28 @@ from tests.core.admission.decisions import (
     variable,
 )
 from tests.core.admission.test_laws import RULES, mutated
-from tests.support.paths import GOLDEN
 from tests.support.pods import a_policy, a_rule
 from tests.support.strategies import asking_pods
 from webhook.core.admission.decide import Phase
 from webhook.core.policy.values import EnforceBy, Placement
 from webhook.names import BINDING_ANNOTATIONS, ENFORCER_CONTAINER
-from webhook.tools.shared.manifests.reading import read_yaml
 
 
-def of_0_1(name="release-0.1"):
-    """Return a pod as release 0.1 wrote it, and bound it, or as another one did."""
-    return read_yaml((GOLDEN / name / "input.yaml").read_text())[0]
-
-
-def as_0_1_wrote(pod):
-    """Return a translated pod with what 0.1 wrote in other words."""
+def changed(pod):
+    """Return a translated pod whose sidecar another policy or registry wrote in other words."""
     pod = copy.deepcopy(pod)
-    spec = pod["spec"]
-    for container in [*spec["containers"], *(spec.get("initContainers") or ())]:
-        for entry in container.get("env") or ():
-            if entry["name"] == VISIBLE and "valueFrom" in entry:
-                field = entry["valueFrom"]["fieldRef"]
-                field["fieldPath"] = "metadata.annotations['vramwarden.io/gpu']"
-        if container["name"] == ENFORCER_CONTAINER:
-            container["image"] = "old.example/vramwarden/enforcer:0.1.0"
-            container["startupProbe"] |= {"failureThreshold": 4, "initialDelaySeconds": 5}
-            amounts = {"cpu": "10m", "memory": "64Mi"}
-            container["resources"] = {"requests": amounts, "limits": amounts}
-            later = {"VRAM_GPUS", "VRAM_DRIVER_LIMIT"}
-            container["env"] = [one for one in container["env"] if one["name"] not in later]
-            container["volumeMounts"] = container["volumeMounts"][:2]
-            spec["volumes"] = [one for one in spec["volumes"] if one["name"] != "vram-enforcer-gpu"]
-    for term in required_terms(pod):
-        term["matchExpressions"] = [
-            one for one in term["matchExpressions"] if one["key"] != "vramwarden.io/device-names"
-        ]
+    enforcer = enforcer_of(pod)
+    if enforcer:
+        enforcer["image"] = "old.example/vramwarden/enforcer:0.1.0"
+        enforcer["startupProbe"] |= {"failureThreshold": 4, "initialDelaySeconds": 5}
+        amounts = {"cpu": "10m", "memory": "64Mi"}
+        enforcer["resources"] = {"requests": amounts, "limits": amounts}
+        optional = {"VRAM_GPUS", "VRAM_DRIVER_LIMIT"}
+        enforcer["env"] = [one for one in enforcer["env"] if one["name"] not in optional]
+        enforcer["volumeMounts"] = enforcer["volumeMounts"][:2]
+        volumes = pod["spec"]["volumes"]
+        pod["spec"]["volumes"] = [one for one in volumes if one["name"] != "vram-enforcer-gpu"]
     return pod
-
-
-def required_terms(pod):
-    """Return the alternatives of a pod's required node affinity that some node can meet."""
-    affinity = pod["spec"]["affinity"]["nodeAffinity"]
-    terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
-    return [term for term in terms if term]
 
 
 def as_bound(pod):
@@ -89,11 +66,11 @@ def volumes_of(pod):
 
 
 @given(asking_pods(), RULES, RULES)
-def test_a_pod_of_any_rule_and_release_comes_again_under_any_rule(pod, before, now):
+def test_a_pod_of_any_rule_comes_again_under_any_rule(pod, before, now):
     policy = another_policy(now)
     fresh = mutated(pod, policy).obj
     stored = mutated(pod, a_policy(before)).obj
-    for comes in (stored, as_bound(stored), as_bound(as_0_1_wrote(stored))):
+    for comes in (stored, as_bound(stored), as_bound(changed(stored))):
         again = mutated(comes, policy).obj
         assert enforcer_of(again) == enforcer_of(fresh)
         assert volumes_of(again) == volumes_of(fresh)
@@ -106,17 +83,8 @@ def test_a_pod_of_any_rule_and_release_comes_again_under_any_rule(pod, before, n
 def test_a_pod_that_comes_again_is_translated_as_if_it_were_new(pod, rule):
     policy = a_policy(rule)
     once = mutated(pod, policy).obj
-    for comes in (as_bound(once), as_bound(as_0_1_wrote(once))):
+    for comes in (as_bound(once), as_bound(changed(once))):
         assert mutated(comes, policy).obj == once
-
-
-@pytest.mark.parametrize("name", ["release-0.1", "release-0.1-none", "before-device-names"])
-def test_a_pod_of_an_older_release_is_taken_as_it_is_and_shown_the_gpu_it_gets(name):
-    assert_fine(of_0_1(name))
-    env = container_of(translated(of_0_1(name)), "main")["env"]
-    (shown,) = (entry for entry in env if entry["name"] == VISIBLE)
-    field = shown["valueFrom"]["fieldRef"]
-    assert field["fieldPath"] == "metadata.annotations['vramwarden.io/visible-devices']"
 
 
 ALL = {"name": VISIBLE, "value": "all"}
@@ -127,15 +95,15 @@ ALL = {"name": VISIBLE, "value": "all"}
     [
         lambda main: main.pop("resources"),
         lambda main: main["resources"].pop("requests"),
-        lambda main: main["env"].pop(1),
+        lambda main: main["env"].pop(),
         lambda main: main["env"].append(ALL),
     ],
     ids=["amounts", "requests", "the driver's libraries", "twice"],
 )
 def test_seeing_every_gpu_is_set_by_hand_unless_all_is_as_translation_writes_it(break_):
-    pod = of_0_1("release-0.1-none")
+    pod = stored_pod(a_rule(placement=Placement.NONE))
     main = container_of(pod, "main")
-    assert main["env"][0] == ALL
+    assert ALL in main["env"]
     break_(main)
     assert decided(pod).reasons[-1] == "VisibleDevicesOverride"
 
@@ -208,25 +176,6 @@ OTHER = another_policy()
 
 def judged(pod, policy=OTHER):
     return decided(pod, phase=Phase.VALIDATE, policy=policy)
-
-
-def test_a_pod_that_0_1_has_just_translated_is_stored():
-    pod = of_0_1()
-    del pod["metadata"]["annotations"]["vramwarden.io/gpu"]
-    enforcement = {"image": "vramwarden/enforcer:0.2.0"}
-    assert_left(judged(pod, another_policy(a_rule(enforcement=enforcement))))
-
-
-def test_a_pod_is_stored_that_a_release_translated_which_knew_no_names_of_devices():
-    pod = of_0_1("before-device-names")
-    assert_left(judged(pod))
-    assert_fine(pod)
-    (term,) = required_terms(translated(pod))
-    assert term["matchExpressions"] == [
-        {"key": "vramwarden.io/gpu-memory-mib", "operator": "Gt", "values": ["8191"]},
-        {"key": "vramwarden.io/enforcement", "operator": "In", "values": ["sidecar"]},
-        {"key": "vramwarden.io/device-names", "operator": "NotIn", "values": ["none"]},
-    ]
 
 
 @pytest.mark.parametrize("placement", Placement)
@@ -342,7 +291,7 @@ def test_no_release_lets_others_steer_or_blind_the_sidecar(change):
 # --- pods that are stored, and change
 
 
-@pytest.mark.parametrize("name", ["release-0.1", "release-0.1-none"])
+@pytest.mark.parametrize("rule", [a_rule(), WITHOUT_SIDECAR], ids=["sidecar", "none"])
 @pytest.mark.parametrize("phase", Phase)
 @pytest.mark.parametrize(
     "change",
@@ -358,8 +307,8 @@ def test_no_release_lets_others_steer_or_blind_the_sidecar(change):
     ids=["label", "annotation", "finalizer", "image", "deadline", "gate", "toleration"],
 )
 @pytest.mark.parametrize("by", EnforceBy)
-def test_a_stored_pod_of_0_1_may_change_as_before(by, change, phase, name):
-    old = of_0_1(name)
+def test_a_stored_pod_may_change_under_any_later_rule(by, change, phase, rule):
+    old = stored_pod(rule)
     old["metadata"]["finalizers"] = ["x"]
     new = copy.deepcopy(old)
     change(new)
@@ -369,8 +318,8 @@ def test_a_stored_pod_of_0_1_may_change_as_before(by, change, phase, name):
 
 
 @pytest.mark.parametrize("key", ["gpu", "visible-devices", "driver-limit", "gpu-waits"])
-def test_a_stored_pod_of_0_1_gets_no_gpu_by_hand(key):
-    old = of_0_1()
+def test_a_stored_pod_gets_no_gpu_by_hand(key):
+    old = stored_pod()
     new = copy.deepcopy(old)
     new["metadata"]["annotations"][f"vramwarden.io/{key}"] = "GPU-2"
     assert updated(old, new).reasons == ("Immutable",)

@@ -24,7 +24,7 @@ PROVEN = {"proven": True, "backEnd": "misc", "why": "", "of": "a newer release"}
         ({"proven": "true"}, {"heldBy": 5, "idleSince": "x"}, None, ("", None)),
         (None, {}, None, ("", None)),
     ],
-    ids=["all", "not proven", "malformed", "an older release"],
+    ids=["all", "not proven", "malformed", "absent"],
 )
 def test_how_pods_are_held_and_since_when_they_idle_is_read(driver_limit, pod, limit, figures):
     stored = write_gpu_node(a_node("n1", a_gpu(9, held("u1", 8))).figures)

@@ -38,7 +38,9 @@ VRAM = "vramwarden.io/vram"
 GIB = 1024 * MIB
 
 
-def from_field(path="metadata.annotations['vramwarden.io/gpu']", name="NVIDIA_VISIBLE_DEVICES"):
+def from_field(
+    path="metadata.annotations['vramwarden.io/visible-devices']", name="NVIDIA_VISIBLE_DEVICES"
+):
     env = {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
     return a_container(env=[{"name": "A", "value": "1"}, env])
 
@@ -93,8 +95,7 @@ def test_a_pod_is_finished_by_its_phase_alone(phase, finished):
     ("containers", "at_binding"),
     [
         ([from_field()], True),
-        ([from_field(path="metadata.annotations['vramwarden.io/visible-devices']")], True),
-        ([from_field(path="metadata.annotations['vramwarden.io/gpu-waits']")], False),
+        ([from_field(path="metadata.annotations['vramwarden.io/gpu']")], False),
         ([a_container()], False),
         ([a_container(), from_field()], True),
         ([a_container(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}])], False),

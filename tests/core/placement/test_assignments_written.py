@@ -10,7 +10,7 @@ import pytest
 from tests.support.assignments import NODE, entry
 from tests.support.pods import a_container, a_pod
 from webhook.core.bounds import LONGEST_UUID
-from webhook.core.nvidia.variables import CHOSEN_PATHS, VISIBLE_DEVICES_ENV
+from webhook.core.nvidia.variables import CHOSEN_PATH, VISIBLE_DEVICES_ENV
 from webhook.core.placement.assignments import (
     Assignment,
     Whole,
@@ -225,7 +225,7 @@ def test_no_pod_has_a_line_that_is_much_longer_than_others():
     )
     raw["metadata"] |= {"name": "n" * 253, "namespace": "s" * 63, "uid": "u" * 36}
     raw["spec"]["containers"][0]["env"] = [
-        {"name": VISIBLE_DEVICES_ENV, "valueFrom": {"fieldRef": {"fieldPath": min(CHOSEN_PATHS)}}}
+        {"name": VISIBLE_DEVICES_ENV, "valueFrom": {"fieldRef": {"fieldPath": CHOSEN_PATH}}}
     ]
     state = read_pod_state(raw)
     assert len(state.uuids) == MOST_GPUS

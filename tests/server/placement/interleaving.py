@@ -23,7 +23,7 @@ from webhook.core.admission.sidecar.container import LIMIT_VARIABLE
 from webhook.core.node.inventory import Inventory, TrackedGpu
 from webhook.core.node.state import desired
 from webhook.core.nvidia.device_names import DeviceNames
-from webhook.core.nvidia.variables import CHOSEN_PATHS, VISIBLE_DEVICES_ENV
+from webhook.core.nvidia.variables import CHOSEN_PATH, VISIBLE_DEVICES_ENV
 from webhook.core.placement.assignments import (
     Assignments,
     PodState,
@@ -237,7 +237,7 @@ class World(ApiServer):
             amounts = {VRAM_RESOURCE: f"{mib * count}Mi"}
             main["resources"] = {"requests": amounts, "limits": amounts}
         if at_binding:
-            source = {"fieldRef": {"fieldPath": CHOSEN_PATHS[0]}}
+            source = {"fieldRef": {"fieldPath": CHOSEN_PATH}}
             main["env"] = [{"name": VISIBLE_DEVICES_ENV, "valueFrom": source}]
         sidecar = {
             "name": ENFORCER_CONTAINER,

@@ -350,6 +350,6 @@ def _fault(fault: object) -> str:
 
 
 def _total(entry: Mapping[str, Any], usable_bytes: int) -> int | None:
-    """Return a GPU's total memory; None where an older agent wrote none, or it makes no sense."""
+    """Return a GPU's total memory, or None if it is missing or out of range."""
     total = entry.get("total")
     return total if isinstance(total, int) and usable_bytes <= total <= MOST_GPU_BYTES else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from webhook.names import GPU_ANNOTATION, VISIBLE_DEVICES_ANNOTATION
+from webhook.names import VISIBLE_DEVICES_ANNOTATION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,10 +23,8 @@ COMPUTING: Final = "compute,utility"
 MEASURING: Final = "utility"
 """Those that NVML needs."""
 
-CHOSEN_PATHS: Final = tuple(
-    f"metadata.annotations['{key}']" for key in (VISIBLE_DEVICES_ANNOTATION, GPU_ANNOTATION)
-)
-"""Where containers read which GPUs were chosen: as we write it, then as 0.1 before us did."""
+CHOSEN_PATH: Final = f"metadata.annotations['{VISIBLE_DEVICES_ANNOTATION}']"
+"""Field from which containers read the GPUs chosen at binding."""
 
 # Prefixes of the variables that the driver and MPS read a memory limit from.
 _LIMITING: Final = ("NVIDIA_GPU_MEMORY_", "CUDA_MPS_")
@@ -56,13 +54,13 @@ def chooses_devices(entry: Json) -> bool:
 
 
 def shows_chosen(entry: Json) -> bool:
-    """Say whether a variable shows the GPUs chosen at binding, as any release writes it."""
-    return any(entry == _from_field(path) for path in CHOSEN_PATHS)
+    """Return True if a variable shows the GPUs chosen at binding, as translation writes it."""
+    return entry == _CHOSEN
 
 
 def shows_all(entry: Json) -> bool:
-    """Say whether a variable shows all GPUs, as every release writes it."""
-    return entry == visible_devices(chosen=False)
+    """Return True if a variable shows all GPUs, as translation writes it."""
+    return entry == _ALL
 
 
 def driver_capabilities(libraries: str) -> Json:
@@ -75,13 +73,11 @@ def visible_devices(*, chosen: bool) -> Json:
     return _CHOSEN if chosen else _ALL
 
 
-def _from_field(path: str) -> Json:
-    field = {"apiVersion": "v1", "fieldPath": path}
-    return {"name": VISIBLE_DEVICES_ENV, "valueFrom": {"fieldRef": field}}
-
-
 # Shared by all pods, and never changed.
-_CHOSEN: Final = _from_field(CHOSEN_PATHS[0])
+_CHOSEN: Final[Json] = {
+    "name": VISIBLE_DEVICES_ENV,
+    "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": CHOSEN_PATH}},
+}
 _ALL: Final[Json] = {"name": VISIBLE_DEVICES_ENV, "value": "all"}
 _VOID: Final[Json] = {"name": VISIBLE_DEVICES_ENV, "value": "void"}
 _COMPUTES: Final = driver_capabilities(COMPUTING)

@@ -16,7 +16,7 @@ from sys import intern
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.bounds import LATEST_S, LONGEST_LATE_S, LONGEST_SENTENCE, LONGEST_WHOLE
-from webhook.core.nvidia.variables import CHOSEN_PATHS, VISIBLE_DEVICES_ENV
+from webhook.core.nvidia.variables import CHOSEN_PATH, VISIBLE_DEVICES_ENV
 from webhook.core.placement.fit import Denial, Need, held_node, place
 from webhook.core.placement.pods import (
     Hold,
@@ -207,7 +207,7 @@ def _is_placed_at_binding(pod: Pod) -> bool:
     for container in pod.containers:
         for entry in container.env():
             reference = mapping(mapping(entry, "valueFrom", ""), "fieldRef", "")
-            if entry["name"] == VISIBLE_DEVICES_ENV and reference.get("fieldPath") in CHOSEN_PATHS:
+            if entry["name"] == VISIBLE_DEVICES_ENV and reference.get("fieldPath") == CHOSEN_PATH:
                 return True
     return False
 

@@ -268,7 +268,6 @@ def gpu_annotations(
     limit, Off also where the node has none. Under a limit programs take that for the size of the
     card (cuMemGetInfo). Raises ValueError for `DeviceNames.NONE`.
     """
-    # An agent of an old release says no total.
     totals = {gpu.uuid: gpu.total_bytes or gpu.memory_bytes for gpu in gpus}
     seen = [totals.get(uuid) for uuid in uuids] if limit is DriverLimit.OFF else [cap_bytes]
     given = {

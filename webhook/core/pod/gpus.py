@@ -56,11 +56,11 @@ class Gpu:
     product: str
     index: int
     total_bytes: int | None = None
-    """With what the driver keeps for itself; None where the node does not say."""
+    """Includes the driver's reserve; None if the node does not state it."""
     healthy: bool = True
     """Whether it may be chosen now; where not, its memory still counts into the capacity."""
     fault: str = ""
-    """Why it is not healthy, in a few words; empty where an older agent gave no reason."""
+    """Why it is not healthy, in a few words; may be empty."""
 
 
 class Allocation(Protocol):

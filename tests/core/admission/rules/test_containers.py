@@ -85,9 +85,8 @@ def test_what_is_nearly_a_fault_is_admitted_and_stored(fields, name):
     assert_fine(pod)
 
 
-@pytest.mark.parametrize("key", ["visible-devices", "gpu"])
-def test_the_variable_as_a_release_writes_it_is_accepted_only_where_there_is_vram(key):
-    path = f"metadata.annotations['vramwarden.io/{key}']"
+def test_the_variable_as_translation_writes_it_is_accepted_only_where_there_is_vram():
+    path = "metadata.annotations['vramwarden.io/visible-devices']"
     ours = {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}
     pod = a_full_pod()
     put_in(pod, "main", variable(VISIBLE, **ours))

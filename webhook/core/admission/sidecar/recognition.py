@@ -41,17 +41,17 @@ _OURS: Final = ("VRAM_", "NVIDIA_")
 
 
 def is_enforcer(container: Container) -> bool:
-    """Say whether a container runs our program, as a release of ours would have written it.
+    """Return True if a container runs our program, with our command and without arguments.
 
-    Whatever its image and its other fields are: a pod that comes again may bring those of another
-    release or of another registry, and translation writes all of them again.
+    Its image and other fields do not count: a pod that is created again may bring those of another
+    policy or registry, and translation writes all of them again.
     """
     command = texts(container.raw, "command", container.path)
     return command == list(ENFORCER_COMMAND) and not texts(container.raw, "args", container.path)
 
 
 def is_enforcers_volume(volume: Json) -> bool:
-    """Say whether a volume may be the sidecar's, in the spelling of any release."""
+    """Return True if a volume may be the sidecar's: it is of a kind that ours are."""
     return volume.keys() - {"name"} in ({"emptyDir"}, {"downwardAPI"})
 
 
@@ -106,17 +106,17 @@ def as_written(raw: Json, wanted: Json) -> Json:
 
 
 def holds(container: Container, wanted: Json) -> bool:
-    """Say whether a container is the sidecar of any policy and any release, with the wanted cap.
+    """Return True if a container is the sidecar of any policy or release, with the wanted cap.
 
-    Replicas of two releases judge each other's pods during an upgrade, and each has to take what it
-    does not know, as long as that cannot defeat the cap.
+    Replicas of two releases judge each other's pods during an upgrade, so each accepts what it does
+    not know, as long as that cannot defeat the cap.
 
     | part | allowed |
     | --- | --- |
     | command | ours, without arguments |
     | image | ours, with any tag |
     | the cap | the wanted one, set once |
-    | NVIDIA_VISIBLE_DEVICES | the GPUs chosen, or all, as any release writes it; set once |
+    | NVIDIA_VISIBLE_DEVICES | the GPUs chosen, or all, as translation writes it; set once |
     | other VRAM_* | any, each set once, by value or from an annotation of ours |
     | other variables | what others add in good faith |
     | resources | CPU, memory, ephemeral storage |
@@ -130,7 +130,7 @@ def holds(container: Container, wanted: Json) -> bool:
         and container.raw.keys() <= _FIELDS
         and _restarts_all(container.raw.get("restartPolicyRules"))
         and wanted["env"][0] in container.env()  # the cap
-        and _steers_as_a_release(container.env())
+        and _steers_as_ours(container.env())
         and _amounts_known(container)
         and _mounts_known(container.raw, wanted["volumeMounts"])
     )
@@ -233,12 +233,12 @@ def _restarts_all(rules: object) -> bool:
     )
 
 
-def _steers_as_a_release(env: list[Json]) -> bool:
+def _steers_as_ours(env: list[Json]) -> bool:
     ours = [entry for entry in env if entry["name"].startswith(_OURS)]
     return (
         len({entry["name"] for entry in ours}) == len(ours)
         and any(map(chooses_devices, ours))
-        and all(map(_is_of_a_release, ours))
+        and all(map(_may_be_ours, ours))
         and all(
             _is_harmless_variable(entry["name"])
             for entry in env
@@ -247,7 +247,8 @@ def _steers_as_a_release(env: list[Json]) -> bool:
     )
 
 
-def _is_of_a_release(entry: Json) -> bool:
+def _may_be_ours(entry: Json) -> bool:
+    """Return True if this release or a later one may write a variable of ours so."""
     if chooses_devices(entry):
         return shows_chosen(entry) or shows_all(entry)
     if entry["name"] in OF_BINDING:
@@ -271,7 +272,7 @@ def _mounts_known(raw: Json, wanted: list[Json]) -> bool:
     actual = raw.get("volumeMounts")
     if not isinstance(actual, list):
         return False
-    # Releases before this one had no volume that shows the GPUs.
+    # The pod may come from a rule that does not place at binding, and shows the sidecar no GPUs.
     needed = [mount for mount in wanted if mount["name"] != ENFORCER_GPU_VOLUME]
     return all(mount in actual for mount in needed) and all(
         mount in wanted or _is_harmless(mount) or _is_of_ours(mount) for mount in actual
