@@ -1,12 +1,14 @@
 """Handshakes in memory, and the folders, names and moments that tests share."""
 
+import shutil
 import ssl
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from certs import Bundle, load_into
-from certs.stores.folder import read
+from certs import Bundle, Pair, issue_serving, load_into
 
 NAMES = ("hook.gpu.svc", "127.0.0.1", "::1")
 DAY = timedelta(days=1)
@@ -16,10 +18,10 @@ def real_now() -> datetime:
     return datetime.now(tz=UTC)
 
 
-def shake_hands(folder: Path, ca_pem: bytes, name: str = NAMES[0]) -> dict:
-    """Serve one handshake from the folder, verify it against the CAs, return the outcome."""
+def shake_hands(bundle: Bundle, ca_pem: bytes, name: str = NAMES[0]) -> dict:
+    """Serve one handshake with a set, verify it against the CAs, return the certificate."""
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    load_into(server, folder)
+    load_into(server, bundle)
     return handshake(server, ca_pem, name)
 
 
@@ -38,24 +40,29 @@ def handshake(server: ssl.SSLContext, ca_pem: bytes, name: str = NAMES[0]) -> di
     return near.getpeercert()
 
 
+def renewed(bundle: Bundle, names: Sequence[str] = NAMES) -> Bundle:
+    """Return the set with another serving certificate of its CA."""
+    pair = issue_serving(Pair(bundle.ca_pem, bundle.ca_key_pem), names, real_now())
+    return replace(bundle, certificate_pem=pair.certificate_pem, key_pem=pair.key_pem)
+
+
 def put(folder: Path, bundle: Bundle) -> Bundle:
-    """Lay the set down as plain files, the way a person copies them."""
+    """Write a set as plain files, replacing those there, as a person copies them."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in bundle.files().items():
         (folder / name).write_bytes(content)
-    return read(folder)
+    return bundle
 
 
-def tree(folder: Path) -> dict[str, bytes | str]:
-    """Return everything in the folder, to find out whether anything was changed."""
-    return {
-        str(path.relative_to(folder)): (
-            str(path.readlink()) if path.is_symlink() else path.read_bytes()
-        )
-        for path in sorted(folder.rglob("*"))
-        if path.is_symlink() or path.is_file()
-    }
-
-
-def versions(folder: Path) -> list[Path]:
-    return [p for p in folder.iterdir() if p.is_dir() and not p.is_symlink()]
+def mount(folder: Path, bundle: Bundle, version: str) -> None:
+    """Show a set in the folder as the kubelet does: all files of a version by one rename."""
+    put(folder / f"..{version}", bundle)
+    for name in bundle.files():
+        if not (folder / name).is_symlink():
+            (folder / name).symlink_to(f"..data/{name}")
+    temporary, data = folder / "..data_tmp", folder / "..data"
+    before = data.resolve() if data.is_symlink() else None
+    temporary.symlink_to(f"..{version}")
+    temporary.replace(data)
+    if before:
+        shutil.rmtree(before)

@@ -16,6 +16,7 @@ OTHERS = POD.replace('"team"', '"_other"').replace('"p"', '"_other"')
 GPU = '{node="n1",gpu="0",uuid="gpu-1"}'
 BUCKET = 'vramwarden_admission_duration_seconds_bucket{webhook="mutate",le="%s"}'
 DAY_S = 86400
+CA_EXPIRY = 'vramwarden_certificate_expiry_timestamp_seconds{role="ca"}'
 NAMED = {"namespace": "team", "pod": "p"}
 
 CASES = {
@@ -159,9 +160,14 @@ CASES = {
         {"role": "serving"},
         {
             'vramwarden_certificate_expiry_timestamp_seconds{role="serving"}': f"{DAY_S}x500",
-            'vramwarden_certificate_expiry_timestamp_seconds{role="ca"}': f"{90 * DAY_S}x500",
+            CA_EXPIRY: f"{90 * DAY_S}x500",
         },
         {'vramwarden_certificate_expiry_timestamp_seconds{role="serving"}': f"{8 * DAY_S}x500"},
+    ),
+    "VramwardenCAExpires": (
+        {},
+        {CA_EXPIRY: f"{364 * DAY_S}x500", "vramwarden_ca_bundle_published": "1x500"},
+        {CA_EXPIRY: f"{364 * DAY_S}x500"},
     ),
     "VramwardenCABundleWrong": (
         {},
@@ -242,6 +248,11 @@ def test_a_certificate_wakes_somebody_in_its_last_day_alone(promtool, groups, ru
     serving = 'vramwarden_certificate_expiry_timestamp_seconds{role="serving"}'
     expected = [fired(warning, {"role": "serving"})]
     play(promtool, groups, alert, ({serving: f"{2 * DAY_S}x500"}, expected))
+
+
+def test_a_ca_is_reported_in_its_last_year_alone(promtool, groups):
+    series = {CA_EXPIRY: f"{366 * DAY_S}x500", "vramwarden_ca_bundle_published": "1x500"}
+    play(promtool, groups, "VramwardenCAExpires", (series, []))
 
 
 def fired(rule, labels):

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from certs import ensure, service_names
+from certs import create, service_names
 from tests.chart.served import (
     NAME,
     behind_the_service,
@@ -27,8 +27,8 @@ def values_of(mode, folder):
     if mode == "self":
         return {"webhook": webhook}
     (folder / "certificate").mkdir()
-    ensure(folder / "certificate", service_names(NAME, NAMESPACE), datetime.now(UTC))
-    existing = {"name": "mine", "caBundle": (folder / "certificate" / "ca.crt").read_text()}
+    made = create(folder / "certificate", service_names(NAME, NAMESPACE), datetime.now(UTC))
+    existing = {"name": "mine", "caBundle": made.ca_pem.decode()}
     certificates = {"mode": "existingSecret", "existingSecret": existing}
     return {"webhook": webhook, "certificates": certificates}
 

@@ -11,7 +11,6 @@ import pytest
 
 from tests.support.commands import runner, vramwarden
 from tests.support.recordings import assert_recorded
-from webhook.cli.certs import command as certs_command
 from webhook.cli.main import main
 
 RECORDED = Path(__file__).with_name("recorded")
@@ -44,11 +43,10 @@ def test_a_folder_without_certificates_is_one_sentence(status, tmp_path):
     assert status("--cert-dir", str(tmp_path)) == (1, "", f"problem: {why}\n")
 
 
-def test_the_usual_folder_needs_no_option(status, tmp_path, monkeypatch):
-    folder = tmp_path / "none"
-    monkeypatch.setattr(certs_command, "default_certificate_folder", lambda: folder)
-    why = f"{folder} does not exist; run: vramwarden certs issue"
-    assert status() == (1, "", f"problem: {why}\n")
+def test_without_a_place_it_is_asked_for(status):
+    code, out, err = status()
+    assert (code, out) == (2, "")
+    assert "name a folder by --cert-dir, or a Secret by --secret" in err
 
 
 @pytest.mark.parametrize("exists", [False, True], ids=["no secret", "an empty secret"])
@@ -71,14 +69,15 @@ def test_a_certificate_without_the_rest_is_told_in_full(status, tmp_path):
 
 
 @pytest.mark.process
-def test_certificates_are_issued_once_kept_and_shown(tmp_path):
+def test_certificates_are_issued_once_and_shown(tmp_path):
     folder = tmp_path / "certs"
     first = vramwarden("certs", "issue", "--cert-dir", folder, "--service", "vramwarden.system")
     assert (first.returncode, first.stderr) == (0, "")
-    assert f"{folder}: issued" in first.stdout
+    assert first.stdout == f"{folder}: issued\n"
     assert stat.S_IMODE((folder / "tls.key").stat().st_mode) == 0o600
-    again = vramwarden("certs", "issue", "--cert-dir", folder, "--service", "vramwarden.system")
-    assert f"{folder}: kept" in again.stdout
+    again = vramwarden("certs", "issue", "--cert-dir", folder)
+    assert (again.returncode, again.stdout) == (2, "")
+    assert f"{folder}: holds tls.crt already; name another folder" in again.stderr
 
     shown = vramwarden("certs", "status", "--cert-dir", folder)
     assert shown.returncode == 0

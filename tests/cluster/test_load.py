@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from certs import SetAction, ensure
+from certs import Bundle, advance
+from tests.certs.handshakes import mount, renewed
 from tests.cluster.secret_servers import creating
 from tests.support.control_planes import wait_until
 from tests.support.our_server import OurServer, Team, container, serving, variables
@@ -41,7 +42,16 @@ def test_the_server_refused_no_request_and_failed_on_none(ours):
 
 
 @pytest.fixture
-def own_server(tmp_path):
+def brought(tmp_path):
+    """Mount certificates for a server, as of cert-manager."""
+    names = ["localhost", "127.0.0.1", "::1"]
+    found = advance(Bundle(), names, datetime.now(UTC)).bundle
+    mount(tmp_path / "certs", found, "0")
+    return found
+
+
+@pytest.fixture
+def own_server(tmp_path, brought):
     """Run a server that a test may stop."""
     with serving(tmp_path) as server:
         yield server
@@ -61,18 +71,17 @@ def served_serial(server):
         return connection.getpeercert()["serialNumber"]
 
 
-def test_a_renewed_certificate_loses_no_creation(own_team):
+def test_a_renewed_certificate_loses_no_creation(own_team, brought):
     server, (mutating, _) = own_team.ours.server, own_team.ours.configurations
     with creating(own_team.api, own_team.namespace, 4) as load:
-        for number in range(3):
-            wait_until("pods", lambda n=number: len(own_team.pods()) > 20 * (n + 1))
+        for number in range(1, 4):
+            wait_until("pods", lambda n=number: len(own_team.pods()) > 20 * n)
             before = served_serial(server)
-            names = ["localhost", "127.0.0.1", "::1", f"name-{number}"]
-            outcome = ensure(server.certificates, names, datetime.now(UTC))
-            assert outcome.action is not SetAction.KEPT
+            again = renewed(brought, ["localhost", "127.0.0.1", "::1"])
+            mount(server.certificates, again, str(number))
             assert served_serial(server) != before
             # Another bundle makes the API server connect anew, and meet the new certificate.
-            bundle = (server.certificates / "ca.crt").read_bytes() * (number + 2)
+            bundle = brought.ca_pem * (number + 1)
             encoded = base64.b64encode(bundle).decode()
             mutating["webhooks"][0]["clientConfig"]["caBundle"] = encoded
             apply(own_team.api, mutating)

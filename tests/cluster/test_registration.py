@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from certs import ensure
+from certs import create
 from tests.cluster.secret_servers import NAMESPACE, configuration, release, replica
 from tests.support.control_planes import ApiError, wait_until
 from tests.support.servers import running
@@ -71,11 +71,11 @@ def namespace_uid(api, name=NAMESPACE):
 @contextlib.contextmanager
 def mounted(ours, folder, *names):
     """Run replicas whose certificate is brought: a folder of each, with the same set."""
-    ensure(folder / "brought", NAMES, datetime.now(UTC))
+    create(folder / "brought", NAMES, datetime.now(UTC))
     with contextlib.ExitStack() as stack:
         servers = []
         for name in names:
-            shutil.copytree(folder / "brought", folder / name / "certs", symlinks=True)
+            shutil.copytree(folder / "brought", folder / name / "certs")
             env = {
                 "KUBECONFIG": str(ours.kubeconfig),
                 "VRAMWARDEN_WEBHOOK_CONFIGURATION": "vramwarden",

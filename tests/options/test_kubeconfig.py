@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from certs import ensure, load_into
+from certs import create, load_into
 from tests.support.api_server import ApiServer, write_kubeconfig
 from tests.support.commands import runner
 from webhook.adapters.kube.client import NoClusterError, connect
@@ -21,9 +21,8 @@ from webhook.cli.main import main
 def unchecked(tmp_path_factory):
     """Yield a kubeconfig that leaves the certificate of an empty cluster unchecked."""
     folder = tmp_path_factory.mktemp("unchecked")
-    ensure(folder, ["localhost"], datetime.now(UTC))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    load_into(context, folder)
+    load_into(context, create(folder, ["localhost"], datetime.now(UTC)))
     with ApiServer(tls=context) as api:
         cluster = {"insecure-skip-tls-verify": True}
         yield write_kubeconfig(folder / "kubeconfig", api.url, cluster=cluster)

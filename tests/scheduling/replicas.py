@@ -6,7 +6,7 @@ import contextlib
 import shutil
 from datetime import UTC, datetime
 
-from certs import ensure
+from certs import create
 from tests.scheduling.balancer import balanced
 from tests.support import schedulers
 from tests.support.control_planes import ApiError
@@ -54,14 +54,14 @@ def placing(control_plane, folder):
         api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}})
         # One certificate, and so one path for bindings, as the replicas of a release share.
         names = ["localhost", "127.0.0.1", "::1"]  # those that a server wants
-        ensure(folder / "certs", names, datetime.now(UTC))
+        made = create(folder / "certs", names, datetime.now(UTC))
         for name in ("a", "b"):
-            shutil.copytree(folder / "certs", folder / name / "certs", symlinks=True)
+            shutil.copytree(folder / "certs", folder / name / "certs")
         servers = [
             stack.enter_context(replica(control_plane, folder / name)) for name in ("a", "b")
         ]
         port = stack.enter_context(balanced([server.port for server in servers]))
-        url, trusted = f"https://127.0.0.1:{port}", (folder / "certs" / "ca.crt").read_bytes()
+        url, trusted = f"https://127.0.0.1:{port}", made.ca_pem
         bind_path = servers[0].bind_path
         manifests = [
             manifest

@@ -1,18 +1,20 @@
-"""A certificate in a folder: renewed beside the reviews, and what is said of it."""
+"""A certificate in a folder: issued once, followed from then on, and what is reported of it."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from certs import Bundle, advance, read
-from tests.certs.handshakes import handshake, put
+from tests.certs.handshakes import handshake, mount, put
 from tests.support.logs import RecordedLog
 from webhook.server.certificates import FolderKeeper
 from webhook.server.metrics import Metrics
 
 NAMES = ("localhost",)
+REJECTED = "certificate rejected, the last good one is served"
 
 
 class Kept:
@@ -22,52 +24,62 @@ class Kept:
         self.log, self.metrics = RecordedLog(), Metrics()
         self.keeper = FolderKeeper(folder, NAMES, self.metrics, self.log)
 
-    def days_left(self):
-        labels = {"role": "serving"}
-        name = "vramwarden_certificate_days_left"
-        return self.metrics.registry.get_sample_value(name, labels)
+    def sample(self, name, **labels):
+        return self.metrics.registry.get_sample_value(f"vramwarden_certificate_{name}", labels)
+
+    def shows(self, bundle):
+        """Return the certificate that a client of this set's CA is shown."""
+        return handshake(self.keeper.context(), bundle.ca_pem, "localhost")
 
 
-@pytest.fixture
-def kept(tmp_path):
-    return Kept(tmp_path)
+def a_set(age=timedelta()):
+    return advance(Bundle(), NAMES, datetime.now(UTC) - age).bundle
 
 
-def an_old_set():
-    return advance(Bundle(), NAMES, datetime.now(UTC) - timedelta(days=300)).bundle
+@pytest.mark.parametrize("again", [False, True], ids=["at the first start", "at the next"])
+def test_an_empty_folder_is_filled_once(tmp_path, again):
+    kept = Kept(tmp_path)
+    made = read(tmp_path)
+    if again:
+        kept = Kept(tmp_path)
+    assert kept.shows(made)
+    assert read(tmp_path) == made
+    kept.keeper.check()
+    assert kept.sample("days_left", role="serving") == pytest.approx(365, abs=0.1)
+    assert kept.log.lines == []
 
 
-def test_a_certificate_that_is_due_is_renewed_and_its_days_are_shown(kept, tmp_path):
-    put(tmp_path, old := an_old_set())
-    kept.keeper.keep()
-    assert read(tmp_path).certificate_pem != old.certificate_pem
-    assert kept.log.messages == ["certificates renewed"]
-    assert kept.days_left() == pytest.approx(365, abs=0.1)
-    kept.keeper.keep()
-    assert kept.log.messages == ["certificates renewed"]
+def test_a_certificate_in_a_folder_is_never_renewed_and_its_end_is_reported(tmp_path):
+    put(tmp_path, old := a_set(timedelta(days=366)))
+    kept = Kept(tmp_path)
+    kept.keeper.check()
+    assert read(tmp_path) == old
+    assert kept.sample("days_left", role="serving") == pytest.approx(-1, abs=0.1)
+    ((level, message, values),) = kept.log.lines
+    assert (level, message) == ("warning", "certificates have problems")
+    assert "tls.crt expired on" in values["problems"][0]
 
 
-def test_a_broken_certificate_is_not_served_and_said(kept, tmp_path):
-    def shown():
-        ca_pem = (tmp_path / "ca.crt").read_bytes()
-        return handshake(kept.keeper.context(), ca_pem, "localhost")
-
-    served = shown()
-    (tmp_path / "tls.crt").resolve().write_text("not a certificate")
-    assert [shown(), shown()] == [served, served]
-    assert kept.log.messages == ["certificate rejected, the last good one is served"]
-    loads = "vramwarden_certificate_loads_total"
-    assert kept.metrics.registry.get_sample_value(loads, {"result": "refused"}) == 1
-
-
-def test_what_keeps_it_from_a_renewal_is_said_and_nothing_is_written(kept, tmp_path):
-    put(tmp_path, an_old_set())
-    (tmp_path / "tls.key").write_text("junk")
-    kept.keeper.keep()
-    assert kept.log.messages == ["certificates cannot be renewed"]
-    assert (tmp_path / "tls.key").read_text() == "junk"
+def test_of_a_mounted_folder_the_last_good_certificate_is_served(tmp_path):
+    """Another program renews it; a pair that does not match is logged and counted."""
+    first, second, other = a_set(), a_set(), a_set()
+    mount(tmp_path, first, "1")
+    kept = Kept(tmp_path)
+    served = kept.shows(first)
+    wrong = replace(second, key_pem=other.key_pem)
+    for version, bad in (("2", wrong), ("3", replace(second, certificate_pem=b"half"))):
+        mount(tmp_path, bad, version)
+        assert [kept.shows(first), kept.shows(first)] == [served, served]
+    assert kept.log.messages == [REJECTED] * 2
+    assert kept.sample("loads_total", result="refused") == 2
+    assert "PRIVATE" not in str(kept.log.lines)
+    mount(tmp_path, second, "4")
+    assert kept.shows(second)["serialNumber"] != served["serialNumber"]
+    assert kept.log.messages[2:] == ["certificate loaded"]
+    assert kept.sample("loads_total", result="loaded") == 1
 
 
-def test_it_is_ready_at_once_and_named_after_its_folder(kept, tmp_path):
+def test_it_is_ready_at_once_and_named_after_its_folder(tmp_path):
+    kept = Kept(tmp_path)
     assert kept.keeper.loaded
     assert (kept.keeper.obstacle(), str(kept.keeper)) == ("", str(tmp_path))

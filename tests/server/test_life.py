@@ -6,15 +6,17 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import socket
 import threading
 from dataclasses import replace
-from datetime import UTC, datetime
 from http.client import HTTPException
+from pathlib import Path
 
 import pytest
 
-from certs import ensure
+from certs import read
+from tests.certs.handshakes import put, renewed
 from tests.support import routers, servers
 from tests.support.api_server import ApiServer
 from tests.support.commands import runner
@@ -41,7 +43,7 @@ def test_a_replaced_certificate_is_served_on_the_next_handshake_alone(server):
         old.request("POST", "/mutate", json.dumps(a_review(a_pod())), JSON)
         assert old.getresponse().read()
         before = served_serial(server)
-        ensure(server.certificates, ["localhost", "127.0.0.1", "other"], datetime.now(UTC))
+        put(server.certificates, renewed(read(server.certificates), ["localhost"]))
         assert served_serial(server) != before
         old.request("POST", "/mutate", json.dumps(a_review(a_pod())), JSON)
         assert old.getresponse().status == 200
@@ -142,6 +144,27 @@ def test_a_restart_need_not_wait_for_connections_of_the_server_before(tmp_path, 
     with running(tmp_path) as server:
         assert server.review(a_review(a_pod("8Gi")))["allowed"] is True
     held.close()
+
+
+def test_without_a_folder_certificates_last_as_long_as_the_server_and_its_next_worker(tmp_path):
+    with running(tmp_path, cert_dir=False, TMPDIR=str(tmp_path)) as server:
+        (server.certificates,) = tmp_path.glob("vramwarden-*")
+        modes = {path.stat().st_mode & 0o777 for path in server.certificates.iterdir()}
+        assert (server.certificates.stat().st_mode & 0o777, modes) == (0o700, {0o600})
+        (worker,) = children(server.process.pid)
+        os.kill(worker, signal.SIGTERM)
+        server.wait_for(
+            "another worker", lambda: children(server.process.pid) not in ([], [worker])
+        )
+        server.wait_for("readiness", server.ready)
+        assert server.review(a_review(a_pod("8Gi")))["allowed"] is True
+        assert server.stop() == 0
+        assert not server.certificates.exists()
+
+
+def children(process):
+    """Return the PIDs of a process's children."""
+    return [*map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split())]
 
 
 # As the command makes a server, in this process.

@@ -213,7 +213,7 @@ def test_certificates_are_installed_and_checked_by_hand(tmp_path):
 
     def cas(out):
         """Return what each CA is said to be for."""
-        return re.findall(r"^ca .+ renewal due \S+, (.+)$", out, re.MULTILINE)
+        return re.findall(r"^ca .+ days left \(until \S+\), (.+)$", out, re.MULTILINE)
 
     with ApiServer(tmp_path) as api:
         put_configurations(api)

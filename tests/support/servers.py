@@ -154,6 +154,7 @@ def running(
     folder: Path,
     *options: str,
     policy: str | None = POLICY,
+    cert_dir: bool = True,
     ready: bool = True,
     program: str = "webhook.cli",
     **env: str,
@@ -168,10 +169,10 @@ def running(
         (policies / "policy.yaml").write_text(policy)
     port, operations_port = free_port(), free_port()
     certificates, log_file = folder / "certs", folder / "log"
-    is_shared = any(option.startswith("--cert-secret") for option in options)
+    cert_dir &= not any(option.startswith("--cert-secret") for option in options)
     command = [
         *(sys.executable, "-m", program, "serve", f"--policy={policies}"),
-        *(() if is_shared else (f"--cert-dir={certificates}",)),
+        *((f"--cert-dir={certificates}",) if cert_dir else ()),
         *(f"--port={port}", f"--operations-port={operations_port}"),
         *options,
     ]

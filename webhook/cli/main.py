@@ -32,7 +32,7 @@ SECTIONS: Final = {
         "report": "webhook.tools.report.command:report_command",
         "policy": "webhook.cli.policy:policy_group",
         "simulate": "webhook.tools.simulate.command:simulate_command",
-        "certs": "webhook.cli.certs.command:certs_group",
+        "certs": "webhook.cli.certs:certs_group",
     },
     "What runs in it": {
         "serve": "webhook.cli.serve:serve_command",

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import socket
+import tempfile
+from contextlib import contextmanager
 from functools import partial
 from ipaddress import ip_network
 from pathlib import Path
@@ -12,11 +16,11 @@ import click
 
 from certs import CertificatesError, service_names
 from webhook.adapters.policy.files import PolicyInvalidError, shipped_policy_path
-from webhook.cli.certs.options import (
+from webhook.cli.certs import (
     OVERLAP_OPTION,
     REGISTERING_OPTION,
     SERVICE_OPTION,
-    default_certificate_folder,
+    folder_option,
     overlapping,
     secret_option,
 )
@@ -30,7 +34,7 @@ from webhook.options import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from ipaddress import IPv4Network, IPv6Network
 
     from webhook.server.certificates import CertificateKeeper
@@ -78,10 +82,9 @@ def _networks(
     callback=_networks,
     help="Addresses of API servers, which no crowd of others keeps off the TLS port.",
 )
-@click.option(
-    "--cert-dir",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Folder with tls.crt and tls.key, or where to issue our own.  [default: a state folder]",
+@folder_option(
+    text="Folder with tls.crt and tls.key; an empty one gets a certificate of our own."
+    "  [default: a temporary one]"
 )
 @click.option(
     "--cert-name",
@@ -111,7 +114,10 @@ def _networks(
     help="Image of the sidecar where a rule names none.  [default: this release's]",
 )
 @rollout_option
+@click.pass_context
 def serve_command(
+    context: click.Context,
+    /,
     policy: Path | None,
     host: str,
     operations_host: str,
@@ -132,7 +138,7 @@ def serve_command(
     Without options: the shipped policy and a certificate of our own, on loopback.
     """
     if cert_secret and cert_dir:
-        raise click.UsageError("certificates lie in a folder or in a Secret; drop one of the two")
+        raise click.UsageError("certificates are in a folder or in a Secret; drop one of the two")
     # Imported here: gunicorn and Flask would slow down every other command.
     from webhook.adapters.kube.certificates import CertificatesApi  # noqa: PLC0415
     from webhook.adapters.kube.client import KubeError, connect  # noqa: PLC0415
@@ -158,7 +164,7 @@ def serve_command(
             names = (*service_names(service, cert_secret[0]), *cert_name)
             keeper = partial(SecretKeeper, cluster, names, overlapping(ca_overlap), key=key)
         else:
-            folder = cert_dir or default_certificate_folder()
+            folder = cert_dir or context.with_resource(_temporary_folder())
             keeper = partial(FolderKeeper, folder, _names(host, cert_name), key=key)
         if kube and webhook_configuration:
             api = RegistrationApi(kube.with_patience(1), webhook_configuration)
@@ -194,6 +200,19 @@ def serve_command(
         click.echo(f"bindings:     https://{reviews}{path}", err=True)
     click.echo(f"operations:   http://{operations}/readyz", err=True)
     server.run()
+
+
+@contextmanager
+def _temporary_folder() -> Iterator[Path]:
+    """Make a folder for the life of this process."""
+    process = os.getpid()
+    folder = Path(tempfile.mkdtemp(prefix="vramwarden-"))
+    try:
+        yield folder
+    finally:
+        # The worker, a fork of this process, leaves this block, too.
+        if os.getpid() == process:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _key(path: Path | None) -> bytes:

@@ -14,8 +14,7 @@ import re
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
-from certs import Bundle, derived_secret
-from certs.pki.pem import readable_certificates
+from certs import Bundle, derived_secret, readable_certificates
 
 if TYPE_CHECKING:
     from cryptography import x509

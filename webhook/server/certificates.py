@@ -1,16 +1,15 @@
-"""The serving certificate and its two keepers: a folder, a Secret of all replicas.
+"""The serving certificate, from a folder or from the Secret that replicas share.
 
-A replaced certificate is shown on the next handshake. The worker makes one TLS context when it
-starts. OpenSSL's server-name callback may hand a handshake another context, and is called even
-where the client sends no name; so the context to listen with has no certificate, each handshake
-gets the current one, and open connections keep what they have.
+A replaced certificate is served on the next handshake. The worker makes one TLS context when it
+starts. OpenSSL's server-name callback may give a handshake another context, and is called even if
+the client sends no name. So the context that listens has no certificate, each handshake gets the
+current one, and open connections keep the one that they have.
 """
 
 from __future__ import annotations
 
 import ssl
 import time
-from abc import abstractmethod
 from datetime import UTC, datetime
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Final
@@ -18,13 +17,12 @@ from typing import TYPE_CHECKING, Final
 from certs import (
     Bundle,
     CertificatesError,
+    Publish,
     Replica,
-    SetAction,
-    Store,
+    create,
     describe,
-    ensure,
     load_into,
-    load_set_into,
+    read,
     stamp,
 )
 from webhook.server.bind_path import BindPath
@@ -33,29 +31,30 @@ from webhook.server.mirror import trigger
 from webhook.server.operations import ServerPart, repeat
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
-    from certs import Publish, Round, Terms
-    from webhook.adapters.kube.certificates import CertificatesApi
+    from certs import Advance, Terms
+    from webhook.adapters.kube.certificates import CertificatesApi, Round
     from webhook.server.log import JsonLog
     from webhook.server.metrics import Metrics
 
 FOLDER_S: Final = 3600.0
-"""Between two checks whether the certificate in a folder is due."""
+"""Time between two checks of a certificate from a folder."""
 
 SYNC_S: Final = 30.0
-"""Between two syncs of the Secret where no watch reports a change."""
+"""Time between two syncs of the Secret if no watch reports a change."""
 
 PAUSE_S: Final = 0.5
-"""After a sync, so that a conflict with another writer of the caBundles stays a slow one."""
+"""Pause after a sync, so that a conflict with another writer of the caBundles stays slow."""
 
 FIRST_RETRY_S: Final = 1.0
 
 
 class CertificateKeeper(ServerPart):
-    """Keeps the certificate that handshakes get, the last good one; without any they fail.
+    """The certificate for handshakes: the last good one; without any, handshakes fail.
 
-    Its `str` says where the certificate lies.
+    Its `str` names the place of the certificate.
     """
 
     def __init__(self, metrics: Metrics, log: JsonLog, key: bytes) -> None:
@@ -64,10 +63,11 @@ class CertificateKeeper(ServerPart):
         self._metrics = metrics
         self._log = log
         self._current: ssl.SSLContext | None = None
+        self._served = Bundle()
 
     @property
     def loaded(self) -> bool:
-        """Return whether there is a certificate to serve."""
+        """Return True if there is a certificate to serve."""
         return self._current is not None
 
     def context(self) -> ssl.SSLContext:
@@ -76,23 +76,20 @@ class CertificateKeeper(ServerPart):
         context.sni_callback = self._choose
         return context
 
-    @abstractmethod
-    def _load_into(self, context: ssl.SSLContext) -> Bundle:
-        """Load what is to be served, and return it; raises CertificatesError."""
-
     def _refresh(self) -> None:
-        """Use another certificate where that is due; called at the beginning of each handshake."""
+        """Use another certificate if that is due; called at the start of each handshake."""
 
-    def _load(self) -> None:
-        """Serve another certificate from now on; raises CertificatesError where it is unusable."""
+    def _load(self, bundle: Bundle) -> None:
+        """Serve another certificate from now on; raises CertificatesError if it is unusable."""
         context = _context()
-        self.bind_path.serve(self._load_into(context))
-        self._current = context
+        load_into(context, bundle, str(self))
+        self.bind_path.serve(bundle)
+        self._current, self._served = context, bundle
 
-    def _use(self) -> None:
+    def _use(self, read_set: Callable[[], Bundle]) -> None:
         """Serve another certificate from now on, if it is usable; count and log the result."""
         try:
-            self._load()
+            self._load(read_set())
         except CertificatesError as error:
             self._metrics.certificate_loads.labels("refused").inc()
             self._log.error("certificate rejected, the last good one is served", why=str(error))
@@ -116,7 +113,7 @@ def _context() -> ssl.SSLContext:
 
 
 class FolderKeeper(CertificateKeeper):
-    """Keeps the certificate of one server in a folder: renews what we issued, reloads any."""
+    """Serves the certificate in a folder, and each that replaces it there."""
 
     def __init__(
         self,
@@ -126,52 +123,41 @@ class FolderKeeper(CertificateKeeper):
         log: JsonLog,
         key: bytes = b"",
     ) -> None:
-        """Issue a certificate for `names` where none exists; raises CertificatesError."""
+        """Issue a certificate for `names` if the folder has none; raises CertificatesError."""
         super().__init__(metrics, log, key)
         self._folder = folder
-        self._names = names
-        ensure(folder, names, datetime.now(UTC))
+        if read(folder) == Bundle():
+            create(folder, names, datetime.now(UTC))
         self._stamp = stamp(folder)
-        self._load()
+        self._load(read(folder))
 
     def __str__(self) -> str:
-        """Return where the certificate lies."""
+        """Return the folder's path."""
         return str(self._folder)
 
     def start(self) -> None:
-        """Renew the certificate in time, on a daemon thread."""
-        repeat(self.keep, FOLDER_S, self._log, "certificates", "certificates failed")
+        """Check the certificate from time to time, on a daemon thread."""
+        repeat(self.check, FOLDER_S, self._log, "certificates", "certificates failed")
 
-    def keep(self) -> None:
-        """Renew certificates that we issued; measure the days left of any."""
-        now = datetime.now(UTC)
-        try:
-            advance = ensure(self._folder, self._names, now)
-        except CertificatesError as error:
-            self._log.error("certificates cannot be renewed", why=str(error))
-            return
-        if advance.action is not SetAction.KEPT:
-            self._log.info("certificates renewed", action=advance.action.value)
-        if advance.problems:
-            self._log.warning("certificates have problems", problems=list(advance.problems))
-        self._metrics.show_certificates(describe(advance.bundle, now))
+    def check(self) -> None:
+        """Log what is wrong with the certificate that is served; measure its days left."""
+        found = describe(self._served, datetime.now(UTC))
+        if found.problems:
+            self._log.warning("certificates have problems", problems=list(found.problems))
+        self._metrics.show_certificates(found)
 
     def _refresh(self) -> None:
-        """Load what the folder holds now, if that changed."""
         seen = stamp(self._folder)
         if seen != self._stamp:
             self._stamp = seen
-            self._use()
-
-    def _load_into(self, context: ssl.SSLContext) -> Bundle:
-        return load_into(context, self._folder)
+            self._use(lambda: read(self._folder))
 
 
 class SecretKeeper(CertificateKeeper):
     """Reconciles Secret and caBundles together with other replicas.
 
-    `certs.rotation.replica` decides what is due; here are the thread, the log and the metrics
-    around it. Without the API server the certificate stays served: nothing here ever removes one.
+    `certs.replica` decides what is due, and the API does it; thread, log and metrics are here.
+    Without the API server the certificate stays served: nothing here removes one.
     """
 
     def __init__(
@@ -186,15 +172,15 @@ class SecretKeeper(CertificateKeeper):
         """Send no request to the cluster yet; raises CertificatesError for impossible names."""
         super().__init__(metrics, log, key)
         self._api = api
-        self._replica = Replica(api, names, terms)
+        self._replica = Replica(names, terms)
         self._sync_s = min(SYNC_S, max(PAUSE_S, terms.settle_s / 4))
         self._shared_metrics = SharedCertificateMetrics(metrics)
         self._changed = Event()
-        self._served = Bundle()
+        self._to_serve = Bundle()
         self._unready = "no certificate yet"
 
     def __str__(self) -> str:
-        """Return where the certificate lies."""
+        """Return the Secret's name."""
         return self._api.title
 
     def start(self) -> None:
@@ -206,16 +192,16 @@ class SecretKeeper(CertificateKeeper):
     def obstacle(self) -> str:
         """Return why no traffic should come; empty once it may, and from then on.
 
-        A replica reconciles a caBundle that is damaged later, ready or not; to be unready then
+        A replica reconciles a caBundle that is damaged later, ready or not; being unready then
         would only delay the calls that follow.
         """
         return self._unready
 
     def keep(self) -> bool:
-        """Do what is due, and log it; return whether all of it succeeded."""
+        """Do what is due, and log it; return True if all of it succeeded."""
         failures: tuple[str, ...]
         try:
-            found = self._replica.round()
+            found = self._api.round(self._replica)
         except CertificatesError as error:
             failures = (str(error),)
             if self._unready:
@@ -231,9 +217,9 @@ class SecretKeeper(CertificateKeeper):
     def _adopt(self, found: Round) -> None:
         for step in found.done:
             self._log_step(step)
-        if found.served != self._served:
-            self._served = found.served
-            self._use()
+        if found.served != self._to_serve:
+            self._to_serve = found.served
+            self._use(lambda: found.served)
         self._shared_metrics.ca_bundle_published.set(not found.unready)
         if self._unready:
             lacking = "" if self.loaded else "no valid certificate yet"
@@ -241,19 +227,15 @@ class SecretKeeper(CertificateKeeper):
             if self._unready:
                 self._unready = "; ".join((self._unready, *found.failures))
 
-    def _load_into(self, context: ssl.SSLContext) -> Bundle:
-        load_set_into(context, self._served)
-        return self._served
-
-    def _log_step(self, step: Store | Publish) -> None:
-        if isinstance(step, Store):
-            self._log.info(
-                "certificates written", action=step.action.value, reasons=list(step.reasons)
-            )
-        else:
+    def _log_step(self, step: Advance | Publish) -> None:
+        if isinstance(step, Publish):
             webhooks = [name for name, _ in step.bundles]
             self._log.info(
                 "caBundle written", configuration=step.configuration.title, webhooks=webhooks
+            )
+        else:
+            self._log.info(
+                "certificates written", action=step.action.value, reasons=list(step.reasons)
             )
 
     def _report(self, failures: tuple[str, ...]) -> None:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from certs import ensure
+from certs import create
 from tests.support import charts
 from tests.support.api_server import KINDS, ApiServer, merged
 from tests.support.clusters import NOW_S, a_cluster, a_gpu, a_node, a_pod, ago, held
@@ -61,7 +61,7 @@ def manifests():
 def certificate(tmp_path_factory):
     """Return the files of a certificate that was issued now, by name, in base64."""
     folder = tmp_path_factory.mktemp("certificate")
-    ensure(folder, ["vramwarden-webhook.vramwarden-system.svc"], datetime.fromtimestamp(NOW_S, UTC))
+    create(folder, ["vramwarden-webhook.vramwarden-system.svc"], datetime.fromtimestamp(NOW_S, UTC))
     files = ("tls.crt", "ca.crt")
     return {name: b64encode((folder / name).read_bytes()).decode() for name in files}
 

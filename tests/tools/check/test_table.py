@@ -87,6 +87,11 @@ def authority(**changes):
     return installed(authorities=(replace(first, **changes), *rest))
 
 
+def own_authority(**changes):
+    own = a_workload(arguments=("--cert-secret=vramwarden-system/vramwarden-certificate",))
+    return replace(authority(**changes), webhook=own)
+
+
 def policy(**changes):
     return installed(policy=replace(INSTALLED.policy, **changes))
 
@@ -320,7 +325,8 @@ CASES = {
         authority(trusts=False),
         authority(days_left=-1.0),
         (authority(days_left=7.0), authority(days_left=0.5, trusts=None)),
-        (installed(), authority(trusts=None)),
+        own_authority(days_left=365.0),
+        (installed(), authority(trusts=None), authority(days_left=8), own_authority(days_left=366)),
     ],
     "certificate": [
         installed(certificate=None),

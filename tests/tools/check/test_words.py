@@ -313,3 +313,12 @@ def test_a_certificate_warns_from_a_week_on_and_fails_once_it_has_expired(days, 
     authorities = (replace(INSTALLED.authorities[0], days_left=days),)
     facts = replace(INSTALLED, certificate=certificate, authorities=authorities)
     assert [finding(name, facts).level for name in ("certificate", "ca-bundle")] == [level] * 2
+
+
+def test_a_ca_of_our_own_is_replaced_by_a_command_alone():
+    own = a_workload(arguments=("--cert-secret=gpu/tls",))
+    for days, detail in ((-1.0, "its CA has expired"), (200.0, "its CA is valid for 200 days")):
+        authorities = (replace(INSTALLED.authorities[0], days_left=days),)
+        found = finding("ca-bundle", replace(INSTALLED, webhook=own, authorities=authorities))
+        assert found.detail == detail
+        assert found.cure == "`vramwarden certs rotate --secret gpu/tls` makes another"

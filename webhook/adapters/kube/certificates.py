@@ -1,23 +1,26 @@
 """Certificates that replicas share: a Secret and webhook configurations in the API server.
 
-All of them lie in one Secret of type `kubernetes.io/tls`, under the names of the files in a folder,
-so each change of them is one write and no set is ever incomplete. Every write names the version it
-is based on; the API server rejects one that comes too late (HTTP 409).
+One Secret of type `kubernetes.io/tls` holds the whole set, so each change is one write and no set
+is ever incomplete. Every write names the version that it is based on. If another replica wrote
+first, the API server rejects it (HTTP 409), and this one reads again.
 """
 
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
-from certs import Bundle, CertificatesError, Configuration, ConflictError, StoredBundle
+from certs import Bundle, CertificatesError, Configuration, Publish, SetAction
 from webhook.adapters.kube.client import KubeError, joined
 from webhook.adapters.kube.follow import Collection
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
+    from certs import Advance, Replica
     from webhook.adapters.kube.client import Json, Kube
 
 LABELS: Final = {
@@ -29,10 +32,36 @@ KINDS: Final = {
     "MutatingWebhookConfiguration": f"{_REGISTRATION}/mutatingwebhookconfigurations",
     "ValidatingWebhookConfiguration": f"{_REGISTRATION}/validatingwebhookconfigurations",
 }
+_ATTEMPTS: Final = 20
+"""Reads of one round; each conflict means that another replica did what was due."""
+
+
+class ConflictError(Exception):
+    """Another writer was first; read again."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBundle:
+    """The set in a Secret; the version is empty if there is no Secret."""
+
+    bundle: Bundle
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Result of one round: what to serve, the steps done, and what is wrong."""
+
+    served: Bundle
+    done: tuple[Advance | Publish, ...]
+    unready: str
+    """Why an API server might reject the certificate; empty if none does."""
+    failures: tuple[str, ...]
+    """What could not be done, and why."""
 
 
 class CertificatesApi:
-    """The Secret and the webhook configurations of one release: a `certs.SharedCluster`."""
+    """The Secret and the webhook configurations of one release."""
 
     def __init__(
         self, kube: Kube, namespace: str, name: str, configurations: Iterable[str]
@@ -43,15 +72,70 @@ class CertificatesApi:
         self._configurations = tuple(configurations)
         self._secrets = joined("namespaces", namespace, "secrets")
         self.is_unanswered = False
-        """A request got no answer, or failed for want of a right."""
+        """A request got no answer, or failed because a right is missing."""
+        self.title = f"Secret {namespace}/{name}"
+        """Name of the Secret in messages."""
 
-    @property
-    def title(self) -> str:
-        """Return what people call the Secret."""
-        return f"Secret {self.namespace}/{self.name}"
+    def round(self, replica: Replica) -> Round:
+        """Do what is due, one step after the other, and return what to serve.
+
+        Raises CertificatesError if the Secret cannot be read, is missing and cannot be created, or
+        holds something broken. The caller continues to serve what it served.
+        """
+        done: list[Advance | Publish] = []
+        failed: dict[str, str] = {}
+        for _ in range(_ATTEMPTS):
+            stored = self.secret()
+            configurations: tuple[Configuration, ...] | None = None
+            failures = []
+            try:
+                configurations = self.configurations()
+            except CertificatesError as error:
+                failures.append(str(error))
+            replica.observe(configurations)
+            with self._locating_errors():
+                due = replica.due(stored.bundle, configurations)
+            step = next((one for one in due if self._target(one) not in failed), None)
+            if step is None:
+                failures += failed.values()
+                if not stored.bundle.certificate_pem:
+                    what, cure = "holds no certificate", "; ".join(failures)
+                    raise CertificatesError(self.title, what, cure)
+                served = replica.serve(stored.bundle)
+                unready = replica.why_not_ready(configurations)
+                return Round(served, tuple(done), unready, tuple(failures))
+            try:
+                if isinstance(step, Publish):
+                    self.publish(step.configuration, step.bundles)
+                else:
+                    self.store(step.bundle, stored)
+            except ConflictError:
+                continue
+            except CertificatesError as error:
+                failed[self._target(step)] = str(error)
+            else:
+                done.append(step)
+        raise self._restless()
+
+    def rotate(self, replica: Replica) -> Advance:
+        """Announce another CA, which rounds bring into use; raises CertificatesError."""
+        for _ in range(_ATTEMPTS):
+            stored = self.secret()
+            if not stored.version:
+                cure = "have a set issued there first"
+                raise CertificatesError(self.title, "does not exist", cure)
+            with self._locating_errors():
+                outcome = replica.announce(stored.bundle)
+            try:
+                if outcome.action is not SetAction.KEPT:
+                    self.store(outcome.bundle, stored)
+            except ConflictError:
+                continue
+            return outcome
+        raise self._restless()
 
     def secret(self) -> StoredBundle:
-        """Return what the Secret holds; raises CertificatesError where it cannot be read."""
+        """Return what the Secret holds; raises CertificatesError if it cannot be read."""
         found = self._found(self.title, self._secret_path)
         if found is None:
             return StoredBundle(Bundle(), "")
@@ -102,6 +186,23 @@ class CertificatesApi:
         return tuple(
             Collection(kube=self._kube, path=path, keep=_nothing, name=name) for path, name in named
         )
+
+    @contextmanager
+    def _locating_errors(self) -> Iterator[None]:
+        """Name the Secret in an error about a part of its set."""
+        try:
+            yield
+        except CertificatesError as error:
+            raise CertificatesError(
+                f"{self.title}, {error.where}", error.what, error.cure
+            ) from error
+
+    def _target(self, step: Advance | Publish) -> str:
+        return step.configuration.title if isinstance(step, Publish) else self.title
+
+    def _restless(self) -> CertificatesError:
+        what = "and the caBundles change faster than we can follow"
+        return CertificatesError(self.title, what, "find out who else writes them")
 
     @property
     def _secret_path(self) -> str:

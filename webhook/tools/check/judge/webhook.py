@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.core.policy.values import Action
 from webhook.core.words import counted
-from webhook.tools.check.judge.facts import PolicyFacts
+from webhook.tools.check.judge.facts import OwnWorkload, PolicyFacts
 from webhook.tools.check.judge.findings import (
     CheckFinding,
     failed,
@@ -17,7 +17,7 @@ from webhook.tools.check.judge.findings import (
 from webhook.tools.shared.facts import Unreadable, known
 
 if TYPE_CHECKING:
-    from webhook.tools.check.judge.facts import Facts, OwnWorkload
+    from webhook.tools.check.judge.facts import Facts
 
 MUTATING: Final = "MutatingWebhookConfiguration"
 VALIDATING: Final = "ValidatingWebhookConfiguration"
@@ -31,6 +31,8 @@ EXPECTED: Final = {
 """The chart's webhooks and their `failurePolicy`; of those that are not listed, it is `Ignore`."""
 SOON_DAYS: Final = 7
 """As the alert `VramwardenCertificateExpires`."""
+ROTATE_DAYS: Final = 365
+"""As the alert `VramwardenCAExpires`: only `certs rotate` replaces a CA of mode `self`."""
 _OURS: Final = " denied the request: "
 _UNREACHED: Final = "failed calling webhook"
 _BY_SECOND_LINE: Final = "vramwarden-second-line"
@@ -182,6 +184,7 @@ def ca_bundle(facts: Facts) -> CheckFinding | None:
     | readable | no | - | failed |
     | readable | yes or unknown | none | failed |
     | readable | yes or unknown | up to 7 | warning |
+    | readable | yes or unknown | up to 365, in mode `self` | warning |
     | readable | yes or unknown | more | ok |
     """
     found = known(facts.authorities)
@@ -196,11 +199,14 @@ def ca_bundle(facts: Facts) -> CheckFinding | None:
     if strange:
         why = f"it holds another CA than the certificate's: {named(strange)}"
         return failed(why, cure, strange)
+    own = facts.webhook.option("cert-secret") if isinstance(facts.webhook, OwnWorkload) else ""
+    if own:
+        cure = f"`vramwarden certs rotate --secret {own}` makes another"
     days = min(one.days_left for one in found)
     said = f"its CA is valid for {counted(int(days), 'day')}"
     if days <= 0:
         return failed("its CA has expired", cure)
-    return warning(said, cure) if days <= SOON_DAYS else ok(said)
+    return warning(said, cure) if days <= (ROTATE_DAYS if own else SOON_DAYS) else ok(said)
 
 
 def certificate(facts: Facts) -> CheckFinding | None:

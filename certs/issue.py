@@ -1,4 +1,4 @@
-"""Make new keys and certificates: a CA, and serving certificates signed by it."""
+"""Issue keys and certificates: a CA, and serving certificates signed by it."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -9,8 +9,8 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from certs.pki.names import alternative_names, tidy
-from certs.pki.pem import (
+from certs.names import alternative_names, canonical
+from certs.pem import (
     AUTHORITIES,
     AUTHORITY_KEYS,
     CertificatesError,
@@ -37,9 +37,9 @@ _LONGEST_COMMON_NAME = 64  # ub-common-name, RFC 5280 appendix A.1
 def issue_ca(now: datetime, life_s: float = CA_LIFE_S) -> Pair:
     """Issue a self-signed CA that may sign leaves only (path length 0).
 
-    ECDSA P-256, valid from one hour before ``now`` until ``life_s`` seconds after it. Its name
-    carries part of its serial, so that an old and a new CA in one bundle are never confused.
-    Raises ValueError for a ``now`` without zone or a life that is not positive.
+    ECDSA P-256, valid from one hour before `now` until `life_s` seconds after it. Its name contains
+    part of its serial number, so that an old and a new CA in one bundle have different names.
+    Raises ValueError for a `now` without time zone or a life that is not positive.
     Source: RFC 5280 sections 4.1 and 4.2.
     """
     key = ec.generate_private_key(ec.SECP256R1())
@@ -61,18 +61,18 @@ def issue_ca(now: datetime, life_s: float = CA_LIFE_S) -> Pair:
 def issue_serving(
     ca: Pair, names: Iterable[str], now: datetime, life_s: float = SERVING_LIFE_S
 ) -> Pair:
-    """Issue a TLS server certificate for DNS names and IP addresses, with a key of its own.
+    """Issue a TLS server certificate for DNS names and IP addresses, with a new key.
 
-    ECDSA P-256, valid from one hour before ``now`` until ``life_s`` seconds after it, but never
-    longer than the CA: a leaf that outlives its CA seems valid and verifies nowhere.
-    Raises CertificatesError for a CA that cannot sign now, no names or an impossible one, and
-    ValueError as ``issue_ca`` does. Source: RFC 5280 section 4.2, RFC 6125.
+    ECDSA P-256, valid from one hour before `now` until `life_s` seconds after it, but never longer
+    than the CA: a leaf that outlives its CA seems valid and is accepted by no client.
+    Raises CertificatesError if the CA cannot sign now, for no names and for an impossible one, and
+    ValueError as `issue_ca` does. Source: RFC 5280 section 4.2, RFC 6125.
     """
     authority = certificates(ca.certificate_pem, AUTHORITIES)[0]
     signing_key = cast(
         "CertificateIssuerPrivateKeyTypes", private_keys(ca.key_pem, AUTHORITY_KEYS)[0]
     )
-    wanted = tidy(names)
+    wanted = canonical(names)
     if not wanted:
         raise CertificatesError("names", "are empty", "give at least one DNS name or IP address")
     end = min(_end(now, life_s), authority.not_valid_after_utc)
@@ -91,7 +91,7 @@ def issue_serving(
         .add_extension(alternative_names(wanted), critical=False)
         .add_extension(_authority_key_identifier(authority), critical=False)
     )
-    # EdDSA hashes by itself and takes no algorithm; a brought CA may use it.
+    # EdDSA takes no hash algorithm; a CA issued elsewhere may use it.
     eddsa = isinstance(signing_key, ed25519.Ed25519PrivateKey | ed448.Ed448PrivateKey)
     certificate = builder.sign(signing_key, None if eddsa else hashes.SHA256())
     return Pair(certificate_text(certificate), key_text(key))
@@ -137,7 +137,7 @@ def _key_usage(*, sign_certificates: bool) -> x509.KeyUsage:
 
 
 def _authority_key_identifier(authority: x509.Certificate) -> x509.AuthorityKeyIdentifier:
-    """Copy the CA's own identifier; a brought CA may compute or omit it in its own way."""
+    """Copy the CA's identifier; a CA issued elsewhere may compute it differently or omit it."""
     try:
         skid = authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
     except x509.ExtensionNotFound:

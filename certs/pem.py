@@ -1,7 +1,10 @@
-"""PEM text to certificates and keys and back, the values the package passes around, its error."""
+"""PEM text: parse it, write it, load it into a TLS context; the values made of it."""
 
+import os
 import re
-from collections.abc import Mapping
+import ssl
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from cryptography import x509
@@ -18,10 +21,9 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 CERTIFICATE = "tls.crt"
 KEY = "tls.key"
 AUTHORITIES = "ca.crt"
-# Ours: only an issuer has it.
+# vramwarden's own addition: a Secret without it was issued elsewhere.
 AUTHORITY_KEYS = "ca.key"
 FILES = (CERTIFICATE, KEY, AUTHORITIES, AUTHORITY_KEYS)
-SECRET_FILES = (KEY, AUTHORITY_KEYS)
 
 _BEGIN_CERTIFICATE = b"-----BEGIN CERTIFICATE-----"
 _PRIVATE_KEY = re.compile(
@@ -31,10 +33,7 @@ _COMPLETE = "put a complete PEM file there"
 
 
 class CertificatesError(Exception):
-    """Say where something is wrong with certificates, what, and what to do about it.
-
-    The three parts stay apart so that a command can lay them out and a log can index them.
-    """
+    """Certificates that cannot be used: where, what is wrong, and what to do about it."""
 
     def __init__(self, where: str, what: str, cure: str) -> None:
         super().__init__(f"{where}: {what}; {cure}")
@@ -50,7 +49,7 @@ class CertificatesError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Hold one certificate and its private key, both PEM; the key stays out of repr."""
+    """One certificate and its private key, both PEM; `repr` omits the key."""
 
     certificate_pem: bytes
     key_pem: bytes = field(repr=False)
@@ -58,10 +57,10 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """Hold the contents of the four files of a set; an absent file is empty.
+    """A set of certificates: the contents of its four files; an absent file is empty.
 
-    ``ca_pem`` may hold several CAs (old and new while rotating), ``ca_key_pem`` the key of each
-    that may still sign. A set without ``ca_key_pem`` was brought by its owner.
+    `ca_pem` holds several CAs during a rotation, the newest first. `ca_key_pem` holds the key of
+    each CA that may still sign; a set without it was issued elsewhere.
     """
 
     certificate_pem: bytes = b""
@@ -70,27 +69,26 @@ class Bundle:
     ca_key_pem: bytes = field(default=b"", repr=False)
 
     def files(self) -> dict[str, bytes]:
-        """Return file name -> contents, without the absent ones."""
+        """Return the contents by file name, without absent files."""
         contents = (self.certificate_pem, self.key_pem, self.ca_pem, self.ca_key_pem)
         return {name: content for name, content in zip(FILES, contents, strict=True) if content}
 
     @classmethod
     def from_files(cls, files: Mapping[str, bytes]) -> "Bundle":
-        """Build the bundle of these files (name -> contents); other names are ignored."""
+        """Return the set of these files, given by name; other names are ignored."""
         return cls(*(files.get(name, b"") for name in FILES))
 
 
 def certificates(pem: bytes, where: str) -> tuple[x509.Certificate, ...]:
-    """Read every certificate of a PEM text, in its order.
+    """Parse every certificate of a PEM text, in its order.
 
-    All or nothing: a truncated block is an error even after valid ones, because silently losing
-    a CA from a bundle is an outage at the next rotation. Raises CertificatesError naming
-    ``where``.
+    A truncated block is an error even after valid ones: a CA that is silently lost from a bundle
+    is an outage at the next rotation. Raises CertificatesError, which names `where`.
     """
     try:
         found = tuple(x509.load_pem_x509_certificates(pem))
         for certificate in found:
-            # Both are parsed lazily; a malformed one has to be found here and not in a caller.
+            # Both are parsed lazily; a malformed one must be found here, not by a caller.
             certificate.public_key()
             _ = certificate.extensions
     except (ValueError, UnsupportedAlgorithm, x509.DuplicateExtension) as error:
@@ -102,7 +100,7 @@ def certificates(pem: bytes, where: str) -> tuple[x509.Certificate, ...]:
 
 
 def readable_certificates(pem: bytes) -> tuple[x509.Certificate, ...]:
-    """Read every certificate of a PEM text, or none where it is incomplete."""
+    """Parse every certificate of a PEM text; return none if it is incomplete."""
     try:
         return certificates(pem, "")
     except CertificatesError:
@@ -110,10 +108,10 @@ def readable_certificates(pem: bytes) -> tuple[x509.Certificate, ...]:
 
 
 def private_keys(pem: bytes, where: str) -> tuple[PrivateKeyTypes, ...]:
-    """Read every private key of a PEM text, in its order.
+    """Parse every private key of a PEM text, in its order.
 
-    Blocks of another kind (``EC PARAMETERS``, which openssl writes) are skipped. Raises
-    CertificatesError naming ``where``.
+    Blocks of other kinds (`EC PARAMETERS`, which openssl writes) are skipped. Raises
+    CertificatesError, which names `where`.
     """
     blocks = [match[0] for match in _PRIVATE_KEY.finditer(pem)]
     if len(blocks) != len(re.findall(rb"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----", pem)):
@@ -145,10 +143,10 @@ def key_text(key: PrivateKeyTypes | CertificateIssuerPrivateKeyTypes) -> bytes:
 
 
 def derived_secret(key_pem: bytes, purpose: str, length_bytes: int = 16) -> bytes:
-    """Return a secret that follows from the first private key of a PEM text, and from a purpose.
+    """Derive a secret from the first private key of a PEM text, and from a purpose.
 
-    Replicas that share a key agree on it without storing it, it changes with each key, and it says
-    nothing of the key (HKDF with SHA-256, RFC 5869). Raises CertificatesError.
+    Replicas that share a key derive the same secret without storing it. The key cannot be computed
+    from it (HKDF with SHA-256, RFC 5869). Raises CertificatesError.
     """
     der = private_keys(key_pem, KEY)[0].private_bytes(
         serialization.Encoding.DER,
@@ -159,8 +157,41 @@ def derived_secret(key_pem: bytes, purpose: str, length_bytes: int = 16) -> byte
 
 
 def belongs(key: PrivateKeyTypes, certificate: x509.Certificate) -> bool:
-    """Return whether the key is the certificate's."""
+    """Return True if the certificate holds the public key of this private key."""
     encoding = serialization.Encoding.DER
     form = serialization.PublicFormat.SubjectPublicKeyInfo
     mine = key.public_key().public_bytes(encoding, form)
     return mine == certificate.public_key().public_bytes(encoding, form)
+
+
+def load_into(context: ssl.SSLContext, bundle: Bundle, where: str = "the set") -> None:
+    """Load certificate and key of a set into a TLS context.
+
+    Raises CertificatesError, which names `where`, if they are absent or unusable. OpenSSL may have
+    loaded half of them by then, so use a new context for each set. No key is written to a disk:
+    Python's `ssl` accepts only paths, and `/dev/fd` makes paths of files in memory.
+    """
+    if not bundle.certificate_pem:
+        raise CertificatesError(where, "holds no certificate", "issue a set there first")
+    try:
+        with ExitStack() as files:
+            chain = files.enter_context(_in_memory(bundle.certificate_pem))
+            key = files.enter_context(_in_memory(bundle.key_pem))
+            # Without a password OpenSSL would ask for an encrypted key's at the terminal.
+            context.load_cert_chain(chain, key, password="")
+    except (ssl.SSLError, OSError) as error:
+        # These name the file, which OpenSSL's message does not.
+        certificates(bundle.certificate_pem, f"{where}, {CERTIFICATE}")
+        private_keys(bundle.key_pem, f"{where}, {KEY}")
+        what = f"holds a certificate and key that cannot be used ({error})"
+        raise CertificatesError(where, what, "check its status and repair it") from error
+
+
+@contextmanager
+def _in_memory(content: bytes) -> Iterator[str]:
+    descriptor = os.memfd_create("certificate", os.MFD_CLOEXEC)
+    try:
+        os.write(descriptor, content)
+        yield f"/dev/fd/{descriptor}"
+    finally:
+        os.close(descriptor)

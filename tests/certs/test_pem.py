@@ -6,7 +6,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 
 from certs import CertificatesError, derived_secret, issue_ca
-from tests.certs.pki.test_issue import NOW
+from tests.certs.test_issue import NOW
 
 
 @pytest.fixture(scope="module")

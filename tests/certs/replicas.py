@@ -6,19 +6,19 @@ Replicas run as they do for real, but each call of theirs waits until the test l
 import threading
 from base64 import b64decode, b64encode
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from cryptography import x509
 
-from certs import Bundle, Configuration, Replica, StoredBundle, Terms
-from certs.pki.pem import readable_certificates
-from certs.rotation.replica import verified
+from certs import Bundle, Configuration, Replica, Terms, readable_certificates
+from certs.replica import verified
 from tests.support.api_server import ApiServer
-from webhook.adapters.kube.certificates import KINDS, CertificatesApi
+from webhook.adapters.kube.certificates import KINDS, CertificatesApi, StoredBundle
 
 NAMES = ("hook.gpu.svc",)
 START = datetime(2030, 5, 1, 12, tzinfo=UTC)
-# Short lives, so that a few hours hold everything; an API server is at most DELAY_S behind.
-TERMS = Terms(ca_life_s=5 * 3600, serving_life_s=3600, overlap_s=60, settle_s=60)
+# Short lives, so that a few hours hold a rotation; an API server is at most DELAY_S behind.
+TERMS = Terms(ca_life_s=100 * 3600, serving_life_s=3600, overlap_s=60, settle_s=60)
 DELAY_S = 59
 
 PATH = "/api/v1/namespaces/gpu/secrets/certificate"
@@ -136,9 +136,14 @@ class Door(CertificatesApi):
         self.world.past.append((self.world.time_s, before))
 
 
-def replica(world: World, door: Door | None = None) -> Replica:
-    """Return a replica that is let through at once, or one behind a door of its own."""
-    return Replica(door or Door(world), NAMES, TERMS, clock=world.clock, now=world.now)
+class Member:
+    """A replica that is let through at once, or one behind a door of its own."""
+
+    def __init__(self, world: World, door: Door | None = None) -> None:
+        state = Replica(NAMES, TERMS, clock=world.clock, now=world.now)
+        door = door or Door(world)
+        self.round = partial(door.round, state)
+        self.rotate = partial(door.rotate, state)
 
 
 class Killed(BaseException):
@@ -173,7 +178,7 @@ class Puppet(Door):
         if self._error:
             raise self._error
 
-    def round(self) -> None:
+    def to_the_end(self) -> None:
         """Let calls through to the end of a round."""
         before = self.rounds
         while self.rounds == before:
@@ -200,7 +205,7 @@ class Puppet(Door):
         self._thread.join()
 
     def _live(self) -> None:
-        one = replica(self.world, self)
+        one = Member(self.world, self)
         try:
             while True:
                 found = one.round()

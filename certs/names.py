@@ -1,4 +1,4 @@
-"""Names a certificate is valid for: DNS names and addresses as subject alternative names."""
+"""Names in certificates: DNS names and addresses, as subject alternative names (SANs)."""
 
 import ipaddress
 import re
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from cryptography import x509
 
-from certs.pki.pem import CertificatesError
+from certs.pem import CertificatesError
 
 _LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 # RFC 1123 section 2.1; a wildcard may only be the whole leftmost label (RFC 6125 section 6.4.3).
@@ -15,24 +15,24 @@ _LONGEST_DNS_NAME = 253  # RFC 1035 section 2.3.4, as text without the trailing 
 
 
 def service_names(service: str, namespace: str) -> tuple[str, str, str, str]:
-    """Return the names a Kubernetes Service is called by, the API server's own first.
+    """Return the DNS names of a Kubernetes Service.
 
-    The API server dials ``service.namespace.svc`` for a webhook's ``clientConfig.service``; the
-    others serve people and tests inside the cluster.
+    The API server calls a webhook's `clientConfig.service` by the first; the others are for people
+    and tests in the cluster.
     """
     full = f"{service}.{namespace}.svc"
     return full, f"{service}.{namespace}", service, f"{full}.cluster.local"
 
 
-def tidy(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names in one spelling, each once, in their order.
+def canonical(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the names in canonical form, each once, in their order.
 
-    Raises CertificatesError for a name that no client could ask for.
+    Raises CertificatesError for a name that no client can request.
     """
-    return tuple(dict.fromkeys(_tidy_one(name) for name in names))
+    return tuple(dict.fromkeys(_canonical_one(name) for name in names))
 
 
-def _tidy_one(name: str) -> str:
+def _canonical_one(name: str) -> str:
     try:
         return str(ipaddress.ip_address(name))
     except ValueError:
@@ -44,7 +44,7 @@ def _tidy_one(name: str) -> str:
 
 
 def alternative_names(names: Iterable[str]) -> x509.SubjectAlternativeName:
-    """Build the SAN extension of tidied names (RFC 5280 section 4.2.1.6)."""
+    """Return the SAN extension of canonical names (RFC 5280 section 4.2.1.6)."""
     return x509.SubjectAlternativeName([_general_name(name) for name in names])
 
 
@@ -56,7 +56,7 @@ def _general_name(name: str) -> x509.GeneralName:
 
 
 def names_of(certificate: x509.Certificate) -> tuple[str, ...]:
-    """Return the DNS names and addresses among the certificate's SANs."""
+    """Return the DNS names and addresses in the certificate's SANs."""
     try:
         sans = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
@@ -69,11 +69,11 @@ def names_of(certificate: x509.Certificate) -> tuple[str, ...]:
 def missing_names(certificate: x509.Certificate, names: Iterable[str]) -> tuple[str, ...]:
     """Return the wanted names that no SAN covers; a wildcard covers one leftmost label."""
     held = set(names_of(certificate))
-    return tuple(name for name in tidy(names) if not {name, _wildcard_for(name)} & held)
+    return tuple(name for name in canonical(names) if not {name, _wildcard_for(name)} & held)
 
 
 def _wildcard_for(name: str) -> str:
-    """Return the wildcard that covers a DNS name; an address has none, so return it as it is."""
+    """Return the wildcard that covers a DNS name; return an address unchanged, it has none."""
     try:
         return str(ipaddress.ip_address(name))
     except ValueError:

@@ -7,17 +7,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from certs import (
-    Bundle,
-    days_left,
-    describe,
-    issue_ca,
-    issue_serving,
-    needs_renewal,
-    problems,
-    renewal_due,
-)
-from certs.pki.pem import certificate_text, key_text
+from certs import Bundle, describe, issue_ca, issue_serving, problems
+from certs.pem import certificate_text, key_text
 
 NOW = datetime(2030, 5, 1, 12, tzinfo=UTC)
 CA = issue_ca(NOW)
@@ -146,16 +137,6 @@ def test_an_encrypted_key_is_reported_as_such():
     )
 
 
-def test_a_certificate_is_due_exactly_when_a_third_of_its_life_is_left():
-    leaf = x509.load_pem_x509_certificate(LEAF.certificate_pem)
-    due = renewal_due(leaf)
-    assert leaf.not_valid_after_utc - due == (due - leaf.not_valid_before_utc) / 2
-    assert not needs_renewal(leaf, due - timedelta(seconds=1))
-    assert needs_renewal(leaf, due)
-    assert days_left(leaf, NOW) == 365.0
-    assert days_left(leaf, NOW + timedelta(days=366)) == -1.0
-
-
 def test_a_description_lists_each_certificate_and_what_is_wrong():
     seen = describe(FIT, NOW, ["hook.gpu.svc"])
     assert seen.serving.names == ("hook.gpu.svc", "10.0.0.1")
@@ -163,7 +144,10 @@ def test_a_description_lists_each_certificate_and_what_is_wrong():
     assert seen.serving.subject == "CN=hook.gpu.svc"
     leaf = x509.load_pem_x509_certificate(LEAF.certificate_pem)
     assert seen.serving.fingerprint_sha256 == leaf.fingerprint(hashes.SHA256()).hex()
-    assert [ca.days_left for ca in seen.authorities] == [3650.0]
+    due = seen.serving.renewal_due
+    assert leaf.not_valid_after_utc - due == (due - leaf.not_valid_before_utc) / 2
+    assert [(ca.days_left, ca.renewal_due) for ca in seen.authorities] == [(3650.0, None)]
+    assert describe(FIT, NOW + timedelta(days=366)).serving.days_left == -1.0
     assert seen.issues
     assert seen.problems == ()
     broken = describe(replace(FIT, certificate_pem=b"junk"), NOW)

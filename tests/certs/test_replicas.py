@@ -9,27 +9,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from certs import (
+    Advance,
     Bundle,
     CertificatesError,
-    ConflictError,
     Publish,
     SetAction,
-    Store,
+    issue,
     issue_ca,
     issue_serving,
 )
-from certs.pki import issue
-from tests.certs.stores.replicas import (
+from tests.certs.replicas import (
     DELAY_S,
     MUTATING,
     NAMES,
     TERMS,
     VALIDATING,
     Door,
+    Member,
     Puppet,
     World,
-    replica,
 )
+from webhook.adapters.kube.certificates import ConflictError
 
 REPLICAS = 3
 TURNS = st.integers(0, REPLICAS - 1)
@@ -58,7 +58,7 @@ def world():
 
 def settled_world():
     found = World()
-    assert replica(found).round().unready == ""
+    assert Member(found).round().unready == ""
     found.time_s += 100
     return found
 
@@ -72,17 +72,17 @@ def test_whatever_replicas_do_in_whatever_order_what_they_serve_is_trusted(event
             if kind == "step":
                 puppets[number].step()
             elif kind == "round":
-                puppets[number].round()
+                puppets[number].to_the_end()
             elif kind == "pass":
                 world.time_s += time_s
                 assert not any(puppet.fails_calls() for puppet in puppets)
                 # Where all stand still until everything has expired, nothing can be saved.
-                puppets[number].round()
+                puppets[number].to_the_end()
             elif kind == "kill":
                 puppets[number].kill()
                 puppets[number] = Puppet(world)
             elif kind == "rotate" and world.bundle != Bundle():
-                replica(world).rotate()
+                Member(world).rotate()
             elif kind == "delete the Secret":
                 world.delete()
             for puppet in puppets:
@@ -99,8 +99,8 @@ def test_of_two_that_issue_at_once_the_second_takes_what_the_first_wrote(lead):
     second.step()  # it has seen that there is no Secret
     for _ in range(lead):
         first.step()
-    second.round()
-    first.round()
+    second.to_the_end()
+    first.to_the_end()
     assert first.served == second.served == world.bundle
     assert len(world.published()) == 1
     first.kill()
@@ -110,7 +110,7 @@ def test_of_two_that_issue_at_once_the_second_takes_what_the_first_wrote(lead):
 def test_who_read_before_somebody_wrote_overwrites_nothing(world):
     late = Door(world)
     before, (mutating, _) = late.secret(), late.configurations()
-    replica(world).rotate()
+    Member(world).rotate()
     world.damage("a", b"")
     with pytest.raises(ConflictError):
         late.store(before.bundle, before)
@@ -119,7 +119,7 @@ def test_who_read_before_somebody_wrote_overwrites_nothing(world):
 
 
 def test_a_rotation_publishes_both_cas_then_waits_then_switches_then_forgets(world):
-    one, other = replica(world), replica(world)
+    one, other = Member(world), Member(world)
     before = one.round().served
     other.round()
     world.time_s += 200
@@ -134,7 +134,7 @@ def test_a_rotation_publishes_both_cas_then_waits_then_switches_then_forgets(wor
 
     world.time_s += 1
     (switched,) = one.round().done
-    assert isinstance(switched, Store)
+    assert isinstance(switched, Advance)
     after = one.round().served
     assert signer(after) != signer(before)
     assert other.round().served == before  # which has seen both CAs just now
@@ -151,7 +151,7 @@ def test_a_rotation_publishes_both_cas_then_waits_then_switches_then_forgets(wor
 
 
 def test_while_a_cabundle_cannot_be_written_the_old_ca_signs_and_it_is_reported(world):
-    one = replica(world)
+    one = Member(world)
     before = one.round().served
     world.deny("patch Validating")
     one.rotate()
@@ -171,7 +171,7 @@ def test_while_a_cabundle_cannot_be_written_the_old_ca_signs_and_it_is_reported(
 
 
 def test_no_certificate_of_the_old_ca_outlives_the_moment_at_which_it_is_forgotten(world):
-    one = replica(world)
+    one = Member(world)
     one.round()
     world.deny("patch Mutating")
     one.rotate()
@@ -181,7 +181,7 @@ def test_no_certificate_of_the_old_ca_outlives_the_moment_at_which_it_is_forgott
     while signer(world.bundle) == old:
         assert leaf(world.bundle).not_valid_after_utc <= forgotten
         world.time_s += 60
-        writes += sum(isinstance(step, Store) for step in one.round().done)
+        writes += sum(isinstance(step, Advance) for step in one.round().done)
     assert world.now() >= forgotten
     # One that could not live longer is not issued again and again.
     assert writes < 6
@@ -189,7 +189,7 @@ def test_no_certificate_of_the_old_ca_outlives_the_moment_at_which_it_is_forgott
 
 def test_nothing_is_ready_before_every_cabundle_holds_the_ca():
     world = World("patch Validating")
-    one = replica(world)
+    one = Member(world)
     found = one.round()
     assert found.unready == "a caBundle lacks the CA of the certificate"
     assert found.served.certificate_pem
@@ -199,7 +199,7 @@ def test_nothing_is_ready_before_every_cabundle_holds_the_ca():
 
 def test_without_webhook_configurations_a_rotation_goes_by_the_certificates_alone(world):
     world.delete(MUTATING, VALIDATING)
-    one = replica(world)
+    one = Member(world)
     found = one.round()
     assert found.unready == "there is no webhook configuration of that name yet"
     one.rotate()
@@ -208,7 +208,7 @@ def test_without_webhook_configurations_a_rotation_goes_by_the_certificates_alon
 
 
 def test_while_configurations_cannot_be_read_certificates_are_renewed(world):
-    one = replica(world)
+    one = Member(world)
     before = one.round().served
     world.deny("get Mutating")
     world.time_s += 1500
@@ -218,12 +218,12 @@ def test_while_configurations_cannot_be_read_certificates_are_renewed(world):
     assert found.served.certificate_pem != before.certificate_pem
     assert world.accepted(found.served)
     assert found.unready == ""
-    assert replica(world).round().unready == "the webhook configurations could not be read yet"
+    assert Member(world).round().unready == "the webhook configurations could not be read yet"
 
 
 @pytest.mark.parametrize("edit", [b"", b"garbage", b"-----BEGIN CERTIFICATE-----\nMII"])
 def test_a_cabundle_that_somebody_damaged_is_reconciled(world, edit):
-    one = replica(world)
+    one = Member(world)
     one.round()
     world.damage("b", edit)
     (repaired,) = one.round().done
@@ -238,7 +238,7 @@ def test_another_ca_in_a_cabundle_stays_until_it_expires(world, monkeypatch):
         foreign = issue_ca(world.now(), life_s=4000).certificate_pem
     (ours,) = world.ca_bundles()
     world.damage("a", foreign + ours)
-    one = replica(world)
+    one = Member(world)
     assert one.round().done == ()
     world.time_s += 1800
     one.round()
@@ -259,7 +259,7 @@ def brought(world):
 
 def test_a_secret_of_somebody_else_is_published_and_never_written(world):
     world.bundle = first = brought(world)
-    one = replica(world)
+    one = Member(world)
     assert one.round().served == first
     assert {ca.subject for ca in world.published()} >= {signer(first)}
     world.time_s += 200
@@ -276,7 +276,7 @@ def test_a_secret_of_somebody_else_is_published_and_never_written(world):
 
 def test_a_new_ca_that_nobody_could_publish_is_not_served(world):
     world.bundle = first = brought(world)
-    one = replica(world)
+    one = Member(world)
     one.round()
     world.time_s += 200
     world.bundle = brought(world)
@@ -289,13 +289,13 @@ def test_a_new_ca_that_nobody_could_publish_is_not_served(world):
 def test_a_secret_whose_cas_did_not_sign_directly_is_published_too(world):
     unrelated = replace(brought(world), ca_pem=issue_ca(world.now()).certificate_pem)
     world.bundle = unrelated
-    replica(world).round()
+    Member(world).round()
     assert cas(unrelated.ca_pem)[0] in world.published()
 
 
 @pytest.mark.parametrize("part", ["ca_pem", "key_pem", "certificate_pem"])
 def test_a_set_of_somebody_else_whose_parts_do_not_match_is_not_served(world, part):
-    one = replica(world)
+    one = Member(world)
     good = one.round().served
     wrong = replace(brought(world), **{part: getattr(good, part)})
     world.bundle = wrong
@@ -307,18 +307,18 @@ def test_a_set_of_somebody_else_whose_parts_do_not_match_is_not_served(world, pa
 def test_a_public_certificate_without_a_ca_needs_no_cabundle():
     world = World()
     world.bundle = replace(brought(world), ca_pem=b"")
-    found = replica(world).round()
+    found = Member(world).round()
     assert (found.unready, found.done) == ("", ())
 
 
 def test_a_deleted_secret_is_issued_again_and_what_was_served_is_served_on(world):
-    one = replica(world)
+    one = Member(world)
     before = one.round().served
     world.delete()
     assert one.round().served == before
     assert signer(world.bundle) != signer(before)
     assert len(world.published()) == 2
-    late = replica(world).round()
+    late = Member(world).round()
     assert late.unready == (
         "the CA of the certificate is so new that an API server may not know it yet"
     )
@@ -330,18 +330,32 @@ def test_a_deleted_secret_is_issued_again_and_what_was_served_is_served_on(world
 def test_a_broken_secret_is_an_error_and_is_not_overwritten(world, part):
     world.bundle = broken = replace(world.bundle, **{part: b"junk"})
     with pytest.raises(CertificatesError):
-        replica(world).round()
+        Member(world).round()
     assert world.bundle == broken
 
 
 @pytest.mark.parametrize("verb", ["get", "create"])
 def test_what_keeps_it_from_a_first_certificate_is_an_error(verb):
     with pytest.raises(CertificatesError, match=rf"Secret gpu/certificate \({verb}\): failed"):
-        replica(World(f"{verb} Secret")).round()
+        Member(World(f"{verb} Secret")).round()
 
 
 def test_another_ca_is_announced_once(world):
-    one = replica(world)
+    one = Member(world)
     assert one.rotate().action is SetAction.ROTATED
     assert one.rotate().action is SetAction.KEPT
     assert len(cas(world.bundle.ca_pem)) == 2
+
+
+def test_a_ca_that_expired_is_reported_until_somebody_asks_for_another(world):
+    one = Member(world)
+    one.round()
+    world.time_s += TERMS.ca_life_s
+    why = r"Secret gpu/certificate, ca\.crt: holds no CA .*; run `vramwarden certs rotate`"
+    with pytest.raises(CertificatesError, match=why):
+        one.round()
+    one.rotate()
+    found = one.round()
+    assert (found.failures, found.unready) == ((), "")
+    world.time_s += DELAY_S + 1
+    assert world.accepted(one.round().served)

@@ -1,7 +1,6 @@
-"""Find what is wrong with a set of certificates, when one should be renewed, and describe it.
+"""Find what is wrong with a set of certificates, and describe it.
 
-Each check is a free function that returns findings: sentences that say what is wrong and what to
-do about it.
+Each check is a function that returns sentences: what is wrong and what to do about it.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -14,9 +13,9 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from certs.pki.issue import DAY_S
-from certs.pki.names import missing_names, names_of
-from certs.pki.pem import (
+from certs.issue import DAY_S
+from certs.names import missing_names, names_of
+from certs.pem import (
     AUTHORITIES,
     AUTHORITY_KEYS,
     CERTIFICATE,
@@ -33,10 +32,10 @@ _Found = TypeVar("_Found")
 
 
 def problems(bundle: Bundle, now: datetime, names: Iterable[str] = ()) -> tuple[str, ...]:
-    """Return why a client would reject this set, as sentences; empty when it is valid.
+    """Return why a client would reject this set, as sentences; empty if it is valid.
 
-    ``names`` are those the certificate has to be valid for. Nothing is raised for bad contents:
-    every check that can still be made is made, so that one call shows everything to repair.
+    The certificate has to be valid for `names`. Bad contents raise nothing: every check that is
+    still possible is made, so that one call shows everything to repair.
     """
     found: list[str] = []
     chain = _parsed(certificates, bundle.certificate_pem, CERTIFICATE, found)
@@ -63,29 +62,19 @@ def problems(bundle: Bundle, now: datetime, names: Iterable[str] = ()) -> tuple[
     return tuple(found)
 
 
-def days_left(certificate: x509.Certificate, now: datetime) -> float:
-    """Return the days until the certificate expires, negative once it has."""
-    return (certificate.not_valid_after_utc - now).total_seconds() / DAY_S
-
-
 def renewal_due(certificate: x509.Certificate) -> datetime:
     """Return the moment at which a third of the certificate's life is left."""
     life = certificate.not_valid_after_utc - certificate.not_valid_before_utc
     return certificate.not_valid_after_utc - life / 3
 
 
-def needs_renewal(certificate: x509.Certificate, now: datetime) -> bool:
-    """Return whether a third of the certificate's life or less is left."""
-    return now >= renewal_due(certificate)
-
-
 def is_valid(certificate: x509.Certificate, now: datetime) -> bool:
-    """Return whether ``now`` lies within the certificate's life (both ends count, RFC 5280)."""
+    """Return True if `now` is within the certificate's life, ends included (RFC 5280)."""
     return certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc
 
 
 def can_sign(certificate: x509.Certificate) -> bool:
-    """Return whether the certificate may sign others (RFC 5280 sections 4.2.1.3 and 4.2.1.9)."""
+    """Return True if the certificate may sign others (RFC 5280, 4.2.1.3 and 4.2.1.9)."""
     extensions = certificate.extensions
     try:
         if not extensions.get_extension_for_class(x509.BasicConstraints).value.ca:
@@ -99,7 +88,7 @@ def can_sign(certificate: x509.Certificate) -> bool:
 
 
 def signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
-    """Return whether the authority's key signed the certificate and the names agree."""
+    """Return True if the authority's key signed the certificate and the names agree."""
     try:
         certificate.verify_directly_issued_by(authority)
     except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
@@ -108,7 +97,7 @@ def signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> boo
 
 
 def matches(bundle: Bundle) -> bool:
-    """Return whether certificate and key can be read and belong together."""
+    """Return True if certificate and key can be read and belong together."""
     try:
         leaf = certificates(bundle.certificate_pem, CERTIFICATE)[0]
         return belongs(private_keys(bundle.key_pem, KEY)[0], leaf)
@@ -121,9 +110,10 @@ def verifies(
     authorities: Sequence[x509.Certificate],
     valid: Callable[[x509.Certificate], bool],
 ) -> bool:
-    """Walk from the leaf through the intermediates to a trusted CA.
+    """Return True if intermediates lead from the leaf to one of these CAs.
 
-    The leaf itself may be among the trusted ones, as a self-signed certificate is.
+    The leaf itself may be one of them, as a self-signed certificate is. Only certificates for which
+    `valid` returns True count.
     """
     trusted = [ca for ca in authorities if valid(ca) and can_sign(ca)]
     pool = [between for between in chain[1:] if valid(between) and can_sign(between)]
@@ -213,23 +203,26 @@ def _authority_bits(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertificateStatus:
-    """Describe one certificate; ``fingerprint_sha256`` is lower-case hex of its DER."""
+    """One certificate.
+
+    `renewal_due` is when a third of its life is left; None for a CA, which no program replaces by
+    time. `fingerprint_sha256` is the lower-case hex of its DER.
+    """
 
     subject: str
     names: tuple[str, ...]
     not_before: datetime
     not_after: datetime
     days_left: float
-    renewal_due: datetime
+    renewal_due: datetime | None
     fingerprint_sha256: str
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Describe a set: the serving certificate, the CAs (two while rotating), what is wrong.
+    """A set: its serving certificate, its CAs (two during a rotation), and what is wrong.
 
-    ``issues`` says whether the set has a CA key, so that we renew it; otherwise ``renewal_due``
-    is advice to its owner.
+    If `issues`, the set has the key of a CA, and replicas that share it renew the certificate.
     """
 
     serving: CertificateStatus | None
@@ -240,22 +233,24 @@ class Status:
 
 def describe(bundle: Bundle, now: datetime, names: Iterable[str] = ()) -> Status:
     """Describe a set; contents that cannot be read are among the problems, nothing is raised."""
-    serving = readable_certificates(bundle.certificate_pem)[:1]
+    leaf = next(iter(readable_certificates(bundle.certificate_pem)), None)
     return Status(
-        serving=_one(serving[0], now) if serving else None,
+        serving=_one(leaf, now, renewal_due(leaf)) if leaf else None,
         authorities=tuple(_one(ca, now) for ca in readable_certificates(bundle.ca_pem)),
         issues=bool(bundle.ca_key_pem),
         problems=problems(bundle, now, names),
     )
 
 
-def _one(certificate: x509.Certificate, now: datetime) -> CertificateStatus:
+def _one(
+    certificate: x509.Certificate, now: datetime, due: datetime | None = None
+) -> CertificateStatus:
     return CertificateStatus(
         subject=title(certificate),
         names=names_of(certificate),
         not_before=certificate.not_valid_before_utc,
         not_after=certificate.not_valid_after_utc,
-        days_left=days_left(certificate, now),
-        renewal_due=renewal_due(certificate),
+        days_left=(certificate.not_valid_after_utc - now).total_seconds() / DAY_S,
+        renewal_due=due,
         fingerprint_sha256=certificate.fingerprint(hashes.SHA256()).hex(),
     )

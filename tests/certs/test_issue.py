@@ -26,10 +26,10 @@ def bundle_at(now):
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("behind", [timedelta(), timedelta(minutes=59)], ids=str)
-def test_a_client_that_trusts_the_ca_connects_by_name_and_by_address(tmp_path, name, behind):
+def test_a_client_that_trusts_the_ca_connects_by_name_and_by_address(name, behind):
     """Also one whose clock is almost an hour behind."""
-    bundle = put(tmp_path, bundle_at(real_now() + behind))
-    assert shake_hands(tmp_path, bundle.ca_pem, name)["subject"] == ((("commonName", NAMES[0]),),)
+    bundle = bundle_at(real_now() + behind)
+    assert shake_hands(bundle, bundle.ca_pem, name)["subject"] == ((("commonName", NAMES[0]),),)
 
 
 @pytest.mark.parametrize(
@@ -40,11 +40,11 @@ def test_a_client_that_trusts_the_ca_connects_by_name_and_by_address(tmp_path, n
         pytest.param(61, "it", NAMES[0], "not yet valid", id="a clock that is far behind"),
     ],
 )
-def test_a_client_rejects_what_is_not_for_it(tmp_path, behind, trusts, name, why):
-    bundle = put(tmp_path, bundle_at(real_now() + timedelta(minutes=behind)))
+def test_a_client_rejects_what_is_not_for_it(behind, trusts, name, why):
+    bundle = bundle_at(real_now() + timedelta(minutes=behind))
     ca_pem = bundle.ca_pem if trusts == "it" else issue_ca(real_now()).certificate_pem
     with pytest.raises(ssl.SSLCertVerificationError, match=why):
-        shake_hands(tmp_path, ca_pem, name)
+        shake_hands(bundle, ca_pem, name)
 
 
 @openssl
@@ -101,12 +101,12 @@ def test_a_serving_certificate_never_outlives_its_ca():
         issue_serving(ca, NAMES, NOW + timedelta(days=2))
 
 
-def test_a_name_too_long_for_a_common_name_still_works(tmp_path):
+def test_a_name_too_long_for_a_common_name_still_works():
     long = f"{'a' * 60}.{'b' * 60}.svc"
     ca = issue_ca(real_now())
     leaf = issue_serving(ca, [long], real_now())
-    put(tmp_path, Bundle(leaf.certificate_pem, leaf.key_pem, ca.certificate_pem))
-    seen = shake_hands(tmp_path, ca.certificate_pem, long)
+    bundle = Bundle(leaf.certificate_pem, leaf.key_pem, ca.certificate_pem)
+    seen = shake_hands(bundle, ca.certificate_pem, long)
     assert seen["subject"] == ((("commonName", "vramwarden"),),)
 
 

@@ -1,4 +1,4 @@
-"""`vramwarden certs`: issue certificates, install them into a cluster, and show their status."""
+"""`vramwarden certs`, and the options about certificates that `serve` has, too."""
 
 from __future__ import annotations
 
@@ -6,28 +6,24 @@ import json
 import shlex
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from certs import (
     Bundle,
     CertificatesError,
+    Publish,
     Replica,
-    Store,
+    Terms,
+    create,
     describe,
-    ensure,
     holds,
     read,
     service_names,
     uses,
 )
-from webhook.cli.certs.options import (
-    CONFIGURATION_OPTION,
-    SERVICE_OPTION,
-    default_certificate_folder,
-    secret_option,
-)
+from webhook.cli.programs import duration
 from webhook.options import (
     ExitCode,
     Failure,
@@ -39,18 +35,97 @@ from webhook.options import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from certs import CertificateStatus, Round, SharedCluster, Status
-    from webhook.adapters.kube.certificates import CertificatesApi
+    from click import Context, Parameter
+
+    from certs import CertificateStatus, Status
+    from webhook.adapters.kube.certificates import CertificatesApi, Round
 
     Bundles = tuple[tuple[str, bool], ...]
 
-_FOLDER = click.option(
-    "--cert-dir",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="The folder.  [default: the one `serve` uses]",
+_Command = TypeVar("_Command", bound="Callable[..., Any]")
+
+
+def secret_option(
+    name: str, *, text: str, required: bool = False, may_be_bare: bool = False
+) -> Callable[[_Command], _Command]:
+    """Take NAMESPACE/NAME of the Secret that replicas share.
+
+    If it `may_be_bare`, a name without a namespace is accepted, and the namespace is "".
+    """
+    form = "[NAMESPACE/]NAME" if may_be_bare else "NAMESPACE/NAME"
+
+    def read(_context: Context, _option: Parameter, text: str | None) -> tuple[str, str] | None:
+        if text is None:
+            return None
+        namespace, slash, name = text.rpartition("/")
+        if not name or "/" in namespace or not (namespace if slash else may_be_bare):
+            raise click.BadParameter(f"write {form}")
+        return namespace, name
+
+    return click.option(
+        name,
+        metavar=form,
+        callback=read,
+        required=required,
+        envvar="VRAMWARDEN_CERT_SECRET",
+        show_envvar=True,
+        help=text,
+    )
+
+
+SERVICE_OPTION = click.option(
+    "--service",
+    metavar="NAME",
+    default="vramwarden-webhook",
+    show_default=True,
+    envvar="VRAMWARDEN_CERT_SERVICE",
+    show_envvar=True,
+    help="The Service, in the Secret's namespace, that its certificate is for.",
 )
+CONFIGURATION_OPTION = click.option(
+    "--webhook-configuration",
+    metavar="NAME",
+    default="vramwarden",
+    show_default=True,
+    envvar="VRAMWARDEN_WEBHOOK_CONFIGURATION",
+    show_envvar=True,
+    help="Webhook configurations, of both kinds, whose caBundle goes with the Secret.",
+)
+REGISTERING_OPTION = click.option(
+    "--webhook-configuration",
+    metavar="NAME",
+    envvar="VRAMWARDEN_WEBHOOK_CONFIGURATION",
+    show_envvar=True,
+    help="Webhook configurations, of both kinds, that the path of bind and the owner are"
+    " written into; with a Secret the caBundle, too.  [default: vramwarden, with a Secret]",
+)
+"""Of a server, which also writes there without a Secret."""
+OVERLAP_OPTION = click.option(
+    "--ca-overlap",
+    metavar="DURATION",
+    callback=duration(),
+    default="24h",
+    show_default=True,
+    envvar="VRAMWARDEN_CA_OVERLAP",
+    show_envvar=True,
+    help="How long a new CA is published before it signs, with a Secret.",
+)
+
+
+def overlapping(overlap_s: float) -> Terms:
+    """Return the terms with another overlap; no CA waits longer than that to settle."""
+    usual = Terms()
+    return Terms(overlap_s=overlap_s, settle_s=min(usual.settle_s, overlap_s))
+
+
+def folder_option(*, text: str, required: bool = False) -> Callable[[_Command], _Command]:
+    """Take the folder of certificates."""
+    folder = click.Path(file_okay=False, path_type=Path)
+    return click.option("--cert-dir", type=folder, required=required, help=text)
+
+
 _SECRET = secret_option(
     "--secret", required=True, text="The Secret that all replicas share.", may_be_bare=True
 )
@@ -62,16 +137,14 @@ def certs_group() -> None:
 
 
 @certs_group.command("issue")
-@_FOLDER
+@folder_option(text="The folder; it must hold no certificates yet.", required=True)
 @click.option("--name", "names", multiple=True, help="A DNS name or address to serve under.")
 @click.option("--service", metavar="NAME.NAMESPACE", help="A Service, with all its DNS names.")
-def issue(cert_dir: Path | None, names: tuple[str, ...], service: str | None) -> None:
-    """Create or renew a CA and a serving certificate in a folder.
+def issue(cert_dir: Path, names: tuple[str, ...], service: str | None) -> None:
+    """Create a CA and a serving certificate in a folder.
 
-    Safe to repeat. Certificates of somebody else in the folder are left as they are. Without
-    names: localhost.
+    Nothing is overwritten, and nothing renews them. Without names: localhost.
     """
-    folder = cert_dir or default_certificate_folder()
     wanted = [*names]
     if service is not None:
         name, dot, namespace = service.partition(".")
@@ -79,13 +152,10 @@ def issue(cert_dir: Path | None, names: tuple[str, ...], service: str | None) ->
             raise click.BadParameter("write NAME.NAMESPACE", param_hint="--service")
         wanted.extend(service_names(name, namespace))
     try:
-        outcome = ensure(folder, wanted or ("localhost", "127.0.0.1", "::1"), datetime.now(UTC))
-    except (CertificatesError, ValueError) as error:
+        create(cert_dir, wanted or ("localhost", "127.0.0.1", "::1"), datetime.now(UTC))
+    except CertificatesError as error:
         raise WrongInput(str(error)) from error
-    reasons = f" ({'; '.join(outcome.reasons)})" if outcome.reasons else ""
-    click.echo(f"{folder}: {outcome.action}{reasons}")
-    for problem in outcome.problems:
-        click.echo(f"warning: {problem}", err=True)
+    click.echo(f"{cert_dir}: issued")
 
 
 @certs_group.command("install")
@@ -111,7 +181,7 @@ def install(
     cluster = cluster_of(secret, **where)
     wanted = (*service_names(service, cluster.namespace), *names)
     try:
-        found = Replica(cluster, wanted).round()
+        found = cluster.round(Replica(wanted))
     except CertificatesError as error:
         raise _failure(cluster, str(error)) from error
     _report(cluster, found)
@@ -132,17 +202,17 @@ def rotate(*, secret: tuple[str, str], **where: Any) -> None:
     """
     cluster = cluster_of(secret, **where)
     try:
-        replica = Replica(cluster, ())
-        outcome = replica.rotate()
+        replica = Replica(())
+        outcome = cluster.rotate(replica)
         click.echo(f"{cluster.title}: another CA is {'; '.join(outcome.reasons)}")
-        found = replica.round()
+        found = cluster.round(replica)
     except CertificatesError as error:
         raise _failure(cluster, str(error)) from error
     _report(cluster, found)
 
 
 @certs_group.command("status")
-@_FOLDER
+@folder_option(text="Read this folder.")
 @secret_option("--secret", text="Read this Secret instead of a folder.", may_be_bare=True)
 @CONFIGURATION_OPTION
 @cluster_options
@@ -166,25 +236,33 @@ def show(
     """
     if secret and cert_dir:
         raise click.UsageError("--cert-dir is a folder, --secret is not; drop one of the two")
-    folder = cert_dir or default_certificate_folder()
-    place, bundles = f"folder    {folder}", None
-    cluster = cluster_of(secret, **where) if secret else None
-    try:
-        if cluster:
-            secret = cluster.namespace, cluster.name
+    bundles: Bundles | None = None
+    if secret:
+        cluster = cluster_of(secret, **where)
+        name = f"{cluster.namespace}/{cluster.name}"
+        place, what, cure = f"secret    {name}", f"the Secret {name}", f"install --secret {name}"
+        try:
             held = cluster.secret()
-            stored, there = held.bundle, bool(held.version)
-            place, bundles = f"secret    {'/'.join(secret)}", _bundle_lines(cluster, stored)
-        else:
-            stored, there = read(folder), folder.exists()
-    except CertificatesError as error:
-        raise (_failure(cluster, str(error)) if cluster else WrongInput(str(error))) from error
+            bundles = _bundle_lines(cluster, held.bundle)
+        except CertificatesError as error:
+            raise _failure(cluster, str(error)) from error
+        stored, there = held.bundle, bool(held.version)
+    elif cert_dir:
+        place, what = f"folder    {cert_dir}", str(cert_dir)
+        cure = f"issue --cert-dir {shlex.quote(what)}"
+        try:
+            stored, there = read(cert_dir), cert_dir.exists()
+        except CertificatesError as error:
+            raise WrongInput(str(error)) from error
+    else:
+        raise click.UsageError("name a folder by --cert-dir, or a Secret by --secret")
     now = datetime.now(UTC)
     found = describe(stored, now)
     nothing = stored == Bundle()
     problems = [*found.problems, *_lacks(bundles)]
     if nothing:
-        problems = [_nothing(cert_dir, folder, secret, there=there)]
+        lacks = "holds no certificates" if there else "does not exist"
+        problems = [f"{what} {lacks}; run: vramwarden certs {cure}"]
     if output == "json":
         click.echo(json.dumps(_as_json(found, uses(stored, now), bundles, problems), indent=2))
     elif not nothing:
@@ -193,26 +271,11 @@ def show(
             click.echo(_as_line(role, certificate, use))
         for webhook, holds in bundles or ():
             click.echo(f"caBundle  {webhook}: {'holds' if holds else 'lacks'} the CA")
-        who = "by `serve` and by hand" if found.issues else "by whoever issued it"
+        who = "by the replicas" if secret and found.issues else "by whoever issued it"
         click.echo(f"renewal   {who}")
     for problem in problems:
         click.echo(f"problem: {problem}", err=True)
     context.exit(ExitCode.FOUND if problems else ExitCode.DONE)
-
-
-def _nothing(
-    cert_dir: Path | None, folder: Path, secret: tuple[str, str] | None, *, there: bool
-) -> str:
-    """Say that there are no certificates, and which command makes some."""
-    if secret:
-        name = "/".join(secret)
-        what = f"the Secret {name}"
-        cure = f"install --secret {name}"
-    else:
-        what = str(folder)
-        cure = f"issue --cert-dir {shlex.quote(what)}" if cert_dir else "issue"
-    lacks = "holds no certificates" if there else "does not exist"
-    return f"{what} {lacks}; run: vramwarden certs {cure}"
 
 
 def _lacks(bundles: Bundles | None) -> list[str]:
@@ -224,7 +287,7 @@ def _lacks(bundles: Bundles | None) -> list[str]:
 
 
 def _roles(found: Status, used: Sequence[str]) -> Iterator[tuple[str, CertificateStatus, str]]:
-    """Yield each certificate with its role and what it is for."""
+    """Yield each certificate with its role and its use."""
     if found.serving:
         names = ", ".join(found.serving.names)
         yield "serving", found.serving, f"for {names}" if names else ""
@@ -233,10 +296,11 @@ def _roles(found: Status, used: Sequence[str]) -> Iterator[tuple[str, Certificat
 
 
 def _as_line(role: str, certificate: CertificateStatus, use: str) -> str:
-    return (
-        f"{role:<9} {certificate.days_left:.1f} days left (until {certificate.not_after:%Y-%m-%d}),"
-        f" renewal due {certificate.renewal_due:%Y-%m-%d}{', ' * bool(use)}{use}"
-    )
+    due = certificate.renewal_due
+    words = [f"renewal due {due:%Y-%m-%d}"] if due else []
+    words += [use] if use else []
+    until = f"{certificate.days_left:.1f} days left (until {certificate.not_after:%Y-%m-%d})"
+    return ", ".join((f"{role:<9} {until}", *words))
 
 
 def _as_json(
@@ -251,7 +315,7 @@ def _as_json(
             "notBefore": certificate.not_before.isoformat(),
             "notAfter": certificate.not_after.isoformat(),
             "daysLeft": round(certificate.days_left, 2),
-            "renewalDue": certificate.renewal_due.isoformat(),
+            "renewalDue": due.isoformat() if (due := certificate.renewal_due) else None,
             "sha256": certificate.fingerprint_sha256,
         }
         for role, certificate, use in _roles(found, used)
@@ -269,11 +333,11 @@ def cluster_of(
     context: str | None,
     namespace: str | None,
 ) -> CertificatesApi:
-    """Return the cluster that options name; ends the command where none is known."""
+    """Return the cluster that options name; end the command if none is known."""
     # Imported here: the client takes a moment, and 35 MiB.
     from webhook.adapters.kube.certificates import CertificatesApi  # noqa: PLC0415
 
-    # Once: a round is repeated by whoever asked for it.
+    # Once: the user repeats the command.
     reached = reach(kubeconfig, context, namespace, tries=1)
     of, name = secret
     return CertificatesApi(reached.kube, of or reached.namespace, name, (webhook_configuration,))
@@ -283,8 +347,8 @@ def _failure(cluster: CertificatesApi, sentences: str) -> click.ClickException:
     return (NoCluster if cluster.is_unanswered else Failure)(sentences)
 
 
-def _bundle_lines(cluster: SharedCluster, bundle: Bundle) -> tuple[tuple[str, bool], ...]:
-    """Return each webhook, and whether its caBundle holds all CAs; raises CertificatesError."""
+def _bundle_lines(cluster: CertificatesApi, bundle: Bundle) -> tuple[tuple[str, bool], ...]:
+    """Return each webhook, and True if its caBundle holds all CAs; raises CertificatesError."""
     return tuple(
         (f"{one.title}, {webhook}", holds(pem, bundle))
         for one in cluster.configurations()
@@ -294,11 +358,11 @@ def _bundle_lines(cluster: SharedCluster, bundle: Bundle) -> tuple[tuple[str, bo
 
 def _report(cluster: CertificatesApi, found: Round) -> None:
     for step in found.done:
-        if isinstance(step, Store):
-            click.echo(f"{cluster.title}: {step.action} ({'; '.join(step.reasons)})")
-        else:
+        if isinstance(step, Publish):
             webhooks = ", ".join(webhook for webhook, _ in step.bundles)
             click.echo(f"{step.configuration.title}: caBundle written ({webhooks})")
+        else:
+            click.echo(f"{cluster.title}: {step.action} ({'; '.join(step.reasons)})")
     if not found.done:
         click.echo(f"{cluster.title}: kept")
     if found.failures:

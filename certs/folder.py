@@ -1,0 +1,97 @@
+"""Certificates in a folder: read one that is mounted, create one once.
+
+The kubelet mounts a Secret as `..data`, a symbolic link to a hidden folder with one version of all
+files, and replaces that link at once. So the files of one version are read behind it. A folder
+without `..data` holds plain files, as a person copies them or `create` writes them.
+"""
+
+import os
+from collections.abc import Iterable
+from datetime import datetime
+from pathlib import Path
+
+from certs.issue import issue_ca, issue_serving
+from certs.pem import CERTIFICATE, FILES, KEY, Bundle, CertificatesError
+
+_DATA = "..data"
+# One swap may come between two reads; several in a row have another cause.
+_ATTEMPTS = 5
+
+
+def read(folder: Path) -> Bundle:
+    """Return the set in the folder, all of one version; empty if there is none.
+
+    Raises CertificatesError if a file cannot be read.
+    """
+    for _ in range(_ATTEMPTS):
+        source = _version(folder)
+        bundle = Bundle.from_files({name: _content(source / name) for name in FILES})
+        if _version(folder) == source:
+            return bundle
+    what, cure = "changes faster than it can be read", "stop what keeps writing there"
+    raise CertificatesError(str(folder), what, cure)
+
+
+def stamp(folder: Path) -> tuple[tuple[int, int, int], ...]:
+    """Return a value that changes with certificate or key, from two `stat` calls.
+
+    A server compares it at each handshake, and reads the folder if it differs. Empty if a file is
+    absent.
+    """
+    try:
+        found = [(folder / name).stat() for name in (CERTIFICATE, KEY)]
+    except OSError:
+        return ()
+    return tuple((status.st_mtime_ns, status.st_size, status.st_ino) for status in found)
+
+
+def create(folder: Path, names: Iterable[str], now: datetime) -> Bundle:
+    """Issue a CA and a serving certificate for these names, and write them into the folder.
+
+    Files have mode 0600, and a new folder has 0700. Raises CertificatesError if the folder holds a
+    file of a set already, if it cannot be written, or for impossible names.
+    """
+    ca = issue_ca(now)
+    serving = issue_serving(ca, names, now)
+    bundle = Bundle(serving.certificate_pem, serving.key_pem, ca.certificate_pem, ca.key_pem)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        held = [name for name in FILES if os.path.lexists(folder / name)]
+        if held:
+            what, cure = f"holds {held[0]} already", "name another folder, or remove what is there"
+            raise CertificatesError(str(folder), what, cure)
+        for name, content in bundle.files().items():
+            # Created with its final mode: changed later, a key could be read in between.
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+            with os.fdopen(os.open(folder / name, flags, 0o600), "wb") as file:
+                file.write(content)
+    except OSError as error:
+        what = f"cannot be written ({error.strerror})"
+        cure = "give this user the right to write there, or name another folder"
+        raise CertificatesError(str(folder), what, cure) from error
+    return bundle
+
+
+def _version(folder: Path) -> Path:
+    """Return the folder that holds the files of the current version."""
+    try:
+        return folder / (folder / _DATA).readlink()
+    except FileNotFoundError:
+        return folder
+    except OSError as error:
+        raise _unreadable(folder, error) from error
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: OSError) -> CertificatesError:
+    cure = "make it readable for this user, or name another folder"
+    return CertificatesError(str(path), f"cannot be read ({error.strerror})", cure)

@@ -1,1 +1,0 @@
-"""`vramwarden certs`; `command.py` is where to start."""
