@@ -87,7 +87,6 @@ def a_workload(name="webhook", **changes):
         ready=2,
         present=2,
         version="0.1.0",
-        image="registry.example/vramwarden/vramwarden:0.1.0",
         arguments=(f"--enforcer-image={IMAGE}", "--rollout=Enforce"),
         secret="",
     )
@@ -110,7 +109,7 @@ BEFORE = Facts(
     groups=frozenset({"apps", "nvidia.com"}),
     nodes=(a_node("n1"), a_node("n2")),
     node_count=3,
-    slices=frozenset(),
+    slices={},
     runtime_class="nvidia",
     own_webhooks=(),
     sentry_namespace=Namespace("vramwarden-sentry", exists=False),

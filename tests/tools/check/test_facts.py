@@ -74,7 +74,7 @@ def test_our_webhooks_are_read_with_where_they_lead():
 
 
 def a_workload_object(spec, status):
-    container = {"image": "a/b:1", "args": ["serve", "--rollout=Observe", "--rollout=Enforce"]}
+    container = {"args": ["serve", "--rollout=Observe", "--rollout=Enforce"]}
     ours, tls = ({"name": name, "secret": {"secretName": name}} for name in ("key", "tls"))
     pod = {"containers": [container], "volumes": [ours, tls]}
     metadata = {"namespace": "gpu", "labels": {"app.kubernetes.io/version": "0.1.0"}}
@@ -92,7 +92,6 @@ def test_a_deployment_and_a_daemon_set_are_counted_each_in_its_way():
         ready=1,
         present=2,
         version="0.1.0",
-        image="a/b:1",
         arguments=args,
         secret="tls",  # noqa: S106 - a name
     )

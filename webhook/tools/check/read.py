@@ -125,9 +125,7 @@ class _FactsReader:
             groups=self._try("read /apis", self._groups),
             nodes=nodes if isinstance(nodes, Unreadable) else nodes[0],
             node_count=0 if isinstance(nodes, Unreadable) else nodes[1],
-            slices=slices
-            if isinstance(slices, Unreadable)
-            else frozenset(one.driver for of_node in slices.values() for one in of_node),
+            slices=slices,
             runtime_class=self._try("get runtimeclasses", self._runtime_class),
             own_webhooks=hooks,
         )

@@ -23,9 +23,10 @@ from webhook.tools.shared.facts import Unreadable
 from webhook.tools.shared.pod import ClusterPod
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from webhook.core.kinds.nodes import NodeFigures
+    from webhook.core.pod.whole import Slice
     from webhook.tools.shared.node import ClusterNode
 
     Json = dict[str, Any]
@@ -146,7 +147,6 @@ class OwnWorkload:
     """Pods that exist."""
     version: str
     """The release's, by its label."""
-    image: str
     arguments: tuple[str, ...]
     secret: str
     """The Secret of a certificate that is mounted; empty for none."""
@@ -176,7 +176,6 @@ def read_workload(found: Mapping[str, Any]) -> OwnWorkload:
         ready=_count(status.get("numberReady" if is_set else "readyReplicas")),
         present=_count(status.get("currentNumberScheduled" if is_set else "replicas")),
         version=str(labels.get("app.kubernetes.io/version") or ""),
-        image=str(container.get("image") or ""),
         arguments=tuple(map(str, container.get("args") or ())),
         secret=secrets[0] if secrets else "",
     )
@@ -259,8 +258,8 @@ class Facts:
     """API groups that are served."""
     nodes: tuple[ClusterNode, ...] | Unreadable = NOT_ASKED
     node_count: int = 0
-    slices: frozenset[str] | Unreadable = NOT_ASKED
-    """Drivers of all ResourceSlices; whose are of which node, `nodes` says."""
+    slices: Mapping[str, Sequence[Slice]] | Unreadable = NOT_ASKED
+    """ResourceSlices with GPUs, by node."""
     claimed: frozenset[str] | Unreadable = frozenset()
     """ResourceClaims, `namespace/name`, that have GPUs of NVIDIA's driver."""
     runtime_class: str | Unreadable = NOT_ASKED
