@@ -65,11 +65,18 @@ class Match:
 
     def holds(self, subject: Subject) -> bool:
         """Return True if a pod meets this match; raises NamespaceUnknownError."""
-        if not self._is_met(subject):
+        accounts = self.service_accounts
+        if (
+            (self.namespaces and not matches_any(subject.namespace, self.namespaces))
+            or (accounts and not matches_any(subject.service_account, accounts))
+            or not self.pod_labels.items() <= subject.pod_labels.items()
+        ):
             return False
-        # The labels last: they need not be known for what is not met anyhow.
-        if not self._is_met_by_namespace(subject):
-            return False
+        if self.namespace_labels:  # last, since they may be unknown if the rest is not met
+            if subject.namespace_labels is None:
+                raise NamespaceUnknownError(subject.namespace)
+            if not self.namespace_labels.items() <= subject.namespace_labels.items():
+                return False
         return self.exception is None or not self.exception.holds(subject)
 
     @property
@@ -83,21 +90,6 @@ class Match:
         yield self
         if self.exception is not None:
             yield self.exception
-
-    def _is_met(self, subject: Subject) -> bool:
-        if self.namespaces and not matches_any(subject.namespace, self.namespaces):
-            return False
-        accounts = self.service_accounts
-        if accounts and not matches_any(subject.service_account, accounts):
-            return False
-        return not self.pod_labels or self.pod_labels.items() <= subject.pod_labels.items()
-
-    def _is_met_by_namespace(self, subject: Subject) -> bool:
-        if not self.namespace_labels:
-            return True
-        if subject.namespace_labels is None:
-            raise NamespaceUnknownError(subject.namespace)
-        return self.namespace_labels.items() <= subject.namespace_labels.items()
 
 
 def matches_any(name: str, patterns: tuple[str, ...]) -> bool:
