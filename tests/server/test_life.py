@@ -110,7 +110,7 @@ OF_LABELS = """\
 """
 
 
-def test_a_reload_reaches_the_fence_and_the_labels_of_namespaces_at_once(tmp_path):
+def test_a_reload_reaches_the_fence_and_labels_and_another_writer_is_reverted(tmp_path):
     """The fence's keeper reads every 30 s without a notification, the cache never."""
     with ApiServer(tmp_path) as api:
         api.put("/api/v1/namespaces/team", {"metadata": {"labels": {"tier": "intern"}}, "spec": {}})
@@ -132,6 +132,8 @@ def test_a_reload_reaches_the_fence_and_the_labels_of_namespaces_at_once(tmp_pat
             (server.policy / "policy.yaml").write_text(edited)
             server.wait_for("the labels", lambda: rule() == "interns", timeout_s=15)
             server.wait_for("the fence", lambda: " tier=intern " in lines(), timeout_s=5)
+            api.put(FENCE, {"data": {RULES_KEY: "^(.*)$ - ^$ -\n"}})
+            server.wait_for("its repair", lambda: " tier=intern " in lines(), timeout_s=5)
         assert server.messages().count("policy loaded") == 1
 
 

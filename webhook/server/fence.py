@@ -44,7 +44,7 @@ class FenceKeeper(ServerPart):
     | what a replica sealed less than `SETTLE_S` ago | no |
     | anything else: an older text, one of no replica | yes |
 
-    Nobody waits for it: without it the API server holds nothing by itself, and the webhook judges.
+    No review waits for it. Without the ConfigMap the fence denies nothing, and the webhook decides.
     """
 
     def __init__(
