@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from tests.support.pods import a_pod, a_policy, a_request, a_rule
 from webhook.core.admission.decide import Phase, decide
+from webhook.core.enforcement.bounds import BLIND_AFTER, GRACE, ON_EXCESS, POLL_INTERVAL, TOLERANCE
 from webhook.core.policy.cluster import UNKNOWN
 from webhook.core.policy.values import OnExcess
 from webhook.sidecar.settings import EnforcerSettings, SettingsError, read_settings
@@ -64,7 +65,8 @@ def problems(environment):
     return ()
 
 
-def test_only_the_cap_has_to_be_set():
+def test_only_the_cap_has_to_be_set_and_no_default_ever_changes_within_0_x():
+    """Running pods depend on these defaults: another default needs another variable."""
     assert settings() == EnforcerSettings(
         cap_bytes=CAP,
         tolerance_bytes=CAP // 50,
@@ -73,7 +75,11 @@ def test_only_the_cap_has_to_be_set():
         blind_after_s=60.0,
         terminate_when_blind=False,
         only=None,
+        stops=True,
+        driver_limit="",
     )
+    assert (POLL_INTERVAL.default, GRACE.default, BLIND_AFTER.default) == ("1s", "5s", "60s")
+    assert (TOLERANCE, ON_EXCESS[0]) == ("2%", "Stop")
 
 
 @pytest.mark.parametrize("on_excess", sorted(OnExcess))

@@ -18,6 +18,8 @@ class Span:
     most: str
 
 
+# The sidecar uses these defaults if a variable is unset, so a pod that runs depends on them, also
+# after an upgrade or a rollback. Within 0.x a default never changes without a new variable name.
 POLL_INTERVAL: Final = Span("1s", "100ms", "60s")
 GRACE: Final = Span("5s", "0s", "1h")
 BLIND_AFTER: Final = Span("60s", "1s", "1h")
