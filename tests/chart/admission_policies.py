@@ -104,8 +104,6 @@ def keep_parameters_followed(api: Api) -> None:
     Once the last one is deleted, API servers up to 1.36 go on with the ConfigMaps that they have
     (kubernetes/kubernetes issue 130887), and tests install and remove the chart.
     """
-    if not api.serves(POLICY):
-        return
     rules = {"apiGroups": ["tests"], "apiVersions": ["v1"], "operations": ["CREATE"]}
     spec = {
         "failurePolicy": "Ignore",

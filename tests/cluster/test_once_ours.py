@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.chart.admission_policies import POLICY, is_denied_by
+from tests.chart.admission_policies import is_denied_by
 from tests.chart.recorded_reviews import denial
 from tests.cluster.attacked import NODE, attacked
 from tests.support import charts
@@ -175,8 +175,7 @@ SHOWING = {"name": "v1", "mountPath": "/var/run/nvidia-container-devices/all"}
 def test_debuggers_of_a_large_pod_of_hers_are_looked_at(mallory, container, always):
     pod = mallory.has(**volumes(1030))
     why = denial(lambda: mallory.debug(pod, **container))
-    fenced = always and mallory.admin.serves(POLICY)
-    held = fenced or mallory.cluster.rollout is Rollout.ENFORCE
+    held = always or mallory.cluster.rollout is Rollout.ENFORCE
     assert ("TooComplex" in why or is_denied_by(why, "vramwarden-debuggers")) is held
     mallory.debug(pod)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 # Texts that somebody else wrote: memory, our log, and the messages that quote them.
-LONGEST_WORD: Final = 64  # a name, an amount, a boot's ID: a label has 63 at most, a UUID 36
+LONGEST_WORD: Final = 64  # a name or an amount: a label has 63 at most, a UUID 36
 LONGEST_UUID: Final = 48  # a GPU's; NVML's are of 40 characters
 LONGEST_KEY: Final = 128  # a key of a template that a path has
 LONGEST_STORED: Final = 256  # a text of an object; a driver's name has at most 63

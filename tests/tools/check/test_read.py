@@ -41,14 +41,7 @@ PODS = "/api/v1/namespaces/team-a/pods"
 IMAGE = f"registry.example/enforcer:{__version__}"
 POLICY_FILES = {"default.yaml": shipped_policy_path().read_text()}
 POLICY = load_config_map(POLICY_FILES, "here", enforcer_image=IMAGE)
-KINDS_SERVED = {
-    "/apis": ["apps", "nvidia.com"],
-    REGISTRATION: [
-        f"{kind}admission{what}"
-        for kind in ("mutating", "validating")
-        for what in ("policies", "policybindings")
-    ],
-}
+API_GROUPS = {"groups": [{"name": name} for name in ("apps", "nvidia.com")]}
 
 
 def manifests():
@@ -122,9 +115,7 @@ def cluster(stored):
     api = ApiServer()
     api.now_s = lambda: NOW_S
     api.objects |= stored
-    for path, names in KINDS_SERVED.items():
-        listed = {"groups" if path == "/apis" else "resources": [{"name": one} for one in names]}
-        api.texts[path] = json.dumps(listed)
+    api.texts["/apis"] = json.dumps(API_GROUPS)
     api.texts["/version"] = json.dumps({"gitVersion": "v1.36.2"})
     api.fails("POST .*/pods", admission, forever=True)
     return api
@@ -288,6 +279,19 @@ def test_what_is_not_so_is_named(cluster, change, found, said):
     assert not_ok(seen) == found
     first = seen[next(iter(found))]
     assert list(first.about) == said if isinstance(said, list) else said in str(first)
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "unseen"),
+    [
+        ("mutating", 404, set()),  # before Kubernetes 1.36
+        ("mutating", 403, {"fence-policies", "fence-rules"}),
+        ("validating", 404, {"fence-policies", "fence-rules"}),
+    ],
+)
+def test_mutating_admission_policies_need_not_be_served(cluster, kind, code, unseen):
+    cluster.fails(f"GET .*/{kind}admissionpolicies", code, forever=True)
+    assert not_ok(check(cluster)).keys() == unseen
 
 
 @pytest.mark.parametrize(

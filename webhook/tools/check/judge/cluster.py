@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from webhook.tools.check.judge.facts import minor
 from webhook.tools.check.judge.findings import CheckFinding, failed, ok, warning
 from webhook.tools.shared.facts import known
 
@@ -30,15 +31,15 @@ def kubernetes_version(facts: Facts) -> CheckFinding:
 
     1.36: mutating admission policies, and `RestartAllContainers` (deploy/install.md).
     """
-    minor = facts.minor
-    if minor == (0, 0):
+    version = minor(facts.version)
+    if version == (0, 0):
         cure = f"see that it is {text(OLDEST)} or newer: `kubectl version`"
         return warning(f"its version cannot be read: {facts.version!r}", cure)
-    if minor < OLDEST:
-        why = f"{text(minor)} is not supported, and Helm rejects the chart"
+    if version < OLDEST:
+        why = f"{text(version)} is not supported, and Helm rejects the chart"
         return failed(why, f"upgrade Kubernetes to {text(OLDEST)} or newer")
-    left = f"; fence.void and podRestart need {text(VOID)}" if minor < VOID else ""
-    return ok(f"{text(minor)}, {facts.url}{left}")
+    left = f"; fence.void and podRestart need {text(VOID)}" if version < VOID else ""
+    return ok(f"{text(version)}, {facts.url}{left}")
 
 
 def sentry_namespace(facts: Facts) -> CheckFinding | None:

@@ -298,11 +298,6 @@ class Facts:
     events: Mapping[str, str] | Unreadable = NOT_ASKED
     """What agents say of nodes whose GPUs are in use: the newest such Event of each."""
 
-    @property
-    def minor(self) -> tuple[int, int]:
-        """The API server's version as numbers."""
-        return minor(self.version)
-
 
 def minor(version: str) -> tuple[int, int]:
     """Read `v1.36.2-gke.100` as (1, 36); (0, 0) where it cannot be read."""
