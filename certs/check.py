@@ -3,7 +3,7 @@
 Each check is a function that returns sentences: what is wrong and what to do about it.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from certs.issue import DAY_S
-from certs.names import missing_names, names_of
+from certs.names import names_of
 from certs.pem import (
     AUTHORITIES,
     AUTHORITY_KEYS,
@@ -31,11 +31,11 @@ from certs.pem import (
 _Found = TypeVar("_Found")
 
 
-def problems(bundle: Bundle, now: datetime, names: Iterable[str] = ()) -> tuple[str, ...]:
+def problems(bundle: Bundle, now: datetime) -> tuple[str, ...]:
     """Return why a client would reject this set, as sentences; empty if it is valid.
 
-    The certificate has to be valid for `names`. Bad contents raise nothing: every check that is
-    still possible is made, so that one call shows everything to repair.
+    Bad contents raise nothing: every check that is still possible is made, so that one call shows
+    everything to repair.
     """
     found: list[str] = []
     chain = _parsed(certificates, bundle.certificate_pem, CERTIFICATE, found)
@@ -55,7 +55,7 @@ def problems(bundle: Bundle, now: datetime, names: Iterable[str] = ()) -> tuple[
             )
         found += _validity(chain[0], now)
         found += _purpose(chain[0])
-        found += _names(chain[0], names)
+        found += _names(chain[0])
     if chain and authorities:
         found += _trust(chain, authorities, now)
     found += _authority_bits(authorities, chain)
@@ -165,14 +165,11 @@ def _purpose(leaf: x509.Certificate) -> list[str]:
     return [f"{CERTIFICATE} is not for TLS servers; issue it with extended key usage serverAuth"]
 
 
-def _names(leaf: x509.Certificate, names: Iterable[str]) -> list[str]:
-    if not names_of(leaf):
-        # Go, and so the API server, has ignored the common name since 1.15.
-        return [f"{CERTIFICATE} names no host in its SANs; issue it with the names it serves"]
-    return [
-        f"{CERTIFICATE} is not valid for {name}; issue it with this name among its SANs"
-        for name in missing_names(leaf, names)
-    ]
+def _names(leaf: x509.Certificate) -> list[str]:
+    if names_of(leaf):
+        return []
+    # Go, and so the API server, has ignored the common name since 1.15.
+    return [f"{CERTIFICATE} names no host in its SANs; issue it with the names it serves"]
 
 
 def _trust(
@@ -231,14 +228,14 @@ class Status:
     problems: tuple[str, ...]
 
 
-def describe(bundle: Bundle, now: datetime, names: Iterable[str] = ()) -> Status:
+def describe(bundle: Bundle, now: datetime) -> Status:
     """Describe a set; contents that cannot be read are among the problems, nothing is raised."""
     leaf = next(iter(readable_certificates(bundle.certificate_pem)), None)
     return Status(
         serving=_one(leaf, now, renewal_due(leaf)) if leaf else None,
         authorities=tuple(_one(ca, now) for ca in readable_certificates(bundle.ca_pem)),
         issues=bool(bundle.ca_key_pem),
-        problems=problems(bundle, now, names),
+        problems=problems(bundle, now),
     )
 
 

@@ -36,7 +36,7 @@ def mode(path):
 def test_a_folder_is_made_that_serves(tmp_path):
     made = create(tmp_path / "deep" / "tls", NAMES, NOW)
     assert read(tmp_path / "deep" / "tls") == made
-    assert problems(made, NOW, NAMES) == ()
+    assert problems(made, NOW) == ()
     shake_hands(made, made.ca_pem, "127.0.0.1")
 
 
