@@ -58,7 +58,7 @@ RESOLVES_NAMES: Final = {
     "operator": "NotIn",
     "values": [DeviceNames.NONE.value],
 }
-"""Not where no name shows a GPU; a node without the label has an older agent, and is fine."""
+"""Excludes nodes on which no name shows a GPU; a node without the label is not excluded."""
 
 
 def mutate_pod(

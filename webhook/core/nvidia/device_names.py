@@ -47,10 +47,7 @@ def spell(uuids: Iterable[str], names: DeviceNames) -> str:
 
 
 def read_device_names(label: str | None) -> DeviceNames | None:
-    """Read the label of a node; None for a value that this release does not know.
-
-    A node without it has an agent of a release that knew bare UUIDs alone.
-    """
+    """Read the label of a node: bare UUIDs without it, None for an unknown value."""
     if label is None:
         return DeviceNames.UUID
     try:

@@ -198,8 +198,7 @@ def reserved_names(case: Case) -> Iterator[Finding]:
 
     Fields: spec.[initContainers,containers][*], spec.volumes[*]
     Allowed values: the container runs the enforcer's command, in a pod that asks for VRAM; the
-    volumes are empty, or show annotations. So is what any release of ours wrote, and translation
-    replaces it.
+    volumes are empty, or show annotations. Translation replaces what an earlier one wrote.
     """
     pod = case.pod
     for container in pod.enforcers:

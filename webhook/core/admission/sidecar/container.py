@@ -202,7 +202,7 @@ def _variables(enforcement: Enforcement, placement: Placement, cap_bytes: int) -
     yield {"name": TOLERANCE_ENV, "value": enforcement.tolerance}
     yield {"name": BLIND_AFTER_ENV, "value": enforcement.blind_after}
     yield {"name": WHEN_BLIND_ENV, "value": enforcement.when_blind.value}
-    if enforcement.on_excess is not OnExcess.STOP:  # a stop is what every release does unasked
+    if enforcement.on_excess is not OnExcess.STOP:  # it stops if the variable is unset
         yield {"name": ON_EXCESS_ENV, "value": enforcement.on_excess.value}
     chosen = placement is Placement.BINDING
     if chosen:
