@@ -1,0 +1,155 @@
+"""Print the size of a checkout: `python -m tests.support.size [COMMIT ...]`, commits beside it."""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import subprocess
+import sys
+import tarfile
+import tempfile
+import tokenize
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.support.paths import ROOT
+
+Json = dict[str, Any]
+
+PROGRAMS = ("webhook", "certs", "deploy")
+CHART = "deploy/chart/"
+GENERATED = {
+    "deploy/chart/vramwarden/files/admission.json",
+    "deploy/chart/vramwarden/files/default.yaml",
+    "deploy/chart/vramwarden/files/policy-objects.json",
+    "deploy/chart/vramwarden/files/values.json",
+    "deploy/images/runtime.txt",
+    "deploy/install.yaml",
+    "deploy/pictures/top.svg",
+    "policies/policy.schema.json",
+}
+"""Files that a command writes whole; pages with single generated blocks count as pages."""
+NOT_CODE = {
+    tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,
+    tokenize.ENDMARKER, tokenize.ENCODING,
+}  # fmt: skip
+
+
+def count(root: Path, files: list[str]) -> Json:
+    """Return counts by name for the given files, whose paths are relative to `root`."""
+    sizes: Counter[str] = Counter()
+    for name in files:
+        path = root / name
+        if path.is_symlink() or not path.is_file():
+            continue
+        kind = kind_of(name)
+        text = path.read_bytes().decode("utf-8", "replace")
+        sizes[f"{kind}: files"] += 1
+        sizes[f"{kind}: lines"] += text.count("\n")
+        if name.endswith(".py"):
+            sizes[f"{kind}: lines of code"] += lines_of_code(text)
+            if kind == "product":
+                sizes["numeric constants"] += numeric_constants(ast.parse(text))
+    schema = json.loads((root / "policies/policy.schema.json").read_text())
+    sizes["policy fields"] = properties(schema["properties"]["spec"])
+    chart = root / CHART / "vramwarden"
+    sizes["chart values"] = leaves(yaml.safe_load((chart / "values.yaml").read_text()))
+    sizes["chart values, with every one in the schema"] = properties(
+        json.loads((chart / "values.schema.json").read_text())
+    )
+    return dict(sizes)
+
+
+def kind_of(name: str) -> str:
+    """Return what a file is counted as."""
+    top = name.partition("/")[0]
+    if name in GENERATED:
+        return "generated"
+    if top == "tests":
+        return "tests" if name.endswith(".py") else "data and pages of tests"
+    if top in PROGRAMS and name.endswith((".py", ".sh")) and not name.startswith(CHART):
+        return "product"
+    if name.startswith(CHART):
+        return "chart"
+    return "pages" if name.endswith(".md") else "other files"
+
+
+def lines_of_code(text: str) -> int:
+    """Return the number of lines with a token that is no comment and no docstring."""
+    documented: set[int] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            documented |= set(range(node.lineno, (node.end_lineno or 0) + 1))
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in NOT_CODE:
+            lines |= set(range(token.start[0], token.end[0] + 1))
+    return len(lines - documented)
+
+
+def numeric_constants(module: ast.Module) -> int:
+    """Return the number of constants of a module whose values are made of numbers alone."""
+    found = 0
+    for node in module.body:
+        if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            is_constant = isinstance(target, ast.Name) and target.id.isupper()
+            values = [one.value for one in ast.walk(node.value) if isinstance(one, ast.Constant)]
+            names = any(isinstance(one, (ast.Name, ast.Call)) for one in ast.walk(node.value))
+            numbers = bool(values) and all(type(one) in (int, float) for one in values)
+            found += is_constant and numbers and not names
+    return found
+
+
+def properties(schema: Json) -> int:
+    """Return the number of named properties of a JSON Schema, at any depth."""
+    found = 0
+    for key, value in schema.items():
+        if key == "properties":
+            found += len(value) + sum(properties(one) for one in value.values())
+        else:
+            ones = value if isinstance(value, list) else [value]
+            found += sum(properties(one) for one in ones if isinstance(one, dict))
+    return found
+
+
+def leaves(values: object) -> int:
+    """Return the number of values, at any depth, that are no mapping with entries."""
+    return sum(map(leaves, values.values())) if isinstance(values, dict) and values else 1
+
+
+def of_commit(commit: str) -> Json:
+    """Return the counts of a commit."""
+    archive = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True, check=True)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        tarfile.open(fileobj=io.BytesIO(archive.stdout)) as tar,
+    ):
+        tar.extractall(folder, filter="data")
+        root = Path(folder)
+        names = sorted(str(path.relative_to(root)) for path in root.rglob("*"))
+        return count(root, names)
+
+
+def main(commits: list[str]) -> None:
+    """Print one row for each count: the commits in their order, then the checkout."""
+    tracked = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, capture_output=True, check=True, text=True,
+    ).stdout.splitlines()  # fmt: skip
+    columns = [(commit, of_commit(commit)) for commit in commits]
+    columns.append(("checkout", count(ROOT, tracked)))
+    rows = sorted({name for _, counted in columns for name in counted})
+    width = max(map(len, rows))
+    sys.stdout.write(" " * width + "".join(f"{commit[:10]:>12}" for commit, _ in columns) + "\n")
+    for row in rows:
+        figures = "".join(f"{counted.get(row, 0):>12,}" for _, counted in columns)
+        sys.stdout.write(f"{row:<{width}}{figures}\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
