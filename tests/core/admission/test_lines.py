@@ -9,7 +9,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.core.admission.decisions import (
@@ -521,6 +521,16 @@ def asked(draw):
     return a_pod(containers=made, annotations=notes)
 
 
+@example(
+    a_pod(
+        containers=[a_container("main", resources={}), a_container("side", resources={})],
+        annotations={MEMORY: "main=8GB, side=0"},
+    ),
+    Bounds(2**20, 8 * GI),
+    None,
+    ("*",),
+    None,
+)
 @given(
     asked(),
     BOUNDS,

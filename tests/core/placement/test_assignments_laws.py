@@ -131,7 +131,8 @@ def test_an_entry_has_the_limit_that_is_written_with_its_gpus(entered, pods, one
         before = entered.get(one.uid)
         limit = one.limit_on(driver_limits=limits)
         assert limit is (one.limit if limits or one.uuids else DriverLimit.OFF)
-        assert hold.limit is limit or (before and before.hold and before.hold.limit is hold.limit)
+        entered_with = before.hold.limit if before and before.hold else DriverLimit.OFF
+        assert hold.limit is limit or (before and hold.limit is entered_with)
 
 
 @given(LISTS, KNOWN, st.lists(BINDABLE, max_size=5, unique_by=lambda one: one.uid), TIMES)

@@ -92,8 +92,12 @@ def plan_demand(pod: Pod, suggestions: Suggestions) -> tuple[Demand | None, tupl
     plan = _scan(pod, faults, suggestions)
     if not (plan.explicit or plan.annotated or faults):
         return None, ()
+    gaps = [fault for fault in faults if isinstance(fault, Gap)]
     findings = tuple(
-        fault if isinstance(fault, Finding) else _fill(fault, plan, suggestions) for fault in faults
+        fault
+        if isinstance(fault, Finding)
+        else _fill(fault, plan, suggestions, is_last=fault is gaps[-1])
+        for fault in faults
     )
     if plan.explicit and plan.annotated and plan.complete:
         findings += tuple(_disagreements(pod, plan))
@@ -211,10 +215,11 @@ def _check_orphans(pod: Pod, faults: Faults) -> None:
     faults += [Gap(reason, path, sentence, name) for reason, path in orphans]
 
 
-def _fill(gap: Gap, plan: _Plan, suggestions: Suggestions) -> Finding:
+def _fill(gap: Gap, plan: _Plan, suggestions: Suggestions, *, is_last: bool) -> Finding:
     """Plan for an amount that is admitted, and return the finding that suggests it.
 
-    The amounts planned so far count, so that all suggestions can be followed together.
+    The amounts planned so far count, so that all suggestions can be followed together. Before the
+    last gap a larger alternative is not offered if it could leave no room for the next one.
     """
     name, in_list = gap.container, gap.path == MEMORY_PATH
     by_hand = gap.error is not None and not in_list
@@ -234,7 +239,7 @@ def _fill(gap: Gap, plan: _Plan, suggestions: Suggestions) -> Finding:
     else:
         wanted = plan.per_gpu(plan.explicit) if in_list else plan.annotated
         agreed = wanted.get(name, 0) * (1 if in_list else plan.divisor)
-        said, amount = suggestions.instead_of(gap.error, amounts_with, agreed)
+        said, amount = suggestions.instead_of(gap.error, amounts_with, agreed, is_last=is_last)
         detail = f"{gap.sentence} {said}"
     if amount and name:
         amounts[name] = parse_vram(amount)

@@ -107,10 +107,13 @@ class Suggestions:
         error: QuantityError,
         amounts_with: Callable[[int], Mapping[str, int]],
         agreed_bytes: int = 0,
+        *,
+        is_last: bool = True,
     ) -> tuple[str, str]:
         """Return the sentence on a text that is no amount, and the amount that it suggests.
 
-        The amount is empty if there is none. It is `agreed_bytes` if that is not 0.
+        The amount is empty if there is none. It is `agreed_bytes` if that is not 0. If others are
+        suggested after it, and a bound limits them together, it is the only one.
         """
         if agreed_bytes:
             fits = self.rejection(amounts_with(agreed_bytes)) is None
@@ -118,6 +121,8 @@ class Suggestions:
             return f"{error.why}; {error.cure((), amount)}", amount
         rejections = [self._rejection_of(one.amount, amounts_with) for one in error.meant]
         fitting = [one for one, why in zip(error.meant, rejections, strict=True) if why is None]
+        if not is_last and any(one.max_bytes for one in self.bounds):
+            fitting = fitting[:1]
         if fitting:
             return f"{error.why}; {error.cure(fitting, '')}", fitting[0].amount
         example = self.example(amounts_with)
