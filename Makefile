@@ -102,4 +102,4 @@ docs: $(READY)  ## the documents as a site with search, into dist/docs; a dead l
 	@echo "dist/docs/index.html; to search, serve the folder: $(PYTHON) -m http.server --bind 127.0.0.1 --directory dist/docs"
 
 clean:  ## remove what these commands made
-	rm -rf $(VENV) .venv-min .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .bench dist
+	rm -rf $(VENV) .venv-min .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .bench dist install.yaml
