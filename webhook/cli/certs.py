@@ -101,7 +101,7 @@ REGISTERING_OPTION = click.option(
     help="Webhook configurations, of both kinds, that the path of bind and the owner are"
     " written into; with a Secret the caBundle, too.  [default: vramwarden, with a Secret]",
 )
-"""Of a server, which also writes there without a Secret."""
+"""Option of `serve`, which writes there without a Secret as well."""
 OVERLAP_OPTION = click.option(
     "--ca-overlap",
     metavar="DURATION",
