@@ -11,6 +11,7 @@ import tarfile
 import tempfile
 import tokenize
 from collections import Counter
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +23,14 @@ Json = dict[str, Any]
 
 PROGRAMS = ("webhook", "certs", "deploy")
 CHART = "deploy/chart/"
-GENERATED = {
-    "deploy/chart/vramwarden/files/admission.json",
-    "deploy/chart/vramwarden/files/default.yaml",
-    "deploy/chart/vramwarden/files/policy-objects.json",
-    "deploy/chart/vramwarden/files/values.json",
+GENERATED = (
+    "deploy/chart/vramwarden/files/*.json",
+    "deploy/chart/vramwarden/files/*.yaml",
     "deploy/images/runtime.txt",
     "deploy/install.yaml",
     "deploy/pictures/top.svg",
     "policies/policy.schema.json",
-}
+)
 """Files that a command writes whole; pages with single generated blocks count as pages."""
 NOT_CODE = {
     tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,
@@ -67,7 +66,7 @@ def count(root: Path, files: list[str]) -> Json:
 def kind_of(name: str) -> str:
     """Return what a file is counted as."""
     top = name.partition("/")[0]
-    if name in GENERATED:
+    if any(fnmatch(name, pattern) for pattern in GENERATED):
         return "generated"
     if top == "tests":
         return "tests" if name.endswith(".py") else "data and pages of tests"
