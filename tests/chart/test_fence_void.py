@@ -46,7 +46,6 @@ RULES = [
     ("except-*", IGNORE),
     ("staff-*", INTERNS | IGNORE),
     ("staff-*", {}),
-    ("who-*", {"users": ("bob",)}),
     ("*-nobodys", {"action": Action.IGNORE}),
     ("*", {}),
 ]
@@ -72,7 +71,7 @@ def cluster(control_plane, helm):
     needs(control_plane.api, KIND)
     found = Fenced(control_plane, helm, NAME)
     for name, tier in {"a": "intern", "b": "staff"}.items():
-        for prefix in ("interns", "except", "staff", "who"):
+        for prefix in ("interns", "except", "staff"):
             found.namespace(f"{prefix}-{name}", {"tier": tier})
     found.namespace("labelled-void", {"vramwarden.io/webhook": "disabled"})
     plain, debugger = found.create(a_pod(), dry_run=False), debugging(a_container("old"))
@@ -196,7 +195,7 @@ ROWS = [
     *(
         row(f"where the rule does not say so: {name}", namespace=name)
         for name in ("ignoring", "warned", "audited", "ignored", "by-labels", "observed",
-                     "another-name-v", "interns-b", "except-a", "staff-a", "who-a", "who-b")
+                     "another-name-v", "interns-b", "except-a", "staff-a")
     ),
     *(
         row(f"exempt: {name}", namespace=name)

@@ -66,7 +66,7 @@ ASKING = {
     "report --policy policy.yaml": (3, 0, 3),
     "report --policy wrong.yaml": (1, 1, 1),
     "check": (3, 1, 3),
-    "check --pre": (1, 0, 3),
+    "check --pre": (3, 0, 3),
     "simulate": (3, 0, 3),
     "simulate -n ours": (3, 0, 3),
     "certs status --secret a": (3, 1, 3),

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 from datetime import datetime
@@ -169,10 +170,19 @@ class NodeCluster(ControlPlane):
         process = self._processes.pop("kube-apiserver")
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+        # `through` may have started it as a child, which can hold its port for a moment longer.
+        wait_until("the API server's port free", self._is_port_free)
         try:
             yield
         finally:
             self._start_apiserver()
+
+    def _is_port_free(self) -> bool:
+        try:
+            socket.create_connection((self.address, self._port()), timeout=1).close()
+        except OSError:
+            return True
+        return False
 
     def run(self, *command: str) -> str:
         """Run a command where the node's programs run; return its output."""
