@@ -32,7 +32,7 @@ Json = dict[str, Any]
 
 VISIBLE, VRAM = "NVIDIA_VISIBLE_DEVICES", "vramwarden.io/vram"
 ALL = {"name": VISIBLE, "value": "all"}
-CHOSEN = "metadata.annotations['vramwarden.io/gpu']"
+CHOSEN = "metadata.annotations['vramwarden.io/visible-devices']"
 VOID = {"name": VISIBLE, "value": "void"}
 SIDECAR = "vram-enforcer"
 
