@@ -735,6 +735,7 @@ static int read_limit(ino_t group, int gpu, struct limit *limit)
 }
 
 /* Sum what living processes were charged for: a charge's file is locked while its process lives.
+   A reader's lock is shared: an exclusive one would make other readers take the process for alive.
 
    By `owner`: the limit it was charged to, on misc; or any of the cgroups it is in. NULL: everything. */
 static bytes_t charged(int gpu, const ino_t *owner, int by_group)
@@ -746,7 +747,7 @@ static bytes_t charged(int gpu, const ino_t *owner, int by_group)
         if (strncmp(one->d_name, "charge-", 7))
             continue;
         snprintf(path, sizeof path, "%s/%s", folder, one->d_name);
-        int file = open(path, O_RDWR | O_CLOEXEC), dead = file >= 0 && !flock(file, LOCK_EX | LOCK_NB);
+        int file = open(path, O_RDWR | O_CLOEXEC), dead = file >= 0 && !flock(file, LOCK_SH | LOCK_NB);
         if (file >= 0)
             close(file);
         if (dead)
