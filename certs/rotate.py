@@ -255,7 +255,7 @@ def _reject_incomplete(bundle: Bundle) -> None:
         raise CertificatesError(AUTHORITIES, "is missing", cure)
     if bundle.ca_pem and not bundle.certificate_pem and not bundle.ca_key_pem:
         cure = f"add {CERTIFICATE} and {KEY}, or remove it to have a new set issued"
-        raise CertificatesError(AUTHORITIES, "stands alone", cure)
+        raise CertificatesError(AUTHORITIES, f"has no {CERTIFICATE} beside it", cure)
 
 
 def _leaf(bundle: Bundle) -> x509.Certificate | None:
