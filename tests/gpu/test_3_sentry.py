@@ -35,7 +35,8 @@ def lines(gpu):
     return "\n".join(
         json.dumps({
             "uid": uid, "pod": f"team/{uid[:8]}", "gpus": [gpu], "memory": CAP_BYTES, "since": 1,
-            "cap": CAP_BYTES, "tolerance": 0, "late_s": 1.5, "act": True,
+            "cap": CAP_BYTES, "tolerance": 0, "late_s": 1.5,
+            "by": "Sidecar", "grace_s": 1.0, "act": True,
         })
         for uid in UIDS[1:]
     )  # fmt: skip

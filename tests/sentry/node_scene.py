@@ -213,7 +213,8 @@ class Pod:
         return {
             "uid": self.uid, "pod": f"team/{self.name}", "gpus": [GPU, OTHER_GPU],
             "memory": CAP_MIB * MIB, "since": 1, "cap": CAP_MIB * MIB,
-            "tolerance": CAP_MIB * MIB // 50, "late_s": 6.5, "act": True,
+            "tolerance": CAP_MIB * MIB // 50, "late_s": 6.5,
+            "by": "Sidecar", "grace_s": 5.0, "act": True,
         } | ({"limit": "Auto"} if self.driver.limits else {})  # fmt: skip
 
 

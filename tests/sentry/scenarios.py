@@ -159,8 +159,9 @@ def measured(node, sent):
     pods = [uid_of(number) for number in range(1, 33)]
     gpus = [f"GPU-{number:08}-2222-3333-4444-555555555555" for number in range(8)]
     line = {"memory": 8 * 2**30, "since": 1, "cap": 8 * 2**30, "tolerance": 2**27}
+    line |= {"late_s": 6.5, "by": "Sidecar", "grace_s": 5.0, "act": True}
     lines = [
-        line | {"uid": uid, "pod": f"team/p{n}", "gpus": [gpus[n % 8]], "late_s": 6.5, "act": True}
+        line | {"uid": uid, "pod": f"team/p{n}", "gpus": [gpus[n % 8]]}
         for n, uid in enumerate(pods)
     ]
     Path(sent["lines"]).write_text("".join(f"{json.dumps(one)}\n" for one in lines))

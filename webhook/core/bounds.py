@@ -50,4 +50,5 @@ LARGEST_INT32: Final = 2**31 - 1  # of a count, a process's ID, another product'
 MOST_RUN_STOPS: Final = 1_000  # counted of one run
 LATEST_S: Final = 2**53  # the largest time that JSON carries exactly
 LONGEST_LATE_S: Final = 86_400.0  # for which a cap may come later than its pod
+LONGEST_GRACE_S: Final = 3_600.0  # between SIGTERM and SIGKILL, as in policies
 LONGEST_TIME: Final = 12  # digits of a time in seconds

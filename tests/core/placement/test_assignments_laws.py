@@ -30,7 +30,7 @@ from webhook.core.placement.assignments import (
 )
 from webhook.core.placement.pods import Hold
 from webhook.core.pod.gpus import EVERY_GPU
-from webhook.core.policy.values import DriverLimit
+from webhook.core.policy.values import DriverLimit, EnforceBy
 
 GPUS = [a_gpu("a", 100), a_gpu("b", 60, 1), a_gpu("c", 100, 2)]
 UUIDS = st.lists(st.sampled_from("abcx"), min_size=1, unique=True).map(
@@ -38,12 +38,14 @@ UUIDS = st.lists(st.sampled_from("abcx"), min_size=1, unique=True).map(
 )
 HOLDS = st.builds(
     Hold,
+    by=st.sampled_from(EnforceBy),
+    grace_s=st.floats(0, 3_600),
     cap_bytes=st.integers(1, 2**63 - 1),
     tolerance_bytes=st.integers(0, 2**63 - 1),
     late_s=st.floats(0, 86_400),
     may_act=st.booleans(),
     limit=st.sampled_from(DriverLimit),
-)
+).filter(lambda hold: not hold.may_act or hold.by is not EnforceBy.NONE)
 PODS = st.builds(
     pod,
     uid=st.sampled_from("uvwxyz"),

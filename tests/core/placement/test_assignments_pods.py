@@ -31,7 +31,7 @@ from webhook.core.pod.patch import apply_patch
 from webhook.core.pod.quantity import MIB
 from webhook.core.pod.views import read_pod
 from webhook.core.policy.cluster import UNKNOWN
-from webhook.core.policy.values import Placement
+from webhook.core.policy.values import EnforceBy, Placement
 from webhook.core.words import MAX_BYTES
 
 VRAM = "vramwarden.io/vram"
@@ -72,7 +72,13 @@ def test_a_bound_pod_is_read_with_all_that_placement_needs():
         uuids=("GPU-a", "GPU-b"),
         finished=False,
         unreadable="",
-        hold=Hold(cap_bytes=8 * GIB, tolerance_bytes=8 * GIB // 50, late_s=6.5, may_act=False),
+        hold=Hold(
+            cap_bytes=8 * GIB,
+            tolerance_bytes=8 * GIB // 50,
+            late_s=6.5,
+            may_act=False,
+            by=EnforceBy.NONE,
+        ),
     )
 
 

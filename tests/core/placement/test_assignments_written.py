@@ -25,7 +25,7 @@ from webhook.core.placement.assignments import (
 from webhook.core.placement.pods import Hold
 from webhook.core.pod.gpus import MOST_GPUS
 from webhook.core.pod.quantity import MIB
-from webhook.core.policy.values import DriverLimit
+from webhook.core.policy.values import DriverLimit, EnforceBy
 from webhook.names import GPU_ANNOTATION, VRAM_RESOURCE
 
 
@@ -41,11 +41,13 @@ def test_a_name_that_would_be_too_long_is_a_digest_of_its_own():
     assert all(len(name) == 80 for name in names)
 
 
+ENFORCED = [by for by in EnforceBy if by is not EnforceBy.NONE]
 HOLD = Hold(cap_bytes=300 * MIB, tolerance_bytes=6 * MIB, late_s=6.5, may_act=True)
+UNENFORCED = replace(HOLD, late_s=0.2, may_act=False, by=EnforceBy.NONE, grace_s=0.0)
 ENTERED = {
     "u-2": entry("a", "b", mib=300, since_s=5, pod="ns/two", hold=HOLD),
     "u-1": entry("a", mib=1, since_s=6, pod="ns/one", hold=HOLD),
-    "u-3": entry("*", mib=1, since_s=7, hold=replace(HOLD, late_s=0.2, may_act=False), count=2),
+    "u-3": entry("*", mib=1, since_s=7, hold=UNENFORCED, count=2),
 }
 
 
@@ -62,6 +64,8 @@ def test_one_line_is_written_for_each_pod():
             "cap": 300 * MIB,
             "tolerance": 6 * MIB,
             "late_s": 6.5,
+            "by": "Sidecar",
+            "grace_s": 5.0,
             "act": True,
         },
         {
@@ -73,6 +77,8 @@ def test_one_line_is_written_for_each_pod():
             "cap": 300 * MIB,
             "tolerance": 6 * MIB,
             "late_s": 6.5,
+            "by": "Sidecar",
+            "grace_s": 5.0,
             "act": True,
         },
         {
@@ -85,6 +91,8 @@ def test_one_line_is_written_for_each_pod():
             "cap": 300 * MIB,
             "tolerance": 6 * MIB,
             "late_s": 0.2,
+            "by": "None",
+            "grace_s": 0.0,
             "act": False,
         },
     ]
@@ -150,7 +158,7 @@ def test_a_line_that_cannot_be_read_hides_no_other_and_is_reported(line):
     assert not whole
 
 
-HELD = {"cap": 5, "tolerance": 0, "late_s": 6, "act": True}
+HELD = {"cap": 5, "tolerance": 0, "late_s": 6, "by": "Sidecar", "grace_s": 5, "act": True}
 
 
 def test_what_a_pod_is_held_to_is_read():
@@ -185,6 +193,16 @@ def test_what_a_pod_is_held_to_is_read():
         {"late_s": float("nan")},
         {"late_s": "6.5"},
         {"late_s": True},
+        {"grace_s": -0.1},
+        {"grace_s": 3_601},
+        {"grace_s": 10**400},
+        {"grace_s": float("inf")},
+        {"grace_s": float("nan")},
+        {"grace_s": "5s"},
+        {"grace_s": True},
+        *({"by": by} for by in ("sidecar", "", True, 1, [], {})),
+        {"by": "None"},  # and acts
+        {"by": "None", "act": False, "report": True},
         {"act": 1},
         {"act": "true"},
         {"act": []},
@@ -204,10 +222,24 @@ def test_a_line_that_does_not_say_well_what_a_pod_is_held_to_counts_and_is_repor
 
 
 @pytest.mark.parametrize("limit", DriverLimit)
-@pytest.mark.parametrize(("act", "report"), [(True, False), (False, False), (False, True)])
-def test_whether_the_sentry_stops_or_reports_and_what_is_promised_is_kept(act, report, limit):
+@pytest.mark.parametrize(
+    ("by", "act", "report"),
+    [
+        *((by, True, False) for by in ENFORCED),
+        *((by, False, True) for by in ENFORCED),
+        *((by, False, False) for by in EnforceBy),
+    ],
+)
+def test_who_enforces_whether_it_stops_or_reports_and_the_limit_are_kept(by, act, report, limit):
     hold = Hold(
-        cap_bytes=5, tolerance_bytes=0, late_s=6.0, may_act=act, reports=report, limit=limit
+        cap_bytes=5,
+        tolerance_bytes=0,
+        late_s=6.0,
+        may_act=act,
+        reports=report,
+        limit=limit,
+        by=by,
+        grace_s=0.5,
     )
     entered = {"u": Assignment(pod="ns/p", uuids=("GPU-a",), memory_bytes=5, since_s=1, hold=hold)}
     data = write_assignments(entered)

@@ -44,7 +44,13 @@ LIMIT, LIMIT_OF_GPU = (
     }
     for key in ("driver-limit", "gpu")
 )
-ALONE = Hold(cap_bytes=8 * GIB, tolerance_bytes=8 * GIB // 50, late_s=6.5, may_act=False)
+ALONE = Hold(
+    cap_bytes=8 * GIB,
+    tolerance_bytes=8 * GIB // 50,
+    late_s=6.5,
+    may_act=False,
+    by=EnforceBy.NONE,
+)
 
 
 def enforcer(*env, **more):
@@ -74,7 +80,7 @@ def test_a_pod_with_our_sidecar_may_be_acted_on_and_one_without_may_not(placemen
         raw = a_pod("8Gi")
         decision = decide(a_request(raw), a_policy(rule), UNKNOWN, Phase.MUTATE)
         expected = (
-            Hold(cap_bytes=8 * GIB, tolerance_bytes=2**20, late_s=61.5, may_act=True)
+            Hold(cap_bytes=8 * GIB, tolerance_bytes=2**20, late_s=61.5, may_act=True, grace_s=60.0)
             if may_act
             else ALONE
         )

@@ -15,7 +15,13 @@ from json.encoder import encode_basestring_ascii as _quoted
 from sys import intern
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.bounds import LATEST_S, LONGEST_LATE_S, LONGEST_SENTENCE, LONGEST_WHOLE
+from webhook.core.bounds import (
+    LATEST_S,
+    LONGEST_GRACE_S,
+    LONGEST_LATE_S,
+    LONGEST_SENTENCE,
+    LONGEST_WHOLE,
+)
 from webhook.core.nvidia.variables import CHOSEN_PATH, VISIBLE_DEVICES_ENV
 from webhook.core.placement.fit import Denial, Need, held_node, place
 from webhook.core.placement.pods import (
@@ -39,6 +45,7 @@ from webhook.core.pod.gpus import (
 from webhook.core.pod.quantity import MIB
 from webhook.core.pod.views import Pod, read_pod
 from webhook.core.pod.whole import has_ended
+from webhook.core.policy.values import EnforceBy
 from webhook.core.words import MAX_BYTES
 from webhook.names import GPU_WAITS_ANNOTATION, LONGEST_LABEL, LONGEST_NAME, LONGEST_PAIR
 
@@ -66,6 +73,7 @@ _LIMITS: Final = {
     limit: "" if limit is DriverLimit.OFF else f', "limit": "{limit}"' for limit in DriverLimit
 }
 """The driver's limit in a line."""
+_BY: Final = frozenset(EnforceBy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -503,7 +511,8 @@ def _write_hold(hold: Hold | None) -> str:
         return ""
     return (
         f', "cap": {hold.cap_bytes}, "tolerance": {hold.tolerance_bytes}, '
-        f'"late_s": {hold.late_s}, "act": {"true" if hold.may_act else "false"}'
+        f'"late_s": {hold.late_s}, "by": "{hold.by}", "grace_s": {hold.grace_s}, '
+        f'"act": {"true" if hold.may_act else "false"}'
         f"{_REPORTS if hold.reports else ''}{_LIMITS[hold.limit]}"
     )
 
@@ -571,6 +580,7 @@ def _read_entry(line: str) -> tuple[str, Assignment] | None:
 
 def _read_hold(entry: Json) -> Hold | None:
     cap, tolerance, late_s, act = map(entry.get, ("cap", "tolerance", "late_s", "act"))
+    by, grace_s = map(entry.get, ("by", "grace_s"))
     reports, limit = entry.get("report", False), entry.get("limit", "Off")
     if (
         type(cap) is type(tolerance) is int
@@ -578,14 +588,26 @@ def _read_hold(entry: Json) -> Hold | None:
         and 0 <= tolerance <= MAX_BYTES
         and (type(late_s) is int or type(late_s) is float)
         and 0 <= late_s <= LONGEST_LATE_S
+        and (type(grace_s) is int or type(grace_s) is float)
+        and 0 <= grace_s <= LONGEST_GRACE_S
+        and type(by) is str
+        and by in _BY
         and type(act) is bool
         and type(reports) is bool
-        and not (act and reports)
+        and act + reports <= (by != EnforceBy.NONE)
         and type(limit) is str
         and limit in _LIMITS
     ):
-        hold = shared_hold(cap, tolerance, float(late_s), may_act=act, reports=reports)
-        return promised(hold, DriverLimit(limit))
+        return shared_hold(
+            cap,
+            tolerance,
+            float(late_s),
+            may_act=act,
+            reports=reports,
+            by=EnforceBy(by),
+            grace_s=float(grace_s),
+            limit=DriverLimit(limit),
+        )
     return None
 
 

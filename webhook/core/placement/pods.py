@@ -36,6 +36,7 @@ from webhook.core.pod.findings import render
 from webhook.core.pod.gpus import MOST_GPUS, UUID, DriverLimit
 from webhook.core.pod.quantity import MIB, QuantityError, parse_quantity
 from webhook.core.pod.views import Container, Pod, effective_amount
+from webhook.core.policy.values import EnforceBy
 from webhook.core.words import MAX_BYTES
 from webhook.names import (
     CAP_BYTES_ENV,
@@ -57,6 +58,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from webhook.core.pod.gpus import Gpu
+
+GRACE_S: Final = parse_seconds(GRACE.default)
+"""Default grace period between SIGTERM and SIGKILL, in seconds."""
 
 CONFIRMING_S: Final = 0.5
 """The longest pause between two measurements over the cap (`JUDGING_S` of the sidecar's guard)."""
@@ -126,6 +130,10 @@ class Hold:
     """Whether the sentry reports what it would stop, where it may not."""
     limit: DriverLimit = DriverLimit.OFF
     """Whether the driver is to hold it; in the entry of a node without such a driver it is Off."""
+    by: EnforceBy = EnforceBy.SIDECAR
+    """Enforcer of the cap, as decided when the entry was written."""
+    grace_s: float = GRACE_S
+    """Grace period between SIGTERM and SIGKILL, in seconds."""
 
 
 def hold_of(pod: Pod, memory_bytes: int) -> Hold:
@@ -160,9 +168,11 @@ def shared_hold(
     *,
     may_act: bool,
     reports: bool,
-    limit: DriverLimit = DriverLimit.OFF,
+    by: EnforceBy,
+    grace_s: float,
+    limit: DriverLimit,
 ) -> Hold:
-    """Return the one value for all pods that are held to the same."""
+    """Return the one value for all pods with the same terms."""
     return Hold(
         cap_bytes=cap_bytes,
         tolerance_bytes=tolerance_bytes,
@@ -170,6 +180,8 @@ def shared_hold(
         may_act=may_act,
         reports=reports,
         limit=limit,
+        by=by,
+        grace_s=grace_s,
     )
 
 
@@ -177,14 +189,30 @@ def promised(hold: Hold, limit: DriverLimit) -> Hold:
     """Return the same terms with this driver's limit."""
     if hold.limit is limit:
         return hold
-    amounts = hold.cap_bytes, hold.tolerance_bytes, hold.late_s
-    return shared_hold(*amounts, may_act=hold.may_act, reports=hold.reports, limit=limit)
+    return shared_hold(
+        hold.cap_bytes,
+        hold.tolerance_bytes,
+        hold.late_s,
+        may_act=hold.may_act,
+        reports=hold.reports,
+        by=hold.by,
+        grace_s=hold.grace_s,
+        limit=limit,
+    )
 
 
 def _measured(cap_bytes: int) -> Hold:
     hold = _read(str(cap_bytes))
     by_default = (hold.tolerance_bytes, hold.late_s) if hold else (0, 0.0)
-    return shared_hold(cap_bytes, *by_default, may_act=False, reports=False)
+    return shared_hold(
+        cap_bytes,
+        *by_default,
+        may_act=False,
+        reports=False,
+        by=EnforceBy.NONE,
+        grace_s=GRACE_S,
+        limit=DriverLimit.OFF,
+    )
 
 
 def _written(pod: Pod) -> list[str] | None:
@@ -245,6 +273,8 @@ def _read(
         round(late_s, 3),
         may_act=stops,
         reports=not stops,
+        by=EnforceBy.SIDECAR,
+        grace_s=grace_s,
         limit=DriverLimit(limit or DriverLimit.OFF),
     )
 
