@@ -66,6 +66,8 @@ NODE_ENFORCEMENT_LABEL: Final = PREFIX + "enforcement"
 ENFORCED_BY_SIDECAR: Final = "sidecar"
 NOT_ENFORCED: Final = "none"
 NODE_ENFORCEMENTS: Final = (ENFORCED_BY_SIDECAR, NOT_ENFORCED)
+NODE_SENTRY_LABEL: Final = PREFIX + "sentry"
+"""`"true"` if a sentry that may act measures every shared GPU of the node; absent otherwise."""
 NODE_DEVICE_NAMES_LABEL: Final = PREFIX + "device-names"
 """Which names of GPUs the node's container runtime resolves; see `core.nvidia.device_names`."""
 NODE_DRIVER_LIMIT_LABEL: Final = DRIVER_LIMIT_ANNOTATION

@@ -186,7 +186,8 @@ class EnforcementPart(Part):
     builds = Enforcement
 
     by: Annotated[EnforceBy, _Lax] = EnforceBy.SIDECAR
-    """Sidecar adds a container that stops what exceeds the cap; None adds nothing."""
+    """Sidecar adds a container that stops what exceeds the cap; Sentry adds none, and the node's
+    sentry stops it; None stops nothing."""
     run_as: Annotated[RunAs, _Lax] = RunAs.AUTO
     """The sidecar's user: Root, the Workload's own, or Auto, which reads the pod's security
     context."""

@@ -1,20 +1,6 @@
-"""What may hold a cap: what each tier adds to a pod, and asks of its node.
+"""Tiers: what each value of `enforcement.by` adds to a pod, and which nodes its pods need.
 
-A tier's own rules are the rows of `rules/table.py` that name it. One that sets a variable takes
-eleven product files, two of them the agent's:
-
-| where | what |
-| --- | --- |
-| `core/policy/values.py`, `adapters/policy/models.py` | `EnforceBy`, and what `by` says of it |
-| `names.py`, deploy/nodes.md | its value of the label `enforcement`, names that only it may set |
-| here | a `Tier` in `_TIERS`; what it adds besides a container is a field |
-| `mutation.py` | that field's user; no test asks for the next one |
-| `_missing_essentials` in `rules/translation.py` | the same, for pods of another policy |
-| `rules`, with `tier=` in their rows | what it forbids, at least to set by hand what it adds |
-| `core/policy/fence.py`, the chart's `fence-second-line.yaml` | where our marks are not enough |
-| `agent/scanner.py`, `_judge_enforcement` in `core/node/inventory.py` | which nodes can do it |
-
-A node with two tiers needs a second label. Tests: `tests/golden/enforcer-NAME`.
+A rule for the pods of some tiers names them in its row of `rules/table.py`.
 """
 
 from __future__ import annotations
@@ -24,7 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.core.admission.sidecar.container import enforcer_for
 from webhook.core.policy.values import EnforceBy, Rule
-from webhook.names import ENFORCED_BY_SIDECAR, NODE_ENFORCEMENT_LABEL, NOT_ENFORCED
+from webhook.names import (
+    ENFORCED_BY_SIDECAR,
+    NODE_ENFORCEMENT_LABEL,
+    NODE_SENTRY_LABEL,
+    NOT_ENFORCED,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,37 +25,48 @@ if TYPE_CHECKING:
     from webhook.core.pod.views import Pod
 
 
+def _no_container(_pod: Pod, _demand: Demand, _rule: Rule) -> None:
+    """Add no container."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Tier:
-    """What holds a cap: one of the values below, compared as such."""
+    """One way to hold a cap: one of the values below, compared by identity."""
 
-    adds: Callable[[Pod, Demand, Rule], Json | None]
-    """Builds the container that a pod gets; None for none, or where none would work."""
-    on_nodes: str
-    """The value of the label `enforcement` on nodes where it works; empty for all nodes."""
+    adds: Callable[[Pod, Demand, Rule], Json | None] = _no_container
+    """Builds the container that a pod gets; None for none, or if none would work."""
+    on_nodes: tuple[str, str] | None = None
+    """Label, with its value, of the nodes where it works; None for all nodes."""
 
 
-SIDECAR: Final = Tier(adds=enforcer_for, on_nodes=ENFORCED_BY_SIDECAR)
-NONE: Final = Tier(adds=lambda _pod, _demand, _rule: None, on_nodes="")
-_TIERS: Final = {EnforceBy.SIDECAR: SIDECAR, EnforceBy.NONE: NONE}
+SIDECAR: Final = Tier(adds=enforcer_for, on_nodes=(NODE_ENFORCEMENT_LABEL, ENFORCED_BY_SIDECAR))
+SENTRY: Final = Tier(on_nodes=(NODE_SENTRY_LABEL, "true"))
+NONE: Final = Tier()
+_TIERS: Final = {EnforceBy.SIDECAR: SIDECAR, EnforceBy.SENTRY: SENTRY, EnforceBy.NONE: NONE}
+ENFORCING: Final = (SIDECAR, SENTRY)
+"""Tiers that stop what exceeds a cap."""
 
 
 def node_terms(rule: Rule) -> list[Json]:
-    """Return the required node affinity, so that a pod runs where what holds its cap works.
+    """Return the required node affinity for nodes where the tier of a rule works.
 
-    | GPUs are given by | the label `enforcement` must be |
-    | --- | --- |
-    | us | that of the tier |
-    | NVIDIA's device plugin | not `none`: our agent says nothing of nodes that it does not share |
+    | tier | GPUs are given by | required |
+    | --- | --- | --- |
+    | `SIDECAR` | vramwarden | `enforcement In [sidecar]` |
+    | `SIDECAR` | NVIDIA's device plugin | `enforcement NotIn [none]`: the agent labels only nodes \
+that it shares |
+    | `SENTRY` | vramwarden | `sentry In ["true"]` |
+    | `NONE` | either | nothing |
     """
-    on_nodes = tier_of(rule).on_nodes
-    if not on_nodes:
+    tier = tier_of(rule)
+    if tier.on_nodes is None:
         return []
     if rule.leaves_to_plugin:
         return [{"key": NODE_ENFORCEMENT_LABEL, "operator": "NotIn", "values": [NOT_ENFORCED]}]
-    return [{"key": NODE_ENFORCEMENT_LABEL, "operator": "In", "values": [on_nodes]}]
+    label, value = tier.on_nodes
+    return [{"key": label, "operator": "In", "values": [value]}]
 
 
 def tier_of(rule: Rule) -> Tier:
-    """Return what holds the cap of a rule's pods."""
+    """Return the tier of a rule's pods."""
     return _TIERS[rule.enforcement.by]

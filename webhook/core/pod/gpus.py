@@ -46,6 +46,16 @@ class DriverLimit(StrEnum):
     OFF = "Off"
 
 
+class EnforceBy(StrEnum):
+    """The program that holds a pod to its cap."""
+
+    SIDECAR = "Sidecar"
+    """A container in the pod; the node's sentry stops what the container cannot."""
+    SENTRY = "Sentry"
+    """The node's sentry only; the pod gets no container."""
+    NONE = "None"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
     """A GPU as it is advertised."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.pod.foreign import GIVEN_BY_OTHERS, SHARED_GPU, WHOLE_GPU
 from webhook.core.pod.gpus import DriverLimit as DriverLimit  # noqa: PLC0414 - one of these values
+from webhook.core.pod.gpus import EnforceBy as EnforceBy  # noqa: PLC0414 - one of these values
 from webhook.core.policy.match import Match, Subject, matches_any
 from webhook.names import NODE_DRIVER_LIMIT_LABEL, NODE_GPU_LABEL
 
@@ -102,13 +103,6 @@ class Placement(StrEnum):
     """When the GPU is chosen."""
 
     BINDING = "Binding"
-    NONE = "None"
-
-
-class EnforceBy(StrEnum):
-    """What holds the cap."""
-
-    SIDECAR = "Sidecar"
     NONE = "None"
 
 

@@ -8,6 +8,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.admission.sidecar.user import confinements, users_of
+from webhook.core.admission.tiers import SIDECAR
 from webhook.core.pod.compute import limited, requested
 from webhook.core.pod.fields import flag, mapping
 from webhook.core.pod.findings import Finding, Reason, quoted
@@ -21,17 +22,27 @@ if TYPE_CHECKING:
     from webhook.core.pod.views import Pod
 
 
+def host_pid(case: Case) -> Iterator[Finding]:
+    """Rule: processes of a pod that is held to a cap do not see those of the node.
+
+    Fields: spec.hostPID
+    Allowed values: false or absent
+    """
+    if flag(case.pod.spec, "hostPID", "spec"):
+        why = (
+            "the sidecar that holds the cap needs the pod's own process namespace"
+            if case.tier is SIDECAR
+            else "processes of the pod could stop the node's sentry, which holds the cap"
+        )
+        yield Finding(Reason.HOST_PID, "spec.hostPID", f"{why}; remove hostPID")
+
+
 def process_namespace(case: Case) -> Iterator[Finding]:
     """Rule: the pod's containers share the pod's own process namespace, where the sidecar acts.
 
-    Fields: spec.hostPID, spec.shareProcessNamespace
-    Allowed values: false or absent; true or absent
+    Fields: spec.shareProcessNamespace
+    Allowed values: true or absent
     """
-    if flag(case.pod.spec, "hostPID", "spec"):
-        detail = (
-            "the sidecar that holds the cap needs the pod's own process namespace; remove hostPID"
-        )
-        yield Finding(Reason.HOST_PID, "spec.hostPID", detail)
     if flag(case.pod.spec, "shareProcessNamespace", "spec") is False:
         detail = "the sidecar that holds the cap must see the pod's processes; remove the line"
         yield Finding(Reason.PROCESS_NAMESPACE_NOT_SHARED, "spec.shareProcessNamespace", detail)

@@ -22,7 +22,7 @@ from webhook.core.admission.rules import (
     translation,
 )
 from webhook.core.admission.rules.case import Case, CaseKind
-from webhook.core.admission.tiers import SIDECAR, Tier
+from webhook.core.admission.tiers import ENFORCING, SIDECAR, Tier
 from webhook.core.pod.findings import MOST_FINDINGS, Finding
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ class RuleRow:
 
     judges: CaseKind
     rule: Callable[[Case], Iterable[Finding]]
-    tier: Tier | None = None
-    """The tier whose pods it judges; None for all."""
+    tiers: tuple[Tier, ...] = ()
+    """Tiers whose pods it judges; empty for all."""
 
 
 RULES: Final = (
@@ -57,13 +57,14 @@ RULES: Final = (
     RuleRow(CaseKind.ASKING, nodes.node_selector),
     RuleRow(CaseKind.CREATED, isolation.reserved_names),
     RuleRow(CaseKind.WITHOUT_DEMAND, isolation.reserved_marks),
-    RuleRow(CaseKind.ASKING, enforcement.process_namespace, tier=SIDECAR),
+    RuleRow(CaseKind.ASKING, enforcement.host_pid, tiers=ENFORCING),
+    RuleRow(CaseKind.ASKING, enforcement.process_namespace, tiers=(SIDECAR,)),
     RuleRow(CaseKind.READABLE, amounts.bounds),
     RuleRow(CaseKind.READABLE, nodes.slices),
     RuleRow(CaseKind.READABLE, nodes.one_slot),
-    RuleRow(CaseKind.READABLE, enforcement.one_user, tier=SIDECAR),
-    RuleRow(CaseKind.READABLE, enforcement.one_profile, tier=SIDECAR),
-    RuleRow(CaseKind.READABLE, enforcement.room_for_enforcer, tier=SIDECAR),
+    RuleRow(CaseKind.READABLE, enforcement.one_user, tiers=(SIDECAR,)),
+    RuleRow(CaseKind.READABLE, enforcement.one_profile, tiers=(SIDECAR,)),
+    RuleRow(CaseKind.READABLE, enforcement.room_for_enforcer, tiers=(SIDECAR,)),
     RuleRow(CaseKind.TRANSLATED, translation.translated),
     RuleRow(CaseKind.UPDATED, changes.immutable),
     RuleRow(CaseKind.UPDATED, enforcement.room_after_resize),
@@ -86,7 +87,7 @@ _HINTS: Final = (*HINTS, *HINTS_IF_FINE)
 @cache
 def rules_for(kind: CaseKind, tier: Tier) -> tuple[Callable[[Case], Iterable[Finding]], ...]:
     """Return the rules for a kind of case and a tier; cached, which saves a tenth of a review."""
-    return tuple(row.rule for row in RULES if kind in row.judges and row.tier in {None, tier})
+    return tuple(row.rule for row in RULES if kind in row.judges and tier in (row.tiers or (tier,)))
 
 
 def findings_of(case: Case, kind: CaseKind) -> tuple[Finding, ...]:
