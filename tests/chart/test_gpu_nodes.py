@@ -62,6 +62,7 @@ def figures(node=OWN, **gpu):
         observed_s=1_800_000_000.0,
         driver_version="580.95.05",
         enforcement="sidecar",
+        acts=True,
         gpus=(replace(one, **gpu),),
         limit=Proof(holds=True, back_end="misc"),
     )

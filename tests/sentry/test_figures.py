@@ -107,9 +107,17 @@ def test_a_node_with_everything_known():
         pods=(a_pod(OTHER, 500, 600),),
     )  # fmt: skip
     assert shown(figures, unmanaged) == NodeFigures(
-        name="n1", observed_s=100.0, driver_version="580.65.06", enforcement="sidecar", gpus=(a, b)
+        name="n1",
+        observed_s=100.0,
+        driver_version="580.65.06",
+        enforcement="sidecar",
+        acts=True,
+        gpus=(a, b),
     )
     assert [[one.processes for one in gpu.pods] for gpu in shown(figures).gpus] == [[2, 1], [1]]
+    assert [gpu.is_measured for gpu in (a, b, replace(a, unattributed_bytes=None))] == [
+        True, True, False,
+    ]  # fmt: skip
 
 
 def test_what_its_agent_says_of_the_node_is_shown():

@@ -18,6 +18,7 @@ from webhook.adapters.journal import Journal
 from webhook.adapters.kube.gpu_nodes import OwnNode
 from webhook.adapters.kube.node_watch import AssignmentsSeen, AssignmentsUnread
 from webhook.adapters.processes import Delivery
+from webhook.adapters.surroundings import Fact
 from webhook.core.kinds.nodes import (
     GpuFigures,
     NodeFigures,
@@ -139,6 +140,26 @@ def test_it_is_ready_once_it_can_place_processes_has_the_list_and_sees_the_gpus(
     bench.driver.codes.clear()
     bench.sentry.step(4.0)
     assert bench.liveness.unready() == ""
+
+
+@pytest.mark.parametrize(
+    ("act", "obstacle", "rights", "acts"),
+    [
+        (True, "", True, True),
+        (False, "", True, False),
+        (True, "the pod needs hostPID: true", True, False),
+        (True, "", None, False),
+    ],
+)
+def test_it_shows_whether_it_can_stop_processes(
+    act, obstacle, rights, acts, tmp_path, clock, monkeypatch
+):
+    monkeypatch.setattr(loop, "_obstacle", lambda _: obstacle)
+    monkeypatch.setattr(loop.surroundings, "own_rights", lambda: Fact(rights, ""))
+    made = Bench(tmp_path, clock, act=act)
+    made.sentry.on_report(SEEN)
+    made.sentry.step(clock[0])
+    assert made.pods()[0].acts is acts
 
 
 def test_a_list_is_news_where_it_differs(bench):

@@ -52,7 +52,7 @@ class Figures:
     """Remembers each GPU, and of each pod on the list its peaks and stops."""
 
     def __init__(self, node: str, holdings: Holdings, limits: Limits, *, acts: bool = True) -> None:
-        """Prepare; `acts` is whether the sentry may stop anybody."""
+        """Prepare; `acts` is whether the sentry may stop processes and has the right to."""
         self._node = node
         self._holdings = holdings
         self._limits = limits
@@ -183,6 +183,7 @@ class Figures:
             observed_s=observed_s,
             driver_version=self._driver_version,
             enforcement=own.enforcement,
+            acts=self._acts,
             gpus=made,
             not_shared=own.not_shared,
             limit=self._limits.proof,

@@ -114,7 +114,8 @@ class Sentry:
             action="Audit",
             what="Events and conditions",
         )
-        self._figures = Figures(settings.node, self._holdings, self._limits, acts=settings.act)
+        can_act = settings.act and not self._obstacle and bool(surroundings.own_rights().holds)
+        self._figures = Figures(settings.node, self._holdings, self._limits, acts=can_act)
         self._writer = GpuNodeWriter(kube, settings.node, journal, random.uniform(0, JITTER_S))  # noqa: S311 - no secret
         self._stats = SidecarStats(NodeProcesses(settings.pod_uid, proc=settings.proc))
         self._is_seeded = False

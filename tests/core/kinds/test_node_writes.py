@@ -84,6 +84,7 @@ def test_of_a_large_gpu_two_percent_count():
     [
         replace(NODE, driver_version="590"),
         replace(NODE, enforcement="none"),
+        replace(NODE, acts=True),
         replace(NODE, not_shared="x"),
         replace(NODE, held="x"),
         replace(NODE, gpus=(SMALL,)),
@@ -139,6 +140,7 @@ nodes = st.builds(
     observed_s=st.just(1.0),
     driver_version=st.just("580"),
     enforcement=st.just("none"),
+    acts=st.booleans(),
     gpus=st.lists(gpus, max_size=3).map(tuple),
 )
 

@@ -68,6 +68,7 @@ def _names(node: NodeFigures) -> object:
     return (
         node.driver_version,
         node.enforcement,
+        node.acts,
         node.not_shared,
         node.held,
         node.limit,

@@ -81,6 +81,11 @@ class GpuFigures:
     """Why it is not healthy, as the node agent says it; empty where it does not."""
 
     @property
+    def is_measured(self) -> bool:
+        """Return True if its use and process list were read in the last three minutes."""
+        return self.unattributed_bytes is not None
+
+    @property
     def unmanaged_bytes(self) -> int | None:
         """In use without a promise; None where nobody knows what was promised."""
         known = self.promised_bytes is not None or self.unmanaged
@@ -97,6 +102,8 @@ class NodeFigures:
     driver_version: str
     enforcement: str
     """As the node's label of that name: `sidecar` or `none`."""
+    acts: bool = False
+    """True if the sentry may stop processes, has the right to, and can attribute them to pods."""
     gpus: tuple[GpuFigures, ...] = ()
     not_shared: str = ""
     """Why its GPUs are not shared, and nothing of them can be promised; empty where they are."""
@@ -135,6 +142,7 @@ def read_gpu_node(raw: Mapping[str, Any]) -> NodeFigures | None:
         observed_s=observed_s,
         driver_version=_text(status, "driverVersion"),
         enforcement=_text(status, "enforcement"),
+        acts=status.get("acts") is True,
         gpus=tuple(gpus),
         not_shared=_text(status, "notShared", LONGEST_TEXT),
         limit=_limit(as_object(status.get("driverLimit"))),
@@ -201,6 +209,7 @@ def _status(node: NodeFigures) -> Json:
         "observedAt": write_time(node.observed_s),
         "driverVersion": node.driver_version,
         "enforcement": node.enforcement,
+        "acts": node.acts,
         "summary": summary,
         "gpus": [_write_gpu(gpu) for gpu in gpus],
     }
