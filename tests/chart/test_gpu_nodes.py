@@ -54,7 +54,7 @@ def figures(node=OWN, **gpu):
     one = GpuFigures(
         uuid="GPU-8f1", index=0, product="NVIDIA H100", total_bytes=80 * 2**30,
         usable_bytes=79 * 2**30, promised_bytes=2**34, used_bytes=2**34, free_bytes=63 * 2**30,
-        unattributed_bytes=5,
+        unattributed_bytes=5, measured=True,
         pods=pods, unmanaged=others,
     )  # fmt: skip
     return NodeFigures(

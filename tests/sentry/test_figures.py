@@ -96,14 +96,14 @@ def test_a_node_with_everything_known():
     a = GpuFigures(
         uuid="GPU-a", index=0, product="H200", total_bytes=TOTAL_MIB * MIB, usable_bytes=USABLE,
         promised_bytes=2 * CAP_MIB * MIB, used_bytes=5000 * MIB,
-        free_bytes=USABLE - 2 * CAP_MIB * MIB, unattributed_bytes=(5000 - 970) * MIB, healthy=True,
+        free_bytes=USABLE - 2 * CAP_MIB * MIB, unattributed_bytes=(5000 - 970) * MIB, measured=True,
         pods=(a_pod(TRAINER, CAP_MIB, 930), a_pod(OTHER, 500, 40)),
         unmanaged={"": 70 * MIB, THIRD: 90 * MIB},
     )  # fmt: skip
     b = GpuFigures(
         uuid="GPU-b", index=1, product="H200", total_bytes=TOTAL_MIB * MIB, usable_bytes=USABLE,
         promised_bytes=CAP_MIB * MIB, used_bytes=700 * MIB,
-        free_bytes=USABLE - CAP_MIB * MIB, unattributed_bytes=100 * MIB, healthy=True,
+        free_bytes=USABLE - CAP_MIB * MIB, unattributed_bytes=100 * MIB, measured=True,
         pods=(a_pod(OTHER, 500, 600),),
     )  # fmt: skip
     assert shown(figures, unmanaged) == NodeFigures(
@@ -115,9 +115,6 @@ def test_a_node_with_everything_known():
         gpus=(a, b),
     )
     assert [[one.processes for one in gpu.pods] for gpu in shown(figures).gpus] == [[2, 1], [1]]
-    assert [gpu.is_measured for gpu in (a, b, replace(a, unattributed_bytes=None))] == [
-        True, True, False,
-    ]  # fmt: skip
 
 
 def test_what_its_agent_says_of_the_node_is_shown():
@@ -142,6 +139,41 @@ def test_before_the_list_was_read_and_while_it_cannot_be_followed_nothing_is_sai
     assert away.pods == (
         share(uid=TRAINER, cap_bytes=CAP_MIB * MIB, used_bytes=900 * MIB, peak_bytes=900 * MIB),
     )
+
+
+BOTH, NEITHER = ("GPU-a", "GPU-b"), ()
+FAILED = replace(a_scan(0, 0), unread=frozenset({"GPU-a"}))
+ONE_GPU = replace(a_scan(0, on_a=[]), gpus=a_scan(0).gpus[:1])
+
+
+@pytest.mark.parametrize(
+    ("scans", "measured"),
+    [
+        ([a_scan(0, 0)], NEITHER),
+        ([a_scan(0, 0, [], [])], BOTH),
+        ([a_scan(0, 0, [], []), a_scan(0, 0)], BOTH),
+        ([a_scan(0, 0, [], []), FAILED], ("GPU-b",)),
+        ([a_scan(0, 0, [], []), FAILED, a_scan(0, 0)], ("GPU-b",)),
+        ([a_scan(0, 0, [], []), FAILED, a_scan(0, 0, on_a=[])], BOTH),
+        ([a_scan(0, 0, [], []), LOST], NEITHER),
+        ([a_scan(0, 0, [], []), LOST, a_scan(0, 0, on_a=[])], ("GPU-a",)),
+        ([a_scan(0, 0, [], []), ONE_GPU], ("GPU-a",)),
+        ([a_scan(0, 0, [held(50, None)], [])], BOTH),
+    ],
+    ids=[
+        "not listed yet", "listed", "not due again", "one failed", "not tried again", "it answers",
+        "no driver", "the driver is back", "one is gone", "a process without a figure",
+    ],
+)  # fmt: skip
+def test_a_gpu_is_measured_if_its_processes_were_listed_at_the_last_try(scans, measured):
+    assert tuple(gpu.uuid for gpu in shown(seen(*scans)).gpus if gpu.measured) == measured
+
+
+def test_a_sentry_acts_if_it_may_and_follows_its_list_of_pods():
+    figures = seen(a_scan(0, 0))
+    assert (shown(figures).acts, shown(figures, followed=False).acts) == (True, False)
+    only_reports = Figures("n1", Holdings(), Limits("/dev/null"), acts=False)
+    assert not shown(only_reports).acts
 
 
 def test_what_cannot_be_measured_is_absent_and_never_zero():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from webhook.sentry.intervals import DUTY, HURRY, SOON_S, pause_s
+from webhook.sentry.intervals import DUTY, HURRY, IDLE_S, SOON_S, pause_s
 
 NAMES = ("ending", "judging", "may_act", "listed", "held")
 
@@ -35,8 +35,11 @@ def test_the_table_of_the_docstring(true, expected_s):
         (NAMES[2:], 0.1, 2.0),
         (NAMES[2:], 0.5, SOON_S),
         (NAMES[2:], 100.0, HURRY * 100.0),
-        (NAMES[3:], 100.0, DUTY * 100.0),
-        ((), 100.0, DUTY * 100.0),
+        (NAMES[3:], 1.0, DUTY * 1.0),
+        (NAMES[3:], 5.0, IDLE_S),
+        (NAMES[3:], 100.0, HURRY * 100.0),
+        ((), 5.0, IDLE_S),
+        ((), 100.0, HURRY * 100.0),
     ],
 )
 def test_after_a_look_that_took_long(true, took_s, expected_s):

@@ -179,6 +179,16 @@ def test_a_bug_of_a_thread_ends_the_sentry(bench, clock):
         bench.sentry._wait(clock[0], 60.0, 0.0)
 
 
+def test_the_newest_figures_are_written_as_it_ends(bench, monkeypatch):
+    written = []
+    monkeypatch.setattr(bench.sentry._inbox, "start", lambda *_: None)
+    monkeypatch.setattr(bench.sentry._writer, "write_last", lambda: written.append(True))
+    bench.sentry._inbox.put(InterruptedError())
+    with pytest.raises(InterruptedError):
+        bench.sentry.run()
+    assert written == [True]
+
+
 def test_unmanaged_memory_is_reported_once_and_again_after_it_was_gone(tmp_path, bench, clock):
     put(tmp_path, 50, cgroup="0::/system.slice/x.service\n")
     bench.sentry.on_report(SEEN)

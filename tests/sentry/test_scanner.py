@@ -149,6 +149,7 @@ def test_a_gpu_that_fails_does_not_hide_the_others():
     scan = ProcessScanner(driver, Node()).scan(0.0, ALWAYS)
     assert (list(scan.lists), scan.fault) == (["GPU-b"], None)
     assert scan.failed.startswith("GPU-a: ")
+    assert scan.unread == {"GPU-a"}
 
 
 def test_a_gpu_with_processes_is_asked_each_ten_seconds_who_ran_since_the_last_time():

@@ -114,6 +114,28 @@ def test_what_is_stored_is_handed_over_before_anything_is_written():
     assert bench.asked("GET", "PATCH") == [OBJECT, OBJECT, OBJECT]
 
 
+def test_what_waits_to_be_written_is_written_at_the_end():
+    bench = Bench()
+    bench.writer.write_last()
+    bench.step(figures(3))
+    bench.writer.write_last()
+    assert len(bench.asked("PATCH")) == 1
+    bench.step(figures(3, 2.0))
+    bench.api.fails("PATCH", 500)
+    bench.writer.write_last()
+    assert bench.stored == write_gpu_node(figures(3), "u-1")
+    bench.writer.write_last()
+    assert bench.stored == write_gpu_node(figures(3, 2.0), "u-1")
+
+
+def test_nothing_is_written_at_the_end_before_it_is_known_what_is_stored():
+    bench = Bench(write_gpu_node(figures(9, 1.0, "u-x")))
+    bench.api.fails("GET", 500)
+    bench.step(figures(1, 100.0))
+    bench.writer.write_last()
+    assert bench.asked("PATCH") == []
+
+
 def test_only_the_newest_report_is_written_and_each_once():
     bench = Bench()
     bench.step(figures(0))

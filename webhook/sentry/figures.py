@@ -63,6 +63,8 @@ class Figures:
         """What they are, and when each was seen last."""
         self._used: dict[str, int | None] = {}
         """By the last scan; who is not in it cannot be seen."""
+        self._measured: frozenset[str] = frozenset()
+        """UUIDs of GPUs that the last scan saw and that listed their processes at the last try."""
         self._promises: Assignments | None = None
         self._peaks: dict[tuple[str, str], int] = {}
         self._alone: dict[tuple[str, str], int] = {}
@@ -131,6 +133,8 @@ class Figures:
                 )
                 self._used[gpu.uuid] = gpu.used_bytes
                 self._gpus[gpu.uuid] = figures, now_s
+        listed = self._measured | scan.lists.keys()
+        self._measured = (listed & self._used.keys()) - scan.unread
         kept = self._gpus.items()
         self._gpus = {uuid: one for uuid, one in kept if now_s - one[1] < REMEMBER_S}
         for uid in (self._promises or {}).keys() & stats.keys():
@@ -175,6 +179,7 @@ class Figures:
                 pods=tuple(self._pods_on(gpu.uuid, own.enforcement)),
                 unmanaged=dict(islice(holders.get(gpu.uuid, {}).items(), MOST_PODS)),
                 fault=own.faults.get(gpu.uuid, ""),
+                measured=gpu.uuid in self._measured,
             )
             for gpu in gpus
         )
@@ -183,7 +188,7 @@ class Figures:
             observed_s=observed_s,
             driver_version=self._driver_version,
             enforcement=own.enforcement,
-            acts=self._acts,
+            acts=self._acts and followed,
             gpus=made,
             not_shared=own.not_shared,
             limit=self._limits.proof,

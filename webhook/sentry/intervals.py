@@ -35,12 +35,14 @@ def pause_s(
     | --- | --- | --- |
     | yes | any | `HURRY` times what it took |
     | no | yes | `DUTY` times, or `SOON_S` where that is less; but `HURRY` times in any case |
-    | no | no | `DUTY` times |
+    | no | no | `DUTY` times, at most `IDLE_S`; but `HURRY` times in any case |
 
-    A tenant can make scans slow, by CPU alone, and must not gain the time by it.
+    A tenant can make scans slow, by CPU alone, and must not gain the time by it. Figures that are
+    older than two minutes prove no sentry, so a slow driver is scanned once a minute as well.
     """
     if ending or judging:
         return max(ENDING_S if ending else JUDGING_S, HURRY * took_s)
     if may_act:
         return max(HOLDING_S, HURRY * took_s, min(DUTY * took_s, SOON_S))
-    return max(LISTED_S if listed or held else IDLE_S, DUTY * took_s)
+    least_s = LISTED_S if listed or held else IDLE_S
+    return max(least_s, HURRY * took_s, min(DUTY * took_s, IDLE_S))

@@ -137,12 +137,15 @@ class Sentry:
         start(self._stats.read_all)
         if self._obstacle:
             self._journal.event("error", "no process can be placed", why=self._obstacle)
-        while True:
-            began_s = time.monotonic()
-            scan = self.step(began_s)
-            pause = self.pause_s(scan)
-            self._liveness.expect(pause)
-            self._wait(began_s + scan.took_s, pause, DUTY * scan.took_s)
+        try:
+            while True:
+                began_s = time.monotonic()
+                scan = self.step(began_s)
+                pause = self.pause_s(scan)
+                self._liveness.expect(pause)
+                self._wait(began_s + scan.took_s, pause, DUTY * scan.took_s)
+        finally:
+            self._writer.write_last()
 
     def on_report(self, message: Message) -> bool:
         """Take what a thread reports; return whether the list is another one now."""

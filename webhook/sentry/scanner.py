@@ -59,6 +59,8 @@ class ProcessScan(Scan):
     """By UUID; of the GPUs whose lists were read this time."""
     ran: Mapping[str, Samples | None] = field(default_factory=dict)
     """By UUID; of the GPUs that were asked this time who ran. None where it was not told."""
+    unread: frozenset[str] = frozenset()
+    """UUIDs of the GPUs whose memory or processes could not be read this time."""
     took_s: float = 0.0
 
     def held_by_containers(self, pod: str) -> Mapping[str, int]:
@@ -152,7 +154,7 @@ class ProcessScanner:
         gpus: list[SeenGpu] = []
         lists: dict[str, tuple[GpuProcess, ...]] = {}
         ran: dict[str, Samples | None] = {}
-        failed: list[str] = []
+        failed: dict[str, str] = {}
         for gpu in answering(self._nvml):
             if gpu.mig:
                 continue
@@ -170,15 +172,15 @@ class ProcessScanner:
                     self._ran_s[uuid] = now_s
                     ran[uuid] = self._ran(uuid, since_s)
             except NvmlError as error:
-                failed.append(str(error))
-        failed += [str(error) for error in self._nvml.unreachable]
+                failed[uuid] = str(error)
         self._forget(now_s)
         return ProcessScan(
             gpus=tuple(gpus),
             driver_version=version,
             lists=lists,
             ran=ran,
-            failed="; ".join(failed),
+            unread=frozenset(failed),
+            failed="; ".join([*failed.values(), *map(str, self._nvml.unreachable)]),
         )
 
     def _ran(self, uuid: str, within_s: float) -> Samples | None:

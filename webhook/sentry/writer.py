@@ -6,6 +6,7 @@ handed to the main thread: it has peaks that nobody else remembers.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from typing import TYPE_CHECKING, Final
@@ -104,6 +105,13 @@ class GpuNodeWriter:
         except KubeError as error:
             return self._fail(error)
         return 0.0
+
+    def write_last(self) -> None:
+        """Write the newest figures once as the sentry ends, so that they are recent meanwhile."""
+        newest = self._newest
+        if self._exists and newest is not None and newest is not self._written:
+            with contextlib.suppress(KubeError):
+                write_figures(self._kube, newest, self.own.uid)
 
     def _read_stored(self, send: Callable[[NodeFigures], None], now_s: float) -> None:
         """Read what is stored: unknown peaks must not be written over known ones."""

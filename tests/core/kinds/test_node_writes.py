@@ -92,6 +92,7 @@ def test_of_a_large_gpu_two_percent_count():
         with_gpu(healthy=False),
         with_gpu(healthy=False, fault="is lost"),
         with_gpu(product="A10G"),
+        with_gpu(measured=True),
         with_gpu(index=7),
         with_gpu(pods=()),
         with_gpu(pods=(POD, replace(POD, uid="u2"))),

@@ -61,6 +61,17 @@ def test_no_text_of_a_stored_object_is_long_or_steers_a_terminal():
 
 
 @pytest.mark.parametrize(
+    ("stored", "read"), [(True, True), (False, False), (None, False), (1, False), ("true", False)]
+)
+def test_only_true_says_that_the_sentry_acts_and_that_a_gpu_is_measured(stored, read):
+    written = write_gpu_node(a_node("n1", a_gpu(9)).figures)
+    written["status"]["acts"] = written["status"]["gpus"][0]["measured"] = stored
+    found = read_gpu_node(written)
+    assert (found.acts, found.gpus[0].measured) == (read, read)
+    assert read_gpu_node(write_gpu_node(found)) == found
+
+
+@pytest.mark.parametrize(
     "malformed",
     [{"uuid": LONG}, {"uuid": "G" * 49}, {"uuid": "*"}, {"index": 10**300}, {"index": True}],
     ids=["raw", "long", "every", "large", "bool"],

@@ -42,6 +42,7 @@ def due_after_s(written: NodeFigures | None, newest: NodeFigures, jitter_s: floa
     | figures | it, a pod with a promise or a holder without one came or went | `LEAST_S` |
     | figures | one more stop, done or only reported; other health, names, versions | `LEAST_S` |
     | figures | another word on how a pod is held, or on the driver's limit | `LEAST_S` |
+    | figures | the sentry may act or may no longer; a GPU is measured or no longer | `LEAST_S` |
     | figures | a pod does something, or nothing any longer, and none of the above | as below |
     | figures | nothing of these | `REGULAR_S` and the node's jitter |
     """
@@ -74,7 +75,7 @@ def _names(node: NodeFigures) -> object:
         node.limit,
         [
             (
-                (gpu.uuid, gpu.index, gpu.product, gpu.healthy, gpu.fault),
+                (gpu.uuid, gpu.index, gpu.product, gpu.healthy, gpu.fault, gpu.measured),
                 [(pod.uid, pod.stops, pod.would_stop, pod.held_by) for pod in gpu.pods[:MOST_PODS]],
                 list(gpu.unmanaged)[:MOST_PODS],
             )

@@ -79,11 +79,8 @@ class GpuFigures:
     """What is held without a promise, by the pod's UID; empty for processes of no pod."""
     fault: str = ""
     """Why it is not healthy, as the node agent says it; empty where it does not."""
-
-    @property
-    def is_measured(self) -> bool:
-        """Return True if its use and process list were read in the last three minutes."""
-        return self.unattributed_bytes is not None
+    measured: bool = False
+    """True if its use and its list of processes could be read at the last try."""
 
     @property
     def unmanaged_bytes(self) -> int | None:
@@ -103,7 +100,7 @@ class NodeFigures:
     enforcement: str
     """As the node's label of that name: `sidecar` or `none`."""
     acts: bool = False
-    """True if the sentry may stop processes, has the right to, and can attribute them to pods."""
+    """True if the sentry may stop processes, has the right to, and follows its list of pods."""
     gpus: tuple[GpuFigures, ...] = ()
     not_shared: str = ""
     """Why its GPUs are not shared, and nothing of them can be promised; empty where they are."""
@@ -239,6 +236,8 @@ def _write_gpu(gpu: GpuFigures) -> Json:
         written["healthy"] = False
     if gpu.fault:
         written["fault"] = gpu.fault[:LONGEST_FAULT]
+    if gpu.measured:
+        written["measured"] = True
     written["pods"] = [_write_pod(pod) for pod in gpu.pods[:MOST_PODS]]
     written["unmanaged"] = [
         {"uid": uid, "usedMi": _ceil(used)}
@@ -293,6 +292,7 @@ def _gpu(raw: Json) -> GpuFigures | None:
             if (used := _bytes(one, "usedMi")) is not None
         },
         fault=_text(raw, "fault", LONGEST_FAULT),
+        measured=raw.get("measured") is True,
     )
 
 
