@@ -164,6 +164,11 @@ def test_whole_gpu_resources_of_the_files_are_added_up(tmp_path):
             'a.yaml:7: spec.rules[0].enforcement.driverLimit: Require needs accounting VRAM, also of class "t4" in {}b.yaml:5; write Auto, or leave the class out of classes.allowed',
         ),
         (
+            "  rules:\n  - name: x\n    enforcement: {by: Sentry}\n",
+            "  classes: {t4: {accounting: CapOnly}}\n",
+            'a.yaml:7: spec.rules[0].enforcement.by: Sentry needs accounting VRAM, also of class "t4" in {}b.yaml:5; write Sidecar, or leave the class out of classes.allowed',
+        ),
+        (
             "  rules:\n  - name: x\n    memory: {max: 8Gi}\n    translateWholeGPU: 16Gi\n",
             "  rules: []\n",
             "a.yaml:8: spec.rules[0].translateWholeGPU: 16Gi is more than memory in {}a.yaml:7 allows, 8Gi; make them agree, or no pod is translated",

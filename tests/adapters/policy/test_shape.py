@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from operator import attrgetter
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.adapters.policy.policy_strategies import WHOLE, anything, places, replaced
+from tests.support.pods import ENFORCEMENT
 from tests.support.policies import HEAD, IMAGE, load, load_spec, problems, problems_of_spec, write
 from webhook.adapters.policy.files import PolicyInvalidError
 from webhook.core.nvidia.programs import Program
@@ -71,6 +73,17 @@ def test_a_rule_names_programs_in_any_number(tmp_path, programs):
     (rule,) = load_spec(tmp_path, f"{MINIMAL}    programs: {json.dumps(programs)}\n").rules
     assert rule.programs == tuple(programs)
     assert {type(name) for name in rule.programs} <= {str}  # the core's policy knows no programs
+
+
+OF_THE_SIDECAR = {
+    "runAs": "Auto",
+    "image": "null",
+    "blindAfter": "60s",
+    "whenBlind": "Report",
+    "podRestart": "None",
+    "resources": "null",
+}
+"""Fields of `enforcement` that only a sidecar has, each with its default."""
 
 
 @pytest.mark.parametrize(
@@ -188,6 +201,12 @@ def test_a_rule_names_programs_in_any_number(tmp_path, programs):
         ("enforcement: {driverLimit: require}", 'enforcement.driverLimit: "require" is not one of Auto, Require, Off; did you mean Require?'),
         ("enforcement: {by: None, driverLimit: Require}", "enforcement.driverLimit: Require needs by Sidecar: without a sidecar no container waits for the limit; change by, or write Auto"),
         ("enforcement: {onExcess: Report, driverLimit: Require}", "enforcement.driverLimit: Require needs onExcess Stop: Report holds nobody to the cap, and the limit would; change onExcess, or write Auto"),
+        ("enforcement: {by: Sentry, driverLimit: Require}", "enforcement.driverLimit: Require needs by Sidecar: without a sidecar no container waits for the limit; change by, or write Auto"),
+        ("enforcement: {by: Sentry}\n    accounting: CapOnly", "enforcement: by Sentry needs accounting VRAM: on nodes whose GPUs a device plugin gives, the sentry knows no caps; change accounting, or write by Sidecar"),
+        *(
+            (f"enforcement: {{by: Sentry, {name}: {value}}}", f"enforcement.{name}: is of the sidecar, and by Sentry adds none; remove the line, or write by Sidecar")
+            for name, value in OF_THE_SIDECAR.items()
+        ),
         ("enforcement: {by: None, onExcess: Report, driverLimit: Require}", "change by, or write Auto; it needs onExcess Stop: Report holds"),
         ("enforcement: {driverLimit: Require}\n    placement: None", "enforcement: driverLimit Require needs placement Binding: what sees all GPUs is promised none; change placement, or write driverLimit Auto"),
         ("enforcement: {driverLimit: Require}\n    accounting: MIG", "enforcement: driverLimit Require needs accounting VRAM: a device plugin gives the GPU, and says not which; change accounting, or write driverLimit Auto"),
@@ -239,6 +258,32 @@ def test_a_file_of_another_kind_is_rejected(tmp_path, text, expected):
     folder = write(tmp_path / "policy")
     (folder / "a.yaml").write_text(text)
     assert [found.split(": ", 1)[1] for found in problems(folder)] == expected
+
+
+def test_each_field_without_meaning_by_sentry_is_told_with_its_line(tmp_path):
+    fields = OF_THE_SIDECAR | {"driverLimit": "Require"}
+    lines = "".join(f"\n      {name}: {value}" for name, value in fields.items())
+    spec = f"  rules:\n  - name: a\n    enforcement:\n      by: Sentry{lines}\n"
+    places = [problem.split(": ")[:2] for problem in problems_of_spec(tmp_path, spec)]
+    assert places == [
+        [f"a.yaml:{line}", f"spec.rules[0].enforcement.{name}"]
+        for line, name in enumerate(fields, start=9)
+    ]
+
+
+@pytest.mark.parametrize("by", ["Sidecar", "None"])
+def test_the_sidecars_fields_may_be_given_otherwise(tmp_path, by):
+    given = "".join(f", {name}: {value}" for name, value in OF_THE_SIDECAR.items())
+    (rule,) = load_spec(tmp_path, f"{MINIMAL}    enforcement: {{by: {by}{given}}}\n").rules
+    assert rule.enforcement == replace(ENFORCEMENT, by=EnforceBy(by), image=IMAGE)
+
+
+def test_the_sentry_takes_pace_grace_and_tolerance_of_the_rule(tmp_path):
+    held = "{by: Sentry, pollInterval: 2s, grace: 1m, tolerance: 1Gi, onExcess: Report}"
+    (rule,) = load_spec(tmp_path, f"{MINIMAL}    enforcement: {held}\n").rules
+    found = rule.enforcement
+    assert (found.poll_interval, found.grace, found.on_excess) == ("2s", "60s", "Report")
+    assert (found.by, found.tolerance, rule.driver_limit) == ("Sentry", str(2**30), "Off")
 
 
 def test_all_mistakes_are_told_at_once_and_in_order(tmp_path):

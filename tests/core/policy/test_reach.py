@@ -136,6 +136,12 @@ LABELLED = {"name": "gold", "pod_labels": {"tier": "gold"}}
         ({"max_gpu_count": 2}, {"max_gpu_count": 1}, "setting", "gpuCount.max 2 for 1"),
         ({"enforcement": {"by": EnforceBy.NONE}}, {}, "setting", "enforcement.by None for Sidecar"),
         (
+            {"enforcement": {"by": EnforceBy.NONE}},
+            {"enforcement": {"by": EnforceBy.SENTRY}},
+            "setting",
+            "enforcement.by None for Sentry",
+        ),
+        (
             {},
             {"enforcement": {"on_excess": OnExcess.REPORT}},
             "leaving",
@@ -165,6 +171,8 @@ def test_an_ignored_label_is_a_way_round_any_rule_of_the_same_namespaces():
 def test_labels_that_allow_as_much_either_way_are_fine():
     assert said(a_rule(**LABELLED, programs=("jax",)), a_rule(name="all")) == []
     assert said(a_rule(**LABELLED)) == []
+    by_sentry = a_rule(**LABELLED, enforcement={"by": EnforceBy.SENTRY})
+    assert said(by_sentry, a_rule(name="all")) == []
 
 
 @pytest.mark.parametrize(

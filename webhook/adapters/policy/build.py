@@ -14,8 +14,10 @@ from webhook.core.pod.quantity import format_bytes
 from webhook.core.policy.match import matches_any, with_name
 from webhook.core.policy.values import (
     WHOLE_GPU_RESOURCES,
+    Accounting,
     Action,
     DriverLimit,
+    EnforceBy,
     Enforcement,
     Example,
     GPUClass,
@@ -152,8 +154,8 @@ def _check_nodes(
 ) -> Iterator[Problem]:
     """Yield labels for which a rule and a class that it allows want different values.
 
-    And where a rule requires the driver's limit: a label of its own against it, and classes of
-    which another accounting promises nothing.
+    If a rule requires the driver's limit, also a label of the rule against it and classes whose
+    accounting promises none; if a rule enforces by the sentry, classes by CapOnly.
     """
     rule = found.rules[part.name]
     if rule.action is Action.IGNORE:
@@ -181,6 +183,10 @@ def _check_nodes(
         if rule.driver_limit is DriverLimit.REQUIRE and not of_class.chooses_gpus:
             detail = f"Require needs accounting VRAM, also of {where}; write Auto, or {leave}"
             yield source.problem(limits, detail)
+        by_sentry = of_class.enforcement.by is EnforceBy.SENTRY
+        if by_sentry and of_class.accounting is Accounting.CAP_ONLY:
+            detail = f"Sentry needs accounting VRAM, also of {where}; write Sidecar, or {leave}"
+            yield source.problem((*path, "enforcement", "by"), detail)
 
 
 def _whole_gpu_resources(sources: list[PolicyDocument]) -> tuple[str, ...]:

@@ -209,7 +209,7 @@ class EnforcementPart(Part):
     )
     blind_after: Annotated[str, *within(BLIND_AFTER)] = Field(
         BLIND_AFTER.default,
-        description="How long measuring may fail, from "
+        description="How long the sidecar's measuring may fail, from "
         f"{BLIND_AFTER.least} to {BLIND_AFTER.most}, before whenBlind applies.",
     )
     when_blind: Annotated[WhenBlind, _Lax] = WhenBlind.REPORT
@@ -219,8 +219,8 @@ class EnforcementPart(Part):
     driver_limit: Annotated[DriverLimit, _Lax] = DriverLimit.AUTO
     """Whether the node's driver holds the pod to its cap (from r615 on): Auto on nodes that can;
     Require always, since the pod runs on no other nodes; Off never. Containers start once it does.
-    Auto is Off with by None, onExcess Report, placement None, and accounting MIG
-    or CapOnly."""
+    Auto is Off with by Sentry or None, onExcess Report, placement None, and accounting MIG or
+    CapOnly."""
     pod_restart: Annotated[PodRestart, _Lax] = PodRestart.NONE
     """RestartAllContainers restarts all containers of the pod where the sidecar ends, whoever ended
     it, or may not stop what exceeds the cap; from Kubernetes 1.36 on. None restarts none."""
@@ -236,6 +236,15 @@ class EnforcementPart(Part):
         }
         _require(limit, needs, info.data)
         return limit
+
+    @field_validator("run_as", "image", "blind_after", "when_blind", "pod_restart", "resources")
+    @classmethod
+    def _is_of_the_sidecar(cls, value: Any, info: ValidationInfo) -> Any:
+        if info.data.get("by") is EnforceBy.SENTRY:
+            raise ValueError(
+                "is of the sidecar, and by Sentry adds none; remove the line, or write by Sidecar"
+            )
+        return value
 
 
 class RulePart(Part):
@@ -317,6 +326,19 @@ class RulePart(Part):
             "placement": (Placement.BINDING, "what sees all GPUs is promised none"),
         }
         _require(enforcement.driver_limit, needs, info.data, "driverLimit ")
+        return enforcement
+
+    @field_validator("enforcement")
+    @classmethod
+    def _is_known_to_the_sentry(
+        cls, enforcement: EnforcementPart, info: ValidationInfo
+    ) -> EnforcementPart:
+        cap_only = info.data.get("accounting") is Accounting.CAP_ONLY
+        if cap_only and enforcement.by is EnforceBy.SENTRY:
+            raise ValueError(
+                "by Sentry needs accounting VRAM: on nodes whose GPUs a device plugin gives, the "
+                "sentry knows no caps; change accounting, or write by Sidecar"
+            )
         return enforcement
 
     @field_validator("enforcement")

@@ -177,7 +177,8 @@ def _unheld(policy: Policy) -> Iterator[PolicyWarning]:
     | --- | --- | --- |
     | CapOnly | None | yes, unless the rule ignores its pods |
     | CapOnly | Sidecar | no |
-    | VRAM: the scheduler counts it; MIG: the GPU divides it | either | no |
+    | CapOnly | Sentry | never loaded |
+    | VRAM: the scheduler counts it; MIG: the GPU divides it | any | no |
     """
     for rule in policy.rules:
         holds = rule.action is Action.IGNORE or rule.enforcement.by is not EnforceBy.NONE
