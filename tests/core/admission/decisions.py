@@ -19,6 +19,7 @@ CONFIG_MAP = {"configMapKeyRef": {"name": "settings", "key": "gpus"}}
 SAYS_WHAT_TO_DO = re.compile("; |must be greater than|is less than .*, the smallest")
 EVERYWHERE = ["main", "second", "init", "side"]
 WITHOUT_SIDECAR = a_rule(enforcement={"by": EnforceBy.NONE})
+BY_SENTRY = a_rule(enforcement={"by": EnforceBy.SENTRY})
 RESTRICTED = {
     "securityContext": {
         "allowPrivilegeEscalation": False,

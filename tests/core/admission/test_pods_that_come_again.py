@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 
 from tests.core.admission.decisions import (
+    BY_SENTRY,
     VISIBLE,
     WITHOUT_SIDECAR,
     a_full_pod,
@@ -108,7 +109,9 @@ def test_seeing_every_gpu_is_set_by_hand_unless_all_is_as_translation_writes_it(
     assert decided(pod).reasons[-1] == "VisibleDevicesOverride"
 
 
-@pytest.mark.parametrize("rule", [a_rule(), WITHOUT_SIDECAR], ids=["sidecar", "none"])
+@pytest.mark.parametrize(
+    "rule", [a_rule(), BY_SENTRY, WITHOUT_SIDECAR], ids=["sidecar", "sentry", "none"]
+)
 @pytest.mark.parametrize(
     "fields",
     [
@@ -291,7 +294,9 @@ def test_no_release_lets_others_steer_or_blind_the_sidecar(change):
 # --- pods that are stored, and change
 
 
-@pytest.mark.parametrize("rule", [a_rule(), WITHOUT_SIDECAR], ids=["sidecar", "none"])
+@pytest.mark.parametrize(
+    "rule", [a_rule(), BY_SENTRY, WITHOUT_SIDECAR], ids=["sidecar", "sentry", "none"]
+)
 @pytest.mark.parametrize("phase", Phase)
 @pytest.mark.parametrize(
     "change",

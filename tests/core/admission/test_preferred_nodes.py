@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.core.admission.decisions import (
+    BY_SENTRY,
     RICH_RULE,
     WITHOUT_SIDECAR,
     another_policy,
@@ -44,7 +45,7 @@ def required_keys(pod):
     return {expression["key"] for term in terms for expression in term["matchExpressions"]}
 
 
-@pytest.mark.parametrize("rule", [RULE, RICH_RULE, WITHOUT_SIDECAR])
+@pytest.mark.parametrize("rule", [RULE, RICH_RULE, BY_SENTRY, WITHOUT_SIDECAR])
 def test_a_pod_placed_at_binding_prefers_nodes_with_a_gpu_that_has_room(rule):
     pod = stored_pod(rule, a_pod("8Gi"))
     assert preferred(pod) == [advice(8192)]

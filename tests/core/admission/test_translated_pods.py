@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.core.admission.decisions import (
+    BY_SENTRY,
     RICH_RULE,
     WITHOUT_SIDECAR,
     a_plain_pod,
@@ -92,7 +93,7 @@ def parts():
 
 
 def test_the_pod_as_translation_leaves_it_is_stored():
-    for rule in (RULE, RICH_RULE, WITHOUT_SIDECAR):
+    for rule in (RULE, RICH_RULE, BY_SENTRY, WITHOUT_SIDECAR):
         assert_left(decided(stored_pod(rule), rule, Phase.VALIDATE))
 
 

@@ -131,8 +131,9 @@ def test_a_mark_written_by_hand_is_overwritten():
     assert stored_pod(pod=pod) == stored_pod()
 
 
-def test_without_a_sidecar_the_amounts_and_marks_are_still_essential():
-    rule = a_rule(enforcement={"by": EnforceBy.NONE}, placement=Placement.NONE)
+@pytest.mark.parametrize("by", [EnforceBy.SENTRY, EnforceBy.NONE])
+def test_without_a_sidecar_the_amounts_and_marks_are_still_essential(by):
+    rule = a_rule(enforcement={"by": by}, placement=Placement.NONE)
     other = another_policy(rule)
     pod = stored_pod(rule)
     assert_left(decided(pod, phase=Phase.VALIDATE, policy=other))

@@ -116,16 +116,25 @@ def test_a_pod_that_selects_other_nodes_than_its_class_is_denied():
     ]
 
 
+NODES = {
+    ("device-names", "uuid"): {*EnforceBy},
+    ("device-names", "none"): set(),
+    ("enforcement", "sidecar"): {*EnforceBy},
+    ("enforcement", "none"): {EnforceBy.SENTRY, EnforceBy.NONE},
+    ("sentry", "true"): {*EnforceBy},
+    ("sentry", "false"): {EnforceBy.SIDECAR, EnforceBy.NONE},
+}
+"""A node's label and value, and by whom the pods that may select it are held to their cap."""
+
+
 @pytest.mark.parametrize("phase", Phase)
-@pytest.mark.parametrize("key", ["vramwarden.io/device-names", "vramwarden.io/enforcement"])
-def test_a_pod_that_selects_nodes_where_none_of_its_rule_can_run_is_denied(key, phase):
-    pod = a_pod("8Gi", nodeSelector={key: "none"})
+@pytest.mark.parametrize("by", EnforceBy)
+@pytest.mark.parametrize(("label", "value"), NODES)
+def test_a_pod_selects_nodes_where_a_pod_of_its_rule_can_run(label, value, by, phase):
+    key, rule = f"vramwarden.io/{label}", a_rule(enforcement={"by": by})
+    pod = a_pod("8Gi", nodeSelector={key: value})
+    if by in NODES[label, value]:
+        assert_fine(pod, rule)
+        return
     path = f"spec.nodeSelector[{key}]"
-    assert_denied(decided(pod, phase=phase), "NodeSelectorConflict", path)
-
-
-def test_a_pod_may_select_nodes_by_labels_that_its_rule_allows():
-    names = {"vramwarden.io/device-names": "uuid"}
-    assert_fine(a_pod("8Gi", nodeSelector={**names, "vramwarden.io/enforcement": "sidecar"}))
-    nowhere = a_rule(enforcement={"by": EnforceBy.NONE})
-    assert_fine(a_pod("8Gi", nodeSelector={"vramwarden.io/enforcement": "none"}), nowhere)
+    assert_denied(decided(pod, rule, phase), "NodeSelectorConflict", path)

@@ -49,8 +49,9 @@ def test_an_init_container_needs_its_amount_at_another_time():
     assert decided(both("119m", "192Mi"), initContainers=init).outcome is Outcome.DENIED
 
 
-def test_without_a_sidecar_no_room_is_needed():
-    rule = a_rule(enforcement={"by": EnforceBy.NONE})
+@pytest.mark.parametrize("by", [EnforceBy.SENTRY, EnforceBy.NONE])
+def test_without_a_sidecar_no_room_is_needed(by):
+    rule = a_rule(enforcement={"by": by})
     assert decided(both("100m", "128Mi"), rule=rule).outcome is Outcome.MUTATED
 
 

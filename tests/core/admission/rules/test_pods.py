@@ -8,7 +8,6 @@ import pytest
 
 from tests.core.admission.decisions import (
     EVERYWHERE,
-    WITHOUT_SIDECAR,
     a_full_pod,
     assert_denied,
     assert_fine,
@@ -27,7 +26,7 @@ from tests.support.pods import a_rule
 from webhook.core.admission.decide import Outcome, Phase
 from webhook.core.pod.findings import Reason
 from webhook.core.policy.cluster import Cluster
-from webhook.core.policy.values import Action, DriverLimit, Rollout
+from webhook.core.policy.values import Action, DriverLimit, EnforceBy, Rollout
 
 
 @pytest.mark.parametrize(("reason", "fields", "path"), SPEC_FAULTS, ids=str)
@@ -51,12 +50,8 @@ FINE_PATHS = (
 @pytest.mark.parametrize(
     "fields",
     [
-        {"hostPID": False},
-        {"hostPID": None},
         {"hostIPC": False},
         {"hostNetwork": True},
-        {"shareProcessNamespace": True},
-        {"shareProcessNamespace": None},
         {"nodeName": ""},
         {"nodeSelector": {"kubernetes.io/hostname": "node-1"}},
         {"nodeSelector": {"vramwarden.io/gpu": "true", "kubernetes.io/os": "linux"}},
@@ -72,9 +67,52 @@ def test_a_pod_that_is_nearly_at_fault_is_admitted_and_stored(fields):
     assert_fine(a_full_pod(**fields))
 
 
-@pytest.mark.parametrize("fields", [{"hostPID": True}, {"shareProcessNamespace": False}], ids=str)
-def test_without_a_sidecar_the_process_namespace_is_the_users(fields):
-    assert_fine(a_full_pod(**fields), WITHOUT_SIDECAR)
+PROCESS_NAMESPACES = {
+    ("hostPID", EnforceBy.SIDECAR, True): "HostPID",
+    ("hostPID", EnforceBy.SENTRY, True): "HostPID",
+    ("shareProcessNamespace", EnforceBy.SIDECAR, False): "ProcessNamespaceNotShared",
+}
+"""Field, enforcer and value of each process namespace that is denied; all others are kept."""
+
+
+@pytest.mark.parametrize("value", [True, False, None])
+@pytest.mark.parametrize("by", EnforceBy)
+@pytest.mark.parametrize("field", ["hostPID", "shareProcessNamespace"])
+def test_the_process_namespace_is_the_users_as_far_as_the_cap_can_be_held(field, by, value):
+    pod, rule = a_full_pod(**{field: value}), a_rule(enforcement={"by": by})
+    reason = PROCESS_NAMESPACES.get((field, by, value))
+    if reason is None:
+        assert_fine(pod, rule)
+        shares = field == "shareProcessNamespace" and by is EnforceBy.SIDECAR
+        assert translated(pod, rule)["spec"][field] == (True if shares else value)
+        return
+    for phase in Phase:
+        assert_denied(decided(pod, rule, phase), reason, f"spec.{field}")
+
+
+@pytest.mark.parametrize(
+    ("by", "why"),
+    [
+        (EnforceBy.SIDECAR, "the sidecar that holds the cap needs the pod's own process namespace"),
+        (
+            EnforceBy.SENTRY,
+            "processes of the pod could stop the node's sentry, which holds the cap",
+        ),
+    ],
+)
+def test_what_is_said_of_the_nodes_processes_is_true_of_the_enforcer(by, why):
+    (finding,) = decided(a_full_pod(hostPID=True), a_rule(enforcement={"by": by})).findings
+    assert finding.detail == f"{why}; remove hostPID"
+
+
+@pytest.mark.parametrize("action", [Action.WARN, Action.AUDIT])
+@pytest.mark.parametrize("by", EnforceBy)
+def test_a_rule_that_denies_nothing_translates_no_pod_that_sees_the_nodes_processes(by, action):
+    rule = a_rule(action=action, enforcement={"by": by})
+    decision = decided(a_full_pod(hostPID=True), rule)
+    reasons = () if by is EnforceBy.NONE else ("HostPID",)
+    assert (decision.allowed, decision.reasons) == (True, reasons)
+    assert bool(decision.patch) is (by is EnforceBy.NONE and action is Action.WARN)
 
 
 def test_a_pod_without_a_demand_may_do_all_this():

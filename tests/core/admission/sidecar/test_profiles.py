@@ -8,6 +8,7 @@ from copy import deepcopy
 import pytest
 
 from tests.core.admission.decisions import (
+    BY_SENTRY,
     WITHOUT_SIDECAR,
     a_full_pod,
     a_hardened_pod,
@@ -196,7 +197,7 @@ def test_what_any_api_server_stores_is_what_we_asked_for(notes_fields, pod):
     assert main == sidecar
 
 
-@pytest.mark.parametrize("rule", [RULE, WITHOUT_SIDECAR])
+@pytest.mark.parametrize("rule", [RULE, BY_SENTRY, WITHOUT_SIDECAR])
 def test_no_annotation_gives_the_sidecar_another_profile(rule):
     pod = a_confined_pod(APP_ARMOR, notes={"vram-enforcer": "localhost/deny-kill"})
     assert NOTE + "vram-enforcer" not in translated(pod, rule)["metadata"]["annotations"]
@@ -231,8 +232,9 @@ def test_all_that_keeps_signals_from_arriving_is_reported_at_once():
     ]
 
 
-def test_without_a_sidecar_profiles_may_differ():
-    assert_fine(a_confined_pod(APP_ARMOR, LOCAL, UNCONFINED), WITHOUT_SIDECAR)
+@pytest.mark.parametrize("rule", [BY_SENTRY, WITHOUT_SIDECAR], ids=["sentry", "none"])
+def test_without_a_sidecar_profiles_may_differ(rule):
+    assert_fine(a_confined_pod(APP_ARMOR, LOCAL, UNCONFINED), rule)
 
 
 @pytest.mark.parametrize("wrong", [5, "x", [], {"type": 5}, {"level": []}], ids=str)

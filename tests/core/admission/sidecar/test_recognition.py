@@ -7,6 +7,7 @@ import copy
 import pytest
 
 from tests.core.admission.decisions import (
+    BY_SENTRY,
     VISIBLE,
     VRAM,
     WITHOUT_SIDECAR,
@@ -250,15 +251,16 @@ def test_the_reserved_name_hides_no_fault(memory, rule, fields, phase, field):
     assert decision.outcome is Outcome.DENIED
 
 
-def test_where_no_sidecar_is_wanted_ours_is_taken_out_and_is_not_stored():
-    clean = translated(a_full_pod(), WITHOUT_SIDECAR)
+@pytest.mark.parametrize("rule", [BY_SENTRY, WITHOUT_SIDECAR], ids=["sentry", "none"])
+def test_where_no_sidecar_is_wanted_ours_is_taken_out_and_is_not_stored(rule):
+    clean = translated(a_full_pod(), rule)
     pod = copy.deepcopy(clean)
     ours = container_of(translated(a_full_pod()), "vram-enforcer")
     pod["spec"]["containers"].append(ours | variable(VISIBLE, "all"))
     pod["spec"]["volumes"] = translated(a_full_pod())["spec"]["volumes"]
-    assert decided(pod, WITHOUT_SIDECAR).obj == {**clean, "spec": {**clean["spec"], "volumes": []}}
+    assert decided(pod, rule).obj == {**clean, "spec": {**clean["spec"], "volumes": []}}
     for digest in ("0123456789abcdef", "fedcba9876543210"):
-        policy = a_policy(WITHOUT_SIDECAR, digest=digest)
+        policy = a_policy(rule, digest=digest)
         stored = decided(pod, phase=Phase.VALIDATE, policy=policy)
         assert stored.reasons == ("Unmutated",)
         assert stored.findings[0].path.startswith("spec.containers[2]")

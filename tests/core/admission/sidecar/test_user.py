@@ -8,6 +8,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.core.admission.decisions import (
+    BY_SENTRY,
     EVERYWHERE,
     WITHOUT_SIDECAR,
     a_full_pod,
@@ -139,8 +140,10 @@ def test_the_sidecar_runs_as_the_user_of_the_containers_with_vram(memory, users,
     assert (context["runAsUser"], context["capabilities"]) == (wanted, {"drop": ["ALL"]})
 
 
-def test_without_a_sidecar_no_user_is_needed():
-    assert_fine(a_hardened_pod(restricted=True, users=(None, None)), WITHOUT_SIDECAR)
+@pytest.mark.parametrize("rule", [BY_SENTRY, WITHOUT_SIDECAR], ids=["sentry", "none"])
+@pytest.mark.parametrize("users", [(None, None), (1000, 1001)], ids=str)
+def test_without_a_sidecar_no_user_is_needed(users, rule):
+    assert_fine(a_hardened_pod(restricted=True, users=users), rule)
 
 
 def with_context(name, **fields):
