@@ -121,6 +121,47 @@ def test_who_has_that_volume_at_its_path_is_the_enforcer(node, tmp_path, seen, h
     assert node().has_mounted(50, frozenset({"0:99"})) is has
 
 
+CONTAINERS = f"/var/lib/kubelet/pods/{THEIRS}/containers/train/0a1b2c"
+
+
+@pytest.mark.parametrize(
+    ("seen", "has"),
+    [
+        (mount("8:1", CONTAINERS, "/dev/termination-log", "ext4"), True),
+        (mount("8:1", CONTAINERS.removeprefix("/var/lib/kubelet"), "/x", "xfs"), True),
+        (mount("8:1", CONTAINERS.replace(THEIRS, OTHERS), "/dev/termination-log", "ext4"), False),
+        (mount("8:1", "/", CONTAINERS, "ext4"), False),
+        (mount("0:9", "/", "/etc/hosts"), False),
+        ("", False),
+    ],
+)
+def test_a_container_sees_a_file_of_the_kubelet(node, tmp_path, seen, has):
+    put(tmp_path, 50, mountinfo=seen)
+    assert node().has_container_mounts(50, THEIRS) is has
+
+
+@pytest.mark.parametrize(
+    ("line", "handles"),
+    [
+        ("SigCgt:\t0000000000004000\n", True),
+        ("SigCgt:\tffffffffffffbfff\n", False),
+        ("SigCgt:\t0000000000000000\n", False),
+        ("SigCgt:\t\n", False),
+        ("SigCgt:\tx\n", False),
+        ("", False),
+    ],
+)
+def test_a_handler_of_sigterm_is_bit_15_of_the_caught_signals(node, tmp_path, line, handles):
+    put(tmp_path, 50, status=f"{status_lines(50)}{line}")
+    assert node().handles(50, signal.SIGTERM) is handles
+
+
+def test_a_real_process_handles_what_it_has_a_handler_for(sleeper):
+    made = NodeProcesses(OURS)
+    numbers = (signal.SIGINT, signal.SIGTERM)  # Python raises KeyboardInterrupt
+    assert [made.handles(sleeper.pid, number) for number in numbers] == [True, False]
+
+
 def started_s(pid):
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
 
@@ -134,10 +175,11 @@ def real(node, tmp_path, sleeper):
     return made, made.owner(sleeper.pid), sleeper
 
 
-def test_exactly_this_process_is_ended(real):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_exactly_this_process_is_signalled(real, number):
     node, owner, sleeper = real
-    assert node.kill(owner) is Delivery.DELIVERED
-    assert sleeper.wait(60) == -signal.SIGKILL
+    assert node.send(owner, number) is Delivery.DELIVERED
+    assert sleeper.wait(60) == -number
 
 
 @pytest.mark.parametrize(
@@ -155,7 +197,7 @@ def test_nobody_is_signalled_who_is_another_or_elsewhere_by_now(real, tmp_path, 
         change = {"stat": stat_line(sleeper.pid, started=owner.process.started + 1)}
     shown = {"stat": stat_line(sleeper.pid, started=owner.process.started)} | change
     put(tmp_path, sleeper.pid, **{"cgroup": THEIR_CGROUP, **shown})
-    assert node.kill(owner) is delivery
+    assert node.send(owner, signal.SIGKILL) is delivery
     assert sleeper.poll() is None
 
 
@@ -163,8 +205,9 @@ def test_who_is_of_no_pod_ourselves_and_our_parents_are_never_signalled(node, tm
     put(tmp_path, os.getpid(), cgroup=THEIR_CGROUP, stat=stat_line(os.getpid(), parent=77))
     made = node()
     for pid in (1, os.getpid(), 77):
-        assert made.kill(Owner(Process(pid, 4711), Place(THEIRS, ID))) is Delivery.REJECTED
-    assert made.kill(Owner(Process(78, 4711), NOWHERE)) is Delivery.REJECTED
+        owner = Owner(Process(pid, 4711), Place(THEIRS, ID))
+        assert made.send(owner, signal.SIGKILL) is Delivery.REJECTED
+    assert made.send(Owner(Process(78, 4711), NOWHERE), signal.SIGKILL) is Delivery.REJECTED
 
 
 def test_without_pidfds_nobody_is_signalled(real, monkeypatch):
@@ -174,7 +217,7 @@ def test_without_pidfds_nobody_is_signalled(real, monkeypatch):
         raise PermissionError
 
     monkeypatch.setattr(os, "pidfd_open", refuse)
-    assert node.kill(owner) is Delivery.REJECTED
+    assert node.send(owner, signal.SIGKILL) is Delivery.REJECTED
     assert sleeper.poll() is None
 
 
@@ -188,7 +231,7 @@ def test_who_ends_while_it_is_checked_is_gone_and_not_out_of_reach(real, tmp_pat
         return reading(of, proc)
 
     monkeypatch.setattr(processes, "cgroups_of", end_first)
-    assert node.kill(owner) is Delivery.GONE
+    assert node.send(owner, signal.SIGKILL) is Delivery.GONE
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@
 | `write BYTES` | writes so much of what was allocated last | `ok` |
 | `write SECONDS s` | goes on writing it for so long | `ok` |
 | `export` | | a handle for `import HANDLE` of another process |
+| `handle` | handles SIGTERM from now on, and goes on | `ok` |
 | `leave` | ends, once a child has all that it opened; the child sleeps for a minute | `ok` |
 | `info` | | free and total bytes, as the program sees the GPU |
 
@@ -16,6 +17,7 @@ Source: the CUDA driver API, cuda.h.
 
 import ctypes
 import os
+import signal
 import sys
 import time
 
@@ -93,6 +95,9 @@ class Program:
         handle, pointer = Handle.from_buffer_copy(bytes.fromhex(written)), POINTER()
         CUDA.cuIpcOpenMemHandle_v2.argtypes = [ctypes.POINTER(POINTER), Handle, ctypes.c_uint]
         call("cuIpcOpenMemHandle_v2", ctypes.byref(pointer), handle, 1)
+
+    def do_handle(self):
+        signal.signal(signal.SIGTERM, lambda *_: None)
 
     def do_leave(self):
         if os.fork():

@@ -1,6 +1,7 @@
 """What the driver says of processes and their memory: what all of vramwarden rests on."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -99,8 +100,9 @@ def test_memory_whose_creator_has_ended_is_listed_nowhere_else(nvml, gpu):
         lists = [nvml.processes(gpu)]
         for before in (enter, NAMESPACE):
             said = subprocess.run(
-                [*before, *INSIDE], capture_output=True, text=True, cwd=ROOT, check=True
-            )
+                [*before, *INSIDE], capture_output=True, text=True, cwd=ROOT, check=True,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},  # nsenter goes to another directory
+            )  # fmt: skip
             lists.append(json.loads(said.stdout)["listed"])
     seen = [{pid: mib(held) for pid, held in one.items()} for one in lists]
     answer(

@@ -1,4 +1,4 @@
-"""The sentry on a real GPU: it stops who has no sidecar, and sees who ran."""
+"""The sentry on a real GPU: which processes it stops, how fast, and which of them ran."""
 
 import contextlib
 import json
@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -23,20 +24,22 @@ from tests.gpu.machine import (
 )
 from tests.support.api_server import ApiServer
 
-UIDS = [f"0000000{number}-1111-2222-3333-444444444444" for number in range(3)]
+UIDS = [f"0000000{number}-1111-2222-3333-444444444444" for number in range(5)]
+"""The sentry's pod, two by Sidecar without one, and two by Sentry."""
+
 CAP_BYTES = 2048 * MIB
+GRACE_S = 2.0
 WAIT_S = 40
 POD = (*NAMESPACE, "sh", "-c", '"$0" "$@"; exit $?')
-"""The first process of a pod's namespace is its sandbox's, which nobody stops."""
 
 
 def lines(gpu):
-    """Return the node's list: two pods with a cap, which a sidecar would have held."""
+    """Return the node's list of pods with a cap."""
     return "\n".join(
         json.dumps({
             "uid": uid, "pod": f"team/{uid[:8]}", "gpus": [gpu], "memory": CAP_BYTES, "since": 1,
             "cap": CAP_BYTES, "tolerance": 0, "late_s": 1.5,
-            "by": "Sidecar", "grace_s": 1.0, "act": True,
+            "by": "Sidecar" if uid in UIDS[:3] else "Sentry", "grace_s": GRACE_S, "act": True,
         })
         for uid in UIDS[1:]
     )  # fmt: skip
@@ -46,7 +49,11 @@ def lines(gpu):
 def node(gpu, tmp_path):
     if not cgroup_root():
         pytest.skip("no cgroup of version 2 can be made here")
-    paths = [f"kubepods/burstable/pod{uid}/{uid[7] * 64}" for uid in UIDS]
+    paths = [
+        f"kubepods/burstable/pod{uid}/{container}"
+        for uid in UIDS
+        for container in (uid[7] * 64, "f" * 64)
+    ]
     with cgroups(*paths) as made, ApiServer(tmp_path) as api:
         api.put("/api/v1/nodes/n1", {"metadata": {"uid": "node-uid", "labels": {}}})
         data = {"assignments": lines(gpu)}
@@ -55,8 +62,8 @@ def node(gpu, tmp_path):
             api.put(f"/api/v1/namespaces/team/pods/{uid[:8]}", {"metadata": {"uid": uid}})
         with (tmp_path / "log").open("w") as log:
             sentry = subprocess.Popen(
-                [*within(made[0]), sys.executable, "-m", "webhook.cli", "sentry", "--node=n1",
-                 "--namespace=sys", f"--pod-uid={UIDS[0]}", "--metrics-port=0",
+                [*within(container(made, 0)), sys.executable, "-m", "webhook.cli", "sentry",
+                 "--node=n1", "--namespace=sys", f"--pod-uid={UIDS[0]}", "--metrics-port=0",
                  f"--kubeconfig={api.kubeconfig}"],
                 stdout=log, cwd=ROOT,
             )  # fmt: skip
@@ -74,8 +81,73 @@ def seen_of(api, uid):
     return next((pod for pod in pods if pod["uid"] == uid), {})
 
 
+def container(made, number, *, sandbox=False):
+    """Return the cgroup of a pod's program, or of its sandbox."""
+    return made[2 * number + sandbox]
+
+
+@pytest.mark.parametrize("shares", [False, True], ids=["own", "shared"])
+@pytest.mark.parametrize("handles", [False, True], ids=["plain", "handler"])
+def test_by_sentry_a_program_over_its_cap_is_stopped_without_a_sidecar(
+    handles, shares, node, nvml, gpu
+):
+    """It is number 1 of its process namespace, or in that of its sandbox."""
+    _, made, log = node
+    with contextlib.ExitStack() as ending:
+        sandboxes = [sandbox(container(made, number, sandbox=True)) for number in (3, 4)]
+        for one in sandboxes:
+            ending.enter_context(one)
+            ending.callback(one.kill)
+        before = NAMESPACE
+        if shares:
+            (first,) = wait_for(lambda: children(sandboxes[1].pid))
+            before = ("nsenter", f"--target={first}", "--pid")
+        neighbour = Program(*NAMESPACE, cgroup=container(made, 3))
+        ending.callback(neighbour.end)
+        loud = Program(*before, cgroup=container(made, 4))
+        ending.callback(loud.end)
+        neighbour.does(f"alloc {512 * MIB}")
+        assert not handles or loud.does("handle") == "ok"
+        assert wait_for(lambda: asked(log, "readyz") == "ok\n")
+        used_bytes = nvml.device_used_bytes(gpu)
+        grown_s = time.monotonic()
+        loud.does(f"alloc {4096 * MIB}")
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            loud.process.wait(WAIT_S)
+        ended_s = time.monotonic() - grown_s
+        wait_for(lambda: nvml.device_used_bytes(gpu) <= used_bytes, 0.02)
+        given_back_s = time.monotonic() - grown_s
+        which = "handles SIGTERM" if handles else "has no handler"
+        where = "the sandbox's" if shares else "its own"
+        answer(
+            f"by sentry, {which}, in {where} namespace: excess to its end, to memory given back",
+            f"{ended_s:.2f} s, {given_back_s:.2f} s",
+        )
+        assert loud.process.poll() is not None, log.read_text()
+        assert (ended_s >= GRACE_S) is handles, log.read_text()
+        assert nvml.device_used_bytes(gpu) <= used_bytes
+        events = [json.loads(line) for line in log.read_text().splitlines()]
+        signals = ["stopping a process", *["killing a process"] * handles]
+        assert [one["msg"] for one in events if one.get("uid") == UIDS[4]][
+            : len(signals)
+        ] == signals
+        assert not any(one.get("uid") == UIDS[3] for one in events)
+        assert [one.poll() for one in (*sandboxes, neighbour.process)] == [None] * 3
+
+
+def sandbox(cgroup):
+    """Start the first process of a process namespace in a cgroup of its own."""
+    return subprocess.Popen([*within(cgroup), *NAMESPACE, "sleep", "600"])
+
+
+def children(pid):
+    """Return the numbers of a process's children."""
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
 def test_who_has_no_sidecar_is_stopped_and_its_neighbour_is_seen(node):
-    api, (_, honest, over), log = node
+    api, made, log = node
+    honest, over = container(made, 1), container(made, 2)
     quiet, loud = Program(*POD, cgroup=honest), Program(*POD, cgroup=over)
     quiet.does(f"alloc {512 * MIB}")
     wait_for(lambda: "usedMi" in seen_of(api, UIDS[1]))
@@ -103,20 +175,27 @@ def test_who_has_no_sidecar_is_stopped_and_its_neighbour_is_seen(node):
     quiet.end()
 
 
-def wait_for(check):
+def wait_for(check, every_s=0.2):
     """Return what a check returns once it is true, or at last."""
     deadline_s = time.monotonic() + WAIT_S
     while not (found := check()) and time.monotonic() < deadline_s:
-        time.sleep(0.5)
+        time.sleep(every_s)
     return found
 
 
+def asked(log, path):
+    """Return what the sentry answers on its port, "" if it does not."""
+    try:
+        port = json.loads(log.read_text().splitlines()[0])["port"]
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=5) as answered:
+            return answered.read().decode()
+    except (IndexError, OSError, ValueError):  # it has only begun
+        return ""
+
+
 def idle_s(log):
-    """Return what the sentry's metrics say of idleness, by pod."""
-    port = json.loads(log.read_text().splitlines()[0])["port"]
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answered:
-        text = answered.read().decode()
-    families = text_string_to_metric_families(text)
+    """Return how long pods have been idle, by the sentry's metrics."""
+    families = text_string_to_metric_families(asked(log, "metrics"))
     return {
         one.labels["pod"]: one.value
         for family in families

@@ -42,8 +42,31 @@ def test_the_table_of_the_docstring(true, expected_s):
         ((), 100.0, HURRY * 100.0),
     ],
 )
-def test_after_a_look_that_took_long(true, took_s, expected_s):
+def test_after_a_scan_that_took_long(true, took_s, expected_s):
     assert pause_s(took_s, **{name: name in true for name in NAMES}) == expected_s
+
+
+@pytest.mark.parametrize(
+    ("true", "took_s", "poll_s", "expected_s"),
+    [
+        (NAMES[2:], 0.001, 1.0, 1.0),
+        (NAMES[2:], 0.001, 30.0, 1.0),
+        (NAMES[2:], 0.001, 0.4, 0.4),
+        (NAMES[2:], 0.001, 0.1, 0.25),
+        (NAMES[2:], 0.1, 1.0, 1.0),  # and not 2.0: no other enforcer measures them meanwhile
+        (NAMES[2:], 0.6, 1.0, HURRY * 0.6),
+        (NAMES[1:], 0.001, 1.0, 0.5),
+        (NAMES[1:], 0.001, 0.4, 0.4),
+        (NAMES[1:], 0.001, 0.1, 0.25),
+        (NAMES, 0.001, 1.0, 0.25),
+        (NAMES, 0.001, 0.1, 0.25),
+    ],
+)
+def test_with_pods_by_sentry_it_scans_as_often_as_their_poll_but_at_most_every_quarter_second(
+    true, took_s, poll_s, expected_s
+):
+    said = {name: name in true for name in NAMES}
+    assert pause_s(took_s, **said, poll_s=poll_s) == expected_s
 
 
 @pytest.mark.parametrize("took_s", [0.01, 0.1, 0.3])

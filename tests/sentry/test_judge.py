@@ -16,11 +16,12 @@ from tests.sentry.worlds import (
     a_scan,
     held,
     hold,
+    hold_by_sentry,
 )
 from tests.support.paths import TESTS
-from webhook.core.enforcement.step import EndPod, Kill, Terminate
+from webhook.core.enforcement.step import EndPod, Freed, Kill, ReportExcess, Terminate
 from webhook.core.nvidia.drivers import Fault
-from webhook.sentry.judge import LATER_S, Judge
+from webhook.sentry.judge import LATER_S, Judge, poll_of
 from webhook.sentry.scanner import ProcessScan
 
 LATE_S = 6.5 + LATER_S
@@ -53,6 +54,86 @@ def test_the_largest_is_stopped_after_the_sidecars_time_and_five_seconds():
     ] * 14
     assert stops(scans) == [(LATE_S, TRAINER, 51)]  # and not the one that grew last
     assert stops(scans[:-1]) == []
+
+
+def by_sentry(scans, every_s, **terms):
+    """Return what is done to a pod by Sentry: when, and what to which process."""
+    lines = {TRAINER: a_line(held=hold_by_sentry(**terms))}
+    return [
+        (now_s, type(action), getattr(action, "process", None) and action.process.pid)
+        for now_s, actions in played(scans, lines, every_s=every_s)
+        for _, action in actions
+    ]
+
+
+@pytest.mark.parametrize("late_s", [0.2, 1.0, 1.5, 2.5, 10.5, 60.5])
+def test_by_sentry_a_process_is_stopped_late_s_after_it_may_have_exceeded_the_cap(late_s):
+    """The last scan before the excess is a poll before the first that shows it."""
+    lines = {TRAINER: a_line(held=hold_by_sentry(late_s))}
+    poll_s = poll_of(hold_by_sentry(late_s))
+    confirming_s = late_s - poll_s
+    assert 0 < confirming_s <= min(poll_s, 0.5)
+    judge = Judge()
+    judge.on_list(lines)
+    assert judge.judge(a_scan(), 100.0) == []
+    over, seen_s = a_scan(held(50, 5000)), 100.0 + poll_s
+    assert judge.judge(over, seen_s) == []
+    assert judge.judge(over, seen_s + confirming_s * 0.9) == []
+    ((uid, action),) = judge.judge(over, seen_s + confirming_s + 1e-6)
+    assert (uid, type(action), action.process.pid) == (TRAINER, Terminate, 50)
+
+
+def test_by_sentry_time_without_scans_counts_as_one_poll_at_most():
+    judge = Judge()
+    judge.on_list({TRAINER: a_line(held=hold_by_sentry(1.5))})
+    judge.judge(a_scan(), 0.0)
+    over = a_scan(held(50, 5000))
+    assert [judge.judge(over, now_s) for now_s in (50.0, 50.4)] == [[], []]
+    assert judge.judge(over, 50.6) != []
+
+
+def test_by_sentry_the_grace_is_between_the_signals_and_the_second_excess_ends_the_pod():
+    first, again = a_scan(held(50, 5000), held(51, 900)), a_scan(held(51, 5000))
+    found = by_sentry([a_scan(), *[first] * 12, *[again] * 3], 0.5, grace_s=2.0)
+    assert found == [
+        (1.5, Terminate, 50),
+        (3.5, Kill, 50),
+        (6.5, Freed, 50),
+        (6.5, EndPod, 51),
+    ]  # fmt: skip
+    assert [name for _, name, _ in by_sentry([first] * 5, 0.5, grace_s=0.0)] == [Terminate, Kill]
+
+
+def test_memory_is_waited_for_in_a_hurry_only_after_sigkill():
+    judge = Judge()
+    judge.on_list({TRAINER: a_line(held=hold_by_sentry(grace_s=2.0))})
+    ending = []
+    for number in range(9):
+        judge.judge(a_scan(held(50, 5000)), number / 2)
+        ending.append(judge.is_ending())
+    assert ending == [False] * 5 + [True] * 4
+
+
+def test_by_sentry_an_excess_that_is_only_reported_is_reported_late_s_after_it_began():
+    terms = {"may_act": False, "reports": True}
+    found = by_sentry([a_scan(), *[a_scan(held(50, 5000))] * 20], 0.5, **terms)
+    assert found == [(1.5, ReportExcess, 50)]
+
+
+@pytest.mark.parametrize(
+    ("terms", "poll_s"),
+    [
+        ([], None),
+        ([hold()], None),
+        ([hold(), hold_by_sentry(1.5)], 1.0),
+        ([hold_by_sentry(2.5), hold_by_sentry(0.2), hold_by_sentry(1.5)], 0.1),
+        ([hold_by_sentry(0.2, may_act=False, reports=True), hold_by_sentry(3.5)], 3.0),
+    ],
+)
+def test_the_shortest_poll_of_pods_by_sentry_that_may_be_stopped_counts(terms, poll_s):
+    judge = Judge()
+    judge.on_list({str(number): a_line(held=one) for number, one in enumerate(terms)})
+    assert judge.poll_s() == poll_s
 
 
 def test_what_was_not_enough_ends_the_pod_at_once():

@@ -1,6 +1,8 @@
-"""All of a pod ends, except for its sandbox and its enforcer, and nothing else does."""
+"""Processes of a pod that are stopped: all but its sandbox's and, by sidecar, its enforcer's."""
 
 from __future__ import annotations
+
+from signal import SIGKILL, SIGTERM
 
 import pytest
 from hypothesis import given
@@ -10,19 +12,19 @@ from tests.sentry.worlds import ID, OTHER, OTHER_ID, TRAINER, Node, owner
 from webhook.adapters.processes import Delivery
 from webhook.sentry.killer import CONTEXT_BYTES, ENDING_S, ROUNDS, Killer, PodEnd
 
-ENFORCER_ID = "e" * 64
+ENFORCER_ID, PAUSE_ID = "e" * 64, "f" * 64
 GIB = 2**30
 
 
-def ended(node, held=None, **more):
+def ended(node, held=None, *, sidecar=True, **more):
     held = {ID: GIB} if held is None else held
-    return Killer(node, sleep=lambda _: None).end(TRAINER, held, **more)
+    return Killer(node, sleep=lambda _: None).end(TRAINER, held, sidecar=sidecar, **more)
 
 
 def pod():
     """Make a pod: sandbox 40, enforcer 41, its probe 42, workload 50, 51 and 60 beside it."""
     node = Node(
-        owner(40, container="f" * 64), owner(41, container=ENFORCER_ID),
+        owner(40, container=PAUSE_ID, started=1), owner(41, container=ENFORCER_ID),
         owner(42, container=ENFORCER_ID), owner(50), owner(51), owner(60, container=OTHER_ID),
         owner(70, OTHER), owner(80, ""),
     )  # fmt: skip
@@ -50,12 +52,129 @@ def test_where_nothing_proves_who_the_enforcer_is_only_containers_that_hold_memo
     assert sorted(node.alive) == [40, 41, 42, 60, 70, 80]
 
 
-@pytest.mark.parametrize("number", [0, 1])
-def test_who_has_no_number_of_its_own_in_the_pod_is_the_runtimes(number):
+@pytest.mark.parametrize("sidecar", [True, False])
+def test_a_process_without_a_number_in_the_pod_is_the_runtimes(sidecar):
+    """As CRI-O's conmon, which may be in the container's cgroup and started before it."""
     node = pod()
-    node.inner[50] = node.inner[60] = number
-    ended(node)
-    assert {50, 60} <= node.alive.keys()
+    node.alive |= {pid: owner(pid, container=where, started=0)
+                   for pid, where in ((45, PAUSE_ID), (46, ENFORCER_ID), (47, ID))}  # fmt: skip
+    node.inner |= dict.fromkeys((45, 46, 47), 0)
+    assert Killer(node).stop(node.alive[47], {ID: GIB}, sidecar=sidecar) is Delivery.REJECTED
+    assert ended(node, sidecar=sidecar).stopped == (3 if sidecar else 5)
+    assert {40, 45, 46, 47} <= node.alive.keys()
+
+
+def own_namespaces(*, pause=True):
+    """Make a pod whose containers have process namespaces of their own: number 1 is 50 and 60."""
+    node = pod()
+    del node.alive[41], node.alive[42]
+    node.inner |= {50: 1, 60: 1}
+    node.ends_with[50] = 51
+    if not pause:  # CRI-O makes none
+        del node.alive[40]
+    node.alive[60] = owner(60, container=OTHER_ID, started=5)
+    return node
+
+
+def test_by_sentry_only_the_sandbox_is_spared():
+    """A container of the enforcer's name, with its volume and without memory, is the user's."""
+    for mounts in (frozenset({"0:99"}), frozenset()):
+        node = pod()
+        node.mounts = mounts
+        assert Killer(node).stop(node.alive[41], {ID: GIB}, sidecar=False) is Delivery.DELIVERED
+        assert ended(node, sidecar=False) == PodEnd(4, 0, sure=True)
+        assert sorted(node.alive) == [40, 70, 80]
+
+
+@pytest.mark.parametrize(
+    ("pause", "held", "left"),
+    [
+        (True, {ID: GIB}, {40}),
+        (True, {ID: GIB, OTHER_ID: GIB}, {40}),
+        (False, {ID: GIB}, {60}),  # the oldest container has one process, which holds nothing
+        (False, {ID: GIB, OTHER_ID: 1}, set()),
+        (False, {ID: GIB, OTHER_ID: 0}, set()),  # the driver lists it without a figure
+        (False, {OTHER_ID: GIB}, set()),
+    ],
+)
+def test_number_1_of_a_containers_own_namespace_is_the_users_program(pause, held, left):
+    node = own_namespaces(pause=pause)
+    for pid, where in ((50, ID), (60, OTHER_ID)):
+        if where in held:
+            delivery = Killer(node).stop(node.alive[pid], held, sidecar=False)
+            assert delivery is Delivery.DELIVERED
+    ended(node, held, sidecar=False)
+    assert node.alive.keys() - {70, 80} == left
+
+
+def test_the_oldest_container_with_a_second_process_has_no_sandbox():
+    """A program may hold memory in a process that it starts, and start it again and again."""
+    node = own_namespaces(pause=False)
+    node.alive[61] = owner(61, container=OTHER_ID)
+    ended(node, sidecar=False)
+    assert node.alive.keys() == {70, 80}
+
+
+def test_a_program_that_a_debugging_container_targets_is_no_sandbox():
+    """Without a sandbox process its number 1 is the only one, and another container has none."""
+    node = own_namespaces(pause=False)
+    del node.inner[60]  # the debugging container's
+    node.alive[60] = owner(60, container=OTHER_ID, started=20)
+    node.kubelets = {50, 60}
+    assert Killer(node).stop(node.alive[50], {ID: GIB}, sidecar=False) is Delivery.DELIVERED
+    node.alive[50] = owner(50)
+    ended(node, sidecar=False)
+    assert node.alive.keys() == {70, 80}
+
+
+def test_a_sandbox_that_shares_its_namespace_is_spared_whatever_it_holds():
+    node = pod()
+    held = {PAUSE_ID: 70 * GIB}
+    assert Killer(node).stop(node.alive[40], held, sidecar=False) is Delivery.REJECTED
+    killer = Killer(node, sleep=lambda _: None)
+    for again in (False, True):
+        killer.end(TRAINER, held, sidecar=False, again=again)
+        assert sorted(node.alive) == [40, 70, 80]
+
+
+@pytest.mark.parametrize(("kubelets", "left"), [({50}, set()), (set(), {50})])
+def test_a_process_in_an_unreadable_cgroup_may_be_of_the_oldest_container(kubelets, left):
+    """Its path may be too long to be shown; then only the kubelet's mounts tell a program."""
+    node = Node(owner(50, started=1), owner(51, container=""))
+    node.inner, node.kubelets = {50: 1}, kubelets
+    ended(node, {"": GIB}, sidecar=False)
+    assert node.alive.keys() == left
+
+
+@pytest.mark.parametrize("container", ["", ID])
+def test_a_number_1_in_an_unreadable_cgroup_is_no_sandbox(container):
+    node = Node(owner(50, container=""), owner(51, container=container), owner(60))
+    node.inner = {50: 1}
+    node.kubelets = {50, 51, 60}
+    ended(node, {"": GIB, ID: GIB}, sidecar=False)
+    assert node.alive == {}
+
+
+@pytest.mark.parametrize(
+    ("number", "handles", "sent"),
+    [(SIGTERM, True, SIGTERM), (SIGTERM, False, SIGKILL), (SIGKILL, True, SIGKILL)],
+)
+def test_a_process_that_does_not_handle_sigterm_gets_sigkill_at_once(number, handles, sent):
+    node = own_namespaces()
+    node.handlers = {50} if handles else {51}
+    Killer(node).stop(node.alive[50], {ID: GIB}, sidecar=False, number=number)
+    assert node.signals == [(50, sent)]
+
+
+def test_a_process_whose_handlers_cannot_be_read_gets_sigkill():
+    node = own_namespaces()
+
+    def fail(_pid, _number):
+        raise PermissionError
+
+    node.handles = fail
+    Killer(node).stop(node.alive[50], {ID: GIB}, sidecar=False, number=SIGTERM)
+    assert node.signals == [(50, SIGKILL)]
 
 
 @pytest.mark.parametrize(
@@ -81,9 +200,9 @@ def test_who_has_the_enforcers_volume_is_spared_while_all_hold_no_more_than_a_co
     node = pod()
     node.enforcers = enforcers
     for pid in sorted(enforcers):
-        delivery = Killer(node).stop(node.alive[pid], held)
+        delivery = Killer(node).stop(node.alive[pid], held, sidecar=True)
         assert delivery is (Delivery.REJECTED if pid in left else Delivery.DELIVERED)
-    ended(node, {"f" * 64: 70 * GIB, **held})
+    ended(node, {PAUSE_ID: 70 * GIB, **held})
     assert node.alive.keys() - {40, 70, 80} == left
 
 
@@ -93,7 +212,7 @@ def test_who_has_the_enforcers_volume_is_spared_while_all_hold_no_more_than_a_co
         ({"gone": 70 * GIB}, False, {40, 41, 42}),  # others of the pod may have its files
         ({"gone": 70 * GIB}, True, {40}),
         ({"gone": CONTEXT_BYTES}, True, {40, 41, 42}),
-        ({"f" * 64: 70 * GIB}, True, {40, 41, 42}),  # the sandbox holds it
+        ({PAUSE_ID: 70 * GIB}, True, {40, 41, 42}),  # the sandbox holds it
     ],
 )
 def test_what_ended_processes_hold_is_the_enforcers_where_nobody_else_was_left(held, again, left):
@@ -122,7 +241,7 @@ def test_a_pod_of_many_keeps_the_others_waiting_for_a_bounded_time():
     node.alive |= {pid: owner(pid) for pid in range(100, 200)}
     clock = iter(range(1000))
     actor = Killer(node, sleep=lambda _: None, clock=lambda: next(clock) * ENDING_S / 10)
-    assert actor.end(TRAINER, {OTHER_ID: GIB}).stopped < 11
+    assert actor.end(TRAINER, {OTHER_ID: GIB}, sidecar=True).stopped < 11
     assert node.killed[0] == 60
 
 
@@ -145,13 +264,13 @@ def test_who_may_not_be_signalled_is_counted_and_asked_once():
 def test_one_process_is_stopped_unless_it_is_sandbox_or_enforcer():
     node = pod()
     actor = Killer(node)
-    stopped = {pid: actor.stop(node.alive[pid], {}) for pid in (40, 41, 50)}
+    stopped = {pid: actor.stop(node.alive[pid], {}, sidecar=True) for pid in (40, 41, 50)}
     assert stopped == {
         40: Delivery.REJECTED,
         41: Delivery.REJECTED,
         50: Delivery.DELIVERED,
     }
-    assert actor.stop(owner(50), {}) is Delivery.GONE
+    assert actor.stop(owner(50), {}, sidecar=True) is Delivery.GONE
 
 
 def test_a_process_whose_files_are_gone_is_gone():
@@ -162,7 +281,7 @@ def test_a_process_whose_files_are_gone_is_gone():
         raise ProcessLookupError
 
     node.inner_pid = fail
-    assert Killer(node).stop(owner(50), {}) is Delivery.GONE
+    assert Killer(node).stop(owner(50), {}, sidecar=True) is Delivery.GONE
 
 
 OWNERS = st.builds(
@@ -170,6 +289,7 @@ OWNERS = st.builds(
     st.integers(40, 60),
     st.sampled_from([TRAINER, OTHER, ""]),
     st.sampled_from([ID, OTHER_ID, ENFORCER_ID, ""]),
+    st.integers(1, 3),
 )
 
 
@@ -181,28 +301,33 @@ OWNERS = st.builds(
     st.dictionaries(
         st.sampled_from([ID, OTHER_ID, ENFORCER_ID]), st.integers(0, CONTEXT_BYTES * 3 // 2)
     ),
+    st.booleans(),
 )
-def test_only_the_pods_processes_end_never_the_sandbox_nor_who_is_spared_as_the_enforcer(
-    owners, inner, enforcers, shown, held
+def test_only_the_pods_processes_end_never_its_sandbox_nor_its_enforcer(
+    owners, inner, enforcers, shown, held, sidecar
 ):
     node = Node(*owners)
     before = dict(node.alive)
     node.inner, node.enforcers = inner, enforcers if shown else set()
     node.mounts = frozenset({"0:99"}) if shown else frozenset()
+    theirs = {pid: one.place.container for pid, one in before.items() if one.place.pod == TRAINER}
+    theirs = {pid: container for pid, container in theirs.items() if inner.get(pid, 7) > 0}
     first = {}
-    for pid in sorted(before):
-        if before[pid].place.pod == TRAINER:
-            first.setdefault(before[pid].place.container, pid)
-    volumes = {container for container, pid in first.items() if pid in enforcers}
-    ended(node, held)
-    killed = {before[pid].place.container for pid in node.killed}
-    for pid in node.killed:
-        assert before[pid].place.pod == TRAINER
-        assert inner.get(pid, 7) > 1
-    assert shown or killed <= held.keys()
-    if shown:
-        assert not any(held.get(one, 0) == 0 for one in killed & volumes)
-        left = {one.place.container for pid, one in node.alive.items()
-                if one.place.pod == TRAINER and inner.get(pid, 7) > 1}  # fmt: skip
-        assert left <= volumes
-        assert sum(held.get(one, 0) for one in left) <= CONTEXT_BYTES
+    for pid in sorted(theirs, key=lambda pid: (before[pid].process.started, pid)):
+        first.setdefault(theirs[pid], pid)
+    volumes = {container for container, pid in first.items() if pid in enforcers} if sidecar else ()
+    sure = shown or not sidecar
+    ended(node, held, sidecar=sidecar)
+    assert set(node.killed) <= theirs.keys()
+    killed = {theirs[pid] for pid in node.killed}
+    left = {pid: theirs[pid] for pid in node.alive.keys() & theirs.keys()}
+    assert sure or killed <= held.keys()
+    if sure:
+        assert not any(held.get(one, 0) == 0 for one in killed & set(volumes))
+        sandbox = {pid for pid, container in left.items() if container not in volumes}
+        assert len(sandbox) <= 1
+        for pid in sandbox:
+            alone = list(theirs.values()).count(theirs[pid]) == 1
+            assert inner.get(pid, 7) == 1 or (alone and theirs[pid] not in held)
+        spared = {container for pid, container in left.items() if pid not in sandbox}
+        assert sum(held.get(one, 0) for one in spared) <= CONTEXT_BYTES

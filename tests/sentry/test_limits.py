@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.sentry.worlds import CAP_MIB, MIB, OTHER, TRAINER, a_line, hold
+from tests.sentry.worlds import CAP_MIB, MIB, OTHER, TRAINER, a_line, hold, hold_by_sentry
 from webhook.core.node.limits import (
     FILE,
     LARGEST_FILE,
@@ -123,6 +123,11 @@ NO_ACT, REPORTS = hold(may_act=False), replace(hold(may_act=False), reports=True
         ({"uid": OTHER}, a_line(), {}, "sidecar"),
         (MORE, a_line(), {"enforcement": "none"}, "sentry"),
         (MORE, a_line(), {"enforcement": "none", "acts": False}, ""),
+        (MORE, a_line(held=hold_by_sentry()), {}, "sentry"),
+        (MORE, a_line(held=hold_by_sentry()), {"enforcement": "none"}, "sentry"),
+        (MORE, a_line(held=hold_by_sentry()), {"acts": False}, ""),
+        (MORE, a_line(held=hold_by_sentry(may_act=False)), {}, ""),
+        ({}, a_line(held=hold_by_sentry()), {}, "driver"),
         (MORE, a_line(held=NO_ACT), {}, ""),
         (MORE, a_line(held=REPORTS), {"enforcement": "none"}, ""),
         (MORE, replace(a_line(), hold=None), {}, ""),

@@ -8,11 +8,12 @@ import shutil
 import time
 from dataclasses import replace
 from itertools import pairwise
+from signal import SIGKILL, SIGTERM
 from types import SimpleNamespace
 
 import pytest
 
-from tests.sentry.worlds import ID, OTHER, TRAINER, Driver, a_line
+from tests.sentry.worlds import ID, OTHER, TRAINER, Driver, a_line, hold, hold_by_sentry
 from tests.support.fake_proc import put, status_lines
 from webhook.adapters.journal import Journal
 from webhook.adapters.kube.gpu_nodes import OwnNode
@@ -304,6 +305,69 @@ def test_a_process_has_the_number_that_its_owner_sees(tmp_path, over, act):
     assert act or "process 7 (" in bench.reported()[0].sentence
 
 
+@pytest.fixture
+def signals(monkeypatch):
+    """Return the signals that are sent, with the arguments of the killer."""
+    found = []
+
+    def stop(_self, owner, held, *, sidecar, number):
+        found.append((owner.process.pid, number, sidecar, held))
+        return Delivery.DELIVERED
+
+    monkeypatch.setattr(loop.Killer, "stop", stop)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("hold", "events", "sent", "words"),
+    [
+        (hold_by_sentry(grace_s=3.0), ["stopping", "killing"], [SIGTERM, SIGKILL], 0),
+        (hold_by_sentry(grace_s=0.0), ["stopping"], [SIGKILL], 0),
+        (hold(), ["stopping"], [SIGKILL], 1),
+    ],
+)
+def test_only_by_sentry_a_process_has_a_grace_and_messages_name_no_sidecar(
+    over, signals, hold, events, sent, words
+):
+    bench = over(line=a_line(held=hold))
+    bench.run(30)
+    assert bench.events()[: len(events)] == [f"{one} a process" for one in events]
+    by_sidecar = bool(words)
+    assert signals == [(50, number, by_sidecar, {ID: 5 * GIB}) for number in sent]
+    first, *_ = bench.reported()
+    assert first.sentence.count("its sidecar did not stop it within 11.5 s") == words
+    assert first.sentence.count("sidecar") == words
+    assert (first.reason, first.condition["type"]) == ("VRAMCapExceeded", "vramwarden.io/CapHeld")
+    if "killing" in events:
+        whys = [json.loads(line)["why"] for line in bench.said]
+        assert whys[1].endswith("is still there 3 s after SIGTERM")
+
+
+def test_a_process_that_ended_in_its_grace_is_not_killed(tmp_path, over, signals):
+    """The driver may go on listing it for a moment."""
+    bench = over(line=a_line(held=hold_by_sentry(grace_s=3.0)))
+    bench.run(2)
+    assert [number for _, number, *_ in signals] == [SIGTERM]
+    shutil.rmtree(tmp_path / "50")
+    bench.run(3)
+    assert ([number for _, number, *_ in signals], "killing a process" in bench.events()) == (
+        [SIGTERM], False,
+    )  # fmt: skip
+
+
+def test_by_sentry_a_pod_ends_without_a_word_of_a_sidecar(tmp_path, over, signals):
+    bench = over(line=a_line(held=hold_by_sentry(grace_s=3.0)))
+    ends = []
+    bench.sentry._killer.end = lambda *_, **more: ends.append(more) or PodEnd(1, 0, sure=True)
+    bench.run(2)
+    put(tmp_path, 60, cgroup=f"0::/kubepods/pod{TRAINER}/{ID}\n")
+    bench.hold(5 * GIB, 60)
+    bench.run(3)
+    assert {one["sidecar"] for one in ends} == {False}
+    assert "ending a pod" in bench.events()
+    assert not any("sidecar" in one.sentence for one in bench.reported())
+
+
 MEASURED = Hold(cap_bytes=GIB, tolerance_bytes=0, late_s=6.5, may_act=False, reports=False)
 
 
@@ -433,7 +497,7 @@ def test_who_cannot_place_processes_says_of_nobody_what_is_held(tmp_path, clock)
 
 def test_what_was_stopped_is_counted_for_its_pod(over):
     bench = over()
-    bench.sentry._killer.stop = lambda *_: Delivery.DELIVERED
+    bench.sentry._killer.stop = lambda *_, **__: Delivery.DELIVERED
     bench.sentry._killer.end = lambda *_, **__: PodEnd(1, 0, sure=True)
     bench.sentry.on_report(NOTHING_STORED)
     bench.run(100)

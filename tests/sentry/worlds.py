@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from signal import SIGKILL
 
 from webhook.adapters.node_processes import Owner
 from webhook.adapters.nvml import NvmlError
@@ -12,6 +13,7 @@ from webhook.core.node.cgroups import Place
 from webhook.core.nvidia.drivers import SeenGpu
 from webhook.core.placement.assignments import Assignment
 from webhook.core.placement.pods import Hold
+from webhook.core.policy.values import EnforceBy
 from webhook.sentry.scanner import GpuProcess, ProcessScan
 
 MIB = 2**20
@@ -22,8 +24,13 @@ TRAINER, OTHER = "aaaaaaaa-0000-4000-8000-000000000001", "bbbbbbbb-0000-4000-800
 ID, OTHER_ID = "1" * 64, "2" * 64
 
 
-def hold(*, late_s=6.5, may_act=True, cap_mib=CAP_MIB):
-    return Hold(cap_bytes=cap_mib * MIB, tolerance_bytes=20 * MIB, late_s=late_s, may_act=may_act)
+def hold(*, late_s=6.5, may_act=True, cap_mib=CAP_MIB, **more):
+    amounts = {"cap_bytes": cap_mib * MIB, "tolerance_bytes": 20 * MIB}
+    return Hold(**amounts, late_s=late_s, may_act=may_act, **more)
+
+
+def hold_by_sentry(late_s=1.5, **more):
+    return hold(late_s=late_s, by=EnforceBy.SENTRY, **more)
 
 
 def a_line(*gpus, held=None, pod="team/train"):
@@ -115,12 +122,19 @@ class Node:
         self.alive = {one.process.pid: one for one in alive}
         self.asked = []
         self.killed = []
+        self.signals = []
+        self.handlers = set()
+        """The pids that handle SIGTERM."""
+        self.kubelets = set()
+        """The pids that see files that the kubelet makes per container."""
         self.mounts = frozenset({"0:99"})
         self.enforcers = set()
         self.inner = {}
         self.refused = set()
         self.forks = {}
         """Who is started while somebody is killed, by the latter's pid."""
+        self.ends_with = {}
+        """The process of the same namespace that ends with number 1, by the latter's pid."""
 
     def owner(self, pid):
         self.asked.append(pid)
@@ -137,18 +151,29 @@ class Node:
     def named(self, wanted):
         yield from [one for one in self.alive.values() if wanted(one.process.command)]
 
-    def kill(self, owner):
+    def send(self, owner, number):
         pid = owner.process.pid
         if pid in self.refused:
             return Delivery.REJECTED
-        if self.alive.pop(pid, None) is None:
+        if pid not in self.alive:
             return Delivery.GONE
+        self.signals.append((pid, number))
+        if number != SIGKILL:
+            return Delivery.DELIVERED
+        del self.alive[pid]
+        self.alive.pop(self.ends_with.get(pid), None)
         self.killed.append(pid)
         self.alive |= {one.process.pid: one for one in self.forks.get(pid, ())}
         return Delivery.DELIVERED
 
     def inner_pid(self, pid):
         return self.inner.get(pid, 7)
+
+    def handles(self, pid, _number):
+        return pid in self.handlers
+
+    def has_container_mounts(self, pid, _pod):
+        return pid in self.kubelets
 
     def enforcer_mounts(self, _pod):
         return self.mounts

@@ -103,12 +103,12 @@ class NodeProcesses:
                 if owner is not None and wanted(owner.process.command):
                     yield owner
 
-    def kill(self, owner: Owner) -> Delivery:
-        """End this very process with SIGKILL, or nobody.
+    def send(self, owner: Owner, number: signal.Signals) -> Delivery:
+        """Signal this very process, or none.
 
         The pidfd means one process for good; start time and cgroup are read after it was opened, so
-        they are that process's. Without pidfds (a kernel before 5.3, an old seccomp profile) nobody
-        is signalled: a pid alone may be another's a moment later.
+        they are that process's. Without pidfds (a kernel before 5.3, an old seccomp profile) no
+        process is signalled: a pid alone may be another's a moment later.
         """
         process = owner.process
         if process.pid in self._spared or not owner.place.pod:
@@ -124,7 +124,7 @@ class NodeProcesses:
             if self._place(process.pid).pod != owner.place.pod:
                 processes.require_same(process, self._proc)  # who ended is in no cgroup
                 return Delivery.REJECTED
-            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            signal.pidfd_send_signal(pidfd, number)
         except ProcessLookupError:
             return Delivery.GONE
         except OSError:
@@ -141,6 +141,22 @@ class NodeProcesses:
         """
         numbers = processes.read_status(pid, self._proc).get("NSpid", "").split()
         return int(numbers[1]) if len(numbers) > 1 and numbers[1].isdecimal() else 0
+
+    def handles(self, pid: int, number: signal.Signals) -> bool:
+        """Return True if the process has a handler for a signal (`SigCgt`); raises OSError."""
+        try:
+            caught = int(processes.read_status(pid, self._proc).get("SigCgt", ""), 16)
+        except ValueError:
+            return False
+        return bool(caught >> (number - 1) & 1)
+
+    def has_container_mounts(self, pid: int, pod: str) -> bool:
+        """Return True if the process sees a file that the kubelet makes per container of its pod.
+
+        Each container has one, for its termination message; the sandbox has none. Raises OSError.
+        """
+        folder = f"/pods/{pod}/containers/"
+        return any(folder in root for _, root, _, _ in self._mounts(pid, folder, MOST_MOUNTS_BYTES))
 
     def enforcer_mounts(self, pod: str) -> frozenset[str]:
         """Return the devices (`major:minor`) of the volume that only the pod's enforcer mounts.

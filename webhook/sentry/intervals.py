@@ -17,15 +17,24 @@ SOON_S: Final = 2.5
 
 
 def pause_s(
-    took_s: float, *, ending: bool, judging: bool, may_act: bool, listed: bool, held: bool
+    took_s: float,
+    *,
+    ending: bool,
+    judging: bool,
+    may_act: bool,
+    listed: bool,
+    held: bool,
+    poll_s: float | None = None,
 ) -> float:
     """Return how long to wait after a scan that took so long, in seconds.
+
+    `poll_s` is the shortest poll interval of pods that only the sentry holds, None without such.
 
     | a pod was stopped | is over its cap | may be stopped | is listed, or holds memory | pause |
     | --- | --- | --- | --- | --- |
     | yes | any | any | any | 0.25 |
-    | no | yes | any | any | 0.5 |
-    | no | no | yes | any | 1 |
+    | no | yes | any | any | 0.5, or `poll_s` if that is less; but 0.25 in any case |
+    | no | no | yes | any | 1, or `poll_s` if that is less; but 0.25 in any case |
     | no | no | no | yes | 10 |
     | no | no | no | no | 60 |
 
@@ -34,14 +43,18 @@ def pause_s(
     | a pod was stopped, or is over | may be stopped | pause at least |
     | --- | --- | --- |
     | yes | any | `HURRY` times what it took |
+    | no | yes, and there is a `poll_s` | `HURRY` times |
     | no | yes | `DUTY` times, or `SOON_S` where that is less; but `HURRY` times in any case |
     | no | no | `DUTY` times, at most `IDLE_S`; but `HURRY` times in any case |
 
     A tenant can make scans slow, by CPU alone, and must not gain the time by it. Figures that are
     older than two minutes prove no sentry, so a slow driver is scanned once a minute as well.
     """
+    poll_s = None if poll_s is None else max(poll_s, ENDING_S)
     if ending or judging:
-        return max(ENDING_S if ending else JUDGING_S, HURRY * took_s)
+        return max(ENDING_S if ending else min(JUDGING_S, poll_s or JUDGING_S), HURRY * took_s)
+    if may_act and poll_s is not None:
+        return max(min(HOLDING_S, poll_s), HURRY * took_s)
     if may_act:
         return max(HOLDING_S, HURRY * took_s, min(DUTY * took_s, SOON_S))
     least_s = LISTED_S if listed or held else IDLE_S

@@ -5,7 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.enforcement.limits import judged_bytes
-from webhook.core.enforcement.step import Cap, First, Observation, StepState, Usage, step
+from webhook.core.enforcement.step import (
+    Cap,
+    First,
+    Lateness,
+    Observation,
+    StepState,
+    Usage,
+    step,
+)
+from webhook.core.frozen import replace
+from webhook.core.placement.pods import CONFIRMING_S
+from webhook.core.policy.values import EnforceBy
 from webhook.sentry.holdings import gives
 
 if TYPE_CHECKING:
@@ -19,7 +30,7 @@ if TYPE_CHECKING:
     Counted = Callable[[str, str, int], int | None]
 
 LATER_S: Final = 5.0
-"""So much later than a healthy sidecar we act, so that in honest times we never have to."""
+"""Time in addition to that of a healthy sidecar, so that the sentry acts only if that does not."""
 
 HELD_ON_S: Final = 1.0
 """How long a process that has ended may stay listed before its memory counts as kept by others: the
@@ -49,6 +60,8 @@ class Judge:
         """Who holds memory, by GPU."""
         self._left: set[str] = set()
         """Who is no longer on the list, and is judged by its last assignment."""
+        self._judged_s = float("-inf")
+        """When the last scan was judged."""
 
     def on_list(self, promises: Assignments) -> None:
         """Go by a list; what is remembered of pods that are no longer on it goes.
@@ -91,9 +104,22 @@ class Judge:
         """Return the pods of which something is still to be seen: they are not calm."""
         return frozenset(uid for uid, state in self._states.items() if not is_calm(state))
 
+    def poll_s(self) -> float | None:
+        """Return the shortest poll interval of pods by Sentry that may be stopped, None for none.
+
+        That of pods by sidecar is the sidecar's.
+        """
+        polls = (
+            poll_of(one.hold)
+            for one in self.promises.values()
+            if one.hold is not None and one.hold.may_act and one.hold.by is EnforceBy.SENTRY
+        )
+        return min(polls, default=None)
+
     def is_ending(self) -> bool:
-        """Say whether the memory of somebody who was stopped has still to come back."""
-        return any(state.victims for state in self._states.values())
+        """Return True if memory of a killed process has yet to come back."""
+        victims = (one for state in self._states.values() for one in state.victims)
+        return any(one.killed_at_s is not None for one in victims)
 
     def reject(self, uid: str, process: Process) -> None:
         """Note that a process may not be signalled."""
@@ -117,14 +143,34 @@ class Judge:
             theirs = held.get(uid, [])
             state = self._states.get(uid, StepState())
             followed = uid in judged or state.reported
-            if not followed and not self._is_over(uid, promise.hold, theirs):
-                continue
+            if not followed:
+                if not self._is_over(uid, promise.hold, theirs):
+                    continue
+                state = self._begin(state, promise.hold, theirs, now_s)
             observation = self._observation(uid, promise.hold, theirs, scan, now_s)
             dead = frozenset(one.owner.process.pid for _, one in theirs if one.owner and one.dead)
             cap = cap_of(promise.hold, dead, acts=self._acts)
             self._states[uid], chosen = step(state, observation, cap, now_s)
             actions += ((uid, action) for action in chosen)
+        self._judged_s = now_s
         return actions
+
+    def _begin(
+        self, state: StepState, hold: Hold, held: list[tuple[str, GpuProcess]], now_s: float
+    ) -> StepState:
+        """Count an excess of a pod by Sentry from the last scan before it, within its poll.
+
+        So it is stopped at most `late_s` after it began, as by a sidecar that polls as often. For
+        other pods the time counts from the first scan that shows the excess.
+        """
+        if hold.by is not EnforceBy.SENTRY:
+            return state
+        unseen_s = min(now_s - self._judged_s, poll_of(hold))
+        lateness = dict(state.lateness)
+        for gpu in {gpu for gpu, _ in held}:
+            before_s = lateness[gpu].over_s if gpu in lateness else 0.0
+            lateness[gpu] = Lateness(before_s + unseen_s, now_s, over=True)
+        return replace(state, lateness=lateness)
 
     def _held(self, scan: ProcessScan) -> dict[str, list[tuple[str, GpuProcess]]]:
         """Return what each pod holds on the GPUs that its line names: GPU and process."""
@@ -207,19 +253,25 @@ class Judge:
 
 def cap_of(hold: Hold, protected: frozenset[int], *, acts: bool = True) -> Cap:
     """Return what the sentry holds a pod to: the largest process first, then all of the pod."""
+    by_sentry = hold.by is EnforceBy.SENTRY
     return Cap(
         cap_bytes=hold.cap_bytes,
         tolerance_bytes=hold.tolerance_bytes,
-        grace_s=0.0,
+        grace_s=hold.grace_s if by_sentry else 0.0,
         blind_after_s=float("inf"),
         terminate_when_blind=False,
         protected=protected,
-        late_s=hold.late_s + LATER_S,
+        late_s=hold.late_s if by_sentry else hold.late_s + LATER_S,
         first=First.LARGEST,
         container_after=None,
         pod_after=1,
         reports_only=not (acts and hold.may_act),
     )
+
+
+def poll_of(hold: Hold) -> float:
+    """Return the poll interval in `late_s` of a pod by Sentry, in seconds: all but confirmation."""
+    return max(hold.late_s / 2, hold.late_s - CONFIRMING_S)
 
 
 def ceiling_of(hold: Hold) -> int:

@@ -1,7 +1,8 @@
-"""Stops what has to be stopped, and nobody else."""
+"""Stops processes of pods, except for sandboxes and enforcers."""
 
 from __future__ import annotations
 
+import signal
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -13,36 +14,42 @@ if TYPE_CHECKING:
 
     from webhook.adapters.node_processes import NodeProcesses, Owner
 
+    FirstProcesses = Mapping[str, tuple[Owner, ...]]
+    """By container id; several if they started within one clock tick."""
+
 ROUNDS: Final = 10
-"""Each finds who was started since the one before. The next scan goes on where that is not over:
-the other pods of the node must not wait for long."""
+"""Maximum number of rounds, each of which finds what was started since the one before.
+
+The next scan continues a pod's end: the other pods of the node must not wait for long."""
 
 ENDING_S: Final = 2.0
-"""For how long a pod is ended before the others are scanned again, however many it starts."""
+"""Longest time for which one call ends a pod, however many processes it starts, in seconds."""
 
 ROUND_S: Final = 0.05
-"""Between rounds: what was killed has ended then, and starts nobody any more."""
+"""Pause between rounds, in seconds: a killed process has ended then and starts no other."""
 
 CONTEXT_BYTES: Final = 256 * 2**20
-"""A CUDA context. So much may be held, over all GPUs, by who is spared as the enforcer: the true
-one holds none, and who changes its image, or mounts its volume, gains nothing by more."""
+"""Most memory, over all GPUs, of containers that are spared as the enforcer's: a CUDA context.
+
+The true enforcer holds none. Another image in it, or its volume in another container, gains no more
+than this."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodEnd:
-    """What became of the end of a pod."""
+    """Result of ending a pod."""
 
     stopped: int
     """Processes that got SIGKILL."""
     rejected: int
-    """Processes that we may not signal."""
+    """Processes that could not be signalled."""
     sure: bool
-    """Whether it is known which container is the enforcer's. Otherwise only containers that hold
-    GPU memory were stopped."""
+    """True if the enforcer's container is known, or the pod has none. Otherwise only containers
+    that hold GPU memory were stopped."""
 
 
 class Killer:
-    """Ends processes of pods, each checked again just before."""
+    """Ends processes of pods; each is identified again just before its signal."""
 
     def __init__(
         self,
@@ -54,68 +61,97 @@ class Killer:
         self._node = node
         self._clock = clock
         self._sleep = sleep
+        self._sandboxes: dict[str, Owner] = {}
+        """Sandboxes' processes whose namespaces several containers shared, by pod."""
 
-    def stop(self, owner: Owner, held: Mapping[str, int]) -> Delivery:
-        """End one process; never the sandbox's, nor the enforcer's, as `end` has it.
+    def stop(
+        self,
+        owner: Owner,
+        held: Mapping[str, int],
+        *,
+        sidecar: bool,
+        number: signal.Signals = signal.SIGKILL,
+    ) -> Delivery:
+        """Signal one process, unless it is the sandbox's or, with a sidecar, the enforcer's.
 
-        Of one whose main thread ended nobody sees the mounts: the enforcer has its own.
+        A process that does not handle SIGTERM gets SIGKILL instead: the kernel would not deliver it
+        to number 1 of a namespace (signal(7)), and others may ignore it. `held` is as for `end`.
+        The enforcer has mounts of its own; those of a process whose main thread ended are hidden.
         """
+        place = owner.place
         try:
-            number = self._node.inner_pid(owner.process.pid)
+            inner = self._node.inner_pid(owner.process.pid)
         except OSError:
             return Delivery.GONE if self._node.is_gone(owner.process) else Delivery.REJECTED
-        place, mounts = owner.place, self._mounts(owner.place.pod)
-        if number <= 1 or (
-            self._is_enforcer(owner, mounts)
-            and place.container in self._enforcers(self._node.of_pod(place.pod), mounts, held)
-        ):
+        if inner == 0:
             return Delivery.REJECTED
-        return self._node.kill(owner)
+        mounts = self._mounts(place.pod) if sidecar else frozenset()
+        if inner == 1 or self._is_enforcer(owner, mounts):
+            found = list(self._node.of_pod(place.pod))
+            first = self._first_processes(found)
+            if self._sandbox(found, first, held) == owner or (
+                self._is_enforcer(owner, mounts)
+                and place.container in self._enforcers(first, mounts, held)
+            ):
+                return Delivery.REJECTED
+        if number != signal.SIGKILL and not self._handles(owner, number):
+            number = signal.SIGKILL
+        return self._node.send(owner, number)
 
-    def end(self, pod: str, held: Mapping[str, int], *, again: bool = False) -> PodEnd:
-        """End all processes of a pod, in rounds, until one finds nobody new or time is up.
+    def end(
+        self, pod: str, held: Mapping[str, int], *, sidecar: bool, again: bool = False
+    ) -> PodEnd:
+        """Kill all processes of a pod, in rounds, until one finds no new process or time is up.
 
-        `held` is what containers hold over all GPUs, in bytes; those that are listed come first.
-        `again` is whether nobody was left to stop before. Nothing a tenant says decides who is
-        spared:
+        `held` has the bytes of each listed container over all GPUs; those containers come first.
+        `again` is True if the call before found no process to stop. No data of a tenant decides
+        which processes are spared:
 
-        | a process | is |
-        | --- | --- |
-        | has no number of its own in the pod, or is number 1 there | spared: the sandbox's |
-        | is in a container whose first process has the enforcer's volume mounted | see below |
-        | any other, and the node shows that volume | stopped |
-        | any other, the node does not show it, and its container is among `held` | stopped |
-        | any other | spared: it may be the enforcer's, which never holds GPU memory |
+        | a process | by sidecar | by sentry |
+        | --- | --- | --- |
+        | is in the node's own process namespace: the runtime's | spared | spared |
+        | is the sandbox's (`_sandbox`) | spared | spared |
+        | its container's first process has the enforcer's volume mounted | see below | stopped |
+        | any other, and the node shows that volume | stopped | stopped |
+        | any other, the node does not show it, and its container is in `held` | stopped | stopped |
+        | any other: it may be the enforcer's, which never holds GPU memory | spared | stopped |
 
-        Containers with that volume are spared, from who holds least on, while they hold no more
-        than `CONTEXT_BYTES` together. What else they hold is the pod's. `again`, what is held by
-        containers in which nobody lives is theirs: they have its files open.
+        Containers with that volume are spared while they hold no more than `CONTEXT_BYTES`
+        together, beginning with the one that holds least. With `again`, memory of containers that
+        have no process left counts as theirs: they keep its files open.
 
-        Another process of its user can make the sandbox's hold memory (ptrace(2)): all others of
-        the pod end then, and who calls this says that the memory is held still.
+        Another process of its user can make the sandbox's hold memory (ptrace(2)). All others of
+        the pod end then, and the caller reports that the memory is still held.
         """
         until_s = self._clock() + ENDING_S
-        mounts = self._mounts(pod)
+        mounts = self._mounts(pod) if sidecar else frozenset()
+        sure = bool(mounts) or not sidecar
         done: set[Owner] = set()
         stopped = rejected = 0
         for _ in range(ROUNDS):
             found = list(self._node.of_pod(pod))
-            spared = self._enforcers(found, mounts, held, again=again)
-            fresh = [one for one in found if one not in done and one.place.container not in spared]
+            first = self._first_processes(found)
+            sandbox = self._sandbox(found, first, held)
+            spared = self._enforcers(first, mounts, held, again=again)
+            fresh = [
+                one
+                for one in found
+                if one not in done and one != sandbox and one.place.container not in spared
+            ]
             fresh.sort(key=lambda one: one.place.container not in held)
             before = stopped + rejected
             for owner in fresh:
                 if self._clock() >= until_s:
-                    return PodEnd(stopped, rejected, sure=bool(mounts))
+                    return PodEnd(stopped, rejected, sure=sure)
                 done.add(owner)
-                if self._may_stop(owner, held, sure=bool(mounts)):
-                    delivery = self._node.kill(owner)
+                if self._number(owner) > 0 and (sure or owner.place.container in held):
+                    delivery = self._node.send(owner, signal.SIGKILL)
                     stopped += delivery is Delivery.DELIVERED
                     rejected += delivery is Delivery.REJECTED
             if stopped + rejected == before:
                 break
             self._sleep(ROUND_S)
-        return PodEnd(stopped, rejected, sure=bool(mounts))
+        return PodEnd(stopped, rejected, sure=sure)
 
     def _mounts(self, pod: str) -> frozenset[str]:
         try:
@@ -123,18 +159,92 @@ class Killer:
         except OSError:
             return frozenset()
 
-    def _may_stop(self, owner: Owner, held: Mapping[str, int], *, sure: bool) -> bool:
-        container = owner.place.container
+    def _number(self, owner: Owner) -> int:
+        """Return the process's number in its pod; 0 if it has none, ended or cannot be read."""
         try:
-            if self._node.inner_pid(owner.process.pid) <= 1:
-                return False
+            return self._node.inner_pid(owner.process.pid)
+        except OSError:
+            return 0
+
+    def _handles(self, owner: Owner, number: signal.Signals) -> bool:
+        try:
+            return self._node.handles(owner.process.pid, number)
         except OSError:
             return False
-        return sure or (bool(container) and container in held)
+
+    def _first_processes(self, found: Iterable[Owner]) -> FirstProcesses:
+        """Return the processes with which containers began, as far as they live.
+
+        Processes of the runtime are left out, as CRI-O's conmon. Number 1 of a namespace is the
+        oldest process in it, so others are not read: a tenant can make that slow.
+        """
+        first: dict[str, tuple[Owner, ...]] = {}
+        for one in sorted(found, key=lambda one: (one.process.started, one.process.pid)):
+            theirs = first.get(one.place.container, ())
+            earliest = not theirs or theirs[0].process.started == one.process.started
+            if earliest and self._number(one) > 0:
+                first[one.place.container] = (*theirs, one)
+        return first
+
+    def _sandbox(
+        self, found: Iterable[Owner], first: FirstProcesses, held: Mapping[str, int]
+    ) -> Owner | None:
+        """Return the process of the pod's sandbox, None if the pod has none.
+
+        Only the kernel's answers count: cgroups, start times, and numbers in process namespaces
+        (`NSpid`). Namespaces themselves are not compared: reading `ns/pid` takes all capabilities
+        of that process (ptrace(2)), and the sentry has only KILL. But a namespace that the runtime
+        made ends with its number 1, so a container without a number 1 is in the namespace of
+        another container.
+
+        | containers with a number 1 | without | the sandbox's process is |
+        | --- | --- | --- |
+        | one | some | that number 1 |
+        | one, and it mounts files that the kubelet makes for containers | some | as below |
+        | any other number | any | the only process of the oldest container, if that is not in
+        `held` |
+
+        The second row is a program that a debugging container targets, on a node whose runtime
+        makes no sandbox process (CRI-O). A namespace that a tenant makes lies within the runtime's,
+        whose number counts. A process with an unreadable container may be of the oldest one, so
+        its only other process is spared only without such mounts. A process found by the first
+        row stays the sandbox's when the other containers have ended.
+        """
+        known = {container: theirs for container, theirs in first.items() if container}
+        inits = {
+            container: one
+            for container, theirs in known.items()
+            for one in theirs
+            if self._number(one) == 1
+        }
+        if not known:
+            return None
+        pod = next(iter(known.values()))[0].place.pod
+        if len(inits) == 1 and len(known) > 1:
+            (init,) = inits.values()
+            if not self._is_of_kubelet(init):
+                known_before = self._sandboxes.items()
+                self._sandboxes = {
+                    of: one for of, one in known_before if not self._node.is_gone(one.process)
+                } | {pod: init}
+        if self._sandboxes.get(pod) in inits.values():
+            return self._sandboxes[pod]
+        oldest = min(known, key=lambda one: (known[one][0].process.started, one))
+        theirs = [one for one in found if one.place.container == oldest and self._number(one) > 0]
+        hidden = any(not one.place.container for one in found)
+        if len(theirs) != 1 or oldest in held or (hidden and self._is_of_kubelet(theirs[0])):
+            return None
+        return theirs[0]
+
+    def _is_of_kubelet(self, owner: Owner) -> bool:
+        try:
+            return self._node.has_container_mounts(owner.process.pid, owner.place.pod)
+        except OSError:
+            return False
 
     def _enforcers(
         self,
-        found: Iterable[Owner],
+        first: FirstProcesses,
         mounts: frozenset[str],
         held: Mapping[str, int],
         *,
@@ -142,13 +252,12 @@ class Killer:
     ) -> set[str]:
         """Return the containers that are spared as the enforcer's.
 
-        One process of each is asked, its first, which the runtime started: the others see a
-        megabyte of mounts where a tenant likes that.
+        Only the first process of each is asked for its mounts: a tenant can give the others a
+        megabyte of them.
         """
-        first: dict[str, Owner] = {}
-        for one in sorted(found, key=lambda one: (one.process.started, one.process.pid)):
-            first.setdefault(one.place.container, one)
-        theirs = [container for container, one in first.items() if self._is_enforcer(one, mounts)]
+        theirs = [
+            container for container, (one, *_) in first.items() if self._is_enforcer(one, mounts)
+        ]
         sum_bytes = sum(held[one] for one in held.keys() - first.keys()) if again else 0
         spared: set[str] = set()
         for container in sorted(theirs, key=lambda one: held.get(one, 0)):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from webhook.core.kinds.nodes import HOLDERS
 from webhook.core.node.cgroups import comparable_uid
 from webhook.core.node.limits import FILE, LARGEST_FILE, STALE_S, Proof, read_limiter_state
+from webhook.core.policy.values import EnforceBy
 from webhook.names import ENFORCED_BY_SIDECAR
 
 if TYPE_CHECKING:
@@ -90,8 +91,9 @@ class Limits:
         | --- | --- | --- | --- | --- |
         | at most the cap, before it held memory | any | any | any | `driver` |
         | at most the cap, perhaps later | any | any | any | `driver, late` |
-        | more, none, or nobody knows | may be stopped | `sidecar` | any | `sidecar` |
-        | more, none, or nobody knows | may be stopped | any other | yes | `sentry` |
+        | more, none, or nobody knows | by Sidecar, may be stopped | `sidecar` | any | `sidecar` |
+        | more, none, or nobody knows | by Sidecar, may be stopped | any other | yes | `sentry` |
+        | more, none, or nobody knows | by Sentry, may be stopped | any | yes | `sentry` |
         | more, none, or nobody knows | may be stopped | any other | no | nobody |
         | more, none, or nobody knows | anything else | any | any | nobody |
         """
@@ -100,7 +102,7 @@ class Limits:
             return _LATE if limited.late else _DRIVER
         if promise.hold is None or not promise.hold.may_act:
             return ""
-        if enforcement == ENFORCED_BY_SIDECAR:
+        if enforcement == ENFORCED_BY_SIDECAR and promise.hold.by is EnforceBy.SIDECAR:
             return _SIDECAR
         return _SENTRY if acts else ""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -22,12 +23,13 @@ from webhook.core.enforcement.explanation import (
     explain_report,
     explain_stop,
 )
-from webhook.core.enforcement.step import EndPod, Freed, ReportExcess, Terminate
+from webhook.core.enforcement.step import EndPod, Freed, Kill, ReportExcess, Terminate
 from webhook.core.kinds.node_writes import JITTER_S
 from webhook.core.kinds.nodes import NodeFigures
 from webhook.core.node.cgroups import Place, comparable_uid
 from webhook.core.node.driver import Driver, after_scan, needs_new_container, why_unready
 from webhook.core.node.events import EventReason
+from webhook.core.policy.values import EnforceBy
 from webhook.core.words import amount
 from webhook.names import CAP_HELD_CONDITION, SENTRY_REPORTER
 from webhook.nodekit.events import EventReport, EventWriter
@@ -219,6 +221,7 @@ class Sentry:
             may_act=bool(self._judge.promises),
             listed=bool(self._promises),
             held=bool(self._holdings),
+            poll_s=self._judge.poll_s(),
         )
 
     def _wait(self, since_s: float, pause: float, least_s: float) -> None:
@@ -230,11 +233,16 @@ class Sentry:
                 until_s = min(until_s, since_s + max(HOLDING_S, least_s))
 
     def _perform(self, uid: str, action: Action, scan: ProcessScan, now_s: float) -> None:
-        """Log first, then signal, then report; a `Kill` comes with its `Terminate` at once."""
+        """Log first, then signal, then report.
+
+        Without a grace period a `Kill` comes with its `Terminate`, which has sent SIGKILL already.
+        """
         match action:
             case Terminate(process, excess):
                 why = explain_stop(self._as_its_owner_sees(process), excess)
                 self._stop(uid, process, why, scan)
+            case Kill(process, gpu) if self._grace_s(uid):
+                self._kill(uid, process, gpu, scan)
             case EndPod(process=process):
                 if process is not None:
                     action = replace(action, process=self._as_its_owner_sees(process))
@@ -281,17 +289,34 @@ class Sentry:
         why += self._instead(uid)
         values = {"why": why} | self._values_of(uid, process)
         self._journal.line("warning", "stopping a process", values)
-        owner = Owner(process, Place(uid, process.container))
-        delivery = self._killer.stop(owner, scan.held_by_containers(uid))
-        if delivery is Delivery.DELIVERED:
+        number = signal.SIGTERM if self._grace_s(uid) else signal.SIGKILL
+        if self._signal(uid, process, scan, number) is Delivery.DELIVERED:
             self._metrics.stopped("process")
             self._figures.stopped(uid)
             self._report(uid, why)
-        elif delivery is Delivery.REJECTED:
+
+    def _kill(self, uid: str, process: Process, gpu: str, scan: ProcessScan) -> None:
+        """Send SIGKILL to a process that outlived its grace period, or none if it has ended."""
+        if self._node.is_gone(process):
+            return
+        name = describe(self._as_its_owner_sees(process))
+        why = f"{name} is still there {self._grace_s(uid):g} s after SIGTERM"
+        values = {"why": why, "gpu": gpu} | self._values_of(uid, process)
+        self._journal.line("warning", "killing a process", values)
+        self._signal(uid, process, scan, signal.SIGKILL)
+
+    def _signal(
+        self, uid: str, process: Process, scan: ProcessScan, number: signal.Signals
+    ) -> Delivery:
+        owner, held = Owner(process, Place(uid, process.container)), scan.held_by_containers(uid)
+        sidecar = not self._is_by_sentry(uid)
+        delivery = self._killer.stop(owner, held, sidecar=sidecar, number=number)
+        if delivery is Delivery.REJECTED:
             self._judge.reject(uid, process)
             what = "it may not be signalled: see capabilities, pidfds and whether it was moved"
             values = {"why": what} | self._values_of(uid, process)
             self._journal.line("error", "a signal was rejected", values)
+        return delivery
 
     def _end(self, uid: str, why: str, scan: ProcessScan, now_s: float) -> None:
         """End all of a pod; where nobody can be stopped, say so once, and go on trying."""
@@ -303,7 +328,8 @@ class Sentry:
         if stuck is None:
             self._journal.event("warning", "ending a pod", why=why, **pod)
         started_s = time.monotonic()
-        ended = self._killer.end(uid, scan.held_by_containers(uid), again=stuck is not None)
+        held, sidecar = scan.held_by_containers(uid), not self._is_by_sentry(uid)
+        ended = self._killer.end(uid, held, sidecar=sidecar, again=stuck is not None)
         numbers = {"rejected": ended.rejected, "enforcer_known": ended.sure}
         if ended.stopped:
             self._stuck.pop(uid, None)
@@ -322,7 +348,18 @@ class Sentry:
             self._report(uid, why, stopped=False)
         self._stuck[uid] = stuck
 
+    def _is_by_sentry(self, uid: str) -> bool:
+        hold = self._judge.promises[uid].hold
+        return hold is not None and hold.by is EnforceBy.SENTRY
+
+    def _grace_s(self, uid: str) -> float:
+        hold = self._judge.promises[uid].hold
+        return hold.grace_s if hold and self._is_by_sentry(uid) else 0.0
+
     def _instead(self, uid: str) -> str:
+        """Return what a message adds about the sidecar; empty for a pod by Sentry."""
+        if self._is_by_sentry(uid):
+            return ""
         hold = self._judge.promises[uid].hold
         late_s = (hold.late_s if hold else 0.0) + LATER_S
         return f"; its sidecar did not stop it within {late_s:g} s, so the node's sentry does"
