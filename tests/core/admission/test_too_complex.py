@@ -159,7 +159,7 @@ def test_a_pod_at_a_bound_is_as_fine_with_what_we_add(make, most, path, word):
         node_selector={f"example.com/s{n}": "1" for n in range(9)},
     )
     pod = a_pod("main=8Gi", **make(most))
-    assert too_complex(pod) == ()
+    assert too_complex(pod) == {}
     assert "TooComplex" not in decided(pod).reasons
     first = decided(pod, rule)
     if first.findings:  # with so many of something it is denied for a reason of its own

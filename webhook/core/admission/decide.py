@@ -77,11 +77,10 @@ class Skip(StrEnum):
     RULE_IGNORES = "RuleIgnores"
 
 
-@dataclass(
-    frozen=True, kw_only=True
-)  # no slots: the object after it is made once, and only where it is read
+# Not frozen, as `views.Pod`. No slots: the object after it is made once, if it is read at all.
+@dataclass(kw_only=True)
 class Decision:
-    """What is answered, and why."""
+    """The answer to a review, and the reasons for it; nobody changes it."""
 
     outcome: Outcome
     findings: tuple[Finding, ...] = ()
@@ -191,7 +190,8 @@ def decide(request: Request, policy: Policy, cluster: Cluster, phase: Phase) -> 
         )
     rule = None
     try:
-        grown = () if _is_mirror(request) else outgrown(request.obj, request.old)
+        excess = too_complex(request.obj)
+        grown = () if _is_mirror(request) else outgrown(request.obj, excess, request.old)
         if grown:
             return Decision(
                 outcome=Outcome.DENIED,
@@ -209,9 +209,11 @@ def decide(request: Request, policy: Policy, cluster: Cluster, phase: Phase) -> 
                 skip=skip,
                 before=request.obj,
             )
-        excess = too_complex(request.obj) or (request.old and too_complex(request.old))
+        if request.old and not excess:
+            excess = too_complex(request.old)
         if excess:
-            return _unread(request, rule, policy, cluster, excess)
+            findings = tuple(finding for finding, _ in excess.values())
+            return _unread(request, rule, policy, cluster, findings)
         return _read(request, rule, policy, cluster, mutating=phase is Phase.MUTATE)
     except MalformedObjectError as error:
         return Decision(

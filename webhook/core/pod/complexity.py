@@ -120,8 +120,10 @@ _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 
 _Bounds = tuple[tuple[str, type[Json] | type[list[Any]], Bound], ...]
 """Fields of an object, of which type they are, and how long they may be."""
-_Excess = tuple[Bound, str, int]
-"""A bound that a pod exceeds, where, and by how many it has."""
+Excess = dict[Bound, tuple[Finding, int]]
+"""The bounds that a pod exceeds: what is wrong, and how many it has."""
+_Measured = tuple[Bound, str, int]
+"""A bound, the path of what exceeds it, and how many are there."""
 
 _OF_METADATA: Final[_Bounds] = (("annotations", dict, ENTRIES), ("labels", dict, ENTRIES))
 _OF_NODES: Final[_Bounds] = (("nodeSelector", dict, ENTRIES),)
@@ -142,8 +144,8 @@ _OF_RESOURCES: Final[_Bounds] = (
 )
 
 
-def too_complex(pod: Json) -> tuple[Finding, ...]:
-    """Return what of a pod is too much to judge: one finding per bound, at its first place.
+def too_complex(pod: Json) -> Excess:
+    """Return each bound that a pod exceeds: the finding at its first place, and the most it has.
 
     The pod is as it came: a field of a wrong type counts as nothing here, and is found when it is
     read. At most 257 containers are visited, and of those nothing but
@@ -160,31 +162,10 @@ def too_complex(pod: Json) -> tuple[Finding, ...]:
     | all containers | env, volumeMounts, resources |
     | all containers | resources with a domain, and the characters of their names |
     """
-    return tuple(finding for finding, _ in _exceeded(pod).values())
-
-
-def outgrown(pod: Json, before: Json | None) -> tuple[Finding, ...]:
-    """Return what of a pod that bears our marks is too much, and more than it had before.
-
-    Nobody is bound by such marks, so a forged pod of any size would be read as ours; and one that
-    is ours could grow until nobody reads it. What was stored so stays, as long as it does not grow.
-    """
-    if not (_is_marked(pod) or (before and _is_marked(before))):
-        return ()
-    known = _exceeded(before) if before and _is_marked(before) else {}
-    return tuple(
-        finding
-        for bound, (finding, count) in _exceeded(pod).items()
-        if bound not in known or count > known[bound][1]
-    )
-
-
-def _exceeded(pod: Json) -> dict[Bound, tuple[Finding, int]]:
-    """Return each bound that a pod exceeds: what is said of it, and the most that it has."""
     excesses = _excesses(pod)
     if not excesses:
         return {}
-    found: dict[Bound, tuple[Finding, int]] = {}
+    found: Excess = {}
     translated = _is_translated(pod)
     for bound, path, count in excesses:
         most = bound.most_of(translated=translated)
@@ -193,6 +174,22 @@ def _exceeded(pod: Json) -> dict[Bound, tuple[Finding, int]]:
             finding = Finding(Reason.TOO_COMPLEX, path, detail)
             found[bound] = (found[bound][0] if bound in found else finding, count)
     return found
+
+
+def outgrown(pod: Json, excess: Excess, before: Json | None) -> tuple[Finding, ...]:
+    """Return the findings of `excess` if a pod bears our marks and exceeded less before.
+
+    Nobody is bound by such marks, so a forged pod of any size would be read as ours; and one that
+    is ours could grow until nobody reads it. What was stored so stays, as long as it does not grow.
+    """
+    if not excess or not (_is_marked(pod) or (before and _is_marked(before))):
+        return ()
+    known = too_complex(before) if before and _is_marked(before) else {}
+    return tuple(
+        finding
+        for bound, (finding, count) in excess.items()
+        if bound not in known or count > known[bound][1]
+    )
 
 
 def _is_marked(pod: Json) -> bool:
@@ -207,9 +204,9 @@ def _is_translated(pod: Json) -> bool:
     return type(mark) is str and mark.startswith("v1 ")
 
 
-def _excesses(pod: Json) -> list[_Excess]:
+def _excesses(pod: Json) -> list[_Measured]:
     """Return where a pod exceeds the bounds of one that nobody translated."""
-    over: list[_Excess] = []
+    over: list[_Measured] = []
     metadata, spec = _object(pod, "metadata"), _object(pod, "spec")
     _measure(over, metadata, _OF_METADATA, "metadata")
     _measure(over, spec, _OF_NODES, "spec")
@@ -225,7 +222,7 @@ def _excesses(pod: Json) -> list[_Excess]:
     return over
 
 
-def _measure(over: list[_Excess], holder: Json, bounds: _Bounds, *path: str) -> None:
+def _measure(over: list[_Measured], holder: Json, bounds: _Bounds, *path: str) -> None:
     """Add the fields of an object that are too long; a path is joined for those alone."""
     for key, kind, bound in bounds:
         value = holder.get(key)
@@ -233,7 +230,7 @@ def _measure(over: list[_Excess], holder: Json, bounds: _Bounds, *path: str) -> 
             over.append((bound, ".".join((*path, key)), len(value)))
 
 
-def _measure_affinity(over: list[_Excess], affinity: Json) -> None:
+def _measure_affinity(over: list[_Measured], affinity: Json) -> None:
     node = _object(affinity, "nodeAffinity")
     required = _list(_object(node, _REQUIRED), "nodeSelectorTerms")
     count = len(required) + len(_list(node, _PREFERRED))
@@ -249,7 +246,7 @@ def _measure_affinity(over: list[_Excess], affinity: Json) -> None:
             over.append((EXPRESSIONS, f"{path}[{index}]", len(expressions)))
 
 
-def _measure_containers(over: list[_Excess], spec: Json) -> None:
+def _measure_containers(over: list[_Measured], spec: Json) -> None:
     count = variables = mounts = resources = 0
     names: list[str] = []
     most = CONTAINERS.most_of(translated=True)
@@ -267,7 +264,7 @@ def _measure_containers(over: list[_Excess], spec: Json) -> None:
             resources += len(amounts)
             if amounts and len(amounts) <= RESOURCES.most_of(translated=True):
                 names += [name for name in amounts if "/" in name and name != VRAM_RESOURCE]
-            found: list[_Excess] = []
+            found: list[_Measured] = []
             _measure_container(found, container)
             for bound, path, size in found:
                 over.append((bound, f"spec.{field}[{index}].{path}", size))
@@ -296,7 +293,7 @@ def _resources(container: Json) -> Json:
     return limits if len(limits) > len(requests) else requests
 
 
-def _measure_container(over: list[_Excess], container: Json) -> None:
+def _measure_container(over: list[_Measured], container: Json) -> None:
     _measure(over, container, _OF_CONTAINER)
     resources = container.get("resources")
     if type(resources) is dict and resources:
