@@ -49,9 +49,9 @@ _ONCE: Final = frozenset(
 """The headers that are read, or are ambiguous where they come twice."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Answer:
-    """An HTTP answer."""
+    """An HTTP answer; nobody changes it."""
 
     status: int
     body: bytes

@@ -65,9 +65,9 @@ def unknown(_policy: Policy) -> Cluster:
     return UNKNOWN
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Review:
-    """A review that was read and waits for its answer."""
+    """A review that was read and waits for its answer; nobody changes it."""
 
     webhook: str
     request: Request

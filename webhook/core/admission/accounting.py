@@ -43,9 +43,10 @@ _NO_SLICE: Final = slice_resource("unknown")
 """Asked for by nobody: it stands for what a stored pod lacks."""
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen, as `views.Pod`: each review makes one.
+@dataclass(slots=True)
 class CountedAmounts:
-    """What is counted for a pod."""
+    """Amounts that the scheduler counts for a pod; nobody changes them."""
 
     amounts: Mapping[str, tuple[str, int]]
     """A resource and an amount of it, by the name of each container with VRAM."""

@@ -50,9 +50,10 @@ _PREFIX: Final = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# Not frozen, as `views.Pod`: each review makes one.
+@dataclass(slots=True, kw_only=True)
 class Request:
-    """What an AdmissionReview asks, in the terms of admission/v1."""
+    """The request of an AdmissionReview, in the terms of admission/v1; nobody changes it."""
 
     uid: str
     kind: str

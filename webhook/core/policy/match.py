@@ -23,9 +23,10 @@ class NamespaceUnknownError(Exception):
         super().__init__(f"the labels of namespace {namespace} are not known yet; try again")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# Not frozen, as `views.Pod`: each review makes one.
+@dataclass(slots=True, kw_only=True)
 class Subject:
-    """Properties of a pod that a rule's match is compared with."""
+    """Properties of a pod that a rule's match is compared with; nobody changes it."""
 
     namespace: str
     pod_labels: Mapping[str, str] = field(default_factory=dict)
