@@ -311,12 +311,7 @@ def _hinted(case: Case) -> Decision:
     if case.lines.annotations:
         beside = _found_after_lines(case, decision.findings)[:SHOWN_BESIDE]
         notes += tuple(f"beside that, {found}" for found in beside)
-    # Advice on the amount does not apply to a slice, whose size is fixed.
-    advises = fine and case.asked is not None and not case.rule.leaves_to_plugin
-    asked = case.demand.per_gpu_bytes if advises else None
-    if not notes and asked is None:
-        return decision
-    return replace(decision, notes=notes, advises_on_bytes=asked)
+    return replace(decision, notes=notes) if notes else decision
 
 
 def _offered(case: Case, found: Offer) -> Decision:
@@ -424,11 +419,14 @@ def _voids(case: Case) -> bool:
 
 
 def _mutated(case: Case, edits: Edits) -> Decision:
+    # Advice on the amount does not apply to a slice, whose size is fixed.
+    advises = case.asked is not None and not case.rule.leaves_to_plugin
     return Decision(
         outcome=Outcome.MUTATED if edits.operations else Outcome.ALLOWED,
         patch=tuple(edits.operations),
         rule=case.rule.name,
         policy=case.policy.short_digest,
+        advises_on_bytes=case.demand.per_gpu_bytes if advises else None,
         before=case.pod.raw,
     )
 

@@ -26,6 +26,9 @@ MEASURING: Final = "utility"
 CHOSEN_PATH: Final = f"metadata.annotations['{VISIBLE_DEVICES_ANNOTATION}']"
 """Field from which containers read the GPUs chosen at binding."""
 
+GPU_PREFIXES: Final = ("NVIDIA_", "CUDA_MPS_")
+"""Prefixes of all variables that `widens`, `limits_memory` or `chooses_devices` finds."""
+
 # Prefixes of the variables that the driver and MPS read a memory limit from.
 _LIMITING: Final = ("NVIDIA_GPU_MEMORY_", "CUDA_MPS_")
 

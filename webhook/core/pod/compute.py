@@ -49,7 +49,8 @@ def _are_equal(requests: Mapping[str, object], limits: Mapping[str, object]) -> 
     for resource in _COUNTED:
         limit = limits[resource]
         request = requests.get(resource, limit)
-        if (request != limit and _amount(request) != _amount(limit)) or _amount(limit) <= 0:
+        amount = _amount(limit)
+        if (request != limit and _amount(request) != amount) or amount.numerator <= 0:
             return False
     return True
 

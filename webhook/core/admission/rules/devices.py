@@ -13,6 +13,7 @@ from webhook.core.admission.sidecar.user import NOTE
 from webhook.core.nvidia import devices
 from webhook.core.nvidia.variables import (
     DRIVER_CAPABILITIES_ENV,
+    GPU_PREFIXES,
     VISIBLE_DEVICES_ENV,
     chooses_devices,
     limits_memory,
@@ -73,6 +74,8 @@ def visible_devices_of_demand(case: Case) -> Iterator[Finding]:
         names = [entry["name"] for entry in env]
         ours = names.count(VISIBLE_DEVICES_ENV) == 1 and DRIVER_CAPABILITIES_ENV in names
         for index, entry in enumerate(env):
+            if not entry["name"].startswith(GPU_PREFIXES):
+                continue
             if widens(entry):
                 detail = f"{entry['name']} gives more than the pod's share of a GPU; remove it"
             elif limits_memory(entry):
