@@ -154,7 +154,6 @@ CAP_HELD_CONDITION: Final = PREFIX + "CapHeld"
 """Type of a pod's condition: `False` where the sentry stopped the pod for what it held."""
 SENTRY_REPORTER: Final = PREFIX + "sentry"
 AGENT_REPORTER: Final = PREFIX + "agent"
-WEBHOOK_REPORTER: Final = PREFIX + "webhook"
 """The `reportingController` of each one's Events."""
 
 # What is shown to people: the objects of our own API group.

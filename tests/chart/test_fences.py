@@ -66,7 +66,6 @@ SAYS = {
     "marks": "only vramwarden.io/gpu-waits, or in its place vramwarden.io/gpu",
     "the CA": "only the CA and the path of bind",
     "the owner": "no owner but its namespace",
-    "webhook's Events": "Events only as vramwarden.io/webhook",
     "agent's node": "its own node only",
     "agent's spec": "may not change a node's spec",
     "agent's prefix": "only what begins with vramwarden.io/",
@@ -185,11 +184,7 @@ def an_event(kind: str = "Pod", name: str = "train", namespace: str = "default",
     return {key: value for key, value in event.items() if value is not None}
 
 
-REPORTERS = {
-    "agent": names.AGENT_REPORTER,
-    "sentry": names.SENTRY_REPORTER,
-    "webhook": "vramwarden.io/webhook",
-}
+REPORTERS = {"agent": names.AGENT_REPORTER, "sentry": names.SENTRY_REPORTER}
 
 
 def instance_of(api: Api) -> str:
@@ -548,14 +543,12 @@ BINDINGS = [
 ]  # fmt: skip
 
 
-# Events, of all three.
+# Events, of agent and sentry.
 
 OLDER = {"apiVersion": "v1", "eventTime": None, "regarding": None, "note": None, "message": "x"}
 MINE = ("Node", OWN)
 EVENTS = [
-    row("as itself", WEBHOOK, says("webhook")),
-    *rows("as {}", WEBHOOK, lambda it: says("webhook", reportingController=it),
-          {"the sentry": names.SENTRY_REPORTER, "a kubelet": "kubelet"}, "webhook's Events"),
+    row("of a pod", WEBHOOK, says("sentry"), no("create")),
     row("of its node", AGENT, says("agent", *MINE)),
     *rows("of {}", AGENT, lambda it: says("agent", *it), {
         "another node": ("Node", OTHER),

@@ -109,7 +109,6 @@ def test_it_is_let_through_what_a_replica_does_to_assign_late(fences, replica):
         assert assigning._assign(stored(pod).state, verdict) == "assigned"
         assert marks(pod) == given
     assert given.keys() == {GPU, VISIBLE, FRACTION, LIMIT}
-    placement.warn_of(stored(other).state, EventReason.BOUND_WITHOUT_GPU, "why")
     placement.delete_pod(stored(other))
     assert stored(other).state.waits is None  # it is being deleted
     with pytest.raises(KubeError) as caught:

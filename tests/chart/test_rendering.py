@@ -284,7 +284,6 @@ def test_rights_are_narrowed_by_name_wherever_a_name_is_known(rendered):
         ("vramwarden-webhook", "resourceclaims"),  # likewise
         ("vramwarden-webhook", "pods/status"),  # the fence narrows these two
         ("vramwarden-webhook", "pods"),
-        ("vramwarden-webhook", "events"),
         ("vramwarden-test-pods", "pods"),  # for as long as `helm test` runs
     }
     for _, rule in rights:
@@ -304,7 +303,7 @@ def rights_of_the_webhook(objects):
     }
 
 
-FENCED = {("pods/status", "patch"), ("pods", "delete"), ("events", "create", "patch")}
+FENCED = {("pods/status", "patch"), ("pods", "delete")}
 RIGHTS = {
     ("nodes", "get", "list", "watch"),
     ("pods", "get", "list", "watch"),

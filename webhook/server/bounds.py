@@ -59,6 +59,3 @@ MOST_TOLD: Final = 10
 """So many pods are told so within `TELL_EVERY_S`: each pod that starts or ends on a full node
 changes the largest free amount, and so what all say who wait there. Where more wait they are told
 less often; the first time each is told at once."""
-MOST_GIVEN_UP: Final = 10
-"""Pods without a native sidecar that are deleted within `EVERY_S`: where the API server never gets
-an answer of ours, each one that its controller makes would be bound without us, too."""

@@ -189,12 +189,11 @@ class PlacementMetrics:
         self.late = metrics.counter(
             "vramwarden_placement_late",
             "Tries to give GPUs to pods that were bound without us: `assigned`; `waits` for room "
-            "on its node; `deleted`, for its controller to make another; `told` by an Event to its "
-            "owner, where it has no controller; `settled` by another replica; `forbidden`, since "
-            "the webhook lacks a right; `failed`.",
+            "on its node; `deleted`, for its controller to make another; `settled` by another "
+            "replica; `forbidden`, since the webhook lacks a right; `failed`.",
             ["outcome"],
         )
-        for outcome in ("assigned", "settled", "waits", "deleted", "told", "forbidden", "failed"):
+        for outcome in ("assigned", "settled", "waits", "deleted", "forbidden", "failed"):
             self.late.labels(outcome)
 
 

@@ -310,7 +310,6 @@ def test_reading_never_fails(value):
     read_pod_state({"metadata": {"annotations": value}, "spec": {"containers": [value]}})
 
 
-NATIVE = {"name": "vram-enforcer", "image": "x", "restartPolicy": "Always"}
 CONTROLLER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "1"}
 
 
@@ -325,16 +324,11 @@ def bare(*, owners=(), deleted=False, **more):
 @pytest.mark.parametrize(
     ("raw", "waits"),
     [
-        (bare(), Waits(native=False)),
-        (bare(initContainers=[NATIVE]), Waits()),
-        (bare(initContainers=[{**NATIVE, "restartPolicy": None}]), Waits(native=False)),
-        (bare(containers=[asking("8Gi"), {"name": "vram-enforcer"}]), Waits(native=False)),
-        (bare(initContainers=[NATIVE], owners=[CONTROLLER | {"controller": True}]), Waits(True)),
-        (bare(initContainers=[NATIVE], owners=[CONTROLLER]), Waits()),
-        (
-            bare(initContainers=[NATIVE], annotations={"vramwarden.io/gpu-waits": "x" * 2000}),
-            Waits(told="x" * 1024),
-        ),
+        (bare(), Waits()),
+        (bare(initContainers=[{"name": "vram-enforcer", "restartPolicy": "Always"}]), Waits()),
+        (bare(owners=[CONTROLLER | {"controller": True}]), Waits(owned=True)),
+        (bare(owners=[CONTROLLER]), Waits()),
+        (bare(annotations={"vramwarden.io/gpu-waits": "x" * 2000}), Waits(told="x" * 1024)),
         (bare(deleted=True), None),
         (bare(phase="Succeeded"), None),
         (bare(annotations={"vramwarden.io/gpu": "GPU-a"}), None),

@@ -220,14 +220,12 @@ class World(ApiServer):
         count: int = 1,
         *,
         owned: bool = False,
-        native: bool = True,
         at_binding: bool = True,
         limit: DriverLimit = DriverLimit.OFF,
     ) -> str:
         """Create a pod that waits for a node; it sees all GPUs where none is chosen at binding.
 
-        `owned` by a controller; with a `native` sidecar, which waits for the pod's GPUs; promised
-        that of the driver's limit.
+        `owned` by a controller; promised that of the driver's limit.
         """
         uid = f"p{next(self._numbers)}"
         main: dict[str, Any] = {"name": "main"}
@@ -247,15 +245,17 @@ class World(ApiServer):
         if limit is not DriverLimit.OFF:
             sidecar["env"].append(LIMIT_VARIABLE)
         selector = {NODE_DRIVER_LIMIT_LABEL: "true"} if limit is DriverLimit.REQUIRE else {}
-        started = {"initContainers": [sidecar | {"restartPolicy": "Always"}], "containers": [main]}
         metadata = {
             "uid": uid,
             "labels": {MANAGED_LABEL: "true"},
             "annotations": annotations,
             "ownerReferences": [{"controller": True}] if owned else [],
         }
-        spec = started if native else {"containers": [main]}
-        spec["nodeSelector"] = selector
+        spec = {
+            "initContainers": [sidecar | {"restartPolicy": "Always"}],
+            "containers": [main],
+            "nodeSelector": selector,
+        }
         self.put(f"{PODS}/{uid}", {"metadata": metadata, "spec": spec})
         return uid
 
@@ -370,10 +370,6 @@ class World(ApiServer):
 
     def _annotations(self, uid: str) -> dict[str, str]:
         return self.objects[f"{PODS}/{uid}"]["metadata"].get("annotations") or {}
-
-    def warned(self) -> list[str]:
-        """Return the pods of which there are events."""
-        return [one["regarding"]["uid"] for one in self.objects.values() if "regarding" in one]
 
     def count(self, pattern: str = "") -> int:
         """Count the requests since `asked` was cleared, of which method and URL match."""

@@ -24,13 +24,12 @@ from webhook.names import (
     GPU_MEMORY_FRACTION_ANNOTATION,
     VISIBLE_DEVICES_ANNOTATION,
 )
-from webhook.server.bounds import MOST_GIVEN_UP, MOST_TOLD
+from webhook.server.bounds import MOST_TOLD
 from webhook.server.placement import binder
 from webhook.server.placement.binder import AT_ONCE
 from webhook.server.placement.late import (
     ASK_EVERY_S,
     DELAY_S,
-    EVERY_S,
     PATIENCE_S,
     TELL_EVERY_S,
     TOGETHER,
@@ -160,18 +159,6 @@ def test_after_five_minutes_a_pod_with_a_controller_goes_elsewhere(world, owned)
     assert world.pods[first].uuids == ("G0-0",)
 
 
-@pytest.mark.parametrize("owned", [True, False])
-def test_a_pod_without_a_native_sidecar_is_deleted_or_told(world, owned):
-    (uid,) = bare(world, 6, owned=owned, native=False)
-    replica = Replica(world)
-    replica.late_now()
-    late(replica)
-    assert entered(world) == set()
-    assert (uid in world.pods, world.warned()) == (not owned, [] if owned else [uid])
-    if not owned:
-        assert world.told(uid).endswith("started without a GPU; delete it and create it again")
-
-
 def test_without_the_right_nothing_is_reserved_and_it_is_said_once(world):
     (uid,) = bare(world, 6)
     world.denied.add(("patch", "pods"))
@@ -287,14 +274,6 @@ def test_a_pod_that_lost_its_controller_meanwhile_is_not_deleted(world):
     assert uid in world.pods
 
 
-def test_of_two_replicas_one_tells_a_pod_that_runs_already(world):
-    (uid,) = bare(world, 6, native=False)
-    replicas = Replica(world), Replica(world)
-    for replica in replicas:
-        replica.late_now()
-    assert (world.warned(), world.count(ANNOTATE)) == ([uid], 1)
-
-
 def test_however_many_wait_on_a_node_its_list_is_read_and_planned_once(world, monkeypatch):
     bare(world, *[3] * 3 * TOGETHER)
     replica = Replica(world)
@@ -359,17 +338,6 @@ def test_when_something_ends_who_waits_on_that_node_is_tried_again(world):
     assigning.ended(world.pods[first], replica.tracker)
     world.time_s += DELAY_S
     assert assigning._next(assigning._clock()) == ["n0"]
-
-
-def test_pods_that_are_bound_without_us_again_and_again_are_deleted_slowly(world):
-    bare(world, *[1] * (2 * MOST_GIVEN_UP + 1), owned=True, native=False)
-    replica = Replica(world)
-    left = []
-    for pause_s in (0, 1, EVERY_S - 1, 1, EVERY_S):
-        world.time_s += pause_s
-        late(replica)
-        left.append(len(world.pods))
-    assert left == [MOST_GIVEN_UP + 1, MOST_GIVEN_UP + 1, 1, 1, 0]
 
 
 @pytest.mark.parametrize("names", [DeviceNames.NONE, None])

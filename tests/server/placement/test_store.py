@@ -14,7 +14,6 @@ from webhook.adapters.kube.placement import GpuNode, PlacementApi, Question, Sto
 from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.placement.assignments import (
     Assignment,
-    PodState,
     Whole,
     write_assignments,
     write_whole,
@@ -161,17 +160,6 @@ def test_our_rights_are_asked_for(api, server, denied):
 def test_a_right_of_which_nothing_is_said_is_none(api, server):
     server.fails("POST", lambda _: (201, {"status": {}}))
     assert api.may("patch", "pods", "status") is False
-
-
-def test_an_event_of_a_pod_says_which_and_why(api, server):
-    api.warn_of(PodState(uid="p1", name="team/train", need=None), "BoundWithoutGPU", "because")
-    ((method, path, body),) = server.sent()
-    assert (method, path) == ("POST", "/apis/events.k8s.io/v1/namespaces/team/events")
-    assert body["metadata"] == {"generateName": "train-", "namespace": "team"}
-    assert body["regarding"]["uid"] == "p1"
-    said = {"type": "Warning", "reason": "BoundWithoutGPU", "note": "because"}
-    said["reportingController"] = "vramwarden.io/webhook"
-    assert said.items() <= body.items()
 
 
 def test_time_is_the_api_servers(api, server):

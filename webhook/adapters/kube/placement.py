@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from webhook.adapters.kube.client import Kube, KubeError, joined
-from webhook.adapters.kube.events import Events
 from webhook.adapters.kube.follow import Collection
 from webhook.core.node.sharing import why_held
 from webhook.core.node.state import labels_of, read_gpus
@@ -39,7 +37,6 @@ from webhook.names import (
     NODE_DEVICE_NAMES_LABEL,
     NODE_DRIVER_LIMIT_LABEL,
     NODE_GPU_LABEL,
-    WEBHOOK_REPORTER,
 )
 
 if TYPE_CHECKING:
@@ -115,7 +112,6 @@ class PlacementApi:
         """Keep assignments in `namespace`; `saw` takes each pod that `pods` reads or watches."""
         self._kube = kube
         self.now_s = kube.now_s
-        self._events = Events(kube, WEBHOOK_REPORTER, socket.gethostname())
         self._config_maps = joined("namespaces", namespace, "configmaps")
 
         def keep(raw: Json) -> PodState:
@@ -169,12 +165,6 @@ class PlacementApi:
         }
         answer = self._kube.create(_ACCESS_REVIEWS, body)
         return (answer.get("status") or {}).get("allowed") is True
-
-    def warn_of(self, pod: PodState, reason: str, sentence: str) -> None:
-        """Write an event of a pod, for `kubectl describe pod`."""
-        namespace, _, name = pod.name.partition("/")
-        about = {"kind": "Pod", "namespace": namespace, "name": name, "uid": pod.uid}
-        self._events.write(about, reason, sentence, action="Binding")
 
     def node(self, name: str) -> GpuNode | None:
         """Read a node; None where it does not exist."""

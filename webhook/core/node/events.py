@@ -139,10 +139,3 @@ class EventReason(StrEnum):
         "the driver cannot hold the pod to its cap, or a container had set a limit of its own",
         "nothing at once: sidecar and sentry hold the cap; the Event says what is wrong",
     )
-    BOUND_WITHOUT_GPU = (
-        "BoundWithoutGPU",
-        "Pod",
-        "Warning",
-        "the pod was bound while the webhook was away, and runs without a GPU",
-        "delete it and create it again",
-    )

@@ -115,8 +115,6 @@ class Waits:
 
     owned: bool = False
     """A controller would make another in its place."""
-    native: bool = True
-    """Its sidecar keeps its containers from starting; without one they run already, unassigned."""
     told: str = ""
     """Why it waits, as is written on it; no more of that than we would write."""
 
@@ -205,7 +203,6 @@ def _waiting(state: PodState, pod: Pod) -> PodState:
     owners = metadata.get("ownerReferences")
     waits = Waits(
         owned=isinstance(owners, list) and any(as_object(one).get("controller") for one in owners),
-        native=any(container.is_sidecar for container in pod.enforcers),
         told=pod.annotations.get(GPU_WAITS_ANNOTATION, "")[:LONGEST_SENTENCE],
     )
     return replace(state, waits=waits)

@@ -395,9 +395,7 @@ class Binder:
         is_for_good = any(not job.dry_run for job in jobs)
         keeps = gpus and is_for_good and self.assigns_late
         waiting = [
-            pod
-            for pod in self._tracker.waiting(name)
-            if pod.waits and pod.waits.native and keeps and not _unusable(name, node, pod)
+            pod for pod in self._tracker.waiting(name) if keeps and not _unusable(name, node, pod)
         ]
         spoken_for = {job.enters.uid: job.enters for job in jobs if job.enters}
         wanted = {pod.uid: pod for pod in waiting} | spoken_for

@@ -1,14 +1,13 @@
 """Gives GPUs to pods that were bound without us: while no replica answered, or answered in time.
 
-Such a pod starts nothing: its sidecar waits for the annotation. Every replica does this, through
-the same lists as bindings, so no leader is needed: the list first, then the pod. Once written, the
-annotations never change.
+No container with VRAM of such a pod starts: the gate waits for an annotation. Every replica does
+this, through the same lists as bindings, so no leader is needed: the list first, then the pod. Once
+written, the annotations never change.
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
 from functools import partial
 from heapq import heappop, heappush
 from itertools import islice
@@ -18,11 +17,10 @@ from typing import TYPE_CHECKING, Final
 from webhook.adapters.kube.client import KubeError
 from webhook.adapters.kube.follow import SPREAD
 from webhook.core.bounds import LONGEST_SENTENCE
-from webhook.core.node.events import EventReason
 from webhook.core.placement.binding_review import BindingOutcome
 from webhook.core.placement.fit import RETRIES
 from webhook.names import GPU_WAITS_ANNOTATION
-from webhook.server.bounds import MOST_GIVEN_UP, MOST_TOLD
+from webhook.server.bounds import MOST_TOLD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -64,10 +62,6 @@ _WAITS_ON: Final = (
     "; it was bound while vramwarden was away, and is tried again whenever a pod ends there or the "
     "node changes"
 )
-_STARTED: Final = (
-    "this pod was bound while vramwarden was away, and has no native sidecar that would wait: its "
-    "containers started without a GPU; delete it and create it again"
-)
 
 
 class LateAssignments:
@@ -90,7 +84,6 @@ class LateAssignments:
         self._due_nodes: set[str] = set()
         self._first_s: dict[str, float] = {}
         self._told_s: dict[str, float] = {}
-        self._given_up_s: deque[float] = deque(maxlen=MOST_GIVEN_UP)
         self._ask_at_s = 0.0
         self._may = False
 
@@ -162,8 +155,6 @@ class LateAssignments:
         | --- | --- |
         | GPUs are free on its node, or entered for it already | gets them |
         | no GPU is free, or has a name | is told; deleted after a while if it has a controller |
-        | has no native sidecar, so that it runs already | is deleted if it has a controller |
-        | it has no controller either | is told, also by an event |
         | got GPUs, ended or is gone meanwhile | is left alone |
 
         A bug is raised once all of them had their turn.
@@ -175,12 +166,7 @@ class LateAssignments:
         while some := list(islice(nodes, TOGETHER)):
             asked: list[tuple[PodState, Future[BindingVerdict]]] = []
             for node in some:
-                native = [pod for pod in waiting[node] if pod.waits and pod.waits.native]
-                if native:
-                    asked += zip(native, binder.late(node, native), strict=True)
-            for pod in (pod for node in some for pod in waiting[node]):
-                if pod.waits and not pod.waits.native:
-                    self._count(pod, partial(self._give_up, pod), failed)
+                asked += zip(waiting[node], binder.late(node, waiting[node]), strict=True)
             for pod, answer in asked:
                 self._count(pod, partial(self._act, pod, partial(binder.wait, answer)), failed)
         for error in failed.values():
@@ -242,17 +228,6 @@ class LateAssignments:
         self._first_s.pop(pod.uid, None)
         self._log.info("assigned late", pod=pod.name, node=pod.node, gpus=list(verdict.uuids))
         return "assigned"
-
-    def _give_up(self, pod: PodState) -> str:
-        if pod.waits and pod.waits.owned:
-            now_s, times_s = self._clock(), self._given_up_s
-            if len(times_s) == MOST_GIVEN_UP and now_s - times_s[0] < EVERY_S:
-                return "waits"
-            times_s.append(now_s)
-            return self._delete(pod, _STARTED)
-        if self._annotate(pod, _STARTED):
-            self._api.warn_of(pod, EventReason.BOUND_WITHOUT_GPU, _STARTED)
-        return "told"
 
     def _delete(self, pod: PodState, why: str) -> str:
         if not self._change(pod, self._api.delete_pod, lambda waits: waits.owned):
