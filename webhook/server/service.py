@@ -125,10 +125,11 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn is not typed
             keeper = self._part(FenceKeeper(*rules, settings.key, self._log))
             if not settings.key:
                 self._log.warning("there is no key: what fences read is not proven to be ours")
-            placement = self._part(PlacementService(kube, namespace, self._metrics, self._log))
             known = kube, self._policy, settings.rollout, self._log
-            cache = self._part(ClusterCache(*known, limits=placement.limits))
+            cache = self._part(ClusterCache(*known, limits=lambda: placed.limits()))  # noqa: PLW0108 - made below
             known_for = cache.known_for
+            of_pods = self._metrics, self._log, self._policy, known_for
+            placed = placement = self._part(PlacementService(kube, namespace, *of_pods))
             dependents += keeper.policy_changed, cache.policy_changed
         told = self._metrics, self._log
         # The last part, so that the others have started before a reload reaches them.

@@ -24,7 +24,7 @@ from webhook.core.placement.assignments import (
     write_assignments,
 )
 from webhook.core.placement.fit import Need
-from webhook.core.placement.pods import Hold
+from webhook.core.placement.pods import Hold, terms_by_rule
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.gpus import MOST_GPUS
 from webhook.core.pod.patch import apply_patch
@@ -75,7 +75,7 @@ def test_a_bound_pod_is_read_with_all_that_placement_needs():
         hold=Hold(
             cap_bytes=8 * GIB,
             tolerance_bytes=8 * GIB // 50,
-            late_s=6.5,
+            late_s=1.5,
             may_act=False,
             by=EnforceBy.NONE,
         ),
@@ -288,17 +288,20 @@ def test_nobody_takes_more_of_a_gpu_than_a_kubelet_would_admit(raw):
     st.dictionaries(st.sampled_from(["main", "b", "fetch"]), st.integers(1, 2**20), min_size=1),
     st.integers(1, 9),
     st.sampled_from(Placement),
+    st.sampled_from(EnforceBy),
 )
-def test_of_a_pod_of_ours_exactly_its_cap_counts(mib, count, placement):
-    """Whatever was asked for by annotation: its cap is what the sidecar holds it to."""
+def test_of_a_pod_of_ours_exactly_its_cap_counts(mib, count, placement, by):
+    """Whatever was asked for by annotation, and whatever holds the pod to it."""
     memory = ",".join(f"{name}={amount}Mi" for name, amount in mib.items())
     containers, init = [a_container("main"), a_container("b")], [a_container("fetch")]
     annotations = {"vramwarden.io/gpu-count": str(count)}
     raw = a_pod(memory, containers=containers, initContainers=init, annotations=annotations)
     demand, _ = read_demand(read_pod(raw))
-    decision = decide(a_request(raw), a_policy(a_rule(placement=placement)), UNKNOWN, Phase.MUTATE)
+    policy = a_policy(a_rule(placement=placement, enforcement={"by": by}))
+    decision = decide(a_request(raw), policy, UNKNOWN, Phase.MUTATE)
     state = read_pod_state(apply_patch(raw, decision.patch))
-    assert (state.hold.cap_bytes, state.hold.may_act) == (demand.per_gpu_bytes, True)
+    hold = terms_by_rule(state, policy, UNKNOWN)
+    assert (hold.cap_bytes, hold.by) == (demand.per_gpu_bytes, by)
     at_binding = placement is Placement.BINDING
     assert (state.need, state.at_binding) == (Need(demand.per_gpu_bytes, count), at_binding)
     assert state.unreadable == ""

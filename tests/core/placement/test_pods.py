@@ -20,10 +20,11 @@ from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.nvidia.programs import CONTEXT_BYTES
 from webhook.core.placement import pods
 from webhook.core.placement.assignments import Assignment, read_pod_state, write_assignments
-from webhook.core.placement.pods import Hold, gpu_annotations, memory_fraction
+from webhook.core.placement.pods import Hold, gpu_annotations, memory_fraction, terms_by_rule
 from webhook.core.pod.patch import apply_patch
 from webhook.core.pod.quantity import MIB
-from webhook.core.policy.cluster import UNKNOWN
+from webhook.core.policy.cluster import UNKNOWN, Cluster
+from webhook.core.policy.match import Match
 from webhook.core.policy.values import DriverLimit, EnforceBy, OnExcess, Placement
 from webhook.sidecar import guard
 from webhook.sidecar.settings import SettingsError, read_settings
@@ -47,10 +48,12 @@ LIMIT, LIMIT_OF_GPU = (
 ALONE = Hold(
     cap_bytes=8 * GIB,
     tolerance_bytes=8 * GIB // 50,
-    late_s=6.5,
+    late_s=1.5,
     may_act=False,
     by=EnforceBy.NONE,
 )
+SENTRY = replace(ALONE, may_act=True, by=EnforceBy.SENTRY)
+ADMITTED = {"vramwarden.io/admitted": "v1 a 0123456789ab"}
 
 
 def enforcer(*env, **more):
@@ -64,37 +67,159 @@ def variable(name, value):
     return {"name": name, "value": value}
 
 
-def held_to(*init, **more):
-    """Return what a pod of 8 GiB is held to, as it is stored, with these init containers."""
+def state_of(*init, asked=tuple, **more):
+    """Return the state of a pod of 8 GiB, as it is stored, with these init containers."""
     amounts = {"limits": {"vramwarden.io/vram": "8Gi"}}
     raw = a_pod(containers=[a_container(resources=amounts)], initContainers=list(init), **more)
-    return read_pod_state(raw).hold
+    raw["metadata"]["namespace"] = "team-a"
+    return read_pod_state(raw, asked)
+
+
+def held_to(*init, **more):
+    """Return the terms that are read from such a pod."""
+    return state_of(*init, **more).hold
 
 
 @pytest.mark.parametrize("placement", Placement)
-def test_a_pod_with_our_sidecar_may_be_acted_on_and_one_without_may_not(placement):
-    for by, may_act in ((EnforceBy.SIDECAR, True), (EnforceBy.NONE, False)):
-        enforcement = {"by": by, "tolerance": "1048576", "grace": "1m"}
-        enforcement["driver_limit"] = DriverLimit.OFF
-        rule = a_rule(placement=placement, enforcement=enforcement)
-        raw = a_pod("8Gi")
-        decision = decide(a_request(raw), a_policy(rule), UNKNOWN, Phase.MUTATE)
-        expected = (
-            Hold(cap_bytes=8 * GIB, tolerance_bytes=2**20, late_s=61.5, may_act=True, grace_s=60.0)
-            if may_act
-            else ALONE
-        )
-        assert read_pod_state(apply_patch(raw, decision.patch)).hold == expected
-
-
-def test_a_pod_whose_sidecar_only_reports_is_reported_and_not_acted_on():
+@pytest.mark.parametrize("excess", OnExcess)
+@pytest.mark.parametrize(
+    ("by", "late_s"),
+    [(EnforceBy.SIDECAR, 60.2), (EnforceBy.SENTRY, 0.2), (EnforceBy.NONE, 0.2)],
+)
+def test_the_terms_of_a_mutated_pod_are_its_rules(by, late_s, excess, placement):
+    enforcement = {
+        "by": by,
+        "tolerance": "1048576",
+        "poll_interval": "100ms",
+        "grace": "1m",
+        "on_excess": excess,
+        "driver_limit": DriverLimit.OFF,
+    }
+    policy = a_policy(a_rule(placement=placement, enforcement=enforcement))
     raw = a_pod("8Gi")
-    rule = a_rule(enforcement={"on_excess": OnExcess.REPORT})
-    decision = decide(a_request(raw), a_policy(rule), UNKNOWN, Phase.MUTATE)
-    expected = Hold(
-        cap_bytes=8 * GIB, tolerance_bytes=8 * GIB // 50, late_s=6.5, may_act=False, reports=True
+    decision = decide(a_request(raw), policy, UNKNOWN, Phase.MUTATE)
+    enforced = by is not EnforceBy.NONE
+    state = read_pod_state(apply_patch(raw, decision.patch))
+    assert terms_by_rule(state, policy, UNKNOWN) == Hold(
+        cap_bytes=8 * GIB,
+        tolerance_bytes=2**20,
+        late_s=late_s,
+        may_act=enforced and excess is OnExcess.STOP,
+        reports=enforced and excess is OnExcess.REPORT,
+        by=by,
+        grace_s=60.0,
     )
-    assert read_pod_state(apply_patch(raw, decision.patch)).hold == expected
+
+
+def admitting(**match):
+    """Return the rule that admitted the pod."""
+    return a_rule(name="a", enforcement={"by": EnforceBy.SENTRY, "grace": "1s"}, **match)
+
+
+def other(**match):
+    return a_rule(name="b", enforcement={"by": EnforceBy.NONE, "grace": "2s"}, **match)
+
+
+@pytest.mark.parametrize(
+    ("rules", "grace_s"),
+    [
+        pytest.param([other(), admitting()], 1, id="its rule, although another is first"),
+        pytest.param([admitting(namespaces=("team-*",)), other()], 1, id="its namespace"),
+        pytest.param([admitting(namespaces=("others",)), other()], 2, id="another namespace"),
+        pytest.param([admitting(namespace_labels={"tier": "gold"}), other()], 1, id="labels"),
+        pytest.param([admitting(namespace_labels={"tier": "tin"}), other()], 2, id="no labels"),
+        pytest.param(
+            [other(), admitting(pod_labels={"x": "y"}, service_accounts=("z",))],
+            1,
+            id="labels and account of the pod do not matter once it was admitted",
+        ),
+        pytest.param(
+            [other(), admitting(exception=Match(namespaces=("team-a",)))],
+            2,
+            id="an excepted namespace",
+        ),
+        pytest.param(
+            [other(), admitting(exception=Match(pod_labels={"app": "web"}))],
+            1,
+            id="an exception for pods does not matter either",
+        ),
+        pytest.param([other()], 2, id="the first that matches, if that rule is gone"),
+        pytest.param(
+            [
+                other(pod_labels={"app": "db"}),
+                other(service_accounts=("others",)),
+                other(namespace_labels={"tier": "tin"}),
+                a_rule(
+                    name="c",
+                    enforcement={"grace": "3s"},
+                    pod_labels={"app": "web"},
+                    service_accounts=("runner",),
+                    namespace_labels={"tier": "gold"},
+                ),
+                other(),
+            ],
+            3,
+            id="the first that matches all of the pod",
+        ),
+        pytest.param([other(namespaces=("others",))], 5, id="the defaults"),
+        pytest.param([], 5, id="an empty policy"),
+    ],
+)
+def test_the_rule_that_admitted_a_pod_has_its_terms_or_the_first_that_matches(rules, grace_s):
+    policy, labels = a_policy(*rules), {"app": "web", "secret": "x" * 63}
+    state = state_of(
+        annotations=ADMITTED,
+        labels=labels,
+        asked=lambda: policy.pod_labels,
+        serviceAccountName="runner",
+    )
+    cluster = Cluster(namespaces={"team-a": {"tier": "gold"}})
+    by = EnforceBy.NONE if grace_s == 2 else EnforceBy.SENTRY
+    expected = replace(ALONE, by=by, may_act=by is EnforceBy.SENTRY, grace_s=grace_s)
+    assert terms_by_rule(state, policy, cluster) == expected
+    assert state.admission.subject.pod_labels.keys() <= policy.pod_labels
+
+
+def test_terms_that_depend_on_labels_of_a_namespace_wait_until_they_are_known():
+    state = state_of(annotations=ADMITTED)
+    by_labels = admitting(namespace_labels={"tier": "gold"})
+    assert terms_by_rule(state, a_policy(by_labels), UNKNOWN) is None
+    assert terms_by_rule(state, a_policy(other(), by_labels), UNKNOWN) is None
+    assert terms_by_rule(state, a_policy(other()), UNKNOWN).grace_s == 2
+    by_sidecar = state_of(enforcer(), annotations=ADMITTED)
+    assert terms_by_rule(by_sidecar, a_policy(by_labels), UNKNOWN) == by_sidecar.hold
+
+
+@pytest.mark.parametrize(
+    "mark",
+    [
+        "",
+        "v1",
+        "v1 a",
+        "v1 a 0123456789a",
+        "v1 a 0123456789abc",
+        "v1 a 0123456789aB",
+        "v1  0123456789ab",
+        "v1 A 0123456789ab",
+        "v1 a b 0123456789ab",
+        "v2 a 0123456789ab",
+        " v1 a 0123456789ab",
+        "v1 a 0123456789ab\n",
+        f"v1 {'a' * 64} 0123456789ab",
+        "v1 " + "a" * 2**20,
+    ],
+)
+def test_a_pod_without_a_well_formed_mark_was_not_mutated_and_is_measured_only(mark):
+    state = state_of(annotations={"vramwarden.io/admitted": mark})
+    assert state.admission is None
+    assert terms_by_rule(state, a_policy(admitting()), UNKNOWN) == ALONE
+
+
+def test_a_cap_is_at_most_the_amount_in_resources():
+    for cap, expected in ((3 * GIB, 3 * GIB), (8 * GIB, 8 * GIB), (8 * GIB + 1, 8 * GIB)):
+        hold = held_to(enforcer(variable("VRAM_CAP_BYTES", str(cap))))
+        assert (hold.cap_bytes, hold.tolerance_bytes) == (expected, expected // 50)
+        assert (hold.by, hold.may_act) == (EnforceBy.SIDECAR, True)
 
 
 def test_who_takes_nothing_is_held_to_nothing():
@@ -128,7 +253,7 @@ def test_it_is_late_by_a_poll_a_confirmation_and_the_grace():
         [enforcer(variable("VRAM_CAP_BYTES", None))],
         [enforcer({"name": "VRAM_CAP_BYTES", "valueFrom": {"fieldRef": {"fieldPath": "x"}}})],
         [enforcer(variable("VRAM_CAP_BYTES", "5"), {"name": "VRAM_GRACE", "valueFrom": {"a": {}}})],
-        [enforcer(variable("VRAM_CAP_BYTES", "$(OTHER)"))],
+        [enforcer(variable("VRAM_CAP_BYTES", "$(other())"))],
         [enforcer(*[variable("VRAM_CAP_BYTES", "5")] * 2)],
         [enforcer(variable("VRAM_CAP_BYTES", "5"), variable("VRAM_GRACE", "9" * 2**20))],
         [enforcer(variable("VRAM_CAP_BYTES", "5" + " " * 64))],
@@ -137,8 +262,10 @@ def test_it_is_late_by_a_poll_a_confirmation_and_the_grace():
         [enforcer(variable("VRAM_CAP_BYTES", "5"), LIMIT_OF_GPU)],
     ],
 )
-def test_what_no_sidecar_of_ours_says_well_is_measured_alone_by_what_was_asked_for(init):
+def test_a_pod_without_one_sidecar_that_can_be_read_has_none(init):
     assert held_to(*init) == ALONE
+    state = state_of(*init, annotations=ADMITTED)
+    assert (state.hold, state.admission.rule) == (SENTRY, "a")
 
 
 LABEL = "vramwarden.io/driver-limit"
@@ -205,11 +332,11 @@ def test_each_rule_promises_the_drivers_limit_whole_or_not_at_all_or_is_no_rule(
     assert given[f"{OURS}gpu-memory-fraction"] == ("0.3375" if promised == "Off" else "0.9000")
 
 
-def test_an_annotation_says_nothing():
-    annotations = {"vramwarden.io/gpu-memory": "1Mi", "vramwarden.io/admitted": "v1 a 0123456789ab"}
-    assert held_to(enforcer(), annotations=annotations).cap_bytes == 3 * GIB
-    annotations["vramwarden.io/gpu-memory"] = "8Gi"
-    assert held_to(annotations=annotations) == ALONE
+def test_no_annotation_has_a_cap():
+    for memory in ("1Mi", "8Gi", "16Gi"):
+        annotations = {"vramwarden.io/gpu-memory": memory, **ADMITTED}
+        assert held_to(enforcer(), annotations=annotations).cap_bytes == 3 * GIB
+        assert held_to(annotations=annotations) == SENTRY
 
 
 TEXTS = st.one_of(
@@ -222,6 +349,7 @@ TEXTS = st.one_of(
 
 
 @given(st.fixed_dictionaries({}, optional=dict.fromkeys(NAMES, TEXTS)))
+@example({"VRAM_CAP_BYTES": str(2**63 - 1)})
 @example({"VRAM_CAP_BYTES": "100", "VRAM_TOLERANCE": "2.5%", "VRAM_POLL_INTERVAL": "200ms"})
 def test_it_is_what_the_sidecar_reads_itself(environment):
     env = [variable(*each) for each in environment.items()]
@@ -231,6 +359,8 @@ def test_it_is_what_the_sidecar_reads_itself(environment):
     except SettingsError:
         assert hold == ALONE
     else:
+        cap_bytes = str(min(settings.cap_bytes, 8 * GIB))  # at most the amount in resources
+        settings = read_settings(environment | {"VRAM_CAP_BYTES": cap_bytes})
         late_s = settings.poll_interval_s + min(settings.poll_interval_s, 0.5) + settings.grace_s
         assert hold == Hold(
             cap_bytes=settings.cap_bytes,
@@ -238,6 +368,7 @@ def test_it_is_what_the_sidecar_reads_itself(environment):
             late_s=pytest.approx(late_s),
             may_act=settings.stops,
             reports=not settings.stops,
+            grace_s=settings.grace_s,
         )
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.support.api_server import ApiServer, merged
 from tests.support.logs import RecordedLog
+from tests.support.pods import a_policy, a_rule
 from webhook.adapters.kube.client import KubeError
 from webhook.adapters.kube.placement import GpuNode, PlacementApi, Question
 from webhook.core.admission.sidecar.container import LIMIT_VARIABLE
@@ -31,10 +32,13 @@ from webhook.core.placement.assignments import (
     read_assignments,
 )
 from webhook.core.placement.binding_review import Binding, BindingVerdict
+from webhook.core.placement.pods import Hold, terms_by_rule
 from webhook.core.pod.gpus import Gpu
 from webhook.core.pod.quantity import MIB
-from webhook.core.policy.values import DriverLimit
+from webhook.core.policy.cluster import UNKNOWN
+from webhook.core.policy.values import DriverLimit, EnforceBy, Policy
 from webhook.names import (
+    ADMITTED_ANNOTATION,
     ASSIGNMENTS_NODE_ANNOTATION,
     BINDING_ANNOTATIONS,
     CAP_BYTES_ENV,
@@ -141,6 +145,13 @@ def list_path(node: str) -> str:
     return f"{LISTS}/{config_map_name(node)}"
 
 
+def policy_with(**enforcement: str) -> Policy:
+    """Return a policy with a rule for each way to enforce, by its name."""
+    return a_policy(
+        *(a_rule(name=by.lower(), enforcement={"by": by, **enforcement}) for by in EnforceBy)
+    )
+
+
 class World(ApiServer):
     """The truth: what the API server stores. With it people, kubelets and the scheduler."""
 
@@ -150,6 +161,7 @@ class World(ApiServer):
         self.now_s = lambda: self.time_s
         self.names: dict[str, list[DeviceNames]] = {}
         """Those that each node ever had and that show a GPU; the last ones may be old."""
+        self.policy, self.cluster = policy_with(grace="5s"), UNKNOWN
         self.replicas: list[Replica] = []
         self._api = self.placement_api()
         self._kept: dict[str, Any] = {}
@@ -221,11 +233,13 @@ class World(ApiServer):
         *,
         owned: bool = False,
         at_binding: bool = True,
+        by: EnforceBy = EnforceBy.SIDECAR,
         limit: DriverLimit = DriverLimit.OFF,
     ) -> str:
         """Create a pod that waits for a node; it sees all GPUs where none is chosen at binding.
 
-        `owned` by a controller; promised that of the driver's limit.
+        `owned` by a controller; enforced `by`, as the rule of that name says; by Sidecar, promised
+        that of the driver's limit.
         """
         uid = f"p{next(self._numbers)}"
         main: dict[str, Any] = {"name": "main"}
@@ -237,27 +251,27 @@ class World(ApiServer):
         if at_binding:
             source = {"fieldRef": {"fieldPath": CHOSEN_PATH}}
             main["env"] = [{"name": VISIBLE_DEVICES_ENV, "valueFrom": source}]
-        sidecar = {
-            "name": ENFORCER_CONTAINER,
-            "command": list(ENFORCER_COMMAND),
-            "env": [{"name": CAP_BYTES_ENV, "value": str((mib or 0) * MIB)}],
-        }
-        if limit is not DriverLimit.OFF:
-            sidecar["env"].append(LIMIT_VARIABLE)
-        selector = {NODE_DRIVER_LIMIT_LABEL: "true"} if limit is DriverLimit.REQUIRE else {}
+        annotations[ADMITTED_ANNOTATION] = f"v1 {by.lower()} 0123456789ab"
+        spec: dict[str, Any] = {"containers": [main], "nodeSelector": {}}
+        if by is EnforceBy.SIDECAR:
+            env = [{"name": CAP_BYTES_ENV, "value": str((mib or 0) * MIB)}]
+            env += [LIMIT_VARIABLE] if limit is not DriverLimit.OFF else []
+            sidecar = {"name": ENFORCER_CONTAINER, "command": list(ENFORCER_COMMAND), "env": env}
+            spec["initContainers"] = [sidecar | {"restartPolicy": "Always"}]
+            if limit is DriverLimit.REQUIRE:
+                spec["nodeSelector"] = {NODE_DRIVER_LIMIT_LABEL: "true"}
         metadata = {
             "uid": uid,
             "labels": {MANAGED_LABEL: "true"},
             "annotations": annotations,
             "ownerReferences": [{"controller": True}] if owned else [],
         }
-        spec = {
-            "initContainers": [sidecar | {"restartPolicy": "Always"}],
-            "containers": [main],
-            "nodeSelector": selector,
-        }
         self.put(f"{PODS}/{uid}", {"metadata": metadata, "spec": spec})
         return uid
+
+    def by(self, uid: str) -> EnforceBy:
+        """Return what enforces a pod, as the name of its rule says."""
+        return EnforceBy(self._annotations(uid)[ADMITTED_ANNOTATION].split(" ")[1].capitalize())
 
     def requires_limit(self, uid: str) -> bool:
         """Return True if a pod runs only on nodes whose driver holds caps."""
@@ -469,13 +483,18 @@ class Replica:
             changed=lambda nodes: self.late_assignments.changed(nodes, self.tracker),
         )
         self.reserved: list[PodState] = []
-        self.binder = _Binder(self.api, self.tracker, counted, self.reserved.append, run=self.run)
+        self.binder = _Binder(
+            self.api, self.tracker, counted, self.reserved.append, self.run, self._terms
+        )
         self.due: deque[tuple[str, Any]] = deque()
         """What its watch of pods would report next."""
         self.tracker.pods.is_listed = self.tracker.nodes.is_listed = True
         self.hear_nodes()
         if self.knows:
             self.resync()
+
+    def _terms(self, pod: PodState) -> Hold | None:
+        return terms_by_rule(pod, self.world.policy, self.world.cluster)
 
     def run(self, work: Callable[[], None]) -> Task:
         """Begin something that runs on a thread of its own."""

@@ -16,7 +16,9 @@ from tests.server.placement.interleaving import (
     Task,
     World,
     list_path,
+    policy_with,
 )
+from tests.support.pods import a_policy, a_rule
 from webhook.adapters.kube.placement import GpuNode, StoredList
 from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.placement.assignments import (
@@ -32,7 +34,8 @@ from webhook.core.placement.fit import unlimited_node
 from webhook.core.placement.pods import Hold
 from webhook.core.pod.gpus import EVERY_GPU
 from webhook.core.pod.quantity import MIB
-from webhook.core.policy.values import DriverLimit
+from webhook.core.policy.cluster import Cluster
+from webhook.core.policy.values import DriverLimit, EnforceBy
 from webhook.names import (
     DRIVER_LIMIT_ANNOTATION,
     GPU_ANNOTATION,
@@ -43,6 +46,7 @@ from webhook.server.placement import binder
 
 HELD = Hold(cap_bytes=6 * MIB, tolerance_bytes=125_829, late_s=6.5, may_act=True)
 """What a pod of 6 MiB is held to."""
+SIDECAR, BY_SENTRY, NONE = EnforceBy
 PLACED, DENIED = BindingOutcome.PLACED, BindingOutcome.DENIED
 
 
@@ -387,7 +391,7 @@ def test_late_assignment_leaves_alone_who_sees_all_gpus(world, first):
 
 def test_tidying_enters_who_was_bound_past_us(world, first, second):
     missed, forged = seeing_all(world, 6, 6)
-    named, other = create(world, 3, 3)
+    named, other = create(world, 3, by=NONE) + create(world, 3)
     first.bind(other)
     world.bind_bare(missed, "n0")
     world.commit(named, "n0", {GPU_ANNOTATION: "G0-0"})
@@ -404,6 +408,7 @@ def test_tidying_enters_who_was_bound_past_us(world, first, second):
         missed: (EVERY_GPU,),
     }
     assert found[missed].hold == HELD
+    assert terms_of(world, named) == (NONE, False, 5)
     first.resync()
     world.asked.clear()
     first.tidy_now()
@@ -461,6 +466,17 @@ def test_tidying_restores_terms_that_were_removed(world, first, second):
     assert world.lists == lists
 
 
+def test_tidying_writes_the_limit_that_a_pod_has(world, first):
+    world.limit("n0", proven=True)
+    world.hear_node()
+    (uid,) = create(world, 2, limit=DriverLimit.AUTO)
+    first.bind(uid, arrives=False)
+    world.commit(uid, "n0", {GPU_ANNOTATION: "G0-0"})
+    world.resync()
+    first.tidy_now()
+    assert world.assignments("n0")[uid].hold.limit is DriverLimit.OFF
+
+
 def test_a_line_that_says_badly_what_a_pod_is_held_to_is_written_again(world, first):
     (uid,) = create(world, 2)
     first.bind(uid)
@@ -469,6 +485,55 @@ def test_a_line_that_says_badly_what_a_pod_is_held_to_is_written_again(world, fi
     assert world.data("n0") != data
     first.tidy_now()
     assert world.data("n0") == data
+
+
+def terms_of(world, uid, node="n0"):
+    """Return what an entry has of a pod's terms: the enforcer, whether it may act, the grace."""
+    hold = world.assignments(node)[uid].hold
+    return hold and (hold.by, hold.may_act, hold.grace_s)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_terms_are_written_once_and_change_with_no_later_policy(world, replicas, first, late):
+    (sentry,), (none,), (sidecar,) = (create(world, 1, by=by) for by in (BY_SENTRY, NONE, SIDECAR))
+    world.policy = policy_with(grace="2s")  # in force when they are entered
+    for uid in (sentry, none, sidecar):
+        if late:
+            world.bind_bare(uid, "n0")
+        else:
+            first.bind(uid)
+    world.resync()
+    first.late_now()
+    assert all(world.pods[uid].uuids for uid in (sentry, none, sidecar))
+    expected = {
+        sentry: (BY_SENTRY, True, 2),
+        none: (NONE, False, 2),
+        sidecar: (SIDECAR, True, 5),  # which read its variables when it started
+    }
+    assert {uid: terms_of(world, uid) for uid in expected} == expected
+    world.policy = a_policy()
+    (other,) = create(world, 1)
+    for replica in replicas:
+        replica.tidy_now()
+    first.bind(other)
+    assert {uid: terms_of(world, uid) for uid in expected} == expected
+    world.lose_list("n0", spoilt=False)
+    first.tidy_now()
+    by_defaults = BY_SENTRY, True, 5
+    assert terms_of(world, sentry) == terms_of(world, none) == by_defaults
+    assert terms_of(world, sidecar) == expected[sidecar]
+
+
+def test_while_the_labels_of_its_namespace_are_unknown_a_pod_is_measured_only(world, first):
+    (uid,) = create(world, 6, by=BY_SENTRY)
+    world.policy = a_policy(a_rule(name="sentry", namespace_labels={"tier": "gold"}))
+    assert first.bind(uid).outcome is PLACED
+    assert terms_of(world, uid) is None
+    first.tidy_now()
+    assert terms_of(world, uid) is None
+    world.cluster = Cluster(namespaces={"ns": {"tier": "gold"}})
+    first.tidy_now()
+    assert terms_of(world, uid) == (BY_SENTRY, True, 5)
 
 
 def answered(world, node="n0"):

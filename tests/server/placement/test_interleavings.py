@@ -3,23 +3,25 @@
 Replicas take steps between which anything may happen: other bindings, deletions, finishes,
 restarts, lists that are lost, watches that are late, answers that never arrive, pods that the API
 server bound without us and that are assigned late, nodes whose runtime resolves other names now
-or whose driver holds caps now, or does not any more.
+or whose driver holds caps now, or does not any more. Pods are by Sidecar, by Sentry and by None,
+and the policy changes under them.
 Some pods see all GPUs of their node: nobody denies them, and all are in the lists in the end.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.server.placement.interleaving import Replica, World
+from tests.server.placement.interleaving import Replica, World, policy_with
 from webhook.core.nvidia.device_names import DeviceNames, spell
 from webhook.core.placement.assignments import UNBOUND_S
 from webhook.core.placement.binding_review import BindingOutcome
 from webhook.core.pod.gpus import EVERY_GPU
-from webhook.core.policy.values import DriverLimit
+from webhook.core.policy.values import DriverLimit, EnforceBy
 from webhook.names import (
     DRIVER_LIMIT_ANNOTATION,
     GPU_ANNOTATION,
@@ -47,9 +49,12 @@ class Story:
         self.needs = needs
         for number, need in enumerate(needs):
             owned, limit = bool(number % 2), pick(DriverLimit, number)
-            self.world.create(*need, owned=owned, at_binding=number != 1, limit=limit)
+            by = {2: EnforceBy.SENTRY, 3: EnforceBy.NONE}.get(number, EnforceBy.SIDECAR)
+            self.world.create(*need, owned=owned, at_binding=number != 1, by=by, limit=limit)
         self.replicas = [Replica(self.world), Replica(self.world)]
         self.checked = set()
+        self.terms = {}
+        """By node and pod, once the pod is bound there."""
 
     def tasks(self):
         """Return what is under way and not done."""
@@ -57,7 +62,11 @@ class Story:
 
     def create(self, need, owned, seeing):
         how = {"at_binding": bool(seeing % 4), "limit": pick(DriverLimit, seeing)}
+        how["by"] = pick(EnforceBy, seeing // 12)
         self.world.create(*pick(self.needs, need), owned=bool(owned % 2), **how)
+
+    def change_policy(self, grace_s, *_):
+        self.world.policy = policy_with(grace=f"{grace_s}s")
 
     def ask(self, pod, node, replica):
         waiting = [uid for uid, one in self.world.pods.items() if not one.node]
@@ -146,7 +155,9 @@ class Story:
     def lose_list(self, node, spoilt, *_):
         """Delete or spoil a list; what is under way at that moment would not be protected."""
         if not any(replica.requests or replica.is_late() for replica in self.replicas):
-            self.world.lose_list(pick(self.world.nodes, node), spoilt=bool(spoilt % 2))
+            name = pick(self.world.nodes, node)
+            self.world.lose_list(name, spoilt=bool(spoilt % 2))
+            self.terms = {key: one for key, one in self.terms.items() if key[0] != name}
 
     def check(self):
         """Read what pods use, as it is stored, and what those carry that have got GPUs."""
@@ -155,6 +166,7 @@ class Story:
                 self.checked.add(uid)
                 check_given(self.world, uid)
         for node in self.world.nodes.values():
+            check_terms(self.world, node.name, self.terms)
             used = self.world.used(node)
             assert not [gpu for gpu in node.gpus if used[gpu.uuid] > gpu.memory_bytes], used
 
@@ -200,6 +212,18 @@ class Story:
         return verdict.outcome is BindingOutcome.PLACED
 
 
+def check_terms(world, node, known):
+    """Check the terms of entries: those of pods that are bound there never change."""
+    for uid, entry in world.assignments(node).items():
+        pod = world.pods.get(uid)
+        if pod and pod.node == node:
+            assert entry.hold.by is world.by(uid)
+            assert entry.hold.may_act is (entry.hold.by is not EnforceBy.NONE)
+            assert entry.hold.cap_bytes == entry.memory_bytes == pod.need.memory_bytes
+            terms = replace(entry.hold, limit=DriverLimit.OFF)  # written with the pod's GPUs
+            assert known.setdefault((node, uid), terms) == terms
+
+
 def check_given(world, uid):
     """Check what a pod carries that has just got GPUs: by the list, its node and its own demand."""
     pod, given = world.pods[uid], world.given(uid)
@@ -225,7 +249,7 @@ def check_given(world, uid):
 
 OFTEN = ["work"] * 16 + ["ask"] * 6 + ["answer"] * 6 + ["hear"] * 3 + ["late"] * 3
 SELDOM = ["bare"] * 4 + ["create", "tidy", "tidy", "wait", "delete", "finish", "unlabel"]
-SELDOM += ["resync", "restart", "lose_list", "relabel", "limit", "limit"]
+SELDOM += ["resync", "restart", "lose_list", "relabel", "limit", "limit", "change_policy"]
 NUMBER = st.integers(0, 59)
 HAPPENINGS = st.lists(
     st.tuples(st.sampled_from(OFTEN + SELDOM), NUMBER, NUMBER, NUMBER), min_size=60, max_size=150

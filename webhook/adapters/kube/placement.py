@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
@@ -40,7 +41,7 @@ from webhook.names import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from webhook.adapters.kube.client import Json
     from webhook.core.pod.gpus import Gpu
@@ -108,14 +109,19 @@ class PlacementApi:
         kube: Kube,
         namespace: str,
         saw: Callable[[Json, PodState], None] = lambda _raw, _state: None,
+        asked: Callable[[], Iterable[str]] = tuple,
     ) -> None:
-        """Keep assignments in `namespace`; `saw` takes each pod that `pods` reads or watches."""
+        """Keep assignments in `namespace`; `saw` takes each pod that `pods` reads or watches.
+
+        `asked` returns the keys of pod labels that the policy in force asks for.
+        """
         self._kube = kube
+        self._read_pod = partial(read_pod_state, asked=asked)
         self.now_s = kube.now_s
         self._config_maps = joined("namespaces", namespace, "configmaps")
 
         def keep(raw: Json) -> PodState:
-            state = read_pod_state(raw)
+            state = self._read_pod(raw)
             saw(raw, state)
             return state
 
@@ -130,13 +136,13 @@ class PlacementApi:
 
     def pod(self, namespace: str, name: str) -> PodState | None:
         """Read a pod; None where it is gone."""
-        return self._kube.find_kept(joined("namespaces", namespace, "pods", name), read_pod_state)
+        return self._kube.find_kept(joined("namespaces", namespace, "pods", name), self._read_pod)
 
     def stored_pod(self, name: str) -> StoredPod | None:
         """Read a pod, by `namespace/name`, to change it; None where it is gone."""
         return self._kube.find_kept(
             _pod_path(name),
-            lambda pod: StoredPod(read_pod_state(pod), pod["metadata"]["resourceVersion"]),
+            lambda pod: StoredPod(self._read_pod(pod), pod["metadata"]["resourceVersion"]),
         )
 
     def annotate(self, pod: StoredPod, annotations: Mapping[str, str | None]) -> None:
@@ -174,7 +180,7 @@ class PlacementApi:
     def pods_on(self, node: str) -> list[PodState]:
         """Read the pods with a demand on a node, not from a cache."""
         selectors = {"labelSelector": MANAGED, "fieldSelector": f"spec.nodeName={node}"}
-        return self._kube.list_all(joined("pods"), read_pod_state, **selectors)[0]
+        return self._kube.list_all(joined("pods"), self._read_pod, **selectors)[0]
 
     def whole_gpu_pods(self, node: str) -> list[str]:
         """Name the pods on a node that have whole GPUs, sorted.

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from json.encoder import encode_basestring_ascii as _quoted
+from operator import attrgetter
 from sys import intern
 from typing import TYPE_CHECKING, Final
 
@@ -25,11 +27,12 @@ from webhook.core.bounds import (
 from webhook.core.nvidia.variables import CHOSEN_PATH, VISIBLE_DEVICES_ENV
 from webhook.core.placement.fit import Denial, Need, held_node, place
 from webhook.core.placement.pods import (
+    Admission,
     Hold,
     counted_need,
-    hold_of,
     named_gpus,
     promised,
+    read_terms,
     shared_hold,
 )
 from webhook.core.pod.fields import Json, as_object, mapping, text
@@ -38,6 +41,7 @@ from webhook.core.pod.gpus import (
     EVERY_GPU,
     MOST_GPUS,
     DriverLimit,
+    EnforceBy,
     Gpu,
     allocate,
     free_bytes,
@@ -45,7 +49,6 @@ from webhook.core.pod.gpus import (
 from webhook.core.pod.quantity import MIB
 from webhook.core.pod.views import Pod, read_pod
 from webhook.core.pod.whole import has_ended
-from webhook.core.policy.values import EnforceBy
 from webhook.core.words import MAX_BYTES
 from webhook.names import GPU_WAITS_ANNOTATION, LONGEST_LABEL, LONGEST_NAME, LONGEST_PAIR
 
@@ -140,7 +143,9 @@ class PodState:
     unreadable: str = ""
     """Why its demand cannot be read, although it has one: who wrote the pod bypassed admission."""
     hold: Hold | None = None
-    """What it is held to; None where it needs nothing."""
+    """Its terms as read from the pod; None if it needs nothing."""
+    admission: Admission | None = None
+    """Set if the terms of its entry are those of a rule, see `terms_by_rule`."""
     waits: Waits | None = None
     """Set where it is bound and has no GPU yet, so that it is to be assigned late."""
 
@@ -162,8 +167,17 @@ class PodState:
         return self.limit if driver_limits or self.uuids else DriverLimit.OFF
 
 
-def read_pod_state(raw: Json) -> PodState:
-    """Read a stored pod; never fails: what an API server would not store takes no GPU."""
+Terms = Callable[[PodState], Hold | None]
+"""Returns the terms of a pod that is entered; None if they cannot be known now."""
+AS_READ: Final[Terms] = attrgetter("hold")
+"""Terms as read from the pod, whatever its rule."""
+
+
+def read_pod_state(raw: Json, asked: Callable[[], Iterable[str]] = tuple) -> PodState:
+    """Read a stored pod; never fails: what an API server would not store takes no GPU.
+
+    `asked` returns the keys of pod labels that the policy in force asks for.
+    """
     metadata, finished = as_object(raw.get("metadata")), has_ended(raw)
     uid, name = str(metadata.get("uid")), f"{metadata.get('namespace')}/{metadata.get('name')}"
     try:
@@ -171,7 +185,7 @@ def read_pod_state(raw: Json) -> PodState:
         node = text(mapping(raw, "spec", ""), "nodeName", "spec")
         need, unreadable = counted_need(pod)
         at_binding = _is_placed_at_binding(pod)
-        hold = hold_of(pod, need.memory_bytes) if need else None
+        hold, admission = read_terms(pod, need.memory_bytes, asked) if need else (None, None)
     except MalformedObjectError:
         return PodState(uid=uid, name=name, need=None, finished=finished)
     uuids = tuple(map(intern, named_gpus(pod)))  # many pods have the same, and the same node
@@ -186,6 +200,7 @@ def read_pod_state(raw: Json) -> PodState:
         gone=False,
         unreadable=unreadable,
         hold=hold,
+        admission=admission,
     )
     return _waiting(found, pod)
 
@@ -236,12 +251,13 @@ def plan_all(
     held: str = "",
     *,
     driver_limits: bool = False,
+    terms: Terms = AS_READ,
 ) -> Draft:
     """Choose GPUs for pods and enter them, each on what the one before left.
 
     `assignments` are those of the ConfigMap, `pods` all that are known, on any node; `held` says
     why the node gives no GPU to further pods, where it does not. `driver_limits` is True if the
-    node's driver holds caps; otherwise no new entry has a limit.
+    node's driver holds caps; otherwise no new entry has a limit. `terms` are those of new entries.
 
     | the pod | then |
     | --- | --- |
@@ -259,7 +275,7 @@ def plan_all(
         known = pods.get(uid)
         if not _may_use(known, node):
             continue
-        kept[uid] = _completed(one, known)
+        kept[uid] = _completed(one, known, terms)
         is_new |= kept[uid] is not one
     free = free_on(node, gpus, kept, pods)
     gets: list[tuple[str, ...] | Denial] = []
@@ -285,7 +301,7 @@ def plan_all(
         is_new |= kept.pop(pod.uid, None) is not None or bool(pod.need)
         if pod.need:
             limit = pod.limit_on(driver_limits=driver_limits)
-            kept[pod.uid] = _entry(pod, got, pod.need.memory_bytes, now_s, limit)
+            kept[pod.uid] = _entry(pod, got, pod.need.memory_bytes, now_s, limit, terms)
             allocate(left, got, pod.need.memory_bytes)
         free = left
     if all(isinstance(got, Denial) for got in gets):
@@ -314,15 +330,20 @@ def _has_its_gpus(pod: PodState, entered: Assignment, free: Mapping[str, int]) -
 
 
 def _entry(
-    pod: PodState, uuids: tuple[str, ...], memory_bytes: int, now_s: float, limit: DriverLimit
+    pod: PodState,
+    uuids: tuple[str, ...],
+    memory_bytes: int,
+    now_s: float,
+    limit: DriverLimit,
+    terms: Terms,
 ) -> Assignment:
-    count = _asked_for(pod, uuids)
+    count, hold = _asked_for(pod, uuids), terms(pod)
     return Assignment(
         pod=pod.name,
         uuids=uuids,
         memory_bytes=memory_bytes,
         since_s=int(now_s),
-        hold=pod.hold and promised(pod.hold, limit),
+        hold=hold and promised(hold, limit),
         count=count,
     )
 
@@ -332,22 +353,26 @@ def _asked_for(pod: PodState, uuids: tuple[str, ...]) -> int:
     return min(pod.need.gpu_count, MOST_GPUS) if pod.need and uuids == (EVERY_GPU,) else 1
 
 
-def _completed(one: Assignment, pod: PodState | None) -> Assignment:
+def _completed(one: Assignment, pod: PodState | None, terms: Terms) -> Assignment:
     if pod is None:
         return one
-    hold = one.hold or pod.hold
+    hold = one.hold or terms(pod)
     if hold and (pod.uuids or one.hold is None):
         hold = promised(hold, pod.limit_on(driver_limits=False))
     return one if hold is one.hold else replace(one, hold=hold)
 
 
-def complete(assignments: Assignments, pods: Mapping[str, PodState]) -> Assignments:
+def complete(
+    assignments: Assignments, pods: Mapping[str, PodState], terms: Terms = AS_READ
+) -> Assignments:
     """Return the list with each entry's terms completed from its pod.
 
-    Terms that could not be read are taken from the pod. The driver's limit is that of the pod's
+    An entry without terms gets those of its pod. The driver's limit is that of the pod's
     annotation, once the pod has its GPUs. The same list is returned if nothing changes.
     """
-    completed = ((uid, one, _completed(one, pods.get(uid))) for uid, one in assignments.items())
+    completed = (
+        (uid, one, _completed(one, pods.get(uid), terms)) for uid, one in assignments.items()
+    )
     found = {uid: now for uid, one, now in completed if now is not one}
     return assignments | found if found else assignments
 
@@ -395,7 +420,11 @@ def _taken_unlisted(pod: PodState, node: str) -> tuple[tuple[str, ...], int]:
 
 
 def adopt(
-    node: str, assignments: Assignments, pods: Iterable[PodState], now_s: float
+    node: str,
+    assignments: Assignments,
+    pods: Iterable[PodState],
+    now_s: float,
+    terms: Terms = AS_READ,
 ) -> Assignments:
     """Enter the pods of a node that have GPUs already, where the list was lost or never made.
 
@@ -403,10 +432,10 @@ def adopt(
     """
     known = {pod.uid: pod for pod in pods}
     found = {
-        pod.uid: _entry(pod, *_taken_unlisted(pod, node), now_s, pod.limit)
+        pod.uid: _entry(pod, *_taken_unlisted(pod, node), now_s, pod.limit, terms)
         for pod in to_adopt(node, {}, known)
     }
-    return found | complete(assignments, known)
+    return found | complete(assignments, known, terms)
 
 
 def to_adopt(node: str, assignments: Assignments, pods: Mapping[str, PodState]) -> list[PodState]:

@@ -4,15 +4,16 @@ What it counts for was checked before it counts. The scheduler and the kubelet c
 `resources`. An annotation is checked by our webhooks alone, and namespaces that are left alone have
 none of them: who writes `gpu-memory: 8GB` there, and asks for nothing, takes nothing from anybody.
 
-What it is held to is read from the sidecar that holds it, as that will read it itself. Never from
-an annotation, which may change: a tenant cannot edit the sidecar of a pod. Whoever gets past
-admission can write any, and thereby says when their own pod is stopped, and no other.
+The terms of a pod with a sidecar are read from that, as it reads them itself: a tenant cannot edit
+the sidecar of a pod. Those of any other mutated pod are in the rule that admitted it. A pod that
+got past admission can have any sidecar or mark: by that it decides when it is stopped itself, and
+no other pod.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
@@ -31,14 +32,15 @@ from webhook.core.nvidia.programs import usable_bytes
 from webhook.core.placement.fit import Need
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.duration import parse_seconds
-from webhook.core.pod.fields import part, strings
+from webhook.core.pod.fields import as_object, part, strings
 from webhook.core.pod.findings import render
-from webhook.core.pod.gpus import MOST_GPUS, UUID, DriverLimit
+from webhook.core.pod.gpus import MOST_GPUS, UUID, DriverLimit, EnforceBy
 from webhook.core.pod.quantity import MIB, QuantityError, parse_quantity
-from webhook.core.pod.views import Container, Pod, effective_amount
-from webhook.core.policy.values import EnforceBy
+from webhook.core.pod.views import MARK, Container, Pod, effective_amount, service_account_of
+from webhook.core.policy.match import NamespaceUnknownError, Subject
 from webhook.core.words import MAX_BYTES
 from webhook.names import (
+    ADMITTED_ANNOTATION,
     CAP_BYTES_ENV,
     DRIVER_LIMIT_ANNOTATION,
     DRIVER_LIMIT_ENV,
@@ -55,9 +57,12 @@ from webhook.names import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
+    from webhook.core.placement.assignments import PodState
     from webhook.core.pod.gpus import Gpu
+    from webhook.core.policy.cluster import Cluster
+    from webhook.core.policy.values import Policy
 
 GRACE_S: Final = parse_seconds(GRACE.default)
 """Default grace period between SIGTERM and SIGKILL, in seconds."""
@@ -118,16 +123,17 @@ def _requested(container: Container) -> Fraction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """What a pod is held to on each of its GPUs, as the sentry has to know it."""
+    """A pod's cap on each of its GPUs, and its terms: the sentry's input."""
 
     cap_bytes: int
     tolerance_bytes: int
     late_s: float
-    """How long a healthy sidecar may take: its poll, one confirmation, its grace."""
+    """Delay of the sentry, in seconds: one poll and one confirmation, and by Sidecar also the
+    grace, which a healthy sidecar may take."""
     may_act: bool
-    """Whether the sentry may stop it; otherwise it is measured alone."""
+    """Whether the sentry may stop the pod; otherwise it is only measured."""
     reports: bool = False
-    """Whether the sentry reports what it would stop, where it may not."""
+    """Whether the sentry, which may not stop the pod, reports what it would stop."""
     limit: DriverLimit = DriverLimit.OFF
     """Whether the driver is to hold it; in the entry of a node without such a driver it is Off."""
     by: EnforceBy = EnforceBy.SIDECAR
@@ -136,27 +142,103 @@ class Hold:
     """Grace period between SIGTERM and SIGKILL, in seconds."""
 
 
-def hold_of(pod: Pod, memory_bytes: int) -> Hold:
-    """Return what a pod is held to that takes so much of each GPU.
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Admission of a mutated pod without a sidecar, by which the rule with its terms is found."""
 
-    | containers of the reserved name | their variables | the sentry |
-    | --- | --- | --- |
-    | one, with our command alone | set once at most, as it accepts; it stops | may stop it |
-    | one, with our command alone | set once at most, as it accepts; it reports | reports it |
-    | one, with our command alone | anything else | measures it, by the defaults |
-    | none, several, or with another command | any | measures it, by the defaults |
+    rule: str
+    """Name of the rule that admitted it."""
+    subject: Subject
+    """Properties that rules match, without the labels of the namespace. Of the pod's own labels it
+    has those that the policy asked for when the pod was read."""
 
-    The driver's limit:
+
+def read_terms(
+    pod: Pod, memory_bytes: int, asked: Callable[[], Iterable[str]]
+) -> tuple[Hold, Admission | None]:
+    """Return a pod's terms, given its amount on each GPU; never fails.
+
+    | containers of the reserved name | their variables | `admitted` | terms |
+    | --- | --- | --- | --- |
+    | one, with our command alone | each once at most, as it accepts | any | those variables', by \
+Sidecar; the cap is at most the amount |
+    | any other | any other | well-formed | the defaults, by Sentry, until `terms_by_rule` |
+    | any other | any other | anything else | the defaults, by None: the pod is measured only |
+
+    `asked` returns the keys of pod labels that the policy asks for. The driver's limit:
 
     | the sidecar's variable for it | the pod | its limit |
     | --- | --- | --- |
     | as we write it | has its GPUs | the annotation `driver-limit`, Off without one |
     | as we write it | has none, and selects nodes whose driver holds caps | Require |
     | as we write it | has none | Auto |
-    | absent, or the sidecar is only measured as above | any | Off |
+    | absent, or the pod is not by Sidecar | any | Off |
     """
-    written = _written(pod)
-    return (_read(*written) if written else None) or _measured(memory_bytes)
+    of_sidecar = _of_sidecar(pod, memory_bytes)
+    if of_sidecar:
+        return of_sidecar, None
+    mark = MARK.fullmatch(pod.annotations.get(ADMITTED_ANNOTATION, ""))
+    if not mark:
+        return _terms(memory_bytes, EnforceBy.NONE), None
+    labels = pod.labels
+    admission = _shared_admission(
+        mark["rule"],
+        str(as_object(pod.raw.get("metadata")).get("namespace")),
+        tuple((key, labels[key]) for key in asked() if key in labels),
+        service_account_of(pod.raw),
+    )
+    return _terms(memory_bytes, EnforceBy.SENTRY), admission
+
+
+# Many pods have the same.
+@lru_cache(maxsize=1024)
+def _shared_admission(
+    rule: str, namespace: str, labels: tuple[tuple[str, str], ...], account: str
+) -> Admission:
+    subject = Subject(
+        namespace=namespace,
+        pod_labels=dict(labels),
+        namespace_labels=None,
+        service_account=account,
+    )
+    return Admission(rule, subject)
+
+
+def terms_by_rule(pod: PodState, policy: Policy, cluster: Cluster) -> Hold | None:
+    """Return the terms of a pod under the policy in force.
+
+    | the pod | the policy has | terms |
+    | --- | --- | --- |
+    | has a sidecar, or was not mutated | any rules | as read from the pod |
+    | any other | the rule that admitted it, and it matches the pod's namespace | that rule's |
+    | any other | another rule that matches the pod | that rule's, the first |
+    | any other | neither | the defaults |
+    | any other | a rule that depends on labels of the namespace, which are unknown | None |
+
+    By a rule, the cap is the pod's amount on each GPU, by Sentry unless the rule is by None.
+    """
+    admission = pod.admission
+    if admission is None or pod.need is None:
+        return pod.hold
+    memory_bytes, namespace = pod.need.memory_bytes, admission.subject.namespace
+    subject = replace(admission.subject, namespace_labels=cluster.labels_of(namespace))
+    admitting = (rule for rule in policy.rules if rule.name == admission.rule)
+    try:
+        rule = next((rule for rule in admitting if rule.match.holds_namespace(subject)), None)
+        rule = rule or policy.rule_for(subject)
+    except NamespaceUnknownError:
+        return None
+    if rule is None:
+        return _terms(memory_bytes, EnforceBy.SENTRY)
+    held = rule.enforcement
+    return _terms(
+        memory_bytes,
+        EnforceBy.NONE if held.by is EnforceBy.NONE else EnforceBy.SENTRY,
+        held.tolerance,
+        held.poll_interval,
+        held.grace,
+        held.on_excess,
+    )
 
 
 # Many pods are held to the same.
@@ -201,18 +283,15 @@ def promised(hold: Hold, limit: DriverLimit) -> Hold:
     )
 
 
-def _measured(cap_bytes: int) -> Hold:
-    hold = _read(str(cap_bytes))
-    by_default = (hold.tolerance_bytes, hold.late_s) if hold else (0, 0.0)
-    return shared_hold(
-        cap_bytes,
-        *by_default,
-        may_act=False,
-        reports=False,
-        by=EnforceBy.NONE,
-        grace_s=GRACE_S,
-        limit=DriverLimit.OFF,
-    )
+def _of_sidecar(pod: Pod, memory_bytes: int) -> Hold | None:
+    written = _written(pod)
+    if written is None:
+        return None
+    cap, *others = written
+    try:
+        return _terms(min(parse_cap(cap), memory_bytes), EnforceBy.SIDECAR, *others)
+    except ValueError:
+        return None
 
 
 def _written(pod: Pod) -> list[str] | None:
@@ -249,31 +328,32 @@ def _limit_of(pod: Pod) -> DriverLimit:
     return DriverLimit.REQUIRE if selected == "true" else DriverLimit.AUTO
 
 
-# By numbers and by what policies say; one that got past admission only costs others the memory.
+# By amounts and by texts of policies; a text that got past admission costs others only the memory.
 @lru_cache(maxsize=256)
-def _read(
-    cap: str,
+def _terms(
+    cap_bytes: int,
+    by: EnforceBy,
     tolerance: str = "",
     poll: str = "",
     grace: str = "",
     excess: str = "",
     limit: str = DriverLimit.OFF,
-) -> Hold | None:
-    try:
-        stops = parse_stops(excess)
-        cap_bytes = parse_cap(cap)
-        tolerance_bytes = parse_tolerance(tolerance, cap_bytes)
-        poll_s, grace_s = _seconds(poll, POLL_INTERVAL), _seconds(grace, GRACE)
-    except ValueError:
-        return None
-    late_s = poll_s + min(poll_s, CONFIRMING_S) + grace_s
+) -> Hold:
+    """Return terms; an empty text stands for the default. Raises ValueError."""
+    stops = parse_stops(excess)
+    tolerance_bytes = parse_tolerance(tolerance, cap_bytes)
+    poll_s, grace_s = _seconds(poll, POLL_INTERVAL), _seconds(grace, GRACE)
+    late_s = poll_s + min(poll_s, CONFIRMING_S)
+    if by is EnforceBy.SIDECAR:
+        late_s += grace_s
+    enforced = by is not EnforceBy.NONE
     return shared_hold(
         cap_bytes,
         tolerance_bytes,
         round(late_s, 3),
-        may_act=stops,
-        reports=not stops,
-        by=EnforceBy.SIDECAR,
+        may_act=enforced and stops,
+        reports=enforced and not stops,
+        by=by,
         grace_s=grace_s,
         limit=DriverLimit(limit or DriverLimit.OFF),
     )

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from webhook.core.pod.fields import Json, items, mapping, strings, text
 from webhook.core.pod.findings import MalformedObjectError
-from webhook.names import ENFORCER_CONTAINER
+from webhook.names import ENFORCER_CONTAINER, LONGEST_LABEL
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
 
 Number = TypeVar("Number", int, Fraction)
+
+MARK: Final = re.compile(
+    rf"v1 (?P<rule>[a-z0-9.-]{{1,{LONGEST_LABEL}}}) (?P<digest>[0-9a-f]{{12}})"
+)
+"""Annotation `admitted` of a mutated pod: the rule that admitted it, and the policy's digest."""
 
 
 # The two classes are not frozen, though nobody changes them: each review makes some of them, and a

@@ -6,7 +6,7 @@ Names are compared with patterns in which `*` is any text, here and wherever pol
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
@@ -79,6 +79,18 @@ class Match:
             if not self.namespace_labels.items() <= subject.namespace_labels.items():
                 return False
         return self.exception is None or not self.exception.holds(subject)
+
+    def holds_namespace(self, subject: Subject) -> bool:
+        """Return True if a pod's namespace meets this match, whatever the pod itself has.
+
+        An exception that depends on the pod itself counts as not met. Raises
+        NamespaceUnknownError.
+        """
+        exception = self.exception
+        if exception is not None and exception.asks_for_pod:
+            exception = None
+        of_namespace = replace(self, pod_labels={}, service_accounts=(), exception=exception)
+        return of_namespace.holds(subject)
 
     @property
     def asks_for_pod(self) -> bool:

@@ -381,6 +381,13 @@ class Policy:
             key for rule in self.rules for part in rule.match.parts for key in part.namespace_labels
         )
 
+    @property
+    def pod_labels(self) -> frozenset[str]:
+        """Keys of the pod labels that rules match."""
+        return frozenset(
+            key for rule in self.rules for part in rule.match.parts for key in part.pod_labels
+        )
+
     def is_whole_gpu(self, resource: str) -> bool:
         """Say whether a resource name stands for whole GPUs."""
         return matches_any(resource, self.whole_gpu_resources)

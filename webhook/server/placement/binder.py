@@ -16,6 +16,7 @@ from webhook.adapters.kube.client import KubeError
 from webhook.adapters.kube.placement import GpuNode
 from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.placement.assignments import (
+    AS_READ,
     adopt,
     complete,
     plan_all,
@@ -34,7 +35,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from webhook.adapters.kube.placement import PlacementApi, StoredList
-    from webhook.core.placement.assignments import Assignment, Assignments, Draft, PodState, Whole
+    from webhook.core.placement.assignments import (
+        Assignment,
+        Assignments,
+        Draft,
+        PodState,
+        Terms,
+        Whole,
+    )
     from webhook.core.placement.binding_review import Binding
     from webhook.server.metrics import PlacementMetrics
     from webhook.server.placement.tracker import Tracker
@@ -118,8 +126,9 @@ class Binder:
         metrics: PlacementMetrics,
         reserved: Callable[[PodState], None] = lambda _pod: None,
         run: Callable[[Callable[[], None]], object] | None = None,
+        terms: Terms = AS_READ,
     ) -> None:
-        """Decide by what `tracker` knows and `api` stores.
+        """Decide by what `tracker` knows and `api` stores; `terms` are those of new entries.
 
         `reserved` is called with a pod that waited on its node, once GPUs are entered for it; they
         are still to be written on the pod. `run` starts a function on another thread.
@@ -128,6 +137,7 @@ class Binder:
         self._tracker = tracker
         self._metrics = metrics
         self._reserved = reserved
+        self._terms = terms
         self._run = run or ThreadPoolExecutor(AT_ONCE, "placement").submit
         self._queues: NodeQueue[_Job] = NodeQueue(self._work, self._run)
         self._copies: dict[str, StoredList] = {}
@@ -226,7 +236,7 @@ class Binder:
         # What a list that is not whole lacks is read with it (`_read`).
         joining = self._still(unlisted[:ADOPTED_AT_ONCE]) if stored.whole else []
         is_lost = not stored.whole and (stored.version or unlisted)
-        if leaving or joining or is_lost or complete(left, pods) is not left:
+        if leaving or joining or is_lost or complete(left, pods, self._terms) is not left:
             job = _Job(leaving=leaving, joining=joining)
             self._queues.join(name, job)
             self.wait(job.answer)
@@ -389,9 +399,9 @@ class Binder:
             entered = {uid: one for uid, one in entered.items() if (uid, one) not in gone}
         joining = [pod for job in jobs for pod in job.joining]
         if joining:
-            entered = adopt(name, entered, joining, self._api.now_s())
+            entered = adopt(name, entered, joining, self._api.now_s(), self._terms)
         if any(job.pod is None for job in jobs):
-            entered = complete(entered, self._tracker.relevant(name, entered))
+            entered = complete(entered, self._tracker.relevant(name, entered), self._terms)
         is_for_good = any(not job.dry_run for job in jobs)
         keeps = gpus and is_for_good and self.assigns_late
         waiting = [
@@ -402,10 +412,16 @@ class Binder:
 
         def draft(entered: Assignments, pods: Iterable[PodState]) -> Draft:
             known = self._tracker.relevant(name, entered)
-            now_s = self._api.now_s()
-            limits = node.driver_limit
             return plan_all(
-                name, gpus, entered, known, pods, now_s, node.held, driver_limits=limits
+                name,
+                gpus,
+                entered,
+                known,
+                pods,
+                self._api.now_s(),
+                node.held,
+                driver_limits=node.driver_limit,
+                terms=self._terms,
             )
 
         made = draft(entered, wanted.values())
@@ -490,7 +506,9 @@ class Binder:
             self._copies[name] = stored
             return stored
         pods = self._api.pods_on(name)
-        return replace(stored, assignments=adopt(name, stored.assignments, pods, self._api.now_s()))
+        now_s = self._api.now_s()
+        adopted = adopt(name, stored.assignments, pods, now_s, self._terms)
+        return replace(stored, assignments=adopted)
 
     def _store(self, name: str, made: _Made, version: str) -> bool:
         """Write a list; return whether nobody else wrote it first."""

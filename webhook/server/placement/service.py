@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from webhook.adapters.kube.histories import HistoriesApi
 from webhook.adapters.kube.placement import PlacementApi
+from webhook.core.placement.pods import terms_by_rule
 from webhook.server.histories import Advisor, HistoryCache, HistoryWriter
 from webhook.server.metrics import HistoryMetrics, PlacementMetrics
 from webhook.server.placement.binder import Binder
@@ -14,11 +16,14 @@ from webhook.server.placement.tidying import Tidying
 from webhook.server.placement.tracker import Tracker
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from webhook.adapters.kube.client import Kube
     from webhook.core.placement.assignments import PodState
+    from webhook.core.placement.pods import Hold
     from webhook.core.pod.gpus import Gpu
+    from webhook.core.policy.cluster import Cluster
+    from webhook.core.policy.values import Policy
     from webhook.server.log import JsonLog
     from webhook.server.metrics import Metrics
 
@@ -30,19 +35,34 @@ that (`reviews.WITHIN_S`)."""
 class PlacementService:
     """Placement at binding for one replica."""
 
-    def __init__(self, kube: Kube, namespace: str, metrics: Metrics, log: JsonLog) -> None:
-        """Send no request yet."""
-        at_once = PlacementApi(kube.with_patience(1, ANSWER_S), namespace)
+    def __init__(
+        self,
+        kube: Kube,
+        namespace: str,
+        metrics: Metrics,
+        log: JsonLog,
+        policy: Callable[[], Policy],
+        known_for: Callable[[Policy], Cluster],
+    ) -> None:
+        """Send no request yet.
+
+        `policy` returns the one in force, `known_for` the state of the cluster for it.
+        """
+        self._policy = policy
+        self._known_for = known_for
+
+        api = partial(PlacementApi, namespace=namespace, asked=lambda: policy().pod_labels)
+        at_once = api(kube.with_patience(1, ANSWER_S))
         histories = HistoriesApi(kube)
         counted = PlacementMetrics(metrics)
         self._known = HistoryCache(histories, log)
         self._recorder = HistoryWriter(
             histories, self._known, self._gpus_of, HistoryMetrics(metrics), log
         )
-        self._tidying = Tidying(PlacementApi(kube, namespace), log)
-        self._late = LateAssignments(PlacementApi(kube.with_patience(1), namespace), counted, log)
+        self._tidying = Tidying(api(kube), log)
+        self._late = LateAssignments(api(kube.with_patience(1)), counted, log)
         self._tracker = Tracker(
-            PlacementApi(kube, namespace, self._recorder.on_pod),
+            api(kube, saw=self._recorder.on_pod),
             counted,
             log,
             self._ended,
@@ -51,7 +71,7 @@ class PlacementService:
             lambda nodes: self._late.changed(nodes, self._tracker),
             self._tidying.asked,
         )
-        self.binder = Binder(at_once, self._tracker, counted, self._late.waits)
+        self.binder = Binder(at_once, self._tracker, counted, self._late.waits, terms=self._terms)
         self.limits = self._tracker.limits
         self.advisor = Advisor(self._known, self._tracker.largest_bytes)
 
@@ -67,6 +87,11 @@ class PlacementService:
         self._tidying.ended(pod)
         self._late.ended(pod, self._tracker)
         self._recorder.on_end(pod)
+
+    def _terms(self, pod: PodState) -> Hold | None:
+        """Return the terms of a pod that is entered, under the policy in force."""
+        policy = self._policy()
+        return terms_by_rule(pod, policy, self._known_for(policy))
 
     def _gpus_of(self, node: str) -> Sequence[Gpu]:
         found = self._tracker.node(node)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.admission.accounting import counted_for, uncounted
@@ -11,6 +10,7 @@ from webhook.core.admission.sidecar.placing import missing_enforcer
 from webhook.core.nvidia.variables import chooses_devices, shows_all, shows_chosen
 from webhook.core.pod.fields import items, mapping
 from webhook.core.pod.findings import Finding, Reason
+from webhook.core.pod.views import MARK
 from webhook.names import ADMITTED_ANNOTATION, MANAGED_LABEL
 
 if TYPE_CHECKING:
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from webhook.core.admission.rules.case import Case
 
-MARK: Final = re.compile(r"v1 [a-z0-9.-]+ (?P<digest>[0-9a-f]{12})")
-"""What a translated pod's annotation says: the rule that admitted it, and of which policy."""
 _SHOWN_DIFFERENCES: Final = 4
 
 
