@@ -95,7 +95,7 @@ class Reason(StrEnum):
     HOST_PID = (
         "HostPID",
         "the sidecar that holds the cap needs the pod's own process namespace; remove hostPID",
-        "remove `hostPID`",
+        "remove `hostPID`, which a pod by `Sentry` may not have either",
     )
     PROCESS_NAMESPACE_NOT_SHARED = (
         "ProcessNamespaceNotShared",

@@ -6,7 +6,7 @@
 `plugin`       slices and slots of NVIDIA's device plugin
 `nodes`        where the pod may run
 `isolation`    privileges, paths of the node, reserved names and marks
-`enforcement`  what the sidecar needs to do its work
+`enforcement`  needs of the sidecar and the sentry, to stop what exceeds a cap
 `devices`      which GPUs a container sees by its variables
 `injection`    the other ways by which a container is shown GPUs: annotations, mounts
 `translation`  what translation edits, and what it added
