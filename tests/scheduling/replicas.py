@@ -19,13 +19,18 @@ from webhook.core.placement.assignments import read_assignments
 
 BINDING = LOCAL.with_name("local-binding.yaml")
 SYSTEM = "vramwarden-system"
-# Comes before the shipped default, and governs only namespaces of this name.
-SEEING = """\
+# Comes before the shipped default, and governs only namespaces of these names.
+FIRST = """\
 apiVersion: vramwarden.io/v1alpha1
 kind: VRAMPolicy
-metadata: {name: seeing}
+metadata: {name: first}
 spec:
-  rules: [{name: seeing, match: {namespaces: ["seeing-*"]}, placement: None}]
+  rules:
+  - {name: seeing, match: {namespaces: ["seeing-*"]}, placement: None}
+  - {name: none, match: {namespaces: ["none-*"]}, enforcement: {by: None}}
+  - name: sentry
+    match: {namespaces: ["sentry-*"]}
+    enforcement: {by: Sentry, grace: 9s, tolerance: 1Mi}
 """
 
 
@@ -33,7 +38,7 @@ spec:
 def replica(control_plane, folder, kubeconfig=None):
     """Run a server that places pods until the block ends; by another kubeconfig, ready or not."""
     (folder / "policies").mkdir(parents=True, exist_ok=True)
-    (folder / "policies" / "00-seeing.yaml").write_text(SEEING)
+    (folder / "policies" / "00-first.yaml").write_text(FIRST)
     shutil.copy(shipped_policy_path(), folder / "policies" / "default.yaml")
     env = {
         "KUBECONFIG": str(kubeconfig or control_plane.kubeconfig),

@@ -21,8 +21,9 @@ from webhook.core.placement.assignments import (
     write_assignments,
 )
 from webhook.core.placement.pods import Hold
-from webhook.core.pod.gpus import EVERY_GPU
-from webhook.names import NODE_ASKS_LABEL
+from webhook.core.pod.gpus import EVERY_GPU, EnforceBy
+from webhook.core.pod.quantity import MIB
+from webhook.names import NODE_ASKS_LABEL, NODE_SENTRY_LABEL
 
 GIVEN = {  # to a pod of 5Gi on a node with a GPU of 8Gi
     "vramwarden.io/gpu": "GPU-n1-0",
@@ -168,6 +169,27 @@ def test_a_pod_that_sees_all_gpus_is_entered_and_counts_on_each(cluster, make_na
         assert any("the largest free amount is " in line for line in said)
     cluster.wait(2)
     wait_until("its entry left", lambda: cluster.lists().keys() == {"large", "small"})
+
+
+@pytest.mark.parametrize(
+    ("by", "may_act", "grace_s", "tolerance"),
+    [("sentry", True, 9.0, MIB), ("none", False, 5.0, 5 * GIB // 50)],
+)
+def test_a_pod_without_a_sidecar_is_entered_with_the_terms_of_its_rule(
+    cluster, make_namespace, by, may_act, grace_s, tolerance
+):
+    cluster.node("n1", 8, **{NODE_SENTRY_LABEL: "true"})
+    with Cluster(cluster.api, make_namespace(by)) as without:
+        without.create("one", "5Gi")
+        assert without.wait(1) == {"one": ("n1", "GPU-n1-0")}
+        assert entries(cluster)[0].hold == Hold(
+            cap_bytes=5 * GIB,
+            tolerance_bytes=tolerance,
+            late_s=1.5,
+            may_act=may_act,
+            by=EnforceBy(by.capitalize()),
+            grace_s=grace_s,
+        )
 
 
 def test_a_node_that_asks_is_told_which_pods_with_whole_gpus_run_there(cluster):

@@ -13,10 +13,11 @@ from tests.support.webhook_configurations import LOCAL, installed, webhook_confi
 
 
 @pytest.fixture
-def cluster(control_plane, make_namespace):
+def cluster(request, control_plane, make_namespace):
+    """Give a namespace whose name says what enforces its pods: a sidecar, or else."""
     system = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}}
     control_plane.api.apply(system)
-    with Cluster(control_plane.api, make_namespace()) as made:
+    with Cluster(control_plane.api, make_namespace(getattr(request, "param", "team"))) as made:
         yield made
 
 
@@ -62,6 +63,7 @@ NAMES = "vramwarden.io/device-names"
 
 
 @pytest.mark.usefixtures("nobody_answers")
+@pytest.mark.parametrize("cluster", ["team", "sentry", "none"], indirect=True)
 def test_pods_that_were_bound_without_us_are_assigned_late(cluster, control_plane, tmp_path):
     cluster.node("n1", 8)
     for name in ("first", "second"):
