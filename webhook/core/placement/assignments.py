@@ -114,12 +114,12 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """What is to be known of a pod that was bound without a GPU and waits for one."""
+    """State of a bound pod that has no GPU yet."""
 
     owned: bool = False
-    """A controller would make another in its place."""
+    """Whether it has a controller, which replaces it if it is deleted."""
     told: str = ""
-    """Why it waits, as is written on it; no more of that than we would write."""
+    """Its annotation `gpu-waits`, cut to the length that we write."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +147,7 @@ class PodState:
     admission: Admission | None = None
     """Set if the terms of its entry are those of a rule, see `terms_by_rule`."""
     waits: Waits | None = None
-    """Set where it is bound and has no GPU yet, so that it is to be assigned late."""
+    """Set if it is bound and has no GPU yet, so that it gets one late."""
 
     @property
     def places(self) -> bool:
@@ -206,9 +206,9 @@ def read_pod_state(raw: Json, asked: Callable[[], Iterable[str]] = tuple) -> Pod
 
 
 def _waiting(state: PodState, pod: Pod) -> PodState:
-    """Add what is to be known of a pod that waits for a GPU on its node.
+    """Return the state with `waits` if the pod is bound and has no GPU yet.
 
-    Not of one that is being deleted: its kubelet starts no container of it any more.
+    The kubelet starts no container of a pod that is being deleted, so that one does not wait.
     """
     if not state.places or not state.node or state.uuids or state.unreadable:
         return state

@@ -151,13 +151,14 @@ class LateAssignments:
     def attempt(self, binder: Binder, waiting: Mapping[str, Sequence[PodState]]) -> None:
         """Try to give these pods their GPUs, by the node on which they wait: each list once.
 
-        | the pod | then |
+        | GPUs of its node | the pod |
         | --- | --- |
-        | GPUs are free on its node, or entered for it already | gets them |
-        | no GPU is free, or has a name | is told; deleted after a while if it has a controller |
-        | got GPUs, ended or is gone meanwhile | is left alone |
+        | free, or entered for it already | gets them |
+        | none is free, or none has a name | gets `gpu-waits`; with a controller it is deleted \
+after `PATIENCE_S`, even if some of its containers run |
+        | any, but it got GPUs, ended or is gone meanwhile | is not changed |
 
-        A bug is raised once all of them had their turn.
+        A bug is raised after all of them were tried.
         """
         if not any(waiting.values()) or not self._may_assign(binder):
             return
