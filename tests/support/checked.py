@@ -8,6 +8,7 @@ from dataclasses import replace
 from tests.support import clusters
 from tests.support.api_server import merged
 from webhook.core.policy.fence import GPUS_KEY, RULES_KEY
+from webhook.core.policy.values import EnforceBy
 from webhook.tools.check.judge.facts import (
     SOUND,
     Certificate,
@@ -114,7 +115,12 @@ BEFORE = Facts(
     own_webhooks=(),
     sentry_namespace=Namespace("vramwarden-sentry", exists=False),
     webhook=None,
-    policy=PolicyFacts(rules=2, digest="0123456789ab", tolerations=(TOLERATION,)),
+    policy=PolicyFacts(
+        rules=2,
+        digest="0123456789ab",
+        tolerations=(TOLERATION,),
+        enforcers=frozenset({EnforceBy.SIDECAR}),
+    ),
 )
 """A cluster that can take vramwarden."""
 

@@ -18,6 +18,7 @@ from tests.support.checked import (
     a_workload,
     checked_pod,
 )
+from tests.support.policies import HEAD
 from tests.support.recordings import assert_recorded
 from webhook.tools.check.installed import read_authorities, read_certificate, read_policy
 from webhook.tools.check.judge.facts import SOUND, DryRun, Facts
@@ -190,3 +191,12 @@ def test_a_bundle_without_a_certificate_says_so():
     found = read_certificate(secret, NOW_S)
     assert found.problem == "there is no readable certificate in it"
     assert read_certificate(None, NOW_S) is None
+
+
+def test_who_holds_the_caps_is_read_from_the_rules_that_judge_pods():
+    rules = f"""{HEAD}  rules:
+  - {{name: a, match: {{namespaces: [a]}}, action: Ignore}}
+  - {{name: b, match: {{namespaces: [b]}}, accounting: MIG}}
+  - {{name: c, match: {{namespaces: [c]}}, action: Audit, enforcement: {{by: Sentry}}}}
+"""
+    assert read({"a.yaml": rules}).enforcers == {"None", "Sentry"}

@@ -309,7 +309,7 @@ def test_mutating_admission_policies_need_not_be_served(cluster, kind, code, uns
         ("get runtimeclasses", "", {"runtime-class"}),
         ("get namespaces", "", {"sentry-namespace"}),
         ("get daemonsets", "", {"agents", "limiters"}),
-        ("get configmaps", "", {*OF_POLICY, "fence-rules", "taints"}),
+        ("get configmaps", "", {*OF_POLICY, "fence-rules", "taints", "sentry-label"}),
         ("get secrets", "", {"certificate", "replicas-key"}),
         ("list gpunodes", "", {"figures", "driver-limits"}),
         ("list resourceslices", "", {"resource-claims"}),

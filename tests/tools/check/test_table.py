@@ -22,11 +22,13 @@ from tests.support.checked import (
 from tests.support.documents import table_of
 from webhook.core.node.limits import Proof
 from webhook.core.pod.whole import DRA_DRIVER, Slice
+from webhook.core.policy.values import EnforceBy
 from webhook.tools.check.judge.facts import (
     SOUND,
     Certificate,
     DryRun,
     Namespace,
+    PolicyFacts,
 )
 from webhook.tools.check.judge.findings import Level
 from webhook.tools.check.judge.table import GROUPS, When, run
@@ -94,6 +96,12 @@ def own_authority(**changes):
 
 def policy(**changes):
     return installed(policy=replace(INSTALLED.policy, **changes))
+
+
+SENTRY = "vramwarden.io/sentry"
+BY_SENTRY = policy(enforcers=frozenset({EnforceBy.SENTRY}))
+HAS_SENTRY = a_shared_node(labels={SENTRY: "true"})
+NO_SIDECAR = a_shared_node(labels={"vramwarden.io/enforcement": "none"})
 
 
 def denied(words):
@@ -286,7 +294,8 @@ CASES = {
         shared(a_shared_node("n2", gpus=({}, LOST)), a_shared_node(gpus=(LOST,))),
     ],
     "enforcement": [
-        installed(),
+        replace(BY_SENTRY, nodes=(NO_SIDECAR,)),
+        (installed(), installed(policy=None), installed(policy=Unreadable("x"))),
         shared(a_said_node()),
         one_shared(
             labels={
@@ -294,7 +303,25 @@ CASES = {
                 "vramwarden.io/driver-version": "535.129.03",
             }
         ),
-        one_shared(labels={"vramwarden.io/enforcement": "none"}),
+        (
+            shared(NO_SIDECAR),
+            shared(NO_SIDECAR, policy=Unreadable("x")),
+            shared(NO_SIDECAR, policy=PolicyFacts(problems=("x",))),
+        ),
+    ],
+    "sentry-label": [
+        installed(policy=Unreadable("x")),
+        (installed(), installed(policy=None), installed(policy=PolicyFacts(problems=("x",)))),
+        (
+            replace(BY_SENTRY, nodes=(a_said_node(),)),
+            replace(BY_SENTRY, nodes=(a_node(),)),
+        ),
+        replace(BY_SENTRY, nodes=(HAS_SENTRY, a_node("n2"))),
+        (
+            BY_SENTRY,
+            replace(BY_SENTRY, nodes=(HAS_SENTRY, a_shared_node("n2"))),
+            replace(BY_SENTRY, nodes=(a_shared_node(labels={SENTRY: "false"}),)),
+        ),
     ],
     "device-names": [
         one_shared(labels={"vramwarden.io/device-names": "none"}),
@@ -450,6 +477,7 @@ CASES = {
     "sidecar-image": [
         (installed(pods=(PULLS,)), installed(pods=(SOUND, PULLS))),
         (installed(), installed(pods=(WAITS, SOUND))),
+        replace(BY_SENTRY, pods=(WAITS,)),
         (installed(pods=()), installed(pods=(WAITS,))),
     ],
     "pods-without-gpu": [installed(pods=(WAITS,)), (installed(), installed(pods=(PULLS,)))],

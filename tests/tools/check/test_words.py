@@ -19,6 +19,7 @@ from tests.support.checked import (
 from tests.support.pods import a_container, a_pod
 from webhook.core.node.limits import Proof
 from webhook.core.pod.whole import Slice
+from webhook.core.policy.values import EnforceBy
 from webhook.tools.check.judge.facts import DryRun, of_interest, read_gpu_claim
 from webhook.tools.check.judge.findings import named
 from webhook.tools.check.judge.table import run
@@ -79,6 +80,8 @@ LOST = {"uuid": "GPU-b", "index": 1, "healthy": False}
 UNMEASURED = {"vramwarden.io/enforcement": "none"}
 OLD = a_shared_node("n1", UNMEASURED | {"vramwarden.io/driver-version": "535.129.03"})
 NEW = a_shared_node("n2", UNMEASURED)
+HAS_SENTRY = a_shared_node("n1", {"vramwarden.io/sentry": "true"})
+BY_SENTRY = replace(INSTALLED.policy, enforcers=frozenset({EnforceBy.SENTRY}))
 ASKS = a_node(labels={"vramwarden.io/whole-gpu-pods": "1800000000"})
 UNREADY = (
     checked_pod("x/sentry-y", component="sentry", node="n1", not_ready="of the sentry"),
@@ -147,8 +150,12 @@ SAID = {
         {"detail": "nothing new is placed on GPU 1 of n1 (is lost or unhealthy)"}),
     "a driver that is too old, beside one that is not": (
         "enforcement", having(NEW, OLD),
-        {"detail has": "driver 535.129.03 is too old for a sidecar",
-         "cure": "upgrade the driver there to 570 or newer"}),
+        {"detail has": "no pod by Sidecar goes to n1, n2: driver 535.129.03 is too old",
+         "cure": "upgrade the driver there to 570 or newer, or write enforcement.by: Sentry"}),
+    "a node without a sentry": (
+        "sentry-label", having(HAS_SENTRY, NEW, policy=BY_SENTRY),
+        {"detail": "no pod by Sentry goes to n2: no sentry that acts measures all GPUs there",
+         "cure has": "see why: `kubectl -n vramwarden-sentry logs -l ", "about": ("n2",)}),
     "a driver that is new enough": (
         "enforcement", having(NEW), {"detail has": "though the driver is new enough"}),
     "no agent": ("agents", having(a_node(), agent=None), {"level": "warning"}),

@@ -66,6 +66,11 @@ def _facts_of(policy: Policy, fence: Mapping[str, str], facts: Facts) -> PolicyF
             name for name in validators if _tried_by(policy, name)[1] not in {"", Action.IGNORE}
         ),
         tolerations=tuple(one for owners in given for owner in owners for one in owner.tolerations),
+        enforcers=frozenset(
+            rule.of_class(None).enforcement.by
+            for rule in policy.rules
+            if rule.action is not Action.IGNORE
+        ),
         fence=fence,
     )
 

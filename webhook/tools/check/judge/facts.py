@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.pod.fields import as_object, as_objects, part
 from webhook.core.pod.whole import is_gpu_claim
+from webhook.core.policy.values import EnforceBy
 from webhook.names import (
     ADMITTED_ANNOTATION,
     DEFAULT_NAMESPACE,
@@ -233,6 +234,8 @@ class PolicyFacts:
     more than the namespace's name."""
     tolerations: tuple[Mapping[str, Any], ...] = ()
     """Of all rules and classes."""
+    enforcers: frozenset[EnforceBy] = frozenset()
+    """Values of `enforcement.by` in rules that do not ignore their pods."""
     validated: tuple[str, ...] = ()
     """Namespaces of `Facts.validators` whose rule has another action than Ignore."""
     fence: Mapping[str, str] = field(default_factory=dict)
@@ -297,6 +300,13 @@ class Facts:
     """Those of which there is something to say."""
     events: Mapping[str, str] | Unreadable = NOT_ASKED
     """What agents say of nodes whose GPUs are in use: the newest such Event of each."""
+
+    @property
+    def may_have_sidecars(self) -> bool:
+        """True unless the policy is valid and no rule of it is by `Sidecar`."""
+        if not isinstance(self.policy, PolicyFacts) or self.policy.problems:
+            return True
+        return EnforceBy.SIDECAR in self.policy.enforcers
 
 
 def minor(version: str) -> tuple[int, int]:

@@ -9,8 +9,10 @@ from webhook.core.node.sharing import DEPLOY_PLUGIN_LABEL, Shared
 from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.nvidia.drivers import SIDECAR_FROM, explain_support, supports_sidecar
 from webhook.core.pod.quantity import format_bytes
+from webhook.core.policy.values import EnforceBy
 from webhook.core.words import counted
 from webhook.names import (
+    NODE_SENTRY_LABEL,
     NODE_SHARE_LABEL,
     NOT_ENFORCED,
     NVIDIA_RUNTIME_CLASS,
@@ -364,31 +366,65 @@ def gpus_answer(facts: Facts) -> CheckFinding | None:
 
 
 def enforcement(facts: Facts) -> CheckFinding | None:
-    """A sidecar can measure on each that is shared.
+    """A sidecar can measure on each that is shared, unless no rule is by `Sidecar`.
 
-    | label `enforcement` | driver | result |
-    | --- | --- | --- |
-    | sidecar | - | ok |
-    | none | not asked: the amount is said (`agent.vram`) | ok |
-    | none | too old | warning |
-    | none | works | warning |
+    | rules by `Sidecar` | label `enforcement` | driver | result |
+    | --- | --- | --- | --- |
+    | none | - | - | nothing |
+    | some, or the policy is unknown | sidecar | - | ok |
+    | some, or the policy is unknown | none | unknown: the amount is set by `agent.vram` | ok |
+    | some, or the policy is unknown | none | too old | warning |
+    | some, or the policy is unknown | none | works | warning |
     """
-    shared = [node for node in known(facts.nodes) if node.vram_bytes]
-    nodes = [node for node in shared if not node.said]
+    shared, nodes = _measured(facts)
+    if not facts.may_have_sidecars:
+        return None
     if shared and not nodes:
         return ok(f"amounts are {SAID}: {named([node.name for node in shared])}")
     blind = [node for node in nodes if node.enforcement == NOT_ENFORCED]
     if not blind:
         return ok(_tally(node.driver for node in nodes)) if nodes else None
     names = [node.name for node in blind]
-    nobody = "no pod that is held to its cap goes to"
+    nobody = "no pod by Sidecar goes to"
     old = [node for node in blind if not supports_sidecar(node.driver)]
     if old:
         why = f"{nobody} {named(names)}: {explain_support(old[0].driver)}"
-        return warning(why, f"upgrade the driver there to {SIDECAR_FROM} or newer", names)
+        cure = f"upgrade the driver there to {SIDECAR_FROM} or newer"
+        return warning(why, f"{cure}, or write enforcement.by: Sentry", names)
     why = f"{nobody} {named(names)}, though the driver is new enough"
     cure = f"see what its agent says: `kubectl -n {facts.namespace} logs -l "
     return warning(why, f"{cure}app.kubernetes.io/component=agent --prefix`", names)
+
+
+def sentry_label(facts: Facts) -> CheckFinding | None:
+    """A sentry holds caps on each that is shared, if rules are by `Sentry`.
+
+    | rules by `Sentry` | shared nodes | label `sentry` | result |
+    | --- | --- | --- | --- |
+    | unknown: the policy cannot be read | some | - | not checked |
+    | none, or the policy is not valid | - | - | nothing |
+    | some | none, or their amount is set by `agent.vram` | - | nothing |
+    | some | some | true on all | ok |
+    | some | some | missing | warning |
+    """
+    _, nodes = _measured(facts)
+    policy = known(facts.policy)
+    if not nodes or policy is None or EnforceBy.SENTRY not in policy.enforcers:
+        return None
+    names = [node.name for node in nodes if node.labels.get(NODE_SENTRY_LABEL) != "true"]
+    if not names:
+        return ok(counted(len(nodes), "node"))
+    why = "no sentry that acts measures all GPUs there"
+    sentry = facts.sentry if isinstance(facts.sentry, OwnWorkload) else None
+    where = sentry.namespace if sentry else facts.namespace
+    cure = f"see why: `kubectl -n {where} logs -l app.kubernetes.io/component=sentry --prefix`"
+    return warning(f"no pod by Sentry goes to {named(names)}: {why}", cure, names)
+
+
+def _measured(facts: Facts) -> tuple[list[ClusterNode], list[ClusterNode]]:
+    """Return the nodes that are shared, and those of them whose GPUs a driver reports."""
+    shared = [node for node in known(facts.nodes) if node.vram_bytes]
+    return shared, [node for node in shared if not node.said]
 
 
 def device_names(facts: Facts) -> CheckFinding | None:

@@ -83,6 +83,7 @@ GROUPS: Final[dict[str, tuple[Check, ...]]] = {
         Check(When.INSTALLED, nodes.advertised, "they show their memory to the scheduler"),
         Check(When.INSTALLED, nodes.gpus_answer, "their GPUs are healthy"),
         Check(When.INSTALLED, nodes.enforcement, "a sidecar can measure there"),
+        Check(When.INSTALLED, nodes.sentry_label, "a sentry holds caps there"),
         Check(When.INSTALLED, nodes.device_names, "their runtime resolves names of GPUs"),
     ),
     WEBHOOK: (
