@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,8 +18,9 @@ from tests.core.admission.decisions import (
     decided,
     stored_pod,
 )
-from tests.support.pods import RULE
+from tests.support.pods import RULE, a_rule
 from webhook.core.admission.decide import Outcome, Phase
+from webhook.core.policy.values import Accounting, Placement, PodRestart
 
 
 def added(old, new, path=()):
@@ -130,6 +133,48 @@ def test_each_thing_that_translation_adds_is_missed_and_named(pod, path):
         wanted = as_text((*path[:2], len(pod["spec"][path[1]])))
     assert wanted.startswith(finding.path)
     assert finding.path.startswith(as_text(path[:2]))
+
+
+EACH_WAY = {
+    "Sidecar": RICH_RULE,
+    "Sentry": replace(RICH_RULE, enforcement=BY_SENTRY.enforcement),
+    "None": WITHOUT_SIDECAR,
+    "restarts": a_rule(enforcement={"pod_restart": PodRestart.ALL_CONTAINERS}),
+    "CapOnly": a_rule(accounting=Accounting.CAP_ONLY),
+    "not placed": a_rule(placement=Placement.NONE),
+}
+# With another content a variable or a RuntimeClass is the user's, and nothing depends on advice.
+THEIRS = re.compile(
+    r"preferredDuring|^spec\.runtimeClassName$|"
+    r"^spec\.containers\[main\]\.env\[(VRAMWARDEN_GPU_MEMORY_MIB|VRAMWARDEN_GPU_MEMORY_FRACTION|"
+    r"XLA_PYTHON_CLIENT_PREALLOCATE|NVIDIA_DRIVER_CAPABILITIES)\]\.value"
+)
+
+
+def changes(rule):
+    """Yield each value that translation writes, by its path, and the stored pod with another."""
+    before, after = a_plain_pod(), stored_pod(rule)
+    for path in added(before, after):
+        value, shown = after, ""
+        for key in path:
+            value = value[key]
+            name = value.get("name", key) if isinstance(value, dict) else key
+            shown += f"[{name}]" if isinstance(key, int) else f".{key}" if shown else key
+        if isinstance(value, str | int):
+            pod = copy.deepcopy(after)
+            holder: Any = pod
+            for key in path[:-1]:
+                holder = holder[key]
+            holder[path[-1]] = f"{value}x" if isinstance(value, str) else not value
+            yield shown, pod
+
+
+@pytest.mark.parametrize("rule", EACH_WAY.values(), ids=EACH_WAY)
+def test_each_value_that_translation_writes_is_missed_if_it_is_another(rule):
+    decisions = {path: decided(pod, rule, Phase.VALIDATE) for path, pod in changes(rule)}
+    assert len(decisions) > 20
+    stored = {path for path, decision in decisions.items() if decision.allowed}
+    assert stored == set(filter(THEIRS.search, decisions))
 
 
 def test_a_pod_that_was_never_translated_is_denied_with_few_words():
