@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,8 +73,8 @@ def _installed(commit):
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     _git("archive", f"--output={folder / 'tree.tar'}", commit)
-    with tarfile.open(folder / "tree.tar") as archive:
-        archive.extractall(tree, filter="data")
+    tree.mkdir()
+    _run("tar", "--extract", f"--file={folder / 'tree.tar'}", f"--directory={tree}")
     _run(uv, "venv", "--quiet", f"--python={sys.executable}", str(environment))
     # The same version of each library on both sides, or the comparison would be of libraries.
     beside = folder / "versions.new"
