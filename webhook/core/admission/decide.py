@@ -14,7 +14,6 @@ from webhook.core.admission.mutation import edit_debuggers, mutate_pod, void_vis
 from webhook.core.admission.rules.case import Case, CaseKind, case_of
 from webhook.core.admission.rules.changes import new_debuggers
 from webhook.core.admission.rules.complexity import is_managed, is_ours_to_deny
-from webhook.core.admission.rules.suggestions import suggestions_for
 from webhook.core.admission.rules.table import findings_of, hints_of
 from webhook.core.admission.whole_gpu import Offer, offer
 from webhook.core.bounds import LONGEST_SENTENCE
@@ -24,6 +23,7 @@ from webhook.core.pod.demand import asks_for_vram
 from webhook.core.pod.findings import GUIDANCE, Finding, MalformedObjectError, render
 from webhook.core.pod.patch import Edits, Operation, apply_patch
 from webhook.core.pod.review import BAD_REQUEST, FORBIDDEN, Request
+from webhook.core.pod.suggestions import Suggestions
 from webhook.core.pod.views import (
     annotations_of,
     changed,
@@ -293,7 +293,7 @@ def _read(
         rule=rule,
         policy=policy,
         cluster=cluster,
-        suggestions=suggestions_for(pod, None, rule, policy, cluster),
+        suggestions=Suggestions(pod.containers),  # no message about an update has one
         mutating=mutating,
     )
     if request.subresource == "ephemeralcontainers":

@@ -97,7 +97,8 @@ def _class_rejection(name: str | None, case: Case) -> str | None:
             return f"selects {quoted(selected)} by {key}, but the class needs {quoted(value)}"
     if case.asked is None:
         return None
-    allowed = suggestions_for(case.pod, name, case.rule, case.policy, case.cluster)
+    rule = case.rule.of_class(gpu_class)
+    allowed = suggestions_for(case.pod, name, rule, case.policy, case.cluster)
     if allowed.max_count is not None and case.asked.gpu_count > allowed.max_count:
         return f"asks for {case.asked.gpu_count} GPUs; at most {allowed.max_count} are allowed"
     return allowed.rejection(case.asked.amounts)

@@ -160,12 +160,13 @@ def case_of(
 ) -> Case:
     """Return the case of a pod that is created, with its rule as it is for the class asked for."""
     name = pod.annotations.get(GPU_CLASS_ANNOTATION)
+    rule = rule.of_class(policy.class_for(name or rule.default_class))
     suggestions = suggestions_for(pod, name, rule, policy, cluster)
     demand, unreadable = plan_demand(pod, suggestions)
     return Case(
         pod=pod,
         old=pod,
-        rule=rule.of_class(policy.class_for(name or rule.default_class)),
+        rule=rule,
         policy=policy,
         cluster=cluster,
         suggestions=suggestions,

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 def suggestions_for(
     pod: Pod, class_name: str | None, rule: Rule, policy: Policy, cluster: Cluster
 ) -> Suggestions:
-    """Return the amounts and counts that a rule admits for a pod of a class, or of none."""
-    rule = rule.of_class(policy.class_for(class_name or rule.default_class))
+    """Return the amounts and counts that a rule admits for a pod of a class, or of none.
+
+    The rule is that of the class (`Rule.of_class`).
+    """
     most = 1 if rule.accounting is Accounting.CAP_ONLY else rule.max_gpu_count
     return Suggestions(pod.containers, _bounds(pod, class_name, rule, policy, cluster), most)
 
