@@ -67,7 +67,7 @@ def _installed(commit):
     if uv is None:
         raise Unusable("there is no uv to install it with; `make bench` brings it")
     freeze = [uv, "pip", "freeze", "--quiet", "--exclude-editable", f"--python={sys.executable}"]
-    wanted = _run(*freeze)
+    wanted = f"# {sys.base_prefix}\n{_run(*freeze)}"
     if versions.exists() and versions.read_text() == wanted:
         return side
     shutil.rmtree(folder, ignore_errors=True)
