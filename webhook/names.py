@@ -152,6 +152,8 @@ LIMITER_FOLDER: Final = "/run/vramwarden-limiter"
 # What the sentry writes.
 CAP_HELD_CONDITION: Final = PREFIX + "CapHeld"
 """Type of a pod's condition: `False` where the sentry stopped the pod for what it held."""
+SENTRY_ACTING_CONDITION: Final = PREFIX + "SentryActing"
+"""Type of a node's condition, written by its agent: `False` while `NODE_SENTRY_LABEL` is absent."""
 SENTRY_REPORTER: Final = PREFIX + "sentry"
 AGENT_REPORTER: Final = PREFIX + "agent"
 """The `reportingController` of each one's Events."""

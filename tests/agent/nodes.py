@@ -16,7 +16,7 @@ FULL = "121640Mi"
 RULES = [
     {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "watch", "patch"]},
     {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]},
-    {"apiGroups": ["vramwarden.io"], "resources": ["gpunodes"], "verbs": ["get"]},
+    {"apiGroups": ["vramwarden.io"], "resources": ["gpunodes"], "verbs": ["get", "watch"]},
 ]
 SLICES = {
     "apiGroups": ["resource.k8s.io"],

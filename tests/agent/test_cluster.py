@@ -3,11 +3,14 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
 from tests.agent.nodes import BOTH, FULL, RULES
+from tests.support import gpu_nodes
 from tests.support.agents import MEASURED, VRAM
+from tests.support.clusters import a_gpu, a_node
 from tests.support.programs import wait_until
 
 
@@ -94,6 +97,32 @@ def test_the_rights_in_the_package_s_docstring_are_enough(make_agent, account, n
         node.zero()
         node.wait_for(FULL)
         assert not [event for event in agent.events() if event["level"] in ("warning", "error")]
+
+
+def test_a_sentry_that_acts_is_shown_beside_conditions_of_others(
+    make_agent, account, node, control_plane
+):
+    api = control_plane.api
+    gpu_nodes.define(api)
+    gpus = (a_gpu(9, uuid="GPU-a", measured=True), a_gpu(9, uuid="GPU-b", measured=True))
+    ready = {"type": "Ready", "status": "True"}
+    node.patch({"status": {"conditions": [ready]}}, "/status")
+
+    def conditions():
+        return {one["type"]: one["status"] for one in node.read()["status"]["conditions"]}
+
+    expects = {"Ready": "True", "vramwarden.io/SentryActing": "True"}
+    try:
+        with make_agent("--expect-sentry", kubeconfig=account(RULES)) as agent:
+            node.wait_for(FULL)
+            gpu_nodes.store(api, [replace(a_node(node.name, *gpus, age_s=0).figures, acts=True)])
+            wait_until("the condition", lambda: conditions() == expects)
+            assert node.labels()["vramwarden.io/sentry"] == "true"
+            assert not [one for one in agent.events() if one["level"] in ("warning", "error")]
+        with make_agent():
+            wait_until("no condition", lambda: conditions() == {"Ready": "True"})
+    finally:
+        api.delete(gpu_nodes.CRD)
 
 
 @pytest.mark.parametrize(

@@ -39,14 +39,16 @@ def test_a_node_is_read_as_plain_json_with_our_token(kube, api_server):
     assert headers["authorization"] == "Bearer t0ken"
 
 
-@pytest.mark.parametrize(("status", "path"), [(False, "n"), (True, "n/status")])
-def test_a_patch_is_a_merge_patch_that_says_who_we_are(status, path, kube, api_server):
+@pytest.mark.parametrize(
+    ("status", "path", "kind"), [(False, "n", "merge"), (True, "n/status", "strategic-merge")]
+)
+def test_a_patch_is_a_merge_patch_that_says_who_we_are(status, path, kind, kube, api_server):
     api_server.answers = [(200, NODE)]
     assert kube.patch_node("n", {"a": None}, status=status) == NODE
     ((method, asked, headers, body),) = api_server.asked
     assert (method, body) == ("PATCH", {"a": None})
     assert asked == f"/api/v1/nodes/{path}?fieldManager=vramwarden"
-    assert headers["Content-Type"] == "application/merge-patch+json"
+    assert headers["Content-Type"] == f"application/{kind}-patch+json"
 
 
 @pytest.mark.parametrize("code", [429, 500, 502, 503, 504])

@@ -1,18 +1,20 @@
 """What the loop makes of GPUs and node, with messages by hand and a clock of our own."""
 
-import time
 from dataclasses import replace
 
 import pytest
 
 from tests.agent.stepped import DOWN, FINE, GONE, MISSING, NOBODY, NODE, ZEROED, Bench
 from tests.support.agents import VRAM
-from tests.support.api_server import ApiServer
 from tests.support.clusters import a_gpu, a_node
-from webhook.adapters.kube.node_watch import NodeSeen, NodeUnread
+from webhook.adapters.kube.node_watch import (
+    FiguresSeen,
+    FiguresUnread,
+    NodeSeen,
+    NodeUnread,
+)
 from webhook.agent import loop
-from webhook.agent.limit import FRESH_S, FiguresSeen, FiguresUnread, watch_figures
-from webhook.core.kinds.nodes import write_gpu_node
+from webhook.agent.proofs import LIMIT_FRESH_S
 from webhook.core.node.access import Access, GpuAccess
 from webhook.core.node.inventory import Scan
 from webhook.core.node.limits import Proof
@@ -302,9 +304,9 @@ def figures(bench, *, old_s=0.0, limit=PROVEN):
         (lambda _: [FiguresUnread("why")], "as it was"),
         (lambda _: [FiguresSeen(None)], None),
         (figures, "true"),
-        (lambda bench: figures(bench, old_s=FRESH_S), "true"),
-        (lambda bench: figures(bench, old_s=FRESH_S + 1), None),
-        (lambda bench: figures(bench, old_s=-FRESH_S - 1), None),
+        (lambda bench: figures(bench, old_s=LIMIT_FRESH_S), "true"),
+        (lambda bench: figures(bench, old_s=LIMIT_FRESH_S + 1), None),
+        (lambda bench: figures(bench, old_s=-LIMIT_FRESH_S - 1), None),
         (lambda bench: figures(bench, limit=Proof(holds=False, why="x")), None),
         (lambda bench: figures(bench, limit=None), None),
     ],
@@ -327,12 +329,12 @@ def test_the_label_says_that_the_driver_holds_caps_where_its_gpu_node_does(
 def test_where_the_gpu_node_cannot_be_read_the_label_stays_for_a_moment(first, bench):
     bench.hear(FINE, bench.see_node(), figures(bench))
     bench = bench.restarted() if first else bench
-    for after_s, label in ((0.0, "true"), (FRESH_S - 1, "true"), (2.0, None)):
+    for after_s, label in ((0.0, "true"), (LIMIT_FRESH_S - 1, "true"), (2.0, None)):
         bench.hear(FINE, bench.see_node(), FiguresUnread("why"), after_s=after_s)
         assert bench.labels.get(LIMIT) == label
     bench.hear(figures(bench))
     assert bench.labels[LIMIT] == "true"
-    cannot, can = "the node's GPUNode cannot be read", "the node's GPUNode can be read"
+    cannot, can = "the node's GPUNode cannot be watched", "the node's GPUNode is watched"
     assert [said.partition(";")[0] for said in bench.said() if "GPUNode" in said] == [cannot, can]
 
 
@@ -373,24 +375,3 @@ def test_a_node_that_shares_nothing_says_nothing_of_its_driver(change, bench):
         bench.hear(GONE, after_s=30)
         bench.hear(GONE, after_s=300)
     assert LIMIT not in bench.labels
-
-
-def test_the_gpu_node_is_read_from_the_api_servers_memory(monkeypatch):
-    api, heard = ApiServer(), []
-    path = "/apis/vramwarden.io/v1alpha1/gpunodes/n"
-
-    def sleep(pause_s):
-        assert pause_s == 5.0
-        if len(heard) == 1:
-            api.put(path, write_gpu_node(FIGURES))
-        elif len(heard) == 2:
-            api.denied.add(("get", "gpunodes"))
-        else:
-            raise InterruptedError
-
-    monkeypatch.setattr(time, "sleep", sleep)
-    with pytest.raises(InterruptedError):
-        watch_figures(api.kube(), "n", 5.0, heard.append)
-    assert [type(one) for one in heard] == [FiguresSeen, FiguresSeen, FiguresUnread]
-    assert (heard[0].figures, heard[1].figures.name) == (None, "n")
-    assert all((one.path, one.query) == (path, {"resourceVersion": "0"}) for one in api.asked)

@@ -89,6 +89,20 @@ def test_the_agent_is_told_whether_the_fence_voids_containers(void, version, voi
 
 
 @pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({}, True),
+        ({"sentry": {"act": False}}, False),
+        ({"sentry": {"enabled": False}}, False),
+        ({"agent": {"vram": "48Gi"}}, False),
+    ],
+    ids=["it acts", "it only reports", "none", "no driver is asked"],
+)
+def test_the_agent_misses_a_sentry_only_if_the_chart_has_one_that_acts(values, expected, helm):
+    assert told(pod_of(helm.render(values)))["expects_sentry"] is expected
+
+
+@pytest.mark.parametrize(
     ("labels", "there"),
     [
         ({}, False),

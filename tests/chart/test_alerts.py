@@ -17,6 +17,7 @@ GPU = '{node="n1",gpu="0",uuid="gpu-1"}'
 BUCKET = 'vramwarden_admission_duration_seconds_bucket{webhook="mutate",le="%s"}'
 DAY_S = 86400
 CA_EXPIRY = 'vramwarden_certificate_expiry_timestamp_seconds{role="ca"}'
+ACTING = 'kube_node_status_condition{condition="vramwarden.io/SentryActing",'
 NAMED = {"namespace": "team", "pod": "p"}
 
 CASES = {
@@ -102,6 +103,15 @@ CASES = {
             'up{job="ours/vramwarden-sentry",namespace="ours",pod="a"}': "1x52 0x30",
             'up{job="ours/vramwarden-sentry",namespace="ours",pod="gone"}': "0x40 stale",
             'up{job="vramwarden-webhook",namespace="ours",pod="b"}': "0x90",
+        },
+    ),
+    "VramwardenSentryAbsent": (
+        {"node": "n1"},
+        {f'{ACTING}node="n1",status="false"}}': "0x55 1x30"},
+        {
+            f'{ACTING}node="n1",status="true"}}': "1x90",
+            f'{ACTING}node="n1",status="false"}}': "1x55 0x30",
+            'kube_node_status_condition{condition="Ready",node="n1",status="false"}': "1x90",
         },
     ),
     "VramwardenPodStopped": (
@@ -198,7 +208,7 @@ def test_every_metric_and_label_of_an_alert_exists(rules):
     for rule in rules:
         name = rule["alert"]
         ours = asked_of(rule["expr"])
-        assert ours or re.search(r"\bapiserver_|\bup\{", rule["expr"]), name
+        assert ours or re.search(r"\bapiserver_|\bup\{|\bkube_node_", rule["expr"]), name
         if ours:
             assert unknown(rule["expr"], known) == [], name
 

@@ -69,7 +69,7 @@ SAYS = {
     "agent's node": "its own node only",
     "agent's spec": "may not change a node's spec",
     "agent's prefix": "only what begins with vramwarden.io/",
-    "agent's status": "nothing of a node's status but amounts",
+    "agent's status": "nothing of a node's status but amounts and its condition",
     "agent's Events": "Events of its own node only",
     "agent's name": "Events only as vramwarden.io/agent",
     "agent's taint": f"may take the taint {TAINT} off, and change nothing else",
@@ -219,9 +219,9 @@ def touches(method: str, part: str, *about: str, **fields: Any) -> Tries:
     return tries
 
 
-def node(change: Json, name: str = OWN, kind: str = MERGE) -> Tries:
-    """Change a node, by its status where that is changed."""
-    part = "/status" if "status" in change else ""
+def node(change: Json, name: str = OWN) -> Tries:
+    """Change a node, or its status if that is changed, as the agent does."""
+    part, kind = ("/status", STRATEGIC) if "status" in change else ("", MERGE)
     return patches(f"/api/v1/nodes/{name}{part}", change, kind)
 
 
@@ -393,7 +393,12 @@ LABELS = {
     "vramwarden.io/gpu": "true",
     "vramwarden.io/gpu-memory-mib": "81920",
     names.NODE_ASKS_LABEL: "1764000000",
+    names.NODE_SENTRY_LABEL: "true",
 }
+ACTING = {
+    "type": names.SENTRY_ACTING_CONDITION, "status": "False", "reason": "NoSentry", "message": "x",
+    "lastTransitionTime": "2026-11-27T20:00:00Z",
+}  # fmt: skip
 PREFIXED = {
     "another's label": notes(labels={"example.com/rack": "8"}),
     "a label that draws pods": notes(labels={"disk": "ssd"}),
@@ -411,6 +416,10 @@ STATUS = {
         "status": {"addresses": [{"type": "InternalIP", "address": "10.9.9.9"}]}
     },
     "whether it is ready": {"status": {"conditions": [{"type": "Ready", "status": "False"}]}},
+    "that it is not ready, beside its own condition": {
+        "status": {"conditions": [ACTING, {"type": "Ready", "status": "False"}]}
+    },
+    "another's condition": {"status": {"conditions": [{**ACTING, "type": "example.com/x"}]}},
     "what it runs": {"status": {"nodeInfo": {"kubeletVersion": "v1.0.0"}}},
     "that it is never deleted": notes(finalizers=["example.com/a"]),
     "with whom it is deleted": owned_by("Pod", "a"),
@@ -418,6 +427,11 @@ STATUS = {
 SHOWS = {
     "labels": notes(labels=LABELS),
     "amounts": {"status": {"capacity": {"vramwarden.io/vram": "1Gi"}}},
+    "that no sentry acts": {"status": {"conditions": [ACTING]}},
+    "that a sentry acts": {"status": {"conditions": [{**ACTING, "status": "True"}]}},
+    "nothing of its sentry": {
+        "status": {"conditions": [{"type": names.SENTRY_ACTING_CONDITION, "$patch": "delete"}]}
+    },
 }
 MAPS = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
 ELSEWHERE_READ = ("/api/v1/namespaces/default/configmaps", "/api/v1/secrets")

@@ -267,6 +267,13 @@ def test_it_sees_the_gpus_as_the_agent_does(helm, part, access):
     assert ours["securityContext"].get("privileged") == theirs["securityContext"].get("privileged")
 
 
+def test_one_node_at_a_time_is_without_it_and_nothing_displaces_it(helm):
+    objects = helm.render()
+    update = one(objects, "DaemonSet", SENTRY)["spec"]["updateStrategy"]
+    assert update == {"rollingUpdate": {"maxUnavailable": 1}}
+    assert pod_of(objects)["priorityClassName"] == "system-node-critical"
+
+
 def test_its_pods_are_never_sent_to_us(helm):
     """They see every GPU by the variable that our rules deny."""
     objects = helm.render({"sentry": {"namespace": "watch"}})
@@ -370,12 +377,15 @@ def test_the_notes_say_what_it_does_what_it_needs_and_how_to_be_rid_of_it(live_h
         label,
     ):
         assert said in acting
+    assert "find no node" not in acting
     assert "to switch it on: limiter.enabled=true" in acting
     assert "Who breaks into it is root of that node" in notes(live_helm, limited=True)
     looking = notes(live_helm, act=False, namespace="watch")
     assert "stops none" in looking
+    assert "find no node" in looking
     assert label in looking
     off = notes(live_helm, enabled=False)
     assert "The sentry is off: a pod whose user stops its sidecar keeps what it holds" in off
+    assert "find no node" in off
     assert "label namespace" not in off
     assert "limiter" not in off

@@ -35,7 +35,7 @@ FOUND = {
     "webhook.adapters": 44,
     "webhook.adapters.kube": 77,
     "webhook.adapters.policy": 36,
-    "webhook.agent": 27,
+    "webhook.agent": 25,
     "webhook.cli": 10,
     "webhook.core": 6,
     "webhook.core.admission": 91,

@@ -18,7 +18,10 @@ def merged(found: Any, patch: Any, *, strategic: bool = False, key: str = "") ->
     if strategic and isinstance(patch, list) and (by := MERGED_BY.get(key)):
         items = {one[by]: one for one in found or ()}
         for one in patch:
-            items[one[by]] = merged(items.get(one[by]), one, strategic=True)
+            if one.get("$patch") == "delete":
+                items.pop(one[by], None)
+            else:
+                items[one[by]] = merged(items.get(one[by]), one, strategic=True)
         return list(items.values())
     if not isinstance(patch, dict):
         return copy.deepcopy(patch)

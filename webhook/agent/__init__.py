@@ -11,7 +11,7 @@ policy can, by `authentication.kubernetes.io/node-name` in the extra fields of t
 | "" | nodes | get, watch, patch |
 | "" | nodes/status | patch |
 | resource.k8s.io | resourceslices | list, watch |
-| vramwarden.io | gpunodes | get |
+| vramwarden.io | gpunodes | get, watch |
 | events.k8s.io | events, in the namespace `default` | create, patch |
 | "" | configmaps, in the release's namespace | get, watch |
 
@@ -22,7 +22,7 @@ policy can, by `authentication.kubernetes.io/node-name` in the extra fields of t
 | watcher | reports each change of the node |
 | watcher | reports each change of the list of who has which of its GPUs |
 | watcher | reports each change of the ResourceSlices of its node |
-| watcher | reports the node's `GPUNode` as often as GPUs are scanned |
+| watcher | reports each change of the node's `GPUNode` |
 | writer | writes Events of the node, so that nobody waits for them |
 
 A node whose GPUs somebody else gives away is not shared; see `core.node.sharing`. Which pods have

@@ -11,17 +11,20 @@ from webhook.adapters.kube.follow import LONGEST_PAUSE_S
 from webhook.adapters.kube.node_watch import (
     AssignmentsSeen,
     AssignmentsUnread,
+    FiguresSeen,
+    FiguresUnread,
     NodeSeen,
     NodeUnread,
     SlicesSeen,
     SlicesUnread,
     watch_assignments,
+    watch_figures,
     watch_node,
     watch_slices,
 )
 from webhook.agent.events import report, report_changes
 from webhook.agent.heartbeat import beat
-from webhook.agent.limit import FiguresSeen, FiguresUnread, LimitLabel, watch_figures
+from webhook.agent.proofs import Proofs
 from webhook.agent.scanner import watch_gpus
 from webhook.agent.sharing import Assigned, SharingOfNode
 from webhook.core.node.access import advise, named
@@ -44,7 +47,7 @@ from webhook.core.node.state import (
     read_inventory,
 )
 from webhook.core.placement.assignments import promised_bytes
-from webhook.names import AGENT_REPORTER
+from webhook.names import AGENT_REPORTER, SENTRY_ACTING_CONDITION
 from webhook.nodekit.events import EventWriter
 from webhook.nodekit.program import Inbox, NewContainerNeededError
 
@@ -53,6 +56,7 @@ if TYPE_CHECKING:
     from webhook.adapters.kube.client import Kube
     from webhook.adapters.nvml import Nvml
     from webhook.agent.settings import AgentSettings
+    from webhook.core.node.state import Conditions
 
     Message = (
         Scan | NodeSeen | NodeUnread | AssignmentsSeen | AssignmentsUnread
@@ -87,7 +91,7 @@ class Agent:
         self._pause_s = FIRST_PAUSE_S
         self._allowance = Allowance(PATCHES, PATCH_EVERY_S)
         self._assigned = Assigned(None if settings.namespace else {})
-        self._limit = LimitLabel(time.time())
+        self._proofs = Proofs(time.time())
         self._promised_bytes: int | None = None
         """What the node's pods have of its GPUs; None where that is not known."""
         self._owed = False
@@ -125,7 +129,7 @@ class Agent:
             driver = (self._nvml, settings.kernel_driver)
             start(watch_gpus, *driver, settings.interval_s, self._scan_now, send)
             start(watch_slices, self._kube, settings.node, send)
-            start(watch_figures, self._kube, settings.node, settings.interval_s, send)
+            start(watch_figures, self._kube, settings.node, send)
             if settings.namespace:
                 start(watch_assignments, self._kube, settings.namespace, settings.node, send)
         while True:
@@ -152,7 +156,7 @@ class Agent:
                 self._journal.over("stuck", "the driver no longer hangs")
                 self._scan = message
                 self._sharing.on_scan(message)
-                self._limit.on_scan(message)
+                self._proofs.on_scan(message)
                 self._driver = after_scan(self._driver, message, time.monotonic())
                 self._observe()
             case NodeUnread(why):
@@ -178,12 +182,11 @@ class Agent:
                     self._sharing.on_slices(None)
                 self._journal.once("slices", "info" if refused else "warning", what, why)
             case FiguresSeen():
-                self._journal.over("figures", "the node's GPUNode can be read")
-                self._limit.on_figures(message)
+                if message.watched:
+                    self._journal.over("figures", "the node's GPUNode is watched")
+                self._proofs.on_figures(message)
             case FiguresUnread(why):
-                what = (
-                    "the node's GPUNode cannot be read; whether its driver holds caps may be stale"
-                )
+                what = "the node's GPUNode cannot be watched; what follows from it may be stale"
                 self._journal.once("figures", "warning", what, why)
 
     def _on_node(self, node: dict[str, Any] | None, *, watched: bool) -> None:
@@ -262,16 +265,28 @@ class Agent:
         self, found: Sharing, node: dict[str, Any], inventory: Inventory
     ) -> tuple[Patches, list[str]]:
         """Return what the node lacks; its startup taint goes once it lacks nothing else."""
+        now_s = time.time()
+        conditions: Conditions = {SENTRY_ACTING_CONDITION: None}
+        if self._settings.expects_sentry:
+            api_now_s = self._kube.now_s()
+            conditions = self._proofs.sentry_condition(now_s, inventory.gpus, api_now_s)
         state = limited(
             node,
-            desired(inventory, self._assigned.shown, driver_holds=self._limit.holds(time.time())),
+            desired(
+                inventory,
+                self._assigned.shown,
+                driver_holds=self._proofs.driver_holds(now_s),
+                sentry_acts=self._proofs.sentry_acts(now_s, inventory.gpus),
+                conditions=conditions,
+            ),
             found,
             promised_bytes=self._promised_bytes,
             asks=self._sharing.asks,
             claimed_by=self._sharing.claimed_by,
         )
         made = patches(node, state)
-        if made or not self._sharing.is_settled(inventory):
+        awaits_sentry = bool(found.shared is not Shared.NO and inventory.gpus and not conditions)
+        if made or awaits_sentry or not self._sharing.is_settled(inventory):
             return made, list(changes(node, made))
         key = self._settings.startup_taint
         taint = without_taint(node, key)

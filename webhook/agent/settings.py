@@ -33,6 +33,8 @@ class AgentSettings:
     """The file that exists while the kernel has a driver."""
     namespace: str = ""
     """Where the webhook keeps the lists of who has which GPUs; empty where it does not place."""
+    expects_sentry: bool = False
+    """A sentry that acts is to run on the node: its absence is a condition of the node."""
     kubeconfig: Path | None = None
     run_folder: str = ""
     """Where the heartbeat for the probes is written; empty for nowhere."""

@@ -141,6 +141,12 @@ def _taint_key(_context: click.Context, _option: click.Parameter, key: str) -> s
     is_flag=True,
     help="The chart's fence.void holds: images show themselves no GPUs.",
 )
+@click.option(
+    "--expect-sentry",
+    "expects_sentry",
+    is_flag=True,
+    help="The chart has a sentry that acts: a node without one gets a condition.",
+)
 @KERNEL_DRIVER_OPTION
 @click.option(
     "--startup-taint",

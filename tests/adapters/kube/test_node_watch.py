@@ -18,14 +18,18 @@ from webhook.adapters.kube.node_watch import (
     WATCH_S,
     AssignmentsSeen,
     AssignmentsUnread,
+    FiguresSeen,
+    FiguresUnread,
     NodeSeen,
     NodeUnread,
     SlicesSeen,
     SlicesUnread,
     watch_assignments,
+    watch_figures,
     watch_node,
     watch_slices,
 )
+from webhook.core.kinds.nodes import read_gpu_node
 from webhook.core.placement.assignments import Whole, write_assignments, write_whole
 from webhook.core.pod.whole import Slice, claimants, read_slice
 
@@ -174,6 +178,50 @@ def test_who_has_which_gpus_is_reported(reports_to, reads, watches, reports, sin
     assert {path for path, _ in script.watched_by} == {MAPS}
 
 
+GPU_NODES = "/apis/vramwarden.io/v1alpha1/gpunodes"
+
+
+def a_gpu_node(at, version="7"):
+    written = {"observedAt": f"2026-11-27T20:00:{at:02}Z", "acts": True}
+    return {"metadata": {"name": "n", "resourceVersion": version}, "status": written}
+
+
+def figures(at, **more):
+    return FiguresSeen(read_gpu_node(a_gpu_node(at)), **more)
+
+
+@pytest.mark.parametrize(
+    ("reads", "watches", "reports", "slept"),
+    [
+        pytest.param(
+            [a_gpu_node(1)],
+            [[("MODIFIED", a_gpu_node(2, "8")), ("DELETED", a_gpu_node(2, "9"))]],
+            [figures(1), figures(2), FiguresSeen(None)], [1],
+            id="it and each change are reported",
+        ),
+        pytest.param(
+            [404], [[("ADDED", a_gpu_node(3))]], [FiguresSeen(None), figures(3)], [1],
+            id="where there is none it is waited for",
+        ),
+        pytest.param(
+            [404], [404], [FiguresSeen(None, watched=False)], [1],
+            id="a cluster that does not know the kind",
+        ),
+        pytest.param(
+            [403, a_gpu_node(1)], [403],
+            [FiguresUnread("403"), figures(1, watched=False), FiguresUnread("403")], [1, 2],
+            id="failures are reported",
+        ),
+    ],
+)  # fmt: skip
+def test_the_gpu_node_is_reported(reports_to, reads, watches, reports, slept):
+    script = Script(reads, watches)
+    assert reports_to(script, watch_figures, "n") == reports
+    assert script.slept == slept
+    assert {path for path, _ in script.read_by} == {f"{GPU_NODES}/n"}
+    assert {query["fieldSelector"] for _, query in script.watched_by} <= {"metadata.name=n"}
+
+
 def a_slice(name, driver, *texts, version="6"):
     attributes = [{"attributes": {"uuid": {"string": text}}} for text in texts]
     metadata = {"name": name, "resourceVersion": version}
@@ -240,8 +288,9 @@ def test_slices_are_reported_and_a_failure_that_may_pass_is_not_at_once(
         (watch_node, NODE, ("n",)),
         (watch_assignments, config_map(1), ("ns", "n")),
         (watch_slices, listed(GPU), ("n",)),
+        (watch_figures, a_gpu_node(1), ("n",)),
     ],
-    ids=["node", "assignments", "slices"],
+    ids=["node", "assignments", "slices", "figures"],
 )
 def test_a_bug_ends_the_thread(watch, found, of):
     with pytest.raises(ZeroDivisionError):

@@ -33,7 +33,11 @@ def test_the_labels_are_those_by_which_pods_select():
 
 def test_the_labels_of_a_node_that_is_advertised_are_its_own():
     """A command beside the agent finds other device names than the agent."""
-    own = {"vramwarden.io/device-names": "runtime.nvidia.com", "vramwarden.io/driver-limit": "true"}
+    own = {
+        "vramwarden.io/device-names": "runtime.nvidia.com",
+        "vramwarden.io/driver-limit": "true",
+        "vramwarden.io/sentry": "true",
+    }
     shown = LABELS | own
     capacity = {"vramwarden.io/vram": "160Gi"}
     node = {"metadata": {"labels": shown}, "status": {"capacity": capacity}}

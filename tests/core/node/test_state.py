@@ -235,6 +235,35 @@ def test_an_equal_amount_written_differently_needs_no_patch(shown):
     assert not patches(node, desired(TWO))
 
 
+CONDITION = {"status": "False", "reason": "A", "message": "b", "lastTransitionTime": "2026"}
+OLDER = {**CONDITION, "lastTransitionTime": "2025", "lastHeartbeatTime": "2025"}
+SAID = {key: CONDITION[key] for key in ("status", "reason", "message")}
+
+
+@pytest.mark.parametrize(
+    ("carried", "wanted", "patched", "said"),
+    [
+        (None, CONDITION, CONDITION, "absent -> False, A"),
+        (OLDER, CONDITION, None, ""),
+        ({**OLDER, "reason": "C"}, CONDITION, SAID, "False, C -> False, A"),
+        ({**OLDER, "message": "C"}, CONDITION, SAID, "False, A -> False, A"),
+        ({**OLDER, "status": "True"}, CONDITION, CONDITION, "True, A -> False, A"),
+        (OLDER, None, {"$patch": "delete"}, "False, A -> absent"),
+        (None, None, None, ""),
+    ],
+)
+def test_a_condition_is_patched_if_it_differs_and_its_time_with_its_status(
+    carried, wanted, patched, said
+):
+    node = copy.deepcopy(put_right(NODE, TWO))
+    other = {"type": "Ready", "status": "True"}
+    node["status"]["conditions"] = [other, *([{"type": "x", **carried}] if carried else [])]
+    made = patches(node, desired(TWO, conditions={"x": wanted}))
+    expected = patched and {"status": {"conditions": [{"type": "x", **patched}]}}
+    assert (made.metadata, made.status) == (None, expected)
+    assert list(changes(node, made)) == ([f"conditions[x]: {said}"] if said else [])
+
+
 @pytest.mark.parametrize("label", OURS)
 def test_a_label_that_was_removed_is_all_that_is_patched(label):
     node = copy.deepcopy(put_right(NODE, TWO))

@@ -508,8 +508,13 @@ class Kube:
         return self.read(joined("nodes", name))
 
     def patch_node(self, name: str, patch: Json, *, status: bool = False) -> Json:
-        """Apply a JSON merge patch to a node or to its status; return the node as it is then."""
-        return self.merge(joined("nodes", name) + ("/status" if status else ""), patch)
+        """Apply a patch to a node or to its status; return the node as it is then.
+
+        A JSON merge patch, since a strategic one would merge taints; to the status a strategic one,
+        since the other would replace all conditions.
+        """
+        path = joined("nodes", name)
+        return self.patch(f"{path}/status", patch) if status else self.merge(path, patch)
 
     def _events(self, answer: Any, broke_off: str) -> Iterator[tuple[str, Json]]:
         """Yield the event in each line of a watch.

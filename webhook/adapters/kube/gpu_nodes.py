@@ -62,13 +62,10 @@ def _why_not_shared(node: Mapping[str, Any], label: str | None) -> str:
     return f"{offered[0]} is offered" if offered else "its agent does not advertise them"
 
 
-def read_figures(kube: Kube, name: str, *, cached: bool = False) -> NodeFigures | None:
-    """Read what is stored of a node, None where nothing is; raises KubeError.
-
-    `cached`: as the API server remembers it, which may be a moment older, and costs etcd nothing.
-    """
+def read_figures(kube: Kube, name: str) -> NodeFigures | None:
+    """Read what is stored of a node, None where nothing is; raises KubeError."""
     try:
-        return read_gpu_node(kube.read(_path(name), **({"resourceVersion": "0"} if cached else {})))
+        return read_gpu_node(kube.read(_path(name)))
     except KubeError as error:
         if error.not_found:
             return None

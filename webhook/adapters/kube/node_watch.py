@@ -1,4 +1,4 @@
-"""Follow what concerns one node, for long and from that node: itself, its list, its ResourceSlices.
+"""Follow what concerns one node, from that node: itself, its list, its GPUNode, its ResourceSlices.
 
 By ResourceSlices a DRA driver says which devices it gives away: KEP-4381 and the API
 `resource.k8s.io/v1`, which Kubernetes serves from 1.34 on.
@@ -12,14 +12,17 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from webhook.adapters.kube.client import KubeError, joined
 from webhook.adapters.kube.follow import Changed, Collection, Failed, Listed, follow
+from webhook.core.kinds.nodes import read_gpu_node
 from webhook.core.placement.assignments import config_map_name, read_assignments, read_whole
 from webhook.core.pod.whole import Slice, read_slice
+from webhook.names import GPU_NODES_PATH
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from webhook.adapters.kube.client import Kube
     from webhook.adapters.kube.follow import Report
+    from webhook.core.kinds.nodes import NodeFigures
     from webhook.core.placement.assignments import Assignments, Whole
 
 T = TypeVar("T")
@@ -72,6 +75,22 @@ class AssignmentsUnread:
 
 
 @dataclass(frozen=True, slots=True)
+class FiguresSeen:
+    """The node's GPUNode as it is stored; None if there is none."""
+
+    figures: NodeFigures | None
+    watched: bool = True
+    """True if the next change will be reported, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class FiguresUnread:
+    """Changes of the node's GPUNode cannot be reported for now."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class SlicesSeen:
     """All slices of the node as they are now."""
 
@@ -92,7 +111,7 @@ def watch_node(kube: Kube, name: str, send: Callable[[NodeSeen | NodeUnread], ob
     _follow_one(
         Collection(kube=kube, path=joined("nodes"), keep=lambda node: node, name=name),
         lambda node, watched: send(NodeSeen(node, watched)),
-        lambda why: send(NodeUnread(why)),
+        lambda error: send(NodeUnread(str(error))),
     )
 
 
@@ -107,7 +126,21 @@ def watch_assignments(
     _follow_one(
         Collection(kube=kube, path=path, keep=_seen_in, name=name),
         lambda found, watched: send(replace(found or AssignmentsSeen({}), watched=watched)),
-        lambda why: send(AssignmentsUnread(why)),
+        lambda error: send(AssignmentsUnread(str(error))),
+    )
+
+
+def watch_figures(
+    kube: Kube, node: str, send: Callable[[FiguresSeen | FiguresUnread], object]
+) -> None:
+    """Report the node's GPUNode, each change of it, and each failure, forever.
+
+    In a cluster that does not know the kind there is none, and that is no failure.
+    """
+    _follow_one(
+        Collection(kube=kube, path=GPU_NODES_PATH, keep=read_gpu_node, name=node),
+        lambda figures, watched: send(FiguresSeen(figures, watched)),
+        lambda error: None if error.not_found else send(FiguresUnread(str(error))),
     )
 
 
@@ -159,7 +192,7 @@ def watch_slices(
 def _follow_one(
     collection: Collection[T],
     seen: Callable[[T | None, bool], object],
-    failed: Callable[[str], object],
+    failed: Callable[[KubeError], object],
 ) -> None:
     """Report the object of a name, None where it is gone; raises what is a bug."""
 
@@ -170,7 +203,7 @@ def _follow_one(
             case Changed(kind, thing):
                 seen(None if kind == "DELETED" else thing, True)
             case Failed(KubeError() as error):
-                failed(str(error))
+                failed(error)
             case Failed(error):
                 raise error
 

@@ -20,6 +20,7 @@ from webhook.names import (
     NODE_ENFORCEMENT_LABEL,
     NODE_GPU_LABEL,
     NODE_GPU_MEMORY_LABEL,
+    NODE_SENTRY_LABEL,
     VRAM_RESOURCE,
 )
 
@@ -38,6 +39,7 @@ _SELECTED: Final = (
     NODE_ENFORCEMENT_LABEL,
     NODE_DEVICE_NAMES_LABEL,
     NODE_DRIVER_LIMIT_LABEL,
+    NODE_SENTRY_LABEL,
 )
 _TEMPLATE: Final = "k8s.io/cluster-autoscaler/node-template"
 _TAINT_VALUE, _TAINT_EFFECT = "true", "NoSchedule"

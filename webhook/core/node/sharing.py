@@ -210,10 +210,10 @@ def judge(node: Mapping[str, Any], beside: Beside) -> Sharing:
 def _drain(beside: Beside, whole_pods: tuple[str, ...]) -> str:
     whys = []
     if whole_pods:
-        pods = _listed(whole_pods, beside.whole_count)
+        pods = listed(whole_pods, beside.whole_count)
         whys.append(f"they may use nothing now, and have GPUs all the same: {pods}")
     if beside.in_use:
-        gpus = _listed(beside.in_use)
+        gpus = listed(beside.in_use)
         whys.append(f"more than 256Mi are in use, or nobody knows how much, on {gpus}")
     cause = "; ".join(whys)
     return f"drain the whole-GPU pods first: {cause}; the GPUs are shared once they are free"
@@ -235,7 +235,7 @@ def sign(
     if offered:
         return _sign_of_plugin(node, offered)
     if claimed_by:
-        why = f"a DRA driver ({_listed(claimed_by)}) gives them away by resource claims"
+        why = f"a DRA driver ({listed(claimed_by)}) gives them away by resource claims"
         return Sign(why, _CURES["claims"])
     expected = [DEPLOY_PLUGIN_LABEL, *([DEPLOY_DRA_LABEL] if claimed_by is None else [])]
     for key in expected if age_s < YOUNG_S else ():
@@ -249,9 +249,9 @@ def sign(
 
 def _sign_of_plugin(node: Mapping[str, Any], offered: tuple[str, ...]) -> Sign:
     if not any(name.startswith(WHOLE_GPU) for name in offered):
-        why = f"another product gives them away ({_listed(offered)})"
+        why = f"another product gives them away ({listed(offered)})"
         return Sign(why, _CURES["others"])
-    why = f"a device plugin offers them whole ({_listed(offered)})"
+    why = f"a device plugin offers them whole ({listed(offered)})"
     if _HAMI_ANNOTATION in annotations_of(node):
         name = str((node.get("metadata") or {}).get("name") or "NODE")
         return Sign(why, _CURES["hami"].replace("NODE", name))
@@ -384,7 +384,8 @@ def gpus_in_use(scan: Scan | None) -> tuple[str, ...] | None:
     )
 
 
-def _listed(names: tuple[str, ...], count: int = 0) -> str:
+def listed(names: tuple[str, ...], count: int = 0) -> str:
+    """Return the first names, and the number of those left out; `count` if there are more."""
     left = max(count, len(names)) - min(len(names), _NAMED)
     more = f" and {left} more" if left else ""
     return ", ".join(name[: 2 * LONGEST_LABEL] for name in names[:_NAMED]) + more

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.node.inventory import Inventory, TrackedGpu
 from webhook.core.nvidia.device_names import DeviceNames
-from webhook.core.pod.fields import Json, as_object
+from webhook.core.pod.fields import Json, as_object, as_objects
 from webhook.core.pod.gpus import (
     LONGEST_FAULT,
     LONGEST_PRODUCT,
@@ -41,13 +41,18 @@ from webhook.names import (
     NODE_GPU_MEMORY_LABEL,
     NODE_GPU_PRODUCT_LABEL,
     NODE_GPUS_ANNOTATION,
+    NODE_SENTRY_LABEL,
     NOT_ENFORCED,
+    SENTRY_ACTING_CONDITION,
     VRAM_RESOURCE,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
     from fractions import Fraction
+
+    Conditions = Mapping[str, Json | None]
+    """Conditions by type, each without its type; None if there must be none."""
 
 _NAMELESS: Final = "unknown"
 _LARGEST_STEP_MIB: Final = 1024
@@ -63,7 +68,9 @@ _ALL_LABELS: Final = (
     NODE_ENFORCEMENT_LABEL,
     NODE_DEVICE_NAMES_LABEL,
     NODE_DRIVER_LIMIT_LABEL,
+    NODE_SENTRY_LABEL,
 )
+_CONDITION: Final = ("status", "reason", "message")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +81,17 @@ class NodeState:
     labels: Mapping[str, str | None] = field(default_factory=dict)
     """None for a label that must not exist."""
     annotations: Mapping[str, str | None] = field(default_factory=dict)
+    conditions: Conditions = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Patches:
-    """JSON merge patches (RFC 7386); None where nothing is to change."""
+    """Patches of a node; None where nothing is to change."""
 
     metadata: Json | None = None
-    """For the node."""
+    """For the node, as a JSON merge patch (RFC 7386)."""
     status: Json | None = None
-    """For its subresource `status`."""
+    """For its subresource `status`; a strategic merge patch if it has conditions, else either."""
 
     def __bool__(self) -> bool:
         return self.metadata is not None or self.status is not None
@@ -133,15 +141,19 @@ def desired(
     assignments: Mapping[str, Allocation] | None = None,
     *,
     driver_holds: bool | None = None,
+    sentry_acts: bool | None = None,
+    conditions: Conditions | None = None,
 ) -> NodeState:
     """Return what the node should carry, given who has its GPUs; None where that is not known.
 
-    | there are | capacity | `gpu`, `gpu-memory-mib` | others | `enforcement` | `driver-limit` |
+    | there are | capacity | `gpu`, `gpu-memory-mib` | others | `enforcement` | last three |
     | --- | --- | --- | --- | --- | --- |
-    | GPUs | their sum | set | set | as probed | set or removed, as `driver_holds` says |
+    | GPUs | their sum | set | set | as probed | set or removed, as the arguments say |
     | a fixed amount | that | set, as of one GPU | removed | `none` | removed |
     | no GPUs any longer | 0 | removed | removed | removed | removed |
     | no GPUs, as ever | left alone | left alone | left alone | left alone | left alone |
+
+    The last three are the labels `driver-limit` and `sentry`, and the conditions.
 
     A fixed amount has no UUIDs, so pods placed at binding do not go there; of what is free nothing
     is said. What is not known yet, such as the driver's version, or who has GPUs, is left alone.
@@ -150,9 +162,7 @@ def desired(
     if inventory.fixed_bytes is not None:
         removed: dict[str, str | None] = dict.fromkeys(_ALL_LABELS)
         set_to = _labels(inventory.fixed_bytes, {NODE_ENFORCEMENT_LABEL: NOT_ENFORCED})
-        return NodeState(
-            inventory.fixed_bytes, labels=removed | set_to, annotations={NODE_GPUS_ANNOTATION: None}
-        )
+        return replace(withdrawn(), vram_bytes=inventory.fixed_bytes, labels=removed | set_to)
     if gpus:
         largest = min(gpus, key=lambda gpu: (-gpu.memory_bytes, gpu.index, gpu.uuid))
         more = {
@@ -166,15 +176,22 @@ def desired(
             inventory.vram_bytes,
             labels=_labels(largest.memory_bytes, more)
             | _free_labels(gpus, assignments)
-            | _limit_label(driver_holds),
+            | _flag(NODE_DRIVER_LIMIT_LABEL, driver_holds)
+            | _flag(NODE_SENTRY_LABEL, sentry_acts),
             annotations={NODE_GPUS_ANNOTATION: _write_gpus(gpus)},
+            conditions=conditions or {},
         )
     return withdrawn() if inventory.advertised else NodeState()
 
 
 def withdrawn() -> NodeState:
     """Return what a node should carry of whose GPUs nothing is shared: nothing of ours."""
-    return NodeState(0, labels=dict.fromkeys(_ALL_LABELS), annotations={NODE_GPUS_ANNOTATION: None})
+    return NodeState(
+        0,
+        labels=dict.fromkeys(_ALL_LABELS),
+        annotations={NODE_GPUS_ANNOTATION: None},
+        conditions={SENTRY_ACTING_CONDITION: None},
+    )
 
 
 def patches(node: Mapping[str, Any], state: NodeState) -> Patches:
@@ -200,8 +217,8 @@ def changes(node: Mapping[str, Any], made: Patches) -> Iterator[str]:
     for top in (made.metadata or {}, made.status or {}):
         for section, parts in top.items():
             for part, values in parts.items():
-                before = (node.get(section) or {}).get(part) or {}
-                for key, value in values.items():
+                before = _by_key((node.get(section) or {}).get(part))
+                for key, value in _by_key(values).items():
                     old, new = (_shown(one) for one in (before.get(key), value))
                     yield f"{part}[{key}]: {old} -> {new}"
 
@@ -228,10 +245,9 @@ def _labels(largest_bytes: int, more: Mapping[str, str]) -> dict[str, str | None
     return {key: value for key, value in labels.items() if value}
 
 
-def _limit_label(driver_holds: bool | None) -> dict[str, str | None]:
-    if driver_holds is None:
-        return {}
-    return {NODE_DRIVER_LIMIT_LABEL: "true" if driver_holds else None}
+def _flag(label: str, holds: bool | None) -> dict[str, str | None]:
+    """Return a label that is `true` or absent; nothing if it is not known which."""
+    return {} if holds is None else {label: "true" if holds else None}
 
 
 def _free_labels(
@@ -271,17 +287,42 @@ def _shown(value: object) -> str:
     return "absent" if value is None else str(value)
 
 
-def _status_patch(node: Mapping[str, Any], state: NodeState) -> Json | None:
-    status = node.get("status") or {}
-    if state.vram_bytes is None or (not state.vram_bytes and not _amount(status, "capacity")):
-        return None
-    amount = format_bytes(state.vram_bytes)
-    differing = {
-        part: {VRAM_RESOURCE: amount}
-        for part in ("capacity", "allocatable")
-        if _amount(status, part) != state.vram_bytes
+def _by_key(part: Any) -> Json:
+    """Return a part of a node by key; of conditions the status with its reason by type."""
+    if not isinstance(part, list):
+        return as_object(part)
+    return {
+        one["type"]: one.get("status") and f"{one['status']}, {one.get('reason')}" for one in part
     }
+
+
+def _status_patch(node: Mapping[str, Any], state: NodeState) -> Json | None:
+    status, differing = node.get("status") or {}, Json()
+    if state.vram_bytes or (state.vram_bytes == 0 and _amount(status, "capacity")):
+        amount = format_bytes(state.vram_bytes)
+        for part in ("capacity", "allocatable"):
+            if _amount(status, part) != state.vram_bytes:
+                differing[part] = {VRAM_RESOURCE: amount}
+    if conditions := list(_condition_patches(status, state.conditions)):
+        differing["conditions"] = conditions
     return {"status": differing} if differing else None
+
+
+def _condition_patches(status: Mapping[str, Any], wanted: Conditions) -> Iterator[Json]:
+    """Yield the conditions that differ, as a strategic merge patch has them.
+
+    The time of the transition is left alone if the status stays.
+    """
+    carried = {one.get("type"): one for one in as_objects(status.get("conditions"))}
+    for kind, condition in wanted.items():
+        before = carried.get(kind)
+        if condition is None:
+            if before is not None:
+                yield {"type": kind, "$patch": "delete"}
+        elif before is None or before.get("status") != condition["status"]:
+            yield {"type": kind, **condition}
+        elif any(before.get(key) != condition[key] for key in _CONDITION):
+            yield {"type": kind, **{key: condition[key] for key in _CONDITION}}
 
 
 def shown_vram(node: Mapping[str, Any]) -> int:

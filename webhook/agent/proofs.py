@@ -1,0 +1,151 @@
+"""Proofs that the node's GPUNode gives: of a driver that holds caps, and of a sentry that acts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from webhook.core.kinds.nodes import write_time
+from webhook.core.node.inventory import LOST, SILENT
+from webhook.core.node.sharing import listed
+from webhook.core.nvidia.drivers import Fault
+from webhook.names import SENTRY_ACTING_CONDITION
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from webhook.adapters.kube.node_watch import FiguresSeen
+    from webhook.core.kinds.nodes import NodeFigures
+    from webhook.core.node.inventory import Scan
+    from webhook.core.node.state import Conditions
+    from webhook.core.pod.gpus import Gpu
+
+LIMIT_FRESH_S: Final = 240.0
+"""Maximum age of a proof that the driver holds caps, in seconds. The sentry writes every 65 s. The
+label stays for as long if the object cannot be read."""
+
+SENTRY_FRESH_S: Final = 120.0
+"""Maximum age of a proof that the sentry acts, in seconds: longer than a pod of its DaemonSet is
+replaced. The node's condition is `False` only after as long without one."""
+
+
+_GONE: Final = {Fault.LIBRARY_MISSING, Fault.DRIVER_DOWN, Fault.DRIVER_CHANGED}
+
+
+class Proofs:
+    """The node's GPUNode as it was read last, and the driver as it was scanned last."""
+
+    def __init__(self, started_s: float) -> None:
+        """Prepare, at this Unix time."""
+        self._started_s = started_s
+        self._seen: FiguresSeen | None = None
+        self._version = ""
+        """The driver's; empty before it first answered."""
+        self._gone = False
+        self._acted_s = float("-inf")
+        """Unix time of the newest figures that proved a sentry that acts."""
+
+    def on_figures(self, seen: FiguresSeen) -> None:
+        """Remember what was read."""
+        self._seen = seen
+
+    def on_scan(self, scan: Scan) -> None:
+        """Remember which driver answered; any other failure of a scan may be over in a moment."""
+        if scan.fault is None:
+            self._version, self._gone = scan.driver_version, False
+        elif scan.fault in _GONE:
+            self._gone = True
+
+    def driver_holds(self, now_s: float) -> bool | None:
+        """Return whether the driver holds caps, at this Unix time; None if that is not known yet.
+
+        | the driver, by our own scans | the GPUNode, read last | its figures | its proof | |
+        | --- | --- | --- | --- | --- |
+        | is gone, or of another version than the sentry saw | any | any | any | no |
+        | any other | was not read, for less than `LIMIT_FRESH_S` | | | not known |
+        | any other | was not read for longer | | | no |
+        | any other | does not exist | | | no |
+        | any other | exists | are older than `LIMIT_FRESH_S` | any | no |
+        | has not answered yet | exists | are newer | holds | not known |
+        | the one that the sentry saw | exists | are newer | holds | yes |
+        | any other | exists | are newer | does not hold, or there is none | no |
+        """
+        if self._gone:
+            return False
+        if self._seen is None:
+            return None if abs(now_s - self._started_s) < LIMIT_FRESH_S else False
+        figures = self._seen.figures
+        if figures is None or abs(now_s - figures.observed_s) > LIMIT_FRESH_S:
+            return False
+        if figures.limit is None or not figures.limit.holds:
+            return False
+        return figures.driver_version == self._version if self._version else None
+
+    def sentry_acts(self, now_s: float, gpus: Iterable[Gpu]) -> bool | None:
+        """Return whether a sentry acts on every shared GPU; None if that is not known yet.
+
+        | the newest figures that proved it | the GPUNode | acts |
+        | --- | --- | --- |
+        | are at most `SENTRY_FRESH_S` old | any | yes |
+        | are older, or there were none | was not read, for less than `SENTRY_FRESH_S` | not known |
+        | are older, or there were none | any other | no |
+
+        A failure that is over sooner, or a sentry that is replaced, withdraws nothing.
+        """
+        figures = self._seen.figures if self._seen else None
+        if figures is not None and not _why_no_sentry(figures, gpus, now_s):
+            self._acted_s = figures.observed_s
+        if abs(now_s - self._acted_s) <= SENTRY_FRESH_S:
+            return True
+        return None if self._seen is None and self._is_new(now_s) else False
+
+    def sentry_condition(self, now_s: float, gpus: Iterable[Gpu], api_now_s: float) -> Conditions:
+        """Return the node's condition of a sentry that acts; none if that is not known yet.
+
+        `api_now_s` is the Unix time by the API server's clock.
+        """
+        gpus = tuple(gpus)
+        if self.sentry_acts(now_s, gpus):
+            status, reason, message = "True", "SentryActs", _ACTS
+        elif self._is_new(now_s):
+            return {}
+        else:
+            figures = self._seen.figures if self._seen else None
+            reason, message = _why_no_sentry(figures, gpus, now_s) or _NO_SENTRY
+            status = "False"
+        said = {"status": status, "reason": reason, "message": message}
+        return {SENTRY_ACTING_CONDITION: {**said, "lastTransitionTime": write_time(api_now_s)}}
+
+    def _is_new(self, now_s: float) -> bool:
+        return abs(now_s - self._started_s) <= SENTRY_FRESH_S
+
+
+_ACTS: Final = "the sentry of this node measures every shared GPU and stops pods above their caps"
+_WITHOUT: Final = (
+    "pods whose only enforcer it is run without a cap here, and no further one comes;"
+    " kubectl get pods -A -l app.kubernetes.io/component=sentry -o wide"
+)
+_NO_SENTRY: Final = (
+    "NoSentry",
+    f"no sentry of this node has written its GPUNode for {SENTRY_FRESH_S:g} s: {_WITHOUT}",
+)
+
+
+def _why_no_sentry(
+    figures: NodeFigures | None, gpus: Iterable[Gpu], now_s: float
+) -> tuple[str, str] | None:
+    """Return reason and message if figures prove no sentry that acts; None if they prove one.
+
+    A GPU that does not answer the agent either gets no pod, and nothing there can be measured.
+    """
+    if figures is None or abs(now_s - figures.observed_s) > SENTRY_FRESH_S:
+        return _NO_SENTRY
+    if not figures.acts:
+        why = "the sentry of this node may stop no process, or cannot follow its list of pods"
+        return "SentryDoesNotAct", f"{why}: {_WITHOUT}"
+    measured = {gpu.uuid for gpu in figures.gpus if gpu.measured}
+    answering = (gpu for gpu in gpus if gpu.fault not in {LOST, SILENT})
+    unmeasured = tuple(gpu.uuid for gpu in answering if gpu.uuid not in measured)
+    if unmeasured:
+        why = f"the sentry of this node cannot measure {listed(unmeasured)}"
+        return "GPUNotMeasured", f"{why}: {_WITHOUT}"
+    return None
