@@ -122,10 +122,16 @@ ENFORCER_RUN_PATH: Final = "/run/vram-enforcer"
 ENFORCER_NO_TOKEN_VOLUME: Final = "vram-enforcer-no-token"  # noqa: S105 - a volume's name
 """An empty volume over the token's path keeps the ServiceAccount plugin from adding a token."""
 
-ENFORCER_GPU_VOLUME: Final = "vram-enforcer-gpu"
-"""Shows the sidecar the pod's annotations `gpu` and `gpu-waits` as files of those names, which the
-kubelet updates in place; a variable is resolved once, when its container starts."""
 ENFORCER_GPU_PATH: Final = "/run/vram-enforcer-gpu"
+
+# The gate, which keeps containers from being created before their pod has its GPU.
+GATE_VOLUME: Final = "vram-gate"
+GATE_PATH: Final = "/run/vram-gate"
+GATE_VARIABLE: Final = "VRAMWARDEN_GPU_ASSIGNMENT"
+"""The annotation `gpu-memory-fraction`; see `core.admission.gate`."""
+
+OUR_VOLUMES: Final = (ENFORCER_RUN_VOLUME, ENFORCER_NO_TOKEN_VOLUME, GATE_VOLUME)
+"""Volumes that no container may mount except as translation does."""
 
 GPUS_ENV: Final = "VRAM_GPUS"
 """The annotation `gpu`, as it was when the sidecar's container started."""

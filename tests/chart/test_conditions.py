@@ -37,6 +37,7 @@ from webhook.core.policy.values import (
     ResourceClaims,
     VisibleDevices,
 )
+from webhook.names import OUR_VOLUMES
 
 REVIEWS = {path.stem: json.loads(path.read_text()) for path in paths.REVIEWS.glob("*.json")}
 VRAM, VISIBLE = "vramwarden.io/vram", "NVIDIA_VISIBLE_DEVICES"
@@ -195,6 +196,7 @@ MOUNTS = st.sampled_from(
         [{"name": "data", "mountPath": "/data"}],
         [{"name": "vram-enforcer-run", "mountPath": "/run/vram-enforcer"}],
         [{"name": "vram-enforcer-no-token", "mountPath": "/x"}],
+        [{"name": "vram-gate", "mountPath": "/x"}],
         [{"name": "data", "mountPath": "/var/run/nvidia-container-devices/all"}],
     ]
 )
@@ -217,7 +219,7 @@ CONTAINERS = st.fixed_dictionaries(
 NAMES = st.sampled_from(["main", "second", "third", "vram-enforcer", "vram-enforcer-2"])
 PATHS = ("/x", "/run", "/var", "/dev/shm")  # noqa: S108 - of a node
 VOLUMES = st.lists(
-    st.sampled_from(["data", "vram-enforcer-run", "vram-enforcer-no-token", "vram-enforcer-gpu"]),
+    st.sampled_from(["data", *OUR_VOLUMES]),
     unique=True,
 ).flatmap(
     lambda names: st.tuples(
@@ -229,6 +231,8 @@ VOLUMES = st.lists(
         )
     ).map(list)
 )
+ENFORCER_VOLUMES = [name for name in OUR_VOLUMES if name != "vram-gate"]
+"""Those that are a finding if they are not empty; the gate's is replaced."""
 OURS = ["gpu-memory", "gpu-count", "gpu-class", "gpu", "admitted", "unheard-of"]
 # Of mounts a value that names a CDI device says nothing.
 CDI = [
@@ -299,6 +303,7 @@ OF_OURS = {
     "reserved name": {"name": "vram-enforcer"},
     "mount": {"volumeMounts": [{"name": "vram-enforcer-run", "mountPath": "/x"}]},
     "other mount": {"volumeMounts": [{"name": "vram-enforcer-no-token", "mountPath": "/x"}]},
+    "the gate": {"volumeMounts": [{"name": "vram-gate", "mountPath": "/x"}]},
 }
 WHOLE = {
     "limit of a GPU": {"resources": {"limits": {"nvidia.com/gpu": "500m"}}},
@@ -354,7 +359,7 @@ NEW = {
         **odd(OF_OURS),
         **{
             f"volume {name}": a_pod(volumes=[{"name": name, "hostPath": {"path": "/x"}}])
-            for name in ("vram-enforcer-run", "vram-enforcer-no-token", "vram-enforcer-gpu")
+            for name in ENFORCER_VOLUMES
         },
     },
     "advice": {**odd(WHOLE), "a mount that shows GPUs": MOUNTING},
@@ -711,7 +716,7 @@ def test_of_such_a_pod_new_debugging_containers_are_looked_at(sent, name):
 @pytest.mark.parametrize("name", UNREAD)
 def test_the_largest_lists_that_are_gone_through_cost_no_more_than_an_expression_may(sent, name):
     """Each has at its end what matters, so that all of it was read; a failed condition shows."""
-    room = {"entries": -1, "volumes": -2, "mounts": -1, "allMounts": -16}  # for a token, and that
+    room = {"entries": -1, "volumes": -2, "mounts": -1, "allMounts": -17}  # for a token, and that
     pod = copy.deepcopy(lists(**room)[name])
     found, _ = sent.creating(pod)
     has_domain = name in {"resources", "domainResources", "domainCharacters"}

@@ -36,6 +36,7 @@ NAME = "vramwarden-second-line"
 SAYS = {
     "untranslated": "the pod asks for GPU memory and was not translated, so nobody would count it. "
     "Create it again; ",
+    "no gate": "the pod would start before it has a GPU",
     "no sidecar": "the pod asks for GPU memory and lacks the sidecar vram-enforcer",
     "variable": "NVIDIA_VISIBLE_DEVICES set by hand shows GPUs that nobody accounts for",
     "annotation": "an annotation by which devices are injected (cdi.k8s.io, devices.gke.io and "
@@ -53,6 +54,8 @@ GOVERNED = {
     "voiding": {"visible_devices": VisibleDevices.VOID},
     "unplaced": {"placement": Placement.NONE},
     "trusted": {"placement": Placement.NONE, "enforcement": {"by": EnforceBy.NONE}},
+    "by-sentry": {"enforcement": {"by": EnforceBy.SENTRY}},
+    "by-none": {"enforcement": {"by": EnforceBy.NONE}},
     "sharing": {"translate_whole_gpu_bytes": 16 * 2**30},
     "sliced": {"accounting": Accounting.MIG},
     "slotted": {"accounting": Accounting.CAP_ONLY},
@@ -93,9 +96,9 @@ def changed(pod, path, value):
 # What shows GPUs, and what does not
 
 VISIBLE, VRAM = "NVIDIA_VISIBLE_DEVICES", "vramwarden.io/vram"
-OURS, OTHER = (
+OURS, OTHER, FRACTION = (
     {"fieldRef": {"fieldPath": f"metadata.annotations['vramwarden.io/{key}']"}}
-    for key in ("visible-devices", "gpu")
+    for key in ("visible-devices", "gpu", "gpu-memory-fraction")
 )
 
 
@@ -240,6 +243,54 @@ def in_plugins():
                 yield new(f"{what}, without the sidecar", bare, "no sidecar", namespace)
 
 
+GATE, ASSIGNMENT = "vram-gate", "VRAMWARDEN_GPU_ASSIGNMENT"
+GATED = {
+    "default": ["vram-enforcer"],
+    **{namespace: ["main", "init", "side"] for namespace in ("by-sentry", "by-none")},
+}
+"""Containers with the gate, by namespace; a fourth has no VRAM."""
+OF_GATE = {
+    "without the variable": lambda env, _: env.remove(by_name(env, ASSIGNMENT)),
+    "with the variable twice": lambda env, _: env.append({"name": ASSIGNMENT, "value": "0.5"}),
+    "with the same variable twice": lambda env, _: env.append(by_name(env, ASSIGNMENT)),
+    "with a variable by hand": lambda env, _: env.append(
+        {"name": env.pop(env.index(by_name(env, ASSIGNMENT)))["name"], "value": "0.5"}
+    ),
+    "from another annotation": lambda env, _: by_name(env, ASSIGNMENT).update(valueFrom=OTHER),
+    "without the mount": lambda _, mounts: mounts.remove(by_name(mounts, GATE)),
+    "with a writable mount": lambda _, mounts: by_name(mounts, GATE).update(readOnly=False),
+    "with a mount of all": lambda _, mounts: by_name(mounts, GATE).pop("subPathExpr"),
+    "with a second mount": lambda _, mounts: mounts.append({"name": GATE, "mountPath": "/x"}),
+}
+
+
+def by_name(entries, name):
+    return next(one for one in entries if one["name"] == name)
+
+
+def gated_pods():
+    """Yield rows of pods whose gate another webhook broke after ours."""
+    asking = a_pod(
+        "main=8Gi,init=8Gi,side=8Gi",
+        containers=[a_container(), a_container("second")],
+        initContainers=[a_container("init"), a_container("side", restartPolicy="Always")],
+    )
+    for namespace, names in GATED.items():
+        done = translated(asking, namespace)
+        yield new(f"gated, {namespace}", done, "", namespace)
+        for name in names:
+            for what, change in OF_GATE.items():
+                pod = copy.deepcopy(done)
+                container = by_name(pod["spec"]["containers"] + pod["spec"]["initContainers"], name)
+                change(container["env"], container["volumeMounts"])
+                yield new(f"{name} {what}, {namespace}", pod, "no gate", namespace)
+        pod = copy.deepcopy(done)
+        volume = by_name(pod["spec"]["volumes"], GATE)
+        del volume["emptyDir"]
+        volume["configMap"] = {"name": "m"}
+        yield new(f"gated by another volume, {namespace}", pod, "no gate", namespace)
+
+
 def with_annotation(pod):
     """Return a pod of `injectors` before its annotation, which comes last, and the annotation."""
     (key, *_), pod = pod["metadata"]["annotations"], copy.deepcopy(pod)
@@ -290,7 +341,7 @@ CREATED = [
     ),
     *(
         new(f"is translated in {name}", translated(a_pod("8Gi"), name), "", name)
-        for name in ("default", "a-team", "trusted", "unplaced", "observed")
+        for name in ("default", "a-team", "trusted", "unplaced", "observed", "both")
     ),
     *(
         new(f"lost {what}", changed(translated(a_pod("8Gi")), *change), said)
@@ -303,6 +354,7 @@ CREATED = [
         "trusted",
     ),
     *in_plugins(),
+    *gated_pods(),
     new("has a whole GPU where that is a share", WHOLE_GPU, "", "sharing"),
     new("has a share in its place", translated(WHOLE_GPU, "sharing"), "", "sharing"),
     new(
@@ -346,7 +398,11 @@ CREATED = [
         changed(
             translated(a_pod("8Gi")),
             (*SIDECAR, "env"),
-            [{"name": "VRAM_CAP_BYTES", "value": "1"}, named(valueFrom=OURS)],
+            [
+                {"name": "VRAM_CAP_BYTES", "value": "1"},
+                named(valueFrom=OURS),
+                {"name": "VRAMWARDEN_GPU_ASSIGNMENT", "valueFrom": FRACTION},
+            ],
         ),
     ),
     *(

@@ -15,7 +15,7 @@ from webhook.core.policy.values import PodRestart
 OURS = [
     {
         "action": "RestartAllContainers",
-        "exitCodes": {"operator": "NotIn", "values": [0, 70, 75, 76]},
+        "exitCodes": {"operator": "NotIn", "values": [0, 70, 75]},
     }
 ]
 GATE = "RestartAllContainersOnContainerExits"

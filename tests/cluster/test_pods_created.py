@@ -52,6 +52,10 @@ STORED_SIDECAR = {
         {"name": "VRAM_BLIND_AFTER", "value": "60s"},
         {"name": "VRAM_WHEN_BLIND", "value": "Report"},
         {"name": "VRAM_GPUS", "valueFrom": {"fieldRef": of_annotation("gpu")}},
+        {
+            "name": "VRAMWARDEN_GPU_ASSIGNMENT",
+            "valueFrom": {"fieldRef": of_annotation("gpu-memory-fraction")},
+        },
         {"name": "VRAM_DRIVER_LIMIT", "valueFrom": {"fieldRef": of_annotation("driver-limit")}},
         {"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": CHOSEN_AT_BINDING},
         {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "utility"},
@@ -63,7 +67,12 @@ STORED_SIDECAR = {
     "volumeMounts": [
         {"name": "vram-enforcer-run", "mountPath": "/run/vram-enforcer"},
         {"name": "vram-enforcer-no-token", "mountPath": TOKEN_PATH, "readOnly": True},
-        {"name": "vram-enforcer-gpu", "mountPath": "/run/vram-enforcer-gpu", "readOnly": True},
+        {
+            "name": "vram-gate",
+            "mountPath": "/run/vram-gate",
+            "readOnly": True,
+            "subPathExpr": "$(VRAMWARDEN_GPU_ASSIGNMENT)",
+        },
     ],
     "startupProbe": {
         "exec": {"command": ["/opt/vramwarden/bin/vram-enforcer-probe", "startup", "25"]},
@@ -103,11 +112,9 @@ SHOWN = [  # our cap first of all, so that other variables may refer to it
 ]
 VOID = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
 IN_MEMORY = {"emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}
-GPU_FILES = [{"path": name, "fieldRef": of_annotation(name)} for name in ("gpu", "gpu-waits")]
 VOLUMES = [
-    {"name": "vram-enforcer-run", **IN_MEMORY},
-    {"name": "vram-enforcer-no-token", **IN_MEMORY},
-    {"name": "vram-enforcer-gpu", "downwardAPI": {"items": GPU_FILES, "defaultMode": 0o644}},
+    {"name": name, **IN_MEMORY}
+    for name in ("vram-enforcer-run", "vram-enforcer-no-token", "vram-gate")
 ]
 NODES = [
     {"key": "vramwarden.io/gpu-memory-mib", "operator": "Gt", "values": ["8191"]},

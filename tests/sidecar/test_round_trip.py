@@ -26,6 +26,7 @@ from webhook.names import (
     DRIVER_LIMIT_ENV,
     ENFORCER_CONTAINER,
     GPU_ANNOTATION,
+    GPU_MEMORY_FRACTION_ANNOTATION,
     GPUS_ENV,
     ON_EXCESS_ENV,
     VISIBLE_DEVICES_ANNOTATION,
@@ -103,7 +104,8 @@ def _value(entry, gpus):
         assert path == f"metadata.annotations['{VISIBLE_DEVICES_ANNOTATION}']"
         return "runtime.nvidia.com/gpu=0"  # as a node may spell it
     key = path.removeprefix("metadata.annotations['").removesuffix("']")
-    return {GPU_ANNOTATION: gpus, DRIVER_LIMIT_ANNOTATION: ""}[key]
+    written = {DRIVER_LIMIT_ANNOTATION: "", GPU_MEMORY_FRACTION_ANNOTATION: "0.5"}
+    return {GPU_ANNOTATION: gpus, **written}[key]
 
 
 def assert_same(settings, fields, cap_bytes):

@@ -46,6 +46,7 @@ ENV = st.lists(
                     }
                 },
             },
+            {"name": "VRAMWARDEN_GPU_ASSIGNMENT", "value": "0.5"},
             {"name": "CUPY_GPU_MEMORY_LIMIT", "value": "3665821696"},
             {"name": "XLA_CLIENT_MEM_FRACTION", "value": "$(VRAMWARDEN_GPU_MEMORY_FRACTION)"},
         ]
@@ -145,6 +146,19 @@ def containers(draw: st.DrawFn, names: list[str], *, init: bool) -> list[Json]:
 
 
 MODELS = [{"name": "models", "hostPath": {"path": "/data/models"}}]
+MOUNTED = [
+    {"name": "data", "emptyDir": {}},
+    {"name": "vram-gate", "configMap": {"name": "of-the-user", "optional": True}},
+]
+GATE = {"name": "vram-gate", "readOnly": True, "subPathExpr": "$(VRAMWARDEN_GPU_ASSIGNMENT)"}
+DATA = {"name": "data", "mountPath": "/data"}
+MOUNTS = st.sampled_from(
+    [
+        *([], [DATA], [{**GATE, "mountPath": "/run/vram-gate"}], [{**GATE, "mountPath": "/old"}]),
+        [{**GATE, "mountPath": "/old"}, DATA, {**GATE, "mountPath": "/run/vram-gate"}],
+    ]
+)
+"""Mounts of `MOUNTED`, among them the gate's as an earlier translation may have left them."""
 
 
 @st.composite
@@ -185,12 +199,17 @@ def asking_pods(draw: st.DrawFn) -> Json:
             )
         )
     )
+    mounted = draw(st.booleans())
+    if mounted:
+        spec["volumes"] = [*(spec.get("volumes") or ()), *MOUNTED]
     pod = a_pod(memory, containers=draw(containers(names[:split], init=False)), **spec)
     for field in ("containers", "initContainers"):
         for container in pod["spec"].get(field) or ():
             if profiles is not None:
                 container["securityContext"] = profiles
             limits = (container.get("resources") or {}).get("limits") or {}
+            if mounted:
+                container["volumeMounts"] = draw(MOUNTS)
             if spec.get("resources") == LITTLE and "cpu" in limits:
                 del container["resources"]  # the API server takes no limit above the pod's
     if draw(st.booleans()):

@@ -35,7 +35,7 @@ from webhook.core.policy.values import (
     RunAs,
     VisibleDevices,
 )
-from webhook.names import ENFORCER_CONTAINER
+from webhook.names import ENFORCER_CONTAINER, GATE_VOLUME
 
 RULES = st.builds(
     a_rule,
@@ -210,10 +210,15 @@ def test_everything_else_in_the_pod_stays_as_it_was(pod, rule):
     for field in ("containers", "initContainers"):
         kept = [c for c in after["spec"].get(field) or [] if c["name"] != ENFORCER_CONTAINER]
         for old, new in zip(pod["spec"].get(field) or [], kept, strict=True):
-            without = {"env", "resources"}
+            without = {"env", "resources", "volumeMounts"}
             assert {k: v for k, v in old.items() if k not in without} == {
                 k: v for k, v in new.items() if k not in without
             }
+            before, mounts = (
+                [m for m in each.get("volumeMounts") or [] if m["name"] != GATE_VOLUME]
+                for each in (old, new)
+            )
+            assert mounts == before
 
 
 @given(asking_pods(), RULES)

@@ -28,11 +28,17 @@ from tests.support.pods import a_policy, a_rule
 from tests.support.strategies import asking_pods
 from webhook.core.admission.decide import Phase
 from webhook.core.policy.values import EnforceBy, Placement
-from webhook.names import BINDING_ANNOTATIONS, ENFORCER_CONTAINER
+from webhook.names import (
+    BINDING_ANNOTATIONS,
+    ENFORCER_CONTAINER,
+    GATE_VARIABLE,
+    GATE_VOLUME,
+    OUR_VOLUMES,
+)
 
 
 def changed(pod):
-    """Return a translated pod whose sidecar another policy or registry wrote in other words."""
+    """Return a translated pod whose sidecar and gate another policy or registry wrote otherwise."""
     pod = copy.deepcopy(pod)
     enforcer = enforcer_of(pod)
     if enforcer:
@@ -40,11 +46,12 @@ def changed(pod):
         enforcer["startupProbe"] |= {"failureThreshold": 4, "initialDelaySeconds": 5}
         amounts = {"cpu": "10m", "memory": "64Mi"}
         enforcer["resources"] = {"requests": amounts, "limits": amounts}
-        optional = {"VRAM_GPUS", "VRAM_DRIVER_LIMIT"}
+        optional = {"VRAM_GPUS", "VRAM_DRIVER_LIMIT", "VRAMWARDEN_GPU_ASSIGNMENT"}
         enforcer["env"] = [one for one in enforcer["env"] if one["name"] not in optional]
         enforcer["volumeMounts"] = enforcer["volumeMounts"][:2]
-        volumes = pod["spec"]["volumes"]
-        pod["spec"]["volumes"] = [one for one in volumes if one["name"] != "vram-enforcer-gpu"]
+    for volume in pod["spec"].get("volumes") or ():
+        if volume["name"] == GATE_VOLUME:
+            volume["emptyDir"] = {}
     return pod
 
 
@@ -63,7 +70,22 @@ def enforcer_of(pod):
 
 def volumes_of(pod):
     volumes = pod["spec"].get("volumes") or ()
-    return {one["name"]: one for one in volumes if one["name"].startswith("vram-enforcer-")}
+    return {one["name"]: one for one in volumes if one["name"] in OUR_VOLUMES}
+
+
+def gates_of(pod):
+    """Return all that is of the gate in each container that is not the sidecar."""
+    containers = [*pod["spec"]["containers"], *(pod["spec"].get("initContainers") or ())]
+    return {
+        one["name"]: [
+            entry
+            for key, name in (("env", GATE_VARIABLE), ("volumeMounts", GATE_VOLUME))
+            for entry in one.get(key) or ()
+            if entry["name"] == name
+        ]
+        for one in containers
+        if one["name"] != ENFORCER_CONTAINER
+    }
 
 
 @given(asking_pods(), RULES, RULES)
@@ -75,6 +97,7 @@ def test_a_pod_of_any_rule_comes_again_under_any_rule(pod, before, now):
         again = mutated(comes, policy).obj
         assert enforcer_of(again) == enforcer_of(fresh)
         assert volumes_of(again) == volumes_of(fresh)
+        assert gates_of(again) == gates_of(fresh)
         assert not set(BINDING_ANNOTATIONS) & set(again["metadata"]["annotations"])
         assert mutated(again, policy).patch == ()
         assert_left(decided(again, phase=Phase.VALIDATE, policy=policy))
@@ -137,25 +160,20 @@ def test_whatever_else_a_sidecar_with_our_command_has_is_written_again(fields, r
     assert volumes_of(again) == volumes_of(translated(pod, rule))
 
 
-OF_METADATA = {"items": [{"path": "gpu", "fieldRef": {"fieldPath": "metadata.uid"}}]}
-OURS_SPELT = [
-    {"emptyDir": {}},
-    {"emptyDir": {"sizeLimit": "9Gi"}},
-    {"downwardAPI": {}},
-    {"downwardAPI": OF_METADATA},
-]
+OURS_SPELT = [{"emptyDir": {}}, {"emptyDir": {"sizeLimit": "9Gi"}}]
 FOREIGN = [
     {"hostPath": {"path": "/data"}},
     {"configMap": {"name": "m"}},
     {"persistentVolumeClaim": {"claimName": "c"}},
     {"projected": {"sources": []}},
+    {"downwardAPI": {}},
     {"emptyDir": {}, "hostPath": {"path": "/data"}},
     {},
 ]
 
 
 @pytest.mark.parametrize("volume", [*OURS_SPELT, *FOREIGN], ids=str)
-@pytest.mark.parametrize("index", [0, 1, 2])
+@pytest.mark.parametrize("index", [0, 1])
 def test_a_volume_of_ours_in_another_spelling_is_written_again_and_a_foreign_one_denied(
     index, volume
 ):
@@ -198,7 +216,7 @@ def newer(pod):
         {"name": "VRAM_TO_COME", "valueFrom": source},
     ]
     enforcer["resources"]["limits"]["cpu"] = "2"
-    codes = {"operator": "NotIn", "values": [0, 70, 75, 76, 77]}
+    codes = {"operator": "NotIn", "values": [0, 70, 75, 77]}
     enforcer["restartPolicyRules"] = [{"action": "RestartAllContainers", "exitCodes": codes}]
     mount = {"name": "vram-enforcer-to-come", "mountPath": "/run/vram-enforcer-to-come"}
     enforcer["volumeMounts"].append(mount)
@@ -275,6 +293,15 @@ FROM_MAP = {"configMapKeyRef": {"name": "m", "key": "k"}}
         "rules of no kind": in_enforcer(restartPolicyRules="RestartAllContainers"),
         "a number for rules": in_enforcer(restartPolicyRules=5),
         "no folder for the heartbeat": in_enforcer(volumeMounts=[]),
+        "no gate": lambda pod: container_of(pod, "vram-enforcer")["volumeMounts"].pop(),
+        "a gate that is open": with_variable("VRAMWARDEN_GPU_ASSIGNMENT", "0.5"),
+        "a gate by another annotation": with_variable(
+            "VRAMWARDEN_GPU_ASSIGNMENT", **field("annotations['vramwarden.io/gpu']")
+        ),
+        "a second variable of the gate": with_more(
+            "env", name="VRAMWARDEN_GPU_ASSIGNMENT", value="0.5"
+        ),
+        "a second mount of the gate": with_mount("vram-gate", "/run/vram-enforcer-x"),
         "a forged heartbeat": with_mount("vram-enforcer-x", "/run/vram-enforcer"),
         "a mount over us": with_mount("vram-enforcer-x", "/opt/vramwarden"),
         "a detour": with_mount("vram-enforcer-x", "/run/vram-enforcer-x/../../opt"),

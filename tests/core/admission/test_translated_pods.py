@@ -62,7 +62,6 @@ BETTER_REASONS = {
     "spec.initContainers.0.command": "ReservedName",
     "spec.volumes.0.emptyDir$": "ReservedName",
     "spec.volumes.1.emptyDir$": "ReservedName",
-    "spec.volumes.2.downwardAPI$": "ReservedName",
     "spec.containers.0.resources.limits": "RequestsLimitsMismatch",
     "spec.containers.0.env.2.valueFrom.fieldRef.": "VisibleDevicesOverride",
 }

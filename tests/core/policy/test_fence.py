@@ -31,7 +31,9 @@ from webhook.core.policy.values import (
     VisibleDevices,
 )
 
-ALL = "translated sidecar marks variables annotations void"
+ALL = "translated sidecar sidecar-gate marks variables annotations void"
+IN_CONTAINERS = ALL.replace("sidecar sidecar-gate", "container-gates")
+UNPLACED = {"placement": Placement.NONE}
 
 
 def lines(*rules, rollout=Rollout.ENFORCE, **policy):
@@ -79,12 +81,17 @@ def test_what_brings_gpus_is_the_same_for_webhook_and_fence(resource, brings):
     ("rule", "words"),
     [
         ({}, ALL),
-        ({"enforcement": {"by": EnforceBy.NONE}}, "translated marks variables annotations void"),
-        ({"placement": Placement.NONE}, ALL.replace("sidecar", "sidecar sees-all")),
-        ({"accounting": Accounting.MIG}, ALL.replace("sidecar", "plugin")),
-        ({"accounting": Accounting.CAP_ONLY}, ALL.replace("sidecar", "sidecar plugin sees-all")),
+        ({"enforcement": {"by": EnforceBy.NONE}}, IN_CONTAINERS),
+        ({"enforcement": {"by": EnforceBy.SENTRY}}, IN_CONTAINERS),
+        (UNPLACED, ALL.replace("sidecar-gate", "sees-all")),
+        (
+            {**UNPLACED, "enforcement": {"by": EnforceBy.SENTRY}},
+            ALL.replace("sidecar sidecar-gate", "sees-all"),
+        ),
+        ({"accounting": Accounting.MIG}, ALL.replace("sidecar sidecar-gate", "plugin")),
+        ({"accounting": Accounting.CAP_ONLY}, ALL.replace("sidecar-gate", "plugin sees-all")),
         ({"visible_devices": VisibleDevices.VOID}, ALL.replace("variables ", "")),
-        ({"visible_devices": VisibleDevices.IGNORE}, "translated sidecar marks"),
+        ({"visible_devices": VisibleDevices.IGNORE}, "translated sidecar sidecar-gate marks"),
         ({"action": Action.WARN}, ""),
         ({"action": Action.AUDIT}, ""),
         ({"action": Action.IGNORE}, ""),
@@ -123,7 +130,7 @@ def test_fields_say_which_namespaces_a_rule_is_for(match, fields):
 
 @pytest.mark.parametrize(
     ("allowed", "words"),
-    [(("*",), ALL.replace("sidecar", "plugin")), (("a100",), ALL)],
+    [(("*",), ALL.replace("sidecar sidecar-gate", "sidecar-gate plugin")), (("a100",), ALL)],
 )
 def test_a_class_that_pods_may_name_counts_for_all_of_them(allowed, words):
     sliced = GPUClass("sliced", {}, (), Accounting.MIG)

@@ -131,17 +131,19 @@ def test_new_list_items_stand_in_the_column_of_their_list():
 
 
 def is_ours(entry):
-    return entry["name"].startswith("VRAMWARDEN_")
+    return entry["name"].startswith(("VRAMWARDEN_", "vram-gate"))
 
 
 @given(asking_pods())
 def test_no_comment_gets_lost_or_changes_its_place(pod):
-    for container in (*pod["spec"]["containers"], *pod["spec"].get("initContainers", ())):
+    containers = (*pod["spec"]["containers"], *pod["spec"].get("initContainers", ()))
+    for holder in (*containers, pod["spec"]):
         # Entries that are removed take their comments along.
-        env = [entry for entry in container.get("env", ()) if not is_ours(entry)]
-        container.update({"env": env} if "env" in container else {})
-        names = [entry["name"] for entry in env]
-        assume(len(names) == len(set(names)))
+        for key in {"env", "volumeMounts", "volumes"} & holder.keys():
+            kept = [entry for entry in holder[key] or () if not is_ours(entry)]
+            holder[key] = kept
+            names = [entry["name"] for entry in kept]
+            assume(len(names) == len(set(names)))
     text = fresh(pod)
     assume("|" not in text and "?" not in text)
     lines = [

@@ -10,7 +10,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.admission.accounting import CountedAmounts, count, counted_for, preferred_on_nodes
-from webhook.core.admission.sidecar.placing import place_enforcer, remove_enforcer
+from webhook.core.admission.gate import MOUNT, VARIABLE, VOLUME
+from webhook.core.admission.sidecar.container import ENFORCER_VOLUMES
+from webhook.core.admission.sidecar.placing import place_enforcer, remove_enforcers
 from webhook.core.admission.sidecar.user import NOTE, keeps_annotation
 from webhook.core.admission.tiers import node_terms
 from webhook.core.nvidia.device_names import DeviceNames
@@ -23,6 +25,7 @@ from webhook.core.nvidia.variables import (
     show_devices,
     unset_widening,
 )
+from webhook.core.pod.fields import set_once
 from webhook.core.pod.patch import Edits
 from webhook.core.pod.quantity import format_bytes
 from webhook.core.policy.values import (
@@ -37,9 +40,12 @@ from webhook.core.policy.values import (
 from webhook.names import (
     ADMITTED_ANNOTATION,
     BINDING_ANNOTATIONS,
+    GATE_VARIABLE,
+    GATE_VOLUME,
     GPU_MEMORY_ANNOTATION,
     MANAGED_LABEL,
     NODE_DEVICE_NAMES_LABEL,
+    OUR_VOLUMES,
 )
 
 if TYPE_CHECKING:
@@ -82,19 +88,24 @@ def mutate_pod(
     edits = Edits()
     gpu_class = policy.class_for(demand.gpu_class or rule.default_class)
     counted = counted_for(pod, demand, rule, policy, cluster, stored=stored)
-    for container in pod.containers:  # steps 1 and 4
-        place = f"/spec/{container.field}/{container.index}"
+    gated = demand.amounts if rule.gates_workload else ()
+    for container in pod.containers:  # steps 1 and 4, and the gate of step 5
+        place, has_gate = f"/spec/{container.field}/{container.index}", container.name in gated
         count(edits, place, container.raw, counted)
         env: list[Json] = container.raw.get("env") or []
         edits.change(place, "env", env, _env(container.raw, env, demand, rule))
+        mounts: list[Json] = container.raw.get("volumeMounts") or []
+        mounted = set_once(mounts, GATE_VOLUME, MOUNT if has_gate else None)
+        edits.change(place, "volumeMounts", mounts, mounted)
     _select_nodes(edits, pod, rule, gpu_class)
     _choose_nodes(edits, pod, demand, rule, counted, stored=stored)
     _tolerate(edits, pod, rule, gpu_class)
     _set_runtime_class(edits, pod, rule, cluster, stored=stored)
     if enforcer is None:  # step 5: what holds the cap in the pod
-        remove_enforcer(edits, pod)
+        remove_enforcers(edits, pod)
     else:
-        place_enforcer(edits, pod, demand, rule, enforcer, stored=stored)
+        place_enforcer(edits, pod, demand, enforcer, stored=stored)
+    _set_volumes(edits, pod, rule, enforcer)
     keeps = enforcer is not None and keeps_annotation(pod, demand)
     _mark(edits, pod, demand, rule, policy, keeps=keeps)
     return edits
@@ -231,9 +242,10 @@ def _set_runtime_class(
 
 
 def _env(container: Json, env: list[Json], demand: Demand, rule: Rule) -> list[Json]:
-    """Steps 3 and 4: the rule's environment, which GPUs the container sees, what programs know."""
+    """Return the variables of steps 3 to 5: the rule's, those of GPUs, programs and the gate."""
     amount = demand.amounts.get(container["name"])
     if amount is None:
+        env = _with_gate(env, gated=False)
         # Without VRAM it sees no GPU, and has no cap.
         hide = hide_unless_set if rule.visible_devices is VisibleDevices.IGNORE else hide_devices
         return hide(show_cap(env, None, fraction=False))
@@ -245,27 +257,50 @@ def _env(container: Json, env: list[Json], demand: Demand, rule: Rule) -> list[J
     return unset_widening(_env_for_vram(env, amount, rule, (), fraction=fraction))
 
 
+def _with_gate(env: list[Json], *, gated: bool) -> list[Json]:
+    """Set or remove the gate's variable.
+
+    This comes before all other edits, which recognize our variables at the beginning of `env`.
+    """
+    return set_once(env, GATE_VARIABLE, VARIABLE if gated else None)
+
+
 def _env_for_vram(
     env: list[Json], amount: int, rule: Rule, programs: tuple[str, ...], *, fraction: bool
 ) -> list[Json]:
+    gated, chosen = rule.gates_workload, rule.chooses_gpus
     if not env and not rule.env and not rule.leaves_to_plugin:
-        return _env_of_ours(amount, programs, chosen=rule.chooses_gpus, fraction=fraction)
+        return _env_of_ours(amount, programs, chosen=chosen, fraction=fraction, gated=gated)
+    env = _with_gate(env, gated=gated)
     if rule.leaves_to_plugin:
         # First: what stands before others is taken for ours when the pod comes again.
         env = show_cap(leave_devices(env, defaults=rule.env), amount, fraction=fraction)
     else:
         env = show_cap(env, amount, fraction=fraction)
-        env = show_devices(env, chosen=rule.chooses_gpus, defaults=rule.env)
+        env = show_devices(env, chosen=chosen, defaults=rule.env)
     return configure_programs(env, programs, amount)
 
 
 # Most containers bring no variables; those of one amount share the list, and nobody changes it.
 @lru_cache(maxsize=256)
 def _env_of_ours(
-    amount: int, programs: tuple[str, ...], *, chosen: bool, fraction: bool
+    amount: int, programs: tuple[str, ...], *, chosen: bool, fraction: bool, gated: bool
 ) -> list[Json]:
-    env = show_devices(show_cap([], amount, fraction=fraction), chosen=chosen, defaults=())
+    env = show_cap(_with_gate([], gated=gated), amount, fraction=fraction)
+    env = show_devices(env, chosen=chosen, defaults=())
     return configure_programs(env, programs, amount)
+
+
+def _set_volumes(edits: Edits, pod: Pod, rule: Rule, enforcer: Json | None) -> None:
+    """Write the volumes of step 5, each in place of those of its name."""
+    wanted = {volume["name"]: volume for volume in ENFORCER_VOLUMES} if enforcer else {}
+    if rule.chooses_gpus:
+        wanted[GATE_VOLUME] = VOLUME
+    present: list[Json] = pod.spec.get("volumes") or []
+    after = present
+    for name in OUR_VOLUMES:
+        after = set_once(after, name, wanted.get(name))
+    edits.change("/spec", "volumes", present, after)
 
 
 def _mark(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from webhook.core.pod.fields import set_once
 from webhook.names import VISIBLE_DEVICES_ANNOTATION
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ _COMPUTES: Final = driver_capabilities(COMPUTING)
 
 def hide_devices(env: list[Json]) -> list[Json]:
     """Hide all GPUs; where the variable exists, it is overwritten."""
-    return _with_variable(env, _VOID)
+    return set_once(env, VISIBLE_DEVICES_ENV, _VOID)
 
 
 def hide_visible(env: list[Json]) -> list[Json]:
@@ -123,7 +124,9 @@ def hide_unless_set(env: list[Json]) -> list[Json]:
 
 def show_devices(env: list[Json], *, chosen: bool, defaults: Iterable[Json]) -> list[Json]:
     """Show a container its GPUs, and add `defaults` and the driver's where they are not set."""
-    return _with_defaults(_with_variable(env, visible_devices(chosen=chosen)), defaults)
+    # Of entries with the same name the kubelet lets the last one win.
+    shown = set_once(env, VISIBLE_DEVICES_ENV, visible_devices(chosen=chosen))
+    return _with_defaults(shown, defaults)
 
 
 def leave_devices(env: list[Json], *, defaults: Iterable[Json]) -> list[Json]:
@@ -132,9 +135,7 @@ def leave_devices(env: list[Json], *, defaults: Iterable[Json]) -> list[Json]:
     Source: the kubelet puts the variables of devices before those of the container
     (k8s.io/kubernetes/pkg/kubelet/kubelet_pods.go, GenerateRunContainerOptions).
     """
-    if any(map(chooses_devices, env)):
-        env = [entry for entry in env if not chooses_devices(entry)]
-    return _with_defaults(env, defaults)
+    return _with_defaults(set_once(env, VISIBLE_DEVICES_ENV, None), defaults)
 
 
 def _with_defaults(env: list[Json], defaults: Iterable[Json]) -> list[Json]:
@@ -145,18 +146,6 @@ def _with_defaults(env: list[Json], defaults: Iterable[Json]) -> list[Json]:
             added.append(variable)
             names.add(variable["name"])
     return [*env, *added] if added else env
-
-
-def _with_variable(env: list[Json], wanted: Json) -> list[Json]:
-    """Set a variable once: of entries with the same name, the kubelet lets the last one win."""
-    name = wanted["name"]
-    places = [index for index, entry in enumerate(env) if entry["name"] == name]
-    if not places:
-        return [*env, wanted]
-    first = places[0]
-    if len(places) == 1 and env[first] == wanted:
-        return env
-    return [*env[:first], wanted, *(entry for entry in env[first + 1 :] if entry["name"] != name)]
 
 
 def sees_no_gpu(entry: Json) -> bool:

@@ -168,3 +168,21 @@ def text_of(value: object, *keys: str) -> str:
 def as_objects(value: object, most: int | None = None) -> list[Json]:
     """Return the objects among the first of a list; none of anything else."""
     return [one for one in value[:most] if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def set_once(items: list[Any], name: str, wanted: Json | None) -> list[Any]:
+    """Return a list in which one name is only that of the `wanted` item; None for no such item.
+
+    The wanted item takes the place of the first of that name, or comes last. A list that this does
+    not change is returned itself.
+    """
+    places = [index for index, item in enumerate(items) if item.get("name") == name]
+    if wanted is None:
+        return [item for item in items if item.get("name") != name] if places else items
+    if not places:
+        return [*items, wanted]
+    first = places[0]
+    if len(places) == 1 and items[first] == wanted:
+        return items
+    rest = (item for item in items[first + 1 :] if item.get("name") != name)
+    return [*items[:first], wanted, *rest]

@@ -4,8 +4,8 @@ The chart's admission policies (its templates fence-*.yaml) read it from a Confi
 rule, in order, and the first that matches a pod's namespace applies to the pod.
 
     ^(kube-.*|gpu-operator)$ - ^$ -
-    ^(team-.*)$ tier=intern,zone=a ^(team-x)$ - translated sidecar marks
-    ^(.*)$ - ^$ - translated sidecar marks variables annotations void
+    ^(team-.*)$ tier=intern,zone=a ^(team-x)$ - translated sidecar sidecar-gate marks
+    ^(.*)$ - ^$ - translated container-gates marks variables annotations void
 
 | field | what it says of a namespace that the line matches |
 | --- | --- |
@@ -18,6 +18,8 @@ rule, in order, and the first that matches a pod's namespace applies to the pod.
 | --- | --- |
 | `translated` | a pod with a demand bears our marks; what only a binding writes, it does not |
 | `sidecar` | and it has the sidecar |
+| `sidecar-gate` | and with VRAM the sidecar waits for the pod's GPU |
+| `container-gates` | or each container with VRAM does |
 | `plugin` | its GPUs are counted by NVIDIA's device plugin, and not as VRAM of ours |
 | `sees-all` | it may see all GPUs of its node, since none are chosen |
 | `marks` | our marks are denied on a pod without a demand |
@@ -163,6 +165,8 @@ def _words(rule: Rule, rollout: Rollout, accountings: set[Accounting]) -> Iterab
     yield "translated"
     if rule.enforcement.by is EnforceBy.SIDECAR and Accounting.MIG not in accountings:
         yield "sidecar"
+    if rule.chooses_gpus and Accounting.VRAM in accountings:  # of other classes no pod has VRAM
+        yield "container-gates" if rule.gates_workload else "sidecar-gate"
     if accountings != {Accounting.VRAM}:
         yield "plugin"
     if not rule.chooses_gpus or Accounting.CAP_ONLY in accountings:

@@ -273,6 +273,11 @@ class Rule:
         return self.placement is Placement.BINDING
 
     @property
+    def gates_workload(self) -> bool:
+        """True if each container with VRAM has the gate; otherwise the sidecar has it, or none."""
+        return self.chooses_gpus and self.enforcement.by is not EnforceBy.SIDECAR
+
+    @property
     def driver_limit(self) -> DriverLimit:
         """What its pods are promised of the driver's limit."""
         return self.enforcement.promised_limit(self.placement)

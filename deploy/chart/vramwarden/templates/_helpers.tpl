@@ -315,7 +315,7 @@ too: the API server sees to it. */}}
 {{/* Whether `container` is called ours, or mounts what is. */}}
 {{- define "vramwarden.isNamedOurs" -}}
 container.name.startsWith('vram-enforcer') || (has(container.volumeMounts)
-&& container.volumeMounts.exists(mount, mount.name.startsWith('vram-enforcer')))
+&& container.volumeMounts.exists(mount, mount.name.startsWith('vram-enforcer') || mount.name == 'vram-gate'))
 {{- end }}
 
 {{- define "vramwarden.isDebuggerLikeOurs" -}}
@@ -347,7 +347,7 @@ longer keys are not matched: on an update that would cost all that an expression
 {{- end }}
 
 {{/* Whether a new pod bears anything of ours (a demand, our marks, the resource, or names that are reserved for
-the sidecar and its volumes; of a limit alone the API server has made a request, too), or is too large to be
+the sidecar and our volumes; of a limit alone the API server has made a request, too), or is too large to be
 gone through: then its size is judged. Without a second line also GPUs named by hand. */}}
 {{- define "vramwarden.isNewDemand" -}}
 {{- $most := (include "vramwarden.bounds" . | fromJson).unread -}}
@@ -357,7 +357,7 @@ gone through: then its size is judged. Without a second line also GPUs named by 
 {{- if $alone }} || {{ include "vramwarden.isDeviceKey" . }}{{ end }})))
 || (has(object.metadata.labels) && 'vramwarden.io/managed' in object.metadata.labels)
 || (has(object.spec.volumes) && (object.spec.volumes.size() > {{ $most.volumes }}
-|| object.spec.volumes.exists(volume, volume.name.startsWith('vram-enforcer'))))
+|| object.spec.volumes.exists(volume, volume.name.startsWith('vram-enforcer') || volume.name == 'vram-gate')))
 || [{{ include "vramwarden.newContainers" . }}].exists(all, {{ include "vramwarden.areMany" . }}
 || all.exists(container, {{ include "vramwarden.isNamedOurs" . }}
 || (has(container.resources) && has(container.resources.requests)

@@ -18,11 +18,11 @@ from tests.core.admission.decisions import (
 from tests.support.pods import RULE, a_rule
 from webhook.core.admission.decide import Outcome, Phase
 from webhook.core.policy.values import Placement, PodRestart
-from webhook.names import ASSIGNED_LATE_EXIT_CODE, POD_RESTART_EXIT_CODE
+from webhook.names import POD_RESTART_EXIT_CODE
 from webhook.sidecar.program import DRIVER_CHANGED, SELF_TEST_FAILED
 
 RESTARTING = a_rule(enforcement={"pod_restart": PodRestart.ALL_CONTAINERS})
-CODES = {"operator": "NotIn", "values": [0, 70, 75, 76]}
+CODES = {"operator": "NotIn", "values": [0, 70, 75]}
 OURS = [{"action": "RestartAllContainers", "exitCodes": CODES}]
 A_POD_WITHOUT_A_USER = a_hardened_pod(restricted=True, users=(None, None))
 
@@ -39,7 +39,7 @@ def test_a_sidecar_that_somebody_ended_restarts_the_pod_where_the_rule_says_so(p
 
 
 def test_where_the_sidecar_ended_by_itself_it_alone_starts_again():
-    assert CODES["values"] == [0, SELF_TEST_FAILED, DRIVER_CHANGED, ASSIGNED_LATE_EXIT_CODE]
+    assert CODES["values"] == [0, SELF_TEST_FAILED, DRIVER_CHANGED]
     assert POD_RESTART_EXIT_CODE not in CODES["values"]
 
 
@@ -84,26 +84,19 @@ def test_a_rule_that_nobody_asked_for_is_not_stored():
 
 
 GPUS = {"apiVersion": "v1", "fieldPath": "metadata.annotations['vramwarden.io/gpu']"}
-WAITS = {"apiVersion": "v1", "fieldPath": "metadata.annotations['vramwarden.io/gpu-waits']"}
 SEEN = {"apiVersion": "v1", "fieldPath": "metadata.annotations['vramwarden.io/visible-devices']"}
-FILES = [{"path": "gpu", "fieldRef": GPUS}, {"path": "gpu-waits", "fieldRef": WAITS}]
-VOLUME = {
-    "name": "vram-enforcer-gpu",
-    "downwardAPI": {"items": FILES, "defaultMode": 0o644},
-}
-MOUNT = {"name": "vram-enforcer-gpu", "mountPath": "/run/vram-enforcer-gpu", "readOnly": True}
 CHOSEN = {"valueFrom": {"fieldRef": SEEN}}
 
 
 @pytest.mark.parametrize(
-    ("placement", "gpus", "seen", "waits"),
+    ("placement", "gpus", "seen"),
     [
-        (Placement.BINDING, [{"valueFrom": {"fieldRef": GPUS}}], CHOSEN, True),
-        # No annotation will ever come: a sidecar with that variable would wait forever.
-        (Placement.NONE, [], {"value": "all"}, False),
+        (Placement.BINDING, [{"valueFrom": {"fieldRef": GPUS}}], CHOSEN),
+        # No annotation will ever come: a sidecar with that variable would fail its self-test.
+        (Placement.NONE, [], {"value": "all"}),
     ],
 )
-def test_the_sidecar_waits_only_if_a_gpu_may_come(placement, gpus, seen, waits):
+def test_the_sidecar_knows_its_gpus_only_if_they_are_chosen(placement, gpus, seen):
     pod = translated(a_plain_pod(), a_rule(placement=placement))
     enforcer = container_of(pod, "vram-enforcer")
     assert [
@@ -113,8 +106,6 @@ def test_the_sidecar_waits_only_if_a_gpu_may_come(placement, gpus, seen, waits):
     ] == gpus
     for container in (enforcer, container_of(pod, "main")):
         assert {"name": VISIBLE, **seen} in container["env"]
-    assert enforcer["volumeMounts"][2:] == ([MOUNT] if waits else [])
-    assert pod["spec"]["volumes"][2:] == ([VOLUME] if waits else [])
 
 
 def test_no_probe_ends_a_sidecar_that_waits():

@@ -16,7 +16,8 @@ from webhook.core.admission.rules.isolation import (
     debug_profile,
     defeating,
     like_the_sidecar,
-    mounted_volumes_of_ours,
+    mounts_of_ours,
+    purpose,
 )
 from webhook.core.admission.rules.nodes import one_slot, slices
 from webhook.core.nvidia.variables import (
@@ -35,6 +36,7 @@ from webhook.names import (
     ASKING_ANNOTATIONS,
     DEFAULT_CONTAINER_ANNOTATION,
     ENFORCER_CONTAINER,
+    GATE_VOLUME,
     GPU_MEMORY_ANNOTATION,
     MANAGED_LABEL,
     OUR_ANNOTATIONS,
@@ -218,7 +220,7 @@ def _shown(path: str, what: str, profile: str) -> Finding:
 
 
 def reserved_debuggers(case: Case) -> Iterator[Finding]:
-    """Rule: the sidecar's name and those of its volumes are ours, in debugging containers too.
+    """Rule: the sidecar's name and those of our volumes are reserved in debugging containers too.
 
     Fields: spec.ephemeralContainers[*].name, spec.ephemeralContainers[*].volumeMounts[*].name
     Allowed values: any but ours
@@ -230,9 +232,8 @@ def reserved_debuggers(case: Case) -> Iterator[Finding]:
                 f"--container=debugger, with {_profile(case)}"
             )
             yield Finding(Reason.RESERVED_NAME, f"{container.path}.name", detail)
-        for path in mounted_volumes_of_ours(container):
-            detail = (
-                "the volume belongs to the sidecar that holds the VRAM cap; remove the mount, "
-                f"or use {_profile(case)}"
-            )
-            yield Finding(Reason.EPHEMERAL_CONTAINER, path, detail)
+        for path, mount in mounts_of_ours(container):
+            is_gates = mount["name"] == GATE_VOLUME
+            reason = Reason.RESERVED_NAME if is_gates else Reason.EPHEMERAL_CONTAINER
+            detail = f"{purpose(mount)}; remove the mount, or use {_profile(case)}"
+            yield Finding(reason, path, detail)

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.core.admission.sidecar.container import VOLUME_NAMES
 from webhook.core.nvidia.devices import device_mounts, injected
 from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV, sees_no_gpu
 from webhook.core.pod.demand import asks_for_vram
 from webhook.core.pod.fields import Json, items, mapping, strings, text
 from webhook.core.policy.values import Rule, VisibleDevices
-from webhook.names import ENFORCER_CONTAINER, MANAGED_LABEL, OUR_ANNOTATIONS
+from webhook.names import ENFORCER_CONTAINER, MANAGED_LABEL, OUR_ANNOTATIONS, OUR_VOLUMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -69,9 +68,7 @@ def _marks(pod: Json) -> tuple[str | None, ...]:
 
 
 def _has_our_volumes(pod: Json) -> bool:
-    return any(
-        volume.get("name") in VOLUME_NAMES for volume in items(_spec(pod), "volumes", "spec")
-    )
+    return any(volume.get("name") in OUR_VOLUMES for volume in items(_spec(pod), "volumes", "spec"))
 
 
 def _is_judged(container: Json, *, devices: bool) -> bool:
@@ -80,7 +77,7 @@ def _is_judged(container: Json, *, devices: bool) -> bool:
     if container.get("name") == ENFORCER_CONTAINER:
         return True
     mounts = items(container, "volumeMounts", path)
-    if mounts and [mount for mount in mounts if mount.get("name") in VOLUME_NAMES]:
+    if mounts and [mount for mount in mounts if mount.get("name") in OUR_VOLUMES]:
         return True
     if not devices:
         return False

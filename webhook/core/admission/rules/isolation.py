@@ -6,7 +6,7 @@ import posixpath
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.core.admission.sidecar.container import VOLUME_NAMES
+from webhook.core.admission.gate import is_gate
 from webhook.core.admission.sidecar.recognition import is_enforcer, is_enforcers_volume
 from webhook.core.admission.sidecar.user import ROOT_UID, own_or_pods, user_of
 from webhook.core.pod.fields import Json, flag, integer, items, mapping, text, texts
@@ -17,8 +17,11 @@ from webhook.names import (
     ADMITTED_ANNOTATION,
     BINDING_ANNOTATIONS,
     ENFORCER_CONTAINER,
+    GATE_PATH,
+    GATE_VOLUME,
     GPU_MEMORY_ANNOTATION,
     MANAGED_LABEL,
+    OUR_VOLUMES,
 )
 
 if TYPE_CHECKING:
@@ -194,11 +197,13 @@ def defeating(
 
 
 def reserved_names(case: Case) -> Iterator[Finding]:
-    """Rule: the sidecar's name and those of its volumes are ours, judged by content.
+    """Rule: the sidecar's name and those of our volumes are reserved, judged by content.
 
     Fields: spec.[initContainers,containers][*], spec.volumes[*]
     Allowed values: the container runs the enforcer's command, in a pod that asks for VRAM; the
-    volumes are empty, or show annotations. Translation replaces what an earlier one wrote.
+    sidecar's volumes are emptyDirs. Of our volumes only the gate's may be mounted, in a pod that
+    asks for VRAM, as translation does. Translation replaces all of these, and any volume that has
+    the name of the gate's.
     """
     pod = case.pod
     for container in pod.enforcers:
@@ -206,13 +211,42 @@ def reserved_names(case: Case) -> Iterator[Finding]:
             detail = f"the name {ENFORCER_CONTAINER} is reserved; give the container another name"
             yield Finding(Reason.RESERVED_NAME, f"{container.path}.name", detail)
     for index, volume in _named_as_ours(pod.spec, "volumes", "spec"):
-        if not is_enforcers_volume(volume):
+        if volume["name"] != GATE_VOLUME and not is_enforcers_volume(volume):
             detail = f"the volume name {volume['name']} is reserved; give the volume another name"
             yield Finding(Reason.RESERVED_NAME, f"spec.volumes[{index}].name", detail)
     for container in pod.containers:
-        for path in mounted_volumes_of_ours(container):
-            detail = "the volume belongs to the sidecar that holds the VRAM cap; remove the mount"
-            yield Finding(Reason.RESERVED_NAME, path, detail)
+        for path, mount in mounts_of_ours(container):
+            if mount["name"] != GATE_VOLUME or not (case.asks and is_gate(mount)):
+                yield Finding(Reason.RESERVED_NAME, path, f"{purpose(mount)}; remove the mount")
+
+
+def gate_path(case: Case) -> Iterator[Finding]:
+    """Rule: a container that gets the gate has nothing else mounted there.
+
+    Fields: spec.[initContainers,containers][*].volumeMounts[*].mountPath
+    Allowed values: any path outside of /run/vram-gate; any path at all in containers without VRAM,
+    and in those of a rule by which they get no gate
+    """
+    if not case.rule.gates_workload:
+        return
+    for container in case.pod.containers:
+        if container.name not in case.demand.amounts:
+            continue
+        for index, mount in enumerate(items(container.raw, "volumeMounts", container.path)):
+            path = f"{container.path}.volumeMounts[{index}]"
+            at = text(mount, "mountPath", path)
+            if GATE_VOLUME in at and mount.get("name") != GATE_VOLUME and _is_at_gate(at):
+                detail = (
+                    f"vramwarden mounts its volume {GATE_VOLUME} at {GATE_PATH}; mount "
+                    f"{quoted(text(mount, 'name', path))} at another path, such as /mnt"
+                )
+                yield Finding(Reason.RESERVED_NAME, f"{path}.mountPath", detail)
+
+
+def _is_at_gate(path: str) -> bool:
+    # In most images /var/run leads to /run.
+    path = posixpath.normpath(f"/{path.lstrip('/')}").removeprefix("/var")
+    return path == GATE_PATH or path.startswith(f"{GATE_PATH}/")
 
 
 def reserved_marks(case: Case) -> Iterator[Finding]:
@@ -233,19 +267,26 @@ def reserved_marks(case: Case) -> Iterator[Finding]:
         yield Finding(Reason.RESERVED_NAME, path, detail)
 
 
-def mounted_volumes_of_ours(container: Container) -> list[str]:
-    """Return the path of each mount of the sidecar's volumes: a forged heartbeat."""
+def mounts_of_ours(container: Container) -> list[tuple[str, Json]]:
+    """Return each mount of a volume of ours, with its path: a forged heartbeat or gate."""
     ours = _named_as_ours(container.raw, "volumeMounts", container.path)
-    return [f"{container.path}.volumeMounts[{index}].name" for index, _ in ours]
+    return [(f"{container.path}.volumeMounts[{index}].name", mount) for index, mount in ours]
+
+
+def purpose(mount: Json) -> str:
+    """Return the reason why nothing else mounts a volume of ours."""
+    if mount["name"] == GATE_VOLUME:
+        return f"the volume {GATE_VOLUME} keeps containers waiting until their pod has a GPU"
+    return "the volume belongs to the sidecar that holds the VRAM cap"
 
 
 def _named_as_ours(holder: Mapping[str, Any], key: str, path: str) -> list[tuple[int, Json]]:
-    """Return the entries of a list that bear the name of a volume of the sidecar's, by index."""
+    """Return the entries of a list that have the name of a volume of ours, by index."""
     found = []
     for index, entry in enumerate(items(holder, key, path)):
         name = entry.get("name")
         # Of most entries nothing more is read, and no path is built.
-        if (type(name) is not str or name in VOLUME_NAMES) and text(
+        if (type(name) is not str or name in OUR_VOLUMES) and text(
             entry, "name", path, f"{key}[{index}]"
         ):
             found.append((index, entry))

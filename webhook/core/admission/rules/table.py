@@ -59,6 +59,7 @@ RULES: Final = (
     RuleRow(CaseKind.WITHOUT_DEMAND, isolation.reserved_marks),
     RuleRow(CaseKind.ASKING, enforcement.host_pid, tiers=ENFORCING),
     RuleRow(CaseKind.ASKING, enforcement.process_namespace, tiers=(SIDECAR,)),
+    RuleRow(CaseKind.READABLE, isolation.gate_path),
     RuleRow(CaseKind.READABLE, amounts.bounds),
     RuleRow(CaseKind.READABLE, nodes.slices),
     RuleRow(CaseKind.READABLE, nodes.one_slot),

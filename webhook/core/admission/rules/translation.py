@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.admission.accounting import counted_for, uncounted
+from webhook.core.admission.gate import has_gate, has_gate_volume
 from webhook.core.admission.mutation import mutate_pod
 from webhook.core.admission.sidecar.placing import missing_enforcer
 from webhook.core.nvidia.variables import chooses_devices, shows_all, shows_chosen
@@ -73,6 +74,7 @@ def translated(case: Case) -> Iterator[Finding]:
 def _missing_essentials(case: Case) -> Iterator[str]:
     pod, demand, enforcer, rule = case.pod, case.demand, case.enforcer, case.rule
     counted = counted_for(pod, demand, rule, case.policy, case.cluster, stored=True)
+    gated = False
     for container in pod.containers:
         visible = list(filter(chooses_devices, container.env()))
         if container.name not in demand.amounts:
@@ -83,6 +85,12 @@ def _missing_essentials(case: Case) -> Iterator[str]:
         shown = len(visible) == 1 and (shows_chosen(visible[0]) or shows_all(visible[0]))
         if visible if rule.leaves_to_plugin else not shown:
             yield f"{container.path}.env"
+        elif any(map(shows_chosen, visible)):  # by a rule of that policy that places at binding
+            gated = True
+            if enforcer is None and not has_gate(container.raw):
+                yield f"{container.path}.volumeMounts"
+    if gated and not has_gate_volume(pod.spec):
+        yield "spec.volumes"
     if pod.labels.get(MANAGED_LABEL) != "true":
         yield f"metadata.labels[{MANAGED_LABEL}]"
     if enforcer is not None:

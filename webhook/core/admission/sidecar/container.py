@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
+from webhook.core.admission import gate
 from webhook.core.admission.sidecar.user import ROOT_UID, enforcer_profiles, enforcer_user
 from webhook.core.nvidia.variables import MEASURING, driver_capabilities, visible_devices
 from webhook.core.pod.compute import is_guaranteed, requested
@@ -21,26 +22,21 @@ from webhook.core.policy.values import (
     RunAs,
 )
 from webhook.names import (
-    ASSIGNED_LATE_EXIT_CODE,
     BLIND_AFTER_ENV,
     CAP_BYTES_ENV,
     DRIVER_LIMIT_ANNOTATION,
     DRIVER_LIMIT_ENV,
     ENFORCER_COMMAND,
     ENFORCER_CONTAINER,
-    ENFORCER_GPU_PATH,
-    ENFORCER_GPU_VOLUME,
     ENFORCER_NO_TOKEN_VOLUME,
     ENFORCER_PROBE,
     ENFORCER_RUN_PATH,
     ENFORCER_RUN_VOLUME,
     GPU_ANNOTATION,
-    GPU_WAITS_ANNOTATION,
     GPUS_ENV,
     GRACE_ENV,
     ON_EXCESS_ENV,
     POLL_INTERVAL_ENV,
-    PREFIX,
     TOKEN_PATH,
     TOLERANCE_ENV,
     WHEN_BLIND_ENV,
@@ -53,21 +49,16 @@ if TYPE_CHECKING:
     from webhook.core.pod.demand import Demand
     from webhook.core.pod.views import Pod
 
-VOLUME_NAMES: Final = (ENFORCER_RUN_VOLUME, ENFORCER_NO_TOKEN_VOLUME, ENFORCER_GPU_VOLUME)
-
-
-def _field(key: str) -> Json:
-    return {"apiVersion": "v1", "fieldPath": f"metadata.annotations['{key}']"}
-
 
 def _variable(name: str, annotation: str) -> Json:
-    return {"name": name, "valueFrom": {"fieldRef": _field(annotation)}}
+    field = {"apiVersion": "v1", "fieldPath": f"metadata.annotations['{annotation}']"}
+    return {"name": name, "valueFrom": {"fieldRef": field}}
 
 
 GPUS_VARIABLE: Final = _variable(GPUS_ENV, GPU_ANNOTATION)
 LIMIT_VARIABLE: Final = _variable(DRIVER_LIMIT_ENV, DRIVER_LIMIT_ANNOTATION)
 """Of pods to which a rule promises the driver's limit; empty where their node has none."""
-OF_BINDING: Final = {one["name"]: one for one in (GPUS_VARIABLE, LIMIT_VARIABLE)}
+OF_BINDING: Final = {one["name"]: one for one in (GPUS_VARIABLE, LIMIT_VARIABLE, gate.VARIABLE)}
 """Variables that no release spells otherwise."""
 
 _MEMORY: Final = "64Mi"
@@ -77,8 +68,8 @@ before anybody starts."""
 _GUARANTEED: Final = ("200m", "200m")
 # The kubelet starts a program in the container for each probe, which costs a start on a busy node
 # more than the probe itself: hence one that waits until the enforcer rings, instead of many. It
-# fails for as long as the pod has no GPU, and a kill would put the sidecar under the kubelet's
-# back-off, so it may fail forever: what is wrong ends the sidecar by itself.
+# fails while the sidecar waits for the driver's limit, and a kill would put the sidecar under the
+# kubelet's back-off. So it may fail forever: the sidecar ends by itself if anything is wrong.
 _STARTUP_WAIT_S: Final = 25
 _STARTUP: Final = {
     "periodSeconds": 1,
@@ -94,9 +85,9 @@ _STARTUP: Final = {
 # PASSED_WITHIN_S. What remains: after such an Event two failures restart the sidecar instead of
 # three; a heartbeat that two probes find stale is at least 35 s old.
 _LIVENESS: Final = {"periodSeconds": 20, "timeoutSeconds": 15, "failureThreshold": 3}
-# Exit codes after which the sidecar alone is started again: it was told to stop, its self-test
-# failed before anybody started, its driver was replaced, its pod has a GPU now.
-_RESTARTED_ALONE: Final = (0, 70, 75, ASSIGNED_LATE_EXIT_CODE)
+# Exit codes after which only the sidecar is started again: it was told to stop, its self-test
+# failed before another container started, its driver was replaced.
+_RESTARTED_ALONE: Final = (0, 70, 75)
 
 
 def enforcer_for(pod: Pod, demand: Demand, rule: Rule) -> Json | None:
@@ -207,6 +198,7 @@ def _variables(enforcement: Enforcement, placement: Placement, cap_bytes: int) -
     chosen = placement is Placement.BINDING
     if chosen:
         yield GPUS_VARIABLE
+        yield gate.VARIABLE
     if enforcement.promised_limit(placement) is not DriverLimit.OFF:
         yield LIMIT_VARIABLE
     yield visible_devices(chosen=chosen)
@@ -217,26 +209,14 @@ def _mounts(placement: Placement) -> Iterator[Json]:
     yield {"name": ENFORCER_RUN_VOLUME, "mountPath": ENFORCER_RUN_PATH}
     yield {"name": ENFORCER_NO_TOKEN_VOLUME, "mountPath": TOKEN_PATH, "readOnly": True}
     if placement is Placement.BINDING:
-        yield {"name": ENFORCER_GPU_VOLUME, "mountPath": ENFORCER_GPU_PATH, "readOnly": True}
+        yield gate.MOUNT
 
 
-_VOLUMES: Final = tuple(
+ENFORCER_VOLUMES: Final = tuple(
     {"name": name, "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}
     for name in (ENFORCER_RUN_VOLUME, ENFORCER_NO_TOKEN_VOLUME)
 )
-_GPU_FILES: Final = [
-    {"path": key.removeprefix(PREFIX), "fieldRef": _field(key)}
-    for key in (GPU_ANNOTATION, GPU_WAITS_ANNOTATION)
-]
-_GPU_VOLUME: Final = {
-    "name": ENFORCER_GPU_VOLUME,
-    "downwardAPI": {"items": _GPU_FILES, "defaultMode": 0o644},
-}
-
-
-def enforcer_volumes(rule: Rule) -> tuple[Json, ...]:
-    """Return the volumes that the sidecar mounts, with the API server's defaults."""
-    return (*_VOLUMES, _GPU_VOLUME) if rule.chooses_gpus else _VOLUMES
+"""Volumes of the sidecar only."""
 
 
 def restart_rules() -> list[Json]:

@@ -1,29 +1,26 @@
-"""Insert the sidecar into a pod, take it out, and check that a pod has it."""
+"""Insert the sidecar into a pod, remove it, and check that a pod has it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.admission.sidecar.container import VOLUME_NAMES, enforcer_volumes
 from webhook.core.admission.sidecar.recognition import as_written, holds, is_intact
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from webhook.core.pod.demand import Demand
     from webhook.core.pod.fields import Json
     from webhook.core.pod.patch import Edits
     from webhook.core.pod.views import Pod
-    from webhook.core.policy.values import Rule
-
 
 _FIELD: Final = "initContainers"
 
 
 def place_enforcer(
-    edits: Edits, pod: Pod, demand: Demand, rule: Rule, wanted: Json, *, stored: bool = False
+    edits: Edits, pod: Pod, demand: Demand, wanted: Json, *, stored: bool = False
 ) -> None:
-    """Insert the sidecar before every container that could use VRAM, and its volumes.
+    """Insert the sidecar before every container that could use VRAM.
 
     A pod that was translated before comes again restored, copied or applied, perhaps by another
     release or under another policy: what it has of ours and is not as wanted is replaced. Of one
@@ -33,50 +30,25 @@ def place_enforcer(
         edits.put("/spec", "shareProcessNamespace", value=True)
     if not _stands_intact(pod, wanted, demand, stored=stored):
         _replace_enforcers(edits, pod, wanted)
-    _set_volumes(edits, pod, enforcer_volumes(rule))
-
-
-def remove_enforcer(edits: Edits, pod: Pod) -> None:
-    """Take out the sidecar and its volumes, where a pod brings them to a rule without a sidecar."""
-    _remove_enforcers(edits, pod)
-    _set_volumes(edits, pod, ())
 
 
 def _replace_enforcers(edits: Edits, pod: Pod, wanted: Json) -> None:
     """Put the wanted sidecar first, in place of every sidecar that the pod has."""
     if not pod.spec.get(_FIELD):
-        _remove_enforcers(edits, pod)
+        remove_enforcers(edits, pod)
         edits.put("/spec", _FIELD, [wanted])
     elif [(enforcer.field, enforcer.index) for enforcer in pod.enforcers] == [(_FIELD, 0)]:
         present = pod.enforcers[0].raw
         edits.rewrite(f"/spec/{_FIELD}/0", present, as_written(present, wanted))
     else:
-        _remove_enforcers(edits, pod)
+        remove_enforcers(edits, pod)
         edits.insert(f"/spec/{_FIELD}", 0, wanted)
 
 
-def _remove_enforcers(edits: Edits, pod: Pod) -> None:
+def remove_enforcers(edits: Edits, pod: Pod) -> None:
+    """Remove every sidecar that a pod has."""
     for enforcer in reversed(pod.enforcers):
         edits.remove_item(f"/spec/{enforcer.field}", enforcer.index)
-
-
-def _set_volumes(edits: Edits, pod: Pod, wanted: Iterable[Json]) -> None:
-    """Replace the sidecar's volumes by the wanted ones, each where it stands."""
-    present: list[Json] = pod.spec.get("volumes") or []
-    if all(volume.get("name") not in VOLUME_NAMES for volume in present):
-        edits.append("/spec", "volumes", present, [*wanted])
-        return
-    missing = {volume["name"]: volume for volume in wanted}
-    after = []
-    for volume in present:
-        ours = missing.pop(volume.get("name"), None)
-        if ours is not None:
-            after.append(volume if volume == ours else ours)
-        elif volume.get("name") not in VOLUME_NAMES:
-            after.append(volume)
-    after.extend(missing.values())
-    if after != present:
-        edits.change("/spec", "volumes", present, after)
 
 
 def _stands_intact(pod: Pod, wanted: Json, demand: Demand, *, stored: bool) -> bool:

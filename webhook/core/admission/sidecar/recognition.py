@@ -6,6 +6,7 @@ import posixpath
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
+from webhook.core.admission.gate import MOUNT, has_gate
 from webhook.core.admission.sidecar.container import OF_BINDING, restart_rules
 from webhook.core.nvidia.variables import chooses_devices, shows_all, shows_chosen
 from webhook.core.pod.fields import Json, mapping, text, texts
@@ -13,7 +14,6 @@ from webhook.core.pod.quantity import MIB, amount_or, parse_quantity
 from webhook.names import (
     ENFORCER_COMMAND,
     ENFORCER_CONTAINER,
-    ENFORCER_GPU_VOLUME,
     ENFORCER_RUN_PATH,
     PREFIX,
 )
@@ -37,7 +37,7 @@ _HARMLESS_NAMES: Final = frozenset(
         *("NAMESPACE", "POD_IP", "POD_NAME", "POD_NAMESPACE", "POD_UID", "TZ"),
     }
 )
-_OURS: Final = ("VRAM_", "NVIDIA_")
+_OURS: Final = ("VRAM_", "VRAMWARDEN_", "NVIDIA_")
 
 
 def is_enforcer(container: Container) -> bool:
@@ -51,8 +51,8 @@ def is_enforcer(container: Container) -> bool:
 
 
 def is_enforcers_volume(volume: Json) -> bool:
-    """Return True if a volume may be the sidecar's: it is of a kind that ours are."""
-    return volume.keys() - {"name"} in ({"emptyDir"}, {"downwardAPI"})
+    """Return True if a volume may be the sidecar's: ours are empty at first."""
+    return volume.keys() == {"name", "emptyDir"}
 
 
 def is_intact(container: Container, wanted: Json, *, stored: bool) -> bool:
@@ -117,6 +117,7 @@ def holds(container: Container, wanted: Json) -> bool:
     | image | ours, with any tag |
     | the cap | the wanted one, set once |
     | NVIDIA_VISIBLE_DEVICES | the GPUs chosen, or all, as translation writes it; set once |
+    | the gate | as translation writes it; required with the GPUs chosen |
     | other VRAM_* | any, each set once, by value or from an annotation of ours |
     | other variables | what others add in good faith |
     | resources | CPU, memory, ephemeral storage |
@@ -131,6 +132,7 @@ def holds(container: Container, wanted: Json) -> bool:
         and _restarts_all(container.raw.get("restartPolicyRules"))
         and wanted["env"][0] in container.env()  # the cap
         and _steers_as_ours(container.env())
+        and (has_gate(container.raw) or not any(map(shows_chosen, container.env())))
         and _amounts_known(container)
         and _mounts_known(container.raw, wanted["volumeMounts"])
     )
@@ -272,10 +274,10 @@ def _mounts_known(raw: Json, wanted: list[Json]) -> bool:
     actual = raw.get("volumeMounts")
     if not isinstance(actual, list):
         return False
-    # The pod may come from a rule that does not place at binding, and shows the sidecar no GPUs.
-    needed = [mount for mount in wanted if mount["name"] != ENFORCER_GPU_VOLUME]
-    return all(mount in actual for mount in needed) and all(
-        mount in wanted or _is_harmless(mount) or _is_of_ours(mount) for mount in actual
+    # The pod may come from a rule with another placement, by which alone the gate is needed.
+    return all(mount in actual for mount in wanted if mount != MOUNT) and all(
+        mount in wanted or mount == MOUNT or _is_harmless(mount) or _is_of_ours(mount)
+        for mount in actual
     )
 
 
