@@ -54,6 +54,7 @@ class Driver:
         self._away = state / "driver-to-come"
         self._kernel = state / "kernel"
         self._limits = state / "limits"
+        self._version = state / "version"
 
     def install(self) -> None:
         """Make it, readable for containers whatever their user."""
@@ -67,7 +68,7 @@ class Driver:
             os.mknod(devices / name, stat.S_IFCHR, os.makedev(MAJOR, minor))
             (devices / name).chmod(0o666)
         self._kernel.mkdir(mode=0o755)
-        self._load()
+        self.play()
 
     def remove(self) -> None:
         """Take it from the node; containers that have it keep it."""
@@ -77,7 +78,7 @@ class Driver:
     def restore(self) -> None:
         """Bring it back, for containers that are created from now on."""
         self._away.rename(self._root)
-        self._load()
+        self.play()
 
     def replace(self, limits: str) -> None:
         """Have one of r615 in its place, for containers that are created from now on.
@@ -87,7 +88,7 @@ class Driver:
         self._limits.mkdir(exist_ok=True)
         self._limits.chmod(0o777)
         self.limit_by(limits)
-        self._load(R615)
+        self.play(R615)
 
     def limit_by(self, limits: str) -> None:
         """Have it hold cgroups in another way from now on, or `off`."""
@@ -104,7 +105,7 @@ class Driver:
         for limit in self._limits.glob("limit-*"):
             limit.unlink()
         self._rewrite("^fail .*\n", "")
-        self._load(R615)
+        self.play(R615)
 
     def _rewrite(self, pattern: str, text: str) -> None:
         """Change what the library plays in all pods."""
@@ -140,7 +141,9 @@ class Driver:
         pairs = zip(machine["devices"], UUIDS, strict=False)
         machine["devices"] = [{**one, "uuid": uuid} for one, uuid in pairs]
         (self._root / "mock.json").write_text(json.dumps(machine))
-        self._load(version)
+        self.play(version)
 
-    def _load(self, version: str = DRIVER) -> None:
+    def play(self, version: str = DRIVER) -> None:
+        """Be of this version, for containers that are created from now on."""
+        self._version.write_text(version)
         (self._kernel / "version").write_text(f"NVRM version: NVIDIA Kernel Module  {version}\n")

@@ -14,8 +14,8 @@ find as /scene: a process that wants to hold VRAM writes `0 BYTES` into /scene/p
 Where the library is NVIDIA's own mock, it plays FOLDER/driver/mock.json, with the pod's GPUs alone.
 FOLDER/kernel, which they find as /kernel, plays /proc/driver/nvidia, where nobody can write.
 A container with hostPID sees all scenes as /scenes, and the node's numbers of their processes.
-Where FOLDER/limits exists the driver is R615 and holds cgroups to amounts, as FOLDER/limits/mode
-says; programs then find libcuda.so.1, and allocate through it.
+FOLDER/version is the version of the driver. Where FOLDER/limits exists it holds cgroups to amounts,
+as FOLDER/limits/mode says; programs then find libcuda.so.1, and allocate through it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LIBRARIES = f"usr/lib/{sysconfig.get_config_var('MULTIARCH')}"
 DRIVER = "570.86.15"
 R615 = "615.71.09"
 CUDA = "libcuda.so.1"
-DRIVER_ANNOTATION = "stub.nvml/driver"  # on a pod: the driver's version, if not DRIVER
+DRIVER_ANNOTATION = "stub.nvml/driver"  # on a pod: the driver's version, if not the node's
 # NVIDIA's container toolkit takes nothing else for the UUID of a GPU.
 UUIDS = tuple(f"GPU-{number}0000000-0000-4000-8000-000000000000" for number in range(2))
 GPU_BYTES = 80 * 2**30
@@ -77,12 +77,11 @@ def equip(folder: Path, role: str, config: dict) -> bool:
         gpus.append("pods /scenes")
         config["mounts"].append(mount(scenes, "/scenes", "ro"))
     pod = re.search("pod[-0-9a-f]{36}", config["linux"]["cgroupsPath"])
-    version = DRIVER
     if (limits := folder / "limits").exists():
-        version = R615
         gpus.append(f"limits {(limits / 'mode').read_text()} cgroups=/cgroups in=/limits")
         show_limits(config, limits)
-    set_up(scene, play(annotations.get(DRIVER_ANNOTATION, version), gpus), pod.group())
+    version = annotations.get(DRIVER_ANNOTATION) or (folder / "version").read_text()
+    set_up(scene, play(version, gpus), pod.group())
     config["mounts"] += [mount(scene, "/scene", "rw"), mount(folder / "kernel", "/kernel", "ro")]
     environment.append("NVML_STUB_FILE=/scene/stub.txt")
     mock = folder / "driver" / "mock.json"

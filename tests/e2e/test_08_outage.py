@@ -28,6 +28,11 @@ SHOWS = holding("echo NVIDIA_VISIBLE_DEVICES=$NVIDIA_VISIBLE_DEVICES; forever")
 GATE = [{"name": "example.com/queue"}]
 FINALIZER = "example.com/keep"
 STRANGERS = ("nvidia.com/gpu", "devices.kubevirt.io/kvm")
+SIDECAR = "vram-enforcer"
+NOT_CREATED = (
+    "CreateContainerConfigError",
+    "missing value for VRAMWARDEN_GPU_ASSIGNMENT",
+)
 LATE = ("late-1", "late-2", "late-3")
 
 
@@ -54,6 +59,13 @@ def change(team: Team, name: str, **metadata: Any) -> dict[str, Any]:
 def remove_gate(team: Team, name: str) -> None:
     path = f"/api/v1/namespaces/{team.namespace}/pods/{name}"
     team.api.request("PATCH", path, {"spec": {"schedulingGates": None}}, content_type=MERGE)
+
+
+def at_gate(team: Team, name: str, container: str = "main") -> bool:
+    """Return True if a container is not created, since its pod has no GPU yet."""
+    state = statuses(team.pod(name)).get(container, {}).get("state", {})
+    waiting = state.get("waiting", {})
+    return (waiting.get("reason"), waiting.get("message")) == NOT_CREATED
 
 
 def gpu_of(team: Team, name: str) -> str:
@@ -132,11 +144,8 @@ def test_pods_with_a_demand_are_bound_start_nothing_and_say_why(outage: Team) ->
     for name in LATE:
         outage.wait(f"{name} bound", lambda n=name: outage.pod(n)["spec"].get("nodeName"))
 
-    def told(name: str) -> list[str]:
-        return [line for line in outage.events(name) if "waiting for a GPU" in line]
-
     for name in LATE:
-        print(outage.wait(f"{name} says why", lambda n=name: told(n))[-1])
+        outage.wait(f"{name} waits at the gate", lambda n=name: at_gate(outage, n, SIDECAR))
         assert statuses(outage.pod(name))["main"]["state"]["waiting"]
         assert gpu_of(outage, name) == ""
 
@@ -175,5 +184,5 @@ def test_the_one_without_room_says_so_and_gets_the_next_gpu(outage: Team, share_
 
 def test_afterwards_demands_are_translated_again(team: Team, outage: Team) -> None:
     made = team.create(pod("asks-again", "1Gi", ["true"], schedulerName="nobody"))
-    assert made["spec"]["initContainers"][0]["name"] == "vram-enforcer"
+    assert made["spec"]["initContainers"][0]["name"] == SIDECAR
     team.delete_pod("asks-again")
