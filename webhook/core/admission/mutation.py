@@ -269,8 +269,12 @@ def _env_for_vram(
     env: list[Json], amount: int, rule: Rule, programs: tuple[str, ...], *, fraction: bool
 ) -> list[Json]:
     gated, chosen = rule.gates_workload, rule.chooses_gpus
-    if not env and not rule.env and not rule.leaves_to_plugin:
-        return _env_of_ours(amount, programs, chosen=chosen, fraction=fraction, gated=gated)
+    if not rule.env and not rule.leaves_to_plugin:
+        ours = _env_of_ours(amount, programs, chosen=chosen, fraction=fraction, gated=gated)
+        if not env:
+            return ours
+        if env == ours:
+            return env  # a pod that is translated comes again, or to be stored
     env = _with_gate(env, gated=gated)
     if rule.leaves_to_plugin:
         # First: what stands before others is taken for ours when the pod comes again.
