@@ -11,7 +11,7 @@ from tests.agent.test_sharing import label
 from tests.agent.test_startup_taint import TAINT, TAINTED, has_taint
 from tests.support.clusters import a_gpu, a_node
 from webhook.adapters.kube.node_watch import FiguresSeen, FiguresUnread
-from webhook.agent.proofs import SENTRY_FRESH_S
+from webhook.core.kinds.nodes import SENTRY_FRESH_S
 
 LABEL, CONDITION = "vramwarden.io/sentry", "vramwarden.io/SentryActing"
 MEASURED = replace(a_gpu(9), uuid=GPU.uuid, measured=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.kinds.nodes import write_time
+from webhook.core.kinds.nodes import SENTRY_FRESH_S, write_time
 from webhook.core.node.inventory import LOST, SILENT
 from webhook.core.node.sharing import listed
 from webhook.core.nvidia.drivers import Fault
@@ -22,11 +22,6 @@ if TYPE_CHECKING:
 LIMIT_FRESH_S: Final = 240.0
 """Maximum age of a proof that the driver holds caps, in seconds. The sentry writes every 65 s. The
 label stays for as long if the object cannot be read."""
-
-SENTRY_FRESH_S: Final = 120.0
-"""Maximum age of a proof that the sentry acts, in seconds: longer than a pod of its DaemonSet is
-replaced. The node's condition is `False` only after as long without one."""
-
 
 _GONE: Final = {Fault.LIBRARY_MISSING, Fault.DRIVER_DOWN, Fault.DRIVER_CHANGED}
 

@@ -37,6 +37,7 @@ from webhook.tools.shared.pod import ClusterPod
 SLICED = replace(RULE, name="sliced", accounting=Accounting.MIG)
 SLOTTED = replace(RULE, name="slotted", accounting=Accounting.CAP_ONLY)
 SEES_ALL = a_rule(name="team", placement=Placement.NONE)
+BY_SENTRY = a_rule(name="team", enforcement={"by": EnforceBy.SENTRY})
 ON_LAPTOP = a_rule(name="laptop", placement=Placement.NONE, enforcement={"by": EnforceBy.NONE})
 PREEMPTION = (
     ". preemption: 0/3 nodes are available: 3 No preemption victims found for incoming pod."
@@ -108,6 +109,11 @@ HELD = "a device plugin offers them whole (nvidia.com/gpu), but pods may have VR
 LEFT = a_node("n1", a_gpu(79, held("llama", 16, 6)), a_gpu(79, held("idle", 24), **H100)).figures
 HOLDS = Proof(holds=True, back_end="misc")
 CANNOT = Proof(holds=False, why="driver 580.95.05 has no such call; r615 has")
+GUARDED = tuple(
+    replace(one, acts=True, gpus=tuple(replace(gpu, measured=True) for gpu in one.gpus))
+    for one in NODES
+)
+"""The nodes with a sentry that acts; the figures of n3 are too old to prove it."""
 LIMITED = (replace(NODES[0], limit=CANNOT), *NODES[1:])
 OF_PLUGIN = tuple(replace(node, held=HELD) for node in NODES)
 UNHEALTHY = tuple(
@@ -179,6 +185,21 @@ def on_laptop(
 def bound(name: str, memory: str, node: str, gpus: str = "", **changes: Any) -> Report:
     status = {"startTime": ago(11_520), **changes.pop("status", {})}
     return explained(name, memory, node=node, gpus=gpus, status=status, **changes)
+
+
+def gated(field: str, name: str) -> dict[str, Any]:
+    """Return a container status as the kubelet writes it for a pod without a GPU."""
+    why = "missing value for VRAMWARDEN_GPU_ASSIGNMENT"
+    waiting = {"reason": "CreateContainerConfigError", "message": why}
+    return {field: [{"name": name, "state": {"waiting": waiting}}]}
+
+
+def by_sentry(age_s: float = 14, by: str = "sentry", peak: float = 6, **changes: Any) -> Report:
+    """Explain a pod by Sentry on a node whose sentry wrote its figures so long ago."""
+    gpu = a_gpu(79, held("rag", 8, 6, peak, held_by=by), measured=True, **H100)
+    node = replace(a_node("n1", gpu, age_s=age_s).figures, acts=True)
+    given = {"nodes": (node,), "rule": BY_SENTRY} | changes
+    return bound("rag", "8Gi", "n1", "GPU-n1-0", **given)
 
 
 def train(**changes: Any) -> Report:
@@ -287,7 +308,10 @@ NO_TROUBLE = {
     *("running-two-gpus", "running-in-place-of", "running-unmeasured", "ended", "gone"),
     *("no-demand", "no-demand-idiom", "no-demand-resource", "slice-running", "slot-starting"),
     *("held-by-driver", "held-late", "held-by-sidecar", "held-by-sentry", "held-without-limit"),
-    *("held-by-nobody-known", "held-no-more"),
+    *("held-by-nobody-known", "held-no-more", "held-only-by-sentry", "held-by-no-sentry"),
+    *("held-by-no-sentry-ever", "held-by-no-sentry-known", "held-and-only-reported"),
+    *("late-assigned", "ended-by-sentry"),
+    "ended-before-it-was-created",
     *("starting-without-limiter", "cap-not-hit", "cap-not-hit-killed"),
     *("cap-not-hit-of-the-host", "cap-not-held", "gone-filled"),
     *("slot-ended", "untranslated-recorded", "untranslated-over-quota"),
@@ -327,6 +351,16 @@ def _pending() -> dict[str, Case]:
         ),
         "pending-enforcement": case(
             "NoEnforcement", pending("unheld", "8Gi", seen=seen(enforcement="none"))
+        ),
+        "pending-sentry": case("NoSentry", pending("unheld", "8Gi", rule=BY_SENTRY)),
+        "pending-sentry-unread": case(
+            "NoSentry, Unschedulable",
+            pending("unheld", "8Gi", rule=BY_SENTRY, seen=None, nodes=GUARDED[2:]),
+        ),
+        "pending-by-sentry": case(
+            "NoRoom, Unschedulable",
+            pending("huge", "70Gi", rule=BY_SENTRY, seen=None, nodes=GUARDED),
+            23,
         ),
         "pending-driver-limit": case(
             "NoDriverLimit",
@@ -393,8 +427,10 @@ def _bound() -> dict[str, Case]:
     pending = {"phase": "Pending"}
     early = of_enforcer("waiting", reason="ImagePullBackOff", message="Back-off pulling")
     early |= {"phase": "Pending", "startTime": ago(30)}
-    late = {"status": {"phase": "Pending", "startTime": ago(240)}}
-    late |= {"annotations": {"vramwarden.io/gpu-waits": WAITS}}
+    since = {"phase": "Pending", "startTime": ago(240)}
+    late = {"annotations": {"vramwarden.io/gpu-waits": WAITS}}
+    sidecar = since | gated("initContainerStatuses", "vram-enforcer")
+    app, init = gated("containerStatuses", "main"), gated("initContainerStatuses", "load")
     main = {"name": "main", "containerID": f"containerd://{CONTAINER_ID}"}
     not_held = {
         "type": "vramwarden.io/CapHeld",
@@ -412,7 +448,38 @@ def _bound() -> dict[str, Case]:
         "bound-unreadable": starting(
             "InvalidQuantity", bound("forged-1", "8Gi", "n1", status=pending, **asks("8GB"))
         ),
-        "late": Case("waiting", "WaitsForGPU", bound("late-0", "30Gi", "n1", **late)),
+        "late": Case(
+            "waiting",
+            "WaitsForGPU, ContainerWaits",
+            bound("late-0", "30Gi", "n1", status=sidecar, **late),
+        ),
+        "late-owned": Case(
+            "waiting",
+            "WaitsForGPU, ContainerWaits",
+            bound(
+                "late-0",
+                "30Gi",
+                "n1",
+                status=since | init,
+                owner="Job/late",
+                rule=BY_SENTRY,
+                **late,
+            ),
+        ),
+        "late-away": Case(
+            "waiting",
+            "WaitsForGPU, ContainerWaits",
+            bound("late-0", "30Gi", "n1", status=since | app, rule=BY_SENTRY, nodes=GUARDED),
+        ),
+        "late-not-created-yet": Case(
+            "waiting", "WaitsForGPU", bound("late-0", "30Gi", "n1", status=since)
+        ),
+        "late-assigned": starting(
+            "ContainerWaits", bound("late-0", "30Gi", "n1", "GPU-n1-0", status=since | app)
+        ),
+        "late-unreadable": starting(
+            "InvalidQuantity", bound("forged-1", "8Gi", "n1", status=since | app, **asks("8GB"))
+        ),
         "starting": starting(
             "ContainerWaits", bound("early", "8Gi", "n1", "GPU-n1-0", status=early)
         ),
@@ -447,6 +514,17 @@ def _bound() -> dict[str, Case]:
         "stopped-from-outside": stopped(
             train(status={"conditions": [not_held]}), "VRAMCapExceeded"
         ),
+        "stopped-by-sentry": Case(
+            "stopped",
+            "VRAMCapExceeded",
+            by_sentry(peak=8.4, status={"conditions": [not_held]}),
+            run=9,
+        ),
+        "held-only-by-sentry": running(by_sentry()),
+        "held-by-no-sentry": running(by_sentry(130), "NoSentry"),
+        "held-by-no-sentry-ever": running(by_sentry(nodes=()), "NoSentry"),
+        "held-by-no-sentry-known": running(by_sentry(nodes=None)),
+        "held-and-only-reported": running(by_sentry(by="")),
         "slot-stopped": stopped(llama(rule=SLOTTED, log=LOG)),
         "held-by-driver": running(on_limited("driver")),
         "held-late": running(on_limited("driver, late")),
@@ -493,6 +571,26 @@ def _ended() -> dict[str, Case]:
 
     return {
         "ended": Case("ended", "", bound("done", "16Gi", "n1", "GPU-n1-0", status=done)),
+        "ended-by-sentry": Case(
+            "ended",
+            "",
+            bound(
+                "rag-1",
+                "8Gi",
+                "n1",
+                status={"phase": "Succeeded"},
+                rule=BY_SENTRY,
+                histories=(RAG,),
+                age_s=9000,
+            ),
+        ),
+        "ended-before-it-was-created": Case(
+            "ended",
+            "",
+            bound(
+                "rag-1", "8Gi", "n1", status={"phase": "Succeeded"}, histories=(RAG,), age_s=3600
+            ),
+        ),
         "cap-hit-ended": Case("ended", "CapHit", denied),
         "slot-ended": Case("ended", "", llama(rule=SLOTTED, status={"phase": "Succeeded"})),
         "gone": Case("gone", "", gone("eval-9", EVAL, OTHER)),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from tests.support.clusters import a_gpu, a_node
+from tests.support.clusters import NOW_S, a_gpu, a_node
 from webhook.core.node.limits import Proof
 from webhook.tools.explain.judge import eligible
 from webhook.tools.explain.judge.eligible import Mismatch
@@ -16,7 +18,7 @@ UNENFORCED = a_node("n1", a_gpu(79), enforcement="none").figures
 
 
 def why_not(pod, node, seen):
-    return eligible.why_not(ClusterPod(pod), node, seen)
+    return eligible.why_not(ClusterPod(pod), node, seen, NOW_S)
 
 
 def requires(*expressions, field="matchExpressions"):
@@ -147,3 +149,35 @@ def test_a_node_is_read_without_what_is_not_as_kubernetes_stores_it():
     node = ClusterNode(raw)
     assert (node.name, node.labels, node.unschedulable) == ("n1", {"a": "b"}, True)
     assert node.taints == (("k", "", "NoSchedule"),)
+
+
+@pytest.mark.parametrize(
+    ("key", "container", "requires_it"),
+    [
+        ("vramwarden.io/sentry", "main", True),
+        ("vramwarden.io/sentry", "vram-enforcer", False),
+        ("vramwarden.io/enforcement", "main", False),
+    ],
+)
+def test_a_pod_by_sentry_has_no_sidecar_and_requires_the_label(key, container, requires_it):
+    pod = requires(expression(key, "In", "true"))
+    pod["spec"]["initContainers"] = [{"name": container}]
+    assert eligible.requires_sentry(ClusterPod(pod)) is requires_it
+
+
+@pytest.mark.parametrize(
+    ("age_s", "acts", "measured", "has_one"),
+    [
+        (120, True, (True, True), True),
+        (121, True, (True, True), False),
+        (-121, True, (True, True), False),
+        (0, False, (True, True), False),
+        (0, True, (True, False), False),
+    ],
+)
+def test_figures_prove_a_sentry_that_acts(age_s, acts, measured, has_one):
+    gpus = [a_gpu(79, measured=one) for one in measured]
+    node = replace(a_node("n1", *gpus, age_s=age_s).figures, acts=acts)
+    assert eligible.has_sentry(node, NOW_S) is has_one
+    broken = replace(node, gpus=tuple(replace(one, healthy=one.measured) for one in node.gpus))
+    assert eligible.has_sentry(broken, NOW_S) is (has_one or not all(measured))

@@ -9,13 +9,17 @@ from hypothesis import strategies as st
 from tests.support.clusters import GIB, NOW_S, a_pod, ago
 from webhook.core.pod.fields import part
 from webhook.tools.shared.facts import LazyFact
-from webhook.tools.shared.pod import ClusterPod, EndedContainer
+from webhook.tools.shared.pod import AWAY, ClusterPod, EndedContainer
+
+NOT_CREATED = "CreateContainerConfigError"
+GATED = "missing value for VRAMWARDEN_GPU_ASSIGNMENT"
 
 
 def listed(memory="8Gi", **more):
     """Return a pod as the row of a list tells it: metadata, and two columns."""
+    status = more.pop("status", "Running")
     pod = a_pod("train", memory, node="n1", **more)
-    return ClusterPod({"metadata": pod["metadata"]}, status="Running", node="n1")
+    return ClusterPod({"metadata": pod["metadata"]}, status=status, node="n1")
 
 
 def says(**annotations):
@@ -32,6 +36,31 @@ def test_metadata_and_two_columns_say_nearly_everything():
     assert (pod.created_s, pod.gpus) == (NOW_S - 540, ("GPU-a", "GPU-b"))
     assert (pod.asked_bytes, pod.gpu_count, pod.waits) == (8 * GIB, 2, "no room")
     assert (pod.managed, pod.unscheduled, str(pod.workload)) == (True, "", "Pod/train")
+
+
+def gated(field="initContainerStatuses", message=GATED, **more):
+    """Return a stored pod with a container that the kubelet does not create."""
+    waiting = {"reason": NOT_CREATED, "message": message}
+    statuses = [{"name": "first"}, {"name": "second", "state": {"waiting": waiting}}]
+    return ClusterPod(a_pod("train", "8Gi", node="n1", status={field: statuses}, **more))
+
+
+@pytest.mark.parametrize(
+    ("pod", "waits"),
+    [
+        (gated(), AWAY),
+        (gated("containerStatuses"), AWAY),
+        (gated(annotations={"vramwarden.io/gpu-waits": "no room"}), "no room"),
+        (gated(gpus="GPU-a"), ""),
+        (gated(message='configmap "c" not found'), ""),
+        (listed(status=NOT_CREATED), AWAY),
+        (listed(status=f"Init:{NOT_CREATED}"), AWAY),
+        (listed(status=NOT_CREATED, gpus="GPU-a"), ""),
+        (listed(status="Init:ImagePullBackOff"), ""),
+    ],
+)
+def test_a_pod_whose_containers_are_not_created_for_want_of_a_gpu_waits_for_one(pod, waits):
+    assert pod.waits == waits
 
 
 def test_what_is_kept_of_a_pod_is_known_without_it_and_nothing_else_is():

@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 
 from tests.support.checked import BEFORE
-from tests.support.clusters import a_gpu, a_node
+from tests.support.clusters import NOW_S, a_gpu, a_node
 from webhook.tools.check.judge.findings import Level
 from webhook.tools.check.judge.nodes import taints
 from webhook.tools.explain.judge.eligible import why_not
@@ -55,5 +55,6 @@ def test_check_and_explain_say_the_same_of_a_toleration(operator):
         node = a_node("n1", a_gpu(79), taints=(taint,)).read
         policy = replace(BEFORE.policy, tolerations=(toleration,))
         by_check = taints(replace(BEFORE, policy=policy, nodes=(node,)))
-        by_explain = why_not(ClusterPod({"spec": {"tolerations": [toleration]}}), FIGURES, node)
+        pod = ClusterPod({"spec": {"tolerations": [toleration]}})
+        by_explain = why_not(pod, FIGURES, node, NOW_S)
         assert (by_explain is None) == (by_check.level is Level.OK), (toleration, taint)

@@ -26,8 +26,11 @@ MOST_PODS: Final = 256
 """Of a GPU, managed ones and others each."""
 STALE_S: Final = 180.0
 """Figures that are older are said to be old: a sentry writes them at least each minute."""
-HELD_BY_DRIVER, HELD_LATE = "driver", "driver, late"
-HOLDERS: Final = (HELD_BY_DRIVER, HELD_LATE, "sidecar", "sentry")
+SENTRY_FRESH_S: Final = 120.0
+"""Maximum age of figures that prove a sentry that acts, in seconds: longer than a pod of its
+DaemonSet is replaced. The node's condition is `False` only after as long without such figures."""
+HELD_BY_DRIVER, HELD_LATE, HELD_BY_SENTRY = "driver", "driver, late", "sentry"
+HOLDERS: Final = (HELD_BY_DRIVER, HELD_LATE, "sidecar", HELD_BY_SENTRY)
 """Who may hold a pod to its cap, the strongest first."""
 BY_DRIVER: Final = (HELD_BY_DRIVER, HELD_LATE)
 

@@ -17,6 +17,7 @@ from webhook.names import (
     ADMITTED_ANNOTATION,
     DRIVER_LIMIT_ANNOTATION,
     ENFORCER_CONTAINER,
+    GATE_VARIABLE,
     GPU_ANNOTATION,
     GPU_COUNT_ANNOTATION,
     GPU_MEMORY_ANNOTATION,
@@ -37,6 +38,11 @@ _PREEMPTION: Final = re.compile(r"\.? ?(preemption: |no new claims to deallocate
 _PULLS: Final = frozenset(
     {"ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull"}
 )
+AWAY: Final = "it was bound while vramwarden was away, and gets a GPU when vramwarden is back"
+"""Reason of a pod without a GPU for which no replica has written one yet."""
+_NOT_CREATED: Final = "CreateContainerConfigError"
+_GATED: Final = f"missing value for {GATE_VARIABLE}"
+_CONTAINERS: Final = ("initContainers", "containers")
 _MARK_PARTS: Final = 3
 _COUNT: Final = re.compile("[0-9]{1,4}")
 """Values of `gpu-count` that admission accepts."""
@@ -133,9 +139,20 @@ class ClusterPod(ClusterObject):
             return None
 
     @LazyFact
+    def is_gated(self) -> bool:
+        """Return True if the kubelet creates none of its containers with VRAM, for want of a GPU.
+
+        A row of a table has the reason without the message.
+        """
+        if self.gpus:
+            return False
+        return any(map(is_gated, self.statuses())) or self.status.endswith(_NOT_CREATED)
+
+    @LazyFact
     def waits(self) -> str:
-        """Why it is bound and has no GPU yet: its annotation `gpu-waits`."""
-        return self._text("metadata", "annotations", GPU_WAITS_ANNOTATION)
+        """Why it is bound and has no GPU yet: its annotation `gpu-waits`, or else the gate."""
+        said = self._text("metadata", "annotations", GPU_WAITS_ANNOTATION)
+        return said or (AWAY if self.is_gated else "")
 
     @LazyFact
     def waits_for_limit_s(self) -> float | None:
@@ -148,6 +165,13 @@ class ClusterPod(ClusterObject):
         starting = (one for one in self._sidecars() if one.get("started") is not True)
         began = (read_time(part(one, "state", "running").get("startedAt")) for one in starting)
         return next(began, None)
+
+    @LazyFact
+    def has_sidecar(self) -> bool:
+        """Return True if it has a container `vram-enforcer`."""
+        spec = self.part("spec")
+        containers = (one for key in _CONTAINERS for one in as_objects(spec.get(key)))
+        return any(one.get("name") == ENFORCER_CONTAINER for one in containers)
 
     @LazyFact
     def unscheduled(self) -> str:
@@ -234,6 +258,12 @@ class ClusterPod(ClusterObject):
 
     def _sidecars(self) -> list[Json]:
         return [one for one in self.statuses() if one.get("name") == ENFORCER_CONTAINER]
+
+
+def is_gated(status: Json) -> bool:
+    """Return True if a container is not created since its pod has no GPU yet."""
+    reason, message = _waiting(status)
+    return reason == _NOT_CREATED and _GATED in message
 
 
 def _waiting(status: Json) -> tuple[str, str]:

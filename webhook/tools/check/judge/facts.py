@@ -14,12 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from webhook.core.pod.fields import as_object, as_objects, part
 from webhook.core.pod.whole import is_gpu_claim
 from webhook.core.policy.values import EnforceBy
-from webhook.names import (
-    ADMITTED_ANNOTATION,
-    DEFAULT_NAMESPACE,
-    ENFORCER_CONTAINER,
-    MANAGED_LABEL,
-)
+from webhook.names import ADMITTED_ANNOTATION, DEFAULT_NAMESPACE, MANAGED_LABEL
 from webhook.tools.shared.facts import Unreadable
 from webhook.tools.shared.pod import ClusterPod
 
@@ -118,10 +113,9 @@ class DryRun:
     """It has a container `vram-enforcer`."""
 
 
-def read_dry_run(pod: Mapping[str, Any]) -> DryRun:
+def read_dry_run(pod: Json) -> DryRun:
     """Read a pod as it would have been stored."""
     annotations = part(pod, "metadata", "annotations")
-    spec = as_object(pod.get("spec"))
     mark = str(annotations.get(ADMITTED_ANNOTATION) or "")
     _, rule, digest, *_ = [*mark.split(" "), "", "", ""]
     return DryRun(
@@ -129,11 +123,7 @@ def read_dry_run(pod: Mapping[str, Any]) -> DryRun:
         admitted=bool(mark),
         rule=rule,
         digest=digest,
-        has_sidecar=any(
-            one.get("name") == ENFORCER_CONTAINER
-            for field in ("initContainers", "containers")
-            for one in as_objects(spec.get(field))
-        ),
+        has_sidecar=ClusterPod(pod).has_sidecar,
     )
 
 

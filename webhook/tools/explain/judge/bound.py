@@ -9,11 +9,13 @@ from webhook.core.kinds.nodes import read_time
 from webhook.core.placement.fit import Denial, place
 from webhook.core.pod.fields import part, text_of
 from webhook.core.words import amount, exactly, named, span
+from webhook.names import GATE_VARIABLE
 from webhook.tools.explain.judge.held import (
     denied_by_driver,
     held_from_outside,
     held_notes,
     without_limit,
+    without_sentry,
 )
 from webhook.tools.explain.judge.report import Cause, Enough, OtherReason, Report, Severity, State
 from webhook.tools.explain.judge.room import Blocker, advertised
@@ -21,6 +23,8 @@ from webhook.tools.explain.judge.stops import (
     Said,
     enough_for,
     find_history,
+    find_run,
+    held_words,
     history_notes,
     line_for,
     peak_words,
@@ -29,6 +33,7 @@ from webhook.tools.explain.judge.stops import (
 )
 from webhook.tools.explain.judge.waiting import demand_words, old_figures, unreadable
 from webhook.tools.shared.node import SAID
+from webhook.tools.shared.pod import AWAY, is_gated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -45,7 +50,10 @@ ENOUGH: Final = "would have been enough"
 MOST_STOPS: Final = 3
 """The newest are shown."""
 _SELF_TEST_FAILED: Final = 70
-_AWAY: Final = "it was bound while vramwarden was away, and gets a GPU when vramwarden is back"
+_GATED: Final = (
+    "until then the kubelet creates no container of it with VRAM, and reports "
+    f"CreateContainerConfigError: missing value for {GATE_VARIABLE}. That is no fault of the pod"
+)
 _ORDINARY: Final = {"ContainerCreating", "PodInitializing"}
 
 
@@ -68,7 +76,7 @@ def explain_bound(facts: PodFacts, pod: ClusterPod, state: PodState) -> Report:
     mine = [(gpu, one) for gpu in (node.gpus if node else ()) for one in gpu.pods]
     mine = [(gpu, one) for gpu, one in mine if one.uid == state.uid]
     figures, peaks = [one for _, one in mine], _peaks(pod, log, mine)
-    causes = [*_stopped(pod, log, now_s), *held_from_outside(pod, now_s)]
+    causes = [*_stopped(pod, log, now_s), *held_from_outside(pod, peaks, now_s)]
     run_bytes = enough_for(max(peaks)) if peaks and (causes or log.reports) else None
     what, headline = _headline(facts, pod, state, node, mine)
     if causes and what is not State.WAITING:
@@ -82,17 +90,16 @@ def explain_bound(facts: PodFacts, pod: ClusterPod, state: PodState) -> Report:
         if what in {State.STARTING, State.RUNNING}:
             what = State.BLIND
     if what is State.WAITING:
-        detail = (state.waits.told if state.waits else "") or _AWAY
-        fix = "wait, or delete the pod, so that another one is bound"
-        causes.insert(0, Cause(Severity.ERROR, OtherReason.WAITS_FOR_GPU, detail, fix))
+        causes = [*_without_gpu(pod, state), *causes]
     elif not state.finished:
         causes += _broken(node, state)
         if state.unreadable and not state.uuids:
             causes.insert(0, unreadable(state.unreadable))
-        causes += _waiting_containers(pod)
+        causes += _waiting_containers(pod, state)
         causes += without_limit(facts, pod, what, node, figures, log.not_held)
+        causes += without_sentry(facts, pod, node)
     notes = list(_enough_notes(run_bytes, mine))
-    notes += [] if state.finished else held_notes(state, figures)
+    notes += [] if state.finished else held_notes(facts, pod, state, node, figures)
     if state.need:
         history = find_history(facts.histories, pod.workload)
         notes += history_notes(history, state.need.memory_bytes, facts.nodes, pod)
@@ -123,7 +130,7 @@ def _headline(
     """Return what a pod does, and the first sentence of it."""
     name, status = facts.title, pod.part("status")
     if state.finished:
-        return State.ENDED, f"{name} {_ended(pod, facts.now_s)}"
+        return State.ENDED, f"{name} {_ended(facts, pod)}"
     since_s = read_time(status.get("startTime"))
     passed = "" if since_s is None else span(facts.now_s - since_s)
     asks = demand_words(state, pod.rule)
@@ -138,19 +145,24 @@ def _headline(
     return State.RUNNING, f"{name} runs on {state.node}{since}: {on}, {_figures(state, mine)}."
 
 
-def _ended(pod: ClusterPod, now_s: float) -> str:
+def _ended(facts: PodFacts, pod: ClusterPod) -> str:
+    """Return when a pod ended and its peak: by its sidecar, else by its workload's history."""
     status = pod.part("status")
     at_s = [
         found
         for one in pod.statuses()
         if (found := read_time(part(one, "state", "terminated").get("finishedAt"))) is not None
     ]
-    ago = f" {span(now_s - max(at_s))} ago" if at_s else ""
+    ago = f" {span(facts.now_s - max(at_s))} ago" if at_s else ""
     phase = text_of(status, "phase")
     words = read_message(pod.enforcer_ended().message)
-    if words is None:
+    run = find_run(facts.histories, facts.name, pod.created_s or 0.0)
+    if words:
+        held = f"{peak_words(words.peak_bytes, words.cap_bytes)}, {stops_words(words.stops)}"
+    elif run:
+        held = held_words(run[0])
+    else:
         return f"ended{ago} ({phase}); nobody says what it held."
-    held = f"{peak_words(words.peak_bytes, words.cap_bytes)}, {stops_words(words.stops)}"
     return f"ended{ago} ({phase}): {held}."
 
 
@@ -233,10 +245,32 @@ def _broken(node: NodeFigures | None, state: PodState) -> Iterator[Cause]:
             yield Cause(Severity.WARNING, Blocker.UNHEALTHY, detail, fix)
 
 
-def _waiting_containers(pod: ClusterPod) -> Iterator[Cause]:
+def _without_gpu(pod: ClusterPod, state: PodState) -> Iterator[Cause]:
+    """Yield why a bound pod has no GPU yet, when it gets one, and what the kubelet reports."""
+    told = state.waits.told if state.waits else ""
+    fix = "wait: vramwarden assigns a GPU within seconds once it is back (vramwarden check)"
+    if told:
+        fix = "wait: vramwarden assigns a GPU of the node as soon as one has room; "
+        fix += (
+            "after 5 minutes without room it deletes the pod, and its controller creates another"
+            if state.waits and state.waits.owned
+            else "or delete the pod and create it again, so that it may go to another node"
+        )
+    yield Cause(Severity.ERROR, OtherReason.WAITS_FOR_GPU, told or AWAY, fix)
+    if pod.is_gated:
+        yield Cause(Severity.INFO, OtherReason.CONTAINER_WAITS, _GATED)
+
+
+def _waiting_containers(pod: ClusterPod, state: PodState) -> Iterator[Cause]:
     """Yield the first container that the kubelet cannot start."""
     for one in pod.statuses():
         waits = part(one, "state", "waiting")
+        if is_gated(one) and not state.uuids:
+            continue
+        if is_gated(one):
+            detail = "it has its GPU now, and the kubelet creates its containers within 10 s"
+            yield Cause(Severity.INFO, OtherReason.CONTAINER_WAITS, detail)
+            return
         reason = text_of(waits, "reason")
         if reason and reason not in _ORDINARY:
             said = text_of(waits, "message")

@@ -11,6 +11,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
+from webhook.core.kinds.nodes import SENTRY_FRESH_S
 from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.pod.fields import as_object, as_objects, text_of
 from webhook.names import (
@@ -18,6 +19,7 @@ from webhook.names import (
     NODE_DRIVER_LIMIT_LABEL,
     NODE_ENFORCEMENT_LABEL,
     NODE_GPU_MEMORY_LABEL,
+    NODE_SENTRY_LABEL,
     NOT_ENFORCED,
 )
 from webhook.tools.shared.facts import holds, values_of
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _NAME_FIELD: Final = "metadata.name"
+NO_SENTRY: Final = "no sentry that acts measures all GPUs there (no label vramwarden.io/sentry)"
 
 
 class Mismatch(StrEnum):
@@ -50,6 +53,8 @@ class Mismatch(StrEnum):
     """Its container runtime resolves no name of its GPUs."""
     NO_ENFORCEMENT = "NoEnforcement"
     """No sidecar can measure there."""
+    NO_SENTRY = "NoSentry"
+    """It has no sentry that acts, which alone holds the pod to its cap."""
     NO_DRIVER_LIMIT = "NoDriverLimit"
     """The driver is to hold the pod to its cap, and does not, there or any more."""
     TAINT = "Taint"
@@ -58,7 +63,9 @@ class Mismatch(StrEnum):
     """Somebody took it out of scheduling."""
 
 
-def why_not(pod: ClusterPod, node: NodeFigures, seen: ClusterNode | None) -> NotHere | None:
+def why_not(
+    pod: ClusterPod, node: NodeFigures, seen: ClusterNode | None, now_s: float
+) -> NotHere | None:
     """Return why a pod may not run on a node; None where nothing that can be read forbids it.
 
     | what is known | counts as |
@@ -70,15 +77,16 @@ def why_not(pod: ClusterPod, node: NodeFigures, seen: ClusterNode | None) -> Not
     the GPUs themselves.
     """
     spec = pod.part("spec")
-    written = {NODE_DRIVER_LIMIT_LABEL: "true" if holds_caps(node) else ""}
+    written = {
+        NODE_DRIVER_LIMIT_LABEL: "true" if holds_caps(node) else "",
+        NODE_SENTRY_LABEL: "true" if has_sentry(node, now_s) else "",
+    }
     written |= {NODE_ENFORCEMENT_LABEL: node.enforcement} if node.enforcement else {}
     labels, has_all = (seen.labels, True) if seen else (written, False)
     for key, value in as_object(spec.get("nodeSelector")).items():
         if (has_all or key in labels) and labels.get(key) != value:
             return _mismatch(key, f"{key}={value}", labels, node)
-    affinity = pod.part("spec", "affinity", "nodeAffinity")
-    terms = as_objects(as_object(affinity.get(_REQUIRED)).get("nodeSelectorTerms"))
-    failing = [_failing(term, labels, node.name, has_all=has_all) for term in terms]
+    failing = [_failing(term, labels, node.name, has_all=has_all) for term in _terms(pod)]
     if failing and all(failing):
         key, wanted = failing[0] or ("", "")
         return _mismatch(key, wanted, labels, node)
@@ -111,6 +119,27 @@ def _failing(
     return None
 
 
+def _terms(pod: ClusterPod) -> list[Json]:
+    required = pod.part("spec", "affinity", "nodeAffinity", _REQUIRED)
+    return as_objects(required.get("nodeSelectorTerms"))
+
+
+def requires_sentry(pod: ClusterPod) -> bool:
+    """Return True if only the node's sentry holds a pod to its cap.
+
+    Such pods have no sidecar, and run only on nodes with the label `sentry`.
+    """
+    expressions = (one for term in _terms(pod) for one in as_objects(term.get("matchExpressions")))
+    asks = any(text_of(one, "key") == NODE_SENTRY_LABEL for one in expressions)
+    return asks and not pod.has_sidecar
+
+
+def has_sentry(node: NodeFigures, now_s: float) -> bool:
+    """Return True if figures prove a sentry that acts and measures every healthy GPU."""
+    is_fresh = abs(now_s - node.observed_s) <= SENTRY_FRESH_S
+    return is_fresh and node.acts and all(gpu.measured for gpu in node.gpus if gpu.healthy)
+
+
 def holds_caps(node: NodeFigures) -> bool:
     """Say whether it was proved that a node's driver holds caps."""
     return node.limit is not None and node.limit.holds
@@ -132,6 +161,8 @@ def _mismatch(key: str, wanted: str, labels: Mapping[str, str], node: NodeFigure
         return Mismatch.NO_DEVICE_NAMES, detail
     if key == NODE_ENFORCEMENT_LABEL and found in {None, NOT_ENFORCED}:
         return Mismatch.NO_ENFORCEMENT, "no sidecar can measure there (enforcement: none)"
+    if key == NODE_SENTRY_LABEL and found in {None, ""}:
+        return Mismatch.NO_SENTRY, NO_SENTRY
     if key == NODE_DRIVER_LIMIT_LABEL:
         return Mismatch.NO_DRIVER_LIMIT, why_no_limit(node)
     has = "has no such label" if found is None else f"has {found}"

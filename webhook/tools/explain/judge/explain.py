@@ -32,9 +32,10 @@ from webhook.tools.explain.judge.report import Cause, Enough, OtherReason, Repor
 from webhook.tools.explain.judge.stops import (
     Said,
     enough_for,
+    find_run,
+    held_words,
     history_notes,
     line_for,
-    peak_words,
     stops_words,
 )
 from webhook.tools.explain.judge.untranslated import refusal, without_demand
@@ -154,19 +155,13 @@ def _bound_in(detail: str) -> int | None:
 
 def _without_pod(facts: PodFacts) -> Report:
     """Explain a pod that does not exist: by its last run, where a history has it."""
-    found = [
-        (run.ended_s, number, run, history)
-        for number, history in enumerate(facts.histories)
-        for run in history.runs
-        if run.pod == facts.name
-    ]
-    if not found:
+    found = find_run(facts.histories, facts.name)
+    if found is None:
         near = _near(facts.name, [*facts.names.values(), *facts.workloads])
         return _not_found("Pod", facts.namespace, facts.name, near, facts.left_out)
-    ended_s, _, run, history = max(found)
-    held = f"{peak_words(run.peak_bytes, run.asked_bytes)}, {stops_words(run.stops)}"
-    ago = span(facts.now_s - ended_s)
-    headline = f"{facts.title} is gone; it ended {ago} ago: {held}."
+    run, history = found
+    ago = span(facts.now_s - run.ended_s)
+    headline = f"{facts.title} is gone; it ended {ago} ago: {held_words(run)}."
     causes = tuple(filled(facts, run))
     enough = None
     if run.stops:

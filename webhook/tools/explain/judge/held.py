@@ -5,12 +5,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.kinds.histories import fills
-from webhook.core.kinds.nodes import BY_DRIVER, HELD_BY_DRIVER, HELD_LATE, held_by, read_time
+from webhook.core.kinds.nodes import (
+    BY_DRIVER,
+    HELD_BY_DRIVER,
+    HELD_BY_SENTRY,
+    HELD_LATE,
+    held_by,
+    read_time,
+)
 from webhook.core.node.limits import LIMIT_COMES_S
 from webhook.core.pod.fields import part, text_of
 from webhook.core.words import amount, exactly, span
 from webhook.names import CAP_HELD_CONDITION, DRIVER_LIMIT_ANNOTATION, ENFORCER_CONTAINER
-from webhook.tools.explain.judge.eligible import Mismatch, holds_caps, why_no_limit
+from webhook.tools.explain.judge.eligible import (
+    NO_SENTRY,
+    Mismatch,
+    has_sentry,
+    holds_caps,
+    requires_sentry,
+    why_no_limit,
+)
 from webhook.tools.explain.judge.report import Cause, OtherReason, Severity, State
 from webhook.tools.explain.judge.stops import enough_for, line_for
 
@@ -30,8 +44,9 @@ _MEANS: Final = {
     HELD_LATE: f"the driver, but late: {_FAILS}; what it held before is outside of that, and what "
     "exceeds the cap with it is stopped",
     "sidecar": "its sidecar: what exceeds {} is stopped, about a second later",
-    "sentry": "the sentry of its node, from outside: what exceeds {} is stopped, within 15 s",
+    HELD_BY_SENTRY: "the sentry of its node, from outside: what exceeds {} is stopped, within 15 s",
 }
+_BY_SENTRY: Final = "the sentry of its node: what exceeds {} is stopped, a few seconds later"
 _KILLED: Final = {0, 137, 143}
 """Exit codes of who ended well, or by SIGKILL or SIGTERM, which somebody else sent."""
 _AGAIN: Final = (
@@ -40,9 +55,17 @@ _AGAIN: Final = (
 )
 
 
-def held_notes(state: PodState, figures: Sequence[PodFigures]) -> Iterator[tuple[str, str]]:
-    """Say who holds a pod now, and what that means for its programs."""
-    means = _MEANS.get(held_by(figures))
+def held_notes(
+    facts: PodFacts,
+    pod: ClusterPod,
+    state: PodState,
+    node: NodeFigures | None,
+    figures: Sequence[PodFigures],
+) -> Iterator[tuple[str, str]]:
+    """Yield who holds a pod to its cap now, and what that means for its programs."""
+    by, means = held_by(figures), _MEANS.get(held_by(figures))
+    if by == HELD_BY_SENTRY and requires_sentry(pod):
+        means = None if lacks_sentry(facts, node) else _BY_SENTRY
     if means and state.hold:
         several = " on each" if len(figures) > 1 else ""
         yield HELD, means.format(f"{exactly(state.hold.cap_bytes)}{several}")
@@ -84,6 +107,19 @@ def without_limit(
     elif what is State.RUNNING and (by or told):
         detail = f"the driver no longer holds it to its cap{why}"
         yield Cause(Severity.INFO, reason, detail, fix)
+
+
+def without_sentry(facts: PodFacts, pod: ClusterPod, node: NodeFigures | None) -> Iterator[Cause]:
+    """Yield that nothing holds a pod by Sentry to its cap now, if its node has no such sentry."""
+    if requires_sentry(pod) and lacks_sentry(facts, node):
+        detail = f"nothing holds it to its cap now: {NO_SENTRY}"
+        fix = "ask your platform team to see to the sentry there (vramwarden check)"
+        yield Cause(Severity.INFO, Mismatch.NO_SENTRY, detail, fix)
+
+
+def lacks_sentry(facts: PodFacts, node: NodeFigures | None) -> bool:
+    """Return True if the figures of nodes could be read and prove no sentry that acts on a node."""
+    return facts.nodes is not None and not (node and has_sentry(node, facts.now_s))
 
 
 def denied_by_driver(
@@ -138,15 +174,15 @@ def _a_try(facts: PodFacts, pod: ClusterPod | None, cap_bytes: int) -> str:
     return line_for(pod, more)
 
 
-def held_from_outside(pod: ClusterPod, now_s: float) -> Iterator[Cause]:
+def held_from_outside(pod: ClusterPod, peaks: Sequence[int], now_s: float) -> Iterator[Cause]:
     """Yield what the sentry did, which leaves a condition and not only an Event."""
     found = pod.condition(CAP_HELD_CONDITION)
     if found is None or found.status != "False":
         return
     at_s = read_time(found.since)
     when = "" if at_s is None else f"{span(now_s - at_s)} ago, by the node's sentry: "
-    detail = when + found.message
-    yield Cause(Severity.WARNING, OtherReason.CAP_EXCEEDED, detail)
+    fix = line_for(pod, enough_for(max(peaks))) if peaks else ""
+    yield Cause(Severity.WARNING, OtherReason.CAP_EXCEEDED, when + found.message, fix)
 
 
 def _failures(pod: ClusterPod) -> Iterator[tuple[float, str, int]]:

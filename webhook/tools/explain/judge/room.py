@@ -143,7 +143,7 @@ def _judge(
     largest = 0
     if node.not_shared if seen is None else node.name not in seen:
         fits, reason, detail = False, Mismatch.NOT_SHARED, "its GPUs are not shared"
-    elif found := why_not(pod, node, seen[node.name] if seen is not None else None):
+    elif found := why_not(pod, node, seen[node.name] if seen is not None else None, now_s):
         fits, (reason, detail) = False, found
     else:
         fits, reason, detail = _fits(need, node)

@@ -23,7 +23,7 @@ from webhook.names import GPU_MEMORY_ANNOTATION, VRAM_RESOURCE
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from webhook.core.kinds.histories import History
+    from webhook.core.kinds.histories import History, Run
     from webhook.core.kinds.nodes import NodeFigures
     from webhook.core.kinds.workloads import Workload
     from webhook.tools.shared.pod import ClusterPod
@@ -47,7 +47,6 @@ class Said(StrEnum):
     MEASURING = "measuring again"
     SELF_TEST = "self-test"
     DRIVER_CHANGED = "the driver changed"
-    WAITING = "waiting for a GPU"
     WAITING_FOR_LIMIT = "waiting for the driver's limit"
     HELD = "held by the driver"
     HELD_LATE = "held by the driver, late"
@@ -208,7 +207,7 @@ def enough_for(peak_bytes: int) -> int:
 
 
 def peak_words(peak_bytes: int | None, cap_bytes: int) -> str:
-    """Say what was held at most: `peak 6.1Gi of 16Gi`."""
+    """Return a peak in words: `peak 6.1Gi of 16Gi`."""
     peak = (
         "no peak was measured, the cap was"
         if peak_bytes is None
@@ -222,6 +221,20 @@ def stops_words(stops: int) -> str:
     if not stops:
         return "nothing was stopped"
     return "something was stopped " + ("once" if stops == 1 else f"{stops} times")
+
+
+def held_words(run: Run) -> str:
+    """Return the peak of a run and its number of stops, in words."""
+    return f"{peak_words(run.peak_bytes, run.asked_bytes)}, {stops_words(run.stops)}"
+
+
+def find_run(
+    histories: Iterable[History], pod: str, since_s: float = 0.0
+) -> tuple[Run, History] | None:
+    """Return the newest run of a pod of this name that ended since a Unix time, and its history."""
+    found = ((run, one) for one in histories for run in one.runs if run.pod == pod)
+    later = (pair for pair in found if pair[0].ended_s >= since_s)
+    return max(later, key=lambda pair: pair[0].ended_s, default=None)
 
 
 def find_history(histories: Iterable[History], workload: Workload) -> History | None:

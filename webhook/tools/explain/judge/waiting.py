@@ -196,6 +196,7 @@ def _no_match(room: Room, cause: Mismatch) -> Cause:
     fix = {
         Mismatch.NO_DEVICE_NAMES: "the log of vramwarden's node agent there says what to change",
         Mismatch.NO_ENFORCEMENT: "the log of vramwarden's node agent there says why",
+        Mismatch.NO_SENTRY: "ask your platform team to see to the sentry there (vramwarden check)",
         Mismatch.NO_DRIVER_LIMIT: (
             "it selects nodes whose driver holds caps (driverLimit: Require): ask your platform "
             "team for one, with driver r615 and the limiter, or for driverLimit: Auto"

@@ -58,7 +58,7 @@ def whole_nodes(
     found = [
         WholeNode(name=name, total_bytes=node.vram_bytes, promised=promised[name])
         for name, node in nodes.items()
-        if why_not(pod, _figures_of(node), node) is None
+        if why_not(pod, _figures_of(node), node, 0.0) is None
     ]
     return sorted(found, key=lambda one: (-one.free_bytes, one.name))
 
