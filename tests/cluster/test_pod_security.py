@@ -82,6 +82,31 @@ def test_in_restricted_a_pod_without_a_user_is_refused_by_us_and_told_what_to_do
     )
 
 
+@pytest.mark.parametrize("user", [{}, {"runAsUser": 1000}], ids=["no user", "a user"])
+def test_by_sentry_a_pod_within_restricted_is_stored_in_its_own_context(team_at, user):
+    team, pod = team_at("restricted", "sentry"), a_restricted_pod(**user)
+    stored = team.accepts(pod)
+    for field in ("containers", "initContainers"):
+        wanted, found = (
+            [(one["name"], one["securityContext"]) for one in each["spec"].get(field, ())]
+            for each in (pod, stored)
+        )
+        assert found == wanted
+    assert stored["spec"]["securityContext"] == pod["spec"]["securityContext"]
+    assert team.calls()[1] == ("validate", "allowed", 0)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_by_sentry_a_pod_keeps_its_own_process_namespace_and_never_the_nodes(make_team, shared):
+    team = make_team("sentry")
+    stored = team.accepts(a_pod("8Gi", shareProcessNamespace=shared))
+    assert stored["spec"].get("shareProcessNamespace", False) is shared
+    assert team.denies(a_pod("8Gi", hostPID=True), Reason.HOST_PID) == (
+        "spec.hostPID: processes of the pod could stop the node's sentry, which holds the cap; "
+        "remove hostPID"
+    )
+
+
 def test_in_restricted_a_pod_that_is_not_written_for_it_is_refused_by_pod_security(team_at):
     """Its words name our sidecar, too: what the namespace demands cannot be seen in a review."""
     error = team_at("restricted").refuses(a_pod("8Gi"))

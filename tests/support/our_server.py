@@ -54,6 +54,7 @@ spec:
     match: {namespaces: ["supplied-*"]}
     enforcement:
       resources: {requests: {cpu: 0.05}, limits: {cpu: 1500m, memory: 100M}}
+  - {name: sentry, match: {namespaces: ["sentry-*"]}, enforcement: {by: Sentry}}
   - {name: trusted, match: {namespaces: ["trusted-*"]}, enforcement: {by: None}, placement: None}
 """
 
