@@ -156,6 +156,14 @@ SAID = {
         "sentry-label", having(HAS_SENTRY, NEW, policy=BY_SENTRY),
         {"detail": "no pod by Sentry goes to n2: no sentry that acts measures all GPUs there",
          "cure has": "see why: `kubectl -n vramwarden-sentry logs -l ", "about": ("n2",)}),
+    "a sentry that only reports": (
+        "sentry-label",
+        having(NEW, policy=BY_SENTRY, sentry=a_workload(arguments=("sentry", "--no-act"))),
+        {"detail": "no pod by Sentry goes to n2: sentry.act is false",
+         "cure has": "--set sentry.act=true"}),
+    "no sentry at all": (
+        "sentry-label", having(NEW, policy=BY_SENTRY, sentry=None),
+        {"cure has": "--set sentry.enabled=true"}),
     "a driver that is new enough": (
         "enforcement", having(NEW), {"detail has": "though the driver is new enough"}),
     "no agent": ("agents", having(a_node(), agent=None), {"level": "warning"}),

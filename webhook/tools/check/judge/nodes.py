@@ -20,6 +20,7 @@ from webhook.names import (
 )
 from webhook.tools.check.judge.facts import Facts, OwnWorkload
 from webhook.tools.check.judge.findings import CheckFinding, failed, named, ok, warning
+from webhook.tools.check.judge.webhook import upgrade
 from webhook.tools.shared.facts import Unreadable, known
 from webhook.tools.shared.node import REPELLING, SAID, ClusterNode, tolerates
 
@@ -418,6 +419,10 @@ def sentry_label(facts: Facts) -> CheckFinding | None:
     sentry = facts.sentry if isinstance(facts.sentry, OwnWorkload) else None
     where = sentry.namespace if sentry else facts.namespace
     cure = f"see why: `kubectl -n {where} logs -l app.kubernetes.io/component=sentry --prefix`"
+    if facts.sentry is None:
+        cure = upgrade(facts, "sentry.enabled=true")
+    elif sentry and "--no-act" in sentry.arguments:
+        why, cure = "sentry.act is false", upgrade(facts, "sentry.act=true")
     return warning(f"no pod by Sentry goes to {named(names)}: {why}", cure, names)
 
 
