@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.agent.stepped import FINE, GONE, GPU, NOBODY, SOMEBODY, Bench
-from tests.agent.test_sharing import label
+from tests.agent.test_sharing import label, plugin
 from tests.agent.test_startup_taint import TAINT, TAINTED, has_taint
 from tests.support.clusters import a_gpu, a_node
 from webhook.adapters.kube.node_watch import FiguresSeen, FiguresUnread
@@ -115,6 +115,15 @@ def test_a_sentry_that_is_replaced_withdraws_and_writes_nothing(bench):
     assert bench.sent == sent
 
 
+def test_a_proof_lasts_two_minutes_from_what_the_sentry_saw(bench):
+    bench.hear(NOBODY, FINE, bench.see_node(), figures(bench, old_s=SENTRY_FRESH_S - 20))
+    for _ in range(2):
+        bench.hear(after_s=10)
+        assert shown(bench) == (True, TRUE)
+    bench.hear(after_s=1)
+    assert shown(bench) == (False, TRUE)  # the agent is not two minutes old
+
+
 def test_nothing_is_written_while_nothing_changes(bench):
     bench.hear(NOBODY, FINE, bench.see_node(), figures(bench))
     sent = list(bench.sent)
@@ -192,6 +201,16 @@ def test_the_startup_taint_waits_two_minutes_at_most_for_the_sentry(found, waits
     bench.hear(after_s=1)
     assert has_taint(bench)
     bench.hear(*([figures(bench, found)] if found else []), after_s=waits_s)
+    bench.hear(after_s=1)
+    assert not has_taint(bench)
+
+
+@pytest.mark.parametrize(("scan", "change"), [(FINE, plugin()), (GONE, {})], ids=["whole", "none"])
+def test_the_startup_taint_of_a_node_that_shares_nothing_waits_for_no_sentry(
+    scan, change, monkeypatch
+):
+    bench = Bench(monkeypatch, namespace="x", startup_taint=TAINT, expects_sentry=True)
+    bench.hear(NOBODY, scan, bench.edit(TAINTED), bench.edit(change), FiguresSeen(None))
     bench.hear(after_s=1)
     assert not has_taint(bench)
 
