@@ -46,11 +46,6 @@ STORED_SIDECAR = {
     "restartPolicy": "Always",
     "env": [
         {"name": "VRAM_CAP_BYTES", "value": str(8 * 2**30)},
-        {"name": "VRAM_POLL_INTERVAL", "value": "1s"},
-        {"name": "VRAM_GRACE", "value": "5s"},
-        {"name": "VRAM_TOLERANCE", "value": "2%"},
-        {"name": "VRAM_BLIND_AFTER", "value": "60s"},
-        {"name": "VRAM_WHEN_BLIND", "value": "Report"},
         {"name": "VRAM_GPUS", "valueFrom": {"fieldRef": of_annotation("gpu")}},
         {
             "name": "VRAMWARDEN_GPU_ASSIGNMENT",

@@ -39,7 +39,7 @@ FOUND = {
     "webhook.cli": 10,
     "webhook.core": 6,
     "webhook.core.admission": 91,
-    "webhook.core.enforcement": 47,
+    "webhook.core.enforcement": 46,
     "webhook.core.kinds": 55,
     "webhook.core.node": 76,
     "webhook.core.nvidia": 33,

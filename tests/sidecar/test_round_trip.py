@@ -126,7 +126,7 @@ def assert_same(settings, fields, cap_bytes):
 
 
 def test_every_variable_that_a_policy_sets_is_compared_here(policy_folder):
-    policy, _ = policy_of(policy_folder, {})
+    policy, _ = policy_of(policy_folder, LONGEST)
     sent = {name for name in environment(policy, a_pod("8Gi")) if name.startswith("VRAM_")}
     fields = {"VRAM_" + re.sub("([A-Z])", r"_\1", name).upper() for name in LONGEST}
     assert sent - {CAP_BYTES_ENV, GPUS_ENV, DRIVER_LIMIT_ENV} == fields, (

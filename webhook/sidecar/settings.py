@@ -9,6 +9,7 @@ from webhook.core.enforcement.bounds import (
     BLIND_AFTER,
     GRACE,
     POLL_INTERVAL,
+    WHEN_BLIND,
     Span,
     parse_cap,
     parse_stops,
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 _UUID: Final = re.compile(r"GPU-[0-9A-Za-z-]+")
-_WHEN_BLIND: Final = ("Report", "Terminate")
 
 
 class SettingsError(Exception):
@@ -94,7 +94,8 @@ def read_settings(environment: Mapping[str, str]) -> EnforcerSettings:
         poll_interval_s=seconds(POLL_INTERVAL_ENV, POLL_INTERVAL),
         grace_s=seconds(GRACE_ENV, GRACE),
         blind_after_s=seconds(BLIND_AFTER_ENV, BLIND_AFTER),
-        terminate_when_blind=read(WHEN_BLIND_ENV, _one_of(_WHEN_BLIND), "Report") == "Terminate",
+        terminate_when_blind=read(WHEN_BLIND_ENV, _one_of(WHEN_BLIND), WHEN_BLIND[0])
+        == WHEN_BLIND[1],
         stops=read(ON_EXCESS_ENV, parse_stops, default=True) is not False,
         driver_limit=read(DRIVER_LIMIT_ENV, _one_of(DRIVER_LIMITS), "") or "",
         only=read(GPUS_ENV, _only),

@@ -281,7 +281,10 @@ FROM_MAP = {"configMapKeyRef": {"name": "m", "key": "k"}}
         "the loader": with_variable("LD_PRELOAD", "/x.so"),
         "Python's path": with_variable("PYTHONPATH", "/x"),
         "no GPU after ours": with_more("env", name=VISIBLE, value="void"),
-        "a second tolerance": with_more("env", name="VRAM_TOLERANCE", value="9Ti"),
+        "a second cap": with_more("env", name="VRAM_CAP_BYTES", value="1"),
+        "two tolerances": lambda pod: container_of(pod, "vram-enforcer")["env"].extend(
+            [{"name": "VRAM_TOLERANCE", "value": value} for value in ("2%", "9Ti")]
+        ),
         "variables from a map": with_more("envFrom", configMapRef={"name": "m"}),
         "a mount over /usr": with_mount("v", "/usr"),
         "NVML's debugging": with_variable("__NVML_DBG_FILE", "/x"),

@@ -27,8 +27,10 @@ TOLERANCE: Final = "2%"
 MOST_PERCENT: Final = 50
 LONGEST_MESSAGE: Final = 4096  # in bytes: what the kubelet keeps of a message
 
+WHEN_BLIND: Final = ("Report", "Terminate")
+"""Reactions to a long blindness; the first one is the default."""
 ON_EXCESS: Final = ("Stop", "Report")
-"""What may be done about an excess; the first one is the default."""
+"""Reactions to an excess; the first one is the default."""
 
 _BYTES: Final = re.compile("[0-9]{1,19}")
 _PERCENTAGE: Final = re.compile(r"([0-9]{1,3})(?:\.([0-9]))?%")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.admission import gate
 from webhook.core.admission.sidecar.user import ROOT_UID, enforcer_profiles, enforcer_user
+from webhook.core.enforcement import bounds
 from webhook.core.nvidia.variables import MEASURING, driver_capabilities, visible_devices
 from webhook.core.pod.compute import is_guaranteed, requested
 from webhook.core.pod.fields import Json, mapping
@@ -15,7 +16,6 @@ from webhook.core.policy.values import (
     Amounts,
     DriverLimit,
     Enforcement,
-    OnExcess,
     Placement,
     PodRestart,
     Rule,
@@ -188,13 +188,16 @@ def _leaves(of_pod: Mapping[str, Any], pod: Pod, cpu: Fraction) -> bool:
 
 def _variables(enforcement: Enforcement, placement: Placement, cap_bytes: int) -> Iterator[Json]:
     yield {"name": CAP_BYTES_ENV, "value": str(cap_bytes)}
-    yield {"name": POLL_INTERVAL_ENV, "value": enforcement.poll_interval}
-    yield {"name": GRACE_ENV, "value": enforcement.grace}
-    yield {"name": TOLERANCE_ENV, "value": enforcement.tolerance}
-    yield {"name": BLIND_AFTER_ENV, "value": enforcement.blind_after}
-    yield {"name": WHEN_BLIND_ENV, "value": enforcement.when_blind.value}
-    if enforcement.on_excess is not OnExcess.STOP:  # it stops if the variable is unset
-        yield {"name": ON_EXCESS_ENV, "value": enforcement.on_excess.value}
+    for name, default, value in (
+        (POLL_INTERVAL_ENV, bounds.POLL_INTERVAL.default, enforcement.poll_interval),
+        (GRACE_ENV, bounds.GRACE.default, enforcement.grace),
+        (TOLERANCE_ENV, bounds.TOLERANCE, enforcement.tolerance),
+        (BLIND_AFTER_ENV, bounds.BLIND_AFTER.default, enforcement.blind_after),
+        (WHEN_BLIND_ENV, bounds.WHEN_BLIND[0], enforcement.when_blind.value),
+        (ON_EXCESS_ENV, bounds.ON_EXCESS[0], enforcement.on_excess.value),
+    ):
+        if value != default:  # all readers use the default if the variable is unset
+            yield {"name": name, "value": value}
     chosen = placement is Placement.BINDING
     if chosen:
         yield GPUS_VARIABLE

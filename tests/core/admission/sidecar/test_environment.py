@@ -1,0 +1,48 @@
+"""The sidecar's environment: variables that every sidecar has, and settings that are no default."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.core.admission.decisions import a_plain_pod, container_of, translated
+from tests.support.pods import a_rule
+from webhook.core.policy.values import DriverLimit, OnExcess, Placement, WhenBlind
+
+SEEN = ["NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"]
+OF_BINDING = ["VRAM_GPUS", "VRAMWARDEN_GPU_ASSIGNMENT"]
+SETTINGS = {
+    "poll_interval": ("VRAM_POLL_INTERVAL", "2s"),
+    "grace": ("VRAM_GRACE", "0s"),
+    "tolerance": ("VRAM_TOLERANCE", "5%"),
+    "blind_after": ("VRAM_BLIND_AFTER", "5m"),
+    "when_blind": ("VRAM_WHEN_BLIND", WhenBlind.TERMINATE),
+    "on_excess": ("VRAM_ON_EXCESS", OnExcess.REPORT),
+}
+
+
+def environment(**rule):
+    return container_of(translated(a_plain_pod(), a_rule(**rule)), "vram-enforcer")["env"]
+
+
+@pytest.mark.parametrize(
+    ("rule", "names"),
+    [
+        ({}, [*OF_BINDING, "VRAM_DRIVER_LIMIT"]),
+        ({"enforcement": {"driver_limit": DriverLimit.OFF}}, OF_BINDING),
+        ({"placement": Placement.NONE}, []),
+    ],
+    ids=["binding", "without the driver's limit", "no placement"],
+)
+def test_no_default_is_written(rule, names):
+    found = [entry["name"] for entry in environment(**rule)]
+    assert found == ["VRAM_CAP_BYTES", *names, *SEEN]
+
+
+@pytest.mark.parametrize("field", SETTINGS)
+def test_a_setting_that_differs_from_its_default_is_written(field):
+    name, value = SETTINGS[field]
+    rule = {"placement": Placement.NONE}
+    more = environment(**rule, enforcement={field: value})
+    assert [one for one in more if one not in environment(**rule)] == [
+        {"name": name, "value": str(value)}
+    ]
