@@ -122,8 +122,6 @@ ENFORCER_RUN_PATH: Final = "/run/vram-enforcer"
 ENFORCER_NO_TOKEN_VOLUME: Final = "vram-enforcer-no-token"  # noqa: S105 - a volume's name
 """An empty volume over the token's path keeps the ServiceAccount plugin from adding a token."""
 
-ENFORCER_GPU_PATH: Final = "/run/vram-enforcer-gpu"
-
 # The gate, which keeps containers from being created before their pod has its GPU.
 GATE_VOLUME: Final = "vram-gate"
 GATE_PATH: Final = "/run/vram-gate"
@@ -146,8 +144,6 @@ WHEN_BLIND_ENV: Final = "VRAM_WHEN_BLIND"
 ON_EXCESS_ENV: Final = "VRAM_ON_EXCESS"
 """`Stop` if unset, or `Report`."""
 
-ASSIGNED_LATE_EXIT_CODE: Final = 76
-"""The sidecar ends with it once its pod has a GPU, to be started again with that one."""
 POD_RESTART_EXIT_CODE: Final = 88
 """The sidecar ends with it where the whole pod must start anew."""
 

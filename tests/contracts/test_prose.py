@@ -51,7 +51,7 @@ FOUND = {
     "webhook.sentry": 92,
     "webhook.server": 81,
     "webhook.server.placement": 23,
-    "webhook.sidecar": 44,
+    "webhook.sidecar": 43,
     "webhook.tools": 1,
     "webhook.tools.admit": 56,
     "webhook.tools.advise": 3,

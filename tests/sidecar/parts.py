@@ -123,8 +123,6 @@ class Ground:
     def __init__(self, folder, library):
         self.run_folder = folder / "run"
         self.run_folder.mkdir()
-        self.gpu_folder = folder / "gpu"
-        """As the kubelet mounts it; a test that wants it makes it."""
         self.termination_log = folder / "termination-log"
         self.termination_log.touch()
         self.stub_file = folder / "stub.txt"
@@ -135,7 +133,6 @@ class Ground:
         }
         self.options = [
             *("--run-folder", str(self.run_folder)),
-            *("--gpu-folder", str(self.gpu_folder)),
             *("--termination-log", str(self.termination_log)),
         ]
 

@@ -12,31 +12,26 @@ import pynvml
 import pytest
 
 import webhook
-from tests.sidecar.parts import CAP, wait_until
+from tests.sidecar.parts import CAP
 from webhook.names import ENFORCER_PROBE
 from webhook.sidecar.heartbeat import Heartbeat
 
 PROBE = "webhook/sidecar/probe.sh"
 STARTED = "webhook/sidecar/__main__.py"
-WAITING = "webhook/sidecar/waiting.py"
 OF_HELP = {"webhook/__init__.py", "webhook/sidecar/__init__.py", "webhook/sidecar/heartbeat.py"}
-OF_A_WAIT = {
-    *OF_HELP, WAITING, "webhook/adapters/__init__.py", "webhook/adapters/journal.py",
-    "webhook/names.py", "webhook/sidecar/ending.py", "webhook/sidecar/journal.py",
-}  # fmt: skip
 FILES = {
-    *OF_A_WAIT, STARTED, PROBE, "webhook/adapters/nvml.py", "webhook/adapters/processes.py",
-    "webhook/core/frozen.py",
-    "webhook/adapters/surroundings.py", "webhook/core/__init__.py",
+    *OF_HELP, STARTED, PROBE, "webhook/adapters/__init__.py", "webhook/adapters/journal.py",
+    "webhook/adapters/nvml.py", "webhook/adapters/processes.py", "webhook/adapters/surroundings.py",
+    "webhook/core/frozen.py", "webhook/names.py", "webhook/core/__init__.py",
     "webhook/core/enforcement/__init__.py", "webhook/core/enforcement/bounds.py",
     "webhook/core/enforcement/explanation.py", "webhook/core/enforcement/limits.py",
-    "webhook/core/enforcement/pacing.py",
-    "webhook/core/enforcement/step.py", "webhook/core/enforcement/termination_message.py",
-    "webhook/core/nvidia/__init__.py", "webhook/core/nvidia/drivers.py",
-    "webhook/core/pod/__init__.py",
-    "webhook/core/pod/duration.py", "webhook/core/words.py", "webhook/sidecar/events.py",
-    "webhook/sidecar/guard.py", "webhook/sidecar/limit.py", "webhook/sidecar/observer.py",
-    "webhook/sidecar/program.py", "webhook/sidecar/selftest.py", "webhook/sidecar/settings.py",
+    "webhook/core/enforcement/pacing.py", "webhook/core/enforcement/step.py",
+    "webhook/core/enforcement/termination_message.py", "webhook/core/nvidia/__init__.py",
+    "webhook/core/nvidia/drivers.py", "webhook/core/pod/__init__.py",
+    "webhook/core/pod/duration.py", "webhook/core/words.py", "webhook/sidecar/ending.py",
+    "webhook/sidecar/events.py", "webhook/sidecar/guard.py", "webhook/sidecar/journal.py",
+    "webhook/sidecar/limit.py", "webhook/sidecar/observer.py", "webhook/sidecar/program.py",
+    "webhook/sidecar/selftest.py", "webhook/sidecar/settings.py",
 }  # fmt: skip
 """All that an image has to hold of this project."""
 LARGE = {"dataclasses", "inspect", "logging", "pathlib", "shutil", "subprocess", "tempfile"}
@@ -127,7 +122,7 @@ def test_a_whole_guard_needs_these_files_and_no_other_packages(alone, by_any_mod
     names = imported(importtime)
     others = tops(names - by_any_module) - sys.stdlib_module_names
     assert others - {"org"} == {"pynvml", "webhook"}  # copy searches for Jython's org.python.core
-    assert files(names) == FILES - {STARTED, WAITING, PROBE}
+    assert files(names) == FILES - {STARTED, PROBE}
     assert not names & LARGE
 
 
@@ -137,29 +132,6 @@ def test_what_pynvml_is_loaded_without_is_there_for_others(alone):
         [alone, "-I", "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
     assert ended.stdout == "True\n"
-
-
-@pytest.mark.parametrize("gpus", ["GPU-a", ""], ids=["it has come", "it waits"])
-def test_waiting_for_a_gpu_loads_little(gpus, alone, tmp_path):
-    (tmp_path / "gpu").write_text(gpus, encoding="ascii")
-    options = ["--gpu-folder", str(tmp_path), "--run-folder", str(tmp_path)]
-    command = [alone, *LISTING_IMPORTS, *options]
-    environment = {"VRAM_GPUS": "", "VRAM_CAP_BYTES": "1"}
-    with subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as program:
-        if not gpus:
-            wait_until((tmp_path / "waiting").exists)
-            program.send_signal(signal.SIGTERM)
-        said, importtime = program.communicate(timeout=60)
-    assert program.returncode == (76 if gpus else 0)
-    assert json.loads(said.splitlines()[0])["msg"] in ("assigned late", "waiting for a GPU")
-    names = imported(importtime)
-    assert files(names) == OF_A_WAIT
-    assert not tops(names) & {
-        "argparse", "asyncio", "ctypes", "dataclasses", "inspect", "pathlib", "pynvml", "socket",
-        "subprocess", "threading",
-    }  # fmt: skip
 
 
 @pytest.mark.skipif(not shutil.which("strace"), reason="needs strace")

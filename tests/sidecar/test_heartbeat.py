@@ -240,26 +240,33 @@ def test_no_ring_is_missed_whenever_it_comes(tmp_path):
         assert (code, said.rpartition("; then: ")[2]) == GUARDING
 
 
-def test_a_probe_that_waits_goes_on_while_the_pod_has_no_gpu_and_says_the_latest(shell, tmp_path):
+def test_a_probe_that_waits_reports_the_latest_reason_of_a_guard_that_waits(shell, tmp_path):
     os.mkfifo(tmp_path / "time")
     waiting = Waiting(tmp_path, shell, with_sleep(tmp_path, f"read -r _ <{tmp_path}/time"))
-    for reason in ("vramwarden is away", "no GPU of node n1 has 5Gi free"):
+    for reason in ("the limiter is away", "the driver has no limit for this pod"):
         leave_waiting(str(tmp_path), reason)
     (tmp_path / "time").write_text("is up\n", encoding="ascii")
-    assert waiting.end() == (1, f"{NOT_YET}; then: no GPU of node n1 has 5Gi free\n")
+    assert waiting.end() == (1, f"{NOT_YET}; then: the driver has no limit for this pod\n")
     assert slept(tmp_path) == ["600"]
+
+
+def test_a_long_reason_for_waiting_is_cut_so_that_a_probe_may_report_two(tmp_path):
+    leave_waiting(str(tmp_path), "no limit\n\x1b[31m" + "é" * 5000)
+    said = why(tmp_path)
+    assert said.startswith("no limit [31mé")
+    assert len(said.encode()) <= 480
 
 
 def test_at_the_end_of_its_wait_a_probe_scans_again(tmp_path):
     os.mkfifo(tmp_path / "time")
     script = with_sleep(tmp_path, f"read -r _ <{tmp_path}/time")
     code = "from webhook.sidecar.heartbeat import leave_waiting; "
-    code += "leave_waiting(sys.argv[1], 'no GPU'); print(flush=True); input()"
+    code += "leave_waiting(sys.argv[1], 'no limit'); print(flush=True); input()"
     with running(code, tmp_path):
         waiting = Waiting(tmp_path, script=script)
         wait_until(lambda: slept(tmp_path) and state(waiting.program.pid) == "S")
     (tmp_path / "time").write_text("is up\n", encoding="ascii")
-    assert waiting.end() == (1, f"no GPU; then: {NOT_YET}\n")
+    assert waiting.end() == (1, f"no limit; then: {NOT_YET}\n")
 
 
 def test_a_probe_that_has_waited_leaves_no_program_behind(shell, tmp_path):

@@ -218,7 +218,7 @@ def test_a_file_that_took_the_number_of_closed_output_is_not_written_to(tmp_path
         "import sys; file = open(sys.argv[1], 'w'); assert file.fileno() == 1; "
         "from webhook.sidecar import program; program._PROBED_WITHIN_S = 0; "
         "from webhook.sidecar.__main__ import start; "
-        "sys.exit(start('', *sys.argv[1:], only_test=False))"
+        "sys.exit(start(*sys.argv[1:], only_test=False))"
     )
     command = [sys.executable, "-I", "-c", code, str(tmp_path / "file"), str(tmp_path / "log")]
     ended = subprocess.run(

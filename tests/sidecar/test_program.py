@@ -5,7 +5,9 @@ import signal
 import pytest
 
 from tests.sidecar.parts import BY_HAND, CAP, ENDS_SOON, PROGRAM, Ground, a_ground
+from webhook.names import ENFORCER_RUN_PATH
 from webhook.sidecar.__main__ import main
+from webhook.sidecar.heartbeat import RUN_FOLDER
 
 BOTH = (PROGRAM, BY_HAND)
 WRONG = [
@@ -70,9 +72,19 @@ def test_no_library_ends_it_with_seventy_and_one_line(arguments, without_library
     assert not (without_library.run_folder / "heartbeat").exists()
 
 
-def test_a_pod_bound_past_the_webhook_is_told_why_it_has_no_library(without_library):
-    (verdict,) = without_library.run(command=ENDS_SOON, **CAP, VRAM_GPUS="").events
-    assert verdict["why"].endswith("Delete the pod, so that it is bound again.")
+@pytest.mark.parametrize("arguments", [[], ["--self-test"]], ids=["guard", "self-test"])
+@pytest.mark.parametrize("command", [ENDS_SOON, BY_HAND], ids=["sidecar", "by hand"])
+def test_an_empty_list_of_gpus_ends_it_with_seventy(command, arguments, ground):
+    ended = ground.run(*arguments, command=command, **CAP, VRAM_GPUS="")
+    (verdict,) = ended.events
+    assert (ended.code, verdict["msg"], verdict["ability"]) == (70, "self-test", "blind")
+    assert verdict["why"].startswith("VRAM_GPUS: is empty: ")
+    # A self-test beside the enforcer that guards leaves nothing for that one's probes.
+    assert bool(list(ground.run_folder.iterdir())) is not bool(arguments)
+
+
+def test_the_run_folder_is_the_one_that_is_mounted():
+    assert RUN_FOLDER == ENFORCER_RUN_PATH
 
 
 @pytest.mark.parametrize("environment", [CAP, {}, {"VRAM_CAP_BYTES": "1", "VRAM_GPUS": "GPU-x"}])

@@ -83,7 +83,7 @@ def _spec(fields):
     return f"  rules:\n  - name: a\n    enforcement:\n{lines or '      by: Sidecar'}\n"
 
 
-def environment(policy, pod, gpus=""):
+def environment(policy, pod, gpus="GPU-a"):
     """Return the enforcer's variables as the kubelet sets them, with the GPUs given at binding."""
     decision = decide(a_request(pod), policy, UNKNOWN, Phase.MUTATE)
     assert decision.outcome is Outcome.MUTATED, decision.message
@@ -181,7 +181,8 @@ def test_whatever_a_pod_asks_for_is_the_enforcers_cap(policy_folder, pod):
 def test_a_policy_that_says_nothing_of_it_gets_the_enforcers_own_defaults(policy_folder):
     policy, _ = policy_of(policy_folder, {})
     written = environment(policy, a_pod("8Gi"))
-    assert read_settings(written) == read_settings({"VRAM_CAP_BYTES": written["VRAM_CAP_BYTES"]})
+    alone = {name: written[name] for name in (CAP_BYTES_ENV, GPUS_ENV)}
+    assert read_settings(written) == read_settings(alone)
 
 
 @pytest.mark.parametrize("file", SHIPPED, ids=lambda path: path.stem)
@@ -199,8 +200,7 @@ def test_the_enforcer_understands_every_shipped_policy(file):
     [
         ("Binding", "GPU-a", {"GPU-a"}),
         ("Binding", "GPU-a,GPU-b", {"GPU-a", "GPU-b"}),
-        ("Binding", "", None),
-        ("None", "", None),
+        ("None", "GPU-a", None),
     ],
 )
 def test_the_gpus_given_at_binding_are_the_ones_that_are_measured(

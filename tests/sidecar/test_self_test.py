@@ -214,14 +214,6 @@ def test_newer_drivers_work(version, pod):
     assert pod.self_test().ability is Ability.FULL
 
 
-@pytest.mark.parametrize(("found", "ability"), [({}, Ability.BLIND), ({"GPU-a": {}}, Ability.FULL)])
-def test_a_pod_that_no_gpu_was_chosen_for_is_told_so_where_none_is_seen(found, ability, pod):
-    pod.nvml.listed = found
-    outcome = pod.self_test(placed=False)
-    assert outcome.ability is ability
-    assert ("No GPU was chosen when the pod was bound to its node" in outcome.why) is (not found)
-
-
 def test_a_gpu_that_does_not_answer_beside_one_that_does_is_named(pod):
     pod.nvml.listed["GPU-b"] = {}
     pod.nvml.codes = {"devices GPU-b": 15}

@@ -1,5 +1,9 @@
 """The self-test with a real library, real processes and the real program."""
 
+import signal
+import subprocess
+import sys
+
 import pytest
 
 from tests.sidecar.parts import BY_HAND, events_of
@@ -64,6 +68,20 @@ def test_only_what_cannot_be_measured_keeps_a_workload_from_starting(
     assert (verdict["level"], verdict["ability"]) == (level, ability)
     why = " ".join(f"No {name}." for name in failed)
     assert log.read_text(encoding="utf-8") == f"self-test: {why}\n"
+
+
+def test_a_self_test_that_hangs_ends_by_itself(tmp_path):
+    code = """
+import sys, time
+from webhook.sidecar import journal, program
+assert program.SELF_TEST_S == 120
+program.SELF_TEST_S = 1
+program.self_test = lambda *_: time.sleep(60)
+journal = journal.EnforcerJournal(1, sys.argv[1] + "/termination-log", sys.argv[1])
+sys.exit(program.enforce({"VRAM_CAP_BYTES": "1"}, sys.argv[1], journal))
+"""
+    ended = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False, timeout=60)
+    assert ended.returncode == -signal.SIGALRM
 
 
 def test_a_real_process_of_another_user_leaves_a_plain_user_observing(pod):

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from webhook.sidecar.__main__ import GPU_FOLDER, TERMINATION_LOG, start
+from webhook.sidecar.__main__ import TERMINATION_LOG, start
 from webhook.sidecar.heartbeat import RUN_FOLDER
 
 
@@ -25,26 +25,13 @@ from webhook.sidecar.heartbeat import RUN_FOLDER
     help="Where the heartbeat is.",
 )
 @click.option(
-    "--gpu-folder",
-    type=click.Path(file_okay=False),
-    default=GPU_FOLDER,
-    show_default=True,
-    help="Where it waits for the pod's GPUs, if VRAM_GPUS is empty.",
-)
-@click.option(
     "--termination-log",
     type=click.Path(dir_okay=False),
     default=TERMINATION_LOG,
     show_default=True,
     help="File for the last verdict; written only where it exists.",
 )
-def enforce_command(
-    *,
-    self_test: bool,
-    run_folder: str,
-    gpu_folder: str,
-    termination_log: str,
-) -> None:
+def enforce_command(*, self_test: bool, run_folder: str, termination_log: str) -> None:
     """Hold the processes of this PID namespace to a VRAM cap, as the sidecar does in a pod.
 
     Settings come from the environment: VRAM_CAP_BYTES (per GPU; the only one without a default),
@@ -54,7 +41,7 @@ def enforce_command(
 
     The same program is `python -m webhook.sidecar`, which needs only pynvml.
 
-    Exit codes: 0 stopped, 70 the self-test failed, 75 the driver changed, 76 the pod has a GPU now
-    and had none before, 88 the pod must restart, 142 the self-test hung.
+    Exit codes: 0 stopped, 70 the self-test failed, 75 the driver changed, 88 the pod must restart,
+    142 the self-test hung.
     """
-    sys.exit(start(gpu_folder, run_folder, termination_log, only_test=self_test))
+    sys.exit(start(run_folder, termination_log, only_test=self_test))

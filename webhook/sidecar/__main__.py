@@ -6,21 +6,15 @@ import sys
 from webhook.sidecar.heartbeat import RUN_FOLDER
 
 USAGE = """\
-usage: python3 -m webhook.sidecar [--self-test] [--run-folder FOLDER] [--gpu-folder FOLDER]
-                                  [--termination-log FILE]"""
+usage: python3 -m webhook.sidecar [--self-test] [--run-folder FOLDER] [--termination-log FILE]"""
 WRONG_USAGE = 2
-GPU_FOLDER = "/run/vram-enforcer-gpu"
 TERMINATION_LOG = "/dev/termination-log"
 """The kubelet's default terminationMessagePath."""
 
 
 def main(arguments: list[str]) -> int:
     """Return the exit code; by hand, since argparse would be a tenth of the start."""
-    options = {
-        "--run-folder": RUN_FOLDER,
-        "--gpu-folder": GPU_FOLDER,
-        "--termination-log": TERMINATION_LOG,
-    }
+    options = {"--run-folder": RUN_FOLDER, "--termination-log": TERMINATION_LOG}
     only_test = False
     words = iter(arguments)
     for word in words:
@@ -32,14 +26,15 @@ def main(arguments: list[str]) -> int:
         else:
             print(USAGE, file=sys.stderr)  # noqa: T201
             return 0 if word in ("-h", "--help") else WRONG_USAGE
-    folders = options["--gpu-folder"], options["--run-folder"]
-    return start(*folders, options["--termination-log"], only_test=only_test)
+    return start(options["--run-folder"], options["--termination-log"], only_test=only_test)
 
 
-def start(gpu_folder: str, run_folder: str, termination_log: str, *, only_test: bool) -> int:
-    """Wait for a GPU where the pod has none yet, else enforce; return the exit code."""
-    # Imported here, since large imports come after `ending`.
-    from webhook.names import GPUS_ENV  # noqa: PLC0415
+def start(run_folder: str, termination_log: str, *, only_test: bool) -> int:
+    """Enforce, and return the exit code.
+
+    The large imports come last. They take nearly as long as all before them, seconds on a busy
+    node, and a SIGTERM meanwhile ends the program with 0.
+    """
     from webhook.sidecar.ending import end_on_signals  # noqa: PLC0415
     from webhook.sidecar.journal import EnforcerJournal  # noqa: PLC0415
 
@@ -48,13 +43,6 @@ def start(gpu_folder: str, run_folder: str, termination_log: str, *, only_test: 
     # A self-test by hand, beside the enforcer that guards, leaves nothing for that one's probes.
     journal = EnforcerJournal(output, termination_log, "" if only_test else run_folder)
     end_on_signals(journal)
-    # If it is not set, the pod sees every GPU.
-    if os.environ.get(GPUS_ENV) == "" and not only_test:
-        from webhook.sidecar.waiting import wait_for_gpus  # noqa: PLC0415
-
-        code = wait_for_gpus(gpu_folder, run_folder, journal)
-        if code is not None:
-            return code
     from webhook.sidecar.program import enforce  # noqa: PLC0415
 
     return enforce(os.environ, run_folder, journal, only_test=only_test)

@@ -15,7 +15,7 @@ the enforcer leaves a sentence beside its heartbeat, and a probe takes it to the
 | `heartbeat` | the guard | its process, when it observed last | the next |
 | `verdict` | the guard | a number of its own, a sentence | it is reported, or the next |
 | `failure` | a self-test that failed | its process, a sentence | the next one passes |
-| `waiting` | a sidecar whose pod has no GPU yet | its process, a sentence | that process is over |
+| `waiting` | a guard that waits for a driver's limit | its process, a sentence | it is over |
 | `passed` | a liveness probe that passed | when; only after a pass may one report | the next one |
 | `reported` | a liveness probe that failed to report a verdict | its number | the next |
 | `bell` | a startup probe that waits | nothing: a named pipe, rung by what we leave | |

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.adapters.journal import Journal
+from webhook.core.enforcement.bounds import LONGEST_MESSAGE
 from webhook.sidecar.heartbeat import leave_verdict
 
 if TYPE_CHECKING:
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
 
     FinalFigures = tuple[str, Mapping[str, Any]]
 
-# The kubelet's bound, in bytes; a waiting sidecar loads no more for it.
-_LONGEST_MESSAGE: Final = 4096
 WRITING_S: Final = 0.5
 """How long a verdict that is being written may hold up the end: a disk may hang, too."""
 
@@ -79,7 +78,7 @@ class EnforcerJournal(Journal):
         behind = words[0].encode() if words else b""
         if not (self._verdict or behind):
             return
-        text = self._verdict.encode(errors="replace")[: _LONGEST_MESSAGE - len(behind)]
+        text = self._verdict.encode(errors="replace")[: LONGEST_MESSAGE - len(behind)]
         text = text.decode(errors="ignore").encode() + behind  # not cut within a letter
         with contextlib.suppress(OSError):
             file = os.open(self._termination_log, os.O_WRONLY | os.O_CLOEXEC)

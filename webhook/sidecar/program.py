@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.adapters.nvml import Nvml, NvmlError
 from webhook.core.nvidia.drivers import counts_strangers
-from webhook.names import GPUS_ENV
 from webhook.sidecar.ending import STOPPED, leave_final_figures
 from webhook.sidecar.guard import Guard
 from webhook.sidecar.heartbeat import forget_failure, leave_failure
@@ -47,8 +46,6 @@ def enforce(
     | 75 | the node's driver was replaced under us |
     | 88 | the pod must restart |
     | 142 | the self-test hung for `SELF_TEST_S` (128 and SIGALRM) |
-
-    76 is of `webhook.sidecar.waiting`, which comes before.
     """
     try:
         code = _enforce(environment, run_folder, journal, only_test=only_test)
@@ -78,8 +75,7 @@ def _enforce(
     nvml = Nvml(settings.only)
     if not only_test:
         signal.alarm(SELF_TEST_S)
-    # Taken from an annotation that the binding sets: without that one it exists, and is empty.
-    result = self_test(nvml, placed=environment.get(GPUS_ENV) != "")
+    result = self_test(nvml)
     signal.alarm(0)
     level = {Ability.FULL: "info", Ability.OBSERVE: "warning"}.get(result.ability, "error")
     if result.ability is Ability.BLIND and not only_test:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import os
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from webhook.adapters import processes, surroundings
 from webhook.adapters.nvml import NvmlError
@@ -71,16 +71,8 @@ class SelfTest:
         }
 
 
-_NEVER_PLACED: Final = (
-    " No GPU was chosen when the pod was bound to its node, since vramwarden was away. Delete the "
-    "pod, so that it is bound again."
-)
-
-
-def self_test(nvml: Nvml, *, placed: bool = True, proc: str = "/proc") -> SelfTest:
+def self_test(nvml: Nvml, *, proc: str = "/proc") -> SelfTest:
     """Check all that the cap depends on; leaves NVML open where it could be opened.
-
-    NVIDIA's runtime shows no GPU to a pod that none was `placed` for. What then fails reports that.
 
     | check | where it fails |
     | --- | --- |
@@ -92,9 +84,7 @@ def self_test(nvml: Nvml, *, placed: bool = True, proc: str = "/proc") -> SelfTe
     | gpus | none visible, one of them in MIG mode, or its lists cannot be read |
     | permission | a process that already exists cannot be signalled |
     """
-    return SelfTest(
-        tuple(_surroundings(proc)) + tuple(_driver(nvml, "" if placed else _NEVER_PLACED))
-    )
+    return SelfTest((*_surroundings(proc), *_driver(nvml)))
 
 
 def _surroundings(proc: str) -> Iterator[SelfCheck]:
@@ -125,20 +115,20 @@ def _permission(proc: str) -> Fact:
     return surroundings.own_rights(proc=proc)
 
 
-def _driver(nvml: Nvml, hint: str) -> Iterator[SelfCheck]:
+def _driver(nvml: Nvml) -> Iterator[SelfCheck]:
     try:
         nvml.open()
         version = nvml.driver_version()
     except NvmlError as error:
-        yield SelfCheck("library", holds=False, reason=_sentence(error) + hint)
+        yield SelfCheck("library", holds=False, reason=_sentence(error))
         return
     yield SelfCheck("library", holds=True, reason="libnvidia-ml.so.1 was loaded and started.")
     works = supports_sidecar(version)
     yield SelfCheck("driver", works, f"{_capital(explain_support(version))}.")
-    yield _gpus(nvml, hint)
+    yield _gpus(nvml)
 
 
-def _gpus(nvml: Nvml, hint: str) -> SelfCheck:
+def _gpus(nvml: Nvml) -> SelfCheck:
     try:
         devices = nvml.devices()
         for device in devices:
@@ -150,9 +140,8 @@ def _gpus(nvml: Nvml, hint: str) -> SelfCheck:
     except NvmlError as error:
         return SelfCheck("gpus", holds=False, reason=_sentence(error))
     if not devices:
-        return SelfCheck(
-            "gpus", holds=False, reason=f"The driver shows no GPU to this container.{hint}"
-        )
+        why = "The driver shows no GPU to this container."
+        return SelfCheck("gpus", holds=False, reason=why)
     shown = ", ".join(f"{device.uuid} ({device.product})" for device in devices)
     missing = "".join(f" Not answering: {_sentence(error)}" for error in nvml.unreachable)
     return SelfCheck("gpus", holds=True, reason=f"Visible: {shown}.{missing}")

@@ -69,7 +69,8 @@ class EnforcerSettings:
 def read_settings(environment: Mapping[str, str]) -> EnforcerSettings:
     """Read all variables; raises SettingsError with everything that is wrong.
 
-    Only the cap has no default. Nothing malformed ever means "no limit".
+    Only the cap has no default, and `VRAM_GPUS` is not empty if it is set. Nothing malformed ever
+    means "no limit".
     """
     problems: list[str] = []
 
@@ -98,7 +99,7 @@ def read_settings(environment: Mapping[str, str]) -> EnforcerSettings:
         == WHEN_BLIND[1],
         stops=read(ON_EXCESS_ENV, parse_stops, default=True) is not False,
         driver_limit=read(DRIVER_LIMIT_ENV, _one_of(DRIVER_LIMITS), "") or "",
-        only=read(GPUS_ENV, _only),
+        only=read(GPUS_ENV, _only) if GPUS_ENV in environment else None,
     )
     if problems:
         raise SettingsError(tuple(problems))
@@ -119,5 +120,7 @@ def _only(text: str) -> frozenset[str] | None:
 
     NVIDIA's variable is not read: a runtime may overwrite it, or name the GPUs differently.
     """
+    if not text:
+        raise ValueError("is empty: the pod has no GPU; delete it, so that it is bound again")
     names = [name.strip() for name in text.split(",")]
     return frozenset(names) if all(map(_UUID.fullmatch, names)) else None
