@@ -193,7 +193,7 @@ def test_a_driver_that_does_not_answer_is_a_fault_and_no_figure(call, code, tmp_
         ("550.54.15", False, False),
         ("525.60.13", True, True),
         ("525.60.13", False, False),
-        ("535.54.03", True, False),
+        ("535.54.03", True, True),
         ("535.54.03", False, False),
     ],
 )

@@ -638,16 +638,40 @@ __attribute__((unused)) static int list_processes( /* without any version of the
     return listing.count > listing.room ? INSUFFICIENT_SIZE : SUCCESS;
 }
 
+/* Drivers from 535.43 to 535.86 end each entry of version 3 with one more field. */
+struct wide_info {
+    struct process_info info;
+    bytes_t protected;
+};
+
+__attribute__((unused)) static int list_wide(
+    const char *function, enum list list, nvmlDevice_t handle, unsigned *count,
+    struct process_info *at)
+{
+    int branch = 0, release = 0, room = at ? (int)*count : 0;
+    int code = list_processes(function, list, handle, count, at);
+    sscanf(script.driver, "%d.%d", &branch, &release);
+    if (branch == 535 && release >= 43 && release <= 86 && code == SUCCESS)
+        for (int i = (int)*count < room ? (int)*count - 1 : room - 1; i >= 0; i--)
+            ((struct wide_info *)at)[i] = (struct wide_info){at[i], 4711};
+    return code;
+}
+
+#define WIDE_FUNCTION(function, list)                                                       \
+    int function(nvmlDevice_t handle, unsigned *count, struct process_info *at)             \
+    {                                                                                       \
+        return list_wide(#function, list, handle, count, at);                               \
+    }
 #define LIST_FUNCTION(function, list)                                                       \
     int function(nvmlDevice_t handle, unsigned *count, struct process_info *at)             \
     {                                                                                       \
         return list_processes(#function, list, handle, count, at);                          \
     }
 #ifndef WITHOUT_V3
-LIST_FUNCTION(nvmlDeviceGetComputeRunningProcesses_v3, COMPUTE)
-LIST_FUNCTION(nvmlDeviceGetGraphicsRunningProcesses_v3, GRAPHICS)
+WIDE_FUNCTION(nvmlDeviceGetComputeRunningProcesses_v3, COMPUTE)
+WIDE_FUNCTION(nvmlDeviceGetGraphicsRunningProcesses_v3, GRAPHICS)
 #ifndef WITHOUT_MPS
-LIST_FUNCTION(nvmlDeviceGetMPSComputeRunningProcesses_v3, MPS)
+WIDE_FUNCTION(nvmlDeviceGetMPSComputeRunningProcesses_v3, MPS)
 #endif
 #endif
 #ifndef WITHOUT_V2

@@ -13,7 +13,13 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from webhook.core.enforcement.limits import Limit
-from webhook.core.nvidia.drivers import Fault, SeenGpu, explain_fault, fault_of
+from webhook.core.nvidia.drivers import (
+    Fault,
+    SeenGpu,
+    explain_fault,
+    fault_of,
+    has_wide_entries,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -58,6 +64,12 @@ class _GetLimits(ctypes.Structure):
     _fields_ = (*_SetLimits._fields_, ("used", ctypes.c_ulonglong))
 
 
+class _WideEntry(ctypes.Structure):
+    """nvmlProcessInfo_t of the drivers of `has_wide_entries`."""
+
+    _fields_ = (*pynvml.c_nvmlProcessInfo_v2_t._fields_, ("protected", ctypes.c_ulonglong))
+
+
 class NvmlError(Exception):
     """A call that NVML did not answer."""
 
@@ -85,7 +97,17 @@ class Nvml:
     """NVML from `open` to `close`; every method raises `NvmlError`.
 
     GPUs are named by UUID, since numbers and handles change when one is lost. Handles come from
-    `devices` alone, so that the caller decides when a lost GPU is asked again.
+    `devices` alone, so that the caller decides when a lost GPU is asked again. What older drivers
+    lack:
+
+    | before | is missing | then |
+    | --- | --- | --- |
+    | r510 | version 3 of the lists; version 2 of the memory | versions 2 and 1, without a reserve |
+    | 535.87 | from 535.43 on: the usual entries of the lists | they are read as they are |
+    | r570 | the recovery action | `recovery` returns None |
+    | r615 | limits of cgroups | `limit` returns None, `set_limit` False |
+
+    Whether lists have the right processes and figures: `webhook.core.nvidia.drivers.driver_class`.
     """
 
     def __init__(self, only: Iterable[str] | None = None) -> None:
@@ -95,7 +117,8 @@ class Nvml:
         self._handles: dict[str, Any] = {}
         self.unreachable: tuple[NvmlError, ...] = ()
         """Why GPUs are missing from what `devices` returned last."""
-        self._buffer = _entries(_FIRST_SIZE)
+        self._entry: Any = pynvml.c_nvmlProcessInfo_v2_t
+        self._buffer = (self._entry * _FIRST_SIZE)()
 
     def open(self) -> Self:
         """Load the library and start it; without effect where it is open.
@@ -143,6 +166,9 @@ class Nvml:
         """
         self._handles.clear()
         self.unreachable = ()
+        if has_wide_entries(self.driver_version()):
+            self._entry = _WideEntry
+            self._buffer = (_WideEntry * _FIRST_SIZE)()
         found: list[SeenGpu] = []
         missed: list[NvmlError] = []
         for index in range(_ask("nvmlDeviceGetCount_v2", pynvml.nvmlDeviceGetCount)):
@@ -348,7 +374,8 @@ class Nvml:
         """Return PID and bytes of each entry of a list, 0 for no figure.
 
         GPUs and drivers may lack graphics or MPS, and nothing runs there then; without a compute
-        list nothing can be measured. Both versions have one layout; R510 brought v3.
+        list nothing can be measured. Both versions have one layout, except as `has_wide_entries`
+        returns; R510 brought v3.
         """
         name = f"nvmlDeviceGet{kind}RunningProcesses"
         try:
@@ -375,7 +402,7 @@ class Nvml:
                 listed = self._buffer[:count]
                 return [(entry.pid, entry.usedGpuMemory % _NOT_AVAILABLE) for entry in listed]
             size = max(count, 2 * len(self._buffer))
-            self._buffer = _entries(min(size, _LARGEST_SIZE))
+            self._buffer = (self._entry * min(size, _LARGEST_SIZE))()
         raise NvmlError(name, pynvml.NVML_ERROR_INSUFFICIENT_SIZE, gpu=uuid)
 
 
@@ -425,10 +452,6 @@ def _fill(name: str, handle: Any, buffer: Any) -> int:
     if code != pynvml.NVML_SUCCESS:
         raise pynvml.NVMLError(code)
     return int(count.value)
-
-
-def _entries(size: int) -> Any:
-    return (pynvml.c_nvmlProcessInfo_v2_t * size)()
 
 
 def _not_found(uuid: str) -> NvmlError:

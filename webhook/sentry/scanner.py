@@ -190,18 +190,14 @@ class ProcessScanner:
             return None
 
     def _is_trusted(self, version: str) -> bool:
-        """Say whether a driver's lists mean our processes, and have their figures.
+        """Return True if a driver's lists have our processes and their figures.
 
-        | the driver | on a node of its own | where the node is itself a container |
+        | the driver | on a node of its own | on a node that is a container |
         | --- | --- | --- |
         | works in containers | yes | yes |
         | lists host PIDs, or is blind in containers | yes | no: others' numbers, or figures |
-        | lays its lists out in its own way | no | no |
         """
-        kind = driver_class(version)
-        if kind is DriverClass.UNREADABLE:
-            return False
-        return self._outermost or kind is DriverClass.WORKS
+        return self._outermost or driver_class(version) is DriverClass.WORKS
 
     def _list(self, uuid: str, now_s: float, pods: Collection[str]) -> tuple[GpuProcess, ...]:
         listed = self._nvml.processes(uuid)

@@ -12,6 +12,7 @@ from webhook.core.nvidia.drivers import (
     driver_class,
     explain_driver,
     explain_support,
+    has_wide_entries,
     limits_cgroups,
     supports_sidecar,
 )
@@ -20,7 +21,7 @@ ROWS = re.findall(r"\| ([0-9.]+) +\| ([0-9.]+) +\| ([A-Z_]+) +\|", driver_class.
 
 
 def test_the_table_has_a_row_per_stretch_of_versions():
-    assert len(ROWS) == 5
+    assert len(ROWS) == 3
     assert {name for _, _, name in ROWS} == {one.name for one in DriverClass}
 
 
@@ -35,8 +36,8 @@ def test_a_driver_is_judged_as_the_table_says(first, last, name):
     [
         ("515.105.01", DriverClass.HOST_PIDS),
         ("525.147.05", DriverClass.HOST_PIDS),
-        ("535.54.03", DriverClass.UNREADABLE),
-        ("535.86.10", DriverClass.UNREADABLE),
+        ("535.54.03", DriverClass.HOST_PIDS),
+        ("535.86.10", DriverClass.HOST_PIDS),
         ("535.104.12", DriverClass.HOST_PIDS),
         ("535.113.01", DriverClass.BLIND),
         ("535.288.01", DriverClass.BLIND),
@@ -78,6 +79,18 @@ def test_a_version_that_cannot_be_read_counts_as_blind_and_says_so(version):
     assert not supports_sidecar(version)
     assert "cannot be read" in explain_driver(version)
     assert "cannot be read" in explain_support(version)
+
+
+@pytest.mark.parametrize(
+    ("version", "wide"),
+    [
+        ("535.42.99", False), ("535.43.02", True), ("535.54.03", True), ("535.86.10", True),
+        ("535.87", False), ("535.104.05", False), ("545.54", False), ("580.65.06", False),
+        ("", False), ("535", False),
+    ],
+)  # fmt: skip
+def test_entries_of_lists_are_wide_on_the_first_releases_of_535(version, wide):
+    assert has_wide_entries(version) is wide
 
 
 @given(st.text())

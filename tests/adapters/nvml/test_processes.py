@@ -65,6 +65,15 @@ def test_a_library_may_lack_lists_or_versions_of_them_but_not_all(read, without,
 
 
 @pytest.mark.parametrize(
+    "version", ["535.42.01", "535.54.03", "535.86.10", "535.87.01", "550.54.14"]
+)
+def test_drivers_from_535_are_read_whatever_the_layout_of_their_entries(read, version):
+    crowd = "crowd 0 compute 100 300 5"
+    found = read(EACH, crowd, f"driver {version}")
+    assert found == [*LISTED, *([pid, 5] for pid in range(100, 400))]
+
+
+@pytest.mark.parametrize(
     ("kinds", "code", "fault"),
     [
         (["Compute"], 10, "stuck"),

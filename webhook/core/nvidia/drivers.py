@@ -46,8 +46,6 @@ class DriverClass(enum.Enum):
     """Lists the right processes, with 0 or another process's figure for their memory."""
     WORKS = "works"
     """Lists the right processes with their own figures."""
-    UNREADABLE = "unreadable"
-    """Lays out the list's entries differently: all except the first are garbage."""
 
 
 _TRANSLATES_PIDS: Final = (535, 113, 1)
@@ -68,8 +66,6 @@ _REASONS: Final = {
     DriverClass.HOST_PIDS: "driver {} lists host PIDs, not the pod's; 565.57.01 or newer is needed",
     DriverClass.BLIND: "driver {} does not report processes' memory in a container;"
     " 565.57.01 or newer is needed",
-    DriverClass.UNREADABLE: "driver {} returns process lists in a layout of its own;"
-    " 565.57.01 or newer is needed",
 }
 
 
@@ -81,23 +77,29 @@ def driver_class(version: str) -> DriverClass:
 
     | from       | to         | class      |
     | ---------- | ---------- | ---------- |
-    | 0.0        | 535.42.99  | HOST_PIDS  |
-    | 535.43     | 535.86.99  | UNREADABLE |
-    | 535.87     | 535.113    | HOST_PIDS  |
+    | 0.0        | 535.113    | HOST_PIDS  |
     | 535.113.01 | 565.57     | BLIND      |
     | 565.57.01  | 9999.0     | WORKS      |
 
     Source: NVIDIA/open-gpu-kernel-modules, gpu_rmapi.c and subdevice_ctrl_gpu_kernel.c at the tags
-    515.43.04 to 595.45.04; for the layout, nvidia-ml-py 12.535.77 against 12.535.108.
+    515.43.04 to 595.45.04.
     """
     parts = _parts(version)
     if parts is None:
         return DriverClass.BLIND
-    if _WIDE_ENTRIES[0] <= parts[:2] <= _WIDE_ENTRIES[1]:
-        return DriverClass.UNREADABLE
     if parts < _TRANSLATES_PIDS:
         return DriverClass.HOST_PIDS
     return DriverClass.BLIND if parts < _TRANSLATES_MEMORY else DriverClass.WORKS
+
+
+def has_wide_entries(version: str) -> bool:
+    """Return True if version 3 of a driver's process lists has entries with one more field.
+
+    From 535.43 to 535.86 they end with the memory that confidential computing protects. Source:
+    nvidia-ml-py 12.535.77 against 12.535.108.
+    """
+    parts = _parts(version)
+    return parts is not None and _WIDE_ENTRIES[0] <= parts[:2] <= _WIDE_ENTRIES[1]
 
 
 def supports_sidecar(version: str) -> bool:
