@@ -21,7 +21,7 @@ from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures
 from webhook.core.node.events import EventReason
 from webhook.core.nvidia.drivers import SeenGpu
 from webhook.core.placement.binding_review import BindingOutcome
-from webhook.core.policy.values import Policy
+from webhook.core.policy.values import EnforceBy, Policy
 from webhook.options import OF_KUBECTL, ExitCode
 from webhook.sentry.metrics import SentryMetrics
 from webhook.server.metrics import (
@@ -277,7 +277,7 @@ def sentry_metrics() -> SentryMetrics:
     seen = SeenGpu(uuid="GPU-1", product="H100", index=0, usable_bytes=None)
     metrics.show(node, {"uid": "team/p"}, {seen: {"other": 3}}, 1.0)
     metrics.scanned(0.01)
-    metrics.stopped("pod")
+    metrics.stopped("pod", EnforceBy.SENTRY)
     return metrics
 
 

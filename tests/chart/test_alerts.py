@@ -77,8 +77,11 @@ CASES = {
     ),
     "VramwardenSentryStops": (
         {"node": "n1"},
-        {'vramwarden_sentry_stops_total{node="n1",of="pod"}': "0x55 1x30"},
-        {'vramwarden_sentry_stops_total{node="n1",of="pod"}': "0x10 1x90"},
+        {'vramwarden_sentry_stops_total{by="Sidecar",node="n1",of="pod"}': "0x55 1x30"},
+        {
+            'vramwarden_sentry_stops_total{by="Sidecar",node="n1",of="pod"}': "0x10 1x90",
+            'vramwarden_sentry_stops_total{by="Sentry",node="n1",of="pod"}': "0x55 1x30",
+        },
     ),
     "VramwardenOverpromised": (
         {"node": "n1", "gpu": "0"},

@@ -22,6 +22,7 @@ from webhook.adapters.bounds import MAX_PROBE_BYTES, MOST_CONNECTIONS
 from webhook.adapters.kube.client import KubeError
 from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures
 from webhook.core.nvidia.drivers import SeenGpu
+from webhook.core.policy.values import EnforceBy
 from webhook.nodekit import program as shell
 from webhook.sentry import metrics as module
 from webhook.sentry import program
@@ -168,7 +169,7 @@ def test_however_often_metrics_are_asked_for_they_are_written_once_for_each_chan
     for change in (
         lambda: metrics.show(*shown(used_bytes=8), {}, 1.0),
         lambda: metrics.scanned(0.1),
-        lambda: metrics.stopped("pod"),
+        lambda: metrics.stopped("pod", EnforceBy.SENTRY),
         lambda: metrics.show(*shown(used_bytes=9), {}, 2.0),
     ):
         before = samples(metrics)
@@ -327,8 +328,15 @@ def test_names_are_as_prometheus_wants_them(metrics, promtool):
 
 def test_looks_and_stops_are_counted(metrics):
     metrics.scanned(0.02)
-    metrics.stopped("pod")
+    metrics.stopped("pod", EnforceBy.SENTRY)
     shown = samples(metrics)
     assert shown['vramwarden_sentry_look_duration_seconds_count{node="n1"}'] == 1.0
-    assert shown['vramwarden_sentry_stops_total{node="n1",of="pod"}'] == 1.0
-    assert shown['vramwarden_sentry_stops_total{node="n1",of="process"}'] == 0.0
+    stops = {
+        labels: shown[f"vramwarden_sentry_stops_total{{{labels}}}"]
+        for of in ("process", "pod")
+        for by in ("Sidecar", "Sentry")
+        for labels in [f'by="{by}",node="n1",of="{of}"']
+    }
+    assert {labels for labels, count in stops.items() if count} == {
+        'by="Sentry",node="n1",of="pod"'
+    }

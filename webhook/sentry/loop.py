@@ -291,7 +291,7 @@ class Sentry:
         self._journal.line("warning", "stopping a process", values)
         number = signal.SIGTERM if self._grace_s(uid) else signal.SIGKILL
         if self._signal(uid, process, scan, number) is Delivery.DELIVERED:
-            self._metrics.stopped("process")
+            self._metrics.stopped("process", self._by(uid))
             self._figures.stopped(uid)
             self._report(uid, why)
 
@@ -335,7 +335,7 @@ class Sentry:
             self._stuck.pop(uid, None)
             what = "processes of the pod were stopped"
             self._journal.event("info", what, **pod, stopped=ended.stopped, **numbers)
-            self._metrics.stopped("pod")
+            self._metrics.stopped("pod", self._by(uid))
             self._figures.stopped(uid)
             self._report(uid, why)
             return
@@ -348,9 +348,12 @@ class Sentry:
             self._report(uid, why, stopped=False)
         self._stuck[uid] = stuck
 
-    def _is_by_sentry(self, uid: str) -> bool:
+    def _by(self, uid: str) -> EnforceBy:
         hold = self._judge.promises[uid].hold
-        return hold is not None and hold.by is EnforceBy.SENTRY
+        return hold.by if hold else EnforceBy.SIDECAR
+
+    def _is_by_sentry(self, uid: str) -> bool:
+        return self._by(uid) is EnforceBy.SENTRY
 
     def _grace_s(self, uid: str) -> float:
         hold = self._judge.promises[uid].hold

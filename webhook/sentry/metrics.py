@@ -12,6 +12,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from webhook.core.policy.values import EnforceBy
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
@@ -227,10 +229,14 @@ class SentryMetrics:
         stops = Counter(
             "vramwarden_sentry_stops",
             "What the sentry stopped for holding more than its cap: a process, or all of a pod.",
-            ["node", "of"],
+            ["node", "of", "by"],
             registry=registry,
         )
-        self._stops = {of: stops.labels(node, of) for of in ("process", "pod")}
+        self._stops = {
+            (of, by): stops.labels(node, of, by)
+            for of in ("process", "pod")
+            for by in (EnforceBy.SIDECAR, EnforceBy.SENTRY)
+        }
 
         would_stop = Counter(
             "vramwarden_sentry_would_stop",
@@ -265,9 +271,9 @@ class SentryMetrics:
         self._snapshot.shown = node, names, unmanaged
         self._changes += 1
 
-    def stopped(self, of: str) -> None:
+    def stopped(self, of: str, by: EnforceBy) -> None:
         """Count a stop of a `process` or a `pod`."""
-        self._stops[of].inc()
+        self._stops[of, by].inc()
         self._changes += 1
 
     def would_stop(self) -> None:
