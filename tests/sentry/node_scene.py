@@ -1,9 +1,10 @@
 """A node in namespaces of its own: pods with sidecars, tenants, bystanders, and the sentry.
 
-Pods are as a runtime makes them: a first process that only waits, per container a cgroup and a
-mount namespace, all in one PID namespace. What NVML lists is the stub's; who is in a list is taken
-from the processes' names, see `tenant.py`. Where the driver has limits, a limiter runs, too, and
-what the driver counts of a pod is what its tenants allocate by the stub's libcuda.so.1.
+Pods are as a runtime makes them: a first process that only waits, and per container a cgroup and a
+mount namespace. Their containers share its PID namespace, or have one each. What NVML lists is the
+stub's; who is in a list is taken from the processes' names, see `tenant.py`. Where the driver has
+limits, a limiter runs, too, and what the driver counts of a pod is what its tenants allocate by the
+stub's libcuda.so.1.
 """
 
 import contextlib
@@ -54,9 +55,10 @@ def mount(source, target, kind=None, flags=0):
 class Driver:
     """The stub's file as one PID namespace sees it; it may hold cgroups to limits."""
 
-    def __init__(self, folder, library, *, limits=False):
+    def __init__(self, folder, library, *, limits=False, version="580.65.06"):
         self.folder = folder
         self.limits = limits
+        self.version = version
         self.environment = {
             "NVML_STUB_FILE": str(folder / "stub.txt"), "LD_LIBRARY_PATH": library
         }  # fmt: skip
@@ -76,15 +78,16 @@ class Driver:
             f"gpu {GPU} total={used + 2**40} used={used} mig=0\n"
             f"gpu {OTHER_GPU} total={2**40} mig=0\n"
         )
-        driver = LIMITED if self.limits else "driver 580.65.06\n"
+        driver = LIMITED if self.limits else f"driver {self.version}\n"
         write(self.folder / "stub.txt", "".join([driver, gpus, *lines]))
 
 
 class Pod:
     """A pod of the node."""
 
-    def __init__(self, node, name, uid, quality="burstable"):
-        self.node, self.name, self.uid = node, name, uid
+    def __init__(self, node, name, uid, quality="burstable", *, by="Sidecar"):
+        self.node, self.name, self.uid, self.by = node, name, uid, by
+        self.shares = by == "Sidecar" or node.shares
         self.cgroup = node.cgroups / "kubepods" / quality / f"pod{uid}"
         self.driver = node.has_driver(name)
         self.run = node.folder / "kubelet/pods" / uid / VOLUME
@@ -99,12 +102,19 @@ class Pod:
         self.inner = {}
         self.ghosts = set()
         self.enforcer = 0
-        self.pause = self._start("pause", [sys.executable, "-I", "-S", "-c", PAUSES])
+        self.pause = 0
+        if self.shares or node.pauses:
+            self.pause = self._start("pause", [sys.executable, "-I", "-S", "-c", PAUSES])
 
     def container(self, name):
         made = self.cgroup / (name.encode().hex() + "0" * 64)[:64]
         made.mkdir(parents=True, exist_ok=True)
         return made
+
+    def enforced(self, user=0):
+        """Start the sidecar of a pod that has one."""
+        if self.by == "Sidecar":
+            self.sidecar(user)
 
     def sidecar(self, user=0):
         environment = self.driver.environment | {
@@ -127,7 +137,7 @@ class Pod:
     def tenant(self, how, user=0, container="train"):
         command = [sys.executable, "-I", "-S", str(TENANT), how, str(self.notes)]
         allocates = self.driver.environment if self.driver.limits else {}
-        return self._start(container, command, user, allocates)
+        return self._start(container, command, user, allocates | {"ENFORCED_BY": self.by})
 
     def _start(self, container, command, user=0, environment=None, output=None):
         """Start it in its container; return its number on the node."""
@@ -143,7 +153,7 @@ class Pod:
 
     def _runtime(self, container, command, user, environment, output, joined, tell):
         """Be the runtime's process: it makes the container's first one, and waits for it."""
-        if container == "pause":
+        if container == "pause" or not self.shares:
             check(LIBC.unshare(NEWPID))
         else:
             with Path(f"/proc/{self.pause}/ns/pid").open() as namespace:
@@ -214,7 +224,7 @@ class Pod:
             "uid": self.uid, "pod": f"team/{self.name}", "gpus": [GPU, OTHER_GPU],
             "memory": CAP_MIB * MIB, "since": 1, "cap": CAP_MIB * MIB,
             "tolerance": CAP_MIB * MIB // 50, "late_s": 6.5,
-            "by": "Sidecar", "grace_s": 5.0, "act": True,
+            "by": self.by, "grace_s": 1.0, "act": True,
         } | ({"limit": "Auto"} if self.driver.limits else {})  # fmt: skip
 
 
@@ -228,13 +238,18 @@ class Node:
             folder.mkdir()
         mount(self.cgroups, CGROUPS, None, BIND)
         self.limits = sent.get("limits", False)
+        self.version = sent.get("driver", "580.65.06")
+        self.shares = sent.get("shares", True)
+        """Whether the containers of pods by Sentry share a PID namespace."""
+        self.pauses = sent.get("pauses", True)
+        """Whether their sandboxes have a process if they do not."""
         self.driver = self.has_driver("node")
         self.sentry = None
         self.scanned = {}
         """How many scans there had been, when a process was noted."""
 
     def has_driver(self, name):
-        return Driver(self.folder / name, self.library, limits=self.limits)
+        return Driver(self.folder / name, self.library, limits=self.limits, version=self.version)
 
     def quietly(self, work):
         try:
@@ -293,7 +308,9 @@ class Node:
 
     def start_sentry(self, uid, kubeconfig, *options, private=False, constants="pass"):
         log = self.folder / "sentry.log"
-        imports = "from webhook.sentry import intervals, judge"
+        imports = (
+            "from webhook.adapters import surroundings; from webhook.sentry import intervals, judge"
+        )
         options = ("--host=127.0.0.1", "--metrics-port=0", *options)
         command = ["sentry", f"--kubeconfig={kubeconfig}", *options]
         self.sentry = self._ours(uid, command, f"{imports}; {constants}", log, private, CAP_KILL)

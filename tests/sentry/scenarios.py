@@ -34,6 +34,17 @@ ATTACKS = {
 }
 """What the workload does, as which user, the sidecar's (None: its image was changed), and where."""
 
+BY_SENTRY = ATTACKS | {
+    "handler": ("handler", 0, None),
+    "handler-as-user": ("handler", 1000, None),
+    "polite": ("polite", 0, None),
+    "namespace": ("namespace", 0, None),
+}
+"""Attacks on pods by Sentry, none of which has a sidecar."""
+
+NEIGHBOURS = ("handler", "polite", "stop")
+"""Those with another container that holds little."""
+
 GUARDED = {"honest": 101, "orphaned": 104, "crowded": 106}
 """Who leaves its sidecar alone, which is to stop it: what it does, and its pod's number."""
 
@@ -45,6 +56,8 @@ ENDED_WHOLE = ("again", "crowd", "ghost", "supervisor")
 
 PYTHON = (sys.executable, "-I", "-S")
 SOON = "intervals.LISTED_S = 0.5; judge.LATER_S = 0.5"
+NODES = "import os; surroundings._NODE_PID_NAMESPACE = os.readlink('/proc/self/ns/pid')"
+"""Takes the scene's PID namespace for the node's: lists of older drivers count only there."""
 
 
 def uid_of(number):
@@ -55,12 +68,14 @@ def attacked(node, sent):
     """Let every tenant attack at once, beside those who are held by a sidecar, and bystanders."""
     if node.limits:
         node.start_limiter(uid_of(201), sent["kubeconfig"])
-    pods = {name: Pod(node, name, uid_of(n)) for n, name in enumerate(ATTACKS, 1)}
-    bystander = Pod(node, "bystander", uid_of(100))
-    guarded = {name: Pod(node, name, uid_of(n)) for name, n in GUARDED.items()}
+    by = sent.get("by", "Sidecar")
+    attacks = BY_SENTRY if by == "Sentry" else ATTACKS
+    pods = {name: Pod(node, name, uid_of(n), by=by) for n, name in enumerate(attacks, 1)}
+    bystander = Pod(node, "bystander", uid_of(100), by=by)
+    guarded = {name: Pod(node, name, uid_of(n)) for name, n in GUARDED.items() if by == "Sidecar"}
     stranger = Pod(node, "stranger", uid_of(102), "besteffort")
     unheld = Pod(node, "unheld", uid_of(103))
-    capped = {name: Pod(node, name, uid_of(n)) for name, n in CAPPED.items()}
+    capped = {name: Pod(node, name, uid_of(n), by=by) for name, n in CAPPED.items()}
     everybody = [*pods.values(), *guarded.values(), bystander, stranger, unheld, *capped.values()]
     early = [*pods.values(), bystander, *capped.values()]
     late = {pod: pod.line() | {"late_s": 1.0} for pod in early}
@@ -70,18 +85,21 @@ def attacked(node, sent):
     late |= {pod: pod.line() | {"late_s": 120.0} for pod in guarded.values()}
     late[unheld] = unheld.line() | {"act": False}
     promise(sent, *late.values())
-    node.start_sentry(uid_of(200), sent["kubeconfig"], private=sent["private"], constants=SOON)
+    how = {"private": sent["private"], "constants": f"{SOON}; {NODES}"}
+    node.start_sentry(uid_of(200), sent["kubeconfig"], **how)
     others = node.process("system.slice/x.service", [*PYTHON, str(TENANT), "modest"])
     promised = {pod.uid for pod in late}
     wait_until(lambda: not node.limits or node.limited() >= promised)
     for name, pod in capped.items():
-        pod.sidecar()
+        pod.enforced()
         pod.tenant(name)
-    for name, (how, user, of_sidecar, *where) in ATTACKS.items():
+    for name, (how, user, of_sidecar, *where) in attacks.items():
         if of_sidecar is not None:
-            pods[name].sidecar(of_sidecar)
+            pods[name].enforced(of_sidecar)
         pods[name].tenant(how, user, *where)
-    bystander.sidecar()
+        if by == "Sentry" and name in NEIGHBOURS:
+            pods[name].tenant("modest", 0, "neighbour")
+    bystander.enforced()
     bystander.tenant("modest")
     stranger.tenant("modest")
     unheld.tenant("alone")

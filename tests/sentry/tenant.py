@@ -26,6 +26,10 @@ STOPS = (
     "imports", "contexts", "beside", "within",
 )  # fmt: skip
 LIMITED = "NVML_STUB_FILE" in os.environ
+ALONE = ("modest", "supervisor", "alone")
+"""Another's files are out of its reach, or no concern."""
+INIT_STAYS = ("ghost", "orphan")
+"""Ends, while number 1 of its process namespace stays: otherwise all in that would end."""
 
 
 def holds(mib, kind="gpu"):
@@ -138,16 +142,17 @@ def crowd(count, mib):
 
 
 def main(how):
-    # Another's files are out of its reach, or no concern.
-    alone = how in ("modest", "supervisor", "alone")
-    pid = 0 if alone else enforcer()
-    if how in STOPS:
+    if os.getpid() == 1 and how in INIT_STAYS and os.fork():
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # otherwise nobody reaps orphans
+        wait()
+    pid = enforcer() if os.environ.get("ENFORCED_BY") == "Sidecar" and how not in ALONE else 0
+    if pid and how in STOPS:
         stop(pid)
     if how == "groups":
         os.setgroups(range(2**32 - 2 - 65536, 2**32 - 2))
-    if how == "kill":
+    if pid and how == "kill":
         os.kill(pid, signal.SIGKILL)
-    if how == "starve":
+    if pid and how == "starve":
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, 3))
     if how == "fork":
         for _ in range(12):
@@ -166,6 +171,15 @@ def main(how):
         orphan()
     if how == "imports":
         imports()
+    if how == "handler":
+        signal.signal(signal.SIGTERM, lambda *_: None)
+    if how == "polite":
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    if how == "namespace":
+        # It holds nothing, and its child in a process namespace of its own holds all.
+        assert LIBC.unshare(0x20000000) == 0  # CLONE_NEWPID
+        child(lambda: (holds(71680), wait()))
+        wait()
     if how in ("supervisor", "again"):
         supervise()
     if how in ("contexts", "beside", "within"):

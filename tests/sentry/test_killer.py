@@ -150,7 +150,6 @@ def test_a_process_in_an_unreadable_cgroup_may_be_of_the_oldest_container(kubele
 def test_a_number_1_in_an_unreadable_cgroup_is_no_sandbox(container):
     node = Node(owner(50, container=""), owner(51, container=container), owner(60))
     node.inner = {50: 1}
-    node.kubelets = {50, 51, 60}
     ended(node, {"": GIB, ID: GIB}, sidecar=False)
     assert node.alive == {}
 

@@ -334,6 +334,8 @@ def test_only_by_sentry_a_process_has_a_grace_and_messages_name_no_sidecar(
     assert bench.events()[: len(events)] == [f"{one} a process" for one in events]
     by_sidecar = bool(words)
     assert signals == [(50, number, by_sidecar, {ID: 5 * GIB}) for number in sent]
+    stops = f'vramwarden_sentry_stops_total{{by="{hold.by}",node="n1",of="process"}} 1.0\n'
+    assert stops in bench.metrics.exposition().decode()
     first, *_ = bench.reported()
     assert first.sentence.count("its sidecar did not stop it within 11.5 s") == words
     assert first.sentence.count("sidecar") == words
@@ -343,10 +345,18 @@ def test_only_by_sentry_a_process_has_a_grace_and_messages_name_no_sidecar(
         assert whys[1].endswith("is still there 3 s after SIGTERM")
 
 
+def test_it_scans_as_often_as_pods_by_sentry_are_to_be_measured(bench, clock):
+    pauses_s = []
+    for terms in (hold(), hold_by_sentry(1.5), hold_by_sentry(0.8)):
+        bench.sentry.on_report(AssignmentsSeen({TRAINER: a_line(held=terms)}))
+        pauses_s.append(bench.sentry.pause_s(bench.sentry.step(clock[0])))
+    assert pauses_s == [1.0, 1.0, 0.4]
+
+
 def test_a_process_that_ended_in_its_grace_is_not_killed(tmp_path, over, signals):
     """The driver may go on listing it for a moment."""
     bench = over(line=a_line(held=hold_by_sentry(grace_s=3.0)))
-    bench.run(2)
+    bench.run(3)
     assert [number for _, number, *_ in signals] == [SIGTERM]
     shutil.rmtree(tmp_path / "50")
     bench.run(3)
