@@ -246,7 +246,7 @@ def _once(settings: AgentSettings, *, tags: bool) -> None:
 
 
 def _as_yaml(node: str, found: Once) -> str:
-    """Write both patches as `kubectl patch --type merge --patch-file` takes them, one by one."""
+    """Write both patches as `kubectl patch --patch-file` takes them, one by one."""
     documents = [
         f"# node {node}{what}\n{yaml.safe_dump(patch, sort_keys=True, width=10**6)}"
         for what, patch in (
