@@ -1,9 +1,9 @@
-"""The sentry: sees from outside the pods who holds how much GPU memory, and holds the caps.
+"""The sentry: measures the GPU memory of pods from outside, and holds them to their caps.
 
-The sidecar lives in its tenant's pod, often as the tenant's user; this runs once per node in a pod
-of its own with `hostPID`, and turns the same wheel later than a healthy sidecar would. What it
-knows of pods is the node's list, which it reads as the node agent does; it has no right to read
-pods, and no other than these:
+The sidecar lives in its tenant's pod, often as the tenant's user. The sentry runs once per node in
+a pod with `hostPID`. It makes the same judgement, for pods by Sidecar later than a healthy sidecar
+would, and for pods by Sentry as their only enforcer. It knows pods from the node's list, which it
+reads as the node agent does. It has no right to read pods, and no other than these:
 
 | API group | resource | verbs |
 | --- | --- | --- |

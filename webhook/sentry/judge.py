@@ -1,4 +1,4 @@
-"""Who has to be stopped: the sidecar's own judgement, for each pod of the node's list, later."""
+"""The sidecar's judgement, for each pod of the node's list; for pods by Sidecar it comes later."""
 
 from __future__ import annotations
 
