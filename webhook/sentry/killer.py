@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from webhook.adapters.processes import Delivery
@@ -230,7 +231,8 @@ class Killer:
         if self._sandboxes.get(pod) in inits.values():
             return self._sandboxes[pod]
         oldest = min(known, key=lambda one: (known[one][0].process.started, one))
-        theirs = [one for one in found if one.place.container == oldest and self._number(one) > 0]
+        living = (one for one in found if one.place.container == oldest and self._number(one) > 0)
+        theirs = list(islice(living, 2))
         hidden = any(not one.place.container for one in found)
         if len(theirs) != 1 or oldest in held or (hidden and self._is_of_kubelet(theirs[0])):
             return None
