@@ -18,7 +18,7 @@ from webhook.sentry.settings import HOST, METRICS_PORT, SentrySettings
     "--act/--no-act",
     default=True,
     show_default=True,
-    help="Stop what its sidecar does not stop, as root with KILL; or report it alone.",
+    help="Stop pods over their caps that no sidecar stops, as root with KILL; or only report.",
 )
 @click.option(
     "--pod-metrics/--no-pod-metrics",
@@ -48,7 +48,7 @@ from webhook.sentry.settings import HOST, METRICS_PORT, SentrySettings
     help="Where this node's limiter, if it has one, leaves what it did.",
 )
 def sentry_command(*, node: str, namespace: str, **settings: Any) -> None:
-    """Hold the pods of this node to their VRAM caps where their sidecars do not.
+    """Hold the pods of this node to their VRAM caps where no sidecar does.
 
     Runs on each GPU node with hostPID until SIGTERM; one JSON line per event on standard output.
 

@@ -108,8 +108,8 @@ class EventReason(StrEnum):
         "GPUDriverUnfit",
         "Node",
         "Warning",
-        "a sidecar cannot measure on the node: pods whose rule enforces do not go there",
-        "install driver 570 or newer",
+        "a sidecar cannot measure on the node: pods by `Sidecar` do not go there",
+        "install driver 570 or newer, or write `enforcement.by: Sentry`",
     )
     CAPACITY_CHANGED = (
         "VRAMCapacityChanged",
@@ -129,7 +129,7 @@ class EventReason(StrEnum):
         "VRAMCapExceeded",
         "Pod",
         "Warning",
-        "the pod was over its cap, and not its sidecar but the sentry stopped it or reported it",
+        "the pod was over its cap, and the node's sentry stopped or reported it",
         "`vramwarden explain POD` says what would have been enough",
     )
     LIMIT_RESET = (
