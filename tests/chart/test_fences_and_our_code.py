@@ -150,7 +150,10 @@ def stored(fences):
     return found.get("vramwarden-fence", {})
 
 
-RULES = "^(watched)$ - ^$ -\n^(.*)$ - ^$ - translated sidecar marks variables annotations void\n"
+RULES = """\
+^(watched)$ - ^$ -
+^(.*)$ - ^$ - translated sidecar sidecar-gate marks variables annotations void
+"""
 
 
 def test_a_replica_keeps_the_rules_in_force_where_the_fence_reads_them(fences, server):
