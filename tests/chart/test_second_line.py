@@ -21,6 +21,7 @@ from tests.support.injectors import DENIED, HONEST
 from tests.support.pods import A100, a_container, a_pod, a_policy, a_request, a_rule
 from tests.support.strategies import asking_pods
 from webhook.core.admission.decide import Outcome, Phase, decide
+from webhook.core.pod.complexity import UNREAD
 from webhook.core.policy.cluster import Cluster, SlicedNode
 from webhook.core.policy.values import (
     Accounting,
@@ -532,6 +533,21 @@ def test_mirror_pods_of_kubelets_are_left_alone_and_forged_ones_are_not(cluster)
     with mirrored(cluster, a_pod("8Gi")) as (kubelet, pod):
         assert cluster.denies(pod, api=kubelet) == ""
         assert_says(cluster.denies(pod), "untranslated")
+
+
+def test_the_gates_of_the_largest_pod_cost_no_more_than_an_expression_may(cluster):
+    """All containers wait; a list that exceeds its bound would be denied as too large."""
+    pod = translated(a_pod("8Gi"), "by-sentry")
+    (main,) = pod["spec"]["containers"]
+    variables, mounts = UNREAD["allVariables"] // 512 - 1, UNREAD["allMounts"] // 512 - 2
+    main["env"] += [{"name": "A"}] * (variables - len(main["env"]))
+    main["volumeMounts"] += [{"name": "data", "mountPath": f"/{n}"} for n in range(mounts)]
+    pod["spec"]["volumes"].append({"name": "data", "emptyDir": {}})
+    pod["spec"]["containers"] = [{**main, "name": f"c{number}"} for number in range(512)]
+    assert cluster.denies(pod, "by-sentry") == ""
+    last = pod["spec"]["containers"][-1]
+    last["env"] = [*last["env"], {"name": ASSIGNMENT}]
+    assert_says(cluster.denies(pod, "by-sentry"), "no gate")
 
 
 @given(asking_pods())

@@ -53,8 +53,26 @@ metadata: {name: strict}
 spec:
   rules:
   - {name: strict, match: {namespaces: ["strict-*"]}, isolation: NonRoot}
+  - {name: sentry, match: {namespaces: ["sentry-*"]}, enforcement: {by: Sentry}}
 """
 NODE = "g1"
+ASSIGNMENT = "vramwarden.io/gpu-memory-fraction"
+GATE_VARIABLE = {
+    "name": "VRAMWARDEN_GPU_ASSIGNMENT",
+    "valueFrom": {
+        "fieldRef": {"apiVersion": "v1", "fieldPath": f"metadata.annotations['{ASSIGNMENT}']"}
+    },
+}
+GATE = {
+    "name": "vram-gate",
+    "mountPath": "/run/vram-gate",
+    "readOnly": True,
+    "subPathExpr": "$(VRAMWARDEN_GPU_ASSIGNMENT)",
+}
+WHOLE_GATE = {"name": "vram-gate", "mountPath": "/x"}
+"""The mount of all that is in the volume; debugging containers have no `subPathExpr`."""
+GATE_VOLUME = {"name": "vram-gate", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}
+"""The gate as the API server stores it."""
 
 
 class Tenant:

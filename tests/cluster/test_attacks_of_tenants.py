@@ -17,7 +17,17 @@ import pytest
 from tests.chart.admission_policies import POLICY
 from tests.chart.fenced import granted
 from tests.chart.recorded_reviews import denial
-from tests.cluster.attacked import NODE, STRATEGIC, Tenant, attacked
+from tests.cluster.attacked import (
+    ASSIGNMENT,
+    GATE,
+    GATE_VARIABLE,
+    GATE_VOLUME,
+    NODE,
+    STRATEGIC,
+    WHOLE_GATE,
+    Tenant,
+    attacked,
+)
 from tests.support import charts
 from tests.support.charts import NAMESPACE
 from tests.support.control_planes import ApiError, needs, needs_pod_level_resources, wait_until
@@ -178,17 +188,18 @@ def changing_the_sidecar(part: str, **fields: Any) -> Callable[[Tenant], Json]:
     return changing("8Gi", change, part)
 
 
-def writing_status(rights: str) -> Callable[[Tenant], Json]:
+def writing_status(rights: str, **notes: str) -> Callable[[Tenant], Json]:
     """Write which GPU a pod has by its status, with a right that tenants seldom have."""
+    notes = notes or {"gpu": "GPU-stolen"}
 
     def tries(tenant: Tenant) -> Json:
         pod = the_pod(tenant, "8Gi")
         if not rights:
-            return tenant.annotate(pod, "/status", gpu="GPU-stolen")
+            return tenant.annotate(pod, "/status", **notes)
         rule = {"apiGroups": [""], "resources": [rights], "verbs": ["patch"]}
         with granted(tenant.admin, "dave", rule):
             dave = tenant.admin.acting_as("dave", "system:authenticated")
-            return tenant.annotate(pod, "/status", dave, gpu="GPU-stolen")
+            return tenant.annotate(pod, "/status", dave, **notes)
 
     return tries
 
@@ -337,7 +348,7 @@ def stores_nothing(part: str) -> Callable[[Tenant], None]:
 def binding_brings_marks(tenant: Tenant) -> None:
     """Forge marks in a Binding: with the right to create one, ours win and hers are taken off."""
     pod = tenant.has("1Gi")
-    notes = {"gpu": "GPU-stolen", "gpu-memory": "1Mi", "admitted": "x"}
+    notes = {"gpu": "GPU-stolen", "gpu-memory": "1Mi", "admitted": "x", "gpu-memory-fraction": "9"}
     marks = {
         "annotations": {f"vramwarden.io/{key}": value for key, value in notes.items()},
         "labels": {"vramwarden.io/managed": "no"},
@@ -348,8 +359,39 @@ def binding_brings_marks(tenant: Tenant) -> None:
     tenant.delete(pod)
     assert found["labels"]["vramwarden.io/managed"] == "true"
     assert found["annotations"]["vramwarden.io/gpu"].startswith("GPU-g1")
+    assert found["annotations"][ASSIGNMENT] != "9"
     for key in ("vramwarden.io/gpu-memory", "vramwarden.io/admitted"):
         assert found["annotations"][key] == known[key]
+
+
+def keeps_the_gate(namespace: str, **more: Any) -> Callable[[Tenant], None]:
+    """Create a pod; each container that waits for its GPU then waits, by one variable and mount."""
+    waiting = {"vram-enforcer"} if namespace.startswith("team-") else {"main"}
+
+    def check(tenant: Tenant) -> None:
+        pod = tenant.create(a_pod("8Gi", **more), namespace)
+        assert ASSIGNMENT not in pod["metadata"]["annotations"]
+        spec = pod["spec"]
+        assert [one for one in spec["volumes"] if one["name"] == "vram-gate"] == [GATE_VOLUME]
+        for container in (*spec["containers"], *spec.get("initContainers", ())):
+            found = (
+                [one for one in container["env"] if one["name"] == GATE_VARIABLE["name"]],
+                [one for one in container["volumeMounts"] if one["name"] == "vram-gate"],
+            )
+            waits = container["name"] in waiting
+            assert found == (([GATE_VARIABLE], [GATE]) if waits else ([], []))
+
+    return check
+
+
+def mounting_the_gate(namespace: str, field: str, **mount: Any) -> Callable[[Tenant], Json]:
+    """Create a pod of which a container mounts the gate's volume otherwise than vramwarden does."""
+    mounting = a_container("mounting", volumeMounts=[{**GATE, **mount}])
+    more = {"initContainers": [mounting]} if field == "initContainers" else {}
+    containers = [a_container(), *([] if more else [mounting])]
+    return creating(
+        "main=8Gi", containers=containers, volumes=[GATE_VOLUME], namespace=namespace, **more
+    )
 
 
 def bound_as(tenant: Tenant, pod: Json, **marks: Json) -> None:
@@ -504,6 +546,7 @@ NAMED = {
 CHANGES = (
     ("its GPU", annotations(gpu="GPU-stolen"), MARKED),
     ("the names of its devices", annotations(**{"visible-devices": "all"}), MARKED),
+    ("its gate", annotations(**{"gpu-memory-fraction": "0.5"}), MARKED),
     ("its amount", annotations(**{"gpu-memory": "80Gi"}), FIXED),
     ("its mark", annotations(admitted="x"), FIXED),
     ("its label", {"metadata": {"labels": {"vramwarden.io/managed": None}}}, MARKED),
@@ -515,6 +558,16 @@ OF_SIDECAR = (
     *("mounts.nri.io/container.vram-enforcer", "io.kubernetes.cri-o.UnifiedCgroup.vram-enforcer"),
     "ulimits.nri.containerd.io/container.vram-enforcer",
 )
+OPEN = {"name": GATE_VARIABLE["name"], "value": "0.5"}
+OPENING = {
+    "the variable by hand": {"containers": [a_container(env=[OPEN])]},
+    "the variable twice": {"containers": [a_container(env=[OPEN, GATE_VARIABLE, OPEN])]},
+    "the variable from a map": {
+        "containers": [a_container(envFrom=[{"configMapRef": {"name": "c"}}])]
+    },
+    "a volume of hers": {"volumes": [{"name": "vram-gate", "configMap": {"name": "c"}}]},
+    "the annotation": {"annotations": {ASSIGNMENT: "0.5"}},
+}
 DEVICES = "/var/run/nvidia-container-devices/all"
 MIRROR = {"kubernetes.io/config.mirror": "x"}
 FORGED = {
@@ -654,6 +707,33 @@ TABLE = [
     closed("B11 our volume", with_mount("8Gi", "vram-enforcer-run", "/x"), "ReservedName: "),
     closed("B11 the sidecar's image", changing_the_sidecar("", image="evil.example/x"), KEPT),
     closed("B11 the sidecar's amounts", changing_the_sidecar("/resize", resources=LESS), KEPT),
+    *(
+        harmless(f"B13 {what}, {namespace}", keeps_the_gate(namespace, **fields))
+        for namespace in ("team-a", "sentry-a")
+        for what, fields in OPENING.items()
+    ),
+    *(
+        closed(
+            f"B13 {what} in {field}, {namespace}",
+            mounting_the_gate(namespace, field, **mount),
+            "ReservedName: ",
+        )
+        for namespace in ("team-a", "sentry-a")
+        for field in ("containers", "initContainers")
+        for what, mount in (
+            ("a writable mount", {"readOnly": False}),
+            ("a mount of all", {"subPathExpr": "", "mountPath": "/x"}),
+        )
+    ),
+    *(
+        closed(
+            f"B13 a debugging container with {what}, {namespace}",
+            debugging("8Gi", namespace, volumeMounts=[{**WHOLE_GATE, **mount}]),
+            "ReservedName: ",
+        )
+        for namespace in ("team-a", "sentry-a")
+        for what, mount in (("the gate", {"readOnly": True}), ("a writable mount", {}))
+    ),
     limit("B12 managed memory", "SECURITY.md", "`cudaMallocManaged` is never seen"),
     limit(
         "B12 between two measurements",
@@ -805,6 +885,11 @@ TABLE = [
     ),
     harmless("D2 marks in a Binding", binding_brings_marks),
     closed("D3 its GPU by pods/status", writing_status("pods/status"), MARKED),
+    closed(
+        "D3 its gate by pods/status",
+        writing_status("pods/status", gpu_memory_fraction="0.5"),
+        MARKED,
+    ),
     limit(
         "D4 priority",
         SECURITY_MD,
@@ -832,6 +917,7 @@ VECTORS = {
     "B10": "namespaces and numbers",
     "B11": "what is ours in the pod",
     "B12": "what no sidecar sees",
+    "B13": "the gate, open before there is a GPU",
     "C1": "debugging containers that show GPUs",
     "C2": "annotations by which runtimes inject devices",
     "C3": "variables that nobody names",

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.chart.admission_policies import is_denied_by
 from tests.chart.recorded_reviews import denial
-from tests.cluster.attacked import NODE, attacked
+from tests.cluster.attacked import GATE_VOLUME, NODE, WHOLE_GATE, attacked
 from tests.support import charts
 from tests.support.control_planes import ApiError, wait_until
 from tests.support.pods import a_container, a_pod
@@ -212,8 +212,10 @@ def test_the_sidecar_and_our_marks_stay_without_any_webhook(mallory, giant, smal
         mallory.debug(pod)
         mallory.patch(pod, {"metadata": {"finalizers": ["example.com/t"]}}, api=mallory.admin)
     plain = mallory.has()
-    why = denial(lambda: mallory.debug(plain, name=SIDECAR))
-    assert is_denied_by(why, "vramwarden-debuggers")
+    gated = mallory.has(volumes=[GATE_VOLUME])
+    for pod, how in ((plain, {"name": SIDECAR}), (gated, {"volumeMounts": [WHOLE_GATE]})):
+        why = denial(lambda p=pod, h=how: mallory.debug(p, **h))
+        assert is_denied_by(why, "vramwarden-debuggers")
     mallory.debug(plain)
 
 

@@ -73,6 +73,13 @@ def loosen_our_sidecar(pod):
     return pod
 
 
+def open_our_gate(pod):
+    for found in every_container(pod):
+        for key, name in (("env", "VRAMWARDEN_GPU_ASSIGNMENT"), ("volumeMounts", "vram-gate")):
+            found[key] = [one for one in found.get(key, ()) if one["name"] != name]
+    return pod
+
+
 def preload_a_library(pod):
     for found in every_container(pod):
         found.setdefault("env", []).append({"name": "LD_PRELOAD", "value": "/x.so"})
@@ -137,7 +144,9 @@ def test_our_sidecar_may_stand_behind_another_native_one(team, changed_by):
 
 
 @pytest.mark.parametrize(
-    "change", [remove_our_sidecar, loosen_our_sidecar, preload_a_library], ids=lambda c: c.__name__
+    "change",
+    [remove_our_sidecar, loosen_our_sidecar, open_our_gate, preload_a_library],
+    ids=lambda c: c.__name__,
 )
 def test_what_another_webhook_does_to_our_sidecar_is_undone_on_the_second_look(
     team, changed_by, change
@@ -153,6 +162,7 @@ INSISTED = (Reason.UNMUTATED, "spec.initContainers", "another webhook changed th
 REFUSED = {
     remove_our_sidecar: INSISTED,
     loosen_our_sidecar: INSISTED,
+    open_our_gate: INSISTED,
     preload_a_library: INSISTED,
     show_all_gpus: (Reason.VISIBLE_DEVICES_OVERRIDE, "spec.containers[0].env[0]: ", ""),
     raise_the_limit: (
@@ -173,6 +183,26 @@ def test_a_webhook_that_insists_shows_gpus_or_changes_amounts_gets_the_pod_refus
     assert says.startswith(where)
     assert words in says
     assert team.pods() == []
+
+
+@pytest.mark.parametrize("stubborn", [False, True])
+def test_the_gate_of_a_pod_by_sentry_is_written_again_or_the_pod_is_refused(make_team, stubborn):
+    team = make_team("sentry")
+    plain = team.accepts(a_pod("8Gi"))
+    policy = "IfNeeded" if stubborn else "Never"
+    with OtherWebhook(
+        team.api, open_our_gate, sorts="after", reinvocation_policy=policy, namespace=team.namespace
+    ):
+        if stubborn:
+            says = team.denies(a_pod("8Gi"), Reason.UNMUTATED, phase="validate")
+            assert says.startswith("spec.containers[0].env")
+            return
+        pod = team.accepts(a_pod("8Gi"))
+    found, known = (
+        [one for one in container(each, "main")["volumeMounts"] if one["name"] == "vram-gate"]
+        for each in (pod, plain)
+    )
+    assert found == known != []
 
 
 def test_a_demand_that_another_webhook_adds_after_us_is_translated(team, changed_by):
