@@ -155,6 +155,17 @@ def test_a_pod_is_stored_as_without_us_and_with_what_we_add(team):
     assert (mutated[:2], validated) == (("mutate", "mutated"), ("validate", "allowed", 0))
 
 
+def test_a_pod_by_sentry_gets_the_gate_and_no_container(make_team):
+    found = make_team("sentry").accepts(a_trainer())["spec"]
+    (main,), (fetch,) = found["containers"], found["initContainers"]
+    gate, mount = STORED_SIDECAR["env"][2], STORED_SIDECAR["volumeMounts"][2]
+    assert main["env"] == [*SHOWN[:2], gate, *SHOWN[2:]]
+    assert mount in main["volumeMounts"]
+    assert (fetch["env"], mount in fetch["volumeMounts"]) == (VOID, False)
+    assert VOLUMES[2] in found["volumes"]
+    assert "shareProcessNamespace" not in found
+
+
 def test_a_pod_that_wants_no_token_gets_none(team):
     pod = team.accepts(a_pod("8Gi", automountServiceAccountToken=False))
     assert pod["spec"]["volumes"] == VOLUMES
@@ -180,7 +191,11 @@ def test_the_sidecar_leaves_the_quality_of_service_of_a_pod_as_it_is(team, pod):
     assert (requests["cpu"] == "200m") is (before == "Guaranteed")
 
 
-BOUND = {"vramwarden.io/gpu": "GPU-1", "vramwarden.io/visible-devices": "GPU-1"}
+BOUND = {
+    "vramwarden.io/gpu": "GPU-1",
+    "vramwarden.io/visible-devices": "GPU-1",
+    "vramwarden.io/gpu-memory-fraction": "0.5",
+}
 
 
 @pytest.mark.parametrize(
@@ -190,7 +205,9 @@ BOUND = {"vramwarden.io/gpu": "GPU-1", "vramwarden.io/visible-devices": "GPU-1"}
         pytest.param(BOUND, "mutated", id="with the GPU that it got"),
     ],
 )
-def test_a_copy_of_a_stored_pod_is_stored_as_that_one_was(team, brings, patched):
+@pytest.mark.parametrize("rule", ["team", "sentry"])
+def test_a_copy_of_a_stored_pod_is_stored_as_that_one_was(make_team, rule, brings, patched):
+    team = make_team(rule)
     stored = team.accepts(a_trainer())
     notes, labels = stored["metadata"]["annotations"], stored["metadata"]["labels"]
     again = team.accepts(stored | {"metadata": {"annotations": notes | brings, "labels": labels}})

@@ -120,7 +120,7 @@ class Reason(StrEnum):
     RESERVED_NAME = (
         "ReservedName",
         "the name vram-enforcer is reserved; give the container another name ...",
-        "rename it",
+        "rename it; remove a mount of our volumes, and mount elsewhere what is at `/run/vram-gate`",
     )
     ENFORCEMENT_IMPOSSIBLE = (
         "EnforcementImpossible",
