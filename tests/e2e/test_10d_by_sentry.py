@@ -148,7 +148,7 @@ def test_an_honest_program_runs_and_has_a_neighbour_that_is_stopped(tenant, gpu_
     print(condition["message"])
     assert (condition["status"], condition["reason"]) == ("False", "VRAMCapExceeded")
     assert "sidecar" not in condition["message"]
-    print(ask(gpu_node.kubeconfig, "explain", "grows", "-n", tenant.namespace))
+    print(ask(gpu_node.kubeconfig, "explain", "grows", "-n", tenant.namespace, code=1))
     assert {one["restartCount"] for one in statuses(tenant.pod("honest")).values()} == {0}
     for name in ("honest", "grows"):
         tenant.delete_pod(name)
@@ -159,12 +159,12 @@ def test_an_honest_program_runs_and_has_a_neighbour_that_is_stopped(tenant, gpu_
 def test_number_1_is_stopped(tenant, how, shared):
     trap, code = ENDS[how]
     spec = {} if shared is None else {"shareProcessNamespace": shared}
+    name = f"first-{how}-{shared}".replace(" ", "-").lower()
     script = holding(f"{trap}sleep 2; hold {OVER}; forever")
-    tenant.create(pod("first", "2Gi", script, restartPolicy="Never", **spec))
-    uid = tenant.pod("first")["metadata"]["uid"]
-    assert tenant.wait_ended("first")["exitCode"] == code
-    wait_until("its processes gone", lambda: not processes(uid))
-    tenant.delete_pod("first")
+    made = tenant.create(pod(name, "2Gi", script, restartPolicy="Never", **spec))
+    assert tenant.wait_ended(name)["exitCode"] == code
+    wait_until("its processes gone", lambda: not processes(made["metadata"]["uid"]))
+    tenant.delete_pod(name)
 
 
 def test_seconds_from_excess_to_memory_given_back(newest, tenant, gpu_node):
@@ -239,7 +239,7 @@ def test_a_pod_bound_without_a_replica_waits_at_the_gate(newest, tenant, system,
         remove_gate(tenant, "late")
         tenant.wait("it waits at the gate", lambda: at_gate(tenant, "late"))
         assert gpu_of(tenant, "late") == ""
-        print(ask(gpu_node.kubeconfig, "explain", "late", "-n", tenant.namespace))
+        print(ask(gpu_node.kubeconfig, "explain", "late", "-n", tenant.namespace, code=1))
     finally:
         scale(system, 2)
     began = time.monotonic()
@@ -290,7 +290,7 @@ def test_a_node_without_a_sentry_says_so_and_gets_no_such_pod(newest, tenant, ag
             return [one for one in conditions if one.get("reason") == "Unschedulable"]
 
         print(tenant.wait("it waits for a node", unscheduled)[0]["message"])
-        print(ask(gpu_node.kubeconfig, "explain", "runs", "-n", tenant.namespace))
+        print(ask(gpu_node.kubeconfig, "explain", "runs", "-n", tenant.namespace, code=1))
     finally:
         select_nodes(gpu_node, None)
     began = time.monotonic()

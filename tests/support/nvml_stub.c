@@ -90,6 +90,7 @@
 #define FOREVER (~0U)
 #define NO_GPU (-1)
 #define ALL (-1)
+#define SANDBOX "Name:\tpause\n" /* as /proc/PID/status begins */
 #define COUNT(array) (sizeof(array) / sizeof(*(array)))
 
 typedef unsigned long long bytes_t;
@@ -547,7 +548,8 @@ static const char *beside_script(char *path, size_t room, const char *name)
     return path;
 }
 
-/* Return the number here of a process that its pod knows as `pid`; 0 where there is none. */
+/* Return the number here of a process that its pod knows as `pid`; 0 where there is none. Where each
+   container has a PID namespace, the sandbox's `pause` has the number 1 as well, and holds nothing. */
 static unsigned number_here(unsigned pid, const char *pod)
 {
     char path[64], text[4096], *end;
@@ -559,7 +561,7 @@ static unsigned number_here(unsigned pid, const char *pod)
             continue;
         snprintf(path, sizeof path, "/proc/%lu/status", here);
         char *numbers = strstr(text_of(text, sizeof text, path), "\nNSpid:");
-        if (!numbers)
+        if (!numbers || !strncmp(text, SANDBOX, strlen(SANDBOX)))
             continue;
         numbers[1 + strcspn(numbers + 1, "\n")] = 0;
         if (strtoul(strrchr(numbers, '\t') + 1, NULL, 10) != pid) /* the innermost namespace's */
