@@ -10,7 +10,7 @@ import itertools
 import json
 import statistics
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tests.bench import peers, settings
@@ -25,6 +25,15 @@ from webhook import names
 CLIENTS = (1, 8)
 NONE = "no webhook"
 NOTHING = (None, None, None)
+BY_SENTRY = """
+apiVersion: vramwarden.io/v1alpha1
+kind: VRAMPolicy
+metadata: {name: by-sentry}
+spec:
+  rules:
+  - name: by-sentry
+    enforcement: {by: Sentry}
+"""
 ROUNDS = settings.ROUNDS * 2  # of a fifth of a second each
 
 
@@ -63,6 +72,12 @@ def bench_creations():
                 scenes.insert(1, scene(plane, "same pod, none", dress=translated, acted=admitted))
                 alone = ours(server, side.root)[:1]
                 scenes.append(scene(plane, "ours, mutate", *alone, server=server, acted=admitted))
+        policy = folder / "by-sentry.yaml"
+        policy.write_text(BY_SENTRY)
+        by_sentry = replace(OURS, label="by Sentry")
+        server = stack.enter_context(webhook(by_sentry, folder, f"--policy={policy}"))
+        both = ours(server, OURS.root)
+        scenes.append(scene(plane, by_sentry.label, *both, server=server, acted=admitted))
         server = stack.enter_context(empty(folder))
         scenes.append(scene(plane, "empty", *ours(server, OURS.root), server=server))
         for peer, server in peers.all_started(stack, folder, plane):

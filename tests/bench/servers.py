@@ -78,10 +78,10 @@ def started(log, program, *arguments, folder, **environment):
 
 
 @contextmanager
-def replica(side, folder, **environment):
+def replica(side, folder, *options, **environment):
     """Run one replica of a commit; yield its process and its ports, at once."""
     port, operations_port = free_port(), free_port()
-    options = [f"--port={port}", f"--operations-port={operations_port}"]
+    options = [*options, f"--port={port}", f"--operations-port={operations_port}"]
     if "--api-server" in (side.root / "webhook/cli/serve.py").read_text():
         options.append("--api-server=127.0.0.1/32")  # others get a share of its time
     with started(
@@ -94,9 +94,9 @@ def replica(side, folder, **environment):
 
 
 @contextmanager
-def webhook(side, folder):
-    """Run one replica of a commit; yield it when it is ready."""
-    with replica(side, folder) as (process, port, operations_port):
+def webhook(side, folder, *options):
+    """Run one replica of a commit, with options of `serve`; yield it when it is ready."""
+    with replica(side, folder, *options) as (process, port, operations_port):
         wait_until_ready(side.label, process, operations_port)
         yield Server(side.label, process.pid, port, folder / "certs/ca.crt", RECORDED.read_bytes())
 
