@@ -150,8 +150,8 @@ def release(control_plane, helm):
 
 
 @pytest.mark.parametrize("line", [one for one in FIND_OUT if one.startswith("kubectl")])
-def test_what_kubectl_is_asked_at_night_it_answers(control_plane, release, line):
-    done = control_plane.shell(line)
+def test_what_kubectl_is_asked_at_night_it_answers(control_plane, release, node, line):
+    done = control_plane.shell(line.replace("NODE", node))
     assert done.returncode == 0, done.stderr
 
 
