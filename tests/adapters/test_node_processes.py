@@ -22,7 +22,12 @@ from webhook.core.node.cgroups import NOWHERE, Place
 OUR_CGROUP = f"0::/kubepods/besteffort/pod{OURS}/{'1' * 64}\n"
 THEIR_CGROUP = f"0::/kubepods/burstable/pod{THEIRS}/{ID}\n"
 RUN = f"/var/lib/kubelet/pods/{THEIRS}/volumes/kubernetes.io~empty-dir/vram-enforcer-run"
-SLEEPS = "import time; print('ready', flush=True); time.sleep(60)"
+SLEEPS = """
+import signal, time
+signal.signal(signal.SIGUSR1, print)
+print("ready", flush=True)
+time.sleep(60)
+"""
 
 
 def mount(device, root, at, kind="tmpfs"):
@@ -158,7 +163,7 @@ def test_a_handler_of_sigterm_is_bit_15_of_the_caught_signals(node, tmp_path, li
 
 def test_a_real_process_handles_what_it_has_a_handler_for(sleeper):
     made = NodeProcesses(OURS)
-    numbers = (signal.SIGINT, signal.SIGTERM)  # Python raises KeyboardInterrupt
+    numbers = (signal.SIGUSR1, signal.SIGTERM)
     assert [made.handles(sleeper.pid, number) for number in numbers] == [True, False]
 
 
