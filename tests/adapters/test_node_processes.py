@@ -126,6 +126,7 @@ def test_who_has_that_volume_at_its_path_is_the_enforcer(node, tmp_path, seen, h
     assert node().has_mounted(50, frozenset({"0:99"})) is has
 
 
+NODES_USERS = "         0          0 4294967295\n"
 CONTAINERS = f"/var/lib/kubelet/pods/{THEIRS}/containers/train/0a1b2c"
 
 
@@ -141,8 +142,15 @@ CONTAINERS = f"/var/lib/kubelet/pods/{THEIRS}/containers/train/0a1b2c"
     ],
 )
 def test_a_container_sees_a_file_of_the_kubelet(node, tmp_path, seen, has):
-    put(tmp_path, 50, mountinfo=seen)
+    put(tmp_path, "self", uid_map=NODES_USERS)
+    put(tmp_path, 50, mountinfo=seen, uid_map=NODES_USERS)
     assert node().has_container_mounts(50, THEIRS) is has
+
+
+def test_who_is_in_another_user_namespace_may_have_unmounted_it(node, tmp_path):
+    put(tmp_path, "self", uid_map=NODES_USERS)
+    put(tmp_path, 50, mountinfo="", uid_map="         0       1000          1\n")
+    assert node().has_container_mounts(50, THEIRS)
 
 
 @pytest.mark.parametrize(

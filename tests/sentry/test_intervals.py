@@ -18,7 +18,7 @@ NAMES = ("ending", "judging", "may_act", "listed", "held")
         (NAMES[3:], 10.0),
         (("listed",), 10.0),
         (("held",), 10.0),
-        ((), 60.0),
+        ((), 45.0),
     ],
 )
 def test_the_table_of_the_docstring(true, expected_s):

@@ -153,8 +153,12 @@ class NodeProcesses:
     def has_container_mounts(self, pid: int, pod: str) -> bool:
         """Return True if the process sees a file that the kubelet makes per container of its pod.
 
-        Each container has one, for its termination message; the sandbox has none. Raises OSError.
+        Each container has one, for its termination message; the sandbox has none. A process in a
+        user namespace of its own could have unmounted it, so the answer is True. Raises OSError.
         """
+        maps = [processes.read_file(f"{self._proc}/{one}/uid_map") for one in (pid, "self")]
+        if maps[0] != maps[1]:
+            return True
         folder = f"/pods/{pod}/containers/"
         return any(folder in root for _, root, _, _ in self._mounts(pid, folder, MOST_MOUNTS_BYTES))
 

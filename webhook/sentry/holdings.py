@@ -26,7 +26,7 @@ way to us, take a moment."""
 
 OLD_LIST_S: Final = 180.0
 """A list that could not be read again for so long says nothing of now; they are read each 10 s, and
-each 60 s where nobody has a promise."""
+each 45 s if no pod has a promise."""
 
 REPORTED_BYTES: Final = 256 * 2**20
 """From here on it is an Event: less is a context, which pushes nobody out of memory."""

@@ -8,7 +8,8 @@ ENDING_S: Final = 0.25
 JUDGING_S: Final = 0.5
 HOLDING_S: Final = 1.0
 LISTED_S: Final = 10.0
-IDLE_S: Final = 60.0
+IDLE_S: Final = 45.0
+"""Figures are written once a minute: at 60 s they would be older than two minutes now and then."""
 
 DUTY: Final = 20
 HURRY: Final = 2
@@ -36,7 +37,7 @@ def pause_s(
     | no | yes | any | any | 0.5, or `poll_s` if that is less; but 0.25 in any case |
     | no | no | yes | any | 1, or `poll_s` if that is less; but 0.25 in any case |
     | no | no | no | yes | 10 |
-    | no | no | no | no | 60 |
+    | no | no | no | no | 45 |
 
     And so long after a scan that took long, since it wakes GPUs and holds the driver's locks:
 
@@ -48,7 +49,7 @@ def pause_s(
     | no | no | `DUTY` times, at most `IDLE_S`; but `HURRY` times in any case |
 
     A tenant can make scans slow, by CPU alone, and must not gain the time by it. Figures that are
-    older than two minutes prove no sentry, so a slow driver is scanned once a minute as well.
+    older than two minutes prove no sentry, so a slow driver is scanned that often as well.
     """
     poll_s = None if poll_s is None else max(poll_s, ENDING_S)
     if ending or judging:

@@ -8,13 +8,11 @@ from webhook.core.enforcement.limits import judged_bytes
 from webhook.core.enforcement.step import (
     Cap,
     First,
-    Lateness,
     Observation,
     StepState,
     Usage,
     step,
 )
-from webhook.core.frozen import replace
 from webhook.core.placement.pods import CONFIRMING_S
 from webhook.core.policy.values import EnforceBy
 from webhook.sentry.holdings import gives
@@ -60,8 +58,6 @@ class Judge:
         """Who holds memory, by GPU."""
         self._left: set[str] = set()
         """Who is no longer on the list, and is judged by its last assignment."""
-        self._judged_s = float("-inf")
-        """When the last scan was judged."""
 
     def on_list(self, promises: Assignments) -> None:
         """Go by a list; what is remembered of pods that are no longer on it goes.
@@ -143,34 +139,14 @@ class Judge:
             theirs = held.get(uid, [])
             state = self._states.get(uid, StepState())
             followed = uid in judged or state.reported
-            if not followed:
-                if not self._is_over(uid, promise.hold, theirs):
-                    continue
-                state = self._begin(state, promise.hold, theirs, now_s)
+            if not followed and not self._is_over(uid, promise.hold, theirs):
+                continue
             observation = self._observation(uid, promise.hold, theirs, scan, now_s)
             dead = frozenset(one.owner.process.pid for _, one in theirs if one.owner and one.dead)
             cap = cap_of(promise.hold, dead, acts=self._acts)
             self._states[uid], chosen = step(state, observation, cap, now_s)
             actions += ((uid, action) for action in chosen)
-        self._judged_s = now_s
         return actions
-
-    def _begin(
-        self, state: StepState, hold: Hold, held: list[tuple[str, GpuProcess]], now_s: float
-    ) -> StepState:
-        """Count an excess of a pod by Sentry from the last scan before it, within its poll.
-
-        So it is stopped at most `late_s` after it began, as by a sidecar that polls as often. For
-        other pods the time counts from the first scan that shows the excess.
-        """
-        if hold.by is not EnforceBy.SENTRY:
-            return state
-        unseen_s = min(now_s - self._judged_s, poll_of(hold))
-        lateness = dict(state.lateness)
-        for gpu in {gpu for gpu, _ in held}:
-            before_s = lateness[gpu].over_s if gpu in lateness else 0.0
-            lateness[gpu] = Lateness(before_s + unseen_s, now_s, over=True)
-        return replace(state, lateness=lateness)
 
     def _held(self, scan: ProcessScan) -> dict[str, list[tuple[str, GpuProcess]]]:
         """Return what each pod holds on the GPUs that its line names: GPU and process."""
