@@ -239,7 +239,7 @@ def in_plugins():
             yield new(what, pod, "untranslated", namespace)
             yield new(f"{what}, translated", done, "", namespace)
             yield new(f"{what}, unmarked", changed(done, ADMITTED, None), "untranslated", namespace)
-            if namespace == "slotted":
+            if namespace == "slotted" or (namespace == "both" and not notes):
                 bare = changed(done, SIDECAR, None)
                 yield new(f"{what}, without the sidecar", bare, "no sidecar", namespace)
 
