@@ -75,7 +75,12 @@ def test_a_debugging_container_starts_while_its_pod_waits_and_sees_no_gpu(tenant
         "-n", tenant.namespace, *command, "--", "sh", "-c", "env; sleep 600"
     )
     assert done.returncode == 0, done.stderr
-    tenant.wait("its output", lambda: "NVIDIA_VISIBLE_DEVICES" in tenant.log("debugged", "shell"))
+
+    def runs():
+        found = tenant.pod("debugged")["status"].get("ephemeralContainerStatuses", ())
+        return any("running" in one["state"] for one in found)
+
+    tenant.wait("the debugging container", runs)
     assert "NVIDIA_VISIBLE_DEVICES=void" in tenant.log("debugged", "shell").splitlines()
     back(system, tenant, "debugged")
     tenant.delete_pod("debugged")

@@ -37,7 +37,6 @@ spec:
     match: {namespaceLabels: {by: sentry}}
     enforcement: {by: Sentry, grace: 3s}
 """
-GRACE_S = 3.0
 OVER = 6 * GIB
 TIMES, AT_ONCE = 20, 5
 ENDS = {
@@ -290,7 +289,9 @@ def test_a_node_without_a_sentry_says_so_and_gets_no_such_pod(newest, tenant, ag
             return [one for one in conditions if one.get("reason") == "Unschedulable"]
 
         print(tenant.wait("it waits for a node", unscheduled)[0]["message"])
-        print(ask(gpu_node.kubeconfig, "explain", "runs", "-n", tenant.namespace, code=1))
+        said = ask(gpu_node.kubeconfig, "explain", "runs", "-n", tenant.namespace)
+        print(said)
+        assert "nothing holds it to its cap now" in said
     finally:
         select_nodes(gpu_node, None)
     began = time.monotonic()
