@@ -11,6 +11,7 @@ from tests.agent.test_sharing import label, plugin
 from tests.agent.test_startup_taint import TAINT, TAINTED, has_taint
 from tests.support.clusters import a_gpu, a_node
 from webhook.adapters.kube.node_watch import FiguresSeen, FiguresUnread
+from webhook.agent.proofs import Proofs
 from webhook.core.kinds.nodes import SENTRY_FRESH_S
 
 LABEL, CONDITION = "vramwarden.io/sentry", "vramwarden.io/SentryActing"
@@ -224,3 +225,11 @@ def test_an_agent_that_is_replaced_goes_by_the_gpu_node_alone(bench):
     assert shown(again) == (False, TRUE)  # for two minutes: it may be written in a moment
     again.hear(after_s=SENTRY_FRESH_S + 1)
     assert shown(again) == (False, NO_SENTRY)
+
+
+def test_figures_prove_nothing_before_the_first_scan(bench):
+    now_s = bench.clock.time()
+    proofs = Proofs(now_s)
+    proofs.on_figures(figures(bench, BLIND))
+    assert proofs.sentry_acts(now_s, ()) is None
+    assert proofs.sentry_acts(now_s, (GPU,)) is False

@@ -84,14 +84,16 @@ class Proofs:
         | are older, or there were none | was not read, for less than `SENTRY_FRESH_S` | not known |
         | are older, or there were none | any other | no |
 
-        A failure that is over sooner, or a sentry that is replaced, withdraws nothing.
+        A failure that is over sooner, or a sentry that is replaced, withdraws nothing. While no GPU
+        is known, as before the first scan, figures prove nothing, as if they had not been read.
         """
-        figures = self._seen.figures if self._seen else None
+        gpus = tuple(gpus)
+        figures = self._seen.figures if self._seen and gpus else None
         if figures is not None and not _why_no_sentry(figures, gpus, now_s):
             self._acted_s = figures.observed_s
         if abs(now_s - self._acted_s) <= SENTRY_FRESH_S:
             return True
-        return None if self._seen is None and self._is_new(now_s) else False
+        return None if not (self._seen and gpus) and self._is_new(now_s) else False
 
     def sentry_condition(self, now_s: float, gpus: Iterable[Gpu], api_now_s: float) -> Conditions:
         """Return the node's condition of a sentry that acts; none if that is not known yet.
