@@ -9,6 +9,7 @@ import pytest
 from tests.agent.stepped import FINE, GONE, GPU, NOBODY, SOMEBODY, Bench
 from tests.agent.test_sharing import label, plugin
 from tests.agent.test_startup_taint import TAINT, TAINTED, has_taint
+from tests.support import gpus
 from tests.support.clusters import a_gpu, a_node
 from webhook.adapters.kube.node_watch import FiguresSeen, FiguresUnread
 from webhook.agent.proofs import Proofs
@@ -232,4 +233,4 @@ def test_figures_prove_nothing_before_the_first_scan(bench):
     proofs = Proofs(now_s)
     proofs.on_figures(figures(bench, BLIND))
     assert proofs.sentry_acts(now_s, ()) is None
-    assert proofs.sentry_acts(now_s, (GPU,)) is False
+    assert proofs.sentry_acts(now_s, (gpus.a_gpu("a", 1000),)) is False
