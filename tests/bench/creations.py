@@ -19,21 +19,14 @@ from tests.bench.figures import against, cpu_s, percentile
 from tests.bench.load import NUMBER, Target, ask, load
 from tests.bench.servers import RECORDED, empty, on_core, temporary_folder, webhook
 from tests.support.control_planes import MISSING, available
+from tests.support.paths import ROOT
 from tests.support.webhook_configurations import apply, webhook_configurations
 from webhook import names
 
 CLIENTS = (1, 8)
 NONE = "no webhook"
 NOTHING = (None, None, None)
-BY_SENTRY = """
-apiVersion: vramwarden.io/v1alpha1
-kind: VRAMPolicy
-metadata: {name: by-sentry}
-spec:
-  rules:
-  - name: by-sentry
-    enforcement: {by: Sentry}
-"""
+BY_SENTRY = ROOT / "policies/examples/older-drivers.yaml"
 ROUNDS = settings.ROUNDS * 2  # of a fifth of a second each
 
 
@@ -72,10 +65,8 @@ def bench_creations():
                 scenes.insert(1, scene(plane, "same pod, none", dress=translated, acted=admitted))
                 alone = ours(server, side.root)[:1]
                 scenes.append(scene(plane, "ours, mutate", *alone, server=server, acted=admitted))
-        policy = folder / "by-sentry.yaml"
-        policy.write_text(BY_SENTRY)
         by_sentry = replace(OURS, label="by Sentry")
-        server = stack.enter_context(webhook(by_sentry, folder, f"--policy={policy}"))
+        server = stack.enter_context(webhook(by_sentry, folder, f"--policy={BY_SENTRY}"))
         both = ours(server, OURS.root)
         scenes.append(scene(plane, by_sentry.label, *both, server=server, acted=admitted))
         server = stack.enter_context(empty(folder))

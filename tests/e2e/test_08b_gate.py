@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.pods import container, holding, is_ready, pod, statuses
 from tests.e2e.test_08_outage import GATE, SIDECAR, at_gate, gpu_of, remove_gate, scale
 from tests.e2e.test_10_attacks import without_denials
-from tests.support.control_planes import wait_until
+from tests.support.control_planes import ApiError, wait_until
 
 MANY = 30
 DEBUGS = """
@@ -188,8 +188,8 @@ def test_who_replaces_the_gates_folder_by_a_link_shows_the_sidecar_nothing(tenan
 def created(tenant, manifest):
     try:
         return tenant.create(manifest)
-    except Exception as error:  # noqa: BLE001 - the API server has not let go of the fence yet
-        print(str(error)[:200])
+    except ApiError as error:  # the API server has not let go of the fence yet
+        print(error.message[:200])
         return None
 
 

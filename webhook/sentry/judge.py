@@ -5,16 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.enforcement.limits import judged_bytes
-from webhook.core.enforcement.step import (
-    Cap,
-    First,
-    Observation,
-    StepState,
-    Usage,
-    step,
-)
+from webhook.core.enforcement.step import Cap, First, Observation, StepState, Usage, step
 from webhook.core.placement.pods import CONFIRMING_S
-from webhook.core.policy.values import EnforceBy
+from webhook.core.pod.gpus import EnforceBy
 from webhook.sentry.holdings import gives
 
 if TYPE_CHECKING:

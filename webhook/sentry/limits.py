@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from webhook.core.kinds.nodes import HOLDERS
 from webhook.core.node.cgroups import comparable_uid
 from webhook.core.node.limits import FILE, LARGEST_FILE, STALE_S, Proof, read_limiter_state
-from webhook.core.policy.values import EnforceBy
+from webhook.core.pod.gpus import EnforceBy
 from webhook.names import ENFORCED_BY_SIDECAR
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from webhook.core.kinds.nodes import NodeFigures
 from webhook.core.node.cgroups import Place, comparable_uid
 from webhook.core.node.driver import Driver, after_scan, needs_new_container, why_unready
 from webhook.core.node.events import EventReason
-from webhook.core.policy.values import EnforceBy
+from webhook.core.pod.gpus import EnforceBy
 from webhook.core.words import amount
 from webhook.names import CAP_HELD_CONDITION, SENTRY_REPORTER
 from webhook.nodekit.events import EventReport, EventWriter

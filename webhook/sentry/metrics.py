@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from webhook.core.policy.values import EnforceBy
+from webhook.core.pod.gpus import EnforceBy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
