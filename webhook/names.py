@@ -132,7 +132,7 @@ OUR_VOLUMES: Final = (ENFORCER_RUN_VOLUME, ENFORCER_NO_TOKEN_VOLUME, GATE_VOLUME
 """Volumes that no container may mount except as translation does."""
 
 GPUS_ENV: Final = "VRAM_GPUS"
-"""The annotation `gpu`, as it was when the sidecar's container started."""
+"""The annotation `gpu`."""
 DRIVER_LIMIT_ENV: Final = "VRAM_DRIVER_LIMIT"
 """The annotation `driver-limit`, as it was when the sidecar's container started."""
 CAP_BYTES_ENV: Final = "VRAM_CAP_BYTES"

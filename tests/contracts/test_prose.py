@@ -43,7 +43,7 @@ FOUND = {
     "webhook.core.kinds": 55,
     "webhook.core.node": 76,
     "webhook.core.nvidia": 33,
-    "webhook.core.placement": 39,
+    "webhook.core.placement": 38,
     "webhook.core.pod": 76,
     "webhook.core.policy": 54,
     "webhook.limiter": 31,

@@ -51,7 +51,7 @@ _ONCE: Final = frozenset(
 
 @dataclass(slots=True)
 class Answer:
-    """An HTTP answer; nobody changes it."""
+    """An HTTP answer; immutable by convention."""
 
     status: int
     body: bytes

@@ -67,7 +67,7 @@ def unknown(_policy: Policy) -> Cluster:
 
 @dataclass(slots=True)
 class Review:
-    """A review that was read and waits for its answer; nobody changes it."""
+    """A review that was read and waits for its answer; immutable by convention."""
 
     webhook: str
     request: Request

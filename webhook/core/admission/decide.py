@@ -80,7 +80,7 @@ class Skip(StrEnum):
 # Not frozen, as `views.Pod`. No slots: the object after it is made once, if it is read at all.
 @dataclass(kw_only=True)
 class Decision:
-    """The answer to a review, and the reasons for it; nobody changes it."""
+    """The answer to a review, and the reasons for it; immutable by convention."""
 
     outcome: Outcome
     findings: tuple[Finding, ...] = ()

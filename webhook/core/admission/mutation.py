@@ -274,7 +274,7 @@ def _env_for_vram(
         if not env:
             return ours
         if env == ours:
-            return env  # a pod that is translated comes again, or to be stored
+            return env  # the pod was translated before
     env = _with_gate(env, gated=gated)
     if rule.leaves_to_plugin:
         # First: what stands before others is taken for ours when the pod comes again.

@@ -1,13 +1,12 @@
-"""A pod and its GPUs: what it counts for, what it is held to, and what says which it has.
+"""A pod's GPU demand, its terms of enforcement and its GPU annotations.
 
-What it counts for was checked before it counts. The scheduler and the kubelet check amounts in
-`resources`. An annotation is checked by our webhooks alone, and namespaces that are left alone have
-none of them: who writes `gpu-memory: 8GB` there, and asks for nothing, takes nothing from anybody.
+The demand is the amount in `resources`, which the scheduler and the kubelet check. An annotation is
+checked by our webhooks alone, and exempt namespaces have none of them: a pod there that only has
+the annotation `gpu-memory: 8GB` reserves nothing.
 
 The terms of a pod with a sidecar are read from that, as it reads them itself: a tenant cannot edit
 the sidecar of a pod. Those of any other mutated pod are in the rule that admitted it. A pod that
-got past admission can have any sidecar or mark: by that it decides when it is stopped itself, and
-no other pod.
+bypassed admission can have any sidecar or mark. That only affects its own enforcement.
 """
 
 from __future__ import annotations

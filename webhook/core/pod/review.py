@@ -53,7 +53,7 @@ _PREFIX: Final = re.compile(
 # Not frozen, as `views.Pod`: each review makes one.
 @dataclass(slots=True, kw_only=True)
 class Request:
-    """The request of an AdmissionReview, in the terms of admission/v1; nobody changes it."""
+    """The request of an AdmissionReview, in the terms of admission/v1; immutable by convention."""
 
     uid: str
     kind: str

@@ -26,7 +26,7 @@ class NamespaceUnknownError(Exception):
 # Not frozen, as `views.Pod`: each review makes one.
 @dataclass(slots=True, kw_only=True)
 class Subject:
-    """Properties of a pod that a rule's match is compared with; nobody changes it."""
+    """Properties of a pod that a rule's match is compared with; immutable by convention."""
 
     namespace: str
     pod_labels: Mapping[str, str] = field(default_factory=dict)
