@@ -9,10 +9,10 @@ from tests.chart.fenced import MERGE, Fenced, granted
 from tests.chart.recorded_reviews import denial
 from tests.support.charts import NAMESPACE
 from tests.support.pods import a_pod, a_policy
-from webhook.names import BINDING_ANNOTATIONS
+from webhook.names import ADMITTED_ANNOTATION, BINDING_ANNOTATIONS
 
 US = f"system:serviceaccount:{NAMESPACE}:vramwarden-webhook"
-OURS = dict.fromkeys(BINDING_ANNOTATIONS, "1")
+OURS = dict.fromkeys((*BINDING_ANNOTATIONS, ADMITTED_ANNOTATION), "1")
 LABEL = {"vramwarden.io/managed": "true"}
 HELD = {
     "vramwarden-sidecar": [("marked", ""), ("marked", "/status")],

@@ -548,7 +548,7 @@ CHANGES = (
     ("the names of its devices", annotations(**{"visible-devices": "all"}), MARKED),
     ("its gate", annotations(**{"gpu-memory-fraction": "0.5"}), MARKED),
     ("its amount", annotations(**{"gpu-memory": "80Gi"}), FIXED),
-    ("its mark", annotations(admitted="x"), FIXED),
+    ("its mark", annotations(admitted="x"), MARKED),
     ("its label", {"metadata": {"labels": {"vramwarden.io/managed": None}}}, MARKED),
 )
 GPU = "nvidia.com/gpu"

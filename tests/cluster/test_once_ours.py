@@ -208,7 +208,10 @@ def test_the_sidecar_and_our_marks_stay_without_any_webhook(mallory, giant, smal
         for how in ({"targetContainerName": SIDECAR}, {"volumeMounts": [RUN]}):
             why = denial(lambda p=pod, h=how: mallory.debug(p, **h))
             assert is_denied_by(why, "vramwarden-debuggers") or "Not found" in why
-        assert "by vramwarden alone" in denial(lambda p=pod: mallory.annotate(p, gpu="GPU-x"))
+        for part, api in (("", None), ("/status", mallory.admin)):
+            for mark in ({"gpu": "GPU-x"}, {"admitted": None}, {"admitted": "v1 other 0"}):
+                why = denial(lambda p=pod, m=mark, t=part, a=api: mallory.annotate(p, t, a, **m))
+                assert "by vramwarden alone" in why
         mallory.debug(pod)
         mallory.patch(pod, {"metadata": {"finalizers": ["example.com/t"]}}, api=mallory.admin)
     plain = mallory.has()

@@ -116,16 +116,16 @@ key.startsWith('vramwarden.io/') || {{ include "vramwarden.isDeviceKey" . }})
 ['gpu', 'visible-devices', 'gpu-memory-fraction', 'driver-limit', 'gpu-waits']
 {{- end }}
 
-{{/* In CEL: whether an update changes what only we write: which GPUs a pod has. */}}
+{{/* In CEL: whether an update changes what only we write: which GPUs a pod has, and the rule of its terms. */}}
 {{- define "vramwarden.marksDiffer" -}}
 (object.metadata.?labels[?'vramwarden.io/managed'] != oldObject.metadata.?labels[?'vramwarden.io/managed']
-|| {{ include "vramwarden.marks" . }}.exists(key,
+|| (['admitted'] + {{ include "vramwarden.marks" . }}).exists(key,
 object.metadata.?annotations[?'vramwarden.io/' + key] != oldObject.metadata.?annotations[?'vramwarden.io/' + key]))
 {{- end }}
 
 {{- define "vramwarden.marksMessage" -}}
-vramwarden: the annotations vramwarden.io/gpu, visible-devices, gpu-memory-fraction, driver-limit and
-gpu-waits and the label vramwarden.io/managed are changed by vramwarden alone
+vramwarden: the annotations vramwarden.io/gpu, visible-devices, gpu-memory-fraction, driver-limit, gpu-waits
+and admitted and the label vramwarden.io/managed are changed by vramwarden alone
 {{- end }}
 
 {{/* The name by which the API server knows an account of ours; call with a dict of root and component, and
