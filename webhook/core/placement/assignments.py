@@ -625,9 +625,9 @@ def _read_hold(entry: Json) -> Hold | None:
         and limit in _LIMITS
     ):
         return shared_hold(
-            cap,
-            tolerance,
-            float(late_s),
+            cap_bytes=cap,
+            tolerance_bytes=tolerance,
+            late_s=float(late_s),
             may_act=act,
             reports=reports,
             by=EnforceBy(by),

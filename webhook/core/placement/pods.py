@@ -240,46 +240,18 @@ def terms_by_rule(pod: PodState, policy: Policy, cluster: Cluster) -> Hold | Non
     )
 
 
-# Many pods are held to the same.
-@lru_cache(maxsize=1024)
-def shared_hold(
-    cap_bytes: int,
-    tolerance_bytes: int,
-    late_s: float,
-    *,
-    may_act: bool,
-    reports: bool,
-    by: EnforceBy,
-    grace_s: float,
-    limit: DriverLimit,
-) -> Hold:
-    """Return the one value for all pods with the same terms."""
-    return Hold(
-        cap_bytes=cap_bytes,
-        tolerance_bytes=tolerance_bytes,
-        late_s=late_s,
-        may_act=may_act,
-        reports=reports,
-        limit=limit,
-        by=by,
-        grace_s=grace_s,
-    )
+shared_hold = lru_cache(maxsize=1024)(Hold)
+"""Return the one value for all pods with the same terms: many have the same."""
 
 
 def promised(hold: Hold, limit: DriverLimit) -> Hold:
     """Return the same terms with this driver's limit."""
-    if hold.limit is limit:
-        return hold
-    return shared_hold(
-        hold.cap_bytes,
-        hold.tolerance_bytes,
-        hold.late_s,
-        may_act=hold.may_act,
-        reports=hold.reports,
-        by=hold.by,
-        grace_s=hold.grace_s,
-        limit=limit,
-    )
+    return hold if hold.limit is limit else _limited(hold, limit)
+
+
+@lru_cache(maxsize=1024)
+def _limited(hold: Hold, limit: DriverLimit) -> Hold:
+    return replace(hold, limit=limit)
 
 
 def _of_sidecar(pod: Pod, memory_bytes: int) -> Hold | None:
@@ -347,9 +319,9 @@ def _terms(
         late_s += grace_s
     enforced = by is not EnforceBy.NONE
     return shared_hold(
-        cap_bytes,
-        tolerance_bytes,
-        round(late_s, 3),
+        cap_bytes=cap_bytes,
+        tolerance_bytes=tolerance_bytes,
+        late_s=round(late_s, 3),
         may_act=enforced and stops,
         reports=enforced and not stops,
         by=by,
