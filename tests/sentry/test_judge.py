@@ -21,7 +21,7 @@ from tests.sentry.worlds import (
 from tests.support.paths import TESTS
 from webhook.core.enforcement.step import EndPod, Freed, Kill, ReportExcess, Terminate
 from webhook.core.nvidia.drivers import Fault
-from webhook.sentry.judge import LATER_S, Judge
+from webhook.sentry.judge import LATER_S, MOST_KEPT, Judge, with_last_terms
 from webhook.sentry.scanner import ProcessScan
 
 LATE_S = 6.5 + LATER_S
@@ -224,6 +224,31 @@ def test_a_pod_that_was_deleted_by_force_is_held_to_its_cap_until_it_holds_nothi
     assert judge.promises == {}
     assert "forgets them where it restarts" in SECURITY
     assert stops([a_scan(held(50, 5000))] * 60, {}) == []
+
+
+@pytest.mark.parametrize("before", [TRAINER, OTHER])
+def test_unreadable_terms_do_not_end_the_judgement_of_a_pod_that_holds_memory(before):
+    judge = Judge()
+    judge.on_list({before: a_line()})
+    judge.judge(a_scan(held(50, 900)), 0.0)
+    judge.on_list({TRAINER: replace(a_line(), hold=None)})
+    assert set(judge.promises) == {TRAINER} & {before}
+
+
+def test_a_malformed_list_leaves_terms_and_pods_as_they_were_read_last():
+    before = {"gone": a_line(), TRAINER: a_line()}
+    read = {TRAINER: replace(a_line("GPU-b"), hold=None), OTHER: replace(a_line(), hold=None)}
+    assert with_last_terms(read, before) == {
+        "gone": a_line(), TRAINER: a_line("GPU-b"), OTHER: read[OTHER],
+    }  # fmt: skip
+    cap = {TRAINER: a_line(held=hold(cap_mib=3000))}
+    assert with_last_terms(cap, before) == before | cap
+
+
+def test_of_pods_that_a_malformed_list_does_not_name_the_newest_are_kept():
+    before = {str(number): a_line() for number in range(2 * MOST_KEPT)}
+    kept = with_last_terms({"0": a_line()}, before)
+    assert list(kept) == [*map(str, range(MOST_KEPT, 2 * MOST_KEPT)), "0"]
 
 
 def test_a_line_that_says_something_else_now_counts_at_once():

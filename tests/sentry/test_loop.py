@@ -42,7 +42,7 @@ from webhook.sentry import loop
 from webhook.sentry.intervals import DUTY
 from webhook.sentry.killer import PodEnd
 from webhook.sentry.limits import Limits
-from webhook.sentry.loop import UNREAD, Sentry
+from webhook.sentry.loop import MALFORMED, UNREAD, Sentry
 from webhook.sentry.metrics import SentryMetrics
 from webhook.sentry.probes import Liveness
 from webhook.sentry.settings import SentrySettings
@@ -166,6 +166,28 @@ def test_it_shows_whether_it_can_stop_processes(
 def test_a_list_is_news_where_it_differs(bench):
     assert [bench.sentry.on_report(SEEN), bench.sentry.on_report(SEEN)] == [True, False]
     assert bench.sentry.on_report(AssignmentsSeen({})) is True
+
+
+@pytest.mark.parametrize("read", [{}, {TRAINER: replace(a_line(), hold=None)}])
+def test_a_malformed_list_ends_no_cap_and_proves_no_sentry(bench, offered, read):
+    sentry = bench.sentry
+    sentry._figures._acts = True
+    sentry.on_report(NOTHING_STORED)
+    malformed = AssignmentsSeen(read, complete=False)
+    for message in (malformed, SEEN, malformed, SEEN, AssignmentsSeen({})):
+        sentry.on_report(message)
+        sentry.step(bench.clock[0])
+        offered[-1] = offered[-1].acts, set(sentry._judge.promises), bench.liveness.unready()
+    unread = f"{UNREAD}: {MALFORMED}"
+    assert offered == [
+        (False, set(), unread),
+        (True, {TRAINER}, ""),
+        (False, {TRAINER}, ""),
+        (True, {TRAINER}, ""),
+        (True, set(), ""),
+    ]
+    followed = ["cannot be followed", "is followed again"] * 2
+    assert [one.split("what ")[1] for one in bench.events() if "promised what" in one] == followed
 
 
 def test_a_uid_is_found_whatever_its_case(bench):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.enforcement.limits import judged_bytes
@@ -30,6 +31,9 @@ driver takes a moment to give it back."""
 ALWAYS: Final = -1
 """No use is as small."""
 
+MOST_KEPT: Final = 256
+"""Maximum number of pods that a malformed list does not name and that keep their entries."""
+
 
 class Judge:
     """Remembers of each pod what `step` does, for as long as the list has it."""
@@ -57,13 +61,15 @@ class Judge:
 
         Except of those that hold memory still: who deletes a pod by force takes it off the list,
         while its kubelet grants it the seconds that it asked for, and nobody starts its sidecar
-        again. Until it holds nothing its last assignment counts.
+        again. Until it holds nothing its last assignment counts. An entry whose terms cannot be
+        read is as none.
         """
-        kept = set().union(*self._holding.values()) - promises.keys()
+        read = {uid: one for uid, one in promises.items() if one.hold}
+        kept = set().union(*self._holding.values()) - read.keys()
         self.promises = {uid: one for uid, one in self.promises.items() if uid in kept} | {
             uid: one
-            for uid, one in promises.items()
-            if one.hold is not None and (one.hold.may_act or one.hold.reports)
+            for uid, one in read.items()
+            if one.hold and (one.hold.may_act or one.hold.reports)
         }
         self._left = kept & self.promises.keys()
         self._forget_others()
@@ -218,6 +224,24 @@ class Judge:
             if one.dead and one.owner is not None
         }
         self._dead_since_s = {one: self._dead_since_s.get(one, now_s) for one in dead}
+
+
+def with_last_terms(read: Assignments, before: Assignments) -> Assignments:
+    """Return a malformed list, completed from the one before.
+
+    | of a pod, the malformed list has | its entry is |
+    | --- | --- |
+    | GPUs and terms | as read |
+    | GPUs, and terms that cannot be read | as read, with the terms that it had before |
+    | nothing | the one before: its line may be malformed |
+
+    Pods that ended keep their entries until a list is complete, so the last `MOST_KEPT` count.
+    """
+    missing = [uid for uid in before if uid not in read][-MOST_KEPT:]
+    return {uid: before[uid] for uid in missing} | {
+        uid: replace(one, hold=before[uid].hold) if one.hold is None and uid in before else one
+        for uid, one in read.items()
+    }
 
 
 def cap_of(hold: Hold, protected: frozenset[int], *, acts: bool = True) -> Cap:

@@ -37,7 +37,7 @@ from webhook.nodekit.program import Inbox, NewContainerNeededError
 from webhook.sentry.figures import Figures
 from webhook.sentry.holdings import REPORTED_BYTES, Holdings, describe_unmanaged
 from webhook.sentry.intervals import DUTY, HOLDING_S, pause_s
-from webhook.sentry.judge import LATER_S, Judge
+from webhook.sentry.judge import LATER_S, Judge, with_last_terms
 from webhook.sentry.killer import Killer
 from webhook.sentry.limits import Limits
 from webhook.sentry.scanner import ProcessScanner
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     Message = AssignmentsSeen | AssignmentsUnread | NodeFigures
 
 UNREAD: Final = "the list of who was promised what has not been read yet"
+MALFORMED: Final = "it is malformed; what cannot be read of it stays as it was read last"
 
 STUCK_S: Final = 5.0
 """For so long nobody of a pod could be stopped before that is told: it may be over in a moment."""
@@ -156,24 +157,34 @@ class Sentry:
             self._figures.seed(message, time.monotonic())
             return False
         if isinstance(message, AssignmentsUnread):
-            self._fresh_s = None
-            self._unread = self._unread and f"{UNREAD}: {message.why}"
-            what = "the list of who was promised what cannot be followed"
-            self._journal.once("list", "warning", what, message.why)
+            self._cannot_follow(message.why)
             return False
-        self._unread = ""
-        if message.watched:
-            self._fresh_s = time.monotonic() if self._fresh_s is None else self._fresh_s
-            self._journal.over("list", "the list of who was promised what is followed again")
-        else:
-            self._fresh_s = None
         promises = {comparable_uid(uid): one for uid, one in message.assignments.items()}
+        if not message.complete:
+            promises = with_last_terms(promises, self._promises or {})
+            self._cannot_follow(MALFORMED)
+        else:
+            self._follow(watched=message.watched)
         is_new = promises != self._promises
         self._promises = promises
         self._judge.on_list(promises)
         self._figures.on_list(promises)
         self._stats.wanted = frozenset(promises)
         return is_new
+
+    def _follow(self, *, watched: bool) -> None:
+        self._unread = ""
+        if watched:
+            self._fresh_s = time.monotonic() if self._fresh_s is None else self._fresh_s
+            self._journal.over("list", "the list of who was promised what is followed again")
+        else:
+            self._fresh_s = None
+
+    def _cannot_follow(self, why: str) -> None:
+        self._fresh_s = None
+        self._unread = self._unread and f"{UNREAD}: {why}"
+        what = "the list of who was promised what cannot be followed"
+        self._journal.once("list", "warning", what, why)
 
     def step(self, now_s: float) -> ProcessScan:
         """Scan once, and do what follows from it."""

@@ -140,6 +140,10 @@ def edited(data):
     return {"metadata": {"resourceVersion": "7"}, "data": data}
 
 
+def damaged(mib):
+    return AssignmentsSeen(taking(mib), complete=False)
+
+
 @pytest.mark.parametrize(
     ("reads", "watches", "reports", "since", "slept"),
     [
@@ -154,11 +158,16 @@ def edited(data):
             [404], [[("ADDED", config_map(3))]], [taken(0), taken(3)], ["0"], [1],
             id="where there is none all is free, and it is waited for",
         ),
-        pytest.param([edited(None)], [[]], [taken(0)], ["7"], [1], id="without data"),
-        pytest.param([edited({})], [[]], [taken(0)], ["7"], [1], id="with none"),
-        pytest.param([edited({"a": "{"})], [[]], [taken(0)], ["7"], [1], id="edited"),
+        pytest.param([edited(None)], [[]], [damaged(0)], ["7"], [1], id="without data"),
+        pytest.param([edited({})], [[]], [damaged(0)], ["7"], [1], id="with none"),
+        pytest.param([edited({"a": "{"})], [[]], [damaged(0)], ["7"], [1], id="edited"),
         pytest.param(
             [edited({"a": "{", **write_assignments(taking(5))})], [[]], [taken(5)], ["7"], [1],
+            id="a key that somebody added counts for nothing",
+        ),
+        pytest.param(
+            [edited({"assignments": "{\n" + write_assignments(taking(5))["assignments"]})],
+            [[]], [damaged(5)], ["7"], [1],
             id="of what somebody edited what can be read counts",
         ),
         pytest.param(

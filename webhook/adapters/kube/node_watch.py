@@ -65,6 +65,8 @@ class AssignmentsSeen:
     """Whether the next change will be reported, too."""
     whole: Whole | None = None
     """The webhook's last answer which pods with whole GPUs run on the node."""
+    complete: bool = True
+    """False if the list, or part of it, is malformed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,4 +215,5 @@ def _follow_one(
 def _seen_in(config_map: dict[str, Any]) -> AssignmentsSeen:
     """Return what can be read; the webhook restores the rest when it next binds a pod there."""
     data = config_map.get("data")
-    return AssignmentsSeen(read_assignments(data)[0], whole=read_whole(data))
+    assignments, complete = read_assignments(data)
+    return AssignmentsSeen(assignments, whole=read_whole(data), complete=complete)
