@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from itertools import product
 from typing import Any
 
 import pytest
@@ -26,9 +27,17 @@ from tests.core.admission.decisions import (
 from tests.support.pods import a_container, a_pod, a_policy, a_rule
 from webhook.core.admission.decide import Outcome, Phase
 from webhook.core.pod.complexity import too_complex
-from webhook.core.policy.cluster import Cluster
-from webhook.core.policy.values import Action, Rollout, VisibleDevices
+from webhook.core.policy.cluster import Cluster, SlicedNode
+from webhook.core.policy.values import (
+    Accounting,
+    Action,
+    DriverLimit,
+    EnforceBy,
+    Rollout,
+    VisibleDevices,
+)
 
+GIB = 2**30
 CDI = {"nvidia.cdi.k8s.io/pod": "nvidia.com/gpu=all"}
 
 
@@ -150,25 +159,56 @@ def test_one_more_than_a_bound_is_denied_with_one_finding(make, most, path, word
     assert decision.notes == ()
 
 
+TIERS = [
+    pytest.param(by, accounting, limit, id=f"{by.value}-{accounting.value}-{limit.value}")
+    for by, accounting, limit in product(
+        EnforceBy, Accounting, (DriverLimit.AUTO, DriverLimit.REQUIRE)
+    )
+    if by is not EnforceBy.SENTRY
+    or (accounting is not Accounting.CAP_ONLY and limit is DriverLimit.AUTO)
+]
+"""Combinations that a policy may have; by `Off` a pod gets what it gets by `Auto`."""
+SLICED = Cluster(sliced_nodes=(SlicedNode({f"{n}g.{n}gb": n * GIB for n in range(1, 17)}),))
+
+
+@pytest.mark.parametrize(("by", "accounting", "limit"), TIERS)
 @pytest.mark.parametrize(("make", "most", "path", "word"), BOUNDS)
-def test_a_pod_at_a_bound_is_as_fine_with_what_we_add(make, most, path, word):
+def test_a_pod_at_a_bound_is_as_fine_with_what_we_add(
+    make, most, path, word, by, accounting, limit
+):
     """Each bound that its own pod reaches: translated, again after that, and as it is stored."""
     rule = a_rule(
         env=tuple({"name": f"R{n}", "value": "1"} for n in range(9)),
         tolerations=tuple({"key": f"r{n}", "operator": "Exists"} for n in range(9)),
         node_selector={f"example.com/s{n}": "1" for n in range(9)},
+        accounting=accounting,
+        enforcement={"by": by, "driver_limit": limit},
     )
     pod = a_pod("main=8Gi", **make(most))
     assert too_complex(pod) == {}
     assert "TooComplex" not in decided(pod).reasons
-    first = decided(pod, rule)
+    first = decided(pod, rule, cluster=SLICED)
     if first.findings:  # with so many of something it is denied for a reason of its own
         assert "TooComplex" not in first.reasons
         return
     assert first.outcome is Outcome.MUTATED
-    assert_left(decided(first.obj, rule))
-    assert_left(decided(first.obj, rule, phase=Phase.VALIDATE))
-    assert updated(first.obj, changed(first.obj, labels={"app": "x"})).findings == ()
+    assert_left(decided(first.obj, rule, cluster=SLICED))
+    assert_left(decided(first.obj, rule, cluster=SLICED, phase=Phase.VALIDATE))
+    later = changed(first.obj, labels={"app": "x"})
+    assert updated(first.obj, later, policy=a_policy(rule), cluster=SLICED).findings == ()
+
+
+def test_a_pod_with_a_slice_of_each_profile_is_as_fine():
+    """Under MIG each profile adds an expression."""
+    pod = a_pod(
+        ", ".join(f"c{n}={n}Gi" for n in range(1, 17)),
+        containers=named(16),
+        affinity=expressions(64),
+    )
+    rule = a_rule(accounting=Accounting.MIG)
+    first = decided(pod, rule, cluster=SLICED)
+    assert first.outcome is Outcome.MUTATED
+    assert_left(decided(first.obj, rule, cluster=SLICED, phase=Phase.VALIDATE))
 
 
 def test_the_room_for_what_we_add_is_bounded_too():

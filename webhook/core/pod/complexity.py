@@ -86,7 +86,12 @@ DOMAIN_CHARACTERS: Final = Bound(
 CLAIMS: Final = Bound(256, "resource claims")
 CAPABILITIES: Final = Bound(64, "capabilities")
 AFFINITY_TERMS: Final = Bound(256, "affinity terms", ours=2)
-EXPRESSIONS: Final = Bound(64, "expressions in one term", ours=3)
+EXPRESSIONS: Final = Bound(64, "expressions in one term", ours=16)
+"""Expressions in a required term of node affinity.
+
+Translation adds three, four under CapOnly, and under MIG one for each profile that the pod gets.
+No model of GPU has more than sixteen profiles.
+"""
 TOLERATIONS: Final = Bound(256, "tolerations", ours=64)
 ENTRIES: Final = Bound(1024, "entries", ours=256)
 CHARACTERS: Final = Bound(4096, "characters", "shorten it")
