@@ -72,12 +72,31 @@ def test_whose_a_pid_is_that_was_listed_before(now, expected):
         "same": {50: owner(50)},
         "gone": {},
         "another of the pod": {50: owner(50, started=20)},
-        "another pod's": {50: owner(50, OTHER, started=20)},
-        "the node's": {50: owner(50, "", started=20)},
+        "another pod's": {50: owner(50, OTHER, started=20), 51: owner(51)},
+        "the node's": {50: owner(50, "", started=20), 51: owner(51)},
     }[now]
     for now_s in (1.0, 2.0):
         (found,) = observer.scan(now_s, ALWAYS, {TRAINER}).lists["GPU-a"]
         assert found == expected
+
+
+def test_a_number_is_its_new_owners_once_nobody_of_the_old_pod_can_keep_its_memory():
+    """Each ten seconds that is searched for: it takes a read of each process of the node."""
+    driver, node = Driver("GPU-a"), Node(owner(50), owner(51))
+    observer = ProcessScanner(driver, node)
+    unknown, theirs = (50, TRAINER, None), (50, OTHER, 70_000)
+    for now_s, mib, left, expected in (
+        (0.0, 500, [owner(50), owner(51)], (50, TRAINER, 500)),
+        (1.0, 70_000, [owner(50, OTHER, started=20), owner(51)], unknown),
+        (2.0, 70_000, [owner(50, OTHER, started=20)], unknown),
+        (11.0, 70_000, [owner(50, OTHER, started=20)], theirs),
+        (12.0, 70_000, [owner(50, OTHER, started=20), owner(51)], theirs),
+    ):
+        driver.lists["GPU-a"] = {50: mib * MIB}
+        node.alive = {one.process.pid: one for one in left}
+        (found,) = observer.scan(now_s, ALWAYS, {TRAINER}).lists["GPU-a"]
+        used_mib = found.used_bytes and found.used_bytes // MIB
+        assert (found.pid, found.owner.place.pod, used_mib) == expected
 
 
 def test_who_ended_before_anybody_saw_whose_it_is_is_nobodys():

@@ -29,7 +29,8 @@ LIST_EVERY_S: Final = 10.0
 """However little of a GPU is in use, its processes come and go."""
 
 CHECK_EVERY_S: Final = 10.0
-"""How often a process that stays listed is asked whether it still lives, while its pod is calm."""
+"""How often a process that stays listed is asked whether it still lives, while its pod is calm; and
+the pod of one that ended, if a process of another pod has its number."""
 
 RAN_EVERY_S: Final = 10.0
 """How often a GPU of which a process holds memory is asked who ran: its driver keeps 14 s."""
@@ -79,6 +80,8 @@ class _TrackedProcess:
     owner: Owner
     checked_s: float
     dead: bool = False
+    pod_checked_s: float = float("-inf")
+    """When its pod was last searched for processes that live."""
 
 
 def _boot_s() -> float:
@@ -220,10 +223,12 @@ class ProcessScanner:
         | by a process that lives | the same | theirs |
         | by a process that ended | nobody's | still of that process's pod |
         | by a process that ended | another's, of the same pod | theirs |
-        | by a process that ended | another's, of another pod | unknown: whose part is how large |
+        | by a process that ended, of a pod of which one lives | another pod's | of unknown parts |
+        | by a process that ended, of a pod of which none lives | another pod's | theirs |
 
         So who ends while others keep its files open does not get rid of what it holds, and nobody
-        pays for a number that was another pod's.
+        pays for a number that was another pod's. Those others may allocate through its files, so
+        not even what is held in addition is surely theirs who have the number now.
         """
         known = self._known.get(pid)
         if known is None:
@@ -243,10 +248,17 @@ class ProcessScanner:
         owner = self._node.owner(pid)
         if owner is None:
             return GpuProcess(pid, known.owner, used_bytes, dead=True)
-        if owner.place.pod != known.owner.place.pod:
+        if owner.place.pod != known.owner.place.pod and not self._has_pod_ended(known, now_s):
             return GpuProcess(pid, known.owner, None, dead=True)
         self._known[pid] = _TrackedProcess(owner, now_s)
         return GpuProcess(pid, owner, used_bytes)
+
+    def _has_pod_ended(self, known: _TrackedProcess, now_s: float) -> bool:
+        """Return True if no process is left of a pod, by a search each `CHECK_EVERY_S`."""
+        if now_s - known.pod_checked_s < CHECK_EVERY_S:
+            return False
+        known.pod_checked_s = now_s
+        return next(iter(self._node.of_pod(known.owner.place.pod)), None) is None
 
     def _forget(self, now_s: float) -> None:
         """Forget GPUs that are gone for long, and who is no longer listed anywhere."""
