@@ -29,8 +29,8 @@ LIST_EVERY_S: Final = 10.0
 """However little of a GPU is in use, its processes come and go."""
 
 CHECK_EVERY_S: Final = 10.0
-"""How often a process that stays listed is asked whether it still lives, while its pod is calm; and
-the pod of one that ended, if a process of another pod has its number."""
+"""How often a process that stays listed is asked whether it still lives, while its pod is calm.
+If another pod's process has the number of one that ended, the old pod is searched as often."""
 
 RAN_EVERY_S: Final = 10.0
 """How often a GPU of which a process holds memory is asked who ran: its driver keeps 14 s."""
@@ -81,7 +81,7 @@ class _TrackedProcess:
     checked_s: float
     dead: bool = False
     pod_checked_s: float = float("-inf")
-    """When its pod was last searched for processes that live."""
+    """Time of the last search for living processes of its pod."""
 
 
 def _boot_s() -> float:
