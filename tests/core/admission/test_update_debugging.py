@@ -11,6 +11,7 @@ from tests.core.admission.decisions import (
     a_debugger,
     assert_denied,
     assert_left,
+    capability,
     debugged,
     found_in,
     stored_pod,
@@ -22,7 +23,7 @@ from tests.core.admission.faults import DEBUGGER_FAULTS, FROM_MAP
 from tests.support.pods import a_container, a_pod, a_policy, a_rule
 from webhook.core.admission.decide import Outcome, Phase
 from webhook.core.pod.findings import Reason
-from webhook.core.policy.values import Action, Isolation, VisibleDevices
+from webhook.core.policy.values import Action, EnforceBy, Isolation, VisibleDevices
 
 
 @pytest.mark.parametrize("phase", Phase)
@@ -87,6 +88,38 @@ def test_a_debugging_container_that_exists_is_not_judged_again(fields, path):
     assert_left(debugged(old, a_debugger("new")))
     decision = debugged(old, a_debugger("new", **fields))
     assert found_in(decision) == [("EphemeralContainer", f"spec.ephemeralContainers[1].{path}")]
+
+
+# --- in pods with a sidecar, and in those without
+
+
+@pytest.mark.parametrize("now", EnforceBy)
+@pytest.mark.parametrize("by", EnforceBy)
+def test_kill_is_denied_only_in_a_pod_with_a_sidecar_that_it_could_stop(by, now):
+    """A stored pod keeps its sidecar, whatever the policy in force says."""
+    old = stored_pod(a_rule(enforcement={"by": by}))
+    policy = a_policy(a_rule(enforcement={"by": now}))
+    debugger = a_debugger(**capability("KILL"))
+    assert debugged(old, debugger, policy=policy).allowed is (by is not EnforceBy.SIDECAR)
+
+
+@pytest.mark.parametrize("now", EnforceBy)
+@pytest.mark.parametrize("by", EnforceBy)
+def test_a_denial_names_the_sidecar_that_holds_the_cap_only_in_a_pod_that_has_it(by, now):
+    old = stored_pod(a_rule(enforcement={"by": by}))
+    policy = a_policy(a_rule(enforcement={"by": now}, isolation=Isolation.NON_ROOT))
+    mount = {"name": "vram-enforcer-run", "mountPath": "/run/vram-enforcer"}
+    debugger = a_debugger(targetContainerName="vram-enforcer", volumeMounts=[mount])
+    message = debugged(old, debugger, policy=policy).message
+    has_sidecar = by is EnforceBy.SIDECAR
+    for sentence, expected in {
+        "may run as root, which may stop the sidecar that holds the cap; use": has_sidecar,
+        'may run as root, which rule "default" does not allow; use': not has_sidecar,
+        "the sidecar that holds the cap cannot be debugged; choose another": has_sidecar,
+        "the pod has no container vram-enforcer; choose another": not has_sidecar,
+        "volumes called vram-enforcer-run are reserved for vramwarden's sidecar; remove": True,
+    }.items():
+        assert (sentence in message) is expected, message
 
 
 # --- in pods without a demand

@@ -27,7 +27,7 @@ from tests.support.pods import a_container, a_pod, a_policy, a_rule
 from webhook.core.admission.decide import Outcome, Phase
 from webhook.core.bounds import MOST_INJECTED, MOST_READ
 from webhook.core.nvidia.devices import INJECTORS, LIKE_INJECTORS
-from webhook.core.policy.values import Action, VisibleDevices
+from webhook.core.policy.values import Action, EnforceBy, VisibleDevices
 
 DENYING = [VisibleDevices.DENY, VisibleDevices.VOID]
 KEYS = [
@@ -230,6 +230,26 @@ def test_no_annotation_changes_the_container_of_a_sidecar(key, phase):
     new["metadata"]["annotations"][key] = value
     assert found_in(updated(old, new, phase=phase)) == denied
     assert_left(updated(new, new, phase=phase))
+
+
+@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize("by", EnforceBy)
+def test_such_a_denial_says_whether_the_pod_has_a_sidecar(by, phase):
+    key, value = "io.kubernetes.cri-o.UnifiedCgroup.vram-enforcer", "cpu.max=1000 100000"
+    rule = a_rule(enforcement={"by": by})
+    says = (
+        "would change vram-enforcer, which holds the VRAM cap; remove it"
+        if by is EnforceBy.SIDECAR
+        else "names the container vram-enforcer, which the pod does not have; remove it"
+    )
+    old = stored_pod(rule)
+    new = copy.deepcopy(old)
+    new["metadata"]["annotations"][key] = value
+    for decision in (
+        decided(asking(key, value, memory="8Gi"), rule, phase),
+        *(updated(old, new, policy=a_policy(a_rule(enforcement={"by": now}))) for now in EnforceBy),
+    ):
+        assert [finding.detail for finding in decision.findings] == [says]
 
 
 @pytest.mark.parametrize(

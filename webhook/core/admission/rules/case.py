@@ -7,7 +7,7 @@ from enum import Flag, auto
 from typing import TYPE_CHECKING
 
 from webhook.core.admission.rules.suggestions import suggestions_for
-from webhook.core.admission.tiers import Tier, tier_of
+from webhook.core.admission.tiers import SIDECAR, Tier, tier_of
 from webhook.core.pod.demand import Demand, asked_by, plan_demand
 from webhook.core.pod.quantity import amount_or
 from webhook.core.policy.values import Action, Policy, Rollout, Rule, VisibleDevices
@@ -121,6 +121,14 @@ class Case:
     def tier(self) -> Tier:
         """What is to hold the cap."""
         return tier_of(self.rule)
+
+    @property
+    def has_sidecar(self) -> bool:
+        """True if the pod has the sidecar, or will have it once it is created.
+
+        A stored pod keeps its sidecar under a policy that adds none.
+        """
+        return self.tier is SIDECAR if self.old is self.pod else bool(self.old.enforcers)
 
     @property
     def names_whole_gpus(self) -> bool:

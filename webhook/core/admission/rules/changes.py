@@ -17,7 +17,7 @@ from webhook.core.admission.rules.isolation import (
     defeating,
     like_the_sidecar,
     mounts_of_ours,
-    purpose,
+    reserved_because,
 )
 from webhook.core.admission.rules.nodes import one_slot, slices
 from webhook.core.nvidia.variables import (
@@ -145,10 +145,12 @@ def debugging_containers(case: Case) -> Iterator[Finding]:
 
     Fields: spec.ephemeralContainers[*]
     Allowed values: no GPU variables, none that might come from elsewhere, not privileged, of
-    capabilities those of other containers except KILL, another target than the sidecar; under
-    `isolation: NonRoot` a known user other than root, without privilege escalation
+    capabilities those of other containers, except KILL in a pod with a sidecar, another target than
+    the sidecar; under `isolation: NonRoot` a known user other than root, without privilege
+    escalation
     """
     profile = _profile(case)
+    given = _DEBUGGERS_CAPABILITIES if case.has_sidecar else EVERYBODYS_CAPABILITIES
     for container in new_debuggers(case.old, case.pod):
         # Translation will set NVIDIA_VISIBLE_DEVICES, which beats `envFrom`.
         hidden = case.mutating or any(map(chooses_devices, container.env()))
@@ -161,19 +163,26 @@ def debugging_containers(case: Case) -> Iterator[Finding]:
         for index, entry in enumerate(container.env()):
             if not sees_no_gpu(entry) or limits_memory(entry) or widens(entry):
                 yield _shown(f"{container.path}.env[{index}]", f"{entry['name']} shows", profile)
-        for path, what, _ in defeating(container, case.rule, _DEBUGGERS_CAPABILITIES):
+        for path, what, _ in defeating(container, case.rule, given):
             detail = f"{what}, which defeats the VRAM cap; use {profile}"
             yield Finding(Reason.EPHEMERAL_CONTAINER, path, detail)
         if case.rule.isolation is Isolation.NON_ROOT:
+            why = (
+                "which may stop the sidecar that holds the cap"
+                if case.has_sidecar
+                else f"which rule {quoted(case.rule.name)} does not allow"
+            )
             for path, what, _ in like_the_sidecar(container, case.pod):
-                detail = f"{what}, which may stop the sidecar that holds the cap; use {profile}"
+                detail = f"{what}, {why}; use {profile}"
                 yield Finding(Reason.EPHEMERAL_CONTAINER, path, detail)
         path = f"{container.path}.targetContainerName"
         if text(container.raw, "targetContainerName", container.path) == ENFORCER_CONTAINER:
-            detail = (
-                "the sidecar that holds the cap cannot be debugged; choose another --target, "
-                f"with {profile}"
+            why = (
+                "the sidecar that holds the cap cannot be debugged"
+                if case.has_sidecar
+                else f"the pod has no container {ENFORCER_CONTAINER}"
             )
+            detail = f"{why}; choose another --target, with {profile}"
             yield Finding(Reason.EPHEMERAL_CONTAINER, path, detail)
 
 
@@ -235,5 +244,5 @@ def reserved_debuggers(case: Case) -> Iterator[Finding]:
         for path, mount in mounts_of_ours(container):
             is_gates = mount["name"] == GATE_VOLUME
             reason = Reason.RESERVED_NAME if is_gates else Reason.EPHEMERAL_CONTAINER
-            detail = f"{purpose(mount)}; remove the mount, or use {_profile(case)}"
+            detail = f"{reserved_because(mount)}; remove the mount, or use {_profile(case)}"
             yield Finding(reason, path, detail)

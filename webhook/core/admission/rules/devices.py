@@ -95,7 +95,7 @@ def visible_devices_of_demand(case: Case) -> Iterator[Finding]:
 
 
 def _is_translations(entry: Json, container: Container, case: Case, *, beside: bool) -> bool:
-    """Say whether translation set a variable, now or when the pod was there before.
+    """Return True if translation set a variable, in this pod or in one that it was copied from.
 
     | container | the GPUs chosen | all |
     | --- | --- | --- |
@@ -196,8 +196,13 @@ def enforcer_annotations(case: Case) -> Iterator[Finding]:
         if key.endswith(_OF_ENFORCER) and key != NOTE and before.get(key) != value
     ]
     if keys and _is_managed(case):
+        why = (
+            f"would change {ENFORCER_CONTAINER}, which holds the VRAM cap"
+            if case.has_sidecar
+            else f"names the container {ENFORCER_CONTAINER}, which the pod does not have"
+        )
         for key in keys[:_SHOWN]:
-            detail = f"would change {ENFORCER_CONTAINER}, which holds the VRAM cap; remove it"
+            detail = f"{why}; remove it"
             yield Finding(Reason.RESERVED_NAME, annotation_path(key), detail)
 
 

@@ -217,7 +217,8 @@ def reserved_names(case: Case) -> Iterator[Finding]:
     for container in pod.containers:
         for path, mount in mounts_of_ours(container):
             if mount["name"] != GATE_VOLUME or not (case.asks and is_gate(mount)):
-                yield Finding(Reason.RESERVED_NAME, path, f"{purpose(mount)}; remove the mount")
+                detail = f"{reserved_because(mount)}; remove the mount"
+                yield Finding(Reason.RESERVED_NAME, path, detail)
 
 
 def gate_path(case: Case) -> Iterator[Finding]:
@@ -235,6 +236,7 @@ def gate_path(case: Case) -> Iterator[Finding]:
         for index, mount in enumerate(items(container.raw, "volumeMounts", container.path)):
             path = f"{container.path}.volumeMounts[{index}]"
             at = text(mount, "mountPath", path)
+            # Cheap test before the path is normalized.
             if GATE_VOLUME in at and mount.get("name") != GATE_VOLUME and _is_at_gate(at):
                 detail = (
                     f"vramwarden mounts its volume {GATE_VOLUME} at {GATE_PATH}; mount "
@@ -273,11 +275,11 @@ def mounts_of_ours(container: Container) -> list[tuple[str, Json]]:
     return [(f"{container.path}.volumeMounts[{index}].name", mount) for index, mount in ours]
 
 
-def purpose(mount: Json) -> str:
+def reserved_because(mount: Json) -> str:
     """Return the reason why nothing else mounts a volume of ours."""
     if mount["name"] == GATE_VOLUME:
         return f"the volume {GATE_VOLUME} keeps containers waiting until their pod has a GPU"
-    return "the volume belongs to the sidecar that holds the VRAM cap"
+    return f"volumes called {mount['name']} are reserved for vramwarden's sidecar"
 
 
 def _named_as_ours(holder: Mapping[str, Any], key: str, path: str) -> list[tuple[int, Json]]:
