@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 
 from tests.core.admission.decisions import (
@@ -85,14 +87,21 @@ def test_what_is_nearly_a_fault_is_admitted_and_stored(fields, name):
     assert_fine(pod)
 
 
-def test_the_variable_as_translation_writes_it_is_accepted_only_where_there_is_vram():
+def test_the_variable_as_translation_writes_it_is_stored_only_where_there_is_vram():
+    """A restored pod may have it elsewhere: its annotation named another container before."""
     path = "metadata.annotations['vramwarden.io/visible-devices']"
     ours = {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}
     pod = a_full_pod()
     put_in(pod, "main", variable(VISIBLE, **ours))
     assert_fine(pod)
-    holder = put_in(pod, "second", variable(VISIBLE, **ours))
-    assert_denied(decided(pod), "VisibleDevicesOverride", f"{holder}.env[0]")
+    restored = copy.deepcopy(pod)
+    holder = put_in(restored, "second", variable(VISIBLE, **ours))
+    assert translated(restored) == translated(pod)
+    stored = translated(pod)
+    container_of(stored, "second")["env"] = container_of(restored, "second")["env"]
+    for untranslated in (restored, stored):
+        decision = decided(untranslated, phase=Phase.VALIDATE)
+        assert_denied(decision, "VisibleDevicesOverride", f"{holder}.env[0]")
 
 
 def test_a_variable_of_the_rule_itself_is_accepted():

@@ -99,7 +99,7 @@ def _is_translations(entry: Json, container: Container, case: Case, *, beside: b
 
     | container | the GPUs chosen | all |
     | --- | --- | --- |
-    | without VRAM | by hand | by hand |
+    | without VRAM | ours if translation may follow: the container had VRAM | by hand |
     | with VRAM, and all that translation writes into it | ours | ours |
     | with VRAM otherwise | ours | ours where the rule does not choose GPUs |
 
@@ -109,7 +109,7 @@ def _is_translations(entry: Json, container: Container, case: Case, *, beside: b
     if demand is None:
         return shows_chosen(entry)
     if container.name not in demand.amounts:
-        return False
+        return case.mutating and shows_chosen(entry)
     if shows_all(entry):
         if not case.rule.chooses_gpus or not beside:
             return not case.rule.chooses_gpus
