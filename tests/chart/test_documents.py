@@ -12,11 +12,13 @@ import pytest
 import yaml
 
 from deploy.generate import chart_values, policy_fields, values, values_schema
+from tests.core.admission.decisions import translated
 from tests.support.charts import CHART, DEPLOY, KUBE_VERSION, NAMESPACE, one
 from tests.support.commands import runner
 from tests.support.control_planes import find_binary
 from tests.support.documents import asked, commands
 from tests.support.paths import ROOT
+from tests.support.pods import a_pod, a_rule
 from webhook import __version__
 from webhook.adapters.policy.schema import json_schema
 from webhook.adapters.policy.source import PolicySource
@@ -160,6 +162,16 @@ def test_what_the_command_is_asked_at_night_it_knows(line):
     program, *words = shlex.split(line)
     done = runner().invoke(main, [*words, "--help"])
     assert (program, done.exit_code) == ("vramwarden", 0), done.stderr
+
+
+@pytest.mark.parametrize("by", EnforceBy)
+def test_what_is_sought_after_an_outage_is_in_a_translated_pod_of_every_tier(by):
+    (line,) = (one for one in commands(DEPLOY / "outage.md", "kubectl run") if "run x" in one)
+    _, _, sought = line.rpartition(" | grep ")
+    written = yaml.safe_dump(translated(a_pod("1Gi"), a_rule(enforcement={"by": by})))
+    assert sought in written
+    assert sought not in yaml.safe_dump(a_pod("1Gi"))
+    assert f"prints\n`{sought}`" in (DEPLOY / "outage.md").read_text()
 
 
 def manifests():

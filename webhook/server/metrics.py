@@ -184,7 +184,8 @@ class PlacementMetrics:
         )
         self.waiting = metrics.gauge(
             "vramwarden_placement_waiting",
-            "Pods that were bound without us and have no GPU yet; they start nothing meanwhile.",
+            "Pods that were bound without us and have no GPU yet; no container of them with VRAM "
+            "starts meanwhile.",
         )
         self.late = metrics.counter(
             "vramwarden_placement_late",

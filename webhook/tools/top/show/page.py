@@ -341,7 +341,7 @@ def _waiting(report: TopReport) -> Element:
     ]
     if not rows:
         return section("Pods that wait", "None of them waits for a GPU.")
-    said = "They start nothing yet. vramwarden explain POD says more of each."
+    said = "No container of them with VRAM starts yet. vramwarden explain POD says more of each."
     head = ["pod", "cap", "since", "node", "why"]
     return _listed("Pods that wait", said, head, rows)
 
