@@ -32,6 +32,7 @@ SEEN = {
     "S": using((TRAINER, 600), (STRANGER, 1500)),
     "s": using((STRANGER, 1500)),
     "K": using((TRAINER, 1500), (LOADER, None)),
+    "k": using((TRAINER, None), (LOADER, 1400)),
     "2": using((TRAINER, 900, "GPU-a"), (TRAINER, 900, "GPU-b")),
     "t": using((TRAINER, 600), (TRAINER, 900)),
     "?": BLIND,
@@ -52,6 +53,10 @@ INCIDENTS = {
     "no second process is stopped while the first one is on its way": (
         "BBBBBB",
         "1 Terminate trainer",
+    ),
+    "a process without a figure is not stopped for the excess of another": (
+        "Bk",
+        "1 Terminate loader",
     ),
     "an excess that stays costs the next process": (
         "BBLLL",

@@ -344,7 +344,7 @@ def step(
             # Nothing waits to be confirmed, so it may be measured as seldom as within the cap.
             state = replace(state, over={**state.over, gpu: 0})
         elif late and state.over[gpu] >= CONFIRMATIONS and not _is_busy(state, gpu):
-            state, chosen = _stop(state, gpu, sums[gpu], cap, now_s)
+            state, chosen = _stop(state, gpu, known, cap, now_s)
             stopped += chosen
     return state, actions + stopped
 
@@ -528,16 +528,22 @@ def _is_busy(state: StepState, gpu: str) -> bool:
 
 
 def _stop(
-    state: StepState, gpu: str, sum_bytes: int, cap: Cap, now_s: float
+    state: StepState,
+    gpu: str,
+    known: Mapping[tuple[str, Process], int | None],
+    cap: Cap,
+    now_s: float,
 ) -> tuple[StepState, tuple[Action, ...]]:
     """Stop one process; where that did not help often enough its container, and then the pod.
 
-    Where the cap only reports, say so instead.
+    Where the cap only reports, say so instead. A process without a figure now is no candidate.
     """
+    sum_bytes = _sums(known)[gpu]
     candidates = [
         track
         for (where, process), track in state.tracks.items()
         if where == gpu
+        and known[where, process] is not None
         and process.started != UNIDENTIFIED
         and process.pid not in cap.protected
         and process not in state.given_up
