@@ -118,7 +118,6 @@ def test_the_enforcers_volume_is_a_tmpfs_that_the_kubelet_mounts(node, tmp_path,
         (mount("0:99", "/", "/elsewhere"), False),
         (mount("0:99", "/sub", "/run/vram-enforcer"), False),
         (mount("0:98", "/", "/run/vram-enforcer", "ext4"), False),
-        pytest.param(MANY + mount("0:99", "/", "/run/vram-enforcer"), False, id="a tenant's own"),
     ],
 )
 def test_who_has_that_volume_at_its_path_is_the_enforcer(node, tmp_path, seen, has):
@@ -130,12 +129,15 @@ NODES_USERS = "         0          0 4294967295\n"
 CONTAINERS = f"/var/lib/kubelet/pods/{THEIRS}/containers/train/0a1b2c"
 
 
+PROC, TERMINATION = mount("0:9", "/", "/proc", "proc"), "/dev/termination-log"
+
+
 @pytest.mark.parametrize(
     ("seen", "has"),
     [
-        (mount("8:1", CONTAINERS, "/dev/termination-log", "ext4"), True),
+        (mount("8:1", CONTAINERS, TERMINATION, "ext4"), True),
         (mount("8:1", CONTAINERS.removeprefix("/var/lib/kubelet"), "/x", "xfs"), True),
-        (mount("8:1", CONTAINERS.replace(THEIRS, OTHERS), "/dev/termination-log", "ext4"), False),
+        (mount("8:1", CONTAINERS.replace(THEIRS, OTHERS), TERMINATION, "ext4"), False),
         (mount("8:1", "/", CONTAINERS, "ext4"), False),
         (mount("0:9", "/", "/etc/hosts"), False),
         ("", False),
@@ -143,13 +145,40 @@ CONTAINERS = f"/var/lib/kubelet/pods/{THEIRS}/containers/train/0a1b2c"
 )
 def test_a_container_sees_a_file_of_the_kubelet(node, tmp_path, seen, has):
     put(tmp_path, "self", uid_map=NODES_USERS)
-    put(tmp_path, 50, mountinfo=seen, uid_map=NODES_USERS)
+    put(tmp_path, 50, mountinfo=PROC + seen, uid_map=NODES_USERS)
     assert node().has_container_mounts(50, THEIRS) is has
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        "",
+        mount("0:27", "/", "/"),  # the root is /dev/shm
+        mount("0:9", "/", "/", "proc") + mount("0:9", "/bus", "/bus", "proc"),
+        mount("0:27", "/", "/proc"),
+        mount("0:9", "/sys", "/proc", "proc"),
+    ],
+)
+def test_who_sees_no_proc_has_another_root_and_may_hide_that_file(node, tmp_path, seen):
+    put(tmp_path, "self", uid_map=NODES_USERS)
+    put(tmp_path, 50, mountinfo=seen, uid_map=NODES_USERS)
+    assert node().has_container_mounts(50, THEIRS)
+
+
+def test_who_has_more_mounts_than_are_read_may_hide_any_of_them(node, tmp_path):
+    put(tmp_path, "self", uid_map=NODES_USERS)
+    put(tmp_path, 50, mountinfo=PROC + MANY, uid_map=NODES_USERS)
+    for ask in (
+        lambda: node().has_container_mounts(50, THEIRS),
+        lambda: node().has_mounted(50, frozenset({"0:99"})),
+    ):
+        with pytest.raises(OSError, match="too many mounts"):
+            ask()
 
 
 def test_who_is_in_another_user_namespace_may_have_unmounted_it(node, tmp_path):
     put(tmp_path, "self", uid_map=NODES_USERS)
-    put(tmp_path, 50, mountinfo="", uid_map="         0       1000          1\n")
+    put(tmp_path, 50, mountinfo=PROC, uid_map="         0       1000          1\n")
     assert node().has_container_mounts(50, THEIRS)
 
 

@@ -134,30 +134,33 @@ class Pod:
                    "/run/vram-enforcer", "--termination-log", str(termination)]  # fmt: skip
         self.enforcer = self._start("enforcer", command, user, environment, log)
 
-    def tenant(self, how, user=0, container="train"):
+    def tenant(self, how, user=0, container="train", target=0):
+        """Start a tenant, in the process namespace of `target` if there is one."""
         command = [sys.executable, "-I", "-S", str(TENANT), how, str(self.notes)]
         allocates = self.driver.environment if self.driver.limits else {}
-        return self._start(container, command, user, allocates | {"ENFORCED_BY": self.by})
+        environment = allocates | {"ENFORCED_BY": self.by}
+        return self._start(container, command, user, environment, target=target)
 
-    def _start(self, container, command, user=0, environment=None, output=None):
+    def _start(self, container, command, user=0, environment=None, output=None, target=0):
         """Start it in its container; return its number on the node."""
         joined = (self.container(container) / "cgroup.procs").open("w")
+        target = target or (self.pause if self.shares else 0)
         answer, tell = os.pipe()
         if not os.fork():
             self.node.quietly(lambda: self._runtime(container, command, user, environment or {},
-                                                    output, joined, tell))  # fmt: skip
+                                                    output, joined, tell, target))  # fmt: skip
         os.close(tell)
         joined.close()
         with os.fdopen(answer) as lines:
             return int(lines.readline())
 
-    def _runtime(self, container, command, user, environment, output, joined, tell):
+    def _runtime(self, container, command, user, environment, output, joined, tell, target):
         """Be the runtime's process: it makes the container's first one, and waits for it."""
-        if container == "pause" or not self.shares:
-            check(LIBC.unshare(NEWPID))
-        else:
-            with Path(f"/proc/{self.pause}/ns/pid").open() as namespace:
+        if target:
+            with Path(f"/proc/{target}/ns/pid").open() as namespace:
                 check(LIBC.setns(namespace.fileno(), NEWPID))
+        else:
+            check(LIBC.unshare(NEWPID))
         if child := os.fork():
             os.write(tell, f"{child}\n".encode())
             os.close(tell)
@@ -169,6 +172,11 @@ class Pod:
         check(LIBC.unshare(NEWNS))
         mount("none", "/", None, REC_PRIVATE)
         mount("proc", "/proc", b"proc")
+        if container != "pause":
+            log = self.node.folder / f"kubelet/pods/{self.uid}/containers/{container}/log"
+            log.parent.mkdir(parents=True, exist_ok=True)
+            log.touch()
+            mount(log, log, None, BIND)
         if container in VOLUME_IS_IN:
             mount(self.run, "/run/vram-enforcer", None, BIND)
         mount(self.container(container), "/sys/fs/cgroup", None, BIND)

@@ -39,8 +39,13 @@ BY_SENTRY = ATTACKS | {
     "handler-as-user": ("handler", 1000, None),
     "polite": ("polite", 0, None),
     "namespace": ("namespace", 0, None),
+    "chroot": ("chroot", 0, None),
+    "leaderless-target": ("leaderless", 0, None),
 }
 """Attacks on pods by Sentry, none of which has a sidecar."""
+
+TARGETED = ("chroot", "leaderless-target")
+"""Attackers whose process namespace a debugging container shares."""
 
 NEIGHBOURS = ("handler", "polite", "stop")
 """Those with another container that holds little."""
@@ -96,9 +101,11 @@ def attacked(node, sent):
     for name, (how, user, of_sidecar, *where) in attacks.items():
         if of_sidecar is not None:
             pods[name].enforced(of_sidecar)
-        pods[name].tenant(how, user, *where)
+        tenant = pods[name].tenant(how, user, *where)
         if by == "Sentry" and name in NEIGHBOURS:
             pods[name].tenant("modest", 0, "neighbour")
+        if by == "Sentry" and name in TARGETED:
+            pods[name].tenant("debugger", 0, "debugger", target=tenant)
     bystander.enforced()
     bystander.tenant("modest")
     stranger.tenant("modest")

@@ -142,9 +142,10 @@ def crowd(count, mib):
 
 
 def main(how):
-    if os.getpid() == 1 and how in INIT_STAYS and os.fork():
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # otherwise nobody reaps orphans
-        wait()
+    if os.getpid() == 1 and how in INIT_STAYS:
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # otherwise no process reaps orphans
+        if os.fork():
+            wait()
     pid = enforcer() if os.environ.get("ENFORCED_BY") == "Sidecar" and how not in ALONE else 0
     if pid and how in STOPS:
         stop(pid)
@@ -175,6 +176,8 @@ def main(how):
         signal.signal(signal.SIGTERM, lambda *_: None)
     if how == "polite":
         signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    if how == "chroot":
+        os.chroot("/run")  # a mount, so its mounts are not empty
     if how == "namespace":
         # It holds nothing, and its child in a process namespace of its own holds all.
         assert LIBC.unshare(0x20000000) == 0  # CLONE_NEWPID
@@ -200,6 +203,8 @@ def main(how):
         name(f"gpu{CAP_MIB + LIMITED * CONTEXT_MIB}")
     elif how == "modest":
         holds(4096)
+    elif how == "debugger":
+        wait()
     else:
         holds(71680)
         if how == "leaderless":

@@ -21,6 +21,10 @@ def ended(node, held=None, *, sidecar=True, **more):
     return Killer(node, sleep=lambda _: None).end(TRAINER, held, sidecar=sidecar, **more)
 
 
+def fail(*_):
+    raise OSError
+
+
 def pod():
     """Make a pod: sandbox 40, enforcer 41, its probe 42, workload 50, 51 and 60 beside it."""
     node = Node(
@@ -115,12 +119,18 @@ def test_the_oldest_container_with_a_second_process_has_no_sandbox():
     assert node.alive.keys() == {70, 80}
 
 
-def test_a_program_that_a_debugging_container_targets_is_no_sandbox():
-    """Without a sandbox process its number 1 is the only one, and another container has none."""
+@pytest.mark.parametrize("readable", [True, False])
+def test_a_program_that_a_debugging_container_targets_is_no_sandbox(readable):
+    """Without a sandbox process its number 1 is the only one, and another container has none.
+
+    If its main thread ended, its mounts cannot be read.
+    """
     node = own_namespaces(pause=False)
     del node.inner[60]  # the debugging container's
     node.alive[60] = owner(60, container=OTHER_ID, started=20)
     node.kubelets = {50, 60}
+    if not readable:
+        node.has_container_mounts = fail
     assert Killer(node).stop(node.alive[50], {ID: GIB}, sidecar=False) is Delivery.DELIVERED
     node.alive[50] = owner(50)
     ended(node, sidecar=False)
@@ -167,10 +177,6 @@ def test_a_process_that_does_not_handle_sigterm_gets_sigkill_at_once(number, han
 
 def test_a_process_whose_handlers_cannot_be_read_gets_sigkill():
     node = own_namespaces()
-
-    def fail(_pid, _number):
-        raise PermissionError
-
     node.handles = fail
     Killer(node).stop(node.alive[50], {ID: GIB}, sidecar=False, number=SIGTERM)
     assert node.signals == [(50, SIGKILL)]

@@ -151,16 +151,22 @@ class NodeProcesses:
         return bool(caught >> (number - 1) & 1)
 
     def has_container_mounts(self, pid: int, pod: str) -> bool:
-        """Return True if the process sees a file that the kubelet makes per container of its pod.
+        """Return True if the process is, or may be, in a container: it is not the sandbox's.
 
-        Each container has one, for its termination message; the sandbox has none. A process in a
-        user namespace of its own could have unmounted it, so the answer is True. Raises OSError.
+        The kubelet makes a file for each container of a pod, for its termination message, and none
+        for the sandbox. A process hides that mount by a user namespace of its own, or by another
+        root (chroot(2)). The latter takes the mount of `/proc` out of its sight as well.
+        Raises OSError, also if the main thread ended.
         """
         maps = [processes.read_file(f"{self._proc}/{one}/uid_map") for one in (pid, "self")]
         if maps[0] != maps[1]:
             return True
-        folder = f"/pods/{pod}/containers/"
-        return any(folder in root for _, root, _, _ in self._mounts(pid, folder, MOST_MOUNTS_BYTES))
+        folder, sees_proc = f"/pods/{pod}/containers/", False
+        for _, root, at, kind in self._mounts(pid, "/", MOST_MOUNTS_BYTES):
+            if folder in root:
+                return True
+            sees_proc |= (root, at, kind) == ("/", "/proc", "proc")
+        return not sees_proc
 
     def enforcer_mounts(self, pod: str) -> frozenset[str]:
         """Return the devices (`major:minor`) of the volume that only the pod's enforcer mounts.
@@ -270,6 +276,7 @@ class NodeProcesses:
 
         Only one line is in memory, and most are only searched for the name. The end of one that is
         too long counts as another, whose fields are at other places, so it is never taken for ours.
+        Raises OSError, also if there are more than `most` bytes.
         """
         wanted = name.encode()
         with open(f"{self._proc}/{pid}/mountinfo", "rb") as file:  # noqa: PTH123 - as in `processes`
@@ -281,3 +288,5 @@ class NodeProcesses:
                 parts, kind = before.split(" "), after.partition(" ")[0]
                 if len(parts) > 4:  # noqa: PLR2004 - the fields named below
                     yield parts[2], parts[3], parts[4], kind
+        if most <= 0:
+            raise OSError(errno.EFBIG, "too many mounts")

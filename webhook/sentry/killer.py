@@ -242,7 +242,7 @@ class Killer:
         try:
             return self._node.has_container_mounts(owner.process.pid, owner.place.pod)
         except OSError:
-            return False
+            return True
 
     def _enforcers(
         self,
