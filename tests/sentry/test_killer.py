@@ -16,9 +16,10 @@ ENFORCER_ID, PAUSE_ID = "e" * 64, "f" * 64
 GIB = 2**30
 
 
-def ended(node, held=None, *, sidecar=True, **more):
+def ended(node, held=None, *, sidecar=True, listed=(), clock=lambda: 0.0, **more):
     held = {ID: GIB} if held is None else held
-    return Killer(node, sleep=lambda _: None).end(TRAINER, held, sidecar=sidecar, **more)
+    killer = Killer(node, sleep=lambda _: None, clock=clock)
+    return killer.end(TRAINER, listed, held, sidecar=sidecar, **more)
 
 
 def fail(*_):
@@ -64,7 +65,8 @@ def test_a_process_without_a_number_in_the_pod_is_the_runtimes(sidecar):
                    for pid, where in ((45, PAUSE_ID), (46, ENFORCER_ID), (47, ID))}  # fmt: skip
     node.inner |= dict.fromkeys((45, 46, 47), 0)
     assert Killer(node).stop(node.alive[47], {ID: GIB}, sidecar=sidecar) is Delivery.REJECTED
-    assert ended(node, sidecar=sidecar).stopped == (3 if sidecar else 5)
+    listed = {node.alive[47]}
+    assert ended(node, sidecar=sidecar, listed=listed).stopped == (3 if sidecar else 5)
     assert {40, 45, 46, 47} <= node.alive.keys()
 
 
@@ -143,7 +145,7 @@ def test_a_sandbox_that_shares_its_namespace_is_spared_whatever_it_holds():
     assert Killer(node).stop(node.alive[40], held, sidecar=False) is Delivery.REJECTED
     killer = Killer(node, sleep=lambda _: None)
     for again in (False, True):
-        killer.end(TRAINER, held, sidecar=False, again=again)
+        killer.end(TRAINER, {node.alive[40]}, held, sidecar=False, again=again)
         assert sorted(node.alive) == [40, 70, 80]
 
 
@@ -255,9 +257,74 @@ def test_a_pod_of_many_keeps_the_others_waiting_for_a_bounded_time():
     node = pod()
     node.alive |= {pid: owner(pid) for pid in range(100, 200)}
     clock = iter(range(1000))
-    actor = Killer(node, sleep=lambda _: None, clock=lambda: next(clock) * ENDING_S / 10)
-    assert actor.end(TRAINER, {OTHER_ID: GIB}, sidecar=True).stopped < 11
+    found = ended(node, {OTHER_ID: GIB}, clock=lambda: next(clock) * ENDING_S / 10)
+    assert 8 < found.stopped < 11
     assert node.killed[0] == 60
+
+
+def searched(node):
+    """Return what was killed before each search for the pod's processes, which takes a minute."""
+    before, of_pod, now_s = [], node.of_pod, [0.0]
+
+    def search(pod):
+        before.append(list(node.killed))
+        now_s[0] += 60.0
+        return of_pod(pod)
+
+    node.of_pod = search
+    return before, lambda: now_s[0]
+
+
+@pytest.mark.parametrize("sidecar", [True, False])
+def test_a_process_that_holds_memory_ends_before_the_others_are_searched(sidecar):
+    node = pod()
+    node.alive |= {pid: owner(pid) for pid in range(100, 200)}
+    listed = {node.alive[pid] for pid in (40, 41, 199)}
+    node.enforcers = {41} if sidecar else set()
+    before, clock = searched(node)
+    found = ended(node, {PAUSE_ID: 1, ENFORCER_ID: 1, ID: GIB},
+                  sidecar=sidecar, listed=listed, clock=clock)  # fmt: skip
+    assert set(before[0]) == ({199} if sidecar else {41, 199})
+    assert sorted(node.alive) == ([40, 41, 42, 70, 80] if sidecar else [40, 70, 80])
+    assert found == PodEnd(len(node.killed), 0, sure=True)
+
+
+def test_a_number_1_with_mounts_of_the_kubelet_ends_before_the_others_are_searched():
+    """It holds the memory, and starts so many others that the search for them lasts."""
+    node = own_namespaces()
+    node.kubelets = {50, 60}
+    before, clock = searched(node)
+    ended(node, sidecar=False, listed={node.alive[50]}, clock=clock)
+    assert before[0] == [50]
+
+
+def test_one_process_is_stopped_without_a_search():
+    node = own_namespaces()
+    node.kubelets = {50}
+    before, _ = searched(node)
+    assert Killer(node).stop(node.alive[50], {ID: GIB}, sidecar=False) is Delivery.DELIVERED
+    assert before == []
+
+
+def test_a_search_that_takes_longer_than_the_signals_may_is_followed_by_them():
+    """Also of a process that may be the sandbox's as long as the others are unknown."""
+    node = own_namespaces()
+    node.ends_with.clear()
+    node.alive = {pid: owner(pid) for pid in range(2, 30)} | node.alive
+    _, clock = searched(node)
+    found = ended(node, sidecar=False, listed={node.alive[50]}, clock=clock)
+    assert (node.killed[0], found.stopped, set(node.alive)) == (50, 31, {40, 70, 80})
+
+
+def test_a_sandbox_that_is_known_stays_one_whatever_it_sees_later():
+    """Another process of its user can have it enter a user namespace, and hold memory."""
+    node = pod()
+    killer = Killer(node, sleep=lambda _: None)
+    for kubelets in (set(), {40}):
+        node.kubelets = kubelets
+        killer.end(TRAINER, {node.alive[40]}, {PAUSE_ID: GIB}, sidecar=False)
+        delivery = killer.stop(node.alive[40], {PAUSE_ID: GIB}, sidecar=False)
+        assert delivery is Delivery.REJECTED
 
 
 def test_who_is_started_meanwhile_ends_as_well_in_a_bounded_number_of_rounds():
@@ -317,22 +384,26 @@ OWNERS = st.builds(
         st.sampled_from([ID, OTHER_ID, ENFORCER_ID]), st.integers(0, CONTEXT_BYTES * 3 // 2)
     ),
     st.booleans(),
+    st.sets(st.integers(40, 60)),
+    st.sets(st.integers(40, 60)),
 )
 def test_only_the_pods_processes_end_never_its_sandbox_nor_its_enforcer(
-    owners, inner, enforcers, shown, held, sidecar
+    owners, inner, enforcers, shown, held, sidecar, kubelets, listed
 ):
     node = Node(*owners)
     before = dict(node.alive)
-    node.inner, node.enforcers = inner, enforcers if shown else set()
+    node.inner, node.enforcers, node.kubelets = inner, enforcers if shown else set(), kubelets
     node.mounts = frozenset({"0:99"}) if shown else frozenset()
     theirs = {pid: one.place.container for pid, one in before.items() if one.place.pod == TRAINER}
     theirs = {pid: container for pid, container in theirs.items() if inner.get(pid, 7) > 0}
     first = {}
     for pid in sorted(theirs, key=lambda pid: (before[pid].process.started, pid)):
         first.setdefault(theirs[pid], pid)
-    volumes = {container for container, pid in first.items() if pid in enforcers} if sidecar else ()
+    volumes = {one for one, pid in first.items() if sidecar and pid in enforcers}
     sure = shown or not sidecar
-    ended(node, held, sidecar=sidecar)
+    listed = {one for pid, one in before.items()
+              if pid in listed and theirs.get(pid) in held.keys() - volumes}  # fmt: skip
+    ended(node, held, sidecar=sidecar, listed=listed)
     assert set(node.killed) <= theirs.keys()
     killed = {theirs[pid] for pid in node.killed}
     left = {pid: theirs[pid] for pid in node.alive.keys() & theirs.keys()}

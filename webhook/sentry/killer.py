@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from collections import Counter
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from webhook.adapters.processes import Delivery
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from webhook.adapters.node_processes import NodeProcesses, Owner
 
@@ -24,7 +25,10 @@ ROUNDS: Final = 10
 The next scan continues a pod's end: the other pods of the node must not wait for long."""
 
 ENDING_S: Final = 2.0
-"""Longest time for which one call ends a pod, however many processes it starts, in seconds."""
+"""Longest time for which one call signals a pod's processes, however many it starts, in seconds.
+
+It begins after the first search for them, which reads all processes of the node: a pod could make
+that last as long, and no call would signal any of them."""
 
 ROUND_S: Final = 0.05
 """Pause between rounds, in seconds: a killed process has ended then and starts no other."""
@@ -80,14 +84,10 @@ class Killer:
         The enforcer has mounts of its own; those of a process whose main thread ended are hidden.
         """
         place = owner.place
-        try:
-            inner = self._node.inner_pid(owner.process.pid)
-        except OSError:
+        if self._number(owner) == 0:
             return Delivery.GONE if self._node.is_gone(owner.process) else Delivery.REJECTED
-        if inner == 0:
-            return Delivery.REJECTED
         mounts = self._mounts(place.pod) if sidecar else frozenset()
-        if inner == 1 or self._is_enforcer(owner, mounts):
+        if self._may_be_spared(owner, mounts):
             found = list(self._node.of_pod(place.pod))
             first = self._first_processes(found)
             if self._sandbox(found, first, held) == owner or (
@@ -100,13 +100,21 @@ class Killer:
         return self._node.send(owner, number)
 
     def end(
-        self, pod: str, held: Mapping[str, int], *, sidecar: bool, again: bool = False
+        self,
+        pod: str,
+        listed: Collection[Owner],
+        held: Mapping[str, int],
+        *,
+        sidecar: bool,
+        again: bool = False,
     ) -> PodEnd:
         """Kill all processes of a pod, in rounds, until one finds no new process or time is up.
 
-        `held` has the bytes of each listed container over all GPUs; those containers come first.
-        `again` is True if the call before found no process to stop. No data of a tenant decides
-        which processes are spared:
+        `listed` are the processes that hold GPU memory. They come first: before any search, unless
+        only the pod's other processes tell whether they are spared. `held` has the bytes of each
+        of their containers over all GPUs; the others of these containers come next. `again` is True
+        if the call before found no process to stop. No data of a tenant decides which processes are
+        spared:
 
         | a process | by sidecar | by sentry |
         | --- | --- | --- |
@@ -124,35 +132,44 @@ class Killer:
         Another process of its user can make the sandbox's hold memory (ptrace(2)). All others of
         the pod end then, and the caller reports that the memory is still held.
         """
-        until_s = self._clock() + ENDING_S
         mounts = self._mounts(pod) if sidecar else frozenset()
         sure = bool(mounts) or not sidecar
-        done: set[Owner] = set()
-        stopped = rejected = 0
+        done = {one for one in listed if not self._may_be_spared(one, mounts)}
+        sent = Counter(self._node.send(one, signal.SIGKILL) for one in done)
+        until_s = float("inf")
         for _ in range(ROUNDS):
             found = list(self._node.of_pod(pod))
             first = self._first_processes(found)
             sandbox = self._sandbox(found, first, held)
             spared = self._enforcers(first, mounts, held, again=again)
+            until_s = min(until_s, self._clock() + ENDING_S)
             fresh = [
                 one
                 for one in found
                 if one not in done and one != sandbox and one.place.container not in spared
             ]
-            fresh.sort(key=lambda one: one.place.container not in held)
-            before = stopped + rejected
+            fresh.sort(key=lambda one: (one not in listed, one.place.container not in held))
+            before = sent.copy()
             for owner in fresh:
                 if self._clock() >= until_s:
-                    return PodEnd(stopped, rejected, sure=sure)
+                    break
                 done.add(owner)
                 if self._number(owner) > 0 and (sure or owner.place.container in held):
-                    delivery = self._node.send(owner, signal.SIGKILL)
-                    stopped += delivery is Delivery.DELIVERED
-                    rejected += delivery is Delivery.REJECTED
-            if stopped + rejected == before:
+                    sent[self._node.send(owner, signal.SIGKILL)] += 1
+            if sent == before or self._clock() >= until_s:
                 break
             self._sleep(ROUND_S)
-        return PodEnd(stopped, rejected, sure=sure)
+        return PodEnd(sent[Delivery.DELIVERED], sent[Delivery.REJECTED], sure=sure)
+
+    def _may_be_spared(self, owner: Owner, mounts: frozenset[str]) -> bool:
+        """Return True if a listed process may be spared, by what its own files show.
+
+        Only as number 1 can a process that holds GPU memory be the sandbox's.
+        """
+        if owner == self._sandboxes.get(owner.place.pod) or self._is_enforcer(owner, mounts):
+            return True
+        number = self._number(owner)
+        return number == 0 or (number == 1 and not self._is_of_kubelet(owner))
 
     def _mounts(self, pod: str) -> frozenset[str]:
         try:

@@ -7,6 +7,7 @@ import random
 import signal
 import time
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from webhook.adapters import surroundings
@@ -340,7 +341,9 @@ class Sentry:
             self._journal.event("warning", "ending a pod", why=why, **pod)
         started_s = time.monotonic()
         held, sidecar = scan.held_by_containers(uid), not self._is_by_sentry(uid)
-        ended = self._killer.end(uid, held, sidecar=sidecar, again=stuck is not None)
+        listed = {one.owner for one in chain(*scan.lists.values()) if one.owner is not None}
+        theirs = {one for one in listed if one.place.pod == uid}
+        ended = self._killer.end(uid, theirs, held, sidecar=sidecar, again=stuck is not None)
         numbers = {"rejected": ended.rejected, "enforcer_known": ended.sure}
         if ended.stopped:
             self._stuck.pop(uid, None)
