@@ -51,6 +51,7 @@ from webhook.names import (
     NODE_DEVICE_NAMES_LABEL,
     NODE_DRIVER_LIMIT_LABEL,
     NODE_HELD_ANNOTATION,
+    NODE_SENTRY_LABEL,
     VRAM_RESOURCE,
 )
 from webhook.server.metrics import Metrics, PlacementMetrics
@@ -188,7 +189,7 @@ class World(ApiServer):
     # What people, kubelets and the scheduler do.
 
     def put_node(self, name: str, *mib: int, healthy: bool = True) -> None:
-        """Have a node with GPUs of these sizes, as its agent shows them."""
+        """Have a node with GPUs of these sizes and a sentry that acts, as its agent shows it."""
         gpus = (
             Gpu(
                 uuid=f"G{name[1:]}-{i}",
@@ -200,7 +201,8 @@ class World(ApiServer):
             )
             for i, size in enumerate(mib)
         )
-        shown = desired(Inventory(known=tuple(map(TrackedGpu, gpus)), advertised=True))
+        inventory = Inventory(known=tuple(map(TrackedGpu, gpus)), advertised=True)
+        shown = desired(inventory, sentry_acts=True)
         metadata = {"labels": shown.labels, "annotations": shown.annotations}
         self.put(f"{NODES}/{name}", merged({}, {"metadata": metadata}))
         self.relabel(name, DeviceNames.UUID)
@@ -215,6 +217,11 @@ class World(ApiServer):
     def limit(self, node: str, *, proven: bool) -> None:
         """Let a node's agent say whether its driver holds caps."""
         label = {NODE_DRIVER_LIMIT_LABEL: "true" if proven else None}
+        self.edit(f"{NODES}/{node}", metadata={"labels": label})
+
+    def guard(self, node: str, *, acts: bool) -> None:
+        """Let a node's agent say whether its sentry acts."""
+        label = {NODE_SENTRY_LABEL: "true" if acts else None}
         self.edit(f"{NODES}/{node}", metadata={"labels": label})
 
     def hold(self, node: str, why: str | None) -> None:

@@ -30,7 +30,7 @@ from webhook.core.placement.assignments import (
     write_assignments,
 )
 from webhook.core.placement.binding_review import Binding, BindingOutcome, BindingReason
-from webhook.core.placement.fit import unlimited_node
+from webhook.core.placement.fit import unguarded_node, unlimited_node
 from webhook.core.placement.pods import Hold
 from webhook.core.pod.gpus import EVERY_GPU
 from webhook.core.pod.quantity import MIB
@@ -899,6 +899,21 @@ def test_who_requires_the_drivers_limit_is_placed_where_the_node_has_it_alone(wo
     assert DRIVER_LIMIT_ANNOTATION not in first.bind(auto).annotations
     limits = {uid: one.hold.limit for uid, one in world.assignments("n0").items()}
     assert limits == {auto: DriverLimit.OFF, requiring: DriverLimit.REQUIRE}
+
+
+@pytest.mark.parametrize("by", EnforceBy)
+def test_a_pod_by_sentry_is_placed_only_on_a_node_whose_sentry_acts(by, world, first):
+    (uid,) = create(world, 4, by=by)
+    world.guard("n0", acts=False)
+    world.hear_node()
+    verdict = first.bind(uid, arrives=False)
+    denied = (DENIED, BindingReason.NO_SENTRY, unguarded_node("n0", 4 * MIB).sentence)
+    placed = (PLACED, BindingReason.NONE, "")
+    found = (verdict.outcome, verdict.reason, verdict.message)
+    assert found == (denied if by is BY_SENTRY else placed)
+    assert entered(world) == (set() if by is BY_SENTRY else {uid})
+    world.guard("n0", acts=True)  # of which this replica has not heard
+    assert first.bind(uid).outcome is PLACED
 
 
 @pytest.mark.parametrize("proven", [True, False])

@@ -16,8 +16,9 @@ from tests.server.placement.interleaving import (
 )
 from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.placement.binding_review import BindingOutcome
-from webhook.core.placement.fit import RETRIES, unlimited_node, unnamed_gpus
-from webhook.core.policy.values import DriverLimit
+from webhook.core.placement.fit import RETRIES, unguarded_node, unlimited_node, unnamed_gpus
+from webhook.core.pod.quantity import MIB
+from webhook.core.policy.values import DriverLimit, EnforceBy
 from webhook.names import (
     DRIVER_LIMIT_ANNOTATION,
     GPU_ANNOTATION,
@@ -373,6 +374,23 @@ def test_who_requires_the_drivers_limit_waits_for_it_and_keeps_no_other_waiting(
     late(replica)
     assert world.given(requiring)[DRIVER_LIMIT_ANNOTATION] == "Require"
     assert world.told(requiring) == ""
+
+
+def test_by_sentry_a_pod_waits_for_a_sentry_that_acts_and_keeps_no_other_waiting(world):
+    guarded, other = bare(world, 6, by=EnforceBy.SENTRY) + bare(world, 6)
+    world.guard("n0", acts=False)
+    replica = Replica(world)
+    replica.late_now()
+    why = unguarded_node("n0", 6 * MIB).sentence
+    assert "n0" in why
+    assert "6Mi" in why
+    assert world.told(guarded).startswith(why.removesuffix(RETRIES))
+    assert world.given(other)[GPU_ANNOTATION] == "G0-0"
+    world.delete(other)
+    world.guard("n0", acts=True)
+    replica.hear_node()
+    late(replica)
+    assert (world.pods[guarded].uuids, world.told(guarded)) == (("G0-0",), "")
 
 
 def test_a_gpu_that_is_healthy_again_is_given_to_who_waits(world):

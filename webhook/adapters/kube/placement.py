@@ -38,6 +38,7 @@ from webhook.names import (
     NODE_DEVICE_NAMES_LABEL,
     NODE_DRIVER_LIMIT_LABEL,
     NODE_GPU_LABEL,
+    NODE_SENTRY_LABEL,
 )
 
 if TYPE_CHECKING:
@@ -65,6 +66,8 @@ class GpuNode:
     """Why none of them is given to further pods; empty where they are."""
     driver_limit: bool = False
     """Whether its driver holds pods to their caps, as its agent says."""
+    sentry_acts: bool = False
+    """True if its sentry holds pods to their caps, by its agent's label."""
     unread: int = 0
     """Number of entries of its list of GPUs that are malformed, so no GPU is chosen for them."""
 
@@ -285,6 +288,7 @@ def _gpu_node(node: Json) -> GpuNode:
         device_names=names,
         held=why_held(node),
         driver_limit=limits,
+        sentry_acts=labels.get(NODE_SENTRY_LABEL) == "true",
         unread=unread,
     )
 

@@ -45,6 +45,7 @@ class BindingReason(StrEnum):
     GPUS_UNKNOWN = "GPUsUnknown"
     NO_DEVICE_NAMES = "NoDeviceNames"
     NO_DRIVER_LIMIT = "NoDriverLimit"
+    NO_SENTRY = "NoSentry"
     UNREADABLE_DEMAND = "UnreadableDemand"
     API_SERVER_AWAY = "APIServerAway"
     NOT_CONFIGURED = "NotConfigured"

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.pod.quantity import format_bytes
-from webhook.names import NODE_DEVICE_NAMES_LABEL, NODE_DRIVER_LIMIT_LABEL, NODE_GPUS_ANNOTATION
+from webhook.names import (
+    NODE_DEVICE_NAMES_LABEL,
+    NODE_DRIVER_LIMIT_LABEL,
+    NODE_GPUS_ANNOTATION,
+    NODE_SENTRY_LABEL,
+    SENTRY_ACTING_CONDITION,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -112,6 +118,15 @@ def unlimited_node(node: str) -> Denial:
         "this pod requires a node whose driver holds caps (driverLimit: Require), and node "
         f"{node} has no label {NODE_DRIVER_LIMIT_LABEL}: its limiter does not run, or could not "
         f"prove it; GPUNode {node} says why{RETRIES}"
+    )
+
+
+def unguarded_node(node: str, cap_bytes: int) -> Denial:
+    """Return the denial for a pod by Sentry, on a node whose sentry does not act."""
+    return Denial(
+        f"this pod needs a node whose sentry holds it to {format_bytes(cap_bytes)}, and node "
+        f"{node} has no label {NODE_SENTRY_LABEL}: its condition {SENTRY_ACTING_CONDITION} says why"
+        f"{RETRIES}"
     )
 
 

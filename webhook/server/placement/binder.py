@@ -26,9 +26,15 @@ from webhook.core.placement.assignments import (
     to_ask_at_once,
 )
 from webhook.core.placement.binding_review import BindingOutcome, BindingReason, BindingVerdict
-from webhook.core.placement.fit import Denial, unknown_gpus, unlimited_node, unnamed_gpus
+from webhook.core.placement.fit import (
+    Denial,
+    unguarded_node,
+    unknown_gpus,
+    unlimited_node,
+    unnamed_gpus,
+)
 from webhook.core.placement.pods import gpu_annotations
-from webhook.core.pod.gpus import DriverLimit
+from webhook.core.pod.gpus import DriverLimit, EnforceBy
 from webhook.server.placement.node_queue import NodeQueue
 
 if TYPE_CHECKING:
@@ -378,14 +384,32 @@ class Binder:
         """
         node = self._tracker.node(name)
         choosing = [(job, job.pod) for job in jobs if job.pod and job.chooses]
-        if any(_unusable(name, node, pod) for _, pod in choosing) or (
+        if any(self._unusable(name, node, pod) for _, pod in choosing) or (
             choosing and node and node.held
         ):
             node = self._api.node(name)
         for job, pod in choosing:
-            if unusable := _unusable(name, node, pod):
+            if unusable := self._unusable(name, node, pod):
                 job.resolve(unusable)
         return node if node and not _unshown(name, node) else GpuNode(name=name, gpus=())
+
+    def _unusable(self, name: str, node: GpuNode | None, pod: PodState) -> BindingVerdict | None:
+        """Return why a pod can be given no GPU of a node, whatever is free there."""
+        unshown = _unshown(name, node)
+        if unshown or node is None:
+            return unshown
+        if pod.limit is DriverLimit.REQUIRE and not node.driver_limit:
+            reason, denial = BindingReason.NO_DRIVER_LIMIT, unlimited_node(name)
+        elif not node.sentry_acts and (cap_bytes := self._cap_by_sentry(pod)):
+            reason, denial = BindingReason.NO_SENTRY, unguarded_node(name, cap_bytes)
+        else:
+            return None
+        return BindingVerdict(outcome=BindingOutcome.DENIED, reason=reason, message=denial.sentence)
+
+    def _cap_by_sentry(self, pod: PodState) -> int:
+        """Return the cap that only a sentry enforces, in bytes; 0 for any other pod."""
+        terms = self._terms(pod)
+        return terms.cap_bytes if terms and terms.by is EnforceBy.SENTRY else 0
 
     def _plan(self, node: GpuNode, jobs: list[_Job], stored: StoredList) -> _Made:
         """Plan all in a line, first those that wait on the node already; see `plan`.
@@ -405,7 +429,9 @@ class Binder:
         is_for_good = any(not job.dry_run for job in jobs)
         keeps = gpus and is_for_good and self.assigns_late
         waiting = [
-            pod for pod in self._tracker.waiting(name) if keeps and not _unusable(name, node, pod)
+            pod
+            for pod in self._tracker.waiting(name)
+            if keeps and not self._unusable(name, node, pod)
         ]
         spoken_for = {job.enters.uid: job.enters for job in jobs if job.enters}
         wanted = {pod.uid: pod for pod in waiting} | spoken_for
@@ -540,17 +566,6 @@ def _unshown(name: str, node: GpuNode | None) -> BindingVerdict | None:
             outcome=denied, reason=BindingReason.NO_DEVICE_NAMES, message=sentence
         )
     return None
-
-
-def _unusable(name: str, node: GpuNode | None, pod: PodState) -> BindingVerdict | None:
-    """Return why a pod can be given no GPU of a node, whatever is free there."""
-    unshown = _unshown(name, node)
-    if unshown or pod.limit is not DriverLimit.REQUIRE or (node and node.driver_limit):
-        return unshown
-    sentence = unlimited_node(name).sentence
-    return BindingVerdict(
-        outcome=BindingOutcome.DENIED, reason=BindingReason.NO_DRIVER_LIMIT, message=sentence
-    )
 
 
 def _unavailable(node: str, why: str) -> BindingVerdict:
