@@ -16,7 +16,7 @@ ENFORCER_ID, PAUSE_ID = "e" * 64, "f" * 64
 GIB = 2**30
 
 
-def ended(node, held=None, *, sidecar=True, listed=(), clock=lambda: 0.0, **more):
+def ended(node, held=None, *, sidecar=True, listed=frozenset(), clock=lambda: 0.0, **more):
     held = {ID: GIB} if held is None else held
     killer = Killer(node, sleep=lambda _: None, clock=clock)
     return killer.end(TRAINER, listed, held, sidecar=sidecar, **more)
@@ -147,6 +147,14 @@ def test_a_sandbox_that_shares_its_namespace_is_spared_whatever_it_holds():
     for again in (False, True):
         killer.end(TRAINER, {node.alive[40]}, held, sidecar=False, again=again)
         assert sorted(node.alive) == [40, 70, 80]
+
+
+def test_of_processes_that_started_within_one_clock_tick_number_1_is_the_first():
+    """The other one has a lower number on the node if those began anew meanwhile."""
+    node = pod()
+    node.alive[39] = owner(39, container=PAUSE_ID, started=1)
+    ended(node, sidecar=False)
+    assert sorted(node.alive) == [40, 70, 80]
 
 
 @pytest.mark.parametrize(("kubelets", "left"), [({50}, set()), (set(), {50})])
@@ -397,7 +405,8 @@ def test_only_the_pods_processes_end_never_its_sandbox_nor_its_enforcer(
     theirs = {pid: one.place.container for pid, one in before.items() if one.place.pod == TRAINER}
     theirs = {pid: container for pid, container in theirs.items() if inner.get(pid, 7) > 0}
     first = {}
-    for pid in sorted(theirs, key=lambda pid: (before[pid].process.started, pid)):
+    ages = {pid: (before[pid].process.started, inner.get(pid) != 1, pid) for pid in theirs}
+    for pid in sorted(ages, key=ages.__getitem__):
         first.setdefault(theirs[pid], pid)
     volumes = {one for one, pid in first.items() if sidecar and pid in enforcers}
     sure = shown or not sidecar

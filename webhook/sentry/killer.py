@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from webhook.adapters.processes import Delivery
 
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
     from webhook.adapters.node_processes import NodeProcesses, Owner
 
-    FirstProcesses = Mapping[str, tuple[Owner, ...]]
-    """By container id; several if they started within one clock tick."""
+_T = TypeVar("_T")
 
 ROUNDS: Final = 10
 """Maximum number of rounds, each of which finds what was started since the one before.
@@ -83,19 +82,17 @@ class Killer:
         to number 1 of a namespace (signal(7)), and others may ignore it. `held` is as for `end`.
         The enforcer has mounts of its own; those of a process whose main thread ended are hidden.
         """
-        place = owner.place
+        place, pid = owner.place, owner.process.pid
         if self._number(owner) == 0:
             return Delivery.GONE if self._node.is_gone(owner.process) else Delivery.REJECTED
-        mounts = self._mounts(place.pod) if sidecar else frozenset()
+        mounts = self._mounts(place.pod, sidecar=sidecar)
         if self._may_be_spared(owner, mounts):
-            found = list(self._node.of_pod(place.pod))
-            first = self._first_processes(found)
-            if self._sandbox(found, first, held) == owner or (
-                self._is_enforcer(owner, mounts)
-                and place.container in self._enforcers(first, mounts, held)
+            _, sandbox, enforcers = self._spared(place.pod, mounts, held)
+            if owner == sandbox or (
+                self._is_enforcer(owner, mounts) and place.container in enforcers
             ):
                 return Delivery.REJECTED
-        if number != signal.SIGKILL and not self._handles(owner, number):
+        if not _read(self._node.handles, pid, number, unreadable=False):
             number = signal.SIGKILL
         return self._node.send(owner, number)
 
@@ -132,21 +129,18 @@ class Killer:
         Another process of its user can make the sandbox's hold memory (ptrace(2)). All others of
         the pod end then, and the caller reports that the memory is still held.
         """
-        mounts = self._mounts(pod) if sidecar else frozenset()
+        mounts = self._mounts(pod, sidecar=sidecar)
         sure = bool(mounts) or not sidecar
         done = {one for one in listed if not self._may_be_spared(one, mounts)}
         sent = Counter(self._node.send(one, signal.SIGKILL) for one in done)
         until_s = float("inf")
         for _ in range(ROUNDS):
-            found = list(self._node.of_pod(pod))
-            first = self._first_processes(found)
-            sandbox = self._sandbox(found, first, held)
-            spared = self._enforcers(first, mounts, held, again=again)
+            found, sandbox, enforcers = self._spared(pod, mounts, held, again=again)
             until_s = min(until_s, self._clock() + ENDING_S)
             fresh = [
                 one
                 for one in found
-                if one not in done and one != sandbox and one.place.container not in spared
+                if one not in done and one != sandbox and one.place.container not in enforcers
             ]
             fresh.sort(key=lambda one: (one not in listed, one.place.container not in held))
             before = sent.copy()
@@ -171,41 +165,51 @@ class Killer:
         number = self._number(owner)
         return number == 0 or (number == 1 and not self._is_of_kubelet(owner))
 
-    def _mounts(self, pod: str) -> frozenset[str]:
-        try:
-            return self._node.enforcer_mounts(pod)
-        except OSError:
-            return frozenset()
+    def _mounts(self, pod: str, *, sidecar: bool) -> frozenset[str]:
+        nothing = frozenset[str]()
+        return _read(self._node.enforcer_mounts, pod, unreadable=nothing) if sidecar else nothing
 
     def _number(self, owner: Owner) -> int:
         """Return the process's number in its pod; 0 if it has none, ended or cannot be read."""
-        try:
-            return self._node.inner_pid(owner.process.pid)
-        except OSError:
-            return 0
+        return _read(self._node.inner_pid, owner.process.pid, unreadable=0)
 
-    def _handles(self, owner: Owner, number: signal.Signals) -> bool:
-        try:
-            return self._node.handles(owner.process.pid, number)
-        except OSError:
-            return False
+    def _spared(
+        self, pod: str, mounts: frozenset[str], held: Mapping[str, int], *, again: bool = False
+    ) -> tuple[list[Owner], Owner | None, set[str]]:
+        """Return a pod's processes, the sandbox's of them, and the enforcer's containers.
 
-    def _first_processes(self, found: Iterable[Owner]) -> FirstProcesses:
-        """Return the processes with which containers began, as far as they live.
+        Only the first process of each container is asked for its mounts: a tenant can give the
+        others a megabyte of them.
+        """
+        found = list(self._node.of_pod(pod))
+        first = self._first_processes(found)
+        theirs = [container for container, one in first.items() if self._is_enforcer(one, mounts)]
+        sum_bytes = sum(held[one] for one in held.keys() - first.keys()) if again else 0
+        enforcers: set[str] = set()
+        for container in sorted(theirs, key=lambda one: held.get(one, 0)):
+            sum_bytes += held.get(container, 0)
+            if sum_bytes <= CONTEXT_BYTES:
+                enforcers.add(container)
+        return found, self._sandbox(pod, found, first, held), enforcers
+
+    def _first_processes(self, found: Iterable[Owner]) -> dict[str, Owner]:
+        """Return the processes with which containers began, as far as they live, by container.
 
         Processes of the runtime are left out, as CRI-O's conmon. Number 1 of a namespace is the
-        oldest process in it, so others are not read: a tenant can make that slow.
+        oldest process in it, also of those that started within one clock tick. Others are not read:
+        a tenant can make that slow.
         """
-        first: dict[str, tuple[Owner, ...]] = {}
+        first: dict[str, Owner] = {}
         for one in sorted(found, key=lambda one: (one.process.started, one.process.pid)):
-            theirs = first.get(one.place.container, ())
-            earliest = not theirs or theirs[0].process.started == one.process.started
-            if earliest and self._number(one) > 0:
-                first[one.place.container] = (*theirs, one)
+            before = first.get(one.place.container)
+            if before is None or before.process.started == one.process.started:
+                number = self._number(one)
+                if number > 0 and (before is None or (number == 1 and self._number(before) > 1)):
+                    first[one.place.container] = one
         return first
 
     def _sandbox(
-        self, found: Iterable[Owner], first: FirstProcesses, held: Mapping[str, int]
+        self, pod: str, found: Iterable[Owner], first: Mapping[str, Owner], held: Mapping[str, int]
     ) -> Owner | None:
         """Return the process of the pod's sandbox, None if the pod has none.
 
@@ -219,35 +223,30 @@ class Killer:
         | --- | --- | --- |
         | one | some | that number 1 |
         | one, and it mounts files that the kubelet makes for containers | some | as below |
-        | any other number | any | the only process of the oldest container, if that is not in
+        | any other number | any | the only process of the oldest container, if that is not in \
         `held` |
 
         The second row is a program that a debugging container targets, on a node whose runtime
         makes no sandbox process (CRI-O). A namespace that a tenant makes lies within the runtime's,
-        whose number counts. A process with an unreadable container may be of the oldest one, so
-        its only other process is spared only without such mounts. A process found by the first
-        row stays the sandbox's when the other containers have ended.
+        whose number counts. A process whose container is unreadable may belong to the oldest
+        container. Then the one other process there is spared only if it certainly has no mounts of
+        the kubelet. A process found by the first row stays the sandbox's when the other containers
+        have ended.
         """
-        known = {container: theirs for container, theirs in first.items() if container}
-        inits = {
-            container: one
-            for container, theirs in known.items()
-            for one in theirs
-            if self._number(one) == 1
-        }
+        known = {container: one for container, one in first.items() if container}
+        inits = [one for one in known.values() if self._number(one) == 1]
+        before = self._sandboxes.get(pod)
+        if before in inits:
+            return before
+        if len(inits) == 1 and len(known) > 1 and not self._is_of_kubelet(inits[0]):
+            known_before = self._sandboxes.items()
+            self._sandboxes = {
+                of: one for of, one in known_before if not self._node.is_gone(one.process)
+            } | {pod: inits[0]}
+            return inits[0]
         if not known:
             return None
-        pod = next(iter(known.values()))[0].place.pod
-        if len(inits) == 1 and len(known) > 1:
-            (init,) = inits.values()
-            if not self._is_of_kubelet(init):
-                known_before = self._sandboxes.items()
-                self._sandboxes = {
-                    of: one for of, one in known_before if not self._node.is_gone(one.process)
-                } | {pod: init}
-        if self._sandboxes.get(pod) in inits.values():
-            return self._sandboxes[pod]
-        oldest = min(known, key=lambda one: (known[one][0].process.started, one))
+        oldest = min(known, key=lambda one: (known[one].process.started, one))
         living = (one for one in found if one.place.container == oldest and self._number(one) > 0)
         theirs = list(islice(living, 2))
         hidden = any(not one.place.container for one in found)
@@ -256,37 +255,18 @@ class Killer:
         return theirs[0]
 
     def _is_of_kubelet(self, owner: Owner) -> bool:
-        try:
-            return self._node.has_container_mounts(owner.process.pid, owner.place.pod)
-        except OSError:
-            return True
-
-    def _enforcers(
-        self,
-        first: FirstProcesses,
-        mounts: frozenset[str],
-        held: Mapping[str, int],
-        *,
-        again: bool = False,
-    ) -> set[str]:
-        """Return the containers that are spared as the enforcer's.
-
-        Only the first process of each is asked for its mounts: a tenant can give the others a
-        megabyte of them.
-        """
-        theirs = [
-            container for container, (one, *_) in first.items() if self._is_enforcer(one, mounts)
-        ]
-        sum_bytes = sum(held[one] for one in held.keys() - first.keys()) if again else 0
-        spared: set[str] = set()
-        for container in sorted(theirs, key=lambda one: held.get(one, 0)):
-            sum_bytes += held.get(container, 0)
-            if sum_bytes <= CONTEXT_BYTES:
-                spared.add(container)
-        return spared
+        """Return True if the process sees mounts of the kubelet, or may hide them."""
+        call = self._node.has_container_mounts
+        return _read(call, owner.process.pid, owner.place.pod, unreadable=True)
 
     def _is_enforcer(self, owner: Owner, mounts: frozenset[str]) -> bool:
-        try:
-            return bool(mounts) and self._node.has_mounted(owner.process.pid, mounts)
-        except OSError:
-            return False
+        call = self._node.has_mounted
+        return bool(mounts) and _read(call, owner.process.pid, mounts, unreadable=False)
+
+
+def _read(call: Callable[..., _T], *of: object, unreadable: _T) -> _T:
+    """Return what a read of proc returns, or `unreadable` if it raises OSError."""
+    try:
+        return call(*of)
+    except OSError:
+        return unreadable
