@@ -389,13 +389,22 @@ def test_a_process_that_ended_in_its_grace_is_not_killed(tmp_path, over, signals
 
 def test_by_sentry_a_pod_ends_without_a_word_of_a_sidecar(tmp_path, over, signals):
     bench = over(line=a_line(held=hold_by_sentry(grace_s=3.0)))
-    ends = []
-    bench.sentry._killer.end = lambda *_, **more: ends.append(more) or PodEnd(1, 0, sure=True)
+    ends, listed = [], []
+
+    def end(_uid, holders, _held, **more):
+        listed.append({one.process.pid for one in holders})
+        ends.append(more)
+        return PodEnd(1, 0, sure=True)
+
+    bench.sentry._killer.end = end
     bench.run(2)
     put(tmp_path, 60, cgroup=f"0::/kubepods/pod{TRAINER}/{ID}\n")
+    put(tmp_path, 61, cgroup=f"0::/kubepods/pod{OTHER}/{ID}\n")
     bench.hold(5 * GIB, 60)
+    bench.driver.lists["GPU-a"] |= {61: GIB, 62: GIB}
     bench.run(3)
     assert {one["sidecar"] for one in ends} == {False}
+    assert listed[0] == {60}
     assert "ending a pod" in bench.events()
     assert not any("sidecar" in one.sentence for one in bench.reported())
 
