@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.node.events import EventReason
-from webhook.core.node.inventory import LOST, SILENT, UNSEEN, skipped
+from webhook.core.node.inventory import UNSEEN, skipped
+from webhook.core.pod.gpus import LOST, SILENT, Gpu
 from webhook.core.pod.quantity import format_bytes
 from webhook.names import NOT_ENFORCED
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
     from webhook.adapters.journal import Journal
     from webhook.core.node.inventory import Inventory, Scan
-    from webhook.core.pod.gpus import Gpu
     from webhook.nodekit.events import EventWriter
 
 _CURE: Final = "It is taken back by itself once the driver no longer says so"

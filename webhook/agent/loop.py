@@ -265,18 +265,19 @@ class Agent:
         self, found: Sharing, node: dict[str, Any], inventory: Inventory
     ) -> tuple[Patches, list[str]]:
         """Return what the node lacks; its startup taint goes once it lacks nothing else."""
-        now_s = time.time()
+        now_s, gpus = time.time(), inventory.gpus
+        acts = self._proofs.sentry_acts(now_s, gpus)
         conditions: Conditions = {SENTRY_ACTING_CONDITION: None}
         if self._settings.expects_sentry:
             api_now_s = self._kube.now_s()
-            conditions = self._proofs.sentry_condition(now_s, inventory.gpus, api_now_s)
+            conditions = self._proofs.sentry_condition(now_s, gpus, api_now_s, acts=acts)
         state = limited(
             node,
             desired(
                 inventory,
                 self._assigned.shown,
                 driver_holds=self._proofs.driver_holds(now_s),
-                sentry_acts=self._proofs.sentry_acts(now_s, inventory.gpus),
+                sentry_acts=acts,
                 conditions=conditions,
             ),
             found,
@@ -285,7 +286,7 @@ class Agent:
             claimed_by=self._sharing.claimed_by,
         )
         made = patches(node, state)
-        awaits_sentry = bool(found.shared is not Shared.NO and inventory.gpus and not conditions)
+        awaits_sentry = bool(found.shared is not Shared.NO and gpus and not conditions)
         if made or awaits_sentry or not self._sharing.is_settled(inventory):
             return made, list(changes(node, made))
         key = self._settings.startup_taint

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.kinds.nodes import SENTRY_FRESH_S, write_time
-from webhook.core.node.inventory import LOST, SILENT
+from webhook.core.kinds.nodes import (
+    SENTRY_FRESH_S,
+    SentryFault,
+    sentry_fault,
+    unmeasured,
+    write_time,
+)
 from webhook.core.node.sharing import listed
 from webhook.core.nvidia.drivers import Fault
 from webhook.names import SENTRY_ACTING_CONDITION
@@ -20,8 +25,8 @@ if TYPE_CHECKING:
     from webhook.core.pod.gpus import Gpu
 
 LIMIT_FRESH_S: Final = 240.0
-"""Maximum age of a proof that the driver holds caps, in seconds. The sentry writes every 65 s. The
-label stays for as long if the object cannot be read."""
+"""Maximum age of a proof that the driver holds caps, in seconds. The label stays for as long if the
+object cannot be read."""
 
 _GONE: Final = {Fault.LIBRARY_MISSING, Fault.DRIVER_DOWN, Fault.DRIVER_CHANGED}
 
@@ -89,26 +94,27 @@ class Proofs:
         """
         gpus = tuple(gpus)
         figures = self._seen.figures if self._seen and gpus else None
-        if figures is not None and not _why_no_sentry(figures, gpus, now_s):
+        if figures is not None and not sentry_fault(figures, gpus, now_s):
             self._acted_s = figures.observed_s
         if abs(now_s - self._acted_s) <= SENTRY_FRESH_S:
             return True
         return None if not (self._seen and gpus) and self._is_new(now_s) else False
 
-    def sentry_condition(self, now_s: float, gpus: Iterable[Gpu], api_now_s: float) -> Conditions:
+    def sentry_condition(
+        self, now_s: float, gpus: Iterable[Gpu], api_now_s: float, *, acts: bool | None
+    ) -> Conditions:
         """Return the node's condition of a sentry that acts; none if that is not known yet.
 
-        `api_now_s` is the Unix time by the API server's clock.
+        `api_now_s` is the Unix time by the API server's clock; `acts` is that of `sentry_acts`.
         """
-        gpus = tuple(gpus)
-        if self.sentry_acts(now_s, gpus):
+        if acts:
             status, reason, message = "True", "SentryActs", _ACTS
         elif self._is_new(now_s):
             return {}
         else:
             figures = self._seen.figures if self._seen else None
-            reason, message = _why_no_sentry(figures, gpus, now_s) or _NO_SENTRY
-            status = "False"
+            fault = sentry_fault(figures, gpus, now_s) or SentryFault.NO_SENTRY
+            status, reason, message = "False", fault, _why(fault, figures, gpus)
         said = {"status": status, "reason": reason, "message": message}
         return {SENTRY_ACTING_CONDITION: {**said, "lastTransitionTime": write_time(api_now_s)}}
 
@@ -121,28 +127,16 @@ _WITHOUT: Final = (
     "pods whose only enforcer it is run without a cap here, and no further one comes;"
     " kubectl get pods -A -l app.kubernetes.io/component=sentry -o wide"
 )
-_NO_SENTRY: Final = (
-    "NoSentry",
-    f"no sentry of this node has written its GPUNode for {SENTRY_FRESH_S:g} s: {_WITHOUT}",
-)
+_NO_SENTRY: Final = f"no sentry of this node has written its GPUNode for {SENTRY_FRESH_S:g} s"
+_NO_ACT: Final = "the sentry of this node may stop no process, or cannot follow its list of pods"
 
 
-def _why_no_sentry(
-    figures: NodeFigures | None, gpus: Iterable[Gpu], now_s: float
-) -> tuple[str, str] | None:
-    """Return reason and message if figures prove no sentry that acts; None if they prove one.
-
-    A GPU that does not answer the agent either gets no pod, and nothing there can be measured.
-    """
-    if figures is None or abs(now_s - figures.observed_s) > SENTRY_FRESH_S:
-        return _NO_SENTRY
-    if not figures.acts:
-        why = "the sentry of this node may stop no process, or cannot follow its list of pods"
-        return "SentryDoesNotAct", f"{why}: {_WITHOUT}"
-    measured = {gpu.uuid for gpu in figures.gpus if gpu.measured}
-    answering = (gpu for gpu in gpus if gpu.fault not in {LOST, SILENT})
-    unmeasured = tuple(gpu.uuid for gpu in answering if gpu.uuid not in measured)
-    if unmeasured:
-        why = f"the sentry of this node cannot measure {listed(unmeasured)}"
-        return "GPUNotMeasured", f"{why}: {_WITHOUT}"
-    return None
+def _why(fault: SentryFault, figures: NodeFigures | None, gpus: Iterable[Gpu]) -> str:
+    """Return the message of the condition for a reason."""
+    if fault is SentryFault.DOES_NOT_ACT:
+        why = _NO_ACT
+    elif fault is SentryFault.NOT_MEASURED and figures:
+        why = f"the sentry of this node cannot measure {listed(unmeasured(figures, gpus))}"
+    else:
+        why = _NO_SENTRY
+    return f"{why}: {_WITHOUT}"

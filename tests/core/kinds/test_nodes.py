@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.clusters import a_gpu, a_node, held
-from webhook.core.kinds.nodes import read_gpu_node, read_time, write_gpu_node, write_time
+from tests.support.clusters import NOW_S, a_gpu, a_node, held
+from webhook.core.kinds.nodes import (
+    SentryFault,
+    read_gpu_node,
+    read_time,
+    sentry_fault,
+    write_gpu_node,
+    write_time,
+)
+from webhook.core.node.inventory import RESIZED
 from webhook.core.node.limits import Proof
+from webhook.core.pod.gpus import LOST, SILENT
 
 HELD = {"heldBy": "driver", "idleSince": "2026-11-21T20:15:04Z"}
 PROVEN = {"proven": True, "backEnd": "misc", "why": "", "of": "a newer release"}
@@ -115,3 +125,30 @@ def test_whatever_is_read_can_be_written(at):
         assert at.year == 9999
     else:
         assert datetime.fromisoformat(write_time(found)) == at.astimezone(UTC)
+
+
+NOW = {"age_s": 0, "acts": True, "measured": (True, True), "fault": ""}
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({}, None),
+        ({"age_s": 120}, None),
+        ({"age_s": 121}, SentryFault.NO_SENTRY),
+        ({"age_s": -121}, SentryFault.NO_SENTRY),
+        ({"acts": False}, SentryFault.DOES_NOT_ACT),
+        ({"measured": (True, False)}, SentryFault.NOT_MEASURED),
+        ({"measured": (True,)}, SentryFault.NOT_MEASURED),
+        ({"measured": (True,), "fault": LOST}, None),
+        ({"measured": (True, False), "fault": SILENT}, None),
+        ({"measured": (True, False), "fault": RESIZED}, SentryFault.NOT_MEASURED),
+    ],
+)
+def test_figures_prove_a_sentry_that_acts_on_each_gpu_that_answers(change, fault):
+    given = NOW | change
+    gpus = [a_gpu(79, uuid=f"GPU-{n}", measured=one) for n, one in enumerate(given["measured"])]
+    figures = replace(a_node("n1", *gpus, age_s=given["age_s"]).figures, acts=given["acts"])
+    shared = [a_gpu(79, uuid="GPU-0"), a_gpu(79, uuid="GPU-1", fault=given["fault"])]
+    assert sentry_fault(figures, shared, NOW_S) == fault
+    assert sentry_fault(None, shared, NOW_S) is SentryFault.NO_SENTRY

@@ -197,8 +197,9 @@ def gated(field: str, name: str) -> dict[str, Any]:
 def by_sentry(age_s: float = 14, by: str = "sentry", peak: float = 6, **changes: Any) -> Report:
     """Explain a pod by Sentry on a node whose sentry wrote its figures so long ago."""
     gpu = a_gpu(79, held("rag", 8, 6, peak, held_by=by), measured=True, **H100)
-    node = replace(a_node("n1", gpu, age_s=age_s).figures, acts=True)
-    given = {"nodes": (node,), "rule": BY_SENTRY} | changes
+    node = a_node("n1", gpu, age_s=age_s)
+    acts = replace(node.figures, acts=True)
+    given = {"nodes": (acts,), "seen": {"n1": node.read}, "rule": BY_SENTRY} | changes
     return bound("rag", "8Gi", "n1", "GPU-n1-0", **given)
 
 

@@ -8,8 +8,11 @@ import pytest
 
 from tests.support.clusters import NOW_S, a_gpu, a_node
 from webhook.core.node.limits import Proof
+from webhook.core.pod.gpus import LOST
 from webhook.tools.explain.judge import eligible
 from webhook.tools.explain.judge.eligible import Mismatch
+from webhook.tools.explain.judge.held import lacks_sentry
+from webhook.tools.explain.judge.report import PodFacts
 from webhook.tools.shared.node import ClusterNode
 from webhook.tools.shared.pod import ClusterPod
 
@@ -165,19 +168,22 @@ def test_a_pod_by_sentry_has_no_sidecar_and_requires_the_label(key, container, r
     assert eligible.requires_sentry(ClusterPod(pod)) is requires_it
 
 
-@pytest.mark.parametrize(
-    ("age_s", "acts", "measured", "has_one"),
-    [
-        (120, True, (True, True), True),
-        (121, True, (True, True), False),
-        (-121, True, (True, True), False),
-        (0, False, (True, True), False),
-        (0, True, (True, False), False),
-    ],
-)
-def test_figures_prove_a_sentry_that_acts(age_s, acts, measured, has_one):
-    gpus = [a_gpu(79, measured=one) for one in measured]
-    node = replace(a_node("n1", *gpus, age_s=age_s).figures, acts=acts)
-    assert eligible.has_sentry(node, NOW_S) is has_one
-    broken = replace(node, gpus=tuple(replace(one, healthy=one.measured) for one in node.gpus))
-    assert eligible.has_sentry(broken, NOW_S) is (has_one or not all(measured))
+@pytest.mark.parametrize(("age_s", "reason"), [(120, None), (121, Mismatch.NO_SENTRY)])
+def test_figures_alone_say_whether_a_node_has_a_sentry_that_acts(age_s, reason):
+    guarded = a_node("n1", a_gpu(79, measured=True), age_s=age_s).figures
+    pod = requires(expression("vramwarden.io/sentry", "In", "true"))
+    found = why_not(pod, replace(guarded, acts=True), None)
+    assert (found and found[0]) == reason
+
+
+def test_a_sentry_acts_on_each_gpu_that_the_node_advertises_as_far_as_that_can_be_read():
+    first, second = a_gpu(79, measured=True), a_gpu(79, uuid="GPU-b", index=1)
+    node = replace(a_node("n1", first).figures, acts=True)
+    one, both = a_node("n1", first).read, a_node("n1", first, second).read
+    facts = PodFacts(namespace="team", name="p", now_s=NOW_S, pod=None, nodes=(node,))
+    for seen, lacks in ((None, False), ({}, False), ({"n1": one}, False), ({"n1": both}, True)):
+        assert lacks_sentry(replace(facts, seen=seen), node) is lacks
+    lost = a_node("n1", first, replace(second, healthy=False, fault=LOST)).read
+    assert lacks_sentry(replace(facts, seen={"n1": lost}), node) is False
+    blind = replace(node, gpus=(*node.gpus, replace(second, measured=False)))
+    assert lacks_sentry(facts, blind) is True

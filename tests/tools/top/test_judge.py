@@ -142,6 +142,14 @@ def test_a_pod_is_held_as_on_its_worst_gpu_and_idle_where_it_is_so_on_each(holde
     assert (row.held_by, row.idle_since_s) == said
 
 
+@pytest.mark.parametrize("by", ["sentry", "sidecar"])
+@pytest.mark.parametrize(("age_s", "proves"), [(120, True), (121, False)])
+def test_figures_say_for_two_minutes_that_the_sentry_holds_a_pod(by, age_s, proves):
+    node = a_node("n1", a_gpu(79, held("p", 8, held_by=by, idle_since_s=5)), age_s=age_s)
+    (row,) = joined([node], [a_pod("p", "8Gi", node="n1")]).pods
+    assert (row.held_by, row.idle_since_s) == (by if proves or by == "sidecar" else "", 5)
+
+
 def test_programs_read_who_holds_a_pod_since_when_it_idles_and_what_the_driver_can():
     report = as_value(joined(held_nodes(), held_pods()), ("nodes", "pods"))
     limits = [node["driverLimit"] for node in report["nodes"]]

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from enum import StrEnum
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.bounds import LONGEST_SENTENCE, LONGEST_TEXT, LONGEST_WORD
 from webhook.core.node.limits import Proof
 from webhook.core.pod.fields import Json, as_object, as_objects
-from webhook.core.pod.gpus import LONGEST_FAULT, LONGEST_PRODUCT, MOST_GPUS, names_gpu
+from webhook.core.pod.gpus import LONGEST_FAULT, LONGEST_PRODUCT, LOST, MOST_GPUS, SILENT, names_gpu
 from webhook.core.pod.quantity import MIB, format_bytes
 from webhook.core.words import printable
 from webhook.names import GPU_NODE_KIND, LONGEST_HELD, SEEING_API_VERSION
@@ -22,13 +23,15 @@ from webhook.names import GPU_NODE_KIND, LONGEST_HELD, SEEING_API_VERSION
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from webhook.core.pod.gpus import Gpu
+
 MOST_PODS: Final = 256
 """Of a GPU, managed ones and others each."""
 STALE_S: Final = 180.0
-"""Figures that are older are said to be old: a sentry writes them at least each minute."""
+"""Figures that are older are said to be old: a sentry writes them every 60 to 65 s at least."""
 SENTRY_FRESH_S: Final = 120.0
-"""Maximum age of figures that prove a sentry that acts, in seconds: longer than a pod of its
-DaemonSet is replaced. The node's condition is `False` only after as long without such figures."""
+"""Maximum age of figures that prove a sentry that acts, in seconds. Replacing a DaemonSet pod takes
+less. The condition becomes `False` only after the same time without proof."""
 HELD_BY_DRIVER, HELD_LATE, HELD_BY_SENTRY = "driver", "driver, late", "sentry"
 HOLDERS: Final = (HELD_BY_DRIVER, HELD_LATE, "sidecar", HELD_BY_SENTRY)
 """Who may hold a pod to its cap, the strongest first."""
@@ -111,6 +114,38 @@ class NodeFigures:
     """Whether the driver can hold caps, by the node's limiter; None where there is none."""
     held: str = ""
     """Why what is free on them is promised to nobody; empty where it may be."""
+
+
+class SentryFault(StrEnum):
+    """Reason why no sentry is proved that acts on a node, as the node's condition has it."""
+
+    NO_SENTRY = "NoSentry"
+    DOES_NOT_ACT = "SentryDoesNotAct"
+    NOT_MEASURED = "GPUNotMeasured"
+
+
+def sentry_fault(
+    figures: NodeFigures | None, gpus: Iterable[Gpu | GpuFigures], now_s: float
+) -> SentryFault | None:
+    """Return why figures prove no sentry that acts on these GPUs; None if they prove one.
+
+    `now_s` is a Unix time.
+    """
+    if figures is None or abs(now_s - figures.observed_s) > SENTRY_FRESH_S:
+        return SentryFault.NO_SENTRY
+    if not figures.acts:
+        return SentryFault.DOES_NOT_ACT
+    return SentryFault.NOT_MEASURED if unmeasured(figures, gpus) else None
+
+
+def unmeasured(figures: NodeFigures, gpus: Iterable[Gpu | GpuFigures]) -> tuple[str, ...]:
+    """Return the UUIDs of GPUs that a sentry does not measure.
+
+    A GPU that does not answer the agent either gets no pod, and nothing there can be measured.
+    """
+    measured = {gpu.uuid for gpu in figures.gpus if gpu.measured}
+    answering = (gpu.uuid for gpu in gpus if gpu.fault not in {LOST, SILENT})
+    return tuple(uuid for uuid in answering if uuid not in measured)
 
 
 def write_gpu_node(node: NodeFigures, node_uid: str = "") -> Json:

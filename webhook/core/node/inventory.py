@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from webhook.core.nvidia.drivers import RECOVERIES, Fault, SeenGpu
-from webhook.core.pod.gpus import LONGEST_FAULT, Gpu
+from webhook.core.pod.gpus import LONGEST_FAULT, LOST, SILENT, Gpu
 from webhook.core.pod.quantity import MIB
 from webhook.names import ENFORCED_BY_SIDECAR, NOT_ENFORCED
 
@@ -20,8 +20,6 @@ GRACE_S: Final = 300.0
 of the driver takes, and what Kubernetes itself grants a node that is gone (the default toleration
 of `node.kubernetes.io/unreachable`)."""
 
-LOST: Final = "is lost"
-SILENT: Final = "does not answer"
 RESIZED: Final = "reports another size"
 UNSEEN: Final = frozenset({LOST, SILENT, RESIZED})
 """Faults of a GPU that is not as advertised, while its driver says nothing bad of it."""

@@ -26,6 +26,10 @@ MOST_GPUS: Final = 64
 LONGEST_FAULT: Final = 120
 """Characters that say why a GPU is not healthy."""
 
+LOST: Final = "is lost"
+SILENT: Final = "does not answer"
+"""Faults of a GPU that its node's agent cannot reach."""
+
 UUID: Final = re.compile(f"[0-9A-Za-z-]{{1,{LONGEST_UUID}}}")
 """A GPU's UUID, wherever it is read from an object."""
 

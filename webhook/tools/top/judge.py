@@ -13,7 +13,7 @@ from functools import partial
 from textwrap import shorten
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from webhook.core.kinds.nodes import HELD_BY_SENTRY, STALE_S, held_by, idle_since
+from webhook.core.kinds.nodes import HELD_BY_SENTRY, SENTRY_FRESH_S, STALE_S, held_by, idle_since
 from webhook.core.words import amount, counted, exactly, span
 from webhook.tools.shared.pod import scheduler_says
 
@@ -355,13 +355,13 @@ def _pod_rows(
 ) -> tuple[PodRow, ...]:
     held: dict[str, list[tuple[str, PodFigures]]] = {pod.uid: [] for pod in pods}
     for node in nodes:
-        stale = report.stale(node)  # then its sentry may be gone, and pods may do something again
+        stale = report.stale(node)  # then pods may do something again
+        proves_no_sentry = report.age_s(node) > SENTRY_FRESH_S
         for uuid, one in ((gpu.uuid, one) for gpu in node.gpus for one in gpu.pods):
             if one.uid in held:
-                known = one
-                if stale:
-                    by = "" if one.held_by == HELD_BY_SENTRY else one.held_by
-                    known = replace(one, idle_since_s=None, held_by=by)
+                known = replace(one, idle_since_s=None) if stale else one
+                if proves_no_sentry and one.held_by == HELD_BY_SENTRY:
+                    known = replace(known, held_by="")
                 held[one.uid].append((uuid, known))
     room = _Room(report, nodes)
     rows = [_pod(pod, held[pod.uid], room, report.at_s) for pod in pods]

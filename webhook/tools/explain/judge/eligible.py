@@ -11,7 +11,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.kinds.nodes import SENTRY_FRESH_S
+from webhook.core.kinds.nodes import sentry_fault
 from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.pod.fields import as_object, as_objects, text_of
 from webhook.names import (
@@ -79,7 +79,7 @@ def why_not(
     spec = pod.part("spec")
     written = {
         NODE_DRIVER_LIMIT_LABEL: "true" if holds_caps(node) else "",
-        NODE_SENTRY_LABEL: "true" if has_sentry(node, now_s) else "",
+        NODE_SENTRY_LABEL: "" if sentry_fault(node, node.gpus, now_s) else "true",
     }
     written |= {NODE_ENFORCEMENT_LABEL: node.enforcement} if node.enforcement else {}
     labels, has_all = (seen.labels, True) if seen else (written, False)
@@ -132,12 +132,6 @@ def requires_sentry(pod: ClusterPod) -> bool:
     expressions = (one for term in _terms(pod) for one in as_objects(term.get("matchExpressions")))
     asks = any(text_of(one, "key") == NODE_SENTRY_LABEL for one in expressions)
     return asks and not pod.has_sidecar
-
-
-def has_sentry(node: NodeFigures, now_s: float) -> bool:
-    """Return True if figures prove a sentry that acts and measures every healthy GPU."""
-    is_fresh = abs(now_s - node.observed_s) <= SENTRY_FRESH_S
-    return is_fresh and node.acts and all(gpu.measured for gpu in node.gpus if gpu.healthy)
 
 
 def holds_caps(node: NodeFigures) -> bool:

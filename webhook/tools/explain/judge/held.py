@@ -12,6 +12,7 @@ from webhook.core.kinds.nodes import (
     HELD_LATE,
     held_by,
     read_time,
+    sentry_fault,
 )
 from webhook.core.node.limits import LIMIT_COMES_S
 from webhook.core.pod.fields import part, text_of
@@ -20,7 +21,6 @@ from webhook.names import CAP_HELD_CONDITION, DRIVER_LIMIT_ANNOTATION, ENFORCER_
 from webhook.tools.explain.judge.eligible import (
     NO_SENTRY,
     Mismatch,
-    has_sentry,
     holds_caps,
     requires_sentry,
     why_no_limit,
@@ -118,8 +118,13 @@ def without_sentry(facts: PodFacts, pod: ClusterPod, node: NodeFigures | None) -
 
 
 def lacks_sentry(facts: PodFacts, node: NodeFigures | None) -> bool:
-    """Return True if the figures of nodes could be read and prove no sentry that acts on a node."""
-    return facts.nodes is not None and not (node and has_sentry(node, facts.now_s))
+    """Return True if the figures of nodes could be read and prove no sentry that acts on a node.
+
+    It has to act on each GPU that the node advertises, or if that is unknown, that figures name.
+    """
+    seen = (facts.seen or {}).get(node.name) if node else None
+    gpus = (seen.gpus if seen else ()) or (node.gpus if node else ())
+    return facts.nodes is not None and sentry_fault(node, gpus, facts.now_s) is not None
 
 
 def denied_by_driver(
