@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 
 import pytest
 from hypothesis import given
@@ -107,8 +108,8 @@ def test_by_sentry_an_excess_that_is_only_reported_is_reported_late_s_after_it_w
 @pytest.mark.parametrize(
     ("terms", "poll_s"),
     [
-        ([], None),
-        ([hold()], None),
+        ([], inf),
+        ([hold()], inf),
         ([hold(), hold_by_sentry(1.5)], 1.0),
         ([hold_by_sentry(2.5), hold_by_sentry(0.2), hold_by_sentry(1.5)], 0.1),
         ([hold_by_sentry(0.2, may_act=False, reports=True), hold_by_sentry(3.5)], 3.0),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Final
 
 ENDING_S: Final = 0.25
@@ -25,17 +26,17 @@ def pause_s(
     may_act: bool,
     listed: bool,
     held: bool,
-    poll_s: float | None = None,
+    poll_s: float = inf,
 ) -> float:
     """Return how long to wait after a scan that took so long, in seconds.
 
-    `poll_s` is the shortest poll interval of pods that only the sentry holds, None without such.
+    `poll_s` is the shortest poll interval of pods that only the sentry holds, `inf` without such.
 
     | a pod was stopped | is over its cap | may be stopped | is listed, or holds memory | pause |
     | --- | --- | --- | --- | --- |
     | yes | any | any | any | 0.25 |
-    | no | yes | any | any | 0.5, or `poll_s` if that is less; but 0.25 in any case |
-    | no | no | yes | any | 1, or `poll_s` if that is less; but 0.25 in any case |
+    | no | yes | any | any | the smaller of 0.5 and `poll_s`, at least 0.25 |
+    | no | no | yes | any | the smaller of 1 and `poll_s`, at least 0.25 |
     | no | no | no | yes | 10 |
     | no | no | no | no | 45 |
 
@@ -51,12 +52,11 @@ def pause_s(
     A tenant can make scans slow, by CPU alone, and must not gain the time by it. Figures that are
     older than two minutes prove no sentry, so a slow driver is scanned that often as well.
     """
-    poll_s = None if poll_s is None else max(poll_s, ENDING_S)
+    poll_s = max(poll_s, ENDING_S)
     if ending or judging:
-        return max(ENDING_S if ending else min(JUDGING_S, poll_s or JUDGING_S), HURRY * took_s)
-    if may_act and poll_s is not None:
-        return max(min(HOLDING_S, poll_s), HURRY * took_s)
+        return max(ENDING_S if ending else min(JUDGING_S, poll_s), HURRY * took_s)
     if may_act:
-        return max(HOLDING_S, HURRY * took_s, min(DUTY * took_s, SOON_S))
+        rest_s = min(DUTY * took_s, SOON_S) if poll_s == inf else 0.0
+        return max(min(HOLDING_S, poll_s), HURRY * took_s, rest_s)
     least_s = LISTED_S if listed or held else IDLE_S
     return max(least_s, HURRY * took_s, min(DUTY * took_s, IDLE_S))

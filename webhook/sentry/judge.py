@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.enforcement.limits import judged_bytes
@@ -48,6 +49,8 @@ class Judge:
         self._acts = acts
         self.promises: Mapping[str, Assignment] = {}
         """What pods that are judged were promised, by UID as it is compared."""
+        self.terms: Mapping[str, Hold] = {}
+        """Theirs, by UID."""
         self._states: dict[str, StepState] = {}
         self._dead_since_s: dict[Process, float] = {}
         self._rejected: dict[str, set[Process]] = {}
@@ -75,6 +78,7 @@ class Judge:
         self._forget_others()
 
     def _forget_others(self) -> None:
+        self.terms = {uid: one.hold for uid, one in self.promises.items() if one.hold}
         self._states = {uid: one for uid, one in self._states.items() if uid in self.promises}
         self._rejected = {uid: one for uid, one in self._rejected.items() if uid in self.promises}
 
@@ -89,9 +93,9 @@ class Judge:
         """
         judged = self.judged()
         ceilings = [
-            ALWAYS if uid in judged else ceiling_of(promise.hold)
+            ALWAYS if uid in judged else ceiling_of(self.terms[uid])
             for uid, promise in self.promises.items()
-            if promise.hold is not None and gives(promise, gpu)
+            if gives(promise, gpu)
         ]
         return min(ceilings, default=None)
 
@@ -99,17 +103,17 @@ class Judge:
         """Return the pods of which something is still to be seen: they are not calm."""
         return frozenset(uid for uid, state in self._states.items() if not is_calm(state))
 
-    def poll_s(self) -> float | None:
-        """Return the shortest poll interval of pods by Sentry that may be stopped, None for none.
+    def poll_s(self) -> float:
+        """Return the shortest poll interval of pods by Sentry that may be stopped, `inf` for none.
 
         That of pods by sidecar is the sidecar's.
         """
         polls = (
-            poll_of(one.hold)
-            for one in self.promises.values()
-            if one.hold is not None and one.hold.may_act and one.hold.by is EnforceBy.SENTRY
+            poll_of(one)
+            for one in self.terms.values()
+            if one.may_act and one.by is EnforceBy.SENTRY
         )
-        return min(polls, default=None)
+        return min(polls, default=inf)
 
     def is_ending(self) -> bool:
         """Return True if memory of a killed process has yet to come back."""
@@ -132,17 +136,15 @@ class Judge:
         self._note_who_holds(scan)
         judged = self.judged()
         actions: list[tuple[str, Action]] = []
-        for uid, promise in self.promises.items():
-            if promise.hold is None:
-                continue
+        for uid, terms in self.terms.items():
             theirs = held.get(uid, [])
             state = self._states.get(uid, StepState())
             followed = uid in judged or state.reported
-            if not followed and not self._is_over(uid, promise.hold, theirs):
+            if not followed and not self._is_over(uid, terms, theirs):
                 continue
-            observation = self._observation(uid, promise.hold, theirs, scan, now_s)
+            observation = self._observation(uid, terms, theirs, scan, now_s)
             dead = frozenset(one.owner.process.pid for _, one in theirs if one.owner and one.dead)
-            cap = cap_of(promise.hold, dead, acts=self._acts)
+            cap = cap_of(terms, dead, acts=self._acts)
             self._states[uid], chosen = step(state, observation, cap, now_s)
             actions += ((uid, action) for action in chosen)
         return actions

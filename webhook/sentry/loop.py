@@ -363,22 +363,19 @@ class Sentry:
         self._stuck[uid] = stuck
 
     def _by(self, uid: str) -> EnforceBy:
-        hold = self._judge.promises[uid].hold
-        return hold.by if hold else EnforceBy.SIDECAR
+        return self._judge.terms[uid].by
 
     def _is_by_sentry(self, uid: str) -> bool:
         return self._by(uid) is EnforceBy.SENTRY
 
     def _grace_s(self, uid: str) -> float:
-        hold = self._judge.promises[uid].hold
-        return hold.grace_s if hold and self._is_by_sentry(uid) else 0.0
+        return self._judge.terms[uid].grace_s if self._is_by_sentry(uid) else 0.0
 
     def _instead(self, uid: str) -> str:
         """Return what a message adds about the sidecar; empty for a pod by Sentry."""
         if self._is_by_sentry(uid):
             return ""
-        hold = self._judge.promises[uid].hold
-        late_s = (hold.late_s if hold else 0.0) + LATER_S
+        late_s = self._judge.terms[uid].late_s + LATER_S
         return f"; its sidecar did not stop it within {late_s:g} s, so the node's sentry does"
 
     def _report_excess(self, uid: str, action: ReportExcess) -> None:
@@ -386,8 +383,8 @@ class Sentry:
         promise = self._judge.promises[uid]
         if action.process is not None:
             action = replace(action, process=self._as_its_owner_sees(action.process))
-        of_policy = promise.hold is not None and promise.hold.reports
-        who = "the policy only reports (onExcess: Report)" if of_policy else _ONLY_REPORTS
+        of_policy = "the policy only reports (onExcess: Report)"
+        who = of_policy if self._judge.terms[uid].reports else _ONLY_REPORTS
         why = explain_report(action, who)
         self._journal.event("warning", "a pod is over its cap", why=why, pod=promise.pod, uid=uid)
         self._metrics.would_stop()

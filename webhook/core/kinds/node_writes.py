@@ -42,7 +42,7 @@ def due_after_s(written: NodeFigures | None, newest: NodeFigures, jitter_s: floa
     | figures | it, a pod with a promise or a holder without one came or went | `LEAST_S` |
     | figures | one more stop, done or only reported; other health, names, versions | `LEAST_S` |
     | figures | another word on how a pod is held, or on the driver's limit | `LEAST_S` |
-    | figures | the sentry may act or may no longer; a GPU is measured or no longer | `LEAST_S` |
+    | figures | whether the sentry acts, or whether a GPU is measured, has changed | `LEAST_S` |
     | figures | a pod does something, or nothing any longer, and none of the above | as below |
     | figures | nothing of these | `REGULAR_S` and the node's jitter |
     """

@@ -146,7 +146,7 @@ class ClusterPod(ClusterObject):
         """
         if self.gpus:
             return False
-        return any(map(is_gated, self.statuses())) or self.status.endswith(_NOT_CREATED)
+        return any(map(is_container_gated, self.statuses())) or self.status.endswith(_NOT_CREATED)
 
     @LazyFact
     def waits(self) -> str:
@@ -260,7 +260,7 @@ class ClusterPod(ClusterObject):
         return [one for one in self.statuses() if one.get("name") == ENFORCER_CONTAINER]
 
 
-def is_gated(status: Json) -> bool:
+def is_container_gated(status: Json) -> bool:
     """Return True if a container is not created since its pod has no GPU yet."""
     reason, message = _waiting(status)
     return reason == _NOT_CREATED and _GATED in message

@@ -33,7 +33,7 @@ from webhook.tools.explain.judge.stops import (
 )
 from webhook.tools.explain.judge.waiting import demand_words, old_figures, unreadable
 from webhook.tools.shared.node import SAID
-from webhook.tools.shared.pod import AWAY, is_gated
+from webhook.tools.shared.pod import AWAY, is_container_gated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -265,9 +265,9 @@ def _waiting_containers(pod: ClusterPod, state: PodState) -> Iterator[Cause]:
     """Yield the first container that the kubelet cannot start."""
     for one in pod.statuses():
         waits = part(one, "state", "waiting")
-        if is_gated(one) and not state.uuids:
+        if is_container_gated(one) and not state.uuids:
             continue
-        if is_gated(one):
+        if is_container_gated(one):
             detail = "it has its GPU now, and the kubelet creates its containers within 10 s"
             yield Cause(Severity.INFO, OtherReason.CONTAINER_WAITS, detail)
             return

@@ -109,7 +109,7 @@ def explain_pending(facts: PodFacts, pod: ClusterPod, state: PodState) -> Report
 def _whole_nodes(facts: PodFacts, pod: ClusterPod) -> list[WholeNode] | None:
     if facts.seen is None or facts.pods is None:
         return None
-    return whole_nodes(pod, facts.seen, facts.pods)
+    return whole_nodes(pod, facts.seen, facts.pods, facts.now_s)
 
 
 def _of_whole_nodes(facts: PodFacts) -> Iterator[str]:

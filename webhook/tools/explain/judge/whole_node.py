@@ -43,9 +43,9 @@ class WholeNode:
 
 
 def whole_nodes(
-    pod: ClusterPod, nodes: Mapping[str, ClusterNode], pods: Sequence[ClusterPod]
+    pod: ClusterPod, nodes: Mapping[str, ClusterNode], pods: Sequence[ClusterPod], now_s: float
 ) -> list[WholeNode] | None:
-    """Return the nodes on which a pod may run, the freest first.
+    """Return the nodes on which a pod may run now (Unix time), the freest first.
 
     None where nobody knows what one of the `pods` there was promised.
     """
@@ -58,7 +58,7 @@ def whole_nodes(
     found = [
         WholeNode(name=name, total_bytes=node.vram_bytes, promised=promised[name])
         for name, node in nodes.items()
-        if why_not(pod, _figures_of(node), node, 0.0) is None
+        if why_not(pod, _figures_of(node), node, now_s) is None
     ]
     return sorted(found, key=lambda one: (-one.free_bytes, one.name))
 
