@@ -256,6 +256,9 @@ def test_a_line_that_says_something_else_now_counts_at_once():
     judge = Judge()
     judge.on_list({TRAINER: a_line()})
     judge.judge(a_scan(held(50, 900)), 0.0)
+    judge.on_list({TRAINER: a_line(held=hold(cap_mib=500))})
+    assert (judge.above("GPU-a"), judge.judge(a_scan(held(50, 900)), 1.0)) == (520 * 2**20, [])
+    assert judge.judged() == {TRAINER}
     judge.on_list({TRAINER: a_line(held=hold(may_act=False))})
     assert judge.promises == {}
 
