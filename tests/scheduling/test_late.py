@@ -10,6 +10,7 @@ from tests.scheduling.replicas import BINDING, SYSTEM, Cluster, replica
 from tests.support.control_planes import wait_until
 from tests.support.schedulers import bound, patch, remove_pod
 from tests.support.webhook_configurations import LOCAL, installed, webhook_configurations
+from webhook.names import NODE_SENTRY_LABEL
 
 
 @pytest.fixture
@@ -65,7 +66,7 @@ NAMES = "vramwarden.io/device-names"
 @pytest.mark.usefixtures("nobody_answers")
 @pytest.mark.parametrize("cluster", ["team", "sentry", "none"], indirect=True)
 def test_pods_that_were_bound_without_us_are_assigned_late(cluster, control_plane, tmp_path):
-    cluster.node("n1", 8)
+    cluster.node("n1", 8, **{NODE_SENTRY_LABEL: "true"})
     for name in ("first", "second"):
         bind(cluster, name)
     assert bound(cluster.api, cluster.namespace) == {"first": ("n1", ""), "second": ("n1", "")}
