@@ -108,9 +108,9 @@ def processes(uid):
 
 def held_since_s(node, uid):
     """Return when a process of a pod said that it holds memory: Unix time, None before."""
-    for scene in (node.state / "scenes").iterdir():
-        if uid in (scene / "pod").read_text():
-            times = [one.stat().st_mtime for one in (scene / "pids").glob("[0-9]*")]
+    for written in (node.state / "scenes").glob("*/pod"):
+        if uid in written.read_text():
+            times = [one.stat().st_mtime for one in (written.parent / "pids").glob("[0-9]*")]
             return min(times, default=None)
     return None
 
