@@ -50,7 +50,7 @@ class Judge:
         self.promises: Mapping[str, Assignment] = {}
         """What pods that are judged were promised, by UID as it is compared."""
         self.terms: Mapping[str, Hold] = {}
-        """Theirs, by UID."""
+        """Terms of these pods, by UID."""
         self._states: dict[str, StepState] = {}
         self._dead_since_s: dict[Process, float] = {}
         self._rejected: dict[str, set[Process]] = {}
@@ -65,7 +65,7 @@ class Judge:
         Except of those that hold memory still: who deletes a pod by force takes it off the list,
         while its kubelet grants it the seconds that it asked for, and nobody starts its sidecar
         again. Until it holds nothing its last assignment counts. An entry whose terms cannot be
-        read is as none.
+        read counts as missing.
         """
         read = {uid: one for uid, one in promises.items() if one.hold}
         kept = set().union(*self._holding.values()) - read.keys()

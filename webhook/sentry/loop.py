@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     Message = AssignmentsSeen | AssignmentsUnread | NodeFigures
 
 UNREAD: Final = "the list of who was promised what has not been read yet"
-MALFORMED: Final = "it is malformed; what cannot be read of it stays as it was read last"
+MALFORMED: Final = "it is malformed; entries that cannot be read stay as they were"
 
 STUCK_S: Final = 5.0
 """For so long nobody of a pod could be stopped before that is told: it may be over in a moment."""
@@ -341,8 +341,8 @@ class Sentry:
             self._journal.event("warning", "ending a pod", why=why, **pod)
         started_s = time.monotonic()
         held, sidecar = scan.held_by_containers(uid), not self._is_by_sentry(uid)
-        listed = {one.owner for one in chain(*scan.lists.values()) if one.owner is not None}
-        theirs = {one for one in listed if one.place.pod == uid}
+        owners = (one.owner for one in chain(*scan.lists.values()))
+        theirs = {one for one in owners if one and one.place.pod == uid}
         ended = self._killer.end(uid, theirs, held, sidecar=sidecar, again=stuck is not None)
         numbers = {"rejected": ended.rejected, "enforcer_known": ended.sure}
         if ended.stopped:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 MOST_PODS: Final = 256
 """Of a GPU, managed ones and others each."""
 STALE_S: Final = 180.0
-"""Figures that are older are said to be old: a sentry writes them every 60 to 65 s at least."""
+"""Figures that are older are said to be old: a sentry writes them every 60 to 65 s."""
 SENTRY_FRESH_S: Final = 120.0
 """Maximum age of figures that prove a sentry that acts, in seconds. Replacing a DaemonSet pod takes
 less. The condition becomes `False` only after the same time without proof."""
@@ -117,7 +117,7 @@ class NodeFigures:
 
 
 class SentryFault(StrEnum):
-    """Reason why no sentry is proved that acts on a node, as the node's condition has it."""
+    """Reason why a node's sentry is not proved to act: the reason of the node's condition."""
 
     NO_SENTRY = "NoSentry"
     DOES_NOT_ACT = "SentryDoesNotAct"

@@ -118,7 +118,7 @@ def without_sentry(facts: PodFacts, pod: ClusterPod, node: NodeFigures | None) -
 
 
 def lacks_sentry(facts: PodFacts, node: NodeFigures | None) -> bool:
-    """Return True if the figures of nodes could be read and prove no sentry that acts on a node.
+    """Return True if the figures of nodes could be read, and the node's prove no sentry that acts.
 
     It has to act on each GPU that the node advertises, or if that is unknown, that figures name.
     """
