@@ -109,6 +109,13 @@ ASSIGNMENTS_LABEL: Final = PREFIX + "gpu-assignments"
 ASSIGNMENTS_NODE_ANNOTATION: Final = PREFIX + "node"
 """The node whose assignments a ConfigMap holds."""
 
+WEBHOOK_CONFIGURATION: Final = "zz-vramwarden"
+"""Default name of both webhook configurations.
+
+The API server calls mutating webhooks in the order of these names
+(k8s.io/apiserver/pkg/admission/configuration/mutating_webhook_manager.go), so it sorts late.
+"""
+
 # The sidecar.
 ENFORCER_CONTAINER: Final = "vram-enforcer"
 ENFORCER_COMMAND: Final = ("python3", "-I", "-m", "webhook.sidecar")

@@ -28,7 +28,7 @@ from webhook.core.node.events import EventReason
 from webhook.core.node.inventory import Scan, skipped
 from webhook.core.nvidia.drivers import Fault, SeenGpu
 from webhook.core.policy.values import EnforceBy, Placement
-from webhook.names import NODE_GPU_LABEL, VRAM_RESOURCE
+from webhook.names import NODE_GPU_LABEL, VRAM_RESOURCE, WEBHOOK_CONFIGURATION
 
 NODES = DEPLOY / "nodes.md"
 TAKE_OFF = DEPLOY / "take-the-plugin-off.md"
@@ -282,8 +282,8 @@ def test_what_the_webhooks_token_reads_is_what_security_says(helm):
         ("secrets", "vramwarden-certificate"),
         ("runtimeclasses", "nvidia"),
         ("configmaps", "vramwarden-fence"),
-        ("mutatingwebhookconfigurations", "vramwarden"),
-        ("validatingwebhookconfigurations", "vramwarden"),
+        ("mutatingwebhookconfigurations", WEBHOOK_CONFIGURATION),
+        ("validatingwebhookconfigurations", WEBHOOK_CONFIGURATION),
     }
     assert "- read the key of our server's certificate" in SECURITY
 

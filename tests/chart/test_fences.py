@@ -41,7 +41,11 @@ from webhook.adapters.kube.certificates import KINDS
 from webhook.adapters.kube.registration import BIND_WEBHOOK
 from webhook.core.node.events import EventReason
 from webhook.core.placement.assignments import config_map_name
-from webhook.names import ASSIGNMENTS_LABEL, ASSIGNMENTS_NODE_ANNOTATION
+from webhook.names import (
+    ASSIGNMENTS_LABEL,
+    ASSIGNMENTS_NODE_ANNOTATION,
+    WEBHOOK_CONFIGURATION,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,7 +59,7 @@ Json = dict[str, Any]
 
 AGENT, SENTRY, WEBHOOK = "the agent", "the sentry", "the webhook"
 ADMIN, TENANT = "the administrator", "bob"
-MUTATING, VALIDATING = (f"{GROUP}/{kind.lower()}s/vramwarden" for kind in KINDS)
+MUTATING, VALIDATING = (f"{GROUP}/{kind.lower()}s/{WEBHOOK_CONFIGURATION}" for kind in KINDS)
 ENTRIES = {MUTATING: "mutate.vramwarden.io", VALIDATING: "validate.vramwarden.io"}
 CA = "YSBDQQ=="
 

@@ -33,6 +33,7 @@ from webhook.core.placement.pods import gpu_annotations
 from webhook.core.pod.gpus import Gpu
 from webhook.core.policy.fence import RULES_KEY, fence_data, sealed
 from webhook.core.policy.values import DriverLimit, VisibleDevices
+from webhook.names import WEBHOOK_CONFIGURATION
 from webhook.nodekit.events import EventWriter
 from webhook.sentry.loop import report_of_limit, report_of_pod
 from webhook.server.metrics import Metrics, PlacementMetrics
@@ -57,14 +58,16 @@ def patch_node(api, change, part=""):
 
 def test_a_replica_writes_the_ca_the_path_of_bind_and_the_owner(fences, replica):
     """By the code that does."""
-    registration = RegistrationApi(replica, "vramwarden")
+    registration = RegistrationApi(replica, WEBHOOK_CONFIGURATION)
     for path in ("/bind/first", "/bind/second"):
         registration.write_path(registration.read()[0], path)
         assert registration.read()[0].bind == path
     for found in registration.read():
         registration.write_owner(found)
     assert all(found.owned for found in registration.read())
-    certificates = CertificatesApi(replica, NAMESPACE, "vramwarden-certificate", ["vramwarden"])
+    certificates = CertificatesApi(
+        replica, NAMESPACE, "vramwarden-certificate", [WEBHOOK_CONFIGURATION]
+    )
     for pem in (b"old", b"new"):
         for found in certificates.configurations():
             assert isinstance(found, Configuration)

@@ -22,10 +22,11 @@ from webhook.adapters.policy.files import shipped_policy_path
 from webhook.adapters.policy.source import PolicySource
 from webhook.core.admission.decide import Phase, decide
 from webhook.core.policy.cluster import UNKNOWN
+from webhook.names import WEBHOOK_CONFIGURATION
 
 GROUP = "/apis/admissionregistration.k8s.io/v1"
-MUTATING = f"{GROUP}/mutatingwebhookconfigurations/vramwarden"
-VALIDATING = f"{GROUP}/validatingwebhookconfigurations/vramwarden"
+MUTATING = f"{GROUP}/mutatingwebhookconfigurations/{WEBHOOK_CONFIGURATION}"
+VALIDATING = f"{GROUP}/validatingwebhookconfigurations/{WEBHOOK_CONFIGURATION}"
 SECRET = f"/api/v1/namespaces/{NAMESPACE}/secrets/vramwarden-certificate"
 LABEL = "app.kubernetes.io/name=vramwarden"
 KINDS = (
@@ -217,6 +218,16 @@ def test_an_upgrade_leaves_alone_what_the_server_wrote(release):
     assert release.api.request("GET", SECRET)["data"] == data
 
 
+def test_an_upgrade_that_renames_the_configurations_removes_the_old_ones(release):
+    old = {"webhook": {"configurationName": "vramwarden"}}
+    for values, name in ((old, "vramwarden"), (None, WEBHOOK_CONFIGURATION), (old, "vramwarden")):
+        release.install(values)
+        for kind in ("mutating", "validating"):
+            found = release.api.list(f"{GROUP}/{kind}webhookconfigurations")
+            names = [one["metadata"]["name"] for one in found]
+            assert [one for one in names if "vramwarden" in one] == [name]
+
+
 CHECK = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs/vramwarden-policy-check"
 ENDS = {
     "Failed": {"failed": 1},
@@ -345,7 +356,7 @@ def test_what_outlives_a_namespace_that_was_deleted_first_has_our_label(
 ):
     release.install()
     before = release.left()
-    do_as_asked(control_plane, f"{EMERGENCY.rpartition(' ')[0]},")
+    do_as_asked(control_plane, f"{EMERGENCY.partition(' -l')[0]},")
     kinds = [
         {name.split(".")[0].split("/")[0] for name in names} for names in (before, release.left())
     ]

@@ -24,6 +24,7 @@ from webhook.adapters.policy.source import PolicySource
 from webhook.agent.heartbeat import RUN_FOLDER
 from webhook.cli.agent import agent_command
 from webhook.cli.serve import serve_command
+from webhook.names import WEBHOOK_CONFIGURATION
 from webhook.options import default_enforcer_image
 from webhook.server.worker import DRAIN_S
 
@@ -410,6 +411,26 @@ def test_prometheus_reads_the_webhook_at_a_port_of_its_service(helm):
     assert endpoint["port"] in {port["name"] for port in one(objects, "Service")["spec"]["ports"]}
 
 
+@pytest.mark.parametrize("name", [WEBHOOK_CONFIGURATION, "zzz-last"])
+def test_the_name_of_the_configurations_reaches_all_that_writes_them(helm, name):
+    chosen = {} if name == WEBHOOK_CONFIGURATION else {"configurationName": name}
+    objects = helm.render({"webhook": chosen}, "--api-versions", "v1/Pod")
+    found = [thing for thing in objects if thing["kind"] in KINDS]
+    assert {(thing["kind"], thing["metadata"]["name"]) for thing in found} == {
+        (kind, name) for kind in KINDS
+    }
+    assert len(found) == 2 * len(KINDS)  # also those by which `helm uninstall` takes them away
+    rules = one(objects, "ClusterRole", "vramwarden-webhook")["rules"]
+    (names,) = (
+        rule["resourceNames"]
+        for rule in rules
+        if rule["apiGroups"] == ["admissionregistration.k8s.io"]
+    )
+    assert names == [name]
+    (container,) = one(objects, "Deployment")["spec"]["template"]["spec"]["containers"]
+    assert f"--webhook-configuration={name}" in container["args"]
+
+
 def test_every_file_of_the_folder_is_named_in_the_readme():
     readme = (DEPLOY / "README.md").read_text()
     for path in DEPLOY.iterdir():
@@ -418,7 +439,8 @@ def test_every_file_of_the_folder_is_named_in_the_readme():
 
 
 EMERGENCY = (
-    "kubectl delete mutatingwebhookconfigurations,validatingwebhookconfigurations vramwarden"
+    "kubectl delete mutatingwebhookconfigurations,validatingwebhookconfigurations"
+    " -l app.kubernetes.io/name=vramwarden"
 )
 
 
@@ -429,4 +451,5 @@ def test_the_command_for_emergencies_names_what_stands_in_the_way(rendered):
     ):
         assert EMERGENCY in text
     for kind in KINDS:
-        assert one(rendered, kind)["metadata"]["name"] == EMERGENCY.rsplit(" ", 1)[1]
+        key, _, value = EMERGENCY.rsplit(" ", 1)[1].partition("=")
+        assert one(rendered, kind)["metadata"]["labels"][key] == value

@@ -71,6 +71,7 @@ REST = {
             "affinity": {"podAntiAffinity": {}},
             "podLabels": {"a": "b"},
             "podAnnotations": {"sidecar.istio.io/inject": "false"},
+            "configurationName": "zzz.last",
             "configurationAnnotations": {"a": "b"},
         },
         "agent": {

@@ -55,6 +55,7 @@ def test_every_value_is_described_and_closed():
         ("webhook.failurePolicy=Fial", "failurePolicy"),
         ("webhook.timeoutSeconds=31", "timeoutSeconds"),
         ("webhook.replicas=0", "replicas"),
+        ("webhook.configurationName=Last", "configurationName: .Last. is not the name of an obj"),
         ("certificates.mode=cert-manager", "mode"),
         ("certificates.existingSecret.secretName=x", "existingSecret"),
         ("image.digest=abc", "digest"),

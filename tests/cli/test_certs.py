@@ -12,9 +12,11 @@ import pytest
 from tests.support.commands import runner, vramwarden
 from tests.support.recordings import assert_recorded
 from webhook.cli.main import main
+from webhook.names import WEBHOOK_CONFIGURATION
 
 RECORDED = Path(__file__).with_name("recorded")
-CONFIGURATION = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/vramwarden"
+HOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+CONFIGURATION = f"{HOOKS}/{WEBHOOK_CONFIGURATION}"
 
 
 @pytest.fixture

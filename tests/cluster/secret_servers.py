@@ -27,6 +27,7 @@ from tests.support.pods import a_pod
 from tests.support.servers import Server
 from tests.support.webhook_configurations import webhook_configurations
 from webhook.adapters.policy.files import shipped_policy_path
+from webhook.names import WEBHOOK_CONFIGURATION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +38,7 @@ Json = dict[str, Any]
 NAMESPACE, SECRET, CONFIGURATION, SERVICE = (
     "vramwarden-system",
     "vramwarden-certificate",
-    "vramwarden",
+    WEBHOOK_CONFIGURATION,
     "vramwarden-webhook",
 )
 README = ROOT / "certs" / "README.md"

@@ -14,6 +14,7 @@ from cryptography import x509
 
 from certs import Bundle, Pair, Terms, issue_ca, issue_serving, service_names
 from tests.cluster.secret_servers import (
+    CONFIGURATION,
     NAMESPACE,
     SECRET,
     configuration,
@@ -273,7 +274,8 @@ def test_status_tells_days_left_and_what_each_cabundle_lacks(ours, pair):
     assert f"secret    {NAMESPACE}/{SECRET}\n" in done.stdout
     assert "serving   365.0 days left" in done.stdout
     assert (
-        "caBundle  ValidatingWebhookConfiguration vramwarden, validate.vramwarden.io: holds the CA"
+        f"caBundle  ValidatingWebhookConfiguration {CONFIGURATION}, "
+        "validate.vramwarden.io: holds the CA"
     ) in done.stdout
 
     for server in pair:
@@ -285,11 +287,12 @@ def test_status_tells_days_left_and_what_each_cabundle_lacks(ours, pair):
     assert [one["holdsCA"] for one in found["caBundles"]] == [False, True, True]
     (problem,) = found["problems"]
     assert problem.startswith(
-        "MutatingWebhookConfiguration vramwarden, mutate.vramwarden.io: the caBundle lacks the CA; "
+        f"MutatingWebhookConfiguration {CONFIGURATION}, mutate.vramwarden.io: "
+        "the caBundle lacks the CA; "
     )
 
     done = vramwarden(ours, "install", "--name=127.0.0.1")
-    assert "MutatingWebhookConfiguration vramwarden: caBundle written (mutate" in done.stdout
+    assert f"MutatingWebhookConfiguration {CONFIGURATION}: caBundle written (mutate" in done.stdout
     assert vramwarden(ours, "status").returncode == 0
     assert f"Secret {NAMESPACE}/{SECRET}: kept" in vramwarden(ours, "install").stdout
 

@@ -32,6 +32,7 @@ from webhook.core.pod.complexity import (
 from webhook.core.pod.review import decode_review
 from webhook.core.policy.cluster import Cluster
 from webhook.core.policy.values import Rollout
+from webhook.names import WEBHOOK_CONFIGURATION
 
 SIDECAR = "vram-enforcer"
 LABEL = {"vramwarden.io/managed": "true"}
@@ -188,9 +189,10 @@ def unseen(mallory):
     """Take our webhooks away from her pods, and leave what the API server holds by itself."""
     path = "/apis/admissionregistration.k8s.io/v1"
     kinds = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
-    stored = {kind: mallory.admin.request("GET", f"{path}/{kind}/vramwarden") for kind in kinds}
+    paths = {kind: f"{path}/{kind}/{WEBHOOK_CONFIGURATION}" for kind in kinds}
+    stored = {kind: mallory.admin.request("GET", paths[kind]) for kind in kinds}
     for kind, found in stored.items():
-        mallory.admin.request("DELETE", f"{path}/{kind}/vramwarden")
+        mallory.admin.request("DELETE", paths[kind])
         for field in ("resourceVersion", "uid", "creationTimestamp", "generation", "managedFields"):
             found["metadata"].pop(field, None)
     wrong = a_pod("8GB")

@@ -13,6 +13,7 @@ from certs import create
 from tests.cluster.secret_servers import NAMESPACE, configuration, release, replica
 from tests.support.control_planes import ApiError, wait_until
 from tests.support.servers import running
+from webhook.names import WEBHOOK_CONFIGURATION
 
 SHAPE = re.compile("/[0-9a-f]{32}/bind")
 NAMES = ["localhost", "127.0.0.1", "::1"]
@@ -78,7 +79,7 @@ def mounted(ours, folder, *names):
             shutil.copytree(folder / "brought", folder / name / "certs")
             env = {
                 "KUBECONFIG": str(ours.kubeconfig),
-                "VRAMWARDEN_WEBHOOK_CONFIGURATION": "vramwarden",
+                "VRAMWARDEN_WEBHOOK_CONFIGURATION": WEBHOOK_CONFIGURATION,
             }
             servers.append(stack.enter_context(running(folder / name, **env)))
         yield servers
@@ -102,7 +103,7 @@ def test_with_a_certificate_that_is_brought_the_path_alone_is_written(ours, tmp_
             assert expected.split("/")[1] not in server.log_file.read_text()
 
         remove = [{"op": "remove", "path": "/webhooks/1/clientConfig/service/path"}]
-        where = f"{api_path('Mutating')}/vramwarden"
+        where = f"{api_path('Mutating')}/{WEBHOOK_CONFIGURATION}"
         api.request("PATCH", where, remove, content_type="application/json-patch+json")
         wait_until("the path", lambda: path(api) == expected)
 
@@ -137,7 +138,7 @@ def test_the_configurations_go_with_the_namespace_that_somebody_deletes(control_
     try:
         env = {
             "KUBECONFIG": str(control_plane.kubeconfig),
-            "VRAMWARDEN_WEBHOOK_CONFIGURATION": "vramwarden",
+            "VRAMWARDEN_WEBHOOK_CONFIGURATION": WEBHOOK_CONFIGURATION,
         }
         with running(tmp_path, **env):
             owner = [("Namespace", name, namespace_uid(api, name))]

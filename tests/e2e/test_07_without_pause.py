@@ -15,11 +15,13 @@ from urllib3.exceptions import HTTPError
 from tests.e2e.cluster import SYSTEM
 from tests.e2e.pods import is_ready, pod, statuses
 from tests.support.control_planes import ApiError
+from webhook.names import WEBHOOK_CONFIGURATION
 
 CLIENTS = 8
 WEBHOOK = {"labelSelector": "app.kubernetes.io/component=webhook"}
 SECRET = f"/api/v1/namespaces/{SYSTEM}/secrets/vramwarden-certificate"
-CONFIGURATION = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/vramwarden"
+HOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+CONFIGURATION = f"{HOOKS}/{WEBHOOK_CONFIGURATION}"
 
 
 class Clients:

@@ -143,7 +143,7 @@ def without_denials(api):
         {"apiVersion": group, "kind": kind, **found}
         for kind in DENIES
         for found in api.list(f"/apis/{group}/{kind.lower()}s")
-        if found["metadata"]["name"].startswith("vramwarden")
+        if "vramwarden" in found["metadata"]["name"]
     ]
     for one in taken:
         api.delete(one)

@@ -9,6 +9,7 @@ from tests.support import clusters
 from tests.support.api_server import merged
 from webhook.core.policy.fence import GPUS_KEY, RULES_KEY
 from webhook.core.policy.values import EnforceBy
+from webhook.names import WEBHOOK_CONFIGURATION
 from webhook.tools.check.judge.facts import (
     SOUND,
     Certificate,
@@ -88,7 +89,10 @@ def a_workload(name="webhook", **changes):
         ready=2,
         present=2,
         version="0.1.0",
-        arguments=(f"--enforcer-image={IMAGE}", "--rollout=Enforce"),
+        arguments=(
+            *(f"--enforcer-image={IMAGE}", "--rollout=Enforce"),
+            f"--webhook-configuration={WEBHOOK_CONFIGURATION}",
+        ),
         secret="",
     )
     return replace(there, **changes)
@@ -113,6 +117,7 @@ BEFORE = Facts(
     slices={},
     runtime_class="nvidia",
     own_webhooks=(),
+    later_configurations=(),
     sentry_namespace=Namespace("vramwarden-sentry", exists=False),
     webhook=None,
     policy=PolicyFacts(
@@ -137,6 +142,7 @@ INSTALLED = replace(
         OurWebhook(
             name=name,
             kind=kind,
+            configuration=WEBHOOK_CONFIGURATION,
             failure_policy=policy,
             namespace="vramwarden-system",
             path="/mutate",

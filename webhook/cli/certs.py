@@ -24,6 +24,7 @@ from certs import (
     uses,
 )
 from webhook.cli.programs import duration
+from webhook.names import WEBHOOK_CONFIGURATION
 from webhook.options import (
     ExitCode,
     Failure,
@@ -87,7 +88,7 @@ SERVICE_OPTION = click.option(
 CONFIGURATION_OPTION = click.option(
     "--webhook-configuration",
     metavar="NAME",
-    default="vramwarden",
+    default=WEBHOOK_CONFIGURATION,
     show_default=True,
     envvar="VRAMWARDEN_WEBHOOK_CONFIGURATION",
     show_envvar=True,
@@ -99,7 +100,8 @@ REGISTERING_OPTION = click.option(
     envvar="VRAMWARDEN_WEBHOOK_CONFIGURATION",
     show_envvar=True,
     help="Webhook configurations, of both kinds, that the path of bind and the owner are"
-    " written into; with a Secret the caBundle, too.  [default: vramwarden, with a Secret]",
+    " written into; with a Secret the caBundle, too."
+    f"  [default: {WEBHOOK_CONFIGURATION}, with a Secret]",
 )
 """Option of `serve`, which writes there without a Secret as well."""
 OVERLAP_OPTION = click.option(

@@ -25,6 +25,7 @@ from webhook.cli.certs import (
     secret_option,
 )
 from webhook.core.policy.values import Rollout
+from webhook.names import WEBHOOK_CONFIGURATION
 from webhook.options import (
     ENFORCER_IMAGE_VARIABLE,
     Failure,
@@ -159,7 +160,7 @@ def serve_command(
     try:
         kube = connect() if needs_cluster else None
         if kube and cert_secret:
-            webhook_configuration = webhook_configuration or "vramwarden"
+            webhook_configuration = webhook_configuration or WEBHOOK_CONFIGURATION
             cluster = CertificatesApi(kube.with_patience(1), *cert_secret, (webhook_configuration,))
             names = (*service_names(service, cert_secret[0]), *cert_name)
             keeper = partial(SecretKeeper, cluster, names, overlapping(ca_overlap), key=key)

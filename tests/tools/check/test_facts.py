@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from tests.support.checked import IMAGE, a_node, a_stored_node
@@ -11,6 +13,7 @@ from webhook.tools.check.judge.facts import (
     Namespace,
     OurWebhook,
     OwnWorkload,
+    changes_new_pods,
     minor,
     of_interest,
     read_dry_run,
@@ -53,24 +56,37 @@ def test_of_a_bare_node_with_a_label_nothing_is_claimed():
 
 def test_our_webhooks_are_read_with_where_they_lead():
     service = {"service": {"namespace": "gpu", "name": "x", "path": "/mutate"}}
-    configuration = {"webhooks": [
+    configuration = {"metadata": {"name": "x"}, "webhooks": [
         {"name": "a", "failurePolicy": "Ignore", "clientConfig": service},
         {"name": "b",
          "clientConfig": {"url": "https://127.0.0.1:8443/validate", "caBundle": "YQ=="}},
         {"name": "c", "clientConfig": {"service": {"namespace": "gpu"}}},
     ]}  # fmt: skip
+    of = partial(OurWebhook, kind="Kind", configuration="x", failure_policy="Fail")
     assert read_own_webhooks("Kind", configuration) == [
-        OurWebhook(name="a", kind="Kind", failure_policy="Ignore", namespace="gpu", path="/mutate"),
-        OurWebhook(
-            name="b",
-            kind="Kind",
-            failure_policy="Fail",
-            namespace="",
-            path="https://127.0.0.1:8443/validate",
-            ca_pem=b"a",
-        ),
-        OurWebhook(name="c", kind="Kind", failure_policy="Fail", namespace="gpu", path=""),
+        of(name="a", failure_policy="Ignore", namespace="gpu", path="/mutate"),
+        of(name="b", namespace="", path="https://127.0.0.1:8443/validate", ca_pem=b"a"),
+        of(name="c", namespace="gpu", path=""),
     ]
+
+
+PODS = {"apiGroups": [""], "operations": ["CREATE"], "resources": ["pods"]}
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({}, True),
+        ({"apiGroups": ["*"], "operations": ["*"], "resources": ["*/*"]}, True),
+        ({"resources": ["configmaps", "pods"]}, True),
+        ({"resources": ["pods/binding"]}, False),
+        ({"operations": ["UPDATE"]}, False),
+        ({"apiGroups": ["apps"], "resources": ["*"]}, False),
+    ],
+)
+def test_a_configuration_may_change_new_pods(change, expected):
+    hooks = [{"name": "a", "rules": [{**PODS, **change}]}]
+    assert changes_new_pods({"webhooks": hooks}) is expected
 
 
 def a_workload_object(spec, status):

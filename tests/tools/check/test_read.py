@@ -22,6 +22,7 @@ from webhook.core.admission.decide import Phase, decide
 from webhook.core.node.events import EventReason
 from webhook.core.policy.cluster import Cluster
 from webhook.core.policy.fence import fence_data
+from webhook.names import WEBHOOK_CONFIGURATION
 from webhook.tools.check.judge.findings import Level
 from webhook.tools.check.judge.table import GROUPS, run
 from webhook.tools.check.read import read_facts
@@ -31,7 +32,7 @@ SYSTEM, SENTRY = "vramwarden-system", "vramwarden-sentry"
 IN_SYSTEM = f"/api/v1/namespaces/{SYSTEM}"
 REGISTRATION = "/apis/admissionregistration.k8s.io/v1"
 BINDINGS = f"{REGISTRATION}/validatingadmissionpolicybindings"
-HOOKS = [f"{REGISTRATION}/{kind}webhookconfigurations/vramwarden"
+HOOKS = [f"{REGISTRATION}/{kind}webhookconfigurations/{WEBHOOK_CONFIGURATION}"
          for kind in ("mutating", "validating")]  # fmt: skip
 APPS = "/apis/apps/v1/namespaces"
 WEBHOOK = f"{APPS}/{SYSTEM}/deployments/vramwarden-webhook"
@@ -214,6 +215,20 @@ def an_event(message, at_s, name="n2"):
     }  # fmt: skip
 
 
+MUTATING = f"{REGISTRATION}/mutatingwebhookconfigurations"
+PODS_CREATED = {"apiGroups": ["*"], "operations": ["CREATE"], "resources": ["pods"]}
+
+
+def others(name):
+    hook = {"name": "mutate.example.com", "rules": [PODS_CREATED]}
+    return {"metadata": {"name": name}, "webhooks": [hook]}
+
+
+def renamed(api, name):
+    """Return our configuration as an upgrade that gave it another name left it."""
+    return merged(api.objects[HOOKS[0]], {"metadata": {"name": name}})
+
+
 def another_authority(api):
     strange = b64encode(Authority("nobody").pem).decode()
     each_hook(api, HOOKS[0], {"caBundle": strange})
@@ -267,6 +282,15 @@ NOT_SO = {
         [f"{name}.vramwarden.io (ValidatingWebhookConfiguration)"
          for name in ("validate", "advise")],
     ),
+    "a configuration of an earlier name": (
+        lambda api: api.put(f"{MUTATING}/vramwarden", renamed(api, "vramwarden")),
+        {"configurations": FAILED}, ["vramwarden"],
+    ),
+    "another webhook that changes pods after ours": (
+        lambda api: api.put(f"{MUTATING}/zzz-other", others("zzz-other"))
+        or api.put(f"{MUTATING}/zy-other", others("zy-other")),
+        {"webhook-order": WARNING}, ["zzz-other"],
+    ),
     "somebody else's CA": (another_authority, {"ca-bundle": FAILED}, "another CA"),
 }  # fmt: skip
 """What is changed, what is not as it should be then, and what is said of it: words, or objects."""
@@ -303,8 +327,8 @@ def test_mutating_admission_policies_need_not_be_served(cluster, kind, code, uns
             {check.id for check in GROUPS["nodes with GPUs"]} | {"figures"},
         ),
         (
-            *("get mutatingwebhookconfigurations", "get webhook configurations"),
-            {"configurations", "bind-path", "ca-bundle", "validators"},
+            *("list mutatingwebhookconfigurations", "list webhook configurations"),
+            {"configurations", "webhook-order", "bind-path", "ca-bundle", "validators"},
         ),
         ("get runtimeclasses", "", {"runtime-class"}),
         ("get namespaces", "", {"sentry-namespace"}),

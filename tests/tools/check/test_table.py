@@ -335,6 +335,7 @@ CASES = {
         (installed(webhook=a_workload(ready=0)), installed(webhook=a_workload(desired=0, ready=0))),
     ],
     "configurations": [
+        ours("bind.vramwarden.io", configuration="vramwarden"),
         installed(),
         (installed(own_webhooks=INSTALLED.own_webhooks[1:]), installed(own_webhooks=())),
         (
@@ -346,6 +347,7 @@ CASES = {
             ours("advise.vramwarden.io", failure_policy="Fail"),
         ),
     ],
+    "webhook-order": [installed(), installed(later_configurations=("zzz-other",))],
     "bind-path": [installed(), ours("bind.vramwarden.io", path="")],
     "ca-bundle": [
         authority(problem="caBundle is empty"),

@@ -518,13 +518,14 @@ def test_one_like_it_is_tried_as_the_user_and_not_stored(api, answer, trial):
 
 def test_a_namespace_that_the_configuration_leaves_out_is_exempt(api):
     hook = {
+        "name": "mutate.vramwarden.io",
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "team-b"}},
         "clientConfig": {"service": {"namespace": "elsewhere"}},
     }
     configuration = {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "MutatingWebhookConfiguration",
-        "metadata": {"name": "vramwarden"},
+        "metadata": {"name": "any"},
         "webhooks": [hook],
     }
     assert read_pod(api, UNSEEN, configuration).anew.exempt

@@ -376,7 +376,7 @@ def test_namespaces_with_the_label_are_exempt_and_the_same_pod_elsewhere_is_deni
     ("denied", "why"),
     [
         ([], "there is no webhook configuration"),
-        ([("get", "mutatingwebhookconfigurations")], "you may not read vramwarden's webhook"),
+        ([("list", "mutatingwebhookconfigurations")], "you may not read vramwarden's webhook"),
     ],
 )
 def test_where_nobody_says_what_is_exempt_the_charts_defaults_count(api, denied, why, system):

@@ -19,7 +19,7 @@ from webhook.adapters.kube.namespaces import read_labels
 from webhook.adapters.kube.node_watch import SLICES
 from webhook.core.kinds.nodes import read_gpu_node
 from webhook.core.node.events import EventReason
-from webhook.core.pod.fields import as_object
+from webhook.core.pod.fields import as_object, text_of
 from webhook.core.pod.whole import Slice, read_slice
 from webhook.names import (
     DEFAULT_NAMESPACE,
@@ -38,6 +38,7 @@ from webhook.tools.check.judge.facts import (
     Facts,
     OurWebhook,
     OwnWorkload,
+    changes_new_pods,
     of_interest,
     read_bytes,
     read_dry_run,
@@ -47,15 +48,16 @@ from webhook.tools.check.judge.facts import (
     read_workload,
 )
 from webhook.tools.check.judge.findings import NEEDS_RIGHT, NobodySees
+from webhook.tools.check.judge.webhook import MUTATING
 from webhook.tools.shared.facts import Unreadable, known
 from webhook.tools.shared.node import ClusterNode
 from webhook.tools.shared.pod import ClusterPod
 from webhook.tools.shared.read import NOT_ENDED
 from webhook.tools.shared.release import (
-    CONFIGURATION,
     POLICIES,
     SENTRY_NAMESPACE,
     Scope,
+    own_configurations,
     read_scope,
 )
 
@@ -116,7 +118,7 @@ class _FactsReader:
         slices = self._try("list resourceslices", self._slices)
         of_nodes = {} if isinstance(slices, Unreadable) else slices
         nodes = self._try("list nodes", lambda: self._nodes(of_nodes, facts.now_s))
-        hooks = self._try("get webhook configurations", self._webhooks)
+        hooks = self._try("list webhook configurations", self._webhooks)
         ours = () if isinstance(hooks, Unreadable) else hooks
         led_to = (hook.namespace for hook in ours if hook.namespace)
         return replace(
@@ -128,6 +130,9 @@ class _FactsReader:
             slices=slices,
             runtime_class=self._try("get runtimeclasses", self._runtime_class),
             own_webhooks=hooks,
+            later_configurations=self._try(
+                "list webhook configurations", lambda: self._later_configurations(known(hooks))
+            ),
         )
 
     def before(self, facts: Facts) -> Facts:
@@ -259,9 +264,18 @@ class _FactsReader:
     def _webhooks(self) -> tuple[OurWebhook, ...]:
         return tuple(
             hook
-            for kind, path in KINDS.items()
-            for hook in read_own_webhooks(kind, self._kube.find(f"{path}/{CONFIGURATION}") or {})
+            for kind in KINDS
+            for found in own_configurations(self._kube, kind)
+            for hook in read_own_webhooks(kind, found)
         )
+
+    def _later_configurations(self, ours: Sequence[OurWebhook]) -> tuple[str, ...]:
+        def keep(found: Json) -> str:
+            return text_of(found, "metadata", "name") if changes_new_pods(found) else ""
+
+        own = [one.configuration for one in ours if one.kind == MUTATING]
+        found, _ = self._kube.list_all(KINDS[MUTATING], keep)
+        return tuple(sorted(name for name in found if own and name > max(own)))
 
     def _namespace_facts(self, name: str) -> Any:
         path = joined("namespaces", name)
@@ -371,7 +385,7 @@ class _FactsReader:
         return tuple(pod for pod in found if pod is not None)
 
     def _validators(self) -> frozenset[str]:
-        found = self._try("get webhook configurations", lambda: read_scope(self._kube) or Scope())
+        found = self._try("list webhook configurations", lambda: read_scope(self._kube) or Scope())
         scope = known(found)
         pods, _ = self._kube.list_all(
             joined("pods"),

@@ -15,7 +15,7 @@ from webhook.adapters.policy.files import load_config_map, load_policy, shipped_
 from webhook.core.pod.fields import as_object, as_objects, part, text_of
 from webhook.core.policy.match import matches_any, with_name
 from webhook.core.policy.values import Action
-from webhook.names import DEFAULT_NAMESPACE
+from webhook.names import API_GROUP, DEFAULT_NAMESPACE
 from webhook.options import default_enforcer_image
 from webhook.tools.shared.facts import holds
 
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from webhook.core.pod.fields import Json
     from webhook.core.policy.values import Policy
 
-CONFIGURATION: Final = "vramwarden"
-"""Both of the chart's webhook configurations."""
 POLICIES: Final = "vramwarden-policies"
 """The chart's ConfigMap with the policy in force."""
 SENTRY_NAMESPACE: Final = "vramwarden-sentry"
@@ -61,12 +59,26 @@ class Scope:
         return not all(holds(one, has.get(str(one.get("key")))) for one in self.expressions)
 
 
+def own_configurations(kube: Kube, kind: str) -> list[Json]:
+    """Return our webhook configurations of a kind, in the order of their names; raises KubeError.
+
+    They are recognized by the names of their webhooks, since their own name is a value.
+    """
+
+    def keep(found: Json) -> Json | None:
+        names = (text_of(hook, "name") for hook in as_objects(found.get("webhooks")))
+        return found if any(name.endswith(f".{API_GROUP}") for name in names) else None
+
+    found = filter(None, kube.list_all(KINDS[kind], keep)[0])
+    return sorted(found, key=lambda one: text_of(one, "metadata", "name"))
+
+
 def read_scope(kube: Kube) -> Scope | None:
     """Return what our webhook configuration says; None where there is none; raises KubeError."""
-    found = kube.find(f"{KINDS['MutatingWebhookConfiguration']}/{CONFIGURATION}")
-    hooks = as_objects(found.get("webhooks")) if found else []
-    if not hooks:
+    found = own_configurations(kube, "MutatingWebhookConfiguration")
+    if not found:
         return None
+    hooks = as_objects(found[-1].get("webhooks"))
     selector = as_object(hooks[0].get("namespaceSelector"))
     equal = as_object(selector.get("matchLabels"))
     conditions = (one for hook in hooks for one in as_objects(hook.get("matchConditions")))

@@ -565,7 +565,7 @@ caBundle: {{ .root.Values.certificates.existingSecret.caBundle | required "certi
 {{- end }}
 
 {{- define "vramwarden.configurationMetadata" -}}
-name: vramwarden
+name: {{ .Values.webhook.configurationName | quote }}
 labels:
   {{- include "vramwarden.labels" . | nindent 2 }}
   app.kubernetes.io/component: webhook

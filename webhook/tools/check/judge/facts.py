@@ -11,7 +11,7 @@ from base64 import b64decode
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.core.pod.fields import as_object, as_objects, part
+from webhook.core.pod.fields import as_object, as_objects, part, text_of
 from webhook.core.pod.whole import is_gpu_claim
 from webhook.core.policy.values import EnforceBy
 from webhook.names import ADMITTED_ANNOTATION, DEFAULT_NAMESPACE, MANAGED_LABEL
@@ -30,16 +30,19 @@ if TYPE_CHECKING:
 KEY_VOLUME: Final = "key"
 NOT_ASKED: Final = Unreadable("was not asked for")
 
+_PODS: Final = {"pods", "*", "*/*"}
 _VERSION: Final = re.compile(r"v?([0-9]{1,4})\.([0-9]{1,4})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OurWebhook:
-    """A webhook of one of our two configurations."""
+    """A webhook of one of our configurations."""
 
     name: str
     kind: str
     """`MutatingWebhookConfiguration` or `ValidatingWebhookConfiguration`."""
+    configuration: str
+    """The configuration's name."""
     failure_policy: str
     namespace: str
     """Of its Service; empty where it is called by a URL."""
@@ -55,6 +58,7 @@ def read_own_webhooks(kind: str, configuration: Mapping[str, Any]) -> list[OurWe
         OurWebhook(
             name=str(hook.get("name")),
             kind=kind,
+            configuration=text_of(configuration, "metadata", "name"),
             failure_policy=str(hook.get("failurePolicy", "Fail")),
             namespace=str(as_object(target.get("service")).get("namespace") or ""),
             path=str(as_object(target.get("service")).get("path") or target.get("url") or ""),
@@ -63,6 +67,16 @@ def read_own_webhooks(kind: str, configuration: Mapping[str, Any]) -> list[OurWe
         for hook in as_objects(configuration.get("webhooks"))
         for target in [as_object(hook.get("clientConfig"))]
     ]
+
+
+def changes_new_pods(configuration: Mapping[str, Any]) -> bool:
+    """Return True if a mutating webhook configuration has a webhook for the creation of pods."""
+    sets = (("apiGroups", {"", "*"}), ("resources", _PODS), ("operations", {"CREATE", "*"}))
+    return any(
+        all(matched & {*(rule.get(field) or ())} for field, matched in sets)
+        for hook in as_objects(configuration.get("webhooks"))
+        for rule in as_objects(hook.get("rules"))
+    )
 
 
 def read_bytes(text: object) -> bytes:
@@ -266,6 +280,8 @@ class Facts:
     own_pods: tuple[ClusterPod, ...] | Unreadable = NOT_ASKED
     """Those of the release that are not ready."""
     own_webhooks: tuple[OurWebhook, ...] | Unreadable = NOT_ASKED
+    later_configurations: tuple[str, ...] | Unreadable = NOT_ASKED
+    """Those of others that change new pods after ours."""
     authorities: tuple[Certificate, ...] | Unreadable = NOT_ASKED
     certificate: Certificate | Unreadable | None = NOT_ASKED
     validators: frozenset[str] | Unreadable = frozenset()

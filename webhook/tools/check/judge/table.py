@@ -91,6 +91,7 @@ GROUPS: Final[dict[str, tuple[Check, ...]]] = {
         Check(When.OF_RELEASE, webhook.release_version, "this command is of its version"),
         Check(When.OF_RELEASE, webhook.webhook_ready, "its replicas are ready"),
         Check(When.OF_RELEASE, webhook.configurations, "it is registered with the API server"),
+        Check(When.OF_RELEASE, webhook.webhook_order, "it is the last to change new pods"),
         Check(When.OF_RELEASE, webhook.bind_path, "the path for bindings is written"),
         Check(When.OF_RELEASE, webhook.ca_bundle, "the API server trusts it"),
         Check(When.OF_RELEASE, webhook.certificate, "its certificate is valid"),

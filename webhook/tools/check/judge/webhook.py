@@ -135,11 +135,19 @@ def configurations(facts: Facts) -> CheckFinding:
 
     | our webhooks | `failurePolicy` | result |
     | --- | --- | --- |
+    | also in a configuration of another name | - | failed |
     | all | as the chart has it | ok |
     | one is missing | - | failed |
     | all | Ignore in place of Fail | warning |
     | all | Fail in place of Ignore | failed |
     """
+    release = facts.webhook if isinstance(facts.webhook, OwnWorkload) else None
+    current = release.option("webhook-configuration") if release else ""
+    old = sorted({one.configuration for one in known(facts.own_webhooks)} - {current})
+    if current and old:
+        why = f"left from an earlier webhook.configurationName, without a CA kept: {named(old)}"
+        kinds = "mutatingwebhookconfigurations,validatingwebhookconfigurations"
+        return failed(why, f"`kubectl delete {kinds} {' '.join(old)}`", old)
     found = {(one.kind, one.name): one.failure_policy for one in known(facts.own_webhooks)}
     missing = [f"{name} ({kind})" for kind, name in EXPECTED if (kind, name) not in found]
     if missing:
@@ -156,6 +164,22 @@ def configurations(facts: Facts) -> CheckFinding:
         cure = "set webhook.failurePolicy to Fail"
         return warning(f"{why}alone denies pods that were not translated", cure, lax)
     return ok(counted(len(found), "webhook"))
+
+
+def webhook_order(facts: Facts) -> CheckFinding:
+    """No other webhook changes new pods after ours.
+
+    | another configuration with mutating webhooks for new pods | result |
+    | --- | --- |
+    | none sorts after ours | ok |
+    | one sorts after ours | warning |
+    """
+    later = known(facts.later_configurations)
+    if later:
+        why = f"changed afterwards by {named(later)}: a demand added there is denied"
+        cure = "set webhook.configurationName to a name that sorts after these"
+        return warning(why, cure, later)
+    return ok()
 
 
 def bind_path(facts: Facts) -> CheckFinding | None:
