@@ -42,7 +42,7 @@ FOUND = {
     "webhook.core.enforcement": 46,
     "webhook.core.kinds": 55,
     "webhook.core.node": 76,
-    "webhook.core.nvidia": 33,
+    "webhook.core.nvidia": 32,
     "webhook.core.placement": 38,
     "webhook.core.pod": 76,
     "webhook.core.policy": 54,

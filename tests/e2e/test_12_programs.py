@@ -8,10 +8,10 @@ from tests.e2e.pods import GIB, HOLD, container, pod
 
 MIB = 2**20
 ASKED = "8Gi"
-CONTEXT_MIB = 500  # what CUDA takes besides, of the 600Mi that the fraction leaves for it
+CONTEXT_MIB = 500  # what CUDA takes besides, of the 900Mi that the fraction leaves for it
 
 # Like JAX, it takes that fraction of the GPU's memory at once. The shell knows no fractions: of
-# `0.0926` it takes 10926 - 10000 ten thousandths.
+# `0.0890` it takes 10890 - 10000 ten thousandths.
 TAKES_A_FRACTION = f"""{HOLD}
 while read -r word gpu rest; do
   case $word in gpu) total=${{rest#total=}}; total=${{total%% *}} ;; esac
@@ -49,7 +49,7 @@ def test_kubectl_exec_shows_the_cap_and_what_the_pod_makes_of_it(team, program):
     shown = dict(line.partition("=")[::2] for line in team.run(program, "env").splitlines())
     assert shown["VRAMWARDEN_GPU_MEMORY_MIB"] == "8192"
     fraction = found["metadata"]["annotations"]["vramwarden.io/gpu-memory-fraction"]
-    assert shown["VRAMWARDEN_GPU_MEMORY_FRACTION"] == fraction == "0.0926"  # 8192 - 600 of 81920
+    assert shown["VRAMWARDEN_GPU_MEMORY_FRACTION"] == fraction == "0.0890"  # 8192 - 900 of 81920
     assert shown["MINE"] == "8192"
 
 
@@ -57,7 +57,7 @@ def test_who_takes_the_fraction_stays_under_the_cap(team, program):
     team.wait("it held for a while", lambda: "holds that still" in team.log(program))
     (took, _) = team.log(program).splitlines()
     print(took)
-    assert took.startswith("takes 0.0926 of 85899345920: ")
+    assert took.startswith("takes 0.0890 of 85899345920: ")
     assert "over the VRAM cap" not in team.log(program, "vram-enforcer")
 
 

@@ -28,7 +28,7 @@ from webhook.names import NODE_ASKS_LABEL, NODE_SENTRY_LABEL
 GIVEN = {  # to a pod of 5Gi on a node with a GPU of 8Gi
     "vramwarden.io/gpu": "GPU-n1-0",
     "vramwarden.io/visible-devices": "GPU-n1-0",
-    "vramwarden.io/gpu-memory-fraction": "0.5517",  # 5Gi less 600Mi
+    "vramwarden.io/gpu-memory-fraction": "0.5151",  # 5Gi less 900Mi
 }
 
 
@@ -129,7 +129,7 @@ def test_of_two_nodes_who_requires_the_drivers_limit_runs_on_the_one_that_has_it
         "b": "n2",
         "c": "n1",
     }
-    of_cap = {"vramwarden.io/gpu-memory-fraction": "0.8828"}  # 5Gi less 600Mi, of 5Gi
+    of_cap = {"vramwarden.io/gpu-memory-fraction": "0.8242"}  # 5Gi less 900Mi, of 5Gi
     given = {
         pod["metadata"]["name"]: {
             key: pod["metadata"]["annotations"].get(key) for key in (*label, *of_cap)
@@ -139,7 +139,7 @@ def test_of_two_nodes_who_requires_the_drivers_limit_runs_on_the_one_that_has_it
     assert given == {
         "a": dict.fromkeys(label, "Require") | of_cap,
         "b": dict.fromkeys(label, "Auto") | of_cap,
-        "c": dict.fromkeys(label) | {"vramwarden.io/gpu-memory-fraction": "0.2758"},
+        "c": dict.fromkeys(label) | {"vramwarden.io/gpu-memory-fraction": "0.2575"},
     }
 
 

@@ -58,7 +58,7 @@ def annotations(cluster):
 ASSIGNED = {
     "gpu": "GPU-n1-0",
     "visible-devices": "GPU-n1-0",
-    "gpu-memory-fraction": "0.5517",  # of 8Gi, 5Gi less 600Mi
+    "gpu-memory-fraction": "0.5151",  # of 8Gi, 5Gi less 900Mi
 }
 NAMES = "vramwarden.io/device-names"
 

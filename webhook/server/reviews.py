@@ -15,7 +15,8 @@ from webhook.adapters.review_json import (
     write_too_large,
 )
 from webhook.core.admission.decide import Phase, decide
-from webhook.core.admission.templates import WorkloadAdvice, advise, no_more, prove
+from webhook.core.admission.templates import WorkloadAdvice, advise, prove, size_alone
+from webhook.core.nvidia.gpu_sizes import warn_of_size
 from webhook.core.pod.findings import Reason
 from webhook.core.pod.patch import condense
 from webhook.core.pod.review import BadReviewError, uid_in_prefix
@@ -161,7 +162,7 @@ class PodReviews:
         policy: Callable[[], Policy],
         metrics: Metrics,
         log: JsonLog,
-        warn: Warn = lambda _namespace, _metadata, _asked_bytes: "",
+        warn: Warn = lambda _namespace, _metadata, asked_bytes: warn_of_size(asked_bytes),
         known_for: KnownFor = unknown,
     ) -> None:
         """Let `warn` say what a new pod asks too much or too little of; it never waits."""
@@ -248,7 +249,7 @@ class TemplateReviews:
         policy: Callable[[], Policy],
         metrics: Metrics,
         log: JsonLog,
-        more: MoreAdvice = no_more,
+        more: MoreAdvice = size_alone,
         known_for: KnownFor = unknown,
     ) -> None:
         """Let `more` say what else is known of a workload's pods; it never waits."""

@@ -329,6 +329,7 @@ def test_the_median_is_of_runs_that_were_measured():
 LESS = "the last 20 pods of Deployment llama peaked at 6.1Gi; 7.25Gi would do (vramwarden advise)"
 MORE = "3 of the last 12 pods of Job embed were stopped at {}; 12Gi would do"
 NEVER = "the largest GPU here has {}: this pod will never start"
+UNSOLD = "no GPU sold has more than 288Gi: this pod will never start"
 
 
 @pytest.mark.parametrize(
@@ -342,6 +343,10 @@ NEVER = "the largest GPU here has {}: this pod will never start"
         (VLLM, 60, 79, ""),
         (None, 8, 79, ""),
         (None, 8, None, ""),
+        (None, 288, None, ""),
+        (None, 289, None, f"asks for 289Gi; {UNSOLD}"),
+        (LLAMA, 2048, None, f"asks for 2048Gi; {UNSOLD}"),
+        (None, 289, 300, ""),
     ],
 )
 def test_the_sentences_of_warnings(history, asked, largest, sentence):

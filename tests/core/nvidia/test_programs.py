@@ -54,10 +54,10 @@ def written(*programs, env=(FRACTION,), cap_bytes=8 * GI):
     ("cap_bytes", "usable"),
     [
         (64 * MI, 32 * MI),
-        (1199 * MI, 1199 * MI // 2),
-        (1200 * MI, 600 * MI),
-        (1201 * MI, 601 * MI),
-        (8 * GI, 8 * GI - 600 * MI),
+        (1799 * MI, 1799 * MI // 2),
+        (1800 * MI, 900 * MI),
+        (1801 * MI, 901 * MI),
+        (8 * GI, 8 * GI - 900 * MI),
     ],
 )
 def test_a_context_is_left_beside_what_a_framework_may_allocate(cap_bytes, usable):
@@ -180,8 +180,8 @@ def test_a_reference_to_the_fraction_that_a_user_wrote_stays():
         ("tensorflow", {"TF_FORCE_GPU_ALLOW_GROWTH": "true"}),
         ("jax-fraction", {"XLA_CLIENT_MEM_FRACTION": REFERENCE}),
         ("pytorch", {"PYTORCH_ALLOC_CONF": f"per_process_memory_fraction:{REFERENCE}"}),
-        ("cupy", {"CUPY_GPU_MEMORY_LIMIT": "7960788992"}),
-        ("julia", {"JULIA_CUDA_HARD_MEMORY_LIMIT": "7960788992"}),
+        ("cupy", {"CUPY_GPU_MEMORY_LIMIT": "7646216192"}),
+        ("julia", {"JULIA_CUDA_HARD_MEMORY_LIMIT": "7646216192"}),
         (
             "ollama",
             {
@@ -194,7 +194,7 @@ def test_a_reference_to_the_fraction_that_a_user_wrote_stays():
 )
 def test_a_program_is_limited_by_its_own_variables(program, variables):
     assert written(program) == variables
-    assert 8 * GI - 600 * MI == 7960788992
+    assert 8 * GI - 900 * MI == 7646216192
 
 
 def test_every_program_is_in_the_table():
@@ -230,7 +230,7 @@ def test_two_names_of_one_setting_never_stand_together(program, older):
 
 def test_a_program_that_needs_a_fraction_gets_nothing_without_one():
     assert written("jax-fraction", "pytorch", "cupy", env=[OTHER]) == {
-        "CUPY_GPU_MEMORY_LIMIT": "7960788992"
+        "CUPY_GPU_MEMORY_LIMIT": "7646216192"
     }
     assert set(written("jax-fraction", "pytorch", env=[share("0.1")])) == {
         "XLA_CLIENT_MEM_FRACTION",

@@ -19,6 +19,7 @@ UNBOUNDED = (
     f"{PLACE}spec.containers[0].args: vLLM takes most of a GPU, beyond this container's share, and "
     f"would be stopped; add {BOUND}"
 )
+UNSOLD = "asks for 2048Gi; no GPU sold has more than 288Gi: this pod will never start"
 TRANSLATED = "Pod default/train: translated by rule default (8Gi on 1 GPU)"
 
 
@@ -28,6 +29,11 @@ TRANSLATED = "Pod default/train: translated by rule default (8Gi on 1 GPU)"
         pytest.param(MISTYPED, [LEFT_ALONE, UNREAD], id="a key that nothing reads"),
         pytest.param(POD, [TRANSLATED], id="a key that is read"),
         pytest.param(SERVER, [TRANSLATED, UNBOUNDED], id="a server that nothing bounds"),
+        pytest.param(
+            POD.replace("8Gi", "2Ti"),
+            [TRANSLATED.replace("8Gi", "2Ti"), f"{PLACE}{UNSOLD}"],
+            id="an amount that no GPU has",
+        ),
         pytest.param(
             SERVER + f"    args: [{BOUND}]\n", [TRANSLATED], id="a server with what the line names"
         ),

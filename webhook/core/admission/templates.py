@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from webhook.core.admission.decide import Decision, Outcome, Phase, Skip, decide
 from webhook.core.admission.rules.hints import SHOWN, candidates, near_miss
 from webhook.core.bounds import LONGEST_KEY
+from webhook.core.nvidia.gpu_sizes import warn_of_size
 from webhook.core.pod.carried import is_filled_in
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.fields import part, text_of
@@ -196,13 +197,13 @@ class WorkloadAdvice:
         return {**self.audit, "warnings": len(self.warnings)}
 
 
-def no_more(_request: Request, _pod: Json, _asked_bytes: int) -> str:
-    """Know no more."""
-    return ""
+def size_alone(_request: Request, _pod: Json, asked_bytes: int) -> str:
+    """Return the warning that needs neither a history nor a cluster."""
+    return warn_of_size(asked_bytes)
 
 
 def advise(
-    request: Request, policy: Policy, cluster: Cluster, more: MoreAdvice = no_more
+    request: Request, policy: Policy, cluster: Cluster, more: MoreAdvice = size_alone
 ) -> WorkloadAdvice:
     """Say what would become of the pods of a workload; it is allowed, whatever that is.
 

@@ -15,6 +15,7 @@ from webhook.core.bounds import LONGEST_STORED
 from webhook.core.enforcement.termination_message import MOST_SECONDS
 from webhook.core.kinds.nodes import read_time, write_time
 from webhook.core.kinds.workloads import Workload
+from webhook.core.nvidia.gpu_sizes import warn_of_size
 from webhook.core.pod.fields import Json, as_object
 from webhook.core.pod.quantity import MIB
 from webhook.core.words import MOST_GPU_BYTES, counted, exactly, shortened
@@ -306,9 +307,8 @@ def warn(history: History | None, asked: int, largest_bytes: int | None = None) 
     At most `LONGEST_WARNING` characters: the workload's name is cut before the figures are.
     """
     asks = f"asks for {exactly(asked)}"
-    if largest_bytes is not None and asked > largest_bytes:
-        has = f"the largest GPU here has {in_words(largest_bytes, down=True)}"
-        return f"{asks}; {has}: this pod will never start"
+    if too_large := warn_of_size(asked, largest_bytes):
+        return too_large
     if history is None:
         return ""
     advice = advise(history, asked, largest_bytes)

@@ -40,13 +40,16 @@ if TYPE_CHECKING:
 FRACTION_REFERENCE: Final = f"$({GPU_MEMORY_FRACTION_ENV})"
 """What the kubelet replaces by the fraction, in `args` and in the values of later variables."""
 
-CONTEXT_BYTES: Final = 600 * MIB
-"""What a CUDA context and its libraries take besides what a framework allocates, and counted by the
-driver like all else. On an H100 a context took 518 MiB, PyTorch with its libraries up to 866."""
+CONTEXT_BYTES: Final = 900 * MIB
+"""Margin for a CUDA context and its libraries, which the driver counts besides what a framework
+allocates. On an H100 a context took 518 MiB, PyTorch with its libraries up to 866.
+
+`core.enforcement.limits` bounds a context alone, in what the driver may not count.
+"""
 
 
 def usable_bytes(cap_bytes: int) -> int:
-    """Return how much of a cap a framework may allocate: less a CUDA context, at least half."""
+    """Return how much of a cap a framework may allocate: less the margin, but at least half."""
     return max(cap_bytes - CONTEXT_BYTES, cap_bytes // 2)
 
 

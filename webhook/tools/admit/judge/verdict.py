@@ -15,6 +15,7 @@ from webhook.core.admission.templates import (
     misplaced,
     wrong_amounts,
 )
+from webhook.core.nvidia.gpu_sizes import warn_of_size
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.fields import text_of
 from webhook.core.pod.findings import MalformedObjectError
@@ -272,6 +273,7 @@ def judge(
     known = replace(cluster, namespaces={namespace: with_name(namespace, namespace_labels)})
     first, last, rejected = decide_accepted(creation, policy, known)
     patch = first.patch if last.allowed else ()
+    size = warn_of_size(first.advises_on_bytes) if first.advises_on_bytes else ""
     form = target.found.form
     return JudgedPod(
         target=target,
@@ -279,7 +281,7 @@ def judge(
         lines=lines,
         decision=last,
         patch=patch if form is Form.POD and not rejected else (),
-        notes=first.notes,
+        notes=(*first.notes, *filter(None, [size])),
         rejected=rejected,
         is_translated=bool(patch) and form is not Form.MACHINE,
     )

@@ -1,0 +1,23 @@
+"""Amounts of memory that no GPU has."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from webhook.core.words import amount, exactly
+
+LARGEST_GPU_BYTES: Final = 288 * 2**30
+"""Memory of the largest single GPU sold in 2026 (B300, MI355X)."""
+
+
+def warn_of_size(asked: int, largest_bytes: int | None = None) -> str:
+    """Return the sentence for a pod that asks for more than any GPU has; empty if one has it.
+
+    If the cluster's largest GPU is unknown (None), the largest that is sold counts.
+    """
+    has_bytes = LARGEST_GPU_BYTES if largest_bytes is None else largest_bytes
+    if asked <= has_bytes:
+        return ""
+    largest = "no GPU sold has more than" if largest_bytes is None else "the largest GPU here has"
+    has = amount(has_bytes, down=True)
+    return f"asks for {exactly(asked)}; {largest} {has}: this pod will never start"
