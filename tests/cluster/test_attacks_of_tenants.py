@@ -323,14 +323,6 @@ def has_a_runtime_class(tenant: Tenant) -> None:
         tenant.admin.request("DELETE", "/apis/node.k8s.io/v1/runtimeclasses/shows-gpus")
 
 
-def keeps_its_capability(tenant: Tenant) -> None:
-    """In a user namespace of its own, the sidecar keeps root and KILL there."""
-    pod = tenant.create(a_pod("8Gi", hostUsers=False))
-    context = pod["spec"]["initContainers"][0]["securityContext"]
-    assert context["runAsUser"] == 0
-    assert context["capabilities"] == {"drop": ["ALL"], "add": ["KILL"]}
-
-
 def stores_nothing(part: str) -> Callable[[Tenant], None]:
     """Write which GPU a pod has by a part of it that keeps no annotations."""
 
@@ -494,6 +486,8 @@ EXEMPTED = by("exemption", "the label vramwarden.io/webhook is set and removed b
 
 PRIVILEGED, DEBUGGING = "PrivilegedContainer: ", "EphemeralContainer: "
 BY_HAND, FIXED = "VisibleDevicesOverride: ", "Immutable: "
+CAPABILITY, HOST_PATH, IPC = "Capability: ", "HostPath: ", "HostIPC: "
+OF_DRIVER, INJECTION, USERS = "DriverVariable: ", "DeviceInjection: ", "UserNamespace: "
 FIELDS_MD, SECURITY_MD = "policies/fields.md", "SECURITY.md"
 SIDECARS = "tests/sidecar/test_incident_tenant.py"
 LESS = {"requests": {"cpu": "1m"}, "limits": {"cpu": "1m"}}
@@ -673,15 +667,15 @@ TABLE = [
     closed("B6 limits of the pod", with_pod_level, "EnforcementImpossible: spec.resources"),
     closed("B6 limits of the pod, later", resizing_the_pod, "EnforcementImpossible: spec"),
     harmless("B7 a sidecar brought along", brings_a_sidecar_along),
-    *(closed(f"B8 {name}", with_capability(name), PRIVILEGED) for name in CAPABILITIES),
+    *(closed(f"B8 {name}", with_capability(name), CAPABILITY) for name in CAPABILITIES),
     closed("B10 the node's PIDs", creating("8Gi", hostPID=True), "HostPID: "),
-    closed("B10 the node's IPC", creating("8Gi", hostIPC=True), PRIVILEGED),
+    closed("B10 the node's IPC", creating("8Gi", hostIPC=True), IPC),
     closed(
         "B10 PIDs of its own",
         creating("8Gi", shareProcessNamespace=False),
         "ProcessNamespaceNotShared: ",
     ),
-    harmless("B10 users of its own", keeps_its_capability),
+    closed("B10 users of its own", creating("8Gi", hostUsers=False), USERS),
     shown(
         "B10 the next owner of a number",
         "tests/sidecar/test_incident_identity.py",
@@ -690,7 +684,7 @@ TABLE = [
     closed(
         "B11 MPS by hand",
         with_env("8Gi", {"name": "CUDA_MPS_PIPE_DIRECTORY", "value": "/x"}),
-        BY_HAND,
+        OF_DRIVER,
     ),
     *(
         closed(f"B11 {key}", creating("8Gi", annotations={key: MOUNT}), "ReservedName: ")
@@ -745,7 +739,7 @@ TABLE = [
     closed("C1 the same beside a share", debugging("8Gi", env=[ALL]), DEBUGGING),
     closed("C1 one of our name", debugging(None, name=SIDECAR), "ReservedName: "),
     *(
-        closed(f"C2 {key}: {value}, {how}", creating(memory, annotations={key: value}), BY_HAND)
+        closed(f"C2 {key}: {value}, {how}", creating(memory, annotations={key: value}), INJECTION)
         for how, memory in (("without a share", None), ("with a share", "64Mi"))
         for key, value in CDI
     ),
@@ -763,10 +757,10 @@ TABLE = [
             resources={"limits": {"nvidia.com/mig-1g.10gb": "1"}},
             spec={"annotations": {"nvidia.cdi.k8s.io/pod": "nvidia.com/gpu=all"}},
         ),
-        BY_HAND,
+        INJECTION,
     ),
     *(
-        closed(f"B11 {name}", with_env("8Gi", {"name": name, "value": "0"}), BY_HAND)
+        closed(f"B11 {name}", with_env("8Gi", {"name": name, "value": "0"}), OF_DRIVER)
         for name in ("NVIDIA_IMEX_CHANNELS", "NVIDIA_MIG_MONITOR_DEVICES", "NVIDIA_NVSWITCH")
     ),
     limit(
@@ -796,7 +790,7 @@ TABLE = [
         "deploy/nodes.md",
         "an image with `NVIDIA_VISIBLE_DEVICES=all` built in",
     ),
-    *(closed(f"C4 {path}", with_host_path(path), PRIVILEGED) for path in HOST_PATHS),
+    *(closed(f"C4 {path}", with_host_path(path), HOST_PATH) for path in HOST_PATHS),
     limit(
         "C4 a path whose name says little",
         SECURITY_MD,
@@ -810,7 +804,7 @@ TABLE = [
         for name in (*WHOLE[1:], "tencent.com/vcuda-core", "amd.com/gpu")
     ),
     *(
-        closed(f"C5 cards that she has not: {key}", on_node(GPU, "8", key, value), BY_HAND)
+        closed(f"C5 cards that she has not: {key}", on_node(GPU, "8", key, value), INJECTION)
         for key, value in (("cdi.k8s.io/x", "nvidia.com/gpu=0"), TWO_CARDS)
     ),
     harmless("C5 a node that is to be shared", keeps_no_node),

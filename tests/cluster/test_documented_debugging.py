@@ -99,7 +99,7 @@ def test_a_copy_gets_a_gpu_of_its_own_with_a_profile_that_works(debug, team, pro
     (pod,) = team.pods()
     team.patch(pod, {"metadata": {"annotations": {GPU_ANNOTATION: "GPU-1"}}}, "/status")
     said = debug("--profile=general", "--copy-to=copied")
-    assert "PrivilegedContainer: " in said
+    assert "Capability: " in said
     assert "use kubectl debug --profile=baseline" in said
     assert debug(f"--profile={profile}", "--copy-to=copied") == ""
     (copy,) = (one for one in team.pods() if one["metadata"]["name"] == "copied")

@@ -105,6 +105,16 @@ EXAMPLES = {
     "PrivilegedContainer": a_pod(
         "8Gi", containers=[a_container(securityContext={"privileged": True})]
     ),
+    "HostIPC": a_pod("8Gi", hostIPC=True),
+    "HostPath": a_pod("8Gi", volumes=[{"name": "v", "hostPath": {"path": "/dev"}}]),
+    "Capability": a_pod(
+        "8Gi", containers=[a_container(securityContext={"capabilities": {"add": ["SYS_ADMIN"]}})]
+    ),
+    "UserNamespace": a_pod("8Gi", hostUsers=False),
+    "DriverVariable": a_pod(
+        "8Gi", containers=[a_container(env=[{"name": "CUDA_MPS_PIPE_DIRECTORY", "value": "/x"}])]
+    ),
+    "DeviceInjection": a_pod(annotations={"cdi.k8s.io/x": "nvidia.com/gpu=all"}),
     "VisibleDevicesOverride": a_pod(
         containers=[a_container(env=[{"name": VISIBLE_DEVICES_ENV, "value": "all"}])]
     ),

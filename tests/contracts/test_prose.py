@@ -58,7 +58,7 @@ FOUND = {
     "webhook.tools.check": 50,
     "webhook.tools.explain": 97,
     "webhook.tools.report": 22,
-    "webhook.tools.shared": 79,
+    "webhook.tools.shared": 78,
     "webhook.tools.simulate": 3,
     "webhook.tools.top": 71,
 }

@@ -196,7 +196,7 @@ def denied(error: ApiError, reason: Reason, *, phase: str = "mutate") -> str:
     assert error.message.startswith(beginning), error.message
     assert (error.code, error.status["reason"]) == (403, "Forbidden")
     causes = error.status["details"]["causes"]
-    joined = "; ".join(f"{c['reason']}: {c['field']}: {c['message']}" for c in causes)
+    joined = "\n; ".join(f"{c['reason']}: {c['field']}: {c['message']}" for c in causes)
     assert error.message.endswith(f"denied the request: {joined}")
     return error.message.removeprefix(beginning)
 

@@ -353,7 +353,7 @@ CURES: list[tuple[str, Any]] = [
     (r"; remove the claim to share a GPU, or (.+) to keep the claim; .*$", one_of_two),
     # what goes
     (
-        r"; remove (?:it|the line|the mount|hostPID)(?:, or use kubectl debug .*?)?" + E,
+        r"; remove (?:it|the line|the mount|hostPID|[A-Z_]+)(?:, or use kubectl debug .*?)?" + E,
         one(removed),
     ),
     (
@@ -374,7 +374,7 @@ CURES: list[tuple[str, Any]] = [
     (r"; remove it and use nodeSelector kubernetes.io/hostname$", one(hostname)),
     (r"; write (\S+/container\.)NAME for each of your containers$", one(for_each)),
     (
-        r"remove it, and for more shared memory mount an emptyDir with medium Memory at /dev/shm$",
+        r"; remove hostIPC and mount an emptyDir with medium Memory at /dev/shm$",
         one(memory_shm),
     ),
     (
@@ -463,11 +463,15 @@ _CURES = [(re.compile(pattern), do) for pattern, do in CURES]
 
 
 def followed(pod: Json, path: str, detail: str) -> list[Json]:
-    """Return the pods that a message makes of one, a pod for each way that it names."""
-    for pattern, do in _CURES:
-        found = pattern.search(detail)
-        if found:
-            return do(pod, path, found)
+    """Return the pods that a message makes of one, a pod for each way that it names.
+
+    A sentence begins with what to do, and goes on after a semicolon with why.
+    """
+    for said in (f"; {detail.partition('; ')[0]}", detail):
+        for pattern, do in _CURES:
+            found = pattern.search(said)
+            if found:
+                return do(pod, path, found)
     raise AssertionError(f"say in tests/support/told.py how to follow: {detail}")
 
 

@@ -238,7 +238,7 @@ def assert_immutable(decision, *paths: str) -> None:
     assert found_in(decision) == [("Immutable", path) for path in paths]
     assert decision.outcome is Outcome.DENIED
     assert decision.patch == ()
-    assert decision.message == "; ".join(
+    assert decision.message == "\n; ".join(
         f"Immutable: {finding.path}: {finding.detail}" for finding in decision.findings
     )
     assert all("; " in finding.detail for finding in decision.findings)

@@ -22,9 +22,10 @@ SHM = "/dev/shm"  # noqa: S108 - a path of the node, not a file
 OTHER_FIELD = {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.annotations['gpus']"}}
 ADDED = "securityContext.capabilities.add[-1]"
 
-PRIVILEGED, SEES, WHOLE = (
+PRIVILEGED, SEES, OF_DRIVER, WHOLE = (
     Reason.PRIVILEGED_CONTAINER,
     Reason.VISIBLE_DEVICES_OVERRIDE,
+    Reason.DRIVER_VARIABLE,
     Reason.WHOLE_GPU_AND_SHARE,
 )
 IS_PRIVILEGED = {"securityContext": {"privileged": True}}
@@ -53,12 +54,12 @@ AMOUNTS = (
 
 CONTAINER_FAULTS: list[tuple[Reason, str, Any, str]] = [
     (PRIVILEGED, "privileged", IS_PRIVILEGED, "securityContext.privileged"),
-    *((PRIVILEGED, name, capability(name), ADDED) for name in DEFEATING),
+    *((Reason.CAPABILITY, name, capability(name), ADDED) for name in DEFEATING),
     *((SEES, f"sees {value!r}", variable(VISIBLE, value), "env[-1]") for value in SEEN),
     *((SEES, f"sees by {name}", variable(VISIBLE, **SOURCES[name]), "env[-1]") for name in SOURCES),
     (SEES, "void beside valueFrom", variable(VISIBLE, "void", **CONFIG_MAP), "env[-1]"),
-    *((SEES, name, variable(name, "0"), "env[-1]") for name in OF_THE_DRIVER),
-    (SEES, "MPS by config map", variable(MPS, **CONFIG_MAP), "env[-1]"),
+    *((OF_DRIVER, name, variable(name, "0"), "env[-1]") for name in OF_THE_DRIVER),
+    (OF_DRIVER, "MPS by config map", variable(MPS, **CONFIG_MAP), "env[-1]"),
     *(
         (WHOLE, f"{name} {amount}", limits(name, amount), f"resources.limits[{name}]")
         for name, amount in AMOUNTS
@@ -112,10 +113,11 @@ SPEC_FAULTS: list[tuple[Reason, Any, str]] = [
         "spec.resourceClaims",
     ),
     *(
-        (Reason.PRIVILEGED_CONTAINER, host_path(path), "spec.volumes[-1].hostPath.path")
+        (Reason.HOST_PATH, host_path(path), "spec.volumes[-1].hostPath.path")
         for path in DENIED_PATHS
     ),
-    (Reason.PRIVILEGED_CONTAINER, {"hostIPC": True}, "spec.hostIPC"),
+    (Reason.HOST_IPC, {"hostIPC": True}, "spec.hostIPC"),
+    (Reason.USER_NAMESPACE, {"hostUsers": False}, "spec.hostUsers"),
     (
         Reason.RESERVED_NAME,
         {
@@ -150,6 +152,15 @@ DEMAND_FAULTS: list[tuple[Reason, str | None, dict[str, str], str]] = [
     (Reason.UNKNOWN_CLASS, "8Gi", {"vramwarden.io/gpu-class": "h100"}, CLASS),
     (Reason.UNKNOWN_CLASS, "8Gi", {"vramwarden.io/gpu-class": ""}, CLASS),
     (Reason.UNKNOWN_CLASS, "8Gi", {"vramwarden.io/gpu-class": "A100"}, CLASS),
+    *(
+        (reason, "8Gi", {key: value}, f"metadata.annotations[{key}]")
+        for reason, key, value in (
+            (Reason.DEVICE_INJECTION, "cdi.k8s.io/x", "nvidia.com/gpu=all"),
+            (Reason.HOST_PATH, "mounts.nri.io/pod", "- {source: /dev, destination: /x}"),
+            (Reason.USER_NAMESPACE, "io.kubernetes.cri-o.userns-mode", "auto"),
+            (Reason.USER_NAMESPACE, "userns-mode.crio.io", "private:uidmapping=0:100000:65536"),
+        )
+    ),
 ]
 
 

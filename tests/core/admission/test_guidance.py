@@ -28,7 +28,7 @@ def decided(pod, phase=Phase.MUTATE, **rule):
 def test_a_rules_message_stands_once_behind_all_findings_of_a_denial(phase):
     decision = decided(a_pod("8GB", hostPID=True), phase)
     first, second = map(str, decision.findings)
-    assert decision.message == f"{first}; {second}. {SAID}"
+    assert decision.message == f"{first}\n; {second}. {SAID}"
 
 
 def test_no_single_cause_has_the_message():
@@ -42,7 +42,7 @@ def test_the_message_stands_behind_findings_too_many_to_be_shown():
     decision = decided(a_pod("8Gi", containers=containers))
     assert 100 < len(decision.findings) < MOST_FINDINGS
     more = len(decision.findings) - 100
-    assert decision.message.endswith(f"; and {more} more findings. {SAID}")
+    assert decision.message.endswith(f"\n; and {more} more findings. {SAID}")
 
 
 def test_a_pod_that_cannot_be_read_or_judged_brings_the_message_too():

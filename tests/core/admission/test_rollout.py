@@ -27,7 +27,7 @@ from webhook.core.policy.values import Action, Rollout, VisibleDevices
 SEES = variable(VISIBLE, "all")
 WITHOUT_DEMAND = [
     (a_pod(containers=[a_container(**SEES)]), "VisibleDevicesOverride"),
-    (a_pod(annotations={"cdi.k8s.io/x": "nvidia.com/gpu=all"}), "VisibleDevicesOverride"),
+    (a_pod(annotations={"cdi.k8s.io/x": "nvidia.com/gpu=all"}), "DeviceInjection"),
     (a_pod(labels={"vramwarden.io/managed": "true"}), "ReservedName"),
     (a_pod(containers=[a_container("vram-enforcer")]), "ReservedName"),
     (

@@ -167,7 +167,7 @@ DENIALS = [
     ),
     (
         secured(capabilities={"add": ["SYS_ADMIN"]}),
-        f"PrivilegedContainer: {FIRST}.securityContext.capabilities.add[0]",
+        f"Capability: {FIRST}.securityContext.capabilities.add[0]",
         (
             'container "main" adds the capability SYS_ADMIN, which defeats the VRAM cap; remove '
             "it, or ask your platform team for a rule whose capabilities name it"
@@ -175,7 +175,7 @@ DENIALS = [
     ),
     (
         a_pod("8Gi", volumes=[{"name": "data", "hostPath": {"path": "/dev/nvidia0"}}]),
-        "PrivilegedContainer: spec.volumes[0].hostPath.path",
+        "HostPath: spec.volumes[0].hostPath.path",
         (
             '"/dev/nvidia0" gives the pod the '
             "node's devices, container runtime or "
@@ -194,8 +194,8 @@ DENIALS = [
     ),
     (
         a_pod("8Gi", containers=[a_container(**variable("CUDA_MPS_PIPE_DIRECTORY", "/x"))]),
-        f"VisibleDevicesOverride: {FIRST}.env[0]",
-        "CUDA_MPS_PIPE_DIRECTORY is set by the platform for pods with VRAM; remove it",
+        f"DriverVariable: {FIRST}.env[0]",
+        "remove CUDA_MPS_PIPE_DIRECTORY; MPS is not used here, and compute is not divided",
     ),
     (
         a_pod("8Gi", initContainers=[a_container("vram-enforcer")]),
@@ -209,7 +209,7 @@ DENIALS = [
     ),
     (
         a_pod("8Gi", annotations={"nvidia.cdi.k8s.io/pod": "nvidia.com/gpu=all"}),
-        "VisibleDevicesOverride: metadata.annotations[nvidia.cdi.k8s.io/pod]",
+        "DeviceInjection: metadata.annotations[nvidia.cdi.k8s.io/pod]",
         (
             "shows the pod GPUs that nobody accounts for; remove it: GPUs come with the "
             "annotation vramwarden.io/gpu-memory, or whole with nvidia.com/gpu"
@@ -234,3 +234,24 @@ DENIALS = [
 @pytest.mark.parametrize(("pod", "place", "says"), DENIALS, ids=[row[-1] for row in DENIALS])
 def test_a_denial_says_what_is_wrong_and_what_to_do(pod, place, says):
     assert decided(pod, RULE).message == f"{place}: {says}"
+
+
+@pytest.mark.parametrize(
+    ("name", "env", "says"),
+    [
+        (
+            *("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", ()),
+            "MPS is not used here, and compute is not divided",
+        ),
+        (
+            *("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", variable("CUDA_MPS_PIPE_DIRECTORY")["env"]),
+            'rule "default" has another value for it',
+        ),
+        ("NVIDIA_GPU_MEMORY_LIMIT", (), "the pod's limit comes from vramwarden.io/gpu-memory"),
+        ("NVIDIA_NVSWITCH", (), "it gives more than the pod's share of a GPU"),
+    ],
+)
+def test_a_denied_variable_of_the_driver_says_what_holds_instead(name, env, says):
+    pod = a_pod("8Gi", containers=[a_container(**variable(name, "50"))])
+    said = f"DriverVariable: {FIRST}.env[0]: remove {name}; {says}"
+    assert decided(pod, a_rule(env=tuple(env))).message == said

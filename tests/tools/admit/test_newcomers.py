@@ -143,15 +143,16 @@ PRIVILEGES = {
     "privileged": Row(
         a_container("securityContext: {privileged: true}", ASKED), "PrivilegedContainer"
     ),
-    "hostIPC": Row(a_pod(spec=f"{{hostIPC: true, containers: [{MAIN}]}}"), "PrivilegedContainer"),
+    "hostIPC": Row(a_pod(spec=f"{{hostIPC: true, containers: [{MAIN}]}}"), "HostIPC"),
+    "hostUsers": Row(a_pod(spec=f"{{hostUsers: false, containers: [{MAIN}]}}"), "UserNamespace"),
     "hostPath": Row(
         a_container("", ASKED, "volumes: [{name: d, hostPath: {path: /dev}}], "),
-        "PrivilegedContainer",
+        "HostPath",
     ),
     "nodeName": Row(a_pod(spec=f"{{nodeName: a, containers: [{MAIN}]}}"), "NodeNamePreset"),
     "a capability": Row(
         a_container("securityContext: {capabilities: {add: [SYS_PTRACE]}}", ASKED),
-        "PrivilegedContainer",
+        "Capability",
     ),
 }
 RAY = f"headGroupSpec: {{template: {TEMPLATE}}}"

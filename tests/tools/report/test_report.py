@@ -395,5 +395,5 @@ def test_pods_that_a_runtime_would_give_gpus_are_named_before_anybody_denies_the
     for name, pod in {"injected": DENIED["a slice"], "honest": HONEST["TCPXO"]}.items():
         notes = pod["metadata"]["annotations"]
         api.add(running(name, annotations=notes, **pod["spec"]))
-    (found,) = [line for line in run().stdout.splitlines() if " VisibleDevicesOverride " in line]
+    (found,) = [line for line in run().stdout.splitlines() if " DeviceInjection " in line]
     assert found.split()[-1] == "injected"

@@ -138,7 +138,7 @@ class Decision:
         A tenant can have it grow with their pod, so it is cut; the answer to them is not.
         """
         return shortened(
-            self.malformed or render(self.findings[:LOGGED_FINDINGS]), LONGEST_SENTENCE
+            self.malformed or render(self.findings[:LOGGED_FINDINGS], "; "), LONGEST_SENTENCE
         )
 
     @property

@@ -80,7 +80,7 @@ def _mismatches(
     if example.reasons is not None:
         reasons = tuple(dict.fromkeys(finding.reason.value for finding in findings))
         if set(reasons) != set(example.reasons):
-            said = first.malformed or last.malformed or render(findings)
+            said = first.malformed or last.malformed or render(findings, "; ")
             wanted, got = ", ".join(example.reasons), ", ".join(reasons)
             yield f"wanted reasons [{wanted}], got [{got}]{': ' * bool(said)}{said}"
     if example.rule is not None and example.rule != first.rule:
@@ -198,7 +198,7 @@ def _became(first: Decision, last: Decision) -> str:
     """Say in words what was decided."""
     if not last.allowed:
         by = f" by rule {last.rule}" if last.rule else ""
-        return f"denied{by}: {last.message}"
+        return f"denied{by}: {last.sentence}"
     words = {
         Outcome.MUTATED: f"allowed (mutated by rule {first.rule})",
         Outcome.WARNED: f"allowed (with warnings, by rule {first.rule})",

@@ -27,11 +27,11 @@ MEASURING: Final = "utility"
 CHOSEN_PATH: Final = f"metadata.annotations['{VISIBLE_DEVICES_ANNOTATION}']"
 """Field from which containers read the GPUs chosen at binding."""
 
-GPU_PREFIXES: Final = ("NVIDIA_", "CUDA_MPS_")
-"""Prefixes of all variables that `widens`, `limits_memory` or `chooses_devices` finds."""
-
+_OF_MPS: Final = "CUDA_MPS_"
 # Prefixes of the variables that the driver and MPS read a memory limit from.
-_LIMITING: Final = ("NVIDIA_GPU_MEMORY_", "CUDA_MPS_")
+_LIMITING: Final = ("NVIDIA_GPU_MEMORY_", _OF_MPS)
+GPU_PREFIXES: Final = ("NVIDIA_", _OF_MPS)
+"""Prefixes of all variables that `widens`, `limits_memory` or `chooses_devices` finds."""
 
 # Those by which a container gets hold of more than the GPUs that it sees. Not NVIDIA_GDRCOPY,
 # NVIDIA_GDS and NVIDIA_MOFED, which show none.
@@ -50,6 +50,12 @@ def limits_memory(entry: Json) -> bool:
     """Say whether the driver or MPS reads a memory limit from a variable."""
     name: str = entry["name"]
     return name.startswith(_LIMITING)
+
+
+def is_of_mps(entry: Json) -> bool:
+    """Return True if MPS reads a variable."""
+    name: str = entry["name"]
+    return name.startswith(_OF_MPS)
 
 
 def chooses_devices(entry: Json) -> bool:

@@ -32,7 +32,6 @@ from webhook.core.placement.fit import Need
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.duration import parse_seconds
 from webhook.core.pod.fields import as_object, part, strings
-from webhook.core.pod.findings import render
 from webhook.core.pod.gpus import MOST_GPUS, UUID, DriverLimit, EnforceBy
 from webhook.core.pod.quantity import MIB, QuantityError, parse_quantity
 from webhook.core.pod.views import MARK, Container, Pod, effective_amount, service_account_of
@@ -102,7 +101,7 @@ def counted_need(pod: Pod) -> tuple[Need | None, str]:
     demand, findings = read_demand(pod)
     count = demand.gpu_count if demand else 1
     need = Need(min(-(-total // (count * MIB)) * MIB, MAX_BYTES), count)
-    return need, "" if demand else render(findings)[:LONGEST_REASON]
+    return need, "" if demand else next(map(str, findings), "")[:LONGEST_REASON]
 
 
 def named_gpus(pod: Pod) -> tuple[str, ...]:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 MOST_FINDINGS: Final = 1000
 """How many are collected: far more than anybody reads."""
+SEPARATOR: Final = "\n; "
+"""Between the findings of a message, so that `kubectl` shows each on its own line."""
 GUIDANCE: Final = "Your platform team says: "
 """Stands between findings and the `message` of the rule."""
 
@@ -110,12 +112,42 @@ class Reason(StrEnum):
     PRIVILEGED_CONTAINER = (
         "PrivilegedContainer",
         'container "main" is privileged, which defeats the VRAM cap; remove it',
-        "drop the privilege, capability, host path or `hostIPC`; or set the user it asks for",
+        "remove `privileged: true`, or set the user that the message asks for",
+    )
+    HOST_IPC = (
+        "HostIPC",
+        "remove hostIPC and mount an emptyDir with medium Memory at /dev/shm; ...",
+        "remove `hostIPC`; for more shared memory mount an `emptyDir` with medium Memory",
+    )
+    HOST_PATH = (
+        "HostPath",
+        '"/dev" gives the pod the node\'s devices, container runtime or kubelet; ...',
+        "remove the volume, or ask your platform team for a rule with that path in `hostPaths`",
+    )
+    CAPABILITY = (
+        "Capability",
+        'container "main" adds the capability SYS_ADMIN, which defeats the VRAM cap; ...',
+        "remove it, or ask your platform team for a rule with it in `capabilities`",
+    )
+    USER_NAMESPACE = (
+        "UserNamespace",
+        "remove the line; pods in user namespaces do not start with a GPU",
+        "remove `hostUsers: false`, or the annotation of CRI-O",
     )
     VISIBLE_DEVICES_OVERRIDE = (
         "VisibleDevicesOverride",
         "NVIDIA_VISIBLE_DEVICES set by hand shows GPUs that nobody accounts for; ...",
-        "remove the variable, ask with `gpu-memory`",
+        "remove the variable or mount, ask with `gpu-memory`",
+    )
+    DRIVER_VARIABLE = (
+        "DriverVariable",
+        "remove CUDA_MPS_PIPE_DIRECTORY; MPS is not used here, and compute is not divided",
+        "remove the variable",
+    )
+    DEVICE_INJECTION = (
+        "DeviceInjection",
+        "shows the pod GPUs that nobody accounts for; remove it: ...",
+        "remove the annotation, ask with `gpu-memory`",
     )
     RESERVED_NAME = (
         "ReservedName",
@@ -198,14 +230,14 @@ def annotation_path(key: str) -> str:
     return f"metadata.annotations[{key}]"
 
 
-def render(findings: Sequence[Finding]) -> str:
-    """Join findings to the message a user reads in `kubectl`; of very many, the first."""
-    message = "; ".join(map(str, findings[:SHOWN_FINDINGS]))
+def render(findings: Sequence[Finding], separator: str = SEPARATOR) -> str:
+    """Join findings to the message that a user reads in `kubectl`; of very many, the first."""
+    lines = list(map(str, findings[:SHOWN_FINDINGS]))
     more = len(findings) - SHOWN_FINDINGS
-    if more <= 0:
-        return message
-    count = f"{more} or" if len(findings) >= MOST_FINDINGS else more
-    return f"{message}; and {count} more findings"
+    if more > 0:
+        count = f"{more} or" if len(findings) >= MOST_FINDINGS else more
+        lines.append(f"and {count} more findings")
+    return separator.join(lines)
 
 
 def quoted(value: object, limit: int = 64) -> str:

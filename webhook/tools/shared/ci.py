@@ -47,7 +47,7 @@ class JUnitCase:
     line: int = 0
     """0 where it is the file as a whole."""
     failure: tuple[str, str] | None = None
-    """What kind of failure, and its sentence."""
+    """Kind of the failure, and its sentences, one on each line."""
     is_error: bool = False
     """Whether it could not be judged at all."""
     said: tuple[str, ...] = ()
@@ -80,9 +80,10 @@ def _case(case: JUnitCase) -> Iterator[str]:
     written = " ".join(f'{key}="{_xml(value)}"' for key, value in about.items())
     yield f"    <testcase {written}>"
     if case.failure:
-        kind, why = map(_xml, case.failure)
+        kind, why = case.failure
         tag = "error" if case.is_error else "failure"
-        yield f'      <{tag} type="{kind}" message="{why}">{why}</{tag}>'
+        lines = "\n".join(map(_xml, why.split("\n")))
+        yield f'      <{tag} type="{_xml(kind)}" message="{_xml(why)}">{lines}</{tag}>'
     if case.said:
         yield "      <system-out>" + "\n".join(map(_xml, case.said)) + "</system-out>"
     yield "    </testcase>"

@@ -151,7 +151,7 @@ def test_six_faults_are_reported_at_once():
         "UnknownClass",
         "VisibleDevicesOverride",
     ]
-    assert decision.message == "; ".join(
+    assert decision.message == "\n; ".join(
         f"{found.reason}: {found.path}: {found.detail}" for found in decision.findings
     )
 

@@ -110,7 +110,7 @@ def test_a_variable_of_the_rule_itself_is_accepted():
     assert_fine(a_full_pod(), rule)
     pod = a_full_pod()
     holder = put_in(pod, "second", variable("CUDA_MPS_PIPE_DIRECTORY", "/other"))
-    assert_denied(decided(pod, rule), "VisibleDevicesOverride", f"{holder}.env[0]")
+    assert_denied(decided(pod, rule), "DriverVariable", f"{holder}.env[0]")
 
 
 @pytest.mark.parametrize("key", ["gpu", "visible-devices", "gpu-memory-fraction", "gpu-waits"])
@@ -121,21 +121,21 @@ def test_the_gpu_is_not_for_the_user_to_choose(key):
     stored = translated(pod)
     stored["metadata"]["annotations"][key] = "GPU-1"
     path = f"metadata.annotations[{key}]"
-    assert_denied(decided(stored, phase=Phase.VALIDATE), "VisibleDevicesOverride", path)
+    assert_denied(decided(stored, phase=Phase.VALIDATE), "ReservedName", path)
 
 
 @pytest.mark.parametrize(
-    ("fields", "path"),
+    ("fields", "path", "reason"),
     [
-        (capability("SYS_PTRACE"), "capabilities.add[0]"),
-        ({"securityContext": {"privileged": True}}, "privileged"),
+        (capability("SYS_PTRACE"), "capabilities.add[0]", "Capability"),
+        ({"securityContext": {"privileged": True}}, "privileged", "PrivilegedContainer"),
     ],
 )
-def test_privileges_matter_also_where_there_is_no_sidecar_to_defeat(fields, path):
+def test_privileges_matter_also_where_there_is_no_sidecar_to_defeat(fields, path, reason):
     pod = a_full_pod()
     holder = put_in(pod, "main", fields)
     path = f"{holder}.securityContext.{path}"
-    assert_denied(decided(pod, WITHOUT_SIDECAR), "PrivilegedContainer", path)
+    assert_denied(decided(pod, WITHOUT_SIDECAR), reason, path)
 
 
 @pytest.mark.parametrize(

@@ -155,4 +155,4 @@ def test_limits_of_the_driver_are_denied_whatever_the_rule_says_of_devices(devic
     pod = a_full_pod()
     holder = put_in(pod, "init", variable("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=1G"))
     decision = decided(pod, a_rule(visible_devices=devices))
-    assert_denied(decision, "VisibleDevicesOverride", f"{holder}.env[0]")
+    assert_denied(decision, "DriverVariable", f"{holder}.env[0]")

@@ -66,13 +66,13 @@ def path_of(key: str) -> str:
 def test_an_annotation_that_gives_a_pod_devices_is_denied(key, devices, phase):
     rule = a_rule(visible_devices=devices)
     decision = decided(a_pod(annotations={key: ALL}), rule, phase)
-    assert_denied(decision, "VisibleDevicesOverride", path_of(key))
+    assert_denied(decision, "DeviceInjection", path_of(key))
 
 
 @pytest.mark.parametrize("value", SHOWING)
 def test_beside_a_demand_it_is_denied_too_whichever_of_nvidias_devices_it_names(value):
     decision = decided(a_pod("8Gi", annotations={"cdi.k8s.io/x": value}))
-    assert_denied(decision, "VisibleDevicesOverride", path_of("cdi.k8s.io/x"))
+    assert_denied(decision, "DeviceInjection", path_of("cdi.k8s.io/x"))
 
 
 NO_KEYS = ["cdi.k8s.io.x", "cdi.k8s.iox", "x.nvidia.cdi.k8s.io/pod", "x"]
@@ -115,14 +115,14 @@ def test_what_names_gpus_is_denied_at_creation_and_later(pod, phase):
         for key, value in pod["metadata"]["annotations"].items()
         if key.partition("/")[0] in INJECTORS
     )
-    assert ("VisibleDevicesOverride", path_of(key)) in findings_of(pod, phase=phase)
+    assert ("DeviceInjection", path_of(key)) in findings_of(pod, phase=phase)
     old = copy.deepcopy(pod)
     del old["metadata"]["annotations"][key]
     if old["metadata"]["annotations"]:
         old = stored_pod(pod=old)
     new = copy.deepcopy(old)
     new["metadata"]["annotations"][key] = value
-    assert_denied(updated(old, new, phase=phase), "VisibleDevicesOverride", path_of(key))
+    assert_denied(updated(old, new, phase=phase), "DeviceInjection", path_of(key))
 
 
 def test_every_key_of_the_list_is_tried():
@@ -149,7 +149,7 @@ def test_a_pod_may_name_the_whole_gpus_of_any_of_its_containers(name):
 def test_a_whole_gpu_resource_of_zero_is_none(resource):
     pod = a_full_pod(None, annotations={"cdi.k8s.io/x": "nvidia.com/gpu=0"})
     put_in(pod, "main", limits(*resource))
-    assert_denied(decided(pod), "VisibleDevicesOverride", path_of("cdi.k8s.io/x"))
+    assert_denied(decided(pod), "DeviceInjection", path_of("cdi.k8s.io/x"))
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_whoever_names_the_node_has_no_cards_that_an_annotation_may_name(key, va
     pod = asking(key, value, {resource: "8"})
     assert_left(decided(pod))
     pod["spec"]["nodeName"] = "node-1"
-    denied = ("VisibleDevicesOverride", path_of(key))
+    denied = ("DeviceInjection", path_of(key))
     assert findings_of(pod) == [("NodeNamePreset", "spec.nodeName"), denied]
     bound = copy.deepcopy(pod)
     del pod["metadata"]["annotations"]
@@ -187,7 +187,7 @@ def test_whoever_names_the_node_has_no_cards_that_an_annotation_may_name(key, va
 )
 def test_beside_a_demand_a_mount_is_judged_as_a_host_path_is(value):
     key = "mounts.noderesource.dev/pod"
-    denied = [("PrivilegedContainer", path_of(key))]
+    denied = [("HostPath", path_of(key))]
     assert findings_of(asking(key, value)) == []
     assert findings_of(asking(key, value, memory="8Gi")) == denied
     for devices in VisibleDevices:
@@ -201,9 +201,7 @@ def test_beside_a_demand_a_mount_is_judged_as_a_host_path_is(value):
 def test_a_list_of_host_paths_counts_for_mounts_by_annotation():
     pod = asking("mounts.nri.io", "- source: /data/x\n  destination: /x", memory="8Gi")
     assert findings_of(pod, a_rule(host_paths=("/data",))) == []
-    assert findings_of(pod, a_rule(host_paths=())) == [
-        ("PrivilegedContainer", path_of("mounts.nri.io"))
-    ]
+    assert findings_of(pod, a_rule(host_paths=())) == [("HostPath", path_of("mounts.nri.io"))]
 
 
 OF_THE_SIDECAR = {
@@ -270,11 +268,11 @@ def test_so_much_of_such_annotations_is_read_and_no_more():
     pod = a_pod(annotations={"cdi.k8s.io/a": half, "cdi.k8s.io/b": half})
     assert_left(decided(pod))
     pod["metadata"]["annotations"]["cdi.k8s.io/b"] += "x"
-    assert_denied(decided(pod), "VisibleDevicesOverride", path_of("cdi.k8s.io/b"))
+    assert_denied(decided(pod), "DeviceInjection", path_of("cdi.k8s.io/b"))
     notes = {f"cdi.k8s.io/a{n:02}": "" for n in range(MOST_INJECTED)}
     assert_left(decided(a_pod(annotations=notes)))
     pod = a_pod(annotations={**notes, "cdi.k8s.io/b": ""})
-    assert_denied(decided(pod), "VisibleDevicesOverride", path_of("cdi.k8s.io/b"))
+    assert_denied(decided(pod), "DeviceInjection", path_of("cdi.k8s.io/b"))
 
 
 @pytest.mark.parametrize("phase", Phase)
@@ -287,7 +285,7 @@ def test_such_an_annotation_cannot_come_later(before, make, phase):
     new = copy.deepcopy(old)
     new["metadata"].setdefault("annotations", {})["cdi.k8s.io/x"] = ALL
     decision = updated(old, new, phase=phase)
-    assert found_in(decision) == [("VisibleDevicesOverride", path_of("cdi.k8s.io/x"))]
+    assert found_in(decision) == [("DeviceInjection", path_of("cdi.k8s.io/x"))]
     assert decision.outcome is Outcome.DENIED
 
 
@@ -303,7 +301,7 @@ def test_one_that_exists_may_stay_or_go(phase):
 def test_one_that_changes_among_many_that_stay_is_found():
     many = {f"cdi.k8s.io/a{n:03}": ALL for n in range(100)}
     old, new = a_pod(annotations=many), a_pod(annotations={**many, "cdi.k8s.io/b": ALL})
-    assert_denied(updated(old, new), "VisibleDevicesOverride", path_of("cdi.k8s.io/b"))
+    assert_denied(updated(old, new), "DeviceInjection", path_of("cdi.k8s.io/b"))
 
 
 def test_of_many_such_annotations_sixteen_are_reported():

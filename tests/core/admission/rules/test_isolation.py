@@ -57,7 +57,7 @@ NOT_LISTED = (
 )
 def test_a_list_allows_its_paths_and_no_parent_or_neighbour_of_them(paths, path, says, phase):
     decision = decided(a_full_pod(**host_path(path)), a_rule(host_paths=paths), phase)
-    assert_denied(decision, "PrivilegedContainer", "spec.volumes[0].hostPath.path")
+    assert_denied(decision, "HostPath", "spec.volumes[0].hostPath.path")
     assert says in decision.message
     assert decision.message.endswith("for a rule whose hostPaths name it")
 
@@ -142,7 +142,7 @@ def test_a_rule_may_allow_a_capability_however_a_pod_spells_it(name):
     put_in(pod, "main", capability(name))
     assert_fine(pod, a_rule(capabilities=frozenset({"SYS_PTRACE"})))
     path = "spec.containers[0].securityContext.capabilities.add[0]"
-    assert_denied(decided(pod), "PrivilegedContainer", path)
+    assert_denied(decided(pod), "Capability", path)
 
 
 @pytest.mark.parametrize("name", sorted({*CAPABILITIES} - {"NET_RAW"}))
@@ -150,7 +150,7 @@ def test_a_rule_may_allow_fewer_than_the_default(name):
     pod = a_full_pod()
     put_in(pod, "init", capability(name))
     path = "spec.initContainers[0].securityContext.capabilities.add[0]"
-    assert_denied(decided(pod, a_rule(capabilities=frozenset())), "PrivilegedContainer", path)
+    assert_denied(decided(pod, a_rule(capabilities=frozenset())), "Capability", path)
 
 
 ASK = "ask your platform team for a rule"
@@ -178,7 +178,7 @@ def test_all_capabilities_are_never_allowed():
     pod = a_full_pod()
     put_in(pod, "main", capability("ALL"))
     rule = a_rule(capabilities=frozenset({"SYS_ADMIN", *CAPABILITIES}))
-    assert decided(pod, rule).reasons == ("PrivilegedContainer",)
+    assert decided(pod, rule).reasons == ("Capability",)
 
 
 # --- resourceClaims and whole GPUs

@@ -16,6 +16,7 @@ from webhook.core.nvidia.variables import (
     GPU_PREFIXES,
     VISIBLE_DEVICES_ENV,
     chooses_devices,
+    is_of_mps,
     limits_memory,
     sees_no_gpu,
     shows_all,
@@ -29,7 +30,6 @@ from webhook.core.pod.quantity import amount_or
 from webhook.core.pod.views import Container, effective_amount
 from webhook.core.policy.values import VisibleDevices
 from webhook.names import (
-    BINDING_ANNOTATIONS,
     ENFORCER_CONTAINER,
     GPU_MEMORY_ANNOTATION,
     NVIDIA_RUNTIME_CLASS,
@@ -56,16 +56,12 @@ _BY_HAND: Final = (
 def visible_devices_of_demand(case: Case) -> Iterator[Finding]:
     """Rule: with a demand, we alone set which GPUs a container sees, and how much of them.
 
-    Fields: spec.[initContainers,containers][*].env[*], the annotations that a binding writes
+    Fields: spec.[initContainers,containers][*].env[*]
     Allowed values: NVIDIA_VISIBLE_DEVICES void, none or empty, or as a release of ours writes it;
     no NVIDIA_GPU_MEMORY_* and no CUDA_MPS_* except the rule's own; none by which a container gets
-    hold of more; annotations that are there before translation, which takes them off
+    hold of more
     """
     rule = case.rule
-    if not case.mutating:
-        for key in filter(case.pod.annotations.__contains__, BINDING_ANNOTATIONS):
-            detail = "the GPU is chosen when the pod is bound to a node; remove the annotation"
-            yield Finding(Reason.VISIBLE_DEVICES_OVERRIDE, annotation_path(key), detail)
     denies = rule.visible_devices is VisibleDevices.DENY
     for container in case.pod.containers:
         env = container.env()
@@ -76,12 +72,13 @@ def visible_devices_of_demand(case: Case) -> Iterator[Finding]:
         for index, entry in enumerate(env):
             if not entry["name"].startswith(GPU_PREFIXES):
                 continue
+            reason, detail = Reason.DRIVER_VARIABLE, f"remove {entry['name']}; "
             if widens(entry):
-                detail = f"{entry['name']} gives more than the pod's share of a GPU; remove it"
+                detail += "it gives more than the pod's share of a GPU"
             elif limits_memory(entry):
                 if entry in rule.env:
                     continue
-                detail = f"{entry['name']} is set by the platform for pods with VRAM; remove it"
+                detail += _why_unlimited(entry, case)
             elif (
                 not denies
                 or sees_no_gpu(entry)
@@ -89,9 +86,17 @@ def visible_devices_of_demand(case: Case) -> Iterator[Finding]:
             ):
                 continue
             else:
-                detail = _BY_HAND
-            path = f"{container.path}.env[{index}]"
-            yield Finding(Reason.VISIBLE_DEVICES_OVERRIDE, path, detail)
+                reason, detail = Reason.VISIBLE_DEVICES_OVERRIDE, _BY_HAND
+            yield Finding(reason, f"{container.path}.env[{index}]", detail)
+
+
+def _why_unlimited(entry: Json, case: Case) -> str:
+    """Return the reason why no variable of a pod limits its memory or compute."""
+    if any(map(limits_memory, case.rule.env)):
+        return f"rule {quoted(case.rule.name)} has another value for it"
+    if is_of_mps(entry):
+        return "MPS is not used here, and compute is not divided"
+    return f"the pod's limit comes from {case.asked_by}"
 
 
 def _is_translations(entry: Json, container: Container, case: Case, *, beside: bool) -> bool:
@@ -217,13 +222,13 @@ def _denied(case: Case, before: Mapping[str, str], *, managed: bool) -> Iterator
         shows = named.shows_gpus or (managed and named.renders)
         if judges and shows and (managed or not has.all_of(named)):
             detail = f"{named.wrong or devices.UNCOUNTED}: {_HOW_GPUS_COME}"
-            yield Finding(Reason.VISIBLE_DEVICES_OVERRIDE, path, detail)
+            yield Finding(Reason.DEVICE_INJECTION, path, detail)
         if managed and (named.unclear or not all(_may_mount(one, case) for one in named.sources)):
             detail = named.unclear or (
                 f"mounts a path of the node that rule {quoted(rule.name)} does not allow; remove "
                 "it, or ask your platform team for a rule whose hostPaths name it"
             )
-            yield Finding(Reason.PRIVILEGED_CONTAINER, path, detail)
+            yield Finding(Reason.HOST_PATH, path, detail)
 
 
 def _may_mount(source: str, case: Case) -> bool:

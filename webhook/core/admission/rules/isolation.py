@@ -37,6 +37,9 @@ EVERYBODYS_CAPABILITIES: Final = frozenset(
     }
 )
 """What containerd gives each container that says nothing (`defaultUnixCaps` of its package oci)."""
+# CRI-O's name of before 1.35, which it still reads, and the new one (pkg/annotations/v2).
+_USER_NAMESPACES: Final = ("io.kubernetes.cri-o.userns-mode", "userns-mode.crio.io")
+_NO_GPU: Final = "pods in user namespaces do not start with a GPU"
 # Of the paths that a rule allows; a tenant may name a thousand others in one pod.
 _SHOWN: Final = 8
 _STATE: Final = ("kubelet", "containerd", "containers", "docker", "cni", "etcd", "rancher", "k0s")
@@ -48,13 +51,12 @@ _HARMLESS: Final = ("/dev/shm/", "/dev/hugepages/", "/etc/localtime/")  # noqa: 
 _MARKS: Final = (ADMITTED_ANNOTATION, *BINDING_ANNOTATIONS)
 
 
-def privileged_pod(case: Case) -> Iterator[Finding]:
+def privileged_containers(case: Case) -> Iterator[Finding]:
     """Rule: no container can reach a GPU that it was not given, or stop the sidecar.
 
-    Fields: spec.[initContainers,containers][*].securityContext, spec.hostIPC,
-    spec.volumes[*].hostPath.path
+    Fields: spec.[initContainers,containers][*].securityContext
     Allowed values: not privileged; of capabilities those that runtimes give everybody and the
-    rule's `capabilities`; no hostIPC; host paths that the rule's `hostPaths` let in
+    rule's `capabilities`
     """
     pod, rule = case.pod, case.rule
     for container in pod.containers:
@@ -64,20 +66,52 @@ def privileged_pod(case: Case) -> Iterator[Finding]:
                 detail += f", or use {debug_profile(pod, rule)}"
             if capability not in {"", "ALL"}:
                 detail += ", or ask your platform team for a rule whose capabilities name it"
-            yield Finding(Reason.PRIVILEGED_CONTAINER, path, detail)
-    if flag(pod.spec, "hostIPC", "spec"):
+            reason = Reason.CAPABILITY if capability else Reason.PRIVILEGED_CONTAINER
+            yield Finding(reason, path, detail)
+
+
+def host_ipc(case: Case) -> Iterator[Finding]:
+    """Rule: a pod has an IPC namespace of its own.
+
+    Fields: spec.hostIPC
+    Allowed values: false or absent
+    """
+    if flag(case.pod.spec, "hostIPC", "spec"):
         detail = (
-            "shares the node's memory segments, and through them GPU memory, with others; remove "
-            "it, and for more shared memory mount an emptyDir with medium Memory at /dev/shm"
+            "remove hostIPC and mount an emptyDir with medium Memory at /dev/shm; it shares the "
+            "node's memory segments, and through them GPU memory, with others"
         )
-        yield Finding(Reason.PRIVILEGED_CONTAINER, "spec.hostIPC", detail)
+        yield Finding(Reason.HOST_IPC, "spec.hostIPC", detail)
+
+
+def user_namespace(case: Case) -> Iterator[Finding]:
+    """Rule: a pod stays in the node's user namespace, in which runtimes can give it a GPU.
+
+    Fields: spec.hostUsers, the annotations of CRI-O for user namespaces
+    Allowed values: hostUsers true or absent; annotations absent or empty
+    """
+    pod = case.pod
+    if flag(pod.spec, "hostUsers", "spec") is False:
+        yield Finding(Reason.USER_NAMESPACE, "spec.hostUsers", f"remove the line; {_NO_GPU}")
+    for key in filter(pod.annotations.get, _USER_NAMESPACES):
+        detail = f"remove the annotation; {_NO_GPU}"
+        yield Finding(Reason.USER_NAMESPACE, annotation_path(key), detail)
+
+
+def host_paths(case: Case) -> Iterator[Finding]:
+    """Rule: no volume leads a container to a GPU that it was not given, or to the kubelet.
+
+    Fields: spec.volumes[*].hostPath.path
+    Allowed values: paths that the rule's `hostPaths` let in
+    """
+    pod, rule = case.pod, case.rule
     for index, volume in enumerate(items(pod.spec, "volumes", "spec")):
         if volume.get("hostPath") is None:
             continue
         path = f"spec.volumes[{index}].hostPath"
         host_path = text(mapping(volume, "hostPath", f"spec.volumes[{index}]"), "path", path)
         if host_path and not may_mount(host_path, rule.host_paths):
-            yield Finding(Reason.PRIVILEGED_CONTAINER, f"{path}.path", _mounts(host_path, rule))
+            yield Finding(Reason.HOST_PATH, f"{path}.path", _mounts(host_path, rule))
 
 
 def may_mount(host_path: str, allowed: tuple[str, ...] | None) -> bool:
@@ -256,16 +290,23 @@ def reserved_marks(case: Case) -> Iterator[Finding]:
 
     Fields: metadata.labels[vramwarden.io/managed], the annotations admitted, gpu, visible-devices,
     gpu-memory-fraction and gpu-waits
-    Allowed values: absent in a pod without a demand; with one they are written anew
+    Allowed values: absent in a pod without a demand; with one those of a binding are absent once
+    translation has taken them off
     """
     pod = case.pod
-    paths = [f"metadata.labels[{MANAGED_LABEL}]"] if MANAGED_LABEL in pod.labels else []
-    paths += [annotation_path(key) for key in _MARKS if key in pod.annotations]
-    for path in paths:
+    marks: tuple[str, ...] = _MARKS
+    paths = []
+    if not case.asks:
+        paths = [f"metadata.labels[{MANAGED_LABEL}]"] if MANAGED_LABEL in pod.labels else []
         detail = (
             "only vramwarden writes this, on pods that ask for VRAM; remove it, or ask with the "
             f"annotation {GPU_MEMORY_ANNOTATION}"
         )
+    else:
+        marks = () if case.mutating else BINDING_ANNOTATIONS
+        detail = "remove the annotation; the GPU is chosen when the pod is bound to a node"
+    paths += [annotation_path(key) for key in marks if key in pod.annotations]
+    for path in paths:
         yield Finding(Reason.RESERVED_NAME, path, detail)
 
 

@@ -18,7 +18,7 @@ from webhook.core.admission.templates import (
 from webhook.core.nvidia.gpu_sizes import warn_of_size
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.fields import text_of
-from webhook.core.pod.findings import MalformedObjectError
+from webhook.core.pod.findings import SEPARATOR, MalformedObjectError
 from webhook.core.pod.quantity import format_bytes
 from webhook.core.pod.shapes import Form, shown_path
 from webhook.core.pod.views import read_pod
@@ -58,6 +58,14 @@ class Sort(StrEnum):
     WARNED = "allowed with a warning"
     LEFT_ALONE = "left alone"
     NOT_JUDGED = "not judged"
+
+
+_FORMS: Final = {
+    Sort.DENIED: "denied: {}",
+    Sort.WARNED: "warning: {}",
+    Sort.LEFT_ALONE: "left alone (audit: {})",
+}
+"""Form of a finding's line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,20 +149,30 @@ class JudgedPod:
 
     @property
     def summary(self) -> str:
-        """What was decided, in one line."""
+        """What was decided, in one line, or one for each finding."""
         return self._decided[1]
+
+    @property
+    def said(self) -> tuple[Remark, ...]:
+        """Lines of the summary, each at its place."""
+        if not self.findings:
+            return (Remark(self.line, self.summary),)
+        form = _FORMS[self.sort]
+        found = (Remark(one.line, form.format(one.text)) for one in self.findings)
+        return (*found, Remark(self.line, self.guidance)) if self.guidance else tuple(found)
 
     @cached_property
     def _decided(self) -> tuple[Sort, str]:
         decision = self.decision
         if decision is None:
             return Sort.LEFT_ALONE, "left alone (no pod template)"
+        said = decision.message.replace(SEPARATOR, "\n")
         if not decision.allowed:
-            return Sort.DENIED, f"denied: {decision.message}"
+            return Sort.DENIED, f"denied: {said}"
         if self.target.found.form is Form.ELSEWHERE:
             return Sort.NOT_JUDGED, self.carries
         if decision.outcome is Outcome.WARNED:
-            return Sort.WARNED, f"warning: {decision.message}"
+            return Sort.WARNED, f"warning: {said}"
         if self.is_translated:
             what = self.asked or "NVIDIA_VISIBLE_DEVICES set to void"
             where = "" if self.patch else " on the cluster, and printed as it is"
@@ -164,7 +182,7 @@ class JudgedPod:
                 where = " on the cluster"
             return Sort.TRANSLATED, f"translated by rule {decision.rule} ({what}){where}"
         if decision.outcome is Outcome.AUDITED:
-            why = f"audit: {decision.message}"
+            why = f"audit: {said}"
         elif decision.skip:
             why = f"{decision.skip}: rule {decision.rule}" if decision.rule else decision.skip
         elif self.target.found.form is Form.MACHINE:

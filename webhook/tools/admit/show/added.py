@@ -34,10 +34,11 @@ _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 
 def described(file: str, verdict: JudgedPod) -> Iterator[str]:
     """Yield the decision about a pod, and what it adds or finds."""
-    is_judged = verdict.sort in {Sort.DENIED, Sort.WARNED}
-    decided = verdict.sort.value if is_judged else verdict.summary
-    yield f"{file}:{verdict.line}: {verdict.title}: {decided}"
-    if is_judged:
+    is_audited = verdict.sort is Sort.LEFT_ALONE and verdict.findings
+    decided = "left alone (audit)" if is_audited else verdict.sort.value
+    shown = decided if verdict.findings else verdict.summary
+    yield f"{file}:{verdict.line}: {verdict.title}: {shown}"
+    if verdict.findings:
         for one in verdict.findings:
             yield f"  {file}:{one.line}: {one.text}"
         if verdict.guidance:

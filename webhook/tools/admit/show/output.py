@@ -152,7 +152,7 @@ def tally(sources: Sequence[ManifestText]) -> str:
 
 
 def _report(name: str, verdict: JudgedPod, stderr: TextIO) -> None:
-    said = [(verdict.line, verdict.summary)]
+    said = [(one.line, one.text) for one in verdict.said]
     said += [(one.line, f"{word}: {one.text}") for word, one in remarks(verdict)]
     for number, line in said:
         shown = printable(f"{name}:{number}: {verdict.title}: {line}")

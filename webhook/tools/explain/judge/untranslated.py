@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from webhook.core.admission.rules.hints import candidates, near_miss
 from webhook.core.pod.demand import asks_for_vram, read_demand
 from webhook.core.pod.fields import as_objects, part
-from webhook.core.pod.findings import GUIDANCE, MalformedObjectError, Reason, quoted
+from webhook.core.pod.findings import GUIDANCE, SEPARATOR, MalformedObjectError, Reason, quoted
 from webhook.core.pod.foreign import FOREIGN_RESOURCES
 from webhook.core.pod.views import read_pod
 from webhook.core.policy.values import Action
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from webhook.tools.shared.pod import ClusterPod
 
 _DENIED: Final = re.compile(r'admission webhook "[a-z]+\.vramwarden\.io" denied the request: ')
-_FINDING: Final = re.compile(f"(?:^|; )({'|'.join(Reason)}): ")
 _REASONS: Final = {one.value: one for one in Reason}
 MOST_SHOWN: Final = 5
 """Of what is wrong with a pod."""
@@ -34,30 +33,29 @@ _BEFORE: Final = (
 )
 _AGAIN: Final = "create it again"
 _ASK: Final = "ask your platform team"
+_AGAIN_OR_ASK: Final = f"{_AGAIN}; if that does not help, {_ASK}"
 _LATER: Final = "nothing yet; once your platform team changes that, create the pod again"
 
 
 def refusal(text: str) -> Iterator[Cause]:
-    """Yield what a denial says: each of our findings with its cure, others' text as it is."""
+    """Yield what a denial says: each of our findings, others' text as it is."""
     denied = _DENIED.search(text)
     if denied is None:
         yield Cause(Severity.ERROR, OtherReason.CREATION_DENIED, text)
         return
     said, _, guidance = text[denied.end() :].partition(f". {GUIDANCE}")
-    found = list(_findings(said, Severity.ERROR))
-    if not found:
-        yield Cause(Severity.ERROR, OtherReason.CREATION_DENIED, said)
-    yield from found
+    for line in said.split(SEPARATOR):
+        yield _finding(line, Severity.ERROR) or Cause(
+            Severity.ERROR, OtherReason.CREATION_DENIED, line
+        )
     if guidance:
         yield Cause(Severity.INFO, OtherReason.CREATION_DENIED, f"{GUIDANCE}{guidance}")
 
 
-def _findings(said: str, severity: Severity) -> Iterator[Cause]:
-    starts = list(_FINDING.finditer(said))
-    ends = [*(one.start() for one in starts), len(said)][1:]
-    for found, end in zip(starts, ends, strict=True):
-        reason = _REASONS[found[1]]
-        yield Cause(severity, reason, said[found.end() : end], reason.cure)
+def _finding(line: str, severity: Severity) -> Cause | None:
+    """Return a finding by its line of a message; None if the line is none."""
+    reason, _, sentence = line.partition(": ")
+    return Cause(severity, _REASONS[reason], sentence) if reason in _REASONS else None
 
 
 def seems_to_ask(pod: ClusterPod) -> bool:
@@ -139,7 +137,7 @@ def _ruled(facts: PodFacts, ruling: Ruling, *, tried: bool) -> Iterator[Cause]:
     elif tried:
         yield _exempt(facts)
     else:
-        yield Cause(Severity.WARNING, Reason.UNMUTATED, _BEFORE, Reason.UNMUTATED.cure)
+        yield Cause(Severity.WARNING, Reason.UNMUTATED, _BEFORE, _AGAIN_OR_ASK)
         yield from wrong
 
 
@@ -158,7 +156,7 @@ def _wrong_anywhere(pod: ClusterPod) -> Iterator[Cause]:
 
 def _found(findings: Sequence[Finding]) -> Iterator[Cause]:
     for one in findings[:MOST_SHOWN]:
-        yield Cause(Severity.WARNING, one.reason, f"{one.path}: {one.detail}", one.reason.cure)
+        yield Cause(Severity.WARNING, one.reason, f"{one.path}: {one.detail}")
 
 
 def _exempt(facts: PodFacts) -> Cause:
@@ -178,13 +176,12 @@ def _unruled(anew: Anew | None, pod: ClusterPod) -> Iterator[Cause]:
             "nothing in its resources is counted: vramwarden did not see it when it was created, "
             "or the policy only records or warns here, or leaves its namespace alone"
         )
-        fix = f"create it again; if that does not help, {_ASK} what the policy does here"
+        fix = f"{_AGAIN_OR_ASK} what the policy does here"
         yield Cause(Severity.WARNING, Reason.UNMUTATED, detail, fix)
         yield from _wrong_anywhere(pod)
         return
-    wrong = [
-        cause for text in trial.warnings[:MOST_SHOWN] for cause in _findings(text, Severity.WARNING)
-    ]
+    warned = (_finding(text, Severity.WARNING) for text in trial.warnings[:MOST_SHOWN])
+    wrong = [cause for cause in warned if cause]
     if wrong:
         detail = f"the policy only warns here (action Warn): {_TRIED} stays without GPU memory"
         yield Cause(Severity.INFO, OtherReason.NOT_IN_FORCE, detail)

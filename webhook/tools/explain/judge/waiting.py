@@ -122,7 +122,7 @@ def _of_whole_nodes(facts: PodFacts) -> Iterator[str]:
 def unreadable(said: str) -> Cause:
     """Return the cause of a pod that no binding gets a GPU: it bypassed admission."""
     reason = next((one for one in Reason if said.startswith(f"{one}: ")), Reason.UNMUTATED)
-    return Cause(Severity.ERROR, reason, said.removeprefix(f"{reason}: "), reason.cure)
+    return Cause(Severity.ERROR, reason, said.removeprefix(f"{reason}: "))
 
 
 def demand_words(state: PodState, rule: str) -> str:

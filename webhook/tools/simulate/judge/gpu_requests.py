@@ -30,7 +30,6 @@ from typing import TYPE_CHECKING, Final
 from webhook.core.nvidia.plugin import SLICE_PREFIX
 from webhook.core.pod import foreign
 from webhook.core.pod.demand import read_demand
-from webhook.core.pod.findings import render
 from webhook.core.pod.quantity import MIB, QuantityError, parse_count
 from webhook.core.pod.views import effective_amount, read_pod
 from webhook.names import GPU_ANNOTATION
@@ -82,7 +81,7 @@ def read_request(raw: Json) -> GpuRequest | None:
     pod = read_pod(raw)
     demand, findings = read_demand(pod)
     if findings:
-        raise ValueError(render(findings))
+        raise ValueError(str(findings[0]))
     share = partial(GpuRequest, RequestForm.SHARE, cards=_cards(pod))
     if demand is not None:
         return share(demand.gpu_count, demand.per_gpu_bytes)
