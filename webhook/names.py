@@ -83,6 +83,8 @@ NODE_HELD_ANNOTATION: Final = PREFIX + "held"
 """Why nobody is newly given a GPU of this node; absent where somebody may be."""
 LONGEST_HELD: Final = 512
 """Number of its characters that are read."""
+NODE_SHARING_ANNOTATION: Final = PREFIX + "sharing"
+"""Reason and sentence of the Event about GPUs that cannot be shared; absent if all can."""
 NODE_DRA_ANNOTATION: Final = PREFIX + "dra-driver"
 """The DRA drivers that offer the node's GPUs, or did five minutes ago, with commas."""
 

@@ -24,6 +24,9 @@ CANNOT = Scan(gpus=(GPU,), driver_version="570.86.15", cannot_measure="no figure
 RESET = Scan(gpus=(replace(GPU, recovery=1),), driver_version="570.86.15")
 REMAP = Scan(gpus=(replace(GPU, remap_failed=True),), driver_version="570.86.15")
 PENDING = Scan(gpus=(replace(GPU, remap_pending=True),), driver_version="570.86.15")
+EXCLUSIVE = Scan(gpus=(replace(GPU, compute_mode=3),), driver_version="570.86.15")
+UNIFIED = replace(GPU, uuid="GPU-u", index=1, product="NVIDIA GB10", usable_bytes=None)
+BESIDE_UNIFIED = Scan(gpus=(GPU, UNIFIED), driver_version="570.86.15")
 FINE_AND_SAID_SO = Scan(gpus=(replace(GPU, recovery=0),), driver_version="570.86.15")
 
 
@@ -42,6 +45,11 @@ NONE = ("VRAMCapacityChanged", "its GPUs have 0 to share now, and had 1000Mi", F
 ITSELF = "it gets no further pod. It is taken back by itself once the driver no longer says so"
 NEEDS, FAILED = "needs a reset of the GPU", "row remapping failed"
 PENDS = "pending retirement of a bad row of memory: reset the GPU when it is idle"
+MODE = "compute mode Exclusive_Process: run nvidia-smi -i GPU-a -c DEFAULT"
+NO_MEMORY = (
+    "GPU 1 (NVIDIA GB10) cannot be shared by memory: the driver reports no memory of its own, as "
+    "with unified memory"
+)
 ALL = ("VRAMCapacityChanged", "its GPUs have 1000Mi to share now, and had 0", False)
 ILL = "a GPU is not healthy; it gets no further pod"
 WELL = "a GPU is healthy again"
@@ -82,6 +90,7 @@ def healthy(why):
         (CANNOT, ["a sidecar cannot measure here"], [], ["a sidecar can measure here"], []),
         (RESET, [ILL, PATCHED], [unhealthy(NEEDS)], [WELL, PATCHED], [healthy(NEEDS)]),
         (REMAP, [ILL, PATCHED], [unhealthy(FAILED)], [WELL, PATCHED], [healthy(FAILED)]),
+        (EXCLUSIVE, [ILL, PATCHED], [unhealthy(MODE)], [WELL, PATCHED], [healthy(MODE)]),
         (PENDING, [], [("GPURetirementPending", f"GPU 0 (GPU-a): {PENDS}", True)], [], []),
         (
             MIG,
@@ -90,7 +99,7 @@ def healthy(why):
             ["GPU no longer skipped", "GPUs", PATCHED], [ALL],
         ),
     ],
-    ids=["down", "gone", "smaller", "unsure", "cannot", "reset", "remap", "pending", "MIG"],
+    ids=["down", "gone", "smaller", "unsure", "cannot", "reset", "remap", "mode", "pending", "MIG"],
 )  # fmt: skip
 def test_what_happens_is_logged_and_an_event_once_when_it_begins_and_when_it_is_over(
     scan, said, events, over, events_over, bench
@@ -103,6 +112,35 @@ def test_what_happens_is_logged_and_an_event_once_when_it_begins_and_when_it_is_
             for _ in range(3):
                 bench.hear(heard, after_s=1)
             assert (bench.said()[known:], told(bench)) == (lines, sent)
+
+
+ALONE = Scan(gpus=(UNIFIED,), driver_version="570.86.15")
+FAILING = Scan(driver_version="570.86.15", unsure=frozenset({""}))
+
+
+@pytest.mark.parametrize(("scan", "amount"), [(ALONE, None), (BESIDE_UNIFIED, "1000Mi")])
+def test_a_gpu_without_memory_of_its_own_is_not_shared_and_the_node_says_so(scan, amount, bench):
+    note = f"GPUsNotShared: {NO_MEMORY}"
+    for heard in (scan, scan, DOWN, FAILING):
+        bench.hear(heard, bench.see_node())
+        assert (bench.annotations.get("vramwarden.io/sharing"), bench.capacity) == (note, amount)
+    assert told(bench)[0] == ("GPUsNotShared", NO_MEMORY, False)
+    assert bench.unready() == ""
+    again = bench.restarted()
+    again.hear(DOWN, again.see_node())
+    assert again.annotations["vramwarden.io/sharing"] == note
+    again.hear(FINE)
+    assert "vramwarden.io/sharing" not in again.annotations
+    again.hear(scan)
+    assert told(again)[-1] == ("GPUsNotShared", NO_MEMORY, False)
+
+
+def test_a_node_that_is_not_to_be_shared_says_nothing_of_its_gpus(bench):
+    bench.hear(ALONE, bench.see_node())
+    told(bench)
+    bench.hear(bench.edit({"metadata": {"labels": {"vramwarden.io/share": "false"}}}))
+    bench.hear(ALONE)
+    assert ("vramwarden.io/sharing" in bench.annotations, told(bench)) == (False, [])
 
 
 def test_a_gpu_that_is_lost_a_second_time_is_reported_a_second_time(bench):

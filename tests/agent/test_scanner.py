@@ -103,6 +103,13 @@ def test_the_driver_s_state_is_seen_where_it_is_said(proc):
     assert state == [(4, True, False), (None, False, True), (None, False, False)]
 
 
+def test_the_compute_mode_is_unknown_where_it_cannot_be_read(proc):
+    nvml = ScriptedNvml(*TWO, a_device("c"))
+    nvml.compute_modes = {"GPU-b": 3}
+    nvml.codes = {"modes GPU-c": 999}
+    assert [gpu.compute_mode for gpu in seen_by(nvml, proc).gpus] == [0, 3, None]
+
+
 @pytest.mark.parametrize("banner", ["Linux version 4.4.0", "Linux version 5.15-microsoft (gcc)"])
 def test_a_kernel_that_is_none_never_measures(banner, tmp_path):
     (tmp_path / "version").write_text(banner)

@@ -33,6 +33,7 @@ class ScriptedNvml:
         self.used = {}
         self.asks = {}
         self.remapped = {}
+        self.compute_modes = {}
         self.unreachable = ()
         self.is_open = False
         self.opened = 0
@@ -74,6 +75,10 @@ class ScriptedNvml:
     def remaps(self, uuid):
         self._meet("remaps", uuid)
         return self.remapped.get(uuid, (False, False))
+
+    def modes(self, uuid):
+        self._meet("modes", uuid)
+        return self.compute_modes.get(uuid, 0), 0
 
     def processes(self, uuid):
         self._meet("processes", uuid)

@@ -130,6 +130,10 @@ def report_changes(
         events.once(reason, sentence)
     if scan.failed:
         return
+    if after.unshared:
+        events.once(EventReason.NOT_SHARED, after.unshared)
+    elif before.unshared:
+        events.over(EventReason.NOT_SHARED)
     pending = [f"{gpu.index} ({gpu.uuid})" for gpu in scan.gpus if gpu.remap_pending]
     if pending:
         what = "pending retirement of a bad row of memory: reset the GPU when it is idle"

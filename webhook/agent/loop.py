@@ -284,6 +284,7 @@ class Agent:
             promised_bytes=self._promised_bytes,
             asks=self._sharing.asks,
             claimed_by=self._sharing.claimed_by,
+            unshared=inventory.unshared,
         )
         made = patches(node, state)
         awaits_sentry = bool(found.shared is not Shared.NO and gpus and not conditions)

@@ -89,7 +89,14 @@ def scan_once(settings: AgentSettings) -> Once:
     sharing = judge(node, beside)
     whole = desired(inventory, assigned)
     promised = None if assigned is None or not settings.namespace else promised_bytes(assigned)
-    state = limited(node, whole, sharing, promised_bytes=promised, claimed_by=claimed_by or ())
+    state = limited(
+        node,
+        whole,
+        sharing,
+        promised_bytes=promised,
+        claimed_by=claimed_by or (),
+        unshared=inventory.unshared,
+    )
     made = patches(node, state)
     off = sharing.shared is Shared.NO
     advice = advise(settings.access) if seen.gpus and inventory.gpus and not off else ()
@@ -98,6 +105,7 @@ def scan_once(settings: AgentSettings) -> Once:
         changes=tuple(changes(node, made)),
         notes=(
             *(f"skipped: GPU {uuid}: {why}" for uuid, why in skipped(seen).items()),
+            *(f"not healthy: GPU {gpu.uuid}: {gpu.fault}" for gpu in inventory.gpus if gpu.fault),
             *([f"NVML: {seen.failed}"] if seen.failed else []),
             *(f"{one.what}: {one.why}" for one in advice),
             *([f"free memory: {unassigned}"] if unassigned else []),

@@ -63,7 +63,11 @@ def _described(gpu: SeenGpu, nvml: Nvml) -> SeenGpu:
     with suppress(NvmlError):
         pending, failed = nvml.remaps(gpu.uuid)
         gpu = replace(gpu, remap_pending=pending, remap_failed=failed)
-    return gpu
+    try:
+        compute_mode, _ = nvml.modes(gpu.uuid)
+    except NvmlError:
+        return replace(gpu, compute_mode=None)
+    return replace(gpu, compute_mode=compute_mode)
 
 
 def _probed(scan: Scan, nvml: Nvml, proc: str) -> Scan:

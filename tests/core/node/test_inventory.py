@@ -18,6 +18,7 @@ from tests.support.gpus import (
     after,
     seen,
 )
+from webhook.core.bounds import LONGEST_UUID
 from webhook.core.node.inventory import Inventory, TrackedGpu, observe, skipped
 from webhook.core.nvidia.drivers import RECOVERIES, SeenGpu
 from webhook.core.pod.quantity import MIB
@@ -115,6 +116,17 @@ def test_the_driver_s_numbering_names_and_version_are_followed_at_once():
         ({"recovery": 4}, "needs a drain and a reset of the GPU"),
         ({"remap_failed": True, "recovery": 0}, "row remapping failed"),
         ({"remap_failed": True, "recovery": 1}, "row remapping failed; needs a reset of the GPU"),
+        ({"compute_mode": None}, ""),
+        *(
+            ({"compute_mode": mode}, f"compute mode {name}: run nvidia-smi -i GPU-b -c DEFAULT")
+            for mode, name in (
+                (1, "Exclusive_Thread"),
+                (2, "Prohibited"),
+                (3, "Exclusive_Process"),
+                (9, "9"),
+            )
+        ),
+        ({"recovery": 1, "compute_mode": 3}, "needs a reset of the GPU"),
     ],
 )
 @pytest.mark.parametrize("start", [None, BOTH, replace(BOTH, known=tuple(map(TrackedGpu, B_LOST)))])
@@ -127,10 +139,23 @@ def test_a_gpu_is_as_healthy_as_the_driver_s_state_says_new_known_or_back(state,
     assert after((10.0, FINE), start=inventory).gpus == BOTH.gpus  # as soon as that is fine
 
 
+def test_a_compute_mode_that_cannot_be_read_is_as_it_was():
+    unread = a_scan(A, replace(seen("b", 2000, 1), compute_mode=None))
+    exclusive = a_scan(A, replace(seen("b", 2000, 1), compute_mode=3))
+    for before, healthy in ((FINE, True), (exclusive, False)):
+        inventory = after((1.0, before), (2.0, unread))
+        assert [gpu.healthy for gpu in inventory.gpus] == [True, healthy]
+        assert inventory.gpus == after((1.0, before)).gpus
+    assert after((1.0, exclusive), (2.0, unread), (3.0, FINE)).gpus == BOTH.gpus
+
+
 def test_the_longest_fault_fits_into_an_entry():
     longest = max(RECOVERIES, key=lambda action: len(RECOVERIES[action]))
     (gpu,) = after((0.0, a_scan(replace(A, remap_failed=True, recovery=longest)))).gpus
     assert gpu.fault == f"row remapping failed; needs {RECOVERIES[longest]}"
+    uuid = "GPU-" + "f" * (LONGEST_UUID - 4)
+    (gpu,) = after((0.0, a_scan(replace(A, uuid=uuid, compute_mode=3)))).gpus
+    assert gpu.fault.endswith(f" {uuid} -c DEFAULT")
 
 
 CANNOT = a_scan(seen("a"), cannot_measure="the lists cannot be read")
@@ -183,8 +208,40 @@ def test_a_gpu_is_skipped_with_a_reason():
     reasons = skipped(scan)
     assert list(reasons) == ["GPU-b", "GPU-c", "GPU-d"]
     assert "MIG" in reasons["GPU-b"]
-    assert "--vram" in reasons["GPU-c"]
+    assert "no memory of its own" in reasons["GPU-c"]
     assert after((0.0, scan)).gpus == (a_gpu("a", 1),)
+
+
+WHY = "cannot be shared by memory: the driver reports no memory of its own, as with unified memory"
+LONG = replace(seen("e", None), product="x" * 96)
+
+
+GB10 = seen("c", None)
+
+
+@pytest.mark.parametrize(
+    ("scans", "unshared"),
+    [
+        ([a_scan(A, seen("c", None, 1))], "GPU 1 (NVIDIA H200)"),
+        ([a_scan(GB10, seen("d", None, 1))], "GPU 0 (NVIDIA H200), GPU 1 (NVIDIA H200)"),
+        ([a_scan(GB10), DOWN], "GPU 0 (NVIDIA H200)"),
+        ([a_scan(GB10), a_scan(unsure=frozenset({""}))], "GPU 0 (NVIDIA H200)"),
+        ([a_scan(GB10), FINE], ""),
+        ([a_scan(A), a_scan(seen("a", None))], ""),
+        ([a_scan(seen("b", mig=True), seen("c", None, 1, mig=True), seen("d", 0, 2))], ""),
+    ],
+    ids=[
+        "beside another", "two", "then the driver is down", "then it does not answer", "gone",
+        "one that is advertised", "skipped for another reason",
+    ],
+)  # fmt: skip
+def test_gpus_without_memory_of_their_own_are_named(scans, unshared):
+    assert after(*enumerate(scans)).unshared == (f"{unshared} {WHY}" if unshared else "")
+
+
+def test_a_sentence_about_many_gpus_is_cut():
+    many = a_scan(*(replace(LONG, uuid=f"GPU-{number}") for number in range(9)))
+    assert len(after((0.0, many)).unshared) == 256
 
 
 # Laws

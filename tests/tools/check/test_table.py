@@ -34,6 +34,8 @@ from webhook.tools.check.judge.findings import Level
 from webhook.tools.check.judge.table import GROUPS, When, run
 from webhook.tools.shared.facts import Unreadable
 
+UNIFIED = {"vramwarden.io/sharing": "GPUsNotShared: GPU 0 (NVIDIA GB10) cannot be shared"}
+OF_ANOTHER = {"vramwarden.io/vram": "8Gi"}
 CHECKS = {check.id: check for group in GROUPS.values() for check in group}
 LEVELS = {
     "ok": Level.OK,
@@ -287,6 +289,11 @@ CASES = {
             shared(a_node(age_s=599)),
         ),
         (shared(a_node(age_s=600)), shared(a_node()), shared(a_node(), events=Unreadable("x"))),
+        (
+            shared(a_node(metadata={"annotations": UNIFIED})),
+            shared(a_node(allocatable=OF_ANOTHER, metadata={"annotations": UNIFIED})),
+            shared(a_node(age_s=1, metadata={"annotations": UNIFIED})),
+        ),
     ],
     "gpus-answer": [
         installed(),

@@ -77,6 +77,12 @@ DRIVER = Slice("n1-gpu.nvidia.com-x", "gpu.nvidia.com", frozenset({"GPU-a"}))
 # What the agent saw is believed where nobody else may read it, and of a driver that restarts.
 SEEN_DRIVER = a_node(metadata={"annotations": {"vramwarden.io/dra-driver": "gpu.nvidia.com"}})
 LOST = {"uuid": "GPU-b", "index": 1, "healthy": False}
+EXCLUSIVE = {
+    "healthy": False,
+    "fault": "compute mode Exclusive_Process: run nvidia-smi -i GPU-a -c DEFAULT",
+}
+NO_MEMORY = "GPU 0 (NVIDIA GB10) cannot be shared by memory: the driver reports none"
+UNIFIED = {"vramwarden.io/sharing": f"GPUsNotShared: {NO_MEMORY}"}
 UNMEASURED = {"vramwarden.io/enforcement": "none"}
 OLD = a_shared_node("n1", UNMEASURED | {"vramwarden.io/driver-version": "535.129.03"})
 NEW = a_shared_node("n2", UNMEASURED)
@@ -148,6 +154,18 @@ SAID = {
     "a GPU that is lost": (
         "gpus-answer", having(a_shared_node(gpus=({}, LOST))),
         {"detail": "nothing new is placed on GPU 1 of n1 (is lost or unhealthy)"}),
+    "a GPU in another compute mode": (
+        "gpus-answer", having(a_shared_node(gpus=(EXCLUSIVE,))),
+        {"level": "failed",
+         "detail": f"nothing new is placed on GPU 0 of n1 ({EXCLUSIVE['fault']})",
+         "cure": "run that on the node; its agent sees it within half a minute"}),
+    "one beside a GPU that is lost": (
+        "gpus-answer", having(a_shared_node(gpus=(EXCLUSIVE, LOST))),
+        {"detail has": "Exclusive_Process", "cure has": "then reset the GPU"}),
+    "a GPU without memory of its own": (
+        "advertised", having(a_node(metadata={"annotations": UNIFIED})),
+        {"level": "warning", "detail": f"n1: {NO_MEMORY}",
+         "cure has": "`kubectl label node n1 vramwarden.io/share=false`"}),
     "a driver that is too old, beside one that is not": (
         "enforcement", having(NEW, OLD),
         {"detail has": "no pod by Sidecar goes to n1, n2: driver 535.129.03 is too old",

@@ -33,7 +33,10 @@ class EventReason(StrEnum):
         "GPUsNotShared",
         "Node",
         "Normal",
-        "somebody else gives the GPUs away, or the label `share` is neither `true` nor `false`",
+        (
+            "somebody else gives the GPUs away, the label `share` is neither `true` nor `false`, "
+            "or a GPU has no memory of its own, such as GB10"
+        ),
         "take the device plugin off the node, or leave it so; correct the label",
     )
     DRAIN = (
@@ -93,10 +96,13 @@ class EventReason(StrEnum):
         "GPUUnhealthy",
         "Node",
         "Warning",
-        "the driver calls a GPU broken; it gets no further pod, and those that have it keep it",
-        "drain the node and reset the GPU, or reboot",
+        (
+            "a GPU is broken, or its compute mode is not Default; it gets no further pod, and "
+            "those that have it keep it"
+        ),
+        "run the command that the Event names; else drain the node and reset the GPU, or reboot",
     )
-    GPU_HEALTHY = ("GPUHealthy", "Node", "Normal", "a GPU that was broken no longer is", "")
+    GPU_HEALTHY = ("GPUHealthy", "Node", "Normal", "a GPU that was unhealthy no longer is", "")
     RETIREMENT_PENDING = (
         "GPURetirementPending",
         "Node",

@@ -8,12 +8,17 @@ stays as it was, and what is certain changes at once. `webhook.core.node.state` 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from webhook.core.nvidia.drivers import RECOVERIES, Fault, SeenGpu
+from webhook.core.bounds import LONGEST_STORED
+from webhook.core.nvidia.drivers import COMPUTE_MODES, RECOVERIES, Fault, SeenGpu
 from webhook.core.pod.gpus import LONGEST_FAULT, LOST, SILENT, Gpu
 from webhook.core.pod.quantity import MIB
+from webhook.core.words import named
 from webhook.names import ENFORCED_BY_SIDECAR, NOT_ENFORCED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 GRACE_S: Final = 300.0
 """How long a GPU may be lost before it leaves the list: longer than a reset of the GPU or a reload
@@ -21,6 +26,10 @@ of the driver takes, and what Kubernetes itself grants a node that is gone (the 
 of `node.kubernetes.io/unreachable`)."""
 
 RESIZED: Final = "reports another size"
+MODE_FAULT: Final = "compute mode "
+"""Beginning of the fault of a GPU whose compute mode is not Default; a command follows."""
+NO_MEMORY: Final = "the driver reports no memory of its own, as with unified memory"
+"""Reason why a GPU such as GB10 is not shared."""
 UNSEEN: Final = frozenset({LOST, SILENT, RESIZED})
 """Faults of a GPU that is not as advertised, while its driver says nothing bad of it."""
 
@@ -71,6 +80,8 @@ class Inventory:
     """There were GPUs at some time, so that their absence must be shown, too."""
     fixed_bytes: int | None = None
     """An amount that an option sets, whatever a driver says."""
+    unshared: str = ""
+    """Sentence about the GPUs that have no memory of their own; empty if there are none."""
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
@@ -118,7 +129,20 @@ def observe(inventory: Inventory, scan: Scan, now_s: float, grace_s: float = GRA
         enforcement=enforcement,
         doubted_since_s=doubted_since_s,
         advertised=inventory.advertised or bool(known),
+        unshared=_why_unshared(scan, known) or (inventory.unshared if scan.unsure else ""),
     )
+
+
+def _why_unshared(scan: Scan, known: Iterable[TrackedGpu]) -> str:
+    """Return the sentence about GPUs that have no memory of their own; empty without any."""
+    advertised, reasons = {one.gpu.uuid for one in known}, skipped(scan)
+    names = [
+        f"GPU {gpu.index} ({gpu.product})"
+        for gpu in scan.gpus
+        if reasons.get(gpu.uuid) == NO_MEMORY and gpu.uuid not in advertised
+    ]
+    sentence = f"{named(names)} cannot be shared by memory: {NO_MEMORY}"
+    return sentence[:LONGEST_STORED] if names else ""
 
 
 def skipped(scan: Scan) -> dict[str, str]:
@@ -128,7 +152,7 @@ def skipped(scan: Scan) -> dict[str, str]:
         if gpu.mig:
             reasons[gpu.uuid] = "it is in MIG mode, in which memory is divided by the driver"
         elif gpu.usable_bytes is None:
-            reasons[gpu.uuid] = "the driver reports no memory of its own; --vram can name an amount"
+            reasons[gpu.uuid] = NO_MEMORY
         elif gpu.usable_bytes < MIB:
             reasons[gpu.uuid] = "it has less than 1 MiB of usable memory"
     return reasons
@@ -142,7 +166,7 @@ def _judge(
     if seen and seen.mig:
         return None
     if seen and now:
-        now = _judge_health(now, seen)
+        now = _judge_health(now, seen, known.gpu.fault)
         if now.memory_bytes == known.gpu.memory_bytes:
             return TrackedGpu(now)
     if not now and (seen or {known.gpu.uuid, ""} & scan.unsure):
@@ -153,15 +177,25 @@ def _judge(
     return TrackedGpu(now) if now else None
 
 
-def _judge_health(gpu: Gpu, seen: SeenGpu) -> Gpu:
-    """Return the GPU as healthy as its driver's state says.
+def _judge_health(gpu: Gpu, seen: SeenGpu, before: str = "") -> Gpu:
+    """Return the GPU as healthy as its driver's state says; `before` is its last fault.
 
-    A GPU is not healthy while the driver asks for a recovery, or after the remapping of a bad row
-    failed. A state that the driver does not report makes no GPU unhealthy.
+    A GPU is not healthy while the driver asks for a recovery, after the remapping of a bad row
+    failed, or in a compute mode other than Default. A state that the driver does not report makes
+    no GPU unhealthy. A recovery ends such a mode as well, so only one of the two is named.
     """
     needs = RECOVERIES.get(seen.recovery or 0)
     faults = ("row remapping failed" * seen.remap_failed, needs and f"needs {needs}")
-    return _ill(gpu, "; ".join(filter(None, faults))) if any(faults) else gpu
+    fault = "; ".join(filter(None, faults)) or _mode_fault(seen, before)
+    return _ill(gpu, fault) if fault else gpu
+
+
+def _mode_fault(seen: SeenGpu, before: str) -> str:
+    """Return the fault of a compute mode other than Default; as before if it cannot be read."""
+    if seen.compute_mode is None:
+        return before if before.startswith(MODE_FAULT) else ""
+    mode = COMPUTE_MODES.get(seen.compute_mode, seen.compute_mode)
+    return f"{MODE_FAULT}{mode}: run nvidia-smi -i {seen.uuid} -c DEFAULT" if mode else ""
 
 
 def _ill(gpu: Gpu, fault: str) -> Gpu:

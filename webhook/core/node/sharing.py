@@ -34,6 +34,7 @@ from webhook.names import (
     NODE_DRA_ANNOTATION,
     NODE_HELD_ANNOTATION,
     NODE_SHARE_LABEL,
+    NODE_SHARING_ANNOTATION,
     VRAM_RESOURCE,
 )
 
@@ -281,12 +282,13 @@ def limited(
     promised_bytes: int | None = None,
     asks: str = "",
     claimed_by: tuple[str, ...] = (),
+    unshared: str = "",
 ) -> NodeState:
     """Return what a node should carry, given what it would carry if its GPUs are shared.
 
     `promised_bytes`: what its pods have, None where that is not known; `asks`: the question for
     pods with whole GPUs, empty for none; `claimed_by`: DRA drivers that offer its GPUs, of which an
-    agent that starts anew must know before they do.
+    agent that starts anew must know before they do; `unshared`: see `Inventory`.
 
     Where it shows no GPUs of ours there is nothing to withdraw: its labels are somebody else's, and
     may be what brings the agent there. What is held has as much as its pods have, and as much as it
@@ -300,7 +302,11 @@ def limited(
     if shared is Shared.HELD and amount:
         amount = shown_vram(node) or amount
         amount = amount if promised_bytes is None else min(promised_bytes, state.vram_bytes or 0)
-    marks = {NODE_DRA_ANNOTATION: ",".join(claimed_by)[:LONGEST_STORED] or None}
+    unshared = "" if shared is Shared.NO else unshared
+    marks = {
+        NODE_DRA_ANNOTATION: ",".join(claimed_by)[:LONGEST_STORED] or None,
+        NODE_SHARING_ANNOTATION: f"{EventReason.NOT_SHARED}: {unshared}" if unshared else None,
+    }
     if shared is not Shared.NOT_YET:
         marks[NODE_HELD_ANNOTATION] = sharing.sentence if shared is Shared.HELD else None
     return replace(

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Any, Final
 
+from webhook.core.bounds import LONGEST_STORED
 from webhook.core.node.inventory import Inventory, TrackedGpu
 from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.pod.fields import Json, as_object, as_objects
@@ -42,6 +43,7 @@ from webhook.names import (
     NODE_GPU_PRODUCT_LABEL,
     NODE_GPUS_ANNOTATION,
     NODE_SENTRY_LABEL,
+    NODE_SHARING_ANNOTATION,
     NOT_ENFORCED,
     SENTRY_ACTING_CONDITION,
     VRAM_RESOURCE,
@@ -133,7 +135,14 @@ def read_inventory(node: Mapping[str, Any]) -> Inventory:
         enforcement=enforcement if enforcement in NODE_ENFORCEMENTS else "",
         device_names=device_names if device_names in tuple(DeviceNames) else "",
         advertised=bool(known),
+        unshared=why_unshared(node),
     )
+
+
+def why_unshared(node: Mapping[str, Any]) -> str:
+    """Return the sentence of a node about GPUs without memory; see `Inventory.unshared`."""
+    said = str(annotations_of(node).get(NODE_SHARING_ANNOTATION) or "")
+    return printable(said.partition(": ")[2], LONGEST_STORED)
 
 
 def desired(

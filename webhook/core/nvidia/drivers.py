@@ -35,6 +35,8 @@ class SeenGpu:
     """A bad row of its memory could not be replaced by another."""
     remap_pending: bool = False
     """One is to be replaced at the next reset; until then it is not used."""
+    compute_mode: int | None = 0
+    """One of `COMPUTE_MODES`, or 0; None if the driver failed to report it."""
 
 
 class DriverClass(enum.Enum):
@@ -234,4 +236,10 @@ RECOVERIES: Final = {
 """Recovery actions that a driver from r570 on asks for; 0 is none.
 
 Source: nvml.h, nvmlDeviceGpuRecoveryAction_t.
+"""
+
+COMPUTE_MODES: Final = {1: "Exclusive_Thread", 2: "Prohibited", 3: "Exclusive_Process"}
+"""Compute modes in which a second program cannot use a GPU, as nvidia-smi names them; 0 is Default.
+
+Source: nvml.h, nvmlComputeMode_t.
 """

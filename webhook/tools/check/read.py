@@ -81,7 +81,7 @@ _CERTIFICATES: Final = ("tls.crt", "ca.crt")
 """Of a Secret, what is no secret."""
 _OF_NODES: Final = (
     *("name", "ready", "brings_agent", "taints", "handlers", "whole"),
-    *("others", "share", "sharing", "agent_waits", "cure", "claimed_by", "gpus"),
+    *("others", "share", "sharing", "unshared", "agent_waits", "cure", "claimed_by", "gpus"),
     *("advertised", "vram_bytes", "said", "enforcement", "device_names", "driver"),
 )
 _OF_OWN_PODS: Final = ("name", "component", "node", "not_ready")

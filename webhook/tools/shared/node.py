@@ -15,7 +15,7 @@ from webhook.core.node.sharing import (
     sign,
     whole_gpus,
 )
-from webhook.core.node.state import read_inventory
+from webhook.core.node.state import read_inventory, why_unshared
 from webhook.core.pod.fields import as_objects, text_of
 from webhook.core.pod.foreign import GIVEN_BY_OTHERS
 from webhook.core.pod.quantity import QuantityError, parse_quantity
@@ -136,6 +136,11 @@ class ClusterNode(ClusterObject):
             return "for a replica of the webhook to say which pods there have whole GPUs"
         is_young = self.age_s < YOUNG_S
         return "for who may give its GPUs away on a new node" if is_young else ""
+
+    @LazyFact
+    def unshared(self) -> str:
+        """Sentence about those of its GPUs that cannot be shared; empty if all can."""
+        return why_unshared(self.raw)
 
     @LazyFact
     def cure(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
+from webhook.core.node.inventory import MODE_FAULT
 from webhook.core.node.sharing import DEPLOY_PLUGIN_LABEL, Shared
 from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.nvidia.drivers import SIDECAR_FROM, explain_support, supports_sidecar
@@ -310,12 +311,14 @@ def advertised(facts: Facts) -> CheckFinding | None:
     | yes | missing | yes | warning |
     | yes | missing | no, and its agent asks, or it is younger than ten minutes | warning |
     | yes | missing | no | failed |
+    | yes | any | none of these, and it has GPUs without memory of their own | warning |
     """
     nodes = known(facts.nodes)
     if not nodes or facts.agent is None:
         return None
     shared = [node for node in nodes if node.sharing.shared is not Shared.NO]
-    missing = [node for node in shared if not node.vram_bytes]
+    unshared = [node for node in shared if node.unshared]
+    missing = [node for node in shared if not node.vram_bytes and not node.unshared]
     events = {} if isinstance(facts.events, Unreadable) else facts.events
     in_use = [node.name for node in missing if node.name in events]
     waiting = [node for node in missing if node.agent_waits and node.name not in events]
@@ -333,6 +336,11 @@ def advertised(facts: Facts) -> CheckFinding | None:
         why = f"{name}: its agent waits {waiting[0].agent_waits}"
         cure = f"wait; if {VRAM_RESOURCE} is missing in ten minutes, {cure.format(name)}"
         return warning(why, cure, [node.name for node in waiting])
+    if unshared:
+        name = unshared[0].name
+        cure = "nothing for such a GPU; if the node has no other: "
+        cure += f"`kubectl label node {name} {NODE_SHARE_LABEL}=false`"
+        return warning(f"{name}: {unshared[0].unshared}", cure, [node.name for node in unshared])
     if not shared:
         return ok("none is to be shared")
     total = format_bytes(sum(node.vram_bytes for node in nodes))
@@ -362,6 +370,8 @@ def gpus_answer(facts: Facts) -> CheckFinding | None:
     why = f"nothing new is placed on {named(said)}"
     name = broken[0][0].name
     cure = f"`kubectl describe node {name}`; drain it, then reset the GPU or reboot the machine"
+    if all(gpu.fault.startswith(MODE_FAULT) for _, gpu in broken):
+        cure = "run that on the node; its agent sees it within half a minute"
     names = list(dict.fromkeys(node.name for node, _ in broken))
     return (failed if gone else warning)(why, cure, names)
 
