@@ -22,12 +22,14 @@ class Admitted(NamedTuple):
 
 @pytest.fixture
 def invoke(tmp_path, monkeypatch, capsys):
-    """Run `admit` in a folder with a policy."""
+    """Run `admit` in a folder with a policy; `stdin` is a text, or a stream."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "policy.yaml").write_text(ADMIT_POLICY)
 
     def run(*arguments, stdin=""):
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+        piped = isinstance(stdin, str)
+        stream = io.TextIOWrapper(io.BytesIO(stdin.encode())) if piped else stdin
+        monkeypatch.setattr(sys, "stdin", stream)
         with pytest.raises(SystemExit) as ended:
             admit_command.main(list(arguments))
         return Admitted(ended.value.code, *capsys.readouterr())

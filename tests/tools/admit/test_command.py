@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.tools.admit.runs import ADMIT_POLICY, POD
+from tests.tools.admit.runs import ADMIT_POLICY, POD, Terminal
 from webhook.tools.admit.show.output import Output
 from webhook.tools.shared.manifests.reading import read_yaml
 
@@ -185,6 +185,49 @@ def test_strict_fails_where_there_is_a_warning(invoke):
     )
 
 
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "names"),
+    [
+        (("pod.yaml",), "", ["pod.yaml"]),
+        (("pod.yaml", "more"), "", ["pod.yaml", "more/b.yaml"]),
+        (("more", "-f", "pod.yaml", "-f", "-"), POD, ["pod.yaml", "standard input", "more/b.yaml"]),
+        (("-",), POD, ["standard input"]),
+        ((), POD, ["standard input"]),
+    ],
+    ids=str,
+)
+def test_files_are_named_as_arguments_or_by_f_or_piped_in(
+    invoke, tmp_path, arguments, stdin, names
+):
+    (tmp_path / "pod.yaml").write_text(POD)
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "b.yaml").write_text(POD)
+    result = invoke(*arguments, stdin=stdin)
+    verdict = "Pod default/train: translated by rule default (8Gi on 1 GPU)"
+    *lines, tally = result.stderr.splitlines()
+    assert (result.exit_code, lines) == (0, [f"{name}:1: {verdict}" for name in names])
+    assert tally == f"{len(names)} translated"
+
+
+@pytest.mark.parametrize("stdin", [Terminal(), None], ids=["terminal", "closed"])
+def test_without_a_file_and_a_pipe_usage_says_what_to_write(invoke, stdin):
+    result = invoke(stdin=stdin)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.endswith(
+        "Error: no manifest is named; write a file, as deployment.yaml, or - for standard input\n"
+    )
+
+
+def test_a_terminal_shows_the_summary_unless_another_form_is_chosen(invoke, tmp_path, monkeypatch):
+    (tmp_path / "pod.yaml").write_text(POD)
+    wanted = [invoke("pod.yaml", "-o", form) for form in ("summary", "yaml")]
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    shown = [invoke("pod.yaml", *form) for form in ((), ("-o", "yaml"))]
+    assert wanted[0].stdout.startswith("pod.yaml:1: Pod default/train: translated by rule ")
+    assert shown == wanted
+
+
 def test_a_folders_manifests_are_read_in_the_order_of_their_names(invoke, tmp_path):
     folder = tmp_path / "manifests"
     folder.mkdir()
@@ -202,7 +245,6 @@ def test_a_folders_manifests_are_read_in_the_order_of_their_names(invoke, tmp_pa
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ((), "Missing option"),
         (("-f", "absent.yaml"), "absent.yaml: cannot be read (No such file or directory); check"),
         (("-f", "empty"), "empty: no *.yaml, *.yml or *.json in it; name a folder"),
         (("-f", "latin.yaml"), "latin.yaml:2: byte 0xe9 is not UTF-8; save it as UTF-8"),

@@ -56,3 +56,6 @@ def test_the_line_is_yellow_on_a_terminal(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
     assert f"\x1b[33m{UNREAD}\x1b[0m\n" in run(MISTYPED, terminal=True).err
+    word, _, text = UNREAD.removeprefix("Pod default/train: ").partition(": ")
+    summary = run(MISTYPED, terminal=True, output="summary").out
+    assert f"\x1b[33m  {word:11} {text}\x1b[0m\n" in summary

@@ -24,7 +24,7 @@ from webhook.tools.admit.read import (
     read_size,
 )
 from webhook.tools.admit.show.output import Output, show
-from webhook.tools.shared.manifests.files import name_of_input, try_text
+from webhook.tools.shared.manifests.files import STANDARD_INPUT, name_of_input, try_text
 from webhook.tools.shared.manifests.reading import ManifestError
 from webhook.tools.shared.output import printable
 from webhook.tools.shared.progress import counted_off
@@ -80,24 +80,44 @@ def admit(
 
 _EXAMPLES: Final = """\b
 Examples:
+  vramwarden admit deployment.yaml
   vramwarden admit -f deployment.yaml -o diff
-  vramwarden admit -R -f manifests/ -n team-a -o github
-  vramwarden admit -R -f manifests/ --migrate hami -o diff
-  helm template chart/ | vramwarden admit -f -
+  vramwarden admit -R manifests/ -n team-a -o github
+  vramwarden admit -R manifests/ --migrate hami -o diff
+  helm template chart/ | vramwarden admit
   kubectl kustomize overlay/ | vramwarden admit -f -
 """
 
 
+def _names(
+    context: click.Context, _parameter: click.Parameter, names: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Add the files of -f; without any, read what is piped in."""
+    names = (*context.params.pop("filenames"), *names)
+    if names or context.resilient_parsing:
+        return names
+    if sys.stdin is None or sys.stdin.isatty():
+        raise click.UsageError(
+            "no manifest is named; write a file, as deployment.yaml, or - for standard input"
+        )
+    return (STANDARD_INPUT,)
+
+
+_FILE: Final = click.Path(readable=False)
+"""Completed as a path, and read later: one that cannot be read does not keep others from it."""
+
+
 @click.command("admit", epilog=_EXAMPLES)
+@click.argument("names", nargs=-1, metavar="[FILES|-]", type=_FILE, callback=_names)
 @click.option(
     "-f",
     "--filename",
-    "names",
+    "filenames",
     multiple=True,
-    required=True,
     metavar="FILE|-",
-    help="Manifests: a file, a folder (its *.yaml, *.yml and *.json), or - for standard input. "
-    "May be given several times.",
+    type=_FILE,
+    is_eager=True,
+    help="A file, a folder or -, as FILES. May be given several times.",
 )
 @click.option("-R", "--recursive", is_flag=True, help="Read the subfolders of folders as well.")
 @click.option(
@@ -118,11 +138,9 @@ Examples:
     "-o",
     "--output",
     type=click.Choice([output.value for output in Output]),
-    default=Output.YAML.value,
-    show_default=True,
     help="Manifests after admission: yaml, json, or a diff. Each pod's JSON patch. What is added, "
     "in ten lines a pod: summary. Verdicts for continuous integration: github (annotations of a "
-    "workflow), junit (XML) or report (JSON).",
+    "workflow), junit (XML) or report (JSON).  [default: on a terminal summary, else yaml]",
 )
 @click.option("--strict", is_flag=True, help="Warnings and hints fail, too: exit code 1.")
 @click.option("-v", "--verbose", is_flag=True, help="Name objects without a pod template as well.")
@@ -180,7 +198,7 @@ def admit_command(
     names: tuple[str, ...],
     policy_path: Path | None,
     namespace: str,
-    output: str,
+    output: str | None,
     *,
     recursive: bool,
     strict: bool,
@@ -194,6 +212,9 @@ def admit_command(
     mig_profiles: dict[str, int],
 ) -> None:
     """Show what the webhook would do to every pod and pod template in manifests.
+
+    FILES are files, folders (their *.yaml, *.yml and *.json), or - for standard input. Without any,
+    what is piped in is read.
 
     Pod templates are found in objects of every kind, by their shape. Manifests go to standard
     output, changed only where admission changes them; verdicts, each with its file and line, and
@@ -223,7 +244,7 @@ def admit_command(
 
     read = files(names, say, recursive=recursive)
     texts = [(name_of_input(name), _text_or_error(name)) for name in read]
-    form = Output(output)
+    form = Output(output or (Output.SUMMARY if stdout.isatty() else Output.YAML))
     code = admit(
         counted_off(texts, f"judged {{}} of {len(texts):,} files"),
         policy,

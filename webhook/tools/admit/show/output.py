@@ -105,6 +105,8 @@ def show(
     elif output is Output.DIFF:
         for source in sources:
             _diff(source, stdout)
+    elif output is Output.SUMMARY:
+        _summarize(sources, stdout)
     elif write := _REPORTS.get(output):
         stdout.write(write(sources))
     stdout.flush()
@@ -112,13 +114,15 @@ def show(
         stderr.write(f"{printable(count)}\n")
 
 
-def _summary(sources: Sequence[ManifestText]) -> str:
-    all_lines = (described(one.name, verdict) for one in sources for verdict in one.verdicts)
-    return "".join(f"{printable(line)}\n" for lines in all_lines for line in lines)
+def _summarize(sources: Sequence[ManifestText], stdout: TextIO) -> None:
+    for source in sources:
+        for verdict in source.verdicts:
+            for line in described(source.name, verdict):
+                said = line.rpartition(f" {verdict.title}: ")[2].lstrip()
+                _write_line(line, said, stdout)
 
 
 _REPORTS: Final = {
-    Output.SUMMARY: _summary,
     Output.GITHUB: reports.github,
     Output.JUNIT: reports.junit,
     Output.REPORT: reports.report,
@@ -155,9 +159,13 @@ def _report(name: str, verdict: JudgedPod, stderr: TextIO) -> None:
     said = [(one.line, one.text) for one in verdict.said]
     said += [(one.line, f"{word}: {one.text}") for word, one in remarks(verdict)]
     for number, line in said:
-        shown = printable(f"{name}:{number}: {verdict.title}: {line}")
-        start = next((start for start in _SUMMARY_COLOURS if line.startswith(start)), "")
-        stderr.write(_painted(shown, _SUMMARY_COLOURS.get(start, ""), stderr) + "\n")
+        _write_line(f"{name}:{number}: {verdict.title}: {line}", line, stderr)
+
+
+def _write_line(line: str, said: str, stream: TextIO) -> None:
+    """Write a line in the colour of its verdict or remark, with which `said` begins."""
+    start = next((start for start in _SUMMARY_COLOURS if said.startswith(start)), "")
+    stream.write(_painted(printable(line), _SUMMARY_COLOURS.get(start, ""), stream) + "\n")
 
 
 def _after(source: ManifestText) -> str:
