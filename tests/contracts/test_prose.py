@@ -56,7 +56,7 @@ FOUND = {
     "webhook.tools.admit": 56,
     "webhook.tools.advise": 3,
     "webhook.tools.check": 50,
-    "webhook.tools.explain": 97,
+    "webhook.tools.explain": 95,
     "webhook.tools.report": 22,
     "webhook.tools.shared": 78,
     "webhook.tools.simulate": 3,

@@ -721,7 +721,14 @@ def _workloads() -> dict[str, Case]:
         "owner-unknown": Case(
             "unknown",
             "NotFound",
-            explain_workload(workload("Workflow", "eval", exists=False, **by_owner), None),
+            explain_workload(
+                workload("Workflow", "eval", exists=False, others=("train",), **by_owner), None
+            ),
+        ),
+        "owner-of-no-kind": Case(
+            "unknown",
+            "NotFound",
+            explain_workload(workload("deploymnet", "roll", exists=False, **by_owner), None),
         ),
         "deployment-unknown": Case("unknown", "NotFound", deployment("trian", **unknown)),
     }

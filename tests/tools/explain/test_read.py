@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -30,6 +31,8 @@ from webhook.tools.explain.kinds import (
     DAEMON_SET,
     DEPLOYMENT,
     JOB,
+    KINDS,
+    POD,
     REPLICA_SET,
     STATEFUL_SET,
 )
@@ -560,6 +563,52 @@ def test_the_command_explains_a_pod_and_ends_with_one_where_something_blocks(api
     assert done.output.startswith("Pod team-a/p has waited for 9m.")
     assert "\n✗ no GPU has 30Gi free now" in done.output
     assert explain("pod/p").output == done.output
+
+
+@pytest.mark.parametrize(
+    ("words", "title"),
+    [
+        ("pod p", "Pod"),
+        ("pods p", "Pod"),
+        ("po/p", "Pod"),
+        ("deployment train", "Deployment"),
+        ("Deploy/train", "Deployment"),
+        ("deployments.apps train", "Deployment"),
+        ("deployments.v1.apps/train", "Deployment"),
+        ("rs train", "ReplicaSet"),
+        ("sts train", "StatefulSet"),
+        ("ds train", "DaemonSet"),
+        ("jobs train", "Job"),
+        ("job.batch/train", "Job"),
+        ("cj train", "CronJob"),
+    ],
+)
+def test_a_kind_is_written_as_kubectl_takes_it(api, explain, words, title):
+    api.add(WAITS, *(a_workload(kind, {"replicas": 0}) for kind in KINDS if kind is not POD))
+    name = re.split("[ /]", words)[1]
+    assert explain(*words.split()).output.startswith(f"{title} team-a/{name} has ")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["deploymnet", "roll"], 1, "→ did you mean deployment/roll?"),
+        (["foo/x"], 1, "the known kinds are pod, deployment, replicaset, statefulset, daemonset, "),
+        (["jobs.batch.volcano.sh/x"], 1, "No pod in namespace team-a belongs to a job."),
+        (["node/n1"], 2, "for a node: vramwarden top --node n1"),
+        (["no", "n1"], 2, "for a node: vramwarden top --node n1"),
+        (["pod", "a", "b"], 2, "one object is explained; write KIND NAME, as deployment llama"),
+        (["pod", "deployment/a"], 2, "one object is explained; write KIND NAME"),
+        (["x!", "a"], 2, "'x!' is no kind; write e.g. deployment/llama"),
+        (["pod", "A"], 2, "'A' is no name that Kubernetes allows"),
+        ([], 2, "Missing argument '[KIND] NAME|KIND/NAME'"),
+    ],
+    ids=str,
+)
+def test_what_is_no_kind_and_no_name_is_said(explain, words, code, said):
+    done = explain(*words)
+    assert done.exit_code == code
+    assert said in done.output
 
 
 def test_the_command_ends_with_zero_where_nothing_is_wrong(api, explain):

@@ -15,7 +15,7 @@ from webhook.options import (
     output_option,
     reach,
 )
-from webhook.tools.explain.kinds import KINDS, POD, WorkloadKind
+from webhook.tools.explain.kinds import NODE, POD, WorkloadKind, find_kind
 from webhook.tools.explain.show import as_json, as_text
 from webhook.tools.shared.output import takes_signs
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from webhook.tools.explain.judge.report import Report
 
 _KIND: Final = re.compile(r"[a-z]([a-z0-9.-]{0,251}[a-z0-9])?")
+_WORDS: Final = f"{__name__}.words"
+"""Key in click's `meta` of the words before the one that is completed."""
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 
 
@@ -50,29 +52,47 @@ def explain(kube: Kube, namespace: str, kind: WorkloadKind, name: str) -> Report
 
 
 def _subject(
-    _context: click.Context, _parameter: click.Parameter, text: str
+    context: click.Context, _parameter: click.Parameter, words: tuple[str, ...]
 ) -> tuple[WorkloadKind, str]:
-    """Read `eval-4` or `deployment/llama`."""
-    word, slash, name = text.rpartition("/")
-    word = word.lower() if slash else POD.words[0]
-    kind = next((one for one in (POD, *KINDS) if word in one.words), WorkloadKind(word, "", ()))
-    if not _KIND.fullmatch(word):
-        raise click.BadParameter(f"{word[:80]!r} is no kind; write KIND/NAME, as deployment/llama")
+    """Read `eval-4`, `deployment llama` or `deployment/llama`."""
+    if context.resilient_parsing:
+        context.meta[_WORDS] = words
+        return POD, ""
+    *before, last = words
+    inside, slash, name = last.rpartition("/")
+    kinds = [*before, *([inside] if slash else [])]
+    if len(kinds) > 1:
+        raise click.BadParameter("one object is explained; write KIND NAME, as deployment llama")
+    kind = find_kind(kinds[0]) if kinds else POD
+    if not _KIND.fullmatch(kind.name.lower()):
+        raise click.BadParameter(f"{kinds[0][:80]!r} is no kind; write e.g. deployment/llama")
     if not _NAME.fullmatch(name):
         raise click.BadParameter(f"{name[:80]!r} is no name that Kubernetes allows")
+    if NODE.is_called(kind.name):
+        raise click.UsageError(
+            f"explain is for pods and what creates them; for a node: vramwarden top --node {name}"
+        )
     return kind, name
 
 
 def _complete(context: click.Context, _: click.Parameter, begun: str) -> list[str]:
     """Return pods, or what has the kind that was typed."""
     word, slash, name = begun.rpartition("/")
-    found = (one for one in (POD, *KINDS) if (word.lower() if slash else "pod") in one.words)
-    paths = [f"{one.path}/namespaces/{{namespace}}/{one.plural}" for one in found]
+    before = context.meta.get(_WORDS) or ("pod",)
+    kind = find_kind(word if slash else before[-1])
+    paths = [f"{kind.path}/namespaces/{{namespace}}/{kind.plural}"] if kind.path else []
     return [f"{word}{slash}{one}" for one in complete_names(context, paths, name)]
 
 
 @click.command("explain")
-@click.argument("subject", metavar="POD|KIND/NAME", callback=_subject, shell_complete=_complete)
+@click.argument(
+    "subject",
+    nargs=-1,
+    required=True,
+    metavar="[KIND] NAME|KIND/NAME",
+    callback=_subject,
+    shell_complete=_complete,
+)
 @cluster_options
 @output_option("Lines for people, or everything for programs.")
 def explain_command(
@@ -85,14 +105,14 @@ def explain_command(
 ) -> None:
     """Say why a pod waits, was denied or stopped, and what would be enough.
 
-    Of a pod, or of what creates pods: deployment/NAME, job/NAME, also replicaset, statefulset,
-    daemonset, cronjob, and any other kind, whose pods are found by their owners. It acts with your
-    own rights: the role view in one namespace is enough, and what you may not read is left out and
-    named. Where a pod has no GPU memory, one like it is tried as you, as a dry run.
+    Of a pod, or of what creates pods: deployment, job, replicaset, statefulset, daemonset, cronjob,
+    also by kubectl's short names, and any other kind, whose pods are found by their owners. It acts
+    with your own rights: the role view in one namespace is enough, and what you may not read is
+    left out and named. Where a pod has no GPU memory, one like it is tried as you, as a dry run.
 
     \b
     vramwarden explain eval-4
-    vramwarden explain deployment/llama -n team-a
+    vramwarden explain deployment llama -n team-a
     vramwarden explain job/embed -o json
     vramwarden explain pytorchjob/train
 

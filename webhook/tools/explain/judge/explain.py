@@ -40,6 +40,7 @@ from webhook.tools.explain.judge.stops import (
 )
 from webhook.tools.explain.judge.untranslated import refusal, without_demand
 from webhook.tools.explain.judge.waiting import explain_pending
+from webhook.tools.explain.kinds import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
 
 MOST_REFUSALS: Final = 3
 _LIKE: Final = 0.5
+_LIKE_KIND: Final = 0.85
+"""Between `deploymnet` and `deployment`, but not between `jobset` and `jobs`."""
 _MOST_NEAR: Final = 3
 
 _BOUND: Final = re.compile(r"allows at most ([0-9]{1,18}[KMGTPE]?i?)(?![0-9A-Za-z])")
@@ -76,7 +79,7 @@ def explain_workload(facts: WorkloadFacts, pod: Report | None) -> Report:
     kind, namespace, name = facts.kind, facts.namespace, facts.name
     if not facts.exists:
         found = _not_found(kind, namespace, name, _near(name, facts.others), facts.left_out)
-        return _no_pods_of(found) if facts.by_owner else found
+        return _no_pods_of(found, has_kind=bool(facts.others)) if facts.by_owner else found
     refusals = list(dict.fromkeys(facts.refusals))[:MOST_REFUSALS]
     causes = tuple(dict.fromkeys(one for text in refusals for one in refusal(text)))
     has = counted(facts.pods, "pod")
@@ -198,11 +201,22 @@ def _not_found(
     )
 
 
-def _no_pods_of(found: Report) -> Report:
-    """Say of what was only sought by its pods that there are none, not that it does not exist."""
-    kind, name = found.kind, found.name
-    detail = f"no pod in namespace {found.namespace} belongs to {kind} {name}"
-    see = f"see what it says itself: kubectl describe {kind.lower()} {name} -n {found.namespace}"
-    cause = replace(found.causes[0], detail=detail, fix=found.causes[0].fix or see)
-    headline = f"{kind} {found.namespace}/{name} has no pods."
-    return replace(found, headline=headline, causes=(cause,))
+def _no_pods_of(found: Report, *, has_kind: bool) -> Report:
+    """Report that an object has no pods, or that no pod belongs to one of its kind."""
+    kind, name, namespace = found.kind, found.name, found.namespace
+    fix = (
+        found.causes[0].fix
+        or f"see what it says itself: kubectl describe {kind.lower()} {name} -n {namespace}"
+    )
+    detail = f"no pod in namespace {namespace} belongs to {kind} {name}"
+    headline = f"{kind} {namespace}/{name} has no pods."
+    if not has_kind:
+        known = [one.name.lower() for one in KINDS]
+        near = difflib.get_close_matches(kind, known, 1, _LIKE_KIND)
+        headline = f"No pod in namespace {namespace} belongs to a {kind}."
+        kinds = named(known, len(known))
+        detail = f"the known kinds are {kinds}; pods of any other kind are found by their owners"
+        fix = f"did you mean {near[0]}/{name}?" if near else fix
+    return replace(
+        found, headline=headline, causes=(replace(found.causes[0], detail=detail, fix=fix),)
+    )

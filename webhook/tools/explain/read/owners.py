@@ -49,7 +49,7 @@ def read_owned_facts(
     pods = [ClusterPod(raw) for raw in read if raw]
     running = [one for one in pods if not one.ended]
     facts = WorkloadFacts(
-        kind=owners.kind or seen.get(name) or min(kinds, key=len),
+        kind=owners.kind or seen.get(name) or next(iter(seen.values()), min(kinds, key=len)),
         namespace=namespace,
         name=name,
         exists=bool(found or refusals),
@@ -108,7 +108,7 @@ class _Owners:
         if not _VERSION.fullmatch(version):
             return None
         root = f"/apis/{version}" if "/" in version else f"/api/{version}"
-        path = self._reader.path(WorkloadKind(owner.kind, root, ()), owner.name)
+        path = self._reader.path(WorkloadKind(owner.kind, root), owner.name)
         if path not in self._between and len(self._between) < MOST_BETWEEN:
             raw = self._reader.tried(lambda: self._reader.kube.find(path))
             self._between[path] = None if raw is None else pod_row(raw)
