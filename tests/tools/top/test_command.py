@@ -189,6 +189,14 @@ def test_what_cannot_be_read_is_one_sentence_and_the_rest_is_shown(
     assert ("NODE  GPU  PRODUCT" in out) == (kind == "pods")
 
 
+@pytest.mark.parametrize(("answer", "is_said"), [(404, True), ((200, {}), False), (403, False)])
+def test_a_namespace_that_does_not_exist_is_said_if_that_may_be_read(top, cluster, answer, is_said):
+    cluster.fails(r"/namespaces/nosuch(\?|$)", answer, forever=True)
+    code, out, _ = top("-n", "nosuch")
+    said = "! no pods: there is no namespace nosuch; name one with -n\n"
+    assert (code, said in out) == (0, is_said)
+
+
 def test_where_nothing_may_be_read_the_command_fails_with_both_sentences(top, cluster):
     cluster.denied |= {("list", "gpunodes"), ("list", "pods")}
     code, out, err = top("-n", "team-a")

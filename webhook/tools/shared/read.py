@@ -175,6 +175,14 @@ def why_no_pods(error: KubeError, namespace: str) -> str:
     return f"no pods: {error}"
 
 
+def is_missing(kube: Kube, namespace: str) -> bool:
+    """Return True if there is no such namespace; False if that may not be read, and for ""."""
+    try:
+        return bool(namespace) and kube.find(joined("namespaces", namespace)) is None
+    except KubeError:
+        return False
+
+
 def pods_path(namespace: str) -> str:
     """Return where the pods of a namespace are, or of all for ""."""
     return joined("namespaces", namespace, "pods") if namespace else joined("pods")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from webhook.adapters.kube.client import KubeError
 from webhook.tools.shared.bounds import MOST_ASKED
 from webhook.tools.shared.read import (
+    is_missing,
     read_gpu_nodes,
     read_pods,
     read_unmanaged_pods,
@@ -55,6 +56,8 @@ def read_report(kube: Kube, wanted: Wanted) -> TopReport:
         pods = read_pods(kube, wanted.namespace, selector=wanted.selector)
     except KubeError as error:
         missing.append(why_no_pods(_answered(error), wanted.namespace))
+    if pods == [] and is_missing(kube, wanted.namespace):
+        missing.append(f"no pods: there is no namespace {wanted.namespace}; name one with -n")
     if wanted.node:
         nodes = nodes and _only(nodes, wanted.node, missing)
         pods = pods and [pod for pod in pods if pod.node == wanted.node]
