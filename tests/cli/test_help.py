@@ -17,6 +17,16 @@ def test_help_has_each_command_once_and_cuts_no_sentence():
     assert said.count("...") == 1  # of the usage
 
 
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [("toppp", " Did you mean 'top'?"), ("explian", " Did you mean 'explain'?"), ("x", "")],
+)
+def test_a_mistyped_command_is_answered_with_what_was_meant(word, meant):
+    done = runner().invoke(main, [word, "--help"])
+    assert done.exit_code == ExitCode.WRONG
+    assert done.output.endswith(f"Error: No such command {word!r}.{meant}\n")
+
+
 @pytest.mark.process  # click asks bash for its version
 def test_help_says_what_exit_codes_mean_and_how_to_complete():
     said = runner().invoke(main, ["--help"], terminal_width=80).stdout

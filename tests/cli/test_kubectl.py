@@ -43,6 +43,8 @@ def test_commands_come_with_what_they_do(completed):
         (["top", "-o", "j"], ["json", ":4"]),
         (["nothing", "x"], [":4"]),
         (["top", "--kubeconfig", ""], [":0"]),
+        (["admit", "a"], [":0"]),
+        (["admit", "-f", ""], [":0"]),
     ],
 )
 def test_values_are_completed_and_files_are_left_to_the_shell(completed, words, found):

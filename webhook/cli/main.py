@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 import warnings
+from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from typing import Any, Final
@@ -83,6 +84,17 @@ class _Commands(click.Group):
     def get_command(self, _context: click.Context, name: str) -> click.Command | None:
         """Import a command."""
         return _version if name == "version" else _imported(name) if name in _COMMANDS else None
+
+    def resolve_command(
+        self, context: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Name the command that was meant, if there is no such one."""
+        try:
+            return super().resolve_command(context, args)
+        except click.UsageError as error:
+            near = get_close_matches(args[0], _COMMANDS, n=1)
+            meant = f" Did you mean {near[0]!r}?" if near else ""
+            raise click.UsageError(f"{error.message}{meant}", context) from None
 
     def format_commands(self, _context: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands by who needs them, and what is said of each in full."""
