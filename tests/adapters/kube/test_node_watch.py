@@ -325,3 +325,5 @@ def test_a_slice_is_read_as_far_as_it_can_be(spec, texts):
 def test_claimants_are_who_names_one_of_the_gpus():
     assert claimants([MOVED, CHANNEL, GPU], {"GPU-a"}) == ("gpu.nvidia.com",)
     assert claimants([MOVED, CHANNEL], {"GPU-a"}) == ()
+    amd = Slice("amd", "gpu.amd.com", frozenset({"0000:03:00.0"}))
+    assert claimants([amd, GPU], {"GPU-a"}) == ("gpu.amd.com", "gpu.nvidia.com")

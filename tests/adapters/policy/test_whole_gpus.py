@@ -19,6 +19,7 @@ RESOURCES = [
     "nvidia.com/gpu.shared",
     "nvidia.com/gpumem-percentage",
     "volcano.sh/vgpu-memory",
+    *("amd.com/gpu", "amd.com/gpumem", "amd.com/dpx_nps2"),
     "deviceclass.resource.kubernetes.io/gpu.nvidia.com",
     *(name for name in WHOLE_GPU_RESOURCES if "*" not in name),
 ]

@@ -13,6 +13,7 @@ from webhook.core.policy.values import Bounds
 MEMORY = "metadata.annotations[vramwarden.io/gpu-memory]"
 VRAM = "vramwarden.io/vram"
 SLICE = "nvidia.com/mig-1g.10gb"
+AMD = "amd.com/gpu"
 FIRST = "spec.containers[0]"
 RULE = a_rule(memory=Bounds(64 * 2**20, 40 * 2**30), max_gpu_count=16)
 
@@ -66,6 +67,19 @@ DENIALS = [
             f"the pod asks for {SLICE} and for a share of a GPU; remove {SLICE} to share one, or "
             "vramwarden.io/gpu-memory to have the slice"
         ),
+    ),
+    (
+        a_pod("8Gi", containers=[a_container(resources={"limits": {AMD: "1"}})]),
+        f"WholeGPUAndShare: {FIRST}.resources.limits[{AMD}]",
+        (
+            f"the pod asks for {AMD} and for a share of an NVIDIA GPU; remove {AMD} to "
+            "share one, or vramwarden.io/gpu-memory to keep it"
+        ),
+    ),
+    (
+        asking(limits={AMD: "0.5"}),
+        f"FractionalWholeGPU: {FIRST}.resources.limits[{AMD}]",
+        "0.5 is not a whole number of GPUs; write a positive integer, e.g. 1",
     ),
     (a_pod("8192"), f"TooSmall: {MEMORY}", "8192 is 8192 bytes; for MiB write 8192Mi"),
     (

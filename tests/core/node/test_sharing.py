@@ -131,6 +131,8 @@ OFFERED, HEEDLESS, FORGOTTEN, OPERATOR, CLAIMS, HAMI = (
         # A DRA driver that is there.
         ("0", "0", {}, {"claimed_by": ("gpu.nvidia.com",)}, CLAIMS),
         ("0", "0", {PLUGIN: "false", DRA: "false"}, {"claimed_by": ("gpu.nvidia.com",)}, CLAIMS),
+        ("0", "0", {}, {"claimed_by": ("gpu.amd.com", "gpu.nvidia.com")}, CLAIMS),
+        ("0", "0", {}, {"claimed_by": ("gpu.amd.com",)}, "; take AMD's driver off the node, or"),
     ],
     ids=str,
 )
@@ -183,6 +185,14 @@ def test_who_is_not_shared_is_told_the_cure():
     node = a_node({"nvidia.com/gpu": "20"})
     node["metadata"]["annotations"] = {"hami.io/node-nvidia-register": "[]"}
     assert HAMI in judged_beside(node).sentence  # its plugin heeds a label of its own
+    node["metadata"]["annotations"] = {"hami.io/node-amd-register": "[]"}
+    assert HAMI not in judged_beside(node).sentence
+    node["status"] = {}
+    assert judged_beside(node).sentence == (
+        "the GPUs of this node are not shared by memory: HAMi gives AMD's away (annotation "
+        "hami.io/node-amd-register); take HAMi's AMD plugin off the node and remove the "
+        "annotation, or share both ways with vramwarden.io/share=true"
+    )
     gone = {"aliyun.com/gpu-mem": "0", "aliyun.com/gpu-count": "2"}  # as such a plugin leaves it
     assert judged_beside(a_node(gone)) == Sharing(Shared.YES)
 

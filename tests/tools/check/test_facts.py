@@ -7,6 +7,8 @@ from functools import partial
 import pytest
 
 from tests.support.checked import IMAGE, a_node, a_stored_node
+from webhook.core.node.sharing import Shared
+from webhook.core.pod.whole import Slice
 from webhook.tools.check.judge.facts import (
     SOUND,
     DryRun,
@@ -46,6 +48,18 @@ def test_a_node_without_one_is_not():
     bare = ClusterNode(a_stored_node(labels=BARE | other, allocatable={"cpu": "8"}))
     assert not bare.shows_gpus
     assert not ClusterNode({"metadata": {"name": "n"}}).shows_gpus
+
+
+def test_amds_allocators_are_no_sign_of_an_nvidia_gpu():
+    slices = (Slice("x", "gpu.amd.com", frozenset()),)
+    fields = {"metadata": {"annotations": {"hami.io/node-amd-register": "[]"}}}
+    found = ClusterNode(a_stored_node(labels=BARE, allocatable={}, **fields), slices=slices)
+    assert (found.others, found.claimed_by) == (("HAMi for AMD",), ("gpu.amd.com",))
+    assert not found.shows_gpus
+    beside = ClusterNode(a_stored_node(**fields), slices=slices)
+    assert beside.shows_gpus
+    assert beside.sharing.shared is Shared.NO
+    assert beside.cure.startswith("take AMD's driver off the node")
 
 
 def test_of_a_bare_node_with_a_label_nothing_is_claimed():

@@ -25,7 +25,7 @@ from webhook.core.node.state import (
 )
 from webhook.core.pod.foreign import WHOLE_GPU
 from webhook.core.pod.quantity import MIB
-from webhook.core.pod.whole import gives_gpus, is_more_than_nothing
+from webhook.core.pod.whole import AMD_DRA_DRIVER, gives_gpus, is_more_than_nothing
 from webhook.core.words import printable
 from webhook.names import (
     LONGEST_HELD,
@@ -66,7 +66,8 @@ DEPLOY_PLUGIN_LABEL: Final = "nvidia.com/gpu.deploy.device-plugin"
 DEPLOY_DRA_LABEL: Final = "nvidia.com/gpu.deploy.dra-driver"
 """By which NVIDIA's operator brings its device plugin, and its DRA driver, to a node. It sets the
 first also where the plugin is switched off (NVIDIA/gpu-operator, controllers/state_manager.go)."""
-_HAMI_ANNOTATION: Final = "hami.io/node-nvidia-register"  # its plugin lists the node's GPUs in it
+HAMI_ANNOTATION: Final = "hami.io/node-nvidia-register"  # its plugin lists the node's GPUs in it
+HAMI_AMD_ANNOTATION: Final = "hami.io/node-amd-register"
 
 _BOTH_WAYS: Final = f"or share both ways with {NODE_SHARE_LABEL}=true"
 _CURES: Final = {
@@ -86,6 +87,7 @@ _CURES: Final = {
     "hami": (
         f"take HAMi's device plugin off the node by `kubectl label node NODE gpu-`, {_BOTH_WAYS}"
     ),
+    "hami-amd": f"take HAMi's AMD plugin off the node and remove the annotation, {_BOTH_WAYS}",
     "others": f"take that product's device plugin off the node, {_BOTH_WAYS}",
     "operator": (
         "wait until the node is ten minutes old, or, where its plugin is switched off, share at "
@@ -95,6 +97,7 @@ _CURES: Final = {
         f"take the driver off the node, with NVIDIA's operator by the label {DEPLOY_DRA_LABEL}"
         f"=false, {_BOTH_WAYS}"
     ),
+    "amd": f"take AMD's driver off the node, {_BOTH_WAYS}",
 }
 _NAMED: Final = 3
 """So many GPUs or resources are named in a sentence."""
@@ -228,7 +231,8 @@ def sign(
     | sign | counts |
     | --- | --- |
     | a device plugin's amount | while capacity or allocatable is more than 0 (`given_away`) |
-    | a ResourceSlice with one of its GPUs | as long as the caller says so |
+    | a ResourceSlice with one of its GPUs, or of AMD's driver | as long as the caller says so |
+    | HAMi's annotation for AMD's GPUs | while it exists |
     | the label of NVIDIA's operator for its device plugin | while the node is young |
     | that for its DRA driver, where slices cannot be read | while the node is young |
     """
@@ -237,7 +241,9 @@ def sign(
         return _sign_of_plugin(node, offered)
     if claimed_by:
         why = f"a DRA driver ({listed(claimed_by)}) gives them away by resource claims"
-        return Sign(why, _CURES["claims"])
+        return Sign(why, _CURES["amd" if claimed_by == (AMD_DRA_DRIVER,) else "claims"])
+    if HAMI_AMD_ANNOTATION in annotations_of(node):
+        return Sign(f"HAMi gives AMD's away (annotation {HAMI_AMD_ANNOTATION})", _CURES["hami-amd"])
     expected = [DEPLOY_PLUGIN_LABEL, *([DEPLOY_DRA_LABEL] if claimed_by is None else [])]
     for key in expected if age_s < YOUNG_S else ():
         if labels.get(key) == "true":
@@ -253,7 +259,7 @@ def _sign_of_plugin(node: Mapping[str, Any], offered: tuple[str, ...]) -> Sign:
         why = f"another product gives them away ({listed(offered)})"
         return Sign(why, _CURES["others"])
     why = f"a device plugin offers them whole ({listed(offered)})"
-    if _HAMI_ANNOTATION in annotations_of(node):
+    if HAMI_ANNOTATION in annotations_of(node):
         name = str((node.get("metadata") or {}).get("name") or "NODE")
         return Sign(why, _CURES["hami"].replace("NODE", name))
     if labels_of(node).get(DEPLOY_PLUGIN_LABEL) != "false":

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
 DRA_DRIVER: Final = "gpu.nvidia.com"
+AMD_DRA_DRIVER: Final = "gpu.amd.com"
+"""Driver whose slices name AMD's GPUs, none of which has a UUID that NVML reports."""
 
 MOST_CLAIMS: Final = 16
 """Maximum number of claims that are read of one pod; the others are unknown."""
@@ -147,8 +149,16 @@ def read_slice(found: Mapping[str, Any]) -> Slice:
 
 
 def claimants(slices: Iterable[Slice], uuids: Collection[str]) -> tuple[str, ...]:
-    """Return the drivers that offer one of these GPUs, sorted.
+    """Return the drivers that offer one of these GPUs, and AMD's, sorted.
 
     Drivers of channels and NICs, as NVIDIA's for compute domains, name no GPU.
     """
-    return tuple(sorted({one.driver for one in slices if not one.texts.isdisjoint(uuids)}))
+    return tuple(
+        sorted(
+            {
+                one.driver
+                for one in slices
+                if one.driver == AMD_DRA_DRIVER or not one.texts.isdisjoint(uuids)
+            }
+        )
+    )

@@ -29,7 +29,8 @@ WHOLE_GPU_RESOURCES: Final = (
     "nvidia.com/gpucores",
     "volcano.sh/vgpu-*",
     "aliyun.com/gpu-*",
-    "amd.com/gpu",
+    "amd.com/gpu*",
+    "amd.com/*_nps*",
     "deviceclass.resource.kubernetes.io/*gpu*",
     "deviceclass.resource.kubernetes.io/mig.nvidia.com",
     "deviceclass.resource.kubernetes.io/nvidia-*",
@@ -37,6 +38,7 @@ WHOLE_GPU_RESOURCES: Final = (
 """What stands for whole GPUs where a policy names none; policies/default.yaml explains each."""
 
 NVIDIA_DOMAIN: Final = "nvidia.com/"
+AMD_DOMAIN: Final = "amd.com/"
 BRINGING_GPUS: Final = (*(f"{NVIDIA_DOMAIN}*{word}*" for word in ("gpu", "mig-")), *GIVEN_BY_OTHERS)
 """What brings GPUs under any policy, whatever else its name says."""
 OF_NETWORKS: Final = tuple(

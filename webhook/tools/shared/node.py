@@ -6,6 +6,8 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.node.sharing import (
+    HAMI_AMD_ANNOTATION,
+    HAMI_ANNOTATION,
     YOUNG_S,
     Beside,
     Sharing,
@@ -19,7 +21,7 @@ from webhook.core.node.state import read_inventory, why_unshared
 from webhook.core.pod.fields import as_objects, text_of
 from webhook.core.pod.foreign import GIVEN_BY_OTHERS
 from webhook.core.pod.quantity import QuantityError, parse_quantity
-from webhook.core.pod.whole import DRA_DRIVER, claimants
+from webhook.core.pod.whole import AMD_DRA_DRIVER, DRA_DRIVER, claimants
 from webhook.names import (
     NODE_ASKS_LABEL,
     NODE_DEVICE_NAMES_LABEL,
@@ -55,7 +57,9 @@ _GPU_LABELS: Final = (
 """Further signs of a GPU, which bring nobody."""
 _PCI_LABEL: Final = re.compile(r"feature\.node\.kubernetes\.io/pci-[0-9a-f]{4}_10de.*\.present")
 """How node feature discovery writes NVIDIA's devices by itself: class and vendor."""
-_OTHER_ANNOTATIONS: Final = {"hami.io/node-nvidia-register": "HAMi"}
+_OTHER_ANNOTATIONS: Final = {HAMI_ANNOTATION: "HAMi", HAMI_AMD_ANNOTATION: "HAMi for AMD"}
+_AMD_ALLOCATORS: Final = frozenset({_OTHER_ANNOTATIONS[HAMI_AMD_ANNOTATION], AMD_DRA_DRIVER})
+"""Allocators that are no sign of an NVIDIA GPU."""
 
 
 class ClusterNode(ClusterObject):
@@ -201,7 +205,8 @@ class ClusterNode(ClusterObject):
         labels = self.labels
         hints = any(key in labels for key in _GPU_LABELS) or any(map(_PCI_LABEL.fullmatch, labels))
         ours = self.brings_agent or self.vram_bytes or self.advertised
-        return bool(hints or ours or self.whole or self.others or self.claimed_by)
+        allocators = {*self.others, *self.claimed_by} - _AMD_ALLOCATORS
+        return bool(hints or ours or self.whole or allocators)
 
     def _allocatable(self) -> Json:
         return self.part("status", "allocatable")

@@ -229,6 +229,12 @@ def test_network_cards_go_beside_a_share_and_whole_gpus_never(resource, reasons,
             (f"deviceclass.resource.kubernetes.io/compute-domain-{name}.nvidia.com", False)
             for name in ("daemon", "default-channel")
         ),
+        ("amd.com/gpumem", True),
+        ("amd.com/gpu-percentage", True),
+        ("amd.com/spx_nps1", True),
+        ("amd.com/cpx_nps4", True),
+        ("amd.com/nic", False),
+        ("amd.com/nps4", False),
         ("nvidia.com/gpux", False),
         ("nvidia.com/gpucoresx", False),
         ("nvidia.com/migs", False),

@@ -14,7 +14,7 @@ from webhook.core.pod.findings import Finding, Reason, annotation_path, quoted
 from webhook.core.pod.foreign import FOREIGN_RESOURCES, WHOLE_GPU
 from webhook.core.pod.memory_annotation import memory_line
 from webhook.core.pod.quantity import amount_or
-from webhook.core.policy.values import Accounting, ResourceClaims, class_names
+from webhook.core.policy.values import AMD_DOMAIN, Accounting, ResourceClaims, class_names
 from webhook.names import (
     ADMITTED_ANNOTATION,
     GPU_CLASS_ANNOTATION,
@@ -144,7 +144,7 @@ def _whole(
     what = f"{quoted(amount) if value is None else amount} is not a whole number of GPUs"
     if _is_others(container, resource):
         return Finding(reason, path, f"{what}; remove it")
-    if value is not None and value > 0:
+    if value is not None and value > 0 and not resource.startswith(AMD_DOMAIN):
         return Finding(reason, path, f"{what}; {_share_instead(container, resource, case)}")
     do = "remove it" if case.asks else "write a positive integer, e.g. 1"
     return Finding(reason, path, f"{what}; {do}")
@@ -223,7 +223,8 @@ def _beside_share(container: Container, case: Case) -> Iterator[Finding]:
                 continue
             kind = "limits" if resource in limits else "requests"
             remove = _one_of(resource, case)
-            detail = f"the pod asks for {resource} and for a share of a GPU; {remove}"
+            which = "an NVIDIA GPU" if resource.startswith(AMD_DOMAIN) else "a GPU"
+            detail = f"the pod asks for {resource} and for a share of {which}; {remove}"
             path = f"{container.path}.resources.{kind}[{resource}]"
             yield Finding(Reason.WHOLE_GPU_AND_SHARE, path, detail)
 
