@@ -130,12 +130,17 @@ def test_the_same_holds_where_a_plugin_gives_gpus(pod, rule, accounting, nodes, 
 
 @given(asking_pods(), RULES, RULES)
 def test_a_pod_that_comes_again_with_another_demand_is_shown_what_a_new_one_is(pod, rule, other):
-    """What followed from the demand is as if it came for the first time."""
+    """What followed from the demand is as if it came for the first time.
+
+    Also behind a variable that another webhook put first.
+    """
     for field in ("containers", "initContainers"):
         for container in pod["spec"].get(field) or []:
             env = container.get("env") or []
             container["env"] = [entry for entry in env if "VRAMWARDEN" not in str(entry)]
     again = copy.deepcopy(mutated(pod, a_policy(other)).obj)
+    for container in again["spec"]["containers"]:
+        container["env"] = [{"name": "OTEL_SERVICE_NAME", "value": "x"}, *container["env"]]
     for holder in (pod, again):
         holder["metadata"]["annotations"]["vramwarden.io/gpu-memory"] = "2Gi"
         for field in ("containers", "initContainers"):

@@ -72,17 +72,27 @@ def test_a_context_is_left_beside_what_a_framework_may_allocate(cap_bytes, usabl
     "ours",
     [[], [MIB], [mib("4096")], [MIB, FRACTION], [mib("1"), BARE], [FRACTION], [mib("1"), mib("2")]],
 )
-def test_what_we_wrote_at_the_beginning_is_written_again(ours, rest):
-    assert shown([*ours, *rest]) == [MIB, FRACTION, *rest]
-    assert shown([*ours, *rest], fraction=False) == [MIB, *rest]
-    assert shown([*ours, *rest], None, fraction=False) == rest
+def test_what_we_wrote_is_written_again_wherever_it_is(ours, rest):
+    for env in ([*ours, *rest], [*rest, *ours], [*rest[:1], *ours, *rest[1:]]):
+        right = [one for one in env if one in (MIB, FRACTION)] == [MIB, FRACTION]
+        is_right = right and len(env) == len(rest) + 2
+        assert shown(env) == (env if is_right else [MIB, FRACTION, *rest])
+        is_right = ours == [MIB]
+        assert shown(env, fraction=False) == (env if is_right else [MIB, *rest])
+        assert shown(env, None, fraction=False) == rest
+
+
+@pytest.mark.parametrize("name", [MIB["name"], FRACTION["name"]])
+def test_ours_come_before_what_refers_to_them(name):
+    refers = {"name": "A", "value": f"--limit=$({name})"}
+    assert shown([OTHER, refers, MIB, FRACTION]) == [MIB, FRACTION, OTHER, refers]
+    assert shown([OTHER, MIB, FRACTION, refers]) == [OTHER, MIB, FRACTION, refers]
 
 
 @pytest.mark.parametrize(
     "users",
     [
-        [OTHER, mib("4096"), OTHER],
-        [OTHER, mib("4096")],
+        [OTHER, mib("0x1000"), OTHER],
         [mib("")],
         [mib("4Gi")],
         [mib("-1")],
@@ -104,8 +114,6 @@ def test_an_amount_of_the_users_stays(users):
     [
         [share("0.1")],
         [share("")],
-        [OTHER, FRACTION],
-        [OTHER, BARE],
         [{"name": FRACTION["name"], "valueFrom": {"configMapKeyRef": {"name": "m", "key": "k"}}}],
         [{**FRACTION, "value": "0.1"}],
     ],
@@ -134,9 +142,10 @@ def test_what_followed_from_another_amount_is_taken_off(before, cap_bytes):
     assert (after == env) is (before == cap_bytes)
 
 
-def test_what_comes_to_the_beginning_by_that_is_ours_as_well():
+def test_what_followed_from_the_first_of_several_amounts_is_taken_off():
     stale = SETTINGS[Program.CUPY][0].entry(4096 * MI)
-    assert shown([mib("4096"), stale, mib("5"), OTHER]) == [MIB, FRACTION, OTHER]
+    env = [OTHER, mib("4096"), stale, mib("5"), OTHER]
+    assert shown(env) == [MIB, FRACTION, OTHER, OTHER]
 
 
 def test_what_refers_to_a_fraction_that_is_gone_is_taken_off():
@@ -267,10 +276,16 @@ def test_twice_equals_once(env, programs, cap_bytes, fraction):
 
 
 @given(st.lists(ENTRIES, max_size=8), st.booleans())
-def test_what_stands_behind_anything_else_keeps_its_place(env, fraction):
-    users = [entry for entry in env if "$(" not in str(entry) and "LIMIT" not in str(entry)]
-    after = show_cap([OTHER, *users], 8 * GI, fraction=fraction)
-    assert after[-len(users) - 1 :] == [OTHER, *users]
+def test_what_a_user_wrote_keeps_its_place(env, fraction):
+    after = show_cap(env, 8 * GI, fraction=fraction)
+    kept, users = ([one for one in each if not is_ours(one)] for each in (after, env))
+    assert kept == users
+
+
+def is_ours(entry):
+    """Return True for our variables, and for those of programs, which may follow from them."""
+    is_of_program = entry["name"] in {one.name for found in SETTINGS.values() for one in found}
+    return is_of_program or entry in (MIB, mib("4096"), FRACTION, BARE)
 
 
 @pytest.mark.parametrize("fraction", [True, False])

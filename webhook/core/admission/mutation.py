@@ -258,10 +258,7 @@ def _env(container: Json, env: list[Json], demand: Demand, rule: Rule) -> list[J
 
 
 def _with_gate(env: list[Json], *, gated: bool) -> list[Json]:
-    """Set or remove the gate's variable.
-
-    This comes before all other edits, which recognize our variables at the beginning of `env`.
-    """
+    """Set or remove the gate's variable."""
     return set_once(env, GATE_VARIABLE, VARIABLE if gated else None)
 
 
@@ -277,7 +274,6 @@ def _env_for_vram(
             return env  # the pod was translated before
     env = _with_gate(env, gated=gated)
     if rule.leaves_to_plugin:
-        # First: what stands before others is taken for ours when the pod comes again.
         env = show_cap(leave_devices(env, defaults=rule.env), amount, fraction=fraction)
     else:
         env = show_cap(env, amount, fraction=fraction)

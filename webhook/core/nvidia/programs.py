@@ -1,18 +1,15 @@
 """What programs know of their cap: our two variables, and those that frameworks read.
 
-Ours stand first in `env`, so that later entries and `args` can refer to them by `$(NAME)`.
+Ours come first in `env`, so that later entries and `args` can refer to them by `$(NAME)`.
 
-A pod may come again (restored, copied, applied with another demand), and brings what was written
-before. Ours is known from a user's by content: what stands at the very beginning of `env` and is as
-we write it. Elsewhere, or with other content, the same name is a user's, and stays.
+A pod may come again (restored, copied, applied with another demand, changed by another webhook),
+and brings what was written before. Ours is known from a user's by content, at any place in `env`:
 
-| at the beginning of `env` | ours |
+| entry of `env` | ours |
 | --- | --- |
 | `VRAMWARDEN_GPU_MEMORY_MIB` with a number | yes |
-| that one, then `VRAMWARDEN_GPU_MEMORY_FRACTION` from our annotation | both |
 | `VRAMWARDEN_GPU_MEMORY_FRACTION` from our annotation | yes |
-| either name with another value, and all behind it | no |
-| anything else, and all behind it | no |
+| either name with another value | no: it is a user's, and stays |
 
 A list of variables that an edit leaves alone is returned itself, not a copy.
 """
@@ -22,6 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.bounds import MOST_DIGITS
@@ -129,6 +127,7 @@ SETTINGS: Final[dict[Program, tuple[Setting, ...]]] = {
 
 _ALL: Final = tuple(setting for settings in SETTINGS.values() for setting in settings)
 _GIB: Final = 1024 * MIB
+_REFERENCES: Final = tuple(f"$({name})" for name in (GPU_MEMORY_MIB_ENV, GPU_MEMORY_FRACTION_ENV))
 _FRACTION_PATH: Final = f"metadata.annotations['{GPU_MEMORY_FRACTION_ANNOTATION}']"
 
 
@@ -153,20 +152,24 @@ def show_cap(env: list[Json], cap_bytes: int | None, *, fraction: bool) -> list[
     """Show a container its cap in bytes per GPU, first of all; None where it has no VRAM.
 
     `fraction` says whether the pod has a fraction that is this container's. What an earlier
-    translation wrote for another amount, or by a fraction that is gone, is taken off.
+    translation wrote for another amount, or by a fraction that is gone, is taken off. Ours may
+    stand behind entries of another webhook that do not refer to them.
     """
     wanted = _ours(cap_bytes, fraction=fraction)
     if not env:
         return wanted or env
-    count = _count_ours(env)
-    ours, rest = env[:count], env[count:]
-    stale = list(_stale(ours, cap_bytes, fraction=fraction)) if ours != wanted else ()
-    if stale:
-        rest = [entry for entry in rest if entry not in stale]
-        rest = rest[_count_ours(rest) :]
+    ours = [entry for entry in env if _is_ours(entry)]
+    rest = [entry for entry in env if not _is_ours(entry)] if ours else env
     taken = {entry["name"] for entry in rest}
-    after = [*(entry for entry in wanted if entry["name"] not in taken), *rest]
-    return env if after == env else after
+    wanted = [entry for entry in wanted if entry["name"] not in taken]
+    if ours == wanted:
+        before = takewhile(lambda entry: not _is_ours(entry), env) if ours else ()
+        if not any(map(_refers_to_ours, before)):
+            return env
+    else:
+        stale = list(_stale(ours, cap_bytes, fraction=fraction))
+        rest = [entry for entry in rest if entry not in stale]
+    return [*wanted, *rest]
 
 
 def configure_programs(env: list[Json], programs: tuple[str, ...], cap_bytes: int) -> list[Json]:
@@ -209,12 +212,13 @@ _FRACTIONS: Final = (
 )
 
 
-def _count_ours(env: list[Json]) -> int:
-    """Return how many entries at the beginning are ours."""
-    for count, entry in enumerate(env):
-        if _shown_bytes(entry) is None and not _is_fraction(entry):
-            return count
-    return len(env)
+def _refers_to_ours(entry: Json) -> bool:
+    value = entry.get("value")
+    return type(value) is str and any(reference in value for reference in _REFERENCES)
+
+
+def _is_ours(entry: Json) -> bool:
+    return _shown_bytes(entry) is not None or _is_fraction(entry)
 
 
 def _shown_bytes(entry: Json) -> int | None:
