@@ -70,6 +70,13 @@ TOO_LARGE = (
     '"two" is not a number of GPUs; write a positive integer, e.g. 2. Your platform team says: '
     "ask in #gpu-help"
 )
+UNTRANSLATED = (
+    "is forbidden: ValidatingAdmissionPolicy 'vramwarden-second-line' with binding "
+    "'vramwarden-second-line' denied request: vramwarden: the pod asks for GPU memory and was not "
+    "translated, so nobody would count it. Create it again; if that does not help, tell your "
+    "platform team that vramwarden's webhook did not run, or that another webhook added the demand "
+    "after it: webhook.configurationName must sort last"
+)
 OUT_OF_QUOTA = (
     'pods "train-x" is forbidden: exceeded quota: gpus, requested: '
     "requests.vramwarden.io/vram=8Gi, used: 40Gi, limited: 40Gi"
@@ -698,6 +705,9 @@ def _workloads() -> dict[str, Case]:
             "TooLarge, InvalidCount, CreationDenied",
             deployment("train", refusals=(DENIED + TOO_LARGE,)),
             admit=40,
+        ),
+        "deployment-untranslated": Case(
+            "refused", "Unmutated", deployment("train", refusals=(UNTRANSLATED,))
         ),
         "deployment-out-of-quota": Case(
             "refused",
