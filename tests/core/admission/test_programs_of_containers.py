@@ -77,7 +77,7 @@ def test_of_several_containers_with_vram_each_gets_its_own_amount_and_no_fractio
     after = translated(pod, a_rule(programs=ALL))
     assert env_of(after, "main")[MIB] == "8192"
     assert env_of(after, "second")[MIB] == "512"
-    assert env_of(after, "main")["CUPY_GPU_MEMORY_LIMIT"] == str(7592 * 2**20)
+    assert env_of(after, "main")["CUPY_GPU_MEMORY_LIMIT"] == str(7292 * 2**20)
     assert env_of(after, "second")["CUPY_GPU_MEMORY_LIMIT"] == str(256 * 2**20)
     for name in ("main", "second"):
         assert not {FRACTION, "XLA_CLIENT_MEM_FRACTION", "PYTORCH_ALLOC_CONF"} & {
