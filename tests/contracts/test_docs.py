@@ -17,9 +17,9 @@ from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from webhook import names
 from webhook.cli.main import main
 from webhook.core.admission.decide import Phase, decide
-from webhook.core.admission.rules.servers import SERVERS as SERVERS_WARNED_OF
 from webhook.core.node.events import EventReason
 from webhook.core.nvidia.device_names import DeviceNames
+from webhook.core.nvidia.memory_flags import PROGRAMS
 from webhook.core.nvidia.programs import FRACTION_REFERENCE, SETTINGS, Program
 from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
 from webhook.core.pod.findings import Reason
@@ -238,18 +238,18 @@ def test_the_servers_that_users_copy_are_translated_without_a_warning():
     assert done.returncode == 0
     *verdicts, tally = done.stderr.splitlines()
     said = [line.partition(": ")[2].partition(" (")[0] for line in verdicts]
-    programs = ["vllm", "sglang", "triton", "onnx", "ollama"]
+    programs = ["vllm", "sglang", "triton", "nim", "onnx", "ollama"]
     assert said == [f"Pod default/{name}: translated by rule default" for name in programs]
-    assert tally == "5 translated"
+    assert tally == "6 translated"
 
 
-@pytest.mark.parametrize("flag", [server.flag for server in SERVERS_WARNED_OF])
-def test_without_its_flag_a_server_that_users_copy_is_warned_of(flag):
-    assert f"`{flag}`" in FRAMEWORKS
-    manifest = re.sub(rf"{flag}=\S+\w\)", "--other", SERVERS)
-    warned = [line for line in admit(manifest).stderr.splitlines() if ": warning: " in line]
-    assert len(warned) == (flag in SERVERS)
-    assert all(line.endswith(f"{flag}={FRACTION_REFERENCE}") for line in warned)
+@pytest.mark.parametrize("bound", [program.bound for program in PROGRAMS])
+def test_without_its_bound_a_server_that_users_copy_is_warned_of(bound):
+    assert f"`{bound}`" in FRAMEWORKS
+    without = re.sub(rf"{bound}=\S+\w\)", "--other", SERVERS).replace(f"name: {bound}", "name: A")
+    warned = [line for line in admit(without).stderr.splitlines() if ": warning: " in line]
+    assert len(warned) == (without != SERVERS)
+    assert all(f": add {bound}={FRACTION_REFERENCE}; " in line for line in warned)
 
 
 @pytest.mark.parametrize("name", [names.GPU_MEMORY_MIB_ENV, names.GPU_MEMORY_FRACTION_ENV])

@@ -259,9 +259,59 @@ def as_user(pod: Json, path: str, _found: re.Match[str]) -> Json:
 
 
 def served(pod: Json, path: str, found: re.Match[str]) -> Json:
+    """Append an argument."""
     container = in_container(pod, path)
     container["args"] = [*(container.get("args") or []), found[1]]
     return pod
+
+
+def lengthened(pod: Json, path: str, found: re.Match[str]) -> Json:
+    """Append to a shell's line, behind its last command."""
+    holder, key = holder_of(pod, path)
+    holder[key] = f"{holder[key].rstrip()} {found[1]}"
+    return pod
+
+
+def with_variable(pod: Json, path: str, found: re.Match[str]) -> Json:
+    in_container(pod, path).setdefault("env", []).append({"name": found[1], "value": found[2]})
+    return pod
+
+
+def written_before(pod: Json, path: str, found: re.Match[str]) -> Json:
+    """Write a file of the model's repository before Triton starts."""
+    container = in_container(pod, path)
+    edit = f"sed -i s/{found[2]}=BOUND/{found[2]}={found[1]}/ /models/*/{found[3]}"
+    container["command"] = ["sh", "-c"]
+    container["args"] = [f"{edit} && exec tritonserver --model-repository=/models"]
+    return pod
+
+
+def replaced(pod: Json, path: str, found: re.Match[str]) -> Json:
+    """Write one text in place of another, or remove it."""
+    holder, key = holder_of(pod, path)
+    old, new = (found[2], found[1]) if found.re.groups > 1 else (found[1], "")
+    assert old in holder[key]
+    holder[key] = holder[key].replace(old, new)
+    return pod
+
+
+def with_flag(pod: Json, path: str, found: re.Match[str]) -> Json:
+    """Write the value of a flag that is there, in the same word or in the next one."""
+    holder, key = holder_of(pod, path)
+    flag, value = found[1], found[2].lstrip("\"':= ")
+    if holder[key] == flag:
+        holder[key + 1] = value
+        return pod
+    old = re.compile(
+        rf"""({re.escape(flag)}["']?(?:\s*[:=]\s*|\s+))(["']?)(?:\$\(.*?\)|[^\s"',}})]+)\2"""
+    )
+    assert old.search(holder[key])
+    holder[key] = old.sub(lambda one: f"{one[1]}{one[2]}{value}{one[2]}", holder[key], count=1)
+    return pod
+
+
+def enlarged(pod: Json, path: str, found: re.Match[str]) -> Json:
+    return amount(pod, path, found[2], (found[1] or "").rstrip("="))
 
 
 def memory_shm(pod: Json, _path: str, _found: re.Match[str]) -> Json:
@@ -284,7 +334,24 @@ def alike(pod: Json, path: str, _found: re.Match[str]) -> Json:
 
 E = r"(?:, or ask your platform team .*)?$"
 LINE = rf"(?P<line>(?:{'|'.join(ASKING_ANNOTATIONS)}): .*)$"
+ON = r"(?: on a GPU of \S+(?: with weights of half the amount)?)?; "
 CURES: list[tuple[str, Any]] = [
+    # programs that size themselves by the whole GPU
+    (rf"^add (\S+) to the shell's line{ON}", one(lengthened)),
+    (rf"^add (--\S+){ON}", one(served)),
+    (rf"^add ([A-Z_]+)=(\S+){ON}", one(with_variable)),
+    (rf"^write (\S+) as (\S+) into (\S+) before the start{ON}", one(written_before)),
+    (rf"^write (\S+) in place of (\S+){ON}", one(replaced)),
+    (
+        r'^write (vramwarden.io/gpu-count: "[0-9]+"); ',
+        one(lambda pod, _, found: lines(pod, found[1])),
+    ),
+    (rf"^write (--?[a-z_-]+)=(\S+){ON}", one(with_flag)),
+    (rf"""^write ([a-z_-]+)(["']?\s*[:=]\s*\S+){ON}""", one(with_flag)),
+    (rf"^write (\S+){ON}", one(lambda pod, path, found: put(pod, path, found[1]))),
+    (r"^remove (\S+); only containers with VRAM", one(replaced)),
+    (r"^write (\S+=)?(\S+) or more; ", one(enlarged)),
+    (r"^\S+ is too little; ", nothing),
     # what no line is for
     (r"; write e\.g\. (\S+)$", said_amounts),
     (r"(?:; \S+|the pod|it) would be denied(?: as \S+)?(?:: .*)?$", nothing),
@@ -455,7 +522,6 @@ CURES: list[tuple[str, Any]] = [
     ),
     (r"; write (.*) under metadata.annotations$", one(lambda pod, _, found: lines(pod, found[1]))),
     (r"vramwarden does not; remove it$|compute is not divided here, so remove it$", one(removed)),
-    (r"would be stopped; add (\S+)(?: for a tenth of the GPU)?$", one(served)),
     (r"in place of a whole one; for another size write \S+ in its place.*$", one(in_place)),
     (r"and others there may take the memory first$", nothing),
 ]

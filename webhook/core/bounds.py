@@ -29,7 +29,8 @@ MOST_READ: Final = 16 * 1024
 """Characters of all annotations that inject devices, where 400 name sixteen GPUs, and of
 a container's texts together: what bounds memory may stand in any of them."""
 MOST_INJECTED: Final = 64  # annotations of a pod that inject devices
-MOST_TEXTS: Final = 256  # arguments, or variables, in which a server's flags are sought
+MOST_TEXTS: Final = 256  # arguments, or variables, in which a program's flags are sought
+MOST_FRACTIONS: Final = 32  # that programs of a container get, and that are judged
 MOST_HINT_KEYS: Final = 4096  # keys of one map; a workload's own are bounded by nobody before
 MOST_COMPARED: Final = 32  # keys that are compared with ours letter by letter, which takes time
 LONGEST_COMPARED: Final = 80  # characters of such a key

@@ -29,6 +29,7 @@ from tests.core.admission.faults import (
     DEMAND_FAULTS,
     SPEC_FAULTS,
 )
+from tests.core.admission.rules.program_rows import ROWS
 from tests.core.admission.test_sentences import DENIALS
 from tests.support.paths import ROOT
 from tests.support.pods import A100, a_container, a_pod, a_policy, a_request, a_rule
@@ -323,9 +324,19 @@ SECURED = {
     "a key of ours": a_pod(annotations={"vramwarden.io/team": "ml"}),
     "a name too many": a_pod("main=1Gi,other=1Gi"),
 }
-SERVERS = {
-    image: a_pod("3Gi", containers=[a_container(image=image, args=["--model=x"])])
-    for image in ("vllm/vllm-openai:v1", "lmsysorg/sglang", "text-generation-inference:3")
+PROGRAMS = {
+    f"{name} of {memory}": a_pod(
+        memory, containers=[a_container(image=row.image, **row.fields), *others]
+    )
+    for name, row in ROWS.items()
+    if row.said
+    for memory, others in (("3Gi", ()), ("main=2Gi, side=1Gi", (a_container("side"),)))
+} | {
+    "no room": a_pod("100Mi"),
+    "no room in a list": a_pod("main=1Mi", containers=[a_container(), a_container("side")]),
+    "without VRAM": a_pod(
+        "main=3Gi", containers=[a_container(), a_container("b", args=["$(VRAMWARDEN_GPU)"])]
+    ),
 }
 
 
@@ -342,7 +353,7 @@ def faulty():
         yield f"denial {number}", pod
 
 
-PODS = {**SERVERS, **SECURED, **FOREIGN, **NEAR, **WHOLE, **DEMANDS, **dict(faulty())}
+PODS = {**PROGRAMS, **SECURED, **FOREIGN, **NEAR, **WHOLE, **DEMANDS, **dict(faulty())}
 
 
 NOT_AT_ONCE = {"as the workload": {"EnforcementImpossible"}, "non-root": {"ReservedName"}}

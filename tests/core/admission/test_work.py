@@ -132,6 +132,18 @@ WITHIN: dict[str, Callable[[], Json]] = {
             env=[{"name": f"A{n}", "value": "x"} for n in range(32)],
         ),
     ),
+    "lines of shells": lambda: a_pod(
+        ",".join(f"c{n}=1Gi" for n in range(255)),
+        containers=named(
+            255,
+            image="vllm",
+            command=[
+                "sh",
+                "-c",
+                "vllm serve '$VRAMWARDEN_A;gpu_memory_utilization=.9 -tp 9 " * 250,
+            ],
+        ),
+    ),
     "what we never read": lambda: a_pod("8Gi", schedulingGates=fill({}), hostAliases=fill({}, 999)),
     "command of an enforcer": lambda: a_pod(
         "8Gi", containers=[a_container(), a_container("vram-enforcer", command=fill("a"))]

@@ -367,7 +367,7 @@ MADE_ELSEWHERE = {
     ),
 }
 VLLM = "image: vllm/vllm-openai"
-UNBOUNDED = "vLLM takes most of a GPU"
+UNBOUNDED = "; vLLM takes nine tenths of the GPU"
 SERVERS = {
     "vLLM in a shell": Row(
         a_deployment(
@@ -375,7 +375,7 @@ SERVERS = {
             "command: [sh, -c], args: [vllm serve a/b --trust-remote-code]}]}"
         ),
         TRANSLATED,
-        f"spec.containers[0].args: {UNBOUNDED}",
+        "spec.containers[0].args[0]: add --gpu-memory-utilization=",
     ),
     "vLLM": Row(
         a_deployment(f"metadata: {{{ASKS}}}, spec: {{containers: [{{name: v, {VLLM}}}]}}"),

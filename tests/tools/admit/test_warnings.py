@@ -16,8 +16,8 @@ LEFT_ALONE = "Pod default/train: left alone (asks for no VRAM)"
 SERVER = POD.replace("image: example", "image: vllm/vllm-openai")
 BOUND = "--gpu-memory-utilization=$(VRAMWARDEN_GPU_MEMORY_FRACTION)"
 UNBOUNDED = (
-    f"{PLACE}spec.containers[0].args: vLLM takes most of a GPU, beyond this container's share, and "
-    f"would be stopped; add {BOUND}"
+    f"{PLACE}spec.containers[0].args: add {BOUND}; vLLM takes nine tenths of the GPU, not this "
+    "container's 8Gi"
 )
 UNSOLD = "asks for 2048Gi; no GPU sold has more than 288Gi: this pod will never start"
 TRANSLATED = "Pod default/train: translated by rule default (8Gi on 1 GPU)"

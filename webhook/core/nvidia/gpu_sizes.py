@@ -1,4 +1,4 @@
-"""Amounts of memory that no GPU has."""
+"""Amounts of memory that no GPU has, or in which no program fits."""
 
 from __future__ import annotations
 
@@ -8,6 +8,12 @@ from webhook.core.words import amount, exactly
 
 LARGEST_GPU_BYTES: Final = 288 * 2**30
 """Memory of the largest single GPU sold in 2026 (B300, MI355X)."""
+
+SMALLEST_USEFUL_BYTES: Final = 600 * 2**20
+"""Amount below which too little is left beside a CUDA context, which takes 518 MiB on an H100.
+
+It is what `core.enforcement.limits` takes for the largest context.
+"""
 
 
 def warn_of_size(asked: int, largest_bytes: int | None = None) -> str:

@@ -12,7 +12,7 @@
 `translation`  what translation edits, and what it added
 `changes`      what may not change after creation, and debugging containers
 `hints`        names that nothing of ours reads: warnings, not findings
-`servers`      servers of models that nothing bounds: warnings, not findings
+`programs`     programs that would take more than their share: warnings, not findings
 `suggestions`  bounds on what a pod asks for, and the amounts that messages suggest
 `complexity`   which of the pods that are too large to be judged are denied
 

@@ -18,7 +18,7 @@ from webhook.core.admission.rules import (
     hints,
     isolation,
     nodes,
-    servers,
+    programs,
     translation,
 )
 from webhook.core.admission.rules.case import Case, CaseKind
@@ -81,7 +81,7 @@ RULES: Final = (
 HINTS: Final = (hints.unread_keys, hints.foreign_requests)
 """Rules that deny nothing: for each creation, from a case to warnings."""
 HINTS_IF_FINE: Final = (
-    *(servers.unbounded_servers, nodes.unpromised, nodes.no_limits),
+    *(programs.sized_programs, programs.room_for_context, nodes.unpromised, nodes.no_limits),
     devices.shown_by_runtime,
 )
 """The same, where nothing is wrong: about what the pod will do."""
