@@ -102,8 +102,8 @@ def test_by_sentry_a_pod_keeps_its_own_process_namespace_and_never_the_nodes(mak
     stored = team.accepts(a_pod("8Gi", shareProcessNamespace=shared))
     assert stored["spec"].get("shareProcessNamespace", False) is shared
     assert team.denies(a_pod("8Gi", hostPID=True), Reason.HOST_PID) == (
-        "spec.hostPID: processes of the pod could stop the node's sentry, which holds the cap; "
-        "remove hostPID"
+        "spec.hostPID: remove hostPID; processes of the pod could stop the node's sentry, which "
+        "holds the cap"
     )
 
 

@@ -24,7 +24,7 @@ WRONG = (
     f"InvalidQuantity: metadata.annotations[{MEMORY_KEY}]: "
     "8GB is not a Kubernetes quantity; use 8G or 8Gi"
 )
-HOST_PID = "the sidecar that holds the cap needs the pod's own process namespace; remove hostPID"
+HOST_PID = "remove hostPID; the sidecar that holds the cap needs the pod's own process namespace"
 WHOLE_GPU_SAID = (
     f'spec.containers[0].resources.limits[{GPU}]: rule "shared" gives 16Gi of a GPU in place of a '
     f"whole one; for another size write {MEMORY_KEY} in its place; for a whole GPU ask your "

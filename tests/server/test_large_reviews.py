@@ -187,7 +187,7 @@ def test_a_body_over_8_mib_is_denied_by_the_uid_of_its_first_kib_and_not_kept(sc
     assert (status, headers[b"connection"]) == (200, b"close")
     answer = json.loads(body)["response"]
     assert (answer["uid"], answer["allowed"]) == ("here", False)
-    what = "a review of this pod is larger than 8 MiB and cannot be judged; make the pod smaller"
+    what = "make the pod smaller; a review of it is larger than 8 MiB and cannot be judged"
     assert answer["status"]["message"] == f"TooComplex: spec: {what}"
     # Announced, no more than its beginning was received before the answer; else 8 MiB were.
     assert len(unread) == (12 if announced is None else 1)
@@ -228,8 +228,8 @@ def test_a_body_of_too_many_values_is_never_decoded(scene, monkeypatch, unit):
     status, _, answer, _ = asyncio.run(scene.post(body))
     assert (status, loads) == (200, [])
     message = json.loads(answer)["response"]["status"]["message"]
-    what = "a review of this pod holds more than 262,144 values and cannot be judged"
-    assert message == f"TooComplex: spec: {what}; make the pod smaller"
+    why = "a review of it holds more than 262,144 values and cannot be judged"
+    assert message == f"TooComplex: spec: make the pod smaller; {why}"
 
 
 def test_without_a_uid_such_a_body_is_400(scene):

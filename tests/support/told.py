@@ -393,8 +393,7 @@ CURES: list[tuple[str, Any]] = [
         one(lambda pod, _, found: annotate(pod, COUNT, found[1])),
     ),
     (r"cannot be counted; ask for less$", nothing),
-    (r"two slots may be of one GPU: remove the annotation$", one(removed)),
-    (r"so nothing would hold the pod to \S+; tell your platform team .*$", nothing),
+    (r"; tell your platform team .*$", nothing),
     # classes
     (r"; rule \S+ allows no class, so remove the annotation$", one(removed)),
     (r"; rule \S+ allows no class$", nothing),
@@ -420,18 +419,18 @@ CURES: list[tuple[str, Any]] = [
     (r"; remove the claim to share a GPU, or (.+) to keep the claim; .*$", one_of_two),
     # what goes
     (
-        r"; remove (?:it|the line|the mount|hostPID|[A-Z_]+)(?:, or use kubectl debug .*?)?" + E,
+        r"; remove (?:it|the line|hostPID|[A-Z_]+)(?:, or use kubectl debug .*?)?" + E,
         one(removed),
     ),
     (
-        r"; remove it: GPUs come with the annotation \S+, or whole with nvidia.com/gpu$",
-        one(removed),
-    ),
-    (
-        r"remove the mount: GPUs come with the annotation \S+, or whole with nvidia.com/gpu$",
-        one(lambda pod, path, _: drop(pod, path.removesuffix(".mountPath"))),
+        r"; remove the mount$",
+        one(lambda pod, path, _: drop(pod, re.sub(r"\.(?:name|mountPath)$", "", path))),
     ),
     (r"; remove the annotation$", one(removed)),
+    (
+        r"; write \S+: false in the values of JupyterHub's chart$",
+        one(lambda pod, path, _: drop(pod, path.partition(".securityContext")[0])),
+    ),
     (
         r"; remove the request for VRAM$",
         one(
@@ -451,11 +450,10 @@ CURES: list[tuple[str, Any]] = [
     (r"; remove it, or ask your platform team for a rule whose hostPaths name it$", one(removed)),
     (r"; remove it, or ask with the annotation \S+$", one(removed)),
     (
-        r"the name vram-enforcer is reserved; give the container another name$",
+        r"; give the container another name$",
         one(lambda pod, path, _: put(pod, path, "another")),
     ),
     (r"; give the volume another name$", one(lambda pod, path, _: put(pod, path, "another"))),
-    (r"; remove the mount$", one(lambda pod, path, _: drop(pod, path.removesuffix(".name")))),
     # users, and room for the sidecar
     (
         r"; set (runAsNonRoot: true|allowPrivilegeEscalation: false)$",
@@ -463,12 +461,12 @@ CURES: list[tuple[str, Any]] = [
     ),
     (r"; set runAsUser to the image's user id(?:, which is not 0)?" + E, one(as_user)),
     (r"; give them the same runAsUser" + E, one(as_user)),
-    (r"; give both the same" + E, one(alike)),
+    (r"; write that of container \S+" + E, one(alike)),
     (
-        r"; add \S+ of \S+ to what the containers have, at least (\S+) in all$",
+        r"; write at least (\S+)$",
         one(lambda pod, path, found: put(pod, path, found[1])),
     ),
-    (r"so split the pod$|, so .* (?:from a ConfigMap .*|fewer .*)$", nothing),
+    (r"; (?:split the pod|take some from a ConfigMap with envFrom|remove some)$", nothing),
     # what `--migrate` says
     (
         r"promised no second GPU; for two GPUs add (\S+: \"2\")$",
@@ -533,11 +531,13 @@ def followed(pod: Json, path: str, detail: str) -> list[Json]:
 
     A sentence begins with what to do, and goes on after a semicolon with why.
     """
-    for said in (f"; {detail.partition('; ')[0]}", detail):
-        for pattern, do in _CURES:
-            found = pattern.search(said)
-            if found:
-                return do(pod, path, found)
+    parts = detail.split("; ")
+    for index, part in enumerate(parts):
+        for said in (f"; {part}", "; ".join(parts[index:])):
+            for pattern, do in _CURES:
+                found = pattern.search(said)
+                if found:
+                    return do(pod, path, found)
     raise AssertionError(f"say in tests/support/told.py how to follow: {detail}")
 
 

@@ -12,6 +12,7 @@ from webhook.core.policy.values import Bounds
 
 MEMORY = "metadata.annotations[vramwarden.io/gpu-memory]"
 VRAM = "vramwarden.io/vram"
+ANOTHER = "if you did not write it, another webhook did"
 SLICE = "nvidia.com/mig-1g.10gb"
 AMD = "amd.com/gpu"
 FIRST = "spec.containers[0]"
@@ -154,56 +155,73 @@ DENIALS = [
     (
         a_pod("8Gi", nodeSelector={"vramwarden.io/gpu": "false"}),
         "NodeSelectorConflict: spec.nodeSelector[vramwarden.io/gpu]",
-        'selects "false" but pods with VRAM need "true" (rule "default"); remove the line',
+        'remove the line; it selects "false", and pods with VRAM need "true" (rule "default")',
     ),
     (
         a_pod("8Gi", hostPID=True),
         "HostPID: spec.hostPID",
-        "the sidecar that holds the cap needs the pod's own process namespace; remove hostPID",
+        "remove hostPID; the sidecar that holds the cap needs the pod's own process namespace",
     ),
     (
         a_pod("8Gi", shareProcessNamespace=False),
         "ProcessNamespaceNotShared: spec.shareProcessNamespace",
-        "the sidecar that holds the cap must see the pod's processes; remove the line",
+        "remove the line; the sidecar that holds the cap must see the pod's processes",
     ),
     (
         a_pod("8Gi", nodeName="gpu-1"),
         "NodeNamePreset: spec.nodeName",
         (
-            '"gpu-1" bypasses the scheduler, which counts the VRAM; remove it and use '
-            "nodeSelector kubernetes.io/hostname"
+            "remove it and use nodeSelector kubernetes.io/hostname; with "
+            '"gpu-1" it bypasses the scheduler, which counts the VRAM'
         ),
     ),
     (
         secured(privileged=True),
         f"PrivilegedContainer: {FIRST}.securityContext.privileged",
-        'container "main" is privileged, which defeats the VRAM cap; remove it',
+        (
+            'remove it; container "main" is privileged, and so reaches every GPU of its node; '
+            f"{ANOTHER}"
+        ),
+    ),
+    (
+        a_pod(
+            "8Gi",
+            initContainers=[
+                a_container("block-cloud-metadata", securityContext={"privileged": True})
+            ],
+        ),
+        "PrivilegedContainer: spec.initContainers[0].securityContext.privileged",
+        (
+            "write singleuser.cloudMetadata.blockWithIptables: false in the values of JupyterHub's "
+            'chart; container "block-cloud-metadata" is privileged, and so reaches every GPU of '
+            "its node; JupyterHub's chart adds it to pods of notebooks"
+        ),
     ),
     (
         secured(capabilities={"add": ["SYS_ADMIN"]}),
         f"Capability: {FIRST}.securityContext.capabilities.add[0]",
         (
-            'container "main" adds the capability SYS_ADMIN, which defeats the VRAM cap; remove '
-            "it, or ask your platform team for a rule whose capabilities name it"
+            "remove it, or ask your platform team for a rule whose capabilities name it; container "
+            '"main" adds the capability SYS_ADMIN, which rule "default" does not allow; '
+            f"{ANOTHER}"
         ),
     ),
     (
         a_pod("8Gi", volumes=[{"name": "data", "hostPath": {"path": "/dev/nvidia0"}}]),
         "HostPath: spec.volumes[0].hostPath.path",
         (
-            '"/dev/nvidia0" gives the pod the '
-            "node's devices, container runtime or "
-            "kubelet; mount another path, or remove "
-            "the volume, or ask your platform team "
-            "for a rule whose hostPaths name it"
+            "remove the volume, or ask your platform team for a rule whose hostPaths name it; "
+            '"/dev/nvidia0" may lead to the node\'s devices, container runtime or kubelet; '
+            f"{ANOTHER}"
         ),
     ),
     (
         a_pod(containers=[a_container(**variable("NVIDIA_VISIBLE_DEVICES", "all"))]),
         f"VisibleDevicesOverride: {FIRST}.env[0]",
         (
-            "NVIDIA_VISIBLE_DEVICES set by hand shows GPUs that nobody accounts for; remove it: "
-            "GPUs come with the annotation vramwarden.io/gpu-memory, or whole with nvidia.com/gpu"
+            "remove NVIDIA_VISIBLE_DEVICES; it shows GPUs that nobody accounts for; GPUs come with "
+            "the annotation vramwarden.io/gpu-memory, or whole with nvidia.com/gpu; "
+            f"{ANOTHER}"
         ),
     ),
     (
@@ -214,33 +232,34 @@ DENIALS = [
     (
         a_pod("8Gi", initContainers=[a_container("vram-enforcer")]),
         "ReservedName: spec.initContainers[0].name",
-        "the name vram-enforcer is reserved; give the container another name",
+        "give the container another name; vram-enforcer is reserved",
     ),
     (
         a_pod("8Gi", os={"name": "windows"}),
         "UnsupportedOS: spec.os.name",
-        "VRAM cannot be shared on Windows; remove the request for VRAM",
+        "remove the request for VRAM; it cannot be shared on Windows",
     ),
     (
         a_pod("8Gi", annotations={"nvidia.cdi.k8s.io/pod": "nvidia.com/gpu=all"}),
         "DeviceInjection: metadata.annotations[nvidia.cdi.k8s.io/pod]",
         (
-            "shows the pod GPUs that nobody accounts for; remove it: GPUs come with the "
-            "annotation vramwarden.io/gpu-memory, or whole with nvidia.com/gpu"
+            "remove it; it shows the pod GPUs that nobody accounts for; GPUs come with the "
+            "annotation vramwarden.io/gpu-memory, or whole with nvidia.com/gpu; "
+            f"{ANOTHER}"
         ),
     ),
     (
         a_pod(labels={"vramwarden.io/managed": "true"}),
         "ReservedName: metadata.labels[vramwarden.io/managed]",
         (
-            "only vramwarden writes this, on pods that ask for VRAM; remove it, or ask with the "
-            "annotation vramwarden.io/gpu-memory"
+            "remove it, or ask with the annotation vramwarden.io/gpu-memory; only vramwarden "
+            "writes this, on pods that ask for VRAM"
         ),
     ),
     (
         a_pod("c0=8Gi", containers=[a_container(f"c{number}") for number in range(5_000)]),
         "TooComplex: spec.containers",
-        "has 5000 containers; at most 256 are judged, so split the pod",
+        "split the pod; it has 5000 containers, and at most 256 are judged",
     ),
 ]
 

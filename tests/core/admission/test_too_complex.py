@@ -216,7 +216,7 @@ def test_the_room_for_what_we_add_is_bounded_too():
     pod = a_pod("main=8Gi", annotations=mark, tolerations=[{"operator": "Exists"}] * 321)
     decision = decided(pod)
     assert_denied(decision, "TooComplex", "spec.tolerations")
-    assert "has 321 tolerations; at most 320" in decision.message
+    assert "it has 321 tolerations, and at most 320" in decision.message
     path = "metadata.annotations[vramwarden.io/admitted]"
     pod = a_pod("main=8Gi", annotations={"vramwarden.io/admitted": "v1 " + "x" * 4094})
     assert_denied(decided(pod), "TooComplex", path)

@@ -134,6 +134,25 @@ def test_each_thing_that_translation_adds_is_missed_and_named(pod, path):
     assert finding.path.startswith(as_text(path[:2]))
 
 
+def test_an_image_that_another_webhook_rewrites_is_named_with_the_value_that_changes_it():
+    pod = stored_pod()
+    sidecar, main = pod["spec"]["initContainers"][0], pod["spec"]["containers"][0]
+    before = sidecar["image"]
+    sidecar["image"] = f"mirror.test/{before}"
+    main["image"] = f"mirror.test/{main['image']}"
+    (found,) = decided(pod, phase=Phase.VALIDATE).findings
+    assert (found.reason, found.path) == ("Unmutated", "spec.initContainers[0].image")
+    assert found.detail == (
+        f'ask your platform team to write "mirror.test/{before}" in enforcer.repository of '
+        'vramwarden\'s chart, or in enforcement.image of rule "default"; another webhook changed '
+        f'the image to that from "{before}"'
+    )
+    del sidecar["startupProbe"]
+    image, other = decided(pod, phase=Phase.VALIDATE).findings
+    assert image == found
+    assert other.detail.endswith("(missing: spec.initContainers[0].startupProbe)")
+
+
 EACH_WAY = {
     "Sidecar": RICH_RULE,
     "Sentry": replace(RICH_RULE, enforcement=BY_SENTRY.enforcement),

@@ -113,11 +113,11 @@ def test_a_denial_names_the_sidecar_that_holds_the_cap_only_in_a_pod_that_has_it
     message = debugged(old, debugger, policy=policy).message
     has_sidecar = by is EnforceBy.SIDECAR
     for sentence, expected in {
-        "may run as root, which may stop the sidecar that holds the cap; use": has_sidecar,
-        'may run as root, which rule "default" does not allow; use': not has_sidecar,
-        "the sidecar that holds the cap cannot be debugged; choose another": has_sidecar,
-        "the pod has no container vram-enforcer; choose another": not has_sidecar,
-        "volumes called vram-enforcer-run are reserved for vramwarden's sidecar; remove": True,
+        "may run as root, which may stop the sidecar that holds the cap": has_sidecar,
+        'may run as root, which rule "default" does not allow': not has_sidecar,
+        "; the sidecar that holds the cap cannot be debugged": has_sidecar,
+        "; the pod has no container vram-enforcer": not has_sidecar,
+        "; volumes called vram-enforcer-run are reserved for vramwarden's sidecar": True,
     }.items():
         assert (sentence in message) is expected, message
 
@@ -303,14 +303,14 @@ def test_under_non_root_a_denial_names_the_profile_that_works_there(fault, user)
         named += " --custom=FILE, with securityContext.runAsUser in FILE"
     findings = debugged(pod, by_profile(fault), policy=NON_ROOT).findings
     assert findings
-    assert all(finding.detail.endswith(named) for finding in findings)
+    assert all(finding.detail.startswith(f"{named}; ") for finding in findings)
     custom = None if user == 1000 else A_USER
     assert debugged(pod, by_profile("restricted", custom), policy=NON_ROOT).allowed
 
 
 def test_a_pod_without_a_demand_is_debugged_with_the_usual_profile_under_non_root_too():
     (finding,) = debugged(a_pod(), a_debugger(volumeMounts=[MOUNTED]), policy=NON_ROOT).findings
-    assert finding.detail.endswith("use kubectl debug --profile=baseline")
+    assert "use kubectl debug --profile=baseline; " in finding.detail
 
 
 @pytest.mark.parametrize(

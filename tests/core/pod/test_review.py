@@ -61,7 +61,7 @@ def test_a_prefix_without_a_sure_uid_has_none(prefix):
 
 
 def test_a_body_that_is_too_large_is_denied_in_the_words_of_a_finding():
-    detail = "a review of this pod is larger than 8 MiB and cannot be judged; make the pod smaller"
+    detail = "make the pod smaller; a review of it is larger than 8 MiB and cannot be judged"
     answer = encode_too_large(UID, 8 * 2**20)
     assert answer["response"] == {
         "uid": UID,

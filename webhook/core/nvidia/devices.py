@@ -88,8 +88,8 @@ _MOUNTS_ROOT: Final = "/var/run/nvidia-container-devices"
 # Quicker than to normalise the path of every mount.
 _MOUNTS_NAME: Final = _MOUNTS_ROOT.rpartition("/")[2]
 
-UNCOUNTED: Final = "shows the pod GPUs that nobody accounts for; remove it"
-_HIDDEN: Final = "is written so that it may name any device; write it without backslash, ! and %"
+UNCOUNTED: Final = "remove it; it shows the pod GPUs that nobody accounts for"
+_HIDDEN: Final = "write it without backslash, ! and %; with these it may name any device"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,8 +118,8 @@ class Named:
 
 
 _UNREAD: Final = Named(
-    wrong=f"is not read: at most {MOST_INJECTED} annotations may inject devices, with {MOST_READ} "
-    "characters in all; remove some"
+    wrong=f"remove some annotations that inject devices; at most {MOST_INJECTED} are read, with "
+    f"{MOST_READ} characters in all"
 )
 
 
@@ -151,12 +151,12 @@ def _named(names: Names, is_yaml: bool, value: str) -> Named:
     if names is Names.DEVICES:
         return _named_by_paths(value)
     if _MOUNTS_NAME in value:
-        return Named(wrong=f"mounts {_MOUNTS_ROOT}, which chooses GPUs; remove it")
+        return Named(wrong=f"remove it; a mount at {_MOUNTS_ROOT} chooses GPUs")
     sources = tuple(_PLAIN_SOURCE.findall(value))
     if ".." in value or len(sources) != len(_SOURCE.findall(value)):
-        unclear = "has a source that cannot be read; write `source: /path` for each"
+        unclear = "write `source: /path` for each mount; a source cannot be read"
     elif len(_BIND.findall(value)) != len(_TYPE.findall(value)):
-        unclear = "has mounts of another type than bind; write `type: bind`"
+        unclear = "write `type: bind` for each mount; no other type is judged"
     else:
         unclear = ""
     return Named(sources=sources, unclear=unclear)
@@ -180,7 +180,9 @@ def _named_by_cdi(value: str) -> Named:
 def _named_by_paths(value: str) -> Named:
     majors = _PLAIN_MAJOR.findall(value)
     if len(majors) != len(_MAJOR.findall(value)):
-        return Named(wrong="has a `major` that is no plain number; write e.g. `major: 10`")
+        return Named(
+            wrong="write each `major` as a plain number, e.g. `major: 10`; one cannot be read"
+        )
     cards, beside, renders = set(), False, _RENDERERS_MAJOR in majors
     wrong = UNCOUNTED if _NVIDIAS_MAJOR in majors else ""
     for text in _APART.split(value):

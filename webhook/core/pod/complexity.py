@@ -176,7 +176,7 @@ def too_complex(pod: Json) -> Excess:
     for bound, path, count in excesses:
         most = bound.most_of(translated=translated)
         if count > most and (bound not in found or count > found[bound][1]):
-            detail = f"has {count} {bound.what}; at most {most} are judged, so {bound.cure}"
+            detail = f"{bound.cure}; it has {count} {bound.what}, and at most {most} are judged"
             finding = Finding(Reason.TOO_COMPLEX, path, detail)
             found[bound] = (found[bound][0] if bound in found else finding, count)
     return found

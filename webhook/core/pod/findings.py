@@ -17,6 +17,8 @@ MOST_FINDINGS: Final = 1000
 """How many are collected: far more than anybody reads."""
 SEPARATOR: Final = "\n; "
 """Between the findings of a message, so that `kubectl` shows each on its own line."""
+WRITTEN_BY_ANOTHER: Final = "if you did not write it, another webhook did"
+"""End of sentences about what other webhooks write into pods."""
 GUIDANCE: Final = "Your platform team says: "
 """Stands between findings and the `message` of the rule."""
 
@@ -91,27 +93,27 @@ class Reason(StrEnum):
     )
     NODE_SELECTOR_CONFLICT = (
         "NodeSelectorConflict",
-        'selects "false" but pods with VRAM need "true" ...',
+        'remove the line; it selects "false", and pods with VRAM need "true" ...',
         "remove the line",
     )
     HOST_PID = (
         "HostPID",
-        "the sidecar that holds the cap needs the pod's own process namespace; remove hostPID",
+        "remove hostPID; the sidecar that holds the cap needs the pod's own process namespace",
         "remove `hostPID`, which a pod by `Sentry` may not have either",
     )
     PROCESS_NAMESPACE_NOT_SHARED = (
         "ProcessNamespaceNotShared",
-        "the sidecar that holds the cap must see the pod's processes; remove the line",
+        "remove the line; the sidecar that holds the cap must see the pod's processes",
         "remove `shareProcessNamespace: false`",
     )
     NODE_NAME_PRESET = (
         "NodeNamePreset",
-        '"node1" bypasses the scheduler, which counts the VRAM; ...',
+        "remove it and use nodeSelector kubernetes.io/hostname; ...",
         "use a node selector",
     )
     PRIVILEGED_CONTAINER = (
         "PrivilegedContainer",
-        'container "main" is privileged, which defeats the VRAM cap; remove it',
+        'remove it; container "main" is privileged, and so reaches every GPU of its node; ...',
         "remove `privileged: true`, or set the user that the message asks for",
     )
     HOST_IPC = (
@@ -121,22 +123,22 @@ class Reason(StrEnum):
     )
     HOST_PATH = (
         "HostPath",
-        '"/dev" gives the pod the node\'s devices, container runtime or kubelet; ...',
+        "remove the volume, or ask your platform team for a rule whose hostPaths name it; ...",
         "remove the volume, or ask your platform team for a rule with that path in `hostPaths`",
     )
     CAPABILITY = (
         "Capability",
-        'container "main" adds the capability SYS_ADMIN, which defeats the VRAM cap; ...',
+        "remove it, or ask your platform team for a rule whose capabilities name it; ...",
         "remove it, or ask your platform team for a rule with it in `capabilities`",
     )
     USER_NAMESPACE = (
         "UserNamespace",
-        "remove the line; pods in user namespaces do not start with a GPU",
+        "remove the line; pods in user namespaces do not start with a GPU; ...",
         "remove `hostUsers: false`, or the annotation of CRI-O",
     )
     VISIBLE_DEVICES_OVERRIDE = (
         "VisibleDevicesOverride",
-        "NVIDIA_VISIBLE_DEVICES set by hand shows GPUs that nobody accounts for; ...",
+        "remove NVIDIA_VISIBLE_DEVICES; it shows GPUs that nobody accounts for; ...",
         "remove the variable or mount, ask with `gpu-memory`",
     )
     DRIVER_VARIABLE = (
@@ -146,17 +148,17 @@ class Reason(StrEnum):
     )
     DEVICE_INJECTION = (
         "DeviceInjection",
-        "shows the pod GPUs that nobody accounts for; remove it: ...",
+        "remove it; it shows the pod GPUs that nobody accounts for; ...",
         "remove the annotation, ask with `gpu-memory`",
     )
     RESERVED_NAME = (
         "ReservedName",
-        "the name vram-enforcer is reserved; give the container another name ...",
+        "give the container another name; vram-enforcer is reserved",
         "rename it; remove a mount of our volumes, and mount elsewhere what is at `/run/vram-gate`",
     )
     ENFORCEMENT_IMPOSSIBLE = (
         "EnforcementImpossible",
-        "is not set, so the sidecar cannot run as the same user and stop its processes; ...",
+        "set runAsUser to the image's user id ...",
         (
             "set `runAsUser`, give the containers one AppArmor or SELinux profile, or ask your "
             "platform team for a rule with `podRestart`"
@@ -164,28 +166,28 @@ class Reason(StrEnum):
     )
     UNSUPPORTED_OS = (
         "UnsupportedOS",
-        "VRAM cannot be shared on Windows; remove the request for VRAM",
+        "remove the request for VRAM; it cannot be shared on Windows",
         "run it on Linux",
     )
     IMMUTABLE = (
         "Immutable",
         (
-            'cannot change from "8Gi" to "16Gi" on a pod that exists; '
-            "delete the pod and create it again ..."
+            "delete the pod and create it again with the new value; it cannot change from "
+            '"8Gi" to "16Gi" on a pod that exists'
         ),
         "create the pod again",
     )
     EPHEMERAL_CONTAINER = (
         "EphemeralContainer",
         (
-            'container "debug" adds the capability SYS_PTRACE, which defeats the VRAM cap; '
-            "use kubectl debug --profile=baseline"
+            'use kubectl debug --profile=baseline; container "debug" adds the capability '
+            "SYS_PTRACE, which none may do in a pod with VRAM"
         ),
         "debug without the GPU, with the profile that the message names",
     )
     TOO_COMPLEX = (
         "TooComplex",
-        "has 300 containers; at most 256 are judged, so split the pod",
+        "split the pod; it has 300 containers, and at most 256 are judged",
         "make the pod smaller; variables may come from a ConfigMap with `envFrom`",
     )
     UNMUTATED = (

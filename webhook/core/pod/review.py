@@ -200,7 +200,7 @@ def encode_too_dense(uid: str, limit: int) -> Json:
 
 
 def _too_complex(uid: str, what: str) -> Json:
-    detail = f"a review of this pod {what} and cannot be judged; make the pod smaller"
+    detail = f"make the pod smaller; a review of it {what} and cannot be judged"
     finding = Finding(Reason.TOO_COMPLEX, "spec", detail)
     audit = {"decision": "denied", "reasons": Reason.TOO_COMPLEX.value}
     status = _status(FORBIDDEN, str(finding), [finding])

@@ -120,9 +120,7 @@ def test_a_pod_that_names_nvidias_runtime_and_asks_for_no_gpu_is_warned_of(name,
     rule = a_rule(visible_devices=devices)
     decision = decided(a_full_pod(None, runtimeClassName=name), rule)
     assert_left(decision)
-    start = (
-        f'spec.runtimeClassName: with "{name}" an image can show the pod every GPU of its node; '
-    )
+    start = f'spec.runtimeClassName: remove it; with "{name}" an image can show the pod every GPU '
     warned = [one.startswith(start) for one in decision.warnings]
     assert warned == ([] if devices is VisibleDevices.IGNORE else [True])
 

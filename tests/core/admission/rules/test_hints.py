@@ -105,7 +105,7 @@ def test_what_else_is_wrong_with_a_share_is_said_beside_the_line():
     limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3k"}
     pod = a_pod(containers=[a_container(resources={"limits": limits})], hostPID=True)
     _, beside = notes(pod)
-    assert beside.startswith("beside that, HostPID: spec.hostPID: the sidecar")
+    assert beside.startswith("beside that, HostPID: spec.hostPID: remove hostPID; the sidecar")
     (note,) = notes(pod | {"spec": {**pod["spec"], "hostPID": False}}, memory=Bounds(None, 2**31))
     assert note.endswith(f'{MEMORY}: 2Gi, for example: rule "default" allows at most 2Gi')
 

@@ -236,9 +236,9 @@ def test_such_a_denial_says_whether_the_pod_has_a_sidecar(by, phase):
     key, value = "io.kubernetes.cri-o.UnifiedCgroup.vram-enforcer", "cpu.max=1000 100000"
     rule = a_rule(enforcement={"by": by})
     says = (
-        "would change vram-enforcer, which holds the VRAM cap; remove it"
+        "remove it; it would change vram-enforcer, which holds the VRAM cap"
         if by is EnforceBy.SIDECAR
-        else "names the container vram-enforcer, which the pod does not have; remove it"
+        else "remove it; it names the container vram-enforcer, which the pod does not have"
     )
     old = stored_pod(rule)
     new = copy.deepcopy(old)

@@ -23,7 +23,13 @@ from tests.core.admission.decisions import (
 from tests.core.admission.faults import SHM
 from tests.support.pods import a_container, a_pod, a_policy, a_rule
 from webhook.core.admission.decide import Phase
-from webhook.core.policy.values import CAPABILITIES, WHOLE_GPU_RESOURCES, Isolation, ResourceClaims
+from webhook.core.policy.values import (
+    CAPABILITIES,
+    WHOLE_GPU_RESOURCES,
+    EnforceBy,
+    Isolation,
+    ResourceClaims,
+)
 
 NON_ROOT = a_rule(isolation=Isolation.NON_ROOT)
 HARDENED = {"runAsNonRoot": True, "allowPrivilegeEscalation": False, "runAsUser": 1000}
@@ -39,6 +45,7 @@ def a_non_root_pod():
 # --- hostPaths
 
 
+ANOTHER = "if you did not write it, another webhook did"
 LISTED = ("/data", "/mnt/models")
 CHOOSE = "mount one of /data, /mnt/models, or remove the volume"
 NOT_LISTED = (
@@ -52,14 +59,15 @@ NOT_LISTED = (
     ("paths", "path", "says"),
     [
         *((LISTED, path, CHOOSE) for path in NOT_LISTED),
-        ((), "/data", 'that rule "default" allows; remove the volume, or ask'),
+        ((), "/data", "hostPath.path: remove the volume, or ask"),
     ],
 )
 def test_a_list_allows_its_paths_and_no_parent_or_neighbour_of_them(paths, path, says, phase):
     decision = decided(a_full_pod(**host_path(path)), a_rule(host_paths=paths), phase)
     assert_denied(decision, "HostPath", "spec.volumes[0].hostPath.path")
     assert says in decision.message
-    assert decision.message.endswith("for a rule whose hostPaths name it")
+    why = f'for a rule whose hostPaths name it; rule "default" does not allow "{path}"; {ANOTHER}'
+    assert decision.message.endswith(why)
 
 
 @pytest.mark.parametrize(
@@ -153,25 +161,65 @@ def test_a_rule_may_allow_fewer_than_the_default(name):
     assert_denied(decided(pod, a_rule(capabilities=frozenset())), "Capability", path)
 
 
-ASK = "ask your platform team for a rule"
-HINT_OF_PATHS = f"mount another path, or remove the volume, or {ASK} whose hostPaths name it"
+ASK = "or ask your platform team for a rule"
+BASELINE = "or use kubectl debug --profile=baseline"
 PRIVILEGED = {"securityContext": {"privileged": True}}
 
 
 @pytest.mark.parametrize(
-    ("fields", "spec", "hint"),
+    ("fields", "spec", "says"),
     [
-        (capability("SYS_NICE"), {}, f"remove it, or {ASK} whose capabilities name it"),
-        (capability("SYS_PTRACE"), {}, f"--profile=baseline, or {ASK} whose capabilities name it"),
-        (PRIVILEGED, {}, "which defeats the VRAM cap; remove it"),
-        ({"resources": {"claims": [{"name": "n"}]}}, {}, f"{ASK} with resourceClaims: Ignore"),
-        ({}, host_path("/var/run/datadog"), HINT_OF_PATHS),
+        (
+            *(capability("SYS_NICE"), {}),
+            (
+                f"remove it, {ASK} whose capabilities name it; container "
+                '"main" adds the capability SYS_NICE, which rule "default" does not allow'
+            ),
+        ),
+        (
+            *(capability("SYS_PTRACE"), {}),
+            (
+                f"remove it, {BASELINE}, {ASK} whose capabilities name it; container "
+                '"main" adds the capability SYS_PTRACE, which rule "default" does not allow'
+            ),
+        ),
+        (
+            *(capability("ALL"), {}),
+            (
+                'remove it; container "main" adds the capability ALL, which rule "default" does '
+                "not allow"
+            ),
+        ),
+        (
+            *(PRIVILEGED, {}),
+            'remove it; container "main" is privileged, and so reaches every GPU of its node',
+        ),
+        (
+            *({}, host_path("/var/run/datadog")),
+            (
+                f"remove the volume, {ASK} whose hostPaths name it; "
+                '"/var/run/datadog" may lead to the node\'s devices, container runtime or kubelet'
+            ),
+        ),
     ],
 )
-def test_a_denial_says_what_helps(fields, spec, hint):
+@pytest.mark.parametrize("by", EnforceBy)
+def test_what_others_write_too_is_denied_with_what_helps(fields, spec, says, by):
     pod = a_full_pod(**spec)
     put_in(pod, "main", fields)
-    assert decided(pod).message.endswith(hint)
+    (found,) = decided(pod, a_rule(enforcement={"by": by})).findings
+    assert found.detail == f"{says}; {ANOTHER}"
+
+
+@pytest.mark.parametrize("by", EnforceBy)
+@pytest.mark.parametrize("key", ["io.kubernetes.cri-o.userns-mode", "userns-mode.crio.io"])
+def test_a_user_namespace_of_cri_o_is_denied_beside_a_demand(key, by):
+    rule = a_rule(enforcement={"by": by})
+    path = f"metadata.annotations[{key}]"
+    asks = a_pod("8Gi", annotations={key: "auto:size=65536"})
+    assert_denied(decided(asks, rule), "UserNamespace", path)
+    assert_fine(a_pod("8Gi", annotations={key: ""}, hostUsers=True), rule)
+    assert_left(decided(a_pod(annotations={key: "auto"}, hostUsers=False), rule))
 
 
 def test_all_capabilities_are_never_allowed():

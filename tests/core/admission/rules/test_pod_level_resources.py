@@ -96,8 +96,8 @@ def test_limits_leave_room_for_the_sidecar(of_pod, apps, paths, phase):
 
 def test_the_message_says_how_much_is_enough():
     message = decided(limited("1", "1Gi"), limited("1", "1Gi")).message
-    assert "add 10m of cpu to what the containers have, at least 1010m in all" in message
-    assert "add 64Mi of memory to what the containers have, at least 1088Mi in all" in message
+    assert "limits[cpu]: write at least 1010m; 1 leaves no room" in message
+    assert "limits[memory]: write at least 1088Mi; 1Gi leaves no room" in message
 
 
 def test_an_ordinary_init_container_has_its_limit_at_another_time():

@@ -102,7 +102,7 @@ def test_the_process_namespace_is_the_users_as_far_as_the_cap_can_be_held(field,
 )
 def test_what_is_said_of_the_nodes_processes_is_true_of_the_enforcer(by, why):
     (finding,) = decided(a_full_pod(hostPID=True), a_rule(enforcement={"by": by})).findings
-    assert finding.detail == f"{why}; remove hostPID"
+    assert finding.detail == f"remove hostPID; {why}"
 
 
 @pytest.mark.parametrize("action", [Action.WARN, Action.AUDIT])

@@ -163,7 +163,7 @@ def test_a_pod_without_room_for_what_the_rule_gives_is_denied():
     rule = a_rule(enforcement={"resources": Amounts("1", "1")})
     decision = decided(asking(None, of_pod("500m", "4")), rule)
     assert_denied(decision, "EnforcementImpossible", "spec.resources.requests[cpu]")
-    assert "add 1 of cpu" in decision.message
+    assert "which needs 1 of cpu beside the containers" in decision.message
 
 
 @pytest.mark.parametrize(

@@ -217,9 +217,9 @@ def test_no_webhook_gives_the_sidecar_another_profile(profile):
 def test_the_denial_names_both_containers_and_the_setting_that_would_help():
     (finding,) = decided(a_confined_pod(APP_ARMOR, LOCAL)).findings
     assert finding.detail == (
-        'is not that of container "main", and one sidecar can stop processes of one '
-        "appArmorProfile only; give both the same, or ask your platform team for a rule with "
-        "enforcement.podRestart: RestartAllContainers"
+        'write that of container "main", or ask your platform team for a rule with '
+        "enforcement.podRestart: RestartAllContainers; one sidecar can stop processes of one "
+        "appArmorProfile only"
     )
 
 

@@ -79,7 +79,7 @@ def immutable(case: Case) -> Iterator[Finding]:
         ours = enforcers.get(container.field)
         for field in ("image", "resources"):
             if ours is not None and container.raw.get(field) != ours.raw.get(field):
-                detail = "the sidecar that holds the VRAM cap cannot be changed; leave it as it is"
+                detail = "leave it as it is; the sidecar that holds the VRAM cap cannot be changed"
                 yield Finding(Reason.IMMUTABLE, f"{container.path}.{field}", detail)
 
 
@@ -123,11 +123,12 @@ def _unchanged(key: str, path: str, before: str | None, after: str | None, probl
         if before is None:
             do = f"remove it; for VRAM create it again with the annotation {GPU_MEMORY_ANNOTATION}"
     elif problem:
-        do = f"delete the pod and create it again, with another value: {problem}"
+        do = "delete the pod and create it again, with another value"
     else:
         how = "without it" if after is None else "with the new value"
         do = f"delete the pod and create it again {how}"
-    return Finding(Reason.IMMUTABLE, path, f"{what} on a pod that exists; {do}")
+    why = f"it {what} on a pod that exists" + f"; {problem}" * bool(problem)
+    return Finding(Reason.IMMUTABLE, path, f"{do}; {why}")
 
 
 def new_debuggers(old: Pod, new: Pod) -> list[Container]:
@@ -156,15 +157,15 @@ def debugging_containers(case: Case) -> Iterator[Finding]:
         hidden = case.mutating or any(map(chooses_devices, container.env()))
         if items(container.raw, "envFrom", container.path) and not hidden:
             detail = (
-                f"it might set {VISIBLE_DEVICES_ENV}; set that variable to void beside it, "
-                f"or use {profile}"
+                f"set {VISIBLE_DEVICES_ENV} to void beside it, or use {profile}; it might set "
+                "that variable"
             )
             yield Finding(Reason.EPHEMERAL_CONTAINER, f"{container.path}.envFrom", detail)
         for index, entry in enumerate(container.env()):
             if not sees_no_gpu(entry) or limits_memory(entry) or widens(entry):
                 yield _shown(f"{container.path}.env[{index}]", f"{entry['name']} shows", profile)
         for path, what, _ in defeating(container, case.rule, given):
-            detail = f"{what}, which defeats the VRAM cap; use {profile}"
+            detail = f"use {profile}; {what}, which none may do in a pod with VRAM"
             yield Finding(Reason.EPHEMERAL_CONTAINER, path, detail)
         if case.rule.isolation is Isolation.NON_ROOT:
             why = (
@@ -173,7 +174,7 @@ def debugging_containers(case: Case) -> Iterator[Finding]:
                 else f"which rule {quoted(case.rule.name)} does not allow"
             )
             for path, what, _ in like_the_sidecar(container, case.pod):
-                detail = f"{what}, {why}; use {profile}"
+                detail = f"use {profile}; {what}, {why}"
                 yield Finding(Reason.EPHEMERAL_CONTAINER, path, detail)
         path = f"{container.path}.targetContainerName"
         if text(container.raw, "targetContainerName", container.path) == ENFORCER_CONTAINER:
@@ -182,7 +183,7 @@ def debugging_containers(case: Case) -> Iterator[Finding]:
                 if case.has_sidecar
                 else f"the pod has no container {ENFORCER_CONTAINER}"
             )
-            detail = f"{why}; choose another --target, with {profile}"
+            detail = f"choose another --target, with {profile}; {why}"
             yield Finding(Reason.EPHEMERAL_CONTAINER, path, detail)
 
 
@@ -224,7 +225,7 @@ def debugging_mounts(case: Case) -> Iterator[Finding]:
 
 
 def _shown(path: str, what: str, profile: str) -> Finding:
-    detail = f"{what} a debugging container the GPU; remove it, or use {profile}"
+    detail = f"remove it, or use {profile}; {what} a debugging container the GPU"
     return Finding(Reason.EPHEMERAL_CONTAINER, path, detail)
 
 
@@ -237,12 +238,12 @@ def reserved_debuggers(case: Case) -> Iterator[Finding]:
     for container in new_debuggers(case.old, case.pod):
         if container.name == ENFORCER_CONTAINER:
             detail = (
-                f"the name {ENFORCER_CONTAINER} is reserved; choose another one, e.g. "
-                f"--container=debugger, with {_profile(case)}"
+                f"choose another name, e.g. --container=debugger, with {_profile(case)}; "
+                f"{ENFORCER_CONTAINER} is reserved"
             )
             yield Finding(Reason.RESERVED_NAME, f"{container.path}.name", detail)
         for path, mount in mounts_of_ours(container):
             is_gates = mount["name"] == GATE_VOLUME
             reason = Reason.RESERVED_NAME if is_gates else Reason.EPHEMERAL_CONTAINER
-            detail = f"{reserved_because(mount)}; remove the mount, or use {_profile(case)}"
+            detail = f"remove the mount, or use {_profile(case)}; {reserved_because(mount)}"
             yield Finding(reason, path, detail)

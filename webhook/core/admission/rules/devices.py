@@ -24,7 +24,13 @@ from webhook.core.nvidia.variables import (
     widens,
 )
 from webhook.core.pod.fields import Json, items, text
-from webhook.core.pod.findings import Finding, Reason, annotation_path, quoted
+from webhook.core.pod.findings import (
+    WRITTEN_BY_ANOTHER,
+    Finding,
+    Reason,
+    annotation_path,
+    quoted,
+)
 from webhook.core.pod.foreign import WHOLE_GPU
 from webhook.core.pod.quantity import amount_or
 from webhook.core.pod.views import Container, effective_amount
@@ -47,10 +53,7 @@ _OF_ENFORCER: Final = (f"/{ENFORCER_CONTAINER}", f".{ENFORCER_CONTAINER}")
 _HOW_GPUS_COME: Final = (
     f"GPUs come with the annotation {GPU_MEMORY_ANNOTATION}, or whole with {WHOLE_GPU}"
 )
-_BY_HAND: Final = (
-    f"{VISIBLE_DEVICES_ENV} set by hand shows GPUs that nobody accounts for; remove it: "
-    f"{_HOW_GPUS_COME}"
-)
+_UNCOUNTED: Final = f"it shows GPUs that nobody accounts for; {_HOW_GPUS_COME}"
 
 
 def visible_devices_of_demand(case: Case) -> Iterator[Finding]:
@@ -86,8 +89,15 @@ def visible_devices_of_demand(case: Case) -> Iterator[Finding]:
             ):
                 continue
             else:
-                reason, detail = Reason.VISIBLE_DEVICES_OVERRIDE, _BY_HAND
+                reason, detail = Reason.VISIBLE_DEVICES_OVERRIDE, _by_hand(case)
             yield Finding(reason, f"{container.path}.env[{index}]", detail)
+
+
+def _by_hand(case: Case) -> str:
+    """Return the sentence about a variable that shows GPUs."""
+    has_others = case.asks or case.has_whole_gpus
+    why = "the pod sees the GPUs that it asks for without it" if has_others else _UNCOUNTED
+    return f"remove {VISIBLE_DEVICES_ENV}; {why}; {WRITTEN_BY_ANOTHER}"
 
 
 def _why_unlimited(entry: Json, case: Case) -> str:
@@ -135,7 +145,7 @@ def visible_devices_without_demand(case: Case) -> Iterator[Finding]:
         for index, entry in enumerate(container.env()):
             if not sees_no_gpu(entry):
                 path = f"{container.path}.env[{index}]"
-                yield Finding(Reason.VISIBLE_DEVICES_OVERRIDE, path, _BY_HAND)
+                yield Finding(Reason.VISIBLE_DEVICES_OVERRIDE, path, _by_hand(case))
 
 
 def shown_by_runtime(case: Case) -> tuple[str, ...]:
@@ -157,8 +167,8 @@ def shown_by_runtime(case: Case) -> tuple[str, ...]:
     if all(any(map(chooses_devices, container.env())) for container in pod.containers):
         return ()
     hint = (
-        f"spec.runtimeClassName: with {quoted(name)} an image can show the pod every GPU of its "
-        f"node; remove it: {_HOW_GPUS_COME}"
+        f"spec.runtimeClassName: remove it; with {quoted(name)} an image can show the pod every "
+        f"GPU of its node; {_HOW_GPUS_COME}"
     )
     return (hint,)
 
@@ -207,7 +217,7 @@ def enforcer_annotations(case: Case) -> Iterator[Finding]:
             else f"names the container {ENFORCER_CONTAINER}, which the pod does not have"
         )
         for key in keys[:_SHOWN]:
-            detail = f"{why}; remove it"
+            detail = f"remove it; it {why}"
             yield Finding(Reason.RESERVED_NAME, annotation_path(key), detail)
 
 
@@ -221,12 +231,14 @@ def _denied(case: Case, before: Mapping[str, str], *, managed: bool) -> Iterator
         path = annotation_path(key)
         shows = named.shows_gpus or (managed and named.renders)
         if judges and shows and (managed or not has.all_of(named)):
-            detail = f"{named.wrong or devices.UNCOUNTED}: {_HOW_GPUS_COME}"
+            wrong = named.wrong or devices.UNCOUNTED
+            detail = f"{wrong}; {_HOW_GPUS_COME}; {WRITTEN_BY_ANOTHER}"
             yield Finding(Reason.DEVICE_INJECTION, path, detail)
         if managed and (named.unclear or not all(_may_mount(one, case) for one in named.sources)):
             detail = named.unclear or (
-                f"mounts a path of the node that rule {quoted(rule.name)} does not allow; remove "
-                "it, or ask your platform team for a rule whose hostPaths name it"
+                "remove it, or ask your platform team for a rule whose hostPaths name it; it "
+                f"mounts a path of the node that rule {quoted(rule.name)} does not allow; "
+                f"{WRITTEN_BY_ANOTHER}"
             )
             yield Finding(Reason.HOST_PATH, path, detail)
 
@@ -288,7 +300,7 @@ def device_mounts(case: Case) -> Iterator[Finding]:
         return
     for container in case.pod.containers:
         for path in mounts_of_devices(container):
-            detail = f"shows GPUs that nobody accounts for; remove the mount: {_HOW_GPUS_COME}"
+            detail = f"remove the mount; {_UNCOUNTED}; {WRITTEN_BY_ANOTHER}"
             yield Finding(Reason.VISIBLE_DEVICES_OVERRIDE, path, detail)
 
 

@@ -34,7 +34,7 @@ def host_pid(case: Case) -> Iterator[Finding]:
             if case.tier is SIDECAR
             else "processes of the pod could stop the node's sentry, which holds the cap"
         )
-        yield Finding(Reason.HOST_PID, "spec.hostPID", f"{why}; remove hostPID")
+        yield Finding(Reason.HOST_PID, "spec.hostPID", f"remove hostPID; {why}")
 
 
 def process_namespace(case: Case) -> Iterator[Finding]:
@@ -44,7 +44,7 @@ def process_namespace(case: Case) -> Iterator[Finding]:
     Allowed values: true or absent
     """
     if flag(case.pod.spec, "shareProcessNamespace", "spec") is False:
-        detail = "the sidecar that holds the cap must see the pod's processes; remove the line"
+        detail = "remove the line; the sidecar that holds the cap must see the pod's processes"
         yield Finding(Reason.PROCESS_NAMESPACE_NOT_SHARED, "spec.shareProcessNamespace", detail)
 
 
@@ -61,19 +61,16 @@ def one_user(case: Case) -> tuple[Finding, ...]:
     unknown = [container for container, user in users if user is None]
     if unknown:
         path = f"{unknown[0].path}.securityContext.runAsUser"
-        detail = (
-            "is not set, so the sidecar cannot run as the same user and stop its processes; "
-            "set runAsUser to the image's user id"
-        )
+        do = "set runAsUser to the image's user id"
+        why = "the sidecar that holds the cap can stop only processes of its own user"
     else:
         path = f"{users[-1][0].path}.securityContext.runAsUser"
         shown = ", ".join(f"{container.name} as {user}" for container, user in users)
-        detail = (
-            f"the containers with VRAM run as different users ({shown}), and one sidecar can stop "
-            "processes of one user only; give them the same runAsUser"
-        )
+        do = "give the containers with VRAM the same runAsUser"
+        why = f"one sidecar can stop processes of one user only, and they run as several ({shown})"
     roots = ("enforcement.runAs: Root",) if case.rule.enforcement.run_as is RunAs.AUTO else ()
-    return (Finding(Reason.ENFORCEMENT_IMPOSSIBLE, path, detail + _or_ask_for(*roots)),)
+    detail = f"{do}{_or_ask_for(*roots)}; {why}"
+    return (Finding(Reason.ENFORCEMENT_IMPOSSIBLE, path, detail),)
 
 
 def one_profile(case: Case) -> Iterable[Finding]:
@@ -89,8 +86,8 @@ def one_profile(case: Case) -> Iterable[Finding]:
         Finding(
             Reason.ENFORCEMENT_IMPOSSIBLE,
             f"{confined.odd.path}.securityContext.{confined.name}",
-            f"is not that of container {quoted(confined.first.name)}, and one sidecar can stop "
-            f"processes of one {confined.name} only; give both the same{_or_ask_for()}",
+            f"write that of container {quoted(confined.first.name)}{_or_ask_for()}; one sidecar "
+            f"can stop processes of one {confined.name} only",
         )
         for confined in confinements(case.pod, case.demand)
         if confined.odd is not None
@@ -174,8 +171,8 @@ class _Need:
         is_memory = self.resource == "memory"
         least = format_bytes(ceil(need)) if is_memory else f"{ceil(need * 1000)}m"
         detail = (
-            f"{self.written} leaves no room for the sidecar that holds the VRAM cap; add "
-            f"{self.amount} of {self.resource} to what the containers have, at least {least} in all"
+            f"write at least {least}; {self.written} leaves no room for the sidecar that holds the "
+            f"VRAM cap, which needs {self.amount} of {self.resource} beside the containers"
         )
         return Finding(Reason.ENFORCEMENT_IMPOSSIBLE, self.path, detail)
 

@@ -10,7 +10,13 @@ from webhook.core.admission.gate import is_gate
 from webhook.core.admission.sidecar.recognition import is_enforcer, is_enforcers_volume
 from webhook.core.admission.sidecar.user import ROOT_UID, own_or_pods, user_of
 from webhook.core.pod.fields import Json, flag, integer, items, mapping, text, texts
-from webhook.core.pod.findings import Finding, Reason, annotation_path, quoted
+from webhook.core.pod.findings import (
+    WRITTEN_BY_ANOTHER,
+    Finding,
+    Reason,
+    annotation_path,
+    quoted,
+)
 from webhook.core.policy.values import Isolation, Rule
 from webhook.core.words import shortened
 from webhook.names import (
@@ -37,9 +43,14 @@ EVERYBODYS_CAPABILITIES: Final = frozenset(
     }
 )
 """What containerd gives each container that says nothing (`defaultUnixCaps` of its package oci)."""
-# CRI-O's name of before 1.35, which it still reads, and the new one (pkg/annotations/v2).
+# An init container that JupyterHub's chart adds to the pods of notebooks (KubeSpawner).
+_OF_JUPYTERHUB: Final = "block-cloud-metadata"
+_WITHOUT_IPTABLES: Final = (
+    "write singleuser.cloudMetadata.blockWithIptables: false in the values of JupyterHub's chart"
+)
+# CRI-O's deprecated name, which it still reads, and the new one (pkg/annotations/v2).
 _USER_NAMESPACES: Final = ("io.kubernetes.cri-o.userns-mode", "userns-mode.crio.io")
-_NO_GPU: Final = "pods in user namespaces do not start with a GPU"
+_NO_GPU: Final = f"pods in user namespaces do not start with a GPU; {WRITTEN_BY_ANOTHER}"
 # Of the paths that a rule allows; a tenant may name a thousand others in one pod.
 _SHOWN: Final = 8
 _STATE: Final = ("kubelet", "containerd", "containers", "docker", "cni", "etcd", "rancher", "k0s")
@@ -58,16 +69,26 @@ def privileged_containers(case: Case) -> Iterator[Finding]:
     Allowed values: not privileged; of capabilities those that runtimes give everybody and the
     rule's `capabilities`
     """
-    pod, rule = case.pod, case.rule
-    for container in pod.containers:
-        for path, what, capability in defeating(container, rule):
-            detail = f"{what}, which defeats the VRAM cap; remove it"
-            if capability == "SYS_PTRACE":  # of `kubectl debug --copy-to` without a profile
-                detail += f", or use {debug_profile(pod, rule)}"
-            if capability not in {"", "ALL"}:
-                detail += ", or ask your platform team for a rule whose capabilities name it"
-            reason = Reason.CAPABILITY if capability else Reason.PRIVILEGED_CONTAINER
-            yield Finding(reason, path, detail)
+    for container in case.pod.containers:
+        for path, what, capability in defeating(container, case.rule):
+            if capability:
+                yield Finding(Reason.CAPABILITY, path, _adds(what, capability, case))
+                continue
+            do, end = "remove it", WRITTEN_BY_ANOTHER
+            if container.name == _OF_JUPYTERHUB:
+                do, end = _WITHOUT_IPTABLES, "JupyterHub's chart adds it to pods of notebooks"
+            detail = f"{do}; {what}, and so reaches every GPU of its node; {end}"
+            yield Finding(Reason.PRIVILEGED_CONTAINER, path, detail)
+
+
+def _adds(what: str, capability: str, case: Case) -> str:
+    rule = case.rule
+    do = "remove it"
+    if capability == "SYS_PTRACE":  # of `kubectl debug --copy-to` without a profile
+        do += f", or use {debug_profile(case.pod, rule)}"
+    if capability != "ALL":
+        do += ", or ask your platform team for a rule whose capabilities name it"
+    return f"{do}; {what}, which rule {quoted(rule.name)} does not allow; {WRITTEN_BY_ANOTHER}"
 
 
 def host_ipc(case: Case) -> Iterator[Finding]:
@@ -78,8 +99,8 @@ def host_ipc(case: Case) -> Iterator[Finding]:
     """
     if flag(case.pod.spec, "hostIPC", "spec"):
         detail = (
-            "remove hostIPC and mount an emptyDir with medium Memory at /dev/shm; it shares the "
-            "node's memory segments, and through them GPU memory, with others"
+            "remove hostIPC and mount an emptyDir with medium Memory at /dev/shm; with it the pod "
+            "shares memory segments, and through them GPU memory, with others on the node"
         )
         yield Finding(Reason.HOST_IPC, "spec.hostIPC", detail)
 
@@ -142,13 +163,12 @@ def _folders(paths: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _mounts(host_path: str, rule: Rule) -> str:
-    what = f"{quoted(host_path)} is no path of the node that rule {quoted(rule.name)} allows"
     instead = f"mount one of {', '.join(rule.host_paths[:_SHOWN])}, or " if rule.host_paths else ""
+    why = f"rule {quoted(rule.name)} does not allow {quoted(host_path)}"
     if rule.host_paths is None:
-        what = f"{quoted(host_path)} gives the pod the node's devices, container runtime or kubelet"
-        instead = "mount another path, or "
+        why = f"{quoted(host_path)} may lead to the node's devices, container runtime or kubelet"
     ask = "ask your platform team for a rule whose hostPaths name it"
-    return f"{what}; {instead}remove the volume, or {ask}"
+    return f"{instead}remove the volume, or {ask}; {why}; {WRITTEN_BY_ANOTHER}"
 
 
 def non_root(case: Case) -> Iterator[Finding]:
@@ -162,7 +182,7 @@ def non_root(case: Case) -> Iterator[Finding]:
         return
     for container in case.pod.containers:
         for path, what, do in like_the_sidecar(container, case.pod):
-            detail = f"{what}, which rule {quoted(case.rule.name)} does not allow; {do}"
+            detail = f"{do}; {what}, which rule {quoted(case.rule.name)} does not allow"
             yield Finding(Reason.PRIVILEGED_CONTAINER, path, detail)
 
 
@@ -174,8 +194,8 @@ def like_the_sidecar(container: Container, pod: Pod) -> Iterator[tuple[str, str,
         yield f"{path}.runAsNonRoot", what, "set runAsNonRoot: true"
     user = user_of(container, pod)
     if user is None or user == ROOT_UID:
-        who = "nobody knows which user" if user is None else "root"
-        what = f"container {quoted(container.name)} runs as {who}"
+        is_what = "has no runAsUser" if user is None else "runs as root"
+        what = f"container {quoted(container.name)} {is_what}"
         yield f"{path}.runAsUser", what, "set runAsUser to the image's user id, which is not 0"
     context = container.security_context()
     if flag(context, "allowPrivilegeEscalation", path) is not False:
@@ -242,16 +262,16 @@ def reserved_names(case: Case) -> Iterator[Finding]:
     pod = case.pod
     for container in pod.enforcers:
         if not (case.asks and is_enforcer(container)):
-            detail = f"the name {ENFORCER_CONTAINER} is reserved; give the container another name"
+            detail = f"give the container another name; {ENFORCER_CONTAINER} is reserved"
             yield Finding(Reason.RESERVED_NAME, f"{container.path}.name", detail)
     for index, volume in _named_as_ours(pod.spec, "volumes", "spec"):
         if volume["name"] != GATE_VOLUME and not is_enforcers_volume(volume):
-            detail = f"the volume name {volume['name']} is reserved; give the volume another name"
+            detail = f"give the volume another name; {volume['name']} is reserved"
             yield Finding(Reason.RESERVED_NAME, f"spec.volumes[{index}].name", detail)
     for container in pod.containers:
         for path, mount in mounts_of_ours(container):
             if mount["name"] != GATE_VOLUME or not (case.asks and is_gate(mount)):
-                detail = f"{reserved_because(mount)}; remove the mount"
+                detail = f"remove the mount; {reserved_because(mount)}"
                 yield Finding(Reason.RESERVED_NAME, path, detail)
 
 
@@ -273,8 +293,8 @@ def gate_path(case: Case) -> Iterator[Finding]:
             # Cheap test before the path is normalized.
             if GATE_VOLUME in at and mount.get("name") != GATE_VOLUME and _is_at_gate(at):
                 detail = (
-                    f"vramwarden mounts its volume {GATE_VOLUME} at {GATE_PATH}; mount "
-                    f"{quoted(text(mount, 'name', path))} at another path, such as /mnt"
+                    f"mount {quoted(text(mount, 'name', path))} at another path, such as /mnt; "
+                    f"vramwarden mounts its volume {GATE_VOLUME} at {GATE_PATH}"
                 )
                 yield Finding(Reason.RESERVED_NAME, f"{path}.mountPath", detail)
 
@@ -299,12 +319,15 @@ def reserved_marks(case: Case) -> Iterator[Finding]:
     if not case.asks:
         paths = [f"metadata.labels[{MANAGED_LABEL}]"] if MANAGED_LABEL in pod.labels else []
         detail = (
-            "only vramwarden writes this, on pods that ask for VRAM; remove it, or ask with the "
-            f"annotation {GPU_MEMORY_ANNOTATION}"
+            f"remove it, or ask with the annotation {GPU_MEMORY_ANNOTATION}; only vramwarden "
+            "writes this, on pods that ask for VRAM"
         )
     else:
         marks = () if case.mutating else BINDING_ANNOTATIONS
-        detail = "remove the annotation; the GPU is chosen when the pod is bound to a node"
+        detail = (
+            "remove the annotation; the GPU is chosen when the pod is bound to a node; "
+            f"{WRITTEN_BY_ANOTHER}"
+        )
     paths += [annotation_path(key) for key in marks if key in pod.annotations]
     for path in paths:
         yield Finding(Reason.RESERVED_NAME, path, detail)

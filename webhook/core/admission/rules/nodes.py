@@ -42,16 +42,16 @@ def node_selector(case: Case) -> Iterator[Finding]:
     gpu_class = case.policy.class_for(name)
     for key, value in rule.selector_with(gpu_class).items():
         if key in present and present[key] != value:
-            yield _conflict(case, key, f" but pods with VRAM need {quoted(value)}")
+            yield _conflict(case, key, f"pods with VRAM need {quoted(value)}")
     for term in working_nodes(rule):
         key = term["key"]
         if key in present and (present[key] in term["values"]) is not (term["operator"] == "In"):
-            yield _conflict(case, key, ", but no pod with VRAM can run on such a node")
+            yield _conflict(case, key, "no pod with VRAM can run on such a node")
 
 
 def _conflict(case: Case, key: str, why: str) -> Finding:
     selected, rule = quoted(_selector(case.pod)[key]), quoted(case.rule.name)
-    detail = f"selects {selected}{why} (rule {rule}); remove the line"
+    detail = f"remove the line; it selects {selected}, and {why} (rule {rule})"
     return Finding(Reason.NODE_SELECTOR_CONFLICT, f"spec.nodeSelector[{key}]", detail)
 
 
@@ -67,7 +67,7 @@ def operating_system(case: Case) -> tuple[Finding, ...]:
         path = f"spec.nodeSelector[{OS_LABEL}]"
     else:
         return ()
-    detail = "VRAM cannot be shared on Windows; remove the request for VRAM"
+    detail = "remove the request for VRAM; it cannot be shared on Windows"
     return (Finding(Reason.UNSUPPORTED_OS, path, detail),)
 
 
@@ -87,8 +87,8 @@ def node_name(case: Case) -> tuple[Finding, ...]:
         return ()
     counted = "VRAM" if case.asks else "GPUs (DaemonSets use node affinity since Kubernetes 1.12)"
     detail = (
-        f"{quoted(name)} bypasses the scheduler, which counts the {counted}; remove it and use "
-        "nodeSelector kubernetes.io/hostname"
+        "remove it and use nodeSelector kubernetes.io/hostname; with "
+        f"{quoted(name)} it bypasses the scheduler, which counts the {counted}"
     )
     return (Finding(Reason.NODE_NAME_PRESET, "spec.nodeName", detail),)
 
@@ -116,9 +116,10 @@ def slices(case: Case) -> Iterator[Finding]:
         return
     which = "that this pod selects " if case.cluster.sliced_nodes else ""
     detail = (
+        f"tell your platform team that rule {rule.name} wants nodes with the labels "
+        "nvidia.com/mig-<profile>.memory of GPU feature discovery; "
         f"no node {which}is known to have slices of GPUs (MIG), so nothing would hold the pod "
-        f"to {format_bytes(largest_bytes)}; tell your platform team that rule {rule.name} wants "
-        "nodes with the labels nvidia.com/mig-<profile>.memory of GPU feature discovery"
+        f"to {format_bytes(largest_bytes)}"
     )
     yield Finding(Reason.ENFORCEMENT_IMPOSSIBLE, demand.path, detail)
 
@@ -131,8 +132,8 @@ def one_slot(case: Case) -> Iterator[Finding]:
     """
     if case.rule.accounting is Accounting.CAP_ONLY and case.demand.gpu_count > 1:
         detail = (
-            f"asks for {case.demand.gpu_count} GPUs; under rule {case.rule.name} GPUs are shared "
-            "by time-slicing, where two slots may be of one GPU: remove the annotation"
+            f"remove the annotation; it asks for {case.demand.gpu_count} GPUs, and under rule "
+            f"{case.rule.name} these are slots of time-slicing, of which two may be of one GPU"
         )
         path = annotation_path(GPU_COUNT_ANNOTATION)
         yield Finding(Reason.INVALID_COUNT, path, detail)

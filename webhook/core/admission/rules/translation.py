@@ -8,9 +8,10 @@ from webhook.core.admission.accounting import counted_for, uncounted
 from webhook.core.admission.gate import has_gate, has_gate_volume
 from webhook.core.admission.mutation import mutate_pod
 from webhook.core.admission.sidecar.placing import missing_enforcer
+from webhook.core.bounds import LONGEST_STORED
 from webhook.core.nvidia.variables import chooses_devices, shows_all, shows_chosen
-from webhook.core.pod.fields import items, mapping
-from webhook.core.pod.findings import Finding, Reason
+from webhook.core.pod.fields import items, mapping, text
+from webhook.core.pod.findings import Finding, Reason, quoted
 from webhook.core.pod.views import MARK
 from webhook.names import ADMITTED_ANNOTATION, MANAGED_LABEL
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from webhook.core.admission.rules.case import Case
+    from webhook.core.pod.views import Container
 
 _SHOWN_DIFFERENCES: Final = 4
 
@@ -60,6 +62,11 @@ def translated(case: Case) -> Iterator[Finding]:
         edits = mutate_pod(pod, demand, case.rule, policy, case.cluster, case.enforcer, stored=True)
         # Sorted, so that the marks come first: without them the call was skipped.
         missing = [_dotted(path) for path in sorted(one["path"] for one in edits.operations)]
+    for container in pod.enforcers:
+        path = f"{container.path}.image"
+        if path in missing and container.raw.get("image"):
+            missing.remove(path)
+            yield Finding(Reason.UNMUTATED, path, _rewritten_image(container, case))
     if missing:
         shown = list(dict.fromkeys(missing))
         more = f" and {len(shown) - _SHOWN_DIFFERENCES} more" * (len(shown) > _SHOWN_DIFFERENCES)
@@ -69,6 +76,17 @@ def translated(case: Case) -> Iterator[Finding]:
             f"after it (missing: {', '.join(shown[:_SHOWN_DIFFERENCES])}{more})"
         )
         yield Finding(Reason.UNMUTATED, shown[0], detail)
+
+
+def _rewritten_image(enforcer: Container, case: Case) -> str:
+    """Return the sentence about a sidecar's image that another webhook has rewritten."""
+    found = quoted(text(enforcer.raw, "image", enforcer.path), LONGEST_STORED)
+    wanted = quoted(case.rule.enforcement.image, LONGEST_STORED)
+    return (
+        f"ask your platform team to write {found} in enforcer.repository of vramwarden's chart, or "
+        f"in enforcement.image of rule {quoted(case.rule.name)}; another webhook changed the image "
+        f"to that from {wanted}"
+    )
 
 
 def _missing_essentials(case: Case) -> Iterator[str]:
