@@ -6,7 +6,10 @@ import json
 import re
 import subprocess
 import sys
+import sysconfig
 import tomllib
+import venv
+import zipfile
 
 import pytest
 import yaml
@@ -38,26 +41,72 @@ def test_the_shipped_policy_is_found():
     assert yaml.safe_load(shipped_policy_path().read_text())["kind"] == "VRAMPolicy"
 
 
-def test_a_wheel_holds_policy_reviews_and_types(tmp_path):
-    pytest.importorskip("pip", reason="a wheel is built with pip, which `make test-min` has not")
-    subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", tmp_path, ROOT],
-        check=True,
-        capture_output=True,
-    )
-    (wheel,) = tmp_path.glob("vramwarden-*.whl")
-    listing = subprocess.run(
-        [sys.executable, "-m", "zipfile", "-l", wheel], capture_output=True, text=True, check=True
-    ).stdout
-    for name in (
-        "webhook/shipped/default.yaml",
-        "webhook/cli/demo_reviews/annotated.json",
-        "webhook/py.typed",
-        "webhook/sidecar/__main__.py",
-        "certs/__init__.py",
-    ):
-        assert name in listing
-    assert "tests/" not in listing
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """Build the wheel as a release does."""
+    pytest.importorskip("hatchling", reason="`make test-min` has not what builds a wheel")
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = folder.glob("vramwarden-*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def programs(wheel, tmp_path_factory):
+    """Install the wheel where its dependencies are found, and not this checkout."""
+    pytest.importorskip("pip", reason="`make test-min` has not what installs a wheel")
+    folder = tmp_path_factory.mktemp("environment")
+    venv.create(folder, with_pip=False)
+    pip = [sys.executable, "-m", "pip", "--python", folder / "bin" / "python"]
+    subprocess.run([*pip, "install", "--quiet", "--no-deps", "--no-index", wheel], check=True)
+    (package,) = folder.glob("lib/python*/site-packages/webhook")
+    (package.parent / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    return folder / "bin"
+
+
+def test_a_wheel_holds_types_and_no_tests(wheel):
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {"webhook/py.typed", "webhook/sidecar/__main__.py", "certs/__init__.py"} <= {*names}
+    assert not [name for name in names if name.startswith("tests/")]
+
+
+POD = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: train, annotations: {vramwarden.io/gpu-memory: 8Gi}}
+spec: {containers: [{name: main, image: example}]}
+"""
+VERDICT = "Pod default/train: translated by rule default (8Gi on 1 GPU)"
+
+
+@pytest.mark.parametrize(
+    ("command", "stdin", "said"),
+    [
+        (
+            "python -c print(__import__('webhook').__file__)",
+            "",
+            "/site-packages/webhook/__init__.py",
+        ),
+        ("vramwarden admit pod.yaml", "", f"pod.yaml:1: {VERDICT}"),
+        ("vramwarden admit", POD, f"standard input:1: {VERDICT}"),
+        ("kubectl-vramwarden admit pod.yaml -o summary", "", f"pod.yaml:1: {VERDICT}"),
+        ("vramwarden policy check policy.yaml", "", "policy.yaml: "),
+        ("vramwarden policy schema", "", '"$schema": '),
+        ("vramwarden explain --help", "", "Usage: vramwarden explain "),
+        ("vramwarden demo", "", "vramwarden.io/gpu-memory: 8GB"),
+    ],
+)
+def test_the_installed_wheel_needs_no_checkout(programs, tmp_path, command, stdin, said):
+    (tmp_path / "pod.yaml").write_text(POD)
+    (tmp_path / "policy.yaml").write_text(shipped_policy_path().read_text())
+    program, *arguments = command.split()
+    done = subprocess.run(
+        [programs / program, *arguments],
+        cwd=tmp_path, input=stdin, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert said in done.stdout + done.stderr
 
 
 def test_manifests_name_the_paths_that_the_server_serves():
