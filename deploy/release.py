@@ -58,7 +58,7 @@ _NO_BUILDER: Final = (
 # kubectl stops reading at the `@`, which begins no YAML. So a file without image names changes
 # nothing if it is applied unedited, and no pod is created that could never start.
 _INSTALL_HEAD: Final = f"""\
-# Name both images first: the command in deploy/install.md replaces
+# Name both images first: the command in deploy/install.md of the documentation replaces
 # {" and ".join(STAND_INS.values())}, and removes the next line.
 @ name both images first, as deploy/install.md says
 """

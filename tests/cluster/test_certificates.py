@@ -321,7 +321,7 @@ def test_a_right_that_is_missing_is_said_with_the_api_servers_words(ours, start)
     assert reason(server).startswith("the webhook configurations could not be read yet; ")
     (line,) = [line for line in server.log() if line["level"] == "error"]
     assert line["msg"] == "certificates cannot be reconciled"
-    assert "grant it, as certs/README.md lists" in line["why"][0]
+    assert "grant it, as certs/README.md in the documentation lists" in line["why"][0]
 
 
 def reason(server):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 import subprocess
@@ -42,6 +43,13 @@ def commands(group, path=()):
     yield path
     for name, command in subcommands(group):
         yield from commands(command, (*path, name))
+
+
+IN_CHECKOUT = re.compile(
+    r"(?:(?:deploy|policies|certs)/[\w-]+\.md|SECURITY\.md|deploy/chart)\S*"
+    r"(?: (?:in|of) the documentation)?"
+)
+"""Names of pages in messages, with what follows, and of the chart's folder."""
 
 
 @pytest.mark.parametrize("reason", Reason)
@@ -198,6 +206,25 @@ def test_links_lead_somewhere(document):
             linked = document.parent / target if target else document
             assert linked.exists(), target
             assert not anchor or anchor in anchors(linked.read_text()), f"{target}#{anchor}"
+
+
+def shown_texts():
+    """Yield what the package and the chart's notes may show to a person."""
+    for path in (ROOT / "webhook").rglob("*.py"):
+        nodes = [*ast.walk(ast.parse(path.read_text()))]
+        described = [node.value for node in nodes if isinstance(node, ast.Expr)]
+        for node in nodes:
+            if isinstance(node, ast.Constant) and node not in described:
+                yield str(node.value)
+    notes = (ROOT / "deploy/chart/vramwarden/templates/NOTES.txt").read_text()
+    yield re.sub(r"\{\{- /\*.*", "", notes)
+
+
+def test_messages_name_pages_of_the_documentation_and_no_other_file_of_a_checkout():
+    """A wheel and a chart come without them."""
+    named = [found for text in shown_texts() for found in IN_CHECKOUT.findall(text)]
+    assert len(named) > 8
+    assert [one for one in named if not one.endswith("the documentation")] == []
 
 
 def test_the_readme_says_what_it_cannot_do_on_the_first_screen():

@@ -227,7 +227,10 @@ def _once(settings: AgentSettings, *, tags: bool) -> None:
     if found.unread and not tags:
         click.echo("these are the patches for a node that carries nothing of ours yet", err=True)
     if not found.known:
-        raise Failure("no GPU can be read or is advertised; try it without: deploy/laptop.md")
+        raise Failure(
+            "no GPU can be read or is advertised; to try it without one: deploy/laptop.md in the "
+            "documentation"
+        )
     if tags and not found.whole.vram_bytes:
         raise Failure("no GPU to share is known of this node, so there is nothing to print")
     if tags:

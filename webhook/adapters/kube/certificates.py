@@ -227,7 +227,7 @@ class CertificatesApi:
         if error.conflict:
             return ConflictError(where)
         if error.code in {401, 403}:
-            cure = "grant it, as certs/README.md lists"
+            cure = "grant it, as certs/README.md in the documentation lists"
         elif error.code:
             cure = "see what the API server says"
         else:

@@ -77,7 +77,7 @@ _CURES: Final = {
     ),
     "heedless": (
         f"the label {DEPLOY_PLUGIN_LABEL}=false is set, and the plugin does not heed it: give its "
-        "DaemonSet the affinity of deploy/take-the-plugin-off.md, "
+        "DaemonSet the affinity of deploy/take-the-plugin-off.md in the documentation, "
         f"{_BOTH_WAYS}"
     ),
     "forgotten": (

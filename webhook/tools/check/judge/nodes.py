@@ -95,7 +95,10 @@ def runtime_class(facts: Facts) -> CheckFinding | None:
     if not handler:
         why = f"there is no RuntimeClass {NVIDIA_RUNTIME_CLASS}, so NVIDIA's runtime must be the "
         cure = "nothing where it is; else install NVIDIA's container toolkit and create the "
-        return warning(f"{why}default one", f"{cure}RuntimeClass (deploy/nodes.md#runtimeclass)")
+        return warning(
+            f"{why}default one",
+            f"{cure}RuntimeClass (deploy/nodes.md#runtimeclass in the documentation)",
+        )
     without = [
         node.name for node in nodes if node.handlers is not None and handler not in node.handlers
     ]
@@ -455,7 +458,11 @@ def device_names(facts: Facts) -> CheckFinding | None:
     if unknown:
         why = f"no pod is given a GPU on {named(unknown)}: nobody knows by which name"
         cure = "set agent.deviceNames to what its runtime resolves "
-        return failed(why, f"{cure}(deploy/nodes.md#hardened-container-toolkits)", unknown)
+        return failed(
+            why,
+            f"{cure}(deploy/nodes.md#hardened-container-toolkits in the documentation)",
+            unknown,
+        )
     return ok(_tally(node.device_names for node in nodes)) if nodes else None
 
 

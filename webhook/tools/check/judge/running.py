@@ -174,7 +174,10 @@ def sidecar_image(facts: Facts) -> CheckFinding | None:
     if waiting:
         names, (_, image, said) = [name for name, _, _ in waiting], waiting[0]
         why = f"{image} for {named(names)}: {said}"
-        cure = "push it, or give the namespace a pull secret (deploy/install.md#pull-secrets)"
+        cure = (
+            "push it, or give the namespace a pull secret (deploy/install.md#pull-secrets in the "
+            "documentation)"
+        )
         return failed(why, cure, names)
     if not any(pod.sound for pod in pods):
         if not facts.may_have_sidecars:

@@ -37,12 +37,11 @@ _OURS: Final = " denied the request: "
 _UNREACHED: Final = "failed calling webhook"
 _BY_SECOND_LINE: Final = "vramwarden-second-line"
 _INSTALL: Final = (
-    "install it (deploy/install.md#install): `helm install vramwarden deploy/chart/vramwarden "
+    "install it (deploy/install.md#install in the documentation): `helm install vramwarden CHART "
     "--namespace {} --create-namespace --set image.repository=IMAGE,enforcer.repository=SIDECAR`"
 )
-_UPGRADE: Final = (
-    "`helm upgrade vramwarden deploy/chart/vramwarden --namespace {} --reset-then-reuse-values`"
-)
+_UPGRADE: Final = "`helm upgrade vramwarden CHART --namespace {} --reset-then-reuse-values"
+_SAME_CHART: Final = "`, with the CHART of `helm install`"
 _MEANT: Final = "see whether that is meant"
 _ANOTHER: Final = "; --test-namespace names another namespace"
 _BY_POLICY: Final = (
@@ -60,7 +59,7 @@ _CAUSES: Final = (
      "`kubectl -n {} get pods,endpointslices`"),
     ("deadline exceeded", "it does not answer in time",
      "let the API server reach port 8443 of its pods, past firewalls and NetworkPolicies"),
-    ("not found", "its Service is gone", _UPGRADE),
+    ("not found", "its Service is gone", _UPGRADE + _SAME_CHART),
 )  # fmt: skip
 """What an API server says where it does not reach a webhook, what that means, and what to do."""
 
@@ -68,7 +67,7 @@ _CAUSES: Final = (
 def upgrade(facts: Facts, *values: str) -> str:
     """Return the command that restores what the chart wrote, with these values."""
     options = "".join(f" --set {value}" for value in values)
-    return f"{_UPGRADE.format(facts.namespace)[:-1]}{options}`"
+    return f"{_UPGRADE.format(facts.namespace)}{options}{_SAME_CHART}"
 
 
 def release(facts: Facts) -> CheckFinding:
