@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 import sysconfig
@@ -14,7 +15,9 @@ import zipfile
 import pytest
 import yaml
 
+from tests.support.ledger import commands_of
 from tests.support.paths import ROOT
+from webhook import __version__
 from webhook.adapters.policy.files import shipped_policy_path
 from webhook.names import ENFORCER_COMMAND
 from webhook.server.reviews import PHASES
@@ -54,12 +57,15 @@ def wheel(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def programs(wheel, tmp_path_factory):
-    """Install the wheel where its dependencies are found, and not this checkout."""
+    """Install the wheel as the page says, where its dependencies are found, and no checkout."""
     pytest.importorskip("pip", reason="`make test-min` has not what installs a wheel")
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder, with_pip=False)
-    pip = [sys.executable, "-m", "pip", "--python", folder / "bin" / "python"]
-    subprocess.run([*pip, "install", "--quiet", "--no-deps", "--no-index", wheel], check=True)
+    ((_, command),) = commands_of(__file__)
+    pip, install, address = shlex.split(command.replace("VERSION", __version__))
+    pip = [sys.executable, "-m", pip, "--python", folder / "bin" / "python"]
+    local = address.replace("https://files.example", wheel.parent.as_uri())
+    subprocess.run([*pip, install, "--quiet", "--no-deps", "--no-index", local], check=True)
     (package,) = folder.glob("lib/python*/site-packages/webhook")
     (package.parent / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
     return folder / "bin"

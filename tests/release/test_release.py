@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from packaging.requirements import Requirement
 from deploy import generate, oci, release, sbom
 from tests.release.conftest import EPOCH, VERSION, git, set_version
 from tests.support import charts
+from tests.support.documents import commands
 from tests.support.paths import ROOT
 from tests.support.registries import serving
 
@@ -308,6 +310,21 @@ def test_a_build_that_fails_says_so_and_leaves_the_older_release(
     assert release.main(["--output", str(tmp_path / "out")]) == 1
     assert capsys.readouterr().err.startswith("make release: `deploy/images/build` failed:\n")
     assert older.exists()
+
+
+def test_both_images_take_the_build_arguments_of_the_page(builder, tmp_path):
+    (command,) = commands(ROOT / "deploy/install.md", "PIP_INDEX_URL")
+    settings = dict(one.split("=", 1) for one in shlex.split(command) if "=" in one)
+    subprocess.run(
+        [ROOT / "deploy/images/build"],
+        env={**os.environ, **settings, "OCI": str(tmp_path)}, check=True, capture_output=True,
+    )  # fmt: skip
+    for line in builder.read_text().splitlines():
+        given = re.findall(r"--build-arg (\w+)=", line)
+        assert {"BASE", "PIP_INDEX_URL"} <= {*given}
+        file = re.search(r"--file (\S+)", line)[1]
+        declared = re.findall(r"^ARG (\w+)", (ROOT / file).read_text(), re.MULTILINE)
+        assert {*given} <= {*declared}
 
 
 @pytest.mark.parametrize("name", ["build", "runtime"])

@@ -29,6 +29,7 @@ RUN = {
     ],
     "tests/cluster/test_first_change.py": [r"webhook/first-change\.md: "],
     "tests/contracts/test_coming_over.py": [r"deploy/coming-over\.md: "],
+    "tests/contracts/test_project.py": [r"deploy/install\.md: pip install"],
     "tests/contracts/test_other_programs.py": [
         r"tests/e2e/README\.md: (\(cd|export|for|git clone)",
     ],
