@@ -24,6 +24,7 @@ from webhook.core.nvidia.memory_flags import PROGRAMS
 from webhook.core.nvidia.programs import FRACTION_REFERENCE, SETTINGS, Program
 from webhook.core.nvidia.variables import VISIBLE_DEVICES_ENV
 from webhook.core.pod.findings import Reason
+from webhook.core.pod.memory_annotation import HELPER_CONTAINERS
 from webhook.core.policy.cluster import UNKNOWN
 from webhook.core.policy.values import Bounds
 
@@ -289,6 +290,11 @@ def test_every_program_of_a_policy_is_documented_with_its_variables(program):
     (row,) = re.findall(rf"^\|.* \| `{program}` \|$", FRAMEWORKS, re.MULTILINE)
     for setting in SETTINGS[program]:
         assert f"`{setting.name}" in row
+
+
+def test_the_known_helpers_are_documented_and_no_others():
+    (listed,) = re.findall(r"^Known helpers: (.*?);", PODS, re.MULTILINE | re.DOTALL)
+    assert sorted(re.findall("`([^`]+)`", listed)) == sorted(HELPER_CONTAINERS)
 
 
 def test_every_alert_is_documented_and_no_other():

@@ -13,6 +13,7 @@ Json = dict[str, Any]
 
 NAMES = ["trainer", "loader", "proxy", "fetch", "tune"]
 SIZES = ["64Mi", "512Mi", "8Gi", "7.5G", "8e9", "1.1Gi"]
+EXPLICIT_SIZES = ["64Mi", "8192Mi", "7500M", "8e9", "8000000001"]
 
 ANY_JSON = st.recursive(
     st.none()
@@ -168,10 +169,13 @@ def asking_pods(draw: st.DrawFn) -> Json:
     split = draw(st.integers(1, len(names)))
     getting = draw(st.lists(st.sampled_from(names), min_size=1, unique=True))
     amounts = {name: draw(st.sampled_from(SIZES)) for name in getting}
-    if draw(st.booleans()):
+    explicit: dict[str, str] = {}
+    how = draw(st.sampled_from(["list", "one quantity", "explicit"]))
+    memory = draw(st.sampled_from(SIZES)) if how == "one quantity" else None
+    if how == "list":
         memory = ", ".join(f"{name}={size}" for name, size in amounts.items())
-    else:
-        memory = draw(st.sampled_from(SIZES))
+    elif how == "explicit":
+        explicit = {name: draw(st.sampled_from(EXPLICIT_SIZES)) for name in getting}
     spec: Json = {}
     profiles = draw(PROFILES)
     if split < len(names) or draw(st.booleans()):
@@ -203,6 +207,7 @@ def asking_pods(draw: st.DrawFn) -> Json:
     if mounted:
         spec["volumes"] = [*(spec.get("volumes") or ()), *MOUNTED]
     pod = a_pod(memory, containers=draw(containers(names[:split], init=False)), **spec)
+    pod["metadata"].setdefault("annotations", {})
     for field in ("containers", "initContainers"):
         for container in pod["spec"].get(field) or ():
             if profiles is not None:
@@ -212,6 +217,10 @@ def asking_pods(draw: st.DrawFn) -> Json:
                 container["volumeMounts"] = draw(MOUNTS)
             if spec.get("resources") == LITTLE and "cpu" in limits:
                 del container["resources"]  # the API server takes no limit above the pod's
+            if container["name"] in explicit:
+                own = container["resources"] = dict(container.get("resources") or {})
+                amount = {"vramwarden.io/vram": explicit[container["name"]]}
+                own["limits"] = {**(own.get("limits") or {}), **amount}
     if draw(st.booleans()):
         pod["metadata"]["annotations"]["vramwarden.io/gpu-count"] = draw(
             st.sampled_from(["1", "2", "8"])

@@ -11,7 +11,7 @@ import copy
 import re
 from typing import TYPE_CHECKING, Any
 
-from webhook.core.pod.quantity import parse_quantity
+from webhook.core.pod.quantity import canonical, parse_quantity
 from webhook.names import ASKING_ANNOTATIONS
 
 if TYPE_CHECKING:
@@ -221,7 +221,7 @@ def shared(pod: Json, path: str, found: re.Match[str]) -> Json:
 
 def meant(pod: Json, path: str, found: re.Match[str]) -> list[Json]:
     if ": " in found[1]:
-        return [lines(copy.deepcopy(pod), found[1])]
+        return [lines(drop(copy.deepcopy(pod), path), found[1])]
     return []  # which key, and not what to write
 
 
@@ -311,6 +311,9 @@ def with_flag(pod: Json, path: str, found: re.Match[str]) -> Json:
 
 
 def enlarged(pod: Json, path: str, found: re.Match[str]) -> Json:
+    written = pod["metadata"].get("annotations", {}).get(MEMORY, "")
+    if found[1] and "=" not in written:
+        return annotate(pod, MEMORY, found[1] + found[2])
     return amount(pod, path, found[2], (found[1] or "").rstrip("="))
 
 
@@ -340,6 +343,10 @@ CURES: list[tuple[str, Any]] = [
     (rf"^add (\S+) to the shell's line{ON}", one(lengthened)),
     (rf"^add (--\S+){ON}", one(served)),
     (rf"^add ([A-Z_]+)=(\S+){ON}", one(with_variable)),
+    (
+        r"^write (\S+=.+); without a name it goes to the first of \d+ containers$",
+        one(lambda pod, _, found: annotate(pod, MEMORY, found[1])),
+    ),
     (rf"^write (\S+) as (\S+) into (\S+) before the start{ON}", one(written_before)),
     (rf"^write (\S+) in place of (\S+){ON}", one(replaced)),
     (
@@ -491,7 +498,7 @@ CURES: list[tuple[str, Any]] = [
     (r"remove it(?P<more>(?: and [^ ,]+)*), and write the annotation " + LINE, one(theirs)),
     (
         r"(?:nothing reads this key|vramwarden does not); write (?:the annotation )?" + LINE,
-        one(lambda pod, _, found: lines(pod, found["line"])),
+        one(lambda pod, path, found: lines(drop(pod, path), found["line"])),
     ),
     (
         r"no node has this resource; write the annotation " + LINE,
@@ -548,21 +555,8 @@ def respelled(pod: Json) -> Json:
         resources = container.get("resources") or {}
         for kind in ("limits", "requests"):
             for name, written in (resources.get(kind) or {}).items():
-                resources[kind][name] = _canonical(str(written))
+                resources[kind][name] = canonical(str(written))
         for name, written in (resources.get("limits") or {}).items():
             if "/" in name:
                 resources.setdefault("requests", {}).setdefault(name, written)
     return pod
-
-
-def _canonical(written: str) -> str:
-    if not re.fullmatch(r"[0-9]*\.?[0-9]+", written):
-        return written
-    value = parse_quantity(written)
-    if value.denominator != 1:
-        return f"{-(-value * 1000 // 1)}m"
-    number, letters = int(value), ["", "k", "M", "G", "T", "P", "E"]
-    while number and number % 1000 == 0:
-        number //= 1000
-        letters.pop(0)
-    return f"{number}{letters[0]}"

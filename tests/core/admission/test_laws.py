@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 from tests.core.admission.plugins import A100, H200, sliced
 from tests.support.paths import REVIEWS
-from tests.support.pods import a_pod, a_policy, a_request, a_review, a_rule
+from tests.support.pods import a_container, a_pod, a_policy, a_request, a_review, a_rule
 from tests.support.strategies import ANY_JSON, asking_pods
 from webhook.adapters.review_json import read_review, write_review
 from webhook.core.admission.decide import Outcome, Phase, decide
 from webhook.core.nvidia.programs import Program
+from webhook.core.pod.quantity import canonical
 from webhook.core.pod.review import BadReviewError
 from webhook.core.policy.cluster import UNKNOWN, Cluster
 from webhook.core.policy.values import (
@@ -224,6 +225,51 @@ def test_everything_else_in_the_pod_stays_as_it_was(pod, rule):
                 for each in (old, new)
             )
             assert mounts == before
+
+
+def with_vram(pod):
+    """Return the resources that are counted, by the name of the container."""
+    counted = {}
+    for container in (*pod["spec"]["containers"], *(pod["spec"].get("initContainers") or ())):
+        for kind, amounts in (container.get("resources") or {}).items():
+            for name, amount in (amounts or {}).items():
+                if "/" in name:
+                    counted[container["name"], kind, name] = amount
+    return counted
+
+
+@given(asking_pods(), RULES)
+def test_an_explicit_amount_is_left_as_it_is_written(pod, rule):
+    written, after = with_vram(pod), with_vram(mutated(pod, a_policy(rule)).obj)
+    assert {key: after[key] for key in written} == written
+    if written:  # a request is added, in the spelling of the limit
+        assert {key[0] for key in after} == {key[0] for key in written}
+        assert {canonical(amount) for amount in after.values()} == {
+            canonical(amount) for amount in written.values()
+        }
+
+
+FIRST_OF_ALL = st.sampled_from(
+    [a_container("stranger"), a_container("istio-proxy"), a_container("x", resources={})]
+)
+
+
+@example(pod=a_pod("8Gi"), rule=a_rule(), accounting=Accounting.VRAM, first=a_container("x"))
+@given(asking_pods(), RULES, st.sampled_from(Accounting), FIRST_OF_ALL)
+def test_a_container_that_is_prepended_later_moves_no_vram(pod, rule, accounting, first):
+    """Another webhook, after ours, puts its container first; then ours judges the pod again."""
+    one_gpu = pod["metadata"]["annotations"].get("vramwarden.io/gpu-count", "1") == "1"
+    assume(accounting is not Accounting.CAP_ONLY or one_gpu)
+    policy = a_policy(replace(rule, accounting=accounting))
+    cluster = Cluster(sliced_nodes=(sliced(A100),))
+    once = mutated(pod, policy, cluster).obj
+    prepended = copy.deepcopy(once)
+    prepended["spec"]["containers"].insert(0, copy.deepcopy(first))
+    twice = mutated(prepended, policy, cluster)
+    assert with_vram(twice.obj) == with_vram(once)
+    assert not any("without a name" in note for note in twice.notes)
+    decision = decide(a_request(twice.obj), policy, cluster, Phase.VALIDATE)
+    assert (decision.outcome, decision.findings) == (Outcome.ALLOWED, ())
 
 
 @given(asking_pods(), RULES)

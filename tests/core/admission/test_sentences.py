@@ -59,7 +59,7 @@ DENIALS = [
     (
         a_pod("3k"),
         f"TooSmall: {MEMORY}",
-        "3k is 3000 bytes; for MiB write 3000Mi",
+        "3k is less than 1Mi, the smallest share; write a size, e.g. 8Gi",
     ),
     (
         a_pod("8Gi", containers=[a_container(resources={"limits": {SLICE: "1"}})]),

@@ -220,6 +220,8 @@ def whole_pods(draw):
     if not annotations and draw(st.booleans()):
         del pod["metadata"]["annotations"]
     containers = [*pod["spec"]["containers"], *pod["spec"].get("initContainers", ())]
+    for container in containers:
+        ((container.get("resources") or {}).get("limits") or {}).pop("vramwarden.io/vram", None)
     container = draw(st.sampled_from(containers))
     resources = container["resources"] = container.get("resources") or {}
     for kind in ("limits", "requests"):

@@ -4,6 +4,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.pods import a_container, a_pod
+from webhook.core.placement.pods import counted_need
 from webhook.core.pod.demand import plan_demand, read_demand
 from webhook.core.pod.quantity import format_bytes
 from webhook.core.pod.suggestions import Suggestions
@@ -45,9 +46,31 @@ def of_two(memory, b=None, **more):
     return a_pod(memory, containers=[*named("a"), *named("b", resources=b)], **more)
 
 
+def helped(*names, **more):
+    return a_pod("8Gi", containers=named(*names), **more)
+
+
 TWO = {VRAM: "2Gi"}
+HAS = asking("limits", "8Gi")
 DEMANDS = {
     "one quantity goes to the first container": (of_two("8Gi"), "a=8Gi"),
+    "to the first that is no helper": (helped("istio-proxy", "daprd", "a", "b"), "a=8Gi"),
+    "a number after a helper's name": (helped("fluid-fuse-0", "a"), "a=8Gi"),
+    "to the first of helpers alone": (helped("istio-proxy", "daprd"), "istio-proxy=8Gi"),
+    "to a helper that is named": (
+        helped("a", "istio-proxy", annotations={DEFAULT: "istio-proxy"}),
+        "istio-proxy=8Gi",
+    ),
+    "to the only one with an amount": (of_two("8Gi", HAS), "b=8Gi"),
+    "or a request": (of_two("8Gi", asking("requests", "8Gi", **HAS)), "b=8Gi"),
+    "also a helper": (
+        a_pod("8Gi", containers=[*named("a"), *named("istio-proxy", resources=HAS)]),
+        "istio-proxy=8Gi",
+    ),
+    "also an init container": (
+        a_pod("8Gi", containers=named("a"), initContainers=named("init", resources=HAS)),
+        "init=8Gi",
+    ),
     **{
         f"to the default container, {name}": (
             of_two("8Gi", initContainers=INITS, annotations={DEFAULT: name}),
@@ -59,6 +82,11 @@ DEMANDS = {
     "an explicit limit is a demand": (explicit(limits=TWO), "main=2Gi"),
     "so are a request and its equal limit": (explicit(requests=TWO, limits=TWO), "main=2Gi"),
     "annotation and explicit amount may agree": (explicit("2048Mi", limits=TWO), "main=2Gi"),
+    "they agree after rounding up": (explicit("4292Mi", limits={VRAM: "4500M"}), "main=4292Mi"),
+    "also where the annotation is rounded": (
+        explicit("1.1Gi", limits={VRAM: "1127Mi"}),
+        "main=1127Mi",
+    ),
 }
 
 
@@ -121,6 +149,30 @@ def test_an_explicit_amount_is_for_all_gpus_together():
     assert demand_of(pod).per_gpu_bytes == 8 * 2**30
 
 
+@pytest.mark.parametrize(
+    ("amounts", "count", "cap_bytes"),
+    [
+        (["4500M"], "1", 4292 * 2**20),
+        (["9G"], "2", 4292 * 2**20),
+        (["9000000001"], "2", 4292 * 2**20),
+        (["8589934593"], "2", 4097 * 2**20),
+        (["8000000001"], "1", 7630 * 2**20),
+        (["1048577", "1048577", "1048577"], "1", 4 * 2**20),  # not 6Mi: the sum is rounded up once
+    ],
+)
+def test_the_cap_of_explicit_amounts_is_what_is_counted_rounded_up_per_gpu(
+    amounts, count, cap_bytes
+):
+    containers = [
+        a_container(f"c{number}", resources=asking("limits", amount))
+        for number, amount in enumerate(amounts)
+    ]
+    pod = a_pod(containers=containers, annotations={"vramwarden.io/gpu-count": count})
+    assert demand_of(pod).per_gpu_bytes == cap_bytes
+    need, _ = counted_need(read_pod(pod))
+    assert (need.memory_bytes, need.gpu_count) == (cap_bytes, int(count))
+
+
 DENIED = {
     **{
         f"the count {count!r}": (a_pod("8Gi", annotations={COUNT: count}), "InvalidCount: ")
@@ -133,8 +185,16 @@ DENIED = {
     "a class without memory": (a_pod(annotations={CLASS: "a100"}), "InvalidQuantity: "),
     "no containers": (a_pod("8Gi", containers=[]), "UnknownContainer: "),
     "an amount left out by the annotation": (
-        of_two("8Gi", {"limits": TWO}),
+        of_two("8Gi", {"limits": TWO}, annotations={DEFAULT: "a"}),
         "ConflictingAmounts: .*gives it none",
+    ),
+    "a fraction of a byte in resources": (
+        explicit(limits={VRAM: "1.1Gi"}),
+        "InvalidQuantity: 1.1Gi is a fraction of a byte; use 1127Mi$",
+    ),
+    "a fraction beside the annotation": (
+        explicit("1.1Gi", limits={VRAM: "1181116006400m"}),
+        "InvalidQuantity: 1181116006400m is a fraction of a byte; write a size, e.g. 1127Mi$",
     ),
     "a request without a limit": (explicit(requests=TWO), "RequestsLimitsMismatch"),
     "a request below its limit": (

@@ -9,9 +9,11 @@ from webhook.core.pod.quantity import (
     MIB,
     QuantityError,
     QuantityTooSmallError,
+    canonical,
     format_bytes,
     parse_quantity,
     parse_vram,
+    parse_vram_resource,
 )
 from webhook.core.words import MAX_BYTES
 
@@ -105,14 +107,107 @@ def test_what_is_no_amount_is_rejected_in_words_that_help(written, says):
         ("8", "for MiB write 8Mi, for GiB 8Gi$"),
         ("1", "for MiB write 1Mi, for GiB 1Gi$"),
         ("1048575", "for MiB write 1048575Mi$"),
-        ("3k", "^is 3000 bytes; for MiB write 3000Mi$"),
-        ("1.5k", "^is 1500 bytes; for MiB write 1500Mi$"),
-        *((less, "^is less than 1Mi, the smallest share;") for less in ("1Ki", "0.9Mi")),
+        ("1", "^is 1 byte;"),
+        *(
+            (less, "^is less than 1Mi, the smallest share;")
+            for less in ("1Ki", "0.9Mi", "3k", "1.5k", "8e3")
+        ),
     ],
 )
 def test_less_than_a_mebibyte_is_too_small_and_a_bare_number_gets_its_unit(written, says):
     with pytest.raises(QuantityTooSmallError, match=says):
         parse_vram(written)
+
+
+@pytest.mark.parametrize(
+    ("written", "bytes_written"),
+    [("4500M", 4_500_000_000), ("8000000001", 8_000_000_001), ("1.5Gi", 1536 * MIB), ("8e9", 8e9)],
+)
+def test_an_amount_in_resources_is_not_rounded(written, bytes_written):
+    assert parse_vram_resource(written) == bytes_written
+
+
+@pytest.mark.parametrize(
+    ("written", "says"),
+    [
+        ("1.1Gi", "^is a fraction of a byte; use 1127Mi$"),
+        ("1181116006400m", "^is a fraction of a byte; use 1127Mi$"),
+        ("0.3Gi", "^is a fraction of a byte; use 308Mi$"),
+        ("1048576.5", "^is a fraction of a byte; use 2Mi$"),
+        ("1,1Gi", "use 1127Mi$"),
+        ("1.1GB", "use 1.1G or 1127Mi$"),
+        ("1.5", "^is a fraction of a byte; write a size"),
+        ("500m", "parts of a GPU are not counted"),
+        ("8k", "^is 8000 bytes; for MiB write 8000Mi$"),  # of 8000, by the API server
+        ("0", "greater than zero"),
+        ("8Ei", "larger than"),
+        ("9223372036854775807", "larger than"),
+    ],
+)
+def test_what_the_api_server_stores_otherwise_is_no_amount_in_resources(written, says):
+    with pytest.raises(QuantityError, match=says):
+        parse_vram_resource(written)
+
+
+SPELLINGS = {
+    "8192Mi": "8Gi",
+    "1.5Gi": "1536Mi",
+    "1.1Gi": "1181116006400m",
+    "0.5Mi": "512Ki",
+    "512": "512",
+    "0.5Ki": "512",
+    "7630Mi": "7630Mi",
+    "4500M": "4500M",
+    "4.5G": "4500M",
+    "8000M": "8G",
+    "8589934592": "8589934592",
+    "8000000000": "8G",
+    "8e9": "8e9",
+    "8E9": "8E9",
+    "8e+9": "8e+9",
+    "8E0": "8E0",
+    "+8G": "+8G",
+    "08.G": "08.G",
+    "8.0E9": "8e9",
+    "8000e6": "8e9",
+    "8.5e9": "8500e6",
+    "80e8": "8e9",
+    "1.5e0": "1500e-3",
+    "1e-4": "1e-3",
+    "+8Gi": "8Gi",
+    "2000m": "2",
+    "2.0": "2",
+    "0.5": "500m",
+    "500u": "1m",
+    "1n": "1m",
+    "0": "0",
+    "0Gi": "0",
+    "8192": "8192",
+    "8000": "8k",
+    "9Ei": "9223372036854775807",
+}
+"""Spellings of an amount, and what the API server stores for each: `tests/cluster/test_amounts.py`
+compares them with a real one."""
+
+
+@pytest.mark.parametrize(("written", "stored"), SPELLINGS.items())
+def test_a_quantity_is_written_as_the_api_server_stores_it(written, stored):
+    assert canonical(written) == canonical(stored) == stored
+
+
+@pytest.mark.parametrize("written", ["8GB", "", "x" * 300, "1e30"])
+def test_what_is_no_quantity_that_can_be_counted_stays_as_it_is_written(written):
+    assert canonical(written) == written
+
+
+@given(st.integers(1, MAX_BYTES), st.sampled_from(["", "Ki", "k", "M", "Gi", "e3", "m"]))
+def test_the_api_servers_spelling_has_the_same_value(number, unit):
+    written = f"{number}{unit}"
+    try:
+        value = parse_quantity(written)
+    except QuantityError:
+        return
+    assert parse_quantity(canonical(written)) == value
 
 
 @pytest.mark.parametrize(

@@ -214,7 +214,7 @@ def test_json_that_changes_becomes_yaml_between_its_neighbours():
     first, _, second = out.partition("---\n")
     assert first == '{"kind": "A"}\n'
     assert second.startswith("kind: Pod\nmetadata:\n")
-    assert "vramwarden.io/vram: 7630Mi\n" in second
+    assert "      limits:\n        vramwarden.io/vram: 8e9\n" in second
 
 
 def test_a_mapping_merged_into_two_containers_is_edited_in_one():

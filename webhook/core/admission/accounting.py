@@ -25,7 +25,14 @@ from webhook.core.nvidia.plugin import (
     slice_resource,
 )
 from webhook.core.pod.gpus import free_label
-from webhook.core.pod.quantity import MIB, QuantityError, amount_or, format_bytes, parse_quantity
+from webhook.core.pod.quantity import (
+    MIB,
+    QuantityError,
+    amount_or,
+    canonical,
+    format_bytes,
+    parse_quantity,
+)
 from webhook.core.pod.views import Container, Pod, effective_amount
 from webhook.core.policy.cluster import Cluster, SlicedNode, smallest
 from webhook.core.policy.values import Accounting, GPUClass, Policy, Rule
@@ -56,11 +63,20 @@ class CountedAmounts:
     """Says whether a resource comes from what was counted for this pod before; None for none."""
     replaced_labels: frozenset[str] = frozenset()
     """Labels of nodes that were asked for with it, and with nothing that is counted now."""
+    unit: int = 1
+    """Amounts that a pod writes count rounded up to a multiple of this, and are left as written."""
 
     def written(self, container: str) -> tuple[str, str] | None:
         """Return the resource of a container and its amount as text; None for none."""
         found = self.amounts.get(container)
         return found and (found[0], format_bytes(found[1]))
+
+    def holds(self, container: str, written: object) -> bool:
+        """Return True if a written amount is what is counted for a container with VRAM."""
+        value = None if written is None else amount_or(written, None)
+        if value is None or value.denominator != 1:
+            return False
+        return -(-value // self.unit) * self.unit == self.amounts[container][1]
 
 
 def counted_for(
@@ -80,7 +96,8 @@ def counted_for(
     amounts = {
         name: (VRAM_RESOURCE, amount * demand.gpu_count) for name, amount in demand.amounts.items()
     }
-    return CountedAmounts(amounts, (_more_than(NODE_GPU_MEMORY_LABEL, demand.per_gpu_bytes),))
+    large_enough = _more_than(NODE_GPU_MEMORY_LABEL, demand.per_gpu_bytes)
+    return CountedAmounts(amounts, (large_enough,), unit=demand.gpu_count * MIB)
 
 
 def _slices(
@@ -127,12 +144,16 @@ def is_counted_by_plugin(resource: str, amount: str, rule: Rule) -> bool:
     if rule.accounting is Accounting.MIG:
         return is_slice(resource)
     is_slot = rule.accounting is Accounting.CAP_ONLY and resource == rule.time_sliced_resource
-    return is_slot and _equals(amount, 1)
+    return is_slot and amount_or(amount, None) == 1
 
 
 def count(edits: Edits, place: str, container: Json, counted: CountedAmounts) -> None:
-    """Set requests and limits of what the container at a place gets."""
-    found = counted.written(container["name"])
+    """Set requests and limits of what the container at a place gets.
+
+    An explicit amount stays as it is written, and a request that is missing becomes the limit.
+    """
+    name = container["name"]
+    found = counted.written(name)
     if found is None:
         return
     resource, written = found
@@ -141,22 +162,24 @@ def count(edits: Edits, place: str, container: Json, counted: CountedAmounts) ->
         ours = {kind: {resource: written} for kind in _KINDS}
         edits.put(place, "resources", ours)
         return
+    limit = (resources.get("limits") or {}).get(resource)
+    if counted.holds(name, limit):
+        written = canonical(str(limit))
     for kind in _KINDS:
         amounts = resources.get(kind)
-        present = amounts.get(resource) if amounts else None
         if counted.replaces:
             for other in amounts or ():
                 if other != resource and counted.replaces(other):
                     edits.remove(f"{place}/resources/{kind}", other)
-        if present != written and not _equals(present, counted.amounts[container["name"]][1]):
+        if not counted.holds(name, amounts.get(resource) if amounts else None):
             edits.merge(f"{place}/resources", kind, amounts, {resource: written})
 
 
 def uncounted(container: Container, counted: CountedAmounts) -> Iterator[str]:
     """Yield the paths where a container with VRAM lacks what `count` writes."""
-    resource, amount = counted.amounts[container.name]
+    resource, _ = counted.amounts[container.name]
     for kind in _KINDS:
-        if not _equals(container.resources(kind).get(resource), amount):
+        if not counted.holds(container.name, container.resources(kind).get(resource)):
             yield f"{container.path}.resources.{kind}"
 
 
@@ -198,7 +221,3 @@ def _more_than(label: str, need_bytes: int) -> Json:
 
 def _is_vram(resource: str) -> bool:
     return resource == VRAM_RESOURCE
-
-
-def _equals(written: object, amount: int) -> bool:
-    return written is not None and amount_or(written, None) == amount

@@ -23,6 +23,7 @@ from webhook.core.pod.quantity import (
     format_bytes,
     parse_quantity,
     parse_vram,
+    parse_vram_resource,
 )
 from webhook.core.pod.suggestions import Suggestions
 from webhook.core.pod.views import Container, Pod, effective_amount
@@ -56,9 +57,9 @@ class Demand(NamedTuple):
     """The VRAM that a pod asks for."""
 
     amounts: Mapping[str, int]
-    """Bytes per GPU, by container name."""
+    """Bytes per GPU by container name, each rounded up to a MiB."""
     per_gpu_bytes: int
-    """The pod's effective demand on each of its GPUs: the cap."""
+    """The pod's effective demand on each of its GPUs, rounded up to a MiB: the cap."""
     gpu_count: int
     gpu_class: str | None
     """The class the pod names, not the rule's default."""
@@ -73,8 +74,8 @@ def read_demand(pod: Pod) -> tuple[Demand | None, tuple[Finding, ...]]:
     | --- | --- | --- |
     | absent | absent | none |
     | present | absent | the annotation's |
-    | absent | present | the explicit amounts, divided by `gpu-count` |
-    | present | present, equal | the same |
+    | absent | present | the explicit amounts / `gpu-count`, rounded up to a MiB |
+    | present | present, the same after rounding up | the same |
     | present | present, different | denied: ConflictingAmounts |
 
     The findings suggest any readable line, since no rule is known here.
@@ -141,8 +142,23 @@ class _Plan:
             first = next(container for container in pod.containers if container.name in amounts)
             path = _resource_path(first)
         per_gpu_bytes = effective_amount(pod.containers, amounts, 0)
+        if self.explicit:
+            per_gpu_bytes = self._counted_per_gpu(pod, amounts)
         gpu_class = pod.annotations.get(GPU_CLASS_ANNOTATION)
         return Demand(amounts, per_gpu_bytes, self.count, gpu_class, path)
+
+    def _counted_per_gpu(self, pod: Pod, amounts: Mapping[str, int]) -> int:
+        """Return the effective amount in `resources` / the number of GPUs, rounded up to a MiB.
+
+        Containers without an explicit amount get that of the annotation, which also counts where
+        the two disagree.
+        """
+        totals = {name: amount * self.divisor for name, amount in amounts.items()}
+        explicit = self.per_gpu(self.explicit)
+        agreed = (name for name in totals if explicit.get(name) == amounts[name])
+        totals |= {name: self.explicit[name] for name in agreed}
+        effective = effective_amount(pod.containers, totals, 0)
+        return -(-effective // (self.divisor * MIB)) * MIB
 
 
 def _scan(pod: Pod, faults: Faults, suggestions: Suggestions) -> _Plan:
@@ -173,14 +189,13 @@ def _explicit_amounts(pod: Pod, faults: Faults) -> tuple[bool, dict[str, int]]:
     """
     asks, totals = False, {}
     for container in pod.containers:
-        request = container.resources("requests").get(VRAM_RESOURCE)
-        limit = container.resources("limits").get(VRAM_RESOURCE)
-        written = limit if limit is not None else request
-        if written is None:
+        kind = _kind(container)
+        if not kind:
             continue
         asks = True
         if len(faults) >= MOST_DEMAND_FINDINGS:
             break
+        written = container.resources(kind)[VRAM_RESOURCE]
         total = read_amount(written, _resource_path(container), container.name, faults)
         if total:
             totals[container.name] = total
@@ -190,9 +205,13 @@ def _explicit_amounts(pod: Pod, faults: Faults) -> tuple[bool, dict[str, int]]:
     return asks, totals
 
 
+def _kind(container: Container) -> str:
+    """Return where a container's explicit amount is: limits, else requests; empty if nowhere."""
+    return next((kind for kind in _KINDS if VRAM_RESOURCE in container.resources(kind)), "")
+
+
 def _resource_path(container: Container) -> str:
-    kind = "limits" if VRAM_RESOURCE in container.resources("limits") else "requests"
-    return f"{container.path}.resources.{kind}[{VRAM_RESOURCE}]"
+    return f"{container.path}.resources.{_kind(container)}[{VRAM_RESOURCE}]"
 
 
 def _check_orphans(pod: Pod, faults: Faults) -> None:
@@ -242,7 +261,7 @@ def _fill(gap: Gap, plan: _Plan, suggestions: Suggestions, *, is_last: bool) -> 
         said, amount = suggestions.instead_of(gap.error, amounts_with, agreed, is_last=is_last)
         detail = f"{gap.sentence} {said}"
     if amount and name:
-        amounts[name] = parse_vram(amount)
+        amounts[name] = parse_vram(amount)  # whole bytes, also in `resources`
     else:
         plan.complete = False
     return Finding(gap.reason, gap.path, detail)
@@ -325,6 +344,6 @@ def unequal_amounts(
 
 def _is_vram(text: str) -> bool:
     try:
-        return parse_vram(text) > 0
+        return parse_vram_resource(text) > 0
     except QuantityError:
         return False

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import re
-from itertools import islice
+from itertools import filterfalse, islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from webhook.core.bounds import LONGEST_WORD, MOST_DEMAND_FINDINGS
 from webhook.core.pod.findings import Finding, Reason, annotation_path, quoted
-from webhook.core.pod.quantity import QuantityError, QuantityTooSmallError, parse_vram
+from webhook.core.pod.quantity import (
+    QuantityError,
+    QuantityTooSmallError,
+    parse_vram,
+    parse_vram_resource,
+)
 from webhook.core.words import shortened
-from webhook.names import DEFAULT_CONTAINER_ANNOTATION, GPU_MEMORY_ANNOTATION
+from webhook.names import (
+    ADMITTED_ANNOTATION,
+    DEFAULT_CONTAINER_ANNOTATION,
+    GPU_MEMORY_ANNOTATION,
+    VRAM_RESOURCE,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from webhook.core.pod.views import Pod
 
@@ -25,6 +35,62 @@ _COMMA: Final = re.compile("(?<![0-9]),|,(?![0-9]+ *[A-Za-z]* *(?:,|$))")
 _WITH_DECIMALS: Final = re.compile("[0-9.]*,[0-9,.]+ *[A-Za-z]*")
 _PLAIN: Final = re.compile(r"[0-9A-Za-z.,/%+-]{1,64}")
 _SHOWN_NAMES: Final = 10
+_OF_DEVICE_PLUGIN: Final = "nvidia.com/"
+"""Prefix of the slices and slots that NVIDIA's device plugin counts."""
+
+HELPER_CONTAINERS: Final = {
+    # service meshes
+    "istio-proxy": "Istio",
+    "linkerd-proxy": "Linkerd",
+    "consul-dataplane": "Consul",
+    "envoy-sidecar": "Consul before 1.0",
+    "kuma-sidecar": "Kuma, Kong Mesh",
+    "envoy": "AWS App Mesh, Open Service Mesh",
+    "xray-daemon": "AWS X-Ray",
+    # storage
+    "gke-gcsfuse-sidecar": "Cloud Storage FUSE",
+    "fluid-fuse": "Fluid",
+    "fuse-sidecar": "home-made injectors of FUSE mounts",
+    "jfs-mount": "JuiceFS",
+    "git-sync": "git-sync",
+    # databases, identities and secrets
+    "cloud-sql-proxy": "Cloud SQL",
+    "cloudsql-proxy": "Cloud SQL",
+    "alloydb-auth-proxy": "AlloyDB",
+    "vault-agent": "Vault",
+    "azwi-proxy": "Azure Workload Identity",
+    # requests
+    "daprd": "Dapr",
+    "queue-proxy": "Knative",
+    "kube-rbac-proxy": "kube-rbac-proxy",
+    "oauth-proxy": "OpenShift",
+    "oauth2-proxy": "oauth2-proxy",
+    "traffic-agent": "Telepresence",
+    # logs, metrics and traces
+    "datadog-agent-injected": "Datadog",
+    "datadog-agent": "Datadog",
+    "otc-container": "OpenTelemetry operator",
+    "otel-collector": "OpenTelemetry",
+    "jaeger-agent": "Jaeger operator",
+    "cloudwatch-agent": "Amazon CloudWatch",
+    "fluent-bit": "Fluent Bit",
+    "fluentd": "Fluentd",
+    "filebeat": "Filebeat",
+    "promtail": "Promtail",
+    "metrics-logger-and-collector": "Katib",
+    # workflows and continuous integration
+    "wait": "Argo Workflows",
+    "airflow-xcom-sidecar": "Airflow",
+    "autoscaler": "KubeRay",
+    "jnlp": "Jenkins",
+}
+"""Products by the name of the container that they add to a pod, as in their own sources.
+
+Such a container gets VRAM only if it is named or has an amount. Names that may be a user's program,
+such as `nginx`, `agent` or `server`, are left out.
+"""
+_NUMBER: Final = re.compile("-[0-9]{1,3}$")
+"""Suffix of a container's name if an injector numbers its containers, as in `fluid-fuse-0`."""
 
 
 class Gap(NamedTuple):
@@ -94,9 +160,12 @@ def _read_list(pod: Pod, memory: str, faults: Faults) -> dict[str, int]:
 
 
 def read_amount(text: str, path: str, container: str, faults: Faults, prefix: str = "") -> int:
-    """Read one amount in bytes; return 0 and add a fault if the text is no amount."""
+    """Read one amount in bytes; return 0 and add a fault if the text is no amount.
+
+    An amount of the annotation, whose path is MEMORY_PATH, is rounded up to a MiB.
+    """
     try:
-        return parse_vram(text)
+        return parse_vram(text) if path == MEMORY_PATH else parse_vram_resource(text)
     except QuantityError as error:
         too_small = isinstance(error, QuantityTooSmallError)
         reason = Reason.TOO_SMALL if too_small else Reason.INVALID_QUANTITY
@@ -106,14 +175,21 @@ def read_amount(text: str, path: str, container: str, faults: Faults, prefix: st
 
 
 def default_container(pod: Pod, faults: Faults) -> str:
-    """Return the container that one quantity goes to, as `kubectl` would choose it.
+    """Return the container that one quantity goes to; empty if there is none.
 
-    If the named one does not exist, add a fault and return the first; empty if there is none.
+    | the first that there is | container |
+    | --- | --- |
+    | the annotation `kubectl.kubernetes.io/default-container` | the one that it names |
+    | exactly one container that already has VRAM | that one |
+    | a container in spec.containers that is no known helper | the first of them |
+    | any container in spec.containers | the first |
+
+    If the named one does not exist, add a fault and return the one without the annotation.
     """
-    first = next((one.name for one in pod.containers if one.field == "containers"), "")
+    found = _chosen(pod)
     named = pod.annotations.get(DEFAULT_CONTAINER_ANNOTATION)
-    if named is None and first:
-        return first
+    if named is None and found:
+        return found
     if named is None:
         path, sentence = "spec.containers", "the pod has no container that could get the VRAM"
     else:
@@ -122,7 +198,48 @@ def default_container(pod: Pod, faults: Faults) -> str:
             return named
         path, sentence = annotation_path(DEFAULT_CONTAINER_ANNOTATION), _unknown(named, known)
     faults.append(Finding(Reason.UNKNOWN_CONTAINER, path, sentence))
-    return first
+    return found
+
+
+def _chosen(pod: Pod) -> str:
+    having = _having_vram(pod)
+    if len(having) == 1:
+        return having[0]
+    apps = [container.name for container in pod.containers if container.field == "containers"]
+    return next(filterfalse(_is_helper, apps), apps[0] if apps else "")
+
+
+def _having_vram(pod: Pod) -> list[str]:
+    """Return the containers that already have VRAM.
+
+    In a pod that was translated before, a device plugin's slice or slot may take its place.
+    """
+    having = _asking_for(pod, VRAM_RESOURCE.__eq__)
+    if not having and ADMITTED_ANNOTATION in pod.annotations:
+        return _asking_for(pod, lambda resource: resource.startswith(_OF_DEVICE_PLUGIN))
+    return having
+
+
+def _asking_for(pod: Pod, is_wanted: Callable[[str], bool]) -> list[str]:
+    return [
+        container.name
+        for container in pod.containers
+        if any(any(map(is_wanted, container.resources(kind))) for kind in ("limits", "requests"))
+    ]
+
+
+def _is_helper(name: str) -> bool:
+    """Return True if a container has the name of a known helper."""
+    return name in HELPER_CONTAINERS or _NUMBER.sub("", name) in HELPER_CONTAINERS
+
+
+def rivals(pod: Pod) -> list[str]:
+    """Return the app containers among which one quantity goes to the first; none if it is named."""
+    if DEFAULT_CONTAINER_ANNOTATION in pod.annotations or len(_having_vram(pod)) == 1:
+        return []
+    apps = (container.name for container in pod.containers if container.field == "containers")
+    found = [*filterfalse(_is_helper, apps)]
+    return found if len(found) > 1 else []
 
 
 def _unknown(name: str, known: Collection[str]) -> str:
@@ -132,9 +249,12 @@ def _unknown(name: str, known: Collection[str]) -> str:
 
 
 def memory_line(pod: Pod, amounts: Mapping[str, str]) -> str:
-    """Return the annotation's value: one amount if it is for the default container, else a list."""
-    named = pod.annotations.get(DEFAULT_CONTAINER_ANNOTATION)
-    default = default_container(pod, []) if named is None else named
-    if [*amounts] == [default]:
-        return amounts[default]
+    """Return the annotation's value: a list unless one amount could go to only one container."""
+    if [*amounts] == [default_container(pod, [])] and not rivals(pod):
+        return next(iter(amounts.values()))
     return ", ".join(f"{name}={amount}" for name, amount in amounts.items())
+
+
+def named_line(pod: Pod, value: str) -> str:
+    """Return a value of the annotation, with the container's name if one amount has rivals."""
+    return value if "=" in value else memory_line(pod, {default_container(pod, []): value})

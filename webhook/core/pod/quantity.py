@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 from functools import lru_cache
+from math import ceil
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from webhook.core.bounds import LARGEST_EXPONENT, LONGEST_QUANTITY
@@ -50,7 +51,7 @@ class QuantityError(ValueError):
         """Take what is wrong, and what was probably meant, the likeliest first."""
         self.why = why
         self.meant = meant
-        self._verb = verb
+        self.verb = verb
         super().__init__(f"{why}; {self.cure(meant, EXAMPLE)}")
 
     def cure(self, meant: Sequence[Meant], example: str) -> str:
@@ -58,7 +59,7 @@ class QuantityError(ValueError):
         if not meant:
             return f"write a size, e.g. {example}" if example else "write a size"
         first, *others = meant
-        said = f"for {first.of} write " if first.of else f"{self._verb} "
+        said = f"for {first.of} write " if first.of else f"{self.verb} "
         more = (f", for {one.of} {one.amount}" if one.of else f" or {one.amount}" for one in others)
         return f"{said}{first.amount}{''.join(more)}"
 
@@ -74,7 +75,7 @@ class QuantityTooLargeError(QuantityError):
         super().__init__("is larger than 2^63-1, the largest amount Kubernetes can count")
 
 
-# Both readers remember what they could read, which has at most LONGEST_QUANTITY characters.
+# The readers remember texts of at most LONGEST_QUANTITY characters.
 
 
 @lru_cache(maxsize=4096)
@@ -119,28 +120,115 @@ def parse_count(text: str) -> int:
     return int(value)
 
 
+def canonical(text: str) -> str:
+    """Return a quantity of `resources` as the API server stores it.
+
+    A text that is no quantity, or exceeds int64 without a binary unit, is returned unchanged.
+
+    Source: `ParseQuantity` and `CanonicalizeBytes` in quantity.go, after the defaults of
+    ResourceList, which round up to a thousandth (pkg/apis/core/v1/defaults.go).
+    """
+    return _canonical(text) if len(text) <= LONGEST_QUANTITY else text
+
+
+@lru_cache(maxsize=4096)
+def _canonical(text: str) -> str:
+    match = _GRAMMAR.fullmatch(text)
+    if match is None:
+        return text
+    suffix = match["suffix"]
+    try:
+        value = parse_quantity(text)
+    except QuantityTooLargeError:
+        if not suffix.endswith("i"):
+            return text
+        value = Fraction(MAX_BYTES if match["sign"] != "-" else -MAX_BYTES)
+    sign = "-" if value < 0 else ""
+    thousandths = ceil(abs(value) * 1000)
+    whole, fraction = divmod(thousandths, 1000)
+    if suffix.endswith("i") and not fraction and whole >= 1024:  # noqa: PLR2004 - Ki
+        return sign + format_bytes(whole)
+    power = 0 if fraction else 1
+    digits = thousandths if fraction else whole
+    while digits and not digits % 1000:
+        digits, power = digits // 1000, power + 1
+    if not digits:
+        return "0"
+    is_exponent = suffix not in _MULTIPLIERS
+    unit = _DECIMAL_UNITS[power]
+    exponent = 3 * (power - 1)
+    is_same = int(suffix[1:]) == exponent if is_exponent else suffix == unit
+    if is_same and match["number"].rstrip(".").lstrip("0") == str(digits):
+        return text  # also with a sign, zeros in front or a capital E
+    if is_exponent:
+        unit = f"e{exponent}" if exponent else ""
+    return f"{sign}{digits}{unit}"
+
+
 @lru_cache(maxsize=4096)
 def parse_vram(text: str) -> int:
-    """Read an amount of VRAM in bytes, rounded up to a whole MiB.
+    """Read an amount of VRAM in an annotation, in bytes, rounded up to a whole MiB.
 
     Raises QuantityError: malformed, zero, negative, a part of a byte; QuantityTooSmallError: under
     one MiB, which is always a forgotten unit.
     """
+    value = _positive(text)
+    if value.denominator != 1 and (value < 1 or not _has_unit(text)):
+        raise _fraction(value)
+    if value < MIB:
+        raise _too_small(text, value)
+    return _round_up(value)
+
+
+@lru_cache(maxsize=4096)
+def parse_vram_resource(text: str) -> int:
+    """Read an amount of VRAM in `resources`, in bytes, not rounded.
+
+    Raises the same errors as `parse_vram`, and QuantityError for every fraction of a byte, which
+    the API server denies in a pod template. No error suggests one.
+    """
+    try:
+        value = _positive(text)
+    except QuantityError as error:
+        meant = tuple(map(_in_whole_bytes, error.meant))
+        if meant == error.meant:
+            raise
+        raise QuantityError(error.why, *meant, verb=error.verb) from None
+    if value.denominator != 1:
+        raise _fraction(value)
+    if value < MIB:
+        raise _too_small(text, value, bare=True)
+    _round_up(value)
+    return int(value)
+
+
+def _in_whole_bytes(meant: Meant) -> Meant:
+    is_whole = parse_quantity(meant.amount).denominator == 1
+    return meant if is_whole else meant._replace(amount=format_bytes(parse_vram(meant.amount)))
+
+
+def _positive(text: str) -> Fraction:
     value = parse_quantity(text)
     if value <= 0:
         raise QuantityError("must be greater than zero")
-    if value.denominator != 1 and (value < 1 or not _has_unit(text)):
-        part = f", and {_NO_PARTS}" if value < 1 else ""
-        raise QuantityError(f"is a fraction of a byte{part}")
-    if value < MIB:
-        raise _too_small(text, value)
-    mebibytes = -(-value // MIB)
-    if mebibytes * MIB > MAX_BYTES:
+    return value
+
+
+def _round_up(value: Fraction) -> int:
+    rounded = -(-value // MIB) * MIB
+    if rounded > MAX_BYTES:
         raise QuantityTooLargeError
-    return mebibytes * MIB
+    return rounded
+
+
+def _fraction(value: Fraction) -> QuantityError:
+    part = f", and {_NO_PARTS}" if value < 1 else ""
+    whole = [Meant(format_bytes(_round_up(value)))] if value > MIB else []
+    return QuantityError(f"is a fraction of a byte{part}", *whole)
 
 
 _UNITS: Final = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
+_DECIMAL_UNITS: Final = ("m", "", "k", "M", "G", "T", "P", "E")
 
 
 def format_bytes(amount_bytes: int) -> str:
@@ -166,10 +254,13 @@ _UNIT: Final = re.compile(
 """As people write units, in English and in French; the first letter says which."""
 
 
-def _too_small(text: str, value: Fraction) -> QuantityTooSmallError:
-    if text.endswith("i") or value.denominator != 1:
+def _too_small(text: str, value: Fraction, *, bare: bool = False) -> QuantityTooSmallError:
+    """Return the error for less than a MiB; `bare`: the API server writes 8000 as `8k`."""
+    is_bare = text.isdigit() or (bare and text.endswith("k"))
+    if not is_bare:
         return QuantityTooSmallError("is less than 1Mi, the smallest share")
-    return QuantityTooSmallError(f"is {value} bytes", *_of_bare_number(str(value)))
+    unit = "byte" if value == 1 else "bytes"
+    return QuantityTooSmallError(f"is {value} {unit}", *_of_bare_number(str(value)))
 
 
 def _malformed(text: str) -> QuantityError:

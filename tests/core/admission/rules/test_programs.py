@@ -115,7 +115,7 @@ def test_more_gpus_than_the_rule_allows_are_not_suggested():
 
 def test_references_of_a_container_without_vram_are_removed():
     other = a_container("other", args=["--mib=$(VRAMWARDEN_GPU_MEMORY_MIB)"])
-    (said,) = assert_followed(pod_of(a_container("main"), other))
+    (said,) = assert_followed(pod_of(a_container("main"), other, memory="main=24Gi"))
     assert said == (
         "spec.containers[1].args[0]: remove $(VRAMWARDEN_GPU_MEMORY_MIB); only containers with "
         "VRAM have such a variable"

@@ -22,14 +22,14 @@ def a_kai_pod(**annotations: str):
 @pytest.mark.parametrize(
     ("annotations", "scale", "memory", "count"),
     [
-        ({"gpu-memory": "2000"}, {}, "2000Mi", None),
-        ({"gpu-fraction": "0.5"}, SIXTEEN, "8Gi", None),
-        ({"gpu-fraction": ".25"}, SIXTEEN, "4Gi", None),
-        ({"gpu-fraction": "5e-1"}, SIXTEEN, "8Gi", None),
-        ({"gpu-fraction": "0.3333"}, SIXTEEN, "5460Mi", None),
-        ({"gpu-fraction": "0.00000001"}, SIXTEEN, "1Mi", None),
-        ({"gpu-memory": "1024", COUNT: "2"}, {}, "1Gi", "2"),
-        ({"gpu-memory": "1024", NAME: "main"}, {}, "1Gi", None),
+        ({"gpu-memory": "2000"}, {}, "main=2000Mi", None),
+        ({"gpu-fraction": "0.5"}, SIXTEEN, "main=8Gi", None),
+        ({"gpu-fraction": ".25"}, SIXTEEN, "main=4Gi", None),
+        ({"gpu-fraction": "5e-1"}, SIXTEEN, "main=8Gi", None),
+        ({"gpu-fraction": "0.3333"}, SIXTEEN, "main=5460Mi", None),
+        ({"gpu-fraction": "0.00000001"}, SIXTEEN, "main=1Mi", None),
+        ({"gpu-memory": "1024", COUNT: "2"}, {}, "main=1Gi", "2"),
+        ({"gpu-memory": "1024", NAME: "main"}, {}, "main=1Gi", None),
         ({"gpu-memory": "1024", NAME: "side"}, {}, "side=1Gi", None),
         ({"gpu-memory": "1024", NAME: "before"}, {}, "before=1Gi", None),
         (
@@ -154,7 +154,7 @@ def test_queues_and_mps_stay_and_are_named():
 def test_the_limit_is_the_cap_also_below_the_request():
     name = "nvidia.com/container.main.gpu-memory"
     made = move("kai", a_kai_pod(**{f"{name}.request": "4Gi", f"{name}.limit": "2Gi"}))
-    assert made.memory == "2Gi"
+    assert made.memory == "main=2Gi"
 
 
 @pytest.mark.parametrize("inits", [[], [a_container("before")]])

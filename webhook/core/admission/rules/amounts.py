@@ -12,8 +12,8 @@ from webhook.core.pod.demand import unequal_amounts
 from webhook.core.pod.fields import items, mapping, strings
 from webhook.core.pod.findings import Finding, Reason, annotation_path, quoted
 from webhook.core.pod.foreign import FOREIGN_RESOURCES, WHOLE_GPU
-from webhook.core.pod.memory_annotation import memory_line
-from webhook.core.pod.quantity import amount_or
+from webhook.core.pod.memory_annotation import memory_line, rivals
+from webhook.core.pod.quantity import amount_or, canonical
 from webhook.core.policy.values import AMD_DOMAIN, Accounting, ResourceClaims, class_names
 from webhook.names import (
     ADMITTED_ANNOTATION,
@@ -36,6 +36,24 @@ def readable_demand(case: Case) -> Iterable[Finding]:
     Allowed values: as `read_demand` reads them
     """
     return case.unreadable
+
+
+def unnamed_container(case: Case) -> Iterator[str]:
+    """Rule: one quantity could go to only one container.
+
+    Fields: metadata.annotations[gpu-memory], spec.containers[*].name
+    Allowed values: any, since such a pod is valid: it returns a warning and no finding; without one
+    a list, the annotation of the default container, or one app container beside known helpers
+    """
+    value = case.pod.annotations.get(GPU_MEMORY_ANNOTATION)
+    if value is None or "=" in value:
+        return
+    found = rivals(case.pod)
+    if found:
+        yield (
+            f"{annotation_path(GPU_MEMORY_ANNOTATION)}: write {found[0]}={value}; without a name "
+            f"it goes to the first of {len(found)} containers"
+        )
 
 
 def bounds(case: Case) -> Iterator[Finding]:
@@ -130,7 +148,7 @@ def whole_gpus(case: Case) -> Iterator[Finding]:
 
 
 def _is_whole(amount: str) -> bool:
-    value = amount_or(amount, None)
+    value = amount_or(canonical(amount), None)
     return value is not None and value >= 0 and value.denominator == 1
 
 

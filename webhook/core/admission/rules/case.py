@@ -10,6 +10,7 @@ from webhook.core.admission.rules.suggestions import suggestions_for
 from webhook.core.admission.tiers import SIDECAR, Tier, tier_of
 from webhook.core.pod.demand import Demand, asked_by, plan_demand
 from webhook.core.pod.quantity import amount_or
+from webhook.core.pod.views import effective_amount
 from webhook.core.policy.values import Action, Policy, Rollout, Rule, VisibleDevices
 from webhook.names import GPU_CLASS_ANNOTATION
 
@@ -171,6 +172,10 @@ def case_of(
     rule = rule.of_class(policy.class_for(name or rule.default_class))
     suggestions = suggestions_for(pod, name, rule, policy, cluster)
     demand, unreadable = plan_demand(pod, suggestions)
+    if demand is not None and rule.leaves_to_plugin:
+        # An annotation takes the place of explicit amounts, each of which it rounds up.
+        rounded_bytes = effective_amount(pod.containers, demand.amounts, 0)
+        demand = demand._replace(per_gpu_bytes=rounded_bytes)
     return Case(
         pod=pod,
         old=pod,

@@ -23,7 +23,7 @@ from webhook.core.pod.demand import COUNT
 from webhook.core.pod.fields import EXAMPLE, with_unit
 from webhook.core.pod.findings import annotation_path, quoted
 from webhook.core.pod.foreign import FOREIGN_ANNOTATIONS, FOREIGN_RESOURCES, WHOLE_GPU, Meaning
-from webhook.core.pod.memory_annotation import memory_line, read_memory
+from webhook.core.pod.memory_annotation import memory_line, named_line, read_memory
 from webhook.core.pod.quantity import (
     QuantityError,
     amount_or,
@@ -136,14 +136,15 @@ def _line(case: Case, key: str, value: str) -> str:
     It is added to the lines that the review suggests; empty if no value would be admitted.
     """
     if key == GPU_MEMORY_ANNOTATION:
-        return _memory_line(case, _readings(value))
+        named = partial(named_line, case.pod)
+        return _memory_line(case, map(named, _readings(value)), named)
     if not _is_allowed(case, key, value):
         return ""
     case.lines.annotations[key] = value
     line = f"{key}: {quoted(value)}"
     if case.asks or GPU_MEMORY_ANNOTATION in case.lines.annotations:
         return line
-    example = _memory_line(case, ())
+    example = _memory_line(case, (), partial(named_line, case.pod))
     return f"{line} beside {example}" if example else ""
 
 

@@ -37,7 +37,7 @@ from webhook.core.nvidia.memory_flags import (
 )
 from webhook.core.nvidia.programs import CONTEXT_BYTES, FRACTION_REFERENCE, usable_bytes
 from webhook.core.pod.command_lines import CommandLine, read_command_line
-from webhook.core.pod.memory_annotation import MEMORY_PATH
+from webhook.core.pod.memory_annotation import MEMORY_PATH, memory_line
 from webhook.core.pod.quantity import format_bytes
 from webhook.core.policy.values import Accounting
 from webhook.core.words import exactly, shortened
@@ -126,8 +126,9 @@ def room_for_context(case: Case) -> tuple[str, ...]:
     if case.suggestions.rejection({**demand.amounts, name: needed_bytes}) is not None:
         return (f"{demand.path}: {exactly(demand.per_gpu_bytes)} is too little; {why}",)
     if demand.path == MEMORY_PATH:
-        entry = f"{name}=" if len(demand.amounts) > 1 else ""
-        line = f"{entry}{format_bytes(needed_bytes)}"
+        line = f"{name}={format_bytes(needed_bytes)}"
+        if len(demand.amounts) == 1:
+            line = memory_line(case.pod, {name: format_bytes(needed_bytes)})
     else:
         line = format_bytes(needed_bytes * demand.gpu_count)
     return (f"{demand.path}: write {line} or more; {why}",)

@@ -81,6 +81,7 @@ RULES: Final = (
 HINTS: Final = (hints.unread_keys, hints.foreign_requests)
 """Rules that deny nothing: for each creation, from a case to warnings."""
 HINTS_IF_FINE: Final = (
+    amounts.unnamed_container,
     *(programs.sized_programs, programs.room_for_context, nodes.unpromised, nodes.no_limits),
     devices.shown_by_runtime,
 )

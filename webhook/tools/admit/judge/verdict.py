@@ -319,12 +319,15 @@ def _of_amounts(target: Target) -> Decision:
 def _asked(pod: Json) -> str:
     """Return the demand in words, empty where there is none."""
     try:
-        demand, _ = read_demand(read_pod(pod))
+        read = read_pod(pod)
+        demand, _ = read_demand(read)
     except MalformedObjectError:
         return ""
     if demand is None:
         return ""
     amount, count = format_bytes(demand.per_gpu_bytes), demand.gpu_count
+    if len(demand.amounts) == 1 and len(read.spec["containers"]) > 1:
+        amount += f" for {next(iter(demand.amounts))}"
     return f"{amount} on {count} GPU" if count == 1 else f"{amount} on each of {count} GPUs"
 
 
