@@ -244,15 +244,16 @@ def test_top_the_termination_message_and_the_log_say_an_amount_and_a_time_alike(
     facts = {"created_s": NOW_S - seconds, "gpus": ("GPU-0",), "asked_bytes": cap}
     pod = a_listed_pod("u", "ns", "train", status="Running", node="n1", **facts)
     report = join([node.figures], [pod], NOW_S, namespace="ns")
-    _, row = lines(report, Terminal(wide=True), ["pods"])[:2]
-    by_top = row.split()
+    head, row = lines(report, Terminal(wide=True), ["pods"])[:2]
+    # Amounts and times end where the title of their column does.
+    ends = (head.index(title) + len(title) for title in ("PEAK", "CAP", "AGE"))
+    said, asked, ago = (row[:end].split()[-1] for end in ends)
     message = in_words(TerminationMessage(cap, {"GPU-0": peak}, 0, seconds))
     excess = Excess(
         gpu="GPU-0", used_bytes=peak, sum_bytes=peak, cap_bytes=cap,
         peak_bytes=peak, grew_bytes=0, grew_within_s=1.0,
     )  # fmt: skip
     log = explain_stop(Process(7, 7, "python"), excess)
-    said, asked, ago = by_top[6], by_top[3], by_top[8]
     assert message == f"peak {said} of {asked} on GPU-0, nothing was stopped, guarded for {ago}"
     assert f"holds {said}, the cap is {asked}; " in log
     assert f"the pod's peak was {said}, so " in log
