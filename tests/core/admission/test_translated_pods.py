@@ -143,9 +143,9 @@ def test_an_image_that_another_webhook_rewrites_is_named_with_the_value_that_cha
     (found,) = decided(pod, phase=Phase.VALIDATE).findings
     assert (found.reason, found.path) == ("Unmutated", "spec.initContainers[0].image")
     assert found.detail == (
-        f'ask your platform team to write "mirror.test/{before}" in enforcer.repository of '
-        'vramwarden\'s chart, or in enforcement.image of rule "default"; another webhook changed '
-        f'the image to that from "{before}"'
+        'ask your platform team to write enforcer.repository: "mirror.test/vramwarden/enforcer" '
+        '(or enforcement.image of rule "default"); another webhook changed the image from '
+        f'"{before}" to "mirror.test/{before}"'
     )
     del sidecar["startupProbe"]
     image, other = decided(pod, phase=Phase.VALIDATE).findings

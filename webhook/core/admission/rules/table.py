@@ -18,6 +18,7 @@ from webhook.core.admission.rules import (
     hints,
     isolation,
     nodes,
+    other_webhooks,
     programs,
     translation,
 )
@@ -83,7 +84,7 @@ HINTS: Final = (hints.unread_keys, hints.foreign_requests)
 HINTS_IF_FINE: Final = (
     amounts.unnamed_container,
     *(programs.sized_programs, programs.room_for_context, nodes.unpromised, nodes.no_limits),
-    devices.shown_by_runtime,
+    *(devices.shown_by_runtime, other_webhooks.mirrored_sidecar),
 )
 """The same, where nothing is wrong: about what the pod will do."""
 _HINTS: Final = (*HINTS, *HINTS_IF_FINE)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from webhook.core.admission.accounting import counted_for, uncounted
 from webhook.core.admission.gate import has_gate, has_gate_volume
 from webhook.core.admission.mutation import mutate_pod
+from webhook.core.admission.rules.other_webhooks import image_setting
 from webhook.core.admission.sidecar.placing import missing_enforcer
 from webhook.core.bounds import LONGEST_STORED
 from webhook.core.nvidia.variables import chooses_devices, shows_all, shows_chosen
@@ -80,12 +81,11 @@ def translated(case: Case) -> Iterator[Finding]:
 
 def _rewritten_image(enforcer: Container, case: Case) -> str:
     """Return the sentence about a sidecar's image that another webhook has rewritten."""
-    found = quoted(text(enforcer.raw, "image", enforcer.path), LONGEST_STORED)
-    wanted = quoted(case.rule.enforcement.image, LONGEST_STORED)
+    found, wanted = text(enforcer.raw, "image", enforcer.path), case.rule.enforcement.image
+    before, after = (quoted(image, LONGEST_STORED) for image in (wanted, found))
     return (
-        f"ask your platform team to write {found} in enforcer.repository of vramwarden's chart, or "
-        f"in enforcement.image of rule {quoted(case.rule.name)}; another webhook changed the image "
-        f"to that from {wanted}"
+        f"ask your platform team to write {image_setting(case, found)}; another webhook changed "
+        f"the image from {before} to {after}"
     )
 
 

@@ -126,8 +126,8 @@ def holds(container: Container, wanted: Json) -> bool:
     """
     return (
         is_enforcer(container)
-        and _repository(text(container.raw, "image", container.path))
-        == _repository(wanted["image"])
+        and repository_of(text(container.raw, "image", container.path))
+        == repository_of(wanted["image"])
         and container.raw.keys() <= _FIELDS
         and _restarts_all(container.raw.get("restartPolicyRules"))
         and wanted["env"][0] in container.env()  # the cap
@@ -304,7 +304,7 @@ def _is_harmless_variable(name: str) -> bool:
     return name.startswith(_HARMLESS_PREFIXES) or name in _HARMLESS_NAMES
 
 
-def _repository(image: str) -> str:
+def repository_of(image: str) -> str:
     """Return an image reference without its tag and digest."""
     name = image.partition("@")[0]
     head, slash, last = name.rpartition("/")

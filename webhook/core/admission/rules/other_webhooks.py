@@ -1,0 +1,40 @@
+"""Rules about what other webhooks changed in a pod that was translated."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from webhook.core.admission.sidecar.recognition import repository_of
+from webhook.core.bounds import LONGEST_STORED
+from webhook.core.pod.fields import text
+from webhook.core.pod.findings import quoted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from webhook.core.admission.rules.case import Case
+
+
+def mirrored_sidecar(case: Case) -> Iterator[str]:
+    """Rule: the sidecar's image is the one that translation writes.
+
+    Fields: spec.initContainers[*].image
+    Allowed values: any, since translation replaces it: it returns a warning if the image is the
+    same name and tag of another registry, as a webhook leaves it that has images pulled elsewhere
+    """
+    if len(case.pod.enforcers) != 1 or case.enforcer is None:
+        return
+    (sidecar,), wanted = case.pod.enforcers, case.enforcer["image"]
+    found = text(sidecar.raw, "image", sidecar.path)
+    if found == wanted or found.rpartition("/")[2] != wanted.rpartition("/")[2]:
+        return
+    yield (
+        f"{sidecar.path}.image: ask your platform team to write {image_setting(case, found)} if "
+        f"nodes pull only from there; it was restored to {quoted(wanted, LONGEST_STORED)}"
+    )
+
+
+def image_setting(case: Case, image: str) -> str:
+    """Return the lines that give the sidecar another image, of the chart's values or the policy."""
+    repository, rule = quoted(repository_of(image), LONGEST_STORED), quoted(case.rule.name)
+    return f"enforcer.repository: {repository} (or enforcement.image of rule {rule})"
