@@ -303,7 +303,7 @@ def with_flag(pod: Json, path: str, found: re.Match[str]) -> Json:
         holder[key + 1] = value
         return pod
     old = re.compile(
-        rf"""({re.escape(flag)}["']?(?:\s*[:=]\s*|\s+))(["']?)(?:\$\(.*?\)|[^\s"',}})]+)\2"""
+        rf"""({re.escape(flag)}["']?(?:\s*[:=]\s*|\s+))(["']?)(?:\$\(.*?\)|\$\{{.*?\}}|[^\s"',;}})]+)\2"""
     )
     assert old.search(holder[key])
     holder[key] = old.sub(lambda one: f"{one[1]}{one[2]}{value}{one[2]}", holder[key], count=1)

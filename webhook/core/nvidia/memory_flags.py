@@ -103,6 +103,7 @@ PROGRAMS: Final = (
             rf"(?<![\w.-])vllm{GAP}(?:serve|run-batch|bench{GAP}(?:throughput|latency))(?![\w-])"
             r"|(?<![\w.])vllm\.entrypoints\.[\w.]*(?:api_server|run_batch)(?![\w.])"
             rf"|(?<![\w.])vllm\.entrypoints\.cli\.main{GAP}serve(?![\w-])"
+            r"|(?<!\w)--max[-_]model[-_]len(?![\w-])"  # vllm/engine/arg_utils.py, of no other
             r"|(?<![\w.])dynamo\.vllm(?![\w.])|(?<![\w.])fastchat\.serve\.vllm_worker(?![\w.])"
         ),
         image="(?<![a-z0-9])vllm(?![a-z0-9])",
@@ -178,26 +179,30 @@ _FLAGS: Final = {
     "cache_max_entry_count": FractionOf.FREE,  # LMDeploy
 }
 
-FRACTION_FLAG: Final = re.compile(
-    r"(?<![A-Za-z0-9_])(?P<dashes>--)?(?P<name>"
-    + "|".join(name.replace("_", "[-_]") for name in sorted(_FLAGS, key=len, reverse=True))
-    + r""")(?P<gap>["']?\s*[:=]\s*|[\s\0]+)"""
-    r"""(?P<value>\$\([^)\0]*\)|\$\{[^}\0]*\}|"[^"\0]*"|'[^'\0]*'|[^\s\0;&|,)}]+)"""
-)
-"""A flag, a keyword or a key that takes a fraction, with its value."""
-
-FRACTION_VARIABLE: Final = re.compile(
+_VARIABLE: Final = (
     r"(?:[A-Z0-9_]*_)?(?:GPU_MEMORY_UTILIZATION|MEM_FRACTION_STATIC|CUDA_MEMORY_FRACTION)"
     r"|NIM_KVCACHE_PERCENT|NIM_GPU_MEM_FRACTION|XLA_(?:PYTHON_)?CLIENT_MEM_FRACTION"
 )
+FRACTION_VARIABLE: Final = re.compile(_VARIABLE)
 """A variable whose value is a fraction of the whole GPU.
 
 XLA's are in jaxlib/xla_client.py. Images of the programs above turn the others into flags.
 """
 
+FRACTION_FLAG: Final = re.compile(
+    r"(?<![A-Za-z0-9_])(?P<dashes>--)?(?P<name>"
+    + "|".join(name.replace("_", "[-_]") for name in sorted(_FLAGS, key=len, reverse=True))
+    + rf"|{_VARIABLE}"
+    + r""")(?P<gap>["']?\s*[:=]\s*|[\s\0]+)"""
+    r"""(?P<value>\$\([^)\0]*\)|\$\{[^}\0]*\}|"[^"\0]*"|'[^'\0]*'|[^\s\0;&|,)}]+)"""
+)
+"""A flag, a keyword, a key or an assignment of a fraction, with its value."""
+
+_COUNT: Final = r"""(?:=|[\s\0]+)["']?(?P<count>[0-9]{1,4})(?![0-9])"""
+LONG_PARALLEL_FLAG: Final = re.compile(rf"(?<![\w-])(?P<flag>--tensor[-_]parallel[-_]size){_COUNT}")
+"""The flag by which no other program means something else."""
 PARALLEL_FLAG: Final = re.compile(
-    r"(?<![\w-])(?P<flag>--tensor[-_]parallel[-_]size|--tp[-_]size|--?tp|--num[-_]shard)"
-    r"""(?P<gap>=|[\s\0]+)["']?(?P<count>[0-9]{1,4})(?![0-9])"""
+    rf"(?<![\w-])(?P<flag>--tensor[-_]parallel[-_]size|--tp[-_]size|--?tp|--num[-_]shard){_COUNT}"
 )
 """Number of GPUs over which a server of models spreads one model: vllm/engine/arg_utils.py,
 sglang's server_arguments.md, trtllm-serve, lmdeploy/cli/utils.py, TGI's launcher."""
@@ -211,7 +216,7 @@ SEVERAL_NODES: Final = re.compile(
 
 OF_INTEREST: Final = re.compile(
     "vllm|sglang|trtllm|lmdeploy|text-generation|omfy|nim|rmm|VRAMWARDEN_"
-    "|fraction|FRACTION|util|UTIL|PERCENT|entry",
+    "|fraction|FRACTION|util|UTIL|PERCENT|entry|tensor[-_]par|model[-_]len",
 )
 """Found in every text for which this table has more to say."""
 
@@ -286,4 +291,4 @@ def names_other_command(word: str) -> bool:
 
 def fraction_of(flag: str) -> FractionOf:
     """Return the memory of which a flag takes a fraction; `flag` is as `FRACTION_FLAG` found it."""
-    return _FLAGS[flag.replace("-", "_")]
+    return _FLAGS.get(flag.replace("-", "_"), FractionOf.CARD)

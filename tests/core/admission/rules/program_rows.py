@@ -140,6 +140,7 @@ COMMANDS = {
     "uv run": wrong(runs("uv", "run", "--frozen", "vllm", "serve", "m"), ADD_VLLM),
     "torchrun": wrong(runs("torchrun", "--nproc-per-node=1", *API_SERVER[1:]), ADD_VLLM),
     "in args": wrong(args(OWN, "vllm", "serve", "m"), ADD_VLLM),
+    "its arguments": wrong(args(OWN, "--model=m", "--max-model-len=8192"), ADD_VLLM),
     "run-batch": wrong(runs("vllm", "run-batch", "-i", "a"), ADD_VLLM),
     "dynamo": wrong(runs("python3", "-m", "dynamo.vllm"), ADD_VLLM),
     "sh -c": wrong(line("vllm serve m"), IN_LINE),
@@ -209,6 +210,9 @@ BOUNDS = {
     "vLLM, a word for the line": Row(
         OWN, {"command": ["sh", "-c", 'exec vllm serve m "$@"', "--", VLLM_LINE]}
     ),
+    "a script with words for the line": Row(
+        OWN, {"command": ["sh", "-c", './start.sh "$@"', "--"], "args": [VLLM_LINE]}
+    ),
     "vLLM, a variable": Row(
         VLLM, {"args": ["--gpu-memory-utilization=$(UTIL)"], **env(UTIL=REFERENCE)}
     ),
@@ -266,6 +270,9 @@ LITERALS = {
         line("vllm serve m --port 80 --gpu-memory-utilization 0.9 --tp 1"),
         f"{ARGS}[0]: {WRITE_VLLM}0.9 {WHOLE}",
     ),
+    "vLLM, after a NUL": wrong(
+        args(VLLM, "--model=a\0b", "--gpu-memory-utilization=0.9"), f"{ARGS}[1]: {WRITE_VLLM}0.9 "
+    ),
     "vLLM, quoted": wrong(line("vllm serve m --gpu-memory-utilization='0.9'"), f"0.9 {WHOLE}"),
     "vLLM, a variable": wrong(
         Row(VLLM, {"args": ["--gpu-memory-utilization=$(UTIL)"], **env(UTIL="0.9")}),
@@ -297,6 +304,14 @@ LITERALS = {
     ),
     "SGLang": wrong(args(SGLANG, "--mem-fraction-static", "0.88"), f"write {SGLANG_LINE}; 0.88 "),
     "TGI": wrong(args(TGI, "--cuda-memory-fraction=0.5"), f"write {TGI_LINE}; 0.5 {WHOLE}"),
+    "vLLM, a default": wrong(
+        line("vllm serve m --gpu-memory-utilization=${UTIL:-0.9} --port 80"),
+        f"{ARGS}[0]: {WRITE_VLLM}0.9 {WHOLE}",
+    ),
+    "XLA in a line": wrong(
+        line("export XLA_PYTHON_CLIENT_MEM_FRACTION=.75; python train.py"),
+        f"write XLA_PYTHON_CLIENT_MEM_FRACTION={REFERENCE}; .75 {WHOLE}",
+    ),
     "TGI, a variable": wrong(
         Row(TGI, env(CUDA_MEMORY_FRACTION="0.5")), f"env[0].value: write {REFERENCE}; 0.5 {WHOLE}"
     ),
@@ -403,6 +418,7 @@ PARALLEL = {
         Row(NIM, env(NIM_KVCACHE_PERCENT=REFERENCE, NIM_TENSOR_PARALLEL_SIZE="2")),
         f"spec.containers[0].env[1].value: {COUNT.format(2)}",
     ),
+    "a private image": wrong(args(OWN, "--tensor-parallel-size=2"), COUNT.format(2)),
     "one": args(VLLM, VLLM_LINE, "--tensor-parallel-size=1"),
     "by a variable": args(VLLM, VLLM_LINE, "--tensor-parallel-size=$(TP)"),
     "another program's": runs("./train", "--tp", "8"),

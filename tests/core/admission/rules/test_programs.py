@@ -16,10 +16,11 @@ from tests.core.admission.rules.program_rows import (
     VLLM,
     VLLM_LINE,
 )
-from tests.support.pods import a_container, a_pod, a_rule
+from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from tests.support.told import followed
-from webhook.core.admission.decide import Outcome, Phase
+from webhook.core.admission.decide import Outcome, Phase, decide
 from webhook.core.pod.review import encode_review
+from webhook.core.policy.cluster import Cluster, SlicedNode
 from webhook.core.policy.values import Accounting, Action, Bounds, EnforceBy, Placement
 
 LONGEST = 256
@@ -88,7 +89,36 @@ def test_the_lines_hold_under_other_rules(row, rule):
 
 def test_a_slice_is_a_whole_gpu_to_its_programs():
     rule = a_rule(accounting=Accounting.MIG, placement=Placement.NONE)
-    assert decided(pod_of(server(args=["--gpu-memory-utilization=0.9"])), rule).notes == ()
+    cluster = Cluster(sliced_nodes=(SlicedNode({"1g.12gb": 12 * GI}),))
+    for memory, words in (("8Gi", ["--gpu-memory-utilization=0.9"]), ("512Mi", [])):
+        pod = pod_of(server(args=words), memory=memory)
+        decision = decide(a_request(pod), a_policy(rule), cluster, Phase.MUTATE)
+        assert (decision.outcome, decision.notes) == (Outcome.MUTATED, ())
+
+
+def test_without_a_chosen_gpu_there_is_no_fraction_to_refer_to():
+    (said,) = notes(server(args=["--model=m"]), rule=RULES["without a fraction"])
+    assert ": add --gpu-memory-utilization=0.2890 on a GPU of 80Gi; " in said
+    (said,) = notes(server(args=[VLLM_LINE]), rule=RULES["without a fraction"])
+    assert f": write 0.2890 in place of {REFERENCE} on a GPU of 80Gi; " in said
+
+
+def test_the_variable_of_the_gate_is_where_the_gate_is():
+    container = server("x", args=["$(VRAMWARDEN_GPU_ASSIGNMENT)"])
+    assert notes(container, rule=RULES["by Sentry"]) == ()
+    assert len(notes(container)) == 1
+
+
+def test_only_so_much_of_a_pod_is_read():
+    names = [f"c{n}" for n in range(8)]
+    memory = ",".join(f"{name}=1Gi" for name in names)
+    wrong = f"{'x' * 15_000} --gpu-memory-utilization=0.9"
+    many = [server(name=name, args=[wrong]) for name in names]
+    assert len(notes(*many, memory=memory)) == 2
+    silent = [server("x", name, args=["x" * 15_000]) for name in names[:-1]]
+    last = server(name=names[-1])
+    assert notes(*silent, last, memory=memory) == ()
+    assert len(notes(*silent[:2], last, memory=f"c0=1Gi,c1=1Gi,{names[-1]}=1Gi")) == 1
 
 
 def test_a_number_that_fits_no_gpu_is_warned_of_and_one_that_may_fit_is_not():
@@ -229,5 +259,9 @@ def test_many_servers_are_a_few_short_warnings():
 
 def test_long_words_of_a_tenant_are_shortened():
     long = f"VRAMWARDEN_{'X' * 4000}"
-    words = [f"$({long})", f"--gpu-memory-utilization=${{{long}}}", f"--rmm-pool-size=${long}"]
+    words = [
+        f"$({long})",
+        f"--gpu-memory-utilization=${{{long}}}",
+        f"--rmm-pool-size=$U{'X' * 4000}",
+    ]
     assert max(map(len, notes(server(args=words)))) <= LONGEST

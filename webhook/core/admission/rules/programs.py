@@ -23,6 +23,7 @@ from webhook.core.nvidia.gpu_sizes import LARGEST_GPU_BYTES, SMALLEST_USEFUL_BYT
 from webhook.core.nvidia.memory_flags import (
     FRACTION_FLAG,
     FRACTION_VARIABLE,
+    LONG_PARALLEL_FLAG,
     OF_INTEREST,
     PARALLEL_FLAG,
     PARALLEL_VARIABLES,
@@ -72,7 +73,8 @@ _OURS_IN: Final = re.compile(_OURS)
 _COUNT: Final = re.compile("[0-9]{1,4}")
 _NUMBER: Final = re.compile(r"[0-9]*\.?[0-9]+(?:[eE]-?[0-9]+)?|[0-9]+\.")
 _REFERENCE: Final = re.compile(
-    r"(?P<escaped>\$*)\$(?:\((?P<kubelet>\w+)\)|\{(?P<braced>\w+)[^}\s\0]*\}|(?P<bare>[A-Za-z_]\w*))"
+    r"\$(?:\((?P<kubelet>\w+)\)|\{(?P<braced>\w+)(?::?-(?P<default>[^}]*)|[^}]*)\}"
+    r"|(?P<bare>[A-Za-z_]\w*))"
 )
 _OUR_REFERENCE: Final = re.compile(
     rf"(?P<escaped>\$*)\$(?:\((?P<kubelet>{_OURS}\w*)\)"
@@ -226,8 +228,7 @@ class _Judge:
             fractions = islice(self._fractions(), MOST_FRACTIONS)
             literals = {found.path + found.to_write: found for found in fractions}
             yield from filter(None, map(self._judge_fraction, literals.values()))
-            if program is not None:
-                yield from self._parallel()
+            yield from self._parallel(PARALLEL_FLAG if program else LONG_PARALLEL_FLAG)
         yield from dict.fromkeys(islice(self._references(), SHOWN))
 
     # What runs, and what bounds it
@@ -335,6 +336,8 @@ class _Judge:
         if not reference["kubelet"] and not by_shell:
             return self._not_replaced(found, value)
         entry = self._own.get(name)
+        if entry is None and reference["default"]:
+            return self._judge_literal(found, reference["default"])
         if entry is None or not entry.get("value"):
             return ""  # of envFrom, a shell's own variable, or the output of a command
         index = self._line.env.index(entry)
@@ -437,12 +440,12 @@ class _Judge:
 
     # Numbers of GPUs
 
-    def _parallel(self) -> Iterator[str]:
+    def _parallel(self, pattern: re.Pattern[str]) -> Iterator[str]:
         """Yield a warning if a model is spread over more GPUs than the pod has."""
         line, demand = self._line, self._case.demand
         asked = [
             (line.word_at(found.start()).path, found["flag"], int(found["count"]))
-            for found in islice(PARALLEL_FLAG.finditer(line.text), SHOWN)
+            for found in islice(pattern.finditer(line.text), SHOWN)
         ]
         for index, entry in enumerate(line.env):
             value = entry.get("value") or ""
