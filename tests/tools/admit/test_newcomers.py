@@ -114,6 +114,12 @@ KEYS = {
 }
 ASKED = asking("8Gi")
 RESOURCES = {
+    "a fraction of a byte": Row(
+        limits(f"{VRAM}: 1.1Gi"),
+        "InvalidQuantity",
+        f".limits[{VRAM}]: 1.1Gi is a fraction of a byte; use 1127Mi",
+    ),
+    "a decimal unit": Row(limits(f"{VRAM}: 4500M"), TRANSLATED, "(4292Mi on 1 GPU)"),
     "a limit": Row(limits(f"{VRAM}: 8Gi"), TRANSLATED, "(8Gi on 1 GPU)"),
     "a request": Row(
         a_container(f"resources: {{requests: {{{VRAM}: 8Gi}}}}"), "RequestsLimitsMismatch"
@@ -348,10 +354,6 @@ MADE_ELSEWHERE = {
     "a Service of Kubernetes": Row(
         an_object("v1", "Service", "", asking("8GB")), NOT_JUDGED, "of a Service no pods are made"
     ),
-    "VRAM that is bounded, and not asked for": Row(
-        an_object("v1", "LimitRange", f"{{limits: [{{type: Container, max: {{{VRAM}: 8Gi}}}}]}}"),
-        "without a pod template",
-    ),
     "a comment": Row(
         f"apiVersion: a.io/v1\nkind: A\nmetadata: {NAME} # {MEMORY}: 8GB\n",
         "without a pod template",
@@ -368,6 +370,40 @@ MADE_ELSEWHERE = {
 }
 VLLM = "image: vllm/vllm-openai"
 UNBOUNDED = "; vLLM takes nine tenths of the GPU"
+QUOTA = f"requests.{VRAM}"
+OF_A_QUOTA = "Kubernetes counts only requests of this resource, so the line bounds nothing"
+
+
+def a_quota(*keys: str) -> str:
+    hard = ", ".join(f"{key}: 10Gi" for key in keys)
+    return an_object("v1", "ResourceQuota", f"{{hard: {{{hard}}}}}")
+
+
+BOUNDS = {
+    "a quota of limits": Row(
+        a_quota(f"limits.{VRAM}"),
+        NOT_JUDGED,
+        f"spec.hard[limits.{VRAM}]: write {QUOTA}: 10Gi; {OF_A_QUOTA}",
+    ),
+    "a quota of the bare resource": Row(
+        a_quota(VRAM), NOT_JUDGED, f"spec.hard[{VRAM}]: write {QUOTA}: 10Gi; {OF_A_QUOTA}"
+    ),
+    "a quota of both": Row(
+        a_quota(f"limits.{VRAM}", QUOTA),
+        NOT_JUDGED,
+        f"spec.hard[limits.{VRAM}]: remove it; {OF_A_QUOTA}",
+    ),
+    "a LimitRange": Row(
+        an_object("v1", "LimitRange", f"{{limits: [{{type: Container, max: {{{VRAM}: 8Gi}}}}]}}"),
+        NOT_JUDGED,
+        f"spec.limits[0].max[{VRAM}]: remove it, and bound VRAM by a ResourceQuota of {QUOTA}; ",
+    ),
+    "a quota that counts": Row(a_quota(QUOTA), "1 ResourceQuota"),
+    "a LimitRange of something else": Row(
+        an_object("v1", "LimitRange", "{limits: [{type: Container, max: {cpu: 1}}]}"),
+        "1 LimitRange",
+    ),
+}
 SERVERS = {
     "vLLM in a shell": Row(
         a_deployment(
@@ -401,6 +437,7 @@ GROUPS = {
     "privilege": PRIVILEGES,
     "kind": OTHER_KINDS,
     "elsewhere": MADE_ELSEWHERE,
+    "bound": BOUNDS,
     "server": SERVERS,
 }
 ROWS = {f"{group}: {name}": row for group, rows in GROUPS.items() for name, row in rows.items()}

@@ -33,6 +33,7 @@ _HOLDS_AMOUNTS: Final = ("limits", "requests")
 _IN_TEXT: Final = re.compile(
     rf"({'|'.join(map(re.escape, ASKING_ANNOTATIONS))}|{re.escape(VRAM_RESOURCE)})[\"']?[ \t]*:"
 )
+_QUOTA: Final = f"requests.{VRAM_RESOURCE}"
 _POLICY_IN_TEXT: Final = f"kind: {VRAM_POLICY_KIND}"
 
 
@@ -95,7 +96,35 @@ def carried_keys(obj: Json, version: str, templates: Iterable[Template]) -> tupl
         return True
 
     walk(obj, enter)
+    kind = obj.get("kind")
+    bounds = useless_bounds(obj, kind, version) if type(kind) is str else ()
+    found += [one for one, _ in bounds]
     return tuple(found)
+
+
+def useless_bounds(obj: Json, kind: str, version: str) -> Iterator[tuple[Carried, str]]:
+    """Yield each bound on VRAM that Kubernetes does not count as one, and its cure.
+
+    Of an extended resource a ResourceQuota counts only `requests.`
+    (https://kubernetes.io/docs/concepts/policy/resource-quotas/). A LimitRange gives its amounts to
+    every container.
+    """
+    if version not in {"v1", ""}:
+        return
+    hard = part(obj, "spec", "hard")
+    for key in (f"limits.{VRAM_RESOURCE}", VRAM_RESOURCE) if kind == "ResourceQuota" else ():
+        if key in hard:
+            do = f"write {_QUOTA}: {hard[key]}" if _QUOTA not in hard else "remove it"
+            why = "Kubernetes counts only requests of this resource, so the line bounds nothing"
+            yield Carried(("spec", "hard", key), key, hard[key]), f"{do}; {why}"
+    limits = objects_in(part(obj, "spec").get("limits")) if kind == "LimitRange" else ()
+    for index, limit in enumerate(limits):
+        for field, amounts in limit.items():
+            if type(amounts) is dict and VRAM_RESOURCE in amounts:
+                do = f"remove it, and bound VRAM by a ResourceQuota of {_QUOTA}"
+                why = "a LimitRange gives VRAM to every container of the namespace"
+                path = ("spec", "limits", index, field, VRAM_RESOURCE)
+                yield Carried(path, VRAM_RESOURCE, amounts[VRAM_RESOURCE]), f"{do}; {why}"
 
 
 def _asked_in(text: str) -> str:

@@ -16,6 +16,7 @@ from webhook.core.admission.templates import (
     wrong_amounts,
 )
 from webhook.core.nvidia.gpu_sizes import warn_of_size
+from webhook.core.pod.carried import useless_bounds
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.fields import text_of
 from webhook.core.pod.findings import SEPARATOR, MalformedObjectError
@@ -286,7 +287,11 @@ def judge(
     if target.found.pod is None:
         is_apart = target.found.form is Form.ELSEWHERE
         decision = _of_amounts(target) if is_apart else None
-        return JudgedPod(target=target, namespace=namespace, lines=lines, decision=decision)
+        bounds = useless_bounds(found.value, found.kind, found.version)
+        notes = tuple(f"{one.field}: {do}" for one, do in bounds)
+        return JudgedPod(
+            target=target, namespace=namespace, lines=lines, decision=decision, notes=notes
+        )
     creation = creation_of(as_sent(target.pod), namespace)
     known = replace(cluster, namespaces={namespace: with_name(namespace, namespace_labels)})
     first, last, rejected = decide_accepted(creation, policy, known)
