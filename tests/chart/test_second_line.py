@@ -37,13 +37,13 @@ NAME = "vramwarden-second-line"
 SAYS = {
     "untranslated": "the pod asks for GPU memory and was not translated, so nobody would count it. "
     "Create it again; ",
-    "no gate": "the pod would start before it has a GPU",
-    "no sidecar": "the pod asks for GPU memory and lacks the sidecar vram-enforcer",
-    "variable": "NVIDIA_VISIBLE_DEVICES set by hand shows GPUs that nobody accounts for",
-    "annotation": "an annotation by which devices are injected (cdi.k8s.io, devices.gke.io and "
-    "others) shows GPUs that nobody accounts for",
-    "marks": "are written by vramwarden alone; remove them",
-    "size": "the pod is too large to be judged",
+    "no gate": "create the pod again; it would start before it has a GPU",
+    "no sidecar": "it asks for GPU memory and lacks the sidecar vram-enforcer",
+    "variable": "remove NVIDIA_VISIBLE_DEVICES; it shows GPUs that nobody accounts for",
+    "annotation": "remove the annotation by which devices are injected (cdi.k8s.io, devices.gke.io "
+    "and others); it shows GPUs that nobody accounts for",
+    "marks": "and the label vramwarden.io/managed; only vramwarden writes them",
+    "size": "make the pod smaller; it is too large to be judged",
 }
 GOVERNED = {
     "watched-*": {"action": Action.WARN},

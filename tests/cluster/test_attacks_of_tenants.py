@@ -481,7 +481,9 @@ MARKED = by(
     "accounts|second-line|sidecar",
     "the annotations vramwarden.io/gpu, visible-devices, .* are changed by vramwarden alone",
 )
-INJECTED = by("second-line", "an annotation by which devices are injected .* shows GPUs that ")
+INJECTED = by(
+    "second-line", "remove the annotation by which devices are injected .*; it shows GPUs that "
+)
 EXEMPTED = by("exemption", "the label vramwarden.io/webhook is set and removed by who may ")
 
 PRIVILEGED, DEBUGGING = "PrivilegedContainer: ", "EphemeralContainer: "

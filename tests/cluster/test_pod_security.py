@@ -75,10 +75,10 @@ def test_the_sidecar_is_within_the_level_and_can_stop_what_it_must(
 def test_in_restricted_a_pod_without_a_user_is_refused_by_us_and_told_what_to_do(team_at):
     team = team_at("restricted")
     assert team.denies(a_restricted_pod(), Reason.ENFORCEMENT_IMPOSSIBLE) == (
-        "spec.containers[0].securityContext.runAsUser: is not set, so the sidecar cannot run as "
-        "the same user and stop its processes; set runAsUser to the image's user id, or ask your "
-        "platform team for a rule with enforcement.runAs: Root or "
-        "enforcement.podRestart: RestartAllContainers"
+        "spec.containers[0].securityContext.runAsUser: set runAsUser to the image's user id, or "
+        "ask your platform team for a rule with enforcement.runAs: Root or "
+        "enforcement.podRestart: RestartAllContainers; the sidecar that holds the cap can stop "
+        "only processes of its own user"
     )
 
 

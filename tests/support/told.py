@@ -423,7 +423,7 @@ CURES: list[tuple[str, Any]] = [
         one_of_two,
     ),
     (r"; remove \S+, which \S+ reads$", one(removed)),
-    (r"; remove the claim to share a GPU, or (.+) to keep the claim; .*$", one_of_two),
+    (r"; remove the claim to share a GPU, or (.+) to keep the claim$", one_of_two),
     # what goes
     (
         r"; remove (?:it|the line|hostPID|[A-Z_]+)(?:, or use kubectl debug .*?)?" + E,

@@ -12,6 +12,7 @@ from webhook.core.policy.values import Bounds
 
 MEMORY = "metadata.annotations[vramwarden.io/gpu-memory]"
 VRAM = "vramwarden.io/vram"
+OTHERS = "if you did not write it, a LimitRange or another webhook did"
 ANOTHER = "if you did not write it, another webhook did"
 SLICE = "nvidia.com/mig-1g.10gb"
 AMD = "amd.com/gpu"
@@ -65,16 +66,16 @@ DENIALS = [
         a_pod("8Gi", containers=[a_container(resources={"limits": {SLICE: "1"}})]),
         f"WholeGPUAndShare: {FIRST}.resources.limits[{SLICE}]",
         (
-            f"the pod asks for {SLICE} and for a share of a GPU; remove {SLICE} to share one, or "
-            "vramwarden.io/gpu-memory to have the slice"
+            f"remove {SLICE} to share one, or vramwarden.io/gpu-memory to have the slice; the pod "
+            f"asks for {SLICE} and for a share of a GPU; {OTHERS}"
         ),
     ),
     (
         a_pod("8Gi", containers=[a_container(resources={"limits": {AMD: "1"}})]),
         f"WholeGPUAndShare: {FIRST}.resources.limits[{AMD}]",
         (
-            f"the pod asks for {AMD} and for a share of an NVIDIA GPU; remove {AMD} to "
-            "share one, or vramwarden.io/gpu-memory to keep it"
+            f"remove {AMD} to share one, or vramwarden.io/gpu-memory to keep it; the pod asks for "
+            f"{AMD} and for a share of an NVIDIA GPU; {OTHERS}"
         ),
     ),
     (
@@ -126,17 +127,17 @@ DENIALS = [
         asking(limits={"nvidia.com/gpu": 1, VRAM: "8Gi"}),
         f"WholeGPUAndShare: {FIRST}.resources.limits[nvidia.com/gpu]",
         (
-            "the pod asks for nvidia.com/gpu and for a share of a GPU; remove nvidia.com/gpu to "
-            "share one, or vramwarden.io/vram to have a whole one"
+            "remove nvidia.com/gpu to share one, or vramwarden.io/vram to have a whole one; the "
+            f"pod asks for nvidia.com/gpu and for a share of a GPU; {OTHERS}"
         ),
     ),
     (
         a_pod("8Gi", resourceClaims=[{"name": "gpu", "resourceClaimName": "one"}]),
         "WholeGPUAndShare: spec.resourceClaims",
         (
-            "the pod has a resource claim and asks for a share; remove the claim to share a GPU, "
-            "or vramwarden.io/gpu-memory to keep the claim; where it is for another device, ask "
-            "your platform team for a rule with resourceClaims: Ignore"
+            "remove the claim to share a GPU, or vramwarden.io/gpu-memory to keep the claim; the "
+            "pod has a resource claim and asks for a share; if the claim is for another device, "
+            "ask your platform team for a rule with resourceClaims: Ignore"
         ),
     ),
     (
@@ -155,7 +156,10 @@ DENIALS = [
     (
         a_pod("8Gi", nodeSelector={"vramwarden.io/gpu": "false"}),
         "NodeSelectorConflict: spec.nodeSelector[vramwarden.io/gpu]",
-        'remove the line; it selects "false", and pods with VRAM need "true" (rule "default")',
+        (
+            'remove the line; it selects "false", and pods with VRAM need "true" (rule "default"); '
+            "if you did not write it, your namespace or another webhook did"
+        ),
     ),
     (
         a_pod("8Gi", hostPID=True),

@@ -115,7 +115,10 @@ class EventReason(StrEnum):
         "Node",
         "Warning",
         "a sidecar cannot measure on the node: pods by `Sidecar` do not go there",
-        "install driver 570 or newer, or write `enforcement.by: Sentry`",
+        (
+            "if the Event names the driver, install 570 or newer, or write `enforcement.by: "
+            "Sentry`; a GPU that lists no processes (WSL2, some vGPUs) can hold no caps"
+        ),
     )
     CAPACITY_CHANGED = (
         "VRAMCapacityChanged",

@@ -78,7 +78,7 @@ class Reason(StrEnum):
     )
     WHOLE_GPU_AND_SHARE = (
         "WholeGPUAndShare",
-        "the pod asks for nvidia.com/gpu and for a share of a GPU; ...",
+        "remove nvidia.com/gpu to share one, or vramwarden.io/gpu-memory to have a whole one; ...",
         "keep one of the two",
     )
     CONFLICTING_AMOUNTS = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from webhook.core.admission.accounting import is_counted_by_plugin
 from webhook.core.admission.rules.suggestions import bounds_of, suggestions_for
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from webhook.core.admission.rules.case import Case
     from webhook.core.pod.views import Container
+
+_OTHERS: Final = "if you did not write it, a LimitRange or another webhook did"
 
 
 def readable_demand(case: Case) -> Iterable[Finding]:
@@ -242,7 +244,7 @@ def _beside_share(container: Container, case: Case) -> Iterator[Finding]:
             kind = "limits" if resource in limits else "requests"
             remove = _one_of(resource, case)
             which = "an NVIDIA GPU" if resource.startswith(AMD_DOMAIN) else "a GPU"
-            detail = f"the pod asks for {resource} and for a share of {which}; {remove}"
+            detail = f"{remove}; the pod asks for {resource} and for a share of {which}; {_OTHERS}"
             path = f"{container.path}.resources.{kind}[{resource}]"
             yield Finding(Reason.WHOLE_GPU_AND_SHARE, path, detail)
 
@@ -274,8 +276,8 @@ def _one_of(resource: str, case: Case) -> str:
 
 def _claimed(path: str, case: Case) -> Finding:
     detail = (
-        "the pod has a resource claim and asks for a share; remove the claim to share a GPU, "
-        f"or {case.asked_by} to keep the claim; where it is for another device, ask your "
+        f"remove the claim to share a GPU, or {case.asked_by} to keep the claim; the pod has a "
+        "resource claim and asks for a share; if the claim is for another device, ask your "
         f"platform team for a rule with resourceClaims: {ResourceClaims.IGNORE}"
     )
     return Finding(Reason.WHOLE_GPU_AND_SHARE, path, detail)

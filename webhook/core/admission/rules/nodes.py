@@ -5,7 +5,7 @@ That is slices of MIG and slots of time-slicing.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from webhook.core.admission.mutation import working_nodes
 from webhook.core.admission.rules.suggestions import slice_bounds
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from webhook.core.admission.rules.case import Case
     from webhook.core.pod.views import Pod
+
+_OTHERS: Final = "if you did not write it, your namespace or another webhook did"
 
 
 def node_selector(case: Case) -> Iterator[Finding]:
@@ -51,7 +53,7 @@ def node_selector(case: Case) -> Iterator[Finding]:
 
 def _conflict(case: Case, key: str, why: str) -> Finding:
     selected, rule = quoted(_selector(case.pod)[key]), quoted(case.rule.name)
-    detail = f"remove the line; it selects {selected}, and {why} (rule {rule})"
+    detail = f"remove the line; it selects {selected}, and {why} (rule {rule}); {_OTHERS}"
     return Finding(Reason.NODE_SELECTOR_CONFLICT, f"spec.nodeSelector[{key}]", detail)
 
 
