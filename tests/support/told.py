@@ -335,6 +335,13 @@ def alike(pod: Json, path: str, _found: re.Match[str]) -> Json:
     return pod
 
 
+def without_assignment(pod: Json, path: str, found: re.Match[str]) -> Json:
+    """Remove an assignment from a command line, with its word if there is nothing else."""
+    holder, key = holder_of(pod, path)
+    left = holder[key].replace(found[1], "").strip()
+    return put(pod, path, left) if left else drop(pod, path)
+
+
 E = r"(?:, or ask your platform team .*)?$"
 LINE = rf"(?P<line>(?:{'|'.join(ASKING_ANNOTATIONS)}): .*)$"
 ON = r"(?: on a GPU of \S+(?: with weights of half the amount)?)?; "
@@ -527,6 +534,11 @@ CURES: list[tuple[str, Any]] = [
     ),
     (r"; write (.*) under metadata.annotations$", one(lambda pod, _, found: lines(pod, found[1]))),
     (r"vramwarden does not; remove it$|compute is not divided here, so remove it$", one(removed)),
+    (r"; remove (CUDA_VISIBLE_DEVICES=\S+)$", one(without_assignment)),
+    (
+        r"; write (compute\S*)$",
+        one(lambda pod, path, found: put(pod, path, found[1])),
+    ),
     (r"in place of a whole one; for another size write \S+ in its place.*$", one(in_place)),
     (r"and others there may take the memory first$", nothing),
 ]

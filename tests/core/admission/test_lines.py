@@ -351,6 +351,19 @@ SECURED = {
     "a key of ours": a_pod(annotations={"vramwarden.io/team": "ml"}),
     "a name too many": a_pod("main=1Gi,other=1Gi"),
 }
+HIDDEN = {
+    "a GPU that it has not": a_pod(
+        "3Gi", containers=[a_container(env=[{"name": "CUDA_VISIBLE_DEVICES", "value": "1"}])]
+    ),
+    "a GPU that it has not in its command": a_pod(
+        "3Gi", containers=[a_container(command=["env", "CUDA_VISIBLE_DEVICES=1", "train"])]
+    ),
+    "no CUDA": a_pod(
+        "3Gi",
+        containers=[a_container(env=[{"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "utility"}])],
+    ),
+    "a sandbox": a_pod("3Gi", runtimeClassName="kata"),
+}
 PROGRAMS = {
     f"{name} of {memory}": a_pod(
         memory, containers=[a_container(image=row.image, **row.fields), *others]
@@ -380,7 +393,7 @@ def faulty():
         yield f"denial {number}", pod
 
 
-PODS = {**PROGRAMS, **SECURED, **FOREIGN, **NEAR, **WHOLE, **DEMANDS, **dict(faulty())}
+PODS = {**PROGRAMS, **HIDDEN, **SECURED, **FOREIGN, **NEAR, **WHOLE, **DEMANDS, **dict(faulty())}
 
 
 NOT_AT_ONCE = {"as the workload": {"EnforcementImpossible"}, "non-root": {"ReservedName"}}

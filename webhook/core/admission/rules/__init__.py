@@ -13,6 +13,7 @@
 `changes`      what may not change after creation, and debugging containers
 `hints`        names that nothing of ours reads: warnings, not findings
 `programs`     programs that would take more than their share: warnings, not findings
+`visibility`   fields that hide a pod's own GPU: warnings, not findings
 `suggestions`  bounds on what a pod asks for, and the amounts that messages suggest
 `complexity`   which of the pods that are too large to be judged are denied
 

@@ -21,6 +21,7 @@ from webhook.core.admission.rules import (
     other_webhooks,
     programs,
     translation,
+    visibility,
 )
 from webhook.core.admission.rules.case import Case, CaseKind
 from webhook.core.admission.tiers import ENFORCING, SIDECAR, Tier
@@ -85,6 +86,7 @@ HINTS_IF_FINE: Final = (
     amounts.unnamed_container,
     *(programs.sized_programs, programs.room_for_context, nodes.unpromised, nodes.no_limits),
     *(devices.shown_by_runtime, other_webhooks.mirrored_sidecar),
+    *(visibility.hidden_by_variables, visibility.hidden_by_runtime),
 )
 """The same, where nothing is wrong: about what the pod will do."""
 _HINTS: Final = (*HINTS, *HINTS_IF_FINE)

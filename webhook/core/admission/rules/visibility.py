@@ -1,0 +1,164 @@
+"""Rules about fields that hide a pod's own GPU from its programs: warnings, not findings."""
+
+from __future__ import annotations
+
+import re
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Final
+
+from webhook.core.admission.rules.hints import SHOWN
+from webhook.core.bounds import LONGEST_STORED
+from webhook.core.nvidia.variables import DRIVER_CAPABILITIES_ENV
+from webhook.core.pod.command_lines import read_command_line
+from webhook.core.pod.fields import text
+from webhook.core.pod.findings import quoted
+from webhook.core.policy.values import AUTO_RUNTIME_CLASS, Accounting
+from webhook.core.words import shortened
+from webhook.names import NVIDIA_RUNTIME_CLASS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from webhook.core.admission.rules.case import Case
+    from webhook.core.pod.views import Container
+
+_CUDA_DEVICES: Final = "CUDA_VISIBLE_DEVICES"
+_MOST_JUDGED: Final = 64
+"""Variables of a pod, and assignments in a command line, that are judged."""
+_ASSIGNMENT: Final = re.compile(
+    r"(?<![A-Za-z0-9_])CUDA_VISIBLE_DEVICES=(?P<quote>[\"']?)(?P<value>[A-Za-z0-9,+/-]{1,256})"
+    r"(?P=quote)(?![^\s\0;&|)])"
+)
+"""Assignment in a command line, without any reference."""
+_REFERENCE: Final = "$("
+"""Beginning of a reference that the kubelet replaces; the result is unknown."""
+_UUID: Final = ("GPU-", "MIG-")
+_INDEX: Final = re.compile(r"[+-]?[0-9]{1,9}")
+_COMPUTE: Final = frozenset({"compute", "all"})
+_OTHERS: Final = ("utility", "graphics", "video", "display", "ngx", "compat32")
+
+_SANDBOX: Final = re.compile(
+    r"kata(?:containers)?|gvisor|runsc|wasm[a-z]*|firecracker|sysbox|youki"
+)
+"""Words in names of RuntimeClasses whose containers are shown no share of a GPU."""
+_PLAIN: Final = frozenset({"runc", "crun"})
+"""Names of RuntimeClasses that show GPUs only if the node's default runtime does."""
+
+
+def hidden_by_variables(case: Case) -> tuple[str, ...]:
+    """Rule: variables show a container's programs the GPUs that it gets.
+
+    Fields: spec.[initContainers,containers][*].env[*].value, .command, .args of containers with
+    VRAM, the first of each
+    Allowed values: CUDA_VISIBLE_DEVICES with indices below the number of GPUs, without repetition,
+    and any index or UUID if the rule shows all of a node's GPUs; NVIDIA_DRIVER_CAPABILITIES with
+    compute or all; values with a reference, or of more than 256 characters. Command lines may set
+    CUDA_VISIBLE_DEVICES to no GPU, for a single step
+
+    It returns warnings and not findings.
+    """
+    if case.asked is None:
+        return ()
+    amounts = case.asked.amounts
+    with_vram = [container for container in case.pod.containers if container.name in amounts]
+    found = chain(_in_env(case, with_vram), _in_commands(case, with_vram))
+    return tuple(islice(found, SHOWN))
+
+
+def _gpu_count(case: Case) -> int | None:
+    """Return the number of GPUs that a container sees; None for all of an unknown node."""
+    rule = case.rule
+    is_known = rule.chooses_gpus or rule.accounting is not Accounting.VRAM
+    return case.demand.gpu_count if is_known else None
+
+
+def _in_env(case: Case, containers: Iterable[Container]) -> Iterator[str]:
+    variables = (
+        (f"{container.path}.env[{index}]", entry["name"], entry.get("value") or "")
+        for container in containers
+        for index, entry in enumerate(container.env())
+        if entry["name"] in {_CUDA_DEVICES, DRIVER_CAPABILITIES_ENV} and not entry.get("valueFrom")
+    )
+    for path, name, value in islice(variables, _MOST_JUDGED):
+        if _REFERENCE in value or len(value) > LONGEST_STORED:
+            continue
+        names = {word.strip() for word in value.split(",")} - {""}
+        if name == _CUDA_DEVICES:
+            why = _why_hidden(value, _gpu_count(case)) or _why_none(value)
+            if why:
+                yield f"{path}: remove it; {why}"
+        elif names and names.isdisjoint(_COMPUTE):
+            wanted = ",".join(("compute", *(one for one in _OTHERS if one in names)))
+            yield f"{path}.value: write {wanted}; without compute CUDA does not work"
+
+
+def _in_commands(case: Case, containers: Iterable[Container]) -> Iterator[str]:
+    for container in islice(containers, SHOWN):
+        line = read_command_line(container)
+        found = _ASSIGNMENT.finditer(line.text) if line else ()
+        for one in islice(found, _MOST_JUDGED):
+            why = _why_hidden(one["value"], _gpu_count(case))
+            if why and line:
+                yield f"{line.word_at(one.start()).path}: remove {shortened(one[0], 64)}; {why}"
+
+
+def _indices(value: str) -> Iterator[tuple[str, int | None]]:
+    """Yield each name of a list as CUDA reads it, with its index; None for a UUID or no number."""
+    for name in map(str.strip, value.split(",")):
+        index = None if name.startswith(_UUID) else _INDEX.match(name)
+        yield name, int(index[0]) if index else None
+
+
+def _why_hidden(value: str, gpu_count: int | None) -> str:
+    """Return the reason why a list names a GPU that the container does not have; empty if none.
+
+    `gpu_count` is None if the container sees all GPUs of its node.
+    """
+    for name, index in _indices(value) if gpu_count is not None else ():
+        if name.startswith(_UUID):
+            return "the GPU is chosen when the pod is bound to a node, so no UUID written here fits"
+        if index is None or index < 0:
+            return ""
+        if index >= (gpu_count or 0):
+            return f"inside the pod GPUs are numbered from 0, and it has no GPU {index}"
+    return ""
+
+
+def _why_none(value: str) -> str:
+    """Return the reason why CUDA finds no GPU at all by a list; empty if it finds some.
+
+    It stops at the first name of no GPU, and finds none if a name is repeated (CUDA C++ Programming
+    Guide, "CUDA Environment Variables"; `_parse_visible_devices` in PyTorch's
+    torch/cuda/__init__.py).
+    """
+    found: set[str] = set()
+    for name, index in _indices(value):
+        if not name.startswith(_UUID) and (index is None or index < 0):
+            shown = f"{quoted(name)} is no GPU's number" if name else "it is empty"
+            return "" if found else f"{shown}, so CUDA finds no GPU"
+        one = name if index is None else str(index)
+        if one in found:
+            return f"it names {quoted(one)} twice, so CUDA finds no GPU"
+        found.add(one)
+    return ""
+
+
+def hidden_by_runtime(case: Case) -> tuple[str, ...]:
+    """Rule: the RuntimeClass is one that can show a share of a GPU.
+
+    Fields: spec.runtimeClassName
+    Allowed values: any that the rule sets itself; others than sandboxes that are known by name, and
+    than runc and crun if the rule sets another. It returns a warning and not a finding.
+    """
+    name = text(case.pod.spec, "runtimeClassName", "spec")
+    rule = case.rule
+    if case.asked is None or not name or name == rule.runtime_class_name:
+        return ()
+    given = case.cluster.runtime_class_of(rule)
+    is_sandbox = any(map(_SANDBOX.fullmatch, re.split("[-.]", name.lower()[:LONGEST_STORED])))
+    if not is_sandbox and not (name in _PLAIN and given):
+        return ()
+    sets = f"; rule {quoted(rule.name)} sets {given}" if given else ""
+    if rule.runtime_class_name == AUTO_RUNTIME_CLASS and not given:
+        sets = f"; rule {quoted(rule.name)} sets {NVIDIA_RUNTIME_CLASS} if the cluster has it"
+    return (f"spec.runtimeClassName: remove it; {quoted(name)} shows no share of a GPU{sets}",)
