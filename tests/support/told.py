@@ -422,7 +422,7 @@ CURES: list[tuple[str, Any]] = [
     (r"; write (\S+) in both$", said_amounts),
     (r"; make them equal$", nothing),
     (
-        r"; remove vramwarden.io/vram, or make them agree$",
+        r"^remove vramwarden.io/vram, or make the two agree; .*$",
         one(lambda pod, _p, _f: without_demand(pod, VRAM)),
     ),
     (

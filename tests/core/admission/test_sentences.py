@@ -144,8 +144,8 @@ DENIALS = [
         a_pod("8Gi", containers=[a_container(resources={"limits": {VRAM: "4Gi"}})]),
         f"ConflictingAmounts: {FIRST}.resources.limits[vramwarden.io/vram]",
         (
-            "sets 4Gi but the annotation vramwarden.io/gpu-memory asks for 8Gi; remove "
-            "vramwarden.io/vram, or make them agree"
+            "remove vramwarden.io/vram, or make the two agree; it sets 4Gi but the annotation "
+            "vramwarden.io/gpu-memory asks for 8Gi; if you did not write it, another webhook did"
         ),
     ),
     (

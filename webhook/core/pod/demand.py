@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from webhook.core.bounds import LONGEST_WORD, MOST_DEMAND_FINDINGS
 from webhook.core.pod.fields import Json, items, mapping
-from webhook.core.pod.findings import Finding, Reason, annotation_path, quoted
+from webhook.core.pod.findings import (
+    WRITTEN_BY_ANOTHER,
+    Finding,
+    Reason,
+    annotation_path,
+    quoted,
+)
 from webhook.core.pod.memory_annotation import (
     MEMORY_PATH,
     Faults,
@@ -276,8 +282,9 @@ def _disagreements(pod: Pod, plan: _Plan) -> Iterator[Finding]:
             continue
         there = f"asks for {format_bytes(wanted * plan.count)}" if wanted else "gives it none"
         detail = (
-            f"sets {format_bytes(amount * plan.count)} but the annotation "
-            f"{GPU_MEMORY_ANNOTATION} {there}; remove {VRAM_RESOURCE}, or make them agree"
+            f"remove {VRAM_RESOURCE}, or make the two agree; it sets "
+            f"{format_bytes(amount * plan.count)} but the annotation {GPU_MEMORY_ANNOTATION} "
+            f"{there}; {WRITTEN_BY_ANOTHER}"
         )
         path = f"{container.path}.resources.limits[{VRAM_RESOURCE}]"
         yield Finding(Reason.CONFLICTING_AMOUNTS, path, detail)

@@ -83,7 +83,7 @@ class Reason(StrEnum):
     )
     CONFLICTING_AMOUNTS = (
         "ConflictingAmounts",
-        "sets 4Gi but the annotation vramwarden.io/gpu-memory asks for 8Gi; ...",
+        "remove vramwarden.io/vram, or make the two agree; it sets 4Gi but the annotation ...",
         "remove one of the two",
     )
     UNKNOWN_CLASS = (
