@@ -147,7 +147,9 @@ class OtherWebhook:
         resources: Iterable[str] = ("pods",),
         operations: Iterable[str] = ("CREATE",),
         namespace: str | None = None,
+        selected_by: str = "",
     ) -> None:
+        """`selected_by` is the label of the objects that are changed; empty for all."""
         self.name = {"before": "000-other", "after": "zzz-other"}[sorts]  # ours is in between
         self.reviews: list[Manifest] = []
         self._api = api
@@ -160,6 +162,9 @@ class OtherWebhook:
             "sideEffects": "None",
             "admissionReviewVersions": ["v1"],
         }
+        if selected_by:
+            has = [{"key": selected_by, "operator": "Exists"}]
+            self._webhook["objectSelector"] = {"matchExpressions": has}
         if namespace:
             selector = {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
             self._webhook["namespaceSelector"] = selector

@@ -13,6 +13,14 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from tests.core.admission.plugins import A100, H200, sliced
+from tests.support.other_webhooks import (
+    CHANGES,
+    ORDERS,
+    changed,
+    holders,
+    is_denied,
+    names_another_webhook,
+)
 from tests.support.paths import REVIEWS
 from tests.support.pods import a_container, a_pod, a_policy, a_request, a_review, a_rule
 from tests.support.strategies import ANY_JSON, asking_pods
@@ -159,6 +167,47 @@ def test_a_pod_that_comes_again_with_another_demand_is_shown_what_a_new_one_is(p
 def shown(container):
     names = ("VRAMWARDEN_GPU_MEMORY_MIB", "VRAMWARDEN_GPU_MEMORY_FRACTION", *AMOUNTS)
     return [entry for entry in container["env"] if entry["name"] in names]
+
+
+class Denied(Exception):  # noqa: N818 - a verdict, not an error
+    """Raised with the message of a denial."""
+
+
+def admitted(pod, policy, phase):
+    decision = decide(a_request(pod), policy, UNKNOWN, phase)
+    if not decision.allowed:
+        raise Denied(decision.message)
+    return defaulted(decision.obj)
+
+
+def stored_beside(pod, policy, name, sorts, again):
+    """Return a pod as an API server stores it that calls another webhook before ours or after."""
+    if sorts == "before":
+        pod = admitted(changed(pod, name), policy, Phase.MUTATE)
+        if again == "IfNeeded":
+            pod = admitted(changed(pod, name), policy, Phase.MUTATE)
+    else:
+        pod = changed(admitted(pod, policy, Phase.MUTATE), name)
+        pod = admitted(pod, policy, Phase.MUTATE)
+        if again == "IfNeeded":
+            pod = changed(pod, name)
+    return admitted(pod, policy, Phase.VALIDATE)
+
+
+@given(asking_pods(), RULES, st.sampled_from(sorted(CHANGES)), st.sampled_from(ORDERS))
+def test_another_webhook_moves_no_vram_or_the_denial_names_it(pod, rule, name, order):
+    policy = a_policy(rule)
+    usual = mutated(pod, policy).obj
+    try:
+        stored = stored_beside(pod, policy, name, *order)
+    except Denied as denied:
+        assert is_denied(name, *order)
+        assert names_another_webhook(str(denied))
+        return
+    assert holders(stored) == holders(usual)
+    for container in usual["spec"]["containers"]:
+        kept = next(c for c in stored["spec"]["containers"] if c["name"] == container["name"])
+        assert shown(kept) == shown(container)
 
 
 AMOUNTS = ("CUPY_GPU_MEMORY_LIMIT", "JULIA_CUDA_HARD_MEMORY_LIMIT")

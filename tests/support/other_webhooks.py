@@ -1,0 +1,191 @@
+"""Changes that other products' webhooks and plugins make to every new pod, and pods to try them on.
+
+A change that was made before changes nothing, as Kubernetes asks of webhooks that are called again.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any, Final
+
+from tests.support.paths import GOLDEN
+from tests.support.pods import a_container, a_policy, a_request
+from webhook.core.admission.decide import Outcome, Phase, decide
+from webhook.core.policy.cluster import UNKNOWN
+from webhook.names import (
+    ADMITTED_ANNOTATION,
+    DEFAULT_CONTAINER_ANNOTATION,
+    MANAGED_LABEL,
+    VRAM_RESOURCE,
+)
+from webhook.tools.admit.judge.creation import as_sent
+from webhook.tools.shared.manifests.documents import find_targets, read_documents
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Json = dict[str, Any]
+MIRROR: Final = "mirror.example/"
+ADDED: Final = "linkerd-proxy"
+"""Container that webhooks add: a known helper, to which no amount without a name goes."""
+ORDERS: Final = [(sorts, again) for sorts in ("before", "after") for again in ("Never", "IfNeeded")]
+"""Whether the other webhook sorts before ours or after, and its reinvocationPolicy."""
+
+
+def every_container(pod: Json) -> list[Json]:
+    """Return the containers of a new pod."""
+    return [*pod["spec"]["containers"], *(pod["spec"].get("initContainers") or ())]
+
+
+def _add_container(pod: Json, field: str, *, first: bool, **more: Any) -> None:
+    found = pod["spec"].get(field) or []
+    if not any(one["name"] == ADDED for one in found):
+        added = a_container(ADDED, **more)
+        pod["spec"][field] = [added, *found] if first else [*found, added]
+
+
+def prepend_container(pod: Json) -> None:
+    """Put a container first, as GCS FUSE and Linkerd do."""
+    _add_container(pod, "containers", first=True)
+
+
+def append_container(pod: Json) -> None:
+    """Add a container behind the others."""
+    _add_container(pod, "containers", first=False)
+
+
+def prepend_native_sidecar(pod: Json) -> None:
+    """Put a native sidecar first, as Istio does."""
+    _add_container(pod, "initContainers", first=True, restartPolicy="Always")
+
+
+def append_init_container(pod: Json) -> None:
+    """Add an init container behind the others."""
+    _add_container(pod, "initContainers", first=False)
+
+
+def _add_volume(pod: Json, volume: Json, mount_path: str) -> None:
+    volumes = pod["spec"].get("volumes") or []
+    if not any(one["name"] == volume["name"] for one in volumes):
+        pod["spec"]["volumes"] = [volume, *volumes]
+    mount = {"name": volume["name"], "mountPath": mount_path, "readOnly": True}
+    for container in every_container(pod):
+        mounts = container.get("volumeMounts") or []
+        if mount not in mounts:
+            container["volumeMounts"] = [mount, *mounts]
+
+
+def mount_credentials(pod: Json) -> None:
+    """Mount a volume into every container, as clouds do."""
+    _add_volume(pod, {"name": "cloud", "emptyDir": {}}, "/var/run/secrets/cloud")
+
+
+def mount_host_path(pod: Json) -> None:
+    """Mount a folder of the node into every container, as Datadog does."""
+    volume = {"name": "agent", "hostPath": {"path": "/var/run/agent"}}
+    _add_volume(pod, volume, "/var/run/secrets/agent")
+
+
+def prepend_variable(pod: Json) -> None:
+    """Put a variable first in every container."""
+    entry = {"name": "OTEL_SERVICE_NAME", "value": "x"}
+    for container in every_container(pod):
+        env = container.get("env") or []
+        if entry not in env:
+            container["env"] = [entry, *env]
+
+
+def default_storage(pod: Json) -> None:
+    """Give containers amounts where they have none, as a LimitRange does."""
+    for container in every_container(pod):
+        resources = container["resources"] = container.get("resources") or {}
+        for kind in ("requests", "limits"):
+            resources[kind] = {"ephemeral-storage": "2Gi", **(resources.get(kind) or {})}
+
+
+def default_gpu(pod: Json) -> None:
+    """Give every container a whole GPU, as a LimitRange with a maximum does."""
+    for container in every_container(pod):
+        resources = container["resources"] = container.get("resources") or {}
+        for kind in ("requests", "limits"):
+            resources[kind] = {"nvidia.com/gpu": "1", **(resources.get(kind) or {})}
+
+
+def mirror_images(pod: Json) -> None:
+    """Have images pulled from elsewhere, as Kyverno does."""
+    for container in every_container(pod):
+        if not container["image"].startswith(MIRROR):
+            container["image"] = MIRROR + container["image"]
+
+
+def annotate(pod: Json) -> None:
+    """Add an annotation and a label, and name the default container, as Istio does."""
+    metadata = pod["metadata"]
+    metadata["labels"] = {**(metadata.get("labels") or {}), "other": "yes"}
+    first = pod["spec"]["containers"][0]["name"]
+    notes = {"other/seen": "yes", DEFAULT_CONTAINER_ANNOTATION: first}
+    metadata["annotations"] = {**notes, **(metadata.get("annotations") or {})}
+
+
+def copy_marks(pod: Json) -> None:
+    """Write vramwarden's marks, which prove nothing."""
+    metadata = pod["metadata"]
+    metadata["labels"] = {**(metadata.get("labels") or {}), MANAGED_LABEL: "true"}
+    notes = metadata.get("annotations") or {}
+    metadata["annotations"] = {ADMITTED_ANNOTATION: "v1 other 0123456789ab", **notes}
+
+
+CHANGES: Final[dict[str, Callable[[Json], None]]] = {
+    change.__name__: change
+    for change in (
+        *(prepend_container, append_container, prepend_native_sidecar, append_init_container),
+        *(mount_credentials, mount_host_path, prepend_variable, default_storage, default_gpu),
+        *(mirror_images, annotate, copy_marks),
+    )
+}
+
+
+def changed(pod: Json, name: str) -> Json:
+    """Return a pod with one of the changes."""
+    pod = copy.deepcopy(pod)
+    CHANGES[name](pod)
+    return pod
+
+
+def is_denied(name: str, sorts: str, again: str, *, has_sidecar: bool = True) -> bool:
+    """Return True if a pod with this change is denied: it would be unsafe, or never start."""
+    if name == "mirror_images":  # the other webhook has the last word on the sidecar's image
+        return has_sidecar and (sorts, again) == ("after", "IfNeeded")
+    return name in {"mount_host_path", "default_gpu"}
+
+
+def names_another_webhook(message: str) -> bool:
+    """Return True if a message says that another webhook may have written what it denies."""
+    return "another webhook" in message
+
+
+def holders(pod: Json) -> dict[str, str]:
+    """Return the amount of VRAM of each container that has one."""
+    limits = (
+        (one["name"], (one.get("resources") or {}).get("limits")) for one in every_container(pod)
+    )
+    return {name: found[VRAM_RESOURCE] for name, found in limits if VRAM_RESOURCE in (found or {})}
+
+
+def golden_pods() -> dict[str, Json]:
+    """Return the different pods of the golden cases that are translated, by case and number."""
+    found: dict[str, Json] = {}
+    for path in sorted(GOLDEN.glob("*/input.yaml")):
+        documents = read_documents(path.read_text())
+        targets = [target for document in documents for target in find_targets(document.value)]
+        for number, target in enumerate(targets):
+            pod = as_sent(target.pod)
+            pod["metadata"] = {
+                key: value
+                for key, value in pod.get("metadata", {}).items()
+                if "name" not in key.lower()
+            }
+            decision = decide(a_request(pod), a_policy(), UNKNOWN, Phase.MUTATE)
+            if decision.outcome is Outcome.MUTATED and pod not in found.values():
+                found[f"{path.parent.name}-{number}"] = pod
+    return found
