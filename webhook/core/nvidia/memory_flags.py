@@ -83,8 +83,8 @@ PROGRAMS: Final = (
         in_file="config.pbtxt",
         fraction_of=FractionOf.FREE,
     ),
-    # docs.nvidia.com/nim/large-language-models, "Configuration": NIM_KVCACHE_PERCENT is given to
-    # vLLM as gpu_memory_utilization, and so are NIM_PASSTHROUGH_ARGS.
+    # NVIDIA-AI-Blueprints/video-search-and-summarization sets both variables where models share a
+    # GPU (deploy/docker/services/nim/*/hw-*-shared.env), and NIM_PASSTHROUGH_ARGS for vLLM's flags.
     SizedProgram(
         name="NIM",
         takes="nine tenths of the GPU",
