@@ -89,7 +89,8 @@ def test_the_line_that_kubectl_shows_for_another_product_is_admitted(
     assert done.returncode == 0
     (warning,) = done.stderr.splitlines()
     path, detail = warning.removeprefix("Warning: ").split(": ", 1)
-    (after,) = followed(whole, path, detail)
+    assert path.startswith("spec.template.") is (kind == "Deployment")
+    (after,) = followed(whole, path.removeprefix("spec.template."), detail)
     assert after["metadata"]["annotations"] == {MEMORY: memory}
     done = kubectl("create" if kind == "Pod" else "replace", make(after))
     assert (done.returncode, done.stderr) == (0, "")
@@ -111,15 +112,15 @@ def test_a_change_is_warned_of_as_well(team, kubectl):
             "team",
             a_pod(),
             {MEMORY: "8Gi"},
-            f"{MEMORY} on the Deployment itself has no effect; "
-            "put it under spec.template.metadata.annotations",
+            f"metadata.annotations[{MEMORY}]: put it under spec.template.metadata.annotations; "
+            "nothing reads it here",
             id="an annotation at the wrong level",
         ),
         pytest.param(
             "shared",
             a_pod(containers=[a_container(resources={"limits": {GPU: 1}})]),
             None,
-            WHOLE_GPU_SAID,
+            f"spec.template.{WHOLE_GPU_SAID}",
             id="a whole GPU that becomes a share",
         ),
     ],

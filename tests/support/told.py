@@ -98,7 +98,7 @@ def amount(pod: Json, path: str, value: str, entry: str = "") -> Json:
 def lines(pod: Json, said: str) -> Json:
     """Write the lines `KEY: VALUE` of a sentence into the annotations."""
     for key, value in re.findall(
-        rf"({'|'.join(ASKING_ANNOTATIONS)}): (\"[^\"]*\"|[^,:;?\" ]+(?:, [^ ,=]+=[^ ,]+)*)", said
+        rf"({'|'.join(ASKING_ANNOTATIONS)}): (\"[^\"]*\"|[^,:;?\" ]+(?:, [^ ,=]+=[^ ,;]+)*)", said
     ):
         annotate(pod, key, value.strip('"'))
     return pod
@@ -217,12 +217,6 @@ def shared(pod: Json, path: str, found: re.Match[str]) -> Json:
     for name in found[1].split(" and ")[1:]:
         drop(pod, re.sub(r"\[[^\]]*\]$", f"[{name}]", path))
     return annotate(drop(pod, path), MEMORY, found[2])
-
-
-def meant(pod: Json, path: str, found: re.Match[str]) -> list[Json]:
-    if ": " in found[1]:
-        return [lines(drop(copy.deepcopy(pod), path), found[1])]
-    return []  # which key, and not what to write
 
 
 def for_each(pod: Json, path: str, found: re.Match[str]) -> Json:
@@ -502,17 +496,9 @@ CURES: list[tuple[str, Any]] = [
         nothing,
     ),
     # hints
-    (r"remove it(?P<more>(?: and [^ ,]+)*), and write the annotation " + LINE, one(theirs)),
+    (r"^remove it(?P<more>(?: and [^ ,]+)*),? and write the annotation " + LINE, one(theirs)),
     (
-        r"(?:nothing reads this key|vramwarden does not); write (?:the annotation )?" + LINE,
-        one(lambda pod, path, found: lines(drop(pod, path), found["line"])),
-    ),
-    (
-        r"no node has this resource; write the annotation " + LINE,
-        one(lambda pod, path, found: lines(drop(pod, path), found["line"])),
-    ),
-    (
-        r"no node has this resource; the only one is \S+, e\.g\. (\S+)$",
+        r"^write vramwarden.io/vram: (\S+) in its place; no node has this resource$",
         one(
             lambda pod, path, found: put(
                 drop(pod, path),
@@ -521,19 +507,16 @@ CURES: list[tuple[str, Any]] = [
             )
         ),
     ),
-    (r"no node has this resource; the only one is \S+$", nothing),
-    (r"; did you mean (.*)\?$", meant),
-    (r"; developers set .*$", nothing),
     (
-        r"; write it under metadata.annotations$",
-        one(
-            lambda pod, path, _: annotate(
-                pod, keys_of(path)[-1], pod["metadata"]["labels"][keys_of(path)[-1]]
-            )
-        ),
+        r"^write (.*) (?:in its place|under metadata.annotations); (?:nothing reads|as a label)",
+        one(lambda pod, path, found: lines(drop(pod, path), found[1])),
     ),
-    (r"; write (.*) under metadata.annotations$", one(lambda pod, _, found: lines(pod, found[1]))),
-    (r"vramwarden does not; remove it$|compute is not divided here, so remove it$", one(removed)),
+    (r"^write " + LINE, one(lambda pod, _, found: lines(pod, found["line"]))),
+    (
+        r"^remove it; (?:\S+ reads it, vramwarden does not|nothing reads this|no node has this)",
+        one(removed),
+    ),
+    (r"the pod would be denied$|it would be denied$", nothing),
     (r"; remove (CUDA_VISIBLE_DEVICES=\S+)$", one(without_assignment)),
     (
         r"; write (compute\S*)$",

@@ -66,9 +66,11 @@ def messages(decision):
     a list, so that the paths of the others stay right; bounds come last.
     """
     said = [(found.reason, found.path, found.detail) for found in decision.findings]
-    for note in decision.notes:
-        path, detail = note.removeprefix("beside that, ").split(": ", 1)
-        said.append((path, *detail.split(": ", 1)) if path in {*Reason} else ("", path, detail))
+    for note in (*decision.unread, *decision.notes):
+        path, detail = note.split(": ", 1)
+        detail = detail.removeprefix("beside that, ")
+        reason, _, rest = detail.partition(": ")
+        said.append((reason, path, rest) if reason in {*Reason} else ("", path, detail))
     said.reverse()
     return sorted(
         said, key=lambda one: (one[2].startswith("asks for "), "; set limits[" not in one[2])
@@ -100,7 +102,8 @@ def assert_lines_are_admitted(pod, policy):
     decision = judged(pod, policy)
     if {*decision.reasons} & {*NO_CURE} or (decision.outcome is Outcome.MALFORMED):
         return
-    for detail, after, left in ways(respelled(pod), messages(decision)):
+    before = respelled(pod)
+    for detail, after, left in ways(before, messages(decision)):
         again = judged(after, policy)
         wrong = [
             found
@@ -110,8 +113,16 @@ def assert_lines_are_admitted(pod, policy):
         shown = json.dumps(after["metadata"]) + json.dumps(after["spec"])
         assert not wrong, f"{detail}\n-> {again.message or again.findings}\n{shown}"
         if not (decision.findings or left):
-            repeated = {note for note in again.notes if note in decision.notes or UNNAMED in note}
+            before_and_after = (*again.unread, *again.notes)
+            known = {*decision.unread, *decision.notes}
+            repeated = {one for one in before_and_after if one in known or UNNAMED in one}
             assert not repeated, f"{detail}\n-> {repeated}\n{shown}"
+    for warning in (*decision.unread, *decision.notes):
+        path, detail = warning.split(": ", 1)
+        is_after_a_line = detail.startswith("beside that, ")
+        for after in () if is_after_a_line else followed(before, path, detail):
+            again = judged(after, policy)
+            assert warning not in (*again.unread, *again.notes), json.dumps(after["metadata"])
 
 
 @pytest.mark.parametrize("memory", ["8Gi", "1.5Gi", "8e9"])

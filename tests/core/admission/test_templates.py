@@ -110,30 +110,48 @@ TEMPLATE = "spec.template.metadata.annotations"
 @pytest.mark.parametrize(
     ("place", "key", "said"),
     [
-        ("annotations", MEMORY, f"on the Deployment itself has no effect; put it under {TEMPLATE}"),
-        ("labels", MEMORY, f"as a label of the Deployment has no effect; put it under {TEMPLATE}"),
+        ("annotations", MEMORY, f"put it under {TEMPLATE}; nothing reads it here"),
+        ("labels", MEMORY, f"write {MEMORY}: 8Gi under {TEMPLATE}; nothing reads this key"),
         (
             "annotations",
             "gpu-memory",
-            f"on the Deployment itself has no effect; write {MEMORY}: 8Gi under {TEMPLATE}",
+            f"write {MEMORY}: 8Gi under {TEMPLATE}; nothing reads this key",
         ),
+        (
+            "annotations",
+            "vramwarden.io/gpu-mem",
+            f"write {MEMORY}: 8Gi under {TEMPLATE}; nothing reads this key",
+        ),
+        ("annotations", "vramwarden.io/team", "remove it; nothing reads it here"),
     ],
 )
 def test_a_key_at_the_wrong_level_is_said(place, key, said):
-    assert advised(a_pod(), **{place: {key: "8Gi"}}).warnings == (f"{key} {said}",)
+    shown = f"metadata.{place}[{key}]"
+    assert advised(a_pod(), **{place: {key: "8Gi"}}).warnings == (f"{shown}: {said}",)
 
 
 def test_a_key_of_the_workload_that_its_pods_have_too_is_fine():
     assert advised(a_pod("8Gi"), annotations={MEMORY: "8Gi"}).warnings == ()
-    assert advised(a_pod("8Gi"), annotations={"vramwarden.io/team": "a"}).warnings == ()
+    assert advised(a_pod("8Gi"), labels={"vramwarden.io/workload": "a"}).warnings == ()
+
+
+def test_what_is_wrong_once_a_key_is_moved_is_said_at_once():
+    whole = a_container("main", resources={"limits": {"nvidia.com/gpu": "1"}})
+    request = a_review(a_pod(containers=[whole]), annotations={MEMORY: "8"})
+    moved, beside = advise(request, a_policy(), UNKNOWN).warnings
+    assert moved.startswith(f"metadata.annotations[{MEMORY}]: put it under {TEMPLATE}; ")
+    assert moved.endswith("; 8 is 8 bytes; for MiB write 8Mi, for GiB 8Gi")
+    where = "spec.template.spec.containers[0].resources.limits[nvidia.com/gpu]"
+    assert beside.startswith(f"{where}: beside that, WholeGPUAndShare: ")
 
 
 def test_hints_about_the_pods_are_said():
     resources = {"limits": {"nvidia.com/gpumem": "3000"}}
     pod = a_pod(containers=[a_container("main", resources=resources)])
     (note,) = advised(pod).warnings
-    assert note.endswith(
-        f"HAMi reads it, vramwarden does not; remove it, and write the annotation {MEMORY}: 3000Mi"
+    assert note == (
+        "spec.template.spec.containers[0].resources.limits[nvidia.com/gpumem]: remove it, and "
+        f"write the annotation {MEMORY}: 3000Mi; HAMi reads it, vramwarden does not"
     )
 
 

@@ -24,6 +24,7 @@ def found(text: str):
 
 
 MEMORY = "vramwarden.io/gpu-memory"
+DEFAULT = "kubectl.kubernetes.io/default-container"
 TEMPLATE = "{metadata: {annotations: {a: b}}, spec: {containers: [{name: main}]}}"
 KINDS = {
     "PyTorchJob": (
@@ -140,11 +141,14 @@ def test_a_workflows_templates_are_pods_of_one_container():
     assert {one.form for one in (train, script, many)} == {Form.CONTAINER}
     assert train.field == "spec.templates[0]"
     assert train.pod == {
-        "metadata": {"annotations": {"a": "own", "b": "common"}},
+        "metadata": {"annotations": {DEFAULT: "main", "a": "own", "b": "common"}},
         "spec": {"containers": [{"image": "example", "name": "main"}, {"name": "side"}]},
     }
     assert script.pod["spec"]["containers"][0]["name"] == "main"
-    assert script.pod["metadata"] == {"annotations": {"a": "common", "b": "common"}}
+    assert script.pod["metadata"] == {
+        "annotations": {DEFAULT: "main", "a": "common", "b": "common"}
+    }
+    assert many.pod["metadata"]["annotations"][DEFAULT] == "one"
     assert many.pod["spec"]["containers"] == [{"name": "one"}]
 
 
@@ -183,9 +187,9 @@ def test_kserves_components_are_pods_with_the_services_metadata():
     names = [one["name"] for one in transformer.pod["spec"]["containers"]]
     assert names == ["kserve-container", "side"]
     at = {
-        ("metadata", "annotations", "a"): "spec.predictor.annotations.a",
-        ("metadata", "annotations", MEMORY): f"metadata.annotations.{MEMORY}",
-        ("metadata", "annotations", "new"): "spec.predictor.annotations.new",
+        ("metadata", "annotations", "a"): "spec.predictor.annotations[a]",
+        ("metadata", "annotations", MEMORY): f"metadata.annotations[{MEMORY}]",
+        ("metadata", "annotations", "new"): "spec.predictor.annotations[new]",
         ("spec", "containers", 0, "args"): "spec.predictor.model.args",
         ("spec", "nodeSelector"): "spec.predictor.nodeSelector",
     }
@@ -196,8 +200,8 @@ def test_a_workflows_fields_stand_where_they_were_written():
     common = f"podMetadata: {{annotations: {{{MEMORY}: 8Gi, "
     train, _, many = found(WORKFLOW.replace("podMetadata: {annotations: {", common))
     at = {
-        ("metadata", "annotations", "a"): "spec.templates[0].metadata.annotations.a",
-        ("metadata", "annotations", MEMORY): f"spec.podMetadata.annotations.{MEMORY}",
+        ("metadata", "annotations", "a"): "spec.templates[0].metadata.annotations[a]",
+        ("metadata", "annotations", MEMORY): f"spec.podMetadata.annotations[{MEMORY}]",
         ("spec", "containers", 0, "image"): "spec.templates[0].container.image",
         ("spec", "containers", 1): "spec.templates[0].sidecars[0]",
         ("spec", "volumes"): "spec.templates[0].volumes",

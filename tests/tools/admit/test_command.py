@@ -167,6 +167,7 @@ def test_strict_fails_where_there_is_a_warning(invoke):
     texts = {
         "fine": POD,
         "a key that nothing reads": POD.replace("gpu-memory", "gpu-mem"),
+        "a key of nobody": POD.replace("vramwarden.io", "vramwarden"),
         "a key at the wrong level": POD.replace("Pod", "PodTemplate")
         .replace("v1", "v1")
         .replace("spec:", "template:\n spec:"),
@@ -178,11 +179,13 @@ def test_strict_fails_where_there_is_a_warning(invoke):
         )
         for text in texts.values()
     ]
-    assert codes == [(0, 0), (0, 1), (0, 1)]
-    junit = invoke("--strict", "-f", "-", "-o", "junit", stdin=texts["a key that nothing reads"])
-    assert '<failure type="Warning" message="metadata.annotations[vramwarden.io/gpu-mem]: ' in (
-        junit.stdout
-    )
+    assert codes == [(0, 0), (1, 1), (0, 1), (1, 1)]
+    for name, failure in (
+        ("a key that nothing reads", 'UnreadKey" message="metadata.annotations[vramwarden.io/'),
+        ("a key of nobody", 'Warning" message="metadata.annotations[vramwarden/'),
+    ):
+        junit = invoke("--strict", "-f", "-", "-o", "junit", stdin=texts[name])
+        assert f'<failure type="{failure}' in junit.stdout
 
 
 @pytest.mark.parametrize(

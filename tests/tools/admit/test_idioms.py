@@ -17,7 +17,9 @@ def test_a_pod_template_of_any_kind_is_translated(text):
     result = run(text.replace("8GB", "8Gi"))
     kind = result.value["kind"]
     assert result.code == 0
-    assert result.err == f"{kind} default/x: translated by rule default (8Gi on 1 GPU)\n"
+    verdict, *notes = result.err.splitlines()
+    assert verdict == f"{kind} default/x: translated by rule default (8Gi on 1 GPU)"
+    assert [": note: " in one for one in notes] == [True] * kind.startswith("Ray")
     assert result.out.count("name: vram-enforcer,") == 1
 
 
@@ -31,15 +33,15 @@ def test_a_workflow_is_judged_and_printed_as_it_is():
 def test_a_virtual_machine_is_told_that_no_share_reaches_it():
     text = OTHER_KINDS["VirtualMachine"].text.replace("8GB", "8Gi")
     said = (
-        f"metadata.annotations[{MEMORY}]: a share of a GPU reaches no virtual machine; remove the "
-        "annotation and use spec.template.spec.domain.devices.gpus"
+        f"spec.template.metadata.annotations[{MEMORY}]: remove the annotation and use "
+        "spec.template.spec.domain.devices.gpus; a share of a GPU reaches no virtual machine"
     )
     assert run(text) == (
-        0,
+        1,
         text,
         (
             "VirtualMachine default/x: left alone (a virtual machine)\n"
-            f"VirtualMachine default/x: warning: {said}\n"
+            f"VirtualMachine default/x: finding: {said}\n"
         ),
     )
 
@@ -76,16 +78,17 @@ def test_a_notebooks_annotation_at_its_template_is_at_the_wrong_place():
     text = NOTEBOOK.replace("  annotations:\n    vramwarden.io/gpu-memory: 8Gi\n", "").replace(
         "  template:\n", there
     )
-    hint = f"{MEMORY} under spec.template has no effect; put it under metadata.annotations"
-    assert run(text).err.splitlines()[1] == f"Notebook team-a/nb: hint: {hint}"
+    path = f"spec.template.metadata.annotations[{MEMORY}]"
+    said = f"finding: {path}: put it under metadata.annotations; nothing reads it here"
+    assert run(text).err.splitlines()[1] == f"Notebook team-a/nb: {said}"
 
 
-def test_an_annotation_on_an_unknown_kind_itself_earns_a_hint():
+def test_an_annotation_on_an_unknown_kind_itself_is_a_finding():
     text = OTHER_KINDS["PyTorchJob"].text.replace(WRONG, "").replace(NAME, asking("8Gi"))
     place = "spec.pytorchReplicaSpecs.Master.template.metadata.annotations"
     assert run(text).err.splitlines()[1] == (
-        f"PyTorchJob default/x: hint: {MEMORY} on the PyTorchJob itself has no effect; "
-        f"put it under {place}"
+        f"PyTorchJob default/x: finding: metadata.annotations[{MEMORY}]: put it under {place}; "
+        "nothing reads it here"
     )
 
 
@@ -95,7 +98,8 @@ def test_several_templates_of_one_object_are_told_apart():
         f"  headGroupSpec: {{template: {TEMPLATE}}}\n"
         f"  workerGroupSpecs: [{{template: {{spec: {{{CONTAINERS}}}}}}}]\n"
     )
-    head, worker = run_in_full(text).err.splitlines()[:2]
+    head, note, worker = run_in_full(text).err.splitlines()[:3]
+    assert ": note: spec.headGroupSpec.rayStartParams: write num-gpus: " in note
     assert head.startswith("a.yaml:5: RayCluster default/x (spec.headGroupSpec.template): denied")
     assert worker == (
         "a.yaml:6: RayCluster default/x (spec.workerGroupSpecs[0].template): "

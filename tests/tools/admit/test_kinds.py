@@ -180,20 +180,20 @@ def test_a_pod_without_a_demand_may_have_its_gpus_hidden():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_annotation_on_the_workload_itself_earns_a_hint(kind):
+def test_an_annotation_on_the_workload_itself_is_a_finding(kind):
     text = fresh(a_workload(kind, a_pod(), annotations=ASKS))
     code, out, err = run(text)
-    assert (code, out) == (0, text)
+    assert (code, out) == (1, text)
     place = ".".join(KINDS[kind][1])
-    hint = f"vramwarden.io/gpu-memory on the {kind} itself has no effect; put it under {place}"
+    said = f"put it under {place}.metadata.annotations; nothing reads it here"
     assert err.splitlines() == [
         f"{kind} team-a/work: left alone (asks for no VRAM)",
-        f"{kind} team-a/work: hint: {hint}.metadata.annotations",
+        f"{kind} team-a/work: finding: metadata.annotations[vramwarden.io/gpu-memory]: {said}",
     ]
 
 
-def test_no_hint_where_the_template_has_the_annotation_as_well():
-    assert "hint" not in run(fresh(a_workload("Job", a_pod("8Gi"), annotations=ASKS))).err
+def test_nothing_is_found_where_the_template_has_the_annotation_as_well():
+    assert "finding" not in run(fresh(a_workload("Job", a_pod("8Gi"), annotations=ASKS))).err
 
 
 @pytest.mark.parametrize("spec", [None, "x", [], {}, {"template": None}, {"template": []}])
@@ -221,7 +221,7 @@ def test_malformed_metadata_is_a_warning_and_never_a_traceback(metadata):
     assert (code, out) == (0, text)
     left, warning = err.splitlines()
     assert left == "Job team-a/work: left alone (asks for no VRAM)"
-    assert warning.startswith("Job team-a/work: warning: metadata")
+    assert warning.startswith("Job team-a/work: warning: spec.template.metadata")
     assert warning.endswith("; Kubernetes rejects that")
 
 

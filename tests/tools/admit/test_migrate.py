@@ -171,7 +171,7 @@ def test_what_is_not_migrated_fails_in_continuous_integration():
 
 def test_the_summary_says_it_beside_what_admission_adds():
     said = migrated("hami", POD, output="summary").out
-    assert "  migrated    from HAMi to vramwarden.io/gpu-memory: 3000Mi\n" in said
+    assert "  migrated    a.yaml:1: from HAMi to vramwarden.io/gpu-memory: 3000Mi\n" in said
     assert "  sidecar     vram-enforcer (cap 3000Mi per GPU" in said
 
 

@@ -9,8 +9,8 @@ from tests.tools.admit.runs import POD, run
 PLACE = "Pod default/train: warning: "
 MISTYPED = POD.replace("gpu-memory", "gpu-mem")
 UNREAD = (
-    f"{PLACE}metadata.annotations[vramwarden.io/gpu-mem]: nothing reads this key; did you mean "
-    "vramwarden.io/gpu-memory?"
+    "Pod default/train: finding: metadata.annotations[vramwarden.io/gpu-mem]: write "
+    "vramwarden.io/gpu-memory: 8Gi in its place; nothing reads this key"
 )
 LEFT_ALONE = "Pod default/train: left alone (asks for no VRAM)"
 SERVER = POD.replace("image: example", "image: vllm/vllm-openai")
@@ -26,7 +26,6 @@ TRANSLATED = "Pod default/train: translated by rule default (8Gi on 1 GPU)"
 @pytest.mark.parametrize(
     ("text", "lines"),
     [
-        pytest.param(MISTYPED, [LEFT_ALONE, UNREAD], id="a key that nothing reads"),
         pytest.param(POD, [TRANSLATED], id="a key that is read"),
         pytest.param(SERVER, [TRANSLATED, UNBOUNDED], id="a server that nothing bounds"),
         pytest.param(
@@ -42,7 +41,13 @@ TRANSLATED = "Pod default/train: translated by rule default (8Gi on 1 GPU)"
 def test_a_warning_is_a_line_and_no_denial(text, lines):
     result = run(text)
     assert (result.code, result.err.splitlines()) == (0, lines)
-    assert (result.out == text) == (LEFT_ALONE in lines)
+    assert result.out != text
+
+
+def test_a_key_of_ours_that_nothing_reads_is_a_finding():
+    result = run(MISTYPED)
+    assert (result.code, result.out) == (1, MISTYPED)
+    assert result.err.splitlines() == [LEFT_ALONE, UNREAD]
 
 
 def test_a_denied_pod_has_the_line_too():
@@ -52,10 +57,10 @@ def test_a_denied_pod_has_the_line_too():
     assert (result.code, line) == (1, UNREAD)
 
 
-def test_the_line_is_yellow_on_a_terminal(monkeypatch):
+def test_the_line_is_coloured_on_a_terminal(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    assert f"\x1b[33m{UNREAD}\x1b[0m\n" in run(MISTYPED, terminal=True).err
+    assert f"\x1b[31m{UNREAD}\x1b[0m\n" in run(MISTYPED, terminal=True).err
     word, _, text = UNREAD.removeprefix("Pod default/train: ").partition(": ")
     summary = run(MISTYPED, terminal=True, output="summary").out
-    assert f"\x1b[33m  {word:11} {text}\x1b[0m\n" in summary
+    assert f"\x1b[31m  {word:11} a.yaml:6: {text}\x1b[0m\n" in summary

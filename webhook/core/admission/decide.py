@@ -14,7 +14,7 @@ from webhook.core.admission.mutation import edit_debuggers, mutate_pod, void_vis
 from webhook.core.admission.rules.case import Case, CaseKind, case_of
 from webhook.core.admission.rules.changes import new_debuggers
 from webhook.core.admission.rules.complexity import is_managed, is_ours_to_deny
-from webhook.core.admission.rules.table import findings_of, hints_of
+from webhook.core.admission.rules.table import UNREAD, findings_of, hints_of
 from webhook.core.admission.whole_gpu import Offer, offer
 from webhook.core.bounds import LONGEST_SENTENCE
 from webhook.core.nvidia.variables import hide_unless_set, hide_visible
@@ -92,6 +92,8 @@ class Decision:
     malformed: str = ""
     notes: tuple[str, ...] = ()
     """What the user should know although it changes nothing: always returned, as warnings."""
+    unread: tuple[str, ...] = ()
+    """Warnings about keys of ours that nothing reads; `admit` counts them as findings."""
     guidance: str = ""
     """What the platform team says behind what the user reads about findings; empty for nothing."""
     advises_on_bytes: int | None = None
@@ -126,10 +128,11 @@ class Decision:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What the user reads where the request is allowed."""
+        said = (*self.unread, *self.notes)
         if self.outcome is not Outcome.WARNED:
-            return self.notes
+            return said
         guidance = (self.guidance,) if self.guidance else ()
-        return (*map(str, self.findings), *guidance, *self.notes)
+        return (*map(str, self.findings), *guidance, *said)
 
     @cached_property
     def sentence(self) -> str:
@@ -157,8 +160,8 @@ class Decision:
         }
         if self.sentence:
             logged["why"] = self.sentence
-        if self.notes:
-            logged["notes"] = self.notes
+        if self.unread or self.notes:
+            logged["notes"] = (*self.unread, *self.notes)
         return logged
 
     @property
@@ -307,11 +310,11 @@ def _hinted(case: Case) -> Decision:
     if decision.silent:
         return decision
     fine = decision.allowed and not decision.findings
-    notes = hints_of(case, fine=fine)
+    unread, notes = UNREAD(case), hints_of(case, fine=fine)
     if case.lines.annotations:
         beside = _found_after_lines(case, decision.findings)[:SHOWN_BESIDE]
-        notes += tuple(f"beside that, {found}" for found in beside)
-    return replace(decision, notes=notes) if notes else decision
+        notes += tuple(f"{one.path}: beside that, {one.reason}: {one.detail}" for one in beside)
+    return replace(decision, unread=unread, notes=notes) if unread or notes else decision
 
 
 def _offered(case: Case, found: Offer) -> Decision:

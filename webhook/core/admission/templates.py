@@ -10,25 +10,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.admission.decide import Decision, Outcome, Phase, Skip, decide
-from webhook.core.admission.rules.hints import SHOWN, candidates, near_miss
-from webhook.core.bounds import LONGEST_KEY
+from webhook.core.admission.stray_keys import find_stray_keys, warnings_about
 from webhook.core.nvidia.gpu_sizes import warn_of_size
-from webhook.core.pod.carried import is_filled_in
-from webhook.core.pod.demand import read_demand
 from webhook.core.pod.fields import part, text_of
-from webhook.core.pod.findings import Finding, Reason, annotation_path
+from webhook.core.pod.findings import Finding, annotation_path
 from webhook.core.pod.patch import Operation, PatchError, apply_patch
 from webhook.core.pod.review import Request
 from webhook.core.pod.shapes import Form, Template, shown_path
 from webhook.core.pod.templates import find_templates, is_own_kind
-from webhook.core.pod.views import read_pod
-from webhook.core.words import shortened
-from webhook.names import (
-    ASKING_ANNOTATIONS,
-    GPU_COUNT_ANNOTATION,
-    GPU_MEMORY_ANNOTATION,
-    VRAM_RESOURCE,
-)
+from webhook.names import ASKING_ANNOTATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -44,8 +34,6 @@ if TYPE_CHECKING:
 _SILENT: Final = frozenset({Skip.NO_RULE, Skip.RULE_IGNORES})
 _MACHINE_CONTAINER: Final = "compute"
 """How KubeVirt calls the container in which a machine runs."""
-_OF_FORM: Final = frozenset({Reason.INVALID_QUANTITY, Reason.INVALID_COUNT, Reason.TOO_SMALL})
-"""What an amount is wrong for, whatever its pod and the rule."""
 
 
 def decide_both(creation: Request, policy: Policy, cluster: Cluster) -> tuple[Decision, Decision]:
@@ -92,82 +80,25 @@ def hints_for_machine(template: Template) -> tuple[str, ...]:
         return ()
     asked = part(template.pod, "metadata", "annotations")
     devices = shown_path((*template.path, "spec", "domain", "devices", "gpus"))
-    detail = f"a share of a GPU reaches no virtual machine; remove the annotation and use {devices}"
-    return tuple(f"{annotation_path(key)}: {detail}" for key in ASKING_ANNOTATIONS if key in asked)
+    detail = f"remove the annotation and use {devices}; a share of a GPU reaches no virtual machine"
+    return tuple(
+        f"{template.shown(annotation_path(key))}: {detail}"
+        for key in ASKING_ANNOTATIONS
+        if key in asked
+    )
 
 
-def wrong_amounts(key: str, value: object, path: str) -> Iterator[Finding]:
-    """Yield what is wrong with a key that asks for VRAM, at a path, whatever pod it is for.
-
-    A number is read as its digits, since a chart may put it in quotes.
-    """
-    if type(value) is bool or not isinstance(value, str | int | float) or is_filled_in(value):
-        return
-    text = str(value)
-    annotations: Json = {GPU_MEMORY_ANNOTATION: text} if key == GPU_MEMORY_ANNOTATION else {}
-    entries = (entry.partition("=") for entry in text.split(","))
-    names = dict.fromkeys(name.strip(" ") for name, equals, _ in entries if equals) or ("main",)
-    first: Json = {}
-    if key == GPU_COUNT_ANNOTATION:
-        annotations = {key: text, GPU_MEMORY_ANNOTATION: "1Gi"}
-    elif key == VRAM_RESOURCE:
-        first = {"resources": {"limits": {key: text}}}
-    containers = [{"name": name, **first} for name in names]
-    pod = {"metadata": {"annotations": annotations}, "spec": {"containers": containers}}
-    for finding in read_demand(read_pod(pod))[1]:
-        if finding.reason in _OF_FORM:
-            yield replace(finding, path=path)
-
-
-def misplaced(owner: Json, kind: str, template: Template) -> tuple[str, ...]:
-    """Return hints about keys that stand above the template, where nothing reads them."""
-    place = template.annotations_field
-    own = part(template.pod, "metadata", "annotations")
-    labels = part(template.pod, "metadata", "labels")
-    hints: list[str] = []
-    for where, holder in _elsewhere(owner, kind, template):
-        for key, value in _asking(part(holder, "metadata", "annotations")):
-            if key not in own:
-                hints.append(_belongs(key, value, where, place))
-        for key, value in _asking(part(holder, "metadata", "labels")):
-            if key not in own and key not in labels and "/" in key:
-                hints.append(_belongs(key, value, f"as a label of the {kind}", place))
-    return tuple(dict.fromkeys(hints))[:SHOWN]
-
-
-def _belongs(key: str, value: str, where: str, place: str) -> str:
-    shown = shortened(key, LONGEST_KEY)
-    if key in ASKING_ANNOTATIONS:
-        return f"{shown} {where} has no effect; put it under {place}"
-    return f"{shown} {where} has no effect; write {near_miss(key, value)} under {place}"
-
-
-def _elsewhere(owner: Json, kind: str, template: Template) -> Iterator[tuple[str, Json]]:
-    """Yield what has metadata that the pods do not get, and where that is, in words.
-
-    That is the object and what of it holds the template; or the template itself, where its pods
-    get the object's metadata.
-    """
-    if template.pod is None or not template.path:
-        return
-    holder: Any = owner
-    for key in template.path:
-        if type(holder) is dict and template.metadata_path is None:
-            yield f"on the {kind} itself", holder
-        holder = holder[key]
-    if template.metadata_path is not None:
-        yield f"under {template.field}", holder
-
-
-def _asking(keys: Json) -> Iterator[tuple[str, str]]:
-    """Yield the keys that ask for VRAM, or are nearly ones that do."""
-    for key in ASKING_ANNOTATIONS:
-        if key in keys:
-            yield key, str(keys[key])
-    for key in candidates(keys):
-        value = keys[key]
-        if key not in ASKING_ANNOTATIONS and type(value) is str and near_miss(key, value):
-            yield key, value
+def relocated(decision: Decision, template: Template) -> Decision:
+    """Return a decision about a pod with the paths of the object that makes it."""
+    if not template.path:
+        return decision
+    return replace(
+        decision,
+        findings=tuple(replace(one, path=template.shown(one.path)) for one in decision.findings),
+        malformed=template.shown_text(decision.malformed),
+        notes=tuple(map(template.shown_text, decision.notes)),
+        unread=tuple(map(template.shown_text, decision.unread)),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,15 +161,24 @@ def advise(
         if template.pod is None or not template.path:
             continue
         pod = pod_of(template, request.name)
-        decision = decide(creation_of(pod, request.namespace), policy, cluster, Phase.MUTATE)
+
+        def decided(pod: Json) -> Decision:
+            return decide(creation_of(pod, request.namespace), policy, cluster, Phase.MUTATE)
+
+        decision = relocated(decided(pod), template)
         if decision.skip in _SILENT:
             return replace(advice, outcome=Outcome.SKIPPED, reasons=decision.reasons)
         if decision.silent:
             return replace(
                 advice, outcome=decision.outcome, reasons=decision.reasons, rule=decision.rule
             )
-        found = (*_foreseen(decision, template), *decision.notes)
-        warnings = (*found, *misplaced(request.obj, kind, template))
+        strays = find_stray_keys(request.obj, [template])
+        warnings = (
+            *_foreseen(decision),
+            *decision.unread,
+            *decision.notes,
+            *warnings_about(strays, template, pod, decided, decision.findings),
+        )
         asked_bytes, metadata = decision.advises_on_bytes, pod.get("metadata")
         if asked_bytes is not None and isinstance(metadata, dict):
             warnings += tuple(filter(None, [more(request, metadata, asked_bytes)]))
@@ -256,22 +196,18 @@ def _outcome(warnings: tuple[str, ...]) -> Outcome:
     return Outcome.WARNED if warnings else Outcome.ALLOWED
 
 
-def _foreseen(decision: Decision, template: Template) -> Iterator[str]:
-    """Yield what the pods' review would say, with the paths that the workload has."""
+def _foreseen(decision: Decision) -> Iterator[str]:
+    """Yield the findings of the pods' review."""
     if decision.malformed:
-        yield f"the API server would reject its pods: {template.field}.{decision.malformed}"
+        yield f"the API server would reject its pods: {decision.malformed}"
     elif decision.outcome is Outcome.DENIED:
         for finding in decision.findings:
-            yield f"its pods would be denied: {_at(finding, template)}"
+            yield f"its pods would be denied: {finding}"
     elif decision.outcome is Outcome.WARNED:
         for finding in decision.findings:
-            yield f"its pods bring a warning: {_at(finding, template)}"
+            yield f"its pods bring a warning: {finding}"
     if decision.guidance:
         yield decision.guidance
-
-
-def _at(finding: Finding, template: Template) -> str:
-    return f"{finding.reason}: {template.field}.{finding.path}: {finding.detail}"
 
 
 def prove(request: Request, patch: Sequence[Operation], policy: Policy, cluster: Cluster) -> None:

@@ -41,10 +41,10 @@ class Carried(NamedTuple):
     """A key of ours that asks for VRAM and that no template has."""
 
     path: Path
-    """Where it stands in its object, or the text that holds it."""
+    """Its place in the object, or that of the text that holds it."""
     key: str
     value: Any
-    """What it asks for; the text that holds it."""
+    """The amount, or the text that holds it."""
     is_in_text: bool = False
 
     @property
@@ -55,12 +55,12 @@ class Carried(NamedTuple):
 
 
 def is_filled_in(value: object) -> bool:
-    """Say whether a pipeline, a chart or a template puts an amount in place of a value."""
+    """Return True if a pipeline, a chart or a template fills in a value."""
     return type(value) is str and any(mark in value for mark in ("{{", "${", "$("))
 
 
 def is_open(template: Template) -> bool:
-    """Say whether nobody knows yet what the pods of a template ask for."""
+    """Return True if amounts of a template are still to be filled in."""
     annotations = part(template.pod, "metadata", "annotations")
     return any(is_filled_in(annotations.get(key)) for key in ASKING_ANNOTATIONS)
 
@@ -138,7 +138,7 @@ def _judged(template: Template) -> Iterator[Path]:
     for field in ("annotations", "labels"):
         for key in ASKING_ANNOTATIONS:
             yield template.place(("metadata", field, key))
-    # Above the template they have no effect, and it is said elsewhere.
+    # Above the template they are found as stray keys.
     for depth in range(len(template.path) + 1):
         for field in ("annotations", "labels"):
             for key in ASKING_ANNOTATIONS:
@@ -147,4 +147,5 @@ def _judged(template: Template) -> Iterator[Path]:
     for field in CONTAINER_FIELDS:
         for index, _ in enumerate(objects_in(spec.get(field))):
             for kind in _HOLDS_AMOUNTS:
-                yield template.place(("spec", field, index, "resources", kind, VRAM_RESOURCE))
+                for key in (*ASKING_ANNOTATIONS, VRAM_RESOURCE):
+                    yield template.place(("spec", field, index, "resources", kind, key))

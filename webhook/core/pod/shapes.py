@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from webhook.core.bounds import DEEPEST_TEMPLATE, MOST_VALUES
 from webhook.names import ASKING_ANNOTATIONS
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
 Path = tuple[str | int, ...]
 
 CONTAINER_FIELDS: Final = ("containers", "initContainers")
+_HOLD_KEYS: Final = frozenset({"annotations", "labels", "limits", "nodeSelector", "requests"})
+"""Fields whose keys are not fields themselves."""
+_PLAIN_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
+_POD_PATH: Final = re.compile(r"(?:metadata|spec)(?![^.\[])[^ ]*")
+_PART: Final = re.compile(r"\[([^\]]*)\]|([^.\[\]]+)")
 
 
 class TooMuchToSearchError(ValueError):
@@ -38,28 +44,59 @@ class Form(Enum):
     """No template but keys of ours: somebody else makes pods of them, or nobody does."""
 
 
+class Unjudged(NamedTuple):
+    """A field by which a controller adds to the pods what nobody can judge here."""
+
+    path: Path
+    """Its place in the object."""
+    why: str
+
+
 @dataclass(frozen=True, slots=True)
 class Template:
     """A pod, or what pods are made from."""
 
     path: Path
-    """Where it stands in its object; empty for a pod."""
+    """Its place in the object; empty for a pod."""
     pod: Json | None
     """`metadata` and `spec` as its pods get them; None where a workload has no template."""
     form: Form = Form.POD
-    metadata_path: Path | None = None
-    """Where the metadata of its pods stands, if not beside the spec."""
     places: tuple[tuple[Path, Path], ...] = ()
-    """Where parts of the pod stand in the object, if not below its path; the first match counts."""
+    """Places in the object of parts of the pod not below its path; the first match counts."""
+    unjudged: tuple[Unjudged, ...] = ()
 
     def place(self, path: Path) -> Path:
         """Return where a field of the pod stands in the object."""
+        at, length = self._origin(path)
+        return (*at, *path[length:])
+
+    def shown(self, field: str) -> str:
+        """Return the path in the object of a field of the pod, both as messages write them."""
+        at, length = self._origin(parts_of(field))
+        rest = [match.start() for match in _PART.finditer(field)][length:]
+        inside = field[rest[0] :] if rest else ""
+        # The bracket before a key is part of its match.
+        dot = "." * bool(at and inside and not inside.startswith("["))
+        return f"{shown_path(at)}{dot}{inside}"
+
+    def shown_text(self, text: str) -> str:
+        """Return a text that begins with a path of the pod, with the path in the object."""
+        path, colon, rest = text.partition(": ")
+        is_path = bool(_POD_PATH.fullmatch(path))
+        return f"{self.shown(path)}{colon}{rest}" if is_path else text
+
+    def _origin(self, path: Path) -> tuple[Path, int]:
+        """Return where the first parts of a path stand in the object, and how many they are."""
         for begin, at in self.places:
             if path[: len(begin)] == begin:
-                return (*at, *path[len(begin) :])
-        if path[:1] == ("metadata",) and self.metadata_path is not None:
-            return (*self.metadata_path, *path)
-        return (*self.path, *path)
+                return at, len(begin)
+        return self.path, 0
+
+    @property
+    def metadata_path(self) -> Path | None:
+        """The path of the object with the pod's metadata, if that is apart from its spec."""
+        at = self.place(("metadata",))[:-1]
+        return None if self.form is not Form.POD or at == self.path else at
 
     def named(self, owner: str) -> Json:
         """Return the pod that the API server would be sent: itself, or one made of the template.
@@ -82,7 +119,7 @@ class Template:
 
     @property
     def annotations_field(self) -> str:
-        """Where its annotations belong, as messages write it."""
+        """The path of its annotations, as messages write it."""
         return shown_path(self.place(("metadata", "annotations")))
 
 
@@ -109,7 +146,7 @@ def walk(obj: Json, enter: Callable[[Any, Path], bool]) -> None:
 
 
 def in_order(value: Any) -> Iterable[tuple[Any, Any]]:
-    """Return what a map or a list holds, by its keys or positions."""
+    """Return the items of a map or a list, by keys or positions."""
     return value.items() if type(value) is dict else enumerate(value)
 
 
@@ -132,7 +169,7 @@ def merged(common: Json, own: Json) -> Json:
 
 
 def are_objects(value: object) -> bool:
-    """Say whether a value is a list of objects, and not an empty one."""
+    """Return True if a value is a list of objects, and not an empty one."""
     return type(value) is list and bool(value) and all(type(one) is dict for one in value)
 
 
@@ -144,6 +181,18 @@ def objects_in(value: object) -> list[Json]:
 def shown_path(path: Path) -> str:
     """Write a path as Kubernetes' own messages do."""
     shown = ""
+    above: str | int = ""
     for part in path:
-        shown += f"[{part}]" if type(part) is int else f".{part}" if shown else str(part)
+        if type(part) is int or above in _HOLD_KEYS or not _PLAIN_KEY.fullmatch(str(part)):
+            shown += f"[{part}]"
+        else:
+            shown += f".{part}" if shown else str(part)
+        above = part
     return shown
+
+
+def parts_of(shown: str) -> Path:
+    """Read a field path as messages write it: `spec.containers[0].resources.limits[a.io/b]`."""
+    return tuple(
+        int(inner) if inner.isdecimal() else inner or outer for inner, outer in _PART.findall(shown)
+    )

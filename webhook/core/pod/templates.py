@@ -16,7 +16,7 @@ What is in none of these shapes can still carry keys of ours, and `carried_keys`
 wrote them learns that nobody judged them.
 
 Sources: PodTemplateSpec in k8s.io/api/core/v1; kubeflow/kubeflow notebook_controller.go
-(`generateStatefulSet`); argoproj/argo-workflows workflow/controller/workflowpod.go; kubevirt.io/api
+(`generateStatefulSet`); kubeflow/trainer pkg/apis/trainer/v1alpha1 (TrainJobSpec); kubevirt.io/api
 core/v1 (VirtualMachineInstanceTemplateSpec); knative/serving pkg/apis/serving/v1
 (`applyDefault`); kserve/kserve pkg/controller/v1beta1/inferenceservice/components (`Reconcile`);
 kubeflow/spark-operator api/v1beta2 (SparkPodSpec).
@@ -27,7 +27,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from webhook.core.bounds import MOST_TEMPLATES
+from webhook.core.bounds import LONGEST_STORED, MOST_TEMPLATES
 from webhook.core.pod.components import INLINE, of_components
 from webhook.core.pod.fields import part
 from webhook.core.pod.shapes import (
@@ -35,12 +35,13 @@ from webhook.core.pod.shapes import (
     Form,
     Template,
     TooMuchToSearchError,
+    Unjudged,
     are_objects,
-    merged,
     objects_in,
-    places_above,
     walk,
 )
+from webhook.core.pod.workflows import ARGO_GROUP, of_workflow, references
+from webhook.core.words import shortened
 from webhook.names import API_GROUP
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 
     from webhook.core.pod.fields import Json
     from webhook.core.pod.shapes import Path
+    from webhook.core.pod.workflows import ReadText
 
 
 class _Shape(NamedTuple):
@@ -70,10 +72,9 @@ _OWN_KINDS: Final[Mapping[str, _Shape]] = {
     "CronJob": _Shape(frozenset({"batch"}), ("spec", "jobTemplate", "spec", "template")),
 }
 _BY_LOWER_CASE: Final = {kind.lower(): kind for kind in _OWN_KINDS}
-_ALONE: Final = ("container", "script")
-"""Where the one container of a Workflow's template stands."""
 _NOTEBOOK: Final = ("Notebook", "kubeflow.org")
 _REVISION: Final = ("Revision", "serving.knative.dev")
+_TRAIN_JOB: Final = ("TrainJob", "trainer.kubeflow.org")
 _FIRST_CONTAINER: Final = {"serving.knative.dev": "user-container"}
 """How a group's controllers call a container without a name; others are called what we like."""
 
@@ -90,10 +91,13 @@ def kind_meant(kind: str, version: str) -> str:
     return meant if meant != kind and is_own_kind(meant, version) else ""
 
 
-def find_templates(obj: Json, kind: str, version: str) -> list[Template]:
+def find_templates(
+    obj: Json, kind: str, version: str, read: ReadText | None = None
+) -> list[Template]:
     """Return the pod and the pod templates of one object of a kind and version.
 
-    A workload of Kubernetes' own kinds has one, without a pod where its template is missing. Raises
+    A workload of Kubernetes' own kinds has one, without a pod where its template is missing. `read`
+    reads YAML that a field holds; without it such a field is not judged. Raises
     TooMuchToSearchError: nothing that somebody wrote may take others' time.
     """
     if is_own_kind(kind, version):
@@ -105,8 +109,10 @@ def find_templates(obj: Json, kind: str, version: str) -> list[Template]:
     group = version.rpartition("/")[0]
     if group == API_GROUP:
         return []
+    if (kind, group) == _TRAIN_JOB:
+        return []  # its patches of a runtime have the shape of pod templates
     inline = INLINE.get((kind, group))
-    templates = of_components(obj, inline) if inline else _search(obj)
+    templates = of_components(obj, inline) if inline else _search(obj, read)
     if (kind, group) == _NOTEBOOK:
         templates = [_of_notebook(obj, template) for template in templates]
     elif (kind, group) == _REVISION:
@@ -117,7 +123,7 @@ def find_templates(obj: Json, kind: str, version: str) -> list[Template]:
 def _of_notebook(obj: Json, template: Template) -> Template:
     """Return a Notebook's template with the metadata that its controller copies to the pod."""
     pod = {"metadata": obj.get("metadata"), "spec": (template.pod or {}).get("spec")}
-    return Template(template.path, pod, template.form, ())
+    return replace(template, pod=pod, places=((("metadata",), ("metadata",)),))
 
 
 def _with_names(template: Template, name: str) -> Template:
@@ -139,12 +145,28 @@ def _given(container: Json) -> Json:
     return {key: value for key, value in container.items() if key != "name" or value is not None}
 
 
-def _search(obj: Json) -> list[Template]:
+def made_elsewhere(obj: Json, kind: str, version: str) -> list[Unjudged]:
+    """Return the fields by which an object's pods are made of other objects.
+
+    Raises TooMuchToSearchError.
+    """
+    group = version.rpartition("/")[0]
+    if group == ARGO_GROUP:
+        return list(references(obj))
+    if (kind, group) != _TRAIN_JOB:
+        return []
+    spec = part(obj, "spec")
+    runtime = part(spec, "runtimeRef")
+    named = f"{runtime.get('kind') or 'ClusterTrainingRuntime'} {runtime.get('name')}"
+    return [Unjudged(("spec", "runtimeRef"), shortened(named, LONGEST_STORED))]
+
+
+def _search(obj: Json, read: ReadText | None) -> list[Template]:
     """Return the templates of an object; what is inside of one is not read: a pod holds no pods."""
     found: list[Template] = []
 
     def enter(value: Any, path: Path) -> bool:
-        template = _template(value, path, obj) if type(value) is dict else None
+        template = _template(value, path, obj, read) if type(value) is dict else None
         if template is not None:
             found.append(template)
         if len(found) > MOST_TEMPLATES:
@@ -155,7 +177,7 @@ def _search(obj: Json) -> list[Template]:
     return found
 
 
-def _template(value: Json, path: Path, obj: Json) -> Template | None:
+def _template(value: Json, path: Path, obj: Json, read: ReadText | None) -> Template | None:
     """Return the template that a mapping is; None where it is none.
 
     An object of another kind is no pod although it may resemble one: in `spec.containers` of a
@@ -170,40 +192,4 @@ def _template(value: Json, path: Path, obj: Json) -> Template | None:
             metadata = {"metadata": value.get("metadata")}
             return Template(path, metadata, Form.MACHINE)
     is_listed = len(path) > 1 and path[-2] == "templates" and type(path[-1]) is int
-    return _of_workflow(value, path, obj) if is_listed else None
-
-
-def _of_workflow(value: Json, path: Path, obj: Json) -> Template | None:
-    """Return an item of a Workflow's `templates` as the pod that is made from it.
-
-    The pods' metadata is that of the Workflow's `podMetadata`, and on top of it the template's.
-    """
-    containers: list[Json]
-    alone = next((key for key in _ALONE if value.get(key)), "")
-    one, many = value.get(alone), value.get("containerSet")
-    if type(one) is dict:
-        containers, at = [{**one, "name": "main"}], [(*path, alone)]
-    elif type(many) is dict and are_objects(many.get("containers")):
-        containers = many["containers"]
-        at = [(*path, "containerSet", "containers", index) for index, _ in enumerate(containers)]
-    else:
-        return None
-    sidecars = objects_in(value.get("sidecars"))
-    at += [(*path, "sidecars", index) for index, _ in enumerate(sidecars)]
-    above: Any = obj
-    for key in path[:-2]:
-        above = above[key]
-    metadata: Any = value.get("metadata")
-    common = above.get("podMetadata")
-    if type(common) is dict and (metadata is None or type(metadata) is dict):
-        metadata = merged(common, metadata or {})
-    spec: Json = {"containers": [*containers, *sidecars]}
-    for key in ("initContainers", "volumes", "nodeSelector", "securityContext"):
-        if value.get(key) is not None:
-            spec[key] = value[key]
-    places = (
-        *places_above(common, value.get("metadata"), (*path[:-2], "podMetadata")),
-        *((("spec", "containers", index), place) for index, place in enumerate(at)),
-        (("spec",), path),
-    )
-    return Template(path, {"metadata": metadata, "spec": spec}, Form.CONTAINER, places=places)
+    return of_workflow(value, path, obj, read) if is_listed else None

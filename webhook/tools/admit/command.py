@@ -56,8 +56,8 @@ def admit(
 
     In place of a text that cannot be read stands why. Returns the exit code: 2 where one cannot be
     read, and the others are judged but no manifests written; else 1 where something is denied or
-    not migrated, and if strict where there is a warning; else 0. With an origin, manifests are
-    rewritten from it first, and written so.
+    not migrated or nothing reads a key of ours, and if strict where there is a warning; else 0.
+    With an origin, manifests are rewritten from it first, and written so.
     """
     sources: list[ManifestText] = []
     about = (policy, cluster, namespace, namespace_labels or {}, origin)
@@ -142,7 +142,7 @@ _FILE: Final = click.Path(readable=False)
     "in ten lines a pod: summary. Verdicts for continuous integration: github (annotations of a "
     "workflow), junit (XML) or report (JSON).  [default: on a terminal summary, else yaml]",
 )
-@click.option("--strict", is_flag=True, help="Warnings and hints fail, too: exit code 1.")
+@click.option("--strict", is_flag=True, help="Warnings fail, too: exit code 1.")
 @click.option("-v", "--verbose", is_flag=True, help="Name objects without a pod template as well.")
 @click.option(
     "--migrate",
@@ -226,8 +226,9 @@ def admit_command(
     An object with keys of ours whose pods are made elsewhere gets a line of its own; what is
     wrong with its amounts is denied.
 
-    Exit code 0: all allowed; 1: something denied, or not migrated, with --strict also a warning;
-    2: wrong usage, or a file that cannot be read: the others are judged, and no manifests printed.
+    Exit code 0: all allowed; 1: something denied, not migrated, or a key of ours that nothing
+    reads, with --strict also a warning; 2: wrong usage, or a file that cannot be read: the others
+    are judged, and no manifests printed.
     """
     origin = origin_of(product, gpu_memory, unit)
     image = default_enforcer_image()

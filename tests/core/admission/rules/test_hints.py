@@ -12,13 +12,13 @@ from webhook.core.pod.foreign import FOREIGN_ANNOTATIONS
 from webhook.core.policy.values import WHOLE_GPU_RESOURCES, Action, Bounds
 
 MEMORY, COUNT = "vramwarden.io/gpu-memory", "vramwarden.io/gpu-count"
-BESIDE = f" beside {MEMORY}: 8Gi, for example"
+BESIDE = f" and {MEMORY}: 8Gi, for example"
 
 
 def notes(pod, **rule):
     decision = decided(pod, a_rule(**rule))
     assert_left(decision)
-    return decision.notes
+    return decision.warnings
 
 
 def with_limits(**limits):
@@ -26,7 +26,7 @@ def with_limits(**limits):
 
 
 def theirs(product, line):
-    return f"{product} reads it, vramwarden does not; remove it, and write the annotation {line}"
+    return f"remove it, and write the annotation {line}; {product} reads it, vramwarden does not"
 
 
 @pytest.mark.parametrize(
@@ -44,32 +44,37 @@ def theirs(product, line):
         (
             "nvidia.com/gpucores",
             "30",
-            "HAMi reads it, vramwarden does not; compute is not divided here, so remove it",
+            "remove it; HAMi reads it, vramwarden does not, and compute is not divided here",
         ),
         (
             "vramwarden.io/gpu-memory",
             "8Gi",
-            f"no node has this resource; write the annotation {MEMORY}: 8Gi",
+            f"remove it and write the annotation {MEMORY}: 8Gi; no node has this resource",
         ),
         (
             "vramwarden.io/gpu-mem",
             "8Gi",
-            f"no node has this resource; write the annotation {MEMORY}: 8Gi",
+            f"remove it and write the annotation {MEMORY}: 8Gi; no node has this resource",
         ),
         (
             "vramwarden.io/gpu-count",
             "2",
-            f'no node has this resource; write the annotation {COUNT}: "2"{BESIDE}',
+            f'remove it and write the annotation {COUNT}: "2"{BESIDE}; no node has this resource',
         ),
         (
             "vramwarden.io/gpu",
             "1",
-            "no node has this resource; the only one is vramwarden.io/vram, e.g. 8Gi",
+            "write vramwarden.io/vram: 8Gi in its place; no node has this resource",
+        ),
+        (
+            "nvidia.com/gpu-memory",
+            "8Gi",
+            f"remove it and write the annotation {MEMORY}: 8Gi; no node has this resource",
         ),
         (
             "vram-warden.io/vram",
             "8Gi",
-            f"no node has this resource; write the annotation {MEMORY}: 8Gi",
+            f"remove it and write the annotation {MEMORY}: 8Gi; no node has this resource",
         ),
     ],
 )
@@ -82,7 +87,7 @@ def test_a_resource_that_nothing_here_counts_earns_the_line_to_write(name, amoun
 def test_several_gpus_of_hami_become_a_count_and_one_needs_none(gpus, more):
     (note,) = notes(with_limits(**{"nvidia.com/gpu": gpus, "nvidia.com/gpumem": "3000"}))
     line = f"{MEMORY}: 3000Mi{more}"
-    assert note.endswith(f"remove it and nvidia.com/gpu, and write the annotation {line}")
+    assert f": remove it and nvidia.com/gpu, and write the annotation {line};" in note
 
 
 def test_what_several_containers_ask_for_is_one_line():
@@ -92,29 +97,28 @@ def test_what_several_containers_ask_for_is_one_line():
     )
     line = f"{MEMORY}: c0=3000Mi, c1=1000Mi"
     assert [
-        note.rpartition("write the annotation ")[2]
+        note.partition("write the annotation ")[2].partition(";")[0]
         for note in notes(a_pod(containers=[first, second]))
     ] == [line, line]
     (note,) = notes(a_pod(containers=[a_container("web"), second]))
-    assert note.endswith(
-        f"remove it and nvidia.com/gpu, and write the annotation {MEMORY}: c1=1000Mi"
-    )
+    assert f": remove it and nvidia.com/gpu, and write the annotation {MEMORY}: c1=1000Mi;" in note
 
 
 def test_what_else_is_wrong_with_a_share_is_said_beside_the_line():
     limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3k"}
     pod = a_pod(containers=[a_container(resources={"limits": limits})], hostPID=True)
     _, beside = notes(pod)
-    assert beside.startswith("beside that, HostPID: spec.hostPID: remove hostPID; the sidecar")
+    assert beside.startswith("spec.hostPID: beside that, HostPID: remove hostPID; the sidecar")
     (note,) = notes(pod | {"spec": {**pod["spec"], "hostPID": False}}, memory=Bounds(None, 2**31))
-    assert note.endswith(f'{MEMORY}: 2Gi, for example: rule "default" allows at most 2Gi')
+    why = 'asks for 3000Mi per GPU; rule "default" allows at most 2Gi'
+    assert f"{MEMORY}: 2Gi, for example ({why});" in note
 
 
 def test_a_request_without_a_limit_is_found_and_one_with_it_only_once():
     resources = {"requests": {"aliyun.com/gpu-mem": "3"}, "limits": {}}
     pod = a_pod(containers=[a_container("main", resources=resources)])
     (note,) = decided(pod, a_rule()).notes
-    assert note.startswith("spec.containers[0].resources.requests[aliyun.com/gpu-mem]: gpushare")
+    assert note.startswith("spec.containers[0].resources.requests[aliyun.com/gpu-mem]: remove it")
     resources["limits"] = resources["requests"]
     assert len(notes(pod)) == 1
 
@@ -133,12 +137,16 @@ def test_a_request_without_a_limit_is_found_and_one_with_it_only_once():
         ("gpu_memory", "8", f"{MEMORY}: 8Gi"),
         ("gpumemory", "8192", f"{MEMORY}: 8192Mi"),
         ("vram", "8Gi", f"{MEMORY}: 8Gi"),
+        ("vram.io/gpu-memory", "8Gi", f"{MEMORY}: 8Gi"),
+        ("vram-share.dev/gpu-count", "2", f'{COUNT}: "2"{BESIDE}'),
+        ("nvidia.com/gpu-memory", "8Gi", f"{MEMORY}: 8Gi"),
+        ("nvidia.com/gpu.mem", "8GB", f"{MEMORY}: 8G"),
         ("vramwarden/gpu-memory", "8Gi\n\x1b[2J", f"{MEMORY}: 8Gi, for example"),
     ],
 )
 def test_a_key_that_nearly_is_ours_earns_the_line_to_write(key, value, line):
     assert notes(a_pod(annotations={key: value})) == (
-        f"metadata.annotations[{key}]: nothing reads this key; write {line}",
+        f"metadata.annotations[{key}]: write {line} in its place; nothing reads this key",
     )
 
 
@@ -151,15 +159,15 @@ def test_a_key_that_nearly_is_ours_earns_the_line_to_write(key, value, line):
 )
 def test_what_kai_reads_is_said_to_be_kais(key, value, line):
     assert notes(a_pod(annotations={key: value})) == (
-        f"metadata.annotations[{key}]: KAI reads it, vramwarden does not; write {line}",
+        f"metadata.annotations[{key}]: write {line}; KAI reads it, vramwarden does not",
     )
 
 
 def test_a_label_that_nearly_is_ours_earns_the_line_to_write():
     (note,) = notes(a_pod(labels={"vramwarden/gpu-memory": "8Gi"}))
     assert note == (
-        "metadata.labels[vramwarden/gpu-memory]: nothing reads this key; "
-        f"write the annotation {MEMORY}: 8Gi"
+        f"metadata.labels[vramwarden/gpu-memory]: write the annotation {MEMORY}: 8Gi "
+        "in its place; nothing reads this key"
     )
 
 
@@ -169,6 +177,8 @@ def test_a_label_that_nearly_is_ours_earns_the_line_to_write():
         with_limits(**{"nvidia.com/gpu": "1", "cpu": "1", "example.com/gpu-memory": "1"}),
         with_limits(**{"vendor.example/fpga": "1", "hugepages-2Mi": "1Gi"}),
         a_pod(annotations={"example.com/gpu-memory": "8Gi", "vendor.io/gpu-memory": "8Gi"}),
+        a_pod(annotations={"nvidia.com/gpu.deploy": "true", "nvidia.com/vgpu-mode": "a"}),
+        a_pod(labels={"vramwarden.io/workload": "gpu-memory", "vramwarden.io/team": "ml"}),
         a_pod(annotations={"gpu": "yes", "memory": "8Gi", "vramwarden/team": "ml"}),
         a_pod(labels={"gpu-memory": "8Gi", "gpu": "a100"}),
     ],
@@ -190,7 +200,7 @@ def test_a_pod_that_asks_twice_is_denied_and_reads_no_hint():
     assert decision.reasons == ("WholeGPUAndShare",)
     assert decision.notes == ()
     (note,) = decided(pod).notes  # under a policy for which it is no GPU
-    assert note.endswith("[nvidia.com/gpumem]: HAMi reads it, vramwarden does not; remove it")
+    assert note.endswith("[nvidia.com/gpumem]: remove it; HAMi reads it, vramwarden does not")
 
 
 def test_a_rule_that_ignores_warns_of_nothing_and_neither_does_validation():

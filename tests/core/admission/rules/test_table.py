@@ -12,11 +12,11 @@ import pytest
 from tests.support.pods import RULE, a_pod, a_policy
 from webhook.core.admission import rules
 from webhook.core.admission.rules.case import CaseKind, case_of
-from webhook.core.admission.rules.table import HINTS, HINTS_IF_FINE, RULES
+from webhook.core.admission.rules.table import HINTS, HINTS_IF_FINE, RULES, UNREAD
 from webhook.core.pod.views import read_pod
 from webhook.core.policy.cluster import UNKNOWN
 
-JUDGING = [*(row.rule for row in RULES), *HINTS, *HINTS_IF_FINE]
+JUDGING = [*(row.rule for row in RULES), UNREAD, *HINTS, *HINTS_IF_FINE]
 
 
 def rules_in_the_room():

@@ -17,7 +17,7 @@ from tests.core.admission.decisions import (
     updated,
     variable,
 )
-from tests.support.pods import a_container, a_pod, a_rule
+from tests.support.pods import A100, a_container, a_pod, a_policy, a_rule
 from webhook.core.admission.decide import Outcome, Phase
 from webhook.core.pod.review import encode_review
 from webhook.core.policy.values import Action, Bounds
@@ -26,8 +26,14 @@ PREFIX = "vramwarden.io/"
 ASKING = [f"{PREFIX}gpu-memory", f"{PREFIX}gpu-class", f"{PREFIX}gpu-count"]
 
 
+LINES = {
+    "gpu-memory": f"{ASKING[0]}: 8Gi",
+    "gpu-class": f'{ASKING[1]}: "8Gi" and {ASKING[0]}: 8Gi, for example',
+}
+
+
 def notes(pod, **rule):
-    return decided(pod, a_rule(**rule)).notes
+    return decided(pod, a_rule(**rule)).warnings
 
 
 def mistyped(name: str = "gpu-mem", **fields):
@@ -51,45 +57,48 @@ def warnings(decision):
         ("gpu-memory ", "gpu-memory"),
         ("vram", "gpu-memory"),
         ("gpu-clas", "gpu-class"),
-        ("gpu-counts", "gpu-count"),
     ],
 )
 def test_a_mistyped_key_earns_a_warning_with_the_key_that_was_meant(name, meant):
-    decision = decided(mistyped(name))
+    policy = a_policy(a_rule(), classes={"8Gi": A100})
+    decision = decided(mistyped(name), policy=policy)
     assert_left(decision)
     assert decision.findings == decision.patch == ()
-    sentence = f"metadata.annotations[{PREFIX}{name}]: nothing reads this key; "
-    assert decision.notes == (f"{sentence}did you mean {PREFIX}{meant}?",)
+    path = f"metadata.annotations[{PREFIX}{name}]"
+    line = LINES[meant]
+    assert decision.unread == (f"{path}: write {line} in its place; nothing reads this key",)
 
 
 @pytest.mark.parametrize("name", ["webhook", "team", "", "x" * 63])
 def test_a_key_that_is_like_none_earns_a_warning_with_those_that_developers_set(name):
-    sentence = f"metadata.annotations[{PREFIX}{name}]: nothing reads this key; "
-    assert notes(mistyped(name)) == (f"{sentence}developers set {', '.join(ASKING)}",)
+    path = f"metadata.annotations[{PREFIX}{name}]"
+    why = f"nothing reads this key, unlike {', '.join(ASKING)}"
+    assert notes(mistyped(name)) == (f"{path}: remove it; {why}",)
 
 
 @pytest.mark.parametrize(
     ("key", "value", "line"),
     [
-        (ASKING[0], "8Gi", "it"),
+        (ASKING[0], "8Gi", f"{ASKING[0]}: 8Gi"),
+        (f"{PREFIX}gpu-mem", "8Gi", f"{ASKING[0]}: 8Gi"),
         (ASKING[0], "8GB", f"{ASKING[0]}: 8G"),
-        (ASKING[1], "a100", f'{ASKING[1]}: "a100" beside {ASKING[0]}: 8Gi, for example'),
-        (ASKING[2], "2", f'{ASKING[2]}: "2" beside {ASKING[0]}: 8Gi, for example'),
+        (ASKING[1], "a100", f'{ASKING[1]}: "a100" and {ASKING[0]}: 8Gi, for example'),
+        (ASKING[2], "2", f'{ASKING[2]}: "2" and {ASKING[0]}: 8Gi, for example'),
     ],
 )
 def test_an_annotation_of_ours_among_the_labels_earns_a_warning(key, value, line):
     decision = decided(a_pod(labels={key: value, "app": "train"}))
     assert_left(decision)
-    (note,) = decision.notes
+    (note,) = decision.unread
     assert note == (
-        f"metadata.labels[{key}]: as a label it asks for nothing; "
-        f"write {line} under metadata.annotations"
+        f"metadata.labels[{key}]: write {line} under metadata.annotations; as a label it asks for "
+        "nothing"
     )
 
 
 def test_a_mistyped_key_with_a_wrong_amount_earns_the_right_one():
-    (note,) = decided(a_pod(annotations={f"{PREFIX}gpu-mem": "8GB"})).notes
-    assert note.endswith("; did you mean vramwarden.io/gpu-memory: 8G?")
+    (note,) = decided(a_pod(annotations={f"{PREFIX}gpu-mem": "8GB"})).unread
+    assert ": write vramwarden.io/gpu-memory: 8G in its place; " in note
 
 
 def test_a_label_beside_the_annotation_of_the_same_name_is_no_slip():
@@ -125,16 +134,16 @@ def test_every_action_that_tells_of_findings_warns_and_decides_as_before(action,
     wrong = [a_container(**variable(VISIBLE, "all"))]
     right = decided(a_pod(containers=wrong), rule)
     decision = decided(mistyped(containers=wrong), rule)
-    assert len(decision.notes) == 1
+    assert len(decision.unread) == 1
     assert right.outcome is outcome
-    assert replace(decision, notes=()) == right
+    assert replace(decision, unread=()) == right
 
 
 def test_a_demand_beside_a_mistyped_key_is_still_translated():
     pod = a_pod("8Gi", annotations={f"{PREFIX}gpu-cuont": "2"})
     decision = decided(pod)
     assert decision.outcome is Outcome.MUTATED
-    assert "did you mean vramwarden.io/gpu-count?" in decision.notes[0]
+    assert ': write vramwarden.io/gpu-count: "2" in its place; ' in decision.unread[0]
 
 
 @pytest.mark.parametrize("rule", [{"action": Action.IGNORE}, {"namespaces": ("elsewhere",)}])
@@ -143,24 +152,24 @@ def test_a_rule_that_ignores_warns_of_nothing_and_neither_does_no_rule(rule):
 
 
 def test_only_the_mutating_phase_of_a_creation_warns_so_that_nobody_reads_it_twice():
-    assert decided(mistyped(), phase=Phase.VALIDATE).notes == ()
+    assert decided(mistyped(), phase=Phase.VALIDATE).warnings == ()
     for phase in Phase:
-        assert updated(a_pod(), mistyped(), phase=phase).notes == ()
+        assert updated(a_pod(), mistyped(), phase=phase).warnings == ()
 
 
 def test_the_answer_has_notes_as_warnings_behind_the_findings():
     rule = a_rule(action=Action.WARN, memory=Bounds(max_bytes=2**30))
     pod = a_pod("8Gi", annotations={f"{PREFIX}gpu-mem": "1Gi"})
     decision = decided(pod, rule)
-    assert warnings(decision) == [str(decision.findings[0]), *decision.notes]
-    assert warnings(decided(mistyped())) == list(decided(mistyped()).notes)
+    assert warnings(decision) == [str(decision.findings[0]), *decision.unread]
+    assert warnings(decided(mistyped())) == list(decided(mistyped()).unread)
     assert warnings(decided(a_pod("8Gi"))) is None
 
 
 def test_a_denial_has_the_notes_as_warnings_and_not_its_findings():
     decision = decided(a_pod("8GB", annotations={f"{PREFIX}gpu-mem": "1Gi"}))
     assert decision.outcome is Outcome.DENIED
-    assert warnings(decision) == list(decision.notes)
+    assert warnings(decision) == list(decision.unread)
     assert "gpu-mem]" not in decision.message
 
 

@@ -1,8 +1,8 @@
 """Hints: names of other products, near misses of ours, and keys of ours that nothing reads.
 
-Whoever comes from another product, or mistypes a name, gets a pod without a GPU and no word about
-it; a typo must not silently mean "no limit". Every hint has the line to write instead, with which
-the pod is admitted, or says why there is none. The other products' names are in `core.pod.foreign`.
+Such a pod is valid, gets no GPU, and reports no error: a typo must not silently mean "no limit".
+A hint begins with what to write, with which the pod is admitted, or says why there is no line. The
+other products' names are in `core.pod.foreign`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from difflib import get_close_matches
 from functools import partial
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from webhook.core.bounds import (
     LONGEST_COMPARED,
@@ -44,6 +44,7 @@ from webhook.names import (
     OUR_ANNOTATIONS,
     PREFIX,
     VRAM_RESOURCE,
+    WORKLOAD_LABEL,
 )
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ MEANT: Final = {key.removeprefix(PREFIX): key for key in ASKING_ANNOTATIONS} | {
     # The resource asks for the same, so its name is a likely guess at the annotation's.
     VRAM_RESOURCE.removeprefix(PREFIX): GPU_MEMORY_ANNOTATION
 }
-"""What was probably meant, by the part of a key behind our prefix."""
+"""The key that was probably meant, by the part of a key behind our prefix."""
 
 SHOWN: Final = 10
 """Hints about keys of one pod; nobody reads more."""
@@ -68,16 +69,25 @@ _WITHOUT_PREFIX: Final = frozenset(
 )
 """Keys without a domain that can hardly mean anything else."""
 
+_NVIDIA: Final = "nvidia.com"
+_NVIDIA_NAMES: Final = frozenset({"gpumemory", "gpumem", "vram"})
+"""Names below NVIDIA's domain that nothing reads, without punctuation: NVIDIA has no amounts."""
+_PUNCTUATION: Final = re.compile(r"[._-]")
 _SIMPLE: Final = re.compile(r"[0-9A-Za-z.,=+/% _-]{1,256}")
+_UNREAD: Final = "nothing reads this key"
+_NO_NODE: Final = "no node has this resource"
 _COUNTING: Final = {
     WHOLE_GPU,
     *(name for name, (_, meaning) in FOREIGN_RESOURCES.items() if meaning is Meaning.GPUS),
 }
 _DOMAIN: Final = PREFIX.rstrip("/")
-_LETTERS: Final = _DOMAIN.partition(".")[0]
+_LETTERS: Final = VRAM_RESOURCE.removeprefix(PREFIX)
+"""Letters with which a domain that is meant as ours begins: `vram.io`, `vram-share.dev`."""
+_OUR_LETTERS: Final = _DOMAIN.partition(".")[0]
 _FIRST_LETTER: Final = _DOMAIN[0]
 _CANDIDATE: Final = re.compile("vram|warden|gpu", re.IGNORECASE)
 _OURS: Final = frozenset({*OUR_ANNOTATIONS, IN_PLACE_OF_ANNOTATION, MANAGED_LABEL})
+_OUR_LABELS: Final = (MANAGED_LABEL, WORKLOAD_LABEL)
 _LONGEST_KEY: Final = len(PREFIX) + LONGEST_LABEL
 
 
@@ -92,17 +102,27 @@ def foreign_requests(case: Case) -> tuple[str, ...]:
 
 
 def near_miss(key: str, value: str) -> str:
-    """Return the line to write instead of a key that nearly is one of ours; empty for others.
+    """Return the line to write instead of a key that nearly is one of ours; empty for others."""
+    meant = replacement(key, value)
+    return written(*meant) if meant else ""
 
-    No rule is known here, so any amount fits.
+
+def written(key: str, value: str) -> str:
+    """Return the line of an annotation; an amount that is empty is an example."""
+    if key != GPU_MEMORY_ANNOTATION:
+        return f"{key}: {quoted(value)}"
+    return f"{key}: {value or f'{EXAMPLE}, for example,'}"
+
+
+def replacement(key: str, value: str) -> tuple[str, str] | None:
+    """Return our key that another was meant to be, with its value; None for another's key.
+
+    No rule is known here, so any amount fits. It is empty if none was written.
     """
     meant = _meant(key, value)
-    if meant is None:
-        return ""
-    our_key, text = meant
-    if our_key != GPU_MEMORY_ANNOTATION:
-        return f"{our_key}: {quoted(text)}"
-    return f"{our_key}: {next(_readings(text), f'{EXAMPLE}, for example')}"
+    if meant is None or meant[0] != GPU_MEMORY_ANNOTATION:
+        return meant
+    return meant[0], next(_readings(meant[1]), "")
 
 
 def _meant(key: str, value: str) -> tuple[str, str] | None:
@@ -113,7 +133,12 @@ def _meant(key: str, value: str) -> tuple[str, str] | None:
             return None
         product, meaning = FOREIGN_ANNOTATIONS.get(key, (None, Meaning.MEMORY))
         return GPU_MEMORY_ANNOTATION, _in_units(value, product, meaning)
-    if domain == _DOMAIN or len(key) > LONGEST_COMPARED or not _is_like_ours(domain.lower()):
+    if domain == _DOMAIN or len(key) > LONGEST_COMPARED:
+        return None
+    if domain.lower() == _NVIDIA:
+        is_amount = _PUNCTUATION.sub("", name.lower()) in _NVIDIA_NAMES
+        return (GPU_MEMORY_ANNOTATION, value) if is_amount else None
+    if not _is_like_ours(domain.lower()):
         return None
     meant = get_close_matches(name.lower(), MEANT, n=1)
     return (MEANT[meant[0]], value) if meant else None
@@ -130,6 +155,18 @@ def _in_units(value: str, product: Product | None, meaning: Meaning) -> str:
     return (product.amount_of(number) if product else with_unit(number)) or value
 
 
+class _Amount(NamedTuple):
+    """A value of `gpu-memory` that is admitted."""
+
+    value: str
+    note: str = ""
+    """A remark behind the line."""
+
+    def line(self, *more: str) -> str:
+        """Return the line to write, with further lines."""
+        return " and ".join((f"{GPU_MEMORY_ANNOTATION}: {self.value}", *more)) + self.note
+
+
 def _line(case: Case, key: str, value: str) -> str:
     """Return the line of a manifest with a value, with its likely meaning, or with an example.
 
@@ -137,15 +174,16 @@ def _line(case: Case, key: str, value: str) -> str:
     """
     if key == GPU_MEMORY_ANNOTATION:
         named = partial(named_line, case.pod)
-        return _memory_line(case, map(named, _readings(value)), named)
+        amount = _amount(case, map(named, _readings(value)), named)
+        return amount.line() if amount else ""
     if not _is_allowed(case, key, value):
         return ""
     case.lines.annotations[key] = value
     line = f"{key}: {quoted(value)}"
     if case.asks or GPU_MEMORY_ANNOTATION in case.lines.annotations:
         return line
-    example = _memory_line(case, (), partial(named_line, case.pod))
-    return f"{line} beside {example}" if example else ""
+    amount = _amount(case, (), partial(named_line, case.pod))
+    return f"{line} and {amount.line()}" if amount else ""
 
 
 def _is_allowed(case: Case, key: str, value: str) -> bool:
@@ -156,27 +194,28 @@ def _is_allowed(case: Case, key: str, value: str) -> bool:
     return COUNT.fullmatch(value) is not None and int(value) <= most
 
 
-def _memory_line(case: Case, values: Iterable[str], example_for: Callable[[str], str] = str) -> str:
-    """Return the line of `gpu-memory` with the first value that is admitted, or an example.
+def _amount(
+    case: Case, values: Iterable[str], example_for: Callable[[str], str] = str
+) -> _Amount | None:
+    """Return the first value of `gpu-memory` that is admitted, or an example; None for none.
 
-    `example_for` returns the value with an example's amount. The line says which bound denies the
-    first value, and is added to those that the review suggests.
+    `example_for` returns the value with an example's amount. The note says why the first value is
+    denied. The line is added to those that the review suggests.
     """
     why = ""
     for value in values:
         rejection = case.suggestions.rejection(_readable(case.pod, value))
         if rejection is None:
             case.lines.annotations[GPU_MEMORY_ANNOTATION] = value
-            return f"{GPU_MEMORY_ANNOTATION}: {value}"
+            return _Amount(value)
         why = why or rejection
     example = case.suggestions.example(
         lambda amount: _readable(case.pod, example_for(format_bytes(amount)))
     )
     if not example:
-        return ""
+        return None
     value = case.lines.annotations[GPU_MEMORY_ANNOTATION] = example_for(example)
-    bound = f": {why.rpartition('; ')[2]}" if why else ""
-    return f"{GPU_MEMORY_ANNOTATION}: {value}, for example{bound}"
+    return _Amount(value, ", for example" + (f" ({why})" if why else ""))
 
 
 def _readable(pod: Pod, value: str) -> Mapping[str, int]:
@@ -187,7 +226,7 @@ def _readable(pod: Pod, value: str) -> Mapping[str, int]:
 
 
 def _readings(value: str) -> Iterator[str]:
-    """Yield what a value may mean: itself where it is an amount or a list of them."""
+    """Yield amounts that a value may mean; the value itself if it is one, or a list of them."""
     if not _SIMPLE.fullmatch(value):
         return
     if "=" in value:
@@ -201,18 +240,17 @@ def _readings(value: str) -> Iterator[str]:
         yield value
 
 
-def _to_write(case: Case, key: str, value: str, what: str = "") -> str:
-    """Return what to write in place of a key that nothing reads."""
-    line = _line(case, key, value)
-    return f"write {what}{line}" if line else f"as {key} the pod would be denied"
-
-
 def _is_like_ours(domain: str) -> bool:
-    """Say whether a domain is ours but for a few letters: `vramwarden`, `vram-warden.io`."""
+    """Return True if a domain is ours but for a few letters: `vramwarden`, `vram.io`."""
     if not domain.startswith(_FIRST_LETTER):
         return False
+    is_short = domain.startswith(_LETTERS) and domain.count(".") <= _DOMAIN.count(".")
     letters = "".join(filter(str.isalpha, domain))
-    return letters.startswith(_LETTERS) or bool(get_close_matches(domain, [_DOMAIN], cutoff=0.8))
+    return (
+        is_short
+        or letters.startswith(_OUR_LETTERS)
+        or bool(get_close_matches(domain, [_DOMAIN], cutoff=0.8))
+    )
 
 
 def candidates(keys: Iterable[str]) -> Iterator[str]:
@@ -221,47 +259,63 @@ def candidates(keys: Iterable[str]) -> Iterator[str]:
 
 
 def _of_keys(case: Case) -> Iterator[str]:
-    """Yield hints about annotations and labels that are neither ours nor anybody's whom we know."""
+    """Yield hints about annotations and labels that are neither ours nor another product's."""
     pod = case.pod
-    found: list[tuple[str, str, str, str]] = []
+    found: list[tuple[str, str, str, str, str]] = []
     for key in candidates(pod.annotations):
         if key.startswith(PREFIX) or (case.asks and "/" not in key):
             continue
         value = pod.annotations[key]
         if meant := _meant(key, value):
-            whose = "nothing reads this key"
+            whose = _UNREAD
             # What KAI reads has no unit; with one it is meant for us.
             if key in FOREIGN_ANNOTATIONS and not value.strip()[-1:].isalpha():
                 whose = f"{FOREIGN_ANNOTATIONS[key][0].name} reads it, vramwarden does not"
-            found.append((f"{annotation_path(key)}: {whose}; ", *meant, ""))
-    for key in candidates(pod.labels):
-        if "/" in key and not key.startswith(PREFIX) and (meant := _meant(key, pod.labels[key])):
-            where = f"metadata.labels[{key}]: nothing reads this key; "
-            found.append((where, *meant, "the annotation "))
+            found.append((annotation_path(key), *meant, "", whose))
+    found += (
+        (f"metadata.labels[{key}]", *meant, "the annotation ", _UNREAD)
+        for key in candidates(pod.labels)
+        if "/" in key and not key.startswith(PREFIX) and (meant := _meant(key, pod.labels[key]))
+    )
     # An amount first: number and class of GPUs are nothing without.
     found.sort(key=lambda one: one[1] != GPU_MEMORY_ANNOTATION)
-    for before, key, value, what in found[:SHOWN]:
-        yield before + _to_write(case, key, value, what)
+    for path, key, value, what, whose in found[:SHOWN]:
+        line = _line(case, key, value)
+        if line:
+            where = " in its place" if whose is _UNREAD else ""
+            yield f"{path}: write {what}{line}{where}; {whose}"
+        else:
+            yield f"{path}: {whose}; as {key} the pod would be denied"
 
 
 def _of_resources(case: Case) -> Iterator[str]:
-    """Yield hints about resources that nothing of ours counts."""
+    """Yield hints about other products' resources, and about near misses of ours."""
     compared = 0
     theirs = _ForeignResources(case)
+    for container, kind, name in _resources(case):
+        hint = ""
+        if name in FOREIGN_RESOURCES:
+            hint = theirs.hint(container, name)
+        elif name.startswith((_FIRST_LETTER, _NVIDIA)) and not name.startswith(PREFIX):
+            compared += 1
+            if compared <= MOST_COMPARED and (meant := _meant(name, _asked(container)[name])):
+                hint = _in_place(case, container, name, *meant)
+        if hint:
+            yield f"{_resource_path(container, kind, name)}: {hint}"
+
+
+def _resources(case: Case) -> Iterator[tuple[Container, str, str]]:
+    """Yield container, kind and name of each resource with a domain, once for limit and request."""
     for container in case.pod.containers:
         limits = container.resources("limits")
         for kind in ("limits", "requests"):
             for name in container.resources(kind):
-                if "/" not in name or (kind == "requests" and name in limits):
-                    continue
-                hint = ""
-                if name in FOREIGN_RESOURCES:
-                    hint = theirs.hint(container, name)
-                elif name.startswith(_FIRST_LETTER) and name != VRAM_RESOURCE:
-                    compared += 1
-                    hint = _no_resource(case, container, name) if compared <= MOST_COMPARED else ""
-                if hint:
-                    yield f"{container.path}.resources.{kind}[{shortened(name, 64)}]: {hint}"
+                if "/" in name and (kind == "limits" or name not in limits):
+                    yield container, kind, name
+
+
+def _resource_path(container: Container, kind: str, name: str) -> str:
+    return f"{container.path}.resources.{kind}[{shortened(name, 64)}]"
 
 
 class _ForeignResources:
@@ -274,13 +328,13 @@ class _ForeignResources:
         self._line: str | None = None
 
     def hint(self, container: Container, name: str) -> str:
-        """Return what to write instead of a resource; empty if another hint has it already."""
+        """Return the line to write instead of a resource; empty if another hint has it."""
         case, (product, meaning) = self._case, FOREIGN_RESOURCES[name]
         who = f"{product.name} reads it, vramwarden does not"
         if case.asks:
-            return "" if case.policy.is_whole_gpu(name) else f"{who}; remove it"
+            return "" if case.policy.is_whole_gpu(name) else f"remove it; {who}"
         if meaning is Meaning.COMPUTE:
-            return f"{who}; compute is not divided here, so remove it"
+            return f"remove it; {who}, and compute is not divided here"
         amounts = _asked(container)
         has_memory = meaning is not Meaning.MEMORY and _memory_of(amounts)
         if container.name in self._with_hint or has_memory:
@@ -293,7 +347,7 @@ class _ForeignResources:
         if not self._line:
             return f"{who}; for a share the pod would be denied"
         remove = " and ".join(("it", *others))
-        return f"{who}; remove {remove}, and write the annotation {self._line}"
+        return f"remove {remove}, and write the annotation {self._line}; {who}"
 
 
 def _asked(container: Container) -> Mapping[str, str]:
@@ -333,50 +387,33 @@ def _line_for_all(case: Case) -> str:
     def for_each(amount: str) -> str:
         return memory_line(case.pod, dict.fromkeys(known, amount))
 
-    line = _memory_line(case, values, for_each)
-    if not line:
+    amount_for_all = _amount(case, values, for_each)
+    if amount_for_all is None:
         return ""
     for name, resources in removed.items():
         case.lines.remove(name, resources)
-    if count > 1:
-        case.lines.annotations[GPU_COUNT_ANNOTATION] = str(count)
-        amount, comma, example = line.partition(", for example")
-        line = f"{amount} and {GPU_COUNT_ANNOTATION}: {quoted(count)}{comma}{example}"
-    return line
+    if count == 1:
+        return amount_for_all.line()
+    case.lines.annotations[GPU_COUNT_ANNOTATION] = str(count)
+    return amount_for_all.line(f"{GPU_COUNT_ANNOTATION}: {quoted(count)}")
 
 
 def _is_theirs(resource: str) -> bool:
     return resource == WHOLE_GPU or resource in FOREIGN_RESOURCES
 
 
-def _no_resource(case: Case, container: Container, name: str) -> str:
-    """Return what to write instead of a resource of ours that does not exist; empty for others'."""
-    amount = _asked(container)[name]
-    meant: tuple[str, str] | None
-    if name.startswith(PREFIX):
-        near = get_close_matches(name[len(PREFIX) : LONGEST_COMPARED].lower(), MEANT, n=1)
-        if not near:
-            name = container.name
-            example = case.suggestions.example(lambda amount: {name: amount})
-            if example:
-                line = memory_line(case.pod, {name: example})
-                case.lines.annotations[GPU_MEMORY_ANNOTATION] = line
-            more = f", e.g. {example}" if example else ""
-            return f"no node has this resource; the only one is {VRAM_RESOURCE}{more}"
-        meant = MEANT[near[0]], amount
-    else:
-        meant = _meant(name, amount)
-    if meant is None:
-        return ""
-    key, value = meant
-    value_for = partial(_value_for, case, container)
+def _in_place(case: Case, container: Container, name: str, key: str, value: str) -> str:
+    """Return the annotation to write in place of a resource that no node has."""
     if key == GPU_MEMORY_ANNOTATION:
-        values = map(value_for, _readings(value))
-        line = _memory_line(case, values, value_for)
+        value_for = partial(_value_for, case, container)
+        amount = _amount(case, map(value_for, _readings(value)), value_for)
+        line = amount.line() if amount else ""
     else:
         line = _line(case, key, value)
-    written = f"write the annotation {line}" if line else f"it would be denied as {key}"
-    return f"no node has this resource; {written}"
+    if not line:
+        return f"{_NO_NODE}; as {key} the pod would be denied"
+    case.lines.remove(container.name, [name])
+    return f"remove it and write the annotation {line}; {_NO_NODE}"
 
 
 def _value_for(case: Case, container: Container, amount: str) -> str:
@@ -385,43 +422,74 @@ def _value_for(case: Case, container: Container, amount: str) -> str:
 
 
 def unread_keys(case: Case) -> tuple[str, ...]:
-    """Rule: every annotation with our prefix is one that we read, and no label asks for VRAM.
+    """Rule: every annotation and resource with our prefix is one that we read, and no label asks.
 
-    Fields: metadata.annotations, metadata.labels
+    Fields: metadata.annotations, metadata.labels,
+    spec.[initContainers,containers][*].resources.requests|limits
     Allowed values: any key without our prefix; the keys that developers set and those that we set
 
-    It returns warnings and not findings, because such a pod is valid. A node's keys count as unread
-    too, since `gpu-memory-mib` on a pod is meant as a limit.
+    It returns warnings and not findings, because such a pod is valid; the command `admit` counts
+    them as findings. A node's keys count as unread too, since `gpu-memory-mib` on a pod is meant as
+    a limit.
     """
     pod = case.pod
-    unread = [key for key in pod.annotations if key.startswith(PREFIX) and key not in _OURS]
-    misplaced = [
-        key for key in ASKING_ANNOTATIONS if key in pod.labels and key not in pod.annotations
-    ]
-    if not unread and not misplaced:
-        return ()
-    labels = [_misplaced(case, key, pod.labels[key]) for key in misplaced]
+    annotations = [key for key in pod.annotations if is_unread(key)]
+    ours = islice((key for key in pod.labels if key.startswith(PREFIX)), MOST_COMPARED)
+    labels = [key for key in ours if is_unread_label(key) and key not in pod.annotations]
+    resources = (one for one in _resources(case) if one[2].startswith(PREFIX))
+    unread = [one for one in resources if one[2] != VRAM_RESOURCE]
     # Comparing words takes time, and a pod may have thousands of annotations.
-    return (*labels, *(_unread(case, key, pod.annotations[key]) for key in unread[:SHOWN]))
+    return (
+        *(_label(case, key, pod.labels[key]) for key in labels[:SHOWN]),
+        *(_annotation(case, key, pod.annotations[key]) for key in annotations[:SHOWN]),
+        *(_resource(case, *one) for one in unread[:SHOWN]),
+    )
 
 
-def _misplaced(case: Case, key: str, value: str) -> str:
-    line = _line(case, key, value)
-    here = "under metadata.annotations"
-    if line in {f"{key}: {value}", f"{key}: {quoted(value)}"}:
-        do = f"write it {here}"
-    else:
-        do = f"write {line} {here}" if line else f"{here} it would be denied"
-    return f"metadata.labels[{key}]: as a label it asks for nothing; {do}"
+def is_unread(key: str) -> bool:
+    """Return True if nothing reads an annotation although it has our prefix."""
+    return key.startswith(PREFIX) and key not in _OURS
 
 
-def _unread(case: Case, key: str, value: str) -> str:
-    shown = key if len(key) <= _LONGEST_KEY else f"{key[:_LONGEST_KEY]}…"
-    meant = get_close_matches(shown.removeprefix(PREFIX).lower(), MEANT, n=1)
-    known = ", ".join(ASKING_ANNOTATIONS)
-    do = f"developers set {known}"
+def is_unread_label(key: str) -> bool:
+    """Return True if a label with our prefix asks for VRAM, or nearly does: no label is read so."""
+    return key.startswith(PREFIX) and key not in _OUR_LABELS and bool(key_meant(key))
+
+
+def key_meant(key: str) -> str:
+    """Return our key that another one with our prefix was probably meant to be; empty for none."""
+    name = key.removeprefix(PREFIX)[:LONGEST_COMPARED].lower()
+    meant = get_close_matches(name, MEANT, n=1)
+    return MEANT[meant[0]] if meant else ""
+
+
+def _label(case: Case, key: str, value: str) -> str:
+    line = _line(case, key_meant(key), value)
+    path, why = f"metadata.labels[{key}]", "as a label it asks for nothing"
+    if not line:
+        return f"{path}: {why}; under metadata.annotations it would be denied"
+    return f"{path}: write {line} under metadata.annotations; {why}"
+
+
+def _annotation(case: Case, key: str, value: str) -> str:
+    path = annotation_path(shortened(key, _LONGEST_KEY))
+    meant = key_meant(key)
+    if not meant:
+        return f"{path}: remove it; {_UNREAD}, unlike {', '.join(ASKING_ANNOTATIONS)}"
+    line = _line(case, meant, value)
+    if not line:
+        return f"{path}: {_UNREAD}; as {meant} the pod would be denied"
+    return f"{path}: write {line} in its place; {_UNREAD}"
+
+
+def _resource(case: Case, container: Container, kind: str, name: str) -> str:
+    path, amount = _resource_path(container, kind, name), _asked(container)[name]
+    meant = key_meant(name)
     if meant:
-        line = _line(case, MEANT[meant[0]], value)
-        is_same = not line or line.partition(": ")[2] in {value, quoted(value)}
-        do = f"did you mean {MEANT[meant[0]] if is_same else line}?"
-    return f"{annotation_path(shown)}: nothing reads this key; {do}"
+        return f"{path}: {_in_place(case, container, name, meant, amount)}"
+    example = case.suggestions.example(lambda amount: {container.name: amount})
+    if not example:
+        return f"{path}: remove it; {_NO_NODE}"
+    line = memory_line(case.pod, {container.name: example})
+    case.lines.annotations[GPU_MEMORY_ANNOTATION] = line
+    return f"{path}: write {VRAM_RESOURCE}: {example} in its place; {_NO_NODE}"

@@ -80,7 +80,9 @@ RULES: Final = (
     RuleRow(CaseKind.DEBUGGING, changes.reserved_debuggers),
 )
 
-HINTS: Final = (hints.unread_keys, hints.foreign_requests)
+UNREAD: Final = hints.unread_keys
+"""The rule that denies nothing; `admit` counts its warnings as findings."""
+HINTS: Final = (hints.foreign_requests,)
 """Rules that deny nothing: for each creation, from a case to warnings."""
 HINTS_IF_FINE: Final = (
     amounts.unnamed_container,

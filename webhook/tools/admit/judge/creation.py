@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.admission.templates import creation_of, decide_both
+from webhook.core.pod.carried import is_filled_in
+from webhook.core.pod.fields import part, text_of
+from webhook.core.pod.findings import quoted
+from webhook.core.pod.quantity import QuantityError, QuantityTooLargeError, parse_quantity
+from webhook.core.pod.shapes import CONTAINER_FIELDS, objects_in, parts_of
 from webhook.names import PREFIX
-from webhook.tools.shared.manifests.documents import parts_of
 from webhook.tools.shared.manifests.reading import ExactFloat
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from webhook.adapters.yaml_documents import Path
     from webhook.core.admission.decide import Decision
     from webhook.core.pod.fields import Json
@@ -20,8 +27,27 @@ if TYPE_CHECKING:
     from webhook.tools.shared.manifests.documents import Target
 
 _LARGEST_INTEGER: Final = 2**64 - 1
+_AMOUNTS: Final = ("limits", "requests")
+_IN_BYTES: Final = frozenset({"memory", "ephemeral-storage"})
 _MOST_REJECTED: Final = 32
 """Malformed fields of one pod, beyond which nobody reads on."""
+
+
+def sent_pod(pod: Json) -> tuple[Json, str]:
+    """Return a pod as its author would create it anew, and what is said of a copy.
+
+    A pod of a cluster has been given a node, by which a new one would bypass the scheduler.
+    """
+    is_copy = "status" in pod or bool(text_of(pod, "metadata", "uid"))
+    spec = part(pod, "spec")
+    if not is_copy or "nodeName" not in spec:
+        return pod, ""
+    kept = {key: value for key, value in spec.items() if key != "nodeName"}
+    said = (
+        "spec.nodeName: left out, since this is a copy of a pod of a cluster (it has a status or a "
+        "uid)"
+    )
+    return {**pod, "spec": kept}, said
 
 
 def request_for(target: Target, namespace: str) -> Request:
@@ -38,7 +64,7 @@ def decide_accepted(
     asked for.
     """
     first, last = decide_both(creation, policy, cluster)
-    rejected: list[str] = []
+    rejected = list(islice(_no_quantities(creation.obj), _MOST_REJECTED))
     while last.malformed and PREFIX not in last.malformed and len(rejected) < _MOST_REJECTED:
         rejected.append(last.malformed)
         field, _, why = last.malformed.partition(": ")
@@ -46,6 +72,33 @@ def decide_accepted(
         creation = replace(creation, obj=_without(creation.obj, parts_of(field), blank))
         first, last = decide_both(creation, policy, cluster)
     return first, last, tuple(rejected)
+
+
+def _no_quantities(pod: Json) -> Iterator[str]:
+    """Yield a sentence for each malformed amount of another resource than ours."""
+    spec = part(pod, "spec")
+    for field in CONTAINER_FIELDS:
+        for index, container in enumerate(objects_in(spec.get(field))):
+            for kind in _AMOUNTS:
+                for name, amount in part(container, "resources", kind).items():
+                    wrong = "" if name.startswith(PREFIX) else _no_quantity(name, amount)
+                    if wrong:
+                        yield f"spec.{field}[{index}].resources.{kind}[{name}]: {wrong}"
+
+
+def _no_quantity(name: str, amount: object) -> str:
+    """Return the sentence for a malformed amount; empty for a quantity."""
+    if type(amount) is not str or is_filled_in(amount):
+        return ""
+    try:
+        parse_quantity(amount)
+    except QuantityTooLargeError:
+        return ""
+    except QuantityError as error:
+        meant = error.meant if name in _IN_BYTES else ()
+        cure = f"{error.cure(meant, '')}; " if meant else ""
+        return f"{cure}{quoted(amount)} is not a Kubernetes quantity"
+    return ""
 
 
 def _without(value: Any, path: Path, blank: str | Json) -> Any:
@@ -85,4 +138,4 @@ def as_sent(value: Any, above: tuple[str, str] = ("", "")) -> Any:
 
 
 def _holds_amounts(above: tuple[str, str]) -> bool:
-    return above in {("resources", "requests"), ("resources", "limits")}
+    return above in {("resources", kind) for kind in _AMOUNTS}

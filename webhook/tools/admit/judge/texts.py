@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.core.pod.fields import text_of
 from webhook.core.pod.findings import MalformedObjectError
-from webhook.core.pod.shapes import Form
+from webhook.core.pod.shapes import CONTAINER_FIELDS, Form, parts_of
 from webhook.core.pod.templates import kind_meant
 from webhook.names import SEEING_API_VERSION, VRAM_POLICY_KIND
 from webhook.tools.admit.judge.creation import request_for
@@ -28,7 +28,6 @@ from webhook.tools.shared.manifests.documents import (
     changed,
     find_objects,
     find_targets,
-    parts_of,
     read_documents,
 )
 from webhook.tools.shared.manifests.reading import ManifestError
@@ -38,12 +37,14 @@ if TYPE_CHECKING:
 
     from webhook.adapters.yaml_documents import Path
     from webhook.core.pod.patch import Operation
+    from webhook.core.pod.shapes import Template
     from webhook.core.policy.cluster import Cluster
     from webhook.core.policy.values import Policy
     from webhook.tools.admit.judge.migration.foreign_pod import Origin
     from webhook.tools.admit.judge.verdict import JudgedPod
     from webhook.tools.shared.manifests.documents import ManifestDocument, ManifestObject, Target
 
+_CONTAINER_PATH: Final = len(("spec", "containers", 0))
 _OPENING: Final = "{{"
 _ACTION: Final = re.compile(
     r"\{\{-?\s*(?:\.|/\*|(?:if|else|end|range|with|include|template|define|tpl|toYaml)\b)"
@@ -205,12 +206,23 @@ def _migration(target: Target, origin: Origin) -> Migration | None:
         made = migrate(source, origin)
     except MalformedObjectError:
         return None
-    if target.found.form is Form.INLINE and made.operations:
+    if made.operations and _has_parts_elsewhere(target.found):
         cure = f"write {made.asks}" if made.asks else f"remove what {made.product} read"
         by_hand = f"{target.object.kind} is not rewritten; by hand, {cure}"
-        place = target.found.annotations_field
-        return Migration(made.product, problems=(Note(place, by_hand),), notes=made.notes)
+        problem = Note("metadata.annotations", by_hand)
+        return Migration(made.product, problems=(problem,), notes=made.notes)
     return made
+
+
+def _has_parts_elsewhere(template: Template) -> bool:
+    """Return True if no edit at one place changes the containers of a template."""
+    if template.form is not Form.CONTAINER:
+        return template.form is Form.INLINE
+    return any(
+        field[1:2] in {(name,) for name in CONTAINER_FIELDS}
+        and (len(field) > _CONTAINER_PATH or "podSpecPatch" in at or "templateDefaults" in at)
+        for field, at in template.places
+    )
 
 
 def _notes_about(found: ManifestObject, origin: Origin, lines: LineIndex) -> tuple[Remark, ...]:

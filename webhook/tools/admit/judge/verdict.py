@@ -8,25 +8,32 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.admission.decide import Decision, Outcome
+from webhook.core.admission.gpu_counters import uncounted_gpus
 from webhook.core.admission.rules.hints import SHOWN
+from webhook.core.admission.stray_keys import warnings_about, wrong_amounts
 from webhook.core.admission.templates import (
     creation_of,
+    decide_both,
     hints_for_machine,
-    misplaced,
-    wrong_amounts,
+    relocated,
 )
 from webhook.core.nvidia.gpu_sizes import warn_of_size
 from webhook.core.pod.carried import useless_bounds
 from webhook.core.pod.demand import read_demand
-from webhook.core.pod.fields import text_of
-from webhook.core.pod.findings import SEPARATOR, MalformedObjectError
+from webhook.core.pod.fields import part, text_of
+from webhook.core.pod.findings import SEPARATOR, MalformedObjectError, annotation_path
 from webhook.core.pod.quantity import format_bytes
-from webhook.core.pod.shapes import Form, shown_path
+from webhook.core.pod.shapes import Form, objects_in, parts_of, shown_path
 from webhook.core.pod.views import read_pod
 from webhook.core.policy.match import with_name
 from webhook.core.words import named
-from webhook.tools.admit.judge.creation import as_sent, decide_accepted
-from webhook.tools.shared.manifests.documents import parts_of
+from webhook.names import (
+    ASKING_ANNOTATIONS,
+    MIRROR_POD_ANNOTATION,
+    NODES_GROUP,
+    VRAM_RESOURCE,
+)
+from webhook.tools.admit.judge.creation import as_sent, decide_accepted, sent_pod
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -41,9 +48,10 @@ if TYPE_CHECKING:
 MIGRATED: Final = "migrated"
 NOT_MIGRATED: Final = "not migrated"
 NOTE: Final = "note"
-WARNS: Final = ("warning", "hint")
-"""Words of what the summary counts as warnings, and what `--strict` denies."""
-
+WARNING: Final = "warning"
+UNREAD: Final = "finding"
+UNREAD_KEY: Final = "UnreadKey"
+"""Reason of a finding about a key of ours that nothing reads."""
 
 _NO_NAME: Final = "(no name)"
 _MAKES_NO_PODS: Final = frozenset({"v1"})
@@ -77,7 +85,7 @@ class Remark:
     text: str
     reason: str = ""
     path: str = ""
-    """The field that it is about, within the pod."""
+    """The field that it is about, within the object."""
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: what is derived is made once
@@ -92,7 +100,11 @@ class JudgedPod:
     patch: tuple[Operation, ...] = ()
     """What changes in the manifest."""
     notes: tuple[str, ...] = ()
-    """What the API server would return as warnings beside the decision."""
+    """Warnings that the API server would return."""
+    unread_keys: tuple[str, ...] = ()
+    """Sentences about keys of ours that nothing reads."""
+    remarks: tuple[str, ...] = ()
+    """Notes, which are no warnings."""
     rejected: tuple[str, ...] = ()
     """What is malformed, and so no admission of ours sees the pod; it is judged without that."""
     is_translated: bool = False
@@ -110,9 +122,9 @@ class JudgedPod:
     @property
     def passed(self) -> bool:
         """Whether nothing is left to do: it is let in, and what it asked for is carried over."""
-        if not self.allowed or (self.migration and self.migration.problems):
+        if not self.allowed or self.unread or (self.migration and self.migration.problems):
             return False
-        return not self.is_strict or not (self.warnings or self.hints or self.sort is Sort.WARNED)
+        return not self.is_strict or not (self.warnings or self.sort is Sort.WARNED)
 
     @property
     def title(self) -> str:
@@ -150,8 +162,15 @@ class JudgedPod:
 
     @property
     def summary(self) -> str:
-        """What was decided, in one line, or one for each finding."""
-        return self._decided[1]
+        """The decision, in one line or one for each finding, and fields that were not judged."""
+        sort, summary = self._decided
+        if sort is Sort.DENIED:
+            return summary
+        unjudged = (
+            f"; {shown_path(path)} was not judged ({why})"
+            for path, why in self.target.found.unjudged[:SHOWN]
+        )
+        return summary + "".join(unjudged)
 
     @property
     def said(self) -> tuple[Remark, ...]:
@@ -198,7 +217,7 @@ class JudgedPod:
 
     @property
     def carries(self) -> str:
-        """What stands in the object that nobody judged."""
+        """The keys in the object that were not judged."""
         carried, found = self.target.carried, self.target.object
         keys = [f"{one.key} in a text" if one.is_in_text else one.key for one in carried]
         made = "its pods are made elsewhere"
@@ -208,55 +227,46 @@ class JudgedPod:
 
     @cached_property
     def findings(self) -> tuple[Remark, ...]:
-        """What is wrong with the pod, whether it is denied for that or not."""
+        """Findings about the pod, whether it is denied for them or not."""
         decision = self.decision
         if decision is None:
             return ()
         if decision.malformed:
             path, _, _ = decision.malformed.partition(": ")
-            return (Remark(self.line_of(path), decision.malformed, "Malformed", path),)
+            return (self._remark(decision.malformed, "Malformed", path),)
         return tuple(
-            Remark(self.line_of(one.path), str(one), one.reason.value, one.path)
-            for one in decision.findings
+            self._remark(str(one), one.reason.value, one.path) for one in decision.findings
         )
 
     @cached_property
     def warnings(self) -> tuple[Remark, ...]:
-        """What the user should know beside the decision."""
+        """Warnings of the API server and of Kubernetes."""
         rejected = (f"{one}; Kubernetes rejects that" for one in self.rejected[:SHOWN])
-        machine = hints_for_machine(self.target.found) if self.allowed else ()
-        notes = (*self.notes, *machine, *rejected)
-        return tuple(Remark(self.line_of(note.partition(": ")[0]), note) for note in notes)
+        return tuple(map(self._remark, (*self.notes, *rejected)))
+
+    @cached_property
+    def unread(self) -> tuple[Remark, ...]:
+        """Keys of ours that nothing reads, which are findings although the pod is let in."""
+        return tuple(self._remark(text, UNREAD_KEY) for text in self.unread_keys)
+
+    @cached_property
+    def noted(self) -> tuple[Remark, ...]:
+        """Notes."""
+        return tuple(map(self._remark, self.remarks))
 
     @property
     def guidance(self) -> str:
         """What the platform team says about findings, for where each stands on its own."""
         return self.decision.guidance if self.decision else ""
 
-    @cached_property
-    def hints(self) -> tuple[Remark, ...]:
-        """What was probably meant: annotations on the workload, where nothing reads them."""
-        found = self.target.object
-        at = (*found.at, "metadata", "annotations")
-        above = [
-            Remark(self.lines.of((*at, text.partition(" ")[0])), text)
-            for text in misplaced(found.value, found.kind, self.target.found)
-        ]
-        return (*above, *self._astray()) if self.target.found.form is not Form.ELSEWHERE else ()
-
-    def _astray(self) -> Iterator[Remark]:
-        """Yield what was meant by keys that no template of a known kind has."""
-        place = self.target.found.annotations_field
-        for path, key, value, _ in self.target.carried[:SHOWN]:
-            above = shown_path(path[:-1])
-            said = [f"{key} under {above} has no effect; put it under {place}"]
-            said += [one.detail for one in wrong_amounts(key, value, "")]
-            yield Remark(self.lines.of((*self.target.object.at, *path)), "; ".join(said))
+    def _remark(self, text: str, reason: str = "", path: str = "") -> Remark:
+        """Return a text about a field; without a path, the text begins with it."""
+        path = path or text.partition(": ")[0]
+        return Remark(self.line_of(path), text, reason, path)
 
     def line_of(self, shown: str) -> int:
-        """Return the line of a field of the pod, by its path as messages write it."""
-        place = self.target.found.place(parts_of(shown))
-        return self.lines.of((*self.target.object.at, *place))
+        """Return the line of a field of the object, by its path as messages write it."""
+        return self.lines.of((*self.target.object.at, *parts_of(shown)))
 
 
 def title_of(found: ManifestObject) -> str:
@@ -290,24 +300,74 @@ def judge(
         bounds = useless_bounds(found.value, found.kind, found.version)
         notes = tuple(f"{one.field}: {do}" for one, do in bounds)
         return JudgedPod(
-            target=target, namespace=namespace, lines=lines, decision=decision, notes=notes
+            target=target,
+            namespace=namespace,
+            lines=lines,
+            decision=decision,
+            notes=notes,
+            unread_keys=tuple(one.warning for one in target.stray),
         )
-    creation = creation_of(as_sent(target.pod), namespace)
+    pod, copied = sent_pod(as_sent(target.pod))
     known = replace(cluster, namespaces={namespace: with_name(namespace, namespace_labels)})
+    creation = creation_of(pod, namespace)
+    is_mirror = MIRROR_POD_ANNOTATION in part(pod, "metadata", "annotations")
+    if is_mirror:
+        creation = replace(creation, groups=(NODES_GROUP,))
     first, last, rejected = decide_accepted(creation, policy, known)
-    patch = first.patch if last.allowed else ()
     size = warn_of_size(first.advises_on_bytes) if first.advises_on_bytes else ""
+
+    def decided(other: Json) -> Decision:
+        return decide_both(creation_of(other, namespace), policy, known)[0]
+
     form = target.found.form
+    is_own = form is Form.POD and not rejected
+    first, last = (relocated(one, target.found) for one in (first, last))
+    stray = warnings_about(target.stray, target.found, pod, decided, last.findings)
+    unread = (
+        *first.unread,
+        *stray,
+        *(_static(pod) if is_mirror else ()),
+        *(hints_for_machine(target.found) if last.allowed else ()),
+    )
+    counted = _uncounted(target, last)
     return JudgedPod(
         target=target,
         namespace=namespace,
         lines=lines,
         decision=last,
-        patch=patch if form is Form.POD and not rejected else (),
+        patch=first.patch if last.allowed and is_own else (),
         notes=(*first.notes, *filter(None, [size])),
-        rejected=rejected,
-        is_translated=bool(patch) and form is not Form.MACHINE,
+        unread_keys=unread,
+        remarks=tuple(filter(None, (copied, counted))),
+        rejected=tuple(map(target.found.shown_text, rejected)),
+        is_translated=last.allowed and bool(first.patch) and form is not Form.MACHINE,
     )
+
+
+def _uncounted(target: Target, decision: Decision) -> str:
+    """Return the line for a controller that would count no GPU; empty for others."""
+    try:
+        demand, unreadable = read_demand(read_pod(decision.obj))
+    except MalformedObjectError:
+        return ""
+    if demand is None and not unreadable:
+        return ""
+    count = demand.gpu_count if demand else 1
+    return uncounted_gpus(target.object.value, target.object.version, target.found, count)
+
+
+def _static(pod: Json) -> Iterator[str]:
+    """Yield a sentence for each request for VRAM in a static pod."""
+    why = (
+        "remove it, and run the pod by a DaemonSet; a static pod can have no share, since the "
+        "kubelet starts it without asking the API server"
+    )
+    for key in ASKING_ANNOTATIONS:
+        if key in part(pod, "metadata", "annotations"):
+            yield f"{annotation_path(key)}: {why}"
+    for index, one in enumerate(objects_in(part(pod, "spec").get("containers"))):
+        if VRAM_RESOURCE in part(one, "resources", "limits"):
+            yield f"spec.containers[{index}].resources.limits[{VRAM_RESOURCE}]: {why}"
 
 
 def _of_amounts(target: Target) -> Decision:
@@ -337,7 +397,7 @@ def _asked(pod: Json) -> str:
 
 
 def remarks(judged: JudgedPod) -> Iterator[tuple[str, Remark]]:
-    """Yield all that is said beside the summary, each with its word: `warning`, `hint`, ...
+    """Yield all that is said beside the summary, each with its word: `warning`, `finding`, ...
 
     First what a migration did, what it could not do, and what has no counterpart.
     """
@@ -347,8 +407,11 @@ def remarks(judged: JudgedPod) -> Iterator[tuple[str, Remark]]:
             yield MIGRATED, Remark(line, f"from {migration.product} to {migration.asks}")
         for word, notes in ((NOT_MIGRATED, migration.problems), (NOTE, migration.notes)):
             for note in notes:
-                yield word, Remark(judged.line_of(note.path), str(note), path=note.path)
+                path = judged.target.found.shown(note.path)
+                text = f"{path}: {note.detail}"
+                yield word, Remark(judged.line_of(path), text, path=path)
     if judged.target.found.form is Form.ELSEWHERE and not judged.allowed:
         yield NOTE, Remark(judged.line, judged.carries)
-    yield from (("warning", one) for one in judged.warnings)
-    yield from (("hint", one) for one in judged.hints)
+    yield from ((UNREAD, one) for one in judged.unread)
+    yield from ((WARNING, one) for one in judged.warnings)
+    yield from ((NOTE, one) for one in judged.noted)

@@ -48,7 +48,7 @@ def described(file: str, verdict: JudgedPod) -> Iterator[str]:
             if added:
                 yield f"  {what:{_WIDTH}} {added}"
     for word, one in remarks(verdict):
-        yield f"  {word:{_WIDTH}} {one.text}"
+        yield f"  {word:{_WIDTH}} {file}:{one.line}: {one.text}"
 
 
 def _added(before: Json, after: Json) -> Iterator[tuple[str, str]]:

@@ -16,7 +16,8 @@ from webhook.tools.admit.judge.verdict import (
     MIGRATED,
     NOT_MIGRATED,
     NOTE,
-    WARNS,
+    UNREAD,
+    WARNING,
     remarks,
 )
 from webhook.tools.admit.show import reports
@@ -36,8 +37,8 @@ _SUMMARY_COLOURS: Final = {
     "denied": _RED,
     "translated": _GREEN,
     "already translated": _GREEN,
-    "warning": _YELLOW,
-    "hint": _YELLOW,
+    WARNING: _YELLOW,
+    UNREAD: _RED,
     NOT_MIGRATED: _RED,
     MIGRATED: _GREEN,
 }
@@ -139,8 +140,8 @@ def tally(sources: Sequence[ManifestText]) -> str:
     parts = [f"{count} {what}" for what, count in migrated.items() if count]
     parts += [f"{count} {what}" for what, count in counts(sources).items()]
     words = [word for one in sources for verdict in one.verdicts for word, _ in remarks(verdict)]
-    warned = sum(word in WARNS for word in words)
-    parts += [counted(warned, "warning")] if warned else []
+    for word in (UNREAD, WARNING):
+        parts += [counted(words.count(word), word)] if word in words else []
     others = [other for source in sources for other in source.others]
     if policies := sum(other.is_policy for other in others):
         parts.append(f"{counted(policies, 'policy')} (see `vramwarden policy check`)")

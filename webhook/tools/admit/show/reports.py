@@ -13,7 +13,9 @@ from webhook.tools.admit.judge.verdict import (
     MIGRATED,
     NOT_MIGRATED,
     NOTE,
-    WARNS,
+    UNREAD,
+    UNREAD_KEY,
+    WARNING,
     Remark,
     Sort,
     name_of,
@@ -40,8 +42,8 @@ _COUNTED: Final = {
 }
 _NOT_MIGRATED_REASON: Final = "NotMigrated"
 _COMMANDS: Final = {
-    "warning": "warning",
-    "hint": "notice",
+    UNREAD: "error",
+    WARNING: "warning",
     MIGRATED: "notice",
     NOT_MIGRATED: "error",
     NOTE: "notice",
@@ -106,7 +108,9 @@ def _failure(verdict: JudgedPod) -> tuple[str, str]:
     said = [*remarks(verdict)]
     if problems := [one.text for word, one in said if word == NOT_MIGRATED]:
         return _NOT_MIGRATED_REASON, f"{NOT_MIGRATED}: {'; '.join(problems)}"
-    warned = [one.text for word, one in said if word in WARNS]
+    if unread := [one.text for word, one in said if word == UNREAD]:
+        return UNREAD_KEY, "; ".join(unread)
+    warned = [one.text for word, one in said if word == WARNING]
     return "Warning", "; ".join(warned) or verdict.summary
 
 
@@ -119,7 +123,8 @@ def report(sources: Sequence[ManifestText]) -> str:
     | verdicts[].path | where in the object the template stands; empty for a pod |
     | verdicts[].file, line | where in the manifests, or what is wrong with it |
     | verdicts[].decision | as the webhook's log and audit annotations have it |
-    | verdicts[].findings[] | reason, field, line and sentence |
+    | verdicts[].findings[] | reason, field, line and sentence; also of keys that nothing reads |
+    | verdicts[].warnings[], notes[] | field, line and sentence |
     | verdicts[].migration | with --migrate: product, asks, problems and notes as findings |
     | withoutTemplate[] | object, file, line |
     | unreadable[] | file, line, sentence |
@@ -164,9 +169,12 @@ def _verdict(file: str, verdict: JudgedPod) -> dict[str, Any]:
         "allowed": verdict.allowed,
         "sentence": verdict.summary,
         "reasons": list(decision.reasons) if decision else [],
-        "findings": [{"reason": one.reason, **_remark(one, "field")} for one in verdict.findings],
-        "warnings": [_remark(one) for one in verdict.warnings],
-        "hints": [_remark(one) for one in verdict.hints],
+        "findings": [
+            {"reason": one.reason, **_remark(one, "field")}
+            for one in (*verdict.findings, *verdict.unread)
+        ],
+        "warnings": [_remark(one, "field") for one in verdict.warnings],
+        "notes": [_remark(one, "field") for one in verdict.noted],
         "rule": decision.rule if decision else "",
         "policy": decision.policy if decision else "",
         "asks": verdict.asked if verdict.allowed else "",

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 import yaml
 
 from webhook.adapters.yaml_documents import BoundedReader, StopError
+from webhook.core.admission.stray_keys import find_stray_keys
 from webhook.core.admission.templates import pod_of
 from webhook.core.pod.carried import carried_keys, is_open
 from webhook.core.pod.fields import text_of
 from webhook.core.pod.patch import apply_patch
 from webhook.core.pod.shapes import Form, Template, TooMuchToSearchError
-from webhook.core.pod.templates import find_templates, is_own_kind
+from webhook.core.pod.templates import find_templates, is_own_kind, made_elsewhere
 from webhook.tools.shared.manifests.reading import (
     KUBECTL,
     Layout,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from webhook.adapters.yaml_documents import Path
+    from webhook.core.admission.stray_keys import StrayKey
     from webhook.core.pod.carried import Carried
     from webhook.core.pod.fields import Json
     from webhook.core.pod.patch import Operation
@@ -70,24 +72,36 @@ class ManifestObject:
     def targets(self) -> Iterator[Target]:
         """Yield its pods and pod templates, and keys that nobody judges, as one target.
 
-        Of a kind of which every template is known such keys have no effect, and belong to the
-        first. Raises ManifestError where it is too large.
+        Of a kind of which every template is known such keys have no effect. Raises ManifestError
+        if it is too large.
         """
         try:
-            found = find_templates(self.value, self.kind, self.version)
+            found = find_templates(self.value, self.kind, self.version, _read_field)
             is_own = is_own_kind(self.kind, self.version)
             templates = [one for one in found if is_own or not is_open(one)]
             carried = carried_keys(self.value, self.version, templates)
+            others = tuple(made_elsewhere(self.value, self.kind, self.version))
         except TooMuchToSearchError as error:
             name = text_of(self.value, "metadata", "name") or "(no name)"
             raise ManifestError(f"{self.kind} {name} {error}") from None
         is_known = bool(found) and (is_own or any(one.form is Form.CONTAINER for one in found))
         is_apart = bool(carried) and (not is_known or len(templates) < len(found))
+        stray = find_stray_keys(self.value, templates, () if is_apart else carried)
         if is_apart:
             templates = [*templates, Template((), None, Form.ELSEWHERE)]
+        if templates and others:
+            first = replace(templates[0], unjudged=(*others, *templates[0].unjudged))
+            templates = [first, *templates[1:]]
         for template in templates:
-            own = carried if template is templates[-1 if is_apart else 0] else ()
-            yield Target(self, template, own, is_one_of_many=len(templates) > 1)
+            own = [one for one in stray if (one.templates or templates)[0].path == template.path]
+            is_last = template.form is Form.ELSEWHERE
+            yield Target(
+                self,
+                template,
+                carried if is_last else (),
+                () if is_last else tuple(own),
+                is_one_of_many=len(templates) > 1,
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +111,9 @@ class Target:
     object: ManifestObject
     found: Template
     carried: tuple[Carried, ...] = ()
-    """Keys of ours that no template of the object has."""
+    """Keys of ours that no template of the object has, if its pods may be made elsewhere."""
+    stray: tuple[StrayKey, ...] = ()
+    """Keys that nothing reads where they stand, and that are meant for this template."""
     is_one_of_many: bool = False
     """Whether the object holds more than this one."""
 
@@ -171,6 +187,18 @@ def _is_of_others(value: object) -> bool:
     return isinstance(value, list) and all(
         isinstance(one, dict) and not text_of(one, "kind") for one in value
     )
+
+
+def _read_field(text: str) -> Any:
+    """Return the value of the YAML or JSON in a field; raises ValueError."""
+    if text.lstrip().startswith("{"):
+        try:
+            return json.loads(text)
+        except RecursionError:
+            raise ManifestError("nested too deeply; flatten it") from None
+        except json.JSONDecodeError:
+            pass
+    return read_yaml(text)[0]
 
 
 def find_objects(
@@ -270,7 +298,6 @@ def _first_line(text: str) -> str:
     return text.removeprefix("\ufeff").lstrip().split("\n", 1)[0]
 
 
-_PART: Final = re.compile(r"\[([^\]]*)\]|([^.\[\]]+)")
 _UNREAD: Final = object()
 
 
@@ -308,10 +335,3 @@ def line_of(node: Any, path: Path) -> int:
         else:
             break
     return int(line)
-
-
-def parts_of(shown: str) -> Path:
-    """Read a field path as messages write it: `spec.containers[0].resources.limits[a.io/b]`."""
-    return tuple(
-        int(inner) if inner.isdecimal() else inner or outer for inner, outer in _PART.findall(shown)
-    )

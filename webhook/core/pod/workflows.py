@@ -1,0 +1,275 @@
+"""Pods of Argo's workflows: what a template says, and what its controller adds to it.
+
+| field of the pod | taken from |
+| --- | --- |
+| metadata | the template's, then `podMetadata`; `main` is the default container |
+| nodeSelector, affinity, tolerations, ... | the template, else the workflow |
+| hostNetwork, dnsPolicy, dnsConfig | the workflow |
+| volumes | the template's, and those of the workflow that a container mounts |
+| whatever `podSpecPatch` says | the workflow's, then the template's |
+
+`templateDefaults` count for what a template leaves out. Parameters of the workflow are filled in
+if their values are written in it. A patch with any other expression is not judged.
+
+Source: argoproj/argo-workflows workflow/controller/workflowpod.go (`build`,
+`addSchedulingConstraints`, `setupServiceAccount`, `addVolumeReferences`), operator.go
+(`mergedTemplateDefaultsInto`), workflow/util/util.go (`ApplyPodSpecPatch`).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from webhook.core.bounds import LONGEST_STORED, MOST_ENTRIES, MOST_READ
+from webhook.core.pod.fields import as_objects, part
+from webhook.core.pod.merging import DirectiveError, merge
+from webhook.core.pod.shapes import (
+    Form,
+    Template,
+    Unjudged,
+    are_objects,
+    merged,
+    objects_in,
+    places_above,
+    walk,
+)
+from webhook.core.words import shortened
+from webhook.names import DEFAULT_CONTAINER_ANNOTATION
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from webhook.core.pod.fields import Json
+    from webhook.core.pod.shapes import Path
+
+    ReadText = Callable[[str], Any]
+    """Reader of YAML in a field; raises ValueError."""
+
+ARGO_GROUP: Final = "argoproj.io"
+_ALONE: Final = ("container", "script")
+"""Fields of a template that hold its one container."""
+_TYPES: Final = (*_ALONE, "containerSet")
+_EITHER: Final = {
+    **{
+        name: name
+        for name in (
+            *("affinity", "automountServiceAccountToken", "nodeSelector", "resourceClaims"),
+            *("schedulerName", "securityContext", "serviceAccountName", "tolerations"),
+        )
+    },
+    "podResources": "resources",
+    "priorityClassName": "priorityClassName",
+    "podPriorityClassName": "priorityClassName",
+}
+"""Fields of a template or, if it has none, of its workflow, each with its name in the pod."""
+_COMMON: Final = ("dnsConfig", "dnsPolicy", "hostNetwork")
+_PATCH: Final = "podSpecPatch"
+_PARAMETER: Final = re.compile(r"\{\{\s*workflow\.parameters\.([A-Za-z0-9_-]+)\s*\}\}")
+_EXPRESSION: Final = re.compile(r"\{\{.*?(?:\}\}|$)", re.DOTALL)
+_REFERENCES: Final = ("templateRef", "workflowTemplateRef")
+
+
+def of_workflow(item: Json, path: Path, obj: Json, read: ReadText | None) -> Template | None:
+    """Return the pod of an item of a workflow's `templates`; None if it makes none itself."""
+    above: Any = obj
+    for key in path[:-2]:
+        above = above[key]
+    kind = next((key for key in _TYPES if item.get(key)), "")
+    if type(item.get(kind)) is not dict:
+        return None
+    places: dict[Path, Path] = {}
+    defaults = above.get("templateDefaults")
+    if type(defaults) is dict:
+        known = {key: one for key, one in defaults.items() if key not in _TYPES or key == kind}
+        item = merge(item, known, (), (*path[:-2], "templateDefaults"), places, wins=False)
+    if kind not in _ALONE and not are_objects(item[kind].get("containers")):
+        return None
+    draft = _Draft(item, path, above, places)
+    draft.add_containers(kind)
+    draft.add_fields()
+    draft.add_volumes()
+    metadata = draft.add_metadata()
+    parameters = _parameters(above)
+    unjudged = tuple(draft.apply_patches(read, parameters))
+    found = (
+        *places_above(above.get("podMetadata"), item.get("metadata"), (*path[:-2], "podMetadata")),
+        *sorted(draft.places.items(), key=lambda one: -len(one[0])),
+        (("spec",), path),
+    )
+    pod = _filled({"metadata": metadata, "spec": draft.spec}, parameters)
+    return Template(path, pod, Form.CONTAINER, places=found, unjudged=unjudged)
+
+
+class _Draft:
+    """A pod in the making, and where its parts stand in the object."""
+
+    def __init__(self, item: Json, path: Path, above: Json, defaults: Mapping[Path, Path]) -> None:
+        """Take the template with its path, its workflow, and the places of what is a default."""
+        self._item = item
+        self._path = path
+        self._above = above
+        self._defaults = defaults
+        self.spec: Json = {}
+        self.places: dict[Path, Path] = {}
+
+    def _place(self, at: Path, *inside: str | int) -> None:
+        """Give a field of the pod the place of a part of the template, or of a default."""
+        self.places[at] = (*self._path, *inside)
+        for part_of_item, place in self._defaults.items():
+            if part_of_item[: len(inside)] == inside:
+                self.places[*at, *part_of_item[len(inside) :]] = place
+
+    def add_containers(self, kind: str) -> None:
+        """Add the containers, those beside them, and those before them."""
+        one = self._item[kind]
+        sidecars = objects_in(self._item.get("sidecars"))
+        if kind in _ALONE:
+            containers = [{**one, "name": "main"}]
+            self._place(("spec", "containers", 0), kind)
+        else:
+            common = as_objects(one.get("volumeMounts"))
+            containers = [
+                {**each, "volumeMounts": [*as_objects(each.get("volumeMounts")), *common]}
+                if common
+                else each
+                for each in one["containers"]
+            ]
+            for index, _ in enumerate(containers):
+                self._place(("spec", "containers", index), kind, "containers", index)
+        for index, _ in enumerate(sidecars):
+            self._place(("spec", "containers", len(containers) + index), "sidecars", index)
+        self.spec["containers"] = [*containers, *sidecars]
+        if self._item.get("initContainers") is not None:
+            self.spec["initContainers"] = self._item["initContainers"]
+            self._place(("spec", "initContainers"), "initContainers")
+
+    def add_fields(self) -> None:
+        """Add the fields that the template may have, else the workflow, or the workflow alone."""
+        for name, field in _EITHER.items():
+            if self._item.get(name):
+                self.spec[field] = self._item[name]
+                self._place(("spec", field), name)
+            elif self._above.get(name) is not None:
+                self._add_common(field, name)
+        for name in _COMMON:
+            if self._above.get(name) is not None:
+                self._add_common(name, name)
+
+    def _add_common(self, field: str, name: str) -> None:
+        if field not in self.spec:
+            self.spec[field] = self._above[name]
+            self.places["spec", field] = (*self._path[:-2], name)
+
+    def add_volumes(self) -> None:
+        """Add the template's volumes, and those of the workflow that its containers mount."""
+        own = self._item.get("volumes")
+        if own is not None:
+            self.spec["volumes"] = own
+            self._place(("spec", "volumes"), "volumes")
+        volumes = objects_in(own)
+        known = {str(one.get("name")) for one in volumes}
+        mounted = {
+            str(mount.get("name"))
+            for field in ("containers", "initContainers")
+            for one in objects_in(self.spec.get(field))
+            for mount in as_objects(one.get("volumeMounts"))
+        }
+        for index, one in enumerate(objects_in(self._above.get("volumes"))):
+            if str(one.get("name")) in mounted - known and (own is None or volumes):
+                place = (*self._path[:-2], "volumes", index)
+                self.places["spec", "volumes", len(volumes)] = place
+                volumes = self.spec["volumes"] = [*volumes, one]
+
+    def add_metadata(self) -> Any:
+        """Return the pod's metadata."""
+        own: Any = self._item.get("metadata")
+        self._place(("metadata",), "metadata")
+        common = self._above.get("podMetadata")
+        if own is not None and type(own) is not dict:
+            return own
+        names = [one.get("name") for one in self.spec["containers"]]
+        count = len(names) - len(objects_in(self._item.get("sidecars")))
+        default = "main" if "main" in names[:count] else names[count - 1]
+        known = {"annotations": {DEFAULT_CONTAINER_ANNOTATION: default}} if default else {}
+        if type(common) is dict:
+            known = merged(known, common)
+        return merged(known, own or {})
+
+    def apply_patches(
+        self, read: ReadText | None, parameters: Mapping[str, str]
+    ) -> Iterator[Unjudged]:
+        """Apply the patches of the workflow and of the template; yield those that are not plain."""
+        place = self._defaults.get((_PATCH,), (*self._path, _PATCH))
+        for holder, origin in (
+            (self._above, (*self._path[:-2], _PATCH)),
+            (self._item, place),
+        ):
+            text = holder.get(_PATCH)
+            if type(text) is not str or not text.strip():
+                continue
+            try:
+                patch = _read_patch(_filled(text, parameters), read)
+                places: dict[Path, Path] = {}
+                spec = merge(self.spec, patch, ("spec",), origin, places, wins=True)
+            except DirectiveError as error:
+                yield Unjudged(origin, f"it holds {error}")
+            except ValueError as error:
+                yield Unjudged(origin, str(error))
+            else:
+                self.spec = spec
+                self.places |= places
+
+
+def _read_patch(text: str, read: ReadText | None) -> Json:
+    """Return the changes of a patch; raises ValueError if they are not known."""
+    if len(text) > MOST_READ:
+        raise ValueError(f"it has more than {MOST_READ:,} characters")
+    if expression := _EXPRESSION.search(text):
+        raise ValueError(f"it holds {shortened(expression[0], 64)}")
+    patch = read(text) if read else None
+    if type(patch) is not dict:
+        raise ValueError("it is no YAML that holds fields of a pod's spec")
+    return patch
+
+
+def _parameters(above: Json) -> dict[str, str]:
+    """Return the workflow's parameters whose values are written in it, and are short."""
+    found = as_objects(part(above, "arguments").get("parameters"), MOST_ENTRIES)
+    return {
+        str(one.get("name")): str(one["value"])
+        for one in found
+        if type(one.get("value")) in (str, int) and len(str(one["value"])) <= LONGEST_STORED
+    }
+
+
+def _filled(value: Any, parameters: Mapping[str, str]) -> Any:
+    """Return a value with the workflow's parameters in its texts."""
+    if not parameters:
+        return value
+    if type(value) is dict:
+        return {key: _filled(one, parameters) for key, one in value.items()}
+    if type(value) is list:
+        return [_filled(one, parameters) for one in value]
+    if type(value) is str and "{{" in value:
+        return _PARAMETER.sub(lambda found: parameters.get(found[1], found[0]), value)
+    return value
+
+
+def references(obj: Json) -> Iterator[Unjudged]:
+    """Yield where a workflow uses templates of another object, and of which."""
+    found: list[Unjudged] = []
+
+    def enter(value: Any, path: Path) -> bool:
+        if type(value) is not dict:
+            return True
+        for key in _REFERENCES:
+            one = value.get(key)
+            if type(one) is dict and one.get("name"):
+                kind = "ClusterWorkflowTemplate" if one.get("clusterScope") else "WorkflowTemplate"
+                name = shortened(str(one["name"]), LONGEST_STORED)
+                found.append(Unjudged((*path, key), f"{kind} {name}"))
+        return True
+
+    walk(obj, enter)
+    yield from found
