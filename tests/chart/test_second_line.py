@@ -35,8 +35,7 @@ from webhook.names import BINDING_ANNOTATIONS
 
 NAME = "vramwarden-second-line"
 SAYS = {
-    "untranslated": "the pod asks for GPU memory and was not translated, so nobody would count it. "
-    "Create it again; ",
+    "untranslated": "create the pod again; it asks for GPU memory and was not translated",
     "no gate": "create the pod again; it would start before it has a GPU",
     "no sidecar": "it asks for GPU memory and lacks the sidecar vram-enforcer",
     "variable": "remove NVIDIA_VISIBLE_DEVICES; it shows GPUs that nobody accounts for",

@@ -72,10 +72,10 @@ TOO_LARGE = (
 )
 UNTRANSLATED = (
     "is forbidden: ValidatingAdmissionPolicy 'vramwarden-second-line' with binding "
-    "'vramwarden-second-line' denied request: vramwarden: the pod asks for GPU memory and was not "
-    "translated, so nobody would count it. Create it again; if that does not help, tell your "
-    "platform team that vramwarden's webhook did not run, or that another webhook added the demand "
-    "after it: webhook.configurationName must sort last"
+    "'vramwarden-second-line' denied request: vramwarden: create the pod again; it asks for GPU "
+    "memory and was not translated. If it stays so, tell your platform team that vramwarden's "
+    "webhook did not run, or that another webhook added the demand after it: "
+    "webhook.configurationName must sort last"
 )
 OUT_OF_QUOTA = (
     'pods "train-x" is forbidden: exceeded quota: gpus, requested: '

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 _DENIED: Final = re.compile(r'admission webhook "[a-z]+\.vramwarden\.io" denied the request: ')
 _BY_SECOND_LINE: Final = re.compile(
-    r"'vramwarden-second-line' .*denied request: vramwarden: (.*\. Create .*another webhook .*)"
+    r"'vramwarden-second-line' .*: vramwarden: (create the pod again; .*)\. If it (.*)"
 )
-"""The fence's denial of a pod that was not translated; its other sentences end with the cure."""
+"""The fence's denial of a pod that was not translated, and what to do if that does not help."""
 _REASONS: Final = {one.value: one for one in Reason}
 MOST_SHOWN: Final = 5
 """Of what is wrong with a pod."""
@@ -45,8 +45,8 @@ def refusal(text: str) -> Iterator[Cause]:
     """Yield what a denial says: each of our findings, others' text as it is."""
     denied = _DENIED.search(text)
     if denied is None and (untranslated := _BY_SECOND_LINE.search(text)):
-        said, _, cure = untranslated[1].partition(". ")
-        yield Cause(Severity.ERROR, Reason.UNMUTATED, said, cure[0].lower() + cure[1:])
+        said, more = untranslated.groups()
+        yield Cause(Severity.ERROR, Reason.UNMUTATED, said, f"if it {more}")
         return
     if denied is None:
         yield Cause(Severity.ERROR, OtherReason.CREATION_DENIED, text)
