@@ -73,7 +73,7 @@ def messages(decision):
         said.append((reason, path, rest) if reason in {*Reason} else ("", path, detail))
     said.reverse()
     return sorted(
-        said, key=lambda one: (one[2].startswith("asks for "), "; set limits[" not in one[2])
+        said, key=lambda one: (one[2].startswith("asks for "), "set limits[" not in one[2])
     )
 
 

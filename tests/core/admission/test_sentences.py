@@ -108,12 +108,12 @@ DENIALS = [
     (
         asking(requests={VRAM: "8Gi"}),
         f"RequestsLimitsMismatch: {FIRST}.resources.requests[vramwarden.io/vram]",
-        "the request of 8Gi has no limit; set limits[vramwarden.io/vram] to 8Gi as well",
+        "set limits[vramwarden.io/vram] to 8Gi too; the request of 8Gi has no limit",
     ),
     (
         asking(requests={"nvidia.com/gpu": "1"}, limits={"nvidia.com/gpu": "2"}),
         f"RequestsLimitsMismatch: {FIRST}.resources.requests[nvidia.com/gpu]",
-        "the request is 1 but the limit is 2; write 2 in both",
+        "write 2 in both; the request is 1 but the limit is 2",
     ),
     (
         asking(limits={"nvidia.com/gpu": "0.5"}),

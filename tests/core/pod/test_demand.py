@@ -186,7 +186,7 @@ DENIED = {
     "no containers": (a_pod("8Gi", containers=[]), "UnknownContainer: "),
     "an amount left out by the annotation": (
         of_two("8Gi", {"limits": TWO}, annotations={DEFAULT: "a"}),
-        "ConflictingAmounts: .*gives it none",
+        'ConflictingAmounts: remove .*gives VRAM only to "a"; ',
     ),
     "a fraction of a byte in resources": (
         explicit(limits={VRAM: "1.1Gi"}),

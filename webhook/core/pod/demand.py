@@ -280,7 +280,10 @@ def _disagreements(pod: Pod, plan: _Plan) -> Iterator[Finding]:
         amount, wanted = by_hand.get(container.name), plan.annotated.get(container.name)
         if amount is None or amount == wanted:
             continue
-        there = f"asks for {format_bytes(wanted * plan.count)}" if wanted else "gives it none"
+        if wanted:
+            there = f"asks for {format_bytes(wanted * plan.count)}"
+        else:
+            there = f"gives VRAM only to {quoted(next(iter(plan.annotated)))}"
         detail = (
             f"remove {VRAM_RESOURCE}, or make the two agree; it sets "
             f"{format_bytes(amount * plan.count)} but the annotation {GPU_MEMORY_ANNOTATION} "
@@ -333,7 +336,7 @@ def unequal_amounts(
     if limit is None:
         what, do = (
             f"the request of {shown} has no limit",
-            f"set limits[{resource}] to {shown} as well",
+            f"set limits[{resource}] to {shown} too",
         )
     else:
         try:
@@ -346,7 +349,7 @@ def unequal_amounts(
     if not is_valid(request if limit is None else limit):
         do = "make them equal"
     path = f"{container.path}.resources.requests[{resource}]"
-    return Finding(Reason.REQUESTS_LIMITS_MISMATCH, path, f"{what}; {do}")
+    return Finding(Reason.REQUESTS_LIMITS_MISMATCH, path, f"{do}; {what}")
 
 
 def _is_vram(text: str) -> bool:

@@ -68,7 +68,7 @@ class Reason(StrEnum):
     )
     REQUESTS_LIMITS_MISMATCH = (
         "RequestsLimitsMismatch",
-        "the request is 2 but the limit is 1; write 1 in both",
+        "write 1 in both; the request is 2 but the limit is 1",
         "make them equal, or write the limit alone",
     )
     FRACTIONAL_WHOLE_GPU = (

@@ -144,7 +144,7 @@ def whole_gpus(case: Case) -> Iterator[Finding]:
                         break
             unequal = unequal_amounts(container, resource, _is_whole)
             if unequal and (case.asks or _is_others(container, resource)):
-                unequal = replace(unequal, detail=f"{unequal.detail.partition('; ')[0]}; remove it")
+                unequal = replace(unequal, detail=f"remove it; {unequal.detail.partition('; ')[2]}")
             if unequal:
                 yield unequal
 

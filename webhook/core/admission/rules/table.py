@@ -85,10 +85,10 @@ UNREAD: Final = hints.unread_keys
 HINTS: Final = (hints.foreign_requests,)
 """Rules that deny nothing: for each creation, from a case to warnings."""
 HINTS_IF_FINE: Final = (
-    amounts.unnamed_container,
     *(programs.sized_programs, programs.room_for_context, nodes.unpromised, nodes.no_limits),
     *(devices.shown_by_runtime, other_webhooks.mirrored_sidecar),
     *(visibility.hidden_by_variables, visibility.hidden_by_runtime),
+    amounts.unnamed_container,  # last: another warning's line for the annotation names it too
 )
 """The same, where nothing is wrong: about what the pod will do."""
 _HINTS: Final = (*HINTS, *HINTS_IF_FINE)
