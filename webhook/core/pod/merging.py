@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.core.pod.shapes import are_objects
+from webhook.core.pod.fields import as_objects
+from webhook.core.pod.shapes import CONTAINER_FIELDS, METADATA_FIELDS, are_objects
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from webhook.core.pod.fields import Json
     from webhook.core.pod.shapes import Path
 
 _MERGE_KEYS: Final[Mapping[str, str]] = {
@@ -67,3 +69,33 @@ def merge(
         return value
     places[at] = origin
     return other
+
+
+def merge_metadata(own: Any, common: Json, origin: Path, places: dict[Path, Path]) -> Any:
+    """Return a pod's own metadata with the annotations and labels of other metadata added.
+
+    The other metadata is at `origin`. Each key that is added gets its place there in `places`.
+    """
+    added = {key: common[key] for key in METADATA_FIELDS if type(common.get(key)) is dict}
+    if type(own) is dict:
+        # A place for each key, and none for a whole field.
+        own = {**{key: {} for key in added}, **own}
+    return merge(own, added, ("metadata",), origin, places, wins=False)
+
+
+def add_mounted_volumes(spec: Json, volumes: Any, origin: Path, places: dict[Path, Path]) -> None:
+    """Add the volumes of a list at `origin` that a pod's containers mount and that it lacks."""
+    own = spec.get("volumes") or []
+    if type(own) is not list:
+        return
+    mounted = {
+        str(mount.get("name"))
+        for field in CONTAINER_FIELDS
+        for container in as_objects(spec.get(field))
+        for mount in as_objects(container.get("volumeMounts"))
+    }
+    missing = mounted - {str(one.get("name")) for one in as_objects(own)}
+    for index, one in enumerate(volumes if are_objects(volumes) else ()):
+        if str(one.get("name")) in missing:
+            places["spec", "volumes", len(own)] = (*origin, index)
+            own = spec["volumes"] = [*own, one]

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from webhook.core.bounds import DEEPEST_TEMPLATE, MOST_VALUES
-from webhook.names import ASKING_ANNOTATIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Mapping
 
     from webhook.core.pod.fields import Json
 
 Path = tuple[str | int, ...]
 
 CONTAINER_FIELDS: Final = ("containers", "initContainers")
+METADATA_FIELDS: Final = ("annotations", "labels")
 _HOLD_KEYS: Final = frozenset({"annotations", "labels", "limits", "nodeSelector", "requests"})
 """Fields whose keys are not fields themselves."""
 _PLAIN_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
@@ -61,8 +61,10 @@ class Template:
     pod: Json | None
     """`metadata` and `spec` as its pods get them; None where a workload has no template."""
     form: Form = Form.POD
-    places: tuple[tuple[Path, Path], ...] = ()
-    """Places in the object of parts of the pod not below its path; the first match counts."""
+    places: Mapping[Path, Path] = field(default_factory=dict)
+    """Paths in the object of parts of the pod, by their paths in the pod; the longest one counts.
+
+    Other parts are below the template's path."""
     unjudged: tuple[Unjudged, ...] = ()
 
     def place(self, path: Path) -> Path:
@@ -87,9 +89,9 @@ class Template:
 
     def _origin(self, path: Path) -> tuple[Path, int]:
         """Return where the first parts of a path stand in the object, and how many they are."""
-        for begin, at in self.places:
-            if path[: len(begin)] == begin:
-                return at, len(begin)
+        for length in range(len(path), 0, -1):
+            if path[:length] in self.places:
+                return self.places[path[:length]], length
         return self.path, 0
 
     @property
@@ -148,24 +150,6 @@ def walk(obj: Json, enter: Callable[[Any, Path], bool]) -> None:
 def in_order(value: Any) -> Iterable[tuple[Any, Any]]:
     """Return the items of a map or a list, by keys or positions."""
     return value.items() if type(value) is dict else enumerate(value)
-
-
-def places_above(common: Any, own: Any, at: Path) -> Iterator[tuple[Path, Path]]:
-    """Yield where those keys that ask stand that a pod has from metadata above it alone."""
-    for field in ("annotations", "labels") if type(common) is dict else ():
-        mine, theirs = own.get(field) if type(own) is dict else None, common.get(field)
-        for key in ASKING_ANNOTATIONS if type(theirs) is dict else ():
-            if key in theirs and (type(mine) is not dict or key not in mine):
-                yield ("metadata", field, key), (*at, field, key)
-
-
-def merged(common: Json, own: Json) -> Json:
-    """Return metadata with the keys of both, of which a pod's own count."""
-    both = {**common, **own}
-    for field in ("annotations", "labels"):
-        if type(common.get(field)) is type(own.get(field)) is dict:
-            both[field] = {**common[field], **own[field]}
-    return both
 
 
 def are_objects(value: object) -> bool:

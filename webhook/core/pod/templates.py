@@ -28,7 +28,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from webhook.core.bounds import LONGEST_STORED, MOST_TEMPLATES
-from webhook.core.pod.components import INLINE, of_components
+from webhook.core.pod.components import KSERVE_CONTAINER, of_components
 from webhook.core.pod.fields import part
 from webhook.core.pod.shapes import (
     CONTAINER_FIELDS,
@@ -75,7 +75,10 @@ _BY_LOWER_CASE: Final = {kind.lower(): kind for kind in _OWN_KINDS}
 _NOTEBOOK: Final = ("Notebook", "kubeflow.org")
 _REVISION: Final = ("Revision", "serving.knative.dev")
 _TRAIN_JOB: Final = ("TrainJob", "trainer.kubeflow.org")
-_FIRST_CONTAINER: Final = {"serving.knative.dev": "user-container"}
+_FIRST_CONTAINER: Final = {
+    "serving.knative.dev": "user-container",
+    "serving.kserve.io": KSERVE_CONTAINER,
+}
 """How a group's controllers call a container without a name; others are called what we like."""
 
 
@@ -111,8 +114,9 @@ def find_templates(
         return []
     if (kind, group) == _TRAIN_JOB:
         return []  # its patches of a runtime have the shape of pod templates
-    inline = INLINE.get((kind, group))
-    templates = of_components(obj, inline) if inline else _search(obj, read)
+    templates = of_components(obj, kind, group)
+    if templates is None:
+        templates = _search(obj, read)
     if (kind, group) == _NOTEBOOK:
         templates = [_of_notebook(obj, template) for template in templates]
     elif (kind, group) == _REVISION:
@@ -123,7 +127,7 @@ def find_templates(
 def _of_notebook(obj: Json, template: Template) -> Template:
     """Return a Notebook's template with the metadata that its controller copies to the pod."""
     pod = {"metadata": obj.get("metadata"), "spec": (template.pod or {}).get("spec")}
-    return replace(template, pod=pod, places=((("metadata",), ("metadata",)),))
+    return replace(template, pod=pod, places={("metadata",): ("metadata",)})
 
 
 def _with_names(template: Template, name: str) -> Template:

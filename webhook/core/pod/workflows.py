@@ -23,15 +23,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.bounds import LONGEST_STORED, MOST_ENTRIES, MOST_READ
 from webhook.core.pod.fields import as_objects, part
-from webhook.core.pod.merging import DirectiveError, merge
+from webhook.core.pod.merging import (
+    DirectiveError,
+    add_mounted_volumes,
+    merge,
+    merge_metadata,
+)
 from webhook.core.pod.shapes import (
     Form,
     Template,
     Unjudged,
     are_objects,
-    merged,
     objects_in,
-    places_above,
     walk,
 )
 from webhook.core.words import shortened
@@ -50,20 +53,14 @@ ARGO_GROUP: Final = "argoproj.io"
 _ALONE: Final = ("container", "script")
 """Fields of a template that hold its one container."""
 _TYPES: Final = (*_ALONE, "containerSet")
-_EITHER: Final = {
-    **{
-        name: name
-        for name in (
-            *("affinity", "automountServiceAccountToken", "nodeSelector", "resourceClaims"),
-            *("schedulerName", "securityContext", "serviceAccountName", "tolerations"),
-        )
-    },
-    "podResources": "resources",
-    "priorityClassName": "priorityClassName",
-    "podPriorityClassName": "priorityClassName",
-}
-"""Fields of a template or, if it has none, of its workflow, each with its name in the pod."""
-_COMMON: Final = ("dnsConfig", "dnsPolicy", "hostNetwork")
+_FIELDS: Final = (
+    *("affinity", "automountServiceAccountToken", "dnsConfig", "dnsPolicy", "hostNetwork"),
+    *("nodeSelector", "podPriorityClassName", "podResources", "priorityClassName"),
+    *("resourceClaims", "schedulerName", "securityContext", "serviceAccountName", "tolerations"),
+)
+"""Fields of a template or, if it has none, of its workflow, that its pods get."""
+_RENAMED: Final = {"podPriorityClassName": "priorityClassName", "podResources": "resources"}
+"""Names in the pod of fields that have another name in a workflow."""
 _PATCH: Final = "podSpecPatch"
 _PARAMETER: Final = re.compile(r"\{\{\s*workflow\.parameters\.([A-Za-z0-9_-]+)\s*\}\}")
 _EXPRESSION: Final = re.compile(r"\{\{.*?(?:\}\}|$)", re.DOTALL)
@@ -88,17 +85,11 @@ def of_workflow(item: Json, path: Path, obj: Json, read: ReadText | None) -> Tem
     draft = _Draft(item, path, above, places)
     draft.add_containers(kind)
     draft.add_fields()
-    draft.add_volumes()
-    metadata = draft.add_metadata()
+    metadata = draft.metadata(kind)
     parameters = _parameters(above)
     unjudged = tuple(draft.apply_patches(read, parameters))
-    found = (
-        *places_above(above.get("podMetadata"), item.get("metadata"), (*path[:-2], "podMetadata")),
-        *sorted(draft.places.items(), key=lambda one: -len(one[0])),
-        (("spec",), path),
-    )
     pod = _filled({"metadata": metadata, "spec": draft.spec}, parameters)
-    return Template(path, pod, Form.CONTAINER, places=found, unjudged=unjudged)
+    return Template(path, pod, Form.CONTAINER, places=draft.places, unjudged=unjudged)
 
 
 class _Draft:
@@ -111,7 +102,7 @@ class _Draft:
         self._above = above
         self._defaults = defaults
         self.spec: Json = {}
-        self.places: dict[Path, Path] = {}
+        self.places: dict[Path, Path] = {("spec",): path}
 
     def _place(self, at: Path, *inside: str | int) -> None:
         """Give a field of the pod the place of a part of the template, or of a default."""
@@ -121,7 +112,7 @@ class _Draft:
                 self.places[*at, *part_of_item[len(inside) :]] = place
 
     def add_containers(self, kind: str) -> None:
-        """Add the containers, those beside them, and those before them."""
+        """Add the containers, the sidecars and the init containers."""
         one = self._item[kind]
         sidecars = objects_in(self._item.get("sidecars"))
         if kind in _ALONE:
@@ -145,56 +136,35 @@ class _Draft:
             self._place(("spec", "initContainers"), "initContainers")
 
     def add_fields(self) -> None:
-        """Add the fields that the template may have, else the workflow, or the workflow alone."""
-        for name, field in _EITHER.items():
+        """Add the fields and the volumes of the template, and what the workflow adds to them."""
+        for name in _FIELDS:
+            field = _RENAMED.get(name, name)
             if self._item.get(name):
                 self.spec[field] = self._item[name]
                 self._place(("spec", field), name)
-            elif self._above.get(name) is not None:
-                self._add_common(field, name)
-        for name in _COMMON:
-            if self._above.get(name) is not None:
-                self._add_common(name, name)
-
-    def _add_common(self, field: str, name: str) -> None:
-        if field not in self.spec:
-            self.spec[field] = self._above[name]
-            self.places["spec", field] = (*self._path[:-2], name)
-
-    def add_volumes(self) -> None:
-        """Add the template's volumes, and those of the workflow that its containers mount."""
-        own = self._item.get("volumes")
-        if own is not None:
-            self.spec["volumes"] = own
+            elif self._above.get(name) is not None and field not in self.spec:
+                self.spec[field] = self._above[name]
+                self.places["spec", field] = (*self._path[:-2], name)
+        if self._item.get("volumes") is not None:
+            self.spec["volumes"] = self._item["volumes"]
             self._place(("spec", "volumes"), "volumes")
-        volumes = objects_in(own)
-        known = {str(one.get("name")) for one in volumes}
-        mounted = {
-            str(mount.get("name"))
-            for field in ("containers", "initContainers")
-            for one in objects_in(self.spec.get(field))
-            for mount in as_objects(one.get("volumeMounts"))
-        }
-        for index, one in enumerate(objects_in(self._above.get("volumes"))):
-            if str(one.get("name")) in mounted - known and (own is None or volumes):
-                place = (*self._path[:-2], "volumes", index)
-                self.places["spec", "volumes", len(volumes)] = place
-                volumes = self.spec["volumes"] = [*volumes, one]
+        origin = (*self._path[:-2], "volumes")
+        add_mounted_volumes(self.spec, self._above.get("volumes"), origin, self.places)
 
-    def add_metadata(self) -> Any:
+    def metadata(self, kind: str) -> Any:
         """Return the pod's metadata."""
-        own: Any = self._item.get("metadata")
         self._place(("metadata",), "metadata")
-        common = self._above.get("podMetadata")
-        if own is not None and type(own) is not dict:
-            return own
-        names = [one.get("name") for one in self.spec["containers"]]
-        count = len(names) - len(objects_in(self._item.get("sidecars")))
-        default = "main" if "main" in names[:count] else names[count - 1]
+        own, origin = self._item.get("metadata"), (*self._path[:-2], "podMetadata")
+        common = part(self._above, "podMetadata")
+        metadata = merge_metadata({} if own is None else own, common, origin, self.places)
+        names = (
+            ["main"]
+            if kind in _ALONE
+            else [one.get("name") for one in self._item[kind]["containers"]]
+        )
+        default = "main" if "main" in names else names[-1]
         known = {"annotations": {DEFAULT_CONTAINER_ANNOTATION: default}} if default else {}
-        if type(common) is dict:
-            known = merged(known, common)
-        return merged(known, own or {})
+        return merge_metadata(metadata, known, (), {})
 
     def apply_patches(
         self, read: ReadText | None, parameters: Mapping[str, str]

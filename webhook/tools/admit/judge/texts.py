@@ -221,7 +221,7 @@ def _has_parts_elsewhere(template: Template) -> bool:
     return any(
         field[1:2] in {(name,) for name in CONTAINER_FIELDS}
         and (len(field) > _CONTAINER_PATH or "podSpecPatch" in at or "templateDefaults" in at)
-        for field, at in template.places
+        for field, at in template.places.items()
     )
 
 
