@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import yaml
 
+from webhook.core.admission.stray_keys import search_stray_keys
 from webhook.core.bounds import DEEPEST_TEMPLATE
 from webhook.core.pod import shapes
-from webhook.core.pod.carried import carried_keys
 from webhook.core.pod.shapes import Form, TooMuchToSearchError, shown_path
 from webhook.core.pod.templates import (
     find_templates,
@@ -236,9 +236,9 @@ def test_only_kinds_of_others_may_leave_out_a_containers_name():
 )
 def test_keys_that_no_template_has_are_found_and_in_texts_where_there_is_none(text, fields):
     templates = find_templates(text, "A", "a.io/v1")
-    said = carried_keys(text, "a.io/v1", templates)
+    said = search_stray_keys(text, "a.io/v1", templates)
     assert [one.field.partition("[vramwarden")[0] for one in said] == fields
-    assert carried_keys(text, "vramwarden.io/v1alpha1", []) == ()
+    assert search_stray_keys(text, "vramwarden.io/v1alpha1", []) == ()
 
 
 @pytest.mark.parametrize(
@@ -309,7 +309,7 @@ def test_a_search_has_bounds_and_says_so(monkeypatch):
         find_templates({"a": [POD] * 1001}, "A", "a.io/v1")
     assert len(find_templates({"a": [POD] * 1000}, "A", "a.io/v1")) == 1000
     with pytest.raises(TooMuchToSearchError, match="more than 1,000 keys of ours; split it"):
-        carried_keys({"a": [{MEMORY: "8Gi"}] * 1001}, "a.io/v1", [])
+        search_stray_keys({"a": [{MEMORY: "8Gi"}] * 1001}, "a.io/v1", [])
     monkeypatch.setattr(shapes, "MOST_VALUES", 100)
     with pytest.raises(TooMuchToSearchError, match="holds more than 100 values; split it"):
         find_templates({"a": [0] * 101}, "A", "a.io/v1")

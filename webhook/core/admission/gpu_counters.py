@@ -15,10 +15,10 @@ kubeflow/trainer pkg/runtime/framework/plugins/torch/torch.go (`EnforceMLPolicy`
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from webhook.core.pod.fields import as_objects, part
-from webhook.core.pod.shapes import shown_path
+from webhook.core.pod.shapes import shown_path, value_at
 
 if TYPE_CHECKING:
     from webhook.core.pod.fields import Json
@@ -47,10 +47,8 @@ def uncounted_gpus(owner: Json, version: str, template: Template, gpu_count: int
 
 
 def _of_ray(owner: Json, template: Template, gpu_count: int) -> str:
-    at: Any = owner
     path = template.path[:-1]
-    for key in path:
-        at = at[key]
+    at = value_at(owner, path)
     resources = part(at, "resources")
     first = as_objects(part(template.pod, "spec").get("containers"))[:1]
     counted = (*resources, *(key for one in first for key in part(one, "resources", "limits")))

@@ -1,12 +1,18 @@
-"""Keys of ours that stand where nothing reads them: beside a pod template, above it, in its spec.
+"""Keys of ours where nothing reads them, and what their author meant.
+
+| found | by |
+| --- | --- |
+| in metadata above a template, near misses as well | `find_stray_keys` |
+| anywhere else in an object, and in its texts if it has no template | `search_stray_keys` |
+| in a bound on VRAM that Kubernetes does not count | `useless_bounds` |
 
 The pod is judged again with the keys moved, so that their author reads at once what is wrong then.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from webhook.core.admission.rules.hints import (
@@ -18,19 +24,29 @@ from webhook.core.admission.rules.hints import (
     replacement,
     written,
 )
-from webhook.core.bounds import LONGEST_KEY, MOST_HINT_KEYS
-from webhook.core.pod.carried import is_filled_in
+from webhook.core.bounds import LONGEST_KEY, MOST_TEMPLATES
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.fields import as_object, as_objects, part
 from webhook.core.pod.findings import Finding, Reason, annotation_path
-from webhook.core.pod.shapes import CONTAINER_FIELDS, shown_path
+from webhook.core.pod.shapes import (
+    CONTAINER_FIELDS,
+    METADATA_FIELDS,
+    TooMuchToSearchError,
+    in_order,
+    objects_in,
+    shown_path,
+    value_at,
+    walk,
+)
 from webhook.core.pod.views import read_pod
 from webhook.core.words import shortened
 from webhook.names import (
+    API_GROUP,
     ASKING_ANNOTATIONS,
     GPU_COUNT_ANNOTATION,
     GPU_MEMORY_ANNOTATION,
     PREFIX,
+    VRAM_POLICY_KIND,
     VRAM_RESOURCE,
 )
 
@@ -38,45 +54,66 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from webhook.core.admission.decide import Decision
-    from webhook.core.pod.carried import Carried
     from webhook.core.pod.fields import Json
     from webhook.core.pod.shapes import Path, Template
 
 _OF_FORM: Final = frozenset({Reason.INVALID_QUANTITY, Reason.INVALID_COUNT, Reason.TOO_SMALL})
 """Reasons that an amount is wrong for, whatever its pod and the rule."""
-_METADATA: Final = ("annotations", "labels")
 _SHOWN_PLACES: Final = 2
+_HOLDS_AMOUNTS: Final = ("limits", "requests")
+_ASKING: Final = (*ASKING_ANNOTATIONS, VRAM_RESOURCE)
+_IN_TEXT: Final = re.compile(rf"({'|'.join(map(re.escape, _ASKING))})[\"']?[ \t]*:")
+_QUOTA: Final = f"requests.{VRAM_RESOURCE}"
+_POLICY_IN_TEXT: Final = f"kind: {VRAM_POLICY_KIND}"
 
 
 class StrayKey(NamedTuple):
-    """A key outside the metadata of pods, and the annotation that it is meant to be."""
+    """A key that nothing reads where it is."""
 
     path: Path
+    """Its place in the object, or that of the text that holds it."""
     key: str
-    meant: str
-    value: str
-    templates: tuple[Template, ...]
+    value: Any
+    """Its value, or the text that holds it."""
+    is_in_text: bool = False
+    meant: str = ""
+    """Our annotation that the key was probably meant to be."""
+    templates: tuple[Template, ...] = ()
     """Templates it may be meant for, the likeliest first."""
+
+    @property
+    def field(self) -> str:
+        """Its place as messages write it."""
+        if self.is_in_text:
+            return shown_path(self.path)
+        return f"{shown_path(self.path[:-1])}[{shortened(self.key, LONGEST_KEY)}]"
 
     @property
     def warning(self) -> str:
         """The line to write, and the reason."""
         places = list(dict.fromkeys(one.annotations_field for one in self.templates))
         if not places:
-            return f"{self._shown}: remove it; nothing reads it here"
+            return f"{self.field}: remove it; nothing reads it here"
         where = f"under {' or '.join(places[:_SHOWN_PLACES])}"
         if self.key == self.meant and self.path[-2] != "labels":
-            return f"{self._shown}: put it {where}; nothing reads it here"
+            return f"{self.field}: put it {where}; nothing reads it here"
         line = written(self.meant, self.value)
-        return f"{self._shown}: write {line} {where}; nothing reads this key"
+        return f"{self.field}: write {line} {where}; nothing reads this key"
 
-    @property
-    def _shown(self) -> str:
-        return shown_path((*self.path[:-1], shortened(self.key, LONGEST_KEY)))
+
+def is_filled_in(value: object) -> bool:
+    """Return True if a pipeline, a chart or a template fills in a value."""
+    return type(value) is str and any(mark in value for mark in ("{{", "${", "$("))
+
+
+def is_open(template: Template) -> bool:
+    """Return True if amounts of a template are still to be filled in."""
+    annotations = part(template.pod, "metadata", "annotations")
+    return any(is_filled_in(annotations.get(key)) for key in ASKING_ANNOTATIONS)
 
 
 def find_stray_keys(
-    owner: Json, templates: Sequence[Template], elsewhere: Iterable[Carried] = ()
+    owner: Json, templates: Sequence[Template], elsewhere: Iterable[StrayKey] = ()
 ) -> list[StrayKey]:
     """Return the keys in the metadata above templates that none of these has, and others.
 
@@ -84,68 +121,56 @@ def find_stray_keys(
     """
     found: list[StrayKey] = []
     templates = [one for one in templates if one.pod is not None]
-    for path, holder in _above(owner, templates):
+    for path in dict.fromkeys(above for one in templates for above in _paths_above(one)):
         below = [one for one in templates if one.path[: len(path)] == path]
-        for field in _METADATA:
-            for key, value in _unread(part(holder, "metadata", field), field):
+        for field in METADATA_FIELDS:
+            for key, value in _unread(part(value_at(owner, path), "metadata", field), field):
                 if not any(_has(one, key) for one in below):
-                    found.append(_stray((*path, "metadata", field, key), key, value, below))
-    for one in elsewhere:
-        inside = [each for each in templates if one.path[: len(each.path)] == each.path]
-        found.append(_stray(one.path, one.key, one.value, inside or templates))
+                    stray = StrayKey((*path, "metadata", field, key), key, value)
+                    found.append(_with_meaning(stray, below))
+    for stray in elsewhere:
+        inside = [one for one in templates if stray.path[: len(one.path)] == one.path]
+        found.append(_with_meaning(stray, inside or templates))
     return found[:SHOWN]
 
 
-def _above(owner: Json, templates: Sequence[Template]) -> Iterator[tuple[Path, Json]]:
-    """Yield the objects whose metadata the pods do not get: the owner, and holders of templates.
+def _paths_above(template: Template) -> list[Path]:
+    """Return the paths of objects whose metadata a template's pods do not get.
 
-    Where pods get the object's metadata, that is the template itself.
+    If they get metadata of an object above the template, this is the template itself.
     """
-    seen: set[Path] = set()
-    for template in templates:
-        lengths = range(len(template.path))
-        if template.metadata_path is not None:
-            lengths = range(len(template.path), len(template.path) + 1)
-        for length in lengths:
-            path = template.path[:length]
-            holder: Any = owner
-            for key in path:
-                holder = holder[key]
-            if path not in seen and type(holder) is dict:
-                seen.add(path)
-                yield path, holder
+    lengths = range(len(template.path)) if template.metadata_path is None else [len(template.path)]
+    return [template.path[:length] for length in lengths]
 
 
 def _unread(keys: Json, field: str) -> Iterator[tuple[str, Any]]:
     """Yield the keys of metadata that ask for VRAM, nearly do, or have our prefix for nothing."""
-    ours = (key for key in islice(keys, MOST_HINT_KEYS) if key.startswith(PREFIX))
-    for key in islice(ours, SHOWN):
-        is_asking = key in ASKING_ANNOTATIONS
-        if is_asking or (is_unread(key) if field == "annotations" else is_unread_label(key)):
-            yield key, keys[key]
     for key in candidates(keys):
-        value = keys[key]
-        is_known = key.startswith(PREFIX) or (field == "labels" and "/" not in key)
-        if not is_known and type(value) is str and replacement(key, value):
-            yield key, value
+        if not key.startswith(PREFIX):
+            value = keys[key]
+            is_known = type(value) is not str or (field == "labels" and "/" not in key)
+            is_stray = not is_known and replacement(key, value) is not None
+        elif field == "labels":
+            is_stray = is_unread_label(key)
+        else:
+            is_stray = key in ASKING_ANNOTATIONS or is_unread(key)
+        if is_stray:
+            yield key, keys[key]
 
 
-def _stray(path: Path, key: str, value: Any, templates: Sequence[Template]) -> StrayKey:
+def _with_meaning(stray: StrayKey, templates: Sequence[Template]) -> StrayKey:
     """Return a key with the annotation that it is meant to be, and the templates it may be for."""
-    text = value if type(value) is str else str(value)
-    meant = (key, text) if key in ASKING_ANNOTATIONS else replacement(key, text)
-    if key == VRAM_RESOURCE:
-        meant = GPU_MEMORY_ANNOTATION, text
-    elif meant is None and (ours := key_meant(key)):
-        meant = ours, text
-    if meant is None:
-        return StrayKey(path, key, "", "", ())
+    key, text = stray.key, str(stray.value)
+    meant = (key_meant(key), text) if key.startswith(PREFIX) else replacement(key, text)
+    if meant is None or not meant[0]:
+        return stray
     free = [one for one in templates if not _has(one, meant[0])]
-    return StrayKey(path, key, *meant, tuple(sorted(free, key=_asks_for_no_gpu)))
+    free.sort(key=_asks_for_no_gpu)
+    return stray._replace(meant=meant[0], value=meant[1], templates=tuple(free))
 
 
 def _has(template: Template, key: str) -> bool:
-    return any(key in part(template.pod, "metadata", field) for field in _METADATA)
+    return any(key in part(template.pod, "metadata", field) for field in METADATA_FIELDS)
 
 
 def _asks_for_no_gpu(template: Template) -> bool:
@@ -219,3 +244,88 @@ def wrong_amounts(key: str, value: object, path: str) -> Iterator[Finding]:
     for finding in read_demand(read_pod(pod))[1]:
         if finding.reason in _OF_FORM:
             yield replace(finding, path=path)
+
+
+def search_stray_keys(
+    obj: Json, version: str, templates: Sequence[Template]
+) -> tuple[StrayKey, ...]:
+    """Return where keys of ours that ask stand in an object and no template of it has them.
+
+    That is every key of a map, and where the object has no template, also each text that holds one
+    as YAML would, once: values of a chart may be one text. A comment holds none. Raises
+    TooMuchToSearchError.
+    """
+    if version.rpartition("/")[0] == API_GROUP:
+        return ()
+    judged = {at for template in templates for at in _judged(template)}
+    found: list[StrayKey] = []
+
+    def enter(value: Any, path: Path) -> bool:
+        if type(value) is dict:
+            asked = [key for key in ASKING_ANNOTATIONS if key in value]
+            if path[-1:] and path[-1] in _HOLDS_AMOUNTS and VRAM_RESOURCE in value:
+                asked.append(VRAM_RESOURCE)
+            found.extend(
+                StrayKey(at, key, value[key]) for key in asked if (at := (*path, key)) not in judged
+            )
+        for key, one in in_order(value) if not templates else ():
+            if type(one) is str and (asked_in := _asked_in(one)):
+                found.append(StrayKey((*path, key), asked_in, one, True))
+        if len(found) > MOST_TEMPLATES:
+            raise TooMuchToSearchError(
+                f"carries more than {MOST_TEMPLATES:,} keys of ours; split it"
+            )
+        return True
+
+    walk(obj, enter)
+    kind = obj.get("kind")
+    bounds = useless_bounds(obj, kind, version) if type(kind) is str else ()
+    found += [one for one, _ in bounds]
+    return tuple(found)
+
+
+def useless_bounds(obj: Json, kind: str, version: str) -> Iterator[tuple[StrayKey, str]]:
+    """Yield each bound on VRAM that Kubernetes does not count as one, and its cure.
+
+    Of an extended resource a ResourceQuota counts only `requests.`
+    (https://kubernetes.io/docs/concepts/policy/resource-quotas/). A LimitRange gives its amounts to
+    every container.
+    """
+    if version not in {"v1", ""}:
+        return
+    hard = part(obj, "spec", "hard")
+    for key in (f"limits.{VRAM_RESOURCE}", VRAM_RESOURCE) if kind == "ResourceQuota" else ():
+        if key in hard:
+            do = f"write {_QUOTA}: {hard[key]}" if _QUOTA not in hard else "remove it"
+            why = "Kubernetes counts only requests of this resource, so the line bounds nothing"
+            yield StrayKey(("spec", "hard", key), key, hard[key]), f"{do}; {why}"
+    limits = objects_in(part(obj, "spec").get("limits")) if kind == "LimitRange" else ()
+    for index, limit in enumerate(limits):
+        for field, amounts in limit.items():
+            if type(amounts) is dict and VRAM_RESOURCE in amounts:
+                do = f"remove it, and bound VRAM by a ResourceQuota of {_QUOTA}"
+                why = "a LimitRange gives VRAM to every container of the namespace"
+                path = ("spec", "limits", index, field, VRAM_RESOURCE)
+                yield StrayKey(path, VRAM_RESOURCE, amounts[VRAM_RESOURCE]), f"{do}; {why}"
+
+
+def _asked_in(text: str) -> str:
+    """Return the first key that a text asks with; empty for none, and for a policy."""
+    found = _IN_TEXT.search(text) if PREFIX in text else None
+    return found[1] if found and _POLICY_IN_TEXT not in text else ""
+
+
+def _judged(template: Template) -> Iterator[Path]:
+    """Yield where each key of ours may be that admission reads, or that `find_stray_keys` finds."""
+    spec = part(template.pod, "spec")
+    amounts = [
+        ("spec", field, index, "resources", kind)
+        for field in CONTAINER_FIELDS
+        for index, _ in enumerate(objects_in(spec.get(field)))
+        for kind in _HOLDS_AMOUNTS
+    ]
+    metadata = [("metadata", field) for field in METADATA_FIELDS]
+    for key in _ASKING:
+        yield from (template.place((*at, key)) for at in (*metadata, *amounts))
+        for length in range(len(template.path) + 1):
+            yield from ((*template.path[:length], *at, key) for at in metadata)

@@ -152,6 +152,14 @@ def in_order(value: Any) -> Iterable[tuple[Any, Any]]:
     return value.items() if type(value) is dict else enumerate(value)
 
 
+def value_at(obj: Json, path: Path) -> Any:
+    """Return the value at a path that the object has."""
+    value: Any = obj
+    for key in path:
+        value = value[key]
+    return value
+
+
 def are_objects(value: object) -> bool:
     """Return True if a value is a list of objects, and not an empty one."""
     return type(value) is list and bool(value) and all(type(one) is dict for one in value)

@@ -12,8 +12,8 @@ Kubernetes' own kinds are known by name, and so is where their template stands: 
 whatever it holds, and searched nowhere else. A kind of anybody else's may leave out the names of
 containers: its controller gives them, Knative's `user-container`.
 
-What is in none of these shapes can still carry keys of ours, and `carried_keys` finds them: whoever
-wrote them learns that nobody judged them.
+Objects of no such shape can still hold keys of ours. `search_stray_keys` finds them, and their
+author reads that they were not judged.
 
 Sources: PodTemplateSpec in k8s.io/api/core/v1; kubeflow/kubeflow notebook_controller.go
 (`generateStatefulSet`); kubeflow/trainer pkg/apis/trainer/v1alpha1 (TrainJobSpec); kubevirt.io/api

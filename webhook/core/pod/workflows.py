@@ -35,6 +35,7 @@ from webhook.core.pod.shapes import (
     Unjudged,
     are_objects,
     objects_in,
+    value_at,
     walk,
 )
 from webhook.core.words import shortened
@@ -69,9 +70,7 @@ _REFERENCES: Final = ("templateRef", "workflowTemplateRef")
 
 def of_workflow(item: Json, path: Path, obj: Json, read: ReadText | None) -> Template | None:
     """Return the pod of an item of a workflow's `templates`; None if it makes none itself."""
-    above: Any = obj
-    for key in path[:-2]:
-        above = above[key]
+    above = value_at(obj, path[:-2])
     kind = next((key for key in _TYPES if item.get(key)), "")
     if type(item.get(kind)) is not dict:
         return None

@@ -6,8 +6,8 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+from webhook.core.admission.stray_keys import is_filled_in
 from webhook.core.admission.templates import creation_of, decide_both
-from webhook.core.pod.carried import is_filled_in
 from webhook.core.pod.fields import part, text_of
 from webhook.core.pod.findings import quoted
 from webhook.core.pod.quantity import QuantityError, QuantityTooLargeError, parse_quantity

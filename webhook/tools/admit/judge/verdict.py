@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from webhook.core.admission.decide import Decision, Outcome
 from webhook.core.admission.gpu_counters import uncounted_gpus
 from webhook.core.admission.rules.hints import SHOWN
-from webhook.core.admission.stray_keys import warnings_about, wrong_amounts
+from webhook.core.admission.stray_keys import useless_bounds, warnings_about, wrong_amounts
 from webhook.core.admission.templates import (
     creation_of,
     decide_both,
@@ -18,7 +18,6 @@ from webhook.core.admission.templates import (
     relocated,
 )
 from webhook.core.nvidia.gpu_sizes import warn_of_size
-from webhook.core.pod.carried import useless_bounds
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.fields import part, text_of
 from webhook.core.pod.findings import SEPARATOR, MalformedObjectError, annotation_path

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from webhook.core.admission.stray_keys import find_stray_keys
 from webhook.core.pod.fields import as_objects
+from webhook.core.pod.templates import find_templates
 from webhook.core.words import counted
-from webhook.names import ASKING_ANNOTATIONS
 from webhook.tools.explain.judge.explain import newest_in_trouble
 from webhook.tools.explain.judge.report import WorkloadFacts
 from webhook.tools.explain.kinds import (
@@ -45,8 +46,10 @@ def read_workload_facts(
     if raw is None:
         return replace(facts, others=tuple(reader.names(kind).values())), None
     workload = _Workload(raw, kind=kind)
-    template = _template(workload)
-    facts = replace(facts, exists=True, misplaced=_misplaced(workload), template=template)
+    (template,) = find_templates(raw, kind.name, "")
+    strays = find_stray_keys(raw, [template])
+    misplaced = tuple(dict.fromkeys(one.key for one in strays if one.key == one.meant))
+    facts = replace(facts, exists=True, misplaced=misplaced, template=template.field)
     if kind is CRON_JOB:
         jobs = reader.owned(JOB, "the Jobs of this CronJob", [workload.uid])
         newest = max(jobs, key=lambda one: one.created_s or 0.0, default=None)
@@ -137,18 +140,6 @@ def _ended(workload: _Workload) -> tuple[str, str]:
     if "Complete" in held or status.get("completionTime"):
         return f"is complete: {counts}", ""
     return (f"is suspended: {counts}", "") if spec.get("suspend") is True else ("", "")
-
-
-def _template(workload: _Workload) -> str:
-    """Return the path of the template of a workload's pods."""
-    return "spec.jobTemplate.spec.template" if workload.kind is CRON_JOB else "spec.template"
-
-
-def _misplaced(workload: _Workload) -> tuple[str, ...]:
-    """Return those of our annotations that a workload has itself, and not on its template."""
-    template = workload.part(*_template(workload).split("."), "metadata", "annotations")
-    own = workload.annotations
-    return tuple(key for key in ASKING_ANNOTATIONS if key in own and key not in template)
 
 
 def _count(value: object, default: int) -> int:

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 import yaml
 
 from webhook.adapters.yaml_documents import BoundedReader, StopError
-from webhook.core.admission.stray_keys import find_stray_keys
+from webhook.core.admission.stray_keys import find_stray_keys, is_open, search_stray_keys
 from webhook.core.admission.templates import pod_of
-from webhook.core.pod.carried import carried_keys, is_open
 from webhook.core.pod.fields import text_of
 from webhook.core.pod.patch import apply_patch
 from webhook.core.pod.shapes import Form, Template, TooMuchToSearchError
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
     from webhook.adapters.yaml_documents import Path
     from webhook.core.admission.stray_keys import StrayKey
-    from webhook.core.pod.carried import Carried
     from webhook.core.pod.fields import Json
     from webhook.core.pod.patch import Operation
 
@@ -79,7 +77,7 @@ class ManifestObject:
             found = find_templates(self.value, self.kind, self.version, _read_field)
             is_own = is_own_kind(self.kind, self.version)
             templates = [one for one in found if is_own or not is_open(one)]
-            carried = carried_keys(self.value, self.version, templates)
+            carried = search_stray_keys(self.value, self.version, templates)
             others = tuple(made_elsewhere(self.value, self.kind, self.version))
         except TooMuchToSearchError as error:
             name = text_of(self.value, "metadata", "name") or "(no name)"
@@ -110,7 +108,7 @@ class Target:
 
     object: ManifestObject
     found: Template
-    carried: tuple[Carried, ...] = ()
+    carried: tuple[StrayKey, ...] = ()
     """Keys of ours that no template of the object has, if its pods may be made elsewhere."""
     stray: tuple[StrayKey, ...] = ()
     """Keys that nothing reads where they stand, and that are meant for this template."""
