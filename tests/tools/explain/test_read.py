@@ -367,6 +367,8 @@ def test_how_many_pods_there_should_be(api, kind, spec, status, wanted):
 )
 def test_an_annotation_at_the_wrong_level_is_seen(api, kind, asks, misplaced):
     spec = {"template": {"metadata": {"annotations": asks}}, "replicas": 0}
+    if kind is CRON_JOB:
+        spec = {"jobTemplate": {"spec": spec}}
     annotations = {"vramwarden.io/gpu-memory": "8Gi", "a": "b"}
     facts, _ = read_workload(api, kind, a_workload(kind, spec, annotations=annotations))
     assert facts.misplaced == misplaced

@@ -12,18 +12,17 @@ from typing import TYPE_CHECKING, Any, Final
 from webhook.core.admission.decide import Decision, Outcome, Phase, Skip, decide
 from webhook.core.admission.stray_keys import find_stray_keys, warnings_about
 from webhook.core.nvidia.gpu_sizes import warn_of_size
-from webhook.core.pod.fields import part, text_of
-from webhook.core.pod.findings import Finding, annotation_path
+from webhook.core.pod.fields import text_of
 from webhook.core.pod.patch import Operation, PatchError, apply_patch
 from webhook.core.pod.review import Request
-from webhook.core.pod.shapes import Form, Template, shown_path
+from webhook.core.pod.shapes import Form, Template
 from webhook.core.pod.templates import find_templates, is_own_kind
-from webhook.names import ASKING_ANNOTATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from webhook.core.pod.fields import Json
+    from webhook.core.pod.findings import Finding
     from webhook.core.policy.cluster import Cluster
     from webhook.core.policy.values import Policy
 
@@ -72,20 +71,6 @@ def pod_of(template: Template, owner: str) -> Json:
     if template.form is not Form.MACHINE:
         return pod
     return {**pod, "spec": {"containers": [{"name": _MACHINE_CONTAINER, "image": "-"}]}}
-
-
-def hints_for_machine(template: Template) -> tuple[str, ...]:
-    """Return a hint for each key by which a virtual machine asks: no share reaches one."""
-    if template.form is not Form.MACHINE:
-        return ()
-    asked = part(template.pod, "metadata", "annotations")
-    devices = shown_path((*template.path, "spec", "domain", "devices", "gpus"))
-    detail = f"remove the annotation and use {devices}; a share of a GPU reaches no virtual machine"
-    return tuple(
-        f"{template.shown(annotation_path(key))}: {detail}"
-        for key in ASKING_ANNOTATIONS
-        if key in asked
-    )
 
 
 def relocated(decision: Decision, template: Template) -> Decision:

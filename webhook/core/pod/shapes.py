@@ -69,30 +69,20 @@ class Template:
 
     def place(self, path: Path) -> Path:
         """Return where a field of the pod stands in the object."""
-        at, length = self._origin(path)
-        return (*at, *path[length:])
+        for length in range(len(path), 0, -1):
+            if path[:length] in self.places:
+                return (*self.places[path[:length]], *path[length:])
+        return (*self.path, *path)
 
     def shown(self, field: str) -> str:
         """Return the path in the object of a field of the pod, both as messages write them."""
-        at, length = self._origin(parts_of(field))
-        rest = [match.start() for match in _PART.finditer(field)][length:]
-        inside = field[rest[0] :] if rest else ""
-        # The bracket before a key is part of its match.
-        dot = "." * bool(at and inside and not inside.startswith("["))
-        return f"{shown_path(at)}{dot}{inside}"
+        return shown_path(self.place(parts_of(field)))
 
     def shown_text(self, text: str) -> str:
         """Return a text that begins with a path of the pod, with the path in the object."""
         path, colon, rest = text.partition(": ")
         is_path = bool(_POD_PATH.fullmatch(path))
         return f"{self.shown(path)}{colon}{rest}" if is_path else text
-
-    def _origin(self, path: Path) -> tuple[Path, int]:
-        """Return where the first parts of a path stand in the object, and how many they are."""
-        for length in range(len(path), 0, -1):
-            if path[:length] in self.places:
-                return self.places[path[:length]], length
-        return self.path, 0
 
     @property
     def metadata_path(self) -> Path | None:

@@ -14,7 +14,6 @@ from webhook.core.admission.stray_keys import useless_bounds, warnings_about, wr
 from webhook.core.admission.templates import (
     creation_of,
     decide_both,
-    hints_for_machine,
     relocated,
 )
 from webhook.core.nvidia.gpu_sizes import warn_of_size
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
 
     from webhook.core.pod.fields import Json
     from webhook.core.pod.patch import Operation
+    from webhook.core.pod.shapes import Template
     from webhook.core.policy.cluster import Cluster
     from webhook.core.policy.values import Policy
     from webhook.tools.admit.judge.migration.foreign_pod import Migration
@@ -55,6 +55,10 @@ UNREAD_KEY: Final = "UnreadKey"
 _NO_NAME: Final = "(no name)"
 _MAKES_NO_PODS: Final = frozenset({"v1"})
 """Versions of which every kind with pods is known."""
+_STATIC: Final = (
+    "remove it, and run the pod by a DaemonSet; a static pod can have no share, since the kubelet "
+    "starts it without asking the API server"
+)
 
 
 class Sort(StrEnum):
@@ -325,8 +329,8 @@ def judge(
     unread = (
         *first.unread,
         *stray,
-        *(_static(pod) if is_mirror else ()),
-        *(hints_for_machine(target.found) if last.allowed else ()),
+        *(_requests(pod, _STATIC) if is_mirror else ()),
+        *(_of_machine(target.found) if form is Form.MACHINE and last.allowed else ()),
     )
     counted = _uncounted(target, last)
     return JudgedPod(
@@ -355,18 +359,21 @@ def _uncounted(target: Target, decision: Decision) -> str:
     return uncounted_gpus(target.object.value, target.object.version, target.found, count)
 
 
-def _static(pod: Json) -> Iterator[str]:
-    """Yield a sentence for each request for VRAM in a static pod."""
-    why = (
-        "remove it, and run the pod by a DaemonSet; a static pod can have no share, since the "
-        "kubelet starts it without asking the API server"
-    )
+def _requests(pod: Json, cure: str) -> Iterator[str]:
+    """Yield each request for VRAM of a pod that can have no share, with what to do."""
     for key in ASKING_ANNOTATIONS:
         if key in part(pod, "metadata", "annotations"):
-            yield f"{annotation_path(key)}: {why}"
+            yield f"{annotation_path(key)}: {cure}"
     for index, one in enumerate(objects_in(part(pod, "spec").get("containers"))):
         if VRAM_RESOURCE in part(one, "resources", "limits"):
-            yield f"spec.containers[{index}].resources.limits[{VRAM_RESOURCE}]: {why}"
+            yield f"spec.containers[{index}].resources.limits[{VRAM_RESOURCE}]: {cure}"
+
+
+def _of_machine(template: Template) -> Iterator[str]:
+    """Return each request for VRAM of a virtual machine, with what to do."""
+    devices = shown_path((*template.path, "spec", "domain", "devices", "gpus"))
+    cure = f"remove the annotation and use {devices}; a share of a GPU reaches no virtual machine"
+    return map(template.shown_text, _requests(template.pod or {}, cure))
 
 
 def _of_amounts(target: Target) -> Decision:
