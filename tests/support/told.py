@@ -163,6 +163,19 @@ def classes(pod: Json, _path: str, found: re.Match[str]) -> list[Json]:
     return [annotate(copy.deepcopy(pod), CLASS, name) for name in found[1].split(", ")]
 
 
+def without_volume(pod: Json, path: str, _: re.Match[str]) -> Json:
+    """Remove a volume and its mounts."""
+    volume = path.removesuffix(".hostPath.path")
+    holder, index = holder_of(pod, volume)
+    name = holder[index].get("name")
+    for field in ("containers", "initContainers", "ephemeralContainers"):
+        for container in pod["spec"].get(field) or []:
+            mounts = container.get("volumeMounts")
+            if mounts:
+                container["volumeMounts"] = [one for one in mounts if one.get("name") != name]
+    return drop(pod, volume)
+
+
 def one_of_two(pod: Json, path: str, found: re.Match[str]) -> list[Json]:
     fewer = drop(copy.deepcopy(pod), path)
     return [fewer, without_demand(copy.deepcopy(pod), found[1])]
@@ -453,8 +466,8 @@ CURES: list[tuple[str, Any]] = [
         one(memory_shm),
     ),
     (
-        r"remove the volume, or ask your platform team for a rule whose hostPaths name it$",
-        one(lambda pod, path, _: drop(pod, path.removesuffix(".hostPath.path"))),
+        r"remove the volume and its mounts, or ask your platform team for a rule whose hostPaths name it$",
+        one(without_volume),
     ),
     (r"; remove it, or ask your platform team for a rule whose hostPaths name it$", one(removed)),
     (r"; remove it, or ask with the annotation \S+$", one(removed)),

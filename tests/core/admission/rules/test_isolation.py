@@ -47,7 +47,7 @@ def a_non_root_pod():
 
 ANOTHER = "if you did not write it, another webhook did"
 LISTED = ("/data", "/mnt/models")
-CHOOSE = "mount one of /data, /mnt/models, or remove the volume"
+CHOOSE = "mount one of /data, /mnt/models, or remove the volume and its mounts"
 NOT_LISTED = (
     *("/", "/mnt", "/database", "/data/..", "/data/../dev", "/mnt/modelsx", "/dev", SHM),
     *("/etc/localtime", "/home", "."),
@@ -59,7 +59,7 @@ NOT_LISTED = (
     ("paths", "path", "says"),
     [
         *((LISTED, path, CHOOSE) for path in NOT_LISTED),
-        ((), "/data", "hostPath.path: remove the volume, or ask"),
+        ((), "/data", "hostPath.path: remove the volume and its mounts, or ask"),
     ],
 )
 def test_a_list_allows_its_paths_and_no_parent_or_neighbour_of_them(paths, path, says, phase):
@@ -197,7 +197,7 @@ PRIVILEGED = {"securityContext": {"privileged": True}}
         (
             *({}, host_path("/var/run/datadog")),
             (
-                f"remove the volume, {ASK} whose hostPaths name it; "
+                f"remove the volume and its mounts, {ASK} whose hostPaths name it; "
                 '"/var/run/datadog" may lead to the node\'s devices, container runtime or kubelet'
             ),
         ),

@@ -168,7 +168,7 @@ def _mounts(host_path: str, rule: Rule) -> str:
     if rule.host_paths is None:
         why = f"{quoted(host_path)} may lead to the node's devices, container runtime or kubelet"
     ask = "ask your platform team for a rule whose hostPaths name it"
-    return f"{instead}remove the volume, or {ask}; {why}; {WRITTEN_BY_ANOTHER}"
+    return f"{instead}remove the volume and its mounts, or {ask}; {why}; {WRITTEN_BY_ANOTHER}"
 
 
 def non_root(case: Case) -> Iterator[Finding]:
