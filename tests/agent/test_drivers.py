@@ -76,6 +76,7 @@ def test_a_gpu_is_unhealthy_until_its_compute_mode_is_default_again(
         see(compute, 1)
         assert health(api) == [fault, True]
         wait_until("an Event", lambda: any(fault in one for one in events(api, "GPUUnhealthy")))
+        wait_until("a capacity", lambda: "capacity" in node(api).get("status", {}))
         capacity = node(api)["status"]["capacity"]
         see(compute, 2, "fail nvmlDeviceGetComputeMode 999\n")
         assert health(api) == [fault, True]

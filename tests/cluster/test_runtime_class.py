@@ -122,4 +122,4 @@ def test_kubectl_warns_of_nvidias_class_on_a_pod_without_a_gpu(team, kubectl):
         warned = kubectl("create", team.pod(a_pod(runtimeClassName="nvidia")))
         silent = kubectl("create", team.pod(a_pod("8Gi", runtimeClassName="nvidia")))
     assert (warned.returncode, silent.returncode, silent.stderr) == (0, 0, "")
-    assert warned.stderr.startswith('Warning: spec.runtimeClassName: with "nvidia" an image can ')
+    assert warned.stderr.startswith('Warning: spec.runtimeClassName: remove it; with "nvidia" an')

@@ -258,10 +258,15 @@ def test_many_servers_are_a_few_short_warnings():
 
 
 def test_long_words_of_a_tenant_are_shortened():
-    long = f"VRAMWARDEN_{'X' * 4000}"
-    words = [
-        f"$({long})",
-        f"--gpu-memory-utilization=${{{long}}}",
-        f"--rmm-pool-size=$U{'X' * 4000}",
-    ]
-    assert max(map(len, notes(server(args=words)))) <= LONGEST
+    def noted(count):
+        long = f"VRAMWARDEN_{'X' * count}"
+        words = [
+            f"$({long})",
+            f"--gpu-memory-utilization=${{{long}}}",
+            f"--rmm-pool-size=$U{'X' * count}",
+        ]
+        return notes(server(args=words))
+
+    assert len(noted(40)) == 3
+    assert max(map(len, noted(40))) <= LONGEST
+    assert noted(4000) == ()

@@ -76,10 +76,13 @@ _REFERENCE: Final = re.compile(
     r"\$(?:\((?P<kubelet>\w+)\)|\{(?P<braced>\w+)(?::?-(?P<default>[^}]*)|[^}]*)\}"
     r"|(?P<bare>[A-Za-z_]\w*))"
 )
+# Bounded and possessive, since a pod may repeat the beginning of a reference thousands of times.
+_OUR_NAME: Final = rf"{_OURS}\w{{0,64}}+"
 _OUR_REFERENCE: Final = re.compile(
-    rf"(?P<escaped>\$*)\$(?:\((?P<kubelet>{_OURS}\w*)\)"
-    rf"|\{{(?P<braced>{_OURS}\w*)[^}}\s\0]*\}}|(?P<bare>{_OURS}\w*))"
+    rf"\$(?:\((?P<kubelet>{_OUR_NAME})\)"
+    rf"|\{{(?P<braced>{_OUR_NAME})[^}}\s\0]{{0,64}}+\}}|(?P<bare>{_OUR_NAME}))"
 )
+_ASSIGNED: Final = re.compile(rf"({_OUR_NAME})=")
 
 
 def sized_programs(case: Case) -> tuple[str, ...]:
@@ -328,6 +331,8 @@ class _Judge:
         if _OURS in value:
             is_shown = quote == "'" and value.startswith("$") and not value.startswith("$(")
             return self._not_replaced(found, value) if is_shown else ""
+        if len(value) > LONGEST_WORD:
+            return ""
         reference = _REFERENCE.fullmatch(value)
         if reference is None:
             return self._judge_literal(found, value)
@@ -409,15 +414,19 @@ class _Judge:
                 yield from self._of_text(path, value, by_shell=False)
 
     def _of_text(self, path: str, text: str, *, by_shell: bool) -> Iterator[str]:
+        assigned = frozenset(_ASSIGNED.findall(text))
         for found in _OUR_REFERENCE.finditer(text):
             name = found["kubelet"] or found["braced"] or found["bare"]
             known = name in self._known
-            if not known and (self._container.raw.get("envFrom") or f"{name}=" in text):
+            if not known and (self._container.raw.get("envFrom") or name in assigned):
                 continue
-            escaped = len(found["escaped"]) % 2 == 1
+            begin = found.start()
+            while begin and text[begin - 1] == "$":
+                begin -= 1
+            escaped = (found.start() - begin) % 2 == 1
             if known and not escaped and (by_shell or found["kubelet"]):
                 continue
-            written = shortened(found[0], LONGEST_WORD)
+            written = shortened(text[begin : found.end()], LONGEST_WORD)
             if self._amount_bytes is None and not known:
                 yield f"{path}: remove {written}; only containers with VRAM have such a variable"
                 continue
