@@ -466,7 +466,7 @@ CURES: list[tuple[str, Any]] = [
         one(memory_shm),
     ),
     (
-        r"remove the volume and its mounts, or ask your platform team for a rule whose hostPaths name it$",
+        r"remove the volume and its mounts, or ask your platform team for a rule .* name it$",
         one(without_volume),
     ),
     (r"; remove it, or ask your platform team for a rule whose hostPaths name it$", one(removed)),

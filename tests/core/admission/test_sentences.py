@@ -214,8 +214,8 @@ DENIALS = [
         a_pod("8Gi", volumes=[{"name": "data", "hostPath": {"path": "/dev/nvidia0"}}]),
         "HostPath: spec.volumes[0].hostPath.path",
         (
-            "remove the volume and its mounts, or ask your platform team for a rule whose hostPaths "
-            "name it; "
+            "remove the volume and its mounts, or ask your platform team for a rule whose "
+            "hostPaths name it; "
             '"/dev/nvidia0" may lead to the node\'s devices, container runtime or kubelet; '
             f"{ANOTHER}"
         ),

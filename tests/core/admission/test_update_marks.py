@@ -118,6 +118,16 @@ def test_a_demand_written_as_a_resource_cannot_change(amount, subresource):
     assert decision.reasons == ("Immutable",)
 
 
+@pytest.mark.parametrize("subresource", ["", "resize"])
+def test_a_demand_may_be_written_in_another_way(subresource):
+    resources = {"resources": {"limits": {VRAM: "8e9"}}}
+    old = stored_pod(pod=a_pod(containers=[a_container(**resources)]))
+    new = copy.deepcopy(old)
+    for kind in ("requests", "limits"):
+        container_of(new, "main")["resources"][kind][VRAM] = "8G"
+    assert_left(updated(old, new, subresource=subresource))
+
+
 @pytest.mark.parametrize("make", [stored_pod, a_bound_pod, a_pod])
 @pytest.mark.parametrize("phase", Phase)
 @pytest.mark.parametrize(

@@ -371,7 +371,7 @@ def memory_fraction(cap_bytes: int, totals_bytes: Iterable[int | None]) -> str:
     | of a known size | as above, at least 0.0001 and at most 1.0000 |
     | that the node does not show, so that nobody knows its size | 0.0001 |
 
-    Never 0, of which no program could make any use. With a cap of 1200Mi or more and GPUs of less
+    Never 0, of which no program could make any use. With a cap of 1800Mi or more and GPUs of less
     than 5 TiB, fraction and context together never exceed the cap.
     """
     usable = usable_bytes(cap_bytes)

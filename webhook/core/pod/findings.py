@@ -123,8 +123,11 @@ class Reason(StrEnum):
     )
     HOST_PATH = (
         "HostPath",
-        "remove the volume and its mounts, or ask your platform team for a rule whose hostPaths name it; ...",
-        "remove the volume and its mounts, or ask your platform team for a rule with that path in `hostPaths`",
+        "remove the volume and its mounts, or ask your platform team for a rule ...",
+        (
+            "remove the volume and its mounts, or ask your platform team for a rule with that path "
+            "in `hostPaths`"
+        ),
     )
     CAPABILITY = (
         "Capability",

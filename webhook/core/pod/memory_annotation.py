@@ -206,7 +206,7 @@ def _chosen(pod: Pod) -> str:
     if len(having) == 1:
         return having[0]
     apps = [container.name for container in pod.containers if container.field == "containers"]
-    return next(filterfalse(_is_helper, apps), apps[0] if apps else "")
+    return next(filterfalse(is_helper, apps), apps[0] if apps else "")
 
 
 def _having_vram(pod: Pod) -> list[str]:
@@ -228,7 +228,7 @@ def _asking_for(pod: Pod, is_wanted: Callable[[str], bool]) -> list[str]:
     ]
 
 
-def _is_helper(name: str) -> bool:
+def is_helper(name: str) -> bool:
     """Return True if a container has the name of a known helper."""
     return name in HELPER_CONTAINERS or _NUMBER.sub("", name) in HELPER_CONTAINERS
 
@@ -237,8 +237,8 @@ def rivals(pod: Pod) -> list[str]:
     """Return the app containers among which one quantity goes to the first; none if it is named."""
     if DEFAULT_CONTAINER_ANNOTATION in pod.annotations or len(_having_vram(pod)) == 1:
         return []
-    apps = (container.name for container in pod.containers if container.field == "containers")
-    found = [*filterfalse(_is_helper, apps)]
+    apps = [container.name for container in pod.containers if container.field == "containers"]
+    found = [*filterfalse(is_helper, apps)] or apps
     return found if len(found) > 1 else []
 
 

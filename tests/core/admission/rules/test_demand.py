@@ -17,9 +17,29 @@ from tests.core.admission.decisions import (
     translated,
 )
 from tests.core.admission.faults import CLASS, COUNT, DEMAND_FAULTS, MEMORY
-from tests.support.pods import a_pod, a_rule
+from tests.support.pods import a_container, a_pod, a_rule
 from webhook.core.admission.decide import Phase
 from webhook.core.policy.values import Bounds, EnforceBy
+
+
+@pytest.mark.parametrize(
+    ("default", "names", "line"),
+    [
+        ("", "trainer", ""),
+        ("", "istio-proxy trainer", ""),
+        ("trainer", "istio-proxy trainer loader", ""),
+        ("", "trainer loader", "trainer=8Gi"),
+        ("", "istio-proxy daprd", "istio-proxy=8Gi"),
+        ("istio-proxy", "istio-proxy trainer", "trainer=8Gi"),
+        ("istio-proxy", "istio-proxy daprd", ""),
+    ],
+)
+def test_an_amount_without_a_name_is_a_warning_if_it_may_be_for_another(default, names, line):
+    named = {"kubectl.kubernetes.io/default-container": default} if default else {}
+    containers = [a_container(name) for name in names.split()]
+    pod = a_pod("8Gi", annotations=named, containers=containers)
+    lines = [note for note in decided(pod).notes if "without a name" in note]
+    assert [note.partition("write ")[2].partition(";")[0] for note in lines] == [line] * bool(line)
 
 
 @pytest.mark.parametrize("phase", Phase)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import filterfalse
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.admission.accounting import is_counted_by_plugin
@@ -12,11 +13,12 @@ from webhook.core.pod.demand import unequal_amounts
 from webhook.core.pod.fields import items, mapping, strings
 from webhook.core.pod.findings import Finding, Reason, annotation_path, quoted
 from webhook.core.pod.foreign import FOREIGN_RESOURCES, WHOLE_GPU
-from webhook.core.pod.memory_annotation import memory_line, rivals
+from webhook.core.pod.memory_annotation import is_helper, memory_line, rivals
 from webhook.core.pod.quantity import amount_or, canonical
 from webhook.core.policy.values import AMD_DOMAIN, Accounting, ResourceClaims, class_names
 from webhook.names import (
     ADMITTED_ANNOTATION,
+    DEFAULT_CONTAINER_ANNOTATION,
     GPU_CLASS_ANNOTATION,
     GPU_COUNT_ANNOTATION,
     GPU_MEMORY_ANNOTATION,
@@ -45,7 +47,7 @@ def unnamed_container(case: Case) -> Iterator[str]:
 
     Fields: metadata.annotations[gpu-memory], spec.containers[*].name
     Allowed values: any, since such a pod is valid: it returns a warning and no finding; without one
-    a list, the annotation of the default container, or one app container beside known helpers
+    a list, a default container that is no known helper, or one app container beside such helpers
     """
     value = case.pod.annotations.get(GPU_MEMORY_ANNOTATION)
     if value is None or "=" in value:
@@ -55,6 +57,15 @@ def unnamed_container(case: Case) -> Iterator[str]:
         yield (
             f"{annotation_path(GPU_MEMORY_ANNOTATION)}: write {found[0]}={value}; without a name "
             f"it goes to the first of {len(found)} containers"
+        )
+        return
+    default = case.pod.annotations.get(DEFAULT_CONTAINER_ANNOTATION, "")
+    others = [one.name for one in case.pod.containers if one.field == "containers"]
+    other = next(filterfalse(is_helper, others), "")
+    if is_helper(default) and other:
+        yield (
+            f"{annotation_path(GPU_MEMORY_ANNOTATION)}: write {other}={value}; without a name it "
+            f"goes to the helper {default}, which {DEFAULT_CONTAINER_ANNOTATION} names"
         )
 
 

@@ -30,6 +30,7 @@ from webhook.core.nvidia.variables import (
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.fields import items, text
 from webhook.core.pod.findings import Finding, Reason, annotation_path, quoted
+from webhook.core.pod.quantity import amount_or
 from webhook.core.pod.views import Container, Pod, changed, read_containers
 from webhook.core.policy.values import Isolation, VisibleDevices
 from webhook.names import (
@@ -66,7 +67,7 @@ def immutable(case: Case) -> Iterator[Finding]:
     """
     old, new = case.old, case.pod
     before, after = _fixed_fields(old), _fixed_fields(new)
-    changes = [place for place in after if after[place] != before.get(place)]
+    changes = [place for place in after if _differs(place[0], before.get(place), after[place])]
     if _DEFAULT_CONTAINER in changes and not (read_demand(new)[1] and not read_demand(old)[1]):
         # Only a name that contradicts the amounts would change the demand.
         changes.remove(_DEFAULT_CONTAINER)
@@ -81,6 +82,13 @@ def immutable(case: Case) -> Iterator[Finding]:
             if ours is not None and container.raw.get(field) != ours.raw.get(field):
                 detail = "leave it as it is; the sidecar that holds the VRAM cap cannot be changed"
                 yield Finding(Reason.IMMUTABLE, f"{container.path}.{field}", detail)
+
+
+def _differs(key: str, before: str | None, after: str | None) -> bool:
+    """Compare two values; amounts as the API server does, so `8e9` equals `8G`."""
+    if key != VRAM_RESOURCE or before is None or after is None:
+        return before != after
+    return amount_or(before, before) != amount_or(after, after)
 
 
 def _fixed_fields(pod: Pod) -> dict[tuple[str, str], str | None]:
