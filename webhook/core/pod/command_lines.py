@@ -1,4 +1,4 @@
-"""Command lines of containers, as far as `command`, `args` and `env` show them.
+"""Words that a container's programs get, as far as `command`, `args` and `env` show them.
 
 The kubelet replaces `$(NAME)` in all of them. A shell replaces `$NAME` and `${NAME}` in its line.
 The words after that line reach a program only if the line names them (POSIX, `sh -c`).
@@ -7,53 +7,71 @@ The words after that line reach a program only if the line names them (POSIX, `s
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+import string
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from webhook.core.bounds import MOST_READ, MOST_TEXTS
 
 if TYPE_CHECKING:
-    from webhook.core.pod.fields import Json
     from webhook.core.pod.views import Container
 
-END: Final = "\0"
-"""End of a word in `CommandLine.text`; no word of a manifest has it."""
 GAP: Final = r"[\s\0]+"
 """Pattern for what separates words, of a list and of a shell's line."""
+OURS: Final = "VRAMWARDEN_"
+"""Prefix of the variables that a container with VRAM gets."""
 
-_SHELLS: Final = frozenset({"sh", "bash", "dash", "ash", "zsh", "ksh", "busybox"})
-_SHELL_WITHIN: Final = 16  # words before the name of a shell: `tini -g -- bash -c`
-_LINE_OPTION: Final = re.compile(r"[-+][A-Za-z]*c[A-Za-z]*")
+_END: Final = "\0"
+"""End of a word in `Words.text`."""
+_ONE_SPELLING: Final = str.maketrans(f"{string.ascii_uppercase}-", f"{string.ascii_lowercase}_")
+_SHELL: Final = re.compile(
+    r"(?<![^\0/])(?:ba|da|a|z|k)?sh\0(?:(?:[-+][^\0]*|pipefail)\0)*?[-+][A-Zabd-z]*c[A-Za-z]*\0"
+)
+"""Words before a shell's line: `sh -c`, `tini -- bash -euo pipefail -c`."""
 _NOT_RUN: Final = re.compile(r"\\\n|(?:^|(?<=\s))#[^\n]*", re.MULTILINE)
 """Line continuations and comments of a shell's line."""
 _POSITIONAL: Final = re.compile(r"\$(?:[@*0-9]|\{[@*0-9])")
 
 
-@dataclass(frozen=True, slots=True)
-class Word:
-    """One word of a command line, and the field that has it."""
+class Word(NamedTuple):
+    """One word of a command line, or one variable as `NAME=value`."""
 
     path: str
+    """Field that has it; of a variable the field of its value."""
     text: str
+    variable: str = ""
+    """Name of the variable."""
 
 
-@dataclass(slots=True)
-class CommandLine:
-    """The words that a container's programs get."""
+class Words:
+    """Words in one text, in which patterns are found at once."""
 
-    words: list[Word]
-    """Without those that a shell ignores."""
-    text: str
-    """The same words, each followed by `END`; a shell's line begins a line."""
+    def __init__(self, words: list[Word]) -> None:
+        self.words = words
+        self.text = "".join(word.text.replace(_END, " ") + _END for word in words)
+        self.plain = self.text.translate(_ONE_SPELLING)
+        """The text in lowercase and with `_` for `-`, so that a flag, a keyword and a variable are
+        spelled alike."""
+
+    def at(self, found: re.Match[str]) -> Word:
+        """Return the word in which a match begins."""
+        return self.words[self.text.count(_END, 0, found.start())]
+
+    def written(self, found: re.Match[str], group: str) -> str:
+        """Return a group of a match in `plain` as it is spelled in the text."""
+        return self.text[found.start(group) : found.end(group)]
+
+
+class CommandLine(NamedTuple):
+    """The command line of a container, and its variables."""
+
+    words: Words
+    """Words that programs get, then variables except for ours. A shell's line begins a line."""
+    end: int
+    """Offset at which the variables begin."""
     line: Word | None
     """The line that a shell runs."""
-    ignored: list[Word]
+    ignored: Words
     """Words after that line, which no program gets."""
-    env: list[Json]
-
-    def word_at(self, offset: int) -> Word:
-        """Return the word that has an offset of `text`."""
-        return self.words[self.text.count(END, 0, offset)]
 
 
 def read_command_line(container: Container) -> CommandLine | None:
@@ -71,38 +89,21 @@ def read_command_line(container: Container) -> CommandLine | None:
     env = container.env()
     if len(env) > MOST_TEXTS:
         return None
-    length = sum(len(word.text) for word in words)
-    length += sum(len(entry["name"]) + len(entry.get("value") or "") for entry in env)
-    if length > MOST_READ:
+    variables = [
+        Word(f"{container.path}.env[{index}].value", f"{name}={entry.get('value') or ''}", name)
+        for index, entry in enumerate(env)
+        if not (name := entry["name"]).startswith(OURS)
+    ]
+    if sum(len(word.text) for word in (*words, *variables)) > MOST_READ:
         return None
-    at = _find_line(words)
-    if at is None:
-        return CommandLine(words, _joined(words, None), None, [], env)
-    line = Word(words[at].path, _NOT_RUN.sub(" ", words[at].text))
-    after = words[at + 1 :]
-    is_used = _POSITIONAL.search(line.text) is not None
-    kept = [*words[:at], line, *(after if is_used else ())]
-    return CommandLine(kept, _joined(kept, line), line, [] if is_used else after, env)
-
-
-def _joined(words: list[Word], line: Word | None) -> str:
-    texts = [word.text.replace(END, " ") + END for word in words]
-    if line is not None:
-        at = words.index(line)
-        texts[at] = f"\n{texts[at]}"
-    return "".join(texts)
-
-
-def _find_line(words: list[Word]) -> int | None:
-    """Return the index of a shell's line: `sh -c LINE`, `bash -euo pipefail -c LINE`."""
-    for start, word in enumerate(words[:_SHELL_WITHIN]):
-        if word.text.rpartition("/")[2] not in _SHELLS:
-            continue
-        for index in range(start + 1, len(words) - 1):
-            option, before = words[index].text, words[index - 1].text
-            if _LINE_OPTION.fullmatch(option):
-                return index + 1
-            takes_value = index > start + 1 and before[:1] in {"-", "+"} and before.endswith("o")
-            if option[:1] not in {"-", "+"} and option not in _SHELLS and not takes_value:
-                break
-    return None
+    line, ignored = None, []
+    text = Words(words).text
+    shell = _SHELL.search(text)
+    at = text.count(_END, 0, shell.end()) if shell else len(words)
+    if at < len(words):
+        line = words[at]._replace(text="\n" + _NOT_RUN.sub(" ", words[at].text))
+        after = words[at + 1 :]
+        ignored = [] if _POSITIONAL.search(line.text) else after
+        words = [*words[:at], line, *(() if ignored else after)]
+    end = sum(len(word.text) for word in words) + len(words)
+    return CommandLine(Words([*words, *variables]), end, line, Words(ignored))

@@ -294,6 +294,9 @@ LITERALS = {
     "vLLM, RunPod's variable": wrong(
         Row(OWN, env(GPU_MEMORY_UTILIZATION="0.95")), f"env[0].value: write {REFERENCE}; 0.95"
     ),
+    "vLLM, after a variable with a NUL": wrong(
+        Row(OWN, env(A="a\0b", GPU_MEMORY_UTILIZATION="0.95")), f"env[1].value: write {REFERENCE}; "
+    ),
     "vLLM, code": wrong(
         runs("python", "-c", "LLM(model='m', gpu_memory_utilization=0.9)"),
         f"{COMMAND}[2]: write gpu_memory_utilization={REFERENCE}; 0.9 {WHOLE}",
@@ -417,6 +420,10 @@ PARALLEL = {
     "NIM": wrong(
         Row(NIM, env(NIM_KVCACHE_PERCENT=REFERENCE, NIM_TENSOR_PARALLEL_SIZE="2")),
         f"spec.containers[0].env[1].value: {COUNT.format(2)}",
+    ),
+    "words in a variable": wrong(
+        Row(SGLANG, {"args": [SGLANG_LINE], **env(EXTRA_ARGS="--tp 2")}),
+        f"spec.containers[0].env[0].value: {COUNT.format(2)}",
     ),
     "a private image": wrong(args(OWN, "--tensor-parallel-size=2"), COUNT.format(2)),
     "one": args(VLLM, VLLM_LINE, "--tensor-parallel-size=1"),

@@ -105,6 +105,12 @@ SHELL = ["sh", "-c"]
         ([*SHELL, f"{CUDA}=0 a & {CUDA}=1 b&"], "command[2]", f"{CUDA}=1", f"{NUMBERED} 1"),
         ([*SHELL, f"{CUDA}={UUID} a"], "command[2]", f"{CUDA}={UUID}", AT_BINDING),
         ([*SHELL, f"{CUDA}=GPU-1 a"], "command[2]", f"{CUDA}=GPU-1", AT_BINDING),
+        (
+            [*SHELL, f"{CUDA}=0,0 a"],
+            "command[2]",
+            f"{CUDA}=0,0",
+            'it names "0" twice, so CUDA finds no GPU',
+        ),
     ],
 )
 def test_gpus_that_a_command_line_chooses_are_warned_of(words, field, text, why):

@@ -7,37 +7,24 @@ What each program reads is in `core.nvidia.memory_flags`.
 from __future__ import annotations
 
 import re
-from difflib import get_close_matches
-from itertools import chain, islice
+from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from webhook.core.admission.rules.hints import SHOWN
-from webhook.core.bounds import (
-    LONGEST_REFERENCE,
-    LONGEST_WORD,
-    MOST_FRACTIONS,
-    MOST_READ,
-    MOST_TEXTS,
-)
+from webhook.core.bounds import LONGEST_REFERENCE, LONGEST_WORD, MOST_FRACTIONS, MOST_READ
 from webhook.core.nvidia.gpu_sizes import LARGEST_GPU_BYTES, SMALLEST_USEFUL_BYTES
 from webhook.core.nvidia.memory_flags import (
-    FRACTION_FLAG,
-    FRACTION_VARIABLE,
-    LONG_PARALLEL_FLAG,
-    OF_INTEREST,
-    PARALLEL_FLAG,
-    PARALLEL_VARIABLES,
-    RESERVE_FLAG,
+    FRACTION,
+    OTHER_COMMAND,
+    PARALLEL,
     SEVERAL_NODES,
-    FractionOf,
+    Of,
     SizedProgram,
-    fraction_of,
-    names_other_command,
     program_of_command,
     program_of_image,
 )
 from webhook.core.nvidia.programs import CONTEXT_BYTES, FRACTION_REFERENCE, usable_bytes
-from webhook.core.pod.command_lines import CommandLine, read_command_line
+from webhook.core.pod.command_lines import OURS, CommandLine, Words, read_command_line
 from webhook.core.pod.memory_annotation import MEMORY_PATH, memory_line
 from webhook.core.pod.quantity import format_bytes
 from webhook.core.policy.values import Accounting
@@ -62,25 +49,18 @@ _WHOLE_FRACTION_BYTES: Final = 2 * CONTEXT_BYTES
 """Cap from which the fraction leaves all of the margin."""
 _PARTS: Final = 10_000
 """Number of parts that the decimals of a fraction count."""
-_OURS: Final = "VRAMWARDEN_"
-_MOST_SOUGHT: Final = 4 * MOST_READ
-"""Characters of a pod in which words of the table are sought."""
 _MOST_JUDGED: Final = 2 * MOST_READ
 """Characters of a pod that are judged."""
-_LEAST_READ: Final = 512
-"""Characters that a container without any counts for."""
-_OURS_IN: Final = re.compile(_OURS)
-_COUNT: Final = re.compile("[0-9]{1,4}")
+_NO_PROGRAM: Final = "no program gets the words after the line of sh -c"
 _NUMBER: Final = re.compile(r"[0-9]*\.?[0-9]+(?:[eE]-?[0-9]+)?|[0-9]+\.")
 _REFERENCE: Final = re.compile(
-    r"\$(?:\((?P<kubelet>\w+)\)|\{(?P<braced>\w+)(?::?-(?P<default>[^}]*)|[^}]*)\}"
-    r"|(?P<bare>[A-Za-z_]\w*))"
+    r"\$(?:\((?P<kubelet>\w+)\)|(?P<bare>\w+)|\{(?P<braced>\w+)(?::?-(?P<default>[^}]*))?\})"
 )
 # Bounded and possessive, since a pod may repeat the beginning of a reference thousands of times.
-_OUR_NAME: Final = rf"{_OURS}\w{{0,64}}+"
+_OUR_NAME: Final = rf"{OURS}\w{{0,64}}+"
 _OUR_REFERENCE: Final = re.compile(
-    rf"\$(?:\((?P<kubelet>{_OUR_NAME})\)"
-    rf"|\{{(?P<braced>{_OUR_NAME})[^}}\s\0]{{0,64}}+\}}|(?P<bare>{_OUR_NAME}))"
+    rf"(?<!\$)(?P<dollars>\$+)(?:\((?P<kubelet>{_OUR_NAME})\)"
+    rf"|\{{(?P<braced>{_OUR_NAME})[^}}\s]{{0,64}}+\}}|(?P<bare>{_OUR_NAME}))"
 )
 _ASSIGNED: Final = re.compile(rf"({_OUR_NAME})=")
 
@@ -97,7 +77,17 @@ def sized_programs(case: Case) -> tuple[str, ...]:
     """
     if case.asked is None:
         return ()
-    return tuple(islice(chain.from_iterable(_warnings(case)), SHOWN))
+    said: list[str] = []
+    left = _MOST_JUDGED
+    for container in case.pod.containers:
+        line = read_command_line(container)
+        if line is None:
+            continue
+        left -= len(line.words.text)
+        if left < 0 or len(said) >= SHOWN:
+            break
+        said += _Judge(case, container, line).warnings()
+    return tuple(said[:SHOWN])
 
 
 def room_for_context(case: Case) -> tuple[str, ...]:
@@ -113,10 +103,9 @@ def room_for_context(case: Case) -> tuple[str, ...]:
     if case.rule.accounting is Accounting.MIG:
         return ()
     reads = _has_fraction(case) and any(
-        GPU_MEMORY_FRACTION_ENV in line.text
-        or any(GPU_MEMORY_FRACTION_ENV in (entry.get("value") or "") for entry in line.env)
-        for line in map(read_command_line, _with_vram(case))
-        if line is not None
+        GPU_MEMORY_FRACTION_ENV in line.words.text
+        for container in case.pod.containers
+        if container.name in demand.amounts and (line := read_command_line(container))
     )
     needed_bytes = _WHOLE_FRACTION_BYTES if reads else SMALLEST_USEFUL_BYTES
     if demand.per_gpu_bytes >= needed_bytes:
@@ -130,77 +119,39 @@ def room_for_context(case: Case) -> tuple[str, ...]:
         )
     if case.suggestions.rejection({**demand.amounts, name: needed_bytes}) is not None:
         return (f"{demand.path}: {exactly(demand.per_gpu_bytes)} is too little; {why}",)
+    amount = format_bytes(needed_bytes * demand.gpu_count)
     if demand.path == MEMORY_PATH:
-        line = f"{name}={format_bytes(needed_bytes)}"
+        amount = f"{name}={format_bytes(needed_bytes)}"
         if len(demand.amounts) == 1:
-            line = memory_line(case.pod, {name: format_bytes(needed_bytes)})
-    else:
-        line = format_bytes(needed_bytes * demand.gpu_count)
-    return (f"{demand.path}: write {line} or more; {why}",)
-
-
-def _with_vram(case: Case) -> Iterator[Container]:
-    amounts = case.demand.amounts
-    found = (container for container in case.pod.containers if container.name in amounts)
-    return islice(found, SHOWN)
+            amount = memory_line(case.pod, {name: format_bytes(needed_bytes)})
+    return (f"{demand.path}: write {amount} or more; {why}",)
 
 
 def _has_fraction(case: Case) -> bool:
     return case.rule.chooses_gpus and len(case.demand.amounts) == 1
 
 
-def _warnings(case: Case) -> Iterator[Iterator[str]]:
-    """Yield the warnings of each container, of as many as may be read."""
-    amounts = case.demand.amounts
-    sought, judged = _MOST_SOUGHT, _MOST_JUDGED  # characters left
-    for container in case.pod.containers:
-        image = container.raw.get("image")
-        if type(image) is not str or len(image) > LONGEST_REFERENCE:
-            continue
-        has_vram = container.name in amounts
-        by_image = program_of_image(image) if has_vram else None
-        texts = _texts(container)
-        sought -= len(texts)
-        if sought < 0:
-            return
-        if by_image is None and not (OF_INTEREST if has_vram else _OURS_IN).search(texts):
-            continue
-        judged -= len(texts) + _LEAST_READ
-        if judged < 0:
-            return
-        line = read_command_line(container)
-        if line is not None:
-            yield _Judge(case, container, line).warnings(by_image)
-
-
-def _texts(container: Container) -> str:
-    """Return the texts in which words of the table are sought; empty if they are too many."""
-    raw = container.raw
-    texts: list[str] = []
-    for field in ("command", "args"):
-        value = raw.get(field)
-        if value and type(value) is list and len(value) <= MOST_TEXTS:
-            texts += [text for text in value if type(text) is str]
-    env = raw.get("env")
-    if env and len(env) <= MOST_TEXTS:
-        for entry in env:
-            texts.append(entry["name"])
-            texts.append(entry.get("value") or "")
-    if not texts:
-        return ""
-    joined = "\0".join(texts)
-    return joined if len(joined) <= MOST_READ + len(texts) else ""
-
-
-class _TakenFraction(NamedTuple):
+class _Fraction(NamedTuple):
     """A fraction that a program gets."""
 
     path: str
     """Field to change."""
+    before: str
+    """Name and sign before the value; empty if the field has only the value."""
     value: str
-    to_write: str
-    """Text before the value that is right."""
-    of: FractionOf
+    of: Of
+
+
+def _fractions(words: Words) -> Iterator[_Fraction]:
+    for found in islice(FRACTION.finditer(words.plain), MOST_FRACTIONS):
+        word, name, gap = words.at(found), words.written(found, "name"), found["gap"]
+        before = name + (gap if "=" in gap or ":" in gap else "=")
+        yield _Fraction(
+            path=word.path,
+            before="" if name == word.variable else before,
+            value=words.written(found, "value"),
+            of="free" if found["free"] else "all",
+        )
 
 
 class _Judge:
@@ -210,282 +161,183 @@ class _Judge:
         self._case = case
         self._container = container
         self._line = line
-        self._amount_bytes = case.demand.amounts.get(container.name)
-        self._own = {entry["name"]: entry for entry in line.env}
-        self._known = set(self._own)
-        if self._amount_bytes is not None:
+        self._amount_bytes = case.demand.amounts.get(container.name, 0)
+        self._gpu_bytes = _COMMON_GPU_BYTES
+        if case.demand.per_gpu_bytes > _COMMON_GPU_BYTES:
+            self._gpu_bytes = max(LARGEST_GPU_BYTES, case.demand.per_gpu_bytes)
+        self._known = {entry["name"] for entry in container.env()}
+        if self._amount_bytes:
             self._known.add(GPU_MEMORY_MIB_ENV)
             if _has_fraction(case):
                 self._known.add(GPU_MEMORY_FRACTION_ENV)
             if case.rule.gates_workload:
                 self._known.add(GATE_VARIABLE)
 
-    def warnings(self, by_image: SizedProgram | None) -> Iterator[str]:
-        """Yield the warnings."""
-        if self._amount_bytes is not None and self._case.rule.accounting is not Accounting.MIG:
-            program = self._program(by_image)
-            if program is not None and not self._may_be_bounded(program):
-                yield self._unbounded(program)
-            elif program is None:
-                yield from self._ignored()
-            fractions = islice(self._fractions(), MOST_FRACTIONS)
-            literals = {found.path + found.to_write: found for found in fractions}
-            yield from filter(None, map(self._judge_fraction, literals.values()))
-            yield from self._parallel(PARALLEL_FLAG if program else LONG_PARALLEL_FLAG)
-        yield from dict.fromkeys(islice(self._references(), SHOWN))
+    def warnings(self) -> Iterator[str]:
+        """Return the container's warnings, each once."""
+        said: list[str] = []
+        if self._amount_bytes and self._case.rule.accounting is not Accounting.MIG:
+            program = self._program()
+            fractions = list(_fractions(self._line.words))
+            if program is not None:
+                said.append(self._unbounded(program))
+            elif not fractions:
+                said.append(self._ignored())
+            said += map(self._judge_fraction, fractions)
+            said += self._parallel(known=program is not None)
+        if OURS in self._line.words.text:
+            said += islice(self._references(), SHOWN)
+        return filter(None, dict.fromkeys(said))
 
     # What runs, and what bounds it
 
-    def _program(self, by_image: SizedProgram | None) -> SizedProgram | None:
-        line = self._line
-        has_command = bool(self._container.raw.get("command"))
-        if by_image is not None and not has_command and line.text[:1] in {"", "-"}:
-            return by_image  # arguments of the image's entry point
-        found = program_of_command(line.text)
-        if by_image is not None and by_image.in_file:
-            starts = "tritonserver" in line.text or not has_command
-            return by_image if starts and not self._starts_other() else None
-        if found is not None and by_image is not None and by_image.bound_is_variable:
-            return by_image
-        if found is not None or by_image is None:
-            return found
-        if has_command:
-            is_main = by_image.bound == RESERVE_FLAG and "main.py" in line.text
-            return by_image if is_main else None
-        return None if self._starts_other() else by_image
-
-    def _starts_other(self) -> bool:
-        """Return True if the words are a command of their own that starts no known program."""
-        line = self._line
-        if "tritonserver" in line.text:
-            return False
-        is_command = line.words and names_other_command(line.words[0].text)
-        return line.line is not None or bool(is_command)
-
-    def _may_be_bounded(self, program: SizedProgram) -> bool:
-        if program.reads_env and self._container.raw.get("envFrom"):
-            return True
-        found = program.bounded.search
-        return bool(found(self._line.text)) or any(
-            found(entry["name"]) or found(entry.get("value") or "")
-            for entry in self._line.env
-            if not entry["name"].startswith(_OURS)
-        )
+    def _program(self) -> SizedProgram | None:
+        raw, line = self._container.raw, self._line
+        plain = line.words.plain[: line.end]
+        image = raw.get("image")
+        if type(image) is str and len(image) <= LONGEST_REFERENCE:
+            by_image = program_of_image(image)
+            starts_other = line.line is not None or OTHER_COMMAND.match(plain)
+            of_entry_point = not raw.get("command") and not starts_other
+            if by_image and (of_entry_point or re.search(by_image.runs_in_image, plain)):
+                return by_image
+        return program_of_command(plain)
 
     def _unbounded(self, program: SizedProgram) -> str:
-        value, where = self._right(program.fraction_of)
-        path, line = self._container.path, self._line.line
-        has = f"this container's {exactly(self._amount_bytes or 0)}"
-        why = f"{program.name} takes {program.takes}, not {has}"
+        """Return the warning about a program that nothing bounds; empty if something may."""
+        if re.search(program.bounds, self._line.words.plain) or (
+            program.reads_env and self._container.raw.get("envFrom")
+        ):
+            return ""
+        amount = exactly(self._amount_bytes)
+        why = f"{program.name} takes {program.takes}, not this container's {amount}"
         if program.in_file:
+            value, where = self._right(program.of)
             return (
-                f"{path}.args: write {value} as {program.bound} into {program.in_file} before the "
-                f"start{where}; {why}"
+                f"{self._container.path}.args: write {value} as {program.bound} into "
+                f"{program.in_file} before the start{where}; {why}"
             )
-        if program.bound == RESERVE_FLAG:
-            spare_gib = -(-(self._gpu_bytes() - (self._amount_bytes or 0)) // _GIB)
-            value, where = str(spare_gib), f" on a GPU of {exactly(self._gpu_bytes())}"
-        if program.bound_is_variable:
-            return f"{path}.env: add {program.bound}={value}{where}; {why}"
-        if line is None:
-            return f"{path}.args: add {program.bound}={value}{where}; {why}"
-        if any(program.bounded.search(word.text) for word in self._line.ignored):
-            why = f"no program gets the words after the line of sh -c, and {why}"
-        return f"{line.path}: add {program.bound}={value} to the shell's line{where}; {why}"
+        if re.search(program.bounds, self._line.ignored.plain):
+            why = f"{_NO_PROGRAM}, and {why}"
+        return self._add(f"{program.bound}=", program.of, why)
 
-    def _ignored(self) -> Iterator[str]:
-        """Yield a warning if a fraction follows a shell's line."""
-        line = self._line.line
-        if line is None or FRACTION_FLAG.search(line.text):
-            return
-        text = "".join(f"{word.text}\0" for word in self._line.ignored)
-        found = FRACTION_FLAG.search(text)
-        if found is not None:
-            value, where = self._right(fraction_of(found["name"]))
-            yield (
-                f"{line.path}: add {_spelled(found)}{value} to the shell's line{where}; no program "
-                "gets the words after the line of sh -c"
-            )
+    def _ignored(self) -> str:
+        """Return the warning about a fraction that follows a shell's line; empty without one."""
+        found = next(_fractions(self._line.ignored), None)
+        return self._add(found.before, found.of, _NO_PROGRAM) if found else ""
+
+    def _add(self, name: str, of: Of, why: str) -> str:
+        """Return the warning that says where to add a flag or a variable."""
+        value, where = self._right(of)
+        path = f"{self._container.path}.{'env' if name.isupper() else 'args'}"
+        if self._line.line is not None and not name.isupper():
+            path, where = self._line.line.path, f" to the shell's line{where}"
+        return f"{path}: add {name}{value}{where}; {why}"
 
     # Fractions
 
-    def _fractions(self) -> Iterator[_TakenFraction]:
-        """Yield the fractions in words and variables."""
-        for found in FRACTION_FLAG.finditer(self._line.text):
-            word = self._line.word_at(found.start())
-            yield _taken(word.path, found)
-        for index, entry in enumerate(self._line.env):
-            value = entry.get("value")
-            if not value:
-                continue
-            path = f"{self._container.path}.env[{index}].value"
-            if FRACTION_VARIABLE.fullmatch(entry["name"]):
-                yield _TakenFraction(path, value, "", FractionOf.CARD)
-            for found in FRACTION_FLAG.finditer(value):
-                yield _taken(path, found)
-
-    def _judge_fraction(self, found: _TakenFraction) -> str:
+    def _judge_fraction(self, found: _Fraction) -> str:
         """Return the warning about a value; empty if it may be right."""
-        quote = found.value[:1] if found.value[:1] in {"'", '"'} else ""
         value = found.value.strip("'\"")
-        if _OURS in value:
-            is_shown = quote == "'" and value.startswith("$") and not value.startswith("$(")
-            return self._not_replaced(found, value) if is_shown else ""
-        if len(value) > LONGEST_WORD:
-            return ""
-        reference = _REFERENCE.fullmatch(value)
+        reference = _REFERENCE.fullmatch(value) if len(value) <= LONGEST_WORD else None
         if reference is None:
-            return self._judge_literal(found, value)
-        name = reference["kubelet"] or reference["braced"] or reference["bare"]
+            return self._judge_number(found._replace(value=value))
+        name = reference["kubelet"] or reference["bare"] or reference["braced"]
         by_shell = self._line.line is not None and found.path == self._line.line.path
-        if not reference["kubelet"] and not by_shell:
-            return self._not_replaced(found, value)
-        entry = self._own.get(name)
-        if entry is None and reference["default"]:
-            return self._judge_literal(found, reference["default"])
-        if entry is None or not entry.get("value"):
-            return ""  # of envFrom, a shell's own variable, or the output of a command
-        index = self._line.env.index(entry)
-        path = f"{self._container.path}.env[{index}].value"
-        return self._judge_literal(_TakenFraction(path, "", "", found.of), entry["value"])
+        is_quoted = by_shell and found.value.startswith("'")
+        if name.startswith(OURS) and not is_quoted:
+            return ""  # `_references` judges those
+        if not reference["kubelet"] and (is_quoted or not by_shell):
+            return self._write(found, f"nothing replaces {value} there, only $(NAME) is replaced")
+        for word in self._line.words.words:
+            if word.variable == name:
+                text = word.text.removeprefix(f"{name}=")
+                return self._judge_number(_Fraction(word.path, "", text, found.of))
+        return self._judge_number(found._replace(value=reference["default"] or ""))
 
-    def _not_replaced(self, found: _TakenFraction, value: str) -> str:
-        right, where = self._right(found.of)
-        return (
-            f"{found.path}: write {found.to_write}{right}{where}; nothing replaces "
-            f"{shortened(value, LONGEST_WORD)} there, only $(NAME) is replaced"
-        )
-
-    def _judge_literal(self, found: _TakenFraction, value: str) -> str:
-        if len(value) > LONGEST_WORD or not _NUMBER.fullmatch(value):
+    def _judge_number(self, found: _Fraction) -> str:
+        if len(found.value) > LONGEST_WORD or not _NUMBER.fullmatch(found.value):
             return ""
-        number = float(value)
-        amount_bytes = self._amount_bytes or 0
-        is_fraction = 0 < number < 1 or (number == 1 and found.of is FractionOf.CARD)
-        if not is_fraction:
+        number, of = float(found.value), "of the whole GPU"
+        if not 0 < number <= 1 or (number == 1 and found.of == "free"):
             return ""  # bytes, blocks, or the program's own choice
-        if found.of is FractionOf.FREE:
-            if number <= float(self._right(found.of)[0]):
-                return ""
+        if found.of == "free":
             of = "of what the weights leave free on the whole GPU"
-        else:
-            least_bytes = number * self._case.demand.per_gpu_bytes  # of the smallest GPU possible
-            if not _has_fraction(self._case) and least_bytes <= usable_bytes(amount_bytes):
+            if number <= float(self._right("free")[0]):
                 return ""
-            of = "of the whole GPU"
-        right, where = self._right(found.of)
-        return (
-            f"{found.path}: write {found.to_write}{right}{where}; {value} is {of}, not of this "
-            f"container's {exactly(amount_bytes)}"
-        )
+        elif not _has_fraction(self._case):
+            least_bytes = number * self._case.demand.per_gpu_bytes  # of the smallest GPU possible
+            if least_bytes <= usable_bytes(self._amount_bytes):
+                return ""
+        why = f"{found.value} is {of}, not of this container's {exactly(self._amount_bytes)}"
+        return self._write(found, why)
 
-    def _right(self, of: FractionOf) -> tuple[str, str]:
+    def _write(self, found: _Fraction, why: str) -> str:
+        value, where = self._right(found.of)
+        return f"{found.path}: write {found.before}{value}{where}; {why}"
+
+    def _right(self, of: Of) -> tuple[str, str]:
         """Return the value that is right, and for which GPU a number is."""
-        if of is FractionOf.CARD and GPU_MEMORY_FRACTION_ENV in self._known:
+        if of == "all" and GPU_MEMORY_FRACTION_ENV in self._known:
             return FRACTION_REFERENCE, ""
-        gpu_bytes = self._gpu_bytes()
-        usable = usable_bytes(self._amount_bytes or 0)
+        gpu_bytes, usable = self._gpu_bytes, usable_bytes(self._amount_bytes)
         where = f" on a GPU of {exactly(gpu_bytes)}"
-        if of is FractionOf.FREE:
+        if of == "spare":
+            return str(-(-(gpu_bytes - self._amount_bytes) // _GIB)), where
+        if of == "free":
             weights = usable // 2
             usable, gpu_bytes = usable - weights, gpu_bytes - weights
             where += " with weights of half the amount"
         parts = max(1, usable * _PARTS // gpu_bytes)
         return f"0.{parts:04}" if parts < _PARTS else "1.0", where
 
-    def _gpu_bytes(self) -> int:
-        per_gpu_bytes = self._case.demand.per_gpu_bytes
-        if per_gpu_bytes <= _COMMON_GPU_BYTES:
-            return _COMMON_GPU_BYTES
-        return max(LARGEST_GPU_BYTES, per_gpu_bytes)
-
     # References to our variables
 
     def _references(self) -> Iterator[str]:
         """Yield a warning for each reference to a variable of ours that nothing replaces."""
-        line = self._line
-        for word in line.words:
-            if _OURS in word.text:
-                yield from self._of_text(word.path, word.text, by_shell=word is line.line)
-        for index, entry in enumerate(line.env):
-            value = entry.get("value")
-            if value and _OURS in value:
-                path = f"{self._container.path}.env[{index}].value"
-                yield from self._of_text(path, value, by_shell=False)
+        for word in self._line.words.words:
+            assigned = frozenset(_ASSIGNED.findall(word.text))
+            for found in _OUR_REFERENCE.finditer(word.text):
+                name = found[found.lastgroup or 0]
+                known = name in self._known
+                if not known and (self._container.raw.get("envFrom") or name in assigned):
+                    continue
+                escaped = len(found["dollars"]) % 2 == 0
+                if known and not escaped and (word is self._line.line or found["kubelet"]):
+                    continue
+                yield f"{word.path}: {self._instead(name, shortened(found[0], LONGEST_WORD))}"
 
-    def _of_text(self, path: str, text: str, *, by_shell: bool) -> Iterator[str]:
-        assigned = frozenset(_ASSIGNED.findall(text))
-        for found in _OUR_REFERENCE.finditer(text):
-            name = found["kubelet"] or found["braced"] or found["bare"]
-            known = name in self._known
-            if not known and (self._container.raw.get("envFrom") or name in assigned):
-                continue
-            begin = found.start()
-            while begin and text[begin - 1] == "$":
-                begin -= 1
-            escaped = (found.start() - begin) % 2 == 1
-            if known and not escaped and (by_shell or found["kubelet"]):
-                continue
-            written = shortened(text[begin : found.end()], LONGEST_WORD)
-            if self._amount_bytes is None and not known:
-                yield f"{path}: remove {written}; only containers with VRAM have such a variable"
-                continue
-            right, where = self._instead(name)
-            why = "the container has no such variable"
-            if known:
-                why = "a program gets it as it is, since only $(NAME) is replaced there"
-            yield f"{path}: write {right} in place of {written}{where}; {why}"
-
-    def _instead(self, name: str) -> tuple[str, str]:
-        """Return the text in place of a reference, and the GPU for which a number is."""
+    def _instead(self, name: str, written: str) -> str:
+        """Return the advice for a reference that is spelled `written`."""
         if name in self._known:
-            return f"$({name})", ""
-        ours = sorted(one for one in self._known if one.startswith(_OURS))
-        both = [GPU_MEMORY_FRACTION_ENV, *ours]
-        near = get_close_matches(name[:LONGEST_WORD], both, n=1, cutoff=0.0)[0]
-        if near in self._known:
-            return f"$({near})", ""
-        return self._right(FractionOf.CARD)
+            why = "a program gets it as it is, since only $(NAME) is replaced there"
+            return f"write $({name}) in place of {written}; {why}"
+        if not self._amount_bytes:
+            return f"remove {written}; only containers with VRAM have such a variable"
+        is_fraction = "FRAC" in name
+        right, where = self._right("all") if is_fraction else (f"$({GPU_MEMORY_MIB_ENV})", "")
+        return f"write {right} in place of {written}{where}; the container has no such variable"
 
     # Numbers of GPUs
 
-    def _parallel(self, pattern: re.Pattern[str]) -> Iterator[str]:
+    def _parallel(self, *, known: bool) -> Iterator[str]:
         """Yield a warning if a model is spread over more GPUs than the pod has."""
-        line, demand = self._line, self._case.demand
+        words, demand = self._line.words, self._case.demand
         asked = [
-            (line.word_at(found.start()).path, found["flag"], int(found["count"]))
-            for found in islice(pattern.finditer(line.text), SHOWN)
+            (int(found["count"]), words.at(found), words.written(found, "name"))
+            for found in islice(PARALLEL.finditer(words.plain), SHOWN)
+            if (known or found["known"]) and int(found["count"]) > demand.gpu_count
         ]
-        for index, entry in enumerate(line.env):
-            value = entry.get("value") or ""
-            if entry["name"] in PARALLEL_VARIABLES and _COUNT.fullmatch(value):
-                asked.append((f"{self._container.path}.env[{index}].value", "", int(value)))
-        asked = [one for one in asked if one[2] > demand.gpu_count]
-        if (
-            not asked
-            or SEVERAL_NODES.search(line.text)
-            or any(map(SEVERAL_NODES.search, self._own))
-        ):
+        if not asked or SEVERAL_NODES.search(words.plain):
             return
-        path, flag, most = max(asked, key=lambda one: one[2])
+        most, word, name = max(asked, key=lambda one: one[0])
         has = f"{demand.gpu_count} GPU{'s' * (demand.gpu_count > 1)}"
         allowed = self._case.suggestions.max_count
         if demand.path == MEMORY_PATH and (allowed is None or most <= allowed):
-            why = f"{flag or 'it'} needs {most} GPUs, and the pod asks for {has}"
-            yield f'{path}: write {GPU_COUNT_ANNOTATION}: "{most}"; {why}'
+            why = f"{name} needs {most} GPUs, and the pod asks for {has}"
+            yield f'{word.path}: write {GPU_COUNT_ANNOTATION}: "{most}"; {why}'
             return
-        for path, flag, _ in asked:
-            written = f"{flag}={demand.gpu_count}" if flag else str(demand.gpu_count)
-            yield f"{path}: write {written}; it is the number of GPUs, and the pod asks for {has}"
-
-
-def _taken(path: str, found: re.Match[str]) -> _TakenFraction:
-    return _TakenFraction(path, found["value"], _spelled(found), fraction_of(found["name"]))
-
-
-def _spelled(found: re.Match[str]) -> str:
-    """Return a flag or key as it is spelled, up to its value."""
-    dashes, name = found["dashes"] or "", found["name"]
-    if dashes:
-        return f"{dashes}{name}="
-    return f"{name}{found['gap'] if found['gap'].strip() else '='}"
+        why = f"it is the number of GPUs, and the pod asks for {has}"
+        for _, word, name in asked:
+            flag = "" if name == word.variable else f"{name}="
+            yield f"{word.path}: write {flag}{demand.gpu_count}; {why}"

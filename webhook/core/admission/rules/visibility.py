@@ -26,14 +26,12 @@ _CUDA_DEVICES: Final = "CUDA_VISIBLE_DEVICES"
 _MOST_JUDGED: Final = 64
 """Variables of a pod, and assignments in a command line, that are judged."""
 _ASSIGNMENT: Final = re.compile(
-    r"(?<![A-Za-z0-9_])CUDA_VISIBLE_DEVICES=(?P<quote>[\"']?)(?P<value>[A-Za-z0-9,+/-]{1,256})"
-    r"(?P=quote)(?![^\s\0;&|)])"
+    r"(?<![A-Za-z0-9_])CUDA_VISIBLE_DEVICES=(?P<quote>[\"']?)"
+    r"(?P<value>(?:[0-9+]|GPU-|MIG-)[A-Za-z0-9,+/-]{0,255})(?P=quote)(?![^\s\0;&|)])"
 )
-"""Assignment in a command line, without any reference."""
-_REFERENCE: Final = "$("
-"""Beginning of a reference that the kubelet replaces; the result is unknown."""
+"""Assignment in a command line, without any reference, and of at least one GPU."""
 _UUID: Final = ("GPU-", "MIG-")
-_INDEX: Final = re.compile(r"[+-]?[0-9]{1,9}")
+_INDEX: Final = re.compile(r"\+?[0-9]{1,9}")
 _COMPUTE: Final = frozenset({"compute", "all"})
 _OTHERS: Final = ("utility", "graphics", "video", "display", "ngx", "compat32")
 
@@ -59,20 +57,15 @@ def hidden_by_variables(case: Case) -> tuple[str, ...]:
     """
     if case.asked is None:
         return ()
-    amounts = case.asked.amounts
-    with_vram = [container for container in case.pod.containers if container.name in amounts]
-    found = chain(_in_env(case, with_vram), _in_commands(case, with_vram))
+    rule, demand = case.rule, case.asked
+    containers = [one for one in case.pod.containers if one.name in demand.amounts]
+    is_known = rule.chooses_gpus or rule.accounting is not Accounting.VRAM
+    gpu_count = demand.gpu_count if is_known else None
+    found = chain(_in_env(containers, gpu_count), _in_commands(containers, gpu_count))
     return tuple(islice(found, SHOWN))
 
 
-def _gpu_count(case: Case) -> int | None:
-    """Return the number of GPUs that a container sees; None for all of an unknown node."""
-    rule = case.rule
-    is_known = rule.chooses_gpus or rule.accounting is not Accounting.VRAM
-    return case.demand.gpu_count if is_known else None
-
-
-def _in_env(case: Case, containers: Iterable[Container]) -> Iterator[str]:
+def _in_env(containers: Iterable[Container], gpu_count: int | None) -> Iterator[str]:
     variables = (
         (f"{container.path}.env[{index}]", entry["name"], entry.get("value") or "")
         for container in containers
@@ -80,11 +73,11 @@ def _in_env(case: Case, containers: Iterable[Container]) -> Iterator[str]:
         if entry["name"] in {_CUDA_DEVICES, DRIVER_CAPABILITIES_ENV} and not entry.get("valueFrom")
     )
     for path, name, value in islice(variables, _MOST_JUDGED):
-        if _REFERENCE in value or len(value) > LONGEST_STORED:
+        if "$(" in value or len(value) > LONGEST_STORED:
             continue
         names = {word.strip() for word in value.split(",")} - {""}
         if name == _CUDA_DEVICES:
-            why = _why_hidden(value, _gpu_count(case)) or _why_none(value)
+            why = _why_hidden(value, gpu_count)
             if why:
                 yield f"{path}: remove it; {why}"
         elif names and names.isdisjoint(_COMPUTE):
@@ -92,53 +85,37 @@ def _in_env(case: Case, containers: Iterable[Container]) -> Iterator[str]:
             yield f"{path}.value: write {wanted}; without compute CUDA does not work"
 
 
-def _in_commands(case: Case, containers: Iterable[Container]) -> Iterator[str]:
+def _in_commands(containers: Iterable[Container], gpu_count: int | None) -> Iterator[str]:
     for container in islice(containers, SHOWN):
         line = read_command_line(container)
-        found = _ASSIGNMENT.finditer(line.text) if line else ()
+        found = _ASSIGNMENT.finditer(line.words.text, 0, line.end) if line else ()
         for one in islice(found, _MOST_JUDGED):
-            why = _why_hidden(one["value"], _gpu_count(case))
+            why = _why_hidden(one["value"], gpu_count)
             if why and line:
-                yield f"{line.word_at(one.start()).path}: remove {shortened(one[0], 64)}; {why}"
-
-
-def _indices(value: str) -> Iterator[tuple[str, int | None]]:
-    """Yield each name of a list as CUDA reads it, with its index; None for a UUID or no number."""
-    for name in map(str.strip, value.split(",")):
-        index = None if name.startswith(_UUID) else _INDEX.match(name)
-        yield name, int(index[0]) if index else None
+                yield f"{line.words.at(one).path}: remove {shortened(one[0], 64)}; {why}"
 
 
 def _why_hidden(value: str, gpu_count: int | None) -> str:
-    """Return the reason why a list names a GPU that the container does not have; empty if none.
+    """Return the reason why a list hides the container's GPUs; empty if it may be right.
 
-    `gpu_count` is None if the container sees all GPUs of its node.
-    """
-    for name, index in _indices(value) if gpu_count is not None else ():
-        if name.startswith(_UUID):
-            return "the GPU is chosen when the pod is bound to a node, so no UUID written here fits"
-        if index is None or index < 0:
-            return ""
-        if index >= (gpu_count or 0):
-            return f"inside the pod GPUs are numbered from 0, and it has no GPU {index}"
-    return ""
-
-
-def _why_none(value: str) -> str:
-    """Return the reason why CUDA finds no GPU at all by a list; empty if it finds some.
-
-    It stops at the first name of no GPU, and finds none if a name is repeated (CUDA C++ Programming
-    Guide, "CUDA Environment Variables"; `_parse_visible_devices` in PyTorch's
-    torch/cuda/__init__.py).
+    `gpu_count` is None if the container sees all GPUs of its node. CUDA stops at the first name of
+    no GPU, and finds none if a name is repeated (CUDA C++ Programming Guide, "CUDA Environment
+    Variables"; `_parse_visible_devices` in PyTorch's torch/cuda/__init__.py).
     """
     found: set[str] = set()
-    for name, index in _indices(value):
-        if not name.startswith(_UUID) and (index is None or index < 0):
+    for name in map(str.strip, value.split(",")):
+        is_uuid = name.startswith(_UUID)
+        number = _INDEX.match(name)
+        if is_uuid and gpu_count is not None:
+            return "the GPU is chosen when the pod is bound to a node, so no UUID written here fits"
+        if not is_uuid and number is None:
             shown = f"{quoted(name)} is no GPU's number" if name else "it is empty"
             return "" if found else f"{shown}, so CUDA finds no GPU"
-        one = name if index is None else str(index)
+        one = name if is_uuid or number is None else str(int(number[0]))
         if one in found:
             return f"it names {quoted(one)} twice, so CUDA finds no GPU"
+        if gpu_count is not None and int(one) >= gpu_count:
+            return f"inside the pod GPUs are numbered from 0, and it has no GPU {one}"
         found.add(one)
     return ""
 
