@@ -82,9 +82,9 @@ def of_workflow(item: Json, path: Path, obj: Json, read: ReadText | None) -> Tem
     if kind not in _ALONE and not are_objects(item[kind].get("containers")):
         return None
     draft = _Draft(item, path, above, places)
-    draft.add_containers(kind)
+    default = draft.add_containers(kind)
     draft.add_fields()
-    metadata = draft.metadata(kind)
+    metadata = draft.metadata(default)
     parameters = _parameters(above)
     unjudged = tuple(draft.apply_patches(read, parameters))
     pod = _filled({"metadata": metadata, "spec": draft.spec}, parameters)
@@ -110,29 +110,21 @@ class _Draft:
             if part_of_item[: len(inside)] == inside:
                 self.places[*at, *part_of_item[len(inside) :]] = place
 
-    def add_containers(self, kind: str) -> None:
-        """Add the containers, the sidecars and the init containers."""
-        one = self._item[kind]
-        sidecars = objects_in(self._item.get("sidecars"))
+    def add_containers(self, kind: str) -> str:
+        """Add the containers and the sidecars; return the name of the default container."""
+        one, sidecars = self._item[kind], objects_in(self._item.get("sidecars"))
         if kind in _ALONE:
-            containers = [{**one, "name": "main"}]
-            self._place(("spec", "containers", 0), kind)
+            containers: list[Json] = [{**one, "name": "main"}]
+            places: list[Path] = [(kind,)]
         else:
-            common = as_objects(one.get("volumeMounts"))
-            containers = [
-                {**each, "volumeMounts": [*as_objects(each.get("volumeMounts")), *common]}
-                if common
-                else each
-                for each in one["containers"]
-            ]
-            for index, _ in enumerate(containers):
-                self._place(("spec", "containers", index), kind, "containers", index)
-        for index, _ in enumerate(sidecars):
-            self._place(("spec", "containers", len(containers) + index), "sidecars", index)
+            containers = [_with_mounts(each, one) for each in one["containers"]]
+            places = [(kind, "containers", index) for index, _ in enumerate(containers)]
+        places += [("sidecars", index) for index, _ in enumerate(sidecars)]
+        for index, place in enumerate(places):
+            self._place(("spec", "containers", index), *place)
         self.spec["containers"] = [*containers, *sidecars]
-        if self._item.get("initContainers") is not None:
-            self.spec["initContainers"] = self._item["initContainers"]
-            self._place(("spec", "initContainers"), "initContainers")
+        names = [str(one.get("name") or "") for one in containers]
+        return "main" if "main" in names else names[-1]
 
     def add_fields(self) -> None:
         """Add the fields and the volumes of the template, and what the workflow adds to them."""
@@ -144,24 +136,19 @@ class _Draft:
             elif self._above.get(name) is not None and field not in self.spec:
                 self.spec[field] = self._above[name]
                 self.places["spec", field] = (*self._path[:-2], name)
-        if self._item.get("volumes") is not None:
-            self.spec["volumes"] = self._item["volumes"]
-            self._place(("spec", "volumes"), "volumes")
+        for name in ("initContainers", "volumes"):
+            if self._item.get(name) is not None:
+                self.spec[name] = self._item[name]
+                self._place(("spec", name), name)
         origin = (*self._path[:-2], "volumes")
         add_mounted_volumes(self.spec, self._above.get("volumes"), origin, self.places)
 
-    def metadata(self, kind: str) -> Any:
-        """Return the pod's metadata."""
+    def metadata(self, default: str) -> Any:
+        """Return the pod's metadata; `default` is the name of the default container."""
         self._place(("metadata",), "metadata")
         own, origin = self._item.get("metadata"), (*self._path[:-2], "podMetadata")
         common = part(self._above, "podMetadata")
         metadata = merge_metadata({} if own is None else own, common, origin, self.places)
-        names = (
-            ["main"]
-            if kind in _ALONE
-            else [one.get("name") for one in self._item[kind]["containers"]]
-        )
-        default = "main" if "main" in names else names[-1]
         known = {"annotations": {DEFAULT_CONTAINER_ANNOTATION: default}} if default else {}
         return merge_metadata(metadata, known, (), {})
 
@@ -188,6 +175,13 @@ class _Draft:
             else:
                 self.spec = spec
                 self.places |= places
+
+
+def _with_mounts(container: Json, container_set: Json) -> Json:
+    """Return a container with the volume mounts that its set gives to all."""
+    mounts = as_objects(container_set.get("volumeMounts"))
+    own = as_objects(container.get("volumeMounts"))
+    return {**container, "volumeMounts": [*own, *mounts]} if mounts else container
 
 
 def _read_patch(text: str, read: ReadText | None) -> Json:
