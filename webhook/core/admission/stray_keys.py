@@ -26,7 +26,7 @@ from webhook.core.admission.rules.hints import (
 )
 from webhook.core.bounds import LONGEST_KEY, MOST_TEMPLATES
 from webhook.core.pod.demand import read_demand
-from webhook.core.pod.fields import as_object, as_objects, part
+from webhook.core.pod.fields import as_objects, part
 from webhook.core.pod.findings import Finding, Reason, annotation_path
 from webhook.core.pod.shapes import (
     CONTAINER_FIELDS,
@@ -43,7 +43,6 @@ from webhook.core.words import shortened
 from webhook.names import (
     API_GROUP,
     ASKING_ANNOTATIONS,
-    GPU_COUNT_ANNOTATION,
     GPU_MEMORY_ANNOTATION,
     PREFIX,
     VRAM_POLICY_KIND,
@@ -51,7 +50,7 @@ from webhook.names import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from webhook.core.admission.decide import Decision
     from webhook.core.pod.fields import Json
@@ -196,31 +195,27 @@ def warnings_about(
     The template is the likeliest for all of them. `pod` is its pod, about which the findings are
     known, with their paths in the object.
     """
-    written_out = (one for one in strays if one.value and not is_filled_in(one.value))
-    moved = {one.meant: one for one in written_out if one.templates}
-    decision = _decision_with(pod, moved, decide) if moved else None
+    moved = {
+        annotation_path(one.meant): one
+        for one in strays
+        if one.templates and one.value and not is_filled_in(one.value)
+    }
+    own = part(pod, "metadata", "annotations")
+    annotations = {**own, **{one.meant: one.value for one in moved.values()}}
+    metadata = {**part(pod, "metadata"), "annotations": annotations}
+    decision = decide({**pod, "metadata": metadata}) if moved else None
     wrong: dict[str, list[str]] = {}
     beside: list[str] = []
     before = {(one.reason, one.path) for one in known}
     for finding in decision.findings if decision else ():
-        at = {annotation_path(key): stray for key, stray in moved.items()}.get(finding.path)
         shown = template.shown(finding.path)
-        if at is not None:
-            wrong.setdefault(at.meant, []).append(finding.detail)
+        if finding.path in moved:
+            wrong.setdefault(finding.path, []).append(finding.detail)
         elif (finding.reason, shown) not in before:
             beside.append(f"{shown}: beside that, {finding.reason}: {finding.detail}")
     for one in strays:
-        yield "; ".join((one.warning, *wrong.get(one.meant, ())))
+        yield "; ".join((one.warning, *wrong.get(annotation_path(one.meant), ())))
     yield from beside[:SHOWN]
-
-
-def _decision_with(
-    pod: Json, moved: Mapping[str, StrayKey], decide: Callable[[Json], Decision]
-) -> Decision:
-    metadata = as_object(pod.get("metadata"))
-    own = as_object(metadata.get("annotations"))
-    annotations = {**own, **{key: one.value for key, one in moved.items()}}
-    return decide({**pod, "metadata": {**metadata, "annotations": annotations}})
 
 
 def wrong_amounts(key: str, value: object, path: str) -> Iterator[Finding]:
@@ -231,15 +226,11 @@ def wrong_amounts(key: str, value: object, path: str) -> Iterator[Finding]:
     if type(value) is bool or not isinstance(value, str | int | float) or is_filled_in(value):
         return
     text = str(value)
-    annotations: Json = {GPU_MEMORY_ANNOTATION: text} if key == GPU_MEMORY_ANNOTATION else {}
     entries = (entry.partition("=") for entry in text.split(","))
     names = dict.fromkeys(name.strip(" ") for name, equals, _ in entries if equals) or ("main",)
-    first: Json = {}
-    if key == GPU_COUNT_ANNOTATION:
-        annotations = {key: text, GPU_MEMORY_ANNOTATION: "1Gi"}
-    elif key == VRAM_RESOURCE:
-        first = {"resources": {"limits": {key: text}}}
-    containers = [{"name": name, **first} for name in names]
+    limits = {key: text} if key == VRAM_RESOURCE else {}
+    annotations = {} if limits else {GPU_MEMORY_ANNOTATION: "1Gi", key: text}
+    containers = [{"name": name, "resources": {"limits": limits}} for name in names]
     pod = {"metadata": {"annotations": annotations}, "spec": {"containers": containers}}
     for finding in read_demand(read_pod(pod))[1]:
         if finding.reason in _OF_FORM:
@@ -278,13 +269,10 @@ def search_stray_keys(
         return True
 
     walk(obj, enter)
-    kind = obj.get("kind")
-    bounds = useless_bounds(obj, kind, version) if type(kind) is str else ()
-    found += [one for one, _ in bounds]
-    return tuple(found)
+    return (*found, *(one for one, _ in useless_bounds(obj, version)))
 
 
-def useless_bounds(obj: Json, kind: str, version: str) -> Iterator[tuple[StrayKey, str]]:
+def useless_bounds(obj: Json, version: str) -> Iterator[tuple[StrayKey, str]]:
     """Yield each bound on VRAM that Kubernetes does not count as one, and its cure.
 
     Of an extended resource a ResourceQuota counts only `requests.`
@@ -293,7 +281,7 @@ def useless_bounds(obj: Json, kind: str, version: str) -> Iterator[tuple[StrayKe
     """
     if version not in {"v1", ""}:
         return
-    hard = part(obj, "spec", "hard")
+    kind, hard = obj.get("kind"), part(obj, "spec", "hard")
     for key in (f"limits.{VRAM_RESOURCE}", VRAM_RESOURCE) if kind == "ResourceQuota" else ():
         if key in hard:
             do = f"write {_QUOTA}: {hard[key]}" if _QUOTA not in hard else "remove it"

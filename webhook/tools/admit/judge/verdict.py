@@ -300,7 +300,7 @@ def judge(
     if target.found.pod is None:
         is_apart = target.found.form is Form.ELSEWHERE
         decision = _of_amounts(target) if is_apart else None
-        bounds = useless_bounds(found.value, found.kind, found.version)
+        bounds = useless_bounds(found.value, found.version)
         notes = tuple(f"{one.field}: {do}" for one, do in bounds)
         return JudgedPod(
             target=target,
