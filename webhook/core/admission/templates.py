@@ -142,43 +142,32 @@ def advise(
     if not is_written or not is_own_kind(kind, version):
         return WorkloadAdvice(outcome=Outcome.SKIPPED, policy=policy.short_digest)
     advice = WorkloadAdvice(policy=policy.short_digest)
-    for template in find_templates(request.obj, kind, version):
-        if template.pod is None or not template.path:
-            continue
-        pod = pod_of(template, request.name)
+    (template,) = find_templates(request.obj, kind, version)
+    if template.pod is None or not template.path:
+        return advice
+    pod = pod_of(template, request.name)
 
-        def decided(pod: Json) -> Decision:
-            return decide(creation_of(pod, request.namespace), policy, cluster, Phase.MUTATE)
+    def decided(pod: Json) -> Decision:
+        return decide(creation_of(pod, request.namespace), policy, cluster, Phase.MUTATE)
 
-        decision = relocated(decided(pod), template)
-        if decision.skip in _SILENT:
-            return replace(advice, outcome=Outcome.SKIPPED, reasons=decision.reasons)
-        if decision.silent:
-            return replace(
-                advice, outcome=decision.outcome, reasons=decision.reasons, rule=decision.rule
-            )
-        strays = find_stray_keys(request.obj, [template])
-        warnings = (
-            *_foreseen(decision),
-            *decision.unread,
-            *decision.notes,
-            *warnings_about(strays, template, pod, decided, decision.findings),
-        )
-        asked_bytes, metadata = decision.advises_on_bytes, pod.get("metadata")
-        if asked_bytes is not None and isinstance(metadata, dict):
-            warnings += tuple(filter(None, [more(request, metadata, asked_bytes)]))
-        return replace(
-            advice,
-            warnings=warnings,
-            outcome=_outcome(warnings),
-            reasons=decision.reasons,
-            rule=decision.rule,
-        )
-    return advice
-
-
-def _outcome(warnings: tuple[str, ...]) -> Outcome:
-    return Outcome.WARNED if warnings else Outcome.ALLOWED
+    decision = relocated(decided(pod), template)
+    if decision.skip in _SILENT:
+        return replace(advice, outcome=Outcome.SKIPPED, reasons=decision.reasons)
+    advice = replace(advice, reasons=decision.reasons, rule=decision.rule)
+    if decision.silent:
+        return replace(advice, outcome=decision.outcome)
+    strays = find_stray_keys(request.obj, [template])
+    warnings = (
+        *_foreseen(decision),
+        *decision.unread,
+        *decision.notes,
+        *warnings_about(strays, template, pod, decided, decision.findings),
+    )
+    asked_bytes, metadata = decision.advises_on_bytes, pod.get("metadata")
+    if asked_bytes is not None and isinstance(metadata, dict):
+        warnings += tuple(filter(None, [more(request, metadata, asked_bytes)]))
+    outcome = Outcome.WARNED if warnings else Outcome.ALLOWED
+    return replace(advice, warnings=warnings, outcome=outcome)
 
 
 def _foreseen(decision: Decision) -> Iterator[str]:

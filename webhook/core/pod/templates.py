@@ -138,15 +138,13 @@ def _with_names(template: Template, name: str) -> Template:
         if any(one.get("name") is None for one in containers):
             called = name if field == "containers" else f"{name}-init"
             given[field] = [
-                {"name": f"{called}-{index}" if index else called, **_given(one)}
+                one
+                if one.get("name") is not None
+                else {**one, "name": f"{called}-{index}" if index else called}
                 for index, one in enumerate(containers)
             ]
     pod = {**(template.pod or {}), "spec": {**spec, **given}}
     return replace(template, pod=pod) if given else template
-
-
-def _given(container: Json) -> Json:
-    return {key: value for key, value in container.items() if key != "name" or value is not None}
 
 
 def made_elsewhere(obj: Json, kind: str, version: str) -> list[Unjudged]:
