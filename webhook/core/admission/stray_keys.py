@@ -1,4 +1,4 @@
-"""Keys of ours where nothing reads them, and what their author meant.
+"""Our keys in places where nothing reads them, and what their author meant by them.
 
 | found | by |
 | --- | --- |
@@ -67,7 +67,7 @@ _POLICY_IN_TEXT: Final = f"kind: {VRAM_POLICY_KIND}"
 
 
 class StrayKey(NamedTuple):
-    """A key that nothing reads where it is."""
+    """A key in a place where nothing reads it."""
 
     path: Path
     """Its place in the object, or that of the text that holds it."""
@@ -240,11 +240,10 @@ def wrong_amounts(key: str, value: object, path: str) -> Iterator[Finding]:
 def search_stray_keys(
     obj: Json, version: str, templates: Sequence[Template]
 ) -> tuple[StrayKey, ...]:
-    """Return where keys of ours that ask stand in an object and no template of it has them.
+    """Return the keys of an object that ask for VRAM and that none of its templates has.
 
-    That is every key of a map, and where the object has no template, also each text that holds one
-    as YAML would, once: values of a chart may be one text. A comment holds none. Raises
-    TooMuchToSearchError.
+    Every map is searched. If the object has no template, texts are searched for YAML with such a
+    key as well, since the values of a chart may be one text. Raises TooMuchToSearchError.
     """
     if version.rpartition("/")[0] == API_GROUP:
         return ()
@@ -304,7 +303,7 @@ def _asked_in(text: str) -> str:
 
 
 def _judged(template: Template) -> Iterator[Path]:
-    """Yield where each key of ours may be that admission reads, or that `find_stray_keys` finds."""
+    """Yield the places in which admission or `find_stray_keys` reads our keys for a template."""
     spec = part(template.pod, "spec")
     amounts = [
         ("spec", field, index, "resources", kind)

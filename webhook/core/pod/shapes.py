@@ -62,9 +62,10 @@ class Template:
     """`metadata` and `spec` as its pods get them; None where a workload has no template."""
     form: Form = Form.POD
     places: Mapping[Path, Path] = field(default_factory=dict)
-    """Paths in the object of parts of the pod, by their paths in the pod; the longest one counts.
+    """Paths in the object of parts of the pod that are not below the template's path.
 
-    Other parts are below the template's path."""
+    Each is kept by its path in the pod. The longest path counts.
+    """
     unjudged: tuple[Unjudged, ...] = ()
 
     def place(self, path: Path) -> Path:

@@ -143,7 +143,7 @@ class JudgedPod:
         if self.findings:
             return self.findings[0].line
         is_apart = self.target.found.form is Form.ELSEWHERE
-        inside = self.target.carried[0].path if is_apart else ()
+        inside = self.target.stray[0].path if is_apart else ()
         return self.lines.of((*self.target.at, *inside))
 
     @property
@@ -221,7 +221,7 @@ class JudgedPod:
     @property
     def carries(self) -> str:
         """The keys in the object that were not judged."""
-        carried, found = self.target.carried, self.target.object
+        carried, found = self.target.stray, self.target.object
         keys = [f"{one.key} in a text" if one.is_in_text else one.key for one in carried]
         made = "its pods are made elsewhere"
         if found.version in _MAKES_NO_PODS and not any(one.is_in_text for one in carried):
@@ -235,8 +235,7 @@ class JudgedPod:
         if decision is None:
             return ()
         if decision.malformed:
-            path, _, _ = decision.malformed.partition(": ")
-            return (self._remark(decision.malformed, "Malformed", path),)
+            return (self._remark(decision.malformed, "Malformed"),)
         return tuple(
             self._remark(str(one), one.reason.value, one.path) for one in decision.findings
         )
@@ -308,7 +307,7 @@ def judge(
             lines=lines,
             decision=decision,
             notes=notes,
-            unread_keys=tuple(one.warning for one in target.stray),
+            unread_keys=() if is_apart else tuple(one.warning for one in target.stray),
         )
     pod, copied = sent_pod(as_sent(target.pod))
     known = replace(cluster, namespaces={namespace: with_name(namespace, namespace_labels)})
@@ -380,7 +379,7 @@ def _of_amounts(target: Target) -> Decision:
     """Decide what is wrong with amounts alone: somebody else makes their pods."""
     findings = tuple(
         finding
-        for one in target.carried
+        for one in target.stray
         if not one.is_in_text and target.object.version not in _MAKES_NO_PODS
         for finding in wrong_amounts(one.key, one.value, one.field)
     )

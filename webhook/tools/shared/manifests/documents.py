@@ -77,14 +77,14 @@ class ManifestObject:
             found = find_templates(self.value, self.kind, self.version, _read_field)
             is_own = is_own_kind(self.kind, self.version)
             templates = [one for one in found if is_own or not is_open(one)]
-            carried = search_stray_keys(self.value, self.version, templates)
+            elsewhere = search_stray_keys(self.value, self.version, templates)
             others = tuple(made_elsewhere(self.value, self.kind, self.version))
         except TooMuchToSearchError as error:
             name = text_of(self.value, "metadata", "name") or "(no name)"
             raise ManifestError(f"{self.kind} {name} {error}") from None
         is_known = bool(found) and (is_own or any(one.form is Form.CONTAINER for one in found))
-        is_apart = bool(carried) and (not is_known or len(templates) < len(found))
-        stray = find_stray_keys(self.value, templates, () if is_apart else carried)
+        is_apart = bool(elsewhere) and (not is_known or len(templates) < len(found))
+        stray = find_stray_keys(self.value, templates, () if is_apart else elsewhere)
         if is_apart:
             templates = [*templates, Template((), None, Form.ELSEWHERE)]
         if templates and others:
@@ -92,14 +92,8 @@ class ManifestObject:
             templates = [first, *templates[1:]]
         for template in templates:
             own = [one for one in stray if (one.templates or templates)[0].path == template.path]
-            is_last = template.form is Form.ELSEWHERE
-            yield Target(
-                self,
-                template,
-                carried if is_last else (),
-                () if is_last else tuple(own),
-                is_one_of_many=len(templates) > 1,
-            )
+            keys = elsewhere if template.form is Form.ELSEWHERE else tuple(own)
+            yield Target(self, template, keys, is_one_of_many=len(templates) > 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +102,11 @@ class Target:
 
     object: ManifestObject
     found: Template
-    carried: tuple[StrayKey, ...] = ()
-    """Keys of ours that no template of the object has, if its pods may be made elsewhere."""
     stray: tuple[StrayKey, ...] = ()
-    """Keys that nothing reads where they stand, and that are meant for this template."""
+    """Keys that nothing reads in their place and that are meant for this template.
+
+    Of an object whose pods may be made elsewhere, these are the keys that no template has.
+    """
     is_one_of_many: bool = False
     """Whether the object holds more than this one."""
 
