@@ -175,6 +175,10 @@ SPARK_DENIED = {
         f"  driver: {{{ASKS}, template: {{spec: {{hostIPC: true, containers: [{{name: a}}]}}}}}}\n",
         "HostIPC: spec.driver.template.spec.hostIPC: ",
     ),
+    "a node selector": (
+        f"  nodeSelector: {{kubernetes.io/os: windows}}\n  driver: {{{ASKS}}}\n",
+        "UnsupportedOS: spec.nodeSelector[kubernetes.io/os]: ",
+    ),
     "a container's privilege": (
         f"  executor: {{{ASKS}, securityContext: {{privileged: true}}}}\n",
         "PrivilegedContainer: spec.executor.securityContext.privileged: ",

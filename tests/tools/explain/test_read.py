@@ -365,13 +365,14 @@ def test_how_many_pods_there_should_be(api, kind, spec, status, wanted):
         (CRON_JOB, {}, ("vramwarden.io/gpu-memory",)),
     ],
 )
-def test_an_annotation_at_the_wrong_level_is_seen(api, kind, asks, misplaced):
+def test_a_key_at_the_wrong_level_is_seen(api, kind, asks, misplaced):
     spec = {"template": {"metadata": {"annotations": asks}}, "replicas": 0}
     if kind is CRON_JOB:
         spec = {"jobTemplate": {"spec": spec}}
     annotations = {"vramwarden.io/gpu-memory": "8Gi", "a": "b"}
-    facts, _ = read_workload(api, kind, a_workload(kind, spec, annotations=annotations))
-    assert facts.misplaced == misplaced
+    for field in ("annotations", "labels"):
+        facts, _ = read_workload(api, kind, a_workload(kind, spec, **{field: annotations}))
+        assert facts.misplaced == misplaced
 
 
 def test_of_a_workload_that_does_not_exist_others_are_named(api):
