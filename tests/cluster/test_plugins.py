@@ -83,6 +83,22 @@ def test_a_limit_ranges_other_defaults_go_to_the_sidecar_too_and_are_let_be(team
     assert team.calls()[1:] == [("mutate", "allowed", 0), ("validate", "allowed", 0)]
 
 
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"max": {"nvidia.com/gpu": "1"}, "default": {"nvidia.com/gpu": "0"}},
+        {"max": {"rdma/ib": "1"}},
+        {"min": {"rdma/ib": "0"}, "default": {"rdma/ib": "0"}},
+    ],
+    ids=["no GPU by default", "maximum of a device", "minimum of a device"],
+)
+def test_a_limit_range_of_an_extended_resource_gives_the_sidecar_none_of_it(team, item):
+    limit_range(team, **item)
+    resources = container(team.accepts(a_pod("8Gi")), "vram-enforcer")["resources"]
+    (name,) = {**item.get("max", {}), **item.get("min", {})}
+    assert [resources[kind][name] for kind in ("limits", "requests")] == ["0", "0"]
+
+
 def test_a_limit_ranges_minimum_above_the_sidecar_refuses_in_its_own_words(team):
     """Known: the sidecar's amounts are fixed, and in such a namespace its pods cannot be."""
     limit_range(team, min={"cpu": "100m"})

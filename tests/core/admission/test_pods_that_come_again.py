@@ -145,7 +145,7 @@ def test_seeing_every_gpu_is_set_by_hand_unless_all_is_as_translation_writes_it(
         {"env": None},
         {"volumeMounts": [{"name": "v", "mountPath": "/usr"}]},
         {"startupProbe": None, "livenessProbe": {"exec": {"command": ["true"]}}},
-        {"resources": {"limits": {"vramwarden.io/vram": "1Gi", "nvidia.com/gpu": "1"}}},
+        {"resources": {"limits": {"vramwarden.io/vram": "1Gi", "memory": "1Gi"}}},
         {"securityContext": {"privileged": True}},
         {"fieldOfTheFuture": {"a": 1}},
     ],

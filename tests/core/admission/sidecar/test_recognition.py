@@ -98,6 +98,9 @@ OF_THE_API_SERVER = {
             "requests": {"ephemeral-storage": "1Mi"},
         }
     },
+    "LimitRanger, of a device": {
+        "resources": {"limits": {"rdma/ib": "0"}, "requests": {"rdma/ib": "0"}}
+    },
 }
 OF_WEBHOOKS = {
     "variables of others": {
@@ -282,6 +285,8 @@ def test_the_sidecar_gets_no_gpu_of_its_own(fields):
     put_in(pod, "vram-enforcer", fields)
     assert not decided(pod, phase=Phase.VALIDATE).allowed
     again = decided(pod)
+    for name in fields["resources"].get("limits", {}):
+        put_in(clean, "vram-enforcer", both(name, "0", "0"))
     assert not again.allowed or again.obj == clean
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from fractions import Fraction
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.admission.gate import MOUNT, has_gate
@@ -16,6 +17,7 @@ from webhook.names import (
     ENFORCER_CONTAINER,
     ENFORCER_RUN_PATH,
     PREFIX,
+    VRAM_RESOURCE,
 )
 
 if TYPE_CHECKING:
@@ -63,6 +65,7 @@ def is_intact(container: Container, wanted: Json, *, stored: bool) -> bool:
     | the API server | its defaults, with its values | yes | yes |
     | its plugin AlwaysPullImages | imagePullPolicy Always | yes | yes |
     | its plugin LimitRanger | a sensible amount of ephemeral storage | yes | yes, any amount |
+    | the same | 0 of an extended resource; translation writes 0 over others | yes | yes |
     | webhooks of clouds, meshes | variables, credential mounts, FallbackToLogsOnError | no | yes |
     | anybody | anything else | no | no |
 
@@ -97,12 +100,19 @@ def as_written(raw: Json, wanted: Json) -> Json:
     resources = raw.get("resources")
     if type(resources) is not dict:
         return container
+    written = wanted["resources"]
+    found = {kind: each for kind, each in resources.items() if type(each) is dict}
+    extended = (name for each in found.values() for name in each if _is_extended(name))
+    zeros = dict.fromkeys(islice(extended, _MOST_ZEROS), "0") if "limits" in written else {}
     kept = {
-        kind: {**amounts, _DISK: resources[kind][_DISK]}
-        for kind, amounts in wanted["resources"].items()
-        if type(resources.get(kind)) is dict and _is_sensible(resources[kind].get(_DISK))
+        kind: {_DISK: found[kind][_DISK]}
+        for kind in written.keys() & found.keys()
+        if _is_sensible(found[kind].get(_DISK))
     }
-    return {**container, "resources": {**wanted["resources"], **kept}} if kept else container
+    if not zeros and not kept:
+        return container
+    both = {kind: {**each, **zeros, **kept.get(kind, {})} for kind, each in written.items()}
+    return {**container, "resources": both}
 
 
 def holds(container: Container, wanted: Json) -> bool:
@@ -120,7 +130,7 @@ def holds(container: Container, wanted: Json) -> bool:
     | the gate | as translation writes it; required with the GPUs chosen |
     | other VRAM_* | any, each set once, by value or from an annotation of ours |
     | other variables | what others add in good faith |
-    | resources | CPU, memory, ephemeral storage |
+    | resources | CPU, memory, ephemeral storage, 0 of extended resources |
     | mounts | the wanted ones, others of ours beside them, credentials |
     | other fields | those of `_FIELDS` |
     """
@@ -153,6 +163,8 @@ _FIELDS: Final = _DEFAULTS.keys() | {
 _DISK: Final = "ephemeral-storage"
 _LEAST_DISK: Final = Fraction(MIB)
 """With less its log alone would have the kubelet evict the pod."""
+_MOST_ZEROS: Final = 16
+"""Number of extended resources of which the sidecar keeps 0, as a LimitRange with them wants."""
 _AMOUNTS: Final = frozenset({"cpu", "memory", _DISK})
 _NOTHING: Final = Fraction(-1)
 _PROBE_DEFAULTS: Final = {"successThreshold": 1}
@@ -205,11 +217,22 @@ def _holds_amounts(container: Container, wanted: Json, *, stored: bool) -> bool:
         found = container.resources(kind)
         if not all(_equal(found.get(key), each) for key, each in amounts.items()):
             return False
-        if found.keys() - amounts.keys() - {_DISK}:
+        others = found.keys() - amounts.keys() - {_DISK}
+        if not all(_is_none(name, found[name]) for name in others):
             return False
         if not stored and _DISK in found and not _is_sensible(found[_DISK]):
             return False
     return True
+
+
+def _is_extended(resource: str) -> bool:
+    """Return True for an extended resource other than VRAM, of which the sidecar has none."""
+    return "/" in resource and resource != VRAM_RESOURCE
+
+
+def _is_none(resource: str, amount: str) -> bool:
+    """Return True for 0 of an extended resource."""
+    return _is_extended(resource) and amount_or(amount, _NOTHING) == 0
 
 
 def _equal(actual: str | None, wanted: str) -> bool:
@@ -266,7 +289,9 @@ def _may_be_ours(entry: Json) -> bool:
 def _amounts_known(container: Container) -> bool:
     resources = mapping(container.raw, "resources", container.path)
     return resources.keys() <= {"requests", "limits"} and all(
-        container.resources(kind).keys() <= _AMOUNTS for kind in resources
+        name in _AMOUNTS or _is_none(name, amount)
+        for kind in resources
+        for name, amount in container.resources(kind).items()
     )
 
 
