@@ -303,12 +303,9 @@ def replaced(pod: Json, path: str, found: re.Match[str]) -> Json:
 
 
 def with_flag(pod: Json, path: str, found: re.Match[str]) -> Json:
-    """Write the value of a flag that is there, in the same word or in the next one."""
+    """Write the value of a flag or key that is there, in the same word."""
     holder, key = holder_of(pod, path)
     flag, value = found[1], found[2].lstrip("\"':= ")
-    if holder[key] == flag:
-        holder[key + 1] = value
-        return pod
     old = re.compile(
         rf"""({re.escape(flag)}["']?(?:\s*[:=]\s*|\s+))(["']?)(?:\$\(.*?\)|\$\{{.*?\}}|[^\s"',;}})]+)\2"""
     )
@@ -368,7 +365,7 @@ CURES: list[tuple[str, Any]] = [
         one(lambda pod, _, found: lines(pod, found[1])),
     ),
     (rf"^write (--?[a-z_-]+)=(\S+){ON}", one(with_flag)),
-    (rf"""^write ([a-z_-]+)(["']?\s*[:=]\s*\S+){ON}""", one(with_flag)),
+    (rf"""^write (["']?[a-z_-]+)(["']?\s*[:=]\s*\S+){ON}""", one(with_flag)),
     (rf"^write (\S+){ON}", one(lambda pod, path, found: put(pod, path, found[1]))),
     (r"^remove (\S+); only containers with VRAM", one(replaced)),
     (r"^write (\S+=)?(\S+) or more; ", one(enlarged)),

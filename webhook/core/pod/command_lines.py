@@ -52,9 +52,9 @@ class Words:
         """The text in lowercase and with `_` for `-`, so that a flag, a keyword and a variable are
         spelled alike."""
 
-    def at(self, found: re.Match[str]) -> Word:
-        """Return the word in which a match begins."""
-        return self.words[self.text.count(_END, 0, found.start())]
+    def at(self, found: re.Match[str], group: str | int = 0) -> Word:
+        """Return the word in which a group of a match begins."""
+        return self.words[self.text.count(_END, 0, found.start(group))]
 
     def written(self, found: re.Match[str], group: str) -> str:
         """Return a group of a match in `plain` as it is spelled in the text."""

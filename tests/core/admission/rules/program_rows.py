@@ -218,7 +218,13 @@ BOUNDS = {
     ),
     "vLLM, words in a variable": Row(VLLM, env(EXTRA_ARGS=VLLM_LINE)),
     "vLLM, a variable of its image": Row(VLLM, env(GPU_MEMORY_UTILIZATION=REFERENCE)),
-    "vLLM, a variable from elsewhere": args(VLLM, "--gpu-memory-utilization=$(UTIL)"),
+    "vLLM, a variable from elsewhere": Row(
+        VLLM,
+        {
+            "args": ["--gpu-memory-utilization=$(UTIL)"],
+            "envFrom": [{"configMapRef": {"name": "m"}}],
+        },
+    ),
     "SGLang": args(SGLANG, SGLANG_LINE),
     "SGLang, its tokens": args(SGLANG, "--max-total-tokens", "4096"),
     "TGI": args(TGI, TGI_LINE),
@@ -263,7 +269,11 @@ LITERALS = {
     ),
     "vLLM, two words": wrong(
         args(VLLM, "--model", "m", "--gpu-memory-utilization", "0.3"),
-        f"{ARGS}[2]: {WRITE_VLLM}0.3 {WHOLE}",
+        f"{ARGS}[3]: write {REFERENCE}; 0.3 {WHOLE}",
+    ),
+    "vLLM, a variable that it lacks": wrong(
+        args(VLLM, "--gpu-memory-utilization", "$(UTIL)"),
+        f"{ARGS}[1]: write {REFERENCE}; the container has no variable UTIL",
     ),
     "vLLM, a private image": wrong(args(OWN, "--gpu-memory-utilization=.95"), f".95 {WHOLE}"),
     "vLLM, a line": wrong(
@@ -303,9 +313,11 @@ LITERALS = {
     ),
     "vLLM, JSON": wrong(
         line("echo '{\"gpu_memory_utilization\": 0.9}' > /m/1/model.json; exec tritonserver"),
-        f'write gpu_memory_utilization": {REFERENCE}; 0.9 {WHOLE}',
+        f'write "gpu_memory_utilization": {REFERENCE}; 0.9 {WHOLE}',
     ),
-    "SGLang": wrong(args(SGLANG, "--mem-fraction-static", "0.88"), f"write {SGLANG_LINE}; 0.88 "),
+    "SGLang": wrong(
+        args(SGLANG, "--mem-fraction-static", "0.88"), f"{ARGS}[1]: write {REFERENCE}; 0.88 "
+    ),
     "TGI": wrong(args(TGI, "--cuda-memory-fraction=0.5"), f"write {TGI_LINE}; 0.5 {WHOLE}"),
     "vLLM, a default": wrong(
         line("vllm serve m --gpu-memory-utilization=${UTIL:-0.9} --port 80"),
@@ -338,7 +350,7 @@ LITERALS = {
     ),
     "TensorRT-LLM": wrong(
         runs("trtllm-serve", "m", "--kv_cache_free_gpu_memory_fraction", "0.9"),
-        f"write --kv_cache_free_gpu_memory_fraction{FREE}0.9 is of what the weights leave free",
+        f"{COMMAND}[3]: write {FREE[1:]}0.9 is of what the weights leave free",
     ),
     "TensorRT-LLM in Triton": wrong(
         line("fill_template.py -i x kv_cache_free_gpu_mem_fraction:0.9 && exec tritonserver"),
@@ -346,7 +358,7 @@ LITERALS = {
     ),
     "LMDeploy": wrong(
         runs("lmdeploy", "serve", "api_server", "m", "--cache-max-entry-count", "0.8"),
-        f"write --cache-max-entry-count{FREE}0.8 is of what the weights leave free",
+        f"{COMMAND}[5]: write {FREE[1:]}0.8 is of what the weights leave free",
     ),
 }
 

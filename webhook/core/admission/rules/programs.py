@@ -144,11 +144,14 @@ class _Fraction(NamedTuple):
 
 def _fractions(words: Words) -> Iterator[_Fraction]:
     for found in islice(FRACTION.finditer(words.plain), MOST_FRACTIONS):
-        word, name, gap = words.at(found), words.written(found, "name"), found["gap"]
+        word, name, gap = words.at(found, "value"), words.written(found, "name"), found["gap"]
         before = name + (gap if "=" in gap or ":" in gap else "=")
+        if gap[0] in "\"'":
+            before = gap[0] + before
+        is_value = word is not words.at(found) or name == word.variable
         yield _Fraction(
             path=word.path,
-            before="" if name == word.variable else before,
+            before="" if is_value else before,
             value=words.written(found, "value"),
             of="free" if found["free"] else "all",
         )
@@ -253,7 +256,16 @@ class _Judge:
             if word.variable == name:
                 text = word.text.removeprefix(f"{name}=")
                 return self._judge_number(_Fraction(word.path, "", text, found.of))
+        if not by_shell and self._lacks(name):
+            return self._write(
+                found, f"the container has no variable {shortened(name, LONGEST_WORD)}"
+            )
         return self._judge_number(found._replace(value=reference["default"] or ""))
+
+    def _lacks(self, name: str) -> bool:
+        """Return True if the container certainly has no such variable."""
+        added = {entry["name"] for entry in self._case.rule.env}
+        return not self._container.raw.get("envFrom") and name not in self._known | added
 
     def _judge_number(self, found: _Fraction) -> str:
         if len(found.value) > LONGEST_WORD or not _NUMBER.fullmatch(found.value):
@@ -324,20 +336,22 @@ class _Judge:
         """Yield a warning if a model is spread over more GPUs than the pod has."""
         words, demand = self._line.words, self._case.demand
         asked = [
-            (int(found["count"]), words.at(found), words.written(found, "name"))
+            (int(found["count"]), found, words.written(found, "name"))
             for found in islice(PARALLEL.finditer(words.plain), SHOWN)
             if (known or found["known"]) and int(found["count"]) > demand.gpu_count
         ]
         if not asked or SEVERAL_NODES.search(words.plain):
             return
-        most, word, name = max(asked, key=lambda one: one[0])
+        most, flag, name = max(asked, key=lambda one: one[0])
         has = f"{demand.gpu_count} GPU{'s' * (demand.gpu_count > 1)}"
         allowed = self._case.suggestions.max_count
         if demand.path == MEMORY_PATH and (allowed is None or most <= allowed):
             why = f"{name} needs {most} GPUs, and the pod asks for {has}"
-            yield f'{word.path}: write {GPU_COUNT_ANNOTATION}: "{most}"; {why}'
+            yield f'{words.at(flag).path}: write {GPU_COUNT_ANNOTATION}: "{most}"; {why}'
             return
         why = f"it is the number of GPUs, and the pod asks for {has}"
-        for _, word, name in asked:
-            flag = "" if name == word.variable else f"{name}="
-            yield f"{word.path}: write {flag}{demand.gpu_count}; {why}"
+        for _, flag, name in asked:
+            word = words.at(flag, "count")
+            is_value = word is not words.at(flag) or name == word.variable
+            written = str(demand.gpu_count) if is_value else f"{name}={demand.gpu_count}"
+            yield f"{word.path}: write {written}; {why}"
