@@ -24,7 +24,7 @@ def test_help_has_each_command_once_and_cuts_no_sentence():
 def test_a_mistyped_command_is_answered_with_what_was_meant(word, meant):
     done = runner().invoke(main, [word, "--help"])
     assert done.exit_code == ExitCode.WRONG
-    assert done.output.endswith(f"Error: No such command {word!r}.{meant}\n")
+    assert done.stderr.endswith(f"Error: No such command {word!r}.{meant}\n")
 
 
 @pytest.mark.process  # click asks bash for its version

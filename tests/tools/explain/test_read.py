@@ -611,7 +611,7 @@ def test_a_kind_is_written_as_kubectl_takes_it(api, explain, words, title):
 def test_what_is_no_kind_and_no_name_is_said(explain, words, code, said):
     done = explain(*words)
     assert done.exit_code == code
-    assert said in done.output
+    assert said in done.stdout + done.stderr
 
 
 def test_the_command_ends_with_zero_where_nothing_is_wrong(api, explain):
