@@ -44,7 +44,7 @@ FOUND = {
     "webhook.core.node": 76,
     "webhook.core.nvidia": 32,
     "webhook.core.placement": 38,
-    "webhook.core.pod": 64,
+    "webhook.core.pod": 63,
     "webhook.core.policy": 54,
     "webhook.limiter": 31,
     "webhook.nodekit": 8,

@@ -46,7 +46,7 @@ _SPARK_PATHS: Final = {
     "SparkApplication": ("spec",),
     "ScheduledSparkApplication": ("spec", "template"),
 }
-"""Where each kind of Spark's operator holds its components."""
+"""Path of the components in each kind of Spark's operator."""
 _SPARK_CONTAINERS: Final = {
     "driver": "spark-kubernetes-driver",
     "executor": "spark-kubernetes-executor",

@@ -45,7 +45,7 @@ class Form(Enum):
 
 
 class Unjudged(NamedTuple):
-    """A field by which a controller adds to the pods what nobody can judge here."""
+    """A field whose additions to the pods cannot be judged here."""
 
     path: Path
     """Its place in the object."""
