@@ -14,9 +14,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
+from webhook.core.bounds import LONGEST_REFERENCE
 from webhook.core.pod.command_lines import GAP
+
+if TYPE_CHECKING:
+    from webhook.core.pod.command_lines import CommandLine
+    from webhook.core.pod.views import Container
 
 Of = Literal["all", "free", "spare"]
 """Meaning of a bound: a fraction of all memory of the GPU, a fraction of the memory that weights
@@ -210,6 +215,19 @@ _ONLY_NAMES_IT: Final = re.compile(
     rf"{GAP}[^;&|\n]*"
 )
 """A command that names a program without running it, with its words."""
+
+
+def program_of(container: Container, line: CommandLine) -> SizedProgram | None:
+    """Return the program of the table that a container runs, or None."""
+    raw, plain = container.raw, line.words.plain[: line.end]
+    image = raw.get("image")
+    if type(image) is str and len(image) <= LONGEST_REFERENCE:
+        by_image = program_of_image(image)
+        starts_other = line.line is not None or OTHER_COMMAND.match(plain)
+        of_entry_point = not raw.get("command") and not starts_other
+        if by_image and (of_entry_point or re.search(by_image.runs_in_image, plain)):
+            return by_image
+    return program_of_command(plain)
 
 
 def program_of_command(plain: str) -> SizedProgram | None:

@@ -11,17 +11,15 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from webhook.core.admission.rules.hints import SHOWN
-from webhook.core.bounds import LONGEST_REFERENCE, LONGEST_WORD, MOST_FRACTIONS, MOST_READ
+from webhook.core.bounds import LONGEST_WORD, MOST_FRACTIONS, MOST_READ
 from webhook.core.nvidia.gpu_sizes import LARGEST_GPU_BYTES, SMALLEST_USEFUL_BYTES
 from webhook.core.nvidia.memory_flags import (
     FRACTION,
-    OTHER_COMMAND,
     PARALLEL,
     SEVERAL_NODES,
     Of,
     SizedProgram,
-    program_of_command,
-    program_of_image,
+    program_of,
 )
 from webhook.core.nvidia.programs import CONTEXT_BYTES, FRACTION_REFERENCE, usable_bytes
 from webhook.core.pod.command_lines import OURS, CommandLine, Words, read_command_line
@@ -180,7 +178,7 @@ class _Judge:
         """Return the container's warnings, each once."""
         said: list[str] = []
         if self._amount_bytes and self._case.rule.accounting is not Accounting.MIG:
-            program = self._program()
+            program = program_of(self._container, self._line)
             fractions = list(_fractions(self._line.words))
             if program is not None:
                 said.append(self._unbounded(program))
@@ -193,18 +191,6 @@ class _Judge:
         return filter(None, dict.fromkeys(said))
 
     # What runs, and what bounds it
-
-    def _program(self) -> SizedProgram | None:
-        raw, line = self._container.raw, self._line
-        plain = line.words.plain[: line.end]
-        image = raw.get("image")
-        if type(image) is str and len(image) <= LONGEST_REFERENCE:
-            by_image = program_of_image(image)
-            starts_other = line.line is not None or OTHER_COMMAND.match(plain)
-            of_entry_point = not raw.get("command") and not starts_other
-            if by_image and (of_entry_point or re.search(by_image.runs_in_image, plain)):
-                return by_image
-        return program_of_command(plain)
 
     def _unbounded(self, program: SizedProgram) -> str:
         """Return the warning about a program that nothing bounds; empty if something may."""
