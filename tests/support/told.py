@@ -355,7 +355,7 @@ CURES: list[tuple[str, Any]] = [
     (rf"^add (--\S+){ON}", one(served)),
     (rf"^add ([A-Z_]+)=(\S+){ON}", one(with_variable)),
     (
-        r"^write (\S+=.+); without a name it goes to the first of \d+ containers$",
+        r"^write (\S+=.+); without a name it goes to ",
         one(lambda pod, _, found: annotate(pod, MEMORY, found[1])),
     ),
     (rf"^write (\S+) as (\S+) into (\S+) before the start{ON}", one(written_before)),

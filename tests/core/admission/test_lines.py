@@ -52,7 +52,7 @@ from webhook.names import ASKING_ANNOTATIONS
 MEMORY, CLASS, COUNT = ASKING_ANNOTATIONS
 VRAM = "vramwarden.io/vram"
 NO_CURE = ("TooComplex", "Unmutated")
-UNNAMED = "without a name it goes to the first"
+UNNAMED = "without a name it goes to"
 
 
 def judged(pod, policy):
@@ -127,7 +127,7 @@ def assert_lines_are_admitted(pod, policy):
 
 @pytest.mark.parametrize("memory", ["8Gi", "1.5Gi", "8e9"])
 @pytest.mark.parametrize("names", [("main", "side"), ("istio-proxy", "main", "side", "more")])
-def test_the_line_that_names_the_container_leaves_no_warning(names, memory):
+def test_the_line_that_names_the_first_container_leaves_no_warning(names, memory):
     pod = a_pod(memory, containers=[a_container(name) for name in names])
     decision = judged(pod, a_policy())
     ((_, path, detail),) = messages(decision)

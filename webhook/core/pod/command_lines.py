@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from webhook.core.bounds import MOST_READ, MOST_TEXTS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from webhook.core.pod.views import Container
 
 GAP: Final = r"[\s\0]+"
@@ -20,6 +22,8 @@ GAP: Final = r"[\s\0]+"
 OURS: Final = "VRAMWARDEN_"
 """Prefix of the variables that a container with VRAM gets."""
 
+_MOST_OF_POD: Final = 2 * MOST_READ
+"""Characters of a pod's command lines that are judged."""
 _END: Final = "\0"
 """End of a word in `Words.text`."""
 _ONE_SPELLING: Final = str.maketrans(f"{string.ascii_uppercase}-", f"{string.ascii_lowercase}_")
@@ -107,3 +111,18 @@ def read_command_line(container: Container) -> CommandLine | None:
         words = [*words[:at], line, *(() if ignored else after)]
     end = sum(len(word.text) for word in words) + len(words)
     return CommandLine(Words([*words, *variables]), end, line, Words(ignored))
+
+
+def read_command_lines(
+    containers: Iterable[Container],
+) -> Iterator[tuple[Container, CommandLine]]:
+    """Yield the containers of a pod with their command lines, up to a number of characters."""
+    left = _MOST_OF_POD
+    for container in containers:
+        line = read_command_line(container)
+        if line is None:
+            continue
+        left -= len(line.words.text)
+        if left < 0:
+            return
+        yield container, line

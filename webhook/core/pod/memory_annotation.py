@@ -202,14 +202,14 @@ def default_container(pod: Pod, faults: Faults) -> str:
 
 
 def _chosen(pod: Pod) -> str:
-    having = _having_vram(pod)
+    having = having_vram(pod)
     if len(having) == 1:
         return having[0]
     apps = [container.name for container in pod.containers if container.field == "containers"]
     return next(filterfalse(is_helper, apps), apps[0] if apps else "")
 
 
-def _having_vram(pod: Pod) -> list[str]:
+def having_vram(pod: Pod) -> list[str]:
     """Return the containers that already have VRAM.
 
     In a pod that was translated before, a device plugin's slice or slot may take its place.
@@ -235,7 +235,7 @@ def is_helper(name: str) -> bool:
 
 def rivals(pod: Pod) -> list[str]:
     """Return the app containers among which one quantity goes to the first; none if it is named."""
-    if DEFAULT_CONTAINER_ANNOTATION in pod.annotations or len(_having_vram(pod)) == 1:
+    if DEFAULT_CONTAINER_ANNOTATION in pod.annotations or len(having_vram(pod)) == 1:
         return []
     apps = [container.name for container in pod.containers if container.field == "containers"]
     found = [*filterfalse(is_helper, apps)] or apps
@@ -255,6 +255,6 @@ def memory_line(pod: Pod, amounts: Mapping[str, str]) -> str:
     return ", ".join(f"{name}={amount}" for name, amount in amounts.items())
 
 
-def named_line(pod: Pod, value: str) -> str:
-    """Return a value of the annotation, with the container's name if one amount has rivals."""
-    return value if "=" in value else memory_line(pod, {default_container(pod, []): value})
+def named_line(pod: Pod, name: str, value: str) -> str:
+    """Return a value of the annotation; one amount is for the container, or for the default one."""
+    return value if "=" in value else memory_line(pod, {name or default_container(pod, []): value})

@@ -18,8 +18,21 @@ from tests.core.admission.decisions import (
 )
 from tests.core.admission.faults import CLASS, COUNT, DEMAND_FAULTS, MEMORY
 from tests.support.pods import a_container, a_pod, a_rule
+from tests.support.told import followed
 from webhook.core.admission.decide import Phase
 from webhook.core.policy.values import Bounds, EnforceBy
+
+MEMORY_KEY = "vramwarden.io/gpu-memory"
+FRACTION = "$(VRAMWARDEN_GPU_MEMORY_FRACTION)"
+BOUND = f"--gpu-memory-utilization={FRACTION}"
+PROGRAMS = {
+    "vllm": {"image": "vllm/vllm-openai", "args": [BOUND]},
+    "served": {"command": ["vllm", "serve", "m", "--gpu-memory-utilization=0.1"]},
+    "own": {"env": [{"name": "PART", "value": FRACTION}]},
+    "side": {"image": "vllm/vllm-openai", "args": [BOUND], "restartPolicy": "Always"},
+    "exporter": {"image": "nginx/nginx-prometheus-exporter"},
+    "check": {"command": ["sh", "-c", "curl http://localhost:8000 && pgrep vllm serve"]},
+}
 
 
 @pytest.mark.parametrize(
@@ -32,14 +45,49 @@ from webhook.core.policy.values import Bounds, EnforceBy
         ("", "istio-proxy daprd", "istio-proxy=8Gi"),
         ("istio-proxy", "istio-proxy trainer", "trainer=8Gi"),
         ("istio-proxy", "istio-proxy daprd", ""),
+        ("", "vllm exporter check", ""),
+        ("", "served own", "served=8Gi"),
+        ("", "nginx vllm", "vllm=8Gi"),
+        ("", "nginx served", "served=8Gi"),
+        ("", "nginx own", "own=8Gi"),
+        ("", "nginx served own", "own=8Gi"),
+        ("", "nginx side", "side=8Gi"),
+        ("nginx", "vllm nginx", "vllm=8Gi"),
+        ("vllm", "nginx vllm own", ""),
+        ("istio-proxy", "nginx istio-proxy vllm", "vllm=8Gi"),
+        ("", "check exporter", "check=8Gi"),
     ],
 )
 def test_an_amount_without_a_name_is_a_warning_if_it_may_be_for_another(default, names, line):
     named = {"kubectl.kubernetes.io/default-container": default} if default else {}
-    containers = [a_container(name) for name in names.split()]
-    pod = a_pod("8Gi", annotations=named, containers=containers)
-    lines = [note for note in decided(pod).notes if "without a name" in note]
-    assert [note.partition("write ")[2].partition(";")[0] for note in lines] == [line] * bool(line)
+    made = [a_container(name, **PROGRAMS.get(name, {})) for name in names.split()]
+    inits = [one for one in made if "restartPolicy" in one]
+    apps = [one for one in made if one not in inits]
+    pod = a_pod("8Gi", annotations=named, containers=apps, initContainers=inits)
+    unnamed = [note for note in decided(pod).notes if "without a name" in note]
+    lines = [note.partition("write ")[2].partition(";")[0] for note in unnamed]
+    assert lines == [line] * bool(line)
+    for note in unnamed:
+        (after,) = followed(pod, *note.split(": ", 1))
+        assert not any("without a name" in one for one in decided(after).notes)
+
+
+@pytest.mark.parametrize(
+    ("asked", "resources", "said"),
+    [
+        ({MEMORY_KEY: "nginx=8Gi"}, {}, "only containers with VRAM"),
+        ({}, {"limits": {VRAM: "8Gi"}}, "only containers with VRAM"),
+        ({MEMORY_KEY: "8Gi"}, {"limits": {VRAM: "8Gi"}}, "only containers with VRAM"),
+        ({MEMORY_KEY: "8Gi"}, {}, "write vllm=8Gi"),
+        ({"vramwarden/gpu-memory": "8Gi"}, {}, f"write {MEMORY_KEY}: vllm=8Gi"),
+        ({"vramwarden/gpu-count": "2"}, {}, f"{MEMORY_KEY}: vllm=8Gi"),
+    ],
+)
+def test_a_container_without_vram_that_names_our_variable_is_one_warning(asked, resources, said):
+    nginx = a_container("nginx", resources=resources)
+    pod = a_pod(annotations=asked, containers=[nginx, a_container("vllm", **PROGRAMS["vllm"])])
+    (note,) = decided(pod).notes
+    assert said in note
 
 
 @pytest.mark.parametrize("phase", Phase)

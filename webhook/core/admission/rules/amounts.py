@@ -8,12 +8,20 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.core.admission.accounting import is_counted_by_plugin
 from webhook.core.admission.rules.suggestions import bounds_of, suggestions_for
+from webhook.core.nvidia.memory_flags import program_of
 from webhook.core.nvidia.plugin import is_slice
+from webhook.core.pod.command_lines import OURS, read_command_lines
 from webhook.core.pod.demand import unequal_amounts
 from webhook.core.pod.fields import items, mapping, strings
 from webhook.core.pod.findings import Finding, Reason, annotation_path, quoted
 from webhook.core.pod.foreign import FOREIGN_RESOURCES, WHOLE_GPU
-from webhook.core.pod.memory_annotation import is_helper, memory_line, rivals
+from webhook.core.pod.memory_annotation import (
+    default_container,
+    having_vram,
+    is_helper,
+    memory_line,
+    rivals,
+)
 from webhook.core.pod.quantity import amount_or, canonical
 from webhook.core.policy.values import AMD_DOMAIN, Accounting, ResourceClaims, class_names
 from webhook.names import (
@@ -28,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from webhook.core.admission.rules.case import Case
-    from webhook.core.pod.views import Container
+    from webhook.core.pod.views import Container, Pod
 
 _OTHERS: Final = "if you did not write it, a LimitRange or another webhook did"
 
@@ -42,31 +50,51 @@ def readable_demand(case: Case) -> Iterable[Finding]:
     return case.unreadable
 
 
+def meant_container(pod: Pod) -> str:
+    """Return the container that seems to be meant by one quantity; empty if there is none.
+
+    | containers that name our variables, or else run a program of the table | meant |
+    | --- | --- |
+    | only the one that gets the quantity, or only others | the first of them |
+    | none, or both | none |
+    """
+    if "=" in pod.annotations.get(GPU_MEMORY_ANNOTATION, "") or having_vram(pod):
+        return ""
+    naming, running = [], []
+    for container, line in read_command_lines(pod.containers if len(pod.containers) > 1 else ()):
+        if OURS in line.words.text:
+            naming.append(container.name)
+        elif program_of(container, line):
+            running.append(container.name)
+    found = [*naming, *running]
+    is_both = len(found) > 1 and default_container(pod, []) in found
+    return found[0] if found and not is_both else ""
+
+
 def unnamed_container(case: Case) -> Iterator[str]:
-    """Rule: one quantity could go to only one container.
+    """Rule: one quantity goes to the container that is meant.
 
     Fields: metadata.annotations[gpu-memory], spec.containers[*].name
     Allowed values: any, since such a pod is valid: it returns a warning and no finding; without one
-    a list, a default container that is no known helper, or one app container beside such helpers
+    a list, one app container beside known helpers, the only container that names our variables or
+    runs a program of the table, or a default container that is no helper beside no such one
     """
-    value = case.pod.annotations.get(GPU_MEMORY_ANNOTATION)
+    pod, value = case.pod, case.pod.annotations.get(GPU_MEMORY_ANNOTATION)
     if value is None or "=" in value:
         return
-    found = rivals(case.pod)
-    if found:
-        yield (
-            f"{annotation_path(GPU_MEMORY_ANNOTATION)}: write {found[0]}={value}; without a name "
-            f"it goes to the first of {len(found)} containers"
-        )
+    chosen, meant, found = default_container(pod, []), meant_container(pod), rivals(pod)
+    is_named = DEFAULT_CONTAINER_ANNOTATION in pod.annotations
+    if is_named and not meant and is_helper(chosen):
+        apps = (one.name for one in pod.containers if one.field == "containers")
+        meant = next(filterfalse(is_helper, apps), "")
+    if meant and meant != chosen:
+        where = f"the container that {DEFAULT_CONTAINER_ANNOTATION} names" if is_named else chosen
+    elif found and not meant:
+        meant, where = chosen, f"the first of {len(found)} containers"
+    else:
         return
-    default = case.pod.annotations.get(DEFAULT_CONTAINER_ANNOTATION, "")
-    others = [one.name for one in case.pod.containers if one.field == "containers"]
-    other = next(filterfalse(is_helper, others), "")
-    if is_helper(default) and other:
-        yield (
-            f"{annotation_path(GPU_MEMORY_ANNOTATION)}: write {other}={value}; without a name it "
-            f"goes to the helper {default}, which {DEFAULT_CONTAINER_ANNOTATION} names"
-        )
+    path = annotation_path(GPU_MEMORY_ANNOTATION)
+    yield f"{path}: write {meant}={value}; without a name it goes to {where}"
 
 
 def bounds(case: Case) -> Iterator[Finding]:

@@ -13,6 +13,7 @@ from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from webhook.core.admission.rules.amounts import meant_container
 from webhook.core.bounds import (
     LONGEST_COMPARED,
     MOST_COMPARED,
@@ -173,7 +174,7 @@ def _line(case: Case, key: str, value: str) -> str:
     It is added to the lines that the review suggests; empty if no value would be admitted.
     """
     if key == GPU_MEMORY_ANNOTATION:
-        named = partial(named_line, case.pod)
+        named = partial(named_line, case.pod, meant_container(case.pod))
         amount = _amount(case, map(named, _readings(value)), named)
         return amount.line() if amount else ""
     if not _is_allowed(case, key, value):
@@ -182,7 +183,7 @@ def _line(case: Case, key: str, value: str) -> str:
     line = f"{key}: {quoted(value)}"
     if case.asks or GPU_MEMORY_ANNOTATION in case.lines.annotations:
         return line
-    amount = _amount(case, (), partial(named_line, case.pod))
+    amount = _amount(case, (), partial(named_line, case.pod, meant_container(case.pod)))
     return f"{line} and {amount.line()}" if amount else ""
 
 

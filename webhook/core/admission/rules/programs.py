@@ -10,8 +10,9 @@ import re
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from webhook.core.admission.rules.amounts import meant_container
 from webhook.core.admission.rules.hints import SHOWN
-from webhook.core.bounds import LONGEST_WORD, MOST_FRACTIONS, MOST_READ
+from webhook.core.bounds import LONGEST_WORD, MOST_FRACTIONS
 from webhook.core.nvidia.gpu_sizes import LARGEST_GPU_BYTES, SMALLEST_USEFUL_BYTES
 from webhook.core.nvidia.memory_flags import (
     FRACTION,
@@ -22,7 +23,7 @@ from webhook.core.nvidia.memory_flags import (
     program_of,
 )
 from webhook.core.nvidia.programs import CONTEXT_BYTES, FRACTION_REFERENCE, usable_bytes
-from webhook.core.pod.command_lines import OURS, CommandLine, Words, read_command_line
+from webhook.core.pod.command_lines import OURS, CommandLine, Words, read_command_lines
 from webhook.core.pod.memory_annotation import MEMORY_PATH, memory_line
 from webhook.core.pod.quantity import format_bytes
 from webhook.core.policy.values import Accounting
@@ -47,8 +48,6 @@ _WHOLE_FRACTION_BYTES: Final = 2 * CONTEXT_BYTES
 """Cap from which the fraction leaves all of the margin."""
 _PARTS: Final = 10_000
 """Number of parts that the decimals of a fraction count."""
-_MOST_JUDGED: Final = 2 * MOST_READ
-"""Characters of a pod that are judged."""
 _NO_PROGRAM: Final = "no program gets the words after the line of sh -c"
 _NUMBER: Final = re.compile(r"[0-9]*\.?[0-9]+(?:[eE]-?[0-9]+)?|[0-9]+\.")
 _REFERENCE: Final = re.compile(
@@ -76,13 +75,8 @@ def sized_programs(case: Case) -> tuple[str, ...]:
     if case.asked is None:
         return ()
     said: list[str] = []
-    left = _MOST_JUDGED
-    for container in case.pod.containers:
-        line = read_command_line(container)
-        if line is None:
-            continue
-        left -= len(line.words.text)
-        if left < 0 or len(said) >= SHOWN:
+    for container, line in read_command_lines(case.pod.containers):
+        if len(said) >= SHOWN:
             break
         said += _Judge(case, container, line).warnings()
     return tuple(said[:SHOWN])
@@ -102,8 +96,8 @@ def room_for_context(case: Case) -> tuple[str, ...]:
         return ()
     reads = _has_fraction(case) and any(
         GPU_MEMORY_FRACTION_ENV in line.words.text
-        for container in case.pod.containers
-        if container.name in demand.amounts and (line := read_command_line(container))
+        for container, line in read_command_lines(case.pod.containers)
+        if container.name in demand.amounts
     )
     needed_bytes = _WHOLE_FRACTION_BYTES if reads else SMALLEST_USEFUL_BYTES
     if demand.per_gpu_bytes >= needed_bytes:
@@ -186,7 +180,9 @@ class _Judge:
                 said.append(self._ignored())
             said += map(self._judge_fraction, fractions)
             said += self._parallel(known=program is not None)
-        if OURS in self._line.words.text:
+        if OURS in self._line.words.text and (
+            self._amount_bytes or self._container.name != meant_container(self._case.pod)
+        ):
             said += islice(self._references(), SHOWN)
         return filter(None, dict.fromkeys(said))
 

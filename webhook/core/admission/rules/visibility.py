@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from webhook.core.admission.rules.hints import SHOWN
 from webhook.core.bounds import LONGEST_STORED
 from webhook.core.nvidia.variables import DRIVER_CAPABILITIES_ENV
-from webhook.core.pod.command_lines import read_command_line
+from webhook.core.pod.command_lines import read_command_lines
 from webhook.core.pod.fields import text
 from webhook.core.pod.findings import quoted
 from webhook.core.policy.values import AUTO_RUNTIME_CLASS, Accounting
@@ -86,12 +86,11 @@ def _in_env(containers: Iterable[Container], gpu_count: int | None) -> Iterator[
 
 
 def _in_commands(containers: Iterable[Container], gpu_count: int | None) -> Iterator[str]:
-    for container in islice(containers, SHOWN):
-        line = read_command_line(container)
-        found = _ASSIGNMENT.finditer(line.words.text, 0, line.end) if line else ()
+    for _, line in read_command_lines(containers):
+        found = _ASSIGNMENT.finditer(line.words.text, 0, line.end)
         for one in islice(found, _MOST_JUDGED):
             why = _why_hidden(one["value"], gpu_count)
-            if why and line:
+            if why:
                 yield f"{line.words.at(one).path}: remove {shortened(one[0], 64)}; {why}"
 
 
