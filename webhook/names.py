@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 PREFIX: Final = "vramwarden.io/"
 DEFAULT_NAMESPACE: Final = "vramwarden-system"
@@ -99,6 +102,10 @@ LONGEST_PAIR: Final = LONGEST_NAME + 1 + LONGEST_LABEL
 NODE_SHARE_LABEL: Final = PREFIX + "share"
 """`"true"`: share its GPUs although a device plugin offers them whole; `"false"`: never do."""
 
+# What a cluster admin writes on a namespace.
+EXEMPT_LABEL: Final = PREFIX + "webhook"
+"""`disabled`: no pod of the namespace is reviewed."""
+
 # What containers with VRAM know of their cap.
 GPU_MEMORY_MIB_ENV: Final = "VRAMWARDEN_GPU_MEMORY_MIB"
 """What the container asked for, per GPU."""
@@ -184,6 +191,28 @@ VRAM_POLICY_KIND: Final = "VRAMPolicy"
 WORKLOAD_LABEL: Final = PREFIX + "workload"
 """On a pod, by its developer: the workload's name for histories, where the controller's does not
 serve."""
+
+READ_KEYS: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
+    ("Pod", "annotations"): (*OUR_ANNOTATIONS, IN_PLACE_OF_ANNOTATION),
+    ("Pod", "labels"): (MANAGED_LABEL, WORKLOAD_LABEL),
+    ("Node", "annotations"): (
+        *(NODE_GPUS_ANNOTATION, NODE_HELD_ANNOTATION, NODE_SHARING_ANNOTATION),
+        NODE_DRA_ANNOTATION,
+    ),
+    ("Node", "labels"): (
+        *(NODE_GPU_LABEL, NODE_GPU_MEMORY_LABEL, NODE_GPU_MEMORY_FREE_LABEL, NODE_GPU_COUNT_LABEL),
+        *(f"{NODE_GPU_MEMORY_FREE_LABEL}.{count}" for count in range(2, 17)),
+        *(NODE_GPU_PRODUCT_LABEL, NODE_DRIVER_LABEL, NODE_ENFORCEMENT_LABEL, NODE_SENTRY_LABEL),
+        *(NODE_DEVICE_NAMES_LABEL, NODE_DRIVER_LIMIT_LABEL, NODE_ASKS_LABEL, NODE_SHARE_LABEL),
+    ),
+    ("Namespace", "labels"): (EXEMPT_LABEL,),
+    ("ConfigMap", "annotations"): (ASSIGNMENTS_NODE_ANNOTATION,),
+    ("ConfigMap", "labels"): (ASSIGNMENTS_LABEL,),
+}
+"""Keys by the kind of object and the field of its metadata in which they are read or written.
+
+Rules of a policy may read further labels.
+"""
 
 # Names that belong to others.
 DEFAULT_CONTAINER_ANNOTATION: Final = "kubectl.kubernetes.io/default-container"

@@ -524,7 +524,7 @@ CURES: list[tuple[str, Any]] = [
     ),
     (r"^write " + LINE, one(lambda pod, _, found: lines(pod, found["line"]))),
     (
-        r"^remove it; (?:\S+ reads it, vramwarden does not|nothing reads this|no node has this)",
+        r"^remove it; (?:\S+ reads it, vramwarden|nothing reads this|no node has this|as a label)",
         one(removed),
     ),
     (r"the pod would be denied$|it would be denied$", nothing),

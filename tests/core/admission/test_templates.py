@@ -104,6 +104,8 @@ def test_where_no_rule_judges_nothing_is_said(rule):
     assert (advice.warnings, advice.outcome, asked) == ((), Outcome.SKIPPED, [])
 
 
+WORKLOAD = "vramwarden.io/workload"
+LABELS = "spec.template.metadata.labels"
 TEMPLATE = "spec.template.metadata.annotations"
 
 
@@ -123,6 +125,9 @@ TEMPLATE = "spec.template.metadata.annotations"
             f"write {MEMORY}: 8Gi under {TEMPLATE}; nothing reads this key",
         ),
         ("annotations", "vramwarden.io/team", "remove it; nothing reads it here"),
+        ("labels", "vramwarden.io/share", "remove it; nothing reads it here"),
+        ("labels", WORKLOAD, f"put it under {LABELS}; nothing reads it here"),
+        ("annotations", WORKLOAD, f"put it under {LABELS}; nothing reads it here"),
     ],
 )
 def test_a_key_at_the_wrong_level_is_said(place, key, said):
@@ -132,7 +137,8 @@ def test_a_key_at_the_wrong_level_is_said(place, key, said):
 
 def test_a_key_of_the_workload_that_its_pods_have_too_is_fine():
     assert advised(a_pod("8Gi"), annotations={MEMORY: "8Gi"}).warnings == ()
-    assert advised(a_pod("8Gi"), labels={"vramwarden.io/workload": "a"}).warnings == ()
+    pod = a_pod("8Gi", labels={"vramwarden.io/workload": "a"})
+    assert advised(pod, labels={"vramwarden.io/workload": "a"}).warnings == ()
 
 
 def test_what_is_wrong_once_a_key_is_moved_is_said_at_once():

@@ -99,7 +99,8 @@ def test_templates_are_found_where_they_stand(text, fields):
     templates = found(text)
     assert [one.field for one in templates] == fields
     assert [(one.pod, one.form) for one in templates] == [(POD, Form.POD)] * len(fields)
-    assert templates[0].annotations_field == f"{fields[0]}.metadata.annotations"
+    place = templates[0].place(("metadata", "annotations"))
+    assert shown_path(place) == f"{fields[0]}.metadata.annotations"
 
 
 def test_a_notebooks_pods_get_its_own_metadata():
@@ -110,7 +111,7 @@ metadata: {name: nb, annotations: {vramwarden.io/gpu-memory: 8Gi}}
 spec: {template: {spec: {containers: [{name: nb}]}}}
 """)
     assert template.field == "spec.template"
-    assert template.annotations_field == "metadata.annotations"
+    assert template.place(("metadata", "annotations")) == ("metadata", "annotations")
     assert template.pod == {
         "metadata": {"name": "nb", "annotations": {"vramwarden.io/gpu-memory": "8Gi"}},
         "spec": {"containers": [{"name": "nb"}]},

@@ -419,6 +419,41 @@ MADE_ELSEWHERE = {
     "a Service of Kubernetes": Row(
         an_object("v1", "Service", "", asking("8GB")), NOT_JUDGED, "of a Service no pods are made"
     ),
+    **{
+        f"the {field} {key} of a {kind}": Row(
+            an_object(version, kind, "", f"{{name: x, {field}: {{{key}: a}}}}"),
+            NOT_JUDGED,
+            f": finding: metadata.{field}[{key}]: remove it; nothing reads it here",
+        )
+        for version, kind, field, key in (
+            ("v1", "Service", "annotations", MEMORY),
+            ("v1", "Service", "labels", "vramwarden.io/managed"),
+            ("v1", "ConfigMap", "annotations", "vramwarden.io/foo"),
+            ("v1", "Namespace", "labels", "vramwarden.io/share"),
+            ("v1", "Namespace", "annotations", "vramwarden.io/webhook"),
+            ("v1", "Node", "labels", "vramwarden.io/shared"),
+            ("v1", "Node", "labels", "vramwarden.io/webhook"),
+            ("networking.k8s.io/v1", "Ingress", "annotations", MEMORY),
+            ("nvidia.com/v1", "DynamoGraphDeployment", "labels", "vramwarden.io/foo"),
+        )
+    },
+    **{
+        f"the label {key} of a {kind}": Row(
+            an_object("v1", kind, "", f"{{name: x, labels: {{vramwarden.io/{key}: a}}}}"),
+            f"1 {kind}",
+        )
+        for kind, key in (
+            ("Namespace", "webhook"),
+            ("Node", "share"),
+            ("Node", "gpu-memory-free-mib.16"),
+            ("ConfigMap", "gpu-assignments"),
+        )
+    },
+    "a List": Row(
+        f"kind: List\nmetadata: {{{ASKS}}}\nitems: [{{apiVersion: v1, kind: Pod, spec: {SPEC}}}]\n",
+        LEFT,
+        f":2: List (no name): finding: metadata.annotations[{MEMORY}]: remove it; nothing reads it",
+    ),
     "a comment": Row(
         f"apiVersion: a.io/v1\nkind: A\nmetadata: {NAME} # {MEMORY}: 8GB\n",
         "without a pod template",
@@ -436,7 +471,9 @@ MADE_ELSEWHERE = {
 VLLM = "image: vllm/vllm-openai"
 UNBOUNDED = "; vLLM takes nine tenths of the GPU"
 QUOTA = f"requests.{VRAM}"
-OF_A_QUOTA = "Kubernetes counts only requests of this resource, so the line bounds nothing"
+OF_A_QUOTA = "Kubernetes counts only requests for this resource, so the line bounds nothing"
+
+OF_ANOTHER = "no pod asks for this resource, so the line bounds nothing"
 
 
 def a_quota(*keys: str) -> str:
@@ -457,6 +494,16 @@ BOUNDS = {
         a_quota(f"limits.{VRAM}", QUOTA),
         NOT_JUDGED,
         f"spec.hard[limits.{VRAM}]: remove it; {OF_A_QUOTA}",
+    ),
+    "a quota of the annotation": Row(
+        a_quota(f"requests.{MEMORY}"),
+        NOT_JUDGED,
+        f": finding: spec.hard[requests.{MEMORY}]: write {QUOTA}: 10Gi; {OF_ANOTHER}",
+    ),
+    "a quota of a resource that is none": Row(
+        a_quota("requests.vramwarden.io/gpu"),
+        NOT_JUDGED,
+        f": finding: spec.hard[requests.vramwarden.io/gpu]: remove it; {OF_ANOTHER}",
     ),
     "a LimitRange": Row(
         an_object("v1", "LimitRange", f"{{limits: [{{type: Container, max: {{{VRAM}: 8Gi}}}}]}}"),

@@ -2,9 +2,9 @@
 
 | found | by |
 | --- | --- |
-| in metadata above a template, near misses as well | `find_stray_keys` |
+| in an object's metadata, and in that above a template; near misses as well | `find_stray_keys` |
 | anywhere else in an object, and in its texts if it has no template | `search_stray_keys` |
-| in a bound on VRAM that Kubernetes does not count | `useless_bounds` |
+| in a bound on VRAM that Kubernetes does not count, or gives | `_useless_bounds` |
 
 The pod is judged again with the keys moved, so that their author reads at once what is wrong then.
 """
@@ -13,18 +13,18 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from webhook.core.admission.rules.hints import (
     SHOWN,
     candidates,
-    is_unread,
-    is_unread_label,
     key_meant,
     replacement,
+    unread,
     written,
 )
-from webhook.core.bounds import LONGEST_KEY, MOST_TEMPLATES
+from webhook.core.bounds import LONGEST_KEY, MOST_COMPARED, MOST_TEMPLATES
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.fields import as_objects, part
 from webhook.core.pod.findings import Finding, Reason, annotation_path
@@ -45,8 +45,10 @@ from webhook.names import (
     ASKING_ANNOTATIONS,
     GPU_MEMORY_ANNOTATION,
     PREFIX,
+    READ_KEYS,
     VRAM_POLICY_KIND,
     VRAM_RESOURCE,
+    WORKLOAD_LABEL,
 )
 
 if TYPE_CHECKING:
@@ -62,6 +64,7 @@ _SHOWN_PLACES: Final = 2
 _HOLDS_AMOUNTS: Final = ("limits", "requests")
 _ASKING: Final = (*ASKING_ANNOTATIONS, VRAM_RESOURCE)
 _IN_TEXT: Final = re.compile(rf"({'|'.join(map(re.escape, _ASKING))})[\"']?[ \t]*:")
+_KNOWN: Final = frozenset(chain((VRAM_RESOURCE,), *READ_KEYS.values()))
 _QUOTA: Final = f"requests.{VRAM_RESOURCE}"
 _POLICY_IN_TEXT: Final = f"kind: {VRAM_POLICY_KIND}"
 
@@ -79,6 +82,8 @@ class StrayKey(NamedTuple):
     """Our annotation that the key was probably meant to be."""
     templates: tuple[Template, ...] = ()
     """Templates it may be meant for, the likeliest first."""
+    cure: str = ""
+    """The action and its reason, if the key is meant for no template."""
 
     @property
     def field(self) -> str:
@@ -90,11 +95,14 @@ class StrayKey(NamedTuple):
     @property
     def warning(self) -> str:
         """The line to write, and the reason."""
-        places = list(dict.fromkeys(one.annotations_field for one in self.templates))
+        field = "labels" if self.meant == WORKLOAD_LABEL else "annotations"
+        shown = (shown_path(one.place(("metadata", field))) for one in self.templates)
+        places = list(dict.fromkeys(shown))
         if not places:
-            return f"{self.field}: remove it; nothing reads it here"
-        where = f"under {' or '.join(places[:_SHOWN_PLACES])}"
-        if self.key == self.meant and self.path[-2] != "labels":
+            return f"{self.field}: {self.cure or 'remove it; nothing reads it here'}"
+        both = not any(map(_asks_for_no_gpu, self.templates[:_SHOWN_PLACES]))
+        where = f"under {(' and ' if both else ' or ').join(places[:_SHOWN_PLACES])}"
+        if self.key == self.meant and (self.path[-2] != "labels" or field == "labels"):
             return f"{self.field}: put it {where}; nothing reads it here"
         line = written(self.meant, self.value)
         return f"{self.field}: write {line} {where}; nothing reads this key"
@@ -112,19 +120,24 @@ def is_open(template: Template) -> bool:
 
 
 def find_stray_keys(
-    owner: Json, templates: Sequence[Template], elsewhere: Iterable[StrayKey] = ()
+    owner: Json, kind: str, templates: Sequence[Template], elsewhere: Iterable[StrayKey] = ()
 ) -> list[StrayKey]:
-    """Return the keys in the metadata above templates that none of these has, and others.
+    """Return the keys in the metadata of an object and above its templates that none of these has.
 
-    `elsewhere` are keys that were found in other places of the object.
+    `elsewhere` are keys that were found in other places of the object: they are returned as well.
     """
     found: list[StrayKey] = []
-    templates = [one for one in templates if one.pod is not None]
-    for path in dict.fromkeys(above for one in templates for above in _paths_above(one)):
+    paths: Iterable[Path] = [()]
+    if templates:
+        templates = [one for one in templates if one.pod is not None]
+        paths = dict.fromkeys(above for one in templates for above in _paths_above(one))
+    for path in paths:
         below = [one for one in templates if one.path[: len(path)] == path]
         for field in METADATA_FIELDS:
-            for key, value in _unread(part(value_at(owner, path), "metadata", field), field):
-                if not any(_has(one, key) for one in below):
+            keys = part(value_at(owner, path), "metadata", field)
+            for key, value in _unread(keys, "" if path else kind, field):
+                has = any(part(one.pod, "metadata", field).get(key) == value for one in below)
+                if not has and (below or key.startswith(PREFIX)):
                     stray = StrayKey((*path, "metadata", field, key), key, value)
                     found.append(_with_meaning(stray, below))
     for stray in elsewhere:
@@ -142,25 +155,22 @@ def _paths_above(template: Template) -> list[Path]:
     return [template.path[:length] for length in lengths]
 
 
-def _unread(keys: Json, field: str) -> Iterator[tuple[str, Any]]:
-    """Yield the keys of metadata that ask for VRAM, nearly do, or have our prefix for nothing."""
+def _unread(keys: Json, kind: str, field: str) -> Iterator[tuple[str, Any]]:
+    """Yield the keys of metadata that have our prefix for nothing, or nearly ask for VRAM."""
+    yield from ((key, keys[key]) for key in islice(unread(keys, kind, field), MOST_COMPARED))
     for key in candidates(keys):
-        if not key.startswith(PREFIX):
-            value = keys[key]
-            is_known = type(value) is not str or (field == "labels" and "/" not in key)
-            is_stray = not is_known and replacement(key, value) is not None
-        elif field == "labels":
-            is_stray = is_unread_label(key)
-        else:
-            is_stray = key in ASKING_ANNOTATIONS or is_unread(key)
-        if is_stray:
-            yield key, keys[key]
+        value = keys[key]
+        is_known = type(value) is not str or (field == "labels" and "/" not in key)
+        if not is_known and not key.startswith(PREFIX) and replacement(key, value):
+            yield key, value
 
 
 def _with_meaning(stray: StrayKey, templates: Sequence[Template]) -> StrayKey:
     """Return a key with the annotation that it is meant to be, and the templates it may be for."""
     key, text = stray.key, str(stray.value)
     meant = (key_meant(key), text) if key.startswith(PREFIX) else replacement(key, text)
+    if key == WORKLOAD_LABEL:
+        meant = key, text
     if meant is None or not meant[0]:
         return stray
     free = [one for one in templates if not _has(one, meant[0])]
@@ -248,6 +258,7 @@ def search_stray_keys(
     if version.rpartition("/")[0] == API_GROUP:
         return ()
     judged = {at for template in templates for at in _judged(template)}
+    judged |= {("metadata", field, key) for field in METADATA_FIELDS for key in ASKING_ANNOTATIONS}
     found: list[StrayKey] = []
 
     def enter(value: Any, path: Path) -> bool:
@@ -268,11 +279,11 @@ def search_stray_keys(
         return True
 
     walk(obj, enter)
-    return (*found, *(one for one, _ in useless_bounds(obj, version)))
+    return (*found, *_useless_bounds(obj, version))
 
 
-def useless_bounds(obj: Json, version: str) -> Iterator[tuple[StrayKey, str]]:
-    """Yield each bound on VRAM that Kubernetes does not count as one, and its cure.
+def _useless_bounds(obj: Json, version: str) -> Iterator[StrayKey]:
+    """Yield each key of a bound that Kubernetes does not count as one on VRAM.
 
     Of an extended resource a ResourceQuota counts only `requests.`
     (https://kubernetes.io/docs/concepts/policy/resource-quotas/). A LimitRange gives its amounts to
@@ -281,11 +292,15 @@ def useless_bounds(obj: Json, version: str) -> Iterator[tuple[StrayKey, str]]:
     if version not in {"v1", ""}:
         return
     kind, hard = obj.get("kind"), part(obj, "spec", "hard")
-    for key in (f"limits.{VRAM_RESOURCE}", VRAM_RESOURCE) if kind == "ResourceQuota" else ():
-        if key in hard:
-            do = f"write {_QUOTA}: {hard[key]}" if _QUOTA not in hard else "remove it"
-            why = "Kubernetes counts only requests of this resource, so the line bounds nothing"
-            yield StrayKey(("spec", "hard", key), key, hard[key]), f"{do}; {why}"
+    for key in hard if kind == "ResourceQuota" else ():
+        _, ours, name = key.partition(PREFIX)
+        if not ours or key == _QUOTA:
+            continue
+        is_vram = key_meant(name) == GPU_MEMORY_ANNOTATION and _QUOTA not in hard
+        do = f"write {_QUOTA}: {hard[key]}" if is_vram else "remove it"
+        why = "Kubernetes counts only requests" if ours + name == VRAM_RESOURCE else "no pod asks"
+        why = f"{why} for this resource, so the line bounds nothing"
+        yield StrayKey(("spec", "hard", key), key, hard[key], cure=f"{do}; {why}")
     limits = objects_in(part(obj, "spec").get("limits")) if kind == "LimitRange" else ()
     for index, limit in enumerate(limits):
         for field, amounts in limit.items():
@@ -293,13 +308,19 @@ def useless_bounds(obj: Json, version: str) -> Iterator[tuple[StrayKey, str]]:
                 do = f"remove it, and bound VRAM by a ResourceQuota of {_QUOTA}"
                 why = "a LimitRange gives VRAM to every container of the namespace"
                 path = ("spec", "limits", index, field, VRAM_RESOURCE)
-                yield StrayKey(path, VRAM_RESOURCE, amounts[VRAM_RESOURCE]), f"{do}; {why}"
+                amount = amounts[VRAM_RESOURCE]
+                yield StrayKey(path, VRAM_RESOURCE, amount, cure=f"{do}; {why}")
 
 
 def _asked_in(text: str) -> str:
     """Return the first key that a text asks with; empty for none, and for a policy."""
     found = _IN_TEXT.search(text) if PREFIX in text else None
     return found[1] if found and _POLICY_IN_TEXT not in text else ""
+
+
+def is_unknown(key: str) -> bool:
+    """Return True if a key has our prefix and is read in no place at all."""
+    return key.startswith(PREFIX) and key not in _KNOWN
 
 
 def _judged(template: Template) -> Iterator[Path]:

@@ -156,7 +156,7 @@ def advise(
     advice = replace(advice, reasons=decision.reasons, rule=decision.rule)
     if decision.silent:
         return replace(advice, outcome=decision.outcome)
-    strays = find_stray_keys(request.obj, [template])
+    strays = find_stray_keys(request.obj, kind, [template])
     warnings = (
         *_foreseen(decision),
         *decision.unread,

@@ -110,11 +110,6 @@ class Template:
         """The path as messages write it: `spec.workerGroupSpecs[0].template`."""
         return shown_path(self.path)
 
-    @property
-    def annotations_field(self) -> str:
-        """The path of its annotations, as messages write it."""
-        return shown_path(self.place(("metadata", "annotations")))
-
 
 def walk(obj: Json, enter: Callable[[Any, Path], bool]) -> None:
     """Read the maps and lists of an object in their order; `enter` says whether what is inside too.

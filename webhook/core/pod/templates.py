@@ -71,6 +71,16 @@ _OWN_KINDS: Final[Mapping[str, _Shape]] = {
     "Job": _Shape(frozenset({"batch"}), ("spec", "template")),
     "CronJob": _Shape(frozenset({"batch"}), ("spec", "jobTemplate", "spec", "template")),
 }
+_KUBERNETES_GROUPS: Final = frozenset(
+    {"", "apps", "autoscaling", "batch", "policy"}
+    | {
+        f"{name}.k8s.io"
+        for name in (
+            *("admissionregistration", "apiextensions", "networking", "node"),
+            *("rbac.authorization", "resource", "scheduling", "storage"),
+        )
+    }
+)
 _BY_LOWER_CASE: Final = {kind.lower(): kind for kind in _OWN_KINDS}
 _NOTEBOOK: Final = ("Notebook", "kubeflow.org")
 _REVISION: Final = ("Revision", "serving.knative.dev")
@@ -86,6 +96,12 @@ def is_own_kind(kind: str, version: str) -> bool:
     """Say whether a kind with a pod template is Kubernetes' own; no version counts as its own."""
     shape = _OWN_KINDS.get(kind)
     return shape is not None and (not version or version.rpartition("/")[0] in shape.groups)
+
+
+def makes_no_pods(kind: str, version: str) -> bool:
+    """Return True for Kubernetes' own kinds without a pod template."""
+    group, _, _ = version.rpartition("/")
+    return bool(version) and group in _KUBERNETES_GROUPS and not is_own_kind(kind, version)
 
 
 def kind_meant(kind: str, version: str) -> str:

@@ -166,8 +166,8 @@ def test_what_kai_reads_is_said_to_be_kais(key, value, line):
 def test_a_label_that_nearly_is_ours_earns_the_line_to_write():
     (note,) = notes(a_pod(labels={"vramwarden/gpu-memory": "8Gi"}))
     assert note == (
-        f"metadata.labels[vramwarden/gpu-memory]: write the annotation {MEMORY}: 8Gi "
-        "in its place; nothing reads this key"
+        f"metadata.labels[vramwarden/gpu-memory]: write {MEMORY}: 8Gi under metadata.annotations; "
+        "nothing reads this key"
     )
 
 
@@ -178,7 +178,7 @@ def test_a_label_that_nearly_is_ours_earns_the_line_to_write():
         with_limits(**{"vendor.example/fpga": "1", "hugepages-2Mi": "1Gi"}),
         a_pod(annotations={"example.com/gpu-memory": "8Gi", "vendor.io/gpu-memory": "8Gi"}),
         a_pod(annotations={"nvidia.com/gpu.deploy": "true", "nvidia.com/vgpu-mode": "a"}),
-        a_pod(labels={"vramwarden.io/workload": "gpu-memory", "vramwarden.io/team": "ml"}),
+        a_pod(labels={"vramwarden.io/workload": "gpu-memory", "team": "ml"}),
         a_pod(annotations={"gpu": "yes", "memory": "8Gi", "vramwarden/team": "ml"}),
         a_pod(labels={"gpu-memory": "8Gi", "gpu": "a100"}),
     ],

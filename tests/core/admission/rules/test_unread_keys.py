@@ -23,6 +23,8 @@ from webhook.core.pod.review import encode_review
 from webhook.core.policy.values import Action, Bounds
 
 PREFIX = "vramwarden.io/"
+NO, AS_LABEL = "nothing reads this key", "as a label it asks for nothing"
+LIMITS = "spec.containers[0].resources.limits"
 ASKING = [f"{PREFIX}gpu-memory", f"{PREFIX}gpu-class", f"{PREFIX}gpu-count"]
 
 
@@ -69,7 +71,7 @@ def test_a_mistyped_key_earns_a_warning_with_the_key_that_was_meant(name, meant)
     assert decision.unread == (f"{path}: write {line} in its place; nothing reads this key",)
 
 
-@pytest.mark.parametrize("name", ["webhook", "team", "", "x" * 63])
+@pytest.mark.parametrize("name", ["webhook", "team", "", "x" * 63, "managed", "workload"])
 def test_a_key_that_is_like_none_earns_a_warning_with_those_that_developers_set(name):
     path = f"metadata.annotations[{PREFIX}{name}]"
     why = f"nothing reads this key, unlike {', '.join(ASKING)}"
@@ -101,8 +103,48 @@ def test_a_mistyped_key_with_a_wrong_amount_earns_the_right_one():
     assert ": write vramwarden.io/gpu-memory: 8G in its place; " in note
 
 
-def test_a_label_beside_the_annotation_of_the_same_name_is_no_slip():
-    assert notes(a_pod("8Gi", labels={ASKING[0]: "8Gi"})) == ()
+NEAR = "vramwarden.com/vram"
+NO_NODE = "no node has this resource"
+
+
+@pytest.mark.parametrize(
+    ("fields", "path", "why"),
+    [
+        ({"labels": {ASKING[0]: "8Gi"}}, f"metadata.labels[{ASKING[0]}]", AS_LABEL),
+        ({"labels": {f"{PREFIX}gpu-mem": "4Gi"}}, f"metadata.labels[{PREFIX}gpu-mem]", AS_LABEL),
+        (
+            {"annotations": {f"{PREFIX}gpu-mem": "8Gi"}},
+            f"metadata.annotations[{PREFIX}gpu-mem]",
+            NO,
+        ),
+        ({"annotations": {NEAR: "8Gi"}}, f"metadata.annotations[{NEAR}]", NO),
+        ({"limits": {f"{PREFIX}vramm": "8Gi"}}, f"{LIMITS}[{PREFIX}vramm]", NO_NODE),
+        ({"limits": {f"{PREFIX}team": "8Gi"}}, f"{LIMITS}[{PREFIX}team]", NO_NODE),
+        ({"limits": {"vramwarden.dev/vram": "8Gi"}}, f"{LIMITS}[vramwarden.dev/vram]", NO_NODE),
+    ],
+)
+@pytest.mark.parametrize("explicit", [False, True])
+def test_beside_the_right_key_a_near_miss_is_to_be_removed(fields, path, why, explicit):
+    limits = {**fields.get("limits", {}), **({f"{PREFIX}vram": "8Gi"} if explicit else {})}
+    main = a_container("main", resources={"limits": limits})
+    keys = {key: one for key, one in fields.items() if key != "limits"}
+    pod = a_pod(None if explicit else "8Gi", containers=[main], **keys)
+    assert notes(pod) == (f"{path}: remove it; {why}",)
+
+
+def test_the_resource_of_a_container_that_the_demand_leaves_out_is_no_second_one():
+    side = a_container("side", resources={"limits": {f"{PREFIX}vramm": "2Gi"}})
+    (note,) = notes(a_pod("main=8Gi", containers=[a_container("main"), side]))
+    assert f"{ASKING[0]}: side=2Gi; " in note
+
+
+@pytest.mark.parametrize("name", ["share", "webhook", "foo", "gpu", "admitted", "sharing"])
+def test_a_label_that_nothing_reads_on_a_pod_is_to_be_removed(name):
+    key = f"{PREFIX}{name}"
+    assert notes(a_pod("8Gi", labels={key: "true"})) == (
+        f"metadata.labels[{key}]: remove it; nothing reads this key",
+    )
+    assert notes(a_pod("8Gi", labels={key: "true"}), pod_labels={key: "true"}) == ()
 
 
 @pytest.mark.parametrize(
@@ -114,8 +156,7 @@ def test_a_label_beside_the_annotation_of_the_same_name_is_no_slip():
         stored_pod(),
         a_bound_pod(),
         a_pod(annotations={"example.com/gpu-mem": "8Gi", "vram.example.com/gpu-memory": "8Gi"}),
-        a_pod(labels={f"{PREFIX}managed": "true", f"{PREFIX}tier": "gold"}),
-        a_pod(annotations={f"{PREFIX}managed": "true"}),
+        a_pod(labels={f"{PREFIX}managed": "true", f"{PREFIX}workload": "a"}),
     ],
 )
 def test_what_is_read_or_written_by_us_or_none_of_ours_earns_no_warning(pod):

@@ -22,7 +22,7 @@ from webhook.core.bounds import (
 )
 from webhook.core.pod.demand import COUNT
 from webhook.core.pod.fields import EXAMPLE, with_unit
-from webhook.core.pod.findings import annotation_path, quoted
+from webhook.core.pod.findings import quoted
 from webhook.core.pod.foreign import FOREIGN_ANNOTATIONS, FOREIGN_RESOURCES, WHOLE_GPU, Meaning
 from webhook.core.pod.memory_annotation import memory_line, named_line, read_memory
 from webhook.core.pod.quantity import (
@@ -39,13 +39,10 @@ from webhook.names import (
     GPU_CLASS_ANNOTATION,
     GPU_COUNT_ANNOTATION,
     GPU_MEMORY_ANNOTATION,
-    IN_PLACE_OF_ANNOTATION,
     LONGEST_LABEL,
-    MANAGED_LABEL,
-    OUR_ANNOTATIONS,
     PREFIX,
+    READ_KEYS,
     VRAM_RESOURCE,
-    WORKLOAD_LABEL,
 )
 
 if TYPE_CHECKING:
@@ -76,19 +73,20 @@ _NVIDIA_NAMES: Final = frozenset({"gpumemory", "gpumem", "vram"})
 _PUNCTUATION: Final = re.compile(r"[._-]")
 _SIMPLE: Final = re.compile(r"[0-9A-Za-z.,=+/% _-]{1,256}")
 _UNREAD: Final = "nothing reads this key"
+_AS_LABEL: Final = "as a label it asks for nothing"
+_NOBODY_READS: Final = (_UNREAD, _AS_LABEL)
 _NO_NODE: Final = "no node has this resource"
 _COUNTING: Final = {
     WHOLE_GPU,
     *(name for name, (_, meaning) in FOREIGN_RESOURCES.items() if meaning is Meaning.GPUS),
 }
+_OURS: Final = re.compile(re.escape(PREFIX))
 _DOMAIN: Final = PREFIX.rstrip("/")
 _LETTERS: Final = VRAM_RESOURCE.removeprefix(PREFIX)
 """Letters with which a domain that is meant as ours begins: `vram.io`, `vram-share.dev`."""
 _OUR_LETTERS: Final = _DOMAIN.partition(".")[0]
 _FIRST_LETTER: Final = _DOMAIN[0]
 _CANDIDATE: Final = re.compile("vram|warden|gpu", re.IGNORECASE)
-_OURS: Final = frozenset({*OUR_ANNOTATIONS, IN_PLACE_OF_ANNOTATION, MANAGED_LABEL})
-_OUR_LABELS: Final = (MANAGED_LABEL, WORKLOAD_LABEL)
 _LONGEST_KEY: Final = len(PREFIX) + LONGEST_LABEL
 
 
@@ -261,32 +259,48 @@ def candidates(keys: Iterable[str]) -> Iterator[str]:
 
 def _of_keys(case: Case) -> Iterator[str]:
     """Yield hints about annotations and labels that are neither ours nor another product's."""
-    pod = case.pod
-    found: list[tuple[str, str, str, str, str]] = []
-    for key in candidates(pod.annotations):
-        if key.startswith(PREFIX) or (case.asks and "/" not in key):
-            continue
-        value = pod.annotations[key]
-        if meant := _meant(key, value):
-            whose = _UNREAD
+    found: list[tuple[str, str, tuple[str, str], str]] = []
+    for field, keys in _metadata(case.pod):
+        for key in candidates(keys):
+            is_known = "/" not in key and (case.asks or field == "labels")
+            if is_known or key.startswith(PREFIX) or not (meant := _meant(key, keys[key])):
+                continue
+            why = _UNREAD
             # What KAI reads has no unit; with one it is meant for us.
-            if key in FOREIGN_ANNOTATIONS and not value.strip()[-1:].isalpha():
-                whose = f"{FOREIGN_ANNOTATIONS[key][0].name} reads it, vramwarden does not"
-            found.append((annotation_path(key), *meant, "", whose))
-    found += (
-        (f"metadata.labels[{key}]", *meant, "the annotation ", _UNREAD)
-        for key in candidates(pod.labels)
-        if "/" in key and not key.startswith(PREFIX) and (meant := _meant(key, pod.labels[key]))
-    )
+            if key in FOREIGN_ANNOTATIONS and not keys[key].strip()[-1:].isalpha():
+                why = f"{FOREIGN_ANNOTATIONS[key][0].name} reads it, vramwarden does not"
+            found.append((field, key, meant, why))
     # An amount first: number and class of GPUs are nothing without.
-    found.sort(key=lambda one: one[1] != GPU_MEMORY_ANNOTATION)
-    for path, key, value, what, whose in found[:SHOWN]:
-        line = _line(case, key, value)
-        if line:
-            where = " in its place" if whose is _UNREAD else ""
-            yield f"{path}: write {what}{line}{where}; {whose}"
-        else:
-            yield f"{path}: {whose}; as {key} the pod would be denied"
+    found.sort(key=lambda one: one[2][0] != GPU_MEMORY_ANNOTATION)
+    return (_instead(case, *one) for one in found[:SHOWN])
+
+
+def _metadata(pod: Pod) -> tuple[tuple[str, Mapping[str, str]], ...]:
+    return ("annotations", pod.annotations), ("labels", pod.labels)
+
+
+def _instead(case: Case, field: str, key: str, meant: tuple[str, str] | None, why: str) -> str:
+    """Return the warning about a key in a field of the metadata: the line, then `why`."""
+    path = f"metadata.{field}[{shortened(key, _LONGEST_KEY)}]"
+    if meant is None or _has(case, meant[0]):
+        return f"{path}: remove it; {why}"
+    line = _line(case, *meant)
+    if not line:
+        return f"{path}: {why}; as {meant[0]} the pod would be denied"
+    where = " under metadata.annotations" if field == "labels" else " in its place"
+    return f"{path}: write {line}{where if why in _NOBODY_READS else ''}; {why}"
+
+
+def _has(case: Case, key: str, container: str = "") -> bool:
+    """Return True if a pod, or one container of it, has what it would be given by a key of ours."""
+    pod = case.pod
+    if key != GPU_MEMORY_ANNOTATION:
+        return key in pod.annotations
+    if key not in pod.annotations and not any(
+        VRAM_RESOURCE in _asked(one) for one in pod.containers
+    ):
+        return False
+    return not container or (case.asked is not None and container in case.asked.amounts)
 
 
 def _of_resources(case: Case) -> Iterator[str]:
@@ -405,6 +419,8 @@ def _is_theirs(resource: str) -> bool:
 
 def _in_place(case: Case, container: Container, name: str, key: str, value: str) -> str:
     """Return the annotation to write in place of a resource that no node has."""
+    if _has(case, key, container.name):
+        return f"remove it; {_NO_NODE}"
     if key == GPU_MEMORY_ANNOTATION:
         value_for = partial(_value_for, case, container)
         amount = _amount(case, map(value_for, _readings(value)), value_for)
@@ -423,38 +439,41 @@ def _value_for(case: Case, container: Container, amount: str) -> str:
 
 
 def unread_keys(case: Case) -> tuple[str, ...]:
-    """Rule: every annotation and resource with our prefix is one that we read, and no label asks.
+    """Rule: every annotation, label and resource with our prefix is one that is read on a pod.
 
     Fields: metadata.annotations, metadata.labels,
     spec.[initContainers,containers][*].resources.requests|limits
-    Allowed values: any key without our prefix; the keys that developers set and those that we set
+    Allowed values: any key without our prefix; those of `READ_KEYS`, and labels that rules match
 
     It returns warnings and not findings, because such a pod is valid; the command `admit` counts
     them as findings. A node's keys count as unread too, since `gpu-memory-mib` on a pod is meant as
     a limit.
     """
-    pod = case.pod
-    annotations = [key for key in pod.annotations if is_unread(key)]
-    ours = islice((key for key in pod.labels if key.startswith(PREFIX)), MOST_COMPARED)
-    labels = [key for key in ours if is_unread_label(key) and key not in pod.annotations]
-    resources = (one for one in _resources(case) if one[2].startswith(PREFIX))
-    unread = [one for one in resources if one[2] != VRAM_RESOURCE]
+    ours = [one for one in _resources(case) if one[2].startswith(PREFIX)]
+    resources = [one for one in ours if one[2] != VRAM_RESOURCE]
     # Comparing words takes time, and a pod may have thousands of annotations.
     return (
-        *(_label(case, key, pod.labels[key]) for key in labels[:SHOWN]),
-        *(_annotation(case, key, pod.annotations[key]) for key in annotations[:SHOWN]),
-        *(_resource(case, *one) for one in unread[:SHOWN]),
+        *chain.from_iterable(_unread_in(case, *one) for one in reversed(_metadata(case.pod))),
+        *(_resource(case, *one) for one in resources[:SHOWN]),
     )
 
 
-def is_unread(key: str) -> bool:
-    """Return True if nothing reads an annotation although it has our prefix."""
-    return key.startswith(PREFIX) and key not in _OURS
+def _unread_in(case: Case, field: str, keys: Mapping[str, str]) -> Iterator[str]:
+    found = list(unread(keys, "Pod", field))
+    read = case.policy.pod_labels if found and field == "labels" else ()
+    for key in islice((one for one in found if one not in read), SHOWN):
+        meant, why = key_meant(key), _UNREAD
+        if field == "labels":
+            why = _AS_LABEL if meant else _UNREAD
+        elif not meant:
+            why = f"{_UNREAD}, unlike {', '.join(ASKING_ANNOTATIONS)}"
+        yield _instead(case, field, key, (meant, keys[key]) if meant else None, why)
 
 
-def is_unread_label(key: str) -> bool:
-    """Return True if a label with our prefix asks for VRAM, or nearly does: no label is read so."""
-    return key.startswith(PREFIX) and key not in _OUR_LABELS and bool(key_meant(key))
+def unread(keys: Iterable[str], kind: str, field: str) -> Iterator[str]:
+    """Yield the keys with our prefix that nothing reads in a field of a kind's metadata."""
+    read = READ_KEYS.get((kind, field), ())
+    return (key for key in filter(_OURS.match, keys) if key not in read)
 
 
 def key_meant(key: str) -> str:
@@ -464,32 +483,13 @@ def key_meant(key: str) -> str:
     return MEANT[meant[0]] if meant else ""
 
 
-def _label(case: Case, key: str, value: str) -> str:
-    line = _line(case, key_meant(key), value)
-    path, why = f"metadata.labels[{key}]", "as a label it asks for nothing"
-    if not line:
-        return f"{path}: {why}; under metadata.annotations it would be denied"
-    return f"{path}: write {line} under metadata.annotations; {why}"
-
-
-def _annotation(case: Case, key: str, value: str) -> str:
-    path = annotation_path(shortened(key, _LONGEST_KEY))
-    meant = key_meant(key)
-    if not meant:
-        return f"{path}: remove it; {_UNREAD}, unlike {', '.join(ASKING_ANNOTATIONS)}"
-    line = _line(case, meant, value)
-    if not line:
-        return f"{path}: {_UNREAD}; as {meant} the pod would be denied"
-    return f"{path}: write {line} in its place; {_UNREAD}"
-
-
 def _resource(case: Case, container: Container, kind: str, name: str) -> str:
     path, amount = _resource_path(container, kind, name), _asked(container)[name]
     meant = key_meant(name)
     if meant:
         return f"{path}: {_in_place(case, container, name, meant, amount)}"
     example = case.suggestions.example(lambda amount: {container.name: amount})
-    if not example:
+    if not example or case.asks:
         return f"{path}: remove it; {_NO_NODE}"
     line = memory_line(case.pod, {container.name: example})
     case.lines.annotations[GPU_MEMORY_ANNOTATION] = line

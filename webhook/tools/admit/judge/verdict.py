@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from webhook.core.admission.decide import Decision, Outcome
 from webhook.core.admission.gpu_counters import uncounted_gpus
 from webhook.core.admission.rules.hints import SHOWN
-from webhook.core.admission.stray_keys import useless_bounds, warnings_about, wrong_amounts
+from webhook.core.admission.stray_keys import warnings_about, wrong_amounts
 from webhook.core.admission.templates import (
     creation_of,
     decide_both,
@@ -22,6 +22,7 @@ from webhook.core.pod.fields import part, text_of
 from webhook.core.pod.findings import SEPARATOR, MalformedObjectError, annotation_path
 from webhook.core.pod.quantity import format_bytes
 from webhook.core.pod.shapes import Form, objects_in, parts_of, shown_path
+from webhook.core.pod.templates import makes_no_pods
 from webhook.core.pod.views import read_pod
 from webhook.core.policy.match import with_name
 from webhook.core.words import named
@@ -53,8 +54,6 @@ UNREAD_KEY: Final = "UnreadKey"
 """Reason of a finding about a key of ours that nothing reads."""
 
 _NO_NAME: Final = "(no name)"
-_MAKES_NO_PODS: Final = frozenset({"v1"})
-"""Versions of which every kind with pods is known."""
 _STATIC: Final = (
     "remove it, and run the pod by a DaemonSet; a static pod can have no share, since the kubelet "
     "starts it without asking the API server"
@@ -224,7 +223,7 @@ class JudgedPod:
         carried, found = self.target.stray, self.target.object
         keys = [f"{one.key} in a text" if one.is_in_text else one.key for one in carried]
         made = "its pods are made elsewhere"
-        if found.version in _MAKES_NO_PODS and not any(one.is_in_text for one in carried):
+        if makes_no_pods(found.kind, found.version) and not any(one.is_in_text for one in carried):
             made = f"of a {found.kind} no pods are made"
         return f"carries {named(dict.fromkeys(keys))} and was not judged; {made}"
 
@@ -299,15 +298,15 @@ def judge(
     if target.found.pod is None:
         is_apart = target.found.form is Form.ELSEWHERE
         decision = _of_amounts(target) if is_apart else None
-        bounds = useless_bounds(found.value, found.version)
-        notes = tuple(f"{one.field}: {do}" for one, do in bounds)
+        # Rules may match by any label of a namespace.
+        useless = [one for one in target.unread if one.key not in policy.namespace_labels]
         return JudgedPod(
             target=target,
             namespace=namespace,
             lines=lines,
             decision=decision,
-            notes=notes,
-            unread_keys=() if is_apart else tuple(one.warning for one in target.stray),
+            notes=tuple(one.warning for one in target.stray if one.cure and one not in useless),
+            unread_keys=tuple(one.warning for one in useless),
         )
     pod, copied = sent_pod(as_sent(target.pod))
     known = replace(cluster, namespaces={namespace: with_name(namespace, namespace_labels)})
@@ -380,7 +379,7 @@ def _of_amounts(target: Target) -> Decision:
     findings = tuple(
         finding
         for one in target.stray
-        if not one.is_in_text and target.object.version not in _MAKES_NO_PODS
+        if not one.is_in_text and not makes_no_pods(target.object.kind, target.object.version)
         for finding in wrong_amounts(one.key, one.value, one.field)
     )
     return Decision(outcome=Outcome.DENIED if findings else Outcome.SKIPPED, findings=findings)

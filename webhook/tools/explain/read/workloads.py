@@ -47,8 +47,10 @@ def read_workload_facts(
         return replace(facts, others=tuple(reader.names(kind).values())), None
     workload = _Workload(raw, kind=kind)
     (template,) = find_templates(raw, kind.name, "")
-    strays = find_stray_keys(raw, [template])
-    misplaced = tuple(dict.fromkeys(one.key for one in strays if one.key == one.meant))
+    strays = find_stray_keys(raw, kind.name, [template])
+    misplaced = tuple(
+        dict.fromkeys(one.key for one in strays if one.templates and one.key == one.meant)
+    )
     facts = replace(facts, exists=True, misplaced=misplaced, template=template.field)
     if kind is CRON_JOB:
         jobs = reader.owned(JOB, "the Jobs of this CronJob", [workload.uid])

@@ -10,12 +10,23 @@ from typing import TYPE_CHECKING, Any, Final
 import yaml
 
 from webhook.adapters.yaml_documents import BoundedReader, StopError
-from webhook.core.admission.stray_keys import find_stray_keys, is_open, search_stray_keys
+from webhook.core.admission.stray_keys import (
+    find_stray_keys,
+    is_open,
+    is_unknown,
+    search_stray_keys,
+)
 from webhook.core.admission.templates import pod_of
 from webhook.core.pod.fields import text_of
 from webhook.core.pod.patch import apply_patch
 from webhook.core.pod.shapes import Form, Template, TooMuchToSearchError
-from webhook.core.pod.templates import find_templates, is_own_kind, made_elsewhere
+from webhook.core.pod.templates import (
+    find_templates,
+    is_own_kind,
+    made_elsewhere,
+    makes_no_pods,
+)
+from webhook.names import PREFIX
 from webhook.tools.shared.manifests.reading import (
     KUBECTL,
     Layout,
@@ -37,6 +48,8 @@ if TYPE_CHECKING:
 # What kubectl takes for a separator; YAML forbids such a line inside a scalar.
 _SEPARATOR: Final = re.compile(r"^---(?=[ \t\r\n]|\Z)", re.MULTILINE)
 _HEADER: Final = re.compile(r"\ufeff?(?:---[ \t]*(?:#[^\n]*)?(?:\r?\n|\Z)|---[ \t]+)?")
+_GIVES_VRAM: Final = "LimitRange"
+"""Kind of Kubernetes that makes no pods, and changes them."""
 _KEEPS_BLANK_LINES: Final = re.compile(r"[|>][0-9]*\+")
 
 
@@ -84,15 +97,15 @@ class ManifestObject:
             raise ManifestError(f"{self.kind} {name} {error}") from None
         is_known = bool(found) and (is_own or any(one.form is Form.CONTAINER for one in found))
         is_apart = bool(elsewhere) and (not is_known or len(templates) < len(found))
-        stray = find_stray_keys(self.value, templates, () if is_apart else elsewhere)
-        if is_apart:
+        stray = find_stray_keys(self.value, self.kind, templates, () if is_apart else elsewhere)
+        if is_apart or (stray and not found):
             templates = [*templates, Template((), None, Form.ELSEWHERE)]
         if templates and others:
             first = replace(templates[0], unjudged=(*others, *templates[0].unjudged))
             templates = [first, *templates[1:]]
         for template in templates:
             own = [one for one in stray if (one.templates or templates)[0].path == template.path]
-            keys = elsewhere if template.form is Form.ELSEWHERE else tuple(own)
+            keys = (*own, *(elsewhere if template.form is Form.ELSEWHERE else ()))
             yield Target(self, template, keys, is_one_of_many=len(templates) > 1)
 
 
@@ -109,6 +122,16 @@ class Target:
     """
     is_one_of_many: bool = False
     """Whether the object holds more than this one."""
+
+    @property
+    def unread(self) -> Iterator[StrayKey]:
+        """Keys that nothing reads, not even a controller that makes pods elsewhere."""
+        kind, version = self.object.kind, self.object.version
+        is_known = makes_no_pods(kind, version) and kind != _GIVES_VRAM
+        for one in self.stray:
+            is_apart = one.is_in_text or (self.found.form is Form.ELSEWHERE and not is_known)
+            if not is_apart or is_unknown(one.key):
+                yield one
 
     @property
     def at(self) -> Path:
@@ -209,6 +232,8 @@ def find_objects(
     kind, version = text_of(value, "kind") or of, text_of(value, "apiVersion") or version
     items = value.get("items")
     if kind.endswith("List") and isinstance(items, list):
+        if PREFIX in str(value.get("metadata")):  # no list has annotations or labels
+            yield ManifestObject(kind, "v1", {**value, "items": None}, at)
         for index, item in enumerate(items):
             yield from find_objects(item, (*at, "items", index), kind.removesuffix("List"), version)
         return
