@@ -197,6 +197,64 @@ def test_kserves_components_are_pods_with_the_services_metadata():
     assert {path: shown_path(predictor.place(path)) for path in at} == at
 
 
+LLM = """
+apiVersion: serving.kserve.io/v1alpha2
+kind: LLMInferenceService
+metadata: {name: llama, annotations: {a: unread}}
+spec:
+  annotations: {a: own}
+  template: {containers: [{name: main, args: [x]}]}
+  worker: {containers: [{name: main}]}
+  prefill: {labels: {c: d}, template: {containers: [{name: main}]}, worker: {nodeSelector: {e: f}}}
+"""
+NIM = """
+apiVersion: apps.nvidia.com/v1alpha1
+kind: NIMService
+metadata: {name: llama, annotations: {a: unread}}
+spec:
+  annotations: {a: own}
+  image: {repository: nvcr.io/nim/llama, tag: "1"}
+  resources: {limits: {cpu: 1}}
+  nodeSelector: {e: f}
+"""
+
+
+def test_pods_of_an_llm_inference_service_get_the_metadata_of_their_workload():
+    main, worker, prefill = found(LLM)
+    assert {one.form for one in (main, worker, prefill)} == {Form.INLINE}
+    assert main.pod["metadata"] == worker.pod["metadata"] == {"annotations": {"a": "own"}}
+    assert prefill.pod["metadata"] == {"labels": {"c": "d"}}
+    fields = {
+        ("metadata", "annotations"): ("spec.annotations", "spec.prefill.annotations"),
+        ("spec", "containers", 0, "args"): (
+            "spec.template.containers[0].args",
+            "spec.prefill.template.containers[0].args",
+        ),
+    }
+    for path, shown in fields.items():
+        assert tuple(shown_path(one.place(path)) for one in (main, prefill)) == shown
+
+
+def test_a_nim_service_is_one_container():
+    (template,) = found(NIM)
+    assert template.pod == {
+        "metadata": {"annotations": {"a": "own"}},
+        "spec": {
+            "containers": [
+                {
+                    "name": "llama-ctr",
+                    "image": "nvcr.io/nim/llama:1",
+                    "resources": {"limits": {"cpu": 1}},
+                }
+            ],
+            "nodeSelector": {"e": "f"},
+        },
+    }
+    limits = template.place(("spec", "containers", 0, "resources", "limits"))
+    assert shown_path(limits) == "spec.resources.limits"
+    assert shown_path(template.place(("metadata", "annotations"))) == "spec.annotations"
+
+
 def test_a_workflows_fields_stand_where_they_were_written():
     common = f"podMetadata: {{annotations: {{{MEMORY}: 8Gi, "
     train, _, many = found(WORKFLOW.replace("podMetadata: {annotations: {", common))

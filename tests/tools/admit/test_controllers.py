@@ -102,6 +102,17 @@ NOT_JUDGED = {
         workflow("", META) + "  - {name: b, steps: [[{templateRef: {name: c, template: d}}]]}\n",
         "spec.templates[1].steps[0][0].templateRef was not judged (WorkflowTemplate c)",
     ),
+    "a manifest in a text": (
+        workflow("", META) + f"  - {{name: b, resource: {{manifest: 'a: {{{MEMORY}: 8GB}}'}}}}\n",
+        "spec.templates[1].resource.manifest was not judged (it is a text)",
+    ),
+    "KServe's configuration": (
+        (
+            "apiVersion: serving.kserve.io/v1alpha2\nkind: LLMInferenceService\n"
+            f"metadata: {{name: x}}\nspec: {{{ASKS}, template: {{containers: [{{name: main}}]}}}}\n"
+        ),
+        "spec.template was not judged (an LLMInferenceServiceConfig adds to it)",
+    ),
     "KServe's runtime": (
         f"{KSERVE}    model: {{modelFormat: {{name: a}}, runtime: vllm}}\n",
         "spec.predictor.model was not judged (ServingRuntime vllm adds to it)",
@@ -145,6 +156,11 @@ def test_a_train_job_names_its_runtime_and_its_patches_are_no_pods():
         "spec.runtimeRef was not judged (ClusterTrainingRuntime torch)\n"
     )
     assert run(text.replace("2Gi", "8GB")).code == 1
+    (_, finding) = run(text.replace("{name: x}", f"{{name: x, {ASKS}}}")).err.splitlines()
+    assert finding.startswith(
+        f"TrainJob x: finding: metadata.annotations[{MEMORY}]: write vramwarden.io/vram under "
+        "spec.trainer.resourcesPerNode.limits; "
+    )
 
 
 SPARK_DENIED = {

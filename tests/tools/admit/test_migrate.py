@@ -27,6 +27,7 @@ CASES = {
     "whole": Origin(PRODUCTS["whole"], 16 * 2**30),
     "nothing": Origin(PRODUCTS["hami"]),
 }
+MEMORY = "vramwarden.io/gpu-memory"
 POLICY = a_policy(whole_gpu_resources=WHOLE_GPU_RESOURCES)
 
 
@@ -128,6 +129,33 @@ spec:
         "predictor:", "predictor:\n    annotations: {vramwarden.io/gpu-memory: 3Gi}"
     )
     assert "by hand, remove what HAMi read" in migrated("hami", asked).err
+
+
+ELSEWHERE = {
+    "spec.services.w.resources.limits[gpu]": (
+        "nvidia.com/v1alpha1",
+        "{services: {w: {resources: {limits: {gpu: '1'}}}}}",
+    ),
+    "spec.trainer.resourcesPerNode.requests[nvidia.com/gpu]": (
+        "trainer.kubeflow.org/v1alpha1",
+        "{trainer: {resourcesPerNode: {requests: {nvidia.com/gpu: 1}}}}",
+    ),
+}
+
+
+@pytest.mark.parametrize("path", ELSEWHERE)
+@pytest.mark.parametrize("metadata", ["{name: x}", f"{{name: x, annotations: {{{MEMORY}: 8Gi}}}}"])
+def test_what_pods_that_are_made_elsewhere_ask_for_is_not_migrated(path, metadata):
+    version, spec = ELSEWHERE[path]
+    text = f"apiVersion: {version}\nkind: A\nmetadata: {metadata}\nspec: {spec}\n"
+    said = f"{path}: by hand, remove it and give the pods the annotation {MEMORY}; A is not rewrit"
+    whole = migrated("whole", text)
+    assert (whole.code, whole.out, f": A x: not migrated: {said}" in whole.err) == (1, text, True)
+    assert whole.err.splitlines()[-1].startswith("1 not migrated, 1 ")
+    assert f"::error file=a.yaml,line=4,title=vramwarden::A x: {said}" in (
+        migrated("whole", text, output="github").out
+    )
+    assert migrated("kai", text).code == migrated("whole", text.replace("gpu: ", "cpu: ")).code == 0
 
 
 def test_a_json_list_holds_what_is_migrated():

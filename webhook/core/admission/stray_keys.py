@@ -66,6 +66,11 @@ _ASKING: Final = (*ASKING_ANNOTATIONS, VRAM_RESOURCE)
 _IN_TEXT: Final = re.compile(rf"({'|'.join(map(re.escape, _ASKING))})[\"']?[ \t]*:")
 _KNOWN: Final = frozenset(chain((VRAM_RESOURCE,), *READ_KEYS.values()))
 _QUOTA: Final = f"requests.{VRAM_RESOURCE}"
+_CURES: Final = {
+    "TrainJob": f"write {VRAM_RESOURCE} under spec.trainer.resourcesPerNode.limits; no pod gets "
+    "the metadata of a TrainJob"
+}
+"""Cures for keys in the metadata of kinds whose pods are known not to get it."""
 _POLICY_IN_TEXT: Final = f"kind: {VRAM_POLICY_KIND}"
 
 
@@ -138,7 +143,8 @@ def find_stray_keys(
             for key, value in _unread(keys, "" if path else kind, field):
                 has = any(part(one.pod, "metadata", field).get(key) == value for one in below)
                 if not has and (below or key.startswith(PREFIX)):
-                    stray = StrayKey((*path, "metadata", field, key), key, value)
+                    cure = _CURES.get(kind, "")
+                    stray = StrayKey((*path, "metadata", field, key), key, value, cure=cure)
                     found.append(_with_meaning(stray, below))
     for stray in elsewhere:
         inside = [one for one in templates if stray.path[: len(one.path)] == one.path]

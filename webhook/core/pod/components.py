@@ -1,10 +1,12 @@
-"""Pods that an object describes by fields of its own kind: KServe's and Spark's components.
+"""Pods that an object describes by fields of its own kind: those of KServe, NIM and Spark.
 
 A SparkApplication's `sparkConf` names annotations, labels and GPUs of its pods as well, and its
 `volumes` and `nodeSelector` are of both. What KServe takes from a ServingRuntime of the cluster,
 and Spark from a file, is not judged.
 
-Sources: kserve/kserve pkg/controller/v1beta1/inferenceservice/components (`Reconcile`);
+Sources: kserve/kserve pkg/controller/v1beta1/inferenceservice/components (`Reconcile`),
+pkg/controller/v1alpha2/llmisvc (`propagateDeploymentMetadata`: of its own metadata pods get no key
+of ours); NVIDIA/k8s-nim-operator api/apps/v1alpha1/nimservice_types.go (`GetDeploymentParams`);
 kubeflow/spark-operator api/v1beta2 (SparkPodSpec), internal/webhook/sparkpod_defaulter.go; Spark's
 "Running on Kubernetes" (spark.kubernetes.*, and `resource.gpu.vendor`).
 """
@@ -42,6 +44,9 @@ _IMPLEMENTATIONS: Final = (
 )
 """Fields of a component that are its first container if it has no `containers`."""
 _WORKERS: Final = "workerSpec"
+_LLM_KINDS: Final = ("LLMInferenceService", "LLMInferenceServiceConfig")
+_NIM_CONTAINER: Final = frozenset({"args", "command", "env", "resources"})
+_NIM_POD: Final = frozenset({"nodeSelector", "runtimeClassName", "schedulerName", "tolerations"})
 _SPARK_PATHS: Final = {
     "SparkApplication": ("spec",),
     "ScheduledSparkApplication": ("spec", "template"),
@@ -63,6 +68,15 @@ def of_components(obj: Json, kind: str, group: str) -> list[Template] | None:
             for name in _KSERVE_COMPONENTS
             if type(components.get(name)) is dict
         ]
+    if group == "serving.kserve.io" and kind in _LLM_KINDS:
+        return [
+            _of_llm(part(obj, *path), path, name)
+            for path in (("spec",), ("spec", "prefill"))
+            for name in ("template", "worker")
+            if are_objects(part(obj, *path, name).get("containers"))
+        ]
+    if (kind, group) == ("NIMService", "apps.nvidia.com"):
+        return [_of_nim(part(obj, "spec"), text_of(obj, "metadata", "name"))]
     if group == "sparkoperator.k8s.io" and kind in _SPARK_PATHS:
         path = _SPARK_PATHS[kind]
         application = part(obj, *path)
@@ -96,6 +110,26 @@ def _of_kserve(component: Json, path: Path, common: Json) -> Template:
         unjudged.append(Unjudged((*path, _WORKERS), "its pods are further ones"))
     pod = {"metadata": metadata, "spec": spec}
     return Template(path, pod, Form.INLINE, places=places, unjudged=tuple(unjudged))
+
+
+def _of_llm(workload: Json, above: Path, name: str) -> Template:
+    path = (*above, name)
+    pod = {"metadata": _own_metadata(workload), "spec": workload[name]}
+    unjudged = (Unjudged(path, "an LLMInferenceServiceConfig adds to it"),)
+    places: dict[Path, Path] = {("metadata",): above, ("spec",): path}
+    return Template(path, pod, Form.INLINE, places=places, unjudged=unjudged)
+
+
+def _of_nim(service: Json, name: str) -> Template:
+    path: Path = ("spec",)
+    image = f"{text_of(service, 'image', 'repository')}:{text_of(service, 'image', 'tag')}"
+    own = {key: service[key] for key in service if key in _NIM_CONTAINER}
+    container = {"name": f"{name}-ctr", "image": image, **own}
+    spec = {key: service[key] for key in service if key in _NIM_POD}
+    first = ("spec", "containers", 0)
+    places: dict[Path, Path] = {("metadata",): path, ("spec",): path, first: path}
+    pod = {"metadata": _own_metadata(service), "spec": {**spec, "containers": [container]}}
+    return Template(path, pod, Form.INLINE, places=places)
 
 
 def _of_spark(application: Json, role: str, above: Path) -> Template:

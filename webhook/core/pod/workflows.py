@@ -39,7 +39,7 @@ from webhook.core.pod.shapes import (
     walk,
 )
 from webhook.core.words import shortened
-from webhook.names import DEFAULT_CONTAINER_ANNOTATION
+from webhook.names import DEFAULT_CONTAINER_ANNOTATION, PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -220,7 +220,7 @@ def _filled(value: Any, parameters: Mapping[str, str]) -> Any:
 
 
 def references(obj: Json) -> Iterator[Unjudged]:
-    """Yield where a workflow uses templates of another object, and of which."""
+    """Yield where a workflow uses templates of another object, or a manifest in a text."""
     found: list[Unjudged] = []
 
     def enter(value: Any, path: Path) -> bool:
@@ -232,6 +232,9 @@ def references(obj: Json) -> Iterator[Unjudged]:
                 kind = "ClusterWorkflowTemplate" if one.get("clusterScope") else "WorkflowTemplate"
                 name = shortened(str(one["name"]), LONGEST_STORED)
                 found.append(Unjudged((*path, key), f"{kind} {name}"))
+        text = value.get("manifest") if path[-1:] == ("resource",) else ""
+        if type(text) is str and PREFIX in text:
+            found.append(Unjudged((*path, "manifest"), "it is a text"))
         return True
 
     walk(obj, enter)

@@ -19,9 +19,10 @@ from webhook.tools.admit.judge.migration.foreign_pod import (
     Note,
     notes_about_object,
     read_foreign_pod,
+    requests_without_pod,
 )
 from webhook.tools.admit.judge.migration.rewrite import migrate
-from webhook.tools.admit.judge.verdict import Remark, Sort, judge, title_of
+from webhook.tools.admit.judge.verdict import NOT_MIGRATED, NOTE, Remark, Sort, judge, title_of
 from webhook.tools.shared.bounds import LEAST_WRITTEN, MOST_GROWTH
 from webhook.tools.shared.manifests.documents import (
     LineIndex,
@@ -62,8 +63,13 @@ class Other:
 
     object: ManifestObject
     line: int
-    notes: tuple[Remark, ...] = ()
-    """What a migration says of it."""
+    notes: tuple[tuple[str, Remark], ...] = ()
+    """Notes of a migration about it, each with its word."""
+
+    @property
+    def passed(self) -> bool:
+        """True if nothing of it is left to migrate."""
+        return not any(word == NOT_MIGRATED for word, _ in self.notes)
 
     @property
     def title(self) -> str:
@@ -90,6 +96,11 @@ class ManifestText:
     """Why it cannot be read; then there is nothing else of it."""
     is_migrated: bool = False
     """Whether the documents after are rewritten for us, and not admitted."""
+
+    @property
+    def passed(self) -> bool:
+        """True if nothing in it is left to do."""
+        return all(one.passed for one in self.verdicts) and all(one.passed for one in self.others)
 
 
 def judge_text(
@@ -199,7 +210,9 @@ def _rewritten(
 def _migration(target: Target, origin: Origin) -> Migration | None:
     """Rewrite one pod; None where there is none, or nobody can read it: admission says why."""
     if target.found.pod is None:
-        return None
+        found, product = target.object, origin.product
+        problems = requests_without_pod(found.value, found.kind, found.version, product)
+        return Migration(product.name, problems=problems) if problems else None
     pod = request_for(target, "").obj
     try:
         source = read_foreign_pod(pod, target.found, target.object.value)
@@ -225,11 +238,18 @@ def _has_parts_elsewhere(template: Template) -> bool:
     )
 
 
-def _notes_about(found: ManifestObject, origin: Origin, lines: LineIndex) -> tuple[Remark, ...]:
+def _notes_about(
+    found: ManifestObject, origin: Origin, lines: LineIndex
+) -> tuple[tuple[str, Remark], ...]:
     """Return what has no counterpart of an object that holds no pod."""
+    about = (found.value, found.kind, found.version, origin.product)
     return tuple(
-        Remark(lines.of((*found.at, *parts_of(note.path))), str(note), path=note.path)
-        for note in notes_about_object(found.value, found.kind, found.version, origin.product)
+        (word, Remark(lines.of((*found.at, *parts_of(note.path))), str(note), path=note.path))
+        for word, notes in (
+            (NOT_MIGRATED, requests_without_pod(*about)),
+            (NOTE, notes_about_object(*about)),
+        )
+        for note in notes
     )
 
 

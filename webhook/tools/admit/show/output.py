@@ -15,7 +15,6 @@ from webhook.tools.admit.judge.texts import counts
 from webhook.tools.admit.judge.verdict import (
     MIGRATED,
     NOT_MIGRATED,
-    NOTE,
     UNREAD,
     WARNING,
     remarks,
@@ -91,7 +90,7 @@ def show(
                 stdout.flush()
         for other in source.others:
             said = [(other.line, "no pod template")] if verbose else []
-            said += [(one.line, f"{NOTE}: {one.text}") for one in other.notes]
+            said += [(one.line, f"{word}: {one.text}") for word, one in other.notes]
             for line, text in said:
                 shown = printable(f"{source.name}:{line}: {other.title}: {text}")
                 stderr.write(f"{shown}\n")
@@ -132,17 +131,18 @@ _REPORTS: Final = {
 
 def tally(sources: Sequence[ManifestText]) -> str:
     """Return the last line: how many of what; empty where nothing could be read."""
+    others = [other for source in sources for other in source.others]
     made = [one.migration for source in sources for one in source.verdicts if one.migration]
     migrated = {
         MIGRATED: sum(bool(one.asks) for one in made),
-        NOT_MIGRATED: sum(bool(one.problems) for one in made),
+        NOT_MIGRATED: sum(bool(one.problems) for one in made)
+        + sum(not other.passed for other in others),
     }
     parts = [f"{count} {what}" for what, count in migrated.items() if count]
     parts += [f"{count} {what}" for what, count in counts(sources).items()]
     words = [word for one in sources for verdict in one.verdicts for word, _ in remarks(verdict)]
     for word in (UNREAD, WARNING):
         parts += [counted(words.count(word), word)] if word in words else []
-    others = [other for source in sources for other in source.others]
     if policies := sum(other.is_policy for other in others):
         parts.append(f"{counted(policies, 'policy')} (see `vramwarden policy check`)")
     kinds = Counter(other.object.kind or "(no kind)" for other in others if not other.is_policy)

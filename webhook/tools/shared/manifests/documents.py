@@ -127,10 +127,10 @@ class Target:
     def unread(self) -> Iterator[StrayKey]:
         """Keys that nothing reads, not even a controller that makes pods elsewhere."""
         kind, version = self.object.kind, self.object.version
-        is_known = makes_no_pods(kind, version) and kind != _GIVES_VRAM
-        for one in self.stray:
-            is_apart = one.is_in_text or (self.found.form is Form.ELSEWHERE and not is_known)
-            if not is_apart or is_unknown(one.key):
+        is_known = self.found.form is not Form.ELSEWHERE or makes_no_pods(kind, version)
+        for one in self.stray if kind != _GIVES_VRAM else ():
+            is_unread = is_known or bool(one.cure) or is_unknown(one.key)
+            if is_unread and not one.is_in_text:
                 yield one
 
     @property

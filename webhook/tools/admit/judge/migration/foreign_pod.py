@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from webhook.core.admission.rules.hints import SHOWN
 from webhook.core.nvidia.variables import (
     chooses_devices,
     limits_memory,
@@ -18,10 +19,12 @@ from webhook.core.nvidia.variables import (
 )
 from webhook.core.pod.fields import as_object
 from webhook.core.pod.findings import annotation_path
-from webhook.core.pod.shapes import Form
+from webhook.core.pod.foreign import WHOLE_GPU
+from webhook.core.pod.shapes import Form, shown_path, walk
+from webhook.core.pod.templates import makes_no_pods
 from webhook.core.pod.views import read_pod
 from webhook.core.policy.match import matches_any
-from webhook.names import VRAM_RESOURCE
+from webhook.names import GPU_MEMORY_ANNOTATION, VRAM_RESOURCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -239,3 +242,23 @@ def notes_about_object(obj: Json, kind: str, version: str, product: Product) -> 
                 yield Note(f"spec.hard[{name}]", detail)
     elif why := product.objects.get(f"{version.partition('/')[0]}/{kind}"):
         yield Note("kind", why)
+
+
+def requests_without_pod(obj: Json, kind: str, version: str, product: Product) -> tuple[Note, ...]:
+    """Return a note for each resource of a product in an object whose pods are made elsewhere.
+
+    A DynamoGraphDeployment of NVIDIA calls a whole GPU `gpu`.
+    """
+    found: list[Path] = []
+
+    def enter(value: Any, path: Path) -> bool:
+        names = value if path and path[-1] in {"limits", "requests"} else ()
+        theirs = (one for one in names if asks_product(product, WHOLE_GPU if one == "gpu" else one))
+        found.extend((*path, name) for name in theirs)
+        return True
+
+    if not makes_no_pods(kind, version):
+        walk(obj, enter)
+    how = f"by hand, remove it and give the pods the annotation {GPU_MEMORY_ANNOTATION}"
+    why = f"{kind or 'an object without a kind'} is not rewritten"
+    return tuple(Note(shown_path(path), f"{how}; {why}") for path in found[:SHOWN])
