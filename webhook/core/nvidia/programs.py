@@ -16,11 +16,9 @@ A list of variables that an edit leaves alone is returned itself, not a copy.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache
-from itertools import takewhile
-from typing import TYPE_CHECKING, Final
+from itertools import chain, takewhile
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from webhook.core.bounds import MOST_DIGITS
 from webhook.core.pod.quantity import MIB
@@ -67,13 +65,12 @@ DEFAULT_PROGRAMS: Final = (Program.JAX, Program.TENSORFLOW)
 """Those whose variables nobody else reads, and that work whatever the image has built in."""
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(NamedTuple):
     """One variable that a program reads."""
 
     name: str
     value: str
-    """`{usable}` and `{context}` stand for what `_fill` puts there."""
+    """Value with `{usable}` for the usable bytes, and `{context}` for Ollama's context."""
     instead: tuple[str, ...] = ()
     """Variables beside which it must not stand, or would do nothing."""
 
@@ -89,10 +86,12 @@ class Setting:
 
     def entry(self, cap_bytes: int) -> Json:
         """Build the variable for a container with this amount per GPU."""
-        return {"name": self.name, "value": _fill(self.value, cap_bytes)}
+        usable = usable_bytes(cap_bytes)
+        value = self.value.replace("{usable}", str(usable))
+        return {"name": self.name, "value": value.replace("{context}", _ollama_context(usable))}
 
 
-SETTINGS: Final[dict[Program, tuple[Setting, ...]]] = {
+SETTINGS: Final[dict[str, tuple[Setting, ...]]] = {
     # Grow on demand, instead of taking three quarters of the card: jaxlib/xla_client.py.
     Program.JAX: (Setting("XLA_PYTHON_CLIENT_PREALLOCATE", "false"),),
     # Grow on demand, instead of taking all: TensorFlow, "Limiting GPU memory growth".
@@ -125,17 +124,9 @@ SETTINGS: Final[dict[Program, tuple[Setting, ...]]] = {
     ),
 }
 
-_ALL: Final = tuple(setting for settings in SETTINGS.values() for setting in settings)
 _GIB: Final = 1024 * MIB
 _REFERENCES: Final = tuple(f"$({name})" for name in (GPU_MEMORY_MIB_ENV, GPU_MEMORY_FRACTION_ENV))
-_FRACTION_PATH: Final = f"metadata.annotations['{GPU_MEMORY_FRACTION_ANNOTATION}']"
-
-
-def _fill(value: str, cap_bytes: int) -> str:
-    if "{" not in value:
-        return value
-    usable = usable_bytes(cap_bytes)
-    return value.replace("{usable}", str(usable)).replace("{context}", _ollama_context(usable))
+_FRACTION_FIELD: Final = {"fieldPath": f"metadata.annotations['{GPU_MEMORY_FRACTION_ANNOTATION}']"}
 
 
 def _ollama_context(usable: int) -> str:
@@ -179,7 +170,7 @@ def configure_programs(env: list[Json], programs: tuple[str, ...], cap_bytes: in
     """
     names = {entry["name"] for entry in env}
     added = []
-    for setting in _settings_of(programs):
+    for setting in chain.from_iterable(SETTINGS[program] for program in programs):
         if setting.name in names or not names.isdisjoint(setting.instead):
             continue
         if setting.needs_fraction and GPU_MEMORY_FRACTION_ENV not in names:
@@ -189,11 +180,6 @@ def configure_programs(env: list[Json], programs: tuple[str, ...], cap_bytes: in
     return [*env, *added] if added else env
 
 
-@lru_cache(maxsize=64)  # a policy has few lists of programs
-def _settings_of(programs: tuple[str, ...]) -> tuple[Setting, ...]:
-    return tuple(setting for program in programs for setting in SETTINGS[Program(program)])
-
-
 def _ours(cap_bytes: int | None, *, fraction: bool) -> list[Json]:
     if cap_bytes is None:
         return []
@@ -201,14 +187,10 @@ def _ours(cap_bytes: int | None, *, fraction: bool) -> list[Json]:
     return [amount, _FRACTIONS[0]] if fraction else [amount]
 
 
-def _from_field(field: Json) -> Json:
-    return {"name": GPU_MEMORY_FRACTION_ENV, "valueFrom": {"fieldRef": field}}
-
-
 # The version is what the API server adds to a manifest that has none.
-_FRACTIONS: Final = (
-    _from_field({"apiVersion": "v1", "fieldPath": _FRACTION_PATH}),
-    _from_field({"fieldPath": _FRACTION_PATH}),
+_FRACTIONS: Final[tuple[Json, ...]] = tuple(
+    {"name": GPU_MEMORY_FRACTION_ENV, "valueFrom": {"fieldRef": {**version, **_FRACTION_FIELD}}}
+    for version in ({"apiVersion": "v1"}, {})
 )
 
 
@@ -218,31 +200,25 @@ def _refers_to_ours(entry: Json) -> bool:
 
 
 def _is_ours(entry: Json) -> bool:
-    return _shown_bytes(entry) is not None or _is_fraction(entry)
+    return _shown_bytes(entry) is not None or entry in _FRACTIONS
 
 
 def _shown_bytes(entry: Json) -> int | None:
-    if entry["name"] != GPU_MEMORY_MIB_ENV:
-        return None
     value = entry.get("value")
-    if type(value) is not str:
+    if entry["name"] != GPU_MEMORY_MIB_ENV or type(value) is not str:
         return None
     if len(value) > MOST_DIGITS or not (value.isascii() and value.isdigit()):
         return None
     return int(value) * MIB
 
 
-def _is_fraction(entry: Json) -> bool:
-    return entry["name"] == GPU_MEMORY_FRACTION_ENV and entry in _FRACTIONS
-
-
 def _stale(ours: list[Json], cap_bytes: int | None, *, fraction: bool) -> Iterator[Json]:
     """Yield what `configure_programs` wrote beside these variables of ours, and is wrong now."""
     shown_bytes = next(filter(None, map(_shown_bytes, ours)), None)
     changed = shown_bytes is not None and shown_bytes != cap_bytes
-    lost_fraction = not fraction and any(map(_is_fraction, ours))
+    lost_fraction = not fraction and any(entry in _FRACTIONS for entry in ours)
     if not changed and not lost_fraction:
         return
-    for setting in _ALL:
+    for setting in chain.from_iterable(SETTINGS.values()):
         if (setting.names_amount and changed) or (setting.needs_fraction and lost_fraction):
             yield setting.entry(shown_bytes or 0)
