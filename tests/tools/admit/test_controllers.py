@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.support.pods import a_policy, a_rule
@@ -225,6 +227,8 @@ def ray(group: str, asks: str = ASKS, limits: str = "") -> str:
 COUNTS = (
     "KubeRay counts GPUs by nvidia.com/gpu, and without it Ray's autoscaler sees none in this group"
 )
+GIVEN = "Ray counts GPUs by this number, and each pod of this group has 1"
+LINE = 'write num-gpus: "1"'
 GROUP = "spec.rayClusterSpec.workerGroupSpecs[0]"
 
 
@@ -241,7 +245,16 @@ GROUP = "spec.rayClusterSpec.workerGroupSpecs[0]"
             f'{GROUP}.rayStartParams: write num-gpus: "2"; {COUNTS}',
         ),
         (ray("resources: {CPU: '1'}"), f'{GROUP}.resources: write GPU: "1"; {COUNTS}'),
-        (ray("rayStartParams: {num-gpus: '0'}"), None),
+        *(
+            (
+                ray(f"rayStartParams: {{num-gpus: '{n}'}}"),
+                f"{GROUP}.rayStartParams: {LINE}; {GIVEN}",
+            )
+            for n in ("0", "0.5", "4", "x")
+        ),
+        (ray("resources: {GPU: '2'}"), f'{GROUP}.resources: write GPU: "1"; {GIVEN}'),
+        (ray("rayStartParams: {num-gpus: '1'}"), None),
+        (ray("rayStartParams: {num-gpus: 1}"), None),
         (ray("resources: {GPU: '1'}"), None),
         (ray("rayStartParams: {}", "labels: {a: b}"), None),
     ],
@@ -254,9 +267,8 @@ def test_a_group_of_ray_that_asks_for_vram_says_its_number_of_gpus(text, said):
     assert all(one.startswith("a.yaml:8: ") for one in notes)
     if said:  # the line is followed
         line = said.partition(": write ")[2].partition(";")[0]
-        followed = text.replace("rayStartParams: {", f"rayStartParams: {{{line}").replace(
-            "resources: {CPU", f"resources: {{{line}, CPU"
-        )
+        followed = re.sub("(num-gpus|GPU): '[^']*'", "", text)
+        followed = re.sub(r"(rayStartParams|g\n      resources): {", rf"\1: {{{line}, ", followed)
         assert ": note: " not in run_in_full(followed).err
 
 
@@ -277,6 +289,22 @@ def test_a_runtime_of_trainer_that_counts_processes_by_gpus_has_a_note():
         ": note: spec.mlPolicy.torch: write numProcPerNode: 1 under spec.trainer" in run(text).err
     )
     assert ": note: " not in run(text.replace("torch: {}", "jax: {}")).err
+    for number in ("auto", "1", "4"):
+        given = run(text.replace("torch: {}", f"torch: {{numProcPerNode: {number}}}")).err
+        assert (": note: spec.mlPolicy.torch: write" in given) == (number == "auto")
+        assert (": note: spec.mlPolicy.torch.numProcPerNode: write 1; " in given) == (number == "4")
+
+
+@pytest.mark.parametrize(("given", "said"), [('"2"', '"1"'), ("3", "1"), ("auto", ""), ('"1"', "")])
+def test_a_job_of_more_processes_than_gpus_has_a_note(given, said):
+    text = (
+        f"apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {{name: x}}\nspec:\n"
+        f"  nprocPerNode: {given}\n  pytorchReplicaSpecs: {{Master: {{template: {{metadata: "
+        f"{{{ASKS}}}, spec: {{containers: [{{name: pytorch, image: a}}]}}}}}}}}\n"
+    )
+    line = f": note: spec.nprocPerNode: write {said}; each process needs its own GPU"
+    assert (line in run(text).err) == bool(said)
+    assert ": note: " not in run(text.replace(given, said or given)).err
 
 
 def test_a_patched_workflow_is_migrated_by_hand():

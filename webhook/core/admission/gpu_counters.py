@@ -5,7 +5,8 @@
 | RayCluster, RayJob, RayService | each group | 0, so its autoscaler adds no worker | `num-gpus` |
 | TrainingRuntime with `torch` | each node | as many processes as CPUs | `numProcPerNode` |
 
-PyTorchJob's `nprocPerNode: auto` is none of them: torchrun itself counts the GPUs it sees.
+PyTorchJob's `nprocPerNode: auto` is none of them: torchrun itself counts the GPUs it sees. Ray
+takes only integers (python/ray/scripts/scripts.py).
 
 Sources: ray-project/kuberay ray-operator/controllers/ray/common/pod.go
 (`addWellKnownAcceleratorResources`, `updateRayStartParamsResources`), utils/validation.go
@@ -15,6 +16,7 @@ kubeflow/trainer pkg/runtime/framework/plugins/torch/torch.go (`EnforceMLPolicy`
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.pod.fields import as_objects, part
@@ -26,19 +28,32 @@ if TYPE_CHECKING:
 
 _RAY: Final = "ray.io"
 _GROUPS: Final = ("headGroupSpec", "workerGroupSpecs")
-_NUM_GPUS: Final = "num-gpus"
-_TRAINER: Final = "trainer.kubeflow.org"
+_PROCESSES: Final = (
+    ("spec", "mlPolicy", "torch", "numProcPerNode"),  # TrainingRuntime
+    ("spec", "nprocPerNode"),  # PyTorchJob
+)
+"""Paths of a number of processes of a pod, each with its own GPU."""
 
 
 def uncounted_gpus(owner: Json, version: str, template: Template, gpu_count: int) -> str:
-    """Return the line for a controller that would count no GPU; empty for others.
+    """Return the line for a controller that would count no GPU, or too many; empty for others.
 
     The template's pods ask for a share of so many GPUs.
     """
     group = version.partition("/")[0]
     if group == _RAY and any(key in template.path for key in _GROUPS):
         return _of_ray(owner, template, gpu_count)
-    if group == _TRAINER and type(part(owner, "spec", "mlPolicy").get("torch")) is dict:
+    if not group.endswith("kubeflow.org"):
+        return ""
+    for path in _PROCESSES:
+        given = part(owner, *path[:-1]).get(path[-1])
+        if re.fullmatch("[0-9]{1,9}", str(given)):
+            if int(str(given)) <= gpu_count:
+                return ""
+            right = f'"{gpu_count}"' if type(given) is str else gpu_count
+            why = f"each process needs its own GPU, and each pod has {gpu_count}"
+            return f"{shown_path(path)}: write {right}; {why}"
+    if type(part(owner, "spec", "mlPolicy").get("torch")) is dict:
         return (
             f"spec.mlPolicy.torch: write numProcPerNode: {gpu_count} under spec.trainer of its "
             "TrainJobs; Trainer counts GPUs by nvidia.com/gpu, and starts a process per CPU without"
@@ -50,15 +65,19 @@ def _of_ray(owner: Json, template: Template, gpu_count: int) -> str:
     path = template.path[:-1]
     at = value_at(owner, path)
     resources = part(at, "resources")
-    first = as_objects(part(template.pod, "spec").get("containers"))[:1]
-    counted = (*resources, *(key for one in first for key in part(one, "resources", "limits")))
-    if _NUM_GPUS in part(at, "rayStartParams") or any(
-        str(key).lower().endswith("gpu") for key in counted
-    ):
-        return ""
     # KubeRay accepts one of the two alone.
-    field, line = ("resources", "GPU") if resources else ("rayStartParams", _NUM_GPUS)
-    return (
-        f'{shown_path((*path, field))}: write {line}: "{gpu_count}"; KubeRay counts GPUs by '
-        "nvidia.com/gpu, and without it Ray's autoscaler sees none in this group"
-    )
+    field, name = ("resources", "GPU") if resources else ("rayStartParams", "num-gpus")
+    given = part(at, field).get(name)
+    why = f"Ray counts GPUs by this number, and each pod of this group has {gpu_count}"
+    if given is None:
+        first = as_objects(part(template.pod, "spec").get("containers"))[:1]
+        limits = (key for one in first for key in part(one, "resources", "limits"))
+        if any(str(key).lower().endswith("gpu") for key in (*resources, *limits)):
+            return ""
+        why = (
+            "KubeRay counts GPUs by nvidia.com/gpu, and without it Ray's autoscaler sees none in "
+            "this group"
+        )
+    elif str(given) in map(str, range(1, gpu_count + 1)):
+        return ""
+    return f'{shown_path((*path, field))}: write {name}: "{gpu_count}"; {why}'
