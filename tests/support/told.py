@@ -266,9 +266,20 @@ def as_user(pod: Json, path: str, _found: re.Match[str]) -> Json:
 
 
 def served(pod: Json, path: str, found: re.Match[str]) -> Json:
-    """Append an argument."""
+    """Append an argument, or a flag to the value of a variable."""
+    if path.endswith(".value"):
+        return lengthened(pod, path, found)
     container = in_container(pod, path)
     container["args"] = [*(container.get("args") or []), found[1]]
+    return pod
+
+
+def inserted(pod: Json, path: str, found: re.Match[str]) -> Json:
+    """Insert a word into a shell's line after others."""
+    holder, key = holder_of(pod, path)
+    assert found[2] in holder[key]
+    line = re.sub(r"(?<=\s)#[^\n]*", "", holder[key])
+    holder[key] = line.replace(found[2], f"{found[2]} {found[1]}", 1)
     return pod
 
 
@@ -305,12 +316,11 @@ def replaced(pod: Json, path: str, found: re.Match[str]) -> Json:
 def with_flag(pod: Json, path: str, found: re.Match[str]) -> Json:
     """Write the value of a flag or key that is there, in the same word."""
     holder, key = holder_of(pod, path)
-    flag, value = found[1], found[2].lstrip("\"':= ")
     old = re.compile(
-        rf"""({re.escape(flag)}["']?(?:\s*[:=]\s*|\s+))(["']?)(?:\$\(.*?\)|\$\{{.*?\}}|[^\s"',;}})]+)\2"""
+        rf"""{re.escape(found[1])}["']?(?:\s*[:=]\s*|\s+)(["']?)(?:\$\(.*?\)|\$\{{.*?\}}|[^\s"',;}})]+)\1"""
     )
     assert old.search(holder[key])
-    holder[key] = old.sub(lambda one: f"{one[1]}{one[2]}{value}{one[2]}", holder[key], count=1)
+    holder[key] = old.sub(lambda _: found[1] + found[2], holder[key], count=1)
     return pod
 
 
@@ -352,6 +362,7 @@ ON = r"(?: on a GPU of \S+(?: with weights of half the amount)?)?; "
 CURES: list[tuple[str, Any]] = [
     # programs that size themselves by the whole GPU
     (rf"^add (\S+) to the shell's line{ON}", one(lengthened)),
+    (rf"^add (--\S+) after (.+?){ON}", one(inserted)),
     (rf"^add (--\S+){ON}", one(served)),
     (rf"^add ([A-Z_]+)=(\S+){ON}", one(with_variable)),
     (
@@ -364,8 +375,8 @@ CURES: list[tuple[str, Any]] = [
         r'^write (vramwarden.io/gpu-count: "[0-9]+"); ',
         one(lambda pod, _, found: lines(pod, found[1])),
     ),
-    (rf"^write (--?[a-z_-]+)=(\S+){ON}", one(with_flag)),
-    (rf"""^write (["']?[a-z_-]+)(["']?\s*[:=]\s*\S+){ON}""", one(with_flag)),
+    (rf"^write (--?[a-z_-]+)(=\S+){ON}", one(with_flag)),
+    (rf"""^write (["']?[A-Za-z_-]+)(["']?\s*[:=]\s*\S+){ON}""", one(with_flag)),
     (rf"^write (\S+){ON}", one(lambda pod, path, found: put(pod, path, found[1]))),
     (r"^remove (\S+); only containers with VRAM", one(replaced)),
     (r"^write (\S+=)?(\S+) or more; ", one(enlarged)),

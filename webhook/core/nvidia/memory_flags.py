@@ -14,18 +14,20 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
+from math import prod
 from typing import TYPE_CHECKING, Final, Literal
 
-from webhook.core.bounds import LONGEST_REFERENCE
+from webhook.core.bounds import LONGEST_REFERENCE, MOST_FRACTIONS
 from webhook.core.pod.command_lines import GAP
 
 if TYPE_CHECKING:
     from webhook.core.pod.command_lines import CommandLine
     from webhook.core.pod.views import Container
 
-Of = Literal["all", "free", "spare"]
+Of = Literal["all", "free", "spare", "jax"]
 """Meaning of a bound: a fraction of all memory of the GPU, a fraction of the memory that weights
-leave free, or GiB to spare for others."""
+leave free, GiB to spare for others, or whether JAX takes its part at its start."""
 
 _NEVER: Final = "(?!)"
 
@@ -50,8 +52,15 @@ class SizedProgram:
     of: Of = "all"
     in_file: str = ""
     """File of the model's repository that has the bound, if no flag and no variable reaches it."""
-    reads_env: bool = False
-    """True if a variable bounds it, so that one of `envFrom` may."""
+    variables: str = ""
+    """Pattern of the variables that it reads itself, so that one of `envFrom` may bound it."""
+    flags_variable: str = ""
+    """Variable, in lowercase, with flags that the entry points of its images read."""
+
+    def ignores(self, variable: str) -> bool:
+        """Return True if a variable is named like the bound, and the program does not read it."""
+        name, bound = variable.lower(), self.bound.strip("-").replace("-", "_")
+        return name.endswith(bound) and not re.fullmatch(self.variables, name)
 
 
 def _named(words: str) -> str:
@@ -59,7 +68,7 @@ def _named(words: str) -> str:
     return rf"(?:^|/)[^/:@]*(?<![a-z0-9])(?:{words})(?![a-z0-9])[^/]*+$"
 
 
-_VLLM_BOUNDS: Final = r"gpu_memory_util|kv_cache_memory|__config(?!\w)"
+_VLLM_BOUNDS: Final = r"__gpu_memory_utilization(?!\w)|__kv_cache_memory|__config(?!\w)"
 
 PROGRAMS: Final = (
     # vllm_backend/README.md: model.json has the engine's arguments.
@@ -67,7 +76,7 @@ PROGRAMS: Final = (
         name="vLLM in Triton",
         takes="nine tenths of the GPU",
         bound="gpu_memory_utilization",
-        bounds=rf"model\.json|vramwarden_gpu_memory|{_VLLM_BOUNDS}",
+        bounds=r"model\.json|vramwarden_gpu_memory|gpu_memory_utilization|kv_cache_memory",
         image=r"(?:^|/)tritonserver:[^@/]*(?<![a-z])vllm(?![a-z])",
         runs_in_image="tritonserver",
         in_file="model.json",
@@ -97,28 +106,32 @@ PROGRAMS: Final = (
             "(?:llama|mistral|mixtral|qwen|deepseek|gemma|phi-|nemotron|gpt-oss|granite|starcoder"
             "|llm|instruct|chat|vlm|cosmos-reason|falcon|kimi|glm|minimax|codestral|devstral)[^/]*+$"
         ),
-        reads_env=True,
+        variables=r"nim_\w+",
     ),
     # vllm/config/cache.py; of the whole GPU: vllm/v1/worker/utils.py, request_memory. Only vLLM has
-    # a flag --max-model-len (vllm/engine/arg_utils.py).
+    # a flag --max-model-len (vllm/engine/arg_utils.py). No variable bounds it (vllm/envs.py).
+    # KServe's server runs it for models that generate text (huggingfaceserver/__main__.py).
     SizedProgram(
         name="vLLM",
         takes="nine tenths of the GPU",
         bound="--gpu-memory-utilization",
-        bounds=_VLLM_BOUNDS,
+        bounds=(
+            rf"{_VLLM_BOUNDS}|__backend[=\s\0]+(?:huggingface|triton)|__tensor_input_names"
+            r"|__task[=\s\0]+(?:fill_mask|token_class|sequence_class|text_embed)"
+        ),
         runs=(
             rf"vllm{GAP}(?:serve|run_batch)|dynamo\.vllm|fastchat\.serve\.vllm_worker"
             rf"|vllm\.entrypoints\.(?:[\w.]*(?:api_server|run_batch)|cli\.main{GAP}serve)"
-            "|__max_model_len"
+            "|__max_model_len|huggingfaceserver"
         ),
-        image=_named("vllm"),
+        image=_named("vllm|huggingfaceserver"),
     ),
     # docs/advanced_features/server_arguments.md. The fraction is of what is free at its start.
     SizedProgram(
         name="SGLang",
         takes="most of the GPU",
         bound="--mem-fraction-static",
-        bounds=r"mem_fraction_static|max_total_tokens|__config(?!\w)",
+        bounds=r"__mem_fraction_static|__max_total_tokens|__config(?!\w)",
         runs=rf"sglang\.launch_server|sglang{GAP}serve|dynamo\.sglang",
         image=_named("sglang"),
     ),
@@ -130,7 +143,7 @@ PROGRAMS: Final = (
         bounds="cuda_memory_fraction",
         runs=rf"text_generation_(?:launcher|server{GAP}serve)",
         image=_named("text-generation-inference|tgi"),
-        reads_env=True,
+        variables="cuda_memory_fraction",
     ),
     # tensorrt_llm/commands/serve.py; tensorrt_llm/llmapi/llm_args.py, KvCacheConfig.
     SizedProgram(
@@ -138,8 +151,8 @@ PROGRAMS: Final = (
         takes="0.9 of what its weights leave free",
         bound="--kv_cache_free_gpu_memory_fraction",
         bounds=(
-            "free_gpu_mem(?:ory)?_fraction|max_gpu_total_bytes|extra_llm_api_options"
-            r"|__config(?!\w)"
+            r"__(?:kv_cache_)?free_gpu_mem(?:ory)?_fraction|max_gpu_total_bytes|__config(?!\w)"
+            "|extra_llm_api_options"
         ),
         runs=rf"trtllm_serve(?!{GAP}(?:disaggregated|mm_embedding))",
         of="free",
@@ -149,7 +162,7 @@ PROGRAMS: Final = (
         name="LMDeploy",
         takes="0.8 of what its weights leave free",
         bound="--cache-max-entry-count",
-        bounds="cache_max_entry_count",
+        bounds="__cache_max_entry_count",
         runs=rf"lmdeploy{GAP}serve{GAP}(?:api_server|gradio)",
         of="free",
     ),
@@ -158,11 +171,13 @@ PROGRAMS: Final = (
         name="ComfyUI",
         takes="what is free on the whole GPU",
         bound="--reserve-vram",
-        bounds=r"reserve_vram|per_process_memory_fraction|__cpu(?!\w)",
+        bounds=r"__reserve_vram|per_process_memory_fraction|__cpu(?!\w)",
         runs=rf"comfyui/main\.py|comfy{GAP}launch",
         image=_named("comfy-?ui"),
-        runs_in_image=r"main\.py",
+        runs_in_image=r"main\.py|entrypoint\.sh\0(?=__)",
         of="spare",
+        variables=r"pytorch_(?:cuda_)?alloc_conf",
+        flags_variable="cli_args",
     ),
 )
 
@@ -179,21 +194,38 @@ FRACTION: Final = re.compile(
     "|rmm_pool_size|rmm_maximum_pool_size"
     "|(?P<free>free_gpu_mem(?:ory)?_fraction"  # TensorRT-LLM, also in Triton
     "|cache_max_entry_count)"  # LMDeploy
+    "|(?P<jax>xla_python_client_preallocate)"  # jaxlib/xla_client.py
     r"""))(?P<gap>["']? ?[:=] ?|[\s\0]+)"""
-    r"""(?P<value>\$\([^)\0]*\)|\$\{[^}\0]*\}|"[^"\0]*"|'[^'\0]*'|[^\s\0;&|,)}]+)"""
+    r"""(?P<value>\$\([^)\0]*\)(?![a-z])|\$\{[^}\0]*\}|"[^"\0]*"|'[^'\0]*'|[^\s\0;&|,)}]+)"""
 )
 """A flag, a keyword, a key or a variable with a fraction of the whole GPU, or (`free`) of the
-memory that the weights leave free. Images have variables whose longer names end in one of these."""
+memory that the weights leave free. Images have variables whose longer names end in one of these.
+`jax` has a switch in place of a fraction."""
 
-PARALLEL: Final = re.compile(
-    r"(?<!\w)(?P<name>(?P<known>(?:__|nim_)tensor_parallel_size)|__tp_size|__?tp|(?:__)?num_shard)"
+_GPU_FLAGS: Final[dict[str, tuple[str, str | None]]] = {
+    # vllm/engine/arg_utils.py, sglang's server_arguments.md, trtllm-serve, lmdeploy/cli/utils.py,
+    # TGI's launcher
+    **{f"{one}_parallel_size": (one, "") for one in ("tensor", "pipeline", "data")},
+    **dict.fromkeys(("tp_size", "tp", "num_shard"), ("tensor", None)),
+    **dict.fromkeys(("pp_size", "pp"), ("pipeline", None)),
+    **dict.fromkeys(("dp_size", "dp"), ("data", None)),
+    # torch/distributed/run.py; deepspeed/launcher/runner.py; `ray start`
+    "nproc_per_node": ("processes", ""),
+    "num_gpus": ("processes", rf"(?<!\w)(?:deepspeed{GAP}|ray{GAP}start)"),
+    # accelerate/commands/launch.py: the number for all machines
+    "num_processes": ("tensor", rf"accelerate{GAP}launch"),
+}
+"""Factor of a number of GPUs by the name of a flag or variable, and the pattern of the commands
+with which it counts (None: the programs of the table). Each pod has the number of `processes`."""
+_GPU_FLAG: Final = re.compile(
+    rf"(?<!\w)(?P<name>(?:__?|nim_|pet_|(?=num_shard))(?P<flag>{'|'.join(_GPU_FLAGS)}))"
     r"""(?:=|[\s\0]+)["']?(?P<count>[0-9]{1,4})(?![0-9])"""
 )
-"""Number of GPUs over which a server of models spreads one model: vllm/engine/arg_utils.py,
-sglang's server_arguments.md, trtllm-serve, lmdeploy/cli/utils.py, TGI's launcher. By a `known` name
-no other program means something else."""
 
-SEVERAL_NODES: Final = re.compile(r"nnodes|node_rank|(?<![\w.])(?:ray(?![\w.])|ray_address|lws_)")
+_SEVERAL_NODES: Final = re.compile(
+    r"""(?:nnodes|num_machines)(?:=|[\s\0]+)["']?(?!1(?![\d:]))|(?<!\w)__?dp[lar](?!\w)"""
+    r"|data_parallel_(?!size[=\s\0])|(?<![\w.])(?:ray(?![\w.])|ray_address|lws_)"
+)
 """Found if a model is spread over GPUs of several pods, whose number no pod shows."""
 
 OTHER_COMMAND: Final = re.compile(
@@ -204,7 +236,7 @@ OTHER_COMMAND: Final = re.compile(
 _NOT_THE_SERVER: Final = re.compile(
     "(?<![a-z])(?:router|exporter|gateway|proxy|operator|controller|manager|client|ui|webui|frontend"
     "|metrics|monitor|dashboard|bench|benchmark|tests?|downloader|loader|simulator|sim|scheduler|epp"
-    "|plugin|adapter|cpu|tpu|neuron|docs|lora-syncer)(?![a-z])"
+    "|plugin|adapter|cpu|tpu|neuron|docs|lora-syncer|worker(?=-))(?![a-z])"
 )
 """Words of images that are named after a server and run something else."""
 _RUNS: Final = re.compile(
@@ -215,6 +247,11 @@ _ONLY_NAMES_IT: Final = re.compile(
     rf"{GAP}[^;&|\n]*"
 )
 """A command that names a program without running it, with its words."""
+_MODEL: Final = (
+    r"""[^\s\0"';&|()]{0,40}"""
+    r"""(?: (?!_)(["']?)(?:\$\(\w+\)|[^\s\0"';&|<>()]){1,40}\1(?=[\s\0"';&|)]))?"""
+)
+"""Rest of a word that starts a program, and the next word if it is no flag."""
 
 
 def program_of(container: Container, line: CommandLine) -> SizedProgram | None:
@@ -227,13 +264,36 @@ def program_of(container: Container, line: CommandLine) -> SizedProgram | None:
         of_entry_point = not raw.get("command") and not starts_other
         if by_image and (of_entry_point or re.search(by_image.runs_in_image, plain)):
             return by_image
-    return program_of_command(plain)
-
-
-def program_of_command(plain: str) -> SizedProgram | None:
-    """Return the program of the table that a command line runs, or None."""
-    found = _RUNS.search(_ONLY_NAMES_IT.sub("", plain))
+    found = _RUNS.search(_commands(line))
     return PROGRAMS[found.lastindex - 1] if found and found.lastindex else None
+
+
+def start_of(program: SizedProgram, line: CommandLine) -> re.Match[str] | None:
+    """Return the words that start a program, with its model; None if an entry point does."""
+    starts = rf"(?<![\w.])(?!__)(?:{program.runs}|{program.runs_in_image})(?![\w.])"
+    return re.search(starts + _MODEL, _commands(line))
+
+
+def _commands(line: CommandLine) -> str:
+    """Return a command line with blanks for commands that only name a program."""
+    return _ONLY_NAMES_IT.sub(lambda found: " " * len(found[0]), line.words.plain[: line.end])
+
+
+def gpu_flags(plain: str, *, known: bool) -> list[re.Match[str]]:
+    """Return the flags of a pod's processes, or of a model, whose product is a number of GPUs.
+
+    `known` is true for a program of the table.
+    """
+    asked: dict[str, re.Match[str]] = {}
+    for found in islice(_GPU_FLAG.finditer(plain), MOST_FRACTIONS):
+        factor, runs = _GPU_FLAGS[found["flag"]]
+        if known if runs is None else re.search(runs, plain):
+            asked.setdefault(factor, found)
+    if re.search("__enable_dp_attention|lmdeploy", plain):
+        asked.pop("data", None)  # these divide the GPUs of "tensor"
+    processes = [asked.pop("processes")] if "processes" in asked else []
+    model = [] if _SEVERAL_NODES.search(plain) else list(asked.values())
+    return max(processes, model, key=lambda flags: prod(int(one["count"]) for one in flags))
 
 
 @lru_cache(maxsize=256)

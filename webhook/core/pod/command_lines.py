@@ -34,6 +34,11 @@ _SHELL: Final = re.compile(
 _NOT_RUN: Final = re.compile(r"\\\n|(?:^|(?<=\s))#[^\n]*", re.MULTILINE)
 """Line continuations and comments of a shell's line."""
 _POSITIONAL: Final = re.compile(r"\$(?:[@*0-9]|\{[@*0-9])")
+# Possessive, and a quote that is not closed is sought once, so that time grows with length.
+_COMMAND: Final = re.compile(
+    r"""(?:\$\([^()]*\)|"[^"]*"|'[^']*'|`[^`]*`|[<>]&|&>|\\[;&|]|[^;&|\n])++"""
+)
+"""One command of a shell's line."""
 
 
 class Word(NamedTuple):
@@ -60,7 +65,7 @@ class Words:
         """Return the word in which a group of a match begins."""
         return self.words[self.text.count(_END, 0, found.start(group))]
 
-    def written(self, found: re.Match[str], group: str) -> str:
+    def written(self, found: re.Match[str], group: str | int = 0) -> str:
         """Return a group of a match in `plain` as it is spelled in the text."""
         return self.text[found.start(group) : found.end(group)]
 
@@ -76,6 +81,18 @@ class CommandLine(NamedTuple):
     """The line that a shell runs."""
     ignored: Words
     """Words after that line, which no program gets."""
+
+    def given_to(self, offset: int) -> str:
+        """Return the part of `words.plain` that the program at an offset may get.
+
+        Of a shell's line it is what precedes the end of the program's own command.
+        """
+        plain, words = self.words.plain, self.words.words
+        before = words[: words.index(self.line) + 1] if self.line else []
+        line_end = sum(len(word.text) + 1 for word in before)
+        ends = (command.end() for command in _COMMAND.finditer(plain, 0, line_end))
+        end = next((end for end in ends if end > offset), line_end)
+        return plain[:end] + plain[line_end : self.end]
 
 
 def read_command_line(container: Container) -> CommandLine | None:

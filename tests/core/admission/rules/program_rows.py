@@ -20,7 +20,7 @@ OWN = "registry.mycorp.example/ml/our-llm:7"
 VLLM_LINE = f"--gpu-memory-utilization={REFERENCE}"
 SGLANG_LINE = f"--mem-fraction-static={REFERENCE}"
 TGI_LINE = f"--cuda-memory-fraction={REFERENCE}"
-FREE = "=0.1689 on a GPU of 80Gi with weights of half the amount; "
+FREE = "=0.1635 on a GPU of 80Gi with weights of half the amount; "
 WHOLE = "is of the whole GPU, not of this container's 24Gi"
 ALONE = "takes"
 NOBODY = "no program gets the words after the line of sh -c"
@@ -61,7 +61,7 @@ def wrong(row: Row, *said: str) -> Row:
 ARGS, COMMAND = "spec.containers[0].args", "spec.containers[0].command"
 ADD_VLLM = f"add {VLLM_LINE}; vLLM {ALONE} nine tenths of the GPU, not this container's 24Gi"
 ADD_SGLANG, ADD_TGI = f"add {SGLANG_LINE}; SGLang {ALONE}", f"add {TGI_LINE}; Text Generation "
-IN_LINE = f"{ARGS}[0]: add {VLLM_LINE} to the shell's line; vLLM {ALONE}"
+IN_LINE = f"{ARGS}[0]: add {VLLM_LINE} after vllm serve m; vLLM {ALONE}"
 API_SERVER = ("python3", "-m", "vllm.entrypoints.openai.api_server")
 
 IMAGES = {
@@ -94,7 +94,7 @@ IMAGES = {
     ),
     "TensorRT-LLM in Triton": wrong(
         args(TRITON.format("trtllm-python-"), "tritonserver", "--model-repository=/m"),
-        "write 0.1689 as kv_cache_free_gpu_mem_fraction into config.pbtxt before the start on a",
+        "write 0.1635 as kv_cache_free_gpu_mem_fraction into config.pbtxt before the start on a",
     ),
     COMFY: wrong(args(COMFY), f"{ARGS}: add --reserve-vram=56 on a GPU of 80Gi; ComfyUI {ALONE}"),
     # Named alike, or in need of no bound.
@@ -150,7 +150,7 @@ COMMANDS = {
     "in a condition": wrong(line("[ -d /m ] || exit 1; if true; then vllm serve m"), IN_LINE),
     "bash -lc": wrong(
         runs("bash", "-lc", "source /venv/bin/activate; vllm serve m"),
-        f"{COMMAND}[2]: add {VLLM_LINE} to the shell's line; ",
+        f"{COMMAND}[2]: add {VLLM_LINE} after vllm serve m; ",
     ),
     "bash -euo pipefail -c": wrong(
         runs("bash", "-euo", "pipefail", "-c", "vllm serve m"), f"{COMMAND}[4]: add {VLLM_LINE}"
@@ -158,7 +158,7 @@ COMMANDS = {
     "tini": wrong(runs("/tini", "-g", "--", "sh", "-c", "vllm serve m"), f"{COMMAND}[5]: add"),
     "words for the line": wrong(
         Row(OWN, {"command": ["sh", "-c", 'exec vllm serve "$@"', "--"], "args": ["m"]}),
-        f"{COMMAND}[2]: add {VLLM_LINE} to the shell's line; ",
+        f'{COMMAND}[2]: add {VLLM_LINE} after vllm serve "$@"; ',
     ),
     "SGLang": wrong(runs("python3", "-m", "sglang.launch_server", "--model-path", "m"), ADD_SGLANG),
     "TGI": wrong(runs("text-generation-launcher", "--model-id", "m"), ADD_TGI),
@@ -173,6 +173,36 @@ COMMANDS = {
         runs("python", "main.py", image=COMFY), "add --reserve-vram=56 on a GPU of"
     ),
     "NIM": wrong(runs("nim-serve"), f"env: add NIM_KVCACHE_PERCENT={REFERENCE}; NIM "),
+    "KServe": wrong(
+        args("kserve/huggingfaceserver:v0.15-gpu", "--model_id=m"), f"{ARGS}: {ADD_VLLM}"
+    ),
+    "KServe's module": wrong(runs("python", "-m", "huggingfaceserver", "--model_id=m"), ADD_VLLM),
+    "KServe without vLLM": args("kserve/huggingfaceserver:v0.15-gpu", "--backend=huggingface"),
+    "KServe's encoder": args("kserve/huggingfaceserver:v0.15-gpu", "--task", "fill_mask"),
+    "ComfyUI behind a script": wrong(
+        Row(COMFY, {"command": ["/entrypoint.sh"], "args": ["--listen"]}), f"{ARGS}: add --reserve-"
+    ),
+    "ComfyUI in a line": wrong(
+        line("cd /app && python main.py | tee log", COMFY),
+        f"{ARGS}[0]: add --reserve-vram=56 after ",
+    ),
+    # The place in a shell's line.
+    "a model that is quoted": wrong(
+        line('vllm serve "$MODEL" --port 80 | tee log'),
+        f'{ARGS}[0]: add {VLLM_LINE} after vllm serve "$MODEL"; ',
+    ),
+    "a model with a space": wrong(
+        line('vllm serve "a b" --port 80'), f"{ARGS}[0]: add {VLLM_LINE} after vllm serve; "
+    ),
+    "a model by a reference": wrong(
+        line("vllm serve $(MODEL) && true"),
+        f"{ARGS}[0]: add {VLLM_LINE} after vllm serve $(MODEL); ",
+    ),
+    "a subshell": wrong(line("(vllm serve m)"), IN_LINE),
+    "SGLang in a line": wrong(
+        line("python3 -m sglang.launch_server --model-path m"),
+        f"{ARGS}[0]: add {SGLANG_LINE} after sglang.launch_server; ",
+    ),
     # Something else, also in an image of a server.
     "sleep": runs("sleep", "infinity", image=VLLM),
     "sleep in args": args(VLLM, "sleep", "infinity"),
@@ -193,6 +223,8 @@ COMMANDS = {
     "llama-server": runs("llama-server", "-m", "/m.gguf", "-ngl", "99", "-c", "8192"),
 }
 
+UNREAD = env(VLLM_GPU_MEMORY_UTILIZATION=REFERENCE)
+ADD_SGLANG_IN_LINE = f"{ARGS}[0]: add {SGLANG_LINE} after sglang serve; SGLang takes"
 BOUNDS = {
     "vLLM": args(VLLM, VLLM_LINE),
     "vLLM, two words": args(VLLM, "--gpu-memory-utilization", REFERENCE),
@@ -217,7 +249,9 @@ BOUNDS = {
         VLLM, {"args": ["--gpu-memory-utilization=$(UTIL)"], **env(UTIL=REFERENCE)}
     ),
     "vLLM, words in a variable": Row(VLLM, env(EXTRA_ARGS=VLLM_LINE)),
-    "vLLM, a variable of its image": Row(VLLM, env(GPU_MEMORY_UTILIZATION=REFERENCE)),
+    "RunPod's vLLM, a variable": Row(
+        "runpod/worker-v1-vllm:v2", env(GPU_MEMORY_UTILIZATION=REFERENCE)
+    ),
     "vLLM, a variable from elsewhere": Row(
         VLLM,
         {
@@ -247,14 +281,83 @@ BOUNDS = {
     "RMM": runs("dask", "cuda", "worker", "--rmm-pool-size", REFERENCE),
     "RMM in bytes": runs("dask-cuda-worker", "x:8786", "--rmm-pool-size", "12GB"),
     "other fractions": runs("python", "train.py", "--dropout=0.5", "--memory-fraction=0.9"),
+    "RunPod's vLLM": args("runpod/worker-v1-vllm:v2"),
+    "vLLM, a variable for its flag": Row(
+        VLLM, {"args": ["--gpu-memory-utilization=$(VLLM_GPU_MEMORY_UTILIZATION)"], **UNREAD}
+    ),
+    "vLLM, a variable beside its flag": Row(
+        VLLM, {"args": [VLLM_LINE], **env(VLLM_GPU_MEMORY_UTILIZATION="0.9")}
+    ),
+    "vLLM, a redirection": line(f"vllm serve m >/tmp/log 2>&1 {VLLM_LINE} &>/dev/null"),
+    "vLLM, a separator in quotes": line(f"vllm serve m --name 'a;b' --other \"|&\" {VLLM_LINE}"),
+    "vLLM, a separator in a substitution": line(
+        f"vllm serve $(ls /m | tail -1) {VLLM_LINE} | tee log"
+    ),
+    "vLLM, before a pipe": line(f"vllm serve m {VLLM_LINE} | tee log; sleep 5"),
+    "vLLM, a line's own variable": line(f"A='{VLLM_LINE}'; vllm serve m $A | tee log"),
+    "vLLM, words in a line's variable": Row(
+        OWN, {"command": ["sh", "-c", "vllm serve m ${EXTRA_ARGS}"], **env(EXTRA_ARGS=VLLM_LINE)}
+    ),
+    "TGI, an exported variable": line(
+        f"export CUDA_MEMORY_FRACTION={REFERENCE}; text-generation-launcher | tee log"
+    ),
+    "ComfyUI, PyTorch's variable": Row(
+        COMFY,
+        {
+            "command": ["python", "main.py"],
+            **env(PYTORCH_ALLOC_CONF=f"per_process_memory_fraction:{REFERENCE}"),
+        },
+    ),
+    "RMM, an amount": runs("dask-cuda-worker", "--rmm-pool-size=$(VRAMWARDEN_GPU_MEMORY_MIB)MiB"),
+    "JAX": Row(OWN, env(XLA_PYTHON_CLIENT_PREALLOCATE="false")),
+    "JAX, a part": Row(
+        OWN, env(XLA_PYTHON_CLIENT_PREALLOCATE="true", XLA_CLIENT_MEM_FRACTION=REFERENCE)
+    ),
     # Of other servers, and what is nearly a bound.
+    **{
+        f"vLLM, behind {separator!r}": wrong(line(f"vllm serve m{separator}x {VLLM_LINE}"), IN_LINE)
+        for separator in (" | tee ", "; ", " && ", " || ", " & ", "\n", " 2>&1 | ")
+    },
+    "SGLang, behind another": wrong(
+        line(f"sglang serve --model-path m | tee log {SGLANG_LINE}"), ADD_SGLANG_IN_LINE
+    ),
+    "TGI, behind another": wrong(
+        line(f"text-generation-launcher; sleep 5 {TGI_LINE}"),
+        f"{ARGS}[0]: add {TGI_LINE} after text-generation-launcher; ",
+    ),
+    "vLLM, its own variable": wrong(
+        Row(VLLM, UNREAD),
+        f"{ARGS}: add {VLLM_LINE}; vLLM does not read VLLM_GPU_MEMORY_UTILIZATION, and takes ",
+    ),
+    "vLLM, a number in it": wrong(
+        Row(VLLM, env(VLLM_GPU_MEMORY_UTILIZATION="0.3")), "vLLM does not read VLLM_GPU_MEMORY_UTIL"
+    ),
+    "vLLM, another's variable": wrong(
+        Row(VLLM, env(GPU_MEMORY_UTILIZATION=REFERENCE)), "vLLM does not read GPU_MEMORY_UTIL"
+    ),
+    "SGLang, a variable": wrong(
+        Row(SGLANG, env(SGLANG_MEM_FRACTION_STATIC=REFERENCE)),
+        f"{ARGS}: add {SGLANG_LINE}; SGLang does not read SGLANG_MEM_FRACTION_STATIC, and takes ",
+    ),
+    "vLLM, a variable without a reader": wrong(
+        Row(OWN, {"command": ["vllm", "serve", "m"], **env(EXTRA_ARGS=VLLM_LINE)}), ADD_VLLM
+    ),
+    "vLLM, misspelt": wrong(args(VLLM, "--gpu-memory-utilisation=0.5"), ADD_VLLM),
+    "ComfyUI, a variable without a reader": wrong(
+        Row(COMFY, {"command": ["python", "main.py"], **env(CLI_ARGS="--reserve-vram 56")}),
+        f"{ARGS}: add --reserve-vram=56 on ",
+    ),
+    "ComfyUI, other words in its variable": wrong(
+        Row(COMFY, env(A="b", CLI_ARGS="--fast")),
+        "spec.containers[0].env[1].value: add --reserve-vram=56 on a GPU of 80Gi; ComfyUI takes",
+    ),
     "vLLM, another's": wrong(args(VLLM, SGLANG_LINE), ADD_VLLM),
     "vLLM, half a flag": wrong(args(VLLM, "--gpu-memory"), ADD_VLLM),
     "vLLM, a format": wrong(args(VLLM, "--config-format", "auto"), ADD_VLLM),
     "vLLM, a comment": wrong(line(f"# {VLLM_LINE}\nvllm serve m"), IN_LINE),
     "vLLM, after the line": wrong(
         Row(VLLM, {"command": ["sh", "-c"], "args": ["vllm serve m", VLLM_LINE]}),
-        f"{ARGS}[0]: add {VLLM_LINE} to the shell's line; {NOBODY}, and vLLM",
+        f"{ARGS}[0]: add {VLLM_LINE} after vllm serve m; {NOBODY}, and vLLM",
     ),
     "after a script": wrong(
         Row(OWN, {"command": ["sh", "-c"], "args": ["/start.sh", f"{VLLM_LINE}"]}),
@@ -322,6 +425,31 @@ LITERALS = {
     "vLLM, a default": wrong(
         line("vllm serve m --gpu-memory-utilization=${UTIL:-0.9} --port 80"),
         f"{ARGS}[0]: {WRITE_VLLM}0.9 {WHOLE}",
+    ),
+    **{
+        f"vLLM, one word with {value[:9]}": wrong(
+            args(VLLM, "--model=m", f"--gpu-memory-utilization {value}"),
+            f"{ARGS}[1]: {WRITE_VLLM}a program gets both as one word",
+        )
+        for value in ("0.3", REFERENCE)
+    },
+    **{
+        f"the amount, {words}": wrong(
+            args(VLLM, *words.format("$(VRAMWARDEN_GPU_MEMORY_MIB)").split()),
+            f"{REFERENCE}; VRAMWARDEN_GPU_MEMORY_MIB is an amount",
+        )
+        for words in ("--gpu-memory-utilization {}", "--gpu-memory-utilization={}")
+    },
+    **{
+        f"JAX, {value}": wrong(
+            Row(OWN, env(XLA_PYTHON_CLIENT_PREALLOCATE=value)),
+            "spec.containers[0].env[0].value: write false; JAX takes three quarters of the GPU",
+        )
+        for value in ("true", "True", "1")
+    },
+    "JAX in a line": wrong(
+        line("XLA_PYTHON_CLIENT_PREALLOCATE=true python train.py"),
+        f"{ARGS}[0]: write XLA_PYTHON_CLIENT_PREALLOCATE=false; JAX takes",
     ),
     "XLA in a line": wrong(
         line("export XLA_PYTHON_CLIENT_MEM_FRACTION=.75; python train.py"),
@@ -406,9 +534,9 @@ REFERENCES = {
     ),
 }
 
-COUNT = 'write vramwarden.io/gpu-count: "{}"; '
+COUNT = 'metadata.annotations[vramwarden.io/gpu-count]: write vramwarden.io/gpu-count: "{}"; '
 PARALLEL = {
-    flag: wrong(args(VLLM, VLLM_LINE, *flag.split()), f"{ARGS}[1]: {COUNT.format(2)}")
+    flag: wrong(args(VLLM, VLLM_LINE, *flag.split()), COUNT.format(2))
     for flag in (
         "--tensor-parallel-size=2",
         "--tensor-parallel-size 2",
@@ -431,13 +559,60 @@ PARALLEL = {
     "a line": wrong(line(f"vllm serve m {VLLM_LINE} --tensor-parallel-size 2"), COUNT.format(2)),
     "NIM": wrong(
         Row(NIM, env(NIM_KVCACHE_PERCENT=REFERENCE, NIM_TENSOR_PARALLEL_SIZE="2")),
-        f"spec.containers[0].env[1].value: {COUNT.format(2)}",
+        COUNT.format(2),
     ),
     "words in a variable": wrong(
         Row(SGLANG, {"args": [SGLANG_LINE], **env(EXTRA_ARGS="--tp 2")}),
-        f"spec.containers[0].env[0].value: {COUNT.format(2)}",
+        COUNT.format(2),
     ),
     "a private image": wrong(args(OWN, "--tensor-parallel-size=2"), COUNT.format(2)),
+    **{
+        words: wrong(args(image, bound, *words.split()), COUNT.format(count))
+        for image, bound, count, words in (
+            (VLLM, VLLM_LINE, 2, "--pipeline-parallel-size=2"),
+            (VLLM, VLLM_LINE, 2, "--data_parallel_size 2"),
+            (VLLM, VLLM_LINE, 4, "-tp 1 -pp 2 -dp 2"),
+            (VLLM, VLLM_LINE, 8, "--tensor-parallel-size 4 --pipeline-parallel-size 2"),
+            (SGLANG, SGLANG_LINE, 4, "--tp 2 --dp 2"),
+            (SGLANG, SGLANG_LINE, 4, "--tp-size=2 --pp-size=2 --nnodes=1 --node-rank=0"),
+            (SGLANG, SGLANG_LINE, 2, "--tp 2 --dp 2 --enable-dp-attention"),
+        )
+    },
+    **{
+        words: wrong(runs(*words.split()), COUNT.format(2))
+        for words in (
+            "torchrun --nproc_per_node=2 t.py",
+            "torchrun --nproc-per-node 2 --nnodes=3 t.py",
+            "python -m torch.distributed.launch --nproc_per_node 2 t.py",
+            "deepspeed --num_gpus=2 t.py",
+            "deepspeed --num-gpus 2 t.py",
+            "ray start --num-gpus=2",
+            "accelerate launch --num_processes 2 t.py",
+            "accelerate launch --num-processes=2 --num_machines=1 t.py",
+        )
+    },
+    "torchrun, a variable": wrong(
+        Row(OWN, {"command": ["torchrun", "t.py"], **env(PET_NPROC_PER_NODE="2")}), COUNT.format(2)
+    ),
+    **{
+        words: runs(*words.split())
+        for words in (
+            "torchrun --nproc-per-node=gpu t.py",
+            "python t.py --num_gpus 2 --num_processes 2 --deepspeed x",
+            "accelerate launch --num_processes=4 --num_machines 2 t.py",
+            "python t.py --pp 2 --dp 2",
+        )
+    },
+    "vLLM, a variable": Row(
+        VLLM, {"args": [VLLM_LINE], **env(VLLM_TENSOR_PARALLEL_SIZE="2", TENSOR_PARALLEL_SIZE="2")}
+    ),
+    "of several nodes by data": args(
+        VLLM, VLLM_LINE, "--data-parallel-size=4", "--data-parallel-size-local=1"
+    ),
+    "LMDeploy within": wrong(
+        runs("lmdeploy", "serve", "api_server", "--tp=2", "--dp=2", "--cache-max-entry-count=0.1"),
+        COUNT.format(2),
+    ),
     "one": args(VLLM, VLLM_LINE, "--tensor-parallel-size=1"),
     "by a variable": args(VLLM, VLLM_LINE, "--tensor-parallel-size=$(TP)"),
     "another program's": runs("./train", "--tp", "8"),

@@ -138,6 +138,11 @@ def test_more_gpus_than_the_rule_allows_are_not_suggested():
     (said,) = assert_followed(pod, a_rule(max_gpu_count=2))
     assert ": write 2; " in said
     assert notes(server(args=[VLLM_LINE, "-tp=2"]), count=2) == ()
+    words = ["--tensor-parallel-size=2", "--pipeline-parallel-size=2"]
+    (said,) = assert_followed(
+        pod_of(server(args=[VLLM_LINE, *words]), count=2), a_rule(max_gpu_count=2)
+    )
+    assert ".args[2]: write --pipeline-parallel-size=1; --tensor-parallel-size with --pip" in said
     explicit = {"resources": {"limits": {"vramwarden.io/vram": "24Gi"}}}
     (said,) = assert_followed(pod_of(server(args=[VLLM_LINE, "-tp=2"], **explicit), memory=None))
     assert ": write -tp=1; " in said

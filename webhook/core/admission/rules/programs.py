@@ -7,7 +7,8 @@ What each program reads is in `core.nvidia.memory_flags`.
 from __future__ import annotations
 
 import re
-from itertools import islice
+from itertools import chain, islice
+from math import prod
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from webhook.core.admission.rules.amounts import meant_container
@@ -16,18 +17,19 @@ from webhook.core.bounds import LONGEST_WORD, MOST_FRACTIONS
 from webhook.core.nvidia.gpu_sizes import LARGEST_GPU_BYTES, SMALLEST_USEFUL_BYTES
 from webhook.core.nvidia.memory_flags import (
     FRACTION,
-    PARALLEL,
-    SEVERAL_NODES,
     Of,
     SizedProgram,
+    gpu_flags,
     program_of,
+    start_of,
 )
 from webhook.core.nvidia.programs import CONTEXT_BYTES, FRACTION_REFERENCE, usable_bytes
 from webhook.core.pod.command_lines import OURS, CommandLine, Words, read_command_lines
+from webhook.core.pod.findings import annotation_path
 from webhook.core.pod.memory_annotation import MEMORY_PATH, memory_line
 from webhook.core.pod.quantity import format_bytes
 from webhook.core.policy.values import Accounting
-from webhook.core.words import exactly, shortened
+from webhook.core.words import counted, exactly, shortened
 from webhook.names import (
     GATE_VARIABLE,
     GPU_COUNT_ANNOTATION,
@@ -49,6 +51,7 @@ _WHOLE_FRACTION_BYTES: Final = 2 * CONTEXT_BYTES
 _PARTS: Final = 10_000
 """Number of parts that the decimals of a fraction count."""
 _NO_PROGRAM: Final = "no program gets the words after the line of sh -c"
+_TO_LINE: Final = " to the shell's line"
 _NUMBER: Final = re.compile(r"[0-9]*\.?[0-9]+(?:[eE]-?[0-9]+)?|[0-9]+\.")
 _REFERENCE: Final = re.compile(
     r"\$(?:\((?P<kubelet>\w+)\)|(?P<bare>\w+)|\{(?P<braced>\w+)(?::?-(?P<default>[^}]*))?\})"
@@ -60,6 +63,7 @@ _OUR_REFERENCE: Final = re.compile(
     rf"|\{{(?P<braced>{_OUR_NAME})[^}}\s]{{0,64}}+\}}|(?P<bare>{_OUR_NAME}))"
 )
 _ASSIGNED: Final = re.compile(rf"({_OUR_NAME})=")
+_NAMED: Final = re.compile(r"\$[({]?(\w{1,64}+)")
 
 
 def sized_programs(case: Case) -> tuple[str, ...]:
@@ -68,18 +72,15 @@ def sized_programs(case: Case) -> tuple[str, ...]:
     Fields: spec.[initContainers,containers][*].image, .command, .args, .env
     Allowed values: programs without a row in `memory_flags`; those that something bounds, or that
     have more texts than are read; fractions by $(VRAMWARDEN_GPU_MEMORY_FRACTION); variables of ours
-    that the container has; no more tensor parallelism than GPUs
+    that the container has; no more processes, nor parts of a model, than GPUs
 
     It returns warnings and not findings: an image's name is no proof of what it runs.
     """
     if case.asked is None:
         return ()
-    said: list[str] = []
-    for container, line in read_command_lines(case.pod.containers):
-        if len(said) >= SHOWN:
-            break
-        said += _Judge(case, container, line).warnings()
-    return tuple(said[:SHOWN])
+    lines = read_command_lines(case.pod.containers)
+    said = chain.from_iterable(_Judge(case, *one).warnings() for one in lines)
+    return tuple(islice(said, SHOWN))
 
 
 def room_for_context(case: Case) -> tuple[str, ...]:
@@ -89,26 +90,24 @@ def room_for_context(case: Case) -> tuple[str, ...]:
     Allowed values: 600Mi per GPU or more, and 1800Mi if a container reads the fraction, which is
     half of a smaller amount; any under `accounting: MIG`. It returns warnings and not findings.
     """
-    demand = case.asked
-    if demand is None or demand.per_gpu_bytes >= _WHOLE_FRACTION_BYTES:
+    demand, is_mig = case.asked, case.rule.accounting is Accounting.MIG
+    if demand is None or is_mig or demand.per_gpu_bytes >= _WHOLE_FRACTION_BYTES:
         return ()
-    if case.rule.accounting is Accounting.MIG:
-        return ()
-    reads = _has_fraction(case) and any(
+    needed_bytes = SMALLEST_USEFUL_BYTES
+    why = "a CUDA context alone takes 518Mi (measured on an H100)"
+    if _has_fraction(case) and any(
         GPU_MEMORY_FRACTION_ENV in line.words.text
         for container, line in read_command_lines(case.pod.containers)
         if container.name in demand.amounts
-    )
-    needed_bytes = _WHOLE_FRACTION_BYTES if reads else SMALLEST_USEFUL_BYTES
-    if demand.per_gpu_bytes >= needed_bytes:
-        return ()
-    name = max(demand.amounts, key=demand.amounts.__getitem__)
-    why = "a CUDA context alone takes 518Mi (measured on an H100)"
-    if reads:
+    ):
+        needed_bytes = _WHOLE_FRACTION_BYTES
         why = (
             "the fraction is half of a smaller amount, and CUDA's context and libraries take up to "
             "866Mi (measured on an H100)"
         )
+    if demand.per_gpu_bytes >= needed_bytes:
+        return ()
+    name = max(demand.amounts, key=demand.amounts.__getitem__)
     if case.suggestions.rejection({**demand.amounts, name: needed_bytes}) is not None:
         return (f"{demand.path}: {exactly(demand.per_gpu_bytes)} is too little; {why}",)
     amount = format_bytes(needed_bytes * demand.gpu_count)
@@ -132,20 +131,26 @@ class _Fraction(NamedTuple):
     """Name and sign before the value; empty if the field has only the value."""
     value: str
     of: Of
+    is_one_word: bool = False
+    """True if a flag and its value are one word with a space, which no program takes apart."""
 
 
-def _fractions(words: Words) -> Iterator[_Fraction]:
+def _fractions(words: Words, program: SizedProgram | None = None) -> Iterator[_Fraction]:
+    """Yield the fractions in words, except for variables that the program does not read."""
     for found in islice(FRACTION.finditer(words.plain), MOST_FRACTIONS):
         word, name, gap = words.at(found, "value"), words.written(found, "name"), found["gap"]
         before = name + (gap if "=" in gap or ":" in gap else "=")
         if gap[0] in "\"'":
             before = gap[0] + before
-        is_value = word is not words.at(found) or name == word.variable
+        is_apart, is_variable = word is not words.at(found), name == word.variable
+        if is_variable and program and program.ignores(name):
+            continue
         yield _Fraction(
             path=word.path,
-            before="" if is_value else before,
+            before="" if is_apart or is_variable else before,
             value=words.written(found, "value"),
-            of="free" if found["free"] else "all",
+            of=next((of for of in ("free", "jax") if found[of]), "all"),
+            is_one_word=gap.isspace() and not is_apart and word.text.startswith(name),
         )
 
 
@@ -162,7 +167,7 @@ class _Judge:
             self._gpu_bytes = max(LARGEST_GPU_BYTES, case.demand.per_gpu_bytes)
         self._known = {entry["name"] for entry in container.env()}
         if self._amount_bytes:
-            self._known.add(GPU_MEMORY_MIB_ENV)
+            self._known |= {GPU_MEMORY_MIB_ENV, *(entry["name"] for entry in case.rule.env)}
             if _has_fraction(case):
                 self._known.add(GPU_MEMORY_FRACTION_ENV)
             if case.rule.gates_workload:
@@ -173,11 +178,13 @@ class _Judge:
         said: list[str] = []
         if self._amount_bytes and self._case.rule.accounting is not Accounting.MIG:
             program = program_of(self._container, self._line)
-            fractions = list(_fractions(self._line.words))
+            fractions = list(_fractions(self._line.words, program))
             if program is not None:
                 said.append(self._unbounded(program))
-            elif not fractions:
-                said.append(self._ignored())
+            elif self._line.line and not fractions:
+                for one in islice(_fractions(self._line.ignored), 1):
+                    what = f"{self._line.line.path}: add {one.before}"
+                    said.append(self._say(what, one.of, _NO_PROGRAM, _TO_LINE))
             said += map(self._judge_fraction, fractions)
             said += self._parallel(known=program is not None)
         if OURS in self._line.words.text and (
@@ -190,39 +197,39 @@ class _Judge:
 
     def _unbounded(self, program: SizedProgram) -> str:
         """Return the warning about a program that nothing bounds; empty if something may."""
-        if re.search(program.bounds, self._line.words.plain) or (
-            program.reads_env and self._container.raw.get("envFrom")
-        ):
+        raw, line, start = self._container.raw, self._line, start_of(program, self._line)
+        given = line.given_to(start.start() if start and not program.in_file else line.end)
+        variables = {word.variable.lower(): word for word in line.words.words if word.variable}
+        names = {*variables} if start is None else {*_NAMED.findall(given)}
+        names |= {name for name in variables if re.fullmatch(program.variables, name)}
+        given += Words([variables[name] for name in names & variables.keys()]).plain
+        if (program.variables and raw.get("envFrom")) or re.search(program.bounds, given):
             return ""
+        path = f"{self._container.path}.{'env' if program.bound.isupper() else 'args'}"
+        unread = next(filter(program.ignores, variables), "")
+        why = f"does not read {variables[unread].variable}, and " if unread else ""
         amount = exactly(self._amount_bytes)
-        why = f"{program.name} takes {program.takes}, not this container's {amount}"
+        why = f"{program.name} {why}takes {program.takes}, not this container's {amount}"
         if program.in_file:
-            value, where = self._right(program.of)
-            return (
-                f"{self._container.path}.args: write {value} as {program.bound} into "
-                f"{program.in_file} before the start{where}; {why}"
-            )
-        if re.search(program.bounds, self._line.ignored.plain):
+            place = f" as {program.bound} into {program.in_file} before the start"
+            return self._say(f"{path}: write ", program.of, why, place)
+        if re.search(program.bounds, line.ignored.plain):
             why = f"{_NO_PROGRAM}, and {why}"
-        return self._add(f"{program.bound}=", program.of, why)
-
-    def _ignored(self) -> str:
-        """Return the warning about a fraction that follows a shell's line; empty without one."""
-        found = next(_fractions(self._line.ignored), None)
-        return self._add(found.before, found.of, _NO_PROGRAM) if found else ""
-
-    def _add(self, name: str, of: Of, why: str) -> str:
-        """Return the warning that says where to add a flag or a variable."""
-        value, where = self._right(of)
-        path = f"{self._container.path}.{'env' if name.isupper() else 'args'}"
-        if self._line.line is not None and not name.isupper():
-            path, where = self._line.line.path, f" to the shell's line{where}"
-        return f"{path}: add {name}{value}{where}; {why}"
+        place = ""
+        if line.line and path.endswith("args"):
+            path, place = line.line.path, _TO_LINE
+            if start and line.words.at(start) is line.line:
+                place = f" after {line.words.written(start)}"
+        elif start is None and not raw.get("args") and program.flags_variable in variables:
+            path = variables[program.flags_variable].path
+        return self._say(f"{path}: add {program.bound}=", program.of, why, place)
 
     # Fractions
 
     def _judge_fraction(self, found: _Fraction) -> str:
         """Return the warning about a value; empty if it may be right."""
+        if found.is_one_word:
+            return self._write(found, "a program gets both as one word")
         value = found.value.strip("'\"")
         reference = _REFERENCE.fullmatch(value) if len(value) <= LONGEST_WORD else None
         if reference is None:
@@ -231,6 +238,8 @@ class _Judge:
         by_shell = self._line.line is not None and found.path == self._line.line.path
         is_quoted = by_shell and found.value.startswith("'")
         if name.startswith(OURS) and not is_quoted:
+            if name == GPU_MEMORY_MIB_ENV:
+                return self._write(found, f"{name} is an amount")
             return ""  # `_references` judges those
         if not reference["kubelet"] and (is_quoted or not by_shell):
             return self._write(found, f"nothing replaces {value} there, only $(NAME) is replaced")
@@ -238,18 +247,17 @@ class _Judge:
             if word.variable == name:
                 text = word.text.removeprefix(f"{name}=")
                 return self._judge_number(_Fraction(word.path, "", text, found.of))
-        if not by_shell and self._lacks(name):
-            return self._write(
-                found, f"the container has no variable {shortened(name, LONGEST_WORD)}"
-            )
+        if not (by_shell or self._container.raw.get("envFrom") or name in self._known):
+            why = f"the container has no variable {shortened(name, LONGEST_WORD)}"
+            return self._write(found, why)
         return self._judge_number(found._replace(value=reference["default"] or ""))
 
-    def _lacks(self, name: str) -> bool:
-        """Return True if the container certainly has no such variable."""
-        added = {entry["name"] for entry in self._case.rule.env}
-        return not self._container.raw.get("envFrom") and name not in self._known | added
-
     def _judge_number(self, found: _Fraction) -> str:
+        if found.of == "jax":
+            is_bounded = "client_mem_fraction" in self._line.words.plain
+            if is_bounded or found.value.lower() not in {"true", "1"}:
+                return ""
+            return self._write(found, "JAX takes three quarters of the GPU at its start")
         if len(found.value) > LONGEST_WORD or not _NUMBER.fullmatch(found.value):
             return ""
         number, of = float(found.value), "of the whole GPU"
@@ -267,11 +275,16 @@ class _Judge:
         return self._write(found, why)
 
     def _write(self, found: _Fraction, why: str) -> str:
-        value, where = self._right(found.of)
-        return f"{found.path}: write {found.before}{value}{where}; {why}"
+        return self._say(f"{found.path}: write {found.before}", found.of, why)
+
+    def _say(self, what: str, of: Of, why: str, place: str = "") -> str:
+        value, where = self._right(of)
+        return f"{what}{value}{place}{where}; {why}"
 
     def _right(self, of: Of) -> tuple[str, str]:
         """Return the value that is right, and for which GPU a number is."""
+        if of == "jax":
+            return "false", ""
         if of == "all" and GPU_MEMORY_FRACTION_ENV in self._known:
             return FRACTION_REFERENCE, ""
         gpu_bytes, usable = self._gpu_bytes, usable_bytes(self._amount_bytes)
@@ -279,7 +292,7 @@ class _Judge:
         if of == "spare":
             return str(-(-(gpu_bytes - self._amount_bytes) // _GIB)), where
         if of == "free":
-            weights = usable // 2
+            weights = self._amount_bytes // 2
             usable, gpu_bytes = usable - weights, gpu_bytes - weights
             where += " with weights of half the amount"
         parts = max(1, usable * _PARTS // gpu_bytes)
@@ -315,25 +328,24 @@ class _Judge:
     # Numbers of GPUs
 
     def _parallel(self, *, known: bool) -> Iterator[str]:
-        """Yield a warning if a model is spread over more GPUs than the pod has."""
+        """Yield a warning if programs use more GPUs than the pod has."""
         words, demand = self._line.words, self._case.demand
-        asked = [
-            (int(found["count"]), found, words.written(found, "name"))
-            for found in islice(PARALLEL.finditer(words.plain), SHOWN)
-            if (known or found["known"]) and int(found["count"]) > demand.gpu_count
-        ]
-        if not asked or SEVERAL_NODES.search(words.plain):
+        flags = gpu_flags(words.plain, known=known)
+        most = prod(int(flag["count"]) for flag in flags)
+        if most <= demand.gpu_count:
             return
-        most, flag, name = max(asked, key=lambda one: one[0])
-        has = f"{demand.gpu_count} GPU{'s' * (demand.gpu_count > 1)}"
+        names = " with ".join(words.written(found, "name") for found in flags)
+        has = counted(demand.gpu_count, "GPU")
+        why = f"{names} needs {most} GPUs, and the pod asks for {has}"
         allowed = self._case.suggestions.max_count
         if demand.path == MEMORY_PATH and (allowed is None or most <= allowed):
-            why = f"{name} needs {most} GPUs, and the pod asks for {has}"
-            yield f'{words.at(flag).path}: write {GPU_COUNT_ANNOTATION}: "{most}"; {why}'
+            path = annotation_path(GPU_COUNT_ANNOTATION)
+            yield f'{path}: write {GPU_COUNT_ANNOTATION}: "{most}"; {why}'
             return
-        why = f"it is the number of GPUs, and the pod asks for {has}"
-        for _, flag, name in asked:
-            word = words.at(flag, "count")
+        left = demand.gpu_count
+        for flag in flags:
+            word, name, count = words.at(flag, "count"), words.written(flag, "name"), flag["count"]
             is_value = word is not words.at(flag) or name == word.variable
-            written = str(demand.gpu_count) if is_value else f"{name}={demand.gpu_count}"
-            yield f"{word.path}: write {written}; {why}"
+            if int(count) > left:
+                yield f"{word.path}: write {'' if is_value else f'{name}='}{left}; {why}"
+            left = max(1, left // int(count))
