@@ -122,7 +122,8 @@ def test_two_replicas_make_one_history_of_pods_that_end_and_both_warn(
             lambda: cluster.runs("job-short") == {"gone": 1024},
             timeout=90,
         )
-        say = "asks for 16Gi; the last 5 pods of Job embed peaked at 6Gi; 7Gi would do"
+        path = "metadata.annotations[vramwarden.io/gpu-memory]"
+        say = f"{path}: asks for 16Gi; the last 5 pods of Job embed peaked at 6Gi; 7Gi would do"
         for server in (first, second):
             wait_until("it warns", lambda server=server: warnings(server, **OWNED))
             assert warnings(server, **OWNED) == [f"{say} (vramwarden advise)"]

@@ -428,7 +428,9 @@ LESS = (
     "asks for 16Gi; the last 20 pods of Deployment llama peaked at 6.1Gi; "
     "7.25Gi would do (vramwarden advise)"
 )
-NEVER = "asks for 90Gi; the largest GPU here has 79Gi: this pod will never start"
+NEVER = (
+    "ask for 79Gi or less; 90Gi is more than the largest GPU here has: this pod will never start"
+)
 
 
 def a_cache(*reports):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -213,7 +213,7 @@ class PodReviews:
         except Exception:  # noqa: BLE001 - advice is no reason to fail
             self._log.exception("advice failed")
             return decision
-        return replace(decision, notes=(*decision.notes, sentence)) if sentence else decision
+        return decision.advised(sentence)
 
     def too_large(self, phase: Phase, first_bytes: bytes, limit_bytes: int) -> Answer:
         """Answer a body of which only the beginning was read, since it is larger than the limit."""

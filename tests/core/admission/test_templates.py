@@ -161,7 +161,7 @@ def test_hints_about_the_pods_are_said():
     )
 
 
-def test_more_advice_comes_last_and_knows_the_review_and_what_is_asked():
+def test_more_advice_has_the_path_and_knows_the_review_and_what_is_asked():
     asked = []
 
     def more(request, pod, asked_bytes):
@@ -170,7 +170,8 @@ def test_more_advice_comes_last_and_knows_the_review_and_what_is_asked():
 
     request = a_review(a_pod("8Gi", labels={"app": "x"}))
     advice = advise(request, a_policy(), UNKNOWN, more)
-    assert advice.warnings == ("asks for 8Gi; 1Gi would do",)
+    path = f"spec.template.metadata.annotations[{MEMORY}]"
+    assert advice.warnings == (f"{path}: asks for 8Gi; 1Gi would do",)
     assert asked == [("team-a", request.kind, {"app": "x"}, 8 * 2**30)]
 
 

@@ -328,8 +328,8 @@ def test_the_median_is_of_runs_that_were_measured():
 
 LESS = "the last 20 pods of Deployment llama peaked at 6.1Gi; 7.25Gi would do (vramwarden advise)"
 MORE = "3 of the last 12 pods of Job embed were stopped at {}; 12Gi would do"
-NEVER = "the largest GPU here has {}: this pod will never start"
-UNSOLD = "no GPU sold has more than 288Gi: this pod will never start"
+NEVER = "ask for {} or less; 90Gi is more than the largest GPU here has: this pod will never start"
+UNSOLD = "ask for 288Gi or less; {} is more than any GPU sold has: this pod will never start"
 
 
 @pytest.mark.parametrize(
@@ -338,14 +338,14 @@ UNSOLD = "no GPU sold has more than 288Gi: this pod will never start"
         (LLAMA, 16, 79, f"asks for 16Gi; {LESS}"),
         (EMBED, 8, 79, f"asks for 8Gi; {MORE.format('that')}"),
         (EMBED, 9, 79, f"asks for 9Gi; {MORE.format('8Gi')}"),
-        (LLAMA, 90, 79, f"asks for 90Gi; {NEVER.format('79Gi')}"),
-        (None, 90, 79.18, f"asks for 90Gi; {NEVER.format('79.1Gi')}"),
+        (LLAMA, 90, 79, NEVER.format("79Gi")),
+        (None, 90, 79.18, NEVER.format("79.1Gi")),
         (VLLM, 60, 79, ""),
         (None, 8, 79, ""),
         (None, 8, None, ""),
         (None, 288, None, ""),
-        (None, 289, None, f"asks for 289Gi; {UNSOLD}"),
-        (LLAMA, 2048, None, f"asks for 2048Gi; {UNSOLD}"),
+        (None, 289, None, UNSOLD.format("289Gi")),
+        (LLAMA, 2048, None, UNSOLD.format("2048Gi")),
         (None, 289, 300, ""),
     ],
 )

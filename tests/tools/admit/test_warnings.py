@@ -19,7 +19,10 @@ UNBOUNDED = (
     f"{PLACE}spec.containers[0].args: add {BOUND}; vLLM takes nine tenths of the GPU, not this "
     "container's 8Gi"
 )
-UNSOLD = "asks for 2048Gi; no GPU sold has more than 288Gi: this pod will never start"
+UNSOLD = (
+    "metadata.annotations[vramwarden.io/gpu-memory]: ask for 288Gi or less; 2048Gi is more than "
+    "any GPU sold has: this pod will never start"
+)
 TRANSLATED = "Pod default/train: translated by rule default (8Gi on 1 GPU)"
 
 

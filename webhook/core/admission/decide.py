@@ -99,10 +99,17 @@ class Decision:
     advises_on_bytes: int | None = None
     """What a new pod asks for per GPU, where who creates it is to be told if that is too much or
     too little."""
+    advises_at: str = ""
+    """Path of the field that asks for it."""
     silent: bool = False
     """Whether it is only recorded: who creates the pod reads nothing of it, nor advice."""
     before: Json = field(default_factory=dict, repr=False, compare=False)
     """The object that came."""
+
+    def advised(self, sentence: str) -> Decision:
+        """Return the decision with a warning about the amount; itself if there is none."""
+        warning = f"{self.advises_at}: {sentence}"
+        return replace(self, notes=(*self.notes, warning)) if sentence else self
 
     @cached_property
     def obj(self) -> Json:
@@ -430,6 +437,7 @@ def _mutated(case: Case, edits: Edits) -> Decision:
         rule=case.rule.name,
         policy=case.policy.short_digest,
         advises_on_bytes=case.demand.per_gpu_bytes if advises else None,
+        advises_at=case.demand.path if advises else "",
         before=case.pod.raw,
     )
 

@@ -150,7 +150,11 @@ def advise(
     def decided(pod: Json) -> Decision:
         return decide(creation_of(pod, request.namespace), policy, cluster, Phase.MUTATE)
 
-    decision = relocated(decided(pod), template)
+    decision = decided(pod)
+    asked_bytes, metadata = decision.advises_on_bytes, pod.get("metadata")
+    if asked_bytes is not None and isinstance(metadata, dict):
+        decision = decision.advised(more(request, metadata, asked_bytes))
+    decision = relocated(decision, template)
     if decision.skip in _SILENT:
         return replace(advice, outcome=Outcome.SKIPPED, reasons=decision.reasons)
     advice = replace(advice, reasons=decision.reasons, rule=decision.rule)
@@ -163,9 +167,6 @@ def advise(
         *decision.notes,
         *warnings_about(strays, template, pod, decided, decision.findings),
     )
-    asked_bytes, metadata = decision.advises_on_bytes, pod.get("metadata")
-    if asked_bytes is not None and isinstance(metadata, dict):
-        warnings += tuple(filter(None, [more(request, metadata, asked_bytes)]))
     outcome = Outcome.WARNED if warnings else Outcome.ALLOWED
     return replace(advice, warnings=warnings, outcome=outcome)
 

@@ -306,11 +306,10 @@ def warn(history: History | None, asked: int, largest_bytes: int | None = None) 
 
     At most `LONGEST_WARNING` characters: the workload's name is cut before the figures are.
     """
-    asks = f"asks for {exactly(asked)}"
-    if too_large := warn_of_size(asked, largest_bytes):
+    too_large = warn_of_size(asked, largest_bytes)
+    if too_large or history is None:
         return too_large
-    if history is None:
-        return ""
+    asks = f"asks for {exactly(asked)}"
     advice = advise(history, asked, largest_bytes)
     if advice.amount_bytes is None:
         return ""

@@ -24,6 +24,6 @@ def warn_of_size(asked: int, largest_bytes: int | None = None) -> str:
     has_bytes = LARGEST_GPU_BYTES if largest_bytes is None else largest_bytes
     if asked <= has_bytes:
         return ""
-    largest = "no GPU sold has more than" if largest_bytes is None else "the largest GPU here has"
-    has = amount(has_bytes, down=True)
-    return f"asks for {exactly(asked)}; {largest} {has}: this pod will never start"
+    which = "any GPU sold has" if largest_bytes is None else "the largest GPU here has"
+    why = f"{exactly(asked)} is more than {which}: this pod will never start"
+    return f"ask for {amount(has_bytes, down=True)} or less; {why}"

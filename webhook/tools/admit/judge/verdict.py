@@ -315,7 +315,7 @@ def judge(
     if is_mirror:
         creation = replace(creation, groups=(NODES_GROUP,))
     first, last, rejected = decide_accepted(creation, policy, known)
-    size = warn_of_size(first.advises_on_bytes) if first.advises_on_bytes else ""
+    first = first.advised(warn_of_size(first.advises_on_bytes or 0))
 
     def decided(other: Json) -> Decision:
         return decide_both(creation_of(other, namespace), policy, known)[0]
@@ -337,7 +337,7 @@ def judge(
         lines=lines,
         decision=last,
         patch=first.patch if last.allowed and is_own else (),
-        notes=(*first.notes, *filter(None, [size])),
+        notes=first.notes,
         unread_keys=unread,
         remarks=tuple(filter(None, (copied, counted))),
         rejected=tuple(map(target.found.shown_text, rejected)),
