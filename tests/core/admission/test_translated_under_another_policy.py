@@ -111,6 +111,13 @@ def test_what_no_policy_changes_is_missed_under_every_one(break_, path):
     assert decision.findings[0].path == path
 
 
+@pytest.mark.parametrize(("amount", "reasons"), [("0", ()), ("1", ("Unmutated",))])
+def test_the_sidecar_has_no_device_under_any_policy(amount, reasons):
+    pod = stored_pod()
+    container_of(pod, "vram-enforcer")["resources"]["limits"]["rdma/ib"] = amount
+    assert stored_under_another_policy(pod).reasons == reasons
+
+
 def test_no_policy_restarts_a_pod_by_other_rules_than_ours():
     pod = stored_pod(RESTARTING)
     container_of(pod, "vram-enforcer")["restartPolicyRules"][0]["action"] = "Restart"

@@ -140,11 +140,17 @@ def test_what_the_api_servers_plugins_set_stays_where_all_else_is_written_again(
     assert again == wanted
 
 
-@pytest.mark.parametrize("added", [*OF_THE_API_SERVER, *OF_WEBHOOKS])
+IN_ONE_FIELD = {
+    f"LimitRanger, of a device, in {kind}": {"resources": {kind: {"rdma/ib": "0"}}}
+    for kind in ("limits", "requests")
+}
+
+
+@pytest.mark.parametrize("added", [*OF_THE_API_SERVER, *OF_WEBHOOKS, *IN_ONE_FIELD])
 def test_what_others_add_in_good_faith_is_stored_but_of_webhooks_never_taken_over(added):
     clean = translated(a_full_pod())
     pod = copy.deepcopy(clean)
-    put_in(pod, "vram-enforcer", (OF_THE_API_SERVER | OF_WEBHOOKS)[added])
+    put_in(pod, "vram-enforcer", (OF_THE_API_SERVER | OF_WEBHOOKS | IN_ONE_FIELD)[added])
     assert decided(pod).obj == (clean if added in OF_WEBHOOKS else pod)
     assert_left(decided(pod, phase=Phase.VALIDATE))
 
