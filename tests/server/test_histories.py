@@ -534,8 +534,9 @@ def test_a_warning_is_returned_once_and_is_not_remembered_with_the_template():
     for says in ("too much", "", "too little", "", "too much"):
         asked.says = lambda says=says: says
         found.append(asked.creates(a_new_pod("8Gi"))[0])
-    said = [["too much"], [], ["too little"], [], ["too much"]]
-    assert found == [[one, []] for one in said]
+    path = "metadata.annotations[vramwarden.io/gpu-memory]"
+    said = ["too much", "", "too little", "", "too much"]
+    assert found == [[[f"{path}: {one}"] if one else [], []] for one in said]
     assert asked.asked == 5 * [("team-a", "train", 8 * GIB)]
 
 

@@ -11,6 +11,7 @@ import copy
 import re
 from typing import TYPE_CHECKING, Any
 
+from webhook.core.pod.foreign import FOREIGN_RESOURCES
 from webhook.core.pod.quantity import canonical, parse_quantity
 from webhook.names import ASKING_ANNOTATIONS
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 MEMORY, CLASS, COUNT = ASKING_ANNOTATIONS
 VRAM = "vramwarden.io/vram"
+BOTH = "in limits and requests"
 COMMA = re.compile("(?<![0-9]),|,(?![0-9]+ *[A-Za-z]* *(?:,|$))")
 """Between entries of a list: no decimals follow."""
 PART = re.compile(r"\[([^\]]+)\]|([^.\[\]]+)")
@@ -50,17 +52,21 @@ def put(pod: Json, path: str, value: Any) -> Json:
 
 
 def drop(pod: Json, path: str) -> Json:
-    """Remove a field; of an amount both limit and request, since the API server copies it."""
     holder, key = holder_of(pod, path)
     if isinstance(holder, list):
         del holder[key]
     else:
         holder.pop(key, None)
-    if ".resources." in path:
-        for one in (".limits[", ".requests["):
-            other, key = holder_of(pod, re.sub(r"\.(limits|requests)\[", one, path))
-            other.pop(key, None)
     return pod
+
+
+def of_requests(path: str) -> str:
+    return path.replace(".limits[", ".requests[")
+
+
+def drop_both(pod: Json, path: str) -> Json:
+    """Remove limit and request of a resource of which a hint names one."""
+    return drop(drop(pod, path), of_requests(path))
 
 
 def containers(pod: Json) -> Iterator[Json]:
@@ -78,14 +84,7 @@ def annotate(pod: Json, key: str, value: str | None) -> Json:
 
 
 def amount(pod: Json, path: str, value: str, entry: str = "") -> Json:
-    """Write an amount where another stands: in an annotation, in its list, in resources."""
-    if ".resources." in path:
-        for kind in ("limits", "requests"):
-            where = re.sub(r"\.(limits|requests)\[", f".{kind}[", path)
-            holder, key = holder_of(pod, where)
-            if key in holder or kind == "limits":
-                holder[key] = value
-        return pod
+    """Write an amount where another stands: in a field, or in the annotation's list."""
     if not entry:
         return put(pod, path, value)
     written = pod["metadata"]["annotations"][MEMORY]
@@ -125,10 +124,11 @@ def within(pod: Json, path: str, found: re.Match[str]) -> Json:
             holder, key = holder_of(pod, path.replace(".requests[", ".limits["))
         number = int(tighter(parse_quantity(holder[key]), bound * count))
         without_demand(pod, VRAM)
-        return amount(pod, path, str(number))
+        return put(pod, path.replace(".requests[", ".limits["), str(number))
     written = pod["metadata"]["annotations"].get(MEMORY)
     if written is None:  # another message had it removed
         return pod
+    without_demand(pod, VRAM)  # an amount beside the annotation has the same bound
     first, *others = COMMA.split(written)
     name, equals, size = first.rpartition("=")
     value = found[1] if others else str(int(tighter(parse_quantity(size.strip()), bound)))
@@ -152,7 +152,7 @@ def nothing(_pod: Json, _path: str, _found: re.Match[str]) -> list[Json]:
 
 
 def removed(pod: Json, path: str, _found: re.Match[str]) -> Json:
-    return drop(pod, path)
+    return drop_both(pod, path) if keys_of(path)[-1] in FOREIGN_RESOURCES else drop(pod, path)
 
 
 def as_it_is(pod: Json, _path: str, _found: re.Match[str]) -> Json:
@@ -220,9 +220,9 @@ def once(written: list[str]) -> list[str]:
 
 def theirs(pod: Json, path: str, found: re.Match[str]) -> Json:
     """Remove what a hint names, and write its line."""
-    drop(pod, path)
+    drop_both(pod, path)
     for name in filter(None, (found["more"] or "").split(" and ")):
-        drop(pod, re.sub(r"\[[^\]]*\]$", f"[{name}]", path))
+        drop_both(pod, re.sub(r"\[[^\]]*\]$", f"[{name}]", path))
     return lines(pod, found["line"])
 
 
@@ -325,10 +325,9 @@ def with_flag(pod: Json, path: str, found: re.Match[str]) -> Json:
 
 
 def enlarged(pod: Json, path: str, found: re.Match[str]) -> Json:
-    written = pod["metadata"].get("annotations", {}).get(MEMORY, "")
-    if found[1] and "=" not in written:
-        return annotate(pod, MEMORY, found[1] + found[2])
-    return amount(pod, path, found[2], (found[1] or "").rstrip("="))
+    if found[2]:
+        without_demand(pod, VRAM)
+    return put(pod, path, found[1])
 
 
 def memory_shm(pod: Json, _path: str, _found: re.Match[str]) -> Json:
@@ -338,7 +337,7 @@ def memory_shm(pod: Json, _path: str, _found: re.Match[str]) -> Json:
 
 
 def in_place(pod: Json, path: str, _found: re.Match[str]) -> Json:
-    drop(pod, path)
+    drop_both(pod, path)
     name = in_container(pod, path)["name"]
     return annotate(pod, MEMORY, f"{name}=1Gi")
 
@@ -379,7 +378,7 @@ CURES: list[tuple[str, Any]] = [
     (rf"""^write (["']?[A-Za-z_-]+)(["']?\s*[:=]\s*\S+){ON}""", one(with_flag)),
     (rf"^write (\S+){ON}", one(lambda pod, path, found: put(pod, path, found[1]))),
     (r"^remove (\S+); only containers with VRAM", one(replaced)),
-    (r"^write (\S+=)?(\S+) or more; ", one(enlarged)),
+    (r"^write (.+) or more(, and remove vramwarden.io/vram)?; ", one(enlarged)),
     (r"^\S+ is too little; ", nothing),
     # what no line is for
     (r"; write e\.g\. (\S+)$", said_amounts),
@@ -433,8 +432,18 @@ CURES: list[tuple[str, Any]] = [
     (r"remove it((?: and \S+)*) and set the annotation \S+, e\.g\. to (.+)$", one(shared)),
     (r"to share a GPU remove it$", one(removed)),
     (r"to share a GPU remove it.* and set the annotation \S+$", nothing),
-    (r"^set limits\[\S+\] to (\S+) too; ", said_amounts),
-    (r"^write (\S+) in both; ", said_amounts),
+    (
+        r"^set limits\[\S+\] to (\S+) too; ",
+        one(lambda pod, path, found: put(pod, path.replace("requests[", "limits["), found[1])),
+    ),
+    (
+        r"^write (\S+) in both; ",
+        one(
+            lambda pod, path, found: put(
+                put(pod, path, found[1]), path.replace("requests[", "limits["), found[1]
+            )
+        ),
+    ),
     (r"^make them equal; ", nothing),
     (r"^remove it; the request .* limit", one(removed)),
     (
@@ -523,7 +532,7 @@ CURES: list[tuple[str, Any]] = [
         r"^write vramwarden.io/vram: (\S+) in its place; no node has this resource$",
         one(
             lambda pod, path, found: put(
-                drop(pod, path),
+                drop_both(pod, path),
                 re.sub(r"\[[^\]]*\]$", f"[{VRAM}]", path.replace("requests[", "limits[")),
                 found[1],
             )
@@ -553,15 +562,19 @@ _CURES = [(re.compile(pattern), do) for pattern, do in CURES]
 def followed(pod: Json, path: str, detail: str) -> list[Json]:
     """Return the pods that a message makes of one, a pod for each way that it names.
 
-    A sentence begins with what to do, and goes on after a semicolon with why.
+    A sentence begins with what to do, and goes on after a semicolon with why. Only what it says is
+    written: in limits and requests only if it names both.
     """
+    both, detail = f" {BOTH}" in detail, detail.replace(f" {BOTH}", "")
     parts = detail.split("; ")
     for index, part in enumerate(parts):
         for said in (f"; {part}", "; ".join(parts[index:])):
             for pattern, do in _CURES:
                 found = pattern.search(said)
                 if found:
-                    return do(pod, path, found)
+                    made = do(pod, path, found)
+                    again = (do(one, of_requests(path), found) for one in made if both)
+                    return [ways[n] for n, ways in enumerate(again)] or made
     raise AssertionError(f"say in tests/support/told.py how to follow: {detail}")
 
 

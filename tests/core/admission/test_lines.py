@@ -361,6 +361,15 @@ SECURED = {
     ),
     "a key of ours": a_pod(annotations={"vramwarden.io/team": "ml"}),
     "a name too many": a_pod("main=1Gi,other=1Gi"),
+    "a name mistyped": a_pod(
+        "sied=1Gi, main=2Gi", containers=[a_container(name) for name in ("main", "more", "side")]
+    ),
+    "two names mistyped": a_pod(
+        "siee=1Gi, siea=2Gi", containers=[a_container(name) for name in ("main", "sied", "side")]
+    ),
+    "a default container mistyped": a_pod(
+        "3Gi", annotations={"kubectl.kubernetes.io/default-container": "mian"}
+    ),
 }
 HIDDEN = {
     "a GPU that it has not": a_pod(
@@ -385,6 +394,25 @@ PROGRAMS = {
 } | {
     "no room": a_pod("100Mi"),
     "no room in a list": a_pod("main=1Mi", containers=[a_container(), a_container("side")]),
+    "no room in a list of two": a_pod(
+        "main=1Mi, side=2Mi", containers=[a_container(), a_container("side")]
+    ),
+    "no room, explicitly": explicit("100Mi", "100Mi"),
+    "no room, explicitly in the first of two": a_pod(
+        containers=[
+            a_container(name, resources={"limits": {VRAM: size}})
+            for name, size in (("main", "100Mi"), ("side", "200Mi"))
+        ]
+    ),
+    "no room, twice": explicit("100Mi", "100Mi", "100Mi"),
+    "no room for the fraction, twice": a_pod(
+        "1Gi",
+        containers=[
+            a_container(
+                args=["$(VRAMWARDEN_GPU_MEMORY_FRACTION)"], resources={"limits": {VRAM: "1Gi"}}
+            )
+        ],
+    ),
     "without VRAM": a_pod(
         "main=3Gi", containers=[a_container(), a_container("b", args=["$(VRAMWARDEN_GPU)"])]
     ),

@@ -132,6 +132,19 @@ DENIALS = [
         ),
     ),
     (
+        asking(limits={"nvidia.com/gpu": 1, VRAM: "8Gi"}, requests={"nvidia.com/gpu": 1}),
+        f"WholeGPUAndShare: {FIRST}.resources.limits[nvidia.com/gpu]",
+        (
+            "remove nvidia.com/gpu in limits and requests to share one, or vramwarden.io/vram to "
+            f"have a whole one; the pod asks for nvidia.com/gpu and for a share of a GPU; {OTHERS}"
+        ),
+    ),
+    (
+        asking(limits={VRAM: "8192"}, requests={VRAM: "8192"}),
+        f"TooSmall: {FIRST}.resources.limits[{VRAM}]",
+        "8192 is 8192 bytes; for MiB write 8192Mi in limits and requests",
+    ),
+    (
         a_pod("8Gi", resourceClaims=[{"name": "gpu", "resourceClaimName": "one"}]),
         "WholeGPUAndShare: spec.resourceClaims",
         (
@@ -248,7 +261,7 @@ DENIALS = [
         a_pod("8Gi", annotations={"nvidia.cdi.k8s.io/pod": "nvidia.com/gpu=all"}),
         "DeviceInjection: metadata.annotations[nvidia.cdi.k8s.io/pod]",
         (
-            "remove it; it shows the pod GPUs that nobody accounts for; GPUs come with the "
+            "remove it; it shows GPUs that nobody accounts for; GPUs come with the "
             "annotation vramwarden.io/gpu-memory, or whole with nvidia.com/gpu; "
             f"{ANOTHER}"
         ),

@@ -186,7 +186,7 @@ DENIED = {
     "no containers": (a_pod("8Gi", containers=[]), "UnknownContainer: "),
     "an amount left out by the annotation": (
         of_two("8Gi", {"limits": TWO}, annotations={DEFAULT: "a"}),
-        'ConflictingAmounts: remove .*gives VRAM only to "a"; ',
+        f'ConflictingAmounts: remove .*gives VRAM only to "a"; {DEFAULT} names it; ',
     ),
     "a fraction of a byte in resources": (
         explicit(limits={VRAM: "1.1Gi"}),
@@ -233,6 +233,11 @@ def test_a_pod_is_denied_for(pod, says):
         ("main=8Gi,main=8Gi", "InvalidQuantity", "stands twice"),
         ("other=8Gi", "UnknownContainer", 'no container "other"; it has main'),
         ("vram-enforcer=8Gi", "UnknownContainer", "no container"),
+        (
+            "mian=8Gi",
+            "UnknownContainer",
+            'write main in place of mian; the pod has no container "mian"; it has main',
+        ),
         ("main=8GB", "InvalidQuantity", "main=8GB is not"),
         ("8Gi\u200b", "InvalidQuantity", "not a Kubernetes quantity"),
     ],

@@ -36,7 +36,7 @@ from webhook.core.pod.quantity import (
 from webhook.core.pod.views import Container, Pod, effective_amount
 from webhook.core.policy.cluster import Cluster, SlicedNode, smallest
 from webhook.core.policy.values import Accounting, GPUClass, Policy, Rule
-from webhook.names import NODE_GPU_MEMORY_LABEL, VRAM_RESOURCE
+from webhook.names import ADMITTED_ANNOTATION, NODE_GPU_MEMORY_LABEL, VRAM_RESOURCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -139,10 +139,17 @@ def selected_nodes(
     return [node for node in cluster.sliced_nodes if node.is_selected(selector)]
 
 
-def is_counted_by_plugin(resource: str, amount: str, rule: Rule) -> bool:
-    """Say whether a container with VRAM may bring this, which translation would write itself."""
+def is_translations(pod: Pod, resource: str, amount: str, rule: Rule) -> bool:
+    """Return True if translation writes a resource, now or when the pod was there before.
+
+    | the rule's accounting | slices, slots |
+    | --- | --- |
+    | VRAM | by hand |
+    | MIG | a slice, of a pod that bears our mark: which one is for translation to say |
+    | CapOnly | one slot, also written by hand: that is what translation writes |
+    """
     if rule.accounting is Accounting.MIG:
-        return is_slice(resource)
+        return is_slice(resource) and ADMITTED_ANNOTATION in pod.annotations
     is_slot = rule.accounting is Accounting.CAP_ONLY and resource == rule.time_sliced_resource
     return is_slot and amount_or(amount, None) == 1
 

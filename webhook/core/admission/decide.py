@@ -336,9 +336,9 @@ def _offered(case: Case, found: Offer) -> Decision:
     if wrong:
         return _noted(_hinted(case), found.declined(wrong))
     if case.cluster.rollout is Rollout.OBSERVE:
-        return _noted(_hinted(case), found.foreseen)
+        return _noted(_hinted(case), found.said(foreseen=True))
     shared = replace(shared, patch=(*asking, *shared.patch), before=case.pod.raw)
-    return _noted(shared, found.accepted)
+    return _noted(shared, found.said(foreseen=False))
 
 
 def _noted(decision: Decision, note: str) -> Decision:

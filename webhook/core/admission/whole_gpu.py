@@ -52,21 +52,13 @@ class Offer(NamedTuple):
     rule: str
     amount: str
 
-    @property
-    def accepted(self) -> str:
-        """What its author reads where the pod gets the share."""
+    def said(self, *, foreseen: bool) -> str:
+        """What its author reads where the pod gets the share, or will get it after a rollout."""
+        when = "after the rollout, " if foreseen else ""
+        more = "" if foreseen else "; for a whole GPU ask your platform team"
         return (
-            f"{self.path}: rule {self.rule} gives {self.amount} of a GPU in place of a whole one; "
-            f"for another size write {GPU_MEMORY_ANNOTATION} in its place; for a whole GPU ask "
-            "your platform team"
-        )
-
-    @property
-    def foreseen(self) -> str:
-        """What its author reads while a rollout observes."""
-        return (
-            f"{self.path}: after the rollout, rule {self.rule} gives {self.amount} of a GPU in "
-            f"place of a whole one; for another size write {GPU_MEMORY_ANNOTATION} in its place"
+            f"{self.path}: {when}rule {self.rule} gives {self.amount} of a GPU in place of a whole "
+            f"one; for another size write {GPU_MEMORY_ANNOTATION} in its place{more}"
         )
 
     def declined(self, why: str) -> str:

@@ -88,7 +88,8 @@ _MOUNTS_ROOT: Final = "/var/run/nvidia-container-devices"
 # Quicker than to normalise the path of every mount.
 _MOUNTS_NAME: Final = _MOUNTS_ROOT.rpartition("/")[2]
 
-UNCOUNTED: Final = "remove it; it shows the pod GPUs that nobody accounts for"
+SHOWS_UNCOUNTED: Final = "it shows GPUs that nobody accounts for"
+UNCOUNTED: Final = f"remove it; {SHOWS_UNCOUNTED}"
 _HIDDEN: Final = "write it without backslash, ! and %; with these it may name any device"
 
 

@@ -36,6 +36,7 @@ from webhook.core.pod.views import Container, Pod, effective_amount
 from webhook.core.words import MAX_BYTES, shortened
 from webhook.names import (
     ASKING_ANNOTATIONS,
+    DEFAULT_CONTAINER_ANNOTATION,
     GPU_CLASS_ANNOTATION,
     GPU_COUNT_ANNOTATION,
     GPU_MEMORY_ANNOTATION,
@@ -205,6 +206,8 @@ def _explicit_amounts(pod: Pod, faults: Faults) -> tuple[bool, dict[str, int]]:
         total = read_amount(written, _resource_path(container), container.name, faults)
         if total:
             totals[container.name] = total
+        elif isinstance(faults[-1], Gap):
+            faults[-1] = faults[-1]._replace(where=in_both(container, VRAM_RESOURCE))
         unequal = unequal_amounts(container, VRAM_RESOURCE, _is_vram)
         if unequal:
             faults.append(unequal)
@@ -214,6 +217,12 @@ def _explicit_amounts(pod: Pod, faults: Faults) -> tuple[bool, dict[str, int]]:
 def _kind(container: Container) -> str:
     """Return where a container's explicit amount is: limits, else requests; empty if nowhere."""
     return next((kind for kind in _KINDS if VRAM_RESOURCE in container.resources(kind)), "")
+
+
+def in_both(container: Container, resource: str) -> str:
+    """Return the words for a resource that a container has in limits and requests; else none."""
+    has_both = all(resource in container.resources(kind) for kind in _KINDS)
+    return " in limits and requests" if has_both else ""
 
 
 def _resource_path(container: Container) -> str:
@@ -265,7 +274,7 @@ def _fill(gap: Gap, plan: _Plan, suggestions: Suggestions, *, is_last: bool) -> 
         wanted = plan.per_gpu(plan.explicit) if in_list else plan.annotated
         agreed = wanted.get(name, 0) * (1 if in_list else plan.divisor)
         said, amount = suggestions.instead_of(gap.error, amounts_with, agreed, is_last=is_last)
-        detail = f"{gap.sentence} {said}"
+        detail = f"{gap.sentence} {said}{gap.where if amount else ''}"
     if amount and name:
         amounts[name] = parse_vram(amount)  # whole bytes, also in `resources`
     else:
@@ -283,10 +292,12 @@ def _disagreements(pod: Pod, plan: _Plan) -> Iterator[Finding]:
         if wanted:
             there = f"asks for {format_bytes(wanted * plan.count)}"
         else:
-            there = f"gives VRAM only to {quoted(next(iter(plan.annotated)))}"
+            there = f"gives VRAM only to {quoted(name := next(iter(plan.annotated)))}"
+            if pod.annotations.get(DEFAULT_CONTAINER_ANNOTATION) == name:
+                there += f"; {DEFAULT_CONTAINER_ANNOTATION} names it"
         detail = (
-            f"remove {VRAM_RESOURCE}, or make the two agree; it sets "
-            f"{format_bytes(amount * plan.count)} but the annotation {GPU_MEMORY_ANNOTATION} "
+            f"remove {VRAM_RESOURCE}{in_both(container, VRAM_RESOURCE)}, or make the two agree; it "
+            f"sets {format_bytes(amount * plan.count)} but the annotation {GPU_MEMORY_ANNOTATION} "
             f"{there}; {WRITTEN_BY_ANOTHER}"
         )
         path = f"{container.path}.resources.limits[{VRAM_RESOURCE}]"

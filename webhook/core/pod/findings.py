@@ -58,7 +58,7 @@ class Reason(StrEnum):
     )
     UNKNOWN_CONTAINER = (
         "UnknownContainer",
-        'the pod has no container "trainr"; it has trainer',
+        'write trainer in place of trainr; the pod has no container "trainr"; ...',
         "name a container of the pod",
     )
     INVALID_COUNT = (
@@ -151,7 +151,7 @@ class Reason(StrEnum):
     )
     DEVICE_INJECTION = (
         "DeviceInjection",
-        "remove it; it shows the pod GPUs that nobody accounts for; ...",
+        "remove it; it shows GPUs that nobody accounts for; ...",
         "remove the annotation, ask with `gpu-memory`",
     )
     RESERVED_NAME = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from difflib import get_close_matches
 from itertools import filterfalse, islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -19,11 +20,12 @@ from webhook.names import (
     ADMITTED_ANNOTATION,
     DEFAULT_CONTAINER_ANNOTATION,
     GPU_MEMORY_ANNOTATION,
+    LONGEST_LABEL,
     VRAM_RESOURCE,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from webhook.core.pod.views import Pod
 
@@ -35,6 +37,8 @@ _COMMA: Final = re.compile("(?<![0-9]),|,(?![0-9]+ *[A-Za-z]* *(?:,|$))")
 _WITH_DECIMALS: Final = re.compile("[0-9.]*,[0-9,.]+ *[A-Za-z]*")
 _PLAIN: Final = re.compile(r"[0-9A-Za-z.,/%+-]{1,64}")
 _SHOWN_NAMES: Final = 10
+_MOST_COMPARED: Final = 2
+"""Unknown names of a list for which the nearest is sought, which takes time."""
 _OF_DEVICE_PLUGIN: Final = "nvidia.com/"
 """Prefix of the slices and slots that NVIDIA's device plugin counts."""
 
@@ -104,6 +108,8 @@ class Gap(NamedTuple):
     """The container of the amount; empty if there is none."""
     error: QuantityError | None = None
     """Why the amount cannot be read; None if it is missing."""
+    where: str = ""
+    """Words behind the line to write if it belongs in several fields."""
 
 
 Faults = list[Finding | Gap]
@@ -137,7 +143,7 @@ def _read_list(pod: Pod, memory: str, faults: Faults) -> dict[str, int]:
         for entry in _COMMA.split(memory)
     ]
     listed = {name for _, name, *_ in entries}
-    free = (name for name in known if name not in listed)
+    free = [name for name in known if name not in listed]
     amounts: dict[str, int] = {}
     for entry, name, equals, size in entries:
         if len(faults) >= MOST_DEMAND_FINDINGS:
@@ -146,10 +152,12 @@ def _read_list(pod: Pod, memory: str, faults: Faults) -> dict[str, int]:
         if not equals or not name:
             faults.append(_no_list(pod, f"the entry {quoted(entry)} is not of the form name=size"))
         elif name not in known:
-            other = next(free, "")
-            sentence = _unknown(name, known) + ("" if other else "; remove the entry")
+            near = _nearest(name, free) if len(faults) < _MOST_COMPARED else ""
+            sentence = _unknown(name, known, near) + ("" if free else "; remove the entry")
             faults.append(Finding(Reason.UNKNOWN_CONTAINER, MEMORY_PATH, sentence))
-            if other:
+            if free:
+                other = near or free[0]
+                free.remove(other)
                 amounts[other] = read_amount(size, MEMORY_PATH, other, faults, prefix)
         elif name in amounts:
             sentence = f"container {quoted(name)} stands twice in the list; keep one entry"
@@ -186,7 +194,7 @@ def default_container(pod: Pod, faults: Faults) -> str:
 
     If the named one does not exist, add a fault and return the one without the annotation.
     """
-    found = _chosen(pod)
+    found = next(iter(candidates(pod)), "")
     named = pod.annotations.get(DEFAULT_CONTAINER_ANNOTATION)
     if named is None and found:
         return found
@@ -196,17 +204,19 @@ def default_container(pod: Pod, faults: Faults) -> str:
         known = dict.fromkeys(container.name for container in pod.containers)
         if named in known:
             return named
-        path, sentence = annotation_path(DEFAULT_CONTAINER_ANNOTATION), _unknown(named, known)
+        path = annotation_path(DEFAULT_CONTAINER_ANNOTATION)
+        sentence = _unknown(named, known, _nearest(named, known))
     faults.append(Finding(Reason.UNKNOWN_CONTAINER, path, sentence))
     return found
 
 
-def _chosen(pod: Pod) -> str:
+def candidates(pod: Pod) -> list[str]:
+    """Return the containers of which the first gets one quantity, if no annotation names it."""
     having = having_vram(pod)
     if len(having) == 1:
-        return having[0]
+        return having
     apps = [container.name for container in pod.containers if container.field == "containers"]
-    return next(filterfalse(is_helper, apps), apps[0] if apps else "")
+    return [*filterfalse(is_helper, apps)] or apps
 
 
 def having_vram(pod: Pod) -> list[str]:
@@ -235,17 +245,21 @@ def is_helper(name: str) -> bool:
 
 def rivals(pod: Pod) -> list[str]:
     """Return the app containers among which one quantity goes to the first; none if it is named."""
-    if DEFAULT_CONTAINER_ANNOTATION in pod.annotations or len(having_vram(pod)) == 1:
-        return []
-    apps = [container.name for container in pod.containers if container.field == "containers"]
-    found = [*filterfalse(is_helper, apps)] or apps
+    found = [] if DEFAULT_CONTAINER_ANNOTATION in pod.annotations else candidates(pod)
     return found if len(found) > 1 else []
 
 
-def _unknown(name: str, known: Collection[str]) -> str:
+def _unknown(name: str, known: Collection[str], nearest: str) -> str:
     shown = (shortened(name, LONGEST_WORD) for name in islice(known, _SHOWN_NAMES))
     have = ", ".join(shown) + ", ..." * (len(known) > _SHOWN_NAMES)
-    return f"the pod has no container {quoted(name)}; it has {have or 'none'}"
+    write = f"write {nearest} in place of {name}; " if nearest else ""
+    return f"{write}the pod has no container {quoted(name)}; it has {have or 'none'}"
+
+
+def _nearest(name: str, names: Iterable[str]) -> str:
+    """Return the name for which another was probably mistyped; empty if there is none."""
+    compared = [one for one in islice(names, _SHOWN_NAMES) if len(one) <= LONGEST_LABEL]
+    return next(iter(get_close_matches(name[:LONGEST_LABEL], compared, n=1)), "")
 
 
 def memory_line(pod: Pod, amounts: Mapping[str, str]) -> str:

@@ -146,7 +146,7 @@ def _canonical(text: str) -> str:
     sign = "-" if value < 0 else ""
     thousandths = ceil(abs(value) * 1000)
     whole, fraction = divmod(thousandths, 1000)
-    if suffix.endswith("i") and not fraction and whole >= 1024:  # noqa: PLR2004 - Ki
+    if suffix.endswith("i") and not fraction and whole >= 1024:  # noqa: PLR2004 - bytes of a Ki
         return sign + format_bytes(whole)
     power = 0 if fraction else 1
     digits = thousandths if fraction else whole

@@ -192,7 +192,7 @@ def test_a_share_without_room_for_a_context_is_warned_of(memory, fields, line, w
 def test_the_amount_to_write_is_of_the_field_that_has_it():
     two = a_container("main"), a_container("other")
     (said,) = assert_followed(pod_of(*two, memory="main=100Mi, other=200Mi"))
-    assert ": write other=600Mi or more; " in said
+    assert ": write main=100Mi, other=600Mi or more; " in said
     explicit = {"resources": {"limits": {"vramwarden.io/vram": "200Mi"}}}
     (said,) = assert_followed(pod_of(a_container(**explicit), memory=None, count=2))
     assert said.startswith("spec.containers[0].resources.limits[vramwarden.io/vram]: write 1200Mi")

@@ -6,16 +6,17 @@ from dataclasses import replace
 from itertools import filterfalse
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.admission.accounting import is_counted_by_plugin
+from webhook.core.admission.accounting import is_translations
 from webhook.core.admission.rules.suggestions import bounds_of, suggestions_for
 from webhook.core.nvidia.memory_flags import program_of
 from webhook.core.nvidia.plugin import is_slice
 from webhook.core.pod.command_lines import OURS, read_command_lines
-from webhook.core.pod.demand import unequal_amounts
+from webhook.core.pod.demand import in_both, unequal_amounts
 from webhook.core.pod.fields import items, mapping, strings
 from webhook.core.pod.findings import Finding, Reason, annotation_path, quoted
 from webhook.core.pod.foreign import FOREIGN_RESOURCES, WHOLE_GPU
 from webhook.core.pod.memory_annotation import (
+    candidates,
     default_container,
     having_vram,
     is_helper,
@@ -23,9 +24,8 @@ from webhook.core.pod.memory_annotation import (
     rivals,
 )
 from webhook.core.pod.quantity import amount_or, canonical
-from webhook.core.policy.values import AMD_DOMAIN, Accounting, ResourceClaims, class_names
+from webhook.core.policy.values import AMD_DOMAIN, ResourceClaims, class_names
 from webhook.names import (
-    ADMITTED_ANNOTATION,
     DEFAULT_CONTAINER_ANNOTATION,
     GPU_CLASS_ANNOTATION,
     GPU_COUNT_ANNOTATION,
@@ -85,13 +85,11 @@ def unnamed_container(case: Case) -> Iterator[str]:
     chosen, meant, found = default_container(pod, []), meant_container(pod), rivals(pod)
     is_named = DEFAULT_CONTAINER_ANNOTATION in pod.annotations
     if is_named and not meant and is_helper(chosen):
-        apps = (one.name for one in pod.containers if one.field == "containers")
-        meant = next(filterfalse(is_helper, apps), "")
-    if meant and meant != chosen:
-        where = f"the container that {DEFAULT_CONTAINER_ANNOTATION} names" if is_named else chosen
-    elif found and not meant:
+        meant = next(filterfalse(is_helper, candidates(pod)), "")
+    where = f"the container that {DEFAULT_CONTAINER_ANNOTATION} names" if is_named else chosen
+    if found and not meant:
         meant, where = chosen, f"the first of {len(found)} containers"
-    else:
+    elif meant in {"", chosen}:
         return
     path = annotation_path(GPU_MEMORY_ANNOTATION)
     yield f"{path}: write {meant}={value}; without a name it goes to {where}"
@@ -198,37 +196,39 @@ def _whole(
 ) -> Finding | None:
     if _is_whole(amount):
         return None
-    value = amount_or(amount, None)
+    value, both = amount_or(amount, None), in_both(container, resource)
     reason = Reason.INVALID_QUANTITY if value is None else Reason.FRACTIONAL_WHOLE_GPU
     what = f"{quoted(amount) if value is None else amount} is not a whole number of GPUs"
     if _is_others(container, resource):
-        return Finding(reason, path, f"{what}; remove it")
+        return Finding(reason, path, f"{what}; remove it{both}")
     if value is not None and value > 0 and not resource.startswith(AMD_DOMAIN):
         return Finding(reason, path, f"{what}; {_share_instead(container, resource, case)}")
     do = "remove it" if case.asks else "write a positive integer, e.g. 1"
-    return Finding(reason, path, f"{what}; {do}")
+    return Finding(reason, path, f"{what}; {do}{both}")
 
 
 def _is_others(container: Container, resource: str) -> bool:
     """Return True if a resource asks a product that shares GPUs; a hint has the line for it."""
     return resource in FOREIGN_RESOURCES or (
-        resource == WHOLE_GPU and not FOREIGN_RESOURCES.keys().isdisjoint(_amounts(container))
+        resource == WHOLE_GPU and not FOREIGN_RESOURCES.keys().isdisjoint(requested(container))
     )
 
 
-def _amounts(container: Container) -> dict[str, str]:
+def requested(container: Container) -> dict[str, str]:
+    """Return the amount of each resource that a container asks for; the limit if it has both."""
     return {**container.resources("requests"), **container.resources("limits")}
 
 
 def _share_instead(container: Container, resource: str, case: Case) -> str:
     """Return how to have a share of a GPU in place of a part of a whole one."""
+    both = in_both(container, resource)
     if case.asks:
-        return "to share a GPU remove it"
+        return f"to share a GPU remove it{both}"
     others = [
-        one for one in _amounts(container) if one != resource and case.policy.may_bring_gpus(one)
+        one for one in requested(container) if one != resource and case.policy.may_bring_gpus(one)
     ]
     remove = " and ".join(("it", *others))
-    do = f"to share a GPU remove {remove} and set the annotation {GPU_MEMORY_ANNOTATION}"
+    do = f"to share a GPU remove {remove}{both} and set the annotation {GPU_MEMORY_ANNOTATION}"
     if not _is_only_user(container, case):
         return do
     name = container.name
@@ -247,7 +247,7 @@ def _is_only_user(container: Container, case: Case) -> bool:
         return False
     return (
         all(
-            one is container or not any(map(case.policy.may_bring_gpus, _amounts(one)))
+            one is container or not any(map(case.policy.may_bring_gpus, requested(one)))
             for one in case.pod.containers
         )
         and container in case.pod.containers
@@ -275,42 +275,27 @@ def whole_gpu_and_share(case: Case) -> Iterator[Finding]:
 
 def _beside_share(container: Container, case: Case) -> Iterator[Finding]:
     has_vram = case.asked is not None and container.name in case.asked.amounts
-    requests, limits = container.resources("requests"), container.resources("limits")
-    for resource, amount in {**requests, **limits}.items():
+    limits = container.resources("limits")
+    for resource, amount in requested(container).items():
         if case.policy.may_bring_gpus(resource) and amount_or(amount, None) != 0:
-            if has_vram and _is_translations(resource, amount, case):
+            if has_vram and is_translations(case.pod, resource, amount, case.rule):
                 continue
             kind = "limits" if resource in limits else "requests"
-            remove = _one_of(resource, case)
+            remove = _one_of(resource, in_both(container, resource), case)
             which = "an NVIDIA GPU" if resource.startswith(AMD_DOMAIN) else "a GPU"
             detail = f"{remove}; the pod asks for {resource} and for a share of {which}; {_OTHERS}"
             path = f"{container.path}.resources.{kind}[{resource}]"
             yield Finding(Reason.WHOLE_GPU_AND_SHARE, path, detail)
 
 
-def _is_translations(resource: str, amount: str, case: Case) -> bool:
-    """Say whether translation writes a resource, now or when the pod was there before.
-
-    | the rule's accounting | slices, slots |
-    | --- | --- |
-    | VRAM | by hand |
-    | MIG | a slice, of a pod that bears our mark: which one is for translation to say |
-    | CapOnly | one slot, also written by hand: that is what translation writes |
-    """
-    if not is_counted_by_plugin(resource, amount, case.rule):
-        return False
-    is_slot = case.rule.accounting is Accounting.CAP_ONLY
-    return is_slot or ADMITTED_ANNOTATION in case.pod.annotations
-
-
-def _one_of(resource: str, case: Case) -> str:
+def _one_of(resource: str, both: str, case: Case) -> str:
     """Say which of the two to remove; another product's amount is nothing to keep."""
     if resource in FOREIGN_RESOURCES:
-        return f"remove {resource}, which {FOREIGN_RESOURCES[resource][0].name} reads"
+        return f"remove {resource}{both}, which {FOREIGN_RESOURCES[resource][0].name} reads"
     keep = "have the slice" if is_slice(resource) else "keep it"
     if resource == WHOLE_GPU:
         keep = "have a whole one"
-    return f"remove {resource} to share one, or {case.asked_by} to {keep}"
+    return f"remove {resource}{both} to share one, or {case.asked_by} to {keep}"
 
 
 def _claimed(path: str, case: Case) -> Finding:

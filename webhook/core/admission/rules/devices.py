@@ -53,7 +53,7 @@ _OF_ENFORCER: Final = (f"/{ENFORCER_CONTAINER}", f".{ENFORCER_CONTAINER}")
 _HOW_GPUS_COME: Final = (
     f"GPUs come with the annotation {GPU_MEMORY_ANNOTATION}, or whole with {WHOLE_GPU}"
 )
-_UNCOUNTED: Final = f"it shows GPUs that nobody accounts for; {_HOW_GPUS_COME}"
+_UNCOUNTED: Final = f"{devices.SHOWS_UNCOUNTED}; {_HOW_GPUS_COME}"
 
 
 def visible_devices_of_demand(case: Case) -> Iterator[Finding]:
@@ -234,17 +234,14 @@ def _denied(case: Case, before: Mapping[str, str], *, managed: bool) -> Iterator
             wrong = named.wrong or devices.UNCOUNTED
             detail = f"{wrong}; {_HOW_GPUS_COME}; {WRITTEN_BY_ANOTHER}"
             yield Finding(Reason.DEVICE_INJECTION, path, detail)
-        if managed and (named.unclear or not all(_may_mount(one, case) for one in named.sources)):
+        allowed = (may_mount(source, rule.host_paths) for source in named.sources)
+        if managed and (named.unclear or not all(allowed)):
             detail = named.unclear or (
                 "remove it, or ask your platform team for a rule whose hostPaths name it; it "
                 f"mounts a path of the node that rule {quoted(rule.name)} does not allow; "
                 f"{WRITTEN_BY_ANOTHER}"
             )
             yield Finding(Reason.HOST_PATH, path, detail)
-
-
-def _may_mount(source: str, case: Case) -> bool:
-    return may_mount(source, case.rule.host_paths)
 
 
 class _Cards:

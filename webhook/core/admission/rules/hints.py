@@ -13,7 +13,7 @@ from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from webhook.core.admission.rules.amounts import meant_container
+from webhook.core.admission.rules.amounts import meant_container, requested
 from webhook.core.bounds import (
     LONGEST_COMPARED,
     MOST_COMPARED,
@@ -297,7 +297,7 @@ def _has(case: Case, key: str, container: str = "") -> bool:
     if key != GPU_MEMORY_ANNOTATION:
         return key in pod.annotations
     if key not in pod.annotations and not any(
-        VRAM_RESOURCE in _asked(one) for one in pod.containers
+        VRAM_RESOURCE in requested(one) for one in pod.containers
     ):
         return False
     return not container or (case.asked is not None and container in case.asked.amounts)
@@ -313,7 +313,7 @@ def _of_resources(case: Case) -> Iterator[str]:
             hint = theirs.hint(container, name)
         elif name.startswith((_FIRST_LETTER, _NVIDIA)) and not name.startswith(PREFIX):
             compared += 1
-            if compared <= MOST_COMPARED and (meant := _meant(name, _asked(container)[name])):
+            if compared <= MOST_COMPARED and (meant := _meant(name, requested(container)[name])):
                 hint = _in_place(case, container, name, *meant)
         if hint:
             yield f"{_resource_path(container, kind, name)}: {hint}"
@@ -350,7 +350,7 @@ class _ForeignResources:
             return "" if case.policy.is_whole_gpu(name) else f"remove it; {who}"
         if meaning is Meaning.COMPUTE:
             return f"remove it; {who}, and compute is not divided here"
-        amounts = _asked(container)
+        amounts = requested(container)
         has_memory = meaning is not Meaning.MEMORY and _memory_of(amounts)
         if container.name in self._with_hint or has_memory:
             return ""
@@ -363,10 +363,6 @@ class _ForeignResources:
             return f"{who}; for a share the pod would be denied"
         remove = " and ".join(("it", *others))
         return f"remove {remove}, and write the annotation {self._line}; {who}"
-
-
-def _asked(container: Container) -> Mapping[str, str]:
-    return {**container.resources("requests"), **container.resources("limits")}
 
 
 def _memory_of(amounts: Mapping[str, str]) -> str:
@@ -384,7 +380,7 @@ def _line_for_all(case: Case) -> str:
     removed: dict[str, list[str]] = {}
     counts: set[int] = set()
     for container in case.pod.containers:
-        amounts = _asked(container)
+        amounts = requested(container)
         theirs = [one for one in amounts if one in FOREIGN_RESOURCES]
         removed[container.name] = theirs
         if all(_means(one) is Meaning.COMPUTE for one in theirs):
@@ -484,7 +480,7 @@ def key_meant(key: str) -> str:
 
 
 def _resource(case: Case, container: Container, kind: str, name: str) -> str:
-    path, amount = _resource_path(container, kind, name), _asked(container)[name]
+    path, amount = _resource_path(container, kind, name), requested(container)[name]
     meant = key_meant(name)
     if meant:
         return f"{path}: {_in_place(case, container, name, meant, amount)}"

@@ -25,6 +25,7 @@ from webhook.core.nvidia.memory_flags import (
 )
 from webhook.core.nvidia.programs import CONTEXT_BYTES, FRACTION_REFERENCE, usable_bytes
 from webhook.core.pod.command_lines import OURS, CommandLine, Words, read_command_lines
+from webhook.core.pod.demand import in_both
 from webhook.core.pod.findings import annotation_path
 from webhook.core.pod.memory_annotation import MEMORY_PATH, memory_line
 from webhook.core.pod.quantity import format_bytes
@@ -35,6 +36,7 @@ from webhook.names import (
     GPU_COUNT_ANNOTATION,
     GPU_MEMORY_FRACTION_ENV,
     GPU_MEMORY_MIB_ENV,
+    VRAM_RESOURCE,
 )
 
 if TYPE_CHECKING:
@@ -107,15 +109,20 @@ def room_for_context(case: Case) -> tuple[str, ...]:
         )
     if demand.per_gpu_bytes >= needed_bytes:
         return ()
-    name = max(demand.amounts, key=demand.amounts.__getitem__)
-    if case.suggestions.rejection({**demand.amounts, name: needed_bytes}) is not None:
+    is_annotated = demand.path == MEMORY_PATH
+    largest = max(demand.amounts, key=demand.amounts.__getitem__)
+    name = largest if is_annotated else next(iter(demand.amounts))
+    enough = {**demand.amounts, name: needed_bytes}
+    if case.suggestions.rejection(enough) is not None:
         return (f"{demand.path}: {exactly(demand.per_gpu_bytes)} is too little; {why}",)
-    amount = format_bytes(needed_bytes * demand.gpu_count)
-    if demand.path == MEMORY_PATH:
-        amount = f"{name}={format_bytes(needed_bytes)}"
-        if len(demand.amounts) == 1:
-            amount = memory_line(case.pod, {name: format_bytes(needed_bytes)})
-    return (f"{demand.path}: write {amount} or more; {why}",)
+    if is_annotated:
+        line = memory_line(case.pod, {one: format_bytes(size) for one, size in enough.items()})
+        more = f", and remove {VRAM_RESOURCE}" if VRAM_RESOURCE in case.asked_by else ""
+    else:
+        line = format_bytes(needed_bytes * demand.gpu_count)
+        container = next(one for one in case.pod.containers if one.name == name)
+        more = in_both(container, VRAM_RESOURCE)
+    return (f"{demand.path}: write {line} or more{more}; {why}",)
 
 
 def _has_fraction(case: Case) -> bool:
