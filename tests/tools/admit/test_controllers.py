@@ -213,6 +213,23 @@ def test_a_spark_application_is_judged_with_what_spark_adds(spec, said):
     assert f": denied: {said}" in result.err
 
 
+@pytest.mark.parametrize(
+    ("model", "is_told"),
+    [
+        ("model: {modelFormat: {name: huggingface}}", True),
+        ("huggingface: {args: [--model_id=a]}", True),
+        ("model: {modelFormat: {name: huggingface}, args: [--backend=huggingface]}", False),
+        ("model: {modelFormat: {name: huggingface}, runtime: own}", False),
+        ("model: {modelFormat: {name: onnx}}", False),
+        ("model: {modelFormat: {name: huggingface}, image: own}", False),
+    ],
+)
+def test_kserves_runtime_for_hugging_face_is_known_to_run_vllm(model, is_told):
+    field = model.partition(":")[0]
+    said = run(f"{KSERVE}    {model}\n").err
+    assert (f"spec.predictor.{field}.args: add --gpu-memory-utilization=" in said) == is_told
+
+
 def ray(group: str, asks: str = ASKS, limits: str = "") -> str:
     container = f"{{name: ray, image: a, resources: {{limits: {{{limits}}}}}}}"
     return (

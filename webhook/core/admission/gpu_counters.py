@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from webhook.core.pod.fields import Json
     from webhook.core.pod.shapes import Template
 
-_RAY: Final = "ray.io"
 _GROUPS: Final = ("headGroupSpec", "workerGroupSpecs")
 _PROCESSES: Final = (
     ("spec", "mlPolicy", "torch", "numProcPerNode"),  # TrainingRuntime
@@ -41,7 +40,7 @@ def uncounted_gpus(owner: Json, version: str, template: Template, gpu_count: int
     The template's pods ask for a share of so many GPUs.
     """
     group = version.partition("/")[0]
-    if group == _RAY and any(key in template.path for key in _GROUPS):
+    if group == "ray.io" and any(key in template.path for key in _GROUPS):
         return _of_ray(owner, template, gpu_count)
     if not group.endswith("kubeflow.org"):
         return ""

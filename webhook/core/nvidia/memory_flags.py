@@ -12,13 +12,11 @@ the layers and the context, and `--fit` plans by what is free on the whole GPU (
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice
 from math import prod
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from webhook.core.bounds import LONGEST_REFERENCE, MOST_FRACTIONS
+from webhook.core.bounds import LONGEST_REFERENCE
 from webhook.core.pod.command_lines import GAP
 
 if TYPE_CHECKING:
@@ -32,17 +30,16 @@ leave free, GiB to spare for others, or whether JAX takes its part at its start.
 _NEVER: Final = "(?!)"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SizedProgram:
+class SizedProgram(NamedTuple):
     """A program that takes a part of the whole GPU unless something bounds it."""
 
     name: str
-    takes: str
-    """Part of the GPU that it takes by itself."""
     bound: str
     """The flag or variable that bounds it."""
     bounds: str
     """Pattern found in words and variables if something bounds it."""
+    takes: str = "nine tenths of the GPU"
+    """Part of the GPU that it takes by itself."""
     runs: str = _NEVER
     """Pattern of the command that starts it."""
     image: str = _NEVER
@@ -74,7 +71,6 @@ PROGRAMS: Final = (
     # vllm_backend/README.md: model.json has the engine's arguments.
     SizedProgram(
         name="vLLM in Triton",
-        takes="nine tenths of the GPU",
         bound="gpu_memory_utilization",
         bounds=r"model\.json|vramwarden_gpu_memory|gpu_memory_utilization|kv_cache_memory",
         image=r"(?:^|/)tritonserver:[^@/]*(?<![a-z])vllm(?![a-z])",
@@ -97,7 +93,6 @@ PROGRAMS: Final = (
     # Other NIMs than those for language models do not read them.
     SizedProgram(
         name="NIM",
-        takes="nine tenths of the GPU",
         bound="NIM_KVCACHE_PERCENT",
         bounds=f"nim_kvcache_percent|nim_gpu_mem_fraction|{_VLLM_BOUNDS}",
         runs=r"nim_serve|/opt/nim/start_server(?:\.sh)?",
@@ -113,7 +108,6 @@ PROGRAMS: Final = (
     # KServe's server runs it for models that generate text (huggingfaceserver/__main__.py).
     SizedProgram(
         name="vLLM",
-        takes="nine tenths of the GPU",
         bound="--gpu-memory-utilization",
         bounds=(
             rf"{_VLLM_BOUNDS}|__backend[=\s\0]+(?:huggingface|triton)|__tensor_input_names"
@@ -285,10 +279,10 @@ def gpu_flags(plain: str, *, known: bool) -> list[re.Match[str]]:
     `known` is true for a program of the table.
     """
     asked: dict[str, re.Match[str]] = {}
-    for found in islice(_GPU_FLAG.finditer(plain), MOST_FRACTIONS):
-        factor, runs = _GPU_FLAGS[found["flag"]]
+    for flag, found in {one["flag"]: one for one in _GPU_FLAG.finditer(plain)}.items():
+        factor, runs = _GPU_FLAGS[flag]
         if known if runs is None else re.search(runs, plain):
-            asked.setdefault(factor, found)
+            asked[factor] = found
     if re.search("__enable_dp_attention|lmdeploy", plain):
         asked.pop("data", None)  # these divide the GPUs of "tensor"
     processes = [asked.pop("processes")] if "processes" in asked else []

@@ -82,16 +82,17 @@ class CommandLine(NamedTuple):
     ignored: Words
     """Words after that line, which no program gets."""
 
-    def given_to(self, offset: int) -> str:
-        """Return the part of `words.plain` that the program at an offset may get.
+    def given_to(self, start: re.Match[str] | None) -> str:
+        """Return the part of `words.plain` that a program may get, by the words that start it.
 
         Of a shell's line it is what precedes the end of the program's own command.
         """
-        plain, words = self.words.plain, self.words.words
-        before = words[: words.index(self.line) + 1] if self.line else []
-        line_end = sum(len(word.text) + 1 for word in before)
+        plain = self.words.plain
+        if start is None or self.words.at(start) is not self.line:
+            return plain[: self.end]
+        line_end = plain.index(_END, start.start())
         ends = (command.end() for command in _COMMAND.finditer(plain, 0, line_end))
-        end = next((end for end in ends if end > offset), line_end)
+        end = next((end for end in ends if end > start.start()), line_end)
         return plain[:end] + plain[line_end : self.end]
 
 

@@ -98,10 +98,13 @@ def _of_kserve(component: Json, path: Path, common: Json) -> Template:
     spec, unjudged = {**component}, []
     if not are_objects(component.get("containers")):
         one = next((key for key in _IMPLEMENTATIONS if type(component.get(key)) is dict), "")
-        spec["containers"] = [{**part(component, one), "name": KSERVE_CONTAINER}]
+        runtime = text_of(component, one, "runtime")
+        # KServe's own runtime for the format runs vLLM.
+        served = (one, text_of(component, one, "modelFormat", "name"))
+        image = {"image": "huggingfaceserver"} if "huggingface" in served and not runtime else {}
+        spec["containers"] = [{**image, **part(component, one), "name": KSERVE_CONTAINER}]
         places["spec", "containers", 0] = (*path, one) if one else path
         if one:
-            runtime = text_of(component, one, "runtime")
             named = f"ServingRuntime {shortened(runtime, LONGEST_STORED)}"
             unjudged.append(
                 Unjudged((*path, one), f"{named if runtime else 'a ServingRuntime'} adds to it")

@@ -179,6 +179,9 @@ COMMANDS = {
     "KServe's module": wrong(runs("python", "-m", "huggingfaceserver", "--model_id=m"), ADD_VLLM),
     "KServe without vLLM": args("kserve/huggingfaceserver:v0.15-gpu", "--backend=huggingface"),
     "KServe's encoder": args("kserve/huggingfaceserver:v0.15-gpu", "--task", "fill_mask"),
+    "KServe's encoder by its inputs": args(
+        "kserve/huggingfaceserver:v0.15-gpu", "--tensor_input_names=input_ids"
+    ),
     "ComfyUI behind a script": wrong(
         Row(COMFY, {"command": ["/entrypoint.sh"], "args": ["--listen"]}), f"{ARGS}: add --reserve-"
     ),
@@ -202,6 +205,13 @@ COMMANDS = {
     "SGLang in a line": wrong(
         line("python3 -m sglang.launch_server --model-path m"),
         f"{ARGS}[0]: add {SGLANG_LINE} after sglang.launch_server; ",
+    ),
+    "behind a script in a line": wrong(
+        line("./start.sh --max-model-len 8192"), f"{ARGS}[0]: add {VLLM_LINE} to the shell's line; "
+    ),
+    "after the line": wrong(
+        runs("sh", "-c", 'exec "$@"', "--", "vllm", "serve", "m"),
+        f"{COMMAND}[2]: add {VLLM_LINE} to the shell's line; ",
     ),
     # Something else, also in an image of a server.
     "sleep": runs("sleep", "infinity", image=VLLM),
@@ -249,6 +259,9 @@ BOUNDS = {
         VLLM, {"args": ["--gpu-memory-utilization=$(UTIL)"], **env(UTIL=REFERENCE)}
     ),
     "vLLM, words in a variable": Row(VLLM, env(EXTRA_ARGS=VLLM_LINE)),
+    "vLLM, words in a variable beside its flags": Row(
+        VLLM, {"args": ["--max-model-len=8192"], **env(EXTRA_ARGS=VLLM_LINE)}
+    ),
     "RunPod's vLLM, a variable": Row(
         "runpod/worker-v1-vllm:v2", env(GPU_MEMORY_UTILIZATION=REFERENCE)
     ),
@@ -346,6 +359,9 @@ BOUNDS = {
     "ComfyUI, a variable without a reader": wrong(
         Row(COMFY, {"command": ["python", "main.py"], **env(CLI_ARGS="--reserve-vram 56")}),
         f"{ARGS}: add --reserve-vram=56 on ",
+    ),
+    "ComfyUI, its flags beside a variable": wrong(
+        Row(COMFY, {"args": ["--listen"], **env(CLI_ARGS="--fast")}), f"{ARGS}: add --reserve-vram="
     ),
     "ComfyUI, other words in its variable": wrong(
         Row(COMFY, env(A="b", CLI_ARGS="--fast")),
@@ -613,6 +629,7 @@ PARALLEL = {
         runs("lmdeploy", "serve", "api_server", "--tp=2", "--dp=2", "--cache-max-entry-count=0.1"),
         COUNT.format(2),
     ),
+    "of several nodes by data, short": args(VLLM, VLLM_LINE, "-dp", "4", "-dpl", "1"),
     "one": args(VLLM, VLLM_LINE, "--tensor-parallel-size=1"),
     "by a variable": args(VLLM, VLLM_LINE, "--tensor-parallel-size=$(TP)"),
     "another program's": runs("./train", "--tp", "8"),

@@ -205,7 +205,7 @@ class _Judge:
     def _unbounded(self, program: SizedProgram) -> str:
         """Return the warning about a program that nothing bounds; empty if something may."""
         raw, line, start = self._container.raw, self._line, start_of(program, self._line)
-        given = line.given_to(start.start() if start and not program.in_file else line.end)
+        given = line.given_to(start)
         variables = {word.variable.lower(): word for word in line.words.words if word.variable}
         names = {*variables} if start is None else {*_NAMED.findall(given)}
         names |= {name for name in variables if re.fullmatch(program.variables, name)}
