@@ -118,6 +118,21 @@ def mirror_images(pod: Json) -> None:
             container["image"] = MIRROR + container["image"]
 
 
+def pin_images(pod: Json) -> None:
+    """Write the digest of each image, as Kyverno does."""
+    for container in every_container(pod):
+        if "@" not in container["image"]:
+            container["image"] += f"@sha256:{'a' * 64}"
+
+
+def wrap_commands(pod: Json) -> None:
+    """Start each container by another program, as Vault's webhook does."""
+    for container in every_container(pod):
+        command = container.get("command") or []
+        if command[:1] != ["/vault-env"]:
+            container["command"] = ["/vault-env", *command]
+
+
 def annotate(pod: Json) -> None:
     """Add an annotation and a label, and name the default container, as Istio does."""
     metadata = pod["metadata"]
@@ -140,7 +155,7 @@ CHANGES: Final[dict[str, Callable[[Json], None]]] = {
     for change in (
         *(prepend_container, append_container, prepend_native_sidecar, append_init_container),
         *(mount_credentials, mount_host_path, prepend_variable, default_storage, default_gpu),
-        *(mirror_images, annotate, copy_marks),
+        *(mirror_images, pin_images, wrap_commands, annotate, copy_marks),
     )
 }
 
@@ -154,8 +169,10 @@ def changed(pod: Json, name: str) -> Json:
 
 def is_denied(name: str, sorts: str, again: str, *, has_sidecar: bool = True) -> bool:
     """Return True if a pod with this change is denied: it would be unsafe, or never start."""
-    if name == "mirror_images":  # the other webhook has the last word on the sidecar's image
+    if name in {"mirror_images", "pin_images"}:  # the other one has the last word on the sidecar
         return has_sidecar and (sorts, again) == ("after", "IfNeeded")
+    if name == "wrap_commands":
+        return has_sidecar and (sorts, again) != ("before", "Never")
     return name in {"mount_host_path", "default_gpu"}
 
 

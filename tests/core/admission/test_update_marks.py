@@ -59,6 +59,14 @@ def test_a_mark_cannot_come_later(value, kind, key, phase):
     assert "create it again" in decision.message
 
 
+def test_a_mark_that_comes_late_to_a_pod_with_vram_is_left_away():
+    old, new = stored_pod(), stored_pod()
+    new["metadata"]["annotations"]["vramwarden.io/gpu"] = "GPU-1"
+    decision = updated(old, new)
+    assert_immutable(decision, "metadata.annotations[vramwarden.io/gpu]")
+    assert ": leave it as it was, for only vramwarden writes it; it cannot be" in decision.message
+
+
 def test_all_marks_at_once_are_all_reported():
     old, new = a_bound_pod(), a_bound_pod()
     del new["metadata"]["annotations"], new["metadata"]["labels"]

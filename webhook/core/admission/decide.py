@@ -7,19 +7,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.core.admission.mutation import edit_debuggers, mutate_pod, void_visible_devices
+from webhook.core.admission.mutation import edit_variables, mutate_pod
 from webhook.core.admission.rules.case import Case, CaseKind, case_of
 from webhook.core.admission.rules.changes import new_debuggers
 from webhook.core.admission.rules.complexity import is_managed, is_ours_to_deny
+from webhook.core.admission.rules.other_webhooks import found_late
 from webhook.core.admission.rules.table import UNREAD, findings_of, hints_of
 from webhook.core.admission.whole_gpu import Offer, offer
 from webhook.core.bounds import LONGEST_SENTENCE
 from webhook.core.nvidia.variables import hide_unless_set, hide_visible
 from webhook.core.pod.complexity import outgrown, too_complex
 from webhook.core.pod.demand import asks_for_vram
+from webhook.core.pod.fields import part
 from webhook.core.pod.findings import GUIDANCE, Finding, MalformedObjectError, render
 from webhook.core.pod.patch import Edits, Operation, apply_patch
 from webhook.core.pod.review import BAD_REQUEST, FORBIDDEN, Request
@@ -34,7 +36,7 @@ from webhook.core.pod.views import (
 from webhook.core.policy.match import Subject
 from webhook.core.policy.values import Action, Policy, Rollout, Rule, VisibleDevices
 from webhook.core.words import shortened
-from webhook.names import MIRROR_POD_ANNOTATION, NODES_GROUP
+from webhook.names import ADMITTED_ANNOTATION, MIRROR_POD_ANNOTATION, NODES_GROUP
 
 if TYPE_CHECKING:
     from webhook.core.pod.fields import Json
@@ -180,7 +182,17 @@ class Decision:
 
 
 def decide(request: Request, policy: Policy, cluster: Cluster, phase: Phase) -> Decision:
-    """Decide a review; raises NamespaceUnknownError where it cannot yet.
+    """Decide a review; raises NamespaceUnknownError where it cannot yet."""
+    decision = _decided(request, policy, cluster, phase)
+    notes = part(request.obj, "metadata", "annotations")
+    is_denied = decision.outcome is Outcome.DENIED and request.operation == "CREATE"
+    if is_denied and ADMITTED_ANNOTATION in notes:
+        return replace(decision, findings=tuple(map(found_late, decision.findings)))
+    return decision
+
+
+def _decided(request: Request, policy: Policy, cluster: Cluster, phase: Phase) -> Decision:
+    """Decide a review as this table says; raises NamespaceUnknownError.
 
     | request | decided by |
     | --- | --- |
@@ -193,32 +205,20 @@ def decide(request: Request, policy: Policy, cluster: Cluster, phase: Phase) -> 
     | UPDATE of a pod, or its resize | the rule `immutable` |
     | UPDATE of its ephemeral containers | `_debugged` |
     """
+    answer = partial(Decision, policy=policy.short_digest, before=request.obj)
     skip = _not_ours(request)
     if skip:
-        return Decision(
-            outcome=Outcome.SKIPPED, skip=skip, policy=policy.short_digest, before=request.obj
-        )
+        return answer(outcome=Outcome.SKIPPED, skip=skip)
     rule = None
     try:
         excess = too_complex(request.obj)
         grown = () if _is_mirror(request) else outgrown(request.obj, excess, request.old)
         if grown:
-            return Decision(
-                outcome=Outcome.DENIED,
-                findings=grown,
-                policy=policy.short_digest,
-                before=request.obj,
-            )
+            return answer(outcome=Outcome.DENIED, findings=grown)
         rule = governing_rule(request, policy, cluster)
         skip = _left_alone(request, rule)
         if skip or rule is None:
-            return Decision(
-                outcome=Outcome.SKIPPED,
-                rule=rule.name if rule else "",
-                policy=policy.short_digest,
-                skip=skip,
-                before=request.obj,
-            )
+            return answer(outcome=Outcome.SKIPPED, rule=rule.name if rule else "", skip=skip)
         if request.old and not excess:
             excess = too_complex(request.old)
         if excess:
@@ -226,13 +226,8 @@ def decide(request: Request, policy: Policy, cluster: Cluster, phase: Phase) -> 
             return _unread(request, rule, policy, cluster, findings)
         return _read(request, rule, policy, cluster, mutating=phase is Phase.MUTATE)
     except MalformedObjectError as error:
-        return Decision(
-            outcome=Outcome.MALFORMED,
-            policy=policy.short_digest,
-            malformed=str(error),
-            guidance=_guidance(rule) if rule else "",
-            before=request.obj,
-        )
+        guidance = _guidance(rule) if rule else ""
+        return answer(outcome=Outcome.MALFORMED, malformed=str(error), guidance=guidance)
 
 
 def governing_rule(request: Request, policy: Policy, cluster: Cluster) -> Rule | None:
@@ -391,7 +386,7 @@ def _without_demand(case: Case) -> Decision:
     if _voids(case) and not findings:
         for container in case.pod.containers:
             container.env()  # raises MalformedObjectError
-        return _mutated(case, void_visible_devices(case.pod))
+        return _mutated(case, edit_variables(case.pod.containers, hide_visible))
     return _judged(case, findings)
 
 
@@ -406,17 +401,17 @@ def _debugged(case: Case) -> Decision:
 
     Under Audit they are left as they are.
     """
-    names = {container.name for container in new_debuggers(case.old, case.pod)}
+    debuggers = new_debuggers(case.old, case.pod)
     if not is_managed(case.old.raw):
         findings = findings_of(case, CaseKind.DEBUGGED_WITHOUT_DEMAND)
         if findings or not _voids(case):
             return _judged(case, findings)
-        return _mutated(case, edit_debuggers(case.pod, names, hide_visible))
+        return _mutated(case, edit_variables(debuggers, hide_visible))
     findings = findings_of(case, CaseKind.DEBUGGED)
     audited = case.rule.action is Action.AUDIT
     if findings or audited or not case.mutating or _is_observed(case.cluster, case.old.raw):
         return _judged(case, findings)
-    return _mutated(case, edit_debuggers(case.pod, names, hide_unless_set))
+    return _mutated(case, edit_variables(debuggers, hide_unless_set))
 
 
 def _voids(case: Case) -> bool:

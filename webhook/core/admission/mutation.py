@@ -20,7 +20,6 @@ from webhook.core.nvidia.programs import configure_programs, show_cap
 from webhook.core.nvidia.variables import (
     hide_devices,
     hide_unless_set,
-    hide_visible,
     leave_devices,
     show_devices,
     unset_widening,
@@ -49,11 +48,11 @@ from webhook.names import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterable
 
     from webhook.core.pod.demand import Demand
     from webhook.core.pod.fields import Json
-    from webhook.core.pod.views import Pod
+    from webhook.core.pod.views import Container, Pod
     from webhook.core.policy.cluster import Cluster
 
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -111,25 +110,14 @@ def mutate_pod(
     return edits
 
 
-def void_visible_devices(pod: Pod) -> Edits:
-    """Replace a hand-set NVIDIA_VISIBLE_DEVICES by `void` in a pod without a demand."""
-    edits = Edits()
-    for container in pod.containers:
-        env: list[Json] = container.raw.get("env") or []
-        place = f"/spec/{container.field}/{container.index}"
-        edits.change(place, "env", env, hide_visible(env))
-    return edits
-
-
-def edit_debuggers(
-    pod: Pod, names: Collection[str], edit: Callable[[list[Json]], list[Json]]
+def edit_variables(
+    containers: Iterable[Container], edit: Callable[[list[Json]], list[Json]]
 ) -> Edits:
-    """Edit the variables of a pod's debugging containers of these names."""
+    """Edit the variables of containers."""
     edits = Edits()
-    for index, container in enumerate(pod.spec.get("ephemeralContainers") or ()):
-        if container["name"] in names:
-            env: list[Json] = container.get("env") or []
-            edits.change(f"/spec/ephemeralContainers/{index}", "env", env, edit(env))
+    for container in containers:
+        env: list[Json] = container.raw.get("env") or []
+        edits.change(f"/spec/{container.field}/{container.index}", "env", env, edit(env))
     return edits
 
 

@@ -35,6 +35,7 @@ from webhook.core.pod.suggestions import Suggestions
 from webhook.core.pod.views import Container, Pod, effective_amount
 from webhook.core.words import MAX_BYTES, shortened
 from webhook.names import (
+    ADMITTED_ANNOTATION,
     ASKING_ANNOTATIONS,
     DEFAULT_CONTAINER_ANNOTATION,
     GPU_CLASS_ANNOTATION,
@@ -289,16 +290,20 @@ def _disagreements(pod: Pod, plan: _Plan) -> Iterator[Finding]:
         amount, wanted = by_hand.get(container.name), plan.annotated.get(container.name)
         if amount is None or amount == wanted:
             continue
+        is_ours = ADMITTED_ANNOTATION in pod.annotations  # translation wrote the amount
+        do = f"remove {VRAM_RESOURCE}{in_both(container, VRAM_RESOURCE)}, or make the two agree"
         if wanted:
             there = f"asks for {format_bytes(wanted * plan.count)}"
         else:
             there = f"gives VRAM only to {quoted(name := next(iter(plan.annotated)))}"
             if pod.annotations.get(DEFAULT_CONTAINER_ANNOTATION) == name:
                 there += f"; {DEFAULT_CONTAINER_ANNOTATION} names it"
+                if is_ours:
+                    do = f"write {container.name}={format_bytes(amount)} in {GPU_MEMORY_ANNOTATION}"
+        end = "" if is_ours else f"; {WRITTEN_BY_ANOTHER}"
         detail = (
-            f"remove {VRAM_RESOURCE}{in_both(container, VRAM_RESOURCE)}, or make the two agree; it "
-            f"sets {format_bytes(amount * plan.count)} but the annotation {GPU_MEMORY_ANNOTATION} "
-            f"{there}; {WRITTEN_BY_ANOTHER}"
+            f"{do}; it sets {format_bytes(amount * plan.count)} but the annotation "
+            f"{GPU_MEMORY_ANNOTATION} {there}{end}"
         )
         path = f"{container.path}.resources.limits[{VRAM_RESOURCE}]"
         yield Finding(Reason.CONFLICTING_AMOUNTS, path, detail)

@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from tests.core.admission.decisions import BY_SENTRY, container_of, decided, translated
-from tests.support.pods import a_pod, a_rule
+from tests.core.admission.decisions import (
+    BY_SENTRY,
+    VRAM,
+    assert_left,
+    both,
+    container_of,
+    decided,
+    limits,
+    put_in,
+    translated,
+    variable,
+)
+from tests.support.pods import a_container, a_pod, a_rule
+from webhook.core.admission.decide import Phase
+from webhook.names import DEFAULT_CONTAINER_ANNOTATION as DEFAULT
 
 OWN = a_rule(enforcement={"image": "registry.example/own:2"})
 
@@ -36,3 +51,112 @@ def test_an_image_that_a_mirror_wrote_is_restored_with_a_warning(rule, image, is
         f'from there; it was restored to "{written}"'
     )
     assert decision.notes == ((said,) if is_mirrored else ())
+
+
+DIGEST = f"sha256:{'a' * 64}"
+REWRITTEN = {
+    f"vramwarden/enforcer:1@{DIGEST}": f'enforcer.repository: "vramwarden/enforcer" and '
+    f'enforcer.digest: "{DIGEST}"',
+    f"vramwarden/enforcer@{DIGEST}": f'enforcer.repository: "vramwarden/enforcer" and '
+    f'enforcer.digest: "{DIGEST}"',
+    f"mirror.example:5000/enforcer@{DIGEST}": (
+        f'enforcer.repository: "mirror.example:5000/enforcer" and enforcer.digest: "{DIGEST}"'
+    ),
+    "mirror.example:5000/enforcer:1": 'enforcer.repository: "mirror.example:5000/enforcer"',
+    "vramwarden/enforcer:stable": (
+        'enforcer.repository: "vramwarden/enforcer" and enforcer.tag: "stable"'
+    ),
+}
+
+
+@pytest.mark.parametrize(("image", "lines"), REWRITTEN.items(), ids=REWRITTEN)
+def test_an_image_that_is_rewritten_last_is_named_with_values_that_have_the_pod_admitted(
+    image, lines
+):
+    def rewrite(pod):
+        found = container_of(pod, "vram-enforcer")
+        if "@" not in found["image"] and "stable" not in found["image"]:
+            found["image"] = image
+        return pod
+
+    pod = a_pod("8Gi")
+    (found,) = decided(rewrite(translated(pod)), phase=Phase.VALIDATE).findings
+    assert (found.reason, found.path) == ("Unmutated", "spec.initContainers[0].image")
+    assert found.detail == (
+        f'ask your platform team to write {lines} (or enforcement.image of rule "default"); '
+        f'another webhook changed the image from "vramwarden/enforcer:1" to "{image}"'
+    )
+    values = dict(re.findall(r'enforcer\.(\w+): "([^"]+)"', lines))
+    written = values["repository"]  # as the chart builds it
+    written += f"@{values['digest']}" if "digest" in values else f":{values.get('tag', 1)}"
+    for wanted in (written, image):
+        rule = a_rule(enforcement={"image": wanted})
+        assert_left(decided(rewrite(translated(pod, rule)), rule, Phase.VALIDATE))
+
+
+LATE = {
+    "InvalidQuantity": lambda pod: noted(pod, "vramwarden.io/gpu-memory", "8GB"),
+    "InvalidCount": lambda pod: noted(pod, "vramwarden.io/gpu-count", "two"),
+    "UnknownContainer": lambda pod: noted(pod, DEFAULT, "gone"),
+    "UnknownClass": lambda pod: noted(pod, "vramwarden.io/gpu-class", "none"),
+    "ConflictingAmounts": lambda pod: noted(pod, "vramwarden.io/gpu-memory", "16Gi"),
+    "HostPID": lambda pod: pod["spec"].update(hostPID=True),
+    "HostIPC": lambda pod: pod["spec"].update(hostIPC=True),
+    "ProcessNamespaceNotShared": lambda pod: pod["spec"].update(shareProcessNamespace=False),
+    "NodeNamePreset": lambda pod: pod["spec"].update(nodeName="node-1"),
+    "UnsupportedOS": lambda pod: pod["spec"].update(os={"name": "windows"}),
+    "EnforcementImpossible": lambda pod: pod["spec"].update(
+        resources={"limits": {"memory": "64Mi"}}
+    ),
+    "DriverVariable": lambda pod: put_in(pod, "main", variable("CUDA_MPS_PIPE_DIRECTORY", "/x")),
+    "RequestsLimitsMismatch": lambda pod: put_in(pod, "main", both(VRAM, "1Gi", "8Gi")),
+    "FractionalWholeGPU": lambda pod: put_in(pod, "main", both("nvidia.com/gpu", "500m", "500m")),
+    "TooComplex": lambda pod: pod["spec"].update(tolerations=[{}] * 600),
+}
+
+
+def noted(pod, key, value):
+    pod["metadata"]["annotations"][key] = value
+
+
+@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize("reason", LATE)
+def test_a_denial_of_a_pod_that_was_translated_names_another_webhook(reason, phase):
+    pod = translated(a_pod("8Gi"))
+    assert decided(pod, phase=phase).allowed
+    LATE[reason](pod)
+    decision = decided(pod, phase=phase)
+    assert reason in decision.reasons
+    for finding in decision.findings:
+        assert finding.detail.count("another webhook") == 1
+    assert "if you did not write it, another webhook" not in decision.message or (
+        reason == "FractionalWholeGPU"
+    )
+    del pod["metadata"]["annotations"]["vramwarden.io/admitted"]
+    first = decided(pod, phase=phase).findings[0].detail
+    assert "may have changed the pod after vramwarden" not in first
+
+
+def test_a_default_container_that_is_named_late_is_named_with_the_line_that_helps():
+    """Of the amount in the container, which translation wrote, nobody is said to be the author."""
+    pod = a_pod("8Gi", containers=[a_container("main"), a_container("other")])
+    late = translated(pod)
+    noted(late, DEFAULT, "other")
+    (found,) = decided(late).findings
+    assert found.detail == (
+        "write main=8Gi in vramwarden.io/gpu-memory; it sets 8Gi but the annotation "
+        f'vramwarden.io/gpu-memory gives VRAM only to "other"; {DEFAULT} names it; another '
+        "webhook may have changed the pod after vramwarden"
+    )
+    noted(pod, "vramwarden.io/gpu-memory", "main=8Gi")
+    late = translated(pod)
+    noted(late, DEFAULT, "other")
+    assert_left(decided(late))
+
+
+def test_a_variable_that_translation_wrote_is_not_said_to_be_another_webhooks():
+    pod = translated(a_pod(containers=[a_container(**limits(VRAM, "8Gi"))]))
+    pod["spec"]["containers"][0].pop("resources")
+    del pod["metadata"]["annotations"]["vramwarden.io/admitted"]
+    (found,) = [one for one in decided(pod).findings if one.reason == "VisibleDevicesOverride"]
+    assert "another webhook" not in found.detail

@@ -40,11 +40,17 @@ FORGERIES = [
 @pytest.mark.parametrize("forged", FORGERIES, ids=str)
 def test_a_sidecar_that_runs_something_else_is_denied(forged, phase):
     pod = translated(a_full_pod())
+    ours = container_of(pod, "vram-enforcer")["command"]
     put(container_of(pod, "vram-enforcer"), dict.fromkeys(forged))
     holder = put_in(pod, "vram-enforcer", forged)
     decision = decided(pod, phase=phase)
     assert_denied(decision, "ReservedName", f"{holder}.name")
     assert "give the container another name" in decision.message
+    run = " ".join([*forged.get("command", ours), *forged.get("args", ())])
+    assert decision.message.endswith(
+        f'its command changed from "{" ".join(ours)}" to "{run}"; if you did not write it, '
+        "another webhook did"
+    )
 
 
 @pytest.mark.parametrize("field", ["containers", "initContainers"])
@@ -53,7 +59,9 @@ def test_a_container_of_the_reserved_name_is_denied_whatever_the_annotations(fie
     pod = a_full_pod(annotations=annotations, labels={"vramwarden.io/managed": "true"})
     pod["spec"][field].append(a_container("vram-enforcer"))
     index = len(pod["spec"][field]) - 1
-    assert_denied(decided(pod), "ReservedName", f"spec.{field}[{index}].name")
+    decision = decided(pod)
+    assert_denied(decision, "ReservedName", f"spec.{field}[{index}].name")
+    assert "its command changed" not in decision.message
 
 
 OUR_IMAGES = [
@@ -201,6 +209,45 @@ def test_a_sidecar_that_was_tampered_with_is_repaired_or_else_denied(fields):
     repaired = decided(pod)
     assert repaired.outcome is Outcome.MUTATED
     assert repaired.obj == clean
+
+
+NAMED = {
+    "LD_PRELOAD": 'added: AT.env[LD_PRELOAD]: {"name": "LD_PRELOAD", "value": "/x.so"}',
+    "where its last message goes": (
+        'changed: AT.terminationMessagePath from "/dev/termination-log" to '
+        '"/run/vram-enforcer/heartbeat"'
+    ),
+    "an image that is never pulled": ('changed: AT.imagePullPolicy from "IfNotPresent" to "Never"'),
+    "another threshold": "changed: AT.livenessProbe.successThreshold from 1 to 2",
+    "a second cap": (
+        'added: AT.env[VRAM_CAP_BYTES]: {"name": "VRAM_CAP_BYTES", "value": "999999999999"}'
+    ),
+    "mount over /usr": 'added: AT.volumeMounts[v]: {"name": "v", "mountPath": "/usr"}',
+    "hook": 'added: AT.lifecycle: {"preStop": {"exec": {"command": ["x"]}}}',
+    "other user": "changed: AT.securityContext.runAsUser from 0 to 65534",
+    "writable root": "changed: AT.securityContext.readOnlyRootFilesystem from true to false",
+    "a probe less": "missing: AT.livenessProbe",
+    "no restart": "missing: AT.restartPolicy",
+    "more memory": 'changed: AT.resources.limits[memory] from "64Mi" to "1Gi"',
+    "VRAM of its own": (
+        'added: AT.resources.requests[vramwarden.io/vram]: "1Gi", '
+        'added: AT.resources.limits[vramwarden.io/vram]: "1Gi"'
+    ),
+}
+
+
+@pytest.mark.parametrize("index", [0, 1])
+@pytest.mark.parametrize(("change", "said"), NAMED.items(), ids=NAMED)
+def test_what_another_webhook_changed_in_the_sidecar_is_named_and_nothing_else(change, said, index):
+    pod = translated(a_full_pod())
+    inits = pod["spec"]["initContainers"]
+    inits.insert(index, inits.pop(0))
+    for fields in (*OF_THE_API_SERVER.values(), *OF_WEBHOOKS.values(), HARMFUL[change]):
+        put_in(pod, "vram-enforcer", fields)
+    (finding,) = decided(pod, phase=Phase.VALIDATE).findings
+    at = f"spec.initContainers[{index}]"
+    assert finding.path.startswith(f"{at}.")
+    assert finding.detail.endswith(f"changed the pod after it ({said.replace('AT', at)})")
 
 
 def test_a_sidecar_behind_an_init_container_with_vram_is_moved_before_it():

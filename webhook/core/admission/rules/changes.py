@@ -74,7 +74,8 @@ def immutable(case: Case) -> Iterator[Finding]:
     by_developers = any(key in _WRITTEN_BY_DEVELOPERS for key, _ in changes)
     problem = _recreation_problem(case) if by_developers else ""
     for place in changes:
-        yield _unchanged(*place, before.get(place), after[place], problem)
+        is_ours = is_managed(old.raw)
+        yield _unchanged(*place, before.get(place), after[place], problem, is_ours=is_ours)
     enforcers = {container.field: container for container in old.enforcers}
     for container in new.enforcers:
         ours = enforcers.get(container.field)
@@ -119,7 +120,9 @@ def _recreation_problem(case: Case) -> str:
     return next((one.detail for one in problems), "")
 
 
-def _unchanged(key: str, path: str, before: str | None, after: str | None, problem: str) -> Finding:
+def _unchanged(
+    key: str, path: str, before: str | None, after: str | None, problem: str, *, is_ours: bool
+) -> Finding:
     if before is None:
         what = f"cannot be added ({quoted(after)})"
     elif after is None:
@@ -128,7 +131,7 @@ def _unchanged(key: str, path: str, before: str | None, after: str | None, probl
         what = f"cannot change from {quoted(before)} to {quoted(after)}"
     if key not in _WRITTEN_BY_DEVELOPERS:
         do = "leave it as it was, for only vramwarden writes it"
-        if before is None:
+        if before is None and not is_ours:
             do = f"remove it; for VRAM create it again with the annotation {GPU_MEMORY_ANNOTATION}"
     elif problem:
         do = "delete the pod and create it again, with another value"

@@ -89,15 +89,16 @@ def visible_devices_of_demand(case: Case) -> Iterator[Finding]:
             ):
                 continue
             else:
-                reason, detail = Reason.VISIBLE_DEVICES_OVERRIDE, _by_hand(case)
+                reason, detail = Reason.VISIBLE_DEVICES_OVERRIDE, _by_hand(case, entry)
             yield Finding(reason, f"{container.path}.env[{index}]", detail)
 
 
-def _by_hand(case: Case) -> str:
-    """Return the sentence about a variable that shows GPUs."""
+def _by_hand(case: Case, entry: Json) -> str:
+    """Return the sentence about a variable that shows GPUs; translation may have written it."""
+    end = f"; {WRITTEN_BY_ANOTHER}" * (not shows_chosen(entry))
     has_others = case.asks or case.has_whole_gpus
     why = "the pod sees the GPUs that it asks for without it" if has_others else _UNCOUNTED
-    return f"remove {VISIBLE_DEVICES_ENV}; {why}; {WRITTEN_BY_ANOTHER}"
+    return f"remove {VISIBLE_DEVICES_ENV}; {why}{end}"
 
 
 def _why_unlimited(entry: Json, case: Case) -> str:
@@ -145,7 +146,7 @@ def visible_devices_without_demand(case: Case) -> Iterator[Finding]:
         for index, entry in enumerate(container.env()):
             if not sees_no_gpu(entry):
                 path = f"{container.path}.env[{index}]"
-                yield Finding(Reason.VISIBLE_DEVICES_OVERRIDE, path, _by_hand(case))
+                yield Finding(Reason.VISIBLE_DEVICES_OVERRIDE, path, _by_hand(case, entry))
 
 
 def shown_by_runtime(case: Case) -> tuple[str, ...]:

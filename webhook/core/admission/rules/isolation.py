@@ -22,6 +22,8 @@ from webhook.core.words import shortened
 from webhook.names import (
     ADMITTED_ANNOTATION,
     BINDING_ANNOTATIONS,
+    CAP_BYTES_ENV,
+    ENFORCER_COMMAND,
     ENFORCER_CONTAINER,
     GATE_PATH,
     GATE_VOLUME,
@@ -51,7 +53,7 @@ _WITHOUT_IPTABLES: Final = (
 # CRI-O's deprecated name, which it still reads, and the new one (pkg/annotations/v2).
 _USER_NAMESPACES: Final = ("io.kubernetes.cri-o.userns-mode", "userns-mode.crio.io")
 _NO_GPU: Final = f"pods in user namespaces do not start with a GPU; {WRITTEN_BY_ANOTHER}"
-# Of the paths that a rule allows; a tenant may name a thousand others in one pod.
+# Of the paths that a rule allows and of a command; a tenant may write a thousand others.
 _SHOWN: Final = 8
 _STATE: Final = ("kubelet", "containerd", "containers", "docker", "cni", "etcd", "rancher", "k0s")
 _HARMFUL: Final = (
@@ -262,8 +264,7 @@ def reserved_names(case: Case) -> Iterator[Finding]:
     pod = case.pod
     for container in pod.enforcers:
         if not (case.asks and is_enforcer(container)):
-            detail = f"give the container another name; {ENFORCER_CONTAINER} is reserved"
-            yield Finding(Reason.RESERVED_NAME, f"{container.path}.name", detail)
+            yield Finding(Reason.RESERVED_NAME, f"{container.path}.name", _not_ours(container))
     for index, volume in _named_as_ours(pod.spec, "volumes", "spec"):
         if volume["name"] != GATE_VOLUME and not is_enforcers_volume(volume):
             detail = f"give the volume another name; {volume['name']} is reserved"
@@ -273,6 +274,16 @@ def reserved_names(case: Case) -> Iterator[Finding]:
             if mount["name"] != GATE_VOLUME or not (case.asks and is_gate(mount)):
                 detail = f"remove the mount; {reserved_because(mount)}"
                 yield Finding(Reason.RESERVED_NAME, path, detail)
+
+
+def _not_ours(container: Container) -> str:
+    """Return the sentence about a container that has the sidecar's name, but not its command."""
+    detail = f"give the container another name; {ENFORCER_CONTAINER} is reserved"
+    run = [one for key in ("command", "args") for one in texts(container.raw, key, container.path)]
+    if run != [*ENFORCER_COMMAND] and any(one["name"] == CAP_BYTES_ENV for one in container.env()):
+        before, after = (quoted(" ".join(one[:_SHOWN])) for one in (ENFORCER_COMMAND, run))
+        detail += f"; its command changed from {before} to {after}; {WRITTEN_BY_ANOTHER}"
+    return detail
 
 
 def gate_path(case: Case) -> Iterator[Finding]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from webhook.core.admission.sidecar.recognition import repository_of
 from webhook.core.bounds import LONGEST_STORED
 from webhook.core.pod.fields import text
-from webhook.core.pod.findings import quoted
+from webhook.core.pod.findings import Finding, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,5 +37,19 @@ def mirrored_sidecar(case: Case) -> Iterator[str]:
 
 def image_setting(case: Case, image: str) -> str:
     """Return the lines that give the sidecar another image, of the chart's values or the policy."""
-    repository, rule = quoted(repository_of(image), LONGEST_STORED), quoted(case.rule.name)
-    return f"enforcer.repository: {repository} (or enforcement.image of rule {rule})"
+    repository, rule = repository_of(image), quoted(case.rule.name)
+    tag, _, digest = image[len(repository) :].partition("@")
+    lines = f"enforcer.repository: {quoted(repository, LONGEST_STORED)}"
+    if digest:
+        lines += f" and enforcer.digest: {quoted(digest, LONGEST_STORED)}"
+    elif not case.rule.enforcement.image.endswith(tag):
+        lines += f" and enforcer.tag: {quoted(tag[1:])}"
+    return f"{lines} (or enforcement.image of rule {rule})"
+
+
+def found_late(finding: Finding) -> Finding:
+    """Return a finding on a pod that vramwarden may have translated before; it names the others."""
+    if "another webhook" in finding.detail:
+        return finding
+    late = "another webhook may have changed the pod after vramwarden"
+    return replace(finding, detail=f"{finding.detail}; {late}")

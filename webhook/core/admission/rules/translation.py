@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import json
+import re
+from itertools import islice
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.admission.accounting import counted_for, uncounted
 from webhook.core.admission.gate import has_gate, has_gate_volume
 from webhook.core.admission.mutation import mutate_pod
 from webhook.core.admission.rules.other_webhooks import image_setting
 from webhook.core.admission.sidecar.placing import missing_enforcer
-from webhook.core.bounds import LONGEST_STORED
+from webhook.core.admission.sidecar.recognition import Change, changes
+from webhook.core.bounds import LONGEST_STORED, LONGEST_WORD
 from webhook.core.nvidia.variables import chooses_devices, shows_all, shows_chosen
-from webhook.core.pod.fields import items, mapping, text
+from webhook.core.pod.fields import items, mapping, part, text
 from webhook.core.pod.findings import Finding, Reason, quoted
 from webhook.core.pod.views import MARK
+from webhook.core.words import shortened
 from webhook.names import ADMITTED_ANNOTATION, MANAGED_LABEL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from webhook.core.admission.rules.case import Case
-    from webhook.core.pod.views import Container
 
 _SHOWN_DIFFERENCES: Final = 4
+_FIELD: Final = re.compile(r"spec\.\w+\[\d+\][^[]*|.*", re.DOTALL)
+"""The part of a path that a finding names: a container's field, without names in its lists."""
 
 
 def translatable(case: Case) -> tuple[()]:
@@ -55,38 +62,61 @@ def translated(case: Case) -> Iterator[Finding]:
     earlier or later; it is held to what no policy changes. In both cases advice to the scheduler
     may be missing: releases differ in it, other webhooks may change it, and no limit rests on it.
     """
-    pod, demand, policy = case.pod, case.demand, case.policy
-    mark = MARK.fullmatch(pod.annotations.get(ADMITTED_ANNOTATION, ""))
-    if mark and mark["digest"] != policy.short_digest:
-        missing = list(_missing_essentials(case))
+    mark = MARK.fullmatch(case.pod.annotations.get(ADMITTED_ANNOTATION, ""))
+    if mark and mark["digest"] != case.policy.short_digest:
+        lacks = {path: Change(path, "", None) for path in _missing_essentials(case)}
     else:
-        edits = mutate_pod(pod, demand, case.rule, policy, case.cluster, case.enforcer, stored=True)
-        # Sorted, so that the marks come first: without them the call was skipped.
-        missing = [_dotted(path) for path in sorted(one["path"] for one in edits.operations)]
-    for container in pod.enforcers:
-        path = f"{container.path}.image"
-        if path in missing and container.raw.get("image"):
-            missing.remove(path)
-            yield Finding(Reason.UNMUTATED, path, _rewritten_image(container, case))
-    if missing:
-        shown = list(dict.fromkeys(missing))
-        more = f" and {len(shown) - _SHOWN_DIFFERENCES} more" * (len(shown) > _SHOWN_DIFFERENCES)
+        lacks = _differences(case)
+    for container in case.pod.enforcers:
+        path, found = f"{container.path}.image", text(container.raw, "image", container.path)
+        if found and path in lacks:
+            before, after = (quoted(one, LONGEST_STORED) for one in (lacks.pop(path).wanted, found))
+            detail = (
+                f"ask your platform team to write {image_setting(case, found)}; another webhook "
+                f"changed the image from {before} to {after}"
+            )
+            yield Finding(Reason.UNMUTATED, path, detail)
+    if lacks:
+        shown = ", ".join(map(_said, islice(lacks.values(), _SHOWN_DIFFERENCES)))
+        more = f" and {len(lacks) - _SHOWN_DIFFERENCES} more" * (len(lacks) > _SHOWN_DIFFERENCES)
         detail = (
             "create the pod again; if that does not help, tell your platform team that "
             "vramwarden's mutating webhook did not run, or that another webhook changed the pod "
-            f"after it (missing: {', '.join(shown[:_SHOWN_DIFFERENCES])}{more})"
+            f"after it ({shown}{more})"
         )
-        yield Finding(Reason.UNMUTATED, shown[0], detail)
+        yield Finding(Reason.UNMUTATED, _FIELD.findall(next(iter(lacks)))[0], detail)
 
 
-def _rewritten_image(enforcer: Container, case: Case) -> str:
-    """Return the sentence about a sidecar's image that another webhook has rewritten."""
-    found, wanted = text(enforcer.raw, "image", enforcer.path), case.rule.enforcement.image
-    before, after = (quoted(image, LONGEST_STORED) for image in (wanted, found))
-    return (
-        f"ask your platform team to write {image_setting(case, found)}; another webhook changed "
-        f"the image from {before} to {after}"
-    )
+def _differences(case: Case) -> dict[str, Change]:
+    """Return by path each part of a pod that is not as translation writes it."""
+    pod, wanted = case.pod, case.enforcer
+    edits = mutate_pod(pod, case.demand, case.rule, case.policy, case.cluster, wanted, stored=True)
+    found: dict[str, Change] = {}
+    within_sidecars = tuple(f"/spec/{one.field}/{one.index}/" for one in pod.enforcers)
+    # Sorted, so that the marks come first: without them the call was skipped.
+    for edit in sorted(edits.operations, key=itemgetter("path")):
+        if not edit["path"].startswith(within_sidecars):
+            parts = [one.replace("~1", "/").replace("~0", "~") for one in edit["path"].split("/")]
+            _, *holder, key = parts
+            path = _dotted([*holder, key])
+            found[path] = Change(path, edit.get("value"), part(pod.raw, *holder).get(key))
+    if wanted is not None and len(pod.enforcers) == 1:
+        for one in changes(pod.enforcers[0], wanted, stored=True):
+            path = f"{pod.enforcers[0].path}.{one.path}"
+            found[path] = one._replace(path=path)
+    return found
+
+
+def _said(change: Change) -> str:
+    if change.found is None:
+        return f"missing: {change.path}"
+    if change.wanted is None:
+        return f"added: {change.path}: {_shown(change.found)}"
+    return f"changed: {change.path} from {_shown(change.wanted)} to {_shown(change.found)}"
+
+
+def _shown(value: Any) -> str:
+    return quoted(value) if isinstance(value, str) else shortened(json.dumps(value), LONGEST_WORD)
 
 
 def _missing_essentials(case: Case) -> Iterator[str]:
@@ -117,13 +147,12 @@ def _missing_essentials(case: Case) -> Iterator[str]:
         yield f"{pod.enforcers[0].path}.name"  # a rule without a sidecar takes it out
 
 
-def _dotted(pointer: str) -> str:
-    """Show a JSON pointer as a field path, as deep as a reader needs to find the place."""
-    parts = [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]]
+def _dotted(parts: list[str]) -> str:
+    """Show the parts of a JSON pointer as a field path, as deep as a reader needs."""
     match parts:
         case ["metadata", ("annotations" | "labels") as kind, key, *_]:
             return f"metadata.{kind}[{key}]"
     shown = ""
-    for part in parts[:4]:
-        shown += f"[{part}]" if part.isdigit() else f".{part}" if shown else part
+    for one in parts[:4]:
+        shown += f"[{one}]" if one.isdigit() else f".{one}" if shown else one
     return shown

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.admission.sidecar.recognition import as_written, holds, is_intact
+from webhook.core.admission.sidecar.recognition import as_written, changes, holds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,25 +24,25 @@ def place_enforcer(
 
     A pod that was translated before comes again restored, copied or applied, perhaps by another
     release or under another policy: what it has of ours and is not as wanted is replaced. Of one
-    that is about to be `stored` other webhooks may have changed a little (`is_intact`).
+    that is about to be `stored` other webhooks may have changed a little (`changes`).
     """
     if pod.spec.get("shareProcessNamespace") is not True:
         edits.put("/spec", "shareProcessNamespace", value=True)
-    if not _stands_intact(pod, wanted, demand, stored=stored):
-        _replace_enforcers(edits, pod, wanted)
-
-
-def _replace_enforcers(edits: Edits, pod: Pod, wanted: Json) -> None:
-    """Put the wanted sidecar first, in place of every sidecar that the pod has."""
-    if not pod.spec.get(_FIELD):
-        remove_enforcers(edits, pod)
-        edits.put("/spec", _FIELD, [wanted])
-    elif [(enforcer.field, enforcer.index) for enforcer in pod.enforcers] == [(_FIELD, 0)]:
-        present = pod.enforcers[0].raw
-        edits.rewrite(f"/spec/{_FIELD}/0", present, as_written(present, wanted))
-    else:
-        remove_enforcers(edits, pod)
+    if _comes_first(pod, demand):
+        (enforcer,) = pod.enforcers
+        changed = dict.fromkeys(one.field for one in changes(enforcer, wanted, stored=stored))
+        if stored or not changed or enforcer.index == 0:
+            before, after = (
+                {key: one[key] for key in changed if key in one}
+                for one in (enforcer.raw, as_written(enforcer.raw, wanted))
+            )
+            edits.rewrite(f"/spec/{_FIELD}/{enforcer.index}", before, after)
+            return
+    remove_enforcers(edits, pod)
+    if pod.spec.get(_FIELD):
         edits.insert(f"/spec/{_FIELD}", 0, wanted)
+    else:
+        edits.put("/spec", _FIELD, [wanted])
 
 
 def remove_enforcers(edits: Edits, pod: Pod) -> None:
@@ -51,16 +51,13 @@ def remove_enforcers(edits: Edits, pod: Pod) -> None:
         edits.remove_item(f"/spec/{enforcer.field}", enforcer.index)
 
 
-def _stands_intact(pod: Pod, wanted: Json, demand: Demand, *, stored: bool) -> bool:
-    """Say whether the sidecar exists, unchanged, and starts before any container with VRAM."""
-    if len(pod.enforcers) != 1:
-        return False
-    (enforcer,) = pod.enforcers
-    if enforcer.field != _FIELD or not is_intact(enforcer, wanted, stored=stored):
+def _comes_first(pod: Pod, demand: Demand) -> bool:
+    """Return True if the pod has one sidecar, which starts before any container with VRAM."""
+    if [enforcer.field for enforcer in pod.enforcers] != [_FIELD]:
         return False
     return not any(
         container.field == _FIELD
-        and container.index < enforcer.index
+        and container.index < pod.enforcers[0].index
         and container.name in demand.amounts
         for container in pod.containers
     )

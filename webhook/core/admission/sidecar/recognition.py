@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from fractions import Fraction
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from webhook.core.admission.gate import MOUNT, has_gate
 from webhook.core.admission.sidecar.container import OF_BINDING, restart_rules
 from webhook.core.nvidia.variables import chooses_devices, shows_all, shows_chosen
-from webhook.core.pod.fields import Json, mapping, text, texts
+from webhook.core.pod.fields import Json, items, mapping, part, text, texts
 from webhook.core.pod.quantity import MIB, amount_or, parse_quantity
 from webhook.names import (
     ENFORCER_COMMAND,
@@ -21,6 +22,8 @@ from webhook.names import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from webhook.core.pod.views import Container
 
 # Where other people's webhooks mount credentials into every container; it hides nothing of ours.
@@ -57,8 +60,22 @@ def is_enforcers_volume(volume: Json) -> bool:
     return volume.keys() == {"name", "emptyDir"}
 
 
-def is_intact(container: Container, wanted: Json, *, stored: bool) -> bool:
-    """Say whether a container is the wanted sidecar, allowing for what others add in good faith.
+class Change(NamedTuple):
+    """A part of the sidecar that is not as translation writes it."""
+
+    path: str
+    """The field path below the container; items of lists by their names."""
+    wanted: Any
+    found: Any
+
+    @property
+    def field(self) -> str:
+        """The container's own field."""
+        return re.split(r"[.[]", self.path, maxsplit=1)[0]
+
+
+def changes(container: Container, wanted: Json, *, stored: bool) -> Iterator[Change]:
+    """Yield the parts of a sidecar that are not as wanted, except for additions in good faith.
 
     | added or changed by | what | before translation | when it is stored |
     | --- | --- | --- | --- |
@@ -73,46 +90,39 @@ def is_intact(container: Container, wanted: Json, *, stored: bool) -> bool:
     over then. Plugins check at the end that the pod has what they set, so that stays.
     """
     raw = container.raw
-    if raw.keys() - wanted.keys() - _DEFAULTS.keys():
-        return False
-    # Most are as we wrote them, or differ in what the API server fills in alone.
-    differs = {key: value for key, value in wanted.items() if raw.get(key) != value}
-    env, amounts, mounts = map(differs.pop, ("env", "resources", "volumeMounts"), (None,) * 3)
-    if not stored and (env is not None or mounts is not None):
-        return False
-    return (
-        all(_covers(raw.get(key), differs[key]) for key in differs.keys() - {"imagePullPolicy"})
-        and all(_is_default(raw, key, stored=stored) for key in _DEFAULTS)
-        and (env is None or _holds_env(container, env))
-        and (amounts is None or _holds_amounts(container, amounts, stored=stored))
-        and (mounts is None or _holds_mounts(raw, mounts))
-    )
+    for key in {**wanted, **raw}:
+        value: Any = wanted.get(key)
+        found = raw.get(key)
+        if key in _DEFAULTS:
+            if not _is_default(raw, key, stored=stored):
+                yield Change(key, _DEFAULTS[key][0], found)
+        elif found == value:
+            continue  # Most are as we wrote them, or differ in what the API server fills in alone.
+        elif key == "resources" and found is not None:
+            yield from _changed_amounts(container, value, stored=stored)
+        elif stored and key == "env":
+            yield from _changed_items(key, value, container.env(), _is_harmless_variable)
+        elif stored and key == "volumeMounts":
+            mounts = items(raw, key, container.path)
+            yield from _changed_items(key, value, mounts, _is_harmless)
+        else:
+            yield from _changed(key, value, found)
 
 
 def as_written(raw: Json, wanted: Json) -> Json:
-    """Return the wanted sidecar with what the API server's plugins have set in the one that came.
+    """Return the wanted sidecar with the amounts that LimitRanger has set in the one that came.
 
-    They check that it is there when the pod is stored, and may not be asked again.
+    It checks that they are there when the pod is stored, and may not be asked again.
     """
-    container = wanted
-    if raw.get("imagePullPolicy") == "Always":
-        container = {**container, "imagePullPolicy": "Always"}
-    resources = raw.get("resources")
-    if type(resources) is not dict:
-        return container
-    written = wanted["resources"]
-    found = {kind: each for kind, each in resources.items() if type(each) is dict}
-    extended = (name for each in found.values() for name in each if _is_extended(name))
+    written, found = wanted["resources"], part(raw, "resources")
+    extended = (name for kind in found for name in part(found, kind) if _is_extended(name))
     zeros = dict.fromkeys(islice(extended, _MOST_ZEROS), "0") if "limits" in written else {}
-    kept = {
-        kind: {_DISK: found[kind][_DISK]}
-        for kind in written.keys() & found.keys()
-        if _is_sensible(found[kind].get(_DISK))
-    }
-    if not zeros and not kept:
-        return container
-    both = {kind: {**each, **zeros, **kept.get(kind, {})} for kind, each in written.items()}
-    return {**container, "resources": both}
+    both = {kind: {**each, **zeros} for kind, each in written.items()}
+    for kind, amounts in both.items():
+        disk = part(found, kind).get(_DISK)
+        if _is_sensible(disk):
+            amounts[_DISK] = disk
+    return {**wanted, "resources": both}
 
 
 def holds(container: Container, wanted: Json) -> bool:
@@ -143,8 +153,7 @@ def holds(container: Container, wanted: Json) -> bool:
         and wanted["env"][0] in container.env()  # the cap
         and _steers_as_ours(container.env())
         and (has_gate(container.raw) or not any(map(shows_chosen, container.env())))
-        and _amounts_known(container)
-        and _mounts_known(container.raw, wanted["volumeMounts"])
+        and all(map(_may_differ, changes(container, wanted, stored=True)))
     )
 
 
@@ -165,7 +174,9 @@ _LEAST_DISK: Final = Fraction(MIB)
 """With less its log alone would have the kubelet evict the pod."""
 _MOST_ZEROS: Final = 16
 """Number of extended resources of which the sidecar keeps 0, as a LimitRange with them wants."""
-_AMOUNTS: Final = frozenset({"cpu", "memory", _DISK})
+_AMOUNTS: Final = {
+    f"resources.{kind}[{name}]" for kind in ("requests", "limits") for name in ("cpu", "memory")
+}
 _NOTHING: Final = Fraction(-1)
 _PROBE_DEFAULTS: Final = {"successThreshold": 1}
 
@@ -183,46 +194,50 @@ def _is_sensible(disk: object) -> bool:
     return disk is not None and amount_or(disk, _NOTHING) >= _LEAST_DISK
 
 
-def _covers(actual: object, wanted: object) -> bool:
-    """Compare a field, allowing the API server's defaults for probes."""
-    if isinstance(wanted, dict) and isinstance(actual, dict):
-        return (
-            not (actual.keys() - wanted.keys() - _PROBE_DEFAULTS.keys())
-            and all(_covers(actual.get(key), value) for key, value in wanted.items())
-            and all(actual.get(key, value) == value for key, value in _PROBE_DEFAULTS.items())
-        )
-    return actual == wanted
+def _changed(path: str, wanted: Any, found: Any) -> Iterator[Change]:
+    """Yield where two values differ, allowing the API server's defaults for probes."""
+    if isinstance(wanted, dict) and isinstance(found, dict):
+        for key in {**wanted, **found}:
+            default = _PROBE_DEFAULTS.get(key)
+            yield from _changed(f"{path}.{key}", wanted.get(key, default), found.get(key, default))
+    elif wanted != found:
+        yield Change(path, wanted, found)
 
 
-def _holds_env(container: Container, wanted: list[Json]) -> bool:
-    ours = {entry["name"]: entry for entry in wanted}
-    seen = set()
-    for entry in container.env():
-        name = entry["name"]
-        if name in ours:
-            if entry != ours[name] or name in seen:
-                return False
-            seen.add(name)
-        elif not _is_harmless_variable(name):
-            return False
-    return len(seen) == len(ours)
+def _changed_items(
+    path: str, wanted: list[Json], found: list[Json], is_harmless: Callable[[Json], bool]
+) -> Iterator[Change]:
+    """Yield where the items of a list differ that have the same name; each must be there once."""
+    ours = {item["name"]: item for item in wanted}
+    left = dict(ours)
+    for item in found:
+        name = text(item, "name", path)
+        if name in left:
+            yield from _changed(f"{path}[{name}]", left.pop(name), item)
+        elif name in ours or not is_harmless(item):
+            yield Change(f"{path}[{name}]", None, item)
+    for name, item in left.items():
+        yield Change(f"{path}[{name}]", item, None)
 
 
-def _holds_amounts(container: Container, wanted: Json, *, stored: bool) -> bool:
+def _changed_amounts(container: Container, wanted: Json, *, stored: bool) -> Iterator[Change]:
     """Compare amounts; a resource that shows GPUs would make the sidecar measure the wrong one."""
     resources = mapping(container.raw, "resources", container.path)
-    if resources.keys() - wanted.keys():
-        return False
-    for kind, amounts in wanted.items():
-        found = container.resources(kind)
-        if not all(_equal(found.get(key), each) for key, each in amounts.items()):
-            return False
-        others = found.keys() - amounts.keys() - {_DISK}
-        if not all(_is_none(name, found[name]) for name in others):
-            return False
-        if not stored and _DISK in found and not _is_sensible(found[_DISK]):
-            return False
-    return True
+    for kind in {**wanted, **resources}:
+        if kind not in wanted:
+            yield Change(f"resources.{kind}", None, resources[kind])
+            continue
+        amounts, found = wanted[kind], container.resources(kind)
+        for name in {**amounts, **found}:
+            if name in amounts:
+                is_right = _equal(found.get(name), amounts[name])
+            elif name == _DISK:
+                is_right = stored or _is_sensible(found[name])
+            else:
+                is_right = _is_none(name, found[name])
+            if not is_right:
+                path = f"resources.{kind}[{name}]"
+                yield Change(path, amounts.get(name), found.get(name))
 
 
 def _is_extended(resource: str) -> bool:
@@ -242,13 +257,6 @@ def _equal(actual: str | None, wanted: str) -> bool:
     )
 
 
-def _holds_mounts(raw: Json, wanted: list[Json]) -> bool:
-    actual = raw.get("volumeMounts")
-    if not isinstance(actual, list) or not all(mount in actual for mount in wanted):
-        return False
-    return all(mount in wanted or _is_harmless(mount) for mount in actual)
-
-
 def _restarts_all(rules: object) -> bool:
     """Check what happens by exit code; on which code may differ between releases."""
     (ours,) = restart_rules()
@@ -265,9 +273,7 @@ def _steers_as_ours(env: list[Json]) -> bool:
         and any(map(chooses_devices, ours))
         and all(map(_may_be_ours, ours))
         and all(
-            _is_harmless_variable(entry["name"])
-            for entry in env
-            if not entry["name"].startswith(_OURS)
+            _is_harmless_variable(entry) for entry in env if not entry["name"].startswith(_OURS)
         )
     )
 
@@ -286,23 +292,16 @@ def _may_be_ours(entry: Json) -> bool:
     return isinstance(path, str) and path.startswith(f"metadata.annotations['{PREFIX}")
 
 
-def _amounts_known(container: Container) -> bool:
-    resources = mapping(container.raw, "resources", container.path)
-    return resources.keys() <= {"requests", "limits"} and all(
-        name in _AMOUNTS or _is_none(name, amount)
-        for kind in resources
-        for name, amount in container.resources(kind).items()
-    )
-
-
-def _mounts_known(raw: Json, wanted: list[Json]) -> bool:
-    actual = raw.get("volumeMounts")
-    if not isinstance(actual, list):
-        return False
+def _may_differ(change: Change) -> bool:
+    """Return True unless a change is of an amount or a mount that no release writes."""
+    if change.field == "resources":
+        return change.path in _AMOUNTS
     # The pod may come from a rule with another placement, by which alone the gate is needed.
-    return all(mount in actual for mount in wanted if mount != MOUNT) and all(
-        mount in wanted or mount == MOUNT or _is_harmless(mount) or _is_of_ours(mount)
-        for mount in actual
+    extra = change.wanted if change.found is None else change.found
+    return (
+        change.field != "volumeMounts"
+        or extra == MOUNT
+        or (change.wanted is None and _is_of_ours(extra))
     )
 
 
@@ -325,7 +324,8 @@ def _normal_path(mount: object) -> str:
     return posixpath.normpath(path) if isinstance(path, str) else ""
 
 
-def _is_harmless_variable(name: str) -> bool:
+def _is_harmless_variable(entry: Json) -> bool:
+    name = entry["name"]
     return name.startswith(_HARMLESS_PREFIXES) or name in _HARMLESS_NAMES
 
 
