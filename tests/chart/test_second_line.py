@@ -35,7 +35,8 @@ from webhook.names import BINDING_ANNOTATIONS
 
 NAME = "vramwarden-second-line"
 SAYS = {
-    "untranslated": "create the pod again; it asks for GPU memory and was not translated",
+    "untranslated": "create the pod again; it asks for GPU memory and was not translated, or has "
+    "lost the label vramwarden.io/managed",
     "no gate": "create the pod again; it would start before it has a GPU",
     "no sidecar": "it asks for GPU memory and lacks the sidecar vram-enforcer",
     "variable": "remove NVIDIA_VISIBLE_DEVICES; it shows GPUs that nobody accounts for",
