@@ -66,11 +66,6 @@ class CountedAmounts:
     unit: int = 1
     """Amounts that a pod writes count rounded up to a multiple of this, and are left as written."""
 
-    def written(self, container: str) -> tuple[str, str] | None:
-        """Return the resource of a container and its amount as text; None for none."""
-        found = self.amounts.get(container)
-        return found and (found[0], format_bytes(found[1]))
-
     def holds(self, container: str, written: object) -> bool:
         """Return True if a written amount is what is counted for a container with VRAM."""
         value = None if written is None else amount_or(written, None)
@@ -160,10 +155,10 @@ def count(edits: Edits, place: str, container: Json, counted: CountedAmounts) ->
     An explicit amount stays as it is written, and a request that is missing becomes the limit.
     """
     name = container["name"]
-    found = counted.written(name)
-    if found is None:
+    if name not in counted.amounts:
         return
-    resource, written = found
+    resource, amount = counted.amounts[name]
+    written = format_bytes(amount)
     resources = container.get("resources")
     if not resources:
         ours = {kind: {resource: written} for kind in _KINDS}
@@ -188,11 +183,6 @@ def uncounted(container: Container, counted: CountedAmounts) -> Iterator[str]:
     for kind in _KINDS:
         if not counted.holds(container.name, container.resources(kind).get(resource)):
             yield f"{container.path}.resources.{kind}"
-
-
-def counted_limit(container: Container) -> str | None:
-    """Return the VRAM that is counted for a container, which cannot change; None for none."""
-    return container.resources("limits").get(VRAM_RESOURCE)
 
 
 def counted_bytes(pod: Pod) -> int | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.admission.accounting import counted_limit
 from webhook.core.admission.rules.amounts import bounds, gpu_class_known
 from webhook.core.admission.rules.case import case_of
 from webhook.core.admission.rules.complexity import is_managed
@@ -101,7 +100,7 @@ def _fixed_fields(pod: Pod) -> dict[tuple[str, str], str | None]:
     fields[MANAGED_LABEL, f"metadata.labels[{MANAGED_LABEL}]"] = pod.labels.get(MANAGED_LABEL)
     for container in pod.containers:
         path = f"{container.path}.resources.limits[{VRAM_RESOURCE}]"
-        fields[VRAM_RESOURCE, path] = counted_limit(container)
+        fields[VRAM_RESOURCE, path] = container.resources("limits").get(VRAM_RESOURCE)
     return fields
 
 
