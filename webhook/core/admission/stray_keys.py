@@ -140,12 +140,11 @@ def find_stray_keys(
         below = [one for one in templates if one.path[: len(path)] == path]
         for field in METADATA_FIELDS:
             keys = part(value_at(owner, path), "metadata", field)
-            for key, value in _unread(keys, "" if path else kind, field):
-                has = any(part(one.pod, "metadata", field).get(key) == value for one in below)
-                if not has and (below or key.startswith(PREFIX)):
-                    cure = _CURES.get(kind, "")
-                    stray = StrayKey((*path, "metadata", field, key), key, value, cure=cure)
-                    found.append(_with_meaning(stray, below))
+            ours = islice(unread(keys, "" if path else kind, field), MOST_COMPARED)
+            for key in (*ours, *(_near_misses(keys, field) if below else ())):
+                if not any(part(one.pod, "metadata", field).get(key) == keys[key] for one in below):
+                    at, cure = (*path, "metadata", field, key), _CURES.get(kind, "")
+                    found.append(_with_meaning(StrayKey(at, key, keys[key], cure=cure), below))
     for stray in elsewhere:
         inside = [one for one in templates if stray.path[: len(one.path)] == one.path]
         found.append(_with_meaning(stray, inside or templates))
@@ -161,14 +160,12 @@ def _paths_above(template: Template) -> list[Path]:
     return [template.path[:length] for length in lengths]
 
 
-def _unread(keys: Json, kind: str, field: str) -> Iterator[tuple[str, Any]]:
-    """Yield the keys of metadata that have our prefix for nothing, or nearly ask for VRAM."""
-    yield from ((key, keys[key]) for key in islice(unread(keys, kind, field), MOST_COMPARED))
+def _near_misses(keys: Json, field: str) -> Iterator[str]:
+    """Yield the keys of metadata that nearly ask for VRAM, and have another prefix."""
     for key in candidates(keys):
-        value = keys[key]
-        is_known = type(value) is not str or (field == "labels" and "/" not in key)
-        if not is_known and not key.startswith(PREFIX) and replacement(key, value):
-            yield key, value
+        is_known = key.startswith(PREFIX) or (field == "labels" and "/" not in key)
+        if not is_known and type(keys[key]) is str and replacement(key, keys[key]):
+            yield key
 
 
 def _with_meaning(stray: StrayKey, templates: Sequence[Template]) -> StrayKey:
@@ -216,14 +213,13 @@ def warnings_about(
         for one in strays
         if one.templates and one.value and not is_filled_in(one.value)
     }
-    own = part(pod, "metadata", "annotations")
-    annotations = {**own, **{one.meant: one.value for one in moved.values()}}
+    asked = {one.meant: one.value for one in moved.values()}
+    annotations = {**part(pod, "metadata", "annotations"), **asked}
     metadata = {**part(pod, "metadata"), "annotations": annotations}
-    decision = decide({**pod, "metadata": metadata}) if moved else None
     wrong: dict[str, list[str]] = {}
     beside: list[str] = []
     before = {(one.reason, one.path) for one in known}
-    for finding in decision.findings if decision else ():
+    for finding in decide({**pod, "metadata": metadata}).findings if moved else ():
         shown = template.shown(finding.path)
         if finding.path in moved:
             wrong.setdefault(finding.path, []).append(finding.detail)

@@ -24,6 +24,7 @@ kubeflow/spark-operator api/v1beta2 (SparkPodSpec).
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -71,16 +72,11 @@ _OWN_KINDS: Final[Mapping[str, _Shape]] = {
     "Job": _Shape(frozenset({"batch"}), ("spec", "template")),
     "CronJob": _Shape(frozenset({"batch"}), ("spec", "jobTemplate", "spec", "template")),
 }
-_KUBERNETES_GROUPS: Final = frozenset(
-    {"", "apps", "autoscaling", "batch", "policy"}
-    | {
-        f"{name}.k8s.io"
-        for name in (
-            *("admissionregistration", "apiextensions", "networking", "node"),
-            *("rbac.authorization", "resource", "scheduling", "storage"),
-        )
-    }
+_KUBERNETES: Final = re.compile(
+    r"(?:(?:apps|autoscaling|batch|policy|(?:admissionregistration|apiextensions|networking|node"
+    r"|rbac\.authorization|resource|scheduling|storage)\.k8s\.io)/)?v[0-9a-z]+"
 )
+"""Versions of Kubernetes' own kinds."""
 _BY_LOWER_CASE: Final = {kind.lower(): kind for kind in _OWN_KINDS}
 _NOTEBOOK: Final = ("Notebook", "kubeflow.org")
 _REVISION: Final = ("Revision", "serving.knative.dev")
@@ -100,8 +96,7 @@ def is_own_kind(kind: str, version: str) -> bool:
 
 def makes_no_pods(kind: str, version: str) -> bool:
     """Return True for Kubernetes' own kinds without a pod template."""
-    group, _, _ = version.rpartition("/")
-    return bool(version) and group in _KUBERNETES_GROUPS and not is_own_kind(kind, version)
+    return bool(_KUBERNETES.fullmatch(version)) and not is_own_kind(kind, version)
 
 
 def kind_meant(kind: str, version: str) -> str:

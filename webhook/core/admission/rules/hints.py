@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 from difflib import get_close_matches
-from functools import partial
+from functools import cache, partial
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from webhook.core.admission.rules.amounts import meant_container, requested
 from webhook.core.bounds import (
@@ -154,35 +154,23 @@ def _in_units(value: str, product: Product | None, meaning: Meaning) -> str:
     return (product.amount_of(number) if product else with_unit(number)) or value
 
 
-class _Amount(NamedTuple):
-    """A value of `gpu-memory` that is admitted."""
-
-    value: str
-    note: str = ""
-    """A remark behind the line."""
-
-    def line(self, *more: str) -> str:
-        """Return the line to write, with further lines."""
-        return " and ".join((f"{GPU_MEMORY_ANNOTATION}: {self.value}", *more)) + self.note
-
-
-def _line(case: Case, key: str, value: str) -> str:
+def _line(case: Case, key: str, value: str, container: str = "") -> str:
     """Return the line of a manifest with a value, with its likely meaning, or with an example.
 
-    It is added to the lines that the review suggests; empty if no value would be admitted.
+    An amount is for the container, or for the one that is meant without a name. The line is added
+    to those that the review suggests; empty if no value would be admitted.
     """
+    named = partial(named_line, case.pod, container or meant_container(case.pod))
     if key == GPU_MEMORY_ANNOTATION:
-        named = partial(named_line, case.pod, meant_container(case.pod))
-        amount = _amount(case, map(named, _readings(value)), named)
-        return amount.line() if amount else ""
+        return _amount(case, map(named, _readings(value)), named)
     if not _is_allowed(case, key, value):
         return ""
     case.lines.annotations[key] = value
     line = f"{key}: {quoted(value)}"
     if case.asks or GPU_MEMORY_ANNOTATION in case.lines.annotations:
         return line
-    amount = _amount(case, (), partial(named_line, case.pod, meant_container(case.pod)))
-    return f"{line} and {amount.line()}" if amount else ""
+    amount = _amount(case, (), named)
+    return f"{line} and {amount}" if amount else ""
 
 
 def _is_allowed(case: Case, key: str, value: str) -> bool:
@@ -194,27 +182,30 @@ def _is_allowed(case: Case, key: str, value: str) -> bool:
 
 
 def _amount(
-    case: Case, values: Iterable[str], example_for: Callable[[str], str] = str
-) -> _Amount | None:
-    """Return the first value of `gpu-memory` that is admitted, or an example; None for none.
+    case: Case, values: Iterable[str], example_for: Callable[[str], str], *more: str
+) -> str:
+    """Return the line with the first value of `gpu-memory` that is admitted, or with an example.
 
-    `example_for` returns the value with an example's amount. The note says why the first value is
-    denied. The line is added to those that the review suggests.
+    `example_for` returns the value with an example's amount, and `more` are further lines. A remark
+    behind them says why the first value is denied. The line is added to those that the review
+    suggests; empty if no value would be admitted.
     """
-    why = ""
+    why = remark = ""
     for value in values:
         rejection = case.suggestions.rejection(_readable(case.pod, value))
         if rejection is None:
-            case.lines.annotations[GPU_MEMORY_ANNOTATION] = value
-            return _Amount(value)
+            break
         why = why or rejection
-    example = case.suggestions.example(
-        lambda amount: _readable(case.pod, example_for(format_bytes(amount)))
-    )
-    if not example:
-        return None
-    value = case.lines.annotations[GPU_MEMORY_ANNOTATION] = example_for(example)
-    return _Amount(value, ", for example" + (f" ({why})" if why else ""))
+    else:
+        example = case.suggestions.example(
+            lambda amount: _readable(case.pod, example_for(format_bytes(amount)))
+        )
+        if not example:
+            return ""
+        value = example_for(example)
+        remark = ", for example" + (f" ({why})" if why else "")
+    case.lines.annotations[GPU_MEMORY_ANNOTATION] = value
+    return " and ".join((f"{GPU_MEMORY_ANNOTATION}: {value}", *more)) + remark
 
 
 def _readable(pod: Pod, value: str) -> Mapping[str, int]:
@@ -306,11 +297,11 @@ def _has(case: Case, key: str, container: str = "") -> bool:
 def _of_resources(case: Case) -> Iterator[str]:
     """Yield hints about other products' resources, and about near misses of ours."""
     compared = 0
-    theirs = _ForeignResources(case)
+    line, answered = cache(partial(_line_for_all, case)), set[str]()
     for container, kind, name in _resources(case):
         hint = ""
         if name in FOREIGN_RESOURCES:
-            hint = theirs.hint(container, name)
+            hint = _instead_of_theirs(case, container, name, line, answered)
         elif name.startswith((_FIRST_LETTER, _NVIDIA)) and not name.startswith(PREFIX):
             compared += 1
             if compared <= MOST_COMPARED and (meant := _meant(name, requested(container)[name])):
@@ -333,36 +324,29 @@ def _resource_path(container: Container, kind: str, name: str) -> str:
     return f"{container.path}.resources.{kind}[{shortened(name, 64)}]"
 
 
-class _ForeignResources:
-    """Hints about other products' resources of a pod: one line in place of all of them."""
+def _instead_of_theirs(
+    case: Case, container: Container, name: str, line: Callable[[], str], answered: set[str]
+) -> str:
+    """Return what to do about another product's resource; empty if another hint says it.
 
-    def __init__(self, case: Case) -> None:
-        self._case = case
-        self._with_hint: set[str] = set()
-        """Names of containers that have a hint with the line."""
-        self._line: str | None = None
-
-    def hint(self, container: Container, name: str) -> str:
-        """Return the line to write instead of a resource; empty if another hint has it."""
-        case, (product, meaning) = self._case, FOREIGN_RESOURCES[name]
-        who = f"{product.name} reads it, vramwarden does not"
-        if case.asks:
-            return "" if case.policy.is_whole_gpu(name) else f"remove it; {who}"
-        if meaning is Meaning.COMPUTE:
-            return f"remove it; {who}, and compute is not divided here"
-        amounts = requested(container)
-        has_memory = meaning is not Meaning.MEMORY and _memory_of(amounts)
-        if container.name in self._with_hint or has_memory:
-            return ""
-        self._with_hint.add(container.name)
-        others = [one for one in amounts if one != name and _is_theirs(one)]
-        others = [one for one in others if _means(one) is not Meaning.COMPUTE]
-        if self._line is None:
-            self._line = _line_for_all(case)
-        if not self._line:
-            return f"{who}; for a share the pod would be denied"
-        remove = " and ".join(("it", *others))
-        return f"remove {remove}, and write the annotation {self._line}; {who}"
+    One line is in place of all of a pod. `answered` are the containers that have a hint with it.
+    """
+    product, meaning = FOREIGN_RESOURCES[name]
+    who = f"{product.name} reads it, vramwarden does not"
+    if case.asks:
+        return "" if case.policy.is_whole_gpu(name) else f"remove it; {who}"
+    if meaning is Meaning.COMPUTE:
+        return f"remove it; {who}, and compute is not divided here"
+    amounts = requested(container)
+    has_memory = meaning is not Meaning.MEMORY and _memory_of(amounts)
+    if container.name in answered or has_memory:
+        return ""
+    answered.add(container.name)
+    if not line():
+        return f"{who}; for a share the pod would be denied"
+    theirs = (one for one in amounts if one != name and _is_theirs(one))
+    others = (one for one in theirs if _means(one) is not Meaning.COMPUTE)
+    return f"remove {' and '.join(('it', *others))}, and write the annotation {line()}; {who}"
 
 
 def _memory_of(amounts: Mapping[str, str]) -> str:
@@ -398,15 +382,13 @@ def _line_for_all(case: Case) -> str:
     def for_each(amount: str) -> str:
         return memory_line(case.pod, dict.fromkeys(known, amount))
 
-    amount_for_all = _amount(case, values, for_each)
-    if amount_for_all is None:
-        return ""
-    for name, resources in removed.items():
+    more = (f"{GPU_COUNT_ANNOTATION}: {quoted(count)}",) if count > 1 else ()
+    line = _amount(case, values, for_each, *more)
+    for name, resources in removed.items() if line else ():
         case.lines.remove(name, resources)
-    if count == 1:
-        return amount_for_all.line()
-    case.lines.annotations[GPU_COUNT_ANNOTATION] = str(count)
-    return amount_for_all.line(f"{GPU_COUNT_ANNOTATION}: {quoted(count)}")
+    if line and more:
+        case.lines.annotations[GPU_COUNT_ANNOTATION] = str(count)
+    return line
 
 
 def _is_theirs(resource: str) -> bool:
@@ -417,21 +399,11 @@ def _in_place(case: Case, container: Container, name: str, key: str, value: str)
     """Return the annotation to write in place of a resource that no node has."""
     if _has(case, key, container.name):
         return f"remove it; {_NO_NODE}"
-    if key == GPU_MEMORY_ANNOTATION:
-        value_for = partial(_value_for, case, container)
-        amount = _amount(case, map(value_for, _readings(value)), value_for)
-        line = amount.line() if amount else ""
-    else:
-        line = _line(case, key, value)
+    line = _line(case, key, value, container.name)
     if not line:
         return f"{_NO_NODE}; as {key} the pod would be denied"
     case.lines.remove(container.name, [name])
     return f"remove it and write the annotation {line}; {_NO_NODE}"
-
-
-def _value_for(case: Case, container: Container, amount: str) -> str:
-    """Return the annotation's value that gives a container an amount."""
-    return memory_line(case.pod, {container.name: amount})
 
 
 def unread_keys(case: Case) -> tuple[str, ...]:
