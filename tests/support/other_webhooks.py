@@ -19,7 +19,7 @@ from webhook.names import (
     VRAM_RESOURCE,
 )
 from webhook.tools.admit.judge.creation import as_sent
-from webhook.tools.shared.manifests.documents import find_targets, read_documents
+from webhook.tools.shared.manifests.documents import find_objects, read_documents
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -194,7 +194,8 @@ def golden_pods() -> dict[str, Json]:
     found: dict[str, Json] = {}
     for path in sorted(GOLDEN.glob("*/input.yaml")):
         documents = read_documents(path.read_text())
-        targets = [target for document in documents for target in find_targets(document.value)]
+        objects = [found for document in documents for found in find_objects(document.value)]
+        targets = [target for found in objects for target in found.targets()]
         for number, target in enumerate(targets):
             pod = as_sent(target.pod)
             pod["metadata"] = {

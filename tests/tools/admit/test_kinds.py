@@ -12,12 +12,13 @@ from tests.support.strategies import asking_pods
 from tests.tools.admit.runs import POD, run
 from webhook.core.admission import templates
 from webhook.core.admission.decide import Decision, Outcome, Phase, decide
+from webhook.core.admission.templates import creation_of
 from webhook.core.pod.findings import Finding, Reason
 from webhook.core.pod.patch import apply_patch
 from webhook.core.policy.cluster import UNKNOWN
 from webhook.core.policy.values import Action, VisibleDevices
-from webhook.tools.admit.judge.creation import request_for
-from webhook.tools.shared.manifests.documents import find_targets
+from webhook.tools.admit.judge.creation import as_sent
+from webhook.tools.shared.manifests.documents import find_objects
 from webhook.tools.shared.manifests.writing import fresh
 
 KINDS = {
@@ -54,8 +55,9 @@ def template_of(workload: dict[str, Any]) -> Any:
 
 def patched(pod: dict[str, Any]) -> Any:
     """Apply what the webhook would send."""
-    (target,) = find_targets(pod)
-    decision = decide(request_for(target, "team-a"), a_policy(), UNKNOWN, Phase.MUTATE)
+    (found,) = find_objects(pod)
+    (target,) = found.targets()
+    decision = decide(creation_of(as_sent(target.pod), "team-a"), a_policy(), UNKNOWN, Phase.MUTATE)
     return apply_patch(pod, list(decision.patch))
 
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from webhook.core.admission.rules.hints import (
     SHOWN,
-    candidates,
     key_meant,
+    near_misses,
     replacement,
     unread,
     written,
@@ -135,13 +135,20 @@ def find_stray_keys(
     paths: Iterable[Path] = [()]
     if templates:
         templates = [one for one in templates if one.pod is not None]
-        paths = dict.fromkeys(above for one in templates for above in _paths_above(one))
+        # Below an object whose metadata the pods get, nothing but the template has any of its own.
+        paths = dict.fromkeys(
+            one.path[:length]
+            for one in templates
+            for length in range(len(one.path) + 1)
+            if (length == len(one.path)) is (one.metadata_path is not None)
+        )
     for path in paths:
         below = [one for one in templates if one.path[: len(path)] == path]
         for field in METADATA_FIELDS:
             keys = part(value_at(owner, path), "metadata", field)
             ours = islice(unread(keys, "" if path else kind, field), MOST_COMPARED)
-            for key in (*ours, *(_near_misses(keys, field) if below else ())):
+            near = (key for key, _ in near_misses(keys, field)) if below else ()
+            for key in (*ours, *near):
                 if not any(part(one.pod, "metadata", field).get(key) == keys[key] for one in below):
                     at, cure = (*path, "metadata", field, key), _CURES.get(kind, "")
                     found.append(_with_meaning(StrayKey(at, key, keys[key], cure=cure), below))
@@ -149,23 +156,6 @@ def find_stray_keys(
         inside = [one for one in templates if stray.path[: len(one.path)] == one.path]
         found.append(_with_meaning(stray, inside or templates))
     return found[:SHOWN]
-
-
-def _paths_above(template: Template) -> list[Path]:
-    """Return the paths of objects whose metadata a template's pods do not get.
-
-    If they get metadata of an object above the template, this is the template itself.
-    """
-    lengths = range(len(template.path)) if template.metadata_path is None else [len(template.path)]
-    return [template.path[:length] for length in lengths]
-
-
-def _near_misses(keys: Json, field: str) -> Iterator[str]:
-    """Yield the keys of metadata that nearly ask for VRAM, and have another prefix."""
-    for key in candidates(keys):
-        is_known = key.startswith(PREFIX) or (field == "labels" and "/" not in key)
-        if not is_known and type(keys[key]) is str and replacement(key, keys[key]):
-            yield key
 
 
 def _with_meaning(stray: StrayKey, templates: Sequence[Template]) -> StrayKey:
@@ -272,8 +262,9 @@ def search_stray_keys(
                 StrayKey(at, key, value[key]) for key in asked if (at := (*path, key)) not in judged
             )
         for key, one in in_order(value) if not templates else ():
-            if type(one) is str and (asked_in := _asked_in(one)):
-                found.append(StrayKey((*path, key), asked_in, one, True))
+            if type(one) is str and PREFIX in one and _POLICY_IN_TEXT not in one:
+                asking = _IN_TEXT.findall(one)[:1]
+                found.extend(StrayKey((*path, key), first, one, True) for first in asking)
         if len(found) > MOST_TEMPLATES:
             raise TooMuchToSearchError(
                 f"carries more than {MOST_TEMPLATES:,} keys of ours; split it"
@@ -312,12 +303,6 @@ def _useless_bounds(obj: Json, version: str) -> Iterator[StrayKey]:
                 path = ("spec", "limits", index, field, VRAM_RESOURCE)
                 amount = amounts[VRAM_RESOURCE]
                 yield StrayKey(path, VRAM_RESOURCE, amount, cure=f"{do}; {why}")
-
-
-def _asked_in(text: str) -> str:
-    """Return the first key that a text asks with; empty for none, and for a policy."""
-    found = _IN_TEXT.search(text) if PREFIX in text else None
-    return found[1] if found and _POLICY_IN_TEXT not in text else ""
 
 
 def is_unknown(key: str) -> bool:

@@ -13,7 +13,7 @@ from webhook.core.admission.decide import Decision, Outcome, Phase, Skip, decide
 from webhook.core.admission.stray_keys import find_stray_keys, warnings_about
 from webhook.core.nvidia.gpu_sizes import warn_of_size
 from webhook.core.pod.fields import text_of
-from webhook.core.pod.patch import Operation, PatchError, apply_patch
+from webhook.core.pod.patch import PatchError, apply_patch
 from webhook.core.pod.review import Request
 from webhook.core.pod.shapes import Form, Template
 from webhook.core.pod.templates import find_templates, is_own_kind
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from webhook.core.pod.fields import Json
-    from webhook.core.pod.findings import Finding
+    from webhook.core.pod.patch import Operation
     from webhook.core.policy.cluster import Cluster
     from webhook.core.policy.values import Policy
 
@@ -86,30 +86,17 @@ def relocated(decision: Decision, template: Template) -> Decision:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkloadAdvice:
+@dataclass(kw_only=True)
+class WorkloadAdvice(Decision):
     """The answer to a review of a workload: it is allowed, and its author reads what is wrong."""
 
-    warnings: tuple[str, ...] = ()
     outcome: Outcome = Outcome.ALLOWED
     reasons: tuple[str, ...] = ()
-    rule: str = ""
-    policy: str = ""
-
-    allowed = True
-    code = 200
-    message = ""
-    findings: tuple[Finding, ...] = ()
-    patch: tuple[Operation, ...] = ()
-
-    @property
-    def audit(self) -> dict[str, str]:
-        """What the audit log keeps besides outcome and reasons."""
-        return {"rule": self.rule, "policy": self.policy}
+    warnings: tuple[str, ...] = ()
 
     @property
     def logged(self) -> dict[str, Any]:
-        """What our own log keeps besides outcome and reasons."""
+        """Entries of our log in addition to outcome and reasons."""
         return {**self.audit, "warnings": len(self.warnings)}
 
 

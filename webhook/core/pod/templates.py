@@ -6,7 +6,7 @@
 | the same, without `metadata` of its own | Notebook of Kubeflow: its pods get its own metadata |
 | an item of `templates` with `container`, `script` or `containerSet` | Workflow of Argo |
 | `spec.domain.devices` beside `metadata` | VirtualMachine of KubeVirt, whose pods get it as well |
-| parts of a pod beside `annotations` | InferenceService of KServe, SparkApplication: by name |
+| parts of a pod beside `annotations` | kinds of KServe, NIM and Spark: by name |
 
 Kubernetes' own kinds are known by name, and so is where their template stands: it is judged there
 whatever it holds, and searched nowhere else. A kind of anybody else's may leave out the names of

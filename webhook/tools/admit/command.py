@@ -75,7 +75,7 @@ def admit(
     show(sources, output, stdout, stderr, verbose=verbose)
     if any(source.unreadable for source in sources):
         return 2
-    return 0 if all(source.passed for source in sources) else 1
+    return 0 if all(verdict.passed for source in sources for verdict in source.verdicts) else 1
 
 
 _EXAMPLES: Final = """\b

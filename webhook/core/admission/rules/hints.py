@@ -11,7 +11,7 @@ import re
 from difflib import get_close_matches
 from functools import cache, partial
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.admission.rules.amounts import meant_container, requested
 from webhook.core.bounds import (
@@ -76,10 +76,11 @@ _UNREAD: Final = "nothing reads this key"
 _AS_LABEL: Final = "as a label it asks for nothing"
 _NOBODY_READS: Final = (_UNREAD, _AS_LABEL)
 _NO_NODE: Final = "no node has this resource"
-_COUNTING: Final = {
-    WHOLE_GPU,
-    *(name for name, (_, meaning) in FOREIGN_RESOURCES.items() if meaning is Meaning.GPUS),
+_MEANINGS: Final = {
+    WHOLE_GPU: Meaning.GPUS,
+    **{name: meaning for name, (_, meaning) in FOREIGN_RESOURCES.items()},
 }
+"""Meanings of the resources that go if a pod asks for a share."""
 _OURS: Final = re.compile(re.escape(PREFIX))
 _DOMAIN: Final = PREFIX.rstrip("/")
 _LETTERS: Final = VRAM_RESOURCE.removeprefix(PREFIX)
@@ -248,13 +249,20 @@ def candidates(keys: Iterable[str]) -> Iterator[str]:
     return islice(filter(_CANDIDATE.search, islice(keys, MOST_HINT_KEYS)), MOST_COMPARED)
 
 
+def near_misses(keys: Mapping[str, Any], field: str) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Yield each key in a field of metadata that nearly is ours, and our key with its value."""
+    for key in candidates(keys):
+        is_known = key.startswith(PREFIX) or (field == "labels" and "/" not in key)
+        if not is_known and type(keys[key]) is str and (meant := _meant(key, keys[key])):
+            yield key, meant
+
+
 def _of_keys(case: Case) -> Iterator[str]:
     """Yield hints about annotations and labels that are neither ours nor another product's."""
     found: list[tuple[str, str, tuple[str, str], str]] = []
     for field, keys in _metadata(case.pod):
-        for key in candidates(keys):
-            is_known = "/" not in key and (case.asks or field == "labels")
-            if is_known or key.startswith(PREFIX) or not (meant := _meant(key, keys[key])):
+        for key, meant in near_misses(keys, field):
+            if case.asks and "/" not in key:
                 continue
             why = _UNREAD
             # What KAI reads has no unit; with one it is meant for us.
@@ -344,18 +352,14 @@ def _instead_of_theirs(
     answered.add(container.name)
     if not line():
         return f"{who}; for a share the pod would be denied"
-    theirs = (one for one in amounts if one != name and _is_theirs(one))
-    others = (one for one in theirs if _means(one) is not Meaning.COMPUTE)
+    theirs = (one for one in amounts if one != name and one in _MEANINGS)
+    others = (one for one in theirs if _MEANINGS.get(one) is not Meaning.COMPUTE)
     return f"remove {' and '.join(('it', *others))}, and write the annotation {line()}; {who}"
 
 
 def _memory_of(amounts: Mapping[str, str]) -> str:
     """Return the name of another product's resource for memory; empty if there is none."""
-    return next((one for one in amounts if _means(one) is Meaning.MEMORY), "")
-
-
-def _means(resource: str) -> Meaning:
-    return FOREIGN_RESOURCES[resource][1] if resource in FOREIGN_RESOURCES else Meaning.OTHER
+    return next((one for one in amounts if _MEANINGS.get(one) is Meaning.MEMORY), "")
 
 
 def _line_for_all(case: Case) -> str:
@@ -367,14 +371,16 @@ def _line_for_all(case: Case) -> str:
         amounts = requested(container)
         theirs = [one for one in amounts if one in FOREIGN_RESOURCES]
         removed[container.name] = theirs
-        if all(_means(one) is Meaning.COMPUTE for one in theirs):
+        if all(_MEANINGS.get(one) is Meaning.COMPUTE for one in theirs):
             continue
-        removed[container.name] = list(filter(_is_theirs, amounts))
+        removed[container.name] = [one for one in amounts if one in _MEANINGS]
         memory = _memory_of(amounts)
         product = FOREIGN_RESOURCES[memory][0] if memory else None
-        amount = _in_units(amounts.get(memory, ""), product, _means(memory))
+        amount = _in_units(amounts.get(memory, ""), product, _MEANINGS.get(memory, Meaning.OTHER))
         known[container.name] = next(_readings(amount), "")
-        counts.update(int(amount_or(amounts[one], 1)) for one in amounts if one in _COUNTING)
+        counts.update(
+            int(amount_or(amounts[one], 1)) for one in amounts if _MEANINGS.get(one) is Meaning.GPUS
+        )
     count = counts.pop() if len(counts) == 1 else 1
     count = count if 1 < count <= (case.suggestions.max_count or MOST_GPUS_ASKED) else 1
     values = [memory_line(case.pod, known)] if all(known.values()) else []
@@ -389,10 +395,6 @@ def _line_for_all(case: Case) -> str:
     if line and more:
         case.lines.annotations[GPU_COUNT_ANNOTATION] = str(count)
     return line
-
-
-def _is_theirs(resource: str) -> bool:
-    return resource == WHOLE_GPU or resource in FOREIGN_RESOURCES
 
 
 def _in_place(case: Case, container: Container, name: str, key: str, value: str) -> str:

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.admission.stray_keys import is_filled_in
-from webhook.core.admission.templates import creation_of, decide_both
+from webhook.core.admission.templates import decide_both
 from webhook.core.pod.fields import part, text_of
 from webhook.core.pod.findings import quoted
 from webhook.core.pod.quantity import QuantityError, QuantityTooLargeError, parse_quantity
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from webhook.core.pod.review import Request
     from webhook.core.policy.cluster import Cluster
     from webhook.core.policy.values import Policy
-    from webhook.tools.shared.manifests.documents import Target
 
 _LARGEST_INTEGER: Final = 2**64 - 1
 _AMOUNTS: Final = ("limits", "requests")
@@ -48,11 +47,6 @@ def sent_pod(pod: Json) -> tuple[Json, str]:
         "uid)"
     )
     return {**pod, "spec": kept}, said
-
-
-def request_for(target: Target, namespace: str) -> Request:
-    """Return the request that the API server would send for the pod's creation."""
-    return creation_of(as_sent(target.pod), namespace)
 
 
 def decide_accepted(

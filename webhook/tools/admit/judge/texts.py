@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.core.pod.fields import text_of
 from webhook.core.pod.findings import MalformedObjectError
-from webhook.core.pod.shapes import CONTAINER_FIELDS, Form, parts_of
+from webhook.core.pod.shapes import CONTAINER_FIELDS, Form, Template, parts_of
 from webhook.core.pod.templates import kind_meant
 from webhook.names import SEEING_API_VERSION, VRAM_POLICY_KIND
-from webhook.tools.admit.judge.creation import request_for
+from webhook.tools.admit.judge.creation import as_sent
 from webhook.tools.admit.judge.migration.foreign_pod import (
     Migration,
     Note,
@@ -22,13 +22,13 @@ from webhook.tools.admit.judge.migration.foreign_pod import (
     requests_without_pod,
 )
 from webhook.tools.admit.judge.migration.rewrite import migrate
-from webhook.tools.admit.judge.verdict import NOT_MIGRATED, NOTE, Remark, Sort, judge, title_of
+from webhook.tools.admit.judge.verdict import Remark, Sort, judge, title_of
 from webhook.tools.shared.bounds import LEAST_WRITTEN, MOST_GROWTH
 from webhook.tools.shared.manifests.documents import (
     LineIndex,
+    Target,
     changed,
     find_objects,
-    find_targets,
     read_documents,
 )
 from webhook.tools.shared.manifests.reading import ManifestError
@@ -38,12 +38,11 @@ if TYPE_CHECKING:
 
     from webhook.adapters.yaml_documents import Path
     from webhook.core.pod.patch import Operation
-    from webhook.core.pod.shapes import Template
     from webhook.core.policy.cluster import Cluster
     from webhook.core.policy.values import Policy
     from webhook.tools.admit.judge.migration.foreign_pod import Origin
     from webhook.tools.admit.judge.verdict import JudgedPod
-    from webhook.tools.shared.manifests.documents import ManifestDocument, ManifestObject, Target
+    from webhook.tools.shared.manifests.documents import ManifestDocument, ManifestObject
 
 _CONTAINER_PATH: Final = len(("spec", "containers", 0))
 _OPENING: Final = "{{"
@@ -63,13 +62,8 @@ class Other:
 
     object: ManifestObject
     line: int
-    notes: tuple[tuple[str, Remark], ...] = ()
-    """Notes of a migration about it, each with its word."""
-
-    @property
-    def passed(self) -> bool:
-        """True if nothing of it is left to migrate."""
-        return not any(word == NOT_MIGRATED for word, _ in self.notes)
+    notes: tuple[Remark, ...] = ()
+    """Notes of a migration about it."""
 
     @property
     def title(self) -> str:
@@ -97,11 +91,6 @@ class ManifestText:
     is_migrated: bool = False
     """Whether the documents after are rewritten for us, and not admitted."""
 
-    @property
-    def passed(self) -> bool:
-        """True if nothing in it is left to do."""
-        return all(one.passed for one in self.verdicts) and all(one.passed for one in self.others)
-
 
 def judge_text(
     name: str,
@@ -126,10 +115,9 @@ def judge_text(
             _check(found, lines)
         document, migrations = _rewritten(read, origin) if origin else (read, {})
         for found in find_objects(document.value):
-            targets = found.targets()
             judged = [
                 judge(target, policy, cluster, namespace, lines, namespace_labels)
-                for target in targets
+                for target in _targets(found, origin)
             ]
             if origin:
                 made = [(one, migrations.get(one.target.at)) for one in judged]
@@ -156,6 +144,18 @@ def judge_text(
         others=others,
         is_migrated=origin is not None,
     )
+
+
+def _targets(found: ManifestObject, origin: Origin | None) -> list[Target]:
+    """Return the targets of an object: itself if it has none, and something is to be migrated."""
+    targets = list(found.targets())
+    if not targets and origin and _requests_of(found, origin):
+        targets.append(Target(found, Template((), None, Form.ELSEWHERE)))
+    return targets
+
+
+def _requests_of(found: ManifestObject, origin: Origin) -> tuple[Note, ...]:
+    return requests_without_pod(found.value, found.kind, found.version, origin.product)
 
 
 def _check(found: ManifestObject, lines: LineIndex) -> None:
@@ -197,7 +197,8 @@ def _rewritten(
     """
     migrations: dict[Path, Migration] = {}
     changes: dict[Path, list[Operation]] = {}
-    for target in find_targets(document.value):
+    objects = find_objects(document.value)
+    for target in (target for found in objects for target in _targets(found, origin)):
         migration = _migration(target, origin)
         if migration is None:
             continue
@@ -210,12 +211,10 @@ def _rewritten(
 def _migration(target: Target, origin: Origin) -> Migration | None:
     """Rewrite one pod; None where there is none, or nobody can read it: admission says why."""
     if target.found.pod is None:
-        found, product = target.object, origin.product
-        problems = requests_without_pod(found.value, found.kind, found.version, product)
-        return Migration(product.name, problems=problems) if problems else None
-    pod = request_for(target, "").obj
+        problems = _requests_of(target.object, origin)
+        return Migration(origin.product.name, problems=problems) if problems else None
     try:
-        source = read_foreign_pod(pod, target.found, target.object.value)
+        source = read_foreign_pod(as_sent(target.pod), target.found, target.object.value)
         made = migrate(source, origin)
     except MalformedObjectError:
         return None
@@ -238,18 +237,11 @@ def _has_parts_elsewhere(template: Template) -> bool:
     )
 
 
-def _notes_about(
-    found: ManifestObject, origin: Origin, lines: LineIndex
-) -> tuple[tuple[str, Remark], ...]:
+def _notes_about(found: ManifestObject, origin: Origin, lines: LineIndex) -> tuple[Remark, ...]:
     """Return what has no counterpart of an object that holds no pod."""
-    about = (found.value, found.kind, found.version, origin.product)
     return tuple(
-        (word, Remark(lines.of((*found.at, *parts_of(note.path))), str(note), path=note.path))
-        for word, notes in (
-            (NOT_MIGRATED, requests_without_pod(*about)),
-            (NOTE, notes_about_object(*about)),
-        )
-        for note in notes
+        Remark(lines.of((*found.at, *parts_of(note.path))), str(note), path=note.path)
+        for note in notes_about_object(found.value, found.kind, found.version, origin.product)
     )
 
 
@@ -261,12 +253,8 @@ def counts(sources: Iterable[ManifestText]) -> dict[str, int]:
 
 def unreadable(name: str, text: str, error: ManifestError) -> ManifestText:
     """Return a text that cannot be read, with the line and what to do."""
-    line = line_of_braces(text)
-    remark = Remark(line, UNRENDERED) if line else Remark(error.line or 0, str(error))
+    if found := _ACTION.search(text):
+        remark = Remark(text.count("\n", 0, found.start()) + 1, UNRENDERED)
+    else:
+        remark = Remark(error.line or 0, str(error))
     return ManifestText(name=name, unreadable=remark)
-
-
-def line_of_braces(text: str) -> int:
-    """Return the first line of a text with an action of Helm's templates; 0 for none."""
-    found = _ACTION.search(text)
-    return text.count("\n", 0, found.start()) + 1 if found else 0

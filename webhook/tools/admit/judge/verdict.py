@@ -37,6 +37,7 @@ from webhook.tools.admit.judge.creation import as_sent, decide_accepted, sent_po
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from webhook.core.pod.demand import Demand
     from webhook.core.pod.fields import Json
     from webhook.core.pod.patch import Operation
     from webhook.core.pod.shapes import Template
@@ -141,7 +142,7 @@ class JudgedPod:
         """Where the pod or the template stands, or what is wrong with it."""
         if self.findings:
             return self.findings[0].line
-        is_apart = self.target.found.form is Form.ELSEWHERE
+        is_apart = self.target.found.form is Form.ELSEWHERE and self.target.stray
         inside = self.target.stray[0].path if is_apart else ()
         return self.lines.of((*self.target.at, *inside))
 
@@ -225,7 +226,8 @@ class JudgedPod:
         made = "its pods are made elsewhere"
         if makes_no_pods(found.kind, found.version) and not any(one.is_in_text for one in carried):
             made = f"of a {found.kind} no pods are made"
-        return f"carries {named(dict.fromkeys(keys))} and was not judged; {made}"
+        what = f"carries {named(dict.fromkeys(keys))} and " if keys else ""
+        return f"{what}was not judged; {made}"
 
     @cached_property
     def findings(self) -> tuple[Remark, ...]:
@@ -347,14 +349,10 @@ def judge(
 
 def _uncounted(target: Target, decision: Decision) -> str:
     """Return the line for a controller that would count no GPU; empty for others."""
-    try:
-        demand, unreadable = read_demand(read_pod(decision.obj))
-    except MalformedObjectError:
-        return ""
-    if demand is None and not unreadable:
-        return ""
+    demand, asks = _demand_of(decision.obj)
     count = demand.gpu_count if demand else 1
-    return uncounted_gpus(target.object.value, target.object.version, target.found, count)
+    found = target.object
+    return uncounted_gpus(found.value, found.version, target.found, count) if asks else ""
 
 
 def _requests(pod: Json, cure: str) -> Iterator[str]:
@@ -387,17 +385,22 @@ def _of_amounts(target: Target) -> Decision:
 
 def _asked(pod: Json) -> str:
     """Return the demand in words, empty where there is none."""
-    try:
-        read = read_pod(pod)
-        demand, _ = read_demand(read)
-    except MalformedObjectError:
-        return ""
+    demand, _ = _demand_of(pod)
     if demand is None:
         return ""
     amount, count = format_bytes(demand.per_gpu_bytes), demand.gpu_count
-    if len(demand.amounts) == 1 and len(read.spec["containers"]) > 1:
+    if len(demand.amounts) == 1 and len(pod["spec"]["containers"]) > 1:
         amount += f" for {next(iter(demand.amounts))}"
     return f"{amount} on {count} GPU" if count == 1 else f"{amount} on each of {count} GPUs"
+
+
+def _demand_of(pod: Json) -> tuple[Demand | None, bool]:
+    """Return the demand of a pod, and True if it asks for VRAM, readably or not."""
+    try:
+        demand, unreadable = read_demand(read_pod(pod))
+    except MalformedObjectError:
+        return None, False
+    return demand, demand is not None or bool(unreadable)
 
 
 def remarks(judged: JudgedPod) -> Iterator[tuple[str, Remark]]:

@@ -15,6 +15,7 @@ from webhook.tools.admit.judge.texts import counts
 from webhook.tools.admit.judge.verdict import (
     MIGRATED,
     NOT_MIGRATED,
+    NOTE,
     UNREAD,
     WARNING,
     remarks,
@@ -90,7 +91,7 @@ def show(
                 stdout.flush()
         for other in source.others:
             said = [(other.line, "no pod template")] if verbose else []
-            said += [(one.line, f"{word}: {one.text}") for word, one in other.notes]
+            said += [(one.line, f"{NOTE}: {one.text}") for one in other.notes]
             for line, text in said:
                 shown = printable(f"{source.name}:{line}: {other.title}: {text}")
                 stderr.write(f"{shown}\n")
@@ -135,8 +136,7 @@ def tally(sources: Sequence[ManifestText]) -> str:
     made = [one.migration for source in sources for one in source.verdicts if one.migration]
     migrated = {
         MIGRATED: sum(bool(one.asks) for one in made),
-        NOT_MIGRATED: sum(bool(one.problems) for one in made)
-        + sum(not other.passed for other in others),
+        NOT_MIGRATED: sum(bool(one.problems) for one in made),
     }
     parts = [f"{count} {what}" for what, count in migrated.items() if count]
     parts += [f"{count} {what}" for what, count in counts(sources).items()]

@@ -60,10 +60,6 @@ def github(sources: Iterable[ManifestText]) -> str:
             for command, one in _commands(verdict):
                 text = f"{verdict.title}: {one.text}"
                 written += annotation(command, source.name, one.line, text, one.reason)
-        for other in source.others:
-            for word, one in other.notes:
-                text = f"{other.title}: {one.text}"
-                written += annotation(_COMMANDS[word], source.name, one.line, text)
     return written
 
 

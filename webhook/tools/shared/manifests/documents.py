@@ -240,12 +240,6 @@ def find_objects(
     yield ManifestObject(kind, version, value, at)
 
 
-def find_targets(value: Any) -> Iterator[Target]:
-    """Yield the pods and pod templates of a document; raises ManifestError."""
-    for found in find_objects(value):
-        yield from found.targets()
-
-
 def changed(
     document: ManifestDocument, changes: Mapping[Path, Iterable[Operation]]
 ) -> ManifestDocument:

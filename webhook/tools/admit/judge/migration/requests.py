@@ -145,10 +145,6 @@ def _hami_bytes(container: Container, path: str, origin: Origin) -> int:
     return _part_of_gpu(at, f"asks for {percent} percent of a GPU", Fraction(percent, _ALL), origin)
 
 
-def _kai(source: ForeignPod, origin: Origin) -> PodRequest:
-    return _kai_by_names(source) or _kai_by_pod(source, origin)
-
-
 def _kai_by_pod(source: ForeignPod, origin: Origin) -> PodRequest:
     """Read the annotations that are about one container of the pod."""
     annotations = source.pod.annotations
@@ -304,7 +300,7 @@ PRODUCTS: Final[Mapping[str, Product]] = {
 """By the name that users type."""
 _READERS: Final[Mapping[str, Callable[[ForeignPod, Origin], PodRequest]]] = {
     HAMI.name: lambda source, origin: _by_container(source, partial(_of_hami, origin=origin)),
-    KAI.name: _kai,
+    KAI.name: lambda source, origin: _kai_by_names(source) or _kai_by_pod(source, origin),
     GPUSHARE.name: _gpushare,
     DEVICE_PLUGIN.name: _whole,
 }

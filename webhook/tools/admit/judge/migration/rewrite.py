@@ -59,7 +59,8 @@ def migrate(source: ForeignPod, origin: Origin) -> Migration:
         return Migration(product.name, problems=problems)
     if not asked.containers:
         return Migration(product.name, notes=tuple(_left(source, product)))
-    entries = {GPU_MEMORY_ANNOTATION: _memory(source, asked)}
+    amounts = {name: format_bytes(one.memory_bytes) for name, one in asked.containers.items()}
+    entries = {GPU_MEMORY_ANNOTATION: memory_line(source.pod, amounts)}
     count = next(iter(asked.containers.values())).gpu_count
     if count > 1:
         entries[GPU_COUNT_ANNOTATION] = str(count)
@@ -94,12 +95,6 @@ def _impossible(asked: PodRequest) -> Iterator[Note]:
             "here; split the pod, or make them agree"
         )
         yield Note("spec.containers", detail)
-
-
-def _memory(source: ForeignPod, asked: PodRequest) -> str:
-    """Return the annotation's value: one amount where it reaches the right container."""
-    written = {name: format_bytes(one.memory_bytes) for name, one in asked.containers.items()}
-    return memory_line(source.pod, written)
 
 
 def _shared(source: ForeignPod, product: Product, asked: PodRequest) -> Iterator[Note]:
