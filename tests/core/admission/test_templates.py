@@ -137,6 +137,8 @@ def test_a_key_at_the_wrong_level_is_said(place, key, said):
 
 def test_a_key_of_the_workload_that_its_pods_have_too_is_fine():
     assert advised(a_pod("8Gi"), annotations={MEMORY: "8Gi"}).warnings == ()
+    (warning,) = advised(a_pod("8Gi"), annotations={MEMORY: "4Gi"}).warnings
+    assert warning == f"metadata.annotations[{MEMORY}]: remove it; nothing reads it here"
     pod = a_pod("8Gi", labels={"vramwarden.io/workload": "a"})
     assert advised(pod, labels={"vramwarden.io/workload": "a"}).warnings == ()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.pods import a_policy, a_rule
 from tests.tools.admit.runs import POD, run, run_in_full
 from tests.tools.admit.test_newcomers import MEMORY, NAME, OTHER_KINDS, TEMPLATE, WRONG, asking
 from webhook.tools.admit.judge.texts import UNRENDERED
@@ -90,6 +91,36 @@ def test_an_annotation_on_an_unknown_kind_itself_is_a_finding():
         f"PyTorchJob default/x: finding: metadata.annotations[{MEMORY}]: put it under {place}; "
         "nothing reads it here"
     )
+
+
+@pytest.mark.parametrize(
+    ("of_master", "of_worker", "word"), [("gpu", "gpu", "and"), ("cpu", "gpu", "or")]
+)
+def test_a_key_for_each_template_that_asks_for_gpus_is_to_be_put_under_all(
+    of_master, of_worker, word
+):
+    def template(resource: str) -> str:
+        limits = f"resources: {{limits: {{nvidia.com/{resource}: 1}}}}"
+        return f"{{template: {{spec: {{containers: [{{name: main, {limits}}}]}}}}}}"
+
+    text = (
+        f"apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {asking('8Gi')}\nspec:\n"
+        f"  pytorchReplicaSpecs: {{M: {template(of_master)}, W: {template(of_worker)}}}\n"
+    )
+    places = [f"spec.pytorchReplicaSpecs.{name}.template.metadata.annotations" for name in "MW"]
+    if word == "or":
+        places.reverse()
+    assert f": put it under {f' {word} '.join(places)}; nothing reads it here" in run(text).err
+
+
+def test_a_label_of_a_namespace_that_a_rule_asks_for_is_read():
+    text = (
+        "apiVersion: v1\nkind: Namespace\n"
+        "metadata: {name: a, labels: {vramwarden.io/tier: gold, vramwarden.io/foo: a}}\n"
+    )
+    policy = a_policy(a_rule(namespace_labels={"vramwarden.io/tier": "gold"}))
+    (carries, finding) = run(text, policy=policy).err.splitlines()
+    assert ": finding: metadata.labels[vramwarden.io/foo]: " in finding, carries
 
 
 def test_several_templates_of_one_object_are_told_apart():

@@ -158,6 +158,18 @@ def test_what_pods_that_are_made_elsewhere_ask_for_is_not_migrated(path, metadat
     assert migrated("kai", text).code == migrated("whole", text.replace("gpu: ", "cpu: ")).code == 0
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "apiVersion: a.io/v1\nkind: A\nlimits: [{nvidia.com/gpu: 1}, nvidia.com/gpu, [1]]\n",
+        "apiVersion: a.io/v1\nkind: A\nlimits: {1: 1}\n",
+        "apiVersion: v1\nkind: Service\nlimits: {nvidia.com/gpu: 1}\n",
+    ],
+)
+def test_what_is_no_amount_of_a_pod_is_nothing_to_migrate(text):
+    assert migrated("whole", text).code == 0
+
+
 def test_a_json_list_holds_what_is_migrated():
     made = json.loads(migrated("hami", POD, output="json").out)
     assert made["metadata"]["annotations"] == {"vramwarden.io/gpu-memory": "3000Mi"}

@@ -508,7 +508,7 @@ BOUNDS = {
     "a LimitRange": Row(
         an_object("v1", "LimitRange", f"{{limits: [{{type: Container, max: {{{VRAM}: 8Gi}}}}]}}"),
         NOT_JUDGED,
-        f"spec.limits[0].max[{VRAM}]: remove it, and bound VRAM by a ResourceQuota of {QUOTA}; ",
+        f": warning: spec.limits[0].max[{VRAM}]: remove it, and bound VRAM by a ResourceQuota of ",
     ),
     "a quota that counts": Row(a_quota(QUOTA), "1 ResourceQuota"),
     "a LimitRange of something else": Row(

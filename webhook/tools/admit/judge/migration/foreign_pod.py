@@ -252,7 +252,8 @@ def requests_without_pod(obj: Json, kind: str, version: str, product: Product) -
     found: list[Path] = []
 
     def enter(value: Any, path: Path) -> bool:
-        names = value if path and path[-1] in {"limits", "requests"} else ()
+        is_amounts = type(value) is dict and path[-1:] in {("limits",), ("requests",)}
+        names = map(str, value) if is_amounts else ()
         theirs = (one for one in names if asks_product(product, WHOLE_GPU if one == "gpu" else one))
         found.extend((*path, name) for name in theirs)
         return True
