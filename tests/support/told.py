@@ -178,6 +178,8 @@ def without_volume(pod: Json, path: str, _: re.Match[str]) -> Json:
 
 def one_of_two(pod: Json, path: str, found: re.Match[str]) -> list[Json]:
     fewer = drop(copy.deepcopy(pod), path)
+    if path != (limit := path.replace(".requests[", ".limits[")):
+        drop(fewer, limit)  # the limit that another message had added
     return [fewer, without_demand(copy.deepcopy(pod), found[1])]
 
 
