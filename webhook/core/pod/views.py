@@ -175,6 +175,11 @@ def read_containers(spec: Mapping[str, Any], field: str) -> list[Container]:
     return containers
 
 
+def requested(container: Container) -> dict[str, str]:
+    """Return the amount of each resource that a container asks for; the limit if it has both."""
+    return {**container.resources("requests"), **container.resources("limits")}
+
+
 def effective_amount(
     containers: Iterable[Container], amounts: Mapping[str, Number], zero: Number
 ) -> Number:

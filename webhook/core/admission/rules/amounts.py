@@ -24,6 +24,7 @@ from webhook.core.pod.memory_annotation import (
     rivals,
 )
 from webhook.core.pod.quantity import amount_or, canonical
+from webhook.core.pod.views import requested
 from webhook.core.policy.values import AMD_DOMAIN, ResourceClaims, class_names
 from webhook.names import (
     DEFAULT_CONTAINER_ANNOTATION,
@@ -212,11 +213,6 @@ def _is_others(container: Container, resource: str) -> bool:
     return resource in FOREIGN_RESOURCES or (
         resource == WHOLE_GPU and not FOREIGN_RESOURCES.keys().isdisjoint(requested(container))
     )
-
-
-def requested(container: Container) -> dict[str, str]:
-    """Return the amount of each resource that a container asks for; the limit if it has both."""
-    return {**container.resources("requests"), **container.resources("limits")}
 
 
 def _share_instead(container: Container, resource: str, case: Case) -> str:

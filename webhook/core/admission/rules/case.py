@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import Flag, auto
 from typing import TYPE_CHECKING
 
+from webhook.core.admission.rules.amounts import meant_container
 from webhook.core.admission.rules.suggestions import suggestions_for
 from webhook.core.admission.tiers import SIDECAR, Tier, tier_of
 from webhook.core.pod.demand import Demand, asked_by, plan_demand
@@ -99,6 +100,11 @@ class Case:
         if not self._asked_by:
             self._asked_by = asked_by(self.pod)
         return self._asked_by
+
+    @property
+    def meant_container(self) -> str:
+        """Name of the container that seems to be meant by one quantity; empty for none."""
+        return meant_container(self.pod)
 
     @property
     def finds_visible_devices(self) -> bool:

@@ -13,7 +13,6 @@ from functools import cache, partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.core.admission.rules.amounts import meant_container, requested
 from webhook.core.bounds import (
     LONGEST_COMPARED,
     MOST_COMPARED,
@@ -32,6 +31,7 @@ from webhook.core.pod.quantity import (
     parse_count,
     parse_vram,
 )
+from webhook.core.pod.views import requested
 from webhook.core.policy.values import class_names
 from webhook.core.words import shortened
 from webhook.names import (
@@ -161,7 +161,7 @@ def _line(case: Case, key: str, value: str, container: str = "") -> str:
     An amount is for the container, or for the one that is meant without a name. The line is added
     to those that the review suggests; empty if no value would be admitted.
     """
-    named = partial(named_line, case.pod, container or meant_container(case.pod))
+    named = partial(named_line, case.pod, container or case.meant_container)
     if key == GPU_MEMORY_ANNOTATION:
         return _amount(case, map(named, _readings(value)), named)
     if not _is_allowed(case, key, value):
