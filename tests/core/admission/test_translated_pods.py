@@ -153,6 +153,35 @@ def test_an_image_that_another_webhook_rewrites_is_named_with_the_value_that_cha
     assert other.detail.endswith("(missing: spec.initContainers[0].startupProbe)")
 
 
+def change_variable(pod):
+    env = pod["spec"]["containers"][0]["env"]
+    next(one for one in env if one["name"] == "VRAMWARDEN_GPU_MEMORY_MIB")["value"] = "81920"
+
+
+def change_medium(pod):
+    pod["spec"]["volumes"][0]["emptyDir"]["medium"] = "HugePages"
+
+
+def sort_variables(pod):
+    pod["spec"]["containers"][0]["env"].sort(key=lambda one: one["name"])
+
+
+LATE = {
+    change_variable: 'changed: spec.containers[0].env from "8192" to "81920"',
+    change_medium: 'changed: spec.volumes[0].emptyDir from {"medium": "Memory", ',
+    sort_variables: "changed: spec.containers[0].env from [{",
+}
+
+
+@pytest.mark.parametrize("change", LATE)
+def test_what_another_webhook_changed_outside_the_sidecar_is_not_called_missing(change):
+    pod = stored_pod()
+    change(pod)
+    (found,) = decided(pod, phase=Phase.VALIDATE).findings
+    assert f"changed the pod after it ({LATE[change]}" in found.detail
+    assert "missing" not in found.detail
+
+
 EACH_WAY = {
     "Sidecar": RICH_RULE,
     "Sentry": replace(RICH_RULE, enforcement=BY_SENTRY.enforcement),

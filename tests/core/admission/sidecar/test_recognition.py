@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import pytest
 
@@ -256,8 +257,9 @@ def test_a_sidecar_behind_an_init_container_with_vram_is_moved_before_it():
     inits = pod["spec"]["initContainers"]
     inits.append(inits.pop(0))
     assert decided(pod).obj == clean
-    stored = decided(pod, phase=Phase.VALIDATE)
-    assert stored.reasons == ("Unmutated",)
+    for policy in (a_policy(), replace(a_policy(), digest="f" * 64)):
+        stored = decided(pod, phase=Phase.VALIDATE, policy=policy)
+        assert stored.reasons == ("Unmutated",)
 
 
 @pytest.mark.parametrize("memory", ["main=8Gi", "side=8Gi"])

@@ -278,12 +278,15 @@ def reserved_names(case: Case) -> Iterator[Finding]:
 
 def _not_ours(container: Container) -> str:
     """Return the sentence about a container that has the sidecar's name, but not its command."""
-    detail = f"give the container another name; {ENFORCER_CONTAINER} is reserved"
+    do = "give the container another name"
     run = [one for key in ("command", "args") for one in texts(container.raw, key, container.path)]
     if run != [*ENFORCER_COMMAND] and any(one["name"] == CAP_BYTES_ENV for one in container.env()):
         before, after = (quoted(" ".join(one[:_SHOWN])) for one in (ENFORCER_COMMAND, run))
-        detail += f"; its command changed from {before} to {after}; {WRITTEN_BY_ANOTHER}"
-    return detail
+        return (
+            f"{do}, or have the other webhook leave it out; its command changed from {before} to "
+            f"{after}; {WRITTEN_BY_ANOTHER}"
+        )
+    return f"{do}; {ENFORCER_CONTAINER} is reserved"
 
 
 def gate_path(case: Case) -> Iterator[Finding]:

@@ -16,7 +16,7 @@ from webhook.core.admission.sidecar.placing import missing_enforcer
 from webhook.core.admission.sidecar.recognition import Change, changes
 from webhook.core.bounds import LONGEST_STORED, LONGEST_WORD
 from webhook.core.nvidia.variables import chooses_devices, shows_all, shows_chosen
-from webhook.core.pod.fields import items, mapping, part, text
+from webhook.core.pod.fields import as_object, items, mapping, text
 from webhook.core.pod.findings import Finding, Reason, quoted
 from webhook.core.pod.views import MARK
 from webhook.core.words import shortened
@@ -97,14 +97,25 @@ def _differences(case: Case) -> dict[str, Change]:
     for edit in sorted(edits.operations, key=itemgetter("path")):
         if not edit["path"].startswith(within_sidecars):
             parts = [one.replace("~1", "/").replace("~0", "~") for one in edit["path"].split("/")]
-            _, *holder, key = parts
-            path = _dotted([*holder, key])
-            found[path] = Change(path, edit.get("value"), part(pod.raw, *holder).get(key))
+            is_item = edit["op"] == "add" and parts[-1].isdigit()  # the others move behind it
+            present = None if is_item else _value_at(pod.raw, parts[1:])
+            path = _dotted(parts[1:])
+            found[path] = Change(path, edit.get("value"), present)
     if wanted is not None and len(pod.enforcers) == 1:
         for one in changes(pod.enforcers[0], wanted, stored=True):
             path = f"{pod.enforcers[0].path}.{one.path}"
             found[path] = one._replace(path=path)
     return found
+
+
+def _value_at(value: Any, parts: list[str]) -> Any:
+    """Return the value at the parts of a JSON pointer, or None."""
+    for one in parts:
+        if isinstance(value, list):
+            value = value[int(one)] if int(one) < len(value) else None
+        else:
+            value = as_object(value).get(one)
+    return value
 
 
 def _said(change: Change) -> str:
@@ -142,7 +153,7 @@ def _missing_essentials(case: Case) -> Iterator[str]:
     if pod.labels.get(MANAGED_LABEL) != "true":
         yield f"metadata.labels[{MANAGED_LABEL}]"
     if enforcer is not None:
-        yield from missing_enforcer(pod, enforcer)
+        yield from missing_enforcer(pod, enforcer, demand)
     elif pod.enforcers:
         yield f"{pod.enforcers[0].path}.name"  # a rule without a sidecar takes it out
 

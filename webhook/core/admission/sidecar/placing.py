@@ -63,9 +63,9 @@ def _comes_first(pod: Pod, demand: Demand) -> bool:
     )
 
 
-def missing_enforcer(pod: Pod, wanted: Json) -> Iterator[str]:
+def missing_enforcer(pod: Pod, wanted: Json, demand: Demand) -> Iterator[str]:
     """Yield the paths where a pod lacks what every policy's sidecar needs."""
     if pod.spec.get("shareProcessNamespace") is not True:
         yield "spec.shareProcessNamespace"
-    if len(pod.enforcers) != 1 or not holds(pod.enforcers[0], wanted):
+    if not _comes_first(pod, demand) or not holds(pod.enforcers[0], wanted):
         yield "spec.initContainers"
