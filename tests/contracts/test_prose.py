@@ -53,7 +53,7 @@ FOUND = {
     "webhook.server.placement": 23,
     "webhook.sidecar": 43,
     "webhook.tools": 1,
-    "webhook.tools.admit": 48,
+    "webhook.tools.admit": 47,
     "webhook.tools.advise": 3,
     "webhook.tools.check": 50,
     "webhook.tools.explain": 95,

@@ -384,14 +384,14 @@ CURES: list[tuple[str, Any]] = [
     (r"^\S+ is too little; ", nothing),
     # what no line is for
     (r"; write e\.g\. (\S+)$", said_amounts),
-    (r"(?:; \S+|the pod|it) would be denied(?: as \S+)?(?:: .*)?$", nothing),
+    (r"^(?!remove it; ).*(?:; \S+|the pod|it) would be denied(?: as \S+)?(?:: .*)?$", nothing),
     # amounts
     (r"; use (\S+)(?: or (\S+))?$", said_amounts),
     (r"has a space in it; write (\S+)$", said_amounts),
     (r"; for (?:MiB|GiB) write (\S+?)(?:, for GiB (\S+))?$", said_amounts),
     (r"; write a size, e\.g\. (\S+)$", said_amounts),
     (r"; write a size$", nothing),
-    (r"write a positive integer, e\.g\. (\S+)$", said_amounts),
+    (r'write a positive integer, e\.g\. "?([0-9]+)"?$', said_amounts),
     (
         r"add the VRAM per GPU, e\.g\. (\S+)$",
         one(lambda pod, _, found: annotate(pod, MEMORY, found[1])),

@@ -98,7 +98,7 @@ DENIALS = [
     (
         noted("gpu-count", "two"),
         "InvalidCount: metadata.annotations[vramwarden.io/gpu-count]",
-        '"two" is not a number of GPUs; write a positive integer, e.g. 2',
+        '"two" is not a number of GPUs; write a positive integer, e.g. "2"',
     ),
     (
         noted("gpu-count", "17"),

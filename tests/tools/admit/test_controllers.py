@@ -126,6 +126,18 @@ NOT_JUDGED = {
             "spec.predictor.workerSpec was not judged (its pods are further ones)"
         ),
     ),
+    "programs of Ray Serve": (
+        (
+            "apiVersion: ray.io/v1\nkind: RayService\nmetadata: {name: x}\nspec:\n"
+            "  serveConfigV2: 'engine_kwargs: {gpu_memory_utilization: 1, accelerator_type: A10}'\n"
+            f"  rayClusterConfig: {{headGroupSpec: {{rayStartParams: {{num-gpus: '1'}}, "
+            f"template: {{metadata: {{{ASKS}}}, spec: {{containers: [{{name: a}}]}}}}}}}}\n"
+        ),
+        (
+            "spec.serveConfigV2 was not judged (it sets engine_kwargs, gpu_memory_utilization, "
+            "accelerator_type)"
+        ),
+    ),
     "Spark's file": (
         (
             f"{SPARK}  sparkConf: {{spark.kubernetes.executor.podTemplateFile: a}}\n"
@@ -141,7 +153,8 @@ def test_what_cannot_be_merged_is_named_in_the_verdict(text, said):
     result = run(text)
     assert result.code == 0
     (verdict,) = result.err.splitlines()
-    assert verdict.endswith(f" (2Gi on 1 GPU) on the cluster, and printed as it is; {said}")
+    place = "" if "ray.io" in text else " on the cluster, and printed as it is"
+    assert verdict.endswith(f" (2Gi on 1 GPU){place}; {said}")
     assert f"; {said}" in run(text, output="summary").out
 
 

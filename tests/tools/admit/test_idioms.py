@@ -94,10 +94,11 @@ def test_an_annotation_on_an_unknown_kind_itself_is_a_finding():
 
 
 @pytest.mark.parametrize(
-    ("of_master", "of_worker", "word"), [("gpu", "gpu", "and"), ("cpu", "gpu", "or")]
+    ("of_master", "of_worker", "word", "beside"),
+    [("gpu", "gpu", "and", "MW"), ("cpu", "gpu", "or", "W")],
 )
 def test_a_key_for_each_template_that_asks_for_gpus_is_to_be_put_under_all(
-    of_master, of_worker, word
+    of_master, of_worker, word, beside
 ):
     def template(resource: str) -> str:
         limits = f"resources: {{limits: {{nvidia.com/{resource}: 1}}}}"
@@ -110,7 +111,11 @@ def test_a_key_for_each_template_that_asks_for_gpus_is_to_be_put_under_all(
     places = [f"spec.pytorchReplicaSpecs.{name}.template.metadata.annotations" for name in "MW"]
     if word == "or":
         places.reverse()
-    assert f": put it under {f' {word} '.join(places)}; nothing reads it here" in run(text).err
+    said = run(text).err
+    assert said.count(f": put it under {f' {word} '.join(places)}; nothing reads it here") == 1
+    assert said.count("beside that, WholeGPUAndShare: ") == len(beside)
+    for name in beside:
+        assert f"(spec.pytorchReplicaSpecs.{name}.template): finding: spec." in said
 
 
 def test_a_label_of_a_namespace_that_a_rule_asks_for_is_read():

@@ -106,6 +106,11 @@ KEYS = {
         LEFT,
         f": finding: metadata.labels[{MEMORY}]: write {MEMORY}: 8Gi under metadata.annotations; ",
     ),
+    "a label of a Deployment's template": Row(
+        a_deployment(f"metadata: {{labels: {{{MEMORY}: 8Gi}}}}, spec: {SPEC}"),
+        LEFT,
+        f": write {MEMORY}: 8Gi under spec.template.metadata.annotations; as a label it asks ",
+    ),
     "a mistyped label": Row(
         an_object("v1", "Pod", SPEC, "{name: x, labels: {vramwarden.io/gpu-mem: 8Gi}}"),
         LEFT,
@@ -140,6 +145,13 @@ KEYS = {
         LEFT,
         f"finding: metadata.annotations[{MEMORY}]: put it under {WORKERS}.template.metadata."
         "annotations or spec.rayClusterConfig.headGroupSpec.template.metadata.annotations; ",
+    ),
+    "on the RayService, of which a group names GPUs": Row(
+        a_ray_service(asking("8Gi"), f"labels: {{{MEMORY}: 8Gi}}", "").replace(
+            "rayStartParams: {}", "rayStartParams: {num-gpus: '1'}"
+        ),
+        LEFT,
+        f"finding: metadata.annotations[{MEMORY}]: put it under {WORKERS}.template.metadata.",
     ),
     "on the RayService, in place of a whole GPU": Row(
         a_ray_service(asking("8Gi"), "", "nvidia.com/gpu: 1"),
@@ -431,10 +443,22 @@ MADE_ELSEWHERE = {
             ("v1", "ConfigMap", "annotations", "vramwarden.io/foo"),
             ("v1", "Namespace", "labels", "vramwarden.io/share"),
             ("v1", "Namespace", "annotations", "vramwarden.io/webhook"),
-            ("v1", "Node", "labels", "vramwarden.io/shared"),
+            ("v1", "Node", "labels", "vramwarden.io/gpu-memory"),
             ("v1", "Node", "labels", "vramwarden.io/webhook"),
             ("networking.k8s.io/v1", "Ingress", "annotations", MEMORY),
             ("nvidia.com/v1", "DynamoGraphDeployment", "labels", "vramwarden.io/foo"),
+        )
+    },
+    **{
+        f"the mistyped label {key} of a {kind}": Row(
+            an_object("v1", kind, "", f"{{name: x, labels: {{vramwarden.io/{key}: a}}}}"),
+            NOT_JUDGED,
+            f": finding: metadata.labels[vramwarden.io/{key.partition(':')[0]}]: {do}; nothing ",
+        )
+        for kind, key, do in (
+            ("Namespace", "webhok", 'write vramwarden.io/webhook: "a" in its place'),
+            ("Namespace", "webhok: b, vramwarden.io/webhook", "remove it"),
+            ("Node", "shared", 'write vramwarden.io/share: "a" in its place'),
         )
     },
     **{

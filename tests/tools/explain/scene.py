@@ -67,7 +67,7 @@ DENIED = f'pods "train-5d9c7-x7k2p" is forbidden: {WEBHOOK}'
 TOO_LARGE = (
     "TooLarge: metadata.annotations[vramwarden.io/gpu-memory]: asks for 80Gi per GPU; rule "
     '"team" allows at most 40Gi\n; InvalidCount: metadata.annotations[vramwarden.io/gpu-count]: '
-    '"two" is not a number of GPUs; write a positive integer, e.g. 2. Your platform team says: '
+    '"two" is not a number of GPUs; write a positive integer, e.g. "2". Your platform team says: '
     "ask in #gpu-help"
 )
 UNTRANSLATED = (

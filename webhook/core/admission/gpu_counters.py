@@ -20,18 +20,30 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.pod.fields import as_objects, part
-from webhook.core.pod.shapes import shown_path, value_at
+from webhook.core.pod.shapes import CONTAINER_FIELDS, shown_path, value_at
 
 if TYPE_CHECKING:
     from webhook.core.pod.fields import Json
     from webhook.core.pod.shapes import Template
 
-_GROUPS: Final = ("headGroupSpec", "workerGroupSpecs")
 _PROCESSES: Final = (
     ("spec", "mlPolicy", "torch", "numProcPerNode"),  # TrainingRuntime
     ("spec", "nprocPerNode"),  # PyTorchJob
 )
 """Paths of a number of processes of a pod, each with its own GPU."""
+
+
+def asks_for_gpus(owner: Json, template: Template) -> bool:
+    """Return True if a container of a template limits a resource for GPUs, or Ray counts some."""
+    spec, group = part(template.pod, "spec"), value_at(owner, template.path[:-1])
+    containers = (one for field in CONTAINER_FIELDS for one in as_objects(spec.get(field)))
+    amounts = [part(one, "resources", "limits") for one in containers]
+    amounts += (part(group, field) for field in ("resources", "rayStartParams"))
+    return any(
+        "gpu" in str(name).lower() and str(amount) != "0"
+        for one in amounts
+        for name, amount in one.items()
+    )
 
 
 def uncounted_gpus(owner: Json, version: str, template: Template, gpu_count: int) -> str:
@@ -40,7 +52,7 @@ def uncounted_gpus(owner: Json, version: str, template: Template, gpu_count: int
     The template's pods ask for a share of so many GPUs.
     """
     group = version.partition("/")[0]
-    if group == "ray.io" and any(key in template.path for key in _GROUPS):
+    if group == "ray.io" and {"headGroupSpec", "workerGroupSpecs"} & {*template.path}:
         return _of_ray(owner, template, gpu_count)
     if not group.endswith("kubeflow.org"):
         return ""
@@ -69,9 +81,7 @@ def _of_ray(owner: Json, template: Template, gpu_count: int) -> str:
     given = part(at, field).get(name)
     why = f"Ray counts GPUs by this number, and each pod of this group has {gpu_count}"
     if given is None:
-        first = as_objects(part(template.pod, "spec").get("containers"))[:1]
-        limits = (key for one in first for key in part(one, "resources", "limits"))
-        if any(str(key).lower().endswith("gpu") for key in (*resources, *limits)):
+        if asks_for_gpus(owner, template):
             return ""
         why = (
             "KubeRay counts GPUs by nvidia.com/gpu, and without it Ray's autoscaler sees none in "

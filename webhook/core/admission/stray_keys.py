@@ -13,11 +13,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from difflib import get_close_matches
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from webhook.core.admission.gpu_counters import asks_for_gpus
 from webhook.core.admission.rules.hints import (
     SHOWN,
+    UNREAD,
     key_meant,
     near_misses,
     replacement,
@@ -26,7 +29,7 @@ from webhook.core.admission.rules.hints import (
 )
 from webhook.core.bounds import LONGEST_KEY, MOST_COMPARED, MOST_TEMPLATES
 from webhook.core.pod.demand import read_demand
-from webhook.core.pod.fields import as_objects, part
+from webhook.core.pod.fields import part
 from webhook.core.pod.findings import Finding, Reason, annotation_path
 from webhook.core.pod.shapes import (
     CONTAINER_FIELDS,
@@ -86,7 +89,9 @@ class StrayKey(NamedTuple):
     meant: str = ""
     """Our annotation that the key was probably meant to be."""
     templates: tuple[Template, ...] = ()
-    """Templates it may be meant for, the likeliest first."""
+    """Templates it may be meant for, those that ask for GPUs first."""
+    asking: int = 0
+    """Number of these that ask for GPUs."""
     cure: str = ""
     """The action and its reason, if the key is meant for no template."""
 
@@ -98,19 +103,23 @@ class StrayKey(NamedTuple):
         return f"{shown_path(self.path[:-1])}[{shortened(self.key, LONGEST_KEY)}]"
 
     @property
+    def paths(self) -> list[Path]:
+        """Paths of the templates that get the key if its author follows the warning."""
+        return [one.path for one in self.templates[: _SHOWN_PLACES if self.asking > 1 else 1]]
+
+    @property
     def warning(self) -> str:
         """The line to write, and the reason."""
-        field = "labels" if self.meant == WORKLOAD_LABEL else "annotations"
+        field = _field_of(self.meant)
         shown = (shown_path(one.place(("metadata", field))) for one in self.templates)
         places = list(dict.fromkeys(shown))
         if not places:
             return f"{self.field}: {self.cure or 'remove it; nothing reads it here'}"
-        both = not any(map(_asks_for_no_gpu, self.templates[:_SHOWN_PLACES]))
-        where = f"under {(' and ' if both else ' or ').join(places[:_SHOWN_PLACES])}"
+        where = f"under {(' and ' if self.asking > 1 else ' or ').join(places[:_SHOWN_PLACES])}"
         if self.key == self.meant and (self.path[-2] != "labels" or field == "labels"):
             return f"{self.field}: put it {where}; nothing reads it here"
         line = written(self.meant, self.value)
-        return f"{self.field}: write {line} {where}; nothing reads this key"
+        return f"{self.field}: write {line} {where}; {UNREAD}"
 
 
 def is_filled_in(value: object) -> bool:
@@ -142,8 +151,9 @@ def find_stray_keys(
             for length in range(len(one.path) + 1)
             if (length == len(one.path)) is (one.metadata_path is not None)
         )
+    asking = [one.path for one in templates if asks_for_gpus(owner, one)]
     for path in paths:
-        below = [one for one in templates if one.path[: len(path)] == path]
+        below = tuple(one for one in templates if one.path[: len(path)] == path)
         for field in METADATA_FIELDS:
             keys = part(value_at(owner, path), "metadata", field)
             ours = islice(unread(keys, "" if path else kind, field), MOST_COMPARED)
@@ -151,39 +161,38 @@ def find_stray_keys(
             for key in (*ours, *near):
                 if not any(part(one.pod, "metadata", field).get(key) == keys[key] for one in below):
                     at, cure = (*path, "metadata", field, key), _CURES.get(kind, "")
-                    found.append(_with_meaning(StrayKey(at, key, keys[key], cure=cure), below))
+                    read = get_close_matches(key, READ_KEYS.get((kind, field), ()), 1, 0.9)
+                    if read and read[0] not in keys and not key_meant(key):
+                        cure = f"write {written(read[0], keys[key])} in its place; {UNREAD}"
+                    found.append(StrayKey(at, key, keys[key], templates=below, cure=cure))
     for stray in elsewhere:
         inside = [one for one in templates if stray.path[: len(one.path)] == one.path]
-        found.append(_with_meaning(stray, inside or templates))
-    return found[:SHOWN]
+        found.append(stray._replace(templates=tuple(inside or templates)))
+    asking = [one.path for one in templates if asks_for_gpus(owner, one)]
+    return [_with_meaning(one, asking) for one in found[:SHOWN]]
 
 
-def _with_meaning(stray: StrayKey, templates: Sequence[Template]) -> StrayKey:
-    """Return a key with the annotation that it is meant to be, and the templates it may be for."""
+def _field_of(key: str) -> str:
+    """Return the field of a pod's metadata in which a key of ours is read."""
+    return "labels" if key == WORKLOAD_LABEL else "annotations"
+
+
+def _with_meaning(stray: StrayKey, asking: Sequence[Path]) -> StrayKey:
+    """Return a key with the annotation that it is meant to be, for templates without that.
+
+    `asking` are the paths of templates that ask for GPUs.
+    """
     key, text = stray.key, str(stray.value)
     meant = (key_meant(key), text) if key.startswith(PREFIX) else replacement(key, text)
     if key == WORKLOAD_LABEL:
         meant = key, text
     if meant is None or not meant[0]:
-        return stray
-    free = [one for one in templates if not _has(one, meant[0])]
-    free.sort(key=_asks_for_no_gpu)
-    return stray._replace(meant=meant[0], value=meant[1], templates=tuple(free))
-
-
-def _has(template: Template, key: str) -> bool:
-    return any(key in part(template.pod, "metadata", field) for field in METADATA_FIELDS)
-
-
-def _asks_for_no_gpu(template: Template) -> bool:
-    """Return True if no container of a template limits a resource for GPUs."""
-    spec = part(template.pod, "spec")
-    return not any(
-        "gpu" in str(name)
-        for field in CONTAINER_FIELDS
-        for container in as_objects(spec.get(field))
-        for name in part(container, "resources", "limits")
-    )
+        return stray._replace(templates=())
+    at = "metadata", _field_of(meant[0])
+    free = [one for one in stray.templates if meant[0] not in part(one.pod, *at)]
+    free.sort(key=lambda one: one.path not in asking)
+    number = sum(one.path in asking for one in free)
+    return stray._replace(meant=meant[0], value=meant[1], templates=tuple(free), asking=number)
 
 
 def warnings_about(
@@ -195,8 +204,8 @@ def warnings_about(
 ) -> Iterator[str]:
     """Yield the lines to write in place of keys, and the findings about the pod with them.
 
-    The template is the likeliest for all of them. `pod` is its pod, about which the findings are
-    known, with their paths in the object.
+    The template is one that all of them are meant for. `pod` is its pod, about which the findings
+    are known, with their paths in the object. Of two templates the first one has the lines.
     """
     moved = {
         annotation_path(one.meant): one
@@ -215,7 +224,8 @@ def warnings_about(
             wrong.setdefault(finding.path, []).append(finding.detail)
         elif (finding.reason, shown) not in before:
             beside.append(f"{shown}: beside that, {finding.reason}: {finding.detail}")
-    for one in strays:
+    own = (one for one in strays if template.path in (one.paths[:1] or [template.path]))
+    for one in own:
         yield "; ".join((one.warning, *wrong.get(annotation_path(one.meant), ())))
     yield from beside[:SHOWN]
 

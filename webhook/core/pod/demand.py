@@ -178,7 +178,7 @@ def _scan(pod: Pod, faults: Faults, suggestions: Suggestions) -> _Plan:
     if count_text is not None and str(count) != count_text:
         # An explicit amount is for all GPUs together, so another number would change each GPU's.
         count = 1 if asks or suggestions.max_count == 1 else 2
-        sentence = f"is not a number of GPUs; write a positive integer, e.g. {count}"
+        sentence = f'is not a number of GPUs; write a positive integer, e.g. "{count}"'
         faults.insert(
             0, Finding(Reason.INVALID_COUNT, _COUNT_PATH, f"{quoted(count_text)} {sentence}")
         )

@@ -63,7 +63,7 @@ class Reason(StrEnum):
     )
     INVALID_COUNT = (
         "InvalidCount",
-        '"two" is not a number of GPUs; write a positive integer, e.g. 2',
+        '"two" is not a number of GPUs; write a positive integer, e.g. "2"',
         "write a number within the rule's bound",
     )
     REQUESTS_LIMITS_MISMATCH = (

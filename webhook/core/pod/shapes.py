@@ -22,6 +22,7 @@ _HOLD_KEYS: Final = frozenset({"annotations", "labels", "limits", "nodeSelector"
 """Fields whose keys are not fields themselves."""
 _PLAIN_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 _POD_PATH: Final = re.compile(r"(?:metadata|spec)(?![^.\[])[^ ]*")
+_FIELD_TO_WRITE: Final = re.compile(r"(?<= under )metadata\.[a-z]+(?=; )")
 _PART: Final = re.compile(r"\[([^\]]*)\]|([^.\[\]]+)")
 
 
@@ -80,9 +81,10 @@ class Template:
         return shown_path(self.place(parts_of(field)))
 
     def shown_text(self, text: str) -> str:
-        """Return a text that begins with a path of the pod, with the path in the object."""
+        """Return a text that begins with a path of the pod, with the paths in the object."""
         path, colon, rest = text.partition(": ")
         is_path = bool(_POD_PATH.fullmatch(path))
+        rest = _FIELD_TO_WRITE.sub(lambda found: self.shown(found[0]), rest)
         return f"{self.shown(path)}{colon}{rest}" if is_path else text
 
     @property

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from webhook.core.bounds import LONGEST_STORED, MOST_TEMPLATES
 from webhook.core.pod.components import KSERVE_CONTAINER, of_components
-from webhook.core.pod.fields import part
+from webhook.core.pod.fields import part, text_of
 from webhook.core.pod.shapes import (
     CONTAINER_FIELDS,
     Form,
@@ -42,7 +42,7 @@ from webhook.core.pod.shapes import (
     walk,
 )
 from webhook.core.pod.workflows import ARGO_GROUP, of_workflow, references
-from webhook.core.words import shortened
+from webhook.core.words import named, shortened
 from webhook.names import API_GROUP
 
 if TYPE_CHECKING:
@@ -81,6 +81,10 @@ _BY_LOWER_CASE: Final = {kind.lower(): kind for kind in _OWN_KINDS}
 _NOTEBOOK: Final = ("Notebook", "kubeflow.org")
 _REVISION: Final = ("Revision", "serving.knative.dev")
 _TRAIN_JOB: Final = ("TrainJob", "trainer.kubeflow.org")
+_SETTING: Final = re.compile(
+    "accelerator_type|engine_kwargs|gpu_memory_utilization|tensor_parallel_size"
+)
+"""Settings of programs in a text."""
 _FIRST_CONTAINER: Final = {
     "serving.knative.dev": "user-container",
     "serving.kserve.io": KSERVE_CONTAINER,
@@ -166,12 +170,16 @@ def made_elsewhere(obj: Json, kind: str, version: str) -> list[Unjudged]:
     group = version.rpartition("/")[0]
     if group == ARGO_GROUP:
         return list(references(obj))
+    if group == "ray.io":
+        found = _SETTING.findall(text_of(obj, "spec", "serveConfigV2"))
+        why = f"it sets {named(dict.fromkeys(found))}"
+        return [Unjudged(("spec", "serveConfigV2"), why)] if found else []
     if (kind, group) != _TRAIN_JOB:
         return []
     spec = part(obj, "spec")
     runtime = part(spec, "runtimeRef")
-    named = f"{runtime.get('kind') or 'ClusterTrainingRuntime'} {runtime.get('name')}"
-    return [Unjudged(("spec", "runtimeRef"), shortened(named, LONGEST_STORED))]
+    which = f"{runtime.get('kind') or 'ClusterTrainingRuntime'} {runtime.get('name')}"
+    return [Unjudged(("spec", "runtimeRef"), shortened(which, LONGEST_STORED))]
 
 
 def _search(obj: Json, read: ReadText | None) -> list[Template]:

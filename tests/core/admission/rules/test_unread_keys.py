@@ -98,6 +98,21 @@ def test_an_annotation_of_ours_among_the_labels_earns_a_warning(key, value, line
     )
 
 
+def test_a_key_for_which_no_line_is_admitted_is_to_be_removed():
+    keys = {f"{PREFIX}GPU-class": "b", ASKING[0]: "8Gi"}
+    limits = {f"{PREFIX}gpu-clas": "1"}
+    main = a_container("main", resources={"limits": limits})
+    pod = a_pod(annotations=keys, labels={ASKING[1]: "a"}, containers=[main])
+    assert decided(pod).unread == tuple(
+        f"{path}: remove it; {why}, and as {ASKING[1]} the pod would be denied"
+        for path, why in (
+            (f"metadata.labels[{ASKING[1]}]", AS_LABEL),
+            (f"metadata.annotations[{PREFIX}GPU-class]", NO),
+            (f"{LIMITS}[{PREFIX}gpu-clas]", NO_NODE),
+        )
+    )
+
+
 def test_a_mistyped_key_with_a_wrong_amount_earns_the_right_one():
     (note,) = decided(a_pod(annotations={f"{PREFIX}gpu-mem": "8GB"})).unread
     assert ": write vramwarden.io/gpu-memory: 8G in its place; " in note

@@ -72,9 +72,8 @@ _NVIDIA_NAMES: Final = frozenset({"gpumemory", "gpumem", "vram"})
 """Names below NVIDIA's domain that nothing reads, without punctuation: NVIDIA has no amounts."""
 _PUNCTUATION: Final = re.compile(r"[._-]")
 _SIMPLE: Final = re.compile(r"[0-9A-Za-z.,=+/% _-]{1,256}")
-_UNREAD: Final = "nothing reads this key"
+UNREAD: Final = "nothing reads this key"
 _AS_LABEL: Final = "as a label it asks for nothing"
-_NOBODY_READS: Final = (_UNREAD, _AS_LABEL)
 _NO_NODE: Final = "no node has this resource"
 _MEANINGS: Final = {
     WHOLE_GPU: Meaning.GPUS,
@@ -264,7 +263,7 @@ def _of_keys(case: Case) -> Iterator[str]:
         for key, meant in near_misses(keys, field):
             if case.asks and "/" not in key:
                 continue
-            why = _UNREAD
+            why = UNREAD
             # What KAI reads has no unit; with one it is meant for us.
             if key in FOREIGN_ANNOTATIONS and not keys[key].strip()[-1:].isalpha():
                 why = f"{FOREIGN_ANNOTATIONS[key][0].name} reads it, vramwarden does not"
@@ -285,9 +284,9 @@ def _instead(case: Case, field: str, key: str, meant: tuple[str, str] | None, wh
         return f"{path}: remove it; {why}"
     line = _line(case, *meant)
     if not line:
-        return f"{path}: {why}; as {meant[0]} the pod would be denied"
+        return f"{path}: remove it; {why}, and as {meant[0]} the pod would be denied"
     where = " under metadata.annotations" if field == "labels" else " in its place"
-    return f"{path}: write {line}{where if why in _NOBODY_READS else ''}; {why}"
+    return f"{path}: write {line}{where if why in {UNREAD, _AS_LABEL} else ''}; {why}"
 
 
 def _has(case: Case, key: str, container: str = "") -> bool:
@@ -403,7 +402,7 @@ def _in_place(case: Case, container: Container, name: str, key: str, value: str)
         return f"remove it; {_NO_NODE}"
     line = _line(case, key, value, container.name)
     if not line:
-        return f"{_NO_NODE}; as {key} the pod would be denied"
+        return f"remove it; {_NO_NODE}, and as {key} the pod would be denied"
     case.lines.remove(container.name, [name])
     return f"remove it and write the annotation {line}; {_NO_NODE}"
 
@@ -432,11 +431,11 @@ def _unread_in(case: Case, field: str, keys: Mapping[str, str]) -> Iterator[str]
     found = list(unread(keys, "Pod", field))
     read = case.policy.pod_labels if found and field == "labels" else ()
     for key in islice((one for one in found if one not in read), SHOWN):
-        meant, why = key_meant(key), _UNREAD
+        meant, why = key_meant(key), UNREAD
         if field == "labels":
-            why = _AS_LABEL if meant else _UNREAD
+            why = _AS_LABEL if meant else UNREAD
         elif not meant:
-            why = f"{_UNREAD}, unlike {', '.join(ASKING_ANNOTATIONS)}"
+            why = f"{UNREAD}, unlike {', '.join(ASKING_ANNOTATIONS)}"
         yield _instead(case, field, key, (meant, keys[key]) if meant else None, why)
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _LARGEST_INTEGER: Final = 2**64 - 1
 _AMOUNTS: Final = ("limits", "requests")
+_HOLD_AMOUNTS: Final = frozenset(("resources", kind) for kind in _AMOUNTS)
 _IN_BYTES: Final = frozenset({"memory", "ephemeral-storage"})
 _MOST_REJECTED: Final = 32
 """Malformed fields of one pod, beyond which nobody reads on."""
@@ -120,7 +121,7 @@ def as_sent(value: Any, above: tuple[str, str] = ("", "")) -> Any:
     if isinstance(value, dict):
         return {
             key: item.text
-            if isinstance(item, ExactFloat) and _holds_amounts(above)
+            if isinstance(item, ExactFloat) and above in _HOLD_AMOUNTS
             else as_sent(item, (above[1], key))
             for key, item in value.items()
         }
@@ -129,7 +130,3 @@ def as_sent(value: Any, above: tuple[str, str] = ("", "")) -> Any:
     if isinstance(value, ExactFloat) or (type(value) is int and abs(value) > _LARGEST_INTEGER):
         return float(value)
     return value
-
-
-def _holds_amounts(above: tuple[str, str]) -> bool:
-    return above in {("resources", kind) for kind in _AMOUNTS}

@@ -22,7 +22,7 @@ from webhook.tools.admit.judge.migration.foreign_pod import (
     requests_without_pod,
 )
 from webhook.tools.admit.judge.migration.rewrite import migrate
-from webhook.tools.admit.judge.verdict import Remark, Sort, judge, title_of
+from webhook.tools.admit.judge.verdict import Remark, Sort, judge
 from webhook.tools.shared.bounds import LEAST_WRITTEN, MOST_GROWTH
 from webhook.tools.shared.manifests.documents import (
     LineIndex,
@@ -64,11 +64,6 @@ class Other:
     line: int
     notes: tuple[Remark, ...] = ()
     """Notes of a migration about it."""
-
-    @property
-    def title(self) -> str:
-        """Which object it is; it may be one without a namespace."""
-        return title_of(self.object)
 
     @property
     def is_policy(self) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.core.pod.fields import part
+from webhook.core.pod.fields import as_objects, part
 from webhook.core.pod.quantity import MIB, format_bytes
 from webhook.names import (
     CAP_BYTES_ENV,
@@ -72,7 +72,7 @@ def _added(before: Json, after: Json) -> Iterator[tuple[str, str]]:
     yield "sidecar", _sidecar(now[ENFORCER_CONTAINER]) if ENFORCER_CONTAINER in now else ""
     yield "nodes", "; ".join(map(_worded, _more(list(_nodes(old)), list(_nodes(new)))))
     yield "prefers", "; ".join(map(_worded, _more(list(_preferred(old)), list(_preferred(new)))))
-    tolerations = _more(_list(old, "tolerations"), _list(new, "tolerations"))
+    tolerations = _more(as_objects(old.get("tolerations")), as_objects(new.get("tolerations")))
     yield "tolerations", ", ".join(str(one.get("key", "all")) for one in tolerations)
     variables = (
         f"{name}: {', '.join(_variables(was.get(name, {}), one))}"
@@ -80,7 +80,7 @@ def _added(before: Json, after: Json) -> Iterator[tuple[str, str]]:
         if name != ENFORCER_CONTAINER and _variables(was.get(name, {}), one)
     )
     yield "variables", "; ".join(variables)
-    volumes = _more(_list(old, "volumes"), _list(new, "volumes"))
+    volumes = _more(as_objects(old.get("volumes")), as_objects(new.get("volumes")))
     yield "volumes", ", ".join(str(one.get("name")) for one in volumes)
     fields = (f"{key}: {_shown(new[key])}" for key in _POD_FIELDS if new.get(key) != old.get(key))
     yield "pod", ", ".join(fields)
@@ -91,8 +91,8 @@ def _added(before: Json, after: Json) -> Iterator[tuple[str, str]]:
 
 
 def _sidecar(container: Json) -> str:
-    caps = (one.get("value") for one in _list(container, "env") if one.get("name") == CAP_BYTES_ENV)
-    cap = next(caps, None)
+    env = {one.get("name"): one.get("value") for one in as_objects(container.get("env"))}
+    cap = env.get(CAP_BYTES_ENV)
     limits = _limits(container)
     bounds = ", ".join(f"{amount} {name}" for name, amount in limits.items())
     held = f"cap {format_bytes(int(cap))} per GPU; " if cap else ""
@@ -106,13 +106,13 @@ def _limits(container: Json) -> Json:
 def _nodes(spec: Json) -> Iterator[Json]:
     for key, value in part(spec, "nodeSelector").items():
         yield {"key": key, "operator": "In", "values": [value]}
-    for term in _list(part(spec, *_AFFINITY, _REQUIRED), "nodeSelectorTerms"):
-        yield from _list(term, "matchExpressions")
+    for term in as_objects(part(spec, *_AFFINITY, _REQUIRED).get("nodeSelectorTerms")):
+        yield from as_objects(term.get("matchExpressions"))
 
 
 def _preferred(spec: Json) -> Iterator[Json]:
-    for term in _list(part(spec, *_AFFINITY), _PREFERRED):
-        yield from _list(part(term, "preference"), "matchExpressions")
+    for term in as_objects(part(spec, *_AFFINITY).get(_PREFERRED)):
+        yield from as_objects(part(term, "preference").get("matchExpressions"))
 
 
 def _worded(expression: Json) -> str:
@@ -142,7 +142,7 @@ def _worded(expression: Json) -> str:
 
 def _variables(before: Json, after: Json) -> list[str]:
     """Return the names of what was added; a plain value that hides GPUs is worth to be seen."""
-    added = _more(_list(before, "env"), _list(after, "env"))
+    added = _more(as_objects(before.get("env")), as_objects(after.get("env")))
     return [
         f"{one.get('name')}=void" if one.get("value") == "void" else str(one.get("name"))
         for one in added
@@ -151,7 +151,7 @@ def _variables(before: Json, after: Json) -> list[str]:
 
 def _containers(spec: Json) -> dict[str, Json]:
     fields = ("initContainers", "containers")
-    return {str(one.get("name")): one for field in fields for one in _list(spec, field)}
+    return {str(one.get("name")): one for field in fields for one in as_objects(spec.get(field))}
 
 
 def _more(before: list[Any], after: list[Any]) -> list[Any]:
@@ -159,11 +159,6 @@ def _more(before: list[Any], after: list[Any]) -> list[Any]:
     return [
         one for index, one in enumerate(after) if one not in before and one not in after[:index]
     ]
-
-
-def _list(holder: Json, key: str) -> list[Any]:
-    found = holder.get(key)
-    return found if isinstance(found, list) else []
 
 
 def _shown(value: object) -> str:

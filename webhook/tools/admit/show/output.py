@@ -19,6 +19,7 @@ from webhook.tools.admit.judge.verdict import (
     UNREAD,
     WARNING,
     remarks,
+    title_of,
 )
 from webhook.tools.admit.show import reports
 from webhook.tools.admit.show.added import described
@@ -93,7 +94,7 @@ def show(
             said = [(other.line, "no pod template")] if verbose else []
             said += [(one.line, f"{NOTE}: {one.text}") for one in other.notes]
             for line, text in said:
-                shown = printable(f"{source.name}:{line}: {other.title}: {text}")
+                shown = printable(f"{source.name}:{line}: {title_of(other.object)}: {text}")
                 stderr.write(f"{shown}\n")
     if is_held:
         if len(sources) > 1:

@@ -104,7 +104,7 @@ class ManifestObject:
             first = replace(templates[0], unjudged=(*others, *templates[0].unjudged))
             templates = [first, *templates[1:]]
         for template in templates:
-            own = [one for one in stray if (one.templates or templates)[0].path == template.path]
+            own = [one for one in stray if template.path in (one.paths or [templates[0].path])]
             keys = (*own, *(elsewhere if template.form is Form.ELSEWHERE else ()))
             yield Target(self, template, keys, is_one_of_many=len(templates) > 1)
 

@@ -20,7 +20,7 @@ from webhook.core.nvidia.variables import (
 from webhook.core.pod.fields import as_object
 from webhook.core.pod.findings import annotation_path
 from webhook.core.pod.foreign import WHOLE_GPU
-from webhook.core.pod.shapes import Form, shown_path, walk
+from webhook.core.pod.shapes import Form, shown_path, value_at, walk
 from webhook.core.pod.templates import makes_no_pods
 from webhook.core.pod.views import read_pod
 from webhook.core.policy.match import matches_any
@@ -142,16 +142,10 @@ class ForeignPod:
 def read_foreign_pod(pod: Json, template: Template, owner: Json) -> ForeignPod:
     """Read a pod, which the template of an owner makes; raises MalformedObjectError."""
     is_item = template.form is Form.CONTAINER
-    raw = _at(owner, template.path)
-    above = _at(owner, template.path[:-2]) if is_item else {}
+    raw = value_at(owner, template.path)
+    above = value_at(owner, template.path[:-2]) if is_item else {}
     own = raw if is_item else template.pod or {}
     return ForeignPod(read_pod(pod), template, raw, above, as_object(own.get("metadata")))
-
-
-def _at(value: Any, path: Path) -> Any:
-    for part in path:
-        value = value[part]
-    return value
 
 
 def amounts(container: Container, name: str) -> Iterator[tuple[str, str]]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from webhook.core.admission.rules.hints import written
 from webhook.core.nvidia.plugin import SLICE_PREFIX
 from webhook.core.pod.demand import asks_for_vram
 from webhook.core.pod.findings import annotation_path
@@ -67,7 +68,7 @@ def migrate(source: ForeignPod, origin: Origin) -> Migration:
     return Migration(
         product.name,
         _edits_of(source, product, asked, entries),
-        ", ".join(_line(key, value) for key, value in entries.items()),
+        ", ".join(written(key, value) for key, value in entries.items()),
         (*_shared(source, product, asked), *asked.notes, *notes_about_pod(source, product, asked)),
     )
 
@@ -125,10 +126,6 @@ def _left(source: ForeignPod, product: Product) -> Iterator[Note]:
             if name.startswith(SLICE_PREFIX):
                 path = f"{container.path}.resources.limits[{name}]"
                 yield Note(path, f"{name} is a GPU of its own and stays; no share replaces it")
-
-
-def _line(key: str, value: str) -> str:
-    return f'{key}: "{value}"' if value.isdigit() else f"{key}: {value}"
 
 
 def _edits_of(
