@@ -11,6 +11,8 @@ import copy
 import re
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
 from webhook.core.pod.foreign import FOREIGN_RESOURCES
 from webhook.core.pod.quantity import canonical, parse_quantity
 from webhook.names import ASKING_ANNOTATIONS
@@ -292,6 +294,18 @@ def lengthened(pod: Json, path: str, found: re.Match[str]) -> Json:
     return pod
 
 
+def starting(pod: Json, path: str, found: re.Match[str]) -> Json:
+    """Write a command with a flag."""
+    return put(pod, path, ["python", "main.py", found[1]])
+
+
+def scalar(pod: Json, path: str, found: re.Match[str]) -> Json:
+    """Write a text as the whole of a field, as YAML reads it."""
+    value = yaml.safe_load(found[1])
+    assert ".resources" in path or isinstance(value, str), found[1]
+    return put(pod, path, value)
+
+
 def with_variable(pod: Json, path: str, found: re.Match[str]) -> Json:
     in_container(pod, path).setdefault("env", []).append({"name": found[1], "value": found[2]})
     return pod
@@ -310,6 +324,9 @@ def replaced(pod: Json, path: str, found: re.Match[str]) -> Json:
     """Write one text in place of another, or remove it."""
     holder, key = holder_of(pod, path)
     old, new = (found[2], found[1]) if found.re.groups > 1 else (found[1], "")
+    if holder[key] == old and new:
+        new = yaml.safe_load(new)
+        assert isinstance(new, str), found[1]
     assert old in holder[key]
     holder[key] = holder[key].replace(old, new)
     return pod
@@ -364,6 +381,7 @@ CURES: list[tuple[str, Any]] = [
     # programs that size themselves by the whole GPU
     (rf"^add (\S+) to the shell's line{ON}", one(lengthened)),
     (rf"^add (--\S+) after (.+?){ON}", one(inserted)),
+    (rf"^add (--\S+) to the command that starts ComfyUI{ON}", one(starting)),
     (rf"^add (--\S+){ON}", one(served)),
     (rf"^add ([A-Z_]+)=(\S+){ON}", one(with_variable)),
     (
@@ -378,7 +396,7 @@ CURES: list[tuple[str, Any]] = [
     ),
     (rf"^write (--?[a-z_-]+)(=\S+){ON}", one(with_flag)),
     (rf"""^write (["']?[A-Za-z_-]+)(["']?\s*[:=]\s*\S+){ON}""", one(with_flag)),
-    (rf"^write (\S+){ON}", one(lambda pod, path, found: put(pod, path, found[1]))),
+    (rf"^write (\S+){ON}", one(scalar)),
     (r"^remove (\S+); only containers with VRAM", one(replaced)),
     (r"^write (.+) or more(, and remove vramwarden.io/vram)?; ", one(enlarged)),
     (r"^\S+ is too little; ", nothing),

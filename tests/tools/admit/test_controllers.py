@@ -233,6 +233,8 @@ def test_a_spark_application_is_judged_with_what_spark_adds(spec, said):
         ("huggingface: {args: [--model_id=a]}", True),
         ("model: {modelFormat: {name: huggingface}, args: [--backend=huggingface]}", False),
         ("model: {modelFormat: {name: huggingface}, runtime: own}", False),
+        ("model: {modelFormat: {name: huggingface}, runtime: kserve-huggingfaceserver}", True),
+        ("model: {modelFormat: {name: onnx}, runtime: kserve-huggingfaceserver}", False),
         ("model: {modelFormat: {name: onnx}}", False),
         ("model: {modelFormat: {name: huggingface}, image: own}", False),
     ],

@@ -12,7 +12,6 @@ the layers and the context, and `--fit` plans by what is free on the whole GPU (
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
@@ -51,8 +50,9 @@ class SizedProgram(NamedTuple):
     """File of the model's repository that has the bound, if no flag and no variable reaches it."""
     variables: str = ""
     """Pattern of the variables that it reads itself, so that one of `envFrom` may bound it."""
-    flags_variable: str = ""
-    """Variable, in lowercase, with flags that the entry points of its images read."""
+    flags_variables: tuple[tuple[str, str], ...] = ()
+    """Variables with flags, each with the pattern of a name by which an image is known to read it;
+    `args` would replace the image's command."""
 
     def ignores(self, variable: str) -> bool:
         """Return True if a variable is named like the bound, and the program does not read it."""
@@ -171,7 +171,11 @@ PROGRAMS: Final = (
         runs_in_image=r"main\.py|entrypoint\.sh\0(?=__)",
         of="spare",
         variables=r"pytorch_(?:cuda_)?alloc_conf",
-        flags_variable="cli_args",
+        # runner-scripts/entrypoint.sh of YanWenKun/ComfyUI-Docker; README.md of ai-dock/comfyui
+        flags_variables=(
+            ("CLI_ARGS", r"comfyui-boot|\bcli_args\b"),
+            ("COMFYUI_ARGS", r"ai-dock/comfyui|\bcomfyui_args\b"),
+        ),
     ),
 )
 
@@ -233,6 +237,15 @@ _NOT_THE_SERVER: Final = re.compile(
     "|plugin|adapter|cpu|tpu|neuron|docs|lora-syncer|worker(?=-))(?![a-z])"
 )
 """Words of images that are named after a server and run something else."""
+_OTHERS: Final = re.compile(
+    r"\A(?!.*:cpu).*(?<![a-z0-9])(?:cupy|jax|julia|llama[._-]?cpp|ollama|onnxruntime|pytorch|rapidsai"
+    "|tei|tensorflow|text-embeddings-inference|tritonserver)(?![a-z0-9])"
+    rf"|(?<![\w.])(?:llama_server|ollama{GAP}serve|text_embeddings_router|tritonserver"
+    rf"|tensorflow_model_server|dask(?:_cuda_|{GAP}cuda{GAP})worker)(?![\w.])"
+)
+"""Found in the image, or in the line of commands after it, of programs that need no bound."""
+_IS_SERVER: Final = re.compile("(?:vllm-openai|huggingfaceserver|lmsysorg/|nvidia/vllm|rhaiis/)")
+"""Found in images whose entry point is the server itself, and no script."""
 _RUNS: Final = re.compile(
     rf"(?<![\w.])(?:{'|'.join(f'({program.runs})' for program in PROGRAMS)})(?![\w.])"
 )
@@ -249,17 +262,27 @@ _MODEL: Final = (
 
 
 def program_of(container: Container, line: CommandLine) -> SizedProgram | None:
-    """Return the program of the table that a container runs, or None."""
-    raw, plain = container.raw, line.words.plain[: line.end]
-    image = raw.get("image")
-    if type(image) is str and len(image) <= LONGEST_REFERENCE:
-        by_image = program_of_image(image)
-        starts_other = line.line is not None or OTHER_COMMAND.match(plain)
-        of_entry_point = not raw.get("command") and not starts_other
-        if by_image and (of_entry_point or re.search(by_image.runs_in_image, plain)):
-            return by_image
-    found = _RUNS.search(_commands(line))
-    return PROGRAMS[found.lastindex - 1] if found and found.lastindex else None
+    """Return the program of the table that a container runs, or None.
+
+    A script of an image that starts it may read variables that are named like the bound.
+    """
+    plain, image = line.words.plain[: line.end], _image_of(container)
+    starts_other = container.raw.get("command") or line.line or OTHER_COMMAND.match(plain)
+    program = next((program for program in PROGRAMS if re.search(program.image, image)), None)
+    if program and starts_other and not re.search(program.runs_in_image, plain):
+        program = None
+    if program is None and (found := _RUNS.search(_commands(line))):
+        program = PROGRAMS[(found.lastindex or 0) - 1]
+    if program is None or start_of(program, line) or _IS_SERVER.search(image):
+        return program
+    name = program.bound.strip("-").replace("-", "_")
+    variables = rf"{program.variables or _NEVER}|\w*{name}"
+    return program._replace(bounds=f"{program.bounds}|{name}=", variables=variables)
+
+
+def uses_gpu(container: Container, line: CommandLine) -> bool:
+    """Return True if a container seems to run a program that is documented and has no row."""
+    return _OTHERS.search(f"{_image_of(container)}\n{_commands(line)}") is not None
 
 
 def start_of(program: SizedProgram, line: CommandLine) -> re.Match[str] | None:
@@ -290,12 +313,11 @@ def gpu_flags(plain: str, *, known: bool) -> list[re.Match[str]]:
     return max(processes, model, key=lambda flags: prod(int(one["count"]) for one in flags))
 
 
-@lru_cache(maxsize=256)
-def program_of_image(image: str) -> SizedProgram | None:
-    """Return the program of the table that an image's entry point starts, or None."""
+def _image_of(container: Container) -> str:
+    """Return a container's image in lowercase; empty if its name is of no server."""
+    image = container.raw.get("image")
+    if type(image) is not str or len(image) > LONGEST_REFERENCE:
+        return ""
     # registry.example:5000/vllm/name:tag@sha256:digest
-    image = image.lower()
-    name = re.split("[:@]", image.rpartition("/")[2], maxsplit=1)[0]
-    if _NOT_THE_SERVER.search(name):
-        return None
-    return next((program for program in PROGRAMS if re.search(program.image, image)), None)
+    name = re.split("[:@]", image.lower().rpartition("/")[2], maxsplit=1)[0]
+    return "" if _NOT_THE_SERVER.search(name) else image.lower()

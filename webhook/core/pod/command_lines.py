@@ -39,6 +39,10 @@ _COMMAND: Final = re.compile(
     r"""(?:\$\([^()]*\)|"[^"]*"|'[^']*'|`[^`]*`|[<>]&|&>|\\[;&|]|[^;&|\n])++"""
 )
 """One command of a shell's line."""
+_KEPT: Final = re.compile(
+    r"""(?:\w\+?=(?:"[^"]*|'[^']*|\([^()]*)|(?<!\w)set __(?:(?!set __)[^;&|\n])*)\Z"""
+)
+"""Beginning of words that a variable keeps for a later command."""
 
 
 class Word(NamedTuple):
@@ -85,14 +89,16 @@ class CommandLine(NamedTuple):
     def given_to(self, start: re.Match[str] | None) -> str:
         """Return the part of `words.plain` that a program may get, by the words that start it.
 
-        Of a shell's line it is what precedes the end of the program's own command.
+        Of a shell's line it is what precedes the end of the program's own command, if no variable
+        has that command.
         """
         plain = self.words.plain
         if start is None or self.words.at(start) is not self.line:
             return plain[: self.end]
         line_end = plain.index(_END, start.start())
         ends = (command.end() for command in _COMMAND.finditer(plain, 0, line_end))
-        end = next((end for end in ends if end > start.start()), line_end)
+        is_kept = _KEPT.search(plain, 0, start.start())
+        end = next((end for end in ends if end > start.start() and not is_kept), line_end)
         return plain[:end] + plain[line_end : self.end]
 
 

@@ -101,7 +101,8 @@ def _of_kserve(component: Json, path: Path, common: Json) -> Template:
         runtime = text_of(component, one, "runtime")
         # KServe's own runtime for the format runs vLLM.
         served = (one, text_of(component, one, "modelFormat", "name"))
-        image = {"image": "huggingfaceserver"} if "huggingface" in served and not runtime else {}
+        is_own = runtime in {"", "kserve-huggingfaceserver"} and "huggingface" in served
+        image = {"image": "huggingfaceserver"} if is_own else {}
         spec["containers"] = [{**image, **part(component, one), "name": KSERVE_CONTAINER}]
         places["spec", "containers", 0] = (*path, one) if one else path
         if one:

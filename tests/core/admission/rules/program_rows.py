@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+NAME = "VRAMWARDEN_GPU_MEMORY_FRACTION"
 REFERENCE = "$(VRAMWARDEN_GPU_MEMORY_FRACTION)"
 VLLM = "vllm/vllm-openai:v0.11.0"
 SGLANG = "lmsysorg/sglang:latest"
@@ -21,6 +22,7 @@ VLLM_LINE = f"--gpu-memory-utilization={REFERENCE}"
 SGLANG_LINE = f"--mem-fraction-static={REFERENCE}"
 TGI_LINE = f"--cuda-memory-fraction={REFERENCE}"
 FREE = "=0.1635 on a GPU of 80Gi with weights of half the amount; "
+ONE_FREE = '"0.1635"' + FREE.removeprefix("=0.1635")
 WHOLE = "is of the whole GPU, not of this container's 24Gi"
 ALONE = "takes"
 NOBODY = "no program gets the words after the line of sh -c"
@@ -96,7 +98,19 @@ IMAGES = {
         args(TRITON.format("trtllm-python-"), "tritonserver", "--model-repository=/m"),
         "write 0.1635 as kv_cache_free_gpu_mem_fraction into config.pbtxt before the start on a",
     ),
-    COMFY: wrong(args(COMFY), f"{ARGS}: add --reserve-vram=56 on a GPU of 80Gi; ComfyUI {ALONE}"),
+    # Images with a command and no entry point: arguments would replace it.
+    COMFY: wrong(
+        args(COMFY),
+        "spec.containers[0].env: add CLI_ARGS=--reserve-vram=56 on a GPU of 80Gi; ComfyUI takes",
+    ),
+    "ai-dock": wrong(
+        args("ghcr.io/ai-dock/comfyui:latest"),
+        "spec.containers[0].env: add COMFYUI_ARGS=--reserve-vram=56 on a GPU of 80Gi; ComfyUI ",
+    ),
+    "another ComfyUI": wrong(
+        args("team/comfyui:1"),
+        "spec.containers[0].command: add --reserve-vram=56 to the command that starts ComfyUI on a",
+    ),
     # Named alike, or in need of no bound.
     **{
         image: args(image)
@@ -326,6 +340,53 @@ BOUNDS = {
     "JAX, a part": Row(
         OWN, env(XLA_PYTHON_CLIENT_PREALLOCATE="true", XLA_CLIENT_MEM_FRACTION=REFERENCE)
     ),
+    # A line's variable that has the words which start it: another command may lengthen them.
+    **{
+        f"vLLM, kept in {text[:9]!r}": line(text.format(VLLM_LINE))
+        for text in (
+            "CMD='vllm serve m'; CMD=\"$CMD {}\"; exec $CMD",
+            'export A=1\nCMD="exec vllm serve m"\necho "$CMD"; eval "$CMD {}"',
+            "args=(vllm serve m)\nargs+=({})\n${{args[@]}}",
+            "run+=(\n  vllm serve m\n  --port 80\n); run+=({}); ${{run[@]}}",
+            'set -- vllm serve m; set -- "$@" {}; exec "$@"',
+        )
+    },
+    **{
+        f"vLLM, kept unbounded in {text[:9]!r}": wrong(line(text), IN_LINE)
+        for text in (
+            "CMD='vllm serve m'; exec $CMD",
+            "args=(vllm serve m)\n${args[@]}",
+            "set -- vllm serve m; exec",
+        )
+    },
+    "vLLM, kept with a number": wrong(
+        line('CMD="vllm serve m"; eval "$CMD --gpu-memory-utilization 0.9"'),
+        f"{ARGS}[0]: write {VLLM_LINE}; 0.9 is",
+    ),
+    # Scripts of other images may read variables.
+    "vLLM, a script's variable": Row(
+        "substratusai/vllm:v0.6", env(GPU_MEMORY_UTILIZATION=REFERENCE)
+    ),
+    "SGLang, a script's variable": Row(
+        "team/sglang:1", {"args": ["--tp=1"], **env(MEM_FRACTION_STATIC=REFERENCE)}
+    ),
+    "vLLM, a script with flags": Row(
+        OWN, {"args": ["--max-model-len=8192"], **env(GPU_MEMORY_UTILIZATION=REFERENCE)}
+    ),
+    "vLLM, a script's variables from elsewhere": Row(
+        "team/vllm:1", {"envFrom": [{"configMapRef": {"name": "m"}}]}
+    ),
+    "vLLM, a number for a script": wrong(
+        Row("substratusai/vllm:v0.6", env(GPU_MEMORY_UTILIZATION="0.9")),
+        f"env[0].value: write {REFERENCE}; 0.9 {WHOLE}",
+    ),
+    "vLLM, another image's command": wrong(
+        Row(
+            "team/vllm:1",
+            {"command": ["vllm", "serve", "m"], **env(GPU_MEMORY_UTILIZATION=REFERENCE)},
+        ),
+        "vLLM does not read GPU_MEMORY_UTILIZATION, and takes",
+    ),
     # Of other servers, and what is nearly a bound.
     **{
         f"vLLM, behind {separator!r}": wrong(line(f"vllm serve m{separator}x {VLLM_LINE}"), IN_LINE)
@@ -355,7 +416,25 @@ BOUNDS = {
     "vLLM, a variable without a reader": wrong(
         Row(OWN, {"command": ["vllm", "serve", "m"], **env(EXTRA_ARGS=VLLM_LINE)}), ADD_VLLM
     ),
-    "vLLM, misspelt": wrong(args(VLLM, "--gpu-memory-utilisation=0.5"), ADD_VLLM),
+    **{
+        f"vLLM, misspelt {flag}": wrong(
+            args(VLLM, "--model=m", *f"{flag}{value}".split()),
+            f"{ARGS}[1]: write --gpu-memory-utilization{right} in place of {flag}{wrong_value}; v",
+        )
+        for flag in ("--gpu-memory-utilisation", "--gpu_memory_utilzation", "--gpu-mem-utilization")
+        for value, right, wrong_value in (
+            ("=0.5", f"={REFERENCE}", "=0.5"),
+            (f" {REFERENCE}", "", ""),
+        )
+    },
+    "vLLM, misspelt in a line": wrong(
+        line(f"vllm serve m --gpu-memory-utilisation {REFERENCE}"),
+        f"{ARGS}[0]: write --gpu-memory-utilization in place of --gpu-memory-utilisation; vLLM",
+    ),
+    "ComfyUI, misspelt": wrong(
+        args(COMFY, "--reserved-vram=8"),
+        f"{ARGS}[0]: write --reserve-vram=56 in place of --reserved-vram=8 on a GPU of 80Gi; Comfy",
+    ),
     "ComfyUI, a variable without a reader": wrong(
         Row(COMFY, {"command": ["python", "main.py"], **env(CLI_ARGS="--reserve-vram 56")}),
         f"{ARGS}: add --reserve-vram=56 on ",
@@ -459,7 +538,7 @@ LITERALS = {
     **{
         f"JAX, {value}": wrong(
             Row(OWN, env(XLA_PYTHON_CLIENT_PREALLOCATE=value)),
-            "spec.containers[0].env[0].value: write false; JAX takes three quarters of the GPU",
+            'spec.containers[0].env[0].value: write "false"; JAX takes three quarters of the GPU',
         )
         for value in ("true", "True", "1")
     },
@@ -494,19 +573,35 @@ LITERALS = {
     ),
     "TensorRT-LLM": wrong(
         runs("trtllm-serve", "m", "--kv_cache_free_gpu_memory_fraction", "0.9"),
-        f"{COMMAND}[3]: write {FREE[1:]}0.9 is of what the weights leave free",
+        f"{COMMAND}[3]: write {ONE_FREE}0.9 is of what the weights leave free",
     ),
     "TensorRT-LLM in Triton": wrong(
         line("fill_template.py -i x kv_cache_free_gpu_mem_fraction:0.9 && exec tritonserver"),
         f"write kv_cache_free_gpu_mem_fraction:{FREE[1:]}0.9 is of what the weights leave free",
     ),
+    **{
+        f"the fraction, {name}": wrong(
+            Row(OWN, fields), f"{right}; the fraction exceeds this container's 24Gi by the weights"
+        )
+        for name, right, fields in (
+            (
+                "TensorRT-LLM",
+                f"{COMMAND}[3]: write {ONE_FREE.removesuffix('; ')}",
+                {"command": ["trtllm-serve", "m", "--free_gpu_memory_fraction", REFERENCE]},
+            ),
+            (
+                "LMDeploy",
+                f"{ARGS}[0]: write --cache-max-entry-count{FREE.removesuffix('; ')}",
+                line(f"lmdeploy serve api_server --cache-max-entry-count ${NAME}").fields,
+            ),
+        )
+    },
     "LMDeploy": wrong(
         runs("lmdeploy", "serve", "api_server", "m", "--cache-max-entry-count", "0.8"),
-        f"{COMMAND}[5]: write {FREE[1:]}0.8 is of what the weights leave free",
+        f"{COMMAND}[5]: write {ONE_FREE}0.8 is of what the weights leave free",
     ),
 }
 
-NAME = "VRAMWARDEN_GPU_MEMORY_FRACTION"
 INSTEAD = f"write {REFERENCE} in place of "
 REFERENCES = {
     "$NAME": wrong(

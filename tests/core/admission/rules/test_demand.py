@@ -30,6 +30,20 @@ PROGRAMS = {
     "served": {"command": ["vllm", "serve", "m", "--gpu-memory-utilization=0.1"]},
     "own": {"env": [{"name": "PART", "value": FRACTION}]},
     "side": {"image": "vllm/vllm-openai", "args": [BOUND], "restartPolicy": "Always"},
+    "webui": {
+        "image": "ghcr.io/open-webui/open-webui:main",
+        "args": ["--ollama-url=http://ollama"],
+    },
+    "ollama-ui": {"image": "team/ollama-ui:1"},
+    "llama": {"image": "ghcr.io/ggml-org/llama.cpp:server-cuda", "args": ["-m", "/m.gguf"]},
+    "ollama": {"image": "ollama/ollama:0.12"},
+    "tei": {"image": "ghcr.io/huggingface/text-embeddings-inference:1.8"},
+    "tei-cpu": {"image": "ghcr.io/huggingface/text-embeddings-inference:cpu-1.8"},
+    "triton": {"image": "own", "command": ["tritonserver", "--model-repository=/m"]},
+    "serving": {"image": "tensorflow/serving:2.18-gpu"},
+    "torch": {"image": "nvcr.io/nvidia/pytorch:25.01-py3", "command": ["python", "train.py"]},
+    "jax": {"image": "nvcr.io/nvidia/jax:25.01-py3"},
+    "script": {"image": "own", "command": ["sh", "-c", "exec ollama serve"]},
     "exporter": {"image": "nginx/nginx-prometheus-exporter"},
     "check": {"command": ["sh", "-c", "curl http://localhost:8000 && pgrep vllm serve"]},
 }
@@ -56,6 +70,17 @@ PROGRAMS = {
         ("vllm", "nginx vllm own", ""),
         ("istio-proxy", "nginx istio-proxy vllm", "vllm=8Gi"),
         ("", "check exporter", "check=8Gi"),
+        *[
+            ("", f"webui {name}", f"{name}=8Gi")
+            for name in ("llama", "ollama", "tei", "triton", "serving", "torch", "jax", "script")
+        ],
+        ("", "ollama webui", ""),
+        ("", "webui tei-cpu", "webui=8Gi"),
+        ("", "nginx ollama-ui", "nginx=8Gi"),
+        ("", "ollama tei", "ollama=8Gi"),
+        ("", "vllm tei", ""),
+        ("", "tei served", "served=8Gi"),
+        ("", "own ollama", ""),
     ],
 )
 def test_an_amount_without_a_name_is_a_warning_if_it_may_be_for_another(default, names, line):

@@ -136,7 +136,7 @@ def test_a_number_that_fits_no_gpu_is_warned_of_and_one_that_may_fit_is_not():
 def test_more_gpus_than_the_rule_allows_are_not_suggested():
     pod = pod_of(server(args=[VLLM_LINE, "--tensor-parallel-size", "4"]), count=2)
     (said,) = assert_followed(pod, a_rule(max_gpu_count=2))
-    assert ": write 2; " in said
+    assert ': write "2"; ' in said
     assert notes(server(args=[VLLM_LINE, "-tp=2"]), count=2) == ()
     words = ["--tensor-parallel-size=2", "--pipeline-parallel-size=2"]
     (said,) = assert_followed(

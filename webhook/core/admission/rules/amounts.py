@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.core.admission.accounting import is_translations
 from webhook.core.admission.rules.suggestions import bounds_of, suggestions_for
-from webhook.core.nvidia.memory_flags import program_of
+from webhook.core.nvidia.memory_flags import program_of, uses_gpu
 from webhook.core.nvidia.plugin import is_slice
 from webhook.core.pod.command_lines import OURS, read_command_lines
 from webhook.core.pod.demand import in_both, unequal_amounts
@@ -54,20 +54,24 @@ def readable_demand(case: Case) -> Iterable[Finding]:
 def meant_container(pod: Pod) -> str:
     """Return the container that seems to be meant by one quantity; empty if there is none.
 
-    | containers that name our variables, or else run a program of the table | meant |
+    | containers that name our variables, or else run a program of `memory_flags` | meant |
     | --- | --- |
     | only the one that gets the quantity, or only others | the first of them |
     | none, or both | none |
+
+    Programs without a row there count if there are no others.
     """
     if "=" in pod.annotations.get(GPU_MEMORY_ANNOTATION, "") or having_vram(pod):
         return ""
-    naming, running = [], []
+    naming, running, others = [], [], []
     for container, line in read_command_lines(pod.containers if len(pod.containers) > 1 else ()):
         if OURS in line.words.text:
             naming.append(container.name)
         elif program_of(container, line):
             running.append(container.name)
-    found = [*naming, *running]
+        elif uses_gpu(container, line):
+            others.append(container.name)
+    found = [*naming, *running] or others
     is_both = len(found) > 1 and default_container(pod, []) in found
     return found[0] if found and not is_both else ""
 
@@ -225,7 +229,12 @@ def _share_instead(container: Container, resource: str, case: Case) -> str:
     ]
     remove = " and ".join(("it", *others))
     do = f"to share a GPU remove {remove}{both} and set the annotation {GPU_MEMORY_ANNOTATION}"
-    if not _is_only_user(container, case):
+    users = [
+        one
+        for one in case.pod.containers
+        if one is container or any(map(case.policy.may_bring_gpus, requested(one)))
+    ]
+    if users != [container] or items(case.pod.spec, "resourceClaims", "spec"):
         return do
     name = container.name
     example = case.suggestions.example(lambda amount: {name: amount})
@@ -235,19 +244,6 @@ def _share_instead(container: Container, resource: str, case: Case) -> str:
     case.lines.annotations[GPU_MEMORY_ANNOTATION] = line
     case.lines.remove(name, (resource, *others))
     return f"{do}, e.g. to {line}"
-
-
-def _is_only_user(container: Container, case: Case) -> bool:
-    """Return True if only this container of the pod may have GPUs in another way than a share."""
-    if items(case.pod.spec, "resourceClaims", "spec"):
-        return False
-    return (
-        all(
-            one is container or not any(map(case.policy.may_bring_gpus, requested(one)))
-            for one in case.pod.containers
-        )
-        and container in case.pod.containers
-    )
 
 
 def whole_gpu_and_share(case: Case) -> Iterator[Finding]:

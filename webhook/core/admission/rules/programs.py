@@ -7,13 +7,14 @@ What each program reads is in `core.nvidia.memory_flags`.
 from __future__ import annotations
 
 import re
+from difflib import get_close_matches
 from itertools import chain, islice
 from math import prod
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from webhook.core.admission.rules.amounts import meant_container
 from webhook.core.admission.rules.hints import SHOWN
-from webhook.core.bounds import LONGEST_WORD, MOST_FRACTIONS
+from webhook.core.bounds import LONGEST_WORD, MOST_COMPARED, MOST_FRACTIONS
 from webhook.core.nvidia.gpu_sizes import LARGEST_GPU_BYTES, SMALLEST_USEFUL_BYTES
 from webhook.core.nvidia.memory_flags import (
     FRACTION,
@@ -24,7 +25,7 @@ from webhook.core.nvidia.memory_flags import (
     start_of,
 )
 from webhook.core.nvidia.programs import CONTEXT_BYTES, FRACTION_REFERENCE, usable_bytes
-from webhook.core.pod.command_lines import OURS, CommandLine, Words, read_command_lines
+from webhook.core.pod.command_lines import OURS, CommandLine, Word, Words, read_command_lines
 from webhook.core.pod.demand import in_both
 from webhook.core.pod.findings import annotation_path
 from webhook.core.pod.memory_annotation import MEMORY_PATH, memory_line
@@ -64,6 +65,7 @@ _OUR_REFERENCE: Final = re.compile(
     rf"(?<!\$)(?P<dollars>\$+)(?:\((?P<kubelet>{_OUR_NAME})\)"
     rf"|\{{(?P<braced>{_OUR_NAME})[^}}\s]{{0,64}}+\}}|(?P<bare>{_OUR_NAME}))"
 )
+_FLAG: Final = re.compile(r"(?<!\w)(?P<name>__\w{3,64}+)(?P<value>=[^\s\0;&|)]*)?")
 _ASSIGNED: Final = re.compile(rf"({_OUR_NAME})=")
 _NAMED: Final = re.compile(r"\$[({]?(\w{1,64}+)")
 
@@ -169,9 +171,11 @@ class _Judge:
         self._container = container
         self._line = line
         self._amount_bytes = case.demand.amounts.get(container.name, 0)
+        self._amount = f"this container's {exactly(self._amount_bytes)}"
         self._gpu_bytes = _COMMON_GPU_BYTES
         if case.demand.per_gpu_bytes > _COMMON_GPU_BYTES:
             self._gpu_bytes = max(LARGEST_GPU_BYTES, case.demand.per_gpu_bytes)
+        self._of: Of = "all"
         self._known = {entry["name"] for entry in container.env()}
         if self._amount_bytes:
             self._known |= {GPU_MEMORY_MIB_ENV, *(entry["name"] for entry in case.rule.env)}
@@ -187,6 +191,7 @@ class _Judge:
             program = program_of(self._container, self._line)
             fractions = list(_fractions(self._line.words, program))
             if program is not None:
+                self._of = "free" if program.of == "free" else "all"
                 said.append(self._unbounded(program))
             elif self._line.line and not fractions:
                 for one in islice(_fractions(self._line.ignored), 1):
@@ -215,21 +220,36 @@ class _Judge:
         path = f"{self._container.path}.{'env' if program.bound.isupper() else 'args'}"
         unread = next(filter(program.ignores, variables), "")
         why = f"does not read {variables[unread].variable}, and " if unread else ""
-        amount = exactly(self._amount_bytes)
-        why = f"{program.name} {why}takes {program.takes}, not this container's {amount}"
+        why = f"{program.name} {why}takes {program.takes}, not {self._amount}"
         if program.in_file:
             place = f" as {program.bound} into {program.in_file} before the start"
             return self._say(f"{path}: write ", program.of, why, place)
         if re.search(program.bounds, line.ignored.plain):
             why = f"{_NO_PROGRAM}, and {why}"
-        place = ""
+        flags = {flag[1]: flag for flag in islice(_FLAG.finditer(line.words.plain), MOST_COMPARED)}
+        meant = program.bound.replace("-", "_")
+        for name in get_close_matches(meant, flags.keys() - {meant}, n=1, cutoff=0.85):
+            path = line.words.at(flags[name]).path
+            place = f" in place of {line.words.written(flags[name])}"
+            if flags[name]["value"]:
+                return self._say(f"{path}: write {program.bound}=", program.of, why, place)
+            return f"{path}: write {program.bound}{place}; {why}"
+        bound, place = program.bound, ""
         if line.line and path.endswith("args"):
             path, place = line.line.path, _TO_LINE
             if start and line.words.at(start) is line.line:
                 place = f" after {line.words.written(start)}"
-        elif start is None and not raw.get("args") and program.flags_variable in variables:
-            path = variables[program.flags_variable].path
-        return self._say(f"{path}: add {program.bound}=", program.of, why, place)
+        elif program.flags_variables and start is None and not raw.get("args"):
+            known = " ".join((raw["image"], *variables))
+            name = next((name for name, of in program.flags_variables if re.search(of, known)), "")
+            path = f"{self._container.path}.{'env' if name else 'command'}"
+            if name.lower() in variables:
+                path = variables[name.lower()].path
+            elif name:
+                bound = f"{name}={bound}"
+            else:
+                place = f" to the command that starts {program.name}"
+        return self._say(f"{path}: add {bound}=", program.of, why, place)
 
     # Fractions
 
@@ -247,6 +267,8 @@ class _Judge:
         if name.startswith(OURS) and not is_quoted:
             if name == GPU_MEMORY_MIB_ENV:
                 return self._write(found, f"{name} is an amount")
+            if found.of == "free" and name in self._known and (by_shell or reference["kubelet"]):
+                return self._write(found, f"the fraction exceeds {self._amount} by the weights")
             return ""  # `_references` judges those
         if not reference["kubelet"] and (is_quoted or not by_shell):
             return self._write(found, f"nothing replaces {value} there, only $(NAME) is replaced")
@@ -278,20 +300,25 @@ class _Judge:
             least_bytes = number * self._case.demand.per_gpu_bytes  # of the smallest GPU possible
             if least_bytes <= usable_bytes(self._amount_bytes):
                 return ""
-        why = f"{found.value} is {of}, not of this container's {exactly(self._amount_bytes)}"
+        why = f"{found.value} is {of}, not of {self._amount}"
         return self._write(found, why)
 
     def _write(self, found: _Fraction, why: str) -> str:
-        return self._say(f"{found.path}: write {found.before}", found.of, why)
+        value, where = self._right(found.of, is_field=not found.before)
+        return f"{found.path}: write {found.before}{value}{where}; {why}"
 
     def _say(self, what: str, of: Of, why: str, place: str = "") -> str:
         value, where = self._right(of)
         return f"{what}{value}{place}{where}; {why}"
 
-    def _right(self, of: Of) -> tuple[str, str]:
-        """Return the value that is right, and for which GPU a number is."""
+    def _right(self, of: Of, *, is_field: bool = False) -> tuple[str, str]:
+        """Return the value that is right, and for which GPU a number is.
+
+        A whole field is quoted, since YAML would read a number or a boolean.
+        """
+        quote = '"' * is_field
         if of == "jax":
-            return "false", ""
+            return f"{quote}false{quote}", ""
         if of == "all" and GPU_MEMORY_FRACTION_ENV in self._known:
             return FRACTION_REFERENCE, ""
         gpu_bytes, usable = self._gpu_bytes, usable_bytes(self._amount_bytes)
@@ -303,7 +330,7 @@ class _Judge:
             usable, gpu_bytes = usable - weights, gpu_bytes - weights
             where += " with weights of half the amount"
         parts = max(1, usable * _PARTS // gpu_bytes)
-        return f"0.{parts:04}" if parts < _PARTS else "1.0", where
+        return f"{quote}0.{parts:04}{quote}" if parts < _PARTS else f"{quote}1.0{quote}", where
 
     # References to our variables
 
@@ -319,17 +346,20 @@ class _Judge:
                 escaped = len(found["dollars"]) % 2 == 0
                 if known and not escaped and (word is self._line.line or found["kubelet"]):
                     continue
-                yield f"{word.path}: {self._instead(name, shortened(found[0], LONGEST_WORD))}"
+                yield f"{word.path}: {self._instead(name, word, found[0])}"
 
-    def _instead(self, name: str, written: str) -> str:
-        """Return the advice for a reference that is spelled `written`."""
+    def _instead(self, name: str, word: Word, reference: str) -> str:
+        """Return the advice for a reference in a word."""
+        written = shortened(reference, LONGEST_WORD)
         if name in self._known:
             why = "a program gets it as it is, since only $(NAME) is replaced there"
             return f"write $({name}) in place of {written}; {why}"
         if not self._amount_bytes:
             return f"remove {written}; only containers with VRAM have such a variable"
-        is_fraction = "FRAC" in name
-        right, where = self._right("all") if is_fraction else (f"$({GPU_MEMORY_MIB_ENV})", "")
+        right, where = f"$({GPU_MEMORY_MIB_ENV})", ""
+        if "FRAC" in name:
+            is_field = word.text.removeprefix(f"{word.variable}=") == reference
+            right, where = self._right(self._of, is_field=is_field)
         return f"write {right} in place of {written}{where}; the container has no such variable"
 
     # Numbers of GPUs
@@ -354,5 +384,6 @@ class _Judge:
             word, name, count = words.at(flag, "count"), words.written(flag, "name"), flag["count"]
             is_value = word is not words.at(flag) or name == word.variable
             if int(count) > left:
-                yield f"{word.path}: write {'' if is_value else f'{name}='}{left}; {why}"
+                line = f'"{left}"' if is_value else f"{name}={left}"
+                yield f"{word.path}: write {line}; {why}"
             left = max(1, left // int(count))
