@@ -175,15 +175,11 @@ def whole_gpus(case: Case) -> Iterator[Finding]:
     if not case.names_whole_gpus:
         return
     for container in (*case.pod.containers, *case.pod.enforcers):
-        requests, limits = container.resources("requests"), container.resources("limits")
-        for resource in filter(case.policy.is_whole_gpu, dict.fromkeys((*limits, *requests))):
-            for kind, amounts in (("limits", limits), ("requests", requests)):
-                if resource in amounts:
-                    path = f"{container.path}.resources.{kind}[{resource}]"
-                    finding = _whole(container, resource, amounts[resource], path, case)
-                    if finding:
-                        yield finding
-                        break
+        for resource in filter(case.policy.is_whole_gpu, requested(container)):
+            for kind in ("limits", "requests"):
+                if not _is_whole(container.resources(kind).get(resource, "0")):
+                    yield _not_whole(container, resource, kind, case)
+                    break
             unequal = unequal_amounts(container, resource, _is_whole)
             if unequal and (case.asks or _is_others(container, resource)):
                 unequal = replace(unequal, detail=f"remove it; {unequal.detail.partition('; ')[2]}")
@@ -196,11 +192,9 @@ def _is_whole(amount: str) -> bool:
     return value is not None and value >= 0 and value.denominator == 1
 
 
-def _whole(
-    container: Container, resource: str, amount: str, path: str, case: Case
-) -> Finding | None:
-    if _is_whole(amount):
-        return None
+def _not_whole(container: Container, resource: str, kind: str, case: Case) -> Finding:
+    path = f"{container.path}.resources.{kind}[{resource}]"
+    amount = container.resources(kind)[resource]
     value, both = amount_or(amount, None), in_both(container, resource)
     reason = Reason.INVALID_QUANTITY if value is None else Reason.FRACTIONAL_WHOLE_GPU
     what = f"{quoted(amount) if value is None else amount} is not a whole number of GPUs"

@@ -170,12 +170,12 @@ class _Judge:
         self._case = case
         self._container = container
         self._line = line
+        self._program = program_of(container, line)
         self._amount_bytes = case.demand.amounts.get(container.name, 0)
         self._amount = f"this container's {exactly(self._amount_bytes)}"
         self._gpu_bytes = _COMMON_GPU_BYTES
         if case.demand.per_gpu_bytes > _COMMON_GPU_BYTES:
             self._gpu_bytes = max(LARGEST_GPU_BYTES, case.demand.per_gpu_bytes)
-        self._of: Of = "all"
         self._known = {entry["name"] for entry in container.env()}
         if self._amount_bytes:
             self._known |= {GPU_MEMORY_MIB_ENV, *(entry["name"] for entry in case.rule.env)}
@@ -188,10 +188,9 @@ class _Judge:
         """Return the container's warnings, each once."""
         said: list[str] = []
         if self._amount_bytes and self._case.rule.accounting is not Accounting.MIG:
-            program = program_of(self._container, self._line)
+            program = self._program
             fractions = list(_fractions(self._line.words, program))
             if program is not None:
-                self._of = "free" if program.of == "free" else "all"
                 said.append(self._unbounded(program))
             elif self._line.line and not fractions:
                 for one in islice(_fractions(self._line.ignored), 1):
@@ -359,7 +358,8 @@ class _Judge:
         right, where = f"$({GPU_MEMORY_MIB_ENV})", ""
         if "FRAC" in name:
             is_field = word.text.removeprefix(f"{word.variable}=") == reference
-            right, where = self._right(self._of, is_field=is_field)
+            of: Of = "free" if self._program and self._program.of == "free" else "all"
+            right, where = self._right(of, is_field=is_field)
         return f"write {right} in place of {written}{where}; the container has no such variable"
 
     # Numbers of GPUs
