@@ -38,7 +38,7 @@ FOUND = {
     "webhook.agent": 25,
     "webhook.cli": 10,
     "webhook.core": 6,
-    "webhook.core.admission": 72,
+    "webhook.core.admission": 71,
     "webhook.core.enforcement": 46,
     "webhook.core.kinds": 55,
     "webhook.core.node": 76,

@@ -81,7 +81,9 @@ def test_warnings_have_bounds(asked):
 
 def test_what_else_is_known_comes_by_a_function():
     asked = Asked(more=lambda review, _pod, asked: f"{review.namespace} holds 1Gi of {asked}")
-    assert asked.advised(a_pod("8Gi"))["warnings"] == [f"team-a holds 1Gi of {8 * 2**30}"]
+    path = "spec.template.metadata.annotations[vramwarden.io/gpu-memory]"
+    warnings = [f"{path}: team-a holds 1Gi of {8 * 2**30}"]
+    assert asked.advised(a_pod("8Gi"))["warnings"] == warnings
 
 
 def test_a_bug_of_ours_allows_the_workload(monkeypatch, asked):

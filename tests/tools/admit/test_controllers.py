@@ -245,6 +245,24 @@ def test_kserves_runtime_for_hugging_face_is_known_to_run_vllm(model, is_told):
     assert (f"spec.predictor.{field}.args: add --gpu-memory-utilization=" in said) == is_told
 
 
+@pytest.mark.parametrize(
+    ("command", "fraction", "said"),
+    [
+        ("[bash]", "", "add --gpu-memory-utilization=$VRAMWARDEN_GPU_MEMORY_FRACTION after vllm "),
+        ("[sh, -e]", "0.9", "write --gpu-memory-utilization=$VRAMWARDEN_GPU_MEMORY_FRACTION; 0.9 "),
+        ("[bash]", "$VRAMWARDEN_GPU_MEMORY_FRACTION", ""),
+        ("[python]", "0.9", ""),
+    ],
+)
+def test_a_script_of_a_workflow_is_judged_if_a_shell_runs_it(command, fraction, said):
+    flag = f" --gpu-memory-utilization={fraction}" if fraction else ""
+    script = f"script: {{image: a, command: {command}, source: 'vllm serve m{flag}'}}\n"
+    container = "container: {image: a, volumeMounts: [{name: dev, mountPath: /dev}]}\n"
+    told = run(workflow("", META).replace(container, script)).err
+    assert (": warning: spec.templates[0].script.source: " + said in told) == bool(said)
+    assert said or ": warning: " not in told
+
+
 def ray(group: str, asks: str = ASKS, limits: str = "") -> str:
     container = f"{{name: ray, image: a, resources: {{limits: {{{limits}}}}}}}"
     return (

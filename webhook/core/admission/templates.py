@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     or none; without asking anybody."""
 
 _SILENT: Final = frozenset({Skip.NO_RULE, Skip.RULE_IGNORES})
-_MACHINE_CONTAINER: Final = "compute"
-"""How KubeVirt calls the container in which a machine runs."""
 
 
 def decide_both(creation: Request, policy: Policy, cluster: Cluster) -> tuple[Decision, Decision]:
@@ -64,13 +62,13 @@ def creation_of(pod: Json, namespace: str) -> Request:
 def pod_of(template: Template, owner: str) -> Json:
     """Return the pod of a template that an object of this name makes.
 
-    A virtual machine's is a stand-in: its own is made elsewhere, of one container and with the same
-    annotations, so what is wrong with those is denied there as well.
+    A virtual machine's is a stand-in: its own is made elsewhere, of one container `compute`, and
+    with the same annotations, so what is wrong with those is denied there as well.
     """
     pod = template.named(owner)
     if template.form is not Form.MACHINE:
         return pod
-    return {**pod, "spec": {"containers": [{"name": _MACHINE_CONTAINER, "image": "-"}]}}
+    return {**pod, "spec": {"containers": [{"name": "compute", "image": "-"}]}}
 
 
 def relocated(decision: Decision, template: Template) -> Decision:

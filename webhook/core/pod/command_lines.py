@@ -126,6 +126,10 @@ def read_command_line(container: Container) -> CommandLine | None:
         return None
     line, ignored = None, []
     text = Words(words).text
+    script = container.raw.get("source")  # of an Argo template
+    if type(script) is str and len(script) <= MOST_READ and _SHELL.search(f"{text}-c{_END}"):
+        words += [Word("", "-c"), Word(f"{container.path}.source", script)]
+        text = Words(words).text
     shell = _SHELL.search(text)
     at = text.count(_END, 0, shell.end()) if shell else len(words)
     if at < len(words):

@@ -23,6 +23,7 @@ _HOLD_KEYS: Final = frozenset({"annotations", "labels", "limits", "nodeSelector"
 _PLAIN_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 _POD_PATH: Final = re.compile(r"(?:metadata|spec)(?![^.\[])[^ ]*")
 _FIELD_TO_WRITE: Final = re.compile(r"(?<= under )metadata\.[a-z]+(?=; )")
+_KUBELET_REFERENCE: Final = re.compile(r"\$\((VRAMWARDEN_[A-Z_]+)\)")
 _PART: Final = re.compile(r"\[([^\]]*)\]|([^.\[\]]+)")
 
 
@@ -85,6 +86,8 @@ class Template:
         path, colon, rest = text.partition(": ")
         is_path = bool(_POD_PATH.fullmatch(path))
         rest = _FIELD_TO_WRITE.sub(lambda found: self.shown(found[0]), rest)
+        if path.endswith(".source"):  # a script, in which only its shell replaces variables
+            rest = _KUBELET_REFERENCE.sub(r"$\1", rest)
         return f"{self.shown(path)}{colon}{rest}" if is_path else text
 
     @property

@@ -332,7 +332,9 @@ def judge(
         *(_requests(pod, _STATIC) if is_mirror else ()),
         *(_of_machine(target.found) if form is Form.MACHINE and last.allowed else ()),
     )
-    counted = _uncounted(target, last)
+    demand, asks = _demand_of(last.obj)
+    count = demand.gpu_count if demand else 1
+    counted = uncounted_gpus(found.value, found.version, target.found, count) if asks else ""
     return JudgedPod(
         target=target,
         namespace=namespace,
@@ -345,14 +347,6 @@ def judge(
         rejected=tuple(map(target.found.shown_text, rejected)),
         is_translated=last.allowed and bool(first.patch) and form is not Form.MACHINE,
     )
-
-
-def _uncounted(target: Target, decision: Decision) -> str:
-    """Return the line for a controller that would count no GPU; empty for others."""
-    demand, asks = _demand_of(decision.obj)
-    count = demand.gpu_count if demand else 1
-    found = target.object
-    return uncounted_gpus(found.value, found.version, target.found, count) if asks else ""
 
 
 def _requests(pod: Json, cure: str) -> Iterator[str]:
