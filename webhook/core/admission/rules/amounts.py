@@ -26,6 +26,7 @@ from webhook.core.pod.memory_annotation import (
 from webhook.core.pod.quantity import amount_or, canonical
 from webhook.core.pod.views import requested
 from webhook.core.policy.values import AMD_DOMAIN, ResourceClaims, class_names
+from webhook.core.words import shortened
 from webhook.names import (
     DEFAULT_CONTAINER_ANNOTATION,
     GPU_CLASS_ANNOTATION,
@@ -93,7 +94,7 @@ def unnamed_container(case: Case) -> Iterator[str]:
         meant = next(filterfalse(is_helper, candidates(pod)), "")
     where = f"the container that {DEFAULT_CONTAINER_ANNOTATION} names" if is_named else chosen
     if found and not meant:
-        meant, where = chosen, f"the first of {len(found)} containers"
+        meant, where = chosen, f"the first of {shortened(', '.join(found), 96)}"
     elif meant in {"", chosen}:
         return
     path = annotation_path(GPU_MEMORY_ANNOTATION)
