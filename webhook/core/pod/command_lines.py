@@ -40,9 +40,10 @@ _COMMAND: Final = re.compile(
 )
 """One command of a shell's line."""
 _KEPT: Final = re.compile(
-    r"""(?:\w\+?=(?:"[^"]*|'[^']*|\([^()]*)|(?<!\w)set __(?:(?!set __)[^;&|\n])*)\Z"""
+    r"""(?:(?:\w\+?=|<<<\s?)(?:"[^"]*|'[^']*|\([^()]*)|(?<!\w)set __(?:(?!set __)[^;&|\n])*"""
+    r"""|(?<=[\s)])\{\s(?:[^{}]|\$\{[^{}]*\})*)\Z"""
 )
-"""Beginning of words that a variable keeps for a later command."""
+"""Beginning of words that a variable or a function keeps for a later command."""
 
 
 class Word(NamedTuple):
@@ -90,7 +91,7 @@ class CommandLine(NamedTuple):
         """Return the part of `words.plain` that a program may get, by the words that start it.
 
         Of a shell's line it is what precedes the end of the program's own command, if no variable
-        has that command.
+        or function has that command.
         """
         plain = self.words.plain
         if start is None or self.words.at(start) is not self.line:

@@ -348,6 +348,9 @@ BOUNDS = {
             'export A=1\nCMD="exec vllm serve m"\necho "$CMD"; eval "$CMD {}"',
             "args=(vllm serve m)\nargs+=({})\n${{args[@]}}",
             "run+=(\n  vllm serve m\n  --port 80\n); run+=({}); ${{run[@]}}",
+            'serve() {{ export A=${{A:-1}}; vllm serve m "$@"; }}; serve {}',
+            'function serve {{\n  vllm serve m "$@"\n}}\nserve {}',
+            "read -ra CMD <<< 'vllm serve m'; ${{CMD[@]}} {}",
             'set -- vllm serve m; set -- "$@" {}; exec "$@"',
         )
     },
