@@ -12,6 +12,7 @@ the layers and the context, and `--fit` plans by what is free on the whole GPU (
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
@@ -271,7 +272,7 @@ def program_of(container: Container, line: CommandLine) -> SizedProgram | None:
     program = next((program for program in PROGRAMS if re.search(program.image, image)), None)
     if program and starts_other and not re.search(program.runs_in_image, plain):
         program = None
-    if program is None and (found := _RUNS.search(_commands(line))):
+    if program is None and (found := _RUNS.search(_commands(plain))):
         program = PROGRAMS[(found.lastindex or 0) - 1]
     if program is None or start_of(program, line) or _IS_SERVER.search(image):
         return program
@@ -282,18 +283,20 @@ def program_of(container: Container, line: CommandLine) -> SizedProgram | None:
 
 def uses_gpu(container: Container, line: CommandLine) -> bool:
     """Return True if a container seems to run a program that is documented and has no row."""
-    return _OTHERS.search(f"{_image_of(container)}\n{_commands(line)}") is not None
+    commands = _commands(line.words.plain[: line.end])
+    return _OTHERS.search(f"{_image_of(container)}\n{commands}") is not None
 
 
 def start_of(program: SizedProgram, line: CommandLine) -> re.Match[str] | None:
     """Return the words that start a program, with its model; None if an entry point does."""
     starts = rf"(?<![\w.])(?!__)(?:{program.runs}|{program.runs_in_image})(?![\w.])"
-    return re.search(starts + _MODEL, _commands(line))
+    return re.search(starts + _MODEL, _commands(line.words.plain[: line.end]))
 
 
-def _commands(line: CommandLine) -> str:
+@lru_cache(maxsize=16)
+def _commands(plain: str) -> str:
     """Return a command line with blanks for commands that only name a program."""
-    return _ONLY_NAMES_IT.sub(lambda found: " " * len(found[0]), line.words.plain[: line.end])
+    return _ONLY_NAMES_IT.sub(lambda found: " " * len(found[0]), plain)
 
 
 def gpu_flags(plain: str, *, known: bool) -> list[re.Match[str]]:

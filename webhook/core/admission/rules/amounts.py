@@ -88,7 +88,7 @@ def unnamed_container(case: Case) -> Iterator[str]:
     pod, value = case.pod, case.pod.annotations.get(GPU_MEMORY_ANNOTATION)
     if value is None or "=" in value:
         return
-    chosen, meant, found = default_container(pod, []), meant_container(pod), rivals(pod)
+    chosen, meant, found = default_container(pod, []), case.meant_container, rivals(pod)
     is_named = DEFAULT_CONTAINER_ANNOTATION in pod.annotations
     if is_named and not meant and is_helper(chosen):
         meant = next(filterfalse(is_helper, candidates(pod)), "")

@@ -86,6 +86,7 @@ class Case:
     """Whether translation may follow."""
     _names_whole_gpus: bool | None = field(default=None, init=False)
     _asked_by: str = field(default="", init=False)
+    _meant_container: str | None = field(default=None, init=False)
     _enforcer: tuple[Json | None, ...] = field(default=(), init=False)
     """Empty until it is asked for."""
 
@@ -104,7 +105,9 @@ class Case:
     @property
     def meant_container(self) -> str:
         """Name of the container that seems to be meant by one quantity; empty for none."""
-        return meant_container(self.pod)
+        if self._meant_container is None:
+            self._meant_container = meant_container(self.pod)
+        return self._meant_container
 
     @property
     def finds_visible_devices(self) -> bool:

@@ -12,7 +12,6 @@ from itertools import chain, islice
 from math import prod
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from webhook.core.admission.rules.amounts import meant_container
 from webhook.core.admission.rules.hints import SHOWN
 from webhook.core.bounds import LONGEST_WORD, MOST_COMPARED, MOST_FRACTIONS
 from webhook.core.nvidia.gpu_sizes import LARGEST_GPU_BYTES, SMALLEST_USEFUL_BYTES
@@ -199,7 +198,7 @@ class _Judge:
             said += map(self._judge_fraction, fractions)
             said += self._parallel(known=program is not None)
         if OURS in self._line.words.text and (
-            self._amount_bytes or self._container.name != meant_container(self._case.pod)
+            self._amount_bytes or self._container.name != self._case.meant_container
         ):
             said += islice(self._references(), SHOWN)
         return filter(None, dict.fromkeys(said))
