@@ -103,8 +103,8 @@ def raise_the_limit(pod):
     [
         (annotate, 0, ""),
         (add_a_container, 1, "proxy"),
-        (add_credentials, 6, ""),  # writes the sidecar again, with what the API server filled in
-        (prepend_a_native_sidecar, 1, "mesh"),  # likewise
+        (add_credentials, 2, ""),  # the sidecar's variables and mounts
+        (prepend_a_native_sidecar, 1, "mesh"),
     ],
 )
 def test_a_pod_that_another_webhook_changes_after_us_is_created_and_shows_it_no_gpu(
@@ -167,7 +167,7 @@ REFUSED = {
     show_all_gpus: (Reason.VISIBLE_DEVICES_OVERRIDE, "spec.containers[0].env[0]: ", ""),
     raise_the_limit: (
         *(Reason.CONFLICTING_AMOUNTS, "spec.containers[0]"),
-        "asks for 8Gi; if you did not write it, another webhook did",
+        "asks for 8Gi; another webhook may have changed the pod after vramwarden",
     ),
 }
 
