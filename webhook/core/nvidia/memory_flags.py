@@ -269,7 +269,7 @@ def program_of(container: Container, line: CommandLine) -> SizedProgram | None:
     """
     plain, image = line.words.plain[: line.end], _image_of(container)
     starts_other = container.raw.get("command") or line.line or OTHER_COMMAND.match(plain)
-    program = next((program for program in PROGRAMS if re.search(program.image, image)), None)
+    program = _program_of_image(image)
     if program and starts_other and not re.search(program.runs_in_image, plain):
         program = None
     if program is None and (found := _RUNS.search(_commands(plain))):
@@ -314,6 +314,11 @@ def gpu_flags(plain: str, *, known: bool) -> list[re.Match[str]]:
     processes = [asked.pop("processes")] if "processes" in asked else []
     model = [] if _SEVERAL_NODES.search(plain) else list(asked.values())
     return max(processes, model, key=lambda flags: prod(int(one["count"]) for one in flags))
+
+
+@lru_cache(maxsize=256)
+def _program_of_image(image: str) -> SizedProgram | None:
+    return next((program for program in PROGRAMS if re.search(program.image, image)), None)
 
 
 def _image_of(container: Container) -> str:

@@ -10,7 +10,7 @@ from webhook.core.admission.accounting import is_translations
 from webhook.core.admission.rules.suggestions import bounds_of, suggestions_for
 from webhook.core.nvidia.memory_flags import program_of, uses_gpu
 from webhook.core.nvidia.plugin import is_slice
-from webhook.core.pod.command_lines import OURS, read_command_lines
+from webhook.core.pod.command_lines import OURS
 from webhook.core.pod.demand import in_both, unequal_amounts
 from webhook.core.pod.fields import items, mapping, strings
 from webhook.core.pod.findings import Finding, Reason, annotation_path, quoted
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from webhook.core.admission.rules.case import Case
-    from webhook.core.pod.views import Container, Pod
+    from webhook.core.pod.views import Container
 
 _OTHERS: Final = "if you did not write it, a LimitRange or another webhook did"
 
@@ -52,7 +52,7 @@ def readable_demand(case: Case) -> Iterable[Finding]:
     return case.unreadable
 
 
-def meant_container(pod: Pod) -> str:
+def meant_container(case: Case) -> str:
     """Return the container that seems to be meant by one quantity; empty if there is none.
 
     | containers that name our variables, or else run a program of `memory_flags` | meant |
@@ -62,10 +62,12 @@ def meant_container(pod: Pod) -> str:
 
     Programs without a row there count if there are no others.
     """
-    if "=" in pod.annotations.get(GPU_MEMORY_ANNOTATION, "") or having_vram(pod):
+    pod = case.pod
+    is_named = "=" in pod.annotations.get(GPU_MEMORY_ANNOTATION, "") or having_vram(pod)
+    if is_named or len(pod.containers) == 1:
         return ""
     naming, running, others = [], [], []
-    for container, line in read_command_lines(pod.containers if len(pod.containers) > 1 else ()):
+    for container, line in case.command_lines:
         if OURS in line.words.text:
             naming.append(container.name)
         elif program_of(container, line):

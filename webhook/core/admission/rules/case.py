@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from webhook.core.admission.rules.amounts import meant_container
 from webhook.core.admission.rules.suggestions import suggestions_for
 from webhook.core.admission.tiers import SIDECAR, Tier, tier_of
+from webhook.core.pod.command_lines import read_command_lines
 from webhook.core.pod.demand import Demand, asked_by, plan_demand
 from webhook.core.pod.quantity import amount_or
 from webhook.core.pod.views import effective_amount
@@ -18,10 +19,11 @@ from webhook.names import GPU_CLASS_ANNOTATION
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from webhook.core.pod.command_lines import CommandLine
     from webhook.core.pod.fields import Json
     from webhook.core.pod.findings import Finding
     from webhook.core.pod.suggestions import Suggestions
-    from webhook.core.pod.views import Pod
+    from webhook.core.pod.views import Container, Pod
     from webhook.core.policy.cluster import Cluster
 
 
@@ -87,6 +89,7 @@ class Case:
     _names_whole_gpus: bool | None = field(default=None, init=False)
     _asked_by: str = field(default="", init=False)
     _meant_container: str | None = field(default=None, init=False)
+    _command_lines: list[tuple[Container, CommandLine]] | None = field(default=None, init=False)
     _enforcer: tuple[Json | None, ...] = field(default=(), init=False)
     """Empty until it is asked for."""
 
@@ -106,8 +109,15 @@ class Case:
     def meant_container(self) -> str:
         """Name of the container that seems to be meant by one quantity; empty for none."""
         if self._meant_container is None:
-            self._meant_container = meant_container(self.pod)
+            self._meant_container = meant_container(self)
         return self._meant_container
+
+    @property
+    def command_lines(self) -> list[tuple[Container, CommandLine]]:
+        """The containers with their command lines, up to a number of characters."""
+        if self._command_lines is None:
+            self._command_lines = list(read_command_lines(self.pod.containers))
+        return self._command_lines
 
     @property
     def finds_visible_devices(self) -> bool:

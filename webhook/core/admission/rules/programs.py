@@ -24,7 +24,7 @@ from webhook.core.nvidia.memory_flags import (
     start_of,
 )
 from webhook.core.nvidia.programs import CONTEXT_BYTES, FRACTION_REFERENCE, usable_bytes
-from webhook.core.pod.command_lines import OURS, CommandLine, Word, Words, read_command_lines
+from webhook.core.pod.command_lines import OURS, CommandLine, Word, Words
 from webhook.core.pod.demand import in_both
 from webhook.core.pod.findings import annotation_path
 from webhook.core.pod.memory_annotation import MEMORY_PATH, memory_line
@@ -81,8 +81,7 @@ def sized_programs(case: Case) -> tuple[str, ...]:
     """
     if case.asked is None:
         return ()
-    lines = read_command_lines(case.pod.containers)
-    said = chain.from_iterable(_Judge(case, *one).warnings() for one in lines)
+    said = chain.from_iterable(_Judge(case, *one).warnings() for one in case.command_lines)
     return tuple(islice(said, SHOWN))
 
 
@@ -100,7 +99,7 @@ def room_for_context(case: Case) -> tuple[str, ...]:
     why = "a CUDA context alone takes 518Mi (measured on an H100)"
     if _has_fraction(case) and any(
         GPU_MEMORY_FRACTION_ENV in line.words.text
-        for container, line in read_command_lines(case.pod.containers)
+        for container, line in case.command_lines
         if container.name in demand.amounts
     ):
         needed_bytes = _WHOLE_FRACTION_BYTES

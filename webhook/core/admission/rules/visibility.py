@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 from webhook.core.admission.rules.hints import SHOWN
 from webhook.core.bounds import LONGEST_STORED
 from webhook.core.nvidia.variables import DRIVER_CAPABILITIES_ENV
-from webhook.core.pod.command_lines import read_command_lines
 from webhook.core.pod.fields import text
 from webhook.core.pod.findings import quoted
 from webhook.core.policy.values import AUTO_RUNTIME_CLASS, Accounting
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from webhook.core.admission.rules.case import Case
+    from webhook.core.pod.command_lines import CommandLine
     from webhook.core.pod.views import Container
 
 _CUDA_DEVICES: Final = "CUDA_VISIBLE_DEVICES"
@@ -61,7 +61,8 @@ def hidden_by_variables(case: Case) -> tuple[str, ...]:
     containers = [one for one in case.pod.containers if one.name in demand.amounts]
     is_known = rule.chooses_gpus or rule.accounting is not Accounting.VRAM
     gpu_count = demand.gpu_count if is_known else None
-    found = chain(_in_env(containers, gpu_count), _in_commands(containers, gpu_count))
+    lines = (line for one, line in case.command_lines if one.name in demand.amounts)
+    found = chain(_in_env(containers, gpu_count), _in_commands(lines, gpu_count))
     return tuple(islice(found, SHOWN))
 
 
@@ -85,8 +86,8 @@ def _in_env(containers: Iterable[Container], gpu_count: int | None) -> Iterator[
             yield f"{path}.value: write {wanted}; without compute CUDA does not work"
 
 
-def _in_commands(containers: Iterable[Container], gpu_count: int | None) -> Iterator[str]:
-    for _, line in read_command_lines(containers):
+def _in_commands(lines: Iterable[CommandLine], gpu_count: int | None) -> Iterator[str]:
+    for line in lines:
         found = _ASSIGNMENT.finditer(line.words.text, 0, line.end)
         for one in islice(found, _MOST_JUDGED):
             why = _why_hidden(one["value"], gpu_count)
