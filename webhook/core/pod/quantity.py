@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _Otherwise = TypeVar("_Otherwise")
 
+_KIB: Final = 2**10
 MIB: Final = 2**20
 
 _GRAMMAR: Final = re.compile(
@@ -146,7 +147,7 @@ def _canonical(text: str) -> str:
     sign = "-" if value < 0 else ""
     thousandths = ceil(abs(value) * 1000)
     whole, fraction = divmod(thousandths, 1000)
-    if suffix.endswith("i") and not fraction and whole >= 1024:  # noqa: PLR2004 - bytes of a Ki
+    if suffix.endswith("i") and not fraction and whole >= _KIB:
         return sign + format_bytes(whole)
     power = 0 if fraction else 1
     digits = thousandths if fraction else whole
