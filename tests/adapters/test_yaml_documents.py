@@ -204,4 +204,4 @@ def test_no_yaml_is_read_but_within_bounds():
         for path in sorted((ROOT / part).rglob("*.py"))
         if reads.search(path.read_text())
     }
-    assert found == {"webhook/tools/shared/manifests/tree.py"}
+    assert found == {"webhook/tools/manifests/tree.py"}

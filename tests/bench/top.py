@@ -14,7 +14,7 @@ from tests.support.clusters import NOW_S, a_cluster, many_nodes
 from tests.support.control_planes import MISSING, ControlPlane, available
 from tests.support.gpu_nodes import GPU_NODES_PATH, define, store
 from webhook.adapters.kube.client import connect
-from webhook.tools.shared.read import read_gpu_nodes
+from webhook.tools.snapshot.reading import read_gpu_nodes
 from webhook.tools.top.judge import join
 from webhook.tools.top.show.draw import Terminal, lines
 

@@ -18,7 +18,7 @@ from tests.support.pods import a_container
 from webhook.cli.main import main
 from webhook.tools.check.judge.fence import PARTS
 from webhook.tools.check.judge.webhook import EXPECTED
-from webhook.tools.shared.node import AGENT_KEYS, AGENT_LABELS
+from webhook.tools.snapshot.node import AGENT_KEYS, AGENT_LABELS
 
 MERGE = "application/merge-patch+json"
 

@@ -12,8 +12,8 @@ from tests.support.schedulers import GIB
 from webhook.core.kinds.nodes import GpuFigures, NodeFigures
 from webhook.tools.explain.judge.explain import explain_pod
 from webhook.tools.explain.judge.report import PodFacts
-from webhook.tools.shared.node import ClusterNode
-from webhook.tools.shared.pod import ClusterPod
+from webhook.tools.snapshot.node import ClusterNode
+from webhook.tools.snapshot.pod import ClusterPod
 
 
 @pytest.fixture

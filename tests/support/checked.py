@@ -21,8 +21,8 @@ from webhook.tools.check.judge.facts import (
     PolicyFacts,
 )
 from webhook.tools.check.judge.webhook import EXPECTED
-from webhook.tools.shared.node import ClusterNode
-from webhook.tools.shared.pod import ClusterPod
+from webhook.tools.snapshot.node import ClusterNode
+from webhook.tools.snapshot.pod import ClusterPod
 
 NOW_S = 1_800_000_000.0
 IMAGE = "registry.example/vramwarden/enforcer:0.1.0"

@@ -33,9 +33,9 @@ from webhook.core.kinds.workloads import Workload
 from webhook.core.node.inventory import Inventory, TrackedGpu
 from webhook.core.node.limits import Proof
 from webhook.core.pod.gpus import Gpu
-from webhook.tools.shared.node import ClusterNode
-from webhook.tools.shared.pod import ClusterPod
-from webhook.tools.shared.read import read_pods
+from webhook.tools.snapshot.node import ClusterNode
+from webhook.tools.snapshot.pod import ClusterPod
+from webhook.tools.snapshot.reading import read_pods
 
 if TYPE_CHECKING:
     from types import EllipsisType

@@ -19,7 +19,7 @@ from webhook.names import (
     VRAM_RESOURCE,
 )
 from webhook.tools.admit.judge.creation import as_sent
-from webhook.tools.shared.manifests.documents import find_objects, read_documents
+from webhook.tools.manifests.documents import find_objects, read_documents
 
 if TYPE_CHECKING:
     from collections.abc import Callable

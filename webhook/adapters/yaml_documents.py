@@ -2,7 +2,7 @@
 
 All YAML is read by one walk over PyYAML's events, which counts what hostile aliases stand for
 before anything is expanded. A dialect bounds it. It makes nodes, which know their lines; manifests
-get the values that `kubectl` would instead (`tools.shared.manifests.reading`).
+get the values that `kubectl` would instead (`tools.manifests.reading`).
 
 YAML 1.1 turns `no` into false, `0755` into 493 and `1:30` into 90 silently. Here a plain
 scalar is null, true, false, a decimal integer, or the text that was written; the words that older

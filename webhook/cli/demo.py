@@ -24,7 +24,7 @@ import yaml
 from webhook.core.pod.patch import apply_patch
 from webhook.names import GPU_MEMORY_ANNOTATION
 from webhook.options import Failure
-from webhook.tools.shared.progress import Progress
+from webhook.tools.render.progress import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

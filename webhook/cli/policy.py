@@ -28,8 +28,8 @@ from webhook.core.admission.examples import run_example
 from webhook.core.policy.reach import PolicyWarning, policy_warnings
 from webhook.core.words import counted
 from webhook.options import default_enforcer_image, output_option
-from webhook.tools.shared.ci import JUnitCase, annotation, junit
-from webhook.tools.shared.manifests.files import STANDARD_INPUT, name_of_input
+from webhook.tools.manifests.ci import JUnitCase, annotation, junit
+from webhook.tools.manifests.files import STANDARD_INPUT, name_of_input
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tests.support.pods import a_policy
 from webhook.tools.admit.command import admit
 from webhook.tools.admit.show.output import Output
-from webhook.tools.shared.manifests.reading import read_yaml
+from webhook.tools.manifests.reading import read_yaml
 
 if TYPE_CHECKING:
     from webhook.core.policy.values import Policy

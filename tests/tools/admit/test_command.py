@@ -8,7 +8,7 @@ import pytest
 
 from tests.tools.admit.runs import ADMIT_POLICY, POD, Terminal
 from webhook.tools.admit.show.output import Output
-from webhook.tools.shared.manifests.reading import read_yaml
+from webhook.tools.manifests.reading import read_yaml
 
 
 def test_the_shipped_policy_is_the_default(invoke, tmp_path):

@@ -17,7 +17,7 @@ from tests.support.policies import load
 from tests.support.recordings import assert_recorded, how, recorded
 from tests.tools.admit.runs import run_in_full
 from webhook.core.policy.values import Action, EnforceBy
-from webhook.tools.shared.manifests.documents import read_documents
+from webhook.tools.manifests.documents import read_documents
 
 CASES = sorted(path.name for path in GOLDEN.iterdir() if path.is_dir())
 FILES = {"input.yaml", "expected.yaml", "expected.txt"}

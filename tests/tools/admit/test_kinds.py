@@ -18,8 +18,8 @@ from webhook.core.pod.patch import apply_patch
 from webhook.core.policy.cluster import UNKNOWN
 from webhook.core.policy.values import Action, VisibleDevices
 from webhook.tools.admit.judge.creation import as_sent
-from webhook.tools.shared.manifests.documents import find_objects
-from webhook.tools.shared.manifests.writing import fresh
+from webhook.tools.manifests.documents import find_objects
+from webhook.tools.manifests.writing import fresh
 
 KINDS = {
     "Deployment": ("apps/v1", ("spec", "template")),

@@ -6,8 +6,8 @@ import pytest
 
 from tests.support.calls import calls
 from tests.tools.admit.runs import POD, run
-from webhook.tools.shared.bounds import DEEPEST_MANIFEST, MAX_ALIASED
-from webhook.tools.shared.manifests.reading import (
+from webhook.tools.manifests.bounds import DEEPEST_MANIFEST, MAX_ALIASED
+from webhook.tools.manifests.reading import (
     ExactFloat,
     ManifestError,
     needs_quotes,

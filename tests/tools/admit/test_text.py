@@ -15,9 +15,9 @@ from tests.support.pods import a_pod, a_policy, a_rule
 from tests.support.strategies import ANY_JSON, asking_pods
 from tests.tools.admit.runs import POD, run
 from webhook.core.policy.values import EnforceBy
-from webhook.tools.shared.bounds import MOST_COMPARED_LINES
-from webhook.tools.shared.manifests.reading import Layout, read_yaml
-from webhook.tools.shared.manifests.writing import fresh, rewrite
+from webhook.tools.manifests.bounds import MOST_COMPARED_LINES
+from webhook.tools.manifests.reading import Layout, read_yaml
+from webhook.tools.manifests.writing import fresh, rewrite
 
 DEPLOYMENT = """\
 # Licence: ours

@@ -24,7 +24,7 @@ from webhook.tools.check.installed import read_authorities, read_certificate, re
 from webhook.tools.check.judge.facts import SOUND, DryRun, Facts
 from webhook.tools.check.judge.table import run, verdict
 from webhook.tools.check.show import as_json, as_text
-from webhook.tools.shared.facts import Unreadable
+from webhook.tools.snapshot.objects import Unreadable
 
 RECORDED = Path(__file__).parent / "golden"
 

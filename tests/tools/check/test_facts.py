@@ -23,8 +23,8 @@ from webhook.tools.check.judge.facts import (
     read_own_webhooks,
     read_workload,
 )
-from webhook.tools.shared.node import ClusterNode
-from webhook.tools.shared.pod import ClusterPod
+from webhook.tools.snapshot.node import ClusterNode
+from webhook.tools.snapshot.pod import ClusterPod
 
 BARE = {"nvidia.com/gpu.present": None}
 

@@ -32,7 +32,7 @@ from webhook.tools.check.judge.facts import (
 )
 from webhook.tools.check.judge.findings import Level
 from webhook.tools.check.judge.table import GROUPS, When, run
-from webhook.tools.shared.facts import Unreadable
+from webhook.tools.snapshot.objects import Unreadable
 
 UNIFIED = {"vramwarden.io/sharing": "GPUsNotShared: GPU 0 (NVIDIA GB10) cannot be shared"}
 OF_ANOTHER = {"vramwarden.io/vram": "8Gi"}

@@ -23,7 +23,7 @@ from webhook.core.policy.values import EnforceBy
 from webhook.tools.check.judge.facts import DryRun, of_interest, read_gpu_claim
 from webhook.tools.check.judge.findings import named
 from webhook.tools.check.judge.table import run
-from webhook.tools.shared.pod import ClusterPod
+from webhook.tools.snapshot.pod import ClusterPod
 
 WHOLE = {"nvidia.com/gpu": "8"}
 SHARE = {"vramwarden.io/share": "true"}

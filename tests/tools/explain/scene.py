@@ -32,7 +32,7 @@ from webhook.tools.explain.judge.report import (
     TriedPod,
     WorkloadFacts,
 )
-from webhook.tools.shared.pod import ClusterPod
+from webhook.tools.snapshot.pod import ClusterPod
 
 SLICED = replace(RULE, name="sliced", accounting=Accounting.MIG)
 SLOTTED = replace(RULE, name="slotted", accounting=Accounting.CAP_ONLY)

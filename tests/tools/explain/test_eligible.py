@@ -13,8 +13,8 @@ from webhook.tools.explain.judge import eligible
 from webhook.tools.explain.judge.eligible import Mismatch
 from webhook.tools.explain.judge.held import lacks_sentry
 from webhook.tools.explain.judge.report import PodFacts
-from webhook.tools.shared.node import ClusterNode
-from webhook.tools.shared.pod import ClusterPod
+from webhook.tools.snapshot.node import ClusterNode
+from webhook.tools.snapshot.pod import ClusterPod
 
 NODE = a_node("n1", a_gpu(79)).figures
 UNENFORCED = a_node("n1", a_gpu(79), enforcement="none").figures

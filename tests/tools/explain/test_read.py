@@ -36,10 +36,9 @@ from webhook.tools.explain.kinds import (
     REPLICA_SET,
     STATEFUL_SET,
 )
-from webhook.tools.explain.read.owners import read_owned_facts
+from webhook.tools.explain.read.owners import MOST_BETWEEN, MOST_READ, read_owned_facts
 from webhook.tools.explain.read.reader import read_pod_facts
 from webhook.tools.explain.read.workloads import read_workload_facts
-from webhook.tools.shared.bounds import MOST_BETWEEN, MOST_READ
 
 PODS = "/api/v1/namespaces/team-a/pods"
 LOG = f"{PODS}/p/log"

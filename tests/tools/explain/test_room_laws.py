@@ -18,7 +18,7 @@ from webhook.core.placement.assignments import Assignment, PodState, free_on
 from webhook.core.placement.fit import Need
 from webhook.core.pod.gpus import EVERY_GPU, Gpu
 from webhook.tools.explain.judge.room import find_room, would_make_room
-from webhook.tools.shared.pod import ClusterPod
+from webhook.tools.snapshot.pod import ClusterPod
 
 MIB = 2**20
 LABELS = {"vramwarden.io/gpu": "true"}

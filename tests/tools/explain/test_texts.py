@@ -21,7 +21,7 @@ from tests.tools.explain.scene import (
 )
 from webhook.tools.explain.judge.explain import explain_pod, explain_workload, newest_in_trouble
 from webhook.tools.explain.show import as_json, as_text
-from webhook.tools.shared.pod import ClusterPod
+from webhook.tools.snapshot.pod import ClusterPod
 
 WORDS = (
     "metadata spec status conditions type PodScheduled nodeName containers name annotations "

@@ -19,7 +19,7 @@ from tests.support.pods import a_container, a_rule
 from tests.support.recordings import assert_recorded
 from webhook.cli.main import main
 from webhook.tools.report import command
-from webhook.tools.shared.release import POLICIES
+from webhook.tools.snapshot.release import POLICIES
 
 RECORDED = Path(__file__).with_name("recorded.txt")
 RELEASE = "vramwarden-system"

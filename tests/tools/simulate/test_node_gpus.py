@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from tests.support.foreign_clusters import a_node, gfd_node
 from tests.support.strategies import ANY_JSON
 from webhook.core.pod.quantity import MIB
-from webhook.tools.shared.node import ClusterNode
 from webhook.tools.simulate.judge.node_gpus import (
     Given,
     read_given,
     read_node_gpus,
     usable_estimate,
 )
+from webhook.tools.snapshot.node import ClusterNode
 
 GIB = 2**30
 GPU = "nvidia.com/gpu"

@@ -22,7 +22,7 @@ from tests.support.clusters import NOW_S, a_cluster, a_gpu, a_node, a_pod, ago, 
 from tests.support.gpu_nodes import GPU_NODES_PATH
 from tests.tools.top.pages import read_page, sections, texts
 from webhook.cli.main import main
-from webhook.tools.shared.node import SAID
+from webhook.tools.snapshot.node import SAID
 from webhook.tools.top.judge import join
 from webhook.tools.top.show.showing import Show
 
@@ -400,7 +400,16 @@ def test_who_asks_a_cluster_imports_nothing_that_serves_or_reads_policies(cluste
     assert not packages & {"prometheus_client", "httptools", "uvloop", "pynvml", "pydantic"}
     ours = {name for name in loaded if name.startswith("webhook.")}
     own = f"tools.{command[0]}"
-    rooms = ("cli", "core", "adapters.kube", "names", "options", "tools.shared", own)
+    rooms = (
+        "cli",
+        "core",
+        "adapters.kube",
+        "names",
+        "options",
+        "tools.snapshot",
+        "tools.render",
+        own,
+    )
     elsewhere = {name for name in ours if not name.removeprefix("webhook.").startswith(rooms)}
     assert elsewhere <= {"webhook.adapters", "webhook.tools"}
     assert len(ours) <= MOST_MODULES[command[0]]

@@ -32,7 +32,7 @@ from webhook.core.enforcement.explanation import explain_stop
 from webhook.core.enforcement.step import Excess, Process
 from webhook.core.enforcement.termination_message import TerminationMessage, in_words
 from webhook.core.kinds.workloads import Workload
-from webhook.tools.shared.output import clean, cut
+from webhook.tools.render.output import clean, cut
 from webhook.tools.top.judge import Order, join, ordered
 from webhook.tools.top.show.bars import ASCII, UNICODE, cap_bar, gpu_bar
 from webhook.tools.top.show.draw import Terminal, lines

@@ -24,10 +24,10 @@ from webhook.tools.admit.read import (
     read_size,
 )
 from webhook.tools.admit.show.output import Output, show
-from webhook.tools.shared.manifests.files import STANDARD_INPUT, name_of_input, try_text
-from webhook.tools.shared.manifests.reading import ManifestError
-from webhook.tools.shared.output import printable
-from webhook.tools.shared.progress import counted_off
+from webhook.tools.manifests.files import STANDARD_INPUT, name_of_input, try_text
+from webhook.tools.manifests.reading import ManifestError
+from webhook.tools.render.output import printable
+from webhook.tools.render.progress import counted_off
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

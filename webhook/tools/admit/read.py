@@ -13,7 +13,7 @@ from webhook.core.pod.findings import quoted
 from webhook.core.pod.quantity import QuantityError, parse_vram
 from webhook.tools.admit.judge.migration.foreign_pod import Origin
 from webhook.tools.admit.judge.migration.requests import PRODUCTS
-from webhook.tools.shared.manifests.files import STANDARD_INPUT
+from webhook.tools.manifests.files import STANDARD_INPUT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

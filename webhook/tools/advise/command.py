@@ -20,7 +20,7 @@ from webhook.core.kinds.workloads import Workload
 from webhook.core.words import amount, exactly
 from webhook.names import VRAM_HISTORIES
 from webhook.options import cluster_options, output_option, reach
-from webhook.tools.shared.output import as_report, known, plain_table, write_json, write_lines
+from webhook.tools.render.output import as_report, known, plain_table, write_json, write_lines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,7 +65,7 @@ def advise_command(
     """  # noqa: D301 - click wants the character, not two
     # Imported here: the client takes a second, which --help need not wait for.
     from webhook.adapters.kube.histories import HistoriesApi  # noqa: PLC0415
-    from webhook.tools.shared.read import reading  # noqa: PLC0415
+    from webhook.tools.snapshot.reading import reading  # noqa: PLC0415
 
     if all_namespaces and namespace:
         raise click.UsageError("pass -n or -A, not both", click.get_current_context())
@@ -146,7 +146,7 @@ def as_json(rows: Sequence[tuple[History, Advice]]) -> str:
 def _largest_bytes(kube: Kube) -> int | None:
     """Return what the largest GPU has; None where the sentries' figures cannot be read."""
     from webhook.adapters.kube.client import KubeError  # noqa: PLC0415 - as above
-    from webhook.tools.shared.read import read_gpu_nodes  # noqa: PLC0415
+    from webhook.tools.snapshot.reading import read_gpu_nodes  # noqa: PLC0415
 
     try:
         nodes = read_gpu_nodes(kube)

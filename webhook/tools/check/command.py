@@ -62,8 +62,8 @@ def check_command(
     from webhook.tools.check.judge.table import run, verdict  # noqa: PLC0415
     from webhook.tools.check.read import read_facts  # noqa: PLC0415
     from webhook.tools.check.show import as_json, as_text  # noqa: PLC0415
-    from webhook.tools.shared.output import takes_colour, takes_signs  # noqa: PLC0415
-    from webhook.tools.shared.read import reading  # noqa: PLC0415
+    from webhook.tools.render.output import takes_colour, takes_signs  # noqa: PLC0415
+    from webhook.tools.snapshot.reading import reading  # noqa: PLC0415
 
     with reading():
         kube = reach(kubeconfig, context, namespace).kube

@@ -11,7 +11,7 @@ from webhook.core.policy.fence import fence_data
 from webhook.core.policy.match import NamespaceUnknownError, Subject
 from webhook.core.policy.values import Action, Rollout
 from webhook.tools.check.judge.facts import Certificate, OwnWorkload, PolicyFacts
-from webhook.tools.shared.facts import Unreadable
+from webhook.tools.snapshot.objects import Unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

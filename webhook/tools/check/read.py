@@ -49,11 +49,11 @@ from webhook.tools.check.judge.facts import (
 )
 from webhook.tools.check.judge.findings import NEEDS_RIGHT, NobodySees
 from webhook.tools.check.judge.webhook import MUTATING
-from webhook.tools.shared.facts import Unreadable, known
-from webhook.tools.shared.node import ClusterNode
-from webhook.tools.shared.pod import ClusterPod
-from webhook.tools.shared.read import NOT_ENDED
-from webhook.tools.shared.release import (
+from webhook.tools.snapshot.node import ClusterNode
+from webhook.tools.snapshot.objects import Unreadable, known
+from webhook.tools.snapshot.pod import ClusterPod
+from webhook.tools.snapshot.reading import NOT_ENDED
+from webhook.tools.snapshot.release import (
     POLICIES,
     SENTRY_NAMESPACE,
     Scope,

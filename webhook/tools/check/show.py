@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from webhook.core.words import counted
 from webhook.tools.check.judge.findings import NEEDS_RIGHT, Level
 from webhook.tools.check.judge.table import CheckVerdict, verdict
-from webhook.tools.shared.output import IN_ASCII, as_report, line_of, write_json
+from webhook.tools.render.output import IN_ASCII, as_report, line_of, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

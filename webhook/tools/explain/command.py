@@ -17,7 +17,7 @@ from webhook.options import (
 )
 from webhook.tools.explain.kinds import NODE, POD, WorkloadKind, find_kind
 from webhook.tools.explain.show import as_json, as_text
-from webhook.tools.shared.output import takes_signs
+from webhook.tools.render.output import takes_signs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -119,7 +119,7 @@ def explain_command(
     Exit code 0: nothing is wrong; 1: something blocks or was stopped, or nothing has that name; 2:
     wrong usage; 3: the cluster did not answer, or you may not read it.
     """  # noqa: D301 - click wants the character, not two
-    from webhook.tools.shared.read import reading  # noqa: PLC0415 - as above
+    from webhook.tools.snapshot.reading import reading  # noqa: PLC0415 - as above
 
     with reading():
         cluster = reach(kubeconfig, context, namespace)

@@ -13,7 +13,7 @@ from webhook.core.kinds.nodes import STALE_S
 from webhook.core.words import amount, named, span
 from webhook.tools.explain.judge.report import Severity
 from webhook.tools.explain.judge.room import Blocker
-from webhook.tools.shared.output import IN_ASCII, as_report, known, write_json, write_lines
+from webhook.tools.render.output import IN_ASCII, as_report, known, write_json, write_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -69,7 +69,7 @@ def report_command(
     # Imported here: the client and policies would slow down every --help.
     from webhook.adapters.policy.files import PolicyInvalidError  # noqa: PLC0415
     from webhook.tools.report.read import choose_policy, read_report  # noqa: PLC0415
-    from webhook.tools.shared.read import reading  # noqa: PLC0415
+    from webhook.tools.snapshot.reading import reading  # noqa: PLC0415
 
     try:
         with reading():

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from webhook.core.kinds.nodes import NodeFigures, PodFigures
-    from webhook.tools.shared.pod import ClusterPod
-    from webhook.tools.shared.release import Scope
+    from webhook.tools.snapshot.pod import ClusterPod
+    from webhook.tools.snapshot.release import Scope
 
 IDLE_S: Final = 6 * 3600.0
 """As the alert VramwardenIdlePromise has it."""

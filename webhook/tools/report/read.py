@@ -18,9 +18,13 @@ from webhook.core.pod.fields import as_object, as_objects
 from webhook.core.words import named
 from webhook.options import NoCluster, default_enforcer_image
 from webhook.tools.report.judge import ReplicaCounts, RolloutJudge, RolloutReport
-from webhook.tools.shared.bounds import MOST_METRICS_BYTES
-from webhook.tools.shared.read import read_each_pod, read_gpu_nodes, why_no_figures, why_no_pods
-from webhook.tools.shared.release import POLICIES, read_policy, read_scope, usual_scope
+from webhook.tools.snapshot.reading import (
+    read_each_pod,
+    read_gpu_nodes,
+    why_no_figures,
+    why_no_pods,
+)
+from webhook.tools.snapshot.release import POLICIES, read_policy, read_scope, usual_scope
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,10 +32,12 @@ if TYPE_CHECKING:
 
     from webhook.adapters.kube.client import Kube
     from webhook.core.policy.values import Policy
-    from webhook.tools.shared.release import Scope
+    from webhook.tools.snapshot.release import Scope
 
     Json = dict[str, Any]
 
+MOST_METRICS_BYTES: Final = 4 * 2**20
+"""Maximum size of the metrics of one replica."""
 _WEBHOOK_PODS: Final = "app.kubernetes.io/name=vramwarden,app.kubernetes.io/component=webhook"
 _FAMILY: Final = "vramwarden_admission_requests"
 _DECISIONS: Final = ("denied", "warned", "audited")

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.core.kinds.nodes import write_time
 from webhook.core.words import amount, counted, exactly, span
+from webhook.tools.render.output import as_report, known, plain_table, write_json, write_lines
 from webhook.tools.report.judge import IDLE_S
-from webhook.tools.shared.output import as_report, known, plain_table, write_json, write_lines
 
 if TYPE_CHECKING:
     from webhook.tools.report.judge import IdlePods, ReplicaCounts, RolloutReport

@@ -15,15 +15,15 @@ from webhook.core.pod.fields import as_object, text_of
 from webhook.core.policy.match import matches_any
 from webhook.core.words import named
 from webhook.options import NoCluster, WrongInput
-from webhook.tools.shared.manifests.documents import read_documents
-from webhook.tools.shared.manifests.files import name_of_input, read_text
-from webhook.tools.shared.manifests.reading import ManifestError
-from webhook.tools.shared.node import ClusterNode
-from webhook.tools.shared.pod import ClusterPod
-from webhook.tools.shared.read import NOT_ENDED, once, pods_path
+from webhook.tools.manifests.documents import read_documents
+from webhook.tools.manifests.files import name_of_input, read_text
+from webhook.tools.manifests.reading import ManifestError
 from webhook.tools.simulate.judge.comparison import TodayPod
 from webhook.tools.simulate.judge.gpu_requests import read_request
 from webhook.tools.simulate.judge.node_gpus import read_node_gpus
+from webhook.tools.snapshot.node import ClusterNode
+from webhook.tools.snapshot.pod import ClusterPod
+from webhook.tools.snapshot.reading import NOT_ENDED, once, pods_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

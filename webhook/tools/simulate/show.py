@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.core.pod.quantity import format_bytes
 from webhook.core.words import counted, named
-from webhook.tools.shared.output import plain_table, write_json, write_lines
+from webhook.tools.render.output import plain_table, write_json, write_lines
 from webhook.tools.simulate.judge.comparison import sum_counts
 
 if TYPE_CHECKING:

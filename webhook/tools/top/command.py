@@ -136,7 +136,7 @@ def top_command(
     """  # noqa: D301 - click wants the character, not two
     # Imported here: the client takes a second, which --help and completion need not wait for.
     from webhook.adapters.kube.client import KubeError  # noqa: PLC0415
-    from webhook.tools.shared.read import reading  # noqa: PLC0415
+    from webhook.tools.snapshot.reading import reading  # noqa: PLC0415
     from webhook.tools.top.read import Wanted, read_report  # noqa: PLC0415
     from webhook.tools.top.show.showing import Show  # noqa: PLC0415
 

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from webhook.core.kinds.nodes import HELD_BY_SENTRY, SENTRY_FRESH_S, STALE_S, held_by, idle_since
 from webhook.core.words import amount, counted, exactly, span
-from webhook.tools.shared.pod import scheduler_says
+from webhook.tools.snapshot.pod import scheduler_says
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures
-    from webhook.tools.shared.pod import ClusterPod
+    from webhook.tools.snapshot.pod import ClusterPod
 
     Names = Mapping[str, tuple[str, str]]
     """Namespace and name of a pod, by its UID."""

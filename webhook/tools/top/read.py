@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from webhook.adapters.kube.client import KubeError
-from webhook.tools.shared.bounds import MOST_ASKED
-from webhook.tools.shared.read import (
+from webhook.tools.snapshot.reading import (
     is_missing,
     read_gpu_nodes,
     read_pods,
@@ -23,7 +22,11 @@ if TYPE_CHECKING:
 
     from webhook.adapters.kube.client import Kube
     from webhook.core.kinds.nodes import NodeFigures
-    from webhook.tools.shared.pod import ClusterPod
+    from webhook.tools.snapshot.pod import ClusterPod
+
+
+MOST_ASKED: Final = 8
+"""Maximum number of nodes whose unmanaged pods are listed, one request each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from webhook.core.pod.findings import quoted
 from webhook.core.pod.quantity import QuantityError, QuantityTooLargeError, parse_quantity
 from webhook.core.pod.shapes import CONTAINER_FIELDS, objects_in, parts_of
 from webhook.names import PREFIX
-from webhook.tools.shared.manifests.reading import ExactFloat
+from webhook.tools.manifests.reading import ExactFloat
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

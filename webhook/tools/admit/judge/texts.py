@@ -23,15 +23,15 @@ from webhook.tools.admit.judge.migration.foreign_pod import (
 )
 from webhook.tools.admit.judge.migration.rewrite import migrate
 from webhook.tools.admit.judge.verdict import Remark, Sort, judge
-from webhook.tools.shared.bounds import LEAST_WRITTEN, MOST_GROWTH
-from webhook.tools.shared.manifests.documents import (
+from webhook.tools.manifests.bounds import LEAST_WRITTEN, MOST_GROWTH
+from webhook.tools.manifests.documents import (
     LineIndex,
     Target,
     changed,
     find_objects,
     read_documents,
 )
-from webhook.tools.shared.manifests.reading import ManifestError
+from webhook.tools.manifests.reading import ManifestError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from webhook.core.policy.values import Policy
     from webhook.tools.admit.judge.migration.foreign_pod import Origin
     from webhook.tools.admit.judge.verdict import JudgedPod
-    from webhook.tools.shared.manifests.documents import ManifestDocument, ManifestObject
+    from webhook.tools.manifests.documents import ManifestDocument, ManifestObject
 
 _CONTAINER_PATH: Final = len(("spec", "containers", 0))
 _OPENING: Final = "{{"

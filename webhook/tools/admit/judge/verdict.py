@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from webhook.core.policy.cluster import Cluster
     from webhook.core.policy.values import Policy
     from webhook.tools.admit.judge.migration.foreign_pod import Migration
-    from webhook.tools.shared.manifests.documents import LineIndex, ManifestObject, Target
+    from webhook.tools.manifests.documents import LineIndex, ManifestObject, Target
 
 MIGRATED: Final = "migrated"
 NOT_MIGRATED: Final = "not migrated"

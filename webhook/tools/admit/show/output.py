@@ -23,8 +23,8 @@ from webhook.tools.admit.judge.verdict import (
 )
 from webhook.tools.admit.show import reports
 from webhook.tools.admit.show.added import described
-from webhook.tools.shared.manifests.documents import join
-from webhook.tools.shared.output import printable, takes_colour
+from webhook.tools.manifests.documents import join
+from webhook.tools.render.output import printable, takes_colour
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

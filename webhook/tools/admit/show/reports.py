@@ -21,15 +21,15 @@ from webhook.tools.admit.judge.verdict import (
     name_of,
     remarks,
 )
-from webhook.tools.shared.ci import JUnitCase, annotation
-from webhook.tools.shared.ci import junit as write_junit
+from webhook.tools.manifests.ci import JUnitCase, annotation
+from webhook.tools.manifests.ci import junit as write_junit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from webhook.tools.admit.judge.texts import ManifestText
     from webhook.tools.admit.judge.verdict import JudgedPod
-    from webhook.tools.shared.manifests.documents import ManifestObject
+    from webhook.tools.manifests.documents import ManifestObject
 
 UNREADABLE: Final = "Unreadable"
 _COUNTED: Final = {

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.tools.check.judge.facts import minor
 from webhook.tools.check.judge.findings import CheckFinding, failed, ok, warning
-from webhook.tools.shared.facts import known
+from webhook.tools.snapshot.objects import known
 
 if TYPE_CHECKING:
     from webhook.tools.check.judge.facts import Facts

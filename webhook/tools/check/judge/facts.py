@@ -15,15 +15,15 @@ from webhook.core.pod.fields import as_object, as_objects, part, text_of
 from webhook.core.pod.whole import is_gpu_claim
 from webhook.core.policy.values import EnforceBy
 from webhook.names import ADMITTED_ANNOTATION, DEFAULT_NAMESPACE, MANAGED_LABEL
-from webhook.tools.shared.facts import Unreadable
-from webhook.tools.shared.pod import ClusterPod
+from webhook.tools.snapshot.objects import Unreadable
+from webhook.tools.snapshot.pod import ClusterPod
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from webhook.core.kinds.nodes import NodeFigures
     from webhook.core.pod.whole import Slice
-    from webhook.tools.shared.node import ClusterNode
+    from webhook.tools.snapshot.node import ClusterNode
 
     Json = dict[str, Any]
 

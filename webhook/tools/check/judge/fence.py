@@ -8,7 +8,7 @@ from webhook.core.policy.fence import RULES_KEY
 from webhook.core.words import counted
 from webhook.tools.check.judge.findings import CheckFinding, failed, named, ok, warning
 from webhook.tools.check.judge.webhook import upgrade
-from webhook.tools.shared.facts import known
+from webhook.tools.snapshot.objects import known
 
 if TYPE_CHECKING:
     from webhook.tools.check.judge.facts import Facts

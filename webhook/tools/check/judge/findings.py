@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from webhook.core import words
-from webhook.tools.shared.facts import Unreadable
+from webhook.tools.snapshot.objects import Unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable

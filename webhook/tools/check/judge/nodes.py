@@ -22,13 +22,13 @@ from webhook.names import (
 from webhook.tools.check.judge.facts import Facts, OwnWorkload
 from webhook.tools.check.judge.findings import CheckFinding, failed, named, ok, warning
 from webhook.tools.check.judge.webhook import upgrade
-from webhook.tools.shared.facts import Unreadable, known
-from webhook.tools.shared.node import REPELLING, SAID, ClusterNode, tolerates
+from webhook.tools.snapshot.node import REPELLING, SAID, ClusterNode, tolerates
+from webhook.tools.snapshot.objects import Unreadable, known
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from webhook.tools.shared.pod import ClusterPod
+    from webhook.tools.snapshot.pod import ClusterPod
 
 
 _OWN_TAINTS: Final = "node.kubernetes.io/"

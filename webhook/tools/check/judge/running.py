@@ -16,7 +16,7 @@ from webhook.tools.check.judge.findings import (
     warning,
 )
 from webhook.tools.check.judge.webhook import not_ready, upgrade
-from webhook.tools.shared.facts import known
+from webhook.tools.snapshot.objects import known
 
 if TYPE_CHECKING:
     from webhook.tools.check.judge.facts import Facts, OwnWorkload

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.tools.check.judge import cluster, fence, nodes, running, webhook
 from webhook.tools.check.judge.findings import CheckFinding, Level, NobodySees
-from webhook.tools.shared.facts import Unreadable
+from webhook.tools.snapshot.objects import Unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

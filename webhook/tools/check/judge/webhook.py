@@ -14,7 +14,7 @@ from webhook.tools.check.judge.findings import (
     ok,
     warning,
 )
-from webhook.tools.shared.facts import Unreadable, known
+from webhook.tools.snapshot.objects import Unreadable, known
 
 if TYPE_CHECKING:
     from webhook.tools.check.judge.facts import Facts

@@ -32,8 +32,8 @@ from webhook.tools.explain.judge.stops import (
     stops_words,
 )
 from webhook.tools.explain.judge.waiting import demand_words, old_figures, unreadable
-from webhook.tools.shared.node import SAID
-from webhook.tools.shared.pod import AWAY, is_container_gated
+from webhook.tools.snapshot.node import SAID
+from webhook.tools.snapshot.pod import AWAY, is_container_gated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from webhook.core.placement.assignments import PodState
     from webhook.tools.explain.judge.report import PodFacts
     from webhook.tools.explain.judge.stops import EnforcerLog, Stop
-    from webhook.tools.shared.pod import ClusterPod
+    from webhook.tools.snapshot.pod import ClusterPod
 
     Mine = Sequence[tuple[GpuFigures, PodFigures]]
 

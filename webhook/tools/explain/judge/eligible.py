@@ -22,15 +22,15 @@ from webhook.names import (
     NODE_SENTRY_LABEL,
     NOT_ENFORCED,
 )
-from webhook.tools.shared.facts import holds, values_of
-from webhook.tools.shared.node import CORDONED, REPELLING, ClusterNode, tolerates
+from webhook.tools.snapshot.node import CORDONED, REPELLING, ClusterNode, tolerates
+from webhook.tools.snapshot.objects import holds, values_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from webhook.core.kinds.nodes import NodeFigures
     from webhook.core.pod.fields import Json
-    from webhook.tools.shared.pod import ClusterPod
+    from webhook.tools.snapshot.pod import ClusterPod
 
     NotHere = tuple["Mismatch", str]
     """Why a pod may not run on a node, and that in words."""

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from webhook.tools.explain.judge.report import PodFacts, WorkloadFacts
-    from webhook.tools.shared.pod import ClusterPod
+    from webhook.tools.snapshot.pod import ClusterPod
 
 MOST_REFUSALS: Final = 3
 _LIKE: Final = 0.5

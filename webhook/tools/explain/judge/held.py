@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from webhook.core.kinds.nodes import NodeFigures, PodFigures
     from webhook.core.placement.assignments import PodState
     from webhook.tools.explain.judge.report import PodFacts
-    from webhook.tools.shared.pod import ClusterPod
+    from webhook.tools.snapshot.pod import ClusterPod
 
 HELD: Final = "held by"
 _FAILS: Final = "an allocation beyond {} fails inside the program with an out-of-memory error"

@@ -26,7 +26,7 @@ from webhook.tools.explain.judge.waiting import demand_words, of_scheduler
 if TYPE_CHECKING:
     from webhook.core.placement.assignments import PodState
     from webhook.tools.explain.judge.report import PodFacts, Report
-    from webhook.tools.shared.pod import ClusterPod
+    from webhook.tools.snapshot.pod import ClusterPod
 
 _SLOTS: Final = frozenset(one.value for one in TimeSliced)
 _SLICE: Final = (

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from webhook.tools.explain.judge.eligible import Mismatch
     from webhook.tools.explain.judge.room import Blocker, NodeRoom
     from webhook.tools.explain.judge.stops import Said
-    from webhook.tools.shared.node import ClusterNode
-    from webhook.tools.shared.pod import ClusterPod
+    from webhook.tools.snapshot.node import ClusterNode
+    from webhook.tools.snapshot.pod import ClusterPod
 
 
 class State(StrEnum):

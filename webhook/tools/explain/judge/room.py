@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from webhook.core.kinds.nodes import GpuFigures, NodeFigures
-    from webhook.tools.shared.node import ClusterNode
-    from webhook.tools.shared.pod import ClusterPod
+    from webhook.tools.snapshot.node import ClusterNode
+    from webhook.tools.snapshot.pod import ClusterPod
 
 
 class Blocker(StrEnum):

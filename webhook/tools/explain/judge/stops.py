@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from webhook.core.kinds.histories import History, Run
     from webhook.core.kinds.nodes import NodeFigures
     from webhook.core.kinds.workloads import Workload
-    from webhook.tools.shared.pod import ClusterPod
+    from webhook.tools.snapshot.pod import ClusterPod
 
 HISTORY: Final = "history"
 _GIB: Final = 2**30

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from webhook.core.pod.findings import Finding
     from webhook.tools.explain.judge.report import Anew, PodFacts, Ruling
-    from webhook.tools.shared.pod import ClusterPod
+    from webhook.tools.snapshot.pod import ClusterPod
 
 _DENIED: Final = re.compile(r'admission webhook "[a-z]+\.vramwarden\.io" denied the request: ')
 _BY_SECOND_LINE: Final = re.compile(

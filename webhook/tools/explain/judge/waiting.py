@@ -14,8 +14,8 @@ from webhook.tools.explain.judge.report import Cause, Enough, OtherReason, Repor
 from webhook.tools.explain.judge.room import Blocker, find_room, would_make_room
 from webhook.tools.explain.judge.stops import find_history, history_notes
 from webhook.tools.explain.judge.whole_node import COUNTED, whole_nodes, why_no_whole_node
-from webhook.tools.shared.node import SAID
-from webhook.tools.shared.pod import scheduler_says
+from webhook.tools.snapshot.node import SAID
+from webhook.tools.snapshot.pod import scheduler_says
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from webhook.tools.explain.judge.report import PodFacts
     from webhook.tools.explain.judge.room import Making, Room
     from webhook.tools.explain.judge.whole_node import WholeNode
-    from webhook.tools.shared.pod import ClusterPod
+    from webhook.tools.snapshot.pod import ClusterPod
 
 START_NOW: Final = "would start now"
 START_WHEN: Final = "would start when"

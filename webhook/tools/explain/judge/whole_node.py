@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from webhook.core.placement.fit import Need
-    from webhook.tools.shared.node import ClusterNode
-    from webhook.tools.shared.pod import ClusterPod
+    from webhook.tools.snapshot.node import ClusterNode
+    from webhook.tools.snapshot.pod import ClusterPod
 
 COUNTED: Final = "its rule chooses no GPU; a node counts by what all its GPUs have free together"
 _MOST_NAMED: Final = 2

@@ -12,13 +12,13 @@ from webhook.core.policy.cluster import Cluster
 from webhook.core.policy.match import NamespaceUnknownError
 from webhook.names import DEFAULT_NAMESPACE
 from webhook.tools.explain.judge.report import Anew, Ruling
-from webhook.tools.shared.release import read_policy, read_scope
+from webhook.tools.snapshot.release import read_policy, read_scope
 
 if TYPE_CHECKING:
     from webhook.core.policy.cluster import Namespaces
     from webhook.core.policy.values import Policy
     from webhook.tools.explain.read.reader import ExplainReader
-    from webhook.tools.shared.pod import ClusterPod
+    from webhook.tools.snapshot.pod import ClusterPod
 
 
 def read_anew(reader: ExplainReader, pod: ClusterPod) -> Anew:

@@ -10,8 +10,7 @@ from webhook.tools.explain.judge.explain import newest_in_trouble
 from webhook.tools.explain.judge.report import WorkloadFacts
 from webhook.tools.explain.kinds import POD, WorkloadKind
 from webhook.tools.explain.read.reader import ExplainReader, pod_row
-from webhook.tools.shared.bounds import MOST_BETWEEN, MOST_READ
-from webhook.tools.shared.pod import ClusterPod
+from webhook.tools.snapshot.pod import ClusterPod
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -19,6 +18,10 @@ if TYPE_CHECKING:
     from webhook.adapters.kube.client import Kube
     from webhook.core.kinds.workloads import Workload
 
+MOST_BETWEEN: Final = 16
+"""Maximum number of owners that are read between pods and the object."""
+MOST_READ: Final = 20
+"""Maximum number of pods that are read whole, the newest."""
 _DEEPEST: Final = 5
 """Owners above each other."""
 _VERSION: Final = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?v[a-z0-9]{1,30}")

@@ -14,10 +14,9 @@ from webhook.names import ENFORCER_CONTAINER
 from webhook.tools.explain.judge.report import PodFacts, TriedPod
 from webhook.tools.explain.judge.untranslated import seems_to_ask
 from webhook.tools.explain.kinds import EVENT, POD
-from webhook.tools.shared.bounds import MOST_LOG_BYTES, MOST_LOG_LINES
-from webhook.tools.shared.node import ClusterNode
-from webhook.tools.shared.pod import ClusterPod
-from webhook.tools.shared.read import (
+from webhook.tools.snapshot.node import ClusterNode
+from webhook.tools.snapshot.pod import ClusterPod
+from webhook.tools.snapshot.reading import (
     read_gpu_nodes,
     read_pods,
     read_shared_nodes,
@@ -32,6 +31,10 @@ if TYPE_CHECKING:
 
     Json = dict[str, Any]
 
+MOST_LOG_BYTES: Final = 2**20
+"""Maximum size of a log that is read."""
+MOST_LOG_LINES: Final = 500
+"""Maximum number of log lines that are read, the newest; as many of the previous container."""
 T = TypeVar("T")
 
 _LONGEST_PREFIX: Final = 50

@@ -21,11 +21,11 @@ from webhook.tools.explain.kinds import (
     WorkloadKind,
 )
 from webhook.tools.explain.read.reader import ExplainReader
-from webhook.tools.shared.facts import ClusterObject
+from webhook.tools.snapshot.objects import ClusterObject
 
 if TYPE_CHECKING:
     from webhook.adapters.kube.client import Kube
-    from webhook.tools.shared.pod import ClusterPod
+    from webhook.tools.snapshot.pod import ClusterPod
 
     Json = dict[str, Any]
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from webhook.core.pod.fields import Json
-    from webhook.tools.shared.node import ClusterNode
+    from webhook.tools.snapshot.node import ClusterNode
 
 _HAMI_FIELDS: Final = 7
 _COUNT: Final = re.compile(r"[0-9]{1,9}")

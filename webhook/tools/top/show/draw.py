@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from webhook.core.kinds.nodes import GpuFigures
 from webhook.core.words import amount, counted, exactly, named, span
-from webhook.tools.shared.output import Column, clean, fits, table
+from webhook.tools.render.output import Column, clean, fits, table
 from webhook.tools.top.judge import TopReason, sums_of
 from webhook.tools.top.show.bars import (
     ASCII,

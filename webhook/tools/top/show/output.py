@@ -7,7 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.kinds.nodes import write_time
-from webhook.tools.shared.output import as_report, known
+from webhook.tools.render.output import as_report, known
 from webhook.tools.top.judge import sums_of
 
 if TYPE_CHECKING:

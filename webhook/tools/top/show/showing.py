@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from webhook.tools.shared.output import clean, takes_colour, takes_signs, write_json
+from webhook.tools.render.output import clean, takes_colour, takes_signs, write_json
 from webhook.tools.top.show.draw import Terminal, lines
 from webhook.tools.top.show.output import as_value, unchanging
 

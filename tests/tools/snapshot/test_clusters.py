@@ -16,8 +16,8 @@ from tests.support.clusters import (
     team_nodes,
     team_pods,
 )
-from webhook.tools.shared.node import ClusterNode
-from webhook.tools.shared.read import read_each_pod, read_gpu_nodes
+from webhook.tools.snapshot.node import ClusterNode
+from webhook.tools.snapshot.reading import read_each_pod, read_gpu_nodes
 
 
 def test_a_cluster_is_read_from_an_api_server_as_it_is_handed_to_judges():

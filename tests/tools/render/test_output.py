@@ -16,9 +16,9 @@ from webhook.tools.check.judge.table import run
 from webhook.tools.check.show import as_text as check_text
 from webhook.tools.explain.judge.report import Cause, OtherReason, Report, Severity, State
 from webhook.tools.explain.show import as_text as explain_text
+from webhook.tools.render.output import Column, table, write_lines
 from webhook.tools.report.judge import Denied, OverCap, ReplicaCounts, RolloutReport
 from webhook.tools.report.show import as_text as report_text
-from webhook.tools.shared.output import Column, table, write_lines
 from webhook.tools.simulate.judge.comparison import Comparison, GpuCounts
 from webhook.tools.simulate.read import TodayObjects
 from webhook.tools.simulate.show import as_text as simulate_text

@@ -15,13 +15,13 @@ from webhook.core.pod.fields import as_object
 from webhook.core.words import exactly, named
 from webhook.names import GPU_NODES_PATH, MANAGED_LABEL, NODE_GPU_LABEL
 from webhook.options import NoCluster
-from webhook.tools.shared.pod import ClusterPod
-from webhook.tools.shared.progress import Progress
+from webhook.tools.render.progress import Progress
+from webhook.tools.snapshot.pod import ClusterPod
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from webhook.tools.shared.node import ClusterNode
+    from webhook.tools.snapshot.node import ClusterNode
 
     Json = dict[str, Any]
 
@@ -137,7 +137,7 @@ def why_no_figures(error: KubeError) -> str:
 
 def read_shared_nodes(kube: Kube) -> list[ClusterNode]:
     """Return the nodes that advertise VRAM; raises KubeError."""
-    from webhook.tools.shared.node import ClusterNode  # noqa: PLC0415 - few need what it loads
+    from webhook.tools.snapshot.node import ClusterNode  # noqa: PLC0415 - few need what it loads
 
     def keep(raw: Json) -> ClusterNode:
         return ClusterNode(raw).keep(*_OF_NODES)
@@ -147,7 +147,7 @@ def read_shared_nodes(kube: Kube) -> list[ClusterNode]:
 
 def why_no_figures_yet(kube: Kube) -> str:
     """Say why no node has figures, as far as nodes may be read; never raises KubeError."""
-    from webhook.tools.shared.node import SAID  # noqa: PLC0415 - as above
+    from webhook.tools.snapshot.node import SAID  # noqa: PLC0415 - as above
 
     nodes, or_said = [], ""
     try:

@@ -12,8 +12,8 @@ from tests.support.clusters import NOW_S, a_gpu, a_node
 from webhook.tools.check.judge.findings import Level
 from webhook.tools.check.judge.nodes import taints
 from webhook.tools.explain.judge.eligible import why_not
-from webhook.tools.shared.node import tolerates
-from webhook.tools.shared.pod import ClusterPod
+from webhook.tools.snapshot.node import tolerates
+from webhook.tools.snapshot.pod import ClusterPod
 
 FIGURES = a_node("n1", a_gpu(79)).figures
 TAINT = ("team", "a", "NoSchedule")

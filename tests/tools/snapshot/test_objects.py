@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from tests.support.clusters import GIB, NOW_S, a_pod, ago
 from webhook.core.pod.fields import part
-from webhook.tools.shared.facts import LazyFact
-from webhook.tools.shared.pod import AWAY, ClusterPod, EndedContainer
+from webhook.tools.snapshot.objects import LazyFact
+from webhook.tools.snapshot.pod import AWAY, ClusterPod, EndedContainer
 
 NOT_CREATED = "CreateContainerConfigError"
 GATED = "missing value for VRAMWARDEN_GPU_ASSIGNMENT"

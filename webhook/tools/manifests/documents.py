@@ -27,14 +27,14 @@ from webhook.core.pod.templates import (
     makes_no_pods,
 )
 from webhook.names import PREFIX
-from webhook.tools.shared.manifests.reading import (
+from webhook.tools.manifests.reading import (
     KUBECTL,
     Layout,
     ManifestError,
     read_json,
     read_yaml,
 )
-from webhook.tools.shared.manifests.writing import fresh, rewrite
+from webhook.tools.manifests.writing import fresh, rewrite
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

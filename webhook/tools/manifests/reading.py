@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 import yaml
 
 from webhook.adapters.yaml_documents import BoundedReader, Dialect, StopError
-from webhook.tools.shared.bounds import DEEPEST_MANIFEST, LONGEST_VALUE, MAX_ALIASED, MAX_DIGITS
+from webhook.tools.manifests.bounds import DEEPEST_MANIFEST, LONGEST_VALUE, MAX_ALIASED, MAX_DIGITS
 
 _WORDS: Final[dict[str, bool | None]] = {
     word: meaning

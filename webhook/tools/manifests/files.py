@@ -8,7 +8,7 @@ from typing import Final
 
 import click
 
-from webhook.tools.shared.manifests.reading import ManifestError
+from webhook.tools.manifests.reading import ManifestError
 
 STANDARD_INPUT: Final = "-"
 

@@ -20,7 +20,8 @@ from tests.support.gpu_nodes import GPU_NODES_PATH
 from webhook.adapters.kube import client
 from webhook.adapters.kube.client import KubeError
 from webhook.core.kinds.workloads import Workload
-from webhook.tools.shared.read import (
+from webhook.tools.simulate.read import TodayObjects, read_cluster
+from webhook.tools.snapshot.reading import (
     once,
     read_each_pod,
     read_gpu_nodes,
@@ -29,7 +30,6 @@ from webhook.tools.shared.read import (
     why_no_figures,
     why_no_pods,
 )
-from webhook.tools.simulate.read import TodayObjects, read_cluster
 
 PODS = "/api/v1/namespaces/team-a/pods"
 NO_NODE = "0/3 nodes are available"

@@ -17,21 +17,21 @@ from typing import TYPE_CHECKING, Any, Final
 import yaml
 from ruamel.yaml.error import YAMLError
 
-from webhook.tools.shared.bounds import DEEPEST_COLUMN, MOST_COMPARED_LINES
-from webhook.tools.shared.manifests.reading import (
+from webhook.tools.manifests.bounds import DEEPEST_COLUMN, MOST_COMPARED_LINES
+from webhook.tools.manifests.reading import (
     ExactFloat,
     ManifestError,
     needs_quotes,
     read_yaml,
 )
-from webhook.tools.shared.manifests.tree import edited
+from webhook.tools.manifests.tree import edited
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from webhook.adapters.yaml_documents import Path
     from webhook.core.pod.patch import Operation
-    from webhook.tools.shared.manifests.reading import Layout
+    from webhook.tools.manifests.reading import Layout
 
 _ANCHOR: Final = re.compile(r"&\S+")
 

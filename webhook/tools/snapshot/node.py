@@ -32,7 +32,7 @@ from webhook.names import (
     NODE_SHARE_LABEL,
     VRAM_RESOURCE,
 )
-from webhook.tools.shared.facts import ClusterObject, LazyFact
+from webhook.tools.snapshot.objects import ClusterObject, LazyFact
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

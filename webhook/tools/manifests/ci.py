@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Final
 
-from webhook.tools.shared.manifests.files import STANDARD_INPUT, name_of_input
-from webhook.tools.shared.output import printable
+from webhook.tools.manifests.files import STANDARD_INPUT, name_of_input
+from webhook.tools.render.output import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

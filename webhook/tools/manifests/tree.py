@@ -24,15 +24,15 @@ from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 from ruamel.yaml.tag import Tag
 from ruamel.yaml.tokens import CommentToken
 
-from webhook.tools.shared.bounds import WIDEST_STEP
-from webhook.tools.shared.manifests.reading import needs_quotes
+from webhook.tools.manifests.bounds import WIDEST_STEP
+from webhook.tools.manifests.reading import needs_quotes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from webhook.adapters.yaml_documents import Path
     from webhook.core.pod.patch import Operation
-    from webhook.tools.shared.manifests.reading import Layout
+    from webhook.tools.manifests.reading import Layout
 
 _UNFOLDED: Final = 2**30
 _NEVER: Final = -1

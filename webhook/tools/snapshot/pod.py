@@ -24,7 +24,7 @@ from webhook.names import (
     GPU_WAITS_ANNOTATION,
     MANAGED_LABEL,
 )
-from webhook.tools.shared.facts import ClusterObject, LazyFact
+from webhook.tools.snapshot.objects import ClusterObject, LazyFact
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,9 +15,9 @@ from tests.support.foreign_clusters import gfd_node, whole
 from tests.support.paths import ROOT
 from webhook.adapters.kube.client import Kube
 from webhook.cli.main import main
-from webhook.tools.shared import progress
-from webhook.tools.shared.progress import EVERY_S, SILENT_S, Progress, counted_off
-from webhook.tools.shared.read import cluster_progress
+from webhook.tools.render import progress
+from webhook.tools.render.progress import EVERY_S, SILENT_S, Progress, counted_off
+from webhook.tools.snapshot.reading import cluster_progress
 
 SHIPPED = ROOT / "policies" / "default.yaml"
 ERASE = "\r\x1b[K"
@@ -161,8 +161,8 @@ class Recorder(Progress):
 @pytest.fixture
 def noted(monkeypatch):
     """Return what `Recorder` noted."""
-    for module in ("progress", "read"):
-        monkeypatch.setattr(f"webhook.tools.shared.{module}.Progress", Recorder)
+    for module in ("render.progress", "snapshot.reading"):
+        monkeypatch.setattr(f"webhook.tools.{module}.Progress", Recorder)
     monkeypatch.setattr(Recorder, "noted", [])
     return Recorder.noted
 

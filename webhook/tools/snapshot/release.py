@@ -17,7 +17,7 @@ from webhook.core.policy.match import matches_any, with_name
 from webhook.core.policy.values import Action
 from webhook.names import API_GROUP, DEFAULT_NAMESPACE
 from webhook.options import default_enforcer_image
-from webhook.tools.shared.facts import holds
+from webhook.tools.snapshot.objects import holds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,7 +14,7 @@ from stat import S_ISFIFO
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from webhook.tools.shared.output import clean, cut, is_dumb
+from webhook.tools.render.output import clean, cut, is_dumb
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

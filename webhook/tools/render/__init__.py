@@ -1,0 +1,1 @@
+"""How commands write: terminals, tables, JSON and progress."""
