@@ -58,7 +58,7 @@ def test_the_termination_message_tells_why_once_the_pod_has_ended(gpu_node, team
     team.wait("greedy failed", lambda: team.pod("greedy")["status"]["phase"] == "Failed")
     message = team.wait_ended("greedy", "vram-enforcer")["message"]
     assert "over the VRAM cap on GPU GPU-" in message
-    assert "so vramwarden.io/gpu-memory: 4Gi would have been enough until then" in message
+    assert "so write vramwarden.io/gpu-memory: 4.75Gi (the peak and 15 %)" in message
 
 
 def test_a_job_finishes_although_it_has_the_sidecar(gpu_node, team):

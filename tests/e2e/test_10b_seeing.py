@@ -101,8 +101,8 @@ def test_explain_tells_of_a_stop_with_figure_and_cure(viewer):
     team.wait_ended(name)
     said = viewer.ask("explain", "job/over", code=1)
     print(said)
-    assert "12Gi" in said
-    assert "would have been enough" in said
+    assert "the pod's peak was 12Gi" in said
+    assert "→ vramwarden.io/gpu-memory: 14Gi" in said
 
 
 @pytest.fixture(scope="module")

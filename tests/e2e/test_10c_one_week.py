@@ -121,7 +121,7 @@ def test_report_only_says_who_would_be_stopped_and_nobody_is(week):
     print(f"reported by the sidecar {time.monotonic() - began:.1f} s later: {by_sidecar[0]}")
     by_sentry = team.wait("the sentry's Event", lambda: events("VRAMCapExceeded", "nothing is"))
     print(f"reported by the sentry {time.monotonic() - began:.1f} s later: {by_sentry[0]}")
-    assert "vramwarden.io/gpu-memory: 12Gi would have been enough" in by_sidecar[0]
+    assert "so write vramwarden.io/gpu-memory: 14Gi (the peak and 15 %)" in by_sidecar[0]
 
     def counted():
         path = "/apis/vramwarden.io/v1alpha1/gpunodes"

@@ -77,8 +77,8 @@ def test_who_holds_too_much_is_stopped_and_explain_says_so(own, mock, sentry, sa
     assert own.wait_ended("trains")["exitCode"] == 143
     said = say("explain", "trains", "-n", own.namespace, code=1)
     print(said)
-    assert "32Gi" in said
-    assert "would have been enough" in said
+    assert "the pod's peak was 32Gi" in said
+    assert "→ vramwarden.io/gpu-memory: 37Gi" in said
 
 
 def test_a_gpu_that_is_lost_is_passed_over_and_everybody_says_so(own, agent, mock, sentry, say):

@@ -88,7 +88,7 @@ def test_its_owner_is_told_by_condition_and_event(played, attack):
     assert {body["metadata"]["uid"] for body in patches} == {uid}
     said = [body["status"]["conditions"][0]["message"] for body in patches]
     assert said == [event["note"] for event in events]
-    cap, enough = "the cap is 8Gi", "would have been enough until then"
+    cap, enough = "the cap is 8Gi", "so write vramwarden.io/gpu-memory: "
     assert all(cap in one and enough in one for one in said)
     assert {"sidecar" in one for one in said} == {played["by"] == "Sidecar"}
 

@@ -26,6 +26,7 @@ FILES = {
     "webhook/core/enforcement/__init__.py", "webhook/core/enforcement/bounds.py",
     "webhook/core/enforcement/explanation.py", "webhook/core/enforcement/limits.py",
     "webhook/core/enforcement/pacing.py", "webhook/core/enforcement/step.py",
+    "webhook/core/enforcement/sufficient_request.py",
     "webhook/core/enforcement/termination_message.py", "webhook/core/nvidia/__init__.py",
     "webhook/core/nvidia/drivers.py", "webhook/core/pod/__init__.py",
     "webhook/core/pod/duration.py", "webhook/core/words.py", "webhook/sidecar/ending.py",

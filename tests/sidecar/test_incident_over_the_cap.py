@@ -40,8 +40,8 @@ def test_the_process_over_the_cap_reads_why_and_ends_and_its_neighbour_is_left_a
     assert re.fullmatch(
         rf"over the VRAM cap on GPU GPU-a: process {pid} \(.+\) holds 1.2Gi, other "
         r"processes of the pod 300Mi, the cap is 1000Mi; it grew last, by 701Mi within \d+\.\d s; "
-        r"the pod's peak was 1.5Gi, so vramwarden\.io/gpu-memory: 1501Mi would have been enough "
-        r"until then",
+        r"the pod's peak was 1.5Gi, so write vramwarden\.io/gpu-memory: 1.75Gi "
+        r"\(the peak and 15 %\)",
         stop["why"],
     )
     assert (back["pid"], back["freed_bytes"], back["gpu"]) == (pid, 1200 * MIB + 1, "GPU-a")

@@ -1,6 +1,8 @@
 """What the enforcer says, and when it reads the lists."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from webhook.core.enforcement.explanation import explain_stop
 from webhook.core.enforcement.pacing import (
@@ -11,6 +13,7 @@ from webhook.core.enforcement.pacing import (
     wants_lists,
 )
 from webhook.core.enforcement.step import Excess, Process
+from webhook.core.enforcement.sufficient_request import sufficient_request
 
 GIB = 2**30
 CAP = 4 * GIB
@@ -27,17 +30,25 @@ EXCESS = Excess(
 )
 
 
-def test_an_explanation_names_the_process_the_figures_and_the_request_that_was_enough():
+def test_an_explanation_names_the_process_the_figures_and_the_request_that_would_do():
     text = explain_stop(Process(42, 7, "python train.py", "ab" * 32), EXCESS)
     for part in (
         "GPU GPU-1: process 42 (python train.py) of container abababababab holds 5Gi",
         "other processes of the pod 1Gi",
         "the cap is 4Gi",
         "by 1Gi within 2.0 s",
-        "the pod's peak was 6.1Gi",
-        "vramwarden.io/gpu-memory: 6145Mi",
+        "the pod's peak was 6.1Gi, so write vramwarden.io/gpu-memory: 7Gi (the peak and 15 %)",
     ):
         assert part in text
+
+
+@given(st.integers(0, 2**50))
+def test_the_margin_is_fifteen_percent_and_no_more_than_a_grain(peak):
+    found = sufficient_request(peak)
+    assert found * 100 >= peak * 115
+    grain = GIB if found > 8 * GIB else GIB // 4
+    assert found % grain == 0
+    assert 0 < found < peak * 1.15 + grain + 1
 
 
 def test_a_long_command_is_cut_in_the_sentence():

@@ -168,8 +168,8 @@ def test_a_process_that_may_not_be_signalled_is_given_up_and_then_the_pod_ends()
     assert names(log) == [(1, "Terminate"), (3, "EndPod")]
     assert explain_end(log[-1][1]) == (
         "over the VRAM cap on GPU GPU-0: the pod holds 1.5Gi, the cap is 1000Mi, and none of its "
-        "processes can be stopped from here; vramwarden.io/gpu-memory: 1500Mi would have been "
-        "enough until then"
+        "processes can be stopped from here; the pod's peak was 1.5Gi, so write "
+        "vramwarden.io/gpu-memory: 1.75Gi (the peak and 15 %)"
     )
 
 

@@ -90,16 +90,15 @@ def test_the_explanations_say_what_was_not_enough():
     assert explain_container_stop(stop) == (
         "over the VRAM cap on GPU GPU-0: process 103 of container 111111111111 holds 1.1Gi, other "
         "processes of the pod 2.8Gi, the cap is 1000Mi; 3 stops were not enough in 101 s, so all "
-        "processes of its container end; the pod's peak was 3.9Gi, so vramwarden.io/gpu-memory: "
-        "3900Mi would have been enough until then"
+        "processes of its container end; the pod's peak was 3.9Gi, so write "
+        "vramwarden.io/gpu-memory: 4.5Gi (the peak and 15 %)"
     )
     log, _ = run_script([*earlier(), *excess(FOREIGN, MINE), *excess([], [OTHER], 200)])
     (end,) = [action for _, action in log if isinstance(action, EndPod)]
     assert explain_end(end) == (
         "over the VRAM cap on GPU GPU-0: process 200 of container 222222222222 holds 1.1Gi, the "
         "cap is 1000Mi; 4 stops were not enough in 201 s, so all processes of the pod end; the "
-        "pod's peak was 3.9Gi, so vramwarden.io/gpu-memory: 3900Mi would have been enough until "
-        "then"
+        "pod's peak was 3.9Gi, so write vramwarden.io/gpu-memory: 4.5Gi (the peak and 15 %)"
     )
 
 

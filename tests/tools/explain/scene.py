@@ -84,7 +84,7 @@ OUT_OF_QUOTA = (
 STOPPED = (
     "over the VRAM cap on GPU GPU-n3-1: process 41 (python train.py) of container aaaa holds "
     "61.4Gi, the cap is 60Gi; it grew last, by 1.4Gi within 1.0 s; the pod's peak was "
-    "61.4Gi, so vramwarden.io/gpu-memory: 62772Mi would have been enough until then"
+    "61.4Gi, so write vramwarden.io/gpu-memory: 71Gi (the peak and 15 %)"
 )
 TRIED = (
     f"{WEBHOOK}InvalidQuantity: metadata.annotations[vramwarden.io/gpu-memory]: 8GB is not a "
@@ -430,7 +430,7 @@ def _bound() -> dict[str, Case]:
         return Case("running", reasons, report, run=run)
 
     def stopped(report: Report, reasons: str = "stopping a process") -> Case:
-        return Case("stopped", reasons, report, run=62)
+        return Case("stopped", reasons, report, run=71)
 
     pending = {"phase": "Pending"}
     early = of_enforcer("waiting", reason="ImagePullBackOff", message="Back-off pulling")
@@ -506,7 +506,7 @@ def _bound() -> dict[str, Case]:
         ),
         "running-on-a-broken-gpu": running(train(nodes=UNHEALTHY), "UnhealthyGPUs"),
         "running-reported": running(
-            last_said("would stop a process"), "would stop a process", run=62
+            last_said("would stop a process"), "would stop a process", run=71
         ),
         "running-two-gpus": running(bound("train-0", "40Gi", "n1", both, count=2)),
         "running-where-others-left": running(
@@ -526,7 +526,7 @@ def _bound() -> dict[str, Case]:
             "stopped",
             "VRAMCapExceeded",
             by_sentry(peak=8.4, status={"conditions": [not_held]}),
-            run=9,
+            run=10,
         ),
         "held-only-by-sentry": running(by_sentry()),
         "held-by-no-sentry": running(by_sentry(130), "NoSentry"),
@@ -602,7 +602,7 @@ def _ended() -> dict[str, Case]:
         "cap-hit-ended": Case("ended", "CapHit", denied),
         "slot-ended": Case("ended", "", llama(rule=SLOTTED, status={"phase": "Succeeded"})),
         "gone": Case("gone", "", gone("eval-9", EVAL, OTHER)),
-        "gone-stopped": Case("gone", "stopping a process", gone("embed-1", EMBED), run=11),
+        "gone-stopped": Case("gone", "stopping a process", gone("embed-1", EMBED), run=12),
         "gone-filled": Case("gone", "CapHit", gone("rag-1", RAG)),
         "unknown": Case("unknown", "NotFound", gone("trian-1")),
         "unknown-of-workload": Case(

@@ -158,12 +158,13 @@ def test_of_many_stops_the_newest_are_shown_and_the_others_counted():
     assert details[3:] == ["6 more, as the log of container vram-enforcer says"]
 
 
-def test_what_would_have_been_enough_and_fits_no_more_on_that_gpu_is_said():
+def test_an_amount_that_does_not_fit_on_that_gpu_any_more_is_said():
     log = (line(60, "stopping a process", why="w", pid=1, peak_bytes=90 * 2**30),)
     report = explained("train-1", "60Gi", node="n3", gpus="GPU-n3-1", log=log)
-    assert report.enough.run_bytes == 90 * 2**30
-    assert dict(report.notes)["would have been enough"].endswith(
-        "so a new pod of 90Gi does not fit there once this one ends"
+    assert report.enough.run_bytes == 104 * 2**30
+    assert report.causes[0].fix.startswith("no GPU here has 104Gi: ")
+    assert dict(report.notes)["would do"].endswith(
+        "so a new pod of 104Gi does not fit there once this one ends"
     )
 
 

@@ -11,13 +11,14 @@ from webhook.core.enforcement.step import (
     ReportExcess,
     StopContainer,
 )
+from webhook.core.enforcement.sufficient_request import advise_request
 from webhook.core.words import amount, counted, exactly, shortened
 
 _LONGEST_COMMAND = 80  # in a sentence; events have all that is known of it
 
 
 def explain_stop(process: Process, excess: Excess) -> str:
-    """Say why a process is stopped, and which request would have been enough."""
+    """Return why a process is stopped, and which request would do."""
     within = f"within {excess.grew_within_s:.1f} s" if excess.grew_within_s else "at first sight"
     reason = f"it grew last, by {amount(excess.grew_bytes)} {within}"
     if excess.first is First.LARGEST:
@@ -54,7 +55,7 @@ def _none_can_be_stopped(over: Powerless) -> str:
     return (
         f"over the VRAM cap on GPU {over.gpu}: the pod holds {amount(over.sum_bytes)}, the cap "
         f"is {exactly(over.cap_bytes)}, and none of its processes can be stopped from here; "
-        f"vramwarden.io/gpu-memory: {exactly(over.peak_bytes)} would have been enough until then"
+        f"{advise_request(over.peak_bytes)}"
     )
 
 
@@ -70,8 +71,7 @@ def _explain(process: Process, excess: Excess, reason: str) -> str:
     return (
         f"over the VRAM cap on GPU {excess.gpu}: {describe(process)} holds "
         f"{amount(excess.used_bytes)}{beside}, the cap is {exactly(excess.cap_bytes)}; "
-        f"{reason}; the pod's peak was {amount(excess.peak_bytes)}, so "
-        f"vramwarden.io/gpu-memory: {exactly(excess.peak_bytes)} would have been enough until then"
+        f"{reason}; {advise_request(excess.peak_bytes)}"
     )
 
 

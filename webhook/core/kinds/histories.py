@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.bounds import LONGEST_STORED
+from webhook.core.enforcement.sufficient_request import MARGIN_PERCENT, sufficient_request
 from webhook.core.enforcement.termination_message import MOST_SECONDS
 from webhook.core.kinds.nodes import read_time, write_time
 from webhook.core.kinds.workloads import Workload
@@ -38,11 +39,6 @@ LONGEST_WARNING: Final = 120
 """In characters, and the longest sentence that is kept."""
 
 _GIB: Final = 2**30
-_MARGIN: Final = 15
-"""In percent, on the largest peak."""
-_GRAIN_BYTES: Final = _GIB // 4
-_COARSE_GRAIN_BYTES: Final = _GIB
-_COARSE_ABOVE_BYTES: Final = 8 * _GIB
 _RECENT_RUNS: Final = 5
 _WORTH_BYTES: Final = 2 * _GIB
 _FULL: Final = 97
@@ -217,17 +213,19 @@ def asked_bytes(history: History) -> int | None:
 
 def peak_bytes(history: History) -> int | None:
     """Return the most that a run held; None where none was measured."""
-    return max((held for run in history.runs if (held := _held(run)) is not None), default=None)
+    return max(
+        (held for run in history.runs if (held := held_bytes(run)) is not None), default=None
+    )
 
 
 def measured_runs(history: History) -> int:
     """Return of how many runs it is known what they held."""
-    return sum(1 for run in history.runs if _held(run) is not None)
+    return sum(1 for run in history.runs if held_bytes(run) is not None)
 
 
 def median_bytes(history: History) -> int | None:
     """Return what half of the runs stayed within; None where too few were measured."""
-    held = sorted(held for run in history.runs if (held := _held(run)) is not None)
+    held = sorted(held for run in history.runs if (held := held_bytes(run)) is not None)
     return held[(len(held) - 1) // 2] if len(held) >= ENOUGH_RUNS else None
 
 
@@ -239,8 +237,8 @@ def stops(history: History) -> int:
 def advise(history: History, asked: int | None = None, largest_bytes: int | None = None) -> Advice:
     """Return what to ask for, given what is asked per GPU (else what the last pod asked).
 
-    With `need` the largest peak, where a run that was stopped counts at least its cap, `amount` is
-    `need` and 15 %, up to whole 256Mi, above 8Gi to whole Gi. The first row that fits counts:
+    `amount` is the `sufficient_request` of the largest peak, where a run that was stopped counts at
+    least its cap. The first row that fits counts:
 
     | asks | runs | verdict | amount |
     | --- | --- | --- | --- |
@@ -260,12 +258,12 @@ def advise(history: History, asked: int | None = None, largest_bytes: int | None
         has = in_words(largest_bytes, down=True)
         why = f"the largest GPU here has {has}: such a pod will never start"
         return Advice(None, why, Verdict.NEVER)
-    runs = [run for run in history.runs if _held(run) is not None]
+    runs = [run for run in history.runs if held_bytes(run) is not None]
     seconds = sum(run.seconds for run in runs)
     need = peak_bytes(history)
     if len(runs) < ENOUGH_RUNS or seconds < ENOUGH_S or need is None or asked is None:
         return Advice(None, _too_little(len(history.runs), len(runs)), Verdict.FEW)
-    amount = with_margin(need)
+    amount = sufficient_request(need)
     if amount > asked and any(run.stops for run in history.runs[-_RECENT_RUNS:]):
         why = f"stopped at its cap; the largest held {in_words(need)}"
         if largest_bytes is not None and amount > largest_bytes:
@@ -273,7 +271,7 @@ def advise(history: History, asked: int | None = None, largest_bytes: int | None
             return Advice(None, why, Verdict.MORE)
         return Advice(amount, why, Verdict.MORE)
     denied = amount > asked and any(map(_denied, history.runs[-_RECENT_RUNS:]))
-    if all(fills(_held(run) or 0, run.asked_bytes) for run in runs):
+    if all(fills(held_bytes(run) or 0, run.asked_bytes) for run in runs):
         why = "fills what it gets: look at --gpu-memory-utilization"
         why += ", or its cap is too small" if denied else ""
         return Advice(None, why, Verdict.FILLS)
@@ -284,7 +282,7 @@ def advise(history: History, asked: int | None = None, largest_bytes: int | None
     known = not (stops(history) or any(map(_denied, history.runs)))
     if amount * 3 <= asked * 2 and saves >= _WORTH_BYTES and known:
         of = "a pod" if history.runs[-1].gpus == 1 else "on each GPU of a pod"
-        why = f"largest peak + {_MARGIN} %; saves {exactly(saves)} {of}"
+        why = f"largest peak + {MARGIN_PERCENT} %; saves {exactly(saves)} {of}"
         return Advice(amount, why, Verdict.LESS)
     return Advice(None, "asks for what it needs, or near to that", Verdict.FITS)
 
@@ -292,13 +290,6 @@ def advise(history: History, asked: int | None = None, largest_bytes: int | None
 def fills(peak_bytes: int, cap_bytes: int) -> bool:
     """Say whether somebody who held so much took, as far as one can see, all of their cap."""
     return peak_bytes * 100 >= cap_bytes * _FULL
-
-
-def with_margin(need_bytes: int) -> int:
-    """Return what to ask for, of a pod that held so much: 15 % more, and round."""
-    wanted = -(-need_bytes * (100 + _MARGIN) // 100)
-    grain = _COARSE_GRAIN_BYTES if wanted > _COARSE_ABOVE_BYTES else _GRAIN_BYTES
-    return -(-wanted // grain) * grain
 
 
 def warn(history: History | None, asked: int, largest_bytes: int | None = None) -> str:
@@ -336,8 +327,8 @@ def _too_little(runs: int, measured_runs: int) -> str:
     return f"{counted(runs, 'run')}{of}; advice begins with {ENOUGH_RUNS}"
 
 
-def _held(run: Run) -> int | None:
-    """Return what a run held at most; at least its cap, where it was stopped or denied at that."""
+def held_bytes(run: Run) -> int | None:
+    """Return the peak of a run: at least its cap if it was stopped or denied memory at that."""
     if run.stops or _denied(run):
         return max(run.asked_bytes, run.peak_bytes or 0)
     return run.peak_bytes

@@ -139,7 +139,7 @@ class EventReason(StrEnum):
         "Pod",
         "Warning",
         "the pod was over its cap, and the node's sentry stopped or reported it",
-        "`vramwarden explain POD` says what would have been enough",
+        "`vramwarden explain POD` names the amount that would do",
     )
     LIMIT_RESET = (
         "VRAMLimitReset",

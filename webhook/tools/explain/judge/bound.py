@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from webhook.core.enforcement.sufficient_request import sufficient_request
 from webhook.core.enforcement.termination_message import read_message
 from webhook.core.kinds.nodes import read_time
 from webhook.core.placement.fit import Denial, place
@@ -21,7 +22,6 @@ from webhook.tools.explain.judge.report import Cause, Enough, OtherReason, Repor
 from webhook.tools.explain.judge.room import Blocker, advertised
 from webhook.tools.explain.judge.stops import (
     Said,
-    enough_for,
     find_history,
     find_run,
     held_words,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     Mine = Sequence[tuple[GpuFigures, PodFigures]]
 
-ENOUGH: Final = "would have been enough"
+WOULD_DO: Final = "would do"
 MOST_STOPS: Final = 3
 """The newest are shown."""
 _SELF_TEST_FAILED: Final = 70
@@ -76,14 +76,17 @@ def explain_bound(facts: PodFacts, pod: ClusterPod, state: PodState) -> Report:
     mine = [(gpu, one) for gpu in (node.gpus if node else ()) for one in gpu.pods]
     mine = [(gpu, one) for gpu, one in mine if one.uid == state.uid]
     figures, peaks = [one for _, one in mine], _peaks(pod, log, mine)
-    causes = [*_stopped(pod, log, now_s), *held_from_outside(pod, peaks, now_s)]
-    run_bytes = enough_for(max(peaks)) if peaks and (causes or log.reports) else None
+    cap_bytes = state.hold.cap_bytes if state.hold else 0
+    run_bytes = sufficient_request(max(cap_bytes, *peaks)) if peaks else None
+    fix = "" if run_bytes is None else line_for(pod, run_bytes, facts.nodes)
+    causes = [*_stopped(pod, log, fix, now_s), *held_from_outside(pod, fix, now_s)]
+    run_bytes = run_bytes if causes or log.reports else None
     what, headline = _headline(facts, pod, state, node, mine)
     if causes and what is not State.WAITING:
         what = State.STOPPED
     elif not causes:
         causes += denied_by_driver(facts, pod, state, figures, peaks)
-    causes += _reported(pod, log, now_s)
+    causes += _reported(log, fix, now_s)
     if log.blind and not state.finished:
         fix = "kubectl logs, container vram-enforcer, says more; or ask your platform team"
         causes.append(Cause(Severity.ERROR, Said.BLIND, f"{Said.BLIND.value}: {log.blind}", fix))
@@ -193,11 +196,9 @@ def _figures(state: PodState, mine: Mine) -> str:
     return ", ".join(parts if used else [*parts, "what it uses is not known"])
 
 
-def _stopped(pod: ClusterPod, log: EnforcerLog, now_s: float) -> Iterator[Cause]:
+def _stopped(pod: ClusterPod, log: EnforcerLog, fix: str, now_s: float) -> Iterator[Cause]:
     """Yield the newest stops, the newest first."""
     for stop in log.stops[: -MOST_STOPS - 1 : -1]:
-        peak = stop.peak_bytes
-        fix = line_for(pod, enough_for(peak)) if peak else ""
         yield Cause(Severity.WARNING, stop.reason, _stop_words(pod, stop, now_s), fix)
     rest = len(log.stops) - MOST_STOPS
     if rest > 0:
@@ -205,14 +206,13 @@ def _stopped(pod: ClusterPod, log: EnforcerLog, now_s: float) -> Iterator[Cause]
         yield Cause(Severity.INFO, Said.STOPPING, detail)
 
 
-def _reported(pod: ClusterPod, log: EnforcerLog, now_s: float) -> Iterator[Cause]:
+def _reported(log: EnforcerLog, fix: str, now_s: float) -> Iterator[Cause]:
     """Yield the newest excess for which the policy has nothing stopped, and how many there were."""
     if not log.reports:
         return
     newest, count = log.reports[-1], len(log.reports)
     when = "before" if newest.at_s is None else f"{span(now_s - newest.at_s)} ago"
     more = "" if count == 1 else f" ({count} times so far)"
-    fix = line_for(pod, enough_for(newest.peak_bytes)) if newest.peak_bytes else ""
     detail = f"reported only{more}, {when}: {newest.why}"
     yield Cause(Severity.INFO, Said.WOULD_STOP, detail, fix)
 
@@ -282,8 +282,8 @@ def _waiting_containers(pod: ClusterPod, state: PodState) -> Iterator[Cause]:
 
 
 def _peaks(pod: ClusterPod, log: EnforcerLog, mine: Mine) -> list[int]:
-    """Return all peaks that anybody saw: the largest would have been enough until now."""
-    peaks = [stop.peak_bytes for stop in log.stops if stop.peak_bytes]
+    """Return all known peaks."""
+    peaks = [stop.peak_bytes for stop in (*log.stops, *log.reports) if stop.peak_bytes]
     peaks += [one.peak_bytes for _, one in mine if one.peak_bytes]
     words = read_message(pod.enforcer_ended().message)
     return peaks + (list(words.peaks.values()) if words else [])
@@ -302,7 +302,7 @@ def _enough_notes(run_bytes: int | None, mine: Mine) -> Iterator[tuple[str, str]
                 f"     free on that GPU: {amount(max(0, gpu.free_bytes), down=True)}, so a new pod "
                 f"of {exactly(run_bytes)} {fits} there once this one ends"
             )
-    yield ENOUGH, said
+    yield WOULD_DO, said
 
 
 def _why_those(node: NodeFigures | None, state: PodState, mine: Mine) -> Iterator[str]:

@@ -20,6 +20,8 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from webhook.core.enforcement.sufficient_request import sufficient_request
+from webhook.core.kinds.histories import held_bytes
 from webhook.core.placement.assignments import read_pod_state
 from webhook.core.pod.fields import text_of
 from webhook.core.pod.quantity import QuantityError, parse_vram
@@ -31,7 +33,6 @@ from webhook.tools.explain.judge.plugins import explain_by_plugin
 from webhook.tools.explain.judge.report import Cause, Enough, OtherReason, Report, Severity, State
 from webhook.tools.explain.judge.stops import (
     Said,
-    enough_for,
     find_run,
     held_words,
     history_notes,
@@ -168,8 +169,8 @@ def _without_pod(facts: PodFacts) -> Report:
     causes = tuple(filled(facts, run))
     enough = None
     if run.stops:
-        enough = None if run.peak_bytes is None else enough_for(run.peak_bytes)
-        fix = line_for(None, enough) if enough else ""
+        enough = sufficient_request(held_bytes(run) or 0)
+        fix = line_for(None, enough, facts.nodes)
         detail = f"{stops_words(run.stops)} for what the pod held"
         causes = (Cause(Severity.WARNING, Said.STOPPING, detail, fix),)
     notes = tuple(history_notes(history, run.asked_bytes, facts.nodes, None))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.kinds.histories import fills
+from webhook.core.enforcement.sufficient_request import MARGIN_PERCENT, sufficient_request
+from webhook.core.kinds.histories import fills, held_bytes
 from webhook.core.kinds.nodes import (
     BY_DRIVER,
     HELD_BY_DRIVER,
@@ -26,7 +27,7 @@ from webhook.tools.explain.judge.eligible import (
     why_no_limit,
 )
 from webhook.tools.explain.judge.report import Cause, OtherReason, Severity, State
-from webhook.tools.explain.judge.stops import enough_for, line_for
+from webhook.tools.explain.judge.stops import line_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -136,7 +137,7 @@ def denied_by_driver(
 ) -> Iterator[Cause]:
     """Yield that a container ended by itself when the pod held all that the driver gives it.
 
-    What the denied allocation asked for is told to nobody. A quarter more is worth a try.
+    The size of the denied allocation is unknown, so the amount advised is a try.
 
     | held by | the most it held | a container ended | then |
     | --- | --- | --- | --- |
@@ -157,36 +158,27 @@ def denied_by_driver(
     detail = (
         f"{when}container {name} ended by itself (exit code {code}), and the pod had held "
         f"{amount(peak)} of {exactly(cap)}: the cap was hit, and the driver denied an allocation "
-        "beyond it. How large that was nobody knows, so a quarter more is a try"
+        f"beyond it. How large that was is not known, so {MARGIN_PERCENT} % more is a try"
     )
-    yield Cause(Severity.WARNING, OtherReason.CAP_HIT, detail, _a_try(facts, pod, cap))
+    fix = line_for(pod, sufficient_request(max(cap, peak)), facts.nodes)
+    yield Cause(Severity.WARNING, OtherReason.CAP_HIT, detail, fix)
 
 
 def filled(facts: PodFacts, run: Run) -> Iterator[Cause]:
     """Yield that a pod which is gone had filled a cap that the driver held, if it had."""
-    cap = run.asked_bytes
-    if run.limited and fills(run.peak_bytes or 0, cap):
+    if run.limited and fills(run.peak_bytes or 0, run.asked_bytes):
         detail = "it filled its cap, beyond which the driver denies memory: that may be too small"
-        yield Cause(Severity.INFO, OtherReason.CAP_HIT, detail, _a_try(facts, None, cap))
+        fix = line_for(None, sufficient_request(held_bytes(run) or 0), facts.nodes)
+        yield Cause(Severity.INFO, OtherReason.CAP_HIT, detail, fix)
 
 
-def _a_try(facts: PodFacts, pod: ClusterPod | None, cap_bytes: int) -> str:
-    """Say what to write for a quarter more; where no GPU has that, what to do instead."""
-    more = enough_for(cap_bytes + cap_bytes // 4)
-    sizes = [gpu.usable_bytes for one in facts.nodes or () for gpu in one.gpus]
-    if sizes and more > max(sizes):
-        return f"no GPU here has {exactly(more)}: let it take less at a time, as by smaller batches"
-    return line_for(pod, more)
-
-
-def held_from_outside(pod: ClusterPod, peaks: Sequence[int], now_s: float) -> Iterator[Cause]:
+def held_from_outside(pod: ClusterPod, fix: str, now_s: float) -> Iterator[Cause]:
     """Yield what the sentry did, which leaves a condition and not only an Event."""
     found = pod.condition(CAP_HELD_CONDITION)
     if found is None or found.status != "False":
         return
     at_s = read_time(found.since)
     when = "" if at_s is None else f"{span(now_s - at_s)} ago, by the node's sentry: "
-    fix = line_for(pod, enough_for(max(peaks))) if peaks else ""
     yield Cause(Severity.WARNING, OtherReason.CAP_EXCEEDED, when + found.message, fix)
 
 

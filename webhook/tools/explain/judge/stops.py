@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from webhook.tools.snapshot.pod import ClusterPod
 
 HISTORY: Final = "history"
-_GIB: Final = 2**30
-_COARSE_FROM: Final = 8 * _GIB
 
 
 class Said(StrEnum):
@@ -55,8 +53,6 @@ class Said(StrEnum):
 
 _STOPS: Final = {Said.STOPPING, Said.STOPPING_CONTAINER, Said.ENDING_POD}
 _VERDICT: Final = re.compile(f"({'|'.join(map(re.escape, Said))}): (.+)")
-_PEAK: Final = re.compile(r"gpu-memory: ([0-9]{1,12})Mi would have been enough")
-_MIB: Final = 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,15 +163,13 @@ def _read(line: str) -> tuple[Said, Mapping[str, Any]] | None:
 
 
 def _stop(said: Said, why: str, values: Mapping[str, Any]) -> Stop:
-    peak = _PEAK.search(why)
-    told = int(peak[1]) * _MIB if peak else None
     return Stop(
         reason=said,
         why=why,
         at_s=read_time(values.get("ts")),
         sum_bytes=_number(values, "sum_bytes"),
         cap_bytes=_number(values, "cap_bytes"),
-        peak_bytes=_number(values, "peak_bytes") or told,
+        peak_bytes=_number(values, "peak_bytes"),
         pid=_number(values, "pid"),
         command=text_of(values, "command"),
         container=text_of(values, "container"),
@@ -198,12 +192,6 @@ def _go_on(stops: list[Stop], said: Said, values: Mapping[str, Any]) -> None:
 def _number(values: Mapping[str, Any], key: str) -> int | None:
     value = values.get(key)
     return value if type(value) is int and 0 <= value <= MAX_BYTES else None
-
-
-def enough_for(peak_bytes: int) -> int:
-    """Return the smallest round request that covers a peak: whole 256Mi, above 8Gi whole Gi."""
-    grain = _GIB if peak_bytes > _COARSE_FROM else _GIB // 4
-    return max(1, -(-peak_bytes // grain)) * grain
 
 
 def peak_words(peak_bytes: int | None, cap_bytes: int) -> str:
@@ -251,12 +239,11 @@ def history_notes(
     nodes: Iterable[NodeFigures] | None,
     pod: ClusterPod | None,
 ) -> Iterator[tuple[str, str]]:
-    """Say what the last pods of a workload held, and what would do: of this one, if it exists."""
+    """Yield what the last pods of a workload held, and what would do for this one."""
     peak = peak_bytes(history) if history else None
     if history is None or peak is None:
         return
-    sizes = [gpu.usable_bytes for node in nodes or () for gpu in node.gpus]
-    advice = advise(history, asked_bytes, max(sizes, default=None))
+    advice = advise(history, asked_bytes, largest_gpu(nodes))
     whose = f"{history.kind} {history.workload}"
     runs, known = len(history.runs), measured_runs(history)
     last = "the last pod" if runs == 1 else f"the last {counted(runs, 'pod')}"
@@ -268,20 +255,29 @@ def history_notes(
     said = f"{of} peaked at {amount(peak)}"
     if advice.amount_bytes is not None:
         would = exactly(advice.amount_bytes)
-        said += f"; {would} would do: {line_for(pod, advice.amount_bytes)}"
+        said += f"; {would} would do: {line_for(pod, advice.amount_bytes, nodes)}"
     yield HISTORY, said
 
 
-def line_for(pod: ClusterPod | None, amount_bytes: int) -> str:
-    """Say what to write, so that a pod like this one gets so much on each of its GPUs.
+def largest_gpu(nodes: Iterable[NodeFigures] | None) -> int | None:
+    """Return the usable bytes of the largest GPU; None if no node's figures are known."""
+    sizes = (gpu.usable_bytes for node in nodes or () for gpu in node.gpus)
+    return max(sizes, default=None)
+
+
+def line_for(pod: ClusterPod | None, amount_bytes: int, nodes: Iterable[NodeFigures] | None) -> str:
+    """Return what to write, so that a pod like this one gets an amount on each of its GPUs.
 
     | the pod's annotation gpu-memory | then |
     | --- | --- |
+    | any, and no GPU has that amount | that, and what to do instead |
     | is one quantity, or the pod is gone | the annotation, to be copied |
     | is a list by container | the sum of its entries |
     | is absent: its containers say it themselves | the sum of their limits, per GPU |
     """
-    asks = exactly(amount_bytes)
+    asks, largest_bytes = exactly(amount_bytes), largest_gpu(nodes)
+    if largest_bytes is not None and amount_bytes > largest_bytes:
+        return f"no GPU here has {asks}: let it take less at a time, as by smaller batches"
     if pod is None:
         return f"{GPU_MEMORY_ANNOTATION}: {asks}"
     written = pod.annotations.get(GPU_MEMORY_ANNOTATION)
