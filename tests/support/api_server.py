@@ -43,7 +43,8 @@ KINDS = {
     plural_of(kind): kind
     for kind in (
         *("Pod", "Node", "Namespace", "Secret", "Event", "ConfigMap", "ServiceAccount", "Lease"),
-        *("ResourceQuota", "NetworkPolicy", "Deployment", "DaemonSet", "StatefulSet", "ReplicaSet"),
+        *("ResourceQuota", "LimitRange", "NetworkPolicy", "Deployment", "DaemonSet"),
+        *("StatefulSet", "ReplicaSet"),
         *("Job", "CronJob", "RuntimeClass", "ResourceSlice", "ResourceClaim"),
         *("SelfSubjectAccessReview", "CustomResourceDefinition", "ValidatingAdmissionPolicy"),
         *("ValidatingAdmissionPolicyBinding", "MutatingAdmissionPolicy"),

@@ -2,83 +2,39 @@
 
 from __future__ import annotations
 
-import json
 import re
 from base64 import b64encode
-from datetime import UTC, datetime
 
 import pytest
 
-from certs import create
-from tests.support import charts
-from tests.support.api_server import KINDS, ApiServer, merged
-from tests.support.clusters import NOW_S, a_cluster, a_gpu, a_node, a_pod, ago, held
+from tests.support.api_server import merged
+from tests.support.clusters import a_cluster, a_gpu, a_node, a_pod, ago, held
+from tests.support.installations import (
+    DAEMON_SETS,
+    HOOKS,
+    IMAGE,
+    IN_SYSTEM,
+    POLICIES,
+    REGISTRATION,
+    SENTRY,
+    SYSTEM,
+    WEBHOOK,
+    admission,
+    each_hook,
+    installed,
+    patch,
+)
 from tests.support.pki import Authority
-from tests.support.pods import a_request
 from webhook import __version__
 from webhook.adapters.kube.client import KubeError
-from webhook.adapters.policy.files import load_config_map, shipped_policy_path
-from webhook.core.admission.decide import Phase, decide
 from webhook.core.node.events import EventReason
-from webhook.core.policy.cluster import Cluster
-from webhook.core.policy.fence import fence_data
-from webhook.names import WEBHOOK_CONFIGURATION
 from webhook.tools.check.judge.findings import Level
 from webhook.tools.check.judge.table import GROUPS, run
 from webhook.tools.check.read import read_facts
 
 pytestmark = pytest.mark.process  # Helm renders the chart
-SYSTEM, SENTRY = "vramwarden-system", "vramwarden-sentry"
-IN_SYSTEM = f"/api/v1/namespaces/{SYSTEM}"
-REGISTRATION = "/apis/admissionregistration.k8s.io/v1"
 BINDINGS = f"{REGISTRATION}/validatingadmissionpolicybindings"
-HOOKS = [f"{REGISTRATION}/{kind}webhookconfigurations/{WEBHOOK_CONFIGURATION}"
-         for kind in ("mutating", "validating")]  # fmt: skip
-APPS = "/apis/apps/v1/namespaces"
-WEBHOOK = f"{APPS}/{SYSTEM}/deployments/vramwarden-webhook"
-DAEMON_SETS = [f"{APPS}/{SYSTEM}/daemonsets/vramwarden-agent",
-               f"{APPS}/{SENTRY}/daemonsets/vramwarden-sentry"]  # fmt: skip
 PODS = "/api/v1/namespaces/team-a/pods"
-IMAGE = f"registry.example/enforcer:{__version__}"
-POLICY_FILES = {"default.yaml": shipped_policy_path().read_text()}
-POLICY = load_config_map(POLICY_FILES, "here", enforcer_image=IMAGE)
-API_GROUPS = {"groups": [{"name": name} for name in ("apps", "nvidia.com")]}
-
-
-def manifests():
-    """Return the chart's objects with `rollout: Enforce`, as far as `check` reads them."""
-    values = {"enforcer": {"repository": "registry.example/enforcer"}, "rollout": "Enforce"}
-    return [one for one in charts.rendered(values) if one["kind"] in KINDS.values()]
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory):
-    """Return the files of a certificate that was issued now, by name, in base64."""
-    folder = tmp_path_factory.mktemp("certificate")
-    create(folder, ["vramwarden-webhook.vramwarden-system.svc"], datetime.fromtimestamp(NOW_S, UTC))
-    files = ("tls.crt", "ca.crt")
-    return {name: b64encode((folder / name).read_bytes()).decode() for name in files}
-
-
-def admission(request):
-    """Answer a dry run as an API server does that asks the webhook."""
-    decision = decide(a_request(request.body), POLICY, Cluster(), Phase.MUTATE)
-    return (201, decision.obj) if decision.allowed else denial(decision.message)
-
-
-def denial(words):
-    said = f'admission webhook "mutate.vramwarden.io" denied the request: {words}'
-    return 403, {"kind": "Status", "message": said}
-
-
-def patch(api, path, change):
-    api.put(path, merged(api.objects[path], change, strategic=True))
-
-
-def each_hook(api, path, change):
-    """Change the client of each of our webhooks."""
-    hooks = [{"name": one["name"], "clientConfig": change} for one in api.objects[path]["webhooks"]]
-    patch(api, path, {"webhooks": hooks})
 
 
 def sidecar(**state):
@@ -86,38 +42,14 @@ def sidecar(**state):
     return {"initContainerStatuses": [{"name": "vram-enforcer", "image": IMAGE, "state": state}]}
 
 
-@pytest.fixture(scope="module")
-def stored(certificate):
-    """Return the objects of a release that works, with a node that is shared, and a pod there."""
+@pytest.fixture
+def cluster():
+    """Return an API server with a release that works, a node that is shared, and a pod there."""
     node = a_node("n1", a_gpu(80, held("llama", 16, 6)))
     pod = a_pod(
         "llama", "16Gi", node="n1", gpus="GPU-n1-0", status=sidecar(running={"startedAt": ago(9)})
     )
-    api = a_cluster([node, a_node("cpu")], [pod], *manifests()).stored_in(ApiServer())
-    replicas = api.objects[WEBHOOK]["spec"]["replicas"]
-    patch(api, WEBHOOK, {"status": {"replicas": replicas, "readyReplicas": replicas}})
-    ready = {"desiredNumberScheduled": 1, "numberReady": 1, "currentNumberScheduled": 1}
-    for path in DAEMON_SETS:
-        patch(api, path, {"status": ready})
-    for path in HOOKS:
-        each_hook(api, path, {"caBundle": certificate["ca.crt"]})
-    bind = {"name": "bind.vramwarden.io", "clientConfig": {"service": {"path": "/bind/x"}}}
-    patch(api, HOOKS[0], {"webhooks": [bind]})
-    patch(api, f"{IN_SYSTEM}/secrets/vramwarden-certificate", {"data": certificate})
-    api.put(f"{IN_SYSTEM}/secrets/vramwarden-key", {"data": {"key": "eA=="}})
-    api.put(f"{IN_SYSTEM}/configmaps/vramwarden-fence", {"data": fence_data(POLICY)})
-    api.put("/apis/node.k8s.io/v1/runtimeclasses/nvidia", {"handler": "nvidia"})
-    return api.objects
-
-
-@pytest.fixture
-def cluster(stored):
-    """Return an API server with that release, which answers dry runs as its webhook does."""
-    api = ApiServer()
-    api.now_s = lambda: NOW_S
-    api.objects |= stored
-    api.texts["/apis"] = json.dumps(API_GROUPS)
-    api.texts["/version"] = json.dumps({"gitVersion": "v1.36.2"})
+    api = a_cluster([node, a_node("cpu")], [pod]).stored_in(installed())
     api.fails("POST .*/pods", admission, forever=True)
     return api
 
@@ -159,7 +91,6 @@ def test_of_a_release_that_works_all_is_seen(cluster):
 
 FAILED, WARNING, UNSEEN = Level.FAILED, Level.WARNING, Level.NOT_CHECKED
 OF_POLICY = ("policy-valid", "policy-in-force")
-POLICIES = f"{IN_SYSTEM}/configmaps/vramwarden-policies"
 DRY_RUNS = ("pod-asks", "pod-wrong", "pod-plain")
 ENFORCE = "pod-security.kubernetes.io/enforce"
 NO_RULES = "apiVersion: vramwarden.io/v1alpha1\nkind: VRAMPolicy\nmetadata: {name: z}\nspec: "
