@@ -1,0 +1,165 @@
+"""What recordings claim about nodes and pods, so that claims of two commands can be compared.
+
+| claim about | `explain` | `top` | `check` | `report` |
+| --- | --- | --- | --- | --- |
+| free memory of a GPU | the lines of nodes | column FREE | - | - |
+| memory promised of a GPU | - | PROMISED; at least the caps of its pods | - | - |
+| nodes that are not shared | `its GPUs are not shared` | last lines | its findings | - |
+| lack of room, for a pod that waits | the first problem | column STATE | - | - |
+| how long a pod has waited | the first line | column STATE | - | - |
+| what a pod uses, and its peak | the first line | columns USED, PEAK | - | column PEAK |
+| which amount would be enough | every mention | - | - | - |
+| workloads whose pods are denied | the first line | - | - | their number |
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from itertools import chain
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_COMMAND = re.compile(r"^\$ vramwarden ", re.MULTILINE)
+_OF_NODES = re.compile(r"    ([\w, -]+?) +(GPU \d+: .*|no: .*)")
+_FREE = re.compile(r"GPU (\d+): (\S+) free")
+_NO_ROOM = re.compile(r"no (GPU has \S+ free|node has \d+ GPUs with \S+ free)")
+_WAITED = re.compile(r"has waited (?:for )?(\S+?)(?:\.| for a GPU)")
+_USES = re.compile(r"uses (\S+?)(?: on one)?, peak ([\d.]+\w+)")
+_ENOUGH = re.compile(r"(?:vramwarden.io/gpu-memory:|would have been enough:) +(\w+)")
+_STATE = re.compile(r"(?:pending|waits for a GPU) (\w+)(?:: (.*))?")
+_DENIED = re.compile(r"(\d+) workloads? cannot create pods")
+_AMOUNT = re.compile(r"(?:(\d+)x)?([\d.]+)(Mi|Gi|Ti)")
+_UNITS = {"Mi": 1 / 1024, "Gi": 1.0, "Ti": 1024.0}
+_UNSHARED = re.compile(r"not shared: (.*)")
+
+
+class Claim(NamedTuple):
+    """What one command says about a subject."""
+
+    command: str
+    about: str
+    subject: str
+    value: str
+
+
+def disagreements(recording: str) -> set[str]:
+    """Return what the commands disagree about, as `free of n1/0`."""
+    values = defaultdict(set)
+    for one in claims(recording):
+        values[f"{one.about} of {one.subject}"].add(one.value)
+    return {about for about, said in values.items() if len(said) > 1}
+
+
+def claims(recording: str) -> Iterator[Claim]:
+    """Yield the claims of a recording."""
+    for section in _COMMAND.split(recording)[1:]:
+        command = section.split()[0]
+        lines = section.partition("\nexit code ")[0].splitlines()[1:]
+        if command in _READERS:
+            yield from (Claim(command, *one) for one in _READERS[command](lines))
+
+
+Found = tuple[str, str, str]
+
+
+def _of_explain(lines: list[str]) -> Iterator[Found]:
+    pod = next((one.split()[1].rpartition("/")[2] for one in lines if one.startswith("Pod ")), "")
+    found = filter(None, map(_OF_NODES.fullmatch, lines))
+    nodes = [(one[1].split(", "), one[2]) for one in found]
+    for (name, *_), said in nodes:
+        yield from (("free", f"{name}/{index}", amount) for index, amount in _FREE.findall(said))
+    if nodes:
+        unshared = chain(*(names for names, said in nodes if "its GPUs are not shared" in said))
+        yield "not shared", "the cluster", " ".join(sorted(unshared))
+    if lines[:1] and re.match(r"\w+ \S+ has \d+ of \d+ pods", lines[0]):
+        yield "denied workloads", "the cluster", str(int("pods of it are denied" in lines[0]))
+    for line in lines:
+        if waited := _WAITED.search(line):
+            yield "has waited", pod, waited[1]
+            first = next((one for one in lines if one.startswith("✗ ")), "")
+            yield "lack of room", pod, _room(first)
+        if uses := _USES.search(line):
+            yield from (("use", pod, uses[1]), ("peak", pod, uses[2]))
+        yield from (("enough", pod, amount) for amount in _ENOUGH.findall(line))
+
+
+def _of_top(lines: list[str]) -> Iterator[Found]:
+    node = head = ""
+    promised: dict[str, str] = {}
+    caps: dict[str, float] = defaultdict(float)
+    for line in lines:
+        if line.startswith(("NODE ", "POD ")):
+            head = line
+        elif not line:
+            head = ""
+        elif head.startswith("NODE "):
+            name, index, *_ = line.split() if line[0] != " " else [node, *line.split()]
+            node, free = name, line[: head.index("FREE") + 4].split()[-1]
+            promised[f"{node}/{index}"] = line[: head.index("PROMISED") + 8].split()[-1]
+            if free[0].isdigit():
+                yield "free", f"{node}/{index}", free
+        elif head:
+            yield from _of_pod(head, line)
+            node, indexes, cap = line.split()[1:4]
+            for index in indexes.split(","):
+                caps[f"{node}/{index}"] += _gib(cap)
+    for gpu, amount in promised.items():
+        yield "promised", gpu, amount
+        if caps[gpu] > _gib(amount):
+            yield "promised", gpu, f"{caps[gpu]:g}Gi"
+    if any(one.startswith("NODE ") for one in lines):
+        said = [one for one in lines if one.startswith("not shared, ")]
+        names = re.findall(r"[:,] ([\w-]+) \(", said[0]) if said else []
+        yield "not shared", "the cluster", " ".join(sorted(names))
+
+
+def _of_pod(head: str, line: str) -> Iterator[Found]:
+    pod, state = line.partition(" ")[0], line[head.index("STATE") :]
+    used, peak = line[: head.index("PEAK") + 4].split()[-2:]
+    if used != "-":
+        yield from (("use", pod, used), ("peak", pod, peak))
+    if waits := _STATE.match(state):
+        yield "has waited", pod, waits[1]
+        yield "lack of room", pod, _room(waits[2] or "")
+
+
+def _of_check(lines: list[str]) -> Iterator[Found]:
+    if not any(one.startswith(("✓ ", "✗ ")) for one in lines):
+        return  # too few rights, or it crashed
+    names: list[str] = []
+    finding = ""
+    for line in lines:
+        finding = line if line[:1] != " " else finding
+        if found := _UNSHARED.search(line):
+            names += found[1].split(", ")
+        elif finding.endswith("[advertised]") and not line.startswith("    →"):
+            names += re.findall(r"^    ([\w-]+): ", line)
+    yield "not shared", "the cluster", " ".join(sorted(names))
+
+
+def _of_report(lines: list[str]) -> Iterator[Found]:
+    if not lines[0].startswith("If every rule enforced"):
+        return  # too few rights, or no valid policy
+    head = ""
+    for line in lines:
+        head = line if line.startswith("NAMESPACE ") else head if line else ""
+        if "PEAK" in head and line != head:
+            yield "peak", line.split()[1], line[: head.index("PEAK") + 4].split()[-1]
+    counts = (found[1] for line in lines if (found := _DENIED.search(line)))
+    yield "denied workloads", "the cluster", next(counts, "0")
+
+
+def _gib(text: str) -> float:
+    found = _AMOUNT.fullmatch(text)
+    return float(found[2]) * _UNITS[found[3]] if found else 0.0
+
+
+def _room(text: str) -> str:
+    found = _NO_ROOM.search(text)
+    return found[1] if found else ""
+
+
+_READERS = {"explain": _of_explain, "top": _of_top, "check": _of_check, "report": _of_report}

@@ -1,0 +1,91 @@
+"""Run the four commands in a situation, and write down what they say and ask."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+from unittest.mock import patch
+
+from tests.support.commands import runner
+from tests.tools.situations.scenes import TEAM
+from webhook import __version__
+from webhook.adapters.kube import client
+from webhook.cli.main import main
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.api_server import ApiServer
+    from tests.tools.situations.scenes import Situation
+
+CRASHED = "crashed: "
+_DIGEST = re.compile(r"\b[0-9a-f]{12}\b")
+
+
+def commands(situation: Situation) -> dict[str, list[str]]:
+    """Return the arguments of the four commands, by name."""
+    return {
+        "explain": ["explain", situation.about, "-n", TEAM],
+        "check": ["check"],
+        "top": ["top", "-n", TEAM],
+        "report": ["report", *(["-n", TEAM] if situation.views else [])],
+    }
+
+
+def run(api: ApiServer, arguments: list[str]) -> tuple[str, int]:
+    """Return what a command writes on both streams, and its exit code."""
+    with patch.object(client, "connect", lambda *_, **__: api.kube()):
+        done = runner().invoke(main, arguments, prog_name="vramwarden", env={"COLUMNS": "150"})
+    crash = done.exception
+    if crash and not isinstance(crash, SystemExit):
+        return f"{done.stdout}{CRASHED}{type(crash).__name__}: {crash}\n", done.exit_code
+    return done.stdout + done.stderr, done.exit_code
+
+
+def said(situation: Situation, **options: list[str]) -> dict[str, str]:
+    """Return what each command writes; `options` are added to its arguments."""
+    api = situation.stored()
+    return {
+        name: run(api, [*arguments, *options.get(name, ())])[0]
+        for name, arguments in commands(situation).items()
+    }
+
+
+def record(situation: Situation, title: str) -> str:
+    """Return the recording of a situation."""
+    return "\n".join(_lines(situation, title)) + "\n"
+
+
+def _lines(situation: Situation, title: str) -> Iterator[str]:
+    yield f"# {title}"
+    for name, arguments in commands(situation).items():
+        api = situation.stored()
+        text, code = run(api, arguments)
+        if name == "check" and not situation.whole:
+            text = not_ok(text)
+        if name == "report":
+            text = text.replace("\n\n", "\n")
+        yield from ("", f"$ vramwarden {' '.join(arguments)}")
+        yield from _same_in_each_release(text).splitlines()
+        yield f"exit code {code}"
+        if name == "explain":
+            yield f"requests: {', '.join(requests(api))}"
+
+
+def requests(api: ApiServer) -> list[str]:
+    """Return method and path of what was asked, in order, without the query."""
+    return [f"{one.method} {one.path}" for one in api.asked]
+
+
+def not_ok(text: str) -> str:
+    """Return what `check` writes of what is not as it should be, and its last line."""
+    lines, kept, keeps = text.splitlines(), [], False
+    for line in lines[:-1]:
+        keeps = line[:2] in {"✗ ", "! ", "? ", "- "} or (keeps and line.startswith(" "))
+        kept += [line] * keeps
+    return "\n".join([*kept, lines[-1]])
+
+
+def _same_in_each_release(text: str) -> str:
+    """Return a text without what differs between releases: version and digests of policies."""
+    return _DIGEST.sub("0123456789ab", text.replace(__version__, "VERSION"))

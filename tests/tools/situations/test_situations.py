@@ -1,0 +1,79 @@
+"""What the four commands say of every situation is recorded, and no two contradict each other."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from tests.support.recordings import assert_recorded, how
+from tests.tools.situations import bound, denied, waiting  # noqa: F401 - they register situations
+from tests.tools.situations.claims import claims, disagreements
+from tests.tools.situations.runs import CRASHED, record
+from tests.tools.situations.scenes import SITUATIONS
+
+pytestmark = pytest.mark.process  # Helm renders the chart
+RECORDED = Path(__file__).parent / "recorded"
+
+
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_commands_say_what_is_recorded(name):
+    made = SITUATIONS[name]
+    assert_recorded(RECORDED / f"{name}.txt", record(made(), made.__doc__))
+
+
+def test_every_recording_is_of_a_situation():
+    assert {one.stem for one in RECORDED.iterdir()} == {*SITUATIONS}, how()
+
+
+DISAGREE = {
+    "bound-just-now": {"promised of n1/0"},
+    "denied-at-creation": {"denied workloads of the cluster"},
+    "denied-job": {"denied workloads of the cluster"},
+    "held-node": {"lack of room of late"},
+    "late-with-an-owner": {"has waited of late-0"},
+    "late-without-gpu": {"has waited of late-0"},
+    "limit-range-adds-a-gpu": {"denied workloads of the cluster"},
+    "old-figures": {"lack of room of eval-5"},
+    "only-reported": {"enough of rag"},
+    "out-of-quota": {"denied workloads of the cluster"},
+    "sentry-down": {"lack of room of next"},
+    "stopped-and-ended": {"enough of rag"},
+    "stopped-by-the-sentry": {"enough of rag"},
+    "too-large": {"lack of room of vast"},
+    "webhook-unreachable": {"denied workloads of the cluster"},
+}
+"""What commands still disagree about, by situation."""
+CRASH = {"no-sentry-acts", "sentry-never-wrote", "stopped-by-the-sentry"}
+"""Situations in which a command still crashes."""
+
+
+def recording(name):
+    return (RECORDED / f"{name}.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_no_two_commands_disagree(name):
+    assert disagreements(recording(name)) == DISAGREE.get(name, set())
+
+
+COMPARED = (
+    *("free", "not shared", "lack of room", "has waited", "use", "peak", "denied workloads"),
+    *("enough", "promised"),
+)
+
+
+@pytest.mark.parametrize("about", COMPARED)
+def test_claims_are_compared(about):
+    commands = defaultdict(list)
+    for name in SITUATIONS:
+        for one in claims(recording(name)):
+            if one.about == about:
+                commands[name, one.subject].append(one.command)
+    by_one = about in {"enough", "promised"}  # which one command says several times
+    assert any(len(said if by_one else {*said}) > 1 for said in commands.values())
+
+
+def test_no_command_crashes():
+    assert {name for name in SITUATIONS if CRASHED in recording(name)} == CRASH

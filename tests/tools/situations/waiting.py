@@ -1,0 +1,292 @@
+"""Pods that wait for a node."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.support.clusters import NOW_S, a_cluster, a_gpu, held
+from tests.support.pods import a_container
+from tests.tools.situations.scenes import (
+    BY_SENTRY,
+    H100,
+    NO_VRAM,
+    Situation,
+    a_deployment,
+    asks,
+    beside_rag,
+    binding_denied,
+    first_rule,
+    foreign_node,
+    full,
+    full_nodes,
+    gpu_node,
+    judged,
+    runs,
+    scheduler_says,
+    situation,
+    unscheduled,
+    waits,
+)
+from webhook.core.kinds.histories import History, Run, write_history
+from webhook.core.node.inventory import Inventory, Scan, observe
+from webhook.core.nvidia.drivers import SeenGpu
+
+WHOLE = {"nvidia.com/gpu": "2"}
+UNMATCHED = "didn't match Pod's node affinity/selector"
+RECENT = {"age_s": 5}
+
+
+def one_node(why: str) -> str:
+    """Return what the scheduler says where the only node does not fit."""
+    return scheduler_says(f"1 node(s) {why}", nodes=1)
+
+
+def _a_run(number: int) -> Run:
+    return Run(
+        pod=f"eval-{number}",
+        ended_s=NOW_S - (50 - number) * 3600,
+        asked_bytes=30 * 2**30,
+        gpus=1,
+        peak_bytes=int((17.2 - number / 10) * 2**30),
+        stops=0,
+        seconds=3600.0,
+    )
+
+
+EVAL = History("team-a", "Job", "eval", tuple(map(_a_run, range(12))))
+
+
+@situation
+def in_pieces() -> Situation:
+    """A node has enough memory in sum, and no GPU has; the scheduler tried it."""
+    denial = binding_denied(full_nodes()[2], 30)
+    pod = waits("eval-4", "30Gi", denial, owner="Job/eval")
+    return Situation("eval-4", full(pod, more=(write_history(EVAL),)))
+
+
+@situation
+def across_nodes() -> Situation:
+    """No node has enough memory; all nodes together do."""
+    return Situation("wide", full(waits("wide", "45Gi")))
+
+
+@situation
+def no_room() -> Situation:
+    """GPUs are large enough, and all are full."""
+    return Situation("huge", full(waits("huge", "70Gi")))
+
+
+@situation
+def too_large() -> Situation:
+    """No GPU of the cluster has as much memory."""
+    return Situation("vast", full(waits("vast", "90Gi")))
+
+
+@situation
+def two_gpus() -> Situation:
+    """A pod wants two GPUs of one node, of which only one has enough."""
+    denial = binding_denied(full_nodes()[2], 16, 2)
+    return Situation("pair", full(waits("pair", "16Gi", denial, count=2)))
+
+
+@situation
+def other_selector() -> Situation:
+    """The pod's node selector matches no node with GPUs."""
+    says = scheduler_says("3 node(s) didn't match Pod's node affinity/selector")
+    pod = waits("picky", "8Gi", says, nodeSelector={"kubernetes.io/hostname": "n9"})
+    return Situation("picky", full(pod))
+
+
+@situation
+def taint() -> Situation:
+    """The only node has a taint that the pod does not tolerate."""
+    pod = waits("repelled", "8Gi", one_node("had untolerated taint {maintenance: }"))
+    key = {"key": "maintenance", "effect": "NoSchedule"}
+    return Situation("repelled", beside_rag(pod, taints=(key,)))
+
+
+@situation
+def cordoned() -> Situation:
+    """Somebody cordoned the only node."""
+    pod = waits("kept-out", "8Gi", one_node("were unschedulable"))
+    return Situation("kept-out", beside_rag(pod, unschedulable=True))
+
+
+@situation
+def plugin_offers_whole() -> Situation:
+    """A device plugin offers the GPUs of the only node whole, so they are not shared."""
+    gpus = a_gpu(79, **H100), a_gpu(79, **H100)
+    node = foreign_node("n1", *gpus, why="nvidia.com/gpu is offered", amounts=WHOLE)
+    says = one_node(UNMATCHED)
+    node, event = judged(node, shares=False)
+    return Situation("alone", a_cluster([node], [waits("alone", "8Gi", says)], event))
+
+
+@situation
+def held_node() -> Situation:
+    """A device plugin came to a node whose GPUs are shared: no further pod gets any of it."""
+    gpu = a_gpu(79, held("rag", 8, 6, 6.1), **H100)
+    node, event = judged(gpu_node("n1", gpu, amounts={"nvidia.com/gpu": "1"}), shares=True)
+    says = scheduler_says("1 Insufficient vramwarden.io/vram", nodes=1)
+    rag = runs("rag", "8Gi", "n1", "GPU-n1-0")
+    return Situation("late", a_cluster([node], [rag, waits("late", "8Gi", says)], event))
+
+
+@situation
+def no_enforcement() -> Situation:
+    """The driver lets no sidecar measure."""
+    pod = waits("unheld", "8Gi", one_node(UNMATCHED))
+    return Situation("unheld", beside_rag(pod, enforcement="none"))
+
+
+@situation
+def no_sentry_acts() -> Situation:
+    """The pod is to be held by the sentry, and no sentry acts."""
+    pod = waits("notebook", "8Gi", one_node(UNMATCHED), rule=first_rule(BY_SENTRY))
+    return Situation("notebook", beside_rag(pod), rules=BY_SENTRY)
+
+
+@situation
+def no_device_names() -> Situation:
+    """The container runtime resolves no name of a GPU."""
+    pod = waits("unnamed", "8Gi", one_node(UNMATCHED))
+    return Situation("unnamed", beside_rag(pod, device_names="none"))
+
+
+@situation
+def old_figures() -> Situation:
+    """The figures of all nodes are ten minutes old."""
+    nodes = full_nodes(age_s=600)
+    return Situation("eval-5", replace(full(waits("eval-5", "30Gi")), nodes=tuple(nodes)))
+
+
+@situation
+def no_figures() -> Situation:
+    """No sentry has written any figures."""
+    nodes = [replace(one, figures=None) for one in full_nodes()]
+    return Situation("lost", replace(full(waits("lost", "30Gi")), nodes=tuple(nodes)))
+
+
+@situation
+def hidden_figures() -> Situation:
+    """The person may not read the figures, and the scheduler tried a node."""
+    pod = waits("eval-7", "30Gi", binding_denied(full_nodes()[2], 30))
+    return Situation(
+        "eval-7", full(pod), changes=(lambda api: api.denied.add(("list", "gpunodes")),)
+    )
+
+
+@situation
+def broken_gpu() -> Situation:
+    """The only GPU needs a reset, and a pod waits for it."""
+    node = gpu_node("n1", a_gpu(79, healthy=False, fault="needs a reset", **H100))
+    pod = waits("ill", "8Gi", binding_denied(node, 8))
+    return Situation("ill", a_cluster([node], [pod]))
+
+
+@situation
+def no_cpu() -> Situation:
+    """There is room on GPUs, and no CPU."""
+    return Situation("busy", full(waits("busy", "8Gi", scheduler_says("3 Insufficient cpu"))))
+
+
+@situation
+def missing_volume() -> Situation:
+    """The pod's volume does not exist, and every GPU is full."""
+    says = scheduler_says('persistentvolumeclaim "models" not found')
+    volume = {"name": "models", "persistentVolumeClaim": {"claimName": "models"}}
+    return Situation("serve", full(waits("serve", "30Gi", says, volumes=[volume])))
+
+
+@situation
+def rollout_waits_for_itself() -> Situation:
+    """The new pod of a Deployment waits for memory that only its old pod has."""
+    node = gpu_node("n1", a_gpu(22, held("roll-7f-old", 15, 14, 14.2)))
+    old = runs("roll-7f-old", "15Gi", "n1", "GPU-n1-0", owner="Deployment/roll", age_s=9000)
+    says = scheduler_says("1 Insufficient vramwarden.io/vram", nodes=1)
+    new = waits("roll-5d-new", "15Gi", says, owner="Deployment/roll")
+    for one in (old, new):
+        one["metadata"]["labels"]["app"] = "roll"
+        one["metadata"]["ownerReferences"][0]["uid"] = "roll-5d9c7"
+    template = waits("template", "15Gi")
+    made = a_deployment("roll", template, replicas=2, readyReplicas=1)
+    return Situation("deployment/roll", a_cluster([node], [old, new], *made))
+
+
+@situation
+def high_priority_behind_low() -> Situation:
+    """A pod of high priority waits behind pods of low priority on two GPUs that are in pieces."""
+    low = {"priority": 10, "priorityClassName": "low"}
+    gpus = a_gpu(80, held("low-0", 50, 40, 41)), a_gpu(80, held("low-1", 50, 40, 41))
+    node = gpu_node("g1", *gpus)
+    high = waits("high", "40Gi", binding_denied(node, 40), priority=1000, priorityClassName="high")
+    behind = [runs(f"low-{n}", "50Gi", "g1", f"GPU-g1-{n}", **low) for n in (0, 1)]
+    return Situation("high", a_cluster([node], [*behind, high]))
+
+
+@situation
+def gated_by_kueue() -> Situation:
+    """Kueue has not admitted the pod yet."""
+    says = "Scheduling is blocked due to non-empty scheduling gates"
+    pod = waits("queued", "8Gi", schedulingGates=[{"name": "kueue.x-k8s.io/admission"}])
+    pod["status"] |= unscheduled(says, "SchedulingGated")
+    return Situation("queued", full(pod))
+
+
+@situation
+def not_scheduled_yet() -> Situation:
+    """The scheduler has not said anything of a pod that is three seconds old."""
+    pod = asks("new", "8Gi", age_s=3)
+    return Situation("new", full(pod))
+
+
+@situation
+def bound_just_now() -> Situation:
+    """A pod was bound five seconds ago; the figures are older and show its memory as free."""
+    node = gpu_node("n1", a_gpu(24, held("vl-a", 10, 8, 8), **H100))
+    owner = {"owner": "Deployment/vl", **RECENT}
+    a = runs("vl-a", "10Gi", "n1", "GPU-n1-0", owner="Deployment/vl", age_s=90)
+    b = asks("vl-b", "10Gi", node="n1", gpus="GPU-n1-0", status="Pending", **owner)
+    says = scheduler_says("1 Insufficient vramwarden.io/vram", nodes=1)
+    return Situation("vl-c", a_cluster([node], [a, b, waits("vl-c", "10Gi", says, **owner)]))
+
+
+@situation
+def whole_gpu_pods_first() -> Situation:
+    """The plugin has left, and the node is shared once the pods with whole GPUs have ended."""
+    gpus = a_gpu(79, **H100), a_gpu(79, **H100)
+    node, event = judged(
+        foreign_node("n1", *gpus, why="its agent does not advertise them"),
+        shares=False,
+        whole_pods=("team-b/trainer",),
+    )
+    whole = [a_container(resources={"limits": {"nvidia.com/gpu": "1"}})]
+    trainer = runs("trainer", None, "n1", "", namespace="team-b", containers=whole)
+    says = one_node(UNMATCHED)
+    return Situation("first", a_cluster([node], [trainer, waits("first", "8Gi", says)], event))
+
+
+@situation
+def unified_memory() -> Situation:
+    """The only GPU has no memory of its own, so it cannot be shared."""
+    gpu = SeenGpu(uuid="GPU-spark-0", product="NVIDIA GB10", index=0, usable_bytes=None)
+    seen = observe(Inventory(), Scan(gpus=(gpu,)), NOW_S)
+    node = foreign_node("spark", why="its agent does not advertise them")
+    node, event = judged(node, shares=False, unshared=seen.unshared)
+    says = one_node(UNMATCHED)
+    return Situation("chat", a_cluster([node], [waits("chat", "8Gi", says)], event))
+
+
+@situation
+def driver_limit_required() -> Situation:
+    """The pod requires that the driver holds its cap, and no driver does."""
+    selector = {"vramwarden.io/driver-limit": "true"}
+    pod = waits("strict", "8Gi", one_node(UNMATCHED), nodeSelector=selector)
+    return Situation("strict", beside_rag(pod))
+
+
+@situation
+def unreadable_amount() -> Situation:
+    """Somebody changed the annotation of a pod that waits."""
+    pod = waits("forged", "8Gi", NO_VRAM, annotations={"vramwarden.io/gpu-memory": "8GB"})
+    return Situation("forged", beside_rag(pod))
