@@ -36,11 +36,8 @@ DISAGREE = {
     "late-without-gpu": {"has waited of late-0"},
     "limit-range-adds-a-gpu": {"denied workloads of the cluster"},
     "old-figures": {"lack of room of eval-5"},
-    "only-reported": {"enough of rag"},
     "out-of-quota": {"denied workloads of the cluster"},
     "sentry-down": {"lack of room of next"},
-    "stopped-and-ended": {"enough of rag"},
-    "stopped-by-the-sentry": {"enough of rag"},
     "too-large": {"lack of room of vast"},
     "webhook-unreachable": {"denied workloads of the cluster"},
 }
