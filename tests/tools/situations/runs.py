@@ -23,13 +23,13 @@ _DIGEST = re.compile(r"\b[0-9a-f]{12}\b")
 
 
 def commands(situation: Situation) -> dict[str, list[str]]:
-    """Return the arguments of the four commands, by name."""
-    return {
-        "explain": ["explain", situation.about, "-n", TEAM],
-        "check": ["check"],
-        "top": ["top", "-n", TEAM],
-        "report": ["report", *(["-n", TEAM] if situation.views else [])],
+    """Return the arguments of the commands that are asked, by name."""
+    arguments = {
+        "explain": [situation.about, "-n", TEAM],
+        "top": ["-n", TEAM],
+        "report": ["-n", TEAM] if situation.views else [],
     }
+    return {name: [name, *arguments.get(name, ())] for name in situation.commands}
 
 
 def run(api: ApiServer, arguments: list[str]) -> tuple[str, int]:
@@ -40,15 +40,6 @@ def run(api: ApiServer, arguments: list[str]) -> tuple[str, int]:
     if crash and not isinstance(crash, SystemExit):
         return f"{done.stdout}{CRASHED}{type(crash).__name__}: {crash}\n", done.exit_code
     return done.stdout + done.stderr, done.exit_code
-
-
-def said(situation: Situation, **options: list[str]) -> dict[str, str]:
-    """Return what each command writes; `options` are added to its arguments."""
-    api = situation.stored()
-    return {
-        name: run(api, [*arguments, *options.get(name, ())])[0]
-        for name, arguments in commands(situation).items()
-    }
 
 
 def record(situation: Situation, title: str) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tests.support import installations
 from tests.support.clusters import (
@@ -106,6 +106,7 @@ class Situation:
     """True if a developer asks who has the role `view` in team-a and no other right."""
     changes: tuple[Callable[[ApiServer], object], ...] = ()
     """What is not as an installation leaves it."""
+    commands: tuple[str, ...] = ("explain", "check", "top", "report")
     whole: bool = False
     """True if all that `check` writes is recorded, and not only what is not as it should be."""
 
@@ -134,16 +135,27 @@ class Situation:
         return api
 
 
-SITUATIONS: dict[str, Callable[[], Situation]] = {}
+class Named(NamedTuple):
+    """A situation, and one sentence about what has happened."""
+
+    title: str
+    make: Callable[[], Situation]
+
+
+SITUATIONS: dict[str, Named] = {}
 """All situations, by name."""
 
 
-def situation(made: Callable[[], Situation]) -> Callable[[], Situation]:
-    """Register a situation; its docstring says in one sentence what has happened."""
-    name = made.__name__.replace("_", "-")
+def situation(make: Callable[[], Situation]) -> Callable[[], Situation]:
+    """Register a situation, whose docstring is its title."""
+    register(make.__name__.replace("_", "-"), Named(str(make.__doc__), make))
+    return make
+
+
+def register(name: str, found: Named) -> None:
+    """Register a situation."""
     assert name not in SITUATIONS
-    SITUATIONS[name] = made
-    return made
+    SITUATIONS[name] = found
 
 
 # Nodes.

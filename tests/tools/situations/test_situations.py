@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.recordings import assert_recorded, how
-from tests.tools.situations import bound, denied, waiting  # noqa: F401 - they register situations
+from tests.tools.situations import bound, denied, variants, waiting  # noqa: F401 - they register
 from tests.tools.situations.claims import claims, disagreements
 from tests.tools.situations.runs import CRASHED, record
 from tests.tools.situations.scenes import SITUATIONS
@@ -19,8 +19,8 @@ RECORDED = Path(__file__).parent / "recorded"
 
 @pytest.mark.parametrize("name", SITUATIONS)
 def test_commands_say_what_is_recorded(name):
-    made = SITUATIONS[name]
-    assert_recorded(RECORDED / f"{name}.txt", record(made(), made.__doc__))
+    title, make = SITUATIONS[name]
+    assert_recorded(RECORDED / f"{name}.txt", record(make(), title))
 
 
 def test_every_recording_is_of_a_situation():
