@@ -56,7 +56,7 @@ FOUND = {
     "webhook.tools.admit": 47,
     "webhook.tools.advise": 3,
     "webhook.tools.check": 50,
-    "webhook.tools.explain": 94,
+    "webhook.tools.explain": 89,
     "webhook.tools.manifests": 16,
     "webhook.tools.render": 10,
     "webhook.tools.report": 22,

@@ -24,6 +24,7 @@ from webhook.core.enforcement.explanation import (
     explain_report,
     explain_stop,
 )
+from webhook.core.enforcement.log_messages import LogMessage
 from webhook.core.enforcement.step import EndPod, Freed, Kill, ReportExcess, Terminate
 from webhook.core.kinds.node_writes import JITTER_S
 from webhook.core.kinds.nodes import NodeFigures
@@ -264,7 +265,7 @@ class Sentry:
             case Freed(process, gpu, _, after_s, returned=False):
                 why = f"{describe(process)} still holds it {after_s:.0f} s after SIGKILL"
                 values = {"why": why, "gpu": gpu} | self._values_of(uid, process)
-                self._journal.line("error", "memory did not come back", values)
+                self._journal.line("error", LogMessage.STAYED, values)
 
     def _as_its_owner_sees(self, process: Process) -> Process:
         """Return the process with the number that it has in its pod, where that can be read.
@@ -288,7 +289,7 @@ class Sentry:
             if freed:
                 self._journal.event(
                     "info",
-                    "memory came back",
+                    LogMessage.CAME_BACK,
                     pod=self._judge.promises[uid].pod,
                     uid=uid,
                     pids=[one.process.pid for one in freed[:_MOST_PIDS]],
@@ -300,7 +301,7 @@ class Sentry:
     def _stop(self, uid: str, process: Process, why: str, scan: ProcessScan) -> None:
         why += self._instead(uid)
         values = {"why": why} | self._values_of(uid, process)
-        self._journal.line("warning", "stopping a process", values)
+        self._journal.line("warning", LogMessage.STOPPING, values)
         number = signal.SIGTERM if self._grace_s(uid) else signal.SIGKILL
         if self._signal(uid, process, scan, number) is Delivery.DELIVERED:
             self._metrics.stopped("process", self._by(uid))
@@ -314,7 +315,7 @@ class Sentry:
         name = describe(self._as_its_owner_sees(process))
         why = f"{name} is still there {self._grace_s(uid):g} s after SIGTERM"
         values = {"why": why, "gpu": gpu} | self._values_of(uid, process)
-        self._journal.line("warning", "killing a process", values)
+        self._journal.line("warning", LogMessage.KILLING, values)
         self._signal(uid, process, scan, signal.SIGKILL)
 
     def _signal(

@@ -11,6 +11,7 @@ from webhook.core.enforcement.explanation import (
     explain_report,
     explain_stop,
 )
+from webhook.core.enforcement.log_messages import LogMessage
 from webhook.core.enforcement.step import (
     EndPod,
     Freed,
@@ -34,7 +35,7 @@ def report(journal: EnforcerJournal, action: Action, grace_s: float) -> None:
         case Terminate(process, excess):
             journal.verdict(
                 "warning",
-                "stopping a process",
+                LogMessage.STOPPING,
                 explain_stop(process, excess),
                 **_figures(excess),
                 **values_of(process),
@@ -42,14 +43,14 @@ def report(journal: EnforcerJournal, action: Action, grace_s: float) -> None:
         case StopContainer(_, excess, process):
             why = explain_container_stop(action)
             values = _figures(excess) | values_of(process)
-            journal.verdict("warning", "stopping a container", why, **values)
+            journal.verdict("warning", LogMessage.STOPPING_CONTAINER, why, **values)
         case ReportExcess(excess, process):
             why = explain_report(action, "the policy only reports (onExcess: Report)")
             values = _figures(excess) | (values_of(process) if process else {})
-            journal.verdict("warning", "would stop a process", why, **values)
+            journal.verdict("warning", LogMessage.WOULD_STOP, why, **values)
         case Kill(process, gpu):
             why = f"{describe(process)} is still there {grace_s:g} s after SIGTERM"
-            journal.event("warning", "killing a process", why=why, gpu=gpu, **values_of(process))
+            journal.event("warning", LogMessage.KILLING, why=why, gpu=gpu, **values_of(process))
         case Freed(process, gpu, freed_bytes, after_s, returned):
             who = values_of(process)
             after_s = round(after_s, 3)
@@ -59,18 +60,19 @@ def report(journal: EnforcerJournal, action: Action, grace_s: float) -> None:
                     f"signal, and its {amount(freed_bytes)} with it"
                 )
                 values = {"gpu": gpu, "after_s": after_s, "freed_bytes": freed_bytes}
-                journal.event("info", "memory came back", why=why, **values, **who)
+                journal.event("info", LogMessage.CAME_BACK, why=why, **values, **who)
             else:
                 why = f"{describe(process)} still holds it {after_s:.0f} s after its first signal"
-                journal.verdict(
-                    "error", "memory did not come back", why, gpu=gpu, after_s=after_s, **who
-                )
+                journal.verdict("error", LogMessage.STAYED, why, gpu=gpu, after_s=after_s, **who)
         case ReportBlind(blind=True, why=why):
-            journal.verdict("error", "cannot measure", why)
+            journal.verdict("error", LogMessage.BLIND, why)
         case ReportBlind():
-            journal.verdict("info", "measuring again", "the driver reports every process's memory")
-        case EndPod():
-            journal.verdict("error", "the pod must restart", explain_end(action))
+            why = "the driver reports every process's memory"
+            journal.verdict("info", LogMessage.MEASURING, why)
+        case EndPod(powerless=powerless, excess=excess):
+            over = excess or powerless
+            values = _figures(over) if over else {}
+            journal.verdict("error", LogMessage.ENDING_POD, explain_end(action), **values)
 
 
 def _figures(excess: Excess | Powerless) -> dict[str, Any]:

@@ -15,6 +15,8 @@ from webhook.sidecar.heartbeat import leave_verdict
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from webhook.core.enforcement.log_messages import LogMessage
+
     FinalFigures = tuple[str, Mapping[str, Any]]
 
 WRITING_S: Final = 0.5
@@ -40,7 +42,7 @@ class EnforcerJournal(Journal):
         """What there is to say of the pod, as text and as an event's values; safe in any thread."""
 
     def verdict(
-        self, level: str, message: str, why: str, *, report: bool = True, **values: Any
+        self, level: str, message: LogMessage, why: str, *, report: bool = True, **values: Any
     ) -> None:
         """Write an event whose sentence is to be the container's termination message, too.
 

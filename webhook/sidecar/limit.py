@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from webhook.adapters.nvml import NvmlError
 from webhook.adapters.processes import own_cgroup
 from webhook.core.enforcement.limits import NO_LIMIT
+from webhook.core.enforcement.log_messages import LogMessage
 from webhook.core.enforcement.pacing import LIST_EVERY_S
 from webhook.core.words import exactly
 from webhook.sidecar.heartbeat import leave_waiting
@@ -31,11 +32,6 @@ if TYPE_CHECKING:
 
 ASK_EVERY_S: Final = LIST_EVERY_S
 """How often a GPU without a limit is asked again, for one that comes late."""
-
-HELD: Final = "held by the driver"
-HELD_LATE: Final = "held by the driver, late"
-NOT_HELD: Final = "not held by the driver"
-WAITING: Final = "waiting for the driver's limit"
 
 INSTEAD: Final = (
     "what exceeds the cap is stopped; VRAMWARDEN_GPU_MEMORY_FRACTION is of the cap here, and too"
@@ -82,8 +78,8 @@ class PodLimit:
         found = dict.fromkeys(self._why[gpu] for gpu in sorted(gpus))
         why = "; ".join(filter(None, found)) if found else "no GPU has been found yet"
         if self._held is None and why:
-            leave_waiting(self._run_folder, f"{WAITING}: {why}")
-            self._journal.once(WAITING, "warning", WAITING, why)
+            leave_waiting(self._run_folder, f"{LogMessage.WAITING_FOR_LIMIT}: {why}")
+            self._journal.once("limit", "warning", LogMessage.WAITING_FOR_LIMIT, why)
             return False
         self._report(why)
         return True
@@ -91,12 +87,12 @@ class PodLimit:
     def _report(self, why: str) -> None:
         before, self._held = self._held, not why
         if why and before:
-            self._journal.verdict("warning", NOT_HELD, f"{why}; {INSTEAD}")
+            self._journal.verdict("warning", LogMessage.NOT_HELD, f"{why}; {INSTEAD}")
         elif not why and before is None:
-            self._journal.event("info", HELD, why="an allocation over the cap fails")
+            self._journal.event("info", LogMessage.HELD, why="an allocation over the cap fails")
         elif not why and not before:
             said = "what was allocated before the limit came does not count to it"
-            self._journal.verdict("info", HELD_LATE, said)
+            self._journal.verdict("info", LogMessage.HELD_LATE, said)
 
     def _ask(self, gpu: str) -> tuple[int | None, str]:
         if not self._cgroup:

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from webhook.adapters.nvml import Nvml, NvmlError
+from webhook.core.enforcement.log_messages import LogMessage
 from webhook.core.nvidia.drivers import counts_strangers
 from webhook.sidecar.ending import STOPPED, leave_final_figures
 from webhook.sidecar.guard import Guard
@@ -50,7 +51,7 @@ def enforce(
     try:
         code = _enforce(environment, run_folder, journal, only_test=only_test)
     except DriverChangedError as error:
-        journal.verdict("error", "the driver changed", str(error))
+        journal.verdict("error", LogMessage.DRIVER_CHANGED, str(error))
         code = DRIVER_CHANGED
     if not only_test:
         leave_final_figures(journal)
@@ -69,7 +70,7 @@ def _enforce(
         if not only_test:
             leave_failure(run_folder, str(error))
         values = {"ability": Ability.BLIND.value}
-        journal.verdict("error", "self-test", str(error), report=False, **values)
+        journal.verdict("error", LogMessage.SELF_TEST, str(error), report=False, **values)
         return SELF_TEST_FAILED
     # Never closed: the kernel does that, and a driver that is gone could hold up the end.
     nvml = Nvml(settings.only)
@@ -82,7 +83,7 @@ def _enforce(
         leave_failure(run_folder, result.why)
     # The startup probe reports a failure, and a full ability needs no report.
     report = result.ability is Ability.OBSERVE
-    journal.verdict(level, "self-test", result.why, report=report, **result.values())
+    journal.verdict(level, LogMessage.SELF_TEST, result.why, report=report, **result.values())
     if result.ability is Ability.BLIND:
         return SELF_TEST_FAILED
     if only_test:

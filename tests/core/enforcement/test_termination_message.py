@@ -9,12 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from webhook.core.enforcement.bounds import LONGEST_MESSAGE
+from webhook.core.enforcement.log_messages import LogMessage
 from webhook.core.enforcement.termination_message import (
     MOST_MEBIBYTES,
     MOST_STOPS,
     TerminationMessage,
     read_message,
     read_process_name,
+    read_verdict,
     write_message,
     write_process_name,
 )
@@ -41,6 +43,27 @@ def test_the_line_for_people(peaks, stops, people):
     written = write_message(TerminationMessage(16 * GIB, peaks, stops, 9))
     people = people.format("something was stopped")
     assert written.splitlines()[0] == f"ended: {people}, guarded for 9s"
+
+
+@pytest.mark.parametrize(
+    ("message", "verdict"),
+    [
+        ("stopping a process: why: it grew\nended: x\n{}\n", (LogMessage.STOPPING, "why: it grew")),
+        ("cannot measure: no fig", (LogMessage.BLIND, "no fig")),
+        ("self-test", (LogMessage.SELF_TEST, "")),
+        ("ended: peak 6.1Gi of 16Gi\n" + GOOD, None),
+        ("a stop: why", None),
+        ("\nself-test: why", None),
+        ("", None),
+    ],
+)
+def test_the_verdict_is_the_first_line(message, verdict):
+    assert read_verdict(message) == verdict
+
+
+def test_a_verdict_has_no_more_than_the_kubelet_keeps():
+    message, why = read_verdict("self-test: " + "x" * 2**20) or ("", "")
+    assert len(f"{message}: {why}") == LONGEST_MESSAGE
 
 
 UUIDS = st.text("0123456789abcdef-", min_size=1, max_size=36).map("GPU-{}".format)

@@ -90,7 +90,6 @@ TRIED = (
     f"{WEBHOOK}InvalidQuantity: metadata.annotations[vramwarden.io/gpu-memory]: 8GB is not a "
     "Kubernetes quantity; use 8G or 8Gi"
 )
-CONTAINER_ID = "ab" * 32
 
 H100, A10 = {"product": "H100-80GB"}, {"product": "A10-24GB"}
 CLUSTER = a_cluster(
@@ -201,9 +200,11 @@ def gated(field: str, name: str) -> dict[str, Any]:
     return {field: [{"name": name, "state": {"waiting": waiting}}]}
 
 
-def by_sentry(age_s: float = 14, by: str = "sentry", peak: float = 6, **changes: Any) -> Report:
+def by_sentry(
+    age_s: float = 14, by: str = "sentry", peak: float = 6, stops: int = 0, **changes: Any
+) -> Report:
     """Explain a pod by Sentry on a node whose sentry wrote its figures so long ago."""
-    gpu = a_gpu(79, held("rag", 8, 6, peak, held_by=by), measured=True, **H100)
+    gpu = a_gpu(79, held("rag", 8, 6, peak, stops, held_by=by), measured=True, **H100)
     node = a_node("n1", gpu, age_s=age_s)
     acts = replace(node.figures, acts=True)
     given = {"nodes": (acts,), "seen": {"n1": node.read}, "rule": BY_SENTRY} | changes
@@ -247,19 +248,7 @@ def line(seconds: float, msg: str, **values: Any) -> str:
 
 LOG = (
     line(4000, "self-test", why="can measure and stop", ability="full"),
-    line(
-        360,
-        "stopping a process",
-        why=STOPPED,
-        gpu="GPU-n3-1",
-        used_bytes=int(61.3 * GIB),
-        sum_bytes=int(61.3 * GIB),
-        cap_bytes=60 * GIB,
-        peak_bytes=int(61.3 * GIB),
-        pid=41,
-        command="python  \n\ttrain.py",
-        container=CONTAINER_ID,
-    ),
+    line(360, "stopping a process", why=STOPPED, peak_bytes=int(61.3 * GIB), pid=41),
     line(358, "memory came back", why="it left", gpu="GPU-n3-1", after_s=2.4, pid=41),
 )
 NO_LIMIT = "the driver has no limit for this pod on GPU GPU-n1-0"
@@ -439,7 +428,6 @@ def _bound() -> dict[str, Case]:
     late = {"annotations": {"vramwarden.io/gpu-waits": WAITS}}
     sidecar = since | gated("initContainerStatuses", "vram-enforcer")
     app, init = gated("containerStatuses", "main"), gated("initContainerStatuses", "load")
-    main = {"name": "main", "containerID": f"containerd://{CONTAINER_ID}"}
     not_held = {
         "type": "vramwarden.io/CapHeld",
         "status": "False",
@@ -515,7 +503,7 @@ def _bound() -> dict[str, Case]:
         "running-in-place-of": running(train(annotations=in_place)),
         "running-unmeasured": running(bound("quiet", "8Gi", "n4", "GPU-n4-0", left_out=(NO_LOG,))),
         "slice-running": running(bound("llama", "8Gi", "mig-1", rule=SLICED, count=2)),
-        "stopped": stopped(train(log=LOG, status={"containerStatuses": [main]})),
+        "stopped": stopped(train(log=LOG)),
         "stopped-of-two-containers": stopped(train(log=LOG, **asks("main=40Gi, loader=20Gi"))),
         "stopped-with-own-limits": stopped(train(log=LOG, **asks(None))),
         "stopped-by-message": stopped(last_said("stopping a process")),
@@ -525,8 +513,11 @@ def _bound() -> dict[str, Case]:
         "stopped-by-sentry": Case(
             "stopped",
             "VRAMCapExceeded",
-            by_sentry(peak=8.4, status={"conditions": [not_held]}),
+            by_sentry(peak=8.4, stops=1, status={"conditions": [not_held]}),
             run=10,
+        ),
+        "stopped-by-figures": Case(
+            "stopped", "stopping a process", by_sentry(peak=8.4, stops=2), run=10
         ),
         "held-only-by-sentry": running(by_sentry()),
         "held-by-no-sentry": running(by_sentry(130), "NoSentry"),

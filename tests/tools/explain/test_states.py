@@ -14,12 +14,12 @@ from tests.support.paths import TESTS
 from tests.support.pods import a_pod
 from tests.support.recordings import assert_recorded
 from tests.tools.explain.scene import NO_TROUBLE, cases
+from webhook.core.enforcement.log_messages import LogMessage
 from webhook.core.pod.findings import Reason
 from webhook.core.pod.quantity import parse_vram
 from webhook.tools.explain.judge.eligible import Mismatch
 from webhook.tools.explain.judge.report import OtherReason, State
 from webhook.tools.explain.judge.room import Blocker
-from webhook.tools.explain.judge.stops import Said
 from webhook.tools.explain.show import as_json, as_text
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def test_each_line_to_write_is_translated_under_the_rule_and_asks_for_more():
         name: re.findall(r"^vramwarden\.io/gpu-memory: (\S+)$", cause.fix)
         for name, case in CASES.items()
         for cause in case.report.causes
-        if cause.reason in {OtherReason.CAP_HIT, Said.STOPPING}
+        if cause.reason in {OtherReason.CAP_HIT, LogMessage.STOPPING}
     }
     assert {"cap-hit", "cap-hit-ended", "gone-filled", "stopped"} <= fixes.keys()
     for amounts in fixes.values():
@@ -85,7 +85,7 @@ def test_programs_read_the_same_and_reasons_of_a_closed_set(name):
     assert (value["apiVersion"], value["kind"]) == ("vramwarden.io/v1alpha1", "ExplainReport")
     assert value["state"] == report.state.value
     assert value["headline"] == report.headline
-    sets: tuple[type[Enum], ...] = (Reason, Blocker, Mismatch, Said, OtherReason)
+    sets: tuple[type[Enum], ...] = (Reason, Blocker, Mismatch, LogMessage, OtherReason)
     closed = {str(member.value) for one in sets for member in one}
     of_nodes = {node["reason"] for node in value["nodes"] if "reason" in node}
     assert {cause["reason"] for cause in value["causes"]} | of_nodes <= closed

@@ -16,10 +16,13 @@ from tests.tools.explain.scene import (
     explained,
     facts,
     line,
+    of_enforcer,
     scheduled,
     workload,
 )
+from webhook.core.enforcement.termination_message import TerminationMessage, write_message
 from webhook.tools.explain.judge.explain import explain_pod, explain_workload, newest_in_trouble
+from webhook.tools.explain.judge.report import State
 from webhook.tools.explain.show import as_json, as_text
 from webhook.tools.snapshot.pod import ClusterPod
 
@@ -147,15 +150,29 @@ def test_long_texts_of_others_are_cut_where_they_are_printed(size):
     assert len(as_text(refused)) < 10_000
 
 
-def test_of_many_stops_the_newest_are_shown_and_the_others_counted():
-    log = [
-        line(1000 - n, "stopping a process", why=f"stop {n}", pid=n, peak_bytes=2**30)
-        for n in range(9)
-    ]
-    report = explained("p", "8Gi", node="n1", gpus="GPU-n1-0", log=tuple(log))
-    details = [cause.detail.rpartition(": ")[2] for cause in report.causes]
-    assert details[:3] == ["stop 8", "stop 7", "stop 6"]
-    assert details[3:] == ["6 more, as the log of container vram-enforcer says"]
+STOPS = tuple(line(1000 - n, "stopping a process", why=f"stop {n}") for n in range(3))
+TWELVE = write_message(TerminationMessage(8 * GIB, {"GPU-n1-0": 10 * GIB}, 12, 60))
+WITHIN = write_message(TerminationMessage(8 * GIB, {"GPU-n1-0": 6 * GIB}, 0, 60))
+BLIND = "blind for 60 s: no figure of process 12"
+
+
+@pytest.mark.parametrize(
+    ("log", "message", "detail", "fix"),
+    [
+        (STOPS[:1], "", "16m ago: stop 0", ""),
+        (STOPS, "", "16m ago (3 times so far): stop 2", ""),
+        (STOPS, TWELVE, "16m ago (12 times so far): stop 2", "12Gi"),
+        ((), TWELVE, "something was stopped 12 times for what the pod held", "12Gi"),
+        ((), f"the pod must restart: {BLIND}\n{WITHIN}", f"before: {BLIND}", ""),
+    ],
+    ids=["once", "three times", "more than the log has", "without a log", "blind"],
+)
+def test_of_stops_the_newest_is_shown_with_their_number(log, message, detail, fix):
+    status = of_enforcer("terminated", exitCode=0, message=message)
+    report = explained("p", "8Gi", node="n1", gpus="GPU-n1-0", log=log, status=status)
+    assert report.state is State.STOPPED
+    (cause,) = report.causes
+    assert (cause.detail, cause.fix.removeprefix("vramwarden.io/gpu-memory: ")) == (detail, fix)
 
 
 def test_an_amount_that_does_not_fit_on_that_gpu_any_more_is_said():

@@ -170,13 +170,6 @@ def test_how_the_enforcer_ended_is_read_also_after_a_restart(status, ended):
     assert pod.enforcer_ended() == ended
 
 
-def test_a_container_is_found_by_its_id():
-    statuses = [{"name": "main", "containerID": "containerd://ab"}]
-    pod = ClusterPod({"status": {"containerStatuses": statuses}})
-    assert pod.container_name("ab") == "main"
-    assert pod.container_name("b") == pod.container_name("") == ""
-
-
 @pytest.mark.parametrize(
     ("admitted", "rule"),
     [("v1 team 0123", '"team"'), ("v1 team", ""), ("", ""), ('v1 a"b 0', r'"a\"b"')],

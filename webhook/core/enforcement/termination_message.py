@@ -15,6 +15,7 @@ import json
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.enforcement.bounds import LONGEST_MESSAGE
+from webhook.core.enforcement.log_messages import LogMessage
 from webhook.core.frozen import dataclass
 from webhook.core.words import MOST_GPU_BYTES, amount, exactly, span
 
@@ -70,6 +71,19 @@ def in_words(words: TerminationMessage) -> str:
     times = "once" if words.stops == 1 else f"{words.stops} times"
     stops = f"something was stopped {times}" if words.stops else "nothing was stopped"
     return f"{peak}, {stops}, guarded for {span(words.seconds)}"
+
+
+def read_verdict(message: str) -> tuple[LogMessage, str] | None:
+    """Return the sidecar's last verdict and its sentence; None if a message does not begin so.
+
+    `webhook.sidecar.journal` writes both in the first line, as `cannot measure: the sentence`. They
+    may be forged, or cut.
+    """
+    name, _, why = message[:LONGEST_MESSAGE].partition("\n")[0].partition(": ")
+    try:
+        return LogMessage(name), why
+    except ValueError:
+        return None
 
 
 def read_message(message: object) -> TerminationMessage | None:

@@ -249,13 +249,6 @@ class ClusterPod(ClusterObject):
                     return EndedContainer(code if type(code) is int else None, message)
         return EndedContainer(None, "")
 
-    def container_name(self, container_id: str) -> str:
-        """Return the name of the container that has an id; empty where no status says it."""
-        for one in self.statuses():
-            if container_id and text_of(one, "containerID").endswith(f"//{container_id}"):
-                return text_of(one, "name")
-        return ""
-
     def _sidecars(self) -> list[Json]:
         return [one for one in self.statuses() if one.get("name") == ENFORCER_CONTAINER]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from webhook.core.enforcement.log_messages import LogMessage
 from webhook.core.enforcement.sufficient_request import sufficient_request
 from webhook.core.enforcement.termination_message import read_message
 from webhook.core.kinds.nodes import read_time
@@ -11,17 +12,7 @@ from webhook.core.placement.fit import Denial, place
 from webhook.core.pod.fields import part, text_of
 from webhook.core.words import amount, exactly, named, span
 from webhook.names import GATE_VARIABLE
-from webhook.tools.explain.judge.held import (
-    denied_by_driver,
-    held_from_outside,
-    held_notes,
-    without_limit,
-    without_sentry,
-)
-from webhook.tools.explain.judge.report import Cause, Enough, OtherReason, Report, Severity, State
-from webhook.tools.explain.judge.room import Blocker, advertised
-from webhook.tools.explain.judge.stops import (
-    Said,
+from webhook.tools.explain.judge.enforcer_log import (
     find_history,
     find_run,
     held_words,
@@ -31,24 +22,32 @@ from webhook.tools.explain.judge.stops import (
     read_log,
     stops_words,
 )
+from webhook.tools.explain.judge.held import (
+    denied_by_driver,
+    held_from_outside,
+    held_notes,
+    without_limit,
+    without_sentry,
+)
+from webhook.tools.explain.judge.report import Cause, Enough, OtherReason, Report, Severity, State
+from webhook.tools.explain.judge.room import Blocker, advertised
 from webhook.tools.explain.judge.waiting import demand_words, old_figures, unreadable
 from webhook.tools.snapshot.node import SAID
 from webhook.tools.snapshot.pod import AWAY, is_container_gated
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
+    from webhook.core.enforcement.termination_message import TerminationMessage
     from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures
     from webhook.core.placement.assignments import PodState
+    from webhook.tools.explain.judge.enforcer_log import EnforcerLog, LogEntry
     from webhook.tools.explain.judge.report import PodFacts
-    from webhook.tools.explain.judge.stops import EnforcerLog, Stop
     from webhook.tools.snapshot.pod import ClusterPod
 
     Mine = Sequence[tuple[GpuFigures, PodFigures]]
 
 WOULD_DO: Final = "would do"
-MOST_STOPS: Final = 3
-"""The newest are shown."""
 _SELF_TEST_FAILED: Final = 70
 _GATED: Final = (
     "until then the kubelet creates no container of it with VRAM, and reports "
@@ -75,11 +74,16 @@ def explain_bound(facts: PodFacts, pod: ClusterPod, state: PodState) -> Report:
     node = next((one for one in facts.nodes or () if one.name == state.node), None)
     mine = [(gpu, one) for gpu in (node.gpus if node else ()) for one in gpu.pods]
     mine = [(gpu, one) for gpu, one in mine if one.uid == state.uid]
-    figures, peaks = [one for _, one in mine], _peaks(pod, log, mine)
+    figures, words = [one for _, one in mine], read_message(ended.message)
+    stops = max([words.stops if words else 0, *(one.stops or 0 for one in figures)])
+    peaks = _peaks(words, log, figures)
     cap_bytes = state.hold.cap_bytes if state.hold else 0
-    run_bytes = sufficient_request(max(cap_bytes, *peaks)) if peaks else None
+    largest_bytes = max([cap_bytes, *peaks])
+    was_over = bool(peaks) and (stops > 0 or largest_bytes > cap_bytes)
+    run_bytes = sufficient_request(largest_bytes) if was_over else None
     fix = "" if run_bytes is None else line_for(pod, run_bytes, facts.nodes)
-    causes = [*_stopped(pod, log, fix, now_s), *held_from_outside(pod, fix, now_s)]
+    outside = [*held_from_outside(pod, fix, now_s)]
+    causes = [*_stopped(log, 0 if outside else stops, fix, now_s), *outside]
     run_bytes = run_bytes if causes or log.reports else None
     what, headline = _headline(facts, pod, state, node, mine)
     if causes and what is not State.WAITING:
@@ -89,7 +93,8 @@ def explain_bound(facts: PodFacts, pod: ClusterPod, state: PodState) -> Report:
     causes += _reported(log, fix, now_s)
     if log.blind and not state.finished:
         fix = "kubectl logs, container vram-enforcer, says more; or ask your platform team"
-        causes.append(Cause(Severity.ERROR, Said.BLIND, f"{Said.BLIND.value}: {log.blind}", fix))
+        detail = f"{LogMessage.BLIND}: {log.blind}"
+        causes.append(Cause(Severity.ERROR, LogMessage.BLIND, detail, fix))
         if what in {State.STARTING, State.RUNNING}:
             what = State.BLIND
     if what is State.WAITING:
@@ -196,43 +201,28 @@ def _figures(state: PodState, mine: Mine) -> str:
     return ", ".join(parts if used else [*parts, "what it uses is not known"])
 
 
-def _stopped(pod: ClusterPod, log: EnforcerLog, fix: str, now_s: float) -> Iterator[Cause]:
-    """Yield the newest stops, the newest first."""
-    for stop in log.stops[: -MOST_STOPS - 1 : -1]:
-        yield Cause(Severity.WARNING, stop.reason, _stop_words(pod, stop, now_s), fix)
-    rest = len(log.stops) - MOST_STOPS
-    if rest > 0:
-        detail = f"{rest} more, as the log of container vram-enforcer says"
-        yield Cause(Severity.INFO, Said.STOPPING, detail)
+def _stopped(log: EnforcerLog, stops: int, fix: str, now_s: float) -> Iterator[Cause]:
+    """Yield the newest stop, and how many there were; of none in the log, only that."""
+    if log.stops:
+        detail = _newest(log.stops, stops, now_s)
+        yield Cause(Severity.WARNING, log.stops[-1].message, detail, fix)
+    elif stops:
+        detail = f"{stops_words(stops)} for what the pod held"
+        yield Cause(Severity.WARNING, LogMessage.STOPPING, detail, fix)
 
 
 def _reported(log: EnforcerLog, fix: str, now_s: float) -> Iterator[Cause]:
     """Yield the newest excess for which the policy has nothing stopped, and how many there were."""
-    if not log.reports:
-        return
-    newest, count = log.reports[-1], len(log.reports)
+    if log.reports:
+        detail = f"reported only, {_newest(log.reports, 0, now_s)}"
+        yield Cause(Severity.INFO, LogMessage.WOULD_STOP, detail, fix)
+
+
+def _newest(entries: Sequence[LogEntry], known: int, now_s: float) -> str:
+    """Return when the newest entry was written, how many there are or are known of, and it."""
+    newest, count = entries[-1], max(known, len(entries))
     when = "before" if newest.at_s is None else f"{span(now_s - newest.at_s)} ago"
-    more = "" if count == 1 else f" ({count} times so far)"
-    detail = f"reported only{more}, {when}: {newest.why}"
-    yield Cause(Severity.INFO, Said.WOULD_STOP, detail, fix)
-
-
-def _stop_words(pod: ClusterPod, stop: Stop, now_s: float) -> str:
-    """Say what was stopped: when, who, what it held, and whether the memory came back."""
-    when = "before" if stop.at_s is None else f"{span(now_s - stop.at_s)} ago"
-    if stop.sum_bytes is None or stop.pid is None or stop.reason is Said.ENDING_POD:
-        return f"{when}: {stop.why}"
-    name = pod.container_name(stop.container)
-    where = f", container {name}" if name else ""
-    what = f"{stop.command or 'a process'} (pid {stop.pid}{where})"
-    sent = "SIGTERM, then SIGKILL" if stop.killed else "SIGTERM"
-    if stop.reason is Said.STOPPING_CONTAINER:
-        what, sent = f"all of the container of {what}", "SIGKILL"
-    cap = "" if stop.cap_bytes is None else f" (cap {exactly(stop.cap_bytes)})"
-    held = f"was sent {sent} when the pod held {amount(stop.sum_bytes)}{cap}"
-    after_s = stop.freed_after_s
-    back = "" if after_s is None else f"; {after_s:.1f} s later its memory was back"
-    return f"{when}: {what} {held}{back}"
+    return f"{when}{'' if count == 1 else f' ({count} times so far)'}: {newest.why}"
 
 
 def _broken(node: NodeFigures | None, state: PodState) -> Iterator[Cause]:
@@ -281,11 +271,12 @@ def _waiting_containers(pod: ClusterPod, state: PodState) -> Iterator[Cause]:
             return
 
 
-def _peaks(pod: ClusterPod, log: EnforcerLog, mine: Mine) -> list[int]:
-    """Return all known peaks."""
-    peaks = [stop.peak_bytes for stop in (*log.stops, *log.reports) if stop.peak_bytes]
-    peaks += [one.peak_bytes for _, one in mine if one.peak_bytes]
-    words = read_message(pod.enforcer_ended().message)
+def _peaks(
+    words: TerminationMessage | None, log: EnforcerLog, figures: Iterable[PodFigures]
+) -> list[int]:
+    """Return the known peaks: by the sentry, in the sidecar's last message, and in its log."""
+    peaks = [one.peak_bytes for one in figures if one.peak_bytes]
+    peaks += [entry.peak_bytes for entry in (*log.stops, *log.reports) if entry.peak_bytes]
     return peaks + (list(words.peaks.values()) if words else [])
 
 

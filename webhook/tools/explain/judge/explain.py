@@ -20,6 +20,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from webhook.core.enforcement.log_messages import LogMessage
 from webhook.core.enforcement.sufficient_request import sufficient_request
 from webhook.core.kinds.histories import held_bytes
 from webhook.core.placement.assignments import read_pod_state
@@ -28,17 +29,16 @@ from webhook.core.pod.quantity import QuantityError, parse_vram
 from webhook.core.words import counted, named, span
 from webhook.names import CAP_HELD_CONDITION, IN_PLACE_OF_ANNOTATION
 from webhook.tools.explain.judge.bound import explain_bound
-from webhook.tools.explain.judge.held import filled
-from webhook.tools.explain.judge.plugins import explain_by_plugin
-from webhook.tools.explain.judge.report import Cause, Enough, OtherReason, Report, Severity, State
-from webhook.tools.explain.judge.stops import (
-    Said,
+from webhook.tools.explain.judge.enforcer_log import (
     find_run,
     held_words,
     history_notes,
     line_for,
     stops_words,
 )
+from webhook.tools.explain.judge.held import filled
+from webhook.tools.explain.judge.plugins import explain_by_plugin
+from webhook.tools.explain.judge.report import Cause, Enough, OtherReason, Report, Severity, State
 from webhook.tools.explain.judge.untranslated import refusal, without_demand
 from webhook.tools.explain.judge.waiting import explain_pending
 from webhook.tools.explain.kinds import KINDS
@@ -172,7 +172,7 @@ def _without_pod(facts: PodFacts) -> Report:
         enough = sufficient_request(held_bytes(run) or 0)
         fix = line_for(None, enough, facts.nodes)
         detail = f"{stops_words(run.stops)} for what the pod held"
-        causes = (Cause(Severity.WARNING, Said.STOPPING, detail, fix),)
+        causes = (Cause(Severity.WARNING, LogMessage.STOPPING, detail, fix),)
     notes = tuple(history_notes(history, run.asked_bytes, facts.nodes, None))
     return facts.report(State.GONE, headline, causes, enough=Enough(run_bytes=enough), notes=notes)
 

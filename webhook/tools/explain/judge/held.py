@@ -26,8 +26,8 @@ from webhook.tools.explain.judge.eligible import (
     requires_sentry,
     why_no_limit,
 )
+from webhook.tools.explain.judge.enforcer_log import line_for
 from webhook.tools.explain.judge.report import Cause, OtherReason, Severity, State
-from webhook.tools.explain.judge.stops import line_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from webhook.core.enforcement.log_messages import LogMessage
     from webhook.core.kinds.histories import History
     from webhook.core.kinds.nodes import NodeFigures
     from webhook.core.pod.findings import Finding, Reason
     from webhook.core.policy.values import Action
     from webhook.tools.explain.judge.eligible import Mismatch
     from webhook.tools.explain.judge.room import Blocker, NodeRoom
-    from webhook.tools.explain.judge.stops import Said
     from webhook.tools.snapshot.node import ClusterNode
     from webhook.tools.snapshot.pod import ClusterPod
 
@@ -91,7 +91,7 @@ class Cause:
     """One thing that is to be known."""
 
     severity: Severity
-    reason: Reason | Blocker | Mismatch | Said | OtherReason
+    reason: Reason | Blocker | Mismatch | LogMessage | OtherReason
     detail: str
     fix: str = ""
     """What to do; empty where there is nothing."""

@@ -10,9 +10,9 @@ from webhook.core.pod.findings import Reason
 from webhook.core.words import amount, counted, exactly, named, span
 from webhook.names import GPU_COUNT_ANNOTATION, GPU_MEMORY_ANNOTATION, VRAM_RESOURCE
 from webhook.tools.explain.judge.eligible import Mismatch
+from webhook.tools.explain.judge.enforcer_log import find_history, history_notes
 from webhook.tools.explain.judge.report import Cause, Enough, OtherReason, Report, Severity, State
 from webhook.tools.explain.judge.room import Blocker, find_room, would_make_room
-from webhook.tools.explain.judge.stops import find_history, history_notes
 from webhook.tools.explain.judge.whole_node import COUNTED, whole_nodes, why_no_whole_node
 from webhook.tools.snapshot.node import SAID
 from webhook.tools.snapshot.pod import scheduler_says

@@ -1,23 +1,22 @@
 """What a pod's enforcer did, what the pod held, and the pods before it, in words and amounts.
 
-What it did is read back from its log lines and its termination message, which
-`webhook.sidecar.events` writes. A tenant may run the sidecar's image in a pod of its own, so
-nothing in a line is believed to have a type.
+The enforcer's log lines and its termination message are written by `webhook.sidecar.events`. A
+tenant may run the sidecar's image in a pod of its own, so nothing in a line is believed to have a
+type.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from dataclasses import dataclass, replace
-from enum import StrEnum
-from math import inf
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from webhook.core.enforcement.log_messages import LogMessage
+from webhook.core.enforcement.termination_message import read_verdict
 from webhook.core.kinds.histories import advise, measured_runs, peak_bytes
 from webhook.core.kinds.nodes import read_time
 from webhook.core.pod.fields import text_of
-from webhook.core.words import MAX_BYTES, amount, counted, exactly
+from webhook.core.words import MOST_GPU_BYTES, amount, counted, exactly
 from webhook.names import GPU_MEMORY_ANNOTATION, VRAM_RESOURCE
 
 if TYPE_CHECKING:
@@ -31,65 +30,32 @@ if TYPE_CHECKING:
 HISTORY: Final = "history"
 
 
-class Said(StrEnum):
-    """The enforcer's events that `explain` knows: the constant messages of its log lines."""
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """A line of an enforcer's log, or the verdict in its termination message."""
 
-    STOPPING = "stopping a process"
-    STOPPING_CONTAINER = "stopping a container"
-    WOULD_STOP = "would stop a process"
-    KILLING = "killing a process"
-    CAME_BACK = "memory came back"
-    STAYED = "memory did not come back"
-    ENDING_POD = "the pod must restart"
-    BLIND = "cannot measure"
-    MEASURING = "measuring again"
-    SELF_TEST = "self-test"
-    DRIVER_CHANGED = "the driver changed"
-    WAITING_FOR_LIMIT = "waiting for the driver's limit"
-    HELD = "held by the driver"
-    HELD_LATE = "held by the driver, late"
-    NOT_HELD = "not held by the driver"
-
-
-_STOPS: Final = {Said.STOPPING, Said.STOPPING_CONTAINER, Said.ENDING_POD}
-_VERDICT: Final = re.compile(f"({'|'.join(map(re.escape, Said))}): (.+)")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stop:
-    """Something of a pod that was stopped for what it held."""
-
-    reason: Said
+    message: LogMessage
     why: str
     """The enforcer's own sentence."""
     at_s: float | None = None
-    """Unix time; None where only the termination message is left of it."""
-    sum_bytes: int | None = None
-    """By the whole pod, on one GPU."""
-    cap_bytes: int | None = None
+    """Unix time; None in a termination message."""
     peak_bytes: int | None = None
-    pid: int | None = None
-    command: str = ""
-    container: str = ""
-    """Its id."""
-    killed: bool = False
-    """SIGTERM was not enough."""
-    freed_after_s: float | None = None
-    """After its first signal; None while its memory did not come back, or nobody saw it."""
+    """Peak of the pod on one GPU, of an excess."""
+    blind: bool = False
+    """Whether a self-test failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnforcerLog:
-    """What an enforcer said."""
+    """Events of one pod; each tuple has the newest last."""
 
-    stops: tuple[Stop, ...] = ()
-    """The newest last."""
-    reports: tuple[Stop, ...] = ()
-    """What it would have stopped, and only reported; the newest last."""
+    stops: tuple[LogEntry, ...] = ()
+    reports: tuple[LogEntry, ...] = ()
+    """Excesses for which nothing was stopped, since the policy only reports."""
     blind: str = ""
-    """Why it cannot measure, where that was its last word on it."""
+    """The reason why it cannot measure; empty if it can."""
     not_held: str = ""
-    """Why the driver does not hold the pod to its cap, likewise."""
+    """The reason why the driver does not hold the pod to its cap; empty if it does."""
 
 
 def read_log(
@@ -102,96 +68,56 @@ def read_log(
     | no JSON object, another message | passed over |
     | begins a stop | a stop more |
     | reports what would be stopped | a report more |
-    | tells how a stop went on | it completes the last stop of that process |
     | says that nothing, or that everything can be measured | the last one counts |
     | says whether the driver holds the pod | the last one counts |
 
-    The message counts where no line says the same: a log may be gone while the pod still is there.
-    That of a self-test is a failure only where the exit code says so.
+    The message counts, before all lines, if no line has the same sentence: a log may be gone while
+    the pod still exists. That of a self-test is a failure only if the exit code says so.
     """
-    stops: list[Stop] = []
-    reports: list[Stop] = []
+    entries = [entry for line in lines if (entry := _parse(line))]
+    verdict = read_verdict(terminated)
+    if verdict and not any(entry.why.startswith(verdict[1]) for entry in entries):
+        entries.insert(0, LogEntry(*verdict, blind=self_test_failed))
+    stops: list[LogEntry] = []
+    reports: list[LogEntry] = []
     blind = not_held = ""
-    for line in lines:
-        event = _read(line)
-        if event is None:
-            continue
-        said, values = event
-        why = text_of(values, "why")
-        if said in _STOPS:
-            stops.append(_stop(said, why, values))
-        elif said is Said.WOULD_STOP:
-            reports.append(_stop(said, why, values))
-        elif said in {Said.KILLING, Said.CAME_BACK, Said.STAYED}:
-            _go_on(stops, said, values)
-        elif said in {Said.BLIND, Said.DRIVER_CHANGED}:
-            blind = why
-        elif said is Said.MEASURING:
-            blind = ""
-        elif said is Said.SELF_TEST:
-            blind = why if values.get("ability") == "blind" else ""
-        elif said in {Said.NOT_HELD, Said.WAITING_FOR_LIMIT}:
-            not_held = why
-        elif said in {Said.HELD, Said.HELD_LATE}:
-            not_held = ""
-    left = _last_verdict(terminated)
-    if left and left[0] in _STOPS and all(stop.why != left[1] for stop in stops):
-        stops.append(_stop(left[0], left[1], {}))
-    if left and left[0] is Said.WOULD_STOP and not reports:
-        reports.append(_stop(left[0], left[1], {}))
-    if left and not blind and not stops:
-        is_blind = left[0] in {Said.BLIND, Said.DRIVER_CHANGED}
-        blind = left[1] if is_blind or (self_test_failed and left[0] is Said.SELF_TEST) else ""
+    for entry in entries:
+        match entry.message:
+            case LogMessage.STOPPING | LogMessage.STOPPING_CONTAINER | LogMessage.ENDING_POD:
+                stops.append(entry)
+            case LogMessage.WOULD_STOP:
+                reports.append(entry)
+            case LogMessage.BLIND | LogMessage.DRIVER_CHANGED:
+                blind = entry.why
+            case LogMessage.MEASURING:
+                blind = ""
+            case LogMessage.SELF_TEST:
+                blind = entry.why if entry.blind else ""
+            case LogMessage.NOT_HELD | LogMessage.WAITING_FOR_LIMIT:
+                not_held = entry.why
+            case LogMessage.HELD | LogMessage.HELD_LATE:
+                not_held = ""
     return EnforcerLog(tuple(stops), tuple(reports), blind, not_held)
 
 
-def _last_verdict(terminated: str) -> tuple[Said, str] | None:
-    """Return the verdict in a termination message: the first line that is one."""
-    for line in terminated.splitlines():
-        found = _VERDICT.fullmatch(line)
-        if found:
-            return Said(found[1]), found[2]
-    return None
-
-
-def _read(line: str) -> tuple[Said, Mapping[str, Any]] | None:
+def _parse(line: str) -> LogEntry | None:
     try:
         values = json.loads(line)
-        return Said(values["msg"]), values
+        message = LogMessage(values["msg"])
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
-
-
-def _stop(said: Said, why: str, values: Mapping[str, Any]) -> Stop:
-    return Stop(
-        reason=said,
-        why=why,
-        at_s=read_time(values.get("ts")),
-        sum_bytes=_number(values, "sum_bytes"),
-        cap_bytes=_number(values, "cap_bytes"),
-        peak_bytes=_number(values, "peak_bytes"),
-        pid=_number(values, "pid"),
-        command=text_of(values, "command"),
-        container=text_of(values, "container"),
+    return LogEntry(
+        message,
+        text_of(values, "why"),
+        read_time(values.get("ts")),
+        _bytes(values, "peak_bytes"),
+        values.get("ability") == "blind",
     )
 
 
-def _go_on(stops: list[Stop], said: Said, values: Mapping[str, Any]) -> None:
-    pid = _number(values, "pid")
-    for index in range(len(stops) - 1, -1, -1):
-        stop = stops[index]
-        if pid is not None and stop.pid == pid:
-            after = values.get("after_s")
-            if said is Said.KILLING:
-                stops[index] = replace(stop, killed=True)
-            elif said is Said.CAME_BACK and type(after) is float and 0 <= after < inf:
-                stops[index] = replace(stop, freed_after_s=after)
-            return
-
-
-def _number(values: Mapping[str, Any], key: str) -> int | None:
+def _bytes(values: Mapping[str, Any], key: str) -> int | None:
     value = values.get(key)
-    return value if type(value) is int and 0 <= value <= MAX_BYTES else None
+    return value if type(value) is int and 0 <= value <= MOST_GPU_BYTES else None
 
 
 def peak_words(peak_bytes: int | None, cap_bytes: int) -> str:
