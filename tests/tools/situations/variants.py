@@ -228,6 +228,7 @@ def restarted(verdict: str) -> Json:
     return {"initContainerStatuses": [sidecar(restarts=1) | {"lastState": last}]}
 
 
+OVER = {"peak": 8.4, "stops": 1}
 MANY_STOPS = "".join(
     log_line(1000 - n, "warning", "stopping a process", why=f"stop {n}", pid=n, peak_bytes=GIB)
     for n in range(9)
@@ -274,22 +275,29 @@ BOUND = {
     "stopped-of-two-containers": (
         "A process was stopped of a pod with two amounts.",
         lambda: with_gpu(
-            log=stop_lines(8, 8.4),
+            log=stop_lines(8, 8.4), figures=OVER,
             annotations={"vramwarden.io/gpu-memory": "main=5Gi, loader=3Gi"},
         ),
     ),
-    "stopped-many-times": ("Nine processes were stopped.", lambda: with_gpu(log=MANY_STOPS)),
+    "stopped-many-times": (
+        "Nine processes were stopped.",
+        lambda: with_gpu(log=MANY_STOPS, figures=OVER | {"stops": 9}),
+    ),
     "stopped-before-a-restart": (
         "The sidecar stopped a process before it was restarted, and its log is gone.",
-        lambda: with_gpu(status=restarted(f"stopping a process: {stop(8, 8.4)}\n")),
+        lambda: with_gpu(
+            status=restarted(f"stopping a process: {stop(8, 8.4)}\n"), figures=OVER,
+        ),
     ),
     "reported-before-a-restart": (
         "The sidecar reported an excess before it was restarted.",
-        lambda: with_gpu(status=restarted(f"would stop a process: {stop(8, 8.4)}\n")),
+        lambda: with_gpu(
+            status=restarted(f"would stop a process: {stop(8, 8.4)}\n"), figures={"peak": 8.4},
+        ),
     ),
     "stopped-from-outside": (
         "The sentry stopped a pod with a sidecar.",
-        lambda: with_gpu(status={"conditions": [CAP_HELD]}),
+        lambda: with_gpu(status={"conditions": [CAP_HELD]}, figures=OVER),
     ),
     "held-by-the-sentry": (
         "The sentry holds the cap.", lambda: by_sentry(figures={"held_by": "sentry"}),
