@@ -79,8 +79,10 @@ def explain_bound(facts: PodFacts, pod: ClusterPod, state: PodState) -> Report:
     peaks = _peaks(words, log, figures)
     cap_bytes = state.hold.cap_bytes if state.hold else 0
     largest_bytes = max([cap_bytes, *peaks])
-    was_over = bool(peaks) and (stops > 0 or largest_bytes > cap_bytes)
-    run_bytes = sufficient_request(largest_bytes) if was_over else None
+    newest = log.stops[-1].message if log.stops else None
+    # A pod may also have to restart since it could not be measured.
+    was_over = stops or largest_bytes > cap_bytes or newest is not LogMessage.ENDING_POD
+    run_bytes = sufficient_request(largest_bytes) if peaks and was_over else None
     fix = "" if run_bytes is None else line_for(pod, run_bytes, facts.nodes)
     outside = [*held_from_outside(pod, fix, now_s)]
     causes = [*_stopped(log, 0 if outside else stops, fix, now_s), *outside]
