@@ -90,10 +90,19 @@ def count_daemon_pods(api: ApiServer, nodes: int) -> None:
         patch(api, path, {"status": ready})
 
 
-@cache
-def _stored(gpu_nodes: int) -> dict[str, Json]:
+def before_installation() -> ApiServer:
+    """Return an API server with NVIDIA's RuntimeClass, and nothing of ours."""
     api = ApiServer()
     api.now_s = lambda: NOW_S
+    api.texts["/apis"] = json.dumps(API_GROUPS)
+    api.texts["/version"] = json.dumps({"gitVersion": "v1.36.2"})
+    api.put("/apis/node.k8s.io/v1/runtimeclasses/nvidia", {"handler": "nvidia"})
+    return api
+
+
+@cache
+def _stored(gpu_nodes: int) -> dict[str, Json]:
+    api = before_installation()
     api.add(*manifests())
     replicas = api.objects[WEBHOOK]["spec"]["replicas"]
     patch(api, WEBHOOK, {"status": {"replicas": replicas, "readyReplicas": replicas}})
@@ -105,7 +114,6 @@ def _stored(gpu_nodes: int) -> dict[str, Json]:
     patch(api, f"{IN_SYSTEM}/secrets/vramwarden-certificate", {"data": certificate()})
     api.put(f"{IN_SYSTEM}/secrets/vramwarden-key", {"data": {"key": "eA=="}})
     api.put(f"{IN_SYSTEM}/configmaps/vramwarden-fence", {"data": fence_data(POLICY)})
-    api.put("/apis/node.k8s.io/v1/runtimeclasses/nvidia", {"handler": "nvidia"})
     return api.objects
 
 
@@ -117,11 +125,8 @@ def put_policy(api: ApiServer, files: Mapping[str, str], policy: Policy) -> None
 
 def installed(gpu_nodes: int = 1) -> ApiServer:
     """Return an API server with an installation that works on this number of nodes with GPUs."""
-    api = ApiServer()
-    api.now_s = lambda: NOW_S
+    api = before_installation()
     api.objects |= _stored(gpu_nodes)
-    api.texts["/apis"] = json.dumps(API_GROUPS)
-    api.texts["/version"] = json.dumps({"gitVersion": "v1.36.2"})
     return api
 
 

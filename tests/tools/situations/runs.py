@@ -26,6 +26,7 @@ def commands(situation: Situation) -> dict[str, list[str]]:
     """Return the arguments of the commands that are asked, by name."""
     arguments = {
         "explain": [situation.about, "-n", TEAM],
+        "check": [*situation.options],
         "top": ["-n", TEAM],
         "report": ["-n", TEAM] if situation.views else [],
     }

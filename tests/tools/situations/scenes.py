@@ -107,15 +107,22 @@ class Situation:
     changes: tuple[Callable[[ApiServer], object], ...] = ()
     """What is not as an installation leaves it."""
     commands: tuple[str, ...] = ("explain", "check", "top", "report")
+    options: tuple[str, ...] = ()
+    """Options of `check`."""
+    installed: bool = True
+    """False if nothing of vramwarden is installed."""
     whole: bool = False
     """True if all that `check` writes is recorded, and not only what is not as it should be."""
 
     def stored(self) -> ApiServer:
         """Return an API server with the cluster and a whole installation."""
-        on = [one for one in self.cluster.nodes if _brings_agent(one)]
-        api = self.cluster.stored_in(installations.installed(len(on)))
         policy = policy_of(self.rules)
-        installations.put_policy(api, files_of(self.rules), policy)
+        if self.installed:
+            on = [one for one in self.cluster.nodes if _brings_agent(one)]
+            api = self.cluster.stored_in(installations.installed(len(on)))
+            installations.put_policy(api, files_of(self.rules), policy)
+        else:
+            api = self.cluster.stored_in(installations.before_installation())
         api.add(*(a_namespace(name) for name in ("default", "kube-system", TEAM, "team-b")))
         for pod in self.cluster.pods:
             metadata = pod["metadata"]
