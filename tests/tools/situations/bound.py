@@ -174,8 +174,12 @@ def waits_for_the_drivers_limit() -> Situation:
     notes = {"vramwarden.io/driver-limit": "Require"}
     waiting = {"reason": "PodInitializing"}
     main = {"name": "main", "state": {"waiting": waiting}, "restartCount": 0}
-    pod = rag(rule=rule, annotations=notes,
-              status={"phase": "Pending", "containerStatuses": [main]})  # fmt: skip
+    status = {
+        "phase": "Pending",
+        "initContainerStatuses": [sidecar() | {"started": False}],
+        "containerStatuses": [main],
+    }
+    pod = rag(rule=rule, annotations=notes, status=status)
     why = "the driver has no limit for this pod on GPU GPU-n1-0"
     log = log_line(90, "warning", "waiting for the driver's limit", why=why)
     cluster = one_gpu(pod, used=0, peak=0, limit=HOLDS)

@@ -337,6 +337,7 @@ def sidecar(how: str = "running", restarts: int = 0, **values: Any) -> Json:
         "name": "vram-enforcer",
         "image": IMAGE,
         "state": {how: values or {"startedAt": ago(500)}},
+        "started": how == "running",
         "restartCount": restarts,
     }
 
