@@ -12,16 +12,15 @@ from xml.etree import ElementTree as ET
 
 from tests.support.api_server import ApiServer
 from tests.support.clusters import NOW_S, SceneCluster, a_cluster, a_gpu, a_node, a_pod, held
+from webhook.tools.top.page import as_html
 from webhook.tools.top.read import Wanted, read_report
-from webhook.tools.top.show.drawing import tag
-from webhook.tools.top.show.page import as_html
 
 WIDTH: Final = 940
-"""Of the page: the least at which nothing of it has to be scrolled, so its text stays large."""
-HEIGHT: Final = 1040
-"""Of `body` in chromium with DejaVu Sans, whose letters are wide: 1073, of which the last 60 are
-empty. With other fonts lines are broken less, and the space of a line or two stays empty, too. A
-test says for which page it was measured."""
+"""Width of the page: the minimum without scrolling, so that its text stays large."""
+HEIGHT: Final = 1090
+"""Height of the page in Chromium with DejaVu Sans, whose letters are wide: `body` has 1123, and its
+last 60 are empty. With other fonts there are fewer line breaks and more empty space. A test records
+the page that was measured."""
 _STRANGER: Final = "7d1f9a04-3a52-4f0e-9c1e-0b6f2d0c91ab"
 _TITLE: Final = "What vramwarden top -o html shows of a small cluster"
 _AROUND: Final = f"""\
@@ -29,36 +28,27 @@ _AROUND: Final = f"""\
   outline: 1px solid var(--line); outline-offset: -1px; }}
 .wide {{ overflow: visible; }}
 """
-"""The page says of its pictures how wide an `svg` is, and scrolls; this one has room for all."""
-_SVG: Final = "http://www.w3.org/2000/svg"
-_XHTML: Final = "http://www.w3.org/1999/xhtml"
+"""Style of the picture, which has room for the whole page and does not scroll."""
 
 
 def top_page() -> str:
-    """Return the page of the scene, as somebody of team-a gets it."""
+    """Return the page of the scene for a user of team-a."""
     kube = scene().stored_in(ApiServer()).kube()
     return as_html(read_report(kube, Wanted(namespace="team-a")))
 
 
 def top_picture() -> str:
     """Return the page as an SVG that is complete in itself."""
-    root = ET.fromstring(top_page().partition("\n")[2])  # noqa: S314 - our own page
-    for drawn in root.iter("svg"):  # HTML knows where each name belongs, XML has to be told
-        drawn.set("xmlns", _SVG)
-    (style,), (body,) = root.iter("style"), root.iter("body")
-    body.set("xmlns", _XHTML)
+    page = ET.fromstring(top_page().partition("\n")[2])  # noqa: S314 - our own page
+    (style,), (body,) = page.iter("style"), page.iter("body")
+    body.set("xmlns", "http://www.w3.org/1999/xhtml")
     style.text = (style.text or "") + _AROUND
     body.insert(0, style)
-    whole = tag(
-        "svg",
-        tag("title", _TITLE),
-        tag("foreignObject", body, width=WIDTH, height=HEIGHT),
-        xmlns=_SVG,
-        width=WIDTH,
-        height=HEIGHT,
-        viewBox=f"0 0 {WIDTH} {HEIGHT}",
-        role="img",
-    )
+    size = {"width": f"{WIDTH}", "height": f"{HEIGHT}"}
+    whole = ET.Element("svg", size, viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img")
+    whole.set("xmlns", "http://www.w3.org/2000/svg")
+    ET.SubElement(whole, "title").text = _TITLE
+    ET.SubElement(whole, "foreignObject", size).append(body)
     ET.indent(whole, " ")  # a change of the scene is a change of few lines
     return ET.tostring(whole, encoding="unicode") + "\n"
 

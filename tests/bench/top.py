@@ -16,7 +16,7 @@ from tests.support.gpu_nodes import GPU_NODES_PATH, define, store
 from webhook.adapters.kube.client import connect
 from webhook.tools.snapshot.reading import read_gpu_nodes
 from webhook.tools.top.judge import join
-from webhook.tools.top.show.draw import Terminal, lines
+from webhook.tools.top.terminal import Terminal, as_lines
 
 NODES = 1000
 ROUNDS = 3
@@ -53,7 +53,7 @@ def _parts(control_plane):
         report = join(nodes, [], NOW_S)
         join_s.append(time.perf_counter() - started_s)
         started_s = time.perf_counter()
-        lines(report, Terminal(width=120))
+        as_lines(report, Terminal(width=120))
         draw_s.append(time.perf_counter() - started_s)
     print(
         f"best of {ROUNDS}: asked, received and read in {min(read_s):.2f} s, "

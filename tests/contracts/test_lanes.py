@@ -63,6 +63,7 @@ TREE = {
         ("tests/support/clocks.py", ["tests/server/test_http.py"]),
         ("tests/e2e/pods.py tests/e2e/test_node.py", []),
         ("deploy/laptop.yaml", ["tests/chart", "tests/contracts", "tests/release"]),
+        ("webhook/core/node/page.html.jinja", ["tests/core/node"]),
         ("certs/keys.py", ["tests/certs", "tests/cli"]),
         ("README.md .ci/run", ["tests/contracts"]),
         ("README.md pyproject.toml", ["tests"]),

@@ -74,6 +74,7 @@ def programs(wheel, tmp_path_factory):
 def test_a_wheel_holds_types_and_no_tests(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert {"webhook/py.typed", "webhook/sidecar/__main__.py", "certs/__init__.py"} <= {*names}
+    assert "webhook/tools/top/page.html.jinja" in names
     assert not [name for name in names if name.startswith("tests/")]
 
 

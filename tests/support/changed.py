@@ -52,7 +52,7 @@ def rooms_of(paths: Iterable[str], root: Path = ROOT) -> list[str]:
             found |= {test for test, text in texts.items() if imports.search(text)}
         if path.name.startswith("test_") or name.startswith("tests/support/"):
             found |= {path} & set(texts)
-        elif name.startswith("webhook/") and path.suffix == ".py":
+        elif name.startswith("webhook/") and path.suffix in {".py", ".jinja"}:
             room = root / "tests" / path.parent.relative_to(root / "webhook")
             while not room.is_dir():
                 room = room.parent

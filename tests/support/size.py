@@ -70,7 +70,7 @@ def kind_of(name: str) -> str:
         return "generated"
     if top == "tests":
         return "tests" if name.endswith(".py") else "data and pages of tests"
-    if top in PROGRAMS and name.endswith((".py", ".sh")) and not name.startswith(CHART):
+    if top in PROGRAMS and name.endswith((".py", ".sh", ".jinja")) and not name.startswith(CHART):
         return "product"
     if name.startswith(CHART):
         return "chart"

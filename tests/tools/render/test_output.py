@@ -23,7 +23,7 @@ from webhook.tools.simulate.judge.comparison import Comparison, GpuCounts
 from webhook.tools.simulate.read import TodayObjects
 from webhook.tools.simulate.show import as_text as simulate_text
 from webhook.tools.top.judge import join
-from webhook.tools.top.show.draw import Terminal, lines
+from webhook.tools.top.terminal import Terminal, as_lines
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\u202emoc\u200b\x9b31m\r\nPod is fine"
 
@@ -84,7 +84,7 @@ def top():
     ]
     found = join([node, replace(node, not_shared="")], pods, NOW_S, missing=[EVIL])
     parts = ("nodes", "pods", "workloads")
-    drawn = (lines(found, Terminal(wide=wide, command="v"), parts) for wide in (False, True))
+    drawn = (as_lines(found, Terminal(wide=wide, command="v"), parts) for wide in (False, True))
     return "\n".join(line for one in drawn for line in one)
 
 

@@ -20,11 +20,11 @@ import pytest
 from tests.support.api_server import write_kubeconfig
 from tests.support.clusters import NOW_S, a_cluster, a_gpu, a_node, a_pod, ago, team_nodes
 from tests.support.gpu_nodes import GPU_NODES_PATH
-from tests.tools.top.pages import read_page, sections, texts
+from tests.tools.top.pages import read_page, sections
 from webhook.cli.main import main
 from webhook.tools.snapshot.node import SAID
 from webhook.tools.top.judge import join
-from webhook.tools.top.show.showing import Show
+from webhook.tools.top.live_view import TopOutput
 
 MOST_MODULES = {"top": 58, "explain": 88}
 """Of ours, that a command imports: each takes milliseconds before anything is seen."""
@@ -127,7 +127,8 @@ def test_all_namespaces_are_asked_for_at_once(top, cluster):
 def test_a_browser_gets_one_page_of_the_parts_that_are_named(top):
     page = read_page(top("-n", "team-a", "-o", "html")[1])
     assert list(sections(page)) == ["GPUs", "Pods that wait", "Pods with GPU memory"]
-    assert "team-a/llama-0: 6Gi used of its cap of 16Gi, at most 6.1Gi" in texts(page)
+    titles = [one.get("title") for one in page.iter()]
+    assert "team-a/llama-0: 6Gi used of its cap of 16Gi, at most 6.1Gi" in titles
     assert list(sections(read_page(top("nodes", "-o", "html")[1]))) == ["GPUs"]
 
 
@@ -245,15 +246,15 @@ def started(cluster, *arguments, env=None, **options):
 
 
 def test_ctrl_c_ends_a_watch_quietly_while_it_reads(capsys):
-    show = Show(
-        parts=("nodes",), all_parts=("nodes", "pods"), output="json",
+    output = TopOutput(
+        parts=("nodes",), all_parts=("nodes", "pods"), format="json",
         plain=True, no_color=True, command="x",
     )  # fmt: skip
 
     def read():
         raise KeyboardInterrupt
 
-    show.watch(join(a_cluster(team_nodes()).figures, [], NOW_S), read, 0.0, OSError)
+    output.watch(join(a_cluster(team_nodes()).figures, [], NOW_S), read, 0.0, OSError)
     assert len(capsys.readouterr().out.splitlines()) == 1
 
 
@@ -398,6 +399,7 @@ def test_who_asks_a_cluster_imports_nothing_that_serves_or_reads_policies(cluste
     packages = {name.partition(".")[0] for name in loaded}
     assert not packages & {"flask", "gunicorn", "ruamel", "jsonpatch", "cryptography", "certs"}
     assert not packages & {"prometheus_client", "httptools", "uvloop", "pynvml", "pydantic"}
+    assert not packages & {"jinja2", "markupsafe"}
     ours = {name for name in loaded if name.startswith("webhook.")}
     own = f"tools.{command[0]}"
     rooms = (

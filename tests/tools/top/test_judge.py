@@ -25,8 +25,8 @@ from tests.support.clusters import (
     team_pods,
 )
 from webhook.core.kinds.nodes import GpuFigures, PodFigures
+from webhook.tools.top.json_report import as_json
 from webhook.tools.top.judge import Order, PodPhase, TopReason, join, ordered, sums_of
-from webhook.tools.top.show.output import as_value
 
 UIDS = [f"uid-{number}" for number in range(12)]
 sizes = st.integers(0, 100 * GIB)
@@ -151,7 +151,7 @@ def test_figures_say_for_two_minutes_that_the_sentry_holds_a_pod(by, age_s, prov
 
 
 def test_programs_read_who_holds_a_pod_since_when_it_idles_and_what_the_driver_can():
-    report = as_value(joined(held_nodes(), held_pods()), ("nodes", "pods"))
+    report = as_json(joined(held_nodes(), held_pods()), ("nodes", "pods"))
     limits = [node["driverLimit"] for node in report["nodes"]]
     assert limits == [{"proven": True, "backEnd": "misc"}, {"proven": False, "why": "it is old"}]
     keys = ("name", "heldBy", "idleSince")
@@ -324,7 +324,7 @@ def test_a_pod_that_no_figures_name_has_the_gpus_of_its_annotation():
     report = joined(team_nodes(), [a_pod("p", "1Gi", node="n1", gpus="GPU-n1-1,GPU-x", count=2)])
     (row,) = report.pods
     assert (row.held, row.cap_bytes) == ((("GPU-n1-1", None), ("GPU-x", None)), GIB)
-    assert as_value(report, ["pods"])["pods"][0]["gpus"] == [
+    assert as_json(report, ["pods"])["pods"][0]["gpus"] == [
         {"uuid": "GPU-n1-1", "index": 1, "capBytes": GIB},
         {"uuid": "GPU-x", "capBytes": GIB},
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from tests.support.clusters import GIB, NOW_S, a_cluster, a_gpu, a_listed_pod, a_node, a_pod, held
 from tests.tools.top.pages import pictures, read_page, sections, tables, texts
 from webhook.tools.top.judge import join
-from webhook.tools.top.show.page import as_html
+from webhook.tools.top.page import as_html
 
 PRODUCT = "NVIDIA H100 80GB"
 LABEL = "Memory of each GPU: promised, in use and free"
@@ -70,36 +71,49 @@ def old():
     return seen([a_node("n1", gpu, age_s=900)])
 
 
-def drawn(svg, class_):
-    return [rect for rect in svg.iter("rect") if rect.get("class") == class_]
+def bars(report):
+    """Return the bar of each GPU in the picture."""
+    return drawn(pictures(read_page(as_html(report)))[LABEL], "bar")
 
 
-def width(svg, class_):
-    return sum(float(rect.get("width")) for rect in drawn(svg, class_))
+def drawn(element, css):
+    return [one for one in element.iter() if css in one.get("class", "").split()]
+
+
+def percent(element):
+    return float(element.get("style").removeprefix("width: ").removesuffix("%"))
+
+
+def share(bar, css):
+    """Return the percentage of a bar that its parts of one kind cover, and the used part of it."""
+    parts = [one for one in bar if one.get("class") == css]
+    used = [percent(one) * percent(strip) / 100 for one in parts for strip in one]
+    return sum(map(percent, parts)), sum(used)
 
 
 def test_parts_add_up_to_the_figures():
-    report = small()
-    svg = pictures(read_page(as_html(report)))[LABEL]
-    unit = width(svg, "empty") / (158 * GIB)  # the whole bars, behind the parts
-    gap = 1  # after each part
-    own = sum(
-        h.cap_bytes for n in report.nodes for g in n.gpus for h in g.pods if h.uid in report.names
-    )
-    assert (width(svg, "b") + 4 * gap) / unit == pytest.approx(own, rel=0.005)
-    assert (width(svg, "p") + gap) / unit == pytest.approx(12 * GIB, rel=0.02)
-    assert (width(svg, "trouble") + gap) / unit == pytest.approx(3.1 * GIB, rel=0.05)
-    used = sum(
-        h.used_bytes for n in report.nodes for g in n.gpus for h in g.pods if h.uid in report.names
-    )
-    assert width(svg, "a") / unit == pytest.approx(used, rel=0.005)
-    assert width(svg, "o") / unit == pytest.approx(1.4 * GIB, rel=0.05)
+    first, second = bars(small())
+    assert percent(first) == percent(second) == 100
+    for bar, css, promised, used in (
+        (first, "cap", 56, 31.1),
+        (first, "others", 12, 1.4),
+        (second, "cap", 48, 32.8),
+        (second, "others", 0, 0),
+        (second, "unmanaged", 3.1, 0),
+    ):
+        shown = [one * 79 / 100 for one in share(bar, css)]
+        assert shown == pytest.approx([promised, used], rel=0.002)
+
+
+def test_a_smaller_gpu_has_a_shorter_bar():
+    shown = bars(seen([a_node("n1", a_gpu(79), a_gpu(24, held("x", 12, 3)))]))
+    assert list(map(percent, shown)) == [100, pytest.approx(2400 / 79, rel=0.001)]
+    assert share(shown[1], "others") == (50, 12.5)
 
 
 def test_own_pods_have_names_and_those_of_others_have_none():
-    svg = pictures(read_page(as_html(small())))[LABEL]
-    titles = [title.text for title in svg.iter("title")]
-    assert titles == [
+    picture = pictures(read_page(as_html(small())))[LABEL]
+    assert [one.get("title") for one in picture.iter() if one.get("title")] == [
         "n1: seen 14s ago",
         "n1 GPU 0 NVIDIA H100 80GB: 32.5Gi used of 68Gi promised, 11Gi free",
         "team-a/llama-7c9f-x2kq4: 6.1Gi used of its cap of 16Gi, at most 6.3Gi",
@@ -110,6 +124,8 @@ def test_own_pods_have_names_and_those_of_others_have_none():
         "team-a/embed-29411-8tq5w: 7.8Gi used of its cap of 8Gi, at most 8Gi",
         "3.1Gi held by pod 91ab, without a cap",
     ]
+    names = ["llama-7c9f-x2kq4", "train-0", "train-0", "embed-29411-8tq5w"]
+    assert ["".join(one.itertext()) for one in drawn(picture, "cap")] == names
 
 
 def test_tables_say_who_waits_why_and_who_has_what():
@@ -130,7 +146,7 @@ def test_tables_say_who_waits_why_and_who_has_what():
             *("llama-7c9f-x2kq4", "n1", "0", "16Gi", "6.1Gi", "38%", "6.3Gi"),
             *("driver", "6h", "running"),
         ],
-        ["train-0", "n1", "0,1", "2 x 40Gi", "25Gi", "62%", "38.3Gi", "-", "-", "running"],
+        ["train-0", "n1", "0,1", "2x40Gi", "25Gi", "62%", "38.3Gi", "-", "-", "running"],
     ]
     (gpus,) = tables(found["GPUs"])
     assert gpus[1] == [
@@ -162,12 +178,11 @@ def test_what_is_not_known_is_never_drawn_or_written_as_nothing():
     unmeasured = a_gpu(79, held("own", 16, None, None), used=None)
     nodes = [a_node("n1", gpu, unmeasured)]
     root = read_page(as_html(seen(nodes, [a_pod("own", "16Gi", node="n1")])))
-    svg = pictures(root)[LABEL]
-    assert len(drawn(svg, "unknown")) == 1
-    assert not drawn(svg, "a")
-    said = [text.text for text in svg.iter("text")]
-    assert "promised unknown, unknown used" in said
-    assert "unknown used of 16Gi promised, 63Gi free" in said
+    picture = pictures(root)[LABEL]
+    assert len(drawn(picture, "unknown")) == 1
+    assert not drawn(picture, "cap-used")
+    assert "promised unknown, unknown used" in list(picture.itertext())
+    assert "unknown used of 16Gi promised, 63Gi free" in list(picture.itertext())
     (_, first, _), *_ = tables(sections(root)["GPUs"])
     assert first[2:7] == ["79Gi", "-", "-", "-", "-"]
 
@@ -181,39 +196,25 @@ def test_without_nodes_the_pods_are_shown_and_what_is_missing_is_said():
     assert "There are no figures of GPUs." in texts(root)
 
 
-def test_memory_without_a_promise_is_seen_where_everything_is_promised():
-    gpu = a_gpu(79, held("x", 79, 70, 70), unmanaged={"91ab": 0.3})
-    svg = pictures(read_page(as_html(seen([a_node("n1", gpu)]))))[LABEL]
-    (stranger,) = drawn(svg, "trouble")
-    (bar,) = drawn(svg, "empty")
-    end = float(bar.get("x")) + float(bar.get("width"))
-    assert float(stranger.get("width")) >= 3
-    assert float(stranger.get("x")) + float(stranger.get("width")) <= end
-
-
-def test_more_promised_than_there_is_stays_within_its_bar_and_is_marked():
-    nodes = [a_node("n1", a_gpu(24, held("own", 20, 5, 5), held("x", 20, 5, 5)))]
+def test_more_promised_than_there_is_is_marked_and_said():
+    overpromised = a_gpu(24, held("own", 20, 5, 5), held("x", 20, 5, 5))
+    nodes = [a_node("n1", overpromised), a_node("n2", a_gpu(24))]
     root = read_page(as_html(seen(nodes, [a_pod("own", "20Gi", node="n1")])))
-    svg = pictures(root)[LABEL]
-    (bar,) = drawn(svg, "empty")
-    end = float(bar.get("x")) + float(bar.get("width"))
-    parts = drawn(svg, "b") + drawn(svg, "p")
-    assert all(float(r.get("x")) + float(r.get("width")) <= end for r in parts)
-    assert len(drawn(svg, "alarm")) == 1
+    assert [one.get("class") for one in drawn(root, "bar")] == ["bar empty alarm", "bar empty"]
     assert "n1 GPU 0: 40Gi are promised of 24Gi usable" in texts(root)
 
 
 def test_old_figures_are_marked_in_words_too():
     nodes = [a_node("n1", a_gpu(24), age_s=900), a_node("n2", a_gpu(24))]
-    svg = pictures(read_page(as_html(seen(nodes))))[LABEL]
-    assert [g.get("class") for g in svg.iter("g")] == ["old", "gpu"]
-    assert "0 used of 0 promised, 24Gi free (15m old)" in {text.text for text in svg.iter("text")}
+    picture = pictures(read_page(as_html(seen(nodes))))[LABEL]
+    assert [one.get("class") for one in drawn(picture, "bar")] == ["bar empty stale", "bar empty"]
+    assert "0 used of 0 promised, 24Gi free (15m old)" in list(picture.itertext())
 
 
-def test_of_many_troubles_of_a_kind_the_first_stand_there_and_the_others_are_folded():
+def test_the_first_problems_with_a_reason_are_listed_and_the_others_are_folded():
     nodes = [a_node(f"n{n}", a_gpu(24), age_s=900) for n in range(9)]
     root = read_page(as_html(seen(nodes)))
-    (box,) = [div for div in root.iter("div") if div.get("class") == "troubles"]
+    (box,) = [div for div in root.iter("div") if div.get("class") == "problems"]
     outer = box.find("ul").findall("li")
     assert len(outer) == 4
     assert outer[3].find("details/summary").text == "6 more like the last one"
@@ -223,10 +224,21 @@ def test_of_many_troubles_of_a_kind_the_first_stand_there_and_the_others_are_fol
 def test_a_thousand_gpus_are_all_drawn_in_a_page_of_bounded_size():
     report = large()
     text = as_html(report)
-    svg = pictures(read_page(text))[LABEL]
-    gpus = [g for g in svg.iter("g") if g.get("class") in {"gpu", "old"}]
-    assert len(gpus) == report.amounts.gpus == 1000
+    assert len(drawn(read_page(text), "bar")) == report.amounts.gpus == 1000
     assert len(text) < 1_000_000
+
+
+def test_many_gpus_are_side_by_side_and_a_table_has_500_rows():
+    nodes = [a_node(f"n{n}", *[a_gpu(24)] * 8, age_s=900 if n == 1 else 14) for n in range(70)]
+    root = read_page(as_html(seen(nodes, [a_pod(f"eval-{n}", "100Gi") for n in range(503)])))
+    beside = [one.text for one in drawn(pictures(root)[LABEL], "end")]
+    assert beside[:3] == ["free: on one GPU, in all", "24Gi, 192Gi", "figures 15m old"]
+    found = sections(root)
+    assert [len(tables(found[name])[0]) for name in ("GPUs", "Pods that wait")] == [501, 501]
+    said = texts(root)
+    assert "As a table, the first 500" in said
+    assert "\n3 more; vramwarden top shows them." in said
+    assert "There are none." in said
 
 
 def test_of_more_gpus_those_are_drawn_that_concern_the_user_first():
@@ -235,39 +247,43 @@ def test_of_more_gpus_those_are_drawn_that_concern_the_user_first():
     text = as_html(seen(nodes, [a_pod("own", "8Gi", node="n900")]))
     assert len(text) < 1_500_000
     root = read_page(text)
-    svg = pictures(root)[LABEL]
-    names = [text.text for text in svg.iter("title") if ": seen" in text.text]
-    assert names[-1] == "n900: seen 14s ago"
+    names = [one.text for one in drawn(root, "name")]
+    assert names[-1] == "n900"
     assert len(names) == 250
     assert "250 of 601 nodes are drawn" in texts(root)
 
 
+ATTACK = "\"><script>alert(1)</script>'&lt;{{ report }}\u202e"
+
+
 def test_names_are_text_and_nothing_else():
-    attack = '<script>alert(1)</script>"&\u202e'
-    gpu = a_gpu(24, held("1", 8, 1, 1), held("2", 8, 1, 1), product=attack)
-    node = replace(a_node("n1", gpu).figures, name=attack)
+    gpus = (a_gpu(24, held("1", 8, 1, 1), product=ATTACK), a_gpu(24, healthy=False, fault=ATTACK))
+    node = replace(a_node("n1", *gpus, not_shared=ATTACK).figures, name=ATTACK)
     pods = [
-        a_listed_pod("1", "team-a", attack, node="n1", status="Running"),
-        a_listed_pod("3", attack, attack, asked_bytes=90 * GIB, status="Pending"),
+        a_listed_pod("1", "team-a", ATTACK, node="n1", status="Running"),
+        a_listed_pod("3", ATTACK, ATTACK, asked_bytes=90 * GIB, status="Pending"),
     ]
-    text = as_html(join([node], pods, NOW_S, missing=[attack]))
+    report = join([node], pods, NOW_S, missing=[ATTACK])
+    text = as_html(report, ["nodes", "pods", "workloads"])
     assert "<script" not in text
-    assert "\u202e" not in text
-    assert texts(read_page(text)).count("<script>alert(1)</script>") > 5
+    root = read_page(text)
+    shown = [*root.itertext(), *(one.get("title", "") for one in root.iter())]
+    assert sum(ATTACK.replace("\u202e", "\ufffd") in one for one in shown) > 15
 
 
-@pytest.mark.parametrize("report", [small(), old(), large(20)], ids=["lines", "old", "rows"])
-def test_nothing_lies_outside_of_the_picture(report):
-    svg = pictures(read_page(as_html(report)))[LABEL]
-    _, _, wide, high = map(float, svg.get("viewBox").split())
-    for rect in svg.iter("rect"):
-        x, y, w, h = (float(rect.get(key)) for key in ("x", "y", "width", "height"))
-        assert 0 <= x <= x + w <= wide + 1
-        assert 0 <= y <= y + h <= high + 1
-        assert w >= 0
-        assert h > 0
-    for text in svg.iter("text"):
-        long = 0 if "end" in text.get("class", "") else 7 * len("".join(text.itertext()))
-        assert 0 <= float(text.get("x")) <= wide
-        assert text.find("title") is not None or float(text.get("x")) + long <= wide
-        assert 8 <= float(text.get("y")) <= high
+def test_any_character_leaves_the_page_well_formed():
+    codes = [*range(0x3000), 0xD800, 0xDFFF, 0xFEFF, 0xFFFE, 0xFFFF, 0x1F600]
+    pieces = [
+        "".join(map(chr, codes[first : first + 1500])) for first in range(0, len(codes), 1500)
+    ]
+    items = read_page(as_html(seen(missing=[*pieces, "x" * 10**6]))).iter("li")
+    *shown, longest = ("".join(one.itertext()) for one in items)
+    assert not re.search(r"[\x1b\x80-\x9f\u202a-\u202e\u2066-\u2069]", "".join(shown))
+    assert [[*filter(str.isalnum, one)] for one in shown] == [
+        [*filter(str.isalnum, one)] for one in pieces
+    ]
+    assert len(longest) == 2000
+
+
+def test_no_script_runs_and_nothing_is_loaded_even_if_one_slips_through():
+    assert "content=\"default-src 'none'; style-src 'unsafe-inline'\"" in as_html(seen())

@@ -1,4 +1,4 @@
-"""`vramwarden top`: who was promised and who uses how much GPU memory."""
+"""`vramwarden top`: GPU memory that is promised to pods and used by them."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _NUMBER: Final = re.compile(r"[0-9]{1,6}(\.[0-9]{1,3})?s?")
 
 
 class _Top(click.Command):
-    """Lets `-w` stand without a number, before anything."""
+    """Command that accepts `-w` without a number."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Write the usual number behind a bare `-w`."""
+        """Add the default number after `-w`."""
         written: list[str] = []
         for number, one in enumerate(args):
             written.append(one)
@@ -52,12 +52,11 @@ def _seconds(_: click.Context, __: click.Parameter, text: str | None) -> float |
 
 
 def _words(_: click.Context, __: click.Parameter, begun: str) -> list[str]:
-    """Return what may be shown alone, for the shell's completion."""
     return [word for word in _ALL if word.startswith(begun)]
 
 
 def _names(context: click.Context, _: click.Parameter, begun: str) -> list[str]:
-    """Return the nodes or pods of which one may be shown alone."""
+    """Return the names of nodes or pods for the shell's completion."""
     word = str(context.params.get("what") or "").removesuffix("s")
     paths = {"node": NODES, "pod": (PODS,)}.get(word, ())
     return complete_names(context, paths, begun)
@@ -137,8 +136,8 @@ def top_command(
     # Imported here: the client takes a second, which --help and completion need not wait for.
     from webhook.adapters.kube.client import KubeError  # noqa: PLC0415
     from webhook.tools.snapshot.reading import reading  # noqa: PLC0415
+    from webhook.tools.top.live_view import TopOutput  # noqa: PLC0415
     from webhook.tools.top.read import Wanted, read_report  # noqa: PLC0415
-    from webhook.tools.top.show.showing import Show  # noqa: PLC0415
 
     context = click.get_current_context()
     one_part = f"{what.removesuffix('s')}s" if what else ""
@@ -153,10 +152,10 @@ def top_command(
     if one_of == "nodes" and node and node != name:
         raise click.UsageError("name a node once: as NAME, or with --node", context)
     command = context.find_root().info_name or "vramwarden"
-    show = Show(
+    shown = TopOutput(
         parts=parts,
         all_parts=parts if one_part else _ALL,
-        output=output,
+        format=output,
         plain=plain,
         no_color=no_color,
         command=command,
@@ -175,6 +174,6 @@ def top_command(
     if all((report.nodes if one == "nodes" else report.pods) is None for one in parts):
         raise NoCluster("\n".join(report.missing))
     if every_s is None:
-        show.once(report)
+        shown.once(report)
     else:
-        show.watch(report, lambda: read_report(cluster.kube, wanted), every_s, KubeError)
+        shown.watch(report, lambda: read_report(cluster.kube, wanted), every_s, KubeError)

@@ -1,4 +1,4 @@
-"""What `vramwarden top` says to programs: everything, in bytes and Unix times."""
+"""JSON of `vramwarden top`, with all facts of a report."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _KEYS: Final = {
     "sentence": "message",
     "why": "reason",
 }
-"""Those that are not a field's name in camel case."""
+"""Keys that differ from the name of their field in camel case."""
 _OF_POD: Final = "cap_bytes used_bytes peak_bytes stops held_by"
 
 
-def as_value(report: TopReport, parts: Sequence[str]) -> Json:
-    """Return parts of a report, `nodes`, `pods` and `workloads`, as JSON."""
+def as_json(report: TopReport, parts: Sequence[str]) -> Json:
+    """Return parts of a report: `nodes`, `pods`, `workloads`."""
     value = as_report("TopReport", {"time": write_time(report.at_s)})
     if report.namespace:
         value["namespace"] = report.namespace
@@ -48,8 +48,8 @@ def as_value(report: TopReport, parts: Sequence[str]) -> Json:
     return value
 
 
-def unchanging(value: Json) -> Json:
-    """Return a report as JSON without the times at which it was made, to compare it by."""
+def without_times(value: Json) -> Json:
+    """Return a report without the times at which it was made, for comparison."""
     nodes = [
         {key: one for key, one in node.items() if key != "observedAt"}
         for node in value.get("nodes", ())
@@ -62,14 +62,14 @@ def unchanging(value: Json) -> Json:
 
 
 def _row(row: Any, names: str = "") -> Json:
-    """Return fields of a row, all where none is named; what is not known is absent."""
+    """Return known fields of a row: the given ones, or all of them."""
     wanted = names or " ".join(one.name for one in fields(row))
     return known(**{key: getattr(row, name) for name, key in _keys(wanted)})
 
 
 @cache
 def _keys(names: str) -> list[tuple[str, str]]:
-    """Return fields with their keys, made once: a large cluster has a hundred thousand rows."""
+    """Return names of fields with their keys, cached for clusters with 100,000 rows."""
     found = []
     for name in names.split():
         first, *rest = _KEYS.get(name, name).split("_")
@@ -99,7 +99,7 @@ def _gpu(gpu: GpuFigures, report: TopReport) -> Json:
 
 
 def _limit(node: NodeFigures) -> Json | None:
-    """Return whether the driver holds caps there, as the object says it."""
+    """Return whether the driver enforces caps on a node."""
     if node.limit is None:
         return None
     proof = node.limit

@@ -33,9 +33,9 @@ from webhook.core.enforcement.step import Excess, Process
 from webhook.core.enforcement.termination_message import TerminationMessage, in_words
 from webhook.core.kinds.workloads import Workload
 from webhook.tools.render.output import clean, cut
+from webhook.tools.top.bars import ASCII, UNICODE, cap_bar, gpu_bar
 from webhook.tools.top.judge import Order, join, ordered
-from webhook.tools.top.show.bars import ASCII, UNICODE, cap_bar, gpu_bar
-from webhook.tools.top.show.draw import Terminal, lines
+from webhook.tools.top.terminal import Terminal, as_lines
 
 GOLDEN = Path(__file__).parent / "golden"
 ALL = ("nodes", "pods", "workloads")
@@ -135,7 +135,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_a_report_is_drawn_as_recorded(case):
     report, term, parts = CASES[case]
-    drawn = "\n".join(lines(report, term, parts)) + "\n"
+    drawn = "\n".join(as_lines(report, term, parts)) + "\n"
     assert_recorded(GOLDEN / f"{case}.txt", drawn)
 
 
@@ -149,7 +149,7 @@ def test_each_recording_is_of_a_case():
 )
 def test_no_line_is_wider_than_the_terminal(report, width):
     for parts in (("nodes", "pods"), ("pods",), ("workloads",)):
-        drawn = lines(report, Terminal(width=width), parts)
+        drawn = as_lines(report, Terminal(width=width), parts)
         to_copy = ("why a pod waits: ", "  kubectl ")
         for line in drawn:
             assert len(line) <= max(width, 72) or line.startswith(to_copy)
@@ -158,19 +158,19 @@ def test_no_line_is_wider_than_the_terminal(report, width):
 @pytest.mark.parametrize("height", [8, 14, 24, 60])
 def test_a_screen_is_never_exceeded(height):
     report = seen(many_nodes(40), team_pods())
-    assert len(lines(report, Terminal(width=100, height=height))) <= height
+    assert len(as_lines(report, Terminal(width=100, height=height))) <= height
 
 
 def test_colour_changes_nothing_but_colours():
     for report, term, parts in CASES.values():
-        coloured = lines(report, replace(term, colour=True), parts)
-        plain = lines(report, replace(term, colour=False), parts)
+        coloured = as_lines(report, replace(term, colour=True), parts)
+        plain = as_lines(report, replace(term, colour=False), parts)
         assert [_COLOURS.sub("", line) for line in coloured] == plain
 
 
 def test_without_a_colour_no_line_has_an_escape():
     for report, term, parts in CASES.values():
-        assert "\033" not in "".join(lines(report, replace(term, colour=False), parts))
+        assert "\033" not in "".join(as_lines(report, replace(term, colour=False), parts))
 
 
 @given(st.text(max_size=60), st.booleans())
@@ -187,7 +187,7 @@ def test_nothing_that_others_wrote_reaches_the_terminal_as_it_is(text, wide):
         a_listed_pod("y", text, text, node="n9", **anything),
     ]
     report = join([node], pods, NOW_S, namespace=text, missing=[text])
-    drawn = lines(report, Terminal(unicode=False, wide=wide), ALL)
+    drawn = as_lines(report, Terminal(unicode=False, wide=wide), ALL)
     assert all(" " <= one <= "~" for line in drawn for one in line)
 
 
@@ -244,7 +244,7 @@ def test_top_the_termination_message_and_the_log_say_an_amount_and_a_time_alike(
     facts = {"created_s": NOW_S - seconds, "gpus": ("GPU-0",), "asked_bytes": cap}
     pod = a_listed_pod("u", "ns", "train", status="Running", node="n1", **facts)
     report = join([node.figures], [pod], NOW_S, namespace="ns")
-    head, row = lines(report, Terminal(wide=True), ["pods"])[:2]
+    head, row = as_lines(report, Terminal(wide=True), ["pods"])[:2]
     # Amounts and times end where the title of their column does.
     ends = (head.index(title) + len(title) for title in ("PEAK", "CAP", "AGE"))
     said, asked, ago = (row[:end].split()[-1] for end in ends)

@@ -1,4 +1,4 @@
-"""How a report of `top` leaves: drawn once, as a page or JSON, or again and again on a screen."""
+"""Output of `vramwarden top`: text, JSON or a page once, or a screen that is updated."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from webhook.tools.render.output import clean, takes_colour, takes_signs, write_json
-from webhook.tools.top.show.draw import Terminal, lines
-from webhook.tools.top.show.output import as_value, unchanging
+from webhook.tools.top.json_report import as_json, without_times
+from webhook.tools.top.terminal import Terminal, as_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -32,29 +32,29 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Show:
-    """How a report leaves."""
+class TopOutput:
+    """Options of the output."""
 
     parts: Sequence[str]
     all_parts: Sequence[str]
-    """Of JSON, which has everything where nothing is named."""
-    output: str | None
+    """Parts of the JSON output, which has all of them by default."""
+    format: str | None
     plain: bool
     no_color: bool
     command: str
 
     def once(self, report: TopReport) -> None:
         """Write a report."""
-        if self.output == "json":
-            click.echo(write_json(as_value(report, self.all_parts)), nl=False)
-        elif self.output == "html":
-            # Pictures are for few: nobody else reads the program that draws them.
-            from webhook.tools.top.show.page import as_html  # noqa: PLC0415
+        if self.format == "json":
+            click.echo(write_json(as_json(report, self.all_parts)), nl=False)
+        elif self.format == "html":
+            # Imported here: only the page needs Jinja2.
+            from webhook.tools.top.page import as_html  # noqa: PLC0415
 
-            click.echo(as_html(report, self.parts), nl=False)
+            click.echo(as_html(report, self.parts))
         else:
             width = get_terminal_size().columns if sys.stdout.isatty() else None
-            drawn = lines(report, self._terminal(width), self.parts)
+            drawn = as_lines(report, self._terminal(width), self.parts)
             click.echo("\n".join(drawn), color=True)
 
     def watch(
@@ -64,30 +64,29 @@ class Show:
         every_s: float,
         failure: type[Exception],
     ) -> None:
-        """Write a report again and again, until Ctrl-C, which may come at any moment."""
-        reader = Reader(read, every_s, (failure,))
+        """Write reports until Ctrl-C, which may be pressed at any moment."""
+        reader = Reader(report=first, read=read, every_s=every_s, failures=failure)
         with suppress(KeyboardInterrupt):
-            if sys.stdout.isatty() and self.output != "json":
-                reader.start(first)
+            if sys.stdout.isatty() and self.format != "json":
+                reader.start()
                 watch_screen(reader, partial(self._screen, every_s), sys.stdout)
             else:
-                self._json_lines(reader, first, every_s)
+                self._json_lines(reader)
 
-    def _json_lines(self, reader: Reader, report: TopReport, every_s: float) -> None:
+    def _json_lines(self, reader: Reader) -> None:
         before: object = None
-        said = ""
+        last_failure = ""
         while True:
-            value = as_value(report, self.all_parts)
-            if unchanging(value) != before:
-                before = unchanging(value)
+            value = as_json(reader.report, self.all_parts)
+            if without_times(value) != before:
+                before = without_times(value)
                 click.echo(json.dumps(value, separators=(",", ":")))
                 sys.stdout.flush()
-            time.sleep(every_s)
+            time.sleep(reader.every_s)
             reader.once()
-            if reader.failure and reader.failure != said:
+            if reader.failure and reader.failure != last_failure:
                 click.echo(f"Error: {reader.failure}", err=True)
-            said = reader.failure
-            report = reader.report or report
+            last_failure = reader.failure
 
     def _screen(
         self, every_s: float, report: TopReport, failure: str, size: os.terminal_size
@@ -97,7 +96,7 @@ class Show:
         if failure:
             old_s = max(0, round(time.time() - report.at_s))
             last = term.paint(clean(f"! figures of {old_s} s ago: {failure}")[: size.columns], "31")
-        drawn = lines(report, term, self.parts)
+        drawn = as_lines(report, term, self.parts)
         return [*drawn, *[""] * (size.lines - 1 - len(drawn)), last]
 
     def _terminal(self, width: int | None, height: int | None = None) -> Terminal:
@@ -106,57 +105,56 @@ class Show:
             height=height,
             unicode=not self.plain and takes_signs(sys.stdout),
             colour=not self.no_color and takes_colour(sys.stdout),
-            wide=self.output == "wide",
+            wide=self.format == "wide",
             command=self.command,
         )
 
 
 _ENTER: Final = "\033[?1049h\033[?25l\033[?7l"
-"""The alternate screen, no cursor, nothing wraps (xterm's control sequences, "Private Modes")."""
+"""Alternate screen, no cursor, no wrapping (xterm's control sequences, "Private Modes")."""
 _LEAVE: Final = "\033[?7h\033[?25h\033[?1049l"
 _HOME, _CLEAR_LINE, _CLEAR_BELOW = "\033[H", "\033[K", "\033[J"
 _GLANCE_S: Final = 0.3
-"""How late a key, a new size or new figures are noticed at most."""
+"""Maximum delay until a key, a new size or a new report is noticed."""
 _QUIT: Final = frozenset(b"qQ")
 
 
+@dataclass(slots=True, kw_only=True)
 class Reader:
-    """Reads reports on a thread of its own, so that no key waits for an API server."""
+    """Reader of reports on its own thread, so that no key waits for the API server."""
 
-    def __init__(
-        self, read: Callable[[], TopReport], every_s: float, failures: tuple[type[Exception], ...]
-    ) -> None:
-        """Prepare; a failure to read is kept as its sentence, beside the report before it."""
-        self._read = read
-        self._every_s = every_s
-        self._failures = failures
-        self.report: TopReport | None = None
-        self.failure = ""
-        self.number = 0
-        """Of attempts so far: it changes when there is something new to draw."""
+    report: TopReport
+    """The latest report."""
+    read: Callable[[], TopReport]
+    every_s: float
+    failures: type[Exception]
+    """Exceptions after which reading goes on."""
+    failure: str = ""
+    """Message of the last attempt; empty if it succeeded."""
+    number: int = 0
+    """Number of attempts, which changes when there is something new to draw."""
 
-    def start(self, first: TopReport) -> None:
-        """Go on reading after a first report, until the program ends."""
-        self.report = first
+    def start(self) -> None:
+        """Read until the program ends."""
         threading.Thread(target=self._run, name="top", daemon=True).start()
 
     def _run(self) -> None:
         while True:
-            time.sleep(self._every_s)
+            time.sleep(self.every_s)
             self.once()
 
     def once(self) -> None:
         """Read once."""
         try:
-            self.report, self.failure = self._read(), ""
-        except self._failures as error:
+            self.report, self.failure = self.read(), ""
+        except self.failures as error:
             self.failure = " ".join(str(error).split())
         self.number += 1
 
 
 @contextmanager
-def _screen(out: TextIO, keys: int | None) -> Iterator[None]:
-    """Take the terminal; give it back as it was in every case, also while we are suspended."""
+def _alternate_screen(out: TextIO, keys: int | None) -> Iterator[None]:
+    """Use the terminal, and restore it at the end and while the process is suspended."""
     before = None if keys is None else termios.tcgetattr(keys)
 
     def enter() -> None:
@@ -171,15 +169,12 @@ def _screen(out: TextIO, keys: int | None) -> Iterator[None]:
         out.write(_LEAVE)
         out.flush()
 
-    def suspend(number: int, frame: FrameType | None) -> None:
-        del frame
-        del number
+    def suspend(_number: int, _frame: FrameType | None) -> None:
         give_back()
         os.kill(os.getpid(), signal.SIGSTOP)  # goes on here after `fg`
         enter()
 
-    def end(number: int, frame: FrameType | None) -> None:
-        del frame
+    def end(number: int, _frame: FrameType | None) -> None:
         sys.exit(128 + number)
 
     handlers = {signal.SIGTSTP: suspend, signal.SIGTERM: end, signal.SIGHUP: end}
@@ -196,16 +191,13 @@ def _screen(out: TextIO, keys: int | None) -> Iterator[None]:
 def watch_screen(
     reader: Reader, draw: Callable[[TopReport, str, os.terminal_size], list[str]], out: TextIO
 ) -> None:
-    """Draw a reader's reports until `q`; `out` is a terminal.
-
-    Again where there is something new, or the terminal has another size.
-    """
+    """Draw a reader's reports on the terminal `out` until `q`, and again when its size changes."""
     keys = sys.stdin.fileno() if sys.stdin.isatty() else None
-    with _screen(out, keys):
+    with _alternate_screen(out, keys):
         shown: object = None
         while True:
             size = os.get_terminal_size(out.fileno())
-            if shown != (reader.number, size) and reader.report is not None:
+            if shown != (reader.number, size):
                 shown = reader.number, size
                 lines = draw(reader.report, reader.failure, size)[: size.lines]
                 body = "\r\n".join(line + _CLEAR_LINE for line in lines)
@@ -216,7 +208,7 @@ def watch_screen(
 
 
 def _asked_to_quit(keys: int | None) -> bool:
-    """Wait a moment for a key."""
+    """Return True if the user presses `q` within a moment, or if the input has ended."""
     if keys is None:
         time.sleep(_GLANCE_S)
         return False

@@ -1,4 +1,4 @@
-"""Bars of characters: what of a GPU is used, promised, unmanaged and free."""
+"""Bars of characters that show how much of a GPU is used, promised, unmanaged and free."""
 
 from __future__ import annotations
 
@@ -29,61 +29,60 @@ ASCII: Final = Shades("#", "=", "!", ".")
 
 
 def gpu_bar(place: GpuFigures | GpuSums, cells: int, shades: Shades) -> str:
-    """Draw a GPU, or several as one.
+    """Return the bar of a GPU, or of several GPUs together.
 
-    Used by who was promised it, promised besides, held by somebody without a promise, and free.
-    What is not known is a question mark: no part of the bar claims that memory is free.
+    Used memory that was promised is first, then the rest of the promised memory, then memory held
+    without a promise, then free memory. Unknown memory is a question mark, never free.
     """
-    used, promised, stranger = place.used_bytes, place.promised_bytes, place.unmanaged_bytes or 0
+    used, promised, unmanaged = place.used_bytes, place.promised_bytes, place.unmanaged_bytes or 0
     if used is None and promised is None:
         return _UNKNOWN * cells
-    own = max(0, (used or 0) - stranger)
+    own = max(0, (used or 0) - unmanaged)
     parts = [
         (own, shades.used),
         (max(0, (promised or 0) - own), shades.promised),
-        (stranger, shades.unmanaged),
+        (unmanaged, shades.unmanaged),
     ]
     all_known = used is not None and promised is not None
     if isinstance(place, GpuSums):
         all_known = place.used_gpus == place.promised_gpus == place.gpus
-    return _drawn(parts, place.usable_bytes, cells, shades.free if all_known else _UNKNOWN)
+    return _bar(parts, place.usable_bytes, cells, shades.free if all_known else _UNKNOWN)
 
 
 def lettered_bar(gpu: GpuFigures, cells: int, shades: Shades) -> str:
-    """Draw a GPU with a letter for each of its pods: large where used, small where promised."""
+    """Return a bar with a letter for each pod of a GPU: uppercase for used memory."""
     parts: list[tuple[int, str]] = []
     for number, pod in enumerate(gpu.pods):
         letter = letter_of(number)
-        used = min(pod.used_bytes or 0, pod.cap_bytes or 0)
-        parts += [(used, letter.upper()), ((pod.cap_bytes or 0) - used, letter)]
-    if gpu.unmanaged_bytes:
-        parts.append((gpu.unmanaged_bytes, shades.unmanaged))
+        used = min(pod.used_bytes or 0, pod.cap_bytes)
+        parts += [(used, letter.upper()), (pod.cap_bytes - used, letter)]
+    parts.append((gpu.unmanaged_bytes or 0, shades.unmanaged))
     known = gpu.used_bytes is not None and gpu.promised_bytes is not None
-    return _drawn(parts, gpu.usable_bytes, cells, shades.free if known else _UNKNOWN)
+    return _bar(parts, gpu.usable_bytes, cells, shades.free if known else _UNKNOWN)
 
 
 def letter_of(number: int) -> str:
-    """Return the letter of a GPU's pod; they begin again after z."""
+    """Return the letter of a GPU's pod; z is followed by a."""
     return _LETTERS[number % len(_LETTERS)]
 
 
 def cap_bar(used_bytes: int | None, cap_bytes: int | None, cells: int, shades: Shades) -> str:
-    """Draw how much of its cap a pod uses; nothing where that is not known."""
+    """Return a bar of the used part of a cap; spaces if that is unknown."""
     if used_bytes is None or not cap_bytes:
         return " " * cells
-    return _drawn([(used_bytes, shades.used)], cap_bytes, cells, shades.free)
+    return _bar([(used_bytes, shades.used)], cap_bytes, cells, shades.free)
 
 
-def _drawn(parts: Sequence[tuple[int, str]], whole: int, cells: int, rest: str) -> str:
-    """Draw parts of a whole one after the other; each that is there has a cell, if they suffice.
+def _bar(parts: Sequence[tuple[int, str]], whole: int, cells: int, rest: str) -> str:
+    """Return parts of a whole one after the other, each with at least one cell if there is room.
 
-    Where a part ends is rounded, so that the errors of many do not add up.
+    The end of a part is rounded, not its length, so that errors do not add up.
     """
-    drawn, sum_bytes = "", 0
+    bar, sum_bytes = "", 0
     for size, shade in parts:
         if size <= 0:
             continue
         sum_bytes += size
         end = (2 * sum_bytes * cells + whole) // (2 * whole) if whole > 0 else cells
-        drawn += shade * max(1, end - len(drawn))
-    return drawn[:cells].ljust(cells, rest)
+        bar += shade * max(1, end - len(bar))
+    return bar[:cells].ljust(cells, rest)

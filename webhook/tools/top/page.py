@@ -1,0 +1,218 @@
+"""The page of `vramwarden top -o html`: the values that the template page.html.jinja shows.
+
+The user's pods have names. Pods of others are one part of each GPU, without a name.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from webhook.core.words import amount, counted, shortened, span
+from webhook.tools.render.output import cut
+from webhook.tools.top import texts
+from webhook.tools.top.judge import sums_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures
+    from webhook.tools.top.judge import PodRow, TopReport, WorkloadRow
+
+    Cells = dict[str, str]
+    """Texts of a table's row, by the title of their column."""
+
+_MOST_LINES: Final = 16
+"""Maximum number of GPUs that have a line each; more are drawn side by side."""
+_MOST_DRAWN: Final = 2000
+"""Maximum number of GPUs in the picture."""
+_LONGEST: Final = 2000
+"""Maximum number of characters of a text."""
+# Characters that XML 1.0 forbids (section 2.2), and those that change the direction of later text.
+_FORBIDDEN: Final = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
+)
+
+
+class _Part(NamedTuple):
+    """Memory of a GPU that is promised or held."""
+
+    css: str
+    size_bytes: int
+    used_bytes: int
+    title: str
+    name: str = ""
+
+
+def as_html(report: TopReport, parts: Sequence[str] = ("nodes", "pods")) -> str:
+    """Return the page with parts of a report: `nodes`, `pods`, `workloads`."""
+    nodes = (report.nodes or ()) if "nodes" in parts else ()
+    drawn = _nodes_to_draw(report, nodes)
+    gpus = [_gpu_cells(node, gpu, report) for node in nodes for gpu in node.gpus]
+    pods = (report.pods or ()) if "pods" in parts else ()
+    workloads = (report.workloads or ()) if "workloads" in parts else ()
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_displayed,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("page.html.jinja").render(
+        report=report,
+        parts=parts,
+        time=datetime.fromtimestamp(int(report.at_s), UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
+        problems=[
+            [texts.problem(one) + (f" ({one.fix})" if one.fix else "") for one in alike]
+            for _, alike in groupby(report.troubles, key=lambda one: one.reason)
+        ],
+        nodes=drawn,
+        in_lines=len(gpus) <= _MOST_LINES,
+        largest_bytes=max((gpu.usable_bytes for node in drawn for gpu in node.gpus), default=0),
+        gpus=gpus,
+        waiting=[_waiting_cells(pod, report) for pod in pods if pod.is_waiting],
+        placed=[_placed_cells(pod, report) for pod in pods if not pod.is_waiting],
+        workloads=[_workload_cells(one, report) for one in workloads],
+        cut=cut,
+        figures=_figures,
+        parts_of=partial(_parts, report),
+        percent=lambda part, whole: 100 * part / max(1, whole),
+        span=span,
+        sums_of=sums_of,
+        texts=texts,
+    )
+
+
+def _displayed(value: object) -> object:
+    """Return a value of the template as it is displayed; texts are escaped afterwards.
+
+    Texts may come from a tenant: forbidden characters are replaced, and long texts are cut.
+    """
+    if isinstance(value, float):
+        return f"{value:.2f}"
+    if isinstance(value, str) and not hasattr(value, "__html__"):
+        return _FORBIDDEN.sub("\ufffd", shortened(value, _LONGEST))
+    return value
+
+
+def _nodes_to_draw(report: TopReport, nodes: Sequence[NodeFigures]) -> list[NodeFigures]:
+    """Return nodes up to the maximum number of GPUs, in their order.
+
+    Nodes with the user's pods or with memory in use without a cap have precedence.
+    """
+
+    def matters(node: NodeFigures) -> bool:
+        return any(
+            gpu.unmanaged or any(pod.uid in report.names for pod in gpu.pods) for gpu in node.gpus
+        )
+
+    chosen, left = set(), _MOST_DRAWN
+    for number in sorted(range(len(nodes)), key=lambda number: not matters(nodes[number])):
+        left -= len(nodes[number].gpus)
+        if left < 0:
+            break
+        chosen.add(number)
+    return [node for number, node in enumerate(nodes) if number in chosen]
+
+
+def _parts(report: TopReport, gpu: GpuFigures) -> Iterator[_Part]:
+    """Yield the user's pods, then pods of others as one part, then memory without a cap."""
+    own = [pod for pod in gpu.pods if pod.uid in report.names]
+    others = [pod for pod in gpu.pods if pod.uid not in report.names]
+    for pod in own:
+        name = report.name_of(pod.uid)[1]
+        yield _Part("cap", pod.cap_bytes, pod.used_bytes or 0, _pod_title(pod, report), name)
+    promised = (gpu.promised_bytes or 0) - sum(pod.cap_bytes for pod in own)
+    promised = max(promised, sum(pod.cap_bytes for pod in others))
+    if promised:
+        known = [pod.used_bytes for pod in others if pod.used_bytes is not None]
+        whose = f"{counted(len(others), 'pod')} of others" if others else "others"
+        title = f"{whose}: {_use(sum(known) if known else None, promised)}"
+        yield _Part("others", promised, sum(known), title)
+    for uid, held_bytes in gpu.unmanaged.items():
+        whose = "/".join(report.name_of(uid)) if uid in report.names else f"pod {uid}"
+        title = f"{amount(held_bytes)} held by {whose if uid else 'no pod'}, without a cap"
+        yield _Part("unmanaged", held_bytes, 0, title)
+
+
+def _pod_title(pod: PodFigures, report: TopReport) -> str:
+    peak = "" if pod.peak_bytes is None else f", at most {amount(pod.peak_bytes)}"
+    used = f"{texts.amount(pod.used_bytes, 'unknown')} used of its cap of {amount(pod.cap_bytes)}"
+    return f"{'/'.join(report.name_of(pod.uid))}: {used}{peak}"
+
+
+def _use(used_bytes: int | None, promised_bytes: int) -> str:
+    return f"{texts.amount(used_bytes, 'unknown')} used of {amount(promised_bytes)} promised"
+
+
+def _figures(gpu: GpuFigures) -> str:
+    if not gpu.healthy:
+        return gpu.fault or "lost or unhealthy"
+    if gpu.promised_bytes is None:
+        return f"promised unknown, {texts.amount(gpu.used_bytes, 'unknown')} used"
+    return f"{_use(gpu.used_bytes, gpu.promised_bytes)}, {texts.free(gpu)} free"
+
+
+def _gpu_cells(node: NodeFigures, gpu: GpuFigures, report: TopReport) -> Cells:
+    return {
+        "GPU": f"{node.name} GPU {gpu.index}",
+        "product": gpu.product,
+        "usable": amount(gpu.usable_bytes, down=True),
+        "promised": texts.amount(gpu.promised_bytes),
+        "used": texts.amount(gpu.used_bytes),
+        "free": texts.free(gpu),
+        "unmanaged": texts.amount(gpu.unmanaged_bytes),
+        "pods": f"{len(gpu.pods)}",
+        "seen": f"{span(report.age_s(node))} ago",
+    }
+
+
+def _waiting_cells(pod: PodRow, report: TopReport) -> Cells:
+    return {
+        "pod": _name(report, pod.namespace, pod.name),
+        "cap": texts.cap_of_pod(pod),
+        "since": texts.age(pod, report.at_s),
+        "node": pod.node or "-",
+        "why": pod.why or pod.status or "-",
+    }
+
+
+def _placed_cells(pod: PodRow, report: TopReport) -> Cells:
+    known = pod.used_bytes is not None and pod.cap_bytes
+    return {
+        "pod": _name(report, pod.namespace, pod.name),
+        "node": pod.node or "-",
+        "GPU": texts.gpu_numbers(pod, report),
+        "cap": texts.cap_of_pod(pod),
+        "used": texts.amount(pod.used_bytes),
+        "of it": f"{100 * (pod.used_bytes or 0) // (pod.cap_bytes or 1)}%" if known else "-",
+        "at most": texts.amount(pod.peak_bytes),
+        "held by": pod.held_by or "-",
+        "idle": texts.idle(pod, report.at_s),
+        "state": pod.state,
+    }
+
+
+def _workload_cells(workload: WorkloadRow, report: TopReport) -> Cells:
+    return {
+        "workload": _name(report, workload.namespace, f"{workload.kind}/{workload.name}"),
+        "pods": f"{workload.pods:,}",
+        "run": f"{workload.running:,}",
+        "wait": f"{workload.waiting:,}",
+        "cap": texts.cap(workload.cap_bytes),
+        "promised": texts.amount(workload.promised_bytes),
+        "used": texts.amount(workload.used_bytes),
+        "one at most": texts.amount(workload.peak_bytes),
+    }
+
+
+def _name(report: TopReport, namespace: str, name: str) -> str:
+    """Return a name, with its namespace if the report is about all namespaces."""
+    return name if report.namespace else f"{namespace}/{name}"

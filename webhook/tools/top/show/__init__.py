@@ -1,1 +1,0 @@
-"""What `top` writes: tables, bars, JSON, a page."""

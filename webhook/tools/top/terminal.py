@@ -1,0 +1,439 @@
+"""Lines of text that `vramwarden top` prints, for a terminal with its capabilities."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from webhook.core.words import span
+from webhook.tools.render.output import Column, clean, fits, table
+from webhook.tools.top import texts
+from webhook.tools.top.bars import (
+    ASCII,
+    UNICODE,
+    Shades,
+    cap_bar,
+    gpu_bar,
+    letter_of,
+    lettered_bar,
+)
+from webhook.tools.top.judge import TopReason, sums_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from webhook.core.kinds.nodes import GpuFigures, NodeFigures
+    from webhook.tools.top.judge import GpuSums, PodRow, TopReport, WorkloadRow
+
+T = TypeVar("T")
+
+MOST_GPU_LINES: Final = 40
+"""Maximum number of GPUs that have a line each; for more GPUs, each node has one line."""
+_GPU_CELLS: Final = 4
+"""Width of a GPU's bar in the line of its node, in characters."""
+_LEAST_GPU_CELLS: Final = 2
+"""Minimum width of such a bar; without room for it, the node has one bar."""
+_NODE_SHOWN: Final = 20
+"""Characters of a node's name that have precedence over such bars."""
+_MOST_ALIKE: Final = 5
+"""Maximum number of problems with one reason; the others are counted."""
+_BARS: Final = (24, 20, 16, 13, 10)
+_CAP_BARS: Final = (10, 8, 6, 4)
+_NODE_LEAST, _POD_LEAST, _PRODUCT_LEAST, _STATE_LEAST = 10, 14, 8, 16
+_WIDE_BAR: Final = 32
+
+_BOLD, _DIM, _RED, _GREEN, _YELLOW = "1", "2", "31", "32", "33"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terminal:
+    """Capabilities of a terminal."""
+
+    width: int | None = None
+    """Characters per line; None if no line has to be cut, as in a file."""
+    height: int | None = None
+    """Number of lines; None if lines scroll."""
+    unicode: bool = True
+    colour: bool = False
+    wide: bool = False
+    command: str = "vramwarden"
+    """Name under which the user called the program."""
+
+    @property
+    def shades(self) -> Shades:
+        """Characters of bars."""
+        return UNICODE if self.unicode else ASCII
+
+    @property
+    def dots(self) -> str:
+        """Replacement of text that was cut."""
+        return "…" if self.unicode else ".."
+
+    def paint(self, text: str, *styles: str) -> str:
+        """Return a text in colour if that is wanted; colour never is the only sign of a fact."""
+        return f"\033[{';'.join(styles)}m{text}\033[0m" if self.colour and text else text
+
+
+def as_lines(
+    report: TopReport, term: Terminal, parts: Sequence[str] = ("nodes", "pods")
+) -> list[str]:
+    """Return lines with parts of a report: `nodes`, `pods`, `workloads`."""
+    tables = [
+        drawn
+        for part, draw in (("nodes", _nodes), ("pods", _pods), ("workloads", _workloads))
+        if part in parts and (drawn := draw(report, term))
+    ]
+    has_totals = "nodes" in parts and report.nodes and report.amounts.nodes
+    head = _wrapped([texts.totals(report.amounts)] if has_totals else [], term, _BOLD)
+    tail = _tail(report, term, parts)
+    if term.height is not None:
+        room = term.height - len(head) - len(tail) - 2 * (len(tables) + 1)
+        tables = _shortened(tables, max(room, 2 * len(tables)), term)
+    blocks = [block for block in (head, *tables, tail) if block]
+    drawn = [line for block in blocks for line in ("", *block)][1:]
+    return drawn if term.height is None else drawn[: term.height]
+
+
+def _nodes(report: TopReport, term: Terminal) -> list[str]:
+    if not report.nodes:
+        return []
+    if _has_node_lines(report, term):
+        return _node_lines(report, report.nodes, term)
+    rows = [(node, gpu) for node in report.nodes for gpu in node.gpus]
+    gpus = [gpu for _, gpu in rows]
+
+    def columns_for(cells: int) -> list[Column]:
+        bar = lettered_bar if term.wide else gpu_bar
+        columns = [
+            _node_column(rows, lambda row: row[0].name if row[1] is row[0].gpus[0] else ""),
+            _figures("GPU", gpus, lambda gpu: str(gpu.index)),
+            _column("PRODUCT", gpus, _product, least=_PRODUCT_LEAST, optional=2),
+            _bars([bar(gpu, cells, term.shades) for gpu in gpus], cells, term),
+            _figures("PROMISED", gpus, lambda gpu: texts.amount(gpu.promised_bytes)),
+            _figures("USED", gpus, lambda gpu: texts.amount(gpu.used_bytes)),
+            _figures("FREE", rows, lambda row: _free(*row)),
+            _figures("PODS", gpus, _number_of_pods),
+            _ages(report, [node for node, _ in rows], term, optional=3),
+        ]
+        if term.wide:
+            columns[-1:-1] = [
+                _figures("UNMANAGED", gpus, lambda gpu: texts.amount(gpu.unmanaged_bytes)),
+                _figures("OTHER", gpus, lambda gpu: texts.amount(gpu.unattributed_bytes)),
+                _column("DRIVER LIMIT", rows, lambda row: _driver_limit(row[0])),
+            ]
+            columns += [
+                _column("UUID", gpus, lambda gpu: gpu.uuid),
+                _column("WHO", gpus, lambda gpu: _pods_by_letter(gpu, report)),
+            ]
+        return columns
+
+    return _fitting(columns_for, term, (_WIDE_BAR,) if term.wide else _BARS)
+
+
+def _column(title: str, rows: Sequence[T], text: Callable[[T], str], **options: Any) -> Column:
+    """Return a column with one text for each row."""
+    return Column(title=title, texts=[text(row) for row in rows], **options)
+
+
+def _figures(title: str, rows: Sequence[T], text: Callable[[T], str], optional: int = 0) -> Column:
+    """Return a column of figures, which are aligned at the right."""
+    return _column(title, rows, text, right=True, optional=optional)
+
+
+def _node_column(rows: Sequence[T], text: Callable[[T], str], optional: int = 0) -> Column:
+    return _column("NODE", rows, text, least=_NODE_LEAST, optional=optional)
+
+
+def _bars(bars: Sequence[str], cells: int, term: Terminal) -> Column:
+    def style(text: str, _: int) -> str:
+        return _painted(text, term)
+
+    return Column(title=_bar_title(cells, term), texts=bars, bars=True, style=style)
+
+
+def _ages(report: TopReport, nodes: Sequence[NodeFigures], term: Terminal, optional: int) -> Column:
+    """Return the column with the age of figures; old ones are painted."""
+
+    def style(text: str, number: int) -> str:
+        return term.paint(text, _YELLOW) if report.stale(nodes[number]) else text
+
+    def age(node: NodeFigures) -> str:
+        return span(report.age_s(node)) + " old" * report.stale(node)
+
+    return _column("SEEN", nodes, age, optional=optional, style=style)
+
+
+def _has_node_lines(report: TopReport, term: Terminal) -> bool:
+    gpus = sum(len(node.gpus) for node in report.nodes or ())
+    return gpus > MOST_GPU_LINES and not term.wide
+
+
+def _node_lines(report: TopReport, nodes: Sequence[NodeFigures], term: Terminal) -> list[str]:
+    """Return a line for each node, with a short bar for each of its GPUs if there is room."""
+    rows = [(node, sums_of(node.gpus)) for node in nodes]
+    sums = [one for _, one in rows]
+
+    def columns_for(cells: int) -> list[Column]:
+        if cells < _LEAST_GPU_CELLS:
+            bars = [gpu_bar(one, _BARS[-2], term.shades) for one in sums]
+        else:
+            bars = [
+                " ".join(gpu_bar(gpu, cells, term.shades) for gpu in node.gpus) for node in nodes
+            ]
+        return [
+            _node_column(nodes, lambda node: node.name),
+            _figures("GPUS", nodes, lambda node: str(len(node.gpus)), 2),
+            _column("PRODUCT", nodes, _products, least=_PRODUCT_LEAST, optional=5),
+            _bars(bars, max(map(len, bars)), term),
+            _figures("PROMISED", sums, lambda one: texts.amount(one.promised_bytes)),
+            _figures("USED", sums, lambda one: texts.amount(one.used_bytes)),
+            _figures("FREE", rows, lambda row: _free(*row)),
+            _figures(
+                "LARGEST", sums, lambda one: texts.amount(one.largest_free_bytes, down=True), 4
+            ),
+            _figures("PODS", sums, lambda one: str(one.pods), 3),
+            _ages(report, nodes, term, optional=1),
+        ]
+
+    for cells in range(_GPU_CELLS, _LEAST_GPU_CELLS - 2, -1):
+        columns = columns_for(cells)
+        needed = [one for one in columns if not one.optional]
+        if fits(needed, term.width, names=_NODE_SHOWN):
+            break
+    return _titled(table(columns, term.width, term.dots), term)
+
+
+def _fitting(
+    columns_for: Callable[[int], list[Column]], term: Terminal, sizes: Sequence[int]
+) -> list[str]:
+    """Return a table with the largest bars for which no text is cut, or with the smallest."""
+    width = None if term.wide else term.width
+    for cells in sizes:
+        columns = columns_for(cells)
+        if fits(columns, width):
+            break
+    return _titled(table(columns, width, term.dots), term)
+
+
+def _titled(drawn: list[str], term: Terminal) -> list[str]:
+    return [term.paint(drawn[0], _BOLD), *drawn[1:]]
+
+
+def _pods(report: TopReport, term: Terminal) -> list[str]:
+    if report.pods is None:
+        return []
+    if not report.pods:
+        return _no_pods(report)
+    pods = report.pods
+    held_by = _column("HELD BY", pods, lambda pod: pod.held_by or "-")
+    idle = _figures("IDLE", pods, lambda pod: texts.idle(pod, report.at_s))
+    more = [one for one in (held_by, idle) if term.wide or {*one.texts} != {"-"}]
+
+    def style_of_use(text: str, number: int) -> str:
+        return term.paint(text, _YELLOW) if pods[number].near_cap else _painted(text, term)
+
+    def style_of_state(text: str, number: int) -> str:
+        pod = pods[number]
+        alarms = pod.is_waiting or pod.near_cap or pod.stops
+        return term.paint(text, _YELLOW) if alarms else text
+
+    options = {"least": _STATE_LEAST, "at_end": True, "style": style_of_state}
+    state = _column("STATE", pods, lambda pod: pod.state, **options)
+
+    def columns_for(cells: int) -> list[Column]:
+        used = [_use(pod.used_bytes, pod.cap_bytes, cells, term) for pod in pods]
+        columns = [
+            *_name_columns("POD", report, pods, [pod.name for pod in pods]),
+            _node_column(pods, lambda pod: pod.node or "-", optional=1),
+            _column("GPU", pods, lambda pod: texts.gpu_numbers(pod, report), least=3, optional=2),
+            _figures("CAP", pods, texts.cap_of_pod),
+            Column(title="USED OF CAP", texts=used, bars=True, style=style_of_use),
+            _figures("PEAK", pods, lambda pod: texts.amount(pod.peak_bytes), 3),
+        ]
+        if term.wide:
+            columns += [
+                _figures("STOPS", pods, lambda pod: _number(pod.stops)),
+                _figures("AGE", pods, lambda pod: texts.age(pod, report.at_s)),
+                *more,
+                _column("WORKLOAD", pods, _workload_of),
+                _column("UID", pods, lambda pod: pod.uid),
+            ]
+        else:
+            columns += more
+        return [*columns, state]
+
+    while more and not (term.wide or fits(columns_for(_CAP_BARS[-1]), term.width)):
+        more.pop()
+    return _fitting(columns_for, term, _CAP_BARS)
+
+
+def _name_columns(
+    title: str, report: TopReport, rows: Sequence[PodRow | WorkloadRow], names: list[str]
+) -> list[Column]:
+    """Return the columns that name a row; a namespace column if there are several."""
+    if report.namespace:
+        return [Column(title=f"{title} ({report.namespace})", texts=names, least=_POD_LEAST)]
+    return [
+        _column("NAMESPACE", rows, lambda row: row.namespace, least=_NODE_LEAST),
+        Column(title=title, texts=names, least=_POD_LEAST),
+    ]
+
+
+def _no_pods(report: TopReport) -> list[str]:
+    where = f"namespace {report.namespace}" if report.namespace else "any namespace"
+    return [clean(f"no pods with VRAM in {where}")]
+
+
+def _workloads(report: TopReport, term: Terminal) -> list[str]:
+    if report.workloads is None:
+        return []
+    if not report.workloads:
+        return _no_pods(report)
+    rows = report.workloads
+    names = [f"{row.kind}/{row.name}" for row in rows]
+
+    def style(text: str, _: int) -> str:
+        return _painted(text, term)
+
+    def columns_for(cells: int) -> list[Column]:
+        used = [_use(row.used_bytes, row.promised_bytes, cells, term) for row in rows]
+        return [
+            *_name_columns("WORKLOAD", report, rows, names),
+            _figures("PODS", rows, lambda row: str(row.pods)),
+            _figures("RUNNING", rows, lambda row: str(row.running), 2),
+            _figures("WAITING", rows, lambda row: str(row.waiting), 1),
+            _figures("CAP", rows, lambda row: texts.cap(row.cap_bytes), 3),
+            _figures("PROMISED", rows, lambda row: texts.amount(row.promised_bytes)),
+            Column(title="USED OF PROMISED", texts=used, bars=True, style=style),
+            _figures("PEAK", rows, lambda row: texts.amount(row.peak_bytes)),
+            _figures("STOPS", rows, lambda row: _number(row.stops), 4),
+        ]
+
+    return _fitting(columns_for, term, _CAP_BARS)
+
+
+def _tail(report: TopReport, term: Terminal, parts: Sequence[str]) -> list[str]:
+    """Return problems, facts that could not be read, and commands that show more."""
+    painted = _wrapped([f"! {sentence}" for sentence in report.missing], term)
+    troubles = report.troubles
+    if "nodes" not in parts:  # only those of these pods' nodes
+        nodes = {pod.node for pod in report.pods or ()}
+        troubles = tuple(one for one in troubles if one.node in nodes)
+    for reason, group in groupby(troubles, key=lambda one: one.reason):
+        alike = list(group)
+        sentences = [f"! {texts.problem(one)}" for one in alike[:_MOST_ALIKE]]
+        if len(alike) > _MOST_ALIKE:
+            sentences.append(f"! {len(alike) - _MOST_ALIKE:,} more: {_MORE[reason]}")
+        painted += _wrapped(sentences, term)
+        painted += [f"  {alike[0].fix}"] if alike[0].fix else []
+    waiting = [pod for pod in report.pods or () if pod.is_waiting]
+    if "pods" in parts and waiting:
+        pod = f"{waiting[0].name} -n {waiting[0].namespace}"
+        painted.append(clean(f"why a pod waits: {term.command} explain {pod}"))
+    if "nodes" in parts:
+        painted += _wrapped(texts.unavailable_nodes(report), term, _DIM)
+    if "nodes" in parts and _has_node_lines(report, term):
+        painted.append(f"the GPUs of a node: {term.command} top --node NAME")
+    return painted
+
+
+def _wrapped(sentences: Iterable[str], term: Terminal, style: str = _RED) -> list[str]:
+    """Return sentences in lines of the terminal's width."""
+    width = term.width or 10_000
+    broken = [line for one in sentences for line in wrap(clean(one), width, subsequent_indent="  ")]
+    return [term.paint(line, style) for line in broken]
+
+
+_MORE: Final = {
+    TopReason.OVERPROMISED: "more is promised than there is",
+    TopReason.UNMANAGED: "memory is held by pods without a cap",
+    TopReason.GPU_LOST: "lost or unhealthy",
+    TopReason.UNREPORTED: "nodes without figures",
+    TopReason.STALE: "old figures",
+}
+
+
+def _shortened(tables: list[list[str]], room: int, term: Terminal) -> list[list[str]]:
+    """Cut tables to a screen, the last one first; each has at least its equal share."""
+    shown = []
+    for number, drawn in enumerate(tables):
+        left = len(tables) - number
+        later = sum(len(one) for one in tables[number + 1 :])
+        share = max(room - later, room // left)
+        kept = drawn
+        if len(drawn) > share:
+            more = term.paint(f"{term.dots} {len(drawn) - share + 1:,} more lines", _DIM)
+            kept = [*drawn[: share - 1], more]
+        room -= len(kept)
+        shown.append(kept)
+    return shown
+
+
+def _bar_title(cells: int, term: Terminal) -> str:
+    shades = term.shades
+    if term.wide:
+        return "A used a promised"
+    whole = f"{shades.used} used {shades.promised} promised {shades.free} free"
+    if cells >= len(whole):
+        return whole
+    return "USED/PROMISED" if cells >= len("USED/PROMISED") else ""
+
+
+def _painted(bar: str, term: Terminal) -> str:
+    if not term.colour:
+        return bar
+    styles = {term.shades.used: _GREEN, term.shades.unmanaged: _RED, term.shades.free: _DIM}
+    return "".join(
+        term.paint("".join(alike), styles[shade]) if shade in styles else "".join(alike)
+        for shade, alike in groupby(bar)
+    )
+
+
+def _use(used: int | None, cap: int | None, cells: int, term: Terminal) -> str:
+    bar = cap_bar(used, cap, cells, term.shades)
+    return f"{bar} {texts.amount(used):>7}"
+
+
+def _driver_limit(node: NodeFigures) -> str:
+    """Return the mechanism by which a node's driver enforces caps; "no" if it does not."""
+    if node.limit is None:
+        return "-"
+    return node.limit.back_end or "yes" if node.limit.holds else "no"
+
+
+def _free(node: NodeFigures, place: GpuFigures | GpuSums) -> str:
+    if node.not_shared:
+        return "not shared"
+    if node.held:
+        return "held"
+    return texts.free(place)
+
+
+def _number(known: int | None) -> str:
+    return "-" if known is None else str(known)
+
+
+def _number_of_pods(gpu: GpuFigures) -> str:
+    return str(len(gpu.pods)) if gpu.pods or gpu.promised_bytes is not None else "-"
+
+
+def _product(gpu: GpuFigures) -> str:
+    return gpu.product.removeprefix("NVIDIA-").removeprefix("NVIDIA ")
+
+
+def _products(node: NodeFigures) -> str:
+    return ", ".join(dict.fromkeys(_product(gpu) for gpu in node.gpus))
+
+
+def _pods_by_letter(gpu: GpuFigures, report: TopReport) -> str:
+    """Return the pods of a GPU by their letters; pods of others have no names."""
+    return " ".join(
+        f"{letter_of(number)}={report.name_of(pod.uid)[1] or '*'}"
+        for number, pod in enumerate(gpu.pods)
+    )
+
+
+def _workload_of(pod: PodRow) -> str:
+    return f"{pod.kind}/{pod.workload}" if pod.workload else "-"
