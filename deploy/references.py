@@ -53,7 +53,7 @@ _CONNECTION: Final = OF_KUBECTL - {"-n", "--namespace"}
 SAMPLES: Final = {
     "admit": ("-f a.yaml > admitted.yaml", "golden/action-enforce/expected.txt"),
     "top": ("-n team-a", "tools/top/golden/file.txt"),
-    "explain": ("huge -n team-a", "tools/explain/explained/pending-no-room.txt"),
+    "explain": ("huge -n team-a", "tools/situations/recorded/no-room.txt"),
     "advise": ("-n team-a", "tools/advise/advised/one.txt"),
     "check": ("", "tools/check/golden/troubled.txt"),
     "report": ("", "tools/report/recorded.txt"),
@@ -226,8 +226,10 @@ def _option(option: click.Option, context: click.Context) -> list[str]:
 
 
 def _sample(command: str, arguments: str, recording: str) -> list[str]:
-    """Return what a command writes, as the tests have recorded it."""
+    """Return the output of a command as the tests have recorded it, beside others or alone."""
     text = (_TESTS / recording).read_text(encoding="utf-8")
+    if (typed := f"$ {command} {arguments}\n") in text:
+        text = text.partition(typed)[2].partition("\nexit code")[0]
     lines = re.sub(r"^exit code \d+\n", "", text, flags=re.MULTILINE).splitlines()
     more = ["..."] if len(lines) > _LONGEST_SAMPLE else []
     return _code("console", [f"$ {command} {arguments}".rstrip(), *lines[:_LONGEST_SAMPLE], *more])

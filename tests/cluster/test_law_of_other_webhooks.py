@@ -28,7 +28,7 @@ from tests.support.pods import a_pod
 from tests.support.webhook_configurations import OtherWebhook
 from webhook.core.pod.findings import Reason
 from webhook.names import ENFORCER_CONTAINER, GPU_MEMORY_ANNOTATION
-from webhook.tools.explain.judge.untranslated import refusal
+from webhook.tools.problems.creation import find_denial
 
 CHOICE = "change"
 """Label of a pod that says what the other webhook does to it."""
@@ -138,7 +138,7 @@ def test_a_demand_that_another_webhook_adds_is_translated_if_it_comes_first(tena
             return
         with pytest.raises(ApiError) as denied:
             tenant.create(pod)
-    (cause,) = refusal(denied.value.message)
+    (cause,) = find_denial(denied.value.message)
     assert cause.reason is Reason.UNMUTATED
     assert cause.fix.endswith(
         "another webhook added the demand after it: webhook.configurationName must sort last"

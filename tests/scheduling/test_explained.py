@@ -10,8 +10,9 @@ from tests.scheduling.replicas import Cluster, placing
 from tests.support.control_planes import wait_until
 from tests.support.schedulers import GIB
 from webhook.core.kinds.nodes import GpuFigures, NodeFigures
-from webhook.tools.explain.judge.explain import explain_pod
-from webhook.tools.explain.judge.report import PodFacts
+from webhook.core.placement.fit import Need
+from webhook.tools.problems.capacity import best, find_fits
+from webhook.tools.problems.pending_pod import Room, find_pending
 from webhook.tools.snapshot.node import ClusterNode
 from webhook.tools.snapshot.pod import ClusterPod
 
@@ -53,21 +54,20 @@ def test_a_binding_that_was_denied_is_told_and_what_would_start_now_starts(clust
 
     def explained():
         pod = ClusterPod(api.request("GET", f"/api/v1/namespaces/{namespace}/pods/c"))
-        report = explain_pod(
-            PodFacts(
-                namespace=namespace, name="c", now_s=time.time(), pod=pod, nodes=nodes, seen=seen
-            )
-        )
-        return report if len(report.causes) > 1 else None
+        need = Need(5 * GIB)
+        fits = find_fits(pod, need, nodes, seen, time.time())
+        room = Room(need, nodes, fits, {}, reads_nodes=True)
+        problems = [*find_pending(pod, room, explained=False)]
+        return (problems, best(fits)) if len(problems) > 1 else None
 
-    report = wait_until("a condition of the pod", explained)
-    assert [cause.reason.value for cause in report.causes] == ["GPUsSplit", "BindingDenied"]
-    assert report.causes[1].detail == (
+    problems, found = wait_until("a condition of the pod", explained)
+    assert [one.code.value for one in problems] == ["GPUsSplit", "BindingDenied"]
+    assert problems[1].message == (
         "the scheduler tried a node, and vramwarden denied that binding: no GPU of node n1 has 5Gi "
         "free, which this pod needs; the largest free amount is 3Gi, on GPU 0 (GPU-n1-0); the "
         "scheduler retries, also on other nodes"
     )
-    amount = report.enough.start_now_bytes
+    amount = found.largest_bytes
     assert amount == 3 * GIB
     cluster.create("d", str(amount))
     assert cluster.wait(3)["d"][0] == "n1"

@@ -279,6 +279,7 @@ def a_listed_pod(uid: str, namespace: str, name: str, **facts: Any) -> ClusterPo
     """Return a pod as a list's row tells it, with any facts: for laws and hostile names."""
     told = {"uid": uid, "namespace": namespace, "name": name, "status": "", "node": ""}
     told |= {"created_s": None, "gpus": (), "asked_bytes": None, "gpu_count": 1, "waits": ""}
+    told |= {"owner_uid": ""}
     told |= {"unscheduled": "", "managed": True, "workload": Workload("", "")} | facts
     return ClusterPod({}, **told).keep(*told)
 

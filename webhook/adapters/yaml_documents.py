@@ -52,7 +52,7 @@ class StopError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class DocumentProblem:
     """One thing that is wrong with a file; line 0 and an empty path mean all of it."""
 
     file: str
@@ -81,7 +81,7 @@ class Document:
 
 def read_documents(
     file: str, data: bytes, words_in: frozenset[str] = frozenset()
-) -> tuple[list[Document], list[Problem]]:
+) -> tuple[list[Document], list[DocumentProblem]]:
     """Read a file's documents, empty ones left out; `file` is its name for the problems.
 
     Fields named in `words_in` take text alone, so a word such as Off needs no quotes there.
@@ -90,7 +90,7 @@ def read_documents(
     if unreadable:
         return [], unreadable
     documents: list[Document] = []
-    problems: list[Problem] = []
+    problems: list[DocumentProblem] = []
     reader = BoundedReader(text, STRICT)
     try:
         for node in reader.documents():
@@ -100,14 +100,16 @@ def read_documents(
             if value is not None:
                 documents.append(Document(value, builder.lines))
     except StopError as stop:
-        problems.append(Problem(file, stop.line, "", stop.detail))
+        problems.append(DocumentProblem(file, stop.line, "", stop.detail))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        problems.append(Problem(file, mark.line + 1 if mark else 1, "", _syntax(error)))
+        problems.append(DocumentProblem(file, mark.line + 1 if mark else 1, "", _syntax(error)))
     except (yaml.YAMLError, ValueError, OverflowError):
         # PyYAML hands numbers in escapes and directives to chr() and int() unchecked.
         line = reader.parser.get_mark().line + 1
-        problems.append(Problem(file, line, "", "is not YAML: a number here is out of range"))
+        problems.append(
+            DocumentProblem(file, line, "", "is not YAML: a number here is out of range")
+        )
     # An error inside an anchor shows once, however many aliases repeat it.
     unique = {(problem.line, problem.detail): problem for problem in reversed(problems)}
     return documents, sorted(unique.values(), key=lambda problem: problem.line)
@@ -132,23 +134,23 @@ def show(value: object) -> str:
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
-def _decode(file: str, data: bytes) -> tuple[str, list[Problem]]:
+def _decode(file: str, data: bytes) -> tuple[str, list[DocumentProblem]]:
     if len(data) > MOST_POLICY_BYTES:
         detail = (
             f"is larger than {MOST_POLICY_BYTES} bytes (1Mi), the limit for a policy file; split it"
         )
-        return "", [Problem(file, 0, "", detail)]
+        return "", [DocumentProblem(file, 0, "", detail)]
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         detail = f"byte 0x{data[error.start]:02x} is not UTF-8; save the file as UTF-8"
-        return "", [Problem(file, data.count(b"\n", 0, error.start) + 1, "", detail)]
+        return "", [DocumentProblem(file, data.count(b"\n", 0, error.start) + 1, "", detail)]
     unseen = _UNSEEN.search(text)
     if unseen:
         line = text.count("\n", 0, unseen.start()) + 1
         code = f"U+{ord(unseen[0]):04X}"
         detail = f"the invisible character {code} is not allowed in a policy file; remove it"
-        return "", [Problem(file, line, "", detail)]
+        return "", [DocumentProblem(file, line, "", detail)]
     return text, []
 
 
@@ -282,7 +284,7 @@ class _Builder:
     file: str
     words_in: frozenset[str] = frozenset()
     lines: dict[Path, int] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[DocumentProblem] = field(default_factory=list)
 
     def build(self, node: Node, path: Path) -> Any:
         self.lines.setdefault(path, node.start_mark.line + 1)
@@ -344,4 +346,4 @@ class _Builder:
         return True
 
     def _add(self, line: int, path: Path, detail: str) -> None:
-        self.problems.append(Problem(self.file, line, show_path(path), detail))
+        self.problems.append(DocumentProblem(self.file, line, show_path(path), detail))

@@ -14,9 +14,9 @@ import click
 from webhook.adapters.bounds import MOST_POLICY_BYTES
 from webhook.adapters.policy.build import DefinedTwice
 from webhook.adapters.policy.files import (
+    DocumentProblem,
     PolicyInvalidError,
     PolicyText,
-    Problem,
     Snapshot,
     UnreadablePolicy,
     parse_policy,
@@ -95,7 +95,7 @@ class _Checked:
     path: Path
     policy: Policy | None = None
     """None where it cannot be used."""
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[DocumentProblem, ...] = ()
     warnings: tuple[PolicyWarning, ...] = ()
     examples: tuple[tuple[Example, tuple[str, ...]], ...] = ()
     """Each with what differs from what it expects."""
@@ -129,7 +129,9 @@ def _read(path: Path) -> _Checked:
     return _Checked(path, policy, warnings=tuple(warnings), examples=examples)
 
 
-def _as_alternatives(path: Path, problems: tuple[Problem, ...]) -> tuple[Problem, ...]:
+def _as_alternatives(
+    path: Path, problems: tuple[DocumentProblem, ...]
+) -> tuple[DocumentProblem, ...]:
     """Return one problem for a folder whose files are each a policy of its own, as examples are."""
     twice = [problem for problem in problems if isinstance(problem, DefinedTwice)]
     if not twice[1:] or len(twice) < len(problems) or not path.is_dir():
@@ -138,7 +140,7 @@ def _as_alternatives(path: Path, problems: tuple[Problem, ...]) -> tuple[Problem
         f"{len(twice)} names are defined twice, so its files are no policy together; where each is "
         f"meant to stand alone, run: vramwarden policy check {path / '*.yaml'}"
     )
-    return (twice[0], Problem(str(path), 0, "", detail))
+    return (twice[0], DocumentProblem(str(path), 0, "", detail))
 
 
 def _report(

@@ -14,8 +14,9 @@ from webhook.tools.advise.command import as_text as advise_text
 from webhook.tools.check.judge.findings import warning
 from webhook.tools.check.judge.table import run
 from webhook.tools.check.show import as_text as check_text
-from webhook.tools.explain.judge.report import Cause, OtherReason, Report, Severity, State
+from webhook.tools.explain.diagnosis import Diagnosis, State
 from webhook.tools.explain.show import as_text as explain_text
+from webhook.tools.problems.problem import Code, Problem, Severity
 from webhook.tools.render.output import Column, table, write_lines
 from webhook.tools.report.judge import Denied, OverCap, ReplicaCounts, RolloutReport
 from webhook.tools.report.show import as_text as report_text
@@ -29,10 +30,10 @@ EVIL = "\x1b]0;owned\x07\x1b[2J\u202emoc\u200b\x9b31m\r\nPod is fine"
 
 
 def explain():
-    cause = Cause(Severity.ERROR, OtherReason.NOT_FOUND, EVIL, EVIL, EVIL)
-    texts = {"notes": ((EVIL, EVIL),), "remarks": (EVIL,), "left_out": (EVIL,)}
-    pod = Report(kind=EVIL, namespace=EVIL, name=EVIL, state=State.PENDING, headline=EVIL)
-    return explain_text(replace(pod, causes=(cause,), pod=pod, **texts))
+    cause = Problem(Code.NOT_FOUND, Severity.ERROR, EVIL, EVIL)
+    texts = {"notes": ((EVIL, EVIL),), "left_out": (EVIL,)}
+    pod = Diagnosis(kind=EVIL, namespace=EVIL, name=EVIL, state=State.PENDING, headline=EVIL)
+    return explain_text(replace(pod, problems=(cause,), pod=pod, **texts))
 
 
 def check():

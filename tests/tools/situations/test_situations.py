@@ -28,17 +28,12 @@ def test_every_recording_is_of_a_situation():
 
 
 DISAGREE = {
-    "bound-just-now": {"promised of n1/0"},
     "denied-at-creation": {"denied workloads of the cluster"},
     "denied-job": {"denied workloads of the cluster"},
-    "held-node": {"lack of room of late"},
     "late-with-an-owner": {"has waited of late-0"},
     "late-without-gpu": {"has waited of late-0"},
     "limit-range-adds-a-gpu": {"denied workloads of the cluster"},
-    "old-figures": {"lack of room of eval-5"},
     "out-of-quota": {"denied workloads of the cluster"},
-    "sentry-down": {"lack of room of next"},
-    "too-large": {"lack of room of vast"},
     "webhook-unreachable": {"denied workloads of the cluster"},
 }
 """What commands still disagree about, by situation."""
@@ -62,7 +57,7 @@ def test_no_two_commands_disagree(name):
 
 COMPARED = (
     *("free", "not shared", "lack of room", "has waited", "use", "peak", "denied workloads"),
-    *("enough", "promised"),
+    "enough",
 )
 
 
@@ -73,7 +68,7 @@ def test_claims_are_compared(about):
         for one in claims(recording(name)):
             if one.about == about:
                 commands[name, one.subject].append(one.command)
-    by_one = about in {"enough", "promised"}  # which one command says several times
+    by_one = about == "enough"  # which one command says several times
     assert any(len(said if by_one else {*said}) > 1 for said in commands.values())
 
 

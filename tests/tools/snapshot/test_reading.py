@@ -44,7 +44,8 @@ def api():
 def known(name, status, node, **other):
     """Return all that is kept of a pod of team-a."""
     facts = {"uid": name, "namespace": "team-a", "name": name, "status": status, "node": node}
-    facts |= {"created_s": NOW_S - 540, "gpus": (), "asked_bytes": 8 * GIB, "gpu_count": 1}
+    facts |= {"created_s": NOW_S - 540, "gpus": (), "asked_bytes": 8 * GIB}
+    facts |= {"gpu_count": 1, "owner_uid": ""}
     facts |= {"waits": "", "unscheduled": "", "managed": True, "workload": Workload("Pod", name)}
     return facts | other
 

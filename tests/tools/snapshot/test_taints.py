@@ -11,7 +11,7 @@ from tests.support.checked import BEFORE
 from tests.support.clusters import NOW_S, a_gpu, a_node
 from webhook.tools.check.judge.findings import Level
 from webhook.tools.check.judge.nodes import taints
-from webhook.tools.explain.judge.eligible import why_not
+from webhook.tools.problems.eligibility import find_mismatch
 from webhook.tools.snapshot.node import tolerates
 from webhook.tools.snapshot.pod import ClusterPod
 
@@ -56,5 +56,5 @@ def test_check_and_explain_say_the_same_of_a_toleration(operator):
         policy = replace(BEFORE.policy, tolerations=(toleration,))
         by_check = taints(replace(BEFORE, policy=policy, nodes=(node,)))
         pod = ClusterPod({"spec": {"tolerations": [toleration]}})
-        by_explain = why_not(pod, FIGURES, node, NOW_S)
+        by_explain = find_mismatch(pod, FIGURES, node, NOW_S)
         assert (by_explain is None) == (by_check.level is Level.OK), (toleration, taint)

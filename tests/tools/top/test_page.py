@@ -134,7 +134,7 @@ def test_tables_say_who_waits_why_and_who_has_what():
     (waiting,) = tables(found["Pods that wait"])
     assert waiting == [
         ["pod", "cap", "since", "node", "why"],
-        ["eval-4", "60Gi", "9m", "-", "no GPU has 60Gi free"],
+        ["eval-4", "60Gi", "9m", "-", "no GPU has 60Gi free now; on all together 42Gi are free"],
     ]
     (pods,) = tables(found["Pods with GPU memory"])
     assert pods[1:] == [

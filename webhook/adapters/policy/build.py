@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from webhook.adapters.policy.parts import ResourcesPart
-from webhook.adapters.yaml_documents import Document, Path, Problem, show, show_path
+from webhook.adapters.yaml_documents import Document, DocumentProblem, Path, show, show_path
 from webhook.core.pod.quantity import format_bytes
 from webhook.core.policy.match import matches_any, with_name
 from webhook.core.policy.values import (
@@ -44,13 +44,13 @@ class PolicyDocument:
         """Return file and line of a path."""
         return f"{self.file}:{self.document.line(path)}"
 
-    def problem(self, path: Path, detail: str) -> Problem:
+    def problem(self, path: Path, detail: str) -> DocumentProblem:
         """Return a problem at a path."""
-        return Problem(self.file, self.document.line(path), show_path(path), detail)
+        return DocumentProblem(self.file, self.document.line(path), show_path(path), detail)
 
 
 @dataclass(frozen=True, slots=True)
-class DefinedTwice(Problem):
+class DefinedTwice(DocumentProblem):
     """A name that two files, or one file twice, give to a rule or a class."""
 
 
@@ -61,7 +61,7 @@ class _Found:
     rules: dict[str, Rule] = field(default_factory=dict)
     classes: dict[str, GPUClass] = field(default_factory=dict)
     places: dict[tuple[str, str], str] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[DocumentProblem] = field(default_factory=list)
 
     def is_new(self, source: PolicyDocument, kind: str, name: str, path: Path) -> bool:
         """Note where a name is defined; a second definition is a problem that names the first."""
@@ -77,7 +77,7 @@ class _Found:
 
 def build_policy(
     sources: list[PolicyDocument], other_classes: Iterable[str], *, digest: str, enforcer_image: str
-) -> tuple[Policy, list[Problem]]:
+) -> tuple[Policy, list[DocumentProblem]]:
     """Put sources together, in their order.
 
     `other_classes` are names of classes in files that cannot be used: rules may name them, so that
@@ -116,7 +116,7 @@ def build_policy(
 
 def _check_classes(
     source: PolicyDocument, path: Path, rule: RulePart, known: set[str]
-) -> Iterator[Problem]:
+) -> Iterator[DocumentProblem]:
     """Yield the classes that a rule names and nobody defines, or that it does not allow itself."""
     have = f"the policy has {', '.join(sorted(known)) or 'no classes'}"
     for index, name in enumerate(rule.classes.allowed_classes):
@@ -133,7 +133,7 @@ def _check_classes(
         yield source.problem(at, detail)
 
 
-def _check_translation(source: PolicyDocument, path: Path, rule: Rule) -> Iterator[Problem]:
+def _check_translation(source: PolicyDocument, path: Path, rule: Rule) -> Iterator[DocumentProblem]:
     """Yield the bound of a rule that denies the amount to which it translates a whole GPU."""
     amount, memory = rule.translate_whole_gpu_bytes, rule.memory
     if amount is None:
@@ -151,7 +151,7 @@ def _check_translation(source: PolicyDocument, path: Path, rule: Rule) -> Iterat
 
 def _check_nodes(
     source: PolicyDocument, path: Path, part: RulePart, found: _Found
-) -> Iterator[Problem]:
+) -> Iterator[DocumentProblem]:
     """Yield labels for which a rule and a class that it allows want different values.
 
     If a rule requires the driver's limit, also a label of the rule against it and classes whose

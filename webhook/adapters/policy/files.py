@@ -15,7 +15,7 @@ from webhook.adapters.bounds import MOST_POLICY_BYTES
 from webhook.adapters.policy.build import PolicyDocument, build_policy
 from webhook.adapters.policy.models import PolicyFile
 from webhook.adapters.policy.schema import sentences
-from webhook.adapters.yaml_documents import Document, Problem, read_documents, show_path
+from webhook.adapters.yaml_documents import Document, DocumentProblem, read_documents, show_path
 from webhook.core.admission.examples import run_example
 from webhook.core.bounds import SHOWN_FINDINGS
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from webhook.core.policy.values import Policy
 
 __all__ = [
+    "DocumentProblem",
     "PolicyInvalidError",
     "PolicyText",
-    "Problem",
     "Snapshot",
     "UnreadablePolicy",
     "load_config_map",
@@ -48,13 +48,13 @@ _WORDS_IN: Final = frozenset({"driverLimit"})
 class PolicyInvalidError(ValueError):
     """A policy cannot be used; `problems` are all that is wrong with it."""
 
-    def __init__(self, problems: Iterable[Problem]) -> None:
-        self.problems: tuple[Problem, ...] = tuple(problems)
+    def __init__(self, problems: Iterable[DocumentProblem]) -> None:
+        self.problems: tuple[DocumentProblem, ...] = tuple(problems)
         super().__init__("\n".join(map(str, self.problems)))
 
 
 @dataclass(frozen=True, slots=True)
-class UnreadablePolicy(Problem):
+class UnreadablePolicy(DocumentProblem):
     """A file that cannot be read at all, so that nobody knows whether it is valid."""
 
 
@@ -74,7 +74,7 @@ class Snapshot:
 
     files: tuple[PolicyText, ...]
     """In the order of names."""
-    unreadable: tuple[Problem, ...] = ()
+    unreadable: tuple[DocumentProblem, ...] = ()
 
     def digest(self, enforcer_image: str, release: str = webhook.__version__) -> str:
         """Return a SHA-256 over all that makes a translation: files, the sidecar's image, release.
@@ -157,7 +157,7 @@ def _read(path: Path, *, regular: bool = False) -> bytes:
         return file.read(MOST_POLICY_BYTES + 1)
 
 
-def _unreadable(file: str, error: OSError) -> Problem:
+def _unreadable(file: str, error: OSError) -> DocumentProblem:
     reason = error.strerror or str(error)
     return UnreadablePolicy(file, 0, "", f"cannot be read: {reason[:1].lower()}{reason[1:]}")
 
@@ -193,14 +193,14 @@ def parse_policy(snapshot: Snapshot, enforcer_image: str, *, run_examples: bool 
     return policy
 
 
-def _shape(file: str, document: Document, problems: list[Problem]) -> PolicyDocument | None:
+def _shape(file: str, document: Document, problems: list[DocumentProblem]) -> PolicyDocument | None:
     """Check a document's shape and add its problems to those of its YAML."""
     try:
         return PolicyDocument(file, document, PolicyFile.model_validate(document.value))
     except ValidationError as error:
         known = {(problem.line, problem.path) for problem in problems}
         for path, detail in sentences(error):
-            problem = Problem(file, document.line(path), show_path(path), detail)
+            problem = DocumentProblem(file, document.line(path), show_path(path), detail)
             if (problem.line, problem.path) not in known:
                 problems.append(problem)
     return None
@@ -214,24 +214,24 @@ def _class_names(value: Any) -> Iterator[str]:
         yield from classes
 
 
-def _shortened(file: str, problems: list[Problem]) -> list[Problem]:
+def _shortened(file: str, problems: list[DocumentProblem]) -> list[DocumentProblem]:
     """Cut a list that is too long to read."""
     left_out = len(problems) - SHOWN_FINDINGS
     if left_out <= 0:
         return problems
     shown = _ordered(problems)[:SHOWN_FINDINGS]
-    return [*shown, Problem(file, 0, "", f"and {left_out} more problems")]
+    return [*shown, DocumentProblem(file, 0, "", f"and {left_out} more problems")]
 
 
-def _ordered(problems: list[Problem]) -> list[Problem]:
+def _ordered(problems: list[DocumentProblem]) -> list[DocumentProblem]:
     """Sort problems by file and line; what concerns a file as a whole comes after its lines."""
     return sorted(problems, key=lambda found: (found.file, not found.line, found.line))
 
 
-def _failures(policy: Policy) -> Iterator[Problem]:
+def _failures(policy: Policy) -> Iterator[DocumentProblem]:
     for example in policy.examples:
         for mismatch in run_example(example, policy):
-            yield Problem(*place_of(example.where), f"example {example.name!r}", mismatch)
+            yield DocumentProblem(*place_of(example.where), f"example {example.name!r}", mismatch)
 
 
 def place_of(where: str) -> tuple[str, int]:

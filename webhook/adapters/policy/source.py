@@ -10,7 +10,7 @@ from webhook.adapters.policy.files import PolicyInvalidError, Snapshot, parse_po
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from webhook.adapters.yaml_documents import Problem
+    from webhook.adapters.yaml_documents import DocumentProblem
     from webhook.core.policy.values import Policy
 
 
@@ -19,7 +19,7 @@ class Reload:
     """Result of reading the files: a new policy, new problems, or nothing new."""
 
     loaded: bool = False
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[DocumentProblem, ...] = ()
 
 
 class PolicySource:
@@ -35,7 +35,7 @@ class PolicySource:
         self._enforcer_image = enforcer_image
         snapshot = read_files(path)
         self.current: Policy = parse_policy(snapshot, enforcer_image)
-        self.problems: tuple[Problem, ...] = ()
+        self.problems: tuple[DocumentProblem, ...] = ()
         """Problems of the files as last read; empty while those files are in force."""
         self._seen = self._key(snapshot)
 
@@ -62,11 +62,11 @@ class PolicySource:
         self._seen, self.problems = key, ()
         return Reload(loaded=True)
 
-    def _key(self, snapshot: Snapshot) -> tuple[str, tuple[Problem, ...]]:
+    def _key(self, snapshot: Snapshot) -> tuple[str, tuple[DocumentProblem, ...]]:
         return snapshot.digest(self._enforcer_image), snapshot.unreadable
 
     def _rejected(
-        self, problems: tuple[Problem, ...], key: tuple[str, tuple[Problem, ...]]
+        self, problems: tuple[DocumentProblem, ...], key: tuple[str, tuple[DocumentProblem, ...]]
     ) -> Reload:
         if key == self._seen:
             return Reload()

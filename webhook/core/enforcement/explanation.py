@@ -15,6 +15,7 @@ from webhook.core.enforcement.sufficient_request import advise_request
 from webhook.core.words import amount, counted, exactly, shortened
 
 _LONGEST_COMMAND = 80  # in a sentence; events have all that is known of it
+SHOWN_ID = 12  # characters of a container's id in a sentence
 
 
 def explain_stop(process: Process, excess: Excess) -> str:
@@ -79,5 +80,5 @@ def describe(process: Process) -> str:
     """Name a process: pid, command, container."""
     shown = shortened(process.command, _LONGEST_COMMAND)
     command = f" ({shown})" if shown else ""
-    container = f" of container {process.container[:12]}" if process.container else ""
+    container = f" of container {process.container[:SHOWN_ID]}" if process.container else ""
     return f"process {process.pid}{command}{container}"

@@ -15,40 +15,18 @@ from webhook.options import (
     output_option,
     reach,
 )
-from webhook.tools.explain.kinds import NODE, POD, WorkloadKind, find_kind
 from webhook.tools.explain.show import as_json, as_text
 from webhook.tools.render.output import takes_signs
+from webhook.tools.snapshot.kinds import NODE, POD, WorkloadKind, find_kind
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from webhook.adapters.kube.client import Kube
-    from webhook.tools.explain.judge.report import Report
 
 _KIND: Final = re.compile(r"[a-z]([a-z0-9.-]{0,251}[a-z0-9])?")
 _WORDS: Final = f"{__name__}.words"
 """Key in click's `meta` of the words before the one that is completed."""
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
-
-
-def explain(kube: Kube, namespace: str, kind: WorkloadKind, name: str) -> Report:
-    """Explain a pod, or what creates pods; raises KubeError where that itself cannot be read."""
-    # Imported here: it would slow down every --help.
-    from webhook.tools.explain.judge.explain import explain_pod, explain_workload  # noqa: PLC0415
-    from webhook.tools.explain.read.reader import read_pod_facts  # noqa: PLC0415
-
-    if kind is POD:
-        return explain_pod(read_pod_facts(kube, namespace, name))
-    if kind.path:
-        from webhook.tools.explain.read.workloads import read_workload_facts  # noqa: PLC0415
-
-        facts, pod = read_workload_facts(kube, kind, namespace, name)
-    else:
-        from webhook.tools.explain.read.owners import read_owned_facts  # noqa: PLC0415
-
-        facts, pod = read_owned_facts(kube, kind.name, namespace, name)
-    of = None if pod is None else explain_pod(read_pod_facts(kube, namespace, pod.name, pod))
-    return explain_workload(facts, of)
 
 
 def _subject(
@@ -119,13 +97,16 @@ def explain_command(
     Exit code 0: nothing is wrong; 1: something blocks or was stopped, or nothing has that name; 2:
     wrong usage; 3: the cluster did not answer, or you may not read it.
     """  # noqa: D301 - click wants the character, not two
-    from webhook.tools.snapshot.reading import reading  # noqa: PLC0415 - as above
+    # Imported here: it would slow down every --help.
+    from webhook.tools.explain.diagnosis import diagnose  # noqa: PLC0415
+    from webhook.tools.snapshot.cluster import ClusterSnapshot  # noqa: PLC0415
+    from webhook.tools.snapshot.reading import reading  # noqa: PLC0415
 
     with reading():
         cluster = reach(kubeconfig, context, namespace)
-        report = explain(cluster.kube, cluster.namespace, *subject)
+        found = diagnose(ClusterSnapshot(cluster.kube, cluster.namespace), *subject)
     ascii_only = not takes_signs(sys.stdout)
-    said = as_json(report) if output == "json" else as_text(report, ascii_only=ascii_only)
+    said = as_json(found) if output == "json" else as_text(found, ascii_only=ascii_only)
     click.echo(said, nl=False)
-    if report.is_trouble:
+    if found.is_trouble:
         click.get_current_context().exit(ExitCode.FOUND)

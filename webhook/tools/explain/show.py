@@ -1,4 +1,4 @@
-"""What `vramwarden explain` writes: lines for people, or JSON.
+"""Output of `vramwarden explain`: lines for people, or JSON.
 
 Others' texts stand in a report: a command, a scheduler's message, an annotation. No character of
 them that a terminal would act on is written.
@@ -11,71 +11,70 @@ from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.kinds.nodes import STALE_S
 from webhook.core.words import amount, named, span
-from webhook.tools.explain.judge.report import Severity
-from webhook.tools.explain.judge.room import Blocker
+from webhook.tools.problems.problem import Code, Severity
 from webhook.tools.render.output import IN_ASCII, as_report, known, write_json, write_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from webhook.core.kinds.nodes import GpuFigures
-    from webhook.tools.explain.judge.report import Cause, Report
-    from webhook.tools.explain.judge.room import NodeRoom
+    from webhook.tools.explain.diagnosis import Diagnosis
+    from webhook.tools.problems.capacity import NodeFit
+    from webhook.tools.problems.problem import Problem
 
 KIND: Final = "ExplainReport"
 MOST_NODES: Final = 10
 """Drawn; JSON has all."""
 _MOST_GPUS: Final = 4
 _SIGNS: Final = {Severity.ERROR: "✗", Severity.WARNING: "!", Severity.INFO: "-"}
-_WITH_ROOM: Final = {Blocker.GPUS_SPLIT, Blocker.NO_ROOM}
-"""Reasons of nodes whose GPUs are drawn."""
-_ASIDE_AT: Final = 60
+_WITH_ROOM: Final = {None, Code.GPUS_SPLIT, Code.NO_ROOM}
+"""Codes of nodes whose GPUs are drawn."""
 _INDENT: Final = "    "
 
 
-def as_text(report: Report, *, ascii_only: bool = False) -> str:
+def as_text(found: Diagnosis, *, ascii_only: bool = False) -> str:
     """Write lines for people."""
-    return write_lines(_lines(report, ascii_only=ascii_only), ascii_only=ascii_only)
+    return write_lines(_lines(found, ascii_only=ascii_only), ascii_only=ascii_only)
 
 
-def as_json(report: Report) -> str:
+def as_json(found: Diagnosis) -> str:
     """Write everything for programs: amounts in bytes, absent where unknown."""
-    return write_json(as_report(KIND, _value(report)))
+    return write_json(as_report(KIND, _value(found)))
 
 
-def _lines(report: Report, *, ascii_only: bool) -> Iterator[str]:
-    yield report.headline
-    for number, cause in enumerate(report.causes):
-        yield from _cause(cause, ascii_only=ascii_only)
-        if number == 0:
-            yield from _nodes(report.nodes)
-    width = max((len(label) for label, _ in report.notes), default=0) + 1
-    for label, text in report.notes:
+def _lines(found: Diagnosis, *, ascii_only: bool) -> Iterator[str]:
+    yield found.headline
+    about_nodes = {Code.NODES_SPLIT, *(node.code for node in found.nodes)}
+    numbers = (n for n, one in enumerate(found.problems) if one.code in about_nodes)
+    last = next(numbers, len(found.problems) - 1)
+    for number, problem in enumerate(found.problems):
+        yield from _problem(problem, ascii_only=ascii_only)
+        if number == last:
+            yield from _nodes(found.nodes)
+    width = max((len(label) for label, _ in found.notes), default=0) + 1
+    for label, text in found.notes:
         yield f"  {label + ':':<{width}}  {text}"
-    for remark in report.remarks:
-        yield remark[0].upper() + remark[1:]
-    if report.left_out:
+    if found.left_out:
         yield "Not looked at:"
-        yield from (f"  {one}" for one in report.left_out)
-    if report.pod is not None:
+        yield from (f"  {one}" for one in found.left_out)
+    if found.pod is not None:
         yield ""
-        yield from _lines(report.pod, ascii_only=ascii_only)
+        yield from _lines(found.pod, ascii_only=ascii_only)
 
 
-def _cause(cause: Cause, *, ascii_only: bool) -> Iterator[str]:
-    sign, arrow = _SIGNS[cause.severity], "→"
+def _problem(problem: Problem, *, ascii_only: bool) -> Iterator[str]:
+    sign, arrow = _SIGNS[problem.severity], "→"
     if ascii_only:
         sign, arrow = IN_ASCII[sign], IN_ASCII[arrow]
-    line = f"{sign} {cause.detail}"
-    yield f"{line:<{_ASIDE_AT}} {cause.aside}" if cause.aside else line
-    if cause.fix:
-        yield f"{_INDENT}{arrow} {cause.fix}"
+    yield f"{sign} {problem.message}"
+    if problem.fix:
+        yield f"{_INDENT}{arrow} {problem.fix}"
 
 
-def _nodes(nodes: tuple[NodeRoom, ...]) -> Iterator[str]:
-    """Yield what each node has, those with most for the pod first; what is none, by its reason."""
+def _nodes(nodes: tuple[NodeFit, ...]) -> Iterator[str]:
+    """Yield the room on each node, those with most first; nodes without any, by the reason."""
     room = [node for node in nodes if _draws_gpus(node)]
-    room.sort(key=lambda one: (not one.fits, -one.largest_bytes, one.name))
+    room.sort(key=lambda one: (one.code is not None, -one.largest_bytes, one.name))
     without: dict[str, list[str]] = {}
     for node in nodes:
         if not _draws_gpus(node):
@@ -91,11 +90,11 @@ def _nodes(nodes: tuple[NodeRoom, ...]) -> Iterator[str]:
         yield f"{_INDENT}{name:<{width}}  {text}"
 
 
-def _draws_gpus(node: NodeRoom) -> bool:
-    return node.fits or (node.reason in _WITH_ROOM)
+def _draws_gpus(node: NodeFit) -> bool:
+    return node.code in _WITH_ROOM
 
 
-def _gpus(node: NodeRoom) -> str:
+def _gpus(node: NodeFit) -> str:
     gpus = sorted(node.gpus, key=lambda gpu: (-(gpu.free_bytes or 0), gpu.index))
     parts = [_gpu(gpu) for gpu in gpus[:_MOST_GPUS]]
     if len(gpus) > _MOST_GPUS:
@@ -111,44 +110,36 @@ def _gpu(gpu: GpuFigures) -> str:
     return f"GPU {gpu.index}: {free} free"
 
 
-def _value(report: Report) -> dict[str, Any]:
-    enough = report.enough
+def _value(found: Diagnosis) -> dict[str, Any]:
     value: dict[str, Any] = {
-        "subject": {"kind": report.kind, "namespace": report.namespace, "name": report.name},
-        "state": report.state.value,
-        "headline": report.headline,
-        "causes": [
+        "subject": {"kind": found.kind, "namespace": found.namespace, "name": found.name},
+        "state": found.state.value,
+        "headline": found.headline,
+        "problems": [
             known(
+                code=one.code.value,
                 severity=one.severity.value,
-                reason=one.reason.value,
-                detail=one.detail,
+                message=one.message,
                 fix=one.fix,
             )
-            for one in report.causes
+            for one in found.problems
         ],
-        "nodes": [_node_value(one) for one in report.nodes],
-        "enough": known(
-            admit=enough.admit_bytes,
-            startNow=enough.start_now_bytes,
-            startNowNode=enough.start_now_node,
-            run=enough.run_bytes,
-        ),
-        "notes": [{"about": label, "text": text} for label, text in report.notes],
-        "remarks": list(report.remarks),
-        "leftOut": list(report.left_out),
+        "nodes": [_node_value(one) for one in found.nodes],
+        "notes": [{"about": label, "text": text} for label, text in found.notes],
+        "leftOut": list(found.left_out),
     }
-    if report.pod is not None:
-        value["pod"] = _value(report.pod)
+    if found.pod is not None:
+        value["pod"] = _value(found.pod)
     return value
 
 
-def _node_value(node: NodeRoom) -> dict[str, Any]:
+def _node_value(node: NodeFit) -> dict[str, Any]:
     return known(
         name=node.name,
-        fits=node.fits,
-        reason=node.reason.value if node.reason else None,
+        fits=node.code is None,
+        code=node.code.value if node.code else None,
         detail=node.detail,
-        largest=node.largest_bytes if node.matches else None,
+        largest=node.largest_bytes if node.is_eligible else None,
         ageSeconds=round(node.age_s),
         gpus=[
             known(index=gpu.index, uuid=gpu.uuid, free=gpu.free_bytes, usable=gpu.usable_bytes)

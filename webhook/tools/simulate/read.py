@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from webhook.adapters.kube.client import KubeError, joined
 from webhook.adapters.kube.reading import ListReader, MalformedError
-from webhook.adapters.yaml_documents import Problem
+from webhook.adapters.yaml_documents import DocumentProblem
 from webhook.core.pod.fields import as_object, text_of
 from webhook.core.policy.match import matches_any
 from webhook.core.words import named
@@ -149,7 +149,9 @@ def read_files(found: TodayObjects, names: Sequence[str]) -> None:
         except MalformedError as error:
             raise WrongInput(f"{shown}: not valid JSON: {error}") from error
         except ManifestError as error:
-            raise WrongInput(str(Problem(shown, error.line or 0, "", str(error)))) from error
+            raise WrongInput(
+                str(DocumentProblem(shown, error.line or 0, "", str(error)))
+            ) from error
     if not (found.nodes or found.others):
         raise WrongInput("no node in it; pass the output of: kubectl get nodes,pods -A -o json")
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from sys import intern
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from webhook.core.kinds.nodes import read_time
 from webhook.core.kinds.workloads import Workload
@@ -22,19 +22,27 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Unreadable(Exception):  # noqa: N818 - it also stands in place of a fact
-    """That something could not be read, and why: in place of a fact, or to end what needs it."""
+class FactUnavailable(Exception):  # noqa: N818 - also a value in place of a fact
+    """A fact could not be read, and why."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
         self.why = why
 
 
-def known(fact: T | Unreadable) -> T:
-    """Return a fact; raises Unreadable where it could not be read."""
-    if isinstance(fact, Unreadable):
+class NotObservable(FactUnavailable):
+    """A fact that no request shows, whatever the user's rights: not yet, or never."""
+
+
+def require(fact: T | FactUnavailable) -> T:
+    """Return a fact; raises FactUnavailable if it could not be read."""
+    if isinstance(fact, FactUnavailable):
         raise type(fact)(fact.why)
     return fact
+
+
+Unreadable: TypeAlias = FactUnavailable  # until `check` reads a snapshot
+known = require
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from webhook.core.words import exactly, named
 from webhook.names import GPU_NODES_PATH, MANAGED_LABEL, NODE_GPU_LABEL
 from webhook.options import NoCluster
 from webhook.tools.render.progress import Progress
+from webhook.tools.snapshot.objects import FactUnavailable
 from webhook.tools.snapshot.pod import ClusterPod
 
 if TYPE_CHECKING:
@@ -34,7 +35,17 @@ _OF_NODES: Final = (
     *("name", "labels", "taints", "unschedulable", "vram_bytes", "said", "enforcement"),
 )
 _OF_PODS: Final = (
-    *("uid", "namespace", "name", "status", "node", "created_s", "gpus", "asked_bytes"),
+    *(
+        "uid",
+        "namespace",
+        "name",
+        "status",
+        "node",
+        "created_s",
+        "gpus",
+        "asked_bytes",
+        "owner_uid",
+    ),
     *("gpu_count", "waits", "unscheduled", "managed", "workload"),
 )
 
@@ -106,13 +117,15 @@ def once(keep: Callable[[Json], None]) -> Callable[[Json], None]:
 def reading(why: Callable[[KubeError], str] = str) -> Iterator[None]:
     """Say for who waits how much was read, until the block ends.
 
-    Raises NoCluster in place of a KubeError, which `why` says in words.
+    Raises NoCluster in place of FactUnavailable, and of a KubeError, which `why` says in words.
     """
     with Progress(cluster_progress):
         try:
             yield
         except KubeError as error:
             raise NoCluster(why(error)) from error
+        except FactUnavailable as error:
+            raise NoCluster(error.why) from error
 
 
 def cluster_progress() -> str:

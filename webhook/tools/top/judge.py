@@ -14,14 +14,16 @@ from textwrap import shorten
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from webhook.core.kinds.nodes import HELD_BY_SENTRY, SENTRY_FRESH_S, STALE_S, held_by, idle_since
+from webhook.core.placement.fit import Need
 from webhook.core.words import amount, counted, exactly, span
-from webhook.tools.snapshot.pod import scheduler_says
+from webhook.tools.problems.capacity import find_fits, find_no_room, with_newer_pods
+from webhook.tools.problems.pending_pod import other_reasons
+from webhook.tools.snapshot.pod import ClusterPod, scheduler_says
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures
-    from webhook.tools.snapshot.pod import ClusterPod
 
     Names = Mapping[str, tuple[str, str]]
     """Namespace and name of a pod, by its UID."""
@@ -29,6 +31,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 NEAR_CAP_PERCENT: Final = 95
+_MOST_REQUESTS: Final = 100
+"""Number of different requests for which room is judged; others show the scheduler's message."""
+_ANY_POD: Final = ClusterPod({})
+"""A pod that selects nothing."""
 _LONGEST_WHY: Final = 80
 """Characters of the scheduler's message in a table."""
 UNMANAGED_FROM_BYTES: Final = 256 * 2**20
@@ -239,6 +245,7 @@ def join(
 
     Pods that are not managed give names to memory that nobody was promised, and have no row.
     """
+    nodes = nodes and with_newer_pods(nodes, pods or ())
     rows = tuple(map(_node, nodes or ()))
     shared = [row for row in rows if not row.not_shared]
     report = TopReport(
@@ -363,7 +370,7 @@ def _pod_rows(
                 if proves_no_sentry and one.held_by == HELD_BY_SENTRY:
                     known = replace(known, held_by="")
                 held[one.uid].append((uuid, known))
-    room = _Room(report, nodes)
+    room = _Room(nodes, report.at_s)
     rows = [_pod(pod, held[pod.uid], room, report.at_s) for pod in pods]
     return tuple(sorted(rows, key=lambda row: (row.namespace, _natural(row.name))))
 
@@ -372,14 +379,15 @@ def _pod(
     pod: ClusterPod, held: Sequence[tuple[str, PodFigures]], room: _Room, at_s: float
 ) -> PodRow:
     """Return a pod's row; where no figures name it yet, its GPUs are those of its annotation."""
-    holds: Sequence[tuple[str, PodFigures | None]] = held or [(uuid, None) for uuid in pod.gpus]
+    known = {uuid for uuid, _ in held}
+    holds = [*held, *((uuid, None) for uuid in pod.gpus if uuid not in known)]
     cap_bytes = max((one.cap_bytes for _, one in held), default=pod.asked_bytes)
     phase = _phase(pod, has_gpu=bool(holds))
     why = ""
     if phase is PodPhase.WAITING:
         why = pod.waits
     elif phase is PodPhase.PENDING:
-        why = room.lacking(cap_bytes, pod.gpu_count) or pod.unscheduled
+        why = room.why_pending(pod)
     row = PodRow(
         namespace=pod.namespace,
         name=pod.name,
@@ -438,37 +446,29 @@ def _state(row: PodRow, at_s: float) -> str:
 
 
 class _Room:
-    """What is free, as far as it is known."""
+    """Whether pods without a node have room, by what they request."""
 
-    def __init__(self, report: TopReport, nodes: Sequence[NodeFigures]) -> None:
-        nodes = [node for node in nodes if not node.not_shared]
-        fresh = [node for node in nodes if not report.stale(node)]
-        gpus = [(node.name, gpu) for node in fresh for gpu in node.gpus if gpu.healthy]
-        self._all_known = bool(nodes) and len(fresh) == len(nodes)
-        self._all_known &= all(gpu.free_bytes is not None for _, gpu in gpus)
-        free: dict[str, list[int]] = defaultdict(list)
-        for name, gpu in gpus:
-            if gpu.free_bytes is not None:
-                free[name].append(gpu.free_bytes)
-        self._free = [sorted(amounts, reverse=True) for amounts in free.values()]
-        self._most: dict[int, int] = {}
+    def __init__(self, nodes: Sequence[NodeFigures], at_s: float) -> None:
+        self._nodes = [node for node in nodes if not (node.not_shared or node.held)]
+        self._at_s = at_s
+        self._known: dict[Need, str] = {}
 
-    def lacking(self, need_bytes: int | None, gpu_count: int) -> str:
-        """Say that it fits nowhere; empty where it may fit, or nothing is known."""
-        if need_bytes is None or not self._free:
+    def why_pending(self, pod: ClusterPod) -> str:
+        """Return why a pod has no node: what the scheduler says besides VRAM, else lack of room."""
+        if others := other_reasons(pod.unscheduled):
+            return ", ".join(others)
+        return self._lack(pod) or pod.unscheduled
+
+    def _lack(self, pod: ClusterPod) -> str:
+        """Return that its request fits nowhere; empty if it may fit, or nothing is known."""
+        if pod.asked_bytes is None or not self._nodes:
             return ""
-        if gpu_count not in self._most:  # the least of a node's best GPUs counts
-            fitting = (one[gpu_count - 1] for one in self._free if len(one) >= gpu_count)
-            self._most[gpu_count] = max(fitting, default=-1)
-        if self._most[gpu_count] >= need_bytes:
-            return ""
-        what = f"{exactly(need_bytes)} free"
-        has = "has" if self._all_known else "is known to have"
-        return (
-            f"no GPU {has} {what}"
-            if gpu_count == 1
-            else f"no node {has} {gpu_count} GPUs with {what}"
-        )
+        need = Need(pod.asked_bytes, pod.gpu_count)
+        if need not in self._known and len(self._known) < _MOST_REQUESTS:
+            fits = find_fits(_ANY_POD, need, self._nodes, None, self._at_s)
+            found = find_no_room(need, fits)
+            self._known[need] = found.message if found else ""
+        return self._known.get(need, "")
 
 
 def _workloads(pods: Iterable[PodRow]) -> tuple[WorkloadRow, ...]:

@@ -1,0 +1,573 @@
+"""The diagnosis of a pod or a workload: why it waits, was denied or was stopped, and what would do.
+
+| the pod | state | from |
+| --- | --- | --- |
+| does not exist, and a history knows it | gone | `VRAMHistory` |
+| does not exist otherwise | unknown | |
+| has no VRAM | no-demand, see `creation` | a dry run, and the policy |
+| has no node | pending, see `pending_pod` | `place`, then the scheduler's condition |
+| has a node | see `bound_pod` | `GPUNode`, the sidecar's log, the pod's conditions |
+
+The first row that fits counts. Events are gone after an hour and may never be written, so nothing
+depends on them alone.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from webhook.core.admission.stray_keys import find_stray_keys
+from webhook.core.enforcement.sufficient_request import sufficient_request
+from webhook.core.kinds.histories import fills, held_bytes
+from webhook.core.kinds.nodes import read_time
+from webhook.core.nvidia.plugin import is_slice
+from webhook.core.placement.assignments import read_pod_state
+from webhook.core.placement.fit import Need
+from webhook.core.pod.demand import read_demand
+from webhook.core.pod.fields import part, text_of
+from webhook.core.pod.findings import MalformedObjectError
+from webhook.core.pod.templates import find_templates
+from webhook.core.pod.views import read_pod
+from webhook.core.policy.values import TimeSliced
+from webhook.core.words import amount, counted, exactly, named, span
+from webhook.names import CAP_HELD_CONDITION, IN_PLACE_OF_ANNOTATION
+from webhook.tools.explain import notes
+from webhook.tools.problems.bound_pod import (
+    BoundPod,
+    find_late,
+    find_reports,
+    find_running,
+    find_stops,
+)
+from webhook.tools.problems.capacity import find_fits, node_sums, with_newer_pods
+from webhook.tools.problems.creation import (
+    find_denial,
+    find_foreign_requests,
+    find_not_mutated,
+    seems_to_ask,
+)
+from webhook.tools.problems.enforcer_log import read_log
+from webhook.tools.problems.pending_pod import Room, find_pending, room_notes, unreadable_demand
+from webhook.tools.problems.problem import Code, Problem, Severity
+from webhook.tools.problems.requests import line_for, stops_words
+from webhook.tools.snapshot.kinds import KINDS, POD, WorkloadKind
+from webhook.tools.snapshot.node import SAID
+from webhook.tools.snapshot.pod import ClusterPod
+from webhook.tools.snapshot.workloads import WorkloadState, read_owned, read_workload
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from webhook.core.kinds.nodes import NodeFigures
+    from webhook.core.placement.assignments import PodState
+    from webhook.tools.problems.capacity import NodeFit
+    from webhook.tools.snapshot.cluster import ClusterSnapshot
+
+_MOST_DENIALS: Final = 3
+_SELF_TEST_FAILED: Final = 70
+"""Exit code of the sidecar."""
+_LIKE: Final = 0.5
+_LIKE_KIND: Final = 0.85
+"""Between `deploymnet` and `deployment`, but not between `jobset` and `jobs`."""
+_MOST_NEAR: Final = 3
+_SLOTS: Final = frozenset(one.value for one in TimeSliced)
+_SLICE: Final = (
+    "a slice (MIG) has memory of its own, to which the GPU holds it; the node's labels "
+    "nvidia.com/mig-<profile>.memory say how much"
+)
+_SLOT: Final = (
+    "its GPU is shared by time-slicing: its sidecar holds it to its cap, and that memory is not "
+    "kept free, so other pods may take it first"
+)
+
+
+class State(StrEnum):
+    """State of a pod, or of a workload by one of its pods."""
+
+    PENDING = "pending"
+    """It has no node."""
+    REFUSED = "refused"
+    """Its pods are not created."""
+    WAITING = "waiting"
+    """It has a node, and no GPU yet."""
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPED = "stopped"
+    """Something of it was stopped for what it held; the rest may run on."""
+    BLIND = "blind"
+    """Its memory cannot be measured."""
+    ENDED = "ended"
+    GONE = "gone"
+    """It does not exist any more; its last run is known."""
+    NO_DEMAND = "no-demand"
+    """It requests no VRAM."""
+    UNKNOWN = "unknown"
+    """No object has that name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """Answer of `explain` about one object."""
+
+    kind: str
+    namespace: str
+    name: str
+    state: State
+    headline: str
+    problems: tuple[Problem, ...] = ()
+    nodes: tuple[NodeFit, ...] = ()
+    notes: tuple[tuple[str, str], ...] = ()
+    """Labels and texts."""
+    left_out: tuple[str, ...] = ()
+    """Facts that could not be read, and why."""
+    pod: Diagnosis | None = None
+    """Newest pod of a workload with a problem, else its newest."""
+
+    @property
+    def is_trouble(self) -> bool:
+        """True if something blocks or was stopped, or a workload lacks pods."""
+        mine = any(one.severity is not Severity.INFO for one in self.problems)
+        lacks_pods = self.kind != "Pod" and self.state is State.PENDING and self.pod is None
+        return mine or lacks_pods or bool(self.pod and self.pod.is_trouble)
+
+
+def diagnose(snapshot: ClusterSnapshot, kind: WorkloadKind, name: str) -> Diagnosis:
+    """Explain a pod, or what creates pods; raises FactUnavailable or KubeError if unreadable."""
+    if kind is POD:
+        return _diagnose_pod(snapshot, name, snapshot.find_pod(name))
+    found = (read_workload if kind.path else read_owned)(snapshot, kind, name)
+    if not isinstance(found, WorkloadState):
+        return _without_workload(snapshot, kind, name, found)
+    pod = newest_with_problem(found.pods)
+    of = _diagnose_pod(snapshot, pod.name, pod) if pod else None
+    return _diagnose_workload(snapshot, found, of)
+
+
+def newest_with_problem(pods: Sequence[ClusterPod]) -> ClusterPod | None:
+    """Return the newest pod that waits, failed, was stopped or is not ready, else the newest."""
+
+    def key(pod: ClusterPod) -> tuple[bool, float, str]:
+        held = pod.condition(CAP_HELD_CONDITION)
+        is_well = pod.ready and not any(one.get("restartCount") for one in pod.statuses())
+        is_well = (is_well or pod.phase == "Succeeded") and not (held and held.status == "False")
+        return not is_well, pod.created_s or 0.0, pod.name
+
+    return max(pods, key=key, default=None)
+
+
+def _diagnose_workload(
+    snapshot: ClusterSnapshot, found: WorkloadState, pod: Diagnosis | None
+) -> Diagnosis:
+    """Explain a workload: why its pods are not created, then one of its pods."""
+    templates = find_templates(found.raw, found.kind, "") if found.raw else []
+    template = ClusterPod(templates[0].pod) if templates and templates[0].pod else None
+    denials = list(dict.fromkeys(found.denials))[:_MOST_DENIALS]
+    problems = list(dict.fromkeys(one for text in denials for one in find_denial(text, template)))
+    has = counted(found.running, "pod")
+    if found.wanted is not None:
+        has = f"{found.running} of {found.wanted} pods"
+    if problems:
+        how = "a pod of it, tried as you and not stored, is" if found.tried else "pods of it are"
+        state, headline = State.REFUSED, f"has {has}: {how} denied."
+    elif found.ended:
+        state, headline = pod.state if pod else State.ENDED, f"{found.ended}."
+    elif pod is None:
+        state = State.PENDING if found.wanted else State.ENDED
+        headline = f"has {has}" + ("." if state is State.PENDING else " now.")
+    else:
+        state, headline = pod.state, f"has {has}."
+    if found.failed:
+        problems.append(Problem(Code.JOB_FAILED, Severity.ERROR, found.failed))
+    strays = find_stray_keys(found.raw, found.kind, templates) if found.raw else ()
+    misplaced = dict.fromkeys(one.key for one in strays if one.templates and one.key == one.meant)
+    if misplaced:
+        detail = f"{named(misplaced)} is on the {found.kind}, where nothing reads it"
+        fix = f"move it to {templates[0].shown('metadata.annotations')}"
+        problems.append(Problem(Code.NOT_READ, Severity.WARNING, detail, fix))
+    if pod is None and state is State.PENDING:
+        detail = "neither it nor an Event states why it has no pods; does its controller run?"
+        see = f"kubectl describe {found.kind.lower()} {found.name} -n {snapshot.namespace}"
+        problems.append(Problem(Code.NO_PODS, Severity.ERROR, detail, see))
+    headline = f"{found.kind} {snapshot.namespace}/{found.name} {headline}"
+    left_out = () if pod else _left_out(snapshot)  # else its pod's part has them
+    return Diagnosis(
+        kind=found.kind,
+        namespace=snapshot.namespace,
+        name=found.name,
+        state=state,
+        headline=headline,
+        problems=tuple(problems),
+        left_out=left_out,
+        pod=pod,
+    )
+
+
+def _without_workload(
+    snapshot: ClusterSnapshot, kind: WorkloadKind, name: str, others: Mapping[str, str] | None
+) -> Diagnosis:
+    """Report that a workload does not exist, or has no pods.
+
+    `others` are the kinds of similar objects that own pods, by name; None for Kubernetes' kinds.
+    """
+    place, fix, title = f"in namespace {snapshot.namespace}", "", kind.name
+    if others:
+        title = others.get(name) or next(iter(others.values()))
+    headline = f"{title} {snapshot.namespace}/{name} does not exist."
+    detail = f"there is no {title} {name} {place}"
+    names: Iterable[str] | None = others
+    if others is None:
+        names = snapshot.attempt(partial(snapshot.names, kind)) or ()
+    elif others:
+        headline = f"{title} {snapshot.namespace}/{name} has no pods."
+        detail = f"no pod {place} belongs to {title} {name}"
+    near = _near(name, names or ())
+    if near:
+        fix = f"did you mean {named(near)}?"
+    elif others is not None:
+        known = [one.name.lower() for one in KINDS]
+        like = difflib.get_close_matches(kind.name, known, 1, _LIKE_KIND)
+        fix = f"see kubectl describe {kind.name.lower()} {name} -n {snapshot.namespace}"
+        if not others:
+            headline = f"No pod {place} belongs to a {kind.name}."
+            detail = f"the known kinds are {named(known, len(known))}; pods of any other kind are "
+            detail += "found by their owners"
+            fix = f"did you mean {like[0]}/{name}?" if like else fix
+    problem = Problem(Code.NOT_FOUND, Severity.ERROR, detail, fix)
+    return Diagnosis(
+        kind=title,
+        namespace=snapshot.namespace,
+        name=name,
+        state=State.UNKNOWN,
+        headline=headline,
+        problems=(problem,),
+        left_out=_left_out(snapshot),
+    )
+
+
+def _near(name: str, names: Iterable[str]) -> list[str]:
+    """Return a few names like one: what is made of it, as `llama-7c9f`, and `deployment/llama`."""
+    names = list(names)
+    near = [one for one in names if one.rpartition("/")[2] == name]
+    near += [one for one in names if one.startswith(f"{name}-")][:_MOST_NEAR]
+    near += difflib.get_close_matches(name, names, _MOST_NEAR, _LIKE)
+    return list(dict.fromkeys(near))[:_MOST_NEAR]
+
+
+def _left_out(snapshot: ClusterSnapshot) -> tuple[str, ...]:
+    return tuple(f"{what}: {why}" for what, why in snapshot.left_out.items())
+
+
+def _diagnose_pod(snapshot: ClusterSnapshot, name: str, pod: ClusterPod | None) -> Diagnosis:
+    """Explain one pod; never fails, whatever its owner stored."""
+    if pod is None:
+        found = _without_pod(snapshot, name)
+    else:
+        state, plugin = _with_plugin(pod, read_pod_state(pod.raw))
+        if state.need is None:
+            found = _without_demand(snapshot, pod)
+        elif not state.node and not state.finished:
+            found = _pending(snapshot, pod, state, plugin)
+        else:
+            found = _bound(snapshot, pod, state, plugin)
+        instead = text_of(pod.annotations, IN_PLACE_OF_ANNOTATION)
+        if instead and state.need:
+            text = f"{instead}, which the pod asked for: its rule has translateWholeGPU"
+            found = replace(found, notes=(("GPU memory in place of", text), *found.notes))
+    return replace(found, left_out=_left_out(snapshot))
+
+
+def _of_pod(
+    snapshot: ClusterSnapshot,
+    name: str,
+    state: State,
+    headline: str,
+    problems: Iterable[Problem] = (),
+) -> Diagnosis:
+    return Diagnosis(
+        kind="Pod",
+        namespace=snapshot.namespace,
+        name=name,
+        state=state,
+        headline=f"Pod {snapshot.namespace}/{name} {headline}",
+        problems=tuple(problems),
+    )
+
+
+def _without_pod(snapshot: ClusterSnapshot, name: str) -> Diagnosis:
+    """Explain a pod that does not exist: by its last run, if a history has it."""
+    histories = snapshot.attempt(lambda: snapshot.histories) or ()
+    nodes = snapshot.attempt(lambda: snapshot.gpu_nodes)
+    found = notes.find_run(histories, name)
+    if found is None:
+        rows = snapshot.attempt(lambda: snapshot.pod_rows) or []
+        owners = (one.workload for one in rows if one.owner)
+        near = _near(
+            name,
+            [*(one.name for one in rows), *{f"{one.kind.lower()}/{one.name}" for one in owners}],
+        )
+        detail = f"there is no Pod {name} in namespace {snapshot.namespace}"
+        fix = f"did you mean {named(near)}?" if near else ""
+        problem = Problem(Code.NOT_FOUND, Severity.ERROR, detail, fix)
+        return _of_pod(snapshot, name, State.UNKNOWN, "does not exist.", [problem])
+    run, history = found
+    ago = span(snapshot.now_s - run.ended_s)
+    held = notes.held_words(run.peak_bytes, run.asked_bytes, run.stops)
+    headline = f"is gone; it ended {ago} ago: {held}."
+    fix = line_for(None, sufficient_request(held_bytes(run) or 0), nodes)
+    problems = []
+    if run.stops:
+        detail = f"{stops_words(run.stops)} for what the pod held"
+        problems.append(Problem(Code.STOPPED, Severity.WARNING, detail, fix))
+    elif run.limited and fills(run.peak_bytes or 0, run.asked_bytes):
+        detail = "it filled its cap, beyond which the driver denies memory: that may be too small"
+        problems.append(Problem(Code.CAP_HIT, Severity.INFO, detail, fix))
+    past = notes.history_note(history, run.asked_bytes, nodes, None)
+    return replace(_of_pod(snapshot, name, State.GONE, headline, problems), notes=tuple(past))
+
+
+def _without_demand(snapshot: ClusterSnapshot, pod: ClusterPod) -> Diagnosis:
+    """Explain a pod that takes no VRAM, though it may seem to ask for some."""
+    if pod.ended or not seems_to_ask(pod):
+        problems = find_foreign_requests(pod)
+        return _of_pod(snapshot, pod.name, State.NO_DEMAND, "asks for no VRAM.", problems)
+    # Imported here: policies are slow to load, and few pods need them.
+    from webhook.tools.explain.recreation import judge_recreation  # noqa: PLC0415
+
+    trial, decision, exempt = judge_recreation(snapshot, pod)
+    problems = find_not_mutated(pod, trial, decision, exempt=exempt)
+    headline = "asks for VRAM, and has none."
+    return _of_pod(snapshot, pod.name, State.NO_DEMAND, headline, problems)
+
+
+def _with_plugin(pod: ClusterPod, state: PodState) -> tuple[PodState, str]:
+    """Return the state with the need of a pod that NVIDIA's device plugin gives its GPU, and which.
+
+    Such a pod has a slice of MIG or a slot of time-slicing. vramwarden does not count its memory,
+    so only the scheduler knows where it has room. The text is empty for all other pods.
+    """
+    if state.need is not None or not pod.managed:
+        return state, ""
+    try:
+        found = read_pod(pod.raw)
+        demand = read_demand(found)[0]
+        asked = [
+            f"{amount} {resource}"
+            for container in found.containers
+            if demand and container.name in demand.amounts
+            for resource, amount in container.resources("limits").items()
+            if is_slice(resource) or resource in _SLOTS
+        ]
+    except MalformedObjectError:
+        return state, ""
+    if not demand or not asked:
+        return state, ""
+    need = Need(demand.per_gpu_bytes, demand.gpu_count)
+    return replace(state, need=need, at_binding=False), named(asked, 4)
+
+
+def _demand_words(state: PodState, rule: str) -> str:
+    """Return the request of a pod: `It asks for 30Gi on 1 GPU (rule "team").`."""
+    need = state.need or Need(0)
+    on = "1 GPU" if need.gpu_count == 1 else f"each of {need.gpu_count} GPUs"
+    whose = f" (rule {rule})" if rule else ""
+    return f"It asks for {exactly(need.memory_bytes)} on {on}{whose}."
+
+
+def _pending(snapshot: ClusterSnapshot, pod: ClusterPod, state: PodState, plugin: str) -> Diagnosis:
+    """Explain a pod without a node."""
+    nodes = snapshot.attempt(lambda: snapshot.gpu_nodes, "figures of GPUs")
+    now_s, created_s = snapshot.now_s, pod.created_s
+    waited = f" for {span(now_s - created_s)}" if created_s is not None else ""
+    headline = f"has waited{waited}. {_demand_words(state, pod.rule)}"
+    problems: list[Problem] = []
+    room = None
+    if plugin:
+        headline += f" That is {plugin}, given by NVIDIA's device plugin."
+    elif state.unreadable:
+        problems.append(unreadable_demand(state.unreadable))
+    elif state.at_binding and nodes == ():
+        detail = "no node shows a GPU (kubectl get gpunodes)"
+        fix = "see whether vramwarden's sentry and node agent run (vramwarden check)"
+        problems.append(Problem(Code.GPUS_UNKNOWN, Severity.ERROR, detail, fix))
+    else:
+        room = _room(snapshot, pod, state, nodes)
+    if not state.at_binding and snapshot.attempt(lambda: snapshot.shared_nodes) == {}:
+        detail, fix = "no node shares its GPUs", "on a new node wait a minute; else"
+        fix += " see why (vramwarden check)"
+        problems.append(Problem(Code.GPUS_UNKNOWN, Severity.ERROR, detail, fix))
+    problems += find_pending(pod, room, explained=bool(problems))
+    found = _of_pod(snapshot, pod.name, State.PENDING, headline, problems)
+    is_blocked = any(one.code is Code.UNSCHEDULABLE for one in problems)
+    lines = [] if room is None or is_blocked else [*room_notes(room)]
+    lines += _history(snapshot, pod, state, nodes)
+    lines += _about_accounting(snapshot, state, plugin)
+    lines += notes.stale_note(room.nodes if room else (), now_s)
+    fits = room.fits if room and not room.whole_nodes else ()
+    return replace(found, nodes=tuple(fits), notes=tuple(lines))
+
+
+def _room(
+    snapshot: ClusterSnapshot, pod: ClusterPod, state: PodState, nodes: Sequence[NodeFigures] | None
+) -> Room | None:
+    """Return the nodes as a pod finds them; None if their free memory is unknown."""
+    need, whole = state.need or Need(0), 0
+    if state.at_binding and nodes is None:
+        return None
+    shared = snapshot.attempt(
+        lambda: snapshot.shared_nodes,
+        "labels and taints of nodes (so the pod may select none of some nodes above)",
+    )
+    own = snapshot.attempt(lambda: snapshot.pods) or ()
+    figures = with_newer_pods(nodes or (), own)
+    if not state.at_binding:
+        every = snapshot.attempt(lambda: snapshot.pods_of_all_namespaces) if shared else None
+        sums = None if every is None else node_sums(shared or {}, every, snapshot.now_s)
+        if not sums:
+            return None
+        whole, figures = need.gpu_count, tuple(sums)
+        need = Need(need.memory_bytes * need.gpu_count)
+    fits = find_fits(pod, need, figures, shared, snapshot.now_s)
+    names = {one.uid: one for one in own}
+    return Room(need, figures, fits, names, reads_nodes=shared is not None, whole_nodes=whole)
+
+
+def _history(
+    snapshot: ClusterSnapshot, pod: ClusterPod, state: PodState, nodes: Sequence[NodeFigures] | None
+) -> Iterator[tuple[str, str]]:
+    if state.need:
+        histories = snapshot.attempt(lambda: snapshot.histories) or ()
+        owner = (pod.workload.kind, pod.workload.name)
+        found = next((one for one in histories if (one.kind, one.workload) == owner), None)
+        yield from notes.history_note(found, state.need.memory_bytes, nodes, pod)
+
+
+def _about_accounting(
+    snapshot: ClusterSnapshot, state: PodState, plugin: str
+) -> Iterator[tuple[str, str]]:
+    """Yield how a pod is counted that gets no GPU of vramwarden's choice."""
+    if plugin:
+        yield "accounting", _SLOT if any(one in plugin for one in _SLOTS) else _SLICE
+    elif not state.at_binding:
+        yield (
+            "accounting",
+            "its rule chooses no GPU; a node counts by what all its GPUs have free together",
+        )
+        nodes = snapshot.attempt(lambda: snapshot.shared_nodes) or {}
+        if said := [one.name for one in nodes.values() if one.said]:
+            yield "amounts", f"those of {named(said)} are {SAID}"
+
+
+def _bound(snapshot: ClusterSnapshot, pod: ClusterPod, state: PodState, plugin: str) -> Diagnosis:
+    """Explain a pod that has a node, or ended.
+
+    | its GPUs | something was stopped | it can be measured | the pod | state |
+    | --- | --- | --- | --- | --- |
+    | are to come | any | any | any | waiting |
+    | any | yes | any | any | stopped |
+    | any | no | no | has not ended | blind |
+    | any | no | yes | has ended | ended |
+    | any | no | yes | starts | starting |
+    | any | no | yes | runs | running |
+    """
+    nodes = snapshot.attempt(lambda: snapshot.gpu_nodes, "figures of GPUs")
+    lines = snapshot.attempt(lambda: snapshot.log(pod), "the log of container vram-enforcer")
+    ended = pod.enforcer_ended()
+    failed = ended.exit_code == _SELF_TEST_FAILED
+    log = read_log(lines or (), ended.message, self_test_failed=failed)
+    bound = BoundPod(pod=pod, state=state, log=log, nodes=nodes, now_s=snapshot.now_s)
+    stops, reports = [*find_stops(bound)], [*find_reports(bound)]
+    phase, headline = _headline(snapshot, bound, plugin)
+    problems = [*stops, *reports]
+    if phase is State.WAITING:
+        problems = [*find_late(bound), *problems]
+    else:
+        if not state.finished:
+            problems += find_running(bound)
+        if any(one.severity is Severity.WARNING and one.code is not Code.CAP_HIT for one in stops):
+            phase = State.STOPPED
+        elif any(one.code is Code.BLIND for one in reports):
+            phase = State.BLIND
+    said = [*notes.bound_notes(bound), *_history(snapshot, pod, state, nodes)]
+    if plugin:
+        said += _about_accounting(snapshot, state, plugin)
+    elif not (state.finished or bound.node):
+        node = snapshot.attempt(lambda: snapshot.node(state.node))
+        if node and node.said:
+            said.append(("amounts", f"those of {state.node} are {SAID}; use is not measured there"))
+        elif nodes is not None:
+            snapshot.left_out[f"figures of node {state.node}"] = "its sentry has written none"
+    return replace(_of_pod(snapshot, pod.name, phase, headline, problems), notes=tuple(said))
+
+
+def _headline(snapshot: ClusterSnapshot, bound: BoundPod, plugin: str) -> tuple[State, str]:
+    """Return the state of a pod, and the first sentence about it."""
+    pod, state, status = bound.pod, bound.state, bound.pod.part("status")
+    if state.finished:
+        return State.ENDED, _ended(snapshot, bound)
+    since_s = read_time(status.get("startTime"))
+    passed = "" if since_s is None else span(bound.now_s - since_s)
+    asks = _demand_words(state, pod.rule)
+    if state.waits is not None:
+        waits = f"has waited {passed}" if passed else "waits"
+        return State.WAITING, f"is bound to {state.node} and {waits} for a GPU. {asks}"
+    since = f" since {passed}" if passed else ""
+    if pod.part("metadata").get("deletionTimestamp"):
+        since += " and is being deleted"
+    runs = pod.phase == "Running"
+    where = f"{'runs' if runs else 'starts'} on {state.node}{since}"
+    phase = State.RUNNING if runs else State.STARTING
+    if plugin:
+        return phase, f"{where}: {plugin}, given by NVIDIA's device plugin. {asks}"
+    end = f", {_use(bound)}." if runs else f". {asks}"
+    return phase, f"{where}: {_gpus(bound)}{end}"
+
+
+def _ended(snapshot: ClusterSnapshot, bound: BoundPod) -> str:
+    """Return when a pod ended and its peak: by its sidecar, else by its workload's history."""
+    pod, message = bound.pod, bound.last_message
+    states = (part(one, "state", "terminated") for one in pod.statuses())
+    times = (read_time(one.get("finishedAt")) for one in states)
+    known = [at_s for at_s in times if at_s is not None]
+    ended = f"ended{f' {span(bound.now_s - max(known))} ago' if known else ''} ({pod.phase})"
+    if message:
+        words = notes.held_words(message.peak_bytes, message.cap_bytes, message.stops)
+        return f"{ended}: {words}."
+    histories = snapshot.attempt(lambda: snapshot.histories) or ()
+    found = notes.find_run(histories, pod.name, pod.created_s or 0.0)
+    if found is None:
+        return f"{ended}; its peak is not known."
+    run = found[0]
+    return f"{ended}: {notes.held_words(run.peak_bytes, run.asked_bytes, run.stops)}."
+
+
+def _gpus(bound: BoundPod) -> str:
+    """Return a pod's GPUs: `GPU 1 (H100-80GB, GPU-5c2...)`."""
+    if not bound.state.uuids:
+        return "no GPU" if bound.state.at_binding else f"all GPUs of {bound.state.node}"
+    known = {gpu.uuid: gpu for gpu in bound.node.gpus} if bound.node else {}
+    said = []
+    for uuid in bound.state.uuids:
+        gpu = known.get(uuid)
+        product = f"{gpu.product}, " if gpu and gpu.product else ""
+        said.append(f"GPU {gpu.index} ({product}{uuid})" if gpu else uuid)
+    return named(said, 4)
+
+
+def _use(bound: BoundPod) -> str:
+    """Return cap, use and peak, on the GPU on which each is largest."""
+    several = bound.state.need is not None and bound.state.need.gpu_count > 1
+    parts = [f"cap {exactly(bound.cap_bytes)}" + (" on each" if several else "")]
+    used = [one.used_bytes for one in bound.figures if one.used_bytes is not None]
+    peaks = [one.peak_bytes for one in bound.figures if one.peak_bytes is not None]
+    parts.append(
+        f"uses {amount(max(used))}" + (" on one" if several else "")
+        if used
+        else "what it uses is not known"
+    )
+    if used and peaks:
+        parts.append(f"peak {amount(max(peaks))}")
+    return ", ".join(parts)

@@ -1,0 +1,136 @@
+"""Lines that `explain` adds below the problems: label and text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from webhook.core.enforcement.sufficient_request import sufficient_request
+from webhook.core.kinds.histories import advise, measured_runs, peak_bytes
+from webhook.core.kinds.nodes import (
+    HELD_BY_DRIVER,
+    HELD_BY_SENTRY,
+    HELD_LATE,
+    STALE_S,
+    held_by,
+)
+from webhook.core.placement.fit import Denial, place
+from webhook.core.words import amount, counted, exactly, named, span
+from webhook.tools.problems.capacity import placeable
+from webhook.tools.problems.eligibility import requires_sentry
+from webhook.tools.problems.requests import largest_gpu, line_for, stops_words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from webhook.core.kinds.histories import History, Run
+    from webhook.core.kinds.nodes import NodeFigures
+    from webhook.tools.problems.bound_pod import BoundPod
+    from webhook.tools.snapshot.pod import ClusterPod
+
+_FAILS: Final = "an allocation beyond {} fails inside the program with an out-of-memory error"
+_HOLDERS: Final = {
+    HELD_BY_DRIVER: f"the driver: {_FAILS}; nothing is stopped",
+    HELD_LATE: f"the driver, but late: {_FAILS}; what it held before is outside of that, and what "
+    "exceeds the cap with it is stopped",
+    "sidecar": "its sidecar: what exceeds {} is stopped, about a second later",
+    HELD_BY_SENTRY: "the sentry of its node, from outside: what exceeds {} is stopped, within 15 s",
+}
+_BY_SENTRY_ALONE: Final = "the sentry of its node: what exceeds {} is stopped, a few seconds later"
+
+
+def held_words(peak: int | None, cap_bytes: int, stops: int) -> str:
+    """Return the peak and the stops of a pod: `peak 6.1Gi of 16Gi, nothing was stopped`."""
+    of = "no peak was measured, the cap was" if peak is None else f"peak {amount(peak)} of"
+    return f"{of} {exactly(cap_bytes)}, {stops_words(stops)}"
+
+
+def find_run(
+    histories: Iterable[History], pod: str, since_s: float = 0.0
+) -> tuple[Run, History] | None:
+    """Return the newest run of a pod of this name that ended since a Unix time, and its history."""
+    found = ((run, one) for one in histories for run in one.runs if run.pod == pod)
+    later = (pair for pair in found if pair[0].ended_s >= since_s)
+    return max(later, key=lambda pair: pair[0].ended_s, default=None)
+
+
+def history_note(
+    history: History | None,
+    asked_bytes: int,
+    nodes: Iterable[NodeFigures] | None,
+    pod: ClusterPod | None,
+) -> Iterator[tuple[str, str]]:
+    """Yield the peak of a workload's last pods, and the amount that would do for this one."""
+    peak = peak_bytes(history) if history else None
+    if history is None or peak is None:
+        return
+    advice = advise(history, asked_bytes, largest_gpu(nodes))
+    whose = f"{history.kind} {history.workload}"
+    runs, known = len(history.runs), measured_runs(history)
+    last = "the last pod" if runs == 1 else f"the last {counted(runs, 'pod')}"
+    of = f"{last} of {whose}"
+    if known != runs:
+        of = f"of {of} {known} were measured, and"
+    said = f"{of} peaked at {amount(peak)}"
+    if advice.amount_bytes is not None:
+        would = exactly(advice.amount_bytes)
+        said += f"; {would} would do: {line_for(pod, advice.amount_bytes, nodes)}"
+    yield "history", said
+
+
+def stale_note(nodes: Iterable[NodeFigures], now_s: float) -> Iterator[tuple[str, str]]:
+    """Yield the nodes whose figures are old."""
+    ages = {one.name: now_s - one.observed_s for one in nodes}
+    old = {name: age_s for name, age_s in sorted(ages.items()) if age_s > STALE_S}
+    if old:
+        its = "its sentry" if len(old) == 1 else "their sentry"
+        age = f"{span(min(old.values()))} old" + (" or older" if len(old) > 1 else "")
+        yield "old figures", f"{named(old)}: {age}; does {its} run? (vramwarden check)"
+
+
+def bound_notes(bound: BoundPod) -> Iterator[tuple[str, str]]:
+    """Yield the amount that would do after a stop, who holds the pod, and why it has its GPUs."""
+    allocations = bound.allocations
+    if bound.was_over:
+        enough = sufficient_request(max(bound.cap_bytes, bound.peak_bytes))
+        said = exactly(enough)
+        free = allocations[0][0].free_bytes if len(allocations) == 1 else None
+        if free is not None:
+            fits = "fits" if free + allocations[0][1].cap_bytes >= enough else "does not fit"
+            said += (
+                f"     free on that GPU: {amount(max(0, free), down=True)}, so a new pod of "
+                f"{exactly(enough)} {fits} there once this one ends"
+            )
+        yield "would do", said
+    if bound.state.finished:
+        return
+    by = held_by(bound.figures)
+    means = _HOLDERS.get(by)
+    if by == HELD_BY_SENTRY and requires_sentry(bound.pod):
+        means = None if bound.lacks_sentry else _BY_SENTRY_ALONE
+    if means and bound.cap_bytes:
+        several = " on each" if len(allocations) > 1 else ""
+        yield "held by", means.format(f"{exactly(bound.cap_bytes)}{several}")
+    yield from _why_those(bound)
+    yield from stale_note([bound.node] if bound.node else [], bound.now_s)
+
+
+def _why_those(bound: BoundPod) -> Iterator[tuple[str, str]]:
+    """Yield by which rule the GPUs were chosen, and today's figures if these still show it."""
+    node, own = bound.node, {gpu.uuid: one.cap_bytes for gpu, one in bound.allocations}
+    if node is None or not own or not bound.state.uuids or bound.state.need is None:
+        return
+    gpus, free = placeable(node)
+    without = {uuid: free[uuid] + own.get(uuid, 0) for uuid in free}
+    again = place(node.name, gpus, without, bound.state.need)
+    shown = []
+    for gpu in sorted(gpus, key=lambda one: one.index):
+        left = amount(max(0, without[gpu.uuid]), down=True)
+        has = f"would have {left} without this pod" if gpu.uuid in own else f"has {left}"
+        shown.append(f"GPU {gpu.index} {has}")
+    indices = sorted(gpu.index for gpu, _ in bound.allocations)
+    which = f"GPU{'s' if len(indices) > 1 else ''} {', '.join(map(str, indices))}"
+    rule = "the GPUs with the least free memory that fit are taken"
+    rule = rule if len(indices) > 1 else "the GPU with the least free memory that fits is taken"
+    same = not isinstance(again, Denial) and {*again} == own.keys()
+    today = f"; today {named(shown, 8)}" if same else ", by what was free when it was bound"
+    yield f"why {which}", f"{rule}{today}"

@@ -1,0 +1,60 @@
+"""The answer to a pod like one that exists, if it is created now: tried, and by the policy."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from webhook.adapters.kube.namespaces import read_labels
+from webhook.adapters.policy.files import PolicyInvalidError
+from webhook.core.admission.decide import Phase, decide
+from webhook.core.admission.templates import creation_of
+from webhook.core.policy.cluster import Cluster
+from webhook.core.policy.match import NamespaceUnknownError
+from webhook.names import DEFAULT_NAMESPACE
+from webhook.tools.snapshot.facts import asking
+from webhook.tools.snapshot.release import read_policy, read_scope
+
+if TYPE_CHECKING:
+    from webhook.core.admission.decide import Decision
+    from webhook.core.policy.values import Action
+    from webhook.tools.snapshot.cluster import ClusterSnapshot, DryRunAnswer
+    from webhook.tools.snapshot.pod import ClusterPod
+
+
+def judge_recreation(
+    snapshot: ClusterSnapshot, pod: ClusterPod
+) -> tuple[DryRunAnswer | None, tuple[Decision, Action | None] | None, bool]:
+    """Return a dry run, the decision of the policy with its rule's action, and whether exempt.
+
+    None for what cannot be tried or read, and if the rule depends on labels that are unknown.
+    """
+    kube, namespace = snapshot.kube, snapshot.namespace
+    trial = snapshot.attempt(
+        partial(snapshot.try_create, pod.name, pod.as_created()),
+        "whether a pod like it gets its GPU memory",
+    )
+    scope = snapshot.attempt(lambda: asking("list webhooks", lambda: read_scope(kube)))
+    release = scope.release if scope else DEFAULT_NAMESPACE
+    policy = None
+    try:
+        read_it = partial(asking, "get configmaps", partial(read_policy, kube, release))
+        found = snapshot.attempt(read_it)
+        policy = found[0] if found else None
+    except PolicyInvalidError:
+        pass
+    keys = (scope.labels if scope else frozenset()) | (
+        policy.namespace_labels if policy else frozenset()
+    )
+    read = partial(asking, "get namespaces", lambda: read_labels(kube, namespace, keys))
+    labels = (snapshot.attempt(read) if keys else None) or {}
+    exempt = scope is not None and scope.exempts(namespace, labels.get(namespace))
+    if policy is None:
+        return trial, None, exempt
+    creation = creation_of(pod.as_created(), pod.namespace)
+    try:
+        decision = decide(creation, policy, Cluster(namespaces=labels), Phase.MUTATE)
+    except NamespaceUnknownError:
+        return trial, None, exempt
+    action = next((rule.action for rule in policy.rules if rule.name == decision.rule), None)
+    return trial, (decision, action), exempt

@@ -1,0 +1,292 @@
+"""Problems of a pod that is bound to a node: it waits, was stopped, or is not held to its cap."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from webhook.core.enforcement.explanation import SHOWN_ID
+from webhook.core.enforcement.sufficient_request import MARGIN_PERCENT, sufficient_request
+from webhook.core.enforcement.termination_message import read_message
+from webhook.core.kinds.histories import fills
+from webhook.core.kinds.nodes import BY_DRIVER, held_by, read_time, sentry_fault
+from webhook.core.node.limits import LIMIT_COMES_S
+from webhook.core.pod.fields import part, text_of
+from webhook.core.words import amount, exactly, span
+from webhook.names import (
+    CAP_HELD_CONDITION,
+    DRIVER_LIMIT_ANNOTATION,
+    ENFORCER_CONTAINER,
+    GATE_VARIABLE,
+)
+from webhook.tools.problems.eligibility import (
+    NO_SENTRY,
+    driver_enforces_caps,
+    requires_sentry,
+    why_no_limit,
+)
+from webhook.tools.problems.pending_pod import unreadable_demand
+from webhook.tools.problems.problem import Code, Problem, Severity
+from webhook.tools.problems.requests import line_for, stops_words
+from webhook.tools.snapshot.pod import AWAY, is_container_gated
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from webhook.core.enforcement.termination_message import TerminationMessage
+    from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures
+    from webhook.core.placement.assignments import PodState
+    from webhook.tools.problems.enforcer_log import EnforcerLog, LogEntry
+    from webhook.tools.snapshot.objects import Condition
+    from webhook.tools.snapshot.pod import ClusterPod
+
+_ENDED_BY_OTHERS: Final = {0, 137, 143}
+"""Exit codes of success, SIGKILL and SIGTERM."""
+_ORDINARY: Final = {"ContainerCreating", "PodInitializing"}
+_GATED: Final = (
+    "until then the kubelet creates no container of it with VRAM, and reports "
+    f"CreateContainerConfigError: missing value for {GATE_VARIABLE}. That is no fault of the pod"
+)
+_WITHOUT_LIMIT: Final = (
+    "or delete the pod: created again, it waits for no limit on a node without the label "
+    "vramwarden.io/driver-limit, unless its rule requires one"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundPod:
+    """A pod that is bound, or has ended, with the figures and the log that could be read."""
+
+    pod: ClusterPod
+    state: PodState
+    log: EnforcerLog
+    nodes: Sequence[NodeFigures] | None
+    """None if they cannot be read."""
+    now_s: float
+
+    @property
+    def node(self) -> NodeFigures | None:
+        """Figures of its node; None if there are none."""
+        return next((one for one in self.nodes or () if one.name == self.state.node), None)
+
+    @property
+    def allocations(self) -> list[tuple[GpuFigures, PodFigures]]:
+        """Its GPUs, with its figures there."""
+        pairs = [(gpu, one) for gpu in (self.node.gpus if self.node else ()) for one in gpu.pods]
+        return [(gpu, one) for gpu, one in pairs if one.uid == self.state.uid]
+
+    @property
+    def figures(self) -> list[PodFigures]:
+        """Its figures on each of its GPUs."""
+        return [one for _, one in self.allocations]
+
+    @property
+    def cap_bytes(self) -> int:
+        """Its cap per GPU; 0 if unknown."""
+        return self.state.hold.cap_bytes if self.state.hold else 0
+
+    @property
+    def peak_bytes(self) -> int:
+        """Largest known peak on one GPU; 0 if none is known."""
+        message = self.last_message
+        peaks = [one.peak_bytes for one in self.figures]
+        peaks += [one.peak_bytes for one in (*self.log.stops, *self.log.reports)]
+        return max(filter(None, (*peaks, *(message.peaks.values() if message else ()))), default=0)
+
+    @property
+    def last_message(self) -> TerminationMessage | None:
+        """Termination message of its sidecar; None if there is none."""
+        return read_message(self.pod.enforcer_ended().message)
+
+    @property
+    def stops(self) -> int:
+        """Number of times something of it was stopped, as far as known."""
+        message = self.last_message
+        known = [one.stops or 0 for one in self.figures]
+        return max(len(self.log.stops), message.stops if message else 0, *known, 0)
+
+    @property
+    def cap_exceeded(self) -> Condition | None:
+        """Condition by which the sentry reports what it stopped; None if it stopped nothing."""
+        found = self.pod.condition(CAP_HELD_CONDITION)
+        return found if found and found.status == "False" else None
+
+    @property
+    def was_over(self) -> bool:
+        """True if it was stopped at its cap or held more, and its peak is known."""
+        was_seen = self.stops or self.log.reports or self.cap_exceeded
+        return bool(self.peak_bytes) and bool(was_seen or self.peak_bytes > self.cap_bytes)
+
+    @property
+    def request_line(self) -> str:
+        """Line with which the pod would not have been stopped; empty if no peak is known."""
+        if not self.peak_bytes:
+            return ""
+        enough = sufficient_request(max(self.cap_bytes, self.peak_bytes))
+        return line_for(self.pod, enough, self.nodes)
+
+    @property
+    def lacks_sentry(self) -> bool:
+        """True if readable figures prove no sentry that acts on each GPU of its node."""
+        gpus = self.node.gpus if self.node else ()
+        return self.nodes is not None and bool(sentry_fault(self.node, gpus, self.now_s))
+
+
+def find_stops(bound: BoundPod) -> Iterator[Problem]:
+    """Yield the stops by sidecar and sentry, or the container that ended by itself at its cap."""
+    by_sentry = bound.cap_exceeded
+    if bound.log.stops:
+        detail = _newest(bound, bound.log.stops, bound.stops)
+        yield Problem(Code.STOPPED, Severity.WARNING, detail, bound.request_line)
+    elif bound.stops and not by_sentry:
+        detail = f"{stops_words(bound.stops)} for what the pod held"
+        yield Problem(Code.STOPPED, Severity.WARNING, detail, bound.request_line)
+    if by_sentry:
+        at_s = read_time(by_sentry.since)
+        when = "" if at_s is None else f"{span(bound.now_s - at_s)} ago, by the node's sentry: "
+        detail = f"{when}{by_sentry.message}"
+        yield Problem(Code.CAP_EXCEEDED, Severity.WARNING, detail, bound.request_line)
+    elif not bound.stops:
+        yield from _at_its_cap(bound)
+
+
+def _newest(bound: BoundPod, entries: Sequence[LogEntry], known: int) -> str:
+    """Return when the newest entry was written, how many are known, and its sentence.
+
+    The sidecar knows containers by their ids, which are replaced by their names.
+    """
+    newest, count = entries[-1], max(known, len(entries))
+    when = "before" if newest.at_s is None else f"{span(bound.now_s - newest.at_s)} ago"
+    why = newest.why
+    for one in bound.pod.statuses():
+        container = text_of(one, "containerID").rpartition("//")[2][:SHOWN_ID]
+        if container:
+            why = why.replace(f"container {container}", f"container {text_of(one, 'name')}")
+    return f"{when}{'' if count == 1 else f' ({count} times so far)'}: {why}"
+
+
+def _at_its_cap(bound: BoundPod) -> Iterator[Problem]:
+    """Yield that a container ended by itself when the pod held all that the driver gives it.
+
+    | held by | its peak | a container ended | then |
+    | --- | --- | --- | --- |
+    | the driver | fills its cap | by an error of its own | this |
+    | unknown, and its binding was to the driver | the same | the same | this |
+    | another | any | any | nothing |
+    """
+    by, cap, peak = held_by(bound.figures), bound.cap_bytes, bound.peak_bytes
+    by_driver = by in BY_DRIVER or (not by and DRIVER_LIMIT_ANNOTATION in bound.pod.annotations)
+    failed = max(_failed_containers(bound.pod), default=None)
+    if not (by_driver and cap and fills(peak, cap) and failed):
+        return
+    at_s, name, code = failed
+    when = f"{span(bound.now_s - at_s)} ago: " if at_s else ""
+    detail = (
+        f"{when}container {name} ended by itself (exit code {code}), and the pod had held "
+        f"{amount(peak)} of {exactly(cap)}: the cap was hit, and the driver denied an allocation "
+        f"beyond it. How large that was is not known, so {MARGIN_PERCENT} % more is a try"
+    )
+    yield Problem(Code.CAP_HIT, Severity.WARNING, detail, bound.request_line)
+
+
+def _failed_containers(pod: ClusterPod) -> Iterator[tuple[float, str, int]]:
+    """Yield when a container of the user's ended with an error of its own, its name and code."""
+    for one in pod.statuses():
+        name = text_of(one, "name")
+        for when in ("state", "lastState") if name != ENFORCER_CONTAINER else ():
+            ended = part(one, when, "terminated")
+            code = ended.get("exitCode")
+            is_own = ended.get("reason") != "OOMKilled" and code not in _ENDED_BY_OTHERS
+            if type(code) is int and is_own:
+                yield read_time(ended.get("finishedAt")) or 0.0, name, code
+
+
+def find_reports(bound: BoundPod) -> Iterator[Problem]:
+    """Yield the newest excess that the policy only reports, and that the pod is not measured."""
+    log = bound.log
+    if log.reports:
+        detail = f"reported only, {_newest(bound, log.reports, 0)}"
+        yield Problem(Code.OVER_CAP, Severity.INFO, detail, bound.request_line)
+    if log.blind and not bound.state.finished:
+        fix = "kubectl logs, container vram-enforcer, says more; or ask your platform team"
+        yield Problem(Code.BLIND, Severity.ERROR, f"cannot measure: {log.blind}", fix)
+
+
+def find_late(bound: BoundPod) -> Iterator[Problem]:
+    """Yield why a bound pod has no GPU yet, when it gets one, and what the kubelet reports."""
+    waits = bound.state.waits
+    told = waits.told if waits else ""
+    fix = "wait: vramwarden assigns a GPU within seconds once it is back (vramwarden check)"
+    if told:
+        fix = "wait: vramwarden assigns a GPU of the node as soon as one has room; "
+        fix += (
+            "after 5 minutes without room it deletes the pod, and its controller creates another"
+            if waits and waits.owned
+            else "or delete the pod and create it again, so that it may go to another node"
+        )
+    yield Problem(Code.WAITS_FOR_GPU, Severity.ERROR, told or AWAY, fix)
+    if bound.pod.is_gated:
+        yield Problem(Code.CONTAINER_WAITS, Severity.INFO, _GATED)
+
+
+def find_running(bound: BoundPod) -> Iterator[Problem]:
+    """Yield the problems of a pod that has its GPUs and has not ended."""
+    if bound.state.unreadable and not bound.state.uuids:
+        yield unreadable_demand(bound.state.unreadable)
+    for gpu in bound.node.gpus if bound.node else ():
+        if gpu.uuid in bound.state.uuids and not gpu.healthy:
+            why = f": {gpu.fault}" if gpu.fault else ""
+            detail = f"its GPU {gpu.index} is lost or unhealthy{why}"
+            fix = "once it has saved its work, delete it, so that another GPU is chosen"
+            yield Problem(Code.GPU_UNHEALTHY, Severity.WARNING, detail, fix)
+    yield from _waiting_container(bound)
+    yield from _without_limit(bound)
+    if requires_sentry(bound.pod) and bound.lacks_sentry:
+        detail = f"nothing holds it to its cap now: {NO_SENTRY}"
+        fix = "ask your platform team to see to the sentry there (vramwarden check)"
+        yield Problem(Code.NO_SENTRY, Severity.INFO, detail, fix)
+
+
+def _waiting_container(bound: BoundPod) -> Iterator[Problem]:
+    """Yield the first container that the kubelet cannot start."""
+    for one in bound.pod.statuses():
+        waits = part(one, "state", "waiting")
+        reason, said = text_of(waits, "reason"), text_of(waits, "message")
+        if is_container_gated(one):
+            if bound.state.uuids:
+                detail = "it has its GPU now, and the kubelet creates its containers within 10 s"
+                yield Problem(Code.CONTAINER_WAITS, Severity.INFO, detail)
+                return
+        elif reason and reason not in _ORDINARY:
+            detail = f"container {text_of(one, 'name')}: {reason}" + (f": {said}" if said else "")
+            yield Problem(Code.CONTAINER_WAITS, Severity.ERROR, detail)
+            return
+
+
+def _without_limit(bound: BoundPod) -> Iterator[Problem]:
+    """Yield that the driver was to hold a pod, by the annotation `driver-limit`, and does not.
+
+    | the pod | held by | then |
+    | --- | --- | --- |
+    | has no such annotation | any | nothing |
+    | any | the driver | nothing |
+    | starts | another, or unknown | it waits for the limit |
+    | runs | sidecar or sentry, or its sidecar logged that | the limit was lost |
+    """
+    by, told = held_by(bound.figures), bound.log.not_held
+    if by in BY_DRIVER or DRIVER_LIMIT_ANNOTATION not in bound.pod.annotations:
+        return
+    why, fix = f": {told}" if told else "", "the log of vramwarden's limiter there says why"
+    if bound.node and not driver_enforces_caps(bound.node):
+        why += f"; {why_no_limit(bound.node)}"
+        fix = "ask your platform team to see to it (vramwarden check)"
+    if bound.pod.phase != "Running":
+        since_s = read_time(bound.pod.part("status").get("startTime"))
+        late = since_s is not None and bound.now_s - since_s > LIMIT_COMES_S
+        severity = Severity.ERROR if late else Severity.INFO
+        detail = f"it starts nothing before the driver holds it to its cap{why}"
+        fix = f"{fix}; {_WITHOUT_LIMIT}" if late else ""
+        yield Problem(Code.NO_DRIVER_LIMIT, severity, detail, fix)
+    elif by or told:
+        detail = f"the driver no longer holds it to its cap{why}"
+        yield Problem(Code.NO_DRIVER_LIMIT, Severity.INFO, detail, fix)

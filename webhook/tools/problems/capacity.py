@@ -1,0 +1,344 @@
+"""Room for a pod on nodes, judged by `place`, which the webhook calls at its binding."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from webhook.core.kinds.nodes import STALE_S, GpuFigures, NodeFigures, PodFigures
+from webhook.core.placement.fit import Denial, Need, place
+from webhook.core.pod.gpus import Gpu
+from webhook.core.words import amount, counted, exactly
+from webhook.names import GPU_COUNT_ANNOTATION, GPU_MEMORY_ANNOTATION
+from webhook.tools.problems.eligibility import find_mismatch
+from webhook.tools.problems.problem import Code, Problem, Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from webhook.tools.snapshot.node import ClusterNode
+    from webhook.tools.snapshot.pod import ClusterPod
+
+_WITHOUT_ROOM: Final = (
+    *(Code.GPUS_SPLIT, Code.NO_ROOM, Code.TOO_FEW_GPUS, Code.TOO_LARGE),
+    *(Code.UNHEALTHY_GPUS, Code.GPUS_UNKNOWN),
+)
+"""Reasons of nodes that the pod may run on, if it requests little enough.
+
+The first that a node has is the reason of all nodes together.
+"""
+_FIXES: Final = {
+    Code.NO_DEVICE_NAMES: "the log of vramwarden's node agent there says what to change",
+    Code.NO_ENFORCEMENT: "the log of vramwarden's node agent there says why",
+    Code.NO_SENTRY: "ask your platform team to see to the sentry there (vramwarden check)",
+    Code.NO_DRIVER_LIMIT: (
+        "it selects nodes whose driver holds caps (driverLimit: Require): ask your platform "
+        "team for one, with driver r615 and the limiter, or for driverLimit: Auto"
+    ),
+    Code.NOT_SHARED: "vramwarden check says why, to users who may read nodes",
+    Code.DRAINING: "ask your platform team to do what the node says",
+    Code.CORDONED: "wait for maintenance to end, or ask your platform team",
+    Code.TAINT: "ask your platform team for a toleration in the rule, or another node",
+    Code.NODE_SELECTOR: "change the pod's nodeSelector, affinity or gpu-class",
+    Code.UNHEALTHY_GPUS: "the log of vramwarden's node agent there says why",
+    Code.GPUS_UNKNOWN: "see whether vramwarden's sentry runs on those nodes (vramwarden check)",
+    Code.TOO_FEW_GPUS: f"ask for fewer GPUs ({GPU_COUNT_ANNOTATION})",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFit:
+    """Room of one node for a pod."""
+
+    name: str
+    code: Code | None
+    """Reason why the pod has no room; None if it fits."""
+    detail: str
+    gpus: tuple[GpuFigures, ...] = ()
+    largest_bytes: int = 0
+    """Largest amount per GPU with which such a pod is placed there now; 0 if there is none."""
+    age_s: float = 0.0
+    """Age of the node's figures."""
+
+    @property
+    def is_eligible(self) -> bool:
+        """True if the pod may run there, provided that it requests little enough."""
+        return self.code is None or self.code in _WITHOUT_ROOM
+
+
+def find_fits(
+    pod: ClusterPod,
+    need: Need,
+    nodes: Iterable[NodeFigures],
+    shared: Mapping[str, ClusterNode] | None,
+    now_s: float,
+) -> tuple[NodeFit, ...]:
+    """Judge all nodes for a pod; `shared` is None if the user may not read nodes."""
+    fits = []
+    for node in sorted(nodes, key=lambda one: one.name):
+        largest = 0
+        code: Code | None
+        if node.not_shared if shared is None else node.name not in shared:
+            why = f": {node.not_shared}" if node.not_shared else ""
+            code, detail = Code.NOT_SHARED, f"its GPUs are not shared{why}"
+        elif found := find_mismatch(pod, node, shared[node.name] if shared else None, now_s):
+            code, detail = found
+        else:
+            code, detail = _fit(need, node)
+            largest = largest_fit(node, need.gpu_count)
+        fits.append(
+            NodeFit(
+                name=node.name,
+                code=code,
+                detail=detail,
+                gpus=node.gpus,
+                largest_bytes=largest,
+                age_s=max(0.0, now_s - node.observed_s),
+            )
+        )
+    return tuple(fits)
+
+
+def _fit(need: Need, node: NodeFigures) -> tuple[Code | None, str]:
+    gpus, free = placeable(node)
+    if not node.gpus or len(free) < len(node.gpus):
+        return Code.GPUS_UNKNOWN, "what is free on its GPUs is not known"
+    if not isinstance(place(node.name, gpus, free, need), Denial):
+        return None, ""
+    if not any(gpu.healthy for gpu in gpus):
+        return Code.UNHEALTHY_GPUS, "none of its GPUs is healthy now"
+    large = sum(gpu.memory_bytes >= need.memory_bytes for gpu in gpus)
+    if not large:
+        most = amount(max(gpu.memory_bytes for gpu in gpus), down=True)
+        return Code.TOO_LARGE, f"its GPU{' has' if len(gpus) == 1 else 's have'} {most}"
+    if large < need.gpu_count:
+        has = f"has {counted(large, 'GPU')} of {exactly(need.memory_bytes)} or more"
+        return Code.TOO_FEW_GPUS, f"{has}, the pod needs {need.gpu_count}"
+    room = _free(node.gpus)
+    if room >= need.memory_bytes * need.gpu_count:
+        return Code.GPUS_SPLIT, f"{amount(room, down=True)} are free there, in pieces"
+    return Code.NO_ROOM, f"{amount(room, down=True)} are free there"
+
+
+def placeable(node: NodeFigures) -> tuple[list[Gpu], dict[str, int]]:
+    """Return the arguments of `place`: the GPUs of which the free memory is known, and that."""
+    known = [gpu for gpu in node.gpus if gpu.free_bytes is not None]
+    gpus = [
+        Gpu(
+            uuid=one.uuid,
+            memory_bytes=one.usable_bytes,
+            product=one.product,
+            index=one.index,
+            total_bytes=one.total_bytes,
+            healthy=one.healthy,
+        )
+        for one in known
+    ]
+    return gpus, {one.uuid: one.free_bytes for one in known if one.free_bytes is not None}
+
+
+def largest_fit(node: NodeFigures, gpu_count: int) -> int:
+    """Return the largest amount that `place` accepts on each of `gpu_count` GPUs; 0 if none."""
+    gpus, free = placeable(node)
+    amounts = sorted((free[gpu.uuid] for gpu in gpus if gpu.healthy), reverse=True)
+    return max(0, amounts[gpu_count - 1]) if gpu_count <= len(amounts) else 0
+
+
+def _free(gpus: Iterable[GpuFigures]) -> int:
+    return sum(max(0, gpu.free_bytes or 0) for gpu in gpus if gpu.healthy)
+
+
+def best(fits: Iterable[NodeFit]) -> NodeFit | None:
+    """Return the node with the most room for such a pod; nodes with old figures come last."""
+    some = [node for node in fits if node.largest_bytes]
+    return max(some, key=lambda one: (one.age_s <= STALE_S, one.largest_bytes), default=None)
+
+
+def no_room_code(need: Need, fits: Sequence[NodeFit]) -> Code | None:
+    """Return why no node has room; None if one has.
+
+    | of the nodes | code |
+    | --- | --- |
+    | none is known | GPUsUnknown |
+    | none is eligible | that of the first |
+    | one fits | none |
+    | eligible: one has as much free, in pieces | GPUsSplit |
+    | eligible: one has less free, together they have as much | NodesSplit |
+    | eligible: one has less free, and so have they together | NoRoom |
+    | eligible: one has too few GPUs as large | TooFewGPUs |
+    | eligible: one has no GPU as large | TooLarge |
+    | eligible: one has no healthy GPU | UnhealthyGPUs |
+    | eligible: none reports what is free | GPUsUnknown |
+    """
+    codes = {node.code for node in fits if node.is_eligible}
+    if not codes:
+        return fits[0].code if fits else Code.GPUS_UNKNOWN
+    if None in codes:
+        return None
+    code = next(one for one in _WITHOUT_ROOM if one in codes)
+    enough = together_bytes(fits) >= need.memory_bytes * need.gpu_count
+    return Code.NODES_SPLIT if code is Code.NO_ROOM and enough else code
+
+
+def together_bytes(fits: Iterable[NodeFit]) -> int:
+    """Return the free memory of all eligible nodes whose GPUs are large enough."""
+    return sum(_free(one.gpus) for one in fits if one.code in {None, Code.GPUS_SPLIT, Code.NO_ROOM})
+
+
+def find_no_room(need: Need, fits: Sequence[NodeFit], whole_nodes: int = 0) -> Problem | None:
+    """Return why no node has room; None if one has.
+
+    `whole_nodes`: for `node_sums`, the number of GPUs among which the pod's request is divided.
+    """
+    unit, parts = ("node", whole_nodes) if whole_nodes else ("GPU", 1)
+    code = no_room_code(need, fits)
+    if code is None:
+        return None
+    wants, eligible = exactly(need.memory_bytes), [node for node in fits if node.is_eligible]
+    fix = _FIXES.get(code, "")
+    if code not in {*_WITHOUT_ROOM, Code.NODES_SPLIT}:
+        many = f"none of {counted(len(fits), 'node')} with GPUs"
+        detail = "the pod may not run on the one GPU node"
+        detail = f"the pod may run on {many}" if len(fits) != 1 else detail
+    elif code is Code.GPUS_UNKNOWN:
+        detail = "what is free on the GPUs is not known"
+    elif code is Code.UNHEALTHY_GPUS:
+        detail = "no GPU is healthy now"
+    elif code is Code.TOO_FEW_GPUS:
+        detail = f"no node has {need.gpu_count} GPUs with {wants} or more, so it will never start"
+    elif code is Code.TOO_LARGE:
+        sizes = (gpu.usable_bytes for node in eligible for gpu in node.gpus)
+        largest = max(sizes)
+        has = amount(largest, down=True)
+        detail = f"no {unit} has {wants}: the largest has {has}, so this pod will never start"
+        fix = f"ask for {amount(largest // parts, down=True)} or less ({GPU_MEMORY_ANNOTATION})"
+    else:
+        detail = f"no {unit} has {wants} free now"
+        if need.gpu_count > 1:
+            detail = f"no node has {need.gpu_count} GPUs with {wants} free each now"
+        together = amount(together_bytes(fits), down=True)
+        if whole_nodes:
+            most = max(eligible, key=lambda one: _free(one.gpus))
+            has = amount(most.gpus[0].usable_bytes, down=True)
+            detail += f"; {most.name} has {amount(_free(most.gpus), down=True)} of {has}"
+        elif code is Code.NO_ROOM:
+            detail += f"; on all together {together} are free"
+        else:
+            detail += f"; {together} are free in pieces"
+        found = best(fits)
+        less = found.largest_bytes // parts if found else 0
+        fix = f"ask for {amount(less, down=True)} or less, or " if less else ""
+        fix += "wait until a pod ends"
+        if not whole_nodes and len(fits) > 1:
+            large = sum(one.code in {Code.GPUS_SPLIT, Code.NO_ROOM} for one in fits)
+            detail += f"; {large:,} of {len(fits):,} nodes have GPUs that are large enough"
+    return Problem(code, Severity.ERROR, detail, fix)
+
+
+@dataclass(frozen=True, slots=True)
+class PodToFree:
+    """A pod that would make room by ending."""
+
+    node: str
+    uid: str
+    cap_bytes: int
+    gpus: tuple[int, ...]
+    """Indices of its GPUs."""
+
+
+def pods_to_free(
+    need: Need, nodes: Iterable[NodeFigures], fits: Iterable[NodeFit]
+) -> list[PodToFree]:
+    """Return the pods of which each alone makes room by ending; those that free least come first.
+
+    Figures show only allocations that end, so pods that see all GPUs of a node count as well.
+    """
+    may = {one.name for one in fits if one.is_eligible and one.code}
+    found = []
+    for node in nodes:
+        gpus, free = placeable(node)
+        if node.name not in may or len(free) < len(node.gpus):
+            continue
+        indices = {gpu.uuid: gpu.index for gpu in node.gpus}
+        held: dict[str, dict[str, int]] = defaultdict(dict)
+        for gpu in node.gpus:
+            for pod in gpu.pods:
+                held[pod.uid][gpu.uuid] = pod.cap_bytes
+        for uid, amounts in held.items():
+            left = {uuid: free[uuid] + amounts.get(uuid, 0) for uuid in free}
+            if not isinstance(place(node.name, gpus, left, need), Denial):
+                on = tuple(sorted(indices[uuid] for uuid in amounts))
+                found.append(PodToFree(node.name, uid, max(amounts.values()), on))
+    return sorted(found, key=lambda one: (one.cap_bytes * len(one.gpus), one.node, one.uid))
+
+
+def with_newer_pods(
+    nodes: Iterable[NodeFigures], pods: Iterable[ClusterPod]
+) -> tuple[NodeFigures, ...]:
+    """Return the figures with the allocations of pods that are newer than them.
+
+    A sentry writes figures each minute. A listed pod with a GPU that no figures name was bound
+    since: its memory is no longer free.
+    """
+    known = {pod.uid for node in nodes for gpu in node.gpus for pod in gpu.pods}
+    newer: dict[str, list[PodFigures]] = defaultdict(list)
+    for pod in pods:
+        if pod.node and pod.asked_bytes is not None and pod.uid not in known:
+            for uuid in pod.gpus:
+                newer[uuid].append(PodFigures(uid=pod.uid, cap_bytes=pod.asked_bytes))
+    if not newer:
+        return tuple(nodes)
+    return tuple(
+        replace(node, gpus=tuple(_allocated(gpu, newer.get(gpu.uuid, ())) for gpu in node.gpus))
+        for node in nodes
+    )
+
+
+def _allocated(gpu: GpuFigures, pods: Iterable[PodFigures]) -> GpuFigures:
+    for pod in pods:
+        free, promised = gpu.free_bytes, gpu.promised_bytes
+        gpu = replace(
+            gpu,
+            pods=(*gpu.pods, pod),
+            free_bytes=None if free is None else free - pod.cap_bytes,
+            promised_bytes=None if promised is None else promised + pod.cap_bytes,
+        )
+    return gpu
+
+
+def node_sums(
+    shared: Mapping[str, ClusterNode], pods: Sequence[ClusterPod], now_s: float
+) -> list[NodeFigures] | None:
+    """Return each node as if its memory were that of one GPU: so it counts for `placement: None`.
+
+    The scheduler compares what such a pod requests with the node's sum, less the requests of the
+    pods there. None if it is unknown what one of the `pods` requests.
+    """
+    held: dict[str, list[PodFigures]] = defaultdict(list)
+    for pod in pods:
+        if pod.node in shared:
+            if pod.asked_bytes is None:
+                return None
+            cap = pod.asked_bytes * pod.gpu_count
+            held[pod.node].append(PodFigures(uid=pod.uid, cap_bytes=cap))
+    return [
+        NodeFigures(
+            name=name,
+            observed_s=now_s,
+            driver_version="",
+            enforcement=node.enforcement,
+            gpus=(
+                GpuFigures(
+                    uuid=name,
+                    index=0,
+                    product="",
+                    total_bytes=node.vram_bytes,
+                    usable_bytes=node.vram_bytes,
+                    free_bytes=node.vram_bytes - sum(one.cap_bytes for one in held[name]),
+                    pods=tuple(held[name]),
+                ),
+            ),
+        )
+        for name, node in shared.items()
+    ]

@@ -1,0 +1,110 @@
+"""The actions of a sidecar, by its log and its termination message (`webhook.sidecar.events`).
+
+A tenant may run the sidecar's image in a pod of its own, so nothing in a line is believed to have a
+type.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from webhook.core.enforcement.log_messages import LogMessage
+from webhook.core.enforcement.termination_message import read_verdict
+from webhook.core.kinds.nodes import read_time
+from webhook.core.pod.fields import text_of
+from webhook.core.words import MOST_GPU_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """A line of an enforcer's log, or the verdict in its termination message."""
+
+    message: LogMessage
+    why: str
+    """The enforcer's own sentence."""
+    at_s: float | None = None
+    """Unix time; None in a termination message."""
+    peak_bytes: int | None = None
+    """Peak of the pod on one GPU, of an excess."""
+    blind: bool = False
+    """True for a self-test that failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnforcerLog:
+    """Events of one pod; each tuple has the newest last."""
+
+    stops: tuple[LogEntry, ...] = ()
+    reports: tuple[LogEntry, ...] = ()
+    """Excesses for which nothing was stopped, since the policy only reports."""
+    blind: str = ""
+    """The reason why it cannot measure; empty if it can."""
+    not_held: str = ""
+    """The reason why the driver does not hold the pod to its cap; empty if it does."""
+
+
+def read_log(
+    lines: Iterable[str], terminated: str = "", *, self_test_failed: bool = False
+) -> EnforcerLog:
+    """Read log lines, the oldest first, and the last termination message.
+
+    | line | then |
+    | --- | --- |
+    | no JSON object, another message | passed over |
+    | begins a stop | a stop more |
+    | reports what would be stopped | a report more |
+    | says that nothing, or that everything can be measured | the last one counts |
+    | says whether the driver holds the pod | the last one counts |
+
+    The message counts, before all lines, if no line has the same sentence: a log may be gone while
+    the pod still exists. That of a self-test is a failure only if the exit code says so.
+    """
+    entries = [entry for line in lines if (entry := _parse(line))]
+    verdict = read_verdict(terminated)
+    if verdict and not any(entry.why.startswith(verdict[1]) for entry in entries):
+        entries.insert(0, LogEntry(*verdict, blind=self_test_failed))
+    stops: list[LogEntry] = []
+    reports: list[LogEntry] = []
+    blind = not_held = ""
+    for entry in entries:
+        match entry.message:
+            case LogMessage.STOPPING | LogMessage.STOPPING_CONTAINER | LogMessage.ENDING_POD:
+                stops.append(entry)
+            case LogMessage.WOULD_STOP:
+                reports.append(entry)
+            case LogMessage.BLIND | LogMessage.DRIVER_CHANGED:
+                blind = entry.why
+            case LogMessage.MEASURING:
+                blind = ""
+            case LogMessage.SELF_TEST:
+                blind = entry.why if entry.blind else ""
+            case LogMessage.NOT_HELD | LogMessage.WAITING_FOR_LIMIT:
+                not_held = entry.why
+            case LogMessage.HELD | LogMessage.HELD_LATE:
+                not_held = ""
+    return EnforcerLog(tuple(stops), tuple(reports), blind, not_held)
+
+
+def _parse(line: str) -> LogEntry | None:
+    try:
+        values = json.loads(line)
+        message = LogMessage(values["msg"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return LogEntry(
+        message,
+        text_of(values, "why"),
+        read_time(values.get("ts")),
+        _bytes(values, "peak_bytes"),
+        values.get("ability") == "blind",
+    )
+
+
+def _bytes(values: Mapping[str, Any], key: str) -> int | None:
+    value = values.get(key)
+    return value if type(value) is int and 0 <= value <= MOST_GPU_BYTES else None

@@ -1,0 +1,142 @@
+"""A problem, as every command prints it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from webhook.core.node.events import EventReason
+    from webhook.core.pod.findings import Reason
+
+
+class Severity(StrEnum):
+    """Importance of a problem."""
+
+    ERROR = "error"
+    """Something does not work, or was stopped."""
+    WARNING = "warning"
+    """It works now, and will or may not."""
+    INFO = "info"
+
+
+class Code(StrEnum):
+    """Kinds of problems, beside the reasons of denials and of Events (policies/reasons.md)."""
+
+    # A pod that no node takes.
+    TOO_LARGE = "TooLarge"
+    """No GPU is that large, whatever is free on it."""
+    TOO_FEW_GPUS = "TooFewGPUs"
+    """No node has that many GPUs of that size."""
+    GPUS_SPLIT = "GPUsSplit"
+    """A node has enough free memory, but on several GPUs: its binding is denied."""
+    NODES_SPLIT = "NodesSplit"
+    """Only several nodes together have enough free memory."""
+    NO_ROOM = "NoRoom"
+    """All nodes together have less free memory than the pod requests."""
+    UNHEALTHY_GPUS = "UnhealthyGPUs"
+    """None of a node's GPUs may be chosen now."""
+    GPUS_UNKNOWN = "GPUsUnknown"
+    """The GPUs, or their free memory, are unknown."""
+    NOT_SHARED = "NotShared"
+    """The node's GPUs are not shared by memory."""
+    DRAINING = "Draining"
+    """Pods keep their GPU memory on the node, and no other pod gets any."""
+    NODE_SELECTOR = "NodeSelector"
+    """The node lacks a label that the pod selects, by selector, affinity or class."""
+    NO_DEVICE_NAMES = "NoDeviceNames"
+    """The node's container runtime resolves no name of its GPUs."""
+    NO_ENFORCEMENT = "NoEnforcement"
+    """A sidecar cannot measure memory on the node."""
+    NO_SENTRY = "NoSentry"
+    """The node has no sentry that acts, which alone holds the pod to its cap."""
+    NO_DRIVER_LIMIT = "NoDriverLimit"
+    """The driver is to hold the pod to its cap, and does not."""
+    TAINT = "Taint"
+    """The node has a taint that the pod does not tolerate."""
+    CORDONED = "Cordoned"
+    """The node is out of scheduling."""
+    UNSCHEDULABLE = "Unschedulable"
+    """The scheduler names another reason than VRAM: CPU, a volume, a taint."""
+    NOT_SCHEDULED_YET = "NotScheduledYet"
+    """A node has room, and the scheduler has not bound the pod yet."""
+    GATED = "SchedulingGated"
+    """A controller holds the pod back, as queues do."""
+    BINDING_DENIED = "BindingDenied"
+    """vramwarden denied the pod's last binding."""
+    BLOCKED_ROLLOUT = "BlockedRollout"
+    """A rollout waits for memory that only the workload's own older pods can free."""
+    NOT_PREEMPTED = "NotPreempted"
+    """The scheduler preempts no pod, because it counts a node's memory as one sum."""
+
+    # A pod that is bound.
+    WAITS_FOR_GPU = "WaitsForGPU"
+    """The pod was bound while vramwarden was unavailable, and gets its GPU late."""
+    CONTAINER_WAITS = "ContainerWaits"
+    """The kubelet cannot start a container."""
+    STOPPED = "Stopped"
+    """The sidecar stopped something of the pod for what it held."""
+    OVER_CAP = "OverCap"
+    """The pod exceeded its cap, which its policy only reports."""
+    CAP_EXCEEDED = "VRAMCapExceeded"
+    """The sentry stopped something of the pod for what it held."""
+    CAP_HIT = "CapHit"
+    """A container ended by itself after the driver denied it more memory."""
+    BLIND = "Blind"
+    """The pod's memory cannot be measured."""
+
+    # A pod without GPU memory, or that does not exist.
+    CREATION_DENIED = "CreationDenied"
+    """Something other than vramwarden denied the pod: a quota, another webhook."""
+    WEBHOOK_UNREACHABLE = "WebhookUnreachable"
+    """The API server could not call a webhook, so it denied the pod."""
+    STATIC_POD = "StaticPod"
+    """The kubelet starts the pod from a file, without admission."""
+    NOT_READ = "NotRead"
+    """Something seems to request GPU memory in a way that vramwarden does not read."""
+    NOT_IN_FORCE = "NotInForce"
+    """The policy only records or warns, or leaves such pods alone."""
+    JOB_FAILED = "JobFailed"
+    """A Job's pods failed too often, or it took too long."""
+    NO_PODS = "NoPods"
+    """A workload should have pods, and neither it nor an Event states why it has none."""
+    NOT_FOUND = "NotFound"
+    """No object has that name."""
+
+    # A GPU, or the figures of a node.
+    GPU_UNHEALTHY = "GPUUnhealthy"
+    """A GPU is lost or broken, and no pod is placed on it."""
+    OVERCOMMITTED = "Overcommitted"
+    """More memory of a GPU is allocated than it has."""
+    UNMANAGED_MEMORY = "UnmanagedMemory"
+    """A process without an allocation holds memory of a GPU."""
+    STALE_FIGURES = "StaleFigures"
+    """The figures of a node are older than 180 s."""
+    NO_FIGURES = "NoFigures"
+    """Pods are bound to a node whose sentry has written no figures."""
+
+
+class ProblemSubject(NamedTuple):
+    """The object that a problem is about; all fields are empty for the cluster."""
+
+    kind: str = ""
+    name: str = ""
+    """A GPU is `NODE/INDEX`."""
+    namespace: str = ""
+
+
+CLUSTER = ProblemSubject()
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that a person should know or do."""
+
+    code: Code | Reason | EventReason
+    severity: Severity
+    message: str
+    """Sentence without a full stop."""
+    fix: str = ""
+    """Action or line to write; empty if there is nothing to do."""
+    subject: ProblemSubject = CLUSTER

@@ -1,0 +1,195 @@
+"""ClusterFacts of a cluster and a namespace, each read once and only if it is needed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from urllib.parse import quote
+
+from webhook.adapters.kube.client import KubeError
+from webhook.adapters.kube.histories import HistoriesApi
+from webhook.core.pod.fields import part, text_of
+from webhook.names import ENFORCER_CONTAINER
+from webhook.tools.snapshot.facts import ClusterFacts, asking, fact
+from webhook.tools.snapshot.kinds import EVENT, POD
+from webhook.tools.snapshot.node import ClusterNode
+from webhook.tools.snapshot.objects import FactUnavailable
+from webhook.tools.snapshot.pod import ClusterPod
+from webhook.tools.snapshot.reading import read_gpu_nodes, read_pods, read_shared_nodes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from webhook.adapters.kube.client import Kube
+    from webhook.core.kinds.histories import History
+    from webhook.core.kinds.nodes import NodeFigures
+    from webhook.tools.snapshot.kinds import WorkloadKind
+
+    Json = dict[str, Any]
+
+T = TypeVar("T")
+
+MOST_LOG_BYTES: Final = 2**20
+"""Maximum size of a log that is read."""
+MOST_LOG_LINES: Final = 500
+"""Maximum number of log lines that are read, the newest; as many of the previous container."""
+_LONGEST_PREFIX: Final = 50
+
+
+class DryRunAnswer(NamedTuple):
+    """Answer of the API server to a pod that was created as a dry run."""
+
+    pod: ClusterPod | None
+    """The pod as it would be stored; None if it was denied."""
+    denial: str = ""
+    """The API server's message if it was denied."""
+    warnings: tuple[str, ...] = ()
+
+
+class ClusterSnapshot(ClusterFacts):
+    """ClusterFacts of a cluster and of one namespace."""
+
+    def __init__(self, kube: Kube, namespace: str) -> None:
+        super().__init__(kube)
+        self.namespace = namespace
+
+    @property
+    def now_s(self) -> float:
+        """Unix time by the API server's clock, as of its last answer."""
+        return self.kube.now_s()
+
+    @fact("list gpunodes (chart value gpuNodes.readableBy)")
+    def gpu_nodes(self) -> tuple[NodeFigures, ...]:
+        """Figures of all nodes with GPUs."""
+        return tuple(read_gpu_nodes(self.kube))
+
+    @fact("list nodes")
+    def shared_nodes(self) -> dict[str, ClusterNode]:
+        """Nodes whose GPUs are shared, by name."""
+        return {one.name: one for one in read_shared_nodes(self.kube)}
+
+    def node(self, name: str) -> ClusterNode:
+        """Return one node; raises FactUnavailable."""
+        return asking("get nodes", lambda: ClusterNode(self.kube.node(name)))
+
+    @fact("list pods")
+    def pods(self) -> tuple[ClusterPod, ...]:
+        """Managed pods of the namespace that have not ended."""
+        return tuple(read_pods(self.kube, self.namespace))
+
+    @fact("list pods in all namespaces")
+    def pods_of_all_namespaces(self) -> tuple[ClusterPod, ...]:
+        """Managed pods of the cluster that have not ended."""
+        return tuple(read_pods(self.kube, ""))
+
+    @fact("list vramhistories")
+    def histories(self) -> tuple[History, ...]:
+        """Histories of the namespace's workloads."""
+        return tuple(HistoriesApi(self.kube).of(self.namespace))
+
+    @fact("list pods")
+    def pod_rows(self) -> list[ClusterPod]:
+        """Names, workloads and owners of all pods of the namespace."""
+        return self.kube.list_rows(self.path(POD), read_row)
+
+    def path(self, kind: WorkloadKind, *rest: str) -> str:
+        """Return the path of the namespace's objects of a kind, or of what is below it."""
+        parts = ("namespaces", self.namespace, kind.plural, *rest)
+        return "/".join((kind.path, *(quote(one, safe="") for one in parts)))
+
+    def find(self, kind: WorkloadKind, name: str) -> Json | None:
+        """Return an object of the namespace; None if it does not exist; raises FactUnavailable."""
+        path = self.path(kind, name)
+        return asking(f"get {kind.plural}", lambda: self.kube.find(path))
+
+    def find_pod(self, name: str) -> ClusterPod | None:
+        """Return a pod of the namespace; None if it does not exist; raises FactUnavailable."""
+        raw = self.find(POD, name)
+        return None if raw is None else ClusterPod(raw)
+
+    def names(self, kind: WorkloadKind) -> list[str]:
+        """Return the names of all objects of a kind; raises FactUnavailable."""
+        read = self.path(kind)
+        return asking(f"list {kind.plural}", lambda: self.kube.list_names(read))
+
+    def owned(
+        self, kind: WorkloadKind, owners: Sequence[str], labels: str = ""
+    ) -> list[ClusterPod]:
+        """Return the objects of a kind that these UIDs own; raises FactUnavailable."""
+
+        def is_owned(raw: Json) -> ClusterPod | None:
+            found = ClusterPod(raw)
+            return found if found.owner_uid in owners else None
+
+        found = asking(
+            f"list {kind.plural}",
+            lambda: self.kube.list_all(self.path(kind), is_owned, labelSelector=labels)[0],
+        )
+        return [one for one in found if one]
+
+    def newest_event(
+        self, fields: str, kinds: frozenset[str] = frozenset(), text: str = ""
+    ) -> tuple[str, str]:
+        """Return time and message of the newest Event, of these kinds (lower case) and with a text.
+
+        Two empty texts if there is none; raises FactUnavailable.
+        """
+
+        def read(event: Json) -> tuple[str, str]:
+            kind, message = text_of(event, "involvedObject", "kind"), text_of(event, "message")
+            at = text_of(event, "lastTimestamp") or text_of(event, "eventTime")
+            is_meant = (kind.lower() in kinds or not kinds) and text in message
+            return (at, message) if is_meant else ("", "")
+
+        found = asking(
+            "list events",
+            lambda: self.kube.list_all(self.path(EVENT), read, fieldSelector=fields)[0],
+        )
+        return max(found, default=("", ""))
+
+    def log(self, pod: ClusterPod) -> list[str]:
+        """Return the newest lines of the sidecar's log, with those before its last restart.
+
+        Raises FactUnavailable.
+        """
+        status = next((one for one in pod.statuses() if one.get("name") == ENFORCER_CONTAINER), {})
+        restarted = bool(status.get("restartCount"))
+        if not (restarted or part(status, "state").keys() & {"running", "terminated"}):
+            return []
+
+        def read(**query: str) -> list[str]:
+            path = self.path(POD, pod.name, "log")
+            query |= {"container": ENFORCER_CONTAINER, "tailLines": str(MOST_LOG_LINES)}
+            return self.kube.text(path, MOST_LOG_BYTES, **query).splitlines()
+
+        def previous() -> list[str]:
+            try:
+                return read(previous="true") if restarted else []
+            except KubeError:  # it may be gone, which is no reason to show less of the current one
+                return []
+
+        return asking("get pods/log", lambda: [*previous(), *read()])
+
+    def try_create(self, name: str, pod: Json) -> DryRunAnswer:
+        """Create a pod like this one as a dry run; raises FactUnavailable if that is impossible."""
+        metadata = {key: part(pod, "metadata", key) for key in ("labels", "annotations")}
+        body = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {**metadata, "generateName": f"{name[:_LONGEST_PREFIX]}-"},
+            "spec": part(pod, "spec"),
+        }
+        try:
+            made, warnings = self.kube.try_create(self.path(POD), body)
+        except KubeError as error:
+            if error.lacks_right or error.unauthorized or error.retryable:
+                why = "needs the right to create pods" if error.lacks_right else str(error)
+                raise FactUnavailable(why) from error
+            return DryRunAnswer(None, error.said)
+        return DryRunAnswer(ClusterPod(made), warnings=warnings)
+
+
+def read_row(row: Json) -> ClusterPod:
+    """Return the name and the owners of a table's row, or of a whole object."""
+    metadata = part(row, "object", "metadata") or part(row, "metadata")
+    one = ClusterPod({"metadata": metadata})
+    return one.keep("uid", "name", "workload", "owner", "owner_version", "created_s")

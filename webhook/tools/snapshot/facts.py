@@ -1,0 +1,70 @@
+"""ClusterFacts of a cluster: each is read when it is first asked for, and kept with its failure."""
+
+from __future__ import annotations
+
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from webhook.adapters.kube.client import Kube, KubeError
+from webhook.tools.snapshot.objects import FactUnavailable, LazyFact
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+NEEDS_RIGHT: Final = "needs the right to "
+"""Beginning of the reason why a fact is unavailable if a right is missing."""
+
+
+class ClusterFacts:
+    """ClusterFacts that are read from one API server with the user's own rights."""
+
+    def __init__(self, kube: Kube) -> None:
+        self.kube = kube
+        self.failures: dict[str, FactUnavailable] = {}
+        """Failures by the name of the fact, so that no request is sent twice."""
+        self.left_out: dict[str, str] = {}
+        """ClusterFacts that `attempt` could not read, in words, and why."""
+
+    def attempt(self, read: Callable[[], T], what: str = "") -> T | None:
+        """Return the result of `read`; None if it is unavailable, noted under `what` if given."""
+        try:
+            return read()
+        except FactUnavailable as error:
+            if what:
+                self.left_out.setdefault(what, error.why)
+            return None
+
+
+def fact(right: str) -> Callable[[Callable[[Any], T]], LazyFact[T]]:
+    """Decorate a method of `ClusterFacts` that reads one fact; `right` is as in "list nodes".
+
+    The fact raises FactUnavailable if it cannot be read, and KubeError if nothing answers at all.
+    """
+
+    def decorate(read: Callable[[Any], T]) -> LazyFact[T]:
+        @wraps(read)
+        def once(found: ClusterFacts) -> T:
+            name = read.__name__
+            if name not in found.failures:
+                try:
+                    return asking(right, lambda: read(found))
+                except FactUnavailable as error:
+                    found.failures[name] = error
+            raise type(found.failures[name])(found.failures[name].why)
+
+        return LazyFact(once)
+
+    return decorate
+
+
+def asking(right: str, read: Callable[[], T]) -> T:
+    """Return the result of `read`; raises FactUnavailable for a KubeError with an answer."""
+    try:
+        return read()
+    except KubeError as error:
+        if not error.code or error.unauthorized:
+            raise
+        why = f"{NEEDS_RIGHT}{right}" if error.forbidden else f"{right}: {error}"
+        raise FactUnavailable(why) from error

@@ -1,0 +1,278 @@
+"""Workloads, their pods and why these were denied; only the workload itself has to be readable."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from webhook.core.pod.fields import as_objects
+from webhook.core.words import counted
+from webhook.tools.snapshot.cluster import read_row
+from webhook.tools.snapshot.kinds import (
+    CRON_JOB,
+    DAEMON_SET,
+    DEPLOYMENT,
+    JOB,
+    POD,
+    REPLICA_SET,
+    WorkloadKind,
+)
+from webhook.tools.snapshot.objects import ClusterObject
+from webhook.tools.snapshot.pod import ClusterPod
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from webhook.core.kinds.workloads import Workload
+    from webhook.tools.snapshot.cluster import ClusterSnapshot
+
+    Json = dict[str, Any]
+
+MOST_BETWEEN: Final = 16
+"""Maximum number of owners that are read between pods and the object."""
+MOST_READ: Final = 20
+"""Maximum number of pods that are read whole, the newest."""
+_DEEPEST: Final = 5
+"""Maximum number of owners above each other."""
+_VERSION: Final = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?v[a-z0-9]{1,30}")
+_DENIED: Final = " denied the request: "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadState:
+    """A workload and its pods."""
+
+    kind: str
+    """Kind as Kubernetes writes it: `Deployment`."""
+    name: str
+    raw: Json | None = None
+    """The object; None if only its pods were read."""
+    pods: tuple[ClusterPod, ...] = ()
+    """Its pods that have not ended; of a Job all."""
+    running: int = 0
+    """Number of pods that have not ended."""
+    wanted: int | None = None
+    """Number of pods that there should be; None if unknown."""
+    denials: tuple[str, ...] = ()
+    """Reasons why pods could not be created: of conditions, else of Events, else of a dry run."""
+    tried: bool = False
+    """True if the denial is the answer to a dry run."""
+    ended: str = ""
+    """State of a Job that creates no more pods: `is complete: 1 pod succeeded, 0 failed`."""
+    failed: str = ""
+    """Reason why a Job has failed; empty if it has not."""
+
+    @property
+    def template(self) -> ClusterPod:
+        """The template of its pods as a pod; an empty one if it was not read."""
+        return ClusterPod(ClusterObject(self.raw or {}).part("spec", "template"))
+
+
+def read_workload(snapshot: ClusterSnapshot, kind: WorkloadKind, name: str) -> WorkloadState | None:
+    """Return a workload of a kind of Kubernetes; None if it does not exist.
+
+    Raises FactUnavailable or KubeError if it cannot be read.
+    """
+    raw = snapshot.find(kind, name)
+    if raw is None:
+        return None
+    workload, made_by = ClusterObject(raw), kind
+    if kind is CRON_JOB:
+        jobs = snapshot.attempt(
+            partial(snapshot.owned, JOB, [workload.uid]), "the Jobs of this CronJob"
+        )
+        newest = max(jobs or (), key=lambda one: one.created_s or 0.0, default=None)
+        if newest is None:
+            return WorkloadState(kind=kind.name, name=name, raw=raw, wanted=0)
+        workload, made_by = newest, JOB
+    owners = [workload.uid]
+    equal = workload.part("spec", "selector", "matchLabels")
+    labels = ",".join(f"{key}={value}" for key, value in equal.items())
+    if kind is DEPLOYMENT:
+        sets = snapshot.attempt(
+            partial(snapshot.owned, REPLICA_SET, owners, labels),
+            "the ReplicaSets of this Deployment",
+        )
+        owners = [*owners, *(one.uid for one in sets or ())]
+    pods: list[ClusterPod] = []
+    if labels:
+        pods = snapshot.attempt(partial(snapshot.owned, POD, owners, labels), "its pods") or []
+    running = [one for one in pods if not one.ended]
+    wanted, (ended, failed) = _wanted(workload, made_by), _ended(workload, made_by)
+    denials, tried = _failures(workload), False
+    if not denials and len(running) < wanted:
+        denials = _newest_denial(snapshot, owners)
+        if not denials:
+            # Events are gone after an hour, and nothing else states why a Job has no pods. The dry
+            # run is the user's, so a policy that depends on the user may answer otherwise.
+            trial = snapshot.attempt(
+                partial(snapshot.try_create, workload.name, workload.part("spec", "template")),
+                "whether its pods are denied",
+            )
+            denials = [trial.denial] if trial and trial.denial else []
+            tried = bool(denials)
+    # A failed pod of a Job is news; other controllers' failed pods stay until they are deleted.
+    return WorkloadState(
+        kind=kind.name,
+        name=name,
+        raw=workload.raw if made_by is kind else raw,
+        pods=tuple(pods if made_by is JOB else running or pods),
+        running=len(running),
+        wanted=wanted,
+        denials=tuple(denials),
+        tried=tried,
+        ended=ended,
+        failed=failed,
+    )
+
+
+def _newest_denial(snapshot: ClusterSnapshot, owners: list[str]) -> list[str]:
+    reads = [
+        partial(snapshot.newest_event, f"involvedObject.uid={uid},reason=FailedCreate")
+        for uid in owners[-3:]
+    ]
+    found = [snapshot.attempt(read, "Events") or ("", "") for read in reads]
+    return [*filter(None, [max(found)[1]])]
+
+
+def _failures(workload: ClusterObject) -> list[str]:
+    """Return the failures in the status: they hold as long as they stay there, unlike Events."""
+    return [
+        str(one.get("message") or "")
+        for one in as_objects(workload.part("status").get("conditions"))
+        if one.get("type") == "ReplicaFailure" and one.get("status") == "True"
+    ]
+
+
+def _wanted(workload: ClusterObject, kind: WorkloadKind) -> int:
+    spec, status = workload.part("spec"), workload.part("status")
+    if kind is DAEMON_SET:
+        return _count(status.get("desiredNumberScheduled"), 0)
+    if kind is not JOB:
+        return _count(spec.get("replicas"), 1)
+    if _ended(workload, kind)[0]:
+        return 0
+    at_once = _count(spec.get("parallelism"), 1)
+    left = _count(spec.get("completions"), at_once) - _count(status.get("succeeded"), 0)
+    return max(0, min(at_once, left))
+
+
+def _ended(workload: ClusterObject, kind: WorkloadKind) -> tuple[str, str]:
+    """Return the state of a Job that creates no more pods, and why it failed; else empty texts.
+
+    Source: JobStatus in kubernetes/api/batch/v1.
+    """
+    if kind is not JOB:
+        return "", ""
+    status = workload.part("status")
+    succeeded, failed = (_count(status.get(key), 0) for key in ("succeeded", "failed"))
+    counts = f"{counted(succeeded, 'pod')} succeeded, {failed} failed"
+    for name in ("Failed", "FailureTarget"):
+        condition = workload.condition(name)
+        if condition and condition.status == "True":
+            said = ": ".join(filter(None, (condition.reason, condition.message)))
+            return f"has failed: {counts}", said
+    complete = workload.condition("Complete")
+    if (complete and complete.status == "True") or status.get("completionTime"):
+        return f"is complete: {counts}", ""
+    suspended = workload.part("spec").get("suspend") is True
+    return (f"is suspended: {counts}", "") if suspended else ("", "")
+
+
+def _count(value: object, default: int) -> int:
+    return value if type(value) is int and value >= 0 else default
+
+
+def read_owned(
+    snapshot: ClusterSnapshot, kind: WorkloadKind, name: str
+) -> WorkloadState | dict[str, str]:
+    """Return an object of any kind by its pods, else the kinds of similar ones by name.
+
+    The object itself is not read, since rights to other products' kinds are rare: a pod names its
+    owner, and that its own. Raises FactUnavailable if pods cannot be listed.
+    """
+    singular = kind.name.lower().partition(".")[0]
+    kinds = frozenset({singular, *_singulars(singular)})
+    rows = snapshot.pod_rows
+    owners = _Owners(snapshot, kinds, name)
+    found = [row for row in rows if owners.include(row)]
+    known = {
+        one.name: one.kind
+        for row in rows
+        for one in (row.owner, row.workload)
+        if one and one.kind.lower() in kinds
+    }
+    denial = ""
+    if not found:
+        fields = f"involvedObject.name={name},type=Warning"
+        event = snapshot.attempt(partial(snapshot.newest_event, fields, kinds, _DENIED), "Events")
+        denial = event[1] if event else ""
+    if not found and not denial:
+        return known
+    newest = sorted(found, key=lambda one: one.created_s or 0.0, reverse=True)[:MOST_READ]
+    read = [snapshot.attempt(partial(snapshot.find_pod, one.name)) for one in newest]
+    pods = [one for one in read if one]
+    running = [one for one in pods if not one.ended]
+    return WorkloadState(
+        kind=owners.kind or known.get(name) or min(kinds, key=len),
+        name=name,
+        pods=tuple(running or pods),
+        running=len(running) if len(found) <= MOST_READ else len(found),
+        denials=(denial,) if denial else (),
+    )
+
+
+def _singulars(word: str) -> Iterator[str]:
+    """Yield possible singulars of a plural: `pytorchjobs`, `classes`, `policies`."""
+    for ending, one in (("s", ""), ("es", ""), ("ies", "y")):
+        if word.endswith(ending) and len(word) > len(ending) + 1:
+            yield word.removesuffix(ending) + one
+
+
+class _Owners:
+    """Finds an object among the owners of others."""
+
+    def __init__(self, snapshot: ClusterSnapshot, kinds: frozenset[str], name: str) -> None:
+        self._snapshot = snapshot
+        self._kinds = kinds
+        self._name = name
+        self._between: dict[str, ClusterPod | None] = {}
+        self.kind = ""
+        """Kind of the object as Kubernetes writes it, once it was found."""
+
+    def include(self, found: ClusterPod) -> bool:
+        """Return True if the object owns this one, or an owner of it.
+
+        Owners in between are read if they begin with its name, as nearly all do.
+        """
+        for _ in range(_DEEPEST):
+            owners = [one for one in (found.owner, found.workload) if one and self._is_kind(one)]
+            for owner in owners:
+                if owner.name == self._name:
+                    self.kind = owner.kind
+                    return True
+            above = None if owners else self._owner_of(found)
+            if above is None:
+                return False
+            found = above
+        return False
+
+    def _is_kind(self, owner: Workload) -> bool:
+        return owner.kind.lower() in self._kinds
+
+    def _owner_of(self, found: ClusterPod) -> ClusterPod | None:
+        """Read the owner of an object, each once and few in all; None if that fails."""
+        version, owner = found.owner_version, found.owner
+        if owner is None or not owner.name.startswith(self._name):
+            return None
+        if not _VERSION.fullmatch(version):
+            return None
+        root = f"/apis/{version}" if "/" in version else f"/api/{version}"
+        kind = WorkloadKind(owner.kind, root)
+        path = self._snapshot.path(kind, owner.name)
+        if path not in self._between and len(self._between) < MOST_BETWEEN:
+            raw = self._snapshot.attempt(partial(self._snapshot.find, kind, owner.name))
+            self._between[path] = None if raw is None else read_row(raw)
+        return self._between.get(path)
