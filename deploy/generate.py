@@ -11,6 +11,7 @@
 | block chart-values | the chart's values.yaml and values.schema.json |
 | block denial-reasons | `Reason` in webhook/core/pod/findings.py |
 | blocks pod-events, node-events | `EventReason` in webhook/core/node/events.py |
+| block sharing-codes | `SharingCode` in webhook/core/node/verdict.py |
 | block commands | what each command of vramwarden says by --help, and recordings of the tests |
 | block alerts | templates/monitoring.yaml of the chart |
 | blocks webhook-metrics, sentry-metrics | what both register and show at /metrics |
@@ -218,6 +219,7 @@ BLOCKS: Final[dict[str, Callable[[], Iterable[str]]]] = {
     "alerts": references.alerts,
     "pod-events": lambda: references.events("Pod"),
     "node-events": lambda: references.events("Node"),
+    "sharing-codes": references.sharing_codes,
     "webhook-metrics": lambda: references.metrics_of(references.webhook_metrics().registry),
     "sentry-metrics": lambda: references.metrics_of(
         references.sentry_metrics().registry, besides="node"

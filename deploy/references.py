@@ -19,6 +19,7 @@ from webhook.cli.main import SECTIONS, main
 from webhook.core.admission.decide import Outcome, Phase
 from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures
 from webhook.core.node.events import EventReason
+from webhook.core.node.verdict import SharingCode
 from webhook.core.nvidia.drivers import SeenGpu
 from webhook.core.placement.binding_review import BindingOutcome
 from webhook.core.policy.values import EnforceBy, Policy
@@ -329,6 +330,11 @@ def alerts() -> Iterator[str]:
     yield from table(
         ["severity", "alerts"], ([severity, ", ".join(links)] for severity, links in found.items())
     )
+
+
+def sharing_codes() -> Iterator[str]:
+    """Yield the table of the codes of the verdict on a node's sharing."""
+    yield from table(["code", "means"], ([f"`{one}`", one.means] for one in SharingCode))
 
 
 def events(about: str) -> Iterator[str]:

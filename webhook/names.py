@@ -82,12 +82,8 @@ NODE_GPUS_ANNOTATION: Final = PREFIX + "gpus"
 NODE_ASKS_LABEL: Final = PREFIX + "whole-gpu-pods"
 """The agent's question which pods on its node have whole GPUs, named by its value; the webhook's
 replicas answer in the node's list of assignments."""
-NODE_HELD_ANNOTATION: Final = PREFIX + "held"
-"""Why nobody is newly given a GPU of this node; absent where somebody may be."""
-LONGEST_HELD: Final = 512
-"""Number of its characters that are read."""
 NODE_SHARING_ANNOTATION: Final = PREFIX + "sharing"
-"""Reason and sentence of the Event about GPUs that cannot be shared; absent if all can."""
+"""Whether the node is shared and why not, as `Code: sentence`; see `core.node.verdict`."""
 NODE_DRA_ANNOTATION: Final = PREFIX + "dra-driver"
 """The DRA drivers that offer the node's GPUs, or did five minutes ago, with commas."""
 
@@ -196,8 +192,7 @@ READ_KEYS: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
     ("Pod", "annotations"): (*OUR_ANNOTATIONS, IN_PLACE_OF_ANNOTATION),
     ("Pod", "labels"): (MANAGED_LABEL, WORKLOAD_LABEL),
     ("Node", "annotations"): (
-        *(NODE_GPUS_ANNOTATION, NODE_HELD_ANNOTATION, NODE_SHARING_ANNOTATION),
-        NODE_DRA_ANNOTATION,
+        *(NODE_GPUS_ANNOTATION, NODE_SHARING_ANNOTATION, NODE_DRA_ANNOTATION),
     ),
     ("Node", "labels"): (
         *(NODE_GPU_LABEL, NODE_GPU_MEMORY_LABEL, NODE_GPU_MEMORY_FREE_LABEL, NODE_GPU_COUNT_LABEL),

@@ -44,7 +44,9 @@ def test_capacity_labels_and_the_list_appear_and_those_of_others_stay(agent, nod
     }
     gpus = json.loads(node.read()["metadata"]["annotations"]["vramwarden.io/gpus"])
     assert [(gpu["uuid"], gpu["index"]) for gpu in gpus] == [("GPU-a", 0), ("GPU-b", 1)]
-    assert len(agent.events("node patched")) == 1
+    *verdicts, last = agent.events("node patched")
+    assert all("annotations[vramwarden.io/sharing]" in str(one["changes"]) for one in verdicts)
+    assert "labels[vramwarden.io/gpu]" in str(last["changes"])
 
 
 def test_capacity_that_is_zeroed_or_removed_comes_back(agent, node):

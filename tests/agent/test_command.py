@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.agent.stepped import SHARING, is_verdict
 from tests.support import strangers
 from tests.support.agents import MEASURED, VRAM, AgentProcess
 from tests.support.programs import wait_until
@@ -175,7 +176,8 @@ def test_a_fixed_amount_needs_no_driver_and_promises_no_enforcement(without_driv
             "vramwarden.io/gpu": "true",
             "vramwarden.io/gpu-memory-mib": "49152",
             "vramwarden.io/enforcement": "none",
-        }
+        },
+        "annotations": {SHARING: "Shared: its GPUs are shared by memory"},
     }
     assert status["status"]["capacity"] == {VRAM: "48Gi"}
     assert done.returncode == 0
@@ -256,15 +258,17 @@ PLUGIN = {"status": {"allocatable": {"nvidia.com/gpu": "8"}}}
 def test_once_leaves_a_node_with_the_plugin_alone_and_says_the_cure_alone(
     agent, without_driver, cluster, inside
 ):
-    """It needs no driver for that, and gives no advice on how to share."""
+    """It needs no driver for that, gives no advice on how to share, and writes its verdict."""
     cluster.put(NODE, PLUGIN)
     environment = {"NVIDIA_VISIBLE_DEVICES": inside} if inside else {}
     done = (agent if inside else without_driver).run("--once", *cluster.options, **environment)
-    assert (done.returncode, done.stdout, cluster.sent()) == (0, "", [])
-    *driver, sharing, last = done.stderr.splitlines()
-    assert sharing.startswith("sharing: the GPUs of this node are not shared by memory")
+    ((_, _, sent),) = cluster.sent()
+    assert (done.returncode, list(sent["metadata"])) == (0, ["annotations"])
+    *driver, sharing = done.stderr.splitlines()
+    assert sharing.startswith("sharing: a device plugin offers the GPUs whole")
+    assert sharing.removeprefix("sharing") in sent["metadata"]["annotations"][SHARING]
     assert "nvidia.com/gpu.deploy.device-plugin=false" in sharing
-    assert (last, bool(driver)) == ("nothing to patch", not inside)
+    assert bool(driver) == (not inside)
 
 
 def test_once_withdraws_what_nobody_has_and_keeps_what_nobody_can_count(agent, cluster):
@@ -274,7 +278,7 @@ def test_once_withdraws_what_nobody_has_and_keeps_what_nobody_can_count(agent, c
     done = agent.run(*DRY, *cluster.options)
     (held,) = documents(done.stdout)
     assert (done.returncode, list(held["metadata"])) == (0, ["annotations"])
-    assert "pods may have VRAM here" in held["metadata"]["annotations"]["vramwarden.io/held"]
+    assert "pods may have VRAM here" in held["metadata"]["annotations"][SHARING]
     assert "pods may have VRAM here" in done.stderr
     done = agent.run(*DRY, *cluster.options, "--namespace", "vramwarden")  # which has no list
     metadata, status = documents(done.stdout)
@@ -285,8 +289,9 @@ def test_once_withdraws_what_nobody_has_and_keeps_what_nobody_can_count(agent, c
 def test_once_waits_for_gpus_that_are_in_use(agent):
     agent.script("driver 570.86.15\ngpu GPU-a total=85899345920 used=1073741824 name=H200\n")
     done = agent.run("--once", "--dry-run")
-    assert (done.returncode, done.stdout) == (0, "")
-    assert "sharing: drain the whole-GPU pods first" in done.stderr
+    (verdict,) = documents(done.stdout)
+    assert verdict["metadata"]["annotations"][SHARING].startswith("InUse: ")
+    assert "drain the whole-GPU pods first" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -361,7 +366,7 @@ def test_an_agent_that_was_there_before_the_driver_ends_once_the_kernel_has_one(
         assert early.process.wait(60) == 75
     assert early.events()[-1]["msg"] == "a new container is needed"
     assert "agent.runtimeClassName" in early.events()[-1]["why"]
-    assert cluster.sent() == []
+    assert all(is_verdict(body) for *_, body in cluster.sent())
     agent.options = options
     with agent:  # the new container, with the library
         agent.wait_for("node patched")

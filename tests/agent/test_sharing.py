@@ -30,9 +30,10 @@ from webhook.core.node.access import Access
 from webhook.core.node.driver import LOADED_AFTER_S, Driver, after_scan, why_unready
 from webhook.core.node.inventory import Scan
 from webhook.core.node.sharing import CLAIMED_S, SETTLE_S, YOUNG_S
+from webhook.core.node.verdict import SharingCode, read_sharing, why_closed
 from webhook.core.placement.assignments import Whole
 from webhook.core.pod.whole import Slice
-from webhook.names import NODE_ASKS_LABEL
+from webhook.names import NODE_ASKS_LABEL, NODE_SHARING_ANNOTATION
 from webhook.nodekit.program import NewContainerNeededError
 
 # What is heard: a patch is somebody else's change of the node.
@@ -119,16 +120,16 @@ STORIES = {
     "one that comes to pods leaves what they have until they are gone": [
         STARTS,
         (20, [SOMEBODY], "1000Mi"),
-        (20, [plugin("1")], "256Mi held", BESIDE),
-        (20, [plugin("2")], "256Mi held"),
-        (20, [plugin("3")], "256Mi held"),
+        (20, [plugin("1")], "256Mi drains", BESIDE),
+        (20, [plugin("2")], "256Mi drains"),
+        (20, [plugin("3")], "256Mi drains"),
         (20, [NOBODY], "0", NOT_SHARED),
     ],
     "and all of it while nobody can say what they have": [
         STARTS,
         (20, [UNREAD], "1000Mi"),
-        (20, [plugin("1")], "1000Mi held", BESIDE),
-        (20, [plugin("2")], "1000Mi held"),
+        (20, [plugin("1")], "1000Mi drains", BESIDE),
+        (20, [plugin("2")], "1000Mi drains"),
         (20, [NOBODY], "0", NOT_SHARED),
     ],
     "a restart beside the plugin keeps what is shown until it knows of pods": [
@@ -180,21 +181,21 @@ STORIES = {
     **{
         f"a hold outlasts a kubelet that restarts, and an agent: {name}": [
             STARTS,
-            (20, [SOMEBODY, sign], "256Mi held", BESIDE),
-            (1, [NOBODY, GONE_PLUGIN], "0 held"),
-            (0, [RESTART, FINE, NOBODY, NODE], "0 held", BESIDE),
+            (20, [SOMEBODY, sign], "256Mi drains", BESIDE),
+            (1, [NOBODY, GONE_PLUGIN], "0 drains"),
+            (0, [RESTART, FINE, NOBODY, NODE], "0 drains", BESIDE),
             (SETTLE_S, [FINE], "1000Mi", SHARED),
         ]
         for name, sign in (("there", plugin()), ("away", AWAY))
     },
     "a plugin that restarts beside shares is told once": [
         GIVES,
-        (20, [plugin()], "256Mi held", BESIDE),
+        (20, [plugin()], "256Mi drains", BESIDE),
         *3 * [
-            (20, [GONE_PLUGIN, BUSY], "256Mi held"),
-            (SETTLE_S - 0.1, [plugin()], "256Mi held"),
+            (20, [GONE_PLUGIN, BUSY], "256Mi drains"),
+            (SETTLE_S - 0.1, [plugin()], "256Mi drains"),
         ],
-        (20, [GONE_PLUGIN, BUSY], "256Mi held"),
+        (20, [GONE_PLUGIN, BUSY], "256Mi drains"),
         (SETTLE_S, [BUSY], "1000Mi", SHARED),
     ],
     # Pods with whole GPUs.
@@ -278,13 +279,13 @@ STORIES = {
     ],
     "a DRA driver that comes to pods holds the node": [
         GIVES,
-        (1, [slices("GPU-a")], "256Mi held gpu.nvidia.com", BESIDE),
+        (1, [slices("GPU-a")], "256Mi drains gpu.nvidia.com", BESIDE),
         (1, [NOBODY], "0 gpu.nvidia.com", NOT_SHARED),
     ],
     # A cluster admin's label.
     "a label that forbids to share waits for the pods": [
         GIVES,
-        (10, [label("false")], "256Mi held", UNTIL),
+        (10, [label("false")], "256Mi drains", UNTIL),
         (10, [NOBODY], "0", NO_LONGER),
     ],
 }  # fmt: skip
@@ -293,7 +294,7 @@ STORIES = {
 WITHOUT_LISTS = {
     "an agent that reads no lists never withdraws": [
         (0, [FINE, NODE], "1000Mi"),
-        (1, [plugin()], "1000Mi held", BESIDE),
+        (1, [plugin()], "1000Mi drains", BESIDE),
     ],
     "and asks nobody for pods with whole GPUs": [(0, [FINE, NODE], "1000Mi")],
 }
@@ -306,20 +307,24 @@ def bench(monkeypatch):
 
 
 def ours(bench):
-    """Return what the node shows of ours, but for the cluster admin's label and the question."""
+    """Return what the node shows of ours, except for `share`, the question and the verdict."""
     keys = (*bench.labels, *bench.annotations)
-    aside = {"vramwarden.io/share", NODE_ASKS_LABEL}
+    aside = {"vramwarden.io/share", NODE_ASKS_LABEL, NODE_SHARING_ANNOTATION}
     return [key for key in keys if key.startswith("vramwarden.io/") and key not in aside]
 
 
 def shows(bench):
-    """Return the capacity, whether it is held, and which DRA driver was seen."""
-    marks = {"vramwarden.io/held": "held", "vramwarden.io/dra-driver": None}
-    found = [word or bench.annotations[key] for key, word in marks.items() if key in ours(bench)]
-    held = bench.annotations.get("vramwarden.io/held", "")
-    assert not held or "no other pod is given any" in held
-    lists = bench.capacity not in {None, "0"} or bool(held)
-    assert ("vramwarden.io/gpu" in ours(bench), len(ours(bench)) > len(found)) == (lists, lists)
+    """Return the capacity, whether the node drains, and which DRA driver was seen."""
+    verdict = read_sharing(bench.node)
+    drains = verdict.code is SharingCode.DRAINING
+    driver = bench.annotations.get("vramwarden.io/dra-driver")
+    found = [*(["drains"] if drains else []), *([driver] if driver else [])]
+    is_listed = bench.capacity not in {None, "0"} or drains
+    assert ("vramwarden.io/gpu" in ours(bench), len(ours(bench)) > bool(driver)) == (
+        is_listed,
+        is_listed,
+    )
+    assert bool(why_closed(bench.node)) == (not is_listed or drains)
     assert bench.allocatable.get(VRAM) == bench.capacity
     return " ".join(filter(None, [bench.capacity, *found]))
 
@@ -462,10 +467,7 @@ def test_pods_with_whole_gpus_that_are_idle_keep_the_node_from_being_shared(benc
         bench.hear(FINE, after_s=ASK_EVERY_S)
     assert (ours(bench), bench.capacity, bench.told()) == ([], None, [DRAIN])
     (line,) = [line for line in bench.lines() if LINES.get(line["msg"]) == DRAIN]
-    idle = (
-        "they may use nothing now, and have GPUs all the same: team/0, team/1, team/2 and 2 more;"
-    )
-    assert idle in line["why"]
+    assert "even if they use nothing (team/0, team/1, team/2 and 2 more);" in line["why"]
     assert bench.unready() == ""
     bench.whole_pods = ()
     bench.hear(FINE, after_s=ASK_EVERY_S)

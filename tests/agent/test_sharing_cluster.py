@@ -18,9 +18,8 @@ from webhook.core.placement.assignments import (
     write_assignments,
     write_whole,
 )
-from webhook.names import NODE_ASKS_LABEL, NODE_SHARE_LABEL
+from webhook.names import NODE_ASKS_LABEL, NODE_SHARE_LABEL, NODE_SHARING_ANNOTATION
 from webhook.names import NODE_DRA_ANNOTATION as MARK
-from webhook.names import NODE_HELD_ANNOTATION as HELD
 
 EVENTS = {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"]}
 IN_USE = BOTH.replace("GPU-b", "GPU-b used=1073741824")
@@ -143,7 +142,8 @@ def test_a_plugin_that_comes_to_a_share_waits_until_that_has_ended(
         assert "device plugin" in agent.wait_for("the GPUs are shared and offered whole")["why"]
         wait_until("an Event", lambda: told() == ["SharedBesidePlugin"])
         node.wait_for("1Gi")
-        assert "no other pod is given any" in node.read()["metadata"]["annotations"][HELD]
+        verdict = node.read()["metadata"]["annotations"][NODE_SHARING_ANNOTATION]
+        assert verdict.startswith("Draining: a device plugin")
         listed({})
         node.wait_for("0")
         expected = ["SharedBesidePlugin", "GPUsNotShared"]

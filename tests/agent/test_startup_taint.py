@@ -89,7 +89,9 @@ def test_without_the_option_no_taint_is_touched(monkeypatch):
 
 
 def test_a_dry_run_takes_no_taint_off(monkeypatch):
-    bench = Bench(monkeypatch, startup_taint=TAINT, dry_run=True)
+    bench = Bench(monkeypatch)
     bench.hear(bench.edit({**TAINTED, **plugin()}))
+    bench = bench.restarted(startup_taint=TAINT, dry_run=True)
+    bench.hear(bench.see_node())
     assert bench.sent == []
     assert bench.lines()[-1]["why"] == f"taints[{TAINT}]: removed"

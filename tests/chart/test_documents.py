@@ -309,12 +309,11 @@ def test_every_test_that_security_names_exists():
             assert list((ROOT / "tests" / folder).glob(pattern)), pattern
 
 
-ABOUT_GPUS = {one for one in EventReason if one.startswith(("GPU", "VRAM"))} - {
-    EventReason.NOT_SHARED, EventReason.GPUS_SHARED
-}  # fmt: skip
+ELSEWHERE = {one for one in EventReason if one.startswith(("GPU", "VRAM", "Shared"))}
+"""Of GPUs, and of sharing, which the node's verdict explains."""
 
 
 def test_every_event_of_a_node_is_listed_and_no_other():
-    known = {one for one in EventReason if one.about == "Node"} - ABOUT_GPUS
+    known = {one for one in EventReason if one.about == "Node"} - ELSEWHERE - {EventReason.DRAIN}
     listed = re.findall(r"^\| Event `(\w+)` \|", NODES.read_text(), re.MULTILINE)
     assert sorted(listed) == sorted(known)

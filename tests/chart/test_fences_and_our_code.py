@@ -198,7 +198,10 @@ def agent(fences):
 
 def test_the_agent_shows_on_its_node_what_it_found(fences, agent):
     patch_node(fences.admin, {"status": KUBELET}, "/status")
-    notes = {"vramwarden.io/gpus": "[]", names.NODE_HELD_ANNOTATION: "by a device plugin"}
+    notes = {
+        "vramwarden.io/gpus": "[]",
+        names.NODE_SHARING_ANNOTATION: "NotShared: a device plugin",
+    }
     patch_node(agent, {"metadata": {"labels": LABELS, "annotations": notes}})
     patch_node(agent, SHOWN, "/status")
     shown = agent.request("GET", NODE)["status"]
@@ -212,14 +215,17 @@ def test_a_stolen_token_of_an_agent_brings_no_raw_or_long_text_to_the_replicas(a
     raw = "\x1b]0;pwn\x07\n\u202e"
     entry = {"memory": 8 * GIB, "product": "x", "index": 0}
     gpus = [{**entry, "uuid": uuid} for uuid in (f"GPU-{raw}", "G" * 100_000, "GPU-a")]
-    notes = {"vramwarden.io/gpus": json.dumps(gpus), names.NODE_HELD_ANNOTATION: raw + "h" * 9999}
+    notes = {
+        "vramwarden.io/gpus": json.dumps(gpus),
+        names.NODE_SHARING_ANNOTATION: f"Draining: {raw}{'h' * 9999}",
+    }
     patch_node(agent, {"metadata": {"annotations": notes}})
     try:
         node = PlacementApi(replica, NAMESPACE).node(OWN)
     finally:
         patch_node(agent, {"metadata": {"annotations": dict.fromkeys(notes)}})
     assert ([gpu.uuid for gpu in node.gpus], node.unread) == (["GPU-a"], 2)
-    assert (node.held.isprintable(), len(node.held)) == (True, 512)
+    assert (node.held.isprintable(), len(node.held)) == (True, 256)
 
 
 def test_the_agent_and_the_sentry_read_who_has_their_gpus_and_the_agent_watches(fences, agent):

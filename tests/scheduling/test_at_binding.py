@@ -276,7 +276,7 @@ def test_no_text_of_a_node_reaches_pods_lists_and_events_raw_or_long(cluster, re
         "vramwarden.io/gpus": json.dumps([shown[0] | malformed.get("gpus", {}), shown[1]])
     }
     if "held" in malformed:
-        annotations["vramwarden.io/held"] = malformed["held"]
+        annotations["vramwarden.io/sharing"] = f"Draining: {malformed['held']}"
     logged = [len(server.log()) for server in replicas]
     patch(cluster.api, "/api/v1/nodes/n1", {"metadata": {"annotations": annotations}})
     if "gpus" in malformed:

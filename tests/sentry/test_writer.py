@@ -236,11 +236,8 @@ def annotated(**annotations):
     return {"metadata": {"annotations": {f"vramwarden.io/{k}": v for k, v in annotations.items()}}}
 
 
-def labelled(share):
-    return {"metadata": {"labels": {"vramwarden.io/share": share}}}
-
-
 GPU = {"uuid": "GPU-a", "memory": GIB, "product": "H200", "index": 0}
+ONE = json.dumps([GPU])
 BROKEN = {**GPU, "uuid": "GPU-b", "healthy": False, "fault": "is broken"}
 
 
@@ -248,16 +245,15 @@ BROKEN = {**GPU, "uuid": "GPU-b", "healthy": False, "fault": "is broken"}
     ("node", "field", "known"),
     [
         ({"status": {"capacity": {"vramwarden.io/vram": "80Gi"}}}, "not_shared", ""),
-        (
-            {"status": {"allocatable": {"nvidia.com/gpu": "2"}}}, "not_shared",
-            "nvidia.com/gpu is offered",
-        ),
-        (labelled("true"), "not_shared", "its agent does not advertise them"),
-        (labelled("false"), "not_shared", "vramwarden.io/share=false"),
-        (annotated(), "held", ""),
-        (annotated(held="by others"), "held", "by others"),
-        (annotated(held="x" * 600), "held", "x" * 512),
-        (annotated(held=""), "held", "annotation vramwarden.io/held"),
+        ({}, "not_shared", "its agent does not advertise them"),
+        (annotated(sharing="NotShared: a plugin"), "not_shared", "a plugin"),
+        (annotated(sharing="NotShared: a plugin"), "held", ""),
+        (annotated(gpus=ONE, sharing="Shared: x"), "held", ""),
+        (annotated(gpus=ONE, sharing="Draining: by others"), "held", "by others"),
+        (annotated(gpus=ONE, sharing="Draining: by others"), "not_shared", ""),
+        (annotated(gpus=ONE, sharing="Draining: " + "x" * 600), "held", "x" * 256),
+        (annotated(gpus=ONE, sharing=""), "held",
+         "its annotation vramwarden.io/sharing cannot be read"),
         (annotated(gpus=json.dumps([GPU, BROKEN])), "faults", {"GPU-b": "is broken"}),
     ],
 )  # fmt: skip

@@ -19,6 +19,7 @@ from webhook.tools.check.judge.facts import (
     OurWebhook,
     OwnWorkload,
     PolicyFacts,
+    judge_without_agent,
 )
 from webhook.tools.check.judge.webhook import EXPECTED
 from webhook.tools.snapshot.node import ClusterNode
@@ -43,9 +44,9 @@ def a_stored_node(name="n1", labels=None, taints=(), metadata=None, **status):
     return merged(node, {"metadata": metadata or {}, "status": status})
 
 
-def a_node(name="n1", labels=None, *, slices=(), age_s=float("inf"), **fields):
+def a_node(name="n1", labels=None, **fields):
     """Return a node with GPUs."""
-    found = ClusterNode(a_stored_node(name, labels, **fields), slices=slices, age_s=age_s)
+    found = ClusterNode(a_stored_node(name, labels, **fields))
     assert found.shows_gpus
     return found
 
@@ -57,10 +58,19 @@ def checked_pod(path="team-a/eval", *, managed=False, **facts):
     return ClusterPod(raw, managed=managed, **facts)
 
 
+def a_bare_node(name):
+    """Return a node on which no agent runs, as `check --pre` sees it."""
+    raw = a_stored_node(name)
+    return ClusterNode(raw, sharing=judge_without_agent(raw, (), float("inf")))
+
+
 def a_shared_node(name="n1", labels=None, *, vram="80Gi", gpus=({},), **changes):
     """Return a node that shares its GPUs, one of which has what each of `gpus` says."""
     gpu = {"uuid": "GPU-a", "memory": 80 * 2**30, "product": "H100", "index": 0}
-    annotations = {"vramwarden.io/gpus": json.dumps([gpu | one for one in gpus])}
+    annotations = {
+        "vramwarden.io/gpus": json.dumps([gpu | one for one in gpus]),
+        "vramwarden.io/sharing": "Shared: its GPUs are shared by memory",
+    }
     allocatable = {"vramwarden.io/vram": vram, **changes.pop("allocatable", {})}
     return a_node(
         name,
@@ -112,9 +122,9 @@ BEFORE = Facts(
     now_s=NOW_S,
     command="0.1.0",
     groups=frozenset({"apps", "nvidia.com"}),
-    nodes=(a_node("n1"), a_node("n2")),
+    nodes=(a_bare_node("n1"), a_bare_node("n2")),
     node_count=3,
-    slices={},
+    drivers={},
     runtime_class="nvidia",
     own_webhooks=(),
     later_configurations=(),
@@ -174,7 +184,6 @@ INSTALLED = replace(
     has_key=True,
     gpu_nodes=seen(n1=NOW_S - 20, n2=NOW_S - 60),
     pods=(SOUND,),
-    events={},
 )
 INSTALLED = replace(INSTALLED, fence_bindings=INSTALLED.fences)
 """A release that works."""

@@ -32,6 +32,8 @@ from webhook.core.kinds.nodes import (
 from webhook.core.kinds.workloads import Workload
 from webhook.core.node.inventory import Inventory, TrackedGpu
 from webhook.core.node.limits import Proof
+from webhook.core.node.sharing import SharingInputs, judge
+from webhook.core.node.verdict import SharingCode, SharingVerdict
 from webhook.core.pod.gpus import Gpu
 from webhook.tools.snapshot.node import ClusterNode
 from webhook.tools.snapshot.pod import ClusterPod
@@ -187,7 +189,20 @@ def a_node(
         "metadata": {"labels": labels or {}, "annotations": annotations or {}},
         "status": {"capacity": texts, "allocatable": texts},
     }
-    return SceneNode(merged(node, changes), figures)
+    node = merged(node, changes)
+    if gpus or said is not None:
+        written = {"vramwarden.io/sharing": str(_verdict(node, held, not_shared))}
+        node["metadata"]["annotations"] = written | node["metadata"]["annotations"]
+    return SceneNode(node, figures)
+
+
+def _verdict(node: Json, held: str, not_shared: str) -> SharingVerdict:
+    """Return the verdict of its agent on a node with GPUs, of which some pods have VRAM."""
+    if held or not_shared:
+        code = SharingCode.DRAINING if held else SharingCode.NOT_SHARED
+        return SharingVerdict(code, held or not_shared)
+    inputs = SharingInputs(shares=True, has_pods=True, in_use=())
+    return judge(node, inputs).verdict("", has_gpus=True)
 
 
 def _inventory(node: NodeFigures, device_names: str) -> Inventory:

@@ -37,7 +37,7 @@ from webhook.core.node.driver import (
 )
 from webhook.core.node.inventory import Inventory, Scan, observe
 from webhook.core.node.patching import Allowance, is_echo, without_taint
-from webhook.core.node.sharing import Shared, Sharing, limited
+from webhook.core.node.sharing import Shared, Sharing, apply_sharing
 from webhook.core.node.state import (
     Patches,
     changes,
@@ -271,7 +271,7 @@ class Agent:
         if self._settings.expects_sentry:
             api_now_s = self._kube.now_s()
             conditions = self._proofs.sentry_condition(now_s, gpus, api_now_s, acts=acts)
-        state = limited(
+        state = apply_sharing(
             node,
             desired(
                 inventory,
@@ -282,7 +282,7 @@ class Agent:
             ),
             found,
             promised_bytes=self._promised_bytes,
-            asks=self._sharing.asks,
+            question=self._sharing.question,
             claimed_by=self._sharing.claimed_by,
             unshared=inventory.unshared,
         )

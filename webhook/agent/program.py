@@ -15,14 +15,15 @@ from webhook.core.kinds.nodes import read_time
 from webhook.core.node.access import advise, named
 from webhook.core.node.inventory import Inventory, Scan, observe, skipped
 from webhook.core.node.sharing import (
-    Beside,
     Shared,
+    SharingInputs,
+    apply_sharing,
     gpus_in_use,
     is_advertised,
     judge,
-    limited,
 )
 from webhook.core.node.state import changes, desired, patches, read_inventory
+from webhook.core.node.verdict import why_closed
 from webhook.core.placement.assignments import promised_bytes
 from webhook.core.pod.whole import claimants
 from webhook.nodekit.program import run_program
@@ -79,17 +80,18 @@ def scan_once(settings: AgentSettings) -> Once:
         inventory = observe(read_inventory(node), seen, 0.0, settings.grace_s)
         inventory = named(inventory, seen, settings.access)
     age_s, claimed_by = _age_and_claims(settings, node, inventory)
-    beside = Beside(
+    inputs = SharingInputs(
         claimed_by=claimed_by,
         age_s=age_s,
         shares=is_advertised(node),
+        draining=why_closed(node),
         has_pods=None if assigned is None or not settings.namespace else bool(assigned),
         in_use=gpus_in_use(seen) if settings.fixed_bytes is None else (),
     )
-    sharing = judge(node, beside)
+    sharing = judge(node, inputs)
     whole = desired(inventory, assigned)
     promised = None if assigned is None or not settings.namespace else promised_bytes(assigned)
-    state = limited(
+    state = apply_sharing(
         node,
         whole,
         sharing,
@@ -109,7 +111,7 @@ def scan_once(settings: AgentSettings) -> Once:
             *([f"NVML: {seen.failed}"] if seen.failed else []),
             *(f"{one.what}: {one.why}" for one in advice),
             *([f"free memory: {unassigned}"] if unassigned else []),
-            *([f"sharing: {sharing.sentence}"] if sharing.sentence else []),
+            *([f"sharing: {sharing.sentence}"] if sharing.reason else []),
         ),
         unread=unread,
         known=not seen.failed or settings.fixed_bytes is not None or inventory.advertised or off,

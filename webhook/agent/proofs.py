@@ -11,8 +11,8 @@ from webhook.core.kinds.nodes import (
     unmeasured,
     write_time,
 )
-from webhook.core.node.sharing import listed
 from webhook.core.nvidia.drivers import Fault
+from webhook.core.words import named
 from webhook.names import SENTRY_ACTING_CONDITION
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def _why(fault: SentryFault, figures: NodeFigures | None, gpus: Iterable[Gpu]) -
     if fault is SentryFault.DOES_NOT_ACT:
         why = _NO_ACT
     elif fault is SentryFault.NOT_MEASURED and figures:
-        why = f"the sentry of this node cannot measure {listed(unmeasured(figures, gpus))}"
+        why = f"the sentry of this node cannot measure {named(unmeasured(figures, gpus))}"
     else:
         why = _NO_SENTRY
     return f"{why}: {_WITHOUT}"

@@ -1,4 +1,4 @@
-"""Whether the node's GPUs are shared: what is known for that, and what is said about it."""
+"""Decide whether the node's GPUs are shared, from what the agent's threads report."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from webhook.core.node.sharing import (
     CLAIMED_S,
     SETTLE_S,
     YOUNG_S,
-    Beside,
     Shared,
     Sharing,
+    SharingInputs,
     claimed_before,
-    given_away,
     gpus_in_use,
-    has_offered,
+    had_other_allocator,
     is_advertised,
     judge,
+    other_allocators,
 )
+from webhook.core.node.verdict import why_closed
 from webhook.core.pod.whole import claimants
 
 if TYPE_CHECKING:
@@ -107,10 +108,10 @@ class SharingOfNode:
 
         An agent often starts with its node, and so before the plugin has registered again.
         """
-        before, self._offered = self._offered, bool(given_away(node))
+        before, self._offered = self._offered, bool(other_allocators(node))
         if before is None:
             self._on_first_node(node, now_s)
-        first = before is None and (has_offered(node) or now_s < self._young_until_s)
+        first = before is None and (had_other_allocator(node) or now_s < self._young_until_s)
         if self._offered or before or first:
             self._settled_s = now_s + SETTLE_S
 
@@ -131,8 +132,10 @@ class SharingOfNode:
     def due_in_s(self, now_s: float) -> float:
         """Return how long until the passing of time alone may change the judgement."""
         ends = (self._settled_s, self._claimed_until_s, self._young_until_s)
-        asks = (self._asked_s + ASK_EVERY_S,) if self._asked else ()
-        return min((at_s - now_s for at_s in (*ends, *asks) if at_s > now_s), default=float("inf"))
+        next_s = (self._asked_s + ASK_EVERY_S,) if self._asked else ()
+        return min(
+            (at_s - now_s for at_s in (*ends, *next_s) if at_s > now_s), default=float("inf")
+        )
 
     def on_scan(self, scan: Scan) -> None:
         """Remember what is in use."""
@@ -152,22 +155,22 @@ class SharingOfNode:
         """Decide, and say what is new."""
         before, self._settles = self._settles, not self._offered and now_s < self._settled_s
         self._remember_claims(inventory, now_s)
-        beside = self._beside(node, inventory, now_s)
-        found = judge(node, beside)
+        inputs = self._inputs(node, inventory, now_s)
+        found = judge(node, inputs)
         began = self._last is not None and self._last.shared is Shared.NO
         if found.shared is not Shared.NO and (began or (before and not self._settles)):
             # A whole-GPU pod may have started since the last scan.
             self._scan = None
             self._scan_now()
-            beside = self._beside(node, inventory, now_s)
-            found = judge(node, beside)
-        if found.shared is Shared.HELD and self._awaits_pods:
+            inputs = self._inputs(node, inventory, now_s)
+            found = judge(node, inputs)
+        if found.shared is Shared.DRAINING and self._awaits_pods:
             found = Sharing(Shared.NOT_YET)  # the list of who has the GPUs is on its way
         self._last = found
-        is_free = judge(node, replace(beside, whole_pods=())).shared is Shared.YES
+        is_free = judge(node, replace(inputs, whole_pods=())).shared is Shared.YES
         self._ask(now_s, is_needed=is_free and found.shared is Shared.NOT_YET)
         self._shares = (
-            found.shared in {Shared.YES, Shared.HELD}
+            found.shared in {Shared.YES, Shared.DRAINING}
             and inventory.vram_bytes > 0
             and (self._shares or is_advertised(node))
         )
@@ -185,8 +188,8 @@ class SharingOfNode:
             self.claimed_by = ()
 
     @property
-    def asks(self) -> str:
-        """The question for pods with whole GPUs that the node is to carry; empty for none."""
+    def question(self) -> str:
+        """Question for pods with whole GPUs that the node is to carry; empty for none."""
         return self._asked[-1] if self._asked else ""
 
     def _ask(self, now_s: float, *, is_needed: bool) -> None:
@@ -234,12 +237,15 @@ class SharingOfNode:
         answered = scan is not None and not scan.failed and not scan.unsure
         return inventory.vram_bytes > 0 or answered
 
-    def _beside(self, node: Mapping[str, Any], inventory: Inventory, now_s: float) -> Beside:
-        return Beside(
+    def _inputs(self, node: Mapping[str, Any], inventory: Inventory, now_s: float) -> SharingInputs:
+        last = self._last
+        drained = last.sentence if last and last.shared is Shared.DRAINING else ""
+        return SharingInputs(
             claimed_by=self.claimed_by or (None if self._slices is None else ()),
             age_s=YOUNG_S - (self._young_until_s - now_s),
             settles=self._settles or self._awaits_slices,
             shares=self._shares or is_advertised(node),
+            draining=why_closed(node) or drained,
             has_pods=self._has_pods,
             in_use=() if self._fixed else gpus_in_use(self._scan),
             whole_pods=self._whole_pods(now_s) if inventory.vram_bytes else (),

@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 MAX_BYTES: Final = 2**63 - 1
 """The scheduler and the API server hold extended resources in an int64."""
@@ -86,6 +86,20 @@ def named(names: Iterable[str], most: int = 3) -> str:
     every = list(names)
     more = f" and {len(every) - most:,} more" if len(every) > most else ""
     return ", ".join(every[:most]) + more
+
+
+def fitting(names: Sequence[str], room: int, count: int = 0) -> str:
+    """Write at most three names in `room` characters, and how many more there are.
+
+    The first one is cut if it does not fit. `count` is the number of all names, if it is larger.
+    """
+    total = max(count, len(names))
+    for most in range(min(len(names), 3), 0, -1):
+        more = f" and {total - most:,} more" if total > most else ""
+        text = ", ".join(names[:most])
+        if len(text) + len(more) <= room:
+            return text + more
+    return shortened(text, room - len(more)) + more
 
 
 def printable(text: str, limit: int) -> str:

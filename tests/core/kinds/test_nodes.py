@@ -61,8 +61,7 @@ def test_no_text_of_a_stored_object_is_long_or_steers_a_terminal():
         64: [found.driver_version, found.enforcement, found.limit.back_end],
         96: [gpu.product],
         120: [gpu.fault],
-        512: [found.held],
-        300: [found.not_shared],
+        256: [found.held, found.not_shared],
         1024: [found.limit.why],
     }
     texts[64] += [gpu.pods[0].uid, gpu.pods[0].held_by]

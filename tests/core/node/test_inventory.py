@@ -212,7 +212,10 @@ def test_a_gpu_is_skipped_with_a_reason():
     assert after((0.0, scan)).gpus == (a_gpu("a", 1),)
 
 
-WHY = "cannot be shared by memory: the driver reports no memory of its own, as with unified memory"
+WHY = (
+    "cannot be shared by memory: the driver reports no memory of its own, as with unified memory; "
+    "if there is no other GPU, label the node vramwarden.io/share=false"
+)
 LONG = replace(seen("e", None), product="x" * 96)
 
 
@@ -239,9 +242,11 @@ def test_gpus_without_memory_of_their_own_are_named(scans, unshared):
     assert after(*enumerate(scans)).unshared == (f"{unshared} {WHY}" if unshared else "")
 
 
-def test_a_sentence_about_many_gpus_is_cut():
+def test_a_sentence_about_many_gpus_is_cut_before_the_cause():
     many = a_scan(*(replace(LONG, uuid=f"GPU-{number}") for number in range(9)))
-    assert len(after((0.0, many)).unshared) == 256
+    sentence = after((0.0, many)).unshared
+    assert len(sentence) == 256
+    assert sentence.endswith(f"… and 8 more {WHY}")
 
 
 # Laws

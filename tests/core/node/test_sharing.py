@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -11,20 +12,19 @@ from tests.support.gpus import DOWN, a_scan
 from webhook.core.node.inventory import Scan
 from webhook.core.node.sharing import (
     FREE_BYTES,
-    Beside,
     Shared,
     Sharing,
+    SharingInputs,
+    apply_sharing,
     claimed_before,
-    given_away,
     gpus_in_use,
-    has_offered,
+    had_other_allocator,
     is_advertised,
     judge,
-    limited,
-    whole_gpus,
-    why_held,
+    other_allocators,
 )
 from webhook.core.node.state import NodeState, patches, withdrawn
+from webhook.core.node.verdict import read_sharing, why_closed
 from webhook.core.nvidia.drivers import SeenGpu
 from webhook.core.pod.quantity import MIB
 from webhook.names import NODE_SHARE_LABEL, VRAM_RESOURCE
@@ -36,7 +36,7 @@ VALUES = {
         "yes": ({"nvidia.com/gpu": "8"}, False),
     },
     "label": {"absent": None, "true": "true", "false": "false", "anything else": "True"},
-    "advertised": {"no": (False, {}), "yes": (True, {}), "held": (True, {"held": "said"})},
+    "advertised": {"no": (False, ""), "yes": (True, ""), "draining": (True, "said")},
     "pods": {"no": False, "yes": True, "unknown": None},
     "in use": {"no": (), "yes": ("GPU-a",), "unknown": None},
 }
@@ -48,8 +48,8 @@ def a_node(allocatable=None, label=None, **more):
     return {"metadata": {"name": "n", "labels": labels}, "status": status, **more}
 
 
-def judged_beside(node, *, shares=False, has_pods=False, in_use=(), **more):
-    return judge(node, Beside(shares=shares, has_pods=has_pods, in_use=in_use, **more))
+def judged_with(node, *, shares=False, has_pods=False, in_use=(), **more):
+    return judge(node, SharingInputs(shares=shares, has_pods=has_pods, in_use=in_use, **more))
 
 
 def rows():
@@ -67,12 +67,10 @@ def judged(case):
     (offered, settles), label, advertised, pods, in_use = (
         values[cell] for cell, values in zip(case, VALUES.values(), strict=True)
     )
-    shares, marks = advertised
-    known = {"shares": shares, "has_pods": pods, "in_use": in_use, "settles": settles}
-    node = a_node(offered, label)
-    node["metadata"]["annotations"] = {f"vramwarden.io/{key}": one for key, one in marks.items()}
-    found = judged_beside(node, **known)
-    assert bool(found.sentence) == bool(found.reason)
+    shares, draining = advertised
+    known = {"shares": shares, "draining": draining, "has_pods": pods, "in_use": in_use}
+    found = judged_with(a_node(offered, label), settles=settles, **known)
+    assert bool(found.sentence) == (found.shared is not Shared.YES)
     return found.shared, found.reason or ""
 
 
@@ -89,18 +87,18 @@ def test_the_table_has_each_case_once():
 
 def test_what_is_offered_now_does_not_settle():
     node = a_node({"nvidia.com/gpu": "8"})
-    assert judged_beside(node, settles=True) == judged_beside(node)
+    assert judged_with(node, settles=True) == judged_with(node)
 
 
 PLUGIN, DRA = "nvidia.com/gpu.deploy.device-plugin", "nvidia.com/gpu.deploy.dra-driver"
 TEN_MINUTES = 600
 OFFERED, HEEDLESS, FORGOTTEN, OPERATOR, CLAIMS, HAMI = (
-    f"label the node {PLUGIN}=false",
+    f"label the node {PLUGIN}=false,",
     "give its DaemonSet the affinity of deploy/take-the-plugin-off.md",
     "the kubelet forgets it within five minutes",
-    "share at once with vramwarden.io/share=true",
-    f"with NVIDIA's operator by the label {DRA}=false",
-    "`kubectl label node n gpu-`",
+    "until the node is ten minutes old; if none comes, share at once (vramwarden.io/share=true)",
+    f"take the driver off the node (NVIDIA's operator: {DRA}=false), or",
+    "by removing the node's label `gpu`",
 )
 
 
@@ -142,59 +140,63 @@ def test_a_sign_is_found_and_the_cure_is_the_one_that_helps_there(
     amounts = {"capacity": capacity, "allocatable": allocatable}
     status = {part: {"nvidia.com/gpu": one} for part, one in amounts.items() if one is not None}
     node = {"metadata": {"name": "n", "labels": labels}, "status": status}
-    found = judged_beside(node, **beside)
+    found = judged_with(node, **beside)
     assert found.shared is (Shared.YES if cure is None else Shared.NO)
     assert (cure or "") in found.sentence
-    held = judged_beside(node, shares=True, has_pods=True, **beside)
-    assert held.shared is (Shared.YES if cure is None else Shared.HELD)
+    held = judged_with(node, shares=True, has_pods=True, **beside)
+    assert held.shared is (Shared.YES if cure is None else Shared.DRAINING)
     node["metadata"]["labels"] = {**labels, NODE_SHARE_LABEL: "true"}
-    assert judged_beside(node, **beside) == Sharing(Shared.YES)
+    assert judged_with(node, **beside) == Sharing(Shared.YES)
 
 
 @pytest.mark.parametrize("label", [None, "true"])
 @pytest.mark.parametrize("in_use", [(), None])
 def test_pods_with_whole_gpus_count_as_use_unless_an_admin_wants_both(label, in_use):
     node, pods = a_node(None, label), ("team/notebook",)
-    found = judged_beside(node, in_use=in_use, whole_pods=pods)
-    unknown = judged_beside(node, in_use=in_use, whole_pods=None)
+    found = judged_with(node, in_use=in_use, whole_pods=pods)
+    unknown = judged_with(node, in_use=in_use, whole_pods=None)
     if label:
-        assert found == unknown == judged_beside(node, in_use=in_use)
+        assert found == unknown == judged_with(node, in_use=in_use)
         return
     assert (found.shared, found.reason) == (Shared.NOT_YET, "DrainWholeGPUPods")
-    assert "have GPUs all the same: team/notebook;" in found.sentence
-    assert unknown == Sharing(Shared.NOT_YET)
-    many = judged_beside(node, whole_pods=("t/a", "t/b", "t/c"), whole_count=8)
-    assert "all the same: t/a, t/b, t/c and 5 more;" in many.sentence
-    assert judged_beside(node, shares=True, in_use=in_use, whole_pods=pods) == Sharing(Shared.YES)
+    assert (
+        "even if they use nothing (team/notebook); drain the whole-GPU pods first" in found.sentence
+    )
+    assert (unknown.shared, unknown.reason) == (Shared.NOT_YET, None)
+    assert "waits for" in unknown.sentence
+    assert "a replica of the webhook" in unknown.sentence
+    many = judged_with(node, whole_pods=("t/a", "t/b", "t/c"), whole_count=8)
+    assert "(t/a, t/b, t/c and 5 more);" in many.sentence
+    assert judged_with(node, shares=True, in_use=in_use, whole_pods=pods) == Sharing(Shared.YES)
 
 
 def said(allocatable, label=None, **known):
-    return judged_beside(a_node(allocatable, label), **known).sentence
+    return judged_with(a_node(allocatable, label), **known).sentence
 
 
-def test_who_is_not_shared_is_told_the_cure():
+def test_the_sentence_of_a_node_that_is_not_shared_has_the_remedy():
     assert said({"nvidia.com/gpu": "8", "cpu": "4"}) == (
-        "the GPUs of this node are not shared by memory: a device plugin offers them whole "
-        "(nvidia.com/gpu); label the node nvidia.com/gpu.deploy.device-plugin=false, which takes "
-        "NVIDIA's plugin off it under its operator, or share both ways with "
-        "vramwarden.io/share=true"
+        "a device plugin offers the GPUs whole (nvidia.com/gpu); label the node "
+        "nvidia.com/gpu.deploy.device-plugin=false, or share both ways (vramwarden.io/share=true)"
     )
-    assert "'yes', which is neither true nor false; correct it" in said({}, "yes")
-    both = {"nvidia.com/gpu": "8", "aliyun.com/gpu-mem": "15"}  # the cure is that for whole GPUs
+    assert "is neither true nor false (yes); correct it" in said({}, "yes")
+    assert (
+        said({}, "false") == "its label vramwarden.io/share is false; remove it to share the node"
+    )
+    both = {"nvidia.com/gpu": "8", "aliyun.com/gpu-mem": "15"}  # the remedy is that for whole GPUs
     assert "nvidia.com/gpu.deploy.device-plugin=false" in said(both)
     node = a_node({"nvidia.com/gpu": "20"})
     node["metadata"]["annotations"] = {"hami.io/node-nvidia-register": "[]"}
-    assert HAMI in judged_beside(node).sentence  # its plugin heeds a label of its own
+    assert HAMI in judged_with(node).sentence  # its plugin heeds a label of its own
     node["metadata"]["annotations"] = {"hami.io/node-amd-register": "[]"}
-    assert HAMI not in judged_beside(node).sentence
+    assert HAMI not in judged_with(node).sentence
     node["status"] = {}
-    assert judged_beside(node).sentence == (
-        "the GPUs of this node are not shared by memory: HAMi gives AMD's away (annotation "
-        "hami.io/node-amd-register); take HAMi's AMD plugin off the node and remove the "
-        "annotation, or share both ways with vramwarden.io/share=true"
+    assert judged_with(node).sentence == (
+        "HAMi gives AMD's GPUs away (hami.io/node-amd-register); take HAMi's AMD plugin off the "
+        "node and remove the annotation, or share both ways (vramwarden.io/share=true)"
     )
     gone = {"aliyun.com/gpu-mem": "0", "aliyun.com/gpu-count": "2"}  # as such a plugin leaves it
-    assert judged_beside(a_node(gone)) == Sharing(Shared.YES)
+    assert judged_with(a_node(gone)) == Sharing(Shared.YES)
 
 
 @pytest.mark.parametrize(
@@ -209,37 +211,54 @@ def test_who_is_not_shared_is_told_the_cure():
 )
 def test_a_node_that_another_product_serves_is_not_shared_either(resource):
     node = a_node({resource: "15"})
-    found = judged_beside(node)
+    found = judged_with(node)
     assert (found.shared, found.reason) == (Shared.NO, "GPUsNotShared")
     assert found.sentence == (
-        "the GPUs of this node are not shared by memory: another product gives them away "
-        f"({resource}); take that product's device plugin off the node, or share both ways with "
-        "vramwarden.io/share=true"
+        f"another product gives the GPUs away ({resource}); take that product's device plugin off "
+        "the node, or share both ways (vramwarden.io/share=true)"
     )
-    assert (given_away(node), whole_gpus(node)) == ((resource,), ())
-    assert has_offered({"status": {"capacity": {resource: "0"}}})
+    assert other_allocators(node) == (resource,)
+    assert had_other_allocator({"status": {"capacity": {resource: "0"}}})
 
 
-def test_who_is_still_shared_beside_the_plugin_is_told_so_too():
-    sentence = said({"nvidia.com/gpu.shared": "8"}, shares=True, has_pods=True)
-    assert sentence.startswith(
-        "a device plugin offers them whole (nvidia.com/gpu.shared), but pods"
-    )
-    assert "nvidia.com/gpu.deploy.device-plugin=false" in sentence
-    assert "is false, but pods may have VRAM" in said({}, "false", shares=True, has_pods=None)
+LONGEST = tuple(f"{letter}{'x' * 300}" for letter in "abcd")
+RESOURCES = {f"nvidia.com/gpu{name}": "1" for name in LONGEST}
 
 
-def test_who_waits_is_told_for_which_gpus():
-    in_use = tuple(f"GPU-{number}" for number in range(5))
-    sentence = said({}, in_use=in_use)
-    assert sentence.startswith("drain the whole-GPU pods first: ")
-    assert "on GPU-0, GPU-1, GPU-2 and 2 more;" in sentence
-
-
-def test_a_sentence_fits_an_event():
-    names = {f"nvidia.com/gpu-{'x' * 200}{number}": "1" for number in range(100)}
-    assert len(said(names)) < 1024
-    assert len(said({}, "x" * 63)) < 1024
+@pytest.mark.parametrize("shares", [False, True])
+@pytest.mark.parametrize(
+    ("amounts", "metadata", "known"),
+    [
+        (RESOURCES, {}, {}),
+        (RESOURCES, {"labels": {PLUGIN: "false"}}, {}),
+        (RESOURCES, {"annotations": {"hami.io/node-nvidia-register": "[]"}}, {}),
+        ({"volcano.sh/vgpu-memory": "1", "aliyun.com/gpu-mem": "1"}, {}, {}),
+        ({}, {"annotations": {"hami.io/node-amd-register": "[]"}}, {}),
+        ({}, {"labels": {PLUGIN: "true"}}, {"age_s": 1}),
+        ({}, {"labels": {DRA: "true"}}, {"age_s": 1, "claimed_by": None}),
+        ({}, {}, {"claimed_by": LONGEST}),
+        ({}, {}, {"claimed_by": ("gpu.amd.com",)}),
+        ({}, {"labels": {NODE_SHARE_LABEL: "x" * 63}}, {}),
+        ({}, {"labels": {NODE_SHARE_LABEL: "false"}}, {}),
+        ({}, {}, {"in_use": LONGEST}),
+        ({}, {}, {"whole_pods": LONGEST, "whole_count": 10_000}),
+        ({}, {}, {"in_use": None, "whole_pods": None, "settles": True}),
+    ],
+    ids=str,
+)
+def test_cause_and_remedy_fit_whatever_names_are_in_them(amounts, metadata, known, shares):
+    """What varies is one list of names; all else is as with short ones."""
+    node = {"metadata": {"name": "n" * 253, **metadata}, "status": {"capacity": amounts}}
+    found = judged_with(node, shares=shares, has_pods=True, **known)
+    if found.shared is Shared.YES:  # its GPUs are its pods'
+        assert shares
+        return
+    assert len(found.sentence) <= 256
+    before, _, rest = found.sentence.partition(" (")
+    after = rest.partition(")")[2]
+    assert ";" in after or ";" in before, found.sentence
+    assert not found.sentence.endswith("…")
+    assert read_sharing(carrying(str(found.verdict("", has_gpus=True)))).sentence == found.sentence
 
 
 @pytest.mark.parametrize(
@@ -265,8 +284,8 @@ def test_a_sentence_fits_an_event():
     ids=str,
 )
 def test_whole_gpus_are_what_is_offered_of_them(allocatable, offered):
-    assert whole_gpus(a_node(allocatable)) == offered
-    assert whole_gpus({"status": {"capacity": allocatable}}) == offered
+    assert other_allocators(a_node(allocatable)) == offered
+    assert other_allocators({"status": {"capacity": allocatable}}) == offered
 
 
 @pytest.mark.parametrize(
@@ -279,15 +298,26 @@ def test_whole_gpus_are_what_is_offered_of_them(allocatable, offered):
     ],
 )
 def test_a_name_that_is_left_says_that_whole_gpus_were_offered(capacity, allocatable, offered):
-    assert has_offered({"status": {"capacity": capacity, "allocatable": allocatable}}) is offered
+    assert (
+        had_other_allocator({"status": {"capacity": capacity, "allocatable": allocatable}})
+        is offered
+    )
 
 
 def test_a_node_without_any_status_offers_nothing():
     for node in ({}, {"status": None}, {"status": {"allocatable": None}}):
-        assert whole_gpus(node) == ()
-        assert not has_offered(node)
+        assert other_allocators(node) == ()
+        assert not had_other_allocator(node)
         assert not is_advertised(node)
-        assert judged_beside(node, has_pods=None) == Sharing(Shared.YES)
+        assert judged_with(node, has_pods=None) == Sharing(Shared.YES)
+
+
+SHARING = "vramwarden.io/sharing"
+
+
+def carrying(verdict):
+    """Return a node with this annotation."""
+    return {"metadata": {"annotations": {} if verdict is None else {SHARING: verdict}}}
 
 
 GPUS = '[{"uuid":"GPU-a","memory":1048576,"product":"x","index":0}]'
@@ -351,13 +381,14 @@ def test_what_is_not_shared_is_withdrawn_and_what_is_not_yet_is_left_alone():
         },
         "status": {"capacity": {VRAM_RESOURCE: "1Mi"}, "allocatable": {VRAM_RESOURCE: "1Mi"}},
     }
-    assert limited(shown, whole, Sharing(Shared.YES)) == whole
-    assert limited(shown, whole, Sharing(Shared.NOT_YET)) == NodeState()
-    made = patches(shown, limited(shown, whole, Sharing(Shared.NO)))
+    shared = {SHARING: "Shared: its GPUs are shared by memory"}
+    assert apply_sharing(shown, whole, Sharing(Shared.YES)) == replace(whole, annotations=shared)
+    assert apply_sharing(shown, whole, Sharing(Shared.NOT_YET)) == NodeState()
+    made = patches(shown, apply_sharing(shown, whole, Sharing(Shared.NO, None, "why")))
     assert made.metadata == {
         "metadata": {
             "labels": {"vramwarden.io/gpu": None},
-            "annotations": {"vramwarden.io/gpus": None},
+            "annotations": {"vramwarden.io/gpus": None, SHARING: "NotShared: why"},
         }
     }
     zero = {VRAM_RESOURCE: "0"}
@@ -370,10 +401,10 @@ def test_where_nothing_of_ours_is_shown_nothing_is_withdrawn(state):
     labelled = {"metadata": {"labels": {"vramwarden.io/gpu": "true"}}}
     for amount in ({}, {VRAM_RESOURCE: "0"}):
         node = {**labelled, "status": {"capacity": amount, "allocatable": amount}}
-        assert limited(node, state, Sharing(Shared.NO)) == NodeState()
-        assert limited(node, withdrawn(), Sharing(Shared.YES)) == NodeState()
+        assert set(apply_sharing(node, state, Sharing(Shared.NO)).annotations) == {SHARING}
+        assert apply_sharing(node, withdrawn(), Sharing(Shared.YES)).labels == {}
     node = {**labelled, "status": {"capacity": {VRAM_RESOURCE: "1Gi"}}}
-    assert limited(node, state, Sharing(Shared.NO)) == withdrawn()
+    assert apply_sharing(node, state, Sharing(Shared.NO)).labels == withdrawn().labels
 
 
 @pytest.mark.parametrize(
@@ -388,29 +419,13 @@ def test_where_nothing_of_ours_is_shown_nothing_is_withdrawn(state):
         ("0", None, 8 * MIB),  # zeroed by a kubelet that started again
     ],
 )
-def test_what_is_held_shows_what_its_pods_have_and_why(shows, promised_bytes, amount):
+def test_a_node_that_drains_shows_what_its_pods_have_and_why(shows, promised_bytes, amount):
     node = {"status": {"capacity": {VRAM_RESOURCE: shows}, "allocatable": {VRAM_RESOURCE: shows}}}
     whole = NodeState(8 * MIB, {"vramwarden.io/gpu": "true"})
-    held = limited(node, whole, Sharing(Shared.HELD, "x", "why"), promised_bytes=promised_bytes)
-    assert held.vram_bytes == amount
-    assert held.annotations == {"vramwarden.io/held": "why"}
-
-
-@pytest.mark.parametrize(
-    ("written", "read"),
-    [
-        (None, ""),
-        ("", "annotation vramwarden.io/held"),
-        ("a plugin", "a plugin"),
-        ("\x1b]0;pwn\x07" + "h" * 600, "?]0;pwn?" + "h" * 504),
-    ],
-)
-def test_why_a_node_is_held_is_read_printable_and_bounded(written, read):
-    node = a_node({})
-    node["metadata"]["annotations"] = {} if written is None else {"vramwarden.io/held": written}
-    assert why_held(node) == read
-    settling = judged_beside(node, shares=True, settles=True)
-    assert settling.sentence == read
+    found = Sharing(Shared.DRAINING, "x", "why")
+    drains = apply_sharing(node, whole, found, promised_bytes=promised_bytes)
+    assert drains.vram_bytes == amount
+    assert drains.annotations == {SHARING: "Draining: why"}
 
 
 def test_drivers_that_claimed_a_node_are_read_printable_and_bounded():
@@ -420,15 +435,72 @@ def test_drivers_that_claimed_a_node_are_read_printable_and_bounded():
 
 
 @pytest.mark.parametrize("shared", list(Shared))
-def test_question_claim_and_hold_stand_while_they_hold(shared):
-    old = dict.fromkeys(("vramwarden.io/held", "vramwarden.io/dra-driver"), "old")
+@pytest.mark.parametrize("is_shown", [True, False])
+def test_question_claim_and_verdict_are_those_of_now(shared, is_shown):
+    old = dict.fromkeys((SHARING, "vramwarden.io/dra-driver"), "old")
+    old |= {"vramwarden.io/gpus": GPUS} if is_shown else {}
     node = {"metadata": {"labels": {"vramwarden.io/whole-gpu-pods": "1"}, "annotations": old}}
     found = Sharing(shared, "x", "why")
-    gone = limited(node, NodeState(), found)
+    gone = apply_sharing(node, NodeState(MIB), found)
     assert gone.labels["vramwarden.io/whole-gpu-pods"] is None
     assert gone.annotations["vramwarden.io/dra-driver"] is None
-    held = {Shared.HELD: "why", Shared.NOT_YET: "as it was"}.get(shared)
-    assert gone.annotations.get("vramwarden.io/held", "as it was") == held
-    there = limited(node, NodeState(), found, asks="2", claimed_by=("a", "b"))
+    codes = dict(zip(Shared, ("Shared", "Draining", "NotShared", "InUse"), strict=True))
+    # On a node that is advertised it may be all that closes it, while its agent starts.
+    verdict = "old" if is_shown and shared is Shared.NOT_YET else codes[shared]
+    assert gone.annotations.get(SHARING, "old").partition(":")[0] == verdict
+    there = apply_sharing(node, NodeState(), found, question="2", claimed_by=("a", "b"))
     assert there.labels["vramwarden.io/whole-gpu-pods"] == "2"
     assert there.annotations["vramwarden.io/dra-driver"] == "a,b"
+
+
+@pytest.mark.parametrize(
+    ("reason", "shared", "unfit", "has_gpus", "code"),
+    [
+        (None, Shared.YES, "", True, "Shared"),
+        (None, Shared.YES, "GPU 1", True, "SomeGPUsUnfit"),
+        (None, Shared.YES, "GPU 1", False, "NoUsableGPU"),
+        (None, Shared.YES, "", False, "NoUsableGPU"),
+        ("x", Shared.NO, "GPU 1", True, "NotShared"),
+        (None, Shared.NO, "", True, "NotShared"),
+        ("x", Shared.NOT_YET, "GPU 1", True, "InUse"),
+        (None, Shared.NOT_YET, "GPU 1", True, "Settling"),
+        ("x", Shared.DRAINING, "GPU 1", True, "Draining"),
+    ],
+)
+def test_each_decision_has_one_code(reason, shared, unfit, has_gpus, code):
+    verdict = Sharing(shared, reason, "why").verdict(unfit, has_gpus=has_gpus)
+    assert verdict.code == code
+    if shared is not Shared.YES:
+        assert verdict.sentence == "why"
+    elif unfit:
+        assert verdict.sentence == unfit
+
+
+@pytest.mark.parametrize(
+    ("written", "read", "closed"),
+    [
+        (None, None, ""),
+        ("Shared: yes", ("Shared", "yes"), ""),
+        ("SomeGPUsUnfit: GPU 1", ("SomeGPUsUnfit", "GPU 1"), ""),
+        ("Draining: a: plugin", ("Draining", "a: plugin"), "a: plugin"),
+        ("Draining: ", ("Draining", ""), "Draining"),
+        ("NotShared: x", ("NotShared", "x"), "x"),
+        ("Settling: \x1b]0;pwn\x07" + "h" * 600, ("Settling", "?]0;pwn?" + "h" * 248), ...),
+        *(
+            (text, None, "its annotation vramwarden.io/sharing cannot be read")
+            for text in ("", "Shared", "shared: x", "Shared\n: x", "x" * 100_000, 7, [], {})
+        ),
+    ],
+    ids=str,
+)
+def test_a_verdict_is_read_with_doubt_and_only_two_codes_open_a_node(written, read, closed):
+    node = carrying(written)
+    found = read_sharing(node)
+    assert (found and (found.code, found.sentence)) == read
+    assert why_closed(node) == (read[1] if closed is ... else closed)
+
+
+def test_a_verdict_that_was_removed_or_spoilt_keeps_a_node_draining_while_it_settles():
+    node = carrying("spoilt")
+    found = judged_with(node, shares=True, settles=True, draining=why_closed(node))
+    assert (found.shared, found.sentence) == (Shared.DRAINING, why_closed(node))

@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from tests.support.pods import a_container, a_pod
-from webhook.core.pod.whole import MOST_CLAIMS, claim_names, has_whole_gpu, is_gpu_claim
+from webhook.core.pod.whole import (
+    DRA_DRIVER,
+    MOST_CLAIMS,
+    claim_drivers,
+    claim_names,
+    has_whole_gpu,
+)
 
 ADMITTED = {"phase": "Pending", "startTime": "2026-01-01T00:00:00Z"}
 SCHEDULED = {"type": "PodScheduled", "status": "True"}
@@ -95,5 +101,5 @@ def allocated(results):
         (None, False),
     ],
 )
-def test_a_claim_with_a_device_of_nvidias_driver_for_gpus_is_one(status, is_one):
-    assert is_gpu_claim({"status": status}) is is_one
+def test_the_drivers_of_a_claims_devices_are_read(status, is_one):
+    assert (DRA_DRIVER in claim_drivers({"status": status})) is is_one

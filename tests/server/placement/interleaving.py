@@ -50,8 +50,8 @@ from webhook.names import (
     MANAGED_LABEL,
     NODE_DEVICE_NAMES_LABEL,
     NODE_DRIVER_LIMIT_LABEL,
-    NODE_HELD_ANNOTATION,
     NODE_SENTRY_LABEL,
+    NODE_SHARING_ANNOTATION,
     VRAM_RESOURCE,
 )
 from webhook.server.metrics import Metrics, PlacementMetrics
@@ -226,7 +226,10 @@ class World(ApiServer):
 
     def hold(self, node: str, why: str | None) -> None:
         """Let a node give its GPUs to no further pods."""
-        self.edit(f"{NODES}/{node}", metadata={"annotations": {NODE_HELD_ANNOTATION: why}})
+        self.edit(
+            f"{NODES}/{node}",
+            metadata={"annotations": {NODE_SHARING_ANNOTATION: why and f"Draining: {why}"}},
+        )
 
     def remove_nodes(self) -> None:
         """Delete all nodes."""

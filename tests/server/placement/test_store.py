@@ -22,6 +22,7 @@ from webhook.core.placement.fit import Need
 from webhook.core.placement.pods import Hold
 from webhook.core.pod.gpus import Gpu
 from webhook.core.pod.quantity import MIB
+from webhook.names import NODE_SHARING_ANNOTATION as SHARING
 
 GPUS = '[{"uuid":"GPU-a","memory":10485760,"product":"X","index":0}]'
 NODE = GpuNode(name="n1", gpus=(Gpu(uuid="GPU-a", memory_bytes=10 * MIB, product="X", index=0),))
@@ -222,8 +223,9 @@ def test_a_pod_or_a_node_that_is_gone_is_none(api, server):
         ),
         ({"vramwarden.io/device-names": "none"}, {}, {"device_names": DeviceNames.NONE}),
         ({"vramwarden.io/device-names": "example.com"}, {}, {"device_names": None}),
-        (None, {"vramwarden.io/held": "x" * 999}, {"held": "x" * 512}),
-        (None, {"vramwarden.io/held": ""}, {"held": "annotation vramwarden.io/held"}),
+        (None, {SHARING: "Shared: x"}, {}),
+        (None, {SHARING: "Draining: " + "x" * 999}, {"held": "x" * 256}),
+        (None, {SHARING: ""}, {"held": f"its annotation {SHARING} cannot be read"}),
     ],
     ids=[
         "no labels",
@@ -231,8 +233,9 @@ def test_a_pod_or_a_node_that_is_gone_is_none(api, server):
         "names of its runtime",
         "no name works",
         "names of the future",
-        "held, at length",
-        "held without a reason",
+        "shared",
+        "draining, at length",
+        "of a verdict that cannot be read",
     ],
 )
 def test_a_node_is_read_with_its_gpus_their_names_and_why_it_is_held(

@@ -28,12 +28,18 @@ from webhook.tools.snapshot.objects import Unreadable
 
 RECORDED = Path(__file__).parent / "golden"
 
-WHOLE = {"nvidia.com/gpu": "8"}
+NOT_SHARED = {
+    "annotations": {
+        "vramwarden.io/sharing": "NotShared: a device plugin offers the GPUs whole "
+        "(nvidia.com/gpu); label the node nvidia.com/gpu.deploy.device-plugin=false, "
+        "or share both ways (vramwarden.io/share=true)"
+    }
+}
 TROUBLED = replace(
     INSTALLED,
     nodes=(
         a_shared_node("n1", {"vramwarden.io/device-names": "none"}),
-        *(a_node(f"n{number}", allocatable=WHOLE) for number in range(2, 7)),
+        *(a_node(f"n{number}", metadata=NOT_SHARED) for number in range(2, 7)),
     ),
     node_count=9,
     webhook=a_workload(ready=1),

@@ -7,8 +7,6 @@ from functools import partial
 import pytest
 
 from tests.support.checked import IMAGE, a_node, a_stored_node
-from webhook.core.node.sharing import Shared
-from webhook.core.pod.whole import Slice
 from webhook.tools.check.judge.facts import (
     SOUND,
     DryRun,
@@ -16,6 +14,7 @@ from webhook.tools.check.judge.facts import (
     OurWebhook,
     OwnWorkload,
     changes_new_pods,
+    judge_without_agent,
     minor,
     of_interest,
     read_dry_run,
@@ -51,15 +50,13 @@ def test_a_node_without_one_is_not():
 
 
 def test_amds_allocators_are_no_sign_of_an_nvidia_gpu():
-    slices = (Slice("x", "gpu.amd.com", frozenset()),)
     fields = {"metadata": {"annotations": {"hami.io/node-amd-register": "[]"}}}
-    found = ClusterNode(a_stored_node(labels=BARE, allocatable={}, **fields), slices=slices)
-    assert (found.others, found.claimed_by) == (("HAMi for AMD",), ("gpu.amd.com",))
-    assert not found.shows_gpus
-    beside = ClusterNode(a_stored_node(**fields), slices=slices)
-    assert beside.shows_gpus
-    assert beside.sharing.shared is Shared.NO
-    assert beside.cure.startswith("take AMD's driver off the node")
+    raw = a_stored_node(labels=BARE, allocatable={}, **fields)
+    assert not ClusterNode(raw, claimed_by=("gpu.amd.com",)).shows_gpus
+    assert ClusterNode(raw, claimed_by=("gpu.nvidia.com",)).shows_gpus
+    assert ClusterNode(a_stored_node(**fields), claimed_by=("gpu.amd.com",)).shows_gpus
+    verdict = judge_without_agent(raw, ("gpu.amd.com",), float("inf"))
+    assert (verdict.code, "take AMD's driver off" in verdict.sentence) == ("NotShared", True)
 
 
 def test_of_a_bare_node_with_a_label_nothing_is_claimed():

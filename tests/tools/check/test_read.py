@@ -27,7 +27,7 @@ from tests.support.installations import (
 from tests.support.pki import Authority
 from webhook import __version__
 from webhook.adapters.kube.client import KubeError
-from webhook.core.node.events import EventReason
+from webhook.names import NODE_SHARING_ANNOTATION as SHARING
 from webhook.tools.check.judge.findings import Level
 from webhook.tools.check.judge.table import GROUPS, run
 from webhook.tools.check.read import read_facts
@@ -75,7 +75,7 @@ def test_of_a_release_that_works_all_is_seen(cluster):
         "runtime-class": (
             "handler nvidia; every pod may name it, and sees GPUs unless fence.void is on"
         ),
-        "advertised": "80Gi on 1 of 1 node",
+        "sharing": "80Gi on 1 of 1 node",
         "release": f"{__version__} in namespace {SYSTEM}",
         "webhook-ready": "2 of 2 replicas",
         "configurations": "6 webhooks",
@@ -95,19 +95,17 @@ DRY_RUNS = ("pod-asks", "pod-wrong", "pod-plain")
 ENFORCE = "pod-security.kubernetes.io/enforce"
 NO_RULES = "apiVersion: vramwarden.io/v1alpha1\nkind: VRAMPolicy\nmetadata: {name: z}\nspec: "
 ONE_RULE = NO_RULES + "{rules: [{name: late, match: {namespaces: [late]}, action: Ignore}]}"
+BY_SENTRY = NO_RULES + (
+    "{rules: [{name: late, match: {namespaces: [late]}, enforcement: {by: Sentry}}]}"
+)
 WHOLE = {"nvidia.com/gpu": "4"}
+WITH_PLUGIN = a_node("n2", labels={"nvidia.com/gpu.present": "true"}, amounts=WHOLE).stored
 OF_DRA = {"apiVersion": "resource.k8s.io/v1"}
-DEVICE = {"name": "gpu-0", "attributes": {"uuid": {"string": "GPU-n1-0"}}}
+DEVICE = {"name": "gpu-0", "attributes": {"uuid": {"string": "GPU-n2-0"}}}
 SLICE = OF_DRA | {
-    "kind": "ResourceSlice", "metadata": {"name": "n1-gpus"},
-    "spec": {"driver": "gpu.nvidia.com", "nodeName": "n1", "devices": [DEVICE]},
+    "kind": "ResourceSlice", "metadata": {"name": "n2-gpus"},
+    "spec": {"driver": "gpu.nvidia.com", "nodeName": "n2", "devices": [DEVICE]},
 }  # fmt: skip
-ALLOCATED = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": "n1", "device": "gpu-0"}
-CLAIM = OF_DRA | {
-    "kind": "ResourceClaim", "metadata": {"name": "gpu", "namespace": "team-a"},
-    "status": {"allocation": {"devices": {"results": [ALLOCATED]}}},
-}  # fmt: skip
-CLAIMS = a_pod("claims", node="n1", resourceClaims=[{"name": "a", "resourceClaimName": "gpu"}])
 HAS_WHOLE = a_pod("whole", node="n1", containers=[{"name": "main", "resources": {"limits": WHOLE}}])
 VALIDATOR = a_pod(
     "v", node="n1", namespace="gpu", status="Succeeded",
@@ -130,20 +128,6 @@ def added(*manifests):
 
 def removed(path):
     return lambda api: api.remove(path)
-
-
-def fresh(age_s, **node):
-    """Return the node n2, with a GPU, of whose agent nothing is seen yet."""
-    made = a_node("n2", labels={"nvidia.com/gpu.present": "true"}, **node).stored
-    return merged(made, {"metadata": {"creationTimestamp": ago(age_s)}})
-
-
-def an_event(message, at_s, name="n2"):
-    return {
-        "apiVersion": "v1", "kind": "Event", "metadata": {"name": message, "namespace": "default"},
-        "involvedObject": {"kind": "Node", "name": name}, "reason": EventReason.DRAIN,
-        "lastTimestamp": ago(at_s), "message": message,
-    }  # fmt: skip
 
 
 MUTATING = f"{REGISTRATION}/mutatingwebhookconfigurations"
@@ -190,22 +174,18 @@ NOT_SO = {
         removed(f"{IN_SYSTEM}/secrets/vramwarden-key"),
         {"replicas-key": WARNING}, "create secret generic vramwarden-key",
     ),
-    "a young node without memory": (added(fresh(60)), {"advertised": WARNING}, ["n2"]),
-    "an old node without memory": (added(fresh(6000)), {"advertised": FAILED}, ["n2"]),
-    "a node in use, of which the newest event counts": (
-        added(fresh(6000), an_event("newest", 5), an_event("old", 9)),
-        {"advertised": WARNING}, "n2: newest",
+    "a node without a verdict": (added(WITH_PLUGIN), {"sharing": WARNING}, ["n2"]),
+    "a node that is not shared": (
+        added(merged(WITH_PLUGIN, {"metadata": {"annotations": {SHARING: "NotShared: x; y"}}})),
+        {"sharing": WARNING}, "n2: NotShared: x",
     ),
-    "a node of which no event speaks": (
-        added(fresh(6000), an_event("of another", 5, name="n3")), {"advertised": FAILED}, ["n2"],
+    "a rule by Sentry": (
+        patched(POLICIES, {"data": {"00-late.yaml": BY_SENTRY}}),
+        {"sentry-label": WARNING, "policy-in-force": WARNING, "fence-rules": WARNING}, ["n1"],
     ),
-    "a node with whole GPUs": (added(fresh(60, amounts=WHOLE)), {"whole-gpus": WARNING}, ["n2"]),
     "a sidecar whose image cannot be pulled": (
         patched(f"{PODS}/llama", {"status": PULLS}), {"sidecar-image": FAILED}, ["team-a/llama"],
     ),
-    "a slice of a shared GPU": (added(SLICE), {"resource-claims": FAILED}, ["n1"]),
-    "a claim of a shared GPU": (added(CLAIM, CLAIMS), {"resource-claims": FAILED},
-                                ["team-a/claims"]),
     "a validator of NVIDIA's operator": (added(VALIDATOR), {"validators": WARNING}, ["gpu"]),
     "a pod with whole GPUs": (added(HAS_WHOLE), {"whole-gpu-pods": FAILED}, ["team-a/whole"]),
     "a configuration without webhooks": (
@@ -267,7 +247,6 @@ def test_mutating_admission_policies_need_not_be_served(cluster, kind, code, uns
         ("get configmaps", "", {*OF_POLICY, "fence-rules", "taints", "sentry-label"}),
         ("get secrets", "", {"certificate", "replicas-key"}),
         ("list gpunodes", "", {"figures", "driver-limits"}),
-        ("list resourceslices", "", {"resource-claims"}),
         ("create pods", "create pods in default", {*DRY_RUNS, "policy-in-force"}),
     ],
 )
@@ -287,12 +266,25 @@ def test_where_the_kind_of_figures_is_not_served_they_are_missed(cluster):
     assert "crds.install=true" in found["figures"].cure
 
 
-def test_where_there_is_no_dra_it_is_not_looked_at(cluster):
-    cluster.unknown |= {"resourceslices", "resourceclaims"}
-    found = check(cluster)
-    assert not_ok(found) == {"resource-claims": UNSEEN}
+def test_before_an_installation_nodes_are_judged_as_an_agent_would(cluster):
+    def said():
+        found = check(cluster, pre=True)["sharing"]
+        return found.level.value, found.detail
+
+    bare = a_node("n2", labels={"nvidia.com/gpu.present": "true"}).stored
+    cluster.add(bare)
+    assert said() == ("ok", "2 of 2 nodes")
+    cluster.add(SLICE)
+    cause = "a DRA driver gives the GPUs away (gpu.nvidia.com)"
+    assert said() == ("warning", f"n2: NotShared: {cause}")
+    cluster.unknown.add("resourceslices")
     why = "needs resource.k8s.io/v1, which Kubernetes serves from 1.34 on"
-    assert found["resource-claims"].detail == why
+    assert said() == ("ok", f"2 of 2 nodes; DRA drivers: {why}")
+    cluster.add(WITH_PLUGIN)
+    assert said()[1].startswith("n2: NotShared: a device plugin offers the GPUs whole")
+    young = {"creationTimestamp": ago(60), "labels": {"nvidia.com/gpu.deploy.dra-driver": "true"}}
+    cluster.add(merged(bare, {"metadata": young}))
+    assert said()[1].startswith("n2: NotShared: NVIDIA's operator is to bring its DRA driver")
 
 
 @pytest.mark.parametrize("path", ["/nodes", "/daemonsets", "POST .*/pods"])

@@ -14,6 +14,7 @@ from tests.support.checked import (
     a_node,
     a_said_node,
     a_shared_node,
+    a_stored_node,
     a_workload,
     checked_pod,
     rules,
@@ -21,21 +22,22 @@ from tests.support.checked import (
 )
 from tests.support.documents import table_of
 from webhook.core.node.limits import Proof
-from webhook.core.pod.whole import DRA_DRIVER, Slice
+from webhook.core.node.verdict import SharingCode
 from webhook.core.policy.values import EnforceBy
+from webhook.names import NODE_SHARING_ANNOTATION as SHARING
 from webhook.tools.check.judge.facts import (
     SOUND,
     Certificate,
     DryRun,
     Namespace,
     PolicyFacts,
+    judge_without_agent,
 )
 from webhook.tools.check.judge.findings import Level
 from webhook.tools.check.judge.table import GROUPS, When, run
+from webhook.tools.snapshot.node import ClusterNode
 from webhook.tools.snapshot.objects import Unreadable
 
-UNIFIED = {"vramwarden.io/sharing": "GPUsNotShared: GPU 0 (NVIDIA GB10) cannot be shared"}
-OF_ANOTHER = {"vramwarden.io/vram": "8Gi"}
 CHECKS = {check.id: check for group in GROUPS.values() for check in group}
 LEVELS = {
     "ok": Level.OK,
@@ -69,6 +71,18 @@ def one(*node, **changes):
 
 def one_shared(*node, **changes):
     return shared(a_shared_node(*node, **changes))
+
+
+def verdict(code, **node):
+    """Return a node of which its agent wrote this."""
+    written = {SHARING: f"{code}: the cause; the remedy"}
+    return a_node(metadata={"annotations": written}, **node)
+
+
+def judged(claimed_by=(), **node):
+    """Return a node as `check --pre` judges it."""
+    raw = a_stored_node(**node)
+    return ClusterNode(raw, sharing=judge_without_agent(raw, claimed_by, float("inf")))
 
 
 def tried_by(action):
@@ -146,14 +160,7 @@ def has_whole(node="n1"):
     return checked_pod("ml/whole", node=node, whole=True)
 
 
-def has_claims(node="n1"):
-    return checked_pod("ml/claims", node=node, claims=("ml/gpu",))
-
-
 WHOLE_POD = (has_whole(),)
-GPU_CLAIMS = frozenset({"ml/gpu"})
-CLAIMED = Slice("n1-gpu", DRA_DRIVER, frozenset({"GPU-a", "gpu", "H100"}))
-OTHER_TEXTS = frozenset({"GPU-b", "channel"})
 LOST = {"uuid": "GPU-b", "index": 1, "healthy": False}
 NO_FENCE = frozenset({"vramwarden-agent"})
 
@@ -213,87 +220,40 @@ CASES = {
         ),
         (policy(problems=("no",)), installed(policy=None)),
     ],
-    "whole-gpus": [
-        before(),
-        one(labels=KEEP, allocatable=WHOLE),
-        one_shared(labels=SHARE, allocatable=WHOLE),
-        (one(allocatable=WHOLE), one(allocatable=dict.fromkeys(WHOLE, "0"), capacity=WHOLE)),
-        one_shared(allocatable=WHOLE),
+    "sharing": [
+        (before(), installed(), one_shared(allocatable=WHOLE, labels=SHARE)),
+        (shared(verdict(SharingCode.SHARED)), one_shared(vram="0")),
+        tuple(
+            shared(verdict(code))
+            for code in (
+                *(SharingCode.SOME_UNFIT, SharingCode.NONE_FIT),
+                *(SharingCode.IN_USE, SharingCode.SETTLING),
+            )
+        ),
+        (shared(verdict(SharingCode.NOT_SHARED, labels=KEEP)), nodes(judged(labels=KEEP))),
+        (
+            shared(verdict(SharingCode.NOT_SHARED)),
+            shared(verdict(SharingCode.NOT_SHARED, labels={"vramwarden.io/share": "yes"})),
+            nodes(judged(allocatable=WHOLE)),
+            nodes(judged(claimed_by=("gpu.nvidia.com",))),
+            nodes(judged(labels={"vramwarden.io/share": "yes"})),
+        ),
+        shared(verdict(SharingCode.DRAINING, labels=KEEP)),
+        (
+            shared(verdict(SharingCode.DRAINING)),
+            shared(a_shared_node(), verdict(SharingCode.DRAINING)),
+        ),
+        (shared(a_node()), shared(a_node(metadata={"annotations": {SHARING: "what"}}))),
     ],
     "whole-gpu-pods": [
-        (
-            installed(),
-            installed(pods=(has_claims(),)),
-            shared(a_shared_node(), a_node("n2"), pods=(has_whole("n2"),)),
-        ),
+        (installed(), shared(a_shared_node(), a_node("n2"), pods=(has_whole("n2"),))),
         shared(a_shared_node(labels=SHARE), pods=WHOLE_POD),
         (installed(pods=WHOLE_POD), shared(a_shared_node(labels=KEEP), pods=WHOLE_POD)),
     ],
-    "resource-claims": [
-        (
-            before(),
-            installed(),
-            installed(pods=(has_whole(), has_claims())),  # of which driver, nobody says
-            one_shared(slices=[Slice("n1-imex", "compute-domain.nvidia.com", OTHER_TEXTS)]),
-            one_shared(slices=[Slice("n1-gpu", DRA_DRIVER, OTHER_TEXTS)]),
-        ),
-        (
-            one(slices=[CLAIMED]),
-            one(labels=KEEP, slices=[CLAIMED]),
-            shared(
-                a_shared_node(),
-                a_node("n2", slices=[CLAIMED]),
-                claimed=GPU_CLAIMS,
-                pods=(has_claims("n2"),),
-            ),
-        ),
-        (
-            one_shared(labels=SHARE, slices=[CLAIMED]),
-            shared(a_shared_node(labels=SHARE), claimed=GPU_CLAIMS, pods=(has_claims(),)),
-        ),
-        (
-            one_shared(slices=[CLAIMED]),
-            one_shared(slices=[replace(CLAIMED, driver="another.example")]),
-            shared(a_shared_node(slices=[CLAIMED]), claimed=Unreadable("needs the right")),
-            installed(claimed=GPU_CLAIMS, pods=(has_claims(),)),
-        ),
-    ],
-    "share-label": [
-        tuple(one(labels={"vramwarden.io/share": value}) for value in (None, "true", "false")),
-        one(labels={"vramwarden.io/share": "yes"}),
-    ],
     "other-products": [
-        (
-            one(metadata={"annotations": {"hami.io/node-nvidia-register": "[]"}}),
-            one_shared(allocatable={"volcano.sh/vgpu-memory": "100"}),
-            one(labels=SHARE, allocatable={"aliyun.com/gpu-mem": "15"}),
-        ),
-        one(allocatable={"aliyun.com/gpu-mem": "15"}),
-        tuple(
-            one(labels=KEEP, **seen)
-            for seen in (
-                {"allocatable": {"volcano.sh/vgpu-memory": "100"}},
-                {"metadata": {"annotations": {"hami.io/node-nvidia-register": "[]"}}},
-            )
-        ),
         one(labels={"nvidia.com/gpu.present": None}, allocatable={"vramwarden.io/vram": 1}),
         before(groups=frozenset({"kai.scheduler"})),
         (before(), installed()),
-    ],
-    "advertised": [
-        (shared(a_node(labels=KEEP)), shared(a_node(allocatable=WHOLE))),
-        installed(),
-        shared(a_node(), events={"n1": "drain the whole-GPU pods first"}),
-        (
-            shared(a_node(labels={"vramwarden.io/whole-gpu-pods": "1800000000"})),
-            shared(a_node(age_s=599)),
-        ),
-        (shared(a_node(age_s=600)), shared(a_node()), shared(a_node(), events=Unreadable("x"))),
-        (
-            shared(a_node(metadata={"annotations": UNIFIED})),
-            shared(a_node(allocatable=OF_ANOTHER, metadata={"annotations": UNIFIED})),
-            shared(a_node(age_s=1, metadata={"annotations": UNIFIED})),
-        ),
     ],
     "gpus-answer": [
         installed(),
@@ -558,8 +518,8 @@ def test_what_could_not_be_seen_neither_passes_nor_fails(facts):
 
 
 def test_of_many_nodes_three_are_named_and_all_are_known():
-    found = finding("share-label", nodes(*(
-        a_node(f"n{number:04}", {"vramwarden.io/share": "x"}) for number in range(5000)
+    found = finding("sharing", nodes(*(
+        verdict(SharingCode.NOT_SHARED, name=f"n{number:04}") for number in range(5000)
     )))  # fmt: skip
-    assert found.detail.endswith("n0000, n0001, n0002 and 4,997 more")
+    assert found.detail == "n0000, n0001, n0002 and 4,997 more: NotShared: the cause"
     assert len(found.about) == 5000

@@ -18,20 +18,22 @@ from tests.support.checked import (
 )
 from tests.support.pods import a_container, a_pod
 from webhook.core.node.limits import Proof
-from webhook.core.pod.whole import Slice
 from webhook.core.policy.values import EnforceBy
-from webhook.tools.check.judge.facts import DryRun, of_interest, read_gpu_claim
+from webhook.tools.check.judge.facts import DryRun, of_interest
 from webhook.tools.check.judge.findings import named
 from webhook.tools.check.judge.table import run
+from webhook.tools.snapshot.objects import Unreadable
 from webhook.tools.snapshot.pod import ClusterPod
-
-WHOLE = {"nvidia.com/gpu": "8"}
-SHARE = {"vramwarden.io/share": "true"}
 
 
 def having(*nodes, **changes):
     """Return a cluster with a release that works, and with these nodes in place of its own."""
     return replace(INSTALLED, nodes=nodes, **changes)
+
+
+def verdict(name, written):
+    """Return a node of which its agent wrote this."""
+    return a_node(name, metadata={"annotations": {"vramwarden.io/sharing": written}})
 
 
 def with_policy(**changes):
@@ -70,25 +72,17 @@ def test_where_amounts_are_said_nothing_of_nvidias_is_missed():
     assert not {"sentries", "figures", "runtime-class", "gpus-answer"} & levels.keys()
 
 
-ASKED, WHOLE_NODE = a_shared_node("n1", SHARE, allocatable=WHOLE), a_node("n2", allocatable=WHOLE)
-BOTH = a_shared_node("n3", allocatable=WHOLE)
-UNHEEDED = {"labels": {"nvidia.com/gpu.deploy.device-plugin": "false"}, "allocatable": WHOLE}
-DRIVER = Slice("n1-gpu.nvidia.com-x", "gpu.nvidia.com", frozenset({"GPU-a"}))
-# What the agent saw is believed where nobody else may read it, and of a driver that restarts.
-SEEN_DRIVER = a_node(metadata={"annotations": {"vramwarden.io/dra-driver": "gpu.nvidia.com"}})
+TYPED = "NotShared: a plugin; label the node a.b/c=false, or wait"
 LOST = {"uuid": "GPU-b", "index": 1, "healthy": False}
 EXCLUSIVE = {
     "healthy": False,
     "fault": "compute mode Exclusive_Process: run nvidia-smi -i GPU-a -c DEFAULT",
 }
-NO_MEMORY = "GPU 0 (NVIDIA GB10) cannot be shared by memory: the driver reports none"
-UNIFIED = {"vramwarden.io/sharing": f"GPUsNotShared: {NO_MEMORY}"}
 UNMEASURED = {"vramwarden.io/enforcement": "none"}
 OLD = a_shared_node("n1", UNMEASURED | {"vramwarden.io/driver-version": "535.129.03"})
 NEW = a_shared_node("n2", UNMEASURED)
 HAS_SENTRY = a_shared_node("n1", {"vramwarden.io/sentry": "true"})
 BY_SENTRY = replace(INSTALLED.policy, enforcers=frozenset({EnforceBy.SENTRY}))
-ASKS = a_node(labels={"vramwarden.io/whole-gpu-pods": "1800000000"})
 UNREADY = (
     checked_pod("x/sentry-y", component="sentry", node="n1", not_ready="of the sentry"),
     checked_pod("x/agent-x", component="agent", node="", not_ready="no driver yet"),
@@ -126,31 +120,30 @@ SAID = {
         {"level": "ok", "detail": "amounts are said, not measured (agent.vram): n1"}),
     "beside one that is measured": (
         "enforcement", having(a_said_node("n2"), OLD), {"level": "warning", "about": ("n1",)}),
-    "a node whose GPUs are whole, beside one that asks for both": (
-        "whole-gpus", having(ASKED, WHOLE_NODE),
-        {"level": "warning", "about": ("n2",),
-         "cure has": "label node n2 nvidia.com/gpu.deploy.device-plugin=false --overwrite`"}),
-    "a node that is shared both ways and did not ask": (
-        "whole-gpus", having(ASKED, WHOLE_NODE, BOTH), {"level": "failed", "about": ("n3",)}),
-    "a node that is shared both ways and asked": (
-        "whole-gpus", having(ASKED),
-        {"detail has": "n1 offers nvidia.com/gpu and is shared as well"}),
-    "a plugin that does not heed its label": (
-        "whole-gpus", having(a_node(**UNHEEDED)),
-        {"cure has": "the plugin does not heed it: give its DaemonSet the affinity",
-         "cure has not": "kubectl label node n1 nvidia.com"}),
-    "such a plugin on a shared node": (
-        "whole-gpus", having(a_shared_node(**UNHEEDED)),
-        {"cure has": "the plugin does not heed it: give its DaemonSet the affinity",
-         "cure has not": "kubectl label node n1 nvidia.com"}),
-    "a DRA driver on a shared node": (
-        "resource-claims", having(a_shared_node(slices=[DRIVER])),
-        {"detail": "the DRA driver gpu.nvidia.com offers GPUs that pods with VRAM get, too: n1",
-         "cure has": "take the driver off the node"}),
-    "a DRA driver on a node that is not shared": (
-        "resource-claims", having(SEEN_DRIVER), {"detail": "of n1 alone, not shared"}),
-    "which is not to be shared": (
-        "advertised", having(SEEN_DRIVER), {"detail": "none is to be shared"}),
+    "nodes that are not shared": (
+        "sharing",
+        having(verdict("n3", TYPED), a_shared_node(), verdict("n2", "NotShared: another; do it")),
+        {"level": "warning", "about": ("n3", "n2"), "detail": "n2, n3: NotShared: another",
+         "cure": "do it; or leave it so: `kubectl label node n2 vramwarden.io/share=false "
+                 "--overwrite`"}),
+    "one of them with the command to type": (
+        "sharing", having(verdict("n3", TYPED)),
+        {"cure has": "`kubectl label node n3 a.b/c=false --overwrite`, or wait; or leave"}),
+    "a node that drains, beside others": (
+        "sharing", having(verdict("n1", "Settling: it waits; see its log"),
+                          verdict("n2", "InUse: x; y"),
+                          verdict("n3", "Draining: a plugin; take it off")),
+        {"level": "failed", "about": ("n3", "n1", "n2"),
+         "detail": "n3: Draining: a plugin. n1: Settling: it waits. n2: InUse: x",
+         "cure": "take it off; or `kubectl drain n3 --ignore-daemonsets --delete-emptydir-data`"}),
+    "a node without a verdict": (
+        "sharing", having(a_node()),
+        {"level": "warning", "detail": "n1: its agent offers no vramwarden.io/vram",
+         "cure has": "logs -l app.kubernetes.io/component=agent --prefix`"}),
+    "nodes that would be shared": ("sharing", BEFORE, {"detail": "2 of 2 nodes"}),
+    "and DRA drivers that nobody may see": (
+        "sharing", replace(BEFORE, drivers=Unreadable("needs a right")),
+        {"level": "ok", "detail": "2 of 2 nodes; DRA drivers: needs a right"}),
     "a GPU that is lost": (
         "gpus-answer", having(a_shared_node(gpus=({}, LOST))),
         {"detail": "nothing new is placed on GPU 1 of n1 (is lost or unhealthy)"}),
@@ -162,10 +155,6 @@ SAID = {
     "one beside a GPU that is lost": (
         "gpus-answer", having(a_shared_node(gpus=(EXCLUSIVE, LOST))),
         {"detail has": "Exclusive_Process", "cure has": "then reset the GPU"}),
-    "a GPU without memory of its own": (
-        "advertised", having(a_node(metadata={"annotations": UNIFIED})),
-        {"level": "warning", "detail": f"n1: {NO_MEMORY}",
-         "cure has": "`kubectl label node n1 vramwarden.io/share=false`"}),
     "a driver that is too old, beside one that is not": (
         "enforcement", having(NEW, OLD),
         {"detail has": "no pod by Sidecar goes to n1, n2: driver 535.129.03 is too old",
@@ -185,15 +174,7 @@ SAID = {
     "a driver that is new enough": (
         "enforcement", having(NEW), {"detail has": "though the driver is new enough"}),
     "no agent": ("agents", having(a_node(), agent=None), {"level": "warning"}),
-    "for what an agent waits": (
-        "advertised", having(ASKS, a_node("n2", age_s=9)),
-        {"level": "warning", "about": ("n1", "n2"),
-         "detail": "n1: its agent waits for a replica of the webhook to say which pods there have "
-                   "whole GPUs",
-         "cure has": "wait; if vramwarden.io/vram is missing in ten minutes, see why: "}),
-    "memory that is shown": ("advertised", INSTALLED, {"detail": "160Gi on 2 of 2 nodes"}),
-    "a node that is not shared": (
-        "advertised", having(a_node(allocatable=WHOLE)), {"detail": "none is to be shared"}),
+    "memory that is shown": ("sharing", INSTALLED, {"detail": "160Gi on 2 of 2 nodes"}),
     "an agent that is not ready, by its own reason": (
         "agents", replace(INSTALLED, agent=a_workload("agent", ready=1), own_pods=UNREADY),
         {"detail": "ready: 1 of 2 nodes: no driver yet (node unknown)", "about": (),
@@ -268,7 +249,7 @@ def test_what_is_found_is_said_in_words(name, facts, wanted):
 
 
 def test_without_an_agent_no_node_is_blamed():
-    assert finding("advertised", having(a_node(), agent=None)) is None
+    assert finding("sharing", having(a_node(), agent=None)) is None
 
 
 def a_pod_on_n1(name, *, limits=None, status=None, **spec):
@@ -279,17 +260,9 @@ def a_pod_on_n1(name, *, limits=None, status=None, **spec):
     return {**pod, "status": {**started, **(status or {})}}
 
 
-CLAIM = {
-    "metadata": {"namespace": "team-a", "name": "gpu"},
-    "status": {"allocation": {"devices": {"results": [{"driver": "gpu.nvidia.com"}]}}},
-}
-
-
-def test_pods_that_have_gpus_by_other_ways_are_named_with_their_nodes():
-    claims = [{"name": "a", "resourceClaimName": "gpu"}]
+def test_pods_that_have_whole_gpus_are_named_with_their_nodes():
     raw = [
         a_pod_on_n1("whole", limits={"nvidia.com/gpu": "1"}),
-        a_pod_on_n1("claims", resourceClaims=claims),
         a_pod_on_n1("nothing"),
         a_pod_on_n1("over", limits={"nvidia.com/gpu": "1"}, status={"phase": "Succeeded"}),
         a_pod(containers=[a_container("main", resources={"limits": {"nvidia.com/gpu": "1"}})]),
@@ -302,13 +275,6 @@ def test_pods_that_have_gpus_by_other_ways_are_named_with_their_nodes():
         "team-a/whole on n1"
     )
     assert "`kubectl drain n1 --ignore-daemonsets" in found.cure
-    other = {
-        **CLAIM,
-        "status": {"allocation": {"devices": {"results": [{"driver": "nic.example"}]}}},
-    }
-    assert (read_gpu_claim(CLAIM), read_gpu_claim(other)) == ("team-a/gpu", "")
-    facts = replace(INSTALLED, pods=pods, claimed=frozenset({read_gpu_claim(CLAIM)}))
-    assert finding("resource-claims", facts).about == ("team-a/claims",)
 
 
 CAUSES = {

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tests.support.api_server import merged
-from tests.support.clusters import a_cluster, a_gpu, a_node, ago, held
+from tests.support.clusters import a_cluster, a_gpu, a_node, held
 from tests.support.installations import (
     DAEMON_SETS,
     HOOKS,
@@ -33,7 +33,7 @@ from tests.tools.situations.scenes import (
     asks,
     beside_rag,
     gpu_node,
-    of_node,
+    judged,
     one_gpu,
     rag,
     refused,
@@ -59,19 +59,6 @@ LATE_RULE = HEAD + "{rules: [{name: late, match: {namespaces: [late]}, action: I
 BINDINGS = f"{REGISTRATION}/validatingadmissionpolicybindings"
 MUTATING = f"{REGISTRATION}/mutatingwebhookconfigurations"
 ENFORCE = "pod-security.kubernetes.io/enforce"
-ALLOCATED = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": "n1", "device": "gpu-0"}
-SLICE = {
-    "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "n1-gpus"},
-    "spec": {
-        "driver": "gpu.nvidia.com", "nodeName": "n1",
-        "devices": [{"name": "gpu-0", "attributes": {"uuid": {"string": "GPU-n1-0"}}}],
-    },
-}  # fmt: skip
-CLAIM = {
-    "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
-    "metadata": {"name": "gpu", "namespace": "team-a"},
-    "status": {"allocation": {"devices": {"results": [ALLOCATED]}}},
-}  # fmt: skip
 AWAY = 'Internal error occurred: failed calling webhook "mutate.vramwarden.io": '
 
 
@@ -117,10 +104,9 @@ def removed(path: str) -> Change:
     return lambda api: api.remove(path)
 
 
-def young(age_s: float, **more: Any) -> Json:
-    """Return a node with a GPU on which no agent has shown anything yet."""
-    node = gpu_node("n2", **more).stored
-    return merged(node, {"metadata": {"creationTimestamp": ago(age_s)}})
+def judged_node(in_use: tuple[str, ...] = (), **more: Any) -> Json:
+    """Return a node that is not shared, with the verdict of its agent."""
+    return judged(gpu_node("n2", **more), shares=False, in_use=in_use)[0].stored
 
 
 def ours(change: Json) -> Change:
@@ -264,12 +250,12 @@ CLUSTER = {
     ),
     "kept-whole": (
         "An admin keeps a node whole.",
-        lambda: with_objects(young(6000, labels={f"{PREFIX}share": "false"}, amounts=WHOLE)),
+        lambda: with_objects(judged_node(labels={f"{PREFIX}share": "false"}, amounts=WHOLE)),
     ),
     "plugin-does-not-heed": (
         "The device plugin does not heed its label.",
-        lambda: with_objects(young(
-            6000, labels={"nvidia.com/gpu.deploy.device-plugin": "false"}, amounts=WHOLE
+        lambda: with_objects(judged_node(
+            labels={"nvidia.com/gpu.deploy.device-plugin": "false"}, amounts=WHOLE
         )),
     ),
     "whole-gpu-pod-on-a-shared-node": (
@@ -277,21 +263,13 @@ CLUSTER = {
         lambda: with_objects(asks("whole", node="n1", containers=WANTS_WHOLE)),
     ),
     "slice-of-a-shared-gpu": ("A DRA driver offers a GPU that is shared.",
-                              lambda: with_objects(SLICE)),
-    "claim-of-a-shared-gpu": (
-        "A pod has claimed a GPU that is shared.",
-        lambda: with_objects(CLAIM, asks(
-            "claims", node="n1", resourceClaims=[{"name": "a", "resourceClaimName": "gpu"}]
-        )),
-    ),
-    "no-dynamic-allocation": (
-        "Kubernetes serves no resource claims.",
-        lambda: installed(lambda api: api.unknown.update({"resourceslices", "resourceclaims"})),
-    ),
+                              lambda: Situation("rag", a_cluster(
+                                  [judged(beside_rag().nodes[0], shares=True,
+                                          claimed_by=("gpu.nvidia.com",))[0]], [rag()]))),
     "hami-on-a-node": (
         "HAMi shares the GPUs of another node.",
-        lambda: with_objects(young(
-            6000, annotations={"hami.io/node-nvidia-register": "[]"},
+        lambda: with_objects(judged_node(
+            annotations={"hami.io/node-nvidia-register": "[]"},
             amounts={"nvidia.com/gpumem": "100"},
         )),
     ),
@@ -301,17 +279,18 @@ CLUSTER = {
             lambda api: api.texts.update({"/apis": '{"groups": [{"name": "kai.scheduler"}]}'})
         ),
     ),
-    "node-without-memory": (
-        "No agent has shown anything on a node for long.", lambda: with_objects(young(6000)),
+    "node-without-a-verdict": (
+        "No agent has judged a node.", lambda: with_objects(gpu_node("n2").stored),
     ),
-    "young-node-without-memory": (
-        "No agent has shown anything on a young node.", lambda: with_objects(young(60)),
+    "node-without-memory": (
+        "A node is shared, and offers no VRAM.",
+        lambda: installed(patched(
+            "/api/v1/nodes/n1", {"status": {"allocatable": {f"{PREFIX}vram": "0"}}}
+        )),
     ),
     "node-waits-for-its-pods": (
         "An agent waits until whole GPUs are free.",
-        lambda: with_objects(
-            young(6000), of_node("n2", "DrainWholeGPUPods", "drain the whole-GPU pods first")
-        ),
+        lambda: with_objects(judged_node(in_use=("GPU-n2-0",))),
     ),
     "gpu-lost": (
         "One of two GPUs is lost.",

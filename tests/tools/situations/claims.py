@@ -33,7 +33,8 @@ _STATE = re.compile(r"(?:pending|waits for a GPU) (\w+)(?:: (.*))?")
 _DENIED = re.compile(r"(\d+) workloads? cannot create pods")
 _AMOUNT = re.compile(r"(?:(\d+)x)?([\d.]+)(Mi|Gi|Ti)")
 _UNITS = {"Mi": 1 / 1024, "Gi": 1.0, "Ti": 1024.0}
-_UNSHARED = re.compile(r"not shared: (.*)")
+_VERDICTS = re.compile(r"(?:^    |\. )([\w-]+(?:, [\w-]+)*): (?!Draining|SomeGPUsUnfit)")
+"""Names of nodes that are not shared, in a finding of `check`."""
 
 
 class Claim(NamedTuple):
@@ -133,10 +134,8 @@ def _of_check(lines: list[str]) -> Iterator[Found]:
     finding = ""
     for line in lines:
         finding = line if line[:1] != " " else finding
-        if found := _UNSHARED.search(line):
-            names += found[1].split(", ")
-        elif finding.endswith("[advertised]") and not line.startswith("    →"):
-            names += re.findall(r"^    ([\w-]+): ", line)
+        if finding.endswith("[sharing]") and not line.startswith("    →"):
+            names += chain(*(found.split(", ") for found in _VERDICTS.findall(line)))
     yield "not shared", "the cluster", " ".join(sorted(names))
 
 

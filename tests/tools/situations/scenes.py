@@ -35,7 +35,7 @@ from webhook.core.admission.decide import Phase, decide
 from webhook.core.enforcement.explanation import explain_stop
 from webhook.core.enforcement.step import Excess, Process
 from webhook.core.node.events import EventReason
-from webhook.core.node.sharing import Beside, judge, limited
+from webhook.core.node.sharing import SharingInputs, apply_sharing, judge
 from webhook.core.node.state import NodeState, desired, patches, read_inventory
 from webhook.core.placement.fit import Denial, Need, place
 from webhook.core.pod.demand import asks_for_vram
@@ -190,21 +190,22 @@ def with_sentry(node: SceneNode) -> SceneNode:
 
 
 def judged(
-    node: SceneNode, *, shares: bool, unshared: str = "", **beside: Any
+    node: SceneNode, *, shares: bool, unshared: str = "", **inputs: Any
 ) -> tuple[SceneNode, Json]:
     """Return a node as its agent leaves it once it has judged the GPUs, and the agent's Event."""
-    known = {"has_pods": shares, "in_use": (), "shares": shares} | beside
-    sharing = judge(node.stored, Beside(**known))
+    known = {"has_pods": shares, "in_use": (), "shares": shares} | inputs
+    sharing = judge(node.stored, SharingInputs(**known))
     whole = desired(read_inventory(node.stored)) if shares else NodeState()
     figures, stored = node.figures, node.stored
     promised = sum(one.promised_bytes or 0 for one in figures.gpus) if figures else None
     made = patches(
-        stored, limited(stored, whole, sharing, promised_bytes=promised, unshared=unshared)
+        stored, apply_sharing(stored, whole, sharing, promised_bytes=promised, unshared=unshared)
     )
     for one in filter(None, (made.metadata, made.status)):
         stored = merged(stored, one)
-    if figures and shares:
-        figures = replace(figures, held=sharing.sentence)
+    if figures:
+        whys = {"held" if shares else "not_shared": sharing.sentence or unshared}
+        figures = replace(figures, **whys)
     reason, sentence = sharing.reason or EventReason.NOT_SHARED, sharing.sentence or unshared
     return SceneNode(stored, figures), of_node(stored["metadata"]["name"], reason, sentence)
 

@@ -84,7 +84,7 @@ def beside_the_plugin():
         [
             a_node("n1", a_gpu(40, used=9), broken),
             a_node("n2", whole, not_shared="nvidia.com/gpu is offered"),
-            a_node("n3", a_gpu(79, used=9), held="a device plugin offers them whole"),
+            a_node("n3", a_gpu(79, used=9), held="a device plugin offers the GPUs whole"),
         ]
     )
 

@@ -11,9 +11,10 @@ from urllib.parse import quote
 
 from webhook.adapters.kube.client import KubeError, joined
 from webhook.core.kinds.nodes import read_gpu_node, write_gpu_node
-from webhook.core.node.sharing import given_away, is_advertised, why_held
+from webhook.core.node.sharing import is_advertised
 from webhook.core.node.state import labels_of, read_inventory
-from webhook.names import GPU_NODES_PATH, NODE_ENFORCEMENT_LABEL, NODE_SHARE_LABEL
+from webhook.core.node.verdict import why_closed
+from webhook.names import GPU_NODES_PATH, NODE_ENFORCEMENT_LABEL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,39 +28,30 @@ _MAYBE_IN_SUMMARY: Final = ("promised", "used", "largestFree", "unmanaged")
 
 @dataclass(frozen=True, slots=True)
 class OwnNode:
-    """What a sentry has to know of the Node that it is on."""
+    """Facts about the Node that a sentry is on."""
 
     uid: str
     enforcement: str
     """The label; empty where the node agent has not written it."""
     not_shared: str = ""
-    """Why its GPUs are not shared; empty where they are, or nobody knows."""
+    """Why its GPUs are not shared, by its agent's verdict; empty if they are."""
     faults: Mapping[str, str] = field(default_factory=dict)
     """Why, by UUID, GPUs are not healthy, as the node agent says it; it may say no more."""
     held: str = ""
-    """Why nothing more of its GPUs is promised; empty where it is not held."""
+    """Why no further pod gets a GPU, by its agent's verdict; empty if one may."""
 
 
 def read_own_node(kube: Kube, name: str) -> OwnNode:
     """Read a Node, from the API server's cache; raises KubeError."""
     node = kube.read(joined("nodes", name), resourceVersion="0")
-    labels = labels_of(node)
+    why, is_shared = why_closed(node), is_advertised(node)
     return OwnNode(
         str(node["metadata"].get("uid") or ""),
-        str(labels.get(NODE_ENFORCEMENT_LABEL) or ""),
-        _why_not_shared(node, labels.get(NODE_SHARE_LABEL)),
+        str(labels_of(node).get(NODE_ENFORCEMENT_LABEL) or ""),
+        "" if is_shared else why or "its agent does not advertise them",
         {gpu.uuid: gpu.fault for gpu in read_inventory(node).gpus if not gpu.healthy},
-        why_held(node),
+        why if is_shared else "",
     )
-
-
-def _why_not_shared(node: Mapping[str, Any], label: str | None) -> str:
-    if is_advertised(node):
-        return ""
-    if label not in {None, "true"}:
-        return f"{NODE_SHARE_LABEL}={label}"
-    offered = given_away(node)
-    return f"{offered[0]} is offered" if offered else "its agent does not advertise them"
 
 
 def read_figures(kube: Kube, name: str) -> NodeFigures | None:

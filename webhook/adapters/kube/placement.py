@@ -9,8 +9,8 @@ from urllib.parse import quote
 
 from webhook.adapters.kube.client import Kube, KubeError, joined
 from webhook.adapters.kube.follow import Collection
-from webhook.core.node.sharing import why_held
 from webhook.core.node.state import labels_of, read_gpus
+from webhook.core.node.verdict import why_closed
 from webhook.core.nvidia.device_names import DeviceNames, read_device_names
 from webhook.core.placement.assignments import (
     Assignments,
@@ -286,7 +286,7 @@ def _gpu_node(node: Json) -> GpuNode:
         name=name,
         gpus=gpus,
         device_names=names,
-        held=why_held(node),
+        held=why_closed(node),
         driver_limit=limits,
         sentry_acts=labels.get(NODE_SENTRY_LABEL) == "true",
         unread=unread,

@@ -12,13 +12,13 @@ from enum import StrEnum
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.core.bounds import LONGEST_SENTENCE, LONGEST_TEXT, LONGEST_WORD
+from webhook.core.bounds import LONGEST_SENTENCE, LONGEST_STORED, LONGEST_WORD
 from webhook.core.node.limits import Proof
 from webhook.core.pod.fields import Json, as_object, as_objects
 from webhook.core.pod.gpus import LONGEST_FAULT, LONGEST_PRODUCT, LOST, MOST_GPUS, SILENT, names_gpu
 from webhook.core.pod.quantity import MIB, format_bytes
 from webhook.core.words import printable
-from webhook.names import GPU_NODE_KIND, LONGEST_HELD, SEEING_API_VERSION
+from webhook.names import GPU_NODE_KIND, SEEING_API_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -179,9 +179,9 @@ def read_gpu_node(raw: Mapping[str, Any]) -> NodeFigures | None:
         enforcement=_text(status, "enforcement"),
         acts=status.get("acts") is True,
         gpus=tuple(gpus),
-        not_shared=_text(status, "notShared", LONGEST_TEXT),
+        not_shared=_text(status, "notShared", LONGEST_STORED),
         limit=_limit(as_object(status.get("driverLimit"))),
-        held=_text(status, "held", LONGEST_HELD),
+        held=_text(status, "held", LONGEST_STORED),
     )
 
 
@@ -254,7 +254,7 @@ def _status(node: NodeFigures) -> Json:
             "backEnd": limit.back_end,
             "why": limit.why[:LONGEST_SENTENCE],
         }
-    whys = {"notShared": node.not_shared[:LONGEST_TEXT], "held": node.held[:LONGEST_HELD]}
+    whys = {"notShared": node.not_shared[:LONGEST_STORED], "held": node.held[:LONGEST_STORED]}
     return status | {key: why for key, why in whys.items() if why}
 
 

@@ -14,8 +14,8 @@ from webhook.core.bounds import LONGEST_STORED
 from webhook.core.nvidia.drivers import COMPUTE_MODES, RECOVERIES, Fault, SeenGpu
 from webhook.core.pod.gpus import LONGEST_FAULT, LOST, SILENT, Gpu
 from webhook.core.pod.quantity import MIB
-from webhook.core.words import named
-from webhook.names import ENFORCED_BY_SIDECAR, NOT_ENFORCED
+from webhook.core.words import fitting
+from webhook.names import ENFORCED_BY_SIDECAR, NODE_SHARE_LABEL, NOT_ENFORCED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,6 +30,7 @@ MODE_FAULT: Final = "compute mode "
 """Beginning of the fault of a GPU whose compute mode is not Default; a command follows."""
 NO_MEMORY: Final = "the driver reports no memory of its own, as with unified memory"
 """Reason why a GPU such as GB10 is not shared."""
+_UNLESS_OTHERS: Final = f"if there is no other GPU, label the node {NODE_SHARE_LABEL}=false"
 UNSEEN: Final = frozenset({LOST, SILENT, RESIZED})
 """Faults of a GPU that is not as advertised, while its driver says nothing bad of it."""
 
@@ -141,8 +142,8 @@ def _why_unshared(scan: Scan, known: Iterable[TrackedGpu]) -> str:
         for gpu in scan.gpus
         if reasons.get(gpu.uuid) == NO_MEMORY and gpu.uuid not in advertised
     ]
-    sentence = f"{named(names)} cannot be shared by memory: {NO_MEMORY}"
-    return sentence[:LONGEST_STORED] if names else ""
+    then = f" cannot be shared by memory: {NO_MEMORY}; {_UNLESS_OTHERS}"
+    return fitting(names, LONGEST_STORED - len(then)) + then if names else ""
 
 
 def skipped(scan: Scan) -> dict[str, str]:

@@ -1,9 +1,8 @@
-"""Whether a node's GPUs are shared by memory: one allocator per card.
+"""Decide whether a node's GPUs are shared by memory: each card has one allocator.
 
-A device plugin that offers whole GPUs knows nothing of shares, and who has a whole GPU nothing of
-those who would share it; nor does another product that shares them, nor a driver that gives them
-away by resource claims. So a card that somebody else gives away is not shared, unless the cluster
-admin wants that; and a node begins to be shared only once its GPUs are free.
+A GPU that another allocator gives away is not shared, unless a cluster admin wants both. Other
+allocators are a device plugin that offers whole GPUs, another product that shares them, and a DRA
+driver. A node begins to be shared only once its GPUs are free.
 """
 
 from __future__ import annotations
@@ -23,16 +22,14 @@ from webhook.core.node.state import (
     shown_vram,
     withdrawn,
 )
+from webhook.core.node.verdict import SharingCode, SharingVerdict
 from webhook.core.pod.foreign import WHOLE_GPU
 from webhook.core.pod.quantity import MIB
 from webhook.core.pod.whole import AMD_DRA_DRIVER, gives_gpus, is_more_than_nothing
-from webhook.core.words import printable
+from webhook.core.words import fitting, printable
 from webhook.names import (
-    LONGEST_HELD,
-    LONGEST_LABEL,
     NODE_ASKS_LABEL,
     NODE_DRA_ANNOTATION,
-    NODE_HELD_ANNOTATION,
     NODE_SHARE_LABEL,
     NODE_SHARING_ANNOTATION,
     VRAM_RESOURCE,
@@ -43,119 +40,137 @@ if TYPE_CHECKING:
 
 
 FREE_BYTES: Final = 256 * MIB
-"""A GPU on which no more is in use is free: a CUDA context alone takes more, and what stays for
-ever, such as a display server or a persistence daemon, less."""
+"""Largest amount in use on a GPU that counts as free.
+
+A CUDA context takes more. A display server or a persistence daemon takes less.
+"""
 
 SETTLE_S: Final = 60.0
-"""So long no sign of another allocator must have stood before a node begins to be shared.
+"""Time without any sign of another allocator before a node begins to be shared, in seconds.
 
-After a kubelet restarts, the amounts of a device plugin are 0 until it registers again, which
-NVIDIA's tries each 30 s; a plugin that is new on its node waits for the driver and an image.
+After a kubelet restarts, a device plugin's amounts are 0 until it registers again, which NVIDIA's
+tries every 30 s. A plugin that is new on its node waits for the driver and an image.
 Sources: kubernetes/kubernetes, pkg/kubelet/cm/devicemanager/manager.go (readCheckpoint,
 GetCapacity); NVIDIA/k8s-device-plugin, cmd/nvidia-device-plugin/main.go (startPlugins).
 """
 
 YOUNG_S: Final = 600.0
-"""So long after a node's creation NVIDIA's operator may be about to bring its plugin or driver."""
+"""Age of a node up to which NVIDIA's operator may still bring its plugin or driver, in seconds."""
 
 CLAIMED_S: Final = 300.0
-"""So long ResourceSlices count after they are gone: a kubelet deletes those of a driver that
-restarts (kubernetes/kubernetes, pkg/kubelet/cm/dra/plugin/dra_plugin_manager.go)."""
+"""Time for which ResourceSlices count after they were deleted, in seconds.
+
+A kubelet deletes the slices of a driver that restarts (kubernetes/kubernetes,
+pkg/kubelet/cm/dra/plugin/dra_plugin_manager.go).
+"""
 
 DEPLOY_PLUGIN_LABEL: Final = "nvidia.com/gpu.deploy.device-plugin"
 DEPLOY_DRA_LABEL: Final = "nvidia.com/gpu.deploy.dra-driver"
-"""By which NVIDIA's operator brings its device plugin, and its DRA driver, to a node. It sets the
-first also where the plugin is switched off (NVIDIA/gpu-operator, controllers/state_manager.go)."""
-HAMI_ANNOTATION: Final = "hami.io/node-nvidia-register"  # its plugin lists the node's GPUs in it
-HAMI_AMD_ANNOTATION: Final = "hami.io/node-amd-register"
+"""Labels by which NVIDIA's operator brings its device plugin and its DRA driver to a node.
 
-_BOTH_WAYS: Final = f"or share both ways with {NODE_SHARE_LABEL}=true"
-_CURES: Final = {
-    "plugin": (
-        f"label the node {DEPLOY_PLUGIN_LABEL}=false, which takes NVIDIA's plugin off it under its "
-        f"operator, {_BOTH_WAYS}"
-    ),
+It sets the first one even if the plugin is disabled (NVIDIA/gpu-operator,
+controllers/state_manager.go).
+"""
+HAMI_ANNOTATION: Final = "hami.io/node-nvidia-register"
+HAMI_AMD_ANNOTATION: Final = "hami.io/node-amd-register"
+"""Annotations in which HAMi's device plugins list a node's GPUs."""
+
+_BOTH_WAYS: Final = f", or share both ways ({NODE_SHARE_LABEL}=true)"
+_REMEDIES: Final = {
+    "plugin": f"label the node {DEPLOY_PLUGIN_LABEL}=false{_BOTH_WAYS}",
     "heedless": (
-        f"the label {DEPLOY_PLUGIN_LABEL}=false is set, and the plugin does not heed it: give its "
-        "DaemonSet the affinity of deploy/take-the-plugin-off.md in the documentation, "
-        f"{_BOTH_WAYS}"
+        f"it ignores {DEPLOY_PLUGIN_LABEL}=false: give its DaemonSet the affinity of "
+        "deploy/take-the-plugin-off.md in the documentation"
     ),
     "forgotten": (
-        "the plugin is taken off, and the kubelet forgets it within five minutes; share at once "
-        f"with {NODE_SHARE_LABEL}=true"
+        "the plugin is gone, and the kubelet forgets it within five minutes: wait, or share at "
+        f"once ({NODE_SHARE_LABEL}=true)"
     ),
-    "hami": (
-        f"take HAMi's device plugin off the node by `kubectl label node NODE gpu-`, {_BOTH_WAYS}"
-    ),
-    "hami-amd": f"take HAMi's AMD plugin off the node and remove the annotation, {_BOTH_WAYS}",
-    "others": f"take that product's device plugin off the node, {_BOTH_WAYS}",
+    "hami": f"take HAMi's device plugin off by removing the node's label `gpu`{_BOTH_WAYS}",
+    "hami-amd": f"take HAMi's AMD plugin off the node and remove the annotation{_BOTH_WAYS}",
+    "others": f"take that product's device plugin off the node{_BOTH_WAYS}",
     "operator": (
-        "wait until the node is ten minutes old, or, where its plugin is switched off, share at "
-        f"once with {NODE_SHARE_LABEL}=true"
+        "wait until the node is ten minutes old; if none comes, share at once "
+        f"({NODE_SHARE_LABEL}=true)"
     ),
     "claims": (
-        f"take the driver off the node, with NVIDIA's operator by the label {DEPLOY_DRA_LABEL}"
-        f"=false, {_BOTH_WAYS}"
+        f"take the driver off the node (NVIDIA's operator: {DEPLOY_DRA_LABEL}=false){_BOTH_WAYS}"
     ),
-    "amd": f"take AMD's driver off the node, {_BOTH_WAYS}",
+    "amd": f"take AMD's driver off the node{_BOTH_WAYS}",
 }
-_NAMED: Final = 3
-"""So many GPUs or resources are named in a sentence."""
 
 
 class Shared(Enum):
-    """What becomes of a node's GPUs."""
+    """What the agent does with a node's GPUs."""
 
     YES = "they are advertised"
-    HELD = "what pods have stays advertised; nothing more is promised"
-    NO = "they are not; what was advertised is withdrawn"
+    DRAINING = "what pods have stays advertised; nothing more is promised"
+    NO = "they are not advertised; what was advertised is withdrawn"
     NOT_YET = "they will be advertised, but cannot be yet; the node is left alone"
 
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """What becomes of a node's GPUs, and what is to be said about it."""
+    """Decision on a node's GPUs."""
 
     shared: Shared
     reason: EventReason | None = None
-    """None where there is nothing to say."""
+    """Reason of the Event that reports it; None if there is none."""
     sentence: str = ""
-    """Why, and what to do about it."""
+    """Cause and remedy; empty if the GPUs are shared."""
+
+    def verdict(self, unfit: str, *, has_gpus: bool) -> SharingVerdict:
+        """Return what the node shows; `unfit` is the sentence about GPUs without memory."""
+        if self.shared is not Shared.YES:
+            waits = SharingCode.IN_USE if self.reason else SharingCode.SETTLING
+            codes = {Shared.NO: SharingCode.NOT_SHARED, Shared.DRAINING: SharingCode.DRAINING}
+            return SharingVerdict(codes.get(self.shared, waits), self.sentence)
+        if not has_gpus:
+            return SharingVerdict(SharingCode.NONE_FIT, unfit or _NO_GPU)
+        if unfit:
+            return SharingVerdict(SharingCode.SOME_UNFIT, unfit)
+        return SharingVerdict(SharingCode.SHARED, "its GPUs are shared by memory")
+
+
+_NO_GPU: Final = "the driver shows no GPU that could be shared (MIG mode?); see its agent's log"
 
 
 @dataclass(frozen=True, slots=True)
-class Sign:
-    """That somebody else gives a node's GPUs away."""
+class OtherAllocator:
+    """Another allocator that gives a node's GPUs away."""
 
-    why: str
-    cure: str
-    """What ends it on this node."""
+    what: str
+    names: tuple[str, ...]
+    """Resources, drivers, annotations or labels by which it shows."""
+    remedy: str
+    """Step that ends it on this node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
-    """What is known of a node beside its object."""
+class SharingInputs:
+    """Facts about a node that its object does not show."""
 
     claimed_by: tuple[str, ...] | None = ()
-    """Drivers that offer its GPUs in ResourceSlices; None where slices cannot be read."""
+    """Drivers that offer its GPUs in ResourceSlices; None if slices cannot be read."""
     age_s: float = float("inf")
-    """Since its creation."""
+    """Time since its creation."""
     settles: bool = False
-    """No sign holds, but one did a moment ago, or may come."""
+    """True if no other allocator is found, but one was a moment ago, or may come."""
     shares: bool
-    """Its GPUs are advertised already."""
+    """True if its GPUs are advertised already."""
+    draining: str = ""
+    """Why the node drained when it was last judged; empty if it did not."""
     has_pods: bool | None
-    """Pods have VRAM there; None where that cannot be read."""
+    """True if pods have VRAM there; None if unknown."""
     in_use: tuple[str, ...] | None
     """See `gpus_in_use`."""
     whole_pods: tuple[str, ...] | None = ()
-    """Of the pods that run there with whole GPUs the first, `namespace/name`; None where that is
-    not known yet."""
+    """First pods that run there with whole GPUs, as `namespace/name`; None if not known yet."""
     whole_count: int = 0
-    """How many they are, where that is more."""
+    """Number of these pods, if it is larger."""
 
 
-def judge(node: Mapping[str, Any], beside: Beside) -> Sharing:
+def judge(node: Mapping[str, Any], inputs: SharingInputs) -> Sharing:
     """Decide whether a node's GPUs are shared.
 
     | offered | `share` | advertised | pods | in use | shared | reason |
@@ -163,162 +178,176 @@ def judge(node: Mapping[str, Any], beside: Beside) -> Sharing:
     | no | absent or true | no | - | no | YES | - |
     | no | absent or true | no | - | yes | NOT_YET | DrainWholeGPUPods |
     | no | absent or true | no | - | unknown | NOT_YET | - |
-    | no | absent or true | yes or held | - | - | YES | - |
+    | no | absent or true | yes or draining | - | - | YES | - |
     | settles | absent | no | - | no or unknown | NOT_YET | - |
     | settles | absent | no | - | yes | NOT_YET | DrainWholeGPUPods |
     | settles | absent | yes | - | - | YES | - |
-    | settles | absent | held | - | - | HELD | SharedBesidePlugin |
+    | settles | absent | draining | - | - | DRAINING | SharedBesidePlugin |
     | yes or settles | true | no | - | no | YES | - |
     | yes or settles | true | no | - | yes | NOT_YET | DrainWholeGPUPods |
     | yes or settles | true | no | - | unknown | NOT_YET | - |
-    | yes or settles | true | yes or held | - | - | YES | - |
+    | yes or settles | true | yes or draining | - | - | YES | - |
     | yes | absent | no | - | - | NO | GPUsNotShared |
-    | yes | absent | yes or held | no | - | NO | GPUsNotShared |
-    | yes | absent | yes or held | yes or unknown | - | HELD | SharedBesidePlugin |
+    | yes | absent | yes or draining | no | - | NO | GPUsNotShared |
+    | yes | absent | yes or draining | yes or unknown | - | DRAINING | SharedBesidePlugin |
     | - | false | no | - | - | NO | - |
-    | - | false | yes or held | no | - | NO | - |
-    | - | false | yes or held | yes or unknown | - | HELD | SharedUntilPodsEnd |
+    | - | false | yes or draining | no | - | NO | - |
+    | - | false | yes or draining | yes or unknown | - | DRAINING | SharedUntilPodsEnd |
     | - | anything else | no | - | - | NO | GPUsNotShared |
-    | - | anything else | yes or held | no | - | NO | GPUsNotShared |
-    | - | anything else | yes or held | yes or unknown | - | HELD | SharedUntilPodsEnd |
+    | - | anything else | yes or draining | no | - | NO | GPUsNotShared |
+    | - | anything else | yes or draining | yes or unknown | - | DRAINING | SharedUntilPodsEnd |
 
-    Offered is what `sign` finds; held is what the node says it is. In use is a GPU (`gpus_in_use`),
-    or, where `share` is absent, one that a pod has whole. Capacity is never lowered under a pod:
-    the kubelet would fail it when it starts again.
+    Offered is what `find_other_allocator` finds. Advertised and draining are inputs. In use is a
+    GPU (`gpus_in_use`) or, if `share` is absent, one that a pod has whole. Capacity is never
+    lowered under a pod: the kubelet would fail that pod when it restarts.
     """
     label = labels_of(node).get(NODE_SHARE_LABEL)
-    found = sign(node, beside.claimed_by, beside.age_s)
-    stays = beside.shares and beside.has_pods is not False
-    if label == "false":
-        why = f"its label {NODE_SHARE_LABEL} is false"
-        drain = "drain them to end this now"
-        return _staying(EventReason.UNTIL_PODS_END, why, drain) if stays else Sharing(Shared.NO)
+    found = find_other_allocator(node, inputs.claimed_by, inputs.age_s)
+    stays = inputs.shares and inputs.has_pods is not False
+    reason = EventReason.BESIDE_PLUGIN if label is None else EventReason.UNTIL_PODS_END
     if label not in {None, "true"}:
-        why = f"its label {NODE_SHARE_LABEL} is {str(label)!r}, which is neither true nor false"
-        cure = "correct it"
-        return _staying(EventReason.UNTIL_PODS_END, why, cure) if stays else _not_shared(why, cure)
-    if found and label is None:
-        why, cure = found.why, found.cure
-        return _staying(EventReason.BESIDE_PLUGIN, why, cure) if stays else _not_shared(why, cure)
-    if beside.shares:
-        held = why_held(node) if beside.settles and label is None else ""
-        beside_plugin = Sharing(Shared.HELD, EventReason.BESIDE_PLUGIN, held)
-        return beside_plugin if held else Sharing(Shared.YES)
-    whole_pods = beside.whole_pods if label is None else ()
-    if beside.in_use or whole_pods:
-        return Sharing(Shared.NOT_YET, EventReason.DRAIN, _drain(beside, whole_pods or ()))
-    waits = None in {beside.in_use, whole_pods} or (beside.settles and label is None)
-    return Sharing(Shared.NOT_YET if waits else Shared.YES)
+        found = _find_exclusion(str(label))
+    if found and label != "true":
+        if stays:
+            return _draining(reason, found)
+        return replace(_not_shared(found), reason=None) if label == "false" else _not_shared(found)
+    settles = inputs.settles and label is None
+    if inputs.shares:
+        if settles and inputs.draining:
+            return Sharing(Shared.DRAINING, EventReason.BESIDE_PLUGIN, inputs.draining)
+        return Sharing(Shared.YES)
+    whole_pods = inputs.whole_pods if label is None else ()
+    if inputs.in_use or whole_pods:
+        return Sharing(Shared.NOT_YET, EventReason.DRAIN, _in_use(inputs, whole_pods or ()))
+    waits = [
+        what
+        for what, is_awaited in (
+            ("the driver", inputs.in_use is None),
+            ("a replica of the webhook", whole_pods is None),
+            ("any sign of another allocator", settles),
+        )
+        if is_awaited
+    ]
+    if waits:
+        sentence = f"its agent waits for {', '.join(waits)}; if it still does in ten minutes, see "
+        return Sharing(Shared.NOT_YET, sentence=f"{sentence}the agent's log")
+    return Sharing(Shared.YES)
 
 
-def _drain(beside: Beside, whole_pods: tuple[str, ...]) -> str:
-    whys = []
+def _sentence(what: str, names: tuple[str, ...], then: str, count: int = 0) -> str:
+    """Return `what (names)then` in at most 256 characters; only the names are shortened for that.
+
+    `count` is the number of all names, if it is larger.
+    """
+    room = LONGEST_STORED - len(f"{what} (){then}")
+    return f"{what} ({fitting(names, room, count)}){then}" if names else what + then
+
+
+def _not_shared(found: OtherAllocator) -> Sharing:
+    sentence = _sentence(found.what, found.names, f"; {found.remedy}")
+    return Sharing(Shared.NO, EventReason.NOT_SHARED, sentence)
+
+
+def _draining(reason: EventReason, found: OtherAllocator) -> Sharing:
+    then = f" while pods may have VRAM here, so no other pod gets any; {found.remedy}"
+    return Sharing(Shared.DRAINING, reason, _sentence(found.what, found.names, then))
+
+
+def _in_use(inputs: SharingInputs, whole_pods: tuple[str, ...]) -> str:
+    then = "; drain the whole-GPU pods first: the node is shared once its GPUs are free"
     if whole_pods:
-        pods = listed(whole_pods, beside.whole_count)
-        whys.append(f"they may use nothing now, and have GPUs all the same: {pods}")
-    if beside.in_use:
-        gpus = listed(beside.in_use)
-        whys.append(f"more than 256Mi are in use, or nobody knows how much, on {gpus}")
-    cause = "; ".join(whys)
-    return f"drain the whole-GPU pods first: {cause}; the GPUs are shared once they are free"
+        what = "pods have whole GPUs, even if they use nothing"
+        return _sentence(what, whole_pods, then, inputs.whole_count)
+    return _sentence("more than 256Mi, or an unknown amount, are in use", inputs.in_use or (), then)
 
 
-def sign(
+def find_other_allocator(
     node: Mapping[str, Any], claimed_by: tuple[str, ...] | None = (), age_s: float = float("inf")
-) -> Sign | None:
-    """Return that somebody else gives a node's GPUs away, and what ends it there.
+) -> OtherAllocator | None:
+    """Return the other allocator of a node's GPUs; None if there is none.
 
     | sign | counts |
     | --- | --- |
-    | a device plugin's amount | while capacity or allocatable is more than 0 (`given_away`) |
-    | a ResourceSlice with one of its GPUs, or of AMD's driver | as long as the caller says so |
+    | a device plugin's amount | if capacity or allocatable is above 0 (`other_allocators`) |
+    | a ResourceSlice with one of its GPUs, or of AMD's driver | as long as the caller passes it |
     | HAMi's annotation for AMD's GPUs | while it exists |
     | the label of NVIDIA's operator for its device plugin | while the node is young |
-    | that for its DRA driver, where slices cannot be read | while the node is young |
+    | the label for its DRA driver, if slices cannot be read | while the node is young |
     """
-    offered, labels = given_away(node), labels_of(node)
+    offered, labels = other_allocators(node), labels_of(node)
     if offered:
-        return _sign_of_plugin(node, offered)
+        return _find_plugin(node, offered)
     if claimed_by:
-        why = f"a DRA driver ({listed(claimed_by)}) gives them away by resource claims"
-        return Sign(why, _CURES["amd" if claimed_by == (AMD_DRA_DRIVER,) else "claims"])
+        remedy = _REMEDIES["amd" if claimed_by == (AMD_DRA_DRIVER,) else "claims"]
+        return OtherAllocator("a DRA driver gives the GPUs away", claimed_by, remedy)
     if HAMI_AMD_ANNOTATION in annotations_of(node):
-        return Sign(f"HAMi gives AMD's away (annotation {HAMI_AMD_ANNOTATION})", _CURES["hami-amd"])
+        what = "HAMi gives AMD's GPUs away"
+        return OtherAllocator(what, (HAMI_AMD_ANNOTATION,), _REMEDIES["hami-amd"])
     expected = [DEPLOY_PLUGIN_LABEL, *([DEPLOY_DRA_LABEL] if claimed_by is None else [])]
     for key in expected if age_s < YOUNG_S else ():
         if labels.get(key) == "true":
             what = "device plugin" if key == DEPLOY_PLUGIN_LABEL else "DRA driver"
-            return Sign(
-                f"NVIDIA's operator is to bring its {what} ({key}=true)", _CURES["operator"]
-            )
+            what = f"NVIDIA's operator is to bring its {what}"
+            return OtherAllocator(what, (f"{key}=true",), _REMEDIES["operator"])
     return None
 
 
-def _sign_of_plugin(node: Mapping[str, Any], offered: tuple[str, ...]) -> Sign:
+def _find_plugin(node: Mapping[str, Any], offered: tuple[str, ...]) -> OtherAllocator:
     if not any(name.startswith(WHOLE_GPU) for name in offered):
-        why = f"another product gives them away ({listed(offered)})"
-        return Sign(why, _CURES["others"])
-    why = f"a device plugin offers them whole ({listed(offered)})"
+        return OtherAllocator("another product gives the GPUs away", offered, _REMEDIES["others"])
     if HAMI_ANNOTATION in annotations_of(node):
-        name = str((node.get("metadata") or {}).get("name") or "NODE")
-        return Sign(why, _CURES["hami"].replace("NODE", name))
-    if labels_of(node).get(DEPLOY_PLUGIN_LABEL) != "false":
-        return Sign(why, _CURES["plugin"])
-    return Sign(why, _CURES["heedless" if _offers(node, "allocatable") else "forgotten"])
+        remedy = "hami"
+    elif labels_of(node).get(DEPLOY_PLUGIN_LABEL) != "false":
+        remedy = "plugin"
+    else:
+        remedy = "heedless" if _offers(node, "allocatable") else "forgotten"
+    return OtherAllocator("a device plugin offers the GPUs whole", offered, _REMEDIES[remedy])
 
 
-def _staying(reason: EventReason, why: str, cure: str) -> Sharing:
-    sentence = (
-        f"{why}, but pods may have VRAM here, so the GPUs stay shared until these have ended, and "
-        f"no other pod is given any; until then one card may be given twice; {cure}"
-    )
-    return Sharing(Shared.HELD, reason, sentence)
+def _find_exclusion(label: str) -> OtherAllocator:
+    """Return the cluster admin's label in the place of an allocator."""
+    what = f"its label {NODE_SHARE_LABEL} is"
+    if label == "false":
+        return OtherAllocator(f"{what} false", (), "remove it to share the node")
+    return OtherAllocator(f"{what} neither true nor false", (label,), "correct it")
 
 
-def _not_shared(why: str, cure: str) -> Sharing:
-    sentence = f"the GPUs of this node are not shared by memory: {why}; {cure}"
-    return Sharing(Shared.NO, EventReason.NOT_SHARED, sentence)
-
-
-def limited(
+def apply_sharing(
     node: Mapping[str, Any],
     whole: NodeState,
     sharing: Sharing,
     *,
     promised_bytes: int | None = None,
-    asks: str = "",
+    question: str = "",
     claimed_by: tuple[str, ...] = (),
     unshared: str = "",
 ) -> NodeState:
     """Return what a node should carry, given what it would carry if its GPUs are shared.
 
-    `promised_bytes`: what its pods have, None where that is not known; `asks`: the question for
-    pods with whole GPUs, empty for none; `claimed_by`: DRA drivers that offer its GPUs, of which an
-    agent that starts anew must know before they do; `unshared`: see `Inventory`.
+    `promised_bytes`: amount that its pods have, None if unknown. `question`: the question for pods
+    with whole GPUs, empty for none. `claimed_by`: DRA drivers that offer its GPUs, which the next
+    agent has to know before they come back. `unshared`: see `Inventory`.
 
-    Where it shows no GPUs of ours there is nothing to withdraw: its labels are somebody else's, and
-    may be what brings the agent there. What is held has as much as its pods have, and as much as it
-    shows while nobody knows how much that is.
+    If the node shows no GPUs of ours nothing is withdrawn: its labels belong to another controller,
+    and may be what brings the agent there. A node that drains shows what its pods have, or what it
+    shows already while that is unknown. The verdict on such a node stays while it is judged anew.
     """
-    shared = sharing.shared
+    shared, is_shown = sharing.shared, is_advertised(node)
     state = {Shared.NO: withdrawn(), Shared.NOT_YET: NodeState()}.get(shared, whole)
-    if state == withdrawn() and not is_advertised(node):
+    if state == withdrawn() and not is_shown:
         state = NodeState()
     amount = state.vram_bytes
-    if shared is Shared.HELD and amount:
+    if shared is Shared.DRAINING and amount:
         amount = shown_vram(node) or amount
         amount = amount if promised_bytes is None else min(promised_bytes, state.vram_bytes or 0)
-    unshared = "" if shared is Shared.NO else unshared
-    marks = {
-        NODE_DRA_ANNOTATION: ",".join(claimed_by)[:LONGEST_STORED] or None,
-        NODE_SHARING_ANNOTATION: f"{EventReason.NOT_SHARED}: {unshared}" if unshared else None,
-    }
-    if shared is not Shared.NOT_YET:
-        marks[NODE_HELD_ANNOTATION] = sharing.sentence if shared is Shared.HELD else None
+    marks = {NODE_DRA_ANNOTATION: ",".join(claimed_by)[:LONGEST_STORED] or None}
+    if shared is not Shared.NOT_YET or not is_shown:
+        verdict = sharing.verdict(unshared, has_gpus=bool(state.vram_bytes))
+        marks[NODE_SHARING_ANNOTATION] = str(verdict)
     return replace(
         state,
         vram_bytes=amount,
-        labels={**state.labels, **_marked(labels_of(node), {NODE_ASKS_LABEL: asks or None})},
+        labels={**state.labels, **_marked(labels_of(node), {NODE_ASKS_LABEL: question or None})},
         annotations={**state.annotations, **_marked(annotations_of(node), marks)},
     )
 
@@ -328,24 +357,19 @@ def _marked(carried: Mapping[str, Any], marks: Mapping[str, str | None]) -> dict
     return {key: value for key, value in marks.items() if value or key in carried}
 
 
-def whole_gpus(node: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of resources in which a node offers whole GPUs, sorted."""
-    return tuple(name for name in given_away(node) if name.startswith(WHOLE_GPU))
+def other_allocators(node: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of resources by which others give a node's GPUs away, sorted.
 
-
-def given_away(node: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of resources in which others give a node's GPUs away, sorted.
-
-    By allocatable or capacity: a kubelet keeps the capacity of a plugin that is gone for five
-    minutes, and of one that calls all of its GPUs unhealthy for ever, while allocatable is 0. An
-    amount that cannot be read counts as offered.
+    Allocatable and capacity count. A kubelet keeps the capacity of a plugin that is gone for five
+    minutes, and of one whose GPUs are all unhealthy forever, while allocatable is 0. An amount that
+    cannot be read counts as offered.
     """
     return tuple(sorted({*_offers(node, "allocatable"), *_offers(node, "capacity")}))
 
 
-def has_offered(node: Mapping[str, Any]) -> bool:
-    """Say whether others give GPUs away, or did at some time: the kubelet keeps the name."""
-    return any(map(gives_gpus, _amounts(node, "capacity"))) or bool(given_away(node))
+def had_other_allocator(node: Mapping[str, Any]) -> bool:
+    """Return True if others give GPUs away, or did at some time: the kubelet keeps the name."""
+    return any(map(gives_gpus, _amounts(node, "capacity"))) or bool(other_allocators(node))
 
 
 def _offers(node: Mapping[str, Any], part: str) -> list[str]:
@@ -364,27 +388,19 @@ def claimed_before(node: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(filter(None, printable(shown, LONGEST_STORED).split(",")))
 
 
-def why_held(node: Mapping[str, Any]) -> str:
-    """Return why nothing more of a node's GPUs is promised; empty where it is not held."""
-    why = annotations_of(node).get(NODE_HELD_ANNOTATION)
-    if why is None:
-        return ""
-    return printable(str(why), LONGEST_HELD) or f"annotation {NODE_HELD_ANNOTATION}"
-
-
 def is_advertised(node: Mapping[str, Any]) -> bool:
-    """Say whether a node shows GPUs of ours, so that an agent that starts goes on sharing them.
+    """Return True if a node shows GPUs of ours, so that an agent that starts keeps sharing them.
 
-    By the list of GPUs or the capacity. Labels alone say nothing: autoscalers set them beforehand.
+    The list of GPUs or the capacity decides. Labels do not count: autoscalers set them beforehand.
     """
     capacity = (node.get("status") or {}).get("capacity") or {}
     return read_inventory(node).advertised or is_more_than_nothing(capacity.get(VRAM_RESOURCE, 0))
 
 
 def gpus_in_use(scan: Scan | None) -> tuple[str, ...] | None:
-    """Return the GPUs on which more than 256Mi are in use, or nobody knows how much, by UUID.
+    """Return the UUIDs of GPUs on which more than 256Mi, or an unknown amount, are in use.
 
-    Of those that would be shared. None where the driver gave no answer.
+    GPUs that would not be shared are left out. None if the driver gave no answer.
     """
     if scan is None or scan.failed:
         return None
@@ -394,10 +410,3 @@ def gpus_in_use(scan: Scan | None) -> tuple[str, ...] | None:
         for gpu in scan.gpus
         if gpu.uuid not in aside and (gpu.used_bytes is None or gpu.used_bytes > FREE_BYTES)
     )
-
-
-def listed(names: tuple[str, ...], count: int = 0) -> str:
-    """Return the first names, and the number of those left out; `count` if there are more."""
-    left = max(count, len(names)) - min(len(names), _NAMED)
-    more = f" and {left} more" if left else ""
-    return ", ".join(name[: 2 * LONGEST_LABEL] for name in names[:_NAMED]) + more

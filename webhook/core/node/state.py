@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.core.bounds import LONGEST_STORED
 from webhook.core.node.inventory import Inventory, TrackedGpu
+from webhook.core.node.verdict import SharingCode, read_sharing
 from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.pod.fields import Json, as_object, as_objects
 from webhook.core.pod.gpus import (
@@ -43,7 +43,6 @@ from webhook.names import (
     NODE_GPU_PRODUCT_LABEL,
     NODE_GPUS_ANNOTATION,
     NODE_SENTRY_LABEL,
-    NODE_SHARING_ANNOTATION,
     NOT_ENFORCED,
     SENTRY_ACTING_CONDITION,
     VRAM_RESOURCE,
@@ -129,20 +128,15 @@ def read_inventory(node: Mapping[str, Any]) -> Inventory:
     known = tuple(map(TrackedGpu, read_gpus(node)[0]))
     enforcement = labels.get(NODE_ENFORCEMENT_LABEL, "")
     device_names = labels.get(NODE_DEVICE_NAMES_LABEL, "")
+    verdict = read_sharing(node)
     return Inventory(
         known=known,
         driver_version=labels.get(NODE_DRIVER_LABEL, ""),
         enforcement=enforcement if enforcement in NODE_ENFORCEMENTS else "",
         device_names=device_names if device_names in tuple(DeviceNames) else "",
         advertised=bool(known),
-        unshared=why_unshared(node),
+        unshared=verdict.sentence if verdict and verdict.code is SharingCode.SOME_UNFIT else "",
     )
-
-
-def why_unshared(node: Mapping[str, Any]) -> str:
-    """Return the sentence of a node about GPUs without memory; see `Inventory.unshared`."""
-    said = str(annotations_of(node).get(NODE_SHARING_ANNOTATION) or "")
-    return printable(said.partition(": ")[2], LONGEST_STORED)
 
 
 def desired(

@@ -114,11 +114,6 @@ def claim_drivers(claim: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(str(one.get("driver")) for one in results)
 
 
-def is_gpu_claim(claim: Mapping[str, Any]) -> bool:
-    """Return True if a ResourceClaim has a device of NVIDIA's driver for GPUs."""
-    return DRA_DRIVER in claim_drivers(claim)
-
-
 _MOST_DEVICES: Final = 128  # the API's own bounds on a slice and on a device
 _MOST_ATTRIBUTES: Final = 64
 

@@ -13,14 +13,12 @@ from urllib.parse import quote
 
 from webhook.adapters.kube.certificates import KINDS
 from webhook.adapters.kube.client import KubeError, joined
-from webhook.adapters.kube.events import OF_NODES
 from webhook.adapters.kube.fence import CONFIG_MAP
 from webhook.adapters.kube.namespaces import read_labels
 from webhook.adapters.kube.node_watch import SLICES
 from webhook.core.kinds.nodes import read_gpu_node
-from webhook.core.node.events import EventReason
 from webhook.core.pod.fields import as_object, text_of
-from webhook.core.pod.whole import Slice, read_slice
+from webhook.core.pod.whole import read_slice
 from webhook.names import (
     DEFAULT_NAMESPACE,
     GPU_MEMORY_ANNOTATION,
@@ -39,15 +37,15 @@ from webhook.tools.check.judge.facts import (
     OurWebhook,
     OwnWorkload,
     changes_new_pods,
+    judge_without_agent,
     of_interest,
     read_bytes,
     read_dry_run,
-    read_gpu_claim,
     read_namespace,
     read_own_webhooks,
     read_workload,
 )
-from webhook.tools.check.judge.findings import NEEDS_RIGHT, NobodySees
+from webhook.tools.check.judge.findings import NEEDS_RIGHT
 from webhook.tools.check.judge.webhook import MUTATING
 from webhook.tools.snapshot.node import ClusterNode
 from webhook.tools.snapshot.objects import Unreadable, known
@@ -62,7 +60,7 @@ from webhook.tools.snapshot.release import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from webhook.adapters.kube.client import Kube
     from webhook.core.kinds.nodes import NodeFigures
@@ -74,15 +72,13 @@ T = TypeVar("T")
 _REGISTRATION: Final = "admissionregistration.k8s.io"
 _OURS: Final = "app.kubernetes.io/name=vramwarden"
 _APPS: Final = "/apis/apps/v1"
-_CLAIMS: Final = "/apis/resource.k8s.io/v1/resourceclaims"
 _UUID: Final = "GPU-"
 """How NVML's names of GPUs begin: of a slice's attributes nothing else is compared."""
 _CERTIFICATES: Final = ("tls.crt", "ca.crt")
 """Of a Secret, what is no secret."""
 _OF_NODES: Final = (
-    *("name", "ready", "brings_agent", "taints", "handlers", "whole"),
-    *("others", "share", "sharing", "unshared", "agent_waits", "cure", "claimed_by", "gpus"),
-    *("advertised", "vram_bytes", "said", "enforcement", "device_names", "driver"),
+    *("name", "ready", "brings_agent", "taints", "handlers", "share", "sharing", "gpus"),
+    *("advertised", "vram_bytes", "said", "enforcement", "device_names", "driver", "has_sentry"),
 )
 _OF_OWN_PODS: Final = ("name", "component", "node", "not_ready")
 
@@ -103,7 +99,7 @@ def read_facts(
         command=command,
         test_namespace=test_namespace,
     )
-    facts = reader.cluster(facts)
+    facts = reader.cluster(facts, pre=pre)
     return reader.before(facts) if pre else reader.installed(facts)
 
 
@@ -113,11 +109,10 @@ class _FactsReader:
         self._namespace = namespace
         self._test_namespace = test_namespace
 
-    def cluster(self, facts: Facts) -> Facts:
+    def cluster(self, facts: Facts, *, pre: bool) -> Facts:
         """Add what is asked before an installation and afterwards."""
-        slices = self._try("list resourceslices", self._slices)
-        of_nodes = {} if isinstance(slices, Unreadable) else slices
-        nodes = self._try("list nodes", lambda: self._nodes(of_nodes, facts.now_s))
+        drivers = self._try("list resourceslices", self._drivers)
+        nodes = self._try("list nodes", lambda: self._nodes(drivers, facts.now_s, pre=pre))
         hooks = self._try("list webhook configurations", self._webhooks)
         ours = () if isinstance(hooks, Unreadable) else hooks
         led_to = (hook.namespace for hook in ours if hook.namespace)
@@ -127,7 +122,7 @@ class _FactsReader:
             groups=self._try("read /apis", self._groups),
             nodes=nodes if isinstance(nodes, Unreadable) else nodes[0],
             node_count=0 if isinstance(nodes, Unreadable) else nodes[1],
-            slices=slices,
+            drivers=drivers,
             runtime_class=self._try("get runtimeclasses", self._runtime_class),
             own_webhooks=hooks,
             later_configurations=self._try(
@@ -185,8 +180,6 @@ class _FactsReader:
             has_key=self._try("get secrets", lambda: self._has_key(namespace)),
             gpu_nodes=self._try("list gpunodes", self._gpu_nodes),
             pods=self._try("list pods in all namespaces", self._pods),
-            claimed=self._try("list resourceclaims in all namespaces", self._claimed),
-            events=self._try("list events in namespace default", self._events),
         )
         files = self._try("get configmaps", lambda: self._data(namespace, POLICIES))
         secret = self._try("get secrets", lambda: self._secret(known(webhook)))
@@ -216,46 +209,43 @@ class _FactsReader:
         return frozenset(str(one.get("name")) for one in found)
 
     def _nodes(
-        self, slices: Mapping[str, Sequence[Slice]], now_s: float
+        self, drivers: Mapping[str, Collection[str]] | Unreadable, now_s: float, *, pre: bool
     ) -> tuple[tuple[ClusterNode, ...], int]:
         def keep(raw: Json) -> ClusterNode | None:
-            node = ClusterNode(raw)
-            node = ClusterNode(
-                raw,
-                slices=slices.get(node.name, ()),
-                age_s=now_s - (node.created_s or 0.0),
-            )
-            return node.keep(*_OF_NODES) if node.shows_gpus else None
+            of_node: tuple[str, ...] | None = None
+            if not isinstance(drivers, Unreadable):
+                of_node = tuple(sorted(drivers.get(text_of(raw, "metadata", "name"), ())))
+            node = ClusterNode(raw, claimed_by=of_node or ())
+            if not node.shows_gpus:
+                return None
+            if pre and node.sharing is None:
+                age_s = now_s - (node.created_s or 0.0)
+                node = ClusterNode(raw, sharing=judge_without_agent(raw, of_node, age_s))
+            return node.keep(*_OF_NODES)
 
         found, _ = self._kube.list_all(joined("nodes"), keep)
         return tuple(node for node in found if node is not None), len(found)
 
-    def _slices(self) -> Mapping[str, Sequence[Slice]]:
-        """Return the ResourceSlices of each node, with no text that names no GPU."""
+    def _drivers(self) -> Mapping[str, Collection[str]]:
+        """Return the DRA drivers whose ResourceSlices name a GPU, by node."""
 
-        def keep(found: Json) -> tuple[str, Slice]:
+        def keep(found: Json) -> tuple[str, str]:
             one, node = read_slice(found), as_object(found.get("spec")).get("nodeName")
-            texts = frozenset(text for text in one.texts if text.startswith(_UUID))
-            return str(node), replace(one, texts=texts)
+            names_gpu = any(text.startswith(_UUID) for text in one.texts)
+            return str(node), one.driver if names_gpu else ""
 
-        slices: dict[str, list[Slice]] = {}
-        for node, one in self._served_list(SLICES, keep):
-            if one.texts:
-                slices.setdefault(node, []).append(one)
-        return slices
-
-    def _claimed(self) -> frozenset[str]:
-        return frozenset(filter(None, self._served_list(_CLAIMS, read_gpu_claim)))
-
-    def _served_list(self, path: str, keep: Callable[[Json], T]) -> list[T]:
-        """Read a list of resource.k8s.io/v1, which Kubernetes has from 1.34 on."""
+        drivers: dict[str, set[str]] = {}
         try:
-            return self._kube.list_all(path, keep)[0]
+            found, _ = self._kube.list_all(SLICES, keep)
         except KubeError as error:
             if not error.not_found:
                 raise
             why = "needs resource.k8s.io/v1, which Kubernetes serves from 1.34 on"
-            raise NobodySees(why) from error
+            raise Unreadable(why) from error
+        for node, driver in found:
+            if driver:
+                drivers.setdefault(node, set()).add(driver)
+        return drivers
 
     def _runtime_class(self) -> str:
         path = f"/apis/node.k8s.io/v1/runtimeclasses/{NVIDIA_RUNTIME_CLASS}"
@@ -394,19 +384,6 @@ class _FactsReader:
         )
         labels = {name: read_labels(self._kube, name, scope.labels).get(name) for name in {*pods}}
         return frozenset(name for name, has in labels.items() if not scope.exempts(name, has))
-
-    def _events(self) -> Mapping[str, str]:
-        """Return what agents said last of nodes whose GPUs are in use."""
-
-        def keep(event: Json) -> tuple[str, str, str]:
-            about = event.get("involvedObject") or {}
-            at = event.get("lastTimestamp") or event.get("eventTime") or ""
-            return str(at), str(about.get("name")), str(event.get("message"))
-
-        path = joined("namespaces", OF_NODES, "events")
-        selector = f"involvedObject.kind=Node,reason={EventReason.DRAIN}"
-        found, _ = self._kube.list_all(path, keep, fieldSelector=selector)
-        return {name: message for _, name, message in sorted(found)}
 
     def _dry_run(self, name: str, memory: str = "") -> DryRun | Unreadable:
         path = joined("namespaces", self._test_namespace, "pods")

@@ -5,30 +5,19 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.core.node.sharing import (
-    HAMI_AMD_ANNOTATION,
-    HAMI_ANNOTATION,
-    YOUNG_S,
-    Beside,
-    Sharing,
-    claimed_before,
-    is_advertised,
-    judge,
-    sign,
-    whole_gpus,
-)
-from webhook.core.node.state import read_inventory, why_unshared
+from webhook.core.node.sharing import HAMI_ANNOTATION, is_advertised, other_allocators
+from webhook.core.node.state import read_inventory
+from webhook.core.node.verdict import SharingVerdict, read_sharing
 from webhook.core.pod.fields import as_objects, text_of
-from webhook.core.pod.foreign import GIVEN_BY_OTHERS
 from webhook.core.pod.quantity import QuantityError, parse_quantity
-from webhook.core.pod.whole import AMD_DRA_DRIVER, DRA_DRIVER, claimants
+from webhook.core.pod.whole import AMD_DRA_DRIVER
 from webhook.names import (
-    NODE_ASKS_LABEL,
     NODE_DEVICE_NAMES_LABEL,
     NODE_DRIVER_LABEL,
     NODE_ENFORCEMENT_LABEL,
     NODE_GPU_LABEL,
     NODE_GPUS_ANNOTATION,
+    NODE_SENTRY_LABEL,
     NODE_SHARE_LABEL,
     VRAM_RESOURCE,
 )
@@ -39,7 +28,6 @@ if TYPE_CHECKING:
 
     from webhook.core.pod.fields import Json
     from webhook.core.pod.gpus import Gpu
-    from webhook.core.pod.whole import Slice
 
 AGENT_LABELS: Final = ("feature.node.kubernetes.io/pci-10de.present", "nvidia.com/gpu.present")
 """Labels that bring the agent to a node where they are `true` (`agent.affinity` of the chart)."""
@@ -57,23 +45,15 @@ _GPU_LABELS: Final = (
 """Further signs of a GPU, which bring nobody."""
 _PCI_LABEL: Final = re.compile(r"feature\.node\.kubernetes\.io/pci-[0-9a-f]{4}_10de.*\.present")
 """How node feature discovery writes NVIDIA's devices by itself: class and vendor."""
-_OTHER_ANNOTATIONS: Final = {HAMI_ANNOTATION: "HAMi", HAMI_AMD_ANNOTATION: "HAMi for AMD"}
-_AMD_ALLOCATORS: Final = frozenset({_OTHER_ANNOTATIONS[HAMI_AMD_ANNOTATION], AMD_DRA_DRIVER})
-"""Allocators that are no sign of an NVIDIA GPU."""
 
 
 class ClusterNode(ClusterObject):
     """A node that the user may read."""
 
     @LazyFact
-    def slices(self) -> tuple[Slice, ...]:
-        """Its ResourceSlices, where they were read."""
+    def claimed_by(self) -> tuple[str, ...]:
+        """DRA drivers that give its GPUs away; empty unless ResourceSlices were read."""
         return ()
-
-    @LazyFact
-    def age_s(self) -> float:
-        """Since its creation, where somebody knows the time."""
-        return float("inf")
 
     @LazyFact
     def taints(self) -> tuple[tuple[str, str, str], ...]:
@@ -103,62 +83,14 @@ class ClusterNode(ClusterObject):
         return is_true or any(key in labels for key in AGENT_KEYS)
 
     @LazyFact
-    def whole(self) -> tuple[str, ...]:
-        """Resources by which a device plugin offers its GPUs."""
-        return whole_gpus(self.raw)
-
-    @LazyFact
-    def others(self) -> tuple[str, ...]:
-        """Other products that give its GPUs away."""
-        names = (name for name in self._allocatable() if name in GIVEN_BY_OTHERS)
-        products = (
-            _OTHER_ANNOTATIONS[key] for key in _OTHER_ANNOTATIONS if key in self.annotations
-        )
-        return (*filter(self._amount, names), *products)
-
-    @LazyFact
     def share(self) -> str | None:
         """Its label `vramwarden.io/share`."""
         return self.labels.get(NODE_SHARE_LABEL)
 
     @LazyFact
-    def sharing(self) -> Sharing:
-        """Whether it is to be shared, by the agent's own judgement, as if its GPUs were free."""
-        known = Beside(
-            claimed_by=self.claimed_by,
-            age_s=self.age_s,
-            shares=self.advertised,
-            has_pods=None,
-            in_use=(),
-        )
-        return judge(self.raw, known)
-
-    @LazyFact
-    def agent_waits(self) -> str:
-        """For what its agent may wait before it begins to share; empty for nothing."""
-        if NODE_ASKS_LABEL in self.labels:
-            return "for a replica of the webhook to say which pods there have whole GPUs"
-        is_young = self.age_s < YOUNG_S
-        return "for who may give its GPUs away on a new node" if is_young else ""
-
-    @LazyFact
-    def unshared(self) -> str:
-        """Sentence about those of its GPUs that cannot be shared; empty if all can."""
-        return why_unshared(self.raw)
-
-    @LazyFact
-    def cure(self) -> str:
-        """What ends it on this node that others give its GPUs away; empty where nobody does."""
-        given = sign(self.raw, self.claimed_by, self.age_s)
-        return given.cure if given else ""
-
-    @LazyFact
-    def claimed_by(self) -> tuple[str, ...]:
-        """DRA drivers that give its GPUs away."""
-        if not self.gpus and any(one.driver == DRA_DRIVER for one in self.slices):
-            return (DRA_DRIVER,)  # which GPUs it has, nobody says
-        uuids = {gpu.uuid for gpu in self.gpus}
-        return claimants(self.slices, uuids) or claimed_before(self.raw)
+    def sharing(self) -> SharingVerdict | None:
+        """Verdict of its agent; None if it wrote none."""
+        return read_sharing(self.raw)
 
     @LazyFact
     def gpus(self) -> tuple[Gpu, ...]:
@@ -190,6 +122,11 @@ class ClusterNode(ClusterObject):
         return self.labels.get(NODE_ENFORCEMENT_LABEL, "")
 
     @LazyFact
+    def has_sentry(self) -> bool:
+        """Whether its label says that a sentry holds caps there."""
+        return self.labels.get(NODE_SENTRY_LABEL) == "true"
+
+    @LazyFact
     def device_names(self) -> str:
         """Its label: by which names its runtime knows GPUs."""
         return self.labels.get(NODE_DEVICE_NAMES_LABEL, "")
@@ -205,8 +142,8 @@ class ClusterNode(ClusterObject):
         labels = self.labels
         hints = any(key in labels for key in _GPU_LABELS) or any(map(_PCI_LABEL.fullmatch, labels))
         ours = self.brings_agent or self.vram_bytes or self.advertised
-        allocators = {*self.others, *self.claimed_by} - _AMD_ALLOCATORS
-        return bool(hints or ours or self.whole or allocators)
+        allocators = {*other_allocators(self.raw), *self.claimed_by} - {AMD_DRA_DRIVER}
+        return bool(hints or ours or allocators or HAMI_ANNOTATION in self.annotations)
 
     def _allocatable(self) -> Json:
         return self.part("status", "allocatable")

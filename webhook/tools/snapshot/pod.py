@@ -12,7 +12,7 @@ from webhook.core.pod.fields import as_object, as_objects, part, text_of
 from webhook.core.pod.findings import MalformedObjectError, quoted
 from webhook.core.pod.quantity import QuantityError, parse_vram
 from webhook.core.pod.views import read_pod
-from webhook.core.pod.whole import claim_names, has_whole_gpu
+from webhook.core.pod.whole import has_whole_gpu
 from webhook.names import (
     ADMITTED_ANNOTATION,
     DRIVER_LIMIT_ANNOTATION,
@@ -221,11 +221,6 @@ class ClusterPod(ClusterObject):
     def whole(self) -> bool:
         """Whether it has whole GPUs, by a resource of a device plugin."""
         return has_whole_gpu(self.raw)
-
-    @LazyFact
-    def claims(self) -> tuple[str, ...]:
-        """Its ResourceClaims, `namespace/name`, of whatever kind."""
-        return tuple(f"{self.namespace}/{claim}" for claim in claim_names(self.raw))
 
     def as_created(self) -> Json:
         """Return it as somebody would create it, without what was added to it since then."""

@@ -11,18 +11,18 @@ from base64 import b64decode
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from webhook.core.node.sharing import SharingInputs, is_advertised, judge
 from webhook.core.pod.fields import as_object, as_objects, part, text_of
-from webhook.core.pod.whole import is_gpu_claim
 from webhook.core.policy.values import EnforceBy
 from webhook.names import ADMITTED_ANNOTATION, DEFAULT_NAMESPACE, MANAGED_LABEL
 from webhook.tools.snapshot.objects import Unreadable
 from webhook.tools.snapshot.pod import ClusterPod
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping
 
     from webhook.core.kinds.nodes import NodeFigures
-    from webhook.core.pod.whole import Slice
+    from webhook.core.node.verdict import SharingVerdict
     from webhook.tools.snapshot.node import ClusterNode
 
     Json = dict[str, Any]
@@ -186,24 +186,31 @@ def read_workload(found: Mapping[str, Any]) -> OwnWorkload:
     )
 
 
-def read_gpu_claim(claim: Mapping[str, Any]) -> str:
-    """Return the name, `namespace/name`, of a ResourceClaim that has GPUs; empty for any other."""
-    metadata = as_object(claim.get("metadata"))
-    name = f"{metadata.get('namespace')}/{metadata.get('name')}"
-    return name if is_gpu_claim(claim) else ""
+def judge_without_agent(
+    node: Json, claimed_by: tuple[str, ...] | None, age_s: float
+) -> SharingVerdict:
+    """Return the verdict that an agent would write if the node's GPUs were free.
+
+    `claimed_by`: DRA drivers that offer its GPUs; None if unknown.
+    """
+    shares = is_advertised(node)
+    inputs = SharingInputs(
+        claimed_by=claimed_by, age_s=age_s, shares=shares, has_pods=None, in_use=()
+    )
+    return judge(node, inputs).verdict("", has_gpus=True)
 
 
 SOUND: Final = ClusterPod({"metadata": {"labels": {MANAGED_LABEL: "true"}}}, sound=True)
 """Any pod of which there is nothing else to say: a cluster may have 20,000."""
 _OF_PODS: Final = (
     *("path", "namespace", "node", "managed", "pull_failure", "waits", "sound"),
-    *("waits_for_limit_s", "whole", "claims"),
+    *("waits_for_limit_s", "whole"),
 )
 
 
 def of_interest(pod: ClusterPod) -> ClusterPod | None:
     """Return little of a pod of which there is something to say; SOUND for another that works."""
-    has_gpus = pod.node and (pod.whole or pod.claims)
+    has_gpus = pod.node and pod.whole
     waits = pod.waits or pod.waits_for_limit_s is not None
     has_trouble = pod.managed and not pod.ended and (pod.pull_failure or waits)
     if has_gpus or has_trouble:
@@ -265,10 +272,8 @@ class Facts:
     """API groups that are served."""
     nodes: tuple[ClusterNode, ...] | Unreadable = NOT_ASKED
     node_count: int = 0
-    slices: Mapping[str, Sequence[Slice]] | Unreadable = NOT_ASKED
-    """ResourceSlices with GPUs, by node."""
-    claimed: frozenset[str] | Unreadable = frozenset()
-    """ResourceClaims, `namespace/name`, that have GPUs of NVIDIA's driver."""
+    drivers: Mapping[str, Collection[str]] | Unreadable = NOT_ASKED
+    """DRA drivers that offer GPUs in ResourceSlices, by node."""
     runtime_class: str | Unreadable = NOT_ASKED
     """The handler of the RuntimeClass `nvidia`; empty where there is none."""
     sentry_namespace: Namespace | Unreadable = NOT_ASKED
@@ -304,8 +309,6 @@ class Facts:
     """What each GPUNode says of its node, without its GPUs; None if the kind is not served."""
     pods: tuple[ClusterPod, ...] | Unreadable = NOT_ASKED
     """Those of which there is something to say."""
-    events: Mapping[str, str] | Unreadable = NOT_ASKED
-    """What agents say of nodes whose GPUs are in use: the newest such Event of each."""
 
     @property
     def may_have_sidecars(self) -> bool:

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.node.inventory import MODE_FAULT
-from webhook.core.node.sharing import DEPLOY_PLUGIN_LABEL, Shared
+from webhook.core.node.verdict import SharingCode
 from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.nvidia.drivers import SIDECAR_FROM, explain_support, supports_sidecar
 from webhook.core.pod.quantity import format_bytes
 from webhook.core.policy.values import EnforceBy
 from webhook.core.words import counted
 from webhook.names import (
-    NODE_SENTRY_LABEL,
     NODE_SHARE_LABEL,
     NOT_ENFORCED,
     NVIDIA_RUNTIME_CLASS,
     VRAM_RESOURCE,
 )
-from webhook.tools.check.judge.facts import Facts, OwnWorkload
+from webhook.tools.check.judge.facts import NOT_ASKED, Facts, OwnWorkload
 from webhook.tools.check.judge.findings import CheckFinding, failed, named, ok, warning
 from webhook.tools.check.judge.webhook import upgrade
 from webhook.tools.snapshot.node import REPELLING, SAID, ClusterNode, tolerates
@@ -28,11 +28,10 @@ from webhook.tools.snapshot.objects import Unreadable, known
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from webhook.tools.snapshot.pod import ClusterPod
-
 
 _OWN_TAINTS: Final = "node.kubernetes.io/"
 """How those of a node's state begin."""
+_DRAIN: Final = "`kubectl drain {} --ignore-daemonsets --delete-emptydir-data`"
 OTHER_GROUPS: Final = {
     "scheduling.run.ai": "KAI Scheduler",
     "kai.scheduler": "KAI Scheduler",
@@ -146,46 +145,69 @@ def taints(facts: Facts) -> CheckFinding | None:
     return ok()
 
 
-def whole_gpus(facts: Facts) -> CheckFinding | None:
-    """No device plugin offers their GPUs whole: one card has one allocator.
+def sharing(facts: Facts) -> CheckFinding | None:
+    """Each is shared, by its agent's verdict; before an installation, each would be.
 
-    | offered whole | label `share` | shared already | result |
+    | verdict | label `share` | VRAM is offered | result |
     | --- | --- | --- | --- |
-    | no | any | any | ok |
-    | yes | false | any | ok |
-    | yes | true | any | warning |
-    | yes | absent | no | warning |
-    | yes | absent | yes | failed |
+    | Shared | any | yes, or nothing is installed | ok |
+    | Shared | any | no | failed |
+    | SomeGPUsUnfit, NoUsableGPU, InUse or Settling | any | any | warning |
+    | NotShared | false | any | ok |
+    | NotShared | absent or another | any | warning |
+    | Draining | false | any | warning |
+    | Draining | absent or another | any | failed |
+    | none that can be read | any | any | warning |
     """
-    nodes = known(facts.nodes)
-    whole = [node for node in nodes if node.whole and node.share != "false"]
-    both = [node.name for node in whole if node.advertised and node.share != "true"]
-    if both:
-        why = f"offered whole while pods have VRAM, so a card may be given twice: {named(both)}"
-        return failed(why, _removal(both[0], whole), both)
-    resources = sorted({name for node in whole for name in node.whole})
-    kept = [node.name for node in whole if node.share != "true"]
-    if kept:
-        why = f"{named(resources)} is offered, so these are not shared: {named(kept)}"
-        return warning(why, f"to share one, {_removal(kept[0], whole)}", kept)
-    asked = [node.name for node in whole]
-    if asked:
-        why = f"{named(asked)} offers {named(resources)} and is shared as well ({NODE_SHARE_LABEL}"
-        cure = "keep pods with whole GPUs away by a taint, or take the device plugin off"
-        return warning(f"{why}=true)", cure, asked)
-    return ok() if nodes else None
+    nodes, is_before = known(facts.nodes), facts.agent is NOT_ASKED
+    if not nodes or facts.agent is None:
+        return None
+    failing: dict[str, list[ClusterNode]] = {}
+    others: dict[str, list[ClusterNode]] = {}
+    shared = 0
+    for node in nodes:
+        code = node.sharing.code if node.sharing else ""
+        is_excluded = node.share == "false"
+        shared += code == SharingCode.SHARED
+        if code == SharingCode.SHARED and not (is_before or node.vram_bytes):
+            failing.setdefault("", []).append(node)
+        elif code == SharingCode.DRAINING and not is_excluded:
+            failing.setdefault(code, []).append(node)
+        elif code != SharingCode.SHARED and (code, is_excluded) != (SharingCode.NOT_SHARED, True):
+            others.setdefault(code, []).append(node)
+    problems = [*failing.items(), *others.items()]
+    if not problems:
+        said = f"{shared} of {counted(len(nodes), 'node')}"
+        if is_before:
+            blind = isinstance(facts.drivers, Unreadable)
+            return ok(f"{said}; DRA drivers: {facts.drivers}" if blind else said)
+        return ok(f"{format_bytes(sum(node.vram_bytes for node in nodes))} on {said}")
+    words = [_verdict_words(code, found, facts.namespace) for code, found in problems]
+    about = [node.name for _, found in problems for node in found]
+    make = failed if failing else warning
+    return make(". ".join(detail for detail, _ in words), words[0][1], about)
 
 
-def _removal(name: str, nodes: Iterable[ClusterNode]) -> str:
-    cure = next(node.cure for node in nodes if node.name == name)
-    label, labeling = f"{DEPLOY_PLUGIN_LABEL}=false", f"kubectl label node {name}"
-    cure = cure.replace(f"label the node {label}", f"`{labeling} {label} --overwrite`")
-    whole = f"or leave it whole by `{labeling} {NODE_SHARE_LABEL}=false --overwrite`"
-    return f"drain its whole-GPU pods, then {cure}; {whole}"
+def _verdict_words(code: str, nodes: Sequence[ClusterNode], namespace: str) -> tuple[str, str]:
+    """Return the agent's own cause and remedy for the first node, with the command to type."""
+    names = named([node.name for node in nodes])
+    first = min(nodes, key=lambda node: node.name)
+    if not first.sharing or not code:
+        logs = f"`kubectl -n {namespace} logs -l app.kubernetes.io/component=agent --prefix`"
+        return f"{names}: its agent offers no {VRAM_RESOURCE}", f"see why: {logs}"
+    cause, _, remedy = first.sharing.sentence.partition("; ")
+    label = f"`kubectl label node {first.name}"
+    more = {
+        SharingCode.NOT_SHARED: f"or leave it so: {label} {NODE_SHARE_LABEL}=false --overwrite`",
+        SharingCode.DRAINING: f"or {_DRAIN.format(first.name)}",
+        SharingCode.IN_USE: _DRAIN.format(first.name),
+    }.get(first.sharing.code, "see its agent's log" if not remedy else "")
+    remedy = re.sub(r"label the node (\S+=\w+)", rf"{label} \1 --overwrite`", remedy)
+    return f"{names}: {code}: {cause}", "; ".join(filter(None, [remedy, more]))
 
 
 def whole_gpu_pods(facts: Facts) -> CheckFinding | None:
-    """No pod has whole GPUs on a node that is shared, also where it uses nothing of them now.
+    """No pod has whole GPUs on a node that is shared, even if it uses nothing of them now.
 
     | pods with whole GPUs on a node that is shared | its label `share` | result |
     | --- | --- | --- |
@@ -197,101 +219,29 @@ def whole_gpu_pods(facts: Facts) -> CheckFinding | None:
     if not shared:
         return None
     found = [pod for pod in known(facts.pods) if pod.whole and pod.node in shared]
-    return _given_twice(found, [shared[pod.node] for pod in found], "whole GPUs") or ok()
-
-
-def resource_claims(facts: Facts) -> CheckFinding | None:
-    """No DRA driver gives away GPUs of a node that is shared.
-
-    | ResourceSlices with its GPUs, or pods there with claims of GPUs | its label `share` | result |
-    | --- | --- | --- |
-    | none | any | ok |
-    | some, of a node that is not shared | any | ok |
-    | some | true | warning |
-    | some | absent or another | failed |
-    """
-    nodes = known(facts.nodes)
-    if not nodes:
-        return None
-    known(facts.slices)
-    shared = {node.name: node for node in nodes if node.advertised}
-    offered = [node for node in nodes if node.claimed_by]
-    both = [node for node in offered if node.name in shared]
-    names = [node.name for node in both if node.share != "true"] or [node.name for node in both]
-    if both:
-        drivers = named({one for node in both for one in node.claimed_by})
-        why = f"the DRA driver {drivers} offers GPUs that pods with VRAM get, too: {named(names)}"
-        cure = next(node.cure for node in both if node.name == names[0])
-        asked = all(node.share == "true" for node in both)
-        return (warning if asked else failed)(why, cure, names)
-    claims = known(facts.claimed)
-    pods = known(facts.pods) if claims else ()
-    found = [pod for pod in pods if pod.node in shared and not claims.isdisjoint(pod.claims)]
-    where = f"of {named([node.name for node in offered])} alone, not shared" if offered else ""
-    return _given_twice(found, [shared[pod.node] for pod in found], "GPUs by claims") or ok(where)
-
-
-def _given_twice(
-    pods: Sequence[ClusterPod], nodes: Sequence[ClusterNode], what: str
-) -> CheckFinding | None:
-    """Return the finding of pods that have GPUs of these nodes, which we share; None for none."""
-    both = [pod for pod, node in zip(pods, nodes, strict=True) if node.share != "true"]
-    about = both or pods
+    unasked = [pod for pod in found if shared[pod.node].share != "true"]
+    about = unasked or found
     if not about:
-        return None
+        return ok()
     names, where = [pod.path for pod in about], sorted({pod.node for pod in about})
-    why = f"pods have {what} where others have VRAM, so a card may be given twice: "
+    why = "pods have whole GPUs where others have VRAM, so a card may be given twice: "
     why += f"{named(names)} on {named(where)}"
-    cure = "end them, also where they use nothing now: "
-    cure += f"`kubectl drain {where[0]} --ignore-daemonsets --delete-emptydir-data`"
-    if both:
-        return failed(why, cure, names)
-    why += f" ({NODE_SHARE_LABEL}=true)"
-    return warning(why, f"nothing where that is wanted; else {cure}", names)
-
-
-def share_label(facts: Facts) -> CheckFinding | None:
-    """Their label `vramwarden.io/share` is true or false, where they have one.
-
-    | label | result |
-    | --- | --- |
-    | absent, true, false | ok |
-    | anything else | failed |
-    """
-    nodes = known(facts.nodes)
-    wrong = [node for node in nodes if node.share not in {None, "true", "false"}]
-    if wrong:
-        names = [node.name for node in wrong]
-        why = f"{NODE_SHARE_LABEL} is neither true nor false, so these are not shared: "
-        cure = f"`kubectl label node {names[0]} {NODE_SHARE_LABEL}=true --overwrite`, or false"
-        return failed(why + named(names), cure, names)
-    return ok() if nodes else None
+    remedy = f"end them, even if they use nothing now: {_DRAIN.format(where[0])}"
+    if unasked:
+        return failed(why, remedy, names)
+    return warning(f"{why} ({NODE_SHARE_LABEL}=true)", f"nothing if wanted; else {remedy}", names)
 
 
 def other_products(facts: Facts) -> CheckFinding:
-    """Nobody else shares their GPUs, and nobody else offers our resource.
+    """No other product offers our resource, or gives GPUs away by its own scheduler.
 
     | seen | result |
     | --- | --- |
-    | another product's plugin on a node that is shared, or is to be | failed |
-    | such a plugin on a node that is not shared | warning |
-    | the same, where the label `share` is false | ok |
     | our resource on a node without a label that brings the agent | warning |
     | KAI's API group | warning |
     | none of them | ok |
     """
     nodes, groups = known(facts.nodes), known(facts.groups)
-    taken = [node for node in nodes if node.others and (node.advertised or node.share != "false")]
-    both = [node for node in taken if node.advertised or node.sharing.shared is not Shared.NO]
-    if taken:
-        names = [node.name for node in both or taken]
-        who = {one for node in both or taken for one in node.others}
-        why = f"{named(who)} gives GPUs away on {named(names)}"
-        cure = f"take it off, or keep us off by `kubectl label node {names[0]} "
-        cure += f"{NODE_SHARE_LABEL}=false --overwrite`"
-        if both:
-            return failed(why, cure, names)
-        return warning(f"{why}, so these are not shared", cure, names)
     strange = [node.name for node in nodes if node.vram_bytes and not node.brings_agent]
     if strange:
         why = f"{VRAM_RESOURCE} is offered on {named(strange)}, which has no label of ours"
@@ -302,52 +252,6 @@ def other_products(facts: Facts) -> CheckFinding:
         cure = "let it give away GPUs of other nodes alone: neither knows what the other gives"
         return warning(f"installed: {named(products)}", cure)
     return ok()
-
-
-def advertised(facts: Facts) -> CheckFinding | None:
-    """Each that is to be shared shows its memory to the scheduler.
-
-    | to be shared, by label and plugin | resource | an Event that it is in use | result |
-    | --- | --- | --- | --- |
-    | no | - | - | ok |
-    | yes | there | - | ok |
-    | yes | missing | yes | warning |
-    | yes | missing | no, and its agent asks, or it is younger than ten minutes | warning |
-    | yes | missing | no | failed |
-    | yes | any | none of these, and it has GPUs without memory of their own | warning |
-    """
-    nodes = known(facts.nodes)
-    if not nodes or facts.agent is None:
-        return None
-    shared = [node for node in nodes if node.sharing.shared is not Shared.NO]
-    unshared = [node for node in shared if node.unshared]
-    missing = [node for node in shared if not node.vram_bytes and not node.unshared]
-    events = {} if isinstance(facts.events, Unreadable) else facts.events
-    in_use = [node.name for node in missing if node.name in events]
-    waiting = [node for node in missing if node.agent_waits and node.name not in events]
-    broken = [node.name for node in missing if not node.agent_waits and node.name not in events]
-    cure = f"see why: `kubectl -n {facts.namespace} logs -l app.kubernetes.io/component=agent "
-    cure += "--prefix`, `kubectl describe node {}`"
-    if broken:
-        why = f"{VRAM_RESOURCE} is missing on {named(broken)}"
-        return failed(why, cure.format(broken[0]), broken)
-    if in_use:
-        cure = f"`kubectl drain {in_use[0]} --ignore-daemonsets --delete-emptydir-data`"
-        return warning(f"{in_use[0]}: {events[in_use[0]]}", cure, in_use)
-    if waiting:
-        name = waiting[0].name
-        why = f"{name}: its agent waits {waiting[0].agent_waits}"
-        cure = f"wait; if {VRAM_RESOURCE} is missing in ten minutes, {cure.format(name)}"
-        return warning(why, cure, [node.name for node in waiting])
-    if unshared:
-        name = unshared[0].name
-        cure = "nothing for such a GPU; if the node has no other: "
-        cure += f"`kubectl label node {name} {NODE_SHARE_LABEL}=false`"
-        return warning(f"{name}: {unshared[0].unshared}", cure, [node.name for node in unshared])
-    if not shared:
-        return ok("none is to be shared")
-    total = format_bytes(sum(node.vram_bytes for node in nodes))
-    return ok(f"{total} on {len(shared)} of {counted(len(nodes), 'node')}")
 
 
 def gpus_answer(facts: Facts) -> CheckFinding | None:
@@ -425,7 +329,7 @@ def sentry_label(facts: Facts) -> CheckFinding | None:
     policy = known(facts.policy)
     if not nodes or policy is None or EnforceBy.SENTRY not in policy.enforcers:
         return None
-    names = [node.name for node in nodes if node.labels.get(NODE_SENTRY_LABEL) != "true"]
+    names = [node.name for node in nodes if not node.has_sentry]
     if not names:
         return ok(counted(len(nodes), "node"))
     why = "no sentry that acts measures all GPUs there"
