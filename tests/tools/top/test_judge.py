@@ -1,4 +1,4 @@
-"""Figures joined with pods: sums, names, states and troubles."""
+"""Figures joined with pods: sums, names, states and problems."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ from tests.support.clusters import (
     team_pods,
 )
 from webhook.core.kinds.nodes import GpuFigures, PodFigures
+from webhook.tools.problems.problem import Code
 from webhook.tools.top.json_report import as_json
-from webhook.tools.top.judge import Order, PodPhase, TopReason, join, ordered, sums_of
+from webhook.tools.top.judge import Order, PodPhase, join, ordered, sums_of
 
 UIDS = [f"uid-{number}" for number in range(12)]
 sizes = st.integers(0, 100 * GIB)
@@ -285,11 +286,11 @@ def test_95_percent_of_its_cap_is_near_it(used, near):
 
 def test_what_is_promised_too_much_is_said_though_it_is_little():
     over = a_gpu(50, promised_bytes=50 * GIB + 2**20)
-    (trouble,) = joined([a_node("n1", over)]).troubles
-    assert trouble.sentence == "51201Mi are promised of 50Gi usable"
+    (problem,) = joined([a_node("n1", over)]).problems
+    assert problem.message == "51201Mi are promised of 50Gi usable"
 
 
-def test_troubles_are_said_the_gravest_first():
+def test_the_gravest_problems_come_first():
     over, lost = a_gpu(50, held("u", 60, 1, 1)), a_gpu(50, used=1, healthy=False)
     rogue = a_gpu(50, used=9, unmanaged={"uid-x": 3, "": 2, "named": 1, "small": 0.2})
     nodes = [a_node("n10", over, lost, rogue), a_node("n2", a_gpu(50), age_s=181)]
@@ -300,19 +301,14 @@ def test_troubles_are_said_the_gravest_first():
     report = join([one.figures for one in nodes], pods, NOW_S)
     nameless = "a pod without a cap (uid uid-x, none that you can list here)"
     unreported = "1 of these pods is bound to it, and no sentry reports of it"
-    assert [(one.reason, one.node, one.gpu, one.sentence) for one in report.troubles] == [
-        (TopReason.OVERPROMISED, "n10", 0, "60Gi are promised of 50Gi usable"),
-        (TopReason.UNMANAGED, "n10", 2, f"3Gi are held by {nameless}"),
-        (TopReason.UNMANAGED, "n10", 2, "2Gi are held by processes of no pod"),
-        (
-            TopReason.UNMANAGED,
-            "n10",
-            2,
-            "1Gi are held by pod team-a/shell, which has no cap",
-        ),
-        (TopReason.GPU_LOST, "n10", 1, "is lost or unhealthy; nothing new is placed on it"),
-        (TopReason.UNREPORTED, "n7", None, unreported),
-        (TopReason.STALE, "n2", None, "figures are 3m old; does its sentry run?"),
+    assert [(one.code, one.subject.name, one.message) for one in report.problems] == [
+        (Code.OVERCOMMITTED, "n10/0", "60Gi are promised of 50Gi usable"),
+        (Code.UNMANAGED_MEMORY, "n10/2", f"3Gi are held by {nameless}"),
+        (Code.UNMANAGED_MEMORY, "n10/2", "2Gi are held by processes of no pod"),
+        (Code.UNMANAGED_MEMORY, "n10/2", "1Gi are held by pod team-a/shell, which has no cap"),
+        (Code.GPU_UNHEALTHY, "n10/1", "is lost or unhealthy; nothing new is placed on it"),
+        (Code.NO_FIGURES, "n7", unreported),
+        (Code.STALE_FIGURES, "n2", "figures are 3m old; does its sentry run?"),
     ]
 
 
@@ -323,7 +319,7 @@ def test_figures_are_old_after_three_minutes_and_no_sooner(age_s, stale):
 
 
 def test_without_figures_nobody_is_told_that_a_node_has_none():
-    assert join(None, a_cluster([], team_pods()).listed_pods, NOW_S).troubles == ()
+    assert join(None, a_cluster([], team_pods()).listed_pods, NOW_S).problems == ()
 
 
 def test_a_pod_that_no_figures_name_has_the_gpus_of_its_annotation():

@@ -10,13 +10,13 @@ from webhook.core.kinds.nodes import (
     HELD_BY_DRIVER,
     HELD_BY_SENTRY,
     HELD_LATE,
-    STALE_S,
     held_by,
 )
 from webhook.core.placement.fit import Denial, place
-from webhook.core.words import amount, counted, exactly, named, span
+from webhook.core.words import amount, counted, exactly, named
 from webhook.tools.problems.capacity import placeable
 from webhook.tools.problems.eligibility import requires_sentry
+from webhook.tools.problems.gpus import find_stale
 from webhook.tools.problems.requests import largest_gpu, line_for, stops_words
 
 if TYPE_CHECKING:
@@ -79,12 +79,11 @@ def history_note(
 
 def stale_note(nodes: Iterable[NodeFigures], now_s: float) -> Iterator[tuple[str, str]]:
     """Yield the nodes whose figures are old."""
-    ages = {one.name: now_s - one.observed_s for one in nodes}
-    old = {name: age_s for name, age_s in sorted(ages.items()) if age_s > STALE_S}
+    newest_first = sorted(nodes, key=lambda one: -one.observed_s)
+    old = [problem for node in newest_first for problem in find_stale(node, now_s)]
     if old:
-        its = "its sentry" if len(old) == 1 else "their sentry"
-        age = f"{span(min(old.values()))} old" + (" or older" if len(old) > 1 else "")
-        yield "old figures", f"{named(old)}: {age}; does {its} run? (vramwarden check)"
+        names = named(sorted(one.subject.name for one in old))
+        yield "old figures", f"{names}: {old[0].message} (vramwarden check)"
 
 
 def bound_notes(bound: BoundPod) -> Iterator[tuple[str, str]]:

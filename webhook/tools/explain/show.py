@@ -115,15 +115,7 @@ def _value(found: Diagnosis) -> dict[str, Any]:
         "subject": {"kind": found.kind, "namespace": found.namespace, "name": found.name},
         "state": found.state.value,
         "headline": found.headline,
-        "problems": [
-            known(
-                code=one.code.value,
-                severity=one.severity.value,
-                message=one.message,
-                fix=one.fix,
-            )
-            for one in found.problems
-        ],
+        "problems": [one.json for one in found.problems],
         "nodes": [_node_value(one) for one in found.nodes],
         "notes": [{"about": label, "text": text} for label, text in found.notes],
         "leftOut": list(found.left_out),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from webhook.core.node.events import EventReason
@@ -140,3 +140,16 @@ class Problem:
     fix: str = ""
     """Action or line to write; empty if there is nothing to do."""
     subject: ProblemSubject = CLUSTER
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """The problem for JSON; empty fields are absent."""
+        subject = {key: text for key, text in self.subject._asdict().items() if text}
+        values = {
+            "code": self.code.value,
+            "severity": self.severity.value,
+            "subject": subject,
+            "message": self.message,
+            "fix": self.fix,
+        }
+        return {key: value for key, value in values.items() if value}

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from webhook.adapters.kube.client import KubeError
-from webhook.adapters.kube.histories import HistoriesApi
 from webhook.core.pod.fields import part, text_of
 from webhook.names import ENFORCER_CONTAINER
 from webhook.tools.snapshot.facts import ClusterFacts, asking, fact
@@ -48,19 +47,32 @@ class DryRunAnswer(NamedTuple):
 class ClusterSnapshot(ClusterFacts):
     """ClusterFacts of a cluster and of one namespace."""
 
-    def __init__(self, kube: Kube, namespace: str) -> None:
+    def __init__(self, kube: Kube, namespace: str, selector: str = "") -> None:
+        """`namespace` is empty for all; `selector` is one of labels, for `pods` alone."""
         super().__init__(kube)
         self.namespace = namespace
+        self.selector = selector
 
     @property
     def now_s(self) -> float:
         """Unix time by the API server's clock, as of its last answer."""
         return self.kube.now_s()
 
+    @property
+    def scope(self) -> str:
+        """The namespaces of `pods` in words."""
+        return f"namespace {self.namespace}" if self.namespace else "all namespaces"
+
     @fact("list gpunodes (chart value gpuNodes.readableBy)")
     def gpu_nodes(self) -> tuple[NodeFigures, ...]:
         """Figures of all nodes with GPUs."""
-        return tuple(read_gpu_nodes(self.kube))
+        try:
+            return tuple(read_gpu_nodes(self.kube))
+        except KubeError as error:
+            if not error.not_found:
+                raise
+            why = "this cluster does not serve GPUNode: vramwarden is not installed here, or "
+            raise FactUnavailable(f"{why}without its definitions (crds.install)") from error
 
     @fact("list nodes")
     def shared_nodes(self) -> dict[str, ClusterNode]:
@@ -71,10 +83,10 @@ class ClusterSnapshot(ClusterFacts):
         """Return one node; raises FactUnavailable."""
         return asking("get nodes", lambda: ClusterNode(self.kube.node(name)))
 
-    @fact("list pods")
+    @fact("list pods in {0.scope}; name one of yours with -n")
     def pods(self) -> tuple[ClusterPod, ...]:
         """Managed pods of the namespace that have not ended."""
-        return tuple(read_pods(self.kube, self.namespace))
+        return tuple(read_pods(self.kube, self.namespace, selector=self.selector))
 
     @fact("list pods in all namespaces")
     def pods_of_all_namespaces(self) -> tuple[ClusterPod, ...]:
@@ -84,6 +96,8 @@ class ClusterSnapshot(ClusterFacts):
     @fact("list vramhistories")
     def histories(self) -> tuple[History, ...]:
         """Histories of the namespace's workloads."""
+        from webhook.adapters.kube.histories import HistoriesApi  # noqa: PLC0415 - not for `top`
+
         return tuple(HistoriesApi(self.kube).of(self.namespace))
 
     @fact("list pods")

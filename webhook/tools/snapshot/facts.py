@@ -38,8 +38,9 @@ class ClusterFacts:
 
 
 def fact(right: str) -> Callable[[Callable[[Any], T]], LazyFact[T]]:
-    """Decorate a method of `ClusterFacts` that reads one fact; `right` is as in "list nodes".
+    """Decorate a method of `ClusterFacts` that reads one fact.
 
+    `right` is as in "list nodes"; `{0}` in it is the object, as in `str.format`.
     The fact raises FactUnavailable if it cannot be read, and KubeError if nothing answers at all.
     """
 
@@ -49,7 +50,7 @@ def fact(right: str) -> Callable[[Callable[[Any], T]], LazyFact[T]]:
             name = read.__name__
             if name not in found.failures:
                 try:
-                    return asking(right, lambda: read(found))
+                    return asking(right.format(found), lambda: read(found))
                 except FactUnavailable as error:
                     found.failures[name] = error
             raise type(found.failures[name])(found.failures[name].why)

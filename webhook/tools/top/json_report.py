@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 _KEYS: Final = {
     "promised_gpus": "promisedKnownGPUs",
     "used_gpus": "usedKnownGPUs",
-    "amount_bytes": "bytes",
-    "sentence": "message",
     "why": "reason",
 }
 """Keys that differ from the name of their field in camel case."""
@@ -41,9 +39,7 @@ def as_json(report: TopReport, parts: Sequence[str]) -> Json:
         value["pods"] = [_pod(one, report) for one in report.pods]
     if "workloads" in parts and report.workloads is not None:
         value["workloads"] = [_row(one) for one in report.workloads]
-    value["troubles"] = [
-        _row(one, "reason node gpu amount_bytes uid sentence fix") for one in report.troubles
-    ]
+    value["problems"] = [one.json for one in report.problems]
     value["missing"] = list(report.missing)
     return value
 
@@ -54,11 +50,11 @@ def without_times(value: Json) -> Json:
         {key: one for key, one in node.items() if key != "observedAt"}
         for node in value.get("nodes", ())
     ]
-    troubles = [
-        {key: one for key, one in trouble.items() if key != "message"}
-        for trouble in value["troubles"]
+    problems = [
+        {key: one for key, one in problem.items() if key != "message"}
+        for problem in value["problems"]
     ]
-    return {**value, "time": "", "nodes": nodes, "troubles": troubles}
+    return {**value, "time": "", "nodes": nodes, "problems": problems}
 
 
 def _row(row: Any, names: str = "") -> Json:

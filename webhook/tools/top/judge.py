@@ -9,14 +9,14 @@ import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import partial
 from textwrap import shorten
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from webhook.core.kinds.nodes import HELD_BY_SENTRY, SENTRY_FRESH_S, STALE_S, held_by, idle_since
 from webhook.core.placement.fit import Need
-from webhook.core.words import amount, counted, exactly, span
+from webhook.core.words import counted, span
 from webhook.tools.problems.capacity import find_fits, find_no_room, with_newer_pods
+from webhook.tools.problems.gpus import ORDER, find_gpu_problems, find_nodes_without_figures
 from webhook.tools.problems.pending_pod import other_reasons
 from webhook.tools.snapshot.pod import ClusterPod, scheduler_says
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures
+    from webhook.tools.problems.problem import Problem
 
     Names = Mapping[str, tuple[str, str]]
     """Namespace and name of a pod, by its UID."""
@@ -37,8 +38,6 @@ _ANY_POD: Final = ClusterPod({})
 """A pod that selects nothing."""
 _LONGEST_WHY: Final = 80
 """Characters of the scheduler's message in a table."""
-UNMANAGED_FROM_BYTES: Final = 256 * 2**20
-"""Less is drawn, and not complained of: a display, a monitor's own context."""
 
 
 class PodPhase(StrEnum):
@@ -51,19 +50,6 @@ class PodPhase(StrEnum):
     STARTING = "starting"
     RUNNING = "running"
     ENDING = "ending"
-
-
-class TopReason(StrEnum):
-    """What is wrong with a node or one of its GPUs."""
-
-    OVERPROMISED = "Overpromised"
-    """More was promised than there is."""
-    UNMANAGED = "Unmanaged"
-    """Held by a pod without a promise, or by no pod."""
-    GPU_LOST = "GPULost"
-    UNREPORTED = "Unreported"
-    """A pod is bound to a node of which there are no figures."""
-    STALE = "Stale"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,21 +169,6 @@ class WorkloadRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trouble:
-    """Something that somebody should see to."""
-
-    reason: TopReason
-    node: str
-    sentence: str
-    """Without the node's name."""
-    gpu: int | None = None
-    """Its index; None for the node."""
-    amount_bytes: int | None = None
-    uid: str = ""
-    fix: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TopReport:
     """All that `top` shows."""
 
@@ -212,7 +183,7 @@ class TopReport:
     could not be read."""
     pods: tuple[PodRow, ...] | None
     workloads: tuple[WorkloadRow, ...] | None
-    troubles: tuple[Trouble, ...] = ()
+    problems: tuple[Problem, ...] = ()
     missing: tuple[str, ...] = ()
     """A sentence for each thing that could not be read, and what to do."""
     names: Names = field(default_factory=dict, repr=False)
@@ -264,7 +235,7 @@ def join(
         report,
         pods=None if pods is None else pod_rows,
         workloads=None if pods is None else _workloads(pod_rows),
-        troubles=tuple(sorted(_troubles(report, rows, pod_rows), key=_gravity)),
+        problems=tuple(sorted(_problems(report, rows, pod_rows), key=_gravity)),
     )
 
 
@@ -498,47 +469,14 @@ def _workload(namespace: str, kind: str, name: str, pods: Sequence[PodRow]) -> W
     )
 
 
-def _troubles(
+def _problems(
     report: TopReport, nodes: Sequence[NodeFigures], pods: Iterable[PodRow]
-) -> Iterator[Trouble]:
-    for node in nodes:
-        if report.stale(node):
-            sentence = f"figures are {span(report.age_s(node))} old; does its sentry run?"
-            yield Trouble(reason=TopReason.STALE, node=node.name, sentence=sentence, fix=_SENTRIES)
-        for gpu in node.gpus:
-            yield from _of_gpu(report, node, gpu)
-    reported = {node.name for node in nodes} | {""}
-    # Where no node has figures, that is said once.
-    unreported = Counter(pod.node for pod in pods if report.nodes and pod.node not in reported)
-    for name, number in unreported.items():
-        runs = "1 of these pods is" if number == 1 else f"{number} of these pods are"
-        sentence = f"{runs} bound to it, and no sentry reports of it"
-        yield Trouble(reason=TopReason.UNREPORTED, node=name, sentence=sentence, fix=_SENTRIES)
+) -> Iterator[Problem]:
+    yield from find_gpu_problems(nodes, report.at_s, lambda uid: _owner(report, uid))
+    yield from find_nodes_without_figures((pod.node for pod in pods), nodes)
 
 
-def _of_gpu(report: TopReport, node: NodeFigures, gpu: GpuFigures) -> Iterator[Trouble]:
-    trouble = partial(Trouble, node=node.name, gpu=gpu.index)
-    if not gpu.healthy:
-        why = gpu.fault or "is lost or unhealthy"
-        yield trouble(reason=TopReason.GPU_LOST, sentence=f"{why}; nothing new is placed on it")
-    promised = gpu.promised_bytes
-    if promised is not None and promised > gpu.usable_bytes:
-        yield trouble(
-            reason=TopReason.OVERPROMISED,
-            sentence=f"{exactly(promised)} are promised of {exactly(gpu.usable_bytes)} usable",
-            amount_bytes=promised - gpu.usable_bytes,
-        )
-    for uid, held_bytes in gpu.unmanaged.items():
-        if held_bytes >= UNMANAGED_FROM_BYTES:
-            yield trouble(
-                reason=TopReason.UNMANAGED,
-                sentence=f"{amount(held_bytes)} are held by {_whose(report, uid)}",
-                amount_bytes=held_bytes,
-                uid=uid,
-            )
-
-
-def _whose(report: TopReport, uid: str) -> str:
+def _owner(report: TopReport, uid: str) -> str:
     if not uid:
         return "processes of no pod"
     namespace, name = report.name_of(uid)
@@ -548,12 +486,10 @@ def _whose(report: TopReport, uid: str) -> str:
 
 
 _NUMBERED: Final = re.compile(r"([^0-9]*)([0-9]{0,30})")
-_SENTRIES: Final = "kubectl get pods -A -l app.kubernetes.io/component=sentry -o wide"
 
 
-def _gravity(trouble: Trouble) -> tuple[int, tuple[tuple[str, int], ...], int]:
-    number = list(TopReason).index(trouble.reason)
-    return number, _natural(trouble.node), -1 if trouble.gpu is None else trouble.gpu
+def _gravity(problem: Problem) -> tuple[int, tuple[tuple[str, int], ...]]:
+    return ORDER.index(problem.code), _natural(problem.subject.name)
 
 
 def _natural(name: str) -> tuple[tuple[str, int], ...]:

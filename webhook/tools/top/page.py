@@ -71,7 +71,7 @@ def as_html(report: TopReport, parts: Sequence[str] = ("nodes", "pods")) -> str:
         time=datetime.fromtimestamp(int(report.at_s), UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
         problems=[
             [texts.problem(one) + (f" ({one.fix})" if one.fix else "") for one in alike]
-            for _, alike in groupby(report.troubles, key=lambda one: one.reason)
+            for _, alike in groupby(report.problems, key=lambda one: one.code)
         ],
         nodes=drawn,
         in_lines=len(gpus) <= _MOST_LINES,

@@ -6,16 +6,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from webhook.adapters.kube.client import KubeError
+from webhook.tools.problems.gpus import UNMANAGED_FROM_BYTES
+from webhook.tools.snapshot.cluster import ClusterSnapshot
 from webhook.tools.snapshot.reading import (
     is_missing,
-    read_gpu_nodes,
-    read_pods,
     read_unmanaged_pods,
-    why_no_figures,
     why_no_figures_yet,
-    why_no_pods,
 )
-from webhook.tools.top.judge import UNMANAGED_FROM_BYTES, Order, TopReport, join, ordered
+from webhook.tools.top.judge import Order, TopReport, join, ordered
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,36 +43,24 @@ class Wanted:
 
 
 def read_report(kube: Kube, wanted: Wanted) -> TopReport:
-    """Return what the user may see; raises KubeError where the API server does not answer."""
-    missing: list[str] = []
-    nodes: list[NodeFigures] | None = None
-    pods: list[ClusterPod] | None = None
-    try:
-        nodes = read_gpu_nodes(kube)
-        if not nodes:
-            missing.append(why_no_figures_yet(kube))
-    except KubeError as error:
-        missing.append(why_no_figures(_answered(error)))
-    try:
-        pods = read_pods(kube, wanted.namespace, selector=wanted.selector)
-    except KubeError as error:
-        missing.append(why_no_pods(_answered(error), wanted.namespace))
-    if pods == [] and is_missing(kube, wanted.namespace):
+    """Return what the user may see; raises KubeError if the API server does not answer."""
+    snapshot = ClusterSnapshot(kube, wanted.namespace, wanted.selector)
+    nodes: Sequence[NodeFigures] | None = snapshot.attempt(
+        lambda: snapshot.gpu_nodes, "no figures of GPUs"
+    )
+    pods: Sequence[ClusterPod] | None = snapshot.attempt(lambda: snapshot.pods, "no pods")
+    missing = [f"{what}: {why}" for what, why in snapshot.left_out.items()]
+    if nodes == ():
+        missing.append(why_no_figures_yet(kube))
+    if pods == () and is_missing(kube, wanted.namespace):
         missing.append(f"no pods: there is no namespace {wanted.namespace}; name one with -n")
     if wanted.node:
         nodes = nodes and _only(nodes, wanted.node, missing)
         pods = pods and [pod for pod in pods if pod.node == wanted.node]
     if nodes and pods is not None:
         pods = [*pods, *_strangers(kube, wanted.namespace, nodes)]
-    report = join(nodes, pods, kube.now_s(), namespace=wanted.namespace, missing=missing)
+    report = join(nodes, pods, snapshot.now_s, namespace=wanted.namespace, missing=missing)
     return ordered(_narrowed(report, wanted), wanted.order)
-
-
-def _answered(error: KubeError) -> KubeError:
-    """Raise what is no answer about this one thing: nothing else would be answered either."""
-    if error.code == 0 or error.unauthorized:
-        raise error
-    return error
 
 
 def _only(nodes: Sequence[NodeFigures], name: str, missing: list[str]) -> list[NodeFigures]:

@@ -8,6 +8,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from webhook.core.words import span
+from webhook.tools.problems.problem import Code
 from webhook.tools.render.output import Column, clean, fits, table
 from webhook.tools.top import texts
 from webhook.tools.top.bars import (
@@ -19,7 +20,7 @@ from webhook.tools.top.bars import (
     letter_of,
     lettered_bar,
 )
-from webhook.tools.top.judge import TopReason, sums_of
+from webhook.tools.top.judge import sums_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -317,15 +318,15 @@ def _workloads(report: TopReport, term: Terminal) -> list[str]:
 def _tail(report: TopReport, term: Terminal, parts: Sequence[str]) -> list[str]:
     """Return problems, facts that could not be read, and commands that show more."""
     painted = _wrapped([f"! {sentence}" for sentence in report.missing], term)
-    troubles = report.troubles
+    problems = report.problems
     if "nodes" not in parts:  # only those of these pods' nodes
         nodes = {pod.node for pod in report.pods or ()}
-        troubles = tuple(one for one in troubles if one.node in nodes)
-    for reason, group in groupby(troubles, key=lambda one: one.reason):
+        problems = tuple(one for one in problems if one.subject.name.partition("/")[0] in nodes)
+    for code, group in groupby(problems, key=lambda one: one.code):
         alike = list(group)
         sentences = [f"! {texts.problem(one)}" for one in alike[:_MOST_ALIKE]]
         if len(alike) > _MOST_ALIKE:
-            sentences.append(f"! {len(alike) - _MOST_ALIKE:,} more: {_MORE[reason]}")
+            sentences.append(f"! {len(alike) - _MOST_ALIKE:,} more: {_MORE[code]}")
         painted += _wrapped(sentences, term)
         painted += [f"  {alike[0].fix}"] if alike[0].fix else []
     waiting = [pod for pod in report.pods or () if pod.is_waiting]
@@ -347,11 +348,11 @@ def _wrapped(sentences: Iterable[str], term: Terminal, style: str = _RED) -> lis
 
 
 _MORE: Final = {
-    TopReason.OVERPROMISED: "more is promised than there is",
-    TopReason.UNMANAGED: "memory is held by pods without a cap",
-    TopReason.GPU_LOST: "lost or unhealthy",
-    TopReason.UNREPORTED: "nodes without figures",
-    TopReason.STALE: "old figures",
+    Code.OVERCOMMITTED: "more is promised than there is",
+    Code.UNMANAGED_MEMORY: "memory is held by pods without a cap",
+    Code.GPU_UNHEALTHY: "lost or unhealthy",
+    Code.NO_FIGURES: "nodes without figures",
+    Code.STALE_FIGURES: "old figures",
 }
 
 

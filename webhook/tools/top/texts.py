@@ -10,7 +10,8 @@ from webhook.core.kinds.nodes import GpuFigures
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from webhook.tools.top.judge import GpuSums, PodRow, TopReport, Trouble
+    from webhook.tools.problems.problem import Problem
+    from webhook.tools.top.judge import GpuSums, PodRow, TopReport
 
 _NODES_NAMED: Final = 5
 _UUID_SHOWN: Final = 12
@@ -51,10 +52,10 @@ def unavailable_nodes(report: TopReport) -> Iterator[str]:
             yield f"{what}: {words.named(named, _NODES_NAMED)}"
 
 
-def problem(trouble: Trouble) -> str:
+def problem(found: Problem) -> str:
     """Return a problem with its node and GPU."""
-    where = trouble.node if trouble.gpu is None else f"{trouble.node} GPU {trouble.gpu}"
-    return f"{where}: {trouble.sentence}"
+    node, _, gpu = found.subject.name.partition("/")
+    return f"{node} GPU {gpu}: {found.message}" if gpu else f"{node}: {found.message}"
 
 
 def amount(known: int | None, otherwise: str = "-", *, down: bool = False) -> str:

@@ -1,0 +1,75 @@
+"""Problems of GPUs, and of the figures that sentries write of their nodes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from webhook.core.kinds.nodes import STALE_S
+from webhook.core.words import amount, exactly, span
+from webhook.tools.problems.problem import Code, Problem, ProblemSubject, Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from webhook.core.kinds.nodes import GpuFigures, NodeFigures
+
+UNMANAGED_FROM_BYTES: Final = 256 * 2**20
+"""Smaller amounts are no problem: a display, or the context of a monitor."""
+ORDER: Final = (
+    *(Code.OVERCOMMITTED, Code.UNMANAGED_MEMORY, Code.GPU_UNHEALTHY),
+    *(Code.NO_FIGURES, Code.STALE_FIGURES),
+)
+"""Codes of this module, the gravest first."""
+_SENTRIES: Final = "kubectl get pods -A -l app.kubernetes.io/component=sentry -o wide"
+
+
+def find_gpu_problems(
+    nodes: Iterable[NodeFigures], now_s: float, owner_of: Callable[[str], str]
+) -> Iterator[Problem]:
+    """Yield the problems of nodes; `owner_of` names the holder of unmanaged memory by pod UID."""
+    for node in nodes:
+        yield from find_stale(node, now_s)
+        for gpu in node.gpus:
+            yield from _of_gpu(ProblemSubject("GPU", f"{node.name}/{gpu.index}"), gpu, owner_of)
+
+
+def find_stale(node: NodeFigures, now_s: float) -> Iterator[Problem]:
+    """Yield that a node's figures are old at a Unix time."""
+    age_s = now_s - node.observed_s
+    if age_s > STALE_S:
+        message = f"figures are {span(age_s)} old; does its sentry run?"
+        subject = ProblemSubject("Node", node.name)
+        yield Problem(Code.STALE_FIGURES, Severity.WARNING, message, _SENTRIES, subject)
+
+
+def find_nodes_without_figures(
+    bound_to: Iterable[str], nodes: Sequence[NodeFigures]
+) -> Iterator[Problem]:
+    """Yield nodes that pods are bound to and of which no sentry reports, if other nodes have one.
+
+    `bound_to` has a node's name for each pod; an empty name is a pod without a node.
+    """
+    reported = {node.name for node in nodes} | {""}
+    for name, number in Counter(bound_to).items():
+        if nodes and name not in reported:
+            pods = "1 of these pods is" if number == 1 else f"{number} of these pods are"
+            message = f"{pods} bound to it, and no sentry reports of it"
+            subject = ProblemSubject("Node", name)
+            yield Problem(Code.NO_FIGURES, Severity.WARNING, message, _SENTRIES, subject)
+
+
+def _of_gpu(
+    subject: ProblemSubject, gpu: GpuFigures, owner_of: Callable[[str], str]
+) -> Iterator[Problem]:
+    if not gpu.healthy:
+        message = f"{gpu.fault or 'is lost or unhealthy'}; nothing new is placed on it"
+        yield Problem(Code.GPU_UNHEALTHY, Severity.WARNING, message, subject=subject)
+    promised = gpu.promised_bytes
+    if promised is not None and promised > gpu.usable_bytes:
+        message = f"{exactly(promised)} are promised of {exactly(gpu.usable_bytes)} usable"
+        yield Problem(Code.OVERCOMMITTED, Severity.ERROR, message, subject=subject)
+    for uid, held_bytes in gpu.unmanaged.items():
+        if held_bytes >= UNMANAGED_FROM_BYTES:
+            message = f"{amount(held_bytes)} are held by {owner_of(uid)}"
+            yield Problem(Code.UNMANAGED_MEMORY, Severity.WARNING, message, subject=subject)
