@@ -72,6 +72,7 @@ AUTO = {"annotations": {"vramwarden.io/driver-limit": "Auto"}}
 STARTING = {"phase": "Pending", "startTime": ago(240)}
 NO_GPU_YET = STARTING | lacks_gpu("containerStatuses", "main")
 NO_GPU = {"vramwarden.io/gpu": None}
+FORGED = NO_GPU | {"vramwarden.io/gpu-memory": "8GB"}
 NO_STATUS = {"initContainerStatuses": [], "containerStatuses": []}
 UNHELD = log_line(
     90, "warning", "not held by the driver", why="the driver has no limit for this pod"
@@ -238,6 +239,14 @@ BOUND = {
         "A pod was bound late, and the kubelet has said nothing yet.",
         lambda: with_gpu(status=STARTING | NO_STATUS, annotations=NO_GPU),
     ),
+    "late-and-unreadable": (
+        "A pod was bound late, and somebody changed its amount.",
+        lambda: with_gpu(status=NO_GPU_YET, annotations=FORGED),
+    ),
+    "bound-and-unreadable": (
+        "Somebody changed the amount of a pod that starts.",
+        lambda: with_gpu(status=STARTING | NO_STATUS, annotations=FORGED),
+    ),
     "late-and-assigned": (
         "A pod has got its GPU, and the kubelet has not tried again.",
         lambda: with_gpu(status=NO_GPU_YET),
@@ -278,6 +287,26 @@ BOUND = {
             log=stop_lines(8, 8.4), figures=OVER,
             annotations={"vramwarden.io/gpu-memory": "main=5Gi, loader=3Gi"},
         ),
+    ),
+    "stopped-with-limits-of-its-own": (
+        "A process was stopped of a pod whose containers set the amounts.",
+        lambda: with_gpu(
+            log=stop_lines(8, 8.4), figures=OVER, annotations={"vramwarden.io/gpu-memory": None},
+        ),
+    ),
+    "stopped-at-a-late-limit": (
+        "The driver's limit came late, so the sidecar stopped a process, and the program ended.",
+        lambda: by_driver(
+            "driver, late", figures=OVER, log=stop_lines(8, 8.4), status=failed(1),
+        ),
+    ),
+    "stopped-by-figures-alone": (
+        "Something was stopped, and only the figures say so.",
+        lambda: by_sentry(figures={"held_by": "sentry", "peak": 8.4, "stops": 2}),
+    ),
+    "over-its-cap-and-not-stopped": (
+        "A pod was over its cap, and nothing says that anything was stopped.",
+        lambda: with_gpu(figures={"peak": 8.1}),
     ),
     "stopped-many-times": (
         "Nine processes were stopped.",
@@ -395,6 +424,16 @@ OTHERS = {
             rag(status={"phase": "Succeeded", **NO_STATUS}, rule=first_rule(BY_SENTRY)), RAG
         ),
     ),
+    "ended-before-it-was-created": (
+        "An earlier pod of the same name ended, and the history says what that one took.",
+        lambda: after(
+            rag(
+                status={"phase": "Succeeded", **NO_STATUS},
+                metadata={"creationTimestamp": ago(60)},
+            ),
+            RAG,
+        ),
+    ),
     "cap-hit-and-ended": (
         "The driver denied memory, and the pod ended.",
         lambda: after(rag(
@@ -447,6 +486,10 @@ OTHERS = {
     ),
     "old-and-not-tried": (
         "The person may not create pods.", lambda: old(answers=lambda _: refused(403, NO_RIGHT)),
+    ),
+    "old-and-not-tried-wrong": (
+        "The person may not create pods, and the amount is too large.",
+        lambda: old(rules(memory="{max: 4Gi}"), answers=lambda _: refused(403, NO_RIGHT)),
     ),
     "old-and-nothing-read": (
         "The person has the role `view`.", lambda: old(views=True),
@@ -503,6 +546,11 @@ OF_TRAIN = {
         {"kind": "ReplicaSet", "name": "train-5d9c7", "uid": "train-5d9c7", "controller": True}
     ],
 }
+APP = {"labels": {"app": "train"}}
+OTHER_WEBHOOK = (
+    'Internal error occurred: failed calling webhook "inject.mesh.example": failed to call '
+    'webhook: Post "https://mesh.mesh.svc:443/inject": no endpoints available for service "mesh"'
+)
 ddp = partial(below, "PyTorchJob", "ddp")
 WORKLOADS = {
     "job-failed": ("A Job has failed.", lambda: job(FAILED | {"failed": 3})),
@@ -512,10 +560,18 @@ WORKLOADS = {
         lambda: job(memory="8GB"),
     ),
     "job-silent": ("Nothing says why a Job has no pods.", job),
+    "job-pending": (
+        "The pod of a Job waits.",
+        lambda: job(None, waits("train-x", "80Gi", owner="Job/train", metadata=APP)),
+    ),
     "deployment-silent": ("Nothing says why a Deployment has no pods.", deployment),
     "deployment-not-translated": (
         "The API server denies pods that were not translated.",
         lambda: deployment(says=SECOND_LINE),
+    ),
+    "deployment-and-another-webhook-away": (
+        "The API server cannot call another product's webhook.",
+        lambda: deployment(says=OTHER_WEBHOOK),
     ),
     "deployment-misplaced": (
         "The annotation is on the Deployment, and not in its template.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import replace
 
 from tests.support.clusters import NOW_S, a_cluster, a_gpu, held
@@ -202,14 +203,18 @@ def missing_volume() -> Situation:
 def rollout_waits_for_itself() -> Situation:
     """The new pod of a Deployment waits for memory that only its old pod has."""
     node = gpu_node("n1", a_gpu(22, held("roll-7f-old", 15, 14, 14.2)))
-    old = runs("roll-7f-old", "15Gi", "n1", "GPU-n1-0", owner="Deployment/roll", age_s=9000)
+    owner = {"owner": "Deployment/roll"}
+    old = runs("roll-7f-old", "15Gi", "n1", "GPU-n1-0", age_s=9000, **owner)
     says = scheduler_says("1 Insufficient vramwarden.io/vram", nodes=1)
-    new = waits("roll-5d-new", "15Gi", says, owner="Deployment/roll")
-    for one in (old, new):
-        one["metadata"]["labels"]["app"] = "roll"
-        one["metadata"]["ownerReferences"][0]["uid"] = "roll-5d9c7"
-    template = waits("template", "15Gi")
-    made = a_deployment("roll", template, replicas=2, readyReplicas=1)
+    new = waits("roll-5d-new", "15Gi", says, **owner)
+    made = a_deployment("roll", waits("template", "15Gi"), replicas=2, readyReplicas=1)
+    older = deepcopy(made[1])
+    older["metadata"] |= {"name": "roll-7f", "uid": "roll-7f"}
+    for one, hash_ in ((old, "7f"), (new, "5d9c7")):
+        one["metadata"]["labels"] |= {"app": "roll", "pod-template-hash": hash_}
+        named = {"name": f"roll-{hash_}", "uid": f"roll-{hash_}"}
+        one["metadata"]["ownerReferences"][0] |= named
+    made.append(older)
     return Situation("deployment/roll", a_cluster([node], [old, new], *made))
 
 

@@ -129,10 +129,9 @@ class Diagnosis:
 
     @property
     def is_trouble(self) -> bool:
-        """True if something blocks or was stopped, or a workload lacks pods."""
+        """True if it has a problem that is not only information, or its pod has one."""
         mine = any(one.severity is not Severity.INFO for one in self.problems)
-        lacks_pods = self.kind != "Pod" and self.state is State.PENDING and self.pod is None
-        return mine or lacks_pods or bool(self.pod and self.pod.is_trouble)
+        return mine or bool(self.pod and self.pod.is_trouble)
 
 
 def diagnose(snapshot: ClusterSnapshot, kind: WorkloadKind, name: str) -> Diagnosis:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.enforcement.sufficient_request import sufficient_request
 from webhook.core.kinds.histories import advise, measured_runs, peak_bytes
 from webhook.core.kinds.nodes import (
     HELD_BY_DRIVER,
@@ -72,8 +71,7 @@ def history_note(
         of = f"of {of} {known} were measured, and"
     said = f"{of} peaked at {amount(peak)}"
     if advice.amount_bytes is not None:
-        would = exactly(advice.amount_bytes)
-        said += f"; {would} would do: {line_for(pod, advice.amount_bytes, nodes)}"
+        said += f"; this would do: {line_for(pod, advice.amount_bytes, nodes)}"
     yield "history", said
 
 
@@ -87,19 +85,14 @@ def stale_note(nodes: Iterable[NodeFigures], now_s: float) -> Iterator[tuple[str
 
 
 def bound_notes(bound: BoundPod) -> Iterator[tuple[str, str]]:
-    """Yield the amount that would do after a stop, who holds the pod, and why it has its GPUs."""
+    """Yield if a larger pod fits on that GPU, who holds the pod, and why it has its GPUs."""
     allocations = bound.allocations
-    if bound.was_over:
-        enough = sufficient_request(max(bound.cap_bytes, bound.peak_bytes))
-        said = exactly(enough)
-        free = allocations[0][0].free_bytes if len(allocations) == 1 else None
-        if free is not None:
-            fits = "fits" if free + allocations[0][1].cap_bytes >= enough else "does not fit"
-            said += (
-                f"     free on that GPU: {amount(max(0, free), down=True)}, so a new pod of "
-                f"{exactly(enough)} {fits} there once this one ends"
-            )
-        yield "would do", said
+    free = allocations[0][0].free_bytes if len(allocations) == 1 else None
+    if bound.was_over and free is not None:
+        left = free + allocations[0][1].cap_bytes
+        fits = "fits" if left >= bound.sufficient_bytes else "does not fit"
+        has = f"{amount(max(0, free), down=True)} free there now"
+        yield "on that GPU", f"such a pod {fits} once this one ends ({has})"
     if bound.state.finished:
         return
     by = held_by(bound.figures)

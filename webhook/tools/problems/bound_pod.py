@@ -118,12 +118,14 @@ class BoundPod:
         return bool(self.peak_bytes) and bool(was_seen or self.peak_bytes > self.cap_bytes)
 
     @property
+    def sufficient_bytes(self) -> int:
+        """Request with which the pod would not have been stopped, by its known peak."""
+        return sufficient_request(max(self.cap_bytes, self.peak_bytes))
+
+    @property
     def request_line(self) -> str:
-        """Line with which the pod would not have been stopped; empty if no peak is known."""
-        if not self.peak_bytes:
-            return ""
-        enough = sufficient_request(max(self.cap_bytes, self.peak_bytes))
-        return line_for(self.pod, enough, self.nodes)
+        """Line with that request; empty if no peak is known."""
+        return line_for(self.pod, self.sufficient_bytes, self.nodes) if self.peak_bytes else ""
 
     @property
     def lacks_sentry(self) -> bool:
@@ -202,10 +204,13 @@ def _failed_containers(pod: ClusterPod) -> Iterator[tuple[float, str, int]]:
 
 
 def find_reports(bound: BoundPod) -> Iterator[Problem]:
-    """Yield the newest excess that the policy only reports, and that the pod is not measured."""
+    """Yield an excess for which nothing was stopped, and that the pod is not measured."""
     log = bound.log
     if log.reports:
         detail = f"reported only, {_newest(bound, log.reports, 0)}"
+        yield Problem(Code.OVER_CAP, Severity.INFO, detail, bound.request_line)
+    elif 0 < bound.cap_bytes < bound.peak_bytes and not (bound.stops or bound.cap_exceeded):
+        detail = f"it held {amount(bound.peak_bytes)}, and nothing is known to have been stopped"
         yield Problem(Code.OVER_CAP, Severity.INFO, detail, bound.request_line)
     if log.blind and not bound.state.finished:
         fix = "kubectl logs, container vram-enforcer, says more; or ask your platform team"

@@ -200,7 +200,8 @@ def _by_rule(
     pod: ClusterPod, decision: Decision, action: Action | None, *, tried: bool
 ) -> Iterator[Problem]:
     """Yield the policy's decision for a pod; `tried`: one like it was created and not mutated."""
-    rule, wrong = f"rule {quoted(decision.rule)}", list(_findings(decision))
+    rule = f"rule {quoted(decision.rule)}"
+    wrong = list(_as_warnings(map(str, decision.findings[:_MOST_SHOWN])))
     effects = {
         None: "no rule of the policy matches it, so it is left alone",
         Action.IGNORE: f"{rule} has action Ignore: it leaves such pods alone",
@@ -230,12 +231,6 @@ def _not_asked(pod: ClusterPod) -> Problem:
     )
     fix = f"run it in another namespace, or {_ASK}"
     return Problem(Code.NOT_IN_FORCE, Severity.WARNING, detail, fix)
-
-
-def _findings(decision: Decision) -> Iterator[Problem]:
-    if decision.malformed:
-        yield Problem(Code.CREATION_DENIED, Severity.WARNING, decision.malformed)
-    yield from _as_warnings(map(str, decision.findings[:_MOST_SHOWN]))
 
 
 def _malformed_demand(pod: ClusterPod) -> Iterator[Problem]:

@@ -127,7 +127,7 @@ def _blocked(pod: ClusterPod, room: Room) -> Iterator[Problem]:
     if split and type(priority) is int and priority > 0 and not older:
         detail = "its priority does not help: the scheduler counts the memory of a node as one sum"
         detail += ", sees enough there, and preempts no pod"
-        pods = named([one.name for one in own[:_MOST_TO_FREE]])
+        pods = " or ".join(one.name for one in own[:_MOST_TO_FREE])
         fix = f"delete {pods} yourself, if it matters less" if own else ""
         yield Problem(Code.NOT_PREEMPTED, Severity.WARNING, detail, fix)
 

@@ -78,7 +78,7 @@ class Code(StrEnum):
     STOPPED = "Stopped"
     """The sidecar stopped something of the pod for what it held."""
     OVER_CAP = "OverCap"
-    """The pod exceeded its cap, which its policy only reports."""
+    """The pod exceeded its cap, and nothing was stopped for that."""
     CAP_EXCEEDED = "VRAMCapExceeded"
     """The sentry stopped something of the pod for what it held."""
     CAP_HIT = "CapHit"

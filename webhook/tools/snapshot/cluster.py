@@ -1,4 +1,4 @@
-"""ClusterFacts of a cluster and a namespace, each read once and only if it is needed."""
+"""Facts of a cluster and a namespace, each read once and only if it is needed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class DryRunAnswer(NamedTuple):
 
 
 class ClusterSnapshot(ClusterFacts):
-    """ClusterFacts of a cluster and of one namespace."""
+    """Facts of a cluster and of one namespace."""
 
     def __init__(self, kube: Kube, namespace: str, selector: str = "") -> None:
         """`namespace` is empty for all; `selector` is one of labels, for `pods` alone."""

@@ -1,4 +1,4 @@
-"""ClusterFacts of a cluster: each is read when it is first asked for, and kept with its failure."""
+"""Facts of a cluster: each is read when it is first asked for, and kept with its failure."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ NEEDS_RIGHT: Final = "needs the right to "
 
 
 class ClusterFacts:
-    """ClusterFacts that are read from one API server with the user's own rights."""
+    """Facts that are read from one API server with the user's own rights."""
 
     def __init__(self, kube: Kube) -> None:
         self.kube = kube
         self.failures: dict[str, FactUnavailable] = {}
         """Failures by the name of the fact, so that no request is sent twice."""
         self.left_out: dict[str, str] = {}
-        """ClusterFacts that `attempt` could not read, in words, and why."""
+        """Facts that `attempt` could not read, in words, and why."""
 
     def attempt(self, read: Callable[[], T], what: str = "") -> T | None:
         """Return the result of `read`; None if it is unavailable, noted under `what` if given."""
