@@ -7,12 +7,16 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+from tests.tools.situations.claims import disagreements
+
 if TYPE_CHECKING:
     from pathlib import Path
 
+_CHANGING = ("has waited", "use", "peak")
 
-def ask(kubeconfig: Path, *arguments: str, code: int = 0) -> str:
-    """Run the command; return what it prints."""
+
+def ask(kubeconfig: Path, *arguments: str, code: int | None = 0) -> str:
+    """Run the command; return its output. `code` is the exit code, None for 0 or 1."""
     done = subprocess.run(
         [sys.executable, "-m", "webhook.cli", *arguments],
         capture_output=True,
@@ -20,5 +24,23 @@ def ask(kubeconfig: Path, *arguments: str, code: int = 0) -> str:
         check=False,
         env={**os.environ, "KUBECONFIG": str(kubeconfig), "COLUMNS": "100"},
     )
-    assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
+    expected = {0, 1} if code is None else {code}
+    assert done.returncode in expected, (done.returncode, done.stdout, done.stderr)
     return done.stdout
+
+
+def diagnose(kubeconfig: Path, subject: str, namespace: str) -> str:
+    """Return the output of `explain`, `check`, `top` and `report`, which must not disagree.
+
+    Claims that change within seconds are not compared.
+    """
+    where = ("-n", namespace)
+    commands = (("explain", subject, *where), ("check",), ("top", *where), ("report", *where))
+    said = "\n".join(
+        f"$ vramwarden {' '.join(one)}\n{ask(kubeconfig, *one, code=None)}exit code -\n"
+        for one in commands
+    )
+    print(said)
+    differ = {one for one in disagreements(said) if not one.startswith(_CHANGING)}
+    assert not differ
+    return said

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.e2e.asking import diagnose
 from tests.e2e.cluster import SYSTEM
 from tests.e2e.nvidia_runtime import UUIDS
-from tests.e2e.pods import holding, is_ready, pod, statuses
+from tests.e2e.pods import holding, is_ready, job, pod, statuses
 from tests.e2e.test_09_placement import entered, free_gib
 
 if TYPE_CHECKING:
@@ -109,6 +110,10 @@ def test_a_new_demand_is_denied_in_our_name(outage: Team) -> None:
     message = outage.denial(pod("asks", "1Gi", ["true"]))
     print(message)
     assert 'failed calling webhook "mutate.vramwarden.io"' in message
+    outage.create(job("denied", "1Gi", ["true"]))
+    said = diagnose(outage.cluster.kubeconfig, "job/denied", outage.namespace)
+    assert "nothing is wrong with the pod: ask your platform team" in said
+    outage.api.request("DELETE", f"/apis/batch/v1/namespaces/{outage.namespace}/jobs/denied")
 
 
 def test_a_pod_without_a_demand_starts(outage: Team) -> None:
@@ -148,6 +153,8 @@ def test_pods_with_a_demand_are_bound_start_nothing_and_say_why(outage: Team) ->
         outage.wait(f"{name} waits at the gate", lambda n=name: at_gate(outage, n, SIDECAR))
         assert statuses(outage.pod(name))["main"]["state"]["waiting"]
         assert gpu_of(outage, name) == ""
+    said = diagnose(outage.cluster.kubeconfig, LATE[0], outage.namespace)
+    assert "gets a GPU when vramwarden is back" in said
 
 
 def test_they_run_on_their_gpu_once_a_replica_is_back(outage: Team, system: Team) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.e2e.asking import diagnose
 from tests.e2e.cluster import SYSTEM
 from tests.e2e.node import NODE_MANIFEST
 from tests.e2e.nvidia_runtime import UUIDS
@@ -73,6 +74,8 @@ def test_two_pods_run_on_a_gpu_each_and_the_third_is_told_what_is_free(alone, si
     assert f"{size_gib}Gi free, which this pod needs" in denials[-1]
     assert f"the largest free amount is {largest:g}Gi, on GPU " in denials[-1]
     assert "nodeName" not in alone.pod("three")["spec"]
+    said = diagnose(alone.cluster.kubeconfig, "three", alone.namespace)
+    assert f"ask for {largest:g}Gi or less" in said
 
 
 @pytest.mark.parametrize("name", ["one", "two"])

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tests.e2e.asking import ask
+from tests.e2e.asking import ask, diagnose
 from tests.e2e.pods import GIB, holding, job, pod
 from tests.support.control_planes import ApiError
 from tests.support.kube_api import account_kubeconfig
@@ -103,6 +103,7 @@ def test_explain_tells_of_a_stop_with_figure_and_cure(viewer):
     print(said)
     assert "the pod's peak was 12Gi" in said
     assert "→ vramwarden.io/gpu-memory: 14Gi" in said
+    diagnose(team.cluster.kubeconfig, "job/over", team.namespace)
 
 
 @pytest.fixture(scope="module")

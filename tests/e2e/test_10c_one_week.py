@@ -11,9 +11,9 @@ import time
 
 import pytest
 
-from tests.e2e.asking import ask
+from tests.e2e.asking import ask, diagnose
 from tests.e2e.cluster import SYSTEM
-from tests.e2e.pods import GIB, holding, pod, statuses
+from tests.e2e.pods import GIB, holding, job, pod, statuses
 from tests.support.control_planes import ApiError
 
 RULE = """\
@@ -153,6 +153,9 @@ def test_enforce_denies_and_stops(week):
     week.begin("Enforce", "Stop", ("Stop", None))
     team = week.team
     said = team.denial(pod("wrong", "8GB", ["true"]))
+    assert "use 8G or 8Gi" in said
+    team.create(job("wrong", "8GB", ["true"]))
+    said = diagnose(team.cluster.kubeconfig, "job/wrong", team.namespace)
     assert "use 8G or 8Gi" in said
     script = holding(f"hold {HELD}; wait_for grow; hold {OVER}; forever")
     team.create(pod("over", "8Gi", script, restartPolicy="Never"))

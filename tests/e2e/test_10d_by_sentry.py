@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.asking import ask
+from tests.e2e.asking import ask, diagnose
 from tests.e2e.node import NODE_MANIFEST
 from tests.e2e.pods import GIB, container, holding, pod, statuses
 from tests.e2e.sentry import NAMESPACE, NodeSentry
@@ -147,7 +147,8 @@ def test_an_honest_program_runs_and_has_a_neighbour_that_is_stopped(tenant, gpu_
     print(condition["message"])
     assert (condition["status"], condition["reason"]) == ("False", "VRAMCapExceeded")
     assert "sidecar" not in condition["message"]
-    print(ask(gpu_node.kubeconfig, "explain", "grows", "-n", tenant.namespace, code=1))
+    said = diagnose(gpu_node.kubeconfig, "grows", tenant.namespace)
+    assert "by the node's sentry: " in said
     assert {one["restartCount"] for one in statuses(tenant.pod("honest")).values()} == {0}
     for name in ("honest", "grows"):
         tenant.delete_pod(name)

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.e2e.asking import ask
+from tests.e2e.asking import ask, diagnose
 from tests.e2e.node import NODE_MANIFEST
 from tests.e2e.nvidia_runtime import UUIDS
 from tests.e2e.pods import GIB, holding, pod
@@ -99,7 +99,8 @@ def test_a_gpu_that_is_lost_is_passed_over_and_everybody_says_so(own, agent, moc
     assert next_one["metadata"]["annotations"]["vramwarden.io/gpu"] == UUIDS[1 - lost]
     told = f"GPU {lost}: is lost"
     own.wait("top", lambda: told in say("top", "-n", own.namespace))
-    print(say("explain", "stays", "-n", own.namespace, code=1))
+    said = diagnose(own.cluster.kubeconfig, "stays", own.namespace)
+    assert f"its GPU {lost} is lost or unhealthy" in said
     for sees in (agent.running(), sentry.pod()):
         mock.change(sees, lost, failure={"mode": "healthy"})
     own.wait("it healthy", lambda: not unhealthy())

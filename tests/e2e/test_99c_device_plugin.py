@@ -12,7 +12,7 @@ import time
 import pytest
 
 from tests.e2e.agent import MERGE
-from tests.e2e.asking import ask
+from tests.e2e.asking import ask, diagnose
 from tests.e2e.conftest import needs
 from tests.e2e.node import NODE
 from tests.e2e.pods import container, holding, pod
@@ -152,7 +152,7 @@ def test_where_it_comes_back_nothing_new_is_promised_and_all_is_told(
     own.wait("no more VRAM than is promised", lambda: agent.advertised() == "8Gi")
     own.create(pod("later", "8Gi", holding("forever")))
     print(*own.wait("it waits", lambda: [e for e in own.events("later") if "Failed" in e]))
-    print(found := ask(strange.kubeconfig, "check", code=1))
+    found = diagnose(strange.kubeconfig, "later", own.namespace)
     assert NODE in found
     own.wait_ready("waits")
     own.delete_pod("waits")
