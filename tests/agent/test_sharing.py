@@ -64,6 +64,10 @@ def label(value):
     return {"metadata": {"labels": {"vramwarden.io/share": value}}}
 
 
+def annotated(verdict):
+    return {"metadata": {"annotations": {NODE_SHARING_ANNOTATION: verdict}}}
+
+
 def created(age_s, **labels):
     at = write_time(API_NOW_S + Clock.now_s - age_s)
     return {"metadata": {"creationTimestamp": at, "labels": labels}}
@@ -187,6 +191,15 @@ STORIES = {
             (SETTLE_S, [FINE], "1000Mi", SHARED),
         ]
         for name, sign in (("there", plugin()), ("away", AWAY))
+    },
+    **{
+        f"a verdict that somebody {verb} opens no node that drains": [
+            GIVES,
+            (20, [plugin()], "256Mi drains", BESIDE),
+            (1, [{**GONE_PLUGIN, **annotated(text)}], "256Mi drains"),
+            (SETTLE_S, [FINE], "1000Mi", SHARED),
+        ]
+        for verb, text in (("removes", None), ("spoils", "x"), ("changes", "Shared: x"))
     },
     "a plugin that restarts beside shares is told once": [
         GIVES,

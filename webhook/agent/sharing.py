@@ -245,7 +245,7 @@ class SharingOfNode:
             age_s=YOUNG_S - (self._young_until_s - now_s),
             settles=self._settles or self._awaits_slices,
             shares=self._shares or is_advertised(node),
-            draining=why_closed(node) or drained,
+            draining=drained or why_closed(node),
             has_pods=self._has_pods,
             in_use=() if self._fixed else gpus_in_use(self._scan),
             whole_pods=self._whole_pods(now_s) if inventory.vram_bytes else (),

@@ -24,7 +24,7 @@ from webhook.core.node.sharing import (
     other_allocators,
 )
 from webhook.core.node.state import NodeState, patches, withdrawn
-from webhook.core.node.verdict import read_sharing, why_closed
+from webhook.core.node.verdict import SharingCode, SharingVerdict, read_sharing, why_closed
 from webhook.core.nvidia.drivers import SeenGpu
 from webhook.core.pod.quantity import MIB
 from webhook.names import NODE_SHARE_LABEL, VRAM_RESOURCE
@@ -498,6 +498,11 @@ def test_a_verdict_is_read_with_doubt_and_only_two_codes_open_a_node(written, re
     found = read_sharing(node)
     assert (found and (found.code, found.sentence)) == read
     assert why_closed(node) == (read[1] if closed is ... else closed)
+
+
+def test_a_verdict_is_written_printable_and_bounded():
+    written = str(SharingVerdict(SharingCode.DRAINING, "\x1b[2J" + "x" * 999))
+    assert written == "Draining: ?[2J" + "x" * 252
 
 
 def test_a_verdict_that_was_removed_or_spoilt_keeps_a_node_draining_while_it_settles():

@@ -133,8 +133,8 @@ SAID = {
         "sharing", having(verdict("n1", "Settling: it waits; see its log"),
                           verdict("n2", "InUse: x; y"),
                           verdict("n3", "Draining: a plugin; take it off")),
-        {"level": "failed", "about": ("n3", "n1", "n2"),
-         "detail": "n3: Draining: a plugin. n1: Settling: it waits. n2: InUse: x",
+        {"level": "failed", "about": ("n3", "n2", "n1"),
+         "detail": "n3: Draining: a plugin. n2: InUse: x. n1: Settling: it waits",
          "cure": "take it off; or `kubectl drain n3 --ignore-daemonsets --delete-emptydir-data`"}),
     "a node without a verdict": (
         "sharing", having(a_node()),

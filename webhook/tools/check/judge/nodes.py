@@ -20,7 +20,7 @@ from webhook.names import (
     VRAM_RESOURCE,
 )
 from webhook.tools.check.judge.facts import NOT_ASKED, Facts, OwnWorkload
-from webhook.tools.check.judge.findings import CheckFinding, failed, named, ok, warning
+from webhook.tools.check.judge.findings import CheckFinding, Level, failed, named, ok, warning
 from webhook.tools.check.judge.webhook import upgrade
 from webhook.tools.snapshot.node import REPELLING, SAID, ClusterNode, tolerates
 from webhook.tools.snapshot.objects import Unreadable, known
@@ -162,37 +162,39 @@ def sharing(facts: Facts) -> CheckFinding | None:
     nodes, is_before = known(facts.nodes), facts.agent is NOT_ASKED
     if not nodes or facts.agent is None:
         return None
-    failing: dict[str, list[ClusterNode]] = {}
-    others: dict[str, list[ClusterNode]] = {}
-    shared = 0
+    found: dict[tuple[Level, str], list[ClusterNode]] = {}
     for node in nodes:
         code = node.sharing.code if node.sharing else ""
-        is_excluded = node.share == "false"
-        shared += code == SharingCode.SHARED
-        if code == SharingCode.SHARED and not (is_before or node.vram_bytes):
-            failing.setdefault("", []).append(node)
-        elif code == SharingCode.DRAINING and not is_excluded:
-            failing.setdefault(code, []).append(node)
-        elif code != SharingCode.SHARED and (code, is_excluded) != (SharingCode.NOT_SHARED, True):
-            others.setdefault(code, []).append(node)
-    problems = [*failing.items(), *others.items()]
-    if not problems:
-        said = f"{shared} of {counted(len(nodes), 'node')}"
-        if is_before:
-            blind = isinstance(facts.drivers, Unreadable)
-            return ok(f"{said}; DRA drivers: {facts.drivers}" if blind else said)
+        found.setdefault((_level(node, code, is_before=is_before), code), []).append(node)
+    problems = [(*key, found[key]) for key in sorted(found) if key[0] is not Level.OK]
+    if problems:
+        words = [_verdict_words(code, some, facts.namespace) for _, code, some in problems]
+        about = tuple(node.name for *_, some in problems for node in some)
+        detail = ". ".join(cause for cause, _ in words)
+        return CheckFinding(problems[0][0], detail, words[0][1], about)
+    said = f"{len(found.get((Level.OK, SharingCode.SHARED), ()))} of {counted(len(nodes), 'node')}"
+    if not is_before:
         return ok(f"{format_bytes(sum(node.vram_bytes for node in nodes))} on {said}")
-    words = [_verdict_words(code, found, facts.namespace) for code, found in problems]
-    about = [node.name for _, found in problems for node in found]
-    make = failed if failing else warning
-    return make(". ".join(detail for detail, _ in words), words[0][1], about)
+    blind = isinstance(facts.drivers, Unreadable)
+    return ok(f"{said}; DRA drivers: {facts.drivers}" if blind else said)
+
+
+def _level(node: ClusterNode, code: str, *, is_before: bool) -> Level:
+    match code, node.share == "false":
+        case SharingCode.SHARED, _:
+            return Level.OK if is_before or node.vram_bytes else Level.FAILED
+        case SharingCode.NOT_SHARED, True:
+            return Level.OK
+        case SharingCode.DRAINING, False:
+            return Level.FAILED
+    return Level.WARNING
 
 
 def _verdict_words(code: str, nodes: Sequence[ClusterNode], namespace: str) -> tuple[str, str]:
     """Return the agent's own cause and remedy for the first node, with the command to type."""
     names = named([node.name for node in nodes])
     first = min(nodes, key=lambda node: node.name)
-    if not first.sharing or not code:
+    if not first.sharing or code == SharingCode.SHARED:
         logs = f"`kubectl -n {namespace} logs -l app.kubernetes.io/component=agent --prefix`"
         return f"{names}: its agent offers no {VRAM_RESOURCE}", f"see why: {logs}"
     cause, _, remedy = first.sharing.sentence.partition("; ")
