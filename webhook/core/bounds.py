@@ -12,7 +12,6 @@ LONGEST_WORD: Final = 64  # a name or an amount: a label has 63 at most, a UUID 
 LONGEST_UUID: Final = 48  # a GPU's; NVML's are of 40 characters
 LONGEST_KEY: Final = 128  # a key of a template that a path has
 LONGEST_STORED: Final = 256  # a text of an object; a driver's name has at most 63
-LONGEST_TEXT: Final = 300  # a pod's, a node's, a condition's: why it is not ready, not shared
 LONGEST_REASON: Final = 500  # why a pod of a node cannot be counted
 LONGEST_PATH: Final = 512  # a field's path: the longest has an annotation's key of 317 in it
 LONGEST_SENTENCE: Final = 1024

@@ -27,7 +27,6 @@ from tests.support.installations import (
 from tests.support.pki import Authority
 from webhook import __version__
 from webhook.adapters.kube.client import KubeError
-from webhook.names import NODE_SHARING_ANNOTATION as SHARING
 from webhook.tools.check.judge.findings import Level
 from webhook.tools.check.judge.table import GROUPS, run
 from webhook.tools.check.read import read_facts
@@ -95,18 +94,14 @@ DRY_RUNS = ("pod-asks", "pod-wrong", "pod-plain")
 ENFORCE = "pod-security.kubernetes.io/enforce"
 NO_RULES = "apiVersion: vramwarden.io/v1alpha1\nkind: VRAMPolicy\nmetadata: {name: z}\nspec: "
 ONE_RULE = NO_RULES + "{rules: [{name: late, match: {namespaces: [late]}, action: Ignore}]}"
-BY_SENTRY = NO_RULES + (
-    "{rules: [{name: late, match: {namespaces: [late]}, enforcement: {by: Sentry}}]}"
-)
-WHOLE = {"nvidia.com/gpu": "4"}
-WITH_PLUGIN = a_node("n2", labels={"nvidia.com/gpu.present": "true"}, amounts=WHOLE).stored
-OF_DRA = {"apiVersion": "resource.k8s.io/v1"}
+WITH_PLUGIN = a_node(
+    "n2", labels={"nvidia.com/gpu.present": "true"}, amounts={"nvidia.com/gpu": "4"}
+).stored
 DEVICE = {"name": "gpu-0", "attributes": {"uuid": {"string": "GPU-n2-0"}}}
-SLICE = OF_DRA | {
-    "kind": "ResourceSlice", "metadata": {"name": "n2-gpus"},
+SLICE = {
+    "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "n2-gpus"},
     "spec": {"driver": "gpu.nvidia.com", "nodeName": "n2", "devices": [DEVICE]},
 }  # fmt: skip
-HAS_WHOLE = a_pod("whole", node="n1", containers=[{"name": "main", "resources": {"limits": WHOLE}}])
 VALIDATOR = a_pod(
     "v", node="n1", namespace="gpu", status="Succeeded",
     metadata={"labels": {"app": "nvidia-device-plugin-validator"}},
@@ -174,20 +169,10 @@ NOT_SO = {
         removed(f"{IN_SYSTEM}/secrets/vramwarden-key"),
         {"replicas-key": WARNING}, "create secret generic vramwarden-key",
     ),
-    "a node without a verdict": (added(WITH_PLUGIN), {"sharing": WARNING}, ["n2"]),
-    "a node that is not shared": (
-        added(merged(WITH_PLUGIN, {"metadata": {"annotations": {SHARING: "NotShared: x; y"}}})),
-        {"sharing": WARNING}, "n2: NotShared: x",
-    ),
-    "a rule by Sentry": (
-        patched(POLICIES, {"data": {"00-late.yaml": BY_SENTRY}}),
-        {"sentry-label": WARNING, "policy-in-force": WARNING, "fence-rules": WARNING}, ["n1"],
-    ),
     "a sidecar whose image cannot be pulled": (
         patched(f"{PODS}/llama", {"status": PULLS}), {"sidecar-image": FAILED}, ["team-a/llama"],
     ),
     "a validator of NVIDIA's operator": (added(VALIDATOR), {"validators": WARNING}, ["gpu"]),
-    "a pod with whole GPUs": (added(HAS_WHOLE), {"whole-gpu-pods": FAILED}, ["team-a/whole"]),
     "a configuration without webhooks": (
         patched(HOOKS[1], {"webhooks": None}), {"configurations": FAILED},
         [f"{name}.vramwarden.io (ValidatingWebhookConfiguration)"
