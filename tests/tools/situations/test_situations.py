@@ -30,8 +30,6 @@ def test_every_recording_is_of_a_situation():
 DISAGREE = {
     "denied-at-creation": {"denied workloads of the cluster"},
     "denied-job": {"denied workloads of the cluster"},
-    "late-with-an-owner": {"has waited of late-0"},
-    "late-without-gpu": {"has waited of late-0"},
     "limit-range-adds-a-gpu": {"denied workloads of the cluster"},
     "out-of-quota": {"denied workloads of the cluster"},
     "webhook-unreachable": {"denied workloads of the cluster"},

@@ -257,7 +257,7 @@ def asks(amount, **facts):
         ),
         (asks(40, gpu_count=2), PENDING, f"pending 60s: {TOO_FEW}"),
         (asks(30, gpu_count=2), PENDING, "pending 60s"),
-        ({"waits": "no room"}, PodPhase.WAITING, "waits for a GPU 60s: no room"),
+        ({"waits": "no room"}, PodPhase.WAITING, "waits for a GPU (created 60s ago): no room"),
         ({"waits": "no room", "gpus": ("GPU-0",)}, PodPhase.RUNNING, "running"),
         ({}, PodPhase.RUNNING, "running"),
         ({"status": "Pending", "gpus": ("GPU-0",)}, PodPhase.STARTING, "starting"),

@@ -401,8 +401,10 @@ def _phase(pod: ClusterPod, *, has_gpu: bool) -> PodPhase:
 def _state(row: PodRow, at_s: float) -> str:
     """Say in words what a pod does, its trouble behind it."""
     if row.is_waiting:
-        begun = "pending" if row.phase is PodPhase.PENDING else "waits for a GPU"
-        begun += "" if row.created_s is None else f" {span(at_s - row.created_s)}"
+        age = "" if row.created_s is None else span(at_s - row.created_s)
+        begun = f"pending {age}".rstrip()
+        if row.phase is PodPhase.WAITING:  # since its binding, whose time a table does not show
+            begun = "waits for a GPU" + (f" (created {age} ago)" if age else "")
         why = row.why
         if row.phase is PodPhase.PENDING:  # explain has all that the scheduler says
             why = shorten(", ".join(scheduler_says(why)), _LONGEST_WHY, placeholder="...")
