@@ -106,7 +106,7 @@ class Shared(Enum):
     YES = "they are advertised"
     DRAINING = "what pods have stays advertised; nothing more is promised"
     NO = "they are not advertised; what was advertised is withdrawn"
-    NOT_YET = "they will be advertised, but cannot be yet; the node is left alone"
+    NOT_YET = "they will be advertised, but cannot be yet; only the verdict is written"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,16 +119,16 @@ class Sharing:
     sentence: str = ""
     """Cause and remedy; empty if the GPUs are shared."""
 
-    def verdict(self, unfit: str, *, has_gpus: bool) -> SharingVerdict:
-        """Return what the node shows; `unfit` is the sentence about GPUs without memory."""
+    def verdict(self, unshared: str, *, has_gpus: bool) -> SharingVerdict:
+        """Return what the node shows; `unshared` is the sentence about GPUs without memory."""
         if self.shared is not Shared.YES:
             waits = SharingCode.IN_USE if self.reason else SharingCode.SETTLING
             codes = {Shared.NO: SharingCode.NOT_SHARED, Shared.DRAINING: SharingCode.DRAINING}
             return SharingVerdict(codes.get(self.shared, waits), self.sentence)
         if not has_gpus:
-            return SharingVerdict(SharingCode.NONE_FIT, unfit or _NO_GPU)
-        if unfit:
-            return SharingVerdict(SharingCode.SOME_UNFIT, unfit)
+            return SharingVerdict(SharingCode.NONE_FIT, unshared or _NO_GPU)
+        if unshared:
+            return SharingVerdict(SharingCode.SOME_UNFIT, unshared)
         return SharingVerdict(SharingCode.SHARED, "its GPUs are shared by memory")
 
 
