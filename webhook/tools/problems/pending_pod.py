@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final, NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
 
 from webhook.core.pod.findings import Reason
 from webhook.core.words import amount, exactly, named, span
@@ -33,7 +35,8 @@ _SELECTION: Final = (
 """Reasons of the scheduler that `capacity` judges as well if the user may read nodes."""
 
 
-class Room(NamedTuple):
+@dataclass(frozen=True)
+class Room:
     """Nodes as a pod without a node finds them."""
 
     need: Need
@@ -46,8 +49,14 @@ class Room(NamedTuple):
     whole_nodes: int = 0
     """Number of GPUs that the pod requests, if it is counted on a node as a whole; else 0."""
 
+    @cached_property
+    def code(self) -> Code | None:
+        """Reason why no node has room; None if one has."""
+        return no_room_code(self.need, self.fits)
+
+    @cached_property
     def to_free(self) -> list[PodToFree]:
-        """Return the pods of which each alone makes room by ending."""
+        """Pods of which each alone makes room by ending."""
         return pods_to_free(self.need, self.nodes, self.fits)
 
 
@@ -79,7 +88,7 @@ def find_pending(pod: ClusterPod, room: Room | None, *, explained: bool) -> Iter
         detail = f"the scheduler tried a node, and vramwarden denied that binding: {denied[1]}"
         message = ""
     others = other_reasons(message)
-    code = no_room_code(room.need, room.fits) if room else None
+    code = room.code if room else None
     if room is None and message and not explained:
         detail = f"the scheduler says: {', '.join(scheduler_says(message))}"
         fix = "ask for less, or wait until pods end" if _INSUFFICIENT_VRAM in message else ""
@@ -113,7 +122,7 @@ def _not_scheduled_yet(room: Room, message: str) -> Problem:
 
 def _blocked(pod: ClusterPod, room: Room) -> Iterator[Problem]:
     """Yield that a rollout blocks itself, or that the scheduler will not preempt for this pod."""
-    to_free = room.to_free()
+    to_free = room.to_free
     own = [room.names[one.uid] for one in to_free if one.uid in room.names]
     older = [one for one in own if one.workload == pod.workload and one.owner_uid != pod.owner_uid]
     if older and pod.workload.kind == "Deployment":
@@ -123,7 +132,7 @@ def _blocked(pod: ClusterPod, room: Room) -> Iterator[Problem]:
         fix += "maxSurge: 0 and maxUnavailable: 1"
         yield Problem(Code.BLOCKED_ROLLOUT, Severity.ERROR, detail, fix)
     priority = pod.part("spec").get("priority")
-    split = no_room_code(room.need, room.fits) is Code.GPUS_SPLIT
+    split = room.code is Code.GPUS_SPLIT
     if split and type(priority) is int and priority > 0 and not older:
         detail = "its priority does not help: the scheduler counts the memory of a node as one sum"
         detail += ", sees enough there, and preempts no pod"
@@ -144,7 +153,7 @@ def room_notes(room: Room) -> Iterator[tuple[str, str]]:
     Nothing if it fits, or may run on no node.
     """
     eligible = any(node.is_eligible for node in room.fits)
-    if no_room_code(room.need, room.fits) is None or not eligible:
+    if room.code is None or not eligible:
         return
     found, parts = best(room.fits), room.whole_nodes or 1
     if found and (largest := found.largest_bytes // parts):
@@ -155,7 +164,7 @@ def room_notes(room: Room) -> Iterator[tuple[str, str]]:
     else:
         yield "would start now", "nothing"
     own, others = [], []
-    for one in room.to_free():
+    for one in room.to_free:
         if one.uid in room.names:
             gpus_of = f"GPU {one.gpus[0]}" if len(one.gpus) == 1 else f"{len(one.gpus)} GPUs"
             on = one.node if room.whole_nodes else f"{gpus_of} of {one.node}"
