@@ -84,7 +84,7 @@ def test_a_device_plugin_that_comes_while_pods_have_vram_is_told_of_them(
     gpu_node.offer_whole_gpus(1)
 
     def told():
-        return [line for line in agent.events() if "one card may be given twice" in line]
+        return [line for line in agent.events() if "SharedBesidePlugin" in line]
 
     print(*team.wait("a warning", told))
     promised = sum(one.memory_bytes * len(one.uuids) for one in entries(gpu_node))

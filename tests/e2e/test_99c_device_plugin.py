@@ -148,7 +148,7 @@ def test_where_it_comes_back_nothing_new_is_promised_and_all_is_told(
 ):
     label(strange, {DEPLOY: None})
     plugin.wait_for(2, 2)
-    told(system, agent, "one card may be given twice")
+    told(system, agent, "SharedBesidePlugin")
     own.wait("no more VRAM than is promised", lambda: agent.advertised() == "8Gi")
     own.create(pod("later", "8Gi", holding("forever")))
     print(*own.wait("it waits", lambda: [e for e in own.events("later") if "Failed" in e]))

@@ -10,6 +10,7 @@ from tests.support.clusters import GIB, a_cluster, a_gpu, a_node, ago, gib, held
 from tests.support.installations import HOOKS, patch
 from tests.support.pods import a_container
 from tests.tools.situations.bound import ENDED, HOLDS, a_run, failed
+from tests.tools.situations.denied import AWAY
 from tests.tools.situations.scenes import (
     BY_SENTRY,
     H100,
@@ -558,6 +559,10 @@ WORKLOADS = {
     "job-denied-without-event": (
         "The Events of a denied Job are gone, so a pod like its own is tried.",
         lambda: job(memory="8GB"),
+    ),
+    "job-webhook-unreachable": (
+        "The webhook is down, and no Event says yet why a Job has no pods.",
+        lambda: job(answers=to_pods_that_ask(refused(500, AWAY))),
     ),
     "job-silent": ("Nothing says why a Job has no pods.", job),
     "job-pending": (

@@ -149,6 +149,11 @@ class KubeError(Exception):
         return self.forbidden and bool(_lacks(self.said))
 
     @property
+    def lacks_webhook(self) -> bool:
+        """True if the API server could not call a webhook with `failurePolicy: Fail`."""
+        return "failed calling webhook" in self.said
+
+    @property
     def conflict(self) -> bool:
         """Somebody else wrote the object since it was read, or created one of that name."""
         return self.code == _CONFLICT
