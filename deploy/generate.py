@@ -11,6 +11,7 @@
 | block chart-values | the chart's values.yaml and values.schema.json |
 | block denial-reasons | `Reason` in webhook/core/pod/findings.py |
 | blocks pod-events, node-events | `EventReason` in webhook/core/node/events.py |
+| block problem-codes | `Code` in webhook/tools/problems/problem.py |
 | block sharing-codes | `SharingCode` in webhook/core/node/verdict.py |
 | block commands | what each command of vramwarden says by --help, and recordings of the tests |
 | block alerts | templates/monitoring.yaml of the chart |
@@ -215,6 +216,7 @@ BLOCKS: Final[dict[str, Callable[[], Iterable[str]]]] = {
     "version": lambda: [f"version: {__version__}", f"appVersion: {__version__}"],
     "chart-values": _chart_values,
     "denial-reasons": _denial_reasons,
+    "problem-codes": references.codes,
     "commands": references.commands,
     "alerts": references.alerts,
     "pod-events": lambda: references.events("Pod"),

@@ -32,6 +32,7 @@ from webhook.server.metrics import (
     SharedCertificateMetrics,
 )
 from webhook.server.reviews import ADVISE
+from webhook.tools.problems.problem import Code
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -50,6 +51,11 @@ _WHICH_CLUSTER: Final = "[which cluster, and as whom](#which-cluster-and-as-whom
 _COMMON_CODES: Final = "Exit codes: [the common ones](#exit-codes)."
 _CONNECTION: Final = OF_KUBECTL - {"-n", "--namespace"}
 """Options of a cluster, which mean the same to each command; a namespace does not."""
+
+_CODE: Final = re.compile(
+    r'^ +# (?P<about>.+)\.$|^ +[A-Z_]+ = "(?P<code>\w+)"\n +"""(?P<means>[^"]+)\."""$', re.MULTILINE
+)
+"""A comment above members of `Code`, or a member with its docstring."""
 
 SAMPLES: Final = {
     "admit": ("-f a.yaml > admitted.yaml", "golden/action-enforce/expected.txt"),
@@ -343,3 +349,18 @@ def events(about: str) -> Iterator[str]:
         ["reason", "means", "what to do"],
         ([f"`{one}`", one.means, one.cure] for one in EventReason if one.about == about),
     )
+
+
+def problem_codes() -> Iterator[tuple[str, str, str]]:
+    """Yield each code of a problem, what such problems are about, and what it means."""
+    about = ""
+    for found in _CODE.finditer(inspect.getsource(Code)):
+        about = found["about"] or about
+        if found["code"]:
+            yield found["code"], about, " ".join(found["means"].split())
+
+
+def codes() -> Iterator[str]:
+    """Yield the table of the codes of problems."""
+    rows = ([f"`{code}`", about, means] for code, about, means in problem_codes())
+    yield from table(["code", "about", "means"], rows)

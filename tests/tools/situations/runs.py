@@ -58,7 +58,7 @@ def _lines(situation: Situation, title: str) -> Iterator[str]:
         if name == "report":
             text = text.replace("\n\n", "\n")
         yield from ("", f"$ vramwarden {' '.join(arguments)}")
-        yield from _same_in_each_release(text).splitlines()
+        yield from same_in_each_release(text).splitlines()
         yield f"exit code {code}"
         if name == "explain":
             yield f"requests: {', '.join(requests(api))}"
@@ -78,6 +78,6 @@ def not_ok(text: str) -> str:
     return "\n".join([*kept, lines[-1]])
 
 
-def _same_in_each_release(text: str) -> str:
+def same_in_each_release(text: str) -> str:
     """Return a text without what differs between releases: version and digests of policies."""
     return _DIGEST.sub("0123456789ab", text.replace(__version__, "VERSION"))

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
+from deploy.references import problem_codes
+from tests.support.pods import a_request
 from tests.support.recordings import assert_recorded, how
 from tests.tools.situations import bound, checks, denied, variants, waiting  # noqa: F401 - they register
 from tests.tools.situations.claims import claims, disagreements
-from tests.tools.situations.runs import CRASHED, record
-from tests.tools.situations.scenes import SITUATIONS
+from tests.tools.situations.runs import CRASHED, commands, record, run, same_in_each_release
+from tests.tools.situations.scenes import SITUATIONS, TEAM, policy_of, unseen
+from webhook.core.admission.decide import Outcome, Phase, decide
+from webhook.core.node.events import EventReason
+from webhook.core.pod.findings import Reason
+from webhook.core.pod.quantity import parse_vram
+from webhook.core.policy.cluster import Cluster
+from webhook.tools.problems.problem import Code
 
 pytestmark = pytest.mark.process  # Helm renders the chart
 RECORDED = Path(__file__).parent / "recorded"
@@ -54,14 +64,71 @@ COMPARED = (
 
 @pytest.mark.parametrize("about", COMPARED)
 def test_claims_are_compared(about):
-    commands = defaultdict(list)
+    found = defaultdict(list)
     for name in SITUATIONS:
         for one in claims(recording(name)):
             if one.about == about:
-                commands[name, one.subject].append(one.command)
+                found[name, one.subject].append(one.command)
     by_one = about == "enough"  # which one command says several times
-    assert any(len(said if by_one else {*said}) > 1 for said in commands.values())
+    assert any(len(said if by_one else {*said}) > 1 for said in found.values())
 
 
 def test_no_command_crashes():
     assert {name for name in SITUATIONS if CRASHED in recording(name)} == set()
+
+
+EXPLAINED = [name for name, one in SITUATIONS.items() if "explain" in one.make().commands]
+
+
+def explained(name):
+    """Return what `explain -o json` says of a situation, with its pod's part, and the exit code."""
+    found = SITUATIONS[name].make()
+    text, code = run(found.stored(), [*commands(found)["explain"], "-o", "json"])
+    value = json.loads(same_in_each_release(text))
+    return [value, *filter(None, [value.get("pod")])], code
+
+
+@pytest.mark.parametrize("name", EXPLAINED)
+def test_programs_read_the_same(name):
+    said, code = explained(name)
+    text = recording(name).partition("$ vramwarden explain")[2].partition("\n$ ")[0]
+    assert (said[0]["apiVersion"], said[0]["kind"]) == ("vramwarden.io/v1alpha1", "ExplainReport")
+    problems = [one for part in said for one in part["problems"]]
+    texts = [part["headline"] for part in said] + [one["message"] for one in problems]
+    texts += [one["fix"] for one in problems if "fix" in one]
+    texts += [note["text"] for part in said for note in part["notes"]]
+    assert [one for one in texts if " ".join(one.split()) not in text] == []
+    assert f"exit code {code}\n" in text
+    assert code == int(any(one["severity"] != "info" for one in problems))
+    nodes = [one for part in said for one in part["nodes"]]
+    assert {one["code"] for one in (*problems, *nodes) if "code" in one} <= CODES
+    assert [one["fits"] for one in nodes] == ["code" not in one for one in nodes]
+
+
+CODES = {str(one) for kind in (Code, Reason, EventReason) for one in kind}
+LINE = re.compile(r"^    → vramwarden\.io/gpu-memory: (\S+)$", re.MULTILINE)
+
+
+def test_each_line_to_write_is_admitted_and_asks_for_more():
+    lines = {name: LINE.findall(recording(name)) for name in EXPLAINED}
+    lines = {name: amounts for name, amounts in lines.items() if amounts}
+    assert {"cap-hit-and-ended", "gone-and-filled", "stopped-by-the-sidecar"} <= lines.keys()
+    for name, amounts in lines.items():
+        for amount in amounts:
+            request = a_request(unseen("p", amount), namespace=TEAM)
+            policy = policy_of(SITUATIONS[name].make().rules)
+            assert decide(request, policy, Cluster(), Phase.MUTATE).outcome is Outcome.MUTATED
+            assert parse_vram(amount) > 8 * 2**30
+
+
+def test_every_code_about_pods_is_documented_and_said_in_a_situation():
+    documented = [*problem_codes()]
+    assert [code for code, *_ in documented] == [*Code]
+    said = {
+        str(one["code"])
+        for name in EXPLAINED
+        for part in explained(name)[0]
+        for one in (*part["problems"], *part["nodes"])
+        if "code" in one
+    }
+    assert {code for code, about, _ in documented if about.startswith("A pod")} <= said

@@ -105,8 +105,13 @@ def in_full(name: str, memory: str, message: str = NO_VRAM, **more: Any) -> Situ
     fields = {key: more.pop(key) for key in ("rules", "changes") if key in more}
     change = more.pop("change", None)
     rule = {"rule": first_rule(fields["rules"])} if "rules" in fields else {}
+    others = more.pop("more", ())
     pod = waits(name, memory, message, **rule, **more)
-    return Situation(name, full(pod, change=change), **fields)
+    return Situation(name, full(pod, more=others, change=change), **fields)
+
+
+UNMEASURED = tuple(replace(one, peak_bytes=None) for one in EVAL.runs[10:])
+GAP = replace(EVAL, runs=(*EVAL.runs[:10], *UNMEASURED))
 
 
 def one_held_node() -> Situation:
@@ -136,6 +141,10 @@ def on_laptop(
 
 
 WAITING = {
+    "history-with-a-gap": (
+        "Two of the twelve last runs were not measured.",
+        lambda: in_full("eval-4", "30Gi", owner="Job/eval", more=(write_history(GAP),)),
+    ),
     "three-gpus": ("No node has three GPUs.", lambda: in_full("many", "30Gi", count=3)),
     "no-room-where-sentries-act": (
         "Sentries act, and there is no room.",

@@ -231,7 +231,7 @@ def _without_workload(
         like = difflib.get_close_matches(kind.name, known, 1, _LIKE_KIND)
         fix = f"see kubectl describe {kind.name.lower()} {name} -n {snapshot.namespace}"
         if not others:
-            headline = f"No pod {place} belongs to a {kind.name}."
+            headline = f"No pod {place} belongs to {kind.name} {name}."
             detail = f"the known kinds are {named(known, len(known))}; pods of any other kind are "
             detail += "found by their owners"
             fix = f"did you mean {like[0]}/{name}?" if like else fix

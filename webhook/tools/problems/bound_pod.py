@@ -146,25 +146,27 @@ def find_stops(bound: BoundPod) -> Iterator[Problem]:
     if by_sentry:
         at_s = read_time(by_sentry.since)
         when = "" if at_s is None else f"{span(bound.now_s - at_s)} ago, by the node's sentry: "
-        detail = f"{when}{by_sentry.message}"
+        detail = f"{when}{_with_names(bound.pod, by_sentry.message)}"
         yield Problem(Code.CAP_EXCEEDED, Severity.WARNING, detail, bound.request_line)
     elif not bound.stops:
         yield from _at_its_cap(bound)
 
 
 def _newest(bound: BoundPod, entries: Sequence[LogEntry], known: int) -> str:
-    """Return when the newest entry was written, how many are known, and its sentence.
-
-    The sidecar knows containers by their ids, which are replaced by their names.
-    """
+    """Return when the newest entry was written, how many are known, and its sentence."""
     newest, count = entries[-1], max(known, len(entries))
     when = "before" if newest.at_s is None else f"{span(bound.now_s - newest.at_s)} ago"
-    why = newest.why
-    for one in bound.pod.statuses():
+    times = "" if count == 1 else f" ({count} times so far)"
+    return f"{when}{times}: {_with_names(bound.pod, newest.why)}"
+
+
+def _with_names(pod: ClusterPod, why: str) -> str:
+    """Return a sentence of sidecar or sentry with names of containers in place of their ids."""
+    for one in pod.statuses():
         container = text_of(one, "containerID").rpartition("//")[2][:SHOWN_ID]
         if container:
             why = why.replace(f"container {container}", f"container {text_of(one, 'name')}")
-    return f"{when}{'' if count == 1 else f' ({count} times so far)'}: {why}"
+    return why
 
 
 def _at_its_cap(bound: BoundPod) -> Iterator[Problem]:

@@ -86,7 +86,7 @@ class Code(StrEnum):
     BLIND = "Blind"
     """The pod's memory cannot be measured."""
 
-    # A pod without GPU memory, or that does not exist.
+    # A pod that has no GPU memory, or does not exist.
     CREATION_DENIED = "CreationDenied"
     """Something other than vramwarden denied the pod: a quota, another webhook."""
     WEBHOOK_UNREACHABLE = "WebhookUnreachable"

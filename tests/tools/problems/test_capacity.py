@@ -1,0 +1,124 @@
+"""Room of a cluster: its reason, the best node, and pods that are newer than figures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.clusters import GIB, NOW_S, a_gpu, a_listed_pod, a_node, held
+from tests.support.documents import table_of
+from webhook.core.placement.fit import Need
+from webhook.tools.problems.capacity import (
+    best,
+    find_fits,
+    find_no_room,
+    no_room_code,
+    with_newer_pods,
+)
+from webhook.tools.snapshot.pod import ClusterPod
+
+ANY = ClusterPod({})
+PAIR = Need(20 * GIB, 2)
+
+
+def gpu(usable, free, **more):
+    return a_gpu(usable, free_bytes=free if free is None else free * GIB, **more)
+
+
+CLUSTERS = {
+    "none is known": [],
+    "none is eligible": [([gpu(79, 79)], {"held": "x"}), ([gpu(79, 79)], {"not_shared": "x"})],
+    "one fits": [([gpu(79, 20), gpu(79, 20)], {}), ([gpu(79, 60), gpu(79, 0)], {})],
+    "eligible: one has as much free, in pieces": [
+        *(([gpu(79, 30), gpu(79, 15)], {}), ([gpu(79, 9)], {}), ([gpu(79, 79)], {"held": "x"})),
+    ],
+    "eligible: one has less free, together they have as much": [
+        *(([gpu(79, 30), gpu(79, 5)], {}), ([gpu(79, 5), gpu(79, 5)], {}), ([gpu(9, 9)], {})),
+    ],
+    "eligible: one has less free, and so have they together": [
+        *(([gpu(79, 19), gpu(79, 9)], {}), ([gpu(9, 9)], {}), ([gpu(79, 79)], {"held": "x"})),
+    ],
+    "eligible: one has too few GPUs as large": [([gpu(79, 79)], {}), ([gpu(9, 9)], {})],
+    "eligible: one has no GPU as large": [([gpu(9, 9)] * 2, {}), ([gpu(79, None)], {})],
+    "eligible: one has no healthy GPU": [
+        ([gpu(79, 79, healthy=False)] * 2, {}), ([gpu(79, None)], {}),
+    ],
+    "eligible: none reports what is free": [([gpu(79, None)] * 2, {}), ([gpu(9, None)], {})],
+}  # fmt: skip
+"""GPUs and other figures of nodes, for a pod that wants 20Gi on each of two GPUs, by row."""
+
+
+@pytest.mark.parametrize(("nodes", "code"), table_of(no_room_code))
+def test_the_reason_of_a_cluster_is_that_of_the_table(nodes, code):
+    made = enumerate(CLUSTERS[nodes])
+    figures = [a_node(f"n{n}", *gpus, **more).figures for n, (gpus, more) in made]
+    fits = find_fits(ANY, PAIR, figures, None, NOW_S)
+    found = no_room_code(PAIR, fits)
+    assert str(found or "none") == {"that of the first": "Draining"}.get(code, code)
+    problem = find_no_room(PAIR, fits)
+    assert (problem and problem.code) == found
+
+
+def test_a_node_with_figures_of_now_is_better_than_one_with_more_room_by_old_figures():
+    old = a_node("old", a_gpu(79), age_s=86_400).figures
+    now = a_node("now", a_gpu(79, held("x", 70))).figures
+    fits = find_fits(ANY, Need(80 * GIB), [old, now], None, NOW_S)
+    assert (best(fits).name, best(fits).largest_bytes) == ("now", 9 * GIB)
+    assert best([one for one in fits if one.name == "old"]).age_s == 86_400
+
+
+NODE = a_node("n1", a_gpu(79, held("known", 10)), a_gpu(79, free_bytes=None)).figures
+
+
+def listed(uid, gib=5, gpus=("GPU-n1-0",), node="n1"):
+    asked = None if gib is None else gib * GIB
+    return a_listed_pod(uid, "team-a", uid, node=node, gpus=gpus, asked_bytes=asked)
+
+
+@pytest.mark.parametrize(
+    ("pod", "free", "promised"),
+    [
+        pytest.param(listed("new"), 64, 15, id="bound since"),
+        pytest.param(listed("known"), 69, 10, id="in the figures"),
+        pytest.param(listed("new", gpus=()), 69, 10, id="without a GPU yet"),
+        pytest.param(listed("new", node=""), 69, 10, id="without a node"),
+        pytest.param(listed("new", None), 69, 10, id="of an unknown amount"),
+        pytest.param(listed("new", gpus=("GPU-n2-0",)), 69, 10, id="on another node"),
+        pytest.param(listed("new", gpus=("GPU-n1-0", "GPU-n1-1")), 64, 15, id="on two GPUs"),
+    ],
+)
+def test_the_memory_of_a_pod_that_was_bound_since_the_figures_is_not_free(pod, free, promised):
+    (first, second) = with_newer_pods([NODE], [pod])[0].gpus
+    assert (first.free_bytes, first.promised_bytes) == (free * GIB, promised * GIB)
+    assert second.free_bytes is None
+
+
+PODS = st.lists(
+    st.builds(
+        listed,
+        st.sampled_from(["known", "a", "b", "c"]),
+        st.none() | st.integers(1, 90),
+        st.sampled_from([(), ("GPU-n1-0",), ("GPU-n1-0", "GPU-n1-1"), ("GPU-n2-0",)]),
+        st.sampled_from(["", "n1"]),
+    ),
+    max_size=4,
+    unique_by=lambda one: one.uid,
+)
+
+
+@given(PODS, st.randoms())
+def test_newer_pods_count_once_in_any_order_and_only_their_own_memory(pods, random):
+    node = replace(NODE, gpus=(NODE.gpus[0],))
+    (added,) = with_newer_pods([node], pods)
+    assert with_newer_pods([added], pods) == (added,)
+    (gpu_before, gpu_after) = node.gpus[0], added.gpus[0]
+    new = {one.uid: one.cap_bytes for one in gpu_after.pods} | {"known": 0}
+    assert gpu_before.free_bytes - gpu_after.free_bytes == sum(new.values())
+    assert gpu_after.promised_bytes - gpu_before.promised_bytes == sum(new.values())
+    shuffled = random.sample(pods, len(pods))
+    (again,) = with_newer_pods([node], shuffled)
+    assert {*again.gpus[0].pods} == {*gpu_after.pods}
+    assert again.gpus[0].free_bytes == gpu_after.free_bytes
