@@ -56,7 +56,7 @@ def test_a_binding_that_was_denied_is_told_and_what_would_start_now_starts(clust
         pod = ClusterPod(api.request("GET", f"/api/v1/namespaces/{namespace}/pods/c"))
         need = Need(5 * GIB)
         fits = find_fits(pod, need, nodes, seen, time.time())
-        room = Room(need, nodes, fits, {}, reads_nodes=True)
+        room = Room(need=need, nodes=nodes, fits=fits, names={}, reads_nodes=True)
         problems = [*find_pending(pod, room, explained=False)]
         return (problems, best(fits)) if len(problems) > 1 else None
 

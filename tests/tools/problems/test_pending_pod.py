@@ -43,7 +43,7 @@ def pending(memory=30, message="", names=(), nodes=NODES, **pod):
     need = Need(memory * GIB)
     fits = find_fits(one, need, nodes, None, NOW_S)
     named = {other.uid: other for other in names}
-    room = Room(need, nodes, fits, named, reads_nodes=False)
+    room = Room(need=need, nodes=nodes, fits=fits, names=named, reads_nodes=False)
     return [*find_pending(one, room, explained=False)]
 
 

@@ -431,7 +431,14 @@ def _room(
         need = Need(need.memory_bytes * need.gpu_count)
     fits = find_fits(pod, need, figures, shared, snapshot.now_s)
     names = {one.uid: one for one in own}
-    return Room(need, figures, fits, names, reads_nodes=shared is not None, whole_nodes=whole)
+    return Room(
+        need=need,
+        nodes=figures,
+        fits=fits,
+        names=names,
+        reads_nodes=shared is not None,
+        whole_nodes=whole,
+    )
 
 
 def _history(

@@ -35,7 +35,7 @@ _SELECTION: Final = (
 """Reasons of the scheduler that `capacity` judges as well if the user may read nodes."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Room:
     """Nodes as a pod without a node finds them."""
 
