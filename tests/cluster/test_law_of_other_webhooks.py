@@ -138,8 +138,8 @@ def test_a_demand_that_another_webhook_adds_is_translated_if_it_comes_first(tena
             return
         with pytest.raises(ApiError) as denied:
             tenant.create(pod)
-    (cause,) = find_denial(denied.value.message)
-    assert cause.reason is Reason.UNMUTATED
-    assert cause.fix.endswith(
+    (problem,) = find_denial(denied.value.message)
+    assert problem.code is Reason.UNMUTATED
+    assert problem.fix.endswith(
         "another webhook added the demand after it: webhook.configurationName must sort last"
     )

@@ -61,6 +61,6 @@ def test_who_follows_the_tutorial_gets_two_notebooks_on_one_card(gpu_node, reade
     assert "VRAMWARDEN_GPU_MEMORY_MIB=6144" in variables
     explained = heard("explain -n team-a notebook-0")
     assert "8Gi" in explained
-    assert "enough" in explained
+    assert "→ vramwarden.io/gpu-memory: " in explained
     assert "500Gi" in heard("explain -n team-a huge")
     assert "12Gi" in heard("describe quota")

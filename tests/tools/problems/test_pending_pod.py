@@ -83,8 +83,7 @@ def old_pod(owner="Deployment/web", replica_set="7f", **metadata):
         pytest.param(old_pod(), "Deployment/web", True, id="an older ReplicaSet"),
         pytest.param(old_pod(replica_set="5d9c7"), "Deployment/web", False, id="its own"),
         pytest.param(old_pod("Deployment/api"), "Deployment/web", False, id="another Deployment"),
-        pytest.param(old_pod("Job/web"), "Job/web", False, id="a Job"),
-        pytest.param(old_pod("StatefulSet/web"), "StatefulSet/web", False, id="a StatefulSet"),
+        pytest.param(old_pod("Job/web-29384755"), "Job/web-29384756", False, id="a CronJob"),
     ],
 )
 def test_a_rollout_blocks_itself_by_an_older_replica_set_of_its_deployment(old, owner, blocked):
