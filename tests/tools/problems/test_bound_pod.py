@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.clusters import GIB, NOW_S, a_gpu, a_node, a_pod, ago, held
+from tests.support.clusters import GIB, NOW_S, a_gpu, a_node, a_pod, held
 from tests.tools.situations.scenes import log_line
 from webhook.core.enforcement.termination_message import TerminationMessage, write_message
 from webhook.core.placement.assignments import read_pod_state
@@ -72,11 +72,3 @@ def test_whether_a_larger_pod_fits_counts_what_this_one_frees(others, said):
 
 
 NODE = a_node("n1", a_gpu(79, held("p", 8, 6, 6))).figures
-
-
-def test_the_sidecars_sentence_names_containers_as_the_user_does():
-    main = {"name": "main", "containerID": f"containerd://{'ab' * 32}", "restartCount": 0}
-    running = main | {"state": {"running": {"startedAt": ago(9)}}}
-    line = log_line(9, "warning", "stopping a process", why="41 of container abababababab holds it")
-    (problem,) = find_stops(bound([line], status={"containerStatuses": [running]}))
-    assert problem.message == "9s ago: 41 of container main holds it"

@@ -51,14 +51,6 @@ def codes(problems):
     return [one.code for one in problems]
 
 
-def test_another_reason_of_the_scheduler_comes_before_memory():
-    message = "0/1 nodes are available: 1 Insufficient cpu."
-    first, second = pending(message=message)
-    assert (first.code, first.severity) == (Code.UNSCHEDULABLE, Severity.ERROR)
-    assert second.code is Code.GPUS_SPLIT
-    assert codes(pending(8, message)) == [Code.UNSCHEDULABLE]
-
-
 def test_a_denied_binding_is_only_a_note_if_the_figures_say_the_same():
     assert pending(message=DENIED)[-1].severity is Severity.INFO
     assert pending(8, DENIED)[-1].severity is Severity.WARNING

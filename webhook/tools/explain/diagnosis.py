@@ -123,7 +123,7 @@ class Diagnosis:
     notes: tuple[tuple[str, str], ...] = ()
     """Labels and texts."""
     left_out: tuple[str, ...] = ()
-    """Facts that could not be read, and why."""
+    """Facts that could not be read, and why, also those of `pod`."""
     pod: Diagnosis | None = None
     """Newest pod of a workload with a problem, else its newest."""
 
@@ -137,13 +137,17 @@ class Diagnosis:
 def diagnose(snapshot: ClusterSnapshot, kind: WorkloadKind, name: str) -> Diagnosis:
     """Explain a pod, or what creates pods; raises FactUnavailable or KubeError if unreadable."""
     if kind is POD:
-        return _diagnose_pod(snapshot, name, snapshot.find_pod(name))
-    found = (read_workload if kind.path else read_owned)(snapshot, kind, name)
-    if not isinstance(found, WorkloadState):
-        return _without_workload(snapshot, kind, name, found)
-    pod = newest_with_problem(found.pods)
-    of = _diagnose_pod(snapshot, pod.name, pod) if pod else None
-    return _diagnose_workload(snapshot, found, of)
+        said = _diagnose_pod(snapshot, name, snapshot.find_pod(name))
+    else:
+        found = (read_workload if kind.path else read_owned)(snapshot, kind, name)
+        if isinstance(found, WorkloadState):
+            pod = newest_with_problem(found.pods)
+            of = _diagnose_pod(snapshot, pod.name, pod) if pod else None
+            said = _diagnose_workload(snapshot, found, of)
+        else:
+            said = _without_workload(snapshot, kind, name, found)
+    left_out = (f"{what}: {why}" for what, why in snapshot.left_out.items())
+    return replace(said, left_out=tuple(left_out))
 
 
 def newest_with_problem(pods: Sequence[ClusterPod]) -> ClusterPod | None:
@@ -192,7 +196,6 @@ def _diagnose_workload(
         see = f"kubectl describe {found.kind.lower()} {found.name} -n {snapshot.namespace}"
         problems.append(Problem(Code.NO_PODS, Severity.ERROR, detail, see))
     headline = f"{found.kind} {snapshot.namespace}/{found.name} {headline}"
-    left_out = () if pod else _left_out(snapshot)  # else its pod's part has them
     return Diagnosis(
         kind=found.kind,
         namespace=snapshot.namespace,
@@ -200,7 +203,6 @@ def _diagnose_workload(
         state=state,
         headline=headline,
         problems=tuple(problems),
-        left_out=left_out,
         pod=pod,
     )
 
@@ -243,7 +245,6 @@ def _without_workload(
         state=State.UNKNOWN,
         headline=headline,
         problems=(problem,),
-        left_out=_left_out(snapshot),
     )
 
 
@@ -256,27 +257,19 @@ def _near(name: str, names: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(near))[:_MOST_NEAR]
 
 
-def _left_out(snapshot: ClusterSnapshot) -> tuple[str, ...]:
-    return tuple(f"{what}: {why}" for what, why in snapshot.left_out.items())
-
-
 def _diagnose_pod(snapshot: ClusterSnapshot, name: str, pod: ClusterPod | None) -> Diagnosis:
     """Explain one pod; never fails, whatever its owner stored."""
     if pod is None:
-        found = _without_pod(snapshot, name)
-    else:
-        state, plugin = _with_plugin(pod, read_pod_state(pod.raw))
-        if state.need is None:
-            found = _without_demand(snapshot, pod)
-        elif not state.node and not state.finished:
-            found = _pending(snapshot, pod, state, plugin)
-        else:
-            found = _bound(snapshot, pod, state, plugin)
-        instead = text_of(pod.annotations, IN_PLACE_OF_ANNOTATION)
-        if instead and state.need:
-            text = f"{instead}, which the pod asked for: its rule has translateWholeGPU"
-            found = replace(found, notes=(("GPU memory in place of", text), *found.notes))
-    return replace(found, left_out=_left_out(snapshot))
+        return _without_pod(snapshot, name)
+    state, plugin = _with_plugin(pod, read_pod_state(pod.raw))
+    if state.need is None:
+        return _without_demand(snapshot, pod)
+    judge = _bound if state.node or state.finished else _pending
+    found = judge(snapshot, pod, state, plugin)
+    if instead := text_of(pod.annotations, IN_PLACE_OF_ANNOTATION):
+        text = f"{instead}, which the pod asked for: its rule has translateWholeGPU"
+        found = replace(found, notes=(("GPU memory in place of", text), *found.notes))
+    return found
 
 
 def _of_pod(

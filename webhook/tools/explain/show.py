@@ -54,12 +54,12 @@ def _lines(found: Diagnosis, *, ascii_only: bool) -> Iterator[str]:
     width = max((len(label) for label, _ in found.notes), default=0) + 1
     for label, text in found.notes:
         yield f"  {label + ':':<{width}}  {text}"
-    if found.left_out:
-        yield "Not looked at:"
-        yield from (f"  {one}" for one in found.left_out)
     if found.pod is not None:
         yield ""
         yield from _lines(found.pod, ascii_only=ascii_only)
+    if found.left_out:
+        yield "Not looked at:"
+        yield from (f"  {one}" for one in found.left_out)
 
 
 def _problem(problem: Problem, *, ascii_only: bool) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
@@ -97,8 +97,11 @@ def find_pending(pod: ClusterPod, room: Room | None, *, explained: bool) -> Iter
         detail = f"the scheduler says: {', '.join(others)}"
         yield Problem(Code.UNSCHEDULABLE, Severity.ERROR, detail)
     if room and (found := find_no_room(room.need, room.fits, room.whole_nodes)):
+        blocked = [*_blocked(pod, room)]
+        if any(one.code is Code.BLOCKED_ROLLOUT for one in blocked):
+            found = replace(found, fix="")  # it would wait for itself
         yield found
-        yield from _blocked(pod, room)
+        yield from blocked
     if denied:
         severity = Severity.ERROR if room is None else Severity.INFO if code else Severity.WARNING
         yield Problem(Code.BINDING_DENIED, severity, detail)
