@@ -166,4 +166,4 @@ def test_where_the_kind_is_unknown_the_command_says_what_is_missing(cluster):
     forget(cluster.api, cluster.kinds)
     ended = runner().invoke(main, ["advise", "-n", TEAM, "--kubeconfig", str(cluster.kubeconfig)])
     assert ended.exit_code == 3
-    assert "this cluster keeps no histories" in ended.output
+    assert "this cluster does not serve VRAMHistory" in ended.output

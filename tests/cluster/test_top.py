@@ -210,7 +210,7 @@ def test_report_needs_no_more_than_to_view_the_namespace(
     assert "8GB is not a Kubernetes quantity; use 8G or 8Gi" in done.stdout
     (row,) = [line for line in done.stdout.splitlines() if " week " in line and "12Gi" in line]
     assert row.split()[1:7] == ["over", "week", "0", "8Gi", "12Gi", "3"]
-    assert "Not known: no counters of the replicas: you may not list pods" in done.stdout
+    assert "Not known: counters of the replicas: needs the right to list pods" in done.stdout
     everywhere = ran(viewer, sys.executable, "-m", "webhook.cli", "report", "--policy", str(policy))
     assert (everywhere.returncode, everywhere.stdout) == (3, "")
     assert "pods" in everywhere.stderr

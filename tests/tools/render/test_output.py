@@ -10,19 +10,28 @@ import pytest
 from tests.support.checked import INSTALLED
 from tests.support.clusters import NOW_S, a_gpu, a_listed_pod, a_node, held
 from webhook.core.kinds.histories import Advice, History
+from webhook.core.kinds.workloads import Workload
 from webhook.tools.advise.command import as_text as advise_text
 from webhook.tools.check.judge.findings import warning
 from webhook.tools.check.judge.table import run
 from webhook.tools.check.show import as_text as check_text
 from webhook.tools.explain.diagnosis import Diagnosis, State
 from webhook.tools.explain.show import as_text as explain_text
-from webhook.tools.problems.problem import Code, Problem, Severity
+from webhook.tools.problems.problem import Code, Problem, ProblemSubject, Severity
 from webhook.tools.render.output import Column, table, write_lines
-from webhook.tools.report.judge import Denied, OverCap, ReplicaCounts, RolloutReport
+from webhook.tools.report.judge import (
+    DeniedGroup,
+    OverCap,
+    PodOutcome,
+    RecreatedPod,
+    ReplicaCounts,
+    RolloutReport,
+)
 from webhook.tools.report.show import as_text as report_text
 from webhook.tools.simulate.judge.comparison import Comparison, GpuCounts
 from webhook.tools.simulate.read import TodayObjects
 from webhook.tools.simulate.show import as_text as simulate_text
+from webhook.tools.snapshot.workloads import CreationFailure
 from webhook.tools.top.judge import join
 from webhook.tools.top.terminal import Terminal, as_lines
 
@@ -44,18 +53,18 @@ def check():
 
 
 def report():
-    denied = Denied(
-        namespace=EVIL, rule=EVIL, action=EVIL, reason=EVIL, example=EVIL, sentence=EVIL
-    )
-    over = OverCap(
-        namespace=EVIL, pod=EVIL, node=EVIL, gpu=0, cap_bytes=1, peak_bytes=None, times=1, since_s=0
-    )
+    subject = ProblemSubject(EVIL, EVIL, EVIL)
+    problem = Problem(Code.CREATION_DENIED, Severity.WARNING, EVIL, subject=subject)
+    pod = RecreatedPod(PodOutcome.DENIED, EVIL, EVIL, problems=(problem,))
+    failure = CreationFailure(EVIL, Workload(EVIL, EVIL), EVIL)
+    over = OverCap(pod, EVIL, a_gpu(24), held("1", 8), 0)
     return report_text(
         RolloutReport(
-            policy=EVIL, pods=1, denied_pods=1, untranslated=0, exempt_pods=1,
-            exempt_namespaces=1, why_usual=EVIL, denied=[denied], over_cap=[over], idle=None,
-            counted=[ReplicaCounts(EVIL, None, {EVIL: {EVIL: 1}})], missing=[EVIL], unjudged=0,
-            now_s=NOW_S,
+            policy=EVIL, counts=Counter([PodOutcome.DENIED, PodOutcome.EXEMPT]),
+            exempt_namespaces=1, why_usual=EVIL,
+            denied=[DeniedGroup(EVIL, EVIL, problem, [pod])],
+            denied_workloads=[failure], over_cap=[over], idle_bytes=(),
+            counted=[ReplicaCounts(EVIL, None, {EVIL: {EVIL: 1}})], missing=[EVIL], now_s=NOW_S,
         )
     )  # fmt: skip
 

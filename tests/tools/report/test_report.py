@@ -15,13 +15,17 @@ from tests.support.clusters import NOW_S, a_cluster, a_gpu, a_node, a_pod, ago, 
 from tests.support.commands import reached, runner
 from tests.support.injectors import DENIED, HONEST
 from tests.support.paths import POLICIES as SHIPPED
-from tests.support.pods import a_container, a_rule
+from tests.support.pods import a_container
 from tests.support.recordings import assert_recorded
+from tests.tools.situations.scenes import a_workload, failed_create
 from webhook.cli.main import main
 from webhook.tools.report import command
+from webhook.tools.snapshot import workloads
 from webhook.tools.snapshot.release import POLICIES
 
 RECORDED = Path(__file__).with_name("recorded.txt")
+DIGEST = re.compile(r"(?<=vramwarden-policies, )[0-9a-f]{12}")
+"""Digest of a policy, which depends on the release."""
 RELEASE = "vramwarden-system"
 COUNTERS = f"/api/v1/namespaces/{RELEASE}/pods/webhook-1:8081/proxy/metrics"
 POLICY = """\
@@ -90,33 +94,140 @@ def test_it_says_whom_the_policy_in_force_would_deny_and_why(api):
     api.add(*PODS)
     done = run()
     assert done.exit_code == 1, done.stderr
-    digest = r"(?<=vramwarden-policies, )[0-9a-f]{12}"  # of the release, too
-    assert_recorded(RECORDED, re.sub(digest, "0123456789ab", done.stdout))
+    assert_recorded(RECORDED, DIGEST.sub("0123456789ab", done.stdout))
 
 
 def test_programs_read_the_same(api):
+    over = held("right", 8, 0, 12, would_stop=3, would_stop_since_s=NOW_S - 7200)
+    hidden = held("of-another-namespace", 8, 0, 12, would_stop=3, would_stop_since_s=NOW_S)
     api.add(*PODS)
-    report = reported()
-    assert (report["kind"], report["pods"], report["deniedPods"]) == ("RolloutReport", 5, 3)
-    first = report["denied"][0]
-    assert (first["reason"], first["pods"], first["workloads"]) == ("InvalidQuantity", 2, 1)
-    assert first["action"] == "Audit"
-    assert report["replicas"][0]["reviews"] == {"audited": {"TooLarge": 3}}
-    assert report["missing"] == []
+    a_cluster([a_node("n1", a_gpu(24, over, hidden))], [a_pod("right", "8Gi")]).stored_in(api)
+    assert_recorded(
+        RECORDED.with_suffix(".json"), DIGEST.sub("0123456789ab", run("-o", "json").stdout)
+    )
 
 
-def test_who_would_have_been_stopped_is_named_with_its_first_time(api):
-    excess = {"would_stop": 3, "would_stop_since_s": NOW_S - 7200}
-    over, hidden = (held(uid, 8, 0, 12, **excess) for uid in ("right", "of-somebody-else"))
-    node = a_node("n1", a_gpu(24, over, hidden), a_gpu(24, held("right", 8, 0, 1)))
-    a_cluster([node], [a_pod("right", "8Gi", node="n1")]).stored_in(api)
-    done = run()
-    assert done.exit_code == 1
-    assert "No pod would be denied." in done.stdout
-    (row,) = [line for line in done.stdout.splitlines() if line.startswith("team-a")]
-    assert row.split() == ["team-a", "right", "n1", "0", "8Gi", "12Gi", "3", "2h", "ago"]
-    (found,) = reported()["overCap"]
-    assert (found["times"], found["since"]) == (3, ago(7200))
+def says(message, webhook="mutate.vramwarden.io"):
+    return f'admission webhook "{webhook}" denied the request: {message}'
+
+
+OURS = says("InvalidQuantity: metadata.annotations[vramwarden.io/gpu-memory]: 8GB is none")
+UNREACHABLE = 'failed calling webhook "mutate.{}": connection refused'
+FENCE = (
+    "ValidatingAdmissionPolicy 'vramwarden-second-line' with binding 'x' denied request: "
+    "vramwarden: create the pod again; it is not translated. If it is denied again, ask"
+)
+QUOTA = 'pods "train-" is forbidden: exceeded quota: gpus'
+TEMPLATE = running("train", "8GB")
+
+
+def controller(kind, owner=None, name="train", **more):
+    """Return a workload; `owner` is as `Kind/name`."""
+    kind_of, _, name_of = (owner or "").partition("/")
+    owners = [{"kind": kind_of, "name": name_of, "uid": name_of, "controller": True}]
+    return a_workload(
+        kind, name, TEMPLATE, metadata={"ownerReferences": owners * bool(owner)}, **more
+    )
+
+
+def failed_set(message, owner=None, name="train-5d9c7", replicas=1, created=0):
+    condition = {"type": "ReplicaFailure", "status": "True", "message": message}
+    status = {"replicas": created, "conditions": [condition]}
+    return controller("ReplicaSet", owner, name, replicas=replicas, status=status)
+
+
+def event(about, message=OURS, age_s=60):
+    made = failed_create(about, message, age_s)
+    made["metadata"]["name"] += str(age_s)
+    return made
+
+
+JOB, SET = event("Job/train"), event("StatefulSet/train")
+OLD_SET = failed_set(OURS, "Deployment/train", "train-7f8e9", 3, 1)
+DENIED_NOW = {
+    "a Deployment": ([failed_set(OURS, "Deployment/train", replicas=3)], {"Deployment/train": 3}),
+    "two sets of it": ([failed_set(OURS, "Deployment/train"), OLD_SET], {"Deployment/train": 3}),
+    "a bare ReplicaSet": ([failed_set(OURS), event("ReplicaSet/train-5d9c7")],
+                          {"ReplicaSet/train-5d9c7": 1}),
+    "a ReplicaSet without the condition": ([controller("ReplicaSet"), event("ReplicaSet/train")],
+                                           {}),
+    "a quota": ([failed_set(QUOTA, "Deployment/train"), event("Job/train", QUOTA),
+                 controller("Job")], {}),
+    "the fence": ([failed_set(FENCE)], {"ReplicaSet/train-5d9c7": 1}),
+    "another webhook": ([failed_set(says("no", "pods.example.com"))], {}),
+    "our webhook does not answer": ([failed_set(UNREACHABLE.format("vramwarden.io"))],
+                                    {"ReplicaSet/train-5d9c7": 1}),
+    "another does not answer": ([failed_set(UNREACHABLE.format("example.com"))], {}),
+    "a Job": ([JOB, controller("Job", parallelism=2, completions=5)], {"Job/train": 2}),
+    "a Job that has its pods now": ([JOB, controller("Job", status={"active": 1})], {}),
+    "a Job that is complete": ([JOB, controller("Job", status={"completionTime": "now"})], {}),
+    "a Job that is gone": ([JOB], {}),
+    "a Job that a quota denied since": ([JOB, event("Job/train", QUOTA, 30), controller("Job")],
+                                        {}),
+    "a Job that a quota denied before": ([JOB, event("Job/train", QUOTA, 100), controller("Job")],
+                                         {"Job/train": 1}),
+    "a CronJob": ([event(f"Job/{name}") for name in "ab"]
+                  + [controller("Job", "CronJob/night", name) for name in "ab"],
+                  {"CronJob/night": 2}),
+    "a StatefulSet": ([SET, controller("StatefulSet", replicas=3, status={"replicas": 1})],
+                      {"StatefulSet/train": 2}),
+    "a DaemonSet": ([event("DaemonSet/train"), controller("DaemonSet", status={
+                        "desiredNumberScheduled": 4, "currentNumberScheduled": 1})],
+                    {"DaemonSet/train": 3}),
+    "a kind of others": ([event("PyTorchJob/train")], {"PyTorchJob/train": None}),
+    "no name": ([event("Job/"), event("Job/..", age_s=61)], {}),
+}  # fmt: skip
+
+
+def denied_now():
+    return {f"{one['kind']}/{one['name']}": one.get("missingPods") for one in
+            reported()["deniedWorkloads"]}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DENIED_NOW)
+def test_workloads_whose_pods_are_denied_now_are_counted(api, name):
+    objects, expected = DENIED_NOW[name]
+    api.add(*objects)
+    assert denied_now() == expected
+    assert run().exit_code == bool(expected)
+
+
+def test_denied_workloads_are_named_as_far_as_rights_reach(api):
+    api.add(failed_set(OURS), event("ReplicaSet/train-5d9c7"), JOB, controller("Job"))
+    missing = []
+    for denied, expected in {
+        ("get", "jobs"): {"ReplicaSet/train-5d9c7": 1, "Job/train": None},
+        ("list", "replicasets"): {"ReplicaSet/train-5d9c7": 1, "Job/train": None},
+        ("list", "events"): {},
+    }.items():
+        api.denied.add(denied)
+        assert denied_now() == expected
+        missing = reported()["missing"]
+    right = "needs the right to list {} in all namespaces; name one of yours with -n"
+    assert missing == [
+        f"ReplicaSets that cannot create pods: {right.format('replicasets')}",
+        f"other workloads that cannot create pods: {right.format('events')}",
+    ]
+
+
+def test_few_denied_workloads_are_read_and_all_are_counted(api, monkeypatch):
+    monkeypatch.setattr(workloads, "MOST_FAILED", 2)
+    for name in "abc":
+        api.add(controller("Job", name=name), event(f"Job/{name}"))
+    assert sorted(denied_now().values(), key=str) == [1, 1, None]
+
+
+def test_a_pod_counts_once_for_each_reason(api):
+    api.add(running("twice", containers=[a_container(name, env=[ALL_GPUS]) for name in "ab"]))
+    (found,) = reported()["denied"]
+    assert (found["pods"], found["workloads"]) == (1, 1)
+
+
+def test_a_stored_pod_is_not_told_of_other_webhooks(api):
+    forged = a_pod("forged", "8Gi", node="n1", annotations={"vramwarden.io/gpu-memory": "8GB"})
+    api.add(forged)
+    (found,) = reported()["denied"]
+    assert "another webhook" not in found["message"]
 
 
 def test_what_pods_hold_that_do_nothing_is_summed_where_that_is_known(api):
@@ -145,21 +256,6 @@ def test_what_pods_hold_that_do_nothing_is_summed_where_that_is_known(api):
     assert reported()["idle"] == found
 
 
-def test_where_nobody_knows_who_does_nothing_nothing_is_said_of_it(api):
-    nodes = [a_node("n1", a_gpu(79, held("right", 8, 6)))]
-    a_cluster(nodes, [a_pod("right", "8Gi", node="n1")]).stored_in(api)
-    assert "did nothing" not in run().stdout
-    assert "idle" not in reported()
-
-
-def test_what_we_translated_is_not_held_against_it(api):
-    api.add(a_pod("right", "8Gi", node="n1", rule=a_rule(name="looks")))
-    done = run()
-    assert (done.exit_code, done.stderr) == (0, "")
-    assert "No pod would be denied." in done.stdout
-    assert "would get the GPU memory" not in done.stdout
-
-
 def test_what_users_and_kubelets_added_later_is_not_judged(api):
     debugger = {"name": "debug", "image": "x", "env": [{"name": "NVIDIA_VISIBLE_DEVICES"}]}
     mirror = {"kubernetes.io/config.mirror": "x"}
@@ -183,47 +279,32 @@ def test_one_namespace_and_a_policy_that_is_not_installed(api, tmp_path):
     assert "/api/v1/pods" not in pods
 
 
-def test_what_may_not_be_read_is_named_and_the_rest_is_shown(api):
-    api.add(*PODS)
-    api.denied.add(("list", "gpunodes"))
-    api.fails(COUNTERS, 403)
-    done = run()
-    assert done.exit_code == 1
-    assert "Not known: no figures of GPUs: you may not list gpunodes" in done.stdout
-    assert f"you may not list pods, and get pods/proxy, in namespace {RELEASE}" in done.stdout
-    api.texts[COUNTERS] = "{no metrics"
-    assert "their metrics cannot be read" in run().stdout
-
-
 @pytest.mark.parametrize(
-    ("denied", "said"),
+    ("denied", "options", "said"),
     [
-        (("list", "pods"), "you may not list pods in all namespaces; name one of yours with -n"),
-        (("get", "configmaps"), 'cannot get resource "configmaps"'),
-        (("get", "configmaps"), "; name a policy of your own with --policy"),
+        (("list", "pods"), (), "needs the right to list pods in all namespaces; name one of yours"),
+        (("get", "configmaps"), (), "; name a policy of your own with --policy"),
+        (None, ("--release", "elsewhere"), "with --release, or a policy with --policy"),
     ],
 )
-def test_without_pods_or_a_policy_there_is_no_report(api, denied, said):
+def test_without_pods_or_a_policy_there_is_no_report(api, denied, options, said):
     api.denied.add(denied)
-    done = run()
+    done = run(*options)
     assert (done.exit_code, done.stdout) == (3, "")
-    assert done.stderr.startswith("Error: ")
     assert said in done.stderr
 
 
-def test_where_nothing_is_installed_it_says_which_options_help(api):
-    done = run("--release", "elsewhere")
-    assert done.exit_code == 3
-    assert "--release" in done.stderr
-    assert "--policy" in done.stderr
-
-
-def test_a_policy_that_is_not_valid_fails(api, tmp_path):
-    path = tmp_path / "next.yaml"
-    path.write_text(POLICY.replace("Audit", "audit"))
-    done = run("--policy", str(path))
-    assert done.exit_code == 1
-    assert "did you mean Audit" in done.stderr
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (403, f"needs the right to list pods and get pods/proxy in {RELEASE}"),
+        ((200, b"{no metrics"), "their metrics cannot be read ("),
+    ],
+)
+def test_counters_that_cannot_be_read_are_named(api, answer, why):
+    api.fails(COUNTERS, answer)
+    (missing,) = reported()["missing"]
+    assert missing.startswith(f"counters of the replicas: {why}")
 
 
 def test_what_tenants_write_is_counted_or_named_as_unread(api):
@@ -234,7 +315,7 @@ def test_what_tenants_write_is_counted_or_named_as_unread(api):
     )
     report = reported()
     assert (report["deniedPods"], len(report["denied"])) == (6, 6)
-    assert report["missing"] == ["what becomes of 1 pod, too large to be read"]
+    assert report["missing"] == ["what becomes of 1 pod: too large to be read"]
 
 
 LABELS = """\
@@ -281,25 +362,19 @@ def test_namespaces_whose_labels_may_not_be_read_are_named(labelled, namespace, 
     labelled.denied.add((verb, "namespaces"))
     report = reported("-n", namespace)
     (missing,) = report["missing"]
-    assert missing == (
-        f"what becomes of {what}: rules ask for labels of these namespaces, which you may not "
-        f"read; ask an administrator for the right to {verb} namespaces"
-    )
+    why = f"by labels of namespaces: needs the right to {verb} namespaces"
+    assert missing == f"what becomes of {what}, {why}"
     assert (report["denied"], report["pods"]) == ([], judged)
     assert run("-n", namespace).exit_code == 3  # nobody would be denied, as far as one sees
     labelled.add(running("wrong", "8GB", namespace="open"))
     assert run().exit_code == 1
-    assert report["policy"].startswith("vramwarden-system/vramwarden-policies, ")
 
 
-def test_a_namespace_that_came_later_and_an_api_server_that_fails_are_named_too(labelled):
+def test_a_namespace_that_came_later_is_named(labelled):
     labelled.remove("/api/v1/namespaces/team-b")
     (missing,) = reported()["missing"]
-    assert missing.startswith("what becomes of 1 pod in team-b: ")
-    assert missing.endswith(", which were not there yet")
-    labelled.fails(r"/namespaces\?", 500)
-    (missing,) = reported()["missing"]
-    assert ", but: http://in-memory answers 500" in missing
+    assert missing.startswith("what becomes of 1 pod in team-b, ")
+    assert missing.endswith(": these namespaces are new")
 
 
 def test_without_such_rules_no_namespace_is_read(api):
@@ -368,21 +443,14 @@ def test_namespaces_with_the_label_are_exempt_and_the_same_pod_elsewhere_is_deni
     assert "2 pods in 2 exempt namespaces are not judged.\n" in done.stdout
     api.denied.add(("list", "namespaces"))
     (missing,) = reported("--policy", str(SHIPPED / "examples" / "strict.yaml"))["missing"]
-    assert missing.startswith("which namespaces are exempt by their label vramwarden.io/webhook, ")
+    assert missing.startswith("which namespaces are exempt by their label vramwarden.io/webhook: ")
 
 
-@renders
-@pytest.mark.parametrize(
-    ("denied", "why"),
-    [
-        ([], "there is no webhook configuration"),
-        ([("list", "mutatingwebhookconfigurations")], "you may not read vramwarden's webhook"),
-    ],
-)
-def test_where_nobody_says_what_is_exempt_the_charts_defaults_count(api, denied, why, system):
-    api.add(*system).denied.update(denied)
-    said = run("--policy", str(SHIPPED / "examples" / "strict.yaml")).stdout
-    assert f"are not judged, by the chart's defaults: {why}" in said
+def test_without_the_right_to_webhooks_the_charts_defaults_are_exempt(api):
+    api.add(running("system", "8GB", namespace="kube-system"))
+    api.denied.add(("list", "mutatingwebhookconfigurations"))
+    why = "the chart's defaults: needs the right to list mutatingwebhookconfigurations"
+    assert f"2 pods in 2 exempt namespaces are not judged, by {why}.\n" in run().stdout
 
 
 def test_a_pod_that_a_list_brings_twice_counts_once(api):

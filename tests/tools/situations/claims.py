@@ -9,7 +9,7 @@
 | how long a pod has waited | the first line | column STATE | - | - |
 | what a pod uses, and its peak | the first line | columns USED, PEAK | - | column PEAK |
 | which amount would be enough | every mention | - | - | - |
-| workloads whose pods are denied | the first line | - | - | their number |
+| workloads whose pods vramwarden denies | the first lines | - | - | their number |
 """
 
 from __future__ import annotations
@@ -76,7 +76,9 @@ def _of_explain(lines: list[str]) -> Iterator[Found]:
         unshared = chain(*(names for names, said in nodes if "its GPUs are not shared" in said))
         yield "not shared", "the cluster", " ".join(sorted(unshared))
     if lines[:1] and re.match(r"\w+ \S+ has \d+ of \d+ pods", lines[0]):
-        yield "denied workloads", "the cluster", str(int("pods of it are denied" in lines[0]))
+        by_quota = " is forbidden: " in lines[1]
+        denied = "pods of it are denied" in lines[0] and not by_quota
+        yield "denied workloads", "the cluster", str(int(denied))
     for line in lines:
         if waited := _WAITED.search(line):
             yield "has waited", pod, waited[1]

@@ -37,23 +37,13 @@ def test_every_recording_is_of_a_situation():
     assert {one.stem for one in RECORDED.iterdir()} == {*SITUATIONS}, how()
 
 
-DISAGREE = {
-    "denied-at-creation": {"denied workloads of the cluster"},
-    "denied-job": {"denied workloads of the cluster"},
-    "limit-range-adds-a-gpu": {"denied workloads of the cluster"},
-    "out-of-quota": {"denied workloads of the cluster"},
-    "webhook-unreachable": {"denied workloads of the cluster"},
-}
-"""What commands still disagree about, by situation."""
-
-
 def recording(name):
     return (RECORDED / f"{name}.txt").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", SITUATIONS)
 def test_no_two_commands_disagree(name):
-    assert disagreements(recording(name)) == DISAGREE.get(name, set())
+    assert disagreements(recording(name)) == set()
 
 
 COMPARED = (

@@ -17,18 +17,18 @@ from tests.support.clusters import (
     team_pods,
 )
 from webhook.tools.snapshot.node import ClusterNode
-from webhook.tools.snapshot.reading import read_each_pod, read_gpu_nodes
+from webhook.tools.snapshot.pod import ClusterPod
+from webhook.tools.snapshot.reading import read_gpu_nodes
 
 
 def test_a_cluster_is_read_from_an_api_server_as_it_is_handed_to_judges():
     quota = {"apiVersion": "v1", "kind": "ResourceQuota"}
     quota["metadata"] = {"namespace": "team-a", "name": "q"}
     cluster = a_cluster([*team_nodes(), a_node("cpu")], team_pods(), quota)
-    api, pods = ApiServer(), []
-    kube = cluster.stored_in(api).kube()
+    kube = cluster.stored_in(ApiServer()).kube()
     assert read_gpu_nodes(kube) == list(cluster.figures)
     assert abs(kube.now_s() - NOW_S) < 60
-    read_each_pod(kube, "team-a", pods.append)
+    pods = kube.list_all("/api/v1/namespaces/team-a/pods", ClusterPod)[0]
     assert sorted((one.name, one.node, one.gpu_count) for one in pods) == sorted(
         (one.name, one.node, one.gpu_count) for one in cluster.read_pods
     )

@@ -183,7 +183,7 @@ class Decision:
 
 def decide(request: Request, policy: Policy, cluster: Cluster, phase: Phase) -> Decision:
     """Decide a review; raises NamespaceUnknownError where it cannot yet."""
-    decision = _decided(request, policy, cluster, phase)
+    decision = decide_anew(request, policy, cluster, phase)
     notes = part(request.obj, "metadata", "annotations")
     is_denied = decision.outcome is Outcome.DENIED and request.operation == "CREATE"
     if is_denied and ADMITTED_ANNOTATION in notes:
@@ -191,8 +191,11 @@ def decide(request: Request, policy: Policy, cluster: Cluster, phase: Phase) -> 
     return decision
 
 
-def _decided(request: Request, policy: Policy, cluster: Cluster, phase: Phase) -> Decision:
+def decide_anew(request: Request, policy: Policy, cluster: Cluster, phase: Phase) -> Decision:
     """Decide a review as this table says; raises NamespaceUnknownError.
+
+    Findings do not mention other webhooks, which cannot have changed a stored pod that is judged
+    as if it were created again.
 
     | request | decided by |
     | --- | --- |

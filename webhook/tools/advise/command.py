@@ -18,7 +18,6 @@ from webhook.core.kinds.histories import (
 )
 from webhook.core.kinds.workloads import Workload
 from webhook.core.words import amount, exactly
-from webhook.names import VRAM_HISTORIES
 from webhook.options import cluster_options, output_option, reach
 from webhook.tools.render.output import as_report, known, plain_table, write_json, write_lines
 
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from webhook.adapters.kube.client import Kube, KubeError
     from webhook.core.kinds.histories import History
 
 _HEADS: Final = ("WORKLOAD", "RUNS", "CAP", "PEAK", "MEDIAN", "STOPS", "ADVICE", "WHY")
@@ -64,16 +62,18 @@ def advise_command(
     read it, or it keeps no histories.
     """  # noqa: D301 - click wants the character, not two
     # Imported here: the client takes a second, which --help need not wait for.
-    from webhook.adapters.kube.histories import HistoriesApi  # noqa: PLC0415
+    from webhook.tools.problems.requests import largest_gpu  # noqa: PLC0415
+    from webhook.tools.snapshot.cluster import ClusterSnapshot  # noqa: PLC0415
     from webhook.tools.snapshot.reading import reading  # noqa: PLC0415
 
     if all_namespaces and namespace:
         raise click.UsageError("pass -n or -A, not both", click.get_current_context())
-    with reading(_why_unread):
+    with reading():
         cluster = reach(kubeconfig, context, namespace)
         where = "" if all_namespaces else cluster.namespace
-        histories = HistoriesApi(cluster.kube).of(where)
-        rows = ranked(histories, _largest_bytes(cluster.kube) if histories else None)
+        snapshot = ClusterSnapshot(cluster.kube, where)
+        nodes = snapshot.attempt(lambda: snapshot.gpu_nodes) if snapshot.histories else None
+        rows = ranked(snapshot.histories, largest_gpu(nodes))
     click.echo(as_json(rows) if output == "json" else as_text(rows, where), nl=False)
 
 
@@ -141,29 +141,3 @@ def as_json(rows: Sequence[tuple[History, Advice]]) -> str:
         for history, advice in rows
     ]
     return write_json(as_report("AdviceReport", {"workloads": workloads}))
-
-
-def _largest_bytes(kube: Kube) -> int | None:
-    """Return what the largest GPU has; None where the sentries' figures cannot be read."""
-    from webhook.adapters.kube.client import KubeError  # noqa: PLC0415 - as above
-    from webhook.tools.snapshot.reading import read_gpu_nodes  # noqa: PLC0415
-
-    try:
-        nodes = read_gpu_nodes(kube)
-    except KubeError:
-        return None
-    return max((gpu.usable_bytes for node in nodes for gpu in node.gpus), default=None)
-
-
-def _why_unread(error: KubeError) -> str:
-    if error.not_found:
-        return (
-            f"this cluster keeps no histories: it does not know {VRAM_HISTORIES}, which "
-            "vramwarden's chart installs (crds.install)"
-        )
-    if error.forbidden:
-        return (
-            f"you may not read {VRAM_HISTORIES} there: ask for the role view in that namespace "
-            f"({error})"
-        )
-    return str(error)

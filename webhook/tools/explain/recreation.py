@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from webhook.adapters.kube.namespaces import read_labels
 from webhook.adapters.policy.files import PolicyInvalidError
-from webhook.core.admission.decide import Phase, decide
+from webhook.core.admission.decide import Phase, decide_anew
 from webhook.core.admission.templates import creation_of
 from webhook.core.policy.cluster import Cluster
 from webhook.core.policy.match import NamespaceUnknownError
@@ -53,7 +53,7 @@ def judge_recreation(
         return trial, None, exempt
     creation = creation_of(pod.as_created(), pod.namespace)
     try:
-        decision = decide(creation, policy, Cluster(namespaces=labels), Phase.MUTATE)
+        decision = decide_anew(creation, policy, Cluster(namespaces=labels), Phase.MUTATE)
     except NamespaceUnknownError:
         return trial, None, exempt
     action = next((rule.action for rule in policy.rules if rule.name == decision.rule), None)

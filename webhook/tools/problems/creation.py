@@ -13,8 +13,14 @@ from webhook.core.pod.foreign import FOREIGN_RESOURCES
 from webhook.core.pod.views import read_pod
 from webhook.core.policy.values import Action
 from webhook.core.words import named
-from webhook.names import GPU_MEMORY_ANNOTATION, MIRROR_POD_ANNOTATION, PREFIX, VRAM_RESOURCE
-from webhook.tools.problems.problem import Code, Problem, Severity
+from webhook.names import (
+    API_GROUP,
+    GPU_MEMORY_ANNOTATION,
+    MIRROR_POD_ANNOTATION,
+    PREFIX,
+    VRAM_RESOURCE,
+)
+from webhook.tools.problems.problem import CLUSTER, Code, Problem, ProblemSubject, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -24,6 +30,7 @@ if TYPE_CHECKING:
     from webhook.tools.snapshot.pod import ClusterPod
 
 _DENIED: Final = re.compile(r'admission webhook "[a-z]+\.vramwarden\.io" denied the request: ')
+_OWN_WEBHOOKS: Final = f".{API_GROUP}"
 _BY_SECOND_LINE: Final = re.compile(
     r"'vramwarden-second-line' .*: vramwarden: (create the pod again; .*)\. If it (.*)"
 )
@@ -59,6 +66,13 @@ def unreachable_cause(text: str) -> tuple[str, str] | None:
     return found[1], next(whys, "the API server does not reach it")
 
 
+def is_own_denial(text: str) -> bool:
+    """Return True if vramwarden denied a pod, or the API server could not call it about one."""
+    if unreachable := unreachable_cause(text):
+        return unreachable[0].endswith(_OWN_WEBHOOKS)
+    return bool(_DENIED.search(text) or _BY_SECOND_LINE.search(text))
+
+
 def find_denial(text: str, template: ClusterPod | None = None) -> Iterator[Problem]:
     """Yield the problems in an API server's denial of a pod: our findings, other texts whole.
 
@@ -66,7 +80,7 @@ def find_denial(text: str, template: ClusterPod | None = None) -> Iterator[Probl
     """
     if unreachable := unreachable_cause(text):
         webhook, why = unreachable
-        ours = webhook.endswith(".vramwarden.io")
+        ours = webhook.endswith(_OWN_WEBHOOKS)
         whose = "vramwarden's webhook" if ours else f"webhook {webhook} of another product"
         detail = f"the API server cannot call {whose} ({why}), so it denied the pod: {text}"
         fix = f"nothing is wrong with the pod: {_ASK}" + (" (vramwarden check)" if ours else "")
@@ -200,8 +214,7 @@ def _by_rule(
     pod: ClusterPod, decision: Decision, action: Action | None, *, tried: bool
 ) -> Iterator[Problem]:
     """Yield the policy's decision for a pod; `tried`: one like it was created and not mutated."""
-    rule = f"rule {quoted(decision.rule)}"
-    wrong = list(_as_warnings(map(str, decision.findings[:_MOST_SHOWN])))
+    rule, wrong = f"rule {quoted(decision.rule)}", [*find_violations(decision)][:_MOST_SHOWN]
     effects = {
         None: "no rule of the policy matches it, so it is left alone",
         Action.IGNORE: f"{rule} has action Ignore: it leaves such pods alone",
@@ -231,6 +244,15 @@ def _not_asked(pod: ClusterPod) -> Problem:
     )
     fix = f"run it in another namespace, or {_ASK}"
     return Problem(Code.NOT_IN_FORCE, Severity.WARNING, detail, fix)
+
+
+def find_violations(decision: Decision, subject: ProblemSubject = CLUSTER) -> Iterator[Problem]:
+    """Yield the problems of a pod by a decision of the policy."""
+    severity = Severity.WARNING
+    if decision.malformed:
+        yield Problem(Code.CREATION_DENIED, severity, decision.malformed, subject=subject)
+    for one in decision.findings:
+        yield Problem(one.reason, severity, f"{one.path}: {one.detail}", subject=subject)
 
 
 def _malformed_demand(pod: ClusterPod) -> Iterator[Problem]:

@@ -88,7 +88,7 @@ class Code(StrEnum):
 
     # A pod that has no GPU memory, or does not exist.
     CREATION_DENIED = "CreationDenied"
-    """Something other than vramwarden denied the pod: a quota, another webhook."""
+    """The policy does not deny the pod: a quota, another webhook or a malformed field does."""
     WEBHOOK_UNREACHABLE = "WebhookUnreachable"
     """The API server could not call a webhook, so it denied the pod."""
     STATIC_POD = "StaticPod"

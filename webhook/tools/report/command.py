@@ -53,7 +53,8 @@ def report_command(
 
     It judges the pods that run now as if they were created again, under the policy in force or the
     one that you pass, with Enforce in place of Audit and Warn. Pods of exempt namespaces, which
-    vramwarden never sees, are only counted. Who would have been stopped is known for pods whose
+    vramwarden never sees, are only counted. Workloads whose pods are denied now have none to judge,
+    and are listed with the reason. Who would have been stopped is known for pods whose
     policy says onExcess: Report. What pods hold that did nothing for more than 6 h is summed, where
     the driver reports it. It acts with your own rights and changes nothing. Where rules ask
     for labels of namespaces, you need the right to read these.
@@ -63,22 +64,25 @@ def report_command(
     vramwarden report -n team-a              one namespace
     vramwarden report --policy next.yaml     what a policy would do that you have not installed
 
-    Exit code 0: nobody would be denied or stopped; 1: somebody would, or the policy is not valid;
+    Exit code 0: no pod is or would be denied or stopped; 1: one is, or the policy is not valid;
     2: wrong usage; 3: the cluster did not answer, or you may not read what would say it.
     """  # noqa: D301 - click wants the character, not two
     # Imported here: the client and policies would slow down every --help.
     from webhook.adapters.policy.files import PolicyInvalidError  # noqa: PLC0415
+    from webhook.tools.report.judge import PodOutcome  # noqa: PLC0415
     from webhook.tools.report.read import choose_policy, read_report  # noqa: PLC0415
+    from webhook.tools.snapshot.cluster import ClusterSnapshot  # noqa: PLC0415
     from webhook.tools.snapshot.reading import reading  # noqa: PLC0415
 
     try:
         with reading():
             kube = reach(kubeconfig, context, None).kube
             policy, where = choose_policy(kube, path, release)
-            found = read_report(kube, policy, where, namespace or "", release)
+            snapshot = ClusterSnapshot(kube, namespace or "")
+            found = read_report(snapshot, policy, where, release)
     except PolicyInvalidError as error:
         raise policy_failure(error) from error
     click.echo(as_json(found) if output == "json" else as_text(found), nl=False)
-    change = ExitCode.FOUND if found.would_change else ExitCode.DONE
-    unknown = ExitCode.UNANSWERED if found.unjudged else ExitCode.DONE
+    change = ExitCode.FOUND if found.has_findings else ExitCode.DONE
+    unknown = ExitCode.UNANSWERED if found.counts[PodOutcome.UNKNOWN] else ExitCode.DONE
     click.get_current_context().exit(first_of((change, unknown)))

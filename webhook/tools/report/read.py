@@ -1,40 +1,51 @@
-"""Reads what `vramwarden report` judges, with the rights of who runs it.
-
-What may not be read is said; policy and pods have to be readable.
-"""
+"""The facts of `vramwarden report`; only policy and pods have to be readable."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections import Counter
+from functools import cache, partial
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from webhook.adapters.kube.client import KubeError, joined
+from webhook.adapters.kube.client import joined
 from webhook.adapters.kube.namespaces import read_labels
 from webhook.adapters.policy.files import load_policy
 from webhook.core.kinds.nodes import read_time
-from webhook.core.pod.fields import as_object, as_objects
-from webhook.core.words import named
+from webhook.core.pod.fields import as_objects
+from webhook.core.policy.cluster import Cluster
+from webhook.core.words import counted, named
 from webhook.options import NoCluster, default_enforcer_image
-from webhook.tools.report.judge import ReplicaCounts, RolloutJudge, RolloutReport
-from webhook.tools.snapshot.reading import (
-    read_each_pod,
-    read_gpu_nodes,
-    why_no_figures,
-    why_no_pods,
+from webhook.tools.problems.creation import is_own_denial
+from webhook.tools.report.judge import (
+    PodOutcome,
+    RecreatedPod,
+    ReplicaCounts,
+    RolloutReport,
+    enforcing,
+    find_idle,
+    find_over_cap,
+    group_denied,
+    judge_pod,
 )
+from webhook.tools.snapshot.facts import asking
+from webhook.tools.snapshot.kinds import POD
+from webhook.tools.snapshot.objects import ClusterObject, FactUnavailable
+from webhook.tools.snapshot.pod import ClusterPod
+from webhook.tools.snapshot.reading import NOT_ENDED
 from webhook.tools.snapshot.release import POLICIES, read_policy, read_scope, usual_scope
+from webhook.tools.snapshot.workloads import read_creation_failures
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from webhook.adapters.kube.client import Kube
+    from webhook.core.pod.fields import Json
     from webhook.core.policy.values import Policy
+    from webhook.tools.snapshot.cluster import ClusterSnapshot
     from webhook.tools.snapshot.release import Scope
-
-    Json = dict[str, Any]
 
 MOST_METRICS_BYTES: Final = 4 * 2**20
 """Maximum size of the metrics of one replica."""
@@ -45,81 +56,79 @@ _PORT: Final = "operations"
 
 
 def read_report(
-    kube: Kube, policy: Policy, where: str, namespace: str, release: str
+    snapshot: ClusterSnapshot, policy: Policy, where: str, release: str
 ) -> RolloutReport:
-    """Read what the user may read, and judge it; raises KubeError where pods cannot be read."""
-    scope, why_usual = _scope(kube, release)
-    wanted = policy.namespace_labels | scope.labels
-    labels, why_no_labels = _namespace_labels(kube, wanted, namespace)
-    judged, missing = RolloutJudge(policy, scope, labels), []
+    """Read what the user may read, and judge it; raises FactUnavailable if pods are unreadable."""
+    kube, why_usual, why_no_labels = snapshot.kube, "", ""
     try:
-        read_each_pod(kube, namespace, judged.add)
-    except KubeError as error:
-        raise NoCluster(why_no_pods(error, namespace)) from error
+        scope = asking("list mutatingwebhookconfigurations", lambda: read_scope(kube))
+        why_usual = "" if scope else "there is no webhook configuration"
+    except FactUnavailable as error:
+        scope, why_usual = None, error.why
+    scope = scope or usual_scope(release)
+    keys, verb = policy.namespace_labels | scope.labels, "get" if snapshot.namespace else "list"
+    labels: Mapping[str, Mapping[str, str] | None] = {}
     try:
-        nodes = read_gpu_nodes(kube)
-    except KubeError as error:
-        nodes = []
-        missing.append(why_no_figures(error))
-    now_s = kube.now_s()
-    counters, why = read_counters(kube, release)
-    if why:
-        missing.append(why)
-    missing += judged.missing(why_no_labels)
+        read = partial(read_labels, kube, snapshot.namespace, keys)
+        labels = asking(f"{verb} namespaces", read) if keys else {}
+    except FactUnavailable as error:
+        why_no_labels = error.why
+    pods = _read_pods(snapshot, enforcing(policy), scope, Cluster(namespaces=labels))
+    nodes = snapshot.attempt(lambda: snapshot.gpu_nodes, "figures of GPUs") or ()
+    denied_workloads = read_creation_failures(snapshot, is_own_denial)
+    counters = snapshot.attempt(lambda: _read_counters(kube, release), "counters of the replicas")
+    by_uid, now_s = {one.uid: one for one in pods if one.uid}, snapshot.now_s
+    missing = [f"{what}: {why}" for what, why in snapshot.left_out.items()]
+    missing += _not_judged(pods, why_no_labels)
     if why_no_labels and scope.labels:
-        keys = named(scope.labels)
-        missing.append(f"which namespaces are exempt by their label {keys}, {why_no_labels}")
+        by_label = f"which namespaces are exempt by their label {named(scope.labels)}"
+        missing.append(f"{by_label}: {why_no_labels}")
     return RolloutReport(
         policy=f"{where}, {policy.short_digest}",
-        pods=judged.pods,
-        denied_pods=judged.denied_pods,
-        untranslated=judged.untranslated,
-        exempt_pods=judged.exempt_pods,
-        exempt_namespaces=judged.exempt_namespaces,
+        counts=Counter(one.outcome for one in pods),
+        exempt_namespaces=len({one.namespace for one in pods if one.outcome is PodOutcome.EXEMPT}),
         why_usual=why_usual,
-        denied=judged.denied(),
-        over_cap=judged.over_cap(nodes),
-        idle=judged.idle(nodes, now_s),
-        counted=counters,
+        denied=group_denied(pods, policy),
+        denied_workloads=denied_workloads,
+        over_cap=find_over_cap(by_uid, nodes),
+        idle_bytes=find_idle(by_uid, nodes, now_s),
+        counted=counters or (),
         missing=missing,
-        unjudged=judged.unjudged if why_no_labels else 0,
         now_s=now_s,
     )
 
 
-def _scope(kube: Kube, release: str) -> tuple[Scope, str]:
-    """Return which namespaces count, and why that is by the chart's defaults; raises KubeError."""
-    try:
-        found = read_scope(kube)
-    except KubeError as error:
-        if not error.forbidden:
-            raise
-        return usual_scope(release), "you may not read vramwarden's webhook configuration"
-    return (found, "") if found else (usual_scope(release), "there is no webhook configuration")
+def _read_pods(
+    snapshot: ClusterSnapshot, policy: Policy, scope: Scope, cluster: Cluster
+) -> list[RecreatedPod]:
+    """Judge each pod while the list is read, since whole pods of a cluster are hundreds of MB."""
+    is_exempt = cache(lambda name: scope.exempts(name, cluster.labels_of(name)))
+
+    def judge(raw: Json) -> RecreatedPod:
+        return judge_pod(ClusterPod(raw), policy, cluster, is_exempt)
+
+    return snapshot.collect(POD, judge, fieldSelector=NOT_ENDED)
 
 
-def _namespace_labels(
-    kube: Kube, wanted: frozenset[str], namespace: str
-) -> tuple[Mapping[str, Mapping[str, str] | None], str]:
-    """Return the wanted labels by namespace, or why they are not known."""
-    try:
-        return (read_labels(kube, namespace, wanted) if wanted else {}), ""
-    except KubeError as error:
-        verb = "get" if namespace else "list"
-        cure = f"ask an administrator for the right to {verb} namespaces"
-        return {}, f"which you may not read; {cure}" if error.forbidden else f"but: {error}"
+def _not_judged(pods: Sequence[RecreatedPod], why_no_labels: str) -> Iterator[str]:
+    """Yield which pods could not be judged, and why."""
+    if unread := sum(one.outcome is PodOutcome.UNREAD for one in pods):
+        yield f"what becomes of {counted(unread, 'pod')}: too large to be read"
+    unknown = [one.namespace for one in pods if one.outcome is PodOutcome.UNKNOWN]
+    if unknown:
+        where, why = named(sorted({*unknown})), why_no_labels or "these namespaces are new"
+        what = f"what becomes of {counted(len(unknown), 'pod')} in {where}"
+        yield f"{what}, by labels of namespaces: {why}"
 
 
 def choose_policy(kube: Kube, path: Path | None, release: str) -> tuple[Policy, str]:
-    """Return the policy and where it is from; raises PolicyInvalidError or KubeError."""
+    """Return the policy and where it is from; raises PolicyInvalidError or NoCluster."""
     if path is not None:
         return load_policy(path, enforcer_image=default_enforcer_image()), str(path)
     try:
-        found = read_policy(kube, release)
-    except KubeError as error:
-        if error.forbidden:
-            raise NoCluster(f"{error}; name a policy of your own with --policy") from error
-        raise
+        found = asking(f"get configmaps in {release}", lambda: read_policy(kube, release))
+    except FactUnavailable as error:
+        raise NoCluster(f"{error.why}; name a policy of your own with --policy") from error
     if found is None:
         raise NoCluster(
             f"there is no policy in force: namespace {release} has no ConfigMap {POLICIES}; name "
@@ -128,39 +137,37 @@ def choose_policy(kube: Kube, path: Path | None, release: str) -> tuple[Policy, 
     return found
 
 
-def read_counters(kube: Kube, namespace: str) -> tuple[list[ReplicaCounts], str]:
-    """Return what each replica counted, and why that is not all of it; never raises KubeError."""
-    path = joined("namespaces", namespace, "pods")
-    try:
+def _read_counters(kube: Kube, release: str) -> list[ReplicaCounts]:
+    """Return what each replica counted; raises FactUnavailable."""
+    path = joined("namespaces", release, "pods")
+
+    def read() -> list[ReplicaCounts]:
         replicas = kube.list_all(path, _replica, labelSelector=_WEBHOOK_PODS)[0]
         return [
             ReplicaCounts(
-                name,
-                since_s,
-                _counts(kube.text(f"{path}/{where}/proxy/metrics", MOST_METRICS_BYTES)),
+                name, since_s, _counts(kube.text(f"{path}/{at}/proxy/metrics", MOST_METRICS_BYTES))
             )
-            for name, where, since_s in replicas
-        ], ""
-    except KubeError as error:
-        if error.forbidden:
-            what = "list pods, and get pods/proxy,"
-            return [], f"no counters of the replicas: you may not {what} in namespace {namespace}"
-        return [], f"no counters of the replicas: {error}"
+            for name, at, since_s in replicas
+        ]
+
+    try:
+        return asking(f"list pods and get pods/proxy in {release}", read)
     except ValueError as error:
-        return [], f"no counters of the replicas: their metrics cannot be read ({error})"
+        raise FactUnavailable(f"their metrics cannot be read ({error})") from error
 
 
 def _replica(raw: Json) -> tuple[str, str, float | None]:
-    metadata, spec, status = (as_object(raw.get(key)) for key in ("metadata", "spec", "status"))
+    """Return a replica's name, its name and port in paths, and when it started."""
+    pod = ClusterObject(raw)
     ports = [
         port.get("containerPort")
-        for container in as_objects(spec.get("containers"))
+        for container in as_objects(pod.part("spec").get("containers"))
         for port in as_objects(container.get("ports"))
         if port.get("name") == _PORT
     ]
     port = ports[0] if ports and isinstance(ports[0], int) else 0
-    name = str(metadata.get("name"))
-    return name, f"{quote(name, safe='')}:{port}", read_time(status.get("startTime"))
+    since_s = read_time(pod.part("status").get("startTime"))
+    return pod.name, f"{quote(pod.name, safe='')}:{port}", since_s
 
 
 def _counts(text: str) -> dict[str, dict[str, int]]:

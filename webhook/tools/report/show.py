@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.kinds.nodes import write_time
 from webhook.core.words import amount, counted, exactly, span
+from webhook.tools.problems.creation import find_denial
+from webhook.tools.problems.problem import Severity
 from webhook.tools.render.output import as_report, known, plain_table, write_json, write_lines
-from webhook.tools.report.judge import IDLE_S
+from webhook.tools.report.judge import IDLE_S, PodOutcome
 
 if TYPE_CHECKING:
-    from webhook.tools.report.judge import IdlePods, ReplicaCounts, RolloutReport
+    from collections.abc import Sequence
+
+    from webhook.tools.problems.problem import Problem
+    from webhook.tools.report.judge import ReplicaCounts, RolloutReport
+    from webhook.tools.snapshot.workloads import CreationFailure
 
 _HEADS: Final = ("NAMESPACE", "RULE", "NOW", "REASON", "PODS", "WORKLOADS", "EXAMPLE")
 _HEADS_OVER: Final = ("NAMESPACE", "POD", "NODE", "GPU", "CAP", "PEAK", "TIMES", "SINCE")
-_RIGHT: Final = frozenset({"PODS", "WORKLOADS", "GPU", "CAP", "PEAK", "TIMES", "SINCE"})
+_HEADS_NOW: Final = ("NAMESPACE", "WORKLOAD", "REASON", "MISSING")
+_RIGHT: Final = frozenset({"PODS", "WORKLOADS", "GPU", "CAP", "PEAK", "TIMES", "SINCE", "MISSING"})
 
 
 def as_text(found: RolloutReport) -> str:
@@ -22,12 +30,14 @@ def as_text(found: RolloutReport) -> str:
     of = f"of {counted(found.pods, 'pod')} to which its rules apply"
     lines = [f"If every rule enforced ({found.policy}), {of}:", ""]
     lines += _denied(found)
+    if found.denied_workloads:
+        lines += ["", *_denied_workloads(found)]
     lines += ["", *_over_cap(found)]
-    if found.untranslated:
-        lines += ["", f"{counted(found.untranslated, 'pod')} would get the GPU memory asked for."]
-    if found.idle:
-        lines += ["", _idle(found.idle)]
-    if found.exempt_pods:
+    if translated := found.counts[PodOutcome.TRANSLATED]:
+        lines += ["", f"{counted(translated, 'pod')} would get the GPU memory asked for."]
+    if found.idle_bytes:
+        lines += ["", _idle(found.idle_bytes)]
+    if found.counts[PodOutcome.EXEMPT]:
         lines += ["", _exempt(found)]
     for one in found.counted:
         lines += ["", *_counted(one, found.now_s)]
@@ -36,18 +46,17 @@ def as_text(found: RolloutReport) -> str:
     return write_lines(lines)
 
 
-def _idle(idle: IdlePods) -> str:
-    pods = counted(idle.pods, "pod")
+def _idle(held: Sequence[int]) -> str:
     return (
-        f"{amount(idle.held_bytes)} are held by {pods} that did nothing for more than "
-        f"{IDLE_S // 3600:.0f} h (vramwarden top pods -A -o wide)."
+        f"{amount(sum(held))} are held by {counted(len(held), 'pod')} that did nothing for more "
+        f"than {IDLE_S // 3600:.0f} h (vramwarden top pods -A -o wide)."
     )
 
 
 def _exempt(found: RolloutReport) -> str:
-    pods = counted(found.exempt_pods, "pod")
+    pods = counted(found.counts[PodOutcome.EXEMPT], "pod")
     namespaces = counted(found.exempt_namespaces, "exempt namespace")
-    are = "is" if found.exempt_pods == 1 else "are"
+    are = "is" if found.counts[PodOutcome.EXEMPT] == 1 else "are"
     by = f", by the chart's defaults: {found.why_usual}" if found.why_usual else ""
     return f"{pods} in {namespaces} {are} not judged{by}."
 
@@ -56,24 +65,47 @@ def _denied(found: RolloutReport) -> list[str]:
     if not found.denied:
         return ["No pod would be denied."]
     rows = [
-        (one.namespace, one.rule, one.action, one.reason, str(one.pods), str(len(one.workloads)),
-         one.example)
+        (one.pods[0].namespace, one.rule, one.action, one.problem.code, str(len(one.pods)),
+         str(one.workloads), one.pods[0].name)
         for one in found.denied
     ]  # fmt: skip
-    heads, *drawn = plain_table(_HEADS, rows, _RIGHT)
-    lines = [f"{counted(found.denied_pods, 'pod')} would be denied.", "", heads]
-    for row, one in zip(drawn, found.denied, strict=True):
-        lines += [row, f"    {one.sentence}"]
-    return lines
+    texts = [f"{one.problem.code}: {one.problem.message}" for one in found.denied]
+    total = f"{counted(found.counts[PodOutcome.DENIED], 'pod')} would be denied."
+    return [total, "", *_with_sentences(plain_table(_HEADS, rows, _RIGHT), texts)]
+
+
+def _denied_workloads(found: RolloutReport) -> list[str]:
+    rows = [
+        (one.namespace, str(one.workload), ", ".join(_reasons(one)), str(one.missing or "-"))
+        for one in found.denied_workloads
+    ]
+    texts = [_problems(one)[0].message for one in found.denied_workloads]
+    total = f"{counted(len(rows), 'workload')} cannot create pods because of vramwarden."
+    return [total, "", *_with_sentences(plain_table(_HEADS_NOW, rows, _RIGHT), texts)]
+
+
+def _problems(failure: CreationFailure) -> list[Problem]:
+    return [one for one in find_denial(failure.message) if one.severity is Severity.ERROR]
+
+
+def _reasons(failure: CreationFailure) -> list[str]:
+    return [*dict.fromkeys(str(one.code) for one in _problems(failure))]
+
+
+def _with_sentences(drawn: list[str], texts: list[str]) -> list[str]:
+    """Return a table with a sentence below each row."""
+    below = ((row, f"    {text}") for row, text in zip(drawn[1:], texts, strict=True))
+    return [drawn[0], *chain.from_iterable(below)]
 
 
 def _over_cap(found: RolloutReport) -> list[str]:
     if not found.over_cap:
         return ["No pod would have been stopped."]
     rows = [
-        (one.namespace, one.pod, one.node, str(one.gpu), exactly(one.cap_bytes),
-         "-" if one.peak_bytes is None else amount(one.peak_bytes), str(one.times),
-         f"{span(found.now_s - one.since_s)} ago")
+        (one.pod.namespace, one.pod.name, one.node, str(one.gpu.index),
+         exactly(one.figures.cap_bytes),
+         "-" if one.figures.peak_bytes is None else amount(one.figures.peak_bytes),
+         str(one.figures.would_stop), f"{span(found.now_s - one.since_s)} ago")
         for one in found.over_cap
     ]  # fmt: skip
     return [
@@ -98,43 +130,55 @@ def as_json(found: RolloutReport) -> str:
     values = {
         "policy": found.policy,
         "pods": found.pods,
-        "deniedPods": found.denied_pods,
-        "untranslatedPods": found.untranslated,
-        "exemptPods": found.exempt_pods,
+        "deniedPods": found.counts[PodOutcome.DENIED],
+        "untranslatedPods": found.counts[PodOutcome.TRANSLATED],
+        "exemptPods": found.counts[PodOutcome.EXEMPT],
         "exemptNamespaces": found.exempt_namespaces,
         "denied": [
             {
-                "namespace": one.namespace,
+                "namespace": one.pods[0].namespace,
                 "rule": one.rule,
                 "action": one.action,
-                "reason": one.reason,
-                "pods": one.pods,
-                "workloads": len(one.workloads),
-                "example": one.example,
-                "message": one.sentence,
+                "reason": one.problem.code,
+                "pods": len(one.pods),
+                "workloads": one.workloads,
+                "example": one.pods[0].name,
+                "message": f"{one.problem.code}: {one.problem.message}",
             }
             for one in found.denied
         ],
+        "deniedWorkloads": [
+            known(
+                namespace=one.namespace,
+                kind=one.workload.kind,
+                name=one.workload.name,
+                reasons=_reasons(one),
+                missingPods=one.missing or None,
+                message="; ".join(problem.message for problem in _problems(one)),
+            )
+            for one in found.denied_workloads
+        ],
         "overCap": [
-            {
-                "namespace": one.namespace,
-                "pod": one.pod,
-                "node": one.node,
-                "gpu": one.gpu,
-                "capBytes": one.cap_bytes,
-                **known(peakBytes=one.peak_bytes),
-                "times": one.times,
-                "since": write_time(one.since_s),
-            }
+            known(
+                namespace=one.pod.namespace,
+                pod=one.pod.name,
+                node=one.node,
+                gpu=one.gpu.index,
+                capBytes=one.figures.cap_bytes,
+                peakBytes=one.figures.peak_bytes,
+                times=one.figures.would_stop,
+                since=write_time(one.since_s),
+            )
             for one in found.over_cap
         ],
         **known(
-            idle=found.idle
-            and {
-                "pods": found.idle.pods,
-                "heldBytes": found.idle.held_bytes,
+            idle={
+                "pods": len(found.idle_bytes),
+                "heldBytes": sum(found.idle_bytes),
                 "forMoreThanSeconds": int(IDLE_S),
             }
+            if found.idle_bytes
+            else None
         ),
         "replicas": [
             {

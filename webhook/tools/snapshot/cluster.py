@@ -16,7 +16,7 @@ from webhook.tools.snapshot.pod import ClusterPod
 from webhook.tools.snapshot.reading import read_gpu_nodes, read_pods, read_shared_nodes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from webhook.adapters.kube.client import Kube
     from webhook.core.kinds.histories import History
@@ -32,6 +32,7 @@ MOST_LOG_BYTES: Final = 2**20
 MOST_LOG_LINES: Final = 500
 """Maximum number of log lines that are read, the newest; as many of the previous container."""
 _LONGEST_PREFIX: Final = 50
+_IN_ALL: Final = " in all namespaces; name one of yours with -n"
 
 
 class DryRunAnswer(NamedTuple):
@@ -66,13 +67,7 @@ class ClusterSnapshot(ClusterFacts):
     @fact("list gpunodes (chart value gpuNodes.readableBy)")
     def gpu_nodes(self) -> tuple[NodeFigures, ...]:
         """Figures of all nodes with GPUs."""
-        try:
-            return tuple(read_gpu_nodes(self.kube))
-        except KubeError as error:
-            if not error.not_found:
-                raise
-            why = "this cluster does not serve GPUNode: vramwarden is not installed here, or "
-            raise FactUnavailable(f"{why}without its definitions (crds.install)") from error
+        return _if_served("GPUNode", lambda: read_gpu_nodes(self.kube))
 
     @fact("list nodes")
     def shared_nodes(self) -> dict[str, ClusterNode]:
@@ -95,10 +90,10 @@ class ClusterSnapshot(ClusterFacts):
 
     @fact("list vramhistories")
     def histories(self) -> tuple[History, ...]:
-        """Histories of the namespace's workloads."""
+        """Histories of the namespace's workloads, sorted."""
         from webhook.adapters.kube.histories import HistoriesApi  # noqa: PLC0415 - not for `top`
 
-        return tuple(HistoriesApi(self.kube).of(self.namespace))
+        return _if_served("VRAMHistory", lambda: HistoriesApi(self.kube).of(self.namespace))
 
     @fact("list pods")
     def pod_rows(self) -> list[ClusterPod]:
@@ -107,7 +102,8 @@ class ClusterSnapshot(ClusterFacts):
 
     def path(self, kind: WorkloadKind, *rest: str) -> str:
         """Return the path of the namespace's objects of a kind, or of what is below it."""
-        parts = ("namespaces", self.namespace, kind.plural, *rest)
+        within = ("namespaces", self.namespace) if self.namespace else ()
+        parts = (*within, kind.plural, *rest)
         return "/".join((kind.path, *(quote(one, safe="") for one in parts)))
 
     def find(self, kind: WorkloadKind, name: str) -> Json | None:
@@ -119,6 +115,14 @@ class ClusterSnapshot(ClusterFacts):
         """Return a pod of the namespace; None if it does not exist; raises FactUnavailable."""
         raw = self.find(POD, name)
         return None if raw is None else ClusterPod(raw)
+
+    def collect(
+        self, kind: WorkloadKind, keep: Callable[[Json], T | None], **query: str
+    ) -> list[T]:
+        """Return what `keep` makes of each object of a kind, but None; raises FactUnavailable."""
+        right = f"list {kind.plural}" + ("" if self.namespace else _IN_ALL)
+        found = asking(right, lambda: self.kube.list_all(self.path(kind), keep, **query)[0])
+        return [one for one in found if one is not None]
 
     def names(self, kind: WorkloadKind) -> list[str]:
         """Return the names of all objects of a kind; raises FactUnavailable."""
@@ -134,11 +138,7 @@ class ClusterSnapshot(ClusterFacts):
             found = ClusterPod(raw)
             return found if found.owner_uid in owners else None
 
-        found = asking(
-            f"list {kind.plural}",
-            lambda: self.kube.list_all(self.path(kind), is_owned, labelSelector=labels)[0],
-        )
-        return [one for one in found if one]
+        return self.collect(kind, is_owned, labelSelector=labels)
 
     def newest_event(
         self, fields: str, kinds: frozenset[str] = frozenset(), text: str = ""
@@ -150,15 +150,10 @@ class ClusterSnapshot(ClusterFacts):
 
         def read(event: Json) -> tuple[str, str]:
             kind, message = text_of(event, "involvedObject", "kind"), text_of(event, "message")
-            at = text_of(event, "lastTimestamp") or text_of(event, "eventTime")
             is_meant = (kind.lower() in kinds or not kinds) and text in message
-            return (at, message) if is_meant else ("", "")
+            return (event_time(event), message) if is_meant else ("", "")
 
-        found = asking(
-            "list events",
-            lambda: self.kube.list_all(self.path(EVENT), read, fieldSelector=fields)[0],
-        )
-        return max(found, default=("", ""))
+        return max(self.collect(EVENT, read, fieldSelector=fields), default=("", ""))
 
     def log(self, pod: ClusterPod) -> list[str]:
         """Return the newest lines of the sidecar's log, with those before its last restart.
@@ -201,6 +196,21 @@ class ClusterSnapshot(ClusterFacts):
                 raise FactUnavailable(why) from error
             return DryRunAnswer(None, error.said)
         return DryRunAnswer(ClusterPod(made), warnings=warnings)
+
+
+def _if_served(kind: str, read: Callable[[], list[T]]) -> tuple[T, ...]:
+    try:
+        return tuple(read())
+    except KubeError as error:
+        if not error.not_found:
+            raise
+        why = f"this cluster does not serve {kind}: vramwarden is not installed here, or without "
+        raise FactUnavailable(f"{why}its definitions (crds.install)") from error
+
+
+def event_time(event: Json) -> str:
+    """Return when an Event was written last, as it is stored."""
+    return text_of(event, "lastTimestamp") or text_of(event, "eventTime")
 
 
 def read_row(row: Json) -> ClusterPod:

@@ -86,15 +86,6 @@ def read_unmanaged_pods(kube: Kube, namespace: str, node: str) -> list[ClusterPo
     )
 
 
-def read_each_pod(kube: Kube, namespace: str, add: Callable[[ClusterPod], None]) -> None:
-    """Hand each pod of a namespace that has not ended to `add`, once; all for "".
-
-    Raises KubeError.
-    """
-    each = once(lambda raw: add(ClusterPod(raw)))
-    kube.list_all(pods_path(namespace), each, fieldSelector=NOT_ENDED)
-
-
 def once(keep: Callable[[Json], None]) -> Callable[[Json], None]:
     """Return what hands an object to `keep` only the first time, by its uid, or else its name.
 
@@ -114,16 +105,13 @@ def once(keep: Callable[[Json], None]) -> Callable[[Json], None]:
 
 
 @contextmanager
-def reading(why: Callable[[KubeError], str] = str) -> Iterator[None]:
-    """Say for who waits how much was read, until the block ends.
-
-    Raises NoCluster in place of FactUnavailable, and of a KubeError, which `why` says in words.
-    """
+def reading() -> Iterator[None]:
+    """Show progress while the block runs; raises NoCluster for FactUnavailable and KubeError."""
     with Progress(cluster_progress):
         try:
             yield
         except KubeError as error:
-            raise NoCluster(why(error)) from error
+            raise NoCluster(str(error)) from error
         except FactUnavailable as error:
             raise NoCluster(error.why) from error
 
@@ -131,21 +119,6 @@ def reading(why: Callable[[KubeError], str] = str) -> Iterator[None]:
 def cluster_progress() -> str:
     """Say for who waits how much was read of the cluster."""
     return "reading the cluster" + (f": {Kube.listed:,} objects" if Kube.listed else "")
-
-
-def why_no_figures(error: KubeError) -> str:
-    """Say why the figures of nodes are missing, and what to do."""
-    if error.not_found:
-        return (
-            "no figures of GPUs: this cluster does not know GPUNode; "
-            "vramwarden is not installed here, or without its definitions (crds.install)"
-        )
-    if error.forbidden:
-        return (
-            "no figures of GPUs: you may not list gpunodes; "
-            "whoever installed vramwarden names who may in the value gpuNodes.readableBy"
-        )
-    return f"no figures of GPUs: {error}"
 
 
 def read_shared_nodes(kube: Kube) -> list[ClusterNode]:
@@ -174,18 +147,6 @@ def why_no_figures_yet(kube: Kube) -> str:
         "no figures of GPUs: no node has reported yet; does the sentry run? "
         f"(kubectl get pods -A -l app.kubernetes.io/component=sentry -o wide){or_said}"
     )
-
-
-def why_no_pods(error: KubeError, namespace: str) -> str:
-    """Say why pods are missing, and what to do."""
-    if error.forbidden:
-        if namespace:
-            return (
-                f"no pods: you may not list pods in namespace {namespace}; "
-                "name one of yours with -n"
-            )
-        return "no pods: you may not list pods in all namespaces; name one of yours with -n"
-    return f"no pods: {error}"
 
 
 def is_missing(kube: Kube, namespace: str) -> bool:

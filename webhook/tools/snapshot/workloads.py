@@ -5,28 +5,28 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from webhook.core.pod.fields import as_objects
+from webhook.core.kinds.workloads import Workload
+from webhook.core.pod.fields import as_objects, text_of
 from webhook.core.words import counted
-from webhook.tools.snapshot.cluster import read_row
+from webhook.tools.snapshot.cluster import ClusterSnapshot, event_time, read_row
 from webhook.tools.snapshot.kinds import (
     CRON_JOB,
     DAEMON_SET,
     DEPLOYMENT,
+    EVENT,
     JOB,
     POD,
     REPLICA_SET,
+    STATEFUL_SET,
     WorkloadKind,
 )
-from webhook.tools.snapshot.objects import ClusterObject
+from webhook.tools.snapshot.objects import ClusterObject, FactUnavailable
 from webhook.tools.snapshot.pod import ClusterPod
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from webhook.core.kinds.workloads import Workload
-    from webhook.tools.snapshot.cluster import ClusterSnapshot
+    from collections.abc import Callable, Iterator
 
     Json = dict[str, Any]
 
@@ -34,6 +34,9 @@ MOST_BETWEEN: Final = 16
 """Maximum number of owners that are read between pods and the object."""
 MOST_READ: Final = 20
 """Maximum number of pods that are read whole, the newest."""
+MOST_FAILED: Final = 100
+"""Maximum number of workloads that are read because an Event reports a denial."""
+_CONTROLLERS: Final = (REPLICA_SET, STATEFUL_SET, DAEMON_SET, JOB)
 _DEEPEST: Final = 5
 """Maximum number of owners above each other."""
 _VERSION: Final = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?v[a-z0-9]{1,30}")
@@ -68,6 +71,84 @@ class WorkloadState:
     def template(self) -> ClusterPod:
         """The template of its pods as a pod; an empty one if it was not read."""
         return ClusterPod(ClusterObject(self.raw or {}).part("spec", "template"))
+
+
+class CreationFailure(NamedTuple):
+    """A workload that lacks pods because they are denied."""
+
+    namespace: str
+    workload: Workload
+    """The controller that failed, or its owner if that is known."""
+    message: str = ""
+    """The API server's denial."""
+    missing: int = 0
+    """Number of pods that it lacks; 0 if unknown."""
+
+
+def read_creation_failures(
+    snapshot: ClusterSnapshot, is_meant: Callable[[str], bool]
+) -> list[CreationFailure]:
+    """Return the workloads that lack pods because of a denial that `is_meant`, sorted.
+
+    | its controller is | denied, by | lacks pods, by |
+    | --- | --- | --- |
+    | a ReplicaSet | its condition ReplicaFailure | its status |
+    | another of Kubernetes | its newest Event FailedCreate | its status |
+    | of another product, or cannot be read | its newest Event FailedCreate | the same Event |
+    | a ReplicaSet, and these cannot be listed | its newest Event FailedCreate | its status |
+
+    Lists that cannot be read are noted in the snapshot.
+    """
+
+    def of_set(raw: Json) -> CreationFailure | None:
+        message = next(filter(is_meant, _failures(ClusterObject(raw))), "")
+        return _creation_failure(raw, REPLICA_SET, message) if message else None
+
+    sets = snapshot.attempt(
+        partial(snapshot.collect, REPLICA_SET, of_set), "ReplicaSets that cannot create pods"
+    )
+    newest: dict[CreationFailure, tuple[str, str]] = {}
+
+    def add(event: Json) -> None:
+        about = ClusterObject({"metadata": event.get("involvedObject")})
+        workload = Workload(text_of(event, "involvedObject", "kind"), about.name)
+        is_listed = workload.kind == REPLICA_SET.name and sets is not None
+        if about.name.strip(".") and not is_listed:
+            key, message = CreationFailure(about.namespace, workload), text_of(event, "message")
+            found = event_time(event), message if is_meant(message) else ""
+            newest[key] = max(newest.get(key, found), found)
+
+    events = partial(snapshot.collect, EVENT, add, fieldSelector="reason=FailedCreate")
+    snapshot.attempt(events, "other workloads that cannot create pods")
+    denied = [key._replace(message=message) for key, (_, message) in newest.items() if message]
+    read = (_with_status(snapshot, one) for one in denied[:MOST_FAILED])
+    total: dict[tuple[str, str], CreationFailure] = {}
+    for one in (*(sets or ()), *filter(None, read), *denied[MOST_FAILED:]):
+        whose = one.namespace, str(one.workload)
+        others = total[whose].missing if whose in total else 0
+        total[whose] = one._replace(missing=one.missing + others)
+    return [total[whose] for whose in sorted(total)]
+
+
+def _with_status(snapshot: ClusterSnapshot, failure: CreationFailure) -> CreationFailure | None:
+    """Return a failure that an Event reports by its status; None if that is over."""
+    kind = next((one for one in _CONTROLLERS if one.name == failure.workload.kind), None)
+    if kind is None:
+        return failure
+    try:
+        raw = ClusterSnapshot(snapshot.kube, failure.namespace).find(kind, failure.workload.name)
+    except FactUnavailable:
+        return failure
+    return _creation_failure(raw, kind, failure.message) if raw else None
+
+
+def _creation_failure(raw: Json, kind: WorkloadKind, message: str) -> CreationFailure | None:
+    """Return the failure of a controller that lacks pods by its status; else None."""
+    found = ClusterObject(raw)
+    created = {JOB: "active", DAEMON_SET: "currentNumberScheduled"}.get(kind, "replicas")
+    missing = _wanted(found, kind) - _count(found.part("status").get(created), 0)
+    workload = found.owner or Workload(kind.name, found.name)
+    return CreationFailure(found.namespace, workload, message, missing) if missing > 0 else None
 
 
 def read_workload(snapshot: ClusterSnapshot, kind: WorkloadKind, name: str) -> WorkloadState | None:
