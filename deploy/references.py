@@ -62,7 +62,7 @@ SAMPLES: Final = {
     "top": ("-n team-a", "tools/top/golden/file.txt"),
     "explain": ("huge -n team-a", "tools/situations/recorded/no-room.txt"),
     "advise": ("-n team-a", "tools/advise/advised/one.txt"),
-    "check": ("", "tools/check/golden/troubled.txt"),
+    "check": ("", "tools/check/recorded/troubled.txt"),
     "report": ("", "tools/report/recorded.txt"),
     "policy check": ("policies/default.yaml", "cli/recorded/policy-check.txt"),
     "policy test": ("policies/examples/mig.yaml", "cli/recorded/policy-test.txt"),

@@ -1,6 +1,6 @@
 """`vramwarden check` and the chart: before an installation, of one that works, and of a broken one.
 
-What it says of each thing that is not so is in tests/tools/check/test_read.py.
+What it says of each thing that is not so is in tests/tools/check and tests/tools/situations.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from tests.support.commands import runner
 from tests.support.control_planes import free_port, wait_until
 from tests.support.pods import a_container
 from webhook.cli.main import main
-from webhook.tools.check.judge.fence import PARTS
-from webhook.tools.check.judge.webhook import EXPECTED
+from webhook.tools.problems.admission import FENCE_PARTS
+from webhook.tools.problems.installation import EXPECTED
 from webhook.tools.snapshot.node import AGENT_KEYS, AGENT_LABELS
 
 MERGE = "application/merge-patch+json"
@@ -33,14 +33,14 @@ def test_webhooks_are_expected_as_the_chart_registers_them(helm):
     assert set(found.values()) <= {"Ignore"}
 
 
-@pytest.mark.parametrize("value", PARTS)
+@pytest.mark.parametrize("value", FENCE_PARTS)
 def test_each_part_of_the_fence_is_what_its_value_installs(helm, value):
     def policies(values=None):
         kind = "ValidatingAdmissionPolicy"
         return {thing["metadata"]["name"] for thing in helm.render(values) if thing["kind"] == kind}
 
     missing = policies() - policies({"fence": {value.removeprefix("fence."): False}})
-    assert set(PARTS[value]) <= missing
+    assert set(FENCE_PARTS[value]) <= missing
 
 
 def test_the_labels_that_bring_the_agent_are_the_charts(helm):
@@ -63,7 +63,7 @@ OPEN = {
     ("named", "values"),
     [
         *OPEN.items(),
-        *((part, {"fence": {part.removeprefix("fence."): False}}) for part in PARTS),
+        *((part, {"fence": {part.removeprefix("fence."): False}}) for part in FENCE_PARTS),
         ("webhook.failurePolicy", {"webhook": {"failurePolicy": "Ignore"}}),
     ],
 )
@@ -114,6 +114,9 @@ class Checked:
     def __getitem__(self, name):
         return self.checks[name]["result"]
 
+    def fix(self, name):
+        return self.checks[name]["problems"][0]["fix"]
+
     def named(self, *results):
         """Return the checks that ended so."""
         return {name for name, entry in self.checks.items() if entry["result"] in results}
@@ -137,7 +140,7 @@ def test_what_is_not_there_is_one_failure_with_the_command_that_installs_it(chec
     found = check()
     assert found.code == 1
     assert found.named("failed") == {"release"}
-    assert "helm install vramwarden" in found.checks["release"]["cure"]
+    assert "helm install vramwarden" in found.fix("release")
 
 
 def test_a_user_without_rights_learns_which_and_what_is_left_is_looked_at(
@@ -160,7 +163,7 @@ def test_a_user_without_rights_learns_which_and_what_is_left_is_looked_at(
     assert (installed.code, installed.report["verdict"]) == (3, "unknown")
     assert installed.named("failed") == set()
     assert installed.checks["release"]["detail"] == "needs the right to get deployments"
-    assert installed.checks["pod-asks"]["detail"] == "needs the right to create pods in default"
+    assert installed.checks["pod-good"]["detail"] == "needs the right to create pods in default"
     control_plane.api.delete(account)
 
 
@@ -185,7 +188,7 @@ def server(check, control_plane, live_helm, tmp_path_factory):
     release.uninstall()
 
 
-NOT_HERE = {"gpu-nodes", "agents"}
+NOT_HERE = {"gpu-nodes", "daemon-sets"}
 """There are no nodes."""
 
 
@@ -198,13 +201,11 @@ def test_what_works_passes(check, server):
     assert found.code == 0
     assert found.named("notLookedAt") == {"sidecar-image"}  # no kubelet is here
     assert {
-        *("release", "release-version", "webhook-ready", "configurations", "bind-path"),
-        *("ca-bundle", "certificate", "pod-asks", "pod-wrong", "pod-plain"),
-        *("policy-valid", "policy-in-force", "fence-policies", "fence-rules", "sentry-namespace"),
-        "replicas-key",
+        *("release", "replicas", "registration", "bind-path", "ca-bundle", "certificate"),
+        *("pod-good", "pod-wrong", "pod-plain", "policy", "fence", "sentry-namespace"),
     } <= found.named("ok")
-    assert "by rule default, with a sidecar" in found.checks["pod-asks"]["detail"]
-    assert found.checks["pod-wrong"]["detail"].startswith("InvalidQuantity: ")
+    assert 'by rule "default", with a sidecar' in found.checks["pod-good"]["detail"]
+    assert "is denied: InvalidQuantity: " in found.checks["pod-wrong"]["detail"]
     assert check("-n", NAMESPACE).checks.keys() == found.checks.keys()
 
 
@@ -220,12 +221,12 @@ def test_an_exempt_namespace_is_named(check, server, control_plane):
         path = "/api/v1/namespaces/default"
         control_plane.api.request("PATCH", path, change, content_type=MERGE)
         # The API server learns of changes a moment after they are made.
-        wait_until(f"pod-asks: {result}", lambda: check()["pod-asks"] == result)
+        wait_until(f"pod-good: {result}", lambda: check()["pod-good"] == result)
         return check()
 
     found = becomes("failed", "disabled")
-    assert found.named("failed") == {"pod-asks", "pod-wrong"}
-    assert "--test-namespace names another" in found.checks["pod-asks"]["cure"]
+    assert found.named("failed") == {"pod-good", "pod-wrong"}
+    assert "--test-namespace names another" in found.fix("pod-good")
     becomes("ok", None)
 
 
@@ -234,6 +235,6 @@ def test_a_webhook_that_does_not_answer_is_seen_by_the_dry_runs(check, server, c
     show_ready(control_plane, 0)
     found = check()
     assert found.code == 1
-    assert found.named("failed") == {"webhook-ready", "pod-asks", "pod-wrong"}
-    assert "failed calling webhook" in found.checks["pod-asks"]["detail"]
+    assert found.named("failed") == {"replicas", "pod-good", "pod-wrong"}
+    assert "failed calling webhook" in found.checks["pod-good"]["problems"][0]["message"]
     assert found["pod-plain"] == "ok"

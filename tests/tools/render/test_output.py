@@ -7,14 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.checked import INSTALLED
 from tests.support.clusters import NOW_S, a_gpu, a_listed_pod, a_node, held
 from webhook.core.kinds.histories import Advice, History
 from webhook.core.kinds.workloads import Workload
 from webhook.tools.advise.command import as_text as advise_text
-from webhook.tools.check.judge.findings import warning
-from webhook.tools.check.judge.table import run
 from webhook.tools.check.show import as_text as check_text
+from webhook.tools.check.table import Check, CheckOutcome
 from webhook.tools.explain.diagnosis import Diagnosis, State
 from webhook.tools.explain.show import as_text as explain_text
 from webhook.tools.problems.problem import Code, Problem, ProblemSubject, Severity
@@ -31,6 +29,7 @@ from webhook.tools.report.show import as_text as report_text
 from webhook.tools.simulate.judge.comparison import Comparison, GpuCounts
 from webhook.tools.simulate.read import TodayObjects
 from webhook.tools.simulate.show import as_text as simulate_text
+from webhook.tools.snapshot.objects import FactUnavailable
 from webhook.tools.snapshot.workloads import CreationFailure
 from webhook.tools.top.judge import join
 from webhook.tools.top.terminal import Terminal, as_lines
@@ -46,10 +45,14 @@ def explain():
 
 
 def check():
-    first, second, *rest = run(INSTALLED, pre=False)
-    found = replace(first, finding=warning(EVIL, EVIL))
-    said = replace(second, finding=replace(second.finding, detail=EVIL))
-    return check_text([found, said, *rest], pre=False, ascii_only=False, colour=False)
+    row = Check("check", EVIL, lambda _: None)
+    problem = Problem(Code.TAINT, Severity.ERROR, EVIL, EVIL, ProblemSubject("Node", EVIL))
+    found = [
+        CheckOutcome("nodes", row, (problem, replace(problem, code=Code.NO_ROOM))),
+        CheckOutcome("nodes", row, seen=EVIL),
+        CheckOutcome("nodes", row, unavailable=FactUnavailable(EVIL)),
+    ]
+    return check_text(found, is_before=False, ascii_only=False, colour=False)
 
 
 def report():

@@ -273,12 +273,6 @@ CLUSTER = {
             amounts={"nvidia.com/gpumem": "100"},
         )),
     ),
-    "kai-in-the-cluster": (
-        "KAI Scheduler is installed.",
-        lambda: installed(
-            lambda api: api.texts.update({"/apis": '{"groups": [{"name": "kai.scheduler"}]}'})
-        ),
-    ),
     "node-without-a-verdict": (
         "No agent has judged a node.", lambda: with_objects(gpu_node("n2").stored),
     ),

@@ -33,7 +33,7 @@ _STATE = re.compile(r"(?:pending|waits for a GPU) (\w+)(?:: (.*))?")
 _DENIED = re.compile(r"(\d+) workloads? cannot create pods")
 _AMOUNT = re.compile(r"(?:(\d+)x)?([\d.]+)(Mi|Gi|Ti)")
 _UNITS = {"Mi": 1 / 1024, "Gi": 1.0, "Ti": 1024.0}
-_VERDICTS = re.compile(r"(?:^    |\. )([\w-]+(?:, [\w-]+)*): (?!Draining|SomeGPUsUnfit)")
+_VERDICTS = re.compile(r"(?:^[✗!] |\. )([\w-]+(?:, [\w-]+)*): (?!Draining|SomeGPUsUnfit)")
 """Names of nodes that are not shared, in a finding of `check`."""
 
 

@@ -105,7 +105,7 @@ def test_a_dry_run_is_sent_as_the_user_and_stored_nowhere(api):
     stored = a_pod("p", "8Gi", rule=None, node="n1", ephemeralContainers=[{"name": "debug"}])
     pod = ClusterPod(stored)
     before = dict(api.objects)
-    made = snapshot(api).try_create("train" * 20, pod.as_created())
+    made = snapshot(api).try_create("team-a", "train" * 20, pod.as_created())
     assert made.pod.annotations == pod.annotations
     ((_, _, body),) = api.sent()
     assert list(body["spec"]) == ["containers"]
@@ -121,7 +121,7 @@ def test_a_dry_run_is_sent_as_the_user_and_stored_nowhere(api):
 def test_a_dry_run_is_answered_by_a_pod_with_warnings_or_by_a_denial(api):
     warned = {"Warning": '299 - "TooLarge: x: \\"80Gi\\""'}
     api.fails("POST", (201, a_pod("p", "8Gi"), warned), (422, {"message": "no name"}))
-    made, denied = (snapshot(api).try_create("p", {}) for _ in range(2))
+    made, denied = (snapshot(api).try_create("team-a", "p", {}) for _ in range(2))
     assert (made.pod.managed, made.denial, made.warnings) == (True, "", ('TooLarge: x: "80Gi"',))
     assert denied == (None, "no name", ())
 
@@ -129,11 +129,11 @@ def test_a_dry_run_is_answered_by_a_pod_with_warnings_or_by_a_denial(api):
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        ((403, {"code": 403, "message": FORBIDDEN}), "^needs the right to create pods$"),
+        ((403, {"code": 403, "message": FORBIDDEN}), "^needs the right to create pods in team-a$"),
         ((503, {"code": 503, "message": "away"}), "answers 503: away$"),
     ],
 )
 def test_an_answer_that_is_not_about_the_pod_is_no_denial(api, answer, why):
     api.fails("POST", answer)
     with pytest.raises(FactUnavailable, match=why):
-        snapshot(api).try_create("p", {})
+        snapshot(api).try_create("team-a", "p", {})

@@ -4,7 +4,7 @@
 | --- | --- |
 | in an object's metadata, and in that above a template; near misses as well | `find_stray_keys` |
 | anywhere else in an object, and in its texts if it has no template | `search_stray_keys` |
-| in a bound on VRAM that Kubernetes does not count, or gives | `_useless_bounds` |
+| in a bound on VRAM that Kubernetes does not count, or gives | `useless_bounds` |
 
 The pod is judged again with the keys moved, so that their author reads at once what is wrong then.
 """
@@ -282,10 +282,10 @@ def search_stray_keys(
         return True
 
     walk(obj, enter)
-    return (*found, *_useless_bounds(obj, version))
+    return (*found, *useless_bounds(obj, version))
 
 
-def _useless_bounds(obj: Json, version: str) -> Iterator[StrayKey]:
+def useless_bounds(obj: Json, version: str) -> Iterator[StrayKey]:
     """Yield each key of a bound that Kubernetes does not count as one on VRAM.
 
     Of an extended resource a ResourceQuota counts only `requests.`

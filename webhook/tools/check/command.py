@@ -59,21 +59,24 @@ def check_command(
     or nothing has failed and your rights show too little.
     """
     # Imported here: client, certificates and policies would slow down every --help.
-    from webhook.tools.check.judge.table import run, verdict  # noqa: PLC0415
-    from webhook.tools.check.read import read_facts  # noqa: PLC0415
     from webhook.tools.check.show import as_json, as_text  # noqa: PLC0415
+    from webhook.tools.check.table import run, verdict  # noqa: PLC0415
     from webhook.tools.render.output import takes_colour, takes_signs  # noqa: PLC0415
+    from webhook.tools.snapshot.installation import Installation  # noqa: PLC0415
     from webhook.tools.snapshot.reading import reading  # noqa: PLC0415
 
     with reading():
-        kube = reach(kubeconfig, context, namespace).kube
-        facts = read_facts(
-            kube, __version__, pre=pre, namespace=namespace, test_namespace=test_namespace
+        facts = Installation(
+            reach(kubeconfig, context, namespace).kube,
+            __version__,
+            is_before=pre,
+            namespace=namespace,
+            test_namespace=test_namespace,
         )
-    results = run(facts, pre=pre)
-    if output == "json":
-        sys.stdout.write(as_json(results, facts, pre=pre))
-    else:
+        outcomes = run(facts)
+        report = as_json(outcomes, facts) if output == "json" else ""
+    if not report:
         ascii_only, colour = not takes_signs(sys.stdout), takes_colour(sys.stdout)
-        sys.stdout.write(as_text(results, pre=pre, ascii_only=ascii_only, colour=colour))
-    click_context.exit(verdict(results).value)
+        report = as_text(outcomes, is_before=pre, ascii_only=ascii_only, colour=colour)
+    sys.stdout.write(report)
+    click_context.exit(verdict(outcomes).value)

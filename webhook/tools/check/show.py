@@ -1,4 +1,4 @@
-"""How `check` writes what it found: lines for people, grouped, or JSON for programs."""
+"""Text and JSON of `vramwarden check`."""
 
 from __future__ import annotations
 
@@ -6,102 +6,112 @@ from collections import Counter
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
-from webhook.core.words import counted
-from webhook.tools.check.judge.findings import NEEDS_RIGHT, Level
-from webhook.tools.check.judge.table import CheckVerdict, verdict
-from webhook.tools.render.output import IN_ASCII, as_report, line_of, write_json
+from webhook.core.words import counted, named
+from webhook.tools.check.table import CheckResult, CheckVerdict, verdict
+from webhook.tools.problems.problem import CLUSTER
+from webhook.tools.render.output import IN_ASCII, as_report, known, line_of, write_json
+from webhook.tools.snapshot.facts import NEEDS_RIGHT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
-    from webhook.tools.check.judge.facts import Facts
-    from webhook.tools.check.judge.table import Result
+    from webhook.tools.check.table import CheckOutcome
+    from webhook.tools.problems.problem import Problem
+    from webhook.tools.snapshot.installation import Installation
 
-_SIGNS: Final[dict[Level | CheckVerdict, tuple[str, str]]] = {
-    Level.OK: ("✓", "32"),
-    Level.WARNING: ("!", "33"),
-    Level.FAILED: ("✗", "31"),
-    Level.NOT_CHECKED: ("-", "2"),
+_SIGNS: Final[dict[CheckResult | CheckVerdict, tuple[str, str]]] = {
+    CheckResult.OK: ("✓", "32"),
+    CheckResult.WARNING: ("!", "33"),
+    CheckResult.FAILED: ("✗", "31"),
+    CheckResult.NOT_CHECKED: ("-", "2"),
     CheckVerdict.WORKS: ("✓", "32"),
     CheckVerdict.FAILED: ("✗", "31"),
     CheckVerdict.UNKNOWN: ("?", "33"),
 }
-"""Of each level and verdict: the sign, and the colour (ECMA-48)."""
+"""Sign and colour (ECMA-48) of each result and verdict."""
 
 
-def as_text(results: Sequence[Result], *, pre: bool, ascii_only: bool, colour: bool) -> str:
-    """Write one line per check and its cure below, then what that amounts to."""
-    return "\n".join(_lines(results, pre=pre, ascii_only=ascii_only, colour=colour)) + "\n"
+def as_text(
+    outcomes: Sequence[CheckOutcome], *, is_before: bool, ascii_only: bool, colour: bool
+) -> str:
+    """Return a line for each check, with a fix below each problem, and the verdict.
 
-
-def as_json(results: Sequence[Result], facts: Facts, *, pre: bool) -> str:
-    """Write all of it, unfolded.
-
-    `verdict` is one of works, failed, unknown; a `result` of ok, warning, failed, notLookedAt.
+    A line is what was found, never what the check claims: a failing claim reads as the fact.
     """
-    values = {
-        "mode": "pre" if pre else "installed",
-        "command": facts.command,
-        "server": {"url": facts.url, "version": facts.version},
-        "namespace": facts.namespace,
-        "passed": verdict(results) is CheckVerdict.WORKS,
-        "verdict": verdict(results).name.lower(),
-        "summary": {level.value: _counts(results)[level] for level in Level},
-        "checks": [
-            {
-                "id": one.check.id,
-                "group": one.group,
-                "title": one.check.title,
-                "result": one.finding.level.value,
-                "detail": one.finding.detail,
-                "cure": one.finding.cure,
-                "objects": list(one.finding.about),
-            }
-            for one in results
-        ],
-    }
-    return write_json(as_report("CheckReport", values))
 
+    def sign(of: CheckResult | CheckVerdict) -> str:
+        sign, code = _SIGNS[of]
+        text = IN_ASCII[sign] if ascii_only else sign
+        return f"\x1b[{code}m{text}\x1b[0m" if colour else text
 
-def _lines(
-    results: Sequence[Result], *, pre: bool, ascii_only: bool, colour: bool
-) -> Iterator[str]:
-    folded = {why for why, number in _whys(results).items() if number > 1}
-    shown = [one for one in results if not (one.unseen and one.finding.detail in folded)]
+    arrow = IN_ASCII["→"] if ascii_only else "→"
+    whys = Counter(str(one.unavailable) for one in outcomes if one.is_hidden)
+    folded = {why for why, number in whys.items() if number > 1}
+    shown = [one for one in outcomes if not (one.is_hidden and str(one.unavailable) in folded)]
+    lines: list[tuple[str, str]] = []
     for group, members in groupby(shown, key=lambda one: one.group):
-        yield from _headed(group)
+        lines += [("", group), ("", "-" * len(group))]
         for one in members:
-            yield from _of_one(one, ascii_only=ascii_only, colour=colour)
-        yield ""
+            lines.append((sign(one.result), _found(one)))
+            if one.problems:
+                lines.append((f"    {arrow}", one.problems[0].fix))
+            if others := _others(one.problems):
+                lines.append(("   ", f"also {others}"))
+        lines.append(("", ""))
     if folded:
-        yield from _headed("not looked at")
-        sign = _sign(Level.NOT_CHECKED, ascii_only=ascii_only, colour=colour)
-        for why, number in _whys(results).most_common():
+        title = "not looked at"
+        lines += [("", title), ("", "-" * len(title))]
+        for why, number in whys.most_common():
             if why in folded:
-                yield f"{sign} {line_of(why, ascii_only=ascii_only)}: {number} checks"
-        yield ""
-    yield _summary(results, pre=pre, ascii_only=ascii_only, colour=colour)
+                lines.append((sign(CheckResult.NOT_CHECKED), f"{why}: {number} checks"))
+        lines.append(("", ""))
+    lines.append((sign(verdict(outcomes)), _summary(outcomes, whys, is_before=is_before)))
+    texts = ((mark, line_of(text, ascii_only=ascii_only)) for mark, text in lines)
+    return "".join(f"{mark} {line}\n" if mark else f"{line}\n" for mark, line in texts)
 
 
-def _headed(group: str) -> Iterator[str]:
-    yield group
-    yield "-" * len(group)
+def _found(one: CheckOutcome) -> str:
+    """Return the finding of a check; of problems the first, with all objects that have it."""
+    if not one.problems:
+        return f"not looked at: {one.unavailable} [{one.check.id}]" if one.unavailable else one.seen
+    first = one.problems[0]
+    alike = [other for other in one.problems if _is_alike(other, first)]
+    about = "" if first.subject == CLUSTER else f"{_names(alike)}: "
+    return f"{about}{first.message} [{one.check.id}]"
 
 
-def _whys(results: Sequence[Result]) -> Counter[str]:
-    """Count why checks saw nothing that somebody with more rights could see."""
-    return Counter(one.finding.detail for one in results if one.unseen)
+def _others(problems: Sequence[Problem]) -> str:
+    """Return the objects that have other problems than the first, with the codes of these."""
+    by_code: dict[str, list[Problem]] = {}
+    for one in problems:
+        if not _is_alike(one, problems[0]):
+            by_code.setdefault(one.code, []).append(one)
+    return ", ".join(f"{_names(found)} ({code})" for code, found in by_code.items())
 
 
-def _summary(results: Sequence[Result], *, pre: bool, ascii_only: bool, colour: bool) -> str:
-    counts, found = _counts(results), verdict(results)
-    unseen = sum(_whys(results).values())
-    are = "was" if unseen == 1 else "were"
+def _is_alike(one: Problem, other: Problem) -> bool:
+    return (one.code, one.severity, one.message) == (other.code, other.severity, other.message)
+
+
+def _names(problems: Sequence[Problem]) -> str:
+    return named(sorted(str(one.subject) for one in problems))
+
+
+def _summary(outcomes: Sequence[CheckOutcome], whys: Counter[str], *, is_before: bool) -> str:
+    counts, found = Counter(one.result for one in outcomes), verdict(outcomes)
+    unseen = sum(whys.values())
+    if found is CheckVerdict.UNKNOWN:
+        ask = "ask a cluster admin to run this, or to give you the rights above"
+        if not any(why.startswith(NEEDS_RIGHT) for why in whys):
+            ask = "it is said above why"
+        were = "was" if unseen == 1 else "were"
+        of = f"{unseen} of {len(outcomes)}"
+        return f"nothing has failed, but {of} {were} not looked at: {ask}"
     parts = [
-        f"{counts[Level.OK]} ok",
-        counted(counts[Level.WARNING], "warning"),
-        f"{counts[Level.FAILED]} failed",
-        f"{counts[Level.NOT_CHECKED]} not looked at",
+        f"{counts[CheckResult.OK]} ok",
+        counted(counts[CheckResult.WARNING], "warning"),
+        f"{counts[CheckResult.FAILED]} failed",
+        f"{counts[CheckResult.NOT_CHECKED]} not looked at",
     ]
     words = {
         (True, CheckVerdict.WORKS): "vramwarden can be installed here",
@@ -109,37 +119,33 @@ def _summary(results: Sequence[Result], *, pre: bool, ascii_only: bool, colour: 
         (False, CheckVerdict.WORKS): "vramwarden works",
         (False, CheckVerdict.FAILED): "vramwarden does not work as it should",
     }
-    said = f"{words.get((pre, found))}: {', '.join(parts)}"
-    if found is CheckVerdict.UNKNOWN:
-        ask = "ask a cluster admin to run this, or to give you the rights above"
-        if not any(why.startswith(NEEDS_RIGHT) for why in _whys(results)):
-            ask = "it is said above why"
-        said = f"nothing has failed, but {unseen} of {len(results)} {are} not looked at: {ask}"
-    return f"{_sign(found, ascii_only=ascii_only, colour=colour)} {said}"
+    return f"{words[is_before, found]}: {', '.join(parts)}"
 
 
-def _of_one(one: Result, *, ascii_only: bool, colour: bool) -> Iterator[str]:
-    finding = one.finding
-    sign = _sign(finding.level, ascii_only=ascii_only, colour=colour)
-    detail = finding.detail
-    if finding.level is Level.NOT_CHECKED:
-        detail = f"not looked at: {detail}"
-    title = one.check.title
-    if not finding.cure:
-        line = f"{title}: {detail}" if detail else title
-        yield f"{sign} {line_of(line, ascii_only=ascii_only)}"
-        return
-    yield f"{sign} {title} [{one.check.id}]"
-    yield f"    {line_of(detail, ascii_only=ascii_only)}"
-    arrow = IN_ASCII["→"] if ascii_only else "→"
-    yield f"    {arrow} {line_of(finding.cure, ascii_only=ascii_only)}"
+def as_json(outcomes: Sequence[CheckOutcome], facts: Installation) -> str:
+    """Return a CheckReport with all problems.
 
-
-def _counts(results: Sequence[Result]) -> Counter[Level]:
-    return Counter(one.finding.level for one in results)
-
-
-def _sign(level: Level | CheckVerdict, *, ascii_only: bool, colour: bool) -> str:
-    sign, code = _SIGNS[level]
-    text = IN_ASCII[sign] if ascii_only else sign
-    return f"\x1b[{code}m{text}\x1b[0m" if colour else text
+    `verdict` is one of works, failed, unknown; a `result` of ok, warning, failed, notLookedAt.
+    """
+    counts = Counter(one.result for one in outcomes)
+    values = {
+        "mode": "pre" if facts.is_before else "installed",
+        "command": facts.command_version,
+        "server": known(url=facts.kube.url, version=facts.attempt(lambda: facts.version)),
+        "namespace": facts.namespace,
+        "passed": verdict(outcomes) is CheckVerdict.WORKS,
+        "verdict": verdict(outcomes).name.lower(),
+        "summary": {result.value: counts[result] for result in CheckResult},
+        "checks": [
+            {
+                "id": one.check.id,
+                "group": one.group,
+                "claim": one.check.claim,
+                "result": one.result.value,
+                "detail": one.seen or str(one.unavailable or ""),
+                "problems": [problem.json for problem in one.problems],
+            }
+            for one in outcomes
+        ],
+    }
+    return write_json(as_report("CheckReport", values))

@@ -18,7 +18,8 @@ from webhook.tools.snapshot.release import read_policy, read_scope
 if TYPE_CHECKING:
     from webhook.core.admission.decide import Decision
     from webhook.core.policy.values import Action
-    from webhook.tools.snapshot.cluster import ClusterSnapshot, DryRunAnswer
+    from webhook.tools.snapshot.cluster import ClusterSnapshot
+    from webhook.tools.snapshot.facts import DryRunAnswer
     from webhook.tools.snapshot.pod import ClusterPod
 
 
@@ -31,7 +32,7 @@ def judge_recreation(
     """
     kube, namespace = snapshot.kube, snapshot.namespace
     trial = snapshot.attempt(
-        partial(snapshot.try_create, pod.name, pod.as_created()),
+        partial(snapshot.try_create, namespace, pod.name, pod.as_created()),
         "whether a pod like it gets its GPU memory",
     )
     scope = snapshot.attempt(lambda: asking("list webhooks", lambda: read_scope(kube)))

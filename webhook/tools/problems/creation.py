@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from webhook.core.admission.decide import Decision
-    from webhook.tools.snapshot.cluster import DryRunAnswer
+    from webhook.tools.snapshot.facts import DryRunAnswer
     from webhook.tools.snapshot.pod import ClusterPod
 
 _DENIED: Final = re.compile(r'admission webhook "[a-z]+\.vramwarden\.io" denied the request: ')

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from webhook.core.node.events import EventReason
+    from webhook.core.node.verdict import SharingCode
     from webhook.core.pod.findings import Reason
 
 
@@ -116,6 +117,56 @@ class Code(StrEnum):
     NO_FIGURES = "NoFigures"
     """Pods are bound to a node whose sentry has written no figures."""
 
+    # A node with GPUs.
+    NO_GPU_NODES = "NoGPUNodes"
+    """No node shows that it has a GPU."""
+    NODE_NOT_READY = "NodeNotReady"
+    """A node with GPUs is not ready."""
+    NO_AGENT_LABEL = "NoAgentLabel"
+    """A node with GPUs has no label that brings the agent there."""
+    NO_RUNTIME = "NoRuntime"
+    """NVIDIA's container runtime is missing, or has no RuntimeClass."""
+    NOT_ADVERTISED = "NotAdvertised"
+    """The node's agent offers no VRAM, and states no reason."""
+    GIVEN_TWICE = "GivenTwice"
+    """A pod has whole GPUs of a node whose GPUs are shared by memory."""
+
+    # The installation.
+    KUBERNETES_VERSION = "KubernetesVersion"
+    """This version of Kubernetes is not supported, or cannot be read."""
+    SENTRY_DENIED = "SentryDenied"
+    """Pod Security denies the sentry's pods, or may do so."""
+    NOT_INSTALLED = "NotInstalled"
+    """vramwarden's webhook does not exist."""
+    OTHER_VERSION = "OtherVersion"
+    """The command and the release are of different versions."""
+    NOT_READY = "NotReady"
+    """Pods of a component of vramwarden are missing or not ready."""
+    NO_AGENT = "NoAgent"
+    """There is no agent, or no node gets one."""
+    NOT_REGISTERED = "NotRegistered"
+    """The API server does not call the webhook as the chart registers it."""
+    LATER_WEBHOOK = "LaterWebhook"
+    """Another webhook changes new pods after vramwarden."""
+    NO_BIND_PATH = "NoBindPath"
+    """No replica answers bindings, or another client could forge them."""
+    CERTIFICATE = "Certificate"
+    """The webhook's certificate or CA is missing, expires, or is not trusted."""
+    NOT_ASKED = "NotAsked"
+    """The API server did not call the webhook for a pod that it should judge."""
+    WRONGLY_CHANGED = "WronglyChanged"
+    """A pod that requests no VRAM was changed."""
+    POLICY_INVALID = "PolicyInvalid"
+    """The policy is missing, invalid or empty."""
+    POLICY_NOT_LOADED = "PolicyNotLoaded"
+    """The webhook still follows an earlier policy than the stored one."""
+    FENCE_OPEN = "FenceOpen"
+    """An admission policy of the fence is off or without effect."""
+    USELESS_QUOTA = "UselessQuota"
+    """Kubernetes does not count a line of a ResourceQuota about VRAM."""
+    VALIDATOR_DENIED = "ValidatorDenied"
+    """The policy denies pods by which NVIDIA's operator validates its device plugin."""
+
 
 class ProblemSubject(NamedTuple):
     """The object that a problem is about; all fields are empty for the cluster."""
@@ -125,6 +176,10 @@ class ProblemSubject(NamedTuple):
     """A GPU is `NODE/INDEX`."""
     namespace: str = ""
 
+    def __str__(self) -> str:
+        """Return the name, after the namespace if it has one."""
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
 
 CLUSTER = ProblemSubject()
 
@@ -133,7 +188,7 @@ CLUSTER = ProblemSubject()
 class Problem:
     """Something that a person should know or do."""
 
-    code: Code | Reason | EventReason
+    code: Code | Reason | EventReason | SharingCode
     severity: Severity
     message: str
     """Sentence without a full stop."""
@@ -153,3 +208,7 @@ class Problem:
             "fix": self.fix,
         }
         return {key: value for key, value in values.items() if value}
+
+
+Finding: TypeAlias = "list[Problem] | str | None"
+"""Problems; without any what was seen, as a sentence; None if there is nothing to judge."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote
 
 from webhook.adapters.kube.client import KubeError
@@ -31,18 +31,7 @@ MOST_LOG_BYTES: Final = 2**20
 """Maximum size of a log that is read."""
 MOST_LOG_LINES: Final = 500
 """Maximum number of log lines that are read, the newest; as many of the previous container."""
-_LONGEST_PREFIX: Final = 50
 _IN_ALL: Final = " in all namespaces; name one of yours with -n"
-
-
-class DryRunAnswer(NamedTuple):
-    """Answer of the API server to a pod that was created as a dry run."""
-
-    pod: ClusterPod | None
-    """The pod as it would be stored; None if it was denied."""
-    denial: str = ""
-    """The API server's message if it was denied."""
-    warnings: tuple[str, ...] = ()
 
 
 class ClusterSnapshot(ClusterFacts):
@@ -177,25 +166,6 @@ class ClusterSnapshot(ClusterFacts):
                 return []
 
         return asking("get pods/log", lambda: [*previous(), *read()])
-
-    def try_create(self, name: str, pod: Json) -> DryRunAnswer:
-        """Create a pod like this one as a dry run; raises FactUnavailable if that is impossible."""
-        metadata = {key: part(pod, "metadata", key) for key in ("labels", "annotations")}
-        body = {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {**metadata, "generateName": f"{name[:_LONGEST_PREFIX]}-"},
-            "spec": part(pod, "spec"),
-        }
-        try:
-            made, warnings = self.kube.try_create(self.path(POD), body)
-        except KubeError as error:
-            is_unknown = error.retryable and not error.lacks_webhook
-            if error.lacks_right or error.unauthorized or is_unknown:
-                why = "needs the right to create pods" if error.lacks_right else str(error)
-                raise FactUnavailable(why) from error
-            return DryRunAnswer(None, error.said)
-        return DryRunAnswer(ClusterPod(made), warnings=warnings)
 
 
 def _if_served(kind: str, read: Callable[[], list[T]]) -> tuple[T, ...]:

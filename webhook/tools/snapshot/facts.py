@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from webhook.adapters.kube.client import Kube, KubeError
+from webhook.adapters.kube.client import Kube, KubeError, joined
+from webhook.core.pod.fields import part
 from webhook.tools.snapshot.objects import FactUnavailable, LazyFact
+from webhook.tools.snapshot.pod import ClusterPod
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from webhook.core.pod.fields import Json
 
 T = TypeVar("T")
 
 NEEDS_RIGHT: Final = "needs the right to "
 """Beginning of the reason why a fact is unavailable if a right is missing."""
+_LONGEST_PREFIX: Final = 50
+
+
+class DryRunAnswer(NamedTuple):
+    """Answer of the API server to a pod that was created as a dry run."""
+
+    pod: ClusterPod | None
+    """The pod as it would be stored; None if it was denied."""
+    denial: str = ""
+    """The API server's message if it was denied."""
+    warnings: tuple[str, ...] = ()
 
 
 class ClusterFacts:
@@ -35,6 +50,27 @@ class ClusterFacts:
             if what:
                 self.left_out.setdefault(what, error.why)
             return None
+
+    def try_create(self, namespace: str, name: str, pod: Json) -> DryRunAnswer:
+        """Create a pod like this one as a dry run; raises FactUnavailable if that is impossible."""
+        metadata = {key: part(pod, "metadata", key) for key in ("labels", "annotations")}
+        body = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {**metadata, "generateName": f"{name[:_LONGEST_PREFIX]}-"},
+            "spec": part(pod, "spec"),
+        }
+        try:
+            made, warnings = self.kube.try_create(joined("namespaces", namespace, "pods"), body)
+        except KubeError as error:
+            if not error.code:
+                raise
+            if error.lacks_right:
+                raise FactUnavailable(f"{NEEDS_RIGHT}create pods in {namespace}") from error
+            if error.unauthorized or (error.retryable and not error.lacks_webhook):
+                raise FactUnavailable(str(error)) from error
+            return DryRunAnswer(None, error.said or str(error))
+        return DryRunAnswer(ClusterPod(made), warnings=warnings)
 
 
 def fact(right: str) -> Callable[[Callable[[Any], T]], LazyFact[T]]:

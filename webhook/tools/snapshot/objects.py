@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from sys import intern
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from webhook.core.kinds.nodes import read_time
 from webhook.core.kinds.workloads import Workload
@@ -39,10 +39,6 @@ def require(fact: T | FactUnavailable) -> T:
     if isinstance(fact, FactUnavailable):
         raise type(fact)(fact.why)
     return fact
-
-
-Unreadable: TypeAlias = FactUnavailable  # until `check` reads a snapshot
-known = require
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,6 +186,12 @@ class ClusterPod(ClusterObject):
         return quoted(words[1]) if len(words) == _MARK_PARTS else ""
 
     @LazyFact
+    def policy_digest(self) -> str:
+        """First digits of the digest of the policy that admitted it; empty if none is stated."""
+        words = self._text("metadata", "annotations", ADMITTED_ANNOTATION).split(" ")
+        return words[2] if len(words) == _MARK_PARTS else ""
+
+    @LazyFact
     def component(self) -> str:
         """Of a pod of ours: `webhook`, `agent` or `sentry`."""
         return self._text("metadata", "labels", "app.kubernetes.io/component")
@@ -210,8 +216,8 @@ class ClusterPod(ClusterObject):
         return None
 
     @LazyFact
-    def sound(self) -> bool:
-        """Whether it is managed, its sidecar has run, and it waits for nothing."""
+    def healthy(self) -> bool:
+        """True if it is managed, its sidecar has run, and it waits for nothing."""
         states = [as_object(one.get("state")) for one in self._sidecars()]
         has_run = any(one.get("running") or one.get("terminated") for one in states)
         quiet = not (self.ended or self.pull_failure or self.waits)

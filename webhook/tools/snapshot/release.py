@@ -20,7 +20,7 @@ from webhook.options import default_enforcer_image
 from webhook.tools.snapshot.objects import holds
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from webhook.adapters.kube.client import Kube
     from webhook.core.pod.fields import Json
@@ -74,8 +74,12 @@ def own_configurations(kube: Kube, kind: str) -> list[Json]:
 
 
 def read_scope(kube: Kube) -> Scope | None:
-    """Return what our webhook configuration says; None where there is none; raises KubeError."""
-    found = own_configurations(kube, "MutatingWebhookConfiguration")
+    """Return the scope of our webhook configuration; None if there is none; raises KubeError."""
+    return scope_of(own_configurations(kube, "MutatingWebhookConfiguration"))
+
+
+def scope_of(found: Sequence[Json]) -> Scope | None:
+    """Return the scope of our webhook configurations; None if there is none."""
     if not found:
         return None
     hooks = as_objects(found[-1].get("webhooks"))
@@ -105,9 +109,12 @@ def usual_scope(release: str = DEFAULT_NAMESPACE) -> Scope:
     return Scope(names=(*first.match.namespaces, release, SENTRY_NAMESPACE), release=release)
 
 
-def read_policy(kube: Kube, release: str) -> tuple[Policy, str] | None:
-    """Return the policy in force and where it is from; None where a namespace has none.
+def read_policy(
+    kube: Kube, release: str, enforcer_image: str | None = None
+) -> tuple[Policy, str] | None:
+    """Return the policy in force and where it is from; None if a namespace has none.
 
+    `enforcer_image` is part of the policy's digest; None for the command's default.
     Raises PolicyInvalidError, KubeError.
     """
     found = kube.find(joined("namespaces", release, "configmaps", POLICIES))
@@ -116,4 +123,5 @@ def read_policy(kube: Kube, release: str) -> tuple[Policy, str] | None:
     if not texts:
         return None
     where = f"{release}/{POLICIES}"
-    return load_config_map(texts, where, enforcer_image=default_enforcer_image()), where
+    image = default_enforcer_image() if enforcer_image is None else enforcer_image
+    return load_config_map(texts, where, enforcer_image=image), where

@@ -189,7 +189,12 @@ def read_workload(snapshot: ClusterSnapshot, kind: WorkloadKind, name: str) -> W
             # Events are gone after an hour, and nothing else states why a Job has no pods. The dry
             # run is the user's, so a policy that depends on the user may answer otherwise.
             trial = snapshot.attempt(
-                partial(snapshot.try_create, workload.name, workload.part("spec", "template")),
+                partial(
+                    snapshot.try_create,
+                    snapshot.namespace,
+                    workload.name,
+                    workload.part("spec", "template"),
+                ),
                 "whether its pods are denied",
             )
             denials = [trial.denial] if trial and trial.denial else []

@@ -1,0 +1,142 @@
+"""Text and JSON of `check`, and its verdict."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.support.clusters import a_cluster, a_gpu, held
+from tests.support.documents import table_of
+from tests.support.installations import WEBHOOK
+from tests.support.recordings import assert_recorded
+from tests.tools.situations.checks import WHOLE, installed, labelled, patched
+from tests.tools.situations.scenes import gpu_node, rag, refused, to_pods_that_ask
+from webhook.tools.check.show import as_json, as_text
+from webhook.tools.check.table import FENCE, Check, CheckOutcome, run, verdict
+from webhook.tools.check.table import WEBHOOK as OF_WEBHOOK
+from webhook.tools.problems.installation import expiry
+from webhook.tools.problems.problem import Code, Problem, Severity
+from webhook.tools.snapshot.installation import Installation
+from webhook.tools.snapshot.objects import FactUnavailable, NotObservable
+
+VERSION = "1.2.3"
+RECORDED = Path(__file__).parent / "recorded"
+UNTRUSTED = (
+    'Internal error occurred: failed calling webhook "mutate.vramwarden.io": failed to call '
+    "webhook: tls: failed to verify certificate: x509: certificate signed by unknown authority"
+)
+
+
+def troubled():
+    """Return an installation in which much is not as it should be."""
+    shared = gpu_node("n1", a_gpu(79, held("rag", 8, 6, 6)), device_names="none")
+    whole = [gpu_node(f"n{n}", amounts=WHOLE, annotations={
+        "vramwarden.io/sharing": "NotShared: a device plugin offers the GPUs whole "
+        "(nvidia.com/gpu); take it off the node"
+    }) for n in range(2, 7)]  # fmt: skip
+    odd = gpu_node("n7", annotations={"vramwarden.io/sharing": "InUse: 3Gi are in use on GPU 0"})
+    waits = rag(annotations={"vramwarden.io/gpu-waits": "no GPU of n1 has 8Gi \x1b[2Jfree"})
+    found = installed(
+        patched(WEBHOOK, {"status": {"readyReplicas": 1}}),
+        labelled(WEBHOOK, **{"app.kubernetes.io/version": VERSION}),
+        lambda api: api.denied.add(("get", "secrets")),
+        answers=to_pods_that_ask(refused(500, UNTRUSTED)),
+    )
+    return replace(found, cluster=a_cluster([shared, *whole, odd], [waits])).stored()
+
+
+@pytest.mark.process  # Helm renders the chart
+@pytest.mark.parametrize("name", ["troubled.txt", "troubled-ascii.txt", "troubled.json"])
+def test_reports_are_as_recorded(name):
+    facts = Installation(troubled().kube(), VERSION)
+    found, ascii_only = run(facts), "ascii" in name
+    written = as_text(found, is_before=False, ascii_only=ascii_only, colour=False)
+    written = as_json(found, facts) if name.endswith("json") else written
+    assert "\x1b" not in written
+    assert written.isascii() or not ascii_only
+    assert_recorded(RECORDED / name, re.sub(r"digest \w{12}", "digest 0123456789ab", written))
+
+
+PROBLEMS = {
+    "failed": Problem(Code.FENCE_OPEN, Severity.ERROR, "it is open", "close it"),
+    "warning": Problem(Code.FENCE_OPEN, Severity.WARNING, "it is open", "close it"),
+}
+
+
+def outcome(what, group="Kubernetes"):
+    check = Check("some-check", "all is well", lambda _: None)
+    if what in PROBLEMS:
+        return CheckOutcome(group, check, (PROBLEMS[what],))
+    if what == "ok":
+        return CheckOutcome(group, check, seen="it is closed")
+    why = (
+        FactUnavailable("needs the right to see") if what == "hidden" else NotObservable("not yet")
+    )
+    return CheckOutcome(group, check, unavailable=why)
+
+
+SEEN = ("ok", "warning")
+ROWS = {
+    "failed": [[outcome("failed"), *map(outcome, others)]
+               for others in ((), SEEN, ("hidden", "hidden", "hidden"))],
+    "less than half": [list(map(outcome, ("ok", "hidden", "hidden"))), [outcome("hidden")]],
+    "not all": [[*map(outcome, SEEN), outcome("hidden", group)] for group in (OF_WEBHOOK, FENCE)],
+    "all": [
+        list(map(outcome, others)) for others in (
+            ("ok",), ("warning",), ("ok", "hidden"), ("ok", "unobservable", "unobservable"),
+        )
+    ] + [[outcome("ok"), outcome("unobservable", OF_WEBHOOK)]],
+}  # fmt: skip
+
+
+def test_each_row_about_the_verdict_holds():
+    cells = table_of(verdict)
+    for (failed, seen, essential, said), cases in zip(cells, ROWS.values(), strict=True):
+        for case in cases:
+            assert verdict(case).name.lower() == said, (failed, seen, essential, case)
+
+
+def test_colours_are_for_terminals():
+    found = [outcome(one) for one in ("ok", "warning", "failed", "hidden")]
+    written = as_text(found, is_before=False, ascii_only=False, colour=True)
+    assert {part[:3] for part in written.split("\x1b[")[1:]} == {"32m", "33m", "31m", "2m-", "0m "}
+
+
+@pytest.mark.parametrize(
+    ("whys", "said"),
+    [
+        (("needs the right to see", "other"), "ask a cluster admin to run this"),
+        (("another version",), "it is said above why"),
+    ],
+)
+def test_only_a_user_who_lacks_rights_is_told_to_ask_for_them(whys, said):
+    found = [replace(outcome("hidden"), unavailable=FactUnavailable(why)) for why in whys]
+    last = as_text(found, is_before=True, ascii_only=False, colour=False).splitlines()[-1]
+    assert last.startswith(f"? nothing has failed, but {len(whys)} of {len(whys)} w")
+    assert said in last
+
+
+@pytest.mark.parametrize("is_before", [False, True])
+@pytest.mark.parametrize("what", ["ok", "failed"])
+def test_the_last_line_is_the_verdict(is_before, what):
+    written = as_text([outcome(what)], is_before=is_before, ascii_only=False, colour=False)
+    words = {
+        (False, "ok"): "✓ vramwarden works: 1 ok, 0 warnings, 0 failed, 0 not looked at",
+        (True, "ok"): "✓ vramwarden can be installed here: 1 ok",
+        (False, "failed"): "✗ vramwarden does not work as it should: 0 ok",
+        (True, "failed"): "✗ vramwarden cannot be installed here as it is: 0 ok",
+    }
+    assert written.splitlines()[-1].startswith(words[is_before, what])
+    assert "all is well" not in written
+
+
+@pytest.mark.parametrize(
+    ("days", "severity"), [(0.0, "error"), (0.1, "warning"), (7.0, "warning"), (7.1, "")]
+)
+def test_a_certificate_warns_from_a_week_on_and_fails_once_it_has_expired(days, severity):
+    assert [one.severity for one in expiry("it", days, 7, "renew it")] == [severity] * bool(
+        severity
+    )
