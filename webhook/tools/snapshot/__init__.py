@@ -1,1 +1,1 @@
-"""What a command knows of a cluster, read with the user's own rights."""
+"""Facts of a cluster, read with the user's own rights."""

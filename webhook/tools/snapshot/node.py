@@ -32,19 +32,19 @@ if TYPE_CHECKING:
 AGENT_LABELS: Final = ("feature.node.kubernetes.io/pci-10de.present", "nvidia.com/gpu.present")
 """Labels that bring the agent to a node where they are `true` (`agent.affinity` of the chart)."""
 AGENT_KEYS: Final = ("nvidia.com/gpu.count", NODE_SHARE_LABEL)
-"""Those that do whatever they are; GPU feature discovery by itself sets none that is `true`."""
+"""Labels that bring it with any value; GPU feature discovery alone sets none to `true`."""
 REPELLING: Final = ("NoSchedule", "NoExecute")
 """Effects of taints that keep pods away."""
 SAID: Final = "said, not measured (agent.vram)"
-"""What amounts are of nodes with `ClusterNode.said`."""
+"""Words for amounts of nodes with `ClusterNode.said`."""
 _GPU_LABELS: Final = (
     "cloud.google.com/gke-accelerator",
     "k8s.amazonaws.com/accelerator",
     "kubernetes.azure.com/accelerator",
 )
-"""Further signs of a GPU, which bring nobody."""
+"""Further signs of a GPU, which do not bring the agent."""
 _PCI_LABEL: Final = re.compile(r"feature\.node\.kubernetes\.io/pci-[0-9a-f]{4}_10de.*\.present")
-"""How node feature discovery writes NVIDIA's devices by itself: class and vendor."""
+"""Label of node feature discovery for NVIDIA's devices: class and vendor."""
 
 
 class ClusterNode(ClusterObject):
@@ -65,7 +65,7 @@ class ClusterNode(ClusterObject):
 
     @LazyFact
     def unschedulable(self) -> bool:
-        """Whether somebody took it out of scheduling."""
+        """True if it is cordoned."""
         return self.part("spec").get("unschedulable") is True
 
     @LazyFact
@@ -77,14 +77,14 @@ class ClusterNode(ClusterObject):
 
     @LazyFact
     def brings_agent(self) -> bool:
-        """Whether it has a label by which the chart's default brings the agent there."""
+        """True if a label of it brings the agent there by the chart's default."""
         labels = self.labels
         is_true = any(labels.get(key) == "true" for key in (*AGENT_LABELS, NODE_GPU_LABEL))
         return is_true or any(key in labels for key in AGENT_KEYS)
 
     @LazyFact
     def share(self) -> str | None:
-        """Its label `vramwarden.io/share`."""
+        """Value of the label `vramwarden.io/share`."""
         return self.labels.get(NODE_SHARE_LABEL)
 
     @LazyFact
@@ -94,51 +94,51 @@ class ClusterNode(ClusterObject):
 
     @LazyFact
     def gpus(self) -> tuple[Gpu, ...]:
-        """As it advertises them."""
+        """GPUs that it advertises."""
         return read_inventory(self.raw).gpus
 
     @LazyFact
     def advertised(self) -> bool:
-        """Whether it shows GPUs of ours."""
+        """True if its agent advertises GPUs."""
         return is_advertised(self.raw)
 
     @LazyFact
     def vram_bytes(self) -> int:
-        """Allocatable."""
+        """Allocatable VRAM."""
         return self._amount(VRAM_RESOURCE)
 
     @LazyFact
     def said(self) -> bool:
-        """Whether its amount is said, not measured (`agent.vram`): no GPU stands behind it.
+        """True if its amount is configured (`agent.vram`), not measured.
 
-        See `core.node.state.desired`: of a fixed amount there is no list of GPUs.
+        A fixed amount has no list of GPUs; see `core.node.state.desired`.
         """
         has_list = NODE_GPUS_ANNOTATION in self.annotations
         return NODE_GPU_LABEL in self.labels and self.vram_bytes > 0 and not has_list
 
     @LazyFact
     def enforcement(self) -> str:
-        """Its label: `sidecar` or `none`."""
+        """Value of its label: `sidecar` or `none`."""
         return self.labels.get(NODE_ENFORCEMENT_LABEL, "")
 
     @LazyFact
     def has_sentry(self) -> bool:
-        """Whether its label says that a sentry holds caps there."""
+        """True if its label states that a sentry holds caps there."""
         return self.labels.get(NODE_SENTRY_LABEL) == "true"
 
     @LazyFact
     def device_names(self) -> str:
-        """Its label: by which names its runtime knows GPUs."""
+        """Value of its label: the scheme of names of GPUs that its runtime resolves."""
         return self.labels.get(NODE_DEVICE_NAMES_LABEL, "")
 
     @LazyFact
     def driver(self) -> str:
-        """Its label: the version of NVIDIA's driver."""
+        """Value of its label: the version of NVIDIA's driver."""
         return self.labels.get(NODE_DRIVER_LABEL, "")
 
     @property
     def shows_gpus(self) -> bool:
-        """Whether anything shows that it has a GPU."""
+        """True if anything shows that it has a GPU."""
         labels = self.labels
         hints = any(key in labels for key in _GPU_LABELS) or any(map(_PCI_LABEL.fullmatch, labels))
         ours = self.brings_agent or self.vram_bytes or self.advertised
@@ -156,11 +156,11 @@ class ClusterNode(ClusterObject):
 
 
 CORDONED = ("node.kubernetes.io/unschedulable", "", "NoSchedule")
-"""What a node out of scheduling counts as."""
+"""Taint of a cordoned node."""
 
 
 def tolerates(tolerations: Iterable[Mapping[str, Any]], taint: tuple[str, str, str]) -> bool:
-    """Say whether a taint (key, value, effect) is tolerated, as the scheduler compares them.
+    """Return True if a taint (key, value, effect) is tolerated, compared as by the scheduler.
 
     | toleration | taint | tolerated |
     | --- | --- | --- |
@@ -174,7 +174,7 @@ def tolerates(tolerations: Iterable[Mapping[str, Any]], taint: tuple[str, str, s
     | an effect | another effect | no |
 
     Gt and Lt are such operators: they compare numbers behind a feature gate that is off by default.
-    The API server stores no toleration without a key but with Exists.
+    The API server stores a toleration without a key only with Exists.
 
     Source: k8s.io/component-helpers, scheduling/corev1/helpers.go, and ToleratesTaint in
     k8s.io/api, core/v1/toleration.go.

@@ -1,4 +1,4 @@
-"""What a tool knows of a cluster: facts of stored objects, or why they could not be read.
+"""Facts of stored objects, or the reason why they could not be read.
 
 Objects are others': no fact is read with an error, and what is not of its type is empty.
 """
@@ -49,13 +49,13 @@ class Condition:
     reason: str
     message: str
     since: object
-    """As it is stored."""
+    """Time of the last transition, as it is stored."""
 
 
 class LazyFact(Generic[T]):
     """Reads a fact when it is first asked for, and keeps it in the object.
 
-    `functools.cached_property` takes a lock for that before Python 3.12: twice the time of a row.
+    `functools.cached_property` takes a lock before Python 3.12, which doubles the time of a row.
     """
 
     def __init__(self, read: Callable[[Any], T]) -> None:
@@ -68,20 +68,20 @@ class LazyFact(Generic[T]):
 
 
 class ClusterObject:
-    """An object of the cluster, of which each fact is read when it is first asked for.
+    """Object of the cluster; each fact is read when it is first asked for.
 
-    A cluster may have 20,000 pods, and a command asks little of each: see `keep`.
+    A cluster may have 20,000 pods, and a command needs few facts of each: see `keep`.
     """
 
     def __init__(self, raw: Json, **given: Any) -> None:
-        """`given` are facts that stand in place of what the object says, as a table's cells."""
+        """`given`: facts that replace those of the object, such as the cells of a table."""
         self.raw: Json = raw
         vars(self).update(given)
 
     def keep(self, *facts: str) -> Self:
-        """Return an object with these facts alone: who asks it for another one fails.
+        """Return an object with only these facts: any other one raises AttributeError.
 
-        Attributes that are set, not a dict: that is half as large.
+        They are set as attributes, which takes half the memory of a dict.
         """
         kept = type(self).__new__(type(self))
         for fact in facts:
@@ -90,55 +90,55 @@ class ClusterObject:
 
     @LazyFact
     def uid(self) -> str:
-        """Empty for what is no stored object."""
+        """UID; empty if the object is not stored."""
         return self._text("metadata", "uid")
 
     @LazyFact
     def namespace(self) -> str:
-        """Empty where it has none; one text for all objects that are in it."""
+        """Namespace, one text for all objects in it; empty for objects without one."""
         return intern(self._text("metadata", "namespace"))
 
     @LazyFact
     def name(self) -> str:
-        """Its own, within its namespace."""
+        """Name within its namespace."""
         return self._text("metadata", "name")
 
     @LazyFact
     def path(self) -> str:
-        """As `namespace/name`."""
+        """The text `namespace/name`."""
         return f"{self.namespace}/{self.name}"
 
     @LazyFact
     def created_s(self) -> float | None:
-        """Unix time."""
+        """Time of its creation (Unix time); None if unknown."""
         return read_time(self.part("metadata").get("creationTimestamp"))
 
     @LazyFact
     def labels(self) -> dict[str, str]:
-        """Without what Kubernetes would not store."""
+        """Labels, without values that Kubernetes would not store."""
         stored = self.part("metadata", "labels")
         return {key: value for key, value in stored.items() if isinstance(value, str)}
 
     @property
     def annotations(self) -> Json:
-        """As they are stored."""
+        """Annotations as they are stored."""
         return self.part("metadata", "annotations")
 
     @LazyFact
     def owner_uid(self) -> str:
-        """Of its controller; empty without one."""
+        """UID of its controller; empty without one."""
         return str(self._controller().get("uid") or "")
 
     @LazyFact
     def owner(self) -> Workload | None:
-        """Its controller; None without one."""
+        """Controller; None without one."""
         found = self._controller()
         kind, name = text_of(found, "kind"), text_of(found, "name")
         return Workload(kind, name) if kind and name else None
 
     @LazyFact
     def owner_version(self) -> str:
-        """The API version of its controller, as `apps/v1`."""
+        """API version of its controller, such as `apps/v1`."""
         return text_of(self._controller(), "apiVersion")
 
     def _controller(self) -> Json:
@@ -146,11 +146,11 @@ class ClusterObject:
         return next((one for one in owners if one.get("controller") is True), {})
 
     def part(self, *keys: str) -> Json:
-        """Return an object within it; an empty one where it is none."""
+        """Return an object within it; an empty one if there is none."""
         return part(self.raw, *keys)
 
     def condition(self, kind: str) -> Condition | None:
-        """Return its condition of a type."""
+        """Return its condition of a type; None if it has none."""
         for one in as_objects(self.part("status").get("conditions")):
             if one.get("type") == kind:
                 return Condition(
@@ -163,7 +163,7 @@ class ClusterObject:
 
     @LazyFact
     def ready(self) -> bool:
-        """Whether its condition of that name is true."""
+        """True if its condition `Ready` is."""
         found = self.condition("Ready")
         return found is not None and found.status == "True"
 
@@ -174,7 +174,7 @@ class ClusterObject:
 def holds(expression: Json, found: str | None) -> bool:
     """Evaluate a requirement of a selector for a label's value; an unknown operator never holds.
 
-    | operator | holds where the label |
+    | operator | holds if the label |
     | --- | --- |
     | In, NotIn | has one of the values; has none of them, or is absent |
     | Exists, DoesNotExist | is there; is absent |

@@ -49,7 +49,7 @@ _COUNT: Final = re.compile("[0-9]{1,4}")
 
 
 def scheduler_says(message: str) -> list[str]:
-    """Return the parts of the scheduler's message, without what it says of preemption.
+    """Return the parts of the scheduler's message, without those about preemption.
 
     Source: FitError.Error in kubernetes/pkg/scheduler/framework/types.go.
     """
@@ -61,7 +61,7 @@ def scheduler_says(message: str) -> list[str]:
 
 
 class EndedContainer(NamedTuple):
-    """How a container ended, the last time."""
+    """Last end of a container."""
 
     exit_code: int | None
     message: str
@@ -75,37 +75,37 @@ class ClusterPod(ClusterObject):
 
     @LazyFact
     def node(self) -> str:
-        """Empty while it is bound to none."""
+        """Name of its node; empty while it has none."""
         return self._text("spec", "nodeName")
 
     @LazyFact
     def phase(self) -> str:
-        """As `Running`."""
+        """Phase, such as `Running`."""
         return self._text("status", "phase")
 
     @LazyFact
     def status(self) -> str:
-        """As `kubectl get pods` says it: `Running`, `Pending`, `Init:0/1`, `Terminating`."""
+        """Status as `kubectl get pods` prints it: `Running`, `Init:0/1`, `Terminating`."""
         return "Terminating" if self.part("metadata").get("deletionTimestamp") else self.phase
 
     @property
     def ended(self) -> bool:
-        """Whether it holds nothing any more."""
+        """True if it holds nothing any more."""
         return self.phase in {"Succeeded", "Failed"}
 
     @LazyFact
     def managed(self) -> bool:
-        """Whether it has VRAM of ours."""
+        """True if the webhook gave it VRAM."""
         return self.labels.get(MANAGED_LABEL) == "true"
 
     @LazyFact
     def workload(self) -> Workload:
-        """What creates such pods."""
+        """Workload that creates such pods."""
         return workload_of(self.part("metadata"))
 
     @LazyFact
     def gpus(self) -> tuple[str, ...]:
-        """UUIDs, by its annotation `gpu`."""
+        """UUIDs in its annotation `gpu`."""
         given = self._text("metadata", "annotations", GPU_ANNOTATION)
         annotations = {GPU_ANNOTATION: given}
         pod = {"metadata": {"annotations": annotations}, "spec": {}}
@@ -113,9 +113,9 @@ class ClusterPod(ClusterObject):
 
     @LazyFact
     def asked_bytes(self) -> int | None:
-        """Per GPU; None where its metadata alone is known, and does not say it.
+        """Request per GPU; None if only its metadata is known, and has no single quantity.
 
-        Of `gpu-memory` one quantity is read: what a list by container comes to depends on them.
+        The sum of a list by container depends on the containers.
         """
         if need := self._need():
             return need.memory_bytes
@@ -126,7 +126,7 @@ class ClusterPod(ClusterObject):
 
     @LazyFact
     def gpu_count(self) -> int:
-        """So many GPUs it asks for."""
+        """Number of GPUs that it requests."""
         if need := self._need():
             return need.gpu_count
         text = self._text("metadata", "annotations", GPU_COUNT_ANNOTATION)
@@ -150,15 +150,15 @@ class ClusterPod(ClusterObject):
 
     @LazyFact
     def waits(self) -> str:
-        """Why it is bound and has no GPU yet: its annotation `gpu-waits`, or else the gate."""
+        """Reason why it is bound without a GPU: its annotation `gpu-waits`, or else the gate."""
         said = self._text("metadata", "annotations", GPU_WAITS_ANNOTATION)
         return said or (AWAY if self.is_gated else "")
 
     @LazyFact
     def waits_for_limit_s(self) -> float | None:
-        """When its sidecar began to wait for the driver's limit (Unix time); None if it does not.
+        """Time since when its sidecar waits for the driver's limit (Unix time); else None.
 
-        By the annotation `driver-limit`, and a sidecar that runs and whose startup probe fails.
+        It waits if the pod has the annotation `driver-limit` and the startup probe fails.
         """
         if DRIVER_LIMIT_ANNOTATION not in self.annotations:
             return None
@@ -175,7 +175,7 @@ class ClusterPod(ClusterObject):
 
     @LazyFact
     def unscheduled(self) -> str:
-        """What the scheduler says of it."""
+        """Message of the scheduler, if it has no node."""
         found = self.condition("PodScheduled")
         return found.message if found and found.status == "False" else ""
 
@@ -193,12 +193,12 @@ class ClusterPod(ClusterObject):
 
     @LazyFact
     def component(self) -> str:
-        """Of a pod of ours: `webhook`, `agent` or `sentry`."""
+        """Component of vramwarden: `webhook`, `agent` or `sentry`; empty for other pods."""
         return self._text("metadata", "labels", "app.kubernetes.io/component")
 
     @LazyFact
     def not_ready(self) -> str:
-        """Why it is not ready; empty where it is, or has ended."""
+        """Reason why it is not ready; empty if it is, or has ended."""
         if self.ended or self.ready:
             return ""
         ready = self.condition("Ready")
@@ -208,7 +208,7 @@ class ClusterPod(ClusterObject):
 
     @LazyFact
     def pull_failure(self) -> tuple[str, str] | None:
-        """The sidecar's image where it cannot be pulled, and what the kubelet says of that."""
+        """Image of the sidecar that cannot be pulled, and the kubelet's message; else None."""
         for one in self._sidecars():
             reason, message = _waiting(one)
             if reason in _PULLS:
@@ -225,11 +225,11 @@ class ClusterPod(ClusterObject):
 
     @LazyFact
     def whole(self) -> bool:
-        """Whether it has whole GPUs, by a resource of a device plugin."""
+        """True if it has whole GPUs, by a resource of a device plugin."""
         return has_whole_gpu(self.raw)
 
     def as_created(self) -> Json:
-        """Return it as somebody would create it, without what was added to it since then."""
+        """Return the pod as its author creates it, without what was added since."""
         added = {"nodeName", "ephemeralContainers"}
         spec = {key: value for key, value in self.part("spec").items() if key not in added}
         return {"metadata": self.part("metadata"), "spec": spec}
