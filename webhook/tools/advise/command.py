@@ -62,7 +62,7 @@ def advise_command(
     read it, or it keeps no histories.
     """  # noqa: D301 - click wants the character, not two
     # Imported here: the client takes a second, which --help need not wait for.
-    from webhook.tools.problems.requests import largest_gpu  # noqa: PLC0415
+    from webhook.tools.problems.request_lines import largest_gpu  # noqa: PLC0415
     from webhook.tools.snapshot.cluster import ClusterSnapshot  # noqa: PLC0415
     from webhook.tools.snapshot.reading import reading  # noqa: PLC0415
 

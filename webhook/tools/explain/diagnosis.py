@@ -53,7 +53,7 @@ from webhook.tools.problems.creation import (
 from webhook.tools.problems.enforcer_log import read_log
 from webhook.tools.problems.pending_pod import Room, find_pending, room_notes, unreadable_demand
 from webhook.tools.problems.problem import Code, Problem, Severity
-from webhook.tools.problems.requests import line_for, stops_words
+from webhook.tools.problems.request_lines import line_for, stops_words
 from webhook.tools.snapshot.kinds import KINDS, POD, WorkloadKind
 from webhook.tools.snapshot.node import SAID
 from webhook.tools.snapshot.pod import ClusterPod

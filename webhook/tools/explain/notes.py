@@ -16,7 +16,7 @@ from webhook.core.words import amount, counted, exactly, named
 from webhook.tools.problems.capacity import placeable
 from webhook.tools.problems.eligibility import requires_sentry
 from webhook.tools.problems.gpus import find_stale
-from webhook.tools.problems.requests import largest_gpu, line_for, stops_words
+from webhook.tools.problems.request_lines import largest_gpu, line_for, stops_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -85,7 +85,7 @@ def stale_note(nodes: Iterable[NodeFigures], now_s: float) -> Iterator[tuple[str
 
 
 def bound_notes(bound: BoundPod) -> Iterator[tuple[str, str]]:
-    """Yield if a larger pod fits on that GPU, who holds the pod, and why it has its GPUs."""
+    """Yield whether a larger pod fits there, what enforces its cap, and why it has its GPUs."""
     allocations = bound.allocations
     free = allocations[0][0].free_bytes if len(allocations) == 1 else None
     if bound.was_over and free is not None:

@@ -27,7 +27,7 @@ from webhook.tools.problems.eligibility import (
 )
 from webhook.tools.problems.pending_pod import unreadable_demand
 from webhook.tools.problems.problem import Code, Problem, Severity
-from webhook.tools.problems.requests import line_for, stops_words
+from webhook.tools.problems.request_lines import line_for, stops_words
 from webhook.tools.snapshot.pod import AWAY, is_container_gated
 
 if TYPE_CHECKING:

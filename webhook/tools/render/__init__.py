@@ -1,1 +1,1 @@
-"""How commands write: terminals, tables, JSON and progress."""
+"""Output of commands: terminals, tables, JSON and progress."""

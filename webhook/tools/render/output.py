@@ -1,4 +1,4 @@
-"""What commands write: JSON for programs, and tables that fit the terminal.
+"""Output of commands: JSON for programs, and tables that fit the terminal.
 
 Of a table, what is too wide is cut in its middle, then left out.
 """
@@ -28,15 +28,15 @@ _GAP: Final = 2
 _LONG: Final = 36
 """Characters of a sentence at the end of a row that should stand in one line."""
 _MOST_LINES: Final = 4
-"""Of such a sentence, where it goes on below."""
+"""Maximum number of lines of such a sentence, if it is wrapped."""
 
 
 IN_ASCII: Final = {"✓": "[ok]", "✗": "[x]", "!": "[!]", "-": "[-]", "?": "[?]", "→": "->"}
-"""What stands for a sign where a stream takes no others."""
+"""Replacements for signs on a stream that takes only ASCII."""
 
 
 def takes_signs(stream: TextIO) -> bool:
-    """Say whether signs and bars can be written to a stream, which is no terminal perhaps."""
+    """Return True if signs and bars can be written to a stream, also if it is no terminal."""
     try:
         "✓█→".encode(stream.encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
@@ -45,12 +45,12 @@ def takes_signs(stream: TextIO) -> bool:
 
 
 def is_dumb() -> bool:
-    """Say whether the terminal writes lines, and nothing else."""
+    """Return True if the terminal writes only lines."""
     return os.environ.get("TERM", "") in {"dumb", ""}
 
 
 def takes_colour(stream: TextIO) -> bool:
-    """Say whether to colour what is written: on a terminal, unless somebody says no.
+    """Return True if output is coloured: on a terminal, unless the environment forbids it.
 
     Source: https://no-color.org.
     """
@@ -141,7 +141,7 @@ def cut(text: str, width: int, dots: str, *, at_end: bool = False) -> str:
 
 
 def fits(columns: Sequence[Column], width: int | None, *, names: int | None = None) -> bool:
-    """Say whether a table stands in a width with nothing cut, but for what is long at its end.
+    """Return True if a table fits a width uncut, except for long texts at the end of rows.
 
     `names` lets what may be cut be cut to so many characters.
     """

@@ -1,8 +1,8 @@
-"""How far long work is: one line on standard error, rewritten in its place and gone at the end.
+"""Progress of long work: one line on standard error, rewritten in place and erased at the end.
 
-There is none in the first two seconds, nor where it could not be erased or would be kept: where
-standard error is no terminal, the terminal is `dumb`, or standard output is a pipe, whose reader
-may draw on the same terminal.
+None is written in the first two seconds. None is written if it could not be erased or would be
+kept: standard error is no terminal, the terminal is `dumb`, or standard output is a pipe, whose
+reader may draw on the same terminal.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SILENT_S: Final = 2.0
-"""Work that takes less says nothing."""
+"""Work that takes less writes nothing."""
 EVERY_S: Final = 0.1
 _WIDTH: Final = 80
 _ERASE: Final = "\r\x1b[K"
-"""To the start of the line, and nothing after it (ECMA-48, EL)."""
+"""Return to the start of the line, and erase it (ECMA-48, EL)."""
 
 
 class Progress:

@@ -108,7 +108,7 @@ class ClusterSnapshot(ClusterFacts):
     def collect(
         self, kind: WorkloadKind, keep: Callable[[Json], T | None], **query: str
     ) -> list[T]:
-        """Return what `keep` makes of each object of a kind, but None; raises FactUnavailable."""
+        """Return the results of `keep` for a kind, without None; raises FactUnavailable."""
         right = f"list {kind.plural}" + ("" if self.namespace else _IN_ALL)
         found = asking(right, lambda: self.kube.list_all(self.path(kind), keep, **query)[0])
         return [one for one in found if one is not None]

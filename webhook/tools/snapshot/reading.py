@@ -1,4 +1,4 @@
-"""What people are shown of a cluster, read with their own rights: figures of nodes, and pods.
+"""Figures of nodes and pods of a cluster, read with the user's own rights.
 
 Anything may be forbidden, or not installed: what fails is one sentence, and the rest is shown.
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     Json = dict[str, Any]
 
 _NO_NODE: Final = "<none>"
-"""In that column of the table."""
+"""Cell of the table's column Node for a pod without a node."""
 NOT_ENDED: Final = "status.phase!=Succeeded,status.phase!=Failed"
 """Pods that ended hold nothing."""
 
@@ -87,10 +87,10 @@ def read_unmanaged_pods(kube: Kube, namespace: str, node: str) -> list[ClusterPo
 
 
 def once(keep: Callable[[Json], None]) -> Callable[[Json], None]:
-    """Return what hands an object to `keep` only the first time, by its uid, or else its name.
+    """Return a function that calls `keep` once per object, by its uid or else its name.
 
-    For who counts objects while they are read: `Kube.list_all` asks again for a page that is too
-    large, takes too long or has expired, and has called `keep` for the objects that it discards.
+    `Kube.list_all` asks again for a page that is too large, takes too long or has expired, and has
+    called `keep` for the objects that it discards. So callers that count objects need this.
     """
     taken: set[str] = set()
 
@@ -117,7 +117,7 @@ def reading() -> Iterator[None]:
 
 
 def cluster_progress() -> str:
-    """Say for who waits how much was read of the cluster."""
+    """Return the progress of reading the cluster in words."""
     return "reading the cluster" + (f": {Kube.listed:,} objects" if Kube.listed else "")
 
 
@@ -132,7 +132,7 @@ def read_shared_nodes(kube: Kube) -> list[ClusterNode]:
 
 
 def why_no_figures_yet(kube: Kube) -> str:
-    """Say why no node has figures, as far as nodes may be read; never raises KubeError."""
+    """Return why no node has figures, as far as nodes may be read; never raises KubeError."""
     from webhook.tools.snapshot.node import SAID  # noqa: PLC0415 - as above
 
     nodes, or_said = [], ""

@@ -1,6 +1,6 @@
-"""What is installed, read with the user's rights: the policy in force, and which namespaces count.
+"""Policy in force and scope of the webhook, read with the user's rights.
 
-The API server asks us about no pod of a namespace that the webhook configurations leave out.
+The API server does not call the webhook for pods of namespaces that its configuration exempts.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ POLICIES: Final = "vramwarden-policies"
 SENTRY_NAMESPACE: Final = "vramwarden-sentry"
 _NAME_LABEL: Final = "kubernetes.io/metadata.name"
 _PATTERN: Final = re.compile(r"""!request\.namespace\.matches\('\^\(([a-z0-9.*|-]+)\)\$'\)""")
-"""How the chart writes names with a `*`: only so they are read, and none is run as it stands."""
+"""Names with a `*` as the chart writes them; an expression of another form is not evaluated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """Which namespaces the API server asks us about."""
+    """Namespaces for whose pods the API server calls the webhook."""
 
     names: tuple[str, ...] = ()
-    """Those that it leaves out by name; `*` is any text."""
+    """Exempt names; `*` is any text."""
     expressions: tuple[Json, ...] = field(default=(), repr=False)
-    """What the labels of the others meet."""
+    """Requirements that the labels of all others meet."""
     release: str = DEFAULT_NAMESPACE
-    """The namespace to which the configuration leads."""
+    """Namespace of the release, by the Service in the configuration."""
 
     @property
     def labels(self) -> frozenset[str]:
-        """By which labels it goes, beside names."""
+        """Keys of the labels in the requirements, without the label of the name."""
         keys = (text_of(one, "key") for one in self.expressions)
         return frozenset(keys) - {_NAME_LABEL}
 
     def exempts(self, namespace: str, labels: Mapping[str, str] | None) -> bool:
-        """Say whether nobody asks us about a namespace; labels that are not known are absent."""
+        """Return True if a namespace is exempt; labels that are unknown count as absent."""
         if matches_any(namespace, self.names):
             return True
         has = with_name(namespace, {**(labels or {})})
@@ -101,7 +101,7 @@ def scope_of(found: Sequence[Json]) -> Scope | None:
 
 
 def usual_scope(release: str = DEFAULT_NAMESPACE) -> Scope:
-    """Return what the chart leaves out by default: what the shipped policy does, and itself."""
+    """Return the chart's default: exempt are the release and what the shipped policy ignores."""
     shipped = load_policy(
         shipped_policy_path(), enforcer_image=default_enforcer_image(), run_examples=False
     )
