@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from webhook.tools.problems.problem import Problem
-    from webhook.tools.report.judge import ReplicaCounts, RolloutReport
+    from webhook.tools.report.judge import DeniedGroup, ReplicaCounts, RolloutReport
     from webhook.tools.snapshot.workloads import CreationFailure
 
 _HEADS: Final = ("NAMESPACE", "RULE", "NOW", "REASON", "PODS", "WORKLOADS", "EXAMPLE")
@@ -64,24 +64,19 @@ def _exempt(found: RolloutReport) -> str:
 def _denied(found: RolloutReport) -> list[str]:
     if not found.denied:
         return ["No pod would be denied."]
-    rows = [
-        (one.pods[0].namespace, one.rule, one.action, one.problem.code, str(len(one.pods)),
-         str(one.workloads), one.pods[0].name)
-        for one in found.denied
-    ]  # fmt: skip
-    texts = [f"{one.problem.code}: {one.problem.message}" for one in found.denied]
+    rows = [[*map(str, _denied_group(one).values())] for one in found.denied]
     total = f"{counted(found.counts[PodOutcome.DENIED], 'pod')} would be denied."
-    return [total, "", *_with_sentences(plain_table(_HEADS, rows, _RIGHT), texts)]
+    return [total, "", *_with_sentences(_HEADS, rows)]
 
 
 def _denied_workloads(found: RolloutReport) -> list[str]:
     rows = [
-        (one.namespace, str(one.workload), ", ".join(_reasons(one)), str(one.missing or "-"))
+        [one.namespace, str(one.workload), ", ".join(_reasons(one)), str(one.missing or "-"),
+         _problems(one)[0].message]
         for one in found.denied_workloads
-    ]
-    texts = [_problems(one)[0].message for one in found.denied_workloads]
+    ]  # fmt: skip
     total = f"{counted(len(rows), 'workload')} cannot create pods because of vramwarden."
-    return [total, "", *_with_sentences(plain_table(_HEADS_NOW, rows, _RIGHT), texts)]
+    return [total, "", *_with_sentences(_HEADS_NOW, rows)]
 
 
 def _problems(failure: CreationFailure) -> list[Problem]:
@@ -92,10 +87,25 @@ def _reasons(failure: CreationFailure) -> list[str]:
     return [*dict.fromkeys(str(one.code) for one in _problems(failure))]
 
 
-def _with_sentences(drawn: list[str], texts: list[str]) -> list[str]:
-    """Return a table with a sentence below each row."""
-    below = ((row, f"    {text}") for row, text in zip(drawn[1:], texts, strict=True))
-    return [drawn[0], *chain.from_iterable(below)]
+def _with_sentences(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table; the last text of each row is a sentence below it."""
+    head, *drawn = plain_table(heads, [row[:-1] for row in rows], _RIGHT)
+    below = ((line, f"    {row[-1]}") for line, row in zip(drawn, rows, strict=True))
+    return [head, *chain.from_iterable(below)]
+
+
+def _denied_group(group: DeniedGroup) -> dict[str, object]:
+    """Return a group for programs, in the order of the table's columns."""
+    return {
+        "namespace": group.pods[0].namespace,
+        "rule": group.rule,
+        "action": group.action,
+        "reason": group.problem.code,
+        "pods": len(group.pods),
+        "workloads": group.workloads,
+        "example": group.pods[0].name,
+        "message": f"{group.problem.code}: {group.problem.message}",
+    }
 
 
 def _over_cap(found: RolloutReport) -> list[str]:
@@ -134,19 +144,7 @@ def as_json(found: RolloutReport) -> str:
         "untranslatedPods": found.counts[PodOutcome.TRANSLATED],
         "exemptPods": found.counts[PodOutcome.EXEMPT],
         "exemptNamespaces": found.exempt_namespaces,
-        "denied": [
-            {
-                "namespace": one.pods[0].namespace,
-                "rule": one.rule,
-                "action": one.action,
-                "reason": one.problem.code,
-                "pods": len(one.pods),
-                "workloads": one.workloads,
-                "example": one.pods[0].name,
-                "message": f"{one.problem.code}: {one.problem.message}",
-            }
-            for one in found.denied
-        ],
+        "denied": [_denied_group(one) for one in found.denied],
         "deniedWorkloads": [
             known(
                 namespace=one.namespace,
