@@ -14,13 +14,17 @@ from tests.support.installations import (
     DAEMON_SETS,
     HOOKS,
     IN_SYSTEM,
+    POLICIES,
     REGISTRATION,
     SENTRY,
     WEBHOOK,
+    each_hook,
     patch,
 )
+from tests.support.policies import HEAD
 from tests.tools.check.clusters import not_ok, outcomes
 from tests.tools.situations.checks import (
+    LATE_RULE,
     WANTS_WHOLE,
     WHOLE,
     after_days,
@@ -36,6 +40,7 @@ from tests.tools.situations.checks import (
     with_objects,
 )
 from tests.tools.situations.scenes import (
+    BY_SENTRY,
     Situation,
     asks,
     gpu_node,
@@ -44,6 +49,7 @@ from tests.tools.situations.scenes import (
     refused,
     sidecar,
     to_pods_that_ask,
+    with_sentry,
 )
 from webhook.core.node.limits import LIMIT_COMES_S
 
@@ -52,6 +58,12 @@ BY_US = 'admission webhook "mutate.vramwarden.io" denied the request: TooLarge: 
 BY_FENCE = "ValidatingAdmissionPolicy 'vramwarden-second-line' denied request: create it again"
 BY_QUOTA = "pods is forbidden: exceeded quota: pods"
 SHARE = {"vramwarden.io/share": "true"}
+SLICE = {
+    "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "n1-gpus"},
+    "spec": {"driver": "gpu.nvidia.com", "nodeName": "n1", "devices": [
+        {"name": "gpu-0", "attributes": {"uuid": {"string": "GPU-n1-0"}}}
+    ]},
+}  # fmt: skip
 MOUNTED = patched(WEBHOOK, {"spec": {"template": {"spec": {
     "containers": [{"name": "webhook", "args": ["serve"]}],
     "volumes": [{"name": "tls", "secret": {"secretName": "vramwarden-certificate"}}],
@@ -125,8 +137,8 @@ ROWS = {
         installed(removed(f"/api/v1/namespaces/{SENTRY}")),
         {"sentry-namespace": FAILED}, f"`kubectl create namespace {SENTRY}`"),
     "taints of a node's state, and one that only prefers": (
-        on_node(taints=[("node.kubernetes.io/not-ready", "", "NoExecute"),
-                        ("a", "", "PreferNoSchedule")]), {}, ""),
+        on_node(taints=[{"key": "node.kubernetes.io/not-ready", "effect": "NoExecute"},
+                        {"key": "a", "effect": "PreferNoSchedule"}]), {}, ""),
     "whole GPUs on a node that is to be shared": (
         with_objects(asks("whole", node="n1", containers=WANTS_WHOLE)),
         {"whole-gpu-pods": FAILED}, "kubectl drain n1"),
@@ -139,6 +151,9 @@ ROWS = {
     "all GPUs of a node lost": (
         Situation("rag", a_cluster([gpu_node("n1", a_gpu(79, healthy=False, fault="is lost"))])),
         {"gpu-health": FAILED, "sidecar-image": UNSEEN}, "GPU 0 (is lost)"),
+    "a DRA driver before an installation": (
+        before(gpu_node("n1"), changes=(lambda api: api.add(SLICE),)),
+        {"sharing": WARNING}, "gpu.nvidia.com"),
     "two different verdicts": (
         with_objects(judged_node(amounts=WHOLE), gpu_node("n3", annotations={
             "vramwarden.io/sharing": "Draining: a plugin came; take it off"
@@ -170,6 +185,13 @@ ROWS = {
     "a CA of another mode with less than a year": (
         replace(after_days(3300), changes=(*after_days(3300).changes, MOUNTED)),
         {"certificate": FAILED}, "Secret vramwarden-system/vramwarden-certificate has expired"),
+    "no Secret with a certificate": (
+        installed(patched(WEBHOOK, {"spec": {"template": {"spec": {
+            "containers": [{"name": "webhook", "args": ["serve"]}]
+        }}}})), {}, ""),
+    "a caBundle that is no base64": (
+        installed(lambda api: each_hook(api, HOOKS[0], {"caBundle": "x"})),
+        {"ca-bundle": FAILED}, "has no readable certificate"),
     "a CA that has expired": (
         after_days(3700), {"ca-bundle": FAILED, "certificate": FAILED}, "CA has expired"),
     "a pod that only the fence denied": (
@@ -192,6 +214,10 @@ ROWS = {
         to_plain_pods(refused(403, BY_US)), {"pod-plain": FAILED}, "`helm upgrade"),
     "a plain pod that a quota denies": (
         to_plain_pods(refused(403, BY_QUOTA)), {"pod-plain": WARNING}, BY_QUOTA),
+    "a rule that depends on labels": (
+        replace(installed(answers=lambda one: (201, one.body)),
+                rules="  - {name: one, match: {namespaceLabels: {tier: one}}, action: Audit}\n"),
+        {"pod-good": FAILED, "pod-wrong": FAILED}, "--show-labels"),
     "a policy that ignores the namespace": (
         for_default("Ignore"), {"pod-good": FAILED, "pod-wrong": FAILED}, "--show-labels"),
     "such a policy, which cannot be read": (
@@ -211,6 +237,17 @@ ROWS = {
         ),
         {"release": WARNING, "policy": UNSEEN, "taints": UNSEEN, "enforcement": UNSEEN},
         "use the release's"),
+    "no sidecar yet, and none that a rule wants": (
+        Situation("rag", a_cluster([with_sentry(gpu_node("n1", a_gpu(79)))]), changes=(
+            patched(POLICIES, {"data": {"default.yaml": f"{HEAD}  rules:\n{BY_SENTRY}"}}),
+        )),
+        {"policy": WARNING, "fence": WARNING}, "is not in force yet"),
+    "a policy that is not in force, by another version": (
+        installed(
+            patched(WEBHOOK, {"metadata": {"labels": {"app.kubernetes.io/version": "9.9.9"}}}),
+            patched(POLICIES, {"data": {"00-late.yaml": LATE_RULE}}),
+        ),
+        {"release": WARNING}, "some of what the command expects may differ"),
     "a part of the fence that is off": (
         installed(
             removed(f"{REGISTRATION}/validatingadmissionpolicies/vramwarden-debuggers"),

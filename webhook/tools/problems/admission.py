@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from webhook.adapters.policy.files import PolicyInvalidError
+from webhook.core.admission.stray_keys import useless_bounds
 from webhook.core.policy.fence import RULES_KEY, fence_data
 from webhook.core.policy.values import Action, Rollout
 from webhook.core.words import counted, named
 from webhook.tools.problems.creation import unreachable_cause
-from webhook.tools.problems.installation import action_for, read_logs, require_release, upgrade
+from webhook.tools.problems.installation import action_for, read_logs, upgrade
 from webhook.tools.problems.problem import Code, Problem, ProblemSubject, Severity
 
 if TYPE_CHECKING:
@@ -188,7 +189,7 @@ def judge_policy(installation: Installation) -> Finding:
     policy = f"policy with {counted(len(found.rules), 'rule')} (digest {found.short_digest})"
     tried = installation.attempt(lambda: installation.tried_good)
     digest = tried.pod.policy_digest if tried and tried.pod else ""
-    if not digest or not _is_comparable(installation):
+    if not digest or not _rollout(installation):
         return f"the {policy} is valid"
     if digest != found.short_digest:
         why = f"the {policy} is not in force yet: a pod was translated under {digest}"
@@ -240,30 +241,33 @@ def judge_fence(installation: Installation) -> Finding:
 
 def _expected_rules(installation: Installation) -> str:
     """Return the rules that the replicas write for the fence; empty if unknown."""
-    policy = installation.attempt(lambda: installation.policy)
-    if not policy or not _is_comparable(installation):
-        return ""
-    rollout = require_release(installation).option("rollout")
-    return fence_data(policy, Rollout(rollout))[RULES_KEY]
+    policy, rollout = installation.attempt(lambda: installation.policy), _rollout(installation)
+    return fence_data(policy, rollout)[RULES_KEY] if policy and rollout else ""
 
 
-def _is_comparable(installation: Installation) -> bool:
-    """Return True if the replicas write files and digests as this command does."""
+def _rollout(installation: Installation) -> Rollout | None:
+    """Return the release's rollout; None unless it is of this command's version.
+
+    Another version may write files and digests otherwise.
+    """
     webhook = installation.attempt(lambda: installation.webhook)
     if webhook is None or webhook.version != installation.command_version:
-        return False
-    return webhook.option("rollout") in {*Rollout}
+        return None
+    return next((one for one in Rollout if one == webhook.option("rollout")), None)
 
 
 def judge_quotas(installation: Installation) -> Finding:
     """Return lines of ResourceQuotas about VRAM that Kubernetes does not count."""
-    return [
+    found = [
         Problem(
             Code.USELESS_QUOTA,
             Severity.WARNING,
             f"the ResourceQuota's line {one.key} bounds nothing",
-            one.remedy,
-            ProblemSubject("ResourceQuota", one.name, one.namespace),
+            one.cure,
+            ProblemSubject("ResourceQuota", quota.name, quota.namespace),
         )
-        for one in installation.useless_quotas
-    ] or "every line of a ResourceQuota about VRAM is counted"
+        for quota in installation.quotas
+        for one in useless_bounds({**quota.raw, "kind": "ResourceQuota"}, "v1")
+    ]
+    quotas = counted(len(installation.quotas), "ResourceQuota")
+    return found or (f"{quotas} of VRAM are counted" if installation.quotas else None)

@@ -12,7 +12,7 @@ from webhook.core.policy.values import Action, EnforceBy
 from webhook.core.words import counted, named
 from webhook.tools.problems.problem import Code, Problem, ProblemSubject, Severity
 from webhook.tools.snapshot.installation import MUTATING, VALIDATING
-from webhook.tools.snapshot.objects import FactUnavailable, NotObservable
+from webhook.tools.snapshot.objects import NotObservable
 
 if TYPE_CHECKING:
     from webhook.core.policy.values import Policy
@@ -96,22 +96,23 @@ def judge_sentry_namespace(installation: Installation) -> Finding:
         return None
     found, name = installation.namespace_of_sentry, installation.sentry_namespace
     allow = f"`kubectl label namespace {name} {_ENFORCE_LABEL}=privileged --overwrite`"
-    has_release = not installation.is_before and not installation.lacks(
-        lambda: installation.webhook
-    )
     code, subject = Code.SENTRY_DENIED, ProblemSubject("Namespace", name)
     if found is None:
         fix = f"`kubectl create namespace {name}`, {allow}"
         why = "the sentry's namespace does not exist"
         problem = Problem(code, Severity.ERROR, why, fix, subject)
-        return [problem] if has_release else f"the chart makes the sentry's namespace {name}"
+        return (
+            f"the chart makes the sentry's namespace {name}"
+            if installation.is_before
+            else [problem]
+        )
     level = found.labels.get(_ENFORCE_LABEL, "")
     if level in {"baseline", "restricted"}:
         why = f"Pod Security of the namespace, {level}, denies the sentry's pods"
         fix = f"{allow}, or install with --set sentry.enabled=false"
         return [Problem(code, Severity.ERROR, why, fix, subject)]
     by_helm = found.labels.get("app.kubernetes.io/managed-by") == "Helm"
-    if not (level or by_helm or has_release):
+    if installation.is_before and not (level or by_helm):
         why = "the sentry's namespace exists, and has no Pod Security level"
         fix = f"{allow}, and install with --set sentry.createNamespace=false"
         return [Problem(code, Severity.WARNING, why, fix, subject)]
@@ -148,7 +149,9 @@ def judge_replicas(installation: Installation) -> Finding:
     | some | warning |
     | none | error |
     """
-    webhook = require_release(installation)
+    webhook = installation.webhook
+    if webhook is None:
+        return None
     seen = f"{webhook.ready_pods} of {counted(webhook.desired, 'replica')} of the webhook are ready"
     if webhook.ready_pods >= webhook.desired > 0:
         return seen
@@ -215,7 +218,7 @@ def judge_registration(installation: Installation) -> Finding:
 
 
 def judge_bind_path(installation: Installation) -> Finding:
-    """Return that no replica has written the path for bindings, or that the replicas' key lacks.
+    """Return that no replica has written the path for bindings, or that replicas have no key.
 
     | path of `bind.vramwarden.io` | Secret `vramwarden-key` | problem |
     | --- | --- | --- |
@@ -474,13 +477,6 @@ def _of_pod(pod: ClusterPod, code: Code, severity: Severity, why: str, fix: str)
 
 def _explain(pod: ClusterPod) -> str:
     return f"`vramwarden explain {pod.name} -n {pod.namespace}`"
-
-
-def require_release(installation: Installation) -> OwnWorkload:
-    """Return the release's Deployment; raises FactUnavailable without one."""
-    if installation.webhook is None:
-        raise FactUnavailable("there is no release")
-    return installation.webhook
 
 
 def action_for(policy: Policy, namespace: str) -> tuple[str, Action | None]:

@@ -20,7 +20,6 @@ from webhook.adapters.kube.fence import CONFIG_MAP
 from webhook.adapters.kube.namespaces import read_labels
 from webhook.adapters.kube.node_watch import SLICES
 from webhook.adapters.policy.files import PolicyInvalidError, load_config_map, shipped_policy_path
-from webhook.core.admission.stray_keys import useless_bounds
 from webhook.core.kinds.nodes import read_gpu_node
 from webhook.core.node.sharing import SharingInputs, is_advertised, judge
 from webhook.core.pod.fields import as_object, as_objects, part, text_of
@@ -32,6 +31,7 @@ from webhook.names import (
     GPU_NODES_PATH,
     MANAGED_LABEL,
     NVIDIA_RUNTIME_CLASS,
+    PREFIX,
 )
 from webhook.tools.snapshot.facts import ClusterFacts, asking, fact
 from webhook.tools.snapshot.node import ClusterNode
@@ -149,15 +149,6 @@ class ServedCertificate(NamedTuple):
     bundle: Bundle
     days_left: float | None
     """None if it cannot be read."""
-
-
-class UselessQuota(NamedTuple):
-    """A line of a ResourceQuota about VRAM that Kubernetes does not count."""
-
-    namespace: str
-    name: str
-    key: str
-    remedy: str
 
 
 class Installation(ClusterFacts):
@@ -488,18 +479,15 @@ class Installation(ClusterFacts):
         return scope_of(own_configurations(self.kube, MUTATING)) or Scope()
 
     @fact("list resourcequotas in all namespaces")
-    def useless_quotas(self) -> list[UselessQuota]:
-        """Lines of ResourceQuotas about VRAM that Kubernetes does not count."""
+    def quotas(self) -> list[ClusterObject]:
+        """ResourceQuotas that name a resource of vramwarden."""
 
-        def keep(raw: Json) -> list[UselessQuota]:
-            quota = ClusterObject({**raw, "kind": "ResourceQuota"})
-            return [
-                UselessQuota(quota.namespace, quota.name, one.key, one.cure)
-                for one in useless_bounds(quota.raw, "v1")
-            ]
+        def keep(raw: Json) -> ClusterObject | None:
+            names_ours = any(PREFIX in key for key in part(raw, "spec", "hard"))
+            return ClusterObject(raw) if names_ours else None
 
         found, _ = self.kube.list_all(joined("resourcequotas"), keep)
-        return [one for lines in found for one in lines]
+        return [one for one in found if one is not None]
 
     # How it is read
 

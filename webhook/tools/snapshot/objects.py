@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class FactUnavailable(Exception):  # noqa: N818 - also a value in place of a fact
+class FactUnavailable(Exception):  # noqa: N818 - no error of the program
     """A fact could not be read, and why."""
 
     def __init__(self, why: str) -> None:
@@ -32,13 +32,6 @@ class FactUnavailable(Exception):  # noqa: N818 - also a value in place of a fac
 
 class NotObservable(FactUnavailable):
     """A fact that no request shows, whatever the user's rights: not yet, or never."""
-
-
-def require(fact: T | FactUnavailable) -> T:
-    """Return a fact; raises FactUnavailable if it could not be read."""
-    if isinstance(fact, FactUnavailable):
-        raise type(fact)(fact.why)
-    return fact
 
 
 @dataclass(frozen=True, slots=True)
