@@ -210,7 +210,7 @@ def test_where_nobody_tells_why_a_job_has_no_pods_one_is_tried(team, as_viewer, 
         "✗ neither it nor an Event states why it has no pods; does its controller run?",
         f"    → kubectl describe job train -n {team.namespace}",
         "Not looked at:",
-        "  whether its pods are denied: needs the right to create pods",
+        f"  whether its pods are denied: needs the right to create pods in {team.namespace}",
     ]
 
 
