@@ -28,6 +28,7 @@ from webhook.core.kinds.nodes import GpuFigures, PodFigures
 from webhook.tools.problems.problem import Code
 from webhook.tools.top.json_report import as_json
 from webhook.tools.top.judge import Order, PodPhase, join, ordered, sums_of
+from webhook.tools.top.texts import state as state_of
 
 UIDS = [f"uid-{number}" for number in range(12)]
 sizes = st.integers(0, 100 * GIB)
@@ -177,7 +178,7 @@ def test_a_pod_that_the_user_could_not_list_is_never_named(cluster):
     assert {uid: report.name_of(uid) for uid in UIDS} == {
         uid: named.get(uid, ("", "")) for uid in UIDS
     }
-    assert {row.uid for row in report.pods} == {pod.uid for pod in seen if pod.managed}
+    assert {row.pod.uid for row in report.pods} == {pod.uid for pod in seen if pod.managed}
     nameless = join(figures, [], NOW_S)
     assert "pod-uid" not in repr(nameless)
     assert "team-" not in repr(nameless)
@@ -200,7 +201,7 @@ def test_what_is_not_known_is_never_zero(cluster):
     assert (sums.largest_free_bytes, sums.unmanaged_bytes) == (None, None)
     assert all(row.used_bytes is None and row.peak_bytes is None for row in report.pods)
     assert all(row.used_bytes is None and row.peak_bytes is None for row in report.workloads)
-    assert not any("no GPU has" in row.state or "no node has" in row.state for row in report.pods)
+    assert not any("no GPU has" in row.why or "no node has" in row.why for row in report.pods)
 
 
 def test_what_could_not_be_read_is_none_and_not_empty():
@@ -210,7 +211,7 @@ def test_what_could_not_be_read_is_none_and_not_empty():
 
 
 def states(report):
-    return {row.name: row.state for row in report.pods}
+    return {row.pod.name: state_of(row, report) for row in report.pods}
 
 
 def test_pods_say_in_words_what_they_do():
@@ -222,7 +223,7 @@ def test_pods_say_in_words_what_they_do():
         "train-0": "running",
         "train-1": "running, near its cap, 1 process stopped",
     }
-    (pair,) = [row for row in report.pods if row.name == "train-0"]
+    (pair,) = [row for row in report.pods if row.pod.name == "train-0"]
     assert (pair.gpu_count, pair.cap_bytes, pair.used_bytes) == (2, 40 * GIB, 25 * GIB)
     assert pair.peak_bytes == gib(38.2)
 
@@ -268,14 +269,13 @@ def asks(amount, **facts):
 def test_each_state(facts, phase, state):
     facts = {"status": "Running", "node": "n1", "created_s": NOW_S - 60} | facts
     figures = a_node("n1", a_gpu(50), a_gpu(35)).figures
-    (row,) = join([figures], [a_listed_pod("u", "team-a", "p", **facts)], NOW_S).pods
-    assert (row.phase, row.state) == (phase, state)
+    report = join([figures], [a_listed_pod("u", "team-a", "p", **facts)], NOW_S)
+    assert (report.pods[0].phase, states(report)) == (phase, {"p": state})
 
 
 def test_what_was_free_minutes_ago_may_be_free():
     nodes = [a_node("n1", a_gpu(20)), a_node("n2", a_gpu(79), age_s=600)]
-    (row,) = joined(nodes, [a_pod("p", "40Gi", age_s=60)]).pods
-    assert row.state == "pending 60s"
+    assert states(joined(nodes, [a_pod("p", "40Gi", age_s=60)])) == {"p": "pending 60s"}
 
 
 @pytest.mark.parametrize(("used", "near"), [(18.99, 0), (19, 1), (20, 1), (None, 0)])
@@ -360,9 +360,9 @@ def test_each_order_has_the_most_first(order, on_top, gpus, first_pods):
     assert [node.name for node in report.nodes] == on_top
     (n1,) = [node for node in report.nodes if node.name == "n1"]
     assert [gpu.index for gpu in n1.gpus] == gpus
-    assert [pod.name for pod in report.pods][:2] == first_pods
+    assert [row.pod.name for row in report.pods][:2] == first_pods
     if order not in {Order.NAME, Order.CAP}:  # what is not known comes last
-        assert report.pods[-1].name == "eval-4"
+        assert report.pods[-1].pod.name == "eval-4"
     assert report.amounts == joined_team().amounts
 
 

@@ -127,15 +127,13 @@ def line_of(text: str, *, ascii_only: bool = False) -> str:
     return printable(shortened(text, _LONGEST_LINE), ascii_only=ascii_only)
 
 
-def cut(text: str, width: int, dots: str, *, at_end: bool = False) -> str:
-    """Shorten a text to a width; its middle goes, since names differ in their ends."""
+def cut(text: str, width: int, dots: str) -> str:
+    """Shorten a text to a width in its middle, since names differ in their ends."""
     if len(text) <= width:
         return text
     room = width - len(dots)
     if room <= 0:
         return text[:width]
-    if at_end:
-        return text[:room].rstrip() + dots
     tail = room // 2
     return text[: room - tail] + dots + text[len(text) - tail :]
 
@@ -158,10 +156,7 @@ def table(columns: Sequence[Column], width: int | None, dots: str) -> list[str]:
     """Return the lines of a table, its titles first; None for a width cuts nothing."""
     shown = _shown(columns, width)
     rows = max((len(one.texts) for one, _ in shown), default=0)
-    lines = _row([(one, size, one.title, -1) for one, size in shown], dots)
-    for number in range(rows):
-        lines += _row([(one, size, one.texts[number], number) for one, size in shown], dots)
-    return lines
+    return [line for number in range(-1, rows) for line in _row(shown, number, dots)]
 
 
 def plain_table(
@@ -176,36 +171,30 @@ def plain_table(
     return table(columns, None, "")
 
 
-def _row(cells: Sequence[tuple[Column, int, str, int]], dots: str) -> list[str]:
-    """Return the line of a row; more where its sentence goes on below."""
-    parts, below, indent = [], [], 0
-    for place, (column, size, text, number) in enumerate(cells):
-        last = place == len(cells) - 1
-        if column.at_end and last:
-            short, *below = _wrapped(text, size, dots)
-        else:
-            short, indent = cut(text, size, dots), indent + size + _GAP
-        pad = " " * (0 if last and not column.right else size - len(short))
-        style = column.style if number >= 0 else None
-        painted = style(short, number) if style else short
-        below = [style(line, number) if style else line for line in below]
-        parts.append(pad + painted if column.right else painted + pad)
-    return [(" " * _GAP).join(parts).rstrip(), *(" " * indent + line for line in below)]
+def _row(columns: Sequence[tuple[Column, int]], number: int, dots: str) -> list[str]:
+    """Return the line of a row, or of the titles (-1); a sentence may have more lines."""
+    parts, below = [], []
+    for column, size in columns:
+        text, paint = column.title, None
+        if number >= 0:
+            text, paint = column.texts[number], column.style
+        lines = _wrapped(text, size, dots) if column.at_end else [cut(text, size, dots)]
+        pad = " " * (size - len(lines[0]))
+        first, *below = [paint(line, number) for line in lines] if paint else lines
+        parts.append(pad + first if column.right else first + pad)
+    indent = " " * sum(size + _GAP for _, size in columns[:-1])
+    return [(" " * _GAP).join(parts).rstrip(), *(indent + line for line in below)]
 
 
 def _wrapped(text: str, width: int, dots: str) -> list[str]:
     """Return a sentence in a few lines."""
     if len(text) <= width:
         return [text]
-    lines = wrap(text, width)
-    return (
-        lines
-        if len(lines) <= _MOST_LINES
-        else [
-            *lines[: _MOST_LINES - 1],
-            cut(" ".join(lines[_MOST_LINES - 1 :]), width, dots, at_end=True),
-        ]
-    )
+    *lines, last = wrap(text, width)
+    if len(lines) >= _MOST_LINES:
+        rest = " ".join([*lines[_MOST_LINES - 1 :], last])
+        lines, last = lines[: _MOST_LINES - 1], rest[: width - len(dots)].rstrip() + dots
+    return [*lines, last]
 
 
 def _natural(column: Column) -> int:

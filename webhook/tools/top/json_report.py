@@ -24,7 +24,7 @@ _KEYS: Final = {
     "why": "reason",
 }
 """Keys that differ from the name of their field in camel case."""
-_OF_POD: Final = "cap_bytes used_bytes peak_bytes stops held_by"
+_USE: Final = "cap_bytes used_bytes peak_bytes stops held_by"
 
 
 def as_json(report: TopReport, parts: Sequence[str]) -> Json:
@@ -45,16 +45,10 @@ def as_json(report: TopReport, parts: Sequence[str]) -> Json:
 
 
 def without_times(value: Json) -> Json:
-    """Return a report without the times at which it was made, for comparison."""
-    nodes = [
-        {key: one for key, one in node.items() if key != "observedAt"}
-        for node in value.get("nodes", ())
-    ]
-    problems = [
-        {key: one for key, one in problem.items() if key != "message"}
-        for problem in value["problems"]
-    ]
-    return {**value, "time": "", "nodes": nodes, "problems": problems}
+    """Return a report without times and ages, for comparison."""
+    nodes = [node | {"observedAt": ""} for node in value.get("nodes", ())]
+    problems = [problem | {"message": ""} for problem in value["problems"]]
+    return value | {"time": "", "nodes": nodes, "problems": problems}
 
 
 def _row(row: Any, names: str = "") -> Json:
@@ -74,10 +68,13 @@ def _keys(names: str) -> list[tuple[str, str]]:
 
 
 def _node(node: NodeFigures, report: TopReport) -> Json:
+    limit = node.limit
     return {
         **known(name=node.name, observedAt=write_time(node.observed_s), stale=report.stale(node)),
         **_row(node, "driver_version enforcement not_shared held"),
-        **known(driverLimit=_limit(node)),
+        **known(
+            driverLimit=limit and known(proven=limit.holds, backEnd=limit.back_end, why=limit.why)
+        ),
         "totals": _row(sums_of(node.gpus)),
         "gpus": [_gpu(gpu, report) for gpu in node.gpus],
     }
@@ -87,27 +84,19 @@ def _gpu(gpu: GpuFigures, report: TopReport) -> Json:
     return {
         **_row(gpu, "uuid index product healthy fault total_bytes usable_bytes promised_bytes"),
         **_row(gpu, "used_bytes free_bytes unmanaged_bytes unattributed_bytes"),
-        "pods": [_named(report, one.uid) | _of_pod(one) for one in gpu.pods],
+        "pods": [_named(report, one.uid) | _use(one) for one in gpu.pods],
         "unmanaged": [
             _named(report, uid) | known(usedBytes=held) for uid, held in gpu.unmanaged.items()
         ],
     }
 
 
-def _limit(node: NodeFigures) -> Json | None:
-    """Return whether the driver enforces caps on a node."""
-    if node.limit is None:
-        return None
-    proof = node.limit
-    return known(proven=proof.holds, backEnd=proof.back_end, why=proof.why)
+def _use(one: PodFigures) -> Json:
+    return _row(one, _USE) | known(idleSince=_time(one.idle_since_s))
 
 
-def _of_pod(one: PodFigures) -> Json:
-    return _row(one, _OF_POD) | _idle(one)
-
-
-def _idle(one: PodFigures | PodRow) -> Json:
-    return known(idleSince=None if one.idle_since_s is None else write_time(one.idle_since_s))
+def _time(at_s: float | None) -> str | None:
+    return None if at_s is None else write_time(at_s)
 
 
 def _named(report: TopReport, uid: str) -> Json:
@@ -115,19 +104,18 @@ def _named(report: TopReport, uid: str) -> Json:
     return known(uid=uid, namespace=namespace, name=name)
 
 
-def _pod(pod: PodRow, report: TopReport) -> Json:
-    created = None if pod.created_s is None else write_time(pod.created_s)
-    workload = known(kind=pod.kind, name=pod.workload)
+def _pod(row: PodRow, report: TopReport) -> Json:
+    pod = row.pod
     return {
         **_row(pod, "namespace name uid node"),
-        **known(createdAt=created),
-        **_row(pod, "phase status why gpu_count cap_bytes used_bytes peak_bytes near_cap stops"),
-        **_row(pod, "held_by"),
-        **_idle(pod),
-        **known(workload=workload or None),
+        **known(createdAt=_time(pod.created_s), phase=row.phase, status=pod.status),
+        **_row(row, "why gpu_count cap_bytes used_bytes peak_bytes near_cap stops held_by"),
+        **known(
+            idleSince=_time(row.idle_since_s), workload=_row(pod.workload, "kind name") or None
+        ),
         "gpus": [
             known(uuid=uuid, index=report.indexes.get(uuid))
-            | (_of_pod(one) if one else known(capBytes=pod.cap_bytes))
-            for uuid, one in pod.held
+            | (_use(one) if one else known(capBytes=row.cap_bytes))
+            for uuid, one in row.held
         ],
     }

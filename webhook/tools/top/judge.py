@@ -1,6 +1,6 @@
-"""Who was promised and who uses how much, on every GPU: figures of nodes joined with pods.
+"""Rows, sums and problems of `vramwarden top`: figures of nodes joined with pods.
 
-The figures name pods by UID alone. Only a pod that the user could list gets its name here.
+The figures name pods by UID only. A pod that the user may not list has no name here.
 """
 
 from __future__ import annotations
@@ -9,19 +9,18 @@ import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from textwrap import shorten
-from typing import TYPE_CHECKING, Final, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.kinds.nodes import HELD_BY_SENTRY, SENTRY_FRESH_S, STALE_S, held_by, idle_since
 from webhook.core.placement.fit import Need
-from webhook.core.words import counted, span
 from webhook.tools.problems.capacity import find_fits, find_no_room, with_newer_pods
 from webhook.tools.problems.gpus import ORDER, find_gpu_problems, find_nodes_without_figures
 from webhook.tools.problems.pending_pod import other_reasons
-from webhook.tools.snapshot.pod import ClusterPod, scheduler_says
+from webhook.tools.snapshot.pod import ClusterPod
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures
     from webhook.tools.problems.problem import Problem
@@ -29,24 +28,20 @@ if TYPE_CHECKING:
     Names = Mapping[str, tuple[str, str]]
     """Namespace and name of a pod, by its UID."""
 
-T = TypeVar("T")
-
 NEAR_CAP_PERCENT: Final = 95
 _MOST_REQUESTS: Final = 100
-"""Number of different requests for which room is judged; others show the scheduler's message."""
+"""Maximum number of different requests for which room is judged."""
 _ANY_POD: Final = ClusterPod({})
 """A pod that selects nothing."""
-_LONGEST_WHY: Final = 80
-"""Characters of the scheduler's message in a table."""
 
 
 class PodPhase(StrEnum):
-    """What a pod does."""
+    """Phase of a pod."""
 
     PENDING = "pending"
-    """No node yet."""
+    """It has no node yet."""
     WAITING = "waiting"
-    """A node, and no GPU yet."""
+    """It has a node, and no GPU yet."""
     STARTING = "starting"
     RUNNING = "running"
     ENDING = "ending"
@@ -54,85 +49,72 @@ class PodPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSums:
-    """Sums over GPUs. Of each figure what is known: None where it is known of no GPU."""
+    """Sums of known figures of GPUs; None if a figure is known of no GPU."""
 
-    nodes: int = 0
-    gpus: int = 0
-    usable_bytes: int = 0
-    promised_bytes: int | None = None
-    promised_gpus: int = 0
-    """Of so many GPUs that is known."""
-    used_bytes: int | None = None
-    used_gpus: int = 0
-    free_bytes: int | None = None
-    """What may still be promised, on healthy GPUs."""
-    largest_free_bytes: int | None = None
-    """On one GPU."""
-    unmanaged_bytes: int | None = None
-    pods: int = 0
+    nodes: int
+    gpus: int
+    usable_bytes: int
+    promised_bytes: int | None
+    promised_gpus: int
+    """Number of GPUs of which it is known."""
+    used_bytes: int | None
+    used_gpus: int
+    free_bytes: int | None
+    """Memory that can still be promised, on healthy GPUs."""
+    largest_free_bytes: int | None
+    """The same, on one GPU."""
+    unmanaged_bytes: int | None
+    pods: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodRow:
-    """One pod of the user's."""
+    """A pod that the user may list, with its figures."""
 
-    namespace: str
-    name: str
-    uid: str
-    node: str
-    """Empty while it is bound to none."""
+    pod: ClusterPod
     gpu_count: int
-    """So many it asks for, or was given."""
+    """Number of GPUs that it requests, or was given."""
     cap_bytes: int | None
-    """On each of its GPUs."""
+    """Cap per GPU."""
     held: tuple[tuple[str, PodFigures | None], ...]
-    """Its GPUs by UUID, with its figures there, None where none tell it; empty while it has none.
-    """
+    """UUIDs of its GPUs with its figures there, None if there are none yet."""
     phase: PodPhase
-    status: str
-    """As `kubectl get pods` says it."""
-    state: str
-    """The same for people, with what is to know besides."""
     why: str = ""
-    """Why it waits, as far as is known; of the scheduler its own sentence."""
-    created_s: float | None = None
-    """Unix time."""
-    kind: str = ""
-    workload: str = ""
+    """Reason why it waits, as far as it is known: may be the scheduler's message."""
 
     @property
     def figures(self) -> Sequence[PodFigures]:
-        """Its figures on those of its GPUs that tell them."""
+        """Its figures on those GPUs that report them."""
         return [one for _, one in self.held if one]
 
     @property
     def stops(self) -> int | None:
-        """How often something of it was stopped, as far as is known."""
+        """Number of its processes that were stopped."""
         return _largest(one.stops for one in self.figures)
 
     @property
     def used_bytes(self) -> int | None:
-        """What it holds on the GPU on which it holds most."""
+        """Used memory, on the GPU on which it uses most."""
         return _largest(one.used_bytes for one in self.figures)
 
     @property
     def peak_bytes(self) -> int | None:
-        """The most it held on one GPU."""
+        """Largest use of one GPU."""
         return _largest(one.peak_bytes for one in self.figures)
 
     @property
     def held_by(self) -> str:
-        """Who holds it to its cap, where it is held the least; empty where that is unknown."""
+        """Component that enforces its cap, on the GPU with the weakest; empty if unknown."""
         return held_by(self.figures)
 
     @property
     def idle_since_s(self) -> float | None:
-        """Unix time since when it did nothing on any of its GPUs; None where that is unknown."""
+        """Unix time since when it is idle on all of its GPUs; None if it is busy or unknown."""
         return idle_since(self.figures)
 
     @property
     def near_cap(self) -> bool:
-        """Whether it holds nearly all that it may, on one of its GPUs."""
+        """True if it uses nearly all of its cap on one of its GPUs."""
         return any(
             one.cap_bytes
             and one.used_bytes is not None
@@ -142,13 +124,13 @@ class PodRow:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it has no node yet, or no GPU."""
+        """True if it has no node yet, or no GPU."""
         return self.phase in (PodPhase.PENDING, PodPhase.WAITING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadRow:
-    """The pods of one Deployment, Job, or whatever made them."""
+    """Pods of one Deployment, Job or other owner."""
 
     namespace: str
     kind: str
@@ -156,15 +138,15 @@ class WorkloadRow:
     pods: int
     running: int
     waiting: int
-    """Pending, or bound without a GPU."""
+    """Pods without a node, or without a GPU."""
     cap_bytes: int | None
-    """Of a pod, per GPU; the largest of them."""
+    """Largest cap of a pod per GPU."""
     promised_bytes: int | None
-    """Over all of its pods that have GPUs."""
+    """Sum over all pods and their GPUs."""
     used_bytes: int | None
-    """Over all of its pods of which it is known."""
+    """Sum over all pods, as far as it is known."""
     peak_bytes: int | None
-    """The most that one of its pods held on one GPU."""
+    """Largest use of one GPU by one pod."""
     stops: int | None
 
 
@@ -175,32 +157,32 @@ class TopReport:
     at_s: float
     """Unix time."""
     namespace: str
-    """Whose pods; empty for all."""
+    """Namespace of the pods; empty for all."""
     amounts: GpuSums
-    """Of the nodes that are shared."""
+    """Sums over the nodes that are shared."""
     nodes: tuple[NodeFigures, ...] | None
-    """Each with its GPUs in order, without the figures that mean nothing there; None where they
+    """Nodes with their GPUs in order, without figures that have no meaning there; None if they
     could not be read."""
     pods: tuple[PodRow, ...] | None
     workloads: tuple[WorkloadRow, ...] | None
-    problems: tuple[Problem, ...] = ()
-    missing: tuple[str, ...] = ()
-    """A sentence for each thing that could not be read, and what to do."""
-    names: Names = field(default_factory=dict, repr=False)
-    """Of all pods that the user could list."""
-    indexes: Mapping[str, int] = field(default_factory=dict, repr=False)
-    """Of GPUs, by UUID."""
+    problems: tuple[Problem, ...]
+    missing: tuple[str, ...]
+    """Sentences about facts that could not be read, and their remedies."""
+    names: Names = field(repr=False)
+    """Names of all pods that the user may list."""
+    indexes: Mapping[str, int] = field(repr=False)
+    """Indexes of GPUs by UUID."""
 
     def age_s(self, node: NodeFigures) -> float:
-        """Return how old the figures of a node are."""
+        """Return the age of a node's figures in seconds."""
         return max(0.0, self.at_s - node.observed_s)
 
     def stale(self, node: NodeFigures) -> bool:
-        """Say whether the figures of a node are said to be old."""
+        """Return True if a node's figures are old."""
         return self.age_s(node) > STALE_S
 
     def name_of(self, uid: str) -> tuple[str, str]:
-        """Return namespace and name of a pod; empty for one that is not among the user's."""
+        """Return the namespace and name of a pod; empty if the user may not list it."""
         return self.names.get(uid, ("", ""))
 
 
@@ -212,106 +194,90 @@ def join(
     namespace: str = "",
     missing: Iterable[str] = (),
 ) -> TopReport:
-    """Return the report; None stands for what could not be read.
+    """Return the report; None stands for facts that could not be read.
 
-    Pods that are not managed give names to memory that nobody was promised, and have no row.
+    Pods that are not managed give names to unmanaged memory, and have no row.
     """
     nodes = nodes and with_newer_pods(nodes, pods or ())
-    rows = tuple(map(_node, nodes or ()))
-    shared = [row for row in rows if not row.not_shared]
-    report = TopReport(
+    found = sorted(map(_node, nodes or ()), key=lambda node: _natural(node.name))
+    shared = [node for node in found if not node.not_shared]
+    names = {pod.uid: (pod.namespace, pod.name) for pod in pods or ()}
+    rows = _pod_rows([pod for pod in pods or () if pod.managed], found, at_s)
+    problems = [
+        *find_gpu_problems(found, at_s, partial(_owner, names)),
+        *find_nodes_without_figures((row.pod.node for row in rows), found),
+    ]
+    return TopReport(
         at_s=at_s,
         namespace=namespace,
-        amounts=sums_of([gpu for row in shared for gpu in row.gpus], len(shared)),
-        nodes=None if nodes is None else tuple(sorted(rows, key=lambda row: _natural(row.name))),
-        pods=None,
-        workloads=None,
+        amounts=sums_of([gpu for node in shared for gpu in node.gpus], len(shared)),
+        nodes=None if nodes is None else tuple(found),
+        pods=None if pods is None else rows,
+        workloads=None if pods is None else _workloads(rows),
+        problems=tuple(sorted(problems, key=_gravity)),
         missing=tuple(missing),
-        names={pod.uid: (pod.namespace, pod.name) for pod in pods or ()},
-        indexes={gpu.uuid: gpu.index for row in rows for gpu in row.gpus},
-    )
-    pod_rows = _pod_rows([pod for pod in pods or () if pod.managed], report, rows)
-    return replace(
-        report,
-        pods=None if pods is None else pod_rows,
-        workloads=None if pods is None else _workloads(pod_rows),
-        problems=tuple(sorted(_problems(report, rows, pod_rows), key=_gravity)),
+        names=names,
+        indexes={gpu.uuid: gpu.index for node in found for gpu in node.gpus},
     )
 
 
 class Order(StrEnum):
-    """What comes first; what is not known comes last."""
+    """Figure by which rows are sorted, the largest first and unknown ones last."""
 
     NAME = "name"
     USED = "used"
     CAP = "cap"
-    """Of a GPU: what is promised."""
+    """For a GPU: promised memory."""
     PEAK = "peak"
-    """Of a GPU: what is used."""
+    """For a GPU: used memory."""
     FREE = "free"
-    """Of a pod: what it may still take."""
+    """For a pod: the unused part of its cap."""
     IDLE = "idle"
-    """Promised, and not used."""
+    """Memory that is promised and not used."""
 
 
 def ordered(report: TopReport, order: Order) -> TopReport:
-    """Return the report with the rows of its parts in an order."""
+    """Return the report with its rows in an order."""
     if order is Order.NAME:
         return report
-    nodes = [
-        replace(node, gpus=_by(node.gpus, lambda gpu: _of_place(gpu, order)))
-        for node in report.nodes or ()
-    ]
+
+    def rank(row: GpuFigures | GpuSums | PodRow | WorkloadRow) -> tuple[bool, int]:
+        value = _value(row, order)
+        return value is None, -(value or 0)
+
+    nodes = [replace(node, gpus=tuple(sorted(node.gpus, key=rank))) for node in report.nodes or ()]
+    nodes.sort(key=lambda node: rank(sums_of(node.gpus)))
     return replace(
         report,
-        nodes=report.nodes and _by(nodes, lambda node: _of_place(sums_of(node.gpus), order)),
-        pods=report.pods and _by(report.pods, lambda pod: _of_pods(pod, order)),
-        workloads=report.workloads and _by(report.workloads, lambda one: _of_pods(one, order)),
+        nodes=report.nodes and tuple(nodes),
+        pods=report.pods and tuple(sorted(report.pods, key=rank)),
+        workloads=report.workloads and tuple(sorted(report.workloads, key=rank)),
     )
 
 
-def _by(rows: Sequence[T], value: Callable[[T], int | None]) -> tuple[T, ...]:
-    def key(row: T) -> tuple[bool, int]:
-        found = value(row)
-        return found is None, -(found or 0)
-
-    return tuple(sorted(rows, key=key))
-
-
-def _of_place(row: GpuFigures | GpuSums, order: Order) -> int | None:
-    values = {
-        Order.CAP: row.promised_bytes,
-        Order.FREE: row.free_bytes,
-        Order.IDLE: _less(row.promised_bytes, row.used_bytes),
-    }
-    return values.get(order, row.used_bytes)
-
-
-def _of_pods(row: PodRow | WorkloadRow, order: Order) -> int | None:
-    values = {Order.CAP: row.cap_bytes, Order.PEAK: row.peak_bytes, Order.USED: row.used_bytes}
+def _value(row: GpuFigures | GpuSums | PodRow | WorkloadRow, order: Order) -> int | None:
+    used = row.used_bytes
     promised = row.cap_bytes if isinstance(row, PodRow) else row.promised_bytes
-    return values.get(order, _less(promised, row.used_bytes))
-
-
-def _less(one: int | None, other: int | None) -> int | None:
-    return None if one is None or other is None else one - other
+    unused = None if promised is None or used is None else promised - used
+    if isinstance(row, PodRow | WorkloadRow):
+        values = {Order.CAP: row.cap_bytes, Order.PEAK: row.peak_bytes, Order.FREE: unused}
+    else:
+        values = {Order.CAP: promised, Order.FREE: row.free_bytes}
+    return unused if order is Order.IDLE else values.get(order, used)
 
 
 def _node(node: NodeFigures) -> NodeFigures:
-    gpus = tuple(sorted(node.gpus, key=lambda gpu: gpu.index))
-    if node.not_shared:  # nobody is promised anything there, and nobody needs to be
-        gpus = tuple(
-            replace(gpu, promised_bytes=None, free_bytes=None, unmanaged={}) for gpu in gpus
-        )
+    gpus = sorted(node.gpus, key=lambda gpu: gpu.index)
+    if node.not_shared:  # no pod can be promised memory there
+        none: dict[str, Any] = {"promised_bytes": None, "free_bytes": None, "unmanaged": {}}
+        gpus = [replace(gpu, **none) for gpu in gpus]
     elif node.held:
-        gpus = tuple(
-            replace(gpu, free_bytes=gpu.free_bytes and min(0, gpu.free_bytes)) for gpu in gpus
-        )
-    return replace(node, gpus=gpus)
+        gpus = [replace(gpu, free_bytes=gpu.free_bytes and min(0, gpu.free_bytes)) for gpu in gpus]
+    return replace(node, gpus=tuple(gpus))
 
 
 def sums_of(gpus: Sequence[GpuFigures], nodes: int = 1) -> GpuSums:
-    """Return the sums over the GPUs of so many nodes."""
+    """Return the sums over the GPUs of `nodes` nodes."""
     free = [max(0, gpu.free_bytes) for gpu in gpus if gpu.free_bytes is not None and gpu.healthy]
     return GpuSums(
         nodes=nodes,
@@ -329,57 +295,43 @@ def sums_of(gpus: Sequence[GpuFigures], nodes: int = 1) -> GpuSums:
 
 
 def _pod_rows(
-    pods: Sequence[ClusterPod], report: TopReport, nodes: Sequence[NodeFigures]
+    pods: Sequence[ClusterPod], nodes: Sequence[NodeFigures], at_s: float
 ) -> tuple[PodRow, ...]:
     held: dict[str, list[tuple[str, PodFigures]]] = {pod.uid: [] for pod in pods}
     for node in nodes:
-        stale = report.stale(node)  # then pods may do something again
-        proves_no_sentry = report.age_s(node) > SENTRY_FRESH_S
+        age_s = at_s - node.observed_s
         for uuid, one in ((gpu.uuid, one) for gpu in node.gpus for one in gpu.pods):
             if one.uid in held:
-                known = replace(one, idle_since_s=None) if stale else one
-                if proves_no_sentry and one.held_by == HELD_BY_SENTRY:
+                # A pod of which old figures say that it is idle may be busy again.
+                known = replace(one, idle_since_s=None) if age_s > STALE_S else one
+                if age_s > SENTRY_FRESH_S and one.held_by == HELD_BY_SENTRY:
                     known = replace(known, held_by="")
                 held[one.uid].append((uuid, known))
-    room = _Room(nodes, report.at_s)
-    rows = [_pod(pod, held[pod.uid], room, report.at_s) for pod in pods]
-    return tuple(sorted(rows, key=lambda row: (row.namespace, _natural(row.name))))
+    room = _Room(nodes, at_s)
+    rows = [_pod(pod, held[pod.uid], room) for pod in pods]
+    return tuple(sorted(rows, key=lambda row: (row.pod.namespace, _natural(row.pod.name))))
 
 
-def _pod(
-    pod: ClusterPod, held: Sequence[tuple[str, PodFigures]], room: _Room, at_s: float
-) -> PodRow:
-    """Return a pod's row; where no figures name it yet, its GPUs are those of its annotation."""
+def _pod(pod: ClusterPod, held: Sequence[tuple[str, PodFigures]], room: _Room) -> PodRow:
+    """Return a pod's row; GPUs without figures of it yet are those of its annotation."""
     known = {uuid for uuid, _ in held}
     holds = [*held, *((uuid, None) for uuid in pod.gpus if uuid not in known)]
-    cap_bytes = max((one.cap_bytes for _, one in held), default=pod.asked_bytes)
     phase = _phase(pod, has_gpu=bool(holds))
-    why = ""
-    if phase is PodPhase.WAITING:
-        why = pod.waits
-    elif phase is PodPhase.PENDING:
+    why = pod.waits if phase is PodPhase.WAITING else ""
+    if phase is PodPhase.PENDING:
         why = room.why_pending(pod)
-    row = PodRow(
-        namespace=pod.namespace,
-        name=pod.name,
-        uid=pod.uid,
-        node=pod.node,
+    return PodRow(
+        pod=pod,
         gpu_count=len(holds) or pod.gpu_count,
-        cap_bytes=cap_bytes,
+        cap_bytes=max((one.cap_bytes for _, one in held), default=pod.asked_bytes),
         held=tuple(holds),
         phase=phase,
-        status=pod.status,
-        state="",
         why=why,
-        created_s=pod.created_s,
-        kind=pod.workload.kind,
-        workload=pod.workload.name,
     )
-    return replace(row, state=_state(row, at_s))
 
 
 def _phase(pod: ClusterPod, *, has_gpu: bool) -> PodPhase:
-    """Return what a pod does.
+    """Return the phase of a pod.
 
     | status | node | GPU | then |
     | --- | --- | --- | --- |
@@ -398,28 +350,8 @@ def _phase(pod: ClusterPod, *, has_gpu: bool) -> PodPhase:
     return PodPhase.RUNNING if pod.status == "Running" else PodPhase.STARTING
 
 
-def _state(row: PodRow, at_s: float) -> str:
-    """Say in words what a pod does, its trouble behind it."""
-    if row.is_waiting:
-        age = "" if row.created_s is None else span(at_s - row.created_s)
-        begun = f"pending {age}".rstrip()
-        if row.phase is PodPhase.WAITING:  # since its binding, whose time a table does not show
-            begun = "waits for a GPU" + (f" (created {age} ago)" if age else "")
-        why = row.why
-        if row.phase is PodPhase.PENDING:  # explain has all that the scheduler says
-            why = shorten(", ".join(scheduler_says(why)), _LONGEST_WHY, placeholder="...")
-        return f"{begun}: {why}" if why else begun
-    says_more = row.phase is PodPhase.STARTING and row.status != "Pending"
-    words = [row.status if says_more and row.status else row.phase.value]
-    if row.near_cap:
-        words.append("near its cap")
-    if row.stops:
-        words.append(f"{counted(row.stops, 'process')} stopped")
-    return ", ".join(words)
-
-
 class _Room:
-    """Whether pods without a node have room, by what they request."""
+    """Reasons why pods without a node have none, by their requests."""
 
     def __init__(self, nodes: Sequence[NodeFigures], at_s: float) -> None:
         self._nodes = [node for node in nodes if not (node.not_shared or node.held)]
@@ -427,29 +359,26 @@ class _Room:
         self._known: dict[Need, str] = {}
 
     def why_pending(self, pod: ClusterPod) -> str:
-        """Return why a pod has no node: what the scheduler says besides VRAM, else lack of room."""
+        """Return the scheduler's reasons besides VRAM; else that no node has room, if none has."""
         if others := other_reasons(pod.unscheduled):
             return ", ".join(others)
-        return self._lack(pod) or pod.unscheduled
-
-    def _lack(self, pod: ClusterPod) -> str:
-        """Return that its request fits nowhere; empty if it may fit, or nothing is known."""
         if pod.asked_bytes is None or not self._nodes:
-            return ""
+            return pod.unscheduled
         need = Need(pod.asked_bytes, pod.gpu_count)
         if need not in self._known and len(self._known) < _MOST_REQUESTS:
-            fits = find_fits(_ANY_POD, need, self._nodes, None, self._at_s)
-            found = find_no_room(need, fits)
+            found = find_no_room(need, find_fits(_ANY_POD, need, self._nodes, None, self._at_s))
             self._known[need] = found.message if found else ""
-        return self._known.get(need, "")
+        return self._known.get(need) or pod.unscheduled
 
 
-def _workloads(pods: Iterable[PodRow]) -> tuple[WorkloadRow, ...]:
+def _workloads(rows: Iterable[PodRow]) -> tuple[WorkloadRow, ...]:
     groups: dict[tuple[str, str, str], list[PodRow]] = defaultdict(list)
-    for pod in pods:
-        groups[pod.namespace, pod.kind or "Pod", pod.workload or pod.name].append(pod)
-    rows = [_workload(*key, group) for key, group in groups.items()]
-    return tuple(sorted(rows, key=lambda row: (row.namespace, row.kind, _natural(row.name))))
+    for row in rows:
+        pod = row.pod
+        kind, name = pod.workload.kind or "Pod", pod.workload.name or pod.name
+        groups[pod.namespace, kind, name].append(row)
+    found = [_workload(*key, group) for key, group in groups.items()]
+    return tuple(sorted(found, key=lambda row: (row.namespace, row.kind, _natural(row.name))))
 
 
 def _workload(namespace: str, kind: str, name: str, pods: Sequence[PodRow]) -> WorkloadRow:
@@ -471,19 +400,11 @@ def _workload(namespace: str, kind: str, name: str, pods: Sequence[PodRow]) -> W
     )
 
 
-def _problems(
-    report: TopReport, nodes: Sequence[NodeFigures], pods: Iterable[PodRow]
-) -> Iterator[Problem]:
-    yield from find_gpu_problems(nodes, report.at_s, lambda uid: _owner(report, uid))
-    yield from find_nodes_without_figures((pod.node for pod in pods), nodes)
-
-
-def _owner(report: TopReport, uid: str) -> str:
+def _owner(names: Names, uid: str) -> str:
     if not uid:
         return "processes of no pod"
-    namespace, name = report.name_of(uid)
-    if name:
-        return f"pod {namespace}/{name}, which has no cap"
+    if uid in names:
+        return f"pod {'/'.join(names[uid])}, which has no cap"
     return f"a pod without a cap (uid {uid}, none that you can list here)"
 
 

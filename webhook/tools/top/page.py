@@ -174,29 +174,29 @@ def _gpu_cells(node: NodeFigures, gpu: GpuFigures, report: TopReport) -> Cells:
     }
 
 
-def _waiting_cells(pod: PodRow, report: TopReport) -> Cells:
+def _waiting_cells(row: PodRow, report: TopReport) -> Cells:
     return {
-        "pod": _name(report, pod.namespace, pod.name),
-        "cap": texts.cap_of_pod(pod),
-        "since": texts.age(pod, report.at_s),
-        "node": pod.node or "-",
-        "why": pod.why or pod.status or "-",
+        "pod": _name(report, row.pod.namespace, row.pod.name),
+        "cap": texts.cap_of_pod(row),
+        "since": texts.since(row.pod.created_s, report),
+        "node": row.pod.node or "-",
+        "why": row.why or row.pod.status or "-",
     }
 
 
-def _placed_cells(pod: PodRow, report: TopReport) -> Cells:
-    known = pod.used_bytes is not None and pod.cap_bytes
+def _placed_cells(row: PodRow, report: TopReport) -> Cells:
+    used, cap = row.used_bytes, row.cap_bytes
     return {
-        "pod": _name(report, pod.namespace, pod.name),
-        "node": pod.node or "-",
-        "GPU": texts.gpu_numbers(pod, report),
-        "cap": texts.cap_of_pod(pod),
-        "used": texts.amount(pod.used_bytes),
-        "of it": f"{100 * (pod.used_bytes or 0) // (pod.cap_bytes or 1)}%" if known else "-",
-        "at most": texts.amount(pod.peak_bytes),
-        "held by": pod.held_by or "-",
-        "idle": texts.idle(pod, report.at_s),
-        "state": pod.state,
+        "pod": _name(report, row.pod.namespace, row.pod.name),
+        "node": row.pod.node or "-",
+        "GPU": texts.gpu_numbers(row, report),
+        "cap": texts.cap_of_pod(row),
+        "used": texts.amount(used),
+        "of it": f"{100 * used // cap}%" if used is not None and cap else "-",
+        "at most": texts.amount(row.peak_bytes),
+        "held by": row.held_by or "-",
+        "idle": texts.since(row.idle_since_s, report),
+        "state": texts.state(row, report),
     }
 
 

@@ -96,7 +96,7 @@ def _narrowed(report: TopReport, wanted: Wanted) -> TopReport:
     """Leave out the pods and workloads that were not asked for."""
     pods, workloads = report.pods, report.workloads
     if wanted.pod and pods is not None:
-        pods = tuple(pod for pod in pods if pod.name == wanted.pod)
+        pods = tuple(row for row in pods if row.pod.name == wanted.pod)
     if wanted.workload and workloads is not None:
         kind, _, name = wanted.workload.rpartition("/")
         workloads = tuple(

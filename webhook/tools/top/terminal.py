@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -26,16 +27,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from webhook.core.kinds.nodes import GpuFigures, NodeFigures
-    from webhook.tools.top.judge import GpuSums, PodRow, TopReport, WorkloadRow
+    from webhook.tools.snapshot.pod import ClusterPod
+    from webhook.tools.top.judge import GpuSums, TopReport, WorkloadRow
 
 T = TypeVar("T")
 
 MOST_GPU_LINES: Final = 40
 """Maximum number of GPUs that have a line each; for more GPUs, each node has one line."""
-_GPU_CELLS: Final = 4
-"""Width of a GPU's bar in the line of its node, in characters."""
-_LEAST_GPU_CELLS: Final = 2
-"""Minimum width of such a bar; without room for it, the node has one bar."""
+_GPU_BARS: Final = (4, 3, 2, 0)
+"""Widths of a GPU's bar in the line of its node, in characters; 0: the node has one bar."""
 _NODE_SHOWN: Final = 20
 """Characters of a node's name that have precedence over such bars."""
 _MOST_ALIKE: Final = 5
@@ -101,36 +101,64 @@ def _nodes(report: TopReport, term: Terminal) -> list[str]:
     if not report.nodes:
         return []
     if _has_node_lines(report, term):
-        return _node_lines(report, report.nodes, term)
-    rows = [(node, gpu) for node in report.nodes for gpu in node.gpus]
-    gpus = [gpu for _, gpu in rows]
+        columns_for = partial(_node_columns, report, term)
+        return _fitting(columns_for, term, _GPU_BARS, names=_NODE_SHOWN)
+    cells = (_WIDE_BAR,) if term.wide else _BARS
+    return _fitting(partial(_gpu_columns, report, term), term, cells)
 
-    def columns_for(cells: int) -> list[Column]:
-        bar = lettered_bar if term.wide else gpu_bar
-        columns = [
-            _node_column(rows, lambda row: row[0].name if row[1] is row[0].gpus[0] else ""),
-            _figures("GPU", gpus, lambda gpu: str(gpu.index)),
-            _column("PRODUCT", gpus, _product, least=_PRODUCT_LEAST, optional=2),
-            _bars([bar(gpu, cells, term.shades) for gpu in gpus], cells, term),
-            _figures("PROMISED", gpus, lambda gpu: texts.amount(gpu.promised_bytes)),
-            _figures("USED", gpus, lambda gpu: texts.amount(gpu.used_bytes)),
-            _figures("FREE", rows, lambda row: _free(*row)),
-            _figures("PODS", gpus, _number_of_pods),
-            _ages(report, [node for node, _ in rows], term, optional=3),
+
+def _has_node_lines(report: TopReport, term: Terminal) -> bool:
+    gpus = sum(len(node.gpus) for node in report.nodes or ())
+    return gpus > MOST_GPU_LINES and not term.wide
+
+
+def _gpu_columns(report: TopReport, term: Terminal, cells: int) -> list[Column]:
+    """Return a line for each GPU."""
+    rows = [(node, gpu) for node in report.nodes or () for gpu in node.gpus]
+    nodes, gpus = [node for node, _ in rows], [gpu for _, gpu in rows]
+    bar = lettered_bar if term.wide else gpu_bar
+    more, last = [], []
+    if term.wide:
+        more = [
+            _figures("UNMANAGED", gpus, lambda gpu: texts.amount(gpu.unmanaged_bytes)),
+            _figures("OTHER", gpus, lambda gpu: texts.amount(gpu.unattributed_bytes)),
+            _column("DRIVER LIMIT", nodes, _driver_limit),
         ]
-        if term.wide:
-            columns[-1:-1] = [
-                _figures("UNMANAGED", gpus, lambda gpu: texts.amount(gpu.unmanaged_bytes)),
-                _figures("OTHER", gpus, lambda gpu: texts.amount(gpu.unattributed_bytes)),
-                _column("DRIVER LIMIT", rows, lambda row: _driver_limit(row[0])),
-            ]
-            columns += [
-                _column("UUID", gpus, lambda gpu: gpu.uuid),
-                _column("WHO", gpus, lambda gpu: _pods_by_letter(gpu, report)),
-            ]
-        return columns
+        last = [
+            _column("UUID", gpus, lambda gpu: gpu.uuid),
+            _column("WHO", gpus, lambda gpu: _pods_by_letter(gpu, report)),
+        ]
+    return [
+        _node_column(rows, lambda row: row[0].name if row[1] is row[0].gpus[0] else ""),
+        _figures("GPU", gpus, lambda gpu: str(gpu.index)),
+        _column("PRODUCT", gpus, _product, least=_PRODUCT_LEAST, optional=2),
+        _bars(_bar_title(cells, term), [bar(gpu, cells, term.shades) for gpu in gpus], term),
+        *_amounts(rows),
+        _figures("PODS", gpus, _number_of_pods),
+        *more,
+        _ages(report, nodes, term, optional=3),
+        *last,
+    ]
 
-    return _fitting(columns_for, term, (_WIDE_BAR,) if term.wide else _BARS)
+
+def _node_columns(report: TopReport, term: Terminal, cells: int) -> list[Column]:
+    """Return a line for each node, with a short bar for each of its GPUs if there is room."""
+    nodes = report.nodes or ()
+    rows = [(node, sums_of(node.gpus)) for node in nodes]
+    sums = [one for _, one in rows]
+    bars = [" ".join(gpu_bar(gpu, cells, term.shades) for gpu in node.gpus) for node in nodes]
+    if not cells:
+        bars = [gpu_bar(one, _BARS[-2], term.shades) for one in sums]
+    return [
+        _node_column(nodes, lambda node: node.name),
+        _figures("GPUS", nodes, lambda node: str(len(node.gpus)), 2),
+        _column("PRODUCT", nodes, _products, least=_PRODUCT_LEAST, optional=5),
+        _bars(_bar_title(max(map(len, bars)), term), bars, term),
+        *_amounts(rows),
+        _figures("LARGEST", sums, lambda one: texts.amount(one.largest_free_bytes, down=True), 4),
+        _figures("PODS", sums, lambda one: str(one.pods), 3),
+        _ages(report, nodes, term, optional=1),
+    ]
 
 
 def _column(title: str, rows: Sequence[T], text: Callable[[T], str], **options: Any) -> Column:
@@ -147,11 +175,16 @@ def _node_column(rows: Sequence[T], text: Callable[[T], str], optional: int = 0)
     return _column("NODE", rows, text, least=_NODE_LEAST, optional=optional)
 
 
-def _bars(bars: Sequence[str], cells: int, term: Terminal) -> Column:
-    def style(text: str, _: int) -> str:
-        return _painted(text, term)
+def _amounts(rows: Sequence[tuple[NodeFigures, GpuFigures | GpuSums]]) -> list[Column]:
+    return [
+        _figures("PROMISED", rows, lambda row: texts.amount(row[1].promised_bytes)),
+        _figures("USED", rows, lambda row: texts.amount(row[1].used_bytes)),
+        _figures("FREE", rows, lambda row: _free(*row)),
+    ]
 
-    return Column(title=_bar_title(cells, term), texts=bars, bars=True, style=style)
+
+def _bars(title: str, bars: Sequence[str], term: Terminal) -> Column:
+    return Column(title=title, texts=bars, bars=True, style=lambda bar, _: _painted(bar, term))
 
 
 def _ages(report: TopReport, nodes: Sequence[NodeFigures], term: Terminal, optional: int) -> Column:
@@ -166,60 +199,23 @@ def _ages(report: TopReport, nodes: Sequence[NodeFigures], term: Terminal, optio
     return _column("SEEN", nodes, age, optional=optional, style=style)
 
 
-def _has_node_lines(report: TopReport, term: Terminal) -> bool:
-    gpus = sum(len(node.gpus) for node in report.nodes or ())
-    return gpus > MOST_GPU_LINES and not term.wide
-
-
-def _node_lines(report: TopReport, nodes: Sequence[NodeFigures], term: Terminal) -> list[str]:
-    """Return a line for each node, with a short bar for each of its GPUs if there is room."""
-    rows = [(node, sums_of(node.gpus)) for node in nodes]
-    sums = [one for _, one in rows]
-
-    def columns_for(cells: int) -> list[Column]:
-        if cells < _LEAST_GPU_CELLS:
-            bars = [gpu_bar(one, _BARS[-2], term.shades) for one in sums]
-        else:
-            bars = [
-                " ".join(gpu_bar(gpu, cells, term.shades) for gpu in node.gpus) for node in nodes
-            ]
-        return [
-            _node_column(nodes, lambda node: node.name),
-            _figures("GPUS", nodes, lambda node: str(len(node.gpus)), 2),
-            _column("PRODUCT", nodes, _products, least=_PRODUCT_LEAST, optional=5),
-            _bars(bars, max(map(len, bars)), term),
-            _figures("PROMISED", sums, lambda one: texts.amount(one.promised_bytes)),
-            _figures("USED", sums, lambda one: texts.amount(one.used_bytes)),
-            _figures("FREE", rows, lambda row: _free(*row)),
-            _figures(
-                "LARGEST", sums, lambda one: texts.amount(one.largest_free_bytes, down=True), 4
-            ),
-            _figures("PODS", sums, lambda one: str(one.pods), 3),
-            _ages(report, nodes, term, optional=1),
-        ]
-
-    for cells in range(_GPU_CELLS, _LEAST_GPU_CELLS - 2, -1):
-        columns = columns_for(cells)
-        needed = [one for one in columns if not one.optional]
-        if fits(needed, term.width, names=_NODE_SHOWN):
-            break
-    return _titled(table(columns, term.width, term.dots), term)
-
-
 def _fitting(
-    columns_for: Callable[[int], list[Column]], term: Terminal, sizes: Sequence[int]
+    columns_for: Callable[[int], list[Column]],
+    term: Terminal,
+    sizes: Sequence[int],
+    names: int | None = None,
 ) -> list[str]:
-    """Return a table with the largest bars for which no text is cut, or with the smallest."""
+    """Return a table with the largest bars for which no text is cut, or with the smallest.
+
+    `names`: names may be cut to this number of characters, and optional columns be left out.
+    """
     width = None if term.wide else term.width
     for cells in sizes:
         columns = columns_for(cells)
-        if fits(columns, width):
+        if fits([one for one in columns if not (names and one.optional)], width, names=names):
             break
-    return _titled(table(columns, width, term.dots), term)
-
-
-def _titled(drawn: list[str], term: Terminal) -> list[str]:
-    return [term.paint(drawn[0], _BOLD), *drawn[1:]]
+    titles, *rows = table(columns, width, term.dots)
+    return [term.paint(titles, _BOLD), *rows]
 
 
 def _pods(report: TopReport, term: Terminal) -> list[str]:
@@ -227,43 +223,46 @@ def _pods(report: TopReport, term: Terminal) -> list[str]:
         return []
     if not report.pods:
         return _no_pods(report)
-    pods = report.pods
-    held_by = _column("HELD BY", pods, lambda pod: pod.held_by or "-")
-    idle = _figures("IDLE", pods, lambda pod: texts.idle(pod, report.at_s))
-    more = [one for one in (held_by, idle) if term.wide or {*one.texts} != {"-"}]
+    rows = report.pods
+    pods = [row.pod for row in rows]
 
     def style_of_use(text: str, number: int) -> str:
-        return term.paint(text, _YELLOW) if pods[number].near_cap else _painted(text, term)
+        return term.paint(text, _YELLOW) if rows[number].near_cap else _painted(text, term)
 
     def style_of_state(text: str, number: int) -> str:
-        pod = pods[number]
-        alarms = pod.is_waiting or pod.near_cap or pod.stops
+        row = rows[number]
+        alarms = row.is_waiting or row.near_cap or row.stops
         return term.paint(text, _YELLOW) if alarms else text
 
+    held_by = _column("HELD BY", rows, lambda row: row.held_by or "-")
+    idle = _figures("IDLE", rows, lambda row: texts.since(row.idle_since_s, report))
+    more = [one for one in (held_by, idle) if term.wide or {*one.texts} != {"-"}]
     options = {"least": _STATE_LEAST, "at_end": True, "style": style_of_state}
-    state = _column("STATE", pods, lambda pod: pod.state, **options)
+    last = [_column("STATE", rows, lambda row: texts.state(row, report), **options)]
+    if term.wide:
+        more = [
+            _figures("STOPS", rows, lambda row: _number(row.stops)),
+            _figures("AGE", pods, lambda pod: texts.since(pod.created_s, report)),
+            *more,
+        ]
+        last = [
+            _column("WORKLOAD", pods, lambda pod: str(pod.workload) if pod.workload.name else "-"),
+            _column("UID", pods, lambda pod: pod.uid),
+            *last,
+        ]
 
     def columns_for(cells: int) -> list[Column]:
-        used = [_use(pod.used_bytes, pod.cap_bytes, cells, term) for pod in pods]
-        columns = [
+        used = [_use(row.used_bytes, row.cap_bytes, cells, term) for row in rows]
+        return [
             *_name_columns("POD", report, pods, [pod.name for pod in pods]),
             _node_column(pods, lambda pod: pod.node or "-", optional=1),
-            _column("GPU", pods, lambda pod: texts.gpu_numbers(pod, report), least=3, optional=2),
-            _figures("CAP", pods, texts.cap_of_pod),
+            _column("GPU", rows, lambda row: texts.gpu_numbers(row, report), least=3, optional=2),
+            _figures("CAP", rows, texts.cap_of_pod),
             Column(title="USED OF CAP", texts=used, bars=True, style=style_of_use),
-            _figures("PEAK", pods, lambda pod: texts.amount(pod.peak_bytes), 3),
+            _figures("PEAK", rows, lambda row: texts.amount(row.peak_bytes), 3),
+            *more,
+            *last,
         ]
-        if term.wide:
-            columns += [
-                _figures("STOPS", pods, lambda pod: _number(pod.stops)),
-                _figures("AGE", pods, lambda pod: texts.age(pod, report.at_s)),
-                *more,
-                _column("WORKLOAD", pods, _workload_of),
-                _column("UID", pods, lambda pod: pod.uid),
-            ]
-        else:
-            columns += more
-        return [*columns, state]
 
     while more and not (term.wide or fits(columns_for(_CAP_BARS[-1]), term.width)):
         more.pop()
@@ -271,7 +270,7 @@ def _pods(report: TopReport, term: Terminal) -> list[str]:
 
 
 def _name_columns(
-    title: str, report: TopReport, rows: Sequence[PodRow | WorkloadRow], names: list[str]
+    title: str, report: TopReport, rows: Sequence[ClusterPod | WorkloadRow], names: list[str]
 ) -> list[Column]:
     """Return the columns that name a row; a namespace column if there are several."""
     if report.namespace:
@@ -295,9 +294,6 @@ def _workloads(report: TopReport, term: Terminal) -> list[str]:
     rows = report.workloads
     names = [f"{row.kind}/{row.name}" for row in rows]
 
-    def style(text: str, _: int) -> str:
-        return _painted(text, term)
-
     def columns_for(cells: int) -> list[Column]:
         used = [_use(row.used_bytes, row.promised_bytes, cells, term) for row in rows]
         return [
@@ -307,7 +303,7 @@ def _workloads(report: TopReport, term: Terminal) -> list[str]:
             _figures("WAITING", rows, lambda row: str(row.waiting), 1),
             _figures("CAP", rows, lambda row: texts.cap(row.cap_bytes), 3),
             _figures("PROMISED", rows, lambda row: texts.amount(row.promised_bytes)),
-            Column(title="USED OF PROMISED", texts=used, bars=True, style=style),
+            _bars("USED OF PROMISED", used, term),
             _figures("PEAK", rows, lambda row: texts.amount(row.peak_bytes)),
             _figures("STOPS", rows, lambda row: _number(row.stops), 4),
         ]
@@ -320,7 +316,7 @@ def _tail(report: TopReport, term: Terminal, parts: Sequence[str]) -> list[str]:
     painted = _wrapped([f"! {sentence}" for sentence in report.missing], term)
     problems = report.problems
     if "nodes" not in parts:  # only those of these pods' nodes
-        nodes = {pod.node for pod in report.pods or ()}
+        nodes = {row.pod.node for row in report.pods or ()}
         problems = tuple(one for one in problems if one.subject.name.partition("/")[0] in nodes)
     for code, group in groupby(problems, key=lambda one: one.code):
         alike = list(group)
@@ -329,7 +325,7 @@ def _tail(report: TopReport, term: Terminal, parts: Sequence[str]) -> list[str]:
             sentences.append(f"! {len(alike) - _MOST_ALIKE:,} more: {_MORE[code]}")
         painted += _wrapped(sentences, term)
         painted += [f"  {alike[0].fix}"] if alike[0].fix else []
-    waiting = [pod for pod in report.pods or () if pod.is_waiting]
+    waiting = [row.pod for row in report.pods or () if row.is_waiting]
     if "pods" in parts and waiting:
         pod = f"{waiting[0].name} -n {waiting[0].namespace}"
         painted.append(clean(f"why a pod waits: {term.command} explain {pod}"))
@@ -434,7 +430,3 @@ def _pods_by_letter(gpu: GpuFigures, report: TopReport) -> str:
         f"{letter_of(number)}={report.name_of(pod.uid)[1] or '*'}"
         for number, pod in enumerate(gpu.pods)
     )
-
-
-def _workload_of(pod: PodRow) -> str:
-    return f"{pod.kind}/{pod.workload}" if pod.workload else "-"

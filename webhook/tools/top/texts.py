@@ -1,11 +1,14 @@
-"""Texts of figures and problems that the terminal and the page have in common."""
+"""Texts of figures, pods and problems that the terminal and the page have in common."""
 
 from __future__ import annotations
 
+from textwrap import shorten
 from typing import TYPE_CHECKING, Final
 
 from webhook.core import words
 from webhook.core.kinds.nodes import GpuFigures
+from webhook.tools.snapshot.pod import scheduler_says
+from webhook.tools.top.judge import PodPhase
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,6 +19,8 @@ if TYPE_CHECKING:
 _NODES_NAMED: Final = 5
 _UUID_SHOWN: Final = 12
 """Number of characters of a UUID."""
+_LONGEST_WHY: Final = 80
+"""Maximum number of characters of the scheduler's message."""
 
 
 def totals(sums: GpuSums) -> str:
@@ -88,11 +93,26 @@ def gpu_numbers(pod: PodRow, report: TopReport) -> str:
     return ",".join([*map(str, known), *rest]) or "-"
 
 
-def age(pod: PodRow, at_s: float) -> str:
-    """Return the time since a pod was created."""
-    return "-" if pod.created_s is None else words.span(at_s - pod.created_s)
+def since(began_s: float | None, report: TopReport, otherwise: str = "-") -> str:
+    """Return the time from a Unix time until the report, which may be unknown."""
+    return otherwise if began_s is None else words.span(report.at_s - began_s)
 
 
-def idle(pod: PodRow, at_s: float) -> str:
-    """Return the time for which a pod has been idle; a dash if it is busy or that is unknown."""
-    return "-" if pod.idle_since_s is None else words.span(at_s - pod.idle_since_s)
+def state(row: PodRow, report: TopReport) -> str:
+    """Return the phase of a pod, and the reason why it waits or its trouble."""
+    if row.is_waiting:
+        age = since(row.pod.created_s, report, "")
+        begun, why = f"pending {age}".rstrip(), row.why
+        if row.phase is PodPhase.WAITING:  # since its binding, the time of which is unknown
+            begun = "waits for a GPU" + (f" (created {age} ago)" if age else "")
+        else:  # `explain` shows the whole message of the scheduler
+            why = shorten(", ".join(scheduler_says(why)), _LONGEST_WHY, placeholder="...")
+        return f"{begun}: {why}" if why else begun
+    status = row.pod.status
+    says_more = row.phase is PodPhase.STARTING and status != "Pending"
+    said = [status if says_more and status else row.phase.value]
+    if row.near_cap:
+        said.append("near its cap")
+    if row.stops:
+        said.append(f"{words.counted(row.stops, 'process')} stopped")
+    return ", ".join(said)
