@@ -24,7 +24,7 @@ def cluster():
 
 
 RIGHTS = {
-    "list nodes": ("", "", {*OF_NODES, "figures"}),
+    "list nodes": ("", "", OF_NODES),
     "list mutatingwebhookconfigurations": (
         "list webhook configurations", "", {"registration", "bind-path", "ca-bundle"},
     ),

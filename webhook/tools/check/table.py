@@ -108,8 +108,8 @@ GROUPS: Final[dict[str, tuple[Check, ...]]] = {
         Check(
             "runtime-class", "NVIDIA's runtime is available", nodes.judge_runtime_class, When.BOTH
         ),
-        Check("taints", "pods of the policy tolerate their taints", nodes.judge_taints, When.BOTH),
         Check("sharing", "their GPUs are shared", nodes.judge_sharing, When.BOTH),
+        Check("figures", "sentries write figures of them", installation.judge_figures),
         Check(
             "whole-gpu-pods",
             "no pod has whole GPUs of a node that is shared",
@@ -118,15 +118,16 @@ GROUPS: Final[dict[str, tuple[Check, ...]]] = {
         ),
         Check("gpu-health", "their GPUs are healthy", nodes.judge_gpu_health, When.INSTALLED),
         Check(
-            "enforcement",
-            "caps are enforced there as the policy wants it",
-            nodes.judge_enforcement,
-            When.INSTALLED,
-        ),
-        Check(
             "device-names",
             "container runtimes resolve names of their GPUs",
             nodes.judge_device_names,
+            When.INSTALLED,
+        ),
+        Check("taints", "pods of the policy tolerate their taints", nodes.judge_taints, When.BOTH),
+        Check(
+            "enforcement",
+            "caps are enforced there as the policy wants it",
+            nodes.judge_enforcement,
             When.INSTALLED,
         ),
     ),
@@ -160,7 +161,6 @@ GROUPS: Final[dict[str, tuple[Check, ...]]] = {
             "agents, sentries and limiters are ready",
             installation.judge_daemon_sets,
         ),
-        Check("figures", "sentries write figures of their nodes", installation.judge_figures),
         Check("driver-limits", "drivers hold caps", installation.judge_driver_limits),
         Check(
             "sidecar-image", "the sidecar's image can be pulled", installation.judge_sidecar_image
@@ -174,7 +174,10 @@ GROUPS: Final[dict[str, tuple[Check, ...]]] = {
         Check("quotas", "quotas of VRAM are counted", admission.judge_quotas),
     ),
 }
-"""All checks, in the order in which they are made and shown."""
+"""All checks, in the order in which they are made and shown.
+
+Lists of nodes and pods are read before policy and certificate: their pages are the largest objects.
+"""
 
 
 def run(facts: Installation) -> list[CheckOutcome]:
