@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,6 @@ from webhook.tools.snapshot.release import read_policy, read_scope
 
 if TYPE_CHECKING:
     from webhook.core.admission.decide import Decision
-    from webhook.core.policy.values import Action
     from webhook.tools.snapshot.cluster import ClusterSnapshot
     from webhook.tools.snapshot.facts import DryRunAnswer
     from webhook.tools.snapshot.pod import ClusterPod
@@ -25,37 +25,29 @@ if TYPE_CHECKING:
 
 def judge_recreation(
     snapshot: ClusterSnapshot, pod: ClusterPod
-) -> tuple[DryRunAnswer | None, tuple[Decision, Action | None] | None, bool]:
-    """Return a dry run, the decision of the policy with its rule's action, and whether exempt.
+) -> tuple[DryRunAnswer | None, Decision | None, bool]:
+    """Return a dry run, the decision of the policy, and True if the webhook exempts the namespace.
 
     None for what cannot be tried or read, and if the rule depends on labels that are unknown.
     """
-    kube, namespace = snapshot.kube, snapshot.namespace
+    kube, namespace, created = snapshot.kube, snapshot.namespace, pod.as_created()
     trial = snapshot.attempt(
-        partial(snapshot.try_create, namespace, pod.name, pod.as_created()),
+        partial(snapshot.try_create, namespace, pod.name, created),
         "whether a pod like it gets its GPU memory",
     )
     scope = snapshot.attempt(lambda: asking("list webhooks", lambda: read_scope(kube)))
     release = scope.release if scope else DEFAULT_NAMESPACE
     policy = None
-    try:
+    with suppress(PolicyInvalidError):
         read_it = partial(asking, "get configmaps", partial(read_policy, kube, release))
-        found = snapshot.attempt(read_it)
-        policy = found[0] if found else None
-    except PolicyInvalidError:
-        pass
-    keys = (scope.labels if scope else frozenset()) | (
-        policy.namespace_labels if policy else frozenset()
-    )
+        policy = snapshot.attempt(read_it)
+    keys = {*(scope.labels if scope else ()), *(policy.namespace_labels if policy else ())}
     read = partial(asking, "get namespaces", lambda: read_labels(kube, namespace, keys))
     labels = (snapshot.attempt(read) if keys else None) or {}
     exempt = scope is not None and scope.exempts(namespace, labels.get(namespace))
-    if policy is None:
-        return trial, None, exempt
-    creation = creation_of(pod.as_created(), pod.namespace)
-    try:
-        decision = decide_anew(creation, policy, Cluster(namespaces=labels), Phase.MUTATE)
-    except NamespaceUnknownError:
-        return trial, None, exempt
-    action = next((rule.action for rule in policy.rules if rule.name == decision.rule), None)
-    return trial, (decision, action), exempt
+    decision = None
+    if policy:
+        creation, cluster = creation_of(created, namespace), Cluster(namespaces=labels)
+        with suppress(NamespaceUnknownError):
+            decision = decide_anew(creation, policy, cluster, Phase.MUTATE)
+    return trial, decision, exempt

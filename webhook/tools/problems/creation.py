@@ -11,7 +11,6 @@ from webhook.core.pod.fields import as_objects, part
 from webhook.core.pod.findings import GUIDANCE, SEPARATOR, MalformedObjectError, Reason, quoted
 from webhook.core.pod.foreign import FOREIGN_RESOURCES
 from webhook.core.pod.views import read_pod
-from webhook.core.policy.values import Action
 from webhook.core.words import named
 from webhook.names import (
     API_GROUP,
@@ -148,15 +147,15 @@ def find_foreign_requests(pod: ClusterPod) -> Iterator[Problem]:
 def find_not_mutated(
     pod: ClusterPod,
     trial: DryRunAnswer | None,
-    decision: tuple[Decision, Action | None] | None,
+    decision: Decision | None,
     *,
     exempt: bool,
 ) -> Iterator[Problem]:
     """Yield why a pod that requests VRAM has none.
 
     `trial` is a dry run of a pod like it, None if impossible; `decision` that of the policy in
-    force with the action of its rule, None if the policy cannot be read; `exempt` whether the
-    webhook configuration leaves its namespace out.
+    force, None if the policy cannot be read; `exempt` whether the webhook configuration leaves its
+    namespace out.
 
     | a pod like it, tried | policy, for its namespace | the cause |
     | --- | --- | --- |
@@ -190,7 +189,7 @@ def find_not_mutated(
     elif exempt:
         yield _not_asked(pod)
     elif decision:
-        yield from _by_rule(pod, *decision, tried=tried)
+        yield from _by_rule(pod, decision, tried=tried)
     elif tried and warned_by_us:
         detail = f"the policy only warns here (action Warn): {_TRIED} stays without GPU memory"
         yield Problem(Code.NOT_IN_FORCE, Severity.INFO, detail)
@@ -210,25 +209,22 @@ def find_not_mutated(
         yield from _malformed_demand(pod)
 
 
-def _by_rule(
-    pod: ClusterPod, decision: Decision, action: Action | None, *, tried: bool
-) -> Iterator[Problem]:
+def _by_rule(pod: ClusterPod, decision: Decision, *, tried: bool) -> Iterator[Problem]:
     """Yield the policy's decision for a pod; `tried`: one like it was created and not mutated."""
     rule, wrong = f"rule {quoted(decision.rule)}", [*find_violations(decision)][:_MOST_SHOWN]
-    effects = {
-        None: "no rule of the policy matches it, so it is left alone",
-        Action.IGNORE: f"{rule} has action Ignore: it leaves such pods alone",
-        Action.AUDIT: f"{rule} has action Audit: it only records, so what the pod asks for has no "
-        "effect yet",
-        Action.WARN: f"{rule} has action Warn: it says what is wrong with a pod, and lets it run "
-        "without GPU memory",
-    }
-    if action in {None, Action.IGNORE}:
-        yield Problem(Code.NOT_IN_FORCE, Severity.WARNING, effects[action], _ASK)
-    elif action is Action.AUDIT or (action is Action.WARN and wrong):
+    if decision.skip:
+        detail = f"{rule} has action Ignore: it leaves such pods alone"
+        if not decision.rule:
+            detail = "no rule of the policy matches it, so it is left alone"
+        yield Problem(Code.NOT_IN_FORCE, Severity.WARNING, detail, _ASK)
+    elif decision.silent:
+        detail = f"{rule} has action Audit: it only records, so what the pod asks for has no "
         fix = "nothing yet; once your platform team changes that, create the pod again"
-        fix = fix if action is Action.AUDIT else ""
-        yield Problem(Code.NOT_IN_FORCE, Severity.INFO, effects[action], fix)
+        yield Problem(Code.NOT_IN_FORCE, Severity.INFO, f"{detail}effect yet", fix)
+        yield from wrong
+    elif decision.allowed and wrong:
+        detail = f"{rule} has action Warn: it says what is wrong with a pod, and lets it run "
+        yield Problem(Code.NOT_IN_FORCE, Severity.INFO, f"{detail}without GPU memory")
         yield from wrong
     elif tried:
         yield _not_asked(pod)

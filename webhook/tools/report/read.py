@@ -134,7 +134,7 @@ def choose_policy(kube: Kube, path: Path | None, release: str) -> tuple[Policy, 
             f"there is no policy in force: namespace {release} has no ConfigMap {POLICIES}; name "
             "the namespace of the release with --release, or a policy with --policy"
         )
-    return found
+    return found, f"{release}/{POLICIES}"
 
 
 def _read_counters(kube: Kube, release: str) -> list[ReplicaCounts]:

@@ -43,7 +43,7 @@ from webhook.tools.snapshot.release import (
     Scope,
     own_configurations,
     read_policy,
-    scope_of,
+    read_scope,
 )
 
 if TYPE_CHECKING:
@@ -405,7 +405,7 @@ class Installation(ClusterFacts):
                 why = "this command and the release are of different versions, and read policies "
                 raise FactUnavailable(f"{why}differently") from error
             return error
-        return found and found[0]
+        return found
 
     @property
     def policy(self) -> Policy:
@@ -476,7 +476,7 @@ class Installation(ClusterFacts):
     @fact("list webhook configurations")
     def scope(self) -> Scope:
         """Namespaces that the webhook configuration covers."""
-        return scope_of(own_configurations(self.kube, MUTATING)) or Scope()
+        return read_scope(self.kube) or Scope()
 
     @fact("list resourcequotas in all namespaces")
     def quotas(self) -> list[ClusterObject]:

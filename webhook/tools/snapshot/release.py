@@ -20,7 +20,7 @@ from webhook.options import default_enforcer_image
 from webhook.tools.snapshot.objects import holds
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from webhook.adapters.kube.client import Kube
     from webhook.core.pod.fields import Json
@@ -75,11 +75,7 @@ def own_configurations(kube: Kube, kind: str) -> list[Json]:
 
 def read_scope(kube: Kube) -> Scope | None:
     """Return the scope of our webhook configuration; None if there is none; raises KubeError."""
-    return scope_of(own_configurations(kube, "MutatingWebhookConfiguration"))
-
-
-def scope_of(found: Sequence[Json]) -> Scope | None:
-    """Return the scope of our webhook configurations; None if there is none."""
+    found = own_configurations(kube, "MutatingWebhookConfiguration")
     if not found:
         return None
     hooks = as_objects(found[-1].get("webhooks"))
@@ -109,10 +105,8 @@ def usual_scope(release: str = DEFAULT_NAMESPACE) -> Scope:
     return Scope(names=(*first.match.namespaces, release, SENTRY_NAMESPACE), release=release)
 
 
-def read_policy(
-    kube: Kube, release: str, enforcer_image: str | None = None
-) -> tuple[Policy, str] | None:
-    """Return the policy in force and where it is from; None if a namespace has none.
+def read_policy(kube: Kube, release: str, enforcer_image: str | None = None) -> Policy | None:
+    """Return the policy in force; None if a namespace has none.
 
     `enforcer_image` is part of the policy's digest; None for the command's default.
     Raises PolicyInvalidError, KubeError.
@@ -122,6 +116,5 @@ def read_policy(
     texts = {str(name): text for name, text in data.items() if isinstance(text, str)}
     if not texts:
         return None
-    where = f"{release}/{POLICIES}"
     image = default_enforcer_image() if enforcer_image is None else enforcer_image
-    return load_config_map(texts, where, enforcer_image=image), where
+    return load_config_map(texts, f"{release}/{POLICIES}", enforcer_image=image)

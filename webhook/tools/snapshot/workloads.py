@@ -23,10 +23,11 @@ from webhook.tools.snapshot.kinds import (
     WorkloadKind,
 )
 from webhook.tools.snapshot.objects import ClusterObject, FactUnavailable
-from webhook.tools.snapshot.pod import ClusterPod
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from webhook.tools.snapshot.pod import ClusterPod
 
     Json = dict[str, Any]
 
@@ -66,11 +67,6 @@ class WorkloadState:
     """State of a Job that creates no more pods: `is complete: 1 pod succeeded, 0 failed`."""
     failed: str = ""
     """Reason why a Job has failed; empty if it has not."""
-
-    @property
-    def template(self) -> ClusterPod:
-        """The template of its pods as a pod; an empty one if it was not read."""
-        return ClusterPod(ClusterObject(self.raw or {}).part("spec", "template"))
 
 
 class CreationFailure(NamedTuple):
