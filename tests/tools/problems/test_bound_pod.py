@@ -7,7 +7,6 @@ import pytest
 from tests.support.clusters import GIB, NOW_S, a_gpu, a_node, a_pod, held
 from tests.tools.situations.scenes import log_line
 from webhook.core.enforcement.termination_message import TerminationMessage, write_message
-from webhook.core.placement.assignments import read_pod_state
 from webhook.tools.explain.notes import bound_notes
 from webhook.tools.problems.bound_pod import BoundPod, find_reports, find_stops
 from webhook.tools.problems.enforcer_log import read_log
@@ -20,10 +19,7 @@ def bound(lines=(), message="", *, node=None, status=None):
     status = {"initContainerStatuses": [sidecar]} | (status or {})
     pod = ClusterPod(a_pod("p", "8Gi", node="n1", gpus="GPU-n1-0", status=status))
     nodes = [node] if node else None
-    return BoundPod(
-        pod=pod, state=read_pod_state(pod.raw), log=read_log(lines, message), nodes=nodes,
-        now_s=NOW_S,
-    )  # fmt: skip
+    return BoundPod(pod=pod, log=read_log(lines, message), nodes=nodes, now_s=NOW_S)
 
 
 STOPS = [

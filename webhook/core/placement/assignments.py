@@ -50,7 +50,13 @@ from webhook.core.pod.quantity import MIB
 from webhook.core.pod.views import Pod, read_pod
 from webhook.core.pod.whole import has_ended
 from webhook.core.words import MAX_BYTES
-from webhook.names import GPU_WAITS_ANNOTATION, LONGEST_LABEL, LONGEST_NAME, LONGEST_PAIR
+from webhook.names import (
+    GPU_ANNOTATION,
+    GPU_WAITS_ANNOTATION,
+    LONGEST_LABEL,
+    LONGEST_NAME,
+    LONGEST_PAIR,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -188,7 +194,8 @@ def read_pod_state(raw: Json, asked: Callable[[], Iterable[str]] = tuple) -> Pod
         hold, admission = read_terms(pod, need.memory_bytes, asked) if need else (None, None)
     except MalformedObjectError:
         return PodState(uid=uid, name=name, need=None, finished=finished)
-    uuids = tuple(map(intern, named_gpus(pod)))  # many pods have the same, and the same node
+    # Many pods have the same GPUs, and the same node.
+    uuids = tuple(map(intern, named_gpus(pod.annotations.get(GPU_ANNOTATION, ""))))
     found = PodState(
         uid=uid,
         name=name,

@@ -104,13 +104,13 @@ def counted_need(pod: Pod) -> tuple[Need | None, str]:
     return need, "" if demand else next(map(str, findings), "")[:LONGEST_REASON]
 
 
-def named_gpus(pod: Pod) -> tuple[str, ...]:
-    """Return the GPUs that the annotation `gpu` names, each once; what is no UUID is left out.
+def named_gpus(written: str) -> tuple[str, ...]:
+    """Return the GPUs that an annotation `gpu` names, each once; what is no UUID is left out.
 
     Whoever may patch `pods/status` can write it, so it is bounded.
     """
-    written = pod.annotations.get(GPU_ANNOTATION, "").split(",", MOST_GPUS)[:MOST_GPUS]
-    return tuple(dict.fromkeys(filter(UUID.fullmatch, written)))
+    parts = written.split(",", MOST_GPUS)[:MOST_GPUS]
+    return tuple(dict.fromkeys(filter(UUID.fullmatch, parts)))
 
 
 def _requested(container: Container) -> Fraction:

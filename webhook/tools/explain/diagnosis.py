@@ -24,15 +24,10 @@ from webhook.core.admission.stray_keys import find_stray_keys
 from webhook.core.enforcement.sufficient_request import sufficient_request
 from webhook.core.kinds.histories import fills, held_bytes
 from webhook.core.kinds.nodes import read_time
-from webhook.core.nvidia.plugin import is_slice
-from webhook.core.placement.assignments import read_pod_state
+from webhook.core.nvidia.plugin import SLICE_PREFIX
 from webhook.core.placement.fit import Need
-from webhook.core.pod.demand import read_demand
 from webhook.core.pod.fields import part, text_of
-from webhook.core.pod.findings import MalformedObjectError
 from webhook.core.pod.templates import find_templates
-from webhook.core.pod.views import read_pod
-from webhook.core.policy.values import TimeSliced
 from webhook.core.words import amount, counted, exactly, named, span
 from webhook.names import CAP_HELD_CONDITION, IN_PLACE_OF_ANNOTATION
 from webhook.tools.explain import notes
@@ -63,7 +58,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from webhook.core.kinds.nodes import NodeFigures
-    from webhook.core.placement.assignments import PodState
     from webhook.tools.problems.capacity import NodeFit
     from webhook.tools.snapshot.cluster import ClusterSnapshot
 
@@ -74,7 +68,6 @@ _LIKE: Final = 0.5
 _LIKE_KIND: Final = 0.85
 """Between `deploymnet` and `deployment`, but not between `jobset` and `jobs`."""
 _MOST_NEAR: Final = 3
-_SLOTS: Final = frozenset(one.value for one in TimeSliced)
 _SLICE: Final = (
     "a slice (MIG) has memory of its own, to which the GPU holds it; the node's labels "
     "nvidia.com/mig-<profile>.memory say how much"
@@ -261,11 +254,10 @@ def _diagnose_pod(snapshot: ClusterSnapshot, name: str, pod: ClusterPod | None) 
     """Explain one pod; never fails, whatever its owner stored."""
     if pod is None:
         return _without_pod(snapshot, name)
-    state, plugin = _with_plugin(pod, read_pod_state(pod.raw))
-    if state.need is None:
+    if pod.state.need is None:
         return _without_demand(snapshot, pod)
-    judge = _bound if state.node or state.finished else _pending
-    found = judge(snapshot, pod, state, plugin)
+    judge = _bound if pod.state.node or pod.state.finished else _pending
+    found = judge(snapshot, pod)
     if instead := text_of(pod.annotations, IN_PLACE_OF_ANNOTATION):
         text = f"{instead}, which the pod asked for: its rule has translateWholeGPU"
         found = replace(found, notes=(("GPU memory in place of", text), *found.notes))
@@ -335,50 +327,25 @@ def _without_demand(snapshot: ClusterSnapshot, pod: ClusterPod) -> Diagnosis:
     return _of_pod(snapshot, pod.name, State.NO_DEMAND, headline, problems)
 
 
-def _with_plugin(pod: ClusterPod, state: PodState) -> tuple[PodState, str]:
-    """Return the state with the need of a pod that NVIDIA's device plugin gives its GPU, and which.
-
-    Such a pod has a slice of MIG or a slot of time-slicing. vramwarden does not count its memory,
-    so only the scheduler knows where it has room. The text is empty for all other pods.
-    """
-    if state.need is not None or not pod.managed:
-        return state, ""
-    try:
-        found = read_pod(pod.raw)
-        demand = read_demand(found)[0]
-        asked = [
-            f"{amount} {resource}"
-            for container in found.containers
-            if demand and container.name in demand.amounts
-            for resource, amount in container.resources("limits").items()
-            if is_slice(resource) or resource in _SLOTS
-        ]
-    except MalformedObjectError:
-        return state, ""
-    if not demand or not asked:
-        return state, ""
-    need = Need(demand.per_gpu_bytes, demand.gpu_count)
-    return replace(state, need=need, at_binding=False), named(asked, 4)
-
-
-def _demand_words(state: PodState, rule: str) -> str:
+def _demand_words(pod: ClusterPod) -> str:
     """Return the request of a pod: `It asks for 30Gi on 1 GPU (rule "team").`."""
-    need = state.need or Need(0)
+    need = pod.state.need or Need(0)
     on = "1 GPU" if need.gpu_count == 1 else f"each of {need.gpu_count} GPUs"
-    whose = f" (rule {rule})" if rule else ""
+    whose = f" (rule {pod.rule})" if pod.rule else ""
     return f"It asks for {exactly(need.memory_bytes)} on {on}{whose}."
 
 
-def _pending(snapshot: ClusterSnapshot, pod: ClusterPod, state: PodState, plugin: str) -> Diagnosis:
+def _pending(snapshot: ClusterSnapshot, pod: ClusterPod) -> Diagnosis:
     """Explain a pod without a node."""
+    state = pod.state
     nodes = snapshot.attempt(lambda: snapshot.gpu_nodes, "figures of GPUs")
     now_s, created_s = snapshot.now_s, pod.created_s
     waited = f" for {span(now_s - created_s)}" if created_s is not None else ""
-    headline = f"has waited{waited}. {_demand_words(state, pod.rule)}"
+    headline = f"has waited{waited}. {_demand_words(pod)}"
     problems: list[Problem] = []
     room = None
-    if plugin:
-        headline += f" That is {plugin}, given by NVIDIA's device plugin."
+    if pod.plugin:
+        headline += f" That is {pod.plugin}, given by NVIDIA's device plugin."
     elif state.unreadable:
         problems.append(unreadable_demand(state.unreadable))
     elif state.at_binding and nodes == ():
@@ -386,7 +353,7 @@ def _pending(snapshot: ClusterSnapshot, pod: ClusterPod, state: PodState, plugin
         fix = "see whether vramwarden's sentry and node agent run (vramwarden check)"
         problems.append(Problem(Code.GPUS_UNKNOWN, Severity.ERROR, detail, fix))
     else:
-        room = _room(snapshot, pod, state, nodes)
+        room = _room(snapshot, pod, nodes)
     if not state.at_binding and snapshot.attempt(lambda: snapshot.shared_nodes) == {}:
         detail, fix = "no node shares its GPUs", "on a new node wait a minute; else"
         fix += " see why (vramwarden check)"
@@ -395,19 +362,19 @@ def _pending(snapshot: ClusterSnapshot, pod: ClusterPod, state: PodState, plugin
     found = _of_pod(snapshot, pod.name, State.PENDING, headline, problems)
     is_blocked = any(one.code is Code.UNSCHEDULABLE for one in problems)
     lines = [] if room is None or is_blocked else [*room_notes(room)]
-    lines += _history(snapshot, pod, state, nodes)
-    lines += _about_accounting(snapshot, state, plugin)
+    lines += _history(snapshot, pod, nodes)
+    lines += _about_accounting(snapshot, pod)
     lines += notes.stale_note(room.nodes if room else (), now_s)
     fits = room.fits if room and not room.whole_nodes else ()
     return replace(found, nodes=tuple(fits), notes=tuple(lines))
 
 
 def _room(
-    snapshot: ClusterSnapshot, pod: ClusterPod, state: PodState, nodes: Sequence[NodeFigures] | None
+    snapshot: ClusterSnapshot, pod: ClusterPod, nodes: Sequence[NodeFigures] | None
 ) -> Room | None:
     """Return the nodes as a pod finds them; None if their free memory is unknown."""
-    need, whole = state.need or Need(0), 0
-    if state.at_binding and nodes is None:
+    need, whole = pod.state.need or Need(0), 0
+    if pod.state.at_binding and nodes is None:
         return None
     shared = snapshot.attempt(
         lambda: snapshot.shared_nodes,
@@ -415,7 +382,7 @@ def _room(
     )
     own = snapshot.attempt(lambda: snapshot.pods) or ()
     figures = with_newer_pods(nodes or (), own)
-    if not state.at_binding:
+    if not pod.state.at_binding:
         every = snapshot.attempt(lambda: snapshot.pods_of_all_namespaces) if shared else None
         sums = None if every is None else node_sums(shared or {}, every, snapshot.now_s)
         if not sums:
@@ -435,22 +402,20 @@ def _room(
 
 
 def _history(
-    snapshot: ClusterSnapshot, pod: ClusterPod, state: PodState, nodes: Sequence[NodeFigures] | None
+    snapshot: ClusterSnapshot, pod: ClusterPod, nodes: Sequence[NodeFigures] | None
 ) -> Iterator[tuple[str, str]]:
-    if state.need:
+    if pod.state.need:
         histories = snapshot.attempt(lambda: snapshot.histories) or ()
         owner = (pod.workload.kind, pod.workload.name)
         found = next((one for one in histories if (one.kind, one.workload) == owner), None)
-        yield from notes.history_note(found, state.need.memory_bytes, nodes, pod)
+        yield from notes.history_note(found, pod.state.need.memory_bytes, nodes, pod)
 
 
-def _about_accounting(
-    snapshot: ClusterSnapshot, state: PodState, plugin: str
-) -> Iterator[tuple[str, str]]:
+def _about_accounting(snapshot: ClusterSnapshot, pod: ClusterPod) -> Iterator[tuple[str, str]]:
     """Yield how a pod is counted that gets no GPU of vramwarden's choice."""
-    if plugin:
-        yield "accounting", _SLOT if any(one in plugin for one in _SLOTS) else _SLICE
-    elif not state.at_binding:
+    if pod.plugin:
+        yield "accounting", _SLICE if SLICE_PREFIX in pod.plugin else _SLOT
+    elif not pod.state.at_binding:
         yield (
             "accounting",
             "its rule chooses no GPU; a node counts by what all its GPUs have free together",
@@ -460,7 +425,7 @@ def _about_accounting(
             yield "amounts", f"those of {named(said)} are {SAID}"
 
 
-def _bound(snapshot: ClusterSnapshot, pod: ClusterPod, state: PodState, plugin: str) -> Diagnosis:
+def _bound(snapshot: ClusterSnapshot, pod: ClusterPod) -> Diagnosis:
     """Explain a pod that has a node, or ended.
 
     | its GPUs | something was stopped | it can be measured | the pod | state |
@@ -477,9 +442,9 @@ def _bound(snapshot: ClusterSnapshot, pod: ClusterPod, state: PodState, plugin: 
     ended = pod.enforcer_ended()
     failed = ended.exit_code == _SELF_TEST_FAILED
     log = read_log(lines or (), ended.message, self_test_failed=failed)
-    bound = BoundPod(pod=pod, state=state, log=log, nodes=nodes, now_s=snapshot.now_s)
+    bound, state = BoundPod(pod=pod, log=log, nodes=nodes, now_s=snapshot.now_s), pod.state
     stops, reports = [*find_stops(bound)], [*find_reports(bound)]
-    phase, headline = _headline(snapshot, bound, plugin)
+    phase, headline = _headline(snapshot, bound)
     problems = [*stops, *reports]
     if phase is State.WAITING:
         problems = [*find_late(bound), *problems]
@@ -490,9 +455,9 @@ def _bound(snapshot: ClusterSnapshot, pod: ClusterPod, state: PodState, plugin: 
             phase = State.STOPPED
         elif any(one.code is Code.BLIND for one in reports):
             phase = State.BLIND
-    said = [*notes.bound_notes(bound), *_history(snapshot, pod, state, nodes)]
-    if plugin:
-        said += _about_accounting(snapshot, state, plugin)
+    said = [*notes.bound_notes(bound), *_history(snapshot, pod, nodes)]
+    if pod.plugin:
+        said += _about_accounting(snapshot, pod)
     elif not (state.finished or bound.node):
         node = snapshot.attempt(lambda: snapshot.node(state.node))
         if node and node.said:
@@ -502,14 +467,14 @@ def _bound(snapshot: ClusterSnapshot, pod: ClusterPod, state: PodState, plugin: 
     return replace(_of_pod(snapshot, pod.name, phase, headline, problems), notes=tuple(said))
 
 
-def _headline(snapshot: ClusterSnapshot, bound: BoundPod, plugin: str) -> tuple[State, str]:
+def _headline(snapshot: ClusterSnapshot, bound: BoundPod) -> tuple[State, str]:
     """Return the state of a pod, and the first sentence about it."""
     pod, state, status = bound.pod, bound.state, bound.pod.part("status")
     if state.finished:
         return State.ENDED, _ended(snapshot, bound)
     since_s = read_time(status.get("startTime"))
     passed = "" if since_s is None else span(bound.now_s - since_s)
-    asks = _demand_words(state, pod.rule)
+    asks = _demand_words(pod)
     if state.waits is not None:
         waits = f"has waited {passed}" if passed else "waits"
         return State.WAITING, f"is bound to {state.node} and {waits} for a GPU. {asks}"
@@ -519,8 +484,8 @@ def _headline(snapshot: ClusterSnapshot, bound: BoundPod, plugin: str) -> tuple[
     runs = pod.phase == "Running"
     where = f"{'runs' if runs else 'starts'} on {state.node}{since}"
     phase = State.RUNNING if runs else State.STARTING
-    if plugin:
-        return phase, f"{where}: {plugin}, given by NVIDIA's device plugin. {asks}"
+    if pod.plugin:
+        return phase, f"{where}: {pod.plugin}, given by NVIDIA's device plugin. {asks}"
     end = f", {_use(bound)}." if runs else f". {asks}"
     return phase, f"{where}: {_gpus(bound)}{end}"
 

@@ -58,11 +58,15 @@ class BoundPod:
     """A pod that is bound, or has ended, with the figures and the log that could be read."""
 
     pod: ClusterPod
-    state: PodState
     log: EnforcerLog
     nodes: Sequence[NodeFigures] | None
     """None if they cannot be read."""
     now_s: float
+
+    @property
+    def state(self) -> PodState:
+        """State of the pod for placement."""
+        return self.pod.state
 
     @property
     def node(self) -> NodeFigures | None:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from webhook.core.kinds.nodes import read_time
 from webhook.core.kinds.workloads import workload_of
-from webhook.core.placement.pods import counted_need, named_gpus
+from webhook.core.placement.fit import Need
+from webhook.core.placement.pods import named_gpus
+from webhook.core.pod.demand import read_demand
 from webhook.core.pod.fields import as_object, as_objects, part, text_of
 from webhook.core.pod.findings import MalformedObjectError, quoted
+from webhook.core.pod.foreign import SHARED_GPU, WHOLE_GPU
 from webhook.core.pod.quantity import QuantityError, parse_vram
 from webhook.core.pod.views import read_pod
 from webhook.core.pod.whole import has_whole_gpu
+from webhook.core.words import named
 from webhook.names import (
     ADMITTED_ANNOTATION,
     DRIVER_LIMIT_ANNOTATION,
@@ -30,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from webhook.core.kinds.workloads import Workload
-    from webhook.core.placement.fit import Need
+    from webhook.core.placement.assignments import PodState
     from webhook.core.pod.fields import Json
 
 _NODES: Final = re.compile(r"^[0-9]+/[0-9]+ nodes are available: ")
@@ -106,10 +112,37 @@ class ClusterPod(ClusterObject):
     @LazyFact
     def gpus(self) -> tuple[str, ...]:
         """UUIDs in its annotation `gpu`."""
-        given = self._text("metadata", "annotations", GPU_ANNOTATION)
-        annotations = {GPU_ANNOTATION: given}
-        pod = {"metadata": {"annotations": annotations}, "spec": {}}
-        return named_gpus(read_pod(pod)) if given else ()
+        return named_gpus(self._text("metadata", "annotations", GPU_ANNOTATION))
+
+    @LazyFact
+    def state(self) -> PodState:
+        """State as placement reads it; of a pod with a `plugin` also its need, which is no claim.
+
+        vramwarden does not count that memory, so only the scheduler knows where it has room.
+        """
+        # Imported here: `top` needs it for few pods.
+        from webhook.core.placement.assignments import read_pod_state  # noqa: PLC0415
+
+        found = read_pod_state(self.raw)
+        if found.need is None and self.plugin:
+            with suppress(MalformedObjectError):
+                demand = read_demand(read_pod(self.raw))[0]
+                need = demand and Need(demand.per_gpu_bytes, demand.gpu_count)
+                return replace(found, need=need, at_binding=False)
+        return found
+
+    @LazyFact
+    def plugin(self) -> str:
+        """Slices of MIG or slots of time-slicing that NVIDIA's device plugin gives it, in words."""
+        from webhook.core.nvidia.plugin import is_slice  # noqa: PLC0415 - as above
+
+        asked = [
+            f"{amount} {resource}"
+            for container in self._containers()
+            for resource, amount in part(container, "resources", "limits").items()
+            if is_slice(resource) or resource in {WHOLE_GPU, SHARED_GPU}
+        ]
+        return named(asked, 4) if self.managed and asked else ""
 
     @LazyFact
     def asked_bytes(self) -> int | None:
@@ -133,10 +166,7 @@ class ClusterPod(ClusterObject):
         return max(1, int(text)) if _COUNT.fullmatch(text) else 1
 
     def _need(self) -> Need | None:
-        try:
-            return counted_need(read_pod(self.raw))[0] if "spec" in self.raw else None
-        except MalformedObjectError:
-            return None
+        return self.state.need if "spec" in self.raw else None
 
     @LazyFact
     def is_gated(self) -> bool:
@@ -169,9 +199,7 @@ class ClusterPod(ClusterObject):
     @LazyFact
     def has_sidecar(self) -> bool:
         """Return True if it has a container `vram-enforcer`."""
-        spec = self.part("spec")
-        containers = (one for key in _CONTAINERS for one in as_objects(spec.get(key)))
-        return any(one.get("name") == ENFORCER_CONTAINER for one in containers)
+        return any(one.get("name") == ENFORCER_CONTAINER for one in self._containers())
 
     @LazyFact
     def unscheduled(self) -> str:
@@ -249,6 +277,10 @@ class ClusterPod(ClusterObject):
                     message = text_of(ended, "message")
                     return EndedContainer(code if type(code) is int else None, message)
         return EndedContainer(None, "")
+
+    def _containers(self) -> list[Json]:
+        spec = self.part("spec")
+        return [one for key in _CONTAINERS for one in as_objects(spec.get(key))]
 
     def _sidecars(self) -> list[Json]:
         return [one for one in self.statuses() if one.get("name") == ENFORCER_CONTAINER]
