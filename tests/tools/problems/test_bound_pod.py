@@ -33,11 +33,11 @@ BLIND = "blind for 60 s: no figure of process 12"
 @pytest.mark.parametrize(
     ("lines", "message", "said", "amount"),
     [
-        (STOPS[:1], "", "16m ago: stop 0", ""),
-        (STOPS, "", "16m ago (3 times so far): stop 2", ""),
-        (STOPS, TWELVE, "16m ago (12 times so far): stop 2", "12Gi"),
+        (STOPS[:1], "", "stopped, 16m ago: stop 0", ""),
+        (STOPS, "", "stopped, 16m ago (3 times so far): stop 2", ""),
+        (STOPS, TWELVE, "stopped, 16m ago (12 times so far): stop 2", "12Gi"),
         ((), TWELVE, "something was stopped 12 times for what the pod held", "12Gi"),
-        ((), f"the pod must restart: {BLIND}\n{WITHIN}", f"before: {BLIND}", "10Gi"),
+        ((), f"the pod must restart: {BLIND}\n{WITHIN}", f"stopped, before: {BLIND}", "10Gi"),
     ],
     ids=["once", "three times", "more than the log has", "without a log", "blind"],
 )

@@ -249,7 +249,7 @@ def _not_shared(found: OtherAllocator) -> Sharing:
 
 
 def _draining(reason: EventReason, found: OtherAllocator) -> Sharing:
-    then = f" while pods may have VRAM here, so no other pod gets any; {found.remedy}"
+    then = f" while pods may have VRAM here, so a card may be given twice; {found.remedy}"
     return Sharing(Shared.DRAINING, reason, _sentence(found.what, found.names, then))
 
 

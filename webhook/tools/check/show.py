@@ -73,7 +73,8 @@ def as_text(
 def _found(one: CheckOutcome) -> str:
     """Return the finding of a check; of problems the first, with all objects that have it."""
     if not one.problems:
-        return f"not looked at: {one.unavailable} [{one.check.id}]" if one.unavailable else one.seen
+        what = f"not looked at: whether {one.check.claim}"
+        return f"{what}: {one.unavailable}" if one.unavailable else one.seen
     first = one.problems[0]
     alike = [other for other in one.problems if _is_alike(other, first)]
     about = "" if first.subject == CLUSTER else f"{_names(alike)}: "

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.enforcement.explanation import SHOWN_ID
-from webhook.core.enforcement.sufficient_request import MARGIN_PERCENT, sufficient_request
+from webhook.core.enforcement.sufficient_request import sufficient_request
 from webhook.core.enforcement.termination_message import read_message
 from webhook.core.kinds.histories import fills
 from webhook.core.kinds.nodes import BY_DRIVER, held_by, read_time, sentry_fault
@@ -142,7 +142,7 @@ def find_stops(bound: BoundPod) -> Iterator[Problem]:
     """Yield the stops by sidecar and sentry, or the container that ended by itself at its cap."""
     by_sentry = bound.cap_exceeded
     if bound.log.stops:
-        detail = _newest(bound, bound.log.stops, bound.stops)
+        detail = f"stopped, {_newest(bound, bound.log.stops, bound.stops)}"
         yield Problem(Code.STOPPED, Severity.WARNING, detail, bound.request_line)
     elif bound.stops and not by_sentry:
         detail = f"{stops_words(bound.stops)} for what the pod held"
@@ -192,7 +192,7 @@ def _at_its_cap(bound: BoundPod) -> Iterator[Problem]:
     detail = (
         f"{when}container {name} ended by itself (exit code {code}), and the pod had held "
         f"{amount(peak)} of {exactly(cap)}: the cap was hit, and the driver denied an allocation "
-        f"beyond it. How large that was is not known, so {MARGIN_PERCENT} % more is a try"
+        "beyond it. Its size is not known, so a larger request is a try"
     )
     yield Problem(Code.CAP_HIT, Severity.WARNING, detail, bound.request_line)
 

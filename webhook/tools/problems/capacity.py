@@ -230,9 +230,10 @@ def find_no_room(need: Need, fits: Sequence[NodeFit], whole_nodes: int = 0) -> P
         less = found.largest_bytes // parts if found else 0
         fix = f"ask for {amount(less, down=True)} or less, or " if less else ""
         fix += "wait until a pod ends"
-        if not whole_nodes and len(fits) > 1:
-            large = sum(one.code in {Code.GPUS_SPLIT, Code.NO_ROOM} for one in fits)
-            detail += f"; {large:,} of {len(fits):,} nodes have GPUs that are large enough"
+        shared = [one for one in fits if one.code is not Code.NOT_SHARED]
+        if not whole_nodes and len(shared) > 1:
+            large = sum(one.code in {Code.GPUS_SPLIT, Code.NO_ROOM} for one in shared)
+            detail += f"; {large:,} of {len(shared):,} nodes have GPUs that are large enough"
     return Problem(code, Severity.ERROR, detail, fix)
 
 

@@ -214,7 +214,7 @@ def judge_gpu_health(installation: Installation) -> Finding:
             if all(one.fault.startswith(MODE_FAULT) for one in broken):
                 fix = "run that on the node; its agent sees it within half a minute"
             severity = Severity.ERROR if len(broken) == len(node.gpus) else Severity.WARNING
-            why = f"no pod is placed on {named(said)}"
+            why = f"no new pod is placed on {named(said)}"
             found += _of_nodes([node], Code.GPU_UNHEALTHY, severity, why, fix)
     total = sum(len(one.gpus) for one in nodes)
     return found or (f"all GPUs are healthy: {total:,}" if nodes else None)

@@ -110,7 +110,7 @@ def _denied_group(group: DeniedGroup) -> dict[str, object]:
 
 def _over_cap(found: RolloutReport) -> list[str]:
     if not found.over_cap:
-        return ["No pod would have been stopped."]
+        return ["No further pod would have been stopped."]
     rows = [
         (one.pod.namespace, one.pod.name, one.node, str(one.gpu.index),
          exactly(one.figures.cap_bytes),
