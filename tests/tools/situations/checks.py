@@ -23,7 +23,6 @@ from tests.support.installations import (
 )
 from tests.support.pki import Authority
 from tests.support.pods import a_container
-from tests.tools.situations.bound import CANNOT
 from tests.tools.situations.scenes import (
     BY_SENTRY,
     H100,
@@ -273,9 +272,6 @@ CLUSTER = {
             amounts={"nvidia.com/gpumem": "100"},
         )),
     ),
-    "node-without-a-verdict": (
-        "No agent has judged a node.", lambda: with_objects(gpu_node("n2").stored),
-    ),
     "node-without-memory": (
         "A node is shared, and offers no VRAM.",
         lambda: installed(patched(
@@ -305,10 +301,6 @@ CLUSTER = {
                                         f"{PREFIX}enforcement": "none"},
         ),
     ),
-    "one-of-two-sentries-acts": (
-        "The policy wants sentries, and only one of two acts.", one_of_two_sentries,
-    ),
-    "drivers-hold-no-caps": ("No driver holds caps.", lambda: limited(CANNOT)),
     "configured-amounts": (
         "The only node has a configured amount.",
         lambda: Situation("rag", a_cluster([a_node("laptop", said=16)]), changes=(
@@ -388,10 +380,6 @@ INSTALLATION = {
         "No replica has taken up the policy yet.",
         lambda: installed(patched(POLICIES, {"data": {"00-late.yaml": LATE_RULE}})),
     ),
-    "fence-without-binding": (
-        "A policy of the fence has no binding.",
-        lambda: installed(removed(f"{BINDINGS}/vramwarden-second-line")),
-    ),
     "fence-only-warns": (
         "A policy of the fence only warns.",
         lambda: installed(
@@ -436,10 +424,6 @@ INSTALLATION = {
 }  # fmt: skip
 BEFORE = {
     "before-installation": ("The cluster can take vramwarden.", lambda: before(gpu_node("n1"))),
-    "before-installation-beside-a-plugin": (
-        "A device plugin offers the GPUs.", lambda: before(gpu_node("n1", amounts=WHOLE)),
-    ),
-    "before-installation-without-gpus": ("No node shows a GPU.", before),
 }  # fmt: skip
 
 for rows in (CLUSTER, INSTALLATION, BEFORE):

@@ -14,7 +14,15 @@ from tests.support.pods import a_request
 from tests.support.recordings import assert_recorded, how
 from tests.tools.situations import bound, checks, denied, variants, waiting  # noqa: F401 - they register
 from tests.tools.situations.claims import claims, disagreements
-from tests.tools.situations.runs import CRASHED, commands, record, run, same_in_each_release
+from tests.tools.situations.runs import (
+    CRASHED,
+    PLAIN,
+    commands,
+    complete,
+    record,
+    run,
+    same_in_each_release,
+)
 from tests.tools.situations.scenes import SITUATIONS, TEAM, policy_of, unseen
 from webhook.core.admission.decide import Outcome, Phase, decide
 from webhook.core.node.events import EventReason
@@ -29,8 +37,7 @@ RECORDED = Path(__file__).parent / "recorded"
 
 @pytest.mark.parametrize("name", SITUATIONS)
 def test_commands_say_what_is_recorded(name):
-    title, make = SITUATIONS[name]
-    assert_recorded(RECORDED / f"{name}.txt", record(make(), title))
+    assert_recorded(RECORDED / f"{name}.txt", record(name))
 
 
 def test_every_recording_is_of_a_situation():
@@ -38,7 +45,9 @@ def test_every_recording_is_of_a_situation():
 
 
 def recording(name):
-    return (RECORDED / f"{name}.txt").read_text(encoding="utf-8")
+    """Return a recording with all sections."""
+    text, plain = ((RECORDED / f"{one}.txt").read_text(encoding="utf-8") for one in (name, PLAIN))
+    return complete(text, plain)
 
 
 @pytest.mark.parametrize("name", SITUATIONS)

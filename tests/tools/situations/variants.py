@@ -10,7 +10,6 @@ from tests.support.clusters import GIB, a_cluster, a_gpu, a_node, ago, gib, held
 from tests.support.installations import HOOKS, patch
 from tests.support.pods import a_container
 from tests.tools.situations.bound import ENDED, HOLDS, a_run, failed
-from tests.tools.situations.denied import AWAY
 from tests.tools.situations.scenes import (
     BY_SENTRY,
     H100,
@@ -26,9 +25,7 @@ from tests.tools.situations.scenes import (
     failed_create,
     first_rule,
     full,
-    full_nodes,
     gpu_node,
-    judged,
     lacks_gpu,
     log_line,
     one_gpu,
@@ -40,7 +37,6 @@ from tests.tools.situations.scenes import (
     sidecar,
     stop,
     stop_lines,
-    to_pods_that_ask,
     unseen,
     waits,
     with_sentry,
@@ -65,7 +61,6 @@ SLICED, SLOTTED = rules(accounting="MIG"), rules(accounting="CapOnly")
 AUDIT, WARN, IGNORE = (
     rules(action=one, memory="{max: 4Gi}") for one in ("Audit", "Warn", "Ignore")
 )
-NO_CPU = scheduler_says("1 Insufficient cpu", nodes=1)
 NO_SLICE = scheduler_says(
     "1 Insufficient nvidia.com/mig-1g.20gb", "2 node(s) didn't match Pod's node affinity/selector"
 )
@@ -78,10 +73,6 @@ NO_STATUS = {"initContainerStatuses": [], "containerStatuses": []}
 UNHELD = log_line(
     90, "warning", "not held by the driver", why="the driver has no limit for this pod"
 )
-CAP_HELD = {
-    "type": "vramwarden.io/CapHeld", "status": "False", "reason": "VRAMCapExceeded",
-    "message": stop(8, 8.4), "lastTransitionTime": ago(180),
-}  # fmt: skip
 SECOND_LINE = (
     "pods \"train-5d9c7-\" is forbidden: ValidatingAdmissionPolicy 'vramwarden-second-line' with "
     "binding 'vramwarden-second-line' denied request: vramwarden: create the pod again; it asks "
@@ -114,14 +105,6 @@ UNMEASURED = tuple(replace(one, peak_bytes=None) for one in EVAL.runs[10:])
 GAP = replace(EVAL, runs=(*EVAL.runs[:10], *UNMEASURED))
 
 
-def one_held_node() -> Situation:
-    """Return a node that is held, beside one that is full."""
-    node = gpu_node("n1", a_gpu(79, held("rag", 8, 6, 6.1), **H100), amounts={"nvidia.com/gpu": 1})
-    nodes = [judged(node, shares=True)[0], full_nodes()[1]]
-    pods = [rag(), runs("embed", "16Gi", "n2", "GPU-n2-0", namespace="team-b")]
-    return Situation("late", a_cluster(nodes, [*pods, waits("late", "8Gi", NO_VRAM)]))
-
-
 def on_laptop(
     memory: str,
     message: str = scheduler_says("1 Insufficient vramwarden.io/vram", nodes=1),
@@ -146,29 +129,13 @@ WAITING = {
         lambda: in_full("eval-4", "30Gi", owner="Job/eval", more=(write_history(GAP),)),
     ),
     "three-gpus": ("No node has three GPUs.", lambda: in_full("many", "30Gi", count=3)),
-    "no-room-where-sentries-act": (
-        "Sentries act, and there is no room.",
-        lambda: in_full("huge", "70Gi", rules=BY_SENTRY, change=with_sentry),
-    ),
-    "one-held-node": ("One node is held, and the other one is full.", one_held_node),
     "pods-unread": (
         "The person may not list pods.",
         lambda: in_full("eval-8", "30Gi", changes=may_not("list pods")),
     ),
-    "nodes-unread": (
-        "The person may not list nodes.",
-        lambda: in_full("eval-8", "30Gi", changes=may_not("list nodes")),
-    ),
-    "nothing-read": (
-        "The person may list neither nodes nor figures.",
-        lambda: in_full("eval-8", "30Gi", changes=may_not("list nodes", "list gpunodes")),
-    ),
     "sees-all-gpus": (
         "The pod is to see all GPUs of a node, and no node has the sum.",
         lambda: in_full("all", "30Gi", rules=SEES_ALL),
-    ),
-    "configured-amount": (
-        "Another pod has most of a configured amount.", lambda: on_laptop("10Gi"),
     ),
     "configured-amount-too-small": (
         "The pod wants more than the configured amount.", lambda: on_laptop("20Gi"),
@@ -182,9 +149,6 @@ WAITING = {
     ),
     "configured-amount-two-gpus": (
         "The pod wants two GPUs of a configured amount.", lambda: on_laptop("8Gi", count=2),
-    ),
-    "configured-amount-no-cpu": (
-        "A configured amount is left, and no CPU.", lambda: on_laptop("6Gi", NO_CPU),
     ),
     "configured-amount-pods-unread": (
         "The person may not list the pods that have a configured amount.",
@@ -245,17 +209,9 @@ MANY_STOPS = "".join(
     for n in range(9)
 )
 BOUND = {
-    "late-and-not-created": (
-        "A pod was bound late, and the kubelet has said nothing yet.",
-        lambda: with_gpu(status=STARTING | NO_STATUS, annotations=NO_GPU),
-    ),
     "late-and-unreadable": (
         "A pod was bound late, and somebody changed its amount.",
         lambda: with_gpu(status=NO_GPU_YET, annotations=FORGED),
-    ),
-    "bound-and-unreadable": (
-        "Somebody changed the amount of a pod that starts.",
-        lambda: with_gpu(status=STARTING | NO_STATUS, annotations=FORGED),
     ),
     "late-and-assigned": (
         "A pod has got its GPU, and the kubelet has not tried again.",
@@ -285,12 +241,6 @@ BOUND = {
     ),
     "slice-running": ("A pod has a slice.", lambda: sliced(SLICED)),
     "slot-running": ("A pod has a slot of time-slicing.", lambda: sliced(SLOTTED)),
-    "slot-stopped": (
-        "A pod with a slot was stopped.", lambda: sliced(SLOTTED, log=stop_lines(8, 8.4)),
-    ),
-    "slot-ended": (
-        "A pod with a slot ended.", lambda: sliced(SLOTTED, status={"phase": "Succeeded"}),
-    ),
     "stopped-of-two-containers": (
         "A process was stopped of a pod with two amounts.",
         lambda: with_gpu(
@@ -309,10 +259,6 @@ BOUND = {
         lambda: by_driver(
             "driver, late", figures=OVER, log=stop_lines(8, 8.4), status=failed(1),
         ),
-    ),
-    "stopped-by-figures-alone": (
-        "Something was stopped, and only the figures say so.",
-        lambda: by_sentry(figures={"held_by": "sentry", "peak": 8.4, "stops": 2}),
     ),
     "over-its-cap-and-not-stopped": (
         "A pod was over its cap, and nothing says that anything was stopped.",
@@ -334,10 +280,6 @@ BOUND = {
             status=restarted(f"would stop a process: {stop(8, 8.4)}\n"), figures={"peak": 8.4},
         ),
     ),
-    "stopped-from-outside": (
-        "The sentry stopped a pod with a sidecar.",
-        lambda: with_gpu(status={"conditions": [CAP_HELD]}, figures=OVER),
-    ),
     "held-by-the-sentry": (
         "The sentry holds the cap.", lambda: by_sentry(figures={"held_by": "sentry"}),
     ),
@@ -349,14 +291,8 @@ BOUND = {
         "The person may not read what the sentry writes.",
         lambda: by_sentry(changes=may_not("list gpunodes")),
     ),
-    "held-by-nothing": ("The sentry only reports.", by_sentry),
-    "held-by-the-driver": ("The driver holds the cap.", by_driver),
     "held-late-by-the-driver": (
         "The driver holds the cap since after the start.", lambda: by_driver("driver, late"),
-    ),
-    "held-without-the-driver": (
-        "The driver got no limit, and the sidecar holds the cap.",
-        lambda: by_driver("sidecar", log=UNHELD),
     ),
     "cap-held-by-nothing-known": (
         "The driver got no limit, and nothing else is known.", lambda: by_driver("", log=UNHELD),
@@ -374,13 +310,6 @@ BOUND = {
             [gpu_node("n1", a_gpu(9, held("rag", 8, 8, 8, held_by="driver")), limit=HOLDS)],
             [rag(status=failed(134), **AUTO)],
         )),
-    ),
-    "cap-not-hit": (
-        "The program ended by itself below its cap.", lambda: by_driver(status=failed(1)),
-    ),
-    "cap-not-hit-killed": (
-        "The program was killed at its cap by something else.",
-        lambda: by_driver(figures={"peak": 8}, used=8, status=failed(137)),
     ),
     "cap-not-hit-memory-of-the-node": (
         "The program took too much memory of the node.",
@@ -425,7 +354,6 @@ def exempts_team(api: Any) -> None:
 
 LIMITED = replace(a_run("rag-1", 7.9), limited=True)
 RAG = write_history(History("team-a", "Pod", "rag", (replace(LIMITED, pod="rag"),)))
-NO_TRIAL = may_not("create pods")
 left_alone = {"answers": lambda request: (201, request.body)}
 OTHERS = {
     "ended-by-sentry": (
@@ -480,29 +408,18 @@ OTHERS = {
     "old-and-denied-now": (
         "A pod without memory would be denied now.", lambda: old(memory="8GB"),
     ),
-    "old-and-over-quota": (
-        "A pod without memory would be over a quota.",
-        lambda: old(AUDIT, answers=to_pods_that_ask(refused(403, QUOTA))),
-    ),
     "old-and-exempt": (
         "The namespace is exempt.", lambda: old(changes=(exempts_team,), **left_alone),
     ),
     "old-and-ignored": ("A rule ignores the pod.", lambda: old(IGNORE)),
     "old-and-recorded": ("A rule only records.", lambda: old(AUDIT, memory="2Gi")),
-    "old-and-recorded-as-wrong": ("A rule records what is wrong.", lambda: old(AUDIT)),
     "old-and-warned": ("A rule only warns.", lambda: old(WARN)),
     "old-and-left-alone": (
         "A rule enforces, and the webhook is not asked.", lambda: old(**left_alone),
     ),
-    "old-and-not-tried": (
-        "The person may not create pods.", lambda: old(answers=lambda _: refused(403, NO_RIGHT)),
-    ),
     "old-and-not-tried-wrong": (
         "The person may not create pods, and the amount is too large.",
         lambda: old(rules(memory="{max: 4Gi}"), answers=lambda _: refused(403, NO_RIGHT)),
-    ),
-    "old-and-nothing-read": (
-        "The person has the role `view`.", lambda: old(views=True),
     ),
     "old-and-nothing-read-wrong": (
         "The person has the role `view`, and the amount is wrong.",
@@ -569,15 +486,7 @@ WORKLOADS = {
         "The Events of a denied Job are gone, so a pod like its own is tried.",
         lambda: job(memory="8GB"),
     ),
-    "job-webhook-unreachable": (
-        "The webhook is down, and no Event says yet why a Job has no pods.",
-        lambda: job(answers=to_pods_that_ask(refused(500, AWAY))),
-    ),
     "job-silent": ("Nothing says why a Job has no pods.", job),
-    "job-pending": (
-        "The pod of a Job waits.",
-        lambda: job(None, waits("train-x", "80Gi", owner="Job/train", metadata=APP)),
-    ),
     "deployment-silent": ("Nothing says why a Deployment has no pods.", deployment),
     "deployment-not-translated": (
         "The API server denies pods that were not translated.",

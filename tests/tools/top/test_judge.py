@@ -214,20 +214,6 @@ def states(report):
     return {row.pod.name: state_of(row, report) for row in report.pods}
 
 
-def test_pods_say_in_words_what_they_do():
-    report = joined_team()
-    assert states(report) == {
-        "embed-29411-8tq5w": "running, near its cap",
-        "eval-4": "pending 9m: no GPU has 80Gi: the largest has 79Gi, so this pod will never start",
-        "llama-7c9f-x2kq4": "running",
-        "train-0": "running",
-        "train-1": "running, near its cap, 1 process stopped",
-    }
-    (pair,) = [row for row in report.pods if row.pod.name == "train-0"]
-    assert (pair.gpu_count, pair.cap_bytes, pair.used_bytes) == (2, 40 * GIB, 25 * GIB)
-    assert pair.peak_bytes == gib(38.2)
-
-
 PENDING = PodPhase.PENDING
 NEVER = "no GPU has 60Gi: the largest has 50Gi, so this pod will never start"
 TOO_FEW = "no node has 2 GPUs with 40Gi or more, so it will never start"
