@@ -69,7 +69,7 @@ def test_a_kind_is_written_as_kubectl_takes_it(explain, words, title):
     ("words", "code", "said"),
     [
         (["foo/x"], 1, "the known kinds are pod, deployment, replicaset, statefulset, daemonset, "),
-        (["jobs.batch.volcano.sh/x"], 1, "No pod in namespace team-a belongs to jobs.batch.v"),
+        (["jobs.batch.volcano.sh/x"], 1, "jobs.batch.volcano.sh team-a/x has no pods."),
         (["node/n1"], 2, "for a node: vramwarden top --node n1"),
         (["no", "n1"], 2, "for a node: vramwarden top --node n1"),
         (["pod", "a", "b"], 2, "one object is explained; write KIND NAME, as deployment llama"),

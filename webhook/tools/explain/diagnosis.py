@@ -188,16 +188,8 @@ def _diagnose_workload(
         detail = "neither it nor an Event states why it has no pods; does its controller run?"
         see = f"kubectl describe {found.kind.lower()} {found.name} -n {snapshot.namespace}"
         problems.append(Problem(Code.NO_PODS, Severity.ERROR, detail, see))
-    headline = f"{found.kind} {snapshot.namespace}/{found.name} {headline}"
-    return Diagnosis(
-        kind=found.kind,
-        namespace=snapshot.namespace,
-        name=found.name,
-        state=state,
-        headline=headline,
-        problems=tuple(problems),
-        pod=pod,
-    )
+    said = _diagnosis(snapshot, found.kind, found.name, state, headline, problems)
+    return replace(said, pod=pod)
 
 
 def _without_workload(
@@ -210,35 +202,23 @@ def _without_workload(
     place, fix, title = f"in namespace {snapshot.namespace}", "", kind.name
     if others:
         title = others.get(name) or next(iter(others.values()))
-    headline = f"{title} {snapshot.namespace}/{name} does not exist."
-    detail = f"there is no {title} {name} {place}"
+    headline, detail = "has no pods.", f"no pod {place} belongs to {title} {name}"
     names: Iterable[str] | None = others
     if others is None:
-        names = snapshot.attempt(partial(snapshot.names, kind)) or ()
-    elif others:
-        headline = f"{title} {snapshot.namespace}/{name} has no pods."
-        detail = f"no pod {place} belongs to {title} {name}"
-    near = _near(name, names or ())
-    if near:
+        headline, detail = "does not exist.", f"there is no {title} {name} {place}"
+        names = snapshot.attempt(partial(snapshot.names, kind))
+    if near := _near(name, names or ()):
         fix = f"did you mean {named(near)}?"
     elif others is not None:
         known = [one.name.lower() for one in KINDS]
         like = difflib.get_close_matches(kind.name, known, 1, _LIKE_KIND)
         fix = f"see kubectl describe {kind.name.lower()} {name} -n {snapshot.namespace}"
         if not others:
-            headline = f"No pod {place} belongs to {kind.name} {name}."
             detail = f"the known kinds are {named(known, len(known))}; pods of any other kind are "
             detail += "found by their owners"
             fix = f"did you mean {like[0]}/{name}?" if like else fix
     problem = Problem(Code.NOT_FOUND, Severity.ERROR, detail, fix)
-    return Diagnosis(
-        kind=title,
-        namespace=snapshot.namespace,
-        name=name,
-        state=State.UNKNOWN,
-        headline=headline,
-        problems=(problem,),
-    )
+    return _diagnosis(snapshot, title, name, State.UNKNOWN, headline, [problem])
 
 
 def _near(name: str, names: Iterable[str]) -> list[str]:
@@ -264,19 +244,21 @@ def _diagnose_pod(snapshot: ClusterSnapshot, name: str, pod: ClusterPod | None) 
     return found
 
 
-def _of_pod(
+def _diagnosis(
     snapshot: ClusterSnapshot,
+    kind: str,
     name: str,
     state: State,
     headline: str,
-    problems: Iterable[Problem] = (),
+    problems: Iterable[Problem],
 ) -> Diagnosis:
+    """Return the diagnosis of an object; `headline` continues its kind and name."""
     return Diagnosis(
-        kind="Pod",
+        kind=kind,
         namespace=snapshot.namespace,
         name=name,
         state=state,
-        headline=f"Pod {snapshot.namespace}/{name} {headline}",
+        headline=f"{kind} {snapshot.namespace}/{name} {headline}",
         problems=tuple(problems),
     )
 
@@ -285,8 +267,8 @@ def _without_pod(snapshot: ClusterSnapshot, name: str) -> Diagnosis:
     """Explain a pod that does not exist: by its last run, if a history has it."""
     histories = snapshot.attempt(lambda: snapshot.histories) or ()
     nodes = snapshot.attempt(lambda: snapshot.gpu_nodes)
-    found = notes.find_run(histories, name)
-    if found is None:
+    last = notes.find_run(histories, name)
+    if last is None:
         rows = snapshot.attempt(lambda: snapshot.pod_rows) or []
         owners = (one.workload for one in rows if one.owner)
         near = _near(
@@ -296,8 +278,8 @@ def _without_pod(snapshot: ClusterSnapshot, name: str) -> Diagnosis:
         detail = f"there is no Pod {name} in namespace {snapshot.namespace}"
         fix = f"did you mean {named(near)}?" if near else ""
         problem = Problem(Code.NOT_FOUND, Severity.ERROR, detail, fix)
-        return _of_pod(snapshot, name, State.UNKNOWN, "does not exist.", [problem])
-    run, history = found
+        return _diagnosis(snapshot, "Pod", name, State.UNKNOWN, "does not exist.", [problem])
+    run, history = last
     ago = span(snapshot.now_s - run.ended_s)
     held = notes.held_words(run.peak_bytes, run.asked_bytes, run.stops)
     headline = f"is gone; it ended {ago} ago: {held}."
@@ -310,21 +292,22 @@ def _without_pod(snapshot: ClusterSnapshot, name: str) -> Diagnosis:
         detail = "it filled its cap, beyond which the driver denies memory: that may be too small"
         problems.append(Problem(Code.CAP_HIT, Severity.INFO, detail, fix))
     past = notes.history_note(history, run.asked_bytes, nodes, None)
-    return replace(_of_pod(snapshot, name, State.GONE, headline, problems), notes=tuple(past))
+    found = _diagnosis(snapshot, "Pod", name, State.GONE, headline, problems)
+    return replace(found, notes=tuple(past))
 
 
 def _without_demand(snapshot: ClusterSnapshot, pod: ClusterPod) -> Diagnosis:
     """Explain a pod that takes no VRAM, though it may seem to ask for some."""
     if pod.ended or not seems_to_ask(pod):
         problems = find_foreign_requests(pod)
-        return _of_pod(snapshot, pod.name, State.NO_DEMAND, "asks for no VRAM.", problems)
+        return _diagnosis(snapshot, "Pod", pod.name, State.NO_DEMAND, "asks for no VRAM.", problems)
     # Imported here: policies are slow to load, and few pods need them.
     from webhook.tools.explain.recreation import judge_recreation  # noqa: PLC0415
 
     trial, decision, exempt = judge_recreation(snapshot, pod)
     problems = find_not_mutated(pod, trial, decision, exempt=exempt)
     headline = "asks for VRAM, and has none."
-    return _of_pod(snapshot, pod.name, State.NO_DEMAND, headline, problems)
+    return _diagnosis(snapshot, "Pod", pod.name, State.NO_DEMAND, headline, problems)
 
 
 def _demand_words(pod: ClusterPod) -> str:
@@ -359,7 +342,7 @@ def _pending(snapshot: ClusterSnapshot, pod: ClusterPod) -> Diagnosis:
         fix += " see why (vramwarden check)"
         problems.append(Problem(Code.GPUS_UNKNOWN, Severity.ERROR, detail, fix))
     problems += find_pending(pod, room, explained=bool(problems))
-    found = _of_pod(snapshot, pod.name, State.PENDING, headline, problems)
+    found = _diagnosis(snapshot, "Pod", pod.name, State.PENDING, headline, problems)
     is_blocked = any(one.code is Code.UNSCHEDULABLE for one in problems)
     lines = [] if room is None or is_blocked else [*room_notes(room)]
     lines += _history(snapshot, pod, nodes)
@@ -464,7 +447,8 @@ def _bound(snapshot: ClusterSnapshot, pod: ClusterPod) -> Diagnosis:
             said.append(("amounts", f"those of {state.node} are {SAID}; use is not measured there"))
         elif nodes is not None:
             snapshot.left_out[f"figures of node {state.node}"] = "its sentry has written none"
-    return replace(_of_pod(snapshot, pod.name, phase, headline, problems), notes=tuple(said))
+    found = _diagnosis(snapshot, "Pod", pod.name, phase, headline, problems)
+    return replace(found, notes=tuple(said))
 
 
 def _headline(snapshot: ClusterSnapshot, bound: BoundPod) -> tuple[State, str]:

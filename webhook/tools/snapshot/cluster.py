@@ -129,20 +129,17 @@ class ClusterSnapshot(ClusterFacts):
 
         return self.collect(kind, is_owned, labelSelector=labels)
 
-    def newest_event(
-        self, fields: str, kinds: frozenset[str] = frozenset(), text: str = ""
-    ) -> tuple[str, str]:
-        """Return time and message of the newest Event, of these kinds (lower case) and with a text.
+    def newest_event(self, fields: str, is_meant: Callable[[Json], bool]) -> str:
+        """Return the message of the newest Event that is meant; empty without one.
 
-        Two empty texts if there is none; raises FactUnavailable.
+        Raises FactUnavailable.
         """
 
         def read(event: Json) -> tuple[str, str]:
-            kind, message = text_of(event, "involvedObject", "kind"), text_of(event, "message")
-            is_meant = (kind.lower() in kinds or not kinds) and text in message
-            return (event_time(event), message) if is_meant else ("", "")
+            found = event_time(event), text_of(event, "message")
+            return found if is_meant(event) else ("", "")
 
-        return max(self.collect(EVENT, read, fieldSelector=fields), default=("", ""))
+        return max(self.collect(EVENT, read, fieldSelector=fields), default=("", ""))[1]
 
     def log(self, pod: ClusterPod) -> list[str]:
         """Return the newest lines of the sidecar's log, with those before its last restart.

@@ -35,18 +35,8 @@ _OF_NODES: Final = (
     *("name", "labels", "taints", "unschedulable", "vram_bytes", "said", "enforcement"),
 )
 _OF_PODS: Final = (
-    *(
-        "uid",
-        "namespace",
-        "name",
-        "status",
-        "node",
-        "created_s",
-        "gpus",
-        "asked_bytes",
-        "owner_uid",
-    ),
-    *("gpu_count", "waits", "unscheduled", "managed", "workload"),
+    *("uid", "namespace", "name", "status", "node", "created_s", "gpus", "asked_bytes"),
+    *("owner_uid", "gpu_count", "waits", "unscheduled", "managed", "workload"),
 )
 
 T = TypeVar("T")

@@ -180,7 +180,12 @@ def read_workload(snapshot: ClusterSnapshot, kind: WorkloadKind, name: str) -> W
     wanted, (ended, failed) = _wanted(workload, made_by), _ended(workload, made_by)
     denials, tried = _failures(workload), False
     if not denials and len(running) < wanted:
-        denials = _newest_denial(snapshot, owners)
+        read = partial(
+            snapshot.newest_event,
+            "reason=FailedCreate",
+            lambda event: text_of(event, "involvedObject", "uid") in owners,
+        )
+        denials = [*filter(None, [snapshot.attempt(read, "Events")])]
         if not denials:
             # Events are gone after an hour, and nothing else states why a Job has no pods. The dry
             # run is the user's, so a policy that depends on the user may answer otherwise.
@@ -208,15 +213,6 @@ def read_workload(snapshot: ClusterSnapshot, kind: WorkloadKind, name: str) -> W
         ended=ended,
         failed=failed,
     )
-
-
-def _newest_denial(snapshot: ClusterSnapshot, owners: list[str]) -> list[str]:
-    reads = [
-        partial(snapshot.newest_event, f"involvedObject.uid={uid},reason=FailedCreate")
-        for uid in owners[-3:]
-    ]
-    found = [snapshot.attempt(read, "Events") or ("", "") for read in reads]
-    return [*filter(None, [max(found)[1]])]
 
 
 def _failures(workload: ClusterObject) -> list[str]:
@@ -278,30 +274,36 @@ def read_owned(
     singular = kind.name.lower().partition(".")[0]
     kinds = frozenset({singular, *_singulars(singular)})
     rows = snapshot.pod_rows
-    owners = _Owners(snapshot, kinds, name)
-    found = [row for row in rows if owners.include(row)]
+    find_owner = _owner_finder(snapshot, kinds, name)
+    owned = [(owner, row) for row in rows if (owner := find_owner(row))]
     known = {
         one.name: one.kind
         for row in rows
         for one in (row.owner, row.workload)
         if one and one.kind.lower() in kinds
     }
+
+    def is_denial(event: Json) -> bool:
+        kind = text_of(event, "involvedObject", "kind")
+        return kind.lower() in kinds and _DENIED in text_of(event, "message")
+
     denial = ""
-    if not found:
+    if not owned:
         fields = f"involvedObject.name={name},type=Warning"
-        event = snapshot.attempt(partial(snapshot.newest_event, fields, kinds, _DENIED), "Events")
-        denial = event[1] if event else ""
-    if not found and not denial:
-        return known
-    newest = sorted(found, key=lambda one: one.created_s or 0.0, reverse=True)[:MOST_READ]
+        events = partial(snapshot.newest_event, fields, is_denial)
+        denial = snapshot.attempt(events, "Events") or ""
+        if not denial:
+            return known
+    pods_of = [row for _, row in owned]
+    newest = sorted(pods_of, key=lambda one: one.created_s or 0.0, reverse=True)[:MOST_READ]
     read = [snapshot.attempt(partial(snapshot.find_pod, one.name)) for one in newest]
     pods = [one for one in read if one]
     running = [one for one in pods if not one.ended]
     return WorkloadState(
-        kind=owners.kind or known.get(name) or min(kinds, key=len),
+        kind=owned[0][0].kind if owned else known.get(name) or min(kinds, key=len),
         name=name,
         pods=tuple(running or pods),
-        running=len(running) if len(found) <= MOST_READ else len(found),
+        running=len(running) if len(owned) <= MOST_READ else len(owned),
         denials=(denial,) if denial else (),
     )
 
@@ -313,48 +315,36 @@ def _singulars(word: str) -> Iterator[str]:
             yield word.removesuffix(ending) + one
 
 
-class _Owners:
-    """Finds an object among the owners of others."""
+def _owner_finder(
+    snapshot: ClusterSnapshot, kinds: frozenset[str], name: str
+) -> Callable[[ClusterPod], Workload | None]:
+    """Return a function that finds, by what it owns, an object of these kinds and this name.
 
-    def __init__(self, snapshot: ClusterSnapshot, kinds: frozenset[str], name: str) -> None:
-        self._snapshot = snapshot
-        self._kinds = kinds
-        self._name = name
-        self._between: dict[str, ClusterPod | None] = {}
-        self.kind = ""
-        """Kind of the object as Kubernetes writes it, once it was found."""
+    Owners in between are read, each once and few in all, if they begin with the name, as nearly all
+    do.
+    """
+    between: dict[str, ClusterPod | None] = {}
 
-    def include(self, found: ClusterPod) -> bool:
-        """Return True if the object owns this one, or an owner of it.
-
-        Owners in between are read if they begin with its name, as nearly all do.
-        """
-        for _ in range(_DEEPEST):
-            owners = [one for one in (found.owner, found.workload) if one and self._is_kind(one)]
-            for owner in owners:
-                if owner.name == self._name:
-                    self.kind = owner.kind
-                    return True
-            above = None if owners else self._owner_of(found)
-            if above is None:
-                return False
-            found = above
-        return False
-
-    def _is_kind(self, owner: Workload) -> bool:
-        return owner.kind.lower() in self._kinds
-
-    def _owner_of(self, found: ClusterPod) -> ClusterPod | None:
-        """Read the owner of an object, each once and few in all; None if that fails."""
+    def read_owner(found: ClusterPod) -> ClusterPod | None:
         version, owner = found.owner_version, found.owner
-        if owner is None or not owner.name.startswith(self._name):
-            return None
-        if not _VERSION.fullmatch(version):
+        if owner is None or not owner.name.startswith(name) or not _VERSION.fullmatch(version):
             return None
         root = f"/apis/{version}" if "/" in version else f"/api/{version}"
         kind = WorkloadKind(owner.kind, root)
-        path = self._snapshot.path(kind, owner.name)
-        if path not in self._between and len(self._between) < MOST_BETWEEN:
-            raw = self._snapshot.attempt(partial(self._snapshot.find, kind, owner.name))
-            self._between[path] = None if raw is None else read_row(raw)
-        return self._between.get(path)
+        path = snapshot.path(kind, owner.name)
+        if path not in between and len(between) < MOST_BETWEEN:
+            raw = snapshot.attempt(partial(snapshot.find, kind, owner.name))
+            between[path] = None if raw is None else read_row(raw)
+        return between.get(path)
+
+    def find_owner(row: ClusterPod) -> Workload | None:
+        found: ClusterPod | None = row
+        for _ in range(_DEEPEST):
+            owners = (found.owner, found.workload) if found else ()
+            mine = [one for one in owners if one and one.kind.lower() in kinds]
+            if mine or found is None:
+                return next((one for one in mine if one.name == name), None)
+            found = read_owner(found)
+        return None
+
+    return find_owner
