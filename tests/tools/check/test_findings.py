@@ -139,18 +139,12 @@ ROWS = {
     "taints of a node's state, and one that only prefers": (
         on_node(taints=[{"key": "node.kubernetes.io/not-ready", "effect": "NoExecute"},
                         {"key": "a", "effect": "PreferNoSchedule"}]), {}, ""),
-    "whole GPUs on a node that is to be shared": (
-        with_objects(asks("whole", node="n1", containers=WANTS_WHOLE)),
-        {"whole-gpu-pods": FAILED}, "kubectl drain n1"),
-    "the same, as an admin wants it": (
+    "whole GPUs on a node that an admin shares both ways": (
         Situation("rag", replace(
             on_node(labels=SHARE).cluster,
             pods=(rag(), asks("whole", node="n1", containers=WANTS_WHOLE)),
         )),
         {"whole-gpu-pods": WARNING}, "nothing if wanted"),
-    "all GPUs of a node lost": (
-        Situation("rag", a_cluster([gpu_node("n1", a_gpu(79, healthy=False, fault="is lost"))])),
-        {"gpu-health": FAILED, "sidecar-image": UNSEEN}, "GPU 0 (is lost)"),
     "a DRA driver before an installation": (
         before(gpu_node("n1"), changes=(lambda api: api.add(SLICE),)),
         {"sharing": WARNING}, "gpu.nvidia.com"),

@@ -120,12 +120,6 @@ def test_a_node_whose_driver_does_not_hold_caps_says_why(limit, label, why):
     assert found is None or (found[0] is Code.NO_DRIVER_LIMIT and found[1].startswith(why))
 
 
-def test_a_runtime_that_resolves_no_name_has_a_reason_of_its_own():
-    pod = requires(expression("vramwarden.io/device-names", "NotIn", "none"))
-    seen = a_node("n1", a_gpu(79), device_names="none")
-    assert mismatch(pod, NODE, seen.read)[0] is Code.NO_DEVICE_NAMES
-
-
 def test_a_taint_that_only_advises_repels_nobody():
     taint = {"key": "k", "value": "v", "effect": "PreferNoSchedule"}
     assert mismatch({}, NODE, a_node("n1", taints=(taint,)).read) is None

@@ -63,24 +63,25 @@ def failed(code: int, **more) -> dict:
     return {"containerStatuses": [{"name": "main", "restartCount": 1, **state}]}
 
 
-@situation
-def late_without_gpu() -> Situation:
-    """A pod that was bound while vramwarden was away waits for a GPU of its node."""
+def late(**more) -> Situation:
+    """Return a pod that waits for a GPU of its node."""
     status = {"phase": "Pending", "startTime": ago(240)}
     status |= lacks_gpu("initContainerStatuses", "vram-enforcer") | {"containerStatuses": []}
     notes = {"vramwarden.io/gpu-waits": LATE}
-    pod = asks("late-0", "30Gi", node="n1", status=status, annotations=notes)
+    pod = asks("late-0", "30Gi", node="n1", status=status, annotations=notes, **more)
     return Situation("late-0", full(pod))
+
+
+@situation
+def late_without_gpu() -> Situation:
+    """A pod that was bound while vramwarden was away waits for a GPU of its node."""
+    return late()
 
 
 @situation
 def late_with_an_owner() -> Situation:
     """The same pod belongs to a Job, which replaces it if it is deleted."""
-    status = {"phase": "Pending", "startTime": ago(240)}
-    status |= lacks_gpu("initContainerStatuses", "vram-enforcer") | {"containerStatuses": []}
-    notes = {"vramwarden.io/gpu-waits": LATE}
-    pod = asks("late-0", "30Gi", node="n1", status=status, annotations=notes, owner="Job/late")
-    return Situation("late-0", full(pod))
+    return late(owner="Job/late")
 
 
 @situation

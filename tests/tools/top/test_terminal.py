@@ -164,11 +164,6 @@ def test_colour_changes_nothing_but_colours():
         assert [_COLOURS.sub("", line) for line in coloured] == plain
 
 
-def test_without_a_colour_no_line_has_an_escape():
-    for report, term, parts in CASES.values():
-        assert "\033" not in "".join(as_lines(report, replace(term, colour=False), parts))
-
-
 @given(st.text(max_size=60), st.booleans())
 def test_nothing_that_others_wrote_reaches_the_terminal_as_it_is(text, wide):
     gpus = (
