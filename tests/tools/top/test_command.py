@@ -24,7 +24,7 @@ from tests.tools.top.pages import read_page, sections
 from webhook.cli.main import main
 from webhook.tools.snapshot.node import SAID
 from webhook.tools.top.judge import join
-from webhook.tools.top.live_view import TopOutput
+from webhook.tools.top.live_view import Reader, TopOutput
 
 MOST_MODULES = {"top": 74, "explain": 100}
 """Of ours, that a command imports: each takes milliseconds before anything is seen."""
@@ -254,7 +254,8 @@ def test_ctrl_c_ends_a_watch_quietly_while_it_reads(capsys):
     def read():
         raise KeyboardInterrupt
 
-    output.watch(join(a_cluster(team_nodes()).figures, [], NOW_S), read, 0.0, OSError)
+    report = join(a_cluster(team_nodes()).figures, [], NOW_S)
+    output.watch(Reader(report=report, read=read, every_s=0.0, failures=OSError))
     assert len(capsys.readouterr().out.splitlines()) == 1
 
 

@@ -31,10 +31,9 @@ _ERASE: Final = "\r\x1b[K"
 
 
 class Progress:
-    """Says how far work is until the block ends; a thread of its own calls `say`.
+    """Progress of the work in a block, as `say` returns it to another thread.
 
-    So the work itself only does what it does anyway, and may wait as long as it has to. `wait`
-    returns after so many seconds whether the work ended meanwhile.
+    `wait` waits for a number of seconds, and returns True if the work has ended.
     """
 
     def __init__(self, say: Callable[[], str], wait: Callable[[float], bool] | None = None) -> None:
@@ -56,13 +55,6 @@ class Progress:
         if self._thread:
             self._thread.join()
 
-    def each(self, items: Iterable[T], said: str) -> Iterator[T]:
-        """Yield the items, and say how many so far: at `{}` in a text such as `{} of 50 pods`."""
-        done = 0
-        self.say = lambda: said.format(f"{done:,}")
-        for done, item in enumerate(items, 1):  # noqa: B007 - the other thread reads it
-            yield item
-
     def _show(self) -> None:
         with suppress(OSError):  # the terminal may be gone
             every_s = SILENT_S
@@ -77,9 +69,11 @@ class Progress:
 
 
 def counted_off(items: Iterable[T], said: str) -> Iterator[T]:
-    """Yield the items, and say as `Progress.each` how many; behind the last the line is gone."""
-    with Progress(lambda: "") as progress:
-        yield from progress.each(items, said)
+    """Yield the items, with their number so far as progress: at `{}` in `{} of 50 pods`."""
+    done = 0
+    with Progress(lambda: said.format(f"{done:,}")):
+        for done, item in enumerate(items, 1):  # noqa: B007 - the other thread reads it
+            yield item
 
 
 def _can_be_erased(stream: TextIO) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from string import ascii_lowercase
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from webhook.tools.top.judge import GpuSums
@@ -12,7 +13,6 @@ if TYPE_CHECKING:
     from webhook.core.kinds.nodes import GpuFigures
 
 _UNKNOWN: Final = "?"
-_LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
 
 
 class Shades(NamedTuple):
@@ -38,15 +38,9 @@ def gpu_bar(place: GpuFigures | GpuSums, cells: int, shades: Shades) -> str:
     if used is None and promised is None:
         return _UNKNOWN * cells
     own = max(0, (used or 0) - unmanaged)
-    parts = [
-        (own, shades.used),
-        (max(0, (promised or 0) - own), shades.promised),
-        (unmanaged, shades.unmanaged),
-    ]
-    all_known = used is not None and promised is not None
-    if isinstance(place, GpuSums):
-        all_known = place.used_gpus == place.promised_gpus == place.gpus
-    return _bar(parts, place.usable_bytes, cells, shades.free if all_known else _UNKNOWN)
+    unused = max(0, (promised or 0) - own)
+    parts = [(own, shades.used), (unused, shades.promised), (unmanaged, shades.unmanaged)]
+    return _bar(parts, place.usable_bytes, cells, _rest(place, shades))
 
 
 def lettered_bar(gpu: GpuFigures, cells: int, shades: Shades) -> str:
@@ -57,13 +51,12 @@ def lettered_bar(gpu: GpuFigures, cells: int, shades: Shades) -> str:
         used = min(pod.used_bytes or 0, pod.cap_bytes)
         parts += [(used, letter.upper()), (pod.cap_bytes - used, letter)]
     parts.append((gpu.unmanaged_bytes or 0, shades.unmanaged))
-    known = gpu.used_bytes is not None and gpu.promised_bytes is not None
-    return _bar(parts, gpu.usable_bytes, cells, shades.free if known else _UNKNOWN)
+    return _bar(parts, gpu.usable_bytes, cells, _rest(gpu, shades))
 
 
 def letter_of(number: int) -> str:
     """Return the letter of a GPU's pod; z is followed by a."""
-    return _LETTERS[number % len(_LETTERS)]
+    return ascii_lowercase[number % len(ascii_lowercase)]
 
 
 def cap_bar(used_bytes: int | None, cap_bytes: int | None, cells: int, shades: Shades) -> str:
@@ -71,6 +64,15 @@ def cap_bar(used_bytes: int | None, cap_bytes: int | None, cells: int, shades: S
     if used_bytes is None or not cap_bytes:
         return " " * cells
     return _bar([(used_bytes, shades.used)], cap_bytes, cells, shades.free)
+
+
+def _rest(place: GpuFigures | GpuSums, shades: Shades) -> str:
+    """Return the shade of memory that is in no part: it is free if all figures are known."""
+    if isinstance(place, GpuSums):
+        known = place.used_gpus == place.promised_gpus == place.gpus
+    else:
+        known = place.used_bytes is not None and place.promised_bytes is not None
+    return shades.free if known else _UNKNOWN
 
 
 def _bar(parts: Sequence[tuple[int, str]], whole: int, cells: int, rest: str) -> str:

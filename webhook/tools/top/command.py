@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -136,7 +137,7 @@ def top_command(
     # Imported here: the client takes a second, which --help and completion need not wait for.
     from webhook.adapters.kube.client import KubeError  # noqa: PLC0415
     from webhook.tools.snapshot.reading import reading  # noqa: PLC0415
-    from webhook.tools.top.live_view import TopOutput  # noqa: PLC0415
+    from webhook.tools.top.live_view import Reader, TopOutput  # noqa: PLC0415
     from webhook.tools.top.read import Wanted, read_report  # noqa: PLC0415
 
     context = click.get_current_context()
@@ -148,27 +149,26 @@ def top_command(
     if all_namespaces and namespace:
         raise click.UsageError("pass -n or -A, not both", context)
     parts = (one_part,) if one_part else _SHOWN
-    one_of = one_part if name else ""
-    if one_of == "nodes" and node and node != name:
+    named = {one_part: name} if name else {}
+    if node and named.get("nodes", node) != node:
         raise click.UsageError("name a node once: as NAME, or with --node", context)
-    command = context.find_root().info_name or "vramwarden"
     shown = TopOutput(
         parts=parts,
         all_parts=parts if one_part else _ALL,
         format=output,
         plain=plain,
         no_color=no_color,
-        command=command,
+        command=context.find_root().info_name or "vramwarden",
     )
     with reading():
         cluster = reach(kubeconfig, options["context"], namespace)
         wanted = Wanted(
             namespace="" if all_namespaces else cluster.namespace,
             selector=selector or "",
-            node=(name if one_of == "nodes" else node) or "",
-            pod=(name if one_of == "pods" else None) or "",
-            workload=(name if one_of == "workloads" else None) or "",
-            order=Order(sort) if sort else Order.NAME,
+            node=named.get("nodes", node or ""),
+            pod=named.get("pods", ""),
+            workload=named.get("workloads", ""),
+            order=Order(sort or Order.NAME),
         )
         report = read_report(cluster.kube, wanted)
     if all((report.nodes if one == "nodes" else report.pods) is None for one in parts):
@@ -176,4 +176,5 @@ def top_command(
     if every_s is None:
         shown.once(report)
     else:
-        shown.watch(report, lambda: read_report(cluster.kube, wanted), every_s, KubeError)
+        read = partial(read_report, cluster.kube, wanted)
+        shown.watch(Reader(report=report, read=read, every_s=every_s, failures=KubeError))

@@ -13,7 +13,6 @@ import time
 import tty
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Final
 
@@ -26,9 +25,47 @@ from webhook.tools.top.terminal import Terminal, as_lines
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from types import FrameType
-    from typing import TextIO
 
     from webhook.tools.top.judge import TopReport
+
+
+_ENTER: Final = "\033[?1049h\033[?25l\033[?7l"
+"""Alternate screen, no cursor, no wrapping (xterm's control sequences, "Private Modes")."""
+_LEAVE: Final = "\033[?7h\033[?25h\033[?1049l"
+_HOME, _CLEAR_LINE, _CLEAR_BELOW = "\033[H", "\033[K", "\033[J"
+_GLANCE_S: Final = 0.3
+"""Maximum delay until a key, a new size or a new report is noticed."""
+_QUIT: Final = frozenset(b"qQ")
+
+
+@dataclass(slots=True, kw_only=True)
+class Reader:
+    """Reader of reports, one after the other."""
+
+    report: TopReport
+    """The latest report."""
+    read: Callable[[], TopReport]
+    every_s: float
+    failures: type[Exception]
+    """Exceptions after which reading goes on."""
+    failure: str = ""
+    """Message of the last attempt; empty if it succeeded."""
+    number: int = 0
+    """Number of attempts, which changes when there is something new to draw."""
+
+    def next(self) -> None:
+        """Wait, and read a report."""
+        time.sleep(self.every_s)
+        try:
+            self.report, self.failure = self.read(), ""
+        except self.failures as error:
+            self.failure = " ".join(str(error).split())
+        self.number += 1
+
+    def run(self) -> None:
+        """Read until the program ends."""
+        while True:
+            self.next()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,19 +94,13 @@ class TopOutput:
             drawn = as_lines(report, self._terminal(width), self.parts)
             click.echo("\n".join(drawn), color=True)
 
-    def watch(
-        self,
-        first: TopReport,
-        read: Callable[[], TopReport],
-        every_s: float,
-        failure: type[Exception],
-    ) -> None:
+    def watch(self, reader: Reader) -> None:
         """Write reports until Ctrl-C, which may be pressed at any moment."""
-        reader = Reader(report=first, read=read, every_s=every_s, failures=failure)
         with suppress(KeyboardInterrupt):
             if sys.stdout.isatty() and self.format != "json":
-                reader.start()
-                watch_screen(reader, partial(self._screen, every_s), sys.stdout)
+                # On its own thread, so that no key waits for the API server.
+                threading.Thread(target=reader.run, name="top", daemon=True).start()
+                self._watch_screen(reader)
             else:
                 self._json_lines(reader)
 
@@ -82,21 +113,34 @@ class TopOutput:
                 before = without_times(value)
                 click.echo(json.dumps(value, separators=(",", ":")))
                 sys.stdout.flush()
-            time.sleep(reader.every_s)
-            reader.once()
+            reader.next()
             if reader.failure and reader.failure != last_failure:
                 click.echo(f"Error: {reader.failure}", err=True)
             last_failure = reader.failure
 
-    def _screen(
-        self, every_s: float, report: TopReport, failure: str, size: os.terminal_size
-    ) -> list[str]:
+    def _watch_screen(self, reader: Reader) -> None:
+        """Draw reports on the terminal until `q`, and again when its size changes."""
+        keys = sys.stdin.fileno() if sys.stdin.isatty() else None
+        with _alternate_screen(keys):
+            shown: object = None
+            while True:
+                size = os.get_terminal_size(sys.stdout.fileno())
+                if shown != (reader.number, size):
+                    shown = reader.number, size
+                    lines = self._screen(reader, size)[: size.lines]
+                    body = "\r\n".join(line + _CLEAR_LINE for line in lines)
+                    _write(_HOME + body + _CLEAR_BELOW)
+                if _asked_to_quit(keys):
+                    return
+
+    def _screen(self, reader: Reader, size: os.terminal_size) -> list[str]:
         term = self._terminal(size.columns, size.lines - 2)
-        last = f"each {every_s:g} s; q quits"
-        if failure:
-            old_s = max(0, round(time.time() - report.at_s))
-            last = term.paint(clean(f"! figures of {old_s} s ago: {failure}")[: size.columns], "31")
-        drawn = as_lines(report, term, self.parts)
+        last = f"each {reader.every_s:g} s; q quits"
+        if reader.failure:
+            old_s = max(0, round(time.time() - reader.report.at_s))
+            said = clean(f"! figures of {old_s} s ago: {reader.failure}")
+            last = term.paint(said[: size.columns], "31")
+        drawn = as_lines(reader.report, term, self.parts)
         return [*drawn, *[""] * (size.lines - 1 - len(drawn)), last]
 
     def _terminal(self, width: int | None, height: int | None = None) -> Terminal:
@@ -110,64 +154,20 @@ class TopOutput:
         )
 
 
-_ENTER: Final = "\033[?1049h\033[?25l\033[?7l"
-"""Alternate screen, no cursor, no wrapping (xterm's control sequences, "Private Modes")."""
-_LEAVE: Final = "\033[?7h\033[?25h\033[?1049l"
-_HOME, _CLEAR_LINE, _CLEAR_BELOW = "\033[H", "\033[K", "\033[J"
-_GLANCE_S: Final = 0.3
-"""Maximum delay until a key, a new size or a new report is noticed."""
-_QUIT: Final = frozenset(b"qQ")
-
-
-@dataclass(slots=True, kw_only=True)
-class Reader:
-    """Reader of reports on its own thread, so that no key waits for the API server."""
-
-    report: TopReport
-    """The latest report."""
-    read: Callable[[], TopReport]
-    every_s: float
-    failures: type[Exception]
-    """Exceptions after which reading goes on."""
-    failure: str = ""
-    """Message of the last attempt; empty if it succeeded."""
-    number: int = 0
-    """Number of attempts, which changes when there is something new to draw."""
-
-    def start(self) -> None:
-        """Read until the program ends."""
-        threading.Thread(target=self._run, name="top", daemon=True).start()
-
-    def _run(self) -> None:
-        while True:
-            time.sleep(self.every_s)
-            self.once()
-
-    def once(self) -> None:
-        """Read once."""
-        try:
-            self.report, self.failure = self.read(), ""
-        except self.failures as error:
-            self.failure = " ".join(str(error).split())
-        self.number += 1
-
-
 @contextmanager
-def _alternate_screen(out: TextIO, keys: int | None) -> Iterator[None]:
+def _alternate_screen(keys: int | None) -> Iterator[None]:
     """Use the terminal, and restore it at the end and while the process is suspended."""
     before = None if keys is None else termios.tcgetattr(keys)
 
     def enter() -> None:
         if keys is not None:
             tty.setcbreak(keys)
-        out.write(_ENTER)
-        out.flush()
+        _write(_ENTER)
 
     def give_back() -> None:
         if keys is not None and before is not None:
             termios.tcsetattr(keys, termios.TCSADRAIN, before)
-        out.write(_LEAVE)
-        out.flush()
+        _write(_LEAVE)
 
     def suspend(_number: int, _frame: FrameType | None) -> None:
         give_back()
@@ -188,23 +188,9 @@ def _alternate_screen(out: TextIO, keys: int | None) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def watch_screen(
-    reader: Reader, draw: Callable[[TopReport, str, os.terminal_size], list[str]], out: TextIO
-) -> None:
-    """Draw a reader's reports on the terminal `out` until `q`, and again when its size changes."""
-    keys = sys.stdin.fileno() if sys.stdin.isatty() else None
-    with _alternate_screen(out, keys):
-        shown: object = None
-        while True:
-            size = os.get_terminal_size(out.fileno())
-            if shown != (reader.number, size):
-                shown = reader.number, size
-                lines = draw(reader.report, reader.failure, size)[: size.lines]
-                body = "\r\n".join(line + _CLEAR_LINE for line in lines)
-                out.write(_HOME + body + _CLEAR_BELOW)
-                out.flush()
-            if _asked_to_quit(keys):
-                return
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
 
 
 def _asked_to_quit(keys: int | None) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 from functools import partial
-from itertools import groupby
+from itertools import accumulate, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -22,7 +22,7 @@ from webhook.tools.top.judge import sums_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures
+    from webhook.core.kinds.nodes import GpuFigures, NodeFigures
     from webhook.tools.top.judge import PodRow, TopReport, WorkloadRow
 
     Cells = dict[str, str]
@@ -113,13 +113,10 @@ def _nodes_to_draw(report: TopReport, nodes: Sequence[NodeFigures]) -> list[Node
             gpu.unmanaged or any(pod.uid in report.names for pod in gpu.pods) for gpu in node.gpus
         )
 
-    chosen, left = set(), _MOST_DRAWN
-    for number in sorted(range(len(nodes)), key=lambda number: not matters(nodes[number])):
-        left -= len(nodes[number].gpus)
-        if left < 0:
-            break
-        chosen.add(number)
-    return [node for number, node in enumerate(nodes) if number in chosen]
+    first = sorted(nodes, key=lambda node: not matters(node))
+    sums = accumulate(len(node.gpus) for node in first)
+    chosen = {node.name for node, gpus in zip(first, sums, strict=True) if gpus <= _MOST_DRAWN}
+    return [node for node in nodes if node.name in chosen]
 
 
 def _parts(report: TopReport, gpu: GpuFigures) -> Iterator[_Part]:
@@ -127,14 +124,18 @@ def _parts(report: TopReport, gpu: GpuFigures) -> Iterator[_Part]:
     own = [pod for pod in gpu.pods if pod.uid in report.names]
     others = [pod for pod in gpu.pods if pod.uid not in report.names]
     for pod in own:
-        name = report.name_of(pod.uid)[1]
-        yield _Part("cap", pod.cap_bytes, pod.used_bytes or 0, _pod_title(pod, report), name)
+        space, name = report.name_of(pod.uid)
+        used = texts.amount(pod.used_bytes, "unknown")
+        peak = "" if pod.peak_bytes is None else f", at most {amount(pod.peak_bytes)}"
+        title = f"{space}/{name}: {used} used of its cap of {amount(pod.cap_bytes)}{peak}"
+        yield _Part("cap", pod.cap_bytes, pod.used_bytes or 0, title, name)
     promised = (gpu.promised_bytes or 0) - sum(pod.cap_bytes for pod in own)
     promised = max(promised, sum(pod.cap_bytes for pod in others))
     if promised:
         known = [pod.used_bytes for pod in others if pod.used_bytes is not None]
+        used = amount(sum(known)) if known else "unknown"
         whose = f"{counted(len(others), 'pod')} of others" if others else "others"
-        title = f"{whose}: {_use(sum(known) if known else None, promised)}"
+        title = f"{whose}: {used} used of {amount(promised)} promised"
         yield _Part("others", promised, sum(known), title)
     for uid, held_bytes in gpu.unmanaged.items():
         whose = "/".join(report.name_of(uid)) if uid in report.names else f"pod {uid}"
@@ -142,22 +143,13 @@ def _parts(report: TopReport, gpu: GpuFigures) -> Iterator[_Part]:
         yield _Part("unmanaged", held_bytes, 0, title)
 
 
-def _pod_title(pod: PodFigures, report: TopReport) -> str:
-    peak = "" if pod.peak_bytes is None else f", at most {amount(pod.peak_bytes)}"
-    used = f"{texts.amount(pod.used_bytes, 'unknown')} used of its cap of {amount(pod.cap_bytes)}"
-    return f"{'/'.join(report.name_of(pod.uid))}: {used}{peak}"
-
-
-def _use(used_bytes: int | None, promised_bytes: int) -> str:
-    return f"{texts.amount(used_bytes, 'unknown')} used of {amount(promised_bytes)} promised"
-
-
 def _figures(gpu: GpuFigures) -> str:
     if not gpu.healthy:
         return gpu.fault or "lost or unhealthy"
+    used = f"{texts.amount(gpu.used_bytes, 'unknown')} used"
     if gpu.promised_bytes is None:
-        return f"promised unknown, {texts.amount(gpu.used_bytes, 'unknown')} used"
-    return f"{_use(gpu.used_bytes, gpu.promised_bytes)}, {texts.free(gpu)} free"
+        return f"promised unknown, {used}"
+    return f"{used} of {amount(gpu.promised_bytes)} promised, {texts.free(gpu)} free"
 
 
 def _gpu_cells(node: NodeFigures, gpu: GpuFigures, report: TopReport) -> Cells:
