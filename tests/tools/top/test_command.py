@@ -25,6 +25,7 @@ from webhook.cli.main import main
 from webhook.tools.snapshot.node import SAID
 from webhook.tools.top.judge import join
 from webhook.tools.top.live_view import Reader, TopOutput
+from webhook.tools.top.terminal import Terminal as Drawing
 
 MOST_MODULES = {"top": 74, "explain": 100}
 """Of ours, that a command imports: each takes milliseconds before anything is seen."""
@@ -246,10 +247,8 @@ def started(cluster, *arguments, env=None, **options):
 
 
 def test_ctrl_c_ends_a_watch_quietly_while_it_reads(capsys):
-    output = TopOutput(
-        parts=("nodes",), all_parts=("nodes", "pods"), format="json",
-        plain=True, no_color=True, command="x",
-    )  # fmt: skip
+    parts = {"parts": ("nodes",), "all_parts": ("nodes", "pods")}
+    output = TopOutput(**parts, format="json", term=Drawing())
 
     def read():
         raise KeyboardInterrupt

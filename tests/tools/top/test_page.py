@@ -268,7 +268,7 @@ def test_names_are_text_and_nothing_else():
     assert "<script" not in text
     root = read_page(text)
     shown = [*root.itertext(), *(one.get("title", "") for one in root.iter())]
-    assert sum(ATTACK.replace("\u202e", "\ufffd") in one for one in shown) > 15
+    assert sum(ATTACK.replace("\u202e", "?") in one for one in shown) > 15
 
 
 def test_any_character_leaves_the_page_well_formed():

@@ -1,1 +1,1 @@
-"""The command `top`: who was promised and who uses how much GPU memory."""
+"""The command `top`: GPU memory that is promised to pods and used by them."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -36,9 +38,8 @@ class _Top(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Add the default number after `-w`."""
         written: list[str] = []
-        for number, one in enumerate(args):
+        for one, behind in pairwise([*args, ""]):
             written.append(one)
-            behind = args[number + 1] if number + 1 < len(args) else ""
             if one in _WATCH and not _NUMBER.fullmatch(behind):
                 written.append(str(_EVERY_S))
         return super().parse_args(ctx, written)
@@ -136,9 +137,11 @@ def top_command(
     """  # noqa: D301 - click wants the character, not two
     # Imported here: the client takes a second, which --help and completion need not wait for.
     from webhook.adapters.kube.client import KubeError  # noqa: PLC0415
+    from webhook.tools.render.output import takes_colour, takes_signs  # noqa: PLC0415
     from webhook.tools.snapshot.reading import reading  # noqa: PLC0415
     from webhook.tools.top.live_view import Reader, TopOutput  # noqa: PLC0415
     from webhook.tools.top.read import Wanted, read_report  # noqa: PLC0415
+    from webhook.tools.top.terminal import Terminal  # noqa: PLC0415
 
     context = click.get_current_context()
     one_part = f"{what.removesuffix('s')}s" if what else ""
@@ -156,9 +159,12 @@ def top_command(
         parts=parts,
         all_parts=parts if one_part else _ALL,
         format=output,
-        plain=plain,
-        no_color=no_color,
-        command=context.find_root().info_name or "vramwarden",
+        term=Terminal(
+            unicode=not plain and takes_signs(sys.stdout),
+            colour=not no_color and takes_colour(sys.stdout),
+            wide=output == "wide",
+            command=context.find_root().info_name or "vramwarden",
+        ),
     )
     with reading():
         cluster = reach(kubeconfig, options["context"], namespace)

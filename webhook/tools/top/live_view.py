@@ -12,21 +12,22 @@ import threading
 import time
 import tty
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from webhook.tools.render.output import clean, takes_colour, takes_signs, write_json
+from webhook.tools.render.output import clean, write_json
 from webhook.tools.top.json_report import as_json, without_times
-from webhook.tools.top.terminal import Terminal, as_lines
+from webhook.tools.top.terminal import as_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from types import FrameType
 
     from webhook.tools.top.judge import TopReport
+    from webhook.tools.top.terminal import Terminal
 
 
 _ENTER: Final = "\033[?1049h\033[?25l\033[?7l"
@@ -76,9 +77,7 @@ class TopOutput:
     all_parts: Sequence[str]
     """Parts of the JSON output, which has all of them by default."""
     format: str | None
-    plain: bool
-    no_color: bool
-    command: str
+    term: Terminal
 
     def once(self, report: TopReport) -> None:
         """Write a report."""
@@ -91,7 +90,7 @@ class TopOutput:
             click.echo(as_html(report, self.parts))
         else:
             width = get_terminal_size().columns if sys.stdout.isatty() else None
-            drawn = as_lines(report, self._terminal(width), self.parts)
+            drawn = as_lines(report, replace(self.term, width=width), self.parts)
             click.echo("\n".join(drawn), color=True)
 
     def watch(self, reader: Reader) -> None:
@@ -134,7 +133,7 @@ class TopOutput:
                     return
 
     def _screen(self, reader: Reader, size: os.terminal_size) -> list[str]:
-        term = self._terminal(size.columns, size.lines - 2)
+        term = replace(self.term, width=size.columns, height=size.lines - 2)
         last = f"each {reader.every_s:g} s; q quits"
         if reader.failure:
             old_s = max(0, round(time.time() - reader.report.at_s))
@@ -142,16 +141,6 @@ class TopOutput:
             last = term.paint(said[: size.columns], "31")
         drawn = as_lines(reader.report, term, self.parts)
         return [*drawn, *[""] * (size.lines - 1 - len(drawn)), last]
-
-    def _terminal(self, width: int | None, height: int | None = None) -> Terminal:
-        return Terminal(
-            width=width,
-            height=height,
-            unicode=not self.plain and takes_signs(sys.stdout),
-            colour=not self.no_color and takes_colour(sys.stdout),
-            wide=self.format == "wide",
-            command=self.command,
-        )
 
 
 @contextmanager

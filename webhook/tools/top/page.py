@@ -5,7 +5,6 @@ The user's pods have names. Pods of others are one part of each GPU, without a n
 
 from __future__ import annotations
 
-import re
 from datetime import UTC, datetime
 from functools import partial
 from itertools import accumulate, groupby
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from webhook.core.words import amount, counted, shortened, span
+from webhook.core.words import amount, counted, printable, shortened, span
 from webhook.tools.render.output import cut
 from webhook.tools.top import texts
 from webhook.tools.top.judge import sums_of
@@ -34,10 +33,6 @@ _MOST_DRAWN: Final = 2000
 """Maximum number of GPUs in the picture."""
 _LONGEST: Final = 2000
 """Maximum number of characters of a text."""
-# Characters that XML 1.0 forbids (section 2.2), and those that change the direction of later text.
-_FORBIDDEN: Final = re.compile(
-    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
-)
 
 
 class _Part(NamedTuple):
@@ -93,12 +88,13 @@ def as_html(report: TopReport, parts: Sequence[str] = ("nodes", "pods")) -> str:
 def _displayed(value: object) -> object:
     """Return a value of the template as it is displayed; texts are escaped afterwards.
 
-    Texts may come from a tenant: forbidden characters are replaced, and long texts are cut.
+    Texts may come from a tenant: characters that XML 1.0 forbids (section 2.2) or that change the
+    direction of later text are replaced, as all that are not printable, and long texts are cut.
     """
     if isinstance(value, float):
         return f"{value:.2f}"
     if isinstance(value, str) and not hasattr(value, "__html__"):
-        return _FORBIDDEN.sub("\ufffd", shortened(value, _LONGEST))
+        return printable(shortened(value, _LONGEST), _LONGEST)
     return value
 
 

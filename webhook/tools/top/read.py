@@ -1,4 +1,4 @@
-"""Makes the report of `top`: what may be read is read, and the rest is one sentence each."""
+"""Reading for `top`: facts that cannot be read are one sentence each in the report."""
 
 from __future__ import annotations
 
@@ -8,11 +8,7 @@ from typing import TYPE_CHECKING, Final
 from webhook.adapters.kube.client import KubeError
 from webhook.tools.problems.gpus import UNMANAGED_FROM_BYTES
 from webhook.tools.snapshot.cluster import ClusterSnapshot
-from webhook.tools.snapshot.reading import (
-    is_missing,
-    read_unmanaged_pods,
-    why_no_figures_yet,
-)
+from webhook.tools.snapshot.reading import is_missing, read_unmanaged_pods, why_no_figures_yet
 from webhook.tools.top.judge import Order, TopReport, join, ordered
 
 if TYPE_CHECKING:
@@ -29,12 +25,12 @@ MOST_ASKED: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What the user asked for."""
+    """Choice of the user."""
 
     namespace: str
     """Empty for all."""
     selector: str = ""
-    """Of labels of pods."""
+    """Selector of pods by labels."""
     node: str = ""
     pod: str = ""
     workload: str = ""
@@ -43,7 +39,7 @@ class Wanted:
 
 
 def read_report(kube: Kube, wanted: Wanted) -> TopReport:
-    """Return what the user may see; raises KubeError if the API server does not answer."""
+    """Return the report for a user; raises KubeError if the API server does not answer."""
     snapshot = ClusterSnapshot(kube, wanted.namespace, wanted.selector)
     nodes: Sequence[NodeFigures] | None = snapshot.attempt(
         lambda: snapshot.gpu_nodes, "no figures of GPUs"
@@ -55,19 +51,15 @@ def read_report(kube: Kube, wanted: Wanted) -> TopReport:
     if pods == () and is_missing(kube, wanted.namespace):
         missing.append(f"no pods: there is no namespace {wanted.namespace}; name one with -n")
     if wanted.node:
-        nodes = nodes and _only(nodes, wanted.node, missing)
+        known = nodes
+        nodes = nodes and [node for node in nodes if node.name == wanted.node]
+        if known and not nodes:
+            missing.append(f"no figures of node {wanted.node}: no sentry reports of it")
         pods = pods and [pod for pod in pods if pod.node == wanted.node]
     if nodes and pods is not None:
         pods = [*pods, *_strangers(kube, wanted.namespace, nodes)]
     report = join(nodes, pods, snapshot.now_s, namespace=wanted.namespace, missing=missing)
     return ordered(_narrowed(report, wanted), wanted.order)
-
-
-def _only(nodes: Sequence[NodeFigures], name: str, missing: list[str]) -> list[NodeFigures]:
-    found = [node for node in nodes if node.name == name]
-    if nodes and not found:
-        missing.append(f"no figures of node {name}: no sentry reports of it")
-    return found
 
 
 def _strangers(kube: Kube, namespace: str, nodes: Sequence[NodeFigures]) -> list[ClusterPod]:
@@ -94,14 +86,15 @@ def _strangers(kube: Kube, namespace: str, nodes: Sequence[NodeFigures]) -> list
 
 def _narrowed(report: TopReport, wanted: Wanted) -> TopReport:
     """Leave out the pods and workloads that were not asked for."""
-    pods, workloads = report.pods, report.workloads
-    if wanted.pod and pods is not None:
-        pods = tuple(row for row in pods if row.pod.name == wanted.pod)
-    if wanted.workload and workloads is not None:
-        kind, _, name = wanted.workload.rpartition("/")
-        workloads = tuple(
-            one
-            for one in workloads
-            if one.name == name and (not kind or one.kind.lower() == kind.lower())
-        )
-    return replace(report, pods=pods, workloads=workloads)
+    kind, _, name = wanted.workload.rpartition("/")
+    pods = (row for row in report.pods or () if wanted.pod in {"", row.pod.name})
+    workloads = (
+        row
+        for row in report.workloads or ()
+        if name in {"", row.name} and kind.lower() in {"", row.kind.lower()}
+    )
+    return replace(
+        report,
+        pods=report.pods and tuple(pods),
+        workloads=report.workloads and tuple(workloads),
+    )

@@ -72,34 +72,34 @@ class Terminal:
         """Replacement of text that was cut."""
         return "…" if self.unicode else ".."
 
-    def paint(self, text: str, *styles: str) -> str:
+    def paint(self, text: str, style: str) -> str:
         """Return a text in colour if that is wanted; colour never is the only sign of a fact."""
-        return f"\033[{';'.join(styles)}m{text}\033[0m" if self.colour and text else text
+        return f"\033[{style}m{text}\033[0m" if self.colour and text and style else text
 
 
 def as_lines(
     report: TopReport, term: Terminal, parts: Sequence[str] = ("nodes", "pods")
 ) -> list[str]:
     """Return lines with parts of a report: `nodes`, `pods`, `workloads`."""
-    tables = [
-        drawn
-        for part, draw in (("nodes", _nodes), ("pods", _pods), ("workloads", _workloads))
-        if part in parts and (drawn := draw(report, term))
-    ]
+    tables = []
+    if "nodes" in parts and report.nodes:
+        tables.append(_nodes(report, term))
+    if "pods" in parts and report.pods is not None:
+        tables.append(_pods(report, term) if report.pods else _no_pods(report))
+    if "workloads" in parts and report.workloads is not None:
+        tables.append(_workloads(report, term) if report.workloads else _no_pods(report))
     has_totals = "nodes" in parts and report.nodes and report.amounts.nodes
     head = _wrapped([texts.totals(report.amounts)] if has_totals else [], term, _BOLD)
     tail = _tail(report, term, parts)
     if term.height is not None:
         room = term.height - len(head) - len(tail) - 2 * (len(tables) + 1)
-        tables = _shortened(tables, max(room, 2 * len(tables)), term)
+        _shorten(tables, max(room, 2 * len(tables)), term)
     blocks = [block for block in (head, *tables, tail) if block]
     drawn = [line for block in blocks for line in ("", *block)][1:]
     return drawn if term.height is None else drawn[: term.height]
 
 
 def _nodes(report: TopReport, term: Terminal) -> list[str]:
-    if not report.nodes:
-        return []
     if _has_node_lines(report, term):
         columns_for = partial(_node_columns, report, term)
         return _fitting(columns_for, term, _GPU_BARS, names=_NODE_SHOWN)
@@ -219,11 +219,7 @@ def _fitting(
 
 
 def _pods(report: TopReport, term: Terminal) -> list[str]:
-    if report.pods is None:
-        return []
-    if not report.pods:
-        return _no_pods(report)
-    rows = report.pods
+    rows = report.pods or ()
     pods = [row.pod for row in rows]
 
     def style_of_use(text: str, number: int) -> str:
@@ -287,11 +283,7 @@ def _no_pods(report: TopReport) -> list[str]:
 
 
 def _workloads(report: TopReport, term: Terminal) -> list[str]:
-    if report.workloads is None:
-        return []
-    if not report.workloads:
-        return _no_pods(report)
-    rows = report.workloads
+    rows = report.workloads or ()
     names = [f"{row.kind}/{row.name}" for row in rows]
 
     def columns_for(cells: int) -> list[Column]:
@@ -352,20 +344,15 @@ _MORE: Final = {
 }
 
 
-def _shortened(tables: list[list[str]], room: int, term: Terminal) -> list[list[str]]:
+def _shorten(tables: list[list[str]], room: int, term: Terminal) -> None:
     """Cut tables to a screen, the last one first; each has at least its equal share."""
-    shown = []
-    for number, drawn in enumerate(tables):
-        left = len(tables) - number
-        later = sum(len(one) for one in tables[number + 1 :])
-        share = max(room - later, room // left)
-        kept = drawn
+    for number, drawn in enumerate(tables, 1):
+        later = tables[number:]
+        share = max(room - sum(map(len, later)), room // (1 + len(later)))
         if len(drawn) > share:
             more = term.paint(f"{term.dots} {len(drawn) - share + 1:,} more lines", _DIM)
-            kept = [*drawn[: share - 1], more]
-        room -= len(kept)
-        shown.append(kept)
-    return shown
+            drawn[share - 1 :] = [more]
+        room -= len(drawn)
 
 
 def _bar_title(cells: int, term: Terminal) -> str:
@@ -382,10 +369,8 @@ def _painted(bar: str, term: Terminal) -> str:
     if not term.colour:
         return bar
     styles = {term.shades.used: _GREEN, term.shades.unmanaged: _RED, term.shades.free: _DIM}
-    return "".join(
-        term.paint("".join(alike), styles[shade]) if shade in styles else "".join(alike)
-        for shade, alike in groupby(bar)
-    )
+    parts = ((shade, "".join(alike)) for shade, alike in groupby(bar))
+    return "".join(term.paint(text, styles.get(shade, "")) for shade, text in parts)
 
 
 def _use(used: int | None, cap: int | None, cells: int, term: Terminal) -> str:
