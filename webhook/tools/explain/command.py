@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-_KIND: Final = re.compile(r"[a-z]([a-z0-9.-]{0,251}[a-z0-9])?")
 _WORDS: Final = f"{__name__}.words"
 """Key in click's `meta` of the words before the one that is completed."""
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
@@ -42,8 +41,6 @@ def _subject(
     if len(kinds) > 1:
         raise click.BadParameter("one object is explained; write KIND NAME, as deployment llama")
     kind = find_kind(kinds[0]) if kinds else POD
-    if not _KIND.fullmatch(kind.name.lower()):
-        raise click.BadParameter(f"{kinds[0][:80]!r} is no kind; write e.g. deployment/llama")
     if not _NAME.fullmatch(name):
         raise click.BadParameter(f"{name[:80]!r} is no name that Kubernetes allows")
     if NODE.is_called(kind.name):

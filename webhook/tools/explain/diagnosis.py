@@ -47,7 +47,7 @@ from webhook.tools.problems.creation import (
 )
 from webhook.tools.problems.enforcer_log import read_log
 from webhook.tools.problems.pending_pod import Room, find_pending, room_notes, unreadable_demand
-from webhook.tools.problems.problem import Code, Problem, Severity
+from webhook.tools.problems.problem import Code, Problem, ProblemSubject, Severity
 from webhook.tools.problems.request_lines import line_for, stops_words
 from webhook.tools.snapshot.kinds import KINDS, POD, WorkloadKind
 from webhook.tools.snapshot.node import SAID
@@ -106,9 +106,7 @@ class State(StrEnum):
 class Diagnosis:
     """Answer of `explain` about one object."""
 
-    kind: str
-    namespace: str
-    name: str
+    subject: ProblemSubject
     state: State
     headline: str
     problems: tuple[Problem, ...] = ()
@@ -253,12 +251,11 @@ def _diagnosis(
     problems: Iterable[Problem],
 ) -> Diagnosis:
     """Return the diagnosis of an object; `headline` continues its kind and name."""
+    subject = ProblemSubject(kind, name, snapshot.namespace)
     return Diagnosis(
-        kind=kind,
-        namespace=snapshot.namespace,
-        name=name,
+        subject=subject,
         state=state,
-        headline=f"{kind} {snapshot.namespace}/{name} {headline}",
+        headline=f"{kind} {subject} {headline}",
         problems=tuple(problems),
     )
 
@@ -453,7 +450,7 @@ def _bound(snapshot: ClusterSnapshot, pod: ClusterPod) -> Diagnosis:
 
 def _headline(snapshot: ClusterSnapshot, bound: BoundPod) -> tuple[State, str]:
     """Return the state of a pod, and the first sentence about it."""
-    pod, state, status = bound.pod, bound.state, bound.pod.part("status")
+    pod, state, status = bound.pod, bound.pod.state, bound.pod.part("status")
     if state.finished:
         return State.ENDED, _ended(snapshot, bound)
     since_s = read_time(status.get("startTime"))
@@ -494,11 +491,11 @@ def _ended(snapshot: ClusterSnapshot, bound: BoundPod) -> str:
 
 def _gpus(bound: BoundPod) -> str:
     """Return a pod's GPUs: `GPU 1 (H100-80GB, GPU-5c2...)`."""
-    if not bound.state.uuids:
-        return "no GPU" if bound.state.at_binding else f"all GPUs of {bound.state.node}"
+    if not bound.pod.state.uuids:
+        return "no GPU" if bound.pod.state.at_binding else f"all GPUs of {bound.pod.state.node}"
     known = {gpu.uuid: gpu for gpu in bound.node.gpus} if bound.node else {}
     said = []
-    for uuid in bound.state.uuids:
+    for uuid in bound.pod.state.uuids:
         gpu = known.get(uuid)
         product = f"{gpu.product}, " if gpu and gpu.product else ""
         said.append(f"GPU {gpu.index} ({product}{uuid})" if gpu else uuid)
@@ -507,7 +504,7 @@ def _gpus(bound: BoundPod) -> str:
 
 def _use(bound: BoundPod) -> str:
     """Return cap, use and peak, on the GPU on which each is largest."""
-    several = bound.state.need is not None and bound.state.need.gpu_count > 1
+    several = bound.pod.state.need is not None and bound.pod.state.need.gpu_count > 1
     parts = [f"cap {exactly(bound.cap_bytes)}" + (" on each" if several else "")]
     used = [one.used_bytes for one in bound.figures if one.used_bytes is not None]
     peaks = [one.peak_bytes for one in bound.figures if one.peak_bytes is not None]

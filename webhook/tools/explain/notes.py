@@ -93,7 +93,7 @@ def bound_notes(bound: BoundPod) -> Iterator[tuple[str, str]]:
         fits = "fits" if left >= bound.sufficient_bytes else "does not fit"
         has = f"{amount(max(0, free), down=True)} free there now"
         yield "on that GPU", f"such a pod {fits} once this one ends ({has})"
-    if bound.state.finished:
+    if bound.pod.state.finished:
         return
     by = held_by(bound.figures)
     means = _HOLDERS.get(by)
@@ -109,11 +109,11 @@ def bound_notes(bound: BoundPod) -> Iterator[tuple[str, str]]:
 def _why_those(bound: BoundPod) -> Iterator[tuple[str, str]]:
     """Yield by which rule the GPUs were chosen, and today's figures if these still show it."""
     node, own = bound.node, {gpu.uuid: one.cap_bytes for gpu, one in bound.allocations}
-    if node is None or not own or not bound.state.uuids or bound.state.need is None:
+    if node is None or not own or not bound.pod.state.uuids or bound.pod.state.need is None:
         return
     gpus, free = placeable(node)
     without = {uuid: free[uuid] + own.get(uuid, 0) for uuid in free}
-    again = place(node.name, gpus, without, bound.state.need)
+    again = place(node.name, gpus, without, bound.pod.state.need)
     shown = []
     for gpu in sorted(gpus, key=lambda one: one.index):
         left = amount(max(0, without[gpu.uuid]), down=True)

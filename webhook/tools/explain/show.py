@@ -112,7 +112,7 @@ def _gpu(gpu: GpuFigures) -> str:
 
 def _value(found: Diagnosis) -> dict[str, Any]:
     value: dict[str, Any] = {
-        "subject": {"kind": found.kind, "namespace": found.namespace, "name": found.name},
+        "subject": found.subject._asdict(),
         "state": found.state.value,
         "headline": found.headline,
         "problems": [one.json for one in found.problems],

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from webhook.core.enforcement.termination_message import TerminationMessage
     from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures
-    from webhook.core.placement.assignments import PodState
     from webhook.tools.problems.enforcer_log import EnforcerLog, LogEntry
     from webhook.tools.snapshot.objects import Condition
     from webhook.tools.snapshot.pod import ClusterPod
@@ -64,20 +63,15 @@ class BoundPod:
     now_s: float
 
     @property
-    def state(self) -> PodState:
-        """State of the pod for placement."""
-        return self.pod.state
-
-    @property
     def node(self) -> NodeFigures | None:
         """Figures of its node; None if there are none."""
-        return next((one for one in self.nodes or () if one.name == self.state.node), None)
+        return next((one for one in self.nodes or () if one.name == self.pod.state.node), None)
 
     @property
     def allocations(self) -> list[tuple[GpuFigures, PodFigures]]:
         """Its GPUs, with its figures there."""
         pairs = [(gpu, one) for gpu in (self.node.gpus if self.node else ()) for one in gpu.pods]
-        return [(gpu, one) for gpu, one in pairs if one.uid == self.state.uid]
+        return [(gpu, one) for gpu, one in pairs if one.uid == self.pod.state.uid]
 
     @property
     def figures(self) -> list[PodFigures]:
@@ -87,7 +81,7 @@ class BoundPod:
     @property
     def cap_bytes(self) -> int:
         """Its cap per GPU; 0 if unknown."""
-        return self.state.hold.cap_bytes if self.state.hold else 0
+        return self.pod.state.hold.cap_bytes if self.pod.state.hold else 0
 
     @property
     def peak_bytes(self) -> int:
@@ -218,14 +212,14 @@ def find_reports(bound: BoundPod) -> Iterator[Problem]:
     elif 0 < bound.cap_bytes < bound.peak_bytes and not (bound.stops or bound.cap_exceeded):
         detail = f"it held {amount(bound.peak_bytes)}, and nothing is known to have been stopped"
         yield Problem(Code.OVER_CAP, Severity.INFO, detail, bound.request_line)
-    if log.blind and not bound.state.finished:
+    if log.blind and not bound.pod.state.finished:
         fix = "kubectl logs, container vram-enforcer, says more; or ask your platform team"
         yield Problem(Code.BLIND, Severity.ERROR, f"cannot measure: {log.blind}", fix)
 
 
 def find_late(bound: BoundPod) -> Iterator[Problem]:
     """Yield why a bound pod has no GPU yet, when it gets one, and what the kubelet reports."""
-    waits = bound.state.waits
+    waits = bound.pod.state.waits
     told = waits.told if waits else ""
     fix = "wait: vramwarden assigns a GPU within seconds once it is back (vramwarden check)"
     if told:
@@ -242,10 +236,10 @@ def find_late(bound: BoundPod) -> Iterator[Problem]:
 
 def find_running(bound: BoundPod) -> Iterator[Problem]:
     """Yield the problems of a pod that has its GPUs and has not ended."""
-    if bound.state.unreadable and not bound.state.uuids:
-        yield unreadable_demand(bound.state.unreadable)
+    if bound.pod.state.unreadable and not bound.pod.state.uuids:
+        yield unreadable_demand(bound.pod.state.unreadable)
     for gpu in bound.node.gpus if bound.node else ():
-        if gpu.uuid in bound.state.uuids and not gpu.healthy:
+        if gpu.uuid in bound.pod.state.uuids and not gpu.healthy:
             why = f": {gpu.fault}" if gpu.fault else ""
             detail = f"its GPU {gpu.index} is lost or unhealthy{why}"
             fix = "once it has saved its work, delete it, so that another GPU is chosen"
@@ -264,7 +258,7 @@ def _waiting_container(bound: BoundPod) -> Iterator[Problem]:
         waits = part(one, "state", "waiting")
         reason, said = text_of(waits, "reason"), text_of(waits, "message")
         if is_container_gated(one):
-            if bound.state.uuids:
+            if bound.pod.state.uuids:
                 detail = "it has its GPU now, and the kubelet creates its containers within 10 s"
                 yield Problem(Code.CONTAINER_WAITS, Severity.INFO, detail)
                 return
