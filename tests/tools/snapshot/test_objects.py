@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.support.clusters import GIB, a_pod, ago
 from webhook.core.pod.fields import part
 from webhook.tools.snapshot.objects import LazyFact
-from webhook.tools.snapshot.pod import AWAY, ClusterPod, EndedContainer
+from webhook.tools.snapshot.pod import AWAY, ClusterPod
 
 NOT_CREATED = "CreateContainerConfigError"
 GATED = "missing value for VRAMWARDEN_GPU_ASSIGNMENT"
@@ -148,14 +148,14 @@ def test_of_a_list_the_objects_are_read():
 @pytest.mark.parametrize(
     ("status", "ended"),
     [
-        ({}, EndedContainer(None, "")),
-        ({"state": {"running": {}}}, EndedContainer(None, "")),
-        ({"state": {"terminated": {"exitCode": 70, "message": "m"}}}, EndedContainer(70, "m")),
+        ({}, {}),
+        ({"state": {"running": {}}}, {}),
+        ({"state": {"terminated": {"exitCode": 70}}}, {"exitCode": 70}),
         (
             {"lastState": {"terminated": {"exitCode": 88}}, "state": {"running": {}}},
-            EndedContainer(88, ""),
+            {"exitCode": 88},
         ),
-        ({"state": {"terminated": {"exitCode": "70", "message": 7}}}, EndedContainer(None, "")),
+        ({"state": {"terminated": "70"}}, {}),
     ],
 )
 def test_how_the_enforcer_ended_is_read_also_after_a_restart(status, ended):

@@ -99,7 +99,7 @@ def test_a_denial_in_the_status_is_enough_and_no_event_is_read(api):
         a_pod_of("Deployment/train"),
         a_pod_of("Deployment/other", "b"),
     )
-    assert (found.denials, found.tried, found.running) == ((DENIED,), False, 1)
+    assert (found.denial, found.tried, found.running) == (DENIED, False, 1)
     assert [one.name for one in found.pods] == ["a"]
     assert EVENTS not in paths(api)
     assert [one.query["labelSelector"] for one in api.asked if one.path == PODS] == ["app=train"]
@@ -109,13 +109,13 @@ def test_else_the_newest_event_about_a_creation_is(api):
     old, new = an_event("old", "older", 1), an_event("new", "newer", 2)
     other = an_event("other", "other", 3, reason="Killing")
     found = read(api, JOB, a_workload(JOB), new, old, other)
-    assert (found.denials, found.tried) == (("newer",), False)
+    assert (found.denial, found.tried) == ("newer", False)
 
 
 def test_a_workload_that_has_its_pods_was_not_denied(api):
     past = an_event("past", "denied", 1, kind="StatefulSet")
     stored = (a_workload(STATEFUL_SET), a_pod_of("StatefulSet/train"), past)
-    assert read(api, STATEFUL_SET, *stored).denials == ()
+    assert read(api, STATEFUL_SET, *stored).denial == ""
     assert not api.sent()
 
 
@@ -210,4 +210,4 @@ def test_of_an_object_without_pods_the_event_of_its_denial_is_read(api):
         an_event("c", "all is well", 3, kind="PyTorchJob"),
     )
     found = owned(api, "pytorchjob", "train", *events)
-    assert (found.denials, found.pods, found.running) == ((said,), (), 0)
+    assert (found.denial, found.pods, found.running) == (said, (), 0)

@@ -61,7 +61,6 @@ if TYPE_CHECKING:
     from webhook.tools.problems.capacity import NodeFit
     from webhook.tools.snapshot.cluster import ClusterSnapshot
 
-_MOST_DENIALS: Final = 3
 _SELF_TEST_FAILED: Final = 70
 """Exit code of the sidecar."""
 _LIKE: Final = 0.5
@@ -159,8 +158,7 @@ def _diagnose_workload(
     """Explain a workload: why its pods are not created, then one of its pods."""
     templates = find_templates(found.raw, found.kind, "") if found.raw else []
     template = ClusterPod(templates[0].pod) if templates and templates[0].pod else None
-    denials = list(dict.fromkeys(found.denials))[:_MOST_DENIALS]
-    problems = list(dict.fromkeys(one for text in denials for one in find_denial(text, template)))
+    problems = [*find_denial(found.denial, template)] if found.denial else []
     has = counted(found.running, "pod")
     if found.wanted is not None:
         has = f"{found.running} of {found.wanted} pods"
@@ -420,8 +418,8 @@ def _bound(snapshot: ClusterSnapshot, pod: ClusterPod) -> Diagnosis:
     nodes = snapshot.attempt(lambda: snapshot.gpu_nodes, "figures of GPUs")
     lines = snapshot.attempt(lambda: snapshot.log(pod), "the log of container vram-enforcer")
     ended = pod.enforcer_ended()
-    failed = ended.exit_code == _SELF_TEST_FAILED
-    log = read_log(lines or (), ended.message, self_test_failed=failed)
+    failed = ended.get("exitCode") == _SELF_TEST_FAILED
+    log = read_log(lines or (), text_of(ended, "message"), self_test_failed=failed)
     bound, state = BoundPod(pod=pod, log=log, nodes=nodes, now_s=snapshot.now_s), pod.state
     stops, reports = [*find_stops(bound)], [*find_reports(bound)]
     phase, headline = _headline(snapshot, bound)

@@ -94,7 +94,7 @@ class BoundPod:
     @property
     def last_message(self) -> TerminationMessage | None:
         """Termination message of its sidecar; None if there is none."""
-        return read_message(self.pod.enforcer_ended().message)
+        return read_message(self.pod.enforcer_ended().get("message"))
 
     @property
     def stops(self) -> int:

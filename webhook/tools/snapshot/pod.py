@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from webhook.core.kinds.nodes import read_time
 from webhook.core.kinds.workloads import workload_of
@@ -64,13 +64,6 @@ def scheduler_says(message: str) -> list[str]:
         return [message] if message else []
     parts = _PREEMPTION.sub("", message[beginning.end() :])
     return [one.strip(" .") for one in parts.split(", ") if one.strip(" .")]
-
-
-class EndedContainer(NamedTuple):
-    """Last end of a container."""
-
-    exit_code: int | None
-    message: str
 
 
 class ClusterPod(ClusterObject):
@@ -267,16 +260,10 @@ class ClusterPod(ClusterObject):
         for field in ("initContainerStatuses", "containerStatuses"):
             yield from as_objects(self.part("status").get(field))
 
-    def enforcer_ended(self) -> EndedContainer:
-        """Return how its enforcer ended, now or before its last restart."""
-        for one in self._sidecars():
-            for when in ("state", "lastState"):
-                ended = part(one, when, "terminated")
-                if ended:
-                    code = ended.get("exitCode")
-                    message = text_of(ended, "message")
-                    return EndedContainer(code if type(code) is int else None, message)
-        return EndedContainer(None, "")
+    def enforcer_ended(self) -> Json:
+        """Return the end of its enforcer, now or before its last restart; empty without one."""
+        times = ((one, when) for one in self._sidecars() for when in ("state", "lastState"))
+        return next(filter(None, (part(*time, "terminated") for time in times)), {})
 
     def _containers(self) -> list[Json]:
         spec = self.part("spec")

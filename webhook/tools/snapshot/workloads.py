@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from webhook.core.kinds.workloads import Workload
-from webhook.core.pod.fields import as_objects, text_of
+from webhook.core.pod.fields import text_of
 from webhook.core.words import counted
 from webhook.tools.snapshot.cluster import ClusterSnapshot, event_time, read_row
 from webhook.tools.snapshot.kinds import (
@@ -59,8 +59,8 @@ class WorkloadState:
     """Number of pods that have not ended."""
     wanted: int | None = None
     """Number of pods that there should be; None if unknown."""
-    denials: tuple[str, ...] = ()
-    """Reasons why pods could not be created: of conditions, else of Events, else of a dry run."""
+    denial: str = ""
+    """Reason why pods cannot be created: of its condition, else of an Event, else of a dry run."""
     tried: bool = False
     """True if the denial is the answer to a dry run."""
     ended: str = ""
@@ -97,8 +97,8 @@ def read_creation_failures(
     """
 
     def of_set(raw: Json) -> CreationFailure | None:
-        message = next(filter(is_meant, _failures(ClusterObject(raw))), "")
-        return _creation_failure(raw, REPLICA_SET, message) if message else None
+        message = _failure(ClusterObject(raw))
+        return _creation_failure(raw, REPLICA_SET, message) if is_meant(message) else None
 
     sets = snapshot.attempt(
         partial(snapshot.collect, REPLICA_SET, of_set), "ReplicaSets that cannot create pods"
@@ -178,15 +178,15 @@ def read_workload(snapshot: ClusterSnapshot, kind: WorkloadKind, name: str) -> W
         pods = snapshot.attempt(partial(snapshot.owned, POD, owners, labels), "its pods") or []
     running = [one for one in pods if not one.ended]
     wanted, (ended, failed) = _wanted(workload, made_by), _ended(workload, made_by)
-    denials, tried = _failures(workload), False
-    if not denials and len(running) < wanted:
+    denial, tried = _failure(workload), False
+    if not denial and len(running) < wanted:
         read = partial(
             snapshot.newest_event,
             "reason=FailedCreate",
             lambda event: text_of(event, "involvedObject", "uid") in owners,
         )
-        denials = [*filter(None, [snapshot.attempt(read, "Events")])]
-        if not denials:
+        denial = snapshot.attempt(read, "Events") or ""
+        if not denial:
             # Events are gone after an hour, and nothing else states why a Job has no pods. The dry
             # run is the user's, so a policy that depends on the user may answer otherwise.
             trial = snapshot.attempt(
@@ -198,8 +198,8 @@ def read_workload(snapshot: ClusterSnapshot, kind: WorkloadKind, name: str) -> W
                 ),
                 "whether its pods are denied",
             )
-            denials = [trial.denial] if trial and trial.denial else []
-            tried = bool(denials)
+            denial = trial.denial if trial else ""
+            tried = bool(denial)
     # A failed pod of a Job is news; other controllers' failed pods stay until they are deleted.
     return WorkloadState(
         kind=kind.name,
@@ -208,20 +208,17 @@ def read_workload(snapshot: ClusterSnapshot, kind: WorkloadKind, name: str) -> W
         pods=tuple(pods if made_by is JOB else running or pods),
         running=len(running),
         wanted=wanted,
-        denials=tuple(denials),
+        denial=denial,
         tried=tried,
         ended=ended,
         failed=failed,
     )
 
 
-def _failures(workload: ClusterObject) -> list[str]:
-    """Return the failures in the status: they hold as long as they stay there, unlike Events."""
-    return [
-        str(one.get("message") or "")
-        for one in as_objects(workload.part("status").get("conditions"))
-        if one.get("type") == "ReplicaFailure" and one.get("status") == "True"
-    ]
+def _failure(workload: ClusterObject) -> str:
+    """Return the failure in the status: it holds as long as it stays there, unlike an Event."""
+    found = workload.condition("ReplicaFailure")
+    return found.message if found and found.status == "True" else ""
 
 
 def _wanted(workload: ClusterObject, kind: WorkloadKind) -> int:
@@ -304,7 +301,7 @@ def read_owned(
         name=name,
         pods=tuple(running or pods),
         running=len(running) if len(owned) <= MOST_READ else len(owned),
-        denials=(denial,) if denial else (),
+        denial=denial,
     )
 
 
