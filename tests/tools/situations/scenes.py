@@ -229,9 +229,7 @@ def foreign_node(name: str, *gpus: Any, why: str, **more: Any) -> SceneNode:
     return SceneNode(node.stored, seen)
 
 
-def full(
-    *pods: Json, more: tuple[Json, ...] = (), change: Callable[[SceneNode], SceneNode] | None = None
-) -> SceneCluster:
+def full(*pods: Json, more: tuple[Json, ...] = ()) -> SceneCluster:
     """Return three nodes with five GPUs on which much is promised, with these pods in addition.
 
     | node | GPU | usable | free | pods |
@@ -241,13 +239,8 @@ def full(
     | n2 | 0 | 22Gi | 6Gi | embed of team-b |
     | n3 | 0 | 79Gi | 15Gi | big of team-b |
     | n3 | 1 | 79Gi | 19Gi | train-1 |
-
-    `change` is made to every node.
     """
-    nodes = full_nodes()
-    return a_cluster(
-        [change(one) for one in nodes] if change else nodes, [*full_pods(), *pods], *more
-    )
+    return a_cluster(full_nodes(), [*full_pods(), *pods], *more)
 
 
 def full_nodes(**more: Any) -> list[SceneNode]:

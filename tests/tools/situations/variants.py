@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.support.clusters import GIB, a_cluster, a_gpu, a_node, ago, gib, held
 from tests.support.installations import HOOKS, patch
@@ -13,7 +13,6 @@ from tests.tools.situations.bound import ENDED, HOLDS, a_run, failed
 from tests.tools.situations.scenes import (
     BY_SENTRY,
     H100,
-    NO_VRAM,
     Json,
     Named,
     Situation,
@@ -24,7 +23,6 @@ from tests.tools.situations.scenes import (
     denied,
     failed_create,
     first_rule,
-    full,
     gpu_node,
     lacks_gpu,
     log_line,
@@ -41,12 +39,9 @@ from tests.tools.situations.scenes import (
     waits,
     with_sentry,
 )
-from tests.tools.situations.waiting import EVAL
+from tests.tools.situations.waiting import EVAL, in_full, may_not
 from webhook.core.enforcement.termination_message import TerminationMessage, write_message
 from webhook.core.kinds.histories import History, write_history
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def rules(**fields: Any) -> str:
@@ -83,22 +78,7 @@ SECOND_LINE = (
 QUOTA = 'pods "old" is forbidden: exceeded quota: gpus, requested: requests.vramwarden.io/vram=8Gi'
 
 
-def may_not(*rights: str) -> tuple[Callable[[Any], object], ...]:
-    """Return a change that takes rights away, as `list nodes`."""
-    return (lambda api: api.denied.update(tuple(one.split()) for one in rights),)
-
-
 # Pods that wait.
-
-
-def in_full(name: str, memory: str, message: str = NO_VRAM, **more: Any) -> Situation:
-    """Return a pod that waits in the full cluster."""
-    fields = {key: more.pop(key) for key in ("rules", "changes") if key in more}
-    change = more.pop("change", None)
-    rule = {"rule": first_rule(fields["rules"])} if "rules" in fields else {}
-    others = more.pop("more", ())
-    pod = waits(name, memory, message, **rule, **more)
-    return Situation(name, full(pod, more=others, change=change), **fields)
 
 
 UNMEASURED = tuple(replace(one, peak_bytes=None) for one in EVAL.runs[10:])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from tests.support.clusters import NOW_S, a_cluster, a_gpu, held
 from tests.support.pods import a_container
@@ -11,6 +12,8 @@ from tests.tools.situations.scenes import (
     BY_SENTRY,
     H100,
     NO_VRAM,
+    Json,
+    Named,
     Situation,
     a_deployment,
     asks,
@@ -22,6 +25,7 @@ from tests.tools.situations.scenes import (
     full_nodes,
     gpu_node,
     judged,
+    register,
     runs,
     scheduler_says,
     situation,
@@ -31,6 +35,9 @@ from tests.tools.situations.scenes import (
 from webhook.core.kinds.histories import History, Run, write_history
 from webhook.core.node.inventory import Inventory, Scan, observe
 from webhook.core.nvidia.drivers import SeenGpu
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 WHOLE = {"nvidia.com/gpu": "2"}
 UNMATCHED = "didn't match Pod's node affinity/selector"
@@ -58,62 +65,6 @@ EVAL = History("team-a", "Job", "eval", tuple(map(_a_run, range(12))))
 
 
 @situation
-def in_pieces() -> Situation:
-    """A node has enough memory in sum, and no GPU has; the scheduler tried it."""
-    denial = binding_denied(full_nodes()[2], 30)
-    pod = waits("eval-4", "30Gi", denial, owner="Job/eval")
-    return Situation("eval-4", full(pod, more=(write_history(EVAL),)))
-
-
-@situation
-def across_nodes() -> Situation:
-    """No node has enough memory; all nodes together do."""
-    return Situation("wide", full(waits("wide", "45Gi")))
-
-
-@situation
-def no_room() -> Situation:
-    """GPUs are large enough, and all are full."""
-    return Situation("huge", full(waits("huge", "70Gi")))
-
-
-@situation
-def too_large() -> Situation:
-    """No GPU of the cluster has as much memory."""
-    return Situation("vast", full(waits("vast", "90Gi")))
-
-
-@situation
-def two_gpus() -> Situation:
-    """A pod wants two GPUs of one node, of which only one has enough."""
-    denial = binding_denied(full_nodes()[2], 16, 2)
-    return Situation("pair", full(waits("pair", "16Gi", denial, count=2)))
-
-
-@situation
-def other_selector() -> Situation:
-    """The pod's node selector matches no node with GPUs."""
-    says = scheduler_says("3 node(s) didn't match Pod's node affinity/selector")
-    pod = waits("picky", "8Gi", says, nodeSelector={"kubernetes.io/hostname": "n9"})
-    return Situation("picky", full(pod))
-
-
-@situation
-def taint() -> Situation:
-    """The only node has a taint that the pod does not tolerate."""
-    pod = waits("repelled", "8Gi", one_node("had untolerated taint {maintenance: }"))
-    key = {"key": "maintenance", "effect": "NoSchedule"}
-    return Situation("repelled", beside_rag(pod, taints=(key,)))
-
-
-@situation
-def cordoned() -> Situation:
-    """Somebody cordoned the only node."""
-    pod = waits("kept-out", "8Gi", one_node("were unschedulable"))
-    return Situation("kept-out", beside_rag(pod, unschedulable=True))
-
-
-@situation
 def plugin_offers_whole() -> Situation:
     """A device plugin offers the GPUs of the only node whole, so they are not shared."""
     gpus = a_gpu(79, **H100), a_gpu(79, **H100)
@@ -134,27 +85,6 @@ def held_node() -> Situation:
 
 
 @situation
-def no_enforcement() -> Situation:
-    """The driver lets no sidecar measure."""
-    pod = waits("unheld", "8Gi", one_node(UNMATCHED))
-    return Situation("unheld", beside_rag(pod, enforcement="none"))
-
-
-@situation
-def no_sentry_acts() -> Situation:
-    """The pod is to be held by the sentry, and no sentry acts."""
-    pod = waits("notebook", "8Gi", one_node(UNMATCHED), rule=first_rule(BY_SENTRY))
-    return Situation("notebook", beside_rag(pod), rules=BY_SENTRY)
-
-
-@situation
-def no_device_names() -> Situation:
-    """The container runtime resolves no name of a GPU."""
-    pod = waits("unnamed", "8Gi", one_node(UNMATCHED))
-    return Situation("unnamed", beside_rag(pod, device_names="none"))
-
-
-@situation
 def old_figures() -> Situation:
     """The figures of all nodes are ten minutes old."""
     nodes = full_nodes(age_s=600)
@@ -169,34 +99,11 @@ def no_figures() -> Situation:
 
 
 @situation
-def hidden_figures() -> Situation:
-    """The person may not read the figures, and the scheduler tried a node."""
-    pod = waits("eval-7", "30Gi", binding_denied(full_nodes()[2], 30))
-    return Situation(
-        "eval-7", full(pod), changes=(lambda api: api.denied.add(("list", "gpunodes")),)
-    )
-
-
-@situation
 def broken_gpu() -> Situation:
     """The only GPU needs a reset, and a pod waits for it."""
     node = gpu_node("n1", a_gpu(79, healthy=False, fault="needs a reset", **H100))
     pod = waits("ill", "8Gi", binding_denied(node, 8))
     return Situation("ill", a_cluster([node], [pod]))
-
-
-@situation
-def no_cpu() -> Situation:
-    """There is room on GPUs, and no CPU."""
-    return Situation("busy", full(waits("busy", "8Gi", scheduler_says("3 Insufficient cpu"))))
-
-
-@situation
-def missing_volume() -> Situation:
-    """The pod's volume does not exist, and every GPU is full."""
-    says = scheduler_says('persistentvolumeclaim "models" not found')
-    volume = {"name": "models", "persistentVolumeClaim": {"claimName": "models"}}
-    return Situation("serve", full(waits("serve", "30Gi", says, volumes=[volume])))
 
 
 @situation
@@ -282,16 +189,95 @@ def unified_memory() -> Situation:
     return Situation("chat", a_cluster([node], [waits("chat", "8Gi", says)], event))
 
 
-@situation
-def driver_limit_required() -> Situation:
-    """The pod requires that the driver holds its cap, and no driver does."""
-    selector = {"vramwarden.io/driver-limit": "true"}
-    pod = waits("strict", "8Gi", one_node(UNMATCHED), nodeSelector=selector)
-    return Situation("strict", beside_rag(pod))
+def may_not(*rights: str) -> tuple[Callable[[Any], object], ...]:
+    """Return a change that takes rights away, as `list nodes`."""
+    return (lambda api: api.denied.update(tuple(one.split()) for one in rights),)
 
 
-@situation
-def unreadable_amount() -> Situation:
-    """Somebody changed the annotation of a pod that waits."""
-    pod = waits("forged", "8Gi", NO_VRAM, annotations={"vramwarden.io/gpu-memory": "8GB"})
-    return Situation("forged", beside_rag(pod))
+def in_full(name: str, memory: str, message: str = NO_VRAM, **more: Any) -> Situation:
+    """Return a pod that waits in the full cluster."""
+    fields = {key: more.pop(key) for key in ("rules", "changes") if key in more}
+    rule = {"rule": first_rule(fields["rules"])} if "rules" in fields else {}
+    others = more.pop("more", ())
+    return Situation(
+        name, full(waits(name, memory, message, **rule, **more), more=others), **fields
+    )
+
+
+def beside(pod: Json, **more: Any) -> Situation:
+    """Return a pod that waits for the node of `rag`."""
+    rules = more.pop("rules", "")
+    return Situation(pod["metadata"]["name"], beside_rag(pod, **more), rules=rules)
+
+
+MODELS = {"name": "models", "persistentVolumeClaim": {"claimName": "models"}}
+ROWS = {
+    "in-pieces": (
+        "A node has enough memory in sum, and no GPU has; the scheduler tried it.",
+        lambda: in_full("eval-4", "30Gi", binding_denied(full_nodes()[2], 30), owner="Job/eval",
+                        more=(write_history(EVAL),)),
+    ),
+    "across-nodes": (
+        "No node has enough memory; all nodes together do.", lambda: in_full("wide", "45Gi"),
+    ),
+    "no-room": ("GPUs are large enough, and all are full.", lambda: in_full("huge", "70Gi")),
+    "too-large": ("No GPU of the cluster has as much memory.", lambda: in_full("vast", "90Gi")),
+    "two-gpus": (
+        "A pod wants two GPUs of one node, of which only one has enough.",
+        lambda: in_full("pair", "16Gi", binding_denied(full_nodes()[2], 16, 2), count=2),
+    ),
+    "other-selector": (
+        "The pod's node selector matches no node with GPUs.",
+        lambda: in_full("picky", "8Gi", scheduler_says(f"3 node(s) {UNMATCHED}"),
+                        nodeSelector={"kubernetes.io/hostname": "n9"}),
+    ),
+    "hidden-figures": (
+        "The person may not read the figures, and the scheduler tried a node.",
+        lambda: in_full("eval-7", "30Gi", binding_denied(full_nodes()[2], 30),
+                        changes=may_not("list gpunodes")),
+    ),
+    "no-cpu": (
+        "There is room on GPUs, and no CPU.",
+        lambda: in_full("busy", "8Gi", scheduler_says("3 Insufficient cpu")),
+    ),
+    "missing-volume": (
+        "The pod's volume does not exist, and every GPU is full.",
+        lambda: in_full("serve", "30Gi", scheduler_says('persistentvolumeclaim "models" not found'),
+                        volumes=[MODELS]),
+    ),
+    "taint": (
+        "The only node has a taint that the pod does not tolerate.",
+        lambda: beside(waits("repelled", "8Gi", one_node("had untolerated taint {maintenance: }")),
+                       taints=({"key": "maintenance", "effect": "NoSchedule"},)),
+    ),
+    "cordoned": (
+        "Somebody cordoned the only node.",
+        lambda: beside(waits("kept-out", "8Gi", one_node("were unschedulable")),
+                       unschedulable=True),
+    ),
+    "no-enforcement": (
+        "The driver lets no sidecar measure.",
+        lambda: beside(waits("unheld", "8Gi", one_node(UNMATCHED)), enforcement="none"),
+    ),
+    "no-sentry-acts": (
+        "The pod is to be held by the sentry, and no sentry acts.",
+        lambda: beside(waits("notebook", "8Gi", one_node(UNMATCHED), rule=first_rule(BY_SENTRY)),
+                       rules=BY_SENTRY),
+    ),
+    "no-device-names": (
+        "The container runtime resolves no name of a GPU.",
+        lambda: beside(waits("unnamed", "8Gi", one_node(UNMATCHED)), device_names="none"),
+    ),
+    "driver-limit-required": (
+        "The pod requires that the driver holds its cap, and no driver does.",
+        lambda: beside(waits("strict", "8Gi", one_node(UNMATCHED),
+                             nodeSelector={"vramwarden.io/driver-limit": "true"})),
+    ),
+    "unreadable-amount": (
+        "Somebody changed the annotation of a pod that waits.",
+        lambda: beside(waits("forged", "8Gi", annotations={"vramwarden.io/gpu-memory": "8GB"})),
+    ),
+}  # fmt: skip
+
+for name, row in ROWS.items():
+    register(name, Named(*row))
