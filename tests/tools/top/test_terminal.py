@@ -107,7 +107,6 @@ def troubled():
 CASES = {
     "beside-the-plugin": (beside_the_plugin(), Terminal(width=100), ("nodes",)),
     "file": (team_a(), Terminal(), ("nodes", "pods")),
-    "terminal-80": (team_a(), Terminal(width=80), ("nodes", "pods")),
     "terminal-60": (team_a(), Terminal(width=60), ("nodes", "pods")),
     "ascii": (team_a(), Terminal(width=100, unicode=False), ALL),
     "wide": (team_a(), Terminal(wide=True), ("nodes", "pods")),
