@@ -266,10 +266,8 @@ def _without_pod(snapshot: ClusterSnapshot, name: str) -> Diagnosis:
     if last is None:
         rows = snapshot.attempt(lambda: snapshot.pod_rows) or []
         owners = (one.workload for one in rows if one.owner)
-        near = _near(
-            name,
-            [*(one.name for one in rows), *{f"{one.kind.lower()}/{one.name}" for one in owners}],
-        )
+        names = [*(one.name for one in rows), *{f"{one.kind.lower()}/{one.name}" for one in owners}]
+        near = _near(name, names)
         detail = f"there is no Pod {name} in namespace {snapshot.namespace}"
         fix = f"did you mean {named(near)}?" if near else ""
         problem = Problem(Code.NOT_FOUND, Severity.ERROR, detail, fix)

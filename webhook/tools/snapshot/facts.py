@@ -89,7 +89,7 @@ def fact(right: str) -> Callable[[Callable[[Any], T]], LazyFact[T]]:
                     return asking(right.format(found), lambda: read(found))
                 except FactUnavailable as error:
                     found.failures[name] = error
-            raise type(found.failures[name])(found.failures[name].why)
+            raise found.failures[name]
 
         return LazyFact(once)
 

@@ -26,7 +26,6 @@ from webhook.tools.snapshot.objects import ClusterObject, LazyFact
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from webhook.core.pod.fields import Json
     from webhook.core.pod.gpus import Gpu
 
 AGENT_LABELS: Final = ("feature.node.kubernetes.io/pci-10de.present", "nvidia.com/gpu.present")
@@ -105,7 +104,11 @@ class ClusterNode(ClusterObject):
     @LazyFact
     def vram_bytes(self) -> int:
         """Allocatable VRAM."""
-        return self._amount(VRAM_RESOURCE)
+        written = self.part("status", "allocatable").get(VRAM_RESOURCE)
+        try:
+            return max(0, int(parse_quantity(str(written))))
+        except QuantityError:
+            return 0
 
     @LazyFact
     def said(self) -> bool:
@@ -144,15 +147,6 @@ class ClusterNode(ClusterObject):
         ours = self.brings_agent or self.vram_bytes or self.advertised
         allocators = {*other_allocators(self.raw), *self.claimed_by} - {AMD_DRA_DRIVER}
         return bool(hints or ours or allocators or HAMI_ANNOTATION in self.annotations)
-
-    def _allocatable(self) -> Json:
-        return self.part("status", "allocatable")
-
-    def _amount(self, resource: str) -> int:
-        try:
-            return max(0, int(parse_quantity(str(self._allocatable().get(resource)))))
-        except QuantityError:
-            return 0
 
 
 CORDONED = ("node.kubernetes.io/unschedulable", "", "NoSchedule")
