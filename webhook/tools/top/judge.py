@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures
     from webhook.tools.problems.problem import Problem
 
-    Names = Mapping[str, tuple[str, str]]
-    """Namespace and name of a pod, by its UID."""
-
 NEAR_CAP_PERCENT: Final = 95
 _MOST_REQUESTS: Final = 100
 """Maximum number of different requests for which room is judged."""
@@ -168,8 +165,8 @@ class TopReport:
     problems: tuple[Problem, ...]
     missing: tuple[str, ...]
     """Sentences about facts that could not be read, and their remedies."""
-    names: Names = field(repr=False)
-    """Names of all pods that the user may list."""
+    names: Mapping[str, ClusterPod] = field(repr=False)
+    """Pods that the user may list, by UID."""
     indexes: Mapping[str, int] = field(repr=False)
     """Indexes of GPUs by UUID."""
 
@@ -183,7 +180,8 @@ class TopReport:
 
     def name_of(self, uid: str) -> tuple[str, str]:
         """Return the namespace and name of a pod; empty if the user may not list it."""
-        return self.names.get(uid, ("", ""))
+        pod = self.names.get(uid)
+        return (pod.namespace, pod.name) if pod else ("", "")
 
 
 def join(
@@ -201,7 +199,7 @@ def join(
     nodes = nodes and with_newer_pods(nodes, pods or ())
     found = sorted(map(_node, nodes or ()), key=lambda node: _natural(node.name))
     shared = [node for node in found if not node.not_shared]
-    names = {pod.uid: (pod.namespace, pod.name) for pod in pods or ()}
+    names = {pod.uid: pod for pod in pods or ()}
     rows = _pod_rows([pod for pod in pods or () if pod.managed], found, at_s)
     problems = [
         *find_gpu_problems(found, at_s, partial(_owner, names)),
@@ -400,11 +398,11 @@ def _workload(namespace: str, kind: str, name: str, pods: Sequence[PodRow]) -> W
     )
 
 
-def _owner(names: Names, uid: str) -> str:
+def _owner(names: Mapping[str, ClusterPod], uid: str) -> str:
     if not uid:
         return "processes of no pod"
     if uid in names:
-        return f"pod {'/'.join(names[uid])}, which has no cap"
+        return f"pod {names[uid].namespace}/{names[uid].name}, which has no cap"
     return f"a pod without a cap (uid {uid}, none that you can list here)"
 
 

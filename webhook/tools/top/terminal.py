@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from itertools import groupby
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -29,6 +28,9 @@ if TYPE_CHECKING:
     from webhook.core.kinds.nodes import GpuFigures, NodeFigures
     from webhook.tools.snapshot.pod import ClusterPod
     from webhook.tools.top.judge import GpuSums, TopReport, WorkloadRow
+
+    AnyColumn = Column | Callable[[int], Column]
+    """A column, or a function that returns it with bars of a number of cells."""
 
 T = TypeVar("T")
 
@@ -101,10 +103,8 @@ def as_lines(
 
 def _nodes(report: TopReport, term: Terminal) -> list[str]:
     if _has_node_lines(report, term):
-        columns_for = partial(_node_columns, report, term)
-        return _fitting(columns_for, term, _GPU_BARS, names=_NODE_SHOWN)
-    cells = (_WIDE_BAR,) if term.wide else _BARS
-    return _fitting(partial(_gpu_columns, report, term), term, cells)
+        return _fitting(_node_columns(report, term), term, _GPU_BARS, names=_NODE_SHOWN)
+    return _fitting(_gpu_columns(report, term), term, (_WIDE_BAR,) if term.wide else _BARS)
 
 
 def _has_node_lines(report: TopReport, term: Terminal) -> bool:
@@ -112,11 +112,16 @@ def _has_node_lines(report: TopReport, term: Terminal) -> bool:
     return gpus > MOST_GPU_LINES and not term.wide
 
 
-def _gpu_columns(report: TopReport, term: Terminal, cells: int) -> list[Column]:
-    """Return a line for each GPU."""
+def _gpu_columns(report: TopReport, term: Terminal) -> list[AnyColumn]:
+    """Return columns with a line for each GPU."""
     rows = [(node, gpu) for node in report.nodes or () for gpu in node.gpus]
     nodes, gpus = [node for node, _ in rows], [gpu for _, gpu in rows]
     bar = lettered_bar if term.wide else gpu_bar
+
+    def bars(cells: int) -> Column:
+        drawn = [bar(gpu, cells, term.shades) for gpu in gpus]
+        return _bars(_bar_title(cells, term), drawn, term)
+
     more, last = [], []
     if term.wide:
         more = [
@@ -132,7 +137,7 @@ def _gpu_columns(report: TopReport, term: Terminal, cells: int) -> list[Column]:
         _node_column(rows, lambda row: row[0].name if row[1] is row[0].gpus[0] else ""),
         _figures("GPU", gpus, lambda gpu: str(gpu.index)),
         _column("PRODUCT", gpus, _product, least=_PRODUCT_LEAST, optional=2),
-        _bars(_bar_title(cells, term), [bar(gpu, cells, term.shades) for gpu in gpus], term),
+        bars,
         *_amounts(rows),
         _figures("PODS", gpus, _number_of_pods),
         *more,
@@ -141,19 +146,23 @@ def _gpu_columns(report: TopReport, term: Terminal, cells: int) -> list[Column]:
     ]
 
 
-def _node_columns(report: TopReport, term: Terminal, cells: int) -> list[Column]:
-    """Return a line for each node, with a short bar for each of its GPUs if there is room."""
+def _node_columns(report: TopReport, term: Terminal) -> list[AnyColumn]:
+    """Return columns with a line for each node: a short bar for each of its GPUs, or one bar."""
     nodes = report.nodes or ()
     rows = [(node, sums_of(node.gpus)) for node in nodes]
     sums = [one for _, one in rows]
-    bars = [" ".join(gpu_bar(gpu, cells, term.shades) for gpu in node.gpus) for node in nodes]
-    if not cells:
-        bars = [gpu_bar(one, _BARS[-2], term.shades) for one in sums]
+
+    def bars(cells: int) -> Column:
+        drawn = [" ".join(gpu_bar(gpu, cells, term.shades) for gpu in node.gpus) for node in nodes]
+        if not cells:
+            drawn = [gpu_bar(one, _BARS[-2], term.shades) for one in sums]
+        return _bars(_bar_title(max(map(len, drawn)), term), drawn, term)
+
     return [
         _node_column(nodes, lambda node: node.name),
         _figures("GPUS", nodes, lambda node: str(len(node.gpus)), 2),
         _column("PRODUCT", nodes, _products, least=_PRODUCT_LEAST, optional=5),
-        _bars(_bar_title(max(map(len, bars)), term), bars, term),
+        bars,
         *_amounts(rows),
         _figures("LARGEST", sums, lambda one: texts.amount(one.largest_free_bytes, down=True), 4),
         _figures("PODS", sums, lambda one: str(one.pods), 3),
@@ -200,22 +209,25 @@ def _ages(report: TopReport, nodes: Sequence[NodeFigures], term: Terminal, optio
 
 
 def _fitting(
-    columns_for: Callable[[int], list[Column]],
-    term: Terminal,
-    sizes: Sequence[int],
-    names: int | None = None,
+    columns: Sequence[AnyColumn], term: Terminal, sizes: Sequence[int], names: int | None = None
 ) -> list[str]:
     """Return a table with the largest bars for which no text is cut, or with the smallest.
 
     `names`: names may be cut to this number of characters, and optional columns be left out.
     """
     width = None if term.wide else term.width
+
     for cells in sizes:
-        columns = columns_for(cells)
-        if fits([one for one in columns if not (names and one.optional)], width, names=names):
+        drawn = _sized(columns, cells)
+        if fits([one for one in drawn if not (names and one.optional)], width, names=names):
             break
-    titles, *rows = table(columns, width, term.dots)
-    return [term.paint(titles, _BOLD), *rows]
+    lines = table(drawn, width, term.dots)
+    lines[0] = term.paint(lines[0], _BOLD)
+    return lines
+
+
+def _sized(columns: Sequence[AnyColumn], cells: int) -> list[Column]:
+    return [one if isinstance(one, Column) else one(cells) for one in columns]
 
 
 def _pods(report: TopReport, term: Terminal) -> list[str]:
@@ -224,6 +236,10 @@ def _pods(report: TopReport, term: Terminal) -> list[str]:
 
     def style_of_use(text: str, number: int) -> str:
         return term.paint(text, _YELLOW) if rows[number].near_cap else _painted(text, term)
+
+    def used(cells: int) -> Column:
+        bars = [_use(row.used_bytes, row.cap_bytes, cells, term) for row in rows]
+        return Column(title="USED OF CAP", texts=bars, bars=True, style=style_of_use)
 
     def style_of_state(text: str, number: int) -> str:
         row = rows[number]
@@ -247,22 +263,19 @@ def _pods(report: TopReport, term: Terminal) -> list[str]:
             *last,
         ]
 
-    def columns_for(cells: int) -> list[Column]:
-        used = [_use(row.used_bytes, row.cap_bytes, cells, term) for row in rows]
-        return [
-            *_name_columns("POD", report, pods, [pod.name for pod in pods]),
-            _node_column(pods, lambda pod: pod.node or "-", optional=1),
-            _column("GPU", rows, lambda row: texts.gpu_numbers(row, report), least=3, optional=2),
-            _figures("CAP", rows, texts.cap_of_pod),
-            Column(title="USED OF CAP", texts=used, bars=True, style=style_of_use),
-            _figures("PEAK", rows, lambda row: texts.amount(row.peak_bytes), 3),
-            *more,
-            *last,
-        ]
-
-    while more and not (term.wide or fits(columns_for(_CAP_BARS[-1]), term.width)):
+    first: list[AnyColumn] = [
+        *_name_columns("POD", report, pods, [pod.name for pod in pods]),
+        _node_column(pods, lambda pod: pod.node or "-", optional=1),
+        _column("GPU", rows, lambda row: texts.gpu_numbers(row, report), least=3, optional=2),
+        _figures("CAP", rows, texts.cap_of_pod),
+        used,
+        _figures("PEAK", rows, lambda row: texts.amount(row.peak_bytes), 3),
+    ]
+    while more and not term.wide:
+        if fits(_sized([*first, *more, *last], _CAP_BARS[-1]), term.width):
+            break
         more.pop()
-    return _fitting(columns_for, term, _CAP_BARS)
+    return _fitting([*first, *more, *last], term, _CAP_BARS)
 
 
 def _name_columns(
@@ -286,21 +299,22 @@ def _workloads(report: TopReport, term: Terminal) -> list[str]:
     rows = report.workloads or ()
     names = [f"{row.kind}/{row.name}" for row in rows]
 
-    def columns_for(cells: int) -> list[Column]:
-        used = [_use(row.used_bytes, row.promised_bytes, cells, term) for row in rows]
-        return [
-            *_name_columns("WORKLOAD", report, rows, names),
-            _figures("PODS", rows, lambda row: str(row.pods)),
-            _figures("RUNNING", rows, lambda row: str(row.running), 2),
-            _figures("WAITING", rows, lambda row: str(row.waiting), 1),
-            _figures("CAP", rows, lambda row: texts.cap(row.cap_bytes), 3),
-            _figures("PROMISED", rows, lambda row: texts.amount(row.promised_bytes)),
-            _bars("USED OF PROMISED", used, term),
-            _figures("PEAK", rows, lambda row: texts.amount(row.peak_bytes)),
-            _figures("STOPS", rows, lambda row: _number(row.stops), 4),
-        ]
+    def used(cells: int) -> Column:
+        bars = [_use(row.used_bytes, row.promised_bytes, cells, term) for row in rows]
+        return _bars("USED OF PROMISED", bars, term)
 
-    return _fitting(columns_for, term, _CAP_BARS)
+    columns: list[AnyColumn] = [
+        *_name_columns("WORKLOAD", report, rows, names),
+        _figures("PODS", rows, lambda row: str(row.pods)),
+        _figures("RUNNING", rows, lambda row: str(row.running), 2),
+        _figures("WAITING", rows, lambda row: str(row.waiting), 1),
+        _figures("CAP", rows, lambda row: texts.cap(row.cap_bytes), 3),
+        _figures("PROMISED", rows, lambda row: texts.amount(row.promised_bytes)),
+        used,
+        _figures("PEAK", rows, lambda row: texts.amount(row.peak_bytes)),
+        _figures("STOPS", rows, lambda row: _number(row.stops), 4),
+    ]
+    return _fitting(columns, term, _CAP_BARS)
 
 
 def _tail(report: TopReport, term: Terminal, parts: Sequence[str]) -> list[str]:
