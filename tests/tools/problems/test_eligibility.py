@@ -165,3 +165,19 @@ def test_figures_alone_say_whether_a_node_has_a_sentry_that_acts(age_s, reason):
     pod = requires(expression("vramwarden.io/sentry", "In", "true"))
     found = mismatch(pod, replace(guarded, acts=True), None)
     assert (found and found[0]) == reason
+
+
+@pytest.mark.parametrize(
+    ("verdict", "held", "code"),
+    [
+        ("Draining: a plugin", "", Code.DRAINING),
+        ("Shared: yes", "a plugin", None),
+        (None, "a plugin", Code.DRAINING),
+    ],
+)
+def test_a_nodes_own_verdict_is_newer_than_its_figures(verdict, held, code):
+    figures = a_node("n1", a_gpu(79), held=held).figures
+    notes = {"vramwarden.io/sharing": verdict}
+    node = a_node("n1", a_gpu(79), annotations=notes).read if verdict else None
+    found = mismatch({}, figures, node)
+    assert (found and found[0]) == code

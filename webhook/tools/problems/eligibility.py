@@ -61,8 +61,8 @@ def find_mismatch(
     if failing and all(failing):
         key, wanted = failing[0] or ("", "")
         return _mismatch(key, wanted, labels.get(key), figures)
-    if figures.held:
-        return Code.DRAINING, figures.held
+    if closed := node.closed if node else figures.held:  # figures follow within a minute
+        return Code.DRAINING, closed
     tolerations = as_objects(pod.part("spec").get("tolerations"))
     if node and node.unschedulable and not tolerates(tolerations, CORDONED):
         return Code.CORDONED, "is cordoned (kubectl uncordon)"

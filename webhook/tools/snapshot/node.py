@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.node.sharing import HAMI_ANNOTATION, is_advertised, other_allocators
 from webhook.core.node.state import read_inventory
-from webhook.core.node.verdict import SharingVerdict, read_sharing
+from webhook.core.node.verdict import SharingVerdict, read_sharing, why_closed
 from webhook.core.pod.fields import as_objects, text_of
 from webhook.core.pod.quantity import QuantityError, parse_quantity
 from webhook.core.pod.whole import AMD_DRA_DRIVER
@@ -85,6 +85,11 @@ class ClusterNode(ClusterObject):
     def share(self) -> str | None:
         """Value of the label `vramwarden.io/share`."""
         return self.labels.get(NODE_SHARE_LABEL)
+
+    @LazyFact
+    def closed(self) -> str:
+        """Reason why no further pod gets a GPU of it; empty if one may."""
+        return why_closed(self.raw)
 
     @LazyFact
     def sharing(self) -> SharingVerdict | None:

@@ -33,6 +33,7 @@ NOT_ENDED: Final = "status.phase!=Succeeded,status.phase!=Failed"
 
 _OF_NODES: Final = (
     *("name", "labels", "taints", "unschedulable", "vram_bytes", "said", "enforcement"),
+    "closed",
 )
 _OF_PODS: Final = (
     *("uid", "namespace", "name", "status", "node", "created_s", "gpus", "asked_bytes"),
