@@ -40,7 +40,8 @@ EVIL = "\x1b]0;owned\x07\x1b[2J\u202emoc\u200b\x9b31m\r\nPod is fine"
 def explain():
     cause = Problem(Code.NOT_FOUND, Severity.ERROR, EVIL, EVIL)
     texts = {"notes": ((EVIL, EVIL),), "left_out": (EVIL,)}
-    pod = Diagnosis(kind=EVIL, namespace=EVIL, name=EVIL, state=State.PENDING, headline=EVIL)
+    subject = ProblemSubject(EVIL, EVIL, EVIL)
+    pod = Diagnosis(subject=subject, state=State.PENDING, headline=EVIL)
     return explain_text(replace(pod, problems=(cause,), pod=pod, **texts))
 
 
