@@ -30,7 +30,7 @@ def completed(monkeypatch, capsys):
 
 def test_commands_come_with_what_they_do(completed):
     (top, last) = completed("to")
-    assert top.startswith("top\tShow who was promised and who uses ")
+    assert top.startswith("top\tShow how much GPU memory is promised")
     assert last == ":4"
 
 

@@ -46,13 +46,14 @@ def advise_command(
     all_namespaces: bool,
     output: str,
 ) -> None:
-    """Say which workloads ask for too much or too little GPU memory.
+    """List the workloads that ask for too much or too little GPU memory.
 
-    From what their last 20 pods held at most, which is kept for 30 days after they ended, as a
-    VRAMHistory of their namespace. Advice is the largest peak and 15 %, and begins with 5 pods that
-    ran for an hour in sum; who filled a cap that the driver holds is advised no less. RUNS counts
-    pods, CAP is what they asked for, STOPS are those that were stopped at it. Pods of a workload
-    are known by what created them; the label vramwarden.io/workload names it otherwise.
+    The advice comes from the peaks of a workload's last 20 pods, which a VRAMHistory in its
+    namespace keeps for 30 days after they ended. It is the largest peak plus 15 %, and needs 5 pods
+    that ran for an hour in sum. A workload is not advised less if one of its last 5 pods filled a
+    cap that the driver enforces. RUNS counts pods, CAP is what they asked for, STOPS counts those
+    that were stopped at it. A pod belongs to the workload that created it, unless its label
+    vramwarden.io/workload names another.
 
     \b
     vramwarden advise                 the workloads of your namespace

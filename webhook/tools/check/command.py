@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @click.command("check")
-@click.option("--pre", is_flag=True, help="Whether this cluster can take vramwarden, before that.")
+@click.option("--pre", is_flag=True, help="Check whether the cluster can take vramwarden.")
 @namespace_option(
     "The release's namespace.  [default: where the webhook configurations lead, else "
     "vramwarden-system]"
@@ -48,12 +48,12 @@ def check_command(
     kubeconfig: Path | None,
     context: str | None,
 ) -> None:
-    """See whether what is installed works, or with --pre whether the cluster can take it.
+    """Check whether what is installed works, or with --pre whether the cluster can take it.
 
-    One line per check, with its cure below where there is something to do. It asks with your own
-    rights: what they do not show is not checked. It only says that it works where it saw all
-    about the webhook and the fence, and at least half of everything. Nothing is written; pods are
-    created as a dry run.
+    Prints one line per check; where you have to do something, the next line says what. It reads
+    with your own rights, and names what they did not let it check. It reports that vramwarden works
+    only if it could make every check of the webhook and the fence, and at least half of all checks.
+    It changes nothing: pods are created as a dry run.
 
     Exit code 0: it works; 1: something has failed; 2: wrong usage; 3: the cluster did not answer,
     or nothing has failed and your rights show too little.

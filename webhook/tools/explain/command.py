@@ -78,12 +78,12 @@ def explain_command(
     kubeconfig: Path | None,
     output: str,
 ) -> None:
-    """Say why a pod waits, was denied or stopped, and what would be enough.
+    """Explain why a pod waits, was denied or was stopped, and what to change.
 
-    Of a pod, or of what creates pods: deployment, job, replicaset, statefulset, daemonset, cronjob,
-    also by kubectl's short names, and any other kind, whose pods are found by their owners. It acts
-    with your own rights: the role view in one namespace is enough, and what you may not read is
-    left out and named. Where a pod has no GPU memory, one like it is tried as you, as a dry run.
+    Takes a pod, or what creates pods: deployment, job, replicaset, statefulset, daemonset, cronjob,
+    also by kubectl's short names, or any other kind, whose pods are found by their owners. It reads
+    with your own rights: the role view in one namespace is enough. What you may not read is left
+    out and named. For a pod without GPU memory it creates a copy in your name, as a dry run.
 
     \b
     vramwarden explain eval-4

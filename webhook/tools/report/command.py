@@ -49,15 +49,15 @@ def report_command(
     release: str,
     output: str,
 ) -> None:
-    """Say whom the policy would deny and who would be stopped, if every rule enforced.
+    """List the pods that would be denied or stopped if every rule enforced.
 
     It judges the pods that run now as if they were created again, under the policy in force or the
     one that you pass, with Enforce in place of Audit and Warn. Pods of exempt namespaces, which
-    vramwarden never sees, are only counted. Workloads whose pods are denied now have none to judge,
-    and are listed with the reason. Who would have been stopped is known for pods whose
-    policy says onExcess: Report. What pods hold that did nothing for more than 6 h is summed, where
-    the driver reports it. It acts with your own rights and changes nothing. Where rules ask
-    for labels of namespaces, you need the right to read these.
+    vramwarden never sees, are only counted. A workload whose pods are denied now has no pod to
+    judge, and is listed with the reason. Which pods would have been stopped is known only where
+    their policy says onExcess: Report. The memory of pods that were idle for more than 6 h is
+    summed, where the driver reports idle times. It reads with your own rights and changes nothing.
+    Where rules select by labels of namespaces, you need the right to read namespaces.
 
     \b
     vramwarden report                        all namespaces, the policy in force

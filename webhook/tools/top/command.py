@@ -113,18 +113,18 @@ def top_command(
     no_color: bool,
     **options: str | None,
 ) -> None:
-    """Show who was promised and who uses how much GPU memory.
+    """Show how much GPU memory is promised to pods, and how much they use.
 
-    First each GPU of the cluster, then the pods of the namespace, with your own rights: the
-    built-in role `view` is enough. Pods of others have no names. A bar shows what is used, what is
-    promised besides, `!` what a pod without a cap holds, and what is free. To a pod its cap is
-    promised: PROMISED sums the caps on a GPU. HELD BY is who holds it to that (driver, sidecar or
-    sentry), and IDLE since when none of its kernels was seen to run; without -o wide they stand
-    there where there is room.
+    Shows each GPU of the cluster, then the pods of the namespace. It reads with your own rights:
+    the built-in role `view` is enough. Pods that you may not read are shown without names. A bar
+    shows what is used, what is promised but not used, `!` what pods without a cap use, and what is
+    free. A pod is promised its cap; PROMISED is the sum of the caps on a GPU. HELD BY says what
+    enforces the cap (driver, sidecar or sentry), IDLE since when no kernel of the pod was seen to
+    run. Both columns are shown if the terminal is wide enough, and always with -o wide.
 
-    Figures come from the sentries, which look each few seconds and report within a minute; a dash
-    stands for what is not known. More than 40 GPUs have one line per node. Without figures the
-    pods are shown alone, and why.
+    The figures come from the sentries, which measure every few seconds and report within a minute;
+    a dash means that a figure is not known. With more than 40 GPUs there is one line per node. If
+    there are no figures, only the pods are shown, and why.
 
     \b
     vramwarden top                        the GPUs, and the pods of your namespace
