@@ -22,7 +22,6 @@ from webhook.tools.report.judge import (
     OverCap,
     PodOutcome,
     RecreatedPod,
-    ReplicaCounts,
     RolloutReport,
 )
 from webhook.tools.report.show import as_text as report_text
@@ -68,7 +67,7 @@ def report():
             exempt_namespaces=1, why_usual=EVIL,
             denied=[DeniedGroup(EVIL, EVIL, problem, [pod])],
             denied_workloads=[failure], over_cap=[over], idle_bytes=(),
-            counted=[ReplicaCounts(EVIL, None, {EVIL: {EVIL: 1}})], missing=[EVIL], now_s=NOW_S,
+            missing=[EVIL], now_s=NOW_S,
         )
     )  # fmt: skip
 

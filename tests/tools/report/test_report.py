@@ -27,7 +27,6 @@ RECORDED = Path(__file__).with_name("recorded.txt")
 DIGEST = re.compile(r"(?<=vramwarden-policies, )[0-9a-f]{12}")
 """Digest of a policy, which depends on the release."""
 RELEASE = "vramwarden-system"
-COUNTERS = f"/api/v1/namespaces/{RELEASE}/pods/webhook-1:8081/proxy/metrics"
 POLICY = """\
 apiVersion: vramwarden.io/v1alpha1
 kind: VRAMPolicy
@@ -37,14 +36,6 @@ spec:
   - {name: looks, match: {namespaces: ["team-*"]}, action: Audit, memory: {max: 40Gi}}
   - {name: ignores, match: {namespaces: [kube-system]}, action: Ignore}
 """
-METRICS = """\
-# HELP vramwarden_admission_requests_total Reviews.
-# TYPE vramwarden_admission_requests_total counter
-vramwarden_admission_requests_total{webhook="mutate",operation="CREATE",decision="audited",reason="TooLarge"} 3.0
-vramwarden_admission_requests_total{webhook="mutate",operation="CREATE",decision="allowed",reason=""} 9.0
-vramwarden_admission_requests_total{webhook="validate",operation="CREATE",decision="audited",reason="TooLarge"} 3.0
-"""  # noqa: E501 - as it is served
-
 
 # Pods that run, and that admission never saw.
 running = partial(a_pod, node="n1", rule=None)
@@ -66,17 +57,10 @@ def a_config_map(name, data):
 
 @pytest.fixture
 def api(monkeypatch):
-    """Hold a release, one replica of which started an hour ago."""
-    replica = a_pod(
-        "webhook-1",
-        namespace=RELEASE,
-        status={"startTime": ago(3600)},
-        labels={"app.kubernetes.io/name": "vramwarden", "app.kubernetes.io/component": "webhook"},
-        containers=[a_container(ports=[{"name": "operations", "containerPort": 8081}])],
-    )
+    """Hold a release with one replica."""
+    replica = a_pod("webhook-1", namespace=RELEASE)
     policy = a_config_map(POLICIES, {"looking.yaml": POLICY, "README": "not read"})
     api = a_cluster([], [replica], policy).stored_in(ApiServer())
-    api.texts[COUNTERS] = METRICS
     monkeypatch.setattr(command, "reach", reached(api))
     return api
 
@@ -112,7 +96,6 @@ def test_programs_read_the_same(api):
     where = {"namespace": "team-a", "pod": "right", "node": "n1", "gpu": 0}
     peak = {"capBytes": 8 * 2**30, "peakBytes": 12 * 2**30, "times": 3, "since": ago(7200)}
     assert report["overCap"] == [where | peak]
-    assert report["replicas"][0]["reviews"] == {"audited": {"TooLarge": 3}}
     assert report["missing"] == []
 
 
@@ -297,19 +280,6 @@ def test_without_pods_or_a_policy_there_is_no_report(api, denied, options, said)
     done = run(*options)
     assert (done.exit_code, done.stdout) == (3, "")
     assert said in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("answer", "why"),
-    [
-        (403, f"needs the right to list pods and get pods/proxy in {RELEASE}"),
-        ((200, b"{no metrics"), "their metrics cannot be read ("),
-    ],
-)
-def test_counters_that_cannot_be_read_are_named(api, answer, why):
-    api.fails(COUNTERS, answer)
-    (missing,) = reported()["missing"]
-    assert missing.startswith(f"counters of the replicas: {why}")
 
 
 def test_what_tenants_write_is_counted_or_named_as_unread(api):

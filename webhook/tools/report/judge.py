@@ -92,16 +92,6 @@ class OverCap(NamedTuple):
     """Unix time of the first time."""
 
 
-class ReplicaCounts(NamedTuple):
-    """Counters of a replica since it started."""
-
-    replica: str
-    since_s: float | None
-    """Unix time."""
-    reviews: dict[str, dict[str, int]]
-    """Numbers of new pods by decision and reason."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutReport:
     """Everything that a report says."""
@@ -119,7 +109,6 @@ class RolloutReport:
     over_cap: Sequence[OverCap]
     idle_bytes: Sequence[int]
     """Bytes that each pod holds that did nothing on any of its GPUs for more than `IDLE_S`."""
-    counted: Sequence[ReplicaCounts]
     missing: Sequence[str]
     """Facts that could not be read, and why."""
     now_s: float

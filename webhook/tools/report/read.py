@@ -4,16 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import cache, partial
-from typing import TYPE_CHECKING, Final
-from urllib.parse import quote
+from typing import TYPE_CHECKING
 
-from prometheus_client.parser import text_string_to_metric_families
-
-from webhook.adapters.kube.client import joined
 from webhook.adapters.kube.namespaces import read_labels
 from webhook.adapters.policy.files import load_policy
-from webhook.core.kinds.nodes import read_time
-from webhook.core.pod.fields import as_objects
 from webhook.core.policy.cluster import Cluster
 from webhook.core.words import counted, named
 from webhook.options import NoCluster, default_enforcer_image
@@ -21,7 +15,6 @@ from webhook.tools.problems.creation import is_own_denial
 from webhook.tools.report.judge import (
     PodOutcome,
     RecreatedPod,
-    ReplicaCounts,
     RolloutReport,
     enforcing,
     find_idle,
@@ -31,7 +24,7 @@ from webhook.tools.report.judge import (
 )
 from webhook.tools.snapshot.facts import asking
 from webhook.tools.snapshot.kinds import POD
-from webhook.tools.snapshot.objects import ClusterObject, FactUnavailable
+from webhook.tools.snapshot.objects import FactUnavailable
 from webhook.tools.snapshot.pod import ClusterPod
 from webhook.tools.snapshot.reading import NOT_ENDED
 from webhook.tools.snapshot.release import POLICIES, read_policy, read_scope, usual_scope
@@ -46,13 +39,6 @@ if TYPE_CHECKING:
     from webhook.core.policy.values import Policy
     from webhook.tools.snapshot.cluster import ClusterSnapshot
     from webhook.tools.snapshot.release import Scope
-
-MOST_METRICS_BYTES: Final = 4 * 2**20
-"""Maximum size of the metrics of one replica."""
-_WEBHOOK_PODS: Final = "app.kubernetes.io/name=vramwarden,app.kubernetes.io/component=webhook"
-_FAMILY: Final = "vramwarden_admission_requests"
-_DECISIONS: Final = ("denied", "warned", "audited")
-_PORT: Final = "operations"
 
 
 def read_report(
@@ -76,7 +62,6 @@ def read_report(
     pods = _read_pods(snapshot, enforcing(policy), scope, Cluster(namespaces=labels))
     nodes = snapshot.attempt(lambda: snapshot.gpu_nodes, "figures of GPUs") or ()
     denied_workloads = read_creation_failures(snapshot, is_own_denial)
-    counters = snapshot.attempt(lambda: _read_counters(kube, release), "counters of the replicas")
     by_uid, now_s = {one.uid: one for one in pods if one.uid}, snapshot.now_s
     missing = [f"{what}: {why}" for what, why in snapshot.left_out.items()]
     missing += _not_judged(pods, why_no_labels)
@@ -92,7 +77,6 @@ def read_report(
         denied_workloads=denied_workloads,
         over_cap=find_over_cap(by_uid, nodes),
         idle_bytes=find_idle(by_uid, nodes, now_s),
-        counted=counters or (),
         missing=missing,
         now_s=now_s,
     )
@@ -135,49 +119,3 @@ def choose_policy(kube: Kube, path: Path | None, release: str) -> tuple[Policy, 
             "the namespace of the release with --release, or a policy with --policy"
         )
     return found, f"{release}/{POLICIES}"
-
-
-def _read_counters(kube: Kube, release: str) -> list[ReplicaCounts]:
-    """Return what each replica counted; raises FactUnavailable."""
-    path = joined("namespaces", release, "pods")
-
-    def read() -> list[ReplicaCounts]:
-        replicas = kube.list_all(path, _replica, labelSelector=_WEBHOOK_PODS)[0]
-        return [
-            ReplicaCounts(
-                name, since_s, _counts(kube.text(f"{path}/{at}/proxy/metrics", MOST_METRICS_BYTES))
-            )
-            for name, at, since_s in replicas
-        ]
-
-    try:
-        return asking(f"list pods and get pods/proxy in {release}", read)
-    except ValueError as error:
-        raise FactUnavailable(f"their metrics cannot be read ({error})") from error
-
-
-def _replica(raw: Json) -> tuple[str, str, float | None]:
-    """Return a replica's name, its name and port in paths, and when it started."""
-    pod = ClusterObject(raw)
-    ports = [
-        port.get("containerPort")
-        for container in as_objects(pod.part("spec").get("containers"))
-        for port in as_objects(container.get("ports"))
-        if port.get("name") == _PORT
-    ]
-    port = ports[0] if ports and isinstance(ports[0], int) else 0
-    since_s = read_time(pod.part("status").get("startTime"))
-    return pod.name, f"{quote(pod.name, safe='')}:{port}", since_s
-
-
-def _counts(text: str) -> dict[str, dict[str, int]]:
-    counts: dict[str, dict[str, int]] = {}
-    families = text_string_to_metric_families(text)
-    samples = (one for family in families if family.name == _FAMILY for one in family.samples)
-    for _, labels, value, *_ in (one for one in samples if one.name.endswith("_total")):
-        decision, reason = labels.get("decision", ""), labels.get("reason", "")
-        asks = labels.get("webhook") == "mutate" and labels.get("operation") == "CREATE"
-        if asks and decision in _DECISIONS and value >= 1:
-            by_reason = counts.setdefault(decision, {})
-            by_reason[reason] = by_reason.get(reason, 0) + int(value)
-    return counts

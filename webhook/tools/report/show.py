@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from webhook.tools.problems.problem import Problem
-    from webhook.tools.report.judge import DeniedGroup, ReplicaCounts, RolloutReport
+    from webhook.tools.report.judge import DeniedGroup, RolloutReport
     from webhook.tools.snapshot.workloads import CreationFailure
 
 _HEADS: Final = ("NAMESPACE", "RULE", "NOW", "REASON", "PODS", "WORKLOADS", "EXAMPLE")
@@ -39,8 +39,6 @@ def as_text(found: RolloutReport) -> str:
         lines += ["", _idle(found.idle_bytes)]
     if found.counts[PodOutcome.EXEMPT]:
         lines += ["", _exempt(found)]
-    for one in found.counted:
-        lines += ["", *_counted(one, found.now_s)]
     if found.missing:
         lines += ["", *(f"Not known: {sentence}" for sentence in found.missing)]
     return write_lines(lines)
@@ -125,16 +123,6 @@ def _over_cap(found: RolloutReport) -> list[str]:
     ]
 
 
-def _counted(one: ReplicaCounts, now_s: float) -> list[str]:
-    since = "" if one.since_s is None else f" in {span(now_s - one.since_s)}"
-    found = [
-        f"{decision} {count} ({', '.join(f'{why} {many}' for why, many in sorted(by.items()))})"
-        for decision, by in sorted(one.reviews.items())
-        if (count := sum(by.values()))
-    ]
-    return [f"Replica {one.replica} counted{since}: {'; '.join(found) or 'nothing wrong'}."]
-
-
 def as_json(found: RolloutReport) -> str:
     """Write the report for programs; what is not known is absent."""
     values = {
@@ -178,14 +166,6 @@ def as_json(found: RolloutReport) -> str:
             if found.idle_bytes
             else None
         ),
-        "replicas": [
-            {
-                "name": one.replica,
-                **({} if one.since_s is None else {"since": write_time(one.since_s)}),
-                "reviews": one.reviews,
-            }
-            for one in found.counted
-        ],
         "missing": list(found.missing),
     }
     return write_json(as_report("RolloutReport", values))
