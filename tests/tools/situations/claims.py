@@ -7,6 +7,7 @@
 | nodes that are not shared | `its GPUs are not shared` | last lines | its findings | - |
 | lack of room, for a pod that waits | the first problem | column STATE | - | - |
 | how long a pod has waited | the first line | column STATE | - | - |
+| whether a pod uses more than its cap | the first line | column STATE | - | - |
 | what a pod uses, and its peak | the first line | columns USED, PEAK | - | column PEAK |
 | which amount would be enough | every mention | - | - | - |
 | workloads whose pods vramwarden denies | the first lines | - | - | their number |
@@ -27,7 +28,7 @@ _OF_NODES = re.compile(r"    ([\w, -]+?) +(GPU \d+: .*|no: .*)")
 _FREE = re.compile(r"GPU (\d+): (\S+) free")
 _NO_ROOM = re.compile(r"no (GPU has \S+ free|node has \d+ GPUs with \S+ free)")
 _WAITED = re.compile(r"has waited (?:for )?(\S+?)(?:\.| for a GPU)")
-_USES = re.compile(r"uses (\S+?)(?: on one)?, peak ([\d.]+\w+)")
+_USES = re.compile(r"cap (\S+)(?: on each)?, uses (\S+?)(?: on one)?, peak ([\d.]+\w+)")
 _ENOUGH = re.compile(r"vramwarden.io/gpu-memory: +(\d\w+)")
 _STATE = re.compile(r"(?:pending|waits for a GPU) (\w+)(?:: (.*))?")
 _DENIED = re.compile(r"(\d+) workloads? cannot create pods")
@@ -85,7 +86,8 @@ def _of_explain(lines: list[str]) -> Iterator[Found]:
             first = next((one for one in lines if one.startswith("✗ ")), "")
             yield "lack of room", pod, _room(first)
         if uses := _USES.search(line):
-            yield from (("use", pod, uses[1]), ("peak", pod, uses[2]))
+            yield from (("use", pod, uses[2]), ("peak", pod, uses[3]))
+            yield "over its cap", pod, str(_gib(uses[2]) > _gib(uses[1]))
         yield from (("enough", pod, amount) for amount in _ENOUGH.findall(line))
 
 
@@ -124,6 +126,7 @@ def _of_pod(head: str, line: str) -> Iterator[Found]:
     used, peak = line[: head.index("PEAK") + 4].split()[-2:]
     if used != "-":
         yield from (("use", pod, used), ("peak", pod, peak))
+        yield "over its cap", pod, str("over its cap" in state)
     if waits := _STATE.match(state):
         yield "has waited", pod, waits[1]
         yield "lack of room", pod, _room(waits[2] or "")

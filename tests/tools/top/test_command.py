@@ -149,8 +149,8 @@ def test_programs_get_bytes_and_nothing_for_what_is_not_known(top, cluster):
     }  # fmt: skip
     assert pods["llama-0"] == figures | {
         "namespace": "team-a", "name": "llama-0", "uid": "llama", "node": "n1",
-        "phase": "running", "status": "Running", "gpuCount": 1, "nearCap": False,
-        "createdAt": ago(540),
+        "phase": "running", "status": "Running", "gpuCount": 1, "overCap": False,
+        "nearCap": False, "createdAt": ago(540),
         "workload": {"kind": "Pod", "name": "llama-0"},
         "gpus": [{"uuid": "GPU-n1-0", "index": 0, **figures}],
     }  # fmt: skip

@@ -264,10 +264,23 @@ def test_what_was_free_minutes_ago_may_be_free():
     assert states(joined(nodes, [a_pod("p", "40Gi", age_s=60)])) == {"p": "pending 60s"}
 
 
-@pytest.mark.parametrize(("used", "near"), [(18.99, 0), (19, 1), (20, 1), (None, 0)])
-def test_95_percent_of_its_cap_is_near_it(used, near):
-    (row,) = joined([a_node("n1", a_gpu(50, held("p", 20, used)))], [a_pod("p", "20Gi")]).pods
-    assert row.near_cap == bool(near)
+@pytest.mark.parametrize(
+    ("used", "state"),
+    [
+        ([18.99], "running"),
+        ([19], "running, near its cap"),
+        ([20, 1], "running, near its cap"),
+        ([20.1], "running, over its cap"),
+        ([1, 20.1, 19], "running, over its cap"),
+        ([None], "running"),
+    ],
+)
+def test_a_pod_is_near_its_cap_from_95_percent_and_over_it_above(used, state):
+    gpus = [a_gpu(50, held("p", 20, one)) for one in used]
+    report = joined([a_node("n1", *gpus)], [a_pod("p", "20Gi", node="n1")])
+    assert states(report) == {"p": state}
+    said = {key: as_json(report, ["pods"])["pods"][0][key] for key in ("overCap", "nearCap")}
+    assert said == {"overCap": "over" in state, "nearCap": "near" in state}
 
 
 def test_what_is_promised_too_much_is_said_though_it_is_little():

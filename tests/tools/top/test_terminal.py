@@ -96,6 +96,11 @@ def waits_at_length():
     return seen(team_nodes()[:1], [late])
 
 
+def over_its_cap():
+    gpu = a_gpu(50, held("over", 20, 20.1, 20.1), held("near", 20, 20, 20))
+    return seen([a_node("n1", gpu)], [a_pod(name, "20Gi", node="n1") for name in ("over", "near")])
+
+
 def troubled():
     def one(number):
         gpu = a_gpu(79, used=9, unmanaged={f"uid-{number}": 3})
@@ -113,6 +118,7 @@ CASES = {
     "held-100": (seen(held_nodes(), held_pods()), Terminal(width=100), ("pods",)),
     "held-wide": (seen(held_nodes(), held_pods()), Terminal(wide=True), ("nodes", "pods")),
     "colour": (team_a(), Terminal(width=120, colour=True), ALL),
+    "over-its-cap": (over_its_cap(), Terminal(width=80, colour=True), ("pods",)),
     "idle-first": (ordered(team_a(), Order.IDLE), Terminal(width=110), ("nodes", "pods")),
     "long-names-80": (long_names(), Terminal(width=80), ("nodes", "pods")),
     "long-names-file": (long_names(), Terminal(), ("nodes", "pods")),

@@ -91,7 +91,7 @@ def _gpu(gpu: GpuFigures, report: TopReport) -> Json:
     }
 
 
-def _use(one: PodFigures) -> Json:
+def _use(one: PodFigures | PodRow) -> Json:
     return _row(one, _USE) | known(idleSince=_time(one.idle_since_s))
 
 
@@ -109,10 +109,9 @@ def _pod(row: PodRow, report: TopReport) -> Json:
     return {
         **_row(pod, "namespace name uid node"),
         **known(createdAt=_time(pod.created_s), phase=row.phase, status=pod.status),
-        **_row(row, "why gpu_count cap_bytes used_bytes peak_bytes near_cap stops held_by"),
-        **known(
-            idleSince=_time(row.idle_since_s), workload=_row(pod.workload, "kind name") or None
-        ),
+        **_row(row, "why gpu_count over_cap near_cap"),
+        **_use(row),
+        **known(workload=_row(pod.workload, "kind name") or None),
         "gpus": [
             known(uuid=uuid, index=report.indexes.get(uuid))
             | (_use(one) if one else known(capBytes=row.cap_bytes))

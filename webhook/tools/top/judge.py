@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from webhook.core.kinds.nodes import HELD_BY_SENTRY, SENTRY_FRESH_S, STALE_S, held_by, idle_since
 from webhook.core.placement.fit import Need
@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures
     from webhook.tools.problems.problem import Problem
 
+T = TypeVar("T", int, float)
+
 NEAR_CAP_PERCENT: Final = 95
+"""As in the alert VramwardenPodNearCap."""
 _MOST_REQUESTS: Final = 100
 """Maximum number of different requests for which room is judged."""
 _ANY_POD: Final = ClusterPod({})
@@ -110,14 +113,23 @@ class PodRow:
         return idle_since(self.figures)
 
     @property
-    def near_cap(self) -> bool:
-        """True if it uses nearly all of its cap on one of its GPUs."""
-        return any(
-            one.cap_bytes
-            and one.used_bytes is not None
-            and one.used_bytes * 100 >= one.cap_bytes * NEAR_CAP_PERCENT
+    def percent_of_cap(self) -> float | None:
+        """Used part of its cap, on the GPU on which that is largest."""
+        return _largest(
+            100 * one.used_bytes / one.cap_bytes
             for one in self.figures
+            if one.cap_bytes and one.used_bytes is not None
         )
+
+    @property
+    def over_cap(self) -> bool:
+        """True if it uses more than its cap on one of its GPUs."""
+        return (self.percent_of_cap or 0) > 100  # noqa: PLR2004 - percent
+
+    @property
+    def near_cap(self) -> bool:
+        """True if it uses nearly all of its cap on one of its GPUs, and not more on any."""
+        return (self.percent_of_cap or 0) >= NEAR_CAP_PERCENT and not self.over_cap
 
     @property
     def is_waiting(self) -> bool:
@@ -423,5 +435,5 @@ def _total(values: Iterable[int | None]) -> int | None:
     return sum(known) if known else None
 
 
-def _largest(values: Iterable[int | None]) -> int | None:
+def _largest(values: Iterable[T | None]) -> T | None:
     return max((value for value in values if value is not None), default=None)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from webhook.core.kinds.nodes import GpuFigures, NodeFigures
     from webhook.tools.snapshot.pod import ClusterPod
-    from webhook.tools.top.judge import GpuSums, TopReport, WorkloadRow
+    from webhook.tools.top.judge import GpuSums, PodRow, TopReport, WorkloadRow
 
     AnyColumn = Column | Callable[[int], Column]
     """A column, or a function that returns it with bars of a number of cells."""
@@ -235,7 +235,8 @@ def _pods(report: TopReport, term: Terminal) -> list[str]:
     pods = [row.pod for row in rows]
 
     def style_of_use(text: str, number: int) -> str:
-        return term.paint(text, _YELLOW) if rows[number].near_cap else _painted(text, term)
+        style = _style_of_cap(rows[number])
+        return term.paint(text, style) if style else _painted(text, term)
 
     def used(cells: int) -> Column:
         bars = [_use(row.used_bytes, row.cap_bytes, cells, term) for row in rows]
@@ -243,8 +244,8 @@ def _pods(report: TopReport, term: Terminal) -> list[str]:
 
     def style_of_state(text: str, number: int) -> str:
         row = rows[number]
-        alarms = row.is_waiting or row.near_cap or row.stops
-        return term.paint(text, _YELLOW) if alarms else text
+        alarm = _YELLOW if row.is_waiting or row.stops else ""
+        return term.paint(text, _style_of_cap(row) or alarm)
 
     held_by = _column("HELD BY", rows, lambda row: row.held_by or "-")
     idle = _figures("IDLE", rows, lambda row: texts.since(row.idle_since_s, report))
@@ -405,6 +406,10 @@ def _free(node: NodeFigures, place: GpuFigures | GpuSums) -> str:
     if node.held:
         return "held"
     return texts.free(place)
+
+
+def _style_of_cap(row: PodRow) -> str:
+    return _RED if row.over_cap else _YELLOW if row.near_cap else ""
 
 
 def _number(known: int | None) -> str:

@@ -111,8 +111,8 @@ def state(row: PodRow, report: TopReport) -> str:
     status = row.pod.status
     says_more = row.phase is PodPhase.STARTING and status != "Pending"
     said = [status if says_more and status else row.phase.value]
-    if row.near_cap:
-        said.append("near its cap")
+    if row.over_cap or row.near_cap:
+        said.append("over its cap" if row.over_cap else "near its cap")
     if row.stops:
         said.append(f"{words.counted(row.stops, 'process')} stopped")
     return ", ".join(said)
