@@ -235,7 +235,7 @@ def asks(amount, **facts):
         ({"node": "", "created_s": None}, PENDING, "pending"),
         ({"node": "", "unscheduled": "0/1 nodes"}, PENDING, "pending 60s: 0/1 nodes"),
         ({"node": "", "unscheduled": SCHEDULER}, PENDING, "pending 60s: 1 Insufficient cpu"),
-        ({"node": "", "unscheduled": "no " * 99}, PENDING, f"pending 60s: {'no ' * 25}no..."),
+        ({"node": "", "unscheduled": "no " * 99}, PENDING, f"pending 60s: {'no ' * 51}no..."),
         (asks(60, unscheduled="no volume"), PENDING, "pending 60s: no volume"),
         (
             asks(60, unscheduled="1 Insufficient vramwarden.io/vram"),

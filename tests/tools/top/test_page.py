@@ -14,6 +14,7 @@ from webhook.tools.top.judge import join
 from webhook.tools.top.page import as_html
 
 PRODUCT = "NVIDIA H100 80GB"
+NO_ROOM = "no GPU has 60Gi free now; on all together 42Gi are free"
 LABEL = "Memory of each GPU: promised, in use and free"
 
 
@@ -133,32 +134,52 @@ def test_tables_say_who_waits_why_and_who_has_what():
     assert list(found) == ["GPUs", "Pods that wait", "Pods with GPU memory"]
     (waiting,) = tables(found["Pods that wait"])
     assert waiting == [
-        ["pod", "cap", "since", "node", "why"],
-        ["eval-4", "60Gi", "9m", "-", "no GPU has 60Gi free now; on all together 42Gi are free"],
+        ["POD (team-a)", "NODE", "CAP", "STATE"],
+        ["eval-4", "-", "60Gi", f"pending 9m: {NO_ROOM}"],
     ]
     (pods,) = tables(found["Pods with GPU memory"])
-    assert pods[1:] == [
-        [
-            *("embed-29411-8tq5w", "n1", "1", "8Gi", "7.8Gi", "97%", "8Gi"),
-            *("-", "-", "running, near its cap"),
-        ],
-        [
-            *("llama-7c9f-x2kq4", "n1", "0", "16Gi", "6.1Gi", "38%", "6.3Gi"),
-            *("driver", "6h", "running"),
-        ],
-        ["train-0", "n1", "0,1", "2x40Gi", "25Gi", "62%", "38.3Gi", "-", "-", "running"],
+    heads = [
+        "POD (team-a)",
+        "NODE",
+        "GPU",
+        "CAP",
+        "USED OF CAP",
+        "PEAK",
+        "HELD BY",
+        "IDLE",
+        "STATE",
+    ]
+    assert pods == [
+        heads,
+        ["embed-29411-8tq5w", "n1", "1", "8Gi", "7.8Gi", "8Gi", "-", "-", "running, near its cap"],
+        ["llama-7c9f-x2kq4", "n1", "0", "16Gi", "6.1Gi", "6.3Gi", "driver", "6h", "running"],
+        ["train-0", "n1", "0,1", "2x40Gi", "25Gi", "38.3Gi", "-", "-", "running"],
     ]
     (gpus,) = tables(found["GPUs"])
     assert gpus[1] == [
-        *("n1 GPU 0", "NVIDIA H100 80GB", "79Gi", "68Gi", "32.5Gi", "11Gi", "0", "3", "14s ago")
+        *("n1", "0", "H100 80GB", "79Gi", "68Gi", "32.5Gi", "11Gi", "3"),
+        *("0", "256Mi", "-", "14s", "GPU-n1-0", "a=llama-7c9f-x2kq4 b=train-0 c=*"),
     ]
 
 
 def test_words_stand_at_the_left_and_are_broken_between_words():
     root = read_page(as_html(small()))
     heads = [(one.text, one.get("class")) for one in root.findall(".//thead/tr/th")]
-    written = {"node", "product", "why", "held by", "state"}
-    assert {name for name, kind in heads if kind == "text"} == written
+    figures = {
+        "CAP",
+        "USED OF CAP",
+        "PEAK",
+        "IDLE",
+        "PROMISED",
+        "USED",
+        "FREE",
+        "PODS",
+        "UNMANAGED",
+    }
+    assert figures <= {name for name, kind in heads if kind is None}
+    assert {"NODE", "PRODUCT", "HELD BY", "STATE"} <= {
+        name for name, kind in heads if kind == "text"
+    }
     assert "anywhere" not in "".join(one.text for one in root.iter("style"))
 
 
@@ -170,7 +191,7 @@ def test_a_page_has_the_parts_that_are_asked_for():
     assert shown("pods") == ["Pods that wait", "Pods with GPU memory"]
     assert shown("workloads") == ["Workloads"]
     (rows,) = tables(sections(read_page(as_html(small(), ["workloads"])))["Workloads"])
-    assert rows[-1] == ["Pod/train-0", "1", "1", "0", "40Gi", "80Gi", "50Gi", "38.3Gi"]
+    assert rows[-1] == ["Pod/train-0", "1", "1", "0", "40Gi", "80Gi", "50Gi", "38.3Gi", "0"]
 
 
 def test_what_is_not_known_is_never_drawn_or_written_as_nothing():
@@ -184,7 +205,7 @@ def test_what_is_not_known_is_never_drawn_or_written_as_nothing():
     assert "promised unknown, unknown used" in list(picture.itertext())
     assert "unknown used of 16Gi promised, 63Gi free" in list(picture.itertext())
     (_, first, _), *_ = tables(sections(root)["GPUs"])
-    assert first[2:7] == ["79Gi", "-", "-", "-", "-"]
+    assert first[3:8] == ["79Gi", "-", "-", "-", "-"]
 
 
 def test_without_nodes_the_pods_are_shown_and_what_is_missing_is_said():
@@ -241,14 +262,14 @@ def test_many_gpus_are_side_by_side_and_a_table_has_500_rows():
     assert "There are none." in said
 
 
-def test_of_more_gpus_those_are_drawn_that_concern_the_user_first():
+def test_of_more_gpus_those_are_drawn_that_hold_the_users_pods_first():
     nodes = [a_node(f"n{n}", *[a_gpu(24)] * 8) for n in range(600)]
     nodes.append(a_node("n900", a_gpu(24, held("own", 8, 1, 1))))
     text = as_html(seen(nodes, [a_pod("own", "8Gi", node="n900")]))
     assert len(text) < 1_500_000
     root = read_page(text)
     names = [one.text for one in drawn(root, "name")]
-    assert names[-1] == "n900"
+    assert names[0] == "n900"
     assert len(names) == 250
     assert "250 of 601 nodes are drawn" in texts(root)
 

@@ -34,7 +34,7 @@ from webhook.core.enforcement.termination_message import TerminationMessage, in_
 from webhook.core.kinds.workloads import Workload
 from webhook.tools.render.output import clean, cut
 from webhook.tools.top.bars import ASCII, UNICODE, cap_bar, gpu_bar
-from webhook.tools.top.judge import Order, join, ordered
+from webhook.tools.top.judge import Order, join, ordered, sums_of
 from webhook.tools.top.terminal import Terminal, as_lines
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -211,7 +211,7 @@ def test_a_bar_has_its_cells_and_claims_free_memory_only_where_all_is_known(
     promised_bytes = promised and gib(promised)
     gpu = a_gpu(79, used=used, unmanaged={"x": stranger}, promised_bytes=promised_bytes)
     (row,) = seen([a_node("n", gpu)]).nodes[0].gpus
-    bar = gpu_bar(row, cells, ASCII)
+    bar = gpu_bar(sums_of([row]), cells, ASCII)
     assert len(bar) == cells
     if used is None or promised is None:
         assert "." not in bar
@@ -221,7 +221,7 @@ def test_a_bar_has_its_cells_and_claims_free_memory_only_where_all_is_known(
 
 def test_a_small_thing_is_seen_in_a_bar():
     (row,) = seen([a_node("n", a_gpu(79, used=2, unmanaged={"x": 1}))]).nodes[0].gpus
-    assert gpu_bar(row, 10, UNICODE) == "█!········"
+    assert gpu_bar(sums_of([row]), 10, UNICODE) == "█!········"
 
 
 @pytest.mark.parametrize(

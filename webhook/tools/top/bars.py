@@ -5,12 +5,13 @@ from __future__ import annotations
 from string import ascii_lowercase
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from webhook.tools.top.judge import GpuSums
+from webhook.tools.top.judge import sums_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from webhook.core.kinds.nodes import GpuFigures
+    from webhook.tools.top.judge import GpuSums
 
 _UNKNOWN: Final = "?"
 
@@ -28,19 +29,19 @@ UNICODE: Final = Shades("█", "▒", "!", "·")
 ASCII: Final = Shades("#", "=", "!", ".")
 
 
-def gpu_bar(place: GpuFigures | GpuSums, cells: int, shades: Shades) -> str:
+def gpu_bar(sums: GpuSums, cells: int, shades: Shades) -> str:
     """Return the bar of a GPU, or of several GPUs together.
 
     Used memory that was promised is first, then the rest of the promised memory, then memory held
     without a promise, then free memory. Unknown memory is a question mark, never free.
     """
-    used, promised, unmanaged = place.used_bytes, place.promised_bytes, place.unmanaged_bytes or 0
+    used, promised, unmanaged = sums.used_bytes, sums.promised_bytes, sums.unmanaged_bytes or 0
     if used is None and promised is None:
         return _UNKNOWN * cells
     own = max(0, (used or 0) - unmanaged)
     unused = max(0, (promised or 0) - own)
     parts = [(own, shades.used), (unused, shades.promised), (unmanaged, shades.unmanaged)]
-    return _bar(parts, place.usable_bytes, cells, _rest(place, shades))
+    return _bar(parts, sums.usable_bytes, cells, _rest(sums, shades))
 
 
 def lettered_bar(gpu: GpuFigures, cells: int, shades: Shades) -> str:
@@ -51,7 +52,7 @@ def lettered_bar(gpu: GpuFigures, cells: int, shades: Shades) -> str:
         used = min(pod.used_bytes or 0, pod.cap_bytes)
         parts += [(used, letter.upper()), (pod.cap_bytes - used, letter)]
     parts.append((gpu.unmanaged_bytes or 0, shades.unmanaged))
-    return _bar(parts, gpu.usable_bytes, cells, _rest(gpu, shades))
+    return _bar(parts, gpu.usable_bytes, cells, _rest(sums_of([gpu]), shades))
 
 
 def letter_of(number: int) -> str:
@@ -66,12 +67,9 @@ def cap_bar(used_bytes: int | None, cap_bytes: int | None, cells: int, shades: S
     return _bar([(used_bytes, shades.used)], cap_bytes, cells, shades.free)
 
 
-def _rest(place: GpuFigures | GpuSums, shades: Shades) -> str:
+def _rest(sums: GpuSums, shades: Shades) -> str:
     """Return the shade of memory that is in no part: it is free if all figures are known."""
-    if isinstance(place, GpuSums):
-        known = place.used_gpus == place.promised_gpus == place.gpus
-    else:
-        known = place.used_bytes is not None and place.promised_bytes is not None
+    known = sums.used_gpus == sums.promised_gpus == sums.gpus
     return shades.free if known else _UNKNOWN
 
 

@@ -29,7 +29,7 @@ _USE: Final = "cap_bytes used_bytes peak_bytes stops held_by"
 
 def as_json(report: TopReport, parts: Sequence[str]) -> Json:
     """Return parts of a report: `nodes`, `pods`, `workloads`."""
-    value = as_report("TopReport", {"time": write_time(report.at_s)})
+    value = as_report("TopReport", {"time": write_time(report.now_s)})
     if report.namespace:
         value["namespace"] = report.namespace
     if "nodes" in parts and report.nodes is not None:

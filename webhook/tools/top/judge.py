@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from webhook.core.kinds.nodes import HELD_BY_SENTRY, SENTRY_FRESH_S, STALE_S, held_by, idle_since
 from webhook.core.placement.fit import Need
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 T = TypeVar("T", int, float)
 
 NEAR_CAP_PERCENT: Final = 95
-"""The alert VramwardenPodNearCap has the same bound."""
+"""Threshold of the alert VramwardenPodNearCap, too."""
 _MOST_REQUESTS: Final = 100
 """Maximum number of different requests for which room is judged."""
 _ANY_POD: Final = ClusterPod({})
@@ -65,6 +65,14 @@ class GpuSums:
     """The same, on one GPU."""
     unmanaged_bytes: int | None
     pods: int
+
+
+class PlaceRow(NamedTuple):
+    """One GPU of a node, or all of them."""
+
+    node: NodeFigures
+    gpus: Sequence[GpuFigures]
+    sums: GpuSums
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +171,7 @@ class WorkloadRow:
 class TopReport:
     """All that `top` shows."""
 
-    at_s: float
+    now_s: float
     """Unix time."""
     namespace: str
     """Namespace of the pods; empty for all."""
@@ -182,9 +190,17 @@ class TopReport:
     indexes: Mapping[str, int] = field(repr=False)
     """Indexes of GPUs by UUID."""
 
+    def places(self, *, by_gpu: bool) -> list[PlaceRow]:
+        """Return the rows of the nodes: one for each GPU, or for each node."""
+        return [
+            PlaceRow(node, gpus, sums_of(gpus))
+            for node in self.nodes or ()
+            for gpus in ([[gpu] for gpu in node.gpus] if by_gpu else [node.gpus])
+        ]
+
     def age_s(self, node: NodeFigures) -> float:
         """Return the age of a node's figures in seconds."""
-        return max(0.0, self.at_s - node.observed_s)
+        return max(0.0, self.now_s - node.observed_s)
 
     def stale(self, node: NodeFigures) -> bool:
         """Return True if a node's figures are old."""
@@ -199,7 +215,7 @@ class TopReport:
 def join(
     nodes: Sequence[NodeFigures] | None,
     pods: Sequence[ClusterPod] | None,
-    at_s: float,
+    now_s: float,
     *,
     namespace: str = "",
     missing: Iterable[str] = (),
@@ -212,13 +228,13 @@ def join(
     found = sorted(map(_node, nodes or ()), key=lambda node: _natural(node.name))
     shared = [node for node in found if not node.not_shared]
     names = {pod.uid: pod for pod in pods or ()}
-    rows = _pod_rows([pod for pod in pods or () if pod.managed], found, at_s)
+    rows = _pod_rows([pod for pod in pods or () if pod.managed], found, now_s)
     problems = [
-        *find_gpu_problems(found, at_s, partial(_owner, names)),
+        *find_gpu_problems(found, now_s, partial(_owner, names)),
         *find_nodes_without_figures((row.pod.node for row in rows), found),
     ]
     return TopReport(
-        at_s=at_s,
+        now_s=now_s,
         namespace=namespace,
         amounts=sums_of([gpu for node in shared for gpu in node.gpus], len(shared)),
         nodes=None if nodes is None else tuple(found),
@@ -251,11 +267,16 @@ def ordered(report: TopReport, order: Order) -> TopReport:
     if order is Order.NAME:
         return report
 
-    def rank(row: GpuFigures | GpuSums | PodRow | WorkloadRow) -> tuple[bool, int]:
+    def rank(row: GpuSums | PodRow | WorkloadRow) -> tuple[bool, int]:
         value = _value(row, order)
         return value is None, -(value or 0)
 
-    nodes = [replace(node, gpus=tuple(sorted(node.gpus, key=rank))) for node in report.nodes or ()]
+    def rank_gpu(gpu: GpuFigures) -> tuple[bool, int]:
+        return rank(sums_of([gpu]))
+
+    nodes = [
+        replace(node, gpus=tuple(sorted(node.gpus, key=rank_gpu))) for node in report.nodes or ()
+    ]
     nodes.sort(key=lambda node: rank(sums_of(node.gpus)))
     return replace(
         report,
@@ -265,7 +286,7 @@ def ordered(report: TopReport, order: Order) -> TopReport:
     )
 
 
-def _value(row: GpuFigures | GpuSums | PodRow | WorkloadRow, order: Order) -> int | None:
+def _value(row: GpuSums | PodRow | WorkloadRow, order: Order) -> int | None:
     used = row.used_bytes
     promised = row.cap_bytes if isinstance(row, PodRow) else row.promised_bytes
     unused = None if promised is None or used is None else promised - used
@@ -305,11 +326,11 @@ def sums_of(gpus: Sequence[GpuFigures], nodes: int = 1) -> GpuSums:
 
 
 def _pod_rows(
-    pods: Sequence[ClusterPod], nodes: Sequence[NodeFigures], at_s: float
+    pods: Sequence[ClusterPod], nodes: Sequence[NodeFigures], now_s: float
 ) -> tuple[PodRow, ...]:
     held: dict[str, list[tuple[str, PodFigures]]] = {pod.uid: [] for pod in pods}
     for node in nodes:
-        age_s = at_s - node.observed_s
+        age_s = now_s - node.observed_s
         for uuid, one in ((gpu.uuid, one) for gpu in node.gpus for one in gpu.pods):
             if one.uid in held:
                 # A pod of which old figures say that it is idle may be busy again.
@@ -317,7 +338,7 @@ def _pod_rows(
                 if age_s > SENTRY_FRESH_S and one.held_by == HELD_BY_SENTRY:
                     known = replace(known, held_by="")
                 held[one.uid].append((uuid, known))
-    room = _Room(nodes, at_s)
+    room = _Room(nodes, now_s)
     rows = [_pod(pod, held[pod.uid], room) for pod in pods]
     return tuple(sorted(rows, key=lambda row: (row.pod.namespace, _natural(row.pod.name))))
 
@@ -363,9 +384,9 @@ def _phase(pod: ClusterPod, *, has_gpu: bool) -> PodPhase:
 class _Room:
     """Reasons why pods without a node have none, by their requests."""
 
-    def __init__(self, nodes: Sequence[NodeFigures], at_s: float) -> None:
+    def __init__(self, nodes: Sequence[NodeFigures], now_s: float) -> None:
         self._nodes = [node for node in nodes if not (node.not_shared or node.held)]
-        self._at_s = at_s
+        self._now_s = now_s
         self._known: dict[Need, str] = {}
 
     def why_pending(self, pod: ClusterPod) -> str:
@@ -376,7 +397,7 @@ class _Room:
             return pod.unscheduled
         need = Need(pod.asked_bytes, pod.gpu_count)
         if need not in self._known and len(self._known) < _MOST_REQUESTS:
-            found = find_no_room(need, find_fits(_ANY_POD, need, self._nodes, None, self._at_s))
+            found = find_no_room(need, find_fits(_ANY_POD, need, self._nodes, None, self._now_s))
             self._known[need] = found.message if found else ""
         return self._known.get(need) or pod.unscheduled
 

@@ -136,7 +136,7 @@ class TopOutput:
         term = replace(self.term, width=size.columns, height=size.lines - 2)
         last = f"each {reader.every_s:g} s; q quits"
         if reader.failure:
-            old_s = max(0, round(time.time() - reader.report.at_s))
+            old_s = max(0, round(time.time() - reader.report.now_s))
             said = clean(f"! figures of {old_s} s ago: {reader.failure}")
             last = term.paint(said[: size.columns], "31")
         drawn = as_lines(reader.report, term, self.parts)

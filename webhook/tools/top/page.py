@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from functools import partial
 from itertools import accumulate, groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -17,22 +17,31 @@ from webhook.core.words import amount, counted, printable, shortened, span
 from webhook.tools.render.output import cut
 from webhook.tools.top import texts
 from webhook.tools.top.judge import sums_of
+from webhook.tools.top.texts import GPU_COLUMNS, POD_COLUMNS, WORKLOAD_COLUMNS, columns_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from webhook.core.kinds.nodes import GpuFigures, NodeFigures
-    from webhook.tools.top.judge import PodRow, TopReport, WorkloadRow
-
-    Cells = dict[str, str]
-    """Texts of a table's row, by the title of their column."""
+    from webhook.tools.top.judge import TopReport
+    from webhook.tools.top.texts import TopColumn
 
 _MOST_LINES: Final = 16
 """Maximum number of GPUs that have a line each; more are drawn side by side."""
 _MOST_DRAWN: Final = 2000
 """Maximum number of GPUs in the picture."""
+_OF_PLACED: Final = frozenset({"GPU", "USED OF CAP", "PEAK", "HELD BY", "IDLE"})
+"""Columns that are empty of pods that wait."""
 _LONGEST: Final = 2000
 """Maximum number of characters of a text."""
+
+
+class _Table(NamedTuple):
+    """A table of the page."""
+
+    heads: Sequence[tuple[str, bool]]
+    """Titles; True for columns of words, which are aligned at the left."""
+    rows: Sequence[Sequence[str]]
 
 
 class _Part(NamedTuple):
@@ -47,11 +56,14 @@ class _Part(NamedTuple):
 
 def as_html(report: TopReport, parts: Sequence[str] = ("nodes", "pods")) -> str:
     """Return the page with parts of a report: `nodes`, `pods`, `workloads`."""
-    nodes = (report.nodes or ()) if "nodes" in parts else ()
-    drawn = _nodes_to_draw(report, nodes)
-    gpus = [_gpu_cells(node, gpu, report) for node in nodes for gpu in node.gpus]
-    pods = (report.pods or ()) if "pods" in parts else ()
-    workloads = (report.workloads or ()) if "workloads" in parts else ()
+    nodes: Sequence[NodeFigures] = (report.nodes or ()) if "nodes" in parts else ()
+    gpus = sum(len(node.gpus) for node in nodes)
+    if gpus > _MOST_DRAWN:  # those with the user's pods come first
+        nodes = sorted(nodes, key=lambda node: not any(_own_pods(node, report)))
+    counts = accumulate(len(node.gpus) for node in nodes)
+    drawn = [node for node, sum_ in zip(nodes, counts, strict=True) if sum_ <= _MOST_DRAWN]
+    pods = columns_of(POD_COLUMNS, report)
+    waiting = [one for one in pods if one.title not in _OF_PLACED]
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -63,18 +75,22 @@ def as_html(report: TopReport, parts: Sequence[str] = ("nodes", "pods")) -> str:
     return environment.get_template("page.html.jinja").render(
         report=report,
         parts=parts,
-        time=datetime.fromtimestamp(int(report.at_s), UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
+        time=datetime.fromtimestamp(int(report.now_s), UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
         problems=[
             [texts.problem(one) + (f" ({one.fix})" if one.fix else "") for one in alike]
             for _, alike in groupby(report.problems, key=lambda one: one.code)
         ],
         nodes=drawn,
-        in_lines=len(gpus) <= _MOST_LINES,
+        in_lines=gpus <= _MOST_LINES,
         largest_bytes=max((gpu.usable_bytes for node in drawn for gpu in node.gpus), default=0),
-        gpus=gpus,
-        waiting=[_waiting_cells(pod, report) for pod in pods if pod.is_waiting],
-        placed=[_placed_cells(pod, report) for pod in pods if not pod.is_waiting],
-        workloads=[_workload_cells(one, report) for one in workloads],
+        gpus=_table(
+            columns_of(GPU_COLUMNS, report, is_wide=True),
+            report.places(by_gpu=True) if nodes else (),
+            report,
+        ),
+        waiting=_table(waiting, (one for one in report.pods or () if one.is_waiting), report),
+        placed=_table(pods, (one for one in report.pods or () if not one.is_waiting), report),
+        workloads=_table(columns_of(WORKLOAD_COLUMNS, report), report.workloads or (), report),
         cut=cut,
         figures=_figures,
         parts_of=partial(_parts, report),
@@ -98,21 +114,8 @@ def _displayed(value: object) -> object:
     return value
 
 
-def _nodes_to_draw(report: TopReport, nodes: Sequence[NodeFigures]) -> list[NodeFigures]:
-    """Return nodes up to the maximum number of GPUs, in their order.
-
-    Nodes with the user's pods or with memory in use without a cap have precedence.
-    """
-
-    def matters(node: NodeFigures) -> bool:
-        return any(
-            gpu.unmanaged or any(pod.uid in report.names for pod in gpu.pods) for gpu in node.gpus
-        )
-
-    first = sorted(nodes, key=lambda node: not matters(node))
-    sums = accumulate(len(node.gpus) for node in first)
-    chosen = {node.name for node, gpus in zip(first, sums, strict=True) if gpus <= _MOST_DRAWN}
-    return [node for node in nodes if node.name in chosen]
+def _own_pods(node: NodeFigures, report: TopReport) -> Iterator[bool]:
+    return (pod.uid in report.names for gpu in node.gpus for pod in gpu.pods)
 
 
 def _parts(report: TopReport, gpu: GpuFigures) -> Iterator[_Part]:
@@ -145,62 +148,11 @@ def _figures(gpu: GpuFigures) -> str:
     used = f"{texts.amount(gpu.used_bytes, 'unknown')} used"
     if gpu.promised_bytes is None:
         return f"promised unknown, {used}"
-    return f"{used} of {amount(gpu.promised_bytes)} promised, {texts.free(gpu)} free"
+    free = texts.amount(sums_of([gpu]).free_bytes, down=True)
+    return f"{used} of {amount(gpu.promised_bytes)} promised, {free} free"
 
 
-def _gpu_cells(node: NodeFigures, gpu: GpuFigures, report: TopReport) -> Cells:
-    return {
-        "GPU": f"{node.name} GPU {gpu.index}",
-        "product": gpu.product,
-        "usable": amount(gpu.usable_bytes, down=True),
-        "promised": texts.amount(gpu.promised_bytes),
-        "used": texts.amount(gpu.used_bytes),
-        "free": texts.free(gpu),
-        "unmanaged": texts.amount(gpu.unmanaged_bytes),
-        "pods": f"{len(gpu.pods)}",
-        "seen": f"{span(report.age_s(node))} ago",
-    }
-
-
-def _waiting_cells(row: PodRow, report: TopReport) -> Cells:
-    return {
-        "pod": _name(report, row.pod.namespace, row.pod.name),
-        "cap": texts.cap_of_pod(row),
-        "since": texts.since(row.pod.created_s, report),
-        "node": row.pod.node or "-",
-        "why": row.why or row.pod.status or "-",
-    }
-
-
-def _placed_cells(row: PodRow, report: TopReport) -> Cells:
-    used, cap = row.used_bytes, row.cap_bytes
-    return {
-        "pod": _name(report, row.pod.namespace, row.pod.name),
-        "node": row.pod.node or "-",
-        "GPU": texts.gpu_numbers(row, report),
-        "cap": texts.cap_of_pod(row),
-        "used": texts.amount(used),
-        "of it": f"{100 * used // cap}%" if used is not None and cap else "-",
-        "at most": texts.amount(row.peak_bytes),
-        "held by": row.held_by or "-",
-        "idle": texts.since(row.idle_since_s, report),
-        "state": texts.state(row, report),
-    }
-
-
-def _workload_cells(workload: WorkloadRow, report: TopReport) -> Cells:
-    return {
-        "workload": _name(report, workload.namespace, f"{workload.kind}/{workload.name}"),
-        "pods": f"{workload.pods:,}",
-        "run": f"{workload.running:,}",
-        "wait": f"{workload.waiting:,}",
-        "cap": texts.cap(workload.cap_bytes),
-        "promised": texts.amount(workload.promised_bytes),
-        "used": texts.amount(workload.used_bytes),
-        "one at most": texts.amount(workload.peak_bytes),
-    }
-
-
-def _name(report: TopReport, namespace: str, name: str) -> str:
-    """Return a name, with its namespace if the report is about all namespaces."""
-    return name if report.namespace else f"{namespace}/{name}"
+def _table(columns: Sequence[TopColumn], rows: Iterable[Any], report: TopReport) -> _Table:
+    shown = [one for one in columns if one.title]
+    cells = [[one.text(row, report) for one in shown] for row in rows]
+    return _Table([(one.title, not one.right) for one in shown], cells)

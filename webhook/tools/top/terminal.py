@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import groupby
+from dataclasses import dataclass, replace
+from itertools import groupby, pairwise, product
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from webhook.core.words import span
-from webhook.tools.problems.problem import Code
+from webhook.tools.problems.problem import Severity
 from webhook.tools.render.output import Column, clean, fits, table
 from webhook.tools.top import texts
-from webhook.tools.top.bars import (
-    ASCII,
-    UNICODE,
-    Shades,
-    cap_bar,
-    gpu_bar,
-    letter_of,
-    lettered_bar,
-)
+from webhook.tools.top.bars import ASCII, UNICODE, Shades, cap_bar, gpu_bar, lettered_bar
 from webhook.tools.top.judge import sums_of
+from webhook.tools.top.texts import (
+    GPU_COLUMNS,
+    NODE_COLUMNS,
+    POD_COLUMNS,
+    WORKLOAD_COLUMNS,
+    columns_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from webhook.core.kinds.nodes import GpuFigures, NodeFigures
-    from webhook.tools.snapshot.pod import ClusterPod
-    from webhook.tools.top.judge import GpuSums, PodRow, TopReport, WorkloadRow
-
-    AnyColumn = Column | Callable[[int], Column]
-    """A column, or a function that returns it with bars of a number of cells."""
+    from webhook.tools.top.judge import PlaceRow, PodRow, TopReport, WorkloadRow
+    from webhook.tools.top.texts import TopColumn
 
 T = TypeVar("T")
 
@@ -44,7 +38,6 @@ _MOST_ALIKE: Final = 5
 """Maximum number of problems with one reason; the others are counted."""
 _BARS: Final = (24, 20, 16, 13, 10)
 _CAP_BARS: Final = (10, 8, 6, 4)
-_NODE_LEAST, _POD_LEAST, _PRODUCT_LEAST, _STATE_LEAST = 10, 14, 8, 16
 _WIDE_BAR: Final = 32
 
 _BOLD, _DIM, _RED, _GREEN, _YELLOW = "1", "2", "31", "32", "33"
@@ -102,9 +95,24 @@ def as_lines(
 
 
 def _nodes(report: TopReport, term: Terminal) -> list[str]:
-    if _has_node_lines(report, term):
-        return _fitting(_node_columns(report, term), term, _GPU_BARS, names=_NODE_SHOWN)
-    return _fitting(_gpu_columns(report, term), term, (_WIDE_BAR,) if term.wide else _BARS)
+    if not _has_node_lines(report, term):
+        rows, sizes = report.places(by_gpu=True), (_WIDE_BAR,) if term.wide else _BARS
+
+        def bar(row: PlaceRow, cells: int) -> str:
+            if term.wide:
+                return lettered_bar(row.gpus[0], cells, term.shades)
+            return gpu_bar(row.sums, cells, term.shades)
+
+        return _fitting(GPU_COLUMNS, rows, report, term, bar, sizes)
+    sums = {id(gpu): sums_of([gpu]) for node in report.nodes or () for gpu in node.gpus}
+
+    def bars(row: PlaceRow, cells: int) -> str:
+        if not cells:
+            return gpu_bar(row.sums, _BARS[-2], term.shades)
+        return " ".join(gpu_bar(sums[id(gpu)], cells, term.shades) for gpu in row.gpus)
+
+    rows = report.places(by_gpu=False)
+    return _fitting(NODE_COLUMNS, rows, report, term, bars, _GPU_BARS, names=_NODE_SHOWN)
 
 
 def _has_node_lines(report: TopReport, term: Terminal) -> bool:
@@ -112,210 +120,86 @@ def _has_node_lines(report: TopReport, term: Terminal) -> bool:
     return gpus > MOST_GPU_LINES and not term.wide
 
 
-def _gpu_columns(report: TopReport, term: Terminal) -> list[AnyColumn]:
-    """Return columns with a line for each GPU."""
-    rows = [(node, gpu) for node in report.nodes or () for gpu in node.gpus]
-    nodes, gpus = [node for node, _ in rows], [gpu for _, gpu in rows]
-    bar = lettered_bar if term.wide else gpu_bar
+def _pods(report: TopReport, term: Terminal) -> list[str]:
+    def bar(row: PodRow, cells: int) -> str:
+        return cap_bar(row.used_bytes, row.cap_bytes, cells, term.shades)
 
-    def bars(cells: int) -> Column:
-        drawn = [bar(gpu, cells, term.shades) for gpu in gpus]
-        return _bars(_bar_title(cells, term), drawn, term)
-
-    more, last = [], []
-    if term.wide:
-        more = [
-            _figures("UNMANAGED", gpus, lambda gpu: texts.amount(gpu.unmanaged_bytes)),
-            _figures("OTHER", gpus, lambda gpu: texts.amount(gpu.unattributed_bytes)),
-            _column("DRIVER LIMIT", nodes, _driver_limit),
-        ]
-        last = [
-            _column("UUID", gpus, lambda gpu: gpu.uuid),
-            _column("WHO", gpus, lambda gpu: _pods_by_letter(gpu, report)),
-        ]
-    return [
-        _node_column(rows, lambda row: row[0].name if row[1] is row[0].gpus[0] else ""),
-        _figures("GPU", gpus, lambda gpu: str(gpu.index)),
-        _column("PRODUCT", gpus, _product, least=_PRODUCT_LEAST, optional=2),
-        bars,
-        *_amounts(rows),
-        _figures("PODS", gpus, _number_of_pods),
-        *more,
-        _ages(report, nodes, term, optional=3),
-        *last,
-    ]
+    return _fitting(POD_COLUMNS, report.pods or (), report, term, bar, _CAP_BARS)
 
 
-def _node_columns(report: TopReport, term: Terminal) -> list[AnyColumn]:
-    """Return columns with a line for each node: a short bar for each of its GPUs, or one bar."""
-    nodes = report.nodes or ()
-    rows = [(node, sums_of(node.gpus)) for node in nodes]
-    sums = [one for _, one in rows]
+def _workloads(report: TopReport, term: Terminal) -> list[str]:
+    def bar(row: WorkloadRow, cells: int) -> str:
+        return cap_bar(row.used_bytes, row.promised_bytes, cells, term.shades)
 
-    def bars(cells: int) -> Column:
-        drawn = [" ".join(gpu_bar(gpu, cells, term.shades) for gpu in node.gpus) for node in nodes]
-        if not cells:
-            drawn = [gpu_bar(one, _BARS[-2], term.shades) for one in sums]
-        return _bars(_bar_title(max(map(len, drawn)), term), drawn, term)
-
-    return [
-        _node_column(nodes, lambda node: node.name),
-        _figures("GPUS", nodes, lambda node: str(len(node.gpus)), 2),
-        _column("PRODUCT", nodes, _products, least=_PRODUCT_LEAST, optional=5),
-        bars,
-        *_amounts(rows),
-        _figures("LARGEST", sums, lambda one: texts.amount(one.largest_free_bytes, down=True), 4),
-        _figures("PODS", sums, lambda one: str(one.pods), 3),
-        _ages(report, nodes, term, optional=1),
-    ]
-
-
-def _column(title: str, rows: Sequence[T], text: Callable[[T], str], **options: Any) -> Column:
-    """Return a column with one text for each row."""
-    return Column(title=title, texts=[text(row) for row in rows], **options)
-
-
-def _figures(title: str, rows: Sequence[T], text: Callable[[T], str], optional: int = 0) -> Column:
-    """Return a column of figures, which are aligned at the right."""
-    return _column(title, rows, text, right=True, optional=optional)
-
-
-def _node_column(rows: Sequence[T], text: Callable[[T], str], optional: int = 0) -> Column:
-    return _column("NODE", rows, text, least=_NODE_LEAST, optional=optional)
-
-
-def _amounts(rows: Sequence[tuple[NodeFigures, GpuFigures | GpuSums]]) -> list[Column]:
-    return [
-        _figures("PROMISED", rows, lambda row: texts.amount(row[1].promised_bytes)),
-        _figures("USED", rows, lambda row: texts.amount(row[1].used_bytes)),
-        _figures("FREE", rows, lambda row: _free(*row)),
-    ]
-
-
-def _bars(title: str, bars: Sequence[str], term: Terminal) -> Column:
-    return Column(title=title, texts=bars, bars=True, style=lambda bar, _: _painted(bar, term))
-
-
-def _ages(report: TopReport, nodes: Sequence[NodeFigures], term: Terminal, optional: int) -> Column:
-    """Return the column with the age of figures; old ones are painted."""
-
-    def style(text: str, number: int) -> str:
-        return term.paint(text, _YELLOW) if report.stale(nodes[number]) else text
-
-    def age(node: NodeFigures) -> str:
-        return span(report.age_s(node)) + " old" * report.stale(node)
-
-    return _column("SEEN", nodes, age, optional=optional, style=style)
+    return _fitting(WORKLOAD_COLUMNS, report.workloads or (), report, term, bar, _CAP_BARS)
 
 
 def _fitting(
-    columns: Sequence[AnyColumn], term: Terminal, sizes: Sequence[int], names: int | None = None
+    columns: Sequence[TopColumn],
+    rows: Sequence[T],
+    report: TopReport,
+    term: Terminal,
+    bar: Callable[[T, int], str],
+    sizes: Sequence[int],
+    names: int | None = None,
 ) -> list[str]:
     """Return a table with the largest bars for which no text is cut, or with the smallest.
 
     `names`: names may be cut to this number of characters, and optional columns be left out.
     """
     width = None if term.wide else term.width
-
-    for cells in sizes:
-        drawn = _sized(columns, cells)
-        if fits([one for one in drawn if not (names and one.optional)], width, names=names):
+    drawn = [
+        (one, _drawn(one, rows, report, term))
+        for one in columns_of(columns, report, is_wide=term.wide)
+    ]
+    extras = [] if term.wide else [one for one, _ in drawn if one.is_extra]
+    known = [one for one, column in drawn if one in extras and {*column.texts} != {"-"}]
+    for number, cells in product(range(len(known), -1, -1), sizes):
+        shown = [
+            _with_bars(column, [bar(row, cells) for row in rows], term) if one.has_bar else column
+            for one, column in drawn
+            if one not in extras or one in known[:number]
+        ]
+        if fits([one for one in shown if not (names and one.optional)], width, names=names):
             break
-    lines = table(drawn, width, term.dots)
+    lines = table(shown, width, term.dots)
     lines[0] = term.paint(lines[0], _BOLD)
     return lines
 
 
-def _sized(columns: Sequence[AnyColumn], cells: int) -> list[Column]:
-    return [one if isinstance(one, Column) else one(cells) for one in columns]
+def _drawn(one: TopColumn, rows: Sequence[Any], report: TopReport, term: Terminal) -> Column:
+    """Return a column with its texts, which are painted by their alarm."""
+
+    def style(text: str, number: int) -> str:
+        if one.alarm and (severity := one.alarm(rows[number], report)):
+            return term.paint(text, _RED if severity is Severity.ERROR else _YELLOW)
+        return _painted(text, term) if one.has_bar else text
+
+    texts = [one.text(row, report) for row in rows]
+    if one.is_once:
+        texts = ["" if text == before else text for before, text in pairwise(["", *texts])]
+    return Column(
+        title=one.title,
+        texts=texts,
+        right=one.right and not one.has_bar,
+        least=one.least,
+        at_end=one.at_end,
+        optional=one.optional,
+        style=style if one.alarm or one.has_bar else None,
+    )
 
 
-def _pods(report: TopReport, term: Terminal) -> list[str]:
-    rows = report.pods or ()
-    pods = [row.pod for row in rows]
-
-    def style_of_use(text: str, number: int) -> str:
-        style = _style_of_cap(rows[number])
-        return term.paint(text, style) if style else _painted(text, term)
-
-    def used(cells: int) -> Column:
-        bars = [_use(row.used_bytes, row.cap_bytes, cells, term) for row in rows]
-        return Column(title="USED OF CAP", texts=bars, bars=True, style=style_of_use)
-
-    def style_of_state(text: str, number: int) -> str:
-        row = rows[number]
-        alarm = _YELLOW if row.is_waiting or row.stops else ""
-        return term.paint(text, _style_of_cap(row) or alarm)
-
-    held_by = _column("HELD BY", rows, lambda row: row.held_by or "-")
-    idle = _figures("IDLE", rows, lambda row: texts.since(row.idle_since_s, report))
-    more = [one for one in (held_by, idle) if term.wide or {*one.texts} != {"-"}]
-    options = {"least": _STATE_LEAST, "at_end": True, "style": style_of_state}
-    last = [_column("STATE", rows, lambda row: texts.state(row, report), **options)]
-    if term.wide:
-        more = [
-            _figures("STOPS", rows, lambda row: _number(row.stops)),
-            _figures("AGE", pods, lambda pod: texts.since(pod.created_s, report)),
-            *more,
-        ]
-        last = [
-            _column("WORKLOAD", pods, lambda pod: str(pod.workload) if pod.workload.name else "-"),
-            _column("UID", pods, lambda pod: pod.uid),
-            *last,
-        ]
-
-    first: list[AnyColumn] = [
-        *_name_columns("POD", report, pods, [pod.name for pod in pods]),
-        _node_column(pods, lambda pod: pod.node or "-", optional=1),
-        _column("GPU", rows, lambda row: texts.gpu_numbers(row, report), least=3, optional=2),
-        _figures("CAP", rows, texts.cap_of_pod),
-        used,
-        _figures("PEAK", rows, lambda row: texts.amount(row.peak_bytes), 3),
-    ]
-    while more and not term.wide:
-        if fits(_sized([*first, *more, *last], _CAP_BARS[-1]), term.width):
-            break
-        more.pop()
-    return _fitting([*first, *more, *last], term, _CAP_BARS)
-
-
-def _name_columns(
-    title: str, report: TopReport, rows: Sequence[ClusterPod | WorkloadRow], names: list[str]
-) -> list[Column]:
-    """Return the columns that name a row; a namespace column if there are several."""
-    if report.namespace:
-        return [Column(title=f"{title} ({report.namespace})", texts=names, least=_POD_LEAST)]
-    return [
-        _column("NAMESPACE", rows, lambda row: row.namespace, least=_NODE_LEAST),
-        Column(title=title, texts=names, least=_POD_LEAST),
-    ]
+def _with_bars(column: Column, bars: Sequence[str], term: Terminal) -> Column:
+    """Return a column with a bar before each text; one without texts has a legend as its title."""
+    pairs = zip(bars, column.texts, strict=True)
+    texts = [f"{bar} {text:>7}" if text else bar for bar, text in pairs]
+    title = column.title or _bar_title(max(map(len, bars), default=0), term)
+    return replace(column, title=title, texts=texts, bars=True)
 
 
 def _no_pods(report: TopReport) -> list[str]:
     where = f"namespace {report.namespace}" if report.namespace else "any namespace"
     return [clean(f"no pods with VRAM in {where}")]
-
-
-def _workloads(report: TopReport, term: Terminal) -> list[str]:
-    rows = report.workloads or ()
-    names = [f"{row.kind}/{row.name}" for row in rows]
-
-    def used(cells: int) -> Column:
-        bars = [_use(row.used_bytes, row.promised_bytes, cells, term) for row in rows]
-        return _bars("USED OF PROMISED", bars, term)
-
-    columns: list[AnyColumn] = [
-        *_name_columns("WORKLOAD", report, rows, names),
-        _figures("PODS", rows, lambda row: str(row.pods)),
-        _figures("RUNNING", rows, lambda row: str(row.running), 2),
-        _figures("WAITING", rows, lambda row: str(row.waiting), 1),
-        _figures("CAP", rows, lambda row: texts.cap(row.cap_bytes), 3),
-        _figures("PROMISED", rows, lambda row: texts.amount(row.promised_bytes)),
-        used,
-        _figures("PEAK", rows, lambda row: texts.amount(row.peak_bytes)),
-        _figures("STOPS", rows, lambda row: _number(row.stops), 4),
-    ]
-    return _fitting(columns, term, _CAP_BARS)
 
 
 def _tail(report: TopReport, term: Terminal, parts: Sequence[str]) -> list[str]:
@@ -325,11 +209,11 @@ def _tail(report: TopReport, term: Terminal, parts: Sequence[str]) -> list[str]:
     if "nodes" not in parts:  # only those of these pods' nodes
         nodes = {row.pod.node for row in report.pods or ()}
         problems = tuple(one for one in problems if one.subject.name.partition("/")[0] in nodes)
-    for code, group in groupby(problems, key=lambda one: one.code):
+    for _, group in groupby(problems, key=lambda one: one.code):
         alike = list(group)
         sentences = [f"! {texts.problem(one)}" for one in alike[:_MOST_ALIKE]]
         if len(alike) > _MOST_ALIKE:
-            sentences.append(f"! {len(alike) - _MOST_ALIKE:,} more: {_MORE[code]}")
+            sentences.append(f"! {len(alike) - _MOST_ALIKE:,} more like the last one")
         painted += _wrapped(sentences, term)
         painted += [f"  {alike[0].fix}"] if alike[0].fix else []
     waiting = [row.pod for row in report.pods or () if row.is_waiting]
@@ -348,15 +232,6 @@ def _wrapped(sentences: Iterable[str], term: Terminal, style: str = _RED) -> lis
     width = term.width or 10_000
     broken = [line for one in sentences for line in wrap(clean(one), width, subsequent_indent="  ")]
     return [term.paint(line, style) for line in broken]
-
-
-_MORE: Final = {
-    Code.OVERCOMMITTED: "more is promised than there is",
-    Code.UNMANAGED_MEMORY: "memory is held by pods without a cap",
-    Code.GPU_UNHEALTHY: "lost or unhealthy",
-    Code.NO_FIGURES: "nodes without figures",
-    Code.STALE_FIGURES: "old figures",
-}
 
 
 def _shorten(tables: list[list[str]], room: int, term: Terminal) -> None:
@@ -386,51 +261,3 @@ def _painted(bar: str, term: Terminal) -> str:
     styles = {term.shades.used: _GREEN, term.shades.unmanaged: _RED, term.shades.free: _DIM}
     parts = ((shade, "".join(alike)) for shade, alike in groupby(bar))
     return "".join(term.paint(text, styles.get(shade, "")) for shade, text in parts)
-
-
-def _use(used: int | None, cap: int | None, cells: int, term: Terminal) -> str:
-    bar = cap_bar(used, cap, cells, term.shades)
-    return f"{bar} {texts.amount(used):>7}"
-
-
-def _driver_limit(node: NodeFigures) -> str:
-    """Return the mechanism by which a node's driver enforces caps; "no" if it does not."""
-    if node.limit is None:
-        return "-"
-    return node.limit.back_end or "yes" if node.limit.holds else "no"
-
-
-def _free(node: NodeFigures, place: GpuFigures | GpuSums) -> str:
-    if node.not_shared:
-        return "not shared"
-    if node.held:
-        return "held"
-    return texts.free(place)
-
-
-def _style_of_cap(row: PodRow) -> str:
-    return _RED if row.over_cap else _YELLOW if row.near_cap else ""
-
-
-def _number(known: int | None) -> str:
-    return "-" if known is None else str(known)
-
-
-def _number_of_pods(gpu: GpuFigures) -> str:
-    return str(len(gpu.pods)) if gpu.pods or gpu.promised_bytes is not None else "-"
-
-
-def _product(gpu: GpuFigures) -> str:
-    return gpu.product.removeprefix("NVIDIA-").removeprefix("NVIDIA ")
-
-
-def _products(node: NodeFigures) -> str:
-    return ", ".join(dict.fromkeys(_product(gpu) for gpu in node.gpus))
-
-
-def _pods_by_letter(gpu: GpuFigures, report: TopReport) -> str:
-    """Return the pods of a GPU by their letters; pods of others have no names."""
-    return " ".join(
-        f"{letter_of(number)}={report.name_of(pod.uid)[1] or '*'}"
-        for number, pod in enumerate(gpu.pods)
-    )
