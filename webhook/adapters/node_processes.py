@@ -71,7 +71,7 @@ class NodeProcesses:
         """
         try:
             started = processes.start_time(pid, self._proc)
-            command = processes.printable(processes.read_file(f"{self._proc}/{pid}/comm"))
+            command = processes.as_line(processes.read_file(f"{self._proc}/{pid}/comm"))
             place = self._place(pid)
             process = Process(pid, started, command, place.container)
             processes.require_same(process, self._proc)

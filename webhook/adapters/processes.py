@@ -15,6 +15,7 @@ import signal
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.enforcement.step import Process
+from webhook.core.words import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,9 +47,7 @@ def identify(pid: int, *, proc: str = "/proc") -> Process | None:
     folder = f"{proc}/{pid}"
     try:
         started = start_time(pid, proc)
-        command = printable(read_file(f"{folder}/cmdline")) or printable(
-            read_file(f"{folder}/comm")
-        )
+        command = as_line(read_file(f"{folder}/cmdline")) or as_line(read_file(f"{folder}/comm"))
         process = Process(pid, started, command, container_in(read_cgroups(pid, proc)))
         require_same(process, proc)
     except OSError:
@@ -265,7 +264,6 @@ def read_file(path: str, most: int = _LARGEST_FILE) -> str:
         return file.read(most).decode("utf-8", "replace")
 
 
-def printable(text: str) -> str:
+def as_line(text: str) -> str:
     """Return a text that a log can hold: one line, bounded, other letters as question marks."""
-    shown = text.replace("\0", " ").strip()[:_LONGEST_COMMAND]
-    return "".join(char if char.isprintable() else "?" for char in shown)
+    return printable(text.replace("\0", " ").strip(), _LONGEST_COMMAND)

@@ -10,10 +10,10 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from webhook.adapters.processes import (
+    as_line,
     container_in,
     parents,
     pids,
-    printable,
     read_cgroups,
     read_file,
     read_status,
@@ -118,7 +118,7 @@ def shares_process_namespace(*, proc: str = "/proc") -> Fact:
 def trustworthy_kernel(*, proc: str = "/proc") -> Fact:
     """Say whether NVML's PIDs and figures can be those of this kernel's processes."""
     try:
-        banner = printable(read_file(f"{proc}/version")).lower()
+        banner = as_line(read_file(f"{proc}/version")).lower()
     except OSError:
         return Fact(None, f"{proc}/version cannot be read, so the kernel is unknown.")
     release = "".join(banner.split()[2:3])
@@ -133,7 +133,7 @@ def trustworthy_kernel(*, proc: str = "/proc") -> Fact:
 def _label(pid: int | str, proc: str) -> str | None:
     """Return the security label, empty where no module gives one, None where it stays hidden."""
     try:
-        return printable(read_file(f"{proc}/{pid}/attr/current"))
+        return as_line(read_file(f"{proc}/{pid}/attr/current"))
     except OSError as error:
         return "" if error.errno in (errno.EINVAL, errno.ENOENT) else None
 

@@ -20,6 +20,7 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from webhook.adapters.bounds import DEEPEST_YAML, MOST_POLICY_BYTES, MOST_YAML_VALUES
 from webhook.core.pod.findings import quoted
+from webhook.core.words import escaped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -130,8 +131,7 @@ def show_path(path: Path) -> str:
 
 def show(value: object) -> str:
     """Show a user's value: in quotes, escaped, safe for a terminal."""
-    text = quoted(value)
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+    return escaped(quoted(value))
 
 
 def _decode(file: str, data: bytes) -> tuple[str, list[DocumentProblem]]:

@@ -8,6 +8,7 @@
 | how long, how old | `span`, rounded down | it has the form of kubectl's column AGE |
 | a text of somebody else | `shortened` | nobody fills a line of ours |
 | a text of a node | `printable` | in addition, it steers no terminal |
+| a text that must be seen as it is | `escaped` | it steers no terminal, and loses nothing |
 
 What programs read is not written here: JSON has bytes and seconds as numbers, and a pod's own
 quantities are those of `pod.quantity`. The sidecar loads this, so it needs nothing but `typing`.
@@ -105,6 +106,14 @@ def fitting(names: Sequence[str], room: int, count: int = 0) -> str:
 def printable(text: str, limit: int) -> str:
     """Cut a text to `limit` characters, with `?` for each that could steer a terminal."""
     return "".join(one if one.isprintable() else "?" for one in text[:limit])
+
+
+def escaped(text: str, *, ascii_only: bool = False) -> str:
+    """Write what is not printable as an escape of Python, with `ascii_only` all but ASCII."""
+    return "".join(
+        one if one.isprintable() and (not ascii_only or one.isascii()) else ascii(one)[1:-1]
+        for one in text
+    )
 
 
 def shortened(text: str, limit: int) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Final
 
-from webhook.core.words import shortened
+from webhook.core.words import escaped, shortened
 from webhook.names import SEEING_API_VERSION
 
 if TYPE_CHECKING:
@@ -111,10 +111,7 @@ def printable(text: str, *, ascii_only: bool = False) -> str:
     """
     text = _BREAKS.sub(" ", text)
     text = text.replace("…", "...") if ascii_only else text
-    return "".join(
-        one if one.isprintable() and (not ascii_only or one.isascii()) else ascii(one)[1:-1]
-        for one in text
-    )
+    return escaped(text, ascii_only=ascii_only)
 
 
 def write_lines(lines: Iterable[str], *, ascii_only: bool = False) -> str:

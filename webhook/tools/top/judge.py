@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 T = TypeVar("T", int, float)
 
 NEAR_CAP_PERCENT: Final = 95
-"""Threshold of the alert VramwardenPodNearCap, too."""
+"""The alert VramwardenPodNearCap has the same bound."""
 _MOST_REQUESTS: Final = 100
 """Maximum number of different requests for which room is judged."""
 _ANY_POD: Final = ClusterPod({})
