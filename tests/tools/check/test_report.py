@@ -13,7 +13,7 @@ from tests.support.clusters import a_cluster, a_gpu, held
 from tests.support.documents import table_of
 from tests.support.installations import WEBHOOK
 from tests.support.recordings import assert_recorded
-from tests.tools.situations.checks import WHOLE, installed, labelled, patched
+from tests.tools.situations.checks import OFFERED, installed, labelled, patched
 from tests.tools.situations.scenes import gpu_node, rag, refused, to_pods_that_ask
 from webhook.tools.check.show import as_json, as_text
 from webhook.tools.check.table import FENCE, Check, CheckOutcome, run, verdict
@@ -34,7 +34,7 @@ UNTRUSTED = (
 def troubled():
     """Return an installation in which much is not as it should be."""
     shared = gpu_node("n1", a_gpu(79, held("rag", 8, 6, 6)), device_names="none")
-    whole = [gpu_node(f"n{n}", amounts=WHOLE, annotations={
+    whole = [gpu_node(f"n{n}", amounts=OFFERED, annotations={
         "vramwarden.io/sharing": "NotShared: a device plugin offers the GPUs whole "
         "(nvidia.com/gpu); take it off the node"
     }) for n in range(2, 7)]  # fmt: skip

@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.support.api_server import merged
 from tests.support.installations import DAEMON_SETS, HOOKS, SENTRY, SYSTEM, WEBHOOK
-from tests.tools.check.clusters import not_ok, outcomes
 from tests.tools.situations.checks import ENFORCE, installed, labelled
+from webhook import __version__
 from webhook.adapters.kube.client import KubeError
-from webhook.tools.check.table import GROUPS
+from webhook.tools.check.table import GROUPS, run
+from webhook.tools.snapshot.installation import Installation
+
+if TYPE_CHECKING:
+    from tests.support.api_server import ApiServer
+    from webhook.tools.check.table import CheckOutcome
 
 pytestmark = pytest.mark.process  # Helm renders the chart
 DRY_RUNS = {"pod-good", "pod-wrong", "pod-plain"}
 OF_NODES = {check.id for check in GROUPS["nodes with GPUs"]}
+
+
+def outcomes(api: ApiServer, **options: object) -> dict[str, CheckOutcome]:
+    """Return the outcome of each check, by id."""
+    return {one.check.id: one for one in run(Installation(api.kube(), __version__, **options))}
+
+
+def not_ok(found: dict[str, CheckOutcome]) -> dict[str, str]:
+    """Return the results that are not ok, by id."""
+    return {name: str(one.result) for name, one in found.items() if one.result != "ok"}
 
 
 @pytest.fixture

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from tests.support import policies
 from tests.support.api_server import merged
-from tests.support.clusters import a_cluster, a_gpu, a_node, held
+from tests.support.clusters import a_cluster, a_gpu, a_node, ago, held
 from tests.support.installations import (
     DAEMON_SETS,
     HOOKS,
@@ -22,43 +22,53 @@ from tests.support.installations import (
     patch,
 )
 from tests.support.pki import Authority
-from tests.support.pods import a_container
+from tests.tools.situations.denied import CANNOT_CALL, left_alone
 from tests.tools.situations.scenes import (
     BY_SENTRY,
-    H100,
-    Json,
-    Named,
     Situation,
     asks,
     beside_rag,
+    container,
     gpu_node,
     judged,
     one_gpu,
     rag,
     refused,
-    register,
-    runs,
     sidecar,
     to_pods_that_ask,
     with_sentry,
 )
+from tests.tools.situations.waiting import WHOLE
+from webhook.core.node.limits import LIMIT_COMES_S
 from webhook.names import PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.support.api_server import ApiServer
+    from tests.support.api_server import ApiServer, Request
+    from tests.tools.situations.scenes import Answer, Change, Json
 
-    Change = Callable[[ApiServer], object]
-
-WHOLE = {"nvidia.com/gpu": "4"}
-WANTS_WHOLE = [a_container(resources={"limits": {"nvidia.com/gpu": "1"}})]
-HEAD = "apiVersion: vramwarden.io/v1alpha1\nkind: VRAMPolicy\nmetadata: {name: late}\nspec: "
-LATE_RULE = HEAD + "{rules: [{name: late, match: {namespaces: [late]}, action: Ignore}]}"
-BINDINGS = f"{REGISTRATION}/validatingadmissionpolicybindings"
+OFFERED = {"nvidia.com/gpu": "4"}
+"""Whole GPUs that a device plugin offers."""
+SHARE = {f"{PREFIX}share": "true"}
 MUTATING = f"{REGISTRATION}/mutatingwebhookconfigurations"
+BINDINGS = f"{REGISTRATION}/validatingadmissionpolicybindings"
+RUNTIME_CLASS = "/apis/node.k8s.io/v1/runtimeclasses/nvidia"
+OF_SENTRY = f"/api/v1/namespaces/{SENTRY}"
 ENFORCE = "pod-security.kubernetes.io/enforce"
-AWAY = 'Internal error occurred: failed calling webhook "mutate.vramwarden.io": '
+LATE_RULE = "  rules: [{name: late, match: {namespaces: [late]}, action: Ignore}]"
+BY_US = 'admission webhook "mutate.vramwarden.io" denied the request: TooLarge: no'
+BY_FENCE = "ValidatingAdmissionPolicy 'vramwarden-second-line' denied request: create it again"
+BY_QUOTA = "pods is forbidden: exceeded quota: pods"
+SLICE = {
+    "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "n1-gpus"},
+    "spec": {"driver": "gpu.nvidia.com", "nodeName": "n1", "devices": [
+        {"name": "gpu-0", "attributes": {"uuid": {"string": "GPU-n1-0"}}}
+    ]},
+}  # fmt: skip
+
+
+# Situations.
 
 
 def installed(*changes: Change, **more: Any) -> Situation:
@@ -66,31 +76,74 @@ def installed(*changes: Change, **more: Any) -> Situation:
     return Situation("rag", beside_rag(), changes=changes, **more)
 
 
-def with_objects(*objects: Json) -> Situation:
+def with_objects(*objects: Json, **more: Any) -> Situation:
     """Return an installation that works, with these objects in addition."""
-    return Situation(
-        "rag",
-        beside_rag(
-            *(one for one in objects if one["kind"] == "Pod"),
-            more=tuple(one for one in objects if one["kind"] != "Pod"),
-        ),
-    )
+    return Situation("rag", beside_rag(*objects), **more)
 
 
-def on_node(**node: Any) -> Situation:
+def on_node(*pods: Json, **node: Any) -> Situation:
     """Return an installation that works, on a node with these properties."""
-    return Situation("rag", beside_rag(**node))
+    return Situation("rag", beside_rag(*pods, **node))
 
 
-def before(*nodes: Any, **more: Any) -> Situation:
+def before(*changes: Change) -> Situation:
     """Return a cluster in which nothing is installed yet."""
-    cluster = a_cluster([*nodes, a_node("cpu")])
-    return Situation("rag", cluster, installed=False, options=("--pre",), **more)
+    cluster = a_cluster([gpu_node("n1"), a_node("cpu")])
+    return Situation("rag", cluster, changes=changes, installed=False)
 
 
-def labelled(path: str, **labels: str | None) -> Change:
-    """Return a change of labels; `_` in a key stands for a hyphen."""
-    return patched(path, {"metadata": {"labels": labels}})
+def on_nodes(*nodes: Any, **more: Any) -> Situation:
+    """Return an installation that works on these nodes, on which `rag` runs."""
+    return Situation("rag", a_cluster([*nodes], [rag()]), **more)
+
+
+def answers(code: int, message: str) -> Situation:
+    """Return an installation in which pods that request VRAM get this answer."""
+    return installed(answers=to_pods_that_ask(refused(code, message)))
+
+
+def fails_with(words: str) -> Situation:
+    """Return an installation whose webhook the API server cannot call."""
+    return answers(500, f'{CANNOT_CALL}"mutate.vramwarden.io": {words}')
+
+
+def to_plain_pods(answer: Answer | Callable[[Request], Answer]) -> Situation:
+    """Return an installation in which pods that request nothing get this answer."""
+
+    def step(request: Request) -> Answer | None:
+        asked = (request.body or {}).get("metadata", {}).get("annotations")
+        return None if asked else answer(request) if callable(answer) else answer
+
+    return installed(answers=step)
+
+
+def after_days(days: float, *changes: Change) -> Situation:
+    """Return an installation that works, so many days later."""
+    passed_s = days * 86_400
+    return Situation("rag", beside_rag(age_s=14 - passed_s), changes=(later(passed_s), *changes))
+
+
+def two_nodes(*changes: Change) -> Situation:
+    """Return two nodes, of which only one has a sentry that acts, and a rule that wants it."""
+    acting, other = with_sentry(one_gpu().nodes[0]), gpu_node("n2", a_gpu(79))
+    return on_nodes(acting, other, rules=BY_SENTRY, changes=changes)
+
+
+def for_default(action: str, *changes: Change) -> Situation:
+    """Return a policy whose rule for the pods that are tried has another action."""
+    rule = f"  - {{name: looking, match: {{namespaces: [default]}}, action: {action}}}\n"
+    return installed(*changes, rules=rule)
+
+
+def waits_for_limit(seconds: float) -> Situation:
+    """Return an installation with a pod that has waited for the driver's limit."""
+    began = sidecar(startedAt=ago(0)) | {"started": False}
+    notes = {f"{PREFIX}driver-limit": "Auto"}
+    pod = rag(status={"initContainerStatuses": [began]}, annotations=notes)
+    return Situation("rag", one_gpu(pod), changes=(later(seconds),))
+
+
+# Changes.
 
 
 def patched(path: str, change: Json) -> Change:
@@ -98,24 +151,44 @@ def patched(path: str, change: Json) -> Change:
     return lambda api: patch(api, path, change)
 
 
+def labelled(path: str, **labels: str | None) -> Change:
+    """Return a change of labels."""
+    return patched(path, {"metadata": {"labels": labels}})
+
+
+def of_hook(name: str, change: Json) -> Change:
+    """Return a change of a webhook that is called about changes."""
+    return patched(HOOKS[0], {"webhooks": [{"name": f"{name}.vramwarden.io", **change}]})
+
+
+def of_pods(path: str, **spec: Any) -> Change:
+    """Return a change of the pods of a workload."""
+    return patched(path, {"spec": {"template": {"spec": spec}}})
+
+
 def removed(path: str) -> Change:
     """Return a change that removes an object."""
     return lambda api: api.remove(path)
 
 
-def judged_node(in_use: tuple[str, ...] = (), **more: Any) -> Json:
-    """Return a node that is not shared, with the verdict of its agent."""
-    return judged(gpu_node("n2", **more), shares=False, in_use=in_use)[0].stored
+def with_policy(name: str, text: str) -> Change:
+    """Return a change of a file of the policy."""
+    return patched(POLICIES, {"data": {name: text}})
 
 
-def ours(change: Json) -> Change:
-    """Return a change of the first webhook that changes pods."""
+def later(seconds: float) -> Change:
+    """Return a change of the time."""
 
-    def make(api: ApiServer) -> None:
-        name = api.objects[HOOKS[0]]["webhooks"][0]["name"]
-        patch(api, HOOKS[0], {"webhooks": [{"name": name, **change}]})
+    def pass_by(api: ApiServer) -> None:
+        now_s = api.now_s() + seconds
+        api.now_s = lambda: now_s
 
-    return make
+    return pass_by
+
+
+def version(text: str) -> Change:
+    """Return a change of the version of Kubernetes."""
+    return lambda api: api.texts.update({"/version": json.dumps({"gitVersion": text})})
 
 
 def another_authority(api: ApiServer) -> None:
@@ -136,296 +209,204 @@ def later_webhook(api: ApiServer) -> None:
     api.put(f"{MUTATING}/zzz-other", {"metadata": {"name": "zzz-other"}, "webhooks": [hook]})
 
 
-def after_days(days: float) -> Situation:
-    """Return an installation that works, so many days later."""
-    passed_s = days * 86_400
-
-    def pass_by(api: ApiServer) -> None:
-        now_s = api.now_s() + passed_s
-        api.now_s = lambda: now_s
-
-    return Situation("rag", beside_rag(age_s=14 - passed_s), changes=(pass_by,))
+def limiter(api: ApiServer) -> None:
+    """Install the limiter, which is ready on no node."""
+    labels = {"app.kubernetes.io/component": "limiter"}
+    own = {"metadata": {"name": "vramwarden-limiter", "labels": labels}}
+    found = merged(api.objects[DAEMON_SETS[1]], own | {"status": {"numberReady": 0}})
+    api.put(f"{DAEMON_SETS[1].rpartition('/')[0]}/vramwarden-limiter", found)
 
 
-def uninstalled(api: ApiServer) -> None:
-    """Remove the webhook and its configurations."""
-    for path in (WEBHOOK, *HOOKS):
-        api.remove(path)
+# Objects.
+
+
+def judged_node(in_use: tuple[str, ...] = (), **more: Any) -> Json:
+    """Return a node that is not shared, with the verdict of its agent."""
+    return judged(gpu_node("n2", **more), in_use=in_use)[0].stored
 
 
 def not_ready(component: str, why: str) -> Json:
     """Return a pod of ours that is not ready."""
     labels = {"app.kubernetes.io/name": "vramwarden", "app.kubernetes.io/component": component}
     condition = {"type": "Ready", "status": "False", "reason": "ContainersNotReady", "message": why}
-    waiting = {"reason": "CrashLoopBackOff", "message": why}
-    status = {
-        "phase": "Running", "conditions": [condition],
-        "containerStatuses": [{"name": component, "ready": False, "state": {"waiting": waiting}}],
-    }  # fmt: skip
+    main = container("waiting", name=component, reason="CrashLoopBackOff", message=why)
+    status = {"phase": "Running", "conditions": [condition], "containerStatuses": [main]}
     return asks(f"{component}-x", node="n1", namespace=SYSTEM, status=status, labels=labels)
 
 
-def fails_with(words: str) -> Situation:
-    """Return an installation whose webhook the API server cannot call."""
-    return installed(answers=to_pods_that_ask(refused(500, AWAY + words)))
+def translated(request: Request) -> Answer:
+    """Answer as if a webhook had translated the pod."""
+    marked = {"annotations": {f"{PREFIX}admitted": "v1 default 0123456789ab"}}
+    return 201, {**request.body, "metadata": request.body["metadata"] | marked}
 
 
-def one_of_two_sentries() -> Situation:
-    """Return two nodes, of which only one has a sentry that acts."""
-    acting, other = with_sentry(one_gpu().nodes[0]), gpu_node("n2", a_gpu(79, **H100))
-    return Situation("rag", a_cluster([acting, other], [rag()]), rules=BY_SENTRY)
-
-
-def limited(*proofs: Any) -> Situation:
-    """Return nodes whose limiters have proved this."""
-    nodes = [gpu_node(f"n{n}", a_gpu(79), limit=one) for n, one in enumerate(proofs, 1)]
-    return Situation("rag", a_cluster(nodes, [runs("rag", "8Gi", "n1", "GPU-n1-0")]))
-
-
-def for_default(action: str) -> Situation:
-    """Return a policy whose rule for the pods that are tried has another action."""
-    rule = f"  - {{name: looking, match: {{namespaces: [default]}}, action: {action}}}\n"
-    return installed(rules=rule)
-
-
-def limiter(ready: int) -> Change:
-    """Return a change that installs the limiter, which is ready on this number of nodes."""
-
-    def make(api: ApiServer) -> None:
-        labels = {"app.kubernetes.io/component": "limiter"}
-        own = {"metadata": {"name": "vramwarden-limiter", "labels": labels}}
-        found = merged(api.objects[DAEMON_SETS[1]], own)
-        path = DAEMON_SETS[1].replace("vramwarden-sentry", "vramwarden-limiter")
-        path = path.replace("namespaces/vramwarden-limiter", f"namespaces/{SENTRY}")
-        api.put(path, merged(found, {"status": {"numberReady": ready}}))
-
-    return make
-
-
-LOST = a_gpu(79, healthy=False, fault="is lost", **H100)
+RAG_GPU = a_gpu(79, held("rag", 8, 6, 6))
 EXCLUSIVE = a_gpu(
     79, healthy=False, fault="compute mode Exclusive_Process: run nvidia-smi -i GPU-n1-1 -c DEFAULT"
 )
-CLUSTER = {
-    "kubernetes-too-old": (
-        "Kubernetes 1.30 is not supported.",
-        lambda: installed(
-            lambda api: api.texts.update({"/version": json.dumps({"gitVersion": "v1.30.9"})})
-        ),
-    ),
-    "namespace-denies-sentry": (
-        "Pod Security denies the sentry.",
-        lambda: installed(
-            patched(f"/api/v1/namespaces/{SENTRY}", {"metadata": {"labels": {ENFORCE: "baseline"}}})
-        ),
-    ),
-    "node-not-ready": (
-        "A node with a GPU is not ready.",
-        lambda: installed(patched(
-            "/api/v1/nodes/n1", {"status": {"conditions": [{"type": "Ready", "status": "False"}]}}
-        )),
-    ),
-    "no-agent-label": (
-        "A node with whole GPUs has no label that brings the agent.",
-        lambda: with_objects(a_node("n2", amounts=WHOLE).stored),
-    ),
-    "no-runtime-class": (
-        "There is no RuntimeClass of NVIDIA.",
-        lambda: installed(removed("/apis/node.k8s.io/v1/runtimeclasses/nvidia")),
-    ),
-    "no-runtime-handler": (
-        "A node lacks NVIDIA's runtime.",
-        lambda: installed(
-            lambda api: api.put("/apis/node.k8s.io/v1/runtimeclasses/nvidia", {"handler": "nv"})
-        ),
-    ),
-    "share-label-wrong": (
-        "The label is neither true nor false.",
-        lambda: on_node(labels={f"{PREFIX}share": "yes"}),
-    ),
-    "shared-both-ways": (
-        "An admin shares a node that a device plugin offers whole, too.",
-        lambda: on_node(labels={f"{PREFIX}share": "true"}, amounts=WHOLE),
-    ),
-    "kept-whole": (
-        "An admin keeps a node whole.",
-        lambda: with_objects(judged_node(labels={f"{PREFIX}share": "false"}, amounts=WHOLE)),
-    ),
-    "plugin-does-not-heed": (
-        "The device plugin does not heed its label.",
-        lambda: with_objects(judged_node(
-            labels={"nvidia.com/gpu.deploy.device-plugin": "false"}, amounts=WHOLE
-        )),
-    ),
-    "whole-gpu-pod-on-a-shared-node": (
-        "A pod has whole GPUs of a node that is shared.",
-        lambda: with_objects(asks("whole", node="n1", containers=WANTS_WHOLE)),
-    ),
-    "slice-of-a-shared-gpu": ("A DRA driver offers a GPU that is shared.",
-                              lambda: Situation("rag", a_cluster(
-                                  [judged(beside_rag().nodes[0], shares=True,
-                                          claimed_by=("gpu.nvidia.com",))[0]], [rag()]))),
-    "hami-on-a-node": (
-        "HAMi shares the GPUs of another node.",
-        lambda: with_objects(judged_node(
-            annotations={"hami.io/node-nvidia-register": "[]"},
-            amounts={"nvidia.com/gpumem": "100"},
-        )),
-    ),
-    "node-without-memory": (
-        "A node is shared, and offers no VRAM.",
-        lambda: installed(patched(
-            "/api/v1/nodes/n1", {"status": {"allocatable": {f"{PREFIX}vram": "0"}}}
-        )),
-    ),
-    "node-waits-for-its-pods": (
-        "An agent waits until whole GPUs are free.",
-        lambda: with_objects(judged_node(in_use=("GPU-n2-0",))),
-    ),
-    "gpu-lost": (
-        "One of two GPUs is lost.",
-        lambda: Situation("rag", a_cluster(
-            [gpu_node("n1", a_gpu(79, held("rag", 8, 6, 6)), LOST)], [rag()]
-        )),
-    ),
-    "gpu-in-another-mode": (
-        "One of two GPUs is in another compute mode.",
-        lambda: Situation("rag", a_cluster(
-            [gpu_node("n1", a_gpu(79, held("rag", 8, 6, 6)), EXCLUSIVE)], [rag()]
-        )),
-    ),
-    "driver-too-old": (
-        "The driver of a node is too old for sidecars.",
-        lambda: on_node(
-            enforcement="none", labels={f"{PREFIX}driver-version": "535.129.03",
-                                        f"{PREFIX}enforcement": "none"},
-        ),
-    ),
-    "configured-amounts": (
-        "The only node has a configured amount.",
-        lambda: Situation("rag", a_cluster([a_node("laptop", said=16)]), changes=(
-            removed(DAEMON_SETS[1]),
-            patched(DAEMON_SETS[0], {"spec": {"template": {"spec": {"containers": [
-                {"name": "agent", "args": ["--vram=16Gi"]}
-            ]}}}}),
-        )),
-    ),
-}  # fmt: skip
-INSTALLATION = {
-    "not-installed": ("The webhook is not there.", lambda: installed(uninstalled)),
-    "another-version": (
-        "The release is of another version.",
-        lambda: installed(
-            patched(WEBHOOK, {"metadata": {"labels": {"app.kubernetes.io/version": "9.9.9"}}})
-        ),
-    ),
-    "one-replica-not-ready": (
-        "One of two replicas is not ready.",
-        lambda: installed(
-            patched(WEBHOOK, {"status": {"readyReplicas": 1}}),
-            lambda api: api.add(not_ready("webhook", "its port is taken")),
-        ),
-    ),
-    "no-validating-webhook": (
-        "A configuration has no webhooks.",
-        lambda: installed(patched(HOOKS[1], {"webhooks": None})),
-    ),
-    "earlier-configuration": (
-        "A configuration of an earlier name is left.", lambda: installed(earlier_name),
-    ),
-    "another-failure-policy": (
-        "Somebody lets pods pass when the webhook is away.",
-        lambda: installed(ours({"failurePolicy": "Ignore"})),
-    ),
-    "webhook-after-ours": (
-        "Another webhook changes new pods after ours.", lambda: installed(later_webhook),
-    ),
-    "no-path-for-bindings": (
-        "No replica has written the path for bindings.",
-        lambda: installed(patched(HOOKS[0], {"webhooks": [
-            {"name": "bind.vramwarden.io", "clientConfig": {"service": {"path": None}}}
-        ]})),
-    ),
-    "another-authority": (
-        "The API server trusts another CA.",
-        lambda: installed(another_authority),
-    ),
-    "empty-ca-bundle": (
-        "A tool emptied caBundle.",
-        lambda: installed(lambda api: each_hook(api, HOOKS[0], {"caBundle": ""})),
-    ),
-    "certificate-about-to-expire": (
-        "The certificate expires in a few days.", lambda: after_days(360),
-    ),
-    "certificate-expired": ("The certificate has expired.", lambda: after_days(370)),
-    "no-certificate": (
-        "The Secret of the certificate is gone.",
-        lambda: installed(removed(f"{IN_SYSTEM}/secrets/vramwarden-certificate")),
-    ),
-    "rule-audits": (
-        "The rule for the pods that are tried only records.",
-        lambda: for_default("Audit"),
-    ),
-    "rule-warns": ("The rule for the pods that are tried only warns.", lambda: for_default("Warn")),
-    "webhook-too-slow": (
-        "The webhook does not answer in time.",
-        lambda: fails_with("Post x: context deadline exceeded"),
-    ),
-    "webhook-without-endpoints": (
-        "The Service of the webhook has no endpoints.",
-        lambda: fails_with('no endpoints available for service "vramwarden-webhook"'),
-    ),
-    "no-policy": ("There is no policy.", lambda: installed(removed(POLICIES))),
-    "policy-not-in-force": (
-        "No replica has taken up the policy yet.",
-        lambda: installed(patched(POLICIES, {"data": {"00-late.yaml": LATE_RULE}})),
-    ),
-    "fence-only-warns": (
-        "A policy of the fence only warns.",
-        lambda: installed(
-            patched(f"{BINDINGS}/vramwarden-sidecar", {"spec": {"validationActions": ["Warn"]}})
-        ),
-    ),
-    "fence-without-rules": (
-        "The fence has no parameter.",
-        lambda: installed(removed(f"{IN_SYSTEM}/configmaps/vramwarden-fence")),
-    ),
-    "no-key": (
-        "The replicas have no key.",
-        lambda: installed(removed(f"{IN_SYSTEM}/secrets/vramwarden-key")),
-    ),
-    "no-agent": ("The agent is not installed.", lambda: installed(removed(DAEMON_SETS[0]))),
-    "agent-not-ready": (
-        "An agent says why it is not ready.",
-        lambda: installed(
-            patched(DAEMON_SETS[0], {"status": {"numberReady": 0}}),
-            lambda api: api.add(not_ready("agent", "the driver is not loaded")),
-        ),
-    ),
-    "no-sentry": ("The sentry is not installed.", lambda: installed(removed(DAEMON_SETS[1]))),
-    "limiter-not-ready": ("The limiter is not ready.", lambda: installed(limiter(0))),
-    "no-kind-of-figures": (
-        "The kind GPUNode is not defined.",
-        lambda: installed(lambda api: api.unknown.add("gpunodes")),
-    ),
-    "sidecar-image-not-pulled": (
-        "The image of a sidecar cannot be pulled.",
-        lambda: Situation("rag", one_gpu(rag(status={"initContainerStatuses": [
-            sidecar("waiting", reason="ImagePullBackOff", message="Back-off")
-        ]}))),
-    ),
-    "validator-of-the-operator": (
-        "NVIDIA's operator validates its nodes in a namespace that the policy denies.",
-        lambda: with_objects(asks(
-            "v", node="n1", namespace="gpu", status="Succeeded",
-            metadata={"labels": {"app": "nvidia-device-plugin-validator"}},
-        )),
-    ),
-}  # fmt: skip
-BEFORE = {
-    "before-installation": ("The cluster can take vramwarden.", lambda: before(gpu_node("n1"))),
-}  # fmt: skip
+CLAIMED = judged(beside_rag().nodes[0], shares=True, claimed_by=("gpu.nvidia.com",))[0]
+DRAINING = {f"{PREFIX}sharing": "Draining: a plugin came; take it off"}
+OLD_DRIVER = {f"{PREFIX}driver-version": "535.129.03", f"{PREFIX}enforcement": "none"}
+FROM_STATE = {"key": "node.kubernetes.io/not-ready", "effect": "NoExecute"}
+VALIDATOR = asks(
+    "v", node="n1", namespace="gpu", status="Succeeded",
+    metadata={"labels": {"app": "nvidia-device-plugin-validator"}},
+)  # fmt: skip
+WANTS_WHOLE = asks("whole", node="n1", containers=WHOLE)
+NO_PATH = of_hook("bind", {"clientConfig": {"service": {"path": None}}})
+SERVE = {"containers": [{"name": "webhook", "args": ["serve"]}]}
+MOUNTED = of_pods(WEBHOOK, **SERVE, volumes=[
+    {"name": "tls", "secret": {"secretName": "vramwarden-certificate"}}
+])  # fmt: skip
+"""A certificate that cert-manager renews."""
+ANOTHER_VERSION = labelled(WEBHOOK, **{"app.kubernetes.io/version": "9.9.9"})
+FENCE_PART = ("validatingadmissionpolicies", "validatingadmissionpolicybindings")
 
-for rows in (CLUSTER, INSTALLATION, BEFORE):
-    for name, (title, make) in rows.items():
-        register(name, Named(title, lambda made=make: replace(made(), commands=("check",))))
+ROWS = {
+    # Kubernetes and nodes
+    "The cluster can take vramwarden.": before(),
+    "Kubernetes 1.30 is not supported.": installed(version("v1.30.9")),
+    "Kubernetes 1.31 is the oldest that is supported.": installed(version("v1.31.0")),
+    "Kubernetes has no version that can be read.": installed(version("x1.2")),
+    "Pod Security denies the sentry.": installed(labelled(OF_SENTRY, **{ENFORCE: "baseline"})),
+    "The sentry's namespace exists before the installation.":
+        before(lambda api: api.put(OF_SENTRY, {"metadata": {"name": SENTRY}})),
+    "Helm made the sentry's namespace before.": before(lambda api: api.put(OF_SENTRY, {
+        "metadata": {"name": SENTRY, "labels": {"app.kubernetes.io/managed-by": "Helm"}}
+    })),
+    "The sentry's namespace is gone.": installed(removed(OF_SENTRY)),
+    "A node with a GPU is not ready.": installed(patched(
+        "/api/v1/nodes/n1", {"status": {"conditions": [{"type": "Ready", "status": "False"}]}}
+    )),
+    "A node has taints of its state, and one that only prefers.":
+        on_node(taints=[FROM_STATE, {"key": "a", "effect": "PreferNoSchedule"}]),
+    "A node with whole GPUs has no label that brings the agent.":
+        with_objects(a_node("n2", amounts=OFFERED).stored),
+    "There is no RuntimeClass of NVIDIA.": installed(removed(RUNTIME_CLASS)),
+    "A node lacks NVIDIA's runtime.":
+        installed(lambda api: api.put(RUNTIME_CLASS, {"handler": "nv"})),
+    "A node does not list its runtimes.":
+        installed(patched("/api/v1/nodes/n1", {"status": {"runtimeHandlers": None}})),
+    "The label is neither true nor false.": on_node(labels={f"{PREFIX}share": "yes"}),
+    "An admin shares a node that a device plugin offers whole, too.":
+        on_node(labels=SHARE, amounts=OFFERED),
+    "An admin shares a node both ways, and a pod has whole GPUs.":
+        on_node(WANTS_WHOLE, labels=SHARE),
+    "An admin keeps a node whole.":
+        with_objects(judged_node(labels={f"{PREFIX}share": "false"}, amounts=OFFERED)),
+    "The device plugin does not heed its label.": with_objects(judged_node(
+        labels={"nvidia.com/gpu.deploy.device-plugin": "false"}, amounts=OFFERED
+    )),
+    "Two nodes have different verdicts.": with_objects(
+        judged_node(amounts=OFFERED), gpu_node("n3", annotations=DRAINING).stored
+    ),
+    "A pod has whole GPUs of a node that is shared.": with_objects(WANTS_WHOLE),
+    "A DRA driver offers a GPU that is shared.": on_nodes(CLAIMED),
+    "A DRA driver offers GPUs before the installation.": before(lambda api: api.add(SLICE)),
+    "HAMi shares the GPUs of another node.": with_objects(judged_node(
+        annotations={"hami.io/node-nvidia-register": "[]"}, amounts={"nvidia.com/gpumem": "100"}
+    )),
+    "A node is shared, and offers no VRAM.":
+        installed(patched("/api/v1/nodes/n1", {"status": {"allocatable": {f"{PREFIX}vram": "0"}}})),
+    "An agent waits until whole GPUs are free.": with_objects(judged_node(in_use=("GPU-n2-0",))),
+    "One of two GPUs is in another compute mode.": on_nodes(gpu_node("n1", RAG_GPU, EXCLUSIVE)),
+    "The driver of a node is too old for sidecars.":
+        on_node(enforcement="none", labels=OLD_DRIVER),
+    "A rule wants the sentry, which is not installed.": two_nodes(removed(DAEMON_SETS[1])),
+    "A rule wants the sentry, which only reports.": two_nodes(
+        of_pods(DAEMON_SETS[1], containers=[{"name": "sentry", "args": ["sentry", "--no-act"]}])
+    ),
+    "A pod has waited too long for the driver's limit.": waits_for_limit(LIMIT_COMES_S + 1),
+    "A pod waits for the driver's limit.": waits_for_limit(LIMIT_COMES_S - 2),
+    "The only node has a configured amount.": Situation(
+        "rag", a_cluster([a_node("laptop", said=16)]), changes=(
+            removed(DAEMON_SETS[1]),
+            of_pods(DAEMON_SETS[0], containers=[{"name": "agent", "args": ["--vram=16Gi"]}]),
+        ),
+    ),
+    # webhook
+    "The webhook is not there.": installed(*map(removed, (WEBHOOK, *HOOKS))),
+    "An invalid policy is of another version.":
+        installed(ANOTHER_VERSION, with_policy("a.yaml", "kind: b")),
+    "One of two replicas is not ready.": installed(
+        patched(WEBHOOK, {"status": {"readyReplicas": 1}}),
+        lambda api: api.add(not_ready("webhook", "its port is taken")),
+    ),
+    "No configuration is registered.": installed(*map(removed, HOOKS)),
+    "A configuration has no webhooks.": installed(patched(HOOKS[1], {"webhooks": None})),
+    "A configuration of an earlier name is left.": installed(earlier_name),
+    "Pods pass without translation if the webhook is away.":
+        installed(of_hook("mutate", {"failurePolicy": "Ignore"})),
+    "Pods without VRAM wait for the webhook.":
+        installed(of_hook("bind", {"failurePolicy": "Fail"})),
+    "Another webhook changes new pods after ours.": installed(later_webhook),
+    "No replica has written the path for bindings.": installed(NO_PATH),
+    "The replicas have no key.": installed(removed(f"{IN_SYSTEM}/secrets/vramwarden-key")),
+    "There is neither a path for bindings nor a key.":
+        installed(NO_PATH, removed(f"{IN_SYSTEM}/secrets/vramwarden-key")),
+    "The API server trusts another CA.": installed(another_authority),
+    "The caBundle is no base64.":
+        installed(lambda api: each_hook(api, HOOKS[0], {"caBundle": "x"})),
+    "The certificate expires in a few days.": after_days(360),
+    "The CA of mode self has less than a year.": after_days(3300),
+    "A CA of another mode has less than a year.": after_days(3300, MOUNTED),
+    "The CA has expired.": after_days(3700),
+    "The Secret of the certificate is gone.":
+        installed(removed(f"{IN_SYSTEM}/secrets/vramwarden-certificate")),
+    "The certificate is in no Secret.": installed(of_pods(WEBHOOK, **SERVE)),
+    # dry runs
+    "The webhook does not answer in time.": fails_with("Post x: context deadline exceeded"),
+    "The Service of the webhook has no endpoints.":
+        fails_with('no endpoints available for service "vramwarden-webhook"'),
+    "The Service of the webhook is gone.": fails_with('service "vramwarden-webhook" not found'),
+    "The API server fails by itself.": answers(500, "etcdserver: request timed out"),
+    "Only the fence denies a pod.": answers(422, BY_FENCE),
+    "The policy denies a good pod.": answers(403, BY_US),
+    "A quota denies pods.": answers(403, BY_QUOTA),
+    "A plain pod is translated.": to_plain_pods(translated),
+    "The webhook denies a plain pod.": to_plain_pods(refused(403, BY_US)),
+    "A quota denies a plain pod.": to_plain_pods(refused(403, BY_QUOTA)),
+    "The rule for the pods that are tried only records.": for_default("Audit"),
+    "The rule for the pods that are tried only warns.": for_default("Warn"),
+    "A rule that cannot be read ignores the pods that are tried.":
+        for_default("Ignore", lambda api: api.denied.add(("get", "configmaps"))),
+    "A rule depends on labels.": installed(
+        answers=left_alone,
+        rules="  - {name: one, match: {namespaceLabels: {tier: one}}, action: Audit}\n",
+    ),
+    # policy and fence
+    "There is no policy.": installed(removed(POLICIES)),
+    "The policy has no rule.":
+        installed(patched(POLICIES, {"data": {"default.yaml": None, "notes.txt": "none"}})),
+    "A policy that is not in force is of another version.":
+        installed(ANOTHER_VERSION, with_policy("00-late.yaml", policies.HEAD + LATE_RULE)),
+    "No rule wants the sidecar, and the policy is not in force.": Situation(
+        "rag", a_cluster([with_sentry(gpu_node("n1", a_gpu(79)))]),
+        changes=(with_policy("default.yaml", f"{policies.HEAD}  rules:\n{BY_SENTRY}"),),
+    ),
+    "A policy of the fence only warns.": installed(
+        patched(f"{BINDINGS}/vramwarden-sidecar", {"spec": {"validationActions": ["Warn"]}})
+    ),
+    "A part of the fence is off.": installed(
+        *(removed(f"{REGISTRATION}/{kind}/vramwarden-debuggers") for kind in FENCE_PART)
+    ),
+    "The fence has no parameter.": installed(removed(f"{IN_SYSTEM}/configmaps/vramwarden-fence")),
+    # agents, sentries and pods
+    "The agent is not installed.": installed(removed(DAEMON_SETS[0])),
+    "An agent says why it is not ready.": installed(
+        patched(DAEMON_SETS[0], {"status": {"numberReady": 0}}),
+        lambda api: api.add(not_ready("agent", "the driver is not loaded")),
+    ),
+    "The limiter is not ready.": installed(limiter),
+    "The kind GPUNode is not defined.": installed(lambda api: api.unknown.add("gpunodes")),
+    "The image of a sidecar cannot be pulled.": Situation("rag", one_gpu(rag(status={
+        "initContainerStatuses": [
+            sidecar("waiting", reason="ImagePullBackOff", message="Back-off")
+        ]
+    }))),
+    "NVIDIA's operator validates its nodes in a namespace that the policy denies.":
+        with_objects(VALIDATOR),
+    "NVIDIA's operator validates its nodes in a namespace that the policy ignores.": with_objects(
+        VALIDATOR, rules="  - {name: gpu, match: {namespaces: [gpu]}, action: Ignore}\n"
+    ),
+}  # fmt: skip

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 from tests.support.commands import runner
-from tests.tools.situations.scenes import SITUATIONS, TEAM
+from tests.tools.situations.bound import ROWS
+from tests.tools.situations.scenes import TEAM, has_role_view
 from webhook import __version__
 from webhook.adapters.kube import client
 from webhook.cli.main import main
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from tests.support.api_server import ApiServer
     from tests.tools.situations.scenes import Situation
 
+COMMANDS = ("explain", "check", "top", "report")
 CRASHED = "crashed: "
 PLAIN = "running"
 """The situation in which nothing is wrong."""
@@ -27,36 +28,49 @@ _PODS = re.compile(r"\bof \d+ pods?\b(?= to which)")
 _DIGEST = re.compile(r"\b[0-9a-f]{12}\b")
 
 
-def commands(situation: Situation) -> dict[str, list[str]]:
-    """Return the arguments of the commands that are asked, by name."""
-    arguments = {
-        "explain": [situation.about, "-n", TEAM],
-        "check": [*situation.options],
-        "top": ["-n", TEAM],
-        "report": ["-n", TEAM] if situation.views else [],
-    }
-    return {name: [name, *arguments.get(name, ())] for name in situation.commands}
+def arguments(command: str, situation: Situation) -> list[str]:
+    """Return the arguments of a command that asks about a situation."""
+    if command == "check":
+        return [command] if situation.installed else [command, "--pre"]
+    everywhere = command == "report" and has_role_view not in situation.changes
+    about = [situation.about] if command == "explain" else []
+    return [command, *about, *([] if everywhere else ["-n", TEAM])]
 
 
-def run(api: ApiServer, arguments: list[str]) -> tuple[str, int]:
+def run(api: ApiServer, words: list[str]) -> tuple[str, int]:
     """Return what a command writes on both streams, and its exit code."""
     with patch.object(client, "connect", lambda *_, **__: api.kube()):
-        done = runner().invoke(main, arguments, prog_name="vramwarden", env={"COLUMNS": "150"})
+        done = runner().invoke(main, words, prog_name="vramwarden", env={"COLUMNS": "150"})
     crash = done.exception
     if crash and not isinstance(crash, SystemExit):
         return f"{done.stdout}{CRASHED}{type(crash).__name__}: {crash}\n", done.exit_code
     return done.stdout + done.stderr, done.exit_code
 
 
-def record(name: str) -> str:
-    """Return the recording of a situation; sections as in that of `running` are only named."""
-    title, make = SITUATIONS[name]
-    found = _sections(make())
-    same = [one for one, text in found.items() if name != PLAIN and text == _plain().get(one)]
+def record(title: str, situation: Situation) -> str:
+    """Return the recording of all commands; sections as in that of `running` are only named."""
+    found, plain = _sections(situation), _plain()
+    is_plain = situation is ROWS[PLAIN][1]
+    same = [] if is_plain else [one for one in COMMANDS if found[one] == plain[one]]
+    if is_plain:
+        found["check"] = section(situation, "check", whole=True)
     parts = [f"# {title}", *(text for one, text in found.items() if one not in same)]
     if same:
         parts.append(f"As in {PLAIN}.txt: {', '.join(same)}")
     return "\n\n".join(parts) + "\n"
+
+
+def record_each(command: str, rows: Mapping[str, Situation]) -> str:
+    """Return the recording of one command in each of these situations."""
+    heading = f"$ vramwarden {command}\n"
+    parts = {title: section(one, command).removeprefix(heading) for title, one in rows.items()}
+    return "\n".join(f"# {title}\n{text}\n" for title, text in parts.items())
+
+
+def read_each(recording: str) -> dict[str, str]:
+    """Return the parts of such a recording by title."""
+    _, *parts = re.split("^# (.*)\n", recording, flags=re.MULTILINE)
+    return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
 def complete(recording: str, plain: str) -> str:
@@ -69,28 +83,32 @@ def complete(recording: str, plain: str) -> str:
 
 @cache
 def _plain() -> dict[str, str]:
-    return _sections(replace(SITUATIONS[PLAIN].make(), whole=False))
+    return _sections(ROWS[PLAIN][1])
 
 
 def _sections(situation: Situation) -> dict[str, str]:
-    """Return what each command writes, with its arguments and exit code."""
-    return {
-        name: "\n".join(_section(situation, name, arguments))
-        for name, arguments in commands(situation).items()
-    }
+    return {name: section(situation, name) for name in COMMANDS}
 
 
-def _section(situation: Situation, name: str, arguments: list[str]) -> Iterator[str]:
+def section(situation: Situation, command: str, *, whole: bool = False) -> str:
+    """Return the output of a command, with its arguments and exit code.
+
+    Of `check` only what is not as it should be is returned, unless `whole`.
+    """
+    return "\n".join(_lines(situation, arguments(command, situation), whole=whole))
+
+
+def _lines(situation: Situation, words: list[str], *, whole: bool) -> Iterator[str]:
     api = situation.stored()
-    text, code = run(api, arguments)
-    if name == "check" and not situation.whole:
+    text, code = run(api, words)
+    if words[0] == "check" and not whole:
         text = not_ok(text)
-    if name == "report":
+    if words[0] == "report":
         text = _PODS.sub("of N pods", text.replace("\n\n", "\n"))
-    yield f"$ vramwarden {' '.join(arguments)}"
+    yield f"$ vramwarden {' '.join(words)}"
     yield from same_in_each_release(text).splitlines()
     yield f"exit code {code}"
-    if name == "explain":
+    if words[0] == "explain":
         yield f"requests: {', '.join(requests(api))}"
 
 

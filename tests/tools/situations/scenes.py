@@ -1,9 +1,6 @@
 """Clusters for recorded situations, as API servers store them, in few words.
 
-    @situation
-    def across_nodes() -> Situation:
-        "No node has enough memory; all nodes together do."
-        return Situation("wide", waits("wide", "45Gi"))
+    "across-nodes": ("No node has enough memory; all nodes together do.", in_full("wide", "45Gi")),
 
 Nothing here is a value of `webhook.tools`: the commands are rewritten, and these situations stay.
 """
@@ -11,11 +8,11 @@ Nothing here is a value of `webhook.tools`: the commands are rewritten, and thes
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from tests.support import installations
+from tests.support import installations, policies
 from tests.support.clusters import (
     SceneCluster,
     SceneNode,
@@ -42,45 +39,51 @@ from webhook.core.pod.demand import asks_for_vram
 from webhook.core.policy.cluster import Cluster
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from tests.support.api_server import ApiServer, Request
     from webhook.core.policy.values import Policy, Rule
+
+    Answer = tuple[int, Any]
+    Change = Callable[[ApiServer], object]
 
 Json = dict[str, Any]
 
 TEAM = "team-a"
 SHIPPED = {"default.yaml": shipped_policy_path().read_text()}
-HEAD = """\
-apiVersion: vramwarden.io/v1alpha1
-kind: VRAMPolicy
-metadata: {name: team}
-spec:
-  rules:
-"""
-H100 = {"product": "NVIDIA-H100-80GB-HBM3"}
-A10 = {"product": "NVIDIA-A10"}
-PREEMPTION = "preemption: 0/{n} nodes are available: {n} No preemption victims found for pod."
+NOT_IN_VIEW = (
+    r"^(?!GET /version|GET /apis$|GET /apis/vramwarden.io/|POST .*/selfsubjectaccessreviews)"
+    rf"(?!GET (/api|/apis/apps|/apis/batch)/v1/namespaces/{TEAM}/(?!secrets))"
+)
+"""Requests beyond the rights of every user and of the role `view` in team-a."""
+NO_RIGHT = 'pods is forbidden: User "dev" cannot create resource "pods" in API group ""'
+
+
+def rules(**fields: str) -> str:
+    """Return the text of one rule for team-a."""
+    written = ", ".join(f"{key}: {value}" for key, value in fields.items())
+    return f"  - {{name: team, match: {{namespaces: [{TEAM}]}}, {written}}}\n"
+
+
+BY_SENTRY = rules(enforcement="{by: Sentry}")
+DEFAULT = next(one for one in POLICY.rules if one.name == "default")
 
 
 @cache
 def policy_of(rules: str = "") -> Policy:
-    """Return the shipped policy with rules for team-a in front of it."""
+    """Return the shipped policy with these rules in front."""
     return load_config_map(files_of(rules), "here", enforcer_image=IMAGE)
 
 
 def files_of(rules: str) -> dict[str, str]:
     """Return the files of that policy."""
-    return {"00-team.yaml": HEAD + rules, **SHIPPED} if rules else SHIPPED
+    return {"00-team.yaml": f"{policies.HEAD}  rules:\n{rules}", **SHIPPED} if rules else SHIPPED
 
 
 def first_rule(rules: str) -> Rule:
     """Return the first of these rules, by which pods of team-a are admitted."""
-    return policy_of(rules).rules[0]
+    return policy_of(rules).rules[0] if rules else DEFAULT
 
-
-DEFAULT = next(one for one in POLICY.rules if one.name == "default")
-BY_SENTRY = "  - {name: team, match: {namespaces: [team-a]}, enforcement: {by: Sentry}}\n"
 
 asks = partial(a_pod, rule=DEFAULT)
 """A pod that was admitted by the shipped policy."""
@@ -93,76 +96,61 @@ class Situation:
     """A cluster, and the pod or workload that is asked about."""
 
     about: str
-    """What `explain` is asked: `NAME` or `KIND/NAME`."""
+    """Argument of `explain`: `NAME` or `KIND/NAME`."""
     cluster: SceneCluster
     rules: str = ""
     """Rules of the policy in front of the shipped ones."""
-    logs: Mapping[str, str] = field(default_factory=dict)
-    """Logs of sidecars, by pod."""
-    answers: Callable[[Request], tuple[int, Json] | None] | None = None
-    """What the API server answers to a pod that is created as a dry run; None for what our webhook
-    says, which is the real admission."""
-    views: bool = False
-    """True if a developer asks who has the role `view` in team-a and no other right."""
-    changes: tuple[Callable[[ApiServer], object], ...] = ()
-    """What is not as an installation leaves it."""
-    commands: tuple[str, ...] = ("explain", "check", "top", "report")
-    options: tuple[str, ...] = ()
-    """Options of `check`."""
+    log: str = ""
+    """Log of the sidecar of the pod that is asked about."""
+    answers: Callable[[Request], Answer | None] | None = None
+    """Answers of the API server to a pod that is created as a dry run; None for the answer of our
+    webhook, which is the real admission."""
+    changes: tuple[Change, ...] = ()
+    """Differences from a working installation."""
     installed: bool = True
     """False if nothing of vramwarden is installed."""
-    whole: bool = False
-    """True if all that `check` writes is recorded, and not only what is not as it should be."""
 
     def stored(self) -> ApiServer:
         """Return an API server with the cluster and a whole installation."""
         policy = policy_of(self.rules)
         if self.installed:
-            on = [one for one in self.cluster.nodes if _brings_agent(one)]
-            api = self.cluster.stored_in(installations.installed(len(on)))
+            api = installations.installed(sum(map(_brings_agent, self.cluster.nodes)))
             installations.put_policy(api, files_of(self.rules), policy)
         else:
-            api = self.cluster.stored_in(installations.before_installation())
-        api.add(*(a_namespace(name) for name in ("default", "kube-system", TEAM, "team-b")))
-        for pod in self.cluster.pods:
-            metadata = pod["metadata"]
-            if metadata["namespace"] == TEAM and pod["status"].get("initContainerStatuses"):
-                path = f"/api/v1/namespaces/{TEAM}/pods/{metadata['name']}/log"
-                api.texts[path] = self.logs.get(metadata["name"], "")
-        if self.views:
-            api.fails(".", may_view, forever=True)
+            api = installations.before_installation()
+        self.cluster.stored_in(api)
+        for name in ("default", "kube-system", TEAM, "team-b"):
+            metadata = {"name": name, "labels": {"kubernetes.io/metadata.name": name}}
+            api.put(f"/api/v1/namespaces/{name}", {"kind": "Namespace", "metadata": metadata})
+        for path, found in api.objects.items():
+            of_team = path.startswith(f"/api/v1/namespaces/{TEAM}/pods/")
+            if of_team and found["status"].get("initContainerStatuses"):
+                is_asked = found["metadata"]["name"] == self.about
+                api.texts[f"{path}/log"] = self.log if is_asked else ""
+        for change in self.changes:
+            change(api)
         ours = partial(installations.admission, policy=policy)
         api.fails(
-            "POST .*/pods$|POST .*/pods[?]",
+            "POST .*/pods($|[?])",
             lambda one: (self.answers and self.answers(one)) or ours(one),
             forever=True,
         )
-        for change in self.changes:
-            change(api)
         return api
 
 
-class Named(NamedTuple):
-    """A situation, and one sentence about what has happened."""
-
-    title: str
-    make: Callable[[], Situation]
+def has_role_view(api: ApiServer) -> None:
+    """Let a developer ask who has the role `view` in team-a and no other right."""
+    api.fails(NOT_IN_VIEW, refused(403, NO_RIGHT), forever=True)
 
 
-SITUATIONS: dict[str, Named] = {}
-"""All situations, by name."""
+def without_figures(situation: Situation) -> Situation:
+    """Return a situation in which no sentry has written figures."""
+    nodes = tuple(replace(one, figures=None) for one in situation.cluster.nodes)
+    return replace(situation, cluster=replace(situation.cluster, nodes=nodes))
 
 
-def situation(make: Callable[[], Situation]) -> Callable[[], Situation]:
-    """Register a situation, whose docstring is its title."""
-    register(make.__name__.replace("_", "-"), Named(str(make.__doc__), make))
-    return make
-
-
-def register(name: str, found: Named) -> None:
-    """Register a situation."""
-    assert name not in SITUATIONS
-    SITUATIONS[name] = found
+Row = tuple[str, Situation]
+"""One sentence about what has happened, and the situation."""
 
 
 # Nodes.
@@ -190,7 +178,7 @@ def with_sentry(node: SceneNode) -> SceneNode:
 
 
 def judged(
-    node: SceneNode, *, shares: bool, unshared: str = "", **inputs: Any
+    node: SceneNode, *, shares: bool = False, unshared: str = "", **inputs: Any
 ) -> tuple[SceneNode, Json]:
     """Return a node as its agent leaves it once it has judged the GPUs, and the agent's Event."""
     known = {"has_pods": shares, "in_use": (), "shares": shares} | inputs
@@ -203,34 +191,22 @@ def judged(
     )
     for one in filter(None, (made.metadata, made.status)):
         stored = merged(stored, one)
-    if figures:
-        whys = {"held" if shares else "not_shared": sharing.sentence or unshared}
-        figures = replace(figures, **whys)
     reason, sentence = sharing.reason or EventReason.NOT_SHARED, sharing.sentence or unshared
-    return SceneNode(stored, figures), of_node(stored["metadata"]["name"], reason, sentence)
-
-
-def of_node(name: str, reason: str, message: str) -> Json:
-    """Return the Event that an agent writes about its node."""
-    return {
-        "apiVersion": "v1", "kind": "Event",
-        "metadata": {"namespace": "default", "name": f"{name}.{reason.lower()}"},
-        "involvedObject": {"kind": "Node", "name": name, "uid": name},
-        "type": "Warning", "reason": reason, "lastTimestamp": ago(60), "message": message,
-    }  # fmt: skip
+    if figures:
+        figures = replace(figures, **{"held" if shares else "not_shared": sentence})
+    return SceneNode(stored, figures), an_event(f"Node/{node.read.name}", reason, sentence)
 
 
 def foreign_node(name: str, *gpus: Any, why: str, **more: Any) -> SceneNode:
     """Return a node whose GPUs were never shared; its sentry says why."""
-    node = gpu_node(name, **more)
     seen = a_node(name, *gpus or (a_gpu(1),)).figures
     assert seen
     seen = replace(seen, not_shared=why, enforcement="", gpus=seen.gpus if gpus else ())
-    return SceneNode(node.stored, seen)
+    return SceneNode(gpu_node(name, **more).stored, seen)
 
 
-def full(*pods: Json, more: tuple[Json, ...] = ()) -> SceneCluster:
-    """Return three nodes with five GPUs on which much is promised, with these pods in addition.
+def full(*objects: Json, nodes: tuple[SceneNode, ...] = ()) -> SceneCluster:
+    """Return three nodes with five GPUs on which much is promised, with these objects in addition.
 
     | node | GPU | usable | free | pods |
     | --- | --- | --- | --- | --- |
@@ -240,32 +216,7 @@ def full(*pods: Json, more: tuple[Json, ...] = ()) -> SceneCluster:
     | n3 | 0 | 79Gi | 15Gi | big of team-b |
     | n3 | 1 | 79Gi | 19Gi | train-1 |
     """
-    return a_cluster(full_nodes(), [*full_pods(), *pods], *more)
-
-
-def full_nodes(**more: Any) -> list[SceneNode]:
-    """Return the nodes of `full`."""
-    train = held("train-0", 40, 25, 38)
-    return [
-        gpu_node(
-            "n1",
-            a_gpu(79, train, held("other", 16, 12, 14), **H100),
-            a_gpu(79, replace(train, used_bytes=gib(20)), held("idle", 39, 2, 8), **H100),
-            **more,
-        ),
-        gpu_node("n2", a_gpu(22, held("embed", 16, 9, 10), **A10), **more),
-        gpu_node(
-            "n3",
-            a_gpu(79, held("big", 64, 60, 61), **H100),
-            a_gpu(79, held("train-1", 60, 58.5, 59), **H100),
-            **more,
-        ),
-    ]
-
-
-def full_pods() -> list[Json]:
-    """Return the pods that have the memory of `full`."""
-    return [
+    pods = [
         runs("train-0", "40Gi", "n1", "GPU-n1-0,GPU-n1-1", count=2, owner="Job/train"),
         runs("idle", "39Gi", "n1", "GPU-n1-1", owner="StatefulSet/notebook"),
         runs("train-1", "60Gi", "n3", "GPU-n3-1", owner="Job/train"),
@@ -273,20 +224,36 @@ def full_pods() -> list[Json]:
         runs("embed", "16Gi", "n2", "GPU-n2-0", namespace="team-b"),
         runs("big", "64Gi", "n3", "GPU-n3-0", namespace="team-b"),
     ]
+    return a_cluster([*(nodes or full_nodes())], pods, *objects)
+
+
+def full_nodes(**more: Any) -> tuple[SceneNode, ...]:
+    """Return the nodes of `full`."""
+    train = held("train-0", 40, 25, 38)
+    n1 = (
+        a_gpu(79, train, held("other", 16, 12, 14)),
+        a_gpu(79, replace(train, used_bytes=gib(20)), held("idle", 39, 2, 8)),
+    )
+    n3 = a_gpu(79, held("big", 64, 60, 61)), a_gpu(79, held("train-1", 60, 58.5, 59))
+    a10 = a_gpu(22, held("embed", 16, 9, 10), product="NVIDIA-A10")
+    return gpu_node("n1", *n1, **more), gpu_node("n2", a10, **more), gpu_node("n3", *n3, **more)
 
 
 def one_gpu(
-    *pods: Json, used: float | None = 6, peak: float | None = 6.1, **more: Any
+    *objects: Json,
+    used: float | None = 6,
+    peak: float | None = 6.1,
+    figures: Json | None = None,
+    **node: Any,
 ) -> SceneCluster:
     """Return a cluster of one node with one GPU, on which `rag` has 8Gi."""
-    gpu = a_gpu(79, held("rag", 8, used, peak, **more.pop("figures", {})), used=used, **H100)
-    return a_cluster([gpu_node("n1", gpu, **more)], list(pods))
+    gpu = a_gpu(79, held("rag", 8, used, peak, **(figures or {})), used=used)
+    return a_cluster([gpu_node("n1", gpu, **node)], [], *objects)
 
 
-def beside_rag(*pods: Json, more: tuple[Json, ...] = (), **node: Any) -> SceneCluster:
-    """Return the cluster of `one_gpu` with the pod `rag`, which runs, and these pods."""
-    cluster = one_gpu(rag(), *pods, **node)
-    return replace(cluster, others=more)
+def beside_rag(*objects: Json, **node: Any) -> SceneCluster:
+    """Return the cluster of `one_gpu` with the pod `rag`, which runs, and these objects."""
+    return one_gpu(rag(), *objects, **node)
 
 
 # Pods.
@@ -300,11 +267,13 @@ def unscheduled(message: str, reason: str = "Unschedulable") -> Json:
 
 def scheduler_says(*whys: str, nodes: int = 3) -> str:
     """Return the scheduler's sentence of a pod that fits no node."""
-    tail = PREEMPTION.format(n=nodes)
-    return f"0/{nodes} nodes are available: {', '.join(whys)}. {tail}"
+    none = f"0/{nodes} nodes are available: "
+    preemption = f"preemption: {none}{nodes} No preemption victims found for pod."
+    return f"{none}{', '.join(whys)}. {preemption}"
 
 
 NO_VRAM = scheduler_says("3 Insufficient vramwarden.io/vram")
+ONE_WITHOUT_VRAM = scheduler_says("1 Insufficient vramwarden.io/vram", nodes=1)
 
 
 def binding_denied(node: SceneNode, memory: float, count: int = 1) -> str:
@@ -325,28 +294,25 @@ def waits(name: str, memory: str, message: str = NO_VRAM, **more: Any) -> Json:
     return asks(name, memory, status=unscheduled(message), **more)
 
 
+def container(how: str, *, name: str = "main", restarts: int = 0, **values: Any) -> Json:
+    """Return the status of a container; `how` is `running`, `waiting` or `terminated`."""
+    return {"name": name, "state": {how: values}, "restartCount": restarts}
+
+
 def sidecar(how: str = "running", restarts: int = 0, **values: Any) -> Json:
     """Return the status of the sidecar's container."""
-    return {
-        "name": "vram-enforcer",
-        "image": IMAGE,
-        "state": {how: values or {"startedAt": ago(500)}},
-        "started": how == "running",
-        "restartCount": restarts,
-    }
+    values = values or {"startedAt": ago(500)}
+    found = container(how, name="vram-enforcer", restarts=restarts, **values)
+    return found | {"image": IMAGE, "started": how == "running"}
 
 
-def runs(name: str, memory: str, node: str, gpus: str, **more: Any) -> Json:
+def runs(name: str, memory: str | None, node: str, gpus: str, **more: Any) -> Json:
     """Return a pod that runs beside its sidecar."""
-    main = {
-        "name": "main", "restartCount": 0, "state": {"running": {"startedAt": ago(490)}},
-        "containerID": f"containerd://{'ab' * 32}",
-    }  # fmt: skip
-    ready = [{"type": one, "status": "True"} for one in ("PodScheduled", "Ready")]
+    main = container("running", startedAt=ago(490)) | {"containerID": f"containerd://{'ab' * 32}"}
     status = {
         "phase": "Running",
         "startTime": ago(more.get("age_s", 540)),
-        "conditions": ready,
+        "conditions": [{"type": one, "status": "True"} for one in ("PodScheduled", "Ready")],
         "initContainerStatuses": [sidecar()],
         "containerStatuses": [main],
     }
@@ -363,30 +329,23 @@ def lacks_gpu(field: str, name: str) -> Json:
     """Return a container's status as the kubelet writes it for a pod without a GPU."""
     why = "missing value for VRAMWARDEN_GPU_ASSIGNMENT"
     waiting = {"reason": "CreateContainerConfigError", "message": why}
-    return {field: [{"name": name, "state": {"waiting": waiting}, "restartCount": 0}]}
+    return {field: [container("waiting", name=name, **waiting)]}
 
 
 # What sidecar and sentry say.
 
 
-def excess(cap: float, used: float) -> tuple[Process, Excess]:
-    """Return a process that grew over its cap on GPU-n1-0."""
-    process = Process(41, 1, "python train.py", "ab" * 32)
-    over = Excess(
-        gpu="GPU-n1-0",
-        used_bytes=gib(used),
-        sum_bytes=gib(used),
-        cap_bytes=gib(cap),
-        peak_bytes=gib(used),
-        grew_bytes=gib(0.5),
-        grew_within_s=1.0,
-    )
-    return process, over
-
-
-def stop(cap: float, used: float) -> str:
-    """Return the sentence of a stop."""
-    return explain_stop(*excess(cap, used))
+OVER = Excess(
+    gpu="GPU-n1-0",
+    used_bytes=gib(8.4),
+    sum_bytes=gib(8.4),
+    cap_bytes=gib(8),
+    peak_bytes=gib(8.4),
+    grew_bytes=gib(0.5),
+    grew_within_s=1.0,
+)
+STOP = explain_stop(Process(41, 1, "python train.py", "ab" * 32), OVER)
+"""The sentence of a stop of a process of `rag`, which grew over its cap."""
 
 
 def log_line(age_s: float, level: str, message: str, **values: Any) -> str:
@@ -394,24 +353,12 @@ def log_line(age_s: float, level: str, message: str, **values: Any) -> str:
     return json.dumps({"ts": ago(age_s), "level": level, "msg": message, **values}) + "\n"
 
 
-def stop_lines(cap: float, used: float, message: str = "stopping a process") -> str:
-    """Return what a sidecar writes of a stop."""
-    process, over = excess(cap, used)
-    figures = {
-        "gpu": over.gpu, "used_bytes": over.used_bytes, "sum_bytes": over.sum_bytes,
-        "cap_bytes": over.cap_bytes, "peak_bytes": over.peak_bytes,
-    }  # fmt: skip
-    who = {"pid": process.pid, "command": process.command, "container": process.container}
-    return log_line(360, "warning", message, why=explain_stop(process, over), **figures, **who)
+def stop_line(message: str = "stopping a process") -> str:
+    """Return the line that a sidecar logs about this stop."""
+    return log_line(360, "warning", message, why=STOP, peak_bytes=OVER.peak_bytes)
 
 
-# Workloads.
-
-
-def a_namespace(name: str) -> Json:
-    """Return a namespace."""
-    labels = {"kubernetes.io/metadata.name": name}
-    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
+# Workloads and Events.
 
 
 def a_workload(
@@ -448,72 +395,44 @@ def a_deployment(name: str, template: Json, says: str = "", **status: Any) -> li
     return [a_workload("Deployment", name, template, of), rs]
 
 
-def failed_create(about: str, message: str, age_s: float = 60) -> Json:
-    """Return the Event of a pod that could not be created; `about` is `Kind/name`."""
+def an_event(
+    about: str, reason: str, message: str, namespace: str = "default", age_s: float = 60
+) -> Json:
+    """Return a warning about an object `Kind/name` whose UID is its name."""
     kind, _, name = about.partition("/")
     return {
         "apiVersion": "v1", "kind": "Event",
-        "metadata": {"namespace": TEAM, "name": f"{name}.1"},
-        "involvedObject": {"kind": kind, "name": name, "namespace": TEAM, "uid": name},
-        "type": "Warning", "reason": "FailedCreate", "lastTimestamp": ago(age_s),
-        "message": f"Error creating: {message}",
+        "metadata": {"namespace": namespace, "name": f"{name}.{reason.lower()}"},
+        "involvedObject": {"kind": kind, "name": name, "namespace": namespace, "uid": name},
+        "type": "Warning", "reason": reason, "lastTimestamp": ago(age_s), "message": message,
     }  # fmt: skip
+
+
+def failed_create(about: str, message: str, age_s: float = 60) -> Json:
+    """Return the Event of a pod that could not be created; `about` is `Kind/name`."""
+    return an_event(about, "FailedCreate", f"Error creating: {message}", TEAM, age_s)
 
 
 # Denials.
 
 
 def denied(pod: Json, rules: str = "") -> str:
-    """Return what the API server says of a pod of team-a that our webhook denies."""
+    """Return the API server's sentence about a pod of team-a that our webhook denies."""
     found = decide(a_request(pod, namespace=TEAM), policy_of(rules), Cluster(), Phase.MUTATE)
     assert not found.allowed
-    return f'admission webhook "mutate.vramwarden.io" denied the request: {found.message}'
+    return installations.denial(found.message)[1]["message"]
 
 
-def refused(code: int, message: str) -> tuple[int, Json]:
+def refused(code: int, message: str) -> Answer:
     """Return the API server's answer to a pod that it does not create."""
     return code, {"kind": "Status", "code": code, "message": message}
 
 
-def in_team(answer: tuple[int, Json]) -> Callable[[Request], tuple[int, Json] | None]:
+def in_team(answer: Answer) -> Callable[[Request], Answer | None]:
     """Return an answer to pods of team-a alone."""
     return lambda request: answer if f"/namespaces/{TEAM}/" in request.path else None
 
 
-def to_pods_that_ask(answer: tuple[int, Json]) -> Callable[[Request], tuple[int, Json] | None]:
+def to_pods_that_ask(answer: Answer) -> Callable[[Request], Answer | None]:
     """Return an answer to pods for which our webhook is called."""
     return lambda request: answer if asks_for_vram(request.body) else None
-
-
-# Rights.
-
-
-def may_view(request: Any) -> tuple[int, Json] | None:
-    """Answer 403 to what the role `view` in team-a, and every user's rights, do not allow."""
-    path, method = request.path, request.method
-    own = f"/api/v1/namespaces/{TEAM}/", f"/apis/apps/v1/namespaces/{TEAM}/"
-    own += (f"/apis/batch/v1/namespaces/{TEAM}/",)
-    all_may = ("/version", "/apis/vramwarden.io/")
-    is_view = method == "GET" and path.startswith(own) and "/secrets" not in path
-    if is_view or (method == "GET" and (path == "/apis" or path.startswith(all_may))):
-        return None
-    if path.endswith("selfsubjectaccessreviews"):
-        return None
-    kind, name, namespace = _parts(path)
-    verb = "create" if method == "POST" else "get" if name else "list"
-    group = path.split("/")[2] if path.startswith("/apis/") else ""
-    where = f'in the namespace "{namespace}"' if namespace else "at the cluster scope"
-    what = f'{kind} "{name}"' if name else kind
-    said = (
-        f'{what} is forbidden: User "dev" cannot {verb} resource "{kind}" in API group "{group}" '
-        f"{where}"
-    )
-    return 403, {"kind": "Status", "code": 403, "reason": "Forbidden", "message": said}
-
-
-def _parts(path: str) -> tuple[str, str, str]:
-    parts = path.strip("/").split("/")[2 if path.startswith("/api/") else 3 :]
-    namespace = ""
-    if parts[0] == "namespaces" and len(parts) > 2:
-        namespace, parts = parts[1], parts[2:]
-    return parts[0], parts[1] if len(parts) > 1 else "", namespace
