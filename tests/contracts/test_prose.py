@@ -56,7 +56,7 @@ FOUND = {
     "webhook.tools.admit": 47,
     "webhook.tools.advise": 1,
     "webhook.tools.manifests": 16,
-    "webhook.tools.report": 5,
+    "webhook.tools.report": 4,
     "webhook.tools.simulate": 3,
     "webhook.tools.snapshot": 1,
 }

@@ -9,18 +9,17 @@ import pytest
 
 from tests.support.clusters import NOW_S, a_gpu, a_listed_pod, a_node, held
 from webhook.core.kinds.histories import Advice, History
-from webhook.core.kinds.workloads import Workload
 from webhook.tools.advise.command import as_text as advise_text
 from webhook.tools.check.show import as_text as check_text
 from webhook.tools.check.table import Check, CheckOutcome
 from webhook.tools.explain.diagnosis import Diagnosis, State
 from webhook.tools.explain.show import as_text as explain_text
 from webhook.tools.problems.problem import Code, Problem, ProblemSubject, Severity
+from webhook.tools.problems.recreation import PodOutcome
 from webhook.tools.render.output import Column, table, write_lines
 from webhook.tools.report.judge import (
     DeniedGroup,
     OverCap,
-    PodOutcome,
     RecreatedPod,
     RolloutReport,
 )
@@ -29,7 +28,7 @@ from webhook.tools.simulate.judge.comparison import Comparison, GpuCounts
 from webhook.tools.simulate.read import TodayObjects
 from webhook.tools.simulate.show import as_text as simulate_text
 from webhook.tools.snapshot.objects import FactUnavailable
-from webhook.tools.snapshot.workloads import CreationFailure
+from webhook.tools.snapshot.workloads import WorkloadState
 from webhook.tools.top.judge import join
 from webhook.tools.top.terminal import Terminal, as_lines
 
@@ -40,7 +39,7 @@ def explain():
     cause = Problem(Code.NOT_FOUND, Severity.ERROR, EVIL, EVIL)
     texts = {"notes": ((EVIL, EVIL),), "left_out": (EVIL,)}
     subject = ProblemSubject(EVIL, EVIL, EVIL)
-    pod = Diagnosis(subject=subject, state=State.PENDING, headline=EVIL)
+    pod = Diagnosis(subject=subject, state=State.PENDING, sentence=EVIL)
     return explain_text(replace(pod, problems=(cause,), pod=pod, **texts))
 
 
@@ -56,17 +55,15 @@ def check():
 
 
 def report():
-    subject = ProblemSubject(EVIL, EVIL, EVIL)
-    problem = Problem(Code.CREATION_DENIED, Severity.WARNING, EVIL, subject=subject)
-    pod = RecreatedPod(PodOutcome.DENIED, EVIL, EVIL, problems=(problem,))
-    failure = CreationFailure(EVIL, Workload(EVIL, EVIL), EVIL)
+    pod = RecreatedPod(PodOutcome.DENIED, EVIL, EVIL)
+    denied = WorkloadState(kind=EVIL, name=EVIL, namespace=EVIL, denial=EVIL)
     over = OverCap(pod, EVIL, a_gpu(24), held("1", 8), 0)
     return report_text(
         RolloutReport(
             policy=EVIL, counts=Counter([PodOutcome.DENIED, PodOutcome.EXEMPT]),
             exempt_namespaces=1, why_usual=EVIL,
-            denied=[DeniedGroup(EVIL, EVIL, problem, [pod])],
-            denied_workloads=[failure], over_cap=[over], idle_bytes=(),
+            denied=[DeniedGroup(EVIL, EVIL, EVIL, EVIL, 1, 1, EVIL, EVIL)],
+            denied_workloads=[denied], over_cap=[over], idle_bytes=(),
             missing=[EVIL], now_s=NOW_S,
         )
     )  # fmt: skip

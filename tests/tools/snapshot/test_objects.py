@@ -167,7 +167,7 @@ def test_how_the_enforcer_ended_is_read_also_after_a_restart(status, ended):
 
 @pytest.mark.parametrize(
     ("admitted", "rule"),
-    [("v1 team 0123", '"team"'), ("v1 team", ""), ("", ""), ('v1 a"b 0', r'"a\"b"')],
+    [("v1 team 0123456789ab", '"team"'), ("v1 team", ""), ("", ""), ('v1 a"b 0123456789ab', "")],
 )
 def test_the_rule_is_read_from_our_mark(admitted, rule):
     annotations = {"vramwarden.io/admitted": admitted}

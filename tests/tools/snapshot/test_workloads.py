@@ -182,7 +182,7 @@ def test_owners_in_between_are_read(api):
 
 def test_many_owners_and_pods_cost_few_requests(api):
     pods = [below(f"Odd/x-{n}", f"p-{n}", "odd.example/v1") for n in range(20)]
-    assert owned(api, "strange", "x", *pods) == {}
+    assert owned(api, "strange", "x", *pods) is None
     assert len(api.asked) == 1 + MOST_BETWEEN + 1  # and its Events
     api.asked.clear()
     mine = [below("Odd/mine", f"q-{n}") for n in range(25)]
@@ -192,7 +192,7 @@ def test_many_owners_and_pods_cost_few_requests(api):
 
 @pytest.mark.parametrize("version", ["", "../v1", "a/b/v1", "x" * 999], ids=range(4))
 def test_an_owner_of_no_version_is_not_read(api, version):
-    assert owned(api, "set", "x", below("Odd/x-1", version=version)) == {}
+    assert owned(api, "set", "x", below("Odd/x-1", version=version)) is None
     assert paths(api) == [PODS, EVENTS]
 
 
@@ -210,4 +210,4 @@ def test_of_an_object_without_pods_the_event_of_its_denial_is_read(api):
         an_event("c", "all is well", 3, kind="PyTorchJob"),
     )
     found = owned(api, "pytorchjob", "train", *events)
-    assert (found.denial, found.pods, found.running) == (said, (), 0)
+    assert (found.kind, found.denial, found.pods) == ("PyTorchJob", said, ())

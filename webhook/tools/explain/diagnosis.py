@@ -52,14 +52,15 @@ from webhook.tools.problems.request_lines import line_for, stops_words
 from webhook.tools.snapshot.kinds import KINDS, POD, WorkloadKind
 from webhook.tools.snapshot.node import SAID
 from webhook.tools.snapshot.pod import ClusterPod
-from webhook.tools.snapshot.workloads import WorkloadState, read_owned, read_workload
+from webhook.tools.snapshot.workloads import owners_of_kind, read_owned, read_workload
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from webhook.core.kinds.nodes import NodeFigures
     from webhook.tools.problems.capacity import NodeFit
     from webhook.tools.snapshot.cluster import ClusterSnapshot
+    from webhook.tools.snapshot.workloads import WorkloadState
 
 _SELF_TEST_FAILED: Final = 70
 """Exit code of the sidecar."""
@@ -107,15 +108,21 @@ class Diagnosis:
 
     subject: ProblemSubject
     state: State
-    headline: str
-    problems: tuple[Problem, ...] = ()
-    nodes: tuple[NodeFit, ...] = ()
-    notes: tuple[tuple[str, str], ...] = ()
+    sentence: str
+    """Sentence that continues the kind and the name."""
+    problems: Sequence[Problem] = ()
+    nodes: Sequence[NodeFit] = ()
+    notes: Sequence[tuple[str, str]] = ()
     """Labels and texts."""
-    left_out: tuple[str, ...] = ()
+    left_out: Sequence[str] = ()
     """Facts that could not be read, and why, also those of `pod`."""
     pod: Diagnosis | None = None
     """Newest pod of a workload with a problem, else its newest."""
+
+    @property
+    def headline(self) -> str:
+        """First line: `Pod team-a/eval-4 has waited for 3m.`."""
+        return f"{self.subject.kind} {self.subject} {self.sentence}"
 
     @property
     def is_trouble(self) -> bool:
@@ -127,35 +134,30 @@ class Diagnosis:
 def diagnose(snapshot: ClusterSnapshot, kind: WorkloadKind, name: str) -> Diagnosis:
     """Explain a pod, or what creates pods; raises FactUnavailable or KubeError if unreadable."""
     if kind is POD:
-        said = _diagnose_pod(snapshot, name, snapshot.find_pod(name))
+        pod = snapshot.find_pod(name)
+        said = _diagnose_pod(snapshot, pod) if pod else _missing_pod(snapshot, name)
     else:
         found = (read_workload if kind.path else read_owned)(snapshot, kind, name)
-        if isinstance(found, WorkloadState):
-            pod = newest_with_problem(found.pods)
-            of = _diagnose_pod(snapshot, pod.name, pod) if pod else None
-            said = _diagnose_workload(snapshot, found, of)
-        else:
-            said = _without_workload(snapshot, kind, name, found)
-    left_out = (f"{what}: {why}" for what, why in snapshot.left_out.items())
-    return replace(said, left_out=tuple(left_out))
+        said = _diagnose_workload(snapshot, found) if found else _not_found(snapshot, kind, name)
+    return replace(said, left_out=[f"{what}: {why}" for what, why in snapshot.left_out.items()])
 
 
 def newest_with_problem(pods: Sequence[ClusterPod]) -> ClusterPod | None:
     """Return the newest pod that waits, failed, was stopped or is not ready, else the newest."""
 
     def key(pod: ClusterPod) -> tuple[bool, float, str]:
-        held = pod.condition(CAP_HELD_CONDITION)
         is_well = pod.ready and not any(one.get("restartCount") for one in pod.statuses())
-        is_well = (is_well or pod.phase == "Succeeded") and not (held and held.status == "False")
-        return not is_well, pod.created_s or 0.0, pod.name
+        was_stopped = pod.condition(CAP_HELD_CONDITION, "False") is not None
+        has_problem = was_stopped or not (is_well or pod.phase == "Succeeded")
+        return has_problem, pod.created_s or 0.0, pod.name
 
     return max(pods, key=key, default=None)
 
 
-def _diagnose_workload(
-    snapshot: ClusterSnapshot, found: WorkloadState, pod: Diagnosis | None
-) -> Diagnosis:
+def _diagnose_workload(snapshot: ClusterSnapshot, found: WorkloadState) -> Diagnosis:
     """Explain a workload: why its pods are not created, then one of its pods."""
+    newest = newest_with_problem(found.pods)
+    pod = _diagnose_pod(snapshot, newest) if newest else None
     templates = find_templates(found.raw, found.kind, "") if found.raw else []
     template = ClusterPod(templates[0].pod) if templates and templates[0].pod else None
     problems = [*find_denial(found.denial, template)] if found.denial else []
@@ -184,52 +186,49 @@ def _diagnose_workload(
         detail = "neither it nor an Event states why it has no pods; does its controller run?"
         see = f"kubectl describe {found.kind.lower()} {found.name} -n {snapshot.namespace}"
         problems.append(Problem(Code.NO_PODS, Severity.ERROR, detail, see))
-    said = _diagnosis(snapshot, found.kind, found.name, state, headline, problems)
-    return replace(said, pod=pod)
+    subject = ProblemSubject(found.kind, found.name, snapshot.namespace)
+    return Diagnosis(subject=subject, state=state, sentence=headline, problems=problems, pod=pod)
 
 
-def _without_workload(
-    snapshot: ClusterSnapshot, kind: WorkloadKind, name: str, others: Mapping[str, str] | None
-) -> Diagnosis:
-    """Report that a workload does not exist, or has no pods.
-
-    `others` are the kinds of similar objects that own pods, by name; None for Kubernetes' kinds.
-    """
-    place, fix, title = f"in namespace {snapshot.namespace}", "", kind.name
-    if others:
-        title = others.get(name) or next(iter(others.values()))
-    headline, detail = "has no pods.", f"no pod {place} belongs to {title} {name}"
-    names: Iterable[str] | None = others
-    if others is None:
-        headline, detail = "does not exist.", f"there is no {title} {name} {place}"
-        names = snapshot.attempt(partial(snapshot.names, kind))
-    if near := _near(name, names or ()):
-        fix = f"did you mean {named(near)}?"
-    elif others is not None:
-        known = [one.name.lower() for one in KINDS]
-        like = difflib.get_close_matches(kind.name, known, 1, _LIKE_KIND)
+def _not_found(snapshot: ClusterSnapshot, kind: WorkloadKind, name: str) -> Diagnosis:
+    """Report that an object does not exist, or that one of another product has no pods."""
+    place, title = f"in namespace {snapshot.namespace}", kind.name
+    headline, detail, fix = "does not exist.", f"there is no {title} {name} {place}", ""
+    names: Iterable[str]
+    if kind is POD:
+        rows = snapshot.attempt(lambda: snapshot.pod_rows) or []
+        owners = {f"{one.workload.kind.lower()}/{one.workload.name}" for one in rows if one.owner}
+        names = [*(one.name for one in rows), *owners]
+    elif kind.path:
+        names = snapshot.attempt(partial(snapshot.names, kind)) or ()
+    else:
+        names = others = owners_of_kind(snapshot, kind)
+        title = next(iter(others.values()), title)
+        headline, detail = "has no pods.", f"no pod {place} belongs to {title} {name}"
         fix = f"see kubectl describe {kind.name.lower()} {name} -n {snapshot.namespace}"
         if not others:
+            known = [one.name.lower() for one in KINDS]
             detail = f"the known kinds are {named(known, len(known))}; pods of any other kind are "
             detail += "found by their owners"
-            fix = f"did you mean {like[0]}/{name}?" if like else fix
+            for like in difflib.get_close_matches(kind.name, known, 1, _LIKE_KIND):
+                fix = f"did you mean {like}/{name}?"
+    if near := _near(name, [*names]):
+        fix = f"did you mean {named(near)}?"
     problem = Problem(Code.NOT_FOUND, Severity.ERROR, detail, fix)
-    return _diagnosis(snapshot, title, name, State.UNKNOWN, headline, [problem])
+    subject = ProblemSubject(title, name, snapshot.namespace)
+    return Diagnosis(subject=subject, state=State.UNKNOWN, sentence=headline, problems=[problem])
 
 
-def _near(name: str, names: Iterable[str]) -> list[str]:
+def _near(name: str, names: Sequence[str]) -> list[str]:
     """Return a few names like one: what is made of it, as `llama-7c9f`, and `deployment/llama`."""
-    names = list(names)
     near = [one for one in names if one.rpartition("/")[2] == name]
     near += [one for one in names if one.startswith(f"{name}-")][:_MOST_NEAR]
     near += difflib.get_close_matches(name, names, _MOST_NEAR, _LIKE)
     return list(dict.fromkeys(near))[:_MOST_NEAR]
 
 
-def _diagnose_pod(snapshot: ClusterSnapshot, name: str, pod: ClusterPod | None) -> Diagnosis:
+def _diagnose_pod(snapshot: ClusterSnapshot, pod: ClusterPod) -> Diagnosis:
     """Explain one pod; never fails, whatever its owner stored."""
-    if pod is None:
-        return _without_pod(snapshot, name)
     if pod.state.need is None:
         return _without_demand(snapshot, pod)
     judge = _bound if pod.state.node or pod.state.finished else _pending
@@ -240,38 +239,13 @@ def _diagnose_pod(snapshot: ClusterSnapshot, name: str, pod: ClusterPod | None) 
     return found
 
 
-def _diagnosis(
-    snapshot: ClusterSnapshot,
-    kind: str,
-    name: str,
-    state: State,
-    headline: str,
-    problems: Iterable[Problem],
-) -> Diagnosis:
-    """Return the diagnosis of an object; `headline` continues its kind and name."""
-    subject = ProblemSubject(kind, name, snapshot.namespace)
-    return Diagnosis(
-        subject=subject,
-        state=state,
-        headline=f"{kind} {subject} {headline}",
-        problems=tuple(problems),
-    )
-
-
-def _without_pod(snapshot: ClusterSnapshot, name: str) -> Diagnosis:
+def _missing_pod(snapshot: ClusterSnapshot, name: str) -> Diagnosis:
     """Explain a pod that does not exist: by its last run, if a history has it."""
     histories = snapshot.attempt(lambda: snapshot.histories) or ()
     nodes = snapshot.attempt(lambda: snapshot.gpu_nodes)
     last = notes.find_run(histories, name)
     if last is None:
-        rows = snapshot.attempt(lambda: snapshot.pod_rows) or []
-        owners = (one.workload for one in rows if one.owner)
-        names = [*(one.name for one in rows), *{f"{one.kind.lower()}/{one.name}" for one in owners}]
-        near = _near(name, names)
-        detail = f"there is no Pod {name} in namespace {snapshot.namespace}"
-        fix = f"did you mean {named(near)}?" if near else ""
-        problem = Problem(Code.NOT_FOUND, Severity.ERROR, detail, fix)
-        return _diagnosis(snapshot, "Pod", name, State.UNKNOWN, "does not exist.", [problem])
+        return _not_found(snapshot, POD, name)
     run, history = last
     ago = span(snapshot.now_s - run.ended_s)
     held = notes.held_words(run.peak_bytes, run.asked_bytes, run.stops)
@@ -284,23 +258,34 @@ def _without_pod(snapshot: ClusterSnapshot, name: str) -> Diagnosis:
     elif run.limited and fills(run.peak_bytes or 0, run.asked_bytes):
         detail = "it filled its cap, beyond which the driver denies memory: that may be too small"
         problems.append(Problem(Code.CAP_HIT, Severity.INFO, detail, fix))
-    past = notes.history_note(history, run.asked_bytes, nodes, None)
-    found = _diagnosis(snapshot, "Pod", name, State.GONE, headline, problems)
-    return replace(found, notes=tuple(past))
+    subject = ProblemSubject(POD.name, name, snapshot.namespace)
+    past = [*notes.history_note(history, run.asked_bytes, nodes, None)]
+    return Diagnosis(
+        subject=subject, state=State.GONE, sentence=headline, problems=problems, notes=past
+    )
 
 
 def _without_demand(snapshot: ClusterSnapshot, pod: ClusterPod) -> Diagnosis:
     """Explain a pod that takes no VRAM, though it may seem to ask for some."""
+    found = Diagnosis(
+        subject=ProblemSubject(POD.name, pod.name, snapshot.namespace),
+        state=State.NO_DEMAND,
+        sentence="asks for no VRAM.",
+    )
     if pod.ended or not seems_to_ask(pod):
-        problems = find_foreign_requests(pod)
-        return _diagnosis(snapshot, "Pod", pod.name, State.NO_DEMAND, "asks for no VRAM.", problems)
+        return replace(found, problems=[*find_foreign_requests(pod)])
     # Imported here: policies are slow to load, and few pods need them.
-    from webhook.tools.explain.recreation import judge_recreation  # noqa: PLC0415
+    from webhook.tools.problems.recreation import PodOutcome, recreate  # noqa: PLC0415
+    from webhook.tools.snapshot.release import read_rules_in_force  # noqa: PLC0415
 
-    trial, decision, exempt = judge_recreation(snapshot, pod)
-    problems = find_not_mutated(pod, trial, decision, exempt=exempt)
-    headline = "asks for VRAM, and has none."
-    return _diagnosis(snapshot, "Pod", pod.name, State.NO_DEMAND, headline, problems)
+    trial = snapshot.attempt(
+        partial(snapshot.try_create, snapshot.namespace, pod.name, pod.as_created()),
+        "whether a pod like it gets its GPU memory",
+    )
+    outcome, decision = recreate(pod, read_rules_in_force(snapshot))
+    exempt = outcome is PodOutcome.EXEMPT
+    problems = [*find_not_mutated(pod, trial, decision, exempt=exempt)]
+    return replace(found, sentence="asks for VRAM, and has none.", problems=problems)
 
 
 def _demand_words(pod: ClusterPod) -> str:
@@ -335,14 +320,20 @@ def _pending(snapshot: ClusterSnapshot, pod: ClusterPod) -> Diagnosis:
         fix += " see why (vramwarden check)"
         problems.append(Problem(Code.GPUS_UNKNOWN, Severity.ERROR, detail, fix))
     problems += find_pending(pod, room, explained=bool(problems))
-    found = _diagnosis(snapshot, "Pod", pod.name, State.PENDING, headline, problems)
     is_blocked = any(one.code is Code.UNSCHEDULABLE for one in problems)
     lines = [] if room is None or is_blocked else [*room_notes(room)]
     lines += _history(snapshot, pod, nodes)
     lines += _about_accounting(snapshot, pod)
     lines += notes.stale_note(room.nodes if room else (), now_s)
     fits = room.fits if room and not room.whole_nodes else ()
-    return replace(found, nodes=tuple(fits), notes=tuple(lines))
+    return Diagnosis(
+        subject=ProblemSubject(POD.name, pod.name, snapshot.namespace),
+        state=State.PENDING,
+        sentence=headline,
+        problems=problems,
+        nodes=fits,
+        notes=lines,
+    )
 
 
 def _room(
@@ -365,13 +356,11 @@ def _room(
             return None
         whole, figures = need.gpu_count, tuple(sums)
         need = Need(need.memory_bytes * need.gpu_count)
-    fits = find_fits(pod, need, figures, shared, snapshot.now_s)
-    names = {one.uid: one for one in own}
     return Room(
         need=need,
         nodes=figures,
-        fits=fits,
-        names=names,
+        fits=find_fits(pod, need, figures, shared, snapshot.now_s),
+        names={one.uid: one for one in own},
         reads_nodes=shared is not None,
         whole_nodes=whole,
     )
@@ -440,8 +429,8 @@ def _bound(snapshot: ClusterSnapshot, pod: ClusterPod) -> Diagnosis:
             said.append(("amounts", f"those of {state.node} are {SAID}; use is not measured there"))
         elif nodes is not None:
             snapshot.left_out[f"figures of node {state.node}"] = "its sentry has written none"
-    found = _diagnosis(snapshot, "Pod", pod.name, phase, headline, problems)
-    return replace(found, notes=tuple(said))
+    subject = ProblemSubject(POD.name, pod.name, snapshot.namespace)
+    return Diagnosis(subject=subject, state=phase, sentence=headline, problems=problems, notes=said)
 
 
 def _headline(snapshot: ClusterSnapshot, bound: BoundPod) -> tuple[State, str]:
@@ -501,14 +490,10 @@ def _gpus(bound: BoundPod) -> str:
 def _use(bound: BoundPod) -> str:
     """Return cap, use and peak, on the GPU on which each is largest."""
     several = bound.pod.state.need is not None and bound.pod.state.need.gpu_count > 1
-    parts = [f"cap {exactly(bound.cap_bytes)}" + (" on each" if several else "")]
+    cap = f"cap {exactly(bound.cap_bytes)}" + (" on each" if several else "")
     used = [one.used_bytes for one in bound.figures if one.used_bytes is not None]
     peaks = [one.peak_bytes for one in bound.figures if one.peak_bytes is not None]
-    parts.append(
-        f"uses {amount(max(used))}" + (" on one" if several else "")
-        if used
-        else "what it uses is not known"
-    )
-    if used and peaks:
-        parts.append(f"peak {amount(max(peaks))}")
-    return ", ".join(parts)
+    if not used:
+        return f"{cap}, what it uses is not known"
+    uses = f"{cap}, uses {amount(max(used))}" + (" on one" if several else "")
+    return f"{uses}, peak {amount(max(peaks))}" if peaks else uses

@@ -15,7 +15,7 @@ from webhook.tools.problems.problem import Code, Severity
 from webhook.tools.render.output import IN_ASCII, as_report, known, write_json, write_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from webhook.core.kinds.nodes import GpuFigures
     from webhook.tools.explain.diagnosis import Diagnosis
@@ -71,7 +71,7 @@ def _problem(problem: Problem, *, ascii_only: bool) -> Iterator[str]:
         yield f"{_INDENT}{arrow} {problem.fix}"
 
 
-def _nodes(nodes: tuple[NodeFit, ...]) -> Iterator[str]:
+def _nodes(nodes: Sequence[NodeFit]) -> Iterator[str]:
     """Yield the room on each node, those with most first; nodes without any, by the reason."""
     room = [node for node in nodes if _draws_gpus(node)]
     room.sort(key=lambda one: (one.code is not None, -one.largest_bytes, one.name))

@@ -106,8 +106,7 @@ class BoundPod:
     @property
     def cap_exceeded(self) -> Condition | None:
         """Condition by which the sentry reports what it stopped; None if it stopped nothing."""
-        found = self.pod.condition(CAP_HELD_CONDITION)
-        return found if found and found.status == "False" else None
+        return self.pod.condition(CAP_HELD_CONDITION, "False")
 
     @property
     def was_over(self) -> bool:

@@ -19,7 +19,7 @@ from webhook.names import (
     PREFIX,
     VRAM_RESOURCE,
 )
-from webhook.tools.problems.problem import CLUSTER, Code, Problem, ProblemSubject, Severity
+from webhook.tools.problems.problem import Code, Problem, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -242,13 +242,12 @@ def _not_asked(pod: ClusterPod) -> Problem:
     return Problem(Code.NOT_IN_FORCE, Severity.WARNING, detail, fix)
 
 
-def find_violations(decision: Decision, subject: ProblemSubject = CLUSTER) -> Iterator[Problem]:
+def find_violations(decision: Decision) -> Iterator[Problem]:
     """Yield the problems of a pod by a decision of the policy."""
-    severity = Severity.WARNING
     if decision.malformed:
-        yield Problem(Code.CREATION_DENIED, severity, decision.malformed, subject=subject)
+        yield Problem(Code.CREATION_DENIED, Severity.WARNING, decision.malformed)
     for one in decision.findings:
-        yield Problem(one.reason, severity, f"{one.path}: {one.detail}", subject=subject)
+        yield Problem(one.reason, Severity.WARNING, f"{one.path}: {one.detail}")
 
 
 def _malformed_demand(pod: ClusterPod) -> Iterator[Problem]:

@@ -82,7 +82,7 @@ def find_pending(pod: ClusterPod, room: Room | None, *, explained: bool) -> Iter
         detail = "the pod has scheduling gates, which the controller that set them has to remove"
         yield Problem(Code.GATED, Severity.ERROR, detail)
         return
-    message = scheduled.message if scheduled and scheduled.status == "False" else ""
+    message = pod.unscheduled
     denied = _BINDING_DENIED.search(message)
     if denied:
         detail = f"the scheduler tried a node, and vramwarden denied that binding: {denied[1]}"

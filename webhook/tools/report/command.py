@@ -69,7 +69,7 @@ def report_command(
     """  # noqa: D301 - click wants the character, not two
     # Imported here: the client and policies would slow down every --help.
     from webhook.adapters.policy.files import PolicyInvalidError  # noqa: PLC0415
-    from webhook.tools.report.judge import PodOutcome  # noqa: PLC0415
+    from webhook.tools.problems.recreation import PodOutcome  # noqa: PLC0415
     from webhook.tools.report.read import choose_policy, read_report  # noqa: PLC0415
     from webhook.tools.snapshot.cluster import ClusterSnapshot  # noqa: PLC0415
     from webhook.tools.snapshot.reading import reading  # noqa: PLC0415

@@ -3,49 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from webhook.core.admission.decide import Outcome, Phase, decide_anew
-from webhook.core.admission.templates import creation_of
 from webhook.core.kinds.nodes import STALE_S, idle_since
-from webhook.core.pod.demand import asks_for_vram
-from webhook.core.policy.match import NamespaceUnknownError
 from webhook.core.policy.values import Action, Policy
-from webhook.names import MIRROR_POD_ANNOTATION
 from webhook.tools.problems.creation import find_violations
-from webhook.tools.problems.problem import ProblemSubject
+from webhook.tools.problems.recreation import PodOutcome, recreate
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures
-    from webhook.core.policy.cluster import Cluster
     from webhook.tools.problems.problem import Problem
     from webhook.tools.snapshot.pod import ClusterPod
-    from webhook.tools.snapshot.workloads import CreationFailure
+    from webhook.tools.snapshot.release import AdmissionRules
+    from webhook.tools.snapshot.workloads import WorkloadState
 
 IDLE_S: Final = 6 * 3600.0
 """Time after which the alert VramwardenIdlePromise fires, too."""
 _RECORDING: Final = {Action.WARN, Action.AUDIT}
-
-
-class PodOutcome(Enum):
-    """What becomes of a stored pod that is created again."""
-
-    EXEMPT = auto()
-    """The API server sends vramwarden nothing of its namespace."""
-    UNREAD = auto()
-    """Unknown: it is too large to be read."""
-    UNKNOWN = auto()
-    """Unknown: its rule depends on labels of its namespace, which are unknown."""
-    NO_RULE = auto()
-    """No rule applies to it, or it is a static pod."""
-    DENIED = auto()
-    TRANSLATED = auto()
-    """It requests GPU memory, has none today, and gets it."""
-    ALLOWED = auto()
 
 
 _JUDGED: Final = (PodOutcome.DENIED, PodOutcome.TRANSLATED, PodOutcome.ALLOWED)
@@ -59,26 +36,28 @@ class RecreatedPod(NamedTuple):
     name: str
     uid: str = ""
     """Only set if it has GPU memory and vramwarden sees its namespace."""
+    workload: str = ""
+    """Kind and name; only set if it is denied."""
     rule: str = ""
     """Only set if it is denied."""
     problems: tuple[Problem, ...] = ()
-    """Why it is denied: the first problem of each code, of its workload."""
+    """Why it is denied: the first problem of each code."""
 
 
 class DeniedGroup(NamedTuple):
-    """Pods of one namespace that one rule would deny for one reason."""
+    """Pods of one namespace that one rule would deny for one reason, in the table's columns."""
 
+    namespace: str
     rule: str
     action: str
     """The rule's action today."""
-    problem: Problem
-    """The first pod's problem."""
-    pods: Sequence[RecreatedPod]
-
-    @property
-    def workloads(self) -> int:
-        """Number of workloads of the pods."""
-        return len({one.subject for pod in self.pods for one in pod.problems})
+    reason: str
+    pods: int
+    workloads: int
+    example: str
+    """Name of the first pod."""
+    message: str
+    """Sentence for that pod."""
 
 
 class OverCap(NamedTuple):
@@ -104,7 +83,7 @@ class RolloutReport:
     why_usual: str
     """Why namespaces are exempt by the chart's defaults; empty if the cluster itself says it."""
     denied: Sequence[DeniedGroup]
-    denied_workloads: Sequence[CreationFailure]
+    denied_workloads: Sequence[WorkloadState]
     """Workloads whose pods vramwarden denies now."""
     over_cap: Sequence[OverCap]
     idle_bytes: Sequence[int]
@@ -133,48 +112,42 @@ def enforcing(policy: Policy) -> Policy:
     return replace(policy, rules=rules)
 
 
-def judge_pod(
-    pod: ClusterPod, policy: Policy, cluster: Cluster, is_exempt: Callable[[str], bool]
-) -> RecreatedPod:
+def judge_pod(pod: ClusterPod, rules: AdmissionRules) -> RecreatedPod:
     """Judge a stored pod as if it were created now."""
-    if is_exempt(pod.namespace):
-        return RecreatedPod(PodOutcome.EXEMPT, pod.namespace, pod.name)
-    judged = RecreatedPod(
-        PodOutcome.NO_RULE, pod.namespace, pod.name, pod.uid if pod.managed else ""
-    )
-    if not isinstance(pod.raw.get("spec"), dict):
-        return judged._replace(outcome=PodOutcome.UNREAD)
-    if MIRROR_POD_ANNOTATION in pod.annotations:
+    outcome, decision = recreate(pod, rules)
+    has_share = pod.managed and outcome is not PodOutcome.EXEMPT
+    judged = RecreatedPod(outcome, pod.namespace, pod.name, pod.uid if has_share else "")
+    if outcome is not PodOutcome.DENIED or decision is None:
         return judged
-    creation = creation_of(pod.as_created(), pod.namespace)
-    try:
-        decision = decide_anew(creation, policy, cluster, Phase.MUTATE)
-    except NamespaceUnknownError:
-        return judged._replace(outcome=PodOutcome.UNKNOWN)
-    if decision.skip:
-        return judged
-    if decision.outcome in {Outcome.DENIED, Outcome.MALFORMED}:
-        workload = pod.workload
-        subject = ProblemSubject(workload.kind, workload.name, pod.namespace)
-        first: dict[str, Problem] = {}
-        for problem in find_violations(decision, subject):
-            first.setdefault(problem.code, problem)
-        denied = judged._replace(outcome=PodOutcome.DENIED, rule=decision.rule)
-        return denied._replace(problems=tuple(first.values()))
-    is_translated = not pod.managed and asks_for_vram(pod.raw)
-    return judged._replace(outcome=PodOutcome.TRANSLATED if is_translated else PodOutcome.ALLOWED)
+    first: dict[str, Problem] = {}
+    for problem in find_violations(decision):
+        first.setdefault(problem.code, problem)
+    problems = tuple(first.values())
+    return judged._replace(workload=str(pod.workload), rule=decision.rule, problems=problems)
 
 
 def group_denied(pods: Iterable[RecreatedPod], policy: Policy) -> list[DeniedGroup]:
     """Return the denied pods by namespace, rule and reason, most pods first."""
     actions = {rule.name: rule.action.value for rule in policy.rules}
-    groups: dict[tuple[str, str, str], tuple[Problem, list[RecreatedPod]]] = {}
+    groups: dict[tuple[str, str, str], list[tuple[RecreatedPod, Problem]]] = {}
     for pod in pods:
-        for problem in pod.problems:
-            group = groups.setdefault((pod.namespace, pod.rule, problem.code), (problem, []))
-            group[1].append(pod)
-    ordered = sorted(groups.items(), key=lambda one: (-len(one[1][1]), one[0]))
-    return [DeniedGroup(rule, actions.get(rule, ""), *found) for (_, rule, _), found in ordered]
+        for one in pod.problems:
+            groups.setdefault((pod.namespace, pod.rule, one.code), []).append((pod, one))
+    return [
+        DeniedGroup(
+            namespace=namespace,
+            rule=rule,
+            action=actions.get(rule, ""),
+            reason=reason,
+            pods=len(found),
+            workloads=len({pod.workload for pod, _ in found}),
+            example=found[0][0].name,
+            message=f"{reason}: {found[0][1].message}",
+        )
+        for (namespace, rule, reason), found in sorted(
+            groups.items(), key=lambda one: (-len(one[1]), one[0])
+        )
+    ]
 
 
 def find_over_cap(pods: Mapping[str, RecreatedPod], nodes: Iterable[NodeFigures]) -> list[OverCap]:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from functools import cache, partial
 from typing import TYPE_CHECKING
 
-from webhook.adapters.kube.namespaces import read_labels
 from webhook.adapters.policy.files import load_policy
-from webhook.core.policy.cluster import Cluster
 from webhook.core.words import counted, named
 from webhook.options import NoCluster, default_enforcer_image
 from webhook.tools.problems.creation import is_own_denial
+from webhook.tools.problems.recreation import PodOutcome
 from webhook.tools.report.judge import (
-    PodOutcome,
     RecreatedPod,
     RolloutReport,
     enforcing,
@@ -27,52 +24,52 @@ from webhook.tools.snapshot.kinds import POD
 from webhook.tools.snapshot.objects import FactUnavailable
 from webhook.tools.snapshot.pod import ClusterPod
 from webhook.tools.snapshot.reading import NOT_ENDED
-from webhook.tools.snapshot.release import POLICIES, read_policy, read_scope, usual_scope
-from webhook.tools.snapshot.workloads import read_creation_failures
+from webhook.tools.snapshot.release import (
+    POLICIES,
+    read_policy,
+    read_rules,
+    read_scope,
+    usual_scope,
+)
+from webhook.tools.snapshot.workloads import read_denied_workloads
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from webhook.adapters.kube.client import Kube
-    from webhook.core.pod.fields import Json
     from webhook.core.policy.values import Policy
     from webhook.tools.snapshot.cluster import ClusterSnapshot
-    from webhook.tools.snapshot.release import Scope
 
 
 def read_report(
     snapshot: ClusterSnapshot, policy: Policy, where: str, release: str
 ) -> RolloutReport:
     """Read what the user may read, and judge it; raises FactUnavailable if pods are unreadable."""
-    kube, why_usual, why_no_labels = snapshot.kube, "", ""
+    scope, why_usual = None, "there is no webhook configuration"
     try:
-        scope = asking("list mutatingwebhookconfigurations", lambda: read_scope(kube))
-        why_usual = "" if scope else "there is no webhook configuration"
+        scope = read_scope(snapshot.kube)
     except FactUnavailable as error:
-        scope, why_usual = None, error.why
-    scope = scope or usual_scope(release)
-    keys, verb = policy.namespace_labels | scope.labels, "get" if snapshot.namespace else "list"
-    labels: Mapping[str, Mapping[str, str] | None] = {}
-    try:
-        read = partial(read_labels, kube, snapshot.namespace, keys)
-        labels = asking(f"{verb} namespaces", read) if keys else {}
-    except FactUnavailable as error:
-        why_no_labels = error.why
-    pods = _read_pods(snapshot, enforcing(policy), scope, Cluster(namespaces=labels))
+        why_usual = error.why
+    used = scope or usual_scope(release)
+    rules = read_rules(snapshot.kube, snapshot.namespace, enforcing(policy), used)
+    # Each pod is judged while the list is read: whole pods of a cluster are hundreds of MB.
+    pods = snapshot.collect(
+        POD, lambda raw: judge_pod(ClusterPod(raw), rules), fieldSelector=NOT_ENDED
+    )
     nodes = snapshot.attempt(lambda: snapshot.gpu_nodes, "figures of GPUs") or ()
-    denied_workloads = read_creation_failures(snapshot, is_own_denial)
+    denied_workloads = read_denied_workloads(snapshot, is_own_denial)
     by_uid, now_s = {one.uid: one for one in pods if one.uid}, snapshot.now_s
     missing = [f"{what}: {why}" for what, why in snapshot.left_out.items()]
-    missing += _not_judged(pods, why_no_labels)
-    if why_no_labels and scope.labels:
-        by_label = f"which namespaces are exempt by their label {named(scope.labels)}"
-        missing.append(f"{by_label}: {why_no_labels}")
+    missing += _not_judged(pods, rules.why_no_labels)
+    if rules.why_no_labels and used.labels:
+        by_label = f"which namespaces are exempt by their label {named(used.labels)}"
+        missing.append(f"{by_label}: {rules.why_no_labels}")
     return RolloutReport(
         policy=f"{where}, {policy.short_digest}",
         counts=Counter(one.outcome for one in pods),
         exempt_namespaces=len({one.namespace for one in pods if one.outcome is PodOutcome.EXEMPT}),
-        why_usual=why_usual,
+        why_usual="" if scope else why_usual,
         denied=group_denied(pods, policy),
         denied_workloads=denied_workloads,
         over_cap=find_over_cap(by_uid, nodes),
@@ -80,18 +77,6 @@ def read_report(
         missing=missing,
         now_s=now_s,
     )
-
-
-def _read_pods(
-    snapshot: ClusterSnapshot, policy: Policy, scope: Scope, cluster: Cluster
-) -> list[RecreatedPod]:
-    """Judge each pod while the list is read, since whole pods of a cluster are hundreds of MB."""
-    is_exempt = cache(lambda name: scope.exempts(name, cluster.labels_of(name)))
-
-    def judge(raw: Json) -> RecreatedPod:
-        return judge_pod(ClusterPod(raw), policy, cluster, is_exempt)
-
-    return snapshot.collect(POD, judge, fieldSelector=NOT_ENDED)
 
 
 def _not_judged(pods: Sequence[RecreatedPod], why_no_labels: str) -> Iterator[str]:

@@ -9,15 +9,16 @@ from webhook.core.kinds.nodes import write_time
 from webhook.core.words import amount, counted, exactly, span
 from webhook.tools.problems.creation import find_denial
 from webhook.tools.problems.problem import Severity
+from webhook.tools.problems.recreation import PodOutcome
 from webhook.tools.render.output import as_report, known, plain_table, write_json, write_lines
-from webhook.tools.report.judge import IDLE_S, PodOutcome
+from webhook.tools.report.judge import IDLE_S
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from webhook.tools.problems.problem import Problem
-    from webhook.tools.report.judge import DeniedGroup, RolloutReport
-    from webhook.tools.snapshot.workloads import CreationFailure
+    from webhook.tools.report.judge import RolloutReport
+    from webhook.tools.snapshot.workloads import WorkloadState
 
 _HEADS: Final = ("NAMESPACE", "RULE", "NOW", "REASON", "PODS", "WORKLOADS", "EXAMPLE")
 _HEADS_OVER: Final = ("NAMESPACE", "POD", "NODE", "GPU", "CAP", "PEAK", "TIMES", "SINCE")
@@ -62,14 +63,14 @@ def _exempt(found: RolloutReport) -> str:
 def _denied(found: RolloutReport) -> list[str]:
     if not found.denied:
         return ["No pod would be denied."]
-    rows = [[*map(str, _denied_group(one).values())] for one in found.denied]
+    rows = [[*map(str, one)] for one in found.denied]
     total = f"{counted(found.counts[PodOutcome.DENIED], 'pod')} would be denied."
     return [total, "", *_with_sentences(_HEADS, rows)]
 
 
 def _denied_workloads(found: RolloutReport) -> list[str]:
     rows = [
-        [one.namespace, str(one.workload), ", ".join(_reasons(one)), str(one.missing or "-"),
+        [one.namespace, f"{one.kind}/{one.name}", ", ".join(_reasons(one)), str(one.missing or "-"),
          _problems(one)[0].message]
         for one in found.denied_workloads
     ]  # fmt: skip
@@ -77,12 +78,12 @@ def _denied_workloads(found: RolloutReport) -> list[str]:
     return [total, "", *_with_sentences(_HEADS_NOW, rows)]
 
 
-def _problems(failure: CreationFailure) -> list[Problem]:
-    return [one for one in find_denial(failure.message) if one.severity is Severity.ERROR]
+def _problems(workload: WorkloadState) -> list[Problem]:
+    return [one for one in find_denial(workload.denial) if one.severity is Severity.ERROR]
 
 
-def _reasons(failure: CreationFailure) -> list[str]:
-    return [*dict.fromkeys(str(one.code) for one in _problems(failure))]
+def _reasons(workload: WorkloadState) -> list[str]:
+    return [*dict.fromkeys(str(one.code) for one in _problems(workload))]
 
 
 def _with_sentences(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -90,20 +91,6 @@ def _with_sentences(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list
     head, *drawn = plain_table(heads, [row[:-1] for row in rows], _RIGHT)
     below = ((line, f"    {row[-1]}") for line, row in zip(drawn, rows, strict=True))
     return [head, *chain.from_iterable(below)]
-
-
-def _denied_group(group: DeniedGroup) -> dict[str, object]:
-    """Return a group for programs, in the order of the table's columns."""
-    return {
-        "namespace": group.pods[0].namespace,
-        "rule": group.rule,
-        "action": group.action,
-        "reason": group.problem.code,
-        "pods": len(group.pods),
-        "workloads": group.workloads,
-        "example": group.pods[0].name,
-        "message": f"{group.problem.code}: {group.problem.message}",
-    }
 
 
 def _over_cap(found: RolloutReport) -> list[str]:
@@ -132,12 +119,12 @@ def as_json(found: RolloutReport) -> str:
         "untranslatedPods": found.counts[PodOutcome.TRANSLATED],
         "exemptPods": found.counts[PodOutcome.EXEMPT],
         "exemptNamespaces": found.exempt_namespaces,
-        "denied": [_denied_group(one) for one in found.denied],
+        "denied": [one._asdict() for one in found.denied],
         "deniedWorkloads": [
             known(
                 namespace=one.namespace,
-                kind=one.workload.kind,
-                name=one.workload.name,
+                kind=one.kind,
+                name=one.name,
                 reasons=_reasons(one),
                 missingPods=one.missing or None,
                 message="; ".join(problem.message for problem in _problems(one)),

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     Json = dict[str, Any]
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 MOST_LOG_BYTES: Final = 2**20
@@ -129,17 +130,21 @@ class ClusterSnapshot(ClusterFacts):
 
         return self.collect(kind, is_owned, labelSelector=labels)
 
-    def newest_event(self, fields: str, is_meant: Callable[[Json], bool]) -> str:
-        """Return the message of the newest Event that is meant; empty without one.
+    def newest_events(self, fields: str, group: Callable[[Json], K | None]) -> dict[K, str]:
+        """Return the message of the newest Event of each group; raises FactUnavailable.
 
-        Raises FactUnavailable.
+        `fields` is a selector; Events whose group is None are passed over.
         """
+        newest: dict[K, tuple[str, str]] = {}
 
-        def read(event: Json) -> tuple[str, str]:
-            found = event_time(event), text_of(event, "message")
-            return found if is_meant(event) else ("", "")
+        def add(event: Json) -> None:
+            if (key := group(event)) is not None:
+                at = text_of(event, "lastTimestamp") or text_of(event, "eventTime")
+                found = at, text_of(event, "message")
+                newest[key] = max(newest.get(key, found), found)
 
-        return max(self.collect(EVENT, read, fieldSelector=fields), default=("", ""))[1]
+        self.collect(EVENT, add, fieldSelector=fields)
+        return {key: message for key, (_, message) in newest.items()}
 
     def log(self, pod: ClusterPod) -> list[str]:
         """Return the newest lines of the sidecar's log, with those before its last restart.
@@ -173,11 +178,6 @@ def _if_served(kind: str, read: Callable[[], list[T]]) -> tuple[T, ...]:
             raise
         why = f"this cluster does not serve {kind}: vramwarden is not installed here, or without "
         raise FactUnavailable(f"{why}its definitions (crds.install)") from error
-
-
-def event_time(event: Json) -> str:
-    """Return when an Event was written last, as it is stored."""
-    return text_of(event, "lastTimestamp") or text_of(event, "eventTime")
 
 
 def read_row(row: Json) -> ClusterPod:

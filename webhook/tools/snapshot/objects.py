@@ -38,7 +38,6 @@ class NotObservable(FactUnavailable):
 class Condition:
     """A condition of an object."""
 
-    status: str
     reason: str
     message: str
     since: object
@@ -142,23 +141,19 @@ class ClusterObject:
         """Return an object within it; an empty one if there is none."""
         return part(self.raw, *keys)
 
-    def condition(self, kind: str) -> Condition | None:
-        """Return its condition of a type; None if it has none."""
+    def condition(self, kind: str, status: str = "") -> Condition | None:
+        """Return its condition of a type; None without one, or with another than this status."""
         for one in as_objects(self.part("status").get("conditions")):
-            if one.get("type") == kind:
+            if one.get("type") == kind and status in {"", text_of(one, "status")}:
                 return Condition(
-                    text_of(one, "status"),
-                    text_of(one, "reason"),
-                    text_of(one, "message"),
-                    one.get("lastTransitionTime"),
+                    text_of(one, "reason"), text_of(one, "message"), one.get("lastTransitionTime")
                 )
         return None
 
     @LazyFact
     def ready(self) -> bool:
         """True if its condition `Ready` is."""
-        found = self.condition("Ready")
-        return found is not None and found.status == "True"
+        return self.condition("Ready", "True") is not None
 
     def _text(self, *keys: str) -> str:
         return text_of(self.raw, *keys)

@@ -11,12 +11,12 @@ from webhook.core.kinds.nodes import read_time
 from webhook.core.kinds.workloads import workload_of
 from webhook.core.placement.fit import Need
 from webhook.core.placement.pods import named_gpus
-from webhook.core.pod.demand import read_demand
+from webhook.core.pod.demand import COUNT, read_demand
 from webhook.core.pod.fields import as_object, as_objects, part, text_of
 from webhook.core.pod.findings import MalformedObjectError, quoted
 from webhook.core.pod.foreign import SHARED_GPU, WHOLE_GPU
 from webhook.core.pod.quantity import QuantityError, parse_vram
-from webhook.core.pod.views import read_pod
+from webhook.core.pod.views import MARK, read_pod
 from webhook.core.pod.whole import has_whole_gpu
 from webhook.core.words import named
 from webhook.names import (
@@ -49,9 +49,6 @@ AWAY: Final = "it was bound while vramwarden was away, and gets a GPU when vramw
 _NOT_CREATED: Final = "CreateContainerConfigError"
 _GATED: Final = f"missing value for {GATE_VARIABLE}"
 _CONTAINERS: Final = ("initContainers", "containers")
-_MARK_PARTS: Final = 3
-_COUNT: Final = re.compile("[0-9]{1,4}")
-"""Values of `gpu-count` that admission accepts."""
 
 
 def scheduler_says(message: str) -> list[str]:
@@ -156,7 +153,7 @@ class ClusterPod(ClusterObject):
         if need := self._need():
             return need.gpu_count
         text = self._text("metadata", "annotations", GPU_COUNT_ANNOTATION)
-        return max(1, int(text)) if _COUNT.fullmatch(text) else 1
+        return int(text) if COUNT.fullmatch(text) else 1
 
     def _need(self) -> Need | None:
         return self.state.need if "spec" in self.raw else None
@@ -197,20 +194,20 @@ class ClusterPod(ClusterObject):
     @LazyFact
     def unscheduled(self) -> str:
         """Message of the scheduler, if it has no node."""
-        found = self.condition("PodScheduled")
-        return found.message if found and found.status == "False" else ""
+        found = self.condition("PodScheduled", "False")
+        return found.message if found else ""
 
     @LazyFact
     def rule(self) -> str:
         """Name of the rule that admitted it, in quotes; empty where none is said."""
-        words = self._text("metadata", "annotations", ADMITTED_ANNOTATION).split(" ")
-        return quoted(words[1]) if len(words) == _MARK_PARTS else ""
+        mark = MARK.fullmatch(self._text("metadata", "annotations", ADMITTED_ANNOTATION))
+        return quoted(mark["rule"]) if mark else ""
 
     @LazyFact
     def policy_digest(self) -> str:
         """First digits of the digest of the policy that admitted it; empty if none is stated."""
-        words = self._text("metadata", "annotations", ADMITTED_ANNOTATION).split(" ")
-        return words[2] if len(words) == _MARK_PARTS else ""
+        mark = MARK.fullmatch(self._text("metadata", "annotations", ADMITTED_ANNOTATION))
+        return mark["digest"] if mark else ""
 
     @LazyFact
     def component(self) -> str:

@@ -6,18 +6,28 @@ The API server does not call the webhook for pods of namespaces that its configu
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from webhook.adapters.kube.certificates import KINDS
 from webhook.adapters.kube.client import joined
-from webhook.adapters.policy.files import load_config_map, load_policy, shipped_policy_path
+from webhook.adapters.kube.namespaces import read_labels
+from webhook.adapters.policy.files import (
+    PolicyInvalidError,
+    load_config_map,
+    load_policy,
+    shipped_policy_path,
+)
 from webhook.core.pod.fields import as_object, as_objects, part, text_of
+from webhook.core.policy.cluster import UNKNOWN, Cluster
 from webhook.core.policy.match import matches_any, with_name
 from webhook.core.policy.values import Action
 from webhook.names import API_GROUP, DEFAULT_NAMESPACE
 from webhook.options import default_enforcer_image
-from webhook.tools.snapshot.objects import holds
+from webhook.tools.snapshot.facts import asking
+from webhook.tools.snapshot.objects import FactUnavailable, holds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,6 +35,7 @@ if TYPE_CHECKING:
     from webhook.adapters.kube.client import Kube
     from webhook.core.pod.fields import Json
     from webhook.core.policy.values import Policy
+    from webhook.tools.snapshot.cluster import ClusterSnapshot
 
 POLICIES: Final = "vramwarden-policies"
 """The chart's ConfigMap with the policy in force."""
@@ -74,8 +85,9 @@ def own_configurations(kube: Kube, kind: str) -> list[Json]:
 
 
 def read_scope(kube: Kube) -> Scope | None:
-    """Return the scope of our webhook configuration; None if there is none; raises KubeError."""
-    found = own_configurations(kube, "MutatingWebhookConfiguration")
+    """Return the scope of our webhook configuration; None without one; raises FactUnavailable."""
+    read = partial(own_configurations, kube, "MutatingWebhookConfiguration")
+    found = asking("list mutatingwebhookconfigurations", read)
     if not found:
         return None
     hooks = as_objects(found[-1].get("webhooks"))
@@ -118,3 +130,50 @@ def read_policy(kube: Kube, release: str, enforcer_image: str | None = None) -> 
         return None
     image = default_enforcer_image() if enforcer_image is None else enforcer_image
     return load_config_map(texts, f"{release}/{POLICIES}", enforcer_image=image)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionRules:
+    """Rules by which new pods of a namespace, or of all, are admitted."""
+
+    policy: Policy | None
+    """None if it is unknown."""
+    scope: Scope | None
+    """None if it is unknown: then no namespace counts as exempt."""
+    cluster: Cluster = UNKNOWN
+    """Labels of the namespaces, for which policy and scope ask."""
+    why_no_labels: str = ""
+    """Reason why these labels could not be read; empty if they could."""
+
+    def exempts(self, namespace: str) -> bool:
+        """Return True if the API server does not call the webhook for pods of a namespace."""
+        labels = self.cluster.labels_of(namespace)
+        return self.scope is not None and self.scope.exempts(namespace, labels)
+
+
+def read_rules(
+    kube: Kube, namespace: str, policy: Policy | None, scope: Scope | None
+) -> AdmissionRules:
+    """Return the rules with the labels of a namespace, or of all for ""."""
+    keys = {*(policy.namespace_labels if policy else ()), *(scope.labels if scope else ())}
+    rules = AdmissionRules(policy=policy, scope=scope)
+    if not keys:
+        return rules
+    try:
+        verb = "get" if namespace else "list"
+        labels = asking(f"{verb} namespaces", partial(read_labels, kube, namespace, keys))
+    except FactUnavailable as error:
+        return replace(rules, why_no_labels=error.why)
+    return replace(rules, cluster=Cluster(namespaces=labels))
+
+
+def read_rules_in_force(snapshot: ClusterSnapshot) -> AdmissionRules:
+    """Return the rules of the release, as far as the user may read them."""
+    kube, policy = snapshot.kube, None
+    scope = snapshot.attempt(partial(read_scope, kube))
+    with suppress(PolicyInvalidError):
+        release = scope.release if scope else DEFAULT_NAMESPACE
+        policy = snapshot.attempt(
+            lambda: asking("get configmaps", lambda: read_policy(kube, release))
+        )
+    return read_rules(kube, snapshot.namespace, policy, scope)

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
-from webhook.core.kinds.workloads import Workload
 from webhook.core.pod.fields import text_of
 from webhook.core.words import counted
-from webhook.tools.snapshot.cluster import ClusterSnapshot, event_time, read_row
+from webhook.tools.snapshot.cluster import ClusterSnapshot, read_row
 from webhook.tools.snapshot.kinds import (
     CRON_JOB,
     DAEMON_SET,
     DEPLOYMENT,
-    EVENT,
     JOB,
     POD,
     REPLICA_SET,
@@ -25,8 +23,9 @@ from webhook.tools.snapshot.kinds import (
 from webhook.tools.snapshot.objects import ClusterObject, FactUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
+    from webhook.core.kinds.workloads import Workload
     from webhook.tools.snapshot.pod import ClusterPod
 
     Json = dict[str, Any]
@@ -42,6 +41,7 @@ _DEEPEST: Final = 5
 """Maximum number of owners above each other."""
 _VERSION: Final = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?v[a-z0-9]{1,30}")
 _DENIED: Final = " denied the request: "
+_FAILED_CREATE: Final = "reason=FailedCreate"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +51,9 @@ class WorkloadState:
     kind: str
     """Kind as Kubernetes writes it: `Deployment`."""
     name: str
+    namespace: str = ""
     raw: Json | None = None
-    """The object; None if only its pods were read."""
+    """The object; None if only its pods or Events were read."""
     pods: tuple[ClusterPod, ...] = ()
     """Its pods that have not ended; of a Job all."""
     running: int = 0
@@ -68,22 +69,15 @@ class WorkloadState:
     failed: str = ""
     """Reason why a Job has failed; empty if it has not."""
 
-
-class CreationFailure(NamedTuple):
-    """A workload that lacks pods because they are denied."""
-
-    namespace: str
-    workload: Workload
-    """The controller that failed, or its owner if that is known."""
-    message: str = ""
-    """The API server's denial."""
-    missing: int = 0
-    """Number of pods that it lacks; 0 if unknown."""
+    @property
+    def missing(self) -> int:
+        """Number of pods that it lacks; 0 if unknown."""
+        return max(0, (self.wanted or 0) - self.running)
 
 
-def read_creation_failures(
+def read_denied_workloads(
     snapshot: ClusterSnapshot, is_meant: Callable[[str], bool]
-) -> list[CreationFailure]:
+) -> list[WorkloadState]:
     """Return the workloads that lack pods because of a denial that `is_meant`, sorted.
 
     | its controller is | denied, by | lacks pods, by |
@@ -96,55 +90,58 @@ def read_creation_failures(
     Lists that cannot be read are noted in the snapshot.
     """
 
-    def of_set(raw: Json) -> CreationFailure | None:
-        message = _failure(ClusterObject(raw))
-        return _creation_failure(raw, REPLICA_SET, message) if is_meant(message) else None
+    def of_set(raw: Json) -> WorkloadState | None:
+        found = _lacking(raw, REPLICA_SET)
+        return found if found and is_meant(found.denial) else None
 
     sets = snapshot.attempt(
         partial(snapshot.collect, REPLICA_SET, of_set), "ReplicaSets that cannot create pods"
     )
-    newest: dict[CreationFailure, tuple[str, str]] = {}
 
-    def add(event: Json) -> None:
+    def controller_of(event: Json) -> tuple[str, str, str] | None:
         about = ClusterObject({"metadata": event.get("involvedObject")})
-        workload = Workload(text_of(event, "involvedObject", "kind"), about.name)
-        is_listed = workload.kind == REPLICA_SET.name and sets is not None
-        if about.name.strip(".") and not is_listed:
-            key, message = CreationFailure(about.namespace, workload), text_of(event, "message")
-            found = event_time(event), message if is_meant(message) else ""
-            newest[key] = max(newest.get(key, found), found)
+        kind = text_of(event, "involvedObject", "kind")
+        is_listed = kind == REPLICA_SET.name and sets is not None
+        is_named = about.name.strip(".") and not is_listed
+        return (about.namespace, kind, about.name) if is_named else None
 
-    events = partial(snapshot.collect, EVENT, add, fieldSelector="reason=FailedCreate")
-    snapshot.attempt(events, "other workloads that cannot create pods")
-    denied = [key._replace(message=message) for key, (_, message) in newest.items() if message]
+    events = partial(snapshot.newest_events, _FAILED_CREATE, controller_of)
+    newest = snapshot.attempt(events, "other workloads that cannot create pods") or {}
+    denied = [
+        WorkloadState(kind=kind, name=name, namespace=namespace, denial=message)
+        for (namespace, kind, name), message in newest.items()
+        if is_meant(message)
+    ]
     read = (_with_status(snapshot, one) for one in denied[:MOST_FAILED])
-    total: dict[tuple[str, str], CreationFailure] = {}
+    total: dict[tuple[str, str, str], WorkloadState] = {}
     for one in (*(sets or ()), *filter(None, read), *denied[MOST_FAILED:]):
-        whose = one.namespace, str(one.workload)
-        others = total[whose].missing if whose in total else 0
-        total[whose] = one._replace(missing=one.missing + others)
+        whose = one.namespace, one.kind, one.name
+        wanted, running = one.wanted or 0, one.running
+        if before := total.get(whose):
+            wanted, running = wanted + (before.wanted or 0), running + before.running
+        total[whose] = replace(one, wanted=wanted, running=running)
     return [total[whose] for whose in sorted(total)]
 
 
-def _with_status(snapshot: ClusterSnapshot, failure: CreationFailure) -> CreationFailure | None:
-    """Return a failure that an Event reports by its status; None if that is over."""
-    kind = next((one for one in _CONTROLLERS if one.name == failure.workload.kind), None)
+def _with_status(snapshot: ClusterSnapshot, found: WorkloadState) -> WorkloadState | None:
+    """Return a controller that an Event names by its status; None if it lacks no pods now."""
+    kind = next((one for one in _CONTROLLERS if one.name == found.kind), None)
     if kind is None:
-        return failure
+        return found
     try:
-        raw = ClusterSnapshot(snapshot.kube, failure.namespace).find(kind, failure.workload.name)
+        raw = ClusterSnapshot(snapshot.kube, found.namespace).find(kind, found.name)
     except FactUnavailable:
-        return failure
-    return _creation_failure(raw, kind, failure.message) if raw else None
+        return found
+    return _lacking(raw, kind, found.denial) if raw else None
 
 
-def _creation_failure(raw: Json, kind: WorkloadKind, message: str) -> CreationFailure | None:
-    """Return the failure of a controller that lacks pods by its status; else None."""
-    found = ClusterObject(raw)
-    created = {JOB: "active", DAEMON_SET: "currentNumberScheduled"}.get(kind, "replicas")
-    missing = _wanted(found, kind) - _count(found.part("status").get(created), 0)
-    workload = found.owner or Workload(kind.name, found.name)
-    return CreationFailure(found.namespace, workload, message, missing) if missing > 0 else None
+def _lacking(raw: Json, kind: WorkloadKind, denial: str = "") -> WorkloadState | None:
+    """Return a controller that lacks pods, under its owner's name if it has one; else None."""
+    found = _read_controller(raw, kind)
+    owner = ClusterObject(raw).owner or found
+    denial = denial or found.denial
+    short = replace(found, kind=owner.kind, name=owner.name, denial=denial, raw=None)
+    return short if short.missing else None
 
 
 def read_workload(snapshot: ClusterSnapshot, kind: WorkloadKind, name: str) -> WorkloadState | None:
@@ -177,82 +174,75 @@ def read_workload(snapshot: ClusterSnapshot, kind: WorkloadKind, name: str) -> W
     if labels:
         pods = snapshot.attempt(partial(snapshot.owned, POD, owners, labels), "its pods") or []
     running = [one for one in pods if not one.ended]
-    wanted, (ended, failed) = _wanted(workload, made_by), _ended(workload, made_by)
-    denial, tried = _failure(workload), False
-    if not denial and len(running) < wanted:
-        read = partial(
-            snapshot.newest_event,
-            "reason=FailedCreate",
-            lambda event: text_of(event, "involvedObject", "uid") in owners,
-        )
-        denial = snapshot.attempt(read, "Events") or ""
-        if not denial:
-            # Events are gone after an hour, and nothing else states why a Job has no pods. The dry
-            # run is the user's, so a policy that depends on the user may answer otherwise.
-            trial = snapshot.attempt(
-                partial(
-                    snapshot.try_create,
-                    snapshot.namespace,
-                    workload.name,
-                    workload.part("spec", "template"),
-                ),
-                "whether its pods are denied",
-            )
-            denial = trial.denial if trial else ""
-            tried = bool(denial)
     # A failed pod of a Job is news; other controllers' failed pods stay until they are deleted.
+    shown = tuple(pods if made_by is JOB else running or pods)
+    found = _read_controller(workload.raw, made_by)
+    found = replace(found, kind=kind.name, name=name, raw=raw, pods=shown, running=len(running))
+    if found.denial or not found.missing:
+        return found
+
+    def is_about_it(event: Json) -> bool | None:
+        return text_of(event, "involvedObject", "uid") in owners or None
+
+    events = partial(snapshot.newest_events, _FAILED_CREATE, is_about_it)
+    if newest_events := snapshot.attempt(events, "Events"):
+        return replace(found, denial=newest_events[True])
+    # Events are gone after an hour, and nothing else states why a Job has no pods. The dry run is
+    # the user's, so a policy that depends on the user may answer otherwise.
+    template = workload.part("spec", "template")
+    trial = snapshot.attempt(
+        partial(snapshot.try_create, snapshot.namespace, workload.name, template),
+        "whether its pods are denied",
+    )
+    denial = trial.denial if trial else ""
+    return replace(found, denial=denial, tried=bool(denial))
+
+
+def _read_controller(raw: Json, kind: WorkloadKind) -> WorkloadState:
+    """Return a controller by its object alone: its pods are counted by its status.
+
+    A failure in its status holds as long as it is there, unlike an Event.
+    """
+    found = ClusterObject(raw)
+    spec, status, ended, failed = found.part("spec"), found.part("status"), "", ""
+    failure = found.condition("ReplicaFailure", "True")
+    if kind is DAEMON_SET:
+        running, wanted = status.get("currentNumberScheduled"), status.get("desiredNumberScheduled")
+    elif kind is JOB:
+        ended, failed = _ended(found)
+        at_once = _count(spec.get("parallelism"), 1)
+        left = _count(spec.get("completions"), at_once) - _count(status.get("succeeded"), 0)
+        running, wanted = status.get("active"), 0 if ended else max(0, min(at_once, left))
+    else:
+        running, wanted = status.get("replicas"), _count(spec.get("replicas"), 1)
     return WorkloadState(
         kind=kind.name,
-        name=name,
-        raw=workload.raw if made_by is kind else raw,
-        pods=tuple(pods if made_by is JOB else running or pods),
-        running=len(running),
-        wanted=wanted,
-        denial=denial,
-        tried=tried,
+        name=found.name,
+        namespace=found.namespace,
+        raw=raw,
+        running=_count(running, 0),
+        wanted=_count(wanted, 0),
+        denial=failure.message if failure else "",
         ended=ended,
         failed=failed,
     )
 
 
-def _failure(workload: ClusterObject) -> str:
-    """Return the failure in the status: it holds as long as it stays there, unlike an Event."""
-    found = workload.condition("ReplicaFailure")
-    return found.message if found and found.status == "True" else ""
-
-
-def _wanted(workload: ClusterObject, kind: WorkloadKind) -> int:
-    spec, status = workload.part("spec"), workload.part("status")
-    if kind is DAEMON_SET:
-        return _count(status.get("desiredNumberScheduled"), 0)
-    if kind is not JOB:
-        return _count(spec.get("replicas"), 1)
-    if _ended(workload, kind)[0]:
-        return 0
-    at_once = _count(spec.get("parallelism"), 1)
-    left = _count(spec.get("completions"), at_once) - _count(status.get("succeeded"), 0)
-    return max(0, min(at_once, left))
-
-
-def _ended(workload: ClusterObject, kind: WorkloadKind) -> tuple[str, str]:
+def _ended(job: ClusterObject) -> tuple[str, str]:
     """Return the state of a Job that creates no more pods, and why it failed; else empty texts.
 
     Source: JobStatus in kubernetes/api/batch/v1.
     """
-    if kind is not JOB:
-        return "", ""
-    status = workload.part("status")
+    status = job.part("status")
     succeeded, failed = (_count(status.get(key), 0) for key in ("succeeded", "failed"))
     counts = f"{counted(succeeded, 'pod')} succeeded, {failed} failed"
     for name in ("Failed", "FailureTarget"):
-        condition = workload.condition(name)
-        if condition and condition.status == "True":
+        if condition := job.condition(name, "True"):
             said = ": ".join(filter(None, (condition.reason, condition.message)))
             return f"has failed: {counts}", said
-    complete = workload.condition("Complete")
-    if (complete and complete.status == "True") or status.get("completionTime"):
+    if job.condition("Complete", "True") or status.get("completionTime"):
         return f"is complete: {counts}", ""
-    suspended = workload.part("spec").get("suspend") is True
+    suspended = job.part("spec").get("suspend") is True
     return (f"is suspended: {counts}", "") if suspended else ("", "")
 
 
@@ -260,62 +250,55 @@ def _count(value: object, default: int) -> int:
     return value if type(value) is int and value >= 0 else default
 
 
-def read_owned(
-    snapshot: ClusterSnapshot, kind: WorkloadKind, name: str
-) -> WorkloadState | dict[str, str]:
-    """Return an object of any kind by its pods, else the kinds of similar ones by name.
+def read_owned(snapshot: ClusterSnapshot, kind: WorkloadKind, name: str) -> WorkloadState | None:
+    """Return an object of any kind by its pods, or an Event that denies them; None without any.
 
     The object itself is not read, since rights to other products' kinds are rare: a pod names its
     owner, and that its own. Raises FactUnavailable if pods cannot be listed.
     """
-    singular = kind.name.lower().partition(".")[0]
-    kinds = frozenset({singular, *_singulars(singular)})
-    rows = snapshot.pod_rows
-    find_owner = _owner_finder(snapshot, kinds, name)
-    owned = [(owner, row) for row in rows if (owner := find_owner(row))]
-    known = {
-        one.name: one.kind
-        for row in rows
-        for one in (row.owner, row.workload)
-        if one and one.kind.lower() in kinds
-    }
-
-    def is_denial(event: Json) -> bool:
-        kind = text_of(event, "involvedObject", "kind")
-        return kind.lower() in kinds and _DENIED in text_of(event, "message")
-
-    denial = ""
+    find_owner = _owner_finder(snapshot, kind, name)
+    owned = [(owner, row) for row in snapshot.pod_rows if (owner := find_owner(row))]
     if not owned:
+
+        def denied_kind(event: Json) -> str | None:
+            found = text_of(event, "involvedObject", "kind")
+            is_denial = _is_of(kind, found) and _DENIED in text_of(event, "message")
+            return found if is_denial else None
+
         fields = f"involvedObject.name={name},type=Warning"
-        events = partial(snapshot.newest_event, fields, is_denial)
-        denial = snapshot.attempt(events, "Events") or ""
-        if not denial:
-            return known
+        events = snapshot.attempt(partial(snapshot.newest_events, fields, denied_kind), "Events")
+        states = (
+            WorkloadState(kind=one, name=name, denial=why) for one, why in (events or {}).items()
+        )
+        return next(states, None)
     pods_of = [row for _, row in owned]
     newest = sorted(pods_of, key=lambda one: one.created_s or 0.0, reverse=True)[:MOST_READ]
     read = [snapshot.attempt(partial(snapshot.find_pod, one.name)) for one in newest]
     pods = [one for one in read if one]
     running = [one for one in pods if not one.ended]
     return WorkloadState(
-        kind=owned[0][0].kind if owned else known.get(name) or min(kinds, key=len),
+        kind=owned[0][0].kind,
         name=name,
         pods=tuple(running or pods),
         running=len(running) if len(owned) <= MOST_READ else len(owned),
-        denial=denial,
     )
 
 
-def _singulars(word: str) -> Iterator[str]:
-    """Yield possible singulars of a plural: `pytorchjobs`, `classes`, `policies`."""
-    for ending, one in (("s", ""), ("es", ""), ("ies", "y")):
-        if word.endswith(ending) and len(word) > len(ending) + 1:
-            yield word.removesuffix(ending) + one
+def owners_of_kind(snapshot: ClusterSnapshot, kind: WorkloadKind) -> dict[str, str]:
+    """Return the kinds of the objects that own pods and that a word may mean, by their names."""
+    owners = (one for row in snapshot.pod_rows for one in (row.owner, row.workload))
+    return {one.name: one.kind for one in owners if one and _is_of(kind, one.kind)}
+
+
+def _is_of(kind: WorkloadKind, found: str) -> bool:
+    """Return True if a word for a kind of another product, as `pytorchjobs`, means this kind."""
+    return WorkloadKind(found, "").is_called(kind.name.partition(".")[0])
 
 
 def _owner_finder(
-    snapshot: ClusterSnapshot, kinds: frozenset[str], name: str
+    snapshot: ClusterSnapshot, kind: WorkloadKind, name: str
 ) -> Callable[[ClusterPod], Workload | None]:
-    """Return a function that finds, by what it owns, an object of these kinds and this name.
+    """Return a function that finds, by what it owns, an object of this kind and name.
 
     Owners in between are read, each once and few in all, if they begin with the name, as nearly all
     do.
@@ -327,10 +310,10 @@ def _owner_finder(
         if owner is None or not owner.name.startswith(name) or not _VERSION.fullmatch(version):
             return None
         root = f"/apis/{version}" if "/" in version else f"/api/{version}"
-        kind = WorkloadKind(owner.kind, root)
-        path = snapshot.path(kind, owner.name)
+        above = WorkloadKind(owner.kind, root)
+        path = snapshot.path(above, owner.name)
         if path not in between and len(between) < MOST_BETWEEN:
-            raw = snapshot.attempt(partial(snapshot.find, kind, owner.name))
+            raw = snapshot.attempt(partial(snapshot.find, above, owner.name))
             between[path] = None if raw is None else read_row(raw)
         return between.get(path)
 
@@ -338,7 +321,7 @@ def _owner_finder(
         found: ClusterPod | None = row
         for _ in range(_DEEPEST):
             owners = (found.owner, found.workload) if found else ()
-            mine = [one for one in owners if one and one.kind.lower() in kinds]
+            mine = [one for one in owners if one and _is_of(kind, one.kind)]
             if mine or found is None:
                 return next((one for one in mine if one.name == name), None)
             found = read_owner(found)
