@@ -31,7 +31,7 @@ _HEADS: Final = ("WORKLOAD", "RUNS", "CAP", "PEAK", "MEDIAN", "STOPS", "ADVICE",
 _RIGHT: Final = frozenset({"RUNS", "CAP", "PEAK", "MEDIAN", "STOPS", "ADVICE"})
 _NOTHING: Final = "-"
 _LAST: Final = {Verdict.FITS: 1, Verdict.FILLS: 1, Verdict.FEW: 2}
-"""Which rows stand below those that advise something."""
+"""Order of rows below those that advise an amount."""
 
 
 @click.command("advise")

@@ -73,11 +73,11 @@ def _problem(problem: Problem, *, ascii_only: bool) -> Iterator[str]:
 
 def _nodes(nodes: Sequence[NodeFit]) -> Iterator[str]:
     """Yield the room on each node, those with most first; nodes without any, by the reason."""
-    room = [node for node in nodes if _draws_gpus(node)]
+    room = [node for node in nodes if node.code in _WITH_ROOM]
     room.sort(key=lambda one: (one.code is not None, -one.largest_bytes, one.name))
     without: dict[str, list[str]] = {}
     for node in nodes:
-        if not _draws_gpus(node):
+        if node.code not in _WITH_ROOM:
             without.setdefault(node.detail, []).append(node.name)
     rows = [(node.name, _gpus(node)) for node in room[:MOST_NODES]]
     if len(room) > MOST_NODES:
@@ -88,10 +88,6 @@ def _nodes(nodes: Sequence[NodeFit]) -> Iterator[str]:
     width = max((len(name) for name, _ in rows), default=0)
     for name, text in rows:
         yield f"{_INDENT}{name:<{width}}  {text}"
-
-
-def _draws_gpus(node: NodeFit) -> bool:
-    return node.code in _WITH_ROOM
 
 
 def _gpus(node: NodeFit) -> str:

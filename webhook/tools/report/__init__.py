@@ -1,1 +1,1 @@
-"""The command `report`: what would be denied and who would be stopped, if every rule enforced."""
+"""The command `report`: pods that would be denied or stopped if every rule enforced."""

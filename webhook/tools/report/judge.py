@@ -41,7 +41,7 @@ class RecreatedPod(NamedTuple):
     rule: str = ""
     """Only set if it is denied."""
     problems: tuple[Problem, ...] = ()
-    """Why it is denied: the first problem of each code."""
+    """Reasons of its denial: the first problem of each code."""
 
 
 class DeniedGroup(NamedTuple):
@@ -73,15 +73,15 @@ class OverCap(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutReport:
-    """Everything that a report says."""
+    """Content of a report."""
 
     policy: str
-    """Where it is from, and the first digits of its digest."""
+    """Its source, and the first digits of its digest."""
     counts: Counter[PodOutcome]
     exempt_namespaces: int
     """Number of exempt namespaces with pods."""
     why_usual: str
-    """Why namespaces are exempt by the chart's defaults; empty if the cluster itself says it."""
+    """Reason why the chart's defaults decide which namespaces are exempt; empty if they do not."""
     denied: Sequence[DeniedGroup]
     denied_workloads: Sequence[WorkloadState]
     """Workloads whose pods vramwarden denies now."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote
 
-from webhook.adapters.kube.client import KubeError
+from webhook.adapters.kube.client import KubeError, joined
 from webhook.core.pod.fields import part, text_of
-from webhook.names import ENFORCER_CONTAINER
+from webhook.names import ENFORCER_CONTAINER, NODE_GPU_LABEL
 from webhook.tools.snapshot.facts import ClusterFacts, asking, fact
 from webhook.tools.snapshot.kinds import EVENT, POD
 from webhook.tools.snapshot.node import ClusterNode
 from webhook.tools.snapshot.objects import FactUnavailable
 from webhook.tools.snapshot.pod import ClusterPod
-from webhook.tools.snapshot.reading import read_gpu_nodes, read_pods, read_shared_nodes
+from webhook.tools.snapshot.reading import read_gpu_nodes, read_pods
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,6 +32,9 @@ MOST_LOG_BYTES: Final = 2**20
 """Maximum size of a log that is read."""
 MOST_LOG_LINES: Final = 500
 """Maximum number of log lines that are read, the newest; as many of the previous container."""
+_OF_NODES: Final = (
+    *("name", "labels", "taints", "unschedulable", "vram_bytes", "said", "enforcement", "closed"),
+)
 _IN_ALL: Final = " in all namespaces; name one of yours with -n"
 
 
@@ -62,7 +65,13 @@ class ClusterSnapshot(ClusterFacts):
     @fact("list nodes")
     def shared_nodes(self) -> dict[str, ClusterNode]:
         """Nodes whose GPUs are shared, by name."""
-        return {one.name: one for one in read_shared_nodes(self.kube)}
+
+        def keep(raw: Json) -> ClusterNode:
+            return ClusterNode(raw).keep(*_OF_NODES)
+
+        shared = f"{NODE_GPU_LABEL}=true"
+        nodes, _ = self.kube.list_all(joined("nodes"), keep, labelSelector=shared)
+        return {one.name: one for one in nodes}
 
     def node(self, name: str) -> ClusterNode:
         """Return one node; raises FactUnavailable."""

@@ -13,7 +13,7 @@ from webhook.adapters.kube.client import Kube, KubeError, joined
 from webhook.core.kinds.nodes import NodeFigures, read_gpu_node
 from webhook.core.pod.fields import as_object
 from webhook.core.words import exactly, named
-from webhook.names import GPU_NODES_PATH, MANAGED_LABEL, NODE_GPU_LABEL
+from webhook.names import GPU_NODES_PATH, MANAGED_LABEL
 from webhook.options import NoCluster
 from webhook.tools.render.progress import Progress
 from webhook.tools.snapshot.objects import FactUnavailable
@@ -22,7 +22,7 @@ from webhook.tools.snapshot.pod import ClusterPod
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from webhook.tools.snapshot.node import ClusterNode
+    from webhook.tools.snapshot.cluster import ClusterSnapshot
 
     Json = dict[str, Any]
 
@@ -31,10 +31,6 @@ _NO_NODE: Final = "<none>"
 NOT_ENDED: Final = "status.phase!=Succeeded,status.phase!=Failed"
 """Pods that ended hold nothing."""
 
-_OF_NODES: Final = (
-    *("name", "labels", "taints", "unschedulable", "vram_bytes", "said", "enforcement"),
-    "closed",
-)
 _OF_PODS: Final = (
     *("uid", "namespace", "name", "status", "node", "created_s", "gpus", "asked_bytes"),
     *("owner_uid", "gpu_count", "waits", "unscheduled", "managed", "workload"),
@@ -112,25 +108,12 @@ def cluster_progress() -> str:
     return "reading the cluster" + (f": {Kube.listed:,} objects" if Kube.listed else "")
 
 
-def read_shared_nodes(kube: Kube) -> list[ClusterNode]:
-    """Return the nodes that advertise VRAM; raises KubeError."""
-    from webhook.tools.snapshot.node import ClusterNode  # noqa: PLC0415 - few need what it loads
+def why_no_figures_yet(snapshot: ClusterSnapshot) -> str:
+    """Return why no node has figures, as far as nodes may be read."""
+    from webhook.tools.snapshot.node import SAID  # noqa: PLC0415 - few need what it loads
 
-    def keep(raw: Json) -> ClusterNode:
-        return ClusterNode(raw).keep(*_OF_NODES)
-
-    return kube.list_all(joined("nodes"), keep, labelSelector=f"{NODE_GPU_LABEL}=true")[0]
-
-
-def why_no_figures_yet(kube: Kube) -> str:
-    """Return why no node has figures, as far as nodes may be read; never raises KubeError."""
-    from webhook.tools.snapshot.node import SAID  # noqa: PLC0415 - as above
-
-    nodes, or_said = [], ""
-    try:
-        nodes = read_shared_nodes(kube)
-    except KubeError:
-        or_said = f" There is none where amounts are {SAID}."
+    nodes = snapshot.attempt(lambda: [*snapshot.shared_nodes.values()])
+    or_said = "" if nodes is not None else f" There is none where amounts are {SAID}."
     if nodes and all(one.said for one in nodes):
         has = named([f"{one.name} {exactly(one.vram_bytes)}" for one in nodes])
         return f"no figures of GPUs: amounts are {SAID}: {has}"

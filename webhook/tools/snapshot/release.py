@@ -47,7 +47,7 @@ _PATTERN: Final = re.compile(r"""!request\.namespace\.matches\('\^\(([a-z0-9.*|-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """Namespaces for whose pods the API server calls the webhook."""
+    """Namespaces about which the API server calls the webhook."""
 
     names: tuple[str, ...] = ()
     """Exempt names; `*` is any text."""

@@ -47,7 +47,7 @@ def read_report(kube: Kube, wanted: Wanted) -> TopReport:
     pods: Sequence[ClusterPod] | None = snapshot.attempt(lambda: snapshot.pods, "no pods")
     missing = [f"{what}: {why}" for what, why in snapshot.left_out.items()]
     if nodes == ():
-        missing.append(why_no_figures_yet(kube))
+        missing.append(why_no_figures_yet(snapshot))
     if pods == () and is_missing(kube, wanted.namespace):
         missing.append(f"no pods: there is no namespace {wanted.namespace}; name one with -n")
     if wanted.node:
