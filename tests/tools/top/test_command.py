@@ -61,11 +61,13 @@ def first_words(text):
 
 
 def test_nodes_and_then_the_pods_of_the_namespace(top, cluster):
+    cluster.add(a_pod("shell", uid="rogue", node="n2"))
     code, out, err = top("-n", "team-a", "--ascii")
     assert (code, err) == (0, "")
     assert out.startswith("3 nodes, 6 GPUs, 360Gi usable: 283Gi promised (78%), 190Gi used (52%);")
     assert "n2      0  A10             ###########======.......      16Gi   9.8Gi   6Gi" in out
     assert "llama-0       n1    0    16Gi  ####......     6Gi  6.1Gi  running" in out
+    assert "! n2 GPU 1: 3.1Gi are held by pod team-a/shell, which has no cap" in out
     # The last: of n2, on which somebody holds what nobody promised.
     assert [one.path for one in cluster.asked] == [GPU_NODES_PATH, TEAM_A, TEAM_A]
 

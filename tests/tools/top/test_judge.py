@@ -25,7 +25,6 @@ from tests.support.clusters import (
     team_pods,
 )
 from webhook.core.kinds.nodes import GpuFigures, PodFigures
-from webhook.tools.problems.problem import Code
 from webhook.tools.top.json_report import as_json
 from webhook.tools.top.judge import Order, PodPhase, join, ordered, sums_of
 from webhook.tools.top.texts import state as state_of
@@ -289,28 +288,6 @@ def test_what_is_promised_too_much_is_said_though_it_is_little():
     assert problem.message == "51201Mi are promised of 50Gi usable"
 
 
-def test_the_gravest_problems_come_first():
-    over, lost = a_gpu(50, held("u", 60, 1, 1)), a_gpu(50, used=1, healthy=False)
-    rogue = a_gpu(50, used=9, unmanaged={"uid-x": 3, "": 2, "named": 1, "small": 0.2})
-    nodes = [a_node("n10", over, lost, rogue), a_node("n2", a_gpu(50), age_s=181)]
-    pods = [
-        a_listed_pod("named", "team-a", "shell", status="Running", node="n10", managed=False),
-        a_listed_pod("v", "team-a", "p", status="Running", node="n7"),
-    ]
-    report = join([one.figures for one in nodes], pods, NOW_S)
-    nameless = "a pod without a cap (uid uid-x, none that you can list here)"
-    unreported = "1 of these pods is bound to it, and no sentry reports of it"
-    assert [(one.code, one.subject.name, one.message) for one in report.problems] == [
-        (Code.OVERCOMMITTED, "n10/0", "60Gi are promised of 50Gi usable"),
-        (Code.UNMANAGED_MEMORY, "n10/2", f"3Gi are held by {nameless}"),
-        (Code.UNMANAGED_MEMORY, "n10/2", "2Gi are held by processes of no pod"),
-        (Code.UNMANAGED_MEMORY, "n10/2", "1Gi are held by pod team-a/shell, which has no cap"),
-        (Code.GPU_UNHEALTHY, "n10/1", "is lost or unhealthy; nothing new is placed on it"),
-        (Code.NO_FIGURES, "n7", unreported),
-        (Code.STALE_FIGURES, "n2", "figures are 3m old; does its sentry run?"),
-    ]
-
-
 @pytest.mark.parametrize(("age_s", "stale"), [(-60, 0), (0, 0), (180, 0), (181, 1)])
 def test_figures_are_old_after_three_minutes_and_no_sooner(age_s, stale):
     report = joined([a_node("n1", a_gpu(1), age_s=age_s)])
@@ -329,18 +306,6 @@ def test_a_pod_that_no_figures_name_has_the_gpus_of_its_annotation():
         {"uuid": "GPU-n1-1", "index": 1, "capBytes": GIB},
         {"uuid": "GPU-x", "capBytes": GIB},
     ]
-
-
-def test_workloads_are_sums_of_their_pods():
-    gpu = a_gpu(50, held("a", 8, 3, 4), held("b", 8, 5, 7, 2))
-    of_llama = {"memory": "8Gi", "owner": "Deployment/llama"}
-    pods = [a_pod("a", node="n1", **of_llama), a_pod("b", node="n1", **of_llama)]
-    pods += [a_pod("c", **of_llama), a_pod("alone", "8Gi")]
-    llama, alone = joined([a_node("n1", gpu)], pods).workloads
-    assert (alone.kind, alone.name, alone.pods, alone.used_bytes) == ("Pod", "alone", 1, None)
-    assert (llama.pods, llama.running, llama.waiting) == (3, 2, 1)
-    assert (llama.cap_bytes, llama.promised_bytes) == (8 * GIB, 16 * GIB)
-    assert (llama.used_bytes, llama.peak_bytes, llama.stops) == (8 * GIB, 7 * GIB, 2)
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ from webhook.core.enforcement.termination_message import TerminationMessage, in_
 from webhook.core.kinds.workloads import Workload
 from webhook.tools.render.output import clean, cut
 from webhook.tools.top.bars import ASCII, UNICODE, cap_bar, gpu_bar
-from webhook.tools.top.judge import Order, join, ordered, sums_of
+from webhook.tools.top.judge import join, sums_of
 from webhook.tools.top.terminal import Terminal, as_lines
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -101,6 +101,11 @@ def over_its_cap():
     return seen([a_node("n1", gpu)], [a_pod(name, "20Gi", node="n1") for name in ("over", "near")])
 
 
+def narrow():
+    fails = {"uid": "llama", "node": "n1", "gpus": "GPU-n1-0", "status": "CrashLoopBackOff"}
+    return seen(team_nodes()[:1], [a_pod("llama-7c9f-x2kq4", "16Gi", **fails)])
+
+
 def troubled():
     def one(number):
         gpu = a_gpu(79, used=9, unmanaged={f"uid-{number}": 3})
@@ -112,21 +117,17 @@ def troubled():
 CASES = {
     "beside-the-plugin": (beside_the_plugin(), Terminal(width=100), ("nodes",)),
     "file": (team_a(), Terminal(), ("nodes", "pods")),
-    "terminal-60": (team_a(), Terminal(width=60), ("nodes", "pods")),
+    "narrow": (narrow(), Terminal(width=60), ("nodes", "pods")),
     "ascii": (team_a(), Terminal(width=100, unicode=False), ALL),
     "wide": (team_a(), Terminal(wide=True), ("nodes", "pods")),
-    "held-100": (seen(held_nodes(), held_pods()), Terminal(width=100), ("pods",)),
     "held-wide": (seen(held_nodes(), held_pods()), Terminal(wide=True), ("nodes", "pods")),
     "colour": (team_a(), Terminal(width=120, colour=True), ALL),
     "over-its-cap": (over_its_cap(), Terminal(width=80, colour=True), ("pods",)),
-    "idle-first": (ordered(team_a(), Order.IDLE), Terminal(width=110), ("nodes", "pods")),
     "long-names-80": (long_names(), Terminal(width=80), ("nodes", "pods")),
-    "long-names-file": (long_names(), Terminal(), ("nodes", "pods")),
     "nothing-known": (nothing_known(), Terminal(width=100), ("nodes", "pods")),
     "without-figures": (without_figures(), Terminal(width=100), ("nodes", "pods")),
     "waits-at-length": (waits_at_length(), Terminal(width=80), ("pods",)),
     "many-troubles": (troubled(), Terminal(width=100), ("nodes",)),
-    "many-gpus": (seen(many_nodes(6)), Terminal(width=120), ("nodes",)),
     "many-gpus-80": (seen(many_nodes(6)), Terminal(width=80), ("nodes",)),
     "screen": (team_a(), Terminal(width=100, height=14), ("nodes", "pods")),
     "plugin": (team_a(), Terminal(width=100, command="kubectl vramwarden"), ("pods",)),
