@@ -36,13 +36,26 @@ def run(*arguments):
     return runner().invoke(main, ["advise", *arguments])
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments"), [("one.txt", []), ("all.txt", ["-A"]), ("one.json", ["-o", "json"])]
-)
+@pytest.mark.parametrize(("name", "arguments"), [("one.txt", []), ("all.txt", ["-A"])])
 def test_what_is_drawn(api, name, arguments):
     ended = run(*arguments)
     assert (ended.exit_code, ended.stderr) == (0, "")
     assert_recorded(DRAWN / name, ended.output)
+
+
+def test_programs_read_the_same(api):
+    report = json.loads(run("-o", "json").output)
+    llama, rag, *others = report.pop("workloads")
+    assert report == {"apiVersion": "vramwarden.io/v1alpha1", "kind": "AdviceReport"}
+    assert llama == {
+        "namespace": "team-a", "kind": "Deployment", "name": "llama", "runs": 20,
+        "asksBytes": 16 * GIB, "peakBytes": 6246 * MIB, "medianBytes": 6041 * MIB, "stops": 0,
+        "adviceBytes": 7424 * MIB, "verdict": "less",
+        "why": "largest peak + 15 %; saves 8.75Gi a pod",
+    }  # fmt: skip
+    assert (rag["verdict"], rag.keys() ^ llama.keys()) == ("denied", {"adviceBytes"})
+    assert [one["name"] for one in others] == ["embed", "vllm", "silent", "tiny"]
+    assert not {"peakBytes", "medianBytes"} & others[2].keys()
 
 
 def test_what_no_gpu_of_the_cluster_has_is_not_advised(api):

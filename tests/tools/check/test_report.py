@@ -20,11 +20,12 @@ from webhook.tools.check.table import FENCE, Check, CheckOutcome, run, verdict
 from webhook.tools.check.table import WEBHOOK as OF_WEBHOOK
 from webhook.tools.problems.installation import expiry
 from webhook.tools.problems.problem import Code, Problem, Severity
+from webhook.tools.render.output import printable
 from webhook.tools.snapshot.installation import Installation
 from webhook.tools.snapshot.objects import FactUnavailable, NotObservable
 
 VERSION = "1.2.3"
-RECORDED = Path(__file__).parent / "recorded"
+RECORDED = Path(__file__).parent / "recorded" / "troubled.txt"
 UNTRUSTED = (
     'Internal error occurred: failed calling webhook "mutate.vramwarden.io": failed to call '
     "webhook: tls: failed to verify certificate: x509: certificate signed by unknown authority"
@@ -58,19 +59,26 @@ def test_reports_are_as_recorded():
     )
     assert "\x1b" not in text
     assert plain == IN_ASCII.sub(lambda mark: ASCII[mark[0]], text)
-    assert_recorded(RECORDED / "troubled.txt", without_digest(text))
+    assert_recorded(RECORDED, re.sub(r"digest \w{12}", "digest 0123456789ab", text))
     report = json.loads(as_json(found, facts))
-    checks = report["checks"]
-    assert [one["id"] for one in checks] == [one.check.id for one in found]
-    ok = [one for one in checks if one["result"] == "ok"]
-    assert [one["detail"] for one in ok if f"✓ {one['detail']}\n" not in text] == []
-    report["checks"] = [one for one in checks if one not in ok[1:]]
-    written = json.dumps(report, indent=2) + "\n"
-    assert_recorded(RECORDED / "troubled.json", without_digest(written))
-
-
-def without_digest(text):
-    return re.sub(r"digest \w{12}", "digest 0123456789ab", text)
+    checks = {one.pop("id"): one for one in report.pop("checks")}
+    assert report == {
+        "apiVersion": "vramwarden.io/v1alpha1", "kind": "CheckReport", "mode": "installed",
+        "command": VERSION, "server": {"url": "http://in-memory", "version": "v1.36.2"},
+        "namespace": "vramwarden-system", "passed": False, "verdict": "failed",
+        "summary": {"ok": 16, "warning": 3, "failed": 3, "notLookedAt": 3},
+    }  # fmt: skip
+    assert [*checks] == [one.check.id for one in found]
+    n2, *others = checks["sharing"].pop("problems")
+    assert (n2.pop("code"), n2.pop("severity")) == ("NotShared", "warning")
+    assert n2.pop("subject") == {"kind": "Node", "name": "n2"}
+    assert [one["subject"]["name"] for one in others] == [f"n{n}" for n in range(3, 8)]
+    of_nodes = {"group": "nodes with GPUs", "claim": "their GPUs are shared", "detail": ""}
+    assert checks.pop("sharing") == of_nodes | {"result": "warning"}
+    problems = [n2, *(problem for one in checks.values() for problem in one["problems"])]
+    details = [one["detail"] for one in checks.values()]
+    said = [*details, *(printable(one[key]) for one in problems for key in ("message", "fix"))]
+    assert [one for one in said if one not in text] == []
 
 
 ASCII = {"✓": "[ok]", "!": "[!]", "✗": "[x]", "-": "[-]", "?": "[?]", "    →": "    ->"}
