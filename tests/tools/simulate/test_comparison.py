@@ -125,47 +125,16 @@ def comparison_given(text):
     return Given(names, int(count or 0), 0 if mib == "whole" else int(mib[:-2]) * MIB)
 
 
-def test_pods_with_slices_are_counted_apart():
-    nodes = [a_node("single"), a_node("mixed", 1000)]
-    pods = [
-        a_pod("a", "single"),
-        a_pod("b", "mixed"),
-        a_pod("c", "mixed", form=RequestForm.SLICE),
-        a_pod("d", "single", mib=5),
-    ]
-    found = compare(nodes, pods)
-    assert (found.sliced, found.pods, total(found).held) == (["team/a", "team/c", "team/d"], 1, 1)
-
-
-def test_pods_that_would_not_fit_are_named_with_their_need():
-    nodes = [a_node("n1", 1000, zone="a")]
-    here, away = (("zone", "a"),), (("zone", "b"),)
-    pods = [
-        a_pod("away", mib=10, selector=away),
-        a_pod("here", mib=10, selector=here),
-        a_pod("huge", mib=2000),
-        a_pod("many", mib=10, gpus=2),
-    ]
-    assert compare(nodes, pods).blocked == [
-        (pods[0], Need(10 * MIB)),
-        (pods[2], Need(2000 * MIB)),
-        (pods[3], Need(10 * MIB, 2)),
-    ]
-
-
-def test_a_gpu_that_a_pod_keeps_whole_has_no_shares():
-    pods = [a_pod("a"), a_pod("b", "", mib=10)]
-    assert compare([a_node("n1", 1000)], pods).blocked == [(pods[1], Need(10 * MIB))]
-
-
-def test_a_part_is_one_of_the_usable_memory_if_the_total_is_unknown():
-    pods = [a_pod(name, part=Fraction(1, 2)) for name in "ab"]
-    assert compare([a_node("n1", 1000)], pods).blocked == []
-
-
-def test_pods_come_in_the_order_of_their_creation():
-    pods = [a_pod("a-late", mib=800, created_s=2.0), a_pod("b-early", mib=300, created_s=1.0)]
-    assert compare([a_node("n1", 1000)], pods).blocked == [(pods[0], Need(800 * MIB))]
+@pytest.mark.parametrize(
+    ("pods", "blocked"),
+    [
+        ([a_pod("a"), a_pod("b", "", mib=10)], ["team/b"]),  # a GPU that is kept whole
+        ([a_pod(name, part=Fraction(1, 2)) for name in "ab"], []),  # of the usable memory
+        ([a_pod("a", mib=800, created_s=2.0), a_pod("b", mib=300, created_s=1.0)], ["team/a"]),
+    ],
+)
+def test_pods_that_would_not_fit_are_named(pods, blocked):
+    assert [pod.path for pod, _ in compare([a_node("n1", 1000)], pods).blocked] == blocked
 
 
 def test_products_add_up_their_nodes():
@@ -173,10 +142,7 @@ def test_products_add_up_their_nodes():
     pods = [a_pod("a", gpus=2), a_pod("b", "n2", mib=10)]
     product = nodes[0].gpus[0].product
     assert compare(nodes, pods).products == {product: GpuCounts(2, 3, 3, 3)}
-
-
-def test_a_cluster_without_pods_needs_nothing():
-    assert total(compare([a_node("n1", 1000)], [])) == GpuCounts(1, 1, 0, 0)
+    assert compare(nodes, []).products == {product: GpuCounts(2, 3, 0, 0)}
     assert total(compare([], [])) == GpuCounts()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import partial
 
 import pytest
 
@@ -12,89 +13,18 @@ from webhook.tools.simulate.judge.gpu_requests import GpuRequest, RequestForm, r
 
 GIB = 2**30
 GPU, PERCENT = "nvidia.com/gpu", "nvidia.com/gpumem-percentage"
-VOLCANO = "volcano.sh/vgpu"
+VOLCANO, GPUSHARE = "volcano.sh/vgpu", "aliyun.com/gpu-mem"
+OURS = {"vramwarden.io/gpu-memory": "8Gi"}
+OURS_ON_TWO = OURS | {"vramwarden.io/gpu-count": "2", "vramwarden.io/gpu": "GPU-1,GPU-2"}
+IN_MIB = {GPU: "1", "nvidia.com/gpumem": "1024"}
+TWO_GROUPS = {"runai-gpu-group/a": "a", "runai-gpu-group/b": "b", "app": "c"}
+
+whole_gpus = partial(GpuRequest, RequestForm.WHOLE)
+share = partial(GpuRequest, RequestForm.SHARE)
 
 
-@pytest.mark.parametrize(
-    ("pod", "wanted"),
-    [
-        (a_pod("p"), None),
-        (a_pod("p", **{GPU: 0}), None),
-        (a_pod("p", **{"amd.com/gpu": 1}), None),
-        (whole("p", gpus=2), GpuRequest(RequestForm.WHOLE, 2)),
-        (a_pod("p", **{"nvidia.com/gpu.shared": 3}), GpuRequest(RequestForm.REPLICA, 3)),
-        (a_pod("p", **{"nvidia.com/mig-1g.10gb": 2}), GpuRequest(RequestForm.SLICE, 2)),
-        (hami("p", memory=3000), GpuRequest(RequestForm.SHARE, 1, 3000 * MIB)),
-        (
-            hami("p", cards="GPU-7"),
-            GpuRequest(RequestForm.SHARE, 1, 4096 * MIB, cards=frozenset({"GPU-7"})),
-        ),
-        (a_pod("p", **{"nvidia.com/gpumem": 3000}), GpuRequest(RequestForm.SHARE, 1, 3000 * MIB)),
-        (
-            a_pod("p", **{GPU: 2, PERCENT: 30}),
-            GpuRequest(RequestForm.SHARE, 2, part=Fraction(3, 10)),
-        ),
-        (a_pod("p", **{GPU: 1, PERCENT: 300}), GpuRequest(RequestForm.SHARE, 1, part=Fraction(1))),
-        (a_pod("p", **{GPU: 1, "nvidia.com/gpucores": 30}), GpuRequest(RequestForm.WHOLE, 1)),
-        (
-            a_pod("p", **{f"{VOLCANO}-number": 2, f"{VOLCANO}-memory": 1024}),
-            GpuRequest(RequestForm.SHARE, 2, GIB),
-        ),
-        (
-            a_pod("p", **{f"{VOLCANO}-number": 1}),
-            GpuRequest(RequestForm.SHARE, 1, part=Fraction(1)),
-        ),
-        (
-            kai("p", **{"gpu-fraction": "0.5"}),
-            GpuRequest(RequestForm.SHARE, 1, part=Fraction(1, 2)),
-        ),
-        (kai("p", **{"gpu-fraction": "7"}), GpuRequest(RequestForm.SHARE, 1, part=Fraction(1))),
-        (kai("p", **{"gpu-memory": "2048"}), GpuRequest(RequestForm.SHARE, 1, 2 * GIB)),
-        (
-            kai("p", **{"gpu-memory": "2048", "gpu-fraction-num-devices": "2"}),
-            GpuRequest(RequestForm.SHARE, 2, 2 * GIB),
-        ),
-        (
-            kai("p", group="g", **{"gpu-memory": "1024"}),
-            GpuRequest(RequestForm.SHARE, 1, GIB, cards=frozenset({"g"})),
-        ),
-        (
-            a_pod(
-                "p",
-                annotations={"gpu-fraction": "0.5"},
-                labels={"runai-gpu-group/a": "a", "runai-gpu-group/b": "b", "app": "c"},
-            ),
-            GpuRequest(RequestForm.SHARE, 1, part=Fraction(1, 2), cards=frozenset({"a", "b"})),
-        ),
-        (kai("p", **{"gpu-memory": "8Gi"}), None),  # KAI reads plain numbers
-        (a_pod("p", **{"aliyun.com/gpu-mem": 3}), GpuRequest(RequestForm.SHARE, 1, 3 * GIB)),
-        (
-            a_pod("p", **{"aliyun.com/gpu-mem": "2k"}),
-            GpuRequest(RequestForm.SHARE, 1, 2000 * 2**20),
-        ),
-        (
-            a_pod("p", annotations={"ALIYUN_COM_GPU_MEM_IDX": "1"}, **{"aliyun.com/gpu-mem": 3}),
-            GpuRequest(RequestForm.SHARE, 1, 3 * GIB, cards=frozenset({"1"})),
-        ),
-        (
-            a_pod("p", annotations={"vramwarden.io/gpu-memory": "8Gi"}),
-            GpuRequest(RequestForm.SHARE, 1, 8 * GIB),
-        ),
-        (
-            a_pod(
-                "p",
-                annotations={
-                    "vramwarden.io/gpu-memory": "8Gi",
-                    "vramwarden.io/gpu-count": "2",
-                    "vramwarden.io/gpu": "GPU-1,GPU-2",
-                },
-            ),
-            GpuRequest(RequestForm.SHARE, 2, 8 * GIB, cards=frozenset({"GPU-1", "GPU-2"})),
-        ),
-    ],
-)
-def test_a_wantedis_read(pod, wanted):
-    assert read_request(pod) == wanted
+def on(*cards):
+    return {"cards": frozenset(cards)}
 
 
 def containers(*limits, init=()):
@@ -107,28 +37,58 @@ def containers(*limits, init=()):
     return pod
 
 
-def test_containers_add_up_and_init_containers_do_not():
-    assert read_request(containers({GPU: "1"}, {GPU: "2"}, init=[{GPU: "2"}])) == GpuRequest(
-        RequestForm.WHOLE, 3
-    )
-    assert read_request(containers({GPU: "1"}, init=[{GPU: "2"}])) == GpuRequest(
-        RequestForm.WHOLE, 2
-    )
-
-
-def test_containers_of_hami_share_a_gpu_and_one_without_an_amount_takes_all_of_it():
-    two = containers({GPU: "1", PERCENT: "30"}, {GPU: "1", "nvidia.com/gpumem": "1024"})
-    assert read_request(two) == GpuRequest(RequestForm.SHARE, 1, GIB, Fraction(3, 10))
-    most = containers({GPU: "1", PERCENT: "60"}, {GPU: "1", PERCENT: "60"})
-    assert read_request(most) == GpuRequest(RequestForm.SHARE, 1, part=Fraction(1))
-    greedy = containers({GPU: "1"}, {GPU: "1", "nvidia.com/gpumem": "1024"})
-    assert read_request(greedy) == GpuRequest(RequestForm.SHARE, 1, GIB, Fraction(1))
+@pytest.mark.parametrize(
+    ("pod", "wanted"),
+    [
+        (a_pod("p"), None),
+        (a_pod("p", **{GPU: 0}), None),
+        (a_pod("p", **{"amd.com/gpu": 1}), None),
+        (whole("p", gpus=2), whole_gpus(2)),
+        (a_pod("p", **{"nvidia.com/gpu.shared": 3}), GpuRequest(RequestForm.REPLICA, 3)),
+        (a_pod("p", **{"nvidia.com/mig-1g.10gb": 2}), GpuRequest(RequestForm.SLICE, 2)),
+        (hami("p", memory=3000), share(1, 3000 * MIB)),
+        (hami("p", cards="GPU-7"), share(1, 4096 * MIB, **on("GPU-7"))),
+        (a_pod("p", **{"nvidia.com/gpumem": 3000}), share(1, 3000 * MIB)),
+        (a_pod("p", **{GPU: 2, PERCENT: 30}), share(2, part=Fraction(3, 10))),
+        (a_pod("p", **{GPU: 1, PERCENT: 300}), share(1, part=Fraction(1))),
+        (a_pod("p", **{GPU: 1, "nvidia.com/gpucores": 30}), whole_gpus(1)),
+        (a_pod("p", **{f"{VOLCANO}-number": 2, f"{VOLCANO}-memory": 1024}), share(2, GIB)),
+        (a_pod("p", **{f"{VOLCANO}-number": 1}), share(1, part=Fraction(1))),
+        (kai("p", **{"gpu-fraction": "0.5"}), share(1, part=Fraction(1, 2))),
+        (kai("p", **{"gpu-fraction": "7"}), share(1, part=Fraction(1))),
+        (kai("p", **{"gpu-memory": "2048"}), share(1, 2 * GIB)),
+        (kai("p", **{"gpu-memory": "2048", "gpu-fraction-num-devices": "2"}), share(2, 2 * GIB)),
+        (kai("p", group="g", **{"gpu-memory": "1024"}), share(1, GIB, **on("g"))),
+        (
+            a_pod("p", annotations={"gpu-fraction": "0.5"}, labels=TWO_GROUPS),
+            share(1, part=Fraction(1, 2), **on("a", "b")),
+        ),
+        (kai("p", **{"gpu-memory": "8Gi"}), None),  # KAI reads plain numbers
+        (a_pod("p", **{GPUSHARE: 3}), share(1, 3 * GIB)),
+        (a_pod("p", **{GPUSHARE: "2k"}), share(1, 2000 * 2**20)),
+        (
+            a_pod("p", annotations={"ALIYUN_COM_GPU_MEM_IDX": "1"}, **{GPUSHARE: 3}),
+            share(1, 3 * GIB, **on("1")),
+        ),
+        (a_pod("p", annotations=OURS), share(1, 8 * GIB)),
+        (a_pod("p", annotations=OURS_ON_TWO), share(2, 8 * GIB, **on("GPU-1", "GPU-2"))),
+        # Containers add up, and init containers do not.
+        (containers({GPU: "1"}, {GPU: "2"}, init=[{GPU: "2"}]), whole_gpus(3)),
+        (containers({GPU: "1"}, init=[{GPU: "2"}]), whole_gpus(2)),
+        # Containers of HAMi share a GPU, and one without an amount takes all of it.
+        (containers({GPU: "1", PERCENT: "30"}, IN_MIB), share(1, GIB, Fraction(3, 10))),
+        (containers(*[{GPU: "1", PERCENT: "60"}] * 2), share(1, part=Fraction(1))),
+        (containers({GPU: "1"}, IN_MIB), share(1, GIB, Fraction(1))),
+    ],
+)
+def test_a_request_is_read(pod, wanted):
+    assert read_request(pod) == wanted
 
 
 def test_requests_count_where_there_is_no_limit():
     pod = containers({})
     pod["spec"]["containers"][0]["resources"] = {"requests": {GPU: "1"}}
-    assert read_request(pod) == GpuRequest(RequestForm.WHOLE, 1)
+    assert read_request(pod) == whole_gpus(1)
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,9 @@ MIXED = {
     "nvidia.com/mig.strategy": "mixed",
     "nvidia.com/mig.capable": "true",
 }
+ONE_OF_1GI = {f"{GPU}.count": "1", f"{GPU}.memory": "1024"}
 FOUR = {f"{GPU}.count": "4", f"{GPU}.memory": "1024"}
+UNKNOWN = a_node("n", **{GPU: 2})
 SLICES = {"nvidia.com/mig-1g.5gb": 7}
 
 
@@ -54,6 +56,7 @@ def found_on(raw, *given_memory):
         (a_node("n", {f"{GPU}.memory": "1024"}, **{GPU: 1}), [1], 1),
         (a_node("n", **{f"{GPU}.shared": 2}), [0, 0], 1),
         (a_node("n", None, registered(ONE, {**ONE, "devmem": 1024}), **{GPU: 20}), [24, 1], 1),
+        (a_node("n", ONE_OF_1GI, registered(ONE)), [1], 1),  # HAMi's figures may be scaled
         (a_node("n", None, {REGISTER: LINES}), [1, 2], 1),
         (a_node("n", None, {REGISTER: "GPU-1,7,1024,100,A100,0,true,0,mig:"}), [], 1),
         (a_node("n", None, {REGISTER: "[{"}, **{GPU: 1}), [0], 1),
@@ -86,12 +89,6 @@ def test_the_gpus_of_a_node_are_read(node, gib, replicas):
 )
 def test_a_node_without_gpus_is_none(node):
     assert found_on(node) is None
-
-
-def test_labels_count_before_hami_whose_figures_may_be_scaled():
-    node = gfd_node("n", 1, "1024", "T4")
-    node["metadata"]["annotations"] = registered(ONE)
-    assert found_on(node) == ([1], 1)
 
 
 def test_a_node_has_a_bounded_number_of_gpus():
@@ -129,23 +126,19 @@ def test_the_error_says_what_is_wrong_with_a_given_amount(text, error):
 
 
 @pytest.mark.parametrize(
-    ("options", "gib"),
+    ("node", "options", "gib"),
     [
-        (["24Gi"], [24, 24]),
-        (["n=80Gi", "24Gi"], [80, 80]),
-        (["24Gi", "n=80Gi"], [24, 24]),  # the first that applies
-        (["n=3x80Gi"], [80, 80, 80]),
-        (["other=80Gi"], [0, 0]),
+        (UNKNOWN, ["24Gi"], [24, 24]),
+        (UNKNOWN, ["n=80Gi", "24Gi"], [80, 80]),
+        (UNKNOWN, ["24Gi", "n=80Gi"], [24, 24]),  # the first that applies
+        (UNKNOWN, ["n=3x80Gi"], [80, 80, 80]),
+        (UNKNOWN, ["other=80Gi"], [0, 0]),
+        (a_node("n", ONE_OF_1GI), ["80Gi"], [1]),
+        (a_node("n", ONE_OF_1GI), ["n=80Gi"], [80]),  # counts before what is reported
     ],
 )
-def test_memory_is_given_to_nodes_that_report_none(options, gib):
-    assert found_on(a_node("n", **{GPU: 2}), *map(read_given, options)) == (gib, 1)
-
-
-def test_memory_given_by_name_counts_before_reported_memory():
-    node = gfd_node("n", 1, "1024")
-    assert found_on(node, read_given("80Gi")) == ([1], 1)
-    assert found_on(node, read_given("n=80Gi")) == ([80], 1)
+def test_memory_is_given_to_nodes(node, options, gib):
+    assert found_on(node, *map(read_given, options)) == (gib, 1)
 
 
 @pytest.mark.parametrize(
