@@ -8,6 +8,7 @@ import uuid
 import pytest
 
 from tests.support.control_planes import ControlPlane, find_binary
+from tests.support.gpu_nodes import READABLE_BY_ALL, may_view
 from tests.support.our_server import OurServer, Team, serving
 from tests.support.webhook_configurations import installed
 
@@ -54,6 +55,22 @@ def make_namespace(control_plane):
 def namespace(make_namespace, request):
     """Name a fresh namespace; its labels may come by an indirect parameter."""
     return make_namespace(getattr(request, "param", None))
+
+
+@pytest.fixture
+def viewer(control_plane, namespace, tmp_path):
+    """Return the kubeconfig of a user who has only the built-in `view`, in a namespace."""
+    control_plane.api.apply(may_view("ann", namespace))
+    return control_plane.kubeconfig_of(tmp_path, "ann", "people", namespace=namespace)
+
+
+@pytest.fixture
+def readable(control_plane):
+    """Let everybody read figures of nodes."""
+    for one in READABLE_BY_ALL:
+        control_plane.api.apply(one)
+    yield
+    control_plane.api.delete(READABLE_BY_ALL[1])
 
 
 @pytest.fixture(scope="package")

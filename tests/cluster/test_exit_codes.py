@@ -17,7 +17,7 @@ from tests.support.api_server import write_kubeconfig
 from tests.support.clusters import a_cluster, a_pod, team_nodes
 from tests.support.commands import runner
 from tests.support.control_planes import ControlPlane
-from tests.support.gpu_nodes import READABLE_BY_ALL, define, store
+from tests.support.gpu_nodes import READABLE_BY_ALL, define, may_view, store
 from webhook.cli.main import main
 from webhook.options import first_of
 
@@ -77,15 +77,6 @@ ASKING = {
 administrator, and where nobody answers, or it may not be asked."""
 VIEWER, ADMIN, UNANSWERED = range(3)
 
-RBAC = "rbac.authorization.k8s.io"
-VIEW = {
-    "apiVersion": f"{RBAC}/v1",
-    "kind": "RoleBinding",
-    "metadata": {"name": "ann", "namespace": "ours"},
-    "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": "system:aggregate-to-view"},
-    "subjects": [{"apiGroup": RBAC, "kind": "User", "name": "ann"}],
-}
-
 
 @pytest.fixture(scope="module")
 def plane(can_start_control_planes):
@@ -97,7 +88,7 @@ def plane(can_start_control_planes):
             started.ensure_service_account(name)
         define(started.api)
         store(started.api, a_cluster(team_nodes()).figures)
-        for one in (VIEW, *READABLE_BY_ALL):
+        for one in (may_view("ann", "ours"), *READABLE_BY_ALL):
             started.api.apply(one)
         started.api.create(a_pod("llama", "8Gi", namespace="ours"))
         started.api.create(DEPLOYMENT)

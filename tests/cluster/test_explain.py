@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
+from tests.cluster.test_workloads import a_workload, wait_for_failure
 from tests.support.clusters import GIB, a_gpu, a_node, held
 from tests.support.commands import runner
-from tests.support.control_planes import find_binary, wait_until
-from tests.support.gpu_nodes import CRD, READABLE_BY_ALL, define
-from tests.support.kube_api import account_kubeconfig
+from tests.support.control_planes import find_binary
+from tests.support.gpu_nodes import CRD, define, may_view
 from tests.support.pods import a_pod
 from webhook.cli.main import main
 from webhook.core.kinds.nodes import write_gpu_node
@@ -37,45 +37,23 @@ def figures(*pods):
 
 
 @pytest.fixture
-def gpu_node(control_plane):
+def gpu_node(control_plane, readable):
     """Return a function that shows the figures of a node, which every user may read."""
-    api, objects = control_plane.api, (CRD, *READABLE_BY_ALL)
-    define(api)
-    for manifest in READABLE_BY_ALL:
-        api.apply(manifest)
+    define(control_plane.api)
+    yield lambda node: control_plane.api.apply(write_gpu_node(node))
+    control_plane.api.delete(CRD)
 
-    def show(node):
-        api.apply(write_gpu_node(node))
 
-    yield show
-    for manifest in reversed(objects):
-        api.delete(manifest)
+def run(team, kubeconfig, *arguments):
+    options = ["-n", team.namespace, "--kubeconfig", str(kubeconfig)]
+    return runner().invoke(main, ["explain", *arguments, *options])
 
 
 @pytest.fixture
 def as_viewer(control_plane, team, tmp_path):
-    """Return a function that runs a command as an account with `view` in the team's namespace."""
-    namespace, api = team.namespace, control_plane.api
-    account = {"name": "viewer", "namespace": namespace}
-    api.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account})
-    # Of what the role view is put together; here nothing puts it together.
-    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole"}
-    binding = {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "RoleBinding",
-        "metadata": account,
-        "roleRef": role | {"name": "system:aggregate-to-view"},
-        "subjects": [{"kind": "ServiceAccount", **account}],
-    }
-    api.create(binding)
-    admins = control_plane.kubeconfig
-    kubeconfig = account_kubeconfig(api, admins, namespace, "viewer", tmp_path / "viewer")
-
-    def run(*arguments):
-        options = ["-n", namespace, "--kubeconfig", str(kubeconfig)]
-        return runner().invoke(main, [*arguments, *options])
-
-    return run
+    """Return a function that explains as a user who has only `view` in the team's namespace."""
+    team.api.apply(may_view("ann", team.namespace))
+    return partial(run, team, control_plane.kubeconfig_of(tmp_path, "ann", "people"))
 
 
 def waiting(team, memory="30Gi"):
@@ -99,30 +77,21 @@ def test_a_viewer_learns_why_a_pod_waits_and_what_would_start_now(team, as_viewe
     other = team.accepts(a_pod("40Gi"))["metadata"]
     gpu_node(figures(held(other["uid"], 40), held("u-foreign", 16)))
     name = waiting(team)
-    done = as_viewer("explain", name)
+    done = as_viewer(name)
     assert done.exit_code == 1, done.output
-    first, *lines = done.output.splitlines()
-    assert first.startswith(f"Pod {team.namespace}/{name} has waited ")
-    assert first.endswith('It asks for 30Gi on 1 GPU (rule "default").')
-    assert [re.sub(r"\d+s ago", "10s ago", line) for line in lines] == [
+    lines = done.output.splitlines()
+    assert lines[0].startswith(f"Pod {team.namespace}/{name} has waited ")
+    assert lines[1:4] == [
         "✗ no GPU has 30Gi free now; 42Gi are free in pieces",
         "    → ask for 23Gi or less, or wait until a pod ends",
         "    n1  GPU 0: 23Gi free    GPU 1: 19Gi free",
-        "  would start now:   23Gi (on n1, by figures of 10s ago)",
-        (
-            f"  would start when:  {other['name']} ends (40Gi on GPU 0 of n1), or a pod of another "
-            "namespace on n1 ends"
-        ),
-        "Not looked at:",
-        (
-            "  labels and taints of nodes (so the pod may select none of some nodes above): needs "
-            "the right to list nodes"
-        ),
     ]
+    assert f"would start when:  {other['name']} ends (40Gi on GPU 0 of n1)" in lines[5]
+    assert lines[-1].endswith(": needs the right to list nodes")
 
 
 def test_a_viewer_without_figures_learns_what_the_scheduler_says(team, as_viewer):
-    done = as_viewer("explain", waiting(team), "-o", "json")
+    done = as_viewer(waiting(team), "-o", "json")
     assert done.exit_code == 1, done.output
     value = json.loads(done.output)
     assert [one["code"] for one in value["problems"]] == ["Unschedulable"]
@@ -141,7 +110,7 @@ def test_of_a_pod_that_is_bound_the_log_that_nobody_has_is_said(team, as_viewer,
     status = {"status": {"phase": "Running", "initContainerStatuses": [running]}}
     kind = "application/merge-patch+json"
     team.api.request("PATCH", f"{path}/status", status, content_type=kind)
-    done = as_viewer("explain", name)
+    done = as_viewer(name)
     assert f"Pod {team.namespace}/{name} " in done.output
     assert "\n  the log of container vram-enforcer: " in done.output
 
@@ -150,68 +119,28 @@ def test_a_viewer_learns_why_the_pods_of_a_deployment_are_denied(team, as_viewer
     if not find_binary("kube-controller-manager"):
         pytest.skip("needs kube-controller-manager")
     control_plane.start_controllers()
-    pod, labels = a_pod("8GB"), {"app": "train"}
-    template = {
-        "metadata": {"annotations": pod["metadata"]["annotations"], "labels": labels},
-        "spec": pod["spec"],
-    }
-    manifest = {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": "train", "namespace": team.namespace},
-        "spec": {"replicas": 2, "selector": {"matchLabels": labels}, "template": template},
-    }
+    manifest = a_workload("Deployment", team.namespace, a_pod("8GB"), replicas=2)
     team.api.create(manifest)
-
-    def is_denied():
-        conditions = team.api.get(manifest).get("status", {}).get("conditions", [])
-        return any(one["type"] == "ReplicaFailure" for one in conditions)
-
-    wait_until("the condition ReplicaFailure", is_denied)
-    done = as_viewer("explain", "deployment/train")
-    assert (done.exit_code, done.output) == (
-        1,
-        (
-            f"Deployment {team.namespace}/train has 0 of 2 pods: pods of it are denied.\n"
-            "✗ metadata.annotations[vramwarden.io/gpu-memory]: 8GB is not a Kubernetes quantity; "
-            "use 8G or 8Gi\n"
-        ),
-    )
-    assert as_viewer("explain", "deployment/trian").exit_code == 1
+    wait_for_failure(team.api, manifest)
+    done = as_viewer("deployment/train")
+    head = f"Deployment {team.namespace}/train has 0 of 2 pods: pods of it are denied.\n"
+    assert (done.exit_code, done.output) == (1, head + WRONG.replace("!", "✗"))
+    assert as_viewer("deployment/trian").exit_code == 1
 
 
 def test_where_nobody_tells_why_a_job_has_no_pods_one_is_tried(team, as_viewer, control_plane):
-    pod = a_pod("8GB")
-    template = {
-        "metadata": {"annotations": pod["metadata"]["annotations"]},
-        "spec": {**pod["spec"], "restartPolicy": "Never"},
-    }
-    manifest = {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": "train", "namespace": team.namespace},
-        # Another's to run, so no controller here makes pods of it, or an Event.
-        "spec": {"managedBy": "tests.invalid/nobody", "template": template},
-    }
+    # Another's to run, so no controller here makes pods of it, or an Event.
+    manifest = a_workload("Job", team.namespace, a_pod("8GB"), managedBy="tests.invalid/nobody")
     if "managedBy" not in team.api.create(manifest)["spec"]:
         pytest.skip("needs a Job that another controller may manage: Kubernetes 1.32")
-    options = ["-n", team.namespace, "--kubeconfig", str(control_plane.kubeconfig)]
-    done = runner().invoke(main, ["explain", "job/train", *options])
+    done = run(team, control_plane.kubeconfig, "job/train")
+    assert (done.exit_code, team.pods()) == (1, [])
+    assert "a pod of it, tried as you and not stored, is denied.\n" in done.output
+    assert WRONG.replace("!", "✗") in done.output
+    done = as_viewer("job/train")
     assert done.exit_code == 1
-    assert done.output == (
-        f"Job {team.namespace}/train has 0 of 1 pods: a pod of it, tried as you and not stored, is "
-        "denied.\n✗ metadata.annotations[vramwarden.io/gpu-memory]: 8GB is not a Kubernetes "
-        "quantity; use 8G or 8Gi\n"
-    )
-    assert team.pods() == []
-    done = as_viewer("explain", "job/train")
-    assert done.exit_code == 1
-    assert done.output.splitlines()[1:] == [
-        "✗ neither it nor an Event states why it has no pods; does its controller run?",
-        f"    → kubectl describe job train -n {team.namespace}",
-        "Not looked at:",
-        f"  whether its pods are denied: needs the right to create pods in {team.namespace}",
-    ]
+    assert "✗ neither it nor an Event states why it has no pods" in done.output
+    assert f"needs the right to create pods in {team.namespace}" in done.output
 
 
 @pytest.mark.parametrize(
@@ -228,8 +157,7 @@ def test_while_a_policy_only_looks_nobody_is_told_to_create_a_pod_again(
     """Who asks may create pods, and may not read the policy: there is none to read here."""
     team = make_team(rule)
     name = team.accepts(a_pod(memory))["metadata"]["name"]
-    options = ["-n", team.namespace, "--kubeconfig", str(control_plane.kubeconfig)]
-    done = runner().invoke(main, ["explain", name, *options])
+    done = run(team, control_plane.kubeconfig, name)
     assert (done.exit_code, done.output) == (
         1,
         f"Pod {team.namespace}/{name} asks for VRAM, and has none.\n{said}",

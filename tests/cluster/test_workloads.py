@@ -207,16 +207,21 @@ def test_a_denial_reaches_the_events_of_a_workload_reason_and_cure_first(team, k
     assert team.pods() == []
 
 
+def wait_for_failure(api, deployment):
+    """Return the condition of a Deployment that cannot create pods."""
+
+    def failure():
+        conditions = api.get(deployment).get("status", {}).get("conditions", [])
+        return next((one for one in conditions if one["type"] == "ReplicaFailure"), None)
+
+    return wait_until("the condition ReplicaFailure", failure)
+
+
 @pytest.mark.usefixtures("controllers")
 def test_a_denial_reaches_the_status_of_a_deployment_which_recovers_once_corrected(team):
     manifest = a_workload("Deployment", team.namespace, a_pod("8GB"))
     team.api.create(manifest)
-
-    def failure():
-        conditions = team.api.get(manifest).get("status", {}).get("conditions", [])
-        return [c for c in conditions if c["type"] == "ReplicaFailure"]
-
-    (condition,) = wait_until("the condition ReplicaFailure", failure)
+    condition = wait_for_failure(team.api, manifest)
     assert condition["reason"] == "FailedCreate"
     assert "InvalidQuantity: " in condition["message"]
     team.api.apply(a_workload("Deployment", team.namespace, a_pod("8Gi")))

@@ -57,6 +57,18 @@ READABLE_BY_ALL = (
 GPU_NODES_PATH = "/apis/vramwarden.io/v1alpha1/gpunodes"
 
 
+def may_view(user: str, namespace: str):
+    """Return the binding of a user to the built-in role `view` in a namespace."""
+    # The role that `view` is composed of, by a controller that does not run here.
+    role = _RBAC | {"kind": "ClusterRole", "name": "system:aggregate-to-view"}
+    return _NAMED | {
+        "kind": "RoleBinding",
+        "metadata": {"name": user, "namespace": namespace},
+        "roleRef": role,
+        "subjects": [_RBAC | {"kind": "User", "name": user}],
+    }
+
+
 def define(api):
     """Let an API server know GPUNode; return when it serves it."""
     api.apply(CRD)
