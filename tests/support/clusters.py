@@ -34,7 +34,7 @@ from webhook.core.node.inventory import Inventory, TrackedGpu
 from webhook.core.node.limits import Proof
 from webhook.core.node.sharing import SharingInputs, judge
 from webhook.core.node.verdict import SharingCode, SharingVerdict
-from webhook.core.pod.gpus import Gpu
+from webhook.tools.problems.capacity import placeable
 from webhook.tools.snapshot.node import ClusterNode
 from webhook.tools.snapshot.pod import ClusterPod
 from webhook.tools.snapshot.reading import read_pods
@@ -207,22 +207,10 @@ def _verdict(node: Json, held: str, not_shared: str) -> SharingVerdict:
 
 def _inventory(node: NodeFigures, device_names: str) -> Inventory:
     """Return what its agent knows of a node's GPUs."""
-    known = tuple(
-        TrackedGpu(
-            Gpu(
-                uuid=one.uuid,
-                memory_bytes=one.usable_bytes,
-                product=one.product,
-                index=one.index,
-                total_bytes=one.total_bytes,
-                healthy=one.healthy,
-                fault=one.fault,
-            )
-        )
-        for one in node.gpus
-    )
+    # The agent knows each GPU, also one whose free memory its sentry does not know.
+    every = replace(node, gpus=tuple(replace(one, free_bytes=0) for one in node.gpus))
     return Inventory(
-        known=known,
+        known=tuple(map(TrackedGpu, placeable(every)[0])),
         driver_version=node.driver_version,
         enforcement=node.enforcement,
         device_names=device_names,

@@ -132,6 +132,7 @@ def placeable(node: NodeFigures) -> tuple[list[Gpu], dict[str, int]]:
             index=one.index,
             total_bytes=one.total_bytes,
             healthy=one.healthy,
+            fault=one.fault,
         )
         for one in known
     ]
