@@ -40,7 +40,7 @@ FOUND = {
     "webhook.core": 6,
     "webhook.core.admission": 71,
     "webhook.core.enforcement": 45,
-    "webhook.core.kinds": 52,
+    "webhook.core.kinds": 50,
     "webhook.core.node": 66,
     "webhook.core.nvidia": 32,
     "webhook.core.placement": 38,

@@ -13,9 +13,9 @@ from webhook.tools.problems.enforcer_log import read_log
 from webhook.tools.snapshot.pod import ClusterPod
 
 
-def bound(lines=(), message="", *, node=None, status=None):
-    terminated = {"terminated": {"exitCode": 0, "message": message}}
-    sidecar = {"name": "vram-enforcer", "state": terminated, "restartCount": 0}
+def bound(lines=(), message="", *, before="", node=None, status=None):
+    now, last = ({"terminated": {"exitCode": 0, "message": one}} for one in (message, before))
+    sidecar = {"name": "vram-enforcer", "state": now, "lastState": last, "restartCount": 0}
     status = {"initContainerStatuses": [sidecar]} | (status or {})
     pod = ClusterPod(a_pod("p", "8Gi", node="n1", gpus="GPU-n1-0", status=status))
     nodes = [node] if node else None
@@ -45,6 +45,11 @@ def test_of_stops_the_newest_is_shown_with_their_number(lines, message, said, am
     (problem,) = find_stops(bound(lines, message))
     assert problem.message == said
     assert problem.fix == (f"vramwarden.io/gpu-memory: {amount}" if amount else "")
+
+
+def test_stops_before_a_restart_of_the_sidecar_count():
+    (problem,) = find_stops(bound(message=TWELVE, before=TWELVE))
+    assert problem.message == "something was stopped 24 times for what the pod held"
 
 
 @pytest.mark.parametrize(

@@ -68,9 +68,14 @@ def in_words(words: TerminationMessage) -> str:
         peak = f"peak {amount(peak_bytes)} of {exactly(words.cap_bytes)} on {gpu}"
     else:
         peak = f"no peak was measured, the cap is {exactly(words.cap_bytes)}"
-    times = "once" if words.stops == 1 else f"{words.stops} times"
-    stops = f"something was stopped {times}" if words.stops else "nothing was stopped"
-    return f"{peak}, {stops}, guarded for {span(words.seconds)}"
+    return f"{peak}, {stops_in_words(words.stops)}, guarded for {span(words.seconds)}"
+
+
+def stops_in_words(stops: int) -> str:
+    """Return how often something was stopped."""
+    if not stops:
+        return "nothing was stopped"
+    return "something was stopped " + ("once" if stops == 1 else f"{stops} times")
 
 
 def read_verdict(message: str) -> tuple[LogMessage, str] | None:

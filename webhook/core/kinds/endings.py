@@ -92,7 +92,7 @@ def read_ending(raw: Mapping[str, Any], state: PodState) -> Ending | None:
         began_s=ended_s if began_s is None else began_s,
         ended_s=ended_s,
         over=over,
-        words=_words(enforcers),
+        words=read_words(enforcers),
     )
 
 
@@ -142,8 +142,11 @@ def run_of(ending: Ending, gpus: Sequence[Gpu], figures: NodeFigures | None) -> 
     )
 
 
-def _words(enforcers: Sequence[Json]) -> TerminationMessage | None:
-    """Return what the sidecar said at its last ends: it may have been started again once."""
+def read_words(enforcers: Sequence[Json]) -> TerminationMessage | None:
+    """Return the sum of a sidecar's termination messages, from the statuses of its container.
+
+    It may have been started again once, so there may be two.
+    """
     said = [
         found
         for enforcer in enforcers

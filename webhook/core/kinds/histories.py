@@ -270,7 +270,7 @@ def advise(history: History, asked: int | None = None, largest_bytes: int | None
             why += f", and no GPU here has {exactly(amount)}"
             return Advice(None, why, Verdict.MORE)
         return Advice(amount, why, Verdict.MORE)
-    denied = amount > asked and any(map(_denied, history.runs[-_RECENT_RUNS:]))
+    denied = amount > asked and any(map(filled_cap, history.runs[-_RECENT_RUNS:]))
     if all(fills(held_bytes(run) or 0, run.asked_bytes) for run in runs):
         why = "fills what it gets: look at --gpu-memory-utilization"
         why += ", or its cap is too small" if denied else ""
@@ -279,7 +279,7 @@ def advise(history: History, asked: int | None = None, largest_bytes: int | None
         why = "filled its cap, beyond which the driver denies: it may be too small"
         return Advice(None, why, Verdict.DENIED)
     saves = asked - amount
-    known = not (stops(history) or any(map(_denied, history.runs)))
+    known = not (stops(history) or any(map(filled_cap, history.runs)))
     if amount * 3 <= asked * 2 and saves >= _WORTH_BYTES and known:
         of = "a pod" if history.runs[-1].gpus == 1 else "on each GPU of a pod"
         why = f"largest peak + {MARGIN_PERCENT} %; saves {exactly(saves)} {of}"
@@ -329,13 +329,13 @@ def _too_little(runs: int, measured_runs: int) -> str:
 
 def held_bytes(run: Run) -> int | None:
     """Return the peak of a run: at least its cap if it was stopped or denied memory at that."""
-    if run.stops or _denied(run):
+    if run.stops or filled_cap(run):
         return max(run.asked_bytes, run.peak_bytes or 0)
     return run.peak_bytes
 
 
-def _denied(run: Run) -> bool:
-    """Say whether the driver may have denied a run more than its cap."""
+def filled_cap(run: Run) -> bool:
+    """Return True if the driver may have denied a run more than its cap."""
     return run.limited and fills(run.peak_bytes or 0, run.asked_bytes)
 
 

@@ -213,6 +213,12 @@ def held_by(figures: Iterable[PodFigures]) -> str:
     return "" if found - {*HOLDERS} else max(found, key=HOLDERS.index)
 
 
+def largest_gpu(nodes: Iterable[NodeFigures] | None) -> int | None:
+    """Return the usable bytes of the largest GPU; None if no node's figures are known."""
+    sizes = (gpu.usable_bytes for node in nodes or () for gpu in node.gpus)
+    return max(sizes, default=None)
+
+
 def idle_since(figures: Iterable[PodFigures]) -> float | None:
     """Return since when (Unix time) no kernel of a pod was seen to run on any of its GPUs.
 

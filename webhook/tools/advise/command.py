@@ -16,6 +16,7 @@ from webhook.core.kinds.histories import (
     peak_bytes,
     stops,
 )
+from webhook.core.kinds.nodes import largest_gpu
 from webhook.core.kinds.workloads import Workload
 from webhook.core.words import amount, exactly
 from webhook.options import cluster_options, output_option, reach
@@ -63,7 +64,6 @@ def advise_command(
     read it, or it keeps no histories.
     """  # noqa: D301 - click wants the character, not two
     # Imported here: the client takes a second, which --help need not wait for.
-    from webhook.tools.problems.request_lines import largest_gpu  # noqa: PLC0415
     from webhook.tools.snapshot.cluster import ClusterSnapshot  # noqa: PLC0415
     from webhook.tools.snapshot.reading import reading  # noqa: PLC0415
 

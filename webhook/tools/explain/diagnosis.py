@@ -22,11 +22,13 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.core.admission.stray_keys import find_stray_keys
 from webhook.core.enforcement.sufficient_request import sufficient_request
-from webhook.core.kinds.histories import fills, held_bytes
+from webhook.core.enforcement.termination_message import stops_in_words
+from webhook.core.kinds.endings import read_ending, run_of
+from webhook.core.kinds.histories import filled_cap, held_bytes
 from webhook.core.kinds.nodes import read_time
 from webhook.core.nvidia.plugin import SLICE_PREFIX
 from webhook.core.placement.fit import Need
-from webhook.core.pod.fields import part, text_of
+from webhook.core.pod.fields import text_of
 from webhook.core.pod.templates import find_templates
 from webhook.core.words import amount, counted, exactly, named, span
 from webhook.names import CAP_HELD_CONDITION, IN_PLACE_OF_ANNOTATION
@@ -37,6 +39,7 @@ from webhook.tools.problems.bound_pod import (
     find_reports,
     find_running,
     find_stops,
+    line_for,
 )
 from webhook.tools.problems.capacity import find_fits, node_sums, with_newer_pods
 from webhook.tools.problems.creation import (
@@ -48,7 +51,6 @@ from webhook.tools.problems.creation import (
 from webhook.tools.problems.enforcer_log import read_log
 from webhook.tools.problems.pending_pod import Room, find_pending, room_notes, unreadable_demand
 from webhook.tools.problems.problem import Code, Problem, ProblemSubject, Severity
-from webhook.tools.problems.request_lines import line_for, stops_words
 from webhook.tools.snapshot.kinds import KINDS, POD, WorkloadKind
 from webhook.tools.snapshot.node import SAID
 from webhook.tools.snapshot.pod import ClusterPod
@@ -253,9 +255,9 @@ def _missing_pod(snapshot: ClusterSnapshot, name: str) -> Diagnosis:
     fix = line_for(None, sufficient_request(held_bytes(run) or 0), nodes)
     problems = []
     if run.stops:
-        detail = f"{stops_words(run.stops)} for what the pod held"
+        detail = f"{stops_in_words(run.stops)} for what the pod held"
         problems.append(Problem(Code.STOPPED, Severity.WARNING, detail, fix))
-    elif run.limited and fills(run.peak_bytes or 0, run.asked_bytes):
+    elif filled_cap(run):
         detail = "it filled its cap, beyond which the driver denies memory: that may be too small"
         problems.append(Problem(Code.CAP_HIT, Severity.INFO, detail, fix))
     subject = ProblemSubject(POD.name, name, snapshot.namespace)
@@ -457,20 +459,16 @@ def _headline(snapshot: ClusterSnapshot, bound: BoundPod) -> tuple[State, str]:
 
 
 def _ended(snapshot: ClusterSnapshot, bound: BoundPod) -> str:
-    """Return when a pod ended and its peak: by its sidecar, else by its workload's history."""
-    pod, message = bound.pod, bound.last_message
-    states = (part(one, "state", "terminated") for one in pod.statuses())
-    times = (read_time(one.get("finishedAt")) for one in states)
-    known = [at_s for at_s in times if at_s is not None]
-    ended = f"ended{f' {span(bound.now_s - max(known))} ago' if known else ''} ({pod.phase})"
-    if message:
-        words = notes.held_words(message.peak_bytes, message.cap_bytes, message.stops)
-        return f"{ended}: {words}."
-    histories = snapshot.attempt(lambda: snapshot.histories) or ()
-    found = notes.find_run(histories, pod.name, pod.created_s or 0.0)
-    if found is None:
-        return f"{ended}; its peak is not known."
-    run = found[0]
+    """Return when a pod ended and its peak: by its own messages, else by its workload's history."""
+    pod, ending = bound.pod, read_ending(bound.pod.raw, bound.pod.state)
+    ended = f"ended{f' {span(bound.now_s - ending.ended_s)} ago' if ending else ''} ({pod.phase})"
+    run = run_of(ending, (), bound.node) if ending and ending.words else None
+    if run is None:
+        histories = snapshot.attempt(lambda: snapshot.histories) or ()
+        found = notes.find_run(histories, pod.name, pod.created_s or 0.0)
+        if found is None:
+            return f"{ended}; its peak is not known."
+        run = found[0]
     return f"{ended}: {notes.held_words(run.peak_bytes, run.asked_bytes, run.stops)}."
 
 

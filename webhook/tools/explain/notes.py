@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from webhook.core.enforcement.termination_message import stops_in_words
 from webhook.core.kinds.histories import advise, measured_runs, peak_bytes
 from webhook.core.kinds.nodes import (
     HELD_BY_DRIVER,
     HELD_BY_SENTRY,
     HELD_LATE,
     held_by,
+    largest_gpu,
 )
 from webhook.core.placement.fit import Denial, place
 from webhook.core.words import amount, counted, exactly, named
+from webhook.tools.problems.bound_pod import line_for
 from webhook.tools.problems.capacity import placeable
 from webhook.tools.problems.eligibility import requires_sentry
 from webhook.tools.problems.gpus import find_stale
-from webhook.tools.problems.request_lines import largest_gpu, line_for, stops_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -40,7 +42,7 @@ _BY_SENTRY_ALONE: Final = "the sentry of its node: what exceeds {} is stopped, a
 def held_words(peak: int | None, cap_bytes: int, stops: int) -> str:
     """Return the peak and the stops of a pod: `peak 6.1Gi of 16Gi, nothing was stopped`."""
     of = "no peak was measured, the cap was" if peak is None else f"peak {amount(peak)} of"
-    return f"{of} {exactly(cap_bytes)}, {stops_words(stops)}"
+    return f"{of} {exactly(cap_bytes)}, {stops_in_words(stops)}"
 
 
 def find_run(

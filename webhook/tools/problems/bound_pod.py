@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.core.enforcement.explanation import SHOWN_ID
 from webhook.core.enforcement.sufficient_request import sufficient_request
-from webhook.core.enforcement.termination_message import read_message
+from webhook.core.enforcement.termination_message import stops_in_words
+from webhook.core.kinds.endings import read_words
 from webhook.core.kinds.histories import fills
-from webhook.core.kinds.nodes import BY_DRIVER, held_by, read_time, sentry_fault
+from webhook.core.kinds.nodes import BY_DRIVER, held_by, largest_gpu, read_time, sentry_fault
 from webhook.core.node.limits import LIMIT_COMES_S
 from webhook.core.pod.fields import part, text_of
 from webhook.core.words import amount, exactly, span
@@ -18,6 +19,8 @@ from webhook.names import (
     DRIVER_LIMIT_ANNOTATION,
     ENFORCER_CONTAINER,
     GATE_VARIABLE,
+    GPU_MEMORY_ANNOTATION,
+    VRAM_RESOURCE,
 )
 from webhook.tools.problems.eligibility import (
     NO_SENTRY,
@@ -27,11 +30,10 @@ from webhook.tools.problems.eligibility import (
 )
 from webhook.tools.problems.pending_pod import unreadable_demand
 from webhook.tools.problems.problem import Code, Problem, Severity
-from webhook.tools.problems.request_lines import line_for, stops_words
 from webhook.tools.snapshot.pod import AWAY, is_container_gated
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from webhook.core.enforcement.termination_message import TerminationMessage
     from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures
@@ -86,20 +88,20 @@ class BoundPod:
     @property
     def peak_bytes(self) -> int:
         """Largest known peak on one GPU; 0 if none is known."""
-        message = self.last_message
+        message = self.message
         peaks = [one.peak_bytes for one in self.figures]
         peaks += [one.peak_bytes for one in (*self.log.stops, *self.log.reports)]
         return max(filter(None, (*peaks, *(message.peaks.values() if message else ()))), default=0)
 
     @property
-    def last_message(self) -> TerminationMessage | None:
-        """Termination message of its sidecar; None if there is none."""
-        return read_message(self.pod.enforcer_ended().get("message"))
+    def message(self) -> TerminationMessage | None:
+        """Sum of its sidecar's termination messages; None if there is none."""
+        return read_words(self.pod.sidecars())
 
     @property
     def stops(self) -> int:
         """Number of times something of it was stopped, as far as known."""
-        message = self.last_message
+        message = self.message
         known = [one.stops or 0 for one in self.figures]
         return max(len(self.log.stops), message.stops if message else 0, *known, 0)
 
@@ -131,6 +133,29 @@ class BoundPod:
         return self.nodes is not None and bool(sentry_fault(self.node, gpus, self.now_s))
 
 
+def line_for(pod: ClusterPod | None, amount_bytes: int, nodes: Iterable[NodeFigures] | None) -> str:
+    """Return the line to write, so that a pod like this one gets an amount on each of its GPUs.
+
+    | the pod's annotation gpu-memory | then |
+    | --- | --- |
+    | any, and no GPU has that amount | that, and what to do instead |
+    | is one quantity, or the pod is gone | the annotation, to be copied |
+    | is a list by container | the sum of its entries |
+    | is absent: its containers say it themselves | the sum of their limits, per GPU |
+    """
+    asks, largest_bytes = exactly(amount_bytes), largest_gpu(nodes)
+    if largest_bytes is not None and amount_bytes > largest_bytes:
+        return f"no GPU here has {asks}: let it take less at a time, as by smaller batches"
+    if pod is None:
+        return f"{GPU_MEMORY_ANNOTATION}: {asks}"
+    written = pod.annotations.get(GPU_MEMORY_ANNOTATION)
+    if not isinstance(written, str):
+        return f"{asks} per GPU in the limits {VRAM_RESOURCE}"
+    if "=" in written:
+        return f"{asks} in sum over the containers in {GPU_MEMORY_ANNOTATION}"
+    return f"{GPU_MEMORY_ANNOTATION}: {asks}"
+
+
 def find_stops(bound: BoundPod) -> Iterator[Problem]:
     """Yield the stops by sidecar and sentry, or the container that ended by itself at its cap."""
     by_sentry = bound.cap_exceeded
@@ -138,7 +163,7 @@ def find_stops(bound: BoundPod) -> Iterator[Problem]:
         detail = f"stopped, {_newest(bound, bound.log.stops, bound.stops)}"
         yield Problem(Code.STOPPED, Severity.WARNING, detail, bound.request_line)
     elif bound.stops and not by_sentry:
-        detail = f"{stops_words(bound.stops)} for what the pod held"
+        detail = f"{stops_in_words(bound.stops)} for what the pod held"
         yield Problem(Code.STOPPED, Severity.WARNING, detail, bound.request_line)
     if by_sentry:
         at_s = read_time(by_sentry.since)

@@ -48,11 +48,6 @@ class ClusterSnapshot(ClusterFacts):
         self.selector = selector
 
     @property
-    def now_s(self) -> float:
-        """Unix time by the API server's clock, as of its last answer."""
-        return self.kube.now_s()
-
-    @property
     def scope(self) -> str:
         """The namespaces of `pods` in words."""
         return f"namespace {self.namespace}" if self.namespace else "all namespaces"

@@ -42,6 +42,11 @@ class ClusterFacts:
         self.left_out: dict[str, str] = {}
         """Facts that `attempt` could not read, in words, and why."""
 
+    @property
+    def now_s(self) -> float:
+        """Unix time by the API server's clock, as of its last answer."""
+        return self.kube.now_s()
+
     def attempt(self, read: Callable[[], T], what: str = "") -> T | None:
         """Return the result of `read`; None if it is unavailable, noted under `what` if given."""
         try:

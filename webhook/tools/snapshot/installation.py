@@ -171,11 +171,6 @@ class Installation(ClusterFacts):
         self._given_namespace = namespace
 
     @property
-    def now_s(self) -> float:
-        """Unix time by the API server's clock, as of its last answer."""
-        return self.kube.now_s()
-
-    @property
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self.now_s, UTC)
 

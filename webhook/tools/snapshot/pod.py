@@ -182,7 +182,7 @@ class ClusterPod(ClusterObject):
         """
         if DRIVER_LIMIT_ANNOTATION not in self.annotations:
             return None
-        starting = (one for one in self._sidecars() if one.get("started") is not True)
+        starting = (one for one in self.sidecars() if one.get("started") is not True)
         began = (read_time(part(one, "state", "running").get("startedAt")) for one in starting)
         return next(began, None)
 
@@ -227,7 +227,7 @@ class ClusterPod(ClusterObject):
     @LazyFact
     def pull_failure(self) -> tuple[str, str] | None:
         """Image of the sidecar that cannot be pulled, and the kubelet's message; else None."""
-        for one in self._sidecars():
+        for one in self.sidecars():
             reason, message = _waiting(one)
             if reason in _PULLS:
                 return text_of(one, "image"), message or reason
@@ -236,7 +236,7 @@ class ClusterPod(ClusterObject):
     @LazyFact
     def healthy(self) -> bool:
         """True if it is managed, its sidecar has run, and it waits for nothing."""
-        states = [as_object(one.get("state")) for one in self._sidecars()]
+        states = [as_object(one.get("state")) for one in self.sidecars()]
         has_run = any(one.get("running") or one.get("terminated") for one in states)
         quiet = not (self.ended or self.pull_failure or self.waits)
         return self.managed and has_run and quiet
@@ -257,17 +257,18 @@ class ClusterPod(ClusterObject):
         for field in ("initContainerStatuses", "containerStatuses"):
             yield from as_objects(self.part("status").get(field))
 
+    def sidecars(self) -> list[Json]:
+        """Return the status of its enforcer's container; empty without one."""
+        return [one for one in self.statuses() if one.get("name") == ENFORCER_CONTAINER]
+
     def enforcer_ended(self) -> Json:
         """Return the end of its enforcer, now or before its last restart; empty without one."""
-        times = ((one, when) for one in self._sidecars() for when in ("state", "lastState"))
+        times = ((one, when) for one in self.sidecars() for when in ("state", "lastState"))
         return next(filter(None, (part(*time, "terminated") for time in times)), {})
 
     def _containers(self) -> list[Json]:
         spec = self.part("spec")
         return [one for key in _CONTAINERS for one in as_objects(spec.get(key))]
-
-    def _sidecars(self) -> list[Json]:
-        return [one for one in self.statuses() if one.get("name") == ENFORCER_CONTAINER]
 
 
 def is_container_gated(status: Json) -> bool:

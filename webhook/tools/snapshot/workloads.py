@@ -185,8 +185,8 @@ def read_workload(snapshot: ClusterSnapshot, kind: WorkloadKind, name: str) -> W
         return text_of(event, "involvedObject", "uid") in owners or None
 
     events = partial(snapshot.newest_events, _FAILED_CREATE, is_about_it)
-    if newest_events := snapshot.attempt(events, "Events"):
-        return replace(found, denial=newest_events[True])
+    if denial := (snapshot.attempt(events, "Events") or {}).get(True):
+        return replace(found, denial=denial)
     # Events are gone after an hour, and nothing else states why a Job has no pods. The dry run is
     # the user's, so a policy that depends on the user may answer otherwise.
     template = workload.part("spec", "template")
