@@ -47,9 +47,9 @@ def test_a_cluster_without_vramwarden_is_compared(foreign):
     """By hand: `mixed_cluster`; its files give the same in tests/tools/simulate/test_command.py."""
     done = simulate(foreign.kubeconfig, "--size", "8Gi")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("whole GPUs today 18, as shares 6\n")
+    assert done.stdout.startswith("whole GPUs today 17, as shares 6\n")
     found = json.loads(simulate(foreign.kubeconfig, "--size", "8Gi", "-o", "json").stdout)
-    assert (found["gpusHeldNow"], found["gpusAskedForByWaitingPods"]) == (17, 1)
+    assert (found["gpusHeldNow"], found["gpusAskedForByWaitingPods"]) == (16, 1)
     assert (found["pods"], found["gpus"], found["gpusOfPodsThatStayWhole"]) == (23, 26, 2)
 
 
@@ -57,10 +57,10 @@ def test_pods_that_finished_are_not_asked_for(foreign):
     api, path = foreign.api, "/api/v1/namespaces/team/pods"
     done = api.create(a_pod("done", "big-1", **{"nvidia.com/gpu": 4}))
     running = json.loads(simulate(foreign.kubeconfig, "-o", "json").stdout)
-    assert running["wholeGPUsToday"] == 22
+    assert running["wholeGPUsToday"] == 21
     api.request("PUT", f"{path}/done/status", {**done, "status": {"phase": "Succeeded"}})
     ended = json.loads(simulate(foreign.kubeconfig, "-o", "json").stdout)
-    assert ended["wholeGPUsToday"] == 18
+    assert ended["wholeGPUsToday"] == 17
 
 
 @pytest.fixture
@@ -93,4 +93,4 @@ def test_who_may_list_nodes_and_pods_needs_no_more(foreign, ann):
     finally:
         api.delete(binding)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("whole GPUs today 18, as shares 6\n")
+    assert done.stdout.startswith("whole GPUs today 17, as shares 6\n")

@@ -39,15 +39,12 @@ def whole(name, node="", gpus=1, **more):
     return a_pod(name, node, **more, **{"nvidia.com/gpu": gpus})
 
 
-def hami(name, node="", memory=4096, cards="", **more):
-    given = {"hami.io/vgpu-devices-allocated": f"{cards},NVIDIA,{memory},0:;"} if cards else {}
-    amounts = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": memory}
-    return a_pod(name, node, annotations=given, **more, **amounts)
+def hami(name, node="", memory=4096, **more):
+    return a_pod(name, node, **more, **{"nvidia.com/gpu": 1, "nvidia.com/gpumem": memory})
 
 
-def kai(name, node="", group="", **annotations):
-    labels = {"runai-gpu-group": group} if group else {}
-    return a_pod(name, node, annotations=annotations, labels=labels)
+def kai(name, node="", **annotations):
+    return a_pod(name, node, annotations=annotations)
 
 
 def listed(*items):
@@ -62,8 +59,8 @@ def mixed_cluster():
     | big-0 | 8 of 80 GiB | 6 with 1 GPU, 1 with 2 | 8 |
     | big-1 | 8 of 80 GiB | 3 with 1 GPU | 3 |
     | sliced-0 | 2 of 24 GiB, each 4 replicas | 5 with 1 replica | 2 |
-    | hami-0 | 4 of 48 GiB | 3 with 8 GiB on 2 GPUs | 2 |
-    | kai-0 | 4 of 48 GiB | halves of 2 GPUs: 3; 10 GiB of one of these | 2 |
+    | hami-0 | 4 of 48 GiB | 3 with 8 GiB | 1 |
+    | kai-0 | 4 of 48 GiB | 3 with half of a GPU, 1 with 10 GiB | 2 |
     | mig-0 | - | 1 with a slice | - |
     | - | - | 1 that waits for 1 GPU | 1 |
     """
@@ -92,13 +89,13 @@ def mixed_cluster():
         whole("two", "big-0", 2),
         *(whole(f"one-{index}", "big-1") for index in range(6, 9)),
         *(whole(f"replica-{index}", "sliced-0") for index in range(5)),
-        hami("hami-a", "hami-0", 8192, "GPU-h0"),
-        hami("hami-b", "hami-0", 8192, "GPU-h0"),
-        hami("hami-c", "hami-0", 8192, "GPU-h3"),
-        kai("kai-a", "kai-0", "g1", **{"gpu-fraction": "0.5"}),
-        kai("kai-b", "kai-0", "g1", **{"gpu-fraction": "0.5"}),
-        kai("kai-c", "kai-0", "g2", **{"gpu-fraction": "0.5"}),
-        kai("kai-d", "kai-0", "g2", **{"gpu-memory": "10240"}),
+        hami("hami-a", "hami-0", 8192),
+        hami("hami-b", "hami-0", 8192),
+        hami("hami-c", "hami-0", 8192),
+        kai("kai-a", "kai-0", **{"gpu-fraction": "0.5"}),
+        kai("kai-b", "kai-0", **{"gpu-fraction": "0.5"}),
+        kai("kai-c", "kai-0", **{"gpu-fraction": "0.5"}),
+        kai("kai-d", "kai-0", **{"gpu-memory": "10240"}),
         whole("gpu-reservation-1", "kai-0", namespace="kai-resource-reservation"),
         a_pod("slice", "mig-0", **{"nvidia.com/mig-1g.10gb": 1}),
         whole("waits"),

@@ -26,10 +26,10 @@ def a_node(name="n1", *sizes, replicas=1, **labels):
     return NodeGpus(name, gpus, labels, replicas)
 
 
-def a_pod(name="p", at="n1", form=RequestForm.WHOLE, gpus=1, mib=0, part=0, cards=(), **more):
+def a_pod(name="p", at="n1", form=RequestForm.WHOLE, gpus=1, mib=0, part=0, **more):
     if mib or part:
         form = RequestForm.SHARE
-    request = GpuRequest(form, gpus, mib * MIB, Fraction(part), frozenset(cards))
+    request = GpuRequest(form, gpus, mib * MIB, Fraction(part))
     return TodayPod(path=f"team/{name}", request=request, node=at, workload=f"team/{name}", **more)
 
 
@@ -51,15 +51,13 @@ def test_pods_with_a_size_share_and_the_others_keep_their_gpus():
     [
         ([a_pod(gpus=2), a_pod()], 3),
         ([a_pod(gpus=9)], 4),  # no more than the node has
-        ([a_pod(mib=10, cards="A")] * 3, 1),
-        ([a_pod(mib=10, cards="A"), a_pod(mib=10, cards="B")], 2),
         ([a_pod(mib=600)] * 2, 2),
         ([a_pod(part=Fraction(1, 2))] * 2, 1),
         ([a_pod(mib=100, gpus=2)], 2),
         ([a_pod(mib=900, gpus=2), a_pod(mib=900)], 3),
-        ([a_pod(), a_pod(mib=10, cards="A"), a_pod(mib=10)], 3),
+        ([a_pod(), a_pod(mib=10), a_pod(mib=10)], 2),
         ([a_pod(at="")], 1),
-        ([a_pod(at="gone", mib=10, cards="AB")], 1),  # a pod's word alone
+        ([a_pod(at="gone", mib=10)], 1),
     ],
 )
 def test_held_gpus_count_once(pods, held):

@@ -15,16 +15,11 @@ GIB = 2**30
 GPU, PERCENT = "nvidia.com/gpu", "nvidia.com/gpumem-percentage"
 VOLCANO, GPUSHARE = "volcano.sh/vgpu", "aliyun.com/gpu-mem"
 OURS = {"vramwarden.io/gpu-memory": "8Gi"}
-OURS_ON_TWO = OURS | {"vramwarden.io/gpu-count": "2", "vramwarden.io/gpu": "GPU-1,GPU-2"}
+OURS_ON_TWO = OURS | {"vramwarden.io/gpu-count": "2"}
 IN_MIB = {GPU: "1", "nvidia.com/gpumem": "1024"}
-TWO_GROUPS = {"runai-gpu-group/a": "a", "runai-gpu-group/b": "b", "app": "c"}
 
 whole_gpus = partial(GpuRequest, RequestForm.WHOLE)
 share = partial(GpuRequest, RequestForm.SHARE)
-
-
-def on(*cards):
-    return {"cards": frozenset(cards)}
 
 
 def containers(*limits, init=()):
@@ -47,7 +42,6 @@ def containers(*limits, init=()):
         (a_pod("p", **{"nvidia.com/gpu.shared": 3}), GpuRequest(RequestForm.REPLICA, 3)),
         (a_pod("p", **{"nvidia.com/mig-1g.10gb": 2}), GpuRequest(RequestForm.SLICE, 2)),
         (hami("p", memory=3000), share(1, 3000 * MIB)),
-        (hami("p", cards="GPU-7"), share(1, 4096 * MIB, **on("GPU-7"))),
         (a_pod("p", **{"nvidia.com/gpumem": 3000}), share(1, 3000 * MIB)),
         (a_pod("p", **{GPU: 2, PERCENT: 30}), share(2, part=Fraction(3, 10))),
         (a_pod("p", **{GPU: 1, PERCENT: 300}), share(1, part=Fraction(1))),
@@ -58,20 +52,11 @@ def containers(*limits, init=()):
         (kai("p", **{"gpu-fraction": "7"}), share(1, part=Fraction(1))),
         (kai("p", **{"gpu-memory": "2048"}), share(1, 2 * GIB)),
         (kai("p", **{"gpu-memory": "2048", "gpu-fraction-num-devices": "2"}), share(2, 2 * GIB)),
-        (kai("p", group="g", **{"gpu-memory": "1024"}), share(1, GIB, **on("g"))),
-        (
-            a_pod("p", annotations={"gpu-fraction": "0.5"}, labels=TWO_GROUPS),
-            share(1, part=Fraction(1, 2), **on("a", "b")),
-        ),
         (kai("p", **{"gpu-memory": "8Gi"}), None),  # KAI reads plain numbers
         (a_pod("p", **{GPUSHARE: 3}), share(1, 3 * GIB)),
         (a_pod("p", **{GPUSHARE: "2k"}), share(1, 2000 * 2**20)),
-        (
-            a_pod("p", annotations={"ALIYUN_COM_GPU_MEM_IDX": "1"}, **{GPUSHARE: 3}),
-            share(1, 3 * GIB, **on("1")),
-        ),
         (a_pod("p", annotations=OURS), share(1, 8 * GIB)),
-        (a_pod("p", annotations=OURS_ON_TWO), share(2, 8 * GIB, **on("GPU-1", "GPU-2"))),
+        (a_pod("p", annotations=OURS_ON_TWO), share(2, 8 * GIB)),
         # Containers add up, and init containers do not.
         (containers({GPU: "1"}, {GPU: "2"}, init=[{GPU: "2"}]), whole_gpus(3)),
         (containers({GPU: "1"}, init=[{GPU: "2"}]), whole_gpus(2)),

@@ -23,7 +23,6 @@ GIB = 2**30
 GPU = "nvidia.com/gpu"
 REGISTER = "hami.io/node-nvidia-register"
 ONE = {"id": "GPU-1", "devmem": 24576, "type": "A10", "mode": "hami-core"}
-LINES = "GPU-1,10,1024,100,T4,0,true:GPU-2,10,2048,100,T4,0,true:"
 MIXED = {
     f"{GPU}.count": "2",
     f"{GPU}.memory": "1024",
@@ -57,8 +56,7 @@ def found_on(raw, *given_memory):
         (a_node("n", **{f"{GPU}.shared": 2}), [0, 0], 1),
         (a_node("n", None, registered(ONE, {**ONE, "devmem": 1024}), **{GPU: 20}), [24, 1], 1),
         (a_node("n", ONE_OF_1GI, registered(ONE)), [1], 1),  # HAMi's figures may be scaled
-        (a_node("n", None, {REGISTER: LINES}), [1, 2], 1),
-        (a_node("n", None, {REGISTER: "GPU-1,7,1024,100,A100,0,true,0,mig:"}), [], 1),
+        (a_node("n", None, registered({**ONE, "mode": "mig"})), [], 1),
         (a_node("n", None, {REGISTER: "[{"}, **{GPU: 1}), [0], 1),
         (a_node("n", **{"aliyun.com/gpu-count": 2, "aliyun.com/gpu-mem": 30}), [15, 15], 1),
         # MIG strategy single: GPUs are slices.

@@ -22,7 +22,7 @@ _ASSUMED: Final = (
     "VRAM and node selectors count; CPU, memory, taints, affinity and priority do not",
     "the default scheduler spreads pods, and may need more GPUs",
     "usable memory that no agent reports is the memory less 512Mi or 1.5 %",
-    "pods that do not report their GPUs hold as few as possible",
+    "pods with parts of GPUs hold as few GPUs as possible",
     "a node is shared or has whole GPUs, so pods that keep whole GPUs may need nodes of their own",
 )
 

@@ -46,7 +46,7 @@ class GpuCounts(NamedTuple):
     nodes: int = 0
     gpus: int = 0
     held: int = 0
-    """GPUs that pods have or wait for; at least, if pods do not report which they have."""
+    """GPUs that pods have or wait for; of pods with parts of GPUs as few as possible."""
     shares: int = 0
     """GPUs in use if pods of known size have shares."""
 
@@ -120,10 +120,10 @@ def compare(
     """Compare the GPUs that pods have now with those that they would need as shares."""
     by_name = {node.name: node for node in nodes}
     with_gpus = [node for node in nodes if node.gpus]
-    largest = max((gpu for node in with_gpus for gpu in node.gpus), key=_size, default=None)
+    largest = max(with_gpus, key=lambda node: node.memory_bytes, default=None)
     # A waiting pod may get a whole GPU unless every node has replicas.
     replicas = min((node.replicas for node in with_gpus), default=1)
-    elsewhere = NodeGpus("", (largest,) if largest else (), replicas=replicas)
+    elsewhere = NodeGpus("", largest.gpus if largest else (), replicas=replicas)
     on_nodes: dict[str, list[TodayPod]] = {node.name: [] for node in (elsewhere, *with_gpus)}
     shares, sliced, whole, kept = [], [], Counter[str](), Counter[str]()
     for pod in sorted(pods, key=lambda pod: (pod.created_s, pod.path)):
@@ -177,7 +177,7 @@ def _share(pod: TodayPod, node: NodeGpus, sizes: Sequence[Given]) -> Need | None
     """
     request, is_replica = pod.request, _form(pod, node) is RequestForm.REPLICA
     gpus = 1 if is_replica else request.gpus
-    memory = max(map(_size, node.gpus), default=0)
+    memory = node.memory_bytes
     given = next((one for one in sizes if matches_any(pod.workload, (one.names,))), None)
     if not given and request.form is RequestForm.SHARE:
         total = max((gpu.total_bytes or 0 for gpu in node.gpus), default=0) or memory
@@ -197,27 +197,16 @@ def _share(pod: TodayPod, node: NodeGpus, sizes: Sequence[Given]) -> Need | None
 def _held(node: NodeGpus, pods: Sequence[TodayPod]) -> int:
     """Return the smallest number of GPUs that can hold the pods of a node.
 
-    GPUs that pods report count once. Replicas, and shares of pods that report no GPUs, hold as few
-    as their sum fits on; the GPUs of one pod differ.
+    Replicas, and shares, hold as few as their sum fits on; the GPUs of one pod differ.
     """
-    memory = max(map(_size, node.gpus), default=0) or 1
+    memory = node.memory_bytes or 1
     number, shared_bytes, widest = Counter[RequestForm](), 0, 0
-    cards: set[str] = set()
     for pod in pods:
         request, form = pod.request, _form(pod, node)
-        if form is not RequestForm.SHARE:
-            number[form] += request.gpus
-        elif request.cards and node.name:
-            cards |= request.cards
-        else:
+        number[form] += request.gpus
+        if form is RequestForm.SHARE:
             amount = request.memory_bytes + int(request.part * memory)
             shared_bytes += min(amount, memory) * request.gpus
             widest = max(widest, request.gpus)
     replicas = -(-number[RequestForm.REPLICA] // node.replicas)
-    return (
-        number[RequestForm.WHOLE] + replicas + len(cards) + max(widest, -(-shared_bytes // memory))
-    )
-
-
-def _size(gpu: Gpu) -> int:
-    return gpu.memory_bytes
+    return number[RequestForm.WHOLE] + replicas + max(widest, -(-shared_bytes // memory))

@@ -32,18 +32,16 @@ from webhook.core.pod import foreign
 from webhook.core.pod.demand import read_demand
 from webhook.core.pod.quantity import MIB, QuantityError, parse_count
 from webhook.core.pod.views import effective_amount, read_pod
-from webhook.names import GPU_ANNOTATION
 
 if TYPE_CHECKING:
     from webhook.core.pod.fields import Json
-    from webhook.core.pod.views import Container, Pod
+    from webhook.core.pod.views import Container
 
 _PREFIXES: Final = ("nvidia.com/", "volcano.sh/", "aliyun.com/")
 _BY_MEMORY: Final = (
     (foreign.WHOLE_GPU, foreign.HAMI_MEMORY, foreign.HAMI_PERCENTAGE),
     (foreign.VOLCANO_NUMBER, foreign.VOLCANO_MEMORY, foreign.VOLCANO_PERCENTAGE),
 )
-_KAI_GROUP: Final = "runai-gpu-group"
 _PLAIN: Final = re.compile(r"[0-9]{1,10}(\.[0-9]{1,10})?")
 
 
@@ -68,8 +66,6 @@ class GpuRequest:
     """Memory of a share on each GPU."""
     part: Fraction = Fraction(0)
     """Part of each GPU's memory, added to `memory_bytes`."""
-    cards: frozenset[str] = frozenset()
-    """GPUs of its node that a pod with a share has, if its product reports them."""
 
 
 def read_request(raw: Json) -> GpuRequest | None:
@@ -82,7 +78,7 @@ def read_request(raw: Json) -> GpuRequest | None:
     demand, findings = read_demand(pod)
     if findings:
         raise ValueError(str(findings[0]))
-    share = partial(GpuRequest, RequestForm.SHARE, cards=_cards(pod))
+    share = partial(GpuRequest, RequestForm.SHARE)
     if demand is not None:
         return share(demand.gpu_count, demand.per_gpu_bytes)
     keys = (foreign.KAI_FRACTION, foreign.KAI_MEMORY, foreign.KAI_DEVICES)
@@ -113,17 +109,6 @@ def read_request(raw: Json) -> GpuRequest | None:
         RequestForm.WHOLE: total[foreign.WHOLE_GPU],
     }
     return next((GpuRequest(form, number) for form, number in numbers.items() if number), None)
-
-
-def _cards(pod: Pod) -> frozenset[str]:
-    """Return the GPUs that products report: each product writes one of these."""
-    ours = pod.annotations.get(GPU_ANNOTATION, "").split(",")
-    # As `GPU-1,NVIDIA,3000,30:;GPU-2,NVIDIA,3000,30:;`.
-    hami = re.split("[:;]", pod.annotations.get("hami.io/vgpu-devices-allocated", ""))
-    gpushare = pod.annotations.get("ALIYUN_COM_GPU_MEM_IDX", "")
-    kai = (one for key, one in pod.labels.items() if key.partition("/")[0] == _KAI_GROUP)
-    found = {*ours, *(one.partition(",")[0] for one in hami), *kai}
-    return frozenset(found | {gpushare if _PLAIN.fullmatch(gpushare) else ""}) - {""}
 
 
 def _counts(container: Container) -> Counter[str]:

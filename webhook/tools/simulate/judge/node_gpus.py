@@ -11,8 +11,8 @@
 Sources: internal/lm of NVIDIA/k8s-device-plugin (`gpu.count` counts GPUs, not replicas; with MIG
 strategy single it counts slices, and the product has `-MIG-`; with mixed it counts all GPUs, also
 those in MIG mode that have no slices);
-pkg/device/devices.go of Project-HAMi/HAMi (`UnMarshalNodeDevices`, and `DecodeNodeDevices` of older
-releases); pkg/cache/nodeinfo.go of AliyunContainerService/gpushare-scheduler-extender.
+pkg/device/devices.go of Project-HAMi/HAMi (`UnMarshalNodeDevices`); pkg/cache/nodeinfo.go of
+AliyunContainerService/gpushare-scheduler-extender.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from webhook.core.pod.fields import Json
     from webhook.tools.snapshot.node import ClusterNode
 
-_HAMI_FIELDS: Final = 7
 _COUNT: Final = re.compile(r"[0-9]{1,9}")
 _MOST_GPUS: Final = 256
 """Maximum number of GPUs of a node: its labels may claim any number."""
@@ -78,6 +77,11 @@ class NodeGpus:
     labels: Mapping[str, str] = field(default_factory=dict)
     replicas: int = 1
     """Replicas that the device plugin offers for each GPU."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory of its largest GPU; 0 without one."""
+        return max((gpu.memory_bytes for gpu in self.gpus), default=0)
 
 
 def read_node_gpus(node: ClusterNode, given: Sequence[Given] = ()) -> NodeGpus | None:
@@ -149,21 +153,11 @@ def _discover(node: ClusterNode) -> tuple[list[int], str] | None:
 
 
 def _by_hami(written: object) -> tuple[list[int], str] | None:
-    """Read two forms, the second of older releases; its last two fields are optional.
-
-    `[{"id": "GPU-1", "devmem": 81920, "type": "NVIDIA A100", "mode": "hami-core"}]`
-    `GPU-1,10,81920,100,NVIDIA A100,0,true,0,hami-core:`
-    """
-    text = written if isinstance(written, str) else ""
+    """Read `[{"id": "GPU-1", "devmem": 81920, "type": "NVIDIA A100", "mode": "hami-core"}]`."""
     try:
-        listed = as_objects(json.loads(text))
+        listed = as_objects(json.loads(written)) if isinstance(written, str) else []
     except (ValueError, RecursionError):
-        rows = [one.split(",") for one in text.split(":")]
-        listed = [
-            {"devmem": row[2], "type": row[4], "mode": "".join(row[8:])}
-            for row in rows
-            if len(row) >= _HAMI_FIELDS
-        ]
+        return None
     whole = [one for one in listed if one.get("mode") != "mig"]
     totals = [_count(str(one.get("devmem"))) * MIB for one in whole]
     product = str(whole[0].get("type") or "") if whole else ""
