@@ -15,7 +15,7 @@ from tests.support.control_planes import MISSING, ControlPlane, available
 from tests.support.gpu_nodes import GPU_NODES_PATH, define, store
 from webhook.adapters.kube.client import connect
 from webhook.tools.snapshot.reading import read_gpu_nodes
-from webhook.tools.top.judge import join
+from webhook.tools.top.judge import build_report
 from webhook.tools.top.terminal import Terminal, as_lines
 
 NODES = 1000
@@ -50,7 +50,7 @@ def _parts(control_plane):
         nodes = read_gpu_nodes(kube)
         read_s.append(time.perf_counter() - started_s)
         started_s = time.perf_counter()
-        report = join(nodes, [], NOW_S)
+        report = build_report(nodes, [], NOW_S)
         join_s.append(time.perf_counter() - started_s)
         started_s = time.perf_counter()
         as_lines(report, Terminal(width=120))

@@ -29,7 +29,7 @@ from webhook.tools.simulate.read import TodayObjects
 from webhook.tools.simulate.show import as_text as simulate_text
 from webhook.tools.snapshot.objects import FactUnavailable
 from webhook.tools.snapshot.workloads import WorkloadState
-from webhook.tools.top.judge import join
+from webhook.tools.top.judge import build_report
 from webhook.tools.top.terminal import Terminal, as_lines
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\u202emoc\u200b\x9b31m\r\nPod is fine"
@@ -92,7 +92,7 @@ def top():
         a_listed_pod("1", EVIL, EVIL, node=EVIL, status=EVIL),
         a_listed_pod("3", EVIL, EVIL, status="Pending", unscheduled=EVIL),
     ]
-    found = join([node, replace(node, not_shared="")], pods, NOW_S, missing=[EVIL])
+    found = build_report([node, replace(node, not_shared="")], pods, NOW_S, missing=[EVIL])
     parts = ("nodes", "pods", "workloads")
     drawn = (as_lines(found, Terminal(wide=wide, command="v"), parts) for wide in (False, True))
     return "\n".join(line for one in drawn for line in one)
@@ -111,5 +111,6 @@ def test_a_text_that_is_too_long_is_cut():
 
 
 def test_only_bars_keep_characters_that_are_not_ascii():
-    columns = [Column(title="a\x1b", texts=["ä"]), Column(title="b", texts=["█"], bars=True)]
-    assert table(columns, None, "") == ["a?  b", "?   █"]
+    bars = Column(title="", texts=[""], draw=lambda row, width: f"{row}".ljust(width, "█"), most=3)
+    columns = [Column(title="a\x1b", texts=["ä"]), bars]
+    assert table(columns, None, "") == ["a?  -1█", "?   0██"]

@@ -23,8 +23,8 @@ from tests.support.gpu_nodes import GPU_NODES_PATH
 from tests.tools.top.pages import read_page, sections
 from webhook.cli.main import main
 from webhook.tools.snapshot.node import SAID
-from webhook.tools.top.judge import join
-from webhook.tools.top.live_view import Reader, TopOutput
+from webhook.tools.top.judge import build_report
+from webhook.tools.top.live_view import TopOutput
 from webhook.tools.top.terminal import Terminal as Drawing
 
 MOST_MODULES = {"top": 74, "explain": 100}
@@ -219,10 +219,10 @@ def test_who_is_not_known_learns_that(top, cluster):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["gpus"], "'gpus' is none of nodes, pods, workloads"),
+        (["gpus"], "'gpus' is not one of 'nodes', 'pods', 'workloads'"),
         (["-A", "-n", "x"], "pass -n or -A, not both"),
         (["nodes", "n1", "--node", "n2"], "name a node once"),
-        (["-w", "0.5"], "no number of seconds"),
+        (["-w", "0.5"], "0.5 is not in the range"),
         (["-w", "-o", "html"], "a page is drawn once"),
         (["--sort", "size"], "is not one of"),
         (["-o", "yaml"], "is not one of"),
@@ -249,14 +249,12 @@ def started(cluster, *arguments, env=None, **options):
 
 
 def test_ctrl_c_ends_a_watch_quietly_while_it_reads(capsys):
-    parts = {"parts": ("nodes",), "all_parts": ("nodes", "pods")}
-    output = TopOutput(**parts, format="json", term=Drawing())
-
     def read():
         raise KeyboardInterrupt
 
-    report = join(a_cluster(team_nodes()).figures, [], NOW_S)
-    output.watch(Reader(report=report, read=read, every_s=0.0, failures=OSError))
+    parts = {"parts": ("nodes",), "all_parts": ("nodes", "pods")}
+    output = TopOutput(**parts, format="json", term=Drawing(), read=read, every_s=0)
+    output.watch(build_report(a_cluster(team_nodes()).figures, [], NOW_S))
     assert len(capsys.readouterr().out.splitlines()) == 1
 
 

@@ -26,7 +26,7 @@ from tests.support.clusters import (
 )
 from webhook.core.kinds.nodes import GpuFigures, PodFigures
 from webhook.tools.top.json_report import as_json
-from webhook.tools.top.judge import Order, PodPhase, join, ordered, sums_of
+from webhook.tools.top.judge import Order, PodPhase, build_report, ordered, sums_of
 from webhook.tools.top.texts import state as state_of
 
 UIDS = [f"uid-{number}" for number in range(12)]
@@ -37,7 +37,7 @@ unknown = st.none() | sizes
 def joined(nodes=(), pods=()):
     """Join what the sentries report with the pods of a list."""
     cluster = a_cluster(list(nodes), list(pods))
-    return join(cluster.figures, cluster.listed_pods, NOW_S)
+    return build_report(cluster.figures, cluster.listed_pods, NOW_S)
 
 
 def joined_team():
@@ -94,7 +94,7 @@ def known_sum(values):
 
 @given(clusters())
 def test_sums_of_rows_are_the_totals(cluster):
-    report = join(*cluster, NOW_S)
+    report = build_report(*cluster, NOW_S)
     gpus = [gpu for node in report.nodes if not node.not_shared for gpu in node.gpus]
     for rows, sums in [
         (gpus, report.amounts),
@@ -173,12 +173,12 @@ def test_programs_read_who_holds_a_pod_since_when_it_idles_and_what_the_driver_c
 def test_a_pod_that_the_user_could_not_list_is_never_named(cluster):
     figures, seen = cluster
     named = {pod.uid: (pod.namespace, pod.name) for pod in seen}
-    report = join(figures, seen, NOW_S)
+    report = build_report(figures, seen, NOW_S)
     assert {uid: report.name_of(uid) for uid in UIDS} == {
         uid: named.get(uid, ("", "")) for uid in UIDS
     }
     assert {row.pod.uid for row in report.pods} == {pod.uid for pod in seen if pod.managed}
-    nameless = join(figures, [], NOW_S)
+    nameless = build_report(figures, [], NOW_S)
     assert "pod-uid" not in repr(nameless)
     assert "team-" not in repr(nameless)
 
@@ -194,7 +194,7 @@ def test_what_is_not_known_is_never_zero(cluster):
             holders = [replace(one, used_bytes=None, peak_bytes=None) for one in gpu.pods]
             gpus.append(replace(gpu, pods=tuple(holders), **unknown))
         blind.append(replace(node, gpus=tuple(gpus)))
-    report = join(blind, seen, NOW_S)
+    report = build_report(blind, seen, NOW_S)
     sums = report.amounts
     assert (sums.promised_bytes, sums.used_bytes, sums.free_bytes) == (None, None, None)
     assert (sums.largest_free_bytes, sums.unmanaged_bytes) == (None, None)
@@ -204,7 +204,7 @@ def test_what_is_not_known_is_never_zero(cluster):
 
 
 def test_what_could_not_be_read_is_none_and_not_empty():
-    report = join(None, None, NOW_S, missing=["why"])
+    report = build_report(None, None, NOW_S, missing=["why"])
     assert (report.nodes, report.pods, report.workloads) == (None, None, None)
     assert report.missing == ("why",)
 
@@ -254,7 +254,7 @@ def asks(amount, **facts):
 def test_each_state(facts, phase, state):
     facts = {"status": "Running", "node": "n1", "created_s": NOW_S - 60} | facts
     figures = a_node("n1", a_gpu(50), a_gpu(35)).figures
-    report = join([figures], [a_listed_pod("u", "team-a", "p", **facts)], NOW_S)
+    report = build_report([figures], [a_listed_pod("u", "team-a", "p", **facts)], NOW_S)
     assert (report.pods[0].phase, states(report)) == (phase, {"p": state})
 
 
@@ -295,7 +295,7 @@ def test_figures_are_old_after_three_minutes_and_no_sooner(age_s, stale):
 
 
 def test_without_figures_nobody_is_told_that_a_node_has_none():
-    assert join(None, a_cluster([], team_pods()).listed_pods, NOW_S).problems == ()
+    assert build_report(None, a_cluster([], team_pods()).listed_pods, NOW_S).problems == ()
 
 
 def test_a_pod_that_no_figures_name_has_the_gpus_of_its_annotation():

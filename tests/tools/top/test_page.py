@@ -19,7 +19,7 @@ from tests.support.clusters import (
 )
 from tests.support.recordings import assert_recorded
 from tests.tools.top.pages import pictures, read_page, sections, tables, texts
-from webhook.tools.top.judge import join
+from webhook.tools.top.judge import build_report
 from webhook.tools.top.page import as_html
 
 RECORDED = Path(__file__).with_name("page.txt")
@@ -29,7 +29,7 @@ LABEL = "Memory of each GPU: promised, in use and free"
 def seen(nodes=(), pods=(), **options):
     """Return what is seen of a cluster."""
     cluster = a_cluster(list(nodes), list(pods))
-    return join(cluster.figures, cluster.listed_pods, NOW_S, **options)
+    return build_report(cluster.figures, cluster.listed_pods, NOW_S, **options)
 
 
 def every_mark():
@@ -101,7 +101,7 @@ def test_a_page_has_the_parts_that_are_asked_for():
 
 def test_without_nodes_the_pods_are_shown():
     pods = a_cluster([], [a_pod("own", "16Gi", node="n1")]).listed_pods
-    root = read_page(as_html(join(None, pods, NOW_S)))
+    root = read_page(as_html(build_report(None, pods, NOW_S)))
     assert list(sections(root)) == ["Pods that wait", "Pods with GPU memory"]
     assert "There are no figures of GPUs." in texts(root)
 
@@ -110,7 +110,7 @@ def test_a_thousand_gpus_are_all_drawn_in_a_page_of_bounded_size():
     figures = a_cluster(many_nodes(125)).figures
     own = [gpu.pods[0].uid for node in figures for gpu in node.gpus]
     pods = [a_listed_pod(uid, "team-a", f"train-{uid}", node="n1") for uid in own]
-    text = as_html(join(figures, pods, NOW_S))
+    text = as_html(build_report(figures, pods, NOW_S))
     assert len(drawn(read_page(text), "bar")) == 1000
     assert len(text) < 1_000_000
 
@@ -150,7 +150,7 @@ def test_names_are_text_and_nothing_else():
         a_listed_pod("1", "team-a", ATTACK, node="n1", status="Running"),
         a_listed_pod("3", ATTACK, ATTACK, asked_bytes=90 * GIB, status="Pending"),
     ]
-    report = join([node], pods, NOW_S, missing=[ATTACK])
+    report = build_report([node], pods, NOW_S, missing=[ATTACK])
     text = as_html(report, ["nodes", "pods", "workloads"])
     assert "<script" not in text
     root = read_page(text)

@@ -34,7 +34,7 @@ from webhook.core.enforcement.termination_message import TerminationMessage, in_
 from webhook.core.kinds.workloads import Workload
 from webhook.tools.render.output import clean, cut
 from webhook.tools.top.bars import ASCII, UNICODE, cap_bar, gpu_bar
-from webhook.tools.top.judge import join, sums_of
+from webhook.tools.top.judge import build_report, sums_of
 from webhook.tools.top.terminal import Terminal, as_lines
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -45,7 +45,7 @@ _COLOURS = re.compile(r"\033\[[0-9;]*m")
 def seen(nodes=(), pods=(), **options):
     """Return what is seen of a cluster in team-a."""
     cluster = a_cluster(list(nodes), list(pods))
-    return join(cluster.figures, cluster.listed_pods, NOW_S, namespace="team-a", **options)
+    return build_report(cluster.figures, cluster.listed_pods, NOW_S, namespace="team-a", **options)
 
 
 def team_a():
@@ -62,7 +62,7 @@ def long_names():
         merged(one, {"metadata": {"name": f"{one['metadata']['name']}-{'very-' * 8}long", **long}})
         for one in team_pods()
     ]
-    return join(figures, a_cluster([], pods).listed_pods, NOW_S)
+    return build_report(figures, a_cluster([], pods).listed_pods, NOW_S)
 
 
 def nothing_known():
@@ -74,7 +74,9 @@ def nothing_known():
 
 def without_figures():
     pods = a_cluster([], team_pods()).listed_pods
-    return join(None, pods, NOW_S, namespace="team-a", missing=["no figures of GPUs: for a reason"])
+    return build_report(
+        None, pods, NOW_S, namespace="team-a", missing=["no figures of GPUs: for a reason"]
+    )
 
 
 def beside_the_plugin():
@@ -183,7 +185,7 @@ def test_nothing_that_others_wrote_reaches_the_terminal_as_it_is(text, wide):
         a_listed_pod("x", text, text, status=text, unscheduled=text),
         a_listed_pod("y", text, text, node="n9", **anything),
     ]
-    report = join([node], pods, NOW_S, namespace=text, missing=[text])
+    report = build_report([node], pods, NOW_S, namespace=text, missing=[text])
     drawn = as_lines(report, Terminal(unicode=False, wide=wide), ALL)
     assert all(" " <= one <= "~" for line in drawn for one in line)
 
@@ -240,7 +242,7 @@ def test_top_the_termination_message_and_the_log_say_an_amount_and_a_time_alike(
     node = a_node("n1", a_gpu(200, holder, used=190, promised_bytes=cap, uuid="GPU-0"))
     facts = {"created_s": NOW_S - seconds, "gpus": ("GPU-0",), "asked_bytes": cap}
     pod = a_listed_pod("u", "ns", "train", status="Running", node="n1", **facts)
-    report = join([node.figures], [pod], NOW_S, namespace="ns")
+    report = build_report([node.figures], [pod], NOW_S, namespace="ns")
     head, row = as_lines(report, Terminal(wide=True), ["pods"])[:2]
     # Amounts and times end where the title of their column does.
     ends = (head.index(title) + len(title) for title in ("PEAK", "CAP", "AGE"))

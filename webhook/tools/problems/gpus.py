@@ -6,13 +6,15 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.kinds.nodes import STALE_S
-from webhook.core.words import amount, exactly, span
+from webhook.core.words import amount, exactly, named, span
 from webhook.tools.problems.problem import Code, Problem, ProblemSubject, Severity
+from webhook.tools.snapshot.node import SAID
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from webhook.core.kinds.nodes import GpuFigures, NodeFigures
+    from webhook.tools.snapshot.node import ClusterNode
 
 UNMANAGED_FROM_BYTES: Final = 256 * 2**20
 """Smaller amounts are no problem: a display, or the context of a monitor."""
@@ -57,6 +59,15 @@ def find_nodes_without_figures(
             message = f"{pods} bound to it, and no sentry reports of it"
             subject = ProblemSubject("Node", name)
             yield Problem(Code.NO_FIGURES, Severity.WARNING, message, _SENTRIES, subject)
+
+
+def why_no_figures(shared: Collection[ClusterNode] | None) -> str:
+    """Return why no node has figures; `shared` is None if the user may not read nodes."""
+    if shared and all(one.said for one in shared):
+        has = named([f"{one.name} {exactly(one.vram_bytes)}" for one in shared])
+        return f"no figures of GPUs: amounts are {SAID}: {has}"
+    not_yet = f"no figures of GPUs: no node has reported yet; does the sentry run? ({_SENTRIES})"
+    return not_yet if shared is not None else f"{not_yet} There is none where amounts are {SAID}."
 
 
 def _of_gpu(

@@ -25,8 +25,6 @@ _BREAKS: Final = re.compile(r" *[\t-\r\u2028\u2029][ \t-\r\u2028\u2029]*")
 _LONGEST_LINE: Final = 4096
 """Characters of a line that is printed."""
 _GAP: Final = 2
-_LONG: Final = 36
-"""Characters of a sentence at the end of a row that should stand in one line."""
 _MOST_LINES: Final = 4
 """Maximum number of lines of such a sentence, if it is wrapped."""
 
@@ -78,8 +76,11 @@ class Column:
 
     title: str
     texts: Sequence[str]
-    bars: bool = False
-    """Holds characters of ours that are not ASCII; all other texts are cleaned."""
+    draw: Callable[[int, int], str] | None = None
+    """Draws the text of a row, or the title (-1), in a number of characters, which may be others
+    than ASCII."""
+    most: int = 0
+    """Number of characters that `draw` takes if they fit."""
     right: bool = False
     least: int = 0
     """May be cut to so many characters; 0: never."""
@@ -92,9 +93,8 @@ class Column:
 
     def __post_init__(self) -> None:
         """Clean title and texts, so that no table has to be given clean ones."""
-        if not self.bars:
-            object.__setattr__(self, "title", clean(self.title))
-            object.__setattr__(self, "texts", [*map(clean, self.texts)])
+        object.__setattr__(self, "title", clean(self.title))
+        object.__setattr__(self, "texts", [*map(clean, self.texts)])
 
 
 def clean(text: str) -> str:
@@ -135,20 +135,6 @@ def cut(text: str, width: int, dots: str) -> str:
     return text[: room - tail] + dots + text[len(text) - tail :]
 
 
-def fits(columns: Sequence[Column], width: int | None, *, names: int | None = None) -> bool:
-    """Return True if a table fits a width uncut, except for long texts at the end of rows.
-
-    `names` lets what may be cut be cut to so many characters.
-    """
-    if width is None:
-        return True
-    wanted = [
-        min(_natural(one), _LONG if one.at_end else names if names and one.least else width)
-        for one in columns
-    ]
-    return sum(wanted) + _GAP * (len(columns) - 1) <= width
-
-
 def table(columns: Sequence[Column], width: int | None, dots: str) -> list[str]:
     """Return the lines of a table, its titles first; None for a width cuts nothing."""
     shown = _shown(columns, width)
@@ -175,6 +161,8 @@ def _row(columns: Sequence[tuple[Column, int]], number: int, dots: str) -> list[
         text, paint = column.title, None
         if number >= 0:
             text, paint = column.texts[number], column.style
+        if column.draw:
+            text = column.draw(number, size)
         lines = _wrapped(text, size, dots) if column.at_end else [cut(text, size, dots)]
         pad = " " * (size - len(lines[0]))
         first, *below = [paint(line, number) for line in lines] if paint else lines
@@ -195,7 +183,7 @@ def _wrapped(text: str, width: int, dots: str) -> list[str]:
 
 
 def _natural(column: Column) -> int:
-    return max(len(column.title), *(len(text) for text in column.texts), 0)
+    return column.most or max(len(column.title), *(len(text) for text in column.texts), 0)
 
 
 def _shown(columns: Sequence[Column], width: int | None) -> list[tuple[Column, int]]:
@@ -203,7 +191,8 @@ def _shown(columns: Sequence[Column], width: int | None) -> list[tuple[Column, i
 
     | too wide | then |
     | --- | --- |
-    | by a little | the one with most to spare is cut, character by character |
+    | by a little | of bars and sentences the one with most to spare is cut by a character |
+    | and these have nothing to spare | the same of all others |
     | even so | the next optional column is left out, and all begins again |
     """
     shown = list(columns)
@@ -215,10 +204,13 @@ def _shown(columns: Sequence[Column], width: int | None) -> list[tuple[Column, i
         ]
         over = 0 if width is None else sum(widths) + _GAP * (len(shown) - 1) - width
         while over > 0:
-            spare = [have - need for have, need in zip(widths, least, strict=True)]
-            if max(spare, default=0) <= 0:
+            spare = [max(0, have - need) for have, need in zip(widths, least, strict=True)]
+            if not any(spare):
                 break
-            widths[spare.index(max(spare))] -= 1
+            pairs = zip(spare, shown, strict=True)
+            first = [one if column.draw or column.at_end else 0 for one, column in pairs]
+            of_these = first if any(first) else spare
+            widths[of_these.index(max(of_these))] -= 1
             over -= 1
         optional = [one for one in shown if one.optional]
         if over <= 0 or not optional:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from webhook.adapters.kube.client import Kube, KubeError, joined
 from webhook.core.kinds.nodes import NodeFigures, read_gpu_node
 from webhook.core.pod.fields import as_object
-from webhook.core.words import exactly, named
 from webhook.names import GPU_NODES_PATH, MANAGED_LABEL
 from webhook.options import NoCluster
 from webhook.tools.render.progress import Progress
@@ -21,8 +20,6 @@ from webhook.tools.snapshot.pod import ClusterPod
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from webhook.tools.snapshot.cluster import ClusterSnapshot
 
     Json = dict[str, Any]
 
@@ -106,29 +103,6 @@ def reading() -> Iterator[None]:
 def cluster_progress() -> str:
     """Return the progress of reading the cluster in words."""
     return "reading the cluster" + (f": {Kube.listed:,} objects" if Kube.listed else "")
-
-
-def why_no_figures_yet(snapshot: ClusterSnapshot) -> str:
-    """Return why no node has figures, as far as nodes may be read."""
-    from webhook.tools.snapshot.node import SAID  # noqa: PLC0415 - few need what it loads
-
-    nodes = snapshot.attempt(lambda: [*snapshot.shared_nodes.values()])
-    or_said = "" if nodes is not None else f" There is none where amounts are {SAID}."
-    if nodes and all(one.said for one in nodes):
-        has = named([f"{one.name} {exactly(one.vram_bytes)}" for one in nodes])
-        return f"no figures of GPUs: amounts are {SAID}: {has}"
-    return (
-        "no figures of GPUs: no node has reported yet; does the sentry run? "
-        f"(kubectl get pods -A -l app.kubernetes.io/component=sentry -o wide){or_said}"
-    )
-
-
-def is_missing(kube: Kube, namespace: str) -> bool:
-    """Return True if there is no such namespace; False if that may not be read, and for ""."""
-    try:
-        return bool(namespace) and kube.find(joined("namespaces", namespace)) is None
-    except KubeError:
-        return False
 
 
 def pods_path(namespace: str) -> str:

@@ -24,12 +24,11 @@ from webhook.tools.top.judge import Order
 if TYPE_CHECKING:
     from pathlib import Path
 
-_EVERY_S: Final = 5.0
-_LEAST_S: Final = 1.0
+_EVERY_S: Final = 5
 _SHOWN: Final = ("nodes", "pods")
 _ALL: Final = ("nodes", "pods", "workloads")
 _WATCH: Final = ("-w", "--watch")
-_NUMBER: Final = re.compile(r"[0-9]{1,6}(\.[0-9]{1,3})?s?")
+_NUMBER: Final = re.compile(r"[0-9.]+")
 
 
 class _Top(click.Command):
@@ -45,18 +44,6 @@ class _Top(click.Command):
         return super().parse_args(ctx, written)
 
 
-def _seconds(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
-    if text is None:
-        return None
-    if not _NUMBER.fullmatch(text) or float(text.removesuffix("s")) < _LEAST_S:
-        raise click.BadParameter(f"{text!r} is no number of seconds from 1 on, e.g. 5")
-    return float(text.removesuffix("s"))
-
-
-def _words(_: click.Context, __: click.Parameter, begun: str) -> list[str]:
-    return [word for word in _ALL if word.startswith(begun)]
-
-
 def _names(context: click.Context, _: click.Parameter, begun: str) -> list[str]:
     """Return the names of nodes or pods for the shell's completion."""
     word = str(context.params.get("what") or "").removesuffix("s")
@@ -65,7 +52,12 @@ def _names(context: click.Context, _: click.Parameter, begun: str) -> list[str]:
 
 
 @click.command("top", cls=_Top)
-@click.argument("what", required=False, metavar="[nodes|pods|workloads]", shell_complete=_words)
+@click.argument(
+    "what",
+    required=False,
+    metavar="[nodes|pods|workloads]",
+    type=click.Choice([*_ALL, *(one.removesuffix("s") for one in _ALL)]),
+)
 @click.argument("name", required=False, metavar="[NAME]", shell_complete=_names)
 @cluster_options
 @click.option("-A", "--all-namespaces", is_flag=True, help="Pods of all namespaces.")
@@ -85,7 +77,7 @@ def _names(context: click.Context, _: click.Parameter, begun: str) -> list[str]:
     "-w",
     "--watch",
     "every_s",
-    callback=_seconds,
+    type=click.FloatRange(min=1, max=86_400),
     metavar="[S]",
     help="Again each S seconds (5), until q; without a terminal one line of JSON per change.",
 )
@@ -136,17 +128,14 @@ def top_command(
     Exit code 0: shown; 2: wrong usage; 3: the cluster did not answer, or you may not read it.
     """  # noqa: D301 - click wants the character, not two
     # Imported here: the client takes a second, which --help and completion need not wait for.
-    from webhook.adapters.kube.client import KubeError  # noqa: PLC0415
     from webhook.tools.render.output import takes_colour, takes_signs  # noqa: PLC0415
     from webhook.tools.snapshot.reading import reading  # noqa: PLC0415
-    from webhook.tools.top.live_view import Reader, TopOutput  # noqa: PLC0415
+    from webhook.tools.top.live_view import TopOutput  # noqa: PLC0415
     from webhook.tools.top.read import Wanted, read_report  # noqa: PLC0415
     from webhook.tools.top.terminal import Terminal  # noqa: PLC0415
 
     context = click.get_current_context()
     one_part = f"{what.removesuffix('s')}s" if what else ""
-    if what is not None and one_part not in _ALL:
-        raise click.UsageError(f"{what!r} is none of nodes, pods, workloads", context)
     if every_s is not None and output == "html":
         raise click.UsageError("a page is drawn once: leave out -w, or -o html", context)
     if all_namespaces and namespace:
@@ -155,17 +144,6 @@ def top_command(
     named = {one_part: name} if name else {}
     if node and named.get("nodes", node) != node:
         raise click.UsageError("name a node once: as NAME, or with --node", context)
-    shown = TopOutput(
-        parts=parts,
-        all_parts=parts if one_part else _ALL,
-        format=output,
-        term=Terminal(
-            unicode=not plain and takes_signs(sys.stdout),
-            colour=not no_color and takes_colour(sys.stdout),
-            wide=output == "wide",
-            command=context.find_root().info_name or "vramwarden",
-        ),
-    )
     with reading():
         cluster = reach(kubeconfig, options["context"], namespace)
         wanted = Wanted(
@@ -179,8 +157,20 @@ def top_command(
         report = read_report(cluster.kube, wanted)
     if all((report.nodes if one == "nodes" else report.pods) is None for one in parts):
         raise NoCluster("\n".join(report.missing))
+    shown = TopOutput(
+        parts=parts,
+        all_parts=parts if one_part else _ALL,
+        format=output,
+        read=partial(read_report, cluster.kube, wanted),
+        every_s=every_s or _EVERY_S,
+        term=Terminal(
+            unicode=not plain and takes_signs(sys.stdout),
+            colour=not no_color and takes_colour(sys.stdout),
+            wide=output == "wide",
+            command=context.find_root().info_name or "vramwarden",
+        ),
+    )
     if every_s is None:
         shown.once(report)
     else:
-        read = partial(read_report, cluster.kube, wanted)
-        shown.watch(Reader(report=report, read=read, every_s=every_s, failures=KubeError))
+        shown.watch(report)

@@ -212,7 +212,7 @@ class TopReport:
         return (pod.namespace, pod.name) if pod else ("", "")
 
 
-def join(
+def build_report(
     nodes: Sequence[NodeFigures] | None,
     pods: Sequence[ClusterPod] | None,
     now_s: float,

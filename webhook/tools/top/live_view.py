@@ -8,7 +8,6 @@ import select
 import signal
 import sys
 import termios
-import threading
 import time
 import tty
 from contextlib import contextmanager, suppress
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from webhook.adapters.kube.client import KubeError
 from webhook.tools.render.output import clean, write_json
 from webhook.tools.top.json_report import as_json, without_times
 from webhook.tools.top.terminal import as_lines
@@ -35,38 +35,8 @@ _ENTER: Final = "\033[?1049h\033[?25l\033[?7l"
 _LEAVE: Final = "\033[?7h\033[?25h\033[?1049l"
 _HOME, _CLEAR_LINE, _CLEAR_BELOW = "\033[H", "\033[K", "\033[J"
 _GLANCE_S: Final = 0.3
-"""Maximum delay until a key, a new size or a new report is noticed."""
+"""Maximum delay until a key or a new size is noticed, while nothing is read."""
 _QUIT: Final = frozenset(b"qQ")
-
-
-@dataclass(slots=True, kw_only=True)
-class Reader:
-    """Reader of reports, one after the other."""
-
-    report: TopReport
-    """The latest report."""
-    read: Callable[[], TopReport]
-    every_s: float
-    failures: type[Exception]
-    """Exceptions after which reading goes on."""
-    failure: str = ""
-    """Message of the last attempt; empty if it succeeded."""
-    number: int = 0
-    """Number of attempts, which changes when there is something new to draw."""
-
-    def next(self) -> None:
-        """Wait, and read a report."""
-        time.sleep(self.every_s)
-        try:
-            self.report, self.failure = self.read(), ""
-        except self.failures as error:
-            self.failure = " ".join(str(error).split())
-        self.number += 1
-
-    def run(self) -> None:
-        """Read until the program ends."""
-        while True:
-            self.next()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +48,8 @@ class TopOutput:
     """Parts of the JSON output, which has all of them by default."""
     format: str | None
     term: Terminal
+    read: Callable[[], TopReport]
+    every_s: float
 
     def once(self, report: TopReport) -> None:
         """Write a report."""
@@ -93,53 +65,62 @@ class TopOutput:
             drawn = as_lines(report, replace(self.term, width=width), self.parts)
             click.echo("\n".join(drawn), color=True)
 
-    def watch(self, reader: Reader) -> None:
-        """Write reports until Ctrl-C, which may be pressed at any moment."""
+    def watch(self, report: TopReport) -> None:
+        """Write a report and those that are read later, until Ctrl-C, which may come any time."""
         with suppress(KeyboardInterrupt):
             if sys.stdout.isatty() and self.format != "json":
-                # On its own thread, so that no key waits for the API server.
-                threading.Thread(target=reader.run, name="top", daemon=True).start()
-                self._watch_screen(reader)
+                self._watch_screen(report)
             else:
-                self._json_lines(reader)
+                self._json_lines(report)
 
-    def _json_lines(self, reader: Reader) -> None:
+    def _json_lines(self, report: TopReport) -> None:
         before: object = None
-        last_failure = ""
+        failure = ""
         while True:
-            value = as_json(reader.report, self.all_parts)
+            value = as_json(report, self.all_parts)
             if without_times(value) != before:
                 before = without_times(value)
                 click.echo(json.dumps(value, separators=(",", ":")))
                 sys.stdout.flush()
-            reader.next()
-            if reader.failure and reader.failure != last_failure:
-                click.echo(f"Error: {reader.failure}", err=True)
-            last_failure = reader.failure
+            time.sleep(self.every_s)
+            last_failure = failure
+            report, failure = self._read_after(report)
+            if failure and failure != last_failure:
+                click.echo(f"Error: {failure}", err=True)
 
-    def _watch_screen(self, reader: Reader) -> None:
+    def _watch_screen(self, report: TopReport) -> None:
         """Draw reports on the terminal until `q`, and again when its size changes."""
         keys = sys.stdin.fileno() if sys.stdin.isatty() else None
+        failure = ""
         with _alternate_screen(keys):
-            shown: object = None
             while True:
-                size = os.get_terminal_size(sys.stdout.fileno())
-                if shown != (reader.number, size):
-                    shown = reader.number, size
-                    lines = self._screen(reader, size)[: size.lines]
-                    body = "\r\n".join(line + _CLEAR_LINE for line in lines)
-                    _write(_HOME + body + _CLEAR_BELOW)
-                if _asked_to_quit(keys):
-                    return
+                drawn_size, until_s = None, time.monotonic() + self.every_s
+                while time.monotonic() < until_s:
+                    size = os.get_terminal_size(sys.stdout.fileno())
+                    if size != drawn_size:
+                        drawn_size = size
+                        lines = self._screen(report, failure, size)[: size.lines]
+                        body = "\r\n".join(line + _CLEAR_LINE for line in lines)
+                        _write(_HOME + body + _CLEAR_BELOW)
+                    if _asked_to_quit(keys):
+                        return
+                report, failure = self._read_after(report)
 
-    def _screen(self, reader: Reader, size: os.terminal_size) -> list[str]:
+    def _read_after(self, report: TopReport) -> tuple[TopReport, str]:
+        """Return a new report, or the last one with the reason why nothing could be read."""
+        try:
+            return self.read(), ""
+        except KubeError as error:
+            return report, " ".join(str(error).split())
+
+    def _screen(self, report: TopReport, failure: str, size: os.terminal_size) -> list[str]:
         term = replace(self.term, width=size.columns, height=size.lines - 2)
-        last = f"each {reader.every_s:g} s; q quits"
-        if reader.failure:
-            old_s = max(0, round(time.time() - reader.report.now_s))
-            said = clean(f"! figures of {old_s} s ago: {reader.failure}")
+        last = f"each {self.every_s:g} s; q quits"
+        if failure:
+            old_s = max(0, round(time.time() - report.now_s))
+            said = clean(f"! figures of {old_s} s ago: {failure}")
             last = term.paint(said[: size.columns], "31")
-        drawn = as_lines(reader.report, term, self.parts)
+        drawn = as_lines(report, term, self.parts)
         return [*drawn, *[""] * (size.lines - 1 - len(drawn)), last]
 
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from functools import partial
 from itertools import accumulate, groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -20,11 +20,10 @@ from webhook.tools.top.judge import sums_of
 from webhook.tools.top.texts import GPU_COLUMNS, POD_COLUMNS, WORKLOAD_COLUMNS, columns_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from webhook.core.kinds.nodes import GpuFigures, NodeFigures
     from webhook.tools.top.judge import TopReport
-    from webhook.tools.top.texts import TopColumn
 
 _MOST_LINES: Final = 16
 """Maximum number of GPUs that have a line each; more are drawn side by side."""
@@ -34,14 +33,6 @@ _OF_PLACED: Final = frozenset({"GPU", "USED OF CAP", "PEAK", "HELD BY", "IDLE"})
 """Columns that are empty of pods that wait."""
 _LONGEST: Final = 2000
 """Maximum number of characters of a text."""
-
-
-class _Table(NamedTuple):
-    """A table of the page."""
-
-    heads: Sequence[tuple[str, bool]]
-    """Titles; True for columns of words, which are aligned at the left."""
-    rows: Sequence[Sequence[str]]
 
 
 class _Part(NamedTuple):
@@ -63,7 +54,6 @@ def as_html(report: TopReport, parts: Sequence[str] = ("nodes", "pods")) -> str:
     counts = accumulate(len(node.gpus) for node in nodes)
     drawn = [node for node, sum_ in zip(nodes, counts, strict=True) if sum_ <= _MOST_DRAWN]
     pods = columns_of(POD_COLUMNS, report)
-    waiting = [one for one in pods if one.title not in _OF_PLACED]
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -83,14 +73,14 @@ def as_html(report: TopReport, parts: Sequence[str] = ("nodes", "pods")) -> str:
         nodes=drawn,
         in_lines=gpus <= _MOST_LINES,
         largest_bytes=max((gpu.usable_bytes for node in drawn for gpu in node.gpus), default=0),
-        gpus=_table(
-            columns_of(GPU_COLUMNS, report, is_wide=True),
-            report.places(by_gpu=True) if nodes else (),
-            report,
-        ),
-        waiting=_table(waiting, (one for one in report.pods or () if one.is_waiting), report),
-        placed=_table(pods, (one for one in report.pods or () if not one.is_waiting), report),
-        workloads=_table(columns_of(WORKLOAD_COLUMNS, report), report.workloads or (), report),
+        gpus=report.places(by_gpu=True) if nodes else [],
+        gpu_columns=columns_of(GPU_COLUMNS, report, wide=True),
+        waiting=[one for one in report.pods or () if one.is_waiting],
+        waiting_columns=[one for one in pods if one.title not in _OF_PLACED],
+        placed=[one for one in report.pods or () if not one.is_waiting],
+        pod_columns=pods,
+        workloads=report.workloads or (),
+        workload_columns=columns_of(WORKLOAD_COLUMNS, report),
         cut=cut,
         figures=_figures,
         parts_of=partial(_parts, report),
@@ -150,9 +140,3 @@ def _figures(gpu: GpuFigures) -> str:
         return f"promised unknown, {used}"
     free = texts.amount(sums_of([gpu]).free_bytes, down=True)
     return f"{used} of {amount(gpu.promised_bytes)} promised, {free} free"
-
-
-def _table(columns: Sequence[TopColumn], rows: Iterable[Any], report: TopReport) -> _Table:
-    shown = [one for one in columns if one.title]
-    cells = [[one.text(row, report) for one in shown] for row in rows]
-    return _Table([(one.title, not one.right) for one in shown], cells)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from webhook.adapters.kube.client import KubeError
-from webhook.tools.problems.gpus import UNMANAGED_FROM_BYTES
+from webhook.adapters.kube.client import KubeError, joined
+from webhook.tools.problems.gpus import UNMANAGED_FROM_BYTES, why_no_figures
 from webhook.tools.snapshot.cluster import ClusterSnapshot
-from webhook.tools.snapshot.reading import is_missing, read_unmanaged_pods, why_no_figures_yet
-from webhook.tools.top.judge import Order, TopReport, join, ordered
+from webhook.tools.snapshot.reading import read_unmanaged_pods
+from webhook.tools.top.judge import Order, TopReport, build_report, ordered
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,8 +47,9 @@ def read_report(kube: Kube, wanted: Wanted) -> TopReport:
     pods: Sequence[ClusterPod] | None = snapshot.attempt(lambda: snapshot.pods, "no pods")
     missing = [f"{what}: {why}" for what, why in snapshot.left_out.items()]
     if nodes == ():
-        missing.append(why_no_figures_yet(snapshot))
-    if pods == () and is_missing(kube, wanted.namespace):
+        shared = snapshot.attempt(lambda: snapshot.shared_nodes)
+        missing.append(why_no_figures(None if shared is None else shared.values()))
+    if pods == () and _lacks_namespace(kube, wanted.namespace):
         missing.append(f"no pods: there is no namespace {wanted.namespace}; name one with -n")
     if wanted.node:
         known = nodes
@@ -58,8 +59,16 @@ def read_report(kube: Kube, wanted: Wanted) -> TopReport:
         pods = pods and [pod for pod in pods if pod.node == wanted.node]
     if nodes and pods is not None:
         pods = [*pods, *_strangers(kube, wanted.namespace, nodes)]
-    report = join(nodes, pods, snapshot.now_s, namespace=wanted.namespace, missing=missing)
+    report = build_report(nodes, pods, snapshot.now_s, namespace=wanted.namespace, missing=missing)
     return ordered(_narrowed(report, wanted), wanted.order)
+
+
+def _lacks_namespace(kube: Kube, namespace: str) -> bool:
+    """Return True if there is no such namespace; False if that may not be read, and for ""."""
+    try:
+        return bool(namespace) and kube.find(joined("namespaces", namespace)) is None
+    except KubeError:
+        return False
 
 
 def _strangers(kube: Kube, namespace: str, nodes: Sequence[NodeFigures]) -> list[ClusterPod]:

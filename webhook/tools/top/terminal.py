@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from itertools import groupby, pairwise, product
+from dataclasses import dataclass
+from itertools import groupby, pairwise
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from webhook.tools.problems.problem import Severity
-from webhook.tools.render.output import Column, clean, fits, table
+from webhook.tools.render.output import Column, clean, table
 from webhook.tools.top import texts
-from webhook.tools.top.bars import ASCII, UNICODE, Shades, cap_bar, gpu_bar, lettered_bar
-from webhook.tools.top.judge import sums_of
+from webhook.tools.top.bars import ASCII, UNICODE, Shades
 from webhook.tools.top.texts import (
     GPU_COLUMNS,
     NODE_COLUMNS,
@@ -21,24 +20,17 @@ from webhook.tools.top.texts import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
-    from webhook.tools.top.judge import PlaceRow, PodRow, TopReport, WorkloadRow
+    from webhook.tools.top.judge import TopReport
     from webhook.tools.top.texts import TopColumn
-
-T = TypeVar("T")
 
 MOST_GPU_LINES: Final = 40
 """Maximum number of GPUs that have a line each; for more GPUs, each node has one line."""
-_GPU_BARS: Final = (4, 3, 2, 0)
-"""Widths of a GPU's bar in the line of its node, in characters; 0: the node has one bar."""
-_NODE_SHOWN: Final = 20
-"""Characters of a node's name that have precedence over such bars."""
+_EXTRAS_FROM: Final = 100
+"""Minimum width with all columns that are not only for `-o wide`, in characters."""
 _MOST_ALIKE: Final = 5
 """Maximum number of problems with one reason; the others are counted."""
-_BARS: Final = (24, 20, 16, 13, 10)
-_CAP_BARS: Final = (10, 8, 6, 4)
-_WIDE_BAR: Final = 32
 
 _BOLD, _DIM, _RED, _GREEN, _YELLOW = "1", "2", "31", "32", "33"
 
@@ -76,13 +68,20 @@ def as_lines(
     report: TopReport, term: Terminal, parts: Sequence[str] = ("nodes", "pods")
 ) -> list[str]:
     """Return lines with parts of a report: `nodes`, `pods`, `workloads`."""
-    tables = []
-    if "nodes" in parts and report.nodes:
-        tables.append(_nodes(report, term))
-    if "pods" in parts and report.pods is not None:
-        tables.append(_pods(report, term) if report.pods else _no_pods(report))
-    if "workloads" in parts and report.workloads is not None:
-        tables.append(_workloads(report, term) if report.workloads else _no_pods(report))
+    by_gpu = not _has_node_lines(report, term)
+    rows = {
+        "nodes": (
+            GPU_COLUMNS if by_gpu else NODE_COLUMNS,
+            report.places(by_gpu=by_gpu) or None,
+        ),
+        "pods": (POD_COLUMNS, report.pods),
+        "workloads": (WORKLOAD_COLUMNS, report.workloads),
+    }
+    tables = [
+        _table(columns, of_part, report, term) if of_part else _no_pods(report)
+        for part, (columns, of_part) in rows.items()
+        if part in parts and of_part is not None
+    ]
     has_totals = "nodes" in parts and report.nodes and report.amounts.nodes
     head = _wrapped([texts.totals(report.amounts)] if has_totals else [], term, _BOLD)
     tail = _tail(report, term, parts)
@@ -94,107 +93,45 @@ def as_lines(
     return drawn if term.height is None else drawn[: term.height]
 
 
-def _nodes(report: TopReport, term: Terminal) -> list[str]:
-    if not _has_node_lines(report, term):
-        rows, sizes = report.places(by_gpu=True), (_WIDE_BAR,) if term.wide else _BARS
-
-        def bar(row: PlaceRow, cells: int) -> str:
-            if term.wide:
-                return lettered_bar(row.gpus[0], cells, term.shades)
-            return gpu_bar(row.sums, cells, term.shades)
-
-        return _fitting(GPU_COLUMNS, rows, report, term, bar, sizes)
-    sums = {id(gpu): sums_of([gpu]) for node in report.nodes or () for gpu in node.gpus}
-
-    def bars(row: PlaceRow, cells: int) -> str:
-        if not cells:
-            return gpu_bar(row.sums, _BARS[-2], term.shades)
-        return " ".join(gpu_bar(sums[id(gpu)], cells, term.shades) for gpu in row.gpus)
-
-    rows = report.places(by_gpu=False)
-    return _fitting(NODE_COLUMNS, rows, report, term, bars, _GPU_BARS, names=_NODE_SHOWN)
-
-
 def _has_node_lines(report: TopReport, term: Terminal) -> bool:
     gpus = sum(len(node.gpus) for node in report.nodes or ())
     return gpus > MOST_GPU_LINES and not term.wide
 
 
-def _pods(report: TopReport, term: Terminal) -> list[str]:
-    def bar(row: PodRow, cells: int) -> str:
-        return cap_bar(row.used_bytes, row.cap_bytes, cells, term.shades)
-
-    return _fitting(POD_COLUMNS, report.pods or (), report, term, bar, _CAP_BARS)
-
-
-def _workloads(report: TopReport, term: Terminal) -> list[str]:
-    def bar(row: WorkloadRow, cells: int) -> str:
-        return cap_bar(row.used_bytes, row.promised_bytes, cells, term.shades)
-
-    return _fitting(WORKLOAD_COLUMNS, report.workloads or (), report, term, bar, _CAP_BARS)
-
-
-def _fitting(
-    columns: Sequence[TopColumn],
-    rows: Sequence[T],
-    report: TopReport,
-    term: Terminal,
-    bar: Callable[[T, int], str],
-    sizes: Sequence[int],
-    names: int | None = None,
+def _table(
+    columns: Sequence[TopColumn], rows: Sequence[Any], report: TopReport, term: Terminal
 ) -> list[str]:
-    """Return a table with the largest bars for which no text is cut, or with the smallest.
-
-    `names`: names may be cut to this number of characters, and optional columns be left out.
-    """
-    width = None if term.wide else term.width
-    drawn = [
-        (one, _drawn(one, rows, report, term))
-        for one in columns_of(columns, report, is_wide=term.wide)
+    has_extras = term.width is None or term.width >= _EXTRAS_FROM
+    shown = [
+        column
+        for one in columns_of(columns, report, wide=term.wide)
+        if (column := _drawn(one, rows, report, term))
+        and (not one.is_extra or term.wide or (has_extras and {*column.texts} != {"-"}))
     ]
-    extras = [] if term.wide else [one for one, _ in drawn if one.is_extra]
-    known = [one for one, column in drawn if one in extras and {*column.texts} != {"-"}]
-    for number, cells in product(range(len(known), -1, -1), sizes):
-        shown = [
-            _with_bars(column, [bar(row, cells) for row in rows], term) if one.has_bar else column
-            for one, column in drawn
-            if one not in extras or one in known[:number]
-        ]
-        if fits([one for one in shown if not (names and one.optional)], width, names=names):
-            break
-    lines = table(shown, width, term.dots)
+    lines = table(shown, None if term.wide else term.width, term.dots)
     lines[0] = term.paint(lines[0], _BOLD)
     return lines
 
 
 def _drawn(one: TopColumn, rows: Sequence[Any], report: TopReport, term: Terminal) -> Column:
-    """Return a column with its texts, which are painted by their alarm."""
-
-    def style(text: str, number: int) -> str:
-        if one.alarm and (severity := one.alarm(rows[number], report)):
-            return term.paint(text, _RED if severity is Severity.ERROR else _YELLOW)
-        return _painted(text, term) if one.has_bar else text
-
+    """Return a column with its texts, which are painted by their alarm, and its bars."""
     texts = [one.text(row, report) for row in rows]
     if one.is_once:
         texts = ["" if text == before else text for before, text in pairwise(["", *texts])]
-    return Column(
-        title=one.title,
-        texts=texts,
-        right=one.right and not one.has_bar,
-        least=one.least,
-        at_end=one.at_end,
-        optional=one.optional,
-        style=style if one.alarm or one.has_bar else None,
-    )
 
+    def style(text: str, number: int) -> str:
+        if severity := one.alarm(rows[number], report):
+            return term.paint(text, _RED if severity is Severity.ERROR else _YELLOW)
+        return _painted(text, term) if one.bar else text
 
-def _with_bars(column: Column, bars: Sequence[str], term: Terminal) -> Column:
-    """Return a column with a bar before each text; one without texts has a legend as its title."""
-    pairs = zip(bars, column.texts, strict=True)
-    texts = [f"{bar} {text:>7}" if text else bar for bar, text in pairs]
-    title = column.title or _bar_title(max(map(len, bars), default=0), term)
-    return replace(column, title=title, texts=texts, bars=True)
+    def draw(number: int, width: int) -> str:
+        if number < 0:
+            return one.title or _bar_title(width, term)
+        amount = f" {texts[number]:>7}" if texts[number] else ""
+        return one.bar(rows[number], width - len(amount), term.shades) + amount if one.bar else ""
+
+    drawn = draw if one.bar else None
+    return Column(title=one.title, texts=texts, style=style, draw=drawn, **one.layout)
 
 
 def _no_pods(report: TopReport) -> list[str]:

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core import words
 from webhook.tools.problems.problem import Severity
 from webhook.tools.snapshot.pod import scheduler_says
-from webhook.tools.top.bars import letter_of
-from webhook.tools.top.judge import PodPhase
+from webhook.tools.top.bars import cap_bar, gpu_bar, letter_of, lettered_bar
+from webhook.tools.top.judge import PodPhase, sums_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from webhook.tools.problems.problem import Problem
+    from webhook.tools.top.bars import Shades
     from webhook.tools.top.judge import GpuSums, PlaceRow, PodRow, TopReport
+
+    Cell = Callable[[Any, TopReport], str]
+    """A function that returns the text of a row."""
 
 _NODES_NAMED: Final = 5
 _UUID_SHOWN: Final = 12
 """Number of characters of the UUID of a GPU without figures."""
 _LONGEST_WHY: Final = 160
 """Maximum number of characters of the scheduler's message; sentences of ours have fewer."""
+_LEAST_CELLS: Final = 3
+"""Minimum number of cells of a GPU's bar in the line of its node."""
 _NAMESPACE: Final = "NAMESPACE"
 
 
@@ -73,45 +79,53 @@ def amount(known: int | None, otherwise: str = "-", *, down: bool = False) -> st
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopColumn:
-    """A column: its title, and the text of a row. See `render.output.Column` for the layout."""
+    """A column of a table."""
 
     title: str = ""
-    text: Callable[[Any, TopReport], str] = lambda _row, _report: ""
-    alarm: Callable[[Any, TopReport], Severity | None] | None = None
+    """Empty for a bar alone, the title of which depends on its width."""
+    text: Cell = lambda _row, _report: ""
+    layout: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of `render.output.Column`."""
+    alarm: Callable[[Any, TopReport], Severity | None] = lambda _row, _report: None
     """Severity of what the text says; None if all is well."""
-    is_wide: bool = False
-    """Shown in a terminal only with `-o wide`."""
+    bar: Callable[[Any, int, Shades], str] | None = None
+    """Returns a bar of a number of cells, which a terminal draws before the text."""
+    wide: bool | None = None
+    """True if only `-o wide` shows it, False if only other output does."""
     is_extra: bool = False
-    """Shown in a narrow terminal only if it has a figure, and all other columns fit beside it."""
+    """Shown only if it has a figure, and the terminal is not narrow."""
     is_once: bool = False
     """A terminal shows a text once if the next rows repeat it."""
-    has_bar: bool = False
-    """A terminal draws a bar before the text."""
-    right: bool = False
-    least: int = 0
-    at_end: bool = False
-    optional: int = 0
 
 
 def columns_of(
-    columns: Sequence[TopColumn], report: TopReport, *, is_wide: bool = False
+    columns: Sequence[TopColumn], report: TopReport, *, wide: bool = False
 ) -> list[TopColumn]:
     """Return the columns to show. The namespace is in a title if the report is about one only."""
-    shown = [one for one in columns if is_wide or not one.is_wide]
+    shown = [one for one in columns if one.wide in (None, wide)]
     if shown[0].title == _NAMESPACE and report.namespace:
         title = f"{shown[1].title} ({report.namespace})"
         return [replace(shown[1], title=title), *shown[2:]]
     return shown
 
 
-def _figures(title: str, text: Callable[[Any, TopReport], str], **options: Any) -> TopColumn:
-    """Return a column of figures, which are aligned at the right."""
-    return TopColumn(title=title, text=text, right=True, **options)
+def _words(title: str, text: Cell, least: int = 0, optional: int = 0, **more: Any) -> TopColumn:
+    layout = {"least": least, "optional": optional}
+    return TopColumn(title=title, text=text, layout=layout, **more)
 
 
-def _bytes(title: str, attribute: str, **options: Any) -> TopColumn:
-    """Return a column of amounts, which may be unknown."""
-    return _figures(title, lambda row, _: amount(getattr(row, attribute)), **options)
+def _figures(title: str, text: Cell, optional: int = 0, **more: Any) -> TopColumn:
+    """Return a column that is aligned at the right."""
+    layout = {"right": True, "optional": optional}
+    return TopColumn(title=title, text=text, layout=layout, **more)
+
+
+def _bars(bar: Callable[[Any, int, Shades], str], least: int, most: int, **more: Any) -> TopColumn:
+    return TopColumn(bar=bar, layout={"least": least, "most": most}, **more)
+
+
+def _known(value: Any, write: Callable[[Any], str] = str) -> str:
+    return "-" if value is None else write(value)
 
 
 def _free(row: PlaceRow, _: TopReport) -> str:
@@ -131,45 +145,47 @@ def _number_of_pods(row: PlaceRow, _: TopReport) -> str:
 
 def _driver_limit(row: PlaceRow, _: TopReport) -> str:
     """Return the mechanism by which a node's driver enforces caps; "no" if it does not."""
-    limit = row.node.limit
-    if limit is None:
-        return "-"
-    return limit.back_end or "yes" if limit.holds else "no"
+    return _known(row.node.limit, lambda limit: limit.back_end or "yes" if limit.holds else "no")
 
 
 def _age(row: PlaceRow, report: TopReport) -> str:
     return words.span(report.age_s(row.node)) + " old" * report.stale(row.node)
 
 
-def _pods_by_letter(row: PlaceRow, report: TopReport) -> str:
+def _age_alarm(row: PlaceRow, report: TopReport) -> Severity | None:
+    return Severity.WARNING if report.stale(row.node) else None
+
+
+def _who(row: PlaceRow, report: TopReport) -> str:
     """Return the pods of a GPU by their letters; pods of others have no names."""
-    return " ".join(
-        f"{letter_of(number)}={report.name_of(pod.uid)[1] or '*'}"
-        for number, pod in enumerate(row.gpus[0].pods)
-    )
+    pods = enumerate(row.gpus[0].pods)
+    return " ".join(f"{letter_of(at)}={report.name_of(pod.uid)[1] or '*'}" for at, pod in pods)
 
 
-_NODE: Final = TopColumn(title="NODE", text=lambda row, _: row.node.name, least=10, is_once=True)
-_PRODUCT: Final = TopColumn(title="PRODUCT", text=_product, least=8, optional=2)
+def _bars_of_node(row: PlaceRow, cells: int, shades: Shades) -> str:
+    """Return a bar for each GPU; one bar for all if there is no room."""
+    of_each = (cells + 1) // max(1, len(row.gpus)) - 1
+    if of_each < _LEAST_CELLS:
+        return gpu_bar(row.sums, cells, shades)
+    return " ".join(gpu_bar(sums_of([gpu]), of_each, shades) for gpu in row.gpus)
+
+
+_NODE: Final = _words("NODE", lambda row, _: row.node.name, 10, is_once=True)
+_PRODUCT: Final = _words("PRODUCT", _product, 8, 2)
 _AMOUNTS: Final = (
     _figures("PROMISED", lambda row, _: amount(row.sums.promised_bytes)),
     _figures("USED", lambda row, _: amount(row.sums.used_bytes)),
     _figures("FREE", _free),
 )
-_PODS: Final = _figures("PODS", _number_of_pods, optional=1)
-_SEEN: Final = TopColumn(
-    title="SEEN",
-    text=_age,
-    alarm=lambda row, report: Severity.WARNING if report.stale(row.node) else None,
-    optional=3,
-)
+_PODS: Final = _figures("PODS", _number_of_pods, 1)
+_SEEN: Final = _words("SEEN", _age, optional=3, alarm=_age_alarm)
 NODE_COLUMNS: Final = (
     _NODE,
-    _figures("GPUS", lambda row, _: str(len(row.gpus)), optional=1),
+    _figures("GPUS", lambda row, _: str(len(row.gpus)), 1),
     _PRODUCT,
-    TopColumn(has_bar=True),
+    _bars(_bars_of_node, 39, 39),
     *_AMOUNTS,
-    _figures("LARGEST", lambda row, _: amount(row.sums.largest_free_bytes, down=True), optional=4),
+    _figures("LARGEST", lambda row, _: amount(row.sums.largest_free_bytes, down=True), 4),
     _PODS,
     _SEEN,
 )
@@ -177,16 +193,17 @@ GPU_COLUMNS: Final = (
     _NODE,
     _figures("GPU", lambda row, _: str(row.gpus[0].index)),
     _PRODUCT,
-    TopColumn(has_bar=True),
-    _figures("USABLE", lambda row, _: amount(row.sums.usable_bytes, down=True), is_wide=True),
+    _bars(lambda row, *size: gpu_bar(row.sums, *size), 10, 24, wide=False),
+    _bars(lambda row, *size: lettered_bar(row.gpus[0], *size), 32, 32, wide=True),
+    _figures("USABLE", lambda row, _: amount(row.sums.usable_bytes, down=True), wide=True),
     *_AMOUNTS,
     _PODS,
-    _figures("UNMANAGED", lambda row, _: amount(row.sums.unmanaged_bytes), is_wide=True),
-    _figures("OTHER", lambda row, _: amount(row.gpus[0].unattributed_bytes), is_wide=True),
-    TopColumn(title="DRIVER LIMIT", text=_driver_limit, is_wide=True),
+    _figures("UNMANAGED", lambda row, _: amount(row.sums.unmanaged_bytes), wide=True),
+    _figures("OTHER", lambda row, _: amount(row.gpus[0].unattributed_bytes), wide=True),
+    _words("DRIVER LIMIT", _driver_limit, wide=True),
     _SEEN,
-    TopColumn(title="UUID", text=lambda row, _: row.gpus[0].uuid, is_wide=True),
-    TopColumn(title="WHO", text=_pods_by_letter, is_wide=True),
+    _words("UUID", lambda row, _: row.gpus[0].uuid, wide=True),
+    _words("WHO", _who, wide=True),
 )
 
 
@@ -203,15 +220,7 @@ def _state_alarm(row: PodRow, report: TopReport) -> Severity | None:
 
 def _cap_of_pod(row: PodRow, _: TopReport) -> str:
     several = f"{row.gpu_count}x" if row.gpu_count > 1 and row.cap_bytes is not None else ""
-    return several + _cap(row.cap_bytes)
-
-
-def _cap(cap_bytes: int | None) -> str:
-    return "-" if cap_bytes is None else words.exactly(cap_bytes)
-
-
-def _number(known: int | None) -> str:
-    return "-" if known is None else str(known)
+    return several + _known(row.cap_bytes, words.exactly)
 
 
 def _gpu_numbers(row: PodRow, report: TopReport) -> str:
@@ -221,15 +230,15 @@ def _gpu_numbers(row: PodRow, report: TopReport) -> str:
     return ",".join([*map(str, known), *rest]) or "-"
 
 
-def _since(began_s: float | None, report: TopReport, otherwise: str = "-") -> str:
+def _since(began_s: float | None, report: TopReport) -> str:
     """Return the time from a Unix time until the report, which may be unknown."""
-    return otherwise if began_s is None else words.span(report.now_s - began_s)
+    return _known(began_s, lambda began_s: words.span(report.now_s - began_s))
 
 
 def state(row: PodRow, report: TopReport) -> str:
     """Return the phase of a pod, and the reason why it waits or its trouble."""
     if row.is_waiting:
-        age = _since(row.pod.created_s, report, "")
+        age = _since(row.pod.created_s, report).removeprefix("-")
         begun, why = f"pending {age}".rstrip(), row.why
         if row.phase is PodPhase.WAITING:  # since its binding, the time of which is unknown
             begun = "waits for a GPU" + (f" (created {age} ago)" if age else "")
@@ -247,34 +256,41 @@ def state(row: PodRow, report: TopReport) -> str:
 
 
 POD_COLUMNS: Final = (
-    TopColumn(title=_NAMESPACE, text=lambda row, _: row.pod.namespace, least=10),
-    TopColumn(title="POD", text=lambda row, _: row.pod.name, least=14),
-    TopColumn(title="NODE", text=lambda row, _: row.pod.node or "-", least=10, optional=1),
-    TopColumn(title="GPU", text=_gpu_numbers, least=3, optional=2),
+    _words(_NAMESPACE, lambda row, _: row.pod.namespace, 10),
+    _words("POD", lambda row, _: row.pod.name, 14),
+    _words("NODE", lambda row, _: row.pod.node or "-", 10, 1),
+    _words("GPU", _gpu_numbers, 3, 2),
     _figures("CAP", _cap_of_pod),
-    _bytes("USED OF CAP", "used_bytes", has_bar=True, alarm=_cap_alarm),
-    _bytes("PEAK", "peak_bytes", optional=3),
-    _figures("STOPS", lambda row, _: _number(row.stops), is_wide=True),
-    _figures("AGE", lambda row, report: _since(row.pod.created_s, report), is_wide=True),
-    TopColumn(title="HELD BY", text=lambda row, _: row.held_by or "-", is_extra=True),
-    _figures("IDLE", lambda row, report: _since(row.idle_since_s, report), is_extra=True),
-    TopColumn(
-        title="WORKLOAD",
-        text=lambda row, _: str(row.pod.workload) if row.pod.workload.name else "-",
-        is_wide=True,
+    _bars(
+        lambda row, *size: cap_bar(row.used_bytes, row.cap_bytes, *size),
+        *(12, 18),
+        title="USED OF CAP",
+        text=lambda row, _: amount(row.used_bytes),
+        alarm=_cap_alarm,
     ),
-    TopColumn(title="UID", text=lambda row, _: row.pod.uid, is_wide=True),
-    TopColumn(title="STATE", text=state, alarm=_state_alarm, least=16, at_end=True),
+    _figures("PEAK", lambda row, _: amount(row.peak_bytes), 3),
+    _figures("STOPS", lambda row, _: _known(row.stops), wide=True),
+    _figures("AGE", lambda row, report: _since(row.pod.created_s, report), wide=True),
+    _words("HELD BY", lambda row, _: row.held_by or "-", is_extra=True),
+    _figures("IDLE", lambda row, report: _since(row.idle_since_s, report), is_extra=True),
+    _words("WORKLOAD", lambda row, _: str(row.pod.workload), wide=True),
+    _words("UID", lambda row, _: row.pod.uid, wide=True),
+    TopColumn(title="STATE", text=state, layout={"least": 16, "at_end": True}, alarm=_state_alarm),
 )
 WORKLOAD_COLUMNS: Final = (
-    TopColumn(title=_NAMESPACE, text=lambda row, _: row.namespace, least=10),
-    TopColumn(title="WORKLOAD", text=lambda row, _: f"{row.kind}/{row.name}", least=14),
+    _words(_NAMESPACE, lambda row, _: row.namespace, 10),
+    _words("WORKLOAD", lambda row, _: f"{row.kind}/{row.name}", 14),
     _figures("PODS", lambda row, _: str(row.pods)),
-    _figures("RUNNING", lambda row, _: str(row.running), optional=2),
-    _figures("WAITING", lambda row, _: str(row.waiting), optional=1),
-    _figures("CAP", lambda row, _: _cap(row.cap_bytes), optional=3),
-    _bytes("PROMISED", "promised_bytes"),
-    _bytes("USED OF PROMISED", "used_bytes", has_bar=True),
-    _bytes("PEAK", "peak_bytes"),
-    _figures("STOPS", lambda row, _: _number(row.stops), optional=4),
+    _figures("RUNNING", lambda row, _: str(row.running), 2),
+    _figures("WAITING", lambda row, _: str(row.waiting), 1),
+    _figures("CAP", lambda row, _: _known(row.cap_bytes, words.exactly), 3),
+    _figures("PROMISED", lambda row, _: amount(row.promised_bytes)),
+    _bars(
+        lambda row, *size: cap_bar(row.used_bytes, row.promised_bytes, *size),
+        *(12, 18),
+        title="USED OF PROMISED",
+        text=lambda row, _: amount(row.used_bytes),
+    ),
+    _figures("PEAK", lambda row, _: amount(row.peak_bytes)),
+    _figures("STOPS", lambda row, _: _known(row.stops), 4),
 )
