@@ -108,7 +108,7 @@ def test_of_the_gpus_in_an_annotation_no_more_are_read_than_a_node_has():
 def test_nothing_that_a_server_sends_fails(found):
     raw = found if isinstance(found, dict) else {"metadata": found}
     facts = [name for name, kind in vars(ClusterPod).items() if isinstance(kind, LazyFact)]
-    assert set(vars(ClusterPod(raw).keep(*facts, "path", "created_s", "ready"))) > set(facts)
+    assert set(vars(ClusterPod(raw).keep(*facts, "created_s", "ready"))) > set(facts)
 
 
 def test_a_whole_pod_says_exactly_what_it_asks_for_and_why_it_has_no_node():

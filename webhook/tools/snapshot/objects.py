@@ -96,11 +96,6 @@ class ClusterObject:
         return self._text("metadata", "name")
 
     @LazyFact
-    def path(self) -> str:
-        """The text `namespace/name`."""
-        return f"{self.namespace}/{self.name}"
-
-    @LazyFact
     def created_s(self) -> float | None:
         """Time of its creation (Unix time); None if unknown."""
         return read_time(self.part("metadata").get("creationTimestamp"))
