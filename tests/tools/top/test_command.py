@@ -131,7 +131,7 @@ def test_a_browser_gets_one_page_of_the_parts_that_are_named(top):
     page = read_page(top("-n", "team-a", "-o", "html")[1])
     assert list(sections(page)) == ["GPUs", "Pods that wait", "Pods with GPU memory"]
     titles = [one.get("title") for one in page.iter()]
-    assert "team-a/llama-0: 6Gi used of its cap of 16Gi, at most 6.1Gi" in titles
+    assert "team-a/llama-0: 6Gi used of its cap of 16Gi, peak 6.1Gi" in titles
     assert list(sections(read_page(top("nodes", "-o", "html")[1]))) == ["GPUs"]
 
 

@@ -99,6 +99,12 @@ def test_a_page_has_the_parts_that_are_asked_for():
     assert shown("workloads") == ["Workloads"]
 
 
+def test_without_its_nodes_a_page_has_the_problems_of_the_pods_nodes_only():
+    whole, of_pods = (texts(read_page(as_html(every_mark(), p))) for p in (["nodes"], ["pods"]))
+    assert ("n2 GPU 3: needs a reset" in whole, "n3: figures are 15m old" in whole) == (True, True)
+    assert ("n2 GPU 3: needs a reset" in of_pods, "n3" in of_pods) == (True, False)
+
+
 def test_without_nodes_the_pods_are_shown():
     pods = a_cluster([], [a_pod("own", "16Gi", node="n1")]).listed_pods
     root = read_page(as_html(build_report(None, pods, NOW_S)))

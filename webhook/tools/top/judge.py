@@ -271,13 +271,10 @@ def ordered(report: TopReport, order: Order) -> TopReport:
         value = _value(row, order)
         return value is None, -(value or 0)
 
-    def rank_gpu(gpu: GpuFigures) -> tuple[bool, int]:
-        return rank(sums_of([gpu]))
-
     nodes = [
-        replace(node, gpus=tuple(sorted(node.gpus, key=rank_gpu))) for node in report.nodes or ()
+        replace(node, gpus=tuple(sorted(node.gpus, key=lambda gpu: rank(sums_of([gpu])))))
+        for node in sorted(report.nodes or (), key=lambda node: rank(sums_of(node.gpus)))
     ]
-    nodes.sort(key=lambda node: rank(sums_of(node.gpus)))
     return replace(
         report,
         nodes=report.nodes and tuple(nodes),

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from functools import partial
-from itertools import accumulate, groupby
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from webhook.core.words import amount, counted, printable, shortened, span
+from webhook.tools.problems.problem import Code
 from webhook.tools.render.output import cut
 from webhook.tools.top import texts
 from webhook.tools.top.judge import sums_of
@@ -29,6 +30,8 @@ _MOST_LINES: Final = 16
 """Maximum number of GPUs that have a line each; more are drawn side by side."""
 _MOST_DRAWN: Final = 2000
 """Maximum number of GPUs in the picture."""
+_ALARMS: Final = frozenset({Code.GPU_UNHEALTHY, Code.OVERCOMMITTED})
+"""Problems of a GPU by which its bar is marked."""
 _OF_PLACED: Final = frozenset({"GPU", "USED OF CAP", "PEAK", "HELD BY", "IDLE"})
 """Columns that are empty of pods that wait."""
 _LONGEST: Final = 2000
@@ -68,9 +71,10 @@ def as_html(report: TopReport, parts: Sequence[str] = ("nodes", "pods")) -> str:
         time=datetime.fromtimestamp(int(report.now_s), UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
         problems=[
             [texts.problem(one) + (f" ({one.fix})" if one.fix else "") for one in alike]
-            for _, alike in groupby(report.problems, key=lambda one: one.code)
+            for alike in texts.alike_problems(report, parts)
         ],
         nodes=drawn,
+        alarms={one.subject.name for one in report.problems if one.code in _ALARMS},
         in_lines=gpus <= _MOST_LINES,
         largest_bytes=max((gpu.usable_bytes for node in drawn for gpu in node.gpus), default=0),
         gpus=report.places(by_gpu=True) if nodes else [],
@@ -115,7 +119,7 @@ def _parts(report: TopReport, gpu: GpuFigures) -> Iterator[_Part]:
     for pod in own:
         space, name = report.name_of(pod.uid)
         used = texts.amount(pod.used_bytes, "unknown")
-        peak = "" if pod.peak_bytes is None else f", at most {amount(pod.peak_bytes)}"
+        peak = "" if pod.peak_bytes is None else f", peak {amount(pod.peak_bytes)}"
         title = f"{space}/{name}: {used} used of its cap of {amount(pod.cap_bytes)}{peak}"
         yield _Part("cap", pod.cap_bytes, pod.used_bytes or 0, title, name)
     promised = (gpu.promised_bytes or 0) - sum(pod.cap_bytes for pod in own)

@@ -142,12 +142,7 @@ def _no_pods(report: TopReport) -> list[str]:
 def _tail(report: TopReport, term: Terminal, parts: Sequence[str]) -> list[str]:
     """Return problems, facts that could not be read, and commands that show more."""
     painted = _wrapped([f"! {sentence}" for sentence in report.missing], term)
-    problems = report.problems
-    if "nodes" not in parts:  # only those of these pods' nodes
-        nodes = {row.pod.node for row in report.pods or ()}
-        problems = tuple(one for one in problems if one.subject.name.partition("/")[0] in nodes)
-    for _, group in groupby(problems, key=lambda one: one.code):
-        alike = list(group)
+    for alike in texts.alike_problems(report, parts):
         sentences = [f"! {texts.problem(one)}" for one in alike[:_MOST_ALIKE]]
         if len(alike) > _MOST_ALIKE:
             sentences.append(f"! {len(alike) - _MOST_ALIKE:,} more like the last one")

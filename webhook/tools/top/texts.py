@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any, Final
 
@@ -64,6 +65,18 @@ def unavailable_nodes(report: TopReport) -> Iterator[str]:
         named = [f"{name} ({reason})" for name, reason in reasons if reason]
         if named:
             yield f"{what}: {words.named(named, _NODES_NAMED)}"
+
+
+def alike_problems(report: TopReport, parts: Sequence[str]) -> Iterator[list[Problem]]:
+    """Yield the problems by their code; without the part `nodes` those of the pods' nodes only."""
+    nodes = {row.pod.node for row in report.pods or ()}
+    concern = (
+        one
+        for one in report.problems
+        if "nodes" in parts or one.subject.name.partition("/")[0] in nodes
+    )
+    for _, alike in groupby(concern, key=lambda one: one.code):
+        yield list(alike)
 
 
 def problem(found: Problem) -> str:
