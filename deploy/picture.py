@@ -43,6 +43,8 @@ def top_picture() -> str:
     (style,), (body,) = page.iter("style"), page.iter("body")
     body.set("xmlns", "http://www.w3.org/1999/xhtml")
     style.text = (style.text or "") + _AROUND
+    for folded in body.iter("details"):  # an image cannot be unfolded
+        folded[1:] = []
     body.insert(0, style)
     size = {"width": f"{WIDTH}", "height": f"{HEIGHT}"}
     whole = ET.Element("svg", size, viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img")
