@@ -44,6 +44,10 @@ class _Top(click.Command):
         return super().parse_args(ctx, written)
 
 
+def _words(_: click.Context, __: click.Parameter, begun: str) -> list[str]:
+    return [word for word in _ALL if word.startswith(begun)]
+
+
 def _names(context: click.Context, _: click.Parameter, begun: str) -> list[str]:
     """Return the names of nodes or pods for the shell's completion."""
     word = str(context.params.get("what") or "").removesuffix("s")
@@ -57,6 +61,7 @@ def _names(context: click.Context, _: click.Parameter, begun: str) -> list[str]:
     required=False,
     metavar="[nodes|pods|workloads]",
     type=click.Choice([*_ALL, *(one.removesuffix("s") for one in _ALL)]),
+    shell_complete=_words,
 )
 @click.argument("name", required=False, metavar="[NAME]", shell_complete=_names)
 @cluster_options
