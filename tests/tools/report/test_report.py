@@ -222,32 +222,6 @@ def test_a_stored_pod_is_not_told_of_other_webhooks(api):
     assert "another webhook" not in found["message"]
 
 
-def test_what_pods_hold_that_do_nothing_is_summed_where_that_is_known(api):
-    def idle(uid, used, hours):
-        since_s = None if hours is None else NOW_S - hours * 3600
-        return held(uid, 20, used, idle_since_s=since_s)
-
-    gpus = (
-        a_gpu(79, idle("both", 11, 7), idle("short", 9, 5), idle("of-somebody-else", 8, 99)),
-        a_gpu(79, idle("both", 10, 8), idle("half", 9, 99), idle("unmeasured", None, 99)),
-        a_gpu(79, idle("one", 20, 6.1), idle("half", 9, None), idle("exempt", 8, 99)),
-    )
-    nodes = [a_node("n1", *gpus), a_node("n2", a_gpu(79, idle("old", 8, 99)), age_s=200)]
-    names = ("both", "short", "half", "unmeasured", "one", "old")
-    pods = [a_pod(name, "20Gi", node="n1") for name in names]
-    exempt = a_pod("exempt", "20Gi", node="n1", namespace="kube-system")
-    a_cluster(nodes, [*pods, exempt]).stored_in(api)
-    done = run()
-    (said,) = [line for line in done.stdout.splitlines() if " did nothing " in line]
-    assert said == (
-        "41Gi are held by 2 pods that did nothing for more than 6 h "
-        "(vramwarden top pods -A -o wide)."
-    )
-    assert done.exit_code == 0
-    found = {"pods": 2, "heldBytes": 41 * 2**30, "forMoreThanSeconds": 21600}
-    assert reported()["idle"] == found
-
-
 def test_what_users_added_later_is_not_judged(api):
     debugger = {"name": "debug", "image": "x", "env": [{"name": "NVIDIA_VISIBLE_DEVICES"}]}
     api.add(running("debugged", "8Gi", ephemeralContainers=[debugger]))

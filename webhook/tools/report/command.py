@@ -55,9 +55,8 @@ def report_command(
     one that you pass, with Enforce in place of Audit and Warn. Pods of exempt namespaces, which
     vramwarden never sees, are only counted. A workload whose pods are denied now has no pod to
     judge, and is listed with the reason. Which pods would have been stopped is known only where
-    their policy says onExcess: Report. The memory of pods that were idle for more than 6 h is
-    summed, where the driver reports idle times. It reads with your own rights and changes nothing.
-    Where rules select by labels of namespaces, you need the right to read namespaces.
+    their policy says onExcess: Report. It reads with your own rights and changes nothing. Where
+    rules select by labels of namespaces, you need the right to read namespaces.
 
     \b
     vramwarden report                        all namespaces, the policy in force

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from webhook.core.kinds.nodes import STALE_S, idle_since
 from webhook.core.policy.values import Action, Policy
 from webhook.tools.problems.creation import find_violations
 from webhook.tools.problems.recreation import PodOutcome, recreate
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
     from webhook.tools.snapshot.release import AdmissionRules
     from webhook.tools.snapshot.workloads import WorkloadState
 
-IDLE_S: Final = 6 * 3600.0
-"""Time after which the alert VramwardenIdlePromise fires, too."""
 _RECORDING: Final = {Action.WARN, Action.AUDIT}
 
 
@@ -86,8 +83,6 @@ class RolloutReport:
     denied_workloads: Sequence[WorkloadState]
     """Workloads whose pods vramwarden denies now."""
     over_cap: Sequence[OverCap]
-    idle_bytes: Sequence[int]
-    """Bytes that each pod holds that did nothing on any of its GPUs for more than `IDLE_S`."""
     missing: Sequence[str]
     """Facts that could not be read, and why."""
     now_s: float
@@ -160,21 +155,3 @@ def find_over_cap(pods: Mapping[str, RecreatedPod], nodes: Iterable[NodeFigures]
         if one.would_stop and one.would_stop_since_s is not None and one.uid in pods
     ]
     return sorted(found, key=lambda one: (one.since_s, *one.pod[1:3], one.gpu.index))
-
-
-def find_idle(
-    pods: Mapping[str, RecreatedPod], nodes: Iterable[NodeFigures], now_s: float
-) -> list[int]:
-    """Return the bytes that each idle pod of these, by UID, holds by figures that are not old."""
-    found: dict[str, list[PodFigures]] = {}
-    for node in nodes:
-        fresh = now_s - node.observed_s <= STALE_S
-        for one in (one for gpu in node.gpus for one in gpu.pods if fresh):
-            if one.uid in pods:
-                found.setdefault(one.uid, []).append(one)
-    held = (
-        sum(one.used_bytes or 0 for one in figures)
-        for figures in found.values()
-        if (idle_s := idle_since(figures)) is not None and now_s - idle_s > IDLE_S
-    )
-    return [*filter(None, held)]

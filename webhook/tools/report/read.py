@@ -14,7 +14,6 @@ from webhook.tools.report.judge import (
     RecreatedPod,
     RolloutReport,
     enforcing,
-    find_idle,
     find_over_cap,
     group_denied,
     judge_pod,
@@ -73,7 +72,6 @@ def read_report(
         denied=group_denied(pods, policy),
         denied_workloads=denied_workloads,
         over_cap=find_over_cap(by_uid, nodes),
-        idle_bytes=find_idle(by_uid, nodes, now_s),
         missing=missing,
         now_s=now_s,
     )

@@ -11,7 +11,6 @@ from webhook.tools.problems.creation import find_denial
 from webhook.tools.problems.problem import Severity
 from webhook.tools.problems.recreation import PodOutcome
 from webhook.tools.render.output import as_report, known, plain_table, write_json, write_lines
-from webhook.tools.report.judge import IDLE_S
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,20 +35,11 @@ def as_text(found: RolloutReport) -> str:
     lines += ["", *_over_cap(found)]
     if translated := found.counts[PodOutcome.TRANSLATED]:
         lines += ["", f"{counted(translated, 'pod')} would get the GPU memory asked for."]
-    if found.idle_bytes:
-        lines += ["", _idle(found.idle_bytes)]
     if found.counts[PodOutcome.EXEMPT]:
         lines += ["", _exempt(found)]
     if found.missing:
         lines += ["", *(f"Not known: {sentence}" for sentence in found.missing)]
     return write_lines(lines)
-
-
-def _idle(held: Sequence[int]) -> str:
-    return (
-        f"{amount(sum(held))} are held by {counted(len(held), 'pod')} that did nothing for more "
-        f"than {IDLE_S // 3600:.0f} h (vramwarden top pods -A -o wide)."
-    )
 
 
 def _exempt(found: RolloutReport) -> str:
@@ -144,15 +134,6 @@ def as_json(found: RolloutReport) -> str:
             )
             for one in found.over_cap
         ],
-        **known(
-            idle={
-                "pods": len(found.idle_bytes),
-                "heldBytes": sum(found.idle_bytes),
-                "forMoreThanSeconds": int(IDLE_S),
-            }
-            if found.idle_bytes
-            else None
-        ),
         "missing": list(found.missing),
     }
     return write_json(as_report("RolloutReport", values))
