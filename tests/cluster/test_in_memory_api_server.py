@@ -103,11 +103,11 @@ def _config_maps(script, kube):
         labels = {"even": str(number % 2 == 0).lower()}
         body = a_map(f"many-{number}", labels)
         does("create some", lambda body=body: kube.create(MAPS, body))
-    since = kube.list_all(MAPS, dict)[1]
+    since = kube.list_versioned(MAPS, dict)[1]
     for labels in ("even=true", "even==false", "even!=true,even", "even", "even=true,even=false"):
-        does(f"list {labels}", lambda q=labels: kube.list_all(MAPS, dict, labelSelector=q)[0])
-    does("list by name", lambda: kube.list_all(MAPS, dict, fieldSelector="metadata.name=one")[0])
-    does("list by data", lambda: kube.list_all(MAPS, dict, fieldSelector="data.a=1")[0])
+        does(f"list {labels}", lambda q=labels: kube.list_all(MAPS, dict, labelSelector=q))
+    does("list by name", lambda: kube.list_all(MAPS, dict, fieldSelector="metadata.name=one"))
+    does("list by data", lambda: kube.list_all(MAPS, dict, fieldSelector="data.a=1"))
     does("list from the cache", lambda: len(kube.list_cached(MAPS, dict, labelSelector="even")))
     does("list an unknown kind", lambda: kube.list_all(GONE, dict))
     does("label", lambda: kube.merge(f"{MAPS}/many-1", {"metadata": {"labels": {"even": "true"}}}))
@@ -165,12 +165,12 @@ def _nodes_and_pods(script, kube):
     does("annotate", lambda: kube.patch(f"{PODS}/p", {"metadata": {"annotations": {"a": "b"}}}))
     ended = {"status": {"phase": "Succeeded"}}
     for fields in ("spec.nodeName=", "spec.nodeName=n", "status.phase!=Succeeded", "status.podIP="):
-        does(fields, lambda q=fields: kube.list_all(PODS, dict, fieldSelector=q)[0])
+        does(fields, lambda q=fields: kube.list_all(PODS, dict, fieldSelector=q))
     does("a pod's own path leaves the status", lambda: kube.merge(f"{PODS}/p", ended))
     does("a pod's status", lambda: kube.merge(f"{PODS}/p/status", ended))
     does(
         "of all namespaces",
-        lambda: kube.list_all("/api/v1/pods", dict, labelSelector="managed=true")[0],
+        lambda: kube.list_all("/api/v1/pods", dict, labelSelector="managed=true"),
     )
     does(
         "rows",
@@ -186,7 +186,7 @@ def _nodes_and_pods(script, kube):
 def _current(kube, path):
     """Return what the API server's cache holds; None while that is older than the last write."""
     cached = kube.list_cached(path, dict)
-    return cached if cached == kube.list_all(path, dict)[0] else None
+    return cached if cached == kube.list_all(path, dict) else None
 
 
 def _ours(script, kube):
@@ -243,7 +243,7 @@ def test_one_that_went_away_answers_on_no_connection_and_may_come_back(tmp_path)
     for _ in range(2):
         with api:
             kube = connect(api.kubeconfig, tries=1)
-            assert kube.list_all(NODES, dict)[0] == []
+            assert kube.list_all(NODES, dict) == []
         with pytest.raises(KubeError):
             kube.list_all(NODES, dict)
 
@@ -298,7 +298,7 @@ def test_a_name_that_it_makes_up_is_free():
 def test_when_it_stops_watches_end_and_nobody_answers(tmp_path):
     with ApiServer(tmp_path) as api:
         kube = connect(api.kubeconfig, tries=1)
-        since = kube.list_all(MAPS, dict)[1]
+        since = kube.list_versioned(MAPS, dict)[1]
         events = kube.watch(MAPS, lasting_s=60, resourceVersion=since)
         api.stop()
         assert list(events) == []

@@ -33,7 +33,7 @@ FOUND = {
     "deploy.chart.vramwarden": 2,
     "webhook": 19,
     "webhook.adapters": 44,
-    "webhook.adapters.kube": 76,
+    "webhook.adapters.kube": 73,
     "webhook.adapters.policy": 36,
     "webhook.agent": 24,
     "webhook.cli": 10,

@@ -99,14 +99,14 @@ class Kept(dict):
 
 def test_pages_double_up_to_five_hundred_objects():
     store = Store(*[100] * 2000)
-    assert serving(store).list_all(THINGS, name_of) == (store.names, "9")
+    assert serving(store).list_versioned(THINGS, name_of) == (store.names, "9")
     assert store.limits == [50, 100, 200, 400, 500, 500, 500]
 
 
 @pytest.mark.usefixtures("_small")
 def test_a_page_that_is_too_large_is_asked_for_again_with_the_number_that_fits():
     store = Store(*[5_000] * 12, *[100] * 600)
-    assert serving(store).list_all(THINGS, name_of) == (store.names, "9")
+    assert serving(store).list_versioned(THINGS, name_of) == (store.names, "9")
     # The fourth object of a page does not fit; then pages grow as the objects become smaller.
     assert store.limits[:10] == [50, 3, 3, 3, 3, 3, 6, 12, 24, 48]
     assert max(store.limits[10:]) > 50
@@ -115,7 +115,7 @@ def test_a_page_that_is_too_large_is_asked_for_again_with_the_number_that_fits()
 @pytest.mark.usefixtures("_small")
 def test_objects_larger_than_a_page_are_read_one_by_one():
     store = Store(100, 30_000, 30_000, 100)
-    assert serving(store).list_all(THINGS, name_of)[0] == store.names
+    assert serving(store).list_all(THINGS, name_of) == store.names
     assert store.limits == [50, 1, 2, 1, 1, 1]
 
 
@@ -128,7 +128,7 @@ def test_a_page_that_takes_too_long_is_asked_for_again_with_a_tenth():
         return 504
 
     kube = serving(store, slow, store, slow, store)
-    assert kube.list_all(THINGS, name_of) == (store.names, "9")
+    assert kube.list_versioned(THINGS, name_of) == (store.names, "9")
     assert store.limits == [50, 100, 10, 10, *[1] * 10]
 
 
@@ -158,7 +158,7 @@ def test_an_answer_that_takes_too_long_says_so(silence, api_server, begins):
 @pytest.mark.usefixtures("_small")
 def test_of_an_object_that_is_too_large_alone_its_identity_is_kept():
     store = Store(100, 90_000, 100)
-    pods, version = serving(store).list_all(THINGS, read_pod_state)
+    pods, version = serving(store).list_versioned(THINGS, read_pod_state)
     assert [(pod.uid, pod.name) for pod in pods] == [
         (f"uid-{name}", f"team/{name}") for name in store.names
     ]
@@ -171,7 +171,7 @@ def test_whatever_the_sizes_are_each_object_is_listed_once_and_in_order(sizes):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(client, "PAGE_BYTES", PAGE_BYTES)
         patch.setattr(client, "MOST_BYTES", MOST_BYTES)
-        assert serving(store).list_all(THINGS, name_of) == (store.names, "9")
+        assert serving(store).list_versioned(THINGS, name_of) == (store.names, "9")
     # Each object can spoil one page, and each page that is read has one object at least.
     assert len(store.limits) <= 2 * len(sizes) + 1
 
@@ -181,7 +181,7 @@ def test_memory_stays_small_while_a_large_list_is_read():
     kube = serving(store)
     tracemalloc.start()
     try:
-        assert kube.list_all(THINGS, name_of)[0] == store.names
+        assert kube.list_all(THINGS, name_of) == store.names
         peak_bytes = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -42,7 +42,7 @@ def queries(server):
 
 def test_many_objects_are_read_in_pages_from_the_token_of_the_one_before(kube, api_server):
     api_server.answers = pages()
-    names, version = kube.list_all(THINGS, name_of, labelSelector="ours=true")
+    names, version = kube.list_versioned(THINGS, name_of, labelSelector="ours=true")
     assert names == [f"o{number}" for number in range(MANY)]
     assert version == "77"
     every = {"labelSelector": "ours=true"}
@@ -77,7 +77,7 @@ def test_a_page_is_forgotten_before_the_next_one_is_asked_for(kube, api_server, 
     decode = json.JSONDecoder(object_pairs_hook=an_object).raw_decode
     monkeypatch.setattr(reading, "_decode", decode)
     api_server.fails("GET", *map(counting, pages()))
-    assert len(kube.list_all(THINGS, name_of)[0]) == MANY
+    assert len(kube.list_all(THINGS, name_of)) == MANY
     assert left == [0, 0, 0]
 
 
@@ -86,7 +86,7 @@ def test_where_a_token_expired_the_list_starts_again_and_nothing_is_listed_twice
     read, kube, api_server
 ):
     api_server.answers = [*pages("5")[: read + 1], EXPIRED, *pages("9")]
-    names, version = kube.list_all(THINGS, name_of)
+    names, version = kube.list_versioned(THINGS, name_of)
     assert names == [f"o{number}" for number in range(MANY)]
     assert version == "9"
     assert "continue" not in queries(api_server)[read + 2]
@@ -115,7 +115,7 @@ def test_a_list_that_cannot_be_read_to_its_end_is_reported(kube, api_server):
 
 def test_a_list_with_nothing_in_it_has_a_version(kube, api_server):
     api_server.answers = [(200, {"metadata": {"resourceVersion": "3"}, "items": None})]
-    assert kube.list_all(THINGS, name_of) == ([], "3")
+    assert kube.list_versioned(THINGS, name_of) == ([], "3")
 
 
 def as_it_is(found):

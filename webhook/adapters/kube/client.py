@@ -329,8 +329,17 @@ class Kube:
 
         return self._within(read).decode(errors="replace")
 
-    def list_all(self, path: str, keep: Callable[[Json], T], **query: str) -> tuple[list[T], str]:
-        """Return what `keep` makes of each object of a collection, and the collection's version.
+    def list_all(self, path: str, keep: Callable[[Json], T | None], **query: str) -> list[T]:
+        """Return the results of `keep` for a collection's objects, without None.
+
+        In pages, as `list_versioned` reads them.
+        """
+        return _present(self._list(path, keep, query)[0])
+
+    def list_versioned(
+        self, path: str, keep: Callable[[Json], T], **query: str
+    ) -> tuple[list[T], str]:
+        """Return the results of `keep` for a collection's objects, and the collection's version.
 
         `keep` is called again for objects of a page that is asked for again: see `once`.
 
@@ -346,30 +355,32 @@ class Kube:
         """
         return self._list(path, keep, query)
 
-    def list_rows(self, path: str, keep: Callable[[Json], T], **query: str) -> list[T]:
-        """Return what `keep` makes of each row of a collection's table, in pages as `list_all`.
+    def list_rows(self, path: str, keep: Callable[[Json], T | None], **query: str) -> list[T]:
+        """Return the results of `keep` for the rows of a collection's table, as `list_all`.
 
         A row has `cells`, by the names of their columns, and the `object`'s metadata alone. A
         server that makes no tables answers with whole objects, and `keep` gets those.
 
         Source: Kubernetes API concepts, "Receiving resources as Tables".
         """
-        return self._list(path, keep, {"includeObject": "Metadata", **query}, _TABLE)[0]
+        asked = {"includeObject": "Metadata", **query}
+        return _present(self._list(path, keep, asked, _TABLE)[0])
 
     def list_names(self, path: str) -> list[str]:
         """Return the names of a collection's objects, and read little more than these."""
 
-        def name(row: Json) -> str:
+        def name(row: Json) -> str | None:
             cells, metadata = row.get("cells") or {}, row.get("metadata") or {}
-            return str(cells.get("Name") or metadata.get("name") or "")
+            return cells.get("Name") or metadata.get("name")
 
-        return [*filter(None, self.list_rows(path, name, includeObject="None"))]
+        return self.list_rows(path, name, includeObject="None")
 
-    def list_cached(self, path: str, keep: Callable[[Json], T], **query: str) -> list[T]:
-        """Return what `keep` makes of each object of a collection, by one compressed answer.
+    def list_cached(self, path: str, keep: Callable[[Json], T | None], **query: str) -> list[T]:
+        """Return the results of `keep` for a collection's objects, as `list_all`, by one answer.
 
         From the API server's cache, so it costs etcd nothing and may be seconds old; that cache
-        answers without pages. What is larger than `MOST_AT_ONCE_BYTES` is read in pages after all.
+        answers without pages, compressed. What is larger than `MOST_AT_ONCE_BYTES` is read in
+        pages after all.
         """
         reader = ListReader(keep)
 
@@ -385,7 +396,7 @@ class Kube:
                 Kube.listed += len(reader.kept)
                 return True
 
-        return reader.kept if self._within(read) else self.list_all(path, keep, **query)[0]
+        return _present(reader.kept) if self._within(read) else self.list_all(path, keep, **query)
 
     def _list(
         self,
@@ -394,7 +405,7 @@ class Kube:
         query: Mapping[str, str],
         accept: str = _JSON,
     ) -> tuple[list[T], str]:
-        """Read page after page as `list_all` says."""
+        """Read page after page as `list_versioned` says."""
         kept: list[T] = []
         token, limit, largest, may_restart = "", FIRST_PAGE, PAGE, True
         while True:
@@ -686,6 +697,10 @@ class _PageTooLargeError(Exception):
         super().__init__(fit)
         self.fit = fit
         """So many of its objects are small enough together."""
+
+
+def _present(kept: list[T | None]) -> list[T]:
+    return [one for one in kept if one is not None]
 
 
 def _whole(found: Json) -> Json:

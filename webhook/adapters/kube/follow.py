@@ -92,7 +92,7 @@ class Collection(Generic[T]):
     def read(self) -> tuple[list[T], str]:
         """Return all objects that exist now, and the version from which to watch."""
         if not self.name:
-            return self.kube.list_all(self.path, self.keep, **self._selected())
+            return self.kube.list_versioned(self.path, self.keep, **self._selected())
         found = self.kube.find(f"{self.path}/{quote(self.name, safe='')}")
         return ([self.keep(found)], _version(found)) if found else ([], ANY)
 

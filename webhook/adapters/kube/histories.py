@@ -76,9 +76,8 @@ class HistoriesApi:
 
     def of(self, namespace: str = "") -> list[History]:
         """Read the histories of a namespace, or of all, sorted."""
-        found = self._kube.list_all(_collection(namespace), read_history)[0]
-        kept = [history for history in found if history]
-        return sorted(kept, key=lambda one: (one.namespace, one.kind, one.workload))
+        found = self._kube.list_all(_collection(namespace), read_history)
+        return sorted(found, key=lambda one: (one.namespace, one.kind, one.workload))
 
     def figures(self, node: str) -> NodeFigures | None:
         """Read what the node's sentry says of it; None where it says nothing."""

@@ -36,6 +36,6 @@ def read_labels(
 ) -> dict[str, Mapping[str, str] | None]:
     """Return the wanted labels of a namespace, or of each for ""; raises KubeError."""
     if not namespace:
-        return dict(kube.list_all(PATH, lambda found: labelled(found, wanted))[0])
+        return dict(kube.list_all(PATH, lambda found: labelled(found, wanted)))
     found = kube.find(joined("namespaces", namespace))
     return dict([labelled(found, wanted)] if found else [])

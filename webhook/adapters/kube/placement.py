@@ -183,7 +183,7 @@ class PlacementApi:
     def pods_on(self, node: str) -> list[PodState]:
         """Read the pods with a demand on a node, not from a cache."""
         selectors = {"labelSelector": MANAGED, "fieldSelector": f"spec.nodeName={node}"}
-        return self._kube.list_all(joined("pods"), self._read_pod, **selectors)[0]
+        return self._kube.list_all(joined("pods"), self._read_pod, **selectors)
 
     def whole_gpu_pods(self, node: str) -> list[str]:
         """Name the pods on a node that have whole GPUs, sorted.
@@ -246,7 +246,7 @@ class PlacementApi:
             return before if before and is_known else _stored(config_map)
 
         ours = f"{ASSIGNMENTS_LABEL}=true"
-        return self._kube.list_all(self._config_maps, keep, labelSelector=ours)[0]
+        return self._kube.list_all(self._config_maps, keep, labelSelector=ours)
 
     def store(
         self, node: str, assignments: Assignments, version: str, answer: Whole | None = None

@@ -65,7 +65,7 @@ class ClusterSnapshot(ClusterFacts):
             return ClusterNode(raw).keep(*_OF_NODES)
 
         shared = f"{NODE_GPU_LABEL}=true"
-        nodes, _ = self.kube.list_all(joined("nodes"), keep, labelSelector=shared)
+        nodes = self.kube.list_all(joined("nodes"), keep, labelSelector=shared)
         return {one.name: one for one in nodes}
 
     def node(self, name: str) -> ClusterNode:
@@ -115,8 +115,7 @@ class ClusterSnapshot(ClusterFacts):
     ) -> list[T]:
         """Return the results of `keep` for a kind, without None; raises FactUnavailable."""
         right = f"list {kind.plural}" + ("" if self.namespace else _IN_ALL)
-        found = asking(right, lambda: self.kube.list_all(self.path(kind), keep, **query)[0])
-        return [one for one in found if one is not None]
+        return asking(right, lambda: self.kube.list_all(self.path(kind), keep, **query))
 
     def names(self, kind: WorkloadKind) -> list[str]:
         """Return the names of all objects of a kind; raises FactUnavailable."""

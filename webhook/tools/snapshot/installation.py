@@ -197,7 +197,7 @@ class Installation(ClusterFacts):
                 node = ClusterNode(raw, sharing=_verdict_without_agent(raw, claimed_by, age_s))
             return node.keep(*_OF_NODES)
 
-        return self.kube.list_all(joined("nodes"), keep)[0]
+        return self.kube.list_versioned(joined("nodes"), keep)[0]
 
     @property
     def nodes(self) -> list[ClusterNode]:
@@ -220,7 +220,7 @@ class Installation(ClusterFacts):
 
         drivers: dict[str, set[str]] = {}
         why = "needs resource.k8s.io/v1, which Kubernetes serves from 1.34 on"
-        found = self._unless_unknown(lambda: self.kube.list_all(SLICES, keep)[0])
+        found = self._unless_unknown(lambda: self.kube.list_all(SLICES, keep))
         if found is None:
             raise FactUnavailable(why)
         for node, driver in found:
@@ -242,8 +242,8 @@ class Installation(ClusterFacts):
             figures = read_gpu_node(raw)
             return figures and replace(figures, gpus=())
 
-        found = self._unless_unknown(lambda: self.kube.list_all(GPU_NODES_PATH, keep)[0])
-        return None if found is None else {one.name: one for one in found if one}
+        found = self._unless_unknown(lambda: self.kube.list_all(GPU_NODES_PATH, keep))
+        return None if found is None else {one.name: one for one in found}
 
     # The release
 
@@ -307,11 +307,11 @@ class Installation(ClusterFacts):
             pod = ClusterPod(raw)
             return pod.keep(*_OF_OWN_PODS) if pod.not_ready else None
 
-        found: list[ClusterPod | None] = []
+        found: list[ClusterPod] = []
         for namespace in sorted({self.namespace, self.sentry_namespace}):
             path = joined("namespaces", namespace, "pods")
-            found += self.kube.list_all(path, keep, labelSelector=_OURS)[0]
-        return [pod for pod in found if pod is not None]
+            found += self.kube.list_all(path, keep, labelSelector=_OURS)
+        return found
 
     @fact("list webhook configurations")
     def own_webhooks(self) -> list[OwnWebhook]:
@@ -340,7 +340,7 @@ class Installation(ClusterFacts):
             return text_of(found, "metadata", "name") if _changes_new_pods(found) else ""
 
         own = [one.configuration for one in self.own_webhooks if one.kind == MUTATING]
-        found, _ = self.kube.list_all(KINDS[MUTATING], keep)
+        found = self.kube.list_all(KINDS[MUTATING], keep)
         return sorted(name for name in found if own and name > max(own))
 
     @fact("get secrets")
@@ -451,15 +451,14 @@ class Installation(ClusterFacts):
     @fact("list pods in all namespaces")
     def pods(self) -> list[ClusterPod]:
         """Pods that have a problem or whole GPUs, and HEALTHY_POD once for each that has none."""
-        found, _ = self.kube.list_all(
+        return self.kube.list_all(
             joined("pods"), lambda raw: summarize(ClusterPod(raw)), fieldSelector=NOT_ENDED
         )
-        return [pod for pod in found if pod is not None]
 
     @fact("list pods in all namespaces")
     def validated_namespaces(self) -> frozenset[str]:
         """Namespaces that are not exempt and in which NVIDIA's operator validates its plugin."""
-        pods, _ = self.kube.list_all(
+        pods = self.kube.list_all(
             joined("pods"),
             lambda pod: text_of(pod, "metadata", "namespace"),
             labelSelector="app=nvidia-device-plugin-validator",
@@ -481,8 +480,7 @@ class Installation(ClusterFacts):
             names_ours = any(PREFIX in key for key in part(raw, "spec", "hard"))
             return ClusterObject(raw) if names_ours else None
 
-        found, _ = self.kube.list_all(joined("resourcequotas"), keep)
-        return [one for one in found if one is not None]
+        return self.kube.list_all(joined("resourcequotas"), keep)
 
     # How it is read
 
@@ -510,7 +508,7 @@ class Installation(ClusterFacts):
         selector = f"{_OURS},app.kubernetes.io/component={component}"
         path = f"{_APPS}/{resource}"
         read = partial(self.kube.list_all, path, OwnWorkload, labelSelector=selector)
-        return asking(f"list {resource}", read)[0]
+        return asking(f"list {resource}", read)
 
     def _fence(self, kinds: str, name: Callable[[str, Json], str]) -> frozenset[str]:
         """Return names that are read from validating and mutating objects of our fence.
@@ -522,7 +520,7 @@ class Installation(ClusterFacts):
             path = f"{_REGISTRATION}/{kind}admission{kinds}"
             list_them = partial(self.kube.list_all, path, partial(name, kind), labelSelector=_OURS)
             found = self._unless_unknown(list_them) if kind == "mutating" else list_them()
-            names |= {*found[0]} if found else set()
+            names |= {*(found or ())}
         return frozenset(names - {""})
 
     def _try(self, name: str, annotations: Mapping[str, str]) -> DryRunAnswer:

@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 def read_gpu_nodes(kube: Kube) -> list[NodeFigures]:
     """Return the figures of all nodes, seconds old; raises KubeError."""
-    return _found(kube.list_cached(GPU_NODES_PATH, read_gpu_node))
+    return kube.list_cached(GPU_NODES_PATH, read_gpu_node)
 
 
 def read_pods(kube: Kube, namespace: str, *, selector: str = "") -> list[ClusterPod]:
@@ -50,23 +50,21 @@ def read_pods(kube: Kube, namespace: str, *, selector: str = "") -> list[Cluster
     """
     path, labels = pods_path(namespace), ",".join(filter(None, (f"{MANAGED_LABEL}=true", selector)))
     rows = kube.list_rows(path, _row, labelSelector=labels, fieldSelector=NOT_ENDED)
-    pods = {pod.uid: pod for pod in _found(rows)}
+    pods = {pod.uid: pod for pod in rows}
     if any(not pod.node for pod in pods.values()):
         waiting = f"spec.nodeName=,{NOT_ENDED}"
-        whole, _ = kube.list_all(path, _whole, labelSelector=labels, fieldSelector=waiting)
-        pods |= {pod.uid: pod for pod in _found(whole) if pod.uid in pods}
+        whole = kube.list_all(path, _whole, labelSelector=labels, fieldSelector=waiting)
+        pods |= {pod.uid: pod for pod in whole if pod.uid in pods}
     return list(pods.values())
 
 
 def read_unmanaged_pods(kube: Kube, namespace: str, node: str) -> list[ClusterPod]:
     """Return those pods of a node that asked for nothing, for their names; raises KubeError."""
-    return _found(
-        kube.list_rows(
-            pods_path(namespace),
-            _row,
-            labelSelector=f"{MANAGED_LABEL}!=true",
-            fieldSelector=f"spec.nodeName={node}",
-        )
+    return kube.list_rows(
+        pods_path(namespace),
+        _row,
+        labelSelector=f"{MANAGED_LABEL}!=true",
+        fieldSelector=f"spec.nodeName={node}",
     )
 
 
@@ -131,7 +129,3 @@ def _whole(raw: Json) -> ClusterPod | None:
 
 def _kept(pod: ClusterPod) -> ClusterPod | None:
     return pod.keep(*_OF_PODS) if pod.uid and pod.namespace and pod.name else None
-
-
-def _found(read: list[T | None]) -> list[T]:
-    return [one for one in read if one is not None]

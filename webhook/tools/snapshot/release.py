@@ -80,7 +80,7 @@ def own_configurations(kube: Kube, kind: str) -> list[Json]:
         names = (text_of(hook, "name") for hook in as_objects(found.get("webhooks")))
         return found if any(name.endswith(f".{API_GROUP}") for name in names) else None
 
-    found = filter(None, kube.list_all(KINDS[kind], keep)[0])
+    found = kube.list_all(KINDS[kind], keep)
     return sorted(found, key=lambda one: text_of(one, "metadata", "name"))
 
 
