@@ -174,11 +174,6 @@ def test_programs_get_bytes_and_nothing_for_what_is_not_known(top, cluster):
     [
         ("gpunodes", 404, "! no figures of GPUs: this cluster does not serve GPUNode:"),
         ("gpunodes", 403, "! no figures of GPUs: needs the right to list gpunodes"),
-        (
-            "gpunodes",
-            NO_NODES,
-            "! no figures of GPUs: no node has reported yet; does the sentry run?",
-        ),
         ("pods", 403, "! no pods: needs the right to list pods in namespace team-a;"),
     ],
 )

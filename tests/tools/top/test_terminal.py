@@ -72,25 +72,6 @@ def nothing_known():
     return seen([a_node("n1", blind, half, lost)])
 
 
-def without_figures():
-    pods = a_cluster([], team_pods()).listed_pods
-    return build_report(
-        None, pods, NOW_S, namespace="team-a", missing=["no figures of GPUs: for a reason"]
-    )
-
-
-def beside_the_plugin():
-    broken = a_gpu(79, used=0, healthy=False, fault="row remapping failed")
-    whole = a_gpu(79, unmanaged={"u": 60})
-    return seen(
-        [
-            a_node("n1", a_gpu(40, used=9), broken),
-            a_node("n2", whole, not_shared="nvidia.com/gpu is offered"),
-            a_node("n3", a_gpu(79, used=9), held="a device plugin offers the GPUs whole"),
-        ]
-    )
-
-
 def waits_at_length():
     waits = "no GPU of node n1 has 30Gi free, which this pod needs; the largest free amount is 23Gi"
     notes = {"vramwarden.io/gpu-waits": waits}
@@ -101,6 +82,11 @@ def waits_at_length():
 def over_its_cap():
     gpu = a_gpu(50, held("over", 20, 20.1, 20.1), held("near", 20, 20, 20))
     return seen([a_node("n1", gpu)], [a_pod(name, "20Gi", node="n1") for name in ("over", "near")])
+
+
+def held_and_more():
+    more = a_node("n3", a_gpu(22, held("other", 8, 2, 2), unmanaged={"rogue": 3.1}))
+    return seen([*held_nodes(), more], held_pods())
 
 
 def narrow():
@@ -117,22 +103,17 @@ def troubled():
 
 
 CASES = {
-    "beside-the-plugin": (beside_the_plugin(), Terminal(width=100), ("nodes",)),
     "file": (team_a(), Terminal(), ("nodes", "pods")),
     "narrow": (narrow(), Terminal(width=60), ("nodes", "pods")),
-    "ascii": (team_a(), Terminal(width=100, unicode=False), ALL),
-    "wide": (team_a(), Terminal(wide=True), ("nodes", "pods")),
-    "held-wide": (seen(held_nodes(), held_pods()), Terminal(wide=True), ("nodes", "pods")),
+    "ascii": (team_a(), Terminal(width=100, unicode=False), ("nodes",)),
+    "held-wide": (held_and_more(), Terminal(wide=True), ("nodes", "pods")),
     "colour": (team_a(), Terminal(width=120, colour=True), ALL),
     "over-its-cap": (over_its_cap(), Terminal(width=80, colour=True), ("pods",)),
     "long-names-80": (long_names(), Terminal(width=80), ("nodes", "pods")),
     "nothing-known": (nothing_known(), Terminal(width=100), ("nodes", "pods")),
-    "without-figures": (without_figures(), Terminal(width=100), ("nodes", "pods")),
     "waits-at-length": (waits_at_length(), Terminal(width=80), ("pods",)),
-    "many-troubles": (troubled(), Terminal(width=100), ("nodes",)),
     "many-gpus-80": (seen(many_nodes(6)), Terminal(width=80), ("nodes",)),
-    "screen": (team_a(), Terminal(width=100, height=14), ("nodes", "pods")),
-    "plugin": (team_a(), Terminal(width=100, command="kubectl vramwarden"), ("pods",)),
+    "plugin": (seen((), team_pods()[-1:]), Terminal(command="kubectl vramwarden"), ("pods",)),
 }
 
 
