@@ -6,14 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.assignments import NOW_S, Plan, plan
-from tests.support.clusters import a_node
-from webhook.core.kinds.nodes import (
-    GpuFigures,
-    NodeFigures,
-    PodFigures,
-    read_gpu_node,
-    write_gpu_node,
-)
+from tests.support.clusters import GIB, a_gpu, a_node
+from webhook.core.kinds.nodes import PodFigures, read_gpu_node, write_gpu_node
 from webhook.core.placement.assignments import Assignment, PodState, free_on
 from webhook.core.placement.fit import Need
 from webhook.core.pod.gpus import EVERY_GPU, Gpu
@@ -60,35 +54,20 @@ def clusters(amounts=AMOUNTS):
     return st.lists(nodes(amounts), min_size=1, max_size=3, unique_by=lambda one: one[0])
 
 
-def figures(name, gpus, assignments) -> NodeFigures:
+def figures(name, gpus, assignments):
     """Return what a node's sentry writes of it, as it is read back."""
     free = free_on(name, gpus, assignments, {})
-    shown = NodeFigures(
-        name=name,
-        observed_s=NOW_S,
-        driver_version="580",
-        enforcement="sidecar",
-        gpus=tuple(
-            GpuFigures(
-                uuid=gpu.uuid,
-                index=gpu.index,
-                product=gpu.product,
-                total_bytes=gpu.memory_bytes,
-                usable_bytes=gpu.memory_bytes,
-                free_bytes=free[gpu.uuid],
-                healthy=gpu.healthy,
-                pods=tuple(
-                    PodFigures(uid=uid, cap_bytes=one.memory_bytes)
-                    for uid, one in assignments.items()
-                    if gpu.uuid in one.uuids or EVERY_GPU in one.uuids
-                ),
-            )
-            for gpu in gpus
-        ),
-    )
-    read = read_gpu_node(write_gpu_node(shown))
-    assert read is not None
-    return read
+
+    def shown(gpu):
+        holders = (
+            PodFigures(uid=uid, cap_bytes=one.memory_bytes)
+            for uid, one in assignments.items()
+            if {gpu.uuid, EVERY_GPU} & {*one.uuids}
+        )
+        more = {"uuid": gpu.uuid, "free_bytes": free[gpu.uuid], "healthy": gpu.healthy}
+        return a_gpu(gpu.memory_bytes / GIB, *holders, **more)
+
+    return read_gpu_node(write_gpu_node(a_node(name, *map(shown, gpus)).figures))
 
 
 def accepts(node, amount, count) -> bool:

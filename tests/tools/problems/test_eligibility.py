@@ -63,42 +63,59 @@ def test_an_expression_holds_as_the_scheduler_says(operator, values, label, hold
     assert (found is None) == holds
 
 
-def test_one_term_that_holds_is_enough():
-    pod = requires(expression("k", "In", "a"), expression("k", "In", "b"))
-    assert mismatch(pod, NODE, labelled(k="b")) is None
-    assert mismatch(pod, NODE, labelled(k="c"))[1] == "the pod wants k In a, and it has c"
+def named(node):
+    return requires(expression("metadata.name", "In", node), field="matchFields")
 
 
-def test_a_term_may_name_the_node():
-    pod = requires(expression("metadata.name", "In", "n2"), field="matchFields")
-    assert mismatch(pod, NODE, labelled())[0] is Code.NODE_SELECTOR
-    pod = requires(expression("metadata.name", "In", "n1"), field="matchFields")
-    assert mismatch(pod, NODE, labelled()) is None
+def tolerates_cordons(effect):
+    key = {"key": "node.kubernetes.io/unschedulable", "operator": "Exists"}
+    return {"spec": {"tolerations": [key | {"effect": effect}]}}
 
 
-def test_the_size_of_gpus_is_judged_by_the_gpus_and_not_by_their_label():
-    pod = requires(expression("vramwarden.io/gpu-memory-mib", "Gt", "81919"))
-    assert mismatch(pod, NODE, labelled()) is None
+def says(verdict):
+    return a_node("n1", a_gpu(79), annotations={"vramwarden.io/sharing": verdict}).read
 
 
-@pytest.mark.parametrize(
-    ("spec", "known", "reason"),
-    [
-        ({"nodeSelector": {"zone": "a"}}, None, None),
-        ({"nodeSelector": {"zone": "a"}}, {"zone": "a"}, None),
-        ({"nodeSelector": {"zone": "a"}}, {}, Code.NODE_SELECTOR),
-    ],
-)
-def test_a_label_that_nobody_may_read_is_no_mismatch(spec, known, reason):
-    seen = None if known is None else labelled(**known)
-    found = mismatch({"spec": spec}, NODE, seen)
-    assert (found and found[0]) == reason
+A_OR_B = requires(expression("k", "In", "a"), expression("k", "In", "b"))
+CARDS = requires(expression("vramwarden.io/gpu-memory-mib", "Gt", "81919"))
+ZONE = {"spec": {"nodeSelector": {"zone": "a"}}}
+SIDECAR = requires(expression("vramwarden.io/enforcement", "In", "sidecar"))
+ADVICE = {"key": "k", "value": "v", "effect": "PreferNoSchedule"}
+CORDONED = a_node("n1", unschedulable=True).read
+HELD = a_node("n1", a_gpu(79), held="a plugin").figures
+ROWS = {
+    "one term that holds is enough": (A_OR_B, NODE, labelled(k="b"), None),
+    "no term holds": (A_OR_B, NODE, labelled(k="c"), Code.NODE_SELECTOR),
+    "a term names the node": (named("n1"), NODE, labelled(), None),
+    "a term names another node": (named("n2"), NODE, labelled(), Code.NODE_SELECTOR),
+    "a size, judged by the GPUs and not by their label": (CARDS, NODE, labelled(), None),
+    "a label": (ZONE, NODE, labelled(zone="a"), None),
+    "a label that is missing": (ZONE, NODE, labelled(), Code.NODE_SELECTOR),
+    "a label that nobody may read": (ZONE, NODE, None, None),
+    "sidecars, by figures alone": (SIDECAR, NODE, None, None),
+    "no sidecars, by figures alone": (SIDECAR, UNENFORCED, None, Code.NO_ENFORCEMENT),
+    "a taint that only advises": ({}, NODE, a_node("n1", taints=(ADVICE,)).read, None),
+    "cordoned": ({}, NODE, CORDONED, Code.CORDONED),
+    "cordoned, with another effect": (
+        tolerates_cordons("NoExecute"), NODE, CORDONED, Code.CORDONED,
+    ),
+    "cordoned, and tolerated": (tolerates_cordons(""), NODE, CORDONED, None),
+    "a verdict newer than figures": ({}, NODE, says("Draining: a plugin"), Code.DRAINING),
+    "shared again since figures": ({}, HELD, says("Shared: yes"), None),
+    "no verdict": ({}, HELD, None, Code.DRAINING),
+}  # fmt: skip
+"""A pod, a node's figures, the node if it may be read, and why the pod may not run there."""
 
 
-def test_the_figures_alone_say_where_no_sidecar_can_measure():
-    pod = requires(expression("vramwarden.io/enforcement", "In", "sidecar"))
-    assert mismatch(pod, NODE, None) is None
-    assert mismatch(pod, UNENFORCED, None)[0] is Code.NO_ENFORCEMENT
+@pytest.mark.parametrize(("pod", "node", "seen", "code"), ROWS.values(), ids=ROWS)
+def test_a_node_is_eligible_or_not(pod, node, seen, code):
+    found = mismatch(pod, node, seen)
+    assert (found and found[0]) == code
+
+
+def test_a_mismatch_says_what_is_wanted_and_what_there_is():
+    found = mismatch(A_OR_B, NODE, labelled(k="c"))
+    assert found[1] == "the pod wants k In a, and it has c"
 
 
 @pytest.mark.parametrize(
@@ -118,21 +135,6 @@ def test_a_node_whose_driver_does_not_hold_caps_says_why(limit, label, why):
     found = mismatch(pod, node, None if label is None else labelled(**label))
     assert bool(found) == bool(why)
     assert found is None or (found[0] is Code.NO_DRIVER_LIMIT and found[1].startswith(why))
-
-
-def test_a_taint_that_only_advises_repels_nobody():
-    taint = {"key": "k", "value": "v", "effect": "PreferNoSchedule"}
-    assert mismatch({}, NODE, a_node("n1", taints=(taint,)).read) is None
-
-
-@pytest.mark.parametrize(
-    ("effect", "reason"), [(None, Code.CORDONED), ("NoExecute", Code.CORDONED), ("", None)]
-)
-def test_a_cordoned_node_is_for_who_tolerates_that_alone(effect, reason):
-    toleration = {"key": "node.kubernetes.io/unschedulable", "operator": "Exists", "effect": effect}
-    pod = {"spec": {"tolerations": [] if effect is None else [toleration]}}
-    found = mismatch(pod, NODE, a_node("n1", unschedulable=True).read)
-    assert (found and found[0]) == reason
 
 
 def test_a_node_is_read_without_what_is_not_as_kubernetes_stores_it():
@@ -165,19 +167,3 @@ def test_figures_alone_say_whether_a_node_has_a_sentry_that_acts(age_s, reason):
     pod = requires(expression("vramwarden.io/sentry", "In", "true"))
     found = mismatch(pod, replace(guarded, acts=True), None)
     assert (found and found[0]) == reason
-
-
-@pytest.mark.parametrize(
-    ("verdict", "held", "code"),
-    [
-        ("Draining: a plugin", "", Code.DRAINING),
-        ("Shared: yes", "a plugin", None),
-        (None, "a plugin", Code.DRAINING),
-    ],
-)
-def test_a_nodes_own_verdict_is_newer_than_its_figures(verdict, held, code):
-    figures = a_node("n1", a_gpu(79), held=held).figures
-    notes = {"vramwarden.io/sharing": verdict}
-    node = a_node("n1", a_gpu(79), annotations=notes).read if verdict else None
-    found = mismatch({}, figures, node)
-    assert (found and found[0]) == code

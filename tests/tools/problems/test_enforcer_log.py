@@ -74,17 +74,6 @@ def test_what_would_be_stopped_is_heard_as_a_report_and_no_stop(written):
     assert left.why == report.why
 
 
-def test_a_stop_is_heard_with_its_sentence_time_and_peak(written):
-    freed = Freed(TRAINER, "GPU-a", 9000 * MIB, 2.41, returned=True)
-    heard = read_log(written.lines(Terminate(TRAINER, EXCESS), Kill(TRAINER, "GPU-a"), freed))
-    (stop,) = heard.stops
-    assert stop.message is LogMessage.STOPPING
-    assert stop.why.startswith("over the VRAM cap on GPU GPU-a: process 41 (python train.py)")
-    assert stop.at_s is not None
-    assert stop.peak_bytes == 9100 * MIB
-    assert heard.blind == ""
-
-
 @pytest.mark.parametrize(
     ("end", "peak_bytes"),
     [
@@ -95,11 +84,15 @@ def test_a_stop_is_heard_with_its_sentence_time_and_peak(written):
     ids=["stops were not enough", "none can be stopped", "blind"],
 )
 def test_each_way_to_stop_is_heard(end, peak_bytes, written):
-    lines = written.lines(Terminate(TRAINER, EXCESS), StopContainer("c", EXCESS, TRAINER), end)
+    freed = Freed(TRAINER, "GPU-a", 9000 * MIB, 2.41, returned=True)
+    first = Terminate(TRAINER, EXCESS), Kill(TRAINER, "GPU-a"), freed
+    lines = written.lines(*first, StopContainer("c", EXCESS, TRAINER), end)
     stops = read_log(lines).stops
     ways = [LogMessage.STOPPING, LogMessage.STOPPING_CONTAINER, LogMessage.ENDING_POD]
     assert [stop.message for stop in stops] == ways
-    assert stops[-1].peak_bytes == peak_bytes
+    assert stops[0].why.startswith("over the VRAM cap on GPU GPU-a: process 41 (python train.py)")
+    assert stops[0].at_s is not None
+    assert (stops[0].peak_bytes, stops[-1].peak_bytes) == (9100 * MIB, peak_bytes)
 
 
 def test_the_last_word_on_measuring_counts(written):
