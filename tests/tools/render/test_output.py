@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.clusters import NOW_S, a_gpu, a_listed_pod, a_node, held
+from tests.support.clusters import NOW_S, a_gpu, held
 from webhook.core.kinds.histories import Advice, History
 from webhook.tools.advise.command import as_text as advise_text
 from webhook.tools.check.show import as_text as check_text
@@ -29,8 +29,6 @@ from webhook.tools.simulate.read import TodayObjects
 from webhook.tools.simulate.show import as_text as simulate_text
 from webhook.tools.snapshot.objects import FactUnavailable
 from webhook.tools.snapshot.workloads import WorkloadState
-from webhook.tools.top.judge import build_report
-from webhook.tools.top.terminal import Terminal, as_lines
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\u202emoc\u200b\x9b31m\r\nPod is fine"
 
@@ -85,20 +83,7 @@ def advise():
     return advise_text([(History(EVIL, EVIL, EVIL), Advice(None, EVIL))], "")
 
 
-def top():
-    gpu = a_gpu(24, held("1", 8, 1, 1), held("2", 8, 1, 1), product=EVIL)
-    node = replace(a_node("n1", gpu).figures, name=EVIL, not_shared=EVIL)
-    pods = [
-        a_listed_pod("1", EVIL, EVIL, node=EVIL, status=EVIL),
-        a_listed_pod("3", EVIL, EVIL, status="Pending", unscheduled=EVIL),
-    ]
-    found = build_report([node, replace(node, not_shared="")], pods, NOW_S, missing=[EVIL])
-    parts = ("nodes", "pods", "workloads")
-    drawn = (as_lines(found, Terminal(wide=wide, command="v"), parts) for wide in (False, True))
-    return "\n".join(line for one in drawn for line in one)
-
-
-@pytest.mark.parametrize("command", [explain, check, report, simulate, advise, top])
+@pytest.mark.parametrize("command", [explain, check, report, simulate, advise])
 def test_no_text_of_others_acts_on_a_terminal_or_begins_a_line(command):
     text = command()
     assert "Pod is fine" in text

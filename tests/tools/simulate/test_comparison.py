@@ -15,7 +15,7 @@ from webhook.core.pod.quantity import MIB
 from webhook.tools.simulate.judge import comparison
 from webhook.tools.simulate.judge.comparison import GpuCounts, TodayPod, compare
 from webhook.tools.simulate.judge.gpu_requests import GpuRequest, RequestForm
-from webhook.tools.simulate.judge.node_gpus import Given, NodeGpus
+from webhook.tools.simulate.judge.node_gpus import Given, NodeGpus, read_given
 
 SMALL = (Given("", 0, 300 * MIB),)
 
@@ -113,14 +113,8 @@ def test_the_first_known_size_counts(monkeypatch, one, sizes, need):
         replace(gpu, total_bytes=gpu.memory_bytes + 7 * MIB)
         for gpu in a_node("n1", 1000, 1000).gpus
     ]
-    compare([NodeGpus("n1", tuple(gpus))], [one], [comparison_given(size) for size in sizes])
+    compare([NodeGpus("n1", tuple(gpus))], [one], [read_given(size) for size in sizes])
     assert placed == ([(one, need)] if need else [])
-
-
-def comparison_given(text):
-    names, _, size = text.rpartition("=")
-    count, _, mib = size.rpartition("x")
-    return Given(names, int(count or 0), 0 if mib == "whole" else int(mib[:-2]) * MIB)
 
 
 @pytest.mark.parametrize(

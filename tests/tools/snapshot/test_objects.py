@@ -28,15 +28,6 @@ def says(**annotations):
     return listed(annotations=ours)
 
 
-def test_metadata_and_two_columns_say_nearly_everything():
-    waits = {"vramwarden.io/gpu-waits": "no room"}
-    own = {"uid": "u1", "owner": "Deployment/llama"}
-    pod = listed(count=2, gpus="GPU-a,GPU-b", annotations=waits, **own)
-    assert (pod.uid, pod.gpus) == ("u1", ("GPU-a", "GPU-b"))
-    assert (pod.asked_bytes, pod.gpu_count, pod.waits) == (8 * GIB, 2, "no room")
-    assert str(pod.workload) == "Deployment/llama"
-
-
 def gated(field="initContainerStatuses", message=GATED, **more):
     """Return a stored pod with a container that the kubelet does not create."""
     waiting = {"reason": NOT_CREATED, "message": message}
@@ -135,14 +126,6 @@ def test_what_is_no_object_reads_as_an_empty_one(odd):
     assert part({"a": odd}, "a") == part({"a": odd}, "a", "b") == {}
     assert part({"a": {"b": odd}}, "a", "b") == {}
     assert part({"a": {"b": {"c": 1}}}, "a", "b") == {"c": 1}
-
-
-def test_of_a_list_the_objects_are_read():
-    def statuses(value):
-        return list(ClusterPod({"status": {"containerStatuses": value}}).statuses())
-
-    assert statuses([1, {"a": 1}, None]) == [{"a": 1}]
-    assert statuses("text") == statuses({"a": {}}) == []
 
 
 @pytest.mark.parametrize(

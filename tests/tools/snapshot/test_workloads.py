@@ -12,7 +12,6 @@ from webhook.tools.snapshot.kinds import (
     DAEMON_SET,
     DEPLOYMENT,
     JOB,
-    REPLICA_SET,
     STATEFUL_SET,
     find_kind,
 )
@@ -90,33 +89,11 @@ def test_how_many_pods_there_should_be(api, kind, spec, status, wanted):
     assert read(api, kind, a_workload(kind, spec, status)).wanted == wanted
 
 
-def test_a_denial_in_the_status_is_enough_and_no_event_is_read(api):
-    found = read(
-        api,
-        DEPLOYMENT,
-        a_workload(DEPLOYMENT, {"replicas": 3}, holds("ReplicaFailure", message=DENIED)),
-        a_workload(REPLICA_SET, name="train-5d9c7", owner="train", labels=LABELS),
-        a_pod_of("Deployment/train"),
-        a_pod_of("Deployment/other", "b"),
-    )
-    assert (found.denial, found.tried, found.running) == (DENIED, False, 1)
-    assert [one.name for one in found.pods] == ["a"]
-    assert EVENTS not in paths(api)
-    assert [one.query["labelSelector"] for one in api.asked if one.path == PODS] == ["app=train"]
-
-
-def test_else_the_newest_event_about_a_creation_is(api):
+def test_the_newest_event_about_a_creation_is_the_denial(api):
     old, new = an_event("old", "older", 1), an_event("new", "newer", 2)
     other = an_event("other", "other", 3, reason="Killing")
     found = read(api, JOB, a_workload(JOB), new, old, other)
     assert (found.denial, found.tried) == ("newer", False)
-
-
-def test_a_workload_that_has_its_pods_was_not_denied(api):
-    past = an_event("past", "denied", 1, kind="StatefulSet")
-    stored = (a_workload(STATEFUL_SET), a_pod_of("StatefulSet/train"), past)
-    assert read(api, STATEFUL_SET, *stored).denial == ""
-    assert not api.sent()
 
 
 def test_what_may_not_be_read_is_named_and_the_rest_is_read(api):
