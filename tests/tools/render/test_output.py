@@ -61,7 +61,7 @@ def report():
             policy=EVIL, counts=Counter([PodOutcome.DENIED, PodOutcome.EXEMPT]),
             exempt_namespaces=1, why_usual=EVIL,
             denied=[DeniedGroup(EVIL, EVIL, EVIL, EVIL, 1, 1, EVIL, EVIL)],
-            denied_workloads=[denied], over_cap=[over], idle_bytes=(),
+            denied_workloads=[denied], over_cap=[over],
             missing=[EVIL], now_s=NOW_S,
         )
     )  # fmt: skip
