@@ -88,7 +88,7 @@ class Week:
 
 def test_audit_changes_no_pod_and_the_report_says_what_would_be_denied(week):
     week.begin("Audit", "Stop", ("unchanged", "unchanged"))
-    assert "No pod would be denied." in week.report(code=0)
+    assert "No existing pod would be denied." in week.report(code=0)
     for name, memory in (("right", "8Gi"), ("wrong", "8GB")):
         asked = pod(name, memory, holding("forever"))
         assert week.apply(copy.deepcopy(asked)) == ""

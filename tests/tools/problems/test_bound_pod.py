@@ -33,11 +33,11 @@ BLIND = "blind for 60 s: no figure of process 12"
 @pytest.mark.parametrize(
     ("lines", "message", "said", "amount"),
     [
-        (STOPS[:1], "", "stopped, 16m ago: stop 0", ""),
-        (STOPS, "", "stopped, 16m ago (3 times so far): stop 2", ""),
-        (STOPS, TWELVE, "stopped, 16m ago (12 times so far): stop 2", "12Gi"),
+        (STOPS[:1], "", "stopped 16m ago: stop 0", ""),
+        (STOPS, "", "stopped 16m ago (3 times so far): stop 2", ""),
+        (STOPS, TWELVE, "stopped 16m ago (12 times so far): stop 2", "12Gi"),
         ((), TWELVE, "something was stopped 12 times for what the pod held", "12Gi"),
-        ((), f"the pod must restart: {BLIND}\n{WITHIN}", f"stopped, before: {BLIND}", "10Gi"),
+        ((), f"the pod must restart: {BLIND}\n{WITHIN}", f"stopped earlier: {BLIND}", "10Gi"),
     ],
     ids=["once", "three times", "more than the log has", "without a log", "blind"],
 )
@@ -63,12 +63,16 @@ def test_an_excess_of_which_nothing_was_stopped_has_a_line_to_write(peak, stops,
 
 @pytest.mark.parametrize(
     ("others", "said"),
-    [(69, "fits once this one ends (2Gi free there now)"), (70, "does not fit once this one ends")],
+    [
+        (61, "fits now (10Gi are free there)"),
+        (69, "fits once this one ends (2Gi are free there)"),
+        (70, "does not fit, even once this one ends (1Gi are free there)"),
+    ],
 )
 def test_whether_a_larger_pod_fits_counts_what_this_one_frees(others, said):
     node = a_node("n1", a_gpu(79, held("p", 8, 8, 8.4, 1), held("others", others))).figures
     notes = dict(bound_notes(bound(STOPS, node=node)))
-    assert notes["on that GPU"].startswith(f"such a pod {said}")
+    assert notes["on that GPU"] == f"such a pod {said}"
     assert "on that GPU" not in dict(bound_notes(bound(node=NODE)))
 
 

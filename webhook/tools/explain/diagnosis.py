@@ -347,7 +347,7 @@ def _room(
         return None
     shared = snapshot.attempt(
         lambda: snapshot.shared_nodes,
-        "labels and taints of nodes (so the pod may select none of some nodes above)",
+        "labels and taints of nodes, so some of those above may not take the pod",
     )
     own = snapshot.attempt(lambda: snapshot.pods) or ()
     figures = with_newer_pods(nodes or (), own)

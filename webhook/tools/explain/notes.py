@@ -91,10 +91,10 @@ def bound_notes(bound: BoundPod) -> Iterator[tuple[str, str]]:
     allocations = bound.allocations
     free = allocations[0][0].free_bytes if len(allocations) == 1 else None
     if bound.was_over and free is not None:
-        left = free + allocations[0][1].cap_bytes
-        fits = "fits" if left >= bound.sufficient_bytes else "does not fit"
-        has = f"{amount(max(0, free), down=True)} free there now"
-        yield "on that GPU", f"such a pod {fits} once this one ends ({has})"
+        wanted, left = bound.sufficient_bytes, free + allocations[0][1].cap_bytes
+        fits = "fits now" if free >= wanted else "fits once this one ends"
+        fits = fits if left >= wanted else "does not fit, even once this one ends"
+        yield "on that GPU", f"such a pod {fits} ({amount(max(0, free), down=True)} are free there)"
     if bound.pod.state.finished:
         return
     by = held_by(bound.figures)

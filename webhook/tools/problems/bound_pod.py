@@ -160,7 +160,7 @@ def find_stops(bound: BoundPod) -> Iterator[Problem]:
     """Yield the stops by sidecar and sentry, or the container that ended by itself at its cap."""
     by_sentry = bound.cap_exceeded
     if bound.log.stops:
-        detail = f"stopped, {_newest(bound, bound.log.stops, bound.stops)}"
+        detail = f"stopped {_newest(bound, bound.log.stops, bound.stops)}"
         yield Problem(Code.STOPPED, Severity.WARNING, detail, bound.request_line)
     elif bound.stops and not by_sentry:
         detail = f"{stops_in_words(bound.stops)} for what the pod held"
@@ -177,7 +177,7 @@ def find_stops(bound: BoundPod) -> Iterator[Problem]:
 def _newest(bound: BoundPod, entries: Sequence[LogEntry], known: int) -> str:
     """Return when the newest entry was written, how many are known, and its sentence."""
     newest, count = entries[-1], max(known, len(entries))
-    when = "before" if newest.at_s is None else f"{span(bound.now_s - newest.at_s)} ago"
+    when = "earlier" if newest.at_s is None else f"{span(bound.now_s - newest.at_s)} ago"
     times = "" if count == 1 else f" ({count} times so far)"
     return f"{when}{times}: {_with_names(bound.pod, newest.why)}"
 
@@ -210,7 +210,7 @@ def _at_its_cap(bound: BoundPod) -> Iterator[Problem]:
     detail = (
         f"{when}container {name} ended by itself (exit code {code}), and the pod had held "
         f"{amount(peak)} of {exactly(cap)}: the cap was hit, and the driver denied an allocation "
-        "beyond it. Its size is not known, so a larger request is a try"
+        "beyond it. Its size is not known, so a larger request may still be too small"
     )
     yield Problem(Code.CAP_HIT, Severity.WARNING, detail, bound.request_line)
 

@@ -218,23 +218,21 @@ def find_no_room(need: Need, fits: Sequence[NodeFit], whole_nodes: int = 0) -> P
         detail = f"no {unit} has {wants} free now"
         if need.gpu_count > 1:
             detail = f"no node has {need.gpu_count} GPUs with {wants} free each now"
-        together = amount(together_bytes(fits), down=True)
+        shared = [one for one in fits if one.code is not Code.NOT_SHARED]
+        large = sum(one.code in {Code.GPUS_SPLIT, Code.NO_ROOM} for one in shared)
         if whole_nodes:
             most = max(eligible, key=lambda one: _free(one.gpus))
             has = amount(most.gpus[0].usable_bytes, down=True)
             detail += f"; {most.name} has {amount(_free(most.gpus), down=True)} of {has}"
-        elif code is Code.NO_ROOM:
-            detail += f"; on all together {together} are free"
         else:
-            detail += f"; {together} are free in pieces"
+            how = "in all" if code is Code.NO_ROOM else "in pieces"
+            detail += f"; {amount(together_bytes(fits), down=True)} are free {how}"
+            if len(shared) > 1:
+                detail += f", on the {large:,} of {len(shared):,} nodes with large enough GPUs"
         found = best(fits)
         less = found.largest_bytes // parts if found else 0
         fix = f"ask for {amount(less, down=True)} or less, or " if less else ""
         fix += "wait until a pod ends"
-        shared = [one for one in fits if one.code is not Code.NOT_SHARED]
-        if not whole_nodes and len(shared) > 1:
-            large = sum(one.code in {Code.GPUS_SPLIT, Code.NO_ROOM} for one in shared)
-            detail += f"; {large:,} of {len(shared):,} nodes have GPUs that are large enough"
     return Problem(code, Severity.ERROR, detail, fix)
 
 

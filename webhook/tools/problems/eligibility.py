@@ -62,7 +62,7 @@ def find_mismatch(
         key, wanted = failing[0] or ("", "")
         return _mismatch(key, wanted, labels.get(key), figures)
     if closed := node.closed if node else figures.held:  # figures follow within a minute
-        return Code.DRAINING, closed
+        return Code.DRAINING, f"no further pod gets GPU memory there: {closed}"
     tolerations = as_objects(pod.part("spec").get("tolerations"))
     if node and node.unschedulable and not tolerates(tolerations, CORDONED):
         return Code.CORDONED, "is cordoned (kubectl uncordon)"

@@ -166,7 +166,9 @@ def sharing_problem(node: ClusterNode, installation: Installation) -> Problem | 
     remedy = re.sub(r"label the node (\S+=\w+)", rf"{label} \1 --overwrite`", remedy)
     severity = Severity.ERROR if is_failure else Severity.WARNING
     fix = "; ".join(filter(None, [remedy, more]))
-    return Problem(verdict.code, severity, f"{verdict.code}: {cause}", fix, subject)
+    drains = verdict.code is SharingCode.DRAINING
+    means = ", so no further pod gets GPU memory there" if drains else ""
+    return Problem(verdict.code, severity, f"{verdict.code}{means}: {cause}", fix, subject)
 
 
 def judge_whole_gpu_pods(installation: Installation) -> Finding:
@@ -258,7 +260,10 @@ def _without_sidecar(nodes: Iterable[ClusterNode], installation: Installation) -
     found = []
     for node in nodes:
         if node.enforcement == NOT_ENFORCED:
-            why, fix = "no pod by Sidecar goes there", "or write enforcement.by: Sentry"
+            why, fix = (
+                "no pod with enforcement.by: Sidecar goes there",
+                "or write enforcement.by: Sentry",
+            )
             if supports_sidecar(node.driver):
                 why += ", though the driver is new enough"
                 fix = f"see what its agent says: {read_logs(installation.namespace, 'agent')}"
@@ -278,7 +283,7 @@ def _without_sentry(nodes: Iterable[ClusterNode], installation: Installation) ->
     elif sentry and "--no-act" in sentry.arguments:
         why, fix = "sentry.act is false", upgrade(installation, "sentry.act=true")
     without = [one for one in nodes if not one.has_sentry]
-    why = f"no pod by Sentry goes there: {why}"
+    why = f"no pod with enforcement.by: Sentry goes there: {why}"
     return _of_nodes(without, Code.NO_SENTRY, Severity.WARNING, why, fix)
 
 

@@ -52,7 +52,7 @@ def _exempt(found: RolloutReport) -> str:
 
 def _denied(found: RolloutReport) -> list[str]:
     if not found.denied:
-        return ["No pod would be denied."]
+        return ["No existing pod would be denied."]
     rows = [[*map(str, one)] for one in found.denied]
     total = f"{counted(found.counts[PodOutcome.DENIED], 'pod')} would be denied."
     return [total, "", *_with_sentences(_HEADS, rows)]
@@ -85,7 +85,7 @@ def _with_sentences(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list
 
 def _over_cap(found: RolloutReport) -> list[str]:
     if not found.over_cap:
-        return ["No further pod would have been stopped."]
+        return ["No pod with onExcess: Report was over its cap."]
     rows = [
         (one.pod.namespace, one.pod.name, one.node, str(one.gpu.index),
          exactly(one.figures.cap_bytes),
