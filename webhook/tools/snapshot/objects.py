@@ -113,8 +113,8 @@ class ClusterObject:
 
     @LazyFact
     def owner_uid(self) -> str:
-        """UID of its controller; empty without one."""
-        return str(self._controller().get("uid") or "")
+        """UID of its controller, one text for all that it owns; empty without one."""
+        return intern(str(self._controller().get("uid") or ""))
 
     @LazyFact
     def owner(self) -> Workload | None:
