@@ -29,6 +29,7 @@ MIXED = {
     "nvidia.com/mig.strategy": "mixed",
     "nvidia.com/mig.capable": "true",
 }
+LINES = "GPU-1,10,1024,100,T4,0,true:GPU-2,10,2048,100,T4,0,true:"
 ONE_OF_1GI = {f"{GPU}.count": "1", f"{GPU}.memory": "1024"}
 FOUR = {f"{GPU}.count": "4", f"{GPU}.memory": "1024"}
 UNKNOWN = a_node("n", **{GPU: 2})
@@ -55,6 +56,8 @@ def found_on(raw, *given_memory):
         (a_node("n", {f"{GPU}.memory": "1024"}, **{GPU: 1}), [1], 1),
         (a_node("n", **{f"{GPU}.shared": 2}), [0, 0], 1),
         (a_node("n", None, registered(ONE, {**ONE, "devmem": 1024}), **{GPU: 20}), [24, 1], 1),
+        (a_node("n", None, {REGISTER: LINES}), [1, 2], 1),
+        (a_node("n", None, {REGISTER: "GPU-1,7,1024,100,A100,0,true,0,mig:"}), [], 1),
         (a_node("n", ONE_OF_1GI, registered(ONE)), [1], 1),  # HAMi's figures may be scaled
         (a_node("n", None, registered({**ONE, "mode": "mig"})), [], 1),
         (a_node("n", None, {REGISTER: "[{"}, **{GPU: 1}), [0], 1),

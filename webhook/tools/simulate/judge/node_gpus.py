@@ -11,8 +11,8 @@
 Sources: internal/lm of NVIDIA/k8s-device-plugin (`gpu.count` counts GPUs, not replicas; with MIG
 strategy single it counts slices, and the product has `-MIG-`; with mixed it counts all GPUs, also
 those in MIG mode that have no slices);
-pkg/device/devices.go of Project-HAMi/HAMi (`UnMarshalNodeDevices`); pkg/cache/nodeinfo.go of
-AliyunContainerService/gpushare-scheduler-extender.
+pkg/device/devices.go of Project-HAMi/HAMi (`UnMarshalNodeDevices`, and `DecodeNodeDevices` of older
+releases); pkg/cache/nodeinfo.go of AliyunContainerService/gpushare-scheduler-extender.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from webhook.core.pod.fields import Json
     from webhook.tools.snapshot.node import ClusterNode
 
+_HAMI_FIELDS: Final = 7
 _COUNT: Final = re.compile(r"[0-9]{1,9}")
 _MOST_GPUS: Final = 256
 """Maximum number of GPUs of a node: its labels may claim any number."""
@@ -153,11 +154,21 @@ def _discover(node: ClusterNode) -> tuple[list[int], str] | None:
 
 
 def _by_hami(written: object) -> tuple[list[int], str] | None:
-    """Read `[{"id": "GPU-1", "devmem": 81920, "type": "NVIDIA A100", "mode": "hami-core"}]`."""
+    """Read two forms, the second of older releases; its last two fields are optional.
+
+    `[{"id": "GPU-1", "devmem": 81920, "type": "NVIDIA A100", "mode": "hami-core"}]`
+    `GPU-1,10,81920,100,NVIDIA A100,0,true,0,hami-core:`
+    """
+    text = written if isinstance(written, str) else ""
     try:
-        listed = as_objects(json.loads(written)) if isinstance(written, str) else []
+        listed = as_objects(json.loads(text))
     except (ValueError, RecursionError):
-        return None
+        rows = [one.split(",") for one in text.split(":")]
+        listed = [
+            {"devmem": row[2], "type": row[4], "mode": "".join(row[8:])}
+            for row in rows
+            if len(row) >= _HAMI_FIELDS
+        ]
     whole = [one for one in listed if one.get("mode") != "mig"]
     totals = [_count(str(one.get("devmem"))) * MIB for one in whole]
     product = str(whole[0].get("type") or "") if whole else ""
