@@ -130,7 +130,9 @@ def test_each_recording_is_of_a_case():
 
 @pytest.mark.parametrize("width", [60, 80, 100, 120, 200])
 @pytest.mark.parametrize(
-    "report", [team_a(), long_names(), troubled()], ids=["short", "long", "bad"]
+    "report",
+    [team_a(), long_names(), troubled(), seen(many_nodes(6))],
+    ids=["short", "long", "bad", "nodes"],
 )
 def test_no_line_is_wider_than_the_terminal(report, width):
     for parts in (("nodes", "pods"), ("pods",), ("workloads",)):

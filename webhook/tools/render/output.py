@@ -26,7 +26,7 @@ _LONGEST_LINE: Final = 4096
 """Characters of a line that is printed."""
 _GAP: Final = 2
 _MOST_LINES: Final = 4
-"""Maximum number of lines of such a sentence, if it is wrapped."""
+"""Maximum number of lines of a sentence at the end of a row."""
 
 
 IN_ASCII: Final = {"✓": "[ok]", "✗": "[x]", "!": "[!]", "-": "[-]", "?": "[?]", "→": "->"}
@@ -77,8 +77,7 @@ class Column:
     title: str
     texts: Sequence[str]
     draw: Callable[[int, int], str] | None = None
-    """Draws the text of a row, or the title (-1), in a number of characters, which may be others
-    than ASCII."""
+    """Draws the text of a row, or of the title (-1), with a width; may return more than ASCII."""
     most: int = 0
     """Number of characters that `draw` takes if they fit."""
     right: bool = False
@@ -194,6 +193,7 @@ def _shown(columns: Sequence[Column], width: int | None) -> list[tuple[Column, i
     | by a little | of bars and sentences the one with most to spare is cut by a character |
     | and these have nothing to spare | the same of all others |
     | even so | the next optional column is left out, and all begins again |
+    | and none is left | bars are cut further |
     """
     shown = list(columns)
     while True:
@@ -214,5 +214,8 @@ def _shown(columns: Sequence[Column], width: int | None) -> list[tuple[Column, i
             over -= 1
         optional = [one for one in shown if one.optional]
         if over <= 0 or not optional:
+            for at, one in enumerate(shown):
+                if one.draw and over > 0:
+                    over, widths[at] = over - widths[at] + 1, max(1, widths[at] - over)
             return list(zip(shown, widths, strict=True))
         shown.remove(max(optional, key=lambda one: one.optional))

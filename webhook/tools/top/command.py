@@ -82,7 +82,7 @@ def _names(context: click.Context, _: click.Parameter, begun: str) -> list[str]:
     "-w",
     "--watch",
     "every_s",
-    type=click.FloatRange(min=1, max=86_400),
+    type=click.IntRange(min=1, max=86_400),
     metavar="[S]",
     help="Again each S seconds (5), until q; without a terminal one line of JSON per change.",
 )
@@ -104,7 +104,7 @@ def top_command(
     selector: str | None,
     node: str | None,
     sort: str | None,
-    every_s: float | None,
+    every_s: int | None,
     output: str | None,
     plain: bool,
     no_color: bool,

@@ -49,7 +49,7 @@ class TopOutput:
     format: str | None
     term: Terminal
     read: Callable[[], TopReport]
-    every_s: float
+    every_s: int
 
     def once(self, report: TopReport) -> None:
         """Write a report."""
@@ -115,7 +115,7 @@ class TopOutput:
 
     def _screen(self, report: TopReport, failure: str, size: os.terminal_size) -> list[str]:
         term = replace(self.term, width=size.columns, height=size.lines - 2)
-        last = f"each {self.every_s:g} s; q quits"
+        last = f"each {self.every_s} s; q quits, Ctrl-C also while it reads"
         if failure:
             old_s = max(0, round(time.time() - report.now_s))
             said = clean(f"! figures of {old_s} s ago: {failure}")

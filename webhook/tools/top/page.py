@@ -34,6 +34,8 @@ _ALARMS: Final = frozenset({Code.GPU_UNHEALTHY, Code.OVERCOMMITTED})
 """Problems of a GPU by which its bar is marked."""
 _OF_PLACED: Final = frozenset({"GPU", "USED OF CAP", "PEAK", "HELD BY", "IDLE"})
 """Columns that are empty of pods that wait."""
+_WHO: Final = "WHO"
+"""Column with the letters of a terminal's bars."""
 _LONGEST: Final = 2000
 """Maximum number of characters of a text."""
 
@@ -56,7 +58,7 @@ def as_html(report: TopReport, parts: Sequence[str] = ("nodes", "pods")) -> str:
         nodes = sorted(nodes, key=lambda node: not any(_own_pods(node, report)))
     counts = accumulate(len(node.gpus) for node in nodes)
     drawn = [node for node, sum_ in zip(nodes, counts, strict=True) if sum_ <= _MOST_DRAWN]
-    pods = columns_of(POD_COLUMNS, report)
+    pods, gpu_columns = columns_of(POD_COLUMNS, report), columns_of(GPU_COLUMNS, report, wide=True)
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -78,7 +80,7 @@ def as_html(report: TopReport, parts: Sequence[str] = ("nodes", "pods")) -> str:
         in_lines=gpus <= _MOST_LINES,
         largest_bytes=max((gpu.usable_bytes for node in drawn for gpu in node.gpus), default=0),
         gpus=report.places(by_gpu=True) if nodes else [],
-        gpu_columns=columns_of(GPU_COLUMNS, report, wide=True),
+        gpu_columns=[one for one in gpu_columns if one.title != _WHO],
         waiting=[one for one in report.pods or () if one.is_waiting],
         waiting_columns=[one for one in pods if one.title not in _OF_PLACED],
         placed=[one for one in report.pods or () if not one.is_waiting],

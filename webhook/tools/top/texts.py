@@ -200,7 +200,7 @@ NODE_COLUMNS: Final = (
     *_AMOUNTS,
     _figures("LARGEST", lambda row, _: amount(row.sums.largest_free_bytes, down=True), 4),
     _PODS,
-    _SEEN,
+    _words("SEEN", _age, optional=1, alarm=_age_alarm),
 )
 GPU_COLUMNS: Final = (
     _NODE,
