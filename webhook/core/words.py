@@ -8,7 +8,7 @@
 | how long, how old | `span`, rounded down | it has the form of kubectl's column AGE |
 | a text of somebody else | `shortened` | nobody fills a line of ours |
 | a text of a node | `printable` | in addition, it steers no terminal |
-| a text that must be seen as it is | `escaped` | it steers no terminal, and loses nothing |
+| a text that must lose nothing | `escaped` | it steers no terminal |
 
 What programs read is not written here: JSON has bytes and seconds as numbers, and a pod's own
 quantities are those of `pod.quantity`. The sidecar loads this, so it needs nothing but `typing`.

@@ -168,6 +168,10 @@ DONE = ended(ago_s=7200) | {"phase": "Succeeded", "containerStatuses": [
 STOPPED = ended(8.4, 1, f"stopping a process: {STOP}\n", containerStatuses=[
     container("terminated", exitCode=143, reason="Error", finishedAt=ago(300))
 ])  # fmt: skip
+REBOOTED = ended(containerStatuses=STOPPED["containerStatuses"])
+REBOOTED["initContainerStatuses"][0]["state"]["terminated"] |= {
+    "exitCode": 137, "reason": "ContainerStatusUnknown", "finishedAt": None
+}  # fmt: skip
 WITHOUT_SIDECAR = {"phase": "Succeeded", **NO_STATUS}
 FILLED = a_run("rag-1", 7.9, limited=True)
 RAG = write_history(History("team-a", "Pod", "rag", (replace(FILLED, pod="rag"),)))
@@ -299,6 +303,7 @@ EXPLAINED = {
         after(RAG, status=WITHOUT_SIDECAR, metadata={"creationTimestamp": ago(60)}),
     "The driver denied memory, and the pod ended.":
         after(status=ended(7.9, **failed(1)), annotations=REQUIRE),
+    "The node restarted, so nobody knows when the sidecar ended.": after(status=REBOOTED),
     "A pod is gone that took less than it asked for.":
         Situation("eval-9", beside_rag(write_history(EVAL))),
     "A pod is gone that took all that the driver gave it.":

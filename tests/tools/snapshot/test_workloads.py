@@ -141,11 +141,20 @@ def below(owner, name="a", version="kubeflow.org/v1", **more):
     return a_pod(name, metadata={"ownerReferences": [made_by]}, **more)
 
 
-@pytest.mark.parametrize("word", ["pytorchjob", "pytorchjobs", "pytorchjobs.kubeflow.org"])
-def test_an_object_of_any_kind_is_found_by_its_pods_and_not_read(api, word):
-    stored = (below("PyTorchJob/ddp"), below("PyTorchJob/ddp-2", "b"), a_pod("c"))
+@pytest.mark.parametrize(
+    ("word", "kind"),
+    [
+        *(
+            (word, "PyTorchJob")
+            for word in ("pytorchjob", "pytorchjobs", "pytorchjobs.kubeflow.org")
+        ),
+        *(("arrays", "Array"), ("policies", "Policy"), ("meshes", "Mesh"), ("boxes", "Box")),
+    ],
+)
+def test_an_object_of_any_kind_is_found_by_its_pods_and_not_read(api, word, kind):
+    stored = (below(f"{kind}/ddp"), below(f"{kind}/ddp-2", "b"), a_pod("c"))
     found = owned(api, word, "ddp", *stored)
-    assert (found.kind, found.wanted, found.running) == ("PyTorchJob", None, 1)
+    assert (found.kind, found.wanted, found.running) == (kind, None, 1)
     assert [one.name for one in found.pods] == ["a"]
     assert paths(api) == [PODS, f"{PODS}/a"]
 

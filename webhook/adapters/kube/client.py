@@ -332,7 +332,7 @@ class Kube:
     def list_all(self, path: str, keep: Callable[[Json], T | None], **query: str) -> list[T]:
         """Return the results of `keep` for a collection's objects, without None.
 
-        In pages, as `list_versioned` reads them.
+        Pages are read as in `list_versioned`.
         """
         return _present(self._list(path, keep, query)[0])
 

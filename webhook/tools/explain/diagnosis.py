@@ -23,12 +23,11 @@ from typing import TYPE_CHECKING, Final
 from webhook.core.admission.stray_keys import find_stray_keys
 from webhook.core.enforcement.sufficient_request import sufficient_request
 from webhook.core.enforcement.termination_message import stops_in_words
-from webhook.core.kinds.endings import read_ending, run_of
 from webhook.core.kinds.histories import filled_cap, held_bytes
 from webhook.core.kinds.nodes import read_time
 from webhook.core.nvidia.plugin import SLICE_PREFIX
 from webhook.core.placement.fit import Need
-from webhook.core.pod.fields import text_of
+from webhook.core.pod.fields import part, text_of
 from webhook.core.pod.templates import find_templates
 from webhook.core.words import amount, counted, exactly, named, span
 from webhook.names import CAP_HELD_CONDITION, IN_PLACE_OF_ANNOTATION
@@ -277,14 +276,14 @@ def _without_demand(snapshot: ClusterSnapshot, pod: ClusterPod) -> Diagnosis:
     if pod.ended or not seems_to_ask(pod):
         return replace(found, problems=[*find_foreign_requests(pod)])
     # Imported here: policies are slow to load, and few pods need them.
-    from webhook.tools.problems.recreation import PodOutcome, recreate  # noqa: PLC0415
+    from webhook.tools.problems.recreation import PodOutcome, judge_recreation  # noqa: PLC0415
     from webhook.tools.snapshot.release import read_rules_in_force  # noqa: PLC0415
 
     trial = snapshot.attempt(
         partial(snapshot.try_create, snapshot.namespace, pod.name, pod.as_created()),
         "whether a pod like it gets its GPU memory",
     )
-    outcome, decision = recreate(pod, read_rules_in_force(snapshot))
+    outcome, decision = judge_recreation(pod, read_rules_in_force(snapshot))
     exempt = outcome is PodOutcome.EXEMPT
     problems = [*find_not_mutated(pod, trial, decision, exempt=exempt)]
     return replace(found, sentence="asks for VRAM, and has none.", problems=problems)
@@ -459,16 +458,21 @@ def _headline(snapshot: ClusterSnapshot, bound: BoundPod) -> tuple[State, str]:
 
 
 def _ended(snapshot: ClusterSnapshot, bound: BoundPod) -> str:
-    """Return when a pod ended and its peak: by its own messages, else by its workload's history."""
-    pod, ending = bound.pod, read_ending(bound.pod.raw, bound.pod.state)
-    ended = f"ended{f' {span(bound.now_s - ending.ended_s)} ago' if ending else ''} ({pod.phase})"
-    run = run_of(ending, (), bound.node) if ending and ending.words else None
-    if run is None:
-        histories = snapshot.attempt(lambda: snapshot.histories) or ()
-        found = notes.find_run(histories, pod.name, pod.created_s or 0.0)
-        if found is None:
-            return f"{ended}; its peak is not known."
-        run = found[0]
+    """Return when a pod ended and its peak: by its sidecar, else by its workload's history."""
+    pod, message = bound.pod, bound.message
+    states = (part(one, "state", "terminated") for one in pod.statuses())
+    times = (read_time(one.get("finishedAt")) for one in states)
+    ended_s = max((at_s for at_s in times if at_s is not None), default=None)
+    when = "" if ended_s is None else f" {span(bound.now_s - ended_s)} ago"
+    ended = f"ended{when} ({pod.phase})"
+    if message:
+        words = notes.held_words(message.peak_bytes, message.cap_bytes, message.stops)
+        return f"{ended}: {words}."
+    histories = snapshot.attempt(lambda: snapshot.histories) or ()
+    found = notes.find_run(histories, pod.name, pod.created_s or 0.0)
+    if found is None:
+        return f"{ended}; its peak is not known."
+    run = found[0]
     return f"{ended}: {notes.held_words(run.peak_bytes, run.asked_bytes, run.stops)}."
 
 

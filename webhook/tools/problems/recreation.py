@@ -34,7 +34,7 @@ class PodOutcome(Enum):
     ALLOWED = auto()
 
 
-def recreate(pod: ClusterPod, rules: AdmissionRules) -> tuple[PodOutcome, Decision | None]:
+def judge_recreation(pod: ClusterPod, rules: AdmissionRules) -> tuple[PodOutcome, Decision | None]:
     """Judge a stored pod as if it were created now; without a decision if the policy is not asked.
 
     A static pod is not asked about either: its kubelet starts it whatever is decided.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from webhook.core.policy.values import Action, Policy
 from webhook.tools.problems.creation import find_violations
-from webhook.tools.problems.recreation import PodOutcome, recreate
+from webhook.tools.problems.recreation import PodOutcome, judge_recreation
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -109,7 +109,7 @@ def enforcing(policy: Policy) -> Policy:
 
 def judge_pod(pod: ClusterPod, rules: AdmissionRules) -> RecreatedPod:
     """Judge a stored pod as if it were created now."""
-    outcome, decision = recreate(pod, rules)
+    outcome, decision = judge_recreation(pod, rules)
     has_share = pod.managed and outcome is not PodOutcome.EXEMPT
     judged = RecreatedPod(outcome, pod.namespace, pod.name, pod.uid if has_share else "")
     if outcome is not PodOutcome.DENIED or decision is None:

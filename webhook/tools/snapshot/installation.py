@@ -183,6 +183,7 @@ class Installation(ClusterFacts):
 
     @fact("list nodes")
     def _nodes(self) -> list[ClusterNode | None]:
+        """All nodes; None for one without GPUs, which is only counted."""
         drivers = self.attempt(lambda: self.dra_drivers)
 
         def keep(raw: Json) -> ClusterNode | None:

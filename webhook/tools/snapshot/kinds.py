@@ -17,9 +17,9 @@ class WorkloadKind(NamedTuple):
     def plural(self) -> str:
         """Its name in paths, as it is by convention."""
         kind = self.name.lower()
-        if kind.endswith("y"):
+        if kind.endswith("y") and kind[-2:-1] not in "aeiou":
             return f"{kind[:-1]}ies"
-        return f"{kind}es" if kind.endswith(("s", "x", "ch")) else f"{kind}s"
+        return f"{kind}es" if kind.endswith(("s", "x", "ch", "sh")) else f"{kind}s"
 
     def is_called(self, word: str) -> bool:
         """Return True if kubectl takes the word for this kind: deploy, deployments.apps."""

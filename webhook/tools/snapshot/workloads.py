@@ -91,8 +91,8 @@ def read_denied_workloads(
     """
 
     def of_set(raw: Json) -> WorkloadState | None:
-        found = _lacking(raw, REPLICA_SET)
-        return found if found and is_meant(found.denial) else None
+        failure = ClusterObject(raw).condition("ReplicaFailure", "True")
+        return _lacking(raw, REPLICA_SET) if failure and is_meant(failure.message) else None
 
     sets = snapshot.attempt(
         partial(snapshot.collect, REPLICA_SET, of_set), "ReplicaSets that cannot create pods"
@@ -138,10 +138,10 @@ def _with_status(snapshot: ClusterSnapshot, found: WorkloadState) -> WorkloadSta
 def _lacking(raw: Json, kind: WorkloadKind, denial: str = "") -> WorkloadState | None:
     """Return a controller that lacks pods, under its owner's name if it has one; else None."""
     found = _read_controller(raw, kind)
-    owner = ClusterObject(raw).owner or found
-    denial = denial or found.denial
-    short = replace(found, kind=owner.kind, name=owner.name, denial=denial, raw=None)
-    return short if short.missing else None
+    if not found.missing:
+        return None
+    owner, denial = ClusterObject(raw).owner or found, denial or found.denial
+    return replace(found, kind=owner.kind, name=owner.name, denial=denial, raw=None)
 
 
 def read_workload(snapshot: ClusterSnapshot, kind: WorkloadKind, name: str) -> WorkloadState | None:
