@@ -202,6 +202,13 @@ def test_denied_workloads_are_named_as_far_as_rights_reach(api):
     ]
 
 
+def test_without_figures_nothing_is_said_of_caps(api):
+    api.add(a_pod("right", "8Gi", node="n1"))
+    report = reported()
+    assert report["missing"] == ["figures of GPUs: no node has reported yet"]
+    assert "overCap" not in report
+
+
 def test_few_denied_workloads_are_read_and_all_are_counted(api, monkeypatch):
     monkeypatch.setattr(workloads, "MOST_FAILED", 2)
     for name in "abc":

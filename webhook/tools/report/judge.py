@@ -82,7 +82,8 @@ class RolloutReport:
     denied: Sequence[DeniedGroup]
     denied_workloads: Sequence[WorkloadState]
     """Workloads whose pods vramwarden denies now."""
-    over_cap: Sequence[OverCap]
+    over_cap: Sequence[OverCap] | None
+    """None if pods have shares, and there are no figures of GPUs."""
     missing: Sequence[str]
     """Facts that could not be read, and why."""
     now_s: float

@@ -56,10 +56,12 @@ def read_report(
     pods = snapshot.collect(
         POD, lambda raw: judge_pod(ClusterPod(raw), rules), fieldSelector=NOT_ENDED
     )
-    nodes = snapshot.attempt(lambda: snapshot.gpu_nodes, "figures of GPUs") or ()
+    nodes = snapshot.attempt(lambda: snapshot.gpu_nodes, "figures of GPUs")
     denied_workloads = read_denied_workloads(snapshot, is_own_denial)
     by_uid, now_s = {one.uid: one for one in pods if one.uid}, snapshot.now_s
     missing = [f"{what}: {why}" for what, why in snapshot.left_out.items()]
+    if by_uid and nodes == ():
+        missing.append("figures of GPUs: no node has reported yet")
     missing += _not_judged(pods, rules.why_no_labels)
     if rules.why_no_labels and used.labels:
         by_label = f"which namespaces are exempt by their label {named(used.labels)}"
@@ -71,7 +73,7 @@ def read_report(
         why_usual="" if scope else why_usual,
         denied=group_denied(pods, policy),
         denied_workloads=denied_workloads,
-        over_cap=find_over_cap(by_uid, nodes),
+        over_cap=find_over_cap(by_uid, nodes or ()) if nodes or not by_uid else None,
         missing=missing,
         now_s=now_s,
     )

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from webhook.tools.problems.problem import Problem
-    from webhook.tools.report.judge import RolloutReport
+    from webhook.tools.report.judge import OverCap, RolloutReport
     from webhook.tools.snapshot.workloads import WorkloadState
 
 _HEADS: Final = ("NAMESPACE", "RULE", "NOW", "REASON", "PODS", "WORKLOADS", "EXAMPLE")
@@ -32,7 +32,8 @@ def as_text(found: RolloutReport) -> str:
     lines += _denied(found)
     if found.denied_workloads:
         lines += ["", *_denied_workloads(found)]
-    lines += ["", *_over_cap(found)]
+    if found.over_cap is not None:
+        lines += ["", *_over_cap(found.over_cap, found.now_s)]
     if translated := found.counts[PodOutcome.TRANSLATED]:
         lines += ["", f"{counted(translated, 'pod')} would get the GPU memory asked for."]
     if found.counts[PodOutcome.EXEMPT]:
@@ -83,15 +84,15 @@ def _with_sentences(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list
     return [head, *chain.from_iterable(below)]
 
 
-def _over_cap(found: RolloutReport) -> list[str]:
-    if not found.over_cap:
+def _over_cap(pods: Sequence[OverCap], now_s: float) -> list[str]:
+    if not pods:
         return ["No pod with onExcess: Report was over its cap."]
     rows = [
         (one.pod.namespace, one.pod.name, one.node, str(one.gpu.index),
          exactly(one.figures.cap_bytes),
          "-" if one.figures.peak_bytes is None else amount(one.figures.peak_bytes),
-         str(one.figures.would_stop), f"{span(found.now_s - one.since_s)} ago")
-        for one in found.over_cap
+         str(one.figures.would_stop), f"{span(now_s - one.since_s)} ago")
+        for one in pods
     ]  # fmt: skip
     return [
         "These would have been stopped at their cap.",
@@ -121,7 +122,10 @@ def as_json(found: RolloutReport) -> str:
             )
             for one in found.denied_workloads
         ],
-        "overCap": [
+        "missing": list(found.missing),
+    }
+    if found.over_cap is not None:
+        values["overCap"] = [
             known(
                 namespace=one.pod.namespace,
                 pod=one.pod.name,
@@ -133,7 +137,5 @@ def as_json(found: RolloutReport) -> str:
                 since=write_time(one.since_s),
             )
             for one in found.over_cap
-        ],
-        "missing": list(found.missing),
-    }
+        ]
     return write_json(as_report("RolloutReport", values))
