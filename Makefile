@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 # Half of its time a test waits, for a process or a grace: two workers keep one core busy.
 SPREAD := --numprocesses 4 --dist loadgroup
 
-.PHONY: help demo test test-fast test-changed test-min e2e dev lint format bench image lock release install.yaml generate docs clean
+.PHONY: help demo test test-fast test-changed test-min e2e bundle dev lint format bench image lock release install.yaml generate docs clean
 
 help:  ## this list
 	@grep -hE '^[a-z0-9.-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -65,6 +65,9 @@ test-min: .venv-min/.ready  ## the parts with dependencies, with the oldest vers
 
 e2e: $(READY)  ## the whole product on a real node, KUBECONFIG's or one it starts (as root); tests/e2e/README.md
 	$(BIN)/pytest tests/e2e -rsP
+
+bundle: $(READY)  ## what a host with a GPU and no network needs for a node, into .bundle; tests/gpu/README.md
+	@$(BIN)/python -m tests.gpu.node.bundle $(if $(HOST_PYTHON),--python $(HOST_PYTHON))
 
 dev: $(READY)  ## a cluster with vramwarden, and a shell; CLUSTER=node, parts or kind; COMMAND='...' for the shell
 	@$(BIN)/python -m tests.dev.run

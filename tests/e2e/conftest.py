@@ -7,6 +7,7 @@ last uninstalls.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import time
@@ -18,7 +19,7 @@ import pytest
 from tests.e2e import images, nvidia_toolkit
 from tests.e2e.agent import NodeAgent
 from tests.e2e.cluster import SYSTEM, NamedCluster, Release, impossible
-from tests.e2e.node import NODE_VALUES, NodeCluster
+from tests.e2e.node import NODE_VALUES, NVIDIA_BY_DEFAULT, NodeCluster
 from tests.e2e.pods import GIB, holding, pod
 from tests.e2e.sentry import NAMESPACE as SENTRY
 from tests.e2e.sentry import NodeSentry
@@ -52,16 +53,24 @@ def cluster(request):
         return
     archives = request.getfixturevalue("archives")
     began = time.monotonic()
-    with NodeCluster() as started:
+    with NodeCluster() as started, kept_logs(started):
         started.start_node()
         print(f"cluster of one node: {time.monotonic() - began:.1f} s")
         for archive in archives:
             started.import_image(archive)
         print(f"with the images: {time.monotonic() - began:.1f} s")
         yield started
+
+
+@contextlib.contextmanager
+def kept_logs(node):
+    """Copy the logs of the node's programs into E2E_LOGS at the end, also of one that failed."""
+    try:
+        yield
+    finally:
         if logs := os.environ.get("E2E_LOGS"):
             Path(logs).mkdir(parents=True, exist_ok=True)
-            for log in started.state.glob("*.log"):
+            for log in (*node.state.glob("*.log"), *node.state.glob("toolkit/*.log")):
                 shutil.copy(log, logs)
 
 
@@ -85,8 +94,8 @@ def release(cluster, values, tmp_path_factory):
     """Install the product as deploy/install.md says."""
     found = Release(charts.Helm(tmp_path_factory.mktemp("helm"), cluster.kubeconfig))
     reader = Reader(tmp_path_factory.mktemp("reader"), cluster.kubeconfig)
-    if isinstance(cluster, NodeCluster):  # somebody else's GPUs, until `gpu_node` or a story
-        cluster.offer_whole_gpus(1)
+    if isinstance(cluster, NodeCluster) and not NVIDIA_BY_DEFAULT:
+        cluster.offer_whole_gpus(1)  # somebody else's GPUs, until `gpu_node` or a story
     here = f" --timeout=5m {' '.join(found.helm.values(values))} {images.naming(values)}"
     for command in dict.fromkeys(command for _, command in commands_of(__file__)):
         began = time.monotonic()
@@ -147,7 +156,9 @@ def agent(node, system):
 def gpu_node(node, system, agent):
     """Name the node once its GPUs are nobody else's, and its agent has shown them."""
     node.offer_whole_gpus(0)
+    began = time.monotonic()
     system.wait("VRAM advertised", agent.advertised)
+    print(f"VRAM advertised: {time.monotonic() - began:.1f} s")
     return node
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from tests.support.nvml_stub import compiler
 from tests.support.paths import ROOT
+from tests.support.programs import find_binary
 
 PAUSE = "localhost/pause:1"
 BUSYBOX = "localhost/busybox:1"
@@ -126,10 +127,18 @@ def pause_image(folder: Path) -> Path:
     """Build the image that holds a pod's namespaces: one process, like Kubernetes' own."""
     root = folder / "pause"
     root.mkdir()
-    source = Path(__file__).with_name("pause.c")
-    command = [str(compiler()), "-static", "-Os", str(source), "-o", str(root / "pause")]
-    subprocess.run(command, check=True)
+    build_pause(root / "pause")
     return pack(root, PAUSE, folder / "pause.tar", {"Entrypoint": ["/pause"]})
+
+
+def build_pause(program: Path) -> None:
+    """Compile the program of that image, or take it from PATH."""
+    if found := find_binary("pause"):
+        shutil.copy2(found, program)
+        return
+    source = Path(__file__).with_name("pause.c")
+    command = [str(compiler()), "-static", "-Os", str(source), "-o", str(program)]
+    subprocess.run(command, check=True)
 
 
 def busybox_image(folder: Path, name: str = BUSYBOX, **scripts: str) -> Path:
@@ -153,10 +162,20 @@ def programs_image(folder: Path, name: str, *programs: str, **files: str) -> Pat
         (root / file).write_text(text)
     for program in programs:
         copy(program, root / "bin")
-        linked = subprocess.run(["ldd", program], capture_output=True, text=True, check=False)
-        for library in re.findall(r"/\S+(?= \(0x)", linked.stdout):
-            copy(library, root / Path(library).parent.relative_to("/"))
+        copy_libraries(program, root)
     return pack(root, name, folder / "programs.tar", {})
+
+
+def linked(program: str) -> list[str]:
+    """Return the paths of the libraries that a program or library is linked to."""
+    listed = subprocess.run(["ldd", program], capture_output=True, text=True, check=False)
+    return re.findall(r"/\S+(?= \(0x)", listed.stdout)
+
+
+def copy_libraries(program: str, root: Path) -> None:
+    """Copy the libraries that a program is linked to, each to its own path below `root`."""
+    for library in linked(program):
+        copy(library, root / Path(library).parent.relative_to("/"))
 
 
 def copy(file: str, folder: Path) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from tests.e2e.images import PAUSE, busybox_image, engine, pause_image
 from tests.e2e.namespaces import Namespaces, free_network, own_cgroup
-from tests.e2e.nvidia_driver import Driver
+from tests.e2e.nvidia_driver import ON_HOST, Driver, HostDriver
 from tests.e2e.nvidia_runtime import DRIVER_ANNOTATION
 from tests.e2e.nvidia_toolkit import Toolkit
 from tests.support import nvml_stub, strangers
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 NODE = "node1"
 NODE_MANIFEST = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}
-# For the chart: nobody can write into /proc here.
+# For the chart: nobody can write the stub's version into /proc.
 KERNEL = {"name": "VRAMWARDEN_KERNEL_DRIVER", "value": "/kernel/version"}
-NODE_VALUES = {"agent": {"extraEnv": [KERNEL]}}
+NODE_VALUES = {} if ON_HOST else {"agent": {"extraEnv": [KERNEL]}}
 # Each with what brings it on Debian; the others come with Kubernetes.
 PROGRAMS = {
     "kube-apiserver": "",
@@ -47,8 +47,10 @@ PROGRAMS = {
     "unshare": "util-linux",
     "nsenter": "util-linux",
 }
-PLUGINS = Path("/usr/lib/cni")
-
+DEBIAN_PLUGINS = Path("/usr/lib/cni")
+NVIDIA_BY_DEFAULT = os.environ.get("E2E_RUNTIME") == "nvidia"
+"""Whether containerd starts NVIDIA's own runtime also for pods without a RuntimeClass."""
+SNAPSHOTTER = os.environ.get("E2E_SNAPSHOTTER") or "overlayfs"
 
 LONGEST_SOCKET = 104
 """Characters in the path of a Unix socket, as containerd takes it."""
@@ -66,13 +68,19 @@ def why_not() -> str:
     reasons = [
         "root" * (os.geteuid() != 0),
         ", ".join(missing),
-        f"CNI plugins in {PLUGINS} (containernetworking-plugins)" * (not PLUGINS.is_dir()),
-        "a C compiler" * (nvml_stub.compiler() is None),
+        f"CNI plugins in {plugins()} (containernetworking-plugins)" * (not plugins().is_dir()),
+        "a C compiler" * (nvml_stub.compiler() is None and not ON_HOST),
         "buildah, podman or docker, or E2E_IMAGES" * (not images_possible()),
         "a shorter TMPDIR, for sockets in it"
         * (len(f"{tempfile.gettempdir()}/{A_SOCKET}") > LONGEST_SOCKET),
     ]
     return "; ".join(filter(None, reasons))
+
+
+def plugins() -> Path:
+    """Return the folder of the CNI plugins."""
+    found = find_binary("host-local")
+    return Path(found).parent if found else DEBIAN_PLUGINS
 
 
 def images_possible() -> bool:
@@ -126,7 +134,8 @@ class NodeCluster(ControlPlane):
 
     def import_image(self, archive: Path) -> None:
         """Give the node an image."""
-        self._ctr("--namespace=k8s.io", "images", "import", str(archive))
+        where = f"--snapshotter={SNAPSHOTTER}"
+        self._ctr("--namespace=k8s.io", "images", "import", where, str(archive))
 
     def kill_container(self, container_id: str) -> None:
         """End all processes of a container at once, as a crash does; the kubelet finds out."""
@@ -189,9 +198,9 @@ class NodeCluster(ControlPlane):
         return self._namespaces.run(*command)
 
     @property
-    def driver(self) -> Driver:
+    def driver(self) -> Driver | HostDriver:
         """Return the node's driver."""
-        return Driver(self.state)
+        return HostDriver(self.state, self.run) if ON_HOST else Driver(self.state)
 
     @contextlib.contextmanager
     def running(self, program: str, *arguments: str, **environment: object) -> Iterator[None]:
@@ -240,7 +249,7 @@ class NodeCluster(ControlPlane):
     @property
     def toolkit(self) -> Toolkit:
         """Return NVIDIA's container toolkit; strangers.why_not says whether it is there."""
-        return Toolkit(self.state, self.state / "beneath", self._namespaces.run)
+        return Toolkit(self.state, self.driver, self.state / "beneath", self._namespaces.run)
 
     @property
     def _socket(self) -> Path:
@@ -272,16 +281,16 @@ class NodeCluster(ControlPlane):
         """Write the programs that are started in place of runc: shells, to be quick."""
         copied = shutil.copy(Path(__file__).with_name("nvidia_runtime.py"), self.state)
         runc = find_binary("runc")
-        for role in ("stand-in", "beneath"):
+        for program, role in (("stand-in", "stand-in"), ("beneath", self.driver.role)):
             python = f"{sys.executable} -I -S {copied} {self.state} {role}"
-            path = self.state / role
+            path = self.state / program
             path.write_text(
                 f'#!/bin/sh\ncase " $* " in *" create "*) exec {python} {runc} "$@";; esac\n'
                 f'exec {runc} "$@"\n'
             )
             path.chmod(0o755)
         if not strangers.why_not("NVIDIA_TOOLKIT"):
-            self.toolkit.install()
+            self.toolkit.install("cdi" if NVIDIA_BY_DEFAULT else "management")
 
     def _write_network(self) -> None:
         folder = self.state / "cni"
@@ -301,7 +310,8 @@ class NodeCluster(ControlPlane):
 
     def _containerd_settings(self) -> str:
         state, cri = self.state, 'plugins."io.containerd.grpc.v1.cri"'
-        programs = {"runc": state / "stand-in", "nvidia": self.toolkit.runtime}
+        usual = self.toolkit.runtime if NVIDIA_BY_DEFAULT else state / "stand-in"
+        programs = {"runc": usual, "nvidia": self.toolkit.runtime}
         runtimes = "".join(
             f"""\
 [{cri}.containerd.runtimes.{name}]
@@ -321,8 +331,10 @@ address = "{self._socket}"
 [{cri}]
 sandbox_image = "{PAUSE}"
 restrict_oom_score_adj = true  # without CAP_SYS_RESOURCE the score cannot be lowered
+[{cri}.containerd]
+snapshotter = "{SNAPSHOTTER}"
 [{cri}.cni]
-bin_dir = "{PLUGINS}"
+bin_dir = "{plugins()}"
 conf_dir = "{state}/cni"
 {runtimes}"""
 

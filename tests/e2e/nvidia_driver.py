@@ -1,7 +1,8 @@
-"""A node's driver, without a GPU: the library of tests/support/nvml_stub.c, and device nodes.
+"""A node's driver: this machine's own, or one without a GPU.
 
-It lies in a folder of its own, as that of NVIDIA's GPU operator lies in /run/nvidia/driver. From
-`play_mock` on its library is NVIDIA's own mock, for containers that are created then.
+The latter is the library of tests/support/nvml_stub.c, and device nodes, in a folder of its own,
+as that of NVIDIA's GPU operator lies in /run/nvidia/driver. From `play_mock` on its library is
+NVIDIA's own mock, for containers that are created then.
 """
 
 from __future__ import annotations
@@ -11,18 +12,35 @@ import os
 import re
 import shutil
 import stat
+import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
 
 import yaml
 
-from tests.e2e.nvidia_runtime import DRIVER, LIBRARIES, LIBRARY, R615, TREE, UUIDS
+from tests.e2e.nvidia_runtime import (
+    DRIVER,
+    GPU_BYTES,
+    LIBRARIES,
+    LIBRARY,
+    PRODUCT,
+    R615,
+    TREE,
+    UUIDS,
+    lines,
+    play,
+)
+from tests.gpu.node.host import library
 from tests.support import nvml_stub, strangers
 from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+
+ON_HOST = os.environ.get("E2E_DRIVER") == "host"
+"""Whether the node has this machine's own driver and GPUs."""
 
 # NVIDIA's numbers. No driver answers to them here: who opens such a node gets an error.
 MAJOR = 195
@@ -46,11 +64,52 @@ assert nvml.set_limit(*sys.argv[1:3], 0, int(sys.argv[3]))
 """
 
 
+class Card(NamedTuple):
+    """A GPU, and its driver's version, as `nvidia-smi` shows them."""
+
+    uuid: str
+    total_mib: int
+    product: str
+    driver: str
+
+
+class HostDriver:
+    """This machine's own driver, wherever its library lies."""
+
+    root = Path("/")
+    environment: Mapping[str, str] = MappingProxyType({})
+    role = "host"
+
+    def __init__(self, state: Path, run: Callable[..., str]) -> None:
+        """`run` runs a command on the node."""
+        self._cache = state / "ld.so.cache"
+        self._run = run
+
+    def install(self) -> None:
+        """Have the node's programs find the library, also where the machine's loader does not."""
+        found = library()
+        assert found is not None
+        self._run("ldconfig", "-C", str(self._cache), str(found.parent))
+        self._run("mount", "--bind", str(self._cache), "/etc/ld.so.cache")
+
+    def cards(self) -> list[Card]:
+        """Return the GPUs."""
+        command = ["nvidia-smi", "--format=csv,noheader,nounits"]
+        query = "--query-gpu=uuid,memory.total,name,driver_version"
+        listed = subprocess.run([*command, query], capture_output=True, text=True, check=True)
+        rows = [line.split(", ") for line in listed.stdout.splitlines()]
+        return [Card(uuid, int(total), *rest) for uuid, total, *rest in rows]
+
+
 class Driver:
     """The driver of a node, in folders where its container runtimes find it."""
 
+    role = "beneath"
+
     def __init__(self, state: Path) -> None:
-        self._root = state / "driver"
+        self.root = state / "driver"
+        self._asked = state / "asked.txt"
+        self.environment = {"NVML_STUB_FILE": str(self._asked)}
         self._away = state / "driver-to-come"
         self._kernel = state / "kernel"
         self._limits = state / "limits"
@@ -58,26 +117,32 @@ class Driver:
 
     def install(self) -> None:
         """Make it, readable for containers whatever their user."""
-        libraries = nvml_stub.build(self._root / LIBRARIES)
+        libraries = nvml_stub.build(self.root / LIBRARIES)
         versioned = libraries / LIBRARY.replace(".1", f".{DRIVER}")
         (libraries / LIBRARY).rename(versioned).chmod(0o755)
         (libraries / LIBRARY).symlink_to(versioned.name)
-        devices = self._root / "dev"
+        devices = self.root / "dev"
         devices.mkdir()
         for name, minor in MINORS.items():
             os.mknod(devices / name, stat.S_IFCHR, os.makedev(MAJOR, minor))
             (devices / name).chmod(0o666)
         self._kernel.mkdir(mode=0o755)
+        self._asked.write_text(play(DRIVER, lines(UUIDS)))
         self.play()
+
+    def cards(self) -> list[Card]:
+        """Return the GPUs that the library plays."""
+        version = self._version.read_text()
+        return [Card(uuid, GPU_BYTES >> 20, PRODUCT, version) for uuid in UUIDS]
 
     def remove(self) -> None:
         """Take it from the node; containers that have it keep it."""
-        self._root.rename(self._away)
+        self.root.rename(self._away)
         (self._kernel / "version").unlink()
 
     def restore(self) -> None:
         """Bring it back, for containers that are created from now on."""
-        self._away.rename(self._root)
+        self._away.rename(self.root)
         self.play()
 
     def replace(self, limits: str) -> None:
@@ -123,7 +188,7 @@ class Driver:
         (path,) = (line.removeprefix("0::") for line in lines if line.startswith("0::"))
         variables = {
             "NVML_STUB_FILE": stub,
-            "LD_LIBRARY_PATH": self._root / LIBRARIES,
+            "LD_LIBRARY_PATH": self.root / LIBRARIES,
             "PYTHONPATH": ROOT,
         }
         named = [f"{name}={value}" for name, value in variables.items()]
@@ -132,7 +197,7 @@ class Driver:
     def play_mock(self, name: str = "a100") -> None:
         """Have NVIDIA's mock in the stub's place, with as many GPUs of one of its machines."""
         mock = Path(str(strangers.find("NVIDIA_MOCK", LIBRARY)))
-        libraries, version = self._root / LIBRARIES, mock.name.partition(".so.")[2]
+        libraries, version = self.root / LIBRARIES, mock.name.partition(".so.")[2]
         Path(shutil.copy(mock, libraries)).chmod(0o755)
         (libraries / LIBRARY).unlink()
         (libraries / LIBRARY).symlink_to(mock.name)
@@ -140,7 +205,7 @@ class Driver:
         machine["system"]["driver_version"] = version
         pairs = zip(machine["devices"], UUIDS, strict=False)
         machine["devices"] = [{**one, "uuid": uuid} for one, uuid in pairs]
-        (self._root / "mock.json").write_text(json.dumps(machine))
+        (self.root / "mock.json").write_text(json.dumps(machine))
         self.play(version)
 
     def play(self, version: str = DRIVER) -> None:

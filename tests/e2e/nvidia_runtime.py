@@ -7,7 +7,9 @@ ARGUMENTS...`. It changes the bundle of a container that is created, then become
 | --- | --- |
 | `stand-in` | the driver's library, if it asks for GPUs, as by the hook of mode `legacy` |
 | `beneath` | nothing of a GPU: NVIDIA's runtime has brought library and device nodes, or has not |
+| `host` | nothing at all: the driver is the machine's own |
 
+In each role our own program in the node's process namespace takes that for the machine's first one.
 The driver is what nvidia_driver.py makes in FOLDER/driver. While that is away the stand-in brings
 nothing. What the library plays for a pod lies in FOLDER/scenes/SANDBOX, which the pod's containers
 find as /scene: a process that wants to hold VRAM writes `0 BYTES` into /scene/pids/<its number>.
@@ -15,7 +17,7 @@ Where the library is NVIDIA's own mock, it plays FOLDER/driver/mock.json, with t
 FOLDER/kernel, which they find as /kernel, plays /proc/driver/nvidia, where nobody can write.
 A container with hostPID sees all scenes as /scenes, and the node's numbers of their processes.
 FOLDER/version is the version of the driver. Where FOLDER/limits exists it holds cgroups to amounts,
-as FOLDER/limits/mode says; programs then find libcuda.so.1, and allocate through it.
+as FOLDER/limits/mode says. Programs find it as libcuda.so.1, too, and allocate through it.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ DRIVER_ANNOTATION = "stub.nvml/driver"  # on a pod: the driver's version, if not
 # NVIDIA's container toolkit takes nothing else for the UUID of a GPU.
 UUIDS = tuple(f"GPU-{number}0000000-0000-4000-8000-000000000000" for number in range(2))
 GPU_BYTES = 80 * 2**30
+PRODUCT = "NVIDIA H200"
 OUTERMOST = """
 import os
 from webhook.adapters import surroundings
@@ -60,7 +63,11 @@ def main(folder: Path, role: str, runc: str, arguments: list[str]) -> None:
 
 
 def equip(folder: Path, role: str, config: dict) -> bool:
-    """Give a container what belongs to its GPUs; say whether it has any."""
+    """Give a container what belongs to its GPUs; return whether anything of it changed."""
+    paths = [one.get("path") for one in config["linux"]["namespaces"] if one["type"] == "pid"]
+    of_node = not paths or (paths[0] and Path(paths[0]).samefile("/proc/self/ns/pid"))
+    if role == "host":
+        return bool(of_node) and believe_in_the_node(config["process"])
     environment = config["process"].setdefault("env", [])
     if role == "beneath":
         names = [Path(mount["destination"]).name for mount in config["mounts"]]
@@ -76,11 +83,11 @@ def equip(folder: Path, role: str, config: dict) -> bool:
         library = folder / "driver" / LIBRARIES / LIBRARY
         if library.exists():
             config["mounts"].append(mount(library.resolve(), f"/{LIBRARIES}/{LIBRARY}", "ro"))
+    show_cuda(config["mounts"])
     annotations = config.get("annotations", {})
     scenes = folder / "scenes"
     scene = scenes / annotations["io.kubernetes.cri.sandbox-id"]
-    paths = [one.get("path") for one in config["linux"]["namespaces"] if one["type"] == "pid"]
-    if not paths or (paths[0] and Path(paths[0]).samefile("/proc/self/ns/pid")):
+    if of_node:
         gpus.append("pods /scenes")
         believe_in_the_node(config["process"])
         config["mounts"].append(mount(scenes, "/scenes", "ro"))
@@ -99,33 +106,40 @@ def equip(folder: Path, role: str, config: dict) -> bool:
     return True
 
 
-def believe_in_the_node(process: dict) -> None:
+def believe_in_the_node(process: dict) -> bool:
     """Let our own program take the node's process namespace for a machine's first one.
 
     The node's is within that; older drivers report nothing to what does not run in the first.
+    Return whether the process is our own program.
     """
-    if Path(process["args"][0]).name == "vramwarden":
+    if is_ours := Path(process["args"][0]).name == "vramwarden":
         process["args"][:1] = ["python3", "-c", OUTERMOST]
+    return is_ours
+
+
+def show_cuda(mounts: list[dict]) -> None:
+    """Give a container the library by the name to allocate by, too."""
+    mounts += [
+        {**one, "destination": str(Path(one["destination"]).with_name(CUDA))}
+        for one in mounts
+        if Path(one["destination"]).name.startswith("libnvidia-ml.so.")
+    ]
 
 
 def show_limits(config: dict, limits: Path) -> None:
-    """Give a container what the driver needs to know of cgroups, and the name to allocate by."""
+    """Give a container what the driver needs to know of cgroups."""
     mounts = config["mounts"]
     for one in mounts if TREE is UNIFIED else ():
         if one["destination"] == str(CGROUPS) or one.get("source") == str(CGROUPS):
             writable = "rw" in one.get("options", ())
             one.update(mount(TREE, one["destination"], "rw" if writable else "ro"))
-    mounts += [
-        {**one, "destination": str(Path(one["destination"]).with_name(CUDA))}
-        for one in mounts
-        if Path(one["destination"]).name == LIBRARY
-    ]
     mounts += [mount(limits, "/limits", "rw"), mount(TREE, "/cgroups", "ro")]
 
 
 def lines(uuids) -> list[str]:
     """Describe GPUs for the library."""
-    return [f"gpu {uuid} total={GPU_BYTES} reserved=0 mig=0 name=NVIDIA_H200" for uuid in uuids]
+    name = PRODUCT.replace(" ", "_")
+    return [f"gpu {uuid} total={GPU_BYTES} reserved=0 mig=0 name={name}" for uuid in uuids]
 
 
 def play(driver: str, gpus: list[str]) -> str:
@@ -147,7 +161,9 @@ def set_up(scene: Path, text: str, pod: str) -> None:
         return
     pids = scene / "pids"
     pids.mkdir(parents=True)
-    for folder in (scene, pids):
+    limits = scene / "limits"  # for what programs allocate, whether a limit holds them or not
+    limits.mkdir()
+    for folder in (scene, pids, limits):
         folder.chmod(0o777)  # the pod's containers write as whoever they are
     (scene / "pod").write_text(pod, encoding="ascii")
     (scene / "stub.txt").write_text(text, encoding="ascii")

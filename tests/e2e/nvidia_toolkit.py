@@ -1,7 +1,7 @@
 """NVIDIA's own container toolkit on the node, as containerd's runtime handler `nvidia`.
 
-It runs beside the stand-in, and has its configuration, its CDI specifications and the driver's
-folder from here. The specifications are those that its `nvidia-ctk` writes.
+It runs beside the stand-in, or in its place, and has its configuration, its CDI specifications and
+the driver's folder from here. The specifications are those that its `nvidia-ctk` writes.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tests.e2e.nvidia_runtime import DRIVER, UUIDS, lines, play
 from tests.support import strangers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from tests.e2e.nvidia_driver import Driver, HostDriver
 
 find = partial(strangers.find, "NVIDIA_TOOLKIT")
 RUNTIME_CLASS = {
@@ -54,40 +55,42 @@ MODES = {
 class Toolkit:
     """NVIDIA's container toolkit on a node."""
 
-    def __init__(self, state: Path, beneath: Path, run: Callable[..., str]) -> None:
+    def __init__(
+        self, state: Path, driver: Driver | HostDriver, beneath: Path, run: Callable[..., str]
+    ) -> None:
         """`beneath` is what it starts as runc; `run` runs a command on the node."""
-        self._driver = state / "driver"
+        self._driver = driver
         self._folder = state / "toolkit"
         self._beneath = beneath
         self._run = run
         self.runtime = self._folder / "nvidia-container-runtime"
 
-    def install(self) -> None:
-        """Make the runtime that containerd starts, in the mode of NVIDIA's GPU operator."""
+    def install(self, mode: str) -> None:
+        """Make the runtime that containerd starts, in a mode."""
         self._folder.mkdir()
-        played = self._folder / "stub.txt"
-        played.write_text(play(DRIVER, lines(UUIDS)))
-        # The operator's own is such a script, too.
+        configured = {"NVIDIA_CTK_CONFIG_FILE_PATH": str(self._folder / "config.toml")}
+        variables = self._driver.environment | configured
+        # The GPU operator's own is such a script, too.
         self.runtime.write_text(
-            f"#!/bin/sh\n"
-            f"export NVIDIA_CTK_CONFIG_FILE_PATH={self._folder / 'config.toml'}\n"
-            f"export NVML_STUB_FILE={played}\n"
-            f'exec {find("nvidia-container-runtime")} "$@"\n'
+            "#!/bin/sh\n"
+            + "".join(f"export {name}={value}\n" for name, value in variables.items())
+            + f'exec {find("nvidia-container-runtime")} "$@"\n'
         )
         self.runtime.chmod(0o755)
-        self.switch("management")
+        self.switch(mode)
 
     def switch(self, name: str) -> None:
         """Change to a mode, for containers created from now on."""
         mode = MODES[name]
+        variables = [f"{name}={value}" for name, value in self._driver.environment.items()]
         specifications = self._folder / "cdi"
         shutil.rmtree(specifications, ignore_errors=True)
         specifications.mkdir()
         for vendor, how in mode.specifications.items():
             self._run(
-                *("env", f"NVML_STUB_FILE={self._folder / 'stub.txt'}", str(find("nvidia-ctk"))),
+                *("env", *variables, str(find("nvidia-ctk"))),
                 *("--quiet", "cdi", "generate", f"--mode={how}", f"--vendor={vendor}"),
-                *("--class=gpu", f"--driver-root={self._driver}"),
+                *("--class=gpu", f"--driver-root={self._driver.root}"),
                 f"--nvidia-cdi-hook-path={find('nvidia-cdi-hook')}",
                 f"--output={specifications / f'{vendor}-gpu.yaml'}",
             )
@@ -95,7 +98,7 @@ class Toolkit:
 accept-nvidia-visible-devices-envvar-when-unprivileged = {str(mode.unprivileged).lower()}
 accept-nvidia-visible-devices-as-volume-mounts = true
 [nvidia-container-cli]
-root = "{self._driver}"
+root = "{self._driver.root}"
 [nvidia-container-runtime]
 debug = "{self._folder / "runtime.log"}"
 mode = "{mode.mode}"

@@ -28,39 +28,6 @@ def holding(script: str) -> list[str]:
     return ["sh", "-c", HOLD + script]
 
 
-# Allocates through the driver: a line of /scene/steps is a number of MiB, and the answer to it is
-# `<answer of cuMemAlloc> <MiB held> <MiB that the GPU seems to have>` in /scene/answers.
-ALLOCATE = """
-import ctypes, os, time
-cuda = ctypes.CDLL("libcuda.so.1")
-one, two, mib, held = ctypes.c_uint64(), ctypes.c_uint64(), 2**20, 0
-assert cuda.cuInit(0) == cuda.cuDevicePrimaryCtxRetain(ctypes.byref(one), 0) == 0
-def step(amount):
-    global held
-    code = cuda.cuMemAlloc_v2(ctypes.byref(one), ctypes.c_size_t(amount * mib))
-    held += 0 if code else amount
-    cuda.cuMemGetInfo_v2(ctypes.byref(one), ctypes.byref(two))
-    with open("/scene/answers", "a") as file:
-        print(code, held, two.value // mib, file=file)
-"""
-
-
-def allocating(script: str) -> list[str]:
-    """Return a command that allocates by `step(MIB)`, for an image with Python."""
-    return ["python3", "-c", ALLOCATE + script]
-
-
-STEPS = """
-done = 0
-while True:
-    time.sleep(0.1)
-    steps = open("/scene/steps").read().split() if os.path.exists("/scene/steps") else []
-    for amount in steps[done:]:
-        step(int(amount))
-    done = len(steps)
-"""
-
-
 def container(command: list[str], **more: Any) -> Json:
     return {
         "name": "main",

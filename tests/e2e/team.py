@@ -81,9 +81,16 @@ class Team:
 
         return self.wait(f"{container} of {name} ended", ended)
 
-    def log(self, name: str, container: str = "main", *, previous: bool = False) -> str:
+    def log(
+        self,
+        name: str,
+        container: str = "main",
+        *,
+        previous: bool = False,
+        timestamps: bool = False,
+    ) -> str:
         """Return what a container wrote."""
-        options = ("--previous",) if previous else ()
+        options = ("--previous",) * previous + ("--timestamps",) * timestamps
         return self._kubectl("logs", name, "-c", container, *options)
 
     def run(self, name: str, *command: str, container: str = "main") -> str:

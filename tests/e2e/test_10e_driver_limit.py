@@ -14,17 +14,8 @@ import pytest
 from tests.e2e.asking import ask
 from tests.e2e.node import NODE
 from tests.e2e.nvidia_runtime import TREE
-from tests.e2e.pods import (
-    GIB,
-    HOLD,
-    STEPS,
-    allocating,
-    container,
-    holding,
-    is_ready,
-    pod,
-    statuses,
-)
+from tests.e2e.pods import GIB, HOLD, holding, is_ready, pod, statuses
+from tests.e2e.programs import LINES, MIB, PROGRAM, GpuProgram, gpu_pod, python_pod, started
 from tests.e2e.sentry import NAMESPACE, NodeSentry
 from tests.e2e.team import Team
 from tests.e2e.test_08_outage import GATE, remove_gate, scale
@@ -34,9 +25,9 @@ CAP_MIB, CONTEXT = 2048, 500 * 2**20
 LABEL = "vramwarden.io/driver-limit"
 FULL = 2  # CUDA_ERROR_OUT_OF_MEMORY
 STARTS, AT_ONCE = 50, 5
+AMOUNT = f"{CAP_MIB}Mi"
 # The first thing that a program does: what it sees as the GPU's size is its limit.
-AT_FIRST = "two = ctypes.c_size_t(); cuda.cuMemGetInfo_v2(ctypes.byref(one), ctypes.byref(two))\n"
-LIMITED_AT_FIRST = f"{AT_FIRST}raise SystemExit(two.value != {CAP_MIB} * mib)\n"
+LIMITED_AT_FIRST = f'python3 -c "$0" {LINES} info "exit 0" | grep -q " {CAP_MIB * MIB}$"'
 RULE = """\
 apiVersion: vramwarden.io/v1alpha1
 kind: VRAMPolicy
@@ -83,60 +74,21 @@ def tenant(limited, make_team):
     return make_team()
 
 
-@pytest.fixture
-def program(values):
-    """Return the manifest of a pod that allocates as its file of steps says."""
-    enforcer = values["enforcer"]
-    image = f"{enforcer['repository']}:{enforcer['tag']}"
-
-    def make(name, script=STEPS, **spec):
-        main = {**container(allocating(script)), "image": image}
-        return pod(name, f"{CAP_MIB}Mi", [], containers=[main], **spec)
-
-    return make
-
-
-class Running:
-    """A pod that runs STEPS."""
-
-    def __init__(self, team, name):
-        self.team, self.name, self.steps = team, name, 0
-
-    def step(self, mib):
-        """Have it allocate; return its answer, what it holds in all and how large its GPU is."""
-        self.steps += 1
-        self.team.run(self.name, "sh", "-c", f"echo {mib} >> /scene/steps")
-
-        def answers():
-            said = self.team.run(self.name, "sh", "-c", "cat /scene/answers || true").splitlines()
-            return said[self.steps - 1 :]
-
-        (said,) = self.team.wait("an answer", answers)
-        return tuple(map(int, said.split()))
-
-
-def run(team, manifest):
-    """Create a pod that runs STEPS; return it once it is ready."""
-    name = team.create(manifest)["metadata"]["name"]
-    team.wait_ready(name)
-    return Running(team, name)
-
-
 def restarts(team, name):
     return sum(one["restartCount"] for one in statuses(team.pod(name)).values())
 
 
-def test_a_program_over_its_cap_gets_an_error_and_lives(tenant, gpu_node, program):
-    neighbour = run(tenant, program("neighbour"))
-    assert neighbour.step(CAP_MIB) == (0, CAP_MIB, CAP_MIB)
-    greedy = run(tenant, program("greedy"))
-    assert greedy.step(1024) == (0, 1024, CAP_MIB)
-    assert greedy.step(1536) == (FULL, 1024, CAP_MIB)
-    assert greedy.step(1024) == (0, CAP_MIB, CAP_MIB)
-    assert greedy.step(1) == (FULL, CAP_MIB, CAP_MIB)
+def test_a_program_over_its_cap_gets_an_error_and_lives(tenant, gpu_node):
+    neighbour = started(tenant, gpu_pod("neighbour", AMOUNT))
+    assert neighbour.step(CAP_MIB) == (0, CAP_MIB)
+    greedy = started(tenant, gpu_pod("greedy", AMOUNT))
+    assert greedy.step(1024) == (0, CAP_MIB)
+    assert greedy.step(1536) == (FULL, CAP_MIB)
+    assert greedy.step(1024) == (0, CAP_MIB)
+    assert greedy.step(1) == (FULL, CAP_MIB)
     time.sleep(15)  # longer than sidecar and sentry take for an excess
-    assert greedy.step(1) == (FULL, CAP_MIB, CAP_MIB)
-    assert neighbour.step(1) == (FULL, CAP_MIB, CAP_MIB)
+    assert greedy.step(1) == (FULL, CAP_MIB)
+    assert neighbour.step(1) == (FULL, CAP_MIB)
     assert restarts(tenant, "greedy") == restarts(tenant, "neighbour") == 0
 
     def held():
@@ -153,9 +105,12 @@ def test_a_program_over_its_cap_gets_an_error_and_lives(tenant, gpu_node, progra
         tenant.delete_pod(name)
 
 
-def test_what_ends_by_itself_at_its_cap_is_explained(tenant, gpu_node, program):
-    script = f"step({CAP_MIB})\ntime.sleep(20)\nstep(64)\nraise SystemExit(1)\n"
-    tenant.create(program("full", script, restartPolicy="Never"))
+def test_what_ends_by_itself_at_its_cap_is_explained(tenant, gpu_node):
+    full = started(tenant, gpu_pod("full", AMOUNT, restartPolicy="Never"))
+    assert full.step(CAP_MIB)[0] == 0
+    time.sleep(20)
+    assert full.step(64)[0] == FULL
+    tenant.run("full", "sh", "-c", f"echo exit 1 >> {LINES}")
     tenant.wait_ended("full")
     said = ask(gpu_node.kubeconfig, "explain", "full", "-n", tenant.namespace, code=1)
     print(said)
@@ -165,8 +120,9 @@ def test_what_ends_by_itself_at_its_cap_is_explained(tenant, gpu_node, program):
 
 
 @pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
-def test_the_limit_stands_before_the_first_instruction(busy, tenant, gpu_node, program):
-    made = program("x", LIMITED_AT_FIRST, restartPolicy="Never")
+def test_the_limit_stands_before_the_first_instruction(busy, tenant, gpu_node):
+    command = ["sh", "-c", LIMITED_AT_FIRST, PROGRAM]
+    made = python_pod("x", AMOUNT, command, restartPolicy="Never")
     template = {"metadata": made["metadata"], "spec": made["spec"]}
     del template["metadata"]["name"]
     name = "busy" if busy else "idle"
@@ -201,9 +157,9 @@ def done(team, job):
     return found
 
 
-def test_it_stays_through_restarts(tenant, gpu_node, program):
-    kept = run(tenant, program("kept"))
-    assert kept.step(1024) == (0, 1024, CAP_MIB)
+def test_it_stays_through_restarts(tenant, gpu_node):
+    kept = started(tenant, gpu_pod("kept", AMOUNT))
+    assert kept.step(1024) == (0, CAP_MIB)
     limiter = Team(gpu_node, NAMESPACE)
 
     def found():
@@ -212,17 +168,16 @@ def test_it_stays_through_restarts(tenant, gpu_node, program):
         return staying[0] if len(pods) == len(staying) == 1 and is_ready(staying[0]) else None
 
     gpu_node.kill_container(statuses(found())["limiter"]["containerID"])
-    assert kept.step(1536) == (FULL, 1024, CAP_MIB)
+    assert kept.step(1536) == (FULL, CAP_MIB)
     before = limiter.wait("the limiter back", found)["metadata"]
     limiter.delete_pod(before["name"])
     limiter.wait("another limiter", lambda: (found() or {"metadata": before})["metadata"] != before)
-    assert kept.step(1536) == (FULL, 1024, CAP_MIB)
+    assert kept.step(1536) == (FULL, CAP_MIB)
     gpu_node.stop_kubelet()
     gpu_node.start_kubelet()
     where = ("--namespace", tenant.namespace, "exec", "kept", "-c", "main", "--", "true")
     wait_until("the kubelet", lambda: gpu_node.kubectl(*where).returncode == 0, timeout=120)
-    assert kept.step(1536) == (FULL, 1024, CAP_MIB)
-    tenant.run("kept", "rm", "/scene/steps", "/scene/answers")
+    assert kept.step(1536) == (FULL, CAP_MIB)
     gpu_node.kill_container(statuses(tenant.pod("kept"))["main"]["containerID"])
 
     def back():
@@ -230,17 +185,17 @@ def test_it_stays_through_restarts(tenant, gpu_node, program):
         return one["restartCount"] == 1 and "running" in one["state"]
 
     tenant.wait("its container back", back)
-    again = Running(tenant, "kept")
-    assert again.step(1536) == (0, 1536, CAP_MIB)
-    assert again.step(1024) == (FULL, 1536, CAP_MIB)
-    new = run(tenant, program("new"))
-    assert new.step(CAP_MIB + 1) == (FULL, 0, CAP_MIB)
+    again = GpuProgram(tenant, "kept")
+    assert again.step(1536) == (0, CAP_MIB)
+    assert again.step(1024) == (FULL, CAP_MIB)
+    new = started(tenant, gpu_pod("new", AMOUNT))
+    assert new.step(CAP_MIB + 1) == (FULL, CAP_MIB)
     for name in ("kept", "new"):
         tenant.delete_pod(name)
 
 
-def test_a_pod_that_got_its_gpu_late_is_held_from_then_on(tenant, system, program):
-    tenant.create(program("late", schedulingGates=GATE))
+def test_a_pod_that_got_its_gpu_late_is_held_from_then_on(tenant, system):
+    tenant.create(gpu_pod("late", AMOUNT, schedulingGates=GATE))
     scale(system, 0)
     try:
         remove_gate(tenant, "late")
@@ -248,15 +203,15 @@ def test_a_pod_that_got_its_gpu_late_is_held_from_then_on(tenant, system, progra
     finally:
         scale(system, 2)
     tenant.wait_ready("late")
-    late = Running(tenant, "late")
-    assert late.step(1024) == (0, 1024, CAP_MIB)
-    assert late.step(1536) == (FULL, 1024, CAP_MIB)
+    late = GpuProgram(tenant, "late")
+    assert late.step(1024) == (0, CAP_MIB)
+    assert late.step(1536) == (FULL, CAP_MIB)
     assert tenant.pod("late")["metadata"]["annotations"][LABEL] == "Auto"
     tenant.delete_pod("late")
 
 
-def test_a_containers_own_limit_becomes_its_pods(tenant, gpu_node, program):
-    one = run(tenant, program("image"))
+def test_a_containers_own_limit_becomes_its_pods(tenant, gpu_node):
+    one = started(tenant, gpu_pod("image", AMOUNT))
     uid = tenant.pod("image")["metadata"]["uid"]
     gpu = tenant.pod("image")["metadata"]["annotations"]["vramwarden.io/gpu"]
     pid, _ = gpu_node.process_of(statuses(tenant.pod("image"))["main"]["containerID"])
@@ -270,26 +225,26 @@ def test_a_containers_own_limit_becomes_its_pods(tenant, gpu_node, program):
     event, *_ = tenant.wait("an Event", told)
     print(event["message"])
     assert one.step(CAP_MIB - 1023)[0] == FULL
-    assert one.step(1024) == (0, CAP_MIB, CAP_MIB)
+    assert one.step(1024) == (0, CAP_MIB)
     tenant.delete_pod("image")
 
 
-def test_memory_that_the_driver_does_not_count_is_held_by_the_sidecar(tenant, program):
+def test_memory_that_the_driver_does_not_count_is_held_by_the_sidecar(tenant):
     """So it comes by IPC, and for a child whose creator has gone."""
-    one = run(tenant, program("uncounted"))
-    assert one.step(CAP_MIB) == (0, CAP_MIB, CAP_MIB)
+    one = started(tenant, gpu_pod("uncounted", AMOUNT))
+    assert one.step(CAP_MIB) == (0, CAP_MIB)
     time.sleep(5)  # longer than from list to list: the other process then grew last
     script = f"{HOLD.replace('$$', '$')}hold {GIB}; sleep 60"
     where = ("--namespace", tenant.namespace, "exec", "uncounted", "-c", "main")
     done = tenant.cluster.kubectl(*where, "--", "sh", "-c", script)
     assert done.returncode == 143, (done.returncode, done.stdout, done.stderr)
-    assert one.step(1) == (FULL, CAP_MIB, CAP_MIB)
+    assert one.step(1) == (FULL, CAP_MIB)
     assert restarts(tenant, "uncounted") == 0
     tenant.delete_pod("uncounted")
 
 
 def test_who_requires_it_waits_for_a_node_that_can(
-    limited, mode, gpu_node, release, make_team, program, agent
+    limited, mode, gpu_node, release, make_team, agent
 ):
     team = make_team()
     release.install(
@@ -298,18 +253,18 @@ def test_who_requires_it_waits_for_a_node_that_can(
     selects = {"vramwarden.io/driver-limit": "true"}
 
     def translated():
-        made = team.create(program("asks"), dry_run=True)
+        made = team.create(gpu_pod("asks", AMOUNT), dry_run=True)
         return made["spec"]["nodeSelector"].items() >= selects.items()
 
     for _ in range(6):
         team.wait("the rule in force", translated)
-    one = run(team, program("requires"))
-    assert one.step(CAP_MIB + 1) == (FULL, 0, CAP_MIB)
+    one = started(team, gpu_pod("requires", AMOUNT))
+    assert one.step(CAP_MIB + 1) == (FULL, CAP_MIB)
     assert team.pod("requires")["spec"]["nodeName"] == NODE
     gpu_node.driver.limit_by("off")
     team.wait("the label gone", lambda: LABEL not in agent.labels())
-    assert one.step(1024)[:2] == (0, 1024)  # it runs on, held by its sidecar
-    team.create(program("waits"))
+    assert one.step(1024)[0] == 0  # it runs on, held by its sidecar
+    team.create(gpu_pod("waits", AMOUNT))
     team.wait("why", lambda: [line for line in team.events("waits") if "FailedScheduling" in line])
     said = ask(gpu_node.kubeconfig, "explain", "waits", "-n", team.namespace, code=1)
     print(said)
@@ -321,9 +276,9 @@ def test_who_requires_it_waits_for_a_node_that_can(
     release.install(limited)
 
 
-def test_a_driver_that_goes_and_comes_back_holds_who_is_there(tenant, gpu_node, program, agent):
-    one = run(tenant, program("through"))
-    assert one.step(1024) == (0, 1024, CAP_MIB)
+def test_a_driver_that_goes_and_comes_back_holds_who_is_there(tenant, gpu_node, agent):
+    one = started(tenant, gpu_pod("through", AMOUNT))
+    assert one.step(1024) == (0, CAP_MIB)
     began = time.monotonic()
     gpu_node.driver.unload()
     try:
@@ -332,12 +287,12 @@ def test_a_driver_that_goes_and_comes_back_holds_who_is_there(tenant, gpu_node, 
     finally:
         gpu_node.driver.load()
     began = time.monotonic()
-    tenant.wait("its limit again", lambda: one.step(0)[2] == CAP_MIB)
+    tenant.wait("its limit again", lambda: one.step(0)[1] == CAP_MIB)
     print(f"limited again after {time.monotonic() - began:.0f} s")
     tenant.wait("the label back", lambda: agent.labels().get(LABEL) == "true")
     print(f"label back after {time.monotonic() - began:.0f} s")
-    new = run(tenant, program("after"))
-    assert new.step(CAP_MIB + 1) == (FULL, 0, CAP_MIB)
+    new = started(tenant, gpu_pod("after", AMOUNT))
+    assert new.step(CAP_MIB + 1) == (FULL, CAP_MIB)
     assert one.step(CAP_MIB)[0] == FULL
     assert statuses(tenant.pod("through"))["main"]["restartCount"] == 0
     for name in ("through", "after"):

@@ -1,11 +1,9 @@
-"""A real GPU, or one line that says why these tests are skipped; the table at the end."""
-
-import os
-from pathlib import Path
+"""A real GPU, or one line that says why these tests are skipped."""
 
 import pytest
 
 from tests.gpu import machine
+from tests.support.answers import answer
 from webhook.adapters.nvml import Nvml
 
 
@@ -19,7 +17,7 @@ def _gpu_there():
 def nvml():
     with Nvml() as opened:
         device = opened.devices()[0]
-        machine.answer("GPU", f"{device.product}, driver {opened.driver_version()}")
+        answer("GPU", f"{device.product}, driver {opened.driver_version()}")
         yield opened
 
 
@@ -36,15 +34,8 @@ def limits(nvml, gpu):
         pytest.skip("no cgroup of version 2 can be made here")
     with machine.cgroups("proof") as (proof,):
         if not nvml.set_limit(gpu, str(proof), 0, machine.MIB):
-            machine.answer("limits of cgroups", "this driver sets none")
+            answer("limits of cgroups", "this driver sets none")
             pytest.skip("this driver holds no cgroup to an amount; r615 or newer does")
         back_end = "dmem" if (proof / "dmem.max").exists() else "misc"
-    machine.answer("limits of cgroups", f"set, back end {back_end}")
+    answer("limits of cgroups", f"set, back end {back_end}")
     return back_end
-
-
-def pytest_terminal_summary(terminalreporter):
-    if machine.ANSWERS:
-        terminalreporter.write_line(machine.table())
-        if name := os.environ.get("GPU_TABLE"):
-            Path(name).write_text(machine.table() + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The machine's GPU, programs on it, cgroups of ours, and the answers that become a table."""
+"""The machine's GPU, programs on it, and cgroups of ours."""
 
 from __future__ import annotations
 
@@ -20,18 +20,6 @@ CONTEXT_BYTES = 800 * MIB
 """What CUDA itself may take per process, beside what a program allocates."""
 
 ROUNDS = 50
-ANSWERS: list[tuple[str, str]] = []
-
-
-def answer(question, found):
-    """Keep what the hardware said, for the table."""
-    ANSWERS.append((question, str(found)))
-
-
-def table():
-    """Return all answers as a table in Markdown."""
-    rows = [f"| {question} | {found} |" for question, found in ANSWERS]
-    return "\n".join(["| question | answer |", "| --- | --- |", *rows])
 
 
 def missing():

@@ -1,5 +1,8 @@
 """A program that uses the first GPU step by step, as its standard input says; needs no toolkit.
 
+With arguments it does what they say, a line each, and then what is appended to the file that the
+first of them names.
+
 | a line | does | is answered with |
 | --- | --- | --- |
 | `alloc BYTES`, `pool BYTES`, `managed BYTES`, `pinned BYTES` | allocates and writes it | `ok` |
@@ -8,8 +11,10 @@
 | `write SECONDS s` | goes on writing it for so long | `ok` |
 | `export` | | a handle for `import HANDLE` of another process |
 | `handle` | handles SIGTERM from now on, and goes on | `ok` |
+| `exit CODE` | ends | |
 | `leave` | ends, once a child has all that it opened; the child sleeps for a minute | `ok` |
 | `info` | | free and total bytes, as the program sees the GPU |
+| `fill` | allocates the fraction in our variable of the memory that it sees | `ok` |
 
 What fails is answered with `<function> <code>`, and the program goes on.
 Source: the CUDA driver API, cuda.h.
@@ -99,6 +104,9 @@ class Program:
     def do_handle(self):
         signal.signal(signal.SIGTERM, lambda *_: None)
 
+    def do_exit(self, code):
+        os._exit(int(code))
+
     def do_leave(self):
         if os.fork():
             print("ok", flush=True)
@@ -112,11 +120,27 @@ class Program:
         call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
         return f"{free.value} {total.value}"
 
+    def do_fill(self):
+        total = int(self.do_info().split()[1])
+        self.do_alloc(int(total * float(os.environ["VRAMWARDEN_GPU_MEMORY_FRACTION"])))
+
+
+def lines(name="", *first):
+    if not name:
+        yield from sys.stdin
+        return
+    yield from first
+    with open(name, "a+") as file:  # noqa: PTH123 - it is run by its text alone
+        file.seek(0)
+        while True:
+            yield from iter(file.readline, "")
+            time.sleep(0.02)
+
 
 def main():
     program = Program()
     print("ok", flush=True)
-    for line in sys.stdin:
+    for line in lines(*sys.argv[1:]):
         try:
             print(program.answer(*line.split()), flush=True)
         except FailedError as error:

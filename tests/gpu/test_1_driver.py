@@ -9,16 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.gpu.machine import (
-    CONTEXT_BYTES,
-    MIB,
-    NAMESPACE,
-    ROOT,
-    answer,
-    median_us,
-    mib,
-    programs,
-)
+from tests.gpu.machine import CONTEXT_BYTES, MIB, NAMESPACE, ROOT, median_us, mib, programs
+from tests.support.answers import answer
 
 INSIDE = (sys.executable, "-m", "tests.gpu.inside")
 

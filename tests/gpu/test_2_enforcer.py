@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from tests.gpu.machine import MIB, NAMESPACE, ROOT, answer, cgroup_root, cgroups
+from tests.gpu.machine import MIB, NAMESPACE, ROOT, cgroup_root, cgroups
+from tests.support.answers import answer
 
 
 @pytest.fixture(scope="module")

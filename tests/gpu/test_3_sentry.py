@@ -11,17 +11,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.gpu.machine import (
-    MIB,
-    NAMESPACE,
-    ROOT,
-    Program,
-    answer,
-    cgroup_root,
-    cgroups,
-    mib,
-    within,
-)
+from tests.gpu.machine import MIB, NAMESPACE, ROOT, Program, cgroup_root, cgroups, mib, within
+from tests.support.answers import answer
 from tests.support.api_server import ApiServer
 
 UIDS = [f"0000000{number}-1111-2222-3333-444444444444" for number in range(5)]

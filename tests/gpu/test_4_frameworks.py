@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from tests.gpu.machine import MIB, answer, mib
+from tests.gpu.machine import MIB, mib
+from tests.support.answers import answer
 from webhook.core.enforcement.bounds import parse_tolerance
 from webhook.core.nvidia.programs import SETTINGS, Program
 from webhook.core.placement.pods import memory_fraction

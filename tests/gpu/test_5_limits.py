@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from tests.gpu.machine import MIB, ROOT, Program, answer, cgroups, median_us, mib, programs
+from tests.gpu.machine import MIB, ROOT, Program, cgroups, median_us, mib, programs
+from tests.support.answers import answer
 from webhook.adapters.nvml import NvmlError
 
 CAP_BYTES = 2048 * MIB

@@ -1,0 +1,357 @@
+"""What a user of one real card sees, from the annotation to the memory that is free again.
+
+The stories run over the stub and, with E2E_DRIVER=host, on this machine's own GPU: tests/gpu has
+what a host without a network needs for them. Each adds what it measured to the table at the end.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import time
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.asking import ask, diagnose
+from tests.e2e.node import NODE_MANIFEST
+from tests.e2e.pods import GIB, statuses
+from tests.e2e.programs import LINES, MIB, GpuProgram, gpu_pod, python_pod, started
+from tests.e2e.sentry import NAMESPACE, NodeSentry
+from tests.e2e.team import Team
+from tests.e2e.test_08_outage import GATE, at_gate, gpu_of, remove_gate, scale
+from tests.e2e.test_09_placement import entries
+from tests.gpu.test_4_frameworks import PYTORCH
+from tests.support.answers import answer
+from tests.support.control_planes import wait_until
+
+POLICY = """\
+apiVersion: vramwarden.io/v1alpha1
+kind: VRAMPolicy
+metadata: {name: one-card}
+spec:
+  rules:
+  - name: one-card-by-sentry
+    match: {namespaceLabels: {one-card: sentry}}
+    enforcement: {by: Sentry}
+  - name: one-card-pytorch
+    match: {namespaceLabels: {one-card: pytorch}}
+    programs: [pytorch]
+"""
+SMALL, LARGE, CAP = f"alloc {GIB // 2}", f"alloc {4 * GIB}", "2Gi"
+QUIET_S = 8.0
+"""Time after which an excess would have been stopped."""
+HOLDS = "\nprint('full', flush=True)\nimport time; time.sleep(600)\n"
+
+
+@pytest.fixture(scope="module")
+def card(gpu_node, release, values):
+    """Have the rules of these stories in force, on a node whose GPUs are shared."""
+    began = time.monotonic()
+    release.install(values | {"policies": {"files": {"07-one-card.yaml": POLICY}}})
+    print(f"helm upgrade --wait, with rules: {time.monotonic() - began:.1f} s")
+    yield gpu_node
+    release.install(values)
+
+
+@pytest.fixture(scope="module")
+def sentry(card):
+    found = NodeSentry(card, Team(card, NAMESPACE))
+    found.pod()
+    return found
+
+
+@pytest.fixture(scope="module")
+def tenant(card, make_team):
+    """Be a team whose pods have a sidecar."""
+    return make_team()
+
+
+@pytest.fixture(scope="module")
+def by_sentry(card, make_team):
+    """Be a team whose pods the sentry holds to their caps, once the replicas know that."""
+    found = make_team(**{"one-card": "sentry"})
+    asks = gpu_pod("asks", CAP)
+    found.wait("the rule", lambda: "initContainers" not in found.create(asks, dry_run=True)["spec"])
+    return found
+
+
+def annotations_of(found):
+    return found["metadata"].get("annotations", {})
+
+
+def shown(found):
+    """Return the node's annotation of its GPUs by UUID, with what the list leaves of each."""
+    listed = json.loads(annotations_of(found.api.get(NODE_MANIFEST))["vramwarden.io/gpus"])
+    gpus = {one["uuid"]: {**one, "free": one["memory"]} for one in listed}
+    for one in entries(found):
+        for uuid in one.uuids:
+            gpus[uuid]["free"] -= one.memory_bytes
+    return gpus
+
+
+def said_at(team, name, number):
+    """Return when a container wrote a line, in seconds since the epoch."""
+    line = team.log(name, timestamps=True).splitlines()[number]
+    text, _, fraction = line.split()[0].rstrip("Z").partition(".")
+    return datetime.fromisoformat(f"{text}+00:00").timestamp() + float(f"0.{fraction}")
+
+
+def processes(uid):
+    """Return the processes of a pod that run our program, by their numbers on this machine."""
+    found = set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if uid in (folder / "cgroup").read_text():
+                found |= {folder.name} if b"cuInit" in (folder / "cmdline").read_bytes() else set()
+        except OSError:  # it has ended
+            continue
+    return found
+
+
+def grow(team, name, line=LARGE):
+    """Have a pod's program exceed its cap; return the seconds until its process has ended."""
+    uid = team.pod(name)["metadata"]["uid"]
+    assert processes(uid)
+    answers = len(team.log(name).splitlines())
+    team.run(name, "sh", "-c", f"echo {line} >> {LINES}")
+    wait_until("its process ended", lambda: not processes(uid), timeout=40)
+    ended_s = time.time()
+    return ended_s - said_at(team, name, answers)
+
+
+def used_bytes(sentry, metric, **labels):
+    """Return the sentry's figure of a metric: the sum of those that have these labels."""
+    address = sentry.pod()["status"]["podIP"]
+    samples = sentry.metrics_at(address)[metric]
+    return sum(one.value for one in samples if labels.items() <= one.labels.items())
+
+
+def device_used(sentry):
+    return used_bytes(sentry, "vramwarden_gpu_memory_used_bytes")
+
+
+def shown_by_top(team, name):
+    """Return the bytes that `top` shows for a pod, 0 before it shows any."""
+    said = ask(team.cluster.kubeconfig, "top", "pods", "-n", team.namespace, "-o", "json")
+    found = [one for one in json.loads(said)["pods"] if one["name"] == name]
+    return found[0].get("usedBytes") or 0 if found else 0
+
+
+def test_the_agent_shows_what_nvidia_smi_shows(card, agent):
+    gpus, cards = shown(card), card.driver.cards()
+    assert set(gpus) == {one.uuid for one in cards}
+    labels = agent.labels()
+    assert labels["vramwarden.io/gpu-count"] == str(len(cards))
+    assert labels["vramwarden.io/driver-version"] == cards[0].driver
+    for one in cards:
+        usable = gpus[one.uuid]["memory"]
+        assert gpus[one.uuid]["total"] >> 20 == one.total_mib
+        assert 0.95 < usable / gpus[one.uuid]["total"] <= 1
+        answer(
+            f"{one.product}, driver {one.driver}: total, usable",
+            f"{one.total_mib}Mi, {usable >> 20}Mi",
+        )
+    answer(
+        "labels: names of devices, enforcement",
+        f"{labels['vramwarden.io/device-names']}, {labels['vramwarden.io/enforcement']}",
+    )
+    assert agent.advertised() is not None
+
+
+def test_from_the_annotation_to_the_first_allocation(card, tenant):
+    began_s = time.time()
+    tenant.create(gpu_pod("first", "8Gi", SMALL))
+    steps = {"the API server's answer": time.time()}
+    checks = {
+        "bound": lambda found: found["spec"].get("nodeName"),
+        "its GPU is known": lambda found: annotations_of(found).get("vramwarden.io/gpu"),
+        "the sidecar guards": lambda found: statuses(found)["vram-enforcer"]["started"],
+        "the program's container runs": lambda found: statuses(found)["main"]["started"],
+    }
+
+    def all_seen():
+        found = tenant.pod("first")
+        for what, check in checks.items():
+            try:
+                if what not in steps and check(found):
+                    steps[what] = time.time()
+            except KeyError:  # no such status yet
+                return False
+        return len(steps) > len(checks)
+
+    tenant.wait("the program's container", all_seen)
+    program = GpuProgram(tenant, "first", 1)
+    assert program.answers() == ["ok", "ok"]
+    steps["a context"], steps["512Mi allocated"] = (said_at(tenant, "first", n) for n in (0, 1))
+    seconds = [f"{what} {at_s - began_s:.2f} s" for what, at_s in steps.items()]
+    answer("from creation to", ", ".join(seconds))
+
+
+def test_it_sees_one_card_and_its_variables(card, tenant):
+    found = tenant.wait_ready("first")
+    uuid = annotations_of(found)["vramwarden.io/gpu"]
+    variables = dict(line.partition("=")[::2] for line in tenant.run("first", "env").splitlines())
+    nodes = tenant.run("first", "ls", "/dev").split()
+    cards = [one for one in nodes if one.startswith("nvidia") and one[6:].isdigit()]
+    assert uuid in variables["NVIDIA_VISIBLE_DEVICES"]
+    assert variables["VRAMWARDEN_GPU_MEMORY_MIB"] == "8192"
+    total = shown(card)[uuid]["total"]
+    fraction = float(variables["VRAMWARDEN_GPU_MEMORY_FRACTION"])
+    assert 0 <= (8192 - 900) * MIB / total - fraction < 0.0001
+    # The stand-in for NVIDIA's runtime shows no device nodes.
+    assert len(cards) == 1 or not cards
+    answer("its device nodes", " ".join(one for one in nodes if one.startswith("nvidia")) or "-")
+    answer("NVIDIA_VISIBLE_DEVICES", variables["NVIDIA_VISIBLE_DEVICES"].replace(uuid, "UUID"))
+    answer("VRAMWARDEN_GPU_MEMORY_FRACTION at 8Gi", fraction)
+    tenant.delete_pod("first")
+
+
+@pytest.fixture(scope="module")
+def neighbor(tenant):
+    """Be a pod that holds less than its cap, beside all that follows."""
+    program = started(tenant, gpu_pod("neighbor", CAP, f"alloc {GIB}"), 1)
+    assert program.answers() == ["ok", "ok"]
+    return program
+
+
+def untouched(neighbor):
+    """Assert that a program was left alone, and can still write all that it holds."""
+    assert neighbor.does(f"write {GIB}") == ["ok"]
+    found = statuses(neighbor.team.pod(neighbor.name))
+    assert {one["restartCount"] for one in found.values()} == {0}
+    assert "over the VRAM cap" not in neighbor.team.log(neighbor.name, "vram-enforcer")
+
+
+def test_the_sidecar_stops_what_exceeds_its_cap(tenant, neighbor):
+    started(tenant, gpu_pod("over", CAP, SMALL, restartPolicy="Never"), 1)
+    took_s = grow(tenant, "over")
+    ended = tenant.wait_ended("over")
+    answer("by Sidecar: excess to the program's end", f"{took_s:.2f} s, code {ended['exitCode']}")
+    assert ended["exitCode"] == 143
+    assert "over the VRAM cap" in tenant.log("over", "vram-enforcer")
+    untouched(neighbor)
+    tenant.delete_pod("over")
+
+
+def test_the_sentry_stops_what_exceeds_its_cap(by_sentry, neighbor, sentry):
+    before = device_used(sentry)
+    started(by_sentry, gpu_pod("over", CAP, SMALL, restartPolicy="Never"), 1)
+    took_s = grow(by_sentry, "over")
+    ended = by_sentry.wait_ended("over")
+    assert ended["exitCode"] == 137
+    answer("by Sentry: excess to the program's end", f"{took_s:.2f} s")
+    wait_until("its memory given back", lambda: device_used(sentry) <= before, timeout=30)
+    untouched(neighbor)
+    by_sentry.delete_pod("over")
+
+
+def test_the_sentry_stops_a_pod_whose_sidecar_was_stopped(card, tenant, neighbor):
+    started(tenant, gpu_pod("alone", CAP, SMALL, restartPolicy="Never"), 1)
+    sidecar = statuses(tenant.pod("alone"))["vram-enforcer"]["containerID"]
+    pid, _ = card.process_of(sidecar)
+    card.run("kill", "-STOP", str(pid))
+    took_s = grow(tenant, "alone")
+    ended = tenant.wait_ended("alone")
+    assert ended["exitCode"] == 137
+    answer("its sidecar stopped by SIGSTOP: excess to the program's end", f"{took_s:.2f} s")
+    card.run("kill", "-CONT", str(pid))
+    untouched(neighbor)
+    tenant.delete_pod("alone")
+
+
+@pytest.mark.parametrize("memory", ["4Gi", "8Gi"])
+def test_a_framework_with_the_fraction_stays_within_its_cap(memory, sentry, make_team):
+    """PyTorch where this machine has it; else our program, which takes all of the fraction."""
+    team = make_team(**{"one-card": "pytorch"})
+    torch = importlib.util.find_spec("torch")
+    if torch is None:
+        made = gpu_pod("framework", memory, "fill")
+    else:
+        packages = str(Path(torch.origin).parents[1])
+        variables = {"PYTHONPATH": packages, "HOME": "/tmp", "USER": "somebody"}  # noqa: S108 - of a container
+        main = {
+            "env": [{"name": name, "value": value} for name, value in variables.items()],
+            "volumeMounts": [{"name": "torch", "mountPath": packages, "readOnly": True}],
+        }
+        volumes = [{"name": "torch", "hostPath": {"path": packages}}]
+        command = ["python3", "-c", PYTORCH + HOLDS]
+        made = python_pod("framework", memory, command, main=main, volumes=volumes)
+    team.create(made)
+    team.wait_ready("framework")
+    last = "ok\nok\n" if torch is None else "full\n"
+    team.wait("it has all that it gets", lambda: team.log("framework").endswith(last))
+    time.sleep(QUIET_S)
+    of_pod = {"namespace": team.namespace, "pod": "framework"}
+    used = used_bytes(sentry, "vramwarden_pod_memory_peak_bytes", **of_pod)
+    named = "PyTorch" if torch else "our program"
+    answer(f"{named} with a cap of {memory}: holds when it has all", f"{used / MIB:.0f}Mi")
+    assert {one["restartCount"] for one in statuses(team.pod("framework")).values()} == {0}
+    assert 0 < used <= int(memory[0]) * GIB
+    team.delete_pod("framework")
+
+
+def test_top_explain_and_check_agree(card, tenant, neighbor):
+    other = started(tenant, gpu_pod("other", "3Gi", f"alloc {2 * GIB}"), 1)
+    assert other.answers()[-1] == "ok"
+    began_s = time.monotonic()
+    tenant.wait(
+        "figures of both", lambda: min(shown_by_top(tenant, n) for n in ("neighbor", "other"))
+    )
+    said = diagnose(card.kubeconfig, "other", tenant.namespace)
+    answer(
+        "figures of a new pod, and all commands agree after", f"{time.monotonic() - began_s:.0f} s"
+    )
+    assert "neighbor" in said
+    print(ask(card.kubeconfig, "top"))
+    for name, held in (("neighbor", GIB), ("other", 2 * GIB)):
+        used = shown_by_top(tenant, name)
+        answer(f"{held / MIB:.0f}Mi allocated: top shows", f"{used / MIB:.0f}Mi")
+        assert held <= used < held + 900 * MIB
+    tenant.delete_pod("other")
+
+
+def test_a_pod_bound_without_a_replica_gets_its_gpu_later(card, tenant, system):
+    tenant.create(gpu_pod("late", CAP, SMALL, schedulingGates=GATE))
+    scale(system, 0)
+    try:
+        remove_gate(tenant, "late")
+        tenant.wait("it waits at the gate", lambda: at_gate(tenant, "late", "vram-enforcer"))
+        assert gpu_of(tenant, "late") == ""
+    finally:
+        scale(system, 2)
+    began_s = time.monotonic()
+    tenant.wait_ready("late")
+    answer(
+        "bound without a replica: runs after the replicas", f"{time.monotonic() - began_s:.1f} s"
+    )
+    assert GpuProgram(tenant, "late", 1).answers() == ["ok", "ok"]
+    tenant.delete_pod("late")
+
+
+def test_memory_of_a_deleted_pod_becomes_free(card, tenant, neighbor, sentry):
+    before = device_used(sentry)
+    fillers = []
+    for number, gpu in enumerate(sorted(shown(card).values(), key=lambda one: -one["free"])):
+        size_mib = (gpu["free"] - GIB) >> 20
+        fillers.append(started(tenant, gpu_pod(f"filler-{number}", f"{size_mib}Mi", LARGE), 1))
+    assert all(one.answers()[-1] == "ok" for one in fillers)
+    held = before + len(fillers) * 4 * GIB
+    wait_until("the driver's figure", lambda: device_used(sentry) >= held, timeout=30)
+    tenant.create(gpu_pod("next", "4Gi", SMALL))
+    waits = ("FailedScheduling", "Insufficient", "didn't match")
+
+    def denied():
+        return [one for one in tenant.events("next") if any(word in one for word in waits)]
+
+    print(*tenant.wait("it waits", denied), sep="\n")
+    began_s = time.monotonic()
+    tenant.delete_pod("filler-0", grace=1)
+    wait_until("the memory free", lambda: device_used(sentry) <= held - 4 * GIB, timeout=30)
+    answer("deleted: the driver's figure is lower after", f"{time.monotonic() - began_s:.1f} s")
+    tenant.wait_ready("next")
+    answer("deleted: the pod that waited for it runs after", f"{time.monotonic() - began_s:.1f} s")
+    untouched(neighbor)
+    for name in ("next", "neighbor", *(one.name for one in fillers[1:])):
+        tenant.delete_pod(name)
