@@ -185,10 +185,20 @@ def copy(file: str, folder: Path) -> None:
 
 def pack(root: Path, name: str, archive: Path, config: dict[str, Any]) -> Path:
     """Pack a folder into an image of one layer."""
+    return write_image(layer_of(root), name, archive, config)
+
+
+def layer_of(root: Path) -> bytes:
+    """Return a folder as a layer."""
     layer = io.BytesIO()
     with tarfile.open(fileobj=layer, mode="w") as tar:
         tar.add(root, arcname=".")
-    digest = hashlib.sha256(layer.getvalue()).hexdigest()
+    return layer.getvalue()
+
+
+def write_image(layer: bytes, name: str, archive: Path, config: dict[str, Any]) -> Path:
+    """Write the archive of an image of one layer."""
+    digest = hashlib.sha256(layer).hexdigest()
     machine = platform.machine()
     image = {
         "architecture": ARCHITECTURES.get(machine, machine),
@@ -199,7 +209,7 @@ def pack(root: Path, name: str, archive: Path, config: dict[str, Any]) -> Path:
     manifest = [{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]
     contents = {
         "config.json": json.dumps(image).encode(),
-        "layer.tar": layer.getvalue(),
+        "layer.tar": layer,
         "manifest.json": json.dumps(manifest).encode(),
     }
     with tarfile.open(archive, "w") as tar:

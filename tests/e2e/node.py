@@ -281,15 +281,17 @@ class NodeCluster(ControlPlane):
         """Write the programs that are started in place of runc: shells, to be quick."""
         copied = shutil.copy(Path(__file__).with_name("nvidia_runtime.py"), self.state)
         runc = find_binary("runc")
-        for program, role in (("stand-in", "stand-in"), ("beneath", self.driver.role)):
-            python = f"{sys.executable} -I -S {copied} {self.state} {role}"
-            path = self.state / program
+        for role in ("stand-in", "beneath"):
+            played = f"{self.driver.prefix}{role}"
+            python = f"{sys.executable} -I -S {copied} {self.state} {played}"
+            path = self.state / role
             path.write_text(
                 f'#!/bin/sh\ncase " $* " in *" create "*) exec {python} {runc} "$@";; esac\n'
                 f'exec {runc} "$@"\n'
             )
             path.chmod(0o755)
-        if not strangers.why_not("NVIDIA_TOOLKIT"):
+        is_needed = NVIDIA_BY_DEFAULT or not ON_HOST
+        if is_needed and not strangers.why_not("NVIDIA_TOOLKIT"):
             self.toolkit.install("cdi" if NVIDIA_BY_DEFAULT else "management")
 
     def _write_network(self) -> None:

@@ -12,7 +12,6 @@ import os
 import re
 import shutil
 import stat
-import subprocess
 import sys
 from pathlib import Path
 from types import MappingProxyType
@@ -32,7 +31,7 @@ from tests.e2e.nvidia_runtime import (
     lines,
     play,
 )
-from tests.gpu.node.host import library
+from tests.gpu.node.host import libraries
 from tests.support import nvml_stub, strangers
 from tests.support.paths import ROOT
 
@@ -78,33 +77,35 @@ class HostDriver:
 
     root = Path("/")
     environment: Mapping[str, str] = MappingProxyType({})
-    role = "host"
+    prefix = "host-"
+    """That of the roles of nvidia_runtime.py."""
 
     def __init__(self, state: Path, run: Callable[..., str]) -> None:
         """`run` runs a command on the node."""
+        self._libraries = state / "libraries"
         self._cache = state / "ld.so.cache"
         self._run = run
 
     def install(self) -> None:
-        """Have the node's programs find the library, also where the machine's loader does not."""
-        found = library()
-        assert found is not None
-        self._run("ldconfig", "-C", str(self._cache), str(found.parent))
+        """Make the node's loader find the driver's libraries."""
+        folder = libraries()
+        assert folder is not None
+        self._libraries.write_text(str(folder))
+        self._run("ldconfig", "-C", str(self._cache), str(folder))
         self._run("mount", "--bind", str(self._cache), "/etc/ld.so.cache")
 
     def cards(self) -> list[Card]:
         """Return the GPUs."""
-        command = ["nvidia-smi", "--format=csv,noheader,nounits"]
         query = "--query-gpu=uuid,memory.total,name,driver_version"
-        listed = subprocess.run([*command, query], capture_output=True, text=True, check=True)
-        rows = [line.split(", ") for line in listed.stdout.splitlines()]
+        listed = self._run("nvidia-smi", query, "--format=csv,noheader,nounits")
+        rows = [line.split(", ") for line in listed.splitlines()]
         return [Card(uuid, int(total), *rest) for uuid, total, *rest in rows]
 
 
 class Driver:
     """The driver of a node, in folders where its container runtimes find it."""
 
-    role = "beneath"
+    prefix = ""
 
     def __init__(self, state: Path) -> None:
         self.root = state / "driver"

@@ -7,9 +7,10 @@ ARGUMENTS...`. It changes the bundle of a container that is created, then become
 | --- | --- |
 | `stand-in` | the driver's library, if it asks for GPUs, as by the hook of mode `legacy` |
 | `beneath` | nothing of a GPU: NVIDIA's runtime has brought library and device nodes, or has not |
-| `host` | nothing at all: the driver is the machine's own |
+| `host-stand-in` | this machine's own driver and every GPU, if it asks for one |
+| `host-beneath` | nothing: NVIDIA's runtime has brought this machine's driver, or has not |
 
-In each role our own program in the node's process namespace takes that for the machine's first one.
+In each role our programs with `hostPID` treat the node's PID namespace as the initial one.
 The driver is what nvidia_driver.py makes in FOLDER/driver. While that is away the stand-in brings
 nothing. What the library plays for a pod lies in FOLDER/scenes/SANDBOX, which the pod's containers
 find as /scene: a process that wants to hold VRAM writes `0 BYTES` into /scene/pids/<its number>.
@@ -63,11 +64,12 @@ def main(folder: Path, role: str, runc: str, arguments: list[str]) -> None:
 
 
 def equip(folder: Path, role: str, config: dict) -> bool:
-    """Give a container what belongs to its GPUs; return whether anything of it changed."""
+    """Give a container what belongs to its GPUs; return True if its configuration changed."""
     paths = [one.get("path") for one in config["linux"]["namespaces"] if one["type"] == "pid"]
     of_node = not paths or (paths[0] and Path(paths[0]).samefile("/proc/self/ns/pid"))
-    if role == "host":
-        return bool(of_node) and believe_in_the_node(config["process"])
+    if role.startswith("host"):
+        is_ours = bool(of_node) and believe_in_the_node(config["process"])
+        return (role == "host-stand-in" and show_host(folder, config)) or is_ours
     environment = config["process"].setdefault("env", [])
     if role == "beneath":
         names = [Path(mount["destination"]).name for mount in config["mounts"]]
@@ -75,9 +77,8 @@ def equip(folder: Path, role: str, config: dict) -> bool:
             return False
         gpus = [f"{gpu} node=/dev/nvidia{number}" for number, gpu in enumerate(lines(UUIDS))]
     else:
-        variables = dict(entry.partition("=")[::2] for entry in environment)
-        asked = variables.get("NVIDIA_VISIBLE_DEVICES", "")
-        if asked in {"", "void", "none"}:
+        asked = asked_for(environment)
+        if not asked:
             return False
         gpus = lines(uuid for uuid in UUIDS if asked == "all" or uuid in asked.split(","))
         library = folder / "driver" / LIBRARIES / LIBRARY
@@ -106,6 +107,30 @@ def equip(folder: Path, role: str, config: dict) -> bool:
     return True
 
 
+def asked_for(environment: list[str]) -> str:
+    """Return the GPUs that a container asks for; an empty text for none."""
+    variables = dict(entry.partition("=")[::2] for entry in environment)
+    asked = variables.get("NVIDIA_VISIBLE_DEVICES", "")
+    return "" if asked in {"void", "none"} else asked
+
+
+def show_host(folder: Path, config: dict) -> bool:
+    """Give a container this machine's driver and GPUs if it asks; return True if it does."""
+    environment = config["process"].setdefault("env", [])
+    if not asked_for(environment):
+        return False
+    libraries = Path((folder / "libraries").read_text())
+    for name in ("libcuda.so*", "libnvidia-*.so*"):
+        for file in libraries.glob(name):
+            config["mounts"].append(mount(file.resolve(), f"/driver/{file.name}", "ro"))
+    environment.append("LD_LIBRARY_PATH=/driver")
+    for node in filter(Path.is_char_device, Path("/dev").glob("nvidia*")):
+        config["mounts"].append(mount(node, str(node), "rw"))
+        allowed = {"allow": True, "type": "c", "major": os.major(node.stat().st_rdev)}
+        config["linux"]["resources"].setdefault("devices", []).append({**allowed, "access": "rwm"})
+    return True
+
+
 def believe_in_the_node(process: dict) -> bool:
     """Let our own program take the node's process namespace for a machine's first one.
 
@@ -118,7 +143,7 @@ def believe_in_the_node(process: dict) -> bool:
 
 
 def show_cuda(mounts: list[dict]) -> None:
-    """Give a container the library by the name to allocate by, too."""
+    """Mount the library also as libcuda.so.1."""
     mounts += [
         {**one, "destination": str(Path(one["destination"]).with_name(CUDA))}
         for one in mounts

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from pathlib import Path
 from typing import Any
 
 from tests.e2e.images import BUSYBOX
 
 Json = dict[str, Any]
 
-GIB = 2**30
+GIB, MIB = 2**30, 2**20
 IMAGE = os.environ.get("E2E_BUSYBOX") or BUSYBOX
 
 # In a pod's command $$ stands for $. The stub lists the shell with the bytes that it says it holds,
@@ -82,6 +84,16 @@ def statuses(found: Json) -> dict[str, Json]:
     status = found["status"]
     kinds = ("initContainerStatuses", "containerStatuses")
     return {one["name"]: one for kind in kinds for one in status.get(kind, ())}
+
+
+def processes_of(uid: str, word: bytes) -> set[str]:
+    """Return the PIDs, on this machine, of a pod's processes with a word in their command."""
+    found = set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended
+            if uid in (folder / "cgroup").read_text():
+                found |= {folder.name} if word in (folder / "cmdline").read_bytes() else set()
+    return found
 
 
 def is_ready(found: Json) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tests.e2e.images import product_values
-from tests.e2e.pods import container, pod
+from tests.e2e.pods import MIB, container, pod
 from tests.support.paths import TESTS
 
 if TYPE_CHECKING:
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 PROGRAM = (TESTS / "gpu/program.py").read_text(encoding="utf-8")
 LINES = "/tmp/lines"  # noqa: S108 - of a container of its own
-MIB = 2**20
 
 
 def python_image() -> str:
@@ -43,7 +42,7 @@ class GpuProgram:
         self._answers = 1 + first  # it says `ok` as it starts
 
     def does(self, *lines: str) -> list[str]:
-        """Tell it lines; return an answer for each."""
+        """Append lines; return the answer to each."""
         self.answers()
         script = f"printf '%s\\n' \"$@\" >> {LINES}"
         self.team.run(self.name, "sh", "-c", script, "sh", *lines)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 from tests.e2e.pods import is_ready, statuses
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
     from tests.e2e.cluster import Cluster
 
 Json = dict[str, Any]
-PATIENCE = 180.0  # seconds: a sidecar may need twenty to start, on a machine that is busy
+PATIENCE = float(os.environ.get("E2E_PATIENCE") or 180)
+"""Seconds: a sidecar may need twenty to start, on a machine that is busy."""
 
 
 class Team:
@@ -65,6 +67,7 @@ class Team:
             for found in self.pods():
                 error.add_note(f"--- {found['metadata']['name']}: {json.dumps(found['status'])}")
                 error.add_note("\n".join(self.events(found["metadata"]["name"])))
+                error.add_note(self._last_words(found["metadata"]["name"]))
             raise
 
     def wait_ready(self, name: str) -> Json:
@@ -102,6 +105,11 @@ class Team:
         path = f"/api/v1/namespaces/{self.namespace}/events"
         found = self.api.list(path, fieldSelector=f"involvedObject.name={name}")
         return [f"{one['reason']}: {one['message']}" for one in found]
+
+    def _last_words(self, name: str) -> str:
+        """Return the end of each container's log, as far as there are any."""
+        what = ("logs", name, "--all-containers", "--prefix", "--tail=20", "--ignore-errors")
+        return self.cluster.kubectl("--namespace", self.namespace, *what).stdout
 
     def _kubectl(self, *arguments: str) -> str:
         done = self.cluster.kubectl("--namespace", self.namespace, *arguments)

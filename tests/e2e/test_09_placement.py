@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.e2e.asking import diagnose
@@ -30,13 +32,20 @@ def entered(team):
     return {name for namespace, _, name in pods if namespace == team.namespace}
 
 
-def free_gib(cluster):
-    """Return what the node's list leaves of each GPU."""
-    free = dict.fromkeys(UUIDS, 80.0)
+def gpus_of_node(cluster):
+    """Return the node's GPUs by UUID, each with its unassigned memory."""
+    annotations = cluster.api.get(NODE_MANIFEST)["metadata"]["annotations"]
+    listed = json.loads(annotations["vramwarden.io/gpus"])
+    gpus = {one["uuid"]: {**one, "free": one["memory"]} for one in listed}
     for one in entries(cluster):
         for uuid in one.uuids:
-            free[uuid] -= one.memory_bytes / GIB
-    return free
+            gpus[uuid]["free"] -= one.memory_bytes
+    return gpus
+
+
+def free_gib(cluster):
+    """Return what the node's list leaves of each GPU."""
+    return {uuid: one["free"] / GIB for uuid, one in gpus_of_node(cluster).items()}
 
 
 @pytest.fixture(scope="module")

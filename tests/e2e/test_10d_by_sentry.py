@@ -9,13 +9,12 @@ import contextlib
 import json
 import statistics
 import time
-from pathlib import Path
 
 import pytest
 
 from tests.e2e.asking import ask, diagnose
 from tests.e2e.node import NODE_MANIFEST
-from tests.e2e.pods import GIB, container, holding, pod, statuses
+from tests.e2e.pods import GIB, container, holding, pod, processes_of, statuses
 from tests.e2e.sentry import NAMESPACE, NodeSentry
 from tests.e2e.team import Team
 from tests.e2e.test_05_pod_security import RESTRICTED_CONTAINER, RESTRICTED_POD
@@ -96,16 +95,6 @@ def sidecars(found):
     return found["spec"].get("initContainers", [])
 
 
-def processes(uid):
-    """Return the processes of a pod's containers that hold VRAM, by their host PIDs."""
-    found = set()
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if uid in (folder / "cgroup").read_text():
-                found |= {folder.name} if b"hold" in (folder / "cmdline").read_bytes() else set()
-    return found
-
-
 def held_since_s(node, uid):
     """Return when a process of a pod said that it holds memory: Unix time, None before."""
     for written in (node.state / "scenes").glob("*/pod"):
@@ -163,7 +152,7 @@ def test_number_1_is_stopped(tenant, how, shared):
     script = holding(f"{trap}sleep 2; hold {OVER}; forever")
     made = tenant.create(pod(name, "2Gi", script, restartPolicy="Never", **spec))
     assert tenant.wait_ended(name)["exitCode"] == code
-    wait_until("its processes gone", lambda: not processes(made["metadata"]["uid"]))
+    wait_until("its processes gone", lambda: not processes_of(made["metadata"]["uid"], b"hold"))
     tenant.delete_pod(name)
 
 
@@ -180,7 +169,7 @@ def test_seconds_from_excess_to_memory_given_back(newest, tenant, gpu_node):
         while waiting and time.monotonic() < deadline_s:
             for uid in list(waiting):
                 waiting[uid] = waiting[uid] or held_since_s(gpu_node, uid)
-                if waiting[uid] and not processes(uid):
+                if waiting[uid] and not processes_of(uid, b"hold"):
                     took.append(time.time() - waiting.pop(uid))
             time.sleep(0.05)
         assert not waiting

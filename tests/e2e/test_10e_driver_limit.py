@@ -14,8 +14,8 @@ import pytest
 from tests.e2e.asking import ask
 from tests.e2e.node import NODE
 from tests.e2e.nvidia_runtime import TREE
-from tests.e2e.pods import GIB, HOLD, holding, is_ready, pod, statuses
-from tests.e2e.programs import LINES, MIB, PROGRAM, GpuProgram, gpu_pod, python_pod, started
+from tests.e2e.pods import GIB, HOLD, MIB, holding, is_ready, pod, statuses
+from tests.e2e.programs import LINES, PROGRAM, GpuProgram, gpu_pod, python_pod, started
 from tests.e2e.sentry import NAMESPACE, NodeSentry
 from tests.e2e.team import Team
 from tests.e2e.test_08_outage import GATE, remove_gate, scale

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.e2e.pods import GIB, HOLD, container, pod
+from tests.e2e.pods import GIB, HOLD, MIB, container, pod
 
-MIB = 2**20
 ASKED = "8Gi"
 CONTEXT_MIB = 500  # what CUDA takes besides, of the 900Mi that the fraction leaves for it
 

@@ -1,7 +1,6 @@
 """A program that uses the first GPU step by step, as its standard input says; needs no toolkit.
 
-With arguments it does what they say, a line each, and then what is appended to the file that the
-first of them names.
+The first argument names a file; the others run first, then each line appended to the file.
 
 | a line | does | is answered with |
 | --- | --- | --- |

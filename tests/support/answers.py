@@ -1,4 +1,4 @@
-"""Keeps what a run measured, for a table at its end: `GPU_TABLE` names a file for it."""
+"""Keeps what a run measured, for a table at its end: `GPU_TABLE` names a file for it, too."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ ANSWERS: list[tuple[str, str]] = []
 
 
 def answer(question, found):
-    """Keep an answer for the table."""
+    """Keep an answer for the table; the file has it at once, should the run be cut off."""
     ANSWERS.append((question, str(found)))
+    if name := os.environ.get("GPU_TABLE"):
+        Path(name).write_text(table() + "\n", encoding="utf-8")
 
 
 def table():
@@ -22,5 +24,3 @@ def table():
 def pytest_terminal_summary(terminalreporter):
     if ANSWERS:
         terminalreporter.write_line(table())
-        if name := os.environ.get("GPU_TABLE"):
-            Path(name).write_text(table() + "\n", encoding="utf-8")

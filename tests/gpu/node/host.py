@@ -1,15 +1,15 @@
 """Runs the node of `make e2e` on a host with a GPU and without a network; needs Python alone.
 
-    python3 tests/gpu/node/host.py probe    # says what the kernel, the driver and Python allow
-    python3 tests/gpu/node/host.py prepare  # probes, unpacks .bundle, assembles the images
-    python3 tests/gpu/node/host.py run      # prepares, then runs the stories; more goes to pytest
+    python3 tests/gpu/node/host.py probe  # unpacks .bundle, and says what can run here
+    python3 tests/gpu/node/host.py run    # the same, then the stories; more goes to pytest
 
-NODE_FOLDER is where all is unpacked (by default a folder of the temporary folder). Where the driver
-shows no GPU the stories run over the stub of tests/support/nvml_stub.c, which needs a C compiler.
+NODE_FOLDER is where all is unpacked (by default a folder of the temporary folder). Without a GPU
+the stories run over the stub of tests/support/nvml_stub.c, which needs a C compiler.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import platform
@@ -22,13 +22,14 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(ROOT))
 BUNDLE = ROOT / ".bundle"
 NODE = Path(os.environ.get("NODE_FOLDER") or f"{tempfile.gettempdir()}/vramwarden-node")
 STORIES = "tests/e2e/test_12b_one_card.py"
 NVML = "libnvidia-ml.so.1"
 NEEDED = ("unshare", "nsenter", "mount", "ldconfig", "ldd", "bash")
 OVERLAY = """
-mount -t tmpfs tmpfs /mnt && cd /mnt && mkdir lower upper work merged &&
+cd "$0" && mkdir lower upper work merged &&
 mount -t overlay overlay -o lowerdir=lower,upperdir=upper,workdir=work merged
 """
 VETH = "ip link add one type veth peer two && ip link show two"
@@ -43,24 +44,47 @@ def tried(*command: str) -> str:
     return "yes" if not done.returncode else f"no: {' '.join(done.stderr.split())[:200]}"
 
 
-def library() -> Path | None:
-    """Return the path of the driver's library, None where it does not load."""
-    try:
-        ctypes.CDLL(NVML)
-    except OSError:
-        return None
-    lines = Path("/proc/self/maps").read_text().splitlines()
-    return next(Path(line.split()[-1]) for line in lines if "/libnvidia-ml.so." in line)
+def libraries() -> Path | None:
+    """Return the folder of the driver's libraries, None where they do not load."""
+    for name in (NVML, f"/usr/local/nvidia/lib64/{NVML}", f"/usr/local/nvidia/lib/{NVML}"):
+        with contextlib.suppress(OSError):
+            ctypes.CDLL(name)
+            lines = Path("/proc/self/maps").read_text().splitlines()
+            (loaded, *_) = (line.split()[-1] for line in lines if "/libnvidia-ml.so." in line)
+            return Path(loaded).parent
+    return None
 
 
-def driver() -> str:
-    """Describe the driver's library and the device nodes."""
-    found = library()
-    if found is None:
-        return f"no {NVML}"
-    nodes = sorted(str(one) for one in Path("/dev").glob("nvidia*"))
-    owner = found.stat()
-    return f"{found} of {owner.st_uid}:{owner.st_gid}; {' '.join(nodes) or 'no /dev/nvidia*'}"
+def device_nodes() -> list[str]:
+    """Return the device nodes of NVIDIA's driver."""
+    return sorted(str(one) for one in Path("/dev").glob("nvidia*"))
+
+
+def has_gpu() -> bool:
+    """Return whether this machine has a device node of a GPU."""
+    return any(one.removeprefix("/dev/nvidia").isdigit() for one in device_nodes())
+
+
+def driver() -> dict[str, str]:
+    """Return what is found of the driver, by subject; a driver that does not load is a problem."""
+    folder = libraries()
+    if folder is None:
+        return {
+            "driver": f"{'no: ' * has_gpu()}{NVML} does not load, with LD_LIBRARY_PATH or without"
+        }
+    owner = folder.stat()
+    # Before the specification: a driver may make nodes only for the first program.
+    loads = "import ctypes, sys; sys.exit(ctypes.CDLL('libcuda.so.1').cuInit(0))"
+    found = ["env", f"LD_LIBRARY_PATH={folder}"]
+    writes = ("cdi", "generate", "--mode=nvml", f"--library-search-path={folder}")
+    with tempfile.TemporaryDirectory() as written:
+        specification = f"--output={written}/nvidia.yaml"
+        return {
+            "driver": f"{folder} of {owner.st_uid}:{owner.st_gid}",
+            "cuInit": tried(*found, sys.executable, "-c", loads),
+            "CDI": tried(*found, "nvidia-ctk", "--quiet", *writes, specification),
+            "device nodes": " ".join(device_nodes()),
+        }
 
 
 def cgroups() -> str:
@@ -71,21 +95,29 @@ def cgroups() -> str:
         if controllers.exists():
             writable = "" if os.access(root, os.W_OK) else ", read-only"
             found.append(f"v2 at {root}: {controllers.read_text().strip() or 'none'}{writable}")
-    v1 = [one.name for one in Path("/sys/fs/cgroup").glob("*/cgroup.procs") if "," not in one.name]
-    return "; ".join(found) or f"v1: {len(v1)} hierarchies" if v1 or found else "no cgroups"
+    lines = Path("/proc/self/cgroup").read_text().splitlines()
+    v1 = [line.split(":")[1] for line in lines if not line.startswith("0::")]
+    return "; ".join([*found, *[f"v1: {' '.join(v1)}"] * bool(v1)]) or "none"
 
 
 def kernel() -> str:
-    """Describe the kernel; `no: ...` where NVML's figures are not of its processes."""
-    banner = Path("/proc/version").read_text()
-    release = platform.release()
-    return f"no: {release} is gVisor" if "gvisor" in banner.lower() else release
+    """Describe the kernel; `no: ...` where NVML's figures are of other processes, as on gVisor."""
+    from webhook.adapters.surroundings import trustworthy_kernel  # noqa: PLC0415 - by the path above
+
+    found = trustworthy_kernel()
+    return found.reason if found.holds else f"no: {found.reason}"
+
+
+def overlayfs() -> str:
+    """Return whether the folder for temporary files can be overlaid: "yes", or why not."""
+    with tempfile.TemporaryDirectory() as folder:
+        return tried("unshare", "--mount", "sh", "-c", OVERLAY, folder)
 
 
 def probe() -> dict[str, str]:
-    """Return what is found, by what was asked; answers that begin with `no` are faults or notes."""
+    """Return the probe's answers by subject; an answer that begins with `no` names a problem."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 30
-    disk = shutil.disk_usage(NODE.parent).free >> 30
+    disk = shutil.disk_usage(tempfile.gettempdir()).free >> 30
     missing = [name for name in NEEDED if not shutil.which(name)]
     namespaces = ("unshare", "--mount", "--pid", "--net", "--fork", "--mount-proc")
     return {
@@ -96,26 +128,24 @@ def probe() -> dict[str, str]:
         "programs": f"no: {' '.join(missing)}" if missing else "yes",
         "namespaces": tried(*namespaces, "true"),
         "cgroups": cgroups(),
-        "overlayfs": tried("unshare", "--mount", "sh", "-c", OVERLAY),
+        "overlayfs": overlayfs(),
         "veth": tried("unshare", "--net", "sh", "-c", VETH),
-        "driver": driver(),
+        **driver(),
     }
 
 
-FATAL = ("Python", "kernel", "root", "programs", "namespaces", "veth")
+FATAL = ("kernel", "root", "programs", "namespaces", "veth", "driver")
 
 
 def check(found: dict[str, str]) -> None:
     """Print the probe's answers; exit where no node can run."""
     print(*(f"{what}: {answer}" for what, answer in found.items()), sep="\n", flush=True)
-    if faults := [what for what in FATAL if found[what].startswith("no")]:
+    if faults := [what for what in FATAL if found[what].startswith("no:")]:
         raise SystemExit(f"no node can run here: {', '.join(faults)}")
 
 
 def unpack() -> None:
     """Unpack the archives of the bundle that are there and were not yet unpacked."""
-    NODE.mkdir(parents=True, exist_ok=True)
-    NODE.chmod(0o755)
     for archive in BUNDLE.glob("*.tar.xz"):
         done = NODE / f".{archive.name}-{archive.stat().st_size}"
         if not done.exists():
@@ -124,50 +154,63 @@ def unpack() -> None:
             done.touch()
 
 
-def prepare() -> dict[str, str]:
-    """Have all but the cluster; return the variables for the stories."""
-    unpack()
-    os.environ["PATH"] = f"{NODE / 'bin'}:{os.environ['PATH']}"
-    found = probe()
-    check(found)
-    wanted = (NODE / "python").read_text().strip()
-    if not platform.python_version().startswith(f"{wanted}."):
-        raise SystemExit(f"the bundle is for Python {wanted}: make bundle HOST_PYTHON=...")
-    packages = [str(NODE / name) for name in ("site", "site-tests")]
-    variables = {
+def variables(found: dict[str, str]) -> dict[str, str]:
+    """Return the environment of the stories, by what the probe found."""
+    paths = [
+        ROOT,
+        NODE / "site",
+        NODE / "site-tests",
+        *filter(None, [os.environ.get("PYTHONPATH")]),
+    ]
+    works = found.get("CDI", "yes") == "yes"  # over the stub it does
+    chosen = {
+        "E2E_RUNTIME": "nvidia" if works else "stand-in",
+        "E2E_SNAPSHOTTER": "overlayfs" if found["overlayfs"] == "yes" else "native",
+        "E2E_DRIVER": "host" if has_gpu() else "stub",
+        "E2E_PATIENCE": "90",
+    }
+    chosen |= {name: os.environ[name] for name in chosen if os.environ.get(name)}
+    print(*(f"{name}={value}" for name, value in chosen.items()), flush=True)
+    return {
         **os.environ,
-        "PYTHONPATH": ":".join([str(ROOT), *packages, os.environ.get("PYTHONPATH", "")]).strip(":"),
+        **chosen,
+        "PYTHONPATH": ":".join(map(str, paths)),
         "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # those of the host's Python are not ours
         "KUBEBUILDER_ASSETS": str(NODE / "bin"),
         "NVIDIA_TOOLKIT": str(NODE / "bin"),
         "E2E_IMAGES": str(NODE / "images"),
-        "E2E_RUNTIME": "nvidia",
-        "E2E_SNAPSHOTTER": "overlayfs" if found["overlayfs"] == "yes" else "native",
-        "E2E_DRIVER": "host" if "/dev/nvidia0" in found["driver"] else "stub",
         "PREFIX": "localhost/",
     }
-    if not (NODE / "images/enforcer.tar").exists():
-        began_s = time.monotonic()
-        assemble = (sys.executable, "-m", "tests.gpu.node.images", NODE / "images", NODE / "site")
-        subprocess.run(assemble, env=variables, cwd=ROOT, check=True)
-        print(f"images assembled: {time.monotonic() - began_s:.1f} s", flush=True)
-    return variables
+
+
+def run(environment: dict[str, str], *arguments: str) -> None:
+    """Assemble the images and become the stories."""
+    for archive, part in (("node", "python"), ("control-plane", "bin/etcd")):
+        if not (NODE / part).exists():
+            raise SystemExit(f"{archive}.tar.xz is missing in {BUNDLE}")
+    wanted = (NODE / "python").read_text().strip()
+    if not platform.python_version().startswith(f"{wanted}."):
+        raise SystemExit(f"the bundle is for Python {wanted}: make bundle HOST_PYTHON=...")
+    os.chdir(ROOT)
+    began_s = time.monotonic()
+    assemble = (sys.executable, "-m", "tests.gpu.node.images", NODE / "images", NODE / "site")
+    subprocess.run(assemble, env=environment, check=True)
+    print(f"images assembled: {time.monotonic() - began_s:.1f} s", flush=True)
+    tests = ("-m", "pytest", "-rsP", "-p", "xdist.plugin", "-p", "no:cacheprovider", *arguments)
+    if not any(Path(one.partition("::")[0]).exists() for one in arguments):
+        tests += (STORIES,)
+    os.execve(sys.executable, (sys.executable, *tests), environment)  # noqa: S606 - it is the end
 
 
 def main(action: str = "run", *arguments: str) -> None:
-    """Probe, prepare or run."""
-    if action == "probe":
-        check(probe())
-        return
-    variables = prepare()
+    """Probe or run."""
+    unpack()
+    os.environ["PATH"] = f"{NODE / 'bin'}:{os.environ['PATH']}:/usr/local/nvidia/bin"
+    found = probe()
+    check(found)
     if action == "run":
-        if not (NODE / "bin/etcd").exists():
-            raise SystemExit(f"control-plane.tar.xz is missing in {BUNDLE}")
-        os.chdir(ROOT)
-        named = [one for one in arguments if Path(one.partition("::")[0]).exists()]
-        tests = ("-m", "pytest", "-rsP", "-p", "no:cacheprovider", *arguments)
-        tests += () if named else (STORIES,)
-        os.execve(sys.executable, (sys.executable, *tests), variables)  # noqa: S606 - it is the end
+        run(variables(found), *arguments)
 
 
 if __name__ == "__main__":

@@ -14,13 +14,16 @@ import sysconfig
 import tempfile
 from pathlib import Path
 
-from tests.e2e.images import copy, copy_libraries, pack, product_names
+from tests.e2e.images import copy, copy_libraries, layer_of, product_names, write_image
 from tests.support.paths import ROOT
 
 HOME = "opt/vramwarden"
 COMMANDS = ("sh", "cat", "env", "grep", "ls", "mkfifo", "sleep", "touch")
-FRAMEWORKS_NEED = ("libstdc++.so.6", "libgcc_s.so.1", "libz.so.1")
-"""Libraries that PyTorch takes from its surroundings."""
+FRAMEWORKS_NEED = (
+    *("libstdc++.so.6", "libgcc_s.so.1", "libz.so.1"),
+    *("libdl.so.2", "librt.so.1", "libpthread.so.0"),
+)
+"""Libraries that PyTorch and NVIDIA's driver take from an image."""
 LEFT_OUT = (
     *("site-packages", "dist-packages", "test", "idlelib", "tkinter", "ensurepip", "lib2to3"),
     *("config-*", "turtledemo", "pydoc_data"),
@@ -50,6 +53,7 @@ def main(folder: Path, packages: Path) -> None:
         copy_python(root)
         copy_commands(root)
         install(root, packages)
+        layer = layer_of(root)
         for name, image in zip(ENTRYPOINTS, product_names(), strict=True):
             config = {
                 "Env": [f"PATH=/{HOME}/bin:/usr/bin:/bin", "PYTHONUNBUFFERED=1"],
@@ -57,7 +61,7 @@ def main(folder: Path, packages: Path) -> None:
                 "WorkingDir": "/",
                 "Entrypoint": ENTRYPOINTS[name],
             }
-            print(pack(root, image, folder / f"{name}.tar", config))
+            write_image(layer, image, folder / f"{name}.tar", config)
 
 
 def copy_python(root: Path) -> None:
@@ -68,7 +72,8 @@ def copy_python(root: Path) -> None:
     copy_libraries(base, root)
     library = Path(sysconfig.get_path("stdlib"))
     target = root / library.relative_to("/")
-    shutil.copytree(library, target, ignore=shutil.ignore_patterns(*LEFT_OUT))
+    ignored = shutil.ignore_patterns(*LEFT_OUT)
+    shutil.copytree(library, target, ignore=ignored, ignore_dangling_symlinks=True)
     for extension in library.rglob("*.so"):
         copy_libraries(str(extension), root)
 
