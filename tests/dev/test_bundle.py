@@ -57,6 +57,10 @@ def test_a_program_brings_the_libraries_that_a_host_may_lack(tmp_path):
     assert not list(tmp_path.glob("lib/libc.so*"))
     done = subprocess.run([tmp_path / "bin/ip", "-V"], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("ip utility")
+    for library in tmp_path.glob("lib/lib*"):
+        library.write_text("")
+    done = subprocess.run([tmp_path / "bin/ip", "-V"], capture_output=True, text=True, check=False)
+    assert "file too short" in done.stderr  # so it was these that it loaded
 
 
 @pytest.mark.process

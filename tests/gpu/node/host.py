@@ -74,7 +74,7 @@ def driver() -> dict[str, str]:
         }
     owner = folder.stat()
     # Before the specification: a driver may make nodes only for the first program.
-    loads = "import ctypes, sys; sys.exit(ctypes.CDLL('libcuda.so.1').cuInit(0))"
+    loads = "import ctypes; code = ctypes.CDLL('libcuda.so.1').cuInit(0); assert not code, code"
     found = ["env", f"LD_LIBRARY_PATH={folder}"]
     writes = ("cdi", "generate", "--mode=nvml", f"--library-search-path={folder}")
     with tempfile.TemporaryDirectory() as written:
