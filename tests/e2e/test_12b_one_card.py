@@ -364,7 +364,7 @@ def test_memory_of_a_deleted_pod_becomes_free(card, tenant, neighbor, sentry):
     assert all(one.answers()[-1] == "ok" for one in fillers)
     held = before + len(fillers) * 4 * GIB
     wait_until("the driver's figure", lambda: device_used(sentry) >= held, timeout=30)
-    tenant.create(gpu_pod("next", "4Gi", SMALL))
+    tenant.create(gpu_pod("next", "4Gi"))
     waits = ("FailedScheduling", "Insufficient", "didn't match")
 
     def denied():
@@ -373,7 +373,8 @@ def test_memory_of_a_deleted_pod_becomes_free(card, tenant, neighbor, sentry):
     print(*tenant.wait("it waits", denied), sep="\n")
     began_s = time.monotonic()
     tenant.delete_pod("filler-0", grace=1)
-    wait_until("the memory free", lambda: device_used(sentry) <= held - 4 * GIB + SLACK, timeout=30)
+    # The next pod's context may be there already.
+    wait_until("the memory free", lambda: device_used(sentry) <= held - 3 * GIB, timeout=30)
     answer("deleted: the driver's figure is lower after", f"{time.monotonic() - began_s:.1f} s")
     tenant.wait_ready("next")
     answer("deleted: the pod that waited for it runs after", f"{time.monotonic() - began_s:.1f} s")
