@@ -237,7 +237,11 @@ def untouched(neighbor, sentry):
     """Assert that a program was left alone: it holds and can write what it held before."""
     assert neighbor.does(f"write {GIB}") == ["ok"]
     of_pod = {"namespace": neighbor.team.namespace, "pod": neighbor.name}
-    assert used_bytes(sentry, "vramwarden_pod_memory_used_bytes", **of_pod) >= GIB
+
+    def holds():
+        return used_bytes(sentry, "vramwarden_pod_memory_used_bytes", **of_pod) >= GIB
+
+    wait_until("the sentry's figure of it", holds, timeout=30)  # at first it has none
     found = statuses(neighbor.team.pod(neighbor.name))
     assert {one["restartCount"] for one in found.values()} == {0}
     assert "over the VRAM cap" not in neighbor.team.log(neighbor.name, "vram-enforcer")
