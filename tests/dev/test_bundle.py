@@ -1,4 +1,4 @@
-"""What `make bundle` packs and a host with a GPU does with it; a run on a node is tests/gpu's."""
+"""Archives of `make bundle`, and the probe and the images of host.py; no node is started."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_program_brings_the_libraries_that_a_host_may_lack(tmp_path):
     for library in tmp_path.glob("lib/lib*"):
         library.write_text("")
     done = subprocess.run([tmp_path / "bin/ip", "-V"], capture_output=True, text=True, check=False)
-    assert "file too short" in done.stderr  # so it was these that it loaded
+    assert "file too short" in done.stderr  # it loads these libraries, not the machine's
 
 
 @pytest.mark.process

@@ -163,6 +163,14 @@ def gpu_node(node, system, agent):
 
 
 @pytest.fixture(scope="session")
+def sentry(gpu_node):
+    """Return the sentry of the tests' own node, once it is ready."""
+    found = NodeSentry(gpu_node, Team(gpu_node, SENTRY))
+    found.pod()
+    return found
+
+
+@pytest.fixture(scope="session")
 def toolkit(node):
     """Return NVIDIA's container toolkit on the node."""
     needs("NVIDIA_TOOLKIT")

@@ -49,7 +49,7 @@ PROGRAMS = {
 }
 DEBIAN_PLUGINS = Path("/usr/lib/cni")
 NVIDIA_BY_DEFAULT = os.environ.get("E2E_RUNTIME") == "nvidia"
-"""Whether containerd starts NVIDIA's own runtime also for pods without a RuntimeClass."""
+"""True if containerd starts NVIDIA's runtime for pods without a RuntimeClass, too."""
 SNAPSHOTTER = os.environ.get("E2E_SNAPSHOTTER") or "overlayfs"
 
 LONGEST_SOCKET = 104

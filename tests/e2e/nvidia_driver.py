@@ -1,6 +1,6 @@
-"""A node's driver: this machine's own, or one without a GPU.
+"""A node's driver: this machine's driver, or a stub that needs no GPU.
 
-The latter is the library of tests/support/nvml_stub.c, and device nodes, in a folder of its own,
+The stub is the library of tests/support/nvml_stub.c, and device nodes, in a folder of its own,
 as that of NVIDIA's GPU operator lies in /run/nvidia/driver. From `play_mock` on its library is
 NVIDIA's own mock, for containers that are created then.
 """
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 ON_HOST = os.environ.get("E2E_DRIVER") == "host"
-"""Whether the node has this machine's own driver and GPUs."""
+"""True if the node has this machine's driver and GPUs."""
 
 # NVIDIA's numbers. No driver answers to them here: who opens such a node gets an error.
 MAJOR = 195
@@ -73,12 +73,12 @@ class Card(NamedTuple):
 
 
 class HostDriver:
-    """This machine's own driver, wherever its library lies."""
+    """This machine's driver, in any folder."""
 
     root = Path("/")
     environment: Mapping[str, str] = MappingProxyType({})
     prefix = "host-"
-    """That of the roles of nvidia_runtime.py."""
+    """Prefix of the roles of nvidia_runtime.py."""
 
     def __init__(self, state: Path, run: Callable[..., str]) -> None:
         """`run` runs a command on the node."""

@@ -7,8 +7,8 @@ ARGUMENTS...`. It changes the bundle of a container that is created, then become
 | --- | --- |
 | `stand-in` | the driver's library, if it asks for GPUs, as by the hook of mode `legacy` |
 | `beneath` | nothing of a GPU: NVIDIA's runtime has brought library and device nodes, or has not |
-| `host-stand-in` | this machine's own driver and every GPU, if it asks for one |
-| `host-beneath` | nothing: NVIDIA's runtime has brought this machine's driver, or has not |
+| `host-stand-in` | this machine's driver and all GPUs, if it asks for one |
+| `host-beneath` | nothing: NVIDIA's runtime brings this machine's driver |
 
 In each role our programs with `hostPID` treat the node's PID namespace as the initial one.
 The driver is what nvidia_driver.py makes in FOLDER/driver. While that is away the stand-in brings
@@ -135,7 +135,7 @@ def believe_in_the_node(process: dict) -> bool:
     """Let our own program take the node's process namespace for a machine's first one.
 
     The node's is within that; older drivers report nothing to what does not run in the first.
-    Return whether the process is our own program.
+    Return True if the process is our program.
     """
     if is_ours := Path(process["args"][0]).name == "vramwarden":
         process["args"][:1] = ["python3", "-c", OUTERMOST]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 PROGRAM = (TESTS / "gpu/program.py").read_text(encoding="utf-8")
-LINES = "/tmp/lines"  # noqa: S108 - of a container of its own
+LINES = "/tmp/lines"  # noqa: S108 - a file in a container
 
 
 def python_image() -> str:
@@ -23,21 +23,21 @@ def python_image() -> str:
 
 
 def gpu_pod(name: str, memory: str, *first: str, **spec: Any) -> Json:
-    """Return a pod that runs the program; it begins with the lines `first`."""
+    """Return a pod that runs the program, which begins with the lines `first`."""
     return python_pod(name, memory, ["python3", "-c", PROGRAM, LINES, *first], **spec)
 
 
 def python_pod(name: str, memory: str, command: list[str], **spec: Any) -> Json:
-    """Return a pod with a command, and Python."""
+    """Return a pod whose image has Python."""
     main = {**container(command), "image": python_image(), **spec.pop("main", {})}
     return pod(name, memory, [], containers=[main], **spec)
 
 
 class GpuProgram:
-    """The program of a pod, since its container's start."""
+    """The program in a pod's running container."""
 
     def __init__(self, team: Team, name: str, first: int = 0) -> None:
-        """`first` is how many lines it began with."""
+        """`first` is the number of lines that it began with."""
         self.team, self.name = team, name
         self._answers = 1 + first  # it says `ok` as it starts
 
@@ -60,7 +60,7 @@ class GpuProgram:
         return answers
 
     def step(self, mib: int) -> tuple[int, int]:
-        """Have it allocate; return the driver's answer and how many MiB its GPU seems to have."""
+        """Allocate MiB; return CUDA's error code (0: success) and the GPU's size in MiB."""
         said, info = self.does(f"alloc {mib * MIB}", "info")
         return 0 if said == "ok" else int(said.split()[1]), int(info.split()[1]) // MIB
 

@@ -11,8 +11,6 @@ import pytest
 from tests.e2e.images import busybox_image
 from tests.e2e.node import NODE
 from tests.e2e.pods import GIB, HOLD, container, holding, pod, statuses
-from tests.e2e.sentry import NAMESPACE, NodeSentry
-from tests.e2e.team import Team
 from tests.support.control_planes import ApiError, wait_until
 from webhook.core.words import amount
 
@@ -42,13 +40,6 @@ SOON_S = 15.0
 """From the beginning of an excess, by what the sentry knows of the pod's settings."""
 NOISE_S = 15.0
 """For the tests' own questions, on a machine that is busy."""
-
-
-@pytest.fixture(scope="module")
-def sentry(gpu_node):
-    found = NodeSentry(gpu_node, Team(gpu_node, NAMESPACE))
-    found.pod()
-    return found
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
-"""What a user of one real card sees, from the annotation to the memory that is free again.
+"""One card as a user sees it, from the annotation until the pod's memory is free again.
 
-The stories run over the stub and, with E2E_DRIVER=host, on this machine's own GPU: tests/gpu has
-what a host without a network needs for them. Each adds what it measured to the table at the end.
+The stories use the stub or, with E2E_DRIVER=host, this machine's GPU; tests/gpu/README.md describes
+that. Each story adds its measurements to the table at the end.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ from tests.e2e.node import NVIDIA_BY_DEFAULT
 from tests.e2e.nvidia_driver import ON_HOST
 from tests.e2e.pods import GIB, MIB, processes_of, statuses
 from tests.e2e.programs import LINES, GpuProgram, gpu_pod, python_pod, started
-from tests.e2e.sentry import NAMESPACE, NodeSentry
-from tests.e2e.team import Team
 from tests.e2e.test_08_outage import GATE, at_gate, gpu_of, remove_gate, scale
 from tests.e2e.test_09_placement import gpus_of_node
 from tests.gpu.test_4_frameworks import PYTORCH
@@ -43,11 +41,11 @@ spec:
 """
 SMALL, LARGE, CAP = f"alloc {GIB // 2}", f"alloc {4 * GIB}", "2Gi"
 SCAN_S = 1.5
-"""Longer than from one scan of the sentry to the next."""
+"""Longer than the sentry's interval between two scans, in seconds."""
 SLACK = 64 * MIB
-"""What a driver may keep for itself once a program has ended."""
+"""Memory that the driver may keep after a program has ended, in bytes."""
 QUIET_S = 12.0
-"""Time after which an excess would have been stopped."""
+"""Time within which an excess is stopped, in seconds."""
 HOLDS = "\nprint('full', flush=True)\nimport time; time.sleep(600)\n"
 
 
@@ -55,7 +53,7 @@ HOLDS = "\nprint('full', flush=True)\nimport time; time.sleep(600)\n"
 def card(gpu_node, release, values, agent, system):
     """Install the chapter's rules, on a node whose GPUs are shared."""
     version = agent.labels()["vramwarden.io/driver-version"]
-    if version != gpu_node.driver.cards()[0].driver:  # that of an earlier story, which it still has
+    if version != gpu_node.driver.cards()[0].driver:  # an earlier story had another driver
         agent.replace()
         system.wait("VRAM advertised", agent.advertised)
     began = time.monotonic()
@@ -66,15 +64,8 @@ def card(gpu_node, release, values, agent, system):
 
 
 @pytest.fixture(scope="module")
-def sentry(card):
-    found = NodeSentry(card, Team(card, NAMESPACE))
-    found.pod()
-    return found
-
-
-@pytest.fixture(scope="module")
 def tenant(card, make_team):
-    """Return a team whose pods have a sidecar; none is left for later stories."""
+    """Yield a team whose pods have a sidecar; delete its pods at the end."""
     found = make_team()
     yield found
     for one in found.pods():
@@ -106,7 +97,7 @@ def processes(team, name):
 
 
 def grow(team, name):
-    """Have a pod's program exceed its cap; return the seconds until its process has ended."""
+    """Make a pod's program exceed its cap; return the seconds until its process has ended."""
     assert processes(team, name)
     team.run(name, "sh", "-c", f"echo {LARGE} >> {LINES}")
     began_s = time.monotonic()
@@ -299,7 +290,7 @@ def test_a_framework_with_the_fraction_stays_within_its_cap(memory, sentry, make
         made = gpu_pod("framework", memory, "fill", restartPolicy="Never")
     else:
         packages = str(Path(torch.origin).parents[1])
-        variables = {"PYTHONPATH": packages, "HOME": "/tmp", "USER": "somebody"}  # noqa: S108 - of a container
+        variables = {"PYTHONPATH": packages, "HOME": "/tmp", "USER": "user"}  # noqa: S108 - a folder in a container
         main = {
             "env": [{"name": name, "value": value} for name, value in variables.items()],
             "volumeMounts": [{"name": "torch", "mountPath": packages, "readOnly": True}],

@@ -24,6 +24,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 CUDA = ctypes.CDLL("libcuda.so.1")
 POINTER = ctypes.c_uint64
@@ -129,7 +130,7 @@ def lines(name="", *first):
         yield from sys.stdin
         return
     yield from first
-    with open(name, "a+") as file:  # noqa: PTH123 - it is run by its text alone
+    with Path(name).open("a+") as file:
         file.seek(0)
         while True:
             yield from iter(file.readline, "")

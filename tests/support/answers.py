@@ -1,4 +1,4 @@
-"""Keeps what a run measured, for a table at its end: `GPU_TABLE` names a file for it, too."""
+"""Collects measurements and prints them as a table; GPU_TABLE names a file that gets it, too."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ ANSWERS: list[tuple[str, str]] = []
 
 
 def answer(question, found):
-    """Keep an answer for the table; the file has it at once, should the run be cut off."""
+    """Add a row. The file is rewritten at once, so that an interrupted run keeps its rows."""
     ANSWERS.append((question, str(found)))
     if name := os.environ.get("GPU_TABLE"):
         Path(name).write_text(table() + "\n", encoding="utf-8")

@@ -1,7 +1,7 @@
-"""Packs what a host with a GPU and without a network needs for a node of Kubernetes.
+"""Packs the programs and packages that a GPU host without a network needs for a Kubernetes node.
 
-`make bundle` writes two archives, which `run` unpacks on the host. README.md says how to build each
-program; they are searched as `make e2e` searches its own.
+`make bundle` writes two archives, which host.py unpacks. tests/gpu/README.md describes how to build
+each program.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ARCHIVES = {
     ),
 }
 GLIBC = ("ld-linux", "libc.so", "libm.so", "libdl.so", "libpthread.so", "librt.so", "linux-vdso")
-"""Libraries that every host has which runs NVIDIA's driver."""
+"""Beginnings of the names of glibc's libraries, which NVIDIA's driver needs, too."""
 WRAPPER = """\
 #!/bin/sh
 here=$(cd "$(dirname "$0")/.." && pwd)
@@ -80,7 +80,7 @@ def find(program: str) -> str:
 
 
 def add_program(root: Path, program: str) -> None:
-    """Copy a program, with the libraries that a host may lack."""
+    """Copy a program, and the libraries that a host may lack."""
     found = find(program)
     libraries = [path for path in linked(found) if not Path(path).name.startswith(GLIBC)]
     if libraries and program == "runc":
@@ -97,7 +97,7 @@ def add_program(root: Path, program: str) -> None:
 
 
 def install_packages(root: Path, python: str) -> None:
-    """Install what the images and the tests import, for the host's version of Python."""
+    """Install the packages of the images and of the tests for the host's version of Python."""
     wanted = {
         "site": ("--require-hashes", "--requirement", ROOT / "deploy/images/runtime.txt"),
         "site-tests": ("--group", f"{ROOT / 'pyproject.toml'}:test"),
@@ -115,7 +115,7 @@ def install_packages(root: Path, python: str) -> None:
 
 
 def pack(root: Path, archive: Path) -> Path:
-    """Pack a folder as an archive that Python alone can unpack."""
+    """Pack a folder into an archive that Python's standard library can unpack."""
     listed = archive.with_suffix("")
     with tarfile.open(listed, "w") as tar:
         tar.add(root, arcname=".")

@@ -1,10 +1,10 @@
-"""Runs the node of `make e2e` on a host with a GPU and without a network; needs Python alone.
+"""Runs the node of `make e2e` on a host that has a GPU and no network; needs only Python.
 
-    python3 tests/gpu/node/host.py probe  # unpacks .bundle, and says what can run here
-    python3 tests/gpu/node/host.py run    # the same, then the stories; more goes to pytest
+    python3 tests/gpu/node/host.py probe  # unpacks .bundle and reports what can run here
+    python3 tests/gpu/node/host.py run    # also runs the stories; more arguments go to pytest
 
-NODE_FOLDER is where all is unpacked (by default a folder of the temporary folder). Without a GPU
-the stories run over the stub of tests/support/nvml_stub.c, which needs a C compiler.
+NODE_FOLDER names the folder for the unpacked bundle; the default is in the temporary folder. On a
+host without a GPU the stories use the stub of tests/support/nvml_stub.c, which needs a C compiler.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ VETH = "ip link add one type veth peer two && ip link show two"
 
 
 def tried(*command: str) -> str:
-    """Run a command; return "yes", or why it failed."""
+    """Run a command; return "yes", or "no: " and the reason for its failure."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -45,7 +45,7 @@ def tried(*command: str) -> str:
 
 
 def libraries() -> Path | None:
-    """Return the folder of the driver's libraries, None where they do not load."""
+    """Return the folder of the driver's libraries, None if they do not load."""
     for name in (NVML, f"/usr/local/nvidia/lib64/{NVML}", f"/usr/local/nvidia/lib/{NVML}"):
         with contextlib.suppress(OSError):
             ctypes.CDLL(name)
@@ -61,19 +61,19 @@ def device_nodes() -> list[str]:
 
 
 def has_gpu() -> bool:
-    """Return whether this machine has a device node of a GPU."""
+    """Return True if this machine has the device node of a GPU."""
     return any(one.removeprefix("/dev/nvidia").isdigit() for one in device_nodes())
 
 
 def driver() -> dict[str, str]:
-    """Return what is found of the driver, by subject; a driver that does not load is a problem."""
+    """Return the probe's answers about the driver, by subject."""
     folder = libraries()
     if folder is None:
         return {
             "driver": f"{'no: ' * has_gpu()}{NVML} does not load, with LD_LIBRARY_PATH or without"
         }
     owner = folder.stat()
-    # Before the specification: a driver may make nodes only for the first program.
+    # This runs before nvidia-ctk: a driver may create device nodes only for its first program.
     loads = "import ctypes; code = ctypes.CDLL('libcuda.so.1').cuInit(0); assert not code, code"
     found = ["env", f"LD_LIBRARY_PATH={folder}"]
     writes = ("cdi", "generate", "--mode=nvml", f"--library-search-path={folder}")
@@ -101,15 +101,16 @@ def cgroups() -> str:
 
 
 def kernel() -> str:
-    """Describe the kernel; `no: ...` where NVML's figures are of other processes, as on gVisor."""
-    from webhook.adapters.surroundings import trustworthy_kernel  # noqa: PLC0415 - by the path above
+    """Describe the kernel; a kernel such as gVisor, whose PIDs are not NVML's, is a problem."""
+    # Imported here: sys.path is set after the imports above.
+    from webhook.adapters.surroundings import trustworthy_kernel  # noqa: PLC0415
 
     found = trustworthy_kernel()
     return found.reason if found.holds else f"no: {found.reason}"
 
 
 def overlayfs() -> str:
-    """Return whether the folder for temporary files can be overlaid: "yes", or why not."""
+    """Try to mount an overlay in the temporary folder, as containerd does."""
     with tempfile.TemporaryDirectory() as folder:
         return tried("unshare", "--mount", "sh", "-c", OVERLAY, folder)
 
@@ -145,7 +146,7 @@ def check(found: dict[str, str]) -> None:
 
 
 def unpack() -> None:
-    """Unpack the archives of the bundle that are there and were not yet unpacked."""
+    """Unpack each archive of the bundle that is not unpacked yet."""
     for archive in BUNDLE.glob("*.tar.xz"):
         done = NODE / f".{archive.name}-{archive.stat().st_size}"
         if not done.exists():
@@ -155,14 +156,14 @@ def unpack() -> None:
 
 
 def variables(found: dict[str, str]) -> dict[str, str]:
-    """Return the environment of the stories, by what the probe found."""
+    """Return the environment of the stories; variables that are set already win."""
     paths = [
         ROOT,
         NODE / "site",
         NODE / "site-tests",
         *filter(None, [os.environ.get("PYTHONPATH")]),
     ]
-    works = found.get("CDI", "yes") == "yes"  # over the stub it does
+    works = found.get("CDI", "yes") == "yes"  # the probe skips this question without a driver
     chosen = {
         "E2E_RUNTIME": "nvidia" if works else "stand-in",
         "E2E_SNAPSHOTTER": "overlayfs" if found["overlayfs"] == "yes" else "native",
@@ -176,7 +177,7 @@ def variables(found: dict[str, str]) -> dict[str, str]:
         **chosen,
         "PYTHONPATH": ":".join(map(str, paths)),
         "PYTHONDONTWRITEBYTECODE": "1",
-        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # those of the host's Python are not ours
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # the host's Python may have others
         "KUBEBUILDER_ASSETS": str(NODE / "bin"),
         "NVIDIA_TOOLKIT": str(NODE / "bin"),
         "E2E_IMAGES": str(NODE / "images"),
@@ -185,7 +186,7 @@ def variables(found: dict[str, str]) -> dict[str, str]:
 
 
 def run(environment: dict[str, str], *arguments: str) -> None:
-    """Assemble the images and become the stories."""
+    """Assemble the images, then replace this process by the stories."""
     for archive, part in (("node", "python"), ("control-plane", "bin/etcd")):
         if not (NODE / part).exists():
             raise SystemExit(f"{archive}.tar.xz is missing in {BUNDLE}")
@@ -200,7 +201,7 @@ def run(environment: dict[str, str], *arguments: str) -> None:
     tests = ("-m", "pytest", "-rsP", "-p", "xdist.plugin", "-p", "no:cacheprovider", *arguments)
     if not any(Path(one.partition("::")[0]).exists() for one in arguments):
         tests += (STORIES,)
-    os.execve(sys.executable, (sys.executable, *tests), environment)  # noqa: S606 - it is the end
+    os.execve(sys.executable, (sys.executable, *tests), environment)  # noqa: S606 - a list, no shell
 
 
 def main(action: str = "run", *arguments: str) -> None:

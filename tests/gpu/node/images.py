@@ -1,8 +1,8 @@
-"""Assembles the product's images from this machine's Python and shell: no engine and no registry.
+"""Assembles the product's images from this machine's Python and shell, without an image builder.
 
 `python -m tests.gpu.node.images FOLDER PACKAGES` writes both archives for E2E_IMAGES. PACKAGES is
-a folder with the packages of deploy/images/runtime.txt. The images have the files of the
-Containerfiles' images, and more: both have the same layer.
+a folder with the packages of deploy/images/runtime.txt. Both images have one common layer; it has
+all files that the Containerfiles install, and more.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FRAMEWORKS_NEED = (
     *("libstdc++.so.6", "libgcc_s.so.1", "libz.so.1"),
     *("libdl.so.2", "librt.so.1", "libpthread.so.0"),
 )
-"""Libraries that PyTorch and NVIDIA's driver take from an image."""
+"""Libraries that PyTorch and NVIDIA's driver load from an image."""
 LEFT_OUT = (
     *("site-packages", "dist-packages", "test", "idlelib", "tkinter", "ensurepip", "lib2to3"),
     *("config-*", "turtledemo", "pydoc_data"),
@@ -79,7 +79,7 @@ def copy_python(root: Path) -> None:
 
 
 def copy_commands(root: Path) -> None:
-    """Copy a shell and its commands, and libraries of programs that pods bring along."""
+    """Copy a shell and its commands, and the libraries of FRAMEWORKS_NEED."""
     for name in COMMANDS:
         found = str(shutil.which(name))
         copy(found, root / "usr/bin")
@@ -94,7 +94,7 @@ def copy_commands(root: Path) -> None:
 
 
 def install(root: Path, packages: Path) -> None:
-    """Make the environment that the Containerfiles make, from packages and this checkout."""
+    """Create the virtual environment of the Containerfiles, from packages and this checkout."""
     home = root / HOME
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", home], check=True)
     (site,) = home.glob("lib/python3*/site-packages")
