@@ -23,7 +23,7 @@ from tests.e2e.test_08_outage import GATE, at_gate, gpu_of, remove_gate, scale
 from tests.e2e.test_09_placement import gpus_of_node
 from tests.gpu.test_4_frameworks import PYTORCH
 from tests.support.answers import answer
-from tests.support.control_planes import wait_until
+from tests.support.control_planes import ApiError, wait_until
 from webhook.core.pod.quantity import format_bytes
 
 POLICY = """\
@@ -76,9 +76,20 @@ def tenant(card, make_team):
 def by_sentry(card, make_team):
     """Return a team whose caps the sentry enforces, once the replicas know that."""
     found = make_team(**{"one-card": "sentry"})
-    asks = gpu_pod("asks", CAP)
-    found.wait("the rule", lambda: "initContainers" not in found.create(asks, dry_run=True)["spec"])
+    wait_for_rule(found, lambda spec: "initContainers" not in spec)
     return found
+
+
+def wait_for_rule(team, applies):
+    """Wait until a new pod's spec shows that the team's rule is in force."""
+
+    def is_in_force():
+        try:
+            return applies(team.create(gpu_pod("asks", CAP), dry_run=True)["spec"])
+        except ApiError:  # the fence may have the rules of before, and deny the pod
+            return False
+
+    team.wait("the rule", is_in_force)
 
 
 def annotations_of(found):
@@ -278,13 +289,7 @@ def test_the_sentry_stops_a_pod_whose_sidecar_was_stopped(card, tenant, neighbor
 def test_a_framework_with_the_fraction_stays_within_its_cap(memory, sentry, make_team):
     """PyTorch where this machine has it; else our program, which takes all of the fraction."""
     team = make_team(**{"one-card": "pytorch"})
-    team.wait(
-        "the rule",
-        lambda: (
-            "PYTORCH_ALLOC_CONF"
-            in str(team.create(gpu_pod("asks", CAP), dry_run=True)["spec"]["containers"])
-        ),
-    )
+    wait_for_rule(team, lambda spec: "PYTORCH_ALLOC_CONF" in str(spec["containers"]))
     torch = importlib.util.find_spec("torch")
     if torch is None:
         made = gpu_pod("framework", memory, "fill", restartPolicy="Never")
