@@ -159,7 +159,7 @@ def _drop_what_is_left() -> None:
 @click.version_option(__version__, prog_name="vramwarden")
 @click.group(cls=_Commands, context_settings=CONTEXT, epilog=_EPILOG)
 def main() -> None:
-    """Share NVIDIA GPUs by memory on any Kubernetes cluster, with the stock scheduler."""
+    """Share NVIDIA GPUs by memory on Kubernetes, with the stock scheduler."""
 
 
 def _show_version_everywhere(command: click.Command) -> None:
