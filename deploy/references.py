@@ -252,9 +252,9 @@ def webhook_metrics() -> Metrics:
     for webhook, outcomes in of.items():
         for outcome in (*outcomes, "failed"):
             metrics.count(webhook, "CREATE", outcome, "", 0.001)
-    metrics.count_refused(400)
+    metrics.count_rejected(400)
     metrics.certificate_loads.labels("loaded")
-    metrics.certificate_loads.labels("refused")
+    metrics.certificate_loads.labels("rejected")
     for role in ("serving", "ca"):
         metrics.certificate_expiry.labels(role).set(1)
         metrics.certificate_days_left.labels(role).set(1)

@@ -49,8 +49,8 @@ CASES = {
     ),
     "VramwardenPatchWrong": (
         {},
-        {'vramwarden_patch_proofs_total{result="failed"}': "0x55 1x30"},
-        {'vramwarden_patch_proofs_total{result="held"}': "0+9x90"},
+        {'vramwarden_patch_checks_total{result="failed"}': "0x55 1x30"},
+        {'vramwarden_patch_checks_total{result="passed"}': "0+9x90"},
     ),
     "VramwardenSlow": (
         {},
@@ -59,8 +59,8 @@ CASES = {
     ),
     "VramwardenPlacementBlind": (
         {"resource": "pods"},
-        {'vramwarden_placement_unfollowed{resource="pods"}': "1x90"},
-        {'vramwarden_placement_unfollowed{resource="pods"}': "0x55 1x30"},
+        {'vramwarden_placement_watch_failed{resource="pods"}': "1x90"},
+        {'vramwarden_placement_watch_failed{resource="pods"}': "0x55 1x30"},
     ),
     "VramwardenUnmanagedMemory": (
         {"node": "n1", "gpu": "0", "pod_uid": "u"},
@@ -77,10 +77,10 @@ CASES = {
     ),
     "VramwardenSentryStops": (
         {"node": "n1"},
-        {'vramwarden_sentry_stops_total{by="Sidecar",node="n1",of="pod"}': "0x55 1x30"},
+        {'vramwarden_sentry_stops_total{enforcer="Sidecar",node="n1",target="pod"}': "0x55 1x30"},
         {
-            'vramwarden_sentry_stops_total{by="Sidecar",node="n1",of="pod"}': "0x10 1x90",
-            'vramwarden_sentry_stops_total{by="Sentry",node="n1",of="pod"}': "0x55 1x30",
+            'vramwarden_sentry_stops_total{enforcer="Sidecar",node="n1",target="pod"}': "0x10 1x90",
+            'vramwarden_sentry_stops_total{enforcer="Sentry",node="n1",target="pod"}': "0x55 1x30",
         },
     ),
     "VramwardenOverpromised": (
@@ -96,8 +96,8 @@ CASES = {
     ),
     "VramwardenSentryStale": (
         {"node": "n1"},
-        {'vramwarden_sentry_last_look_timestamp_seconds{node="n1"}': "3000x90"},
-        {'vramwarden_sentry_last_look_timestamp_seconds{node="n1"}': "0+60x90"},
+        {'vramwarden_sentry_last_scan_timestamp_seconds{node="n1"}': "3000x90"},
+        {'vramwarden_sentry_last_scan_timestamp_seconds{node="n1"}': "0+60x90"},
     ),
     "VramwardenSentryDown": (
         {"namespace": "ours", "pod": "a"},

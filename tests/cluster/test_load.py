@@ -38,7 +38,7 @@ def test_of_many_pods_created_at_once_none_is_lost_and_none_untranslated(team):
 def test_the_server_refused_no_request_and_failed_on_none(ours):
     """All that was asked of it so far, by whatever tests ran before."""
     assert [line for line in ours.server.log() if line["level"] != "info"] == []
-    assert "vramwarden_http_refused_total{" not in ours.server.get("/metrics")[1]
+    assert "vramwarden_http_rejected_total{" not in ours.server.get("/metrics")[1]
 
 
 @pytest.fixture

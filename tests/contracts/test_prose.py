@@ -48,7 +48,7 @@ FOUND = {
     "webhook.core.policy": 54,
     "webhook.limiter": 31,
     "webhook.nodekit": 8,
-    "webhook.sentry": 89,
+    "webhook.sentry": 88,
     "webhook.server": 81,
     "webhook.server.placement": 23,
     "webhook.sidecar": 43,

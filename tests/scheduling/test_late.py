@@ -91,7 +91,7 @@ def test_pods_that_were_bound_without_us_are_assigned_late(cluster, control_plan
         wait_until("the other is assigned", lambda: annotations(cluster) == {waits: ASSIGNED})
         assert list(cluster.lists()) == [waits]
         metrics = server.get("/metrics")[1]
-        assert 'vramwarden_placement_late_total{outcome="assigned"} 2.0' in metrics
+        assert 'vramwarden_placement_late_assignments_total{outcome="assigned"} 2.0' in metrics
 
 
 @pytest.mark.usefixtures("nobody_answers")

@@ -295,7 +295,7 @@ class Node:
 
     def scans(self):
         """Return how many scans the sentry has made, and how long they took."""
-        name = "vramwarden_sentry_look_duration_seconds_"
+        name = "vramwarden_sentry_scan_duration_seconds_"
         found = [line.removeprefix(name) for line in self.ask("/metrics").splitlines()]
         return {
             one: float(line.rpartition(" ")[2])

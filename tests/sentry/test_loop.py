@@ -291,7 +291,7 @@ def test_what_the_limiter_says_is_shown_and_told_of_pods_on_the_list(tmp_path, b
 def test_the_last_scan_is_the_last_that_saw_the_driver(bench):
     def last():
         lines = bench.metrics.exposition().decode().splitlines()
-        return [line for line in lines if line.startswith("vramwarden_sentry_last_look_")]
+        return [line for line in lines if line.startswith("vramwarden_sentry_last_scan_")]
 
     assert last() == []
     bench.sentry.step(0.0)
@@ -356,7 +356,8 @@ def test_only_by_sentry_a_process_has_a_grace_and_messages_name_no_sidecar(
     assert bench.events()[: len(events)] == [f"{one} a process" for one in events]
     by_sidecar = bool(words)
     assert signals == [(50, number, by_sidecar, {ID: 5 * GIB}) for number in sent]
-    stops = f'vramwarden_sentry_stops_total{{by="{hold.by}",node="n1",of="process"}} 1.0\n'
+    labels = f'enforcer="{hold.by}",node="n1",target="process"'
+    stops = f"vramwarden_sentry_stops_total{{{labels}}} 1.0\n"
     assert stops in bench.metrics.exposition().decode()
     first, *_ = bench.reported()
     assert first.sentence.count("its sidecar did not stop it within 11.5 s") == words

@@ -93,13 +93,13 @@ def no_api_server(_):
 
 def test_it_is_live_while_looks_come_and_ready_while_they_are_worth_something(port, health, clock):
     assert ask(port, "/livez") == (200, "ok\n")
-    assert ask(port, "/readyz") == (503, "no look yet\n")
+    assert ask(port, "/readyz") == (503, "no scan yet\n")
     health.obstacle = ""
     health.expect(10.0)
     clock[0] += 10.0 + LATE_S
     assert [ask(port, path)[0] for path in ("/livez", "/readyz")] == [200, 200]
     clock[0] += 1.0
-    assert ask(port, "/livez") == ask(port, "/readyz") == (503, "a look has been due for 61 s\n")
+    assert ask(port, "/livez") == ask(port, "/readyz") == (503, "a scan has been due for 61 s\n")
 
 
 def test_other_paths_are_named(port):
@@ -235,7 +235,7 @@ def test_who_is_gone_leaves_no_figure_and_what_is_unknown_is_absent(metrics):
         UNMANAGED % OTHER: 300.0,
         UNMANAGED % "": 200.0,
     }
-    last = 'vramwarden_sentry_last_look_timestamp_seconds{node="n1"}'
+    last = 'vramwarden_sentry_last_scan_timestamp_seconds{node="n1"}'
     assert found[last] == 5.0
     metrics.show(*shown(gpus=()), {}, None)
     assert seen(metrics) == {}
@@ -326,17 +326,17 @@ def test_names_are_as_prometheus_wants_them(metrics, promtool):
     assert promtool("check", "metrics", given=metrics.exposition().decode()) == (0, "")
 
 
-def test_looks_and_stops_are_counted(metrics):
+def test_scans_and_stops_are_counted(metrics):
     metrics.scanned(0.02)
     metrics.stopped("pod", EnforceBy.SENTRY)
     shown = samples(metrics)
-    assert shown['vramwarden_sentry_look_duration_seconds_count{node="n1"}'] == 1.0
+    assert shown['vramwarden_sentry_scan_duration_seconds_count{node="n1"}'] == 1.0
     stops = {
         labels: shown[f"vramwarden_sentry_stops_total{{{labels}}}"]
-        for of in ("process", "pod")
+        for target in ("process", "pod")
         for by in ("Sidecar", "Sentry")
-        for labels in [f'by="{by}",node="n1",of="{of}"']
+        for labels in [f'enforcer="{by}",node="n1",target="{target}"']
     }
     assert {labels for labels, count in stops.items() if count} == {
-        'by="Sentry",node="n1",of="pod"'
+        'enforcer="Sentry",node="n1",target="pod"'
     }

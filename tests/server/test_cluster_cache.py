@@ -490,7 +490,7 @@ def test_where_they_are_not_known_the_api_server_is_asked_to_retry(replica):
         assert answer.status == 503
         assert answer.body == b"the namespace's labels are not known yet; retry in a second\n"
     refused = answers.metrics.registry.get_sample_value
-    assert refused("vramwarden_http_refused_total", {"code": "503"}) == 2
+    assert refused("vramwarden_http_rejected_total", {"code": "503"}) == 2
     assert replica.log.said == [("warning", "review not answered")] * 2
     assert answers.warnings() == []
     replica.lists(a_namespace())

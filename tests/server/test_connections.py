@@ -254,12 +254,12 @@ def test_one_address_with_all_connections_keeps_nobody_else_out(server, asks):
             else:
                 silent.append(stack.enter_context(plainly(server, "127.0.0.2")))
         assert ask(bystander) == (200, True)
-        server.wait_for("the bound", lambda: closed(server, "full") == surplus)
+        server.wait_for("the bound", lambda: closed(server, "too_many") == surplus)
         server.wait_for("their ends", lambda: asks or ended(silent) == surplus)
         for _ in range(5):
             other = stack.enter_context(contextlib.closing(connected(server)))
             assert ask(other) == (200, True)
-        assert closed(server, "full") == surplus
+        assert closed(server, "too_many") == surplus
         assert ask(bystander) == (200, True)
 
 
@@ -279,7 +279,7 @@ def test_a_crowd_of_a_hundred_addresses_keeps_no_api_server_out(tmp_path, known)
             for _ in range(20):
                 stack.enter_context(plainly(server, next(crowd)))
             surplus = 21 * number
-            server.wait_for("them", lambda surplus=surplus: closed(server, "full") == surplus)
+            server.wait_for("them", lambda surplus=surplus: closed(server, "too_many") == surplus)
             mine = server.context().wrap_socket(mine, server_hostname="localhost")
             stack.enter_context(mine)
             mine.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body)
@@ -293,7 +293,7 @@ def test_who_goes_on_sending_after_an_early_answer_is_cut_off(server):
         connection.sendall(HEAD + b"Content-Length: 99999999999\r\n\r\n" + b" " * 2000)
         while time.monotonic() < gives_up_s:
             connection.sendall(b" " * 65_536)
-    server.wait_for("the end", lambda: closed(server, "slow") == 1)
+    server.wait_for("the end", lambda: closed(server, "timeout") == 1)
 
 
 HEAD = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"

@@ -71,7 +71,7 @@ def test_of_a_mounted_folder_the_last_good_certificate_is_served(tmp_path):
         mount(tmp_path, bad, version)
         assert [kept.shows(first), kept.shows(first)] == [served, served]
     assert kept.log.messages == [REJECTED] * 2
-    assert kept.sample("loads_total", result="refused") == 2
+    assert kept.sample("loads_total", result="rejected") == 2
     assert "PRIVATE" not in str(kept.log.lines)
     mount(tmp_path, second, "4")
     assert kept.shows(second)["serialNumber"] != served["serialNumber"]

@@ -377,7 +377,7 @@ def test_a_history_goes_thirty_days_after_its_last_run_and_one_that_grew_stays(a
     api.histories.store(stored.history, api.stored[KEY].version)
     replica.turns(after_s=2 * module.SWEEP_S)
     assert api.stored == {}
-    assert replica.counts("writes") == {"written": 1, "swept": 1}
+    assert replica.counts("writes") == {"written": 1, "deleted": 1}
 
 
 STEPS = st.lists(

@@ -221,7 +221,7 @@ def test_what_may_mean_two_things_is_rejected_and_nothing_after_it_is_read(
 
 
 def refused(metrics, code):
-    return metrics.registry.get_sample_value("vramwarden_http_refused_total", {"code": str(code)})
+    return metrics.registry.get_sample_value("vramwarden_http_rejected_total", {"code": str(code)})
 
 
 def test_who_asks_whether_to_go_on_is_told_so_once(router):
@@ -257,7 +257,7 @@ def test_a_rejection_of_a_request_that_came_whole_leaves_the_connection_open(rou
 
 def is_cut_off(router, sent):
     written, line = received(router, sent)
-    return (written, line.is_closed, line.counted) == ([b""], True, ["unfair"])
+    return (written, line.is_closed, line.counted) == ([b""], True, ["protocol"])
 
 
 def test_requests_one_after_another_are_fair_and_two_at_once_are_not(router):
@@ -416,7 +416,7 @@ def test_an_answer_that_comes_early_leaves_nothing_of_the_body(router):
     assert (line.written, connections.body_bytes, slot.due_s) == (written, 0, CLOSE_S)
     connections.loop.now_s = CLOSE_S
     connections._sweep()
-    assert (connections.slots, connections.closed) == ({}, ["slow"])
+    assert (connections.slots, connections.closed) == ({}, ["timeout"])
 
 
 def test_a_slow_body_is_given_up(router, metrics, monkeypatch):
@@ -444,9 +444,9 @@ def test_what_does_not_get_on_with_its_request_is_closed_and_what_is_idle_is_not
 
     assert are_open(REQUEST_S - 0.1) == set(lines)
     assert are_open(REQUEST_S) == are_open(90.0) == {"idle"}  # for so long the API server keeps it
-    assert connections.closed == ["slow"] * 4
+    assert connections.closed == ["timeout"] * 4
     assert are_open(http.KEEPALIVE_S) == set()
-    assert connections.closed == ["slow"] * 4  # who was only idle does not count
+    assert connections.closed == ["timeout"] * 4  # who was only idle does not count
     assert connections.slots == {}
 
 
@@ -558,7 +558,7 @@ def test_who_is_cut_off_while_an_answer_is_made_is_counted_once(router, metrics)
         connection.connection_lost(None)
         return counted, line.written
 
-    assert asyncio.run(story()) == ((True, ["unfair"], 0), b"")
+    assert asyncio.run(story()) == ((True, ["protocol"], 0), b"")
     assert refused(metrics, 400) is None
 
 

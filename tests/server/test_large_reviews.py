@@ -204,7 +204,7 @@ def test_without_a_uid_in_its_first_kib_it_is_413(scene, announced):
     assert (status, body) == (413, b"the body is larger than 8 MiB\n")
     assert headers[b"connection"] == b"close"
     refused = scene.metrics.registry.get_sample_value
-    assert refused("vramwarden_http_refused_total", {"code": "413"}) == 1
+    assert refused("vramwarden_http_rejected_total", {"code": "413"}) == 1
 
 
 def test_of_a_body_whose_beginning_does_not_come_nobody_waits_for_long(scene, monkeypatch):

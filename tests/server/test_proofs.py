@@ -44,9 +44,9 @@ class Scene:
 
     def counted(self):
         """Return how many proofs held and how many failed."""
-        name = "vramwarden_patch_proofs_total"
+        name = "vramwarden_patch_checks_total"
         value = self.metrics.registry.get_sample_value
-        return tuple(value(name, {"result": result}) for result in ("held", "failed"))
+        return tuple(value(name, {"result": result}) for result in ("passed", "failed"))
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
-"""The sentry's metrics: what the last scan showed, so who is gone leaves no figure behind.
+"""Metrics of the sentry, from its last scan; a pod or GPU that is gone has no series.
 
-Names and labels are relied on by dashboards and rules: they do not change.
+Dashboards and rules rely on names and labels: they do not change.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ if TYPE_CHECKING:
     """Pods on GPUs, with the pod's `namespace/name`."""
 
 MOST_PODS: Final = 256
-"""Of a node; of those without a promise the largest. The others are summed as the pod `_other`, for
-an empty label would get the name of the sentry's own pod."""
+"""Maximum number of pods of a node with series of their own; of pods without a promise the largest.
+The others are summed as the pod `_other`: Prometheus would replace an empty label by the name of
+the sentry's pod."""
 
 MOST_PODS_ON_GPUS: Final = 900
-"""Pods counted once for each of their GPUs; with four figures each, all we have stays below the
-PodMonitor's `sampleLimit`, beyond which Prometheus takes nothing at all."""
+"""Maximum of the same, counted once for each GPU of a pod. With four figures each, all series stay
+below the `sampleLimit` of the PodMonitor, above which Prometheus drops the whole scrape."""
 
 
 _OTHER: Final = "_other"
@@ -43,34 +44,33 @@ _PEAK: Final = "memory_peak_bytes"
 _BUCKETS_S: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 
 _FIGURES_OF_GPUS: Final[tuple[tuple[str, str, Callable[[GpuFigures], int | None]], ...]] = (
-    ("total", "All memory of a GPU.", lambda gpu: gpu.total_bytes),
-    ("usable", "What pods can share of a GPU: all of it but the driver's reserve.",
+    ("total", "Total memory of the GPU.", lambda gpu: gpu.total_bytes),
+    ("usable", "Memory of the GPU that pods can share: the total less the driver's reserve.",
      lambda gpu: gpu.usable_bytes),
-    ("promised", "What pods on a GPU were promised; a pod that sees every GPU counts on each.",
+    ("promised", "Memory promised to pods on the GPU; a pod that sees every GPU counts on each.",
      lambda gpu: gpu.promised_bytes),
-    ("used", "In use on a GPU by all programs, as the driver says of the device.",
+    ("used", "Memory in use on the GPU, as the driver reports it for the device.",
      lambda gpu: gpu.used_bytes),
-    ("free", "What of a GPU may still be promised; below 0 where too much was promised.",
+    ("free", "Memory of the GPU that can still be promised; negative if too much was promised.",
      lambda gpu: gpu.free_bytes),
-    ("unattributed", "In use on a GPU and listed for no process: contexts, managed memory.",
+    ("unattributed", "Used memory that the driver lists for no process: contexts, managed memory.",
      lambda gpu: gpu.unattributed_bytes),
 )  # fmt: skip
 
 _FIGURES_OF_PODS: Final[tuple[tuple[str, str, Callable[[PodFigures], int | None]], ...]] = (
-    ("memory_cap_bytes", "What a pod may use of a GPU.", lambda pod: pod.cap_bytes),
-    ("memory_used_bytes", "What a pod uses of a GPU; absent where it cannot be measured.",
+    ("memory_cap_bytes", "Memory cap of the pod on the GPU.", lambda pod: pod.cap_bytes),
+    ("memory_used_bytes", "Memory that the pod uses on the GPU; absent if it cannot be measured.",
      lambda pod: pod.used_bytes),
-    (_PEAK, "The most that a pod was seen to use of a GPU.", lambda pod: pod.peak_bytes),
-    ("processes", "Processes of a pod that the driver lists on a GPU.",
+    (_PEAK, "Highest measured use of the pod on the GPU.", lambda pod: pod.peak_bytes),
+    ("processes", "Processes of the pod that the driver lists on the GPU.",
      lambda pod: pod.processes),
 )  # fmt: skip
 
 
 class _Snapshot(Collector):
-    """Yields what was shown last; the whole of it is one reference, which another thread reads.
+    """Yields the last figures, which are one reference that another thread reads.
 
-    Who is gone leaves nothing behind, and what is not known is absent, so that a failed read never
-    seems to be a GPU that is idle.
+    Unknown figures are absent, so that a failed read is not taken for an idle GPU.
     """
 
     def __init__(self, node: str, *, of_pods: bool) -> None:
@@ -83,8 +83,8 @@ class _Snapshot(Collector):
     def collect(self) -> Iterator[Metric]:
         if self.scanned_s is not None:
             last = GaugeMetricFamily(
-                "vramwarden_sentry_last_look_timestamp_seconds",
-                "Unix time of the last scan of the GPUs that the driver answered.",
+                "vramwarden_sentry_last_scan_timestamp_seconds",
+                "Unix time of the last successful scan of the GPUs.",
                 labels=["node"],
             )
             last.add_metric([self._node], self.scanned_s)
@@ -100,7 +100,7 @@ class _Snapshot(Collector):
     def _of_gpus(self, node: NodeFigures) -> Iterator[Metric]:
         info = GaugeMetricFamily(
             "vramwarden_gpu_info",
-            "A GPU of the node, always 1; for joins.",
+            "One per GPU of the node, always 1; for joins.",
             labels=[*_GPU, "product", "driver_version", "enforcement"],
         )
         for gpu in node.gpus:
@@ -110,8 +110,8 @@ class _Snapshot(Collector):
         yield info
         healthy = GaugeMetricFamily(
             "vramwarden_gpu_healthy",
-            "0 where a GPU cannot be seen or the agent found it broken, at most two minutes "
-            "late; else 1.",
+            "1 if the GPU works, 0 if it is missing or the agent reports it broken; at most two "
+            "minutes late.",
             labels=_GPU,
         )
         for gpu in node.gpus:
@@ -127,8 +127,8 @@ class _Snapshot(Collector):
     def _of_unmanaged(self, unmanaged: Unmanaged) -> Metric:
         held = GaugeMetricFamily(
             "vramwarden_gpu_memory_unmanaged_bytes",
-            "Memory held by a pod that was promised none, or by processes of no pod (pod_uid is "
-            "empty). Absent while the list of what each pod was promised cannot be watched.",
+            "Memory held by a pod without a promise, or by processes outside of pods (`pod_uid` is "
+            "empty). Absent while the assignment list cannot be watched.",
             labels=[*_GPU, "pod_uid"],
         )
         all_held = [(gpu, *one) for gpu, pods in unmanaged.items() for one in pods.items()]
@@ -139,7 +139,7 @@ class _Snapshot(Collector):
     def _of_pods_on_gpus(self, node: NodeFigures, names: Mapping[str, str]) -> Iterator[Metric]:
         """Yield each pod on each GPU, and one sum for each GPU of those that are too many.
 
-        In a sum there is no peak, for peaks were at different times.
+        A sum has no peak, since the pods had theirs at different times.
         """
         kept, rest = _kept(node, names)
         summed: dict[str, list[PodFigures]] = {gpu.uuid: [] for gpu in node.gpus}
@@ -163,8 +163,8 @@ class _Snapshot(Collector):
     def _of_idleness(self, kept: OnGpus, observed_s: float) -> Metric:
         idle = GaugeMetricFamily(
             "vramwarden_sentry_pod_idle_seconds",
-            "For how long no kernel of a pod ran on a GPU of which it holds memory, by samples "
-            "that the driver takes each 10 s. Absent where one runs, or the driver takes none.",
+            "Time since a kernel of the pod last ran, by samples every 10 s, if the pod holds GPU "
+            "memory. Absent while a kernel runs, and on drivers without samples.",
             labels=["node", *_POD],
         )
         since_s = {name: pod.idle_since_s for name, _, pod in kept}
@@ -176,7 +176,7 @@ class _Snapshot(Collector):
     def _of_stops(self, kept: OnGpus, rest: OnGpus) -> Metric:
         stops = CounterMetricFamily(
             "vramwarden_pod_stops",
-            "How often a process, or all, of a pod was stopped for its cap, as far as is known.",
+            "Stops of a process or of the whole pod because the pod exceeded its cap.",
             labels=["node", *_POD],
         )
         counted = {name: pod.stops for name, _, pod in kept}
@@ -193,7 +193,7 @@ class _Snapshot(Collector):
 
 
 def _kept(node: NodeFigures, names: Mapping[str, str]) -> tuple[OnGpus, OnGpus]:
-    """Return the first pods of the list, as far as they are shown one by one, and the others."""
+    """Return the first pods of the list, which get series of their own, and the others."""
     pods: dict[str, OnGpus] = {name: [] for name in names.values()}
     for gpu in node.gpus:
         for pod in gpu.pods:
@@ -207,20 +207,20 @@ def _kept(node: NodeFigures, names: Mapping[str, str]) -> tuple[OnGpus, OnGpus]:
 
 
 class SentryMetrics:
-    """The metrics, in a registry of their own."""
+    """Metrics of the sentry in a separate registry."""
 
     def __init__(self, node: str, *, of_pods: bool = True) -> None:
         self.registry = registry = CollectorRegistry()
         self._lock = Lock()
         self._changes = 0
-        """Counted by the main thread alone."""
+        """Only the main thread counts them."""
         self._written = -1, b""
-        """The exposition, and of which change it is."""
+        """Number of changes at the last exposition, and its text."""
         self._snapshot = _Snapshot(node, of_pods=of_pods)
         registry.register(self._snapshot)
         duration = Histogram(
-            "vramwarden_sentry_look_duration_seconds",
-            "How long a scan of all GPUs took: NVML opened, read and closed.",
+            "vramwarden_sentry_scan_duration_seconds",
+            "Duration of a scan of all GPUs: NVML opened, read and closed.",
             ["node"],
             buckets=_BUCKETS_S,
             registry=registry,
@@ -228,19 +228,19 @@ class SentryMetrics:
         self._duration = duration.labels(node)
         stops = Counter(
             "vramwarden_sentry_stops",
-            "What the sentry stopped for holding more than its cap: a process, or all of a pod.",
-            ["node", "of", "by"],
+            "Stops by the sentry of pods above their cap: of one process, or of the whole pod.",
+            ["node", "target", "enforcer"],
             registry=registry,
         )
         self._stops = {
-            (of, by): stops.labels(node, of, by)
-            for of in ("process", "pod")
-            for by in (EnforceBy.SIDECAR, EnforceBy.SENTRY)
+            (target, enforcer): stops.labels(node, target, enforcer)
+            for target in ("process", "pod")
+            for enforcer in (EnforceBy.SIDECAR, EnforceBy.SENTRY)
         }
 
         would_stop = Counter(
             "vramwarden_sentry_would_stop",
-            "Excesses that were reported and not stopped: onExcess: Report, or sentry.act=false.",
+            "Excesses that were only reported, because of onExcess: Report or sentry.act=false.",
             ["node"],
             registry=registry,
         )
@@ -260,20 +260,21 @@ class SentryMetrics:
         *,
         counts: bool = True,
     ) -> None:
-        """Show what is known after a scan; its Unix time is None where no driver answered.
+        """Publish the figures of a scan.
 
-        `names` are the pods' own, by UID, in the order of the list: figures never carry them.
-        `counts` is whether what was counted before we started is in it: a counter that begins
-        lower, and then rises to that, would be read as so many stops of now.
+        scanned_s: Unix time of the scan; None if the driver did not answer.
+        names: `namespace/name` by UID, in the order of the list; figures have none.
+        counts: whether the stops counted by the previous sentry are included. A counter that
+        starts lower and then rises to them would be read as that many new stops.
         """
         self._snapshot.scanned_s = scanned_s or self._snapshot.scanned_s
         self._snapshot.counts = counts
         self._snapshot.shown = node, names, unmanaged
         self._changes += 1
 
-    def stopped(self, of: str, by: EnforceBy) -> None:
-        """Count a stop of a `process` or a `pod`."""
-        self._stops[of, by].inc()
+    def stopped(self, target: str, enforcer: EnforceBy) -> None:
+        """Count a stop of a `process` or a `pod`; `enforcer` is that of the pod's rule."""
+        self._stops[target, enforcer].inc()
         self._changes += 1
 
     def would_stop(self) -> None:
@@ -282,10 +283,10 @@ class SentryMetrics:
         self._changes += 1
 
     def exposition(self) -> bytes:
-        """Return all of them as Prometheus reads them.
+        """Return all metrics in Prometheus' text format.
 
-        It is written once for each scan: it takes some 30 ms with 900 pods, and every pod of the
-        cluster can ask for it as often as it likes.
+        The text is written once per scan: that takes some 30 ms with 900 pods, and every pod of
+        the cluster can request it at any rate.
         """
         with self._lock:
             changes = self._changes

@@ -36,7 +36,7 @@ class Liveness:
         self._clock = clock
         self._alarm = alarm
         self.expect(0.0)
-        self.obstacle = "no look yet"
+        self.obstacle = "no scan yet"
         """Why nobody can be held to a cap now; empty where they can."""
 
     def expect(self, pause_s: float) -> None:
@@ -47,7 +47,7 @@ class Liveness:
     def dead(self) -> str:
         """Return why a restart might help, or nothing."""
         late_s = self._clock() - self._due_s
-        return f"a look has been due for {late_s:.0f} s" if late_s > LATE_S else ""
+        return f"a scan has been due for {late_s:.0f} s" if late_s > LATE_S else ""
 
     def unready(self) -> str:
         """Return why we cannot do our work, or nothing."""

@@ -91,7 +91,7 @@ class CertificateKeeper(ServerPart):
         try:
             self._load(read_set())
         except CertificatesError as error:
-            self._metrics.certificate_loads.labels("refused").inc()
+            self._metrics.certificate_loads.labels("rejected").inc()
             self._log.error("certificate rejected, the last good one is served", why=str(error))
         else:
             self._metrics.certificate_loads.labels("loaded").inc()

@@ -260,7 +260,7 @@ class Connections:
         peer = self.peers.get(address) or self._peer(address)
         is_part_full = not peer.is_trusted and len(peer.slots) >= MAX_PER_ADDRESS
         if is_part_full or len(self.slots) >= MAX_CONNECTIONS:
-            self.count_closed("full")
+            self.count_closed("too_many")
             given_up = to_give_up(peer.slots if is_part_full else self.slots, peer)
             if given_up is None:
                 return None
@@ -338,7 +338,7 @@ class Connections:
         for slot in [slot for slot in self.slots if slot.due_s <= now_s]:
             self._end(slot)
             if slot.stage is not Stage.IDLE:
-                self.count_closed("slow")
+                self.count_closed("timeout")
         for peer in [one for one, until_s in self._trusted.items() if until_s <= now_s]:
             self._distrust(peer)
         for peer in list(self.peers.values()):

@@ -398,7 +398,7 @@ class HistoryWriter:
         if not stored or not stored.version:  # the watch has not seen yet that it is gone
             return False
         self._api.remove(stored)
-        self._metrics.writes.labels("swept").inc()
+        self._metrics.writes.labels("deleted").inc()
         return True
 
     def _sweep(self) -> None:
@@ -409,7 +409,7 @@ class HistoryWriter:
                 stored = self._api.read(*_key(known))
                 if stored.version and is_over(stored.history, now_s):
                     self._api.remove(stored)
-                    self._metrics.writes.labels("swept").inc()
+                    self._metrics.writes.labels("deleted").inc()
             except KubeError as error:
                 if not (error.conflict or error.not_found):
                     why = str(error)

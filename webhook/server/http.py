@@ -84,7 +84,7 @@ class Handler(Protocol):
     def route(self, method: bytes, path: bytes, content_type: bytes) -> Endpoint | Answer:
         """Return what a request asks for; or the answer where it is nothing."""
 
-    def count_refused(self, code: int, /) -> None:
+    def count_rejected(self, code: int, /) -> None:
         """Count a request that is answered here, or is cut off (400)."""
 
     def overloaded(self) -> Answer:
@@ -157,7 +157,7 @@ class Connection(asyncio.Protocol):
         if self._task:
             self._task.cancel()
         elif self._endpoint:
-            self._handler.count_refused(400)  # cut off: nobody is left to answer
+            self._handler.count_rejected(400)  # cut off: nobody is left to answer
         self._settle()
         self._is_over = True
         # They refer to this one, and it to them: without the collector nothing of it would go.
@@ -352,7 +352,7 @@ class Connection(asyncio.Protocol):
     def _cut_short(self, error: BaseException) -> None:
         """End a connection on which something else came than a request that has its turn."""
         if isinstance(error, _UnfairError) or self._is_complete:
-            self._connections.count_closed("unfair")
+            self._connections.count_closed("protocol")
             self._settle()
             self._is_over = True
             self._transport.abort()
@@ -362,7 +362,7 @@ class Connection(asyncio.Protocol):
             self._write(self._handler.failed())
 
     def _reject(self, answer: Answer) -> None:
-        self._handler.count_refused(answer.status)
+        self._handler.count_rejected(answer.status)
         self._write(answer)
 
     def _write(self, answer: Answer) -> None:

@@ -1,4 +1,4 @@
-"""The server's metrics, by Prometheus' conventions: base units, totals, closed label sets."""
+"""Metrics of the webhook: base units, totals, closed sets of label values."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 
 
 class Metrics:
-    """The server's metrics in a registry of their own."""
+    """Metrics of the webhook in a separate registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -37,75 +37,77 @@ class Metrics:
         self.gauge = gauge = partial(Gauge, registry=self.registry)
         self._requests = counter(
             "vramwarden_admission_requests",
-            "Reviews answered, by webhook, operation, decision and first reason.",
+            "Answered reviews, by webhook, operation, decision and first reason.",
             ["webhook", "operation", "decision", "reason"],
         )
         self._counted: dict[tuple[str, str, str, str], Counter] = {}
         self._duration = Histogram(
             "vramwarden_admission_duration_seconds",
-            "Seconds from a review's last byte in to its answer's first byte out.",
+            "Time from the last byte of a review to the first byte of its answer.",
             ["webhook"],
             buckets=_BUCKETS_S,
             registry=self.registry,
         )
         self._durations: dict[str, Histogram] = {}
         self.in_flight = gauge(
-            "vramwarden_admission_in_flight", "Requests whose body is being received or answered."
+            "vramwarden_admission_in_flight", "Requests that are being received or answered."
         )
-        self._refused = counter(
-            "vramwarden_http_refused",
-            "Requests rejected before a decision, by HTTP status code.",
+        self._rejected = counter(
+            "vramwarden_http_rejected",
+            "Requests rejected without a decision, by HTTP status code.",
             ["code"],
         )
         self._closed = counter(
             "vramwarden_http_connections_closed",
-            "Connections closed because there were too many (full), they took too long (slow), or "
-            "they sent what no API server does (unfair).",
+            "Connections closed by the webhook: too many connections (`too_many`), a request that "
+            "took too long (`timeout`), or data that no API server sends (`protocol`).",
             ["reason"],
         )
-        for reason in ("full", "slow", "unfair"):  # shown before the first of each
+        for reason in ("too_many", "timeout", "protocol"):  # shown before the first of each
             self._closed.labels(reason)
-        self._proofs = counter(
-            "vramwarden_patch_proofs",
-            "Patches that were applied before they were sent, the first under each policy and "
-            "then one in 256, by result; failed is a bug of ours.",
+        self._patch_checks = counter(
+            "vramwarden_patch_checks",
+            "Patches that the webhook applied itself before it sent them, by result: the first "
+            "under each policy, then one in 256. `failed` is a bug in vramwarden.",
             ["result"],
         )
-        self._proven = {held: self._proofs.labels(result) for held, result in _RESULTS.items()}
+        for result in ("passed", "failed"):  # shown before the first of each
+            self._patch_checks.labels(result)
         self.policy_loads = counter(
             "vramwarden_policy_loads",
-            "Policies read after a change, by result; one that is not valid counts as `refused`.",
+            "Policies read after a change, by result; an invalid policy is `rejected`.",
             ["result"],
         )
         self.policy_stale = gauge(
             "vramwarden_policy_stale",
-            "1 while the policy files are invalid and the last good policy is in force.",
+            "1 while the policy files are invalid and the last valid policy stays in force.",
         )
         self.policy_loaded_at = gauge(
-            "vramwarden_policy_last_load_timestamp_seconds", "When the policy in force was loaded."
+            "vramwarden_policy_last_load_timestamp_seconds",
+            "Unix time at which the policy in force was loaded.",
         )
         self._policy_rules = gauge(
             "vramwarden_policy_rules",
-            "Rules of the policy in force; 0 means that every pod is left alone.",
+            "Number of rules of the policy in force; with 0 every pod is left unchanged.",
         )
         self._policy = Info("vramwarden_policy", "The policy in force.", registry=self.registry)
         self.certificate_loads = counter(
             "vramwarden_certificate_loads",
-            "Serving certificates read after a change, by result; one that cannot be used counts "
-            "as `refused`.",
+            "Serving certificates read after a change, by result; an unusable certificate is "
+            "`rejected`.",
             ["result"],
         )
         self.certificate_days_left = gauge(
-            "vramwarden_certificate_days_left", "Days until a certificate expires.", ["role"]
+            "vramwarden_certificate_days_left", "Days until the certificate expires.", ["role"]
         )
         self.certificate_expiry = gauge(
             "vramwarden_certificate_expiry_timestamp_seconds",
-            "When a certificate expires.",
+            "Unix time at which the certificate expires.",
             ["role"],
         )
         build = Info("vramwarden_build", "This release.", registry=self.registry)
         build.info({"version": __version__})
-        for result in ("loaded", "refused"):  # shown before the first of each
+        for result in ("loaded", "rejected"):  # shown before the first of each
             self.policy_loads.labels(result)
 
     def count(
@@ -121,7 +123,7 @@ class Metrics:
         taken.observe(duration_s)
 
     def _answered(self, webhook: str, operation: str, decision: str, reason: str) -> None:
-        """Count by labels of closed sets; to find the counter of some anew took longer than it."""
+        """Count by labels of closed sets; `labels` takes longer than this lookup."""
         labels = webhook, operation, decision, reason
         counted = self._counted.get(labels)
         if counted is None:
@@ -132,25 +134,25 @@ class Metrics:
         """Count a review that was denied without being decoded."""
         self._answered(webhook, "other", "denied", reason)
 
-    def count_proof(self, *, held: bool) -> None:
+    def count_patch_check(self, *, passed: bool) -> None:
         """Count a patch that was applied before it was sent."""
-        self._proven[held].inc()
+        self._patch_checks.labels("passed" if passed else "failed").inc()
 
-    def count_refused(self, code: int) -> None:
+    def count_rejected(self, code: int) -> None:
         """Count a request rejected before a decision."""
-        self._refused.labels(str(code)).inc()
+        self._rejected.labels(str(code)).inc()
 
     def count_closed(self, reason: str) -> None:
-        """Count a connection that was closed without being asked to."""
+        """Count a connection that the webhook closed."""
         self._closed.labels(reason).inc()
 
     def show_policy(self, policy: Policy) -> None:
-        """Show which policy is in force."""
+        """Publish the policy in force."""
         self._policy.info({"digest": policy.short_digest})
         self._policy_rules.set(len(policy.rules))
 
     def show_certificates(self, found: Status) -> None:
-        """Show how long serving certificate and CA are valid."""
+        """Publish the validity of the serving certificate and its CA."""
         shown = {"serving": found.serving, "ca": next(iter(found.authorities), None)}
         for role, certificate in shown.items():
             if certificate is not None:
@@ -163,81 +165,82 @@ class Metrics:
 
 
 class PlacementMetrics:
-    """Metrics of placement; created only where GPUs are chosen at binding."""
+    """Metrics of placement; created only if GPUs are assigned at binding."""
 
     def __init__(self, metrics: Metrics) -> None:
         self.conflicts = metrics.counter(
             "vramwarden_placement_conflicts",
-            "Writes of a node's list of GPUs that another replica won.",
+            "Writes of a node's assignment list that failed because another replica wrote first.",
         )
-        self.unfollowed = metrics.gauge(
-            "vramwarden_placement_unfollowed",
-            "1 while pods, nodes or questions of nodes cannot be watched; bindings are still "
-            "decided.",
+        self.watch_failed = metrics.gauge(
+            "vramwarden_placement_watch_failed",
+            "1 while the webhook cannot watch pods, nodes or requests of agents; bindings are "
+            "still decided.",
             ["resource"],
         )
-        for resource in ("pods", "nodes", "questions"):
-            self.unfollowed.labels(resource)
+        for resource in ("pods", "nodes", "agent_requests"):
+            self.watch_failed.labels(resource)
         self.entries = metrics.gauge(
             "vramwarden_placement_entries",
-            "Pods in the lists of which pod has which GPU, as this replica last read them.",
+            "Pods in the nodes' assignment lists, as this replica last read them.",
         )
         self.waiting = metrics.gauge(
             "vramwarden_placement_waiting",
-            "Pods that were bound without us and have no GPU yet; no container of them with VRAM "
-            "starts meanwhile.",
+            "Pods that were bound while the webhook did not answer and have no GPU yet; their "
+            "containers with VRAM do not start before.",
         )
         self.late = metrics.counter(
-            "vramwarden_placement_late",
-            "Tries to give GPUs to pods that were bound without us: `assigned`; `waits` for room "
-            "on its node; `deleted`, for its controller to make another; `settled` by another "
-            "replica; `forbidden`, since the webhook lacks a right; `failed`.",
+            "vramwarden_placement_late_assignments",
+            "Attempts to assign GPUs to pods that have none after their binding: `assigned`; "
+            "`no_room` on the node yet; `deleted`, so that the controller creates another pod; "
+            "`unneeded`, since the pod changed or another replica was first; `forbidden`, since "
+            "the webhook lacks a right; `failed`.",
             ["outcome"],
         )
-        for outcome in ("assigned", "settled", "waits", "deleted", "forbidden", "failed"):
+        for outcome in ("assigned", "unneeded", "no_room", "deleted", "forbidden", "failed"):
             self.late.labels(outcome)
 
 
 class HistoryMetrics:
-    """Metrics of the histories of workloads; created only where they are kept."""
+    """Metrics of the histories of workloads; created only if histories are kept."""
 
     def __init__(self, metrics: Metrics) -> None:
         self.runs = metrics.counter(
             "vramwarden_history_runs",
-            "Pods that ended, by whether their peak was kept in a history.",
+            "Ended pods, by whether their peak was kept in a history.",
             ["result"],
         )
         for result in ("kept", "dropped"):
             self.runs.labels(result)
         self.writes = metrics.counter(
             "vramwarden_history_writes",
-            "Histories written, lost to another replica and read again, failed, or swept.",
+            "Writes of histories: `written`; `conflict` with another replica, retried; `failed`; "
+            "`deleted`, since too old or too many.",
             ["result"],
         )
-        for result in ("written", "conflict", "failed", "swept"):
+        for result in ("written", "conflict", "failed", "deleted"):
             self.writes.labels(result)
 
 
 class SharedCertificateMetrics:
-    """Metrics of shared certificates; created only where replicas share them in a Secret."""
+    """Metrics of shared certificates; created only if replicas share them in a Secret."""
 
     def __init__(self, metrics: Metrics) -> None:
         self.ca_bundle_published = metrics.gauge(
             "vramwarden_ca_bundle_published",
-            "1 while every caBundle holds the CA of the certificate that is served.",
+            "1 while every caBundle contains the CA of the serving certificate.",
         )
         self.syncs = metrics.counter(
             "vramwarden_certificate_syncs",
-            "Times the Secret and the caBundles were reconciled, by result.",
+            "Reconciliations of the Secret and the caBundles, by result.",
             ["result"],
         )
         for result in ("done", "failed"):
             self.syncs.labels(result)
         self.synced_at = metrics.gauge(
             "vramwarden_certificate_last_sync_timestamp_seconds",
-            "When the Secret and the caBundles were last reconciled.",
+            "Unix time at which the Secret and the caBundles were last reconciled.",
         )
 
 
-_RESULTS: Final = {True: "held", False: "failed"}
 _OPERATIONS: Final = frozenset({"CREATE", "UPDATE", "DELETE", "CONNECT"})

@@ -46,7 +46,7 @@ class PolicyReload(ServerPart):
             for notify in self.dependents:
                 notify()
         elif reload.problems:
-            self.metrics.policy_loads.labels("refused").inc()
+            self.metrics.policy_loads.labels("rejected").inc()
             self.log.error(
                 "policy rejected, the last good one stays in force",
                 policy=self.policies.current.short_digest,

@@ -92,7 +92,7 @@ class Reviews:
         try:
             return Review(webhook, read_review(body), started_s)
         except BadReviewError as error:
-            self._metrics.count_refused(400)
+            self._metrics.count_rejected(400)
             self._log.warning("review rejected", webhook=webhook, code=400, why=str(error))
             return rejection(400, str(error))
 
@@ -148,9 +148,9 @@ class _SampledProofs:
         try:
             prove(request, patch, policy, cluster)
         except Exception:
-            self._metrics.count_proof(held=False)
+            self._metrics.count_patch_check(passed=False)
             raise
-        self._metrics.count_proof(held=True)
+        self._metrics.count_patch_check(passed=True)
         self._policy, self._left = policy.digest, PROVEN_EVERY - 1
 
 
@@ -197,7 +197,7 @@ class PodReviews:
             return self._reviews.write(review, decision, patch)
         except NamespaceUnknownError as error:
             self._log.warning("review not answered", **_about(review), why=str(error))
-            self._metrics.count_refused(_UNKNOWN.status)
+            self._metrics.count_rejected(_UNKNOWN.status)
             return _UNKNOWN
         except Exception:  # noqa: BLE001 - whatever the bug, the API server gets an answer
             return self._reviews.fail(review, write_failure(request.uid))
@@ -226,7 +226,7 @@ class PodReviews:
         """Deny a review by the uid in its first bytes; return the bare answer where none stands."""
         uid = uid_in_prefix(first_bytes)
         if uid is None:
-            self._metrics.count_refused(bare.status)
+            self._metrics.count_rejected(bare.status)
             return bare
         reason = Reason.TOO_COMPLEX.value
         self._metrics.count_unread(phase.value, reason)
@@ -285,7 +285,7 @@ class TemplateReviews:
         if uid is not None:
             return Answer(200, write_review(uid, _SILENCE))
         answer = rejection(413, f"the body {what}")
-        self._metrics.count_refused(answer.status)
+        self._metrics.count_rejected(answer.status)
         return answer
 
 

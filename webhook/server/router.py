@@ -83,7 +83,7 @@ class Router:
         self._binding = Endpoint(
             max_bytes=MAX_BINDING_BYTES,
             answer=self._bind,
-            too_large=lambda _: self._refused(_TOO_LARGE),
+            too_large=lambda _: self._rejected(_TOO_LARGE),
             is_secret=True,
         )
         self._binds_at = binds_at
@@ -92,7 +92,7 @@ class Router:
         self._thread = ThreadPoolExecutor(1, "large-review")
         self._large_reviews: dict[bool, deque[_LargeReview]] = {True: deque(), False: deque()}
         """Those that wait for the thread, by whether their address is trusted."""
-        self.count_refused = metrics.count_refused
+        self.count_rejected = metrics.count_rejected
         self._log = log
         self._wait_s = wait_s
         self._max_buffered_bytes = max_buffered_bytes
@@ -102,25 +102,25 @@ class Router:
     def route(self, method: bytes, path: bytes, content_type: bytes) -> Endpoint | Answer:
         """Return what a request asks for; or the answer where it is nothing."""
         if method != b"POST":
-            return self._refused(_NOT_POSTED)
+            return self._rejected(_NOT_POSTED)
         if content_type != JSON and content_type.split(b";", 1)[0].strip().lower() != JSON:
-            return self._refused(_NOT_JSON)
+            return self._rejected(_NOT_JSON)
         found = self._endpoints.get(path)
         if found is None and self._binds_at(path.decode(errors="surrogateescape")):
             return self._binding
-        return found or self._refused(_NOT_FOUND)
+        return found or self._rejected(_NOT_FOUND)
 
     def overloaded(self) -> Answer:
         """Answer where too much comes at once."""
-        return self._refused(_OVERLOADED)
+        return self._rejected(_OVERLOADED)
 
     def failed(self) -> Answer:
         """Answer a request on which we failed outside of a review; to be called as it happens."""
         self._log.exception("request failed")
-        return self._refused(_FAILED)
+        return self._rejected(_FAILED)
 
-    def _refused(self, answer: Answer) -> Answer:
-        self.count_refused(answer.status)
+    def _rejected(self, answer: Answer) -> Answer:
+        self.count_rejected(answer.status)
         return answer
 
     def _judged_by(

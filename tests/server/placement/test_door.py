@@ -52,8 +52,8 @@ def test_without_the_api_server_a_pod_that_is_not_known_to_be_ours_is_let_throug
     assert server.get("/readyz")[0] == 503
     words = f"pods and nodes not read yet: {address} does not answer: "
     server.wait_for("a reason", lambda: server.get("/readyz")[1].startswith(words))
-    unfollowed = 'vramwarden_placement_unfollowed{resource="pods"} 1.0'
-    server.wait_for("word of it", lambda: unfollowed in server.get("/metrics")[1])
+    watch_failed = 'vramwarden_placement_watch_failed{resource="pods"} 1.0'
+    server.wait_for("word of it", lambda: watch_failed in server.get("/metrics")[1])
 
 
 def test_a_server_that_does_not_place_lets_bindings_through_and_says_so(alone):

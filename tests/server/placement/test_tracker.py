@@ -150,7 +150,7 @@ def test_what_a_new_list_does_not_have_any_more_is_gone(tracker):
         ("info", "placement watches again"),
     ]
     assert (
-        'vramwarden_placement_unfollowed{resource="pods"} 0.0'
+        'vramwarden_placement_watch_failed{resource="pods"} 0.0'
         in tracker.exposed.exposition().decode()
     )
 

@@ -220,19 +220,19 @@ after `PATIENCE_S`, even if some of its containers run |
         if pod.waits and pod.waits.owned and waited_s >= PATIENCE_S:
             return self._delete(pod, sentence)
         self._annotate(pod, sentence + _WAITS_ON)
-        return "waits"
+        return "no_room"
 
     def _assign(self, pod: PodState, verdict: BindingVerdict) -> str:
         written = {**verdict.annotations, GPU_WAITS_ANNOTATION: None}
         if not self._change(pod, lambda found: self._api.annotate(found, written)):
-            return "settled"
+            return "unneeded"
         self._first_s.pop(pod.uid, None)
         self._log.info("assigned late", pod=pod.name, node=pod.node, gpus=list(verdict.uuids))
         return "assigned"
 
     def _delete(self, pod: PodState, why: str) -> str:
         if not self._change(pod, self._api.delete_pod, lambda waits: waits.owned):
-            return "settled"
+            return "unneeded"
         message = "deleted a pod that was bound without us, for its controller to make another"
         self._log.warning(message, pod=pod.name, node=pod.node, why=why)
         return "deleted"

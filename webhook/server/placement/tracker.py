@@ -71,7 +71,7 @@ class Tracker:
         self.pods = self._mirror("pods", api.pods, self._on_pods, self._on_pod)
         self.nodes = self._mirror("nodes", api.nodes, self._on_nodes, self._on_node)
         questions = self._on_questions, self._on_question
-        self.questions = self._mirror("questions", api.questions, *questions)
+        self.questions = self._mirror("agent_requests", api.questions, *questions)
         metrics.waiting.set_function(lambda: len(self.waiting()))
 
     def start(self) -> None:
@@ -142,7 +142,7 @@ class Tracker:
         return Mirror(what, collection, on_list, on_change, self._log, on_watch=on_watch)
 
     def _on_watch(self, what: str, why: str) -> None:
-        self._metrics.unfollowed.labels(what).set(bool(why))
+        self._metrics.watch_failed.labels(what).set(bool(why))
         if why:
             self._failing[what] = why
             self._log.once(what, "error", "placement cannot watch; retrying", why, what=what)
