@@ -84,7 +84,10 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
 
     def add(path: str, text: str) -> None:
         text = _LINK.sub(lambda link: led(link[0], dirname(path)), text)
-        files.append(File.generated(config, path, content=text))
+        page = File.generated(config, path, content=text)
+        if dirname(path):  # else mkdocs makes index.html of a README.md
+            page.dest_uri = f"{path.removesuffix('.md')}.html"
+        files.append(page)
 
     for path in paths:
         if path.endswith(".md"):

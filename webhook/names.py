@@ -114,6 +114,9 @@ ASSIGNMENTS_LABEL: Final = PREFIX + "gpu-assignments"
 ASSIGNMENTS_NODE_ANNOTATION: Final = PREFIX + "node"
 """The node whose assignments a ConfigMap holds."""
 
+DOCUMENTATION_URL_ENV: Final = "VRAMWARDEN_DOCUMENTATION_URL"
+"""Variable of webhook and agent: the chart's value `documentationURL`."""
+
 WEBHOOK_CONFIGURATION: Final = "zz-vramwarden"
 """Default name of both webhook configurations.
 

@@ -13,6 +13,7 @@ from tests.support.agents import MEASURED, VRAM, AgentProcess
 from tests.support.programs import wait_until
 from webhook.agent.heartbeat import probe
 from webhook.core.pod.quantity import MIB, parse_quantity
+from webhook.names import DOCUMENTATION_URL_ENV
 
 GPUS = (
     "driver {version}\n"
@@ -187,7 +188,18 @@ def test_where_nothing_can_be_read_it_says_why_and_what_to_do(without_driver):
     done = without_driver.run("--once", "--dry-run")
     assert (done.returncode, done.stdout) == (1, "")
     assert "libnvidia-ml.so.1 cannot be loaded" in done.stderr
-    assert "deploy/laptop.md" in done.stderr
+    assert done.stderr.endswith("deploy/laptop.md in the documentation\n")
+    variable = {DOCUMENTATION_URL_ENV: "https://docs.example/{page}.html"}
+    done = without_driver.run("--once", "--dry-run", **variable)
+    assert done.stderr.endswith("https://docs.example/deploy/laptop.html\n")
+
+
+def test_a_scan_by_hand_leads_to_the_page_by_its_url(agent, cluster):
+    labels = {"nvidia.com/gpu.deploy.device-plugin": "false"}
+    status = {"allocatable": {"nvidia.com/gpu": "2"}}
+    cluster.put(NODE, {"metadata": {"labels": labels}, "status": status})
+    done = agent.run(*DRY, *cluster.options, "--documentation-url=https://d.example/{page}")
+    assert "https://d.example/deploy/take-the-plugin-off\n" in done.stderr
 
 
 def test_what_was_advertised_is_kept_where_the_driver_is_down(agent, cluster):

@@ -388,6 +388,14 @@ def test_why_a_node_is_not_shared_is_logged_and_an_event(bench):
 NEW = Driver(scanned_s=0, answered_s=0)
 
 
+def test_the_remedy_leads_to_the_page_by_its_url(monkeypatch):
+    bench = Bench(monkeypatch, documentation_url="https://d.example/{page}")
+    heedless = {"metadata": {"labels": {"nvidia.com/gpu.deploy.device-plugin": "false"}}}
+    bench.hear(FINE, NOBODY, bench.edit({**plugin(), **heedless}))
+    page = "the affinity of https://d.example/deploy/take-the-plugin-off"
+    assert read_sharing(bench.node).sentence.endswith(page)
+
+
 def test_a_driver_that_is_awaited_makes_only_a_node_unready_that_is_to_be_shared(bench):
     bench.hear(DOWN, NOBODY, bench.edit(plugin()))
     assert bench.unready() == ""

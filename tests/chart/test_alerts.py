@@ -226,13 +226,13 @@ def test_alerts_name_nobody_in_their_sentence_and_say_how_bad_it_is(rules):
 
 def test_every_alert_leads_to_its_section_where_the_page_is_known(helm, rules):
     assert all("runbook_url" not in rule["annotations"] for rule in rules)
-    page = "https://git.example/vramwarden/deploy/alerts.md"
-    values = {"prometheusRule": {"enabled": True, "runbookURL": page}}
+    url = "https://git.example/blob/main/{page}.md"
+    values = {"prometheusRule": {"enabled": True}, "documentationURL": url}
     (group,) = one(helm.render(values), "PrometheusRule")["spec"]["groups"]
     # As GitHub and the site call a heading.
     sections = re.findall(r"^## (\w+)$", RUNBOOK.read_text(), re.MULTILINE)
     assert {rule["alert"]: rule["annotations"].pop("runbook_url") for rule in group["rules"]} == {
-        name: f"{page}#{name.lower()}" for name in sections
+        name: f"https://git.example/blob/main/deploy/alerts.md#{name.lower()}" for name in sections
     }
     assert group["rules"] == rules
 

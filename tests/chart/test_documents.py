@@ -23,6 +23,7 @@ from webhook import __version__
 from webhook.adapters.policy.schema import json_schema
 from webhook.adapters.policy.source import PolicySource
 from webhook.cli.main import main
+from webhook.core.documentation import Page
 from webhook.core.node.driver import Driver, why_unready
 from webhook.core.node.events import EventReason
 from webhook.core.node.inventory import Scan, skipped
@@ -111,6 +112,21 @@ def test_the_notes_say_how_to_see_what_is_shared_where_a_driver_is_asked(live_he
     shared, ask = (told["a driver"].index(text) for text in (command, "Then ask for GPU memory"))
     assert shared < ask
     assert "nvidia.com/gpu" not in told["nobody"]
+
+
+@pytest.mark.parametrize(
+    ("url", "page"),
+    [
+        ("", "deploy/take-the-plugin-off.md in the documentation."),
+        ("https://d.example/{page}.html", "https://d.example/deploy/take-the-plugin-off.html."),
+    ],
+)
+def test_the_notes_lead_to_pages_as_messages_do(live_helm, url, page):
+    values = live_helm.values({"documentationURL": url})
+    command = ("install", "vramwarden", str(CHART), "--namespace", NAMESPACE, "--dry-run=client")
+    notes = live_helm.run(*command, *values).partition("NOTES:")[2]
+    assert f"How to take it off:\n{page}\n" in notes
+    assert Page.PLUGIN_AFFINITY.at(url) in page
 
 
 LABELED = "".join(page.read_text() for page in (NODES, TAKE_OFF, DEPLOY / "coming-over.md"))

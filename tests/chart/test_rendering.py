@@ -24,7 +24,7 @@ from webhook.adapters.policy.source import PolicySource
 from webhook.agent.heartbeat import RUN_FOLDER
 from webhook.cli.agent import agent_command
 from webhook.cli.serve import serve_command
-from webhook.names import WEBHOOK_CONFIGURATION
+from webhook.names import DOCUMENTATION_URL_ENV, WEBHOOK_CONFIGURATION
 from webhook.options import default_enforcer_image
 from webhook.server.worker import DRAIN_S
 
@@ -436,6 +436,24 @@ def test_every_file_of_the_folder_is_named_in_the_readme():
     for path in DEPLOY.iterdir():
         if path.name not in {"README.md", "__pycache__"}:
             assert f"({path.name})" in readme, path.name
+
+
+def test_webhook_and_agent_know_where_the_documentation_is_if_it_has_an_address(helm):
+    def known(values):
+        objects = helm.render(values)
+        containers = (
+            one(objects, kind, name)["spec"]["template"]["spec"]["containers"][0]
+            for kind, name in (
+                ("Deployment", "vramwarden-webhook"),
+                ("DaemonSet", "vramwarden-agent"),
+            )
+        )
+        variables = [entry for found in containers for entry in found.get("env", ())]
+        return [one["value"] for one in variables if one["name"] == DOCUMENTATION_URL_ENV]
+
+    url = "https://docs.example/{page}.html"
+    assert known({"documentationURL": url}) == [url, url]
+    assert known({}) == []
 
 
 EMERGENCY = (

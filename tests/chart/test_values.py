@@ -55,6 +55,14 @@ def test_every_value_is_described_and_closed():
         ("webhook.failurePolicy=Fial", "failurePolicy"),
         ("webhook.timeoutSeconds=31", "timeoutSeconds"),
         ("webhook.replicas=0", "replicas"),
+        (
+            "documentationURL=https://d.example",
+            "documentationURL: .* is not a URL with .page. once",
+        ),
+        (
+            "documentationURL=https://d/{page}#x",
+            "documentationURL: .* is not a URL with .page. once",
+        ),
         ("webhook.configurationName=Last", "configurationName: .Last. is not the name of an obj"),
         ("certificates.mode=cert-manager", "mode"),
         ("certificates.existingSecret.secretName=x", "existingSecret"),

@@ -316,12 +316,13 @@ def test_certificates_of_somebody_else_are_served_and_never_written(ours, start)
 
 def test_a_right_that_is_missing_is_said_with_the_api_servers_words(ours, start):
     ours.api.delete(documented_rights()[-1])
-    server = start()
+    server = start("--documentation-url=https://docs.example/{page}.html")
     wait_until("its word", lambda: answers(server, "/livez") and "forbidden" in reason(server))
     assert reason(server).startswith("the webhook configurations could not be read yet; ")
     (line,) = [line for line in server.log() if line["level"] == "error"]
     assert line["msg"] == "certificates cannot be reconciled"
-    assert "grant it, as certs/README.md in the documentation lists" in line["why"][0]
+    page = "https://docs.example/certs/README.html#without-the-chart"
+    assert f"grant it as in {page}" in line["why"][0]
 
 
 def reason(server):

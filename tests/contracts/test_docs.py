@@ -13,11 +13,12 @@ import pytest
 
 from tests.support.commands import runner
 from tests.support.documents import PAGES, all_commands, in_sentences
-from tests.support.paths import ROOT
+from tests.support.paths import DEPLOY, ROOT
 from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from webhook import names
 from webhook.cli.main import main
 from webhook.core.admission.decide import Phase, decide
+from webhook.core.documentation import Page
 from webhook.core.node.events import EventReason
 from webhook.core.nvidia.device_names import DeviceNames
 from webhook.core.nvidia.memory_flags import PROGRAMS
@@ -28,6 +29,7 @@ from webhook.core.pod.memory_annotation import HELPER_CONTAINERS
 from webhook.core.policy.cluster import UNKNOWN
 from webhook.core.policy.values import Bounds
 
+CHART = DEPLOY / "chart" / "vramwarden"
 README = (ROOT / "README.md").read_text()
 PODS = (ROOT / "policies" / "pods.md").read_text()
 FRAMEWORKS = (ROOT / "policies" / "frameworks.md").read_text()
@@ -47,10 +49,10 @@ def commands(group, path=()):
 
 
 IN_CHECKOUT = re.compile(
-    r"(?:(?:deploy|policies|certs)/[\w-]+\.md|SECURITY\.md|deploy/chart)\S*"
-    r"(?: (?:in|of) the documentation)?"
+    r"(?<![\w/-])((?:deploy|policies|certs|webhook)/[\w-]+|SECURITY|README)\.md"
+    r"(#[\w-]+)?( in the documentation)?"
 )
-"""Names of pages in messages, with what follows, and of the chart's folder."""
+"""Names of pages: page, anchor, and what makes clear that it is no file at hand."""
 
 
 @pytest.mark.parametrize("reason", Reason)
@@ -217,15 +219,68 @@ def shown_texts():
         for node in nodes:
             if isinstance(node, ast.Constant) and node not in described:
                 yield str(node.value)
-    notes = (ROOT / "deploy/chart/vramwarden/templates/NOTES.txt").read_text()
-    yield re.sub(r"\{\{- /\*.*", "", notes)
+    for path in (CHART / "templates").iterdir():
+        if path.is_file():
+            yield re.sub(r"\{\{- /\*.*?\*/\}\}|^#.*", "", path.read_text(), flags=re.DOTALL)
 
 
-def test_messages_name_pages_of_the_documentation_and_no_other_file_of_a_checkout():
-    """A wheel and a chart come without them."""
-    named = [found for text in shown_texts() for found in IN_CHECKOUT.findall(text)]
-    assert len(named) > 8
-    assert [one for one in named if not one.endswith("the documentation")] == []
+def commented_texts():
+    """Yield what people read in the chart's values and in the shipped policy, in lines."""
+    for path in (
+        CHART / "values.yaml",
+        CHART / "values.schema.json",
+        ROOT / "policies/default.yaml",
+    ):
+        yield re.sub(r"\n *#", "", path.read_text()).replace("`", "")
+
+
+def test_messages_name_pages_only_by_the_address_of_the_documentation():
+    """A wheel and a chart come without a checkout."""
+    for text in shown_texts():
+        assert not IN_CHECKOUT.search(text), text
+        assert "deploy/chart" not in text
+
+
+def test_comments_say_that_a_page_is_in_the_documentation():
+    named = [found for text in commented_texts() for found in IN_CHECKOUT.findall(text)]
+    assert len(named) > 6
+    assert [page for page, _, is_clear in named if not is_clear] == []
+
+
+IN_CHART = re.compile(r"""include "vramwarden.page" \(dict "root" [$.] "page" "([^"]+)"\)""")
+
+
+def pages_named():
+    """Yield each page that a message, a note or a comment names, as messages do."""
+    yield from (page.value for page in Page)
+    for path in (CHART / "templates").iterdir():
+        if path.is_file():
+            yield from IN_CHART.findall(path.read_text())
+    for text in commented_texts():
+        yield from (page + anchor for page, anchor, _ in IN_CHECKOUT.findall(text))
+
+
+def test_every_page_and_section_that_a_message_names_exists():
+    named = sorted(set(pages_named()))
+    assert {"SECURITY", "deploy/nodes#runtimeclass", "policies/frameworks"} <= {*named}
+    for one in named:
+        page, _, anchor = one.partition("#")
+        text = (ROOT / f"{page}.md").read_text()
+        assert not anchor or anchor in anchors(text), one
+
+
+def test_the_chart_names_pages_by_that_function_alone():
+    """Alerts apart, of which each has a section."""
+    calls = [
+        line
+        for path in (CHART / "templates").iterdir()
+        if path.is_file()
+        for line in path.read_text().splitlines()
+        if 'include "vramwarden.page"' in line
+    ]
+    assert len(calls) == 5
+    others = [line for line in calls if not IN_CHART.search(line)]
+    assert ["runbook_url" in line for line in others] == [True]
 
 
 def test_the_readme_says_what_it_cannot_do_on_the_first_screen():

@@ -14,10 +14,11 @@ import pytest
 
 from tests.support.documents import PAGES as DOCUMENTS
 from tests.support.paths import DEPLOY, ROOT
+from webhook.core import documentation
 
 pytestmark = pytest.mark.xdist_group("site")  # it is built once
 PAGES = {
-    str(path.relative_to(ROOT).with_suffix(".html")).replace("README", "index")
+    "index.html" if path == ROOT / "README.md" else str(path.relative_to(ROOT).with_suffix(".html"))
     for path in DOCUMENTS
 }
 
@@ -81,7 +82,7 @@ def test_nothing_is_loaded_from_elsewhere(site):
 def test_every_link_of_every_page_leads_somewhere(site):
     """Those to source as well, and those that the theme adds."""
     folder, pages = site
-    assert "../source/policies/default.yaml.html" in pages["policies/index.html"].links
+    assert "../source/policies/default.yaml.html" in pages["policies/README.html"].links
     dead = []
     for path, page in pages.items():
         for link in page.links | page.loads:
@@ -94,6 +95,13 @@ def test_every_link_of_every_page_leads_somewhere(site):
             if not alive:
                 dead.append((path, link))
     assert dead == []
+
+
+@pytest.mark.parametrize("page", [*documentation.Page])
+def test_a_page_is_where_messages_and_alerts_lead(page, site):
+    _, pages = site
+    path, _, anchor = page.at("{page}.html").partition("#")
+    assert anchor in pages[path].anchors
 
 
 def test_the_search_finds_documents_and_no_source(site):

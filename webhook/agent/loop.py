@@ -117,6 +117,7 @@ class Agent:
             fixed=fixed,
             lists_pods=bool(settings.namespace) and not fixed,
             reads_slices=not fixed,
+            documentation_url=settings.documentation_url,
         )
 
     def run(self) -> NoReturn:

@@ -87,6 +87,7 @@ def scan_once(settings: AgentSettings) -> Once:
         draining=why_closed(node),
         has_pods=None if assigned is None or not settings.namespace else bool(assigned),
         in_use=gpus_in_use(seen) if settings.fixed_bytes is None else (),
+        documentation_url=settings.documentation_url,
     )
     sharing = judge(node, inputs)
     whole = desired(inventory, assigned)

@@ -39,5 +39,7 @@ class AgentSettings:
     run_folder: str = ""
     """Where the heartbeat for the probes is written; empty for nowhere."""
     dry_run: bool = False
+    documentation_url: str = ""
+    """See `core.documentation`."""
     startup_taint: str = ""
     """Key of the taint that goes once the node is in its desired state; empty for none."""

@@ -61,6 +61,7 @@ class SharingOfNode:
         fixed: bool,
         lists_pods: bool,
         reads_slices: bool,
+        documentation_url: str = "",
     ) -> None:
         """`fixed`: no driver is asked; `lists_pods`: it will be heard who has the GPUs.
 
@@ -71,6 +72,7 @@ class SharingOfNode:
         self._journal = journal
         self._scan_now = scan_now
         self._api_now_s = api_now_s
+        self._documentation_url = documentation_url
         self._fixed = fixed
         self._lists_pods = self._awaits_pods = lists_pods
         self._awaits_slices = reads_slices
@@ -250,6 +252,7 @@ class SharingOfNode:
             in_use=() if self._fixed else gpus_in_use(self._scan),
             whole_pods=self._whole_pods(now_s) if inventory.vram_bytes else (),
             whole_count=self._whole.count if self._whole else 0,
+            documentation_url=self._documentation_url,
         )
 
     def _report(self, found: Sharing) -> None:

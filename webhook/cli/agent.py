@@ -12,11 +12,13 @@ import yaml
 
 from webhook.agent.settings import INTERVAL_S, AgentSettings
 from webhook.cli.programs import (
+    DOCUMENTATION_OPTION,
     KERNEL_DRIVER_OPTION,
     KUBECONFIG_OPTION,
     NODE_OPTION,
     duration,
 )
+from webhook.core.documentation import Page
 from webhook.core.node.access import Access, GpuAccess
 from webhook.core.node.autoscaling import (
     INSTANCE_TYPE_LABEL,
@@ -155,6 +157,7 @@ def _taint_key(_context: click.Context, _option: click.Parameter, key: str) -> s
     default="",
     help="Take the taint of this key off the node once it shows what it has.  [default: none]",
 )
+@DOCUMENTATION_OPTION
 @click.option("--once", is_flag=True, help="Scan once, patch what differs, and exit.")
 @click.option("--dry-run", is_flag=True, help="Say what would be patched, and patch nothing.")
 @click.option(
@@ -228,8 +231,8 @@ def _once(settings: AgentSettings, *, tags: bool) -> None:
         click.echo("these are the patches for a node that carries nothing of ours yet", err=True)
     if not found.known:
         raise Failure(
-            "no GPU can be read or is advertised; to try it without one: deploy/laptop.md in the "
-            "documentation"
+            "no GPU can be read or is advertised; to try it without one: "
+            f"{Page.LAPTOP.at(settings.documentation_url)}"
         )
     if tags and not found.whole.vram_bytes:
         raise Failure("no GPU to share is known of this node, so there is nothing to print")

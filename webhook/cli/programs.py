@@ -9,6 +9,7 @@ import click
 
 from webhook.core.node.driver import KERNEL_DRIVER
 from webhook.core.pod.duration import parse_seconds
+from webhook.names import DOCUMENTATION_URL_ENV
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +33,14 @@ KUBECONFIG_OPTION = click.option(
     "--kubeconfig",
     type=click.Path(dir_okay=False, path_type=Path),
     help="Where the API server is.  [default: KUBECONFIG, the pod's account, ~/.kube/config]",
+)
+DOCUMENTATION_OPTION = click.option(
+    "--documentation-url",
+    metavar="PATTERN",
+    default="",
+    envvar=DOCUMENTATION_URL_ENV,
+    show_envvar=True,
+    help="URL of the documentation's pages, with {page} in it, for messages that name one.",
 )
 KERNEL_DRIVER_OPTION = click.option(
     "--kernel-driver",

@@ -24,6 +24,7 @@ from webhook.cli.certs import (
     overlapping,
     secret_option,
 )
+from webhook.cli.programs import DOCUMENTATION_OPTION
 from webhook.core.policy.values import Rollout
 from webhook.names import WEBHOOK_CONFIGURATION
 from webhook.options import (
@@ -114,6 +115,7 @@ def _networks(
     show_envvar=True,
     help="Image of the sidecar where a rule names none.  [default: this release's]",
 )
+@DOCUMENTATION_OPTION
 @rollout_option
 @click.pass_context
 def serve_command(
@@ -131,6 +133,7 @@ def serve_command(
     placement_namespace: str | None,
     key_file: Path | None,
     enforcer_image: str | None,
+    documentation_url: str,
     rollout: str,
     **others: Any,
 ) -> None:
@@ -161,7 +164,12 @@ def serve_command(
         kube = connect() if needs_cluster else None
         if kube and cert_secret:
             webhook_configuration = webhook_configuration or WEBHOOK_CONFIGURATION
-            cluster = CertificatesApi(kube.with_patience(1), *cert_secret, (webhook_configuration,))
+            cluster = CertificatesApi(
+                kube.with_patience(1),
+                *cert_secret,
+                (webhook_configuration,),
+                documentation_url=documentation_url,
+            )
             names = (*service_names(service, cert_secret[0]), *cert_name)
             keeper = partial(SecretKeeper, cluster, names, overlapping(ca_overlap), key=key)
         else:

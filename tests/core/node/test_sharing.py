@@ -225,6 +225,9 @@ LONGEST = tuple(f"{letter}{'x' * 300}" for letter in "abcd")
 RESOURCES = {f"nvidia.com/gpu{name}": "1" for name in LONGEST}
 
 
+@pytest.mark.parametrize(
+    "url", ["", "https://d.example/{page}.html", f"https://{'x' * 300}/{{page}}"]
+)
 @pytest.mark.parametrize("shares", [False, True])
 @pytest.mark.parametrize(
     ("amounts", "metadata", "known"),
@@ -246,10 +249,10 @@ RESOURCES = {f"nvidia.com/gpu{name}": "1" for name in LONGEST}
     ],
     ids=str,
 )
-def test_cause_and_remedy_fit_whatever_names_are_in_them(amounts, metadata, known, shares):
+def test_cause_and_remedy_fit_whatever_names_are_in_them(amounts, metadata, known, shares, url):
     """What varies is one list of names; all else is as with short ones."""
     node = {"metadata": {"name": "n" * 253, **metadata}, "status": {"capacity": amounts}}
-    found = judged_with(node, shares=shares, has_pods=True, **known)
+    found = judged_with(node, shares=shares, has_pods=True, documentation_url=url, **known)
     if found.shared is Shared.YES:  # its GPUs are its pods'
         assert shares
         return
@@ -259,6 +262,27 @@ def test_cause_and_remedy_fit_whatever_names_are_in_them(amounts, metadata, know
     assert ";" in after or ";" in before, found.sentence
     assert not found.sentence.endswith("…")
     assert read_sharing(carrying(str(found.verdict("", has_gpus=True)))).sentence == found.sentence
+
+
+LONG = "https://docs.platform.corp.example/k8s/vramwarden/{page}.html"
+
+
+@pytest.mark.parametrize(
+    ("url", "shares", "named"),
+    [
+        ("", False, "deploy/take-the-plugin-off.md in the documentation"),
+        ("https://d.example/{page}", True, "https://d.example/deploy/take-the-plugin-off"),
+        (LONG, False, LONG.replace("{page}", "deploy/take-the-plugin-off")),
+        (LONG, True, "deploy/take-the-plugin-off.md in the documentation"),  # the longer sentence
+    ],
+)
+def test_a_remedy_leads_to_the_page_by_its_url_if_the_sentence_keeps_all_of_it(url, shares, named):
+    node = a_node({"nvidia.com/gpu": "8"})
+    node["metadata"]["labels"][PLUGIN] = "false"
+    found = judged_with(node, shares=shares, has_pods=True, documentation_url=url)
+    assert "(nvidia.com/gpu)" in found.sentence
+    assert found.sentence.endswith(f"give its DaemonSet the affinity of {named}")
+    assert len(found.sentence) <= 256
 
 
 @pytest.mark.parametrize(

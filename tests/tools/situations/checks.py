@@ -40,7 +40,7 @@ from tests.tools.situations.scenes import (
 )
 from tests.tools.situations.waiting import WHOLE
 from webhook.core.node.limits import LIMIT_COMES_S
-from webhook.names import PREFIX
+from webhook.names import DOCUMENTATION_URL_ENV, PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -255,6 +255,9 @@ VALIDATOR = asks(
 WANTS_WHOLE = asks("whole", node="n1", containers=WHOLE)
 NO_PATH = of_hook("bind", {"clientConfig": {"service": {"path": None}}})
 SERVE = {"containers": [{"name": "webhook", "args": ["serve"]}]}
+DOCUMENTED = {"containers": [{"name": "webhook", "env": [
+    {"name": DOCUMENTATION_URL_ENV, "value": "https://docs.example/{page}.html"}
+]}]}  # fmt: skip
 MOUNTED = of_pods(WEBHOOK, **SERVE, volumes=[
     {"name": "tls", "secret": {"secretName": "vramwarden-certificate"}}
 ])  # fmt: skip
@@ -283,6 +286,8 @@ ROWS = {
     "A node with whole GPUs has no label that brings the agent.":
         with_objects(a_node("n2", amounts=OFFERED).stored),
     "There is no RuntimeClass of NVIDIA.": installed(removed(RUNTIME_CLASS)),
+    "The release knows where the documentation is.":
+        installed(removed(RUNTIME_CLASS), of_pods(WEBHOOK, **DOCUMENTED)),
     "A node lacks NVIDIA's runtime.":
         installed(lambda api: api.put(RUNTIME_CLASS, {"handler": "nv"})),
     "A node does not list its runtimes.":

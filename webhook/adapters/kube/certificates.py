@@ -16,6 +16,7 @@ from urllib.parse import quote
 from certs import Bundle, CertificatesError, Configuration, Publish, SetAction
 from webhook.adapters.kube.client import KubeError, joined
 from webhook.adapters.kube.follow import Collection
+from webhook.core.documentation import Page
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -64,9 +65,17 @@ class CertificatesApi:
     """The Secret and the webhook configurations of one release."""
 
     def __init__(
-        self, kube: Kube, namespace: str, name: str, configurations: Iterable[str]
+        self,
+        kube: Kube,
+        namespace: str,
+        name: str,
+        configurations: Iterable[str],
+        *,
+        documentation_url: str = "",
     ) -> None:
+        """See `core.documentation` for `documentation_url`."""
         self._kube = kube
+        self._documentation_url = documentation_url
         self.namespace = namespace
         self.name = name
         self._configurations = tuple(configurations)
@@ -227,7 +236,7 @@ class CertificatesApi:
         if error.conflict:
             return ConflictError(where)
         if error.code in {401, 403}:
-            cure = "grant it, as certs/README.md in the documentation lists"
+            cure = f"grant it as in {Page.CERTIFICATE_RIGHTS.at(self._documentation_url)}"
         elif error.code:
             cure = "see what the API server says"
         else:

@@ -12,6 +12,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.bounds import LONGEST_STORED
+from webhook.core.documentation import Page
 from webhook.core.node.events import EventReason
 from webhook.core.node.inventory import Scan, skipped
 from webhook.core.node.state import (
@@ -76,11 +77,12 @@ HAMI_AMD_ANNOTATION: Final = "hami.io/node-amd-register"
 """Annotations in which HAMi's device plugins list a node's GPUs."""
 
 _BOTH_WAYS: Final = f", or share both ways ({NODE_SHARE_LABEL}=true)"
+_PAGE: Final = "{page}"
+"""Stands in a remedy for `Page.PLUGIN_AFFINITY`."""
 _REMEDIES: Final = {
     "plugin": f"label the node {DEPLOY_PLUGIN_LABEL}=false{_BOTH_WAYS}",
     "heedless": (
-        f"it ignores {DEPLOY_PLUGIN_LABEL}=false: give its DaemonSet the affinity of "
-        "deploy/take-the-plugin-off.md in the documentation"
+        f"it ignores {DEPLOY_PLUGIN_LABEL}=false: give its DaemonSet the affinity of {_PAGE}"
     ),
     "forgotten": (
         "the plugin is gone, and the kubelet forgets it within five minutes: wait, or share at "
@@ -168,6 +170,8 @@ class SharingInputs:
     """First pods that run there with whole GPUs, as `namespace/name`; None if not known yet."""
     whole_count: int = 0
     """Number of these pods, if it is larger."""
+    documentation_url: str = ""
+    """See `core.documentation`."""
 
 
 def judge(node: Mapping[str, Any], inputs: SharingInputs) -> Sharing:
@@ -209,8 +213,11 @@ def judge(node: Mapping[str, Any], inputs: SharingInputs) -> Sharing:
         found = _find_exclusion(str(label))
     if found and label != "true":
         if stays:
-            return _draining(reason, found)
-        return replace(_not_shared(found), reason=None) if label == "false" else _not_shared(found)
+            then = " while pods may have VRAM here, so a card may be given twice"
+            sentence = _allocator_sentence(found, then, inputs.documentation_url)
+            return Sharing(Shared.DRAINING, reason, sentence)
+        sentence = _allocator_sentence(found, "", inputs.documentation_url)
+        return Sharing(Shared.NO, None if label == "false" else EventReason.NOT_SHARED, sentence)
     settles = inputs.settles and label is None
     if inputs.shares:
         if settles and inputs.draining:
@@ -243,14 +250,15 @@ def _sentence(what: str, names: tuple[str, ...], then: str, count: int = 0) -> s
     return f"{what} ({fitting(names, room, count)}){then}" if names else what + then
 
 
-def _not_shared(found: OtherAllocator) -> Sharing:
-    sentence = _sentence(found.what, found.names, f"; {found.remedy}")
-    return Sharing(Shared.NO, EventReason.NOT_SHARED, sentence)
-
-
-def _draining(reason: EventReason, found: OtherAllocator) -> Sharing:
-    then = f" while pods may have VRAM here, so a card may be given twice; {found.remedy}"
-    return Sharing(Shared.DRAINING, reason, _sentence(found.what, found.names, then))
+def _allocator_sentence(found: OtherAllocator, then: str, documentation_url: str) -> str:
+    """Return cause and remedy; the page's URL only if it leaves room for the first name."""
+    name = "".join(found.names[:1])
+    for pattern in (documentation_url, ""):
+        remedy = found.remedy.replace(_PAGE, Page.PLUGIN_AFFINITY.at(pattern))
+        ending = f"{then}; {remedy}"
+        if len(f"{found.what} ({name}){ending}") <= LONGEST_STORED:
+            break
+    return _sentence(found.what, found.names, ending)
 
 
 def _in_use(inputs: SharingInputs, whole_pods: tuple[str, ...]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from webhook.core.documentation import Page
 from webhook.core.kinds.nodes import STALE_S
 from webhook.core.node.limits import LIMIT_COMES_S
 from webhook.core.policy.match import NamespaceUnknownError, Subject
@@ -124,7 +125,7 @@ def judge_release(installation: Installation) -> Finding:
     webhook, namespace = installation.webhook, installation.namespace
     if webhook is None:
         why = f"there is no Deployment vramwarden-webhook in namespace {namespace}"
-        fix = "install it (deploy/install.md#install in the documentation): `helm install "
+        fix = f"install it ({installation.page(Page.INSTALL)}): `helm install "
         fix += f"vramwarden CHART --namespace {namespace} --create-namespace "
         fix += "--set image.repository=IMAGE,enforcer.repository=SIDECAR`, or name its namespace "
         fix += "by -n; --pre says what this cluster lacks"
@@ -422,7 +423,7 @@ def judge_sidecar_image(installation: Installation) -> Finding:
     """
     pods = [one for one in installation.pods if one.managed]
     fix = "push it, or give the namespace a pull secret "
-    fix += "(deploy/install.md#pull-secrets in the documentation)"
+    fix += f"({installation.page(Page.PULL_SECRETS)})"
     found = []
     for pod in pods:
         if pod.pull_failure:

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
+from webhook.core.documentation import Page
 from webhook.core.node.inventory import MODE_FAULT
 from webhook.core.node.verdict import SharingCode
 from webhook.core.nvidia.device_names import DeviceNames
@@ -69,7 +70,7 @@ def judge_runtime_class(installation: Installation) -> Finding:
         why = f"there is no RuntimeClass {NVIDIA_RUNTIME_CLASS}, so NVIDIA's runtime must be the "
         why += "default one"
         fix = "nothing if it is; else install NVIDIA's container toolkit and create the "
-        fix += "RuntimeClass (deploy/nodes.md#runtimeclass in the documentation)"
+        fix += f"RuntimeClass ({installation.page(Page.RUNTIME_CLASS)})"
         return [Problem(Code.NO_RUNTIME, Severity.WARNING, why, fix)]
     without = [one for one in nodes if one.handlers is not None and handler not in one.handlers]
     why = f"its container runtime lacks the handler {handler!r} of the RuntimeClass "
@@ -293,7 +294,7 @@ def judge_device_names(installation: Installation) -> Finding:
     unknown = [one for one in nodes if one.device_names == DeviceNames.NONE]
     why = "no pod gets a GPU there: its container runtime resolves no name of its GPUs"
     fix = "set agent.deviceNames to what it resolves "
-    fix += "(deploy/nodes.md#hardened-container-toolkits in the documentation)"
+    fix += f"({installation.page(Page.HARDENED_TOOLKITS)})"
     found = _of_nodes(unknown, Code.NO_DEVICE_NAMES, Severity.ERROR, why, fix)
     names = _tally(one.device_names for one in nodes)
     seen = "container runtimes resolve names of GPUs" + (f": {names}" if names else "")

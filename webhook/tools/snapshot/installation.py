@@ -27,6 +27,7 @@ from webhook.core.pod.whole import read_slice
 from webhook.core.policy.values import Policy
 from webhook.names import (
     DEFAULT_NAMESPACE,
+    DOCUMENTATION_URL_ENV,
     GPU_MEMORY_ANNOTATION,
     GPU_NODES_PATH,
     MANAGED_LABEL,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from webhook.adapters.kube.client import Kube
+    from webhook.core.documentation import Page
     from webhook.core.kinds.nodes import NodeFigures
     from webhook.core.node.verdict import SharingVerdict
     from webhook.core.pod.fields import Json
@@ -132,6 +134,11 @@ class OwnWorkload(ClusterObject):
         start = f"--{name}="
         found = [one.removeprefix(start) for one in self.arguments if one.startswith(start)]
         return found[-1] if found else ""
+
+    def variable(self, name: str) -> str:
+        """Return the value of a variable of its first container; empty if it is not set."""
+        variables = as_objects(self._containers()[0].get("env"))
+        return next((text_of(one, "value") for one in variables if one.get("name") == name), "")
 
     def _containers(self) -> list[Json]:
         return as_objects(self.part("spec", "template", "spec").get("containers")) or [{}]
@@ -268,6 +275,11 @@ class Installation(ClusterFacts):
             everywhere = self.attempt(lambda: self._listed("deployments", "webhook"))
             found = next(iter(everywhere or ()), None)
         return found
+
+    def page(self, page: Page) -> str:
+        """Return how messages name a page: by the release's `documentationURL`, if it is known."""
+        webhook = None if self.is_before else self.attempt(lambda: self.webhook)
+        return page.at(webhook.variable(DOCUMENTATION_URL_ENV) if webhook else "")
 
     @fact("get daemonsets")
     def agent(self) -> OwnWorkload | None:

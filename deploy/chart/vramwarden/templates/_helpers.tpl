@@ -38,6 +38,22 @@ app.kubernetes.io/component: {{ . }}
 {{- end }}
 {{- end }}
 
+{{/* How a text names a page of the documentation, as webhook/core/documentation.py. Call with a dict of root and
+page, such as deploy/nodes#runtimeclass. */}}
+{{- define "vramwarden.page" -}}
+{{- $page := regexReplaceAll "#.*" .page "" }}
+{{- $anchor := trimPrefix $page .page }}
+{{- with .root.Values.documentationURL }}{{ replace "{page}" $page . }}{{ $anchor }}
+{{- else }}{{ $page }}.md{{ $anchor }} in the documentation{{ end }}
+{{- end }}
+
+{{/* The variable by which webhook and agent name them, too; none without the value. */}}
+{{- define "vramwarden.documentationEnv" -}}
+{{- with .Values.documentationURL -}}
+- {name: VRAMWARDEN_DOCUMENTATION_URL, value: {{ . | quote }}}
+{{- end }}
+{{- end }}
+
 {{/* What Pod Security `restricted` asks for. The user is the image's own, a number that is not 0, so
 that OpenShift may put its own in its place. */}}
 {{- define "vramwarden.podSecurityContext" -}}
