@@ -412,9 +412,9 @@ def test_prometheus_reads_the_webhook_at_a_port_of_its_service(helm):
 
 
 @pytest.mark.parametrize("name", [WEBHOOK_CONFIGURATION, "zzz-last"])
-def test_the_name_of_the_configurations_reaches_all_that_writes_them(helm, name):
+def test_the_name_of_the_configurations_reaches_all_that_writes_them(live_helm, name):
     chosen = {} if name == WEBHOOK_CONFIGURATION else {"configurationName": name}
-    objects = helm.render({"webhook": chosen}, "--api-versions", "v1/Pod")
+    objects = live_helm.render({"webhook": chosen}, "--dry-run=server")
     found = [thing for thing in objects if thing["kind"] in KINDS]
     assert {(thing["kind"], thing["metadata"]["name"]) for thing in found} == {
         (kind, name) for kind in KINDS
@@ -429,6 +429,15 @@ def test_the_name_of_the_configurations_reaches_all_that_writes_them(helm, name)
     assert names == [name]
     (container,) = one(objects, "Deployment")["spec"]["template"]["spec"]["containers"]
     assert f"--webhook-configuration={name}" in container["args"]
+
+
+def test_each_object_is_rendered_once_also_where_kinds_are_named_without_a_cluster(helm):
+    """Argo CD renders so. Of objects with one name it keeps the last, even if that is a hook."""
+    names = [
+        (thing["kind"], thing["metadata"].get("namespace"), thing["metadata"]["name"])
+        for thing in helm.render(None, "--api-versions", "v1/Pod")
+    ]
+    assert [one for one in names if names.count(one) > 1] == []
 
 
 def test_every_file_of_the_folder_is_named_in_the_readme():

@@ -587,7 +587,8 @@ labels:
   app.kubernetes.io/component: webhook
 {{- end }}
 
-{{/* Whether Helm speaks to a cluster, and so knows its kinds; empty for no, as in `helm template`. */}}
+{{/* Whether Helm itself installs, and so can read the cluster; empty for no, as in `helm template`. Kinds that Helm
+knows prove nothing: Argo CD renders with `helm template` and names them by --api-versions. */}}
 {{- define "vramwarden.isLive" -}}
-{{- if .Capabilities.APIVersions.Has "v1/Pod" }}true{{ end }}
+{{- if lookup "v1" "Namespace" "" "kube-system" }}true{{ end }}
 {{- end }}
