@@ -14,7 +14,7 @@
 | block problem-codes | `Code` in webhook/tools/problems/problem.py |
 | block sharing-codes | `SharingCode` in webhook/core/node/verdict.py |
 | block commands | what each command of vramwarden says by --help, and recordings of the tests |
-| block alerts | templates/monitoring.yaml of the chart |
+| blocks alerts, node-alerts | templates/monitoring.yaml of the chart |
 | blocks webhook-metrics, sentry-metrics | what both register and show at /metrics |
 | block version, tag of the image in deploy/laptop.md | `__version__` in webhook/__init__.py |
 | deploy/pictures/top.svg | the page of `vramwarden top -o html`, by deploy/picture.py |
@@ -218,7 +218,8 @@ BLOCKS: Final[dict[str, Callable[[], Iterable[str]]]] = {
     "denial-reasons": _denial_reasons,
     "problem-codes": references.codes,
     "commands": references.commands,
-    "alerts": references.alerts,
+    "alerts": lambda: references.alerts("alerts"),
+    "node-alerts": lambda: references.alerts("nodeAlerts"),
     "pod-events": lambda: references.events("Pod"),
     "node-events": lambda: references.events("Node"),
     "sharing-codes": references.sharing_codes,

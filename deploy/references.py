@@ -325,10 +325,11 @@ def _labels(metric: Metric, besides: str) -> list[str]:
     return [kind, ", ".join(f"`{label}`{found}" for label, found in closed.items())]
 
 
-def alerts() -> Iterator[str]:
-    """Yield a table of the chart's alerts by severity, each linked to its section."""
+def alerts(template: str) -> Iterator[str]:
+    """Yield a table of the alerts of one template by severity, each linked to its section."""
     text = _MONITORING.read_text(encoding="utf-8")
-    defined = text.partition('{{- define "vramwarden.alerts" -}}')[2].partition("{{- end }}")[0]
+    _, _, defined = text.partition(f'{{{{- define "vramwarden.{template}" -}}}}')
+    defined = defined.partition("{{- end }}")[0]
     found: dict[str, list[str]] = {}
     for rule in yaml.safe_load(defined):
         link = f"[{rule['alert'].removeprefix('Vramwarden')}](#{rule['alert'].lower()})"

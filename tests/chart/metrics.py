@@ -31,6 +31,7 @@ _GROUPS = re.compile(r"\b(?:by|on|without|ignoring|group_left|group_right) \(([^
 
 def asked_of(expression):
     """Return the metrics of an expression, each with the labels that it is selected by."""
+    expression = re.sub('"[^"]*"', '""', expression)  # a value may be like a metric
     return [
         (name, set(re.findall(r"(\w+) *(?:=~|!~|!=|=)", matchers)))
         for name, matchers in _METRIC.findall(expression)

@@ -149,7 +149,7 @@ def test_the_labels_can_be_set_also_where_they_are_there(kubectl, api, node, lin
     assert labels.get(key) == (value if to_set else None)
 
 
-RUNBOOK = (DEPLOY / "alerts.md").read_text()
+RUNBOOK = (DEPLOY / "alerts.md").read_text() + (DEPLOY / "node-alerts.md").read_text()
 FIND_OUT = sorted(set(re.findall(r"^(?:kubectl|vramwarden) .+$", RUNBOOK, re.MULTILINE)))
 
 

@@ -353,8 +353,8 @@ def test_the_known_helpers_are_documented_and_no_others():
 
 
 def test_every_alert_is_documented_and_no_other():
-    text = (ROOT / "deploy" / "alerts.md").read_text()
-    _, *sections = re.split(r"^## ", text, flags=re.MULTILINE)
+    pages = [(ROOT / "deploy" / f"{page}.md").read_text() for page in ("alerts", "node-alerts")]
+    sections = [one for text in pages for one in re.split(r"^## ", text, flags=re.MULTILINE)[1:]]
     rules = (ROOT / "deploy/chart/vramwarden/templates/monitoring.yaml").read_text()
     alerts = dict.fromkeys(re.findall(r"- alert: (\w+)", rules))
     assert [one.split()[0] for one in sections] == list(alerts)
