@@ -3,7 +3,7 @@
 
 | derived | from |
 | --- | --- |
-| policies/policy.schema.json, block policy-fields | the models in webhook/adapters/policy |
+| policies/policy.schema.json, blocks NAME-fields | the models in webhook/adapters/policy |
 | the chart's files/default.yaml | policies/default.yaml |
 | the chart's files/admission.json | core/pod/complexity.py, core/nvidia/devices.py of webhook |
 | the chart's files/values.json | what `form` says in the chart's values.schema.json |
@@ -28,6 +28,8 @@ from __future__ import annotations
 import json
 import re
 import sys
+from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -56,6 +58,21 @@ _CHART_FILE: Final = CHART / "Chart.yaml"
 _LAPTOP: Final = ROOT / "deploy" / "laptop.md"
 _TAG: Final = re.compile(r"\b(vramwarden/(?:vramwarden|enforcer)):\d+\.\d+\.\d+\b")
 _SHORT: Final = 40
+_FIELDS: Final = {
+    "policy-fields": r"apiVersion|kind|metadata.*|spec\.wholeGPUResources",
+    "class-fields": r"spec\.classes.*",
+    "rule-fields": r"spec\.rules|name|action|message",
+    "match-fields": r"match\..*",
+    "demand-fields": r"(memory|gpuCount|classes)\..*",
+    "pod-fields": r"(nodeSelector|tolerations|runtimeClassName|env|programs).*",
+    "bypass-fields": r"visibleDevices|isolation|hostPaths|capabilities|resourceClaims",
+    "accounting-fields": r"translateWholeGPU|accounting|timeSlicedResource|placement",
+    "enforcement-fields": r"enforcement\..*",
+    "example-fields": r"spec\.examples.*",
+}
+"""Blocks of policies/fields.md, and names of their fields, without `spec.rules[].`."""
+_WITHOUT_ROWS: Final = re.compile(r"(tolerations|env)\[\]\.|\.except\.")
+"""Fields of a pod and fields of `match`: they have no rows here."""
 _BEGIN: Final = re.compile(r"^(?:<!--|#) generated: (.+?)(?: -->)?$", re.MULTILINE)
 _END: Final = frozenset({"<!-- end -->", "# end"})
 
@@ -158,33 +175,66 @@ def _renewed(text: str) -> str:
     return "\n".join(lines)
 
 
-def _policy_fields() -> Iterator[str]:
+def _policy_fields(shown: str) -> Iterator[str]:
+    """Yield the table of the fields whose shown names match an expression."""
+    named = ((path.removeprefix("spec.rules[]."), field) for path, field in _described_fields())
     yield from table(
         ["field", "default", "what it is"],
         (
-            [f"`{path}`", _policy_default(field), field["description"]]
-            for path, field in policy_fields(json_schema())
+            [_entry(name), _policy_default(field), field["description"]]
+            for name, field in named
+            if re.fullmatch(shown, name)
         ),
     )
+
+
+def _described_fields() -> Iterator[tuple[str, Json]]:
+    """Yield each field with a row: no group, and no field of a pod or of `match.except`."""
+    for path, field in policy_fields(json_schema()):
+        is_group = "properties" in field and "default" not in field
+        if not is_group and not _WITHOUT_ROWS.search(path):
+            yield path, field
 
 
 def _policy_default(field: Json) -> str:
     if "default" not in field:
         return ""
     default = field["default"]
-    return f"`{default}`" if default and isinstance(default, str) else f"`{json.dumps(default)}`"
+    text = default if default and isinstance(default, str) else json.dumps(default)
+    return f"`{text}`" if len(text) <= _SHORT else "see `default.yaml`"
 
 
 def _chart_values() -> Iterator[str]:
-    defaults = values()
-    yield from table(
-        ["value", "default", "what it is"],
-        (
-            [f"`{'.'.join(path)}`", _value_default(defaults, path), found["description"]]
-            for path, found in chart_values(values_schema())
-            if path != ("global",)
-        ),
-    )
+    """Yield a heading and a table for each section of the chart's values.yaml."""
+    defaults, sections = values(), _sections()
+    found = [one for one in chart_values(values_schema()) if one[0] != ("global",)]
+    for section, inside in groupby(found, lambda one: sections[one[0][0]]):
+        yield from ["", f"## {section}", ""]
+        yield from table(
+            ["value", "default", "what it is"],
+            (
+                [_entry(".".join(path)), _value_default(defaults, path), value["description"]]
+                for path, value in inside
+            ),
+        )
+    yield ""
+
+
+def _sections() -> dict[str, str]:
+    """Return the section of each top-level value: the last line `## SECTION` before it."""
+    found, section = {}, ""
+    for line in _VALUES.read_text(encoding="utf-8").splitlines():
+        if line.startswith("## "):
+            section = line.removeprefix("## ")
+        elif line[:1].isalpha():
+            found[line.partition(":")[0]] = section
+    return found
+
+
+def _entry(shown: str) -> str:
+    """Return the name of a row as a link to itself, with the anchor of a heading of that name."""
+    anchor = re.sub(r"[^a-z]", "", shown.lower())
+    return f'<a id="{anchor}" href="#{anchor}">`{shown}`</a>'
 
 
 def _value_default(found: Any, path: tuple[str, ...]) -> str:
@@ -211,8 +261,8 @@ def _exempt_namespaces() -> Iterator[str]:
 
 
 BLOCKS: Final[dict[str, Callable[[], Iterable[str]]]] = {
+    **{name: partial(_policy_fields, shown) for name, shown in _FIELDS.items()},
     "exempt-namespaces": _exempt_namespaces,
-    "policy-fields": _policy_fields,
     "version": lambda: [f"version: {__version__}", f"appVersion: {__version__}"],
     "chart-values": _chart_values,
     "denial-reasons": _denial_reasons,

@@ -11,11 +11,13 @@ import sys
 import click
 import pytest
 
+from deploy.generate import policy_fields
 from tests.support.commands import runner
 from tests.support.documents import PAGES, all_commands, in_sentences
 from tests.support.paths import DEPLOY, ROOT
 from tests.support.pods import a_container, a_pod, a_policy, a_request, a_rule
 from webhook import names
+from webhook.adapters.policy.schema import json_schema
 from webhook.cli.main import main
 from webhook.core.admission.decide import Phase, decide
 from webhook.core.documentation import Page
@@ -197,9 +199,10 @@ def test_commands_in_sentences_are_known_with_their_options(line):
 
 
 def anchors(text):
-    """Return what GitHub lets one link to: each heading, without punctuation."""
+    """Return what GitHub lets one link to: each heading, without punctuation, and each `id`."""
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    of_headings = (re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") for one in headings)
+    return {*of_headings, *re.findall(r'<a id="([^"]+)"', text)}
 
 
 @pytest.mark.parametrize("document", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -209,6 +212,22 @@ def test_links_lead_somewhere(document):
             linked = document.parent / target if target else document
             assert linked.exists(), target
             assert not anchor or anchor in anchors(linked.read_text()), f"{target}#{anchor}"
+
+
+FIELDS_OF_OTHERS = re.compile(r"(tolerations|env)\[\]\.|\.except\.")
+"""Fields that a section of policies/fields.md describes as those of a pod, or of `match`."""
+
+
+def test_every_field_of_a_policy_has_one_row_and_an_anchor():
+    text = (ROOT / "policies" / "fields.md").read_text()
+    rows = re.findall(r'^\| <a id="(\w+)" href="#(\w+)">`(.+)`</a> \|', text, re.MULTILINE)
+    fields = [
+        path.removeprefix("spec.rules[].")
+        for path, field in policy_fields(json_schema())
+        if ("properties" not in field or "default" in field) and not FIELDS_OF_OTHERS.search(path)
+    ]
+    assert sorted(name for _, _, name in rows) == sorted(fields)
+    assert all(anchor == link == re.sub(r"\W", "", name.lower()) for anchor, link, name in rows)
 
 
 def shown_texts():

@@ -39,11 +39,13 @@ class Page(HTMLParser):
     def __init__(self, text):
         super().__init__()
         self.links, self.loads, self.anchors, self.navigation = set(), set(), {""}, set()
+        self.ids = []
         self.feed(text)
 
     def handle_starttag(self, tag, attrs):
         found = {name: value or "" for name, value in attrs}
         self.anchors |= {found.get("id", ""), found.get("name", "")}
+        self.ids += [found["id"]] if "id" in found else []
         (self.links if tag == "a" else self.loads).update(
             found[name] for name in ("href", "src", "srcset", "data") if name in found
         )
@@ -102,6 +104,13 @@ def test_a_page_is_where_messages_and_alerts_lead(page, site):
     _, pages = site
     path, _, anchor = page.at("{page}.html").partition("#")
     assert anchor in pages[path].anchors
+
+
+@pytest.mark.parametrize("path", ["deploy/values.html", "policies/fields.html"])
+def test_no_two_rows_and_headings_of_a_reference_share_an_anchor(site, path):
+    _, pages = site
+    assert len(pages[path].ids) > 60
+    assert len({*pages[path].ids}) == len(pages[path].ids)
 
 
 def test_the_search_finds_documents_and_no_source(site):

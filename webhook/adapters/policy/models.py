@@ -205,7 +205,10 @@ class EnforcementPart(Part):
     )
     tolerance: Tolerance = Field(
         TOLERANCE,
-        description=f"How far over the cap is still allowed: up to {MOST_PERCENT}%, or a quantity.",
+        description=(
+            "How far over the cap is still allowed: a percentage with at most one decimal, up to "
+            f"{MOST_PERCENT}%, or a quantity, 0 or at least 1Mi."
+        ),
     )
     blind_after: Annotated[str, *within(BLIND_AFTER)] = Field(
         BLIND_AFTER.default,
