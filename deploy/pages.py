@@ -3,7 +3,8 @@
 
 Every Markdown file of the repository is one, at its own path: links between them work as they are.
 A link to another file leads to a page that shows it, one to a folder to a page that lists it.
-Where REPOSITORY is set (https://git.example/vramwarden/blob/main), both lead there instead.
+Where REPOSITORY is set (https://git.example/vramwarden/blob/main), both lead there instead, and
+each page links to its file there.
 """
 
 from __future__ import annotations
@@ -21,18 +22,22 @@ from markdown.extensions import Extension
 from mkdocs.structure.files import File
 from pygments.lexers import find_lexer_class_for_filename
 
+from webhook import __version__
+
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
     from markdown import Markdown
     from mkdocs.config.defaults import MkDocsConfig
     from mkdocs.structure.files import Files
+    from mkdocs.structure.pages import Page
 
 _LINK: Final = re.compile(r"(?<=\]\()[^)#\s]+")
 _ROW: Final = re.compile(r"^\|.*", re.MULTILINE)
 _CODE: Final = re.compile(r"`[^`]+`")
 _NEXT_ITEM: Final = re.compile(r"( .*?)\n((?:-|\d+\.) .*)", re.DOTALL)
 _PICTURES: Final = (".svg", ".png")
+_BLOB: Final = re.compile("(?:/-)?/blob/")
 _HEAD: Final = "---\nsearch: {exclude: true}\nhide: [navigation, toc]\n---\n\n"
 
 
@@ -59,9 +64,25 @@ def on_config(config: MkDocsConfig) -> None:
     """Read lists as GitHub does, before the other extensions add to the parser; log warnings only.
 
     With its option --quiet mkdocs counts no warnings either, and so is not strict.
+    The header shows the version and, if there is one, the repository.
     """
     logging.getLogger("mkdocs").setLevel(logging.WARNING)
     config.markdown_extensions.insert(0, _Lists())
+    config.site_name += f" {__version__}"
+    if repository := os.environ.get("REPOSITORY"):
+        config.repo_url, config.repo_name = _BLOB.split(repository)[0], "Source"
+
+
+def on_pre_page(page: Page, config: MkDocsConfig, files: Files) -> Page:  # noqa: ARG001 - its names
+    """Link a page to its editor in the repository: GitHub and GitLab say `edit` for `blob`."""
+    if repository := os.environ.get("REPOSITORY"):
+        page.edit_url = f"{repository.replace('/blob/', '/edit/', 1)}/{page.file.src_uri}"
+    return page
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:  # noqa: ARG001 - its names
+    """Remove the attribute by which the theme asks GitHub and GitLab for stars."""
+    return output.replace(' data-md-component="source"', "")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.documents import PAGES as DOCUMENTS
 from tests.support.paths import DEPLOY, ROOT
+from webhook import __version__
 from webhook.core import documentation
 
 pytestmark = pytest.mark.xdist_group("site")  # it is built once
@@ -136,8 +137,11 @@ HOME = r"""# Home
 | `a \| b` |
 """
 READ = [
-    '<a href="https://git.example/main/deploy/mkdocs.yml">A file</a>',
-    '<a href="https://git.example/main/deploy">a folder</a>',
+    f"<title>vramwarden {__version__}</title>",
+    '<a href="https://git.example" title="Go to repository" class="md-source">',
+    '<a href="https://git.example/edit/main/README.md" title="Edit this page"',
+    '<a href="https://git.example/blob/main/deploy/mkdocs.yml">A file</a>',
+    '<a href="https://git.example/blob/main/deploy">a folder</a>',
     '<a href="deploy/page.html#a-head">another page</a>',
     "<p>and more of it</p></li><li><p>Two</p><ul><li>within the second</li></ul></li></ol>",
     "<td><code>a | b</code></td>",
@@ -166,7 +170,7 @@ contain an anchor '#none'.
 
 
 def test_a_page_with_dead_links_or_outside_of_the_navigation_fails_by_name(tmp_path):
-    """And lists and tables mean what they mean on GitHub."""
+    """And lists and tables mean what they mean on GitHub, to which pages link."""
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
     (tmp_path / "deploy" / "site").mkdir(parents=True)
     (tmp_path / "README.md").write_text(HOME)
@@ -179,7 +183,9 @@ def test_a_page_with_dead_links_or_outside_of_the_navigation_fails_by_name(tmp_p
     }
     (tmp_path / "deploy" / "mkdocs.yml").write_text(json.dumps(settings))
     said = build(
-        tmp_path / "deploy" / "mkdocs.yml", tmp_path / "dist", REPOSITORY="https://git.example/main"
+        tmp_path / "deploy" / "mkdocs.yml",
+        tmp_path / "dist",
+        REPOSITORY="https://git.example/blob/main",
     )
     assert [line.removeprefix("WARNING -  ") for line in said if line] == SAID
     home = (tmp_path / "dist" / "index.html").read_text()
