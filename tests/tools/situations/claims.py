@@ -101,16 +101,15 @@ def _of_top(lines: list[str]) -> Iterator[Found]:
         elif not line:
             head = ""
         elif head.startswith("NODE "):
-            name, index, *_ = line.split() if line[0] != " " else [node, *line.split()]
-            node, free = name, line[: head.index("FREE") + 4].split()[-1]
-            promised[f"{node}/{index}"] = line[: head.index("PROMISED") + 8].split()[-1]
+            node = _left(head, line, "NODE") or node
+            index, free = _right(head, line, "GPU"), _right(head, line, "FREE")
+            promised[f"{node}/{index}"] = _right(head, line, "PROMISED")
             if free[0].isdigit():
                 yield "free", f"{node}/{index}", free
         elif head:
             yield from _of_pod(head, line)
-            node, indexes, cap = line.split()[1:4]
-            for index in indexes.split(","):
-                caps[f"{node}/{index}"] += _gib(cap)
+            for index in _left(head, line, "GPU").split(","):
+                caps[f"{_left(head, line, 'NODE')}/{index}"] += _gib(_right(head, line, "CAP"))
     for gpu, amount in promised.items():
         yield "promised", gpu, amount
         if caps[gpu] > _gib(amount):
@@ -119,6 +118,17 @@ def _of_top(lines: list[str]) -> Iterator[Found]:
         said = [one for one in lines if one.startswith("not shared, ")]
         names = re.findall(r"[:,] ([\w-]+) \(", said[0]) if said else []
         yield "not shared", "the cluster", " ".join(sorted(names))
+
+
+def _left(head: str, line: str, title: str) -> str:
+    """Return the first word of a column that begins where its title does; empty if it has none."""
+    cell = line[head.index(title) :]
+    return "" if cell[:1] == " " else cell.split()[0]
+
+
+def _right(head: str, line: str, title: str) -> str:
+    """Return the last word of a column that ends where its title does."""
+    return line[: head.index(title) + len(title)].rsplit(maxsplit=1)[-1]
 
 
 def _of_pod(head: str, line: str) -> Iterator[Found]:
