@@ -260,7 +260,7 @@ SECURITY = (ROOT / "SECURITY.md").read_text()
 def test_every_switch_that_security_names_exists():
     chart = {path for path, _ in chart_values(values_schema())}
     policy = {path.rpartition(".")[2]: field for path, field in policy_fields(json_schema())}
-    row = r"^\| `([\w.]+)(?:: ([\w\[\]]+))?`.* \| .*(chart|policy)"
+    row = r"^\| `([\w.]+)(?:: ([\w\[\]]+))?`.* \| .*\[(chart|policy)\]"
     rows = re.findall(row, SECURITY, re.MULTILINE)
     assert len(rows) == len(re.findall(r"^\| `[\w.]+(?:: .+?)?` ", SECURITY, re.MULTILINE))
     for name, value, where in rows:
