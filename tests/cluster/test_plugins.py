@@ -14,6 +14,7 @@ from tests.support.control_planes import (
 )
 from tests.support.our_server import OurServer, Team, container
 from tests.support.pods import a_container, a_pod
+from tests.support.recipes import recipe
 from tests.support.webhook_configurations import installed
 
 VRAM = "vramwarden.io/vram"
@@ -127,15 +128,17 @@ def test_a_limit_range_below_the_sidecar_does_so_too_except_for_a_guaranteed_pod
 
 
 def test_a_quota_counts_vram_and_refuses_in_its_own_words(control_plane, team):
-    manifest = quota(control_plane, team, **{f"requests.{VRAM}": "16Gi"})
-    team.accepts(a_pod("8Gi"))
-    team.accepts(a_pod("4Gi", annotations={"vramwarden.io/gpu-count": "2"}))
-    assert used(team, manifest) == {f"requests.{VRAM}": "16Gi"}
+    (made,) = recipe("quota")
+    assert made["spec"]["hard"] == {f"requests.{VRAM}": "64Gi"}
+    manifest = quota(control_plane, team, **made["spec"]["hard"])
+    team.accepts(a_pod("40Gi"))
+    team.accepts(a_pod("12Gi", annotations={"vramwarden.io/gpu-count": "2"}))
+    assert used(team, manifest) == {f"requests.{VRAM}": "64Gi"}
     error = team.refuses(a_pod("1Gi"))
     assert error.code == 403
     assert error.message == (
         'pods "train-3" is forbidden: exceeded quota: quota, requested: '
-        f"requests.{VRAM}=1Gi, used: requests.{VRAM}=16Gi, limited: requests.{VRAM}=16Gi"
+        f"requests.{VRAM}=1Gi, used: requests.{VRAM}=64Gi, limited: requests.{VRAM}=64Gi"
     )
 
 

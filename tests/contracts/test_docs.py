@@ -35,6 +35,7 @@ CHART = DEPLOY / "chart" / "vramwarden"
 README = (ROOT / "README.md").read_text()
 PODS = (ROOT / "policies" / "pods.md").read_text()
 FRAMEWORKS = (ROOT / "policies" / "frameworks.md").read_text()
+VLLM = (ROOT / "policies" / "recipes" / "vllm.yaml").read_text()
 
 
 def subcommands(command):
@@ -323,7 +324,7 @@ def manifest(page):
     return "---\n".join(re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL))
 
 
-DEPLOYMENT, SERVERS = manifest(PODS), manifest(FRAMEWORKS)
+DEPLOYMENT, SERVERS = manifest(PODS), f"{VLLM}---\n{manifest(FRAMEWORKS)}"
 
 
 def test_the_deployment_that_users_copy_is_translated():
@@ -340,8 +341,10 @@ def test_the_servers_that_users_copy_are_translated_without_a_warning():
     assert done.returncode == 0
     *verdicts, tally = done.stderr.splitlines()
     said = [line.partition(": ")[2].partition(" (")[0] for line in verdicts]
-    programs = ["vllm", "sglang", "triton", "onnx", "ollama"]
-    assert said == [f"Pod default/{name}: translated by rule default" for name in programs]
+    pods = [f"Pod default/{name}" for name in ("sglang", "triton", "onnx", "ollama")]
+    assert said == [
+        f"{one}: translated by rule default" for one in ["Deployment default/vllm", *pods]
+    ]
     assert tally == "5 translated"
 
 

@@ -1,0 +1,22 @@
+"""The recipes of policies/recipes, as objects for an API server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from tests.support.paths import POLICIES
+
+FOLDER = POLICIES / "recipes"
+
+
+def recipe(name: str) -> list[dict[str, Any]]:
+    """Return the objects of a recipe, in the order of its file."""
+    return list(yaml.safe_load_all((FOLDER / f"{name}.yaml").read_text()))
+
+
+def workload(name: str) -> dict[str, Any]:
+    """Return the object of a recipe that has a pod template."""
+    (found,) = (one for one in recipe(name) if "template" in one.get("spec", {}))
+    return found
