@@ -55,12 +55,13 @@ _NO_BUILDER: Final = (
     "images need buildah, which is not on PATH: install it, or leave them out by"
     " `make release WITHOUT_IMAGES=yes`"
 )
-# kubectl stops reading at the `@`, which begins no YAML. So a file without image names changes
-# nothing if it is applied unedited, and no pod is created that could never start.
+# An alias that no anchor defines: kubectl reads no further, and its error quotes the alias, which
+# may hold no dot or slash. So a file without image names changes nothing if it is applied unedited.
+_UNNAMED: Final = "name-both-images-first_as-deploy-install-md-says"
 _INSTALL_HEAD: Final = f"""\
 # Name both images first: the command in deploy/install.md of the documentation replaces
 # {" and ".join(STAND_INS.values())}, and removes the next line.
-@ name both images first, as deploy/install.md says
+*{_UNNAMED}
 """
 _WITHOUT: Final = """\
 make release: WITHOUT IMAGES, as you asked. This is no whole release:

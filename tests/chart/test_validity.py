@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from deploy import release
@@ -272,7 +270,7 @@ def test_the_file_for_people_without_helm_can_be_applied_and_deleted(control_pla
     assert deleted.stdout.startswith(f'namespace "{NAMESPACE}" deleted')
     assert len(deleted.stdout.splitlines()) == len(applied.stdout.splitlines())
     # The namespace stays: no controller runs here that empties it.
-    rest = "sed '/^@/d; /^kind: Namespace/,/^---/d' install.yaml | kubectl delete -f -"
+    rest = "sed '/^*/d; /^kind: Namespace/,/^---/d' install.yaml | kubectl delete -f -"
     assert kubectl(rest).returncode == 0
     assert denial(lambda: control_plane.api.request("GET", path)).endswith("not found")
 
@@ -283,8 +281,7 @@ def test_without_names_for_the_images_nothing_of_it_is_applied(kubectl, tmp_path
     before = kubectl(f"kubectl {listed} {kinds}").stdout
     applied = kubectl("kubectl apply -f install.yaml")
     assert applied.returncode == 1
+    said = "unknown anchor 'name-both-images-first_as-deploy-install-md-says' referenced"
     assert (applied.stdout, applied.stderr.count("\n")) == ("", 1)
-    line = int(re.search("yaml: line ([0-9]+)", applied.stderr)[1])
-    said = (tmp_path / "install.yaml").read_text().splitlines()[line - 1]
-    assert said == "@ name both images first, as deploy/install.md says"
+    assert said in applied.stderr
     assert kubectl(f"kubectl {listed} {kinds}").stdout == before

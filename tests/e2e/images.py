@@ -143,6 +143,12 @@ def build_pause(program: Path) -> None:
 
 def busybox_image(folder: Path, name: str = BUSYBOX, **scripts: str) -> Path:
     """Build the image of the workloads: a shell and a few commands; another one with scripts."""
+    root = busybox_root(folder, **scripts)
+    return pack(root, name, folder / "busybox.tar", {"Cmd": ["/bin/sh"]})
+
+
+def busybox_root(folder: Path, **scripts: str) -> Path:
+    """Write the files of that image."""
     programs = folder / "busybox" / "bin"
     programs.mkdir(parents=True)
     shutil.copy2(str(shutil.which("busybox")), programs / "busybox")
@@ -151,7 +157,7 @@ def busybox_image(folder: Path, name: str = BUSYBOX, **scripts: str) -> Path:
     for script, text in scripts.items():
         (programs / script).write_text(text)
         (programs / script).chmod(0o755)
-    return pack(folder / "busybox", name, folder / "busybox.tar", {"Cmd": ["/bin/sh"]})
+    return programs.parent
 
 
 def programs_image(folder: Path, name: str, *programs: str, **files: str) -> Path:

@@ -132,10 +132,10 @@ class NodeCluster(ControlPlane):
         self.start_kubelet()
         wait_until("the node ready", self.is_ready, timeout=120)
 
-    def import_image(self, archive: Path) -> None:
-        """Give the node an image."""
+    def import_image(self, archive: Path, *options: str) -> None:
+        """Give the node an image; options are those of `ctr images import`."""
         where = f"--snapshotter={SNAPSHOTTER}"
-        self._ctr("--namespace=k8s.io", "images", "import", where, str(archive))
+        self._ctr("--namespace=k8s.io", "images", "import", where, *options, str(archive))
 
     def kill_container(self, container_id: str) -> None:
         """End all processes of a container at once, as a crash does; the kubelet finds out."""

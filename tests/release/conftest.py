@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from deploy import oci
+from deploy import oci, release
+from tests.support import charts
 from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
@@ -140,3 +141,16 @@ def builder(layouts, tmp_path, monkeypatch):
     for name in ("PREFIX", "BASE", "BUILD_FLAGS", "ENGINE", "VERSION", "OCI"):
         monkeypatch.delenv(name, raising=False)
     return layouts / "asked.txt"
+
+
+def released(checkout, output, *, with_images=True):
+    """Build a release of a checkout; return its folder."""
+    return release.build(checkout, release.checked(checkout), output, with_images=with_images)
+
+
+@pytest.fixture
+def made(checkout, builder, tmp_path):
+    """Return the folder of a release."""
+    if not charts.available():
+        pytest.skip(charts.MISSING)
+    return released(checkout, tmp_path / "out")

@@ -20,7 +20,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 from packaging.requirements import Requirement
 
 from deploy import generate, oci, release, sbom
-from tests.release.conftest import EPOCH, VERSION, git, set_version
+from tests.release.conftest import EPOCH, VERSION, git, released, set_version
 from tests.support import charts
 from tests.support.documents import commands
 from tests.support.paths import ROOT
@@ -36,17 +36,6 @@ needs_helm = pytest.mark.skipif(not charts.available(), reason=charts.MISSING)
 def digests(folder: Path) -> dict[str, str]:
     """Return each file's digest, by its path."""
     return {path: hashlib.sha256(one).hexdigest() for path, one in oci.contents(folder).items()}
-
-
-def released(checkout, output, *, with_images=True):
-    return release.build(checkout, release.checked(checkout), output, with_images=with_images)
-
-
-@pytest.fixture
-def made(checkout, builder, tmp_path):
-    if not charts.available():
-        pytest.skip(charts.MISSING)
-    return released(checkout, tmp_path / "out")
 
 
 def test_what_is_released_is_a_commit_and_its_time(checkout):
@@ -172,7 +161,7 @@ def test_chart_and_install_file_name_the_images_by_digest(
     assert re.findall(r"--enforcer-image=(.*)", text) == [f"{names[1]}@{enforcer}"]
     # What has no names yet cannot be applied as it is.
     assert text.startswith("---") == bool(prefix)
-    assert ("\n@ name both images first" in text) == (not prefix)
+    assert ("\n*name-both-images-first" in text) == (not prefix)
 
 
 def test_the_chart_is_pulled_from_a_registry(made, tmp_path):
@@ -313,18 +302,21 @@ def test_a_build_that_fails_says_so_and_leaves_the_older_release(
 
 
 def test_both_images_take_the_build_arguments_of_the_page(builder, tmp_path):
-    (command,) = commands(ROOT / "deploy/install.md", "PIP_INDEX_URL")
+    page = ROOT / "deploy/offline.md"
+    (command,) = commands(page, "--build-arg PIP_INDEX_URL")
     settings = dict(one.split("=", 1) for one in shlex.split(command) if "=" in one)
     subprocess.run(
         [ROOT / "deploy/images/build"],
         env={**os.environ, **settings, "OCI": str(tmp_path)}, check=True, capture_output=True,
     )  # fmt: skip
+    named = {*re.findall(r"--build-arg (\w+)=", page.read_text())} - {"HTTPS_PROXY"}
+    assert "PIP_CERT" in named
     for line in builder.read_text().splitlines():
-        given = re.findall(r"--build-arg (\w+)=", line)
-        assert {"BASE", "PIP_INDEX_URL"} <= {*given}
+        given = {*re.findall(r"--build-arg (\w+)=", line)}
+        assert {"BASE", "PIP_INDEX_URL"} <= given
         file = re.search(r"--file (\S+)", line)[1]
         declared = re.findall(r"^ARG (\w+)", (ROOT / file).read_text(), re.MULTILINE)
-        assert {*given} <= {*declared}
+        assert given | named <= {*declared}
 
 
 @pytest.mark.parametrize("name", ["build", "runtime"])

@@ -16,6 +16,7 @@ SYSTEM = "namespace vramwarden-system"
 APPLIED = r"deploy/(install|tutorial)\.md: "
 SHOWN = rf"(?!{KUBELET})(helm|kubectl|mkdir|vramwarden)"
 OTHERS = r"(?!(coming-over|install|laptop|tutorial|uninstall)\.md)[\w-]+"
+ELSEWHERE = r"helm (test|upgrade \S+ vramwarden vramwarden-)|kubectl delete (mutating|validating)"
 
 RUN = {
     ".ci/run": [r"\S+: make (demo|lint|test)$"],
@@ -34,7 +35,7 @@ RUN = {
         r"tests/e2e/README\.md: (\(cd|export|for|git clone)",
     ],
     "tests/dev/test_pages.py": [
-        rf"deploy/{OTHERS}\.md: (?!helm test|kubectl delete (mutating|validating)){SHOWN}",
+        rf"deploy/{OTHERS}\.md: (?!{ELSEWHERE}){SHOWN}",
         rf"(certs/README|policies/[\w-]+)\.md: {SHOWN}",
         rf"{APPLIED}(REGISTRY=|\.venv)",
         r"deploy/install\.md: (kubectl (get|run)|vramwarden|helm (template|upgrade vramwarden))",
@@ -50,7 +51,11 @@ RUN = {
     "tests/e2e/test_03c_tutorial.py": [
         r"deploy/tutorial\.md: (kubectl (-n|get|apply|\w+ namespace team-a)|vramwarden|cat)",
     ],
-    "tests/e2e/test_03d_pages.py": [rf"(?!deploy/tutorial)\S+: {KUBELET}"],
+    "tests/e2e/test_03d_pages.py": [
+        rf"(?!deploy/tutorial)\S+: {KUBELET}",
+        r"deploy/offline\.md: ctr",
+    ],
+    "tests/release/test_offline.py": [r"deploy/offline\.md: (sha256sum|skopeo|helm|pip install)"],
     "tests/scheduling/test_scheduler_profiles.py": [r"deploy/scheduler/README\.md: sed"],
 }
 """By file, which takes them from the pages. `.ci/run` has them as they stand there."""
@@ -69,7 +74,8 @@ MADE = {
 
 NOT_RUN = {
     r"(CONTRIBUTING|tests/e2e/README)\.md: ([A-Z]\S+ )*make e2e": "it runs the tests named above",
-    r"CONTRIBUTING\.md: skopeo": "a registry to push to",
+    r"deploy/offline\.md: (PIP_INDEX_URL=|pip download)": "PyPI, or a mirror of it",
+    r"deploy/offline\.md: for name": "images of two platforms",
     r"deploy/laptop\.md: (BUILDX\S+ make|kind)": "kind, and Docker",
     r"tests/bench/README\.md: (\(cd|make bench BENCH_HAMI)": "other projects' sources",
     r"tests/e2e/README\.md: apt-get": "a Debian to change",

@@ -1,7 +1,8 @@
-"""A registry on loopback that serves one OCI layout, to whoever reads it as registries are read."""
+"""Registries on loopback: one serves an OCI layout to its readers, one keeps what is pushed."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -41,7 +42,69 @@ def serving(layout: Path) -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             """Keep quiet."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Registry) as server:
+    with _listening(Registry) as address:
+        yield address
+
+
+@contextmanager
+def storing() -> Iterator[tuple[str, dict[str, bytes]]]:
+    """Take what is pushed; yield the registry's address, and contents by path.
+
+    A manifest's path is `NAME/manifests/TAG`, that of any other content its digest.
+    """
+    contents: dict[str, bytes] = {}
+
+    class Registry(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self._answer(404 if self.path.split("/")[-1] not in contents else 200)
+
+        def do_GET(self) -> None:
+            self._answer(200 if self.path == "/v2/" else 404)
+
+        def do_POST(self) -> None:
+            self._answer(202, Location=f"/upload/{len(contents)}")
+
+        def do_PATCH(self) -> None:
+            contents[self.path] = self._content()
+            self._answer(202, Location=self.path)
+
+        def do_PUT(self) -> None:
+            path, _, query = self.path.partition("?")
+            content = contents.pop(path, b"") + self._content()
+            digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
+            if path.startswith("/v2/"):
+                contents[path.removeprefix("/v2/")] = content
+            else:
+                assert query == f"digest={digest.replace(':', '%3A')}"
+                contents[digest] = content
+            self._answer(201, **{"Docker-Content-Digest": digest})
+
+        def _content(self) -> bytes:
+            if "Content-Length" in self.headers:
+                return self.rfile.read(int(self.headers["Content-Length"]))
+            parts = []
+            while size := int(self.rfile.readline(), 16):  # chunked
+                parts.append(self.rfile.read(size))
+                self.rfile.readline()
+            self.rfile.readline()
+            return b"".join(parts)
+
+        def _answer(self, status: int, **headers: str) -> None:
+            self.send_response(status)
+            for name, value in {"Content-Length": "0", **headers}.items():
+                self.send_header(name, value)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Keep quiet."""
+
+    with _listening(Registry) as address:
+        yield address, contents
+
+
+@contextmanager
+def _listening(registry: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), registry) as server:
         thread = Thread(target=server.serve_forever)
         thread.start()
         try:

@@ -16,7 +16,7 @@ class Page(Enum):
     INSTALL = "deploy/install#install"
     LAPTOP = "deploy/laptop"
     PLUGIN_AFFINITY = "deploy/take-the-plugin-off"
-    PULL_SECRETS = "deploy/install#pull-secrets"
+    PULL_SECRETS = "deploy/offline#pull-secrets"
     RUNTIME_CLASS = "deploy/nodes#runtimeclass"
 
     def at(self, pattern: str) -> str:
