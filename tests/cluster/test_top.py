@@ -160,4 +160,4 @@ def test_report_needs_no_more_than_to_view_the_namespace(
     assert "1 pod would be denied." in done.stdout
     assert "8GB is not a Kubernetes quantity; use 8G or 8Gi" in done.stdout
     (row,) = [line for line in done.stdout.splitlines() if " week " in line and "12Gi" in line]
-    assert row.split()[1:7] == ["over", "week", "0", "8Gi", "12Gi", "3"]
+    assert {*row.split()} >= {"over", "week", "0", "8Gi", "12Gi", "3"}
