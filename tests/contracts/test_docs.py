@@ -215,6 +215,12 @@ def test_links_lead_somewhere(document):
             assert not anchor or anchor in anchors(linked.read_text()), f"{target}#{anchor}"
 
 
+@pytest.mark.parametrize("document", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_page_repeats_its_table_of_contents(document):
+    """The site and GitHub show one beside each page."""
+    assert not re.search(r"\]\(#[^)]+\)\s·\s\[", document.read_text())
+
+
 FIELDS_OF_OTHERS = re.compile(r"(tolerations|env)\[\]\.|\.except\.")
 """Fields that a section of policies/fields.md describes as those of a pod, or of `match`."""
 
