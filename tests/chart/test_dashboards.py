@@ -9,16 +9,120 @@ import pytest
 import yaml
 
 from tests.chart.metrics import asked_of, grouped_by, known_metrics, unknown, webhook_exposition
-from tests.support.charts import CHART, NAMESPACE, one
+from tests.support.charts import CHART, DEPLOY, NAMESPACE, one
 
 (PATH,) = (CHART / "dashboards").iterdir()
 DASHBOARD = json.loads(PATH.read_text())
 PANELS = DASHBOARD["panels"]
 SHOWN = [panel for panel in PANELS if panel["type"] != "row"]
+TABLES = [panel for panel in SHOWN if panel["type"] == "table"]
 TARGETS = [(panel["title"], target["expr"]) for panel in SHOWN for target in panel["targets"]]
 VARIABLES = {one["name"]: one for one in DASHBOARD["templating"]["list"]}
 OF_PROMETHEUS = {"cluster"}
-"""Labels that no exporter gives: a Prometheus of several clusters does."""
+"""Labels that no exporter sets: a Prometheus of several clusters does."""
+FOREIGN = {
+    "ALERTS": {"alertname", "alertstate", "severity", "node", "gpu", "namespace", "pod"},
+    "ALERTS_FOR_STATE": {"alertname", "severity", "node", "gpu", "namespace", "pod"},
+    "DCGM_FI_DEV_GPU_UTIL": {"UUID"},
+    "kube_daemonset_status_number_unavailable": {"namespace", "daemonset"},
+    "kube_deployment_status_replicas_unavailable": {"namespace", "deployment"},
+    "kube_pod_container_resource_requests": {"namespace", "pod", "container", "node", "resource"},
+    "kube_pod_created": {"namespace", "pod"},
+    "kube_pod_status_phase": {"namespace", "pod", "phase"},
+    "kube_pod_status_reason": {"namespace", "pod", "reason"},
+    "kube_pod_status_unschedulable": {"namespace", "pod"},
+}
+"""Metrics of Prometheus, NVIDIA's DCGM exporter and kube-state-metrics, with labels that we use."""
+_FOREIGN = re.compile(r"\b((?:kube|DCGM)_\w+|ALERTS\w*)(?:\{([^}]*)\})?")
+DOCS = "https://git.example/vramwarden/{page}.md"
+
+GPU = '{node="n1",gpu="0",uuid="gpu-1"}'
+SECOND = '{node="n1",gpu="1",uuid="gpu-2"}'
+HEALTH = 'vramwarden_gpu_healthy{node="n1",gpu="0",uuid="gpu-1",pod="%s"}'
+ASKS = (
+    'kube_pod_container_resource_requests{namespace="team",pod="p",container="%s",'
+    'resource="vramwarden_io_vram"}'
+)
+OTHER = ASKS.replace('"p"', '"q"')
+PLACED = 'kube_pod_status_phase{namespace="team",pod="r",phase="Running"}'
+GATED = 'kube_pod_status_reason{namespace="team",pod="p",reason="SchedulingGated"}'
+UNPLACED = 'kube_pod_status_unschedulable{namespace="team",pod="p"}'
+FIRING = 'ALERTS{alertname="VramwardenSlow",alertstate="firing",severity="warning"}'
+PENDING = FIRING.replace("firing", "pending").replace("Slow", "Fails")
+INFO = FIRING.replace("warning", "info").replace("Slow", "PodStopped")
+SINCE = 'ALERTS_FOR_STATE{alertname="VramwardenSlow",severity="warning"}'
+LIMITER = 'kube_daemonset_status_number_unavailable{namespace="n",daemonset="vramwarden-limiter"}'
+SCAN = 'vramwarden_sentry_last_scan_timestamp_seconds{node="n1"}'
+UTIL = 'DCGM_FI_DEV_GPU_UTIL{UUID="GPU-1",gpu="0",pod="%s"}'
+
+CASES = [
+    ("Unhealthy GPUs", 0, {f"vramwarden_gpu_healthy{GPU}": 1}, {'{node="all nodes"}': 0}),
+    (
+        "Unhealthy GPUs",
+        0,
+        {f"vramwarden_gpu_healthy{GPU}": 1, f"vramwarden_gpu_healthy{SECOND}": 0},
+        {'{node="n1"}': 1},
+    ),
+    # A GPU that the sentry lists no more, and one that was repaired before the sentry's next pod.
+    ("Unhealthy GPUs", 0, {HEALTH % "a": "0x30 _x60"}, {'{node="n1"}': 1}),
+    (
+        "Unhealthy GPUs",
+        0,
+        {HEALTH % "a": "0x30 _x60", HEALTH % "b": "_x30 1x60"},
+        {'{node="all nodes"}': 0},
+    ),
+    ("Unhealthy GPUs", 0, {}, {}),
+    (
+        "All GPUs",
+        1,
+        {f"vramwarden_gpu_healthy{SECOND}": 1, HEALTH % "a": "0x30 _x60"},
+        {GPU: 0, SECOND: 1},
+    ),
+    ("Not ready", 3, {LIMITER: 2}, {"{}": 2}),
+    ("Not ready", 3, {LIMITER.replace("vramwarden-", "other-"): 2}, {}),
+    ("Not ready", 4, {SCAN: 3600}, {"{}": 0}),
+    ("Not ready", 4, {SCAN: 3600 - 181}, {"{}": 1}),
+    ("Not ready", 4, {}, {}),
+    ("Pending", 0, {ASKS % "a": 8, UNPLACED: 1}, {"{}": 1}),
+    ("Pending", 0, {ASKS % "a": 8, PLACED: 1}, {"{}": 0}),
+    ("Pending", 0, {ASKS % "a": 8, UNPLACED: 1, GATED: 1, PLACED: 1}, {"{}": 0}),
+    ("Pending", 0, {}, {}),
+    (
+        "Firing alerts",
+        0,
+        {FIRING: 1, PENDING: 1, INFO: 1},
+        {'{alertname="VramwardenSlow", severity="warning"}': 1},
+    ),
+    (
+        "Firing alerts",
+        1,
+        {FIRING: 1, SINCE: 1700},
+        {'{alertname="VramwardenSlow", severity="warning"}': 1700000},
+    ),
+    ("Firing alerts", 1, {PENDING: 1, SINCE.replace("Slow", "Fails"): 1700}, {}),
+    (
+        "Pods pending for GPU memory",
+        0,
+        {ASKS % "a": 8, ASKS % "b": 4, UNPLACED: 1, OTHER % "a": 16},
+        {'{namespace="team", pod="p"}': 12},
+    ),
+    (
+        "Pods pending for GPU memory",
+        1,
+        {
+            ASKS % "a": 8,
+            UNPLACED: 1,
+            'kube_pod_created{namespace="team",pod="p"}': 1700,
+            'kube_pod_created{namespace="team",pod="q"}': 1600,
+        },
+        {'{namespace="team", pod="p"}': 1700000},
+    ),
+    # A GPU that several pods share has a series for each of them.
+    ("All GPUs", 6, {UTIL % "a": 40, UTIL % "b": 40, f"vramwarden_gpu_info{GPU}": 1}, {GPU: 40}),
+    ("Utilization over time", 0, {UTIL % "a": 40, f"vramwarden_gpu_info{GPU}": 1}, {"{}": 40}),
+    ("Utilization over time", 0, {UTIL % "a": 40, f"vramwarden_gpu_info{SECOND}": 1}, {}),
+]
+"""By panel and number of its query: series, and the values that the query has then."""
 
 
 def filled(expression):
@@ -28,15 +132,47 @@ def filled(expression):
     return expression.replace("$__rate_interval", "5m")
 
 
+def asked(expression):
+    """Return the metrics of an expression, of others as well, each with the labels selected."""
+    bare = re.sub('"[^"]*"', '""', expression)
+    found = [(name, set(re.findall(r"(\w+) *[=!]", text))) for name, text in _FOREIGN.findall(bare)]
+    return asked_of(bare) + found
+
+
+def headings(table):
+    """Return the heading of each field of a table."""
+    return table["transformations"][-1]["options"]["renameByName"]
+
+
+def unit_of(panel, target):
+    """Return the unit in which a panel shows the values of one of its queries."""
+    name = target["legendFormat"]
+    if panel["type"] == "table":
+        reference = f"Value #{target['refId']}"
+        name = headings(panel).get(reference if len(panel["targets"]) > 1 else "Value")
+    unit = panel["fieldConfig"]["defaults"]["unit"]
+    for override in panel["fieldConfig"]["overrides"]:
+        if override["matcher"] == {"id": "byName", "options": name}:
+            unit = next(
+                (one["value"] for one in override["properties"] if one["id"] == "unit"), unit
+            )
+    return unit
+
+
 @pytest.fixture(scope="module")
 def known():
-    return known_metrics()
+    return known_metrics() | FOREIGN
 
 
 @pytest.mark.parametrize(("title", "expression"), TARGETS)
 def test_every_metric_and_label_of_a_panel_exists(known, title, expression):
-    assert asked_of(expression), title
-    assert unknown(expression, known, OF_PROMETHEUS) == []
+    assert asked(expression), title
+    bare = re.sub('"[^"]*"', '""', expression)
+    labels = OF_PROMETHEUS.union(*(known.get(name, set()) for name, _ in asked(expression)))
+    assert [name for name, _ in asked(expression) if name not in known] == []
+    for name, selected in asked(expression):
+        assert selected <= known[name] | OF_PROMETHEUS, (title, name)
+    assert grouped_by(bare) <= labels, title
 
 
 def test_the_labels_in_names_of_series_are_those_that_their_expression_leaves():
@@ -65,7 +201,7 @@ def test_variables_offer_values_of_metrics_that_exist(known):
 
 def test_every_panel_is_about_what_the_variables_choose():
     for title, expression in TARGETS:
-        for metric, labels in asked_of(expression):
+        for metric, labels in asked(expression):
             wanted = {"cluster"}
             wanted |= {"node"} if re.match("vramwarden_(gpu|pod|sentry)_", metric) else set()
             wanted |= {"namespace"} if metric.startswith("vramwarden_pod_") else set()
@@ -74,7 +210,7 @@ def test_every_panel_is_about_what_the_variables_choose():
 
 def test_rows_are_those_that_people_look_for():
     rows = [panel["title"] for panel in PANELS if panel["type"] == "row"]
-    assert rows == ["Cluster", "GPUs", "Pods", "Trouble"]
+    assert rows == ["Now", "GPUs", "Pods", "Webhook"]
 
 
 def test_panels_have_numbers_of_their_own_and_do_not_overlap():
@@ -101,14 +237,49 @@ def test_every_panel_says_its_unit_and_what_it_shows():
         assert len(set(references)) == len(references)
 
 
-def test_bytes_are_shown_as_bytes_and_shares_as_shares():
+def test_an_empty_panel_says_why_and_is_not_green():
     for panel in SHOWN:
-        unit = panel["fieldConfig"]["defaults"]["unit"]
+        defaults = panel["fieldConfig"]["defaults"]
+        assert len(defaults["noValue"]) > len("No data"), panel["title"]
+        if panel["type"] == "stat":  # the first color is also that of no value
+            assert defaults["thresholds"]["steps"][0]["color"] != "green", panel["title"]
+
+
+def test_bytes_are_shown_as_bytes_and_shares_as_shares():
+    seen = set()
+    for panel in SHOWN:
         for target in panel["targets"]:
             expression = target["expr"]
             counts = expression.startswith("count(") or "count by" in expression
             if "_bytes" in expression and not counts:
-                assert unit == ("percentunit" if " / " in expression else "bytes"), panel["title"]
+                share = "percentunit" if " / " in expression else "bytes"
+                assert unit_of(panel, target) == share, (panel["title"], expression)
+                seen.add(share)
+            if "DCGM_" in expression:
+                assert unit_of(panel, target) == "percent", panel["title"]
+    assert seen == {"bytes", "percentunit"}
+
+
+def test_labels_in_a_table_are_shown_as_they_are():
+    """With `bytes` as the unit of a table the GPU of index 0 is shown as `0 B`."""
+    for table in TABLES:
+        assert table["fieldConfig"]["defaults"]["unit"] == "string", table["title"]
+
+
+def test_columns_of_a_table_exist_under_their_names():
+    for table in TABLES:
+        options = table["transformations"][-1]["options"]
+        queries = table["targets"]
+        values = {f"Value #{one['refId']}" for one in queries} if queries[1:] else {"Value"}
+        labels = set().union(*(grouped_by(target["expr"]) for target in queries))
+        assert set(options["indexByName"]) - values <= labels, table["title"]
+        assert values <= set(options["indexByName"]), table["title"]
+        shown = set(options["renameByName"].values())
+        named = {column["displayName"] for column in table["options"]["sortBy"]}
+        for override in table["fieldConfig"]["overrides"]:
+            if override["matcher"]["id"] == "byName":
+                named.add(override["matcher"]["options"])
+        assert named <= shown, table["title"]
 
 
 def test_no_data_source_is_named():
@@ -135,6 +306,43 @@ def test_prometheus_can_read_every_expression(promtool):
     assert f"{len(TARGETS)} rules found" in said
 
 
+@pytest.mark.parametrize(("title", "number", "series", "values"), CASES)
+def test_a_query_has_the_values_that_its_panel_promises(promtool, title, number, series, values):
+    (panel,) = (panel for panel in SHOWN if panel["title"] == title)
+    play(promtool, series, filled(panel["targets"][number]["expr"]), values)
+
+
+def test_the_join_of_the_page_finds_the_gpus_of_the_exporter(promtool):
+    text = (DEPLOY / "metrics.md").read_text()
+    (join,) = re.findall(r"`(label_replace\(DCGM_FI_DEV_GPU_UTIL[^`]*)`", text)
+    series = {UTIL % "a": 40, f"vramwarden_gpu_info{GPU}": 1}
+    expression = (
+        f"sum by (node, gpu, uuid) (vramwarden_gpu_info * on (uuid) group_right (node) {join})"
+    )
+    play(promtool, series, expression, {GPU: 40})
+
+
+def play(promtool, series, expression, values):
+    """Have Prometheus find exactly these values of an expression."""
+    played = {
+        "interval": "1m",
+        "input_series": [
+            {"series": key, "values": f"{value}x60" if isinstance(value, int) else value}
+            for key, value in series.items()
+        ],
+        "promql_expr_test": [
+            {
+                "expr": expression,
+                "eval_time": "60m",
+                "exp_samples": [{"labels": key, "value": values[key]} for key in values],
+            }
+        ],
+    }
+    files = {"test.yaml": yaml.safe_dump({"tests": [played]})}
+    code, said = promtool("test", "rules", "test.yaml", files=files)
+    assert code == 0, said
+
+
 def test_names_of_the_webhook_s_metrics_are_as_prometheus_wants_them(promtool):
     _, said = promtool("check", "metrics", given=webhook_exposition())
     # Kept beside the one in seconds: people have it in their own rules.
@@ -147,13 +355,36 @@ def test_nothing_is_there_unless_it_is_asked_for(helm):
     assert "vramwarden-dashboards" not in text
 
 
-def test_the_config_map_holds_the_dashboard_as_it_is_and_a_sidecar_finds_it(helm):
+def test_the_config_map_holds_the_dashboard_and_a_sidecar_finds_it(helm):
     values = {"dashboards": {"enabled": True, "annotations": {"grafana_folder": "GPUs"}}}
     found = one(helm.render({"grafana": values}), "ConfigMap", "vramwarden-dashboards")
-    assert found["data"] == {"vramwarden.json": PATH.read_text()}
+    (name,) = found["data"]
+    assert name == PATH.name
+    # Without an address of the documentation no panel has a link.
+    panels = [{key: panel[key] for key in panel if key != "links"} for panel in PANELS]
+    assert json.loads(found["data"][name]) == {**DASHBOARD, "panels": panels}
     assert found["metadata"]["namespace"] == NAMESPACE
     assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
     assert found["metadata"]["annotations"] == {"grafana_folder": "GPUs"}
+
+
+def test_panels_lead_to_the_sections_of_their_alerts(helm):
+    values = {"documentationURL": DOCS, "grafana": {"dashboards": {"enabled": True}}}
+    (text,) = one(helm.render(values), "ConfigMap", "vramwarden-dashboards")["data"].values()
+    linked = {}
+    for panel in json.loads(text)["panels"]:
+        for link in panel.get("links", []):
+            linked[link["title"]] = link["url"]
+    urls = {page: DOCS.replace("{page}", f"deploy/{page}") for page in ("alerts", "node-alerts")}
+    assert linked.pop("Alerts on the webhook") == urls["alerts"]
+    assert linked.pop("Alerts on nodes") == urls["node-alerts"]
+    sections = {
+        name: f"{urls[page]}#{name.lower()}"
+        for page in urls
+        for name in re.findall(r"^## (\w+)$", (DEPLOY / f"{page}.md").read_text(), re.MULTILINE)
+    }
+    assert linked.keys() > {"VramwardenGPUUnhealthy", "VramwardenAgentDown", "VramwardenPending"}
+    assert linked == {name: sections[name] for name in linked}
 
 
 def test_grafana_s_operator_gets_an_object_that_names_the_config_map(helm):
