@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import re
 import shlex
 import shutil
 import subprocess
@@ -92,6 +93,18 @@ def test_the_command_is_installed_from_a_folder(made, tmp_path):
     assert {one["name"]: one["version"] for one in yaml.safe_load(listed.stdout)} == {
         "vramwarden": VERSION
     }
+
+
+def test_what_commands_say_of_the_sidecars_image_is_quoted():
+    recorded = ROOT / "tests/tools/situations/recorded"
+    said = "".join(path.read_text() for path in sorted(recorded.glob("*.txt")))
+    page = (ROOT / "deploy/offline.md").read_text()
+    quoted = re.findall(r"\| `vramwarden \w+.*?` \| `(.+?)`", page)
+    assert len(quoted) == 4
+    for text in quoted:
+        for part in text.replace("team-a/train: ", "...").split("..."):
+            words = part.strip(" :").replace("vram-enforcer", "main")
+            assert words in said or words == "401 Unauthorized", words
 
 
 def test_nothing_but_the_adapter_of_the_api_server_connects():
