@@ -6,10 +6,22 @@ import pytest
 
 from tests.support.control_planes import find_binary, wait_until
 from tests.support.our_server import container
-from tests.support.recipes import recipe, workload
+from tests.support.recipes import FOLDER, recipe, workload
 
-RECIPES = ["job", "kueue-job", "notebook", "priority", "rolling-update", "vllm"]
-MEMORY, VRAM = "vramwarden.io/gpu-memory", "vramwarden.io/vram"
+AMOUNTS = {
+    "job": "16Gi",
+    "kueue-job": "16Gi",
+    "notebook": "8Gi",
+    "priority": "12Gi",
+    "rolling-update": "12Gi",
+    "two-gpus": "40Gi",
+    "vllm": "24Gi",
+}
+NAMES = [
+    path.stem
+    for path in sorted(FOLDER.iterdir())
+    if any(one.get("apiVersion") in {"apps/v1", "batch/v1"} for one in recipe(path.stem))
+]
 
 
 @pytest.fixture
@@ -20,7 +32,7 @@ def controllers(control_plane):
 
 
 @pytest.mark.usefixtures("controllers")
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_recipe_is_created_without_a_warning_and_its_pods_have_their_amount(
     team, kubectl, request, name
 ):
@@ -33,10 +45,8 @@ def test_a_recipe_is_created_without_a_warning_and_its_pods_have_their_amount(
         assert (done.returncode, done.stderr) == (0, "")
     spec = workload(name)["spec"]
     wait_until("its pods", lambda: len(team.pods()) >= spec.get("replicas", 1))
-    template = spec["template"]
-    (main,) = template["spec"]["containers"]
-    limits = main.get("resources", {}).get("limits", {})
-    amount = template.get("metadata", {}).get("annotations", {}).get(MEMORY) or limits[VRAM]
+    (main,) = spec["template"]["spec"]["containers"]
     for pod in team.pods():
-        assert container(pod, main["name"])["resources"]["limits"] == {VRAM: amount}
+        limits = container(pod, main["name"])["resources"]["limits"]
+        assert limits == {"vramwarden.io/vram": AMOUNTS[name]}
         assert container(pod, "vram-enforcer")

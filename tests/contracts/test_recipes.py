@@ -50,7 +50,7 @@ def test_a_recipe_is_translated_without_a_warning(name):
     *said, _ = admit(name)
     verdict = r"\w+ [\w-]+/[\w-]+( \(\S+\))?: (translated by rule default \(.+\)|left alone \(.+\))"
     assert [line for line in said if not re.fullmatch(verdict, line)] == []
-    assert sum("translated" in line for line in said) == 1
+    assert [line for line in said if "translated" in line]
 
 
 @pytest.mark.parametrize("name", WITHOUT_PODS)
@@ -67,7 +67,7 @@ def test_the_page_announces_what_is_said_of_values():
 @pytest.mark.parametrize(
     ("name", "line", "instead", "said"),
     [
-        ("vllm", ", --gpu-memory-utilization=$(VRAMWARDEN_GPU_MEMORY_FRACTION)", "", "add --gpu-m"),
+        ("vllm", "--gpu-memory-utilization=$(VRAMWARDEN_GPU_MEMORY_FRACTION)", "", "add --gpu-m"),
         ("ray", '{num-gpus: "1"}', "{}", 'write num-gpus: "1"; '),
         ("pytorchjob", 'nprocPerNode: "1"', 'nprocPerNode: "4"', 'write "1"; '),
         ("quota", "{requests.", "{limits.", "write requests.vramwarden.io/vram: 64Gi; "),
