@@ -67,6 +67,7 @@ ASKING = {
     "report --policy wrong.yaml": (1, 1, 1),
     "check": (3, 1, 3),
     "check --pre": (3, 0, 3),
+    "clean --dry-run": (3, 0, 3),
     "simulate": (3, 0, 3),
     "simulate -n ours": (3, 0, 3),
     "certs status --secret a": (3, 1, 3),

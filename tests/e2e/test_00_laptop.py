@@ -16,9 +16,7 @@ from tests.e2e.pods import is_ready
 from tests.e2e.team import Team
 from tests.support import charts
 from tests.support.control_planes import wait_until
-from tests.support.documents import commands
 from tests.support.ledger import commands_of
-from tests.support.paths import DEPLOY
 from tests.support.readers import Reader
 from webhook.core.node.sharing import SETTLE_S
 
@@ -36,9 +34,10 @@ SAID = {
 
 
 @pytest.fixture(scope="module")
-def reader(node, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("reader")
-    return Reader(folder, node.kubeconfig, {"registry.k8s.io/pause:3.10": images.PAUSE})
+def reader(node, values, tmp_path_factory):
+    image = "{repository}:{tag}".format(**values["image"])
+    here = {"registry.k8s.io/pause:3.10": images.PAUSE, "IMAGE": image}
+    return Reader(tmp_path_factory.mktemp("reader"), node.kubeconfig, here)
 
 
 def test_the_first_pod_runs_and_the_second_waits_until_it_is_gone(node, values, reader):
@@ -81,9 +80,17 @@ def test_nothing_is_left_after_what_the_page_asks_for(node, reader):
     team = Team(node, "default")
     for found in team.pods():
         team.delete_pod(found["metadata"]["name"])
-    for command in (*IN_UNINSTALL, *commands(DEPLOY / "uninstall.md", "for node in")):
-        reader.run(command)
+    said = [reader.run(command) for command in IN_UNINSTALL]
     left = node.api.get(NODE_MANIFEST)
-    assert "vramwarden.io" not in json.dumps([left["metadata"]["labels"], left["status"]])
+    metadata = left["metadata"]["labels"], left["metadata"]["annotations"]
+    assert "vramwarden.io" not in json.dumps([*metadata, left["status"]])
+    found, *_ = [one for one in said if "would remove" in one]
+    assert f"node {left['metadata']['name']}: would remove " in found
+    (by_image,) = [
+        text
+        for text, line in zip(said, IN_UNINSTALL, strict=True)
+        if " run vramwarden-clean" in line
+    ]
+    assert "nothing of vramwarden is left" in by_image
     definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     assert node.api.list(definitions, labelSelector="app.kubernetes.io/name=vramwarden") == []

@@ -6,7 +6,9 @@ import contextlib
 import time
 
 from tests.e2e.pods import pod, statuses
-from tests.support.control_planes import ApiError
+from tests.support.commands import vramwarden
+from tests.support.control_planes import ApiError, wait_until
+from webhook.names import NODE_SHARE_LABEL, PREFIX
 
 GROUP = "/apis/admissionregistration.k8s.io/v1"
 KINDS = (
@@ -51,6 +53,28 @@ def test_and_soon_after_so_are_those_that_ask_for_vram(cluster, team):
     made = team.wait("a pod that asks for VRAM created", created, timeout=30)
     print(f"pods that ask for VRAM are created: {time.monotonic() - began:.1f} s")
     assert "initContainers" not in made["spec"]
+
+
+def test_clean_removes_what_the_agent_wrote_on_nodes(cluster, release):
+    """Helm does not wait for pods: while agents end, `clean` refuses."""
+
+    def clean(*options):
+        return vramwarden("clean", "--kubeconfig", cluster.kubeconfig, *options)
+
+    def cleaned():
+        done = clean()
+        assert done.returncode in {0, 1}, done.stderr
+        assert done.returncode == 0 or "still end" in done.stderr, done.stderr
+        return done.returncode == 0
+
+    wait_until("the agents ended, and the nodes are clean", cleaned, timeout=120)
+    for node in cluster.api.list("/api/v1/nodes"):
+        metadata = node["metadata"]
+        keys = [*metadata["labels"], *metadata.get("annotations", {}), *node["status"]["capacity"]]
+        keys += [one["type"] for one in node["status"]["conditions"]]
+        assert {key for key in keys if key.startswith(PREFIX)} <= {NODE_SHARE_LABEL}
+    assert clean("--all").returncode == 0
+    assert clean("--all").stdout == "nothing of vramwarden is left\n"
 
 
 def test_and_what_runs_keeps_running(team, quiet):

@@ -34,6 +34,7 @@ SECTIONS: Final = {
         "policy": "webhook.cli.policy:policy_group",
         "simulate": "webhook.tools.simulate.command:simulate_command",
         "certs": "webhook.cli.certs:certs_group",
+        "clean": "webhook.tools.clean.command:clean_command",
     },
     "What runs in it": {
         "serve": "webhook.cli.serve:serve_command",

@@ -1,0 +1,1 @@
+"""`vramwarden clean`: remove what an uninstalled release left in the cluster."""

@@ -1,0 +1,196 @@
+"""Find and remove the remains of an uninstalled release in a cluster."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+from urllib.parse import quote
+
+from webhook.adapters.kube.client import KubeError, joined
+from webhook.core.node.leftovers import find_leftovers
+from webhook.core.node.state import labels_of
+from webhook.core.pod.fields import text_of
+from webhook.core.words import counted, named
+from webhook.names import NODE_SHARE_LABEL
+from webhook.options import ExitCode
+from webhook.tools.snapshot.facts import asking
+from webhook.tools.snapshot.objects import FactUnavailable
+from webhook.tools.snapshot.reading import NOT_ENDED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from webhook.adapters.kube.client import Kube
+    from webhook.core.node.leftovers import NodeLeftovers
+    from webhook.core.pod.fields import Json
+
+_OURS: Final = "app.kubernetes.io/name=vramwarden"
+_REGISTRATION: Final = "/apis/admissionregistration.k8s.io/v1"
+_RBAC: Final = "/apis/rbac.authorization.k8s.io/v1"
+_WORKLOADS: Final = ("/apis/apps/v1/deployments", "/apis/apps/v1/daemonsets")
+_LEFT_OBJECTS: Final = (
+    f"{_REGISTRATION}/mutatingwebhookconfigurations",
+    f"{_REGISTRATION}/validatingwebhookconfigurations",
+    f"{_REGISTRATION}/validatingadmissionpolicybindings",
+    f"{_REGISTRATION}/validatingadmissionpolicies",
+    f"{_REGISTRATION}/mutatingadmissionpolicybindings",
+    f"{_REGISTRATION}/mutatingadmissionpolicies",
+    f"{_RBAC}/clusterrolebindings",
+    f"{_RBAC}/clusterroles",
+    f"{_RBAC}/rolebindings",
+    f"{_RBAC}/roles",
+)
+"""Collections with objects of a release outside of its namespaces."""
+_DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+
+
+class StoredName(NamedTuple):
+    """Name of an object."""
+
+    namespace: str
+    name: str
+    uid: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+    def path(self, collection: str) -> str:
+        """Return the path of the object, given its collection in all namespaces."""
+        start, _, kind = collection.rpartition("/")
+        parts = ("namespaces", self.namespace, kind) if self.namespace else (kind,)
+        return "/".join((start, *(quote(one, safe="") for one in (*parts, self.name))))
+
+
+def why_installed(kube: Kube) -> str:
+    """Return why nothing can be removed yet; empty if vramwarden is uninstalled.
+
+    Its agents would write everything again, until their pods have ended.
+    """
+    found = [one for path in _WORKLOADS for one in _list_ours(kube, path)]
+    if found:
+        release = f"`helm uninstall vramwarden --namespace {found[0].namespace}`"
+        return (
+            f"vramwarden is still installed ({named(map(str, found))}), and its agents would write "
+            f"it all again; uninstall it first: {release}"
+        )
+    if pods := _list_ours(kube, joined("pods"), fieldSelector=NOT_ENDED):
+        return f"pods of vramwarden still end ({named(map(str, pods))}); wait until they are gone"
+    return ""
+
+
+class Cleaner:
+    """Removes the remains, or with `dry_run` only reports them."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        report: Callable[[str, ExitCode], None],
+        *,
+        dry_run: bool,
+        everything: bool,
+    ) -> None:
+        """Call `report` with a line for each node and kind; `everything` is the option --all."""
+        self._kube = kube
+        self._report = report
+        self._dry_run = dry_run
+        self._everything = everything
+        self._kept: list[str] = []
+
+    def run(self) -> None:
+        """Clean all kinds and nodes; a failure does not keep the next one from being cleaned.
+
+        Raises KubeError if the API server does not answer, or does not know the user.
+        """
+        for path in _LEFT_OBJECTS:
+            self._remove_objects(path, self._find(path))
+        self._clean_nodes()
+        definitions = self._find(_DEFINITIONS)
+        if self._everything:
+            self._remove_objects(_DEFINITIONS, definitions)
+        elif definitions:
+            self._kept.append(f"{named(map(str, definitions))} with their objects")
+        if self._kept:
+            kept = " and ".join(self._kept)
+            text = f"kept for another installation: {kept}; --all removes this, too"
+            self._report(text, ExitCode.DONE)
+
+    def _clean_nodes(self) -> None:
+        kept = () if self._everything else (NODE_SHARE_LABEL,)
+        shared = set()
+
+        def keep(node: Json) -> tuple[str, NodeLeftovers] | None:
+            name = text_of(node, "metadata", "name")
+            if any(one in labels_of(node) for one in kept):
+                shared.add(name)
+            found = find_leftovers(node, kept)
+            return (name, found) if found else None
+
+        try:
+            nodes = asking("list nodes", lambda: self._kube.list_all(joined("nodes"), keep))
+        except FactUnavailable as error:
+            self._report(f"nodes: {error.why}", ExitCode.UNANSWERED)
+            return
+        for name, found in nodes:
+            if self._is_done(f"node {name}", partial(self._patch, name, found)):
+                self._report_removed(f"node {name}", str(found))
+        if shared:
+            self._kept.append(f"the label {NODE_SHARE_LABEL} of {counted(len(shared), 'node')}")
+
+    def _patch(self, name: str, found: NodeLeftovers) -> None:
+        for patch, is_status in found.patches().in_order():
+            self._kube.patch_node(name, patch, status=is_status)
+
+    def _find(self, path: str) -> list[StoredName]:
+        try:
+            return _list_ours(self._kube, path)
+        except FactUnavailable as error:
+            self._report(f"{_kind(path)}: {error.why}", ExitCode.UNANSWERED)
+            return []
+
+    def _remove_objects(self, path: str, objects: Iterable[StoredName]) -> None:
+        kind, removed = _kind(path), []
+        for one in objects:
+            delete = partial(self._kube.delete, one.path(path), uid=one.uid)
+            if self._is_done(f"{kind} {one}", delete):
+                removed.append(str(one))
+        if removed:
+            self._report_removed(kind, ", ".join(removed))
+
+    def _is_done(self, what: str, remove: Callable[[], None]) -> bool:
+        """Call `remove` and return True if the object is gone, or would be."""
+        try:
+            if not self._dry_run:
+                remove()
+        except KubeError as error:
+            if not error.code or error.unauthorized:
+                raise
+            if not error.not_found:
+                self._report(f"{what}: not removed: {error}", ExitCode.UNANSWERED)
+            return error.not_found
+        return True
+
+    def _report_removed(self, where: str, what: str) -> None:
+        verb = "would remove" if self._dry_run else "removed"
+        self._report(f"{where}: {verb} {what}", ExitCode.DONE)
+
+
+def _list_ours(kube: Kube, path: str, **query: str) -> list[StoredName]:
+    """Return the objects of a collection with our label; none if the kind is not served."""
+
+    def keep(found: Json) -> StoredName:
+        fields = (text_of(found, "metadata", key) for key in ("namespace", "name", "uid"))
+        return StoredName(*fields)
+
+    def read() -> list[StoredName]:
+        try:
+            return kube.list_all(path, keep, labelSelector=_OURS, **query)
+        except KubeError as error:
+            if error.not_found:
+                return []
+            raise
+
+    return asking(f"list {_kind(path)}", read)
+
+
+def _kind(path: str) -> str:
+    return path.rpartition("/")[2]
