@@ -16,7 +16,7 @@ SYSTEM = "namespace vramwarden-system"
 APPLIED = r"deploy/(install|tutorial)\.md: "
 SHOWN = rf"(?!{KUBELET})(helm|kubectl|mkdir|vramwarden)"
 OTHERS = r"(?!(coming-over|install|laptop|tutorial|uninstall)\.md)[\w-]+"
-ELSEWHERE = r"helm (test|upgrade \S+ vramwarden vramwarden-)|kubectl delete (mutating|validating)"
+ELSEWHERE = r"helm (test|upgrade \S+ vramwarden vramwarden-)|kubectl (-n argocd|delete \w+ating)"
 
 RUN = {
     ".ci/run": [r"\S+: make (demo|lint|test)$"],
@@ -75,6 +75,7 @@ MADE = {
 NOT_RUN = {
     r"(CONTRIBUTING|tests/e2e/README)\.md: ([A-Z]\S+ )*make e2e": "it runs the tests named above",
     r"deploy/offline\.md: (PIP_INDEX_URL=|pip download)": "PyPI, or a mirror of it",
+    r"deploy/gitops\.md: kubectl -n argocd": "Argo CD",
     r"deploy/offline\.md: for name": "images of two platforms",
     r"deploy/laptop\.md: (BUILDX\S+ make|kind)": "kind, and Docker",
     r"tests/bench/README\.md: (\(cd|make bench BENCH_HAMI)": "other projects' sources",
