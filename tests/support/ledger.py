@@ -78,6 +78,8 @@ NOT_RUN = {
     r"deploy/gitops\.md: kubectl -n argocd": "Argo CD",
     r"deploy/offline\.md: for name": "images of two platforms",
     r"deploy/laptop\.md: (BUILDX\S+ make|kind)": "kind, and Docker",
+    r"deploy/nodes\.md: gcloud": "an account of Google's cloud",
+    r"deploy/nodes\.md: grep": "a GPU that shares its memory with the CPU",
     r"tests/bench/README\.md: (\(cd|make bench BENCH_HAMI)": "other projects' sources",
     r"tests/e2e/README\.md: apt-get": "a Debian to change",
     r"tests/gpu/README\.md: ": "a GPU",

@@ -152,7 +152,7 @@ class GpuCountPart(Part):
     """Bounds of the number of GPUs."""
 
     max_gpu_count: GpuCount | None = Field(None, alias="max")
-    """The most GPUs a pod may ask for; null is no bound."""
+    """The most GPUs per pod; null is no bound."""
 
 
 class ClassesPart(Part):
