@@ -14,8 +14,8 @@ from tests.support.api_server import ApiServer
 from tests.support.clusters import NOW_S, a_cluster, a_gpu, a_node, a_pod, ago, held
 from tests.support.commands import reached, runner
 from tests.support.injectors import DENIED, HONEST
-from tests.support.paths import POLICIES as SHIPPED
 from tests.support.pods import a_container
+from tests.support.policies import SHIPPED
 from tests.support.recordings import assert_recorded
 from tests.tools.situations.scenes import a_workload, failed_create
 from webhook.cli.main import main
@@ -24,6 +24,7 @@ from webhook.tools.snapshot import workloads
 from webhook.tools.snapshot.release import POLICIES
 
 RECORDED = Path(__file__).with_name("recorded.txt")
+EXAMPLES = SHIPPED[-1].parent
 DIGEST = re.compile(r"(?<=vramwarden-policies, )[0-9a-f]{12}")
 """Digest of a policy, which depends on the release."""
 RELEASE = "vramwarden-system"
@@ -374,7 +375,7 @@ def system(manifests):
 
 @renders
 @pytest.mark.parametrize("is_installed", [True, False], ids=["installed", "before"])
-@pytest.mark.parametrize("path", sorted(SHIPPED.glob("**/*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_beside_our_own_pods_and_nvidias_every_shipped_policy_denies_nobody(
     api, path, is_installed, configurations, system
 ):
@@ -394,11 +395,11 @@ def test_namespaces_with_the_label_are_exempt_and_the_same_pod_elsewhere_is_deni
     names = {"labelled": {"vramwarden.io/webhook": "disabled"}, "other": {}}
     api.add(*configurations, *(a_namespace(name, **labels) for name, labels in names.items()))
     api.add(*map(plugin, names))
-    done = run("--policy", str(SHIPPED / "examples" / "cap-a-team.yaml"))
+    done = run("--policy", str(EXAMPLES / "cap-a-team.yaml"))
     assert "1 pod would be denied." in done.stdout
     assert "2 pods in 2 exempt namespaces are not judged.\n" in done.stdout
     api.denied.add(("list", "namespaces"))
-    (missing,) = reported("--policy", str(SHIPPED / "examples" / "strict.yaml"))["missing"]
+    (missing,) = reported("--policy", str(EXAMPLES / "strict.yaml"))["missing"]
     assert missing.startswith("which namespaces are exempt by their label vramwarden.io/webhook: ")
 
 
