@@ -41,7 +41,7 @@ def rendered_by_argo(helm: Helm, api: Api, folder: Path) -> list[Json]:
     chart, policies = APPLICATION["spec"]["sources"]
     assert ROOT / chart["path"] == CHART
     given = chart["helm"]
-    files = {f"${policies['ref']}/vramwarden/{POLICY_FILE}": write_policy(folder)}
+    files = {f"${policies['ref']}/vramwarden/policies/{POLICY_FILE}": write_policy(folder)}
     return _rendered(
         helm,
         folder,

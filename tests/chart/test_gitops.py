@@ -200,7 +200,8 @@ def test_both_give_the_namespace_one_level_of_pod_security():
 def test_kustomize_makes_the_config_map_that_the_helm_release_reads(control_plane, tmp_path):
     for path in FOLDER.glob("*.yaml"):
         (tmp_path / path.name).write_text(path.read_text())
-    (tmp_path / POLICY_FILE).write_text("spec: {}\n")
+    (tmp_path / "policies").mkdir()
+    (tmp_path / "policies" / POLICY_FILE).write_text("spec: {}\n")
     done = control_plane.kubectl("kustomize", str(tmp_path))
     assert done.returncode == 0, done.stderr
     objects = list(yaml.safe_load_all(done.stdout))
