@@ -42,6 +42,8 @@ REQUESTS = (
     'kube_pod_container_resource_requests{namespace="team",pod="p",container="c",resource="%s"}'
 )
 GATED = 'kube_pod_status_reason{namespace="team",pod="p",uid="u",reason="SchedulingGated"}'
+FAILS = 'vramwarden_admission_requests_total{reason="InternalError"}'
+STOPPED = 'vramwarden_pod_stops_total{node="n1",namespace="team",pod="p"}'
 DAY_S = 86400
 EXPIRY = 'vramwarden_certificate_expiry_timestamp_seconds{role="%s"}'
 SERVING, CA_EXPIRY = EXPIRY % "serving", EXPIRY % "ca"
@@ -50,6 +52,8 @@ INFO = 'vramwarden_policy_info{pod="%s",digest="%s"}'
 NAMED = {"namespace": "team", "pod": "p"}
 ONCE = "0x55 1x4"
 """A counter that is raised shortly before the end."""
+APPEARS = "_x56 1x4"
+"""A counter that appears then, with its first event."""
 
 
 class Case(NamedTuple):
@@ -75,14 +79,14 @@ CASES = {
         },
     ),
     "VramwardenBypassed": Case(
-        {FAILED_OPEN % "validate": ONCE},
+        {FAILED_OPEN % "validate": APPEARS},
         {FAILED_OPEN % "validate": "1x60"},
-        {FAILED_OPEN % "bind": ONCE},
+        {FAILED_OPEN % "bind": APPEARS},
     ),
     "VramwardenFails": Case(
-        {'vramwarden_admission_requests_total{reason="InternalError"}': ONCE},
-        {'vramwarden_admission_requests_total{reason="InternalError"}': "1x60"},
-        {'vramwarden_admission_requests_total{reason="TooLarge"}': ONCE},
+        {FAILS: APPEARS},
+        {FAILS: "1x60"},
+        {'vramwarden_admission_requests_total{reason="TooLarge"}': APPEARS},
     ),
     "VramwardenPatchWrong": Case(
         {'vramwarden_patch_checks_total{result="failed"}': ONCE},
@@ -159,7 +163,7 @@ CASES = {
         {
             DAEMON_SET % (DESIRED, "agent"): "3x60",
             DAEMON_SET % (READY, "agent"): "3x20 2x12 3x26",
-            DAEMON_SET % (DESIRED, "other"): "3x60",
+            DAEMON_SET % (DESIRED, "other"): "5x60",
             DAEMON_SET % (READY, "other"): "2x60",
         },
         {"namespace": "ours"},
@@ -223,9 +227,9 @@ CASES = {
         NAMED,
     ),
     "VramwardenPodStopped": Case(
-        {'vramwarden_pod_stops_total{node="n1",namespace="team",pod="p"}': ONCE},
-        {'vramwarden_pod_stops_total{node="n1",namespace="team",pod="p"}': "1x60"},
-        {'vramwarden_pod_stops_total{node="n1",namespace="team",pod="p"}': "1x60"},
+        {STOPPED: APPEARS},
+        {STOPPED: "1x60"},
+        {STOPPED: "0x60"},
         NAMED,
     ),
     "VramwardenPodNearCap": Case(
@@ -355,6 +359,31 @@ def test_a_sentry_without_a_pod_is_reported_by_its_daemon_set(promtool, groups, 
 def test_a_pod_behind_a_scheduling_gate_is_not_pending_for_memory(promtool, groups):
     series = {UNSCHEDULABLE: "1x60", REQUESTS % "vramwarden_io_vram": "8x60", GATED: "1x60"}
     play(promtool, groups, "VramwardenPending", series, {60: []})
+
+
+@pytest.mark.parametrize(
+    ("alert", "series", "labels"),
+    [
+        ("VramwardenBypassed", FAILED_OPEN % "validate", {}),
+        ("VramwardenFails", FAILS, {}),
+        ("VramwardenPodStopped", STOPPED, NAMED),
+    ],
+)
+def test_a_counter_is_reported_when_it_appears_and_when_it_rises(
+    promtool, groups, rules, alert, series, labels
+):
+    """Not when it comes back after a scrape that failed, or from another sentry."""
+    (rule,) = (rule for rule in rules if rule["alert"] == alert)
+    samples = {series: "_x60 1x39 _ 1x59 2x40"}
+    quiet = {at: [] for at in (59, 75, 100, 101, 102, 111, 112, 113, 159, 175)}
+    expected = {at: [fired(rule, labels)] for at in (62, 165)}
+    play(promtool, groups, alert, samples, quiet | expected)
+
+
+def test_a_stop_is_not_reported_again_by_another_sentry(promtool, groups):
+    before, after = (STOPPED.replace("{", f'{{instance="{name}",') for name in "ab")
+    series = {before: "1x60 stale", after: "_x61 1x60"}
+    play(promtool, groups, "VramwardenPodStopped", series, {at: [] for at in range(30, 120)})
 
 
 def test_a_plateau_near_the_cap_ends_the_alert(promtool, groups, rules):
