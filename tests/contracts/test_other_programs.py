@@ -35,6 +35,9 @@ func main() {
 MAKEFILES = {"NVIDIA_TOOLKIT": ".", "NVIDIA_MOCK": "pkg/gpu/mocknvml"}
 """Folder in each clone in which the commands run `make`. They run `go build` in the others."""
 
+ROOTS = {"KUBE_STATE_METRICS": "package main\n\nfunc main() {}\n"}
+"""Programs whose source is in the folder of the clone itself."""
+
 
 def make_clone(variable: str, clone: Path) -> None:
     """Write the least that a repository's build needs."""
@@ -45,8 +48,9 @@ def make_clone(variable: str, clone: Path) -> None:
         (folder / "Makefile").write_text(f"all cmds:\n\ttouch {' '.join(files)}\n")
         return
     for name in files:
-        (clone / "cmd" / name).mkdir(parents=True)
-        (clone / "cmd" / name / "main.go").write_text(MAIN)
+        folder = clone if variable in ROOTS else clone / "cmd" / name
+        folder.mkdir(parents=True)
+        (folder / "main.go").write_text(ROOTS.get(variable, MAIN))
     (clone / "go.mod").write_text("module example\n\ngo 1.21\n")
 
 

@@ -159,21 +159,21 @@ class Driver:
     def limit_by(self, limits: str) -> None:
         """Have it hold cgroups in another way from now on, or `off`."""
         (self._limits / "mode").write_text(limits)
-        self._rewrite("^limits .*(?= cgroups=)", f"limits {limits}")
+        self.rewrite("^limits .*(?= cgroups=)", f"limits {limits}")
 
     def unload(self) -> None:
         """Have the kernel without it; what asks NVML in a container that is there hears so."""
         (self._kernel / "version").unlink()
-        self._rewrite("^live figures$", "\\n".join(["live figures", *UNLOADED]))
+        self.rewrite("^live figures$", "\\n".join(["live figures", *UNLOADED]))
 
     def load(self) -> None:
         """Have it back; it keeps no limit over that."""
         for limit in self._limits.glob("limit-*"):
             limit.unlink()
-        self._rewrite("^fail .*\n", "")
+        self.rewrite("^fail .*\n", "")
         self.play(R615)
 
-    def _rewrite(self, pattern: str, text: str) -> None:
+    def rewrite(self, pattern: str, text: str) -> None:
         """Change what the library plays in all pods."""
         for stub in (self._limits.parent / "scenes").glob("*/stub.txt"):
             changed = re.sub(pattern, text, stub.read_text(), flags=re.MULTILINE)

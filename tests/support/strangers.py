@@ -44,6 +44,11 @@ STRANGERS = {
         f"{GITHUB}/NVIDIA/k8s-dra-driver-gpu",
     ),
     "HAMI": Stranger("HAMi", ("scheduler",), f"{GITHUB}/Project-HAMi/HAMi"),
+    "KUBE_STATE_METRICS": Stranger(
+        "kube-state-metrics",
+        ("kube-state-metrics",),
+        f"{GITHUB}/kubernetes/kube-state-metrics",
+    ),
 }
 """By the variable that names the folder."""
 
