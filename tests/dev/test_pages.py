@@ -61,6 +61,7 @@ ELSEWHERE = {
     "kubectl .* describe certificate": "cert-manager's kind",
     "kubectl (create serviceaccount|delete -f)": "tests/cluster/test_first_change.py",
     "kubectl kustomize": "of manifests that are the reader's",
+    "kubectl apply -f vramwarden/argocd": "Argo CD's kind",
     "kubectl get runtimeclass nvidia": "tells whether there is one",
 }
 AGENT = (
