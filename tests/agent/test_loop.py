@@ -17,8 +17,7 @@ from webhook.agent import loop
 from webhook.agent.proofs import LIMIT_FRESH_S
 from webhook.core.node.access import Access, GpuAccess
 from webhook.core.node.inventory import Scan
-from webhook.core.node.limits import Proof
-from webhook.core.nvidia.drivers import Fault
+from webhook.core.nvidia.drivers import Fault, Proof
 from webhook.nodekit.program import NewContainerNeededError
 
 PROVEN = Proof(holds=True, back_end="misc")

@@ -10,7 +10,8 @@ from pathlib import Path
 from tests.sentry import nodes
 from tests.sentry.scenarios import uid_of
 from tests.support.nvml_stub import build
-from webhook.core.node.limits import FILE, Limited, LimiterState, Proof, write_limiter_state
+from webhook.core.node.limits import FILE, Limited, LimiterState, write_limiter_state
+from webhook.core.nvidia.drivers import Proof
 
 SECONDS = float(os.environ.get("BENCH_SENTRY_SECONDS", "40"))
 GIB = 2**30

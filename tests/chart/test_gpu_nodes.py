@@ -29,7 +29,7 @@ from webhook.core.kinds.nodes import (
     write_gpu_node,
     write_time,
 )
-from webhook.core.node.limits import Proof
+from webhook.core.nvidia.drivers import Proof
 from webhook.core.pod.gpus import MOST_GPUS
 from webhook.names import GPU_NODES_PATH as GPU_NODES
 from webhook.sentry.writer import GpuNodeWriter

@@ -41,7 +41,7 @@ FOUND = {
     "webhook.core.admission": 71,
     "webhook.core.enforcement": 45,
     "webhook.core.kinds": 50,
-    "webhook.core.node": 66,
+    "webhook.core.node": 64,
     "webhook.core.nvidia": 32,
     "webhook.core.placement": 38,
     "webhook.core.pod": 63,

@@ -14,10 +14,10 @@ from webhook.core.node.limits import (
     STALE_S,
     Limited,
     LimiterState,
-    Proof,
     Told,
     write_limiter_state,
 )
+from webhook.core.nvidia.drivers import Proof
 from webhook.sentry.limits import SILENT, UNREADABLE, Limits
 
 PROVEN = Proof(holds=True, back_end="misc")

@@ -32,10 +32,10 @@ from webhook.core.node.limits import (
     FILE,
     Limited,
     LimiterState,
-    Proof,
     Told,
     write_limiter_state,
 )
+from webhook.core.nvidia.drivers import Proof
 from webhook.core.placement.pods import Hold
 from webhook.nodekit.program import NewContainerNeededError
 from webhook.sentry import loop

@@ -15,7 +15,7 @@ from webhook.adapters.journal import Journal
 from webhook.adapters.kube.gpu_nodes import OwnNode
 from webhook.core.kinds.node_writes import LEAST_S, REGULAR_S
 from webhook.core.kinds.nodes import GpuFigures, NodeFigures, PodFigures, write_gpu_node
-from webhook.core.node.limits import Proof
+from webhook.core.nvidia.drivers import Proof
 from webhook.sentry.writer import LONGEST_PAUSE_S, NODE_EVERY_S, UNKNOWN_KIND_S, GpuNodeWriter
 
 GIB = 2**30

@@ -31,9 +31,9 @@ from webhook.core.kinds.nodes import (
 )
 from webhook.core.kinds.workloads import Workload
 from webhook.core.node.inventory import Inventory, TrackedGpu
-from webhook.core.node.limits import Proof
 from webhook.core.node.sharing import SharingInputs, judge
 from webhook.core.node.verdict import SharingCode, SharingVerdict
+from webhook.core.nvidia.drivers import Proof
 from webhook.tools.problems.capacity import placeable
 from webhook.tools.snapshot.node import ClusterNode
 from webhook.tools.snapshot.pod import ClusterPod

@@ -22,10 +22,10 @@ from webhook.core.node.limits import (
     MOST_LIMITED,
     STALE_S,
     LimiterState,
-    Proof,
     read_limiter_state,
     write_limiter_state,
 )
+from webhook.core.nvidia.drivers import Proof
 from webhook.core.policy.values import DriverLimit
 from webhook.limiter.cgroups import NodeCgroups
 from webhook.limiter.pods import LimitedPod, PodLimiter

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.adapters.nvml import NvmlError
 from webhook.core.enforcement.limits import NO_LIMIT
-from webhook.core.node.limits import Proof
-from webhook.core.nvidia.drivers import LIMITS_FROM, Fault, limits_cgroups
+from webhook.core.nvidia.drivers import LIMITS_FROM, Fault, Proof, limits_cgroups
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

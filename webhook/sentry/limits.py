@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.core.kinds.nodes import HOLDERS
 from webhook.core.node.cgroups import comparable_uid
-from webhook.core.node.limits import FILE, LARGEST_FILE, STALE_S, Proof, read_limiter_state
+from webhook.core.node.limits import FILE, LARGEST_FILE, STALE_S, read_limiter_state
+from webhook.core.nvidia.drivers import Proof
 from webhook.core.pod.gpus import EnforceBy
 from webhook.names import ENFORCED_BY_SIDECAR
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.support.clusters import GIB, NOW_S, a_gpu, a_node, held
 from webhook.core.kinds.node_writes import JITTER_S, LEAST_S, REGULAR_S, due_after_s, has_moved
 from webhook.core.kinds.nodes import MOST_PODS, GpuFigures, NodeFigures, PodFigures
-from webhook.core.node.limits import Proof
+from webhook.core.nvidia.drivers import Proof
 
 MIB = 2**20
 POD = held("u1", 8, 4, 5)

@@ -19,7 +19,7 @@ from webhook.core.kinds.nodes import (
     write_time,
 )
 from webhook.core.node.inventory import RESIZED
-from webhook.core.node.limits import Proof
+from webhook.core.nvidia.drivers import Proof
 from webhook.core.pod.gpus import LOST, SILENT
 
 HELD = {"heldBy": "driver", "idleSince": "2026-11-21T20:15:04Z"}

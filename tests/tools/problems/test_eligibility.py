@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.clusters import NOW_S, a_gpu, a_node
-from webhook.core.node.limits import Proof
+from webhook.core.nvidia.drivers import Proof
 from webhook.tools.problems.eligibility import find_mismatch, requires_sentry
 from webhook.tools.problems.problem import Code
 from webhook.tools.snapshot.node import ClusterNode

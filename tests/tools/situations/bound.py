@@ -31,7 +31,7 @@ from tests.tools.situations.scenes import (
 from tests.tools.situations.waiting import EVAL, SEES_ALL, SLICED, a_run, may_not
 from webhook.core.enforcement.termination_message import TerminationMessage, write_message
 from webhook.core.kinds.histories import History, write_history
-from webhook.core.node.limits import Proof
+from webhook.core.nvidia.drivers import Proof
 
 if TYPE_CHECKING:
     from tests.tools.situations.scenes import Change, Json, Row

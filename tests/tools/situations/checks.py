@@ -39,8 +39,8 @@ from tests.tools.situations.scenes import (
     with_sentry,
 )
 from tests.tools.situations.waiting import WHOLE
-from webhook.core.node.limits import LIMIT_COMES_S
 from webhook.names import DOCUMENTATION_URL_ENV, PREFIX
+from webhook.tools.snapshot.pod import LIMIT_COMES_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from webhook.core.bounds import LONGEST_SENTENCE, LONGEST_STORED, LONGEST_WORD
-from webhook.core.node.limits import Proof
+from webhook.core.nvidia.drivers import Proof
 from webhook.core.pod.fields import Json, as_object, as_objects
 from webhook.core.pod.gpus import LONGEST_FAULT, LONGEST_PRODUCT, LOST, MOST_GPUS, SILENT, names_gpu
 from webhook.core.pod.quantity import MIB, format_bytes

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from webhook.core.bounds import LONGEST_SENTENCE, LONGEST_UUID, LONGEST_WORD
+from webhook.core.nvidia.drivers import Proof
 from webhook.core.pod.fields import Json, as_object, as_objects
 
 if TYPE_CHECKING:
@@ -23,21 +24,8 @@ EVERY_S: Final = 10.0
 """So often it is written anew at least."""
 STALE_S: Final = 60.0
 """What is older proves nothing: its writer has gone."""
-LIMIT_COMES_S: Final = 30.0
-"""Grace period before commands report a pod that waits for its limit, in seconds."""
 MOST_LIMITED: Final = 1024
 MOST_TOLD: Final = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Proof:
-    """Whether the driver takes a limit and says it again."""
-
-    holds: bool
-    back_end: str = ""
-    """`misc` or `dmem`; empty where it does not hold."""
-    why: str = ""
-    """Why not; empty where it holds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,17 @@ from typing import Final
 from webhook.core.frozen import dataclass
 
 
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """Result of the limiter's test: the driver accepts a limit and reports it back, or does not."""
+
+    holds: bool
+    back_end: str = ""
+    """`misc` or `dmem`; empty if it does not hold."""
+    why: str = ""
+    """Reason if it does not hold, else empty."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenGpu:
     """A GPU that answered."""

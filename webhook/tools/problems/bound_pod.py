@@ -11,7 +11,6 @@ from webhook.core.enforcement.termination_message import stops_in_words
 from webhook.core.kinds.endings import read_words
 from webhook.core.kinds.histories import fills
 from webhook.core.kinds.nodes import BY_DRIVER, held_by, largest_gpu, read_time, sentry_fault
-from webhook.core.node.limits import LIMIT_COMES_S
 from webhook.core.pod.fields import part, text_of
 from webhook.core.words import amount, exactly, span
 from webhook.names import (
@@ -30,7 +29,7 @@ from webhook.tools.problems.eligibility import (
 )
 from webhook.tools.problems.pending_pod import unreadable_demand
 from webhook.tools.problems.problem import Code, Problem, Severity
-from webhook.tools.snapshot.pod import AWAY, is_container_gated
+from webhook.tools.snapshot.pod import AWAY, LIMIT_COMES_S, is_container_gated
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 from webhook.core.documentation import Page
 from webhook.core.kinds.nodes import STALE_S
-from webhook.core.node.limits import LIMIT_COMES_S
 from webhook.core.policy.match import NamespaceUnknownError, Subject
 from webhook.core.policy.values import Action, EnforceBy
 from webhook.core.words import counted, named
 from webhook.tools.problems.problem import Code, Problem, ProblemSubject, Severity
 from webhook.tools.snapshot.installation import MUTATING, VALIDATING
 from webhook.tools.snapshot.objects import NotObservable
+from webhook.tools.snapshot.pod import LIMIT_COMES_S
 
 if TYPE_CHECKING:
     from webhook.core.policy.values import Policy

@@ -44,6 +44,8 @@ _PREEMPTION: Final = re.compile(r"\.? ?(preemption: |no new claims to deallocate
 _PULLS: Final = frozenset(
     {"ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull"}
 )
+LIMIT_COMES_S: Final = 30.0
+"""Grace period before commands report a pod that waits for its limit, in seconds."""
 AWAY: Final = "it was bound while vramwarden was away, and gets a GPU when vramwarden is back"
 """Reason of a pod without a GPU for which no replica has written one yet."""
 _NOT_CREATED: Final = "CreateContainerConfigError"
